@@ -1,0 +1,181 @@
+"""The command line: ``dltutorial doctor · data · train · run · bench · exercises · report``.
+
+Every mistake a user can make ends in one line on stderr and exit status 2, an interrupt in status 130. Heavy
+imports wait until a command needs them, so ``--help`` is quick.
+"""
+
+import argparse
+import dataclasses
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from dltutorial import __version__
+from dltutorial.config import PRESETS, Recipe, knob_help, preset, read_knobs
+from dltutorial.errors import CourseError
+
+
+class Parser(argparse.ArgumentParser):
+    """Says what was wrong in one line, without repeating the usage."""
+
+    def error(self, message: str) -> None:
+        """Leave with status 2."""
+        self.exit(2, f"{self.prog}: {message}; see {self.prog} --help\n")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; returns the exit status."""
+    args = make_parser().parse_args(argv)
+    try:
+        return args.command(args) or 0
+    except CourseError as error:
+        print(f"dltutorial: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("dltutorial: interrupted; what was finished is kept", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        sys.stderr.close()
+        return 141
+    except OSError as error:  # a place that nobody thought of: a full disk, a folder where a file should be
+        print(f"dltutorial: {error}; make sure that you may write there and that the disk has room", file=sys.stderr)
+        return 2
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """The whole command line."""
+    parser = Parser(prog="dltutorial", description="Hands-on deep learning at scale.")
+    parser.add_argument("--version", action="version", version=f"dltutorial {__version__}")
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+
+    doctor = _add(commands, "doctor", _doctor, "what this machine has, and what each chapter can show on it")
+    doctor.add_argument("--measure", action="store_true", help="measure the machine's peaks first (seconds)")
+
+    data = _add(commands, "data", _data, "simulate a data set, or check one")
+    data.add_argument("what", choices=["weather", "check"], help="weather: simulate it; check: read a folder through")
+    data.add_argument("--preset", default="auto", help=_preset_help())
+    data.add_argument("--out", type=Path, metavar="DIR", help="where to (default: the course's data folder)")
+    data.add_argument("--seed", type=int, default=0, help="another planet's weather (default: 0)")
+    data.add_argument("--processes", type=int, metavar="N", help="default: one per usable core")
+
+    train = _add(commands, "train", _train, "train the weather model; every knob of a recipe is an option")
+    train.add_argument("--preset", default="auto", help=_preset_help())
+    train.add_argument("--config", type=Path, metavar="FILE", help="a JSON file with knobs; options go before it")
+    train.add_argument("--data", type=Path, metavar="DIR", help="a data set (default: simulate the preset's)")
+    train.add_argument("--name", help="of the run, a folder under the runs folder (default: made of date and time)")
+    train.add_argument("--overwrite", action="store_true", help="replace a run of that name")
+    knobs, texts = train.add_argument_group("knobs"), knob_help()
+    for field in dataclasses.fields(Recipe):
+        if field.name != "preset":
+            _add_knob(knobs, field, texts[field.name])
+
+    run = _add(commands, "run", _run, "run chapters as notebooks, without a browser")
+    run.add_argument("chapters", nargs="*", metavar="CHAPTER", help="01, or a notebook's name (default: all)")
+    run.add_argument("--preset", default="auto", help=_preset_help())
+    run.add_argument("--jobs", type=int, default=1, metavar="N", help="notebooks at a time (default: 1)")
+    run.add_argument("-p", "--parameter", nargs=2, action="append", default=[], metavar=("NAME", "VALUE"))
+    run.add_argument("--kernel", choices=["auto", "preloaded", "plain"], default="auto")
+    run.add_argument("--timeout", type=float, default=1800, metavar="S", help="seconds a cell may take")
+    run.add_argument("--out", type=Path, metavar="DIR", help="default: runs/<date and time>")
+
+    bench = _add(commands, "bench", _bench, "measure, and print a table")
+    bench.add_argument("name", metavar="NAME", help="overhead: what imports, kernels and papermill cost")
+    bench.add_argument("--repeats", type=int, default=5, metavar="N")
+    bench.add_argument("--json", type=Path, metavar="FILE", help="write the figures there too")
+
+    exercises = _add(commands, "exercises", _exercises, "make the exercises from the solutions")
+    exercises.add_argument("action", choices=["build"])
+    exercises.add_argument("--check", action="store_true", help="change nothing; exit 1 if they are out of step")
+    exercises.add_argument("--force", action="store_true", help="replace exercises that you have edited")
+
+    report = _add(commands, "report", _report, "one HTML page of everything measured here")
+    report.add_argument("records", nargs="*", type=Path, help="records files (default: the runs folder's)")
+    report.add_argument("--out", type=Path, metavar="FILE", help="default: report.html in the runs folder")
+    return parser
+
+
+def _add(commands: argparse._SubParsersAction, name: str, function: Callable, text: str) -> argparse.ArgumentParser:
+    parser = commands.add_parser(name, help=text, description=text)
+    parser.set_defaults(command=function)
+    return parser
+
+
+def _add_knob(group: argparse._ArgumentGroup, field: dataclasses.Field, text: str) -> None:
+    """A field of ``Recipe`` as an option. What was not given stays out of the namespace."""
+    option = "--" + field.name.replace("_", "-")
+    if field.type is bool:
+        group.add_argument(option, action=argparse.BooleanOptionalAction, default=argparse.SUPPRESS, help=text)
+    elif field.type in (int, float, str):
+        group.add_argument(option, type=field.type, default=argparse.SUPPRESS, metavar="X", help=text)
+    else:
+        group.add_argument(option, nargs="*", default=argparse.SUPPRESS, metavar="X", help=text)
+
+
+def _preset_help() -> str:
+    return f"{', '.join(PRESETS)}, or auto: what fits this machine"
+
+
+def _doctor(args: argparse.Namespace) -> int:
+    from dltutorial.teach import doctor
+
+    text, status = doctor.report(measure=args.measure)
+    print(text)
+    return status
+
+
+def _data(args: argparse.Namespace) -> int:
+    from dltutorial.data import store, weather
+
+    if args.what == "check":
+        if args.out is None:
+            raise CourseError("data check needs a folder; give it as --out DIR")
+        print(store.validate(args.out, progress=True))
+        return 0
+    print(weather.ensure(preset(args.preset), args.out, processes=args.processes, seed=args.seed))
+    return 0
+
+
+def _train(args: argparse.Namespace) -> int:
+    knobs = read_knobs(args.config) if args.config else {}
+    wanted = preset(str(knobs.pop("preset", "auto")) if args.preset == "auto" else args.preset)
+    names = {field.name for field in dataclasses.fields(Recipe)} - {"preset"}
+    options = {name: value for name, value in vars(args).items() if name in names}
+    if "track" in options:
+        options["track"] = tuple(options["track"])
+    from dltutorial.training import command
+
+    command.train(wanted, knobs | options, data=args.data, name=args.name, overwrite=args.overwrite)
+    return 0
+
+
+def _run(args: argparse.Namespace) -> int:
+    from dltutorial.teach import notebooks
+
+    return notebooks.run(
+        args.chapters,
+        preset=args.preset,
+        jobs=args.jobs,
+        parameters=dict(args.parameter),
+        out=args.out,
+        kernel=args.kernel,
+        timeout_s=args.timeout,
+    )
+
+
+def _bench(args: argparse.Namespace) -> int:
+    from dltutorial.teach import bench
+
+    return bench.run(args.name, repeats=args.repeats, json_file=args.json)
+
+
+def _exercises(args: argparse.Namespace) -> int:
+    from dltutorial.teach import exercises
+
+    return exercises.build(check=args.check, force=args.force)
+
+
+def _report(args: argparse.Namespace) -> int:
+    from dltutorial.teach import report
+
+    print(report.write(args.records, args.out))
+    return 0

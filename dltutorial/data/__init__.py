@@ -1,0 +1,1 @@
+"""Data: simulate the weather, store it, load it in batches."""

@@ -1,0 +1,241 @@
+"""A data set on disk, in the layout of NERSC's public ERA5 tutorial data, so that either can stand in for the other.
+
+    <folder>/train/sim_0001.h5 …   one file a year, its name ends in four digits; ``valid/`` and ``test/`` likewise
+             dataset ``fields``: (time, channel, lat, lon) float32, one sample a chunk, not compressed
+    <folder>/stats/global_means.npy, global_stds.npy: (1, C, 1, 1); time_means.npy: (1, C, H, W); of the training years
+    <folder>/dataset.json          ours only: channels, units, geometry, hours between snapshots; ERA5 has none
+
+In: a folder. Out: a ``Split`` that says where what is, checked; or one clear ``DataError`` that names the file.
+
+Legend: T snapshots, C channels, H rows (latitude), W columns (longitude).
+"""
+
+import contextlib
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import h5py
+import numpy as np
+from tqdm.auto import tqdm
+
+from dltutorial.errors import DataError
+
+SPLITS = ("train", "valid", "test")
+_YEAR = re.compile(r".*\d{4}")
+
+
+@dataclass(frozen=True, eq=False)
+class Split:
+    """One part of a data set, opened and checked.
+
+    Attributes:
+        folder: of the whole data set.
+        name: train, valid or test.
+        files: one a year, in the order of their names.
+        snapshots: number of samples in each file.
+        shape: (C, H, W) of a sample.
+        channel_names, channel_units: "channel 0" … and "" where the folder does not say.
+        geometry: "beta-plane" or "sphere".
+        snapshot_s: seconds between neighbouring snapshots; None where the folder does not say.
+        means_1C11, stds_1C11, time_means_1CHW: statistics of the training years, float32.
+    """
+
+    folder: Path
+    name: str
+    files: tuple[Path, ...]
+    snapshots: tuple[int, ...]
+    shape: tuple[int, int, int]
+    channel_names: tuple[str, ...]
+    channel_units: tuple[str, ...]
+    geometry: str
+    snapshot_s: float | None
+    means_1C11: np.ndarray
+    stds_1C11: np.ndarray
+    time_means_1CHW: np.ndarray
+
+    @property
+    def n_samples(self) -> int:
+        """Snapshots in all years."""
+        return sum(self.snapshots)
+
+    @property
+    def sample_bytes(self) -> int:
+        """Size of one sample."""
+        return 4 * int(np.prod(self.shape))
+
+
+def open_split(folder: Path, split: str = "train") -> Split:
+    """Open one part of a data set; looks at every file's header, and for NaN at a few samples only.
+
+    Raises:
+        DataError: the folder or a file is missing, empty, truncated, of another layout, or holds NaN.
+    """
+    folder = Path(folder)
+    files = year_files(folder, split)
+    shapes = [file_shape(file) for file in files]
+    for file, shape in zip(files, shapes, strict=True):
+        if shape[1:] != shapes[0][1:]:
+            raise DataError(f"{file} has samples {shape[1:]}, but {files[0]} has {shapes[0][1:]}; remove one of them")
+    for file, shape in list(zip(files, shapes, strict=True))[:: -(-len(files) // 8)]:
+        for index in (0, shape[0] - 1):
+            read_sample(file, index)
+    C, H, W = shapes[0][1:]
+    said = _about(folder, C)
+    return Split(
+        folder=folder,
+        name=split,
+        files=files,
+        snapshots=tuple(shape[0] for shape in shapes),
+        shape=(C, H, W),
+        channel_names=tuple(said.get("channels") or (f"channel {i}" for i in range(C))),
+        channel_units=tuple(said.get("units") or [""] * C),
+        geometry=said.get("geometry", "sphere"),
+        snapshot_s=said.get("snapshot_s"),
+        means_1C11=_stats(folder, "global_means", (1, C, 1, 1)),
+        stds_1C11=_stats(folder, "global_stds", (1, C, 1, 1)),
+        time_means_1CHW=_stats(folder, "time_means", (1, C, H, W)),
+    )
+
+
+def validate(folder: Path, progress: bool = False) -> str:
+    """Read every sample of every split, with a bar if that takes long; returns one line that sums up what is there.
+
+    Raises:
+        DataError: as ``open_split``, for any sample.
+    """
+    splits = [open_split(folder, name) for name in SPLITS if name != "test" or (Path(folder) / name).exists()]
+    for split in splits:
+        if split.shape != splits[0].shape:
+            raise DataError(f"{folder}: {split.name} has samples {split.shape}, train {splits[0].shape}; remove one")
+    years = [year for split in splits for year in zip(split.files, split.snapshots, strict=True)]
+    samples = [(file, index) for file, snapshots in years for index in range(snapshots)]
+    for file, index in tqdm(samples, desc="reading", unit="sample", delay=2, disable=not progress):
+        read_sample(file, index)
+    counts = ", ".join(f"{split.name} {split.n_samples}" for split in splits)
+    C, H, W = splits[0].shape
+    return f"{folder}: {counts} samples of {C} × {H} × {W}; every value is finite"
+
+
+def year_files(folder: Path, split: str) -> tuple[Path, ...]:
+    """The files of one split, in the order of their names.
+
+    Raises:
+        DataError: no folder, no files, or a name that does not end in four digits.
+    """
+    place = Path(folder) / split
+    if not place.is_dir():
+        what = f"{folder} has no folder {split}" if Path(folder).is_dir() else f"no data folder {folder}"
+        raise DataError(f"{what}; make data with: dltutorial data weather --out DIR")
+    files = tuple(sorted(place.glob("*.h5")))
+    if not files:
+        raise DataError(f"{place} holds no .h5 file; make data with: dltutorial data weather --out DIR")
+    for file in files:
+        if not _YEAR.fullmatch(file.stem):
+            raise DataError(f"{file}: a year's name must end in four digits, as in sim_0001.h5; rename or remove it")
+    return files
+
+
+def file_shape(file: Path) -> tuple[int, int, int, int]:
+    """Shape (T, C, H, W) of a year, from its header.
+
+    Raises:
+        DataError: the file cannot be read, or is not a year.
+    """
+    with _reading(file) as h5:
+        fields = h5.get("fields")
+        if not isinstance(fields, h5py.Dataset):
+            raise DataError(f"{file} has no dataset 'fields' but {sorted(h5)}; it is of another layout, remove it")
+        if fields.ndim != 4 or fields.dtype != np.float32 or 0 in fields.shape:
+            raise DataError(
+                f"{file}: 'fields' is {fields.dtype} {fields.shape}, not float32 (time, channel, lat, lon); convert it"
+            )
+        return fields.shape
+
+
+def read_sample(file: Path, index: int) -> np.ndarray:
+    """One sample (C, H, W), every value finite.
+
+    Raises:
+        DataError: it cannot be read, or holds NaN or infinity.
+    """
+    with _reading(file) as h5:
+        x_CHW = h5["fields"][index]
+    if not np.isfinite(x_CHW).all():
+        raise DataError(f"{file}, snapshot {index}, holds NaN or infinity; remove the file, or make it anew")
+    return x_CHW
+
+
+def attribute(file: Path, name: str) -> str | None:
+    """A text that the file carries about itself, if it does.
+
+    Raises:
+        DataError: the file cannot be read.
+    """
+    with _reading(file) as h5:
+        return h5.attrs.get(name)
+
+
+@contextlib.contextmanager
+def _reading(file: Path) -> Iterator[h5py.File]:
+    """An open HDF5 file; what h5py has to say about a bad one, as one line."""
+    try:
+        with h5py.File(file, "r") as h5:
+            yield h5
+    except (OSError, RuntimeError) as error:  # h5py's ways to say that a file is damaged
+        why = "truncated" if "truncated" in str(error) else f"not readable as HDF5 ({_first_line(error)})"
+        raise DataError(f"{file} is {why}; delete it and make or fetch it anew") from error
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().splitlines()[0][:120] if str(error).strip() else type(error).__name__
+
+
+def _stats(folder: Path, name: str, shape: tuple[int, ...]) -> np.ndarray:
+    """One array of statistics, float32, checked."""
+    file = folder / "stats" / f"{name}.npy"
+    try:
+        x = np.load(file, allow_pickle=False)
+    except FileNotFoundError as error:
+        raise DataError(f"{file} is missing; make the data anew, or fetch it with the data") from error
+    except (OSError, ValueError, EOFError) as error:
+        raise DataError(f"{file} is not a readable array ({_first_line(error)}); make or fetch it anew") from error
+    if x.shape != shape or x.dtype.kind != "f":
+        raise DataError(f"{file} is {x.dtype} {x.shape}, but the files need floats {shape}; make or fetch it anew")
+    if not np.isfinite(x).all() or (name == "global_stds" and not (x > 0).all()):
+        raise DataError(f"{file} holds NaN, infinity, or a deviation of 0; make or fetch it anew")
+    return x.astype(np.float32)
+
+
+def about(folder: Path) -> dict:
+    """What ``dataset.json`` says; empty where there is none.
+
+    Raises:
+        DataError: it is no JSON object.
+    """
+    file = Path(folder) / "dataset.json"
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError):
+        return {}
+    except (OSError, ValueError) as error:
+        raise DataError(f"{file} is not readable JSON ({_first_line(error)}); delete it or make it anew") from error
+    if not isinstance(found, dict):
+        raise DataError(f"{file} is no JSON object; delete it or make it anew")
+    return found
+
+
+def _about(folder: Path, n_channels: int) -> dict:
+    """``about``, checked against the number of channels in the files."""
+    found, file = about(folder), folder / "dataset.json"
+    for key in ("channels", "units"):
+        names = found.get(key, [""] * n_channels)
+        if not isinstance(names, list) or len(names) != n_channels or not all(isinstance(n, str) for n in names):
+            raise DataError(f"{file}: {key!r} must be {n_channels} texts, as the files have channels; correct it")
+    if found.get("geometry", "sphere") not in ("sphere", "beta-plane"):
+        raise DataError(f"{file}: geometry {found['geometry']!r} is neither sphere nor beta-plane; correct it")
+    if not isinstance(found.get("snapshot_s", 1.0), (int, float)):
+        raise DataError(f"{file}: snapshot_s {found['snapshot_s']!r} is no number of seconds; correct it")
+    return found

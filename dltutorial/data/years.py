@@ -1,0 +1,91 @@
+"""Simulate years and write them: from a ``Plan`` to files.
+
+In: a plan and the numbers of years. Out: year files. Each year starts from random eddies of its own, is simulated on
+a coarse grid until it has forgotten them, then on its own grid, and from then on a snapshot is kept every 12 hours.
+The bytes of a year follow from the plan and its number, whichever process makes it and whatever is made beside it.
+(GPUs and CPUs round differently: their years differ, as weather does, and their climate does not.)
+
+Legend: B years side by side, C channels, H rows (latitude), W columns (longitude).
+"""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from dltutorial.data import dynamics, writing
+from dltutorial.data.flow import coarsest
+from dltutorial.data.plan import INTERVAL, Plan
+
+
+def make_years(plan: Plan, files: dict[str, str], device: str, tick: Callable[[], None]) -> None:
+    """Simulate the years named by the keys of ``files`` and write each to its file; tick for each snapshot written.
+
+    A GPU simulates years in groups. A group is always simulated whole, so that a year has the same neighbours, and
+    hence the same rounding, after an interrupted run as in one that was not.
+
+    Raises:
+        DataError: a file cannot be written, or the simulation blew up.
+    """
+    with _one_thread() if device == "cpu" else contextlib.nullcontext():
+        for group in _groups(plan, device):
+            wanted = {year: Path(files[str(year)]) for year in group if str(year) in files}
+            if wanted:
+                _make_group(plan, group, wanted, device, tick)
+
+
+def _make_group(
+    plan: Plan, group: tuple[int, ...], wanted: dict[int, Path], device: str, tick: Callable[[], None]
+) -> None:
+    """Simulate the years of a group side by side, and write those that are wanted."""
+    with contextlib.ExitStack() as stack:
+        appends = {
+            group.index(year): stack.enter_context(
+                writing.year_writer(file, plan.snapshots, plan.shape, digest=plan.digest)
+            )
+            for year, file in wanted.items()
+        }
+        for x_BCHW in simulate(plan, group, device):
+            for index, append in appends.items():
+                append(x_BCHW[index].cpu().numpy())
+                tick()
+
+
+@contextlib.contextmanager
+def _one_thread() -> Iterator[None]:
+    """One thread for torch: a second would round differently, and cost more than it brings on arrays this small."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _groups(plan: Plan, device: str) -> Iterator[tuple[int, ...]]:
+    """Numbers of years that are simulated side by side: on a CPU one, in its cache; on a GPU enough to fill it."""
+    size = 1 if device == "cpu" else 16 if plan.flow.n_lat <= 128 else 4
+    numbers = range(1, sum(plan.years) + 1)
+    return (tuple(numbers[i : i + size]) for i in range(0, len(numbers), size))
+
+
+@torch.inference_mode()
+def simulate(plan: Plan, numbers: tuple[int, ...], device: str) -> Iterator[Tensor]:
+    """Yield the snapshots (B, C, H, W), in SI units, of these years side by side."""
+    coarse = dynamics.operators(coarsest(plan.flow), device)
+    fine = dynamics.operators(plan.flow, device)
+    state_BSHK = dynamics.initial_state(coarse, [(plan.seed, number) for number in numbers])
+    state_BSHK = _advance(state_BSHK, coarse, plan.spin_up)
+    state_BSHK = _advance(dynamics.refine(state_BSHK, fine), fine, plan.settle)
+    for _ in range(plan.snapshots):
+        state_BSHK = _advance(state_BSHK, fine, INTERVAL)
+        yield dynamics.fields(state_BSHK, fine)
+
+
+def _advance(state_BSHK: Tensor, ops: dynamics.Operators, duration: float) -> Tensor:
+    """Step until the duration is over, to the nearest step."""
+    for _ in range(round(duration / ops.flow.step)):
+        state_BSHK = dynamics.rk4_step(state_BSHK, ops)
+    return state_BSHK

@@ -1,0 +1,20 @@
+"""Errors a learner may meet: one line that says what, why, and what to do.
+
+The command line prints the line and exits with status 2; a notebook shows it as the exception's message.
+"""
+
+
+class CourseError(Exception):
+    """Something outside the code is not as it must be. The message is one clear line."""
+
+
+class DataError(CourseError):
+    """A data folder or file is missing, empty, truncated, foreign, or holds NaN; or it cannot be written."""
+
+
+class RecipeError(CourseError, ValueError):
+    """A preset, recipe or parameter that cannot be."""
+
+
+class ClaimFailed(CourseError, AssertionError):
+    """A sentence of the course that a measurement has just contradicted."""

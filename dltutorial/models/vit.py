@@ -1,0 +1,105 @@
+"""A vision transformer that forecasts a field: (B, C, H, W) in, (B, C, H, W) out.
+
+Legend: B samples, C channels, H × W grid points (latitude × longitude), p patch edge, T = (H/p)(W/p) tokens,
+D width, N heads, E = D/N.
+
+Patches become tokens, learned positions are added, ``depth`` pre-norm blocks of attention and MLP follow, and a
+linear head turns each token back into its patch. Dosovitskiy et al. 2020 (arXiv:2010.11929); with ``dim=384,
+depth=12, heads=8, patch=8`` on 20 × 360 × 720 it is the model of the published ladder (NERSC's tutorials SC23–25).
+"""
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from dltutorial.config import Recipe
+
+
+class Attention(nn.Module):
+    """Self-attention: one matrix product for queries, keys and values, one fused kernel for the rest."""
+
+    def __init__(self, dim: int, heads: int):
+        super().__init__()
+        self.heads = heads
+        self.qkv = nn.Linear(dim, 3 * dim)
+        self.out = nn.Linear(dim, dim)
+
+    def forward(self, x_BTD: Tensor) -> Tensor:
+        """Mix the tokens of each sample."""
+        B, T, D = x_BTD.shape
+        q_BNTE, k_BNTE, v_BNTE = self.qkv(x_BTD).view(B, T, 3, self.heads, D // self.heads).permute(2, 0, 3, 1, 4)
+        mixed_BNTE = F.scaled_dot_product_attention(q_BNTE, k_BNTE, v_BNTE)
+        return self.out(mixed_BNTE.transpose(1, 2).reshape(B, T, D))
+
+
+class Block(nn.Module):
+    """Attention, then an MLP four times as wide, each behind a layer norm and added to its input."""
+
+    def __init__(self, dim: int, heads: int):
+        super().__init__()
+        self.norm_attention = nn.LayerNorm(dim)
+        self.attention = Attention(dim, heads)
+        self.norm_mlp = nn.LayerNorm(dim)
+        self.mlp = nn.Sequential(nn.Linear(dim, 4 * dim), nn.GELU(), nn.Linear(4 * dim, dim))
+
+    def forward(self, x_BTD: Tensor) -> Tensor:
+        """One layer of the transformer."""
+        x_BTD = x_BTD + self.attention(self.norm_attention(x_BTD))
+        return x_BTD + self.mlp(self.norm_mlp(x_BTD))
+
+
+class ViT(nn.Module):
+    """Forecasts the next state of a normalised field.
+
+    Args:
+        recipe: gives the shapes. With ``predict_change`` the network's output is added to its input, and its head
+            starts at zero: an untrained model is then exactly the persistence forecast.
+    """
+
+    def __init__(self, recipe: Recipe):
+        super().__init__()
+        self.patch, self.predict_change = recipe.patch, recipe.predict_change
+        patch_values = recipe.n_channels * recipe.patch**2
+        n_tokens = (recipe.n_lat // recipe.patch) * (recipe.n_lon // recipe.patch)
+        self.embed = nn.Conv2d(recipe.n_channels, recipe.dim, recipe.patch, stride=recipe.patch)
+        self.position_1TD = nn.Parameter(torch.zeros(1, n_tokens, recipe.dim))
+        self.blocks = nn.ModuleList(Block(recipe.dim, recipe.heads) for _ in range(recipe.depth))
+        self.norm = nn.LayerNorm(recipe.dim)
+        self.head = nn.Linear(recipe.dim, patch_values)
+        self.apply(_initialise)
+        nn.init.trunc_normal_(self.position_1TD, std=0.02)
+        if self.predict_change:
+            nn.init.zeros_(self.head.weight)
+
+    def forward(self, x_BCHW: Tensor) -> Tensor:
+        """The next state, in the units of the input."""
+        B, C, H, W = x_BCHW.shape
+        p = self.patch
+        x_BTD = self.embed(x_BCHW).flatten(2).transpose(1, 2) + self.position_1TD
+        for block in self.blocks:
+            x_BTD = block(x_BTD)
+        patches = self.head(self.norm(x_BTD)).view(B, H // p, W // p, C, p, p)
+        y_BCHW = patches.permute(0, 3, 1, 4, 2, 5).reshape(B, C, H, W)
+        return x_BCHW + y_BCHW if self.predict_change else y_BCHW
+
+
+def count_parameters(model: nn.Module) -> int:
+    """How many numbers the optimizer may change."""
+    return sum(p.numel() for p in model.parameters() if p.requires_grad)
+
+
+def forward_flop(recipe: Recipe) -> int:
+    """Floating-point operations of one sample's forward pass: matrix products only, 2 per multiply-add.
+
+    Per block 24 T D² for the four matrices and 4 T² D for attention; the backward pass costs about twice as much.
+    """
+    T = (recipe.n_lat // recipe.patch) * (recipe.n_lon // recipe.patch)
+    D = recipe.dim
+    block = 24 * T * D**2 + 4 * T**2 * D
+    return recipe.depth * block + 4 * T * D * recipe.n_channels * recipe.patch**2
+
+
+def _initialise(module: nn.Module) -> None:
+    if isinstance(module, nn.Linear):
+        nn.init.trunc_normal_(module.weight, std=0.02)
+        nn.init.zeros_(module.bias)

@@ -1,0 +1,1 @@
+"""Watching: records, trackers, figures."""

@@ -1,0 +1,180 @@
+"""Figures good enough for a talk: one style, and the pictures that more than one chapter draws.
+
+Colours are Okabe and Ito's, which colour-blind readers can tell apart; every series also has a label at its end or a
+marker of its own. A title states the finding.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+BLUE, ORANGE, GREEN, PURPLE, SKY, YELLOW, GREY = (
+    "#0072B2",
+    "#D55E00",
+    "#009E73",
+    "#CC79A7",
+    "#56B4E9",
+    "#E69F00",
+    "#6E6E6E",
+)
+_STYLE = {
+    "figure.figsize": (8, 4.2),
+    "figure.dpi": 110,
+    "figure.constrained_layout.use": True,
+    "font.size": 10.5,
+    "axes.titlesize": 12,
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": "#DDDDDD",
+    "grid.linewidth": 0.7,
+    "legend.frameon": False,
+    "lines.linewidth": 2,
+    "image.origin": "lower",
+    "image.interpolation": "nearest",
+}
+
+
+@contextmanager
+def figure(
+    title: str,
+    alt: str,
+    n_rows: int = 1,
+    n_cols: int = 1,
+    size: tuple[float, float] | None = None,
+    to: "Callable[[Figure, str], object] | None" = None,
+) -> Iterator:
+    """Draw inside ``with figure(title, alt) as ax:``; the figure is shown, with its alt text, when the block ends.
+
+    Args:
+        title: the finding, as a sentence.
+        alt: what a reader who cannot see the figure should know.
+        n_rows, n_cols: of axes; an array of them is yielded when there is more than one.
+        size: width and height in inches.
+        to: called with the figure and its alt text instead of ``show``.
+    """
+    import matplotlib as mpl
+    import matplotlib.pyplot as plt
+
+    style = _STYLE | {"axes.prop_cycle": mpl.cycler(color=[BLUE, ORANGE, GREEN, PURPLE, SKY, YELLOW, GREY])}
+    with mpl.rc_context(style):
+        fig, axes = plt.subplots(n_rows, n_cols, figsize=size)
+        if n_rows * n_cols == 1:
+            axes.set_title(title)
+        else:
+            fig.suptitle(title, x=0.01, ha="left", fontweight="bold")
+        yield axes
+        (to or show)(fig, alt)
+
+
+def show(fig: "Figure", alt: str) -> None:
+    """Display a figure as PNG with alt text, then close it. Outside a notebook nothing is displayed."""
+    picture = image(fig, alt)
+    try:
+        from IPython import get_ipython
+        from IPython.display import HTML, display
+    except ImportError:
+        return
+    if get_ipython() is not None:
+        display(HTML(picture), metadata={"alt": alt})
+
+
+def image(fig: "Figure", alt: str) -> str:
+    """A figure as an HTML picture that needs no other file; the figure is closed."""
+    import base64
+    import html
+    import io
+
+    import matplotlib.pyplot as plt
+
+    buffer = io.BytesIO()
+    fig.savefig(buffer, format="png")
+    plt.close(fig)
+    picture = base64.b64encode(buffer.getvalue()).decode()
+    source = f'src="data:image/png;base64,{picture}" alt="{html.escape(alt, quote=True)}"'
+    return f'<img class="dlt-figure" {source} style="max-width:100%;background:white">'
+
+
+def label_end(ax: "Axes", x: float, y: float, text: str, colour: str) -> None:
+    """Write a series' name beside its last point, in its colour."""
+    ax.annotate(text, (x, y), xytext=(6, 0), textcoords="offset points", color=colour, va="center", fontweight="bold")
+
+
+def fields(
+    axes: Sequence["Axes"],
+    maps_CHW: np.ndarray,
+    names: Sequence[str],
+    rows: str = "",
+    limits_C: Sequence[float] | None = None,
+) -> None:
+    """One map per channel, each with a scale symmetric about 0, so that colour means sign and strength.
+
+    Args:
+        axes: as many as channels.
+        maps_CHW: normalised fields.
+        names: of the channels; written above the maps, none if empty.
+        rows: what this row of maps shows, written at its left.
+        limits_C: the largest value of each scale; default: that of the map itself.
+    """
+    for index, (ax, map_HW) in enumerate(zip(axes, maps_CHW, strict=True)):
+        limit = float(np.abs(map_HW).max() if limits_C is None else limits_C[index]) or 1.0
+        ax.imshow(map_HW, cmap="RdBu_r", vmin=-limit, vmax=limit, aspect="auto")
+        ax.set(xticks=[], yticks=[])
+        ax.grid(False)
+        if names:
+            ax.set_title(names[index], fontsize=10, fontweight="normal", loc="center")
+    if rows:
+        axes[0].set_ylabel(rows)
+
+
+def roofline(
+    ax: "Axes",
+    bytes_per_s: float,
+    flop_per_s: Mapping[str, float],
+    points: Mapping[str, tuple[float, float, float]] | None = None,
+) -> None:
+    """Attainable speed against arithmetic intensity. Williams et al. 2009, doi:10.1145/1498765.1498785.
+
+    Args:
+        ax: gets logarithmic axes.
+        bytes_per_s: the slope: memory bandwidth.
+        flop_per_s: a ceiling for each dtype.
+        points: name → (FLOP per byte, FLOP/s predicted, FLOP/s measured).
+    """
+    x = np.logspace(-2, 4, 200)
+    colours = [BLUE, ORANGE, GREEN, PURPLE]
+    for (name, peak), colour in zip(flop_per_s.items(), colours, strict=False):
+        ax.plot(x, np.minimum(x * bytes_per_s, peak) / 1e9, color=colour)
+        label = {"textcoords": "offset points", "ha": "right", "color": colour, "fontweight": "bold"}
+        ax.annotate(f"{name} {peak / 1e9:,.0f} GFLOP/s", (x[-1], peak / 1e9), xytext=(0, 5), **label)
+    for (name, (intensity, predicted, measured)), marker in zip((points or {}).items(), "osD^v", strict=False):
+        ax.plot(intensity, predicted / 1e9, marker, mfc="white", mec="black", ms=9)
+        ax.plot(intensity, measured / 1e9, marker, color="black", ms=9)
+        ax.annotate(name, (intensity, measured / 1e9), xytext=(9, -12), textcoords="offset points")
+    ax.set(xscale="log", yscale="log", xlabel="arithmetic intensity, FLOP per byte", ylabel="GFLOP/s")
+
+
+def reference(name: str) -> list[dict[str, str]]:
+    """The rows of a file of published figures in ``dltutorial/reference/``."""
+    import csv
+
+    return list(csv.DictReader(line for line in _reference_lines(name) if not line.startswith("#")))
+
+
+def reference_source(name: str) -> list[str]:
+    """What such a file says about its figures, the source included: its comment lines."""
+    return [line.lstrip("# ") for line in _reference_lines(name) if line.startswith("#")]
+
+
+def _reference_lines(name: str) -> list[str]:
+    return (Path(__file__).parents[1] / "reference" / f"{name}.csv").read_text(encoding="utf-8").splitlines()

@@ -1,0 +1,126 @@
+"""Named ranges of code, for whoever watches: torch's profiler everywhere, NVTX (``nsys``) on NVIDIA.
+
+In: a name around a piece of code. Out: nothing, unless ranges are switched on around it; then the range shows in the
+trace with its name. Off, a range costs a look at one context variable.
+
+Switched on is a *context*, not a process: a thread starts with ranges off, unless it is given the context,
+``Thread(target=contextvars.copy_context().run, args=(work,))``. A generator's body follows whoever asks it for the
+next item. Inside what ``torch.compile`` compiles there are no ranges, and they break no graph.
+
+Source: docs.pytorch.org, torch.profiler.record_function and torch.cuda.nvtx.
+"""
+
+import functools
+import inspect
+from collections.abc import Callable, Generator, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from contextvars import ContextVar
+from types import TracebackType
+from typing import Any, TypeVar
+
+import torch
+from torch.compiler import is_compiling
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+# Makes an unopened range of a name; None: off.
+_MAKE: ContextVar[Callable[[str], AbstractContextManager] | None] = ContextVar("dltutorial_ranges", default=None)
+
+
+class annotate:
+    """``with annotate("forward"):`` or ``@annotate("forward")``: name this piece of code in a trace.
+
+    A decorated generator function gets a range around the making of each item, not around what the consumer does
+    with it. For the same reason no ``yield`` belongs inside the ``with``.
+    """
+
+    __slots__ = ("_name", "_opened")
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._opened: list[AbstractContextManager] | None = None
+
+    def __enter__(self) -> None:
+        make = None if is_compiling() else _MAKE.get()
+        if make is not None:
+            opened = make(self._name)
+            opened.__enter__()
+            self._opened = [*(self._opened or ()), opened]
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._opened:  # what was opened is closed, even if ranges were switched off in between
+            self._opened.pop().__exit__(kind, error, trace)
+
+    def __call__(self, function: Function) -> Function:
+        """The same function, each of its calls (of a generator: each of its items) in a range of its own."""
+        name = self._name
+
+        @functools.wraps(function)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            with annotate(name):
+                return function(*args, **kwargs)
+
+        @functools.wraps(function)
+        def items(*args: Any, **kwargs: Any) -> Generator:
+            return _each_item(function(*args, **kwargs), name)
+
+        return items if inspect.isgeneratorfunction(function) else call  # type: ignore[return-value]
+
+
+@contextmanager
+def enabled(nvtx: bool | None = None) -> Iterator[None]:
+    """Switch ranges on inside the block, for this thread and what inherits its context.
+
+    Args:
+        nvtx: also tell NVIDIA's tools; default: where there is a CUDA device.
+    """
+    nvtx = torch.cuda.is_available() if nvtx is None else nvtx
+    token = _MAKE.set(_Both if nvtx else torch.profiler.record_function)
+    try:
+        yield
+    finally:
+        _MAKE.reset(token)
+
+
+def are_enabled() -> bool:
+    """Whether ranges are on here and now."""
+    return _MAKE.get() is not None
+
+
+class _Both:
+    """One range, told to torch's profiler and to NVTX."""
+
+    def __init__(self, name: str) -> None:
+        self._name, self._record = name, torch.profiler.record_function(name)
+
+    def __enter__(self) -> None:
+        torch.cuda.nvtx.range_push(self._name)
+        self._record.__enter__()
+
+    def __exit__(self, *error: Any) -> None:
+        self._record.__exit__(*error)
+        torch.cuda.nvtx.range_pop()
+
+
+def _each_item(generator: Generator, name: str) -> Generator:
+    """Pass on a generator's items, what is sent or thrown to it, and its result."""
+    resume: Callable[[], Any] = functools.partial(next, generator)
+    try:
+        while True:
+            try:
+                with annotate(name):
+                    item = resume()
+            except StopIteration as stop:
+                return stop.value
+            try:
+                sent = yield item
+            except GeneratorExit:
+                raise
+            except BaseException as error:
+                resume = functools.partial(generator.throw, error)
+            else:
+                resume = functools.partial(generator.send, sent)
+    finally:
+        generator.close()

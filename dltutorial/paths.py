@@ -1,0 +1,109 @@
+"""Where things live on this machine, and how files are written so that none is ever half there.
+
+| what | default | set by |
+|---|---|---|
+| simulated data | ``~/.cache/dltutorial/data`` | ``DLTUTORIAL_DATA`` |
+| what a machine was measured to do | ``~/.cache/dltutorial/machine`` | ``XDG_CACHE_HOME`` |
+| runs: recipes, events, weights | ``./runs`` | ``DLTUTORIAL_RUNS`` |
+| records, one JSON line per measurement | ``<runs>/records.jsonl`` | ``DLTUTORIAL_RECORDS`` |
+"""
+
+import contextlib
+import os
+import re
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from dltutorial.errors import CourseError
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+
+
+def cache_dir() -> Path:
+    """The folder for what can be made again: measured peaks, simulated data."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dltutorial"
+
+
+def data_dir() -> Path:
+    """The folder that holds the simulated data sets, one subfolder each."""
+    return Path(os.environ.get("DLTUTORIAL_DATA") or cache_dir() / "data")
+
+
+def runs_dir() -> Path:
+    """The folder that holds the training runs, one subfolder each."""
+    return Path(os.environ.get("DLTUTORIAL_RUNS") or "runs")
+
+
+def records_file() -> Path:
+    """The JSON-lines file every measurement is appended to."""
+    return Path(os.environ.get("DLTUTORIAL_RECORDS") or runs_dir() / "records.jsonl")
+
+
+def inside(folder: Path, name: str) -> Path:
+    """``folder / name``, for a name that cannot leave the folder.
+
+    Raises:
+        CourseError: the name has a separator, starts with a dot, is empty or longer than 100 characters.
+    """
+    if not _NAME.fullmatch(name):
+        raise CourseError(
+            f"bad name {name!r}: letters, digits, '.', '_' and '-' only, starting with a letter or digit, "
+            "so that it stays inside its folder; choose another"
+        )
+    return folder / name
+
+
+@contextlib.contextmanager
+def atomic(path: Path) -> Iterator[Path]:
+    """Yield a temporary path beside ``path``; on success it is synced to disk and takes the name ``path``.
+
+    A reader sees the whole new file or the old state, never a half-written one. On any exception, an interrupt
+    included, the temporary file is removed.
+
+    Raises:
+        CourseError: the folder cannot be written, or the file cannot take its name (a folder has it).
+    """
+    path = Path(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".partial", dir=path.parent)
+    except OSError as error:
+        raise CourseError(f"cannot write {path}: {error.strerror}; choose a folder that you may write to") from error
+    os.close(handle)
+    temporary = Path(name)
+    try:
+        yield temporary
+        _settle(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write ``text`` to ``path``, whole or not at all.
+
+    Raises:
+        CourseError: it cannot be written: no such right, a full disk, a folder of that name.
+    """
+    try:
+        with atomic(path) as temporary:
+            temporary.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise CourseError(f"cannot write {path}: {error.strerror}; make room, then run again") from error
+
+
+def _settle(temporary: Path, path: Path) -> None:
+    """Sync a whole temporary file to disk and give it its name."""
+    try:
+        with open(temporary, "rb+") as file:
+            os.fsync(file.fileno())
+        temporary.chmod(0o666 & ~_umask())
+        temporary.replace(path)
+    except OSError as error:
+        raise CourseError(f"cannot write {path}: {error.strerror}; make room, or choose another name") from error
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

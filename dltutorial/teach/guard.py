@@ -1,0 +1,89 @@
+"""Running a learner's function without letting it break the notebook: a deadline, a short traceback, a safe repr.
+
+In: any callable. Out: strings that are short enough to read, whatever the function did.
+"""
+
+import contextlib
+import reprlib
+import signal
+import sysconfig
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+_PACKAGE = str(Path(__file__).resolve().parents[1])
+_INSTALLED = tuple(sysconfig.get_paths()[key] for key in ("stdlib", "platstdlib", "purelib", "platlib"))
+
+
+class TooLate(BaseException):
+    """The deadline passed. No ``Exception``, so that a learner's ``except Exception`` does not swallow it."""
+
+
+@contextlib.contextmanager
+def deadline(limit_s: float) -> Iterator[None]:
+    """Raise :class:`TooLate` inside the block after ``limit_s``, and again twice a second until the block ends.
+
+    Works in the main thread of a system with SIGALRM; elsewhere there is no deadline. A timer that was already
+    running (a test's own) goes on afterwards.
+    """
+    main = threading.current_thread() is threading.main_thread()
+    if not (main and hasattr(signal, "SIGALRM")):
+        yield
+        return
+
+    def late(number: int, frame: FrameType | None) -> None:
+        raise TooLate
+
+    handler = signal.signal(signal.SIGALRM, late)
+    started_s = time.monotonic()
+    before_s, interval_s = signal.setitimer(signal.ITIMER_REAL, limit_s, 0.5)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, handler)
+        if before_s:
+            left_s = before_s - (time.monotonic() - started_s)
+            signal.setitimer(signal.ITIMER_REAL, max(left_s, 1e-3), interval_s)
+
+
+def last_words(error: BaseException) -> str:
+    """The error's last line, such as ``ZeroDivisionError: division by zero``, even where ``str(error)`` fails."""
+    return clip("".join(traceback.format_exception_only(error)).strip().split("\n")[-1], 300)
+
+
+def learners_frames(error: BaseException, case: Callable) -> str:
+    """The lines of the learner's own code that led to ``error``; empty where there is none.
+
+    Frames of the case, this package, Python and installed packages are left out: the learner wrote none of them.
+    """
+    not_theirs = (_PACKAGE, *_INSTALLED, "<frozen")
+    stack = traceback.StackSummary.extract(
+        (frame, line)
+        for frame, line in traceback.walk_tb(error.__traceback__)
+        if frame.f_code is not getattr(case, "__code__", None) and not frame.f_code.co_filename.startswith(not_theirs)
+    )
+    lines = [f"line {frame.lineno}, in {frame.name}:  {frame.line or ''}".rstrip(": ") for frame in stack]
+    return "\n".join(lines[-5:])
+
+
+def brief(value: Any) -> str:
+    """What ``value`` is, in at most 200 characters: arrays and tensors with shape and dtype; never raises."""
+    try:
+        if isinstance(value, BaseException):
+            return last_words(value)
+        if hasattr(value, "shape") and hasattr(value, "dtype"):
+            numbers = reprlib.repr(value.reshape(-1)[:6].tolist()) if value.size else "[]"
+            return clip(f"{type(value).__name__} of shape {tuple(value.shape)}, {value.dtype}: {numbers}", 200)
+        return clip(repr(value) if isinstance(value, (int, float, str, bool)) else reprlib.repr(value), 200)
+    except Exception:
+        return f"an object of type {type(value).__name__}"
+
+
+def clip(text: str, limit: int) -> str:
+    """``text``, cut to ``limit`` characters with an ellipsis."""
+    return text if len(text) <= limit else text[: limit - 1] + "…"

@@ -1,0 +1,1 @@
+"""Training: one step, the loop, schedules, scores, a whole run."""

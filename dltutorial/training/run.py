@@ -1,0 +1,183 @@
+"""One whole training run, from a recipe and a data folder to a folder that holds everything about it.
+
+``recipe.json`` every knob · ``progress.jsonl`` what the loop yielded · ``tensorboard/``, ``wandb/`` the trackers ·
+``weights.pt`` the model · ``status.json`` running, finished, interrupted or failed, and the final scores.
+"""
+
+import contextlib
+import dataclasses
+import json
+import math
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+from tqdm.auto import tqdm
+
+from dltutorial import machine, paths
+from dltutorial.config import Recipe
+from dltutorial.data import store
+from dltutorial.data.loaders import Pairs, endless_batches
+from dltutorial.errors import CourseError, DataError, RecipeError
+from dltutorial.models.vit import ViT
+from dltutorial.observe import track
+from dltutorial.training.evaluate import evaluate
+from dltutorial.training.loop import Progress, loop
+
+
+def build_model(recipe: Recipe) -> ViT:
+    """The recipe's model with its seeded initial weights, on the recipe's device.
+
+    Raises:
+        CourseError: the recipe asks for cuda and there is none.
+    """
+    device = machine.device() if recipe.device == "auto" else recipe.device
+    if device == "cuda" and not torch.cuda.is_available():
+        raise CourseError("device cuda was asked for, but torch sees no CUDA device here; use device=auto")
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(recipe.seed)
+        return ViT(recipe).to(device)
+
+
+def check_data(recipe: Recipe, split: store.Split) -> None:
+    """A recipe and a data set must agree on the shape of a sample.
+
+    Raises:
+        RecipeError: they do not.
+    """
+    wanted = (recipe.n_channels, recipe.n_lat, recipe.n_lon)
+    if tuple(split.shape) != wanted:
+        raise RecipeError(
+            f"recipe expects samples of (channels, lat, lon) {wanted}, the data have {tuple(split.shape)}; "
+            "set n_channels, n_lat and n_lon, or choose other data"
+        )
+
+
+def train(
+    recipe: Recipe, data: Path, folder: Path, *, overwrite: bool = False, progress: bool = True
+) -> Iterator[Progress]:
+    """Train as the recipe says, yielding each record after it was written.
+
+    Raises:
+        CourseError: the folder holds a run already, the data do not fit or hold NaN, or the loss diverged.
+    """
+    split = store.open_split(data, "train")
+    check_data(recipe, split)
+    valid = Pairs(store.open_split(data, "valid"))
+    if len(valid) == 0:
+        raise DataError(f"{Path(data) / 'valid'} has no two snapshots in a row to forecast; make or fetch it anew")
+    machine.use_cores()
+    model = build_model(recipe)
+    pairs = Pairs(split)
+    batches = endless_batches(
+        pairs, recipe.global_batch_size, seed=recipe.seed, roll=recipe.roll, workers=recipe.workers
+    )
+    _start(folder, recipe, overwrite)
+    state: dict = {"status": "failed", "scores": {}}
+    with contextlib.ExitStack() as ending:
+        ending.callback(lambda: paths.write_text(folder / "status.json", json.dumps(state) + "\n"))
+        try:
+            tracker = track.tracker(recipe.track, folder, dataclasses.asdict(recipe))
+            ending.callback(tracker.close)
+            bar = ending.enter_context(tqdm(total=recipe.steps, desc="training", unit="step", disable=not progress))
+            records = loop(model, batches, recipe, lambda model: evaluate(model, valid).scalars())
+            for seen in _blaming(data, records, progress):
+                _append(folder / "progress.jsonl", dataclasses.asdict(seen))
+                scalars = {"train/loss": seen.loss, "train/learning_rate": seen.learning_rate} | seen.scores
+                tracker.log(seen.step, scalars | {"train/samples_per_s": seen.samples_per_s})
+                bar.set_postfix(loss=f"{seen.loss:.4f}", refresh=False)
+                bar.update(seen.step - bar.n)
+                state["scores"] = seen.scores or state["scores"]
+                yield seen
+            _save_weights(model, folder / "weights.pt")
+            state["status"] = "finished"
+        except (KeyboardInterrupt, GeneratorExit):
+            state["status"] = "interrupted"
+            raise
+
+
+def _blaming(data: Path, records: Iterator[Progress], progress: bool) -> Iterator[Progress]:
+    """Pass records on; if they stop being numbers, look through the data first: opening them checks a few samples only.
+
+    Raises:
+        CourseError: the data hold NaN, or the loss or the scores are not finite without it.
+    """
+    try:
+        for seen in records:
+            if not all(map(math.isfinite, seen.scores.values())):
+                raise CourseError(
+                    f"the scores are not finite after {seen.step} updates; lower learning_rate, "
+                    "or leave out channels that never change"
+                )
+            yield seen
+    except CourseError:
+        store.validate(data, progress)
+        raise
+
+
+def load_model(folder: Path) -> ViT:
+    """The trained model of a finished run, on the CPU.
+
+    Raises:
+        CourseError: the run is not finished, or its weights are not whole.
+    """
+    if run_status(folder) != "finished":
+        raise CourseError(f"the run {folder} is {run_status(folder)}, not finished; train it again")
+    model = ViT(Recipe.load(folder / "recipe.json"))
+    try:
+        model.load_state_dict(torch.load(folder / "weights.pt", weights_only=True, map_location="cpu"))
+    except Exception as error:  # torch names no common base for what a damaged file can raise
+        raise CourseError(f"{folder / 'weights.pt'} cannot be read ({type(error).__name__}); train again") from error
+    return model
+
+
+def run_status(folder: Path) -> str:
+    """``finished``, ``interrupted``, ``failed``, ``running`` (or killed while running), or ``missing``."""
+    try:
+        return json.loads((folder / "status.json").read_text())["status"]
+    except (FileNotFoundError, NotADirectoryError):
+        return "missing"
+    except (ValueError, KeyError, TypeError):
+        return "damaged"
+
+
+def check_folder(folder: Path, overwrite: bool) -> None:
+    """A new run takes a new folder, or replaces an older run when that was asked for.
+
+    Raises:
+        CourseError: the folder is taken.
+    """
+    if folder.exists() and not folder.is_dir():
+        raise CourseError(f"{folder} is a file, not a training run; choose another run name")
+    if folder.exists() and any(folder.iterdir()):
+        if not overwrite:
+            raise CourseError(f"{folder} holds a run already; choose another run name, or --overwrite it")
+        if run_status(folder) == "missing":
+            raise CourseError(f"{folder} is not a training run, so it is not overwritten; choose another run name")
+
+
+def _start(folder: Path, recipe: Recipe, overwrite: bool) -> None:
+    """Make the run's folder."""
+    check_folder(folder, overwrite)
+    if folder.exists():
+        shutil.rmtree(folder)
+    recipe.save(folder / "recipe.json")
+    paths.write_text(folder / "status.json", json.dumps({"status": "running"}) + "\n")
+
+
+def _append(file: Path, record: dict) -> None:
+    try:
+        with open(file, "a", encoding="utf-8") as lines:
+            lines.write(json.dumps(record) + "\n")
+    except OSError as error:
+        raise CourseError(f"cannot write {file}: {error.strerror}; make room, then train again") from error
+
+
+def _save_weights(model: ViT, file: Path) -> None:
+    try:
+        with paths.atomic(file) as temporary:
+            torch.save(model.state_dict(), temporary)
+    except (OSError, RuntimeError) as error:  # torch's ways to say that the disk is full
+        why = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise CourseError(f"cannot write {file}: {why}; make room, then train again") from error

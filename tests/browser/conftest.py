@@ -1,0 +1,111 @@
+"""JupyterLab as ``make lab`` starts it, on a copy of the course, and Chromium to look at it."""
+
+import json
+import os
+import shlex
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+FLAGS = (
+    *("--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"),
+    *("--disable-sync", "--no-first-run", "--disable-dev-shm-usage"),
+)
+# No question about news at the first start, and every cell in the page, not just those in sight.
+SETTINGS = {
+    "apputils-extension/notification": {"fetchNews": "false", "checkForUpdates": False},
+    "notebook-extension/tracker": {"windowingMode": "none"},
+}
+
+
+@dataclass(frozen=True)
+class Lab:
+    """A running server: its folder, address, token and process."""
+
+    folder: Path
+    url: str
+    token: str
+    pid: int
+
+
+@pytest.fixture(scope="session")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+    """Starts on a port of its own, as every worker may have a server; its token is the one Jupyter makes up."""
+    place = tmp_path_factory.mktemp("lab")
+    course = place / "course"
+    for name in ("notebooks", "exercises"):
+        shutil.copytree(ROOT / name, course / name, ignore=shutil.ignore_patterns("runs", ".ipynb_checkpoints"))
+    shutil.copy(ROOT / "README.md", course)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = [f"--port={free.getsockname()[1]}", "--ServerApp.port_retries=0"]
+    command = [*lab_command(), "--no-browser", *port, f"--ServerApp.root_dir={course}"]
+    with open(place / "log", "w") as log:
+        server = subprocess.Popen(command, cwd=course, env=lab_environment(place), stdout=log, stderr=log)
+    try:
+        yield wait_until_up(server, place)
+    finally:
+        server.terminate()
+        try:
+            server.wait(30)
+        except subprocess.TimeoutExpired:
+            server.kill()
+            server.wait()
+
+
+def lab_command() -> list[str]:
+    """What ``make lab`` runs, with this Python."""
+    said = subprocess.run(["make", "-n", "lab"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    (line,) = [line for line in said.splitlines() if "jupyter lab" in line]
+    return [sys.executable, "-m", "jupyterlab", *shlex.split(line)[2:]]
+
+
+def lab_environment(place: Path) -> dict[str, str]:
+    """Folders of its own; the smoke preset; matplotlib's backend left to the kernel."""
+    for name, values in SETTINGS.items():
+        file = place / "settings" / "@jupyterlab" / f"{name}.jupyterlab-settings"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(json.dumps(values))
+    folders = {
+        "JUPYTER_CONFIG_DIR": "config",
+        "JUPYTER_DATA_DIR": "data",
+        "JUPYTER_RUNTIME_DIR": "runtime",
+        "JUPYTERLAB_SETTINGS_DIR": "settings",
+        "JUPYTERLAB_WORKSPACES_DIR": "workspaces",
+        "IPYTHONDIR": "ipython",
+        "DLTUTORIAL_RUNS": "runs",
+    }
+    env = {name: value for name, value in os.environ.items() if name not in ("MPLBACKEND", "JPY_SESSION_NAME")}
+    return env | {name: str(place / folder) for name, folder in folders.items()} | {"DLTUTORIAL_PRESET": "smoke"}
+
+
+def wait_until_up(server: subprocess.Popen, place: Path, seconds: float = 60) -> Lab:
+    """The server's own file about itself appears when it listens."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline and server.poll() is None:
+        for file in (place / "runtime").glob("jpserver-*.json"):
+            try:
+                about = json.loads(file.read_text())
+            except ValueError:  # being written
+                continue
+            return Lab(place / "course", about["url"], about["token"], server.pid)
+        time.sleep(0.05)
+    pytest.fail(f"JupyterLab did not start: {(place / 'log').read_text()[-2000:]}")
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator:
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=list(FLAGS))
+        yield chromium
+        chromium.close()

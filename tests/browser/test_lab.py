@@ -1,0 +1,165 @@
+"""Every notebook by Run All in JupyterLab, in a real browser: it runs through, its figures show, its widgets live."""
+
+import json
+import re
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import psutil
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PICTURES = ROOT / "artifacts" / "browser"
+NOTEBOOKS = sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "notebooks").glob("*.ipynb"))
+EXERCISES = sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "exercises").glob("*.ipynb"))
+IDLE = '.jp-Notebook-ExecutionIndicator[data-status="idle"]'
+PROMPTS = "[...document.querySelectorAll('.jp-CodeCell .jp-InputPrompt')].map(prompt => prompt.textContent)"
+ERRORS = '.jp-OutputArea-output[data-mime-type="application/vnd.jupyter.error"]'
+RUN_S = 200
+
+pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser")]
+
+
+def code_cells(path):
+    notebook = json.loads((ROOT / path).read_text())
+    return ["".join(cell["source"]) for cell in notebook["cells"] if cell["cell_type"] == "code"]
+
+
+@pytest.fixture
+def page(browser, lab):
+    """A window; anything it asks of another machine fails the test."""
+    window = browser.new_page(viewport={"width": 1300, "height": 900})
+    window.set_default_timeout(60_000)
+    elsewhere = []
+    window.on("request", lambda request: elsewhere.append(request.url) if is_elsewhere(request.url, lab) else None)
+    yield window
+    window.close()
+    assert not elsewhere
+
+
+def is_elsewhere(url, lab):
+    return not url.startswith((lab.url, lab.url.replace("http", "ws", 1), "data:", "blob:"))
+
+
+def run_all(page, lab, path):
+    """Open a notebook, Run All Cells, and wait until all of them have run, or one has failed."""
+    page.goto(f"{lab.url}lab/tree/{path}?token={lab.token}&reset")
+    page.wait_for_selector(".jp-Notebook .jp-CodeCell")
+    wait_for_kernel(page, lab, path)
+    page.click(".lm-MenuBar-item >> text=Run")
+    page.click('.lm-Menu-item >> text="Run All Cells"')
+    page.wait_for_function(
+        f"document.querySelector('{ERRORS}') || {PROMPTS}.every(prompt => /\\[\\d+\\]/.test(prompt))",
+        timeout=1000 * RUN_S,
+    )
+    page.wait_for_selector(IDLE)
+    assert page.locator(ERRORS).all_inner_texts() == []
+    assert len(page.evaluate(PROMPTS)) == len(code_cells(path))
+
+
+def wait_for_kernel(page, lab, path, seconds=60):
+    """Run All without a kernel asks which one to use; the page says "idle" before there is one, the server knows."""
+    request = urllib.request.Request(f"{lab.url}api/sessions", headers={"Authorization": f"token {lab.token}"})
+    for _ in range(10 * seconds):
+        sessions = json.load(urllib.request.urlopen(request, timeout=10))
+        kernels = [session["kernel"] for session in sessions if session["path"] == path]
+        if kernels and kernels[0]["execution_state"] == "idle" and kernels[0]["connections"]:
+            return page.wait_for_selector(IDLE)
+        page.wait_for_timeout(100)
+    pytest.fail(f"no kernel for {path} after {seconds} s")
+
+
+def keep_picture(page, name):
+    """The whole notebook in one picture, for people to look at."""
+    height = page.evaluate("document.querySelector('.jp-WindowedPanel-outer').scrollHeight")
+    page.set_viewport_size({"width": 1300, "height": min(16_000, height + 100)})
+    page.wait_for_timeout(300)
+    page.evaluate("document.querySelector('.jp-WindowedPanel-outer').scrollTop = 0")
+    page.wait_for_timeout(300)
+    PICTURES.mkdir(parents=True, exist_ok=True)
+    page.screenshot(path=PICTURES / f"{name}.png")
+    page.set_viewport_size({"width": 1300, "height": 900})
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS)
+def test_notebook_runs_and_its_widgets_reach_the_kernel(page, lab, path):
+    run_all(page, lab, path)
+    keep_picture(page, path.replace("/", "_").removesuffix(".ipynb"))
+    figures_are_there(page, path)
+    claims_hold(page, path)
+    guess_reaches_the_kernel(page, path)
+
+
+def figures_are_there(page, path):
+    figures = page.locator(".jp-OutputArea img")
+    assert figures.count() >= sum(cell.count("plots.figure(") for cell in code_cells(path)) > 0
+    for figure in figures.all():
+        assert figure.get_attribute("alt")
+        assert figure.evaluate("picture => picture.naturalWidth") > 100
+
+
+def claims_hold(page, path):
+    claims = page.locator(".dlt-claim")
+    labels = [claim.get_attribute("aria-label") for claim in claims.all()]
+    assert len(labels) >= sum(len(re.findall(r"^claim\(", cell, re.MULTILINE)) for cell in code_cells(path)) > 0
+    assert set(labels) <= {"shown", "not shown here"}, claims.all_inner_texts()
+
+
+def guess_reaches_the_kernel(page, path):
+    """Type a number, see it come back from the kernel; run the cell that scores it, see whose guess it is."""
+    asked = [name for cell in code_cells(path) for name in re.findall(r"^(\w+) = predict\(", cell, re.MULTILINE)]
+    fields = page.locator(".jupyter-widgets input[type=number]")
+    assert fields.count() == len(asked) > 0
+    fields.first.fill("0.4321")
+    fields.first.press("Tab")
+    page.wait_for_function("document.querySelector('.jp-Notebook').innerText.includes('guess 0.4321')")
+    scored_in = next(i for i, cell in enumerate(code_cells(path)) if re.search(rf"\b{asked[0]}\.score\(", cell))
+    scoring = page.locator(".jp-CodeCell").nth(scored_in)
+    assert "The default guess" in scoring.locator(".dlt-score").inner_text()
+    scoring.locator(".jp-InputArea-editor").click()
+    page.keyboard.press("Control+Enter")
+    mine = scoring.locator(".dlt-score", has_text="Your guess")
+    mine.wait_for()
+    assert "0.432" in mine.inner_text()
+
+
+@pytest.mark.parametrize("path", EXERCISES)
+def test_exercise_runs_through_unsolved_and_says_so(page, lab, path):
+    run_all(page, lab, path)
+    keep_picture(page, path.replace("/", "_").removesuffix(".ipynb"))
+    assert "not attempted yet" in page.locator(".jp-Notebook").inner_text()
+    assert page.locator('.dlt-claim[aria-label="failed"]').count() == 0
+
+
+def status(url, **headers):
+    try:
+        return urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=10).status
+    except urllib.error.HTTPError as error:
+        return error.code
+
+
+def test_server_answers_only_who_has_the_token(lab):
+    assert len(lab.token) >= 32
+    asked = f"{lab.url}api/contents"
+    assert status(asked, Authorization=f"token {lab.token}") == 200
+    assert status(asked) == status(asked, Authorization="token wrong") == 403
+    login = urllib.request.urlopen(f"{lab.url}lab", timeout=10)
+    assert "/login" in login.url
+
+
+def test_server_and_kernels_listen_on_loopback_only(lab):
+    server = psutil.Process(lab.pid)
+    listening = {
+        place.laddr.ip
+        for process in [server, *server.children(recursive=True)]
+        for place in process.net_connections("inet")
+        if place.status == psutil.CONN_LISTEN
+    }
+    assert listening
+    assert listening <= {"127.0.0.1", "::1"}
+
+
+def test_make_lab_opens_the_readme(page, lab):
+    page.goto(f"{lab.url}?token={lab.token}")
+    page.wait_for_selector(".lm-TabBar-tab >> text=README.md")

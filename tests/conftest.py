@@ -1,0 +1,52 @@
+"""What all tests share: caches and runs stay inside the repository, and what may not be skipped."""
+
+import contextlib
+import os
+import shutil
+import signal
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+ARTIFACTS = ROOT / "artifacts"
+# Set here, once, for this process and all it starts: no test reads or writes the caches of the person who runs it.
+os.environ["XDG_CACHE_HOME"] = str(ARTIFACTS / "cache")
+os.environ["DLTUTORIAL_DATA"] = str(ARTIFACTS / "data")
+# A shell that starts the tests in the background has SIGINT ignored, and so would every process they start.
+with contextlib.suppress(ValueError):  # not in the main thread
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+# Tests run side by side: each takes its share of the cores, and threads that wait give theirs away.
+_WORKERS = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", 1))
+os.environ.setdefault("OMP_NUM_THREADS", str(max(1, len(os.sched_getaffinity(0)) // _WORKERS)))
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+os.environ["MPLBACKEND"] = os.environ.get("MPLBACKEND", "agg")
+for name in ("DLTUTORIAL_PRESET", "DLTUTORIAL_RECORDS", "DLTUTORIAL_RUNS", "WANDB_MODE", "JPY_SESSION_NAME"):
+    os.environ.pop(name, None)
+
+
+def _has_gpu() -> bool:
+    import torch
+
+    return torch.cuda.is_available()
+
+
+NEEDS = {
+    "browser": (lambda: bool(shutil.which("chromium")), "Chromium is not installed (apt-get install chromium)"),
+    "slurm": (lambda: bool(shutil.which("slurmctld")), "Slurm is not installed (apt-get install slurm-wlm)"),
+    "gpu": (_has_gpu, "no CUDA device here"),
+}
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip what needs hardware or a package that is not here, unless DLTUTORIAL_REQUIRE names it: then fail."""
+    required = os.environ.get("DLTUTORIAL_REQUIRE", "").split(",")
+    for name, (is_there, reason) in NEEDS.items():
+        if item.get_closest_marker(name) and not is_there():
+            (pytest.fail if name in required else pytest.skip)(reason)
+
+
+@pytest.fixture(autouse=True)
+def _own_runs_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs and records of a test go to its own folder."""
+    monkeypatch.setenv("DLTUTORIAL_RUNS", str(tmp_path / "runs"))

@@ -1,0 +1,17 @@
+from pathlib import Path
+
+from dltutorial.teach import exercises
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_the_committed_exercises_are_in_step_with_the_solutions():
+    assert exercises.build(ROOT, check=True) == 0
+
+
+def test_every_solution_has_something_to_solve_and_every_exercise_hides_it():
+    for path in exercises.solution_files(ROOT):
+        assert "### BEGIN SOLUTION" in path.read_text(encoding="utf-8"), path.name
+        blank = (ROOT / "exercises" / path.name).read_text(encoding="utf-8")
+        assert "SOLUTION" not in blank, path.name
+        assert "# YOUR CODE HERE" in blank, path.name

@@ -1,0 +1,117 @@
+"""Every check is itself checked: the solution passes, the blank does not, wrong answers are told what is wrong.
+
+An exercise ``NAME`` is found by the cell that calls ``check.NAME(...)`` in a solution notebook; its wrong answers are
+``WRONG = [(label, source, hint or None), ...]`` in ``wrong/NAME.py``.
+"""
+
+import ast
+import runpy
+import sys
+from pathlib import Path
+
+import pytest
+
+from dltutorial.teach import check, exercises
+
+ROOT = Path(__file__).parents[2]
+NAMES = sorted(dir(check))
+UNIVERSAL = {
+    "returns nothing": lambda *args, **options: None,
+    "returns a word": lambda *args, **options: "42",
+    "returns its type": lambda *args, **options: object,
+    "leaves Python": lambda *args, **options: sys.exit(0),
+    "takes no arguments": lambda: 0.0,
+}
+
+
+def wrong_answers():
+    for file in sorted((ROOT / "tests" / "exercises" / "wrong").glob("*.py")):
+        for label, source, hint in runpy.run_path(str(file))["WRONG"]:
+            yield pytest.param(file.stem, source, hint, id=f"{file.stem}: {label}")
+
+
+def code_cells(path):
+    for cell in exercises.read(path)["cells"]:
+        if cell["cell_type"] == "code":
+            lines = "".join(cell["source"]).splitlines()
+            yield ast.parse("\n".join(line for line in lines if not line.startswith(("%", "!"))))
+
+
+def called_exercise(node):
+    """``(name, argument)`` of a call ``check.NAME(argument)``, else None."""
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        owner = node.func.value
+        if isinstance(owner, ast.Name) and owner.id == "check" and node.args:
+            return node.func.attr, node.args[0]
+    return None
+
+
+def calls(path):
+    for tree in code_cells(path):
+        yield from filter(None, map(called_exercise, ast.walk(tree)))
+
+
+def defines(statement):
+    if isinstance(statement, (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.ClassDef)):
+        return True
+    return isinstance(statement, ast.Assign) and isinstance(statement.value, ast.Constant)
+
+
+def answer(folder, name, instead=""):
+    """What a learner hands to ``check.NAME``: the imports, constants and functions of the notebook, no measuring."""
+    for path in sorted((ROOT / folder).glob("[0-9][0-9]_*.ipynb")):
+        argument = dict(calls(path)).get(name)
+        if argument is None:
+            continue
+        space = {"__name__": "__main__"}
+        for tree in code_cells(path):
+            tree.body = [statement for statement in tree.body if defines(statement)]
+            exec(compile(tree, f"<{path.name}>", "exec"), space)
+        exec(compile(instead, "<wrong answer>", "exec"), space)
+        return eval(compile(ast.Expression(argument), f"<{path.name}>", "eval"), space)
+    raise AssertionError(f"no notebook in {folder}/ calls check.{name}")
+
+
+def test_there_are_exercises_and_every_one_is_asked_in_a_notebook():
+    asked = {name for path in exercises.solution_files(ROOT) for name, _ in calls(path)}
+    assert asked == set(NAMES) != set()
+
+
+def test_every_exercise_has_its_own_name_chapter_cases_and_hints():
+    for name in NAMES:
+        exercise = getattr(check, name)
+        assert exercise.name == name
+        assert len(exercise.chapter) == 2
+        assert len(exercise.cases) >= 2
+        assert len(exercise.hints) >= 1
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_solution_passes(name):
+    outcome = getattr(check, name).examine(answer("solutions", name))
+    assert outcome.status == "passed", outcome
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_blank_is_not_attempted_and_does_not_raise(name, capsys):
+    assert getattr(check, name)(answer("exercises", name)) is False
+    assert "not attempted yet" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("fn", UNIVERSAL.values(), ids=UNIVERSAL.keys())
+def test_nonsense_is_rejected_and_does_not_raise(name, fn):
+    assert getattr(check, name).examine(fn).status == "wrong"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_there_are_at_least_five_wrong_answers(name):
+    assert sum(param.values[0] == name for param in wrong_answers()) >= 5
+
+
+@pytest.mark.parametrize(("name", "source", "hint"), list(wrong_answers()))
+def test_a_wrong_answer_is_rejected_with_its_own_hint(name, source, hint):
+    outcome = getattr(check, name).examine(answer("solutions", name, instead=source))
+    assert outcome.status == "wrong"
+    if hint is not None:
+        assert hint in outcome.hint

@@ -1,0 +1,174 @@
+"""``dltutorial run`` from outside: what it leaves, prints and returns, whatever the notebooks do."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+
+from dltutorial.observe import records
+from dltutorial.teach import kernel
+from dltutorial.teach.execute import quick_imports
+
+KERNELS = ["plain", pytest.param("preloaded", marks=pytest.mark.skipif(not kernel.available(), reason="not Linux"))]
+CLAIMS = """from dltutorial.teach import Chapter
+chapter = Chapter("00", preset)
+chapter.claim("one is one", 1 == 1, "1 = 1")
+chapter.not_shown("gpus are fast", needs="a GPU")
+import os
+print(os.listdir("."), os.environ["DLTUTORIAL_PRESET"], os.environ["WANDB_MODE"])"""
+FAILED_CLAIM = """from dltutorial.teach import Chapter
+Chapter("01", preset).claim("one is two", 1 == 2, "1 < 2")"""
+# Slow to start, and not ended before it has said what it has to say.
+SLOW_START = """import signal, sys, time
+if "spawn_main" in " ".join(sys.orig_argv):
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    time.sleep(1)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+"""
+LONG = "import os, time; open(os.environ['PID_FILE'], 'w').write(str(os.getpid())); time.sleep(100)"
+
+
+@pytest.fixture
+def course(tmp_path):
+    def make(**chapters):
+        with quick_imports():
+            import nbformat.v4 as v4
+        for name, source in chapters.items():
+            first = v4.new_code_cell('preset = "auto"\nsteps = 3', metadata={"tags": ["parameters"]})
+            title = v4.new_markdown_cell(f"# Title of {name}")
+            made = v4.new_notebook(cells=[title, first, v4.new_code_cell(source)])
+            made.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3", "language": "python"}
+            made.metadata["dltutorial"] = {"chapter": name[1:3]}
+            (tmp_path / "notebooks").mkdir(exist_ok=True)
+            (tmp_path / "notebooks" / f"{name[1:]}.ipynb").write_text(json.dumps(made))
+        return tmp_path
+
+    return make
+
+
+def start(folder, *options):
+    env = {**os.environ, "DLTUTORIAL_NOTEBOOKS": str(folder / "notebooks"), "PID_FILE": str(folder / "pid")}
+    command = [sys.executable, "-m", "dltutorial", "run", "--preset", "smoke", "--out", str(folder / "out"), *options]
+    return subprocess.Popen(
+        command, cwd=folder, env=env, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
+    )
+
+
+def finish(process):
+    out, err = process.communicate(timeout=120)
+    return process.returncode, out, err.replace("\r", "\n")
+
+
+@pytest.mark.parametrize("options", [["--kernel", "plain"], ["--kernel", "plain", "--jobs", "2"], ["--jobs", "2"]])
+def test_a_run_tells_all_and_goes_on_after_a_failure(course, options):
+    dead = "import os; os.kill(os.getpid(), 9)"
+    folder = course(_00_good=CLAIMS, _01_claim=FAILED_CLAIM, _02_dead=dead, _03_good="1")
+    status, out, err = finish(start(folder, *options))
+    assert status == 1
+    rows = {line.split()[1]: line.split() for line in out.splitlines() if line[:1] in "✓✗"}
+    assert [rows[name][0] for name in ("00_good", "01_claim", "02_dead", "03_good")] == ["✓", "✗", "✗", "✓"]
+    assert rows["00_good"][-4:] == ["1", "1", "0", "finished"]
+    assert rows["01_claim"][-4:] == ["0", "0", "1", "failed"]
+    assert "01_claim.ipynb, cell 3: ClaimFailed: claim does not hold: one is two (1 < 2)" in err
+    assert "02_dead.ipynb, cell 3: the kernel died" in err
+    assert "Traceback" not in err
+    names = {path.name for path in (folder / "out").iterdir()}
+    assert {f"{name}.{kind}" for name in rows for kind in ("ipynb", "html")} | {"index.html", "records.jsonl"} <= names
+
+
+def test_the_working_directory_is_empty_the_environment_set_and_the_result_trusted(course):
+    folder = course(_00_good=CLAIMS)
+    status, _, _ = finish(start(folder))
+    assert status == 0
+    with quick_imports():
+        import nbformat
+        from nbformat.sign import NotebookNotary
+    made = nbformat.read(folder / "out" / "00_good.ipynb", 4)
+    texts = [output.text for output in made.cells[-1].outputs if output.output_type == "stream"]
+    assert texts == ["[] smoke offline\n"]
+    assert NotebookNotary().check_signature(made)
+    assert str(folder) not in json.dumps(made.metadata)
+    runs = [record for record in records.read(folder / "out" / "records.jsonl") if record["kind"] == "run"]
+    assert [(record["chapter"], record["unit"]) for record in runs] == [("00", "s")]
+    assert runs[0]["peak_bytes"] > 30e6
+
+
+def test_parameters_reach_the_notebook_in_their_type(course):
+    folder = course(_00_good="assert steps == 5, steps")
+    assert finish(start(folder, "-p", "steps", "5"))[0] == 0
+
+
+def test_a_chapter_that_takes_too_long_is_told_in_one_line(course):
+    folder = course(_00_slow=LONG, _01_good="1")
+    status, _, err = finish(start(folder, "--timeout", "3"))
+    assert status == 1
+    assert "00_slow.ipynb, cell 3: the cell took longer than 3 s" in err
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        (["07"], "no chapter '07'"),
+        (["-p", "stepz", "5"], "no parameter 'stepz'"),
+        (["--preset", "nonsense"], "'nonsense' is not one of"),
+        (["--jobs", "0"], "must be positive"),
+    ],
+)
+def test_a_wrong_order_gets_one_line_and_runs_nothing(course, options, why):
+    folder = course(_00_good="1")
+    status, out, err = finish(start(folder, *options))
+    assert (status, out) == (2, "")
+    assert why in err
+    assert err.count("\n") == 1
+    assert not (folder / "out").exists()
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_an_interrupt_ends_the_kernels_and_keeps_what_was_finished(course, name):
+    folder = course(_00_good="1", _01_long=LONG, _02_never="1")
+    process = start(folder, "--kernel", name)
+    until = time.monotonic() + 60
+    while not (folder / "pid").exists():
+        assert time.monotonic() < until
+        assert process.poll() is None
+        time.sleep(0.05)
+    family = psutil.Process(process.pid).children(recursive=True)
+    os.killpg(process.pid, signal.SIGINT)
+    status, out, err = finish(process)
+    assert status == 130
+    assert [line for line in err.splitlines() if "interrupt" in line] == err.splitlines()[-1:]
+    assert "1 of 3 chapters are finished" in err
+    assert "Traceback" not in err
+    assert "not run" in out
+    assert sorted(path.name for path in (folder / "out").glob("*.ipynb")) == ["00_good.ipynb"]
+    assert "00_good.html" in (folder / "out" / "index.html").read_text()
+    assert psutil.wait_procs(family, timeout=5)[1] == []
+
+
+def test_an_interrupt_while_a_notebooks_process_starts_gives_no_traceback(course, monkeypatch):
+    folder = course(_00_good="1")
+    (folder / "sitecustomize.py").write_text(SLOW_START)
+    monkeypatch.setenv("PYTHONPATH", str(folder))
+    process = start(folder, "--kernel", "plain")
+    until = time.monotonic() + 60
+    while not (family := spawned(process.pid)):
+        assert time.monotonic() < until
+        assert process.poll() is None
+        time.sleep(0.01)
+    time.sleep(0.3)
+    os.killpg(process.pid, signal.SIGINT)
+    status, _, err = finish(process)
+    assert status == 130
+    assert "0 of 1 chapters are finished" in err
+    assert "Traceback" not in err
+    assert psutil.wait_procs(family, timeout=5)[1] == []
+
+
+def spawned(pid):
+    """The processes that are about to execute a notebook."""
+    return [p for p in psutil.Process(pid).children() if any("spawn_main" in word for word in p.cmdline())]

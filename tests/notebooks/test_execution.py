@@ -1,0 +1,132 @@
+"""Every notebook of the course runs, as ``dltutorial run`` runs it, and is made as the course makes notebooks."""
+
+import ast
+import json
+import re
+from pathlib import Path
+
+import pytest
+from conftest import threads_env
+
+from dltutorial import machine
+from dltutorial.observe import records
+from dltutorial.teach import course_run, kernel
+from dltutorial.teach.execute import Job, execute, quick_imports
+from dltutorial.teach.notebooks import parameters
+from dltutorial.teach.preload import KERNEL_NAME
+
+ROOT = Path(__file__).parents[2]
+FOLDERS = ("notebooks", "solutions", "exercises")
+ALL = [path for folder in FOLDERS for path in sorted((ROOT / folder).glob("[0-9][0-9]_*.ipynb"))]
+CHAPTERS = [path for path in ALL if path.parent.name == "notebooks"]
+PEAK_BYTES = 3e9
+WORDS, CELLS, CODE_LINES, CODE_IN_A_ROW = 1500, 46, 20, 3
+OUTSIDE = re.compile(r"""(?<![\w.:/<])(/(home|root|work|tmp|Users|mnt|var|opt|scratch|pscratch|global)/|[A-Z]:\\)""")
+
+every_notebook = pytest.mark.parametrize("path", ALL, ids=lambda path: f"{path.parent.name}/{path.stem}")
+every_chapter = pytest.mark.parametrize("path", CHAPTERS, ids=lambda path: path.stem)
+
+
+def run(path, folder, kernel_name, env):
+    """Run in ``folder/work``; a failing claim, as any error, fails the test with its one line."""
+    plan = course_run.Plan({}, "smoke", 1, folder, False, False, 600)
+    (folder / "work").mkdir(exist_ok=True)
+    job = Job(path, folder / path.name, folder / "work", kernel_name, {}, course_run.environment(plan) | env, 600)
+    result = execute(job)
+    assert result.error == "", f"{path.name}, cell {result.cell}: {result.error}"
+    return result
+
+
+def read(path):
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def code(path):
+    return ["".join(cell["source"]) for cell in read(path)["cells"] if cell["cell_type"] == "code"]
+
+
+def test_there_are_notebooks_solutions_and_exercises():
+    assert {path.parent.name for path in ALL} == set(FOLDERS)
+    assert len({path.name for path in CHAPTERS}) >= len({path.name for path in ALL} - {path.name for path in CHAPTERS})
+
+
+@pytest.mark.timeout(900)
+@every_notebook
+def test_a_notebook_runs_twice_in_one_folder_within_3_gb(path, tmp_path, request):
+    quick = kernel.available() and machine.device() == "cpu"
+    env = request.getfixturevalue("preloaded_env") if quick else {}
+    for _ in range(2):
+        result = run(path, tmp_path, KERNEL_NAME if quick else "python3", env | threads_env())
+        assert 30e6 < result.peak_bytes <= PEAK_BYTES
+    if path in CHAPTERS:
+        found = list(records.read(tmp_path / "records.jsonl"))
+        claims = [record for record in found if record["kind"] == "claim"]
+        assert {claim["chapter"] for claim in claims} == {path.stem[:2]}
+        assert "failed" not in {claim["status"] for claim in claims}
+
+
+def test_an_exercise_notebook_runs_with_the_plain_kernel_too(tmp_path):
+    path = next(path for path in ALL if path.parent.name == "exercises")
+    run(path, tmp_path, "python3", threads_env())
+
+
+@every_notebook
+def test_a_notebook_is_valid_with_ids_and_without_outputs(path):
+    with quick_imports():
+        import nbformat
+    nbformat.validate(read(path))
+    cells = read(path)["cells"]
+    ids = [cell["id"] for cell in cells]
+    assert len(set(ids)) == len(ids)
+    for cell in cells:
+        if cell["cell_type"] == "code":
+            assert cell["outputs"] == []
+            assert cell["execution_count"] is None
+    assert "widgets" not in read(path)["metadata"]
+
+
+@every_notebook
+def test_a_notebook_asks_for_the_kernel_everyone_has(path):
+    assert read(path)["metadata"]["kernelspec"]["name"] == "python3"
+
+
+@every_notebook
+def test_the_first_code_cell_holds_the_parameters(path):
+    cells = [cell for cell in read(path)["cells"] if cell["cell_type"] == "code"]
+    assert ["parameters" in cell["metadata"].get("tags", ()) for cell in cells] == [True] + [False] * (len(cells) - 1)
+    assert parameters(path)["preset"] == "auto"
+
+
+@every_notebook
+def test_a_notebook_names_no_absolute_path(path):
+    for cell in read(path)["cells"]:
+        assert not OUTSIDE.search("".join(cell["source"])), "".join(cell["source"])
+
+
+@every_notebook
+def test_a_notebook_keeps_to_its_budget_of_words_and_cells(path):
+    cells = read(path)["cells"]
+    words = sum(len("".join(cell["source"]).split()) for cell in cells if cell["cell_type"] == "markdown")
+    assert words <= WORDS
+    assert len(cells) <= CELLS
+    assert max(source.count("\n") + 1 for source in code(path)) <= CODE_LINES
+    kinds = "".join(cell["cell_type"][0] for cell in cells)
+    assert "c" * (CODE_IN_A_ROW + 1) not in kinds
+
+
+@every_notebook
+def test_a_notebook_imports_no_stars(path):
+    for source in code(path):
+        for node in ast.walk(ast.parse(source)):
+            if isinstance(node, ast.ImportFrom):
+                assert [alias.name for alias in node.names] != ["*"]
+
+
+@every_chapter
+def test_a_chapter_says_what_it_takes(path):
+    about = read(path)["metadata"]["dltutorial"]
+    assert about["chapter"] == path.stem[:2]
+    assert 0 < about["minutes"] <= 45
+    assert 0 < about["smoke_s"] <= 60
+    assert isinstance(about["needs"], list)
+    assert isinstance(about["better_with"], list)

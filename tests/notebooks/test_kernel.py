@@ -1,0 +1,215 @@
+"""Whatever goes wrong in a notebook goes wrong in the same way with the plain and with the preloaded kernel."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from dltutorial.errors import CourseError
+from dltutorial.teach import execute, kernel
+from dltutorial.teach.preload import KERNEL_NAME
+
+linux = pytest.mark.skipif(not kernel.available(), reason="the preloaded kernel needs Linux")
+KERNELS = ["python3", pytest.param(KERNEL_NAME, marks=linux)]
+
+
+@pytest.fixture(params=KERNELS)
+def run(request, tmp_path):
+    env = request.getfixturevalue("preloaded_env") if request.param == KERNEL_NAME else {}
+
+    def go(*cells, timeout_s=60.0, **env_more):
+        source = tmp_path / "in.ipynb"
+        (tmp_path / "work").mkdir(exist_ok=True)
+        with execute.quick_imports():
+            import nbformat
+        made = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
+        made.metadata["kernelspec"] = {"name": "python3", "language": "python", "display_name": "Python 3"}
+        nbformat.write(made, source)
+        job = execute.Job(
+            source,
+            tmp_path / "out.ipynb",
+            tmp_path / "work",
+            request.param,
+            env={**env, **env_more},
+            timeout_s=timeout_s,
+        )
+        result = execute.execute(job)
+        return result, nbformat.read(job.output, 4)
+
+    return go
+
+
+def text(notebook, number=-1):
+    return "".join(item.get("text", "") for item in notebook.cells[number].outputs)
+
+
+def gone(pid, within_s=10.0):
+    until = time.monotonic() + within_s
+    while time.monotonic() < until:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
+                time.sleep(0.05)
+                continue
+        return True
+    return False
+
+
+def test_a_notebook_runs_in_its_own_working_directory_and_environment(run, tmp_path):
+    result, notebook = run("import os; print(os.getcwd(), os.environ['MINE'])", MINE="7")
+    assert (result.error, result.cell) == ("", None)
+    assert text(notebook) == f"{tmp_path / 'work'} 7\n"
+    assert result.peak_bytes > 30e6
+
+
+def test_what_a_kernel_knows_of_itself_is_the_same(run):
+    _, notebook = run("import sys, random, numpy, torch\nprint(sys.executable, sys.argv[1], sys.path[0] == '')")
+    assert text(notebook).startswith(f"{sys.executable} -f ")
+
+
+def test_two_kernels_do_not_draw_the_same_random_numbers(run):
+    draw = "import random, uuid, numpy; print(random.random(), numpy.random.rand(), uuid.uuid4())"
+    first, second = text(run(draw)[1]).split(), text(run(draw)[1]).split()
+    assert not set(first) & set(second)
+
+
+def test_an_exception_names_its_cell_and_keeps_what_ran(run):
+    result, notebook = run("print(1)", "1/0", "print(3)")
+    assert (result.error, result.cell) == ("ZeroDivisionError: division by zero", 2)
+    assert [len(cell.outputs) for cell in notebook.cells] == [1, 1, 0]
+
+
+@pytest.mark.parametrize("death", ["os.kill(os.getpid(), 9)", "os._exit(0)", "os._exit(3)", "os.kill(os.getpid(), 11)"])
+def test_a_kernel_that_dies_is_told_in_one_line(run, death):
+    result, notebook = run("import os; print(1)", death)
+    assert (result.error.split(";")[0], result.cell) == ("the kernel died", 2)
+    assert text(notebook, 0) == "1\n"
+    assert notebook.cells[1].outputs[-1].output_type == "error"
+
+
+def test_a_cell_that_takes_too_long_is_ended_and_told_in_one_line(run, tmp_path):
+    pid_file = tmp_path / "pid"
+    result, _ = run(
+        f"import os, time; open({str(pid_file)!r}, 'w').write(str(os.getpid()))", "time.sleep(60)", timeout_s=2
+    )
+    assert result.error.startswith("the cell took longer than 2 s")
+    assert result.cell == 2
+    assert gone(int(pid_file.read_text()))
+
+
+def test_a_kernel_stuck_with_the_lock_of_the_interpreter_is_ended_too(run, tmp_path):
+    pid_file = tmp_path / "pid"
+    stuck = "import ctypes; ctypes.PyDLL(None).sleep(60)"  # PyDLL keeps the lock
+    result, _ = run(f"import os; open({str(pid_file)!r}, 'w').write(str(os.getpid()))", stuck, timeout_s=2)
+    assert result.cell == 2
+    assert gone(int(pid_file.read_text()))
+
+
+def test_an_interrupt_reaches_the_cell(run, tmp_path):
+    def interrupt():
+        flag = tmp_path / "work" / "flag"
+        while not flag.exists():
+            time.sleep(0.05)
+        for child in psutil.Process().children():
+            if any("ipykernel_launcher" in part or part.endswith("teach.kernel") for part in child.cmdline()):
+                os.killpg(child.pid, signal.SIGINT)
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    result, _ = run("import time\nopen('flag', 'w').close()\ntime.sleep(60)")
+    thread.join()
+    assert (result.error, result.cell) == ("KeyboardInterrupt", 1)
+
+
+def test_torch_trains_and_loads_with_workers_and_starts_processes(run):
+    cells = [
+        "import torch, multiprocessing as mp, os, sys, subprocess\nx = torch.randn(600, 600, requires_grad=True)",
+        "(x @ x).sum().backward(); torch.optim.SGD([x], lr=0.1).step(); print('trained')",
+        "data = torch.utils.data.TensorDataset(torch.arange(8.0))\n"
+        "print(sum(b[0].sum().item() for b in torch.utils.data.DataLoader(data, 2, num_workers=2)))",
+        "with mp.get_context('spawn').Pool(1) as pool:\n    print(pool.apply(os.path.basename, ('a/b',)))",
+        "with mp.get_context('forkserver').Pool(1) as pool:\n    print(pool.apply(os.path.basename, ('a/b',)))",
+        "print(subprocess.check_output([sys.executable, '-c', 'print(5)'], text=True).strip())",
+    ]
+    result, notebook = run(*cells)
+    assert result.error == ""
+    assert [text(notebook, number) for number in range(1, 6)] == ["trained\n", "28.0\n", "b\n", "b\n", "5\n"]
+
+
+def test_figures_are_drawn_inline_and_widgets_appear(run):
+    result, notebook = run(
+        "import matplotlib.pyplot as plt; plt.plot([1, 2]);", "import ipywidgets; ipywidgets.FloatText(value=3)"
+    )
+    assert result.error == ""
+    assert "image/png" in notebook.cells[0].outputs[-1].data
+    assert "application/vnd.jupyter.widget-view+json" in notebook.cells[1].outputs[-1].data
+    assert "widgets" in notebook.metadata
+
+
+@linux
+def test_a_preloaded_kernel_starts_from_one_thread_without_cuda(preloaded_env):
+    servers = [p for p in psutil.Process().children() if "dltutorial.teach.preload" in p.cmdline()]
+    assert [server.num_threads() for server in servers] == [1]
+
+
+@linux
+def test_the_servers_folder_is_private_and_goes_with_it():
+    with kernel.preloaded(dict(os.environ)) as env:
+        folder = Path(env["JUPYTER_PATH"].split(os.pathsep)[0])
+        assert folder.stat().st_mode & 0o777 == 0o700
+    assert not folder.exists()
+
+
+@linux
+def test_a_server_that_cannot_start_is_told_in_one_line(tmp_path):
+    (tmp_path / "torch.py").write_text("raise ImportError('no torch here')")
+    told = pytest.raises(CourseError, match=r"did not start: .*no torch here; use --kernel plain$")
+    with told, kernel.preloaded({**os.environ, "PYTHONPATH": str(tmp_path)}):
+        pass
+
+
+OWNER = """
+import contextlib, os, sys, threading, time
+from pathlib import Path
+from dltutorial.teach import execute, kernel
+from dltutorial.teach.preload import KERNEL_NAME
+folder = Path(sys.argv[1])
+(folder / "work").mkdir()
+own_server = sys.argv[2] == "own server"
+with kernel.preloaded(dict(os.environ)) if own_server else contextlib.nullcontext({}) as env:
+    name = KERNEL_NAME if own_server else sys.argv[2]
+    execute.execute(execute.Job(folder / "in.ipynb", folder / "out.ipynb", folder / "work", name, env=env))
+"""
+CELL = """
+import os, time
+open("pid.partial", "w").write(str(os.getpid())); os.rename("pid.partial", "pid"); time.sleep(100)
+"""
+
+
+@pytest.mark.parametrize("name", [*KERNELS, pytest.param("own server", marks=linux)])
+def test_no_kernel_and_no_server_outlives_a_killed_owner(tmp_path, name, request):
+    env = request.getfixturevalue("preloaded_env") if name == KERNEL_NAME else {}
+    with execute.quick_imports():
+        import nbformat
+    made = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(CELL)])
+    made.metadata["kernelspec"] = {"name": "python3", "language": "python", "display_name": "Python 3"}
+    nbformat.write(made, tmp_path / "in.ipynb")
+    owner = subprocess.Popen([sys.executable, "-c", OWNER, str(tmp_path), name], env={**os.environ, **env})
+    try:
+        until = time.monotonic() + 60
+        while not (tmp_path / "work" / "pid").exists():
+            assert time.monotonic() < until
+            assert owner.poll() is None
+            time.sleep(0.05)
+        family = {process.pid for process in psutil.Process(owner.pid).children(recursive=True)}
+        family.add(int((tmp_path / "work" / "pid").read_text()))
+    finally:
+        owner.kill()
+        owner.wait()
+    assert all(gone(pid) for pid in family)

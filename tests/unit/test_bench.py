@@ -1,0 +1,58 @@
+import json
+
+import pytest
+
+from dltutorial import cli
+from dltutorial.errors import CourseError
+from dltutorial.observe import records
+from dltutorial.observe.timing import Timing
+from dltutorial.teach import bench
+
+
+@pytest.fixture
+def rows(monkeypatch):
+    """A benchmark that has its figures already."""
+    found = [bench.Row("quick", Timing((0.2, 0.1, 0.4)), 0.3), bench.Row("slow", Timing((5.0,)), 2.0),
+             bench.Row("free", Timing((1.0,)), None)]  # fmt: skip
+    monkeypatch.setattr(bench, "BENCHES", {"known": lambda repeats: iter(found)})
+    return found
+
+
+def test_table_shows_median_spread_and_budget(rows, capsys):
+    assert cli.main(["bench", "known"]) == 0
+    said = capsys.readouterr().out
+    assert "python" in said.splitlines()[0]
+    (quick,) = [line for line in said.splitlines() if line.startswith("quick")]
+    assert " ".join(quick.split()) == "quick 200 ms 100 ms to 400 ms 3 300 ms within"
+    assert [line.split()[-1] for line in said.splitlines()[-2:]] == ["over", "–"]
+
+
+def test_figures_are_recorded_and_written_as_json(rows, tmp_path):
+    assert bench.run("known", json_file=tmp_path / "new" / "b.json") == 0
+    kept = list(records.read(tmp_path / "runs" / "records.jsonl"))
+    assert [(r["chapter"], r["what"], r["value"], r["unit"]) for r in kept][:1] == [("bench", "quick", 0.2, "s")]
+    written = json.loads((tmp_path / "new" / "b.json").read_text())
+    assert [row["median_s"] for row in written["rows"]] == [0.2, 5.0, 1.0]
+    assert written["rows"][0]["timing"]["samples_s"] == [0.2, 0.1, 0.4]
+    assert written["versions"]["torch"]
+
+
+@pytest.mark.parametrize(
+    ("options", "named"), [({"name": "x"}, "known"), ({"name": "known", "repeats": 0}, "--repeats")]
+)
+def test_what_cannot_be_measured_is_refused(rows, options, named):
+    with pytest.raises(CourseError, match=named):
+        bench.run(**options)
+
+
+def test_a_file_that_cannot_be_written_is_told_before_measuring(monkeypatch, tmp_path):
+    monkeypatch.setattr(bench, "BENCHES", {"known": lambda repeats: pytest.fail("it measured")})
+    (tmp_path / "file").write_text("")
+    with pytest.raises(CourseError, match="cannot write"):
+        bench.run("known", json_file=tmp_path / "file" / "b.json")
+
+
+def test_a_notebook_that_fails_is_not_timed(tmp_path, monkeypatch):
+    monkeypatch.setattr(bench, "_notebook", lambda source, made=bench._notebook: made("1 / 0"))
+    with pytest.raises(CourseError, match="ZeroDivisionError"):
+        bench._notebook_s(tmp_path, "python3", {})

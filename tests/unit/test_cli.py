@@ -1,0 +1,277 @@
+"""Every mistake ends in one clear line on stderr and a status that is not 0; an interrupt leaves nothing half done."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import h5py
+import nbformat
+import numpy as np
+import pytest
+
+from dltutorial import __version__, cli
+from dltutorial.errors import CourseError
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+SIZES = {"dim": 16, "depth": 1, "heads": 2, "global-batch-size": 6, "steps": 4, "warmup-steps": 1}
+TINY = [*(word for knob, value in SIZES.items() for word in (f"--{knob}", value)), "--device", "cpu", "--track"]
+COMMANDS = ["doctor", "data", "train", "run", "bench", "exercises", "report"]
+
+
+def call(*argv):
+    """The exit status of a command line, run in this process."""
+    try:
+        return cli.main([str(word) for word in argv])
+    except SystemExit as leaving:
+        return leaving.code
+
+
+@pytest.fixture
+def refused(capsys):
+    """Run a command line that must fail; returns its one line."""
+
+    def run(*argv):
+        assert call(*argv) not in (0, None)
+        said = capsys.readouterr().err
+        assert said.endswith("\n")
+        assert len(said.splitlines()) == 1, said
+        assert "Traceback" not in said
+        assert len(said) > 25
+        return said
+
+    return run
+
+
+@pytest.fixture
+def course(tmp_path, monkeypatch):
+    """A course of one empty chapter that has one parameter."""
+    cell = nbformat.v4.new_code_cell("steps = 3", metadata={"tags": ["parameters"]})
+    folder = tmp_path / "notebooks"
+    folder.mkdir()
+    nbformat.write(nbformat.v4.new_notebook(cells=[cell]), folder / "07_tiny.ipynb")
+    monkeypatch.setenv("DLTUTORIAL_NOTEBOOKS", str(folder))
+
+
+@pytest.fixture
+def file(tmp_path):
+    """A file, where a folder is wanted. (The superuser may write anywhere but inside a file.)"""
+    (tmp_path / "file").write_text("not a folder")
+    return tmp_path / "file"
+
+
+def python(*words, **options):
+    env = os.environ | options.pop("env", {})
+    return subprocess.run(
+        [sys.executable, *words], capture_output=True, text=True, env=env, timeout=120, check=False, **options
+    )
+
+
+# What works
+
+
+@pytest.mark.parametrize("command", [[], *([name] for name in COMMANDS)], ids=lambda words: " ".join(words) or "top")
+def test_help_explains_each_command(command, capsys):
+    assert call(*command, "--help") == 0
+    said = capsys.readouterr().out
+    assert said.startswith("usage: dltutorial")
+    assert command or all(name in said for name in COMMANDS)
+
+
+def test_module_and_version():
+    done = python("-m", "dltutorial", "--version")
+    assert (done.returncode, done.stdout) == (0, f"dltutorial {__version__}\n")
+
+
+def test_training_takes_sizes_from_the_data_and_knobs_from_file_and_options(tiny_data, tmp_path, capsys):
+    (tmp_path / "r.json").write_text('{"steps": 3, "dim": 32, "seed": 9}')
+    argv = ["train", "--data", tiny_data, "--name", "mine", "--config", tmp_path / "r.json", *TINY]
+    assert call(*argv) == 0
+    recipe = json.loads((tmp_path / "runs" / "mine" / "recipe.json").read_text())
+    assert (recipe["n_channels"], recipe["n_lat"], recipe["n_lon"]) == (3, 16, 24)
+    assert (recipe["steps"], recipe["dim"], recipe["seed"]) == (4, 16, 9)
+    assert recipe["track"] == []
+    assert "step 4: loss" in capsys.readouterr().out
+
+
+def test_a_whole_data_set_passes_its_check(tiny_data, capsys):
+    assert call("data", "check", "--out", tiny_data) == 0
+    assert "train 20, valid 10, test 10" in capsys.readouterr().out
+
+
+# What is refused
+
+
+@pytest.mark.parametrize(
+    ("argv", "named"),
+    [
+        (["nonsense"], "nonsense"),
+        ([], "COMMAND"),
+        (["train", "--preset", "huge"], "huge"),
+        (["data", "weather", "--preset", "huge"], "huge"),
+        (["run", "--preset", "huge"], "huge"),
+        (["run", "99"], "99"),
+        (["run", "-p", "stepz", "3"], "stepz"),
+        (["run", "--jobs", "0"], "--jobs"),
+        (["run", "--kernel", "quick"], "quick"),
+        (["train", "--stepz", "3"], "--stepz"),
+        (["train", "--steps", "many"], "many"),
+        (["train", "--global-batch-size", "0"], "global_batch_size"),
+        (["train", "--heads", "3", "--dim", "128"], "heads"),
+        (["train", "--n-lat", "60", "--patch", "8"], "n_lat"),
+        (["train", "--learning-rate", "nan"], "learning_rate"),
+        (["train", "--device", "tpu"], "device"),
+        (["train", "--track", "mlflow"], "track"),
+        (["train", "--config", "nowhere.json"], "nowhere.json"),
+        (["train", "--name", "../x"], "../x"),
+        (["train", "--name", "/x"], "/x"),
+        (["train", "--name", ""], "''"),
+        (["train", "--name", ".."], ".."),
+        (["data", "weather", "--processes", "0"], "0 processes"),
+        (["data", "check"], "--out"),
+        (["bench", "nonsense"], "nonsense"),
+        (["exercises", "burn"], "burn"),
+        (["report", "nowhere.jsonl"], "nowhere.jsonl"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_what_cannot_be_is_refused_in_one_line(argv, named, refused, course, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert named in refused(*argv)
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize("command", ["train", "run", "doctor", "data weather"])
+def test_an_unknown_preset_in_the_environment_is_named(command, refused, course, monkeypatch):
+    monkeypatch.setenv("DLTUTORIAL_PRESET", "nonsense")
+    assert "DLTUTORIAL_PRESET 'nonsense'" in refused(*command.split())
+
+
+def truncate(folder):
+    file = folder / "train" / "1980.h5"
+    file.write_bytes(file.read_bytes()[:3000])
+
+
+def rename_dataset(folder):
+    with h5py.File(folder / "train" / "1980.h5", "r+") as year:
+        year.move("fields", "t2m")
+
+
+def put_nan(folder):
+    with h5py.File(folder / "train" / "1979.h5", "r+") as year:
+        year["fields"][0, 0, 0, 0] = np.nan
+
+
+DAMAGE = {
+    "missing": (shutil.rmtree, "no data folder"),
+    "empty": (lambda folder: (shutil.rmtree(folder), folder.mkdir()), "no folder train"),
+    "without files": (lambda folder: [f.unlink() for f in (folder / "train").iterdir()], "no .h5 file"),
+    "truncated": (truncate, "1980.h5 is truncated"),
+    "no HDF5": (lambda folder: (folder / "train" / "1980.h5").write_text("no"), "1980.h5 is not readable"),
+    "another layout": (rename_dataset, "no dataset 'fields'"),
+    "NaN": (put_nan, "1979.h5, snapshot 0, holds NaN"),
+    "without statistics": (lambda folder: shutil.rmtree(folder / "stats"), "global_means.npy is missing"),
+    "without valid": (lambda folder: shutil.rmtree(folder / "valid"), "no folder valid"),
+    "name": (lambda folder: (folder / "train" / "1979.h5").rename(folder / "train" / "a.h5"), "four digits"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_damaged_data_are_named_before_anything_is_written(damage, own_data, refused, tmp_path):
+    act, words = DAMAGE[damage]
+    act(own_data)
+    assert words in refused("train", "--data", own_data, "--name", "r", *TINY)
+    assert not (tmp_path / "runs" / "r").exists()
+    assert words in refused("data", "check", "--out", own_data)
+
+
+def test_data_of_other_sizes_than_asked_for(tiny_data, refused):
+    assert "n_lat" in refused("train", "--data", tiny_data, "--n-lat", 64, *TINY)
+    assert "n_lat" in refused("train", "--data", tiny_data, *TINY, "--patch", 7)
+    assert "global_batch_size" in refused("train", "--data", tiny_data, *TINY, "--global-batch-size", 999)
+
+
+def test_folders_that_cannot_be_written(tiny_data, refused, file, monkeypatch, course):
+    monkeypatch.setenv("DLTUTORIAL_RUNS", str(file / "runs"))
+    assert "cannot write" in refused("train", "--data", tiny_data, "--name", "r", *TINY)
+    assert "cannot write" in refused("run", "07")
+    assert "cannot write" in refused("run", "07", "--out", file / "here")
+    assert str(file) in refused("data", "weather", "--preset", "smoke", "--out", file / "data")
+    assert str(file) in refused("data", "weather", "--preset", "smoke", "--out", file)
+
+
+def test_a_file_or_folder_in_the_way_is_named(tiny_data, refused, tmp_path):
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / "records.jsonl").touch()
+    argv = ["train", "--data", tiny_data, "--name", "records.jsonl", *TINY]
+    assert "is a file" in refused(*argv)
+    assert "is a file" in refused(*argv, "--overwrite")
+    (tmp_path / "runs" / "odd" / "status.json").mkdir(parents=True)
+    assert "odd/status.json" in refused("train", "--data", tiny_data, "--name", "odd", "--overwrite", *TINY)
+    assert "cannot write" in refused("report", tmp_path / "runs" / "records.jsonl", "--out", tmp_path)
+    assert not list(tmp_path.glob(".*.partial"))
+
+
+def test_an_existing_run_is_kept_unless_overwriting_is_asked_for(tiny_data, refused, tmp_path, capsys):
+    argv = ["train", "--data", tiny_data, "--name", "r", *TINY]
+    assert call(*argv) == 0
+    capsys.readouterr()
+    weights = (tmp_path / "runs" / "r" / "weights.pt").read_bytes()
+    assert "holds a run already" in refused(*argv)
+    assert (tmp_path / "runs" / "r" / "weights.pt").read_bytes() == weights
+    assert call(*argv, "--seed", 3, "--overwrite") == 0
+    assert (tmp_path / "runs" / "r" / "weights.pt").read_bytes() != weights
+
+
+def test_several_ranks_are_refused(tiny_data, refused, monkeypatch):
+    for name, value in {"RANK": 0, "WORLD_SIZE": 2, "LOCAL_RANK": 0, "LOCAL_WORLD_SIZE": 2}.items():
+        monkeypatch.setenv(name, str(value))
+    assert "one rank" in refused("train", "--data", tiny_data, *TINY)
+
+
+def test_a_world_size_alone_is_refused(tiny_data, refused, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert "RANK" in refused("train", "--data", tiny_data, *TINY)
+
+
+def test_a_closed_pipe_is_no_traceback():
+    done = subprocess.run(
+        ["bash", "-c", f"{sys.executable} -m dltutorial doctor | true"], capture_output=True, text=True, check=False
+    )
+    assert done.stderr == ""
+
+
+# Ctrl-C
+
+
+def interrupted(argv, ready, env=None):
+    """Start a command, interrupt it as Ctrl-C would once ``ready()``; returns its status and what it said."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "dltutorial", *map(str, argv)], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        text=True, env=os.environ | (env or {}), preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )  # fmt: skip
+    deadline = time.monotonic() + 100
+    while not ready() and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.02)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    return process.returncode, [line for line in said.replace("\r", "\n").split("\n") if line]
+
+
+def test_ctrl_c_while_training_leaves_a_run_marked_as_interrupted(tiny_data, tmp_path):
+    from dltutorial.training import run
+
+    folder = tmp_path / "runs" / "r"
+    argv = ["train", "--data", tiny_data, "--name", "r", *TINY, "--steps", 100_000, "--log-every", 1]
+    status, said = interrupted(argv, (folder / "progress.jsonl").exists, {"OMP_NUM_THREADS": "1"})
+    assert status == 130
+    assert [line for line in said if not line.startswith("training:")] == [
+        "dltutorial: interrupted; what was finished is kept"
+    ]
+    assert run.run_status(folder) == "interrupted"
+    assert not (folder / "weights.pt").exists()
+    with pytest.raises(CourseError, match="interrupted"):
+        run.load_model(folder)

@@ -1,0 +1,158 @@
+"""The doctor's table and its exit status."""
+
+import dataclasses
+import json
+
+import pytest
+
+from dltutorial import machine, paths, peaks, probes
+from dltutorial.errors import CourseError
+from dltutorial.observe import records
+from dltutorial.teach import cards, doctor
+
+
+def notebook(folder, name, heading="# A chapter", **about):
+    folder.mkdir(exist_ok=True)
+    cell = {"cell_type": "markdown", "source": [f"{heading}\n", "text"], "metadata": {}, "id": "a"}
+    metadata = {"dltutorial": about} if about else {}
+    text = json.dumps({"cells": [cell], "metadata": metadata, "nbformat": 4, "nbformat_minor": 5})
+    (folder / f"{name}.ipynb").write_text(text)
+
+
+@pytest.fixture
+def chapters(tmp_path, monkeypatch):
+    monkeypatch.setenv("DLTUTORIAL_PRESET", "smoke")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    folder = tmp_path / "notebooks"
+    about = {"minutes": 40, "smoke_s": 55, "needs": []}
+    notebook(folder, "00_welcome", "# 00 · Welcome: this machine", chapter="00", better_with=[], **about)
+    notebook(folder, "01_train", "# 01 · Train a model", chapter="01", better_with=["no_such_device"], **about)
+    return folder
+
+
+def line_of(text, word):
+    return next(line for line in text.splitlines() if word in line)
+
+
+def test_the_course_can_run_here(chapters):
+    text, status = doctor.report(chapters)
+    assert status == 0
+    assert text.endswith("The course can run.")
+    assert machine.label() in text
+    assert "not measured yet" in text
+
+
+def test_each_chapter_says_what_it_shows_here_and_how_long_it_takes(chapters):
+    text, _ = doctor.report(chapters)
+    assert "shows everything" in line_of(text, "Welcome: this machine")
+    assert "not shown here: what needs no_such_device" in line_of(text, "Train a model")
+    assert "about 55 s in smoke" in line_of(text, "Train a model")
+
+
+def test_the_doctor_looks_where_the_run_looks(chapters, monkeypatch):
+    monkeypatch.setenv("DLTUTORIAL_NOTEBOOKS", str(chapters))
+    text, _ = doctor.report()
+    assert "no_such_device" in line_of(text, "Train a model")
+
+
+def test_seconds_of_earlier_runs_here_replace_the_estimate(chapters):
+    writer = records.Writer("01", "smoke")
+    for seconds in (20.0, 21.0, 90.0):
+        writer.write("notebook", seconds, "s", kind="run")
+    records.Writer("01", "laptop").write("notebook", 900.0, "s", kind="run")
+    records.Writer("00", "smoke").write("a step", 5.0, "s")
+    text, _ = doctor.report(chapters)
+    assert "21 s (measured here)" in line_of(text, "Train a model")
+    assert "about 55 s" in line_of(text, "Welcome")
+
+
+@pytest.mark.parametrize("content", ["not json\n{}\n", "[]\n", '{"kind": "run"}\n'])
+def test_damaged_records_do_not_stop_the_doctor(chapters, content):
+    paths.records_file().parent.mkdir(parents=True)
+    paths.records_file().write_text(content)
+    text, status = doctor.report(chapters)
+    assert status == 0
+    assert "about 55 s" in text
+
+
+def test_a_chapter_that_needs_what_is_not_here_says_so(chapters):
+    notebook(chapters, "06_graphs", chapter="06", needs=["no_such_device"])
+    text, status = doctor.report(chapters)
+    assert status == 0
+    assert "cannot run: needs no_such_device" in text
+
+
+def test_needs_are_looked_up_on_the_machine():
+    here = machine.describe()
+    assert cards.has("cuda", dataclasses.replace(here, device="cuda"))
+    assert not cards.has("cuda", dataclasses.replace(here, device="cpu"))
+    assert cards.has("python3", here)
+    assert cards.has("numpy", here)
+    assert not cards.has("no.such.package", here)
+
+
+def test_measured_peaks_are_shown(chapters, monkeypatch, tmp_path):
+    monkeypatch.setenv("DLTUTORIAL_DATA", str(tmp_path / "data"))
+    known = peaks.measure(progress=False, seconds=0.05)
+    text, _ = doctor.report(chapters)
+    assert known.matmul["fp32"].how in line_of(text, "matmul fp32")
+    assert "FLOP/s" in line_of(text, "matmul fp32")
+
+
+def test_peaks_taken_on_a_busy_machine_say_so(chapters, monkeypatch):
+    quiet, busy = probes.Figure(10e9, 9e9, 3, "FLOP/s", "as ever"), probes.Figure(10e9, 5e9, 3, "FLOP/s", "in a hurry")
+    for figure, says_so in ((quiet, False), (busy, True)):
+        known = peaks.Peaks("a machine", "cpu", 1, "2026-01-01", 0.0, {}, {"fp32": figure, "bf16": None}, None, {})
+        monkeypatch.setattr(peaks, "load", lambda known=known: known)
+        text, _ = doctor.report(chapters)
+        assert ("this machine was busy" in text) == says_so
+        assert "10 GFLOP/s" in line_of(text, "matmul fp32")
+        assert "not available" in line_of(text, "matmul bf16")
+
+
+@pytest.mark.parametrize("variable", ["DLTUTORIAL_DATA", "DLTUTORIAL_RUNS", "XDG_CACHE_HOME"])
+def test_a_folder_that_cannot_be_written_is_missing(chapters, tmp_path, monkeypatch, variable):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv(variable, str(tmp_path / "file" / "inside"))
+    text, status = doctor.report(chapters)
+    assert status == 1
+    assert f"set {variable} to a folder that you may write to" in text
+
+
+def test_a_kernel_that_is_gone_is_missing(chapters, tmp_path, monkeypatch):
+    kernel = tmp_path / "jupyter" / "kernels" / "python3"
+    kernel.mkdir(parents=True)
+    (kernel / "kernel.json").write_text('{"argv": ["/no/such/python"], "display_name": "x", "language": "python"}')
+    monkeypatch.setenv("JUPYTER_PATH", str(tmp_path / "jupyter"))
+    text, status = doctor.report(chapters)
+    assert status == 1
+    assert "/no/such/python" in line_of(text, "jupyter kernel")
+
+
+def test_torch_that_does_not_load_is_missing(chapters, monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "torch", None)
+    text, status = doctor.report(chapters, measure=True)
+    assert status == 1
+    assert "pip install torch" in line_of(text, "does not load")
+
+
+@pytest.mark.parametrize(
+    "content", ["", "[]", '{"cells": []}', '{"metadata": {"dltutorial": {"smoke_s": "x"}}, "cells": []}']
+)
+def test_a_damaged_notebook_is_named(chapters, content):
+    (chapters / "02_bad.ipynb").write_text(content)
+    text, status = doctor.report(chapters)
+    assert status == 1
+    assert "02_bad.ipynb is not a notebook of the course" in text
+
+
+def test_a_folder_without_notebooks_is_missing(chapters, tmp_path):
+    text, status = doctor.report(tmp_path)
+    assert status == 1
+    assert "no notebooks" in text
+
+
+def test_an_unknown_preset_is_one_line(chapters, monkeypatch):
+    monkeypatch.setenv("DLTUTORIAL_PRESET", "nonsense")
+    with pytest.raises(CourseError, match="DLTUTORIAL_PRESET"):
+        doctor.report(chapters)

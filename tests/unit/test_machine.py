@@ -1,0 +1,269 @@
+"""What this process runs on: ranks, cores, memory, names."""
+
+import dataclasses
+import os
+import platform
+import re
+import subprocess
+import sys
+
+import pytest
+
+from dltutorial import limits, machine
+from dltutorial.errors import CourseError
+from dltutorial.machine import RankInfo
+
+TORCHRUN = {"RANK": "5", "LOCAL_RANK": "1", "WORLD_SIZE": "8", "LOCAL_WORLD_SIZE": "4", "GROUP_RANK": "1"}
+SRUN = {
+    **{"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_PROCID": "4", "SLURM_LOCALID": "0", "SLURM_NODEID": "2"},
+    **{"SLURM_NTASKS": "9", "SLURM_STEP_NUM_TASKS": "5", "SLURM_STEP_TASKS_PER_NODE": "2(x2),1"},
+}
+
+
+@pytest.fixture
+def no_launcher(monkeypatch):
+    for name in [*os.environ]:
+        if name.startswith("SLURM_") or name in {*TORCHRUN, "CI", "OMP_NUM_THREADS"}:
+            monkeypatch.delenv(name)
+
+
+def test_without_a_launcher_there_is_one_rank():
+    assert RankInfo.from_env({}) == RankInfo(0, 0, 1, 1, 0, "single")
+
+
+def test_torchrun_variables_are_read():
+    assert RankInfo.from_env(TORCHRUN) == RankInfo(5, 1, 8, 4, 1, "torchrun")
+
+
+def test_torchrun_inside_srun_wins():
+    assert RankInfo.from_env({**SRUN, **TORCHRUN}).launcher == "torchrun"
+
+
+def test_a_job_steps_own_size_counts_not_its_jobs():
+    assert RankInfo.from_env(SRUN) == RankInfo(4, 0, 5, 1, 2, "slurm")
+    first = {**SRUN, "SLURM_PROCID": "1", "SLURM_LOCALID": "1", "SLURM_NODEID": "0"}
+    assert RankInfo.from_env(first) == RankInfo(1, 1, 5, 2, 0, "slurm")
+
+
+def test_tasks_per_node_may_be_one_number():
+    env = {**SRUN, "SLURM_STEP_NUM_TASKS": "6", "SLURM_NTASKS_PER_NODE": "2"}
+    del env["SLURM_STEP_TASKS_PER_NODE"]
+    assert RankInfo.from_env(env).local_world_size == 2
+
+
+@pytest.mark.parametrize("step", [{}, {"SLURM_STEP_ID": "4294967291"}, {"SLURM_STEP_ID": "4294967290"}])
+def test_a_batch_script_or_interactive_shell_is_one_process(step):
+    batch = {
+        "SLURM_JOB_ID": "7",
+        "SLURM_PROCID": "0",
+        "SLURM_LOCALID": "0",
+        "SLURM_NODEID": "0",
+        "SLURM_NTASKS": "8",
+    }
+    assert RankInfo.from_env({**batch, **step}) == RankInfo()
+
+
+@pytest.mark.parametrize(
+    "env",
+    [
+        {"RANK": "0"},
+        {"WORLD_SIZE": "2"},
+        {**TORCHRUN, "RANK": "8"},
+        {**TORCHRUN, "RANK": "-1"},
+        {**TORCHRUN, "RANK": "one"},
+        {**TORCHRUN, "RANK": ""},
+        {**TORCHRUN, "LOCAL_RANK": "4"},
+        {**TORCHRUN, "LOCAL_WORLD_SIZE": "0"},
+        {**TORCHRUN, "LOCAL_WORLD_SIZE": "9"},
+        {**TORCHRUN, "GROUP_RANK": "-1"},
+        {**SRUN, "SLURM_PROCID": "5"},
+        {**SRUN, "SLURM_LOCALID": "x"},
+        {**SRUN, "SLURM_NODEID": "3"},
+        {**SRUN, "SLURM_STEP_TASKS_PER_NODE": "2(y2)"},
+        {**SRUN, "SLURM_STEP_TASKS_PER_NODE": ""},
+        {**SRUN, "SLURM_STEP_TASKS_PER_NODE": "2(x9)"},
+        {**SRUN, "SLURM_STEP_TASKS_PER_NODE": "2,2"},
+        {k: v for k, v in SRUN.items() if k != "SLURM_LOCALID"},
+    ],
+)
+def test_variables_that_cannot_be_give_one_clear_line(env):
+    with pytest.raises(CourseError) as error:
+        RankInfo.from_env(env)
+    assert "\n" not in str(error.value)
+    assert any(word in str(error.value) for word in ("torchrun", "srun"))
+
+
+def cgroups(root, lines, files):
+    (root / "proc/self").mkdir(parents=True)
+    (root / "proc/self/cgroup").write_text(lines)
+    for name, text in files.items():
+        path = root / "sys/fs/cgroup" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return root
+
+
+def test_cores_are_those_of_the_affinity_mask(tmp_path):
+    assert limits.cores({}, tmp_path, affinity=6) == 6
+
+
+@pytest.mark.parametrize(
+    ("lines", "files", "cores"),
+    [
+        ("0::/job\n", {"job/cpu.max": "300000 100000\n"}, 3),
+        ("0::/job\n", {"job/cpu.max": "max 100000\n"}, 8),
+        ("0::/job/step\n", {"job/cpu.max": "200000 100000\n", "job/step/cpu.max": "max 100000\n"}, 2),
+        ("0::/not/mounted/here\n", {"cpu.max": "400000 100000\n"}, 4),
+        ("0::/job\n", {"job/cpu.max": "50000 100000\n"}, 1),
+        ("0::/job\n", {"job/cpu.max": "nonsense\n"}, 8),
+        ("3:cpu:/j\n", {"cpu/j/cpu.cfs_quota_us": "250000", "cpu/j/cpu.cfs_period_us": "100000"}, 2),
+        ("3:cpu,io:/j\n", {"cpu,io/j/cpu.cfs_quota_us": "400000", "cpu,io/j/cpu.cfs_period_us": "100000"}, 4),
+        ("3:cpu:/\n", {"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, 8),
+        ("3:cpuset:/j\n", {"cpuset/j/cpu.cfs_quota_us": "100000", "cpuset/j/cpu.cfs_period_us": "100000"}, 8),
+    ],
+)  # fmt: skip
+def test_cores_respect_the_quota_of_control_groups(tmp_path, lines, files, cores):
+    assert limits.cores({}, cgroups(tmp_path, lines, files), affinity=8) == cores
+
+
+def test_cores_respect_slurms_share(tmp_path):
+    assert limits.cores({"SLURM_CPUS_PER_TASK": "3", "SLURM_CPUS_ON_NODE": "6"}, tmp_path, affinity=8) == 3
+    assert limits.cores({"SLURM_CPUS_PER_TASK": "30"}, tmp_path, affinity=8) == 8
+    with pytest.raises(CourseError, match="SLURM_CPUS_PER_TASK"):
+        limits.cores({"SLURM_CPUS_PER_TASK": "many"}, tmp_path, affinity=8)
+
+
+def test_memory_respects_control_groups_and_counts_cached_files_as_free(tmp_path):
+    files = {
+        "j/memory.max": str(2 << 20),
+        "j/memory.current": str(1 << 20),
+        "j/memory.stat": f"inactive_file {1 << 19}",
+    }
+    assert limits.memory_bytes(cgroups(tmp_path, "0::/j\n", files)) == (2 << 20, 3 << 19)
+
+
+def test_memory_without_limits_is_the_machines():
+    total, available = limits.memory_bytes()
+    assert 2**28 < available <= total < 2**50
+
+
+def test_rank_cores_are_shared_under_torchrun_and_owned_under_srun(no_launcher, monkeypatch):
+    monkeypatch.setattr(machine, "cores", lambda: 8)
+    assert machine.rank_cores() == 8
+    for name, value in TORCHRUN.items():
+        monkeypatch.setenv(name, value)
+    assert machine.rank_cores() == 2
+    for name in TORCHRUN:
+        monkeypatch.delenv(name)
+    for name, value in {**SRUN, "SLURM_NODEID": "0", "SLURM_PROCID": "0"}.items():
+        monkeypatch.setenv(name, value)
+    assert machine.rank_cores() == 4
+    monkeypatch.setenv("SLURM_CPUS_PER_TASK", "8")
+    assert machine.rank_cores() == 8
+
+
+def test_use_cores_sets_torchs_threads(no_launcher):
+    import torch
+
+    before = torch.get_num_threads()
+    try:
+        assert machine.use_cores(1) == torch.get_num_threads() == 1
+        assert machine.use_cores() == torch.get_num_threads() == machine.cores()
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_the_label_is_short_and_without_the_hosts_name():
+    assert 3 < len(machine.label()) < 80
+    assert platform.node() not in re.findall(r"[\w.-]+", f"{machine.label()} {machine.describe()}")
+
+
+@pytest.mark.parametrize(
+    ("line", "name"),
+    [
+        ("model name\t: Intel(R) Xeon(R) Platinum 8480+ CPU @ 2.00GHz\n", "Intel Xeon Platinum 8480+"),
+        ("model name : AMD EPYC 7763 64-Core Processor\n", "AMD EPYC 7763"),
+        ("Features : fp asimd\n", None),
+    ],
+)
+def test_the_processors_name_is_cleaned(tmp_path, line, name):
+    file = tmp_path / "cpuinfo"
+    file.write_text(line)
+    assert machine.cpu_model(file) == name
+
+
+def test_precision_units_are_read_on_x86_and_arm(tmp_path):
+    file = tmp_path / "cpuinfo"
+    file.write_text("processor : 0\nflags : fpu avx2 avx512_bf16x amx_bf16\n")
+    assert machine.cpu_units(file) == ("avx2", "amx_bf16")
+    file.write_text("Features : asimd asimdhp bf16\n")
+    assert machine.cpu_units(file) == ("asimd", "asimdhp", "bf16")
+    assert machine.cpu_units(tmp_path / "none") is None
+
+
+@pytest.mark.parametrize(
+    ("capability", "there", "not_there"),
+    [
+        ((6, 1), "", "fp16 bf16 tf32 fp8 fp64"),
+        ((7, 0), "fp16", "bf16 tf32 fp8 fp64"),
+        ((8, 0), "fp16 bf16 tf32 fp64", "fp8"),
+        ((8, 6), "fp16 bf16 tf32", "fp8 fp64"),
+        ((8, 9), "fp16 bf16 tf32 fp8", "fp64 fp4"),
+        ((9, 0), "fp16 bf16 tf32 fp8 fp64", "fp4"),
+    ],
+)
+def test_tensor_cores_follow_the_compute_capability(capability, there, not_there):
+    units = machine.tensor_core_dtypes(capability)
+    assert set(there.split()) <= set(units)
+    assert not set(not_there.split()) & set(units)
+
+
+def test_describe_sees_this_machine():
+    here = machine.describe()
+    assert here.cores == machine.cores() >= 1
+    assert here.device in ("cpu", "cuda")
+    assert here.disk_free_bytes > 0
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        here.cores = 1
+
+
+def test_the_preset_fits_the_machine(no_launcher, monkeypatch):
+    for n_devices, cores, ci, world_size, preset in [
+        (0, 2, "", 1, "smoke"),
+        (0, 8, "", 1, "laptop"),
+        (0, 8, "true", 1, "smoke"),
+        (0, 8, "", 2, "laptop"),
+        (1, 8, "", 1, "gpu"),
+        (1, 8, "true", 2, "cluster"),
+        (4, 8, "", 1, "cluster"),
+    ]:
+        monkeypatch.setattr(machine, "_n_devices", lambda n=n_devices: n)
+        monkeypatch.setattr(machine, "cores", lambda n=cores: n)
+        monkeypatch.setenv("CI", ci)
+        ranks = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": str(world_size), "LOCAL_WORLD_SIZE": "1"}
+        for name, value in ranks.items():
+            monkeypatch.setenv(name, value)
+        assert machine.suggest_preset() == preset
+
+
+def test_versions_are_those_that_are_imported():
+    import torch
+
+    versions = machine.versions()
+    assert set(versions) == {"python", "torch", "numpy", "dltutorial"}
+    assert versions["torch"] == torch.__version__
+
+
+@pytest.mark.skipif(machine.device() == "cuda", reason="the name of a GPU is asked of torch")
+def test_label_versions_and_preset_load_no_torch():
+    code = "import sys; from dltutorial import machine as m; m.label(), m.versions(), m.suggest_preset(), m.cores()"
+    subprocess.run([sys.executable, "-c", code + "; sys.exit('torch' in sys.modules)"], check=True)
+
+
+def test_a_lone_process_keeps_to_omp_num_threads(monkeypatch):
+    for name in [name for name in os.environ if name.startswith("SLURM_") or name in ("RANK", "WORLD_SIZE")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    assert machine.rank_cores() == 1
+    monkeypatch.setenv("OMP_NUM_THREADS", "100000")
+    assert machine.rank_cores() == machine.cores()

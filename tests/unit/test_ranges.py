@@ -1,0 +1,147 @@
+import contextvars
+import threading
+
+import pytest
+import torch
+
+from dltutorial.observe import ranges
+from dltutorial.observe.ranges import annotate
+
+
+@pytest.fixture
+def seen(monkeypatch):
+    """Names in the order in which torch's profiler and NVTX are told of them, "/name" at their end."""
+    told = []
+
+    class Recorded:
+        def __init__(self, name):
+            self.name = name
+
+        def __enter__(self):
+            told.append(self.name)
+
+        def __exit__(self, *error):
+            told.append(f"/{self.name}")
+
+    monkeypatch.setattr(torch.profiler, "record_function", Recorded)
+    monkeypatch.setattr(torch.cuda.nvtx, "range_push", lambda name: told.append(f"nvtx {name}"))
+    monkeypatch.setattr(torch.cuda.nvtx, "range_pop", lambda: told.append("nvtx /"))
+    return told
+
+
+def test_off_a_range_tells_nobody(seen):
+    with annotate("forward"):
+        pass
+    assert seen == []
+    assert not ranges.are_enabled()
+
+
+def test_on_ranges_nest_and_off_again_after_the_block(seen):
+    with ranges.enabled(nvtx=False):
+        assert ranges.are_enabled()
+        with annotate("step"), annotate("forward"):
+            pass
+    with annotate("late"):
+        pass
+    assert seen == ["step", "forward", "/forward", "/step"]
+
+
+def test_nvtx_is_told_too(seen):
+    with ranges.enabled(nvtx=True), annotate("step"):
+        pass
+    assert seen == ["nvtx step", "step", "/step", "nvtx /"]
+
+
+def test_a_range_is_closed_by_an_error_which_goes_on(seen):
+    with ranges.enabled(nvtx=False), pytest.raises(ZeroDivisionError), annotate("step"):
+        _ = 1 / 0
+    assert seen == ["step", "/step"]
+
+
+def test_what_was_opened_is_closed_even_when_switched_off_in_between(seen):
+    open_range = annotate("step")
+    with ranges.enabled(nvtx=False):
+        open_range.__enter__()
+    open_range.__exit__(None, None, None)
+    assert seen == ["step", "/step"]
+
+
+def test_a_decorated_function_looks_for_the_switch_at_each_call(seen):
+    @annotate("fib")
+    def fib(n):
+        """Recursive, so that one decorator has several ranges open."""
+        return n if n < 2 else fib(n - 1) + fib(n - 2)
+
+    assert fib(5) == 5
+    assert seen == []
+    with ranges.enabled(nvtx=False):
+        assert fib(2) == 1
+    assert seen == ["fib", "fib", "/fib", "fib", "/fib", "/fib"]
+    assert fib.__name__ == "fib"
+
+
+def test_a_decorated_generator_is_timed_item_by_item_without_its_consumer(seen):
+    @annotate("load")
+    def batches():
+        got = yield 1
+        try:
+            yield got
+        except ValueError as error:
+            yield str(error)
+        return "all"
+
+    def consume():
+        result = yield from batches()
+        seen.append(result)
+
+    with ranges.enabled(nvtx=False):
+        consumer = consume()
+        assert next(consumer) == 1
+        seen.append("train")
+        assert consumer.send(7) == 7
+        assert consumer.throw(ValueError("bad")) == "bad"
+        assert list(consumer) == []
+    assert seen == ["load", "/load", "train", *["load", "/load"] * 3, "all"]
+
+
+def test_a_decorated_generator_left_early_is_closed():
+    closed = []
+
+    @annotate("load")
+    def batches():
+        try:
+            yield 1
+        finally:
+            closed.append(True)
+
+    for _ in batches():
+        break
+    assert closed == [True]
+
+
+def test_a_thread_is_off_unless_it_is_given_the_context(seen):
+    def work():
+        with annotate(threading.current_thread().name):
+            pass
+
+    with ranges.enabled(nvtx=False):
+        threads = [
+            threading.Thread(name="bare", target=work),
+            threading.Thread(name="given", target=contextvars.copy_context().run, args=(work,)),
+        ]
+        for thread in threads:
+            thread.start()
+            thread.join()
+    assert seen == ["given", "/given"]
+
+
+def test_a_range_in_a_compiled_function_breaks_no_graph(seen):
+    @torch.compile(backend="eager", fullgraph=True)
+    def double(x):
+        with annotate("inner"):
+            return 2 * x
+
+    assert double(torch.ones(1)).item() == 2
+    with ranges.enabled(nvtx=False):
+        assert double(torch.ones(1)).item() == 2
+    assert seen == []

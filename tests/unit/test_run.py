@@ -1,0 +1,300 @@
+import dataclasses
+import json
+
+import h5py
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from dltutorial.config import PRESETS, Recipe
+from dltutorial.data import store
+from dltutorial.data.loaders import Pairs
+from dltutorial.errors import CourseError, DataError, RecipeError
+from dltutorial.observe import track
+from dltutorial.training import run
+from dltutorial.training.evaluate import evaluate
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+SMALL = dataclasses.replace(
+    Recipe.of(PRESETS["smoke"], steps=30, eval_every=10),
+    n_channels=3, n_lat=16, n_lon=24, dim=32, depth=1, heads=2, global_batch_size=6, log_every=5, device="cpu",
+)  # fmt: skip
+
+
+def train(data, folder, recipe=SMALL, **options):
+    return list(run.train(recipe, data, folder, progress=False, **options))
+
+
+@pytest.fixture(scope="module")
+def finished(tiny_data, tmp_path_factory, one_thread):
+    """(folder, records) of one whole run."""
+    folder = tmp_path_factory.mktemp("runs") / "whole"
+    return folder, train(tiny_data, folder)
+
+
+def status(folder):
+    return json.loads((folder / "status.json").read_text())
+
+
+def files(folder):
+    return sorted(file.relative_to(folder).parts[0] for file in folder.rglob("*") if file.is_file())
+
+
+# What a run leaves
+
+
+def test_a_run_keeps_its_recipe_records_weights_and_status(finished):
+    folder, seen = finished
+    assert files(folder) == ["progress.jsonl", "recipe.json", "status.json", "tensorboard", "weights.pt"]
+    assert Recipe.load(folder / "recipe.json") == SMALL
+    lines = (folder / "progress.jsonl").read_text().splitlines()
+    assert [json.loads(line) for line in lines] == [dataclasses.asdict(record) for record in seen]
+    assert status(folder) == {"status": "finished", "scores": seen[-1].scores}
+
+
+def test_the_tracker_got_the_same_figures(finished):
+    folder, seen = finished
+    scalars = track.read_tensorboard(folder)
+    assert [step for step, _ in scalars["train/loss"]] == [record.step for record in seen]
+    assert [value for _, value in scalars["train/loss"]] == pytest.approx([record.loss for record in seen])
+    assert len(scalars["valid/rmse_ratio_to_persistence"]) == 3
+
+
+def test_a_run_learns(finished):
+    _, seen = finished
+    assert seen[-1].loss < 0.8 * seen[0].loss
+    assert seen[-1].scores["valid/rmse_ratio_to_persistence"] < 1
+
+
+def test_the_loaded_model_scores_as_the_last_record(finished, tiny_data):
+    folder, seen = finished
+    model = run.load_model(folder)
+    assert evaluate(model, Pairs(store.open_split(tiny_data, "valid"))).scalars() == pytest.approx(seen[-1].scores)
+
+
+def test_the_same_recipe_gives_the_same_run(finished, tiny_data, tmp_path):
+    folder, seen = finished
+    again = train(tiny_data, tmp_path / "again")
+    assert [record.loss for record in again] == [record.loss for record in seen]
+    both = (run.load_model(place).state_dict() for place in (folder, tmp_path / "again"))
+    for a, b in zip(*(weights.values() for weights in both), strict=True):
+        assert torch.equal(a, b)
+
+
+def test_another_seed_gives_another_run(finished, tiny_data, tmp_path):
+    other = train(tiny_data, tmp_path / "other", dataclasses.replace(SMALL, seed=1))
+    assert other[-1].loss != finished[1][-1].loss
+
+
+# Runs that are not whole
+
+
+@pytest.mark.parametrize("how", ["close", "interrupt"])
+def test_a_stopped_run_is_interrupted_and_has_no_weights(tiny_data, tmp_path, how):
+    training = run.train(SMALL, tiny_data, tmp_path / "r", progress=False)
+    next(training)
+    if how == "close":
+        training.close()
+    else:
+        with pytest.raises(KeyboardInterrupt):
+            training.throw(KeyboardInterrupt)
+    assert status(tmp_path / "r")["status"] == run.run_status(tmp_path / "r") == "interrupted"
+    assert "weights.pt" not in files(tmp_path / "r")
+    with pytest.raises(CourseError, match="interrupted, not finished"):
+        run.load_model(tmp_path / "r")
+
+
+def test_a_run_in_progress_is_not_taken_for_whole(tiny_data, tmp_path):
+    training = run.train(SMALL, tiny_data, tmp_path / "r", progress=False)
+    next(training)
+    assert run.run_status(tmp_path / "r") == "running"
+    with pytest.raises(CourseError, match="running, not finished"):
+        run.load_model(tmp_path / "r")
+    training.close()
+
+
+def test_a_diverging_run_is_failed_in_one_line(tiny_data, tmp_path):
+    wild = dataclasses.replace(SMALL, learning_rate=1e30, clip_norm=0.0, warmup_steps=0)
+    with pytest.raises(CourseError, match="lower learning_rate") as error:
+        train(tiny_data, tmp_path / "r", wild)
+    assert "\n" not in str(error.value)
+    assert run.run_status(tmp_path / "r") == "failed"
+    assert "weights.pt" not in files(tmp_path / "r")
+
+
+def test_a_tracker_that_cannot_start_makes_a_failed_run(tiny_data, tmp_path, monkeypatch):
+    def tracker(*_):
+        raise CourseError("no key")
+
+    monkeypatch.setattr(track, "tracker", tracker)
+    with pytest.raises(CourseError, match="no key"):
+        train(tiny_data, tmp_path / "r")
+    assert run.run_status(tmp_path / "r") == "failed"
+
+
+@pytest.mark.parametrize("split", ["train", "valid"])
+def test_nan_deep_in_the_data_is_blamed_on_the_data(own_data, tmp_path, split):
+    file = sorted((own_data / split).glob("*.h5"))[0]
+    with h5py.File(file, "r+") as year:
+        year["fields"][5, 1, 3, 3] = np.nan
+    with pytest.raises(DataError, match=rf"{file.name}, snapshot 5"):
+        train(own_data, tmp_path / "r")
+    assert run.run_status(tmp_path / "r") == "failed"
+
+
+def test_weights_that_are_damaged_are_named(finished, tmp_path):
+    import shutil
+
+    shutil.copytree(finished[0], tmp_path / "r")
+    weights = tmp_path / "r" / "weights.pt"
+    weights.write_bytes(weights.read_bytes()[:1000])
+    with pytest.raises(CourseError, match=r"weights\.pt cannot be read") as error:
+        run.load_model(tmp_path / "r")
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"), [(None, "missing"), ("", "damaged"), ("{}", "damaged"), ("[]", "damaged")]
+)
+def test_status_of_what_is_no_run(tmp_path, content, expected):
+    if content is not None:
+        (tmp_path / "status.json").write_text(content)
+    assert run.run_status(tmp_path) == expected
+    with pytest.raises(CourseError, match=expected):
+        run.load_model(tmp_path)
+
+
+@pytest.mark.parametrize(("most_bytes", "culprit"), [(4096, "weights.pt"), (200, "recipe.json")])
+def test_a_full_disk_is_one_line_and_leaves_no_half_file(tiny_data, tmp_path, most_bytes, culprit):
+    import resource
+
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes, limits[1]))
+    try:
+        with pytest.raises(CourseError, match=f"cannot write .*{culprit}.*; make room") as error:
+            train(tiny_data, tmp_path / "r", dataclasses.replace(SMALL, track=()))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert "\n" not in str(error.value)
+    assert not {"weights.pt", culprit} & set(files(tmp_path / "r"))
+    assert not list((tmp_path / "r").glob("*.partial"))
+    assert run.run_status(tmp_path / "r") != "finished"
+
+
+def test_a_split_without_a_pair_is_named_before_training(own_data, tmp_path):
+    with h5py.File(own_data / "valid" / "2016.h5", "r+") as year:
+        one = year["fields"][:1]
+        del year["fields"]
+        year["fields"] = one
+    with pytest.raises(DataError, match="valid has no two snapshots in a row"):
+        train(own_data, tmp_path / "r")
+    assert not (tmp_path / "r").exists()
+
+
+# Overwriting
+
+
+def test_a_run_is_not_overwritten_unless_asked(finished, tiny_data, tmp_path):
+    folder = tmp_path / "r"
+    train(tiny_data, folder)
+    before = (folder / "weights.pt").stat().st_mtime_ns
+    with pytest.raises(CourseError, match="holds a run already"):
+        train(tiny_data, folder)
+    assert (folder / "weights.pt").stat().st_mtime_ns == before
+    train(tiny_data, folder, dataclasses.replace(SMALL, seed=5), overwrite=True)
+    assert Recipe.load(folder / "recipe.json").seed == 5
+    assert len(list((folder / "tensorboard").iterdir())) == 1
+
+
+def test_a_folder_that_is_no_run_is_never_removed(tiny_data, tmp_path):
+    (tmp_path / "thesis.tex").write_text("precious")
+    with pytest.raises(CourseError, match="not a training run"):
+        train(tiny_data, tmp_path, overwrite=True)
+    assert (tmp_path / "thesis.tex").read_text() == "precious"
+
+
+def test_a_refused_recipe_leaves_an_older_run_alone(tiny_data, tmp_path):
+    train(tiny_data, tmp_path / "r")
+    wrong = dataclasses.replace(SMALL, n_channels=4)
+    with pytest.raises(RecipeError, match="n_channels"):
+        train(tiny_data, tmp_path / "r", wrong, overwrite=True)
+    with pytest.raises(DataError, match="batch of 99"):
+        train(tiny_data, tmp_path / "r", dataclasses.replace(SMALL, global_batch_size=99), overwrite=True)
+    assert run.run_status(tmp_path / "r") == "finished"
+
+
+# Scores
+
+
+class Add(nn.Module):
+    """A forecast: the state now plus a number."""
+
+    def __init__(self, number):
+        super().__init__()
+        self.number = nn.Parameter(torch.tensor(number))
+
+    def forward(self, x_BCHW):
+        return x_BCHW + self.number
+
+
+def by_hand(data, geometry):
+    """Errors of persistence and climatology, with nothing but numpy."""
+    fields = h5py.File(data / "valid" / "2016.h5")["fields"][:].astype(np.float64)
+    means, stds, climate = (np.load(data / "stats" / f"{n}.npy") for n in ("global_means", "global_stds", "time_means"))
+    normal, climate = (fields - means) / stds, (climate - means) / stds
+    weights = np.ones((16, 1))
+    if geometry == "sphere":
+        weights = np.cos(np.deg2rad(np.linspace(90, -90, 16)))[:, None]
+        weights = weights / weights.mean()
+    now, later = normal[:-1], normal[1:]
+    return [np.sqrt((weights * (guess - later) ** 2).mean((-2, -1))).mean(0) for guess in (now, climate)]
+
+
+@pytest.mark.parametrize("geometry", ["sphere", "beta-plane"])
+def test_scores_are_those_worked_out_by_hand(own_data, geometry):
+    (own_data / "dataset.json").write_text(json.dumps({"geometry": geometry}))
+    persistence, climatology = by_hand(own_data, geometry)
+    scores = evaluate(Add(0.0), Pairs(store.open_split(own_data, "valid")), batch_size=4)
+    np.testing.assert_allclose(scores.persistence_rmse_C, persistence, rtol=1e-4)
+    np.testing.assert_allclose(scores.climatology_rmse_C, climatology, rtol=1e-4)
+    assert torch.equal(scores.rmse_C, scores.persistence_rmse_C)
+    assert scores.rmse_ratio == 1.0
+
+
+def test_scores_do_not_depend_on_the_batch_size(tiny_data):
+    pairs = Pairs(store.open_split(tiny_data, "valid"))
+    one, many = (evaluate(Add(0.3), pairs, batch_size=size).scalars() for size in (1, 9))
+    assert one == pytest.approx(many, rel=1e-5)
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_evaluation_leaves_the_mode_of_the_model(tiny_data, training):
+    model = Add(0.0).train(training)
+    evaluate(model, Pairs(store.open_split(tiny_data, "valid")))
+    assert model.training is training
+
+
+# Recipe, device, data
+
+
+def test_data_of_another_shape_are_refused_in_one_line(tiny_data, tmp_path):
+    with pytest.raises(RecipeError, match=r"\(5, 64, 128\), the data have \(3, 16, 24\)"):
+        train(tiny_data, tmp_path / "r", Recipe())
+    assert not (tmp_path / "r").exists()
+
+
+def test_cuda_asked_for_in_vain_is_one_line(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(CourseError, match="device=auto"):
+        run.build_model(dataclasses.replace(SMALL, device="cuda"))
+
+
+def test_building_a_model_leaves_the_global_seed_alone():
+    torch.manual_seed(0)
+    expected = torch.rand(3)
+    torch.manual_seed(0)
+    model = run.build_model(SMALL)
+    assert torch.equal(torch.rand(3), expected)
+    again = run.build_model(SMALL)
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), again.parameters(), strict=True))

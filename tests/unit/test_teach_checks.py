@@ -1,0 +1,212 @@
+import contextlib
+import signal
+import sys
+import threading
+import time
+
+import numpy as np
+import pytest
+import torch
+
+from dltutorial.observe import records
+from dltutorial.teach import check
+from dltutorial.teach.checks import Exercise, Wrong, expect, expect_close
+
+
+def small(fn):
+    """Two numbers."""
+    expect_close(fn([1.0, 2.0]), 3.0, mistakes=[(2.0, "That is their product.")])
+
+
+def an_empty_list(fn):
+    expect_close(fn([]), 0.0, hint="An empty sum is 0.")
+
+
+@pytest.fixture
+def exercise(tmp_path, monkeypatch):
+    monkeypatch.setenv("DLTUTORIAL_RECORDS", str(tmp_path / "records.jsonl"))
+    return Exercise("total", "07", [small, an_empty_list], hints=["Start at 0.", "Use a loop."], deadline_s=0.3)
+
+
+def test_a_right_answer_passes_and_is_recorded(exercise, tmp_path, capsys):
+    assert exercise(lambda x: float(sum(x))) is True
+    assert "all 2 cases pass" in (out := capsys.readouterr().out)
+    assert "Two numbers; an empty list" in out
+    (record,) = records.read(tmp_path / "records.jsonl")
+    assert (record["kind"], record["what"], record["chapter"], record["value"]) == ("check", "total", "07", True)
+
+
+def blank(x):
+    raise NotImplementedError
+
+
+@pytest.mark.parametrize("fn", [blank, ..., None])
+def test_a_blank_is_not_attempted_and_costs_no_hint(exercise, tmp_path, capsys, fn):
+    assert exercise(fn) is False
+    assert "not attempted yet" in capsys.readouterr().out
+    assert exercise.attempts == 0
+    assert next(records.read(tmp_path / "records.jsonl"))["value"] is None
+
+
+def test_none_is_a_blank_only_where_the_exercise_says_so(exercise):
+    assert exercise.examine(lambda x: None).status == "wrong"
+    assert "return missing" in exercise.examine(lambda x: None).hint
+    exercise.blank_returns_none = True
+    assert exercise.examine(lambda x: None).status == "not attempted"
+
+
+def test_a_torch_operation_that_is_not_implemented_is_no_blank(exercise):
+    def fn(x):
+        raise NotImplementedError("addmm is not implemented for 'Half'")
+
+    assert exercise.examine(fn).status == "wrong"
+
+
+def test_the_first_failing_case_is_shown_with_expected_and_got(exercise, capsys):
+    assert exercise(lambda x: sum(x) or 7.0) is False
+    out = capsys.readouterr().out
+    assert "✓ Two numbers" in out
+    assert "✗ an empty list\n    expected 0.0\n    got 7.0\n    hint 1: An empty sum is 0." in out
+
+
+def test_a_known_mistake_gets_its_own_hint(exercise):
+    assert exercise.examine(lambda x: float(np.prod(x))).hint == "That is their product."
+
+
+def test_more_failed_attempts_unfold_more_hints(exercise, capsys):
+    seen = []
+    for _ in range(3):
+        exercise(lambda x: 9.0)
+        seen.append(capsys.readouterr().out.count("hint "))
+    assert seen == [1, 2, 2]
+
+
+def crash(x):
+    return x[0] / 0
+
+
+def deep(x):
+    return torch.zeros(2) @ torch.zeros(3)
+
+
+def test_an_error_is_shown_by_the_learners_own_lines_only(exercise):
+    outcome = exercise.examine(crash)
+    assert outcome.got == "ZeroDivisionError: float division by zero"
+    assert outcome.trace.endswith("in crash:  return x[0] / 0")
+    assert len(outcome.trace.splitlines()) == 1
+    assert exercise.examine(deep).trace.endswith("in deep:  return torch.zeros(2) @ torch.zeros(3)")
+
+
+def spin(x):
+    while True:
+        with contextlib.suppress(Exception):
+            time.sleep(1)
+
+
+def stubborn(x):
+    for _ in range(2):
+        with contextlib.suppress(BaseException):
+            time.sleep(60)
+
+
+@pytest.mark.parametrize("fn", [spin, stubborn])
+def test_an_endless_answer_ends_at_the_deadline(exercise, fn):
+    outcome = exercise.examine(fn)
+    assert outcome.status == "wrong"
+    assert fn is stubborn or outcome.got == "none within 0.3 s"
+
+
+def test_a_timer_that_was_already_running_goes_on(exercise):
+    with_alarm = signal.getitimer(signal.ITIMER_REAL)[0]
+    before = signal.getsignal(signal.SIGALRM)
+    if not with_alarm:
+        signal.setitimer(signal.ITIMER_REAL, 300)
+    try:
+        exercise.examine(sum)
+        assert signal.getsignal(signal.SIGALRM) is before
+        assert signal.getitimer(signal.ITIMER_REAL)[0] > 1
+    finally:
+        if not with_alarm:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+def test_outside_the_main_thread_a_check_works_without_a_deadline(exercise):
+    found = []
+    thread = threading.Thread(target=lambda: found.append(exercise.examine(lambda x: float(sum(x))).status))
+    thread.start()
+    thread.join()
+    assert found == ["passed"]
+
+
+class Rude:
+    def __getattr__(self, name):
+        raise RuntimeError(name)
+
+    def __repr__(self):
+        raise RuntimeError("no repr")
+
+    def __eq__(self, other):
+        raise RuntimeError("no eq")
+
+    __hash__ = None
+
+
+def mutate(x):
+    x.clear()
+    return 3.0
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        mutate,
+        lambda x: sys.exit(0),
+        lambda x: print("hello"),
+        lambda x: "3.0",
+        lambda x: float("nan"),
+        lambda x: np.array([3.0, 0.0]),
+        lambda x: torch.tensor([[3.0]]),
+        lambda x: Rude(),
+        lambda x: 3.0 + 0j,
+        lambda x: [3.0],
+        lambda x: iter(()),
+        lambda: 3.0,
+        3.0,
+    ],
+)
+def test_no_wrong_answer_breaks_the_check(exercise, capsys, fn):
+    assert exercise(fn) is False
+    assert "✗" in capsys.readouterr().out
+
+
+def test_an_interrupt_by_the_learner_is_not_swallowed(exercise):
+    def fn(x):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        exercise.examine(fn)
+
+
+def test_an_assertion_in_a_case_speaks_for_itself():
+    def case(fn):
+        if fn() != 2:
+            raise AssertionError("it should be two")
+
+    assert Exercise("two", "07", [case]).examine(lambda: 3).got == "it should be two"
+
+
+@pytest.mark.parametrize("got", [True, 1.0, "1", torch.tensor(2), [1]])
+def test_expect_compares_type_and_value(got):
+    with pytest.raises(Wrong):
+        expect(got, 1)
+
+
+def test_expect_takes_the_integers_of_numpy_and_torch():
+    expect(np.int64(1), 1)
+    expect(torch.tensor(1), 1)
+    expect_close(torch.tensor([1.0, 2.0]), np.array([1.0, 2.0]))
+
+
+def test_an_unknown_exercise_lists_those_there_are():
+    with pytest.raises(AttributeError, match="no exercise 'nonsense'; there are: "):
+        check.nonsense  # noqa: B018

@@ -1,0 +1,163 @@
+import json
+import sys
+
+import pytest
+
+from dltutorial.errors import CourseError
+from dltutorial.teach import exercises
+
+CODE = """def double(x):
+    \"\"\"Twice x.\"\"\"
+    ### BEGIN SOLUTION
+    # HINT: add it to itself
+    if x:
+        return x + x
+    return x
+    ### END SOLUTION
+
+
+double(2)"""
+BLANK = """def double(x):
+    \"\"\"Twice x.\"\"\"
+    # YOUR CODE HERE
+    # Hint: add it to itself
+    raise NotImplementedError
+
+
+double(2)"""
+
+
+def notebook(*sources, kind="code"):
+    cells = [
+        {"cell_type": kind, "id": f"c{i}", "metadata": {"tags": ["t"]}, "source": source}
+        | ({"outputs": [{"output_type": "stream"}], "execution_count": 3} if kind == "code" else {})
+        for i, source in enumerate(sources)
+    ]
+    return json.dumps({"cells": cells, "metadata": {}, "nbformat": 4, "nbformat_minor": 5}, indent=1)
+
+
+@pytest.fixture
+def course(tmp_path):
+    (tmp_path / "solutions").mkdir()
+    (tmp_path / "solutions" / "00_a.ipynb").write_text(notebook(CODE, "print(1)"))
+    return tmp_path
+
+
+def edit(file, text="print(1)", by="print('mine')"):
+    file.write_text(file.read_text().replace(text, by))
+
+
+def test_a_solution_becomes_a_blank_with_its_hint_at_the_right_indentation():
+    assert exercises.blank(CODE, "here") == BLANK
+
+
+def test_several_blocks_in_one_cell_become_several_blanks():
+    block = "### BEGIN SOLUTION\nx = 1\n### END SOLUTION"
+    blank = "# YOUR CODE HERE\nraise NotImplementedError"
+    assert exercises.blank(f"{block}\ny = 2\n{block}", "here") == f"{blank}\ny = 2\n{blank}"
+
+
+@pytest.mark.parametrize(
+    ("source", "why"),
+    [
+        ("### BEGIN SOLUTION\nx", "without END"),
+        ("x\n### END SOLUTION", "without BEGIN"),
+        ("### BEGIN SOLUTION\n### BEGIN SOLUTION\n### END SOLUTION", "inside a solution"),
+        ("x = 1  ### BEGIN SOLUTION\n### END SOLUTION", "no marker"),
+        ("### BEGIN SOLUTION\nx\n### END SOLUTIONS", "no marker"),
+    ],
+)
+def test_markers_that_do_not_pair_are_named_with_notebook_and_cell(course, source, why):
+    (course / "solutions" / "01_b.ipynb").write_text(notebook("x", source))
+    with pytest.raises(CourseError, match=rf"^01_b\.ipynb, cell 2: .*{why}[^\n]*$"):
+        exercises.build(course)
+    assert not (course / "exercises").exists()
+
+
+def test_a_marker_in_a_text_cell_is_an_error_not_a_leak(course):
+    (course / "solutions" / "01_b.ipynb").write_text(notebook(CODE, kind="markdown"))
+    with pytest.raises(CourseError, match="cell 1"):
+        exercises.build(course)
+
+
+def test_an_exercise_differs_only_in_its_blanks_and_has_no_outputs(course):
+    assert exercises.build(course) == 0
+    cells = json.loads((course / "exercises" / "00_a.ipynb").read_text())["cells"]
+    assert "".join(cells[0]["source"]) == BLANK
+    assert "".join(cells[1]["source"]) == "print(1)"
+    assert [(cell["id"], cell["outputs"], cell["execution_count"]) for cell in cells] == [
+        ("c0", [], None),
+        ("c1", [], None),
+    ]
+    assert cells[0]["metadata"] == {"tags": ["t"]}
+
+
+def test_check_tells_what_is_out_of_step_and_writes_nothing(course, capsys):
+    assert exercises.build(course, check=True) == 1
+    assert not (course / "exercises").exists()
+    exercises.build(course)
+    assert exercises.build(course, check=True) == 0
+    edit(course / "solutions" / "00_a.ipynb")
+    assert exercises.build(course, check=True) == 1
+    assert "00_a.ipynb is out of step" in capsys.readouterr().err
+
+
+def test_an_untouched_exercise_follows_its_solution(course):
+    exercises.build(course)
+    edit(course / "solutions" / "00_a.ipynb", by="print(2)")
+    assert exercises.build(course) == 0
+    assert "print(2)" in (course / "exercises" / "00_a.ipynb").read_text()
+
+
+def test_an_edited_copy_is_kept_unless_forced(course, capsys):
+    exercises.build(course)
+    mine = course / "exercises" / "00_a.ipynb"
+    edit(mine)
+    assert exercises.build(course) == 1
+    assert "mine" in mine.read_text()
+    assert "exercises/00_a.ipynb was edited" in capsys.readouterr().err
+    assert exercises.build(course, force=True) == 0
+    assert "mine" not in mine.read_text()
+
+
+def test_a_copy_that_was_only_run_does_not_count_as_edited(course):
+    exercises.build(course)
+    file = course / "exercises" / "00_a.ipynb"
+    edit(file, '"execution_count": null', '"execution_count": 7')
+    assert exercises.build(course) == 0
+    assert '"execution_count": 7' not in file.read_text()
+
+
+def test_a_copy_edited_before_any_build_is_kept(course):
+    (course / "exercises").mkdir()
+    (course / "exercises" / "00_a.ipynb").write_text(notebook("print('mine')"))
+    assert exercises.build(course) == 1
+    assert "mine" in (course / "exercises" / "00_a.ipynb").read_text()
+
+
+@pytest.mark.parametrize(("answer", "kept"), [("y", False), ("n", True), ("", True)])
+def test_at_a_terminal_the_learner_is_asked(course, monkeypatch, answer, kept):
+    exercises.build(course)
+    edit(course / "exercises" / "00_a.ipynb")
+    monkeypatch.setattr(sys.stdin, "isatty", lambda: True, raising=False)
+    monkeypatch.setattr("builtins.input", lambda _: answer)
+    assert exercises.build(course) == int(kept)
+    assert ("mine" in (course / "exercises" / "00_a.ipynb").read_text()) == kept
+
+
+def test_an_exercise_whose_solution_is_gone_goes_too_unless_edited(course):
+    (course / "solutions" / "01_b.ipynb").write_text(notebook("x = 1"))
+    exercises.build(course)
+    (course / "solutions" / "01_b.ipynb").unlink()
+    assert exercises.build(course, check=True) == 1
+    assert exercises.build(course) == 0
+    assert not (course / "exercises" / "01_b.ipynb").exists()
+    assert exercises.build(course, check=True) == 0
+
+
+def test_a_folder_without_solutions_and_a_file_that_is_no_notebook_get_one_line(tmp_path, course):
+    with pytest.raises(CourseError, match="no solutions"):
+        exercises.build(tmp_path / "elsewhere")
+    (course / "solutions" / "02_c.ipynb").write_text("{")
+    with pytest.raises(CourseError, match=r"02_c\.ipynb is not a notebook"):
+        exercises.build(course)

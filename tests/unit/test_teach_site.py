@@ -1,0 +1,105 @@
+import json
+import re
+
+import pytest
+
+from dltutorial.errors import CourseError
+from dltutorial.observe.records import Writer
+from dltutorial.teach import page, site
+from dltutorial.teach.execute import quick_imports
+
+PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+WIDGET = "application/vnd.jupyter.widget-view+json"
+
+
+def notebook():
+    with quick_imports():
+        import nbformat.v4 as v4
+    figure = f'<img class="f" src="data:image/png;base64,{PIXEL}" alt="It &lt;rises&gt;">'
+    outputs = [
+        v4.new_output("display_data", {WIDGET: {"model_id": "7"}, "text/plain": "FloatText()"}),
+        v4.new_output("display_data", {"text/html": figure, "text/plain": "a figure"}),
+        v4.new_output("error", ename="ValueError", evalue="no", traceback=["\x1b[31mValueError\x1b[0m: no"]),
+    ]
+    text = "# Feed the *device*\nIt costs $5, and $x^2 < y$.\n\n| a | b |\n|---|---|\n| 1 | 2 |\n"
+    links = "[next](04_next.ipynb) [first](00_first.ipynb#top) [out](https://example.org/a.ipynb)"
+    made = v4.new_notebook(cells=[v4.new_markdown_cell(text), v4.new_markdown_cell(links), v4.new_code_cell("x = 1")])
+    made.cells[-1].outputs = outputs
+    made.metadata["widgets"] = {"application/vnd.jupyter.widget-state+json": {"state": {}}}
+    return made
+
+
+@pytest.fixture
+def run(tmp_path):
+    import nbformat
+
+    nbformat.write(notebook(), tmp_path / "03_feed.ipynb")
+    rows = [
+        {"notebook": "03_feed.ipynb", "chapter": "03", "status": "failed", "seconds": 12.3, "peak_bytes": 8e8}
+        | {"cell": 3, "error": "ValueError: <no>", "claims": {"shown": 1, "not shown here": 1}},
+        {"notebook": "04_next.ipynb", "chapter": "04", "status": "not run", "claims": {}},
+    ]
+    about = {"preset": "smoke", "machine": "a CPU, 2 cores", "versions": {"torch": "2.6"}, "chapters": rows}
+    (tmp_path / "run.json").write_text(json.dumps(about))
+    writer = Writer("03", "smoke", tmp_path / "records.jsonl")
+    writer.write("lean < fat", True, kind="claim", status="shown", evidence="1 s < 2 s", needs=None)
+    writer.write("gpu", None, kind="claim", status="not shown here", evidence="", needs="a CUDA device")
+    return tmp_path
+
+
+def test_the_index_tells_machine_chapters_claims_and_failures(run):
+    text = site.write(run).read_text()
+    for part in ("a CPU, 2 cores", "smoke", "12.3 s", "Cell 3: ValueError: &lt;no&gt;", "04_next", "not run"):
+        assert part in text
+    assert re.search(r"✓</b> lean &lt; fat</summary><p>1 s &lt; 2 s", text)
+    assert re.search(r"–</b> gpu</summary><p>This needs a CUDA device", text)
+    assert '<a href="03_feed.html">Feed the *device*</a>' in text
+
+
+def test_the_index_shows_the_first_figure_with_its_description(run):
+    assert f'<img src="data:image/png;base64,{PIXEL}" alt="It &lt;rises&gt;">' in site.write(run).read_text()
+
+
+def test_no_page_asks_anything_of_a_network_or_runs_a_script(run):
+    site.write(run)
+    for path in run.glob("*.html"):
+        text = path.read_text()
+        assert "<script" not in text
+        assert re.search(r'<meta http-equiv="Content-Security-Policy" content="default-src .none.;', text)
+        assert not re.search(r"<(link|img|iframe)[^>]+(src|href)=.?(https?:)?//", text)
+        assert not re.search(r"@import|url\(", text)
+
+
+def test_a_chapter_page_has_its_outputs_but_no_widgets(run):
+    site.write(run)
+    text = (run / "03_feed.html").read_text()
+    assert PIXEL in text
+    assert "FloatText" not in text
+    assert "ValueError" in text
+    assert "<table>" in text
+
+
+def test_links_between_chapters_lead_to_pages_and_dead_ones_become_text():
+    text = page.body(notebook(), {"00_first.ipynb"})
+    assert '<a href="00_first.html#top">first</a>' in text
+    assert re.search(r"<p>next ", text)
+    assert 'href="https://example.org/a.ipynb"' in text
+
+
+def test_mathematics_becomes_mathml_and_money_and_code_do_not():
+    text = page.markdown("It costs $5, or 6 $, and $x^2 < y$, and `$z$`.\n\n$$\n\\frac{a}{b}\n$$\n\n```\n$q$\n```\n")
+    assert text.count("<math") == 2
+    assert "<mfrac>" in text
+    assert 'display="block"' in text
+    assert "costs $5, or 6 $, and" in text
+    assert "<code>$z$</code>" in text
+    assert "$q$" in text
+
+
+def test_a_formula_that_cannot_be_read_is_shown_as_it_is():
+    assert page.mathml("a_b_c < d", False) == "<code>a_b_c &lt; d</code>"
+
+
+def test_a_folder_that_is_no_run_gets_one_line(tmp_path):
+    with pytest.raises(CourseError, match="not a run of the course"):
+        site.write(tmp_path)

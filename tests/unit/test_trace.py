@@ -1,0 +1,324 @@
+import gzip
+import json
+import os
+
+import pytest
+import torch
+
+from dltutorial.errors import CourseError
+from dltutorial.observe import trace, trace_summary
+from dltutorial.observe.events import Event, Row, Trace
+from dltutorial.observe.ranges import annotate
+
+HOST = (Row("thread 1"),)
+NEXT = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
+
+
+def chrome(name, category, start_us, duration_us, pid=10, tid=11, **more):
+    return {
+        "ph": "X",
+        "name": name,
+        "cat": category,
+        "ts": start_us,
+        "dur": duration_us,
+        "pid": pid,
+        "tid": tid,
+        **more,
+    }
+
+
+def written(path, events):
+    path.write_text(json.dumps({"schemaVersion": 1, "traceEvents": events}))
+    return path
+
+
+def of(*events, rows=HOST):
+    return Trace.of([Event(*event, *([0] if len(event) == 4 else [])) for event in events], rows)
+
+
+# Reading
+
+
+def test_reading_gives_seconds_since_the_first_event_and_named_rows(tmp_path):
+    file = written(
+        tmp_path / "a.json",
+        [
+            {"ph": "M", "name": "process_name", "pid": 10, "args": {"name": "python"}},
+            {"ph": "i", "name": "mark", "ts": 1, "pid": 10, "tid": 11},
+            chrome("flow", "ac2g", 0, 1),
+            chrome("gemm", "kernel", 1_000_500, 200, pid=0, tid=7),
+            chrome("ProfilerStep#3", "user_annotation", 1_000_000, 1000),
+            chrome("aten::mm", "cpu_op", 1_000_100, 100),
+            chrome("aten::add", "cpu_op", 999_000, 10, tid=12),
+        ],
+    )
+    found = trace.read(file)
+    assert found.rows == (Row("thread 1"), Row("thread 2"), Row("GPU 0 stream 7", 0))
+    assert [(event.name, event.category, event.row) for event in found.events] == [
+        ("aten::add", "operator", 1),
+        ("step", "range", 0),
+        ("aten::mm", "operator", 0),
+        ("gemm", "kernel", 2),
+    ]
+    assert [event.start_s for event in found.events] == pytest.approx([0, 1e-3, 1.1e-3, 1.5e-3], abs=1e-9)
+    assert found.span_s == pytest.approx(2e-3)
+
+
+def test_packed_and_plain_files_read_alike(tmp_path):
+    plain = written(tmp_path / "a.json", [chrome("x", "cpu_op", 5, 3)])
+    packed = tmp_path / "a.json.gz"
+    packed.write_bytes(gzip.compress(plain.read_bytes()))
+    assert trace.read(plain) == trace.read(packed)
+
+
+def test_half_a_character_in_a_name_does_no_harm(tmp_path):
+    found = trace.read(written(tmp_path / "a.json", [chrome("a\ud800b", "cpu_op", 5, 3)]))
+    assert found.events[0].name == "a?b"
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (b'{"traceEvents": [{"ph": "X", "na', "not a whole trace"),
+        (b"\x89PNG\r\n\x1a\n\xff\xfe", "not a whole trace"),
+        (b"[" * 100_000, "not a whole trace"),
+        (b'{"cells": [], "nbformat": 4}', "no list of traceEvents"),
+        (b"7", "no list of traceEvents"),
+        (b'{"traceEvents": [1, null, {"ph": "X", "cat": ["x"]}]}', "no event of torch's profiler"),
+        *(
+            (json.dumps({"traceEvents": [chrome("x", "cpu_op", 1, 1) | wrong]}).encode(), "without a proper")
+            for wrong in (
+                {"ts": None},
+                {"dur": -1},
+                {"dur": float("nan")},
+                {"ts": "soon"},
+                {"ts": 10**400},
+                {"name": 5},
+                {"cat": "kernel", "pid": "here"},
+            )
+        ),
+    ],
+)
+def test_a_file_that_is_no_trace_is_one_clear_line(tmp_path, content, says):
+    file = tmp_path / "bad.json"
+    file.write_bytes(content)
+    with pytest.raises(CourseError, match=says) as caught:
+        trace.read(file)
+    assert str(file) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_missing_thread_or_duration_is_one_clear_line(tmp_path):
+    event = chrome("x", "cpu_op", 1, 1)
+    for missing in ("ts", "dur", "pid", "tid", "name"):
+        part = {key: value for key, value in event.items() if key != missing}
+        with pytest.raises(CourseError, match="without a proper"):
+            trace.read(written(tmp_path / "bad.json", [part]))
+
+
+def test_a_packed_file_that_is_cut_short_damaged_or_not_packed_is_one_clear_line(tmp_path):
+    whole = gzip.compress(json.dumps([chrome("x", "cpu_op", index, 1) for index in range(99)]).encode())
+    damaged = whole[:40] + bytes(20) + whole[60:]
+    for content in (whole[: len(whole) // 2], damaged, b"[]"):
+        file = tmp_path / "bad.json.gz"
+        file.write_bytes(content)
+        with pytest.raises(CourseError, match="not a whole gzip file"):
+            trace.read(file)
+
+
+def test_a_missing_file_is_one_clear_line(tmp_path):
+    with pytest.raises(CourseError, match="cannot read the trace"):
+        trace.read(tmp_path / "none.json")
+    with pytest.raises(CourseError, match="cannot read the trace"):
+        trace.read(tmp_path)
+
+
+def test_a_trace_too_big_is_refused_before_it_is_unpacked_whole(tmp_path):
+    file = tmp_path / "bomb.json.gz"
+    file.write_bytes(gzip.compress(b" " * 3_000_000))
+    with pytest.raises(CourseError, match="more than 1 MiB"):
+        trace.read(file, max_bytes=2**20)
+
+
+# Sums
+
+
+def test_range_times_are_inclusive_and_count_recursion_once():
+    found = of(
+        ("step", "range", 0.0, 10.0),
+        ("forward", "range", 1.0, 4.0),
+        ("forward", "range", 2.0, 3.0),
+        ("step", "range", 10.0, 6.0),
+        ("aten::mm", "operator", 2.0, 1.0),
+    )
+    assert trace_summary.range_times(found) == (("step", "range", 2, 16.0), ("forward", "range", 1, 4.0))
+
+
+def test_self_time_leaves_out_what_an_operator_calls_and_adds_up_to_the_busy_time():
+    found = of(
+        ("linear", "operator", 0.0, 10.0),
+        ("t", "operator", 1.0, 2.0),
+        ("addmm", "operator", 3.0, 6.0),
+        ("copy", "operator", 4.0, 1.0),
+        ("addmm", "operator", 20.0, 2.0),
+        ("linear", "operator", 0.0, 30.0, 1),  # another thread: nests in nothing above
+        rows=(Row("thread 1"), Row("thread 2")),
+    )
+    totals = {(total.name, total.calls): total.seconds for total in trace_summary.operator_times(found)}
+    assert totals == {("linear", 2): 32.0, ("addmm", 2): 7.0, ("t", 1): 2.0, ("copy", 1): 1.0}
+    assert next(iter(totals)) == ("linear", 2)
+
+
+def test_self_times_of_events_that_overlap_without_nesting_add_up_too():
+    found = of(("a", "operator", 0.0, 4.0), ("b", "operator", 2.0, 4.0), ("c", "operator", 3.0, 0.5))
+    totals = {total.name: total.seconds for total in trace_summary.operator_times(found)}
+    assert totals == pytest.approx({"a": 2.0, "b": 3.5, "c": 0.5})
+
+
+def test_device_idle_share_is_of_the_steps_and_counts_streams_that_overlap_once():
+    rows = (*HOST, Row("GPU 0 stream 7", 0), Row("GPU 0 stream 8", 0))
+    found = of(
+        ("aten::randn", "operator", 0.0, 10.0),  # before the steps: not counted
+        ("step", "range", 10.0, 10.0),
+        ("k", "kernel", 11.0, 3.0, 1),
+        ("copy", "copy", 13.0, 2.0, 2),
+        ("k", "kernel", 19.0, 6.0, 1),  # still running when the host is done
+        ("step", "device range", 11.0, 14.0, 1),  # a label, no work
+        rows=rows,
+    )
+    assert trace_summary.device_idle_share(found) == pytest.approx(1 - 10 / 15)
+
+
+def test_device_idle_share_is_not_available_without_device_events():
+    found = of(("step", "range", 0.0, 1.0))
+    assert trace_summary.device_idle_share(found) is None
+    assert "not available" in str(trace_summary.summarise(found))
+
+
+@pytest.mark.parametrize("name", ["load", NEXT])
+@pytest.mark.parametrize("step", [(0.0, 10.0), (4.0, 6.0)], ids=["inside", "between"])
+def test_input_wait_share_is_the_same_whether_steps_load_inside_or_between(name, step):
+    start, length = step
+    found = of(
+        ("step", "range", start, length),
+        (name, "range", 0.0, 4.0),
+        ("step", "range", 10 + start, length),
+        (name, "range", 10.0, 4.0),
+        ("load", "range", 0.0, 20.0, 1),  # a thread that loads ahead
+        rows=(Row("thread 1"), Row("thread 2")),
+    )
+    assert trace_summary.input_wait_share(found) == pytest.approx(0.4)
+
+
+def test_input_wait_share_is_not_available_without_steps_or_loads():
+    assert trace_summary.input_wait_share(of(("load", "range", 0.0, 1.0))) is None
+    assert trace_summary.input_wait_share(of(("step", "range", 0.0, 1.0))) is None
+
+
+def test_changes_are_per_step_and_name_what_came_and_went():
+    before = of(("step", "range", 0.0, 10.0), ("load", "range", 0.0, 8.0), ("aten::old", "operator", 8.0, 1.0))
+    after = of(
+        *(("step", "range", 4.0 * n, 4.0) for n in range(2)),
+        *(("load", "range", 4.0 * n, 1.0) for n in range(2)),
+        *(("aten::new", "operator", 4.0 * n + 1, 3.0) for n in range(2)),
+    )
+    found = trace_summary.changes(before, after)
+    assert [(change.name, change.before_s, change.after_s) for change in found] == [
+        ("load", 8.0, 1.0),
+        ("step", 10.0, 4.0),
+        ("aten::new", 0.0, 3.0),
+        ("aten::old", 1.0, 0.0),
+    ]
+    assert found[0].ratio == 1 / 8
+    assert found[2].ratio == float("inf")
+    assert trace_summary.changes(before, before) == ()
+    assert len(trace_summary.changes(before, after, most=2)) == 2
+
+
+def test_a_table_stays_small_whatever_the_trace_is_full_of():
+    found = of(*((f"range {index} " + "x" * 9999, "range", float(index), 0.5) for index in range(500)))
+    table = trace_summary.summarise(found).table(top=4)
+    assert len(table.rows) == 3 + 8
+    assert len(str(table)) < 3000
+
+
+# Taking
+
+
+@pytest.fixture(scope="module")
+def taken(tmp_path_factory):
+    """A real trace of a tiny model, two steps after two of warm-up, how often it was called, and the file."""
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.GELU(), torch.nn.Linear(16, 1))
+    batches = iter(torch.utils.data.DataLoader(torch.randn(16, 8), batch_size=4))
+    calls = []
+
+    def run_step():
+        calls.append(len(calls))
+        x_BC = next(batches)
+        with annotate(f"call {calls[-1]}"), annotate("forward"):
+            loss = model(x_BC).square().mean()
+        with annotate("backward"):
+            loss.backward()
+
+    file = tmp_path_factory.mktemp("trace") / "tiny.json.gz"
+    return trace.take(run_step, steps=2, warmup=2, file=file), calls, file
+
+
+def test_a_real_trace_holds_the_steps_after_warm_up(taken):
+    found, calls, _ = taken
+    assert calls == [0, 1, 2, 3]
+    summary = trace_summary.summarise(found)
+    times = {total.name: total for total in summary.ranges}
+    assert summary.steps == times["step"].calls == times["forward"].calls == times["backward"].calls == 2
+    assert {name for name in times if name.startswith("call")} == {"call 2", "call 3"}
+    assert times["step"].seconds > times["forward"].seconds + times["backward"].seconds
+    assert times[NEXT].calls == 2
+    assert 0 < summary.input_wait_share < 1
+
+
+def test_a_real_trace_names_the_operators_of_the_model(taken):
+    found, _, _ = taken
+    totals = {total.name: total for total in trace_summary.operator_times(found)}
+    assert totals["aten::addmm"].calls == 4
+    assert totals["aten::gelu"].calls == 2
+    assert all(total.seconds >= 0 for total in totals.values())
+
+
+def test_a_kept_trace_reads_back_the_same(taken):
+    found, _, file = taken
+    assert trace.read(file) == found
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a trace without device events is worth a warning there")
+def test_taking_a_trace_says_nothing_and_leaves_the_environment_as_it_was(capfd, monkeypatch):
+    monkeypatch.delenv("KINETO_LOG_LEVEL", raising=False)
+    before = dict(os.environ)
+    found = trace.take(lambda: torch.ones(3) + 1, steps=1, warmup=1)
+    assert found.rows == HOST
+    assert dict(os.environ) == before
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a device")
+def test_without_a_device_its_idleness_is_not_available(taken):
+    assert trace_summary.device_idle_share(taken[0]) is None
+
+
+@pytest.mark.parametrize("numbers", [{"steps": 0}, {"warmup": 0}])
+def test_numbers_of_steps_that_cannot_be_are_refused_before_a_step(numbers):
+    with pytest.raises(CourseError, match="at least 1"):
+        trace.take(lambda: pytest.fail("ran"), **numbers)
+
+
+def test_a_name_that_is_no_trace_is_refused_before_a_step(tmp_path):
+    with pytest.raises(CourseError, match="choose such a name"):
+        trace.take(lambda: pytest.fail("ran"), file=tmp_path / "trace.txt")
+
+
+def test_an_error_in_a_step_is_the_callers_own_and_leaves_no_file(tmp_path):
+    with pytest.raises(ZeroDivisionError):
+        trace.take(lambda: 1 / 0, file=tmp_path / "trace.json")
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(CourseError, match="without events"):
+        Trace.of([], HOST)

@@ -1,0 +1,85 @@
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dltutorial.errors import CourseError
+from dltutorial.observe import track
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """A run long enough to cross several 32 KiB blocks of W&B's file."""
+    folder = tmp_path_factory.mktemp("runs") / "tracked"
+    tracker = track.tracker(("tensorboard", "wandb"), folder, {"steps": 2000})
+    for step in range(1, 2001):
+        tracker.log(step, {"train/loss": 1 / step, "valid/rmse": float(step)})
+    tracker.close()
+    return folder
+
+
+@pytest.mark.parametrize("read", [track.read_tensorboard, track.read_wandb])
+def test_what_was_logged_is_read_back(run, read):
+    scalars = read(run)
+    assert set(scalars) == {"train/loss", "valid/rmse"}
+    steps, values = zip(*scalars["train/loss"], strict=True)
+    assert steps == tuple(range(1, 2001))
+    assert values == pytest.approx([1 / step for step in steps], rel=1e-6)
+
+
+def test_truncated_wandb_file_gives_what_is_whole(run, tmp_path):
+    (file,) = run.glob("wandb/offline-run-*/*.wandb")
+    target = tmp_path / "wandb" / "offline-run-1" / "run.wandb"
+    target.parent.mkdir(parents=True)
+    target.write_bytes(file.read_bytes()[:50_000])
+    steps = [step for step, _ in track.read_wandb(tmp_path)["train/loss"]]
+    assert steps == list(range(1, len(steps) + 1))
+    assert 0 < len(steps) < 2000
+
+
+@pytest.mark.parametrize("read", [track.read_tensorboard, track.read_wandb])
+def test_reading_a_folder_without_a_run_is_one_line(tmp_path, read):
+    with pytest.raises(CourseError, match="train with track"):
+        read(tmp_path)
+
+
+def test_unknown_tracker_is_named(tmp_path):
+    with pytest.raises(CourseError, match="mlflow"):
+        track.tracker(("mlflow",), tmp_path, {})
+
+
+def test_an_unknown_mode_of_wandb_is_one_line(tmp_path, monkeypatch):
+    monkeypatch.setenv("WANDB_MODE", "nonsense")
+    with pytest.raises(CourseError, match=r"'nonsense'.*unset WANDB_MODE") as error:
+        track.tracker(("wandb",), tmp_path / "r", {})
+    assert "\n" not in str(error.value)
+
+
+def test_wandb_online_without_a_key_is_one_line_and_no_prompt(tmp_path):
+    code = (
+        "import sys, pathlib\nfrom dltutorial.errors import CourseError\nfrom dltutorial.observe import track\n"
+        "try: track.tracker(('wandb',), pathlib.Path(sys.argv[1]), {})\n"
+        "except CourseError as error: print('LINE', error)"
+    )
+    environment = {key: value for key, value in os.environ.items() if key not in ("WANDB_API_KEY", "NETRC")}
+    environment |= {"WANDB_MODE": "online", "HOME": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path / "r")],
+        env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    (line,) = [line for line in done.stdout.splitlines() if line.startswith("LINE")]
+    assert "stay offline" in line
+    assert "Traceback" not in done.stderr
+
+
+def test_offline_run_names_neither_host_nor_user(run):
+    import getpass
+    import platform
+
+    files = [f for f in run.glob("wandb/offline-run-*/**/*") if f.suffix in (".wandb", ".json", ".yaml")]
+    assert files
+    for content in map(Path.read_bytes, files):
+        for private in (platform.node(), f"/home/{getpass.getuser()}"):
+            assert len(private) < 4 or private.encode() not in content

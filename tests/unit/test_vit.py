@@ -1,0 +1,59 @@
+import pytest
+import torch
+from torch.nn import functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from dltutorial.config import PRESETS, Recipe
+from dltutorial.models.vit import Attention, ViT, count_parameters, forward_flop
+
+TINY = Recipe(n_lat=16, n_lon=24, n_channels=3, patch=4, dim=32, depth=2, heads=4, steps=10, warmup_steps=1)
+
+
+def test_untrained_model_is_the_persistence_forecast():
+    x = torch.randn(2, 3, 16, 24)
+    assert torch.equal(ViT(TINY)(x), x)
+
+
+def test_published_model_has_its_shape_and_size():
+    recipe = Recipe.of(PRESETS["gpu"])
+    with torch.device("meta"):
+        model = ViT(recipe)
+        y = model(torch.zeros(2, 20, 360, 720))
+    assert y.shape == (2, 20, 360, 720)
+    D, T, C, p = 384, 45 * 90, 20, 8
+    block = 12 * D * D + 13 * D  # four matrices, their biases, two layer norms
+    ends = (C * p * p * D + D) + T * D + 2 * D + (D * C * p * p + C * p * p)
+    assert count_parameters(model) == 12 * block + ends
+
+
+def test_fused_attention_equals_attention_written_out():
+    torch.manual_seed(0)
+    attention, x = Attention(32, 4), torch.randn(2, 6, 32)
+    q, k, v = attention.qkv(x).split(32, dim=-1)
+    heads = [
+        F.softmax(q[..., i : i + 8] @ k[..., i : i + 8].transpose(1, 2) / 8**0.5, -1) @ v[..., i : i + 8]
+        for i in range(0, 32, 8)
+    ]
+    torch.testing.assert_close(attention(x), attention.out(torch.cat(heads, -1)))
+
+
+def test_a_token_returns_to_its_own_patch():
+    model = ViT(TINY).eval()
+    for block in model.blocks:  # without attention a token sees its own patch only
+        torch.nn.init.zeros_(block.attention.out.weight)
+    torch.nn.init.normal_(model.head.weight)
+    x = torch.randn(1, 3, 16, 24)
+    changed = x.clone()
+    changed[:, :, 4:8, 8:12] += 1
+    differs = (model(changed) != model(x)).any(1)[0]
+    assert differs[4:8, 8:12].all()
+    assert differs.sum() == 16
+
+
+def test_counted_flop_match_the_matrix_products_run():
+    from torch.utils.flop_counter import FlopCounterMode
+
+    # the counter knows attention's plain kernel only, on a CPU
+    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
+        ViT(TINY)(torch.randn(1, 3, 16, 24))
+    assert counter.get_total_flops() == pytest.approx(forward_flop(TINY), rel=1e-9)

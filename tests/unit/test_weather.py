@@ -1,0 +1,235 @@
+import dataclasses
+import json
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import deque
+from pathlib import Path
+
+import h5py
+import numpy as np
+import psutil
+import pytest
+
+from dltutorial import machine
+from dltutorial.config import PRESETS, preset
+from dltutorial.data import store, weather, workers, years
+from dltutorial.data.plan import Plan
+from dltutorial.errors import DataError, RecipeError
+
+TINY = dataclasses.replace(preset("smoke"), n_lat=16, n_lon=32, years=(6, 1, 1), snapshots=4)
+SCRIPT = """
+import dataclasses, sys
+from pathlib import Path
+from dltutorial.config import preset
+from dltutorial.data import weather
+tiny = dataclasses.replace(preset("smoke"), n_lat=16, n_lon=32, years=(6, 1, 1), snapshots=4)
+weather.ensure(tiny, Path(sys.argv[1]), processes=int(sys.argv[2]), progress=False)
+"""
+
+
+def contents(folder):
+    """Every file that a reader may see, and its bytes."""
+    files = (file for file in folder.rglob("*") if file.is_file() and file.name != ".lock")
+    return {str(file.relative_to(folder)): file.read_bytes() for file in files}
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """A data set made by one process, in one go."""
+    return weather.ensure(TINY, tmp_path_factory.mktemp("made"), processes=1, device="cpu", progress=False)
+
+
+@pytest.fixture
+def in_process(monkeypatch):
+    """Years are simulated here, not in other processes; returns the list of years that were."""
+    simulated = []
+
+    def run(jobs, processes, tick):
+        for job in jobs:
+            simulated.extend(int(year) for year in job["files"])
+            years.make_years(Plan.from_dict(json.loads(json.dumps(job["plan"]))), job["files"], "cpu", tick)
+
+    monkeypatch.setattr(workers, "run", run)
+    return simulated
+
+
+def test_data_set_has_the_layout_of_the_era5_tutorial_data(made):
+    train = store.open_split(made, "train")
+    assert [file.name for file in train.files] == [f"sim_000{i}.h5" for i in range(1, 7)]
+    assert [file.name for file in store.open_split(made, "test").files] == ["sim_0008.h5"]
+    assert train.shape == (5, 16, 32) and train.snapshots == (4,) * 6
+    assert train.channel_names == ("u", "v", "vorticity", "streamfunction", "tracer")
+    assert train.channel_units == ("m/s", "m/s", "1/s", "m^2/s", "1")
+    assert (train.geometry, train.snapshot_s) == ("beta-plane", 12 * 3600)
+    assert "train 24, valid 4, test 4 samples of 5 × 16 × 32" in store.validate(made)
+
+
+def test_every_year_is_another(made):
+    firsts = [h5py.File(file)["fields"][0] for split in store.SPLITS for file in store.year_files(made, split)]
+    for i, x_CHW in enumerate(firsts):
+        for y_CHW in firsts[:i]:
+            assert np.abs(x_CHW - y_CHW)[0].max() > 1  # m/s
+
+
+def test_two_processes_from_standard_input_make_the_same_bytes(made, tmp_path):
+    subprocess.run([sys.executable, "-", tmp_path / "two", "2"], input=SCRIPT, text=True, check=True)
+    assert contents(tmp_path / "two") == contents(made)
+
+
+@pytest.mark.parametrize("kill", [signal.SIGINT, signal.SIGKILL])
+def test_killed_run_leaves_no_process_and_goes_on_to_the_same_bytes(made, tmp_path, in_process, kill):
+    out = tmp_path / "killed"
+    parent = subprocess.Popen([sys.executable, "-c", SCRIPT, out, "1"], stderr=subprocess.DEVNULL)
+    until(lambda: list(out.glob("train/*.h5")) and list(out.glob("train/.*.partial")))
+    family = psutil.Process(parent.pid).children(recursive=True)
+    parent.send_signal(kill)
+    assert parent.wait(20) != 0
+    until(lambda: not any(child.is_running() and child.status() != psutil.STATUS_ZOMBIE for child in family))
+    there = contents(out)
+    assert 0 < len(there) < 8 and not list(out.rglob("*.partial"))
+
+    weather.ensure(TINY, out, device="cpu", progress=False)
+    assert len(in_process) == 8 - len(there)
+    assert contents(out) == contents(made)
+
+
+def until(condition, seconds=30):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it never happened"
+        time.sleep(0.002)
+
+
+def test_half_a_file_is_cleared_and_not_read(made, tmp_path, in_process):
+    (tmp_path / "train").mkdir()
+    (tmp_path / "train" / ".sim_0001.h5.abc.partial").write_bytes(b"half")
+    weather.ensure(TINY, tmp_path, device="cpu", progress=False)
+    assert contents(tmp_path) == contents(made)
+
+
+def test_two_callers_at_once_make_the_data_once(tmp_path, in_process):
+    small = dataclasses.replace(TINY, years=(1, 1, 1))
+    callers = [
+        threading.Thread(target=weather.ensure, args=(small, tmp_path), kwargs={"device": "cpu", "progress": False})
+        for _ in range(2)
+    ]
+    for caller in callers:
+        caller.start()
+    for caller in callers:
+        caller.join()
+    assert in_process == [1, 2, 3]
+    assert "train 4, valid 4, test 4" in store.validate(tmp_path)
+
+
+def test_whole_data_set_is_reused(made, in_process):
+    before = {file: file.stat().st_mtime_ns for file in made.rglob("*")}
+    assert weather.ensure(TINY, made, progress=False) == made
+    assert {file: file.stat().st_mtime_ns for file in made.rglob("*")} == before
+    assert in_process == []
+
+
+def test_data_of_another_plan_are_not_overwritten(made):
+    before = contents(made)
+    with pytest.raises(DataError, match="of another plan or origin, which is not overwritten"):
+        weather.ensure(TINY, made, seed=1, progress=False)
+    assert contents(made) == before
+
+
+@pytest.mark.parametrize("name", ["train/1979.h5", "train/sim_0001.h5"])
+def test_foreign_years_are_not_overwritten(tmp_path, name):
+    (tmp_path / "train").mkdir()
+    with h5py.File(tmp_path / name, "w") as h5:
+        h5["fields"] = np.ones((4, 5, 16, 32), np.float32)
+    before = contents(tmp_path)
+    with pytest.raises(DataError, match=f"{name} is not of this data set and is not overwritten"):
+        weather.ensure(TINY, tmp_path, progress=False)
+    assert contents(tmp_path) == before
+
+
+def test_foreign_statistics_are_not_overwritten(tmp_path):
+    (tmp_path / "stats").mkdir()
+    np.save(tmp_path / "stats" / "time_means.npy", np.ones(3))
+    with pytest.raises(DataError, match=r"time_means\.npy is not of this data set"):
+        weather.ensure(TINY, tmp_path, progress=False)
+
+
+def test_truncated_year_is_named(tmp_path, in_process):
+    small = dataclasses.replace(TINY, years=(1, 1, 1))
+    weather.ensure(small, tmp_path, device="cpu", progress=False)
+    file = tmp_path / "valid" / "sim_0002.h5"
+    file.write_bytes(file.read_bytes()[:-500])
+    with pytest.raises(DataError, match=r"sim_0002\.h5 is truncated; delete it"):
+        weather.ensure(small, tmp_path, progress=False)
+    file.unlink()
+    weather.ensure(small, tmp_path, device="cpu", progress=False)
+    assert in_process == [1, 2, 3, 2]
+
+
+def test_full_disk_is_told_before_anything_is_written(tmp_path, monkeypatch):
+    monkeypatch.setattr(machine, "disk_free_bytes", lambda folder: 1000)
+    with pytest.raises(DataError, match=r"0\.0 MB free, but .* MB are needed"):
+        weather.ensure(TINY, tmp_path, progress=False)
+    assert not contents(tmp_path)
+
+
+@pytest.mark.parametrize("folder", ["/proc/weather", "/dev/null", "/dev/null/weather"])
+def test_folder_that_cannot_be_written_gets_one_line(folder):
+    with pytest.raises(DataError, match=f"{folder}.*; choose"):
+        weather.ensure(TINY, Path(folder), progress=False)
+
+
+@pytest.mark.parametrize("bad", [{"processes": 0}, {"device": "abacus"}, {"seed": -1}])
+def test_arguments_that_cannot_be_are_refused(tmp_path, bad):
+    with pytest.raises(RecipeError):
+        weather.ensure(TINY, tmp_path, **bad)
+
+
+def test_failure_in_a_process_is_told_in_one_line(tmp_path):
+    job = {"plan": dataclasses.asdict(Plan.of(TINY)), "files": {"1": "/dev/null/sim_0001.h5"}}
+    with pytest.raises(DataError, match=r"cannot write /dev/null/sim_0001\.h5"):
+        workers.run([job], 1, lambda: None)
+    with pytest.raises(DataError, match="a simulating process died: KeyError: 'plan'; run again"):
+        workers.run([{}], 1, lambda: None)
+
+
+def test_a_job_that_another_thread_took_first_is_no_error():
+    todo = deque([{"plan": {}}])
+    assert workers._next(todo) == {"plan": {}}
+    assert workers._next(todo) is None
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_every_preset_has_a_plan_of_its_own(name):
+    plan = Plan.of(PRESETS[name])
+    assert Plan.from_dict(json.loads(json.dumps(dataclasses.asdict(plan)))) == plan
+    assert plan.shape == (PRESETS[name].n_channels, PRESETS[name].n_lat, PRESETS[name].n_lon)
+    assert plan.digest not in {Plan.of(p).digest for p in PRESETS.values() if p.name != name}
+    assert plan.digest != Plan.of(PRESETS[name], seed=1).digest
+    assert (plan.flow.step - 2 / plan.flow.n_lat) <= 0
+
+
+def test_years_of_a_group_are_the_same_after_a_gap(tmp_path, monkeypatch):
+    """On a GPU years are simulated side by side; here such a group runs on the CPU."""
+    monkeypatch.setattr(years, "_groups", lambda plan, device: [(1, 2), (3, 4)])
+    plan = Plan.of(dataclasses.replace(TINY, years=(2, 1, 1)))
+    files = {str(year): str(tmp_path / f"sim_{year:04d}.h5") for year in range(1, 5)}
+    years.make_years(plan, files, "cpu", lambda: None)
+    before = contents(tmp_path)
+    Path(files["3"]).unlink()
+    ticks = []
+    years.make_years(plan, {"3": files["3"]}, "cpu", lambda: ticks.append(1))
+    assert contents(tmp_path) == before
+    assert len(ticks) == plan.snapshots
+
+
+@pytest.mark.gpu
+def test_gpu_makes_the_same_years_again_after_a_gap(tmp_path):
+    small = dataclasses.replace(TINY, years=(2, 1, 1))
+    weather.ensure(small, tmp_path, device="cuda", progress=False)
+    before = contents(tmp_path)
+    (tmp_path / "valid" / "sim_0003.h5").unlink()
+    weather.ensure(small, tmp_path, device="cuda", progress=False)
+    assert contents(tmp_path) == before
