@@ -6,7 +6,6 @@ In: a :class:`Job`. Out: the executed notebook, signed so that JupyterLab trusts
 
 import contextlib
 import importlib
-import json
 import os
 import sys
 import threading
@@ -15,6 +14,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from dltutorial.teach import exercises
 
 _SAMPLE_S = 0.2
 _LONGEST_LINE = 500
