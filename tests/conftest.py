@@ -1,6 +1,7 @@
 """What all tests share: caches and runs stay inside the repository, and what may not be skipped."""
 
 import contextlib
+import fcntl
 import os
 import shutil
 import signal
@@ -44,6 +45,54 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     for name, (is_there, reason) in NEEDS.items():
         if item.get_closest_marker(name) and not is_there():
             (pytest.fail if name in required else pytest.skip)(reason)
+
+
+class _Turns:
+    """Who may use the machine: tests side by side share it, one that measures again has it for itself."""
+
+    def __init__(self) -> None:
+        ARTIFACTS.mkdir(exist_ok=True)
+        self._door, self._room = (
+            os.open(ARTIFACTS / f"{name}.lock", os.O_RDWR | os.O_CREAT) for name in ("door", "room")
+        )
+
+    def enter(self, kind: int) -> None:
+        """Wait for a share (LOCK_SH) or for all of it (LOCK_EX); who waits for all keeps the door shut for others."""
+        fcntl.flock(self._door, fcntl.LOCK_EX)
+        fcntl.flock(self._room, kind)
+        fcntl.flock(self._door, fcntl.LOCK_UN)
+
+    def leave(self) -> None:
+        fcntl.flock(self._room, fcntl.LOCK_UN)
+
+
+_TURNS = _Turns()
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol():
+    _TURNS.enter(fcntl.LOCK_SH)
+    try:
+        return (yield)
+    finally:
+        _TURNS.leave()
+
+
+@pytest.fixture
+def alone():
+    """``with alone():`` no other test runs meanwhile, so that times can be trusted."""
+
+    @contextlib.contextmanager
+    def block():
+        _TURNS.leave()
+        _TURNS.enter(fcntl.LOCK_EX)
+        try:
+            yield
+        finally:
+            _TURNS.leave()
+            _TURNS.enter(fcntl.LOCK_SH)
+
+    return block
 
 
 @pytest.fixture(autouse=True)

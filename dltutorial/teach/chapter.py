@@ -10,8 +10,8 @@ In: a chapter number and a preset. Out: HTML in the notebook, and one record per
 import os
 from typing import Any
 
-from dltutorial import config, machine
-from dltutorial.errors import ClaimFailed, CourseError
+from dltutorial import config, machine, peaks
+from dltutorial.errors import ClaimFailed, CourseError, TimedClaimFailed
 from dltutorial.observe import records
 from dltutorial.teach import show
 from dltutorial.teach.guess import Guess, positive
@@ -47,7 +47,7 @@ class Chapter:
             )
         )
 
-    def claim(self, text: str, holds: Any, evidence: str, needs: str | None = None) -> None:
+    def claim(self, text: str, holds: Any, evidence: str, needs: str | None = None, *, timed: bool = False) -> None:
         """Show a sentence of the course with ✓ or ✗ and its evidence, and record it.
 
         Args:
@@ -55,20 +55,25 @@ class Chapter:
             holds: True or False, of Python, NumPy or torch; None only with ``needs``, for what is not shown here.
             evidence: the measured numbers, with units.
             needs: the hardware that this claim needs, if any.
+            timed: it rests on measured times, which other programs can spoil: one that fails is worth a second try.
 
         Raises:
-            ClaimFailed: it does not hold, and the run is strict.
+            ClaimFailed: it does not hold, and the run is strict; TimedClaimFailed if it is a timed one.
             CourseError: ``holds`` is not a truth value.
         """
         if holds is None and needs:
             return self.not_shown(text, needs=needs, instead=evidence)
         holds = _truth(holds, text)
         status = "shown" if holds else "failed"
-        advice = "" if holds else "Close other programs and run this cell again: a busy machine can hide an effect."
-        show.display(show.box(status, text, evidence, advice))
+        again = "close other programs and measure again: a busy machine can hide an effect" if timed else ""
+        advice = f"{again[:1].upper()}{again[1:]}." if again and not holds else ""
+        show.display(show.box(status, text, evidence, advice, kind="timed" if timed else ""))
         self._record_claim(text, holds, status, evidence, needs)
+        if timed and not holds:
+            peaks.forget()  # what spoiled these times may have spoiled the peaks they are compared with
         if not holds and strict():
-            raise ClaimFailed(f"claim does not hold: {text} ({evidence}); run again on a quiet machine")
+            kind = TimedClaimFailed if timed else ClaimFailed
+            raise kind(f"claim does not hold: {text} ({evidence}){'; ' * bool(again)}{again}")
 
     def not_shown(self, text: str, *, needs: str, instead: str = "") -> None:
         """Say that this machine cannot show ``text``, for want of ``needs``; it never counts as passed.

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from dltutorial.errors import TimedClaimFailed
 from dltutorial.teach import exercises
 
 _SAMPLE_S = 0.2
@@ -46,12 +47,21 @@ class Job:
 
 @dataclass(frozen=True)
 class Result:
-    """How it went: ``error`` is empty, or one line; ``cell`` counts from 1, all kinds of cells, in the source."""
+    """How it went: ``error`` is empty, or one line; ``cell`` counts from 1, all kinds of cells, in the source.
+
+    ``attempts`` counts this one.
+    """
 
     seconds: float
     peak_bytes: int
     cell: int | None = None
     error: str = ""
+    attempts: int = 1
+
+    @property
+    def spoiled(self) -> bool:
+        """Whether a claim about times failed: other programs may be the reason, so it deserves a second try."""
+        return self.error.startswith(TimedClaimFailed.__name__)
 
 
 @contextlib.contextmanager

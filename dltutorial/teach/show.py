@@ -46,8 +46,11 @@ def in_notebook() -> bool:
     return getattr(get_ipython(), "kernel", None) is not None
 
 
-def box(status: str, title: str, *details: str, mark: str | None = None) -> Shown:
-    """A line with a sign, and details under it; ``status`` is a key of ``SIGNS``, ``mark`` replaces its words."""
+def box(status: str, title: str, *details: str, mark: str | None = None, kind: str = "") -> Shown:
+    """A line with a sign, and details under it; ``status`` is a key of ``SIGNS``, ``mark`` replaces its words.
+
+    ``kind`` is kept in the page, for whoever looks the box up there.
+    """
     details = tuple(detail for detail in details if detail)
     words = status if mark is None else mark
     sign = f'<b style="color:{_COLOURS[status]}" aria-hidden="true">{SIGNS[status]}</b>'
@@ -56,7 +59,7 @@ def box(status: str, title: str, *details: str, mark: str | None = None) -> Show
         lines[0] += f" <i>({status})</i>"
     lines += [f'<span style="opacity:.85">{html.escape(detail)}</span>' for detail in details]
     page = (
-        f'<div class="dlt-claim" role="note" aria-label="{words}" style="border-left:4px solid '
+        f'<div class="dlt-claim" role="note" aria-label="{words}" data-kind="{kind}" style="border-left:4px solid '
         f'{_COLOURS[status]};padding:.25em .8em;margin:.4em 0">{"<br>".join(lines)}</div>'
     )
     sign = SIGNS[status] if status == "shown" or mark else f"{SIGNS[status]} ({status})"

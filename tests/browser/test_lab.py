@@ -83,8 +83,11 @@ def keep_picture(page, name):
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS)
-def test_notebook_runs_and_its_widgets_reach_the_kernel(page, lab, path):
+def test_notebook_runs_and_its_widgets_reach_the_kernel(page, lab, path, alone):
     run_all(page, lab, path)
+    if page.locator('.dlt-claim[aria-label="failed"][data-kind="timed"]').count():
+        with alone():  # another test may have spoiled the times
+            run_all(page, lab, path)
     keep_picture(page, path.replace("/", "_").removesuffix(".ipynb"))
     figures_are_there(page, path)
     claims_hold(page, path)

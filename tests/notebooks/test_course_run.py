@@ -23,6 +23,11 @@ import os
 print(os.listdir("."), os.environ["DLTUTORIAL_PRESET"], os.environ["WANDB_MODE"])"""
 FAILED_CLAIM = """from dltutorial.teach import Chapter
 Chapter("01", preset).claim("one is two", 1 == 2, "1 < 2")"""
+SPOILED_ONCE = """from pathlib import Path
+from dltutorial.teach import Chapter
+quiet = Path("tried").exists()
+Path("tried").touch()
+Chapter("02", preset).claim("it is quicker", quiet, "timed", timed=True)"""
 # Slow to start, and not ended before it has said what it has to say.
 SLOW_START = """import signal, sys, time
 if "spawn_main" in " ".join(sys.orig_argv):
@@ -79,6 +84,20 @@ def test_a_run_tells_all_and_goes_on_after_a_failure(course, options):
     assert "Traceback" not in err
     names = {path.name for path in (folder / "out").iterdir()}
     assert {f"{name}.{kind}" for name in rows for kind in ("ipynb", "html")} | {"index.html", "records.jsonl"} <= names
+
+
+def test_times_that_other_programs_spoiled_are_measured_again(course):
+    folder = course(
+        _01_claim=FAILED_CLAIM, _02_spoiled=SPOILED_ONCE, _03_spoilt=SPOILED_ONCE.replace("quiet,", "False,")
+    )
+    status, out, err = finish(start(folder, "--jobs", "2"))
+    assert status == 1
+    rows = {line.split()[1]: line for line in out.splitlines() if line[:1] in "✓✗"}
+    assert rows["02_spoiled"].split()[-6:] == ["1", "0", "0", "finished,", "second", "try"]
+    assert rows["03_spoilt"].endswith("failed, second try")
+    assert rows["01_claim"].endswith("failed")
+    assert "did not hold in 02_spoiled, 03_spoilt; running again, alone" in err
+    assert "02_spoiled.ipynb, cell" not in err
 
 
 def test_the_working_directory_is_empty_the_environment_set_and_the_result_trusted(course):

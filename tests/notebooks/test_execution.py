@@ -27,12 +27,18 @@ every_notebook = pytest.mark.parametrize("path", ALL, ids=lambda path: f"{path.p
 every_chapter = pytest.mark.parametrize("path", CHAPTERS, ids=lambda path: path.stem)
 
 
-def run(path, folder, kernel_name, env):
-    """Run in ``folder/work``; a failing claim, as any error, fails the test with its one line."""
+def run(path, folder, kernel_name, env, alone):
+    """Run in ``folder/work``; a failing claim, as any error, fails the test with its one line.
+
+    Times that another test may have spoiled are measured again without it, as ``dltutorial run`` does.
+    """
     plan = course_run.Plan({}, "smoke", 1, folder, False, False, 600)
     (folder / "work").mkdir(exist_ok=True)
     job = Job(path, folder / path.name, folder / "work", kernel_name, {}, course_run.environment(plan) | env, 600)
     result = execute(job)
+    if result.spoiled:
+        with alone():
+            result = execute(job)
     assert result.error == "", f"{path.name}, cell {result.cell}: {result.error}"
     return result
 
@@ -52,22 +58,22 @@ def test_there_are_notebooks_solutions_and_exercises():
 
 @pytest.mark.timeout(900)
 @every_notebook
-def test_a_notebook_runs_twice_in_one_folder_within_3_gb(path, tmp_path, request):
+def test_a_notebook_runs_twice_in_one_folder_within_3_gb(path, tmp_path, request, alone):
     quick = kernel.available() and machine.device() == "cpu"
     env = request.getfixturevalue("preloaded_env") if quick else {}
     for _ in range(2):
-        result = run(path, tmp_path, KERNEL_NAME if quick else "python3", env | threads_env())
+        result = run(path, tmp_path, KERNEL_NAME if quick else "python3", env | threads_env(), alone)
         assert 30e6 < result.peak_bytes <= PEAK_BYTES
     if path in CHAPTERS:
-        found = list(records.read(tmp_path / "records.jsonl"))
-        claims = [record for record in found if record["kind"] == "claim"]
-        assert {claim["chapter"] for claim in claims} == {path.stem[:2]}
-        assert "failed" not in {claim["status"] for claim in claims}
+        found = records.read(tmp_path / "records.jsonl")
+        last = {(claim["chapter"], claim["what"]): claim["status"] for claim in found if claim["kind"] == "claim"}
+        assert {chapter for chapter, _ in last} == {path.stem[:2]}
+        assert "failed" not in last.values()
 
 
-def test_an_exercise_notebook_runs_with_the_plain_kernel_too(tmp_path):
+def test_an_exercise_notebook_runs_with_the_plain_kernel_too(tmp_path, alone):
     path = next(path for path in ALL if path.parent.name == "exercises")
-    run(path, tmp_path, "python3", threads_env())
+    run(path, tmp_path, "python3", threads_env(), alone)
 
 
 @every_notebook
