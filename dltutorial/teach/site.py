@@ -1,4 +1,5 @@
-"""The pages of a run: ``index.html`` and one page for each executed notebook. No script, no request to any network.
+"""The pages of a run: ``index.html`` and one page for each executed notebook. No request to any network, and no script
+but the one that draws timelines, inside their frames.
 
 In: a run's folder with ``run.json``, ``records.jsonl`` and executed notebooks. Out: HTML files beside them. Widgets
 need a kernel, so they are left out: a static line or picture stands beside each in the notebooks.
@@ -14,11 +15,11 @@ from typing import Any
 
 from dltutorial import paths
 from dltutorial.errors import CourseError
-from dltutorial.observe import records
+from dltutorial.observe import records, timeline
 from dltutorial.teach import page, show
 from dltutorial.teach.execute import quick_imports
 
-# What an output brings along (a script, an address) is forbidden by the page itself.
+# What an output brings along (a script, an address) is forbidden by the page itself; frames inherit that.
 _POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
 _STATUS = {"finished": "shown", "failed": "failed", "not run": "not shown here"}
 
@@ -131,14 +132,16 @@ def _css(status: str) -> str:
 
 
 def _document(title: str, body: str, back: bool = False) -> str:
-    """A whole page with its style inside."""
+    """A whole page with its style inside. A notebook's page lets timelines draw: their script is named by its hash."""
     style = resources.files("dltutorial.teach").joinpath("site.css").read_text(encoding="utf-8")
+    policy = _POLICY
     if back:
+        policy += f"; script-src {timeline.script_hash()}"
         body = f'<nav><a href="index.html">← all chapters</a></nav><article>{body}</article>'
         style += page.highlighting()
     return (
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><meta name="viewport" '
-        f'content="width=device-width"><meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
+        f'content="width=device-width"><meta http-equiv="Content-Security-Policy" content="{policy}">'
         f"<title>{html.escape(title)}</title><style>{style}</style></head>"
         f"<body>{body}</body></html>\n"
     )

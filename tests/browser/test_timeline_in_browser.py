@@ -1,9 +1,13 @@
 """The timeline in a real browser, as a notebook shows it and as a page of its own, without network."""
 
+import json
+
+import nbformat
 import pytest
 
 from dltutorial.observe.events import Event, Row, Trace
 from dltutorial.observe.timeline import Timeline, script_hash
+from dltutorial.teach import site
 
 pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser")]
 
@@ -179,3 +183,17 @@ def test_a_hundred_thousand_events_draw_no_more_boxes_than_there_are_pixels(page
         page.keyboard.press("+")
     start, end, drawn = view(canvas)
     assert drawn == pytest.approx(3 * (end - start) / 0.01, abs=4)
+
+
+def test_in_the_page_of_an_executed_notebook_it_lives(browser, tmp_path):
+    cell = nbformat.v4.new_code_cell("timeline")
+    cell.outputs = [nbformat.v4.new_output("display_data", {"text/html": Timeline(steps(3))._repr_html_()})]
+    nbformat.write(nbformat.v4.new_notebook(cells=[cell]), tmp_path / "02_profile.ipynb")
+    chapter = {"notebook": "02_profile.ipynb", "chapter": "02", "status": "finished", "claims": {}}
+    about = {"preset": "smoke", "machine": "a CPU", "versions": {}, "chapters": [chapter]}
+    (tmp_path / "run.json").write_text(json.dumps(about))
+    site.write(tmp_path)
+    page = browser.new_page()
+    page.goto((tmp_path / "02_profile.html").as_uri())
+    page.frame_locator("iframe").locator("canvas[data-ready]").wait_for()
+    page.close()

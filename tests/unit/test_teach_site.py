@@ -4,6 +4,7 @@ import re
 import pytest
 
 from dltutorial.errors import CourseError
+from dltutorial.observe import timeline
 from dltutorial.observe.records import Writer
 from dltutorial.teach import page, site
 from dltutorial.teach.execute import quick_imports
@@ -103,3 +104,10 @@ def test_a_formula_that_cannot_be_read_is_shown_as_it_is():
 def test_a_folder_that_is_no_run_gets_one_line(tmp_path):
     with pytest.raises(CourseError, match="not a run of the course"):
         site.write(tmp_path)
+
+
+def test_a_chapter_page_lets_the_timeline_draw_and_nothing_else(run):
+    site.write(run)
+    (policy,) = re.findall(r'Content-Security-Policy" content="([^"]*)"', (run / "03_feed.html").read_text())
+    assert policy.split("script-src ")[1] == timeline.script_hash()
+    assert "script-src" not in (run / "index.html").read_text()
