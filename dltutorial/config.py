@@ -7,8 +7,10 @@ import dataclasses
 import json
 import os
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 from dltutorial import paths
 from dltutorial.errors import RecipeError
@@ -91,6 +93,15 @@ def preset(name: str = "auto") -> Preset:
     return PRESETS[name]
 
 
+# Knobs that take one of a few words.
+CHOICES: Mapping[str, tuple[str, ...]] = MappingProxyType({
+    "device": ("auto", "cpu", "cuda"),
+    "precision": ("fp32", "tf32", "bf16", "fp16"),
+    "compile": ("off", "default", "reduce-overhead", "max-autotune"),
+    "optimizer_impl": ("auto", "for-loop", "foreach", "fused"),
+})  # fmt: skip
+
+
 @dataclass(frozen=True)
 class Recipe:
     """Every knob of one training run. Saved as ``recipe.json`` beside the run, so that the run can be repeated.
@@ -113,6 +124,11 @@ class Recipe:
         weight_decay: of AdamW, on matrices only.
         beta1, beta2: of AdamW, the memory of its two averages.
         clip_norm: gradients are scaled down to this global norm; 0 switches it off.
+        precision: of the matrix products: fp32, tf32, bf16 or fp16; the weights are kept in float32.
+        fused_attention: one kernel for attention instead of products and a softmax that keeps all T × T weights.
+        compile: off, or a mode of torch.compile: default, reduce-overhead, max-autotune.
+        optimizer_impl: auto (torch's choice), for-loop, foreach or fused.
+        cuda_graph: capture the whole step and launch it as one.
         roll: augment by a random shift along longitude.
         workers: processes that load data beside the training process.
         log_every: updates between two records.
@@ -140,6 +156,11 @@ class Recipe:
     beta1: float = 0.9
     beta2: float = 0.95
     clip_norm: float = 1.0
+    precision: str = "fp32"
+    fused_attention: bool = True
+    compile: str = "off"
+    optimizer_impl: str = "auto"
+    cuda_graph: bool = False
     roll: bool = True
     workers: int = 0
     log_every: int = 10
@@ -169,7 +190,12 @@ class Recipe:
         for name in ("n_lat", "n_lon"):
             self._require(getattr(self, name) % self.patch == 0, name, f"must be divisible by patch={self.patch}")
         self._require(self.warmup_steps < self.steps, "warmup_steps", f"must be smaller than steps={self.steps}")
-        self._require(self.device in ("auto", "cpu", "cuda"), "device", "must be auto, cpu or cuda")
+        for name, choices in CHOICES.items():
+            self._require(getattr(self, name) in choices, name, f"must be one of {', '.join(choices)}")
+        whole = not (self.cuda_graph and self.compile in ("reduce-overhead", "max-autotune"))
+        self._require(whole, "compile", "captures graphs of its own in this mode, so cuda_graph must be off")
+        fits = not (self.cuda_graph and self.precision == "fp16") or self.optimizer_impl == "fused"
+        self._require(fits, "optimizer_impl", "must be fused in a CUDA graph with fp16: others ask the host to look")
         known = all(kind in ("tensorboard", "wandb") for kind in self.track)
         self._require(known, "track", "may name tensorboard and wandb only")
 

@@ -1,7 +1,8 @@
 """A data set on disk, in the layout of NERSC's public ERA5 tutorial data, so that either can stand in for the other.
 
     <folder>/train/sim_0001.h5 …   one file a year, its name ends in four digits; ``valid/`` and ``test/`` likewise
-             dataset ``fields``: (time, channel, lat, lon) float32, one sample a chunk, not compressed
+             dataset ``fields``: (time, channel, lat, lon) float32, one sample a chunk, not compressed;
+             or another layout of ``formats``, which ``convert`` writes
     <folder>/stats/global_means.npy, global_stds.npy: (1, C, 1, 1); time_means.npy: (1, C, H, W); of the training years
     <folder>/dataset.json          ours only: channels, units, geometry, hours between snapshots; ERA5 has none
 
@@ -10,10 +11,8 @@ In: a folder. Out: a ``Split`` that says where what is, checked; or one clear ``
 Legend: T snapshots, C channels, H rows (latitude), W columns (longitude).
 """
 
-import contextlib
 import json
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,6 +20,7 @@ import h5py
 import numpy as np
 from tqdm.auto import tqdm
 
+from dltutorial.data import formats
 from dltutorial.errors import DataError
 
 SPLITS = ("train", "valid", "test")
@@ -123,15 +123,17 @@ def year_files(folder: Path, split: str) -> tuple[Path, ...]:
     """The files of one split, in the order of their names.
 
     Raises:
-        DataError: no folder, no files, or a name that does not end in four digits.
+        DataError: no folder, no files, files of two layouts, or a name that does not end in four digits.
     """
     place = Path(folder) / split
     if not place.is_dir():
         what = f"{folder} has no folder {split}" if Path(folder).is_dir() else f"no data folder {folder}"
         raise DataError(f"{what}; make data with: dltutorial data weather --out DIR")
-    files = tuple(sorted(place.glob("*.h5")))
+    files = tuple(sorted(file for suffix in formats.SUFFIXES for file in place.glob(f"[!.]*{suffix}")))
     if not files:
-        raise DataError(f"{place} holds no .h5 file; make data with: dltutorial data weather --out DIR")
+        kinds = ", ".join(formats.SUFFIXES)
+        raise DataError(f"{place} holds no {kinds} file; make data with: dltutorial data weather --out DIR")
+    formats.same_kind(files)
     for file in files:
         if not _YEAR.fullmatch(file.stem):
             raise DataError(f"{file}: a year's name must end in four digits, as in sim_0001.h5; rename or remove it")
@@ -144,15 +146,8 @@ def file_shape(file: Path) -> tuple[int, int, int, int]:
     Raises:
         DataError: the file cannot be read, or is not a year.
     """
-    with _reading(file) as h5:
-        fields = h5.get("fields")
-        if not isinstance(fields, h5py.Dataset):
-            raise DataError(f"{file} has no dataset 'fields' but {sorted(h5)}; it is of another layout, remove it")
-        if fields.ndim != 4 or fields.dtype != np.float32 or 0 in fields.shape:
-            raise DataError(
-                f"{file}: 'fields' is {fields.dtype} {fields.shape}, not float32 (time, channel, lat, lon); convert it"
-            )
-        return fields.shape
+    with formats.open_year(file) as year:
+        return len(year), *year.shape
 
 
 def read_sample(file: Path, index: int) -> np.ndarray:
@@ -161,36 +156,21 @@ def read_sample(file: Path, index: int) -> np.ndarray:
     Raises:
         DataError: it cannot be read, or holds NaN or infinity.
     """
-    with _reading(file) as h5:
-        x_CHW = h5["fields"][index]
+    with formats.open_year(file) as year:
+        x_CHW = year.read(index)
     if not np.isfinite(x_CHW).all():
         raise DataError(f"{file}, snapshot {index}, holds NaN or infinity; remove the file, or make it anew")
     return x_CHW
 
 
 def attribute(file: Path, name: str) -> str | None:
-    """A text that the file carries about itself, if it does.
+    """A text that an HDF5 file carries about itself, if it does.
 
     Raises:
         DataError: the file cannot be read.
     """
-    with _reading(file) as h5:
+    with formats.blaming(file), h5py.File(file, "r") as h5:
         return h5.attrs.get(name)
-
-
-@contextlib.contextmanager
-def _reading(file: Path) -> Iterator[h5py.File]:
-    """An open HDF5 file; what h5py has to say about a bad one, as one line."""
-    try:
-        with h5py.File(file, "r") as h5:
-            yield h5
-    except (OSError, RuntimeError) as error:  # h5py's ways to say that a file is damaged
-        why = "truncated" if "truncated" in str(error) else f"not readable as HDF5 ({_first_line(error)})"
-        raise DataError(f"{file} is {why}; delete it and make or fetch it anew") from error
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().splitlines()[0][:120] if str(error).strip() else type(error).__name__
 
 
 def _stats(folder: Path, name: str, shape: tuple[int, ...]) -> np.ndarray:
@@ -201,7 +181,7 @@ def _stats(folder: Path, name: str, shape: tuple[int, ...]) -> np.ndarray:
     except FileNotFoundError as error:
         raise DataError(f"{file} is missing; make the data anew, or fetch it with the data") from error
     except (OSError, ValueError, EOFError) as error:
-        raise DataError(f"{file} is not a readable array ({_first_line(error)}); make or fetch it anew") from error
+        raise DataError(f"{file} is not a readable array ({formats.first_line(error)}); make or fetch it anew") from error
     if x.shape != shape or x.dtype.kind != "f":
         raise DataError(f"{file} is {x.dtype} {x.shape}, but the files need floats {shape}; make or fetch it anew")
     if not np.isfinite(x).all() or (name == "global_stds" and not (x > 0).all()):
@@ -221,7 +201,7 @@ def about(folder: Path) -> dict:
     except (FileNotFoundError, NotADirectoryError):
         return {}
     except (OSError, ValueError) as error:
-        raise DataError(f"{file} is not readable JSON ({_first_line(error)}); delete it or make it anew") from error
+        raise DataError(f"{file} is not readable JSON ({formats.first_line(error)}); delete it or make it anew") from error
     if not isinstance(found, dict):
         raise DataError(f"{file} is no JSON object; delete it or make it anew")
     return found

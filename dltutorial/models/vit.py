@@ -18,9 +18,10 @@ from dltutorial.config import Recipe
 class Attention(nn.Module):
     """Self-attention: one matrix product for queries, keys and values, one fused kernel for the rest."""
 
-    def __init__(self, dim: int, heads: int):
+    def __init__(self, dim: int, heads: int, fused: bool = True):
         super().__init__()
         self.heads = heads
+        self.attend = F.scaled_dot_product_attention if fused else naive_attention
         self.qkv = nn.Linear(dim, 3 * dim)
         self.out = nn.Linear(dim, dim)
 
@@ -28,17 +29,23 @@ class Attention(nn.Module):
         """Mix the tokens of each sample."""
         B, T, D = x_BTD.shape
         q_BNTE, k_BNTE, v_BNTE = self.qkv(x_BTD).view(B, T, 3, self.heads, D // self.heads).permute(2, 0, 3, 1, 4)
-        mixed_BNTE = F.scaled_dot_product_attention(q_BNTE, k_BNTE, v_BNTE)
+        mixed_BNTE = self.attend(q_BNTE, k_BNTE, v_BNTE)
         return self.out(mixed_BNTE.transpose(1, 2).reshape(B, T, D))
+
+
+def naive_attention(q_BNTE: Tensor, k_BNTE: Tensor, v_BNTE: Tensor) -> Tensor:
+    """Attention as its formula says: it writes T × T weights for each head to memory, and reads them back."""
+    weights_BNTT = (q_BNTE @ k_BNTE.transpose(-2, -1) / q_BNTE.shape[-1] ** 0.5).softmax(-1)
+    return weights_BNTT @ v_BNTE
 
 
 class Block(nn.Module):
     """Attention, then an MLP four times as wide, each behind a layer norm and added to its input."""
 
-    def __init__(self, dim: int, heads: int):
+    def __init__(self, dim: int, heads: int, fused_attention: bool = True):
         super().__init__()
         self.norm_attention = nn.LayerNorm(dim)
-        self.attention = Attention(dim, heads)
+        self.attention = Attention(dim, heads, fused_attention)
         self.norm_mlp = nn.LayerNorm(dim)
         self.mlp = nn.Sequential(nn.Linear(dim, 4 * dim), nn.GELU(), nn.Linear(4 * dim, dim))
 
@@ -63,7 +70,8 @@ class ViT(nn.Module):
         n_tokens = (recipe.n_lat // recipe.patch) * (recipe.n_lon // recipe.patch)
         self.embed = nn.Conv2d(recipe.n_channels, recipe.dim, recipe.patch, stride=recipe.patch)
         self.position_1TD = nn.Parameter(torch.zeros(1, n_tokens, recipe.dim))
-        self.blocks = nn.ModuleList(Block(recipe.dim, recipe.heads) for _ in range(recipe.depth))
+        blocks = (Block(recipe.dim, recipe.heads, recipe.fused_attention) for _ in range(recipe.depth))
+        self.blocks = nn.ModuleList(blocks)
         self.norm = nn.LayerNorm(recipe.dim)
         self.head = nn.Linear(recipe.dim, patch_values)
         self.apply(_initialise)

@@ -14,8 +14,10 @@ from torch import Tensor, nn
 
 from dltutorial.config import Recipe
 from dltutorial.errors import CourseError
+from dltutorial.observe.ranges import annotate
+from dltutorial.training.optim import make_optimizer, set_learning_rate
 from dltutorial.training.schedules import cosine_with_warmup
-from dltutorial.training.step import train_step
+from dltutorial.training.step import make_step
 
 
 @dataclass(frozen=True)
@@ -39,15 +41,6 @@ class Progress:
     scores: dict[str, float] = field(default_factory=dict)
 
 
-def make_optimizer(model: nn.Module, recipe: Recipe) -> torch.optim.AdamW:
-    """AdamW; weight decay acts on matrices, not on biases, norms, positions and the patch embedding."""
-    groups = [
-        {"params": [p for p in model.parameters() if p.ndim == 2], "weight_decay": recipe.weight_decay},
-        {"params": [p for p in model.parameters() if p.ndim != 2], "weight_decay": 0.0},
-    ]
-    return torch.optim.AdamW(groups, lr=recipe.learning_rate, betas=(recipe.beta1, recipe.beta2))
-
-
 def loop(
     model: nn.Module,
     batches: Iterable[tuple[Tensor, Tensor]],
@@ -63,19 +56,20 @@ def loop(
         evaluate: called every ``recipe.eval_every`` updates and after the last one.
 
     Raises:
-        CourseError: the loss is no longer finite, or the batches ran out.
+        CourseError: the loss is no longer finite, the batches ran out, or this machine lacks what the recipe asks for.
     """
     device = next(model.parameters()).device
     optimizer = make_optimizer(model, recipe)
+    update = make_step(model, optimizer, recipe)
     losses: list[Tensor] = []
     start = time.perf_counter()
     step = 0
-    for step, (x_BCHW, y_BCHW) in enumerate(islice(batches, recipe.steps), 1):
+    for step, (x_BCHW, y_BCHW) in enumerate(_loaded(islice(batches, recipe.steps)), 1):
         rate = recipe.learning_rate * cosine_with_warmup(step - 1, recipe)
-        for group in optimizer.param_groups:
-            group["lr"] = rate
-        x_BCHW, y_BCHW = x_BCHW.to(device, non_blocking=True), y_BCHW.to(device, non_blocking=True)
-        losses.append(train_step(model, x_BCHW, y_BCHW, optimizer, recipe.clip_norm))
+        set_learning_rate(optimizer, rate)
+        with annotate("to device"):
+            x_BCHW, y_BCHW = x_BCHW.to(device, non_blocking=True), y_BCHW.to(device, non_blocking=True)
+        losses.append(update(x_BCHW, y_BCHW))
         last = step == recipe.steps
         judge = evaluate and (last or (recipe.eval_every and step % recipe.eval_every == 0))
         if not (last or judge or step % recipe.log_every == 0):
@@ -89,3 +83,9 @@ def loop(
         losses, start = [], time.perf_counter()
     if step < recipe.steps:
         raise CourseError(f"the batches ran out after {step} of {recipe.steps} updates; give an endless iterator")
+
+
+@annotate("load")
+def _loaded(batches: Iterable[tuple[Tensor, Tensor]]) -> Iterator[tuple[Tensor, Tensor]]:
+    """The batches as they are; in a trace, the wait for each one shows as a range."""
+    yield from batches

@@ -3,13 +3,28 @@
 Legend: B samples, C channels, H × W grid points.
 """
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from dltutorial.config import Recipe
+from dltutorial.observe.ranges import annotate
+from dltutorial.training.compiling import compiled
+from dltutorial.training.graphs import GraphedStep
+from dltutorial.training.precision import Precision
+
+Step = Callable[[Tensor, Tensor], Tensor]
+
 
 def train_step(
-    model: nn.Module, x_BCHW: Tensor, y_BCHW: Tensor, optimizer: torch.optim.Optimizer, clip_norm: float = 0.0
+    model: Callable[[Tensor], Tensor],
+    x_BCHW: Tensor,
+    y_BCHW: Tensor,
+    optimizer: torch.optim.Optimizer,
+    clip_norm: float = 0.0,
+    precision: Precision | None = None,
 ) -> Tensor:
     """Forecast, compare, differentiate, update.
 
@@ -19,15 +34,35 @@ def train_step(
         y_BCHW: the state to forecast.
         optimizer: holds the model's parameters.
         clip_norm: largest global gradient norm; 0 does not clip.
+        precision: of the arithmetic; default: float32.
 
     Returns:
         The mean squared error before the update: a detached scalar tensor. It stays on the device, because reading
         it as a Python number would make the processor wait for the accelerator in every step.
     """
+    precision = precision or Precision("fp32", x_BCHW.device.type)
     optimizer.zero_grad(set_to_none=True)
-    loss = F.mse_loss(model(x_BCHW), y_BCHW)
-    loss.backward()
-    if clip_norm > 0:
-        nn.utils.clip_grad_norm_(model.parameters(), clip_norm)
-    optimizer.step()
+    with precision.products():
+        with annotate("forward"), precision.autocast():
+            loss = F.mse_loss(model(x_BCHW), y_BCHW)
+        with annotate("backward"):
+            precision.backward(loss)
+        with annotate("optimizer"):
+            precision.update(optimizer, clip_norm)
     return loss.detach()
+
+
+def make_step(model: nn.Module, optimizer: torch.optim.Optimizer, recipe: Recipe) -> Step:
+    """The update as the recipe wants it: its precision, compiled or not, launched one by one or as a graph.
+
+    Raises:
+        CourseError: this machine cannot do what the recipe asks for.
+    """
+    device = next(model.parameters()).device.type
+    precision = Precision(recipe.precision, device)
+    forecast = compiled(model, recipe.compile)
+
+    def step(x_BCHW: Tensor, y_BCHW: Tensor) -> Tensor:
+        return train_step(forecast, x_BCHW, y_BCHW, optimizer, recipe.clip_norm, precision)
+
+    return GraphedStep(step, device) if recipe.cuda_graph else step

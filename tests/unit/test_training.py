@@ -9,8 +9,9 @@ from torch import nn
 
 from dltutorial.config import Recipe
 from dltutorial.errors import CourseError
-from dltutorial.training.loop import loop, make_optimizer
+from dltutorial.training.loop import loop
 from dltutorial.training.metrics import anomaly_correlation, rmse, row_weights
+from dltutorial.training.optim import make_optimizer
 from dltutorial.training.schedules import cosine_with_warmup
 from dltutorial.training.step import train_step
 

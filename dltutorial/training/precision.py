@@ -1,0 +1,72 @@
+"""The precision of a run, in one place: TF32, autocast, and the loss scaling that fp16 needs.
+
+In: a name, ``fp32``, ``tf32``, ``bf16`` or ``fp16``, and a device. Out: what a training step wraps around its parts.
+The weights, their gradients and the optimizer's averages stay in float32 (*master weights*); only matrix products and
+what autocast counts to them run in fewer bits. Micikevicius et al. 2017 (arXiv:1710.03740).
+"""
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+
+import torch
+from torch import Tensor, nn
+
+from dltutorial.errors import CourseError
+
+_AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
+_AMPERE = (8, 0)  # the first compute capability with TF32 and bf16 units
+
+
+class Precision:
+    """One run's precision. It has a state only with fp16: the scale of the loss.
+
+    Raises:
+        CourseError: the device has no such precision.
+    """
+
+    def __init__(self, name: str = "fp32", device: str = "cpu") -> None:
+        self.name, self.device = name, torch.device(device).type
+        if name == "tf32" and not _has_tf32(self.device):
+            raise CourseError("precision tf32 needs an NVIDIA GPU of 2020 or later; choose fp32 or bf16")
+        self.scaler = torch.amp.GradScaler(self.device) if name == "fp16" else None
+
+    @contextmanager
+    def products(self) -> Iterator[None]:
+        """Inside, float32 products on a GPU use TF32 if that was asked for, and only then."""
+        if self.device != "cuda":
+            yield
+            return
+        before = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
+        torch.set_float32_matmul_precision("high" if self.name == "tf32" else "highest")
+        torch.backends.cudnn.allow_tf32 = self.name == "tf32"
+        try:
+            yield
+        finally:
+            torch.set_float32_matmul_precision(before[0])
+            torch.backends.cudnn.allow_tf32 = before[1]
+
+    def autocast(self) -> AbstractContextManager:
+        """Around the forward pass and the loss: chooses the precision of each operation."""
+        if self.name in _AUTOCAST:
+            return torch.autocast(self.device, _AUTOCAST[self.name])
+        return nullcontext()
+
+    def backward(self, loss: Tensor) -> None:
+        """Differentiate; with fp16 a scaled loss, so that small gradients do not vanish."""
+        (self.scaler.scale(loss) if self.scaler else loss).backward()
+
+    def update(self, optimizer: torch.optim.Optimizer, clip_norm: float = 0.0) -> None:
+        """Clip the gradients' norm (0 does not) and move the weights; with fp16, not if a gradient overflowed."""
+        if self.scaler:
+            self.scaler.unscale_(optimizer)
+        if clip_norm > 0:
+            nn.utils.clip_grad_norm_([p for group in optimizer.param_groups for p in group["params"]], clip_norm)
+        if self.scaler:
+            self.scaler.step(optimizer)
+            self.scaler.update()
+        else:
+            optimizer.step()
+
+
+def _has_tf32(device: str) -> bool:
+    return device == "cuda" and not torch.version.hip and torch.cuda.get_device_capability() >= _AMPERE
