@@ -1,19 +1,26 @@
 """From files to batches: pairs (state now, next state), normalised, shuffled anew in every epoch.
 
+``endless_batches`` is the plain loader that chapter 01 trains with; ``ladder`` has slower and faster ones that give
+the same batches.
+
 Legend: B samples, C channels, H × W grid points. Everything is float32.
 """
 
+import itertools
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
-import h5py
 import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
+from dltutorial.data import formats, sampling
+from dltutorial.data.augment import shifted_columns
 from dltutorial.data.store import Split
 from dltutorial.errors import DataError
+
+WORKER_DEADLINE_S = 300.0
 
 
 class Pairs(Dataset):
@@ -25,7 +32,7 @@ class Pairs(Dataset):
     def __init__(self, split: Split):
         self.split = split
         self._starts = np.cumsum([0, *(n - 1 for n in split.snapshots)])
-        self._open: dict[tuple[int, int], h5py.Dataset] = {}
+        self._open: dict[tuple[int, int], formats.Year] = {}
 
     def __len__(self) -> int:
         """Pairs in all years."""
@@ -38,25 +45,27 @@ class Pairs(Dataset):
             IndexError: no such pair.
             DataError: the file was damaged or removed after the split was opened.
         """
+        year, first = self.where(index)
+        raw_2CHW = self.year(year).snapshots(first, 2)
+        both_2CHW = torch.from_numpy((raw_2CHW - self.split.means_1C11) / self.split.stds_1C11)
+        return both_2CHW[0], both_2CHW[1]
+
+    def where(self, index: int) -> tuple[int, int]:
+        """The number of the year that holds a pair, and the pair's first snapshot in it.
+
+        Raises:
+            IndexError: no such pair.
+        """
         if not 0 <= index < len(self):
             raise IndexError(f"pair {index} of {len(self)}")
         year = int(np.searchsorted(self._starts, index, side="right")) - 1
-        first = index - int(self._starts[year])
-        try:
-            both_2CHW = self._fields(year)[first : first + 2]
-        except (OSError, RuntimeError, KeyError) as error:  # h5py's ways to say that a file is damaged
-            why = str(error).splitlines()[0] if str(error) else type(error).__name__
-            raise DataError(
-                f"{self.split.files[year]} cannot be read any more ({why}); delete it and make or fetch it anew"
-            ) from error
-        both_2CHW = torch.from_numpy((both_2CHW - self.split.means_1C11) / self.split.stds_1C11)
-        return both_2CHW[0], both_2CHW[1]
+        return year, index - int(self._starts[year])
 
-    def _fields(self, year: int) -> h5py.Dataset:
+    def year(self, year: int) -> formats.Year:
         """Open a year when it is first read: HDF5's state does not survive a fork, so each process opens its own."""
         key = os.getpid(), year
         if key not in self._open:
-            self._open[key] = h5py.File(self.split.files[year], "r")["fields"]
+            self._open[key] = formats.open_year(self.split.files[year])
         return self._open[key]
 
     def __getstate__(self) -> dict:
@@ -83,46 +92,53 @@ def endless_batches(
     Raises:
         DataError: fewer pairs than one batch takes.
     """
-    if len(pairs) < global_batch_size:
-        raise DataError(
-            f"a batch of {global_batch_size} needs more than the {len(pairs)} pairs there are; "
-            "lower global_batch_size or simulate more years"
-        )
-    return _batches(pairs, global_batch_size, seed, roll, workers)
+    width = pairs[0][0].shape[-1] if roll and len(pairs) else 0
+    draws = sampling.endless(len(pairs), global_batch_size, seed=seed, width=width)
+    return _batches(pairs, draws, roll, workers)
 
 
-def _batches(
-    pairs: Dataset, global_batch_size: int, seed: int, roll: bool, workers: int
-) -> Iterator[tuple[Tensor, Tensor]]:
+def _batches(pairs: Dataset, draws: Iterator, roll: bool, workers: int) -> Iterator[tuple[Tensor, Tensor]]:
+    for_reading, for_rolling = itertools.tee(draws)
+    batches = worker_batches(pairs, (indices for indices, _ in for_reading), workers)
+    for (x_BCHW, y_BCHW), (_, shifts) in zip(batches, for_rolling, strict=False):
+        yield roll_longitude(x_BCHW, y_BCHW, torch.tensor(shifts)) if roll else (x_BCHW, y_BCHW)
+
+
+def worker_batches(dataset: Dataset, keys: Iterable[list], workers: int) -> Iterator:
+    """Batches of ``dataset[key]``, read by worker processes; 0 reads here.
+
+    Raises:
+        DataError: the data are damaged, or a worker died or no longer answers. Nothing is waited for longer than
+            ``WORKER_DEADLINE_S``.
+    """
     loader = DataLoader(
-        pairs,
-        batch_sampler=_endless_orders(len(pairs), global_batch_size, seed),
-        generator=torch.Generator().manual_seed(seed),  # of the workers' own seeds, not of the order
+        dataset,
+        batch_sampler=keys,
+        generator=torch.Generator().manual_seed(0),  # of the workers' own seeds, which nothing here uses
         num_workers=workers,
         pin_memory=torch.cuda.is_available(),
+        timeout=WORKER_DEADLINE_S if workers else 0,
     )
-    shifts = torch.Generator().manual_seed(seed + 1)
     try:
-        for x_BCHW, y_BCHW in loader:
-            yield roll_longitude(x_BCHW, y_BCHW, shifts) if roll else (x_BCHW, y_BCHW)
+        yield from loader
+        return
     except DataError as error:  # out of a worker it comes wrapped in that process's traceback
         line = str(error).strip().splitlines()[-1].removeprefix(f"{DataError.__module__}.DataError: ")
+    except RuntimeError as error:
+        if "DataLoader" not in str(error):
+            raise
+        line = f"a loading process is gone: {_cause(error)}; lower workers or the batch size, or give it more memory"
     # Raised here, not above: there it would keep the old traceback, and with it the worker processes, alive.
     raise DataError(line)
 
 
-def _endless_orders(n_pairs: int, batch_size: int, seed: int) -> Iterator[list[int]]:
-    """Indices of one batch after another, through one epoch after another, so that workers never pause between."""
-    generator = torch.Generator().manual_seed(seed)
-    while True:
-        order = torch.randperm(n_pairs, generator=generator)
-        yield from order[: n_pairs - n_pairs % batch_size].view(-1, batch_size).tolist()
+def _cause(error: RuntimeError) -> str:
+    """Why a worker died, as torch's data loader says: the signal, or that it does not answer."""
+    cause = error.__cause__ or error
+    return formats.first_line(cause).rstrip(". ")
 
 
-def roll_longitude(x_BCHW: Tensor, y_BCHW: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Shift both states of every pair by the same random distance along the last axis."""
-    width = x_BCHW.shape[-1]
-    shift_B = torch.randint(width, (x_BCHW.shape[0],), generator=generator)
-    columns_BW = (torch.arange(width) + shift_B[:, None]) % width
-    index = columns_BW[:, None, None, :].expand_as(x_BCHW)
+def roll_longitude(x_BCHW: Tensor, y_BCHW: Tensor, shift_B: Tensor) -> tuple[Tensor, Tensor]:
+    """Shift both states of every pair by the same distance along the last axis."""
+    index = shifted_columns(shift_B, x_BCHW.shape[-1])[:, None, None, :].expand_as(x_BCHW)
     return x_BCHW.gather(-1, index), y_BCHW.gather(-1, index)

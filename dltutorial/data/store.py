@@ -181,7 +181,8 @@ def _stats(folder: Path, name: str, shape: tuple[int, ...]) -> np.ndarray:
     except FileNotFoundError as error:
         raise DataError(f"{file} is missing; make the data anew, or fetch it with the data") from error
     except (OSError, ValueError, EOFError) as error:
-        raise DataError(f"{file} is not a readable array ({formats.first_line(error)}); make or fetch it anew") from error
+        why = formats.first_line(error)
+        raise DataError(f"{file} is not a readable array ({why}); make or fetch it anew") from error
     if x.shape != shape or x.dtype.kind != "f":
         raise DataError(f"{file} is {x.dtype} {x.shape}, but the files need floats {shape}; make or fetch it anew")
     if not np.isfinite(x).all() or (name == "global_stds" and not (x > 0).all()):
@@ -201,7 +202,8 @@ def about(folder: Path) -> dict:
     except (FileNotFoundError, NotADirectoryError):
         return {}
     except (OSError, ValueError) as error:
-        raise DataError(f"{file} is not readable JSON ({formats.first_line(error)}); delete it or make it anew") from error
+        why = formats.first_line(error)
+        raise DataError(f"{file} is not readable JSON ({why}); delete it or make it anew") from error
     if not isinstance(found, dict):
         raise DataError(f"{file} is no JSON object; delete it or make it anew")
     return found

@@ -1,0 +1,47 @@
+"""Normalise a pair of states and shift it along longitude: as a newcomer writes it, lean, and on the device.
+
+In: raw fields in SI units. Out: the same fields with mean 0 and deviation 1, float32. All three give the same values;
+they differ in the memory they move. The simulated planet looks the same from every longitude, so that a shifted
+pair is as good as new.
+
+Legend: B pairs, 2 states (now, next), C channels, H rows (latitude), W columns (longitude).
+"""
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+def naive_augment(raw_2CHW: np.ndarray, shift: int, means_1C11: np.ndarray, stds_1C11: np.ndarray) -> np.ndarray:
+    """In float64, with a new array for every operation: twice the bytes, five times moved."""
+    x_2CHW = raw_2CHW.astype(np.float64)
+    x_2CHW = x_2CHW - means_1C11.astype(np.float64)
+    x_2CHW = x_2CHW / stds_1C11.astype(np.float64)
+    x_2CHW = np.roll(x_2CHW, shift, axis=-1)
+    return x_2CHW.astype(np.float32)
+
+
+def lean_augment(
+    raw_2CHW: np.ndarray, shift: int, means_1C11: np.ndarray, stds_1C11: np.ndarray, out_2CHW: np.ndarray
+) -> None:
+    """In float32, written once to where it is wanted; the shift costs nothing, as it only changes the place."""
+    if shift:
+        np.subtract(raw_2CHW[..., :-shift], means_1C11, out=out_2CHW[..., shift:])
+        np.subtract(raw_2CHW[..., -shift:], means_1C11, out=out_2CHW[..., :shift])
+    else:
+        np.subtract(raw_2CHW, means_1C11, out=out_2CHW)
+    np.divide(out_2CHW, stds_1C11, out=out_2CHW)
+
+
+def device_augment(raw_2BCHW: Tensor, shift_B: Tensor | None, means_1C11: Tensor, stds_1C11: Tensor) -> Tensor:
+    """A whole batch at once, where it is; ``raw_2BCHW`` is used up."""
+    raw_2BCHW.sub_(means_1C11).div_(stds_1C11)
+    if shift_B is None:
+        return raw_2BCHW
+    index = shifted_columns(shift_B, raw_2BCHW.shape[-1])[:, None, None, :].expand_as(raw_2BCHW)
+    return raw_2BCHW.gather(-1, index)
+
+
+def shifted_columns(shift_B: Tensor, width: int) -> Tensor:
+    """Which column comes to stand in each place when sample b is shifted by ``shift_B[b]``; shape (B, W)."""
+    return (torch.arange(width, device=shift_B.device) - shift_B[:, None]) % width

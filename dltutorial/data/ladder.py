@@ -1,0 +1,282 @@
+"""The ladder of loaders: from what a newcomer writes to what keeps a GPU busy, one cause changed at a time.
+
+In: a split in any layout, a batch size, a ``Feed`` (the knobs of one loader) or its name. Out: batches
+(x_BCHW, y_BCHW) for ever. All loaders give the same batches for the same seed, in the same order and with the same
+augmentation: so a run ends with the same loss, only sooner.
+
+    file → read → [normalise, shift] → batch → [ahead of time, by a thread] → device → [normalise, shift] → step
+
+Legend: B samples, 2 states (now, next), C channels, H × W grid points. Everything that comes out is float32.
+"""
+
+import dataclasses
+import itertools
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from dltutorial.data import formats, sampling
+from dltutorial.data.augment import device_augment, lean_augment, naive_augment
+from dltutorial.data.loaders import Pairs, worker_batches
+from dltutorial.data.prefetch import prefetched
+from dltutorial.data.store import Split
+from dltutorial.errors import RecipeError
+
+
+@dataclass(frozen=True)
+class Feed:
+    """The knobs of one loader. The default is the naive one.
+
+    Attributes:
+        keep_open: open each file once, not for every sample.
+        lean: normalise and shift in float32, in place; otherwise in float64 with a new array for every operation.
+        workers: processes that load beside the training process.
+        buffered: read a batch into one block of memory that is used again (pinned for a GPU), in the order of the
+            file; otherwise into new arrays, which are then stacked. Needs keep_open and lean, and no workers.
+        prefetch: batches that a thread loads ahead.
+        on_device: normalise and shift a whole batch on the device. Needs buffered.
+    """
+
+    keep_open: bool = False
+    lean: bool = False
+    workers: int = 0
+    buffered: bool = False
+    prefetch: int = 0
+    on_device: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse knobs that do not fit together.
+
+        Raises:
+            RecipeError: they do not.
+        """
+        if self.workers < 0 or self.prefetch < 0:
+            raise RecipeError(f"workers={self.workers}, prefetch={self.prefetch}: neither can be negative")
+        if self.buffered and (self.workers or not (self.keep_open and self.lean)):
+            raise RecipeError("a buffered loader keeps files open, is lean, and has no workers; change the knobs")
+        if self.on_device and not self.buffered:
+            raise RecipeError("augmentation on the device needs a buffered loader; set buffered=True")
+
+
+_BATCHED = Feed(keep_open=True, lean=True, buffered=True)
+FEEDS: Mapping[str, Feed] = MappingProxyType({
+    "naive": Feed(),
+    "open": Feed(keep_open=True),
+    "lean": Feed(keep_open=True, lean=True),
+    "batched": _BATCHED,
+    "prefetch": dataclasses.replace(_BATCHED, prefetch=2),
+    "best": dataclasses.replace(_BATCHED, prefetch=2, on_device=True),
+})  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Rung:
+    """One step of the ladder: what changed, the layout on disk, the loader."""
+
+    cause: str
+    layout: str
+    feed: str
+
+
+RUNGS = (
+    Rung("naive: gzip, automatic chunks", "hdf5-auto-gzip4", "naive"),
+    Rung("one sample a chunk", "hdf5-chunk1-gzip4", "naive"),
+    Rung("no compression", "hdf5-chunk1", "naive"),
+    Rung("files kept open", "hdf5-chunk1", "open"),
+    Rung("memory map", "npy", "open"),
+    Rung("float32, in place", "npy", "lean"),
+    Rung("one buffer a batch", "npy", "batched"),
+    Rung("a thread reads ahead", "npy", "prefetch"),
+    Rung("augment on the device", "npy", "best"),
+)
+
+
+def make_loader(
+    split: Split,
+    batch_size: int,
+    feed: Feed | str = "best",
+    *,
+    seed: int = 0,
+    roll: bool = False,
+    device: str | torch.device = "cpu",
+    rank: int = 0,
+    world_size: int = 1,
+    skip: int = 0,
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Batches (x_BCHW, y_BCHW) on ``device``, for ever; the same for every feed.
+
+    A buffered loader uses its memory again: a batch is valid until the next one is asked for. ``close`` the iterator
+    to end its thread or processes at once; dropping it does so too.
+
+    Args:
+        split: in any layout.
+        batch_size: B over all ranks; each rank gets its share.
+        feed: the knobs, or a name in ``FEEDS``.
+        seed: of the order and of the augmentation.
+        roll: shift each pair along longitude.
+        device: where the batches are wanted.
+        rank, world_size: this process among those that share each batch.
+        skip: batches to leave out at the start, which a resumed run has already seen.
+
+    Raises:
+        DataError: too few pairs; later also: damaged data, or a dead worker.
+        RecipeError: a feed, rank or size that cannot be.
+    """
+    feed, device = find(feed), torch.device(device)
+    host = host_batches(
+        split,
+        batch_size,
+        feed,
+        seed=seed,
+        roll=roll,
+        rank=rank,
+        world_size=world_size,
+        skip=skip,
+        pin=device.type == "cuda",
+    )
+    return _delivered(host, split, feed, device)
+
+
+def find(feed: Feed | str) -> Feed:
+    """A feed by its name.
+
+    Raises:
+        RecipeError: there is none of that name.
+    """
+    if isinstance(feed, Feed):
+        return feed
+    if feed not in FEEDS:
+        raise RecipeError(f"no loader {feed!r}; choose one of {', '.join(FEEDS)}")
+    return FEEDS[feed]
+
+
+@dataclass
+class Host:
+    """A batch in this machine's memory.
+
+    Attributes:
+        both_2BCHW: both states of every pair; raw if the device is to normalise and shift them.
+        shift_B: by how much the device is to shift each pair; None if it is not to.
+        uploaded: when a copy of it to a GPU is done; None on a CPU.
+    """
+
+    both_2BCHW: Tensor
+    shift_B: Tensor | None = None
+    uploaded: "torch.cuda.Event | None" = None
+
+
+def host_batches(
+    split: Split,
+    batch_size: int,
+    feed: Feed | str,
+    *,
+    seed: int = 0,
+    roll: bool = False,
+    rank: int = 0,
+    world_size: int = 1,
+    skip: int = 0,
+    pin: bool = False,
+) -> Iterator[Host]:
+    """The part of a loader that runs on the host: all but the way to the device and the work there.
+
+    Raises:
+        DataError, RecipeError: as ``make_loader``.
+    """
+    feed, pairs = find(feed), Pairs(split)
+    width = split.shape[-1] if roll else 0
+    draws = sampling.endless(
+        len(pairs), batch_size, seed=seed, width=width, rank=rank, world_size=world_size, skip=skip
+    )
+    if feed.buffered:
+        size = -(-(batch_size - rank) // world_size)
+        batches = _buffered(pairs, draws, feed, _slots(feed.prefetch + 2, size, split.shape, pin))
+    else:
+        batches = _stacked(pairs, draws, feed)
+    return prefetched(batches, feed.prefetch) if feed.prefetch else batches
+
+
+class Items(Dataset):
+    """What is stacked to a batch: ``items[index, shift]`` is a pair (2, C, H, W), normalised and shifted."""
+
+    def __init__(self, pairs: Pairs, feed: Feed):
+        self.pairs, self.feed = pairs, feed
+
+    def __getitem__(self, key: tuple[int, int]) -> Tensor:
+        """Read one pair as the feed says.
+
+        Raises:
+            DataError: it cannot be read.
+        """
+        index, shift = key
+        split = self.pairs.split
+        year, first = self.pairs.where(index)
+        if self.feed.keep_open:
+            raw_2CHW = self.pairs.year(year).snapshots(first, 2)
+        else:
+            with formats.open_year(split.files[year]) as opened:
+                raw_2CHW = opened.snapshots(first, 2)
+        if not self.feed.lean:
+            return torch.from_numpy(naive_augment(raw_2CHW, shift, split.means_1C11, split.stds_1C11))
+        both_2CHW = np.empty_like(raw_2CHW)
+        lean_augment(raw_2CHW, shift, split.means_1C11, split.stds_1C11, both_2CHW)
+        return torch.from_numpy(both_2CHW)
+
+
+def _stacked(pairs: Pairs, draws: Iterator, feed: Feed) -> Iterator[Host]:
+    """Batches stacked from single pairs, here or in worker processes."""
+    keys = (list(zip(indices, shifts, strict=True)) for indices, shifts in draws)
+    for both_B2CHW in worker_batches(Items(pairs, feed), keys, feed.workers):
+        yield Host(both_B2CHW.transpose(0, 1))
+
+
+def _slots(count: int, size: int, shape: tuple[int, ...], pin: bool) -> list[Host]:
+    """Blocks of memory for a batch each; pinned memory is copied to a GPU without a detour, and without waiting."""
+    blocks = [torch.empty(2, size, *shape, pin_memory=pin) for _ in range(count)]
+    return [Host(block, uploaded=torch.cuda.Event() if pin else None) for block in blocks]
+
+
+def _buffered(pairs: Pairs, draws: Iterator, feed: Feed, slots: list[Host]) -> Iterator[Host]:
+    """Batches read into one of a few slots after another, each pair straight to its place."""
+    split, arrays = pairs.split, [slot.both_2BCHW.numpy() for slot in slots]
+    for number, (indices, shifts) in zip(itertools.cycle(range(len(slots))), draws, strict=False):
+        slot, both_2BCHW = slots[number], arrays[number]
+        if slot.uploaded is not None:
+            slot.uploaded.synchronize()  # the copy of the batch that was here before
+        for place in sorted(range(len(indices)), key=indices.__getitem__):  # in the order of the file
+            year, first = pairs.where(indices[place])
+            if feed.on_device:
+                pairs.year(year).read_into(first, both_2BCHW[:, place])
+            else:
+                raw_2CHW = pairs.year(year).snapshots(first, 2)
+                lean_augment(raw_2CHW, shifts[place], split.means_1C11, split.stds_1C11, both_2BCHW[:, place])
+        rolls = feed.on_device and any(shifts)
+        yield dataclasses.replace(slot, shift_B=torch.tensor(shifts) if rolls else None)
+
+
+def _delivered(host: Iterator[Host], split: Split, feed: Feed, device: torch.device) -> Iterator[tuple[Tensor, Tensor]]:
+    """Bring batches to the device; there, normalise and shift those that are raw.
+
+    On a GPU copies and augmentation run in a stream of their own, beside the step that was launched before.
+    """
+    means_1C11, stds_1C11 = (torch.from_numpy(x).to(device) for x in (split.means_1C11, split.stds_1C11))
+    stream = torch.cuda.Stream(device) if device.type == "cuda" else None
+    try:
+        for batch in host:
+            with torch.cuda.stream(stream):  # None: nothing changes
+                both_2BCHW = batch.both_2BCHW.to(device, non_blocking=True)
+                if batch.uploaded is not None:
+                    batch.uploaded.record(stream)
+                if feed.on_device:
+                    shift_B = None if batch.shift_B is None else batch.shift_B.to(device, non_blocking=True)
+                    both_2BCHW = device_augment(both_2BCHW, shift_B, means_1C11, stds_1C11)
+            if stream is not None:
+                torch.cuda.current_stream(device).wait_stream(stream)
+                both_2BCHW.record_stream(torch.cuda.current_stream(device))
+            yield both_2BCHW[0], both_2BCHW[1]
+    finally:
+        host.close()
