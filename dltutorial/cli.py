@@ -79,7 +79,8 @@ def make_parser() -> argparse.ArgumentParser:
     run.add_argument("--out", type=Path, metavar="DIR", help="default: runs/<date and time>")
 
     bench = _add(commands, "bench", _bench, "measure, and print a table")
-    bench.add_argument("name", metavar="NAME", help="overhead: what imports, kernels and papermill cost")
+    bench.add_argument("name", metavar="NAME", help="which benchmark; a wrong name gets the list")
+    bench.add_argument("--preset", default="auto", help=_preset_help())
     bench.add_argument("--repeats", type=int, default=5, metavar="N")
     bench.add_argument("--json", type=Path, metavar="FILE", help="write the figures there too")
 
@@ -165,7 +166,7 @@ def _run(args: argparse.Namespace) -> int:
 def _bench(args: argparse.Namespace) -> int:
     from dltutorial.teach import bench
 
-    return bench.run(args.name, repeats=args.repeats, json_file=args.json)
+    return bench.run(args.name, repeats=args.repeats, json_file=args.json, preset=args.preset)
 
 
 def _exercises(args: argparse.Namespace) -> int:

@@ -5,16 +5,16 @@ import pytest
 from dltutorial import cli
 from dltutorial.errors import CourseError
 from dltutorial.observe import records
-from dltutorial.observe.timing import Timing
-from dltutorial.teach import bench
+from dltutorial.teach import bench, bench_overhead
+from dltutorial.teach.bench_rows import Row, table
 
 
 @pytest.fixture
 def rows(monkeypatch):
     """A benchmark that has its figures already."""
-    found = [bench.Row("quick", Timing((0.2, 0.1, 0.4)), 0.3), bench.Row("slow", Timing((5.0,)), 2.0),
-             bench.Row("free", Timing((1.0,)), None)]  # fmt: skip
-    monkeypatch.setattr(bench, "BENCHES", {"known": lambda repeats: iter(found)})
+    found = [Row("quick", (0.2, 0.1, 0.4), budget=0.3), Row("slow", (5.0,), budget=2.0), Row("free", (1.0,))]
+    monkeypatch.setattr(bench, "BENCHES", {"known": "figures"})
+    monkeypatch.setattr(bench, "_benchmark", lambda name: lambda options: iter(found))
     return found
 
 
@@ -32,8 +32,8 @@ def test_figures_are_recorded_and_written_as_json(rows, tmp_path):
     kept = list(records.read(tmp_path / "runs" / "records.jsonl"))
     assert [(r["chapter"], r["what"], r["value"], r["unit"]) for r in kept][:1] == [("bench", "quick", 0.2, "s")]
     written = json.loads((tmp_path / "new" / "b.json").read_text())
-    assert [row["median_s"] for row in written["rows"]] == [0.2, 5.0, 1.0]
-    assert written["rows"][0]["timing"]["samples_s"] == [0.2, 0.1, 0.4]
+    assert [row["median"] for row in written["rows"]] == [0.2, 5.0, 1.0]
+    assert written["rows"][0]["samples"] == [0.2, 0.1, 0.4]
     assert written["versions"]["torch"]
 
 
@@ -46,13 +46,42 @@ def test_what_cannot_be_measured_is_refused(rows, options, named):
 
 
 def test_a_file_that_cannot_be_written_is_told_before_measuring(monkeypatch, tmp_path):
-    monkeypatch.setattr(bench, "BENCHES", {"known": lambda repeats: pytest.fail("it measured")})
+    monkeypatch.setattr(bench, "BENCHES", {"known": "nothing"})
+    monkeypatch.setattr(bench, "_benchmark", lambda name: lambda options: pytest.fail("it measured"))
     (tmp_path / "file").write_text("")
     with pytest.raises(CourseError, match="cannot write"):
         bench.run("known", json_file=tmp_path / "file" / "b.json")
 
 
 def test_a_notebook_that_fails_is_not_timed(tmp_path, monkeypatch):
-    monkeypatch.setattr(bench, "_notebook", lambda source, made=bench._notebook: made("1 / 0"))
+    monkeypatch.setattr(bench_overhead, "_notebook", lambda source, made=bench_overhead._notebook: made("1 / 0"))
     with pytest.raises(CourseError, match="ZeroDivisionError"):
-        bench._notebook_s(tmp_path, "python3", {})
+        bench_overhead._notebook_s(tmp_path, "python3", {})
+
+
+def test_every_benchmark_named_is_there():
+    for name in bench.BENCHES:
+        assert callable(bench._benchmark(name))
+
+
+def test_predictions_and_other_columns_show_where_there_are_any():
+    text = str(
+        table([Row("a", (10.0, 20.0, 30.0), "samples/s", predicted=40.0, more={"loss": "0.5"}), Row("b", (1.0,))])
+    )
+    header, _, first, second = text.splitlines()
+    assert header.split() == [
+        "what",
+        "median",
+        "from",
+        "…",
+        "to",
+        "times",
+        "predicted",
+        "measured",
+        "/",
+        "predicted",
+        "loss",
+    ]
+    assert first.split()[-4:] == ["40", "samples/s", "0.50", "0.5"]
+    assert second.split()[-3:] == ["–", "–", "–"]
+    assert "budget" not in header
