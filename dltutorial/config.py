@@ -99,6 +99,7 @@ CHOICES: Mapping[str, tuple[str, ...]] = MappingProxyType({
     "precision": ("fp32", "tf32", "bf16", "fp16"),
     "compile": ("off", "default", "reduce-overhead", "max-autotune"),
     "optimizer_impl": ("auto", "for-loop", "foreach", "fused"),
+    "loader": ("plain", "naive", "open", "lean", "batched", "prefetch", "best"),
 })  # fmt: skip
 
 
@@ -130,7 +131,8 @@ class Recipe:
         optimizer_impl: auto (torch's choice), for-loop, foreach or fused.
         cuda_graph: capture the whole step and launch it as one.
         roll: augment by a random shift along longitude.
-        workers: processes that load data beside the training process.
+        loader: plain (chapter 01's), or a rung of the ladder of loaders: naive, open, lean, batched, prefetch, best.
+        workers: processes that load data beside the training process; batched, prefetch and best take none.
         log_every: updates between two records.
         eval_every: updates between two validations; 0 validates only at the end.
         device: auto, cpu or cuda.
@@ -162,6 +164,7 @@ class Recipe:
     optimizer_impl: str = "auto"
     cuda_graph: bool = False
     roll: bool = True
+    loader: str = "plain"
     workers: int = 0
     log_every: int = 10
     eval_every: int = 54
@@ -192,6 +195,8 @@ class Recipe:
         self._require(self.warmup_steps < self.steps, "warmup_steps", f"must be smaller than steps={self.steps}")
         for name, choices in CHOICES.items():
             self._require(getattr(self, name) in choices, name, f"must be one of {', '.join(choices)}")
+        alone = not self.workers or self.loader in ("plain", "naive", "open", "lean")
+        self._require(alone, "workers", f"must be 0: the {self.loader} loader takes none")
         whole = not (self.cuda_graph and self.compile in ("reduce-overhead", "max-autotune"))
         self._require(whole, "compile", "captures graphs of its own in this mode, so cuda_graph must be off")
         fits = not (self.cuda_graph and self.precision == "fp16") or self.optimizer_impl == "fused"

@@ -13,11 +13,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import torch
+from torch import Tensor
 from tqdm.auto import tqdm
 
 from dltutorial import machine, paths
 from dltutorial.config import Recipe
-from dltutorial.data import store
+from dltutorial.data import ladder, store
 from dltutorial.data.loaders import Pairs, endless_batches
 from dltutorial.errors import CourseError, DataError, RecipeError
 from dltutorial.models.vit import ViT
@@ -38,6 +39,19 @@ def build_model(recipe: Recipe) -> ViT:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(recipe.seed)
         return ViT(recipe).to(device)
+
+
+def load(split: store.Split, recipe: Recipe, device: str | torch.device = "cpu") -> Iterator[tuple[Tensor, Tensor]]:
+    """Batches (x_BCHW, y_BCHW) for ever, from the recipe's loader; for one seed all loaders give the same batches.
+
+    Raises:
+        DataError: fewer pairs than one batch takes.
+    """
+    knobs = {"seed": recipe.seed, "roll": recipe.roll}
+    if recipe.loader == "plain":
+        return endless_batches(Pairs(split), recipe.global_batch_size, workers=recipe.workers, **knobs)
+    feed = dataclasses.replace(ladder.FEEDS[recipe.loader], workers=recipe.workers)
+    return ladder.make_loader(split, recipe.global_batch_size, feed, device=device, **knobs)
 
 
 def check_data(recipe: Recipe, split: store.Split) -> None:
@@ -69,10 +83,7 @@ def train(
         raise DataError(f"{Path(data) / 'valid'} has no two snapshots in a row to forecast; make or fetch it anew")
     machine.use_cores()
     model = build_model(recipe)
-    pairs = Pairs(split)
-    batches = endless_batches(
-        pairs, recipe.global_batch_size, seed=recipe.seed, roll=recipe.roll, workers=recipe.workers
-    )
+    batches = load(split, recipe, next(model.parameters()).device)
     _start(folder, recipe, overwrite)
     state: dict = {"status": "failed", "scores": {}}
     with contextlib.ExitStack() as ending:

@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import nn
 
-from dltutorial.config import PRESETS, Recipe
-from dltutorial.data import store
+from dltutorial.config import CHOICES, PRESETS, Recipe
+from dltutorial.data import ladder, store
 from dltutorial.data.loaders import Pairs
 from dltutorial.errors import CourseError, DataError, RecipeError
 from dltutorial.observe import track
@@ -80,6 +80,16 @@ def test_the_same_recipe_gives_the_same_run(finished, tiny_data, tmp_path):
     both = (run.load_model(place).state_dict() for place in (folder, tmp_path / "again"))
     for a, b in zip(*(weights.values() for weights in both), strict=True):
         assert torch.equal(a, b)
+
+
+@pytest.mark.parametrize("loader", [name for name in CHOICES["loader"] if name != "plain"])
+def test_every_loader_gives_the_same_run(finished, tiny_data, tmp_path, loader):
+    seen = train(tiny_data, tmp_path / "r", dataclasses.replace(SMALL, loader=loader))
+    assert [record.loss for record in seen] == pytest.approx([record.loss for record in finished[1]], rel=1e-4)
+
+
+def test_the_loaders_of_a_recipe_are_the_ladders():
+    assert CHOICES["loader"] == ("plain", *ladder.FEEDS)
 
 
 def test_another_seed_gives_another_run(finished, tiny_data, tmp_path):
