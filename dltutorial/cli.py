@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from dltutorial import __version__
-from dltutorial.config import PRESETS, Recipe, knob_help, preset, read_knobs
+from dltutorial.config import CHOICES, PRESETS, Recipe, knob_help, preset, read_knobs
 from dltutorial.errors import CourseError
 
 
@@ -104,7 +104,9 @@ def _add(commands: argparse._SubParsersAction, name: str, function: Callable, te
 def _add_knob(group: argparse._ArgumentGroup, field: dataclasses.Field, text: str) -> None:
     """A field of ``Recipe`` as an option. What was not given stays out of the namespace."""
     option = "--" + field.name.replace("_", "-")
-    if field.type is bool:
+    if field.name in CHOICES:
+        group.add_argument(option, choices=CHOICES[field.name], default=argparse.SUPPRESS, help=text)
+    elif field.type is bool:
         group.add_argument(option, action=argparse.BooleanOptionalAction, default=argparse.SUPPRESS, help=text)
     elif field.type in (int, float, str):
         group.add_argument(option, type=field.type, default=argparse.SUPPRESS, metavar="X", help=text)

@@ -25,6 +25,8 @@ from dltutorial.models.vit import ViT
 from dltutorial.observe import track
 from dltutorial.training.evaluate import evaluate
 from dltutorial.training.loop import Progress, loop
+from dltutorial.training.optim import make_optimizer
+from dltutorial.training.step import make_step
 
 
 def build_model(recipe: Recipe) -> ViT:
@@ -83,6 +85,9 @@ def train(
         raise DataError(f"{Path(data) / 'valid'} has no two snapshots in a row to forecast; make or fetch it anew")
     machine.use_cores()
     model = build_model(recipe)
+    make_step(
+        model, make_optimizer(model, recipe), recipe
+    )  # refuses what this machine cannot do before a folder is made
     batches = load(split, recipe, next(model.parameters()).device)
     _start(folder, recipe, overwrite)
     state: dict = {"status": "failed", "scores": {}}

@@ -294,6 +294,14 @@ def test_data_of_another_shape_are_refused_in_one_line(tiny_data, tmp_path):
     assert not (tmp_path / "r").exists()
 
 
+@pytest.mark.parametrize("knob", [{"cuda_graph": True}, {"precision": "tf32"}])
+def test_what_this_machine_cannot_do_is_refused_before_a_folder_is_made(tiny_data, tmp_path, monkeypatch, knob):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(CourseError, match="needs"):
+        train(tiny_data, tmp_path / "r", dataclasses.replace(SMALL, **knob))
+    assert not (tmp_path / "r").exists()
+
+
 def test_cuda_asked_for_in_vain_is_one_line(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(CourseError, match="device=auto"):
