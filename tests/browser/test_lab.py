@@ -82,6 +82,7 @@ def keep_picture(page, name):
     page.set_viewport_size({"width": 1300, "height": 900})
 
 
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("path", NOTEBOOKS)
 def test_notebook_runs_and_its_widgets_reach_the_kernel(page, lab, path, alone):
     run_all(page, lab, path)
