@@ -85,9 +85,7 @@ def train(
         raise DataError(f"{Path(data) / 'valid'} has no two snapshots in a row to forecast; make or fetch it anew")
     machine.use_cores()
     model = build_model(recipe)
-    make_step(
-        model, make_optimizer(model, recipe), recipe
-    )  # refuses what this machine cannot do before a folder is made
+    make_step(model, make_optimizer(model, recipe), recipe)  # refuses what cannot be here, before there is a folder
     batches = load(split, recipe, next(model.parameters()).device)
     _start(folder, recipe, overwrite)
     state: dict = {"status": "failed", "scores": {}}
