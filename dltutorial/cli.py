@@ -51,12 +51,16 @@ def make_parser() -> argparse.ArgumentParser:
     doctor = _add(commands, "doctor", _doctor, "what this machine has, and what each chapter can show on it")
     doctor.add_argument("--measure", action="store_true", help="measure the machine's peaks first (seconds)")
 
-    data = _add(commands, "data", _data, "simulate a data set, or check one")
-    data.add_argument("what", choices=["weather", "check"], help="weather: simulate it; check: read a folder through")
+    data = _add(commands, "data", _data, "simulate a data set, check one, or convert it to another layout")
+    what = "weather: simulate it; check: read a folder through; convert: write it in another layout on disk"
+    data.add_argument("what", choices=["weather", "check", "convert"], help=what)
     data.add_argument("--preset", default="auto", help=_preset_help())
     data.add_argument("--out", type=Path, metavar="DIR", help="where to (default: the course's data folder)")
     data.add_argument("--seed", type=int, default=0, help="another planet's weather (default: 0)")
     data.add_argument("--processes", type=int, metavar="N", help="default: one per usable core")
+    data.add_argument("--source", type=Path, metavar="DIR", help="what to convert (default: the preset's weather)")
+    layouts = "of convert: hdf5-chunk1, hdf5-chunk16-gzip4, hdf5-auto-lzf, hdf5-contiguous, npy, zarr-chunk1-zstd, …"
+    data.add_argument("--layout", metavar="NAME", help=layouts)
 
     train = _add(commands, "train", _train, "train the weather model; every knob of a recipe is an option")
     train.add_argument("--preset", default="auto", help=_preset_help())
@@ -127,8 +131,15 @@ def _doctor(args: argparse.Namespace) -> int:
 
 
 def _data(args: argparse.Namespace) -> int:
-    from dltutorial.data import store, weather
+    from dltutorial.data import convert, store, weather
 
+    if args.what == "convert":
+        if args.layout is None:
+            raise CourseError(f"data convert needs a layout; give --layout NAME: {convert.FORMS}")
+        layout = convert.Layout.of(args.layout)
+        source = args.source or weather.ensure(preset(args.preset), processes=args.processes, seed=args.seed)
+        print(convert.convert(source, layout, args.out))
+        return 0
     if args.what == "check":
         if args.out is None:
             raise CourseError("data check needs a folder; give it as --out DIR")

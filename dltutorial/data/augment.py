@@ -21,16 +21,14 @@ def naive_augment(raw_2CHW: np.ndarray, shift: int, means_1C11: np.ndarray, stds
     return x_2CHW.astype(np.float32)
 
 
-def lean_augment(
-    raw_2CHW: np.ndarray, shift: int, means_1C11: np.ndarray, stds_1C11: np.ndarray, out_2CHW: np.ndarray
-) -> None:
-    """In float32, written once to where it is wanted; the shift costs nothing, as it only changes the place."""
+def lean_augment(raw_2CHW: Tensor, shift: int, means_1C11: Tensor, stds_1C11: Tensor, out_2CHW: Tensor) -> None:
+    """In float32, written once, to where it is wanted: the shift only changes the place."""
     if shift:
-        np.subtract(raw_2CHW[..., :-shift], means_1C11, out=out_2CHW[..., shift:])
-        np.subtract(raw_2CHW[..., -shift:], means_1C11, out=out_2CHW[..., :shift])
+        torch.sub(raw_2CHW[..., :-shift], means_1C11, out=out_2CHW[..., shift:])
+        torch.sub(raw_2CHW[..., -shift:], means_1C11, out=out_2CHW[..., :shift])
     else:
-        np.subtract(raw_2CHW, means_1C11, out=out_2CHW)
-    np.divide(out_2CHW, stds_1C11, out=out_2CHW)
+        torch.sub(raw_2CHW, means_1C11, out=out_2CHW)
+    out_2CHW.div_(stds_1C11)
 
 
 def device_augment(raw_2BCHW: Tensor, shift_B: Tensor | None, means_1C11: Tensor, stds_1C11: Tensor) -> Tensor:

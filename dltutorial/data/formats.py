@@ -70,8 +70,10 @@ class Year:
         """
         if not 0 <= first <= first + len(out_NCHW) <= self._n:
             raise IndexError(f"snapshots {first} to {first + len(out_NCHW) - 1} of {self._n} in {self.path}")
-        with blaming(self.path):
+        try:
             self._read(first, out_NCHW)
+        except Exception as error:
+            raise blamed(self.path, error) from error
 
     def snapshots(self, first: int, count: int) -> np.ndarray:
         """Snapshots (N, C, H, W) to look at, not to write to: a new array, or the mapped file itself.
@@ -120,7 +122,7 @@ class NpyYear(Year):
 
     def __init__(self, path: Path):
         with blaming(path):
-            mapped = np.load(path, mmap_mode="r", allow_pickle=False)
+            mapped = np.load(path, mmap_mode="c", allow_pickle=False)  # as "r", but torch takes it without a warning
         if not isinstance(mapped, np.ndarray):
             raise DataError(f"{path} holds several arrays; {_FOREIGN}")
         self._fields = mapped.view(np.ndarray)  # slices of a np.memmap are slow to make
@@ -171,18 +173,23 @@ def blaming(path: Path) -> Iterator[None]:
     """Whatever a library says about a bad file, as one line that names the file.
 
     Raises:
-        DataError: instead of any error but those of the course.
+        DataError: instead of any error.
     """
     try:
         yield
-    except (DataError, IndexError):
-        raise
-    except FileNotFoundError as error:
-        raise DataError(f"{path} is missing; make or fetch it anew") from error
-    except Exception as error:  # h5py, NumPy, Zarr and its codecs have no common word for damage
-        cut = "truncated" in str(error) or "mmap length" in str(error) or "cannot reshape" in str(error)
-        why = "truncated" if cut else f"not readable as {path.suffix.lstrip('.') or 'data'} ({first_line(error)})"
-        raise DataError(f"{path} is {why}; delete it and make or fetch it anew") from error
+    except Exception as error:
+        raise blamed(path, error) from error
+
+
+def blamed(path: Path, error: Exception) -> DataError:
+    """The error to raise instead: h5py, NumPy, Zarr and its codecs have no common word for damage."""
+    if isinstance(error, DataError):
+        return error
+    if isinstance(error, FileNotFoundError):
+        return DataError(f"{path} is missing; make or fetch it anew")
+    cut = any(words in str(error) for words in ("truncated", "mmap length", "cannot reshape"))
+    why = "truncated" if cut else f"not readable as {path.suffix.lstrip('.') or 'data'} ({first_line(error)})"
+    return DataError(f"{path} is {why}; delete it and make or fetch it anew")
 
 
 def first_line(error: Exception) -> str:

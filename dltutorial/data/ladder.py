@@ -15,7 +15,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import Dataset
@@ -70,7 +69,8 @@ FEEDS: Mapping[str, Feed] = MappingProxyType({
     "lean": Feed(keep_open=True, lean=True),
     "batched": _BATCHED,
     "prefetch": dataclasses.replace(_BATCHED, prefetch=2),
-    "best": dataclasses.replace(_BATCHED, prefetch=2, on_device=True),
+    "device": dataclasses.replace(_BATCHED, on_device=True),
+    "best": dataclasses.replace(_BATCHED, on_device=True, prefetch=2),
 })  # fmt: skip
 
 
@@ -84,15 +84,15 @@ class Rung:
 
 
 RUNGS = (
-    Rung("naive: gzip, automatic chunks", "hdf5-auto-gzip4", "naive"),
+    Rung("naive: gzip, 16 samples a chunk", "hdf5-chunk16-gzip4", "naive"),
     Rung("one sample a chunk", "hdf5-chunk1-gzip4", "naive"),
     Rung("no compression", "hdf5-chunk1", "naive"),
     Rung("files kept open", "hdf5-chunk1", "open"),
     Rung("memory map", "npy", "open"),
     Rung("float32, in place", "npy", "lean"),
     Rung("one buffer a batch", "npy", "batched"),
-    Rung("a thread reads ahead", "npy", "prefetch"),
-    Rung("augment on the device", "npy", "best"),
+    Rung("augment on the device", "npy", "device"),
+    Rung("a thread reads ahead", "npy", "best"),
 )
 
 
@@ -222,9 +222,9 @@ class Items(Dataset):
                 raw_2CHW = opened.snapshots(first, 2)
         if not self.feed.lean:
             return torch.from_numpy(naive_augment(raw_2CHW, shift, split.means_1C11, split.stds_1C11))
-        both_2CHW = np.empty_like(raw_2CHW)
-        lean_augment(raw_2CHW, shift, split.means_1C11, split.stds_1C11, both_2CHW)
-        return torch.from_numpy(both_2CHW)
+        both_2CHW = torch.empty(raw_2CHW.shape)
+        lean_augment(torch.from_numpy(raw_2CHW), shift, *_statistics(split), both_2CHW)
+        return both_2CHW
 
 
 def _stacked(pairs: Pairs, draws: Iterator, feed: Feed) -> Iterator[Host]:
@@ -242,20 +242,26 @@ def _slots(count: int, size: int, shape: tuple[int, ...], pin: bool) -> list[Hos
 
 def _buffered(pairs: Pairs, draws: Iterator, feed: Feed, slots: list[Host]) -> Iterator[Host]:
     """Batches read into one of a few slots after another, each pair straight to its place."""
-    split, arrays = pairs.split, [slot.both_2BCHW.numpy() for slot in slots]
-    for number, (indices, shifts) in zip(itertools.cycle(range(len(slots))), draws, strict=False):
-        slot, both_2BCHW = slots[number], arrays[number]
+    statistics = _statistics(pairs.split)
+    for slot, (indices, shifts) in zip(itertools.cycle(slots), draws, strict=False):
         if slot.uploaded is not None:
             slot.uploaded.synchronize()  # the copy of the batch that was here before
-        for place in sorted(range(len(indices)), key=indices.__getitem__):  # in the order of the file
-            year, first = pairs.where(indices[place])
+        both_2BCHW = slot.both_2BCHW[:, : len(indices)]
+        raw_2BCHW = both_2BCHW.numpy()
+        for index, place in sorted(zip(indices, itertools.count())):  # in the order of the file
+            number, first = pairs.where(index)
             if feed.on_device:
-                pairs.year(year).read_into(first, both_2BCHW[:, place])
+                pairs.year(number).read_into(first, raw_2BCHW[:, place])
             else:
-                raw_2CHW = pairs.year(year).snapshots(first, 2)
-                lean_augment(raw_2CHW, shifts[place], split.means_1C11, split.stds_1C11, both_2BCHW[:, place])
+                raw_2CHW = torch.from_numpy(pairs.year(number).snapshots(first, 2))
+                lean_augment(raw_2CHW, shifts[place], *statistics, both_2BCHW[:, place])
         rolls = feed.on_device and any(shifts)
         yield dataclasses.replace(slot, shift_B=torch.tensor(shifts) if rolls else None)
+
+
+def _statistics(split: Split, device: torch.device | str = "cpu") -> tuple[Tensor, Tensor]:
+    """Means and deviations, (1, C, 1, 1) each."""
+    return torch.from_numpy(split.means_1C11).to(device), torch.from_numpy(split.stds_1C11).to(device)
 
 
 def _delivered(host: Iterator[Host], split: Split, feed: Feed, device: torch.device) -> Iterator[tuple[Tensor, Tensor]]:
@@ -263,7 +269,7 @@ def _delivered(host: Iterator[Host], split: Split, feed: Feed, device: torch.dev
 
     On a GPU copies and augmentation run in a stream of their own, beside the step that was launched before.
     """
-    means_1C11, stds_1C11 = (torch.from_numpy(x).to(device) for x in (split.means_1C11, split.stds_1C11))
+    statistics = _statistics(split, device)
     stream = torch.cuda.Stream(device) if device.type == "cuda" else None
     try:
         for batch in host:
@@ -273,7 +279,7 @@ def _delivered(host: Iterator[Host], split: Split, feed: Feed, device: torch.dev
                     batch.uploaded.record(stream)
                 if feed.on_device:
                     shift_B = None if batch.shift_B is None else batch.shift_B.to(device, non_blocking=True)
-                    both_2BCHW = device_augment(both_2BCHW, shift_B, means_1C11, stds_1C11)
+                    both_2BCHW = device_augment(both_2BCHW, shift_B, *statistics)
             if stream is not None:
                 torch.cuda.current_stream(device).wait_stream(stream)
                 both_2BCHW.record_stream(torch.cuda.current_stream(device))

@@ -6,11 +6,11 @@ the same batches.
 Legend: B samples, C channels, H × W grid points. Everything is float32.
 """
 
+import bisect
 import itertools
 import os
 from collections.abc import Iterable, Iterator
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
@@ -31,12 +31,12 @@ class Pairs(Dataset):
 
     def __init__(self, split: Split):
         self.split = split
-        self._starts = np.cumsum([0, *(n - 1 for n in split.snapshots)])
+        self._starts = [0, *itertools.accumulate(n - 1 for n in split.snapshots)]
         self._open: dict[tuple[int, int], formats.Year] = {}
 
     def __len__(self) -> int:
         """Pairs in all years."""
-        return int(self._starts[-1])
+        return self._starts[-1]
 
     def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
         """Read two snapshots in one go.
@@ -58,8 +58,8 @@ class Pairs(Dataset):
         """
         if not 0 <= index < len(self):
             raise IndexError(f"pair {index} of {len(self)}")
-        year = int(np.searchsorted(self._starts, index, side="right")) - 1
-        return year, index - int(self._starts[year])
+        year = bisect.bisect_right(self._starts, index) - 1
+        return year, index - self._starts[year]
 
     def year(self, year: int) -> formats.Year:
         """Open a year when it is first read: HDF5's state does not survive a fork, so each process opens its own."""

@@ -4,15 +4,11 @@ In: a ``Preset`` and a seed. Out: a folder in the layout of ``store``, made by `
 ``workers``. Loads no torch itself.
 """
 
-import contextlib
 import dataclasses
 import json
 import math
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 
-import filelock
 from tqdm.auto import tqdm
 
 from dltutorial import machine, paths
@@ -54,7 +50,7 @@ def ensure(
     folder = Path(out) if out is not None else paths.data_dir() / f"weather-{preset.name}-{plan.digest}"
     if not _missing(plan, folder):
         return folder
-    with _locked(folder, progress):
+    with writing.locked(folder, progress):
         writing.clear_partial(folder)
         missing = _missing(plan, folder)  # again: another process may have been quicker
         if missing:
@@ -93,29 +89,6 @@ def _missing(plan: Plan, folder: Path) -> dict[int, Path]:
     if not about or len(there) < len(stats):
         missing[0] = folder / "dataset.json"
     return missing
-
-
-@contextlib.contextmanager
-def _locked(folder: Path, progress: bool) -> Iterator[None]:
-    """Hold the folder alone; say so if that takes waiting."""
-    lock = filelock.FileLock(folder / ".lock")
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        try:
-            lock.acquire(timeout=1)
-        except filelock.Timeout:
-            if progress:
-                print(f"another process is making {folder}; waiting for it", file=sys.stderr)
-            lock.acquire()
-    except (OSError, NotImplementedError) as error:
-        why = getattr(error, "strerror", None) or error
-        raise DataError(
-            f"cannot write {folder}: {why}; choose a folder that you may write to (--out DIR or DLTUTORIAL_DATA)"
-        ) from error
-    try:
-        yield
-    finally:
-        lock.release()
 
 
 def _simulate(plan: Plan, years: dict[int, Path], processes: int, device: str, progress: bool) -> None:

@@ -7,9 +7,13 @@ Legend: B samples, T snapshots, C channels, H rows (latitude), W columns (longit
 """
 
 import contextlib
+import os
+import shutil
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import filelock
 import h5py
 import numpy as np
 from tqdm.auto import tqdm
@@ -36,8 +40,64 @@ def check_space(folder: Path, bytes_needed: int) -> None:
 def clear_partial(folder: Path) -> None:
     """Remove what an interrupted run left half written."""
     for place in (folder, *(folder / name for name in (*store.SPLITS, "stats"))):
-        for file in place.glob(".*.partial"):
-            file.unlink(missing_ok=True)
+        for left in place.glob(".*.partial"):
+            if left.is_dir():
+                shutil.rmtree(left, ignore_errors=True)
+            else:
+                left.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def atomic_folder(path: Path) -> Iterator[Path]:
+    """Yield an empty folder beside ``path``; on success it takes that name, whole, and on any error it is removed.
+
+    Raises:
+        CourseError: the place cannot be written, or the name is taken.
+    """
+    temporary = path.parent / f".{path.name}.{os.getpid()}.partial"
+    try:
+        temporary.mkdir(parents=True)
+    except OSError as error:
+        raise CourseError(f"cannot write {path}: {error.strerror}; choose a folder that you may write to") from error
+    try:
+        yield temporary
+        try:
+            temporary.rename(path)
+        except OSError as error:
+            raise CourseError(f"cannot write {path}: {error.strerror}; choose another name") from error
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def locked(folder: Path, progress: bool, deadline_s: float = -1) -> Iterator[None]:
+    """Hold the folder alone; say so if that takes waiting, for ``deadline_s`` at most (default: without end).
+
+    Raises:
+        DataError: the folder cannot be written, or another process holds it for too long.
+    """
+    lock = filelock.FileLock(folder / ".lock")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            lock.acquire(timeout=1)
+        except filelock.Timeout:
+            if progress:
+                print(f"another process is making {folder}; waiting for it", file=sys.stderr)
+            lock.acquire(timeout=deadline_s)
+    except filelock.Timeout as error:
+        raise DataError(
+            f"another process has held {folder} for {deadline_s:g} s; see whether it is alive, then run again"
+        ) from error
+    except (OSError, NotImplementedError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise DataError(
+            f"cannot write {folder}: {why}; choose a folder that you may write to (--out DIR or DLTUTORIAL_DATA)"
+        ) from error
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 @contextlib.contextmanager

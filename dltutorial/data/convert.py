@@ -1,0 +1,324 @@
+"""The same data set in another layout on disk: HDF5 with chosen chunks and compression, NumPy arrays, Zarr.
+
+In: a folder that ``store`` can open, a ``Layout``. Out: another such folder with the same numbers. Years are whole or
+not there; an interrupted run is taken up where it stopped; ``dataset.json`` comes last.
+
+Legend: T snapshots, C channels, H rows (latitude), W columns (longitude).
+"""
+
+import contextlib
+import json
+import math
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import h5py
+import numpy as np
+from tqdm.auto import tqdm
+
+from dltutorial import paths
+from dltutorial.data import formats, store, writing
+from dltutorial.errors import CourseError, DataError, RecipeError
+
+_NAME = re.compile(
+    r"(?P<kind>hdf5|npy|zarr)(-(?P<chunk>auto|contiguous|chunk(\d+)))?(-(?P<compression>gzip|lzf|zstd)(?P<level>\d+)?)?"
+)
+FORMS = "npy, or hdf5 or zarr with -auto, -contiguous (hdf5 only) or -chunkN, then -gzipL, -lzf (hdf5) or -zstd (zarr)"
+_SUFFIXES = {"hdf5": ".h5", "npy": ".npy", "zarr": ".zarr"}
+_LARGEST_CHUNK_BYTES = 2**32 - 1  # HDF5's own limit
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How a year lies on disk.
+
+    Attributes:
+        kind: hdf5, npy or zarr.
+        chunk: snapshots in a chunk, each chunk as wide as the field; "auto" leaves the shape of the chunks to the
+            library; None stores everything in one piece.
+        compression: gzip, lzf, zstd or None.
+        level: of gzip, 0 to 9.
+    """
+
+    kind: str
+    chunk: int | str | None = None
+    compression: str | None = None
+    level: int | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be.
+
+        Raises:
+            RecipeError: naming the layout and why.
+        """
+        allowed = {"hdf5": ("gzip", "lzf", None), "zarr": ("gzip", "zstd", None), "npy": (None,)}
+        why = ""
+        if self.compression not in allowed[self.kind]:
+            why = f"{self.kind} knows no {self.compression} here"
+        elif self.kind == "npy" and self.chunk is not None:
+            why = "an npy file has no chunks"
+        elif self.chunk is None and (self.compression or self.kind == "zarr"):
+            why = "only chunks can be compressed" if self.compression else "a Zarr array has chunks"
+        elif isinstance(self.chunk, int) and self.chunk < 1:
+            why = "a chunk holds at least 1 snapshot"
+        elif self.level is not None and not (self.compression == "gzip" and self.level <= 9):
+            why = "only gzip has a level, from 0 to 9"
+        if why:
+            raise RecipeError(f"layout {self.name!r} cannot be: {why}; choose {FORMS}")
+
+    @classmethod
+    def of(cls, name: str) -> "Layout":
+        """The layout of a name such as ``hdf5-chunk16-gzip4``, ``hdf5-contiguous``, ``npy`` or ``zarr-chunk1-zstd``.
+
+        Raises:
+            RecipeError: there is no such layout.
+        """
+        match = _NAME.fullmatch(name)
+        if not match:
+            raise RecipeError(f"no layout {name!r}; choose {FORMS}")
+        chunk = match["chunk"]
+        depth = None if chunk in (None, "contiguous") else chunk if chunk == "auto" else int(chunk[len("chunk") :])
+        return cls(match["kind"], depth, match["compression"], int(match["level"]) if match["level"] else None)
+
+    @property
+    def name(self) -> str:
+        """What ``of`` reads."""
+        if self.kind == "npy" and self.chunk is None:
+            return "npy"
+        chunk = {None: "contiguous", "auto": "auto"}.get(self.chunk, f"chunk{self.chunk}")
+        level = "" if self.level is None else str(self.level)
+        return f"{self.kind}-{chunk}" + (f"-{self.compression}{level}" if self.compression else "")
+
+    @property
+    def suffix(self) -> str:
+        """Of a year's file."""
+        return _SUFFIXES[self.kind]
+
+
+def convert(
+    source: Path,
+    layout: Layout | str,
+    out: Path | None = None,
+    *,
+    splits: tuple[str, ...] = store.SPLITS,
+    years: int | None = None,
+    progress: bool = True,
+) -> Path:
+    """Write a data set in another layout, unless it is there, and return its folder.
+
+    Args:
+        source: a data set in any layout.
+        layout: or its name.
+        out: default: a folder among the data, named after the source and the layout.
+        splits: which parts; those that the source lacks are an error, but for ``test``.
+        years: of each split, the first so many; default all.
+        progress: show a bar.
+
+    Raises:
+        DataError: the source is damaged; the folder holds something else; too little space; chunks that cannot be.
+        RecipeError: a layout or a number of years that cannot be.
+    """
+    layout, source = Layout.of(layout) if isinstance(layout, str) else layout, Path(source)
+    if years is not None and years < 1:
+        raise RecipeError(f"{years} years cannot be converted; take at least 1")
+    jobs = _jobs(source, splits, years)
+    for file, _ in jobs:
+        _check_chunks(layout, file)
+    folder = Path(out) if out is not None else paths.data_dir() / _name(source, layout, splits, years)
+    about = _about(source, layout, jobs)
+    if _is_whole(folder, about, jobs, layout):
+        return folder
+    with writing.locked(folder, progress):
+        writing.clear_partial(folder)
+        if not _is_whole(folder, about, jobs, layout):  # again: another process may have been quicker
+            _write(source, folder, layout, jobs, about, progress)
+    return folder
+
+
+def _jobs(source: Path, splits: tuple[str, ...], years: int | None) -> list[tuple[Path, str]]:
+    """The source's years that are wanted, each with its split."""
+    wanted = [split for split in splits if split != "test" or (source / split).is_dir()]
+    return [(file, split) for split in wanted for file in store.year_files(source, split)[:years]]
+
+
+def _name(source: Path, layout: Layout, splits: tuple[str, ...], years: int | None) -> str:
+    part = "" if splits == store.SPLITS else "-" + "-".join(splits)
+    return f"{source.name}{part}{f'-{years}y' if years else ''}-{layout.name}"
+
+
+def _about(source: Path, layout: Layout, jobs: list[tuple[Path, str]]) -> dict:
+    """What ``dataset.json`` will say; ``converted`` tells this conversion from any other."""
+    said = store.about(source)
+    files = [[split, file.stem, *store.file_shape(file)] for file, split in jobs]
+    origin = {"layout": layout.name, "digest": said.pop("digest", None), "files": files}
+    said.pop("plan", None)
+    return said | {"converted": origin}
+
+
+def _check_chunks(layout: Layout, file: Path) -> None:
+    """Whether a year can be cut in such chunks.
+
+    Raises:
+        DataError: it cannot.
+    """
+    T, *shape = store.file_shape(file)
+    if not isinstance(layout.chunk, int):
+        return
+    if layout.chunk > T:
+        raise DataError(f"{file} has {T} snapshots, so no chunk can hold {layout.chunk}; take 1 to {T}")
+    n_bytes = 4 * layout.chunk * math.prod(shape)
+    if n_bytes > _LARGEST_CHUNK_BYTES:
+        raise DataError(
+            f"{file}: a chunk of {layout.chunk} snapshots has {n_bytes} bytes, the most is 4 GiB; take fewer"
+        )
+
+
+def _target(folder: Path, file: Path, split: str, layout: Layout) -> Path:
+    return folder / split / f"{file.stem}{layout.suffix}"
+
+
+def _is_whole(folder: Path, about: dict, jobs: list[tuple[Path, str]], layout: Layout) -> bool:
+    """Whether this very conversion is there already, all of it.
+
+    Raises:
+        DataError: something else is in the way.
+    """
+    if folder.exists() and not folder.is_dir():
+        raise DataError(f"{folder} is a file, not a folder; choose another")
+    marks = [json.loads(json.dumps(about["converted"])), None]
+    begun, ended = _begun(folder), store.about(folder)
+    if (begun not in marks) or (ended and ended.get("converted") not in marks[:1]):
+        raise DataError(f"{folder} holds another data set, which is not overwritten; choose another folder")
+    if begun is None and (ended or any(place.name != ".lock" for place in folder.glob("*"))):
+        raise DataError(f"{folder} is not empty and no conversion began it; choose another folder")
+    return bool(ended) and all(_is_done(_target(folder, file, split, layout), file) for file, split in jobs)
+
+
+def _begun(folder: Path) -> dict | None:
+    """What ``convert.json``, the first file of a conversion, says; None where there is none.
+
+    Raises:
+        DataError: it is damaged.
+    """
+    try:
+        return json.loads((folder / "convert.json").read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (OSError, ValueError) as error:
+        raise DataError(f"{folder / 'convert.json'} is not readable JSON; delete {folder} and convert again") from error
+
+
+def _is_done(target: Path, source: Path) -> bool:
+    """A year that has its name is whole; only its shape is looked at.
+
+    Raises:
+        DataError: it was damaged since, or is another year.
+    """
+    if not target.exists():
+        return False
+    if store.file_shape(target) != store.file_shape(source):
+        raise DataError(
+            f"{target} has shape {store.file_shape(target)}, not that of {source}; delete it, convert again"
+        )
+    return True
+
+
+def _write(
+    source: Path, folder: Path, layout: Layout, jobs: list[tuple[Path, str]], about: dict, progress: bool
+) -> None:
+    """Write what is missing, ``dataset.json`` last."""
+    todo = [(file, _target(folder, file, split, layout)) for file, split in jobs]
+    todo = [(file, target) for file, target in todo if not _is_done(target, file)]
+    shapes = [store.file_shape(file) for file, _ in todo]
+    writing.check_space(folder, int(1.05 * 4 * sum(map(math.prod, shapes))))
+    with _refusals(folder):
+        paths.write_text(folder / "convert.json", json.dumps(about["converted"], indent=1) + "\n")
+        total = sum(shape[0] for shape in shapes)
+        with tqdm(desc=layout.name, unit="snapshot", total=total, delay=2, disable=not progress) as bar:
+            for file, target in todo:
+                with formats.open_year(file) as year:
+                    _write_year(year, target, layout, bar.update)
+        for file in (source / "stats").glob("*.npy"):
+            with paths.atomic(folder / "stats" / file.name) as temporary:
+                shutil.copyfile(file, temporary)
+        paths.write_text(folder / "dataset.json", json.dumps(about, indent=1) + "\n")
+
+
+@contextlib.contextmanager
+def _refusals(folder: Path) -> Iterator[None]:
+    """What a disk, or a library on its behalf, says when it takes no more, as one line.
+
+    Raises:
+        DataError: instead.
+    """
+    try:
+        yield
+    except DataError:
+        raise
+    except CourseError as error:
+        raise DataError(str(error)) from error
+    except (OSError, RuntimeError, ValueError) as error:
+        raise DataError(
+            f"cannot write {folder}: {formats.first_line(error)}; make room or choose another folder, then run again"
+        ) from error
+
+
+def _write_year(year: formats.Year, target: Path, layout: Layout, tick: Callable[[int], object]) -> None:
+    """One year in the layout; it takes its name when it is whole."""
+    writer = {"hdf5": _write_hdf5, "npy": _write_npy, "zarr": _write_zarr}[layout.kind]
+    atomic = writing.atomic_folder if layout.kind == "zarr" else paths.atomic
+    with atomic(target) as temporary:
+        writer(year, temporary, layout, tick)
+
+
+def _blocks(year: formats.Year, depth: int, tick: Callable[[int], object]) -> Iterator[tuple[slice, np.ndarray]]:
+    """The year in pieces as deep as a chunk, so that each chunk is compressed once."""
+    for first in range(0, len(year), depth):
+        block_TCHW = year.snapshots(first, min(depth, len(year) - first))
+        yield slice(first, first + len(block_TCHW)), block_TCHW
+        tick(len(block_TCHW))
+
+
+def _write_hdf5(year: formats.Year, target: Path, layout: Layout, tick: Callable[[int], object]) -> None:
+    chunks = {None: None, "auto": True}.get(layout.chunk, (layout.chunk, *year.shape))
+    with h5py.File(target, "w") as h5:
+        fields = h5.create_dataset(
+            "fields",
+            (len(year), *year.shape),
+            np.float32,
+            chunks=chunks,
+            compression=layout.compression,
+            compression_opts=layout.level,
+        )
+        for place, block_TCHW in _blocks(year, fields.chunks[0] if fields.chunks else 8, tick):
+            fields[place] = block_TCHW
+
+
+def _write_npy(year: formats.Year, target: Path, layout: Layout, tick: Callable[[int], object]) -> None:
+    """Written as a stream, not through a map: a full disk is then an error, and not the end of the process."""
+    with open(target, "wb") as out:
+        header = {"descr": "<f4", "fortran_order": False, "shape": (len(year), *year.shape)}
+        np.lib.format.write_array_header_2_0(out, header)
+        for _, block_TCHW in _blocks(year, 8, tick):
+            out.write(np.ascontiguousarray(block_TCHW, "<f4").data)
+
+
+def _write_zarr(year: formats.Year, target: Path, layout: Layout, tick: Callable[[int], object]) -> None:
+    import zarr
+    from zarr.codecs import GzipCodec, ZstdCodec
+
+    codecs = {"gzip": lambda: GzipCodec(level=5 if layout.level is None else layout.level), "zstd": ZstdCodec}
+    fields = zarr.create_array(
+        target,
+        shape=(len(year), *year.shape),
+        dtype="float32",
+        chunks="auto" if layout.chunk == "auto" else (layout.chunk, *year.shape),
+        compressors=codecs[layout.compression]() if layout.compression else None,
+        fill_value=float("nan"),
+        overwrite=True,
+    )
+    for place, block_TCHW in _blocks(year, fields.chunks[0], tick):
+        fields[place] = block_TCHW
