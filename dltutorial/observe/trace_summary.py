@@ -10,14 +10,13 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from dltutorial.observe.events import STEP, Event, Trace
+from dltutorial.observe.spans import Interval, clip, length, outermost, self_seconds
 from dltutorial.observe.table import Table
 from dltutorial.observe.timing import duration
 
-Interval = tuple[float, float]
 _OPERATORS = ("operator", "runtime", "kernel", "copy")
 _BUSY = ("kernel", "copy")
 _LETTERS = 90
-_ROUNDING_S = 1e-9  # traces count in nanoseconds: two ends closer than that are one
 
 
 class Total(NamedTuple):
@@ -90,7 +89,7 @@ def short(name: str) -> str:
 
 def summarise(trace: Trace) -> Summary:
     """All the numbers of a trace."""
-    step_s = [event.duration_s for event in _outermost(_steps(trace))]
+    step_s = [event.duration_s for event in outermost(steps_of(trace))]
     return Summary(
         steps=len(step_s),
         step_s=statistics.median(step_s) if step_s else None,
@@ -115,7 +114,7 @@ def range_times(trace: Trace) -> tuple[Total, ...]:
             found[event.name].append(event)
     totals = []
     for name, events in found.items():
-        outer = _outermost(events)
+        outer = outermost(events)
         totals.append(Total(name, "range", len(outer), sum(event.duration_s for event in outer)))
     return _longest_first(totals)
 
@@ -128,7 +127,7 @@ def operator_times(trace: Trace) -> tuple[Total, ...]:
         if event.category in _OPERATORS:
             rows[event.row].append(event)
     for events in rows.values():
-        for event, self_s in zip(events, _self_seconds(events), strict=True):
+        for event, self_s in zip(events, self_seconds(events), strict=True):
             total = totals[event.name, event.category]
             total[0] += 1
             total[1] += self_s
@@ -143,13 +142,13 @@ def device_idle_share(trace: Trace) -> float | None:
             busy[trace.rows[event.row].device or 0].append((event.start_s, event.end_s))
     if not busy:
         return None
-    steps = _steps(trace)
+    steps = steps_of(trace)
     start_s = min((event.start_s for event in steps), default=0.0)
     device_end_s = max(end_s for intervals in busy.values() for _, end_s in intervals)
     end_s = max([device_end_s, *(event.end_s for event in steps)] if steps else [trace.span_s])
     if end_s <= start_s:
         return None
-    inside = [_length(_clip(intervals, start_s, end_s)) for intervals in busy.values()]
+    inside = [length(clip(intervals, start_s, end_s)) for intervals in busy.values()]
     return 1 - statistics.mean(inside) / (end_s - start_s)
 
 
@@ -157,18 +156,18 @@ def input_wait_share(trace: Trace) -> float | None:
     """Loading as a share of loading and stepping together, on the thread that steps, whether it loads in its steps
     or between them. What another thread loads meanwhile is no wait.
     """
-    steps = _steps(trace)
+    steps = steps_of(trace)
     if not steps:
         return None
     row = steps[0].row
     loads = [(event.start_s, event.end_s) for event in trace.events if event.row == row and is_loading(event)]
-    whole_s = _length([*loads, *((event.start_s, event.end_s) for event in steps)])
-    return _length(loads) / whole_s if loads and whole_s else None
+    whole_s = length([*loads, *((event.start_s, event.end_s) for event in steps)])
+    return length(loads) / whole_s if loads and whole_s else None
 
 
 def changes(before: Trace, after: Trace, most: int = 10) -> tuple[Change, ...]:
     """Ranges and operators whose time changed most from one run to the other, the largest difference first."""
-    n_old, n_new = len(_outermost(_steps(before))), len(_outermost(_steps(after)))
+    n_old, n_new = len(outermost(steps_of(before))), len(outermost(steps_of(after)))
     per_step = n_old > 0 and n_new > 0
     old = _seconds_by_name(before, n_old if per_step else 1)
     new = _seconds_by_name(after, n_new if per_step else 1)
@@ -182,56 +181,9 @@ def _seconds_by_name(trace: Trace, parts: int) -> dict[tuple[str, str], float]:
     return {(total.name, total.category): total.seconds / parts for total in totals}
 
 
-def _steps(trace: Trace) -> list[Event]:
+def steps_of(trace: Trace) -> list[Event]:
+    """The ranges of its training steps, in order."""
     return [event for event in trace.events if event.category == "range" and event.name == STEP]
-
-
-def _outermost(events: Iterable[Event]) -> list[Event]:
-    """Those that lie in no other of the list on their row; ``events`` in order of their starts."""
-    ends: dict[int, float] = {}
-    kept = []
-    for event in events:
-        if event.end_s > ends.get(event.row, -1.0) + _ROUNDING_S:
-            kept.append(event)
-            ends[event.row] = event.end_s
-    return kept
-
-
-def _self_seconds(events: list[Event]) -> list[float]:
-    """Of each event of one row, the time when none that started later was running; sums to the row's busy time."""
-    self_s = [0.0] * len(events)
-    running: list[int] = []
-    now_s = 0.0
-
-    def advance(to_s: float) -> None:
-        nonlocal now_s
-        while running and now_s < to_s:
-            last = running[-1]
-            until_s = min(to_s, events[last].end_s)
-            self_s[last] += max(0.0, until_s - now_s)
-            now_s = max(now_s, until_s)
-            if events[last].end_s <= now_s:
-                running.pop()
-        now_s = to_s
-
-    for index, event in enumerate(events):
-        advance(event.start_s)
-        running.append(index)
-    advance(max((event.end_s for event in events), default=0.0))
-    return self_s
-
-
-def _clip(intervals: Iterable[Interval], start_s: float, end_s: float) -> list[Interval]:
-    return [(max(a, start_s), min(b, end_s)) for a, b in intervals if b > start_s and a < end_s]
-
-
-def _length(intervals: Iterable[Interval]) -> float:
-    """Seconds covered by at least one of the intervals."""
-    covered_s, reached_s = 0.0, float("-inf")
-    for start_s, end_s in sorted(intervals):
-        covered_s += max(0.0, end_s - max(start_s, reached_s))
-        reached_s = max(reached_s, end_s)
-    return covered_s
 
 
 def _longest_first(totals: Iterable[Total]) -> tuple[Total, ...]:

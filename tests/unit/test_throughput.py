@@ -1,0 +1,134 @@
+import time
+
+import numpy as np
+import pytest
+import torch
+
+from dltutorial.errors import CourseError
+from dltutorial.observe import batches, cpu, throughput
+from dltutorial.observe.throughput import Rate, Split
+
+BATCH = (torch.zeros(4, 2), torch.zeros(4))
+
+
+def split(io=(100.0,), synthetic=(50.0,), full=(40.0,), **more):
+    given = {
+        "wait_s": 0.0,
+        "io_cores": 1.0,
+        "step_cores": 1.0,
+        "full_cores": 1.0,
+        "step_thread": 1.0,
+        "cores": 2,
+    } | more
+    return Split(Rate(io), Rate(synthetic), Rate(full), 10, **given)
+
+
+def sleeping(load_s, step_s, **more):
+    def load():
+        while True:
+            time.sleep(load_s)
+            yield BATCH
+
+    return throughput.measure(load, lambda batch: time.sleep(step_s), rounds=3, phase_s=0.05, device="cpu", **more)
+
+
+def test_both_predictions_come_from_the_first_two_rates():
+    found = split(io=(100.0, 90.0, 110.0), synthetic=(50.0, 50.0, 40.0), full=(30.0, 30.0, 30.0))
+    assert found.limit == 50
+    assert found.serial == pytest.approx(1 / (1 / 100 + 1 / 50))
+    assert found.of_limit == pytest.approx(0.6)
+    assert found.io_s == pytest.approx(0.1)
+    assert "min(I/O, synthetic)" in str(found)
+
+
+def test_cores_that_both_want_set_a_third_limit():
+    assert split(io_cores=1.0, step_cores=2.0).core_limit == pytest.approx(2 * 10 / (0.1 + 2 * 0.2))
+
+
+def test_wanting_the_same_core_shows_as_core_seconds_that_neither_wanted_alone():
+    assert split(full=(1 / (1 / 100 + 1 / 50),)).queueing == pytest.approx(1)
+    assert split(full=(1 / (1 / 100 + 1 / 50),), full_cores=2.0).queueing == pytest.approx(2)
+
+
+def test_times_add_up_when_nothing_overlaps():
+    found = sleeping(0.01, 0.01)
+    assert found.batch_size == 4
+    assert found.of_serial == pytest.approx(1, abs=0.25)
+    assert not found.overlapped
+    assert found.wait_s == pytest.approx(0.01, rel=0.5)
+    assert found.step_cores < 0.5
+    assert found.step_thread < 0.5
+
+
+def test_a_step_that_computes_wants_a_core_for_itself():
+    data = np.random.default_rng(0).random(50_000)
+    found = throughput.measure([BATCH] * 5, lambda batch: np.sort(data), rounds=3, phase_s=0.05, device="cpu")
+    assert found.step_thread > 0.7
+    assert 0.7 < found.step_cores < 1.6
+
+
+def test_what_ends_is_started_again_and_the_whole_batch_reaches_the_step():
+    seen = []
+    throughput.measure([{"x": BATCH}], seen.append, rounds=1, phase_s=0.001, lead=1, device="cpu")
+    assert len(seen) >= 8
+    assert all(batch["x"][0].shape == (4, 2) for batch in seen)
+
+
+def test_a_function_that_makes_a_loader_is_asked_anew_and_what_it_made_is_closed():
+    made, closed = [], []
+
+    def loader():
+        made.append(1)
+        try:
+            for _ in range(7):
+                yield BATCH
+        finally:
+            closed.append(1)
+
+    throughput.measure(loader, lambda batch: None, rounds=2, phase_s=0.001, device="cpu")
+    assert len(made) == len(closed) > 4
+
+
+def test_an_iterator_that_ends_and_an_empty_loader_get_one_line():
+    with pytest.raises(CourseError, match="it has ended; give a list, a DataLoader"):
+        throughput.measure(iter([BATCH] * 5), lambda batch: None, device="cpu")
+    with pytest.raises(CourseError, match="gave no batch"):
+        throughput.measure([], lambda batch: None, device="cpu")
+    with pytest.raises(CourseError, match="pass batch_size"):
+        throughput.measure(["a text"], lambda batch: None, device="cpu")
+    with pytest.raises(CourseError, match="0 rounds"):
+        throughput.measure([BATCH], lambda batch: None, rounds=0)
+
+
+def test_an_error_in_the_step_is_the_callers_own():
+    with pytest.raises(ZeroDivisionError):
+        throughput.measure([BATCH], lambda batch: 1 / 0, device="cpu")
+
+
+def test_batches_keep_their_form_on_the_way_to_the_device():
+    batch = {"x": [BATCH[0], "name"], "n": 3, "pair": BATCH}
+    moved = batches.to_device(batch, "cpu")
+    assert moved["x"][1] == "name"
+    assert isinstance(moved["pair"], tuple)
+    assert batches.samples_in({"n": 3, "x": [np.zeros((5, 2))]}) == 5
+
+
+def test_work_of_this_process_counts_as_wanted_and_sleep_does_not():
+    before = cpu.wanted_s(), cpu.thread_wanted_s()
+    start = time.process_time()
+    while time.process_time() < start + 0.05:
+        pass
+    after = cpu.wanted_s(), cpu.thread_wanted_s()
+    assert all(late - early >= 0.04 for early, late in zip(before, after, strict=True))
+    thread_s = cpu.thread_wanted_s()
+    time.sleep(0.05)
+    assert cpu.thread_wanted_s() - thread_s < 0.04
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_data_loader_and_its_workers_are_measured_and_ended(workers):
+    data = torch.utils.data.TensorDataset(torch.zeros(64, 8))
+    loader = torch.utils.data.DataLoader(data, batch_size=8, num_workers=workers)
+    found = throughput.measure(loader, lambda batch: None, rounds=1, phase_s=0.01, device="cpu")
+    assert found.batch_size == 8
+    assert not torch.multiprocessing.active_children()
