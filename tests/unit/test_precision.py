@@ -1,0 +1,125 @@
+import math
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from dltutorial.config import Recipe
+from dltutorial.errors import CourseError
+from dltutorial.models.vit import ViT
+from dltutorial.training import memory
+from dltutorial.training.number_formats import FORMATS
+from dltutorial.training.precision import Precision
+
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+SMALL = {"n_lat": 32, "n_lon": 64, "dim": 32, "depth": 2, "heads": 2, "global_batch_size": 4}
+
+
+@pytest.mark.parametrize(("name", "dtype"), DTYPES.items())
+def test_a_format_is_as_torch_says(name, dtype):
+    form, info = FORMATS[name], torch.finfo(dtype)
+    assert (form.bits, form.largest, form.smallest_normal) == (info.bits, info.max, info.tiny)
+    assert form.spacing(1.0) == info.eps
+    assert form.smallest == info.smallest_normal * info.eps
+
+
+@pytest.mark.parametrize("name", ["bf16", "fp16"])
+@pytest.mark.parametrize("x", [1.0, 1.5, 3.0, 1e-3, 6e-8, 3e-6, 40000.0])
+def test_half_a_spacing_is_lost_and_a_whole_one_is_not(name, x):
+    dtype, step = DTYPES[name], FORMATS[name].spacing(x)
+    here = torch.tensor(x, dtype=torch.float64).to(dtype).double()
+    assert (here + step).to(dtype).double() == here + step
+    assert (here + 0.49 * step).to(dtype).double() == here
+
+
+def test_a_format_ends_where_torch_ends():
+    assert math.isinf(torch.tensor(65520.0).half())
+    assert math.isinf(FORMATS["fp16"].spacing(65520.0))
+    assert torch.tensor(0.49 * FORMATS["fp16"].smallest).half() == 0
+    assert FORMATS["tf32"].bits == 19
+    assert FORMATS["tf32"].spacing(1.0) == FORMATS["fp16"].spacing(1.0)
+
+
+@pytest.mark.parametrize(("name", "dtype"), DTYPES.items())
+def test_products_take_the_precision_and_the_loss_stays_float32(name, dtype):
+    layer, x = nn.Linear(4, 4), torch.randn(2, 4)
+    with Precision(name).autocast():
+        y = layer(x)
+        loss = F.mse_loss(y, x)
+    assert (y.dtype, loss.dtype) == (dtype, torch.float32)
+    loss.backward()
+    assert {p.dtype for p in layer.parameters()} == {p.grad.dtype for p in layer.parameters()} == {torch.float32}
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_an_overflow_leaves_weights_and_averages_alone(fused):
+    layer = nn.Linear(2, 2)
+    optimizer = torch.optim.AdamW(layer.parameters(), lr=0.1, fused=fused)
+    precision, before = Precision("fp16"), layer.weight.detach().clone()
+    for factor, moves in ((math.inf, False), (1.0, True)):
+        optimizer.zero_grad()
+        precision.backward((layer.weight * factor).sum() + layer.bias.sum())
+        precision.update(optimizer, clip_norm=1.0)
+        assert torch.equal(layer.weight, before) is not moves
+    assert int(optimizer.state[layer.weight]["step"]) == 1
+
+
+def test_gradients_are_clipped_after_they_are_unscaled():
+    def moved(name):
+        torch.manual_seed(0)
+        layer = nn.Linear(4, 4)
+        optimizer, precision = torch.optim.SGD(layer.parameters(), lr=1.0), Precision(name)
+        before = layer.weight.detach().clone()
+        precision.backward(10 * layer.weight.sum())
+        precision.update(optimizer, clip_norm=0.5)
+        return layer.weight.detach() - before
+
+    assert moved("fp32").norm().item() == pytest.approx(0.5, rel=1e-4)
+    assert torch.allclose(moved("fp16"), moved("fp32"))
+
+
+def test_tf32_on_a_cpu_is_refused_in_one_line():
+    with pytest.raises(CourseError, match=r"^precision tf32 needs an NVIDIA GPU of 2020 or later; choose .*$"):
+        Precision("tf32", "cpu")
+
+
+@pytest.mark.parametrize(("name", "wanted"), [("fp32", "highest"), ("tf32", "high"), ("bf16", "highest")])
+def test_float32_products_are_set_and_put_back(monkeypatch, name, wanted):
+    """The flags can be set without a GPU; only the device is pretended."""
+    monkeypatch.setattr("dltutorial.training.precision._has_tf32", lambda device: True)
+    before = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
+    with Precision(name, "cuda").products() if name != "fp16" else None:
+        assert torch.get_float32_matmul_precision() == wanted
+        assert torch.backends.cudnn.allow_tf32 is (name == "tf32")
+    assert (torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32) == before
+
+
+@pytest.mark.parametrize("changes", [{}, {"dim": 64, "depth": 1}, {"fused_attention": False}])
+@pytest.mark.parametrize("name", ["fp32", "bf16"])
+def test_activations_counted_on_paper_are_those_that_are_kept(name, changes):
+    recipe = Recipe(**SMALL | changes, precision=name)
+    model, x = ViT(recipe), torch.randn(4, 5, 32, 64)
+    with memory.counting_saved(model) as kept, Precision(name).autocast():
+        F.mse_loss(model(x), torch.randn_like(x))
+    assert sum(kept.values()) == pytest.approx(memory.activation_bytes(recipe), rel=0.1)
+
+
+def test_what_autograd_keeps_counts_once_and_weights_do_not():
+    layer, x = nn.Linear(8, 8, bias=False), torch.randn(4, 8, requires_grad=True)
+    with memory.counting_saved(layer) as kept:
+        y = layer(x)
+        (y.view(-1) * y.view(-1)).sum()
+    assert kept == {torch.float32: 2 * 4 * 8 * 4}
+
+
+def test_the_state_of_a_run_is_counted_as_torch_keeps_it():
+    model = ViT(Recipe(**SMALL))
+    optimizer = torch.optim.AdamW(model.parameters())
+    model(torch.randn(4, 5, 32, 64)).sum().backward()
+    optimizer.step()
+    counted = memory.state_bytes(sum(p.numel() for p in model.parameters()))
+    averages = (t for state in optimizer.state.values() for name, t in state.items() if name.startswith("exp_avg"))
+    assert counted["weights"] == sum(p.nbytes for p in model.parameters())
+    assert counted["gradients"] == sum(p.grad.nbytes for p in model.parameters())
+    assert counted["optimizer"] == sum(t.nbytes for t in averages)

@@ -1,0 +1,68 @@
+import pytest
+
+from dltutorial.observe.events import Event, Row, Trace
+from dltutorial.observe.tensor_cores import products, uses_tensor_cores
+
+# Names as profilers showed them on Volta, Turing, Ampere and Hopper.
+ON_TENSOR_CORES = [
+    "volta_fp16_s884gemm_fp16_128x128_ldg8_f2f_nn",
+    "volta_fp16_s884cudnn_fp16_256x128_ldg8_relu_exp_small_nhwc_tn_v1",
+    "turing_fp16_s1688gemm_fp16_256x128_ldg8_f2f_tn",
+    "ampere_fp16_s16816gemm_fp16_64x64_sliced1x2_ldg8_relu_f2f_stages_64x6_tn",
+    "ampere_bf16_s16816gemm_bf16_128x128_ldg8_f2f_stages_32x5_nn",
+    "cutlass_80_tensorop_f16_s16816gemm_relu_f16_128x128_32x4_tn_align8",
+    "void cutlass::Kernel2<cutlass_80_tensorop_s1688gemm_128x256_16x3_nn_align4>(cutlass_80_tensorop::Params)",
+    "sm80_xmma_gemm_f16f16_f16f32_f32_tn_n_tilesize96x128x32_stage4_warpsize2x2x1_tensor16x8x16_kernel",
+    "sm90_xmma_gemm_f16f16_f16f32_f32_tn_n_tilesize128x128x64_warpgroupsize1x1x1_execute_segment_k_off_kernel__5x_cublas",
+    "nvjet_hsh_128x256_64x4_1x2_h_bz_coopA_NNT",
+    "void pytorch_flash::flash_fwd_kernel<pytorch_flash::Flash_fwd_kernel_traits<64, 128, 128, 4>>",
+    "fmha_cutlassF_bf16_aligned_64x64_rf_sm80(PyTorchMemEffAttention::AttentionKernel)",
+]
+ON_ORDINARY_CORES = [
+    "ampere_sgemm_128x64_tn",
+    "volta_sgemm_128x32_sliced1x4_nn",
+    "void cutlass::Kernel2<cutlass_80_simt_sgemm_128x128_8x4_nn_align1>(cutlass_80_simt_sgemm::Params)",
+    "sm80_xmma_gemm_f32f32_f32f32_f32_tn_n_tilesize64x64x8_stage3_warpsize1x4x1_ffma_aligna4_alignc4_execute_kernel",
+    "void gemv2T_kernel_val<int, int, float, float, float, float, 128, 16, 4, 4, false>",
+]
+NO_PRODUCT = [
+    "void at::native::vectorized_elementwise_kernel<4, at::native::AddFunctor<float>>",
+    "void at::native::(anonymous namespace)::multi_tensor_apply_kernel<TensorListMetadata<4>>",
+    "void at::native::vectorized_layer_norm_kernel<float, float>(int, float)",
+    "void at::native::reduce_kernel<512, 1, at::native::ReduceOp<float>>(1688)",
+    "void at::native::(anonymous namespace)::GammaBetaBackwardCUDAKernelTemplate<float, float>",
+    "void convertTensor_kernel<float, __half>(float, __half const*)",
+]
+
+
+def trace_of(names, category="kernel"):
+    events = [Event(name, category, float(i), 0.5 + i, 1) for i, name in enumerate(names)]
+    return Trace.of(events, [Row("thread 1"), Row("GPU 0 stream 7", 0)])
+
+
+@pytest.mark.parametrize("name", ON_TENSOR_CORES)
+def test_a_kernel_on_tensor_cores_is_told(name):
+    assert uses_tensor_cores(name)
+
+
+@pytest.mark.parametrize("name", ON_ORDINARY_CORES)
+def test_a_product_on_ordinary_cores_is_not(name):
+    assert not uses_tensor_cores(name)
+    assert products(trace_of([name])).tensor_core_share == 0
+
+
+def test_what_is_no_product_is_left_out():
+    found = products(trace_of(NO_PRODUCT))
+    assert found.kernels == ()
+    assert found.tensor_core_share is None
+
+
+def test_operators_of_a_cpu_do_not_count():
+    assert products(trace_of(["aten::conv2d", "mkldnn_gemm"], "operator")).tensor_core_share is None
+
+
+def test_the_share_is_one_of_time():
+    found = products(trace_of([ON_ORDINARY_CORES[0], ON_TENSOR_CORES[3], ON_TENSOR_CORES[3]]))
+    assert [(k.calls, k.seconds, k.tensor_cores) for k in found.kernels] == [(2, 4.0, True), (1, 0.5, False)]
+    assert found.tensor_core_share == pytest.approx(4 / 4.5)
+    assert "s16816gemm" in str(found.table())
