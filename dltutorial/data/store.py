@@ -131,7 +131,9 @@ def year_files(folder: Path, split: str) -> tuple[Path, ...]:
         raise DataError(f"{what}; make data with: dltutorial data weather --out DIR")
     files = tuple(sorted(file for suffix in formats.SUFFIXES for file in place.glob(f"[!.]*{suffix}")))
     if not files:
-        raise DataError(f"{place} holds no .h5 file, nor .npy nor .zarr; make data with: dltutorial data weather --out DIR")
+        raise DataError(
+            f"{place} holds no .h5 file, nor .npy nor .zarr; make data with: dltutorial data weather --out DIR"
+        )
     formats.same_kind(files)
     for file in files:
         if not _YEAR.fullmatch(file.stem):
