@@ -2,12 +2,14 @@
 
 In: a step on tensors of fixed shapes. Out: a step with the same results, whose kernels the processor no longer
 launches one by one. A graph repeats the very same kernels on the very same addresses: inputs are copied into static
-buffers, and nothing that Python decides is decided again. docs.pytorch.org, "CUDA Graphs".
+buffers, and nothing that Python decides is decided again. docs.pytorch.org, "CUDA semantics", section "CUDA Graphs".
 
 Legend: B samples, C channels, H × W grid points.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -17,58 +19,123 @@ from dltutorial.errors import CourseError
 WARMUP_STEPS = 3  # run before capture: libraries choose their kernels, the optimizer makes its averages
 
 
+class Graph(Protocol):
+    """What records a step and repeats it: a :class:`CudaGraph`, or on any machine a ``tape.Tape``."""
+
+    def warm_up(self) -> AbstractContextManager:
+        """Around each step before capture."""
+
+    def capture(self) -> AbstractContextManager:
+        """Around the step to record; nothing is computed."""
+
+    def replay(self) -> None:
+        """Run what was recorded, on the same memory."""
+
+
+class CudaGraph:
+    """A ``torch.cuda.CUDAGraph`` with a stream of its own, on which it is warmed up and captured.
+
+    Raises:
+        CourseError: there is no CUDA device to run a graph on.
+    """
+
+    def __init__(self) -> None:
+        if not torch.cuda.is_available():
+            raise CourseError("cuda_graph needs a CUDA device and there is none; set cuda_graph=False")
+        self._graph, self._stream = torch.cuda.CUDAGraph(), torch.cuda.Stream()
+        self.n_captures = self.n_replays = 0
+
+    @contextmanager
+    def warm_up(self) -> Iterator[None]:
+        """Work inside goes to the graph's stream, after what was launched before and ahead of what comes after."""
+        self._stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self._stream):
+            yield
+        torch.cuda.current_stream().wait_stream(self._stream)
+
+    @contextmanager
+    def capture(self) -> Iterator[None]:
+        """Record what is launched inside, without running it.
+
+        Raises:
+            CourseError: the step did what cannot be recorded, such as asking for a value.
+        """
+        self._graph = torch.cuda.CUDAGraph()  # one that was captured before cannot be captured again
+        before = torch.cuda.current_stream()
+        # thread_local: another thread may pin a batch meanwhile; that is none of this capture's business.
+        recording = torch.cuda.graph(self._graph, stream=self._stream, capture_error_mode="thread_local")
+        try:
+            with recording:
+                yield
+        except RuntimeError as error:
+            torch.cuda.set_stream(before)  # torch does not, when ending the capture fails
+            why = str(error).partition("\n")[0]
+            raise CourseError(
+                f"the step cannot be captured ({why}); move .item(), print(tensor) and `if tensor:` out of it, then "
+                "start this process (the notebook's kernel) anew"
+            ) from error
+        self.n_captures += 1
+
+    def replay(self) -> None:
+        """Launch everything that was captured, on the current stream."""
+        self._graph.replay()
+        self.n_replays += 1
+
+
 class GraphedStep:
     """Runs the first steps as they are, captures the next one, and replays it from then on.
 
     The optimizer must be *capturable*: its step count and its learning rate are tensors on the device.
     """
 
-    def __init__(self, step: Callable[[Tensor, Tensor], Tensor], device: str = "cuda") -> None:
+    def __init__(
+        self, step: Callable[[Tensor, Tensor], Tensor], device: str = "cuda", graph: Graph | None = None
+    ) -> None:
         """Nothing runs yet.
+
+        Args:
+            step: makes one update from a batch and returns its loss, detached.
+            device: where it runs.
+            graph: records and repeats it; default: a CUDA graph.
 
         Raises:
             CourseError: there is no CUDA device to run a graph on.
         """
-        if device != "cuda":
-            raise CourseError("cuda_graph needs a CUDA device and there is none; set cuda_graph=False")
-        self._step, self._steps_made = step, 0
-        self._side = torch.cuda.Stream()
-        self._graph: torch.cuda.CUDAGraph | None = None
+        if graph is None and device != "cuda":
+            raise CourseError(f"cuda_graph needs a CUDA device, and this runs on {device}; set cuda_graph=False")
+        self._step, self._graph = step, CudaGraph() if graph is None else graph
+        self._steps_made = 0
+        self._batch: tuple[Tensor, Tensor] | None = None
 
     def __call__(self, x_BCHW: Tensor, y_BCHW: Tensor) -> Tensor:
         """One update; returns the loss before it, on the device.
 
         Raises:
-            CourseError: another shape than the one captured.
+            CourseError: another shape or type of numbers than captured.
         """
-        if self._steps_made < WARMUP_STEPS:
-            self._steps_made += 1
-            return self._warm_up(x_BCHW, y_BCHW)
-        if self._graph is None:
-            self._capture(x_BCHW, y_BCHW)
-        if x_BCHW.shape != self._x_BCHW.shape:
-            raise CourseError(
-                f"the graph was captured for batches {tuple(self._x_BCHW.shape)}, this one is {tuple(x_BCHW.shape)}; "
-                "leave incomplete batches out, or set cuda_graph=False"
-            )
-        self._x_BCHW.copy_(x_BCHW, non_blocking=True)
-        self._y_BCHW.copy_(y_BCHW, non_blocking=True)
+        self._steps_made += 1
+        if self._steps_made <= WARMUP_STEPS:
+            with self._graph.warm_up():  # an ordinary step; it counts like any other
+                return self._step(x_BCHW, y_BCHW)
+        if self._batch is None:
+            self._batch = x_BCHW.clone(), y_BCHW.clone()
+            with self._graph.capture():
+                self._loss = self._step(*self._batch)
+        for buffer, new in zip(self._batch, (x_BCHW, y_BCHW), strict=True):
+            _check_alike(buffer, new)
+            buffer.copy_(new, non_blocking=True)
         self._graph.replay()
         return self._loss.clone()  # the next replay overwrites it
 
-    def _warm_up(self, x_BCHW: Tensor, y_BCHW: Tensor) -> Tensor:
-        """An ordinary step on a stream of its own, as capture wants it; it counts like any other."""
-        self._side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(self._side):
-            loss = self._step(x_BCHW, y_BCHW)
-        torch.cuda.current_stream().wait_stream(self._side)
-        return loss
 
-    def _capture(self, x_BCHW: Tensor, y_BCHW: Tensor) -> None:
-        """Record a step without running it."""
-        self._x_BCHW, self._y_BCHW = x_BCHW.clone(), y_BCHW.clone()
-        graph = torch.cuda.CUDAGraph()
-        # Another thread may pin a batch meanwhile; that is none of this capture's business.
-        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-            self._loss = self._step(self._x_BCHW, self._y_BCHW)
-        self._graph = graph
+def _check_alike(captured: Tensor, new: Tensor) -> None:
+    """Copying would convert other numbers silently, and spread a batch of one sample over all of them.
+
+    Raises:
+        CourseError: another shape or type.
+    """
+    if new.shape != captured.shape or new.dtype != captured.dtype:
+        raise CourseError(
+            f"the graph was captured for batches {tuple(captured.shape)} of {captured.dtype}, this one is "
+            f"{tuple(new.shape)} of {new.dtype}; leave incomplete batches out, or set cuda_graph=False"
+        )

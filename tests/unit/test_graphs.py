@@ -1,0 +1,109 @@
+import pytest
+import torch
+
+from dltutorial.config import Recipe
+from dltutorial.errors import CourseError
+from dltutorial.models.tiny import NarrowMLP, step_flop
+from dltutorial.training import launches
+from dltutorial.training.graphs import WARMUP_STEPS, CudaGraph, GraphedStep
+from dltutorial.training.loop import loop
+from dltutorial.training.optim import make_optimizer, set_learning_rate
+from dltutorial.training.step import train_step
+from dltutorial.training.tape import Tape
+
+SHAPE = (2, 4, 4)
+RECIPE = Recipe(cuda_graph=True, optimizer_impl="fused", learning_rate=1e-2)
+no_cuda = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
+
+
+class Lab:
+    """Steps of a narrow network on batches of its own, with a learning rate that changes."""
+
+    def __init__(self):
+        torch.manual_seed(0)
+        self.model = NarrowMLP(SHAPE, dim=8, depth=2)
+        self.optimizer = make_optimizer(self.model, RECIPE)
+        self.batches = [(x, x.roll(1, -1)) for x in torch.randn(13, 4, *SHAPE)]
+
+    def step(self, x, y):
+        return train_step(self.model, x, y, self.optimizer, clip_norm=1.0)
+
+    def losses(self, step):
+        found = []
+        for n, batch in enumerate(self.batches):
+            set_learning_rate(self.optimizer, 1e-2 / (1 + n))
+            found.append(step(*batch))
+        return torch.stack(found)
+
+
+def test_a_graphed_step_equals_the_eager_one_on_every_batch():
+    eager, graphed, tape = Lab(), Lab(), Tape()
+    assert torch.equal(eager.losses(eager.step), graphed.losses(GraphedStep(graphed.step, "cpu", tape)))
+    assert all(map(torch.equal, eager.model.parameters(), graphed.model.parameters()))
+    assert (tape.n_captures, tape.n_replays) == (1, 13 - WARMUP_STEPS)
+
+
+@pytest.mark.parametrize(
+    "spoil", [lambda x: x[:3], lambda x: x[:1], lambda x: x.double()], ids=["fewer samples", "one sample", "doubles"]
+)
+def test_a_batch_of_another_shape_or_type_is_refused(spoil):
+    lab = Lab()
+    step = GraphedStep(lab.step, "cpu", Tape())
+    lab.losses(step)
+    x, y = lab.batches[0]
+    with pytest.raises(CourseError, match=r"captured for batches \(4, 2, 4, 4\) of torch.float32, this one is"):
+        step(spoil(x), y)
+    with pytest.raises(CourseError, match="leave incomplete batches out"):
+        step(x, spoil(y))
+
+
+def test_a_step_that_looks_at_its_loss_is_refused_at_capture():
+    lab = Lab()
+    step = GraphedStep(lambda x, y: lab.step(x, y) * lab.step(x, y).item(), "cpu", Tape())
+    with pytest.raises(CourseError, match="looks at a value"):
+        lab.losses(step)
+
+
+@no_cuda
+@pytest.mark.parametrize("ask", [lambda: GraphedStep(Lab().step, "cpu"), CudaGraph], ids=["step", "graph"])
+def test_without_a_gpu_one_line_says_what_to_do(ask):
+    with pytest.raises(CourseError, match=r"^cuda_graph needs a CUDA device.*; set cuda_graph=False$"):
+        ask()
+
+
+@no_cuda
+def test_a_recipe_with_a_graph_is_refused_before_the_first_step():
+    model = torch.nn.Conv2d(1, 1, 1)
+    with pytest.raises(CourseError, match="cuda_graph needs a CUDA device"):
+        list(loop(model, iter([]), Recipe(cuda_graph=True)))
+
+
+def test_the_narrow_network_is_launch_bound():
+    """Its operations at a microsecond each take ten times as long as its products on a slow core (20 GFLOP/s)."""
+    model = NarrowMLP(launches.WINDOW)
+    pair = launches.narrow_pair(dim=16, depth=32)
+    assert pair.n_operations > 300
+    assert pair.n_operations * 1e-6 > 5 * step_flop(model, batch_size=8) / 20e9
+
+
+def test_operations_grow_with_depth_and_not_with_width():
+    counts = {(dim, depth): launches.narrow_pair(dim, depth).n_operations for dim in (4, 8) for depth in (1, 2, 3)}
+    assert counts[4, 2] == counts[8, 2]
+    assert counts[4, 3] - counts[4, 2] == counts[4, 2] - counts[4, 1] > 5
+
+
+def test_both_ways_of_a_pair_train_alike():
+    pair = launches.narrow_pair(dim=4, depth=1, device="cpu")
+    eager = [pair.eager() for _ in range(8)]
+    graphed = [pair.graphed() for _ in range(8 - WARMUP_STEPS - 1)]
+    assert torch.equal(torch.stack(eager[WARMUP_STEPS + 1 :]), torch.stack(graphed))
+
+
+def test_a_line_predicts_from_its_two_numbers():
+    assert launches.Line(1e-4, 2e-6).step_s(300) == pytest.approx(7e-4)
+
+
+def test_overheads_are_measured_on_other_depths():
+    eager, graphed = launches.overheads(dim=2, depths=(1, 4), repeats=3, device="cpu")
+    assert eager.per_operation_s > 0
+    assert graphed.per_operation_s > 0
