@@ -1,0 +1,109 @@
+"""Every knob alone and together: a recipe's precision, compilation, optimizer and attention train to the same loss."""
+
+import itertools
+
+import pytest
+import torch
+
+from dltutorial.config import Recipe
+from dltutorial.errors import CourseError, RecipeError
+from dltutorial.models.vit import ViT
+from dltutorial.training import compiling
+from dltutorial.training.loop import loop
+from dltutorial.training.optim import make_optimizer
+from dltutorial.training.step import make_step
+
+SMALL = {"n_lat": 16, "n_lon": 32, "dim": 32, "depth": 1, "heads": 2, "global_batch_size": 4}
+RECIPE = Recipe(**SMALL, steps=24, warmup_steps=2, log_every=6, learning_rate=1e-2)
+# How far a loss may be from that of float32, relative: rounding to 2⁻⁸ in bf16, 2⁻¹¹ in fp16, of order alone in fp32.
+TOLERANCE = {"fp32": 1e-5, "bf16": 2e-3, "fp16": 2e-4}
+OPTIMIZERS = ("auto", "for-loop", "foreach", "fused")
+COMPILED = [  # few, since each compiles for seconds: every precision, optimizer and attention occurs
+    {"precision": "bf16", "optimizer_impl": "fused", "fused_attention": True},
+    {"precision": "fp32", "optimizer_impl": "foreach", "fused_attention": False},
+]
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+def waves(recipe):
+    """Rows that travel east by one grid point."""
+    generator = torch.Generator().manual_seed(0)
+    while True:
+        x = torch.randn(recipe.global_batch_size, recipe.n_channels, 1, recipe.n_lon, generator=generator)
+        x = x.expand(-1, -1, recipe.n_lat, -1)
+        yield x, x.roll(1, -1)
+
+
+def losses(**knobs):
+    recipe = Recipe(**{**vars(RECIPE), **knobs})
+    torch.manual_seed(0)
+    return [seen.loss for seen in loop(ViT(recipe), waves(recipe), recipe)]
+
+
+@pytest.fixture(scope="module")
+def reference():
+    found = losses(optimizer_impl="for-loop", fused_attention=False)
+    assert found[-1] < 0.9 * found[0]  # a loss that stands still would agree with anything
+    return found
+
+
+@pytest.mark.parametrize(
+    ("precision", "optimizer_impl", "fused_attention"), list(itertools.product(TOLERANCE, OPTIMIZERS, (False, True)))
+)
+def test_every_combination_trains_to_the_same_loss(reference, precision, optimizer_impl, fused_attention):
+    found = losses(precision=precision, optimizer_impl=optimizer_impl, fused_attention=fused_attention)
+    assert found == pytest.approx(reference, rel=TOLERANCE[precision])
+
+
+@pytest.mark.skipif(bool(compiling.missing("cpu")), reason="nothing to compile with here")
+@pytest.mark.parametrize("knobs", COMPILED, ids=lambda knobs: "-".join(map(str, knobs.values())))
+def test_compiled_it_trains_to_the_same_loss(reference, knobs):
+    assert losses(compile="default", **knobs) == pytest.approx(reference, rel=TOLERANCE[knobs["precision"]])
+
+
+def test_low_precision_is_really_used(reference):
+    """Rounding must show, or the combinations above compare float32 with itself."""
+    for precision in ("bf16", "fp16"):
+        assert losses(precision=precision) != pytest.approx(reference, rel=1e-7)
+
+
+@pytest.mark.parametrize(
+    "knobs",
+    [
+        {"cuda_graph": True, "compile": "reduce-overhead"},
+        {"cuda_graph": True, "compile": "max-autotune"},
+        {"cuda_graph": True, "precision": "fp16"},
+        {"precision": "fp8"},
+        {"compile": "on"},
+        {"optimizer_impl": "apex"},
+    ],
+    ids=str,
+)
+def test_what_cannot_be_combined_is_refused_in_one_line(knobs):
+    with pytest.raises(RecipeError, match=r"^recipe: .*; change it$"):
+        Recipe(**knobs)
+
+
+@pytest.mark.parametrize(
+    ("knobs", "named"),
+    [
+        ({"precision": "tf32"}, "precision tf32 needs an NVIDIA GPU"),
+        ({"cuda_graph": True}, "cuda_graph needs a CUDA device"),
+        ({"cuda_graph": True, "precision": "fp16", "optimizer_impl": "fused"}, "cuda_graph needs a CUDA device"),
+    ],
+    ids=str,
+)
+def test_what_a_cpu_lacks_is_told_in_one_line(knobs, named):
+    recipe = Recipe(**{**vars(RECIPE), **knobs})
+    with pytest.raises(CourseError, match=rf"^{named}.*; \w.*$"):
+        next(loop(ViT(recipe), waves(recipe), recipe))
+
+
+def test_without_a_compiler_one_line_says_what_to_do(monkeypatch):
+    monkeypatch.setenv("PATH", "/nowhere")
+    monkeypatch.delenv("CXX", raising=False)
+    recipe = Recipe(**{**vars(RECIPE), "compile": "default"})
+    model = ViT(recipe)
+    with pytest.raises(CourseError, match=r"^compile=default needs a C\+\+ compiler .*, and there is none; .*$"):
+        make_step(model, make_optimizer(model, recipe), recipe)
