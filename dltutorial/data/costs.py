@@ -1,25 +1,27 @@
 """What a loader should cost: count the bytes it moves and inflates, divide by measured rates.
 
 In: a year in some layout, the knobs of a loader. Out: seconds for one pair. Three figures of this machine are
-measured, each of a single operation: open a file, inflate a chunk, copy. None is of a loader. So where the prediction
-is right, the loader is understood; where it is not, something else costs time.
+measured, each of a single operation: open a file, inflate a chunk, copy. None is of the loader that is predicted. So
+where the prediction is right, the loader is understood; where it is not, something else costs time.
 
 Legend: 2 states (now, next), C channels, H × W grid points. A value is a float32 on disk.
 """
 
+import itertools
 import math
 import statistics
 import time
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 import h5py
 import numpy as np
 
-from dltutorial.data import formats
-from dltutorial.data.ladder import Feed
+from dltutorial.data import formats, sampling
+from dltutorial.data.feed import Feed
+from dltutorial.data.loaders import Pairs
+from dltutorial.data.store import Split
 
 # Bytes read + written for each value. Naive: to float64, minus mean, by deviation, shifted, back to float32.
 NAIVE = (4 + 8) + (8 + 8) + (8 + 8) + (8 + 8) + (8 + 4)
@@ -54,29 +56,45 @@ class Costs:
         return seconds + (0.0 if feed.keep_open or mapped else self.open_s)
 
 
-def measure(gzipped: Path, mapped: Path, repeats: int = 7) -> Costs:
-    """Measure the figures on a year compressed with gzip, in HDF5, and on one as an npy file.
+def measure(gzipped: Split, mapped: Split, batch_size: int, repeats: int = 5) -> Costs:
+    """Measure the figures on one data set in two layouts: HDF5 with gzip, and npy.
 
     Raises:
         DataError: they cannot be read.
     """
-    year = formats.open_year(mapped)
-    targets = [np.empty((2, *year.shape), np.float32) for _ in range(8)]
-    firsts = np.random.default_rng(0).integers(0, len(year) - 1, len(targets)).tolist()
-    with formats.blaming(gzipped), h5py.File(gzipped, "r") as h5:
+    file = gzipped.files[0]
+    with formats.blaming(file), h5py.File(file, "r") as h5:
         _, deflated = h5["fields"].id.read_direct_chunk((0, 0, 0, 0))
         chunk_bytes = 4 * math.prod(h5["fields"].chunks)
+    batches = copies(mapped, batch_size)
+    n_batches = -(-len(Pairs(mapped)) // batch_size)  # an epoch: more than fits the caches, if the data set is
 
-    def copy() -> None:
-        for first, target in zip(firsts, targets, strict=True):
-            year.read_into(first, target)
+    def epoch() -> None:
+        for _ in range(n_batches):
+            next(batches)
 
-    moved_bytes = 2 * sum(target.nbytes for target in targets)
+    moved_bytes = 2 * n_batches * batch_size * 2 * mapped.sample_bytes
     return Costs(
-        open_s=_median_s(lambda: formats.open_year(gzipped).close(), repeats),
+        open_s=_median_s(lambda: formats.open_year(file).close(), repeats),
         inflate_bytes_per_s=chunk_bytes / _median_s(lambda: zlib.decompress(deflated), repeats),
-        moved_bytes_per_s=moved_bytes / _median_s(copy, repeats),
+        moved_bytes_per_s=moved_bytes / _median_s(epoch, repeats),
     )
+
+
+def copies(split: Split, batch_size: int, seed: int = 0) -> Iterator[np.ndarray]:
+    """The yardstick: batches of the same bytes, in the same order, copied out of a map into two blocks in turn.
+
+    Nothing that reads files, whatever its form, can be quicker in one thread.
+    """
+    pairs = Pairs(split)
+    blocks = [np.empty((2, batch_size, *split.shape), np.float32) for _ in range(2)]
+    years = [np.load(file, mmap_mode="r") for file in split.files]
+    draws = sampling.endless(len(pairs), batch_size, seed=seed)
+    for block_2BCHW, (indices, _) in zip(itertools.cycle(blocks), draws, strict=False):
+        for place, index in enumerate(indices):
+            year, first = pairs.where(index)
+            np.copyto(block_2BCHW[:, place], years[year][first : first + 2])
+        yield block_2BCHW
 
 
 def _median_s(run: Callable[[], object], repeats: int) -> float:

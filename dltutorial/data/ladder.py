@@ -11,9 +11,8 @@ Legend: B samples, 2 states (now, next), C channels, H × W grid points. Everyth
 
 import dataclasses
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
-from types import MappingProxyType
 
 import torch
 from torch import Tensor
@@ -21,79 +20,10 @@ from torch.utils.data import Dataset
 
 from dltutorial.data import formats, sampling
 from dltutorial.data.augment import device_augment, lean_augment, naive_augment
+from dltutorial.data.feed import Feed, find
 from dltutorial.data.loaders import Pairs, worker_batches
 from dltutorial.data.prefetch import prefetched
 from dltutorial.data.store import Split
-from dltutorial.errors import RecipeError
-
-
-@dataclass(frozen=True)
-class Feed:
-    """The knobs of one loader. The default is the naive one.
-
-    Attributes:
-        keep_open: open each file once, not for every sample.
-        lean: normalise and shift in float32, in place; otherwise in float64 with a new array for every operation.
-        workers: processes that load beside the training process.
-        buffered: read a batch into one block of memory that is used again (pinned for a GPU), in the order of the
-            file; otherwise into new arrays, which are then stacked. Needs keep_open and lean, and no workers.
-        prefetch: batches that a thread loads ahead.
-        on_device: normalise and shift a whole batch on the device. Needs buffered.
-    """
-
-    keep_open: bool = False
-    lean: bool = False
-    workers: int = 0
-    buffered: bool = False
-    prefetch: int = 0
-    on_device: bool = False
-
-    def __post_init__(self) -> None:
-        """Refuse knobs that do not fit together.
-
-        Raises:
-            RecipeError: they do not.
-        """
-        if self.workers < 0 or self.prefetch < 0:
-            raise RecipeError(f"workers={self.workers}, prefetch={self.prefetch}: neither can be negative")
-        if self.buffered and (self.workers or not (self.keep_open and self.lean)):
-            raise RecipeError("a buffered loader keeps files open, is lean, and has no workers; change the knobs")
-        if self.on_device and not self.buffered:
-            raise RecipeError("augmentation on the device needs a buffered loader; set buffered=True")
-
-
-_BATCHED = Feed(keep_open=True, lean=True, buffered=True)
-FEEDS: Mapping[str, Feed] = MappingProxyType({
-    "naive": Feed(),
-    "open": Feed(keep_open=True),
-    "lean": Feed(keep_open=True, lean=True),
-    "batched": _BATCHED,
-    "prefetch": dataclasses.replace(_BATCHED, prefetch=2),
-    "device": dataclasses.replace(_BATCHED, on_device=True),
-    "best": dataclasses.replace(_BATCHED, on_device=True, prefetch=2),
-})  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Rung:
-    """One step of the ladder: what changed, the layout on disk, the loader."""
-
-    cause: str
-    layout: str
-    feed: str
-
-
-RUNGS = (
-    Rung("naive: gzip, 16 samples a chunk", "hdf5-chunk16-gzip4", "naive"),
-    Rung("one sample a chunk", "hdf5-chunk1-gzip4", "naive"),
-    Rung("no compression", "hdf5-chunk1", "naive"),
-    Rung("files kept open", "hdf5-chunk1", "open"),
-    Rung("memory map", "npy", "open"),
-    Rung("float32, in place", "npy", "lean"),
-    Rung("one buffer a batch", "npy", "batched"),
-    Rung("augment on the device", "npy", "device"),
-    Rung("a thread reads ahead", "npy", "best"),
-)
 
 
 def make_loader(
@@ -140,19 +70,6 @@ def make_loader(
         pin=device.type == "cuda",
     )
     return _delivered(host, split, feed, device)
-
-
-def find(feed: Feed | str) -> Feed:
-    """A feed by its name.
-
-    Raises:
-        RecipeError: there is none of that name.
-    """
-    if isinstance(feed, Feed):
-        return feed
-    if feed not in FEEDS:
-        raise RecipeError(f"no loader {feed!r}; choose one of {', '.join(FEEDS)}")
-    return FEEDS[feed]
 
 
 @dataclass

@@ -20,6 +20,7 @@ from dltutorial.teach.bench_rows import Options, Row, table
 # Name → what it measures. The function of that name lives in ``bench_<name>.py`` and is loaded when it is called.
 BENCHES: Mapping[str, str] = MappingProxyType({
     "overhead": "what imports, kernels and papermill cost",
+    "loaders": "the ladder of loaders, the layouts on disk, overlap with a step",
 })  # fmt: skip
 
 
