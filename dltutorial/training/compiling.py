@@ -1,33 +1,92 @@
-"""Compilation of the model, in one place: ``torch.compile`` turns its operations into fused kernels.
+"""Compilation, in one place: ``torch.compile`` turns a model's or a function's operations into fused kernels.
 
 In: a model and a mode, ``off`` or one of torch's. Out: something called like the model, with the same parameters.
-The first call compiles, which takes seconds to minutes; so does every call with another shape, within limits.
+The first call compiles, which takes seconds to minutes; so does every call with another shape, within limits. What
+was compiled is kept on disk, so that the next process need not compile it again.
 Ansel et al. 2024, "PyTorch 2", ASPLOS (doi.org/10.1145/3620665.3640366).
 """
 
+import importlib.util
 import os
 import shutil
+import sys
+import sysconfig
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 import torch
 from torch import nn
 
+from dltutorial import machine, paths
 from dltutorial.errors import CourseError
+
+_CACHE_DIR = "TORCHINDUCTOR_CACHE_DIR"
+_FEW_CORES = 4
 
 
 def compiled(model: nn.Module, mode: str = "default") -> nn.Module:
     """The model, compiled as ``mode`` says; ``off`` gives the model itself.
 
     Raises:
-        CourseError: there is no C++ compiler, without which nothing can be compiled.
+        CourseError: this machine lacks what torch compiles with.
     """
     if mode == "off":
         return model
-    if not has_compiler():
-        raise CourseError(f"compile={mode} needs a C++ compiler and there is none; install g++, or set compile=off")
+    lacking = missing(next((p.device.type for p in model.parameters()), machine.device()))
+    if lacking:
+        raise CourseError(f"compile={mode} needs {lacking}, and there is none; install it, or set compile=off")
+    prepare()
     return torch.compile(model, mode=mode)
 
 
-def has_compiler() -> bool:
-    """Whether the C++ compiler that torch would call can be found."""
-    names = [os.environ["CXX"]] if os.environ.get("CXX") else ["g++", "clang++", "c++"]
-    return any(shutil.which(name) for name in names)
+def missing(device: str) -> str | None:
+    """What this machine lacks for compiling to kernels of ``device``, in a few words; None if it has everything."""
+    if device != "cpu":
+        if importlib.util.find_spec("triton") is None:
+            return "Triton, which comes with torch for CUDA"
+        if not _any_command(os.environ.get("CC"), "gcc", "clang", "cc"):
+            return "a C compiler (gcc)"
+    elif not _any_command(os.environ.get("CXX") or _default_compiler()):
+        return f"a C++ compiler ({_default_compiler()})"
+    if not (Path(sysconfig.get_paths()["include"]) / "Python.h").is_file():
+        return "Python.h (of the package python3-dev)"
+    return None
+
+
+def prepare() -> None:
+    """Keep compiled kernels in the course's cache folder; on few cores compile in this process, without helpers.
+
+    Torch's own default is the folder for temporary files, which a restart may empty. Helper processes each import
+    torch, which costs two cores more than they gain. What the learner set (``TORCHINDUCTOR_CACHE_DIR``,
+    ``TORCHINDUCTOR_COMPILE_THREADS``) stays.
+    """
+    import torch._inductor.config as settings
+    from torch._inductor.runtime import cache_dir_utils
+
+    if os.environ.get(_CACHE_DIR) in (None, "", cache_dir_utils.default_cache_dir()):  # torch itself sets its default
+        os.environ[_CACHE_DIR] = str((paths.cache_dir() / "compiled").absolute())
+    if "TORCHINDUCTOR_COMPILE_THREADS" not in os.environ and machine.cores() <= _FEW_CORES:
+        settings.compile_threads = 1
+
+
+@contextmanager
+def cold_cache() -> Iterator[None]:
+    """Inside, nothing was ever compiled: an empty cache on disk, and none in memory. It is removed afterwards.
+
+    What was compiled inside can be called afterwards, too.
+    """
+    from torch._inductor import utils
+
+    torch.compiler.reset()
+    with utils.fresh_inductor_cache():
+        yield
+
+
+def _any_command(*names: str | None) -> bool:
+    return any(name and shutil.which(name.split()[0]) for name in names)
+
+
+def _default_compiler() -> str:
+    """The C++ compiler that torch calls unless ``CXX`` names another."""
+    return {"darwin": "clang++", "win32": "cl"}.get(sys.platform, "g++")
