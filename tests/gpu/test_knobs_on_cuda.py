@@ -84,7 +84,7 @@ def test_compiled_it_trains_to_the_same_loss(reference, precision, compile, cuda
 
 @pytest.mark.parametrize("cuda_graph", [False, True])
 def test_an_overflow_of_fp16_skips_one_update_in_a_graph_too(cuda_graph):
-    """The batch overflows fp16's gradients after capture; weights stay finite, and training goes on as without a graph."""
+    """One batch overflows fp16's gradients, after capture; weights stay finite, and training goes on."""
     losses, model = trained(
         BEFORE_OVERFLOW, precision="fp16", optimizer_impl="fused", cuda_graph=cuda_graph, clip_norm=0.0
     )
