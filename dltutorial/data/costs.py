@@ -88,7 +88,7 @@ def copies(split: Split, batch_size: int, seed: int = 0) -> Iterator[np.ndarray]
     """
     pairs = Pairs(split)
     blocks = [np.empty((2, batch_size, *split.shape), np.float32) for _ in range(2)]
-    years = [np.load(file, mmap_mode="r") for file in split.files]
+    years = [np.load(file, mmap_mode="r").view(np.ndarray) for file in split.files]
     draws = sampling.endless(len(pairs), batch_size, seed=seed)
     for block_2BCHW, (indices, _) in zip(itertools.cycle(blocks), draws, strict=False):
         for place, index in enumerate(indices):
