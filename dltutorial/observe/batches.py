@@ -41,6 +41,11 @@ def batches_of(loader: Iterable | Callable[[], Iterable], device: str) -> Iterat
         endless.close()
 
 
+def made_ahead(loader: Any) -> int:
+    """How many batches the workers of a ``DataLoader`` make ahead; 0 for anything else, which does not tell."""
+    return getattr(loader, "num_workers", 0) * (getattr(loader, "prefetch_factor", None) or 0)
+
+
 def to_device(batch: Any, device: str) -> Any:
     """The batch with its tensors on the device; lists, tuples and dictionaries keep their form."""
     if isinstance(batch, torch.Tensor):

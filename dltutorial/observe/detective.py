@@ -31,19 +31,19 @@ class Report:
     def table(self) -> Table:
         """One line for each cause."""
         lines = [
-            (finding.name, f"{finding.share:.0%}", finding.why, finding.advice, f"{finding.gain:.2f} ×")
+            (finding.name, f"{finding.share:.0%}", finding.why, finding.advice, _times(finding.gain))
             for finding in self.findings
         ]
         return Table.of(("cause", "share", "evidence", "try next", "expected gain"), lines)
 
     def __str__(self) -> str:
         found = self.verdict
-        gain = "" if found.name == UNKNOWN else f"\n  expected gain: {found.gain:.2f} ×"
+        gain = "" if found.name == UNKNOWN else f"\n  expected gain: {_times(found.gain)}"
         return f"{found.name}: {found.why}\n  try next: {found.advice}{gain}"
 
     def _repr_html_(self) -> str:
         found = self.verdict
-        gain = "" if found.name == UNKNOWN else f" Expected gain: <b>{found.gain:.2f} ×</b>."
+        gain = "" if found.name == UNKNOWN else f" Expected gain: <b>{_times(found.gain)}</b>."
         text = f"{html.escape(found.why)}.<br>Try next: {html.escape(found.advice)}.{gain}"
         return f"<p>Verdict: <b>{found.name}</b>. {text}</p>{self.table()._repr_html_()}"
 
@@ -97,3 +97,7 @@ def gather(
         trace = traces.take(run_step, steps=steps)
         batch = next(batches)
     return Evidence(split, trace, work.count(lambda: step(batch)) if peaks else None, peaks, dtype)
+
+
+def _times(gain: float | None) -> str:
+    return "not known" if gain is None else f"{gain:.2f} ×"

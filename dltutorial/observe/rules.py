@@ -12,7 +12,7 @@ as the busier of the two. Without one, all of it happens one after the other, un
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dltutorial.observe.facts import Facts
 from dltutorial.observe.timing import duration
@@ -39,14 +39,14 @@ class Finding:
         share: of the time of a batch that would vanish if the cause cost nothing.
         why: the evidence, with numbers.
         advice: what to try next.
-        gain: how many times faster a batch should get by it.
+        gain: how many times faster a batch should get by it; None where the evidence gives no number.
     """
 
     name: str
     share: float
     why: str
     advice: str
-    gain: float
+    gain: float | None
 
 
 def loading(facts: Facts) -> Finding | None:
@@ -124,11 +124,14 @@ def compute(facts: Facts) -> Finding | None:
     why = f"operators that arithmetic limits take {duration(product_s)} of {duration(facts.batch_s)}"
     if times > 1:
         advice, after_s = f"compute in {name}: its peak here is {times:.1f} × as high", product_s / times
+    elif facts.roof_compute_s is None:
+        advice, after_s = "a lower precision, if this device has units for it; a number needs work and peaks", product_s
     else:
         advice = "less arithmetic (a smaller model, fewer tokens) or a faster device; tuning ends at the roofline"
-        after_s = min(product_s, facts.roof_compute_s or product_s)
+        after_s = min(product_s, facts.roof_compute_s)
     saved_s, gained_s = _in_step(facts, product_s), _in_step(facts, product_s - after_s)
-    return _finding(COMPUTE, facts, saved_s, why + _roof_words(facts), advice, gained_s)
+    found = _finding(COMPUTE, facts, saved_s, why + _roof_words(facts), advice, gained_s)
+    return replace(found, gain=None) if found and facts.roof_compute_s is None else found
 
 
 def bandwidth(facts: Facts) -> Finding | None:
@@ -159,7 +162,7 @@ def _finding(
 
 
 def _in_step(facts: Facts, seconds: float) -> float:
-    """What a batch gains if its step is shorter by ``seconds``: loading beside it, or the host, takes its time still."""
+    """What a batch gains if its step is shorter by ``seconds``: loading beside it, or the host, still takes time."""
     if facts.device_s is not None:
         return min(seconds, facts.batch_s - facts.wait_s - (facts.launch_s or 0.0))
     if facts.overlapped and facts.load_s is not None:
@@ -245,4 +248,4 @@ def cannot_tell(facts: Facts, findings: list[Finding]) -> Finding:
     else:
         missing = "a trace" if facts.product_s is None else "a throughput split"
         why, advice = f"the evidence names no cause; {missing} is missing", f"give {missing}"
-    return Finding(UNKNOWN, 0.0, why, advice, 1.0)
+    return Finding(UNKNOWN, 0.0, why, advice, None)

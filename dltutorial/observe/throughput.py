@@ -26,7 +26,7 @@ import torch
 from dltutorial import machine
 from dltutorial.errors import CourseError
 from dltutorial.observe import cpu
-from dltutorial.observe.batches import batches_of, samples_in
+from dltutorial.observe.batches import batches_of, made_ahead, samples_in
 from dltutorial.observe.table import Table
 
 _LEAST_BATCHES = 3  # of one turn
@@ -179,7 +179,8 @@ def measure(
         step: trains on one batch that is on the device.
         rounds: how often each of the three has its turn.
         phase_s: least seconds of one turn.
-        lead: batches before each turn that do not count: workers start, queues fill.
+        lead: batches before each turn that do not count: workers start, queues fill. Those that a DataLoader makes
+            ahead come on top.
         batch_size: samples in a batch; default: the length of its first tensor.
         device: where the step runs; default: the course's.
 
@@ -192,6 +193,7 @@ def measure(
     with batches_of(loader, device) as batches:
         kept = next(batches)
     batch_size = batch_size or samples_in(kept)
+    lead += made_ahead(loader)
     turns = [_round(loader, step, kept, (lead, phase_s, device)) for _ in range(rounds)]
     io, synthetic, full = zip(*turns, strict=True)
     return Split(

@@ -170,10 +170,10 @@ def _assemble(kept: list[dict]) -> Trace:
             devices[row] = (int(entry["pid"]), str(entry["tid"]))
         name = STEP if category == "range" and name.startswith("ProfilerStep#") else name
         events.append(Event(name, category, start_s, duration_s, row))
-    return Trace.of(*_in_order(events, len(places), devices))
+    return Trace.of(*in_order(events, len(places), devices))
 
 
-def _in_order(events: list[Event], n_rows: int, devices: dict[int, tuple[int, str]]) -> tuple[list[Event], list[Row]]:
+def in_order(events: list[Event], n_rows: int, devices: dict[int, tuple[int, str]]) -> tuple[list[Event], list[Row]]:
     """Rows in the order of reading: the thread that steps first, the other threads, the devices' streams."""
     stepping = {event.row for event in events if event.name == STEP and event.category == "range"}
     first_s: dict[int, float] = {}

@@ -131,4 +131,5 @@ def test_a_data_loader_and_its_workers_are_measured_and_ended(workers):
     loader = torch.utils.data.DataLoader(data, batch_size=8, num_workers=workers)
     found = throughput.measure(loader, lambda batch: None, rounds=1, phase_s=0.01, device="cpu")
     assert found.batch_size == 8
+    assert batches.made_ahead(loader) == 2 * workers
     assert not torch.multiprocessing.active_children()

@@ -1,0 +1,259 @@
+import dataclasses
+
+import pytest
+from plants import planted, quick_loader, small_step
+
+from dltutorial import peaks
+from dltutorial.errors import CourseError
+from dltutorial.observe import detective, rules
+from dltutorial.observe.account import Account
+from dltutorial.observe.events import Event, Row, Trace
+from dltutorial.observe.facts import Evidence
+from dltutorial.observe.simulated import SimulatedRun
+from dltutorial.observe.throughput import Rate, Split
+from dltutorial.observe.work import Operator, Work
+from dltutorial.peaks import Peaks
+from dltutorial.probes import Figure
+
+MS, US = 1e-3, 1e-6
+
+
+def split(io, synthetic, full, **more):
+    """Rates in samples/s; the rest as a loader has it that computes in this very thread."""
+    serial = {"batch_size": 1, "wait_s": 1 / io, "io_cores": 1.0, "step_cores": 1.0, "full_cores": 1.0}
+    given = serial | {"step_thread": 1.0, "cores": 2} | more
+    return Split(Rate((io,)), Rate((synthetic,)), Rate((full,)), **given)
+
+
+def verdict(**evidence):
+    return detective.investigate(Evidence(**evidence)).verdict
+
+
+def on_cpu(*operators, load_s=0.0, step_s=None, steps=3, gap=("", 0.0)):
+    """A trace of steps without a device: loading, then operators (name, seconds) one after the other, then a gap."""
+    events, now_s = [], 0.0
+    for _ in range(steps):
+        start_s = now_s
+        if load_s:
+            events.append(Event("load", "range", now_s, load_s, 0))
+            now_s += load_s
+        for name, seconds in operators:
+            events.append(Event(name, "operator", now_s, seconds, 0))
+            now_s += seconds
+        if gap[1]:
+            events.append(Event(gap[0], "range", now_s, gap[1], 0))
+            now_s += gap[1]
+        now_s = max(now_s, start_s + (step_s or 0.0))
+        events.append(Event("step", "range", start_s, now_s - start_s, 0))
+    return Trace.of(events, (Row("thread 1"),))
+
+
+def machine_peaks(bf16=None):
+    def figure(value):
+        return None if value is None else Figure(value, value, 3, "", "")
+
+    matmul = {"fp32": figure(1e12), "bf16": figure(bf16)}
+    return Peaks("a machine", "cuda", 1, "2026-01-01T00:00:00+00:00", 0.0, {}, matmul, figure(1e11), {})
+
+
+# Real runs
+
+
+def test_at_least_nine_of_ten_planted_bottlenecks_are_named():
+    here = peaks.measure(progress=False)
+    wrong, runs = [], planted()
+    for what, loader, step, right in runs:
+        evidence = detective.gather(loader, step, peaks=here, rounds=3, phase_s=0.05, steps=2)
+        found = detective.investigate(evidence)
+        if found.verdict.name != right:
+            wrong.append(f"{what}: {right}, said {found}")
+    assert len(runs) >= 10
+    assert len(wrong) <= len(runs) // 10, "\n".join(wrong)
+
+
+def test_python_that_computes_in_the_step_is_no_wait():
+    def compute():
+        sum(range(300_000))
+
+    evidence = detective.gather(quick_loader, small_step(compute), rounds=3, phase_s=0.05, steps=3)
+    found = detective.investigate(evidence).verdict
+    assert found.name == rules.UNKNOWN
+    assert "computes outside torch" in found.why
+    assert "cProfile" in found.advice
+
+
+def test_gathered_evidence_tells_read_from_preparation_by_ranges_of_any_thread():
+    events = [Event("read", "range", 0.0, 6 * MS, 1), Event("augment", "range", 6 * MS, 2 * MS, 1)]
+    whole = Trace.of([*on_cpu(("aten::mm", MS), load_s=8 * MS, steps=1).events, *events], (Row("a"), Row("b")))
+    assert verdict(trace=whole).name == rules.READ
+
+
+# A device beside the host: what waits for what follows from the simulated times
+
+
+@pytest.mark.parametrize(
+    ("run", "right"),
+    [
+        (SimulatedRun(load_s=20 * MS), rules.LOADING),
+        (SimulatedRun(load_s=20 * MS, prefetch=2), rules.PREPARE),
+        (SimulatedRun(load_s=3 * MS, prefetch=2, products=0.9), rules.COMPUTE),
+        (SimulatedRun(products=0.9, kernel_s=500 * US), rules.COMPUTE),
+        (SimulatedRun(products=0.05, kernel_s=500 * US), rules.BANDWIDTH),
+        (SimulatedRun(kernels=600, kernel_s=2 * US), rules.LAUNCHES),
+        (SimulatedRun(kernels=600, kernel_s=2 * US, prefetch=2), rules.LAUNCHES),
+        (SimulatedRun(kernels=600, kernel_s=10 * US, synchronise_every=1, load_s=0.1 * MS), rules.SYNCHRONISATION),
+    ],
+)
+@pytest.mark.parametrize("seed", range(3))
+def test_a_device_is_judged_by_what_would_be_quickest_without(run, right, seed):
+    found = verdict(trace=run.trace(seed))
+    assert found.name == right, found
+    assert found.gain is None if right == rules.COMPUTE else found.gain > 1.2
+
+
+def test_the_expected_gain_is_what_the_simulated_run_gains_by_it():
+    slow = SimulatedRun(kernels=600, kernel_s=10 * US, synchronise_every=1, load_s=0.1 * MS)
+    quick = dataclasses.replace(slow, synchronise_every=0)
+    seconds = [Account.of(run.trace()).step_s for run in (slow, quick)]
+    assert verdict(trace=slow.trace()).gain == pytest.approx(seconds[0] / seconds[1], rel=0.1)
+
+
+def test_a_long_synchronisation_after_which_nothing_is_left_to_wait_for_is_not_blamed():
+    trace = SimulatedRun(load_s=0.1 * MS, products=1.0).trace()
+    assert Account.of(trace).synchronise_s > 0.8 * Account.of(trace).step_s
+    assert verdict(trace=trace).name == rules.COMPUTE
+
+
+def test_a_slow_loader_that_hides_behind_the_device_is_not_blamed():
+    trace = SimulatedRun(load_s=5 * MS, prefetch=2, products=1.0).trace()
+    assert verdict(trace=trace).name == rules.COMPUTE
+
+
+# Without a device
+
+
+def test_short_operators_are_the_cost_of_calling_them():
+    found = verdict(trace=on_cpu(*[("aten::add", 5 * US)] * 500))
+    assert found.name == rules.LAUNCHES
+    assert "500 operators" in found.why
+
+
+@pytest.mark.parametrize(("name", "right"), [("aten::addmm", rules.COMPUTE), ("aten::gelu", rules.BANDWIDTH)])
+def test_long_operators_are_judged_by_their_name_where_nothing_else_is_known(name, right):
+    assert verdict(trace=on_cpu((name, 5 * MS))).name == right
+
+
+def test_the_roofline_corrects_the_name():
+    trace = on_cpu(("aten::mm", 5 * MS))  # a product with one row: it reads a matrix and computes little
+    work = Work((Operator("mm", 1e8, 4e8),))
+    assert verdict(trace=trace, work=work, peaks=machine_peaks()).name == rules.BANDWIDTH
+
+
+def test_operators_far_below_their_roofline_are_nobodys_fault_that_is_known():
+    work = Work((Operator("mm", 1e8, 1e6),))
+    found = verdict(trace=on_cpu(("aten::mm", 5 * MS)), work=work, peaks=machine_peaks())
+    assert found.name == rules.UNKNOWN
+    assert "roofline" in found.why
+
+
+def test_a_precision_with_a_higher_peak_is_the_advice_and_its_gain_a_number():
+    trace, work = on_cpu(("aten::mm", 10 * MS)), Work((Operator("mm", 9e9, 1e6),))
+    faster = verdict(trace=trace, work=work, peaks=machine_peaks(bf16=4e12))
+    assert "bf16" in faster.advice
+    assert faster.gain == pytest.approx(4, rel=0.01)
+    slower = verdict(trace=trace, work=work, peaks=machine_peaks(bf16=0.5e12))
+    assert "bf16" not in slower.advice
+    assert slower.gain == pytest.approx(10 / 9, rel=0.01)
+
+
+def test_a_long_gap_is_a_wait_and_says_where():
+    found = verdict(trace=on_cpu(("aten::mm", 2 * MS), ("aten::item", 2 * US), gap=("log", 6 * MS)))
+    assert found.name == rules.SYNCHRONISATION
+    assert "in log" in found.why
+    assert "1 values are read with item()" in found.why
+    assert found.gain == pytest.approx(4, rel=0.05)
+
+
+# Splits
+
+
+def test_a_loader_that_waits_reads_and_one_that_computes_prepares():
+    slow = split(io=50, synthetic=1000, full=48, io_cores=0.1)
+    assert verdict(split=slow).name == rules.READ
+    assert verdict(split=dataclasses.replace(slow, io_cores=1.0)).name == rules.PREPARE
+
+
+def test_reading_ahead_should_gain_what_hides_behind_the_step():
+    found = verdict(split=split(io=100, synthetic=100, full=50, io_cores=0.1))
+    assert "1 worker" in found.advice
+    assert found.gain == pytest.approx(2)
+    assert "4 workers" in verdict(split=split(io=25, synthetic=100, full=20, io_cores=0.1)).advice
+
+
+def test_contention_is_full_far_below_both_though_they_overlap():
+    side_by_side = {"wait_s": 0.002, "full_cores": 2.0}
+    fighting = split(io=100, synthetic=60, full=35, **side_by_side)
+    found = verdict(split=fighting)
+    assert found.name == rules.CONTENTION
+    assert found.gain == pytest.approx(60 / 35)
+    assert verdict(split=split(io=100, synthetic=60, full=58, **side_by_side)).name == rules.UNKNOWN
+
+
+def test_a_run_in_turn_is_no_contention():
+    in_turn = split(io=100, synthetic=60, full=37.5)
+    assert [f.name for f in detective.investigate(Evidence(split=in_turn)).findings] == [rules.PREPARE]
+
+
+def test_a_faster_step_gains_nothing_beside_a_slower_loader():
+    beside = split(io=50, synthetic=60, full=50, wait_s=0.0033, full_cores=1.9)
+    report = detective.investigate(Evidence(beside, on_cpu(("aten::mm", 16 * MS))))
+    assert rules.COMPUTE not in {finding.name for finding in report.findings}
+
+
+# What it says
+
+
+def test_a_split_that_shows_nothing_asks_for_a_trace():
+    found = verdict(split=split(io=10_000, synthetic=50, full=50, wait_s=1e-4))
+    assert found.name == rules.UNKNOWN
+    assert "give a trace" in found.advice
+
+
+def test_no_evidence_and_a_trace_without_steps_are_errors():
+    with pytest.raises(CourseError, match="no evidence"):
+        detective.investigate(Evidence())
+    nameless = Trace.of([Event("aten::mm", "operator", 0.0, MS, 0)], (Row("thread 1"),))
+    with pytest.raises(CourseError, match="holds no step"):
+        verdict(trace=nameless)
+
+
+def test_a_report_shows_verdict_advice_gain_and_all_causes():
+    report = detective.investigate(Evidence(trace=SimulatedRun(load_s=20 * MS).trace()))
+    for text in (str(report), report._repr_html_()):
+        assert rules.LOADING in text
+        assert "×" in text
+    assert report.findings[0] == report.verdict
+    assert all(finding.name in rules.VERDICTS for finding in report.findings)
+    assert all(0 <= finding.share <= 1 <= (finding.gain or 1) for finding in report.findings)
+
+
+def test_the_account_of_a_step_adds_up():
+    trace = on_cpu(("aten::mm", 3 * MS), *[("aten::add", 4 * US)] * 100, load_s=2 * MS, gap=("log", 4 * MS))
+    account = Account.of(trace)
+    parts = account.wait_s + account.gap_s + account.launch_s + account.product_s + account.other_s
+    assert parts == pytest.approx(account.step_s)
+    assert account.n_calls == 101
+
+
+def test_kernels_of_two_streams_at_once_count_once():
+    rows = (Row("thread 1"), Row("GPU 0 stream 1", 0), Row("GPU 0 stream 2", 0))
+    events = [Event("step", "range", 0.0, 10 * MS, 0)]
+    events += [Event("gemm", "kernel", 0.0, 8 * MS, 1), Event("add", "kernel", 0.0, 8 * MS, 2)]
+    account = Account.of(Trace.of(events, rows))
+    assert account.device_s == pytest.approx(8 * MS)
+    assert account.product_s == pytest.approx(4 * MS)
+
+
+def test_work_alone_needs_peaks_to_speak():
+    evidence = {"trace": on_cpu(("aten::mm", 5 * MS)), "work": Work((Operator("mm", 1e9, 1e6),))}
+    assert verdict(**evidence).name == rules.COMPUTE
