@@ -126,6 +126,18 @@ class Busy(torch.utils.data.Dataset):
         return np.zeros(4, np.float32)
 
 
+def on_all_cores(step):
+    """The step, whatever number of threads the tests run with."""
+
+    def run(batch):
+        threads = torch.get_num_threads()
+        torch.set_num_threads(len(os.sched_getaffinity(0)))
+        step(batch)
+        torch.set_num_threads(threads)
+
+    return run
+
+
 def busy_workers(step, batch_size=4):
     """More loading processes than cores; all cores together load a batch in the time of a step."""
     cores = len(os.sched_getaffinity(0))
@@ -229,7 +241,7 @@ def convolutions():
 
 def planted():
     """All of them, made afresh."""
-    product = large_product()
+    product = on_all_cores(large_product())
     return [
         ("a slow file server", slow_server, small_step(), rules.READ),
         ("a slow stream", slow_stream, small_step(), rules.READ),
