@@ -11,8 +11,13 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 import torch
 from torch import Tensor, nn
 
+from dltutorial import machine
 from dltutorial.errors import CourseError
 
+_CPU_UNITS = {  # flags of processors whose products torch's libraries then make in this precision
+    "bf16": {"avx512_bf16", "amx_bf16", "bf16"},
+    "fp16": {"avx512_fp16", "amx_fp16", "asimdhp"},
+}
 _AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 _AMPERE = (8, 0)  # the first compute capability with TF32 and bf16 units
 
@@ -66,6 +71,19 @@ class Precision:
             self.scaler.update()
         else:
             optimizer.step()
+
+
+def units_for(name: str) -> tuple[str, ...] | None:
+    """What this machine has to multiply matrices faster in that precision: flags of its CPU, or its GPU's tensor cores.
+
+    Empty: nothing, and such products are no faster than float32's, or far slower. None: it cannot be told.
+    """
+    gpus = machine.accelerators()
+    if gpus:
+        units = gpus[0].tensor_core_dtypes
+        return None if units is None else tuple(f"{name} tensor cores" for unit in units if unit == name)
+    flags = machine.cpu_units()
+    return None if flags is None else tuple(flag for flag in flags if flag in _CPU_UNITS.get(name, ()))
 
 
 def _has_tf32(device: str) -> bool:

@@ -5,12 +5,13 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from dltutorial import machine
 from dltutorial.config import Recipe
 from dltutorial.errors import CourseError
 from dltutorial.models.vit import ViT
 from dltutorial.training import memory
 from dltutorial.training.number_formats import FORMATS
-from dltutorial.training.precision import Precision
+from dltutorial.training.precision import Precision, units_for
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 SMALL = {"n_lat": 32, "n_lon": 64, "dim": 32, "depth": 2, "heads": 2, "global_batch_size": 4}
@@ -123,3 +124,25 @@ def test_the_state_of_a_run_is_counted_as_torch_keeps_it():
     assert counted["weights"] == sum(p.nbytes for p in model.parameters())
     assert counted["gradients"] == sum(p.grad.nbytes for p in model.parameters())
     assert counted["optimizer"] == sum(t.nbytes for t in averages)
+
+
+@pytest.mark.parametrize(
+    ("flags", "bf16", "fp16"),
+    [
+        (None, None, None),
+        (("avx2", "avx512f", "avx512_vnni"), (), ()),
+        (("avx512f", "avx512_bf16", "amx_bf16"), ("avx512_bf16", "amx_bf16"), ()),
+        (("asimd", "asimdhp", "bf16"), ("bf16",), ("asimdhp",)),
+    ],
+)
+def test_the_flags_of_a_cpu_tell_its_units(monkeypatch, flags, bf16, fp16):
+    monkeypatch.setattr(machine, "accelerators", tuple)
+    monkeypatch.setattr(machine, "cpu_units", lambda: flags)
+    assert (units_for("bf16"), units_for("fp16")) == (bf16, fp16)
+
+
+def test_the_tensor_cores_of_a_gpu_tell_its_units(monkeypatch):
+    volta = machine.Accelerator("V100", "CUDA", 1, (7, 0), ("fp16",))
+    monkeypatch.setattr(machine, "accelerators", lambda: (volta,))
+    assert units_for("bf16") == ()
+    assert units_for("fp16") == ("fp16 tensor cores",)

@@ -1,0 +1,57 @@
+"""Which code multiplies matrices on this CPU? oneDNN, the library behind torch, tells when asked.
+
+In: dtypes. Out: for each the names of the implementations that ran, such as ``brg_matmul:avx512_core_bf16``: what
+follows the colon is the instruction set. A product that oneDNN does not make leaves no name (float32 often goes to
+MKL, a precision without units to plain loops). uxlfoundation.github.io/oneDNN, "Verbose Mode".
+"""
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Sequence
+
+# Any dtype's lines come after a line that names it; a process of its own, since oneDNN asks its variable but once.
+_PROGRAM = """
+import sys, torch
+for name in sys.argv[1:]:
+    a = torch.randn(256, 256).to(getattr(torch, name))
+    print("dtype", name, flush=True)
+    a @ a
+"""
+_ON_UNITS = re.compile(r"_bf16|_fp16|amx|avx10", re.IGNORECASE)
+
+
+def implementations(dtypes: Sequence[str], deadline_s: float = 60.0) -> dict[str, tuple[str, ...]]:
+    """Make one product in each dtype, named as torch does ("bfloat16"), in a process of its own.
+
+    Nothing is found for any of them where torch is built without oneDNN, or the process fails.
+    """
+    env = {**os.environ, "ONEDNN_VERBOSE": "1"}
+    command = [sys.executable, "-c", _PROGRAM, *dtypes]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, env=env, timeout=deadline_s, check=False)
+        said = done.stdout
+    except (OSError, subprocess.TimeoutExpired):
+        said = ""
+    return {dtype: parse(said).get(dtype, ()) for dtype in dtypes}
+
+
+def parse(said: str) -> dict[str, tuple[str, ...]]:
+    """The implementations of executed products, by the dtype announced before them."""
+    found: dict[str, list[str]] = {}
+    current = ""
+    for line in said.splitlines():
+        if line.startswith("dtype "):
+            current = line.split()[1]
+            found[current] = []
+        fields = line.split(",")
+        if current and "exec" in fields and {"matmul", "inner_product"} & set(fields):
+            kind = next(field for field in fields if field in ("matmul", "inner_product"))
+            found[current].append(fields[fields.index(kind) + 1])
+    return {dtype: tuple(dict.fromkeys(names)) for dtype, names in found.items()}
+
+
+def uses_units(implementation: str) -> bool:
+    """Whether a name says that instructions made for a low precision ran: AVX-512's for bf16 or fp16, AMX, AVX10."""
+    return bool(_ON_UNITS.search(implementation.partition(":")[2]))
