@@ -43,7 +43,7 @@ class Costs:
     inflate_bytes_per_s: float
     moved_bytes_per_s: float
 
-    def pair_s(self, year: formats.Year, feed: Feed, compressed: bool) -> float:
+    def pair_s(self, year: formats.Year, feed: Feed) -> float:
         """Seconds that one pair should take, from the page cache to the batch, in one thread."""
         values = 2 * math.prod(year.shape)
         touched = formats.read_amplification(year, 2)
@@ -52,7 +52,7 @@ class Costs:
         moved += COPY if feed.on_device else LEAN if feed.lean else NAIVE
         moved += 0 if feed.buffered else COPY  # stacked to a batch
         seconds = values * moved / self.moved_bytes_per_s
-        seconds += values * 4 * touched / self.inflate_bytes_per_s if compressed else 0.0
+        seconds += values * 4 * touched / self.inflate_bytes_per_s if year.compressed else 0.0
         return seconds + (0.0 if feed.keep_open or mapped else self.open_s)
 
 

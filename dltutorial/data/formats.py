@@ -32,7 +32,10 @@ class Year:
         path: the file.
         shape: (C, H, W) of a snapshot.
         chunk_TCHW: the piece that is stored, and so read and decompressed, as one; None where any byte can be read.
+        compressed: whether chunks are.
     """
+
+    compressed = False
 
     def __init__(self, path: Path, shape_TCHW: tuple[int, ...], dtype: np.dtype, chunk_TCHW: tuple[int, ...] | None):
         if len(shape_TCHW) != 4 or dtype != np.float32 or 0 in shape_TCHW:
@@ -102,7 +105,7 @@ class Hdf5Year(Year):
         fields = self._file.get("fields")
         if not isinstance(fields, h5py.Dataset):
             raise DataError(f"{path} has no dataset 'fields' but {sorted(self._file)}; {_FOREIGN}")
-        self._fields = fields
+        self._fields, self.compressed = fields, fields.compression is not None
         super().__init__(path, fields.shape, fields.dtype, fields.chunks)
 
     def _read(self, first: int, out_NCHW: np.ndarray) -> None:
@@ -149,6 +152,7 @@ class ZarrYear(Year):
             missing = self._fields.nchunks - self._fields.nchunks_initialized
         if missing:
             raise DataError(f"{path} lacks {missing} of its {self._fields.nchunks} chunks; delete it and make it anew")
+        self.compressed = bool(self._fields.compressors)
         super().__init__(path, self._fields.shape, self._fields.dtype, self._fields.chunks)
 
     def _read(self, first: int, out_NCHW: np.ndarray) -> None:
@@ -211,13 +215,10 @@ def read_amplification(year: Year, count: int = 1) -> float:
     return touched * planes / (count * math.prod(year.shape))
 
 
-def chunks_touched(year: Year, count: int = 1) -> float:
-    """Chunks that a read of ``count`` snapshots at a random place touches, on average; 1 without chunks."""
-    if year.chunk_TCHW is None:
-        return 1.0
-    per_layer = math.prod(-(-n // part) for n, part in zip(year.shape, year.chunk_TCHW[1:], strict=True))
-    depth, firsts = year.chunk_TCHW[0], range(len(year) - count + 1)
-    return per_layer * sum((f + count - 1) // depth - f // depth + 1 for f in firsts) / len(firsts)
+def stored_bytes(path: Path) -> int:
+    """What a year takes on disk: a file, or all the files of a folder."""
+    files = [path] if path.is_file() else [part for part in path.rglob("*") if part.is_file()]
+    return sum(file.stat().st_size for file in files)
 
 
 def same_kind(files: tuple[Path, ...]) -> None:

@@ -36,21 +36,28 @@ RUNGS = (
 )
 
 
+# Those of the rungs, and others to compare them with.
+LAYOUTS = (
+    *dict.fromkeys(rung.layout for rung in RUNGS),
+    *("hdf5-auto-gzip4", "hdf5-chunk1-lzf", "hdf5-contiguous", "zarr-chunk1", "zarr-chunk1-zstd"),
+)
+
+
 def sizes(preset: Preset) -> Preset:
     """Two years of few snapshots, each large enough that moving bytes, not calling functions, takes the time."""
     finer = dataclasses.replace(preset, n_lat=max(128, preset.n_lat), n_lon=max(256, preset.n_lon))
     return dataclasses.replace(finer, years=(2, 0, 0), snapshots=24)
 
 
-def prepare(preset: Preset, layouts: Sequence[str] = (), progress: bool = True) -> dict[str, Split]:
-    """The training split of the ladder's data in each layout (default: those of the rungs); made where missing.
+def prepare(preset: Preset, layouts: Sequence[str] = LAYOUTS, progress: bool = True) -> dict[str, Split]:
+    """The training split of the ladder's data in each layout; made where missing.
 
     Raises:
         DataError: they cannot be written.
     """
     source = weather.ensure(sizes(preset), progress=progress)
     found = {}
-    for name in dict.fromkeys(layouts or (rung.layout for rung in RUNGS)):
+    for name in layouts:
         folder = convert.convert(source, name, splits=("train",), progress=progress)
         found[name] = store.open_split(folder)
     return found

@@ -13,7 +13,6 @@ from dltutorial.teach.bench_rows import Options, Row
 
 UNIT = "samples/s"
 YARDSTICK = "copy of the same bytes from the page cache"
-LAYOUTS = ("hdf5-auto-gzip4", "hdf5-chunk1-lzf", "hdf5-contiguous", "zarr-chunk1", "zarr-chunk1-zstd")
 
 
 def loaders(options: Options) -> Iterator[Row]:
@@ -21,7 +20,7 @@ def loaders(options: Options) -> Iterator[Row]:
     from dltutorial.data import rungs
 
     machine.use_cores(1)  # one core for the loader; the other is free for a step, or for a worker
-    splits = rungs.prepare(options.preset, (*(rung.layout for rung in rungs.RUNGS), *LAYOUTS))
+    splits = rungs.prepare(options.preset)
     batch_size = min(8, options.preset.global_batch_size)
     yield from _rungs(splits, batch_size, options)
     yield from _layouts(splits, batch_size, options)
@@ -40,7 +39,7 @@ def _rungs(splits: Mapping, batch_size: int, options: Options) -> Iterator[Row]:
     naive = statistics.median(found[rungs.RUNGS[0].cause])
     for rung in rungs.RUNGS:
         year = formats.open_year(splits[rung.layout].files[0])
-        predicted = 1 / figures.pair_s(year, FEEDS[rung.feed], "gzip" in rung.layout)
+        predicted = 1 / figures.pair_s(year, FEEDS[rung.feed])
         more = {
             "× naive": f"{statistics.median(found[rung.cause]) / naive:,.0f}",
             "of the copy": f"{_ratio(found[rung.cause], found[YARDSTICK]):.0%}",
@@ -51,16 +50,12 @@ def _rungs(splits: Mapping, batch_size: int, options: Options) -> Iterator[Row]:
 
 def _layouts(splits: Mapping, batch_size: int, options: Options) -> Iterator[Row]:
     """Every layout under the loader that opens files once and augments in float32."""
-    from dltutorial.data import rungs
+    from dltutorial.data import formats, rungs
 
     variants = {name: rungs.host_loader(split, batch_size, "lean") for name, split in splits.items()}
     for name, samples in rungs.rates(variants, batch_size, rounds=options.repeats).items():
-        size = sum(sum(part.stat().st_size for part in _parts(file)) for file in splits[name].files)
+        size = sum(map(formats.stored_bytes, splits[name].files))
         yield Row(f"lean loader, {name}", samples, UNIT, more={"MB on disk": f"{size / 1e6:.1f}"})
-
-
-def _parts(file) -> list:
-    return [part for part in file.rglob("*") if part.is_file()] if file.is_dir() else [file]
 
 
 def _beside_a_step(splits: Mapping, batch_size: int, options: Options) -> Iterator[Row]:
