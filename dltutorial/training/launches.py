@@ -115,6 +115,24 @@ def overheads(
     return lines[0], lines[1]
 
 
+def replayed_step_s(eager_s: float, n_operations: int, lines: tuple[Line, Line], device: str) -> float:
+    """Predict the replayed step of any model from its eager one.
+
+    A CPU starts operations and works in turn: what recording saves comes off the time. A GPU works while the next
+    operations are started: a step longer than its launches hides them, and gains nothing.
+
+    Args:
+        eager_s: measured.
+        n_operations: in the step.
+        lines: as ``overheads`` returns them.
+        device: cpu or cuda.
+    """
+    eager, replayed = (line.step_s(n_operations) for line in lines)
+    if device == "cuda":
+        return eager_s if eager_s > eager else replayed
+    return max(eager_s - (eager - replayed), replayed)
+
+
 def _step(model: nn.Module) -> Callable[[Tensor, Tensor], Tensor]:
     optimizer = make_optimizer(model, Recipe(cuda_graph=True, optimizer_impl="fused", learning_rate=1e-3))
     return lambda x_BCHW, y_BCHW: train_step(model, x_BCHW, y_BCHW, optimizer)

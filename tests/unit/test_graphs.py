@@ -1,9 +1,13 @@
+import dataclasses
+
 import pytest
 import torch
 
-from dltutorial.config import Recipe
+from dltutorial.config import PRESETS, Recipe
 from dltutorial.errors import CourseError
 from dltutorial.models.tiny import NarrowMLP, step_flop
+from dltutorial.teach import bench_graphs
+from dltutorial.teach.bench_rows import Options, table
 from dltutorial.training import launches
 from dltutorial.training.graphs import WARMUP_STEPS, CudaGraph, GraphedStep
 from dltutorial.training.loop import loop
@@ -107,3 +111,23 @@ def test_overheads_are_measured_on_other_depths():
     eager, graphed = launches.overheads(dim=2, depths=(1, 4), repeats=3, device="cpu")
     assert eager.per_operation_s > 0
     assert graphed.per_operation_s > 0
+
+
+def test_what_recording_saves_comes_off_on_a_cpu_and_is_hidden_on_a_gpu():
+    lines = launches.Line(0, 7e-6), launches.Line(0, 2e-6)
+    assert launches.replayed_step_s(10e-3, 400, lines, "cpu") == pytest.approx(8e-3)
+    assert launches.replayed_step_s(2.9e-3, 400, lines, "cpu") == pytest.approx(0.9e-3)
+    assert launches.replayed_step_s(10e-3, 400, lines, "cuda") == pytest.approx(10e-3)
+    assert launches.replayed_step_s(2.8e-3, 400, lines, "cuda") == pytest.approx(0.8e-3)
+
+
+def test_the_bench_predicts_both_ways_of_the_launch_bound_network(monkeypatch):
+    monkeypatch.setattr(bench_graphs, "_DEPTH", {"smoke": 2})
+    monkeypatch.setattr(bench_graphs, "_TRANSFORMER_BATCH", 1)
+    tiny = dataclasses.replace(PRESETS["smoke"], n_lat=8, n_lon=8, dim=8, heads=2, depth=1)
+    threads = torch.get_num_threads()
+    rows = list(bench_graphs.graphs(Options(tiny, repeats=1)))
+    assert torch.get_num_threads() == threads
+    assert len({row.what for row in rows}) == len(rows) == 7
+    assert [row.predicted is not None for row in rows] == [False, False, False, True, True, False, True]
+    assert "gain" in str(table(rows))
