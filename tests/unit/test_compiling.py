@@ -1,0 +1,106 @@
+import os
+
+import pytest
+import torch
+from torch import nn
+from torch._inductor import config as settings
+
+from dltutorial import machine
+from dltutorial.config import Recipe
+from dltutorial.errors import CourseError
+from dltutorial.observe.compilations import Compilations
+from dltutorial.training import compiling
+from dltutorial.training.optim import make_optimizer
+from dltutorial.training.step import make_step
+
+can_compile = pytest.mark.skipif(compiling.missing("cpu") is not None, reason="no C++ compiler here")
+
+
+@pytest.fixture(autouse=True)
+def own_settings(monkeypatch):
+    """What ``prepare`` changes for a process is put back."""
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", os.environ.get("TORCHINDUCTOR_CACHE_DIR", ""))
+    torch.compiler.reset()
+    with settings.patch(compile_threads=settings.compile_threads):
+        yield
+
+
+def perceptron():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 8), nn.GELU(), nn.Linear(8, 4))
+
+
+def test_off_is_the_model_itself():
+    model = perceptron()
+    assert compiling.compiled(model, "off") is model
+
+
+def test_without_a_compiler_the_error_says_what_to_do(monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CXX", raising=False)
+    monkeypatch.setattr("sys.platform", "linux")
+    with pytest.raises(CourseError, match=r"^compile=default needs a C\+\+ compiler \(g\+\+\).*set compile=off$"):
+        compiling.compiled(perceptron(), "default")
+
+
+def test_a_gpu_needs_triton_and_a_c_compiler(monkeypatch, tmp_path):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert "Triton" in compiling.missing("cuda")
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: object())
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CC", raising=False)
+    assert compiling.missing("cuda") == "a C compiler (gcc)"
+
+
+def test_headers_of_python_are_asked_for(monkeypatch, tmp_path):
+    monkeypatch.setattr(compiling, "_any_command", lambda *names: True)
+    monkeypatch.setattr("sysconfig.get_paths", lambda: {"include": str(tmp_path)})
+    assert "Python.h" in compiling.missing("cpu")
+
+
+def test_the_cache_lies_in_the_course_s_folder(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR")
+    monkeypatch.setattr(machine, "cores", lambda: 2)
+    monkeypatch.delenv("TORCHINDUCTOR_COMPILE_THREADS", raising=False)
+    compiling.prepare()
+    assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == str(tmp_path / "dltutorial" / "compiled")
+    assert settings.compile_threads == 1
+
+
+def test_a_cache_and_threads_that_the_learner_chose_stay(monkeypatch, tmp_path):
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "mine"))
+    monkeypatch.setenv("TORCHINDUCTOR_COMPILE_THREADS", "7")
+    settings.compile_threads = 7
+    compiling.prepare()
+    assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == str(tmp_path / "mine")
+    assert settings.compile_threads == 7
+
+
+@can_compile
+def test_a_compiled_step_trains_as_the_plain_one():
+    def losses(mode):
+        recipe = Recipe(compile=mode, learning_rate=1e-2)
+        model = perceptron()
+        step = make_step(model, make_optimizer(model, recipe), recipe)
+        x = torch.randn(16, 4, generator=torch.Generator().manual_seed(1))
+        return [step(x, 2 * x).item() for _ in range(5)]
+
+    assert losses("default") == pytest.approx(losses("off"), rel=1e-4)
+
+
+@can_compile
+def test_a_cold_cache_is_empty_and_what_it_made_lives_on():
+    compiling.prepare()
+    usual, x = os.environ["TORCHINDUCTOR_CACHE_DIR"], torch.ones(8)
+    fast = torch.compile(lambda x: 3 * x.sin() + 1)
+    with compiling.cold_cache():
+        own = os.environ["TORCHINDUCTOR_CACHE_DIR"]
+        assert own != usual
+        expected = fast(x)
+        assert os.listdir(own)  # noqa: PTH208 -- a string, as torch keeps it
+    assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == usual
+    assert not os.path.exists(own)  # noqa: PTH110
+    with Compilations() as seen:
+        assert torch.equal(fast(x), expected)
+    assert seen.graphs == 0

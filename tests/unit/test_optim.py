@@ -1,0 +1,52 @@
+import pytest
+import torch
+from torch import nn
+
+from dltutorial.config import Recipe
+from dltutorial.training.optim import make_optimizer, set_learning_rate
+
+
+def trained(implementation, n_steps=5):
+    """All weights after some updates with gradients that grow."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 8), nn.LayerNorm(8), nn.Linear(8, 3))
+    optimizer = make_optimizer(model, Recipe(optimizer_impl=implementation, learning_rate=1e-2, weight_decay=0.1))
+    for step in range(n_steps):
+        for p in model.parameters():
+            p.grad = torch.randn_like(p) * (step + 1)
+        set_learning_rate(optimizer, 1e-2 / (step + 1))
+        optimizer.step()
+    return torch.cat([p.detach().flatten() for p in model.parameters()])
+
+
+@pytest.mark.parametrize("implementation", ["auto", "foreach", "fused"])
+def test_all_implementations_give_the_same_weights(implementation):
+    expected = trained("for-loop")
+    assert (expected - trained("for-loop", 0)).abs().min() > 1e-4, "the weights did not move"
+    assert torch.allclose(trained(implementation), expected, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("implementation", "foreach", "fused"),
+    [("auto", None, None), ("for-loop", False, False), ("foreach", True, None), ("fused", None, True)],
+)
+def test_the_recipe_s_implementation_is_the_one_used(implementation, foreach, fused):
+    optimizer = make_optimizer(nn.Linear(2, 2), Recipe(optimizer_impl=implementation))
+    for group in optimizer.param_groups:
+        assert (group["foreach"], group["fused"]) == (foreach, fused)
+
+
+def test_a_rate_is_a_number_unless_a_graph_reads_it():
+    optimizer = make_optimizer(nn.Linear(2, 2), Recipe())
+    set_learning_rate(optimizer, 0.25)
+    assert [group["lr"] for group in optimizer.param_groups] == [0.25, 0.25]
+
+
+def test_a_tensor_rate_is_changed_in_place():
+    optimizer = make_optimizer(nn.Linear(2, 2), Recipe(cuda_graph=True))
+    before = [group["lr"] for group in optimizer.param_groups]
+    set_learning_rate(optimizer, 0.25)
+    for group, rate in zip(optimizer.param_groups, before, strict=True):
+        assert group["lr"] is rate
+        assert rate.item() == 0.25
+        assert group["capturable"]
