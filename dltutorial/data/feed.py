@@ -66,3 +66,12 @@ def find(feed: Feed | str) -> Feed:
     if feed not in FEEDS:
         raise RecipeError(f"no loader {feed!r}; choose one of {', '.join(FEEDS)}")
     return FEEDS[feed]
+
+
+def tuned(device: str) -> Feed:
+    """The loader to train with on this kind of device, "cuda" or "cpu".
+
+    If the device is the CPU, augmentation "on the device" would run in the step's own thread; so the thread that reads
+    ahead does it.
+    """
+    return FEEDS["best" if device == "cuda" else "prefetch"]

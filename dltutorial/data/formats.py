@@ -191,7 +191,7 @@ def blamed(path: Path, error: Exception) -> DataError:
         return error
     if isinstance(error, FileNotFoundError):
         return DataError(f"{path} is missing; make or fetch it anew")
-    cut = any(words in str(error) for words in ("truncated", "mmap length", "cannot reshape"))
+    cut = any(words in str(error) for words in ("truncated", "mmap length", "cannot reshape", "read all data"))
     why = "truncated" if cut else f"not readable as {path.suffix.lstrip('.') or 'data'} ({first_line(error)})"
     return DataError(f"{path} is {why}; delete it and make or fetch it anew")
 

@@ -119,6 +119,15 @@ def worker_batches(dataset: Dataset, keys: Iterable[list], workers: int) -> Iter
         pin_memory=torch.cuda.is_available(),
         timeout=WORKER_DEADLINE_S if workers else 0,
     )
+    yield from in_one_line(loader)
+
+
+def in_one_line(loader: DataLoader) -> Iterator:
+    """What a loader with workers yields; whatever becomes of a worker, as one line.
+
+    Raises:
+        DataError: the data are damaged, or a worker died or no longer answers.
+    """
     try:
         yield from loader
         return

@@ -20,11 +20,10 @@ from pathlib import Path
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import IterableDataset, get_worker_info
+from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from dltutorial import paths
-from dltutorial.data import formats, sampling, writing
-from dltutorial.data.loaders import Pairs
+from dltutorial.data import formats, loaders, sampling, writing
 from dltutorial.data.store import Split
 from dltutorial.errors import CourseError, DataError, RecipeError
 
@@ -65,7 +64,7 @@ def write(split: Split, folder: Path, per_shard: int, seed: int = 0) -> Index:
         raise RecipeError(f"{per_shard} samples a shard cannot be; take at least 1")
     if folder.exists() and any(folder.iterdir()):
         raise DataError(f"{folder} is not empty; choose another folder, or delete it")
-    pairs, shape = Pairs(split), (2, *split.shape)
+    pairs, shape = loaders.Pairs(split), (2, *split.shape)
     writing.check_space(folder, int(1.01 * len(pairs) * 2 * split.sample_bytes))
     order, shards = sampling.epoch_order(len(pairs), seed, 0).tolist(), []
     for first in range(0, len(order), per_shard):
@@ -175,6 +174,19 @@ class ShardStream(IterableDataset):
         for both_2CHW in drawn(samples, self.buffer, rng):
             x_CHW, y_CHW = torch.from_numpy(both_2CHW)
             yield x_CHW, y_CHW
+
+
+def batches(stream: ShardStream, batch_size: int, workers: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
+    """The epoch of a stream as batches (x_BCHW, y_BCHW), loaded by worker processes; the last ones may be smaller.
+
+    Raises:
+        DataError: a shard is missing, truncated or foreign, or a worker died.
+    """
+    deadline_s = loaders.WORKER_DEADLINE_S if workers else 0
+    pin = torch.cuda.is_available()
+    return loaders.in_one_line(
+        DataLoader(stream, batch_size=batch_size, num_workers=workers, timeout=deadline_s, pin_memory=pin)
+    )
 
 
 def drawn(items: Iterable, size: int, rng: random.Random) -> Iterator:

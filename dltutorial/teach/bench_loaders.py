@@ -61,7 +61,7 @@ def _layouts(splits: Mapping, batch_size: int, options: Options) -> Iterator[Row
 def _beside_a_step(splits: Mapping, batch_size: int, options: Options) -> Iterator[Row]:
     """I/O, synthetic and full throughput, for loaders with and without overlap."""
     from dltutorial.data import ladder
-    from dltutorial.data.feed import FEEDS, Feed
+    from dltutorial.data.feed import FEEDS, Feed, tuned
     from dltutorial.observe import throughput
     from dltutorial.training import run
     from dltutorial.training.loop import make_optimizer
@@ -77,7 +77,7 @@ def _beside_a_step(splits: Mapping, batch_size: int, options: Options) -> Iterat
         ("gzip, no overlap", gzip, FEEDS["open"]),
         ("gzip, a thread reads ahead", gzip, Feed(keep_open=True, prefetch=2)),
         ("gzip, one worker", gzip, Feed(keep_open=True, workers=1)),
-        ("tuned", split, FEEDS["best"]),
+        ("tuned", split, tuned(machine.device())),
     ):
         found = throughput.measure(
             lambda where=where, feed=feed: ladder.make_loader(

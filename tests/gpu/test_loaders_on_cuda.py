@@ -1,0 +1,72 @@
+"""What loaders do with a CUDA device: pinned memory, copies beside the step, augmentation on the device."""
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+
+from dltutorial.config import PRESETS
+from dltutorial.data import augment, convert, ladder, store, weather
+from dltutorial.data.feed import FEEDS, Feed
+
+pytestmark = pytest.mark.gpu
+
+
+@pytest.fixture(scope="module")
+def split():
+    source = weather.ensure(PRESETS["smoke"], progress=False)
+    return store.open_split(convert.convert(source, "npy", splits=("train",), years=1, progress=False))
+
+
+def batches(split, feed, device, n=12):
+    loader = ladder.make_loader(split, 8, feed, seed=3, roll=True, device=device)
+    try:
+        return [(x.clone(), y.clone()) for x, y in itertools.islice(loader, n)]
+    finally:
+        loader.close()
+
+
+def test_a_buffered_loader_reads_into_pinned_memory(split):
+    for feed in ("batched", "best"):
+        host = ladder.host_batches(split, 8, feed, pin=True)
+        assert next(host).both_2BCHW.is_pinned()
+        host.close()
+
+
+@pytest.mark.parametrize("feed", [*FEEDS, "workers"])
+def test_batches_on_the_gpu_are_those_of_the_cpu(feed, split):
+    knobs = Feed(keep_open=True, lean=True, workers=2) if feed == "workers" else feed
+    wanted, got = batches(split, "lean", "cpu"), batches(split, knobs, "cuda")
+    for (x0, y0), (x1, y1) in zip(wanted, got, strict=True):
+        assert x1.is_cuda
+        assert x1.dtype == torch.float32
+        torch.testing.assert_close(x1.cpu(), x0, rtol=0, atol=1e-5)
+        torch.testing.assert_close(y1.cpu(), y0, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("feed", ["batched", "device", "prefetch", "best"])
+def test_memory_that_is_used_again_never_changes_a_batch_in_use(feed, split):
+    """A busy device lags far behind the host; the host must not fill a block whose copy is still to come."""
+    wanted = [x.double().sum().item() for x, _ in batches(split, "lean", "cpu", n=30)]
+    weights = torch.randn(4096, 4096, device="cuda")
+    sums, loader = [], ladder.make_loader(split, 8, feed, seed=3, roll=True, device="cuda")
+    for x_BCHW, _ in itertools.islice(loader, 30):
+        for _ in range(4):
+            weights = torch.tanh(weights @ weights / 64)  # the step before: the device is behind
+        sums.append(x_BCHW.double().sum())
+    loader.close()
+    np.testing.assert_allclose(torch.stack(sums).cpu(), wanted, rtol=1e-4, atol=1.0)
+
+
+@pytest.mark.parametrize("shift", [0, 5, 127])
+def test_augmentation_on_the_gpu_equals_that_of_the_host(shift):
+    generator = torch.Generator().manual_seed(shift)
+    raw_2BCHW = torch.randn(2, 3, 5, 64, 128, generator=generator)
+    means, stds = torch.randn(1, 5, 1, 1, generator=generator), torch.full((1, 5, 1, 1), 1.5)
+    shift_B = torch.tensor([shift, 0, 64])
+    wanted = torch.empty_like(raw_2BCHW)
+    for b, by in enumerate(shift_B.tolist()):
+        augment.lean_augment(raw_2BCHW[:, b], by, means, stds, wanted[:, b])
+    got = augment.device_augment(raw_2BCHW.cuda(), shift_B.cuda(), means.cuda(), stds.cuda())
+    torch.testing.assert_close(got.cpu(), wanted, rtol=1e-6, atol=1e-6)

@@ -1,0 +1,317 @@
+import gc
+import itertools
+import os
+import signal
+import threading
+import time
+
+import numpy as np
+import pytest
+import torch
+
+from dltutorial.config import PRESETS
+from dltutorial.data import augment, convert, costs, formats, ladder, loaders, rungs, store
+from dltutorial.data.feed import FEEDS, Feed, tuned
+from dltutorial.data.prefetch import prefetched
+from dltutorial.errors import CourseError, DataError, RecipeError
+
+
+@pytest.fixture(scope="module")
+def splits(tiny_data, tmp_path_factory):
+    """The training split in the layouts of the rungs, with chunks that fit so short a year."""
+    place, found = tmp_path_factory.mktemp("ladder"), {}
+    for name in {rung.layout for rung in rungs.RUNGS}:
+        layout = name.replace("chunk16", "chunk5")
+        folder = convert.convert(tiny_data, layout, place / name, splits=("train",), progress=False)
+        found[name] = store.open_split(folder, "train")
+    return found
+
+
+def batches(split, feed, n=9, batch_size=4, **options):
+    """Copies: a buffered loader uses its memory again."""
+    loader = ladder.make_loader(split, batch_size, feed, **({"seed": 3, "roll": True} | options))
+    try:
+        return [(x.clone(), y.clone()) for x, y in itertools.islice(loader, n)]
+    finally:
+        loader.close()
+
+
+def assert_same(some, others, atol=0.0):
+    for pair, other in zip(some, others, strict=True):
+        for a, b in zip(pair, other, strict=True):
+            assert a.dtype == b.dtype == torch.float32
+            torch.testing.assert_close(a, b, rtol=0, atol=atol)
+
+
+def plain(split, n=9):
+    return list(itertools.islice(loaders.endless_batches(loaders.Pairs(split), 4, seed=3, roll=True), n))
+
+
+@pytest.mark.parametrize("rung", rungs.RUNGS, ids=lambda rung: rung.cause)
+def test_every_rung_gives_the_same_batches(rung, splits):
+    wanted = plain(splits["npy"])
+    assert_same(batches(splits[rung.layout], rung.feed), wanted, atol=0 if FEEDS[rung.feed].lean else 1e-5)
+
+
+@pytest.mark.parametrize("feed", [Feed(workers=2), Feed(True, True, 1), Feed(prefetch=2), FEEDS["prefetch"]])
+def test_so_do_workers_and_threads(feed, splits):
+    assert_same(batches(splits["npy"], feed), plain(splits["npy"]), atol=1e-5)
+
+
+@pytest.mark.parametrize("feed", ["naive", "lean", "batched", "best"])
+def test_ranks_share_the_batches(feed, splits):
+    wanted = [torch.sort(x.flatten(1).sum(1)).values for x, _ in batches(splits["npy"], "lean", batch_size=5)]
+    parts = [batches(splits["npy"], feed, batch_size=5, rank=rank, world_size=2) for rank in range(2)]
+    for whole, (x0, _), (x1, _) in zip(wanted, *parts, strict=True):
+        assert (len(x0), len(x1)) == (3, 2)
+        got = torch.sort(torch.cat([x0, x1]).flatten(1).sum(1)).values
+        torch.testing.assert_close(got, whole, rtol=0, atol=1e-2)
+
+
+def test_a_resumed_loader_goes_on_where_it_was(splits):
+    assert_same(batches(splits["npy"], "best", 5, skip=6), batches(splits["npy"], "best", 11)[6:])
+
+
+@pytest.mark.parametrize(
+    ("knobs", "why"),
+    [
+        ({"buffered": True}, "keeps files open"),
+        ({"buffered": True, "keep_open": True, "lean": True, "workers": 1}, "no workers"),
+        ({"on_device": True}, "needs a buffered loader"),
+        ({"workers": -1}, "negative"),
+    ],
+)
+def test_knobs_that_do_not_fit_together_are_one_line(knobs, why):
+    with pytest.raises(RecipeError, match=why):
+        Feed(**knobs)
+
+
+def test_the_tuned_loader_augments_where_there_is_room_for_it():
+    assert tuned("cuda").on_device
+    assert not tuned("cpu").on_device
+    assert tuned("cpu").prefetch and tuned("cuda").prefetch
+
+
+def test_an_unknown_loader_lists_those_there_are(splits):
+    with pytest.raises(RecipeError, match="no loader 'fast'; choose one of naive, open"):
+        ladder.make_loader(splits["npy"], 4, "fast")
+
+
+@pytest.mark.parametrize("feed", ["naive", "best"])
+def test_too_large_a_batch_is_told_at_once(feed, splits):
+    with pytest.raises(DataError, match="batch of 99 needs more than the 18 pairs"):
+        ladder.make_loader(splits["npy"], 99, feed)
+
+
+@pytest.mark.parametrize("feed", ["naive", "lean", "best", Feed(workers=1)])
+def test_a_damaged_file_is_one_line_from_every_loader(feed, own_data):
+    split = store.open_split(own_data, "train")
+    file = own_data / "train" / "1980.h5"
+    file.write_bytes(file.read_bytes()[:3000])
+    with pytest.raises(DataError, match=r"1980\.h5") as caught:
+        batches(split, feed)
+    assert "\n" not in str(caught.value)
+
+
+class Dies(torch.utils.data.Dataset):
+    """A sample whose reading is the end of the process, as when memory runs out."""
+
+    def __getitem__(self, index):
+        if index == 3:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return torch.zeros(1)
+
+
+@pytest.mark.timeout(60)
+def test_a_worker_that_dies_is_one_line_and_no_hang():
+    with pytest.raises(DataError, match=r"a loading process is gone: .*; lower workers") as caught:
+        list(loaders.worker_batches(Dies(), [[0, 1], [2, 3], [4, 5]], workers=2))
+    assert "\n" not in str(caught.value)
+    assert "kill" in str(caught.value).lower() or "exited" in str(caught.value)
+
+
+class Hangs(torch.utils.data.Dataset):
+    def __getitem__(self, index):
+        time.sleep(60)
+
+
+@pytest.mark.timeout(60)
+def test_a_worker_that_hangs_is_one_line(monkeypatch):
+    monkeypatch.setattr(loaders, "WORKER_DEADLINE_S", 1.0)
+    with pytest.raises(DataError, match=r"a loading process is gone: .*timed out"):
+        list(loaders.worker_batches(Hangs(), [[0]], workers=1))
+
+
+def test_an_error_that_is_not_the_loaders_stays_what_it_is():
+    class Wrong(torch.utils.data.Dataset):
+        def __getitem__(self, index):
+            raise RuntimeError("shapes do not match")
+
+    with pytest.raises(RuntimeError, match="shapes do not match"):
+        list(loaders.worker_batches(Wrong(), [[0]], workers=0))
+
+
+# Augmentation
+
+
+@pytest.mark.parametrize("shift", [0, 1, 7, 23])
+def test_lean_and_device_augmentation_equal_the_naive_one(shift):
+    rng = np.random.default_rng(shift)
+    raw, means, stds = rng.normal(3, 2, (2, 3, 4, 24)), rng.normal(size=(1, 3, 1, 1)), np.full((1, 3, 1, 1), 2.5)
+    raw, means, stds = (x.astype(np.float32) for x in (raw, means, stds))
+    wanted = augment.naive_augment(raw, shift, means, stds)
+    assert np.array_equal(wanted, np.roll((raw.astype(np.float64) - means) / stds, shift, -1).astype(np.float32))
+    tensors = [torch.from_numpy(x) for x in (raw, means, stds)]
+    out = torch.empty(2, 3, 4, 24)
+    augment.lean_augment(tensors[0], shift, *tensors[1:], out)
+    np.testing.assert_allclose(out, wanted, atol=1e-6)
+    block = torch.stack([tensors[0], tensors[0]], 1)
+    got = augment.device_augment(block, torch.tensor([shift, 0]), *tensors[1:])
+    assert torch.equal(got[:, 0], out)
+    np.testing.assert_allclose(got[:, 1], augment.naive_augment(raw, 0, means, stds), atol=1e-6)
+
+
+# Prefetching
+
+
+def threads():
+    return [thread for thread in threading.enumerate() if thread.name == "prefetch"]
+
+
+def gone(deadline_s=5.0):
+    end = time.monotonic() + deadline_s
+    while threads() and time.monotonic() < end:
+        time.sleep(0.01)
+    return not threads()
+
+
+def test_prefetching_keeps_order_and_ends():
+    assert list(prefetched(iter([0, None, "", 3]), 2)) == [0, None, "", 3]
+    assert gone()
+
+
+def test_prefetching_is_ahead_but_not_far():
+    made = []
+    items = prefetched((made.append(i) or i for i in range(100)), 3)
+    assert next(items) == 0
+    end = time.monotonic() + 5
+    while len(made) < 5 and time.monotonic() < end:
+        time.sleep(0.01)
+    time.sleep(0.1)
+    assert len(made) == 5  # one in use, three in the queue, one in the making
+    items.close()
+    assert gone()
+
+
+def test_an_error_comes_in_its_place():
+    def failing():
+        yield from range(3)
+        raise OSError("gone")
+
+    items = prefetched(failing(), 2)
+    assert [next(items) for _ in range(3)] == [0, 1, 2]
+    with pytest.raises(OSError, match="gone"):
+        next(items)
+    assert gone()
+
+
+@pytest.mark.parametrize("how", ["closed", "dropped"])
+def test_an_early_end_closes_the_source_and_ends_the_thread(how):
+    closed = threading.Event()
+
+    def source():
+        try:
+            yield from range(1000)
+        finally:
+            closed.set()
+
+    items = prefetched(source(), 2)
+    next(items)
+    if how == "closed":
+        items.close()
+    del items
+    gc.collect()
+    assert closed.wait(5)
+    assert gone()
+
+
+@pytest.mark.parametrize("feed", ["best", Feed(workers=1)])
+def test_a_closed_loader_leaves_no_thread_and_no_process(feed, splits):
+    import psutil
+
+    batches(splits["npy"], feed, 2)
+    assert gone()
+    end = time.monotonic() + 10
+    while psutil.Process().children() and time.monotonic() < end:
+        gc.collect()
+        time.sleep(0.05)
+    assert not [child for child in psutil.Process().children() if "resource_tracker" not in " ".join(child.cmdline())]
+
+
+# Costs
+
+
+def test_more_bytes_cost_more_and_each_rung_costs_less(splits):
+    figures = costs.Costs(open_s=3e-4, inflate_bytes_per_s=3e8, moved_bytes_per_s=2e10)
+    seconds = [
+        figures.pair_s(formats.open_year(splits[rung.layout].files[0]), FEEDS[rung.feed]) for rung in rungs.RUNGS
+    ]
+    assert seconds == sorted(seconds, reverse=True)
+    assert seconds[-1] == pytest.approx(8 * 2 * 3 * 16 * 24 / 2e10)
+
+
+def test_the_figures_are_measured_and_the_yardstick_copies_what_loaders_read(splits):
+    figures = costs.measure(splits["hdf5-chunk1-gzip4"], splits["npy"], 4, repeats=1)
+    assert min(vars(figures).values()) > 0
+    raw = next(costs.copies(splits["npy"], 4, seed=3))
+    host = next(ladder.host_batches(splits["npy"], 4, "device", seed=3))
+    assert np.array_equal(raw, host.both_2BCHW.numpy())
+
+
+def test_rates_take_turns_and_close_what_they_started():
+    started, closed = [], []
+
+    def loader(name):
+        started.append(name)
+        try:
+            while True:
+                time.sleep(0.001)
+                yield name
+        finally:
+            closed.append(name)
+
+    found = rungs.rates({n: (lambda n=n: loader(n)) for n in "ab"}, 4, rounds=2, phase_s=0.01)
+    assert started == closed == ["a", "b", "a", "b"]
+    assert all(len(values) == 2 and max(values) < 4000 for values in found.values())
+
+
+def test_the_ladders_data_are_of_every_preset(monkeypatch):
+    for preset in PRESETS.values():
+        sizes = rungs.sizes(preset)
+        assert sizes.snapshots >= 16  # the naive layout's chunk
+        assert 4 * sizes.n_channels * sizes.n_lat * sizes.n_lon >= 500_000
+    assert {rung.layout for rung in rungs.RUNGS} <= set(rungs.LAYOUTS)
+    assert [convert.Layout.of(name).name for name in rungs.LAYOUTS] == list(rungs.LAYOUTS)
+
+
+# DALI
+
+
+def test_without_dali_there_is_one_line(monkeypatch, splits):
+    import sys
+
+    from dltutorial.data import dali
+
+    monkeypatch.setitem(sys.modules, "nvidia.dali", None)
+    assert not dali.available()
+    with pytest.raises(CourseError, match="DALI is not installed; pip install"):
+        dali.dali_loader(splits["npy"], 4)
+
+
+@pytest.mark.parametrize("roll", [False, True])
+def test_dali_gives_the_same_batches(roll, splits):
+    pytest.importorskip("nvidia.dali", reason="NVIDIA DALI is not installed")
+    from dltutorial.data import dali
+
+    got = list(itertools.islice(dali.dali_loader(splits["npy"], 4, seed=3, roll=roll), 9))
+    assert_same(got, batches(splits["npy"], "lean", roll=roll), atol=1e-5)

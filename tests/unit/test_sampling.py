@@ -1,0 +1,107 @@
+import itertools
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+from dltutorial.data import sampling
+from dltutorial.errors import DataError, RecipeError
+
+
+class Numbers(Dataset):
+    """Sample ``i`` is ``i``."""
+
+    def __getitem__(self, index):
+        return index
+
+
+def epoch(n, batch_size, world_size, number=0, **options):
+    """The batches of every rank in one epoch."""
+    found = []
+    for rank in range(world_size):
+        batches = sampling.EpochBatches(n, batch_size, rank=rank, world_size=world_size, **options)
+        batches.set_epoch(number)
+        found.append(list(batches))
+        assert len(found[-1]) == len(batches)
+    return found
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3, 4, 7])
+@pytest.mark.parametrize(("n", "batch_size"), [(64, 8), (65, 8), (63, 8), (10, 7), (7, 7), (100, 9)])
+def test_over_all_ranks_no_sample_is_lost_and_none_comes_twice(n, batch_size, world_size):
+    ranks = epoch(n, batch_size, world_size)
+    assert sorted(itertools.chain(*itertools.chain(*ranks))) == list(range(n))
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_nor_over_their_workers(workers):
+    seen = []
+    for rank in range(3):
+        batches = sampling.EpochBatches(50, 9, rank=rank, world_size=3)
+        seen += torch.cat(list(DataLoader(Numbers(), batch_sampler=batches, num_workers=workers))).tolist()
+    assert sorted(seen) == list(range(50))
+
+
+@pytest.mark.parametrize("world_size", [2, 3, 4])
+def test_the_ranks_share_the_batches_that_one_process_reads(world_size):
+    (alone,) = epoch(40, 8, 1, number=3)
+    for batch, *shares in zip(alone, *epoch(40, 8, world_size, number=3), strict=True):
+        assert sorted(itertools.chain(*shares)) == sorted(batch)
+        assert max(map(len, shares)) - min(map(len, shares)) <= 1
+
+
+def test_without_the_rest_every_rank_takes_as_many_steps():
+    ranks = epoch(50, 8, 3, drop_last=True)
+    assert [len(batches) for batches in ranks] == [6, 6, 6]
+    assert len(set(itertools.chain(*itertools.chain(*ranks)))) == 48
+
+
+def test_every_epoch_and_seed_has_its_own_order():
+    orders = {tuple(sampling.epoch_order(30, seed, number).tolist()) for seed in range(4) for number in range(4)}
+    assert len(orders) == 16
+    assert all(sorted(order) == list(range(30)) for order in orders)
+
+
+def test_a_forgotten_set_epoch_repeats_the_first_order():
+    batches = sampling.EpochBatches(30, 5)
+    assert list(batches) == list(batches)
+    first = list(batches)
+    batches.set_epoch(1)
+    assert list(batches) != first
+
+
+def test_shifts_do_not_depend_on_the_ranks():
+    alone = {i: s for indices, shifts in take(3) for i, s in zip(indices, shifts, strict=True)}
+    for rank in range(3):
+        for indices, shifts in take(3, rank=rank, world_size=3):
+            assert [alone[index] for index in indices] == shifts
+
+
+def take(n, **options):
+    return list(itertools.islice(sampling.endless(24, 8, width=100, seed=5, **options), n))
+
+
+def test_endless_goes_on_with_a_new_epoch():
+    batches = [indices for indices, _ in itertools.islice(sampling.endless(10, 4), 6)]
+    assert all(len(set(batches[i] + batches[i + 1])) == 8 for i in (0, 2, 4))
+    assert batches[:2] != batches[2:4]
+
+
+@pytest.mark.parametrize("skip", [1, 2, 3, 7])
+def test_a_resumed_run_goes_on_where_it_was(skip):
+    whole = list(itertools.islice(sampling.endless(10, 4, seed=1, width=8), 12))
+    assert list(itertools.islice(sampling.endless(10, 4, seed=1, width=8, skip=skip), 12 - skip)) == whole[skip:]
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "why"),
+    [
+        ({"rank": 2, "world_size": 2}, RecipeError, "rank 2 of 2"),
+        ({"rank": -1}, RecipeError, "ranks count from 0"),
+        ({"batch_size": 2, "world_size": 3}, RecipeError, "cannot be shared by 3 ranks"),
+        ({"batch_size": 11}, DataError, "batch of 11 needs more than the 10 pairs"),
+    ],
+)
+def test_what_cannot_be_is_one_line(options, error, why):
+    with pytest.raises(error, match=why):
+        sampling.endless(**({"n": 10, "batch_size": 5} | options))

@@ -1,0 +1,138 @@
+import filecmp
+import subprocess
+import sys
+import threading
+
+import filelock
+import pytest
+
+from dltutorial.data import staging, store, writing
+from dltutorial.errors import DataError, RecipeError
+
+PETA = staging.Cluster(20e12, 4560, 4e12, 1e12, 2e9, 1e12)
+
+
+def names(folder):
+    return sorted(str(file.relative_to(folder)) for file in folder.rglob("*") if file.is_file())
+
+
+def test_a_staged_data_set_is_the_data_set(tiny_data, tmp_path):
+    copy = staging.stage(tiny_data, tmp_path, progress=False)
+    assert copy == tmp_path / tiny_data.name
+    assert set(names(copy)) == {*names(tiny_data), "staged.json"}
+    assert filecmp.cmpfiles(tiny_data, copy, names(tiny_data), shallow=False)[1:] == ([], [])
+    assert "finite" in store.validate(copy)
+
+
+def test_a_whole_copy_is_used_again(tiny_data, tmp_path, monkeypatch):
+    copy = staging.stage(tiny_data, tmp_path, progress=False)
+    monkeypatch.setattr(staging, "_copy_all", lambda *job: pytest.fail("copied again"))
+    assert staging.stage(tiny_data, tmp_path, progress=False) == copy
+
+
+def test_the_ranks_of_a_node_stage_once(tiny_data, tmp_path):
+    code = (
+        "import sys; from pathlib import Path; from dltutorial.data import staging; real = staging._copy_all\n"
+        "staging._copy_all = lambda *job: (print('copied'), real(*job))\n"
+        "staging.stage(Path(sys.argv[1]), Path(sys.argv[2]), progress=False)"
+    )
+    command = [sys.executable, "-c", code, str(tiny_data), str(tmp_path)]
+    ranks = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(3)]
+    said = "".join(rank.communicate(timeout=60)[0] for rank in ranks)
+    assert [rank.returncode for rank in ranks] == [0, 0, 0]
+    assert said.split() == ["copied"]
+
+
+def test_a_rank_that_waits_too_long_says_so(tiny_data, tmp_path):
+    held = tmp_path / f".staging-{tiny_data.name}"
+    held.mkdir()
+    with filelock.FileLock(held / ".lock"):
+        box = []
+
+        def wait():
+            with pytest.raises(DataError, match=r"another process has held .* for 0.2 s") as caught:
+                staging.stage(tiny_data, tmp_path, deadline_s=0.2, progress=False)
+            box.append(str(caught.value))
+
+        thread = threading.Thread(target=wait)
+        thread.start()
+        thread.join(20)
+    assert len(box) == 1
+    assert "\n" not in box[0]
+
+
+def test_a_disk_without_room_is_told_before_anything_is_copied(tiny_data, tmp_path, monkeypatch):
+    monkeypatch.setattr(writing.machine, "disk_free_bytes", lambda folder: 10)
+    with pytest.raises(DataError, match="are needed"):
+        staging.stage(tiny_data, tmp_path, progress=False)
+    assert not (tmp_path / tiny_data.name).exists()
+
+
+def test_a_disk_that_fills_up_leaves_nothing(tiny_data, tmp_path, monkeypatch):
+    def full(source, target, files, progress):
+        (target / "train").mkdir()
+        (target / "train" / "1979.h5").write_bytes(b"half")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(staging, "_copy_all", full)
+    with pytest.raises(DataError, match="No space left on device; make room") as caught:
+        staging.stage(tiny_data, tmp_path, progress=False)
+    assert "\n" not in str(caught.value)
+    assert not [file for file in names(tmp_path) if "1979" in file]
+
+
+def test_what_a_killed_rank_left_is_cleared_away(tiny_data, tmp_path):
+    left = tmp_path / f".{tiny_data.name}.4711.partial"
+    left.mkdir()
+    (left / "half.h5").write_text("half")
+    staging.stage(tiny_data, tmp_path, progress=False)
+    assert not left.exists()
+
+
+def drop(copy):
+    (copy / "train" / "1979.h5").unlink()
+
+
+def cut(copy):
+    (copy / "train" / "1979.h5").write_bytes(b"short")
+
+
+@pytest.mark.parametrize(
+    ("act", "why"),
+    [
+        (drop, r"1979\.h5 is missing or truncated"),
+        (cut, r"1979\.h5 is missing or truncated"),
+        (lambda copy: (copy / "staged.json").unlink(), "no staged copy"),
+        (lambda copy: (copy / "staged.json").write_text("{}"), "copy of other data"),
+    ],
+)
+def test_half_a_copy_is_not_taken_for_whole(act, why, tiny_data, tmp_path):
+    act(staging.stage(tiny_data, tmp_path, progress=False))
+    with pytest.raises(DataError, match=why):
+        staging.stage(tiny_data, tmp_path, progress=False)
+
+
+def test_nothing_to_stage_is_one_line(tmp_path):
+    with pytest.raises(DataError, match="no data folder"):
+        staging.stage(tmp_path / "nowhere", tmp_path / "disk")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(DataError, match="holds no file"):
+        staging.stage(tmp_path / "empty", tmp_path / "disk")
+
+
+def test_the_arithmetic_of_the_published_run():
+    assert PETA.epoch_s == 5
+    assert PETA.shared_slowdown == 4
+    assert PETA.local_slowdown == 1
+    assert PETA.share_bytes == pytest.approx(4.386e9, rel=1e-3)
+    assert PETA.stage_s == 20
+    assert PETA.epochs_to_win() == pytest.approx(20 / 15)
+
+
+def test_staging_never_pays_where_the_shared_system_keeps_up():
+    assert staging.Cluster(1e12, 10, 1e9, 1e12, 1e9, 1e12).epochs_to_win() == float("inf")
+
+
+def test_a_cluster_of_nothing_is_refused():
+    with pytest.raises(RecipeError, match="must be positive"):
+        staging.Cluster(1e12, 0, 1e9, 1e12, 1e9, 1e12)
