@@ -21,6 +21,7 @@ from dltutorial.teach.bench_rows import Options, Row, table
 BENCHES: Mapping[str, str] = MappingProxyType({
     "overhead": "what imports, kernels and papermill cost",
     "loaders": "the ladder of loaders, the layouts on disk, overlap with a step",
+    "precision": "a matrix product and a whole update in every precision this machine has",
     "graphs": "the price of starting operations, and steps recorded and replayed",
     "ladder": "from the naive baseline to the best, each knob alone and on top of the others",
 })  # fmt: skip
