@@ -1,0 +1,64 @@
+import functools
+
+import pytest
+
+from dltutorial import cli
+from dltutorial.config import PRESETS
+from dltutorial.data import convert, rungs, store
+from dltutorial.observe import throughput
+from dltutorial.teach import bench_loaders
+from dltutorial.teach.bench_rows import Options, table
+
+
+@pytest.fixture
+def tiny_ladder(tiny_data, tmp_path, monkeypatch):
+    """The bench on the tiny data, each turn as short as can be."""
+    splits = {}
+    for name in rungs.LAYOUTS:
+        folder = convert.convert(tiny_data, name.replace("chunk16", "chunk5"), tmp_path / name, progress=False)
+        splits[name] = store.open_split(folder, "train")
+    monkeypatch.setattr(rungs, "prepare", lambda preset: splits)
+    monkeypatch.setattr(rungs, "rates", functools.partial(rungs.rates, phase_s=0.005))
+    monkeypatch.setattr(throughput, "measure", functools.partial(throughput.measure, phase_s=0.01, lead=1))
+
+
+def test_every_rung_layout_and_overlap_has_its_row(tiny_ladder, one_thread):
+    rows = list(bench_loaders.loaders(Options(PRESETS["smoke"], repeats=1)))
+    names = [row.what for row in rows]
+    assert len(set(names)) == len(names)
+    assert names[: len(rungs.RUNGS)] == [rung.cause for rung in rungs.RUNGS]
+    assert bench_loaders.YARDSTICK in names
+    assert {f"lean loader, {name}" for name in rungs.LAYOUTS} <= set(names)
+    assert all(row.unit == "samples/s" and min(row.samples) > 0 for row in rows)
+    assert all(row.predicted > 0 for row in rows[: len(rungs.RUNGS)])
+    (full,) = (row for row in rows if row.what == "tuned: full")
+    assert full.predicted == min(row.median for row in rows if row.what in ("tuned: I/O", "tuned: synthetic"))
+    assert "of the copy" in str(table(rows))
+
+
+def test_data_convert_writes_a_data_set_that_checks(tiny_data, tmp_path, capsys):
+    out = tmp_path / "out"
+    command = ["data", "convert", "--source", str(tiny_data), "--layout", "hdf5-chunk2-gzip1", "--out", str(out)]
+    assert cli.main(command) == 0
+    assert capsys.readouterr().out.strip() == str(out)
+    assert cli.main(["data", "check", "--out", str(out)]) == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        (["--layout", "hdf5-chunk0"], "a chunk holds at least 1 snapshot"),
+        (["--layout", "nonsense"], "no layout 'nonsense'"),
+        ([], "give it as|give --layout"),
+        (["--layout", "hdf5-chunk77"], "no chunk can hold 77"),
+    ],
+)
+def test_data_convert_refuses_in_one_line(options, why, tiny_data, tmp_path, capsys):
+    import re
+
+    command = ["data", "convert", "--source", str(tiny_data), "--out", str(tmp_path / "out"), *options]
+    assert cli.main(command) == 2
+    said = capsys.readouterr().err
+    assert re.search(why, said)
+    assert said.count("\n") == 1
+    assert not (tmp_path / "out").exists()
