@@ -132,12 +132,12 @@ def test_a_worker_that_dies_is_one_line_and_no_hang():
 
 class Hangs(torch.utils.data.Dataset):
     def __getitem__(self, index):
-        time.sleep(60)
+        time.sleep(2)
 
 
 @pytest.mark.timeout(60)
 def test_a_worker_that_hangs_is_one_line(monkeypatch):
-    monkeypatch.setattr(loaders, "WORKER_DEADLINE_S", 1.0)
+    monkeypatch.setattr(loaders, "WORKER_DEADLINE_S", 0.5)
     with pytest.raises(DataError, match=r"a loading process is gone: .*timed out"):
         list(loaders.worker_batches(Hangs(), [[0]], workers=1))
 
