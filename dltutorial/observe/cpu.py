@@ -7,24 +7,33 @@ and waiting for a disk, a lock or a device, does not count.
 Source: https://docs.kernel.org/scheduler/sched-stats.html, /proc/<pid>/task/<tid>/schedstat.
 """
 
+import os
 import time
 from pathlib import Path
+from typing import NamedTuple
 
 import psutil
 
 
+class _Account(NamedTuple):
+    """Seconds on a core, and seconds ready but without one."""
+
+    computed_s: float
+    queued_s: float
+
+
 def wanted_s() -> float:
-    """CPU seconds wanted so far by all threads of this process and of its living children."""
-    own = _of_process(psutil.Process().pid)
-    if own is None:
-        return time.process_time() + sum(map(_computed_s, _children()))
-    return own + sum(_of_process(child.pid) or 0.0 for child in _children())
+    """CPU seconds wanted so far by this process and its children; of children that have ended, those computed."""
+    ended = os.times()
+    own_queued_s = sum(account.queued_s for account in _threads(os.getpid()))
+    living_s = sum(sum(sum(account) for account in _threads(child.pid)) or _computed_s(child) for child in _children())
+    return time.process_time() + own_queued_s + living_s + ended.children_user + ended.children_system
 
 
 def thread_wanted_s() -> float:
     """CPU seconds wanted so far by the thread that asks."""
-    found = _of_thread(Path("/proc/thread-self/schedstat"))
-    return time.thread_time() if found is None else found
+    account = _read(Path("/proc/thread-self/schedstat"))
+    return time.thread_time() if account is None else sum(account)
 
 
 def _children() -> list[psutil.Process]:
@@ -42,20 +51,19 @@ def _computed_s(process: psutil.Process) -> float:
     return used.user + used.system
 
 
-def _of_process(pid: int) -> float | None:
-    """None where the system keeps no such account, or the process has ended."""
+def _threads(pid: int) -> list[_Account]:
+    """Of the living threads of a process; none where the system keeps no such account, or the process has ended."""
     try:
         tasks = list(Path(f"/proc/{pid}/task").iterdir())
     except OSError:
-        return None
-    found = [seconds for task in tasks if (seconds := _of_thread(task / "schedstat")) is not None]
-    return sum(found) if found else None
+        return []
+    return [account for task in tasks if (account := _read(task / "schedstat")) is not None]
 
 
-def _of_thread(file: Path) -> float | None:
-    """Seconds on a core plus seconds waiting for one; None if there is no such thread or account."""
+def _read(file: Path) -> _Account | None:
+    """None if there is no such thread or account."""
     try:
-        computing_ns, waiting_ns, *_ = map(int, file.read_text().split())
+        computed_ns, queued_ns, *_ = map(int, file.read_text().split())
     except (OSError, ValueError):
         return None
-    return (computing_ns + waiting_ns) / 1e9
+    return _Account(computed_ns / 1e9, queued_ns / 1e9)

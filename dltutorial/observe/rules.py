@@ -54,8 +54,8 @@ def loading(facts: Facts) -> Finding | None:
     name, how = _kind_of_loading(facts)
     why = f"the step waits {duration(facts.wait_s)} of {duration(facts.batch_s)} for its batch; {how}"
     saved_s = min(facts.wait_s, facts.batch_s - (facts.device_s or 0.0))
-    advice, after_s = _better_loading(facts, name)
-    return _finding(name, facts, saved_s, why, advice, min(saved_s, facts.batch_s - after_s))
+    advice, gained_s = _better_loading(facts, name)
+    return _finding(name, facts, saved_s, why, advice, min(saved_s, gained_s))
 
 
 def contention(facts: Facts) -> Finding | None:
@@ -182,14 +182,16 @@ def _kind_of_loading(facts: Facts) -> tuple[str, str]:
 
 
 def _better_loading(facts: Facts, name: str) -> tuple[str, float]:
-    """Advice for a slow loader, and the time of a batch after it."""
-    load_s = facts.load_s if facts.load_s is not None else facts.wait_s
-    rest_s = facts.step_s if facts.load_s is not None else facts.batch_s - facts.wait_s
+    """Advice for a slow loader, and the seconds that a batch gains by it."""
     if name == PREPARE:
-        return "make the preparation leaner, or move it to the device; if it cost nothing", rest_s
+        named_s = facts.read_s + facts.prepare_s
+        part = facts.prepare_s / named_s if named_s else 1.0
+        return "make the preparation leaner, or move it to the device; if it cost nothing", part * facts.wait_s
+    load_s = facts.wait_s if facts.load_s is None else facts.load_s
+    rest_s = facts.batch_s - facts.wait_s if facts.load_s is None else facts.step_s
     workers = max(1, min(MOST_WORKERS, math.ceil(load_s / max(rest_s, 1e-9))))
     many = "worker" if workers == 1 else "workers"
-    return f"read ahead in {workers} {many} beside the step", max(rest_s, load_s / workers)
+    return f"read ahead in {workers} {many} beside the step", facts.batch_s - max(rest_s, load_s / workers)
 
 
 def _work_s(facts: Facts) -> float | None:
