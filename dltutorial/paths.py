@@ -4,6 +4,7 @@
 |---|---|---|
 | simulated data | ``~/.cache/dltutorial/data`` | ``DLTUTORIAL_DATA`` |
 | what a machine was measured to do | ``~/.cache/dltutorial/machine`` | ``XDG_CACHE_HOME`` |
+| kernels that torch compiled | ``~/.cache/dltutorial/compiled`` | ``TORCHINDUCTOR_CACHE_DIR`` |
 | runs: recipes, events, weights | ``./runs`` | ``DLTUTORIAL_RUNS`` |
 | records, one JSON line per measurement | ``<runs>/records.jsonl`` | ``DLTUTORIAL_RECORDS`` |
 """
