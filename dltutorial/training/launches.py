@@ -94,7 +94,7 @@ def narrow_pair(dim: int, depth: int, batch_size: int = 8, device: str | None = 
 
 
 def overheads(
-    dim: int, depths: Sequence[int] = _DEPTHS, repeats: int = 7, device: str | None = None
+    dim: int, depths: Sequence[int] = _DEPTHS, repeats: int = 11, device: str | None = None
 ) -> tuple[Line, Line]:
     """What an operation costs in an eager step and in a replayed one, from networks of other depths.
 
