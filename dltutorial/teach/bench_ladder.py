@@ -18,7 +18,7 @@ from dltutorial.training import parts, race
 from dltutorial.training.ladder import Rung, Variant
 from dltutorial.training.race import Result
 
-_TURN_S = 1.0
+_TURN_S = {"cpu": 0.5, "cuda": 1.0}
 
 
 def ladder_of(preset: Preset, device: str) -> tuple[Variant, tuple[Rung, ...], tuple[Rung, ...]]:
@@ -44,11 +44,13 @@ def ladder(options: Options) -> Iterator[Row]:
     peak = peaks.measure()
     account = parts.measure(start, [*steps, *beside], data, options.repeats)
     rungs = _rungs_of(steps, beside)
+    turn_s = _TURN_S[device]
     with tqdm(total=(options.repeats + 1) * len(variants), desc="ladder", unit="turn") as bar:
-        results = race.measure(variants, data, rounds=options.repeats, turn_s=_TURN_S, seen=lambda name: bar.update())
+        results = race.measure(variants, data, rounds=options.repeats, turn_s=turn_s, seen=lambda name: bar.update())
+    gains = race.gains(results)
     for name, result in results.items():
         predicted = account.predicted(rungs[name]) * results["baseline"].median
-        yield _row(name, variants[name], result, predicted, race.relative(results, name, "baseline"), peak)
+        yield _row(name, variants[name], result, predicted, gains[name], peak)
     for rung in steps:
         if rung.missing:
             tqdm.write(f"no {rung.name}: {rung.missing}")

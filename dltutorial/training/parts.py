@@ -7,10 +7,10 @@ optimizer alone. What compiling gains is counted, not measured: a fused kernel r
 Legend: B samples, T tokens, D width, N heads, E = D/N.
 """
 
+import contextlib
 import dataclasses
-import itertools
-import time
-from collections.abc import Callable, Mapping, Sequence
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -19,6 +19,7 @@ from torch.nn import functional as F
 
 from dltutorial.config import Recipe
 from dltutorial.data import store
+from dltutorial.data.feed import find
 from dltutorial.data.ladder import make_loader
 from dltutorial.models.vit import naive_attention
 from dltutorial.observe import work
@@ -58,11 +59,15 @@ def measure(start: Variant, rungs: Sequence[Rung], data: Mapping[str, store.Spli
     """Measure the baseline's parts and what the rungs make of them; the quickest of some tries counts."""
     lab = _Lab(start.recipe)
     precisions = {str(rung.knobs["precision"]) for rung in rungs if "precision" in rung.knobs}
-    pieces = lab.pieces(precisions)
-    found_s = {name: timing.best_s for name, timing in alternate(pieces, repeats, device=lab.device).items()}
-    step = _baseline(lab, found_s, load_s=_load_s(start, data, lab.device))
+    with contextlib.ExitStack() as ending:
+        loaders = {name: _loader(variant, data, lab.device) for name, variant in _loading(start, rungs).items()}
+        for batches in loaders.values():
+            ending.callback(batches.close)
+        pieces = lab.pieces(precisions) | {name: functools.partial(next, it) for name, it in loaders.items()}
+        found_s = {name: timing.best_s for name, timing in alternate(pieces, repeats, device=lab.device).items()}
+    step = _baseline(lab, found_s)
     makers = {
-        "loader": lambda rung: _loader(start.taking(rung), data, lab.device, step),
+        "loader": lambda rung: _ahead(_ratio(rung, LOAD, found_s, "tuned loader", "naive loader")),
         "loss": lambda rung: Effect(rung.name, {}, "the host no longer waits", {"waits": False}),
         "attention": lambda rung: _ratio(rung, ATTENTION, found_s, "fused fp32", "formula fp32"),
         "precision": lambda rung: _precision(rung, "fused", found_s),
@@ -148,31 +153,7 @@ def _tokens(recipe: Recipe) -> int:
     return (recipe.n_lat // recipe.patch) * (recipe.n_lon // recipe.patch)
 
 
-def _load_s(variant: Variant, data: Mapping[str, store.Split], device: str, least_s: float = 0.4) -> float:
-    """Seconds of a batch when nothing but loading goes on; the quicker of two tries after some warm-up."""
-    recipe = variant.recipe
-    feed, size = recipe.loader, recipe.global_batch_size
-    batches = make_loader(data[variant.layout], size, feed, seed=recipe.seed, roll=recipe.roll, device=device)
-    try:
-        for _ in itertools.islice(batches, 3):
-            pass
-        return min(_batch_s(batches, device, least_s / 2) for _ in range(2))
-    finally:
-        batches.close()
-
-
-def _batch_s(batches: object, device: str, least_s: float) -> float:
-    count, start_s = 0, time.perf_counter()
-    while count < 2 or time.perf_counter() - start_s < least_s:
-        x_BCHW, _ = next(batches)
-        x_BCHW.to(device)
-        count += 1
-    if device == "cuda":
-        torch.cuda.synchronize()
-    return (time.perf_counter() - start_s) / count
-
-
-def _baseline(lab: _Lab, found_s: Mapping[str, float], load_s: float) -> Step:
+def _baseline(lab: _Lab, found_s: Mapping[str, float]) -> Step:
     """What of the whole step no piece explains is the rest."""
     recipe, kind = lab.recipe, _kind(lab.recipe)
     parts = {
@@ -183,16 +164,31 @@ def _baseline(lab: _Lab, found_s: Mapping[str, float], load_s: float) -> Step:
     rest_s = max(0.0, found_s["step"] - sum(parts.values()))
     on_device = lab.device != "cpu"
     launch_s = len(work.count(lab.step()).operators) * found_s["hundred launches"] / 100 if on_device else 0.0
-    return Step({LOAD: load_s, LAUNCH: launch_s} | parts | {REST: rest_s}, on_device, waits=recipe.log_every == 1)
+    return Step(
+        {LOAD: found_s["naive loader"], LAUNCH: launch_s} | parts | {REST: rest_s},
+        on_device,
+        waits=recipe.log_every == 1,
+    )
 
 
 def _kind(recipe: Recipe) -> str:
     return "fused" if recipe.fused_attention else "formula"
 
 
-def _loader(variant: Variant, data: Mapping[str, store.Split], device: str, step: Step) -> Effect:
-    factor = _load_s(variant, data, device) / step.seconds[LOAD]
-    return Effect("loader", {LOAD: factor}, "both loaders, each alone", {"ahead": True})
+def _loading(start: Variant, rungs: Sequence[Rung]) -> dict[str, Variant]:
+    """The loaders to time, the baseline's and those of the rungs."""
+    return {"naive loader": start} | {f"tuned {rung.name}": start.taking(rung) for rung in rungs if rung.layout}
+
+
+def _loader(variant: Variant, data: Mapping[str, store.Split], device: str) -> Iterator:
+    """Without a thread that reads ahead: it would work between two calls, and seem to take no time."""
+    recipe, feed = variant.recipe, dataclasses.replace(find(variant.recipe.loader), prefetch=0)
+    size, knobs = recipe.global_batch_size, {"seed": recipe.seed, "roll": recipe.roll}
+    return make_loader(data[variant.layout], size, feed, device=device, **knobs)
+
+
+def _ahead(effect: Effect) -> Effect:
+    return dataclasses.replace(effect, flags={"ahead": True})
 
 
 def _ratio(rung: Rung, part: str, found_s: Mapping[str, float], after: str, before: str) -> Effect:

@@ -44,8 +44,13 @@ class Result:
 
     @property
     def median(self) -> float:
-        """Samples per second, the middle round."""
+        """Samples per second, the middle round: what to expect."""
         return statistics.median(self.samples_per_s)
+
+    @property
+    def best(self) -> float:
+        """Samples per second, the quickest round: what it can do when nothing disturbs it."""
+        return max(self.samples_per_s)
 
 
 def measure(
@@ -88,13 +93,13 @@ def measure(
             runner.close()
 
 
-def relative(results: Mapping[str, Result], name: str, to: str) -> float:
-    """How many times as fast one variant is as another: the median over rounds of the ratio within each round.
+def gains(results: Mapping[str, Result]) -> dict[str, float]:
+    """How many times as fast as the first variant each is, by their quickest rounds.
 
-    The two took their turns shortly after one another, so a slow minute of the machine changes the ratio little.
+    Other programs can only slow a round down, so of several rounds the quickest tells most about the variant.
     """
-    pairs = zip(results[name].samples_per_s, results[to].samples_per_s, strict=True)
-    return statistics.median(mine / other for mine, other in pairs)
+    first = next(iter(results.values()))
+    return {name: result.best / first.best for name, result in results.items()}
 
 
 def loss_difference(results: Mapping[str, Result]) -> float:
