@@ -45,7 +45,7 @@ class Report:
         found = self.verdict
         gain = "" if found.name == UNKNOWN else f" Expected gain: <b>{_times(found.gain)}</b>."
         text = f"{html.escape(found.why)}.<br>Try next: {html.escape(found.advice)}.{gain}"
-        return f"<p>Verdict: <b>{found.name}</b>. {text}</p>{self.table()._repr_html_()}"
+        return f"<p>Verdict: <b>{found.name}</b>: {text}</p>{self.table()._repr_html_()}"
 
 
 def investigate(evidence: Evidence) -> Report:

@@ -171,8 +171,8 @@ def _in_step(facts: Facts, seconds: float) -> float:
 
 
 def _kind_of_loading(facts: Facts) -> tuple[str, str]:
-    """Reading or preparing: as ranges of the trace say, else as the cores that loading wants say."""
-    if facts.read_s or facts.prepare_s:
+    """Reading or preparing: as the trace's ranges say, if they name most of it, else as the cores it wants say."""
+    if facts.read_s + facts.prepare_s > facts.wait_s / 2:
         name = READ if facts.read_s >= facts.prepare_s else PREPARE
         return name, f"reading takes {duration(facts.read_s)}, preparing {duration(facts.prepare_s)}"
     if facts.loading_cores is None:
@@ -185,8 +185,11 @@ def _better_loading(facts: Facts, name: str) -> tuple[str, float]:
     """Advice for a slow loader, and the seconds that a batch gains by it."""
     if name == PREPARE:
         named_s = facts.read_s + facts.prepare_s
-        part = facts.prepare_s / named_s if named_s else 1.0
-        return "make the preparation leaner, or move it to the device; if it cost nothing", part * facts.wait_s
+        part = facts.prepare_s / named_s if named_s > facts.wait_s / 2 else 1.0
+        return (
+            "make the preparation leaner, or move it to the device (the gain if it cost nothing)",
+            part * facts.wait_s,
+        )
     load_s = facts.wait_s if facts.load_s is None else facts.load_s
     rest_s = facts.batch_s - facts.wait_s if facts.load_s is None else facts.step_s
     workers = max(1, min(MOST_WORKERS, math.ceil(load_s / max(rest_s, 1e-9))))
@@ -238,7 +241,7 @@ def _idle(facts: Facts) -> float:
 def cannot_tell(facts: Facts, findings: list[Finding]) -> Finding:
     """Why not, and what evidence would help."""
     busy = (facts.step_thread or 0.0) > 0.7
-    if facts.gap_s and facts.gap_s > LEAST_SHARE * facts.batch_s and busy:
+    if facts.gap_s and facts.gap_s > LEAST_SHARE * facts.step_s and busy:
         why = f"for {duration(facts.gap_s)} of each step its thread computes outside torch, {facts.gap_where}"
         advice = "profile that Python code with cProfile or py-spy"
     elif not _near_the_roof(facts):

@@ -29,7 +29,8 @@ class SimulatedRun:
         launch_s: the host's time for one launch.
         kernel_s: the device's time for one kernel.
         products: the share of kernels that are matrix products.
-        synchronise_every: kernels after which the host waits for the device; 0: only at the end of each step.
+        synchronise_every: kernels after which the host waits for the device; 0: never within a step.
+        synchronise_steps: the host waits for the device at the end of each step; else it runs ahead.
         steps: recorded.
     """
 
@@ -40,6 +41,7 @@ class SimulatedRun:
     kernel_s: float = 100e-6
     products: float = 0.5
     synchronise_every: int = 0
+    synchronise_steps: bool = True
     steps: int = 5
 
     def trace(self, seed: int = 0) -> Trace:
@@ -74,7 +76,8 @@ class _Machine:
                 if self.run.synchronise_every and (number + 1) % self.run.synchronise_every == 0:
                     self._synchronise()
             self._add(phase, "range", phase_s, self.now_s)
-        self._synchronise()
+        if self.run.synchronise_steps:
+            self._synchronise()
         self._add(STEP, "range", start_s, self.now_s)
 
     def _load(self) -> None:

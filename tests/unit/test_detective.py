@@ -73,7 +73,7 @@ def test_at_least_nine_of_ten_planted_bottlenecks_are_named():
 
 def test_python_that_computes_in_the_step_is_no_wait():
     def compute():
-        sum(range(300_000))
+        sum(range(600_000))
 
     evidence = detective.gather(quick_loader, small_step(compute), rounds=3, phase_s=0.05, steps=3)
     found = detective.investigate(evidence).verdict
@@ -99,6 +99,7 @@ def test_gathered_evidence_tells_read_from_preparation_by_ranges_of_any_thread()
         (SimulatedRun(load_s=3 * MS, prefetch=2, products=0.9), rules.COMPUTE),
         (SimulatedRun(products=0.9, kernel_s=500 * US), rules.COMPUTE),
         (SimulatedRun(products=0.05, kernel_s=500 * US), rules.BANDWIDTH),
+        (SimulatedRun(load_s=5 * MS, products=0.9, synchronise_steps=False), rules.COMPUTE),
         (SimulatedRun(kernels=600, kernel_s=2 * US), rules.LAUNCHES),
         (SimulatedRun(kernels=600, kernel_s=2 * US, prefetch=2), rules.LAUNCHES),
         (SimulatedRun(kernels=600, kernel_s=10 * US, synchronise_every=1, load_s=0.1 * MS), rules.SYNCHRONISATION),
