@@ -69,7 +69,7 @@ def measure(start: Variant, rungs: Sequence[Rung], data: Mapping[str, store.Spli
     makers = {
         "loader": lambda rung: _ahead(_ratio(rung, LOAD, found_s, "tuned loader", "naive loader")),
         "loss": lambda rung: Effect(rung.name, {}, "the host no longer waits", {"waits": False}),
-        "attention": lambda rung: _ratio(rung, ATTENTION, found_s, "fused fp32", "formula fp32"),
+        "attention": lambda rung: _attention(rung, start.recipe, found_s),
         "precision": lambda rung: _precision(rung, "fused", found_s),
         "tf32": lambda rung: _precision(rung, "fused", found_s),
         "optimizer": lambda rung: _optimizer(lab, rung, found_s),
@@ -112,16 +112,18 @@ class _Lab:
         shape = (3, recipe.global_batch_size, recipe.heads, _tokens(recipe), recipe.dim // recipe.heads)
         layers = [torch.randn(shape, device=self.device, dtype=dtype, requires_grad=True) for _ in range(recipe.depth)]
         attend = F.scaled_dot_product_attention if fused else naive_attention
-        return self._forth_and_back(lambda: [attend(*qkv) for qkv in layers], precision)
+        return self._forth_and_back(lambda: [attend(*qkv) for qkv in layers], layers, precision)
 
     def products(self, precision: str) -> Callable[[], object]:
         """The four linear layers of every block, forth and back."""
         D = self.recipe.dim
         sizes = [(D, D), (D, 4 * D), (4 * D, D), (D, 3 * D)]
         blocks = [nn.Sequential(*(nn.Linear(*size) for size in sizes)) for _ in range(self.recipe.depth)]
-        x = torch.randn(self.recipe.global_batch_size * _tokens(self.recipe), D).to(self.device).requires_grad_()
-        blocks = [block.to(self.device) for block in blocks]
-        return self._forth_and_back(lambda: [block(x) for block in blocks], precision)
+        weights = [p for block in blocks for p in block.to(self.device).parameters()]
+        shape = (len(blocks), self.recipe.global_batch_size * _tokens(self.recipe), D)
+        xs = torch.randn(shape, device=self.device, requires_grad=True)
+        pairs = list(zip(blocks, xs, strict=True))
+        return self._forth_and_back(lambda: [block(x) for block, x in pairs], [xs, *weights], precision)
 
     def pieces(self, precisions: set[str]) -> dict[str, Callable[[], object]]:
         """Everything that is timed, by name."""
@@ -136,7 +138,9 @@ class _Lab:
             found["hundred launches"] = lambda: [small.add_(1) for _ in range(100)]
         return found
 
-    def _forth_and_back(self, forward: Callable[[], list[Tensor]], name: str) -> Callable[[], object]:
+    def _forth_and_back(
+        self, forward: Callable[[], list[Tensor]], inputs: list[Tensor], name: str
+    ) -> Callable[[], object]:
         """All layers forth, then all back, as in a step: what the backward pass needs is kept meanwhile."""
         precision = Precision(name, self.device)
 
@@ -144,7 +148,7 @@ class _Lab:
             with precision.products():
                 with precision.autocast():
                     outputs = forward()
-                torch.autograd.backward(outputs, [torch.ones_like(output) for output in outputs])
+                torch.autograd.grad(outputs, inputs, [torch.ones_like(output) for output in outputs])
 
         return call
 
@@ -193,6 +197,12 @@ def _ahead(effect: Effect) -> Effect:
 
 def _ratio(rung: Rung, part: str, found_s: Mapping[str, float], after: str, before: str) -> Effect:
     return Effect(rung.name, {part: found_s[after] / found_s[before]}, f"{before} against {after}, alone")
+
+
+def _attention(rung: Rung, recipe: Recipe, found_s: Mapping[str, float]) -> Effect:
+    if recipe.fused_attention:
+        return Effect(rung.name, {}, "fused from the start")
+    return _ratio(rung, ATTENTION, found_s, "fused fp32", "formula fp32")
 
 
 def _precision(rung: Rung, kind: str, found_s: Mapping[str, float]) -> Effect:

@@ -20,6 +20,7 @@ from dltutorial.data import store
 from dltutorial.data.ladder import make_loader
 from dltutorial.errors import CourseError
 from dltutorial.training import run
+from dltutorial.training.graphs import WARMUP_STEPS
 from dltutorial.training.ladder import Variant
 from dltutorial.training.loop import Progress, loop
 
@@ -116,6 +117,7 @@ class _Runner:
         device = next(model.parameters()).device
         self._batches = _Batches(split, variant, device)
         self._records = loop(model, self._batches, variant.recipe)
+        self._settled = WARMUP_STEPS + 2 if variant.recipe.cuda_graph else 0  # captured in the first turn, too
         self._size = variant.recipe.global_batch_size
         self._history: list[Progress] = []
         self._rates: list[float] = []
@@ -133,7 +135,7 @@ class _Runner:
         with self._memory:
             self._next()
             counted_s, counted = 0.0, 0
-            while counted == 0 or counted_s < turn_s:
+            while counted == 0 or counted_s < turn_s or self.updates < self._settled:
                 before, record = self.updates, self._next()
                 counted += record.step - before
                 counted_s += (record.step - before) * record.step_s
