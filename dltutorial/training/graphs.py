@@ -7,6 +7,7 @@ buffers, and nothing that Python decides is decided again. docs.pytorch.org, "CU
 Legend: B samples, C channels, H × W grid points.
 """
 
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Protocol
@@ -115,17 +116,24 @@ class GraphedStep:
         """
         self._steps_made += 1
         if self._steps_made <= WARMUP_STEPS:
-            with self._graph.warm_up():  # an ordinary step; it counts like any other
-                return self._step(x_BCHW, y_BCHW)
+            return self._warm_up(x_BCHW, y_BCHW)
         if self._batch is None:
-            self._batch = x_BCHW.clone(), y_BCHW.clone()
+            batch = x_BCHW.clone(), y_BCHW.clone()
             with self._graph.capture():
-                self._loss = self._step(*self._batch)
+                self._loss = self._step(*batch)
+            self._batch = batch
         for buffer, new in zip(self._batch, (x_BCHW, y_BCHW), strict=True):
             _check_alike(buffer, new)
             buffer.copy_(new, non_blocking=True)
         self._graph.replay()
         return self._loss.clone()  # the next replay overwrites it
+
+    def _warm_up(self, x_BCHW: Tensor, y_BCHW: Tensor) -> Tensor:
+        """An ordinary step; it counts like any other."""
+        with self._graph.warm_up(), warnings.catch_warnings():
+            # The optimizer warns that it is capturable and not being captured: it will be, soon.
+            warnings.filterwarnings("ignore", message="This instance was constructed with capturable=True")
+            return self._step(x_BCHW, y_BCHW)
 
 
 def _check_alike(captured: Tensor, new: Tensor) -> None:
