@@ -23,11 +23,6 @@ _RULE = '    if account.device_s >= 0.75 * account.step_s:\n        return "devi
 WRONG = [
     ("the longest part of the host, whatever the device does", _with(_RULE, ""), "Look at device_s first"),
     (
-        "the longest of four, device and waiting for it alike",
-        _with(_RULE, "").replace("    return", '    parts["device"] = account.device_s\n    return'),
-        None,
-    ),
-    (
         "an idle device means launches",
         _with("    return max(parts, key=parts.get)", '    return "launches"'),
         "The host waits for its batch",
