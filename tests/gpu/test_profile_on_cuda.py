@@ -1,0 +1,119 @@
+"""Profiling on a CUDA device: device time, idle share, waits for the device, and what the detective makes of them."""
+
+import shutil
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch import nn
+
+from dltutorial import peaks
+from dltutorial.observe import detective, nsight, nsight_report, ranges, rules, throughput, trace, trace_summary, work
+from dltutorial.observe.account import Account
+from dltutorial.observe.facts import Evidence
+
+pytestmark = pytest.mark.gpu
+
+
+def layers(width, depth):
+    return nn.Sequential(*[nn.Linear(width, width) for _ in range(depth)]).to("cuda")
+
+
+def stepping(model, every=0):
+    """A forward and a backward pass; ``every`` so many layers a value is read."""
+
+    def step(batch):
+        x = batch
+        for number, layer in enumerate(model, 1):
+            x = layer(x)
+            if every and number % every == 0:
+                x.mean().item()
+        x.square().mean().backward()
+        model.zero_grad()
+
+    return step
+
+
+def batches(rows, width):
+    return [torch.randn(rows, width, pin_memory=True) for _ in range(4)]
+
+
+def traced(step, batch):
+    return trace.take(lambda: step(batch), steps=4)
+
+
+def test_a_trace_holds_kernels_their_idle_share_and_ranges_of_the_host():
+    model, batch = layers(1024, 4), torch.randn(512, 1024, device="cuda")
+    taken = traced(stepping(model), batch)
+    summary = trace_summary.summarise(taken)
+    assert any(event.category == "kernel" for event in taken.events)
+    assert 0 <= summary.device_idle_share < 1
+    account = Account.of(taken)
+    assert account.device_s > 0
+    assert account.n_calls > 8
+    assert account.product_s > 0
+
+
+def test_the_three_rates_wait_for_the_device():
+    model, width = layers(2048, 8), 2048
+    split = throughput.measure(batches(1024, width), stepping(model), rounds=3, phase_s=0.1)
+    step_s = 1e-3 * _device_ms(lambda: stepping(model)(torch.ones(1024, width, device="cuda")))
+    assert split.synthetic_s == pytest.approx(step_s, rel=0.3)
+    assert split.of_limit < 1.2
+
+
+def _device_ms(run):
+    run()
+    start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    start.record()
+    for _ in range(10):
+        run()
+    stop.record()
+    torch.cuda.synchronize()
+    return start.elapsed_time(stop) / 10
+
+
+def test_many_small_layers_are_launch_bound_and_large_products_compute_bound():
+    small = traced(stepping(layers(16, 300)), torch.randn(8, 16, device="cuda"))
+    assert detective.investigate(Evidence(trace=small)).verdict.name == rules.LAUNCHES
+    large = traced(stepping(layers(8192, 4)), torch.randn(8192, 8192, device="cuda"))
+    assert detective.investigate(Evidence(trace=large)).verdict.name == rules.COMPUTE
+
+
+def test_reading_a_value_in_every_layer_shows_as_waits_for_the_device():
+    model, batch = layers(2048, 40), torch.randn(512, 2048, device="cuda")
+    assert Account.of(traced(stepping(model, every=1), batch)).n_synchronise >= 40
+    assert Account.of(traced(stepping(model), batch)).n_synchronise < 5
+
+
+def test_work_is_counted_as_on_a_cpu():
+    on_cpu, x = nn.Linear(64, 32, bias=False), torch.ones(8, 64)
+    count = work.count(lambda: on_cpu(x)).flop
+    on_gpu = on_cpu.to("cuda")
+    assert work.count(lambda: on_gpu(x.to("cuda"))).flop == count
+
+
+def test_gathering_everything_gives_a_verdict_with_a_reason():
+    evidence = detective.gather(batches(256, 1024), stepping(layers(1024, 8)), peaks=peaks.measure(), rounds=2)
+    found = detective.investigate(evidence).verdict
+    assert found.name in rules.VERDICTS
+    assert found.why
+
+
+def test_capture_names_its_steps_with_ranges_switched_on():
+    seen = []
+    nsight.capture(lambda: seen.append(ranges.are_enabled()), steps=2, warmup=1)
+    assert seen == [False, True, True]
+
+
+@pytest.mark.skipif(shutil.which("nsys") is None, reason="nsys is not on this machine")
+def test_a_report_of_nsys_becomes_a_trace(tmp_path):
+    run = [sys.executable, "-m", "dltutorial.training.profiled", "--preset", "smoke", "--steps", "2", "--warmup", "2"]
+    report = str(tmp_path / "profile")
+    for command in (nsight.nsys_command(run, report), nsight.export_command(report)):
+        subprocess.run(command, check=True, capture_output=True, timeout=240)
+    taken = nsight_report.read(tmp_path / "profile.sqlite")
+    assert trace_summary.summarise(taken).steps == 2
+    assert any(event.category == "kernel" for event in taken.events)
+    assert {"load", "forward", "backward", "optimizer"} <= {event.name for event in taken.events}
