@@ -1,3 +1,5 @@
+import itertools
+
 import pytest
 
 from dltutorial.observe import spans
@@ -17,7 +19,7 @@ def test_kernels_run_one_after_the_other_and_none_before_its_launch(run):
     trace = run.trace(1)
     ran = kernels(trace)
     assert len(ran) == run.steps * run.kernels
-    assert all(late.start_s >= early.end_s - 1e-12 for early, late in zip(ran, ran[1:], strict=False))
+    assert all(late.start_s >= early.end_s - 1e-12 for early, late in itertools.pairwise(ran))
     pairs = zip(launches(trace), ran, strict=True)
     assert all(kernel.start_s >= launch.end_s - 1e-12 for launch, kernel in pairs)
 
