@@ -134,7 +134,7 @@ def in_one_line(loader: DataLoader) -> Iterator:
     except DataError as error:  # out of a worker it comes wrapped in that process's traceback
         line = str(error).strip().splitlines()[-1].removeprefix(f"{DataError.__module__}.DataError: ")
     except RuntimeError as error:
-        if "DataLoader" not in str(error):
+        if not str(error).startswith("DataLoader"):  # what the data set itself raised
             raise
         line = f"a loading process is gone: {_cause(error)}; lower workers or the batch size, or give it more memory"
     # Raised here, not above: there it would keep the old traceback, and with it the worker processes, alive.

@@ -142,13 +142,16 @@ def test_a_worker_that_hangs_is_one_line(monkeypatch):
         list(loaders.worker_batches(Hangs(), [[0]], workers=1))
 
 
-def test_an_error_that_is_not_the_loaders_stays_what_it_is():
-    class Wrong(torch.utils.data.Dataset):
-        def __getitem__(self, index):
-            raise RuntimeError("shapes do not match")
+class Raises(torch.utils.data.Dataset):
+    def __getitem__(self, index):
+        raise RuntimeError("shapes do not match")
 
-    with pytest.raises(RuntimeError, match="shapes do not match"):
-        list(loaders.worker_batches(Wrong(), [[0]], workers=0))
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_an_error_that_is_not_the_loaders_stays_what_it_is(workers):
+    with pytest.raises(RuntimeError, match="shapes do not match") as caught:
+        list(loaders.worker_batches(Raises(), [[0]], workers))
+    assert not isinstance(caught.value, DataError)
 
 
 # Augmentation
