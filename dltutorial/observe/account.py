@@ -39,7 +39,7 @@ class Account:
         read_s, prepare_s: ranges of reading and of preparing, on any thread; 0 where the trace names none.
         loading_operators_s: torch operators that run while the thread loads.
         synchronise_s: it waits in calls that wait for the device.
-        n_synchronise: such calls; without a device, the reads of a single value (``item()``) that would wait on one.
+        n_synchronise: such calls; without a device, the reads of a value (``item()``) that would wait on one.
         gap_s: nothing of torch runs on it for more than a millisecond at a time.
         gap_where: the innermost range around the longest gap, or the operator before it.
         launch_s: the rest of its time on a machine with a device; without one, short operators and short gaps.
@@ -109,7 +109,7 @@ class _Reader:
             "prepare_s": self._named(PREPARE),
             "loading_operators_s": spans.length(busy) - spans.length(spans.without(busy, self.loads)),
             "synchronise_s": spans.length(synchronise),
-            "n_synchronise": sum(map(_waits_for_device if self.kernels else _reads_a_value, self._inside())),
+            "n_synchronise": sum(map(_waits_for_device, self._inside())) if self.kernels else self._values_read(),
             "gap_s": spans.length(gaps),
             "launch_s": work_s if self.kernels else max(0.0, work_s - product_s - other_s),
             "n_calls": len(self.kernels) if self.kernels else len(spans.outermost(self._operators())),
@@ -131,6 +131,12 @@ class _Reader:
 
     def _operators(self) -> list[Event]:
         return [event for event in self._inside() if event.category == "operator"]
+
+    def _values_read(self) -> int:
+        """Calls of ``item()``; those of the optimizer are left out: they read counters that no device holds."""
+        own = [event for event in self.ranges if event.name.startswith("Optimizer.step")]
+        read = [event for event in self._operators() if event.name == _READS_A_VALUE]
+        return sum(not any(range_.start_s <= event.start_s < range_.end_s for range_ in own) for event in read)
 
     def _named(self, names: tuple[str, ...]) -> float:
         """Seconds of ranges with one of these names, on any thread of the host, added up."""
@@ -182,7 +188,3 @@ def _waits_for_device(event: Event) -> bool:
         return False
     blocking_copy = event.name.endswith(("Memcpy", "MemcpyDtoH", "MemcpyHtoD"))
     return blocking_copy or any(name in event.name for name in _SYNCHRONISING)
-
-
-def _reads_a_value(event: Event) -> bool:
-    return event.category == "operator" and event.name == _READS_A_VALUE

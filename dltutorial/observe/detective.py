@@ -88,6 +88,7 @@ def gather(
     device = machine.device()
     split = throughput.measure(loader, step, rounds=rounds, phase_s=phase_s, device=device)
     with batches_of(loader, device) as batches:
+        kept = next(batches)  # worker processes start here, not under the recorder
 
         def run_step() -> None:
             with annotate("load"):
@@ -95,8 +96,7 @@ def gather(
             step(batch)
 
         trace = traces.take(run_step, steps=steps)
-        batch = next(batches)
-    return Evidence(split, trace, work.count(lambda: step(batch)) if peaks else None, peaks, dtype)
+    return Evidence(split, trace, work.count(lambda: step(kept)) if peaks else None, peaks, dtype)
 
 
 def _times(gain: float | None) -> str:

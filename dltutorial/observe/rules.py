@@ -92,7 +92,7 @@ def synchronisation(facts: Facts) -> Finding | None:
     waits_s = facts.gap_s or 0.0
     if facts.step_thread is not None:
         waits_s = min(waits_s, (1 - facts.step_thread) * facts.step_s)
-    values = f"; {facts.n_synchronise:.0f} values are read with item()" if facts.n_synchronise else ""
+    values = f"; item() is called {facts.n_synchronise:.3g} × a step" if facts.n_synchronise else ""
     why = f"for {duration(waits_s)} of each step nothing computes, the longest time {facts.gap_where}{values}"
     advice = "take that wait out of the step: do it every hundredth step, or in another thread"
     return _finding(SYNCHRONISATION, facts, _in_step(facts, waits_s), why, advice)

@@ -171,7 +171,7 @@ def test_a_long_gap_is_a_wait_and_says_where():
     found = verdict(trace=on_cpu(("aten::mm", 2 * MS), ("aten::item", 2 * US), gap=("log", 6 * MS)))
     assert found.name == rules.SYNCHRONISATION
     assert "in log" in found.why
-    assert "1 values are read with item()" in found.why
+    assert "item() is called 1 × a step" in found.why
     assert found.gain == pytest.approx(4, rel=0.05)
 
 
