@@ -133,6 +133,7 @@ def in_one_line(loader: DataLoader) -> Iterator:
         return
     except DataError as error:  # out of a worker it comes wrapped in that process's traceback
         line = str(error).strip().splitlines()[-1].removeprefix(f"{DataError.__module__}.DataError: ")
+        error.with_traceback(None)  # it would keep the workers waiting until the garbage is collected
     except RuntimeError as error:
         if not str(error).startswith("DataLoader"):  # what the data set itself raised
             raise
