@@ -4,7 +4,7 @@ import h5py
 import numpy as np
 import pytest
 
-from dltutorial.data import convert, formats, store
+from dltutorial.data import convert, formats, layouts, store
 from dltutorial.errors import DataError, RecipeError
 
 LAYOUTS = [
@@ -53,7 +53,7 @@ def test_snapshots_are_read_to_any_place_and_not_beyond_the_end(layout, converte
 
 @every_layout
 def test_the_name_of_a_layout_is_read_back(layout):
-    assert convert.Layout.of(layout).name == layout
+    assert layouts.Layout.of(layout).name == layout
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def test_the_name_of_a_layout_is_read_back(layout):
 )
 def test_a_layout_that_cannot_be_gets_one_line(layout, why):
     with pytest.raises(RecipeError, match=why) as caught:
-        convert.Layout.of(layout)
+        layouts.Layout.of(layout)
     assert "\n" not in str(caught.value)
 
 
@@ -107,7 +107,7 @@ def test_the_bytes_of_touched_chunks_are_counted(converted):
 
 def test_an_interrupted_conversion_is_taken_up_and_a_whole_one_kept(tiny_data, tmp_path, monkeypatch):
     folder, written = tmp_path / "out", []
-    real = convert._write_year
+    real = layouts.write_year
 
     def failing(year, target, layout, tick):
         if len(written) == 2:
@@ -115,11 +115,11 @@ def test_an_interrupted_conversion_is_taken_up_and_a_whole_one_kept(tiny_data, t
         written.append(target)
         real(year, target, layout, tick)
 
-    monkeypatch.setattr(convert, "_write_year", failing)
+    monkeypatch.setattr(layouts, "write_year", failing)
     with pytest.raises(KeyboardInterrupt):
         convert.convert(tiny_data, "npy", folder, progress=False)
     assert not (folder / "dataset.json").exists()
-    monkeypatch.setattr(convert, "_write_year", lambda *job: (written.append(job[1]), real(*job)))
+    monkeypatch.setattr(layouts, "write_year", lambda *job: (written.append(job[1]), real(*job)))
     convert.convert(tiny_data, "npy", folder, progress=False)
     assert len(written) == len(set(written)) == 4
     convert.convert(tiny_data, "npy", folder, progress=False)
@@ -157,7 +157,7 @@ def test_a_disk_that_takes_no_more_leaves_no_year(layout, tiny_data, tmp_path, m
     def full(*args):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(convert, "_blocks", full)
+    monkeypatch.setattr(layouts, "_blocks", full)
     with pytest.raises(DataError, match=r"No space left on device.*make room") as caught:
         convert.convert(tiny_data, layout, tmp_path / "out", progress=False)
     assert "\n" not in str(caught.value)

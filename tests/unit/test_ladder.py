@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from dltutorial.config import PRESETS
-from dltutorial.data import augment, convert, costs, formats, ladder, loaders, rungs, store
+from dltutorial.data import augment, convert, costs, formats, ladder, layouts, loaders, rungs, store
 from dltutorial.data.feed import FEEDS, Feed, tuned
 from dltutorial.data.prefetch import prefetched
 from dltutorial.errors import CourseError, DataError, RecipeError
@@ -293,7 +293,7 @@ def test_the_ladders_data_are_of_every_preset(monkeypatch):
         assert sizes.snapshots >= 16  # the naive layout's chunk
         assert 4 * sizes.n_channels * sizes.n_lat * sizes.n_lon >= 500_000
     assert {rung.layout for rung in rungs.RUNGS} <= set(rungs.LAYOUTS)
-    assert [convert.Layout.of(name).name for name in rungs.LAYOUTS] == list(rungs.LAYOUTS)
+    assert [layouts.Layout.of(name).name for name in rungs.LAYOUTS] == list(rungs.LAYOUTS)
 
 
 # DALI
