@@ -5,7 +5,7 @@ samples per second, what was predicted from the parts of the baseline, the share
 peak of memory, the loss after the same updates.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from dltutorial import machine, peaks
 from dltutorial.config import Preset
@@ -38,29 +38,21 @@ def ladder(options: Options) -> Iterator[Row]:
     device = machine.device()
     machine.use_cores()
     start, steps, beside = ladder_of(options.preset, device)
-    alone, above = climbing.alone(start, [*steps, *beside]), climbing.climb(start, steps)
-    variants = {"baseline": start} | alone | above
+    routes = climbing.routes(steps, beside)
+    variants = {name: start.taking(*rungs) for name, rungs in routes.items()}
     data = climbing.data(weather.ensure(options.preset), variants)
     peak = peaks.measure()
     account = parts.measure(start, [*steps, *beside], data, options.repeats)
-    rungs = _rungs_of(steps, beside)
     turn_s = _TURN_S[device]
     with tqdm(total=(options.repeats + 1) * len(variants), desc="ladder", unit="turn") as bar:
         results = race.measure(variants, data, rounds=options.repeats, turn_s=turn_s, seen=lambda name: bar.update())
     gains = race.gains(results)
     for name, result in results.items():
-        predicted = account.predicted(rungs[name]) * results["baseline"].median
+        predicted = account.predicted(routes[name]) * results["baseline"].median
         yield _row(name, variants[name], result, predicted, gains[name], peak)
     for rung in steps:
         if rung.missing:
             tqdm.write(f"no {rung.name}: {rung.missing}")
-
-
-def _rungs_of(steps: tuple[Rung, ...], beside: tuple[Rung, ...]) -> Mapping[str, tuple[Rung, ...]]:
-    """Which rungs each variant has taken."""
-    taken = climbing.there(steps)
-    found = {"baseline": ()} | {f"only {rung.name}": (rung,) for rung in (*taken, *beside)}
-    return found | {f"+ {taken[n - 1].name}": taken[:n] for n in range(2, len(taken) + 1)}
 
 
 def _row(name: str, variant: Variant, result: Result, predicted: float, gain: float, peak: Peaks) -> Row:

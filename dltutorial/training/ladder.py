@@ -102,20 +102,15 @@ def side_rungs(device: str) -> tuple[Rung, ...]:
     return (Rung("tf32", "tf32 products", {"precision": "tf32"}),) if _has_unit(device, "tf32") else ()
 
 
-def there(steps: Sequence[Rung]) -> tuple[Rung, ...]:
-    """Those that can be taken here."""
-    return tuple(rung for rung in steps if not rung.missing)
+def routes(steps: Sequence[Rung], beside: Sequence[Rung] = ()) -> dict[str, tuple[Rung, ...]]:
+    """What is to be measured, name → rungs taken: the baseline, each rung alone, each on top of those before.
 
-
-def alone(start: Variant, steps: Sequence[Rung]) -> dict[str, Variant]:
-    """The baseline with one knob turned, for each that can be; name → variant."""
-    return {f"only {rung.name}": start.taking(rung) for rung in there(steps)}
-
-
-def climb(start: Variant, steps: Sequence[Rung]) -> dict[str, Variant]:
-    """One knob after another, each on top of those before; name → variant. The first alone is the same as alone."""
-    taken = there(steps)
-    return {f"+ {taken[n - 1].name}": start.taking(*taken[:n]) for n in range(2, len(taken) + 1)}
+    Rungs that cannot be here are left out. The climb's first step is the first rung alone.
+    """
+    taken = [rung for rung in steps if not rung.missing]
+    alone = {f"only {rung.name}": (rung,) for rung in (*taken, *beside)}
+    climb = {f"+ {taken[n - 1].name}": tuple(taken[:n]) for n in range(2, len(taken) + 1)}
+    return {"baseline": ()} | alone | climb
 
 
 def best_precision(device: str) -> tuple[str, str]:

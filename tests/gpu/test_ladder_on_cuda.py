@@ -14,7 +14,7 @@ SIZES = {"patch": 4, "dim": 128, "depth": 2, "heads": 4}
 def climbed():
     start = ladder.baseline(PRESETS["smoke"], "cuda", ladder.PLAIN, **SIZES)
     steps, beside = ladder.rungs(start, "cuda"), ladder.side_rungs("cuda")
-    variants = {"baseline": start} | ladder.alone(start, [*steps, *beside]) | ladder.climb(start, steps)
+    variants = {name: start.taking(*rungs) for name, rungs in ladder.routes(steps, beside).items()}
     data = ladder.data(weather.ensure(PRESETS["smoke"]), variants)
     account = parts.measure(start, [*steps, *beside], data)
     return steps, beside, account, race.measure(variants, data, rounds=3, turn_s=0.2)

@@ -24,6 +24,10 @@ def start():
     return ladder.baseline(PRESETS["smoke"], "cpu", layout=ladder.PLAIN, **SIZES)
 
 
+def variants_of(start, steps):
+    return {name: start.taking(*rungs) for name, rungs in ladder.routes(steps).items()}
+
+
 def test_the_baseline_is_what_a_newcomer_writes(start):
     recipe = start.recipe
     assert (recipe.loader, recipe.precision, recipe.compile, recipe.log_every) == ("naive", "fp32", "off", 1)
@@ -48,7 +52,7 @@ def test_a_rung_that_cannot_be_here_says_why_and_is_left_out(start, monkeypatch)
     steps = ladder.rungs(start, "cpu")
     missing = {rung.name for rung in steps if rung.missing}
     assert {"loss", "precision", "graph"} <= missing
-    assert missing.isdisjoint(name.split()[-1] for name in ladder.alone(start, steps) | ladder.climb(start, steps))
+    assert missing.isdisjoint(name.split()[-1] for name in ladder.routes(steps))
 
 
 def test_units_for_bf16_are_read_from_the_flags(monkeypatch):
@@ -61,12 +65,13 @@ def test_units_for_bf16_are_read_from_the_flags(monkeypatch):
 
 
 def test_climbing_keeps_every_knob_below(start):
-    steps = ladder.there(ladder.rungs(start, "cpu"))
-    *_, top = ladder.climb(start, steps).values()
-    for rung in steps:
+    routes = ladder.routes(ladder.rungs(start, "cpu"))
+    *_, rungs = routes.values()
+    top = start.taking(*rungs)
+    for rung in rungs:
         assert all(getattr(top.recipe, knob) == value for knob, value in rung.knobs.items())
     assert top.layout == ladder.MAPPED
-    only = ladder.alone(start, steps)["only optimizer"]
+    only = start.taking(*routes["only optimizer"])
     assert only == ladder.Variant(dataclasses.replace(start.recipe, optimizer_impl="fused"), start.layout)
 
 
@@ -114,7 +119,7 @@ def test_every_rung_gets_an_effect_and_the_parts_make_the_step(start, tiny_data,
     monkeypatch.setenv("DLTUTORIAL_DATA", str(tmp_path))
     start = dataclasses.replace(start, recipe=dataclasses.replace(start.recipe, fused_attention=fused))
     steps = ladder.rungs(start, "cpu")
-    data = ladder.data(tiny_data, {"baseline": start, **ladder.alone(start, steps)})
+    data = ladder.data(tiny_data, variants_of(start, steps))
     account = parts.measure(start, steps, data, repeats=2)
     assert set(account.effects) == {rung.name for rung in steps}
     assert all(seconds >= 0 for seconds in account.step.seconds.values())
@@ -126,7 +131,7 @@ def test_a_race_measures_all_variants_and_their_losses_agree(start, tiny_data, t
     monkeypatch.setenv("DLTUTORIAL_DATA", str(tmp_path))
     steps = [rung for rung in ladder.rungs(start, "cpu", every=2) if rung.name != "compile"]
     slow = start.taking(ladder.Rung("loss", "", {"log_every": 2}))
-    variants = {"baseline": start, "seldom": slow} | ladder.alone(start, steps) | ladder.climb(start, steps)
+    variants = variants_of(start, steps) | {"seldom": slow}
     results = race.measure(variants, ladder.data(tiny_data, variants), rounds=2, turn_s=0.0)
     assert all(len(result.samples_per_s) == 2 and result.updates == 6 for result in results.values())
     assert race.loss_difference(results) < 1e-3
