@@ -88,6 +88,7 @@ class _Reader:
         self.end_s = max([self.host_end_s, *(event.end_s for event in on_device)])
         self.kernels = [event for event in on_device if event.end_s > self.start_s]
         self.events = [event for event in trace.events if event.row == self.row]
+        self.elsewhere = [event for event in trace.events if event.row != self.row]
         self.loads = self._cut(event for event in self.events if is_loading(event))
         self.ranges = [event for event in trace.events if event.category == "range"]
         self.devices = {trace.rows[event.row].device for event in self.kernels}
@@ -97,8 +98,8 @@ class _Reader:
         synchronise = self._cut(event for event in self.events if _waits_for_device(event))
         synchronise = spans.without(synchronise, self.loads)
         busy = self._cut(event for event in self.events if event.category in ("operator", "runtime"))
-        idle = spans.without([(self.start_s, self.host_end_s)], [*busy, *self.loads])
-        gaps = [] if self.kernels else [(a, b) for a, b in idle if b - a >= LONG_GAP_S]
+        idle = spans.without([(self.start_s, self.host_end_s)], [*busy, *self.loads, *self._helped()])
+        gaps = [(a, b) for a, b in idle if b - a >= LONG_GAP_S]
         host_s = self.host_end_s - self.start_s
         work_s = host_s - spans.length([*self.loads, *synchronise, *gaps])
         product_s, other_s = self._by_kind()
@@ -119,6 +120,12 @@ class _Reader:
         device_s = self._device_s() / self.n if self.kernels else None
         per_step = {name: value / self.n for name, value in entries.items()}
         return Account(steps=self.n, gap_where=self._where(gaps), device_s=device_s, **per_step)
+
+    def _helped(self) -> list[Interval]:
+        """When other threads of the host call operators: with a device, the backward pass has a thread of its own."""
+        if not self.kernels:
+            return []
+        return self._cut(event for event in self.elsewhere if event.category in ("operator", "runtime"))
 
     def _cut(self, events: Iterable[Event]) -> list[Interval]:
         """Their intervals, merged, within the steps."""

@@ -81,21 +81,21 @@ def synchronisation(facts: Facts) -> Finding | None:
     With a device, such a wait costs only what the device then idles, since kernels must be launched anew. Without
     one, a long gap between operators counts, unless the thread computes in it: then it is Python, not a wait.
     """
-    if facts.device_s is not None:
-        saved_s = min(facts.synchronise_s or 0.0, facts.batch_s - facts.device_s)
-        why = (
-            f"the host waits for the device in {facts.n_synchronise:.0f} calls a step, "
-            f"{duration(facts.synchronise_s or 0.0)} in all, and the device idles {_idle(facts):.0%} of the time"
-        )
-        advice = "keep values on the device: no item(), print or copy of them to the host in every step"
-        return _finding(SYNCHRONISATION, facts, saved_s, why, advice)
-    waits_s = facts.gap_s or 0.0
+    gap_s = facts.gap_s or 0.0
     if facts.step_thread is not None:
-        waits_s = min(waits_s, (1 - facts.step_thread) * facts.step_s)
-    values = f"; item() is called {facts.n_synchronise:.3g} × a step" if facts.n_synchronise else ""
-    why = f"for {duration(waits_s)} of each step nothing computes, the longest time {facts.gap_where}{values}"
-    advice = "take that wait out of the step: do it every hundredth step, or in another thread"
-    return _finding(SYNCHRONISATION, facts, _in_step(facts, waits_s), why, advice)
+        gap_s = min(gap_s, (1 - facts.step_thread) * facts.step_s)
+    gap = f"for {duration(gap_s)} of each step nothing computes, the longest time {facts.gap_where}"
+    synchronise_s = facts.synchronise_s or 0.0
+    if facts.device_s is None or gap_s > synchronise_s:
+        values = f"; item() is called {facts.n_synchronise:.3g} × a step" if facts.n_synchronise else ""
+        advice = "take that wait out of the step: do it every hundredth step, or in another thread"
+        return _finding(SYNCHRONISATION, facts, _of_host(facts, gap_s), gap + values, advice)
+    why = (
+        f"the host waits for the device in {facts.n_synchronise:.0f} calls a step, {duration(synchronise_s)} in all, "
+        f"and the device idles {_idle(facts):.0%} of the time"
+    )
+    advice = "keep values on the device: no item(), print or copy of them to the host in every step"
+    return _finding(SYNCHRONISATION, facts, _of_host(facts, synchronise_s), why, advice)
 
 
 def launches(facts: Facts) -> Finding | None:
@@ -112,7 +112,7 @@ def launches(facts: Facts) -> Finding | None:
         f"{_idle(facts):.0%} of the time"
     )
     advice = "launch less often: CUDA Graphs, torch.compile, a fused optimizer, a larger batch"
-    return _finding(LAUNCHES, facts, min(facts.launch_s, facts.batch_s - facts.device_s), why, advice)
+    return _finding(LAUNCHES, facts, _of_host(facts, facts.launch_s), why, advice)
 
 
 def compute(facts: Facts) -> Finding | None:
@@ -144,10 +144,8 @@ def bandwidth(facts: Facts) -> Finding | None:
     return _finding(BANDWIDTH, facts, _in_step(facts, other_s), why, advice, _in_step(facts, other_s / 2))
 
 
-RULES: tuple[Callable[[Facts], Finding | None], ...] = (
-    *(loading, contention, synchronisation, launches),
-    *(compute, bandwidth),
-)
+RULES: tuple[Callable[[Facts], Finding | None], ...]
+RULES = (loading, contention, synchronisation, launches, compute, bandwidth)
 
 
 def _finding(
@@ -168,6 +166,11 @@ def _in_step(facts: Facts, seconds: float) -> float:
     if facts.overlapped and facts.load_s is not None:
         return min(seconds, facts.batch_s - facts.lost_s - facts.load_s)
     return seconds
+
+
+def _of_host(facts: Facts, seconds: float) -> float:
+    """What a batch gains if its host works or waits less by ``seconds``: the device still takes its time."""
+    return _in_step(facts, seconds) if facts.device_s is None else min(seconds, facts.batch_s - facts.device_s)
 
 
 def _kind_of_loading(facts: Facts) -> tuple[str, str]:

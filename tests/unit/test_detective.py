@@ -130,6 +130,19 @@ def test_a_slow_loader_that_hides_behind_the_device_is_not_blamed():
     assert verdict(trace=trace).name == rules.COMPUTE
 
 
+def test_a_host_that_sits_idle_beside_an_idle_device_waits_and_one_whose_helper_launches_does_not():
+    rows = (Row("thread 1"), Row("thread 2"), Row("GPU 0 stream 7", 0))
+    events = []
+    for at in (0.0, 10 * MS, 20 * MS):
+        events += [Event("step", "range", at, 10 * MS, 0), Event("log", "range", at + 4 * MS, 6 * MS, 0)]
+        events += [Event("aten::mm", "operator", at, 4 * MS, 0), Event("gemm", "kernel", at + MS, 3 * MS, 2)]
+    found = verdict(trace=Trace.of(events, rows))
+    assert found.name == rules.SYNCHRONISATION
+    assert "in log" in found.why
+    helpers = [Event("aten::mm", "operator", at + 4 * MS, 6 * MS, 1) for at in (0.0, 10 * MS, 20 * MS)]
+    assert verdict(trace=Trace.of(events + helpers, rows)).name == rules.LAUNCHES
+
+
 # Without a device
 
 
