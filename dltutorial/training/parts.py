@@ -31,7 +31,7 @@ from dltutorial.training.optim import make_optimizer
 from dltutorial.training.precision import Precision
 from dltutorial.training.step import make_step
 
-_PRODUCTS = ("mm", "convolution", "bmm", "attention")
+_PRODUCTS = ("mm", "convolution", "attention")  # in the names of their operators
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Account:
     def predicted(self, rungs: Sequence[Rung]) -> float:
         """How many times as fast as the baseline with these rungs taken."""
         names = [rung.name for rung in rungs]
-        effects = self.effects if ATTENTION in names else {**self.effects, **self.effects_alone}
+        effects = self.effects if "attention" in names else {**self.effects, **self.effects_alone}
         return self.step.whole_s / self.step.taking(effects[name] for name in names).whole_s
 
 

@@ -1,6 +1,7 @@
 """The ladder: rungs as data, predictions from parts, a race that is fair and finds what is wrong."""
 
 import dataclasses
+import itertools
 import math
 
 import pytest
@@ -8,10 +9,11 @@ import torch
 
 from dltutorial import machine
 from dltutorial.config import PRESETS, Recipe
+from dltutorial.data.ladder import make_loader
 from dltutorial.errors import CourseError
 from dltutorial.teach import bench_ladder
 from dltutorial.teach.bench_rows import Options
-from dltutorial.training import costs, ladder, parts, race
+from dltutorial.training import costs, ladder, loop, parts, race, run
 from dltutorial.training.costs import Effect, Step
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -49,10 +51,12 @@ def test_the_published_attention_weights_are_counted():
 
 def test_a_rung_that_cannot_be_here_says_why_and_is_left_out(start, monkeypatch):
     monkeypatch.setattr(machine, "cpu_units", lambda: ("avx2",))
+    monkeypatch.setattr(ladder.compiling, "missing", lambda device: "a C++ compiler (g++)")
     steps = ladder.rungs(start, "cpu")
-    missing = {rung.name for rung in steps if rung.missing}
-    assert {"loss", "precision", "graph"} <= missing
-    assert missing.isdisjoint(name.split()[-1] for name in ladder.routes(steps))
+    missing = {rung.name: rung.missing for rung in steps if rung.missing}
+    assert set(missing) == {"loss", "precision", "compile", "graph"}
+    assert missing["compile"] == "needs a C++ compiler (g++)"
+    assert set(missing).isdisjoint(name.split()[-1] for name in ladder.routes(steps))
 
 
 def test_units_for_bf16_are_read_from_the_flags(monkeypatch):
@@ -137,6 +141,16 @@ def test_a_race_measures_all_variants_and_their_losses_agree(start, tiny_data, t
     assert race.loss_difference(results) < 1e-3
     assert race.gains(results)["baseline"] == 1
     assert all(result.peak_bytes is None for result in results.values())
+
+
+def test_turns_change_nothing_of_a_run(start, tiny_data, tmp_path, monkeypatch):
+    monkeypatch.setenv("DLTUTORIAL_DATA", str(tmp_path))
+    variants = {"naive": start, "best": start.taking(ladder.rungs(start, "cpu")[0])}
+    data = ladder.data(tiny_data, variants)
+    raced = race.measure(variants, data, rounds=3, turn_s=0.0)["best"]
+    batches = make_loader(data[ladder.PLAIN], start.recipe.global_batch_size, "lean", roll=True)
+    *_, last = itertools.islice(loop.loop(run.build_model(start.recipe), batches, start.recipe), raced.updates)
+    assert raced.final_loss == pytest.approx(last.loss, rel=1e-4)
 
 
 def test_a_variant_that_trains_otherwise_is_found(start, tiny_data, tmp_path, monkeypatch):
