@@ -62,9 +62,9 @@ def prepare() -> None:
     ``TORCHINDUCTOR_COMPILE_THREADS``) stays.
     """
     import torch._inductor.config as settings
-    from torch._inductor.runtime import cache_dir_utils
+    from torch._inductor.runtime.runtime_utils import default_cache_dir
 
-    if os.environ.get(_CACHE_DIR) in (None, "", cache_dir_utils.default_cache_dir()):  # torch itself sets its default
+    if os.environ.get(_CACHE_DIR) in (None, "", default_cache_dir()):  # torch itself sets its default
         os.environ[_CACHE_DIR] = str((paths.cache_dir() / "compiled").absolute())
     if "TORCHINDUCTOR_COMPILE_THREADS" not in os.environ and machine.cores() <= _FEW_CORES:
         settings.compile_threads = 1
@@ -79,7 +79,8 @@ def cold_cache() -> Iterator[None]:
     from torch._inductor import utils
 
     torch.compiler.reset()
-    with utils.fresh_inductor_cache():
+    fresh = getattr(utils, "fresh_cache", None) or utils.fresh_inductor_cache  # its older name
+    with fresh():
         yield
 
 
