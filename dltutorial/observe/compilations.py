@@ -42,7 +42,10 @@ def breaks(fn: Callable[..., Any], *args: Any) -> list[Break]:
 
 def _break(reason: Any) -> Break:
     frame = reason.user_stack[-1]
-    return Break(reason.reason.strip().split("\n")[0], frame.lineno, (frame.line or "").strip())
+    why = reason.reason.strip().split("\n")[0]
+    if why.startswith("generic_jump"):  # torch's name for it says little to who has not read its source
+        why = "a branch that depends on a tensor's value"
+    return Break(why, frame.lineno, (frame.line or "").strip())
 
 
 def _guard(reason: str) -> str:

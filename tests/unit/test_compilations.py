@@ -47,6 +47,10 @@ def test_a_break_tells_its_line_and_why(fn, code):
     assert "\n" not in found.reason
 
 
+def test_a_branch_is_called_a_branch():
+    assert "branch" in breaks(chooses, torch.ones(3))[0].reason
+
+
 def test_a_break_warns_of_nothing_else(caplog):
     breaks(reads_a_number, torch.ones(3))
     assert [record for record in caplog.records if record.levelname != "DEBUG"] == []
