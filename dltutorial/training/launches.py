@@ -22,7 +22,7 @@ from dltutorial.training.step import train_step
 from dltutorial.training.tape import Tape
 
 WINDOW = (5, 8, 8)  # channels, latitudes, longitudes that the narrow networks forecast
-_DEPTHS = (4, 12)  # of the networks that the line is drawn through
+_DEPTHS = (4, 10, 16)  # of the networks that the line is drawn through
 
 
 @dataclass(frozen=True)
