@@ -6,6 +6,7 @@ import torch
 from dltutorial.config import PRESETS, Recipe
 from dltutorial.errors import CourseError
 from dltutorial.models.tiny import NarrowMLP, step_flop
+from dltutorial.observe.timing import Timing
 from dltutorial.teach import bench_graphs
 from dltutorial.teach.bench_rows import Options, table
 from dltutorial.training import launches
@@ -108,10 +109,20 @@ def test_a_line_predicts_from_its_two_numbers():
     assert launches.Line(1e-4, 2e-6).step_s(300) == pytest.approx(7e-4)
 
 
-def test_overheads_are_measured_on_other_depths():
-    eager, graphed = launches.overheads(dim=2, depths=(1, 4), repeats=3, device="cpu")
-    assert eager.per_operation_s > 0
-    assert graphed.per_operation_s > 0
+def test_overheads_are_the_lines_through_the_quickest_steps_of_other_depths(monkeypatch):
+    n_operations = [launches.narrow_pair(2, depth, device="cpu").n_operations for depth in (1, 2, 4)]
+
+    def timed(variants, repeats, device):
+        """What a machine would measure whose every step takes 100 µs and 5 or 2 µs for each operation."""
+        price_s = {"eager": 5e-6, "graphed": 2e-6}
+        best_s = {key: 1e-4 + price_s[key[0]] * n_operations[key[1]] for key in variants}
+        return {key: Timing((seconds, 2 * seconds)) for key, seconds in best_s.items()}
+
+    monkeypatch.setattr(launches, "alternate", timed)
+    eager, graphed = launches.overheads(dim=2, depths=(1, 2, 4), device="cpu")
+    assert (eager.fixed_s, eager.per_operation_s) == pytest.approx((1e-4, 5e-6))
+    assert (graphed.fixed_s, graphed.per_operation_s) == pytest.approx((1e-4, 2e-6))
+    assert (eager - graphed).step_s(100) == pytest.approx(3e-4)
 
 
 def test_what_recording_saves_comes_off_on_a_cpu_and_is_hidden_on_a_gpu():
