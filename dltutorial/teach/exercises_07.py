@@ -174,7 +174,7 @@ def _several_parts(fn: Callable) -> None:
 
 
 _HINTS = (
-    "Three pieces: the seconds of a step from its parts; the parts after a knob; a loop that takes the best knob.",
+    "Two pieces: the seconds of a step from its parts, and a loop that takes the best knob.",
     "The step: max(parts['load'], sum of the others). A knob: multiply each part that it names by its factor.",
     "In the loop: among the knobs left, which gives the shortest step? Stop if it is not shorter than now.",
 )
