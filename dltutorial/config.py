@@ -99,7 +99,7 @@ CHOICES: Mapping[str, tuple[str, ...]] = MappingProxyType({
     "precision": ("fp32", "tf32", "bf16", "fp16"),
     "compile": ("off", "default", "reduce-overhead", "max-autotune"),
     "optimizer_impl": ("auto", "for-loop", "foreach", "fused"),
-    "loader": ("plain", "naive", "open", "lean", "batched", "prefetch", "best"),
+    "loader": ("plain", "naive", "open", "lean", "batched", "prefetch", "device", "best"),
 })  # fmt: skip
 
 
@@ -131,8 +131,8 @@ class Recipe:
         optimizer_impl: auto (torch's choice), for-loop, foreach or fused.
         cuda_graph: capture the whole step and launch it as one.
         roll: augment by a random shift along longitude.
-        loader: plain (chapter 01's), or a rung of the ladder of loaders: naive, open, lean, batched, prefetch, best.
-        workers: processes that load data beside the training process; batched, prefetch and best take none.
+        loader: plain (chapter 01's), or one of chapter 03: naive, open, lean, batched, prefetch, device, best.
+        workers: processes that load data beside the training process; only plain, naive, open and lean take any.
         log_every: updates between two records.
         eval_every: updates between two validations; 0 validates only at the end.
         device: auto, cpu or cuda.

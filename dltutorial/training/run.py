@@ -19,6 +19,7 @@ from tqdm.auto import tqdm
 from dltutorial import machine, paths
 from dltutorial.config import Recipe
 from dltutorial.data import ladder, store
+from dltutorial.data.feed import FEEDS
 from dltutorial.data.loaders import Pairs, endless_batches
 from dltutorial.errors import CourseError, DataError, RecipeError
 from dltutorial.models.vit import ViT
@@ -52,7 +53,7 @@ def load(split: store.Split, recipe: Recipe, device: str | torch.device = "cpu")
     knobs = {"seed": recipe.seed, "roll": recipe.roll}
     if recipe.loader == "plain":
         return endless_batches(Pairs(split), recipe.global_batch_size, workers=recipe.workers, **knobs)
-    feed = dataclasses.replace(ladder.FEEDS[recipe.loader], workers=recipe.workers)
+    feed = dataclasses.replace(FEEDS[recipe.loader], workers=recipe.workers)
     return ladder.make_loader(split, recipe.global_batch_size, feed, device=device, **knobs)
 
 
