@@ -71,6 +71,24 @@ def prepare() -> None:
 
 
 @contextmanager
+def explained(mode: str) -> Iterator[None]:
+    """Around calls of what was compiled: the first one writes kernels to disk, which can fail.
+
+    Raises:
+        CourseError: it did.
+    """
+    try:
+        yield
+    except (RuntimeError, OSError) as error:
+        from torch._dynamo.exc import TorchDynamoException  # of everything that the compiler raises
+
+        if not isinstance(error, (TorchDynamoException, OSError)):
+            raise
+        why, folder = str(error).strip().partition("\n")[0], os.environ.get(_CACHE_DIR)
+        raise CourseError(f"compile={mode} failed ({why}); make room in {folder}, or set compile=off") from error
+
+
+@contextmanager
 def cold_cache() -> Iterator[None]:
     """Inside, nothing was ever compiled: an empty cache on disk, and none in memory. It is removed afterwards.
 

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from dltutorial.config import Recipe
 from dltutorial.observe.ranges import annotate
-from dltutorial.training.compiling import compiled
+from dltutorial.training.compiling import compiled, explained
 from dltutorial.training.graphs import GraphedStep
 from dltutorial.training.precision import Precision
 
@@ -65,4 +65,6 @@ def make_step(model: nn.Module, optimizer: torch.optim.Optimizer, recipe: Recipe
     def step(x_BCHW: Tensor, y_BCHW: Tensor) -> Tensor:
         return train_step(forecast, x_BCHW, y_BCHW, optimizer, recipe.clip_norm, precision)
 
+    if recipe.compile != "off":
+        step = explained(recipe.compile)(step)
     return GraphedStep(step, device) if recipe.cuda_graph else step

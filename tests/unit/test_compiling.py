@@ -104,3 +104,20 @@ def test_a_cold_cache_is_empty_and_what_it_made_lives_on():
     with Compilations() as seen:
         assert torch.equal(fast(x), expected)
     assert seen.graphs == 0
+
+
+@can_compile
+def test_a_cache_that_cannot_be_written_is_one_line(monkeypatch, tmp_path):
+    """As on a full disk: the kernels cannot be kept, so there are none."""
+    file = tmp_path / "file"
+    file.touch()
+    model, recipe, x = perceptron(), Recipe(compile="default"), torch.randn(3, 4)
+    step = make_step(model, make_optimizer(model, recipe), recipe)
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(file / "folder"))
+    with pytest.raises(CourseError, match=r"^compile=default failed \(.*\); make room in .*folder, or set compile=off$"):
+        step(x, x)
+
+
+def test_an_error_of_the_step_itself_is_not_blamed_on_the_compiler():
+    with pytest.raises(RuntimeError, match="of mine"), compiling.explained("default"):
+        raise RuntimeError("an error of mine")
