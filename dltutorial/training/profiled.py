@@ -10,9 +10,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from dltutorial import machine
-from dltutorial.config import Recipe, preset
+from dltutorial.config import CHOICES, Recipe, knob_help, preset
 from dltutorial.data import store, weather
-from dltutorial.data.loaders import Pairs, endless_batches
 from dltutorial.errors import CourseError
 from dltutorial.observe import nsight, trace
 from dltutorial.observe.batches import to_device
@@ -32,40 +31,51 @@ def training_step(recipe: Recipe, data: Path) -> Callable[[], None]:
     run.check_data(recipe, split)
     model = run.build_model(recipe)
     update = make_step(model, make_optimizer(model, recipe), recipe)
-    device = next(model.parameters()).device.type
-    batches = endless_batches(
-        Pairs(split), recipe.global_batch_size, seed=recipe.seed, roll=recipe.roll, workers=recipe.workers
-    )
+    device = next(model.parameters()).device
+    batches = run.load(split, recipe, device)
 
     def step() -> None:
         with annotate("load"):
             batch = next(batches)
         with annotate("to device"):
-            x_BCHW, y_BCHW = to_device(batch, device)
+            x_BCHW, y_BCHW = to_device(batch, device)  # some loaders have done so already
         update(x_BCHW, y_BCHW)
 
     return step
 
 
-def main(words: Sequence[str] | None = None) -> int:
-    """Read the command line, run the steps; 2 if something is not as it must be."""
-    parser = argparse.ArgumentParser(prog="python -m dltutorial.training.profiled", description=__doc__)
+def make_parser() -> argparse.ArgumentParser:
+    """The command line; the knobs are those of ``dltutorial train`` that change what a profiler sees."""
+    parser = argparse.ArgumentParser(
+        prog="python -m dltutorial.training.profiled", description=(__doc__ or "").partition("\n")[0]
+    )
     parser.add_argument("--preset", default="auto", help="smoke, laptop, gpu or cluster")
     parser.add_argument("--steps", type=int, default=5, help="steps inside the profiler's window")
     parser.add_argument("--warmup", type=int, default=5, help="steps before it")
-    parser.add_argument("--workers", type=int, default=0, help="processes that load")
     parser.add_argument("--trace", type=Path, help="keep a trace of torch's profiler: FILE.json or FILE.json.gz")
-    asked = parser.parse_args(words)
+    knobs, texts = parser.add_argument_group("knobs", argument_default=argparse.SUPPRESS), knob_help()
+    for name, choices in CHOICES.items():
+        knobs.add_argument(f"--{name.replace('_', '-')}", choices=choices, help=texts[name])
+    knobs.add_argument("--cuda-graph", action=argparse.BooleanOptionalAction, help=texts["cuda_graph"])
+    knobs.add_argument("--workers", type=int, help=texts["workers"])
+    return parser
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Read the command line, run the steps; 2 if something is not as it must be."""
+    knobs = vars(make_parser().parse_args(words))
+    name, steps, warmup, file = (knobs.pop(key) for key in ("preset", "steps", "warmup", "trace"))
     try:
-        sizes = preset(asked.preset)
+        sizes = preset(name)
+        recipe = Recipe.of(sizes, **knobs)
         machine.use_cores()
-        step = training_step(Recipe.of(sizes, workers=asked.workers), weather.ensure(sizes))
-        if asked.trace:
-            trace.take(step, asked.steps, max(1, asked.warmup), file=asked.trace)
+        step = training_step(recipe, weather.ensure(sizes))
+        if file:
+            trace.take(step, steps, max(1, warmup), file=file)
         else:
-            nsight.capture(step, asked.steps, asked.warmup)
+            nsight.capture(step, steps, warmup)
     except CourseError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"dltutorial: {error}", file=sys.stderr)
         return 2
     return 0
 

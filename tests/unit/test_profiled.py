@@ -1,4 +1,5 @@
-from dltutorial.config import Recipe
+from dltutorial.config import Recipe, preset
+from dltutorial.data.feed import FEEDS
 from dltutorial.observe import trace
 from dltutorial.training import profiled
 
@@ -10,6 +11,28 @@ def test_a_profiled_step_names_its_parts(tiny_data, one_thread):
     assert {"step", "load", "to device", "forward", "backward", "optimizer"} <= names
 
 
+def test_the_profiled_run_is_the_one_that_was_asked_for(tiny_data, monkeypatch):
+    asked = []
+    monkeypatch.setattr(profiled.weather, "ensure", lambda sizes: tiny_data)
+    monkeypatch.setattr(profiled, "training_step", lambda recipe, data: asked.append(recipe) or (lambda: None))
+    knobs = "--loader best --precision bf16 --compile default --optimizer-impl foreach --no-cuda-graph --device cpu"
+    assert profiled.main(["--preset", "smoke", "--steps", "1", *knobs.split()]) == 0
+    assert asked == [
+        Recipe.of(preset("smoke"), loader="best", precision="bf16", compile="default", optimizer_impl="foreach",
+                  device="cpu")
+    ]  # fmt: skip
+
+
+def test_it_loads_with_the_loader_of_the_recipe(tiny_data, one_thread, monkeypatch):
+    used = []
+    monkeypatch.setattr(profiled.run.ladder, "make_loader", lambda *args, **how: used.append(args[2]) or iter(()))
+    recipe = Recipe(n_lat=16, n_lon=24, n_channels=3, dim=16, depth=1, global_batch_size=4, device="cpu", loader="lean")
+    profiled.training_step(recipe, tiny_data)
+    assert used == [FEEDS["lean"]]
+
+
 def test_what_cannot_be_profiled_gets_one_line(capsys):
     assert profiled.main(["--preset", "nonsense"]) == 2
-    assert capsys.readouterr().err.startswith("error: preset 'nonsense'")
+    assert capsys.readouterr().err.startswith("dltutorial: preset 'nonsense'")
+    assert profiled.main(["--preset", "smoke", "--loader", "best", "--workers", "1"]) == 2
+    assert capsys.readouterr().err.startswith("dltutorial: recipe: workers=1")
