@@ -59,15 +59,24 @@ def machine_peaks(bf16=None):
 # Real runs
 
 
-def test_at_least_nine_of_ten_planted_bottlenecks_are_named():
-    here = peaks.measure(progress=False)
-    wrong, runs = [], planted()
+def wrongly_judged(runs, here):
+    """What the detective says of the runs in which it names another cause than the planted one."""
+    wrong = []
     for what, loader, step, right in runs:
         evidence = detective.gather(loader, step, peaks=here, rounds=3, phase_s=0.05, steps=2)
         found = detective.investigate(evidence)
         if found.verdict.name != right:
             wrong.append(f"{what}: {right}, said {found}")
+    return wrong
+
+
+def test_at_least_nine_of_ten_planted_bottlenecks_are_named(alone):
+    runs = planted()
     assert len(runs) >= 10
+    wrong = wrongly_judged(runs, peaks.measure(progress=False))
+    if len(wrong) > len(runs) // 10:  # times were taken beside other tests, the machine's peaks too
+        with alone():
+            wrong = wrongly_judged(planted(), peaks.measure(progress=False, refresh=True))
     assert len(wrong) <= len(runs) // 10, "\n".join(wrong)
 
 
