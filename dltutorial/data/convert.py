@@ -54,8 +54,9 @@ def convert(
         _check_chunks(layout, file)
     folder = Path(out) if out is not None else paths.data_dir() / _name(source, layout, splits, years)
     about = _about(source, layout, jobs)
-    if _is_whole(folder, about, jobs, layout):
-        return folder
+    if (folder / "dataset.json").exists() and _is_whole(folder, about, jobs, layout):
+        return folder  # this look needs no lock, and no right to write
+    _check_folder(folder)
     with writing.locked(folder, progress):
         writing.clear_partial(folder)
         if not _is_whole(folder, about, jobs, layout):  # again: another process may have been quicker
@@ -111,15 +112,31 @@ def _is_whole(folder: Path, about: dict, jobs: list[tuple[Path, str]], layout: L
     Raises:
         DataError: something else is in the way.
     """
-    if folder.exists() and not folder.is_dir():
-        raise DataError(f"{folder} is a file, not a folder; choose another")
     marks = [json.loads(json.dumps(about["converted"])), None]
     begun, ended = _begun(folder), store.about(folder)
     if (begun not in marks) or (ended and ended.get("converted") not in marks[:1]):
         raise DataError(f"{folder} holds another data set, which is not overwritten; choose another folder")
-    if begun is None and (ended or any(place.name != ".lock" for place in folder.glob("*"))):
+    if begun is None and (ended or _holds_something(folder)):
         raise DataError(f"{folder} is not empty and no conversion began it; choose another folder")
     return bool(ended) and all(_is_done(_target(folder, file, split, layout), file) for file, split in jobs)
+
+
+def _check_folder(folder: Path) -> None:
+    """Refuse, before a lock is put there, what no conversion can have begun.
+
+    Raises:
+        DataError: it is a file, or a folder of something else.
+    """
+    if folder.exists() and not folder.is_dir():
+        raise DataError(f"{folder} is a file, not a folder; choose another")
+    foreign = not (folder / ".lock").exists() and _holds_something(folder)  # a conversion locks before it writes
+    if foreign and _begun(folder) is None:
+        raise DataError(f"{folder} is not empty and no conversion began it; choose another folder")
+
+
+def _holds_something(folder: Path) -> bool:
+    """Whether there is more in a folder than a lock, and a file that a killed process had not finished."""
+    return any(place.name != ".lock" and not place.match(".*.partial") for place in folder.glob("*"))
 
 
 def _begun(folder: Path) -> dict | None:

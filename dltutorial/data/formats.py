@@ -37,7 +37,10 @@ class Year:
 
     compressed = False
 
-    def __init__(self, path: Path, shape_TCHW: tuple[int, ...], dtype: np.dtype, chunk_TCHW: tuple[int, ...] | None):
+    def __init__(
+        self, path: Path, shape_TCHW: tuple[int, ...] | None, dtype: np.dtype, chunk_TCHW: tuple[int, ...] | None
+    ):
+        shape_TCHW = shape_TCHW or ()  # HDF5 has data sets without any
         if len(shape_TCHW) != 4 or dtype != np.float32 or 0 in shape_TCHW:
             raise DataError(f"{path} holds {dtype} {shape_TCHW}, not float32 (time, channel, lat, lon); convert it")
         self.path, self.chunk_TCHW = path, chunk_TCHW

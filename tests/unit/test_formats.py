@@ -137,6 +137,29 @@ def test_what_was_killed_while_writing_is_cleared_away(tiny_data, tmp_path):
     assert not list((folder / "train").glob(".*"))
 
 
+def test_a_conversion_that_was_killed_as_it_began_is_begun_again(tiny_data, tmp_path):
+    folder = tmp_path / "out"
+    folder.mkdir()
+    (folder / ".lock").touch()
+    (folder / ".convert.json.abc.partial").write_text("{")
+    convert.convert(tiny_data, "npy", folder, progress=False)
+    assert "finite" in store.validate(folder)
+
+
+def test_processes_that_convert_at_once_agree(tiny_data, tmp_path, monkeypatch):
+    folder, real = tmp_path / "out", convert._begun
+
+    def quicker(where):  # another process begins and ends between two looks of this one, which holds no lock yet
+        found = real(where)
+        if not (where / ".lock").exists():
+            monkeypatch.setattr(convert, "_begun", real)
+            convert.convert(tiny_data, "npy", folder, progress=False)
+        return found
+
+    monkeypatch.setattr(convert, "_begun", quicker)
+    assert convert.convert(tiny_data, "npy", folder, progress=False) == folder
+
+
 @pytest.mark.parametrize("what", ["another layout", "a foreign folder", "another source"])
 def test_another_data_set_is_not_overwritten(what, tiny_data, own_data, tmp_path):
     folder = tmp_path / "out"
@@ -183,6 +206,11 @@ def lose_chunk(folder):
     next(file for file in folder.rglob("*") if file.is_file() and file.name != "zarr.json").unlink()
 
 
+def hollow(file):
+    with h5py.File(file, "w") as h5:
+        h5.create_dataset("fields", data=h5py.Empty("f4"))
+
+
 DAMAGE = {
     "npy, truncated": ("npy", cut, "truncated"),
     "npy, no array": ("npy", lambda file: file.write_text("no"), "not readable as npy"),
@@ -190,6 +218,7 @@ DAMAGE = {
     "npy, float64": ("npy", lambda file: np.save(file, np.zeros((2, 3, 16, 24))), "not float32"),
     "npy, pickled": ("npy", lambda file: np.save(file, np.array([{}])), "not readable as npy"),
     "hdf5, truncated": ("hdf5-chunk1", cut, "truncated"),
+    "hdf5, empty": ("hdf5-chunk1", hollow, "not float32"),
     "zarr, a chunk lost": ("zarr-chunk1", lose_chunk, "lacks 1 of its 10 chunks"),
     "zarr, a chunk cut": ("zarr-chunk1", damage_chunk, "delete it"),
     "zarr, no array": ("zarr-chunk1", lambda folder: (folder / "zarr.json").unlink(), "zarr"),
