@@ -62,8 +62,8 @@ def write(split: Split, folder: Path, per_shard: int, seed: int = 0) -> Index:
     """
     if per_shard < 1:
         raise RecipeError(f"{per_shard} samples a shard cannot be; take at least 1")
-    if folder.exists() and any(folder.iterdir()):
-        raise DataError(f"{folder} is not empty; choose another folder, or delete it")
+    if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
+        raise DataError(f"{folder} is not an empty folder; choose another folder, or delete it")
     pairs, shape = loaders.Pairs(split), (2, *split.shape)
     writing.check_space(folder, int(1.01 * len(pairs) * 2 * split.sample_bytes))
     order, shards = sampling.epoch_order(len(pairs), seed, 0).tolist(), []
@@ -94,7 +94,7 @@ def open_index(folder: Path) -> Index:
         index = Index(Path(folder), tuple(int(n) for n in said["shape"]), shards)
     except FileNotFoundError as error:
         raise DataError(f"{file} is missing; the shards were not written to their end, write them anew") from error
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, OverflowError) as error:
         raise DataError(f"{file} is no index of shards ({formats.first_line(error)}); write the shards anew") from error
     if not shards or len(index.shape) != 4:
         raise DataError(f"{file} names no shards, or samples of shape {index.shape}; write the shards anew")
@@ -114,7 +114,7 @@ def read_shard(index: Index, shard: Shard) -> np.ndarray:
     if not isinstance(samples_K2CHW, np.ndarray) or samples_K2CHW.dtype != np.float32 or samples_K2CHW.shape != wanted:
         found = getattr(samples_K2CHW, "shape", "several arrays")
         raise DataError(f"{file} holds {found}, but index.json says float32 {wanted}; fetch or write it anew")
-    if zlib.crc32(samples_K2CHW) != shard.crc32:
+    if zlib.crc32(np.ascontiguousarray(samples_K2CHW)) != shard.crc32:
         raise DataError(f"{file} is damaged: its checksum is not that of index.json; fetch or write it anew")
     return samples_K2CHW
 

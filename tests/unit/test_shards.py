@@ -81,6 +81,10 @@ def flip(file):
     np.save(file, x)
 
 
+def transpose(file):
+    np.save(file, np.asfortranarray(np.load(file)[::-1]))
+
+
 DAMAGE = {
     "truncated": (truncate, "shard_00002.npy is truncated"),
     "no array": (lambda file: file.write_text("no"), "not readable"),
@@ -88,6 +92,7 @@ DAMAGE = {
     "another shape": (lambda file: np.save(file, np.zeros((4, 2, 3, 8, 8), np.float32)), "but index.json says"),
     "another type": (lambda file: np.save(file, np.load(file).astype(np.float64)), "but index.json says"),
     "other values": (flip, "checksum"),
+    "other values, in another order": (transpose, "checksum"),
 }
 
 
@@ -109,6 +114,7 @@ def test_a_damaged_shard_is_named(damage, workers, index):
         ('{"shape": [2, 3, 16, 24], "shards": []}', "names no shards"),
         ('{"shape": [3], "shards": [{"name": "a", "samples": 1, "crc32": 0}]}', "samples of shape"),
         ('{"shape": [2, 3, 16, 24], "shards": [{"name": "a"}]}', "is no index"),
+        ('{"shape": [2, 3, 16, 24], "shards": [{"name": "a", "samples": 1e999, "crc32": 0}]}', "is no index"),
     ],
 )
 def test_a_damaged_index_is_one_line(text, why, index):
@@ -140,7 +146,7 @@ def test_what_cannot_be_is_one_line(index, split, tmp_path):
         shards.ShardStream(index, rank=2, world_size=2)
     with pytest.raises(RecipeError, match="at least 1"):
         shards.write(split, tmp_path / "other", per_shard=0)
-    with pytest.raises(DataError, match="is not empty"):
+    with pytest.raises(DataError, match="is not an empty folder"):
         shards.write(split, index.folder, per_shard=4)
 
 
@@ -148,3 +154,10 @@ def test_samples_are_float32_tensors_of_the_index_shape(index):
     x, y = next(iter(shards.ShardStream(index)))
     assert x.dtype == y.dtype == torch.float32
     assert (2, *x.shape) == index.shape
+
+
+def test_shards_do_not_go_where_something_is(index, split, tmp_path):
+    (tmp_path / "file").write_text("mine")
+    for place in (tmp_path / "file", index.folder):
+        with pytest.raises(DataError, match="not an empty folder; choose another"):
+            shards.write(split, place, 4)
