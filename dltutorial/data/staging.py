@@ -10,6 +10,7 @@ read at about 4 TB/s by 27,000 GPUs, which was more than the shared file systems
 
 import json
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ from dltutorial.errors import CourseError, DataError, RecipeError
 
 _BLOCK = 8 << 20
 _LIST = "staged.json"
+_ZARR_2 = (".zarray", ".zattrs", ".zgroup", ".zmetadata")  # hidden, yet data, in the second version of Zarr
 
 
 def stage(source: Path, place: Path, *, deadline_s: float = 3600.0, progress: bool = True) -> Path:
@@ -40,11 +42,12 @@ def stage(source: Path, place: Path, *, deadline_s: float = 3600.0, progress: bo
     source = Path(source).resolve()
     files = _listing(source)
     target = Path(place) / source.name
+    if source in (target.resolve(), *target.resolve().parents):
+        raise DataError(f"{place} holds {source} itself, so that is no place for its copy; choose another place")
     with writing.locked(Path(place) / f".staging-{source.name}", progress, deadline_s):
         if _is_copy(target, files):
             return target
-        for left in Path(place).glob(f".{source.name}.*.partial"):  # the lock is ours: whoever wrote it is gone
-            shutil.rmtree(left, ignore_errors=True)
+        _clear(target)
         writing.check_space(Path(place), int(1.01 * sum(files.values())))
         try:
             with writing.atomic_folder(target) as temporary:
@@ -72,8 +75,19 @@ def _listing(source: Path) -> dict[str, int]:
 
 def _files(folder: Path) -> Iterator[Path]:
     for file in folder.rglob("*"):
-        if file.is_file() and not any(part.startswith(".") for part in file.relative_to(folder).parts):
+        parts = file.relative_to(folder).parts
+        if file.is_file() and not any(part.startswith(".") and part not in _ZARR_2 for part in parts):
             yield file
+
+
+def _clear(target: Path) -> None:
+    """Remove what was copied by half; the lock is ours, so whoever wrote it is gone.
+
+    Only numbers of processes count: ``.era5.1.77.partial`` belongs to ``era5.1``, which has a lock of its own.
+    """
+    for left in target.parent.iterdir():
+        if re.fullmatch(rf"\.{re.escape(target.name)}\.\d+\.partial", left.name):
+            shutil.rmtree(left, ignore_errors=True)
 
 
 def _is_copy(target: Path, files: dict[str, int]) -> bool:

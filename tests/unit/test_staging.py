@@ -5,8 +5,9 @@ import threading
 
 import filelock
 import pytest
+import zarr
 
-from dltutorial.data import staging, store, writing
+from dltutorial.data import formats, staging, store, writing
 from dltutorial.errors import DataError, RecipeError
 
 PETA = staging.Cluster(20e12, 4560, 4e12, 1e12, 2e9, 1e12)
@@ -136,3 +137,39 @@ def test_staging_never_pays_where_the_shared_system_keeps_up():
 def test_a_cluster_of_nothing_is_refused():
     with pytest.raises(RecipeError, match="must be positive"):
         staging.Cluster(1e12, 0, 1e9, 1e12, 1e9, 1e12)
+
+
+def test_a_data_set_is_not_staged_onto_or_into_itself(tiny_data, own_data):
+    for place in (own_data.parent, own_data, own_data / "train"):
+        with pytest.raises(DataError, match="no place for its copy; choose another place"):
+            staging.stage(own_data, place, progress=False)
+    assert names(own_data) == names(tiny_data)
+
+
+def test_a_copy_in_the_making_is_not_cleared_away_for_one_with_a_shorter_name(tiny_data, tmp_path):
+    others = tmp_path / f".{tiny_data.name}.1.4711.partial"
+    others.mkdir()
+    staging.stage(tiny_data, tmp_path, progress=False)
+    assert others.exists()
+
+
+def test_what_the_second_version_of_zarr_hides_is_copied(tmp_path):
+    year = tmp_path / "mine" / "train" / "0001.zarr"
+    zarr.create_array(str(year), shape=(2, 1, 2, 2), chunks=(1, 1, 2, 2), dtype="float32", zarr_format=2)[:] = 1
+    copy = staging.stage(tmp_path / "mine", tmp_path / "disk", progress=False)
+    with formats.open_year(copy / "train" / "0001.zarr") as opened:
+        assert opened.read(1).sum() == 4
+
+
+def test_a_stager_that_is_killed_leaves_the_place_to_the_next(tiny_data, tmp_path):
+    code = (
+        "import os, signal, sys; from pathlib import Path; from dltutorial.data import staging\n"
+        "staging.os.fsync = lambda file: os.kill(os.getpid(), signal.SIGKILL)\n"
+        "staging.stage(Path(sys.argv[1]), Path(sys.argv[2]), progress=False)"
+    )
+    killed = subprocess.run([sys.executable, "-c", code, str(tiny_data), str(tmp_path)], timeout=60, check=False)
+    assert killed.returncode == -9
+    assert list(tmp_path.glob(".*.partial"))
+    copy = staging.stage(tiny_data, tmp_path, deadline_s=5, progress=False)
+    assert "finite" in store.validate(copy)
+    assert not list(tmp_path.glob(".*.partial"))
