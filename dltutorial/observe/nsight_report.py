@@ -9,6 +9,7 @@ against a report from a GPU.
 """
 
 import contextlib
+import math
 import re
 import sqlite3
 from collections.abc import Iterator
@@ -61,6 +62,8 @@ def read(file: Path, most_events: int = MOST_EVENTS) -> Trace:
     try:
         with contextlib.closing(sqlite3.connect(f"{file.resolve().as_uri()}?mode=ro", uri=True)) as database:
             return _trace(file, database, most_events)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise CourseError(f"{file} holds an event without a proper time or device; export the report again") from error
     except sqlite3.OperationalError as error:
         raise CourseError(f"{file} cannot be read as a report of nsys ({error}); export it again") from error
     except sqlite3.DatabaseError as error:
@@ -68,6 +71,9 @@ def read(file: Path, most_events: int = MOST_EVENTS) -> Trace:
 
 
 def _trace(file: Path, database: sqlite3.Connection, most_events: int) -> Trace:
+    (n_pages,), (page_bytes,) = (database.execute(f"PRAGMA {what}").fetchone() for what in ("page_count", "page_size"))
+    if n_pages * page_bytes > file.stat().st_size:  # of a last page that is cut, SQLite reads the rest as zeros
+        raise CourseError(f"{file} is not a whole SQLite database (truncated); export it again")
     there = {name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
     found = [table for table in _CATEGORY if table in there]
     if "StringIds" not in there or not found:
@@ -80,7 +86,7 @@ def _trace(file: Path, database: sqlite3.Connection, most_events: int) -> Trace:
     events = [event for table in found for event in _events(database, table, places)]
     if not events:
         raise CourseError(f"{file} holds no event; did the run call nsight.capture, and does nsys trace cuda,nvtx?")
-    devices = {row: (place[1], str(place[2])) for place, row in places.items() if place[0] == "device"}
+    devices = {row: (int(place[1]), str(place[2])) for place, row in places.items() if place[0] == "device"}
     return Trace.of(*in_order(events, len(places), devices))
 
 
@@ -92,6 +98,8 @@ def _events(database: sqlite3.Connection, table: str, places: dict[tuple, int]) 
             continue
         place = ("device", thread_or_device, stream) if on_device else ("thread", thread_or_device)
         row = places.setdefault(place, len(places))
+        if not math.isfinite(start_ns + end_ns):
+            raise ValueError(start_ns, end_ns)
         yield Event(_named(table, name), _CATEGORY[table], start_ns * 1e-9, (end_ns - start_ns) * 1e-9, row)
 
 

@@ -73,9 +73,9 @@ def take(
         made = Path(folder) / "trace.json"
         with _quiet():
             _profile(run_step, steps, warmup, shapes, on_cuda).export_chrome_trace(str(made))
+        trace = read(made)  # first: what cannot be read back is not kept
         if file is not None:
             _keep(made, Path(file))
-        trace = read(made)
     if on_cuda and all(row.device is None for row in trace.rows):
         warnings.warn("the steps ran nothing on the GPU, or its profiling is not permitted here", stacklevel=2)
     return trace
@@ -196,7 +196,14 @@ def _check_name(file: Path) -> None:
 
 
 def _keep(made: Path, file: Path) -> None:
-    """Copy the trace, packed if the name says so; whole or not at all."""
+    """Copy the trace, packed if the name says so; whole or not at all.
+
+    Raises:
+        CourseError: it cannot be written.
+    """
     pack = gzip.open if file.suffix == ".gz" else open
-    with paths.atomic(file) as partial, made.open("rb") as source, pack(partial, "wb") as target:
-        shutil.copyfileobj(source, target)
+    try:
+        with paths.atomic(file) as partial, made.open("rb") as source, pack(partial, "wb") as target:
+            shutil.copyfileobj(source, target)
+    except OSError as error:
+        raise CourseError(f"cannot write {file}: {error.strerror or error}; make room, then run again") from error

@@ -104,6 +104,13 @@ def damaged(kind, path):
     elif kind == "truncated":
         report(path, steps=2000)
         path.write_bytes(path.read_bytes()[:40_000])
+    elif kind == "cut in its last page":
+        report(path, steps=2000)
+        path.write_bytes(path.read_bytes()[:-10])
+    elif kind in ("times as text", "endless times"):
+        report(path)
+        with sqlite3.connect(path) as database:
+            database.execute("UPDATE NVTX_EVENTS SET end = ?", ("late" if kind == "times as text" else float("inf"),))
     elif kind == "other tables":
         with sqlite3.connect(path) as database:
             database.execute("CREATE TABLE StringIds (id, value)")
@@ -124,6 +131,9 @@ def damaged(kind, path):
         ("missing", "no report .* nsys export --type=sqlite"),
         ("not a database", "is not a whole SQLite database"),
         ("truncated", "is not a whole SQLite database"),
+        ("cut in its last page", "is not a whole SQLite database"),
+        ("times as text", "without a proper time"),
+        ("endless times", "without a proper time"),
         ("other tables", "no report of nsys: it lacks"),
         ("other columns", "cannot be read as a report of nsys .no such column: textId"),
         ("empty", "holds no event"),

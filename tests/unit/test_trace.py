@@ -322,3 +322,21 @@ def test_an_error_in_a_step_is_the_callers_own_and_leaves_no_file(tmp_path):
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(CourseError, match="without events"):
         Trace.of([], HOST)
+
+
+@pytest.mark.parametrize("name", ["trace.json", "trace.json.gz"])
+def test_a_disk_that_takes_no_more_is_one_line_and_leaves_no_trace(name, tmp_path, monkeypatch):
+    def full(*args):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(trace.shutil, "copyfileobj", full)
+    with pytest.raises(CourseError, match="No space left on device; make room"):
+        trace.take(lambda: torch.ones(3) + 1, steps=1, warmup=1, file=tmp_path / name)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_trace_that_cannot_be_read_back_is_not_kept(tmp_path, monkeypatch):
+    monkeypatch.setattr(trace, "_content", lambda *args: b'{"traceEvents": [')
+    with pytest.raises(CourseError, match="not a whole trace"):
+        trace.take(lambda: torch.ones(3) + 1, steps=1, warmup=1, file=tmp_path / "trace.json")
+    assert list(tmp_path.iterdir()) == []
