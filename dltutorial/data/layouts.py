@@ -10,11 +10,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import h5py
 import numpy as np
 
 from dltutorial import paths
-from dltutorial.data import formats, writing
+from dltutorial.data import formats, hdf5_file, writing
 from dltutorial.errors import RecipeError
 
 _NAME = re.compile(
@@ -109,7 +108,7 @@ def _blocks(year: formats.Year, depth: int, tick: Callable[[int], object]) -> It
 
 def _write_hdf5(year: formats.Year, target: Path, layout: Layout, tick: Callable[[int], object]) -> None:
     chunks = {None: None, "auto": True}.get(layout.chunk, (layout.chunk, *year.shape))
-    with h5py.File(target, "w") as h5:
+    with hdf5_file.created(target) as (h5, check):
         fields = h5.create_dataset(
             "fields",
             (len(year), *year.shape),
@@ -120,6 +119,7 @@ def _write_hdf5(year: formats.Year, target: Path, layout: Layout, tick: Callable
         )
         for place, block_TCHW in _blocks(year, fields.chunks[0] if fields.chunks else 8, tick):
             fields[place] = block_TCHW
+            check()
 
 
 def _write_npy(year: formats.Year, target: Path, layout: Layout, tick: Callable[[int], object]) -> None:
