@@ -7,6 +7,7 @@ Legend: B samples, C channels, H × W grid points. Everything is float32.
 """
 
 import bisect
+import contextlib
 import itertools
 import os
 from collections.abc import Iterable, Iterator
@@ -135,17 +136,36 @@ def in_one_line(loader: DataLoader) -> Iterator:
         line = str(error).strip().splitlines()[-1].removeprefix(f"{DataError.__module__}.DataError: ")
         error.with_traceback(None)  # it would keep the workers waiting until the garbage is collected
     except RuntimeError as error:
-        if not str(error).startswith("DataLoader"):  # what the data set itself raised
+        if not _is_of_a_worker(error):  # what the data set itself raised
             raise
-        line = f"a loading process is gone: {_cause(error)}; lower workers or the batch size, or give it more memory"
+        line = _gone(error)
     # Raised here, not above: there it would keep the old traceback, and with it the worker processes, alive.
     raise DataError(line)
 
 
-def _cause(error: RuntimeError) -> str:
+@contextlib.contextmanager
+def workers_in_one_line() -> Iterator[None]:
+    """Around whatever runs beside workers: torch reports a worker's death at once, in the midst of a step, too.
+
+    Raises:
+        DataError: a worker died.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        if not _is_of_a_worker(error):
+            raise
+        raise DataError(_gone(error)) from None
+
+
+def _is_of_a_worker(error: RuntimeError) -> bool:
+    return str(error).startswith("DataLoader")
+
+
+def _gone(error: RuntimeError) -> str:
     """Why a worker died, as torch's data loader says: the signal, or that it does not answer."""
-    cause = error.__cause__ or error
-    return formats.first_line(cause).rstrip(". ")
+    why = formats.first_line(error.__cause__ or error).rstrip(". ")
+    return f"a loading process is gone: {why}; lower workers or the batch size, or give it more memory"
 
 
 def roll_longitude(x_BCHW: Tensor, y_BCHW: Tensor, shift_B: Tensor) -> tuple[Tensor, Tensor]:

@@ -6,6 +6,7 @@ from pathlib import Path
 from dltutorial import machine, paths
 from dltutorial.config import Preset, Recipe
 from dltutorial.data import store, weather
+from dltutorial.data.loaders import workers_in_one_line
 from dltutorial.errors import CourseError
 from dltutorial.models.vit import ViT, count_parameters
 from dltutorial.observe import records
@@ -37,10 +38,11 @@ def train(preset: Preset, knobs: dict, *, data: Path | None, name: str | None, o
     print(
         f"{folder}: {count_parameters(ViT(recipe)):,} parameters, {recipe.steps} updates of {recipe.global_batch_size}"
     )
-    for seen in run.train(recipe, data, folder, overwrite=overwrite):
-        if seen.scores:
-            scores = " · ".join(f"{key.removeprefix('valid/')} {value:.3f}" for key, value in seen.scores.items())
-            print(f"step {seen.step}: loss {seen.loss:.4f} · {seen.samples_per_s:.1f} samples/s · {scores}")
+    with workers_in_one_line():
+        for seen in run.train(recipe, data, folder, overwrite=overwrite):
+            if seen.scores:
+                scores = " · ".join(f"{key.removeprefix('valid/')} {value:.3f}" for key, value in seen.scores.items())
+                print(f"step {seen.step}: loss {seen.loss:.4f} · {seen.samples_per_s:.1f} samples/s · {scores}")
     for what, value in seen.scores.items():
         records.Writer("train", recipe.preset).write(what, value, run=folder.name, steps=seen.step)
     return folder

@@ -20,7 +20,7 @@ from dltutorial import machine, paths
 from dltutorial.config import Recipe
 from dltutorial.data import ladder, store
 from dltutorial.data.feed import FEEDS
-from dltutorial.data.loaders import Pairs, endless_batches
+from dltutorial.data.loaders import Pairs, endless_batches, workers_in_one_line
 from dltutorial.errors import CourseError, DataError, RecipeError
 from dltutorial.models.vit import ViT
 from dltutorial.observe import track
@@ -77,7 +77,8 @@ def train(
     """Train as the recipe says, yielding each record after it was written.
 
     Raises:
-        CourseError: the folder holds a run already, the data do not fit or hold NaN, or the loss diverged.
+        CourseError: the folder holds a run already, the data do not fit or hold NaN, a loading
+            process died, or the loss diverged.
     """
     split = store.open_split(data, "train")
     check_data(recipe, split)
@@ -92,6 +93,7 @@ def train(
     state: dict = {"status": "failed", "scores": {}}
     with contextlib.ExitStack() as ending:
         ending.callback(lambda: paths.write_text(folder / "status.json", json.dumps(state) + "\n"))
+        ending.enter_context(workers_in_one_line())
         try:
             tracker = track.tracker(recipe.track, folder, dataclasses.asdict(recipe))
             ending.callback(tracker.close)

@@ -1,5 +1,7 @@
 import dataclasses
 import json
+import multiprocessing
+import time
 
 import h5py
 import numpy as np
@@ -163,6 +165,21 @@ def test_weights_that_are_damaged_are_named(finished, tmp_path):
     with pytest.raises(CourseError, match=r"weights\.pt cannot be read") as error:
         run.load_model(tmp_path / "r")
     assert "\n" not in str(error.value)
+
+
+def test_a_worker_killed_in_the_midst_of_a_step_is_one_line(tiny_data, tmp_path, monkeypatch):
+    def long_step(model, batches, *_):
+        next(batches)
+        multiprocessing.active_children()[0].kill()
+        time.sleep(60)  # a signal tells of the death, and torch raises wherever the process is
+        yield
+
+    monkeypatch.setattr(run, "loop", long_step)
+    recipe = dataclasses.replace(SMALL, loader="lean", workers=1)
+    with pytest.raises(DataError, match=r"a loading process is gone: .*killed by signal.*; lower workers") as error:
+        train(tiny_data, tmp_path / "r", recipe)
+    assert "\n" not in str(error.value)
+    assert run.run_status(tmp_path / "r") == "failed"
 
 
 @pytest.mark.parametrize(
