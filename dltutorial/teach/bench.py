@@ -39,12 +39,25 @@ def run(name: str, repeats: int = 5, json_file: Path | None = None, preset: str 
         raise CourseError(f"--repeats {repeats}: must be at least 1; the default is 5")
     options = Options(config.preset(preset), repeats)
     if json_file is not None:
-        paths.write_text(json_file, "{}\n")  # a place that cannot be written is told before minutes of measuring
+        _try_place(json_file)
     rows = list(_benchmark(name)(options))
     versions = ", ".join(f"{package} {version}" for package, version in machine.versions().items() if version)
     print(f"{name} on {machine.label()}, preset {options.preset.name}; {versions}\n{table(rows)}")
     _keep(name, options, rows, json_file)
     return 0
+
+
+def _try_place(file: Path) -> None:
+    """A place that cannot be written is told before minutes of measuring; what stands there stays until they are over.
+
+    Raises:
+        CourseError: it cannot be written.
+    """
+    if file.is_dir():
+        raise CourseError(f"cannot write {file}: it is a folder; give the name of a file")
+    trial = file.with_name(f"{file.name}.trial")
+    paths.write_text(trial, "")
+    trial.unlink()
 
 
 def _benchmark(name: str) -> Callable[[Options], Iterator[Row]]:

@@ -53,6 +53,21 @@ def test_a_file_that_cannot_be_written_is_told_before_measuring(monkeypatch, tmp
         bench.run("known", json_file=tmp_path / "file" / "b.json")
 
 
+def test_earlier_figures_stay_until_there_are_new_ones(monkeypatch, tmp_path):
+    monkeypatch.setattr(bench, "BENCHES", {"known": "nothing"})
+    monkeypatch.setattr(bench, "_benchmark", lambda name: interrupted)
+    (tmp_path / "b.json").write_text("earlier")
+    with pytest.raises(KeyboardInterrupt):
+        bench.run("known", json_file=tmp_path / "b.json")
+    assert [file.read_text() for file in tmp_path.iterdir()] == ["earlier"]
+    with pytest.raises(CourseError, match="it is a folder"):
+        bench.run("known", json_file=tmp_path)
+
+
+def interrupted(options):
+    raise KeyboardInterrupt
+
+
 def test_a_notebook_that_fails_is_not_timed(tmp_path, monkeypatch):
     monkeypatch.setattr(bench_overhead, "_notebook", lambda source, made=bench_overhead._notebook: made("1 / 0"))
     with pytest.raises(CourseError, match="ZeroDivisionError"):
