@@ -21,7 +21,7 @@ from typing import Any
 from dltutorial import config, machine, paths
 from dltutorial.errors import CourseError
 from dltutorial.machine import Machine
-from dltutorial.observe import records
+from dltutorial.observe import records, toolchain
 from dltutorial.teach import notebooks
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
@@ -45,7 +45,7 @@ def has(need: str, here: Machine) -> bool:
         "cuda": here.device == "cuda",
         "slurm": here.slurm,
         "browser": any(map(shutil.which, BROWSERS)),
-        "compiler": bool(shutil.which("g++") or shutil.which("clang++")),
+        "compiler": toolchain.missing(here.device) is None,
     }
     if need in known:
         return known[need]

@@ -11,7 +11,7 @@ from pathlib import Path
 from dltutorial import config, machine, paths, peaks
 from dltutorial.errors import CourseError
 from dltutorial.machine import UNKNOWN, Machine
-from dltutorial.observe import timing
+from dltutorial.observe import timing, toolchain
 from dltutorial.teach import cards, notebooks
 
 _FOLDERS = {
@@ -62,7 +62,7 @@ def inventory(here: Machine) -> list[tuple[str, str]]:
     tools = {
         "Slurm": "a job" if here.slurm_job else "commands" if here.slurm else None,
         "browser": next((name for name in cards.BROWSERS if shutil.which(name)), None),
-        "compiler": ", ".join(name for name in ("gcc", "g++", "clang++", "nvcc") if shutil.which(name)),
+        "compiler": _compilers(here.device),
     }
     names = ("torch", "jupyterlab", "papermill", "h5py", "tensorboard", "wandb")
     return [
@@ -77,6 +77,13 @@ def inventory(here: Machine) -> list[tuple[str, str]]:
         *((name, found or UNKNOWN) for name, found in tools.items()),
         *((name, machine.package_version(name) or "not installed") for name in names),
     ]
+
+
+def _compilers(device: str) -> str:
+    """Those that are here, and what torch.compile lacks all the same."""
+    found = ", ".join(name for name in ("gcc", "g++", "clang++", "nvcc") if shutil.which(name))
+    lacking = toolchain.missing(device)
+    return f"{found or 'none'}; torch.compile needs {lacking}" if lacking else found
 
 
 def problems() -> Iterator[tuple[str, str]]:

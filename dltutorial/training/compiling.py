@@ -6,20 +6,16 @@ was compiled is kept on disk, so that the next process need not compile it again
 Ansel et al. 2024, "PyTorch 2", ASPLOS (doi.org/10.1145/3620665.3640366).
 """
 
-import importlib.util
 import os
-import shutil
-import sys
-import sysconfig
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import torch
 from torch import nn
 
 from dltutorial import machine, paths
 from dltutorial.errors import CourseError
+from dltutorial.observe.toolchain import missing
 
 _CACHE_DIR = "TORCHINDUCTOR_CACHE_DIR"
 _FEW_CORES = 4
@@ -38,20 +34,6 @@ def compiled(model: nn.Module, mode: str = "default") -> nn.Module:
         raise CourseError(f"compile={mode} needs {lacking}, and there is none; install it, or set compile=off")
     prepare()
     return torch.compile(model, mode=mode)
-
-
-def missing(device: str) -> str | None:
-    """What this machine lacks for compiling to kernels of ``device``, in a few words; None if it has everything."""
-    if device != "cpu":
-        if importlib.util.find_spec("triton") is None:
-            return "Triton, which comes with torch for CUDA"
-        if not _any_command(os.environ.get("CC"), "gcc", "clang", "cc"):
-            return "a C compiler (gcc)"
-    elif not _any_command(os.environ.get("CXX") or _default_compiler()):
-        return f"a C++ compiler ({_default_compiler()})"
-    if not (Path(sysconfig.get_paths()["include"]) / "Python.h").is_file():
-        return "Python.h (of the package python3-dev)"
-    return None
 
 
 def prepare() -> None:
@@ -100,12 +82,3 @@ def cold_cache() -> Iterator[None]:
     fresh = getattr(utils, "fresh_cache", None) or utils.fresh_inductor_cache  # its older name
     with fresh():
         yield
-
-
-def _any_command(*names: str | None) -> bool:
-    return any(name and shutil.which(name.split()[0]) for name in names)
-
-
-def _default_compiler() -> str:
-    """The C++ compiler that torch calls unless ``CXX`` names another."""
-    return {"darwin": "clang++", "win32": "cl"}.get(sys.platform, "g++")

@@ -53,7 +53,7 @@ def test_a_gpu_needs_triton_and_a_c_compiler(monkeypatch, tmp_path):
 
 
 def test_headers_of_python_are_asked_for(monkeypatch, tmp_path):
-    monkeypatch.setattr(compiling, "_any_command", lambda *names: True)
+    monkeypatch.setattr("dltutorial.observe.toolchain._any_command", lambda *names: True)
     monkeypatch.setattr("sysconfig.get_paths", lambda: {"include": str(tmp_path)})
     assert "Python.h" in compiling.missing("cpu")
 
@@ -114,7 +114,9 @@ def test_a_cache_that_cannot_be_written_is_one_line(monkeypatch, tmp_path):
     model, recipe, x = perceptron(), Recipe(compile="default"), torch.randn(3, 4)
     step = make_step(model, make_optimizer(model, recipe), recipe)
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(file / "folder"))
-    with pytest.raises(CourseError, match=r"^compile=default failed \(.*\); make room in .*folder, or set compile=off$"):
+    with pytest.raises(
+        CourseError, match=r"^compile=default failed \(.*\); make room in .*, or set compile=off$"
+    ):
         step(x, x)
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from dltutorial import machine, paths, peaks, probes
 from dltutorial.errors import CourseError
-from dltutorial.observe import records
+from dltutorial.observe import records, toolchain
 from dltutorial.teach import cards, doctor
 
 
@@ -156,3 +156,18 @@ def test_an_unknown_preset_is_one_line(chapters, monkeypatch):
     monkeypatch.setenv("DLTUTORIAL_PRESET", "nonsense")
     with pytest.raises(CourseError, match="DLTUTORIAL_PRESET"):
         doctor.report(chapters)
+
+
+def test_a_compiler_is_what_compiling_asks_for(monkeypatch, tmp_path):
+    """clang++ alone is none on Linux: torch calls g++ unless told otherwise."""
+    monkeypatch.setattr("sys.platform", "linux")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CXX", raising=False)
+    program = tmp_path / "clang++"
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    here = dataclasses.replace(machine.describe(), device="cpu")
+    assert not cards.has("compiler", here)
+    assert "torch.compile needs a C++ compiler (g++)" in dict(doctor.inventory(here))["compiler"]
+    monkeypatch.setenv("CXX", str(program))
+    assert "C++" not in (toolchain.missing("cpu") or "")
