@@ -76,7 +76,13 @@ def _gradient(fn: Callable, inputs: _Inputs) -> "Tensor":
         raise Wrong("a tensor", type(out).__name__)
     if not out.requires_grad:
         raise Wrong("a result with a gradient", "one without", "Something is detached, or left the tensors. Keep both.")
-    (gradient,) = torch.autograd.grad(out.square().sum(), inputs.change_BHW, allow_unused=True)
+    try:
+        (gradient,) = torch.autograd.grad(out.square().sum(), inputs.change_BHW, allow_unused=True)
+    except RuntimeError as error:
+        if "inplace" not in str(error):
+            raise
+        hint = "An operation in place (such as *=) has overwritten what the backward pass needs. Make a new tensor."
+        raise Wrong("a gradient", "none: a value that it needs was overwritten", hint) from None
     if gradient is None:
         raise Wrong("a gradient with respect to the change", None, "The change is detached on the way to the result.")
     return gradient

@@ -44,6 +44,7 @@ WRONG = [
         "computes both sides",
     ),
     ("changes its input", _with("state + step * scale", "state.add_(step * scale)"), "in place"),
+    ("the step scaled in place", _with("step * scale", "step.mul_(scale)"), "overwritten"),
     ("the step taken backwards", _with("state + step", "state - step"), None),
     (
         "boolean indexing",
