@@ -60,7 +60,7 @@ def _row(name: str, variant: Variant, result: Result, predicted: float, gain: fl
     flop_per_s = 3 * forward_flop(recipe) * result.median
     best = max(figure.best for figure in peak.matmul.values() if figure)
     more = {
-        "gain": f"{gain:.2f} ×",
+        "gain, quickest rounds": f"{gain:.2f} ×",
         "of its matmul peak": _share(flop_per_s, peak, recipe.precision),
         "of the best matmul peak": f"{flop_per_s / best:.1%}",
         "peak memory": "not available" if memory is None else f"{memory / 1e9:.2f} GB",

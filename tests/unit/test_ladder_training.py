@@ -181,5 +181,5 @@ def test_the_bench_gives_a_row_for_every_variant(tiny_data, tmp_path, monkeypatc
     assert [row.what for row in rows][:2] == ["baseline", "only loader"]
     assert rows[-1].what == "+ optimizer"
     assert all(row.unit == "samples/s" and row.predicted > 0 for row in rows)
-    assert {"gain", "peak memory", "final loss"} <= set(rows[0].more)
+    assert {"gain, quickest rounds", "peak memory", "final loss"} <= set(rows[0].more)
     torch.testing.assert_close(rows[0].predicted, rows[0].median)
