@@ -19,6 +19,7 @@ for name in sys.argv[1:]:
     print("dtype", name, flush=True)
     a @ a
 """
+_ON_ARM = re.compile(r"acl|sve|asimd", re.IGNORECASE)
 _ON_UNITS = re.compile(r"_bf16|_fp16|amx|avx10", re.IGNORECASE)
 
 
@@ -52,6 +53,10 @@ def parse(said: str) -> dict[str, tuple[str, ...]]:
     return {dtype: tuple(dict.fromkeys(names)) for dtype, names in found.items()}
 
 
-def uses_units(implementation: str) -> bool:
-    """Whether a name says that instructions made for a low precision ran: AVX-512's for bf16 or fp16, AMX, AVX10."""
-    return bool(_ON_UNITS.search(implementation.partition(":")[2]))
+def uses_units(implementation: str) -> bool | None:
+    """Whether a name says that instructions made for a low precision ran: AVX-512's for bf16 or fp16, AMX, AVX10.
+
+    None where it cannot be told: on Arm, the name is that of a library (``gemm:acl``) or of the vectors (``sve_256``).
+    """
+    how = implementation.partition(":")[2]
+    return None if _ON_ARM.search(how) else bool(_ON_UNITS.search(how))

@@ -2,7 +2,8 @@
 
 In: a loss and an optimizer. Out: an update with the gradients of the loss itself, or none if they overflowed. The
 decisions are those of ``torch.amp.GradScaler``, step for step. Ours asks the host to look at the gradients, so the
-host waits for the device in every step; a recipe with ``precision=fp16`` takes torch's.
+host waits for the device once for each gradient; a recipe with ``precision=fp16`` takes torch's, which waits once a
+step, and with a fused optimizer not at all.
 Micikevicius et al. 2017 (arXiv:1710.03740), section 3.2.
 """
 

@@ -26,6 +26,8 @@ def test_names_are_found_once_and_by_dtype():
         ("gemm:jit:bf16", False),
         ("brg_matmul:avx512_core", False),
         ("ref:any", False),
+        ("gemm:acl", None),
+        ("brg_matmul:sve_256", None),
     ],
 )
 def test_a_name_tells_its_instructions(name, units):
