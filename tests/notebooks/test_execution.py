@@ -1,6 +1,7 @@
 """Every notebook of the course runs, as ``dltutorial run`` runs it, and is made as the course makes notebooks."""
 
 import ast
+import itertools
 import json
 import re
 from pathlib import Path
@@ -49,6 +50,12 @@ def read(path):
 
 def code(path):
     return ["".join(cell["source"]) for cell in read(path)["cells"] if cell["cell_type"] == "code"]
+
+
+def links(path):
+    """Where the links and pictures of a notebook's text lead, in their order."""
+    texts = ["".join(cell["source"]) for cell in read(path)["cells"] if cell["cell_type"] == "markdown"]
+    return [target for text in texts for target in re.findall(r"\]\(([^)\s]+)\)", text)]
 
 
 def test_there_are_notebooks_solutions_and_exercises():
@@ -107,6 +114,22 @@ def test_the_first_code_cell_holds_the_parameters(path):
 def test_a_notebook_names_no_absolute_path(path):
     for cell in read(path)["cells"]:
         assert not OUTSIDE.search("".join(cell["source"])), "".join(cell["source"])
+
+
+@every_notebook
+def test_every_link_to_a_file_leads_to_one(path):
+    for target in links(path):
+        if not re.match(r"[a-z]+:|#", target):
+            assert (path.parent / target.partition("#")[0]).exists(), target
+
+
+@pytest.mark.parametrize(
+    ("path", "following"), list(itertools.pairwise(CHAPTERS)), ids=lambda path: path.stem.partition("_")[0]
+)
+def test_a_chapter_ends_with_the_way_to_the_next(path, following):
+    last = "".join(read(path)["cells"][-1]["source"]).splitlines()[-1]
+    assert last.startswith("- Next: [") or last.startswith("Next: [")
+    assert links(path)[-1] == following.name
 
 
 @every_notebook
