@@ -195,6 +195,10 @@ def blamed(path: Path, error: Exception) -> DataError:
     if isinstance(error, FileNotFoundError):
         return DataError(f"{path} is missing; make or fetch it anew")
     cut = any(words in str(error) for words in ("truncated", "mmap length", "cannot reshape", "read all data"))
+    if any(
+        words in str(error) for words in ("allow_pickle", "Python objects")
+    ):  # NumPy's advice, to trust the file, is none
+        return DataError(f"{path} is no array of numbers; delete it and make or fetch it anew")
     why = "truncated" if cut else f"not readable as {path.suffix.lstrip('.') or 'data'} ({first_line(error)})"
     return DataError(f"{path} is {why}; delete it and make or fetch it anew")
 

@@ -213,10 +213,10 @@ def hollow(file):
 
 DAMAGE = {
     "npy, truncated": ("npy", cut, "truncated"),
-    "npy, no array": ("npy", lambda file: file.write_text("no"), "not readable as npy"),
+    "npy, no array": ("npy", lambda file: file.write_text("no"), "no array of numbers"),
     "npy, another shape": ("npy", lambda file: np.save(file, np.zeros((3, 4), np.float32)), "convert it"),
     "npy, float64": ("npy", lambda file: np.save(file, np.zeros((2, 3, 16, 24))), "not float32"),
-    "npy, pickled": ("npy", lambda file: np.save(file, np.array([{}])), "not readable as npy"),
+    "npy, pickled": ("npy", lambda file: np.save(file, np.array([{}])), "no array of numbers"),
     "hdf5, truncated": ("hdf5-chunk1", cut, "truncated"),
     "hdf5, empty": ("hdf5-chunk1", hollow, "not float32"),
     "zarr, a chunk lost": ("zarr-chunk1", lose_chunk, "lacks 1 of its 10 chunks"),
