@@ -88,6 +88,22 @@ def test_the_loop_trains_with_a_graph_as_without():
     assert seen(cuda_graph=True) == pytest.approx(seen(), rel=1e-3)
 
 
+def test_validation_between_replays_changes_nothing():
+    recipe = Recipe(n_lat=8, n_lon=8, n_channels=2, dim=32, depth=2, steps=12, warmup_steps=2, log_every=1)
+    other = torch.randn(3, 2, 8, 8, device="cuda")
+
+    @torch.inference_mode()
+    def evaluate(model):
+        return {"mean": model(other).mean().item()}
+
+    def seen(eval_every):
+        torch.manual_seed(0)
+        wanted = Recipe(**{**vars(recipe), "cuda_graph": True, "eval_every": eval_every})
+        return [record.loss for record in loop(ViT(wanted).to("cuda"), batches(), wanted, evaluate)]
+
+    assert seen(eval_every=1) == pytest.approx(seen(eval_every=0), rel=1e-5)
+
+
 def test_a_batch_of_another_shape_is_refused():
     recipe = Recipe(cuda_graph=True)
     model = NarrowMLP(SHAPE, dim=8, depth=1).to("cuda")
