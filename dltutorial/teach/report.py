@@ -14,6 +14,7 @@ from typing import Any
 from dltutorial import __version__, machine, paths, peaks
 from dltutorial.observe import plots, records, timing
 from dltutorial.teach import report_figures as figures
+from dltutorial.teach import report_measured as here
 from dltutorial.teach import report_parts as parts
 from dltutorial.teach import show
 from dltutorial.teach.report_parts import Section, drawn, table, todo
@@ -59,8 +60,10 @@ def page(found: Sequence[dict]) -> str:
         _predictions(_of(found, "prediction")),
         _exercises(_of(found, "check")),
         _training(paths.runs_dir()),
-        _ladders(any(record["chapter"] == "07" for record in found)),
-        _measurements(found),
+        *here.loaders(found),
+        _ladders(here.own_ladder(found)),
+        *here.benches(found),
+        _measurements([record for record in found if not here.is_shown(record)]),
     ]
     machines = sorted({record["machine"] for record in found} | {machine.label()})
     presets = sorted({record["preset"] for record in found})
@@ -112,7 +115,7 @@ def _claims(found: Sequence[dict]) -> Section:
             (
                 parts.status(record.get("status")),
                 record["what"],
-                "; ".join(str(record[key]) for key in ("evidence", "needs") if record.get(key)),
+                _evidence(record),
                 f"{sum(r.get('status') == 'shown' for r in runs)} of {len(runs)}",
                 record["preset"],
             )
@@ -122,6 +125,12 @@ def _claims(found: Sequence[dict]) -> Section:
         body += f"<h3>Chapter {parts.text(chapter)}</h3>"
         body += table(("", "claim", "evidence, or what it needs", "# shown in runs", "preset"), rows)
     return Section("Claims", finding, body, (f"{count['shown']} of {len(latest)}", "claims hold here"))
+
+
+def _evidence(record: dict) -> str:
+    """What was seen; and what it needs, where it could not be shown."""
+    keys = ("evidence",) if record.get("status") in ("shown", "failed") else ("evidence", "needs")
+    return "; ".join(str(record[key]).rstrip(".") for key in keys if record.get(key))
 
 
 def _predictions(found: Sequence[dict]) -> Section:
@@ -211,10 +220,9 @@ def _whole_lines(file: Path) -> list[str]:
     return file.read_text(encoding="utf-8").rpartition("\n")[0].splitlines()
 
 
-def _ladders(recorded: bool) -> Section:
+def _ladders(climbed: str) -> Section:
     ends = [list(gains.values())[-1] for gains in figures.ladder_gains().values()]
-    own = "below, among the measurements of chapter 07" if recorded else "not yet recorded; chapter 07 will measure it"
-    body = drawn(figures.ladders) + f"<p>This machine's own ladder: {own}.</p>"
+    body = drawn(figures.ladders) + f"<p>This machine's own ladder: {parts.text(climbed)}.</p>"
     body += "".join(f'<p class="note">{parts.text(line)}</p>' for line in plots.reference_source("nersc_ladders"))
     finding = f"Published: tuning made one GPU train {min(ends):.1f} to {max(ends):.1f} times as fast"
     return Section("Ladders", finding, body)

@@ -81,7 +81,8 @@ def predictions(rows: Sequence[Mapping[str, Any]], to: Sink) -> None:
         ax.axvline(1, color=plots.GREY, ls="--", lw=1.2, label="measured")
         worst = 1.3 * max(2, *factors(row.get(key) for row in rows for key in ("ratio", "model_ratio")))
         ax.set(xscale="log", xlabel="prediction / measurement", ylim=(len(rows) - 0.5, -0.5), xlim=(1 / worst, worst))
-        steps = [s for s in (1, 2, 5, 10, 100, 10**4, 10**6) if s < worst]
+        near = (2, 5) if worst < 20 else (3,)  # farther out, the labels would touch
+        steps = [s for s in (1, *near, 10, 100, 10**4, 10**6) if s < worst]
         ticks = {s: f"{s} ×" for s in steps} | {1 / s: f"1/{s} ×" for s in steps[1:]}
         ax.set_xticks(list(ticks), list(ticks.values()))
         ax.minorticks_off()

@@ -191,3 +191,42 @@ def test_what_the_ladders_title_says_is_so():
     for year, gains in report_figures.ladder_gains().items():
         input_gain, half_gain = gains["DALI"], gains["half precision"] / gains["DALI"]
         assert (input_gain > half_gain) == (year in ("sc21", "sc22"))
+
+
+# What this machine measured
+
+
+def test_loaders_of_chapter_03_are_compared_with_the_first(runs):
+    writer = records.Writer("03", "smoke")
+    for what, value in (
+        ("loader: naive", 20.0),
+        ("loader: map", 500.0),
+        ("loader: best", 400.0),
+        ("loader: copy", 600),
+    ):
+        writer.write(what, value, "samples/s")
+    page = written()
+    assert "The best loader is 25 × as fast as the naive one" in page.text
+    assert any("naive 20, map 500, best 400" in attrs["alt"] for tag, attrs in page.tags if tag == "img")
+
+
+def test_the_ladder_of_this_machine_stands_beside_the_published_ones(runs):
+    records.Writer("07", "smoke").write("ladder_gain", 2.7, "×", predicted=2.5)
+    assert "own ladder: 2.7 × from baseline to best, 2.5 × predicted (chapter 07, preset smoke)" in written().text
+
+
+def test_a_benchmark_shows_its_newest_medians_beside_predictions(runs):
+    writer = records.Writer("bench", "smoke")
+    for median in (9.0, 0.3):
+        writer.write("update", median, "s", bench="precision", predicted=0.2)
+    writer.write("odd", None, "s", bench="precision")
+    page = written()
+    assert "update 300 ms 200 ms 1.50" in page.text
+    assert "odd" not in page.text.partition("Benchmarks")[2]
+
+
+def test_a_claim_that_was_shown_needs_nothing_more(runs):
+    writer = records.Writer("05", "smoke")
+    for status in ("shown", "not shown here"):
+        writer.write(status, kind="claim", status=status, evidence="seen", needs="a compiler")
+    assert written().text.count("a compiler") == 1
