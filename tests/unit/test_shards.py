@@ -87,7 +87,7 @@ def transpose(file):
 
 DAMAGE = {
     "truncated": (truncate, "shard_00002.npy is truncated"),
-    "no array": (lambda file: file.write_text("no"), "not readable"),
+    "no array": (lambda file: file.write_text("no"), "no array of numbers"),
     "missing": (lambda file: file.unlink(), "is missing"),
     "another shape": (lambda file: np.save(file, np.zeros((4, 2, 3, 8, 8), np.float32)), "but index.json says"),
     "another type": (lambda file: np.save(file, np.load(file).astype(np.float64)), "but index.json says"),
