@@ -66,7 +66,7 @@ class CudaGraph:
         # thread_local: another thread may pin a batch meanwhile; that is none of this capture's business.
         recording = torch.cuda.graph(self._graph, stream=self._stream, capture_error_mode="thread_local")
         try:
-            with recording:
+            with _own_workspaces(), recording:
                 yield
         except RuntimeError as error:
             torch.cuda.set_stream(before)  # torch does not, when ending the capture fails
@@ -81,6 +81,21 @@ class CudaGraph:
         """Launch everything that was captured, on the current stream."""
         self._graph.replay()
         self.n_replays += 1
+
+
+@contextmanager
+def _own_workspaces() -> Iterator[None]:
+    """Around a capture: matrix products' scratch memory comes from the graph's own pool, and stays there.
+
+    Otherwise the graph remembers the address of scratch memory that torch shares among all work of a stream, and gives
+    back when another graph ends or ``reduce-overhead`` records: github.com/pytorch/pytorch/issues/193402.
+    """
+    clear = getattr(torch._C, "_cuda_clearCublasWorkspaces", lambda: None)
+    clear()
+    try:
+        yield
+    finally:
+        clear()
 
 
 class GraphedStep:

@@ -1,5 +1,6 @@
 """Whole training steps as CUDA graphs."""
 
+import copy
 import subprocess
 import sys
 
@@ -102,6 +103,25 @@ def test_validation_between_replays_changes_nothing():
         return [record.loss for record in loop(ViT(wanted).to("cuda"), batches(), wanted, evaluate)]
 
     assert seen(eval_every=1) == pytest.approx(seen(eval_every=0), rel=1e-5)
+
+
+def test_a_graph_does_not_share_the_scratch_memory_of_products():
+    """Others may have it cleared (reduce-overhead does when it records); the memory then belongs to somebody else."""
+    recipe = Recipe(cuda_graph=True, optimizer_impl="fused", precision="bf16")
+    torch.manual_seed(0)
+    model = NarrowMLP(SHAPE, dim=512, depth=2).to("cuda")
+    expected, _ = losses(recipe, copy.deepcopy(model))
+    optimizer = make_optimizer(model, recipe)
+    step, found = make_step(model, optimizer, recipe), []
+    for n, batch in enumerate(batches()):
+        if n == 6:  # captured by now
+            torch._C._cuda_clearCublasWorkspaces()
+            torch.cuda.empty_cache()
+            taken = torch.full((1 << 26,), torch.nan, device="cuda")
+        set_learning_rate(optimizer, 1e-3 / (1 + n))
+        found.append(step(*batch))
+    assert taken.isnan().all()
+    assert torch.allclose(torch.stack(found), expected, rtol=1e-3)
 
 
 def test_a_batch_of_another_shape_is_refused():

@@ -1,3 +1,4 @@
+import contextlib
 import dataclasses
 
 import pytest
@@ -68,6 +69,26 @@ def test_a_step_that_looks_at_its_loss_is_refused_at_capture():
     for _ in range(2):  # it stays refused
         with pytest.raises(CourseError, match="looks at a value"):
             lab.losses(step)
+
+
+def test_a_capture_has_scratch_memory_of_its_own(monkeypatch):
+    """What torch keeps for all products is cleared before, and what lies in the graph's pool afterwards."""
+    order = []
+
+    @contextlib.contextmanager
+    def recording(*args, **options):
+        order.append("begin")
+        yield
+        order.append("end")
+
+    monkeypatch.setattr(torch._C, "_cuda_clearCublasWorkspaces", lambda: order.append("clear"), raising=False)
+    for name, fake in {"graph": recording, "CUDAGraph": object, "current_stream": lambda: None}.items():
+        monkeypatch.setattr(torch.cuda, name, fake)
+    graph = object.__new__(CudaGraph)
+    graph._stream, graph.n_captures = None, 0
+    with graph.capture():
+        order.append("step")
+    assert order == ["clear", "begin", "step", "end", "clear"]
 
 
 @no_cuda
