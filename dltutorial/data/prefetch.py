@@ -4,6 +4,7 @@ In: an iterator. Out: the same items in the same order. Loading overlaps with th
 Python's lock: reading files and large array operations do.
 """
 
+import atexit
 import contextlib
 import queue
 import threading
@@ -24,6 +25,13 @@ def prefetched(items: Iterator, depth: int = 2) -> Iterator:
     stop = threading.Event()
     thread = threading.Thread(target=_work, args=(items, ready, stop), daemon=True, name="prefetch")
     thread.start()
+
+    def end() -> None:
+        stop.set()
+        thread.join(5)  # it looks at ``stop`` ten times a second, unless it is in the middle of an item
+
+    # A program may end without closing this; a thread in the middle of a library must not meet a dying interpreter.
+    atexit.register(end)
     try:
         while True:
             kind, item = ready.get()
@@ -34,8 +42,8 @@ def prefetched(items: Iterator, depth: int = 2) -> Iterator:
             yield item
             del item  # so that it does not live on while the next one is waited for
     finally:
-        stop.set()
-        thread.join(5)  # it looks at ``stop`` ten times a second, unless it is in the middle of an item
+        atexit.unregister(end)
+        end()
 
 
 def _work(items: Iterator, ready: queue.Queue, stop: threading.Event) -> None:

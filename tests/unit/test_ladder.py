@@ -2,6 +2,8 @@ import gc
 import itertools
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 
@@ -317,3 +319,14 @@ def test_dali_gives_the_same_batches(roll, splits):
 
     got = list(itertools.islice(dali.dali_loader(splits["npy"], 4, seed=3, roll=roll), 9))
     assert_same(got, batches(splits["npy"], "lean", roll=roll), atol=1e-5)
+
+
+@pytest.mark.parametrize("feed", ["prefetch", "best"])
+def test_a_program_that_leaves_its_loader_open_ends(feed, tiny_data):
+    code = (
+        "import sys; from pathlib import Path; from dltutorial.data import ladder, store\n"
+        "batches = ladder.make_loader(store.open_split(Path(sys.argv[1])), 2, sys.argv[2]); next(batches)"
+    )
+    command = [sys.executable, "-c", code, str(tiny_data), feed]
+    ended = subprocess.run(command, timeout=60, capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stderr) == (0, "")
