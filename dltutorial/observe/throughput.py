@@ -249,8 +249,8 @@ def _turn(batches: Iterator, step: Callable | None, lead: int, phase_s: float, d
 
 
 def _synchronise(device: str) -> None:
-    if device == "cuda":
-        torch.cuda.synchronize()
+    if torch.device(device).type == "cuda":
+        torch.cuda.synchronize(device)
 
 
 def _number(value: float) -> str:

@@ -133,3 +133,12 @@ def test_a_data_loader_and_its_workers_are_measured_and_ended(workers):
     assert found.batch_size == 8
     assert batches.made_ahead(loader) == 2 * workers
     assert not torch.multiprocessing.active_children()
+
+
+@pytest.mark.parametrize("device", ["cuda", "cuda:1", torch.device("cuda")])
+def test_every_way_to_name_a_gpu_is_waited_for(device, monkeypatch):
+    waited = []
+    monkeypatch.setattr(torch.cuda, "synchronize", waited.append)
+    throughput._synchronise(device)
+    throughput._synchronise("cpu")
+    assert waited == [device]
