@@ -93,7 +93,10 @@ def _moves_as_unscaled(fn: Callable) -> None:
     updates = [(1.0, -0.5, 2.0)]
     mistakes = [
         (_Lab().values(), "The weights did not move. After a backward() without overflow, call optimizer.step()."),
-        (_weights(_with_gradients_times(1), updates), "The gradients are still scaled. Divide each one by the scale."),
+        (
+            _weights(_with_gradients_times(1), updates),
+            "The gradients are still scaled. Divide each by the scale, before step().",
+        ),
         (_weights(_with_gradients_times(-1), updates), "The gradients were divided once too often. Unscale once."),
     ]
     expected = _weights(_reference, updates)
@@ -172,6 +175,7 @@ def _backs_off(fn: Callable) -> None:
                 (16.0, "The scale grew after an overflow. It must shrink: half as large."),
                 (8.0, "The scale stayed. After an overflow it is half as large."),
                 (2.0, "Halved twice. One overflow halves the scale once."),
+                (0, "Return the scale first, then the count of good updates."),
             ],
         )
         hint = "An overflow ends the row of good updates: the count starts again from 0."

@@ -64,6 +64,12 @@ WRONG = [
         _with("good_steps + 1 == interval", "good_steps + 1 >= interval").replace("* 2, 0", "* 2, good_steps + 1"),
         "starts again from 0",
     ),
+    (
+        "unscaled after the step",
+        _with(_UNSCALE, "").replace("    optimizer.step()\n", "    optimizer.step()\n" + _UNSCALE),
+        "before step()",
+    ),
+    ("returns the count first", _with("scale / 2, 0", "0, scale / 2"), "Return the scale first"),
     ("returns the scale only", _with("    return scale, good_steps + 1\n", "    return scale\n"), "Return both"),
     ("trips over a weight without a gradient", _with(" if p.grad is not None", ""), None),
 ]  # fmt: skip
