@@ -79,6 +79,12 @@ _CASES = (
         "step, not for three quarters.",
     ),
     _case(
+        "a device that is busy for half of the step",
+        SimulatedRun(kernels=450, kernel_s=9.5 * _US, load_s=3.85 * _MS),
+        "The device works longer than the host waits for data, and yet it idles for almost half of the step: it is "
+        "the bottleneck only if it is busy for three quarters. Compare the host's three parts with each other.",
+    ),
+    _case(
         "a busy device, and one long wait for it at the end of the step",
         SimulatedRun(load_s=0.3 * _MS, kernel_s=200 * _US),
         "The host waits long, but the device works all that time: the wait costs nothing. Look at device_s first.",

@@ -43,6 +43,11 @@ WRONG = [
         None,
     ),
     ("a device busy for half of the time", _with("0.75", "0.5"), "not for three quarters"),
+    (
+        "the largest of all four, the device among them",
+        _with("0.75 * account.step_s", "max(account.wait_s, account.synchronise_s, account.launch_s)"),
+        "Compare the host's three parts",
+    ),
     ("a device that is never idle", _with("0.75", "0.999"), None),
     ("the device's time against the host's work", _with("account.step_s:", "account.launch_s:"), None),
     ("loading on another thread left out", _with("account.wait_s", "account.loading_operators_s"), "batch"),
