@@ -114,9 +114,7 @@ def test_a_cache_that_cannot_be_written_is_one_line(monkeypatch, tmp_path):
     model, recipe, x = perceptron(), Recipe(compile="default"), torch.randn(3, 4)
     step = make_step(model, make_optimizer(model, recipe), recipe)
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(file / "folder"))
-    with pytest.raises(
-        CourseError, match=r"^compile=default failed \(.*\); make room in .*, or set compile=off$"
-    ):
+    with pytest.raises(CourseError, match=r"^compile=default failed \(.*\); make room in .*, or set compile=off$"):
         step(x, x)
 
 
