@@ -1,6 +1,7 @@
 """The command line: ``dltutorial doctor · data · train · run · bench · exercises · report``.
 
-Every mistake a user can make ends in one line on stderr and exit status 2, an interrupt in status 130. Heavy
+Every mistake a user can make ends in one line on stderr and exit status 2, an interrupt in status 130. Training that
+SIGTERM or SIGUSR1 ended, with a checkpoint to resume from, has status 75: a job script can queue it again. Heavy
 imports wait until a command needs them, so ``--help`` is quick.
 """
 
@@ -12,7 +13,7 @@ from pathlib import Path
 
 from dltutorial import __version__
 from dltutorial.config import CHOICES, PRESETS, Recipe, knob_help, preset, read_knobs
-from dltutorial.errors import CourseError
+from dltutorial.errors import CourseError, Interrupted
 
 
 class Parser(argparse.ArgumentParser):
@@ -28,6 +29,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = make_parser().parse_args(argv)
     try:
         return args.command(args) or 0
+    except Interrupted as ending:
+        print(f"dltutorial: {ending}", file=sys.stderr)
+        return ending.exit_status
     except CourseError as error:
         print(f"dltutorial: {error}", file=sys.stderr)
         return 2
@@ -67,7 +71,10 @@ def make_parser() -> argparse.ArgumentParser:
     train.add_argument("--config", type=Path, metavar="FILE", help="a JSON file with knobs; options go before it")
     train.add_argument("--data", type=Path, metavar="DIR", help="a data set (default: simulate the preset's)")
     train.add_argument("--name", help="of the run, a folder under the runs folder (default: made of date and time)")
-    train.add_argument("--overwrite", action="store_true", help="replace a run of that name")
+    again = train.add_mutually_exclusive_group()
+    again.add_argument("--overwrite", action="store_true", help="replace a run of that name")
+    resume = "go on with the run --name from its newest checkpoint, or start it; knobs not given are the run's"
+    again.add_argument("--resume", action="store_true", help=resume)
     knobs, texts = train.add_argument_group("knobs"), knob_help()
     for field in dataclasses.fields(Recipe):
         if field.name != "preset":
@@ -151,14 +158,15 @@ def _data(args: argparse.Namespace) -> int:
 
 def _train(args: argparse.Namespace) -> int:
     knobs = read_knobs(args.config) if args.config else {}
-    wanted = preset(str(knobs.pop("preset", "auto")) if args.preset == "auto" else args.preset)
+    named = str(knobs.pop("preset", "auto")) if args.preset == "auto" else args.preset
     names = {field.name for field in dataclasses.fields(Recipe)} - {"preset"}
     options = {name: value for name, value in vars(args).items() if name in names}
     if "track" in options:
         options["track"] = tuple(options["track"])
     from dltutorial.training import command
 
-    command.train(wanted, knobs | options, data=args.data, name=args.name, overwrite=args.overwrite)
+    again = {"overwrite": args.overwrite, "resume": args.resume}
+    command.train(named, knobs | options, data=args.data, name=args.name, **again)
     return 0
 
 

@@ -135,6 +135,7 @@ class Recipe:
         workers: processes that load data beside the training process; only plain, naive, open and lean take any.
         log_every: updates between two records.
         eval_every: updates between two validations; 0 validates only at the end.
+        checkpoint_every: updates between two checkpoints; 0 writes one only when a signal asks the run to end.
         device: auto, cpu or cuda.
         track: where records go besides the run's own file: any of tensorboard, wandb.
     """
@@ -168,6 +169,7 @@ class Recipe:
     workers: int = 0
     log_every: int = 10
     eval_every: int = 54
+    checkpoint_every: int = 0
     device: str = "auto"
     track: tuple[str, ...] = ("tensorboard",)
 
@@ -182,7 +184,7 @@ class Recipe:
         counts = "n_lat n_lon n_channels patch dim depth heads global_batch_size steps log_every"
         for name in counts.split():
             self._require(getattr(self, name) >= 1, name, "must be at least 1")
-        for name in ("seed", "warmup_steps", "workers", "eval_every", "weight_decay", "clip_norm"):
+        for name in ("seed", "warmup_steps", "workers", "eval_every", "checkpoint_every", "weight_decay", "clip_norm"):
             self._require(getattr(self, name) >= 0, name, "must not be negative")
         self._require(self.seed < 2**63, "seed", "must be below 2**63")
         for name in ("beta1", "beta2"):

@@ -16,6 +16,19 @@ class RecipeError(CourseError, ValueError):
     """A preset, recipe or parameter that cannot be."""
 
 
+class CheckpointError(CourseError):
+    """A checkpoint cannot be written or read, or is of another run."""
+
+
+class Interrupted(CourseError):
+    """A signal asked a training run to end, and it did, with a checkpoint: start it again to go on.
+
+    ``exit_status`` is the program's: EX_TEMPFAIL of sysexits.h, "try again later", which no other ending has.
+    """
+
+    exit_status = 75
+
+
 class ClaimFailed(CourseError, AssertionError):
     """A sentence of the course that a measurement has just contradicted."""
 

@@ -75,7 +75,7 @@ class Pairs(Dataset):
 
 
 def endless_batches(
-    pairs: Dataset, global_batch_size: int, *, seed: int = 0, roll: bool = False, workers: int = 0
+    pairs: Dataset, global_batch_size: int, *, seed: int = 0, roll: bool = False, workers: int = 0, skip: int = 0
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Batches (x_BCHW, y_BCHW) for ever; every epoch takes each pair at most once, in a new order.
 
@@ -89,12 +89,13 @@ def endless_batches(
         roll: shift each pair along longitude by a random number of grid points: the simulated planet looks the
             same from every longitude.
         workers: processes that load beside this one.
+        skip: batches to leave out at the start, which a resumed run has already seen.
 
     Raises:
         DataError: fewer pairs than one batch takes.
     """
     width = pairs[0][0].shape[-1] if roll and len(pairs) else 0
-    draws = sampling.endless(len(pairs), global_batch_size, seed=seed, width=width)
+    draws = sampling.endless(len(pairs), global_batch_size, seed=seed, width=width, skip=skip)
     return _batches(pairs, draws, roll, workers)
 
 

@@ -28,12 +28,15 @@ class Tracker(Protocol):
 
 
 class TensorBoard:
-    """Writes an event file; ``tensorboard --logdir`` shows it."""
+    """Writes an event file; ``tensorboard --logdir`` shows it.
 
-    def __init__(self, folder: Path):
+    A run that goes on after ``done`` steps adds a file, which takes back what an earlier one holds of later steps.
+    """
+
+    def __init__(self, folder: Path, done: int = 0):
         from torch.utils.tensorboard import SummaryWriter
 
-        self._writer = SummaryWriter(log_dir=str(folder / "tensorboard"))
+        self._writer = SummaryWriter(log_dir=str(folder / "tensorboard"), purge_step=done + 1 if done else None)
 
     def log(self, step: int, scalars: Mapping[str, float]) -> None:
         """Write scalars that belong to one update."""
@@ -109,8 +112,10 @@ class Several:
                 stack.callback(tracker.close)
 
 
-def tracker(kinds: Iterable[str], folder: Path, config: Mapping[str, Any]) -> Several:
-    """Open the named trackers (``tensorboard``, ``wandb``) on a run's folder.
+def tracker(kinds: Iterable[str], folder: Path, config: Mapping[str, Any], done: int = 0) -> Several:
+    """Open the named trackers (``tensorboard``, ``wandb``) on a run's folder; ``done`` steps are logged already.
+
+    W&B cannot take back steps offline: there, each part of a resumed run is a run of its own.
 
     Raises:
         CourseError: a kind that does not exist.
@@ -118,7 +123,7 @@ def tracker(kinds: Iterable[str], folder: Path, config: Mapping[str, Any]) -> Se
     opened: list[Tracker] = []
     for kind in kinds:
         if kind == "tensorboard":
-            opened.append(TensorBoard(folder))
+            opened.append(TensorBoard(folder, done))
         elif kind == "wandb":
             opened.append(WandB(folder, folder.name, config))
         else:

@@ -4,6 +4,7 @@ It is a generator, so whoever runs it (a notebook, the command line, a test) dec
 plot it, log it, stop early.
 """
 
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -13,9 +14,13 @@ import torch
 from torch import Tensor, nn
 
 from dltutorial.config import Recipe
-from dltutorial.errors import CourseError
+from dltutorial.errors import CourseError, DataError
 from dltutorial.observe.ranges import annotate
+from dltutorial.training import checkpoint
+from dltutorial.training.checkpoint import Checkpoint
 from dltutorial.training.optim import make_optimizer, set_learning_rate
+from dltutorial.training.precision import Precision
+from dltutorial.training.resume import Keeper
 from dltutorial.training.schedules import cosine_with_warmup
 from dltutorial.training.step import make_step
 
@@ -46,25 +51,37 @@ def loop(
     batches: Iterable[tuple[Tensor, Tensor]],
     recipe: Recipe,
     evaluate: Callable[[nn.Module], dict[str, float]] | None = None,
+    *,
+    begun: Checkpoint | None = None,
+    keeper: Keeper | None = None,
 ) -> Iterator[Progress]:
-    """Train ``model`` for ``recipe.steps`` updates, yielding a record every ``recipe.log_every``.
+    """Train ``model`` up to update ``recipe.steps``, yielding a record every ``recipe.log_every``.
 
     Args:
         model: on the device it is to be trained on.
-        batches: pairs (x_BCHW, y_BCHW) on any device, at least ``recipe.steps`` of them.
+        batches: pairs (x_BCHW, y_BCHW) on any device, one for each update that is left.
         recipe: the knobs.
         evaluate: called every ``recipe.eval_every`` updates and after the last one.
+        begun: go on from here; ``batches`` start after those that it has seen.
+        keeper: writes the checkpoints, each after the record of the same update was taken; default: none is written.
 
     Raises:
+        Interrupted: the keeper was asked to end the run, and has written a checkpoint.
         CourseError: the loss is no longer finite, the batches ran out, or this machine lacks what the recipe asks for.
     """
     device = next(model.parameters()).device
-    optimizer = make_optimizer(model, recipe)
-    update = make_step(model, optimizer, recipe)
-    losses: list[Tensor] = []
-    start = time.perf_counter()
-    step = 0
-    for step, (x_BCHW, y_BCHW) in enumerate(_loaded(islice(batches, recipe.steps)), 1):
+    optimizer, precision = make_optimizer(model, recipe), Precision(recipe.precision, device.type)
+    update = make_step(model, optimizer, recipe, precision)
+    done, losses, scores = 0, [], {}
+    if begun:
+        checkpoint.restore(begun, model, optimizer, precision.scaler)
+        done, losses, scores = begun.step, list(begun.losses_N.to(device)), begun.scores
+    step, untimed, start = done, len(losses), time.perf_counter()
+
+    def state() -> Checkpoint:
+        return checkpoint.take(recipe, step, model, optimizer, precision.scaler, losses, scores)
+
+    for step, (x_BCHW, y_BCHW) in enumerate(_loaded(islice(batches, recipe.steps - done), keeper), done + 1):
         rate = recipe.learning_rate * cosine_with_warmup(step - 1, recipe)
         set_learning_rate(optimizer, rate)
         with annotate("to device"):
@@ -72,20 +89,39 @@ def loop(
         losses.append(update(x_BCHW, y_BCHW))
         last = step == recipe.steps
         judge = evaluate and (last or (recipe.eval_every and step % recipe.eval_every == 0))
-        if not (last or judge or step % recipe.log_every == 0):
-            continue
-        loss = torch.stack(losses).mean().item()  # the only place that waits for the device
-        step_s = (time.perf_counter() - start) / len(losses)
-        if not torch.isfinite(torch.tensor(loss)):
-            raise CourseError(f"the loss is {loss} after {step} updates; lower learning_rate or raise warmup_steps")
-        scores = evaluate(model) if judge else {}
-        yield Progress(step, loss, rate, step_s, x_BCHW.shape[0] / step_s, scores)
-        losses, start = [], time.perf_counter()
+        if last or judge or step % recipe.log_every == 0:
+            loss = torch.stack(losses).mean().item()  # the only place that waits for the device
+            step_s = (time.perf_counter() - start) / (len(losses) - untimed)
+            _check_finite(loss, step)
+            judged = evaluate(model) if judge else {}
+            scores = judged or scores
+            yield Progress(step, loss, rate, step_s, x_BCHW.shape[0] / step_s, judged)
+            losses, untimed, start = [], 0, time.perf_counter()
+        if keeper and not last and keeper.due(step):
+            taken, before = state(), time.perf_counter()  # taking it waits for the device
+            _check_finite(taken.losses_N.sum().item(), step)
+            keeper.write(taken)
+            start += time.perf_counter() - before
     if step < recipe.steps:
+        if keeper and keeper.asked_to_end():
+            keeper.write(state())
         raise CourseError(f"the batches ran out after {step} of {recipe.steps} updates; give an endless iterator")
 
 
+def _check_finite(loss: float, step: int) -> None:
+    if not math.isfinite(loss):
+        raise CourseError(f"the loss is {loss} after {step} updates; lower learning_rate or raise warmup_steps")
+
+
 @annotate("load")
-def _loaded(batches: Iterable[tuple[Tensor, Tensor]]) -> Iterator[tuple[Tensor, Tensor]]:
-    """The batches as they are; in a trace, the wait for each one shows as a range."""
-    yield from batches
+def _loaded(batches: Iterable[tuple[Tensor, Tensor]], keeper: Keeper | None) -> Iterator[tuple[Tensor, Tensor]]:
+    """The batches as they are; in a trace, the wait for each one shows as a range.
+
+    Raises:
+        DataError: the batches do, unless the run was asked to end: the same signal may have ended their processes.
+    """
+    try:
+        yield from batches
+    except DataError:
+        if not (keeper and keeper.asked_to_end()):
+            raise

@@ -1,7 +1,8 @@
 """One whole training run, from a recipe and a data folder to a folder that holds everything about it.
 
 ``recipe.json`` every knob · ``progress.jsonl`` what the loop yielded · ``tensorboard/``, ``wandb/`` the trackers ·
-``weights.pt`` the model · ``status.json`` running, finished, interrupted or failed, and the final scores.
+``checkpoints/`` what it can go on from · ``weights.pt`` the model · ``status.json`` running, finished, interrupted or
+failed, and the final scores.
 """
 
 import contextlib
@@ -9,7 +10,7 @@ import dataclasses
 import json
 import math
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import torch
@@ -21,9 +22,10 @@ from dltutorial.config import Recipe
 from dltutorial.data import ladder, store
 from dltutorial.data.feed import FEEDS
 from dltutorial.data.loaders import Pairs, endless_batches, workers_in_one_line
-from dltutorial.errors import CourseError, DataError, RecipeError
+from dltutorial.errors import CheckpointError, CourseError, DataError, Interrupted, RecipeError
 from dltutorial.models.vit import ViT
 from dltutorial.observe import track
+from dltutorial.training import resume as resuming
 from dltutorial.training.evaluate import evaluate
 from dltutorial.training.loop import Progress, loop
 from dltutorial.training.optim import make_optimizer
@@ -44,13 +46,17 @@ def build_model(recipe: Recipe) -> ViT:
         return ViT(recipe).to(device)
 
 
-def load(split: store.Split, recipe: Recipe, device: str | torch.device = "cpu") -> Iterator[tuple[Tensor, Tensor]]:
+def load(
+    split: store.Split, recipe: Recipe, device: str | torch.device = "cpu", skip: int = 0
+) -> Iterator[tuple[Tensor, Tensor]]:
     """Batches (x_BCHW, y_BCHW) for ever, from the recipe's loader; for one seed all loaders give the same batches.
+
+    The first ``skip`` are left out: a resumed run has seen them.
 
     Raises:
         DataError: fewer pairs than one batch takes.
     """
-    knobs = {"seed": recipe.seed, "roll": recipe.roll}
+    knobs = {"seed": recipe.seed, "roll": recipe.roll, "skip": skip}
     if recipe.loader == "plain":
         return endless_batches(Pairs(split), recipe.global_batch_size, workers=recipe.workers, **knobs)
     feed = dataclasses.replace(FEEDS[recipe.loader], workers=recipe.workers)
@@ -72,11 +78,31 @@ def check_data(recipe: Recipe, split: store.Split) -> None:
 
 
 def train(
-    recipe: Recipe, data: Path, folder: Path, *, overwrite: bool = False, progress: bool = True
+    recipe: Recipe,
+    data: Path,
+    folder: Path,
+    *,
+    overwrite: bool = False,
+    resume: bool = False,
+    progress: bool = True,
+    asked_to_end: Callable[[], bool] = lambda: False,
 ) -> Iterator[Progress]:
     """Train as the recipe says, yielding each record after it was written.
 
+    Args:
+        recipe: the knobs.
+        data: a data set's folder.
+        folder: of the run.
+        overwrite: replace a run that is there.
+        resume: go on with a run that is there, from its newest whole checkpoint. On the same kind of processor, with
+            as many threads, it ends with the very weights of a run that was never stopped. A finished run yields
+            nothing.
+        progress: show a bar.
+        asked_to_end: looked at after each update; once true, the run ends with a checkpoint.
+
     Raises:
+        Interrupted: the run was asked to end.
+        CheckpointError: a checkpoint cannot be written, or the run to resume has another recipe.
         CourseError: the folder holds a run already, the data do not fit or hold NaN, a loading
             process died, or the loss diverged.
     """
@@ -88,17 +114,27 @@ def train(
     machine.use_cores()
     model = build_model(recipe)
     make_step(model, make_optimizer(model, recipe), recipe)  # refuses what cannot be here, before there is a folder
-    batches = load(split, recipe, next(model.parameters()).device)
-    _start(folder, recipe, overwrite)
-    state: dict = {"status": "failed", "scores": {}}
+    if resume and run_status(folder) == "finished":
+        resuming.check_same(vars(Recipe.load(folder / "recipe.json")), recipe, folder)
+        return
+    same_data = resuming.fingerprint(split)
+    begun = resuming.begin(folder, recipe, same_data) if resume else None
+    done = begun.step if begun else 0
+    batches = load(split, recipe, next(model.parameters()).device, begun.global_batches if begun else 0)
+    _start(folder, recipe, overwrite, resume)
+    keeper = resuming.Keeper(folder, recipe, asked_to_end, same_data)
+    state: dict = {"status": "failed", "scores": begun.scores if begun else {}}
     with contextlib.ExitStack() as ending:
         ending.callback(lambda: paths.write_text(folder / "status.json", json.dumps(state) + "\n"))
         ending.enter_context(workers_in_one_line())
         try:
-            tracker = track.tracker(recipe.track, folder, dataclasses.asdict(recipe))
+            tracker = track.tracker(recipe.track, folder, dataclasses.asdict(recipe), done)
             ending.callback(tracker.close)
-            bar = ending.enter_context(tqdm(total=recipe.steps, desc="training", unit="step", disable=not progress))
-            records = loop(model, batches, recipe, lambda model: evaluate(model, valid).scalars())
+            bar = tqdm(total=recipe.steps, initial=done, desc="training", unit="step", disable=not progress)
+            ending.enter_context(bar)
+            records = loop(
+                model, batches, recipe, lambda model: evaluate(model, valid).scalars(), begun=begun, keeper=keeper
+            )
             for seen in _blaming(data, records, progress):
                 _append(folder / "progress.jsonl", dataclasses.asdict(seen))
                 scalars = {"train/loss": seen.loss, "train/learning_rate": seen.learning_rate} | seen.scores
@@ -109,7 +145,7 @@ def train(
                 yield seen
             _save_weights(model, folder / "weights.pt")
             state["status"] = "finished"
-        except (KeyboardInterrupt, GeneratorExit):
+        except (KeyboardInterrupt, GeneratorExit, Interrupted):
             state["status"] = "interrupted"
             raise
 
@@ -128,6 +164,8 @@ def _blaming(data: Path, records: Iterator[Progress], progress: bool) -> Iterato
                     "or leave out channels that never change"
                 )
             yield seen
+    except (Interrupted, CheckpointError):  # none of the data's doing
+        raise
     except CourseError:
         store.validate(data, progress)
         raise
@@ -174,11 +212,12 @@ def check_folder(folder: Path, overwrite: bool) -> None:
             raise CourseError(f"{folder} is not a training run, so it is not overwritten; choose another run name")
 
 
-def _start(folder: Path, recipe: Recipe, overwrite: bool) -> None:
-    """Make the run's folder."""
-    check_folder(folder, overwrite)
-    if folder.exists():
-        shutil.rmtree(folder)
+def _start(folder: Path, recipe: Recipe, overwrite: bool, resume: bool) -> None:
+    """Make the run's folder, or take the one that is to be resumed."""
+    if not resume:
+        check_folder(folder, overwrite)
+        if folder.exists():
+            shutil.rmtree(folder)
     recipe.save(folder / "recipe.json")
     paths.write_text(folder / "status.json", json.dumps({"status": "running"}) + "\n")
 

@@ -52,14 +52,16 @@ def train_step(
     return loss.detach()
 
 
-def make_step(model: nn.Module, optimizer: torch.optim.Optimizer, recipe: Recipe) -> Step:
+def make_step(
+    model: nn.Module, optimizer: torch.optim.Optimizer, recipe: Recipe, precision: Precision | None = None
+) -> Step:
     """The update as the recipe wants it: its precision, compiled or not, launched one by one or as a graph.
 
     Raises:
         CourseError: this machine cannot do what the recipe asks for.
     """
     device = next(model.parameters()).device.type
-    precision = Precision(recipe.precision, device)
+    precision = precision or Precision(recipe.precision, device)
     forecast = compiled(model, recipe.compile)
 
     def step(x_BCHW: Tensor, y_BCHW: Tensor) -> Tensor:

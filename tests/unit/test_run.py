@@ -168,7 +168,7 @@ def test_weights_that_are_damaged_are_named(finished, tmp_path):
 
 
 def test_a_worker_killed_in_the_midst_of_a_step_is_one_line(tiny_data, tmp_path, monkeypatch):
-    def long_step(model, batches, *_):
+    def long_step(model, batches, *_, **__):
         next(batches)
         multiprocessing.active_children()[0].kill()
         time.sleep(60)  # a signal tells of the death, and torch raises wherever the process is

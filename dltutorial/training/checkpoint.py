@@ -1,0 +1,260 @@
+"""Checkpoints: everything a run needs to go on as if it had never stopped, in files that are whole or not there.
+
+In: the live parts of a run. Out: ``<run>/checkpoints/step-00000040-<digest>.pt``. A file is written under a hidden
+name, synced to disk, and only then takes its own, which holds a digest of its bytes: so a kill at any moment leaves
+the checkpoints before it, and one that was cut or changed later is told from a whole one and passed over.
+
+How much data a run has seen is stored as the number of *global* batches. ``data.sampling`` works the order out from
+that alone, so a run may go on with another number of ranks and see the same batches.
+
+The file is an ordinary ``torch.save`` of plain containers and tensors, read with ``weights_only=True``: loading
+executes nothing. docs.pytorch.org, "Serialization semantics".
+"""
+
+import contextlib
+import dataclasses
+import hashlib
+import io
+import os
+import random
+import re
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from dltutorial import machine, paths
+from dltutorial.config import Recipe
+from dltutorial.errors import CheckpointError, CourseError
+
+KEEP = 2  # the newest, and one to fall back on should it be damaged
+# Knobs that a resumed run may change: they decide neither the weights nor the data. (All others do, ``steps`` too: the
+# learning rate's schedule is stretched over them. Loaders agree on the batches only to the last bit but one.)
+FREE_KNOBS = frozenset({"preset", "device", "workers", "log_every", "eval_every", "checkpoint_every", "track"})
+_FORMAT = 1
+_NAME = re.compile(r"step-(\d{8,})-([0-9a-f]{16})\.pt")
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A run between two updates.
+
+    Attributes:
+        recipe: its knobs.
+        step: updates made.
+        global_batches: batches consumed, counted over all ranks together: the position in the data's order.
+        model, optimizer: their ``state_dict``.
+        scaler: that of fp16's loss scaling; None for other precisions.
+        random: states of all generators that a model or an augmentation may draw from.
+        losses_N: losses since the last record, which the next record is to average.
+        scores: the last validation's.
+        data: stands for the data set it was trained on.
+    """
+
+    recipe: dict
+    step: int
+    global_batches: int
+    model: dict
+    optimizer: dict
+    scaler: dict | None
+    random: dict
+    losses_N: Tensor
+    scores: dict
+    data: str = ""
+
+
+def take(
+    recipe: Recipe,
+    step: int,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    scaler: torch.amp.GradScaler | None = None,
+    losses: Iterable[Tensor] = (),
+    scores: dict | None = None,
+) -> Checkpoint:
+    """The state of a run after ``step`` updates. It shares memory with the run: save it before the next update."""
+    losses = list(losses)
+    return Checkpoint(
+        recipe=dataclasses.asdict(recipe),
+        step=step,
+        global_batches=step,
+        model=model.state_dict(),
+        optimizer=optimizer.state_dict(),
+        scaler=scaler.state_dict() if scaler else None,
+        random=random_states(),
+        losses_N=torch.stack(losses).cpu() if losses else torch.empty(0),
+        scores=dict(scores or {}),
+    )
+
+
+def restore(
+    checkpoint: Checkpoint,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    scaler: torch.amp.GradScaler | None = None,
+) -> None:
+    """Put a checkpoint's state into the live parts of a run, on whatever device they are.
+
+    Raises:
+        CheckpointError: it belongs to another model, optimizer or precision.
+    """
+    if (scaler is None) != (checkpoint.scaler is None):
+        raise CheckpointError("the checkpoint is of a run in another precision; resume with its precision")
+    try:
+        model.load_state_dict(checkpoint.model)
+        rates = [group["lr"] for group in optimizer.param_groups]
+        optimizer.load_state_dict(checkpoint.optimizer)
+    except (RuntimeError, ValueError, KeyError) as error:
+        why = str(error).splitlines()[0].rstrip(":. ")
+        raise CheckpointError(
+            f"the checkpoint is of another model ({why}); resume with the code that wrote it"
+        ) from error
+    for group, rate in zip(optimizer.param_groups, rates, strict=True):
+        if isinstance(rate, Tensor):  # a CUDA graph reads this very tensor; torch has put a copy in its place
+            group["lr"] = rate.fill_(float(group["lr"]))
+    if scaler:
+        scaler.load_state_dict(checkpoint.scaler)
+    set_random_states(checkpoint.random)
+
+
+def random_states() -> dict:
+    """States of the global random generators: torch's on the CPU and on each GPU, NumPy's, Python's."""
+    name, words, *rest = np.random.get_state()  # noqa: NPY002
+    return {
+        "torch": torch.get_rng_state(),
+        "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
+        "numpy": [name, torch.from_numpy(words.astype(np.int64)), *rest],
+        "python": random.getstate(),
+    }
+
+
+def set_random_states(states: dict) -> None:
+    """Back to what ``random_states`` returned. A GPU that was not there then keeps its own state."""
+    torch.set_rng_state(states["torch"])
+    if torch.cuda.is_available():
+        for number, state in enumerate(states["cuda"][: torch.cuda.device_count()]):
+            torch.cuda.set_rng_state(state, number)
+    name, words, *rest = states["numpy"]
+    np.random.set_state((name, words.numpy().astype(np.uint32), *rest))  # noqa: NPY002
+    random.setstate(states["python"])
+
+
+# Files
+
+
+def save(checkpoint: Checkpoint, folder: Path, keep: int = KEEP) -> Path:
+    """Write a checkpoint, whole or not at all, and remove all but the newest ``keep``; returns its file.
+
+    Raises:
+        CheckpointError: no room, or no right to write. The checkpoints before it stay.
+    """
+    folder = Path(folder)
+    packed = io.BytesIO()
+    torch.save({"format": _FORMAT} | vars(checkpoint), packed)
+    content = packed.getbuffer()
+    free = machine.disk_free_bytes(folder)
+    again = "make room, then train again with --resume"
+    if free is not None and free < len(content):
+        raise CheckpointError(f"a checkpoint takes {len(content):,} bytes and {folder} has {free:,} free; {again}")
+    file = folder / f"step-{checkpoint.step:08d}-{_digest(content)}.pt"
+    try:
+        with paths.atomic(file) as temporary:
+            _write(temporary, content)
+        sync(folder)
+    except OSError as error:
+        raise CheckpointError(f"cannot write {file}: {error.strerror}; {again}") from error
+    except CourseError as error:
+        raise CheckpointError(str(error)) from error
+    for old in named(folder)[keep:]:
+        old.unlink(missing_ok=True)
+    return file
+
+
+def newest(folder: Path) -> Checkpoint | None:
+    """The newest whole checkpoint in a folder; None if there is none. One line on stderr for each file passed over.
+
+    Raises:
+        CheckpointError: it is whole, but another version of the course wrote it.
+    """
+    ours = named(folder)
+    for file in [*ours, *sorted(set(Path(folder).glob("[!.]*")) - set(ours))]:
+        try:
+            content = _read(file)
+        except CheckpointError as error:
+            print(f"passed over: {error}", file=sys.stderr)
+            continue
+        return _unpack(file, content)
+    return None
+
+
+def load(file: Path) -> Checkpoint:
+    """Read a checkpoint, onto the CPU.
+
+    Raises:
+        CheckpointError: it is truncated, damaged, or not ours.
+    """
+    return _unpack(Path(file), _read(Path(file)))
+
+
+def _read(file: Path) -> bytes:
+    match = _NAME.fullmatch(file.name)
+    if not match:
+        raise CheckpointError(f"{file} has not the name of a checkpoint; move it elsewhere")
+    try:
+        content = file.read_bytes()
+    except OSError as error:
+        raise CheckpointError(f"cannot read {file}: {error.strerror}; choose another checkpoint") from error
+    if match[2] != _digest(content):
+        raise CheckpointError(f"{file} does not hold the bytes that were written: it was cut or changed; delete it")
+    return content
+
+
+def _unpack(file: Path, content: bytes) -> Checkpoint:
+    try:
+        found = torch.load(io.BytesIO(content), weights_only=True, map_location="cpu")
+        if found.pop("format") != _FORMAT:
+            raise ValueError("another format")
+        return Checkpoint(**found)
+    except Exception as error:  # torch names no common base for what a foreign file can raise
+        why = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+        raise CheckpointError(f"{file} is no checkpoint of this version of the course ({why}); move it away") from error
+
+
+def named(folder: Path) -> list[Path]:
+    """The files that have a checkpoint's name, newest first, whole or not."""
+    found = [file for file in Path(folder).glob("step-*.pt") if _NAME.fullmatch(file.name)]
+    return sorted(found, key=lambda file: (step_of(file), file.stat().st_mtime_ns), reverse=True)
+
+
+def step_of(file: Path) -> int:
+    """The number of updates in a checkpoint's name."""
+    return int(file.name.split("-")[1])
+
+
+def remove_after(folder: Path, step: int) -> None:
+    """Remove checkpoints of later updates than ``step``."""
+    for file in named(folder):
+        if step_of(file) > step:
+            file.unlink(missing_ok=True)
+
+
+def _digest(content: bytes | memoryview) -> str:
+    return hashlib.blake2b(content, digest_size=8).hexdigest()
+
+
+def _write(file: Path, content: memoryview) -> None:
+    file.write_bytes(content)
+
+
+def sync(path: Path) -> None:
+    """Make what was written to a file, or the names in a folder, outlast a power failure, too."""
+    with contextlib.suppress(OSError):  # some shared file systems cannot sync a folder, and need not
+        handle = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)

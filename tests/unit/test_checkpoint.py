@@ -1,0 +1,442 @@
+"""A run that was stopped and resumed is the run that was never stopped; a file that is not whole is never resumed."""
+
+import contextlib
+import dataclasses
+import itertools
+import json
+import os
+import random
+import resource
+import signal
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from dltutorial import cli, machine
+from dltutorial.config import CHOICES, PRESETS, Recipe
+from dltutorial.data import sampling, store
+from dltutorial.errors import CheckpointError, CourseError, Interrupted
+from dltutorial.observe import track
+from dltutorial.training import checkpoint, resume, run
+from dltutorial.training.optim import make_optimizer
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+SMALL = dataclasses.replace(
+    Recipe.of(PRESETS["smoke"], steps=20, eval_every=8),
+    n_channels=3, n_lat=16, n_lon=24, dim=16, depth=1, heads=2, global_batch_size=6, log_every=5, checkpoint_every=3,
+    device="cpu", track=(),
+)  # fmt: skip
+
+
+def train(data, folder, recipe=SMALL, **options):
+    return list(run.train(recipe, data, folder, progress=False, **options))
+
+
+def stop_after(data, folder, step, recipe=SMALL, **options):
+    """Train until ``step`` updates are made, then be asked to end."""
+    asked = []
+    with at_update(step, lambda: asked.append(True)), pytest.raises(Interrupted, match=f"after {step} updates"):
+        train(data, folder, recipe, asked_to_end=lambda: bool(asked), **options)
+
+
+@contextlib.contextmanager
+def at_update(step, act):
+    """Inside, ``act()`` is called at the end of that update."""
+    original = resume.Keeper.due
+
+    def due(keeper, made):
+        if made == step:
+            act()
+        return original(keeper, made)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(resume.Keeper, "due", due)
+        yield
+
+
+def records(folder):
+    """What a run recorded, without what depends on the clock."""
+    lines = [json.loads(line) for line in (folder / "progress.jsonl").read_text().splitlines()]
+    return [{name: line[name] for name in ("step", "loss", "learning_rate", "scores")} for line in lines]
+
+
+def assert_same_run(one, other):
+    assert run.run_status(one) == run.run_status(other) == "finished"
+    assert records(one) == records(other)
+    assert (one / "status.json").read_text() == (other / "status.json").read_text()
+    for a, b in zip(*(run.load_model(place).state_dict().values() for place in (one, other)), strict=True):
+        assert torch.equal(a, b)
+
+
+@pytest.fixture(scope="module")
+def whole(tiny_data, tmp_path_factory, one_thread):
+    """A run that was never stopped."""
+    folder = tmp_path_factory.mktemp("runs") / "whole"
+    train(tiny_data, folder)
+    return folder
+
+
+@pytest.fixture
+def stopped(tiny_data, tmp_path):
+    """A run with checkpoints after 6 and 7 updates, which ended there."""
+    stop_after(tiny_data, tmp_path / "r", 7)
+    return tmp_path / "r"
+
+
+def steps(folder):
+    return [checkpoint.step_of(file) for file in checkpoint.named(folder / "checkpoints")]
+
+
+# A resumed run is the run that was never stopped
+
+
+@pytest.mark.parametrize("step", [1, 3, 5, 8, 13, 19])
+def test_a_resumed_run_is_to_the_bit_the_one_never_stopped(whole, tiny_data, tmp_path, step):
+    stop_after(tiny_data, tmp_path / "r", step)
+    assert run.run_status(tmp_path / "r") == "interrupted"
+    train(tiny_data, tmp_path / "r", resume=True)
+    assert_same_run(whole, tmp_path / "r")
+
+
+def test_also_when_it_is_stopped_after_every_update(whole, tiny_data, tmp_path):
+    for step in range(1, 20):
+        stop_after(tiny_data, tmp_path / "r", step, resume=True)
+    train(tiny_data, tmp_path / "r", resume=True)
+    assert_same_run(whole, tmp_path / "r")
+
+
+@pytest.mark.parametrize("loader", [name for name in CHOICES["loader"] if name != "plain"])
+def test_every_loader_goes_on_in_the_middle_of_an_epoch(tiny_data, tmp_path, loader):
+    recipe = dataclasses.replace(SMALL, loader=loader, roll=True)
+    train(tiny_data, tmp_path / "whole", recipe)
+    stop_after(tiny_data, tmp_path / "r", 5, recipe)
+    train(tiny_data, tmp_path / "r", recipe, resume=True)
+    assert_same_run(tmp_path / "whole", tmp_path / "r")
+
+
+def test_the_state_of_fp16_loss_scaling_goes_on(tiny_data, tmp_path):
+    recipe = dataclasses.replace(SMALL, precision="fp16")
+    train(tiny_data, tmp_path / "whole", recipe)
+    stop_after(tiny_data, tmp_path / "r", 7, recipe)
+    saved = checkpoint.newest(tmp_path / "r" / "checkpoints").scaler
+    assert saved["scale"] > 0
+    assert saved["_growth_tracker"] == 7 or saved["scale"] < 65536
+    train(tiny_data, tmp_path / "r", recipe, resume=True)
+    assert_same_run(tmp_path / "whole", tmp_path / "r")
+
+
+def test_records_after_the_checkpoint_are_cut_back(whole, tiny_data, tmp_path):
+    folder = tmp_path / "r"
+    training = run.train(SMALL, tiny_data, folder, progress=False)
+    assert [next(training).step for _ in range(3)] == [5, 8, 10]
+    training.close()
+    with open(folder / "progress.jsonl", "a") as lines:
+        lines.write('{"step": 15, "lo')  # killed while writing
+    assert steps(folder) == [9, 6]
+    seen = train(tiny_data, folder, resume=True)
+    assert [record.step for record in seen] == [10, 15, 16, 20]
+    assert_same_run(whole, folder)
+
+
+def test_knobs_that_decide_nothing_may_change(whole, tiny_data, stopped):
+    other = dataclasses.replace(SMALL, log_every=4, checkpoint_every=0, eval_every=0, workers=1, preset="laptop")
+    train(tiny_data, stopped, other, resume=True)
+    for a, b in zip(*(run.load_model(place).state_dict().values() for place in (whole, stopped)), strict=True):
+        assert torch.equal(a, b)
+    assert [line["step"] for line in records(stopped)] == [5, 8, 12, 16, 20]
+
+
+def test_tensorboard_shows_every_step_once(tiny_data, tmp_path):
+    recipe = dataclasses.replace(SMALL, track=("tensorboard",), log_every=1)
+    training = run.train(recipe, tiny_data, tmp_path / "r", progress=False)
+    assert [next(training).step for _ in range(8)][-1] == 8
+    training.close()
+    train(tiny_data, tmp_path / "r", recipe, resume=True)
+    logged = track.read_tensorboard(tmp_path / "r")["train/loss"]
+    assert [step for step, _ in logged] == list(range(1, 21))
+
+
+def test_random_states_come_back():
+    states = checkpoint.random_states()
+    drawn = torch.rand(2).tolist(), np.random.rand(2).tolist(), random.random()  # noqa: NPY002
+    checkpoint.set_random_states(states)
+    assert (torch.rand(2).tolist(), np.random.rand(2).tolist(), random.random()) == drawn  # noqa: NPY002
+
+
+def test_the_learning_rate_stays_the_tensor_that_a_graph_reads(tmp_path):
+    recipe = dataclasses.replace(SMALL, cuda_graph=True)
+
+    def start():
+        torch.manual_seed(0)
+        model = nn.Linear(3, 3)
+        return model, make_optimizer(model, recipe)
+
+    model, optimizer = start()
+    for parameter in model.parameters():
+        optimizer.state[parameter] = {"step": torch.tensor(4.0), "exp_avg": torch.rand_like(parameter)}
+    optimizer.param_groups[0]["lr"].fill_(0.25)
+    saved = checkpoint.save(checkpoint.take(recipe, 4, model, optimizer), tmp_path)
+    other, again = start()
+    rates = [group["lr"] for group in again.param_groups]
+    checkpoint.restore(checkpoint.load(saved), other, again)
+    assert [group["lr"] is rate for group, rate in zip(again.param_groups, rates, strict=True)] == [True, True]
+    assert [group["lr"].item() for group in again.param_groups] == [0.25, 0.25]
+    assert all(state["step"].item() == 4 for state in again.state.values())
+    torch.testing.assert_close(
+        [state["exp_avg"] for state in again.state.values()], [state["exp_avg"] for state in optimizer.state.values()]
+    )
+
+
+@pytest.mark.parametrize(("before", "after"), [(4, 2), (1, 3), (2, 1)])
+def test_on_other_ranks_the_global_batches_go_on_in_the_same_order(before, after):
+    def taken(world_size, skip, n):
+        ranks = [
+            itertools.islice(sampling.endless(30, 8, seed=2, rank=r, world_size=world_size, skip=skip), n)
+            for r in range(world_size)
+        ]
+        return [sorted(itertools.chain(*(indices for indices, _ in parts))) for parts in zip(*ranks, strict=True)]
+
+    assert taken(before, 0, 5) + taken(after, 5, 6) == taken(1, 0, 11)
+
+
+def test_the_position_is_counted_in_global_batches(stopped):
+    assert checkpoint.newest(stopped / "checkpoints").global_batches == 7
+
+
+# What is there after a stop
+
+
+def test_the_last_two_are_kept(whole):
+    assert steps(whole) == [18, 15]
+
+
+def test_without_the_knob_only_a_signal_writes_one(tiny_data, tmp_path):
+    recipe = dataclasses.replace(SMALL, checkpoint_every=0)
+    train(tiny_data, tmp_path / "a", recipe)
+    assert not (tmp_path / "a" / "checkpoints").exists()
+    stop_after(tiny_data, tmp_path / "b", 4, recipe)
+    assert steps(tmp_path / "b") == [4]
+
+
+def test_asked_to_end_at_the_last_update_is_finished(tiny_data, tmp_path, monkeypatch):
+    judged = []
+    monkeypatch.setattr(run, "evaluate", lambda *both, judge=run.evaluate: judged.append(1) or judge(*both))
+    seen = train(tiny_data, tmp_path / "r", asked_to_end=lambda: len(judged) == 3)
+    assert seen[-1].step == 20
+    assert len(judged) == 3
+    assert run.run_status(tmp_path / "r") == "finished"
+
+
+def test_loading_processes_that_the_same_signal_ended_do_not_make_it_fail(whole, tiny_data, tmp_path, monkeypatch):
+    asked = []
+
+    def dying(split, recipe, device, skip=0, load=run.load):
+        yield from itertools.islice(load(split, recipe, device, skip), 4)
+        asked.append(True)
+        raise run.DataError("a loading process is gone")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(run, "load", dying)
+        with pytest.raises(Interrupted, match="after 4 updates"):
+            train(tiny_data, tmp_path / "r", asked_to_end=lambda: bool(asked))
+    train(tiny_data, tmp_path / "r", resume=True)
+    assert_same_run(whole, tmp_path / "r")
+
+
+def test_a_run_that_diverged_is_not_kept(tiny_data, tmp_path):
+    wild = dataclasses.replace(SMALL, learning_rate=1e30, clip_norm=0.0, warmup_steps=0, log_every=20, eval_every=0)
+    with pytest.raises(CourseError, match="lower learning_rate"):
+        train(tiny_data, tmp_path / "r", wild)
+    assert all(
+        torch.isfinite(value).all()
+        for file in checkpoint.named(tmp_path / "r" / "checkpoints")
+        for value in checkpoint.load(file).losses_N
+    )
+
+
+# Files that are not whole, or not ours
+
+
+def cut(content):
+    return content[: len(content) // 2]
+
+
+def flipped(content):
+    middle = len(content) // 2
+    return content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :]
+
+
+@pytest.mark.parametrize("damage", [cut, flipped, lambda _: b"", lambda content: content + b"\0"])
+def test_a_damaged_newest_file_is_passed_over_with_a_line(whole, tiny_data, stopped, capsys, damage):
+    newest, _ = checkpoint.named(stopped / "checkpoints")
+    newest.write_bytes(damage(newest.read_bytes()))
+    train(tiny_data, stopped, resume=True)
+    said = capsys.readouterr().err.splitlines()
+    assert [line for line in said if "passed over" in line and newest.name in line and "cut or changed" in line]
+    assert any("goes on after 6 of 20" in line for line in said)
+    assert_same_run(whole, stopped)
+
+
+def test_if_all_are_damaged_the_run_starts_anew_and_says_so(whole, tiny_data, stopped, capsys):
+    for file in checkpoint.named(stopped / "checkpoints"):
+        file.write_bytes(b"")
+    train(tiny_data, stopped, resume=True)
+    assert "no checkpoint to resume from; it starts anew" in capsys.readouterr().err
+    assert_same_run(whole, stopped)
+
+
+def test_a_file_of_another_name_is_told_of_and_never_removed(whole, tiny_data, stopped, capsys):
+    for file in checkpoint.named(stopped / "checkpoints"):
+        file.unlink()
+    torch.save({"weights": torch.ones(3)}, stopped / "checkpoints" / "model_best.pt")
+    train(tiny_data, stopped, resume=True)
+    assert "model_best.pt has not the name of a checkpoint" in capsys.readouterr().err
+    assert (stopped / "checkpoints" / "model_best.pt").exists()
+    assert_same_run(whole, stopped)
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [({"weights": 1}, "KeyError"), ({"format": 99}, "another format"), ({"format": 1}, "TypeError"), (os, "Error")],
+)
+def test_a_whole_file_that_is_not_ours_is_refused_and_stays(tiny_data, stopped, tmp_path, content, why):
+    raw = tmp_path / "raw.pt"
+    torch.save(content if content is not os else nn.Linear(2, 2), raw)
+    strange = stopped / "checkpoints" / f"step-00000012-{checkpoint._digest(raw.read_bytes())}.pt"
+    raw.rename(strange)
+    with pytest.raises(CheckpointError, match=f"no checkpoint of this version of the course.*{why}") as error:
+        train(tiny_data, stopped, resume=True)
+    assert "\n" not in str(error.value)
+    assert strange.exists()
+    assert steps(stopped) == [12, 7, 6]
+
+
+def test_the_weights_of_another_model_are_refused_in_one_line(stopped):
+    state = checkpoint.newest(stopped / "checkpoints")
+    model = nn.Linear(2, 2)
+    with pytest.raises(CheckpointError, match="of another model") as error:
+        checkpoint.restore(state, model, make_optimizer(model, SMALL))
+    assert "\n" not in str(error.value)
+
+
+# What is refused
+
+
+@pytest.mark.parametrize(
+    "change", [{"learning_rate": 1e-4}, {"steps": 30}, {"seed": 1, "dim": 32}, {"global_batch_size": 4}]
+)
+def test_another_recipe_is_refused_naming_the_knobs(tiny_data, stopped, change):
+    before = sorted(stopped.rglob("*")), (stopped / "progress.jsonl").read_text()
+    with pytest.raises(CheckpointError, match="resume with the same") as error:
+        train(tiny_data, stopped, dataclasses.replace(SMALL, **change), resume=True)
+    for name, value in change.items():
+        assert f"{name}={getattr(SMALL, name)!r} (now {value!r})" in str(error.value)
+    assert "\n" not in str(error.value)
+    assert (sorted(stopped.rglob("*")), (stopped / "progress.jsonl").read_text()) == before
+
+
+def test_every_knob_is_either_free_or_refused():
+    assert set(vars(SMALL)) >= checkpoint.FREE_KNOBS
+    assert {"seed", "steps", "loader", "precision", "roll"}.isdisjoint(checkpoint.FREE_KNOBS)
+
+
+def test_other_data_are_refused(own_data, stopped):
+    stds = np.load(own_data / "stats" / "global_stds.npy")
+    np.save(own_data / "stats" / "global_stds.npy", 2 * stds)
+    with pytest.raises(CheckpointError, match="trained on other data"):
+        train(own_data, stopped, resume=True)
+
+
+def test_a_folder_that_is_no_run_is_refused_and_left_alone(tiny_data, tmp_path):
+    (tmp_path / "thesis.tex").write_text("precious")
+    with pytest.raises(CourseError, match="not a training run"):
+        train(tiny_data, tmp_path, resume=True)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(CourseError, match="is a file"):
+        train(tiny_data, tmp_path / "file", resume=True)
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["file", "thesis.tex"]
+
+
+# A disk that is full
+
+
+def test_a_full_disk_is_one_line_and_keeps_the_checkpoint_before(whole, tiny_data, stopped):
+    _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    size = checkpoint.named(stopped / "checkpoints")[0].stat().st_size
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size // 2, hard))
+    try:
+        with pytest.raises(CheckpointError, match=r"cannot write .*step-00000009.*: .*; make room") as error:
+            train(tiny_data, stopped, resume=True)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+    assert "\n" not in str(error.value)
+    assert run.run_status(stopped) == "failed"
+    assert steps(stopped) == [7, 6]
+    assert not list(stopped.rglob("*.partial"))
+    train(tiny_data, stopped, resume=True)
+    assert_same_run(whole, stopped)
+
+
+def test_too_little_room_is_found_before_anything_is_written(tiny_data, stopped, monkeypatch):
+    monkeypatch.setattr(machine, "disk_free_bytes", lambda _: 1000)
+    with pytest.raises(CheckpointError, match=r"takes [\d,]+ bytes and .* has 1,000 free; make room"):
+        train(tiny_data, stopped, resume=True)
+    assert steps(stopped) == [7, 6]
+
+
+# The command line
+
+
+def call(data, *argv):
+    sizes = {"dim": 16, "depth": 1, "heads": 2, "global-batch-size": 6, "steps": 8, "checkpoint-every": 2}
+    knobs = [str(word) for knob, value in sizes.items() for word in (f"--{knob}", value)]
+    return cli.main(["train", "--data", str(data), "--device", "cpu", "--track", *argv, *knobs])
+
+
+def test_a_finished_run_says_so_and_stays(tiny_data, tmp_path, capsys):
+    assert call(tiny_data, "--name", "r", "--resume") == 0
+    assert "it starts anew" in capsys.readouterr().err
+    before = (tmp_path / "runs" / "r" / "weights.pt").stat().st_mtime_ns
+    assert call(tiny_data, "--name", "r", "--resume") == 0
+    assert "finished already, after 8 updates; nothing was done" in capsys.readouterr().out
+    assert (tmp_path / "runs" / "r" / "weights.pt").stat().st_mtime_ns == before
+
+
+def test_a_run_is_resumed_by_its_name_alone(tiny_data, tmp_path):
+    with at_update(3, lambda: os.kill(os.getpid(), signal.SIGTERM)):
+        assert call(tiny_data, "--name", "r") == Interrupted.exit_status == 75
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+    assert run.run_status(tmp_path / "runs" / "r") == "interrupted"
+    assert cli.main(["train", "--data", str(tiny_data), "--name", "r", "--resume"]) == 0
+    assert run.run_status(tmp_path / "runs" / "r") == "finished"
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (["--resume"], "give its --name"),
+        (["--name", "r", "--resume", "--seed", "4"], "seed=0 (now 4)"),
+        (["--name", "r", "--resume", "--preset", "laptop"], "learning_rate=0.003 (now 0.001)"),
+        (["--name", "../r", "--resume"], "bad name"),
+    ],
+)
+def test_what_cannot_be_resumed_is_one_line(tiny_data, capsys, argv, said):
+    assert call(tiny_data, "--name", "r") == 0
+    capsys.readouterr()
+    assert call(tiny_data, *argv) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert said in line
+
+
+def test_resume_and_overwrite_exclude_each_other(tiny_data, capsys):
+    with pytest.raises(SystemExit):
+        call(tiny_data, "--name", "r", "--resume", "--overwrite")
+    assert "not allowed with" in capsys.readouterr().err
+
+
+def test_data_have_a_fingerprint(tiny_data, own_data):
+    one, other = (resume.fingerprint(store.open_split(data, "train")) for data in (tiny_data, own_data))
+    assert one == other
+    assert one != resume.fingerprint(store.open_split(tiny_data, "valid"))
