@@ -1,0 +1,374 @@
+"""A function on N ranks: values come back in order; whatever goes wrong is told, and nothing is left behind."""
+
+import contextlib
+import gc
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+
+import faults
+import psutil
+import pytest
+import torch
+
+from dltutorial.errors import CourseError
+from dltutorial.parallel import launch as launching
+from dltutorial.parallel import server
+from dltutorial.parallel.failures import RankFailed, RanksHang
+from dltutorial.parallel.launch import launch
+from dltutorial.ranks import RankInfo
+from dltutorial.teach import execute, kernel
+from dltutorial.teach.preload import KERNEL_NAME
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*ranks share")
+SOON_S = 5.0
+LOCK = threading.Lock()
+
+
+def gone(pid, within_s=10.0):
+    until = time.monotonic() + within_s
+    while time.monotonic() < until:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
+                time.sleep(0.02)
+                continue
+        return True
+    return False
+
+
+def wait_for(condition, within_s=60.0):
+    until = time.monotonic() + within_s
+    while not (found := condition()):
+        assert time.monotonic() < until
+        time.sleep(0.02)
+    return found
+
+
+def left_behind():
+    """Ranks, and the open files and ports of this process and its rank server."""
+    gc.collect()
+    processes = [psutil.Process(), psutil.Process(server.current().process.pid)]
+    ports = [c.laddr for process in processes for c in process.net_connections() if c.status == psutil.CONN_LISTEN]
+    return processes[1].children(), [process.num_fds() for process in processes], ports
+
+
+# What comes back
+
+
+def test_every_ranks_value_comes_back_in_order():
+    assert launch(faults.total, 3, 10, more=1) == [(n, [33.0] * 3) for n in range(3)]
+
+
+def test_one_rank_is_a_launch_too():
+    assert launch(faults.total, 1, 10) == [(0, [0.0] * 3)]
+
+
+def test_a_function_of_no_module_and_what_it_refers_to_are_sent():
+    class Box:
+        def __init__(self, value):
+            self.value = value
+
+    Box.__module__ = "__main__"
+    scale = torch.arange(3.0)
+    boxes = launch(lambda: Box(scale * faults.RankInfo.from_env().rank), 2)
+    assert [type(box) for box in boxes] == [Box, Box]
+    assert boxes[1].value.tolist() == [0, 1, 2]
+
+
+def test_ranks_know_their_place_and_share_the_cores(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MINE", "7")
+    monkeypatch.setattr(launching.machine, "cores", lambda: 2)
+    for number, (info, env, n_threads, cwd, mine) in enumerate(launch(faults.surroundings, 2)):
+        assert info == RankInfo(number, number, 2, 2, 0, "torchrun")
+        assert env == {"MASTER_ADDR": "127.0.0.1", "OMP_NUM_THREADS": str(n_threads)}
+        assert n_threads == max(1, len(os.sched_getaffinity(0)) // 2)
+        assert (cwd, mine) == (str(tmp_path), "7")
+
+
+def test_ddp_ends_every_time():
+    for _ in range(10):
+        first, second = launch(faults.ddp, 2, timeout_s=60)
+        assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
+
+
+# What is printed
+
+
+def test_lines_carry_their_rank_and_stay_whole(capsys):
+    launch(faults.talk, 2)
+    lines = capsys.readouterr().out.splitlines()
+    for rank in (0, 1):
+        own = [line for line in lines if line.startswith(f"[rank {rank}] ")]
+        assert [line[9:] for line in own] == ["first", "second", "to stderr", "no newline"]
+    assert len(lines) == 8
+
+
+def test_lines_appear_while_ranks_work(tmp_path, monkeypatch):
+    class Seen:
+        def write(self, text):
+            if "[rank 0] early" in text:
+                (tmp_path / "flag").touch()
+
+        def flush(self):
+            pass
+
+    monkeypatch.setattr(sys, "stdout", Seen())
+    launch(faults.talk_then_wait, 2, str(tmp_path / "flag"), timeout_s=60)
+
+
+def test_rank_0_moves_a_bar(capsys):
+    launch(faults.report, 2)
+    assert "3.0/3.0" in capsys.readouterr().err
+    faults.report()  # outside a launch it does nothing
+    assert capsys.readouterr().err == ""
+
+
+# What goes wrong
+
+
+def test_an_exception_is_that_ranks_with_its_own_frames():
+    started = time.monotonic()
+    with pytest.raises(RankFailed) as caught:
+        launch(faults.divide_on_rank_1, 3)
+    assert time.monotonic() - started < SOON_S
+    assert (caught.value.rank, caught.value.kind) == (1, "ZeroDivisionError")
+    text = str(caught.value)
+    assert text.splitlines()[0] == "rank 1 of 3 failed: ZeroDivisionError: division by zero"
+    assert re.findall(r", in (\w+)", text) == ["divide_on_rank_1", "deeper"]
+    assert "return 1 / x" in text
+
+
+def test_the_cause_counts_and_not_the_lost_connection():
+    with pytest.raises(RankFailed, match="rank 1 of 2 failed: ValueError: the real one") as caught:
+        launch(faults.fail_everywhere, 2)
+    assert "Connection closed" not in str(caught.value)
+
+
+def test_a_chain_of_exceptions_is_told_in_order():
+    with pytest.raises(RankFailed, match=r"(?s)ZeroDivisionError: division.*which caused.*KeyError: 'outer'$"):
+        launch(faults.chained, 1)
+
+
+@pytest.mark.parametrize(
+    ("how", "told"),
+    [("SIGKILL", "killed by SIGKILL"), ("SIGSEGV", "killed by SIGSEGV"), ("exit", "ended with exit code 3")],
+)
+def test_a_dead_rank_is_named(how, told):
+    started = time.monotonic()
+    with pytest.raises(RankFailed, match=f"rank 1 of 2 failed: .*{told}"):
+        launch(faults.die, 2, how)
+    assert time.monotonic() - started < SOON_S
+
+
+def test_sys_exit_is_no_return():
+    with pytest.raises(RankFailed, match=r"rank 0 of 1 failed: SystemExit: 4"):
+        launch(faults.leave, 1)
+
+
+def test_a_hang_says_who_waits_where():
+    with pytest.raises(RanksHang) as caught:
+        launch(faults.mismatched, 3, timeout_s=1.5)
+    text = str(caught.value)
+    assert caught.value.waiting == (1, 2)
+    assert "rank 0 had returned" in text
+    assert re.search(
+        r'rank 1 waits in all_reduce, called at File ".*faults.py", line \d+, in mismatched: dist.all', text
+    )
+    assert re.search(r"rank 2 waits in barrier, called at .*: dist\.barrier\(\)", text)
+
+
+def test_a_rank_that_keeps_pythons_lock_says_where_too():
+    with pytest.raises(RanksHang, match=r"rank 0 is at .*PyDLL\(None\)\.sleep\(60\)"):
+        launch(faults.stuck_with_the_lock, 1, timeout_s=1)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "told"),
+    [
+        ((faults.total, 0), {}, "world_size=0: .*at least 1"),
+        ((faults.total, 1.5), {}, "world_size=1.5"),
+        (("total", 2), {}, "needs a function"),
+        ((faults.total, 2, threading.Lock()), {}, "total takes .*cannot be sent .*lock"),
+        ((lambda: LOCK, 2), {}, "takes or refers to something that cannot be sent"),
+        ((faults.total, 2), {"timeout_s": 0}, "timeout_s=0"),
+        ((faults.total, 2), {"backend": "smoke signals"}, "no backend 'smoke signals'"),
+        ((faults.total, 2), {"backend": "nccl"}, "nccl needs a GPU for each rank"),
+        (
+            (faults.give, 2, "generator"),
+            {},
+            "rank . of 2 failed: .* returned something that cannot be sent",
+        ),
+    ],
+)
+def test_bad_input_is_told_in_one_line(arguments, options, told, monkeypatch):
+    monkeypatch.setattr(launching, "_n_gpus", lambda: 0)
+    with pytest.raises(CourseError, match=told) as caught:
+        launch(*arguments, **options)
+    assert "\n" not in str(caught.value).split("\n\n")[0]
+    assert "Traceback" not in str(caught.value)
+
+
+def test_what_is_too_large_is_told_in_one_line(monkeypatch):
+    monkeypatch.setattr(launching, "LIMIT_BYTES", 1000)
+    with pytest.raises(CourseError, match=r"total takes .*more than the .* save it to a file"):
+        launch(faults.total, 2, bytes(2000))
+    with pytest.raises(CourseError, match=r"rank 0 of 1 failed: the function returned .* save it to a file"):
+        launch(faults.give, 1, "large")
+
+
+def test_more_ranks_than_cores_is_a_warning(monkeypatch):
+    monkeypatch.setattr(launching.machine, "cores", lambda: 1)
+    with pytest.warns(UserWarning, match="2 ranks share 1 cores"):
+        launch(faults.give, 2, "none")
+
+
+# What is left behind: nothing
+
+
+def test_20_launches_leave_no_process_no_port_no_file(tmp_path, monkeypatch):
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    launch(faults.total, 2, 1)
+    before = left_behind()
+    for _ in range(20):
+        launch(faults.total, 2, 1)
+    with pytest.raises(RankFailed):
+        launch(faults.divide_on_rank_1, 2)
+    ranks, n_fds, ports = left_behind()
+    assert ranks == []
+    assert all(now <= then for now, then in zip(n_fds, before[1], strict=True))
+    assert set(ports) <= set(before[2])
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_ranks_children_end_with_it():
+    assert all(gone(pid) for pids in launch(faults.with_children, 2) for pid in pids)
+
+
+SCRIPT = """
+import os, sys, time
+from dltutorial.parallel import server
+from dltutorial.parallel.launch import launch, warm
+warm()
+import torch
+torch.randn(600, 600) @ torch.randn(600, 600)
+
+def hang(name):
+    import torch.distributed as dist
+    with open(f"{name}{dist.get_rank()}.partial", "w") as file:
+        file.write(str(os.getpid()))
+    os.rename(file.name, f"{name}{dist.get_rank()}")
+    if dist.get_rank() == 0:
+        dist.barrier()
+    while dist.get_rank() == 1:
+        time.sleep(1)
+
+try:
+    launch(hang, 2, "first")
+except KeyboardInterrupt:
+    print("interrupted", flush=True)
+print(launch(lambda: 5, 2), flush=True)
+open("server", "w").write(str(server.current().process.pid))
+launch(hang, 2, "second")
+"""
+
+
+def pids(folder, name):
+    wait_for(lambda: all((folder / f"{name}{rank}").exists() for rank in (0, 1)))
+    return [int((folder / f"{name}{rank}").read_text()) for rank in (0, 1)]
+
+
+def test_no_rank_and_no_server_outlives_an_interrupted_or_a_killed_script(tmp_path):
+    (tmp_path / "script.py").write_text(SCRIPT)
+    (tmp_path / "tmp").mkdir()
+    env = {**os.environ, "TMPDIR": str(tmp_path / "tmp"), "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    with open(tmp_path / "out", "w+") as out:
+        script = subprocess.Popen([sys.executable, "script.py"], cwd=tmp_path, env=env, stdout=out, stderr=out)
+        try:
+            first = pids(tmp_path, "first")
+            script.send_signal(signal.SIGINT)
+            assert all(gone(pid) for pid in first)
+            second = pids(tmp_path, "second")
+        finally:
+            script.kill()
+            script.wait()
+    assert (tmp_path / "out").read_text() == "interrupted\n[5, 5]\n"
+    assert all(gone(pid) for pid in [*second, int((tmp_path / "server").read_text())])
+    assert not list((tmp_path / "tmp").iterdir())
+
+
+# In a notebook
+
+CELLS = [
+    """
+from dltutorial.parallel.failures import RankFailed, RanksHang
+from dltutorial.parallel.launch import launch, progress, warm
+warm()
+import torch
+import torch.distributed as dist
+from torch import nn
+x = torch.randn(1500, 1500, requires_grad=True)
+(x @ x).sum().backward(); torch.optim.SGD([x], lr=0.1).step()
+with torch.profiler.profile() as profile:
+    x @ x
+""",
+    """
+def train(n):
+    model = nn.parallel.DistributedDataParallel(nn.Linear(n, n))
+    for step in range(5):
+        model(torch.randn(8, n)).sum().backward()
+        progress(step + 1, 5)
+    print("trained", flush=True)
+    return dist.get_rank(), x.shape[0]
+for _ in range(3):
+    assert launch(train, 2, 10, timeout_s=60) == [(0, 1500), (1, 1500)]
+""",
+    """
+def wrong():
+    if dist.get_rank() == 1:
+        undefined_name
+    dist.barrier()
+try:
+    launch(wrong, 2)
+except RankFailed as error:
+    print(error)
+""",
+    """
+def stuck():
+    if dist.get_rank() == 1:
+        dist.barrier()
+try:
+    launch(stuck, 2, timeout_s=1)
+except RanksHang as error:
+    print(error)
+""",
+]
+
+
+@pytest.mark.parametrize(
+    "name", ["python3", pytest.param(KERNEL_NAME, marks=pytest.mark.skipif(not kernel.available(), reason="Linux"))]
+)
+def test_a_notebook_that_has_computed_launches_functions_of_its_cells(name, tmp_path, request):
+    with execute.quick_imports():
+        import nbformat
+    env = request.getfixturevalue("preloaded_env") if name == KERNEL_NAME else {}
+    made = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell.strip()) for cell in CELLS])
+    made.metadata["kernelspec"] = {"name": "python3", "language": "python", "display_name": "Python 3"}
+    nbformat.write(made, tmp_path / "in.ipynb")
+    (tmp_path / "work").mkdir()
+    job = execute.Job(tmp_path / "in.ipynb", tmp_path / "out.ipynb", tmp_path / "work", name, env=env, timeout_s=100)
+    result = execute.execute(job)
+    assert result.error == ""
+    cells = nbformat.read(job.output, 4).cells
+    text = ["".join(item.get("text", "") for item in cell.outputs if item.get("name") == "stdout") for cell in cells]
+    assert sorted(text[1].splitlines()) == ["[rank 0] trained"] * 3 + ["[rank 1] trained"] * 3
+    assert "rank 1 of 2 failed: NameError: name 'undefined_name' is not defined" in text[2]
+    assert "Cell In[3], line 3, in wrong\n    undefined_name\n" in text[2]
+    assert "rank 1 waits in barrier, called at Cell In[4], line 3, in stuck: dist.barrier()" in text[3]
+    assert "rank 0 had returned" in text[3]
