@@ -14,6 +14,8 @@ ARTIFACTS = ROOT / "artifacts"
 # Set here, once, for this process and all it starts: no test reads or writes the caches of the person who runs it.
 os.environ["XDG_CACHE_HOME"] = str(ARTIFACTS / "cache")
 os.environ["DLTUTORIAL_DATA"] = str(ARTIFACTS / "data")
+os.environ["JUPYTER_DATA_DIR"] = str(ARTIFACTS / "jupyter")
+os.environ["IPYTHONDIR"] = str(ARTIFACTS / "ipython")
 # A shell that starts the tests in the background has SIGINT ignored, and so would every process they start.
 with contextlib.suppress(ValueError):  # not in the main thread
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -76,6 +78,21 @@ def pytest_runtest_protocol():
         return (yield)
     finally:
         _TURNS.leave()
+
+
+@pytest.fixture(scope="session")
+def threads_env() -> dict[str, str]:
+    """Beside another worker of pytest, a notebook takes its share of the cores and no more."""
+    return {"OMP_NUM_THREADS": os.environ["OMP_NUM_THREADS"]} if _WORKERS > 1 else {}
+
+
+@pytest.fixture(scope="session")
+def preloaded_env(threads_env):
+    """The environment under which the preloaded kernel is there, for all tests of this worker."""
+    from dltutorial.teach import kernel
+
+    with kernel.preloaded({**os.environ, **threads_env}) as env:
+        yield env
 
 
 @pytest.fixture

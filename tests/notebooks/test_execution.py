@@ -7,7 +7,6 @@ import re
 from pathlib import Path
 
 import pytest
-from conftest import threads_env
 
 from dltutorial import machine
 from dltutorial.observe import records
@@ -65,11 +64,11 @@ def test_there_are_notebooks_solutions_and_exercises():
 
 @pytest.mark.timeout(900)
 @every_notebook
-def test_a_notebook_runs_twice_in_one_folder_within_3_gb(path, tmp_path, request, alone):
+def test_a_notebook_runs_twice_in_one_folder_within_3_gb(path, tmp_path, request, alone, threads_env):
     quick = kernel.available() and machine.device() == "cpu"
     env = request.getfixturevalue("preloaded_env") if quick else {}
     for _ in range(2):
-        result = run(path, tmp_path, KERNEL_NAME if quick else "python3", env | threads_env(), alone)
+        result = run(path, tmp_path, KERNEL_NAME if quick else "python3", env | threads_env, alone)
         assert 30e6 < result.peak_bytes <= PEAK_BYTES
     if path in CHAPTERS:
         found = records.read(tmp_path / "records.jsonl")
@@ -78,9 +77,9 @@ def test_a_notebook_runs_twice_in_one_folder_within_3_gb(path, tmp_path, request
         assert "failed" not in last.values()
 
 
-def test_an_exercise_notebook_runs_with_the_plain_kernel_too(tmp_path, alone):
+def test_an_exercise_notebook_runs_with_the_plain_kernel_too(tmp_path, alone, threads_env):
     path = next(path for path in ALL if path.parent.name == "exercises")
-    run(path, tmp_path, "python3", threads_env(), alone)
+    run(path, tmp_path, "python3", threads_env, alone)
 
 
 @every_notebook
