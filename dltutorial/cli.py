@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from dltutorial import __version__
+from dltutorial import __version__, interrupts
 from dltutorial.config import CHOICES, PRESETS, Recipe, knob_help, preset, read_knobs
 from dltutorial.errors import CourseError, Interrupted
 
@@ -28,7 +28,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit status."""
     args = make_parser().parse_args(argv)
     try:
-        return args.command(args) or 0
+        with interrupts.none_lost():
+            return args.command(args) or 0
     except Interrupted as ending:
         print(f"dltutorial: {ending}", file=sys.stderr)
         return ending.exit_status

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+import weakref
 
 import h5py
 import nbformat
@@ -257,8 +258,31 @@ def interrupted(argv, ready, env=None):
     while not ready() and process.poll() is None and time.monotonic() < deadline:
         time.sleep(0.02)
     process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=60)
+    try:
+        _, said = process.communicate(timeout=60)
+    finally:
+        process.kill()
+        process.wait()
     return process.returncode, [line for line in said.replace("\r", "\n").split("\n") if line]
+
+
+@pytest.mark.parametrize("where", ["a weak reference's callback", "__del__"])
+def test_an_interrupt_where_python_drops_it_comes_again(where):
+    from dltutorial import interrupts
+
+    dropped = []
+
+    def interrupt(*_):
+        dropped.append(where)
+        signal.raise_signal(signal.SIGINT)
+
+    thing = type("Thing", (), {"__del__": interrupt} if where == "__del__" else {})()
+    kept = None if where == "__del__" else weakref.ref(thing, interrupt)
+    with pytest.raises(KeyboardInterrupt), interrupts.none_lost():
+        del thing
+        assert dropped  # and nothing was raised here
+        time.sleep(20)
+    del kept
 
 
 def test_ctrl_c_while_training_leaves_a_run_marked_as_interrupted(tiny_data, tmp_path):
