@@ -17,7 +17,6 @@ import torch
 from torch import Tensor
 
 from dltutorial.data import store
-from dltutorial.data.ladder import make_loader
 from dltutorial.errors import CourseError
 from dltutorial.training import run
 from dltutorial.training.graphs import WARMUP_STEPS
@@ -173,16 +172,7 @@ class _Batches:
 
     def __next__(self) -> tuple[Tensor, Tensor]:
         if self._open is None:
-            recipe = self._recipe
-            self._open = make_loader(
-                self._split,
-                recipe.global_batch_size,
-                recipe.loader,
-                seed=recipe.seed,
-                roll=recipe.roll,
-                device=self._device,
-                skip=self._taken,
-            )
+            self._open = run.load(self._split, self._recipe, self._device, self._taken)
         self._taken += 1
         return next(self._open)
 
