@@ -36,6 +36,7 @@ _STYLE = {
     "axes.spines.right": False,
     "axes.grid": True,
     "axes.axisbelow": True,
+    "axes.formatter.min_exponent": 3,  # on a log axis 0.3, not 3 × 10⁻¹
     "grid.color": "#DDDDDD",
     "grid.linewidth": 0.7,
     "legend.frameon": False,
