@@ -135,7 +135,9 @@ def guess_reaches_the_kernel(page, path):
     scored_in = next(i for i, cell in enumerate(code_cells(path)) if re.search(rf"\b{asked[0]}\.score\(", cell))
     scoring = page.locator(".jp-CodeCell").nth(scored_in)
     assert "The default guess" in scoring.locator(".dlt-score").inner_text()
-    scoring.locator(".cm-content").press("Control+Enter")  # a click can miss: pictures above may still move the page
+    scoring.locator(".cm-content").focus()  # a click can miss: pictures above may still move the page
+    page.wait_for_function("cell => cell.classList.contains('jp-mod-active')", arg=scoring.element_handle())
+    page.keyboard.press("Control+Enter")
     mine = scoring.locator(".dlt-score", has_text="Your guess")
     mine.wait_for(timeout=1000 * RUN_S)  # the cell may measure anew
     assert "0.432" in mine.inner_text()
