@@ -7,6 +7,13 @@ The command line prints the line and exits with status 2; a notebook shows it as
 class CourseError(Exception):
     """Something outside the code is not as it must be. The message is one clear line."""
 
+    def _render_traceback_(self) -> list[str]:
+        """What a notebook shows: the text alone says what to do. What was being handled when it arose is named."""
+        lines = [f"{type(self).__name__}: {self}", *getattr(self, "__notes__", ())]
+        if self.__context__ is not None and not self.__suppress_context__:
+            lines.append(f"(while this was handled: {type(self.__context__).__name__}: {self.__context__})")
+        return "\n\n".join(lines).split("\n")
+
 
 class DataError(CourseError):
     """A data folder or file is missing, empty, truncated, foreign, or holds NaN; or it cannot be written."""

@@ -1,4 +1,4 @@
-"""Ctrl-C that Python dropped comes again.
+"""Ctrl-C that Python dropped comes again; Ctrl-C that must not raise at any line is noted.
 
 An interrupt is raised wherever the main thread happens to be. In a weak reference's callback or a ``__del__`` nobody
 can catch it: Python reports it as ignored and goes on, and a run of hours that was to end does not.
@@ -6,9 +6,10 @@ can catch it: Python reports it as ignored and goes on, and a run of hours that 
 
 import _thread
 import contextlib
+import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 AGAIN_S = 0.05
 
@@ -31,3 +32,16 @@ def none_lost() -> Iterator[None]:
         yield
     finally:
         sys.unraisablehook = before
+
+
+@contextlib.contextmanager
+def noted(note: Callable[[], None]) -> Iterator[None]:
+    """Inside ``with``, Ctrl-C calls ``note()`` and raises nothing. Elsewhere than in the main thread none comes."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, lambda number, frame: note())
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -16,11 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from dltutorial.errors import CourseError
+from dltutorial.parallel.rank import OWN_FILES
 
 _PACKAGE = str(Path(__file__).parents[1])
-_RANK_FILE = str(Path(__file__).with_name("rank.py"))
 _LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 _STACK_LINE = re.compile(r'^  File "(.*)", line (\d+) in (.*)$', re.MULTILINE)
+_SYNTAX_LINE = re.compile(r'^  File "(.*)", line (\d+)$', re.MULTILINE)
 # What a rank says when another one went away: an effect, not the cause.
 _PEER = re.compile(
     r"connection (was )?(closed|reset|refused)|closed by peer|broken pipe|socket (closed|error|timeout)"
@@ -57,9 +58,19 @@ class RanksHang(CourseError):
         self.waiting = tuple(waiting)
 
 
+class CellInterrupted(KeyboardInterrupt):
+    """Ctrl-C ended a cell. The text says where the ranks were; a note, what became of them."""
+
+    def _render_traceback_(self) -> list[str]:
+        return "\n\n".join([f"KeyboardInterrupt: {self}", *getattr(self, "__notes__", ())]).split("\n")
+
+
 @dataclass(frozen=True)
 class Failure:
-    """One rank's end without a value; ``is_effect``: another rank's end is the likely cause."""
+    """One rank's end without a value.
+
+    ``is_effect``: another rank's end is the likely cause. ``frames``: where it raised; empty if it did not.
+    """
 
     rank: int
     at_s: float
@@ -68,17 +79,20 @@ class Failure:
     headline: str
     traceback: str = ""
     is_effect: bool = False
+    frames: tuple[Frame, ...] = ()
 
 
 def from_error(rank: int, at_s: float, error: dict[str, Any]) -> Failure:
     """An exception that a rank has described."""
     is_effect = error["kind"] in _PEER_KINDS and bool(_PEER.search(error["message"]))
     first_line = (error["message"].splitlines() or [""])[0]
-    has_frames = any(link["frames"] for link in error["chain"])
-    if error["from_course"] and not has_frames:  # the launcher's own words about what the function takes or returns
+    has_place = any(link["frames"] or _SYNTAX_LINE.match(link["headline"]) for link in error["chain"])
+    if error["from_course"] and not has_place:  # the launcher's own words about what the function takes or returns
         return Failure(rank, at_s, error["kind"], error["message"], first_line)
-    told = "\n".join(text for link in error["chain"] for text in _link(rank, link)) if has_frames else ""
-    return Failure(rank, at_s, error["kind"], error["message"], f"{error['kind']}: {first_line}", told, is_effect)
+    told = "\n".join(text for link in error["chain"] for text in _link(rank, link)) if has_place else ""
+    headline = f"{error['kind']}: {first_line}"
+    frames = tuple(tuple(frame) for frame in error["chain"][-1]["frames"])
+    return Failure(rank, at_s, error["kind"], error["message"], headline, told, is_effect, frames)
 
 
 def from_exit(rank: int, at_s: float, code: int) -> Failure:
@@ -104,16 +118,20 @@ def as_exception(failures: Iterable[Failure], world_size: int) -> RankFailed:
     return RankFailed(text, first.rank, first.kind, first.message)
 
 
-def hang(timeout_s: float, stacks: dict[int, str], world_size: int) -> RanksHang:
-    """What to say at the deadline, from the stack of every rank that has not returned."""
-    done = sorted(set(range(world_size)) - set(stacks))
-    places = [f"{_named(done)} had returned"] if done else []
-    places += [f"rank {rank} {_place(stack)}" for rank, stack in sorted(stacks.items())]
+def hang(timeout_s: float, stacks: dict[int, str], world_size: int, knob: str = "timeout_s") -> RanksHang:
+    """What to say at the deadline, from the stack of every rank that has not returned; ``knob`` sets the deadline."""
     text = (
         f"{_named(sorted(stacks))} of {world_size} did not end within {timeout_s:g} s; every rank must call the same "
-        "collectives in the same order; if the work is only long, raise timeout_s\n\n" + "\n".join(places)
+        f"collectives in the same order; if the work is only long, raise {knob}\n\n{places(stacks, world_size)}"
     )
     return RanksHang(text, sorted(stacks))
+
+
+def places(stacks: dict[int, str], world_size: int) -> str:
+    """A line for each rank that has not returned, from its stack, and one for those that have."""
+    done = sorted(set(range(world_size)) - set(stacks))
+    lines = [f"{_named(done)} had returned"] if done else []
+    return "\n".join(lines + [f"rank {rank} {_place(stack)}" for rank, stack in sorted(stacks.items())])
 
 
 def _named(ranks: Sequence[int]) -> str:
@@ -130,7 +148,8 @@ def _link(rank: int, link: dict[str, Any]) -> list[str]:
     for file, number, name in link["frames"]:
         lines.append(f"  {_shown(file, number)}, in {name}")
         lines += [f"    {text}"] if (text := linecache.getline(file, number).strip()) else []
-    return [*lines, link["headline"], *([f"\n{link['link']}\n"] if link["link"] else [])]
+    headline = _SYNTAX_LINE.sub(lambda match: f"  {_shown(match[1], int(match[2]))}", link["headline"])
+    return [*lines, headline, *([f"\n{link['link']}\n"] if link["link"] else [])]
 
 
 def _place(stack: str) -> str:
@@ -152,7 +171,7 @@ def _sentence(frame: Frame, inner: Sequence[Frame]) -> str:
 
 
 def _is_library(file: str) -> bool:
-    if file == _RANK_FILE or file.startswith("<frozen"):
+    if file in OWN_FILES or file.startswith("<frozen"):
         return True
     return file.startswith(_LIBRARIES) and not file.startswith(_PACKAGE + os.sep)
 

@@ -25,7 +25,7 @@ from collections.abc import Iterable
 from dltutorial.parallel import wire
 
 # torch._dynamo is imported by the first optimizer: seconds for each rank if it is not here.
-_PACKAGES = ("numpy", "cloudpickle", "torch", "torch.distributed", "torch._dynamo", "dltutorial.parallel.rank")
+_PACKAGES = ("numpy", "cloudpickle", "torch", "torch.distributed", "torch._dynamo", "dltutorial.parallel.resident")
 _POLL_MS = 500
 _END_S = 5.0
 _N_FDS = 4  # control, output, stacks; rank 0 gets the store's listening socket too

@@ -29,7 +29,7 @@ from dltutorial.parallel.running import Running
 __all__ = ["launch", "progress", "warm"]
 
 LIMIT_BYTES = 2**28  # of the arguments, and of each value
-_LONGEST_S = 31 * 24 * 3600
+LONGEST_S = 31 * 24 * 3600
 
 
 def launch(
@@ -58,7 +58,9 @@ def launch(
         RankFailed: a rank raised, was killed, or ended early; with that rank's traceback.
         RanksHang: the deadline has passed; with the line at which each rank waits.
     """
-    backend = _checked(function, world_size, timeout_s, backend)
+    if not callable(function):
+        raise CourseError(f"launch needs a function first, not {type(function).__name__}; launch(train, 2, …)")
+    backend = checked(world_size, timeout_s, backend, stacklevel=3)
     import cloudpickle
 
     what = f"{getattr(function, '__name__', 'the function')} takes or refers to something"
@@ -85,14 +87,26 @@ def warm() -> None:
     server.current()
 
 
-def _checked(function: Callable[..., Any], world_size: int, timeout_s: float, backend: str) -> str:
-    """The backend to use, if the arguments make sense."""
-    if not callable(function):
-        raise CourseError(f"launch needs a function first, not {type(function).__name__}; launch(train, 2, …)")
+def checked(world_size: int, timeout_s: float, backend: str, stacklevel: int = 2) -> str:
+    """The backend to use, if ranks can be had as they are asked for.
+
+    Args:
+        world_size: number of ranks.
+        timeout_s: deadline.
+        backend: gloo, nccl or auto.
+        stacklevel: whose line a warning names, as ``warnings.warn`` counts.
+
+    Raises:
+        CourseError: something that cannot be.
+    """
     if isinstance(world_size, bool) or not isinstance(world_size, int) or world_size < 1:
         raise CourseError(f"world_size={world_size!r}: a launch needs a whole number of ranks, at least 1")
-    if not 0 < timeout_s < _LONGEST_S:
-        raise CourseError(f"timeout_s={timeout_s!r}: a deadline is a number of seconds above 0, at most a month")
+    if os.environ.get("WORLD_SIZE", str(world_size)) != str(world_size):
+        raise CourseError(
+            f"WORLD_SIZE={os.environ['WORLD_SIZE']} is set here, but {world_size} ranks are asked for; unset it if "
+            "it is left over, and start none from a process that is itself one of torchrun's ranks"
+        )
+    check_deadline(timeout_s)
     if backend not in ("auto", "gloo", "nccl"):
         raise CourseError(f"no backend {backend!r}; choose auto, gloo or nccl")
     if os.name != "posix":
@@ -102,9 +116,20 @@ def _checked(function: Callable[..., Any], world_size: int, timeout_s: float, ba
         raise CourseError(f"nccl needs a GPU for each rank: {world_size} ranks, {n_gpus} GPUs; use backend='gloo'")
     if world_size > machine.cores():
         warnings.warn(
-            f"{world_size} ranks share {machine.cores()} cores: right results, but no speed-up to be seen", stacklevel=3
+            f"{world_size} ranks share {machine.cores()} cores: right results, but no speed-up to be seen",
+            stacklevel=stacklevel,
         )
     return backend if backend != "auto" else "nccl" if n_gpus >= world_size else "gloo"
+
+
+def check_deadline(timeout_s: float, name: str = "timeout_s") -> None:
+    """Refuse what is no deadline; ``name`` is the caller's word for it.
+
+    Raises:
+        CourseError: it is not positive, or beyond a month.
+    """
+    if not 0 < timeout_s < LONGEST_S:
+        raise CourseError(f"{name}={timeout_s!r}: a deadline is a number of seconds above 0, at most a month")
 
 
 def _n_gpus() -> int:

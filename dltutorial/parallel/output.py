@@ -5,6 +5,7 @@ a line is whole. The bar is tqdm's: a widget in a notebook, text in a terminal.
 """
 
 import sys
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 
@@ -21,7 +22,18 @@ class Output:
         if lines:
             # A bar that rewrites its line with carriage returns comes out as it last looked.
             texts = [line.rstrip(b"\r").rsplit(b"\r")[-1].decode(errors="backslashreplace") for line in lines]
-            self._write("".join(f"[rank {rank}] {text}\n" for text in texts))
+            self._take(rank, texts)
+
+    def show(self, rank: int, bundle: Mapping[str, str]) -> None:
+        """Show the value of a cell's last expression, given as ``MIME type: text``."""
+        self._take(rank, bundle["text/plain"].splitlines())
+
+    def mark(self, rank: int, word: str) -> None:
+        """Say how a rank ended; here the error that follows says it."""
+
+    def refresh(self) -> float:
+        """Show what has come; returns after how many seconds to call again. Here nothing ever waits."""
+        return float("inf")
 
     def progress(self, done: float, total: float) -> None:
         """Move the bar to ``done`` of ``total``."""
@@ -39,6 +51,10 @@ class Output:
                 self.feed(rank, b"\n")
         if self._bar is not None:
             self._bar.close()
+
+    def _take(self, rank: int, texts: Sequence[str]) -> None:
+        """Whole lines of a rank."""
+        self._write("".join(f"[rank {rank}] {text}\n" for text in texts))
 
     def _write(self, text: str) -> None:
         if self._bar is not None:

@@ -19,12 +19,14 @@ import tempfile
 import traceback
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from dltutorial.errors import CourseError
 from dltutorial.parallel import wire
 
+OWN_FILES = tuple(str(Path(__file__).with_name(name)) for name in ("rank.py", "resident.py"))
 _CHANNEL = "DLTUTORIAL_RANK_CHANNEL"  # "pid:fd", so that a child of a rank does not take it for its own
 
 
@@ -57,10 +59,15 @@ def progress(done: float, total: float) -> None:
 
     Outside a launch nothing happens, so code that reports its progress runs anywhere.
     """
-    pid, _, fd = os.environ.get(_CHANNEL, "").partition(":")
-    if pid == str(os.getpid()) and os.environ.get("RANK") == "0":
-        with socket.socket(fileno=os.dup(int(fd))) as channel:
+    if os.environ.get("RANK") == "0" and (own := own_channel()) is not None:
+        with own as channel:
             wire.send(channel, wire.PROGRESS, json.dumps([float(done), float(total)]).encode())
+
+
+def own_channel() -> socket.socket | None:
+    """Another handle of this rank's channel to its caller; None outside a rank."""
+    pid, _, fd = os.environ.get(_CHANNEL, "").partition(":")
+    return socket.socket(fileno=os.dup(int(fd))) if pid == str(os.getpid()) else None
 
 
 def main(control_fd: int, output_fd: int, stack_fd: int, listen_fd: int | None = None) -> None:
@@ -122,7 +129,6 @@ def _settle(setting: Setting, control_fd: int) -> None:
 
 def _join(setting: Setting, listen_fd: int | None) -> Any:
     """Make the process group; returns the store, which lives as long as the rank."""
-    import torch
     import torch.distributed as dist
 
     timeout = datetime.timedelta(seconds=setting.group_timeout_s)
@@ -136,19 +142,27 @@ def _join(setting: Setting, listen_fd: int | None) -> Any:
         wait_for_workers=False,
         master_listen_fd=listen_fd,
     )
+    make_group(setting.backend, store, setting.rank, setting.world_size, setting.group_timeout_s)
+    return store
+
+
+def make_group(backend: str, store: Any, rank: int, world_size: int, timeout_s: float) -> None:
+    """Make the process group of all ranks; with nccl the rank's GPU is the current one from here on."""
+    import torch
+    import torch.distributed as dist
+
     device = None
-    if setting.backend == "nccl":
-        device = torch.device("cuda", setting.rank)
+    if backend == "nccl":
+        device = torch.device("cuda", rank)
         torch.cuda.set_device(device)
     dist.init_process_group(
-        setting.backend,
+        backend,
         store=store,
-        rank=setting.rank,
-        world_size=setting.world_size,
-        timeout=timeout,
+        rank=rank,
+        world_size=world_size,
+        timeout=datetime.timedelta(seconds=timeout_s),
         device_id=device,
     )
-    return store
 
 
 def _run(call: bytearray, limit_bytes: int) -> bytes:
@@ -191,16 +205,16 @@ def describe(error: BaseException) -> dict[str, Any]:
             link, current = "while that was handled", None if current.__suppress_context__ else current.__context__
     return {
         "kind": type(error).__name__,
-        "message": str(error),
+        "message": str(error.msg or "") if isinstance(error, SyntaxError) else str(error),
         "from_course": isinstance(error, CourseError),
         "chain": chain,
     }
 
 
 def _frames(tb: TracebackType | None) -> list[tuple[str, int, str]]:
-    """(file, line, function) of every frame, those of this module left out."""
+    """(file, line, function) of every frame, those of this module and of the one that runs cells left out."""
     frames = [(f.filename, f.lineno or 0, f.name) for f in traceback.extract_tb(tb, limit=100)]
-    return [frame for frame in frames if frame[0] != __file__]
+    return [frame for frame in frames if frame[0] not in OWN_FILES]
 
 
 def as_json(setting: Setting) -> bytes:

@@ -11,6 +11,7 @@ import selectors
 import socket
 import sys
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
 from dltutorial.errors import CourseError
@@ -18,13 +19,14 @@ from dltutorial.parallel import failures, server, wire
 from dltutorial.parallel.output import Output
 from dltutorial.parallel.rank import Setting, as_json
 
-_GRACE_S = 0.3  # after an error, for others that may tell more
 _EFFECT_GRACE_S = 2.0  # the same after an error that only says that another rank is gone
 _END_S = 10.0  # for the system to end processes that are told to
 
 
 class Running:
     """The ranks of one launch, from their start to the end of the last."""
+
+    GRACE_S = 0.3  # after an error, for others that may tell more
 
     def __init__(self, ranks_of: server.Server, world_size: int, timeout_s: float):
         self._server, self._world_size, self._timeout_s = ranks_of, world_size, timeout_s
@@ -49,7 +51,7 @@ class Running:
     def start(self, call: bytes, backend: str, limit_bytes: int) -> None:
         """Start all ranks and tell them what to do."""
         self._selector.register(self._server.channel, selectors.EVENT_READ, self._hear_server)
-        with socket.create_server(("127.0.0.1", 0), backlog=self._world_size + 8) as listener:
+        with _open_port(self._world_size + 8) as listener:
             port = listener.getsockname()[1]
             for number in range(self._world_size):
                 self._add(number, self._server.start(listener if number == 0 else None))
@@ -65,9 +67,9 @@ class Running:
         Raises:
             RankFailed, RanksHang: as ``launch``.
         """
-        while len(self._values) < self._world_size and self._listen(self._until_s()):
+        while self._pending() and self._listen(self._until_s()):
             pass
-        waiting = [n for n in range(self._world_size) if n not in self._values]
+        waiting = self._pending()
         if waiting and not self._failures:
             self._ask_where(waiting)
         failed = dict(self._failures)
@@ -75,9 +77,15 @@ class Running:
         if failed:
             raise failures.as_exception(failed.values(), self._world_size)
         if waiting:
-            stacks = {n: self._stacks.get(n, b"").decode(errors="replace") for n in waiting}
-            raise failures.hang(self._timeout_s, stacks, self._world_size)
+            raise failures.hang(self._timeout_s, self._stacks_of(waiting), self._world_size)
         return [self._values[n] for n in range(self._world_size)]
+
+    def _pending(self) -> list[int]:
+        """Ranks that have neither returned nor failed."""
+        return [n for n in range(self._world_size) if n not in self._values and n not in self._failures]
+
+    def _stacks_of(self, ranks: Iterable[int]) -> dict[int, str]:
+        return {n: self._stacks.get(n, b"").decode(errors="replace") for n in ranks}
 
     def _add(self, number: int, rank: server.Rank) -> None:
         self._ranks.append(rank)
@@ -115,7 +123,7 @@ class Running:
             return self._deadline_s
         first_s = min(failure.at_s for failure in self._failures.values())
         only_effects = all(failure.is_effect for failure in self._failures.values())
-        return min(self._deadline_s, first_s + (_EFFECT_GRACE_S if only_effects else _GRACE_S))
+        return min(self._deadline_s, first_s + (_EFFECT_GRACE_S if only_effects else self.GRACE_S))
 
     def _listen(self, until_s: float) -> bool:
         """Handle what comes next; False when ``until_s`` has passed."""
@@ -134,12 +142,16 @@ class Running:
         if not data:
             self._selector.unregister(self._ranks[number].control)
         for kind, payload in self._readers[number].feed(data):
-            if kind == wire.RESULT:
-                self._values[number] = payload
-            elif kind == wire.ERROR:
-                self._failures[number] = failures.from_error(number, time.monotonic(), json.loads(payload))
-            elif kind == wire.PROGRESS:
-                self._output.progress(*json.loads(payload))
+            self._take(number, kind, payload)
+
+    def _take(self, number: int, kind: bytes, payload: bytearray) -> None:
+        """One message of a rank."""
+        if kind == wire.RESULT:
+            self._values[number] = payload
+        elif kind == wire.ERROR:
+            self._failures[number] = failures.from_error(number, time.monotonic(), json.loads(payload))
+        elif kind == wire.PROGRESS:
+            self._output.progress(*json.loads(payload))
 
     def _hear_output(self, number: int) -> None:
         with contextlib.suppress(BlockingIOError):
@@ -192,3 +204,17 @@ class Running:
         with contextlib.suppress(BlockingIOError):
             while data := os.read(self._ranks[number].output_fd, 2**16):
                 self._output.feed(number, data)
+
+
+def _open_port(backlog: int) -> socket.socket:
+    """A listening socket on a port that the system chooses: no port that is in use can be in the way.
+
+    Raises:
+        CourseError: there is none left.
+    """
+    try:
+        return socket.create_server(("127.0.0.1", 0), backlog=backlog)
+    except OSError as error:
+        raise CourseError(
+            f"no port of 127.0.0.1 is free for the ranks to meet ({error.strerror}); end programs that hold many"
+        ) from error

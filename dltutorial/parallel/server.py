@@ -153,6 +153,13 @@ def current() -> Server:
     return server
 
 
+def take() -> Server:
+    """This process's server, for one who keeps ranks: no launch uses it any more, the next one starts another."""
+    server = current()
+    _of_process.cache_clear()
+    return server
+
+
 @functools.cache
 def _of_process(pid: int) -> Server:
     """One server for each process: a forked child must not talk to its parent's."""

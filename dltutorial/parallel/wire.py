@@ -15,8 +15,10 @@ READY, BROKEN, STARTED, ENDED = b"R", b"B", b"S", b"E"
 START, KILL, WHERE = b"s", b"k", b"w"
 # caller -> rank
 SETTING, CALL = b"s", b"c"
+# caller -> rank that stays for the next cell
+VALUES, CELL, REJOIN, INTERRUPT, CUT = b"v", b"l", b"j", b"i", b"x"
 # rank -> caller
-RESULT, ERROR, PROGRESS = b"V", b"X", b"P"
+RESULT, ERROR, PROGRESS, GOT = b"V", b"X", b"P", b"G"
 
 Message = tuple[bytes, bytearray]
 

@@ -24,6 +24,7 @@ from dltutorial import machine, paths
 from dltutorial.errors import CourseError
 from dltutorial.observe import records
 from dltutorial.observe.table import Table
+from dltutorial.parallel import forkserver
 from dltutorial.teach import exercises, kernel, preload
 from dltutorial.teach.execute import Job, Result, execute
 
@@ -171,7 +172,7 @@ def _receive(connection: Connection, process: mp.Process) -> int | Result:
 def _work(job: Job, connection: Connection) -> None:
     """In the process of one notebook: out of reach of the terminal's Ctrl-C, its own output in a file."""
     os.setsid()
-    preload.die_with_parent(signal.SIGTERM)
+    forkserver.die_with_parent(signal.SIGTERM)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # drops a Ctrl-C that came before
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     signal.signal(signal.SIGINT, signal.default_int_handler)

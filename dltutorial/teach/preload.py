@@ -11,7 +11,6 @@ the kernel. Then each byte from the client is a signal number; the only answer i
 """
 
 import contextlib
-import ctypes
 import gc
 import importlib
 import json
@@ -25,11 +24,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
+from dltutorial.parallel.forkserver import die_with_parent
+
 KERNEL_NAME = "dltutorial-preloaded"
 # torch._dynamo is imported by the first optimizer.
 _PACKAGES = ("numpy", "torch", "torch._dynamo", "matplotlib.pyplot", "ipykernel.kernelapp", "ipykernel.zmqshell")
 _POLL_MS = 500
-_PR_SET_PDEATHSIG = 1
 _INLINE = "module://matplotlib_inline.backend_inline"
 
 
@@ -184,12 +184,6 @@ def _accept(listener: socket.socket, kernels: dict[int, Kernel]) -> tuple[Reques
     for fd in stdio:
         os.close(fd)
     return None, Kernel(pid, os.pidfd_open(pid), client)
-
-
-def die_with_parent(number: int) -> None:
-    """Have the system send this process a signal when its parent ends (Linux; elsewhere nothing)."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number)
 
 
 def _obey(kernel: Kernel) -> bool:

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
-import torch
+from same_run import assert_same_run
 
 from dltutorial.training import checkpoint, run
 
@@ -81,20 +81,6 @@ def whole(nursery, data):
     start = time.perf_counter()
     assert nursery.train("whole", data, trouble=["slow"]) == 0, nursery.said.read_text()
     return nursery.run("whole"), time.perf_counter() - start
-
-
-def records(folder):
-    """What a run recorded, without what depends on the clock."""
-    lines = [json.loads(line) for line in (folder / "progress.jsonl").read_text().splitlines()]
-    return [{name: line[name] for name in ("step", "loss", "learning_rate", "scores")} for line in lines]
-
-
-def assert_same_run(one, other):
-    assert run.run_status(one) == run.run_status(other) == "finished"
-    assert records(one) == records(other)
-    for a, b in zip(*(run.load_model(place).state_dict().values() for place in (one, other)), strict=True):
-        assert torch.equal(a, b)
-    assert not list(other.rglob("*.partial"))
 
 
 def wait_for(condition, nursery):

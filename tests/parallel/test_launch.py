@@ -1,10 +1,12 @@
 """A function on N ranks: values come back in order; whatever goes wrong is told, and nothing is left behind."""
 
 import contextlib
+import errno
 import gc
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -18,7 +20,7 @@ import torch
 
 from dltutorial.errors import CourseError
 from dltutorial.parallel import launch as launching
-from dltutorial.parallel import server
+from dltutorial.parallel import running, server
 from dltutorial.parallel.failures import RankFailed, RanksHang
 from dltutorial.parallel.launch import launch
 from dltutorial.ranks import RankInfo
@@ -28,6 +30,7 @@ from dltutorial.teach.preload import KERNEL_NAME
 pytestmark = pytest.mark.filterwarnings("ignore:.*ranks share")
 SOON_S = 5.0
 LOCK = threading.Lock()
+LAUNCHES = int(os.environ.get("DLTUTORIAL_LAUNCHES", 20))
 
 
 def gone(pid, within_s=10.0):
@@ -50,11 +53,12 @@ def wait_for(condition, within_s=60.0):
 
 
 def left_behind():
-    """Ranks, and the open files and ports of this process and its rank server."""
+    """Ranks, and the open files, threads and ports of this process and its rank server."""
     gc.collect()
     processes = [psutil.Process(), psutil.Process(server.current().process.pid)]
     ports = [c.laddr for process in processes for c in process.net_connections() if c.status == psutil.CONN_LISTEN]
-    return processes[1].children(), [process.num_fds() for process in processes], ports
+    counts = [count for process in processes for count in (process.num_fds(), process.num_threads())]
+    return processes[1].children(), counts, ports
 
 
 # What comes back
@@ -214,6 +218,30 @@ def test_bad_input_is_told_in_one_line(arguments, options, told, monkeypatch):
     assert "Traceback" not in str(caught.value)
 
 
+def test_a_world_size_that_disagrees_is_told(monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    with pytest.raises(CourseError, match=r"^WORLD_SIZE=4 is set here, but 2 ranks are asked for; unset it .*$"):
+        launch(faults.total, 2, 1)
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert len(launch(faults.total, 2, 1)) == 2
+
+
+def test_a_port_in_use_is_not_in_the_way(monkeypatch):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+        monkeypatch.setenv("MASTER_PORT", str(taken.getsockname()[1]))
+        assert len(launch(faults.total, 2, 1)) == 2
+
+
+def test_no_free_port_at_all_is_told_in_one_line(monkeypatch):
+    def full(*_, **__):
+        raise OSError(errno.EADDRINUSE, "Address already in use")
+
+    monkeypatch.setattr(running.socket, "create_server", full)
+    with pytest.raises(CourseError, match=r"^no port of 127\.0\.0\.1 is free .*Address already in use.*$"):
+        launch(faults.total, 2, 1)
+
+
 def test_what_is_too_large_is_told_in_one_line(monkeypatch):
     monkeypatch.setattr(launching, "LIMIT_BYTES", 1000)
     with pytest.raises(CourseError, match=r"total takes .*more than the .* save it to a file"):
@@ -231,18 +259,19 @@ def test_more_ranks_than_cores_is_a_warning(monkeypatch):
 # What is left behind: nothing
 
 
-def test_20_launches_leave_no_process_no_port_no_file(tmp_path, monkeypatch):
+def test_many_launches_leave_no_process_no_port_no_file_no_thread(tmp_path, monkeypatch):
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr(tempfile, "tempdir", None)
     launch(faults.total, 2, 1)
     before = left_behind()
-    for _ in range(20):
-        launch(faults.total, 2, 1)
-    with pytest.raises(RankFailed):
-        launch(faults.divide_on_rank_1, 2)
-    ranks, n_fds, ports = left_behind()
+    for number in range(LAUNCHES):
+        if number % 10 == 9:
+            with pytest.raises(RankFailed):
+                launch(faults.divide_on_rank_1, 2)
+        assert launch(faults.total, 2, 1) == [(n, [1.0] * 3) for n in range(2)]
+    ranks, counts, ports = left_behind()
     assert ranks == []
-    assert all(now <= then for now, then in zip(n_fds, before[1], strict=True))
+    assert all(now <= then for now, then in zip(counts, before[1], strict=True)), (before, counts)
     assert set(ports) <= set(before[2])
     assert not list(tmp_path.iterdir())
 

@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import itertools
-import json
 import os
 import random
 import resource
@@ -12,6 +11,7 @@ import signal
 import numpy as np
 import pytest
 import torch
+from same_run import assert_same_run, records
 from torch import nn
 
 from dltutorial import cli, machine
@@ -54,20 +54,6 @@ def at_update(step, act):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(resume.Keeper, "due", due)
         yield
-
-
-def records(folder):
-    """What a run recorded, without what depends on the clock."""
-    lines = [json.loads(line) for line in (folder / "progress.jsonl").read_text().splitlines()]
-    return [{name: line[name] for name in ("step", "loss", "learning_rate", "scores")} for line in lines]
-
-
-def assert_same_run(one, other):
-    assert run.run_status(one) == run.run_status(other) == "finished"
-    assert records(one) == records(other)
-    assert (one / "status.json").read_text() == (other / "status.json").read_text()
-    for a, b in zip(*(run.load_model(place).state_dict().values() for place in (one, other)), strict=True):
-        assert torch.equal(a, b)
 
 
 @pytest.fixture(scope="module")

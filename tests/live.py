@@ -1,0 +1,89 @@
+"""A live kernel, cell by cell, with the magic of ``%%ranks`` loaded."""
+
+import contextlib
+import re
+import time
+from dataclasses import dataclass, field
+
+import pytest
+
+from dltutorial.teach import kernel
+from dltutorial.teach.preload import KERNEL_NAME
+
+LOAD = "%load_ext dltutorial.parallel.cells"
+
+
+@dataclass
+class Done:
+    """What a cell did."""
+
+    status: str = ""
+    number: int = 0
+    seconds: float = 0.0
+    stdout: str = ""
+    error: str = ""
+    html: dict = field(default_factory=dict)  # by display, in the order in which they came
+    text: dict = field(default_factory=dict)
+
+    def take(self, message):
+        kind, content = message["msg_type"], message["content"]
+        if kind == "stream":
+            self.stdout += content["text"]
+        elif kind == "error":
+            self.error = "\n".join(content["traceback"])
+        elif name := content.get("transient", {}).get("display_id"):
+            self.html[name], self.text[name] = content["data"]["text/html"], content["data"]["text/plain"]
+
+    @property
+    def panes(self):
+        return list(self.text.values())
+
+
+class Notebook:
+    """A kernel and its client."""
+
+    def __init__(self, kernel_name):
+        from jupyter_client.manager import start_new_kernel
+
+        self.manager, self.client = start_new_kernel(kernel_name=kernel_name)
+
+    def run(self, code, watch=lambda done: None, timeout=60):
+        done, began_s = Done(), time.monotonic()
+
+        def hook(message):
+            done.take(message)
+            watch(done)
+
+        reply = self.client.execute_interactive(code.strip(), output_hook=hook, timeout=timeout)
+        done.status, done.seconds = reply["content"]["status"], time.monotonic() - began_s
+        done.number = reply["content"]["execution_count"]
+        return done
+
+    def ok(self, code, **options):
+        done = self.run(code, **options)
+        assert done.status == "ok", done.error
+        return done
+
+    def fails(self, code, told, **options):
+        done = self.run(code, **options)
+        assert done.status == "error"
+        assert re.search(told, done.error, re.DOTALL), done.error
+        assert "cells.py" not in done.error  # nothing of how it is made
+        return done
+
+    def close(self):
+        self.client.stop_channels()
+        self.manager.shutdown_kernel(now=True)
+
+
+@contextlib.contextmanager
+def notebook(request):
+    name = "python3"
+    with pytest.MonkeyPatch.context() as patch:
+        if kernel.available():
+            name = KERNEL_NAME
+            for variable, value in request.getfixturevalue("preloaded_env").items():
+                patch.setenv(variable, value)
+        with contextlib.closing(Notebook(name)) as made:
+            made.ok(LOAD)
+            yield made

@@ -1,0 +1,23 @@
+"""What it means that two training runs are the same."""
+
+import json
+
+import torch
+
+from dltutorial.training import run
+
+
+def records(folder):
+    """What a run recorded, without what depends on the clock."""
+    lines = [json.loads(line) for line in (folder / "progress.jsonl").read_text().splitlines()]
+    return [{name: line[name] for name in ("step", "loss", "learning_rate", "scores")} for line in lines]
+
+
+def assert_same_run(one, other):
+    """Both are finished, with the same records and the same weights; the other has left no half-written file."""
+    assert (one / "status.json").read_text() == (other / "status.json").read_text()
+    assert run.run_status(one) == run.run_status(other) == "finished"
+    assert records(one) == records(other)
+    for a, b in zip(*(run.load_model(place).state_dict().values() for place in (one, other)), strict=True):
+        assert torch.equal(a, b)
+    assert not list(other.rglob("*.partial"))
