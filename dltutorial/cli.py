@@ -11,9 +11,9 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from dltutorial import __version__, interrupts
+from dltutorial import __version__, endings, interrupts
 from dltutorial.config import CHOICES, PRESETS, Recipe, knob_help, preset, read_knobs
-from dltutorial.errors import CourseError, Interrupted
+from dltutorial.errors import CourseError
 
 
 class Parser(argparse.ArgumentParser):
@@ -30,21 +30,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         with interrupts.none_lost():
             return args.command(args) or 0
-    except Interrupted as ending:
-        print(f"dltutorial: {ending}", file=sys.stderr)
-        return ending.exit_status
-    except CourseError as error:
-        print(f"dltutorial: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print("dltutorial: interrupted; what was finished is kept", file=sys.stderr)
-        return 130
-    except BrokenPipeError:
-        sys.stderr.close()
-        return 141
-    except OSError as error:  # a place that nobody thought of: a full disk, a folder where a file should be
-        print(f"dltutorial: {error}; make sure that you may write there and that the disk has room", file=sys.stderr)
-        return 2
+    except BaseException as error:
+        ending = endings.of(error)
+        if ending is None:
+            raise
+        status, line = ending
+        if line:
+            print(f"dltutorial: {line}", file=sys.stderr)
+        else:
+            sys.stderr.close()
+        return status
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -164,10 +159,10 @@ def _train(args: argparse.Namespace) -> int:
     options = {name: value for name, value in vars(args).items() if name in names}
     if "track" in options:
         options["track"] = tuple(options["track"])
-    from dltutorial.training import command
+    from dltutorial.parallel import train
 
     again = {"overwrite": args.overwrite, "resume": args.resume}
-    command.train(named, knobs | options, data=args.data, name=args.name, **again)
+    train.train(named, knobs | options, data=args.data, name=args.name, **again)
     return 0
 
 

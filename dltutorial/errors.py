@@ -23,6 +23,10 @@ class RecipeError(CourseError, ValueError):
     """A preset, recipe or parameter that cannot be."""
 
 
+class DivergedError(CourseError):
+    """The loss or the scores of a training run are no finite numbers any more."""
+
+
 class CheckpointError(CourseError):
     """A checkpoint cannot be written or read, or is of another run."""
 

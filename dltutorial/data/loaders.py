@@ -75,7 +75,15 @@ class Pairs(Dataset):
 
 
 def endless_batches(
-    pairs: Dataset, global_batch_size: int, *, seed: int = 0, roll: bool = False, workers: int = 0, skip: int = 0
+    pairs: Dataset,
+    global_batch_size: int,
+    *,
+    seed: int = 0,
+    roll: bool = False,
+    workers: int = 0,
+    rank: int = 0,
+    world_size: int = 1,
+    skip: int = 0,
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Batches (x_BCHW, y_BCHW) for ever; every epoch takes each pair at most once, in a new order.
 
@@ -84,18 +92,21 @@ def endless_batches(
 
     Args:
         pairs: samples (x_CHW, y_CHW).
-        global_batch_size: B.
+        global_batch_size: B over all ranks; each rank gets its share.
         seed: of the order and of the augmentation.
         roll: shift each pair along longitude by a random number of grid points: the simulated planet looks the
             same from every longitude.
         workers: processes that load beside this one.
+        rank, world_size: this process among those that share each batch.
         skip: batches to leave out at the start, which a resumed run has already seen.
 
     Raises:
         DataError: fewer pairs than one batch takes.
     """
     width = pairs[0][0].shape[-1] if roll and len(pairs) else 0
-    draws = sampling.endless(len(pairs), global_batch_size, seed=seed, width=width, skip=skip)
+    draws = sampling.endless(
+        len(pairs), global_batch_size, seed=seed, width=width, rank=rank, world_size=world_size, skip=skip
+    )
     return _batches(pairs, draws, roll, workers)
 
 

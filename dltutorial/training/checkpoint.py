@@ -19,7 +19,7 @@ import os
 import random
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -49,7 +49,8 @@ class Checkpoint:
         global_batches: batches consumed, counted over all ranks together: the position in the data's order.
         model, optimizer: their ``state_dict``.
         scaler: that of fp16's loss scaling; None for other precisions.
-        random: states of all generators that a model or an augmentation may draw from.
+        random: states of all generators that a model or an augmentation may draw from, on rank 0.
+        other_random: the same of the further ranks, by rank.
         losses_N: losses since the last record, which the next record is to average.
         scores: the last validation's.
         data: stands for the data set it was trained on.
@@ -65,6 +66,7 @@ class Checkpoint:
     losses_N: Tensor
     scores: dict
     data: str = ""
+    other_random: Sequence[dict] = ()
 
 
 def take(
@@ -89,6 +91,12 @@ def take(
         losses_N=torch.stack(losses).cpu() if losses else torch.empty(0),
         scores=dict(scores or {}),
     )
+
+
+def of_rank(checkpoint: Checkpoint, rank: int) -> Checkpoint:
+    """The same with this rank's random states in first place; a rank that was not there then keeps those it has."""
+    states = [checkpoint.random, *checkpoint.other_random]
+    return dataclasses.replace(checkpoint, random=states[rank] if rank < len(states) else random_states())
 
 
 def restore(
@@ -174,8 +182,10 @@ def save(checkpoint: Checkpoint, folder: Path, keep: int = KEEP) -> Path:
     return file
 
 
-def newest(folder: Path) -> Checkpoint | None:
+def newest(folder: Path, quiet: bool = False) -> Checkpoint | None:
     """The newest whole checkpoint in a folder; None if there is none. One line on stderr for each file passed over.
+
+    ``quiet`` prints none: of several ranks one is enough.
 
     Raises:
         CheckpointError: it is whole, but another version of the course wrote it.
@@ -185,7 +195,8 @@ def newest(folder: Path) -> Checkpoint | None:
         try:
             content = _read(file)
         except CheckpointError as error:
-            print(f"passed over: {error}", file=sys.stderr)
+            if not quiet:
+                print(f"passed over: {error}", file=sys.stderr)
             continue
         return _unpack(file, content)
     return None

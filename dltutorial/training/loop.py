@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from dltutorial.config import Recipe
-from dltutorial.errors import CourseError, DataError
+from dltutorial.errors import CourseError, DataError, DivergedError
 from dltutorial.observe.ranges import annotate
 from dltutorial.training import checkpoint
 from dltutorial.training.checkpoint import Checkpoint
@@ -23,6 +23,7 @@ from dltutorial.training.precision import Precision
 from dltutorial.training.resume import Keeper
 from dltutorial.training.schedules import cosine_with_warmup
 from dltutorial.training.step import make_step
+from dltutorial.training.team import ALONE, Team
 
 
 @dataclass(frozen=True)
@@ -54,16 +55,18 @@ def loop(
     *,
     begun: Checkpoint | None = None,
     keeper: Keeper | None = None,
+    team: Team = ALONE,
 ) -> Iterator[Progress]:
     """Train ``model`` up to update ``recipe.steps``, yielding a record every ``recipe.log_every``.
 
     Args:
         model: on the device it is to be trained on.
-        batches: pairs (x_BCHW, y_BCHW) on any device, one for each update that is left.
+        batches: pairs (x_BCHW, y_BCHW) on any device, one for each update that is left: this rank's part of each.
         recipe: the knobs.
         evaluate: called every ``recipe.eval_every`` updates and after the last one.
         begun: go on from here; ``batches`` start after those that it has seen.
         keeper: writes the checkpoints, each after the record of the same update was taken; default: none is written.
+        team: the ranks that train this model together; default: this one alone.
 
     Raises:
         Interrupted: the keeper was asked to end the run, and has written a checkpoint.
@@ -71,15 +74,12 @@ def loop(
     """
     device = next(model.parameters()).device
     optimizer, precision = make_optimizer(model, recipe), Precision(recipe.precision, device.type)
-    update = make_step(model, optimizer, recipe, precision)
-    done, losses, scores = 0, [], {}
-    if begun:
-        checkpoint.restore(begun, model, optimizer, precision.scaler)
-        done, losses, scores = begun.step, list(begun.losses_N.to(device)), begun.scores
+    update = make_step(model, optimizer, recipe, precision, team.averaging(model))
+    done, losses, scores = _begin(begun, model, optimizer, precision)
     step, untimed, start = done, len(losses), time.perf_counter()
 
     def state() -> Checkpoint:
-        return checkpoint.take(recipe, step, model, optimizer, precision.scaler, losses, scores)
+        return checkpoint.take(recipe, step, model, optimizer, precision.scaler, _means(losses, team), scores)
 
     for step, (x_BCHW, y_BCHW) in enumerate(_loaded(islice(batches, recipe.steps - done), keeper), done + 1):
         rate = recipe.learning_rate * cosine_with_warmup(step - 1, recipe)
@@ -90,12 +90,12 @@ def loop(
         last = step == recipe.steps
         judge = evaluate and (last or (recipe.eval_every and step % recipe.eval_every == 0))
         if last or judge or step % recipe.log_every == 0:
-            loss = torch.stack(losses).mean().item()  # the only place that waits for the device
+            loss = torch.stack(_means(losses, team)).mean().item()  # the only place that waits for the device
             step_s = (time.perf_counter() - start) / (len(losses) - untimed)
             _check_finite(loss, step)
             judged = evaluate(model) if judge else {}
             scores = judged or scores
-            yield Progress(step, loss, rate, step_s, x_BCHW.shape[0] / step_s, judged)
+            yield Progress(step, loss, rate, step_s, team.world_size * x_BCHW.shape[0] / step_s, judged)
             losses, untimed, start = [], 0, time.perf_counter()
         if keeper and not last and keeper.due(step):
             taken, before = state(), time.perf_counter()  # taking it waits for the device
@@ -103,14 +103,29 @@ def loop(
             keeper.write(taken)
             start += time.perf_counter() - before
     if step < recipe.steps:
-        if keeper and keeper.asked_to_end():
+        if keeper and keeper.can_end_here():
             keeper.write(state())
         raise CourseError(f"the batches ran out after {step} of {recipe.steps} updates; give an endless iterator")
 
 
+def _begin(
+    begun: Checkpoint | None, model: nn.Module, optimizer: torch.optim.Optimizer, precision: Precision
+) -> tuple[int, list[Tensor], dict]:
+    """Updates made, losses since the last record, and the last scores: of a checkpoint, or of a new run."""
+    if not begun:
+        return 0, [], {}
+    checkpoint.restore(begun, model, optimizer, precision.scaler)
+    return begun.step, list(begun.losses_N.to(next(model.parameters()).device)), begun.scores
+
+
+def _means(losses: list[Tensor], team: Team) -> list[Tensor]:
+    """The losses over the whole batch, not this rank's part; those of a checkpoint are that already."""
+    return list(team.mean(torch.stack(losses))) if losses else []
+
+
 def _check_finite(loss: float, step: int) -> None:
     if not math.isfinite(loss):
-        raise CourseError(f"the loss is {loss} after {step} updates; lower learning_rate or raise warmup_steps")
+        raise DivergedError(f"the loss is {loss} after {step} updates; lower learning_rate or raise warmup_steps")
 
 
 @annotate("load")
@@ -123,5 +138,5 @@ def _loaded(batches: Iterable[tuple[Tensor, Tensor]], keeper: Keeper | None) -> 
     try:
         yield from batches
     except DataError:
-        if not (keeper and keeper.asked_to_end()):
+        if not (keeper and keeper.can_end_here()):
             raise

@@ -25,6 +25,7 @@ from dltutorial.data.store import Split
 from dltutorial.errors import CheckpointError, CourseError, Interrupted
 from dltutorial.training import checkpoint
 from dltutorial.training.checkpoint import FREE_KNOBS, Checkpoint
+from dltutorial.training.team import ALONE, Team
 
 FOLDER = "checkpoints"
 SIGNALS = ("SIGTERM", "SIGUSR1")
@@ -61,17 +62,31 @@ class Warned:
 
 
 class Keeper:
-    """Writes a run's checkpoints: every ``checkpoint_every`` updates, and once more when the run is asked to end."""
+    """Writes a run's checkpoints: every ``checkpoint_every`` updates, and once more when the run is asked to end.
+
+    Of several ranks each may be asked to end; all learn of it with the update after that, and end after the same one.
+    Rank 0 writes.
+    """
 
     def __init__(
-        self, run: Path, recipe: Recipe, asked_to_end: Callable[[], bool] = lambda: False, data: str = ""
+        self,
+        run: Path,
+        recipe: Recipe,
+        asked_to_end: Callable[[], bool] = lambda: False,
+        data: str = "",
+        team: Team = ALONE,
     ) -> None:
-        self._run, self._every, self._data = Path(run), recipe.checkpoint_every, data
-        self.asked_to_end = asked_to_end
+        self._run, self._every, self._data, self._team = Path(run), recipe.checkpoint_every, data, team
+        self._asked_to_end, self._ending = asked_to_end, False
 
     def due(self, step: int) -> bool:
         """Whether a checkpoint is to be written after this update."""
-        return bool(self._every and step % self._every == 0) or self.asked_to_end()
+        self._ending = self._team.any(self._asked_to_end())
+        return bool(self._every and step % self._every == 0) or self._ending
+
+    def can_end_here(self) -> bool:
+        """Whether the run was asked to end, and no other rank is in the midst of an update meanwhile."""
+        return self._team.world_size == 1 and self._asked_to_end()
 
     def write(self, state: Checkpoint) -> None:
         """Write it, and end the run if that was asked for.
@@ -80,9 +95,13 @@ class Keeper:
             CheckpointError: it cannot be written.
             Interrupted: it is written, and the run was asked to end.
         """
-        checkpoint.sync(self._run / "progress.jsonl")  # no record may be younger than the checkpoint after it
-        checkpoint.save(dataclasses.replace(state, data=self._data), self._run / FOLDER)
-        if self.asked_to_end():
+        random, *others = self._team.gather(state.random) or [state.random]
+        if self._team.leads:
+            checkpoint.sync(self._run / "progress.jsonl")  # no record may be younger than the checkpoint after it
+            whole = dataclasses.replace(state, data=self._data, random=random, other_random=others)
+            checkpoint.save(whole, self._run / FOLDER)
+        self._team.wait()  # nobody ends before it is there
+        if self._ending or self.can_end_here():
             raise Interrupted(f"asked to end after {state.step} updates; a checkpoint is written, go on with --resume")
 
 
@@ -134,6 +153,26 @@ def begin(run: Path, recipe: Recipe, data: str = "") -> Checkpoint | None:
     for left in [*run.glob(".*.partial"), *run.glob(f"{FOLDER}/.*.partial")]:  # half written when a kill came
         left.unlink(missing_ok=True)
     return found
+
+
+def begin_together(run: Path, recipe: Recipe, data: str, team: Team) -> Checkpoint | None:
+    """``begin`` on rank 0; then the other ranks read the same checkpoint, each with its own random states.
+
+    Raises:
+        CheckpointError: as ``begin``, or a rank sees another one than rank 0.
+        CourseError: as ``begin``.
+    """
+    found = begin(run, recipe, data) if team.leads else None
+    step = team.tell(found and found.step)
+    if team.leads or step is None:
+        return found
+    found = checkpoint.newest(run / FOLDER, quiet=True)
+    if found is None or found.step != step:
+        raise CheckpointError(
+            f"rank 0 goes on after {step} updates, but rank {team.rank} finds no such checkpoint in {run / FOLDER}; "
+            "put the runs folder where all nodes see it (DLTUTORIAL_RUNS)"
+        )
+    return checkpoint.of_rank(found, team.rank)
 
 
 def check_same(before: dict, recipe: Recipe, run: Path) -> None:

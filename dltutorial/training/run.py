@@ -22,7 +22,7 @@ from dltutorial.config import Recipe
 from dltutorial.data import ladder, store
 from dltutorial.data.feed import FEEDS
 from dltutorial.data.loaders import Pairs, endless_batches, workers_in_one_line
-from dltutorial.errors import CheckpointError, CourseError, DataError, Interrupted, RecipeError
+from dltutorial.errors import CheckpointError, CourseError, DataError, DivergedError, Interrupted, RecipeError
 from dltutorial.models.vit import ViT
 from dltutorial.observe import track
 from dltutorial.training import resume as resuming
@@ -30,6 +30,7 @@ from dltutorial.training.evaluate import evaluate
 from dltutorial.training.loop import Progress, loop
 from dltutorial.training.optim import make_optimizer
 from dltutorial.training.step import make_step
+from dltutorial.training.team import ALONE, Team, check
 
 
 def build_model(recipe: Recipe) -> ViT:
@@ -47,16 +48,21 @@ def build_model(recipe: Recipe) -> ViT:
 
 
 def load(
-    split: store.Split, recipe: Recipe, device: str | torch.device = "cpu", skip: int = 0
+    split: store.Split,
+    recipe: Recipe,
+    device: str | torch.device = "cpu",
+    skip: int = 0,
+    team: Team = ALONE,
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Batches (x_BCHW, y_BCHW) for ever, from the recipe's loader; for one seed all loaders give the same batches.
 
-    The first ``skip`` are left out: a resumed run has seen them.
+    The first ``skip`` are left out: a resumed run has seen them. A rank of a team gets its part of each.
 
     Raises:
         DataError: fewer pairs than one batch takes.
     """
     knobs = {"seed": recipe.seed, "roll": recipe.roll, "skip": skip}
+    knobs |= {"rank": team.rank, "world_size": team.world_size}
     if recipe.loader == "plain":
         return endless_batches(Pairs(split), recipe.global_batch_size, workers=recipe.workers, **knobs)
     feed = dataclasses.replace(FEEDS[recipe.loader], workers=recipe.workers)
@@ -86,8 +92,11 @@ def train(
     resume: bool = False,
     progress: bool = True,
     asked_to_end: Callable[[], bool] = lambda: False,
+    team: Team = ALONE,
 ) -> Iterator[Progress]:
     """Train as the recipe says, yielding each record after it was written.
+
+    Of several ranks each calls this with the same arguments, and gets the same records; rank 0 writes the folder.
 
     Args:
         recipe: the knobs.
@@ -99,6 +108,7 @@ def train(
             nothing.
         progress: show a bar.
         asked_to_end: looked at after each update; once true, the run ends with a checkpoint.
+        team: the ranks that train this model together; default: this one alone.
 
     Raises:
         Interrupted: the run was asked to end.
@@ -106,6 +116,7 @@ def train(
         CourseError: the folder holds a run already, the data do not fit or hold NaN, a loading
             process died, or the loss diverged.
     """
+    check(recipe, team)
     split = store.open_split(data, "train")
     check_data(recipe, split)
     valid = Pairs(store.open_split(data, "valid"))
@@ -114,15 +125,30 @@ def train(
     machine.use_cores()
     model = build_model(recipe)
     make_step(model, make_optimizer(model, recipe), recipe)  # refuses what cannot be here, before there is a folder
-    if resume and run_status(folder) == "finished":
+    if resume and team.tell(run_status(folder)) == "finished":
         resuming.check_same(vars(Recipe.load(folder / "recipe.json")), recipe, folder)
         return
     same_data = resuming.fingerprint(split)
-    begun = resuming.begin(folder, recipe, same_data) if resume else None
+    _check_alike(recipe, same_data, team)
+    team.share(model)
+    begun = resuming.begin_together(folder, recipe, same_data, team) if resume else None
     done = begun.step if begun else 0
-    batches = load(split, recipe, next(model.parameters()).device, begun.global_batches if begun else 0)
+    batches = load(split, recipe, next(model.parameters()).device, begun.global_batches if begun else 0, team)
+    keeper = resuming.Keeper(folder, recipe, asked_to_end, same_data, team)
+    records = loop(
+        model,
+        batches,
+        recipe,
+        lambda model: evaluate(model, valid, team=team).scalars(),
+        begun=begun,
+        keeper=keeper,
+        team=team,
+    )
+    records = _blaming(data, records, progress, team)
+    if not team.leads:
+        yield from records
+        return
     _start(folder, recipe, overwrite, resume)
-    keeper = resuming.Keeper(folder, recipe, asked_to_end, same_data)
     state: dict = {"status": "failed", "scores": begun.scores if begun else {}}
     with contextlib.ExitStack() as ending:
         ending.callback(lambda: paths.write_text(folder / "status.json", json.dumps(state) + "\n"))
@@ -132,10 +158,7 @@ def train(
             ending.callback(tracker.close)
             bar = tqdm(total=recipe.steps, initial=done, desc="training", unit="step", disable=not progress)
             ending.enter_context(bar)
-            records = loop(
-                model, batches, recipe, lambda model: evaluate(model, valid).scalars(), begun=begun, keeper=keeper
-            )
-            for seen in _blaming(data, records, progress):
+            for seen in records:
                 _append(folder / "progress.jsonl", dataclasses.asdict(seen))
                 scalars = {"train/loss": seen.loss, "train/learning_rate": seen.learning_rate} | seen.scores
                 tracker.log(seen.step, scalars | {"train/samples_per_s": seen.samples_per_s})
@@ -150,7 +173,19 @@ def train(
             raise
 
 
-def _blaming(data: Path, records: Iterator[Progress], progress: bool) -> Iterator[Progress]:
+def _check_alike(recipe: Recipe, data: str, team: Team) -> None:
+    """All ranks must train the same model on the same data; where they were started differs.
+
+    Raises:
+        CourseError: a rank was told something else than rank 0.
+    """
+    told = team.tell({**vars(recipe), "data": data})
+    differ = [name for name, value in told.items() if value != {**vars(recipe), "data": data}[name]]
+    if differ:
+        raise CourseError(f"rank {team.rank} has another {', '.join(differ)} than rank 0; start all ranks alike")
+
+
+def _blaming(data: Path, records: Iterator[Progress], progress: bool, team: Team) -> Iterator[Progress]:
     """Pass records on; if they stop being numbers, look through the data first: opening them checks a few samples only.
 
     Raises:
@@ -159,15 +194,22 @@ def _blaming(data: Path, records: Iterator[Progress], progress: bool) -> Iterato
     try:
         for seen in records:
             if not all(map(math.isfinite, seen.scores.values())):
-                raise CourseError(
+                raise DivergedError(
                     f"the scores are not finite after {seen.step} updates; lower learning_rate, "
                     "or leave out channels that never change"
                 )
             yield seen
     except (Interrupted, CheckpointError):  # none of the data's doing
         raise
+    except DivergedError:  # on all ranks at once: one of them looks
+        try:
+            if team.leads:
+                store.validate(data, progress)
+        finally:
+            team.wait()
+        raise
     except CourseError:
-        store.validate(data, progress)
+        store.validate(data, progress and team.leads)
         raise
 
 

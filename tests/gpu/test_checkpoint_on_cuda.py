@@ -27,7 +27,7 @@ class Remember:
     def due(self, step):
         return step == self.at
 
-    def asked_to_end(self):
+    def can_end_here(self):
         return False
 
     def write(self, state):

@@ -1,8 +1,8 @@
 """A process that has imported torch, has computed nothing with it, and forks: a child starts in 50 ms, not in 3 s.
 
-One JSON line in, one out. ``{"argv": […], "said": FILE, "trouble": [NAME, …]}`` forks a child that runs the command
-line ``dltutorial argv`` with its output in a file, and answers its pid; ``{"wait": PID}`` waits until it has ended and
-answers its exit status, or minus the signal that ended it. The children end with this process.
+One JSON line in, one out. ``{"argv": […], "said": FILE, "trouble": [NAME, …], "env": {…}}`` forks a child that runs
+the command line ``dltutorial argv`` with its output in a file, and answers its pid; ``{"wait": PID}`` waits until it
+has ended and answers its exit status, or minus the signal that ended it. The children end with this process.
 
 Troubles: ``slow`` makes a checkpoint's bytes reach its file bit by bit; ``["kill", N]`` ends the child by SIGKILL at
 the N-th step of writing checkpoints: the eight pieces of the file, before its sync, before it takes its name, before
@@ -22,6 +22,7 @@ import torch
 import torch._dynamo  # the first optimizer would import it
 
 from dltutorial import cli
+from dltutorial.parallel import meeting, team  # noqa: F401 (what a child will need)
 from dltutorial.training import checkpoint, command  # noqa: F401 (what a child will need)
 
 PIECES = 8
@@ -81,6 +82,10 @@ def live(request):
     out = os.open(request["said"], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     for number in (1, 2):
         os.dup2(out, number)
+    for name, value in request.get("env", {}).items():
+        os.environ.pop(name, None)
+        if value is not None:
+            os.environ[name] = value
     for trouble in request.get("trouble", []):
         if trouble == "slow":
             checkpoint._write = write_slowly

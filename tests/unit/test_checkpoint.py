@@ -208,7 +208,9 @@ def test_without_the_knob_only_a_signal_writes_one(tiny_data, tmp_path):
 
 def test_asked_to_end_at_the_last_update_is_finished(tiny_data, tmp_path, monkeypatch):
     judged = []
-    monkeypatch.setattr(run, "evaluate", lambda *both, judge=run.evaluate: judged.append(1) or judge(*both))
+    monkeypatch.setattr(
+        run, "evaluate", lambda *both, judge=run.evaluate, **team: judged.append(1) or judge(*both, **team)
+    )
     seen = train(tiny_data, tmp_path / "r", asked_to_end=lambda: len(judged) == 3)
     assert seen[-1].step == 20
     assert len(judged) == 3
@@ -218,8 +220,8 @@ def test_asked_to_end_at_the_last_update_is_finished(tiny_data, tmp_path, monkey
 def test_loading_processes_that_the_same_signal_ended_do_not_make_it_fail(whole, tiny_data, tmp_path, monkeypatch):
     asked = []
 
-    def dying(split, recipe, device, skip=0, load=run.load):
-        yield from itertools.islice(load(split, recipe, device, skip), 4)
+    def dying(*what, load=run.load):
+        yield from itertools.islice(load(*what), 4)
         asked.append(True)
         raise run.DataError("a loading process is gone")
 

@@ -227,10 +227,11 @@ def test_an_existing_run_is_kept_unless_overwriting_is_asked_for(tiny_data, refu
     assert (tmp_path / "runs" / "r" / "weights.pt").read_bytes() != weights
 
 
-def test_several_ranks_are_refused(tiny_data, refused, monkeypatch):
+def test_several_ranks_that_nobody_tells_where_to_meet_are_refused(tiny_data, refused, monkeypatch):
     for name, value in {"RANK": 0, "WORLD_SIZE": 2, "LOCAL_RANK": 0, "LOCAL_WORLD_SIZE": 2}.items():
         monkeypatch.setenv(name, str(value))
-    assert "one rank" in refused("train", "--data", tiny_data, *TINY)
+    monkeypatch.delenv("MASTER_ADDR", raising=False)
+    assert "MASTER_ADDR and MASTER_PORT do not say where" in refused("train", "--data", tiny_data, *TINY)
 
 
 def test_a_world_size_alone_is_refused(tiny_data, refused, monkeypatch):

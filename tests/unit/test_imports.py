@@ -11,7 +11,7 @@ import dltutorial
 PACKAGE = Path(dltutorial.__file__).parent
 # A module may import what stands before it, and its own layer.
 ORDER = [
-    {"errors", "paths", "interrupts"},
+    {"errors", "endings", "paths", "interrupts"},
     {"limits", "ranks", "probes", "disk", "machine", "config", "peaks"},
     {"observe", "reference"},
     {"data", "models"},

@@ -1,0 +1,124 @@
+"""What the ranks of a team do in the tests. A file of its own, so that a rank imports nothing but this."""
+
+import dataclasses
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from dltutorial import machine
+from dltutorial.config import PRESETS, Recipe
+from dltutorial.data import store
+from dltutorial.data.loaders import Pairs
+from dltutorial.errors import Interrupted
+from dltutorial.parallel.averaging import Averaging
+from dltutorial.parallel.team import Ranks
+from dltutorial.ranks import RankInfo
+from dltutorial.training import run
+from dltutorial.training.evaluate import evaluate
+from dltutorial.training.team import ALONE
+
+SMALL = dataclasses.replace(
+    Recipe.of(PRESETS["smoke"], steps=12, eval_every=4),
+    n_channels=3, n_lat=16, n_lon=24, dim=16, depth=1, heads=2, global_batch_size=12, log_every=3, roll=True,
+    device="cpu", track=(),
+)  # fmt: skip
+
+
+def here():
+    """The team of this process, alone or among ranks."""
+    machine.use_cores = lambda n=None: torch.set_num_threads(1) or 1
+    torch.set_num_threads(1)
+    return Ranks(RankInfo.from_env()) if dist.is_initialized() else ALONE
+
+
+def train(data, folder, recipe=SMALL, end_at=None, ends=0, **options):
+    """Losses and the update at which it ended; rank ``ends`` is asked to end after ``end_at`` updates."""
+    team, seen, made = here(), [], 0
+
+    def asked_to_end():
+        nonlocal made
+        made += 1
+        return made == end_at and team.rank == ends
+
+    try:
+        for record in run.train(
+            recipe, Path(data), Path(folder), progress=False, team=team, asked_to_end=asked_to_end, **options
+        ):
+            seen.append((record.step, record.loss, record.scores))
+    except Interrupted as ending:
+        return seen, str(ending)
+    return seen, "finished"
+
+
+def train_all(data, folder, loaders):
+    return {loader: train(data, f"{folder}-{loader}", dataclasses.replace(SMALL, loader=loader)) for loader in loaders}
+
+
+def scores(data):
+    """Of fresh weights, in batches of three."""
+    split = store.open_split(Path(data), "valid")
+    found = evaluate(run.build_model(SMALL), Pairs(split), batch_size=3, team=here())
+    return found.rmse_C, found.correlation_C
+
+
+class Net(nn.Module):
+    """Some parameters of different sizes, one of them frozen, one used twice."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.a, self.b, self.c = nn.Linear(5, 7), nn.Linear(7, 7), nn.Linear(7, 1)
+        self.a.bias.requires_grad_(False)
+
+    def forward(self, x):
+        return self.c(self.b(self.b(self.a(x))))
+
+
+def gradients(bucket_bytes, passes=3):
+    """Of the last of some backward passes on this rank's part of a batch."""
+    torch.set_num_threads(1)
+    net, rank, n = Net(), dist.get_rank(), dist.get_world_size()
+    average = Averaging(net, bucket_bytes)
+    for number in range(passes):
+        net.zero_grad()
+        x = torch.randn(12, 5, generator=torch.Generator().manual_seed(number))
+        net(x[rank::n]).square().mean().backward()
+        average()
+    return [None if p.grad is None else p.grad for p in net.parameters()]
+
+
+def unused():
+    net = Net()
+    average = Averaging(net)
+    net.b(torch.ones(1, 7)).sum().backward()
+    average()
+
+
+def agreements():
+    team = here()
+    rank = team.rank
+    heard = [team.any(flag) for flag in (False, rank == 1, False, rank == 0, False, False)]
+    uneven = torch.tensor([0.1, 1e8, 3.0]) * (1 + rank)
+    mean = team.mean(uneven)
+    return {
+        "any": heard,
+        "tell": team.tell({"from": rank}),
+        "gather": team.gather(f"rank {rank}"),
+        "mean": mean,
+        "again": team.mean(mean),
+        "sum": team.sum(torch.tensor([1.0, 2.0])),
+    }
+
+
+def share():
+    torch.manual_seed(dist.get_rank())
+    net = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3))
+    net[1].running_mean += dist.get_rank()
+    here().share(net)
+    return list(net.state_dict().values())
+
+
+def differing(data, folder):
+    return train(data, folder, dataclasses.replace(SMALL, seed=dist.get_rank()))

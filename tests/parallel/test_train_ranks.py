@@ -1,0 +1,320 @@
+"""Training on several ranks is training on one, only shared; whatever happens to one rank, all end together."""
+
+import dataclasses
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import mates
+import pytest
+import torch
+from mates import SMALL
+from nursing import KNOBS, kill_at_random, wait_for
+from same_run import assert_same_run, records
+
+from dltutorial.data import store
+from dltutorial.errors import RecipeError
+from dltutorial.parallel.failures import RankFailed
+from dltutorial.parallel.launch import launch
+from dltutorial.training import checkpoint, run
+from dltutorial.training.team import Team, check
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*ranks share")
+KILLS = int(os.environ.get("DLTUTORIAL_KILLS", 2))
+SOON_S = 10.0
+
+
+class Seat(Team):
+    """One rank's number, without the other ranks."""
+
+    def __init__(self, rank, world_size):
+        self.rank, self.world_size = rank, world_size
+
+
+@pytest.fixture(scope="module")
+def alone(data, tmp_path_factory):
+    """(folder, what mates.train returns) of a run on one rank."""
+    before, machine = torch.get_num_threads(), mates.machine.use_cores
+    folder = tmp_path_factory.mktemp("runs") / "alone"
+    yield folder, mates.train(data, folder)
+    mates.machine.use_cores = machine
+    torch.set_num_threads(before)
+
+
+def assert_close_runs(one, other):
+    assert [step for step, *_ in one] == [step for step, *_ in other]
+    assert [loss for _, loss, _ in one] == pytest.approx([loss for _, loss, _ in other], rel=1e-5)
+    for (_, _, scores), (_, _, others) in zip(one, other, strict=True):
+        assert scores == pytest.approx(others, rel=1e-4)
+
+
+# The same run, shared
+
+
+@pytest.mark.parametrize("loader", ["plain", "naive", "lean", "best"])
+def test_the_samples_of_each_global_batch_are_the_same_for_any_number_of_ranks(data, loader):
+    split = store.open_split(data, "train")
+    recipe = dataclasses.replace(SMALL, loader=loader)
+
+    def batches(world_size, n=4, skip=0):
+        parts = [run.load(split, recipe, "cpu", skip, Seat(rank, world_size)) for rank in range(world_size)]
+        found = [torch.cat([next(part)[0].clone() for part in parts]) for _ in range(n)]
+        for part in parts:
+            part.close()
+        return [sorted(x_CHW.flatten().tolist() for x_CHW in batch) for batch in found]
+
+    whole = batches(1)
+    assert all(len({tuple(x) for x in batch}) == SMALL.global_batch_size for batch in whole)
+    for world_size in (2, 3, 4):
+        assert batches(world_size) == whole
+    assert batches(2, n=2, skip=2) == whole[2:]
+
+
+def test_losses_and_scores_are_those_of_one_rank(data, alone, tmp_path):
+    for world_size in (2, 3):
+        folder = tmp_path / str(world_size)
+        found = launch(mates.train, world_size, data, folder)
+        assert all(seen == found[0] for seen in found)
+        assert_close_runs(alone[1][0], found[0][0])
+        for name, one in run.load_model(alone[0]).state_dict().items():
+            torch.testing.assert_close(run.load_model(folder).state_dict()[name], one, rtol=1e-3, atol=1e-5)
+
+
+def test_the_loaders_of_chapter_03_and_compilation_work_on_ranks_too(data, alone, tmp_path):
+    for seen in launch(mates.train_all, 2, data, tmp_path / "r", ["naive", "best"])[0].values():
+        assert_close_runs(alone[1][0], seen[0])
+
+
+def test_validation_is_shared_and_its_scores_are_the_same_to_the_bit(data, alone):
+    one = mates.scores(data)
+    for found in launch(mates.scores, 4, data):
+        assert all(torch.equal(a, b) for a, b in zip(found, one, strict=True))
+
+
+@pytest.mark.parametrize("bucket_bytes", [1, 200, 2**20])
+def test_averaged_gradients_are_those_of_the_whole_batch(bucket_bytes):
+    net = mates.Net()
+    x = torch.randn(12, 5, generator=torch.Generator().manual_seed(2))
+    net(x).square().mean().backward()
+    first, *others = launch(mates.gradients, 3, bucket_bytes)
+    for parameter, average, *same in zip(net.parameters(), first, *others, strict=True):
+        assert (average is None) == (parameter.grad is None)
+        if average is not None:
+            torch.testing.assert_close(average, parameter.grad)
+            assert all(torch.equal(average, other) for other in same)
+
+
+def test_a_parameter_without_part_in_the_loss_is_an_error_on_every_rank():
+    with pytest.raises(RankFailed, match="got none in this backward pass"):
+        launch(mates.unused, 2)
+
+
+def test_what_ranks_agree_on():
+    found = launch(mates.agreements, 3)
+    for rank, said in enumerate(found):
+        assert said["any"] == [False, False, True, False, True, False]  # with the next call
+        assert said["tell"] == {"from": 0}
+        assert said["gather"] == ([] if rank else ["rank 0", "rank 1", "rank 2"])
+        assert said["sum"].tolist() == [3.0, 6.0]
+        assert torch.equal(said["mean"], found[0]["mean"])
+        assert torch.equal(said["again"], said["mean"])
+        torch.testing.assert_close(said["mean"], 2 * torch.tensor([0.1, 1e8, 3.0]))
+
+
+def test_all_begin_with_the_weights_and_buffers_of_rank_0():
+    first, second = launch(mates.share, 2)
+    assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
+
+
+# Stopped and gone on with
+
+
+def test_asked_on_any_rank_all_end_after_the_same_update_and_go_on_to_the_same_bits(data, tmp_path):
+    launch(mates.train, 3, data, tmp_path / "whole")
+    for end_at in (2, 7):
+        stopped = launch(mates.train, 3, data, tmp_path / "r", end_at=end_at, ends=2, resume=end_at > 2)
+        assert {ending.partition("updates")[0] for _, ending in stopped} == {
+            f"asked to end after {end_at + 1 + (0 if end_at == 2 else 3)} "
+        }
+    launch(mates.train, 3, data, tmp_path / "r", resume=True)
+    assert_same_run(tmp_path / "whole", tmp_path / "r")
+
+
+@pytest.mark.parametrize(("before", "after"), [(2, 1), (1, 3)])
+def test_on_another_number_of_ranks_it_goes_on_with_the_same_data(data, alone, tmp_path, before, after):
+    on = lambda n, **how: launch(mates.train, n, data, tmp_path / "r", **how)  # noqa: E731
+    on(before, end_at=4)
+    found = on(after, resume=True)
+    whole = alone[1][0]
+    assert_close_runs([seen for seen in whole if seen[0] > 4 + (before > 1)], found[0][0])
+
+
+def test_every_ranks_random_states_are_kept(data, tmp_path):
+    launch(mates.train, 2, data, tmp_path / "r", end_at=2)
+    saved = checkpoint.newest(tmp_path / "r" / "checkpoints")
+    assert len(saved.other_random) == 1
+    assert checkpoint.of_rank(saved, 0).random is saved.random
+    assert checkpoint.of_rank(saved, 1).random is saved.other_random[0]
+    assert checkpoint.of_rank(saved, 2).random["python"] == checkpoint.random_states()["python"]
+
+
+# What cannot be
+
+
+@pytest.mark.parametrize(
+    ("knobs", "said"),
+    [
+        ({"global_batch_size": 7}, "global_batch_size=7 cannot be shared equally by 2 ranks; take 6 or 8"),
+        ({"global_batch_size": 1}, "take 2, or"),
+        ({"cuda_graph": True}, "one rank only"),
+        ({"compile": "reduce-overhead"}, "one rank only"),
+    ],
+)
+def test_knobs_that_several_ranks_cannot_have_are_refused_in_one_line(knobs, said):
+    recipe = dataclasses.replace(SMALL, **knobs)
+    check(recipe, Team())
+    with pytest.raises(RecipeError, match=said) as error:
+        check(recipe, Seat(1, 2))
+    assert "\n" not in str(error.value)
+
+
+def test_ranks_with_different_recipes_are_refused(data, tmp_path):
+    with pytest.raises(RankFailed, match="rank 1 has another seed than rank 0; start all ranks alike"):
+        launch(mates.differing, 2, data, tmp_path / "r")
+
+
+# The command line
+
+
+def said_in(nursery, rank):
+    return [line for line in nursery.said_by(rank).read_text().splitlines() if "training:" not in line]
+
+
+@pytest.fixture(scope="module")
+def whole(nursery, data):
+    """A run on two ranks that was never stopped, and how long it took with slow writing."""
+    start = time.perf_counter()
+    assert nursery.train_ranks(2, "whole", data, trouble=["slow"]) == [0, 0], nursery.said_by(0).read_text()
+    return nursery.run("whole"), time.perf_counter() - start
+
+
+def test_torchrun_starts_the_same_command_and_rank_0_alone_prints(nursery, data, whole, tmp_path):
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--redirects", "3"]
+    command += ["--log-dir", str(tmp_path / "logs"), "-m", "dltutorial", "train", "--name", "torchrun"]
+    command += ["--data", str(data), "--device", "cpu", *KNOBS, "--track"]
+    runs = {"DLTUTORIAL_RUNS": str(nursery.folder / "runs")}
+    done = subprocess.run(command, capture_output=True, text=True, env=os.environ | runs, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert_same_run(whole[0], nursery.run("torchrun"))
+    logs = {file.parent.name: file.read_text() for file in (tmp_path / "logs").rglob("std*.log") if file.read_text()}
+    assert set(logs) == {"0"}
+
+
+def test_under_srun_ranks_find_each_other_without_being_told_where(nursery, data, whole):
+    job = {"SLURM_JOB_ID": str(os.getpid()), "SLURM_STEP_ID": "0", "SLURM_STEP_NODELIST": "n[0-1]"}
+    job |= {"SLURM_NTASKS": "2", "SLURM_STEP_TASKS_PER_NODE": "2", "SLURM_NODEID": "0"}
+    unset = dict.fromkeys(("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR"))
+    pids = [
+        nursery.start("srun", data, said=nursery.said_by(rank), env=unset | job | {"MASTER_PORT": None}
+                      | {"SLURM_PROCID": str(rank), "SLURM_LOCALID": str(rank)})
+        for rank in range(2)
+    ]  # fmt: skip
+    assert [nursery.wait(pid) for pid in pids] == [0, 0], said_in(nursery, 0)
+    assert said_in(nursery, 1) == []
+    assert_same_run(whole[0], nursery.run("srun"))
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGUSR1"])
+def test_a_signal_to_one_rank_ends_all_with_one_checkpoint(nursery, data, whole, name):
+    folder = nursery.run(name)
+    pids = nursery.start_ranks(2, name, data, trouble=["slow"])
+    wait_for((folder / "checkpoints").exists, nursery.said_by(0))
+    os.kill(pids[1], getattr(signal, name))
+    assert [nursery.wait(pid) for pid in pids] == [75, 75]
+    assert run.run_status(folder) == "interrupted"
+    assert [line for line in said_in(nursery, 0) if "a checkpoint is written, go on with --resume" in line]
+    assert said_in(nursery, 1) == []
+    assert nursery.train_ranks(2, name, data) == [0, 0]
+    assert_same_run(whole[0], folder)
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_killed_rank_leaves_nobody_waiting(nursery, data, victim):
+    pids = nursery.start_ranks(2, f"killed-{victim}", data, "--steps", 10_000)
+    wait_for((nursery.run(f"killed-{victim}") / "checkpoints").exists, nursery.said_by(0))
+    os.kill(pids[victim], signal.SIGKILL)
+    start = time.monotonic()
+    statuses = [nursery.wait(pid) for pid in pids]
+    assert time.monotonic() - start < SOON_S
+    assert statuses[victim] == -signal.SIGKILL
+    assert statuses[1 - victim] == 1
+    (line,) = [line for line in said_in(nursery, 1 - victim) if line.startswith("dltutorial:")]
+    assert "another rank is gone" in line
+
+
+def test_one_ranks_error_is_the_only_one_told(nursery, data, tmp_path):
+    import shutil
+
+    own = shutil.copytree(data, tmp_path / "own")
+    pids = nursery.start_ranks(2, "damaged", data, "--steps", 10_000, "--loader", "naive", data_of={1: own})
+    wait_for((nursery.run("damaged") / "checkpoints").exists, nursery.said_by(0))
+    for file in (own / "train").glob("*.h5"):
+        os.truncate(file, 3000)
+    start = time.monotonic()
+    assert [nursery.wait(pid) for pid in pids][1] == 2
+    assert time.monotonic() - start < SOON_S
+    assert [line for line in said_in(nursery, 0) if line.startswith("dltutorial")] == []
+    assert [line for line in said_in(nursery, 1) if "rank 1 of 2" in line and "truncated" in line]
+    assert run.run_status(nursery.run("damaged")) == "failed"
+
+
+def test_what_all_ranks_refuse_rank_0_says_once(nursery, data):
+    assert nursery.train_ranks(2, "odd", data, "--global-batch-size", 7) == [2, 2]
+    (line,) = said_in(nursery, 0)
+    assert "cannot be shared equally by 2 ranks" in line
+    assert said_in(nursery, 1) == []
+    assert not nursery.run("odd").exists()
+
+
+def test_nan_in_the_data_is_found_by_one_rank_and_told_once(nursery, data, tmp_path):
+    import shutil
+
+    import h5py
+
+    bad = shutil.copytree(data, tmp_path / "bad")
+    with h5py.File(bad / "train" / "1980.h5", "r+") as year:
+        year["fields"][7, 1, 3, 3] = float("nan")
+    assert nursery.train_ranks(2, "nan", bad) == [2, 2]
+    (line,) = [line for line in said_in(nursery, 0) if line.startswith("dltutorial")]
+    assert "1980.h5" in line
+    assert said_in(nursery, 1) == []
+
+
+def test_killed_at_random_moments_two_ranks_end_with_the_same_weights(nursery, data, whole, record_property):
+    whole, life_s = whole
+
+    def start(number):
+        return nursery.start_ranks(2, f"random-{number}", data, trouble=["slow"])
+
+    def finish(number):
+        assert_same_run(whole, nursery.run(f"random-{number}"))
+
+    left = 0
+    for number in kill_at_random(start, nursery.wait, finish, life_s, KILLS):
+        left += checkpoint.newest(nursery.run(f"random-{number}") / "checkpoints") is not None
+    assert nursery.train_ranks(2, f"random-{number}", data) == [0, 0], said_in(nursery, 0)
+    finish(number)
+    record_property("left_a_checkpoint", left)
+    print(f"{KILLS} kills, {left} left a checkpoint; {number + 1} runs")
+
+
+def test_a_finished_run_is_left_alone(nursery, data, whole):
+    before = (whole[0] / "weights.pt").stat().st_mtime_ns
+    assert nursery.train_ranks(2, "whole", data) == [0, 0]
+    assert "nothing was done" in said_in(nursery, 0)[-1]
+    assert (whole[0] / "weights.pt").stat().st_mtime_ns == before
+    assert json.loads((whole[0] / "status.json").read_text())["status"] == "finished"
+    assert [line["step"] for line in records(whole[0])] == [5, 10, 12, 15, 20, 24]
