@@ -24,6 +24,7 @@ BENCHES: Mapping[str, str] = MappingProxyType({
     "precision": "a matrix product and a whole update in every precision this machine has",
     "graphs": "the price of starting operations, and steps recorded and replayed",
     "launch": "a function or a cell on 2 ranks, the first time and later",
+    "ddp": "data-parallel steps on two ranks or more: naive, bucketed, overlapped, torch's",
     "ladder": "from the naive baseline to the best, each knob alone and on top of the others",
 })  # fmt: skip
 

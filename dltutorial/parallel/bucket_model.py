@@ -1,0 +1,79 @@
+"""How long does a step take with buckets of a given size? A model with four numbers.
+
+In: bytes of each layer's gradient in the order of the backward pass, seconds of computing, and what one message costs:
+``latency_s + bytes / bytes_per_s``. Out: seconds of the step, and how many of them wait for the network.
+
+The backward pass makes its gradients at a steady pace, in proportion to their bytes. Messages go one at a time, in
+order. Computing and communicating do not slow each other down; where ranks share cores, they do. After Li et al. 2020
+(arXiv:2006.15704), section 5.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from dltutorial.parallel.buckets import FIRST_BYTES
+
+
+@dataclass(frozen=True)
+class Link:
+    """What one all-reduce costs, all ranks and the way there and back included.
+
+    Attributes:
+        latency_s: of the smallest one.
+        bytes_per_s: of gradient, not of traffic.
+    """
+
+    latency_s: float
+    bytes_per_s: float
+
+    def message_s(self, n_bytes: float) -> float:
+        """Seconds of one all-reduce."""
+        return self.latency_s + n_bytes / self.bytes_per_s
+
+
+@dataclass(frozen=True)
+class Step:
+    """One rank's computing, without any communication.
+
+    Attributes:
+        gradient_bytes: of each parameter, in the order in which the backward pass makes them.
+        backward_s: seconds of the backward pass.
+        rest_s: seconds of all else: forward pass, optimizer.
+    """
+
+    gradient_bytes: Sequence[int]
+    backward_s: float
+    rest_s: float
+
+    def seconds(self, link: Link, bucket_bytes: float, *, overlap: bool, first_bytes: float = FIRST_BYTES) -> float:
+        """Of the whole step.
+
+        Args:
+            link: what a message costs.
+            bucket_bytes: largest bucket; 0 sends each gradient by itself.
+            overlap: whether a bucket leaves when it is full, or all when the backward pass is over.
+            first_bytes: largest first bucket.
+        """
+        buckets = _packed(self.gradient_bytes, bucket_bytes, min(first_bytes, bucket_bytes))
+        made, free_s, whole = 0, 0.0, sum(self.gradient_bytes)
+        for n_bytes in buckets:
+            made += n_bytes
+            ready_s = self.backward_s * (made / whole if overlap else 1)
+            free_s = max(free_s, ready_s) + link.message_s(n_bytes)
+        return self.rest_s + max(free_s, self.backward_s)
+
+    def exposed_s(self, link: Link, bucket_bytes: float, *, overlap: bool) -> float:
+        """Seconds of the step in which nothing is computed."""
+        return self.seconds(link, bucket_bytes, overlap=overlap) - self.backward_s - self.rest_s
+
+
+def _packed(sizes: Sequence[int], cap: float, first: float) -> Iterator[int]:
+    """Bytes of each bucket, filled as ``buckets.make_buckets`` fills them."""
+    limit, held = first, 0
+    for size in sizes:
+        if held and held + size > limit:
+            yield held
+            limit, held = cap, 0
+        held += size
+    if held:
+        yield held

@@ -1,0 +1,125 @@
+"""Buckets: many gradients in one flat tensor, so that one message carries them all.
+
+In: parameters in the order of the model. Out: buckets in the order in which the backward pass fills them, last layer
+first. Horovod calls the same idea tensor fusion. Li et al. 2020 (arXiv:2006.15704), section 3.2.
+
+A :class:`Bucket` answers to the methods of torch's ``GradBucket``, so communication hooks written for torch's DDP
+take ours too.
+
+Legend: N numbers of all gradients in the bucket.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from dltutorial.errors import CourseError
+
+FIRST_BYTES = 2**20  # a small first bucket: communication begins early
+
+
+class Bucket:
+    """One flat tensor, and where in it each parameter's gradient stands."""
+
+    def __init__(self, parameters: Sequence[nn.Parameter], index: int = 0, n_buckets: int = 1) -> None:
+        """Make the flat tensor.
+
+        Args:
+            parameters: of one dtype, on one device.
+            index: of this bucket, 0 is filled first.
+            n_buckets: how many there are.
+        """
+        self._parameters, self._index, self._n_buckets = list(parameters), index, n_buckets
+        sizes = [parameter.numel() for parameter in parameters]
+        self._flat_N = torch.zeros(sum(sizes), dtype=parameters[0].dtype, device=parameters[0].device)
+        parts = self._flat_N.split(sizes)
+        self._views = [part.view(p.shape) for part, p in zip(parts, parameters, strict=True)]
+
+    def buffer(self) -> Tensor:
+        """The flat tensor itself."""
+        return self._flat_N
+
+    def set_buffer(self, flat_N: Tensor) -> None:
+        """Overwrite the numbers; the memory stays."""
+        self._flat_N.copy_(flat_N)
+
+    def gradients(self) -> list[Tensor]:
+        """Each parameter's place in the flat tensor, in the parameter's shape."""
+        return self._views
+
+    def parameters(self) -> list[nn.Parameter]:
+        """Whose gradients it holds."""
+        return self._parameters
+
+    def index(self) -> int:
+        """0 is filled first."""
+        return self._index
+
+    def is_last(self) -> bool:
+        """Whether it is the last one of the step."""
+        return self._index == self._n_buckets - 1
+
+    def put(self, place: int, factor: float = 1.0) -> None:
+        """Copy one parameter's gradient in, times ``factor``; zeros if it has none.
+
+        Raises:
+            CourseError: a sparse gradient.
+        """
+        gradient, view = self._parameters[place].grad, self._views[place]
+        if gradient is None:
+            view.zero_()
+        elif gradient.layout != torch.strided:
+            raise CourseError("a bucket holds no sparse gradient; make the embedding with sparse=False")
+        elif factor != 1 or gradient.data_ptr() != view.data_ptr():
+            torch.mul(gradient.detach(), factor, out=view)  # one pass over the memory for both
+
+    def take_out(self, has_gradient: Sequence[bool], as_view: bool) -> None:
+        """Give every parameter its gradient back.
+
+        Args:
+            has_gradient: for each parameter; one that no rank has used keeps None.
+            as_view: let the gradient *be* the place in the bucket: no copy, and no memory of its own.
+        """
+        for parameter, view, has in zip(self._parameters, self._views, has_gradient, strict=True):
+            if not has:
+                continue
+            if as_view:
+                parameter.grad = view
+            elif parameter.grad is None:
+                parameter.grad = view.clone()
+            else:
+                parameter.grad.copy_(view)
+
+
+def make_buckets(parameters: Iterable[nn.Parameter], cap_bytes: int, first_bytes: int = FIRST_BYTES) -> list[Bucket]:
+    """Pack the trainable parameters, last one first, into buckets of at most ``cap_bytes``.
+
+    A parameter larger than that has a bucket of its own; so has every one when ``cap_bytes`` is 0.
+
+    Args:
+        parameters: in the order of the model; dtypes and devices may be mixed, a bucket is of one kind.
+        cap_bytes: largest bucket.
+        first_bytes: largest first bucket.
+    """
+    trainable = [parameter for parameter in parameters if parameter.requires_grad]
+    groups = list(_packed(reversed(trainable), cap_bytes, min(first_bytes, cap_bytes)))
+    return [Bucket(group, index, len(groups)) for index, group in enumerate(groups)]
+
+
+def _packed(parameters: Iterable[nn.Parameter], cap_bytes: int, first_bytes: int) -> Iterator[list[nn.Parameter]]:
+    """Groups in the order in which they become full; those not yet full at the end, in the order of their start."""
+    filling: dict[tuple[torch.dtype, torch.device], list[nn.Parameter]] = {}
+    limit_bytes = first_bytes
+    for parameter in parameters:
+        group = filling.setdefault((parameter.dtype, parameter.device), [])
+        if group and _bytes([*group, parameter]) > limit_bytes:
+            yield list(group)
+            limit_bytes = cap_bytes
+            group.clear()
+        group.append(parameter)
+    yield from filling.values()
+
+
+def _bytes(parameters: Iterable[nn.Parameter]) -> int:
+    return sum(parameter.numel() * parameter.element_size() for parameter in parameters)

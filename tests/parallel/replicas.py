@@ -1,0 +1,338 @@
+"""What ranks do in the tests of data parallelism. A file of its own, so that a rank imports nothing but this."""
+
+import copy
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
+from torch.distributed.algorithms.join import Join
+from torch.nn.parallel import DistributedDataParallel
+
+from dltutorial.config import Recipe
+from dltutorial.errors import CourseError
+from dltutorial.observe.overlap import overlap
+from dltutorial.parallel import ddp_race
+from dltutorial.parallel.ddp import BucketedDDP, NaiveDDP, OverlappedDDP
+from dltutorial.parallel.gradient_hooks import mean, relative_error, scaled_fp16
+from dltutorial.parallel.local_sgd import LocalSGD
+from dltutorial.parallel.replica import broadcast
+
+TINY = 16 / 2**20  # MiB: a bucket holds two numbers, so every parameter has its own
+OURS = {
+    "naive": lambda m, **o: NaiveDDP(m, **o),
+    "one bucket": lambda m, **o: BucketedDDP(m, **o),
+    "many buckets": lambda m, **o: BucketedDDP(m, bucket_cap_mb=TINY, **o),
+    "views": lambda m, **o: BucketedDDP(m, bucket_cap_mb=TINY, gradient_as_bucket_view=True, **o),
+    "overlapped": lambda m, **o: OverlappedDDP(m, **o),
+    "overlapped, many buckets": lambda m, **o: OverlappedDDP(m, bucket_cap_mb=TINY, **o),
+    "overlapped, views": lambda m, **o: OverlappedDDP(m, bucket_cap_mb=TINY, gradient_as_bucket_view=True, **o),
+}
+
+
+class Odd(nn.Module):
+    """Tied weights, a frozen layer, two dtypes, a buffer, a channels-last weight, and a layer used on demand."""
+
+    def __init__(self, seed, with_spare=False):
+        super().__init__()
+        torch.manual_seed(seed)
+        self.first, self.frozen, self.tied = nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 4)
+        self.tied.weight = self.first.weight
+        self.conv = nn.Conv2d(2, 2, 2).to(memory_format=torch.channels_last)
+        self.last, self.spare = nn.Linear(5, 1), nn.Linear(5, 1) if with_spare else None
+        self.double()
+        self.single = nn.Parameter(torch.full((1,), 1.0 + seed))
+        self.frozen.requires_grad_(False)
+        self.register_buffer("calls", torch.tensor(float(seed)))
+
+    def forward(self, x, spare=False):
+        self.calls += 1
+        x = self.tied(torch.tanh(self.frozen(torch.tanh(self.first(x)))))
+        x = self.conv(x.view(-1, 2, 2, 1).expand(-1, 2, 2, 2)).flatten(1)
+        head = self.spare if spare else self.last
+        return head(torch.cat([x, x, x.sum(1, keepdim=True)], 1)) * self.single.double()
+
+
+def batches(n, rank=None):
+    """Batches of 8 samples; with a rank only its 4."""
+    generator = torch.Generator().manual_seed(5)
+    drawn = [torch.randn(8, 4, generator=generator, dtype=torch.float64) for _ in range(n)]
+    return [x if rank is None else x[4 * rank : 4 * rank + 4] for x in drawn]
+
+
+def weights(model):
+    return [p.detach().clone() for p in getattr(model, "module", model).parameters()]
+
+
+def apart(one, other):
+    """The largest difference between two lists of tensors."""
+    return max((a - b).abs().max().item() for a, b in zip(one, other, strict=True))
+
+
+def train(model, data, micro=1, spare=lambda step: False):
+    """SGD with momentum and weight decay; ``micro`` backward passes for each update."""
+    model.train()
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    optimizer = torch.optim.SGD(parameters, lr=0.05, momentum=0.9, weight_decay=0.1)
+    for step, x in enumerate(data):
+        optimizer.zero_grad(set_to_none=step % 2 == 0)
+        pieces = x.chunk(micro)
+        for n, piece in enumerate(pieces):
+            silent = hasattr(model, "no_sync") and n < micro - 1
+            with model.no_sync() if silent else torch.enable_grad():
+                ((model(piece, spare=spare(step)) - 3).square().mean() / micro).backward()
+        optimizer.step()
+    return weights(model)
+
+
+def equal_to_one_process():
+    rank = dist.get_rank()
+    found = {}
+    for micro in (1, 2):
+        expected = train(Odd(0), batches(5), micro=1)
+        for name, wrap in {**OURS, "torch": DistributedDataParallel}.items():
+            got = train(wrap(Odd(rank)), batches(5, rank), micro)
+            found[f"{name}, {micro} pieces"] = apart(got, expected)
+    found["moved"] = apart(expected, weights(Odd(0)))
+    return found
+
+
+def unused():
+    """The spare head is used by nobody, by rank 0, by all, in turn; torch's own DDP is the judge."""
+    rank, found = dist.get_rank(), {}
+    turns = lambda step: (False, rank == 0, True, rank == 1, False)[step]  # noqa: E731
+    options = {"find_unused_parameters": True}
+    torchs = DistributedDataParallel(Odd(rank, with_spare=True), **options)
+    expected = train(torchs, batches(5, rank), spare=turns)
+    for name, wrap in OURS.items():
+        model = wrap(Odd(rank, with_spare=True), **options)
+        found[name] = apart(train(model, batches(5, rank), spare=turns), expected)
+    model = OverlappedDDP(Odd(rank, with_spare=True), **options)
+    model(batches(1, rank)[0]).sum().backward()
+    return found, model.module.spare.weight.grad is None
+
+
+def unused_without_leave(name):
+    rank = dist.get_rank()
+    model = OURS[name](Odd(rank, with_spare=True))
+    model(batches(1, rank)[0], spare=rank == 1).sum().backward()
+
+
+def buffers():
+    """Batch norm: the running means are rank 0's, as with torch's DDP."""
+    rank, found = dist.get_rank(), {}
+
+    def trained(wrap):
+        torch.manual_seed(rank)
+        model = wrap(nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3), nn.Linear(3, 1)).double())
+        for x in batches(4, rank):
+            model(x).square().mean().backward()
+        model(x)
+        return [b.double() for b in model.module.buffers()] + [p.grad for p in model.parameters()]
+
+    expected = trained(DistributedDataParallel)
+    for name, wrap in OURS.items():
+        found[name] = apart(trained(wrap), expected)
+    return found
+
+
+def uneven():
+    """Rank 1 has two batches more than rank 0."""
+    rank, found = dist.get_rank(), {}
+    data = batches(3 + 2 * rank, rank)
+
+    def joined(wrap):
+        model = wrap(Odd(rank))
+        with Join([model]):
+            train(model, data)
+        return weights(model)
+
+    expected = joined(DistributedDataParallel)
+    for name, wrap in OURS.items():
+        got = joined(wrap)
+        mine = torch.cat([w.double().flatten() for w in got])
+        dist.broadcast(mine, 0)
+        found[name] = max(apart(got, expected), apart([mine], [torch.cat([w.double().flatten() for w in got])]))
+    return found
+
+
+def uneven_without_join():
+    rank = dist.get_rank()
+    train(OverlappedDDP(Odd(rank)), batches(3 + 2 * rank, rank))
+
+
+def no_sync_in_join():
+    model = NaiveDDP(Odd(0))
+    with Join([model]), model.no_sync():
+        pass
+
+
+def other_models():
+    NaiveDDP(nn.Linear(2, 2 + dist.get_rank()))
+
+
+def nothing_to_train():
+    NaiveDDP(nn.Linear(2, 2).requires_grad_(False))
+
+
+class Stumbles(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        raise ArithmeticError("half-way")
+
+
+def after_a_failed_backward():
+    """A backward pass that fails on all ranks leaves nothing behind."""
+    rank, found = dist.get_rank(), {}
+    for name, wrap in OURS.items():
+        model = wrap(nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 1)).double())
+        x = batches(1, rank)[0]
+        loss = model.module[1](Stumbles.apply(model.module[0](x))).sum()
+        try:
+            loss.backward()
+            found[name] = "no error"
+        except ArithmeticError:
+            dist.barrier()
+            model.zero_grad()
+            model(x).sum().backward()
+            alone = copy.deepcopy(model.module)
+            alone.zero_grad()
+            (alone(batches(1)[0]).sum() / 2).backward()
+            found[name] = apart([p.grad for p in model.parameters()], [p.grad for p in alone.parameters()])
+    return found
+
+
+def messages():
+    """(what happened, size), in order, of one backward pass with each wrapper."""
+    found = {}
+    original = dist.all_reduce
+    for name, wrap in OURS.items():
+        model = wrap(nn.Sequential(*(nn.Linear(3, 3, bias=False) for _ in range(4))).double())
+        seen = []
+
+        def counted(tensor, *args, seen=seen, **kwargs):
+            seen.append(("send", tensor.numel()))
+            return original(tensor, *args, **kwargs)
+
+        x = torch.ones(2, 3, dtype=torch.float64, requires_grad=True)
+        dist.all_reduce = counted
+        try:
+            y = model(x)
+            x.register_hook(lambda gradient, seen=seen: seen.append(("backward is over", 0)))
+            y.sum().backward()
+        finally:
+            dist.all_reduce = original
+        found[name] = seen
+    return found
+
+
+def compressed():
+    """Relative errors of gradients, some of them tiny, against the exact mean; and ours against torch's."""
+    rank = dist.get_rank()
+
+    def gradients(wrap, hook=None, state=None, scale=1.0):
+        torch.manual_seed(0)
+        model = wrap(nn.Sequential(nn.Linear(4, 64), nn.Tanh(), nn.Linear(64, 1)))
+        if hook:
+            model.register_comm_hook(state, hook)
+        for x in batches(3, rank):
+            model.zero_grad()
+            (model(x.float()).square().mean() * scale).backward()
+        return [p.grad / scale for p in model.parameters()]
+
+    tiny = 1e-6
+    exact = {scale: gradients(DistributedDataParallel, scale=scale) for scale in (1.0, tiny)}
+    fp16 = default_hooks.fp16_compress_hook
+    power = [powerSGD_hook.PowerSGDState(None, 2, start_powerSGD_iter=2, min_compression_rate=1) for _ in range(2)]
+    for state in power:
+        state.rng.seed(0)
+    found = {
+        "mean": relative_error(gradients(OverlappedDDP, mean), exact[1.0]),
+        "mean, torch's": relative_error(gradients(DistributedDataParallel, mean), exact[1.0]),
+        "fp16": relative_error(gradients(OverlappedDDP, fp16), exact[1.0]),
+        "fp16, tiny": relative_error(gradients(OverlappedDDP, fp16, None, tiny), exact[tiny]),
+        "scaled, tiny": relative_error(gradients(OverlappedDDP, scaled_fp16(2.0**24), None, tiny), exact[tiny]),
+        "scaled, tiny, bucketed": relative_error(gradients(BucketedDDP, scaled_fp16(2.0**24), None, tiny), exact[tiny]),
+        "scaled too far": relative_error(gradients(OverlappedDDP, scaled_fp16(2.0**24)), exact[1.0]),
+        "power": relative_error(gradients(OverlappedDDP, powerSGD_hook.powerSGD_hook, power[0]), exact[1.0]),
+    }
+    for name, hook in (("fp16", fp16), ("scaled", scaled_fp16())):
+        pair = [gradients(wrap, hook) for wrap in (OverlappedDDP, DistributedDataParallel)]
+        found[f"{name}, ours against torch's"] = apart(*pair)
+    return found
+
+
+def local_sgd():
+    """Plain SGD: every=1 is data parallelism; every=2 is not, and sends half as often."""
+    rank = dist.get_rank()
+
+    def trained(every):
+        model = Odd(rank)
+        broadcast([*model.parameters(), *model.buffers()])
+        local = LocalSGD(model.parameters(), every)
+        optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.05)
+        n_sent = 0
+        for x in batches(6, rank):
+            optimizer.zero_grad()
+            (model(x) - 3).square().mean().backward()
+            optimizer.step()
+            n_sent += local.after_update()
+        return weights(model), n_sent
+
+    single = Odd(0)
+    optimizer = torch.optim.SGD([p for p in single.parameters() if p.requires_grad], lr=0.05)
+    for x in batches(6):
+        optimizer.zero_grad()
+        (single(x) - 3).square().mean().backward()
+        optimizer.step()
+    (every, n_every), (second, n_second) = trained(1), trained(2)
+    everyones = [None, None]
+    dist.all_gather_object(everyones, second)
+    return apart(every, weights(single)), apart(second, weights(single)), apart(*everyones), n_every, n_second
+
+
+def many_cases(*names):
+    """Several of the functions above in one launch."""
+    return {name: globals()[name]() for name in names}
+
+
+def traced():
+    recipe = Recipe(n_lat=16, n_lon=32, dim=64, depth=4, heads=2, global_batch_size=16)
+    return [
+        overlap(ddp_race.trace.take(ddp_race.make_update(recipe, name, {"bucket_cap_mb": 0.25}), steps=2))
+        for name in ("naive", "bucketed", "overlapped")
+    ]
+
+
+def error_of(function):
+    try:
+        function()
+    except CourseError as error:
+        return str(error)
+    return ""
+
+
+def refusals():
+    return [error_of(function) for function in (no_sync_in_join, other_models, nothing_to_train)]
+
+
+def on_cuda():
+    """As ``equal_to_one_process``, on this rank's GPU, without the odd memory layout."""
+    rank, found = dist.get_rank(), {}
+    data = [x.cuda() for x in batches(5)]
+    expected = train(plain(0), data)
+    for name, wrap in {**OURS, "torch": DistributedDataParallel}.items():
+        model = wrap(plain(rank))
+        found[name] = apart(train(model, [x[4 * rank : 4 * rank + 4] for x in data], micro=2), expected)
+    found["moved"] = apart(expected, weights(plain(0)))
+    return found
+
+
+def plain(seed):
+    model = Odd(seed)
+    model.conv = model.conv.to(memory_format=torch.contiguous_format)
+    return model.cuda()

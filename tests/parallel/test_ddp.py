@@ -1,0 +1,216 @@
+"""Data parallelism on real ranks: equal to one process, whatever the model; and what it sends, and when."""
+
+import pytest
+import replicas
+import torch
+from torch import nn
+
+from dltutorial.errors import CourseError
+from dltutorial.observe.events import Event, Row, Trace
+from dltutorial.observe.overlap import Overlap, overlap
+from dltutorial.parallel import ddp_race
+from dltutorial.parallel.bucket_model import Link, Step
+from dltutorial.parallel.buckets import make_buckets
+from dltutorial.parallel.ddp import NaiveDDP
+from dltutorial.parallel.failures import RankFailed, RanksHang
+from dltutorial.parallel.gradient_lag import GradientLag, largest_stable_rate
+from dltutorial.parallel.launch import launch
+from dltutorial.parallel.local_sgd import LocalSGD
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*ranks share")
+ROUNDING, ROUNDING_FP32 = 1e-12, 1e-6
+CASES = ("equal_to_one_process", "unused", "buffers", "uneven", "after_a_failed_backward", "messages", "local_sgd")
+
+
+@pytest.fixture(scope="module")
+def found():
+    """All cases in one launch; by rank."""
+    return launch(replicas.many_cases, 2, *CASES, timeout_s=100)
+
+
+def test_five_updates_are_those_of_one_process_on_the_whole_batch(found):
+    for rank in found:
+        apart = rank["equal_to_one_process"]
+        assert apart.pop("moved") > 0.1
+        assert len(apart) == 2 * (len(replicas.OURS) + 1)
+        assert max(apart.values()) < ROUNDING_FP32  # one weight is float32
+
+
+def test_parameters_that_some_or_all_ranks_do_not_use_are_as_torchs(found):
+    for rank in found:
+        apart, has_none = rank["unused"]
+        assert max(apart.values()) < ROUNDING_FP32
+        assert has_none
+
+
+@pytest.mark.parametrize("name", ["naive", "one bucket", "overlapped"])
+def test_an_unused_parameter_is_one_clear_error_and_no_hang(name):
+    with pytest.raises(RankFailed, match=r"no gradient for (spare|last)\.weight.*find_unused_parameters=True"):
+        launch(replicas.unused_without_leave, 2, name, timeout_s=30)
+
+
+def test_buffers_are_rank_0s_as_torchs(found):
+    for rank in found:
+        assert max(rank["buffers"].values()) < ROUNDING
+
+
+def test_ranks_with_fewer_batches_join_as_torchs_do(found):
+    for rank in found:
+        assert max(rank["uneven"].values()) < ROUNDING_FP32
+
+
+def test_without_join_uneven_inputs_end_at_the_deadline():
+    with pytest.raises(RanksHang, match=r"rank 0 had returned|rank 1 waits") as caught:
+        launch(replicas.uneven_without_join, 2, timeout_s=3)
+    assert caught.value.waiting == (1,)
+
+
+def test_a_backward_pass_that_fails_leaves_nothing_behind(found):
+    for rank in found:
+        assert max(rank["after_a_failed_backward"].values()) < ROUNDING
+
+
+def test_messages_are_counted_and_only_overlapped_ones_leave_early(found):
+    over = ("backward is over", 0)
+    for rank in found:
+        sent = rank["messages"]
+        assert sent["naive"] == [over] + [("send", 9)] * 4
+        assert sent["one bucket"] == [over, ("send", 36)] == sent["overlapped"] or sent["overlapped"][-1] == over
+        assert sent["many buckets"] == [over] + [("send", 9)] * 4
+        early = sent["overlapped, many buckets"]
+        assert sorted(early) == sorted(sent["many buckets"])
+        assert early.index(over) >= 3
+
+
+def test_local_sgd_every_step_is_data_parallelism_and_every_second_sends_half(found):
+    for rank in found:
+        every, second, ranks_apart, n_every, n_second = rank["local_sgd"]
+        assert every < ROUNDING_FP32 < second
+        assert ranks_apart == 0
+        assert (n_every, n_second) == (6, 3)
+
+
+def test_compression_errs_as_far_as_its_numbers_reach():
+    for found in launch(replicas.compressed, 2, timeout_s=60):
+        assert found["mean"] < 1e-6
+        assert found["mean, torch's"] < 1e-6
+        assert 1e-6 < found["fp16"] < 1e-2
+        assert found["fp16, tiny"] > 0.05
+        assert found["scaled, tiny"] < 1e-3
+        assert found["scaled, tiny, bucketed"] < 1e-3
+        assert not found["scaled too far"] < 1
+        assert 1e-3 < found["power"] < 1.5
+        assert found["fp16, ours against torch's"] < 1e-6
+        assert found["scaled, ours against torch's"] < 1e-6
+
+
+def test_a_trace_shows_what_the_backward_pass_hides():
+    for naive, bucketed, overlapped in launch(replicas.traced, 2, timeout_s=60):
+        assert naive.n_messages > bucketed.n_messages == overlapped.n_messages > 2
+        assert naive.hidden_s == bucketed.hidden_s == 0 < overlapped.hidden_s
+
+
+def test_what_cannot_be_is_told_in_one_line():
+    for in_join, other, nothing in launch(replicas.refusals, 2, timeout_s=30):
+        assert "no_sync() inside Join" in in_join
+        assert "rank 1 holds another model than rank 0 (bias)" in other
+        assert "to be trained" in nothing
+    with pytest.raises(CourseError, match="no process group"):
+        NaiveDDP(nn.Linear(2, 2))
+    with pytest.raises(CourseError, match="every=0"):
+        LocalSGD([], 0)
+    with pytest.raises(CourseError, match="lag=-1"):
+        GradientLag([], -1)
+    with pytest.raises(CourseError, match="no wrapper 'quick'"):
+        ddp_race.race(2, None, ["quick"])
+
+
+# Without ranks
+
+
+def test_buckets_are_filled_from_the_last_layer_and_of_one_kind():
+    sizes = [3, 100, 2, 2, 5]
+    parameters = [nn.Parameter(torch.zeros(n)) for n in sizes]
+    parameters[3] = nn.Parameter(torch.zeros(2, dtype=torch.float64))
+    frozen = nn.Parameter(torch.zeros(7), requires_grad=False)
+    buckets = make_buckets([*parameters, frozen], cap_bytes=40, first_bytes=20)
+    assert [[p.numel() for p in bucket.parameters()] for bucket in buckets] == [[5], [2], [100], [3], [2]]
+    assert [bucket.index() for bucket in buckets] == list(range(5))
+    assert [bucket.is_last() for bucket in buckets] == [False] * 4 + [True]
+    assert {bucket.buffer().dtype for bucket in buckets} == {torch.float32, torch.float64}
+
+
+def test_no_cap_sends_every_gradient_by_itself():
+    parameters = [nn.Parameter(torch.zeros(n)) for n in (3, 4, 5)]
+    assert [len(bucket.parameters()) for bucket in make_buckets(parameters, 0)] == [1, 1, 1]
+
+
+def test_gradients_may_live_in_the_bucket():
+    parameter = nn.Parameter(torch.ones(2, 3))
+    (bucket,) = make_buckets([parameter], 100)
+    parameter.grad = torch.full((2, 3), 5.0)
+    bucket.put(0)
+    bucket.take_out([True], as_view=True)
+    assert parameter.grad.data_ptr() == bucket.buffer().data_ptr()
+    assert parameter.grad.tolist() == [[5.0] * 3] * 2
+
+
+def test_a_sparse_gradient_is_refused():
+    embedding = nn.Embedding(3, 2, sparse=True)
+    (bucket,) = make_buckets(embedding.parameters(), 100)
+    embedding(torch.tensor([1])).sum().backward()
+    with pytest.raises(CourseError, match="sparse=False"):
+        bucket.put(0)
+
+
+def test_the_model_knows_when_overlap_helps_and_when_small_buckets_hurt():
+    step = Step([2**20] * 20, backward_s=0.1, rest_s=0.05)
+    link = Link(latency_s=1e-3, bytes_per_s=2**20 * 250)
+    together = step.seconds(link, 2**30, overlap=False, first_bytes=2**30)
+    assert together == pytest.approx(0.15 + 1e-3 + 20 / 250)
+    assert step.seconds(link, 0, overlap=False) == pytest.approx(0.15 + 20 * (1e-3 + 1 / 250))
+    assert step.seconds(link, 0, overlap=True) == pytest.approx(0.05 + 0.1 / 20 + 20 * 5e-3)
+    assert step.exposed_s(link, 2**20, overlap=True) == pytest.approx(0.1 / 20 + 20 * 5e-3 - 0.1)
+    slow = Link(latency_s=20e-3, bytes_per_s=1e12)
+    assert step.seconds(slow, 2**30, overlap=True) < step.seconds(slow, 0, overlap=True)
+
+
+@pytest.mark.parametrize("lag", [0, 1, 2, 5])
+def test_gradient_lag_diverges_just_beyond_the_largest_stable_rate(lag):
+    def last(rate):
+        w = nn.Parameter(torch.ones(1, dtype=torch.float64))
+        late = GradientLag([w], lag)
+        for _ in range(3000):
+            w.grad = 4 * w.detach()
+            late.exchange()
+            if w.grad is not None:
+                w.data -= rate * w.grad
+        return abs(w.item())
+
+    limit = largest_stable_rate(4.0, lag)
+    assert last(0.97 * limit) < 1e-3
+    assert last(1.03 * limit) > 1e3
+
+
+def test_a_lagged_gradient_is_the_one_of_some_steps_ago():
+    w = nn.Parameter(torch.zeros(1))
+    late, seen = GradientLag([w], 2), []
+    for step in range(5):
+        w.grad = torch.tensor([float(step)])
+        late.exchange()
+        seen.append(None if w.grad is None else w.grad.item())
+    assert seen == [None, None, 0.0, 1.0, 2.0]
+
+
+def test_hidden_communication_is_what_lies_under_computing():
+    rows = [Row("host"), Row("gloo")]
+    node = "autograd::engine::evaluate_function: "
+    events = [
+        Event(node + "MmBackward0", "operator", 0.0, 4.0, 0),
+        Event(node + "torch::autograd::AccumulateGrad", "operator", 4.0, 2.0, 0),
+        Event("gloo:all_reduce", "range", 3.0, 4.0, 1),
+    ]
+    assert overlap(Trace.of(events, rows)) == Overlap(1, 4.0, 1.0)
+    on_gpu = [*events, Event("ncclDevKernel_AllReduce", "kernel", 10.0, 2.0, 2), Event("gemm", "kernel", 11.0, 3.0, 3)]
+    found = overlap(Trace.of(on_gpu, [*rows, Row("GPU 0 stream 1", 0), Row("GPU 0 stream 2", 0)]))
+    assert (found.communication_s, found.hidden_s) == (6.0, 1.0)
