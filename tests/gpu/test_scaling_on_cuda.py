@@ -1,0 +1,36 @@
+"""Real training steps for the scaling chapter on GPUs: timed to their end, one rank for each GPU."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+
+from dltutorial.config import PRESETS, Recipe
+from dltutorial.parallel import measured_network, real_steps
+from dltutorial.parallel.launch import launch
+
+pytestmark = pytest.mark.gpu
+SMALL = dataclasses.replace(PRESETS["smoke"], n_lat=32, n_lon=64, dim=64, depth=2, heads=2)
+
+
+def test_one_rank_for_each_gpu_trains_and_is_timed():
+    n = min(4, torch.cuda.device_count())
+    found = np.array(launch(real_steps.steps, n, Recipe.of(SMALL, global_batch_size=2), 4))
+    assert found.shape == (n, 4, 2)
+    assert (found[..., 0] > 0).all()
+    assert (found[..., 0] <= found[..., 1]).all()
+
+
+def test_longer_computing_takes_longer_to_the_end_of_the_kernels():
+    little, much = (
+        np.median(np.array(launch(real_steps.steps, 1, Recipe.of(SMALL, global_batch_size=batch), 6))[..., 0])
+        for batch in (2, 512)
+    )
+    assert much > little
+
+
+@pytest.mark.filterwarnings("ignore:.*ranks share")
+def test_emulated_steps_go_through_gloo_beside_a_gpu():
+    found = launch(measured_network.all_reduces, 2, (4096,), 2, backend="gloo")
+    assert all(min(times[4096]) > 0 for times in found)

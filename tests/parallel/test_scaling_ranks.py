@@ -1,0 +1,48 @@
+"""Emulated and real steps on real ranks: what they return, and that waiting is where it was planted."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from dltutorial.config import PRESETS, Recipe
+from dltutorial.errors import CourseError
+from dltutorial.parallel import emulated, measured_network, real_steps
+from dltutorial.parallel.emulated import Variant
+from dltutorial.parallel.launch import launch
+from dltutorial.parallel.workloads import Workload
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*ranks share")
+WORK = Workload("test", (1000.0, 1000.0), (0.5, 0.5), sample_s=0.01, fixed_s=0.002)
+
+
+def test_a_slow_rank_lets_the_others_wait_and_waits_least_itself():
+    variants = {"slow": Variant(WORK, 3, pace=(1, 2, 1)), "mended": Variant(WORK, (3, 1.5, 3), pace=(1, 2, 1))}
+    found = launch(emulated.steps, 3, variants, 5, backend="gloo")
+    slow = np.array([np.median(times["slow"], axis=0) for times in found])
+    assert slow.shape == (3, 3)
+    assert slow[:, 0].argmax() == 1  # it computes longest
+    assert slow[:, 1].argmin() == 1  # and waits least
+    assert (slow[:, 2] >= 0.06).all()  # all steps take as long as its own
+    mended = np.array([np.median(times["mended"], axis=0) for times in found])
+    assert mended[:, 0] == pytest.approx(np.full(3, 0.03), rel=0.3)
+
+
+def test_a_number_for_each_rank_is_needed():
+    with pytest.raises(CourseError, match="2 numbers for 1 ranks"):
+        launch(emulated.steps, 1, {"x": Variant(WORK, (1, 2))}, 1, backend="gloo")
+
+
+def test_all_reduces_are_timed_for_every_size():
+    found = launch(measured_network.all_reduces, 2, (1, 4096), 3, backend="gloo")
+    assert [set(times) for times in found] == [{1, 4096}] * 2
+    assert all(len(times) == 3 and min(times) > 0 for rank in found for times in rank.values())
+
+
+def test_real_steps_compute_and_communicate():
+    tiny = dataclasses.replace(PRESETS["smoke"], n_lat=16, n_lon=32, dim=16, depth=1, heads=2)
+    recipe = Recipe.of(tiny, global_batch_size=2, device="cpu")
+    found = np.array(launch(real_steps.steps, 2, recipe, 3, backend="gloo"))
+    assert found.shape == (2, 3, 2)
+    assert (found[..., 0] > 0).all()
+    assert (found[..., 0] < found[..., 1]).all()

@@ -1,0 +1,199 @@
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+
+from dltutorial.errors import CourseError
+from dltutorial.observe import plots
+from dltutorial.parallel import clusters, measured_network, published, simulator, workloads
+from dltutorial.parallel.clusters import NO_LATENCY, Cluster, Latency
+from dltutorial.parallel.simulator import Input, Spread, simulate
+from dltutorial.parallel.workloads import Workload
+
+ONE_LEVEL = Cluster("one level", 1, math.inf, 10e9, latency=NO_LATENCY)
+FREE = Cluster("free", 4, math.inf, math.inf, latency=NO_LATENCY)
+STEP = workloads.even("even", 25e6, 20).at(100.0)  # 10 ms a sample, 100 MB of gradients
+MANY = np.array([1, 2, 3, 8, 64, 1000, 27360])
+
+
+def test_without_communication_scaling_is_perfect():
+    steps = simulate(STEP, FREE, MANY, 32)
+    assert steps.step_s == pytest.approx(np.full(len(MANY), 0.32))
+    assert steps.samples_per_s == pytest.approx(MANY * 100.0)
+
+
+def test_one_gpu_waits_for_nobody():
+    steps = simulate(STEP, clusters.load("Summit"), 1, 8, spread=Spread(0.5, 0.5), overlap=False)
+    assert steps.step_s == pytest.approx([0.08])
+    assert steps.communication_s == pytest.approx([0])
+
+
+def test_without_overlap_the_parts_add_up():
+    steps = simulate(STEP, ONE_LEVEL, MANY, 4, overlap=False, bucket_bytes=math.inf)
+    ring_s = 2 * (MANY - 1) / MANY * 1e8 / 10e9
+    assert steps.step_s == pytest.approx(0.04 + ring_s, rel=0.02)  # the first bucket is one of its own
+
+
+def test_long_computing_hides_everything_but_the_last_bucket():
+    slow = STEP.at(1e-3)
+    steps = simulate(slow, ONE_LEVEL, 64)
+    last_s = ONE_LEVEL.all_reduce_s(64, simulator.buckets(slow)[0][-1])
+    assert steps.exposed_s == pytest.approx([float(last_s)])
+    assert steps.communication_s > 3 * steps.exposed_s
+
+
+def test_long_communication_hides_the_backward_pass_instead():
+    narrow = Cluster("narrow", 1, math.inf, 1e6, latency=NO_LATENCY)
+    steps = simulate(STEP, narrow, 8)
+    ready = simulator.buckets(STEP)[1][0]
+    share = simulator.FORWARD_SHARE + (1 - simulator.FORWARD_SHARE) * ready
+    assert steps.step_s == pytest.approx(share * 0.01 + steps.communication_s)
+
+
+@pytest.mark.parametrize("overlap", [True, False])
+def test_steps_grow_with_ranks_and_shrink_with_bandwidth(overlap):
+    for cluster in clusters.load_all():
+        quicker = Cluster("x", cluster.gpus_per_node, 2 * cluster.intra_bytes_per_s, 2 * cluster.inter_bytes_per_s)
+        nodes = cluster.gpus_per_node * 2 ** np.arange(12)
+        steps = simulate(STEP, cluster, nodes, 1, overlap=overlap, spread=Spread(0.01))
+        assert (np.diff(steps.step_s) > 0).all(), cluster.name
+        better = simulate(STEP, quicker, nodes, 1, overlap=overlap, spread=Spread(0.01))
+        assert (better.step_s <= steps.step_s).all()
+        hidden = simulate(STEP, cluster, nodes, 1, overlap=True, spread=Spread(0.01))
+        assert (hidden.step_s <= steps.step_s + 1e-12).all()
+
+
+def test_stragglers_stretch_the_step_as_monte_carlo_does():
+    rng = np.random.default_rng(2)
+    expected = 0.32 * (1 + 0.02 * rng.standard_normal((5000, 100)).max(1).mean())
+    assert simulate(STEP, FREE, 100, 32, spread=Spread(0.02)).step_s == pytest.approx([expected], rel=2e-3)
+    both = simulate(STEP, FREE, 100, 32, spread=Spread(speed=0.03, jitter_s=0.04 * 0.32)).straggler_s
+    assert both == pytest.approx(simulate(STEP, FREE, 100, 32, spread=Spread(speed=0.05)).straggler_s)
+
+
+def test_input_that_is_too_slow_sets_the_pace():
+    assert simulate(STEP, FREE, MANY, 8, samples_in=Input(50.0)).samples_per_s == pytest.approx(50 * MANY)
+    shared = simulate(STEP, FREE, MANY, 8, samples_in=Input(shared_samples_per_s=1600.0))
+    assert shared.samples_per_s == pytest.approx(np.minimum(100.0 * MANY, 1600))
+
+
+def test_strong_scaling_divides_the_batch():
+    steps = simulate(STEP, FREE, np.array([1, 2, 4]), 64 / np.array([1, 2, 4]))
+    assert steps.step_s == pytest.approx([0.64, 0.32, 0.16])
+    fixed = Workload("f", (1.0,), (1.0,), sample_s=0.01, fixed_s=0.5)
+    assert simulate(fixed, FREE, np.array([1, 64]), 64 / np.array([1, 64])).step_s == pytest.approx([1.14, 0.51])
+
+
+def test_the_crossover_is_where_communication_overtakes():
+    ranks = np.arange(1, 200)
+    steps = simulate(STEP, ONE_LEVEL, ranks, 100 / ranks)
+    expected = next(p for p in ranks if 2 * (p - 1) / p * 0.01 > 1.0 / p)
+    assert simulator.crossover(steps) == expected
+    assert simulator.crossover(simulate(STEP, FREE, ranks)) is None
+
+
+def test_a_ring_costs_what_its_formula_says():
+    ring = Cluster("ring", 1, math.inf, 5e9, latency=Latency(0, 2e-6, 0, 0, 0))
+    assert ring.all_reduce_s(8, 1e9, "ring") == pytest.approx(2 * 7 * 2e-6 + 2 * 7 / 8 * 0.2)
+    assert ring.all_reduce_s(8, 0, "ring") == pytest.approx(2 * 7 * 2e-6)
+
+
+def test_latency_makes_the_tree_win_when_there_are_many():
+    summit = clusters.load("Summit")
+    assert summit.all_reduce_s(27360, 1e3, "tree") < 0.1 * summit.all_reduce_s(27360, 1e3, "ring")
+    assert summit.all_reduce_s(12, 1e9, "ring") < summit.all_reduce_s(12, 1e9, "tree")
+    every = [summit.all_reduce_s(MANY, 1e7, name) for name in ("ring", "tree", "hierarchical")]
+    assert summit.all_reduce_s(MANY, 1e7) == pytest.approx(np.minimum.reduce(every))
+
+
+def test_gpus_of_a_node_share_its_way_out():
+    wide = Cluster("wide", 4, math.inf, 10e9, latency=NO_LATENCY)
+    for name in ("ring", "hierarchical"):
+        assert wide.all_reduce_s(4000, 1e9, name) == pytest.approx(0.2, rel=0.01)
+    inside = Cluster("inside", 8, 100e9, 1.0, latency=NO_LATENCY)
+    assert inside.all_reduce_s(8, 1e9, "hierarchical") == pytest.approx(2 * 7 / 8 * 0.01)
+    assert inside.all_reduce_s(8, 1e9, "ring") == pytest.approx(2 * 7 / 8 * 0.01)
+
+
+def test_published_networks_have_their_published_sizes():
+    assert sum(workloads.resnet50().weights_L) == 25_557_032
+    assert workloads.resnet50().forward_flop == pytest.approx(8.2e9, rel=0.01)
+    assert sum(workloads.unet3d().weights_L) == 116_977_029
+    for network in (workloads.resnet50(), workloads.unet3d(), workloads.even("e", 7e6)):
+        assert sum(network.work_L) == pytest.approx(1)
+
+
+def test_buckets_are_as_many_as_the_tutorial_saw_in_its_profiles():
+    unet = workloads.unet3d()
+    assert len(simulator.buckets(unet)[0]) == 8
+    assert len(simulator.buckets(unet, 100 * 2**20)[0]) == 5
+    n_bytes, ready = simulator.buckets(unet)
+    assert n_bytes.sum() == unet.gradient_bytes
+    assert (np.diff(ready) > 0).all()
+    assert ready[-1] == pytest.approx(1)
+
+
+def test_every_cluster_names_its_source():
+    found = {cluster.name: cluster for cluster in clusters.load_all()}
+    assert {"Summit", "Piz Daint", "Perlmutter", "DGX H100", "DGX H200", "Frontier"} <= set(found)
+    for cluster in found.values():
+        assert len(cluster.source) > 20
+        assert 1e9 < cluster.inter_bytes_per_s < 1e12
+        assert cluster.fp32_flop_per_s < cluster.tensor_flop_per_s
+    for row in plots.reference("scaling_inputs"):
+        assert row["cluster"] in found
+        assert row["source"]
+        assert row["left_out"]
+
+
+def test_every_published_run_is_predicted_and_none_was_fitted():
+    found = {run.key: run for run in published.runs()}
+    assert len(found) == len(plots.reference("scaling_published"))
+    for run in found.values():
+        assert 0.5 < run.predicted() < run.predicted(Spread()) <= 1
+        assert run.error == pytest.approx(run.predicted() - run.efficiency)
+    assert abs(found["sc21-64"].error) < 0.05  # what the model knows suffices here
+    assert found["mikami-2176"].error > 0.15  # and here it does not
+    with pytest.raises(CourseError, match="no published run 'x'"):
+        published.run("x")
+
+
+@pytest.mark.parametrize("key", ["kurth-daint", "kurth-summit"])
+@pytest.mark.parametrize("factor", [0.5, 2.0])
+def test_what_is_least_certain_of_the_climate_runs_hardly_matters(key, factor):
+    run = published.run(key)
+    larger = dataclasses.replace(run.workload, weights_L=tuple(factor * w for w in run.workload.weights_L))
+    slower = dataclasses.replace(run.workload, sample_s=factor * run.workload.sample_s)
+    for changed in (larger, slower):
+        assert abs(dataclasses.replace(run, workload=changed).predicted() - run.predicted()) < 0.01
+
+
+def test_measured_networks_interpolate_between_sizes():
+    net = measured_network.MeasuredNetwork({2: {0: 0.001, 1000: 0.003}})
+    assert net.all_reduce_s(np.array([1, 2]), 500) == pytest.approx([0, 0.002])
+    with pytest.raises(CourseError, match="no all-reduce among 4 ranks"):
+        net.all_reduce_s(4, 1)
+
+
+def test_the_link_behind_measured_times_is_found():
+    hop_s, bytes_per_s = 2e-4, 3e9
+    times = {n: 6 * hop_s + 1.5 * n / bytes_per_s for n in (1000, 10**6, 10**7)}
+    found = measured_network.MeasuredNetwork({4: times}).link(4)
+    assert found == (pytest.approx(hop_s), pytest.approx(bytes_per_s))
+
+
+@pytest.mark.parametrize(
+    ("call", "why"),
+    [
+        (lambda: simulate(STEP, FREE, 0), "needs at least 1"),
+        (lambda: simulate(STEP, FREE, 2, bucket_bytes=0), "a bucket holds some bytes"),
+        (lambda: ONE_LEVEL.all_reduce_s(2, 1, "magic"), "no algorithm 'magic'"),
+        (lambda: clusters.load("Titan"), "no cluster 'Titan'; choose one of: Piz Daint"),
+        (lambda: Workload("w", (1.0,), ()), "1 layers with weights, 0 with work"),
+        (lambda: Workload("w", (-1.0,), (1.0,)), "can be negative"),
+    ],
+)
+def test_what_cannot_be_is_told(call, why):
+    with pytest.raises(CourseError, match=why):
+        call()
