@@ -1,4 +1,4 @@
-"""The command line: ``dltutorial doctor · data · train · run · bench · exercises · report``.
+"""The command line: ``dltutorial doctor · data · train · run · bench · exercises · pocket · report``.
 
 Every mistake a user can make ends in one line on stderr and exit status 2, an interrupt in status 130. Training that
 SIGTERM or SIGUSR1 ended, with a checkpoint to resume from, has status 75: a job script can queue it again. Heavy
@@ -96,6 +96,11 @@ def make_parser() -> argparse.ArgumentParser:
     exercises.add_argument("--check", action="store_true", help="change nothing; exit 1 if they are out of step")
     exercises.add_argument("--force", action="store_true", help="replace exercises that you have edited")
 
+    pocket = _add(commands, "pocket", _pocket, "a real Slurm cluster on this machine, for you alone")
+    pocket.add_argument("action", choices=["up", "down", "status"])
+    pocket.add_argument("--nodes", type=int, default=2, metavar="N", help="of up (default: 2)")
+    pocket.add_argument("--name", default="pocket", help="to have several (default: pocket)")
+
     report = _add(commands, "report", _report, "one HTML page of everything measured here")
     report.add_argument("records", nargs="*", type=Path, help="records files (default: the runs folder's)")
     report.add_argument("--out", type=Path, metavar="FILE", help="default: report.html in the runs folder")
@@ -190,6 +195,12 @@ def _exercises(args: argparse.Namespace) -> int:
     from dltutorial.teach import exercises
 
     return exercises.build(check=args.check, force=args.force)
+
+
+def _pocket(args: argparse.Namespace) -> int:
+    from dltutorial.parallel import pocket_command
+
+    return pocket_command.run(args.action, args.nodes, args.name)
 
 
 def _report(args: argparse.Namespace) -> int:

@@ -41,6 +41,18 @@ def records_file() -> Path:
     return Path(os.environ.get("DLTUTORIAL_RECORDS") or runs_dir() / "records.jsonl")
 
 
+def course_folder(holding: str) -> Path:
+    """The course's own folder: the nearest from here upwards that holds ``holding``, else the package's.
+
+    Raises:
+        CourseError: there is none.
+    """
+    for folder in (Path.cwd(), *Path.cwd().parents, Path(__file__).resolve().parents[1]):
+        if (folder / holding).is_dir() and (folder / "pyproject.toml").is_file():
+            return folder
+    raise CourseError(f"no {holding}/ here or above; run this inside the course's folder (a git clone of it)")
+
+
 def inside(folder: Path, name: str) -> Path:
     """``folder / name``, for a name that cannot leave the folder.
 

@@ -37,21 +37,9 @@ def build(root: Path | None = None, check: bool = False, force: bool = False) ->
     Raises:
         CourseError: no solutions, a notebook that cannot be read, or markers that do not pair.
     """
-    root = course_folder("solutions") if root is None else Path(root)
+    root = paths.course_folder("solutions") if root is None else Path(root)
     made = {path.name: blank_notebook(path) for path in solution_files(root)}
     return _compare(root, made) if check else _write(root, made, force)
-
-
-def course_folder(holding: str) -> Path:
-    """The course's own folder: the nearest from here upwards that holds ``holding``, else the package's.
-
-    Raises:
-        CourseError: there is none.
-    """
-    for folder in (Path.cwd(), *Path.cwd().parents, Path(__file__).resolve().parents[2]):
-        if (folder / holding).is_dir() and (folder / "pyproject.toml").is_file():
-            return folder
-    raise CourseError(f"no {holding}/ here or above; run this inside the course's folder (a git clone of it)")
 
 
 def solution_files(root: Path) -> list[Path]:

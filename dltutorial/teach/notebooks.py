@@ -29,7 +29,7 @@ def folder() -> Path:
     named = os.environ.get("DLTUTORIAL_NOTEBOOKS")
     if named and not Path(named).is_dir():
         raise CourseError(f"DLTUTORIAL_NOTEBOOKS {named!r} is not a folder; name the one with the notebooks")
-    return Path(named).resolve() if named else exercises.course_folder("notebooks") / "notebooks"
+    return Path(named).resolve() if named else paths.course_folder("notebooks") / "notebooks"
 
 
 def chapters(where: Path | None = None) -> list[Path]:

@@ -1,0 +1,33 @@
+# JUPITER Booster at JSC: nodes with 4 NVIDIA GH200, NDR InfiniBand. Not tried yet.
+# First: jutil env activate -p <your project>, which sets SBATCH_ACCOUNT and SCRATCH
+# https://apps.fz-juelich.de/jsc/hps/jupiter/environment.html
+
+: "${SBATCH_ACCOUNT:?first: jutil env activate -p <your project>, or export SBATCH_ACCOUNT=<your budget>}"
+
+# booster is the partition of the GH200 nodes.
+# https://apps.fz-juelich.de/jsc/hps/jupiter/batchsystem.html
+export SBATCH_PARTITION="${SBATCH_PARTITION:-booster}"
+export SBATCH_GRES=gpu:4
+# As on JUWELS: torchrun is one task, and its ranks need all four.
+export CUDA_VISIBLE_DEVICES=0,1,2,3
+
+# The processors are Arm: a .venv or an image from an x86 machine does not run here; make them on JUPITER.
+# https://apps.fz-juelich.de/jsc/hps/jupiter/configuration.html
+if [ -n "${DLTUTORIAL_IMAGE:-}" ]; then
+    export DLTUTORIAL_CONTAINER="apptainer exec --nv $DLTUTORIAL_IMAGE" DLTUTORIAL_PYTHON=python
+else
+    module load Stages/2025 GCC CUDA Python
+fi
+
+# As on JUWELS Booster: names with an i, and ib0, are InfiniBand.
+export DLTUTORIAL_MASTER_SUFFIX=i
+export NCCL_SOCKET_IFNAME=ib0 GLOO_SOCKET_IFNAME=ib0
+# Wait longer for an answer before a connection counts as broken.
+# https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html, NCCL_IB_TIMEOUT
+export NCCL_IB_TIMEOUT=22
+
+# Runs and data go to scratch: homes are small. What else holds at the moment on a young machine:
+# https://apps.fz-juelich.de/jsc/hps/jupiter/known-issues.html
+: "${SCRATCH:?first: jutil env activate -p <your project>, which sets SCRATCH}"
+export DLTUTORIAL_RUNS="${DLTUTORIAL_RUNS:-$SCRATCH/$USER/dltutorial/runs}"
+export DLTUTORIAL_DATA="${DLTUTORIAL_DATA:-$SCRATCH/$USER/dltutorial/data}"

@@ -1,0 +1,130 @@
+"""The pocket cluster comes up in seconds, once, and leaves nothing; one that was killed is recognised."""
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from dltutorial.errors import CourseError
+from dltutorial.parallel import pocket
+from dltutorial.parallel import pocket_processes as processes
+
+ROOT = Path(__file__).parents[2]
+pytestmark = pytest.mark.slurm
+
+
+@pytest.fixture
+def name():
+    name = f"own-{os.getpid()}"
+    yield name
+    pocket.down(name)
+
+
+def command(*words, **env):
+    run = [sys.executable, "-m", "dltutorial", "pocket", *words]
+    return subprocess.run(run, capture_output=True, text=True, env=os.environ | env, timeout=60)
+
+
+def test_up_is_quick_and_the_same_again_and_down_leaves_nothing(name):
+    began = time.monotonic()
+    cluster = pocket.up(2, name)
+    assert time.monotonic() - began < 3
+    assert pocket.states(cluster) == {"n0": "idle", "n1": "idle"}
+    before = {process.pid for process in processes.of(cluster.folder)}
+    assert pocket.up(2, name) == cluster
+    assert {process.pid for process in processes.of(cluster.folder)} == before
+    subprocess.run(
+        ["sbatch", "-N2", "-o/dev/null", "--wrap", "srun sleep 77"], env=os.environ | cluster.env, check=True
+    )
+    asleep = lambda: [p for p in processes.of(cluster.folder) if "77" in p.cmdline()]  # noqa: E731
+    while not asleep():
+        time.sleep(0.05)
+    mine = processes.of(cluster.folder)
+    assert pocket.down(name)
+    assert not processes.of(cluster.folder)
+    assert all(not psutil.pid_exists(p.pid) or p.status() == psutil.STATUS_ZOMBIE for p in mine)
+    assert not cluster.folder.exists()
+    assert not pocket.down(name)
+
+
+def test_all_its_daemons_listen_on_the_loopback_only(cluster):
+    ports = [c.laddr for p in processes.of(cluster.folder) for c in p.net_connections() if c.status == "LISTEN"]
+    assert len(ports) == 1 + len(cluster.nodes)
+    assert {port.ip for port in ports} == {"127.0.0.1"}
+
+
+def test_only_its_user_may_look_into_it(cluster):
+    assert cluster.folder.stat().st_mode & 0o077 == 0
+    assert (cluster.folder / "munge.key").stat().st_mode & 0o077 == 0
+
+
+def test_another_number_of_nodes_is_told(cluster):
+    with pytest.raises(CourseError, match=r"is up with 3 nodes, not 2; end it first: dltutorial pocket down"):
+        pocket.up(2, cluster.name)
+
+
+def test_a_killed_cluster_is_recognised_and_replaced(name):
+    cluster = pocket.up(1, name)
+    for process in processes.of(cluster.folder, "controller"):
+        process.kill()
+    left = pocket.status(name)
+    assert left is not None
+    assert not left.answers
+    assert "was killed" in command("status", "--name", name).stderr
+    assert pocket.up(2, name).nodes == ("n0", "n1")
+
+
+def test_a_folder_too_long_for_sockets_is_reached_by_a_short_one(name, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / ("long" * 20)))
+    cluster = pocket.up(1, name)
+    assert len(str(cluster.folder)) < 60
+    assert pocket.status(name) == cluster
+    pocket.down(name)
+    assert not cluster.folder.exists()
+
+
+def test_the_command_prints_what_a_shell_evaluates(cluster):
+    done = command("up", "--nodes", "3", "--name", cluster.name)
+    assert done.stdout == f"export SLURM_CONF={cluster.folder}/slurm.conf\n"
+    shown = command("status", "--name", cluster.name)
+    assert (shown.returncode, shown.stdout) == (0, done.stdout)
+    assert "n0 " in shown.stderr
+    none = command("status", "--name", "nobody")
+    assert (none.returncode, none.stdout) == (1, "")
+
+
+AS_NOBODY = """
+import os, subprocess, sys
+from dltutorial.parallel import pocket
+os.setgid(65534)
+os.setuid(65534)
+cluster = pocket.up(2)
+print(subprocess.check_output(["srun", "-N2", "id", "-u"], env=os.environ | cluster.env, text=True).split())
+job = ["sbatch", "-N2", "-o/dev/null", "--wrap", "srun sleep 78"]
+subprocess.run(job, env=os.environ | cluster.env, check=True, stdout=subprocess.DEVNULL)
+subprocess.run(["sleep", "1.5"])
+pocket.down()
+print(pocket.status())
+"""
+
+
+def everyone_may_enter(folder):
+    return all(parent.stat().st_mode & 0o005 == 0o005 for parent in (folder, *folder.parents))
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can become somebody else")
+def test_it_works_for_an_ordinary_user_too():
+    if not everyone_may_enter(ROOT):
+        pytest.skip("the course lies where an ordinary user may not read")
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o777)
+        env = os.environ | {"XDG_CACHE_HOME": folder, "HOME": folder}
+        done = subprocess.run([sys.executable, "-c", AS_NOBODY], capture_output=True, text=True, env=env, cwd=ROOT)
+        assert done.stdout.splitlines() == ["['65534', '65534']", "None"], done.stderr
+    left = [p for p in psutil.process_iter() if p.uids().real == 65534 and p.status() != psutil.STATUS_ZOMBIE]
+    assert not [p for p in left if "slurm" in p.name() or "munge" in p.name()]

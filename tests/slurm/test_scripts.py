@@ -1,0 +1,182 @@
+"""The scripts of ``slurm/`` as they are, on the pocket cluster: they train, come back after a signal or a lost node."""
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+from conftest import TINY
+from waiting import wait_for
+
+from dltutorial import paths
+from dltutorial.errors import CourseError
+from dltutorial.parallel import jobs, pocket
+from dltutorial.parallel import pocket_processes as processes
+
+pytestmark = [pytest.mark.slurm, pytest.mark.timeout(150)]
+STEPS = ("--steps", "40")
+
+
+def losses(run):
+    return {record["step"]: record["loss"] for record in jobs.progress(run)}
+
+
+@pytest.fixture(scope="module")
+def whole(cluster, runs):
+    """The losses of a run on 2 nodes with 2 ranks each that nobody disturbs."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DLTUTORIAL_RUNS", str(runs))
+        env = cluster.env | {"RUN_NAME": "whole"}
+        job = jobs.submit("train", *TINY, *STEPS, nodes=2, site="pocket", env=env)
+        jobs.wait(job, 120)
+        text = job.output.read_text()
+    return losses_of(runs, "whole"), text
+
+
+def losses_of(runs, run):
+    lines = (runs / run / "progress.jsonl").read_text().splitlines()
+    return {record["step"]: record["loss"] for record in map(json.loads, lines)}
+
+
+def test_two_nodes_with_two_ranks_each_train(whole):
+    losses, text = whole
+    assert list(losses) == list(range(1, 41))
+    assert losses[40] < losses[1]
+    assert "2 nodes: n[0-1]" in text
+    assert "2 ranks a node" in text
+
+
+def test_a_warned_job_queues_again_and_ends_with_the_same_losses_to_the_bit(train, whole):
+    job = train("warned", *STEPS)
+    wait_for(lambda: len(losses("warned")) > 5)
+    jobs.warn(job)
+    state = jobs.wait(job, 120)
+    assert state.restarts == 1
+    text = job.output.read_text()
+    assert "warned: a checkpoint is written, the job queues again" in text
+    assert "warned goes on after" in text
+    assert losses("warned") == whole[0]
+
+
+def test_a_job_whose_node_fails_goes_on_with_another(train, cluster, whole):
+    job = train("lost", *STEPS, "--checkpoint-every", "5")
+    try:
+        wait_for(lambda: len(losses("lost")) > 10)
+        pocket.lose_node(cluster, "n1")
+        wait_for(lambda: jobs.state(job).restarts == 1)
+        assert pocket.states(cluster)["n1"] == "down*"
+        jobs.wait(job, 90)
+    finally:
+        pocket.mend_node(cluster, "n1")
+    assert "lost goes on after" in job.output.read_text()
+    assert "DUE TO NODE FAILURE" in job.output.read_text()
+    assert losses("lost") == whole[0]
+    wait_for(lambda: pocket.states(cluster)["n1"] == "idle")
+
+
+def test_an_array_scales_over_the_nodes(train, cluster):
+    job = train("", *STEPS, "--steps", "10", ranks=1, script="scaling", options=("--array=1,2",))
+    tasks = jobs.tasks(job)
+    assert [task.number for task in tasks] == [f"{job.number}_1", f"{job.number}_2"]
+    for task in tasks:
+        jobs.wait(task, 90)
+    for ranks in (1, 2):
+        recipe = json.loads((paths.runs_dir() / f"scaling-{job.number}-{ranks}" / "recipe.json").read_text())
+        assert recipe["global_batch_size"] == 16 * ranks
+
+
+def test_what_cannot_be_ends_in_one_line(cluster, train):
+    for options, told in (
+        (["--partition=gpu"], "Invalid partition name specified; set SBATCH_PARTITION"),
+        (["--time=7-0"], "time limit.*ask for less time"),
+        (["--constraint=gpu"], "Invalid feature specification; set SBATCH_CONSTRAINT"),
+        (["--gpus-per-node=4"], "SBATCH_GPUS_PER_NODE"),
+    ):
+        with pytest.raises(CourseError, match=told) as caught:
+            train("no", options=options)
+        assert "\n" not in str(caught.value)
+    with pytest.raises(CourseError, match=r"ask for fewer nodes \(-N\)"):
+        train("no", nodes=9)
+
+
+def test_a_job_that_ends_badly_says_so(cluster, tmp_path, monkeypatch):
+    monkeypatch.setenv("DLTUTORIAL_RUNS", str(tmp_path))
+
+    def script(text):
+        (tmp_path / "some.sbatch").write_text(f"#!/bin/bash\n{text}\n")
+        return jobs.submit(str(tmp_path / "some.sbatch"), env=cluster.env)
+
+    job = script("echo an error to be seen; exit 3")
+    with pytest.raises(jobs.JobFailed, match=r"failed: an error to be seen; its output is in .*out"):
+        jobs.wait(job, 20)
+    job = script("sleep 60")
+    with pytest.raises(CourseError, match=r"is still [A-Z]+.* after 0.1 s; wait longer, or cancel it: scancel"):
+        jobs.wait(job, 0.1)
+    jobs.cancel(job)
+    with pytest.raises(jobs.JobFailed, match="was cancelled"):
+        jobs.wait(job, 20)
+
+
+def test_a_job_that_is_not_requeued_says_that_its_node_failed(cluster, tmp_path, monkeypatch):
+    monkeypatch.setenv("DLTUTORIAL_RUNS", str(tmp_path))
+    (tmp_path / "wait.sbatch").write_text("#!/bin/bash\nsleep 60\n")
+    job = jobs.submit(str(tmp_path / "wait.sbatch"), env=cluster.env, options=["--no-requeue", "--nodelist=n2"])
+    wait_for(lambda: jobs.state(job).word == "RUNNING")
+    pocket.lose_node(cluster, "n2")
+    try:
+        with pytest.raises(jobs.JobFailed, match="lost a node"):
+            jobs.wait(job, 60)
+    finally:
+        pocket.mend_node(cluster, "n2")
+
+
+def test_the_notebook_server_wants_a_token_and_listens_on_the_loopback(cluster, train):
+    import urllib.error
+    import urllib.request
+
+    job = train("", script="notebook", nodes=1)
+    url = wait_for(lambda: next((w for w in " ".join(jobs.tail(job, 40)).split() if w.startswith("http://127")), None))
+    token_file = next(word for word in " ".join(jobs.tail(job, 40)).split() if word.endswith(".token"))
+
+    def answers(token=""):
+        try:
+            with urllib.request.urlopen(f"{url.removesuffix('/lab')}/api/contents?token={token}", timeout=5) as page:
+                return page.status
+        except urllib.error.HTTPError as error:
+            return error.code
+        except OSError:
+            return None
+
+    try:
+        assert wait_for(answers) == 403
+        token = Path(token_file).read_text().strip()
+        assert answers(token) == 200
+        assert token not in job.output.read_text()
+        assert Path(token_file).stat().st_mode & 0o077 == 0
+    finally:
+        jobs.cancel(job)
+    wait_for(lambda: jobs.state(job).is_over)
+
+
+def test_munge_that_is_gone_is_named(tmp_path, monkeypatch):
+    monkeypatch.setenv("DLTUTORIAL_RUNS", str(tmp_path))
+    cluster = pocket.up(1, f"munge-{time.monotonic_ns()}")
+    try:
+        for process in processes.of(cluster.folder, "munge"):
+            process.kill()
+        with pytest.raises(CourseError, match="munge, which signs every message, is not running"):
+            jobs.submit("train", site="pocket", env=cluster.env)
+    finally:
+        pocket.down(cluster.name)
+
+
+def test_a_controller_that_is_gone_is_named(tmp_path, monkeypatch):
+    monkeypatch.setenv("DLTUTORIAL_RUNS", str(tmp_path))
+    cluster = pocket.up(1, f"gone-{time.monotonic_ns()}")
+    try:
+        for process in processes.of(cluster.folder, "controller"):
+            process.kill()
+        with pytest.raises(CourseError, match="the controller does not answer"):
+            jobs.submit("train", site="pocket", env=cluster.env)
+    finally:
+        pocket.down(cluster.name)

@@ -1,0 +1,123 @@
+"""The scripts of ``slurm/`` are shell that parses, careful, and nobody's own: no account, no path."""
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from dltutorial.parallel import sites
+
+FOLDER = Path(__file__).parents[2] / "slurm"
+SCRIPTS = sorted([*FOLDER.rglob("*.sbatch"), *FOLDER.rglob("*.sh")])
+JOBS = [script for script in SCRIPTS if script.suffix == ".sbatch"]
+SITES = sorted((FOLDER / "sites").glob("*.sh"))
+PERSONAL = ("account", "partition", "reservation", "qos", "constraint", "mail-user", "chdir", "A", "p")
+named = {"ids": lambda path: path.name}
+
+
+def code(script):
+    """The lines that are not comments."""
+    return [line for line in script.read_text().splitlines() if not line.lstrip().startswith("#")]
+
+
+def directives(script):
+    return re.findall(r"^#SBATCH\s+(.*?)(?:\s+#.*)?$", script.read_text(), re.MULTILINE)
+
+
+def test_there_is_a_script_for_each_purpose_and_a_file_for_each_site():
+    assert {"train", "scaling", "profile", "notebook", "launch"} == {script.stem for script in JOBS}
+    wanted = {"perlmutter", "juwels_booster", "jupiter", "frontier", "generic", "pocket"}
+    assert wanted == set(sites.names()) == {site.stem for site in SITES}
+
+
+@pytest.mark.parametrize("script", SCRIPTS, **named)
+def test_it_parses(script):
+    done = subprocess.run(["bash", "-n", str(script)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("script", SCRIPTS, **named)
+def test_no_backticks_and_no_cd_that_may_fail(script):
+    text = "\n".join(code(script))
+    assert "`" not in text
+    assert not re.search(r"^\s*cd ", text, re.MULTILINE)
+
+
+@pytest.mark.parametrize("script", JOBS, **named)
+def test_a_job_script_is_careful_and_says_how_it_is_called(script):
+    lines = script.read_text().splitlines()
+    assert lines[0] == "#!/bin/bash"
+    assert next(line for line in code(script) if line.strip()) == "set -euo pipefail"
+    assert script.name == "launch.sbatch" or f"slurm/{script.name}" in "\n".join(lines[:12])
+
+
+@pytest.mark.parametrize("script", JOBS, **named)
+def test_a_job_script_names_no_account_partition_or_path(script):
+    for directive in directives(script):
+        option = re.match(r"--?([a-z-]+)", directive)[1]
+        assert option not in (
+            "account",
+            "partition",
+            "reservation",
+            "qos",
+            "constraint",
+            "mail-user",
+            "chdir",
+            "A",
+            "p",
+        )
+        assert "/" not in directive
+
+
+@pytest.mark.parametrize("script", JOBS, **named)
+def test_its_directives_stand_before_its_first_command(script):
+    """sbatch ignores those after it."""
+    text = script.read_text()
+    assert text.rindex("#SBATCH") < text.index("set -euo")
+
+
+@pytest.mark.parametrize("site", [site.stem for site in SITES])
+def test_every_setting_of_a_site_has_a_reason(site):
+    found = sites.settings(site)
+    assert found
+    assert not [setting for setting in found if len(setting.reason) < 15]
+
+
+@pytest.mark.parametrize("site", [site.stem for site in SITES])
+def test_a_site_cites_its_documentation(site):
+    text = (FOLDER / "sites" / f"{site}.sh").read_text()
+    assert len(re.findall(r"https://[\w.-]+/\S+", text)) >= (1 if site == "pocket" else 2)
+    assert "SBATCH_ACCOUNT=" not in "\n".join(code(FOLDER / "sites" / f"{site}.sh")).replace(
+        "export SBATCH_ACCOUNT=<", ""
+    )
+
+
+@pytest.mark.parametrize("site", ["perlmutter", "juwels_booster", "jupiter", "frontier"])
+def test_a_site_that_needs_an_account_says_so_in_one_line(site):
+    source = f'source "{FOLDER / "sites" / site}.sh"'
+    done = subprocess.run(["bash", "-uc", source], capture_output=True, text=True, env={"PATH": "/usr/bin:/bin"})
+    assert done.returncode != 0
+    assert "SBATCH_ACCOUNT" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize("site", [site.stem for site in SITES])
+def test_a_site_can_be_sourced(site):
+    """By a shell that stops at the first error, with what that site's login nodes set."""
+    env = {"PATH": "/usr/bin:/bin", "USER": "somebody", "SBATCH_ACCOUNT": "some", "SCRATCH": "scratch"}
+    env |= {"MEMBERWORK": "work", "SLURM_CONF": "some.conf"}
+    script = f'module() {{ echo "module $*"; }}; source "{FOLDER / "sites" / site}.sh"; env'
+    done = subprocess.run(["bash", "-euc", script], capture_output=True, text=True, env=env)
+    assert done.returncode == 0, done.stderr
+    if site != "pocket":
+        assert "DLTUTORIAL_RUNS=" in done.stdout
+    assert "${" not in done.stdout
+
+
+def test_settings_are_read_as_they_stand():
+    by_name = {setting.variable: setting for setting in sites.settings("frontier")}
+    assert by_name["DLTUTORIAL_LAUNCHER"].value == "srun"
+    assert "torchrun" in by_name["DLTUTORIAL_LAUNCHER"].reason
+    assert by_name["SBATCH_PARTITION"].value == "batch"
+    assert by_name["SBATCH_PARTITION"].source.startswith("https://docs.olcf.ornl.gov/")
