@@ -1,68 +1,203 @@
-"""The ranks that train one model together: ``training.team`` over ``torch.distributed``.
+"""Ranks that talk to each other, and a count of all they say: what the collectives of this course are written on.
 
-In: a process group, made by ``meeting`` or by ``launch``. Values that a GPU has travel over NCCL, what the processes
-themselves agree on (a flag, a name) over gloo: for that nobody has to wait for a GPU.
+In: tensors to send, with the number of the rank that gets them. Out: the same tensors elsewhere, and in ``traffic``
+the messages, bytes and rounds that this rank has had a part in. A *round* is one exchange: everything in it is under
+way at once, and the next one waits for it. Only contiguous tensors travel; empty ones need no message.
+
+Sources: https://docs.pytorch.org/docs/stable/distributed.html, "Point-to-point communication"; the model that the
+counts feed is in ``cost``.
 """
 
-from collections.abc import Callable
-from typing import Any
+import dataclasses
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
 
-import torch
-import torch.distributed as dist
-from torch import Tensor, nn
+from dltutorial.errors import CourseError
 
-from dltutorial.parallel.averaging import Averaging
-from dltutorial.ranks import RankInfo
-from dltutorial.training.team import Team
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Parcel = tuple["Tensor", int]  # a tensor and the rank it goes to or comes from
 
 
-class Ranks(Team):
-    """All ranks of the process group."""
+@dataclass
+class Traffic:
+    """What one rank has sent, received and added up; a counter.
 
-    def __init__(self, info: RankInfo) -> None:
-        self.rank, self.world_size = info.rank, info.world_size
-        self._asked: tuple[dist.Work, Tensor] | None = None
+    Attributes:
+        rounds: exchanges, one after the other, in which this rank had something to send or to receive.
+        messages, sent_bytes: that it has sent.
+        received_messages, received_bytes: that it has received.
+        path_bytes: of each round the larger of sent and received bytes, summed: both directions run at once.
+        far_messages, far_bytes: of those sent, to another node.
+        reduced_bytes: received and added to its own.
+    """
 
-    def share(self, model: nn.Module) -> None:
-        """Give the model of every rank the weights of rank 0's."""
-        for tensor in (*model.parameters(), *model.buffers()):
-            dist.broadcast(tensor.detach(), 0)
+    rounds: int = 0
+    messages: int = 0
+    sent_bytes: int = 0
+    received_messages: int = 0
+    received_bytes: int = 0
+    path_bytes: int = 0
+    far_messages: int = 0
+    far_bytes: int = 0
+    reduced_bytes: int = 0
 
-    def averaging(self, model: nn.Module) -> Callable[[], object]:
-        """Make the model's gradients the means over all ranks; what is returned is called after each backward pass."""
-        return Averaging(model)
 
-    def mean(self, values_N: Tensor) -> Tensor:
-        """Means over the ranks, in float64: sums of float32 are exact there, whatever the order."""
-        return (self.sum(values_N.double()) / self.world_size).to(values_N.dtype)
+class Transport(Protocol):
+    """How parcels travel: through torch.distributed, or through MPI (``mpi``)."""
 
-    def sum(self, values: Tensor) -> Tensor:
-        """Sums over the ranks, value by value."""
-        total = values.clone()
-        dist.all_reduce(total)
-        return total
+    rank: int
+    world_size: int
 
-    def any(self, flag: bool) -> bool:
-        """Whether it was true on any rank in the call before this one. The answer has come meanwhile: nobody waits."""
-        before, asked = self._asked, torch.tensor(float(flag))
-        self._asked = dist.all_reduce(asked, op=dist.ReduceOp.MAX, async_op=True), asked
-        if before is None:
-            return False
-        before[0].wait()
-        return bool(before[1])
+    def exchange(self, outgoing: Sequence[Parcel], incoming: Sequence[Parcel]) -> None:
+        """Send and receive all of them at once; return when all are there."""
 
-    def tell(self, value: Any = None) -> Any:
-        """What rank 0 says."""
-        box = [value]
-        dist.broadcast_object_list(box, 0)
-        return box[0]
 
-    def gather(self, value: Any) -> list[Any]:
-        """What every rank has, by rank; on others than rank 0 an empty list."""
-        found = [None] * self.world_size if self.leads else None
-        dist.gather_object(value, found)
-        return found or []
+class TorchTransport:
+    """Through the process group that the launcher made: gloo for tensors in host memory, NCCL for those on GPUs."""
 
-    def wait(self) -> None:
-        """Until every rank has come here."""
-        dist.all_reduce(torch.zeros(1))
+    def __init__(self) -> None:
+        """Find out who we are.
+
+        Raises:
+            CourseError: there is no process group.
+        """
+        import torch.distributed as dist
+
+        if not (dist.is_available() and dist.is_initialized()):
+            raise CourseError("no process group here: call this inside a function that parallel.launch runs on ranks")
+        self.rank, self.world_size, self._backend = dist.get_rank(), dist.get_world_size(), dist.get_backend()
+
+    def exchange(self, outgoing: Sequence[Parcel], incoming: Sequence[Parcel]) -> None:
+        """All in one batch: NCCL would start a send alone, wait for its receiver, and never come to the receive."""
+        import torch.distributed as dist
+
+        device = "cuda" if self._backend == "nccl" else "cpu"
+        for x, _ in (*outgoing, *incoming):
+            if x.device.type != device:
+                raise CourseError(
+                    f"{self._backend} carries tensors on {device}, not on {x.device}; use x.to('{device}')"
+                )
+        receives = [dist.P2POp(dist.irecv, x, peer) for x, peer in incoming]
+        sends = [dist.P2POp(dist.isend, x, peer) for x, peer in outgoing]
+        for work in dist.batch_isend_irecv(receives + sends):
+            work.wait()
+
+
+@dataclass
+class Team:
+    """Ranks in an order of their own: ``team.rank`` is this one's place, ``team.size`` how many there are.
+
+    Attributes:
+        transport: carries the tensors; default: torch.distributed.
+        members: global numbers of the ranks in this team; default: all.
+        node_size: ranks on a node, so that messages between nodes are counted apart; 0: all on one.
+        traffic: what this rank has said so far, in any team made from this one.
+    """
+
+    transport: Transport = field(default_factory=TorchTransport)
+    members: tuple[int, ...] = ()
+    node_size: int = 0
+    traffic: Traffic = field(default_factory=Traffic)
+    _spare: dict[Any, Any] = field(default_factory=dict, repr=False)
+
+    def __post_init__(self) -> None:
+        """Check who is in.
+
+        Raises:
+            CourseError: a member twice, one that does not exist, or this rank left out.
+        """
+        self.members = tuple(self.members) or tuple(range(self.transport.world_size))
+        distinct = len(set(self.members)) == len(self.members)
+        if not distinct or not set(self.members) <= set(range(self.transport.world_size)):
+            raise CourseError(f"members {self.members} are not distinct ranks of 0 … {self.transport.world_size - 1}")
+        if self.transport.rank not in self.members:
+            raise CourseError(f"rank {self.transport.rank} is not among the members {self.members}")
+        if self.node_size < 0:
+            raise CourseError(f"node_size={self.node_size}: a node holds at least 1 rank; 0 means one node for all")
+
+    @property
+    def rank(self) -> int:
+        """This rank's place in the team."""
+        return self.members.index(self.transport.rank)
+
+    @property
+    def size(self) -> int:
+        """How many are in the team."""
+        return len(self.members)
+
+    @property
+    def nodes(self) -> list[int]:
+        """The node of each member, in the team's order."""
+        return [self._node(member) for member in self.members]
+
+    def part(self, places: Sequence[int]) -> "Team":
+        """A smaller team of those at ``places``; it counts into the same traffic."""
+        members = tuple(self.members[place] for place in places)
+        return dataclasses.replace(self, members=members)
+
+    def send(self, x: "Tensor", to: int) -> None:
+        """Send a tensor and wait until it is taken."""
+        self.exchange_all([(x, to)], [])
+
+    def receive(self, x: "Tensor", source: int) -> None:
+        """Wait for a tensor and write it over ``x``."""
+        self.exchange_all([], [(x, source)])
+
+    def exchange(self, out: "Tensor", to: int, into: "Tensor", source: int) -> None:
+        """Send one tensor and receive another at the same time: one round."""
+        self.exchange_all([(out, to)], [(into, source)])
+
+    def exchange_all(self, outgoing: Sequence[Parcel], incoming: Sequence[Parcel]) -> None:
+        """Send and receive any number at the same time: one round.
+
+        Raises:
+            CourseError: a tensor that is not contiguous, or lies where the backend cannot reach it; no such rank.
+        """
+        sends, receives = self._addressed(outgoing), self._addressed(incoming)
+        if sends or receives:
+            self._count(sends, receives)
+            self.transport.exchange(sends, receives)
+
+    def add(self, x: "Tensor", received: "Tensor") -> None:
+        """Add what was received to ``x``, and count it."""
+        x.add_(received)
+        self.traffic.reduced_bytes += received.numel() * received.element_size()
+
+    def spare(self, like: "Tensor", *shape: int) -> "Tensor":
+        """Memory for one of ``like``, or for ``shape``, the same at every call: fresh memory costs time to touch."""
+        import torch
+
+        key, wanted = (like.dtype, like.device), shape or like.shape
+        numel = math.prod(wanted)
+        if key not in self._spare or len(self._spare[key]) < numel:
+            self._spare[key] = torch.empty(numel, dtype=like.dtype, device=like.device)
+        return self._spare[key][:numel].view(wanted)
+
+    def _addressed(self, parcels: Sequence[Parcel]) -> list[Parcel]:
+        """Checked, with the peers' global numbers; empty tensors left out, as the peer leaves them out too."""
+        for x, peer in parcels:
+            if not x.is_contiguous():
+                raise CourseError(f"a tensor of strides {x.stride()} is not contiguous; send x.contiguous()")
+            if not 0 <= peer < self.size or peer == self.rank:
+                raise CourseError(f"rank {self.rank} of {self.size} has no peer {peer}; take it modulo the team's size")
+        return [(x, self.members[peer]) for x, peer in parcels if x.numel()]
+
+    def _count(self, sends: Sequence[Parcel], receives: Sequence[Parcel]) -> None:
+        sent_bytes, received_bytes = (sum(x.numel() * x.element_size() for x, _ in some) for some in (sends, receives))
+        far = [x.numel() * x.element_size() for x, peer in sends if self._node(peer) != self._node(self.transport.rank)]
+        traffic = self.traffic
+        traffic.rounds += 1
+        traffic.messages += len(sends)
+        traffic.sent_bytes += sent_bytes
+        traffic.received_messages += len(receives)
+        traffic.received_bytes += received_bytes
+        traffic.path_bytes += max(sent_bytes, received_bytes)
+        traffic.far_messages += len(far)
+        traffic.far_bytes += sum(far)
+
+    def _node(self, member: int) -> int:
+        return member // self.node_size if self.node_size else 0

@@ -46,7 +46,7 @@ def train(*args: Any, **options: Any) -> Path:
         return command.train(*args, **options)
     import torch.distributed as dist
 
-    from dltutorial.parallel.team import Ranks
+    from dltutorial.parallel.training_ranks import Ranks
 
     if dist.is_initialized():  # by ``launch``, which also ends it
         return command.train(*args, **options, team=Ranks(info))
@@ -55,7 +55,7 @@ def train(*args: Any, **options: Any) -> Path:
 
 def _together(info: RankInfo, preset_name: str, knobs: dict, **options: Any) -> NoReturn:
     from dltutorial.parallel import meeting
-    from dltutorial.parallel.team import Ranks
+    from dltutorial.parallel.training_ranks import Ranks
     from dltutorial.training import command
 
     store = meeting.meet(info)

@@ -25,6 +25,7 @@ BENCHES: Mapping[str, str] = MappingProxyType({
     "graphs": "the price of starting operations, and steps recorded and replayed",
     "launch": "a function or a cell on 2 ranks, the first time and later",
     "ddp": "data-parallel steps on two ranks or more: naive, bucketed, overlapped, torch's",
+    "collectives": "sizes × ranks × algorithms × backends: times, algorithm and bus bandwidth",
     "ladder": "from the naive baseline to the best, each knob alone and on top of the others",
     "scaling": "real and emulated steps on 1 to 8 ranks, beside the simulator; published runs beside it too",
 })  # fmt: skip

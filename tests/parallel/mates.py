@@ -13,7 +13,7 @@ from dltutorial.data import store
 from dltutorial.data.loaders import Pairs
 from dltutorial.errors import Interrupted
 from dltutorial.parallel.averaging import Averaging
-from dltutorial.parallel.team import Ranks
+from dltutorial.parallel.training_ranks import Ranks
 from dltutorial.ranks import RankInfo
 from dltutorial.training import run
 from dltutorial.training.evaluate import evaluate

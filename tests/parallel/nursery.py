@@ -22,7 +22,7 @@ import torch
 import torch._dynamo  # the first optimizer would import it
 
 from dltutorial import cli
-from dltutorial.parallel import meeting, team  # noqa: F401 (what a child will need)
+from dltutorial.parallel import meeting, training_ranks  # noqa: F401 (what a child will need)
 from dltutorial.training import checkpoint, command  # noqa: F401 (what a child will need)
 
 PIECES = 8

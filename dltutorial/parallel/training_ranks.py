@@ -1,0 +1,68 @@
+"""The ranks that train one model together: ``training.team`` over ``torch.distributed``.
+
+In: a process group, made by ``meeting`` or by ``launch``. Values that a GPU has travel over NCCL, what the processes
+themselves agree on (a flag, a name) over gloo: for that nobody has to wait for a GPU.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from dltutorial.parallel.averaging import Averaging
+from dltutorial.ranks import RankInfo
+from dltutorial.training.team import Team
+
+
+class Ranks(Team):
+    """All ranks of the process group."""
+
+    def __init__(self, info: RankInfo) -> None:
+        self.rank, self.world_size = info.rank, info.world_size
+        self._asked: tuple[dist.Work, Tensor] | None = None
+
+    def share(self, model: nn.Module) -> None:
+        """Give the model of every rank the weights of rank 0's."""
+        for tensor in (*model.parameters(), *model.buffers()):
+            dist.broadcast(tensor.detach(), 0)
+
+    def averaging(self, model: nn.Module) -> Callable[[], object]:
+        """Make the model's gradients the means over all ranks; what is returned is called after each backward pass."""
+        return Averaging(model)
+
+    def mean(self, values_N: Tensor) -> Tensor:
+        """Means over the ranks, in float64: sums of float32 are exact there, whatever the order."""
+        return (self.sum(values_N.double()) / self.world_size).to(values_N.dtype)
+
+    def sum(self, values: Tensor) -> Tensor:
+        """Sums over the ranks, value by value."""
+        total = values.clone()
+        dist.all_reduce(total)
+        return total
+
+    def any(self, flag: bool) -> bool:
+        """Whether it was true on any rank in the call before this one. The answer has come meanwhile: nobody waits."""
+        before, asked = self._asked, torch.tensor(float(flag))
+        self._asked = dist.all_reduce(asked, op=dist.ReduceOp.MAX, async_op=True), asked
+        if before is None:
+            return False
+        before[0].wait()
+        return bool(before[1])
+
+    def tell(self, value: Any = None) -> Any:
+        """What rank 0 says."""
+        box = [value]
+        dist.broadcast_object_list(box, 0)
+        return box[0]
+
+    def gather(self, value: Any) -> list[Any]:
+        """What every rank has, by rank; on others than rank 0 an empty list."""
+        found = [None] * self.world_size if self.leads else None
+        dist.gather_object(value, found)
+        return found or []
+
+    def wait(self) -> None:
+        """Until every rank has come here."""
+        dist.all_reduce(torch.zeros(1))

@@ -1,0 +1,134 @@
+"""What ranks do to test the collectives: they compare with the backend themselves, and return what differs."""
+
+import torch
+import torch.distributed as dist
+
+from dltutorial.errors import CourseError
+from dltutorial.parallel import collectives
+from dltutorial.parallel.stopwatch import OURS
+from dltutorial.parallel.team import Team, TorchTransport, Traffic
+
+DTYPES = ("float64", "float32", "float16", "bfloat16", "int8", "uint8", "int32", "int64")
+
+
+def sizes(p):
+    return [(n,) for n in sorted({0, 1, p - 1, p, p + 1, 13, 101})] + [(3, 5), ()]
+
+
+def drawn(shape, dtype, rank):
+    """Whole numbers, other ones on each rank; sums of small ones are exact in any dtype, of large ones they wrap."""
+    generator = torch.Generator().manual_seed(rank)
+    high = 100 if dtype.is_floating_point is False else 1000
+    x = torch.randint(0, high, shape, generator=generator)
+    return (x / 7).to(dtype) if dtype.is_floating_point else x.to(dtype)
+
+
+def same(got, wanted, parts):
+    """To the bit for whole numbers; floats to as many roundings as there are sums."""
+    if not got.dtype.is_floating_point:
+        return torch.equal(got, wanted)
+    size = sum(part.double().abs() for part in parts)
+    limit = 2 * len(parts) * torch.finfo(got.dtype).eps * size
+    return bool(((got.double() - wanted.double()).abs() <= limit).all())
+
+
+def all_against_backend(some_dtypes):
+    """Names, dtypes, shapes and node sizes for which a collective differs from the backend's."""
+    p, me = dist.get_world_size(), dist.get_rank()
+    wrong = []
+    for dtype in (getattr(torch, name) for name in some_dtypes):
+        for shape in sizes(p):
+            parts = [drawn(shape, dtype, rank) for rank in range(p)]
+            total = parts[me].clone()
+            dist.all_reduce(total)
+            for name, node_size in [*((name, 0) for name in OURS), ("hierarchical", 2), ("hierarchical", 3)]:
+                x = parts[me].clone()
+                roots = {"broadcast": (p - 1,), "reduce": (p // 2,)}.get(name, ())
+                OURS[name](x, Team(node_size=node_size), *roots)
+                if not right(name, x, roots, parts, total):
+                    wrong.append((name, node_size, str(dtype), shape))
+    return wrong
+
+
+def right(name, x, roots, parts, total):
+    me, p = dist.get_rank(), dist.get_world_size()
+    if name == "broadcast":
+        wanted = parts[me].clone()
+        dist.broadcast(wanted, roots[0])
+        return torch.equal(x, wanted)
+    if name == "reduce":
+        return me != roots[0] or same(x, total, parts)
+    mine = [collectives.chunks_of(part, p) for part in parts]
+    if name == "reduce_scatter":
+        return same(
+            collectives.chunks_of(x, p)[me], collectives.chunks_of(total, p)[me], [chunks[me] for chunks in mine]
+        )
+    if name == "all_gather":
+        return torch.equal(x.view(-1), torch.cat([chunks[rank] for rank, chunks in enumerate(mine)]))
+    return same(x, total, parts)
+
+
+def gathers_like_torch(n_each):
+    """all_gather and reduce_scatter beside torch's own of the same name, for chunks of one size."""
+    p, me = dist.get_world_size(), dist.get_rank()
+    x = drawn((p * n_each,), torch.float64, me)
+    theirs, chunk = torch.empty_like(x), torch.empty(n_each, dtype=x.dtype)
+    dist.all_gather_into_tensor(theirs, collectives.chunks_of(x, p)[me].clone())
+    dist.reduce_scatter_tensor(chunk, x.clone())
+    gathered, scattered = x.clone(), x.clone()
+    collectives.all_gather(gathered, Team())
+    mine = collectives.reduce_scatter(scattered, Team())
+    return torch.equal(gathered, theirs) and torch.allclose(mine, chunk)
+
+
+def bits(name):
+    """The sums of hard to round numbers, as every rank holds them."""
+    x = torch.randn(101, generator=torch.Generator().manual_seed(dist.get_rank()))
+    collectives.ALL_REDUCES[name](x, Team(node_size=2))
+    return x
+
+
+def counted(n, node_size):
+    """For each collective, the traffic of this rank."""
+    found = {}
+    for name, run in OURS.items():
+        traffic = Traffic()
+        run(torch.zeros(n), Team(TorchTransport(), node_size=node_size, traffic=traffic))
+        found[name] = traffic
+    return found
+
+
+def ring_traffic(n):
+    traffic = Traffic()
+    collectives.ring_all_reduce(torch.zeros(n), Team(traffic=traffic))
+    return traffic
+
+
+def refused():
+    """What each wrong use says."""
+    team, me = Team(), dist.get_rank()
+    uses = {
+        "not contiguous": lambda: collectives.ring_all_reduce(torch.zeros(4, 4).T, team),
+        "sent not contiguous": lambda: team.send(torch.zeros(4, 4).T, 1 - me),
+        "to itself": lambda: team.send(torch.zeros(1), me),
+        "to nobody": lambda: team.send(torch.zeros(1), 2),
+        "no such root": lambda: collectives.broadcast(torch.zeros(1), team, source=2),
+        "on another device": lambda: team.send(torch.zeros(1, device="meta"), 1 - me),
+        "twice": lambda: Team(members=(me, me)),
+        "left out": lambda: Team(members=(1 - me,)),
+    }
+    said = {}
+    for name, use in uses.items():
+        try:
+            use()
+        except CourseError as error:
+            said[name] = str(error)
+    return said
+
+
+def two_teams_at_once():
+    """Even and odd ranks sum among themselves, and count into the whole team's traffic."""
+    whole = Team()
+    x = torch.full((4,), float(whole.rank))
+    collectives.ring_all_reduce(x, whole.part(range(whole.rank % 2, whole.size, 2)))
+    return x[3].item(), whole.traffic.messages

@@ -1,0 +1,99 @@
+"""The course's collectives give what the backend's give, and take what the formulas say: on 1 to 8 real ranks."""
+
+import collecting
+import pytest
+import torch
+
+from dltutorial.errors import CourseError
+from dltutorial.parallel import mpi, stopwatch
+from dltutorial.parallel.collectives import ALL_REDUCES
+from dltutorial.parallel.counts import counts, tally
+from dltutorial.parallel.launch import launch
+from dltutorial.parallel.team import Team
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*ranks share")
+DIVISIBLE = 840  # by 1 … 8
+
+
+@pytest.mark.parametrize("p", [1, 2, 3, 4])
+def test_all_dtypes_and_odd_sizes_equal_the_backends(p):
+    assert launch(collecting.all_against_backend, p, collecting.DTYPES) == [[]] * p
+
+
+@pytest.mark.parametrize("p", [5, 6, 7, 8])
+def test_many_ranks_equal_the_backends(p):
+    assert launch(collecting.all_against_backend, p, ("float64", "int64")) == [[]] * p
+
+
+def test_chunks_of_one_size_equal_torchs_own_gather_and_scatter():
+    assert launch(collecting.gathers_like_torch, 3, 5) == [True] * 3
+
+
+@pytest.mark.parametrize("name", ALL_REDUCES)
+def test_every_rank_holds_the_same_bits(name):
+    first, *others = launch(collecting.bits, 3, name)
+    assert all(torch.equal(first, other) for other in others)
+
+
+@pytest.mark.parametrize("p", range(1, 9))
+def test_counted_rounds_messages_and_bytes_are_the_formulas(p):
+    for node_size in (2, 3):
+        found = launch(collecting.counted, p, DIVISIBLE, node_size)
+        for name in stopwatch.OURS:
+            assert tally(rank[name] for rank in found) == counts(name, p, 4 * DIVISIBLE, node_size), name
+
+
+def test_a_ring_sends_all_but_one_chunk_twice_also_with_uneven_ones():
+    for rank, traffic in enumerate(launch(collecting.ring_traffic, 3, 7)):
+        chunk = [3, 2, 2]
+        assert traffic.messages == traffic.received_messages == 4
+        assert traffic.sent_bytes == 4 * (2 * 7 - chunk[rank] - chunk[(rank + 1) % 3])
+    assert [traffic.messages for traffic in launch(collecting.ring_traffic, 3, 0)] == [0] * 3
+
+
+def test_only_leaders_of_nodes_send_to_other_nodes():
+    found = launch(collecting.counted, 4, DIVISIBLE, 2)
+    assert [rank["hierarchical"].far_messages for rank in found] == [2, 0, 2, 0]
+    assert [rank["ring"].far_messages for rank in found] == [0, 6, 0, 6]
+
+
+def test_wrong_use_is_told_in_one_line():
+    said, _ = launch(collecting.refused, 2)
+    assert "not contiguous; pass x.contiguous()" in said["not contiguous"]
+    assert "not contiguous; send x.contiguous()" in said["sent not contiguous"]
+    assert "has no peer 0" in said["to itself"]
+    assert "has no peer 2" in said["to nobody"]
+    assert "no rank 2 in a team of 2" in said["no such root"]
+    assert "gloo carries tensors on cpu, not on meta" in said["on another device"]
+    assert "not distinct" in said["twice"]
+    assert "rank 0 is not among the members (1,)" in said["left out"]
+
+
+def test_outside_a_launch_there_is_no_team():
+    with pytest.raises(CourseError, match="no process group"):
+        Team()
+
+
+def test_teams_side_by_side_do_not_disturb_each_other():
+    assert launch(collecting.two_teams_at_once, 4) == [(2.0, 2), (4.0, 2), (2.0, 2), (4.0, 2)]
+
+
+def test_the_stopwatch_times_every_name_and_size_on_the_slowest_rank():
+    found = stopwatch.clock(["backend", "ring", "broadcast"], 2, [4, 4096], repeats=3)
+    assert set(found) == {(name, n) for name in ("backend", "ring", "broadcast") for n in (4, 4096)}
+    assert all(len(timing.samples_s) == 3 and timing.best_s > 0 for timing in found.values())
+
+
+def test_the_stopwatch_refuses_in_one_line():
+    with pytest.raises(CourseError, match="no collective 'gossip'; choose of: backend, ring"):
+        stopwatch.clock(["gossip"], 2, [4])
+    with pytest.raises(CourseError, match="size 6: "):
+        stopwatch.clock(["ring"], 2, [6])
+
+
+@pytest.mark.skipif(bool(mpi.missing()), reason=mpi.missing() or "")
+def test_the_same_code_runs_through_mpi():
+    found = mpi.clock(["backend", "ring", "server"], 2, [4, 4096], repeats=2)
+    assert all(timing.best_s > 0 for timing in found.values())
+    assert len(found) == 6
+    assert mpi.differences(3) == []
