@@ -4,14 +4,13 @@ In: a process group, made by ``meeting`` or by ``launch``. Values that a GPU has
 themselves agree on (a flag, a name) over gloo: for that nobody has to wait for a GPU.
 """
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from dltutorial.parallel.averaging import Averaging
+from dltutorial.parallel.ddp import OverlappedDDP
 from dltutorial.ranks import RankInfo
 from dltutorial.training.team import Team
 
@@ -24,13 +23,12 @@ class Ranks(Team):
         self._asked: tuple[dist.Work, Tensor] | None = None
 
     def share(self, model: nn.Module) -> None:
-        """Give the model of every rank the weights of rank 0's."""
-        for tensor in (*model.parameters(), *model.buffers()):
-            dist.broadcast(tensor.detach(), 0)
+        """Train this model together: rank 0's weights now, and after each backward pass the mean of all gradients.
 
-    def averaging(self, model: nn.Module) -> Callable[[], object]:
-        """Make the model's gradients the means over all ranks; what is returned is called after each backward pass."""
-        return Averaging(model)
+        By the course's own class: torch's sorts its buckets once more by what it saw in the first backward pass. A sum
+        of three numbers or more depends on its order, so a resumed run would differ in its last bits.
+        """
+        OverlappedDDP(model, broadcast_buffers=False)  # it lives in the hooks of the parameters
 
     def mean(self, values_N: Tensor) -> Tensor:
         """Means over the ranks, in float64: sums of float32 are exact there, whatever the order."""

@@ -60,7 +60,7 @@ def loop(
     """Train ``model`` up to update ``recipe.steps``, yielding a record every ``recipe.log_every``.
 
     Args:
-        model: on the device it is to be trained on.
+        model: on the device it is to be trained on; shared by the team.
         batches: pairs (x_BCHW, y_BCHW) on any device, one for each update that is left: this rank's part of each.
         recipe: the knobs.
         evaluate: called every ``recipe.eval_every`` updates and after the last one.
@@ -74,7 +74,7 @@ def loop(
     """
     device = next(model.parameters()).device
     optimizer, precision = make_optimizer(model, recipe), Precision(recipe.precision, device.type)
-    update = make_step(model, optimizer, recipe, precision, team.averaging(model))
+    update = make_step(model, optimizer, recipe, precision)
     done, losses, scores = _begin(begun, model, optimizer, precision)
     step, untimed, start = done, len(losses), time.perf_counter()
 

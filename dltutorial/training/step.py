@@ -25,7 +25,6 @@ def train_step(
     optimizer: torch.optim.Optimizer,
     clip_norm: float = 0.0,
     precision: Precision | None = None,
-    after_backward: Callable[[], object] = lambda: None,
 ) -> Tensor:
     """Forecast, compare, differentiate, update.
 
@@ -36,7 +35,6 @@ def train_step(
         optimizer: holds the model's parameters.
         clip_norm: largest global gradient norm; 0 does not clip.
         precision: of the arithmetic; default: float32.
-        after_backward: called when the gradients are there, before they are clipped: several ranks average them.
 
     Returns:
         The mean squared error before the update: a detached scalar tensor. It stays on the device, because reading
@@ -49,7 +47,6 @@ def train_step(
             loss = F.mse_loss(model(x_BCHW), y_BCHW)
         with annotate("backward"):
             precision.backward(loss)
-            after_backward()
         with annotate("optimizer"):
             precision.update(optimizer, clip_norm)
     return loss.detach()
@@ -60,7 +57,6 @@ def make_step(
     optimizer: torch.optim.Optimizer,
     recipe: Recipe,
     precision: Precision | None = None,
-    after_backward: Callable[[], object] = lambda: None,
 ) -> Step:
     """The update as the recipe wants it: its precision, compiled or not, launched one by one or as a graph.
 
@@ -72,7 +68,7 @@ def make_step(
     forecast = compiled(model, recipe.compile)
 
     def step(x_BCHW: Tensor, y_BCHW: Tensor) -> Tensor:
-        return train_step(forecast, x_BCHW, y_BCHW, optimizer, recipe.clip_norm, precision, after_backward)
+        return train_step(forecast, x_BCHW, y_BCHW, optimizer, recipe.clip_norm, precision)
 
     if recipe.compile != "off":
         step = explained(recipe.compile)(step)

@@ -4,7 +4,6 @@ In: what one rank has. Out: what all ranks share. ``Team`` itself is a rank alon
 exchange; ``parallel.training_ranks`` has the one for many. Every method is called by all ranks, in the same order.
 """
 
-from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor, nn
@@ -29,11 +28,7 @@ class Team:
         return self.rank == 0
 
     def share(self, model: nn.Module) -> None:
-        """Give the model of every rank the weights of rank 0's."""
-
-    def averaging(self, model: nn.Module) -> Callable[[], object]:
-        """Make the model's gradients the means over all ranks; what is returned is called after each backward pass."""
-        return lambda: None
+        """Train this model together: rank 0's weights now, and after each backward pass the mean of all gradients."""
 
     def mean(self, values_N: Tensor) -> Tensor:
         """Means over the ranks, value by value; exact, so that means of means that are equal already do not change."""

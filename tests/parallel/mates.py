@@ -12,7 +12,6 @@ from dltutorial.config import PRESETS, Recipe
 from dltutorial.data import store
 from dltutorial.data.loaders import Pairs
 from dltutorial.errors import Interrupted
-from dltutorial.parallel.averaging import Averaging
 from dltutorial.parallel.training_ranks import Ranks
 from dltutorial.ranks import RankInfo
 from dltutorial.training import run
@@ -76,24 +75,16 @@ class Net(nn.Module):
         return self.c(self.b(self.b(self.a(x))))
 
 
-def gradients(bucket_bytes, passes=3):
+def gradients(passes=3):
     """Of the last of some backward passes on this rank's part of a batch."""
     torch.set_num_threads(1)
     net, rank, n = Net(), dist.get_rank(), dist.get_world_size()
-    average = Averaging(net, bucket_bytes)
+    here().share(net)
     for number in range(passes):
         net.zero_grad()
         x = torch.randn(12, 5, generator=torch.Generator().manual_seed(number))
         net(x[rank::n]).square().mean().backward()
-        average()
     return [None if p.grad is None else p.grad for p in net.parameters()]
-
-
-def unused():
-    net = Net()
-    average = Averaging(net)
-    net.b(torch.ones(1, 7)).sum().backward()
-    average()
 
 
 def agreements():
