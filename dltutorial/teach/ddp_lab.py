@@ -19,7 +19,7 @@ RATE = 0.1
 
 
 class MessageError(Exception):
-    """A message that no bucket fits; its text is "SIZE NUMBER": how many numbers, the how-manieth message."""
+    """A message that no bucket fits; its text is "SIZE NUMBER": how many numbers, and which message of the step."""
 
 
 @dataclass

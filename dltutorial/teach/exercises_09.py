@@ -131,31 +131,30 @@ def _averages(fn: Callable) -> None:
 
 
 def _sends_one_message_a_bucket(fn: Callable) -> None:
-    """One message for each bucket, and each is waited for"""
+    """One message for each bucket; it leaves with the last gradient, while the backward pass goes on"""
     for report in _on_ranks(fn):
         for kind, word in (("start", "messages"), ("wait", "waits")):
             found = [number for what, number in report.events if what == kind]
             if sorted(found) != [0, 1, 2]:
                 hint = "One start() for each bucket, and one wait() for each start()."
                 raise Wrong("3 of them, one for each bucket", f"{word} of buckets {found}", hint)
+        _check_started_early(report.events)
 
 
-def _starts_early(fn: Callable) -> None:
-    """Each bucket leaves with its last gradient, while the backward pass goes on"""
-    for report in _on_ranks(fn):
-        events = report.events
-        over = events.index(("backward is over", 0))
-        starts = [place for place, (kind, _) in enumerate(events) if kind == "start"]
-        if starts[0] > over:
-            hint = "All messages left after the backward pass. Call start() in on_gradient, when a bucket is full."
-            raise Wrong("the first message during the backward pass", "the first one in finish()", hint)
-        if any(kind == "wait" for kind, _ in events[:over]):
-            hint = "Something waited inside the backward pass, so the next layer could not go on. Wait in finish()."
-            raise Wrong("no wait() before the backward pass is over", "one in on_gradient", hint)
-        seen = [sum(kind == "gradient" for kind, _ in events[:place]) for place in starts]
-        if seen != [3, 5, 7]:
-            hint = "Send a bucket in the very call that completes it."
-            raise Wrong("messages after gradients 3, 5 and 7", f"after gradients {seen}", hint)
+def _check_started_early(events: list[tuple[str, int]]) -> None:
+    """Raises: Wrong: a bucket left later than with its last gradient, or something waited in the backward pass."""
+    over = events.index(("backward is over", 0))
+    starts = [place for place, (kind, _) in enumerate(events) if kind == "start"]
+    if starts[0] > over:
+        hint = "All messages left after the backward pass. Call start() in on_gradient, when a bucket is full."
+        raise Wrong("the first message during the backward pass", "the first one in finish()", hint)
+    if any(kind == "wait" for kind, _ in events[:over]):
+        hint = "Something waited inside the backward pass, so the next layer could not go on. Wait in finish()."
+        raise Wrong("no wait() before the backward pass is over", "one in on_gradient", hint)
+    seen = [sum(kind == "gradient" for kind, _ in events[:place]) for place in starts]
+    if seen != [3, 5, 7]:
+        hint = "Send a bucket in the very call that completes it."
+        raise Wrong("messages after gradients 3, 5 and 7", f"after gradients {seen}", hint)
 
 
 def _keeps_the_order(fn: Callable) -> None:
@@ -207,7 +206,6 @@ EXERCISES = MappingProxyType(
                 _alone,
                 _averages,
                 _sends_one_message_a_bucket,
-                _starts_early,
                 _keeps_the_order,
                 _counts_a_missing_gradient_as_zero,
                 _trains,

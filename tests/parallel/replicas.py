@@ -53,11 +53,11 @@ class Odd(nn.Module):
         return head(torch.cat([x, x, x.sum(1, keepdim=True)], 1)) * self.single.double()
 
 
-def batches(n, rank=None):
-    """Batches of 8 samples; with a rank only its 4."""
+def batches(n, rank=None, world_size=2):
+    """Batches of 8 samples; with a rank only its part."""
     generator = torch.Generator().manual_seed(5)
     drawn = [torch.randn(8, 4, generator=generator, dtype=torch.float64) for _ in range(n)]
-    return [x if rank is None else x[4 * rank : 4 * rank + 4] for x in drawn]
+    return [x if rank is None else x.chunk(world_size)[rank] for x in drawn]
 
 
 def weights(model):
@@ -95,6 +95,18 @@ def equal_to_one_process():
             found[f"{name}, {micro} pieces"] = apart(got, expected)
     found["moved"] = apart(expected, weights(Odd(0)))
     return found
+
+
+def four_ranks():
+    """All four together, and two pairs that know nothing of each other."""
+    rank = dist.get_rank()
+    pairs = [dist.new_group(ranks) for ranks in ([0, 1], [2, 3])]
+    expected = train(Odd(0), batches(5))
+    together = train(OverlappedDDP(Odd(rank), bucket_cap_mb=TINY), batches(5, rank, 4))
+    pair = {"process_group": pairs[rank // 2], "bucket_cap_mb": TINY}
+    seeds = rank % 2  # each pair's first rank begins as the single process does
+    apart_by_pairs = apart(train(OverlappedDDP(Odd(seeds), **pair), batches(5, rank % 2)), expected)
+    return apart(together, expected), apart_by_pairs
 
 
 def unused():
