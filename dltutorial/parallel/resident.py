@@ -9,6 +9,7 @@ and all ranks make a new group. The old one is kept and never ended: a DDP model
 """
 
 import ast
+import contextlib
 import json
 import linecache
 import os
@@ -54,7 +55,9 @@ class Resident:
         main = ModuleType("__main__")
         sys.modules["__main__"] = main
         self._namespace = main.__dict__
-        self._namespace |= {"rank": int(os.environ["RANK"]), "world_size": int(os.environ["WORLD_SIZE"])}
+        names = ("RANK", "WORLD_SIZE", "MASTER_PORT")  # read once: a cell may play with them
+        self._rank, self._world_size, self._port = (int(os.environ[name]) for name in names)
+        self._namespace |= {"rank": self._rank, "world_size": self._world_size}
 
     def live(self) -> Never:
         """Say that the rank is ready, then obey."""
@@ -71,7 +74,7 @@ class Resident:
             while True:
                 order, payload = wire.receive(self._channel)
                 if order == wire.CUT:
-                    cut_connections(int(os.environ["MASTER_PORT"]))
+                    cut_connections(self._port)
                 if order in (wire.CUT, wire.INTERRUPT):
                     signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
                 else:
@@ -88,7 +91,7 @@ class Resident:
         """Do what the main thread has to do; returns the answer, an error of the cell included."""
         import torch.distributed as dist
 
-        shown = None
+        shown = got = None
         try:
             self._in_cell = True
             if order == wire.VALUES:
@@ -96,8 +99,10 @@ class Resident:
 
                 self._namespace.update(cloudpickle.loads(payload))
             elif order == wire.CELL:
-                shown = self._run(Cell(**json.loads(payload)))
+                shown, got = self._run(Cell(**json.loads(payload)))
             self._in_cell = False
+            if got is not None:
+                wire.send(self._channel, wire.GOT, got)
             if order == wire.REJOIN:
                 self._rejoin(**json.loads(payload))
             return wire.RESULT, json.dumps({"shown": shown, "has_group": dist.is_initialized()}).encode()
@@ -105,16 +110,17 @@ class Resident:
             self._in_cell = False
             return wire.ERROR, json.dumps(rank.describe(error)).encode()
         finally:
-            sys.stdout.flush()
-            sys.stderr.flush()
+            for stream in (sys.stdout, sys.stderr):
+                with contextlib.suppress(Exception):  # a cell may have closed it
+                    stream.flush()
 
-    def _run(self, cell: Cell) -> dict[str, str] | None:
-        """Execute the cell, hand over the variables; returns its last value as ``MIME type: text``."""
+    def _run(self, cell: Cell) -> tuple[dict[str, str] | None, bytes | None]:
+        """Execute the cell; returns its last value as ``MIME type: text``, and the variables asked for, packed."""
         linecache.cache[cell.file] = (len(cell.source), None, cell.source.splitlines(keepends=True), cell.file)
         tree = compile(cell.source, cell.file, "exec", ast.PyCF_ONLY_AST, dont_inherit=True)
         last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
         exec(compile(tree, cell.file, "exec", dont_inherit=True), self._namespace)
-        shown = None
+        shown = got = None
         if last is not None:
             value = eval(compile(ast.Expression(last.value), cell.file, "eval", dont_inherit=True), self._namespace)
             shown = None if value is None or cell.source.rstrip().endswith(";") else as_bundle(value)
@@ -123,8 +129,8 @@ class Resident:
 
             what = f"{', '.join(cell.get)} is or holds something"
             values = {name: self._value(name) for name in cell.get}
-            wire.send(self._channel, wire.GOT, rank.packed(values, what, self._limit_bytes, cloudpickle.dumps))
-        return shown
+            got = rank.packed(values, what, self._limit_bytes, cloudpickle.dumps)
+        return shown, got
 
     def _value(self, name: str) -> Any:
         if name not in self._namespace:
@@ -135,14 +141,12 @@ class Resident:
         """Leave the process group, if it is still there, and make another one with all ranks."""
         import torch.distributed as dist
 
-        port = int(os.environ["MASTER_PORT"])
-        cut_connections(port)
+        cut_connections(self._port)
         if dist.is_initialized():
             self._old_groups.append(dist.group.WORLD)
             dist.destroy_process_group()
-        number, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-        store = dist.TCPStore("127.0.0.1", port, world_size, is_master=False, wait_for_workers=False)
-        rank.make_group(backend, dist.PrefixStore(name, store), number, world_size, self._group_timeout_s)
+        store = dist.TCPStore("127.0.0.1", self._port, self._world_size, is_master=False, wait_for_workers=False)
+        rank.make_group(backend, dist.PrefixStore(name, store), self._rank, self._world_size, self._group_timeout_s)
 
 
 def as_bundle(value: Any) -> dict[str, str]:

@@ -5,6 +5,7 @@ waits for torch's imports, to the end of its first collective; the next launches
 """
 
 import contextlib
+import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
@@ -52,7 +53,7 @@ def _kernel_s(cells: Sequence[str], n_warm: int = 3) -> tuple[float, float]:
     from jupyter_client.manager import start_new_kernel
 
     with contextlib.ExitStack() as stack:
-        manager, client = start_new_kernel(kernel_name="python3")
+        manager, client = start_new_kernel(kernel_name="python3", stderr=subprocess.DEVNULL)
         stack.callback(manager.shutdown_kernel, now=True)
         stack.callback(client.stop_channels)
         _cell_s(client, _TOTAL)

@@ -182,3 +182,40 @@ def test_server_and_kernels_listen_on_loopback_only(lab):
 def test_make_lab_opens_the_readme(page, lab):
     page.goto(f"{lab.url}?token={lab.token}")
     page.wait_for_selector(".lm-TabBar-tab >> text=README.md")
+
+
+WAITING = "while not os.path.exists('flag'):\n    time.sleep(0.05)"
+RANKS = [
+    "%load_ext dltutorial.parallel.cells",
+    f"%%ranks 2\nimport os, time\nprint('here', rank)\n{WAITING}\nrank + 40",
+    "%%ranks\nif rank == 1:\n    1 / 0",
+]
+
+
+def test_ranks_print_live_and_their_panes_fold(page, lab):
+    cell = {"cell_type": "code", "metadata": {}, "outputs": [], "execution_count": None}
+    cells = [{**cell, "id": f"ranks-{number}", "source": source} for number, source in enumerate(RANKS)]
+    spec = {"kernelspec": {"name": "python3", "language": "python", "display_name": "Python 3"}}
+    made = {"nbformat": 4, "nbformat_minor": 5, "metadata": spec, "cells": cells}
+    (lab.folder / "ranks.ipynb").write_text(json.dumps(made))
+    page.goto(f"{lab.url}lab/tree/ranks.ipynb?token={lab.token}&reset")
+    page.wait_for_selector(".jp-Notebook .jp-CodeCell")
+    wait_for_kernel(page, lab, "ranks.ipynb")
+    page.click(".lm-MenuBar-item >> text=Run")
+    page.click('.lm-Menu-item >> text="Run All Cells"')
+    panes = page.locator(".jp-CodeCell").nth(1).locator("details.dlt-rank")
+    panes.nth(1).wait_for()  # the cell still runs
+    panes.nth(0).get_by_text("here 0").wait_for()
+    assert not panes.nth(1).locator("pre").first.is_visible()
+    (lab.folder / "flag").touch()
+    told = page.locator('.jp-OutputArea-output[data-mime-type="application/vnd.jupyter.stderr"]')
+    told.wait_for()
+    page.wait_for_selector(IDLE)
+    assert [pane.get_attribute("open") is not None for pane in panes.all()] == [True, False]
+    panes.nth(1).locator("summary").click()
+    assert panes.nth(1).locator("pre").all_inner_texts() == ["here 1", "41"]
+    error = told.inner_text()
+    assert error.startswith("RankFailed: rank 1 of 2 failed: ZeroDivisionError: division by zero")
+    assert "Cell In[3], line 3, in <module>" in error
+    assert "cells.py" not in error
+    keep_picture(page, "ranks")

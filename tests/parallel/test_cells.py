@@ -189,11 +189,23 @@ def test_a_killed_rank_is_named(fresh):
 
 def test_a_rank_that_died_between_cells_is_told(fresh):
     fresh.ok("%%ranks --get pid\npid = os.getpid()\nkept = 1")
-    fresh.ok("import os, time\nos.kill(pid[1], 9)\ntime.sleep(0.3)")
+    pid = int(fresh.ok("print(pid[1])").stdout)
+    os.kill(pid, signal.SIGKILL)
+    assert gone(pid)
+    time.sleep(0.2)  # until its end is told
     done = fresh.ok("%%ranks\n'kept' in globals()")
     assert "2 new ranks" in done.stdout
     assert "rank 1: killed by SIGKILL" in done.stdout
     assert done.panes[0] == "[rank 0] False"
+
+
+def test_a_cell_may_play_with_what_the_launcher_has_set(fresh):
+    fresh.ok(
+        "%%ranks\nos.environ.update(MASTER_PORT='1', RANK='9')\nos.environ.pop('WORLD_SIZE')\nsys = __import__('sys')"
+    )
+    fresh.ok("%%ranks\nsys.stdout.close()\nrank = 'mine'")
+    fresh.fails("%%ranks\nif rank == 'mine' and dist.get_rank():\n    1 / 0\ndist.barrier()", "variables are kept")
+    fresh.ok(TOTAL)
 
 
 def test_sys_exit_does_not_end_a_rank(fresh):
