@@ -6,6 +6,7 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
+import nbformat
 import psutil
 import pytest
 
@@ -15,7 +16,7 @@ NOTEBOOKS = sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "notebo
 EXERCISES = sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "exercises").glob("*.ipynb"))
 IDLE = '.jp-Notebook-ExecutionIndicator[data-status="idle"]'
 PROMPTS = "[...document.querySelectorAll('.jp-CodeCell .jp-InputPrompt')].map(prompt => prompt.textContent)"
-ERRORS = '.jp-OutputArea-output[data-mime-type="application/vnd.jupyter.error"]'
+SAID_ON_STDERR = '.jp-OutputArea-output[data-mime-type="application/vnd.jupyter.stderr"]'  # errors are shown there, too
 RUN_S = 400
 
 pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser")]
@@ -44,19 +45,31 @@ def is_elsewhere(url, lab):
 
 
 def run_all(page, lab, path):
-    """Open a notebook, Run All Cells, and wait until all of them have run, or one has failed."""
+    """Open a notebook, Run All Cells, and wait until none waits to run; all have run, unless one has failed."""
     page.goto(f"{lab.url}lab/tree/{path}?token={lab.token}&reset")
     page.wait_for_selector(".jp-Notebook .jp-CodeCell")
     wait_for_kernel(page, lab, path)
     page.click(".lm-MenuBar-item >> text=Run")
     page.click('.lm-Menu-item >> text="Run All Cells"')
     page.wait_for_function(
-        f"document.querySelector('{ERRORS}') || {PROMPTS}.every(prompt => /\\[\\d+\\]/.test(prompt))",
-        timeout=1000 * RUN_S,
+        f"/\\d/.test({PROMPTS}[0]) && {PROMPTS}.every(prompt => !prompt.includes('*'))", timeout=1000 * RUN_S
     )
     page.wait_for_selector(IDLE)
-    assert page.locator(ERRORS).all_inner_texts() == []
-    assert len(page.evaluate(PROMPTS)) == len(code_cells(path))
+    prompts = page.evaluate(PROMPTS)
+    has_run = [bool(re.search(r"\d", prompt)) for prompt in prompts]
+    said = page.locator(SAID_ON_STDERR).all_inner_texts()
+    assert all(has_run), said  # a cell that fails keeps the next from running
+    assert not [text for text in said if "Traceback" in text]  # the last cell has no next
+    assert len(prompts) == len(code_cells(path))
+
+
+@pytest.mark.parametrize("cells", [("1 / 0", "1"), ("1", "1 / 0")])
+def test_a_cell_that_fails_is_noticed_at_once(page, lab, cells):
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source) for source in cells])
+    notebook.metadata.kernelspec = {"name": "python3", "display_name": "Python 3"}
+    nbformat.write(notebook, lab.folder / "fails.ipynb")
+    with pytest.raises(AssertionError, match="ZeroDivisionError"):
+        run_all(page, lab, "fails.ipynb")
 
 
 def ask_server(lab, what, method="GET"):
