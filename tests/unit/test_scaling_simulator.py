@@ -124,6 +124,13 @@ def test_published_networks_have_their_published_sizes():
         assert sum(network.work_L) == pytest.approx(1)
 
 
+def test_computing_follows_from_flop():
+    network = workloads.resnet50().computing(3e12)
+    assert network.sample_s == pytest.approx(8.178e-3, rel=1e-3)
+    with pytest.raises(CourseError, match="FLOP of e are not known"):
+        workloads.even("e", 7e6).computing(1e12)
+
+
 def test_buckets_are_as_many_as_the_tutorial_saw_in_its_profiles():
     unet = workloads.unet3d()
     assert len(simulator.buckets(unet)[0]) == 8
