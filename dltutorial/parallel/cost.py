@@ -12,6 +12,7 @@ fitted in two regimes.
 Source: R. Thakur, R. Rabenseifner, W. Gropp 2005, doi:10.1177/1094342005051521; lanes are this course's addition.
 """
 
+import dataclasses
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -56,6 +57,11 @@ class Regimes:
     def seconds(self, n_bytes: float, counts: Counts) -> float:
         """What the model predicts for a tensor of ``n_bytes``."""
         return (self.small if n_bytes <= self.kink_bytes else self.large).seconds(counts)
+
+    def with_lanes(self, lanes: float) -> "Regimes":
+        """The same prices on a machine that carries more messages, or fewer, at once."""
+        small, large = (dataclasses.replace(prices, lanes=lanes) for prices in (self.small, self.large))
+        return Regimes(small, large, self.kink_bytes)
 
     def residuals(self, samples: Sequence[Sample]) -> np.ndarray:
         """Predicted over measured, minus 1, of each sample."""

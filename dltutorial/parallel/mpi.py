@@ -74,8 +74,9 @@ def clock(
     """As ``stopwatch.clock``, through MPI.
 
     Raises:
-        CourseError: there is no MPI here, or it fails; with its own last words.
+        CourseError: as there; or there is no MPI here, or it fails: with its own last words.
     """
+    stopwatch.check(names, sizes_bytes)
     job = {"names": list(names), "sizes": list(sizes_bytes), "repeats": repeats, "node_size": node_size}
     ranks = [{(name, n): samples for name, n, samples in rank} for rank in _run(world_size, job)]
     return stopwatch.slowest(ranks)

@@ -59,7 +59,7 @@ def clock(
     Raises:
         CourseError: an unknown name, or a size that no whole number of values has.
     """
-    _check(names, sizes_bytes)
+    check(names, sizes_bytes)
     arguments = (tuple(names), tuple(sizes_bytes), repeats, node_size)
     return slowest(launch(on_rank, world_size, *arguments, timeout_s=timeout_s, backend=backend))
 
@@ -136,7 +136,12 @@ def bus_bandwidth(name: str, world_size: int, size_bytes: int, seconds: float) -
     return algorithm_bandwidth(size_bytes, seconds) * factor.get(name, 2 * (p - 1) / p)
 
 
-def _check(names: Sequence[str], sizes_bytes: Sequence[int]) -> None:
+def check(names: Sequence[str], sizes_bytes: Sequence[int]) -> None:
+    """Refuse what cannot be timed.
+
+    Raises:
+        CourseError: as ``clock``.
+    """
     for name in names:
         if name != BACKEND and name not in OURS:
             raise CourseError(f"no collective {name!r}; choose of: {BACKEND}, {', '.join(OURS)}")

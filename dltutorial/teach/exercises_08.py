@@ -65,19 +65,28 @@ def _run(fn: Callable, p: int, *jobs: tuple[int, str], uneven: bool = False) -> 
             warnings.filterwarnings("ignore", ".*ranks share")
             return launch(_on_ranks, p, fn, jobs, timeout_s=DEADLINE_S, backend="gloo")
     except RanksHang as hang:
-        raise Wrong(f"an end within {DEADLINE_S:g} s on {p} ranks", _first_place(str(hang)), _HANGS) from None
+        raise Wrong(f"an end within {DEADLINE_S:g} s on {p} ranks", _place(str(hang)), _HANGS) from None
     except RankFailed as failed:
         if failed.kind == "NotImplementedError" and not failed.message:
             raise NotImplementedError from None
-        hint = _UNEVEN if uneven and failed.kind in ("RuntimeError", "ValueError", "IndexError") else ""
-        too_long = failed.kind == "SIGABRT" or "preamble" in failed.message or "nbytes" in failed.message
         said = str(failed).splitlines()[0]
-        raise Wrong(f"an end without an error on {p} ranks", said, _OTHER_SIZE if too_long else hint) from None
+        raise Wrong(
+            f"an end without an error on {p} ranks", said, _hint_of(failed.kind, failed.message, uneven)
+        ) from None
 
 
-def _first_place(text: str) -> str:
-    """The line of a hang that says where a rank waits."""
-    return next((line for line in text.splitlines() if line.startswith("rank") and " waits " in line), text)
+def _hint_of(kind: str, message: str, uneven: bool) -> str:
+    """What an error in a rank comes from."""
+    if kind == "SIGABRT" or "preamble" in message or "nbytes" in message:  # gloo, of a message longer than its place
+        return _OTHER_SIZE
+    if "item assignment" in message:
+        return "The chunks come as a tuple: chunks[i] += … wants to put a new one there. Use chunks[i].add_(…)."
+    return _UNEVEN if uneven and kind in ("RuntimeError", "ValueError", "IndexError") else ""
+
+
+def _place(text: str) -> str:
+    """The last line of a hang: where a rank waits."""
+    return text.splitlines()[-1]
 
 
 def _sums(fn: Callable, p: int, *jobs: tuple[int, str], uneven: bool = False) -> None:
@@ -144,12 +153,13 @@ def _expect_traffic(rank: int, p: int, n: int, traffic: Any, peers: list[int]) -
     if set(peers) != {(rank + 1) % p}:
         hint = "In a ring each rank sends only to the next, (rank + 1) % size, and receives only from the one before."
         raise Wrong(f"messages of rank {rank} to rank {(rank + 1) % p}", f"to {sorted(set(peers))}", hint)
-    if traffic.sent_bytes > messages * longest * 4:
+    too_many = traffic.sent_bytes > messages * longest * 4
+    if traffic.messages > messages or (traffic.messages < messages and not too_many):
+        hint = "p − 1 rounds to sum, p − 1 to hand around, no more: one message of a whole chunk in each."
+        raise Wrong(f"{messages} messages sent by rank {rank} of {p}", traffic.messages, hint)
+    if too_many:
         hint = "Too many bytes. Send one chunk in each round, not the whole vector, and nothing twice."
         raise Wrong(f"at most {messages * longest * 4} bytes sent by rank {rank}", traffic.sent_bytes, hint)
-    if traffic.messages != messages:
-        hint = "p − 1 rounds to sum, p − 1 to hand around: one message of a whole chunk in each."
-        raise Wrong(f"{messages} messages sent by rank {rank} of {p}", traffic.messages, hint)
 
 
 _HINTS = (

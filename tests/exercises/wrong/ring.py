@@ -30,10 +30,10 @@ def _with(*changes: tuple[str, str]) -> str:
 
 WRONG = [
     ("only the first half", _with((HALF + SECOND, "")), "half of the work"),
-    ("p rounds of adding", RIGHT.replace(HALF, "    for step in range(p):\n", 1), "added twice"),
+    ("p rounds of adding", RIGHT.replace(HALF, "    for step in range(p):\n", 1), "no more"),
     (
         "one round too few at the end",
-        _with((HALF + SECOND, "    for step in range(p - 2):\n" + SECOND), ("p = team", "p = team")),
+        _with((HALF + SECOND, "    for step in range(p - 2):\n" + SECOND)),
         None,
     ),
     (
@@ -58,10 +58,15 @@ WRONG = [
                 "        team.exchange(chunks[(me - step) % p], after, chunks[(me - step - 1) % p], before)\n",
                 "        spare = torch.empty_like(chunks[(me - step - 1) % p])\n"
                 "        team.exchange(chunks[(me - step) % p], after, spare, before)\n"
-                "        chunks[(me - step - 1) % p] += spare\n",
+                "        chunks[(me - step - 1) % p].add_(spare)\n",
             )
         ),
         "only copied, not added",
+    ),
+    (
+        "puts a chunk into the tuple",
+        _with(("        into += spare", "        chunks[(me - step - 2) % p] += spare")),
+        "Use chunks[i].add_",
     ),
     ("a mean", RIGHT + "    x /= p\n", "That is the mean"),
     (

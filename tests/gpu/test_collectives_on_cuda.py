@@ -1,0 +1,86 @@
+"""The course's collectives through NCCL, ranks with a GPU each: the backend's values, the formulas' counts."""
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from dltutorial.errors import CourseError
+from dltutorial.parallel import stopwatch
+from dltutorial.parallel.counts import counts, tally
+from dltutorial.parallel.launch import launch
+from dltutorial.parallel.team import Team
+
+pytestmark = pytest.mark.gpu
+DIVISIBLE = 840
+
+
+@pytest.fixture
+def send_whole():
+    """Functions of this file go to the ranks by value."""
+    import sys
+
+    import cloudpickle
+
+    module = sys.modules[__name__]
+    cloudpickle.register_pickle_by_value(module)
+    yield
+    cloudpickle.unregister_pickle_by_value(module)
+
+
+def n_ranks():
+    return torch.cuda.device_count()
+
+
+def against_nccl():
+    """Names, dtypes and lengths whose all-reduce differs from NCCL's."""
+    p, wrong = dist.get_world_size(), []
+    for dtype in (torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int32, torch.int64):
+        for n in {0, 1, p - 1, p + 1, 13, 101}:
+            x = torch.arange(n, device="cuda").to(dtype) + dist.get_rank()
+            dist.all_reduce(total := x.clone())
+            for name, run in stopwatch.collectives.ALL_REDUCES.items():
+                run(ours := x.clone(), Team(node_size=2))
+                limit = 0.0 if not dtype.is_floating_point else 2 * p * torch.finfo(dtype).eps * total.double().abs()
+                if bool(((ours.double() - total.double()).abs() > limit).any()):
+                    wrong.append((name, str(dtype), n))
+    return wrong
+
+
+def counted():
+    found = {}
+    for name, run in stopwatch.OURS.items():
+        team = Team(node_size=2)
+        run(torch.zeros(DIVISIBLE, device="cuda"), team)
+        found[name] = team.traffic
+    return found
+
+
+def send_from_host():
+    try:
+        Team().send(torch.zeros(1), 1 - dist.get_rank())
+    except CourseError as error:
+        return str(error)
+
+
+def test_sums_equal_nccls(send_whole):
+    assert launch(against_nccl, n_ranks(), backend="nccl") == [[]] * n_ranks()
+
+
+def test_counts_are_the_formulas(send_whole):
+    found = launch(counted, n_ranks(), backend="nccl")
+    for name in stopwatch.OURS:
+        assert tally(rank[name] for rank in found) == counts(name, n_ranks(), 4 * DIVISIBLE, 2), name
+
+
+def test_the_stopwatch_waits_for_the_device():
+    if n_ranks() < 2:
+        pytest.skip("NCCL needs a GPU for each of two ranks")
+    found = stopwatch.clock(["backend", "ring"], 2, [2**10, 2**26], repeats=4, backend="nccl")
+    for name in ("backend", "ring"):
+        assert found[name, 2**26].best_s > found[name, 2**10].best_s
+
+
+def test_a_tensor_in_host_memory_is_refused(send_whole):
+    if n_ranks() < 2:
+        pytest.skip("NCCL needs a GPU for each of two ranks")
+    assert "nccl carries tensors on cuda, not on cpu" in launch(send_from_host, 2, backend="nccl")[0]
