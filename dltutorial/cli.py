@@ -62,7 +62,8 @@ def make_parser() -> argparse.ArgumentParser:
     layouts = "of convert: hdf5-chunk1, hdf5-chunk16-gzip4, hdf5-auto-lzf, hdf5-contiguous, npy, zarr-chunk1-zstd, …"
     data.add_argument("--layout", metavar="NAME", help=layouts)
 
-    train = _add(commands, "train", _train, "train the weather model; every knob of a recipe is an option")
+    trains = "train the weather model, alone or on the ranks of torchrun or srun; every knob of a recipe is an option"
+    train = _add(commands, "train", _train, trains)
     train.add_argument("--preset", default="auto", help=_preset_help())
     train.add_argument("--config", type=Path, metavar="FILE", help="a JSON file with knobs; options go before it")
     train.add_argument("--data", type=Path, metavar="DIR", help="a data set (default: simulate the preset's)")

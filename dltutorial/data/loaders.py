@@ -151,6 +151,8 @@ def in_one_line(loader: DataLoader) -> Iterator:
         if not _is_of_a_worker(error):  # what the data set itself raised
             raise
         line = _gone(error)
+    except (ConnectionError, EOFError) as error:  # it died while it handed a batch over
+        line = _gone(error)
     # Raised here, not above: there it would keep the old traceback, and with it the worker processes, alive.
     raise DataError(line)
 

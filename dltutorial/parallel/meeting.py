@@ -136,13 +136,23 @@ def call_roll(store: dist.Store, info: RankInfo, join_s: float) -> None:
             store.wait(["all"], datetime.timedelta(seconds=max(limit_s, 0.1)))
             return
         except RuntimeError:  # torch's store says no more than this
-            came = store.add("came", 0)
+            came = _count(store, info)
             if info.rank == 0 and limit_s == patience_s < join_s:
                 print(f"{came} of {info.world_size} ranks are there; waiting for the others", file=sys.stderr)
     raise CourseError(
         f"WORLD_SIZE is {info.world_size}, but only {came} {'rank' if came == 1 else 'ranks'} came within "
         f"{join_s:g} s; start as many, or unset RANK and WORLD_SIZE to run one process"
     )
+
+
+def _count(store: dist.Store, info: RankInfo) -> int:
+    """How many have come."""
+    try:
+        return store.add("came", 0)
+    except RuntimeError as error:
+        raise CourseError(
+            f"rank {info.rank} of {info.world_size} waited for the others when rank 0 went away; see what that one said"
+        ) from error
 
 
 def _open(where: Place, info: RankInfo, join_s: float) -> dist.Store:

@@ -65,6 +65,7 @@ def _together(info: RankInfo, preset_name: str, knobs: dict, **options: Any) -> 
         meeting.make_group(info, store, knobs.get("device", "auto"))
         command.train(preset_name, knobs, **options, team=Ranks(info))
     except BaseException as error:
+        _hear_no_signals()
         status, line = _ending(error, info)
         if farewell.may_speak(status, is_effect=_is_effect(error)):
             print(f"dltutorial: {line}", file=sys.stderr)
@@ -137,17 +138,25 @@ class Farewell:
                 time.sleep(_POLL_S)
             status = int(store.get("ended"))
             if not self._leaving.wait(2 * _TURN_S):
+                if self._info.rank == 0:
+                    store.set("last", "1")
                 store.add("gone", 1)
                 os._exit(status)
 
 
 def leave(info: RankInfo, farewell: Farewell, status: int) -> NoReturn:
     """End this process."""
-    if threading.current_thread() is threading.main_thread():
-        for name in ("SIGTERM", "SIGINT", "SIGUSR1"):  # the launcher may end all when the first has ended
-            signal.signal(getattr(signal, name), signal.SIG_IGN)
+    _hear_no_signals()
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):
             stream.flush()
     farewell.last_words(orderly=status in (0, *_OF_ALL))
     os._exit(status)
+
+
+def _hear_no_signals() -> None:
+    """The launcher may end all when the first has ended; a loading process that dies now raises an error no more."""
+    if threading.current_thread() is threading.main_thread():
+        for name in ("SIGTERM", "SIGINT", "SIGUSR1"):
+            signal.signal(getattr(signal, name), signal.SIG_IGN)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)

@@ -6,22 +6,19 @@ Then it is called again, and the state it goes on with is compared with that of 
 """
 
 import functools
-import hashlib
 import os
 import random
-import signal
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
 
 from dltutorial.teach.checks import Exercise, Wrong
+from dltutorial.teach.lives import PARTS, Kill, Life, live, never_stopped
 
 _EVERY = 3
+_LIFE_S = 8.0
 _STEPS = 16  # of a TinyRun
-_PARTS = ("model", "optimizer", "scheduler", "order", "random")
 _FORGOTTEN = {
     "model": "The weights are not those of the checkpoint: model.load_state_dict.",
     "optimizer": "AdamW's averages start from zero again. Save and load the optimizer's state_dict, too.",
@@ -35,112 +32,6 @@ _ALONE = "Should the newest be damaged, there is nothing to fall back on. Keep o
 _KILLED = ("SIGKILL", "SIGXFSZ")
 
 
-@dataclass(frozen=True)
-class _Kill:
-    """When a life ends: before update ``at_step + 1``; or after it, and then before the next file takes its name, or
-    when the next file has this share of the size of those before it."""
-
-    at_step: int | None = None
-    at_rename: bool = False
-    at_share: float | None = None
-
-
-@dataclass
-class _Life:
-    """What one process did.
-
-    Attributes:
-        began: updates made, and digests of the parts, when the first update was asked for; None if none was.
-        losses: by the number of the update.
-        ended: the signal that killed it, the name of an exception, or "".
-        told: the exception's words.
-        renames, unsynced: files that took their name; those of them without a sync before.
-    """
-
-    began: tuple[int, dict[str, str]] | None = None
-    losses: dict[int, float] = field(default_factory=dict)
-    ended: str = ""
-    told: str = ""
-    renames: int = 0
-    unsynced: int = 0
-
-
-def _live(fn: Callable, folder: Path, log: Path, kill: _Kill) -> None:
-    """One life of the answer, in a process of its own. What it does is noted in a file, line by line."""
-    import resource
-    import sys
-
-    import torch
-
-    from dltutorial.training.tiny_run import TinyRun
-
-    torch.set_num_threads(1)
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    out = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    synced = []
-
-    def note(*words: object) -> None:
-        os.write(out, (" ".join(map(str, words)) + "\n").encode())
-
-    def die() -> None:
-        os.kill(os.getpid(), signal.SIGKILL)
-
-    class Watched(TinyRun):
-        def update(self) -> float:
-            note("before", self.step, *digests(self).values())
-            if self.step == kill.at_step:
-                if kill.at_share is None and not kill.at_rename:
-                    die()
-                armed.append(True)
-            loss = super().update()
-            if armed and kill.at_share is not None:
-                size = max((path.stat().st_size for path in folder.rglob("*") if path.is_file()), default=10_000)
-                signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
-                limit = max(1, int(kill.at_share * size)), resource.getrlimit(resource.RLIMIT_FSIZE)[1]
-                resource.setrlimit(resource.RLIMIT_FSIZE, limit)
-            note("loss", self.step, loss.hex())
-            return loss
-
-    def fsync(handle: int, really: Callable = os.fsync) -> None:
-        really(handle)
-        synced.append(handle)
-
-    def hear(event: str, _args: tuple) -> None:
-        if event == "os.rename":
-            if armed and kill.at_rename:
-                die()
-            note("rename", len(synced))
-            synced.clear()
-
-    armed: list[bool] = []
-    os.fsync = fsync
-    sys.addaudithook(hear)
-    fn(Watched(), folder, _EVERY)
-
-
-def digests(run: Any) -> dict[str, str]:
-    """A short name for the state of each part; equal for equal states only."""
-    import torch
-
-    states = {name: getattr(run, name).state_dict() for name in _PARTS[:-1]} | {"random": torch.get_rng_state()}
-    return {name: _digest(state) for name, state in states.items()}
-
-
-def _digest(state: Any) -> str:
-    """Of nested containers, tensors and numbers. Functions have no state of their own."""
-    import torch
-
-    if isinstance(state, dict):
-        text = repr([(str(key), _digest(value)) for key, value in state.items() if key != "lr_lambdas"]).encode()
-    elif isinstance(state, (list, tuple)):
-        text = repr([_digest(value) for value in state]).encode()
-    elif isinstance(state, torch.Tensor):
-        text = repr((state.shape, state.dtype)).encode() + state.contiguous().numpy().tobytes()
-    else:
-        text = repr(state).encode()
-    return hashlib.blake2b(text, digest_size=8).hexdigest()
-
-
 class _Lives:
     """The answer's lives on one folder, one after another, beside a run that never stops."""
 
@@ -150,27 +41,31 @@ class _Lives:
         self.folder.mkdir()
         self.parts, self.losses = _expected()
 
-    def live(self, kill: _Kill | None = None) -> _Life:
+    def live(self, kill: Kill | None = None) -> Life:
         """One more life, until the run ends or the kill comes.
 
         Raises:
             NotImplementedError: nothing is written there yet.
+            Wrong: it does not come to an end.
         """
-        from dltutorial.parallel.failures import RankFailed
+        from dltutorial.parallel.failures import RankFailed, RanksHang
         from dltutorial.parallel.launch import launch
 
-        life = _Life()
+        life = Life()
         self._log.unlink(missing_ok=True)
         try:
-            launch(_live, 1, self._fn, self.folder, self._log, kill or _Kill(), timeout_s=10, backend="gloo")
+            launch(live, 1, self._fn, self.folder, _EVERY, self._log, kill or Kill(), timeout_s=_LIFE_S, backend="gloo")
         except RankFailed as failed:
             if failed.kind == "NotImplementedError":
                 raise NotImplementedError from None
             life.ended, life.told = failed.kind, failed.message.partition("\n")[0]
+        except RanksHang:
+            hint = "Does the loop end once run.step is run.steps? run.update() counts; nobody else has to."
+            raise Wrong("the end of the run", f"none within {_LIFE_S:g} s", hint) from None
         for line in self._log.read_text().splitlines() if self._log.exists() else []:
             what, number, *more = line.split()
             if what == "before" and life.began is None:
-                life.began = int(number), dict(zip(_PARTS, more, strict=True))
+                life.began = int(number), dict(zip(PARTS, more, strict=True))
             elif what == "loss":
                 life.losses[int(number)] = float.fromhex(more[0])
             elif what == "rename":
@@ -178,7 +73,7 @@ class _Lives:
                 life.unsynced += number == "0"
         return life
 
-    def killed(self, kill: _Kill) -> _Life:
+    def killed(self, kill: Kill) -> Life:
         """A life that this kill ends.
 
         Raises:
@@ -192,7 +87,7 @@ class _Lives:
             raise Wrong(f"a checkpoint written after update {kill.at_step}", "none", f"Save every {_EVERY} updates.")
         return life
 
-    def goes_on(self, after: int, hint: str = "", kill: _Kill | None = None) -> None:
+    def goes_on(self, after: int, hint: str = "", kill: Kill | None = None) -> None:
         """The next life goes on after so many updates with every part as it was, and ends as if nothing had been.
 
         Raises:
@@ -212,13 +107,13 @@ class _Lives:
                 advice = "The number of updates made belongs to the state, as it is at that moment: run.step."
                 raise Wrong(f"run.step = {true} beside the weights after {true} updates", f"run.step = {step}", advice)
             raise Wrong(f"it goes on after {after} updates", f"after {step}", hint or "Take the newest whole one.")
-        for part in _PARTS:
+        for part in PARTS:
             if found[part] != known[part]:
                 raise Wrong(f"{part} as after {after} updates", "another state", _FORGOTTEN[part])
         if not kill:
             self.finished(life, hint)
 
-    def finished(self, life: _Life, hint: str = "") -> None:
+    def finished(self, life: Life, hint: str = "") -> None:
         """This life came to the end of the run, with the losses of one that never stopped.
 
         Raises:
@@ -229,37 +124,24 @@ class _Lives:
         if not life.losses or max(life.losses) != _STEPS:
             done = max(life.losses, default=0)
             raise Wrong(f"{_STEPS} updates", f"{done}", "Call run.update() until run.step is run.steps.")
-        wrong = [n for n, loss in life.losses.items() if loss != self.losses[n]]
+        wrong = [n for n, loss in life.losses.items() if loss != self.losses.get(n)]
         if wrong:
             advice = "The losses are not those of a run that is left alone. Saving must not change the run."
-            raise Wrong(f"loss {self.losses[wrong[0]]:.6f} in update {wrong[0]}", life.losses[wrong[0]], advice)
+            raise Wrong(f"loss {self.losses.get(wrong[0])} in update {wrong[0]}", life.losses[wrong[0]], advice)
 
     def files(self) -> list[Path]:
-        """What lies in the folder, newest last."""
-        found = [path for path in self.folder.rglob("*") if path.is_file()]
-        return sorted(found, key=lambda path: path.stat().st_mtime_ns)
+        """The checkpoints, newest last; a small file that only names one is none."""
+        found = {path: path.stat() for path in self.folder.rglob("*") if path.is_file()}
+        largest = max((of.st_size for of in found.values()), default=0)
+        return sorted((path for path in found if 2 * found[path].st_size > largest), key=lambda p: found[p].st_mtime_ns)
 
 
 @functools.cache
 def _expected() -> tuple[dict[int, dict[str, str]], dict[int, float]]:
-    """What ``_never_stopped`` finds, in a process like those of the lives."""
+    """What ``never_stopped`` finds, in a process like those of the lives."""
     from dltutorial.parallel.launch import launch
 
-    return launch(_never_stopped, 1, backend="gloo")[0]
-
-
-def _never_stopped() -> tuple[dict[int, dict[str, str]], dict[int, float]]:
-    """Digests of the parts after each number of updates, and the losses."""
-    import torch
-
-    from dltutorial.training.tiny_run import TinyRun
-
-    torch.set_num_threads(1)
-    run, parts, losses = TinyRun(), {}, {}
-    for number in range(1, run.steps + 1):
-        parts[run.step] = digests(run)
-        losses[number] = run.update()
-    return parts | {run.step: digests(run)}, losses
+    return launch(never_stopped, 1, backend="gloo")[0]
 
 
 def _case(check: Callable[["_Lives"], None]) -> Callable[[Callable], None]:
@@ -300,29 +182,29 @@ def _is_orderly(lives: _Lives) -> None:
 @_case
 def _killed_in_an_update(lives: _Lives) -> None:
     """Killed in an update, it goes on with every part as it was"""
-    lives.killed(_Kill(at_step=8))
-    lives.goes_on(6, kill=_Kill(at_step=14))
+    lives.killed(Kill(at_step=8))
+    lives.goes_on(6, kill=Kill(at_step=14))
     lives.goes_on(12, "Names sorted as text put step-9 after step-12. Sort by the number.")
 
 
 @_case
 def _killed_in_writing(lives: _Lives) -> None:
     """Killed in the midst of writing, it goes on from the checkpoint before"""
-    lives.killed(_Kill(at_step=5, at_share=0.5))
+    lives.killed(Kill(at_step=5, at_share=0.5))
     lives.goes_on(3, _BEFORE)
 
 
 @_case
 def _killed_before_naming(lives: _Lives) -> None:
     """A file that is whole but has not its name yet does not count, and does no harm"""
-    lives.killed(_Kill(at_step=8, at_rename=True))
+    lives.killed(Kill(at_step=8, at_rename=True))
     lives.goes_on(6, "What has not got its name is not a checkpoint. Let your search find real names only.")
 
 
 @_case
 def _newest_is_cut(lives: _Lives) -> None:
     """A newest file that is not whole is passed over"""
-    lives.killed(_Kill(at_step=8))
+    lives.killed(Kill(at_step=8))
     *before, newest = lives.files()
     if not before:
         raise Wrong("two checkpoints", "1 file", _ALONE)
@@ -336,7 +218,7 @@ def _killed_at_random(lives: _Lives) -> None:
     """Killed again and again at random moments, it ends with the same losses"""
     rng = random.Random()
     for step in sorted(rng.sample(range(4, _STEPS - 3), 2)):
-        kill = rng.choice([_Kill(step), _Kill(step, at_share=rng.random()), _Kill(step, at_rename=True)])
+        kill = rng.choice([Kill(step), Kill(step, at_share=rng.random()), Kill(step, at_rename=True)])
         life = lives.live(kill)
         if life.ended not in _KILLED:
             lives.finished(life, _BEFORE)

@@ -144,7 +144,7 @@ def train(
         keeper=keeper,
         team=team,
     )
-    records = _blaming(data, records, progress, team)
+    records = _blaming(data, _in_order(records, asked_to_end), progress, team)
     if not team.leads:
         yield from records
         return
@@ -183,6 +183,21 @@ def _check_alike(recipe: Recipe, data: str, team: Team) -> None:
     differ = [name for name, value in told.items() if value != {**vars(recipe), "data": data}[name]]
     if differ:
         raise CourseError(f"rank {team.rank} has another {', '.join(differ)} than rank 0; start all ranks alike")
+
+
+def _in_order(records: Iterator[Progress], asked_to_end: Callable[[], bool]) -> Iterator[Progress]:
+    """Pass records on. A signal that asks the run to end may end its loading processes first, in the midst of a step.
+
+    Raises:
+        Interrupted: it did.
+    """
+    try:
+        with workers_in_one_line():
+            yield from records
+    except DataError:
+        if not asked_to_end():
+            raise
+        raise Interrupted("asked to end, and a loading process ended first; go on with --resume") from None
 
 
 def _blaming(data: Path, records: Iterator[Progress], progress: bool, team: Team) -> Iterator[Progress]:

@@ -9,6 +9,7 @@ import sys
 import time
 
 import mates
+import psutil
 import pytest
 import torch
 from mates import SMALL
@@ -232,6 +233,19 @@ def test_a_signal_to_one_rank_ends_all_with_one_checkpoint(nursery, data, whole,
     assert [line for line in said_in(nursery, 0) if "a checkpoint is written, go on with --resume" in line]
     assert said_in(nursery, 1) == []
     assert nursery.train_ranks(2, name, data) == [0, 0]
+    assert_same_run(whole[0], folder)
+
+
+def test_a_signal_that_also_ends_loading_processes_ends_all_in_order(nursery, data, whole):
+    folder = nursery.run("workers")
+    pids = nursery.start_ranks(2, "workers", data, "--workers", 1, trouble=["slow"])
+    wait_for(lambda: list((folder / "checkpoints").glob("step-*")), nursery.said_by(0))
+    for process in (psutil.Process(pids[1]), *psutil.Process(pids[1]).children()):
+        process.terminate()
+    assert [nursery.wait(pid) for pid in pids] == [75, 75], said_in(nursery, 1)
+    assert run.run_status(folder) in ("interrupted", "running")  # running: rank 0 was ended from outside
+    assert len([line for rank in (0, 1) for line in said_in(nursery, rank) if "go on with --resume" in line]) == 1
+    assert nursery.train_ranks(2, "workers", data, "--workers", 1) == [0, 0]
     assert_same_run(whole[0], folder)
 
 

@@ -124,5 +124,10 @@ WRONG = [
         _with(("    state = {name: getattr", "    torch.rand(1)\n    state = {name: getattr")),
         "Saving must not change the run",
     ),
+    (
+        "counts by itself",
+        _with(("        run.update()\n", "        run.update()\n        run.step -= 1\n")),
+        "run.update() counts",
+    ),
     ("stops after what it loaded", _with(("while run.step < run.steps", "while run.step < 4")), "until run.step"),
 ]

@@ -1,0 +1,82 @@
+"""Ranks with a GPU each train as one GPU does; ranks that share a GPU do so through gloo, or are told."""
+
+import dataclasses
+import os
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from dltutorial.config import PRESETS, Recipe
+from dltutorial.parallel.launch import launch
+from dltutorial.parallel.team import Ranks
+from dltutorial.ranks import RankInfo
+from dltutorial.training import run
+from dltutorial.training.team import ALONE
+
+pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore:.*ranks share")]
+SMALL = dataclasses.replace(
+    Recipe.of(PRESETS["smoke"], steps=12, eval_every=6),
+    n_channels=3, n_lat=16, n_lon=24, dim=32, depth=2, heads=2, global_batch_size=8, log_every=3, device="cuda",
+    track=(),
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    write = runpy.run_path(str(Path(__file__).parents[1] / "unit" / "conftest.py"))["write_tiny_data"]
+    return write(tmp_path_factory.mktemp("data") / "tiny")
+
+
+@pytest.fixture
+def send_whole():
+    """Functions of this file go to the ranks by value."""
+    import cloudpickle
+
+    module = sys.modules[__name__]
+    cloudpickle.register_pickle_by_value(module)
+    yield
+    cloudpickle.unregister_pickle_by_value(module)
+
+
+def losses(data, folder, knobs, team=ALONE, **options):
+    recipe = dataclasses.replace(SMALL, **knobs)
+    return [seen.loss for seen in run.train(recipe, data, folder, progress=False, team=team, **options)]
+
+
+def on_ranks(data, folder, knobs, **options):
+    return losses(data, folder, knobs, Ranks(RankInfo.from_env()), **options)
+
+
+@pytest.mark.parametrize("knobs", [{}, {"loader": "best"}, {"precision": "fp16"}, {"compile": "default"}], ids=str)
+def test_two_ranks_have_the_losses_of_one(data, tmp_path, send_whole, knobs):
+    """Over NCCL with two GPUs, over gloo with one that they share."""
+    one = losses(data, tmp_path / "one", knobs)
+    first, second = launch(on_ranks, 2, data, tmp_path / "two", knobs, timeout_s=300)
+    assert first == second == pytest.approx(one, rel=2e-2 if "precision" in knobs else 1e-3)
+
+
+def test_every_gpu_takes_part_over_nccl(data, tmp_path):
+    n = torch.cuda.device_count()
+    if n < 2:
+        pytest.skip("one GPU here: NCCL needs one for each rank")
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "-m", "dltutorial", "train"]
+    command += ["--name", "r", "--data", str(data), "--dim", "32", "--depth", "1", "--heads", "2", "--steps", "6"]
+    env = os.environ | {"DLTUTORIAL_RUNS": str(tmp_path)}
+    done = subprocess.run([*command, "--track"], capture_output=True, text=True, env=env, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert run.run_status(tmp_path / "r") == "finished"
+
+
+def test_ranks_that_share_a_gpu_are_told_in_one_line(data, tmp_path):
+    n = torch.cuda.device_count() + 1
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(n), "-m", "dltutorial", "train"]
+    env = os.environ | {"DLTUTORIAL_RUNS": str(tmp_path)}
+    command += ["--name", "r", "--data", str(data), "--global-batch-size", str(2 * n)]
+    done = subprocess.run(command, capture_output=True, text=True, env=env, timeout=300)
+    assert done.returncode != 0
+    (line,) = {line for line in done.stderr.splitlines() if "would share one GPU" in line}
+    assert "start as many ranks as there are GPUs, or --device cpu" in line
