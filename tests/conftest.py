@@ -34,9 +34,15 @@ def _has_gpu() -> bool:
     return torch.cuda.is_available()
 
 
+def _has_slurm() -> bool:
+    from dltutorial.parallel import pocket
+
+    return pocket.missing() is None
+
+
 NEEDS = {
     "browser": (lambda: bool(shutil.which("chromium")), "Chromium is not installed (apt-get install chromium)"),
-    "slurm": (lambda: bool(shutil.which("slurmctld")), "Slurm is not installed (apt-get install slurm-wlm)"),
+    "slurm": (_has_slurm, "Slurm is not installed (apt-get install slurm-wlm munge)"),
     "gpu": (_has_gpu, "no CUDA device here"),
 }
 

@@ -1,4 +1,4 @@
-"""Jobs from Python: submit a script of ``slurm/``, ask how it does, read what it writes, cancel it.
+"""Jobs from Python: submit a script of ``slurm/``, ask how it does, wait for it, cancel it.
 
 In: a script, a site (a file of ``slurm/sites``), nodes. Out: a ``Job``, and its ``State`` as often as you ask. It asks
 ``squeue`` first, which knows every job for some minutes after its end, and ``sacct`` only for older ones, since many
@@ -7,24 +7,23 @@ small clusters keep no accounts.
     job = submit("train", "--preset", "smoke", nodes=2, site="pocket", env=cluster.env)
     wait(job, timeout_s=120)
 
-Source: https://slurm.schedmd.com/squeue.html, "JOB STATE CODES"
+What a job writes is read by ``job_output``. Source: https://slurm.schedmd.com/squeue.html, "JOB STATE CODES"
 """
 
-import json
 import os
 import re
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from dltutorial import paths
 from dltutorial.errors import CourseError
-from dltutorial.parallel.rejections import explained, munge_problem
+from dltutorial.parallel import job_output, slurm
+from dltutorial.parallel.job import Job
+from dltutorial.parallel.rejections import munge_problem
 
-_ANSWER_S, _POLL_S = 30.0, 0.5
+_POLL_S = 0.5
 _GOING = ("PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "SUSPENDED", "REQUEUED", "REQUEUE_HOLD", "RESIZING")
 _GOING += ("SIGNALING", "STAGE_OUT", "STOPPED", "SPECIAL_EXIT")
 _ENDS = {
@@ -47,21 +46,6 @@ class JobFailed(CourseError):
     def __init__(self, text: str, state: str):
         super().__init__(text)
         self.state = state
-
-
-@dataclass(frozen=True)
-class Job:
-    """A job, or one task of a job array.
-
-    Attributes:
-        number: Slurm's, such as 123 or 123_4.
-        output: the file that it writes to.
-        env: variables that lead Slurm's commands to its cluster.
-    """
-
-    number: str
-    output: Path
-    env: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -124,16 +108,18 @@ def submit(
     words = ["sbatch", "--parsable", f"--nodes={nodes}", f"--output={output}", *options, str(file.absolute())]
     if problem := munge_problem(os.environ | (env or {})):
         raise CourseError(problem)
+    # The job starts in the course's folder; its runs go where this process looks for them.
+    env = {"DLTUTORIAL_RUNS": str(paths.runs_dir().absolute()), **(env or {})}
     lead_in = f'source "{settings}" >&2; ' if site else ""
-    said = _run(["bash", "-euc", f'{lead_in}exec "$@"', "sbatch", *words, *arguments], env or {}, course)
+    said = slurm.run(["bash", "-euc", f'{lead_in}exec "$@"', "sbatch", *words, *arguments], env, course)
     number = said.strip().splitlines()[-1].partition(";")[0]
-    return Job(number, Path(str(output).replace("%j", number).replace("%A", number)), dict(env or {}))
+    return Job(number, Path(str(output).replace("%j", number).replace("%A", number)), env)
 
 
 def tasks(job: Job) -> list[Job]:
     """The tasks of a job array; a job alone is its own only task."""
-    lines = _run(["squeue", "--noheader", "--states=all", "--array", f"--jobs={job.number}", "--format=%i"], job.env)
-    numbers = sorted(set(lines.split()), key=lambda number: int(number.rpartition("_")[2]))
+    said = slurm.run(["squeue", "-h", "--states=all", "--array", f"--jobs={job.number}", "--format=%i"], job.env)
+    numbers = sorted(set(said.split()), key=lambda number: int(number.rpartition("_")[2]))
     return [Job(n, Path(str(job.output).replace("%a", n.rpartition("_")[2])), job.env) for n in numbers]
 
 
@@ -145,7 +131,7 @@ def state(job: Job) -> State:
     """
     form = "--Format=State:|,ReasonList:|,TimeUsed:|,NodeList:|,RestartCnt:|"
     try:
-        said = _run(["squeue", "--noheader", "--states=all", f"--jobs={job.number}", form], job.env)
+        said = slurm.run(["squeue", "--noheader", "--states=all", f"--jobs={job.number}", form], job.env)
     except CourseError as error:
         if "Invalid job id" not in str(error):
             raise
@@ -177,8 +163,8 @@ def wait(job: Job, timeout_s: float, each: Callable[[State], object] = lambda st
     each(now)
     if now.word != "COMPLETED":
         how = _ENDS.get(now.word, f"ended as {now.word}")
-        last = next((line for line in reversed(tail(job, 40)) if re.search(r"error|Error|dltutorial:", line)), "")
-        told = f": {last.strip()}" if last and now.word == "FAILED" else ""
+        cause = job_output.cause(job)
+        told = f": {cause}" if cause and now.word == "FAILED" else ""
         raise JobFailed(f"job {job.number} {how}{told}; its output is in {job.output}", now.word)
     return now
 
@@ -189,7 +175,7 @@ def cancel(job: Job) -> None:
     Raises:
         CourseError: Slurm does not answer.
     """
-    _run(["scancel", job.number], job.env)
+    slurm.run(["scancel", job.number], job.env)
 
 
 def warn(job: Job) -> None:
@@ -198,7 +184,7 @@ def warn(job: Job) -> None:
     Raises:
         CourseError: the job does not run, or Slurm does not answer.
     """
-    _run(["scancel", "--batch", "--signal=USR1", job.number], job.env)
+    slurm.run(["scancel", "--batch", "--signal=USR1", job.number], job.env)
 
 
 def ask_where(job: Job) -> None:
@@ -207,57 +193,13 @@ def ask_where(job: Job) -> None:
     Raises:
         CourseError: the job does not run, or Slurm does not answer.
     """
-    _run(["scancel", "--signal=USR1", job.number], job.env)
-
-
-def tail(job: Job, lines: int = 10) -> list[str]:
-    """The last lines of its output; a bar that rewrites its line comes as it last looked."""
-    try:
-        text = job.output.read_bytes()[-(2**20) :].decode(errors="replace")
-    except OSError:
-        return []
-    return [line.rstrip("\r").rpartition("\r")[2] for line in text.split("\n") if line.strip()][-lines:]
-
-
-def progress(run: str) -> list[dict]:
-    """What a training run has recorded so far: one dict for each record, with step, loss, scores, samples_per_s."""
-    try:
-        lines = (paths.inside(paths.runs_dir(), run) / "progress.jsonl").read_text().splitlines(keepends=True)
-    except FileNotFoundError:
-        return []
-    return [json.loads(line) for line in lines if line.endswith("\n")]
-
-
-def surroundings(env: Mapping[str, str]) -> dict[str, str]:
-    """This process's variables and ``env``; those of a job that this process is in would pass for wishes."""
-    own = {name: value for name, value in os.environ.items() if not name.startswith("SLURM_") or name == "SLURM_CONF"}
-    return {"DLTUTORIAL_PYTHON": sys.executable, **own, **env}
+    slurm.run(["scancel", "--signal=USR1", job.number], job.env)
 
 
 def _from_account(job: Job) -> str:
     """What ``sacct`` knows of a job that has left the queue."""
     try:
-        said = _run(["sacct", "--noheader", "--parsable2", "-X", f"--jobs={job.number}", "--format=State"], job.env)
+        said = slurm.run(["sacct", "-n", "--parsable2", "-X", f"--jobs={job.number}", "--format=State"], job.env)
     except CourseError:
         return "UNKNOWN"
     return said.split()[0] if said.split() else "UNKNOWN"
-
-
-def _run(command: Sequence[str], env: Mapping[str, str], folder: Path | None = None) -> str:
-    """What a command of Slurm's says.
-
-    Raises:
-        CourseError: it is not there, does not answer, or fails.
-    """
-    try:
-        done = subprocess.run(
-            command, env=surroundings(env), cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, text=True,
-            timeout=_ANSWER_S, check=False,
-        )  # fmt: skip
-    except FileNotFoundError:
-        raise CourseError(explained("", missing=command[0])) from None
-    except subprocess.TimeoutExpired as error:  # Slurm tries again and again when munge is gone
-        raise CourseError(explained((error.stderr or b"no answer").decode(errors="replace"))) from None
-    if done.returncode:
-        raise CourseError(explained(done.stderr or done.stdout))
-    return done.stdout

@@ -8,6 +8,7 @@ folder, which all nodes must see. How the job does is asked of squeue, so no acc
     launch_on_slurm(total, nodes=2, ranks_per_node=4, site="perlmutter")
 """
 
+import contextlib
 import json
 import shutil
 import sys
@@ -26,6 +27,7 @@ from dltutorial.parallel.rank import packed
 LIMIT_BYTES = 2**28  # of the arguments, and of each value
 _POLL_S, _ASK_S = 0.1, 1.0
 _GRACE_S = 1.0  # after an error, for others that may tell more
+_CAUSE_S = 8.0  # after errors that only say that another rank is gone, for Slurm to say what became of that one
 _STACK_S = 2.0  # for the ranks to say where they are
 
 
@@ -88,7 +90,8 @@ def launch_on_slurm(
         return [cloudpickle.loads(value) for value in values]
     finally:
         if job is not None:
-            jobs.cancel(job)
+            with contextlib.suppress(CourseError):  # what ended the launch matters more
+                jobs.cancel(job)
         shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -99,7 +102,7 @@ class _Waiting:
         self._job, self._folder, self._world_size, self._timeout_s = job, folder, world_size, timeout_s
         self._until_s = time.monotonic() + timeout_s
         self._output, self._read = Output(world_size), [0] * world_size
-        self._asked_s = 0.0
+        self._asked_s, self._failed_s = 0.0, float("inf")
 
     def values(self) -> list[bytes]:
         """Every rank's value, pickled; the ranks may go once all are there."""
@@ -129,18 +132,21 @@ class _Waiting:
                 self._read[rank] += len(data)
                 self._output.feed(rank, data)
 
-    def _check_ranks(self) -> None:
+    def _check_ranks(self, is_over: bool = False) -> None:
         """Raise the first real failure, a moment after it, so that others can be told too."""
         if not any(self._file(rank, "error").exists() for rank in range(self._world_size)):
             return
-        time.sleep(_GRACE_S)
+        now_s = time.monotonic()
+        self._failed_s = min(self._failed_s, now_s)
         files = [(rank, self._file(rank, "error")) for rank in range(self._world_size)]
         found = [
             failures.from_error(rank, file.stat().st_mtime, json.loads(file.read_text()))
             for rank, file in files
             if file.exists()
         ]
-        raise failures.as_exception(found, self._world_size)
+        only_effects = all(failure.is_effect for failure in found)
+        if now_s - self._failed_s > (_CAUSE_S if only_effects else _GRACE_S) or (is_over and not only_effects):
+            raise failures.as_exception(found, self._world_size)
 
     def _check_job(self) -> None:
         """Raise if the deadline has passed, or the job has ended; ask Slurm at most once a second."""
@@ -152,7 +158,7 @@ class _Waiting:
         self._asked_s = now_s
         if jobs.state(self._job).is_over:
             time.sleep(_GRACE_S)  # a shared file system may show the last files late
-            self._check_ranks()
+            self._check_ranks(is_over=True)
             jobs.wait(self._job, 1.0)
             raise CourseError(f"job {self._job.number} ended before its ranks returned; see {self._job.output}")
 

@@ -75,7 +75,7 @@ def status(name: str = "pocket") -> Cluster | None:
     except (OSError, ValueError, KeyError, TypeError):
         return None
     cluster = Cluster(name, place.resolve(), nodes)
-    return replace(cluster, answers=bool(states(cluster)))
+    return replace(cluster, answers=bool(processes.of(cluster.folder, "controller")))
 
 
 def names() -> list[str]:

@@ -22,7 +22,7 @@ _HINTS = (
         "no cluster is configured here: start one: dltutorial pocket up; or set SLURM_CONF",
     ),
     (
-        r"contact slurm controller|Connection refused|Unable to contact|Socket timed out|Communication connection",
+        r"contact slurm controller|Connection refused|Socket timed out|Communication|Zero Bytes|socket error|endpoint",
         "the controller does not answer: if it was a pocket cluster, dltutorial pocket up starts it again",
     ),
     (r"associat|accounting/QOS|submit limit", "your account's limits; sacctmgr show associations tells them"),

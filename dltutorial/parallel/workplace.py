@@ -5,6 +5,7 @@ by the same signal, and start again what ended after a warning; on the cluster `
 The ranks compute on the CPU: the nodes of a pocket cluster are one machine.
 """
 
+import atexit
 import contextlib
 import os
 import signal
@@ -21,7 +22,7 @@ import psutil
 
 from dltutorial import paths
 from dltutorial.errors import CourseError
-from dltutorial.parallel import jobs, pocket
+from dltutorial.parallel import jobs, pocket, slurm
 from dltutorial.training.run import run_status
 
 _CPU = {"CUDA_VISIBLE_DEVICES": "", "GLOO_SOCKET_IFNAME": "lo", "OMP_WAIT_POLICY": "PASSIVE", "OMP_NUM_THREADS": "1"}
@@ -62,11 +63,12 @@ class Cluster:
 
     def srun(self, *words: str) -> "subprocess.CompletedProcess[str]":
         """Run a command on the nodes, outside any job."""
-        env = jobs.surroundings(self.cluster.env)
+        env = slurm.surroundings(self.cluster.env)
         return subprocess.run(["srun", *words], env=env, capture_output=True, text=True, timeout=60, check=False)
 
     def close(self) -> None:
         """End the cluster."""
+        atexit.unregister(self.close)
         pocket.down(self.cluster.name)
 
 
@@ -147,7 +149,9 @@ def place(name: str, nodes: int = 2) -> Cluster | Here:
     if pocket.missing():
         return Here()
     try:
-        return Cluster(pocket.up(nodes, name))
+        found = Cluster(pocket.up(nodes, name))
+        atexit.register(found.close)  # of a notebook that was left in the middle
+        return found
     except CourseError as error:
         print(f"no cluster: {error}", file=sys.stderr)
         return Here()

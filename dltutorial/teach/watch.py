@@ -8,7 +8,7 @@ import html
 import threading
 
 from dltutorial.errors import CourseError
-from dltutorial.parallel import jobs
+from dltutorial.parallel import job_output, jobs
 from dltutorial.teach import show
 
 _EVERY_S, _LINES = 2.0, 6
@@ -35,9 +35,9 @@ class Panel:
         try:
             now = jobs.state(self.job)
         except CourseError as error:
-            self._handle.update(show.line((str(error), "")))
+            self._show(show.line((str(error), "")))
             return None
-        self._handle.update(picture(self.job, now))
+        self._show(picture(self.job, now))
         if now.is_over:
             self._over.set()
         return now
@@ -47,9 +47,15 @@ class Panel:
         try:
             jobs.cancel(self.job)
         except CourseError as error:
-            self._handle.update(show.line((str(error), "")))
+            self._show(show.line((str(error), "")))
             return
         self.update()
+
+    def _show(self, what: show.Shown) -> None:
+        if self._handle is not None:
+            self._handle.update(what)
+        else:  # a terminal, where nothing that was printed changes
+            show.display(what)
 
     def _follow(self) -> None:
         while not self._over.wait(_EVERY_S):
@@ -62,6 +68,6 @@ def picture(job: jobs.Job, now: jobs.State) -> show.Shown:
     facts = [(f"job {job.number}", now.word + (f" ({now.reason})" if now.reason else "")), ("for", now.elapsed)]
     facts += [("on", now.nodes)] if now.nodes else []
     facts += [("queued again", f"{now.restarts} ×")] if now.restarts else []
-    line, log = show.line(*facts), "\n".join(jobs.tail(job, _LINES))
+    line, log = show.line(*facts), "\n".join(job_output.tail(job, _LINES))
     page = f'<pre style="margin:.3em 0;max-height:9em;overflow:auto">{html.escape(log)}</pre>' if log else ""
     return show.Shown(line.html + page, "\n    ".join([line.text, *log.splitlines()]))

@@ -1,8 +1,8 @@
 # JUWELS Booster at JSC: nodes with 4 NVIDIA A100, HDR InfiniBand. Not tried yet.
-# First: jutil env activate -p <your project>, which sets SBATCH_ACCOUNT and SCRATCH
+# First: jutil env activate -p <your project>, which sets SCRATCH; export SBATCH_ACCOUNT=<your budget>
 # https://apps.fz-juelich.de/jsc/hps/juwels/environment.html
 
-: "${SBATCH_ACCOUNT:?first: jutil env activate -p <your project>, or export SBATCH_ACCOUNT=<your budget>}"
+: "${SBATCH_ACCOUNT:?export SBATCH_ACCOUNT=<your budget> first; jutil user projects lists yours}"
 
 # booster is the large partition, develbooster the quick one for tests.
 # https://apps.fz-juelich.de/jsc/hps/juwels/quickintro.html
@@ -28,8 +28,8 @@ export NCCL_SOCKET_IFNAME=ib0 GLOO_SOCKET_IFNAME=ib0
 # https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html, NCCL_IB_TIMEOUT
 export NCCL_IB_TIMEOUT=22
 
-# Runs and data go to scratch: homes are small. What else holds at the moment:
-# https://apps.fz-juelich.de/jsc/hps/juwels/known-issues.html
+# Runs and data go to the project's scratch: homes are small.
+# https://apps.fz-juelich.de/jsc/hps/juwels/environment.html, "Available file systems"
 : "${SCRATCH:?first: jutil env activate -p <your project>, which sets SCRATCH}"
 export DLTUTORIAL_RUNS="${DLTUTORIAL_RUNS:-$SCRATCH/$USER/dltutorial/runs}"
 export DLTUTORIAL_DATA="${DLTUTORIAL_DATA:-$SCRATCH/$USER/dltutorial/data}"

@@ -32,7 +32,7 @@ export NCCL_NET="AWS Libfabric"
 export NCCL_NET_GDR_LEVEL=PHB NCCL_CROSS_NIC=1
 # Libfabric: do not register host memory with the card (it can deadlock with CUDA), and watch for freed memory in a way
 # that is safe beside NCCL's own threads. The other settings of the CXI provider come with NERSC's plugin.
-# https://docs.isambard.ac.uk/user-documentation/guides/nccl/ (the same network, at Bristol)
+# https://docs.isambard.ac.uk/user-documentation/guides/example-data/nccl/env_vars.sh (the same network, at Bristol)
 export FI_CXI_DISABLE_HOST_REGISTER=1 FI_MR_CACHE_MONITOR=userfaultfd
 
 # Scratch is an all-flash Lustre; files that are not read are purged.

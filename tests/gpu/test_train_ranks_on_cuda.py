@@ -12,7 +12,7 @@ import torch
 
 from dltutorial.config import PRESETS, Recipe
 from dltutorial.parallel.launch import launch
-from dltutorial.parallel.team import Ranks
+from dltutorial.parallel.training_ranks import Ranks
 from dltutorial.ranks import RankInfo
 from dltutorial.training import run
 from dltutorial.training.team import ALONE

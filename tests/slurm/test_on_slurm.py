@@ -9,7 +9,7 @@ from dltutorial.parallel import jobs, on_slurm
 from dltutorial.parallel.failures import RankFailed, RanksHang
 from dltutorial.ranks import RankInfo
 
-pytestmark = [pytest.mark.slurm, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.slurm, pytest.mark.xdist_group("slurm"), pytest.mark.timeout(120)]
 
 
 @pytest.fixture
@@ -54,17 +54,29 @@ def test_an_exception_is_that_ranks_with_its_own_frames(launch):
     assert "return 1 / 0" in str(caught.value)
 
 
-def test_a_hang_ends_at_the_deadline_and_says_where(launch):
-    def mismatched():
+def test_a_killed_rank_is_named_and_not_those_that_miss_it(launch):
+    def die():
+        import os
+        import signal
+
         import torch.distributed as dist
 
-        if dist.get_rank() == 0:
-            dist.barrier()
+        if dist.get_rank() == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        dist.barrier()
+
+    with pytest.raises(CourseError, match=r"failed: srun: error: n\d: task 1: Killed"):
+        launch(die, 2, timeout_s=60)
+
+
+def test_a_hang_ends_at_the_deadline_and_says_where(launch):
+    def stuck():
+        time.sleep(100)
 
     began = time.monotonic()
-    with pytest.raises(RanksHang, match=r"rank 0 waits in barrier"):
-        launch(mismatched, 2, timeout_s=25)
-    assert time.monotonic() - began < 40
+    with pytest.raises(RanksHang, match=r"rank 0 is at .*, in stuck: time.sleep\(100\)"):
+        launch(stuck, 1, timeout_s=10)
+    assert time.monotonic() - began < 20
 
 
 def test_a_job_that_never_starts_is_cancelled_at_the_deadline(launch):

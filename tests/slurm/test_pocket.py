@@ -15,7 +15,7 @@ from dltutorial.parallel import pocket
 from dltutorial.parallel import pocket_processes as processes
 
 ROOT = Path(__file__).parents[2]
-pytestmark = pytest.mark.slurm
+pytestmark = [pytest.mark.slurm, pytest.mark.xdist_group("slurm")]
 
 
 @pytest.fixture
@@ -64,7 +64,7 @@ def test_only_its_user_may_look_into_it(cluster):
 
 
 def test_another_number_of_nodes_is_told(cluster):
-    with pytest.raises(CourseError, match=r"is up with 3 nodes, not 2; end it first: dltutorial pocket down"):
+    with pytest.raises(CourseError, match=r"is up with 4 nodes, not 2; end it first: dltutorial pocket down"):
         pocket.up(2, cluster.name)
 
 
@@ -89,7 +89,7 @@ def test_a_folder_too_long_for_sockets_is_reached_by_a_short_one(name, tmp_path,
 
 
 def test_the_command_prints_what_a_shell_evaluates(cluster):
-    done = command("up", "--nodes", "3", "--name", cluster.name)
+    done = command("up", "--nodes", "4", "--name", cluster.name)
     assert done.stdout == f"export SLURM_CONF={cluster.folder}/slurm.conf\n"
     shown = command("status", "--name", cluster.name)
     assert (shown.returncode, shown.stdout) == (0, done.stdout)

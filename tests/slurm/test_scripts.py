@@ -1,6 +1,7 @@
 """The scripts of ``slurm/`` as they are, on the pocket cluster: they train, come back after a signal or a lost node."""
 
 import json
+import os
 import time
 from pathlib import Path
 
@@ -10,15 +11,15 @@ from waiting import wait_for
 
 from dltutorial import paths
 from dltutorial.errors import CourseError
-from dltutorial.parallel import jobs, pocket
+from dltutorial.parallel import job_output, jobs, pocket
 from dltutorial.parallel import pocket_processes as processes
 
-pytestmark = [pytest.mark.slurm, pytest.mark.timeout(150)]
+pytestmark = [pytest.mark.slurm, pytest.mark.xdist_group("slurm"), pytest.mark.timeout(150)]
 STEPS = ("--steps", "40")
 
 
 def losses(run):
-    return {record["step"]: record["loss"] for record in jobs.progress(run)}
+    return {record["step"]: record["loss"] for record in job_output.progress(run)}
 
 
 @pytest.fixture(scope="module")
@@ -58,20 +59,26 @@ def test_a_warned_job_queues_again_and_ends_with_the_same_losses_to_the_bit(trai
     assert losses("warned") == whole[0]
 
 
-def test_a_job_whose_node_fails_goes_on_with_another(train, cluster, whole):
-    job = train("lost", *STEPS, "--checkpoint-every", "5")
+def test_a_job_whose_node_fails_goes_on_with_another_and_one_that_may_not_says_so(train, cluster, whole, tmp_path):
+    (tmp_path / "wait.sbatch").write_text("#!/bin/bash\nsleep 100\n")
+    job = train("lost", *STEPS, "--checkpoint-every", "5", launcher="srun", options=["--ntasks-per-node=2"])
+    doomed = jobs.submit(str(tmp_path / "wait.sbatch"), env=cluster.env, options=["--no-requeue", "--nodelist=n3"])
     try:
         wait_for(lambda: len(losses("lost")) > 10)
-        pocket.lose_node(cluster, "n1")
+        for node in ("n1", "n3"):
+            pocket.lose_node(cluster, node)
         wait_for(lambda: jobs.state(job).restarts == 1)
         assert pocket.states(cluster)["n1"] == "down*"
+        with pytest.raises(jobs.JobFailed, match="lost a node and was not to be requeued"):
+            jobs.wait(doomed, 30)
         jobs.wait(job, 90)
     finally:
-        pocket.mend_node(cluster, "n1")
+        for node in ("n1", "n3"):
+            pocket.mend_node(cluster, node)
     assert "lost goes on after" in job.output.read_text()
     assert "DUE TO NODE FAILURE" in job.output.read_text()
     assert losses("lost") == whole[0]
-    wait_for(lambda: pocket.states(cluster)["n1"] == "idle")
+    wait_for(lambda: set(pocket.states(cluster).values()) == {"idle"})
 
 
 def test_an_array_scales_over_the_nodes(train, cluster):
@@ -83,6 +90,14 @@ def test_an_array_scales_over_the_nodes(train, cluster):
     for ranks in (1, 2):
         recipe = json.loads((paths.runs_dir() / f"scaling-{job.number}-{ranks}" / "recipe.json").read_text())
         assert recipe["global_batch_size"] == 16 * ranks
+
+
+def test_a_profile_of_one_rank_is_written_where_there_is_no_nsys(cluster, runs, monkeypatch):
+    monkeypatch.setenv("DLTUTORIAL_RUNS", str(runs))
+    monkeypatch.setenv("PATH", os.pathsep.join(f for f in os.get_exec_path() if not (Path(f) / "nsys").exists()))
+    job = jobs.submit("profile", "--preset", "smoke", "--steps", "1", "--warmup", "1", site="pocket", env=cluster.env)
+    jobs.wait(job, 90)
+    assert (runs / "profiles" / f"profile-{job.number}.json.gz").stat().st_size > 1000
 
 
 def test_what_cannot_be_ends_in_one_line(cluster, train):
@@ -117,26 +132,17 @@ def test_a_job_that_ends_badly_says_so(cluster, tmp_path, monkeypatch):
         jobs.wait(job, 20)
 
 
-def test_a_job_that_is_not_requeued_says_that_its_node_failed(cluster, tmp_path, monkeypatch):
-    monkeypatch.setenv("DLTUTORIAL_RUNS", str(tmp_path))
-    (tmp_path / "wait.sbatch").write_text("#!/bin/bash\nsleep 60\n")
-    job = jobs.submit(str(tmp_path / "wait.sbatch"), env=cluster.env, options=["--no-requeue", "--nodelist=n2"])
-    wait_for(lambda: jobs.state(job).word == "RUNNING")
-    pocket.lose_node(cluster, "n2")
-    try:
-        with pytest.raises(jobs.JobFailed, match="lost a node"):
-            jobs.wait(job, 60)
-    finally:
-        pocket.mend_node(cluster, "n2")
-
-
 def test_the_notebook_server_wants_a_token_and_listens_on_the_loopback(cluster, train):
     import urllib.error
     import urllib.request
 
     job = train("", script="notebook", nodes=1)
-    url = wait_for(lambda: next((w for w in " ".join(jobs.tail(job, 40)).split() if w.startswith("http://127")), None))
-    token_file = next(word for word in " ".join(jobs.tail(job, 40)).split() if word.endswith(".token"))
+
+    def word(is_it):
+        return next((word for line in job_output.tail(job, 40) for word in line.split() if is_it(word)), None)
+
+    url = wait_for(lambda: word(lambda w: w.startswith("http://127")))
+    token_file = word(lambda w: w.endswith(".token"))
 
     def answers(token=""):
         try:
@@ -176,6 +182,7 @@ def test_a_controller_that_is_gone_is_named(tmp_path, monkeypatch):
     try:
         for process in processes.of(cluster.folder, "controller"):
             process.kill()
+        wait_for(lambda: not processes.of(cluster.folder, "controller"))
         with pytest.raises(CourseError, match="the controller does not answer"):
             jobs.submit("train", site="pocket", env=cluster.env)
     finally:

@@ -3,7 +3,7 @@
 import pytest
 
 from dltutorial.errors import CourseError
-from dltutorial.parallel import jobs, pocket, rejections, rendezvous, workplace
+from dltutorial.parallel import job_output, jobs, pocket, rejections, rendezvous, workplace
 
 
 @pytest.mark.parametrize(
@@ -34,6 +34,7 @@ from dltutorial.parallel import jobs, pocket, rejections, rendezvous, workplace
             "sbatch: error: Batch job submission failed: Unable to contact slurm controller (connect failure)",
             "controller",
         ),
+        ("squeue: error: Zero Bytes were transmitted or received", "the controller does not answer"),
         ("sbatch: fatal: Could not establish a configuration source", "no cluster is configured here"),
         ("bash: line 1: sbatch: command not found", "Slurm is not installed here (no sbatch)"),
         ("sbatch: error: The site does not like you", "Slurm says: The site does not like you; "),
@@ -83,17 +84,17 @@ def test_munge_that_is_not_there_is_told_at_once(tmp_path):
 def test_the_log_is_read_as_it_looks(tmp_path):
     (tmp_path / "out").write_text("one\n\nbar 1\rbar 2\rbar 3\n  last")
     job = jobs.Job("1", tmp_path / "out")
-    assert jobs.tail(job) == ["one", "bar 3", "  last"]
-    assert jobs.tail(job, 1) == ["  last"]
-    assert jobs.tail(jobs.Job("1", tmp_path / "none")) == []
+    assert job_output.tail(job) == ["one", "bar 3", "  last"]
+    assert job_output.tail(job, 1) == ["  last"]
+    assert job_output.tail(jobs.Job("1", tmp_path / "none")) == []
 
 
 def test_a_line_that_is_being_written_is_no_record_yet(tmp_path, monkeypatch):
     monkeypatch.setenv("DLTUTORIAL_RUNS", str(tmp_path))
-    assert jobs.progress("r") == []
+    assert job_output.progress("r") == []
     (tmp_path / "r").mkdir()
     (tmp_path / "r" / "progress.jsonl").write_text('{"step": 1}\n{"st')
-    assert jobs.progress("r") == [{"step": 1}]
+    assert job_output.progress("r") == [{"step": 1}]
 
 
 def test_a_rank_that_joins_nobody_gives_up(capfd):

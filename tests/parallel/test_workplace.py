@@ -1,0 +1,36 @@
+"""Where there is no Slurm, torchrun alone trains, is warned and goes on."""
+
+import time
+
+import pytest
+
+from dltutorial.errors import CourseError
+from dltutorial.parallel import job_output, workplace
+
+TINY = ["--preset", "smoke", "--dim", "32", "--depth", "1", "--steps", "200", "--log-every", "1", "--eval-every", "0"]
+
+
+@pytest.fixture
+def here():
+    here = workplace.Here()
+    yield here
+    here.close()
+
+
+@pytest.mark.timeout(180)
+def test_a_warned_run_goes_on_by_itself(here):
+    run = here.train("run", *TINY, nodes=1)
+    while not job_output.progress("run") and not here.is_over(run):
+        time.sleep(0.05)
+    here.warn(run)
+    assert here.wait(run, 150) == 1
+    assert "run goes on after" in here.output(run)
+    assert [record["step"] for record in job_output.progress("run")] == list(range(1, 201))
+
+
+def test_a_run_that_fails_says_so(here):
+    run = here.train("run", "--preset", "smoke", "--heads", "7", nodes=1)
+    with pytest.raises(CourseError, match="the run run is missing: "):
+        here.wait(run, 60)
+    here.close()
+    assert not run.output.exists()
