@@ -51,8 +51,10 @@ def train(data, folder, recipe=SMALL, end_at=None, ends=0, **options):
     return seen, "finished"
 
 
-def train_all(data, folder, loaders):
-    return {loader: train(data, f"{folder}-{loader}", dataclasses.replace(SMALL, loader=loader)) for loader in loaders}
+def train_all(data, folder, variants):
+    """One run for each set of changed knobs."""
+    runs = [dataclasses.replace(SMALL, **knobs) for knobs in variants]
+    return [train(data, f"{folder}-{number}", recipe) for number, recipe in enumerate(runs)]
 
 
 def scores(data):

@@ -20,7 +20,7 @@ from dltutorial.data import store
 from dltutorial.errors import RecipeError
 from dltutorial.parallel.failures import RankFailed
 from dltutorial.parallel.launch import launch
-from dltutorial.training import checkpoint, run
+from dltutorial.training import checkpoint, compiling, run
 from dltutorial.training.team import Team, check
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*ranks share")
@@ -84,9 +84,11 @@ def test_losses_and_scores_are_those_of_one_rank(data, alone, tmp_path):
             torch.testing.assert_close(run.load_model(folder).state_dict()[name], one, rtol=1e-3, atol=1e-5)
 
 
-def test_the_loaders_of_chapter_03_and_compilation_work_on_ranks_too(data, alone, tmp_path):
-    for seen in launch(mates.train_all, 2, data, tmp_path / "r", ["naive", "best"])[0].values():
-        assert_close_runs(alone[1][0], seen[0])
+def test_the_knobs_of_part_one_work_on_ranks_too(data, alone, tmp_path):
+    variants = [{"loader": "naive"}, {"loader": "best", "optimizer_impl": "fused", "fused_attention": False}]
+    variants += [] if compiling.missing("cpu") else [{"compile": "default"}]
+    for seen, _ in launch(mates.train_all, 2, data, tmp_path / "r", variants)[0]:
+        assert_close_runs(alone[1][0], seen)
 
 
 def test_validation_is_shared_and_its_scores_are_the_same_to_the_bit(data, alone):
