@@ -154,12 +154,12 @@ def _link(rank: int, link: dict[str, Any]) -> list[str]:
 
 def _place(stack: str) -> str:
     """Where a rank is: the learner's innermost line, and what is called there. ``stack`` has the newest call first."""
-    inner: list[Frame] = []
-    for file, line, name in _STACK_LINE.findall(stack):
-        if not _is_library(file):
-            return _sentence((file, int(line), name), inner)
-        inner.append((file, int(line), name))
-    return f"is in {inner[-1][2]}, called by no code of yours" if inner else "does not say where it is"
+    frames = [(file, int(line), name) for file, line, name in _STACK_LINE.findall(stack)]
+    for is_inner in (_is_not_yours, _is_library):  # where no line is the learner's, the course's own will do
+        place = next((n for n, (file, _, _) in enumerate(frames) if not is_inner(file)), None)
+        if place is not None:
+            return _sentence(frames[place], frames[:place])
+    return f"is in {frames[-1][2]}, called by no code of yours" if frames else "does not say where it is"
 
 
 def _sentence(frame: Frame, inner: Sequence[Frame]) -> str:
@@ -173,7 +173,15 @@ def _sentence(frame: Frame, inner: Sequence[Frame]) -> str:
 def _is_library(file: str) -> bool:
     if file in OWN_FILES or file.startswith("<frozen"):
         return True
-    return file.startswith(_LIBRARIES) and not file.startswith(_PACKAGE + os.sep)
+    return file.startswith(_LIBRARIES) and not _is_course(file)
+
+
+def _is_course(file: str) -> bool:
+    return file.startswith(_PACKAGE + os.sep)
+
+
+def _is_not_yours(file: str) -> bool:
+    return _is_library(file) or _is_course(file)
 
 
 def _shown(file: str, line: int) -> str:
