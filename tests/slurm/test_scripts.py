@@ -15,7 +15,7 @@ from dltutorial.parallel import job_output, jobs, pocket
 from dltutorial.parallel import pocket_processes as processes
 
 pytestmark = [pytest.mark.slurm, pytest.mark.xdist_group("slurm"), pytest.mark.timeout(150)]
-STEPS = ("--steps", "40")
+STEPS = ("--steps", "30")
 
 
 def losses(run):
@@ -41,8 +41,8 @@ def losses_of(runs, run):
 
 def test_two_nodes_with_two_ranks_each_train(whole):
     losses, text = whole
-    assert list(losses) == list(range(1, 41))
-    assert losses[40] < losses[1]
+    assert list(losses) == list(range(1, 31))
+    assert losses[30] < losses[1]
     assert "2 nodes: n[0-1]" in text
     assert "2 ranks a node" in text
 
