@@ -8,6 +8,7 @@ The ranks compute on the CPU: the nodes of a pocket cluster are one machine.
 import atexit
 import contextlib
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -145,11 +146,15 @@ class Here:
 
 
 def place(name: str, nodes: int = 2) -> Cluster | Here:
-    """A pocket cluster of one's own where Slurm is installed and starts; otherwise this machine."""
+    """A pocket cluster of this process's own where Slurm is installed and starts; otherwise this machine."""
     if pocket.missing():
         return Here()
+    for other in pocket.names():
+        owner = re.fullmatch(rf"{re.escape(name)}-(\d+)", other)
+        if owner and not psutil.pid_exists(int(owner[1])):  # of a notebook that was killed
+            pocket.down(other)
     try:
-        found = Cluster(pocket.up(nodes, name))
+        found = Cluster(pocket.up(nodes, f"{name}-{os.getpid()}"))
         atexit.register(found.close)  # of a notebook that was left in the middle
         return found
     except CourseError as error:

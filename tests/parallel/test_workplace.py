@@ -1,11 +1,13 @@
 """Where there is no Slurm, torchrun alone trains, is warned and goes on."""
 
+import os
+import subprocess
 import time
 
 import pytest
 
 from dltutorial.errors import CourseError
-from dltutorial.parallel import job_output, workplace
+from dltutorial.parallel import job_output, pocket, workplace
 
 TINY = ["--preset", "smoke", "--dim", "32", "--depth", "1", "--steps", "200", "--log-every", "1", "--eval-every", "0"]
 
@@ -34,3 +36,18 @@ def test_a_run_that_fails_says_so(here):
         here.wait(run, 60)
     here.close()
     assert not run.output.exists()
+
+
+@pytest.mark.slurm
+def test_each_process_has_a_cluster_of_its_own_and_those_of_dead_ones_end():
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    left = f"lab-{gone.pid}"
+    pocket.up(1, left)
+    mine = workplace.place("lab", nodes=1)
+    try:
+        assert mine.cluster.name == f"lab-{os.getpid()}"
+        assert left not in pocket.names()
+    finally:
+        mine.close()
+    assert mine.cluster.name not in pocket.names()
