@@ -23,7 +23,7 @@ def run(action: str, nodes: int, name: str) -> int:
 def _up(nodes: int, name: str) -> int:
     begun_s = time.monotonic()
     cluster = pocket.up(nodes, name)
-    _say(f"{nodes} nodes are up, after {time.monotonic() - begun_s:.1f} s: {', '.join(cluster.nodes)}")
+    _say(f"{nodes} nodes are up, after {time.monotonic() - begun_s:.2f} s: {', '.join(cluster.nodes)}")
     print(cluster.export)
     if sys.stdout.isatty():
         _say('paste the line above, or start with: eval "$(dltutorial pocket up)"; then try: srun -N 1 hostname')

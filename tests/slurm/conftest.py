@@ -3,11 +3,11 @@
 import os
 
 import pytest
+from tiny_jobs import TINY
 
 from dltutorial.parallel import jobs, pocket
 
 NODES = 4
-TINY = ("--preset", "smoke", "--dim", "32", "--depth", "1", "--eval-every", "0", "--log-every", "1")
 
 
 @pytest.fixture(scope="session")

@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import TINY
+from tiny_jobs import TINY
 from waiting import wait_for
 
 from dltutorial import paths

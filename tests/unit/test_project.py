@@ -282,3 +282,10 @@ def test_every_module_of_a_fresh_clone_imports(clone):
     done = subprocess.run([sys.executable, "-c", code], cwd=clone, env=env, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr.splitlines()[-1]
     assert done.stdout.strip().startswith(str(clone))
+
+
+def test_test_folders_can_be_collected_together():
+    """pytest puts every test folder on the path: a name that two of them hold means the first one's file."""
+    files = [file for file in (ROOT / "tests").rglob("*.py") if file.name != "conftest.py"]
+    assert len({file.name for file in files}) == len(files)
+    assert not [file for file in files if re.search(r"^(from|import) conftest\b", file.read_text(), re.MULTILINE)]
