@@ -32,11 +32,11 @@ def same(got, wanted, parts):
     return bool(((got.double() - wanted.double()).abs() <= limit).all())
 
 
-def all_against_backend(some_dtypes):
+def all_against_backend():
     """Names, dtypes, shapes and node sizes for which a collective differs from the backend's."""
     p, me = dist.get_world_size(), dist.get_rank()
     wrong = []
-    for dtype in (getattr(torch, name) for name in some_dtypes):
+    for dtype in (getattr(torch, name) for name in DTYPES):
         for shape in sizes(p):
             parts = [drawn(shape, dtype, rank) for rank in range(p)]
             total = parts[me].clone()

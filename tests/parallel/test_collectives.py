@@ -18,14 +18,9 @@ DIVISIBLE = 840  # by 1 … 8
 launch = functools.partial(launch_auto, backend="gloo")  # also where there are GPUs
 
 
-@pytest.mark.parametrize("p", [1, 2, 3, 4])
+@pytest.mark.parametrize("p", range(1, 9))
 def test_all_dtypes_and_odd_sizes_equal_the_backends(p):
-    assert launch(collecting.all_against_backend, p, collecting.DTYPES) == [[]] * p
-
-
-@pytest.mark.parametrize("p", [5, 6, 7, 8])
-def test_many_ranks_equal_the_backends(p):
-    assert launch(collecting.all_against_backend, p, ("float64", "int64")) == [[]] * p
+    assert launch(collecting.all_against_backend, p) == [[]] * p
 
 
 def test_chunks_of_one_size_equal_torchs_own_gather_and_scatter():
