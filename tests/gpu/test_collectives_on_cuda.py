@@ -14,19 +14,6 @@ pytestmark = pytest.mark.gpu
 DIVISIBLE = 840
 
 
-@pytest.fixture
-def send_whole():
-    """Functions of this file go to the ranks by value."""
-    import sys
-
-    import cloudpickle
-
-    module = sys.modules[__name__]
-    cloudpickle.register_pickle_by_value(module)
-    yield
-    cloudpickle.unregister_pickle_by_value(module)
-
-
 def n_ranks():
     return torch.cuda.device_count()
 

@@ -10,19 +10,6 @@ from dltutorial.parallel.launch import launch
 pytestmark = pytest.mark.gpu
 
 
-@pytest.fixture
-def send_whole():
-    """Functions of this file go to the ranks by value."""
-    import sys
-
-    import cloudpickle
-
-    module = sys.modules[__name__]
-    cloudpickle.register_pickle_by_value(module)
-    yield
-    cloudpickle.unregister_pickle_by_value(module)
-
-
 def total():
     x = torch.full((3,), float(dist.get_rank()), device="cuda")
     dist.all_reduce(x)

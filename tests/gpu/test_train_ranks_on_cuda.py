@@ -31,17 +31,6 @@ def data(tmp_path_factory):
     return write(tmp_path_factory.mktemp("data") / "tiny")
 
 
-@pytest.fixture
-def send_whole():
-    """Functions of this file go to the ranks by value."""
-    import cloudpickle
-
-    module = sys.modules[__name__]
-    cloudpickle.register_pickle_by_value(module)
-    yield
-    cloudpickle.unregister_pickle_by_value(module)
-
-
 def losses(data, folder, knobs, team=ALONE, **options):
     recipe = dataclasses.replace(SMALL, **knobs)
     return [seen.loss for seen in run.train(recipe, data, folder, progress=False, team=team, **options)]

@@ -1,6 +1,5 @@
 """Whatever goes wrong in a notebook goes wrong in the same way with the plain and with the preloaded kernel."""
 
-import contextlib
 import os
 import signal
 import subprocess
@@ -11,6 +10,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from waiting import gone
 
 from dltutorial.errors import CourseError
 from dltutorial.teach import execute, kernel
@@ -48,17 +48,6 @@ def run(request, tmp_path):
 
 def text(notebook, number=-1):
     return "".join(item.get("text", "") for item in notebook.cells[number].outputs)
-
-
-def gone(pid, within_s=10.0):
-    until = time.monotonic() + within_s
-    while time.monotonic() < until:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            if psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
-                time.sleep(0.05)
-                continue
-        return True
-    return False
 
 
 def test_a_notebook_runs_in_its_own_working_directory_and_environment(run, tmp_path):

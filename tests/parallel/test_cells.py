@@ -1,6 +1,5 @@
 """``%%ranks N`` in a real kernel: variables live on, each rank is seen, what goes wrong is told, nothing is left."""
 
-import contextlib
 import os
 import re
 import signal
@@ -9,6 +8,7 @@ import time
 import psutil
 import pytest
 from live import LOAD, notebook
+from waiting import gone
 
 from dltutorial.parallel.panes import Panes
 from dltutorial.teach import execute, kernel, page
@@ -32,17 +32,6 @@ def fresh(nb):
     """The same, with two new ranks."""
     nb.ok(f"%%ranks 2 --restart\n{IMPORTS}")
     return nb
-
-
-def gone(pid, within_s=10.0):
-    until = time.monotonic() + within_s
-    while time.monotonic() < until:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            if psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
-                time.sleep(0.02)
-                continue
-        return True
-    return False
 
 
 # What a cell gives

@@ -1,6 +1,5 @@
 """A function on N ranks: values come back in order; whatever goes wrong is told, and nothing is left behind."""
 
-import contextlib
 import errno
 import gc
 import os
@@ -17,6 +16,7 @@ import faults
 import psutil
 import pytest
 import torch
+from waiting import gone, wait_for
 
 from dltutorial.errors import CourseError
 from dltutorial.parallel import launch as launching
@@ -31,25 +31,6 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*ranks share")
 SOON_S = 5.0
 LOCK = threading.Lock()
 LAUNCHES = int(os.environ.get("DLTUTORIAL_LAUNCHES", 20))
-
-
-def gone(pid, within_s=10.0):
-    until = time.monotonic() + within_s
-    while time.monotonic() < until:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            if psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
-                time.sleep(0.02)
-                continue
-        return True
-    return False
-
-
-def wait_for(condition, within_s=60.0):
-    until = time.monotonic() + within_s
-    while not (found := condition()):
-        assert time.monotonic() < until
-        time.sleep(0.02)
-    return found
 
 
 def left_behind():
