@@ -14,9 +14,11 @@ ORDER = [
     {"errors", "endings", "paths", "interrupts"},
     {"limits", "ranks", "probes", "disk", "machine", "config", "peaks"},
     {"observe", "reference"},
-    {"data", "models"},
+    {"data", "models", "optimizers"},
     {"training"},
+    {"convergence"},
     {"parallel"},
+    {"solution"},
     {"teach"},
     {"cli", "__main__"},
 ]
