@@ -1,0 +1,1 @@
+"""Convergence at scale: how many steps a batch size needs, and what decides it."""

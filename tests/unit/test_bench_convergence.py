@@ -1,0 +1,44 @@
+import clouds
+import pytest
+
+from dltutorial.config import PRESETS
+from dltutorial.convergence import study
+from dltutorial.data import surveys
+from dltutorial.errors import RecipeError
+from dltutorial.teach import bench_convergence
+from dltutorial.teach.bench_convergence import convergence
+from dltutorial.teach.bench_rows import Options, table
+
+SIZES = (4, 16, 64, 256)
+
+
+@pytest.fixture
+def small(monkeypatch, one_thread):
+    """Clouds that need longer than a few updates, instead of lenses."""
+    made = clouds.survey(n=600, n_valid=200, n_features=20, n_classes=2, apart=0.8)
+    monkeypatch.setattr(surveys, "lenses", lambda *args, **options: made)
+    monkeypatch.setattr(study, "BATCH_SIZES", {"smoke": SIZES})
+    monkeypatch.setattr(bench_convergence, "IMAGES", 20)
+
+
+def test_each_batch_size_has_a_row_with_five_seeds_and_the_curve_beside_it(small):
+    rows = {row.what: row for row in convergence(Options(PRESETS["smoke"], 1))}
+    sgd = [f"sgd: batch {size}" for size in SIZES]
+    assert list(rows)[:8] == ["20 images of lenses simulated", *sgd, "sgd: S_min", "sgd: B_crit", "sgd: whole sweep"]
+    assert list(rows)[8].startswith("adam") and len(rows) == 15
+    for name in sgd:
+        assert len(rows[name].samples) == 5 and rows[name].more["seeds"] == "5 of 5"
+        assert 0.3 < rows[name].median / rows[name].predicted < 3
+    assert "S_min" in str(table(list(rows.values())))
+
+
+def test_a_study_depends_on_its_seed_and_on_nothing_else(small):
+    first, again, other = (study.measure(seed=seed, progress=False) for seed in (0, 0, 1))
+    assert (first.sweep.steps_PS == again.sweep.steps_PS).all() and first.fit.b_crit == again.fit.b_crit
+    assert (first.sweep.steps_PS != other.sweep.steps_PS).any()
+
+
+@pytest.mark.parametrize("change", [{"preset": "huge"}, {"data": "cats"}])
+def test_a_wrong_name_is_told_with_the_right_ones(change):
+    with pytest.raises(RecipeError, match=r"is not one of .*; choose one of these"):
+        study.measure(**change)

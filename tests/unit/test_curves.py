@@ -1,0 +1,69 @@
+import numpy as np
+import pytest
+
+from dltutorial.convergence import curves
+from dltutorial.errors import RecipeError
+
+SIZES = (4, 16, 64, 256, 1024, 4096)
+
+
+def planted(s_min=60, b_crit=250, noise=0.1, seeds=5, seed=0):
+    """Steps that follow the law, with the scatter that seeds have."""
+    steps_P = curves.steps(np.array(SIZES), s_min, b_crit)
+    return steps_P[:, None] * np.exp(noise * np.random.default_rng(seed).normal(size=(len(SIZES), seeds)))
+
+
+@pytest.mark.parametrize(("s_min", "b_crit"), [(60, 250), (10, 30), (500, 2000)])
+def test_without_noise_the_constants_come_back(s_min, b_crit):
+    found = curves.fit(SIZES, planted(s_min, b_crit, noise=0))
+    assert found.s_min == pytest.approx(s_min, rel=1e-3) and found.b_crit == pytest.approx(b_crit, rel=2e-3)
+    assert found.spread < 1e-3 and found.left_out == ()
+    assert found.b_crit_range == pytest.approx((b_crit, b_crit), rel=2e-3)
+
+
+def test_the_range_holds_the_truth_about_as_often_as_it_says():
+    """Nine of ten ranges should; resampling five seeds gives somewhat fewer."""
+    held = 0
+    for seed in range(40):
+        low, high = curves.fit(SIZES, planted(noise=0.2, seed=seed), resampled=100).b_crit_range
+        held += low <= 250 <= high
+    assert 26 <= held < 40
+
+
+def test_the_knee_needs_twice_the_updates_and_the_trade_off_is_a_hyperbola():
+    found = curves.fit(SIZES, planted(noise=0))
+    assert found.steps(found.b_crit) == pytest.approx(2 * found.s_min)
+    assert found.images(found.b_crit) == pytest.approx(2 * found.e_min)
+    sizes = np.array(SIZES)
+    product = (found.steps(sizes) / found.s_min - 1) * (found.images(sizes) / found.e_min - 1)
+    np.testing.assert_allclose(product, 1)
+
+
+def test_a_seed_that_is_not_there_counts_as_the_last():
+    steps_PS = planted(noise=0)
+    steps_PS[0, 2] = np.nan
+    found = curves.fit(SIZES, steps_PS)
+    assert found.left_out == () and found.b_crit == pytest.approx(250, rel=2e-3)
+    assert np.isfinite(found.b_crit_K).all()
+
+
+def test_a_batch_size_that_did_not_get_there_is_left_out_and_named():
+    steps_PS = planted(noise=0)
+    steps_PS[0, :3] = np.nan
+    steps_PS[5] = np.nan
+    found = curves.fit(SIZES, steps_PS)
+    assert found.left_out == (4, 4096)
+    assert found.b_crit == pytest.approx(250, rel=2e-3)
+
+
+def test_a_target_that_hardly_anybody_reached_is_an_error():
+    steps_PS = planted()
+    steps_PS[2:, :3] = np.nan
+    with pytest.raises(RecipeError, match="2 of 6 batch sizes reached the target with most seeds"):
+        curves.fit(SIZES, steps_PS)
+
+
+@pytest.mark.parametrize(("b_crit", "place"), [(1e6, "above all batch sizes.*larger"), (0.01, "below .*smaller")])
+def test_a_knee_outside_the_data_is_an_error(b_crit, place):
+    with pytest.raises(RecipeError, match=place):
+        curves.fit(SIZES, planted(b_crit=b_crit, noise=0))

@@ -1,0 +1,225 @@
+import dataclasses
+import functools
+import math
+
+import clouds
+import pytest
+import torch
+from torch.nn import functional as F
+
+from dltutorial.convergence import ensemble, networks, program, rules
+from dltutorial.convergence.ensemble import Replica
+from dltutorial.convergence.order import Order, batches
+from dltutorial.errors import CourseError, RecipeError
+from dltutorial.optimizers import schedules
+
+WIDTHS = (12, 8)
+
+
+@pytest.fixture(scope="module")
+def survey():
+    return clouds.survey()
+
+
+def train(survey, replicas, batch_size=16, steps=40, **more):
+    return ensemble.train(survey, replicas, batch_size, steps, **({"widths": WIDTHS, "device": "cpu"} | more))
+
+
+def alone(survey, replica, make, batch_size=16, steps=40, schedule=None):
+    """The same training with plain torch: a module, an optimizer of torch.optim, one batch after another."""
+    model = networks.network((survey.n_features, *WIDTHS, survey.n_classes), replica.seed)
+    optimizer, losses = make(model.parameters(), lr=replica.learning_rate), []
+    for step, chosen in enumerate(batches(replica.seed, len(survey), batch_size, steps)):
+        for group in optimizer.param_groups:
+            group["lr"] = replica.learning_rate * (schedule(step) if schedule else 1)
+        loss = F.cross_entropy(model(survey.x_train[chosen]), survey.y_train[chosen])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return model, losses
+
+
+REPLICAS = [Replica(rate, seed) for rate in (0.003, 0.01, 0.03) for seed in (0, 5)]
+OPTIMIZERS = {
+    "sgd": ({"optimizer": "sgd"}, functools.partial(torch.optim.SGD, momentum=0.9)),
+    "no momentum": ({"optimizer": "sgd", "momentum": 0.0}, torch.optim.SGD),
+    "sgd with decay": (
+        {"optimizer": "sgd", "weight_decay": 0.1},
+        functools.partial(torch.optim.SGD, momentum=0.9, weight_decay=0.1),
+    ),
+    "adam": ({"optimizer": "adam"}, torch.optim.Adam),
+    "adam with decay": (
+        {"optimizer": "adam", "weight_decay": 0.1},
+        functools.partial(torch.optim.Adam, weight_decay=0.1),
+    ),
+    "adamw": ({"optimizer": "adamw", "weight_decay": 0.1}, functools.partial(torch.optim.AdamW, weight_decay=0.1)),
+}
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_a_replica_is_what_plain_torch_makes_of_it_alone(survey, name):
+    options, make = OPTIMIZERS[name]
+
+    def schedule(step):
+        return min(1.0, (step + 1) / 10)
+
+    run = train(survey, REPLICAS, schedule=schedule, evaluate_every=1, **options)
+    for number, replica in enumerate(REPLICAS):
+        model, losses = alone(survey, replica, make, schedule=schedule)
+        torch.testing.assert_close(run.train_loss_RE[number], torch.tensor(losses), rtol=1e-4, atol=1e-5)
+        for ours, theirs in zip(run.replica(number).parameters(), model.parameters(), strict=True):
+            torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
+        right = (model(survey.x_valid).argmax(1) == survey.y_valid).float().mean()
+        assert run.valid_accuracy_RE[number, -1] == pytest.approx(right.item(), abs=0.011)
+
+
+def test_the_curve_does_not_depend_on_who_trains_beside(survey):
+    together, single = train(survey, REPLICAS), train(survey, REPLICAS[3:4])
+    torch.testing.assert_close(together.train_loss_RE[3], single.train_loss_RE[0])
+
+
+def test_the_order_depends_on_the_seed_alone():
+    order = Order([3, 7, 3], n_images=10)
+    seen = torch.cat([order.next(4) for _ in range(5)], 1)
+    assert torch.equal(seen[0], seen[2]) and not torch.equal(seen[0], seen[1])
+    assert sorted(seen[0, :10].tolist()) == sorted(seen[0, 10:].tolist()) == list(range(10))
+    assert torch.equal(seen[0], batches(3, 10, batch_size=10, steps=2).flatten())
+
+
+def test_each_replica_can_have_a_schedule(survey):
+    half = Replica(0.02, 1, schedule=lambda step: 0.5)
+    run = train(survey, [half, Replica(0.01, 1), Replica(0.02, 1)], schedule=lambda step: 1.0)
+    torch.testing.assert_close(run.train_loss_RE[0], run.train_loss_RE[1])
+    assert not torch.allclose(run.train_loss_RE[0], run.train_loss_RE[2])
+
+
+def test_a_diverged_replica_is_marked_and_the_others_go_on(survey):
+    healthy, wild = Replica(0.01, 0), Replica(1e30, 0)
+    run = train(survey, [wild, healthy, wild], evaluate_every=5)
+    assert run.diverged_R.tolist() == [True, False, True]
+    at = run.diverged_at_R[0].item()
+    assert 1 <= at < 5 and run.diverged_at_R[1] == -1
+    assert run.valid_accuracy_RE[0].isnan().all() and run.train_loss_RE[2].isnan().all()
+    torch.testing.assert_close(run.train_loss_RE[1], train(survey, [healthy], evaluate_every=5).train_loss_RE[0])
+    assert run.steps_to(0.0).isnan().tolist() == [True, False, True]
+    weights = torch.cat([p.flatten() for p in run.replica(0).parameters()])
+    assert weights.abs().max() > 1e20 or not weights.isfinite().all()  # as they were, not set to nought
+    assert run.accuracy(survey.x_test, survey.y_test).isnan().tolist() == [True, False, True]
+
+
+def test_a_nan_in_the_data_marks_all(survey):
+    broken = dataclasses.replace(survey, x_train=survey.x_train.index_fill(0, torch.arange(200), math.nan))
+    run = train(broken, REPLICAS)
+    assert run.diverged_R.all() and (run.diverged_at_R == 0).all()
+    assert run.steps_to(0.1).isnan().all()
+
+
+def test_steps_to_is_the_first_evaluation_there_and_nan_if_none(survey):
+    run = train(survey, REPLICAS, steps=60, evaluate_every=1)
+    reached = run.steps_to(0.895)
+    for number in range(len(REPLICAS)):
+        scores = run.valid_accuracy_RE[number].tolist()
+        there = [step for step, score in zip(run.steps.tolist(), scores, strict=True) if score >= 0.895]
+        assert reached[number] == there[0] if there else reached[number].isnan()
+    assert run.steps_to(1.01).isnan().all()
+
+
+def test_who_has_reached_the_target_may_leave_without_changing_steps_to(survey):
+    whole = train(survey, REPLICAS, steps=100, evaluate_every=2)
+    short = train(survey, REPLICAS, steps=100, evaluate_every=2, until=0.9)
+    torch.testing.assert_close(whole.steps_to(0.9), short.steps_to(0.9), equal_nan=True)
+    assert short.valid_accuracy_RE.isnan().any()
+
+
+def test_stop_ends_all(survey):
+    run = train(survey, REPLICAS, steps=50, evaluate_every=10, stop=lambda done, reached_R: done >= 20)
+    assert run.steps.tolist() == [10, 20]
+
+
+def test_a_rule_of_ones_own_sees_layers_of_all_replicas(survey):
+    class SignDescent(rules.Rule):
+        def state(self, layer):
+            return {}
+
+        def update(self, layer, gradient, state, rate_R11):
+            assert rules.norm(layer).shape == rate_R11.shape == (len(layer), 1, 1)
+            layer.sub_(rate_R11 * gradient.sign())
+
+    run = train(survey, REPLICAS, optimizer=SignDescent)
+    assert (run.train_loss_RE[:, -1] < 0.6 * run.train_loss_RE[:, 0]).all()
+
+
+def test_the_batch_can_grow(survey):
+    run = train(survey, REPLICAS[:1], batch_size=lambda step: 8 if step < 20 else 32, evaluate_every=1)
+    plain = train(survey, REPLICAS[:1], batch_size=8, evaluate_every=1)
+    torch.testing.assert_close(run.train_loss_RE[:, :20], plain.train_loss_RE[:, :20])
+    assert not torch.allclose(run.train_loss_RE[:, 20:], plain.train_loss_RE[:, 20:])
+
+
+def test_weights_are_kept_at_the_steps_that_were_named(survey):
+    replicas = [Replica(1e30, 0), *REPLICAS]
+    run = train(survey, replicas, keep_steps=(0, 10, 40), evaluate_every=15)
+    assert run.steps.tolist() == [10, 15, 30, 40]
+    early = train(survey, REPLICAS, steps=10)
+    fresh = networks.network((survey.n_features, *WIDTHS, survey.n_classes), REPLICAS[0].seed)
+    for kept, other in [
+        (run.kept(0, 1), fresh),
+        (run.kept(10, 2), early.replica(1)),
+        (run.kept(40, 3), run.replica(3)),
+    ]:
+        for ours, theirs in zip(kept.parameters(), other.parameters(), strict=True):
+            torch.testing.assert_close(ours, theirs)
+    with pytest.raises(RecipeError, match="nothing was kept after 7 updates"):
+        run.kept(7, 0)
+
+
+def test_weights_are_kept_at_the_first_evaluation_with_a_training_loss(survey):
+    run = train(survey, REPLICAS, keep_at_loss=0.5, evaluate_every=2)
+    below_RE = run.train_loss_RE <= 0.5
+    for number in range(len(REPLICAS)):
+        if not below_RE[number].any():
+            assert run.at_loss(number) is None and run.at_loss_step_R[number].isnan()
+            continue
+        step = int(run.steps[below_RE[number].int().argmax()])
+        assert run.at_loss_step_R[number] == step
+        then = train(survey, [REPLICAS[number]], steps=step).replica(0)
+        for ours, theirs in zip(run.at_loss(number).parameters(), then.parameters(), strict=True):
+            torch.testing.assert_close(ours, theirs)
+    assert below_RE.any() and not run.at_loss_step_R.isnan().all()
+
+
+def test_a_batch_in_parts_has_the_gradient_of_the_whole(survey, monkeypatch):
+    whole = train(survey, REPLICAS, batch_size=50, evaluate_every=1)
+    monkeypatch.setattr(program, "_ROWS_AT_ONCE", 7 * len(REPLICAS))
+    parts = train(survey, REPLICAS, batch_size=50, evaluate_every=1)
+    torch.testing.assert_close(whole.train_loss_RE, parts.train_loss_RE)
+
+
+def test_a_schedule_longer_than_the_run_is_refused(survey):
+    with pytest.raises(CourseError, match="the schedule takes 50 updates, the run only 40"):
+        train(survey, REPLICAS, schedule=schedules.cosine(50))
+
+
+def test_log_spaced_evaluations_end_at_the_last_step():
+    at = ensemble.log_spaced(1000, 1.1)
+    assert at[:4] == [1, 2, 3, 4] and at[-1] == 1000 and sorted(set(at)) == at and len(at) < 80
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"batch_size": 201}, "a batch of 201 from 200 training images; take 1 to 200"),
+        ({"optimizer": "lion"}, "no optimizer 'lion'; choose one of sgd, adam, adamw"),
+        ({"steps": 0}, "take at least 1"),
+        ({"widths": (0,)}, "take at least 1"),
+        ({"keep_steps": (41,)}, "a run of 40 steps has 0 to 40"),
+        ({"batch_size": lambda step: 100 + 100 * step}, "a batch of .* from 200 training images"),
+        ({"replicas": []}, "0 replicas"),
+        ({"replicas": [Replica(0.0)]}, "learning rate 0.0; it must be finite"),
+    ],
+)
+def test_what_cannot_be_is_said_in_one_line(survey, change, says):
+    with pytest.raises(RecipeError, match=says) as error:
+        train(**({"survey": survey, "replicas": REPLICAS} | change))
+    assert "\n" not in str(error.value)

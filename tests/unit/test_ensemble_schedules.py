@@ -1,0 +1,74 @@
+"""What a schedule, of the rate or of the batch, asks of the ensemble trainer."""
+
+import pytest
+import torch
+from torch.nn import functional
+
+from dltutorial.convergence import ensemble, networks
+from dltutorial.convergence.order import Order
+from dltutorial.data import surveys
+from dltutorial.errors import CourseError
+from dltutorial.optimizers.schedules import constant, cosine, grow_batch, step_decay, warm_up
+
+
+@pytest.fixture(scope="module")
+def survey():
+    return surveys.digits(seed=0)
+
+
+def alone(survey, seed, updates, rate):
+    """One replica by torch's own optimizer, with the batch size and the factor of each update."""
+    net = networks.network((survey.n_features, 16, survey.n_classes), seed)
+    optimizer = torch.optim.SGD(net.parameters(), lr=rate, momentum=0.9)
+    order = Order([seed], len(survey))
+    for update in updates:
+        chosen = order.next(update.batch_size)[0]
+        for group in optimizer.param_groups:
+            group["lr"] = rate * update.factor
+        optimizer.zero_grad()
+        functional.cross_entropy(net(survey.x_train[chosen]), survey.y_train[chosen]).backward()
+        optimizer.step()
+    return torch.cat([p.detach().flatten() for p in net.parameters()])
+
+
+def test_a_batch_that_grows_trains_each_replica_as_if_alone(survey):
+    updates = grow_batch(step_decay([6, 12], 0.25), batch_size=16, samples=16 * 20, largest=64)
+    assert {u.batch_size for u in updates} == {16, 64}
+    assert {u.factor for u in updates} == {1.0, 0.25}
+    run = ensemble.train(
+        survey,
+        [ensemble.Replica(0.1, seed) for seed in (3, 4)],
+        lambda step: updates[step].batch_size,
+        len(updates),
+        widths=(16,),
+        schedule=lambda step: updates[step].factor,
+        device="cpu",
+    )
+    for number, seed in enumerate((3, 4)):
+        weights = torch.cat([p.detach().flatten() for p in run.replica(number).parameters()])
+        assert torch.allclose(weights, alone(survey, seed, updates, 0.1), atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "of_replica", "why"),
+    [
+        (cosine(21), None, "takes 21 updates, the run only 20"),
+        (None, cosine(21), "takes 21 updates"),
+        (warm_up(20, constant()), None, "warm-up of 20 updates fills the run of 20"),
+    ],
+)
+def test_a_schedule_that_does_not_fit_the_run_is_refused(survey, schedule, of_replica, why):
+    with pytest.raises(CourseError, match=why):
+        ensemble.train(survey, [ensemble.Replica(0.1, 0, of_replica)], 16, 20, schedule=schedule, device="cpu")
+
+
+def test_a_batch_that_grows_beyond_the_data_is_refused_before_anything_runs(survey):
+    with pytest.raises(CourseError, match=f"a batch of 1024 from {len(survey)} training images"):
+        ensemble.train(survey, [ensemble.Replica(0.1)], lambda step: 2**step, 15, device="cpu")
+
+
+def test_a_gain_of_root_6_gives_the_weights_of_he():
+    plain, he = (networks.network((400, 300, 10), seed=1, gain=gain) for gain in (1.0, 6**0.5))
+    assert he[0].weight.std().item() == pytest.approx((2 / 400) ** 0.5, rel=0.02)
+    assert torch.allclose(he[0].weight, 6**0.5 * plain[0].weight, rtol=1e-5)
+    assert torch.equal(he[0].bias, plain[0].bias)

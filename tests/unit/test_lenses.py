@@ -1,0 +1,189 @@
+import math
+
+import pytest
+import torch
+
+from dltutorial.data import lenses, lensing
+from dltutorial.errors import RecipeError
+
+
+def tensors(*values):
+    return [torch.tensor(value, dtype=torch.float64) for value in values]
+
+
+def places(n=200, seed=0):
+    """Positions at 0.2 to 3 arcseconds from the lens."""
+    generator = torch.Generator().manual_seed(seed)
+    r = 0.2 + 2.8 * torch.rand(n, generator=generator, dtype=torch.float64)
+    phi = 2 * math.pi * torch.rand(n, generator=generator, dtype=torch.float64)
+    return r * torch.cos(phi), r * torch.sin(phi)
+
+
+ELLIPSE = tensors(1.2, 0.6, 0.4)  # Einstein radius, axis ratio, angle
+
+
+def test_a_round_lens_bends_all_light_by_its_einstein_radius():
+    x, y = places()
+    a, b = lensing.deflection(x, y, *tensors(1.3, 1.0, 0.7))
+    torch.testing.assert_close(torch.hypot(a, b), torch.full_like(x, 1.3), rtol=1e-6, atol=0)
+    torch.testing.assert_close(a * y, b * x, rtol=1e-6, atol=1e-6)  # towards the centre
+
+
+def test_an_almost_round_lens_is_almost_the_round_one():
+    x, y = places()
+    near = lensing.deflection(x, y, *tensors(1.3, 1 - 1e-4, 0.7))
+    sphere = lensing.deflection(x, y, *tensors(1.3, 1.0, 0.7))
+    for one, other in zip(near, sphere, strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=2e-4)
+
+
+def test_the_deflection_is_the_gradient_of_the_potential():
+    x, y = (place.requires_grad_() for place in places())
+    gradients = torch.autograd.grad(lensing.potential(x, y, *ELLIPSE).sum(), (x, y))
+    for gradient, bent in zip(gradients, lensing.deflection(x, y, *ELLIPSE), strict=True):
+        torch.testing.assert_close(gradient, bent, rtol=1e-9, atol=1e-9)
+
+
+def jacobian(x, y):
+    """∂β/∂θ at every place, (2, 2, N)."""
+    x, y = (place.requires_grad_() for place in (x, y))
+    a, b = lensing.deflection(x, y, *ELLIPSE)
+    return torch.stack([torch.stack(torch.autograd.grad(c.sum(), (x, y), retain_graph=True)) for c in (x - a, y - b)])
+
+
+def test_the_convergence_is_half_the_divergence_of_the_deflection():
+    x, y = places()
+    j = jacobian(x, y)
+    torch.testing.assert_close(1 - 0.5 * (j[0, 0] + j[1, 1]), lensing.convergence(x, y, *ELLIPSE).detach())
+
+
+def test_the_magnification_is_that_of_the_jacobian():
+    x, y = places()
+    j = jacobian(x, y)
+    determinant = j[0, 0] * j[1, 1] - j[0, 1] * j[1, 0]
+    torch.testing.assert_close(1 / determinant, lensing.magnification(x, y, *ELLIPSE).detach(), rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize("axis_ratio", [1.0, 0.7, 0.4])
+def test_the_critical_curve_holds_the_area_of_the_einstein_circle(axis_ratio):
+    side = torch.linspace(-4, 4, 1601, dtype=torch.float64)
+    kappa = lensing.convergence(side[None, :], side[:, None], *tensors(1.2, axis_ratio, 0.3))
+    area = (kappa > 0.5).sum().item() * (side[1] - side[0]).item() ** 2
+    assert area == pytest.approx(math.pi * 1.2**2, rel=3e-3)
+
+
+@pytest.mark.parametrize(("place", "image", "mu"), [(0.3, 1.5, 1 + 1.2 / 0.3), (0.3, -0.9, 1 - 1.2 / 0.3)])
+def test_a_point_behind_a_sphere_has_two_images_magnified_by_1_plus_and_minus_the_ratio(place, image, mu):
+    """At β from the axis: θ = β ± θ_E, μ = 1 ± θ_E / β."""
+    lens = tensors(1.2, 1.0, 0.0)
+    x, y = tensors(image, 0.0)
+    assert (x - lensing.deflection(x, y, *lens)[0]).item() == pytest.approx(place, abs=1e-6)
+    assert lensing.magnification(x, y, *lens).item() == pytest.approx(mu, rel=1e-6)
+
+
+def systems(source, einstein_radius=1.2, axis_ratio=1.0, labels=(1,)):
+    """Lenses without light of their own, before a round source (x, y, flux, half-light radius)."""
+    n = len(labels)
+
+    def galaxies(x, y, flux, radius, shape=(n,)):
+        values = (x, y, flux, radius, 1.0, 1.0, 0.0)
+        return lenses.Galaxies(*(torch.full(shape, value) for value in values))
+
+    lens = lenses.Galaxies(*(torch.full((n,), v) for v in (0.0, 0.0, 0.0, 1.0, 4.0, axis_ratio, 0.3)))
+    companions = galaxies(1.0, 0.5, 1.0, 0.3, (n, 3))
+    return lenses.Systems(lens, torch.full((n,), einstein_radius), galaxies(*source), companions, torch.tensor(labels))
+
+
+def test_a_source_on_the_axis_becomes_a_ring_of_the_einstein_radius():
+    light_HW = lenses.render(systems((0.0, 0.0, 1.0, 0.02)), torch.arange(1), 512)[0]
+    x, y = lenses.grid(512)
+    radius = (torch.hypot(x, y) * light_HW).sum() / light_HW.sum()
+    assert radius.item() == pytest.approx(1.2, rel=5e-3)
+    brightest = light_HW == light_HW.max()
+    assert torch.hypot(x, y).expand(512, 512)[brightest].mean().item() == pytest.approx(1.2, abs=0.02)
+
+
+def test_a_disc_on_the_axis_is_magnified_as_theory_says():
+    """A uniform disc of radius ρ < θ_E before a sphere becomes an annulus: μ = 4 θ_E / ρ, twice that of a point."""
+    x, y = lenses.grid(2048)
+    rho, radius = 0.15, 1.2
+    a, b = lensing.deflection(x, y, *(torch.tensor(v) for v in (radius, 1.0, 0.0)))
+    area = (torch.hypot(x - a, y - b) < rho).sum().item() * (lenses.FIELD_ARCSEC / 2048) ** 2
+    assert area / (math.pi * rho**2) == pytest.approx(4 * radius / rho, rel=5e-3)
+
+
+def test_a_small_source_off_the_axis_gains_the_light_that_theory_says():
+    """Both images together: μ = 2 θ_E / β for β < θ_E."""
+    light = lenses.render(systems((0.5, 0.0, 1.0, 0.02)), torch.arange(1), 1024).sum().item()
+    assert light == pytest.approx(2 * 1.2 / 0.5, rel=0.02)
+
+
+def test_a_sersic_profile_adds_up_to_its_flux_half_of_it_within_its_radius():
+    side = torch.linspace(-30, 30, 1501, dtype=torch.float64)
+    x, y = side[None, :], side[:, None]
+    for index in (1.0, 2.0):
+        light = lensing.sersic(x, y, *tensors(3.0, 1.0, index, 0.6, 0.5)) * (side[1] - side[0]) ** 2
+        u, v = lensing.rotate(x, y, torch.tensor(0.5))
+        inside = u * u / 0.6 + v * v * 0.6 < 1
+        assert light.sum().item() == pytest.approx(3.0, rel=0.01)
+        assert light[inside].sum().item() == pytest.approx(1.5, rel=0.015)
+
+
+def test_companions_have_exactly_the_light_that_the_arcs_would_have():
+    both = systems((0.3, 0.1, 50.0, 0.2), labels=(1, 0))
+    light_B = lenses.render(both, torch.arange(2), 32).sum((1, 2))
+    assert light_B[0].item() == pytest.approx(light_B[1].item(), rel=1e-5)
+
+
+def test_the_blur_keeps_the_light_and_has_the_width_it_says():
+    light = torch.zeros(1, 256, 256)
+    light[0, 128, 128] = 1.0
+    seen = lenses.blur(light)[0]
+    assert seen.sum().item() == pytest.approx(1, abs=1e-4)
+    width = (seen[128] > seen.max() / 2).sum().item() * lenses.FIELD_ARCSEC / 256
+    assert width == pytest.approx(lenses.SEEING_ARCSEC, abs=2 * lenses.FIELD_ARCSEC / 256)
+
+
+@pytest.fixture(scope="module")
+def sample():
+    return lenses.simulate(4000, seed=1, device="cpu", progress=False)
+
+
+def best_cut(values_N, labels_N):
+    """The accuracy of the best threshold on one number for each image, in either direction."""
+    sorted_N = labels_N[values_N.argsort()].double()
+    ones, zeros = sorted_N.cumsum(0), (1 - sorted_N).cumsum(0)
+    right = (zeros + ones[-1] - ones) / len(labels_N)
+    return max(right.max().item(), 1 - right.min().item())
+
+
+def test_brightness_alone_tells_nothing(sample):
+    images_NHW, labels_N = sample
+    assert labels_N.float().mean() == 0.5
+    light_N = torch.sinh(images_NHW).sum((1, 2))
+    assert best_cut(light_N, labels_N) < 0.54
+    assert best_cut(images_NHW.sum((1, 2)), labels_N) < 0.57  # stretched: faint arcs count a little more
+
+
+def test_a_cut_on_a_telling_number_is_not_near_chance(sample):
+    """The classifier above can do better: on the label with noise it does."""
+    _, labels_N = sample
+    noise_N = torch.randn(len(labels_N), generator=torch.Generator().manual_seed(0))
+    assert best_cut(labels_N + noise_N, labels_N) > 0.65
+
+
+def test_images_are_stretched_finite_and_made_by_the_seed_alone(sample):
+    images_NHW, labels_N = sample
+    assert images_NHW.shape == (4000, 32, 32) and images_NHW.dtype == torch.float32 and labels_N.dtype == torch.int64
+    assert images_NHW.isfinite().all()
+    corner = torch.sinh(images_NHW[:, :3, :3]) * lenses.STRETCH
+    assert corner.std().item() == pytest.approx(1, abs=0.3)  # noise has unit variance where there is no galaxy
+    again, other = (lenses.simulate(50, seed=seed, device="cpu", progress=False)[0] for seed in (1, 2))
+    assert torch.equal(again, lenses.simulate(50, seed=1, device="cpu", progress=False)[0])
+    assert not torch.equal(again, other)
+
+
+@pytest.mark.parametrize("sizes", [(1, 32), (10, 4)])
+def test_too_few_images_or_pixels_are_refused(sizes):
+    with pytest.raises(RecipeError, match="take at least 2 of 8 × 8"):
+        lenses.simulate(*sizes)

@@ -1,0 +1,90 @@
+import numpy as np
+import pytest
+import torch
+
+from dltutorial.data import surveys
+from dltutorial.errors import RecipeError
+
+SIZES = {"train": 40, "valid": 12, "test": 8}
+
+
+@pytest.fixture(autouse=True)
+def own_folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("DLTUTORIAL_DATA", str(tmp_path / "data"))
+
+
+def test_parts_have_their_sizes_and_the_first_has_mean_0_and_deviation_1():
+    survey = surveys.lenses(seed=3, **SIZES, progress=False)
+    assert [len(x) for x in (survey.x_train, survey.x_valid, survey.x_test)] == [40, 12, 8]
+    assert survey.n_features == 256 and survey.n_classes == 2 and len(survey) == 40
+    assert survey.x_train.dtype == torch.float32 and survey.y_test.dtype == torch.int64
+    assert survey.x_train.mean().abs() < 1e-5 and survey.x_train.std() == pytest.approx(1, abs=1e-5)
+
+
+def test_features_are_means_over_squares():
+    image = torch.arange(64.0).view(1, 8, 8)
+    assert surveys.pooled(image)[0, :2].tolist() == [(0 + 1 + 8 + 9) / 4, (2 + 3 + 10 + 11) / 4]
+
+
+def test_the_second_time_it_is_read_not_simulated(monkeypatch):
+    first = surveys.lenses(**SIZES, progress=False)
+    monkeypatch.setattr(surveys.simulated, "simulate", lambda *a, **k: pytest.fail("simulated again"))
+    again = surveys.lenses(**SIZES, progress=False)
+    assert torch.equal(first.x_valid, again.x_valid) and torch.equal(first.y_train, again.y_train)
+
+
+def test_other_sizes_or_seeds_are_other_files():
+    names = {surveys.cache_file(seed, counts) for seed, counts in [(0, (4, 2, 2)), (1, (4, 2, 2)), (0, (5, 2, 2))]}
+    assert len(names) == 3
+
+
+def cut(file):
+    file.write_bytes(file.read_bytes()[:-200])
+
+
+def empty(file):
+    file.write_bytes(b"")
+
+
+def foreign(file):
+    np.savez(file, features=np.zeros((3, 4), np.float32), labels=np.zeros(3, np.int64))
+
+
+def nan(file):
+    with np.load(file) as found:
+        x, y = found["features"].copy(), found["labels"]
+    x[0, 0] = np.nan
+    np.savez(file, features=x, labels=y)
+
+
+@pytest.mark.parametrize("damage", [cut, empty, foreign, nan])
+def test_a_damaged_file_is_named_in_one_line_and_made_again(damage, capsys):
+    first = surveys.lenses(**SIZES, progress=False)
+    file = surveys.cache_file(0, (40, 12, 8))
+    damage(file)
+    again = surveys.lenses(**SIZES, progress=False)
+    told = capsys.readouterr().err.strip()
+    assert str(file) in told and "simulating it again" in told and "\n" not in told
+    assert torch.equal(first.x_train, again.x_train)
+    assert not list(file.parent.glob("*.partial"))
+    surveys.lenses(**SIZES, progress=False)
+    assert capsys.readouterr().err == ""
+
+
+def test_digits_are_real_and_split_by_the_seed():
+    first, other = surveys.digits(seed=0), surveys.digits(seed=1)
+    assert first.n_classes == 10 and first.n_features == 64
+    assert [len(y) for y in (first.y_train, first.y_valid, first.y_test)] == [997, 400, 400]
+    assert not torch.equal(first.y_valid, other.y_valid)
+    assert torch.equal(first.x_train, surveys.digits(seed=0).x_train)
+
+
+@pytest.mark.parametrize("sizes", [{"train": 0}, {"valid": 0}, {"test": -1}])
+def test_empty_parts_are_refused(sizes):
+    with pytest.raises(RecipeError, match="each part needs at least 1"):
+        surveys.lenses(**sizes)
+
+
+def test_more_digits_than_there_are_are_refused():
+    with pytest.raises(RecipeError, match="1797 digits cannot be split"):
+        surveys.digits(valid=1000, test=797)

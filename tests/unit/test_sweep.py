@@ -1,0 +1,110 @@
+import dataclasses
+import math
+
+import clouds
+import numpy as np
+import pytest
+
+from dltutorial.convergence import ensemble, sweep
+from dltutorial.convergence.sweep import Point, Sweep
+from dltutorial.errors import RecipeError
+
+SEEDS, WIDTHS = tuple(range(50, 55)), (24, 12)
+
+
+@pytest.fixture(scope="module")
+def survey():
+    return clouds.survey(n=300, n_valid=200, n_features=12, n_classes=3, apart=1.2)
+
+
+@pytest.fixture(scope="module")
+def found(survey):
+    return swept(survey, [4, 16, 64])
+
+
+def swept(survey, sizes, target=0.9, **more):
+    return sweep.sweep(
+        survey, sizes, target, **({"progress": False, "seeds": SEEDS, "widths": WIDTHS, "limit": 1000} | more)
+    )
+
+
+def test_larger_batches_need_fewer_updates_and_every_seed_is_kept(found):
+    assert found.batch_sizes == (4, 16, 64) and found.steps_PS.shape == (3, 5)
+    medians = [point.median for point in found.points]
+    assert medians == sorted(medians, reverse=True) and all(point.reached == 5 for point in found.points)
+
+
+def test_the_best_rate_is_that_of_the_quickest_slowest_seed_and_does_not_stand_at_the_edge(found):
+    for point in found.points:
+        slowest_L = np.nan_to_num(point.tuning_steps_LS, nan=np.inf).max(1)
+        assert point.best_rate == point.rates[int(slowest_L.argmin())]
+        assert point.at_edge == (point.best_rate in (point.rates[0], point.rates[-1]))
+        ratios = np.array(point.rates[1:]) / np.array(point.rates[:-1])
+        assert (ratios == 2).all()
+    assert not any(point.at_edge for point in found.points)
+
+
+def test_a_first_rate_far_off_is_mended_by_widening_the_grid(survey, found):
+    (point,) = swept(survey, [4], first_rate=found.points[0].best_rate / 128).points
+    assert not point.at_edge and point.best_rate > found.points[0].best_rate / 4
+
+
+def test_the_fresh_seeds_are_trained_at_the_rate_that_won_and_judged_by_the_other_half(survey, found):
+    point = found.points[1]
+    half = dataclasses.replace(survey, x_valid=survey.x_valid[100:], y_valid=survey.y_valid[100:])
+    replicas = [ensemble.Replica(point.best_rate, seed) for seed in SEEDS]
+    exact_S = ensemble.train(half, replicas, 16, 1000, widths=WIDTHS, evaluate_every=1).steps_to(0.9).numpy()
+    there = np.isfinite(point.steps_S)
+    assert (point.steps_S >= exact_S)[there].all()  # it looks less often than every update
+    assert np.median(point.steps_S[there]) <= 2 * np.median(exact_S)
+
+
+def test_the_race_misses_nothing_by_ending_early(survey, found):
+    """Trained to the end, no rate's slowest seed is quicker than the winner's."""
+    point = found.points[0]
+    half = dataclasses.replace(survey, x_valid=survey.x_valid[:100], y_valid=survey.y_valid[:100])
+    replicas = [ensemble.Replica(rate, seed) for rate in point.rates for seed in (0, 1, 2)]
+    at = [step for step in ensemble.log_spaced(1000) if step >= 16]
+    run = ensemble.train(half, replicas, 4, 1000, widths=WIDTHS, evaluate_every=at, until=0.9)
+    slowest_L = run.steps_to(0.9).nan_to_num(math.inf).view(len(point.rates), 3).amax(1)
+    assert point.rates[int(slowest_L.argmin())] == point.best_rate
+
+
+def test_a_target_never_reached_is_nan_and_said(survey):
+    found = swept(survey, [16, 64], target=1.0, limit=8)
+    assert np.isnan(found.steps_PS).all() and np.isnan(found.best_rates).all()
+    assert all(point.reached == 0 and math.isnan(point.median) for point in found.points)
+    told = "5 of 5 seeds never reached 100% at batch size 16 within 8 updates, learning rate 0.00195312 to 0.03125"
+    assert found.remarks()[0] == told
+
+
+def test_some_seeds_not_there_and_a_rate_at_the_edge_are_said():
+    steps_S = np.array([10.0, 12.0, np.nan, 11.0, np.nan])
+    point = Point(8, (0.1, 0.2), np.ones((2, 3)), 0.2, True, steps_S, 50)
+    assert point.reached == 3 and point.median == 12
+    assert Sweep("sgd", 0.9, (point,)).remarks() == [
+        "2 of 5 seeds never reached 90% at batch size 8 within 50 updates, learning rate 0.2",
+        "at batch size 8 the best rate 0.2 is the grid's edge",
+    ]
+
+
+def test_the_median_is_nan_when_most_seeds_are_not_there():
+    point = Point(8, (0.1,), np.ones((1, 3)), 0.1, False, np.array([10.0, np.nan, np.nan, 11.0, np.nan]), 50)
+    assert math.isnan(point.median)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"sizes": [16, 301]}, r"batch sizes \[16, 301\] from 300 training images; take some of 1 to 300"),
+        ({"sizes": []}, "take some of 1 to 300"),
+        ({"target": 90}, "a target of 90 is no accuracy"),
+        ({"seeds": (50, 51, 52)}, "take at least 5 different ones"),
+        ({"seeds": (1, 51, 52, 53, 54)}, r"seeds \[1\] tune and measure"),
+        ({"optimizer": "lion"}, "no optimizer 'lion'"),
+    ],
+)
+def test_what_cannot_be_is_said_in_one_line(survey, change, says):
+    with pytest.raises(RecipeError, match=says) as error:
+        swept(**({"survey": survey, "sizes": [16]} | change))
+    assert "\n" not in str(error.value)
