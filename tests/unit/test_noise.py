@@ -1,0 +1,169 @@
+"""The noise scale against problems whose |G|² and tr(Σ) are known, and against every sample's own gradient."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from dltutorial.convergence import noise
+from dltutorial.convergence.adaptive_batch import AdaptiveBatch, train
+from dltutorial.convergence.objective import Objective
+from dltutorial.errors import CourseError
+
+SIZE, SQUARED, SIGMA = 10, 4.0, 3.0  # weights, |G|², standard deviation of each part of a sample's gradient
+TRACE = SIZE * SIGMA**2
+
+
+def drawn(small, large, steps, seed=0):
+    """Squared lengths of gradients of known mean and variance: (mean over the small batches, large)."""
+    rng = np.random.default_rng(seed)
+    exact = np.full(SIZE, math.sqrt(SQUARED / SIZE))
+    batches = exact + SIGMA / math.sqrt(small) * rng.standard_normal((steps, large // small, SIZE))
+    return (batches**2).sum(2).mean(1), (batches.mean(1) ** 2).sum(1)
+
+
+def model_and_data(n_samples=64, seed=0):
+    torch.manual_seed(seed)
+    model = nn.Sequential(nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 3))
+    return model, torch.randn(n_samples, 5), torch.randint(3, (n_samples,))
+
+
+@pytest.mark.parametrize(("small", "large"), [(1, 2), (4, 8), (2, 64)])
+def test_both_parts_are_unbiased(small, large):
+    found = noise.two_batches(*drawn(small, large, 50_000), small, large)
+    for values, truth in zip(found, (SQUARED, TRACE), strict=True):
+        error = values.std() / math.sqrt(len(values))
+        assert abs(values.mean() - truth) < 4 * error
+        assert error < 0.1 * truth
+
+
+def test_the_large_batchs_own_length_is_too_large():
+    _, large = drawn(4, 8, 20_000)
+    assert large.mean() == pytest.approx(SQUARED + TRACE / 8, rel=0.03)
+
+
+def test_means_first_gives_the_scale_and_the_mean_of_ratios_does_not():
+    found = noise.Estimates(*noise.two_batches(*drawn(4, 8, 2_000), 4, 8))
+    assert found.scale == pytest.approx(TRACE / SQUARED, rel=0.15)
+    assert abs(np.nanmean(found.raw) / (TRACE / SQUARED) - 1) > 0.3
+    assert np.isnan(found.raw).any()
+    low, high = found.spread()
+    assert low < TRACE / SQUARED < high < 2 * low
+
+
+def test_numbers_arrays_and_tensors_give_the_same():
+    numbers = noise.two_batches(5.0, 3.0, 2, 8)
+    assert numbers == pytest.approx(((24 - 10) / 6, 2 / (1 / 2 - 1 / 8)))
+    for kind in (np.array, torch.tensor):
+        both = noise.two_batches(kind([5.0, 5.0]), kind([3.0, 3.0]), 2, 8)
+        assert [float(part[1]) for part in both] == pytest.approx(numbers)
+
+
+def test_what_cannot_be_told_is_nan_and_not_clipped():
+    assert math.isnan(noise.scale(-1.0, 5.0))
+    assert math.isnan(noise.scale(1.0, -5.0))
+    assert math.isnan(noise.scale(0.0, 5.0))
+    found = noise.Estimates.of([(-3.0, 2.0), (1.0, 2.0)])
+    assert math.isnan(found.scale)
+    assert found.spread() == (pytest.approx(2.0), math.inf)
+
+
+def test_the_running_mean_is_right_from_the_first_step_and_keeps_tensors():
+    running = noise.Running(0.9)
+    assert math.isnan(running.scale)
+    for step in range(1, 4):
+        running.update(torch.tensor(2.0), 6.0)
+        assert (running.n_steps, running.squared, running.trace) == (step, pytest.approx(2), pytest.approx(6))
+    running.update(4.0, 6.0)
+    weights = np.array([0.1 * 0.9**age for age in range(4)])
+    assert running.squared == pytest.approx((weights * [4, 2, 2, 2]).sum() / weights.sum())
+
+
+def test_exact_is_the_variance_over_samples():
+    model, x, y = model_and_data()
+    objective = Objective(model, x, y, chunk=48)
+    gradients = []
+    for one_x, one_y in zip(x, y, strict=True):
+        loss = nn.functional.cross_entropy(model(one_x[None]), one_y[None])
+        gradients.append(torch.cat([g.flatten() for g in torch.autograd.grad(loss, list(model.parameters()))]))
+    gradients_BN = torch.stack(gradients).double()
+    trace = gradients_BN.var(0).sum()
+    squared, found = noise.exact(objective)
+    assert found == pytest.approx(float(trace), rel=1e-5)
+    assert squared == pytest.approx(float(gradients_BN.mean(0).square().sum() - trace / len(x)), rel=1e-4)
+
+
+def test_measured_from_batches_of_a_finite_set_agrees_with_exact():
+    model, x, y = model_and_data(256)
+    objective = Objective(model, x, y)
+    squared, trace = noise.exact(objective)
+    found = noise.measure(objective, small=4, large=64, draws=400)
+    for values, truth in ((found.squared, squared), (found.trace, trace)):
+        assert abs(values.mean() - truth) < 4 * values.std() / math.sqrt(len(values))
+
+
+def test_batches_of_bfloat16_gradients_keep_their_length():
+    parts = [torch.full((1000,), 3.0, dtype=torch.bfloat16), torch.ones(7, dtype=torch.float64)]
+    assert float(noise.squared_length(parts)) == pytest.approx(9007, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("call", "why"),
+    [
+        (lambda: noise.two_batches(1.0, 1.0, 8, 8), "batches of 8 and 8 samples"),
+        (lambda: noise.two_batches(1.0, 1.0, 64, 8), "the first must be smaller"),
+        (lambda: noise.Estimates.of([]), "take at least one step"),
+        (lambda: noise.Running(1.0), "decay=1.0"),
+        (lambda: noise.measure(Objective(*model_and_data()), 3, 8, 1), "does not work out"),
+        (lambda: noise.measure(Objective(*model_and_data()), 4, 128, 1), "from 64 samples"),
+        (lambda: noise.exact(Objective(*model_and_data(1))), "batches of 1 and 1"),
+        (lambda: AdaptiveBatch(3, 12), "begin with an even number"),
+        (lambda: AdaptiveBatch(4, 12), "1, 2, 4, 8"),
+        (lambda: AdaptiveBatch(8, 4), "from 8 to 4"),
+        (lambda: AdaptiveBatch(8, 16, patience=0), "patience=0"),
+        (lambda: train(*model_and_data(), AdaptiveBatch(8, 128), 100, 0.1), "up to 128 from 64 samples"),
+    ],
+)
+def test_what_cannot_be_is_told_in_one_line(call, why):
+    with pytest.raises(CourseError, match=why):
+        call()
+
+
+def test_the_batch_doubles_only_when_noise_asks_for_it_and_within_bounds():
+    batch = AdaptiveBatch(8, 32, patience=3)
+    assert [batch.update(1.0, 100.0) for _ in range(8)] == [8, 8, 16, 16, 16, 32, 32, 32]
+    calm = AdaptiveBatch(8, 32, patience=3)
+    assert {calm.update(1.0, 15.0) for _ in range(20)} == {8}
+    unknown = AdaptiveBatch(8, 32, patience=1)
+    assert {unknown.update(-1.0, 100.0) for _ in range(20)} == {8}
+    half = AdaptiveBatch(8, 32, per_noise=0.25, patience=1)
+    assert [half.update(1.0, 100.0) for _ in range(4)] == [16, 16, 16, 16]
+
+
+def test_a_fixed_batch_trains_as_plain_sgd_does():
+    model, x, y = model_and_data()
+    torch.manual_seed(0)
+    plain, _, _ = model_and_data()
+    done = train(model, x, y, AdaptiveBatch(8, 8), samples=4 * 64, learning_rate=0.1, seed=3)
+    optimizer, generator = torch.optim.SGD(plain.parameters(), lr=0.1, momentum=0.9), torch.Generator().manual_seed(3)
+    for pick in torch.cat([torch.randperm(64, generator=generator) for _ in range(4)]).split(8):
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(plain(x[pick]), y[pick])
+        loss.backward()
+        optimizer.step()
+    assert [update.samples for update in done] == list(range(8, 257, 8))
+    assert done[-1].loss == pytest.approx(loss.item(), rel=1e-4)
+    for one, other in zip(model.parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(one, other)
+
+
+def test_a_growing_batch_uses_every_sample_once_an_epoch():
+    model, x, _ = model_and_data()
+    y = torch.zeros(len(x), dtype=torch.long)  # one class, so that the gradient is clear and the noise can be told
+    batch, seen = AdaptiveBatch(8, 32, per_noise=1e9, patience=2), []
+    done = train(model, x, y, batch, samples=300, learning_rate=0.01, on_update=seen.append)
+    assert [update.batch_size for update in done[:6]] == [8, 8, 16, 16, 32, 32]
+    assert 300 <= done[-1].samples < 332
+    assert seen == done
