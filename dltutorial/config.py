@@ -98,6 +98,7 @@ CHOICES: Mapping[str, tuple[str, ...]] = MappingProxyType({
     "device": ("auto", "cpu", "cuda"),
     "precision": ("fp32", "tf32", "bf16", "fp16"),
     "compile": ("off", "default", "reduce-overhead", "max-autotune"),
+    "optimizer": ("adamw", "sgd", "lars", "lamb"),
     "optimizer_impl": ("auto", "for-loop", "foreach", "fused"),
     "loader": ("plain", "naive", "open", "lean", "batched", "prefetch", "device", "best"),
 })  # fmt: skip
@@ -120,10 +121,11 @@ class Recipe:
         global_batch_size: samples in one update, over all ranks.
         steps: updates in all.
         warmup_steps: updates in which the learning rate rises linearly to its peak.
-        learning_rate: the peak of the schedule.
+        optimizer: adamw, sgd (with momentum), lars (made for convolutions) or lamb (made for transformers).
+        learning_rate: the peak of the schedule; each optimizer has its own scale.
         final_rate_ratio: the cosine ends at this share of the peak.
-        weight_decay: of AdamW, on matrices only.
-        beta1, beta2: of AdamW, the memory of its two averages.
+        weight_decay: on matrices only; lars and lamb decay the patch embedding and positions, too.
+        beta1, beta2: the memory of AdamW's and LAMB's two averages; beta1 is the momentum of sgd and lars.
         clip_norm: gradients are scaled down to this global norm; 0 switches it off.
         precision: of the matrix products: fp32, tf32, bf16 or fp16; the weights are kept in float32.
         fused_attention: one kernel for attention instead of products and a softmax that keeps all T × T weights.
@@ -153,6 +155,7 @@ class Recipe:
     global_batch_size: int = 16
     steps: int = 160
     warmup_steps: int = 16
+    optimizer: str = "adamw"
     learning_rate: float = 3e-3
     final_rate_ratio: float = 0.01
     weight_decay: float = 0.05
@@ -203,6 +206,10 @@ class Recipe:
         self._require(whole, "compile", "captures graphs of its own in this mode, so cuda_graph must be off")
         fits = not (self.cuda_graph and self.precision == "fp16") or self.optimizer_impl == "fused"
         self._require(fits, "optimizer_impl", "must be fused in a CUDA graph with fp16: others ask the host to look")
+        fusible = self.optimizer in ("adamw", "sgd") or self.optimizer_impl != "fused"
+        self._require(fusible, "optimizer_impl", f"must be another: {self.optimizer} has no fused kernel")
+        graphed = not (self.cuda_graph and self.optimizer == "sgd")
+        self._require(graphed, "optimizer", "must be another in a CUDA graph: sgd reads its rate on the host")
         known = all(kind in ("tensorboard", "wandb") for kind in self.track)
         self._require(known, "track", "may name tensorboard and wandb only")
 

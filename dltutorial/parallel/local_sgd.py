@@ -19,21 +19,26 @@ class LocalSGD:
     """Call :meth:`after_update` once after each update."""
 
     def __init__(
-        self, parameters: Iterable[nn.Parameter], every: int, process_group: dist.ProcessGroup | None = None
+        self,
+        parameters: Iterable[nn.Parameter],
+        every: int,
+        process_group: dist.ProcessGroup | None = None,
+        made: int = 0,
     ) -> None:
-        """Count from 0.
+        """Nothing is sent yet.
 
         Args:
             parameters: to average, equal on all ranks now (``replica.broadcast`` makes them so).
             every: updates from one averaging to the next.
             process_group: of the ranks that train together; default: all.
+            made: updates made before, in a run that goes on.
 
         Raises:
             CourseError: ``every`` is less than 1.
         """
         if every < 1:
             raise CourseError(f"every={every}: weights are averaged every 1 or more updates")
-        self._parameters, self.every, self._group, self._n_updates = list(parameters), every, process_group, 0
+        self._parameters, self.every, self._group, self._n_updates = list(parameters), every, process_group, made
 
     def after_update(self) -> bool:
         """Average if it is time; returns whether it was."""
@@ -43,14 +48,19 @@ class LocalSGD:
         self.average()
         return True
 
-    @torch.no_grad()
     def average(self) -> None:
         """Let all ranks take the mean of their weights now, as after the last update."""
-        kinds: dict[tuple[torch.dtype, torch.device], list[nn.Parameter]] = {}
-        for parameter in self._parameters:
-            kinds.setdefault((parameter.dtype, parameter.device), []).append(parameter)
-        for parameters in kinds.values():
-            flat_N = torch.cat([parameter.flatten() for parameter in parameters]).div_(dist.get_world_size(self._group))
-            dist.all_reduce(flat_N, group=self._group)
-            for parameter, part in zip(parameters, flat_N.split([p.numel() for p in parameters]), strict=True):
-                parameter.copy_(part.view_as(parameter))
+        mean_over_ranks(self._parameters, self._group)
+
+
+@torch.no_grad()
+def mean_over_ranks(tensors: Iterable[torch.Tensor], group: dist.ProcessGroup | None = None) -> None:
+    """Put the mean over all ranks in place of each tensor: one message for each device and kind of number."""
+    kinds: dict[tuple[torch.dtype, torch.device], list[torch.Tensor]] = {}
+    for tensor in tensors:
+        kinds.setdefault((tensor.dtype, tensor.device), []).append(tensor)
+    for alike in kinds.values():
+        flat_N = torch.cat([tensor.flatten() for tensor in alike]).div_(dist.get_world_size(group))
+        dist.all_reduce(flat_N, group=group)
+        for tensor, part in zip(alike, flat_N.split([t.numel() for t in alike]), strict=True):
+            tensor.copy_(part.view_as(tensor))

@@ -181,7 +181,7 @@ def check_same(before: dict, recipe: Recipe, run: Path) -> None:
     Raises:
         CheckpointError: a knob differs that decides weights or data.
     """
-    now = vars(recipe)
+    before, now = {**vars(Recipe()), **before}, vars(recipe)  # a knob younger than the run had its default
     differ = [name for name in now if name not in FREE_KNOBS and before.get(name) != now[name]]
     if differ:
         said = ", ".join(f"{name}={before.get(name)!r} (now {now[name]!r})" for name in differ)

@@ -56,6 +56,16 @@ def test_every_combination_trains_to_the_same_loss(reference, precision, optimiz
     assert found == pytest.approx(reference, rel=TOLERANCE[precision])
 
 
+@pytest.mark.parametrize(("optimizer", "rate"), [("sgd", 1.0), ("lars", 0.2), ("lamb", 0.1)])
+def test_every_optimizer_trains_alike_in_all_its_implementations(reference, optimizer, rate):
+    kinds = OPTIMIZERS if optimizer == "sgd" else OPTIMIZERS[:3]
+    found = [losses(optimizer=optimizer, learning_rate=rate, optimizer_impl=kind) for kind in kinds]
+    assert found[0][-1] < 0.95 * found[0][0]
+    assert found[0] != pytest.approx(reference, rel=1e-2)
+    for other in found[1:]:
+        assert other == pytest.approx(found[0], rel=TOLERANCE["fp32"])
+
+
 @pytest.mark.skipif(bool(compiling.missing("cpu")), reason="nothing to compile with here")
 @pytest.mark.parametrize("knobs", COMPILED, ids=lambda knobs: "-".join(map(str, knobs.values())))
 def test_compiled_it_trains_to_the_same_loss(reference, knobs):
@@ -77,6 +87,10 @@ def test_low_precision_is_really_used(reference):
         {"precision": "fp8"},
         {"compile": "on"},
         {"optimizer_impl": "apex"},
+        {"optimizer": "adagrad"},
+        {"optimizer": "lars", "optimizer_impl": "fused"},
+        {"optimizer": "lamb", "optimizer_impl": "fused"},
+        {"optimizer": "sgd", "cuda_graph": True},
     ],
     ids=str,
 )

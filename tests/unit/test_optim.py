@@ -50,3 +50,18 @@ def test_a_tensor_rate_is_changed_in_place():
         assert group["lr"] is rate
         assert rate.item() == 0.25
         assert group["capturable"]
+
+
+@pytest.mark.parametrize("optimizer", ["lars", "lamb"])
+def test_layerwise_optimizers_spare_biases_and_norms_and_can_be_captured(optimizer):
+    model = nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4))
+    made = make_optimizer(model, Recipe(optimizer=optimizer, cuda_graph=True, beta1=0.5))
+    adapted, spared = made.param_groups
+    assert (adapted["adapt"], spared["adapt"]) == (True, False)
+    assert (adapted["weight_decay"], spared["weight_decay"]) == (Recipe.weight_decay, 0.0)
+    assert {p.ndim for p in spared["params"]} == {1}
+    assert adapted.get("momentum", adapted.get("betas", [0])[0]) == 0.5
+    before = adapted["lr"]
+    set_learning_rate(made, 0.25)
+    assert adapted["lr"] is before
+    assert before.item() == 0.25

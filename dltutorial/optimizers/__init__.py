@@ -1,0 +1,1 @@
+"""Optimizers, and schedules of learning rate and batch size, written out."""

@@ -1,0 +1,93 @@
+"""LARS, LARC and LAMB on a GPU: the same weights as on the CPU, no wait for the device, and in a CUDA graph."""
+
+import pytest
+import torch
+from torch import nn
+
+from dltutorial.config import Recipe
+from dltutorial.errors import CourseError
+from dltutorial.models.vit import ViT
+from dltutorial.optimizers.lamb import LAMB
+from dltutorial.optimizers.larc import LARC
+from dltutorial.optimizers.lars import LARS
+from dltutorial.optimizers.layerwise import without_adaptation
+from dltutorial.training.loop import loop
+
+pytestmark = pytest.mark.gpu
+
+OURS = {
+    "LARS": (LARS, {"lr": 0.5, "trust_coefficient": 0.05, "weight_decay": 0.1}),
+    "LARC": (LARC, {"lr": 0.05, "weight_decay": 0.1}),
+    "LAMB": (LAMB, {"lr": 0.01, "weight_decay": 0.1}),
+}
+
+
+def net(device):
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(6, 8), nn.LayerNorm(8), nn.Tanh(), nn.Linear(8, 3)).double().to(device)
+
+
+def gradients(model, step):
+    generator = torch.Generator().manual_seed(step)
+    for p in model.parameters():
+        p.grad = torch.randn(p.shape, generator=generator, dtype=torch.float64).to(p.device)
+
+
+@pytest.mark.parametrize("name", OURS)
+@pytest.mark.parametrize("foreach", [None, False, True])
+def test_weights_are_those_of_the_cpu(name, foreach):
+    kind, options = OURS[name]
+    found = {}
+    for device in ("cpu", "cuda"):
+        model = net(device)
+        optimizer = kind(without_adaptation(model), foreach=foreach, **options)
+        for step in range(20):
+            gradients(model, step)
+            optimizer.step()
+        found[device] = torch.cat([p.detach().flatten().cpu() for p in model.parameters()])
+    torch.testing.assert_close(found["cuda"], found["cpu"], rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("name", OURS)
+@pytest.mark.parametrize("foreach", [False, True])
+@pytest.mark.parametrize("tensor_rate", [False, True])
+def test_a_step_never_waits_for_the_device(name, foreach, tensor_rate):
+    kind, options = OURS[name]
+    if tensor_rate:
+        options = {**options, "lr": torch.tensor(options["lr"], device="cuda")}
+    model = net("cuda")
+    optimizer = kind(without_adaptation(model), foreach=foreach, **options)
+    gradients(model, 0)
+    optimizer.step()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        optimizer.step()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+@pytest.mark.parametrize(("optimizer", "rate"), [("lars", 0.2), ("lamb", 0.1)])
+@pytest.mark.parametrize("implementation", ["for-loop", "foreach"])
+def test_in_a_cuda_graph_a_recipe_trains_to_the_same_losses(optimizer, rate, implementation):
+    def losses(cuda_graph):
+        sizes = {"n_lat": 32, "n_lon": 64, "dim": 64, "depth": 2, "heads": 2, "global_batch_size": 8}
+        knobs = {"optimizer": optimizer, "learning_rate": rate, "optimizer_impl": implementation, "device": "cuda"}
+        recipe = Recipe(**sizes, **knobs, steps=24, warmup_steps=2, log_every=6, cuda_graph=cuda_graph)
+        torch.manual_seed(0)
+        generator = torch.Generator().manual_seed(0)
+        batches = [torch.randn(8, 5, 32, 64, generator=generator) for _ in range(recipe.steps)]
+        return [seen.loss for seen in loop(ViT(recipe).to("cuda"), [(x, x.roll(1, -1)) for x in batches], recipe)]
+
+    plain = losses(False)
+    assert plain[-1] != plain[0]
+    assert losses(True) == pytest.approx(plain, rel=1e-4)
+
+
+def test_counts_on_the_host_are_refused_in_a_graph():
+    w = nn.Parameter(torch.ones(4, 4, device="cuda"))
+    w.grad = torch.ones_like(w)
+    optimizer = LAMB([w], lr=0.1)
+    optimizer.step()
+    torch.cuda.synchronize()
+    with pytest.raises(CourseError, match="capturable=True"), torch.cuda.graph(torch.cuda.CUDAGraph()):
+        optimizer.step()

@@ -1,0 +1,365 @@
+"""LARS, LARC and LAMB: the papers' equations in NumPy, a well-kept implementation, and what every optimizer must do."""
+
+import copy
+import math
+
+import numpy as np
+import pytest
+import pytorch_optimizer
+import torch
+from torch import nn
+
+from dltutorial.errors import CourseError
+from dltutorial.optimizers.lamb import LAMB
+from dltutorial.optimizers.larc import LARC
+from dltutorial.optimizers.lars import LARS
+from dltutorial.optimizers.layerwise import without_adaptation
+
+STEPS, CLOSE = 100, 1e-6
+OURS = {"LARS": LARS, "LARC": LARC, "LAMB": LAMB}
+# By name: the optimizer, and options under which its equations in NumPy are tried.
+CASES = [
+    ("LARS", {"lr": 2.0}),
+    ("LARS", {"lr": 2.0, "weight_decay": 0.1, "trust_coefficient": 0.01}),
+    ("LARS", {"lr": 2.0, "weight_decay": 0.1, "nesterov": True, "eps": 1e-3}),
+    ("LARS", {"lr": 2.0, "momentum": 0.0, "weight_decay": 0.1}),
+    ("LARC", {"lr": 0.02, "weight_decay": 0.1}),
+    ("LARC", {"lr": 0.5, "weight_decay": 0.1, "nesterov": True}),
+    ("LAMB", {"lr": 0.01}),
+    ("LAMB", {"lr": 0.01, "weight_decay": 0.1, "betas": (0.8, 0.95)}),
+    ("LAMB", {"lr": 0.01, "weight_decay": 0.1, "bias_correction": False, "max_weight_norm": 1.5}),
+]
+
+
+def net(dtype=torch.float64, seed=0):
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(6, 8), nn.LayerNorm(8), nn.Tanh(), nn.Linear(8, 3)).to(dtype)
+
+
+def data(step, dtype=torch.float64):
+    generator = torch.Generator().manual_seed(step)
+    return torch.randn(16, 6, generator=generator, dtype=torch.float64).to(dtype)
+
+
+def loss_of(model, step):
+    x = data(step, next(model.parameters()).dtype)
+    return (model(x) - x[:, :3].roll(1, 1)).square().mean()
+
+
+def train(model, optimizer, steps=range(STEPS), rate=None):
+    """Weights after each step, one row a step."""
+    rows = []
+    for step in steps:
+        optimizer.zero_grad()
+        loss_of(model, step).backward()
+        for group in optimizer.param_groups:
+            group["lr"] = rate(step) if rate else group["lr"]
+        optimizer.step()
+        rows.append(row(model))
+    return torch.stack(rows)
+
+
+def row(model):
+    return torch.cat([p.detach().flatten() for p in model.parameters()])
+
+
+def norm(x):
+    return math.sqrt(float((x * x).sum()))
+
+
+class Equations:
+    """The papers' algorithms for one layer, as they stand there, in float64."""
+
+    def __init__(self, name, lr, **options):
+        defaults = {"LARS": {"trust_coefficient": 1e-3, "eps": 0.0}, "LARC": {"trust_coefficient": 0.02, "eps": 1e-8}}
+        common = {"momentum": 0.9, "weight_decay": 0.0, "betas": (0.9, 0.999), "eps": 1e-6, "nesterov": False}
+        self.o = common | {"bias_correction": True, "max_weight_norm": np.inf} | defaults.get(name, {}) | options
+        self.name, self.lr, self.t, self.m, self.v = name, lr, 0, 0.0, 0.0
+
+    def __call__(self, w, g, adapt=True):
+        """The new weights."""
+        self.t += 1
+        return (self.lamb if self.name == "LAMB" else self.lars)(w, g, adapt)
+
+    def lars(self, w, g, adapt):
+        o, decay = self.o, self.o["weight_decay"] if adapt else 0.0
+        rate = self.lr
+        if adapt:
+            local = o["trust_coefficient"] * norm(w) / (norm(g) + decay * norm(w) + o["eps"])
+            rate = self.lr * local if self.name == "LARS" else min(self.lr, local)
+        move = rate * (g + decay * w)
+        self.v = o["momentum"] * self.v + move
+        return w - (o["momentum"] * self.v + move if o["nesterov"] else self.v)
+
+    def lamb(self, w, g, adapt):
+        (b1, b2), decay = self.o["betas"], self.o["weight_decay"] if adapt else 0.0
+        self.m, self.v = b1 * self.m + (1 - b1) * g, b2 * self.v + (1 - b2) * g * g
+        m, v = self.m, self.v
+        if self.o["bias_correction"]:
+            m, v = m / (1 - b1**self.t), v / (1 - b2**self.t)
+        update = m / (np.sqrt(v) + self.o["eps"]) + decay * w
+        ratio = min(norm(w), self.o["max_weight_norm"]) / norm(update) if adapt else 1.0
+        return w - self.lr * ratio * update
+
+
+@pytest.mark.parametrize("foreach", [False, True])
+@pytest.mark.parametrize(("name", "options"), CASES)
+def test_every_step_is_the_paper_s(name, options, foreach):
+    """Also with a schedule, which must enter where the paper has it."""
+    model, other = net(), net()
+    lr, rest = options["lr"], {key: value for key, value in options.items() if key != "lr"}
+    optimizer = OURS[name](without_adaptation(model, lr=lr, **rest), foreach=foreach, **options)
+    layers = [Equations(name, lr, **rest) for _ in other.parameters()]
+    for step in range(STEPS):
+        rate = lr * 0.97**step
+        ours = train(model, optimizer, [step], lambda _, rate=rate: rate)
+        loss_of(other, step).backward()
+        for p, equations in zip(other.parameters(), layers, strict=True):
+            equations.lr = rate
+            p.data = torch.from_numpy(np.asarray(equations(p.detach().numpy(), p.grad.numpy(), p.ndim > 1)))
+            p.grad = None
+        assert torch.allclose(ours[0], row(other), rtol=0, atol=1e-10), step
+    assert (row(other) - row(net())).abs().max() > 1e-3, "the weights hardly moved"
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("foreach", [False, True])
+@pytest.mark.parametrize("options", [{}, {"weight_decay": 0.1}, {"weight_decay": 0.1, "nesterov": True}])
+def test_lars_keeps_step_with_a_well_kept_implementation(options, foreach, dtype):
+    """At a constant rate, where it makes no difference whether the momentum holds the rate."""
+    ours, theirs = net(dtype), net(dtype)
+    options = {"lr": 0.1, "trust_coefficient": 0.05} | options
+    mine = train(ours, LARS(without_adaptation(ours, **options), foreach=foreach, **options))
+    other = train(theirs, pytorch_optimizer.LARS(theirs.parameters(), **options))
+    assert (mine[-1] - mine[0]).abs().max() > 0.01
+    assert (mine - other).abs().max() < CLOSE
+
+
+class TheirLAMB(pytorch_optimizer.Lamb):
+    """Without its bound on the norm of the weights, as the paper's algorithm has none."""
+
+    clamp = math.inf
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("foreach", [False, True])
+@pytest.mark.parametrize("decay", [0.0, 0.1])
+@pytest.mark.parametrize("bound", [math.inf, 10.0])
+def test_lamb_keeps_step_with_a_well_kept_implementation(decay, foreach, dtype, bound):
+    """Its settings that mean the paper's update: decay inside the ratio, and neither of us corrects the moments.
+
+    It adds eps to the ratio's denominator too, so eps is small here.
+    """
+    ours, theirs = net(dtype), net(dtype)
+    common = {"lr": 3e-3, "weight_decay": decay, "eps": 1e-8}
+    kind = TheirLAMB if bound == math.inf else pytorch_optimizer.Lamb
+    mine = train(ours, LAMB(ours.parameters(), bias_correction=False, max_weight_norm=bound, foreach=foreach, **common))
+    other = train(theirs, kind(theirs.parameters(), weight_decouple=False, adam_debias=True, **common))
+    assert (mine[-1] - mine[0]).abs().max() > 0.01
+    assert (mine - other).abs().max() < CLOSE
+
+
+def test_without_decay_the_corrections_of_lamb_cancel():
+    """So that a corrected run equals the other implementation's, which corrects nothing; but for layers of zeros."""
+    ours, theirs = net(), net()
+    for model in (ours, theirs):
+        nn.init.ones_(model[1].bias)
+    mine = train(ours, LAMB(ours.parameters(), lr=3e-3, eps=1e-12))
+    other = train(theirs, TheirLAMB(theirs.parameters(), lr=3e-3, eps=1e-12, adam_debias=True))
+    assert (mine - other).abs().max() < CLOSE
+
+
+def test_without_adaptation_lamb_is_adamw_and_lars_and_larc_are_sgd():
+    for name, theirs in (("LARS", torch.optim.SGD), ("LARC", torch.optim.SGD), ("LAMB", torch.optim.AdamW)):
+        ours, other = net(), net()
+        more = {"momentum": 0.9} if theirs is torch.optim.SGD else {"eps": 1e-6}
+        groups = [{"params": list(ours.parameters()), "adapt": False}]
+        found = train(ours, OURS[name](groups, lr=0.01, weight_decay=0.1))
+        expected = train(other, theirs(other.parameters(), lr=0.01, weight_decay=0.1, **more))
+        assert torch.allclose(found, expected, rtol=0, atol=1e-10), name
+
+
+def test_larc_is_lars_where_the_ratio_is_the_smaller_one_and_sgd_where_the_rate_is():
+    def trained(kind, **options):
+        model = net()
+        return train(model, kind([p for p in model.parameters() if p.ndim > 1], **options))
+
+    large = trained(LARC, lr=1e6, trust_coefficient=1e-3, eps=0.0)
+    assert torch.allclose(large, trained(LARS, lr=1.0, trust_coefficient=1e-3), atol=1e-12)
+    small = trained(LARC, lr=1e-4, trust_coefficient=10.0)
+    assert torch.allclose(small, trained(torch.optim.SGD, lr=1e-4, momentum=0.9), atol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize(("name", "options"), CASES)
+def test_all_layers_at_once_is_one_after_another(name, options, dtype):
+    found = []
+    for foreach in (False, True):
+        model = net(dtype)
+        found.append(train(model, OURS[name](model.parameters(), foreach=foreach, **options), range(10)))
+    assert found[0].dtype == dtype
+    assert found[0].isfinite().all()
+    if dtype == torch.bfloat16:  # on the CPU torch's foreach kernels round a factor to 16 bits first
+        assert torch.allclose(*found, rtol=0.05, atol=0.05)
+    else:
+        assert torch.equal(*found)
+
+
+@pytest.mark.parametrize("kind", OURS.values(), ids=OURS)
+@pytest.mark.parametrize("foreach", [False, True])
+def test_half_the_steps_saved_and_resumed_are_all_steps_to_the_bit(kind, foreach, tmp_path):
+    options = {"lr": 0.05, "weight_decay": 0.01, "foreach": foreach}
+    whole = net(torch.float32)
+    expected = train(whole, kind(without_adaptation(whole), **options))[-1]
+    first = net(torch.float32)
+    optimizer = kind(without_adaptation(first), **options)
+    train(first, optimizer, range(STEPS // 2))
+    torch.save({"model": first.state_dict(), "optimizer": optimizer.state_dict()}, tmp_path / "half.pt")
+    saved = torch.load(tmp_path / "half.pt", weights_only=True)
+    second = net(torch.float32, seed=1)
+    second.load_state_dict(saved["model"])
+    again = kind(without_adaptation(second), **options)
+    again.load_state_dict(saved["optimizer"])
+    assert torch.equal(train(second, again, range(STEPS // 2, STEPS))[-1], expected)
+
+
+@pytest.mark.parametrize("kind", OURS.values(), ids=OURS)
+@pytest.mark.parametrize("foreach", [False, True])
+def test_a_layer_of_zeros_moves_and_a_zero_gradient_leaves_all_finite(kind, foreach):
+    zeros, still = nn.Parameter(torch.zeros(3, 3)), nn.Parameter(torch.ones(3, 3))
+    optimizer = kind([zeros, still], lr=0.1, foreach=foreach)
+    for _ in range(3):
+        zeros.grad, still.grad = torch.ones(3, 3), torch.zeros(3, 3)
+        optimizer.step()
+    assert zeros.isfinite().all()
+    assert (zeros < -0.05).all(), "a ratio of 0 would have kept it at zero"
+    assert torch.equal(still, torch.ones(3, 3))
+
+
+@pytest.mark.parametrize("kind", OURS.values(), ids=OURS)
+@pytest.mark.parametrize("foreach", [False, True])
+def test_a_weight_without_gradient_stays_and_counts_no_step(kind, foreach):
+    used, unused = nn.Parameter(torch.ones(3, 3)), nn.Parameter(torch.ones(3, 3))
+    optimizer = kind([used, unused], lr=0.1, foreach=foreach)
+    for step in range(4):
+        used.grad = torch.ones(3, 3) * (step + 1)
+        unused.grad = torch.ones(3, 3) * (step - 1) if step >= 2 else None
+        optimizer.step()
+        if step < 2:
+            assert torch.equal(unused, torch.ones(3, 3))
+    late = nn.Parameter(torch.ones(3, 3))
+    alone = kind([late], lr=0.1)
+    for step in range(2, 4):
+        late.grad = torch.ones(3, 3) * (step - 1)
+        alone.step()
+    assert torch.allclose(late, unused)
+
+
+@pytest.mark.parametrize("kind", OURS.values(), ids=OURS)
+def test_sparse_gradients_and_complex_weights_are_refused_in_one_line(kind):
+    table = nn.Embedding(5, 2, sparse=True)
+    table(torch.tensor([1, 2])).sum().backward()
+    with pytest.raises(CourseError, match=r"takes no sparse gradients; make the embedding with sparse=False$"):
+        kind(table.parameters(), lr=0.1).step()
+    w = nn.Parameter(torch.ones(2, dtype=torch.complex64))
+    w.grad = torch.ones_like(w)
+    with pytest.raises(CourseError, match="takes no complex weights"):
+        kind([w], lr=0.1).step()
+
+
+@pytest.mark.parametrize("kind", OURS.values(), ids=OURS)
+def test_a_closure_is_called_once_with_gradients_and_its_loss_returned(kind):
+    model, calls = net(), []
+    optimizer = kind(model.parameters(), lr=0.1)
+
+    def closure():
+        optimizer.zero_grad()
+        calls.append(loss_of(model, 0))
+        calls[-1].backward()
+        return calls[-1]
+
+    assert optimizer.step(closure) is calls[0]
+    assert len(calls) == 1
+    assert loss_of(model, 0) < calls[0]
+    assert optimizer.step() is None
+
+
+@pytest.mark.parametrize("kind", OURS.values(), ids=OURS)
+def test_groups_have_rates_of_their_own_and_gradients_stay(kind):
+    model = net()
+    first, last = model[0].weight, model[3].weight
+    before = first.detach().clone()
+    optimizer = kind([{"params": [first], "lr": 0.0}], lr=0.1)
+    optimizer.add_param_group({"params": [last]})
+    loss_of(model, 0).backward()
+    kept = copy.deepcopy(last.grad)
+    moved = last.detach().clone()
+    optimizer.step()
+    assert torch.equal(first, before)
+    assert not torch.equal(last, moved)
+    assert torch.equal(last.grad, kept)
+
+
+@pytest.mark.parametrize("kind", OURS.values(), ids=OURS)
+@pytest.mark.parametrize("foreach", [False, True])
+def test_a_rate_in_a_tensor_is_the_same_rate(kind, foreach):
+    def trained(lr):
+        model = net()
+        return train(model, kind(without_adaptation(model), lr=lr, foreach=foreach), range(10))
+
+    assert torch.allclose(trained(torch.tensor(0.125, dtype=torch.float64)), trained(0.125), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("foreach", [False, True])
+def test_lamb_counts_its_steps_in_tensors_where_a_graph_needs_it(foreach):
+    def trained(capturable):
+        model = net()
+        return train(model, LAMB(model.parameters(), lr=0.01, weight_decay=0.1, foreach=foreach,
+                                     capturable=capturable), range(10))  # fmt: skip
+
+    assert torch.allclose(trained(True), trained(False), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("kind", OURS.values(), ids=OURS)
+def test_it_works_with_torch_s_schedules_and_hooks(kind):
+    model, seen = net(), []
+    optimizer = kind(model.parameters(), lr=1.0)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 0.5**step)
+    optimizer.register_step_post_hook(lambda *_: seen.append(1))
+    for step in range(3):
+        train(model, optimizer, [step])
+        schedule.step()
+    assert optimizer.param_groups[0]["lr"] == 0.125
+    assert len(seen) == 3
+
+
+@pytest.mark.parametrize("kind", OURS.values(), ids=OURS)
+@pytest.mark.parametrize(
+    "bad",
+    [{"lr": -1.0}, {"lr": float("nan")}, {"weight_decay": -0.1}, {"eps": -1e-8}, {"memory": 1.0}, {"memory": -0.1}],
+)
+def test_values_that_cannot_be_are_told_in_one_line(kind, bad):
+    bad = dict(bad)
+    if "memory" in bad:
+        memory = bad.pop("memory")
+        bad |= {"betas": (0.9, memory)} if kind is LAMB else {"momentum": memory}
+    with pytest.raises(CourseError, match=f"^{kind.__name__}: .*must"):
+        kind(net().parameters(), **{"lr": 0.1, **bad})
+
+
+def test_biases_norms_and_frozen_weights_are_set_apart():
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.LayerNorm([4, 2, 2]), nn.Linear(4, 2))
+    model[3].weight.requires_grad_(False)
+    adapted, left = without_adaptation(model, lr=0.5, weight_decay=0.1)
+    assert [tuple(p.shape) for p in adapted["params"]] == [(4, 3, 3, 3)]
+    assert len(left["params"]) == 6
+    assert (left["adapt"], left["weight_decay"], left["lr"]) == (False, 0.0, 0.5)
+    assert (adapted["weight_decay"], adapted["lr"]) == (0.1, 0.5)
+
+
+def test_tied_weights_are_taken_once_and_nothing_to_train_is_an_error():
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4, bias=False))
+    model[1].weight = model[0].weight
+    assert [len(group["params"]) for group in without_adaptation(model)] == [1, 1]
+    with pytest.raises(CourseError, match="no parameter to be trained"):
+        without_adaptation(nn.Tanh())
