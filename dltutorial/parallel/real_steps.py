@@ -38,7 +38,7 @@ def steps(recipe: Recipe, n_steps: int) -> np.ndarray:
         optimizer.zero_grad(set_to_none=True)
         F.mse_loss(model(x_BCHW), y_BCHW).backward()
         computed = _now(device.type)
-        _average_gradients(model)
+        average_gradients(model)
         communicated = _now(device.type)
         optimizer.step()
         end = _now(device.type)
@@ -46,7 +46,7 @@ def steps(recipe: Recipe, n_steps: int) -> np.ndarray:
     return np.array(found[2:])
 
 
-def _average_gradients(model) -> None:
+def average_gradients(model) -> None:
     """One all-reduce of all gradients, in one flat array."""
     import torch
     import torch.distributed as dist

@@ -63,6 +63,7 @@ def page(found: Sequence[dict]) -> str:
         *here.loaders(found),
         _ladders(here.own_ladder(found)),
         *here.benches(found),
+        *here.solution(found),
         _measurements([record for record in found if not here.is_shown(record)]),
     ]
     machines = sorted({record["machine"] for record in found} | {machine.label()})

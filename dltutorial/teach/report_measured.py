@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dltutorial.observe import plots, timing
+from dltutorial.solution import leaderboard
 from dltutorial.teach import report_figures as figures
 from dltutorial.teach.report_parts import Section, drawn, table, text
 
@@ -16,7 +17,7 @@ _COPY = "loader: copy"
 
 def is_shown(record: Mapping[str, Any]) -> bool:
     """Whether a section here shows this record; the rest goes into the list of measurements."""
-    return _is_loader(record) or record["chapter"] == "bench"
+    return _is_loader(record) or record["chapter"] == "bench" or record["what"] == leaderboard.WHAT
 
 
 def loaders(found: Sequence[dict]) -> list[Section]:
@@ -39,6 +40,19 @@ def own_ladder(found: Sequence[dict]) -> str:
     gain, predicted = climbed[-1]["value"], climbed[-1].get("predicted")
     beside = f", {predicted:.1f} × predicted" if figures.is_ratio(predicted) else ""
     return f"{gain:.1f} × from baseline to best{beside} (chapter 07, preset {climbed[-1]['preset']})"
+
+
+def solution(found: Sequence[dict]) -> list[Section]:
+    """The leaderboard of one's own recipes, of the last task, machine and preset; nothing where none was run."""
+    known = leaderboard.entries(found)
+    if not known:
+        return []
+    last = max(known, key=lambda entry: entry.time).where
+    board = leaderboard.table(entry for entry in known if entry.where == last)
+    body = f'<p class="note">{text(last[0])}, preset {text(last[2])}, {text(last[1])}</p>'
+    ranks = sum(row[2] != leaderboard.NOT_REACHED for row in board.rows)
+    finding = f"{ranks} of {len(board.rows)} recipes reach the target with every seed"
+    return [Section("Time to solution", finding, table(board.header, board.rows) + body)]
 
 
 def benches(found: Sequence[dict]) -> list[Section]:

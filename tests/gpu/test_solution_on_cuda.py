@@ -1,0 +1,45 @@
+"""The capstone's attempts on GPUs: every loader and precision arrives, ranks have a GPU each, energy is measured."""
+
+import dataclasses
+import shutil
+
+import pytest
+import torch
+
+from dltutorial.solution import attempt, energy, measured
+from dltutorial.solution.recipe import SolutionRecipe, Task
+
+pytestmark = pytest.mark.gpu
+TASK = Task(target=0.7, train=600, valid=200, widths=(16,))
+QUICK = SolutionRecipe(loader="staged", batch_size=100, learning_rate=2**-3, max_steps=60, evaluate_every=5)
+
+
+@pytest.fixture(autouse=True)
+def _own_data(tmp_path, monkeypatch):
+    monkeypatch.setenv("DLTUTORIAL_DATA", str(tmp_path))
+
+
+@pytest.mark.parametrize("knobs", [{"loader": "naive"}, {"loader": "lean"}, {"precision": "bf16"}, {"optimizer": "adam",
+    "learning_rate": 2**-7}, {"precision": "fp16"}])  # fmt: skip
+def test_a_recipe_arrives_on_a_gpu(knobs):
+    (found,) = attempt.attempts(dataclasses.replace(QUICK, **knobs), TASK, [0])
+    assert found.reached
+
+
+def test_every_rank_has_a_gpu_of_its_own():
+    if torch.cuda.device_count() < 2:
+        pytest.skip("one GPU only")
+    (found,) = attempt.attempts(dataclasses.replace(QUICK, ranks=2), TASK, [0])
+    assert found.reached
+    assert all(seconds > 0 for seconds in measured.network(2, repeats=1))
+
+
+def test_energy_of_work_on_a_gpu_is_measured():
+    if not shutil.which("nvidia-smi"):
+        pytest.skip("no nvidia-smi")
+    with energy.meter() as found:
+        x = torch.randn(4096, 4096, device="cuda")
+        for _ in range(300):
+            x = x @ x / 64
+        torch.cuda.synchronize()
+    assert found.energy.measured or found.energy.joules is None
