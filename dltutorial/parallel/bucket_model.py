@@ -8,10 +8,10 @@ order. Computing and communicating do not slow each other down; where ranks shar
 (arXiv:2006.15704), section 5.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dltutorial.parallel.buckets import FIRST_BYTES
+from dltutorial.parallel.packing import packed
 
 
 @dataclass(frozen=True)
@@ -45,18 +45,17 @@ class Step:
     backward_s: float
     rest_s: float
 
-    def seconds(self, link: Link, bucket_bytes: float, *, overlap: bool, first_bytes: float = FIRST_BYTES) -> float:
+    def seconds(self, link: Link, bucket_bytes: float, *, overlap: bool) -> float:
         """Of the whole step.
 
         Args:
             link: what a message costs.
-            bucket_bytes: largest bucket; 0 sends each gradient by itself.
+            bucket_bytes: with which a bucket is full; 0 sends each gradient by itself.
             overlap: whether a bucket leaves when it is full, or all when the backward pass is over.
-            first_bytes: largest first bucket.
         """
-        buckets = _packed(self.gradient_bytes, bucket_bytes, min(first_bytes, bucket_bytes))
         made, free_s, whole = 0, 0.0, sum(self.gradient_bytes)
-        for n_bytes in buckets:
+        for group in packed(self.gradient_bytes, bucket_bytes):
+            n_bytes = sum(self.gradient_bytes[n] for n in group)
             made += n_bytes
             ready_s = self.backward_s * (made / whole if overlap else 1)
             free_s = max(free_s, ready_s) + link.message_s(n_bytes)
@@ -65,15 +64,3 @@ class Step:
     def exposed_s(self, link: Link, bucket_bytes: float, *, overlap: bool) -> float:
         """Seconds of the step in which nothing is computed."""
         return self.seconds(link, bucket_bytes, overlap=overlap) - self.backward_s - self.rest_s
-
-
-def _packed(sizes: Sequence[int], cap: float, first: float) -> Iterator[int]:
-    """Bytes of each bucket, filled as ``buckets.make_buckets`` fills them."""
-    limit, held = first, 0
-    for size in sizes:
-        if held and held + size > limit:
-            yield held
-            limit, held = cap, 0
-        held += size
-    if held:
-        yield held

@@ -9,14 +9,13 @@ take ours too.
 Legend: N numbers of all gradients in the bucket.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor, nn
 
 from dltutorial.errors import CourseError
-
-FIRST_BYTES = 2**20  # a small first bucket: communication begins early
+from dltutorial.parallel.packing import packed
 
 
 class Bucket:
@@ -92,34 +91,16 @@ class Bucket:
                 parameter.grad.copy_(view)
 
 
-def make_buckets(parameters: Iterable[nn.Parameter], cap_bytes: int, first_bytes: int = FIRST_BYTES) -> list[Bucket]:
-    """Pack the trainable parameters, last one first, into buckets of at most ``cap_bytes``.
-
-    A parameter larger than that has a bucket of its own; so has every one when ``cap_bytes`` is 0.
+def make_buckets(parameters: Iterable[nn.Parameter], cap_bytes: int, first_bytes: int | None = None) -> list[Bucket]:
+    """Pack the trainable parameters, last one first, into buckets: full with ``cap_bytes`` or more, see ``packing``.
 
     Args:
         parameters: in the order of the model; dtypes and devices may be mixed, a bucket is of one kind.
-        cap_bytes: largest bucket.
-        first_bytes: largest first bucket.
+        cap_bytes: with which a bucket is full; 0 gives every parameter a bucket of its own.
+        first_bytes: the same for the first bucket; default: as all others.
     """
-    trainable = [parameter for parameter in parameters if parameter.requires_grad]
-    groups = list(_packed(reversed(trainable), cap_bytes, min(first_bytes, cap_bytes)))
-    return [Bucket(group, index, len(groups)) for index, group in enumerate(groups)]
-
-
-def _packed(parameters: Iterable[nn.Parameter], cap_bytes: int, first_bytes: int) -> Iterator[list[nn.Parameter]]:
-    """Groups in the order in which they become full; those not yet full at the end, in the order of their start."""
-    filling: dict[tuple[torch.dtype, torch.device], list[nn.Parameter]] = {}
-    limit_bytes = first_bytes
-    for parameter in parameters:
-        group = filling.setdefault((parameter.dtype, parameter.device), [])
-        if group and _bytes([*group, parameter]) > limit_bytes:
-            yield list(group)
-            limit_bytes = cap_bytes
-            group.clear()
-        group.append(parameter)
-    yield from filling.values()
-
-
-def _bytes(parameters: Iterable[nn.Parameter]) -> int:
-    return sum(parameter.numel() * parameter.element_size() for parameter in parameters)
+    trainable = [parameter for parameter in parameters if parameter.requires_grad][::-1]
+    sizes = [parameter.numel() * parameter.element_size() for parameter in trainable]
+    kinds = [(parameter.dtype, parameter.device) for parameter in trainable]
+    groups = packed(sizes, cap_bytes, first_bytes, kinds)
+    return [Bucket([trainable[n] for n in group], index, len(groups)) for index, group in enumerate(groups)]

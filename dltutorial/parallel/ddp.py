@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from dltutorial.parallel.buckets import Bucket, make_buckets
 from dltutorial.parallel.gradient_hooks import Hook
+from dltutorial.parallel.packing import DEFAULT_BYTES, FIRST_BYTES
 from dltutorial.parallel.replica import Replica
 
 
@@ -48,13 +49,18 @@ class BucketedDDP(Replica):
     """Copy gradients into a few large buckets after the backward pass, and all-reduce those, one by one."""
 
     def __init__(
-        self, module: nn.Module, *, bucket_cap_mb: float = 25, gradient_as_bucket_view: bool = False, **options: Any
+        self,
+        module: nn.Module,
+        *,
+        bucket_cap_mb: float | None = None,
+        gradient_as_bucket_view: bool = False,
+        **options: Any,
     ) -> None:
         """Make the buckets.
 
         Args:
             module: the model, already on its device.
-            bucket_cap_mb: largest bucket, MiB; the first one is at most 1 MiB.
+            bucket_cap_mb: MiB with which a bucket is full; default, as torch's: 25, and 1 for the first bucket.
             gradient_as_bucket_view: let gradients live in the buckets: one copy and the memory of all gradients less.
             **options: of ``Replica``.
 
@@ -62,7 +68,8 @@ class BucketedDDP(Replica):
             CourseError: as ``Replica``.
         """
         super().__init__(module, **options)
-        self.buckets = make_buckets(self._named.values(), int(bucket_cap_mb * 2**20))
+        sizes = (DEFAULT_BYTES, FIRST_BYTES) if bucket_cap_mb is None else (int(bucket_cap_mb * 2**20),)
+        self.buckets = make_buckets(self._named.values(), *sizes)
         self._as_view = gradient_as_bucket_view
         self._hook: Hook = _sum
         self._hook_state: Any = self.process_group

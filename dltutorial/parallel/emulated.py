@@ -18,7 +18,8 @@ import numpy as np
 
 from dltutorial.errors import CourseError
 from dltutorial.parallel.measured_network import MIB, MeasuredNetwork
-from dltutorial.parallel.simulator import BUCKET_BYTES, FORWARD_SHARE, Steps, buckets, simulate
+from dltutorial.parallel.packing import DEFAULT_BYTES
+from dltutorial.parallel.simulator import FORWARD_SHARE, Steps, buckets, simulate
 from dltutorial.parallel.workloads import Workload
 
 TIMES = ("computing", "communicating", "step")  # the columns of what a rank returns
@@ -40,7 +41,7 @@ class Variant:
     workload: Workload
     samples: float | Sequence[float] = 1.0
     overlap: bool = True
-    bucket_bytes: float = BUCKET_BYTES
+    bucket_bytes: float = DEFAULT_BYTES
     pace: Sequence[float] = ()
 
 

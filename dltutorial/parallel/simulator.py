@@ -22,11 +22,10 @@ from typing import Protocol
 import numpy as np
 
 from dltutorial.errors import CourseError
+from dltutorial.parallel.packing import DEFAULT_BYTES, FIRST_BYTES, packed
 from dltutorial.parallel.stragglers import expected_max
 from dltutorial.parallel.workloads import Workload
 
-BUCKET_BYTES = 25 * 2**20  # torch's default
-FIRST_BUCKET_BYTES = 2**20  # small, so that communication can start early
 FORWARD_SHARE = 1 / 3
 
 
@@ -112,7 +111,7 @@ class Steps:
         return (self.exposed_s + self.straggler_s) / self.step_s
 
 
-def buckets(workload: Workload, bucket_bytes: float = BUCKET_BYTES) -> tuple[np.ndarray, np.ndarray]:
+def buckets(workload: Workload, bucket_bytes: float = DEFAULT_BYTES) -> tuple[np.ndarray, np.ndarray]:
     """Layers gathered into buckets: bytes of each, and the share of the backward pass after which each is full.
 
     Whole layers join, from the last to the first, until there are ``bucket_bytes`` (1 MiB in the first bucket).
@@ -122,19 +121,12 @@ def buckets(workload: Workload, bucket_bytes: float = BUCKET_BYTES) -> tuple[np.
     """
     if not bucket_bytes > 0:
         raise CourseError(f"bucket_bytes={bucket_bytes!r}: a bucket holds some bytes; torch's default is 25 MiB")
-    bytes_B, ready_B = [], []
-    filled = done = 0.0
-    limit = min(FIRST_BUCKET_BYTES, bucket_bytes)
-    for weights, work in zip(workload.weights_L, workload.work_L, strict=True):
-        filled, done = filled + weights * workload.bytes_per_value, done + work
-        if filled >= limit:
-            bytes_B.append(filled)
-            ready_B.append(done)
-            filled, limit = 0.0, bucket_bytes
-    if filled:
-        bytes_B.append(filled)
-        ready_B.append(done)
-    return np.array(bytes_B), np.array(ready_B) / done
+    bytes_L = np.array(workload.weights_L) * workload.bytes_per_value
+    groups = packed(bytes_L, bucket_bytes, min(FIRST_BYTES, bucket_bytes))
+    groups = [group for group in groups if bytes_L[group].any()]
+    done_L = np.cumsum(workload.work_L)
+    last_B = [group[-1] for group in groups]
+    return np.array([bytes_L[group].sum() for group in groups]), done_L[last_B] / done_L[-1]
 
 
 def simulate(
@@ -146,7 +138,7 @@ def simulate(
     spread: Spread = Spread(),
     samples_in: Input = Input(),
     overlap: bool = True,
-    bucket_bytes: float = BUCKET_BYTES,
+    bucket_bytes: float = DEFAULT_BYTES,
 ) -> Steps:
     """The step of each number of ranks.
 

@@ -36,6 +36,7 @@ def test_nccl_ranks_equal_one_process(two_gpus):
         assert max(found.values()) < 1e-5
 
 
+@pytest.mark.timed
 def test_the_overlapped_step_hides_communication_under_kernels(two_gpus):
     hidden = {
         name: overlap(ddp_race.trace_of(2, BIG, name, bucket_cap_mb=4)).hidden_share
@@ -45,6 +46,7 @@ def test_the_overlapped_step_hides_communication_under_kernels(two_gpus):
     assert hidden["overlapped"] > hidden["bucketed"] + 0.2
 
 
+@pytest.mark.timed
 def test_the_overlapped_step_is_as_quick_as_torchs(two_gpus):
     found = ddp_race.race(2, BIG, ["overlapped", ddp_race.TORCH], repeats=15)
     assert found["overlapped"].median_s < 1.2 * found[ddp_race.TORCH].median_s

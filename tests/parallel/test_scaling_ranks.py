@@ -16,6 +16,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*ranks share")
 WORK = Workload("test", (1000.0, 1000.0), (0.5, 0.5), sample_s=0.01, fixed_s=0.002)
 
 
+@pytest.mark.timed
 def test_a_slow_rank_lets_the_others_wait_and_waits_least_itself():
     variants = {"slow": Variant(WORK, 3, pace=(1, 2, 1)), "mended": Variant(WORK, (3, 1.5, 3), pace=(1, 2, 1))}
     found = launch(emulated.steps, 3, variants, 5, backend="gloo")
