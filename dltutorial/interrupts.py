@@ -4,7 +4,6 @@ An interrupt is raised wherever the main thread happens to be. In a weak referen
 can catch it: Python reports it as ignored and goes on, and a run of hours that was to end does not.
 """
 
-import _thread
 import contextlib
 import signal
 import sys
@@ -21,7 +20,8 @@ def none_lost() -> Iterator[None]:
 
     def hook(unraisable: object) -> None:
         if isinstance(unraisable.exc_value, KeyboardInterrupt):
-            again = threading.Timer(AGAIN_S, _thread.interrupt_main)
+            # A real signal: it also ends a call that waits, which _thread.interrupt_main would not.
+            again = threading.Timer(AGAIN_S, signal.pthread_kill, (threading.main_thread().ident, signal.SIGINT))
             again.daemon = True
             again.start()
         else:

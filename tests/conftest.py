@@ -8,6 +8,7 @@ import signal
 from pathlib import Path
 
 import pytest
+from second_try import SecondTry, Turns
 
 ROOT = Path(__file__).parents[1]
 ARTIFACTS = ROOT / "artifacts"
@@ -55,35 +56,11 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
             (pytest.fail if name in required else pytest.skip)(reason)
 
 
-class _Turns:
-    """Who may use the machine: tests side by side share it, one that measures again has it for itself."""
-
-    def __init__(self) -> None:
-        ARTIFACTS.mkdir(exist_ok=True)
-        self._door, self._room = (
-            os.open(ARTIFACTS / f"{name}.lock", os.O_RDWR | os.O_CREAT) for name in ("door", "room")
-        )
-
-    def enter(self, kind: int) -> None:
-        """Wait for a share (LOCK_SH) or for all of it (LOCK_EX); who waits for all keeps the door shut for others."""
-        fcntl.flock(self._door, fcntl.LOCK_EX)
-        fcntl.flock(self._room, kind)
-        fcntl.flock(self._door, fcntl.LOCK_UN)
-
-    def leave(self) -> None:
-        fcntl.flock(self._room, fcntl.LOCK_UN)
+_TURNS = Turns(ARTIFACTS)
 
 
-_TURNS = _Turns()
-
-
-@pytest.hookimpl(wrapper=True, tryfirst=True)
-def pytest_runtest_protocol():
-    _TURNS.enter(fcntl.LOCK_SH)
-    try:
-        return (yield)
-    finally:
-        _TURNS.leave()
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(SecondTry(_TURNS))
 
 
 @pytest.fixture(scope="session")

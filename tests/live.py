@@ -47,7 +47,7 @@ class Notebook:
 
         self.manager, self.client = start_new_kernel(kernel_name=kernel_name)
 
-    def run(self, code, watch=lambda done: None, timeout=60):
+    def run(self, code, watch=lambda done: None, timeout=150):
         done, began_s = Done(), time.monotonic()
 
         def hook(message):

@@ -30,6 +30,7 @@ from dltutorial.observe.batches import batches_of, made_ahead, samples_in
 from dltutorial.observe.table import Table
 
 _LEAST_BATCHES = 3  # of one turn
+_MORE_CORES = 0.15  # than the busier one wants, as a share of that or of one core: even what sleeps wants a little
 
 
 @dataclass(frozen=True)
@@ -130,9 +131,11 @@ class Split:
     def overlapped(self) -> bool:
         """Whether loading goes on beside the step.
 
-        Then the full run waits for less than the loading time, or both together want more cores than either alone.
+        Then the full run waits for less than the loading time, or both together want more cores than either alone, by
+        a sizeable part of a core.
         """
-        return self.wait_s < 0.7 * self.io_s or self.full_cores > 1.15 * max(self.io_cores, self.step_cores)
+        most_cores = max(self.io_cores, self.step_cores)
+        return self.wait_s < 0.7 * self.io_s or self.full_cores - most_cores > _MORE_CORES * max(1.0, most_cores)
 
     @property
     def slowed(self) -> float:

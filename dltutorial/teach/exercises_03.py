@@ -11,7 +11,7 @@ from typing import Any
 
 from dltutorial.teach.checks import Exercise, Wrong, expect
 
-_PATIENCE_S = 2.0
+PATIENCE_S = 10.0  # a busy machine may keep a thread waiting for seconds
 _HANGS = "It waits for ever. Does the thread always say how it ended, and does the consumer ask only for what comes?"
 
 
@@ -33,7 +33,7 @@ class _Source:
 
 
 def _within(run: Callable[[], Any], hint: str = _HANGS) -> Any:
-    """What ``run`` returns, or raises; ``Wrong`` if it takes longer than a few seconds."""
+    """What ``run`` returns, or raises; ``Wrong`` if it takes too long."""
     box: list = []
 
     def work() -> None:
@@ -44,9 +44,9 @@ def _within(run: Callable[[], Any], hint: str = _HANGS) -> Any:
 
     thread = threading.Thread(target=work, daemon=True)
     thread.start()
-    thread.join(_PATIENCE_S)
+    thread.join(PATIENCE_S)
     if not box:
-        raise Wrong("an answer", f"none within {_PATIENCE_S:g} s", hint)
+        raise Wrong("an answer", f"none within {PATIENCE_S:g} s", hint)
     value, error = box[0]
     if error is not None:
         raise error
@@ -67,8 +67,8 @@ def _taken(items: Any, most: int = 2000) -> tuple[list, BaseException | None]:
 
 
 def _soon(holds: Callable[[], bool]) -> bool:
-    """Whether something comes true within a few seconds."""
-    end = time.monotonic() + _PATIENCE_S
+    """Whether something comes true in time."""
+    end = time.monotonic() + PATIENCE_S
     while not holds():
         if time.monotonic() > end:
             return False
@@ -165,6 +165,6 @@ EXERCISES = MappingProxyType({
         chapter="03",
         cases=(_same_items, _reads_ahead, _is_bounded, _passes_errors_on, _ends_early, _two_at_once),
         hints=_HINTS,
-        deadline_s=40.0,
+        deadline_s=120.0,
     )
 })  # fmt: skip

@@ -87,7 +87,7 @@ def lab_environment(place: Path) -> dict[str, str]:
     return env | {name: str(place / folder) for name, folder in folders.items()} | {"DLTUTORIAL_PRESET": "smoke"}
 
 
-def wait_until_up(server: subprocess.Popen, place: Path, seconds: float = 60) -> Lab:
+def wait_until_up(server: subprocess.Popen, place: Path, seconds: float = 200) -> Lab:
     """The server's own file about itself appears when it listens."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline and server.poll() is None:

@@ -24,10 +24,16 @@ UNIVERSAL = {
 }
 
 
+def checks_of(name):
+    """The module with the checks of an exercise; PATIENCE_S in it is how long an answer may take."""
+    return sys.modules[getattr(check, name).cases[0].__module__]
+
+
 def wrong_answers():
     for file in sorted((ROOT / "tests" / "exercises" / "wrong").glob("*.py")):
         for label, source, hint in runpy.run_path(str(file))["WRONG"]:
-            yield pytest.param(file.stem, source, hint, id=f"{file.stem}: {label}")
+            marks = [pytest.mark.timed] * hasattr(checks_of(file.stem), "PATIENCE_S")  # the others wait for nothing
+            yield pytest.param(file.stem, source, hint, id=f"{file.stem}: {label}", marks=marks)
 
 
 def code_cells(path):
@@ -72,6 +78,13 @@ def answer(folder, name, instead=""):
     raise AssertionError(f"no notebook in {folder}/ calls check.{name}")
 
 
+@pytest.fixture
+def impatient(name, monkeypatch):
+    """An answer that waits for ever is given up soon; right ones have the time that learners' have."""
+    if hasattr(checks_of(name), "PATIENCE_S"):
+        monkeypatch.setattr(checks_of(name), "PATIENCE_S", checks_of(name).PATIENCE_S / 4)
+
+
 def test_there_are_exercises_and_every_one_is_asked_in_a_notebook():
     asked = {name for path in exercises.solution_files(ROOT) for name, _ in calls(path)}
     assert asked == set(NAMES) != set()
@@ -100,7 +113,7 @@ def test_the_blank_is_not_attempted_and_does_not_raise(name, capsys):
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("fn", UNIVERSAL.values(), ids=UNIVERSAL.keys())
-def test_nonsense_is_rejected_and_does_not_raise(name, fn):
+def test_nonsense_is_rejected_and_does_not_raise(name, fn, impatient):
     assert getattr(check, name).examine(fn).status == "wrong"
 
 
@@ -110,7 +123,7 @@ def test_there_are_at_least_five_wrong_answers(name):
 
 
 @pytest.mark.parametrize(("name", "source", "hint"), list(wrong_answers()))
-def test_a_wrong_answer_is_rejected_with_its_own_hint(name, source, hint):
+def test_a_wrong_answer_is_rejected_with_its_own_hint(name, source, hint, impatient):
     outcome = getattr(check, name).examine(answer("solutions", name, instead=source))
     assert outcome.status == "wrong"
     if hint is not None:

@@ -10,15 +10,15 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 import urllib.error
 import urllib.request
 from pathlib import Path
 
 import pytest
+from waiting import wait_for
 
 ROOT = Path(__file__).parents[2]
-pytestmark = pytest.mark.xdist_group("fresh_clone")
+pytestmark = [pytest.mark.xdist_group("fresh_clone"), pytest.mark.timeout(900)]
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +67,7 @@ def environment():
 
 
 def make(folder, *words):
-    return subprocess.run(["make", *words], cwd=folder, env=environment(), capture_output=True, text=True, timeout=280)
+    return subprocess.run(["make", *words], cwd=folder, env=environment(), capture_output=True, text=True, timeout=800)
 
 
 def test_make_run_ends_with_the_table_and_an_index(clone):
@@ -111,7 +111,7 @@ def test_make_lab_serves_on_loopback_and_only_with_its_token(clone, unused_port)
             _get(status.partition("?")[0])
     finally:
         os.killpg(server.pid, signal.SIGTERM)
-        server.wait(20)
+        server.wait(90)
 
 
 def test_old_python_is_refused_in_one_line(tmp_path):
@@ -129,15 +129,17 @@ def test_old_python_is_refused_in_one_line(tmp_path):
 
 def _get(url: str) -> bytes:
     """The answer, once the server is up."""
-    for _ in range(100):
+
+    def answer():
         try:
-            with urllib.request.urlopen(url, timeout=5) as answer:
-                return answer.read()
+            with urllib.request.urlopen(url, timeout=60) as page:
+                return page.read()
         except urllib.error.HTTPError:
             raise
         except OSError:
-            time.sleep(0.1)
-    raise TimeoutError(url)
+            return None
+
+    return wait_for(answer)
 
 
 @pytest.fixture

@@ -26,6 +26,7 @@ def test_every_rung_can_be_taken_and_ends_at_the_same_loss(climbed):
     assert race.loss_difference(results) < 2e-2
 
 
+@pytest.mark.timed
 def test_the_whole_ladder_is_faster_than_the_baseline(climbed):
     results = climbed[-1]
     assert race.gains(results)["+ graph"] > 2

@@ -112,7 +112,7 @@ def test_a_name_that_nobody_knows_is_told_at_once(meet_here, monkeypatch):
     with pytest.raises(CourseError, match=r"no-such-node.invalid.*set MASTER_ADDR") as error:
         meeting.meet(rank())
     assert one_line(error)
-    assert time.monotonic() - start < 20
+    assert time.monotonic() - start < 90  # and not after meeting.JOIN_S
 
 
 def test_a_port_in_use_is_told(meet_here):
@@ -133,13 +133,13 @@ def test_too_few_ranks_are_counted(meet_here):
     assert one_line(error)
 
 
-def together(*infos):
+def together(*infos, join_s=3):
     """Each rank in a thread meets the others; returns what each says."""
     said = {}
 
     def come(number, info):
         try:
-            said[number] = meeting.meet(info, join_s=3)
+            said[number] = meeting.meet(info, join_s=join_s)
         except CourseError as error:
             said[number] = str(error)
 
@@ -153,14 +153,16 @@ def together(*infos):
 
 
 def test_all_ranks_meet(meet_here):
-    assert all(isinstance(store, dist.Store) for store in together(rank(0, 3), rank(1, 3), rank(2, 3)))
+    assert all(isinstance(store, dist.Store) for store in together(rank(0, 3), rank(1, 3), rank(2, 3), join_s=90))
 
 
+@pytest.mark.timed
 def test_ranks_that_were_told_different_numbers_are_told(meet_here):
     said = together(rank(0, 2), rank(1, 3))
     assert any("rank 1 was told of 3 ranks, another of 2" in str(line) for line in said)
 
 
+@pytest.mark.timed
 def test_two_that_call_themselves_the_same_are_told(meet_here):
     said = together(rank(0, 3), rank(1, 3), rank(1, 3))
     assert any("two processes call themselves rank 1 of 3" in str(line) for line in said)
@@ -177,7 +179,7 @@ def test_without_nccl_ranks_on_gpus_are_refused(monkeypatch):
 def test_the_command_says_it_in_one_line(tmp_path):
     env = {"RANK": "0", "WORLD_SIZE": "4", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "4", "PATH": "/usr/bin:/bin"}
     command = [sys.executable, "-m", "dltutorial", "train", "--data", str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, env=env, timeout=120)
+    done = subprocess.run(command, capture_output=True, text=True, env=env, timeout=250)
     assert done.returncode == 2
     (line,) = done.stderr.splitlines()
     assert "WORLD_SIZE=4, but MASTER_ADDR" in line

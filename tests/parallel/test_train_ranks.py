@@ -25,7 +25,7 @@ from dltutorial.training.team import Team, check
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*ranks share")
 KILLS = int(os.environ.get("DLTUTORIAL_KILLS", 2))
-SOON_S = 10.0
+SOON_S = 90.0  # long before a collective gives up
 
 
 class Seat(Team):
@@ -203,7 +203,7 @@ def test_torchrun_starts_the_same_command_and_rank_0_alone_prints(nursery, data,
     command += ["--log-dir", str(tmp_path / "logs"), "-m", "dltutorial", "train", "--name", "torchrun"]
     command += ["--data", str(data), "--device", "cpu", *KNOBS, "--track"]
     runs = {"DLTUTORIAL_RUNS": str(nursery.folder / "runs")}
-    done = subprocess.run(command, capture_output=True, text=True, env=os.environ | runs, timeout=120)
+    done = subprocess.run(command, capture_output=True, text=True, env=os.environ | runs, timeout=250)
     assert done.returncode == 0, done.stderr
     assert_same_run(whole[0], nursery.run("torchrun"))
     logs = {file.parent.name: file.read_text() for file in (tmp_path / "logs").rglob("std*.log") if file.read_text()}

@@ -2,9 +2,9 @@
 
 import os
 import subprocess
-import time
 
 import pytest
+from waiting import wait_for
 
 from dltutorial.errors import CourseError
 from dltutorial.parallel import job_output, pocket, workplace
@@ -19,13 +19,12 @@ def here():
     here.close()
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timed  # the warning has to come before the end
 def test_a_warned_run_goes_on_by_itself(here):
     run = here.train("run", *TINY, nodes=1)
-    while not job_output.progress("run") and not here.is_over(run):
-        time.sleep(0.05)
+    wait_for(lambda: job_output.progress("run") or here.is_over(run), within_s=200)
     here.warn(run)
-    assert here.wait(run, 150) == 1
+    assert here.wait(run, 200) == 1
     assert "run goes on after" in here.output(run)
     assert [record["step"] for record in job_output.progress("run")] == list(range(1, 201))
 
@@ -33,7 +32,7 @@ def test_a_warned_run_goes_on_by_itself(here):
 def test_a_run_that_fails_says_so(here):
     run = here.train("run", "--preset", "smoke", "--heads", "7", nodes=1)
     with pytest.raises(CourseError, match="the run run is missing: "):
-        here.wait(run, 60)
+        here.wait(run, 200)
     here.close()
     assert not run.output.exists()
 

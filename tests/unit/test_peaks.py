@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -40,6 +41,7 @@ def test_every_figure_is_finite_and_says_how_it_was_measured(measured):
             assert figure.how
 
 
+@pytest.mark.timed
 def test_the_figures_are_those_of_a_computer(measured):
     assert 1e9 < measured.peak_flops_per_s("fp32") < 1e16
     assert measured.peak_flops_per_s("fp64") < 2 * measured.peak_flops_per_s("fp32")
@@ -134,10 +136,20 @@ def test_cold_reads_find_nothing_in_the_page_cache(tmp_path):
         assert disk._cached_part(file.fileno(), n_bytes) == 1.0
 
 
-def test_times_are_those_of_one_call():
-    import time
+@pytest.mark.parametrize("call_s", [1e-5, 0.005])
+def test_times_are_those_of_one_call(call_s, monkeypatch):
+    now_s, n_calls = 0.0, 0
 
-    assert 0.005 <= min(probes.times_s(lambda: time.sleep(0.005), "cpu", 0.05)) < 0.05
+    def run():
+        nonlocal now_s, n_calls
+        now_s, n_calls = now_s + call_s, n_calls + 1
+
+    monkeypatch.setattr(probes, "time", SimpleNamespace(perf_counter=lambda: now_s))
+    samples_s = probes.times_s(run, "cpu", 0.05)
+    assert samples_s == pytest.approx([call_s] * len(samples_s))
+    assert len(samples_s) >= 3
+    assert n_calls == 2 + len(samples_s) * max(1, round(0.003 / call_s))
+    assert now_s == pytest.approx(0.05, abs=0.006)
 
 
 def test_the_roofline_is_the_lower_of_two_roofs():

@@ -71,7 +71,7 @@ def tracked():
 
 def make(folder, *words):
     env = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS"))}
-    return subprocess.run(["make", *words], cwd=folder, capture_output=True, text=True, env=env, timeout=60)
+    return subprocess.run(["make", *words], cwd=folder, capture_output=True, text=True, env=env, timeout=250)
 
 
 def ignored(path):

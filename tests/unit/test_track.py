@@ -67,7 +67,7 @@ def test_wandb_online_without_a_key_is_one_line_and_no_prompt(tmp_path):
     environment |= {"WANDB_MODE": "online", "HOME": str(tmp_path)}
     done = subprocess.run(
         [sys.executable, "-c", code, str(tmp_path / "r")],
-        env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60,
+        env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=250,
     )  # fmt: skip
     (line,) = [line for line in done.stdout.splitlines() if line.startswith("LINE")]
     assert "stay offline" in line
