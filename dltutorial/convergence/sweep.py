@@ -99,7 +99,7 @@ class Sweep:
             if missing:
                 rates = f"{point.rates[0]:g} to {point.rates[-1]:g}" if math.isnan(point.best_rate) else point.best_rate
                 tail = f"at batch size {point.batch_size} within {point.limit:,} updates, learning rate {rates}"
-                lines.append(f"{missing} of {len(point.steps_S)} seeds never reached {self.target:.0%} {tail}")
+                lines.append(f"{missing} of {len(point.steps_S)} seeds never reached {100 * self.target:.4g}% {tail}")
             if point.at_edge:
                 lines.append(f"at batch size {point.batch_size} the best rate {point.best_rate:g} is the grid's edge")
         return lines
