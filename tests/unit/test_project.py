@@ -218,7 +218,8 @@ def test_readme_commands_parse():
 
 
 def test_readme_variables_are_read_somewhere():
-    code = "".join(file.read_text() for file in [*(ROOT / "dltutorial").rglob("*.py"), ROOT / "Makefile"])
+    files = [*(ROOT / "dltutorial").rglob("*.py"), *(ROOT / "tests").rglob("*.py"), ROOT / "Makefile"]
+    code = "".join(file.read_text() for file in files)
     for name in re.findall(r"\bDLTUTORIAL_[A-Z]+\b", readme()):
         assert name in code, name
 
