@@ -23,7 +23,7 @@ def test_a_recipe_that_missed_the_target_has_no_time():
 
 def test_every_recipe_has_a_row_with_prediction_beside_measurement(monkeypatch, tmp_path):
     monkeypatch.setenv("DLTUTORIAL_DATA", str(tmp_path))
-    monkeypatch.setattr(bench_solution, "task_for", lambda preset: Task(0.6, train=2100, valid=200, widths=(8,)))
+    monkeypatch.setattr(bench_solution, "task_for", lambda preset: Task(0.8, train=2100, valid=200, widths=(8,)))
     monkeypatch.setattr(learning, "RATES", {"sgd": {16: (2**-4,), 64: (2**-3,), 512: (2**-2,)}})
     monkeypatch.setattr(measured, "BATCHES", (16, 64))
     monkeypatch.setattr(machine, "cores", lambda: 1)
