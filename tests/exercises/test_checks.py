@@ -29,11 +29,16 @@ def checks_of(name):
     return sys.modules[getattr(check, name).cases[0].__module__]
 
 
+def marks(name):
+    """A check that waits, or compares times (CLEARLY: by how much), can be spoiled by other programs."""
+    checks = checks_of(name)
+    return [pytest.mark.timed] * (hasattr(checks, "PATIENCE_S") or hasattr(checks, "CLEARLY"))
+
+
 def wrong_answers():
     for file in sorted((ROOT / "tests" / "exercises" / "wrong").glob("*.py")):
         for label, source, hint in runpy.run_path(str(file))["WRONG"]:
-            marks = [pytest.mark.timed] * hasattr(checks_of(file.stem), "PATIENCE_S")  # the others wait for nothing
-            yield pytest.param(file.stem, source, hint, id=f"{file.stem}: {label}", marks=marks)
+            yield pytest.param(file.stem, source, hint, id=f"{file.stem}: {label}", marks=marks(file.stem))
 
 
 def code_cells(path):
@@ -99,7 +104,7 @@ def test_every_exercise_has_its_own_name_chapter_cases_and_hints():
         assert len(exercise.hints) >= 1
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=marks(name)) for name in NAMES])
 def test_the_solution_passes(name):
     outcome = getattr(check, name).examine(answer("solutions", name))
     assert outcome.status == "passed", outcome
