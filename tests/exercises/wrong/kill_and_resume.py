@@ -1,5 +1,9 @@
 """Wrong answers to the exercise of chapter 10, each a misconception: (label, source, part of the hint expected)."""
 
+import functools
+
+from altered import altered
+
 RIGHT = """
 import os
 import torch
@@ -38,12 +42,7 @@ def train(run, folder, every):
 """
 
 
-def _with(*changes: tuple[str, str]) -> str:
-    source = RIGHT
-    for old, new in changes:
-        assert old in source
-        source = source.replace(old, new)
-    return source
+_with = functools.partial(altered, RIGHT)
 
 
 _PARTS = '"model", "optimizer", "scheduler", "order"'

@@ -1,5 +1,9 @@
 """Wrong answers to the exercise of chapter 14, each a misconception: (label, source, part of the hint expected)."""
 
+import functools
+
+from altered import altered
+
 RIGHT = """
 @torch.no_grad()
 def lars_step(parameters, velocities, rate, momentum, decay, trust):
@@ -24,12 +28,7 @@ _NO_GUARD = "            ratio"
 _VECTOR = "        if w.ndim == 1:\n            own = 0.0\n        else:\n"
 
 
-def _with(*changes: tuple[str, str]) -> str:
-    source = RIGHT
-    for old, new in changes:
-        assert old in source
-        source = source.replace(old, new)
-    return source
+_with = functools.partial(altered, RIGHT)
 
 
 WRONG = [

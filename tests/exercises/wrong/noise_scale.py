@@ -1,5 +1,9 @@
 """Wrong answers to the exercise of chapter 13, each a misconception: (label, source, part of the hint expected)."""
 
+import functools
+
+from altered import altered
+
 RIGHT = """
 def noise_scale(gradients_SRN, batch_size):
     b, B = batch_size, batch_size * gradients_SRN.shape[1]
@@ -13,12 +17,7 @@ def noise_scale(gradients_SRN, batch_size):
 """
 
 
-def _with(*pairs: tuple[str, str]) -> str:
-    source = RIGHT
-    for old, new in pairs:
-        assert old in source
-        source = source.replace(old, new)
-    return source
+_with = functools.partial(altered, RIGHT)
 
 
 WRONG = [

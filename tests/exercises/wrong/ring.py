@@ -1,5 +1,9 @@
 """Wrong answers to the exercise of chapter 08, each a misconception: (label, source, part of the hint expected)."""
 
+import functools
+
+from altered import altered
+
 RIGHT = """
 import torch
 import torch.distributed as dist
@@ -20,12 +24,7 @@ FIRST, SECOND = (part for part in RIGHT.split("    for step in range(p - 1):\n")
 HALF = "    for step in range(p - 1):\n"
 
 
-def _with(*changes: tuple[str, str]) -> str:
-    source = RIGHT
-    for old, new in changes:
-        assert old in source
-        source = source.replace(old, new)
-    return source
+_with = functools.partial(altered, RIGHT)
 
 
 WRONG = [
