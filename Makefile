@@ -31,7 +31,7 @@ help:
 
 .venv/.test: .venv/.course
 	@echo "adding what the tests need"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check $(if $(CONSTRAINTS),-c $(CONSTRAINTS)) -e '.[lab,test]'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check $(if $(CONSTRAINTS),-c $(CONSTRAINTS)) -e '.[lab,hub,book,test]'
 	@touch $@
 
 run: .venv/.course
