@@ -1,7 +1,8 @@
 """How long does a step take with buckets of a given size? A model with four numbers.
 
 In: bytes of each layer's gradient in the order of the backward pass, seconds of computing, and what one message costs:
-``latency_s + bytes / bytes_per_s``. Out: seconds of the step, and how many of them wait for the network.
+``latency_s + bytes / bytes_per_s``. Out: seconds of the step, how many of them wait for the network, and when each
+message is under way.
 
 The backward pass makes its gradients at a steady pace, in proportion to their bytes. Messages go one at a time, in
 order. Computing and communicating do not slow each other down; where ranks share cores, they do. After Li et al. 2020
@@ -32,6 +33,20 @@ class Link:
 
 
 @dataclass(frozen=True)
+class Message:
+    """One bucket under way; seconds count from the start of the backward pass.
+
+    Attributes:
+        n_bytes: of gradient.
+        start_s, end_s: when it leaves, and when all ranks have it.
+    """
+
+    n_bytes: float
+    start_s: float
+    end_s: float
+
+
+@dataclass(frozen=True)
 class Step:
     """One rank's computing, without any communication.
 
@@ -45,6 +60,17 @@ class Step:
     backward_s: float
     rest_s: float
 
+    def messages(self, link: Link, bucket_bytes: float, *, overlap: bool) -> list[Message]:
+        """What is sent when, one after the other; arguments as of :meth:`seconds`."""
+        made, free_s, whole, sent = 0, 0.0, sum(self.gradient_bytes), []
+        for group in packed(self.gradient_bytes, bucket_bytes):
+            n_bytes = sum(self.gradient_bytes[n] for n in group)
+            made += n_bytes
+            start_s = max(free_s, self.backward_s * (made / whole if overlap else 1))
+            free_s = start_s + link.message_s(n_bytes)
+            sent.append(Message(n_bytes, start_s, free_s))
+        return sent
+
     def seconds(self, link: Link, bucket_bytes: float, *, overlap: bool) -> float:
         """Of the whole step.
 
@@ -53,13 +79,8 @@ class Step:
             bucket_bytes: with which a bucket is full; 0 sends each gradient by itself.
             overlap: whether a bucket leaves when it is full, or all when the backward pass is over.
         """
-        made, free_s, whole = 0, 0.0, sum(self.gradient_bytes)
-        for group in packed(self.gradient_bytes, bucket_bytes):
-            n_bytes = sum(self.gradient_bytes[n] for n in group)
-            made += n_bytes
-            ready_s = self.backward_s * (made / whole if overlap else 1)
-            free_s = max(free_s, ready_s) + link.message_s(n_bytes)
-        return self.rest_s + max(free_s, self.backward_s)
+        sent = self.messages(link, bucket_bytes, overlap=overlap)
+        return self.rest_s + max([self.backward_s, *(message.end_s for message in sent)])
 
     def exposed_s(self, link: Link, bucket_bytes: float, *, overlap: bool) -> float:
         """Seconds of the step in which nothing is computed."""

@@ -111,8 +111,8 @@ def _doubling(p: int, n: float) -> Counts:
 
 def _hierarchical(p: int, n: float, node_size: int) -> Counts:
     full, rest = divmod(p, node_size)
-    sizes = [node_size] * full + ([rest] if rest else [])
-    nodes = [_reduce(size, n) + _broadcast(size, n) for size in sizes]
-    ring = counts("ring", len(sizes), n)
-    totals = [sum(values) for values in zip(*(node.totals for node in nodes), strict=True)]
-    return Counts(*max(node.paths for node in nodes), *totals) + ring
+    kinds = {size: many for size, many in ((node_size, full), (rest, 1)) if size and many}  # nodes of each size
+    nodes = {size: _reduce(size, n) + _broadcast(size, n) for size in kinds}
+    ring = counts("ring", full + bool(rest), n)
+    totals = [sum(kinds[size] * node.totals[which] for size, node in nodes.items()) for which in range(3)]
+    return Counts(*max(node.paths for node in nodes.values()), *totals) + ring

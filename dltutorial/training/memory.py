@@ -1,8 +1,6 @@
 """Where the bytes of a training run go: weights, gradients, optimizer, and what the forward pass keeps for backward.
 
 In: a recipe. Out: bytes as counted on paper, and bytes as torch keeps them.
-
-Legend: B samples, C channels, H × W grid points, T tokens, D width.
 """
 
 from collections.abc import Iterator
@@ -12,9 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from dltutorial.config import Recipe
-
-_LOW_BYTES = {"fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2}
-_FP32_BYTES = 4
+from dltutorial.training import memory_model
 
 
 def state_bytes(n_parameters: int) -> dict[str, int]:
@@ -28,24 +24,13 @@ def state_bytes(n_parameters: int) -> dict[str, int]:
 def activation_bytes(recipe: Recipe) -> int:
     """What the forward pass of the vision transformer keeps for the backward pass, counted on paper.
 
-    A block keeps 16 arrays of B × T × D values: the two inputs of its norms, which stay in float32, and 14 that
-    follow the precision of the products: the inputs of qkv (1), attention (3), its projection (1), and of the MLP's
-    first layer (1), GELU (4) and second layer (4). Attention without fusion keeps its T × T weights as well. Small
-    vectors are left out. Korthikanti et al. 2022 (arXiv:2205.05198), section 4, count the same for language models.
+    Autocast's copies of the weights are kept, too, and count. The arrays themselves: ``memory_model``.
     """
-    low = _LOW_BYTES[recipe.precision]
-    B, T = recipe.global_batch_size, (recipe.n_lat // recipe.patch) * (recipe.n_lon // recipe.patch)
-    stream, fields = B * T * recipe.dim, B * recipe.n_channels * recipe.n_lat * recipe.n_lon
-    block = stream * (2 * _FP32_BYTES + 14 * low)
-    if not recipe.fused_attention:
-        block += B * recipe.heads * T**2 * low
-    ends = stream * (_FP32_BYTES + low) + fields * (2 * _FP32_BYTES + low)  # last norm and head; loss and embedding
-    copies = (
-        0
-        if low == _FP32_BYTES
-        else low * (12 * recipe.depth * recipe.dim + 2 * recipe.n_channels * recipe.patch**2) * recipe.dim
-    )
-    return recipe.depth * block + ends + copies
+    shape = memory_model.Shape.of(recipe)
+    low = recipe.precision in ("bf16", "fp16")
+    formats = memory_model.AUTOCAST if low else memory_model.FORMATS["fp32"]
+    kept = shape.activation_bytes(recipe.global_batch_size, formats, recipe.fused_attention)
+    return kept + shape.matrix_parameters * formats.low_copy
 
 
 @contextmanager

@@ -1,11 +1,13 @@
 """What a floating-point format can hold: its range and the spacing of its numbers.
 
-In: how many bits a format spends on exponent and fraction. Out: its largest and smallest number, and the distance from
-any number to the next. IEEE 754-2019, section 3; tf32 as in NVIDIA's A100 white paper (2020): 19 bits, kept in 32.
+In: how many bits a format spends on exponent and fraction. Out: its largest and smallest number, the distance from
+any number to the next, and what becomes of given numbers. IEEE 754-2019, section 3; tf32 as in NVIDIA's A100 white
+paper (2020): 19 bits, kept in 32.
 """
 
 import math
-from collections.abc import Mapping
+from bisect import bisect_left, bisect_right
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -54,6 +56,38 @@ class Format:
             return math.inf
         exponent = math.floor(math.log2(max(abs(x), self.smallest_normal)))
         return 2.0 ** (exponent - self.fraction_bits)
+
+
+@dataclass(frozen=True)
+class Fates:
+    """Shares of some numbers, by what a format makes of them; they add up to 1.
+
+    Attributes:
+        zero: too small, and 0 from now on; those that were 0 before, too.
+        subnormal: kept with fewer digits.
+        normal: kept with all digits the format has.
+        infinite: too large.
+    """
+
+    zero: float
+    subnormal: float
+    normal: float
+    infinite: float
+
+
+def fates(sorted_magnitudes: Sequence[float], form: Format, scale: float = 1.0) -> Fates:
+    """What becomes of numbers that are multiplied by a power of two and then rounded to a format.
+
+    Args:
+        sorted_magnitudes: absolute values in rising order, finite; at least one.
+        form: rounded to the nearest number, to the even one of two.
+        scale: a power of two, so that it changes no digit.
+    """
+    n = len(sorted_magnitudes)
+    lost = bisect_right(sorted_magnitudes, form.smallest / 2 / scale)
+    short = bisect_left(sorted_magnitudes, (form.smallest_normal - form.smallest / 2) / scale)
+    held = bisect_left(sorted_magnitudes, (form.largest + form.spacing(form.largest) / 2) / scale)
+    return Fates(lost / n, (short - lost) / n, (held - short) / n, (n - held) / n)
 
 
 FORMATS: Mapping[str, Format] = MappingProxyType({
