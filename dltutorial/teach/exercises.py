@@ -2,25 +2,23 @@
 
 In: ``solutions/NN_*.ipynb``, whose code cells hold blocks between ``### BEGIN SOLUTION`` and ``### END SOLUTION``
 (the markers of nbgrader, nbgrader.readthedocs.io). Out: ``exercises/NN_*.ipynb``, the same notebooks with a blank
-for each block and no outputs. A copy in which a learner has changed a cell is not overwritten without asking.
+for each block and no outputs, and a mark of their version. A copy in which a learner has changed a cell is never
+overwritten: a newer version is put beside it as ``NN_*.new.ipynb``.
 """
 
-import contextlib
-import hashlib
 import json
 import re
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from dltutorial import paths
 from dltutorial.errors import CourseError
+from dltutorial.teach import copies
 
 _MARKER = re.compile(r"^(?P<indent>[ \t]*)#+ ?(?P<which>BEGIN|END) SOLUTION\s*$")
 _MENTION = re.compile(r"(BEGIN|END) SOLUTION")
 _HINT = re.compile(r"^\s*# HINT:\s*(?P<hint>.+?)\s*$")
-_LEDGER = ".generated.json"
 
 
 def build(root: Path | None = None, check: bool = False, force: bool = False) -> int:
@@ -29,10 +27,10 @@ def build(root: Path | None = None, check: bool = False, force: bool = False) ->
     Args:
         root: the folder that holds ``solutions/`` and ``exercises/``; None: found from here upwards.
         check: write nothing; list the notebooks that a build would change.
-        force: overwrite copies that were edited.
+        force: replace copies that were edited, too; each is kept under another name.
 
     Returns:
-        0 when all is in step afterwards, 1 otherwise: an edited copy was kept, or ``check`` found a difference.
+        1 when ``check`` found a difference, else 0.
 
     Raises:
         CourseError: no solutions, a notebook that cannot be read, or markers that do not pair.
@@ -72,6 +70,7 @@ def blank_notebook(path: Path) -> str:
         elif _MENTION.search(source):
             raise CourseError(f"{where}: a solution marker in a {cell['cell_type']} cell; move it to a code cell")
         cell["source"] = source.splitlines(keepends=True)
+    copies.mark(notebook)
     return json.dumps(notebook, indent=1, ensure_ascii=False) + "\n"
 
 
@@ -131,77 +130,47 @@ def _compare(root: Path, made: dict[str, str]) -> int:
         file = root / "exercises" / name
         if not file.is_file():
             lines.append(f"exercises/{name} is missing")
-        elif file.read_text(encoding="utf-8") != text:
+        elif file.read_bytes() != text.encode():
             lines.append(f"exercises/{name} is out of step with solutions/{name}")
-    lines += [f"exercises/{name} has no solution notebook" for name in _left_over(root, made)]
-    if not lines and _ledger(root) != {name: _digest(text) for name, text in made.items()}:
-        lines.append(f"exercises/{_LEDGER} is out of step")
+    lines += [f"exercises/{file.name} has no solution notebook" for file in _left_over(root, made)]
     for line in lines:
         print(f"{line}; run: dltutorial exercises build", file=sys.stderr)
     return 1 if lines else 0
 
 
 def _write(root: Path, made: dict[str, str], force: bool) -> int:
-    ledger = _ledger(root)
-    kept = 0
-    for name in _left_over(root, made):
-        if force or not _edited(root / "exercises" / name, "", ledger.get(name)):
-            (root / "exercises" / name).unlink()
-            ledger.pop(name, None)
-            print(f"removed exercises/{name}: it has no solution notebook")
+    for file in _left_over(root, made):
+        if copies.look(file).is_pristine:
+            file.unlink()
+            print(f"removed exercises/{file.name}: it has no solution notebook any more")
         else:
-            kept += 1
-            print(f"exercises/{name} has no solution notebook and was edited: kept", file=sys.stderr)
+            print(f"exercises/{file.name} has no solution notebook any more; yours is kept", file=sys.stderr)
     for name, text in made.items():
         file = root / "exercises" / name
-        if _edited(file, text, ledger.get(name)) and not force and not _may_overwrite(name):
-            kept += 1
-            continue
-        if not file.is_file() or file.read_bytes() != text.encode():
-            paths.write_text(file, text)
-            print(f"wrote exercises/{name}")
-        ledger[name] = _digest(text)
-    if ledger != _ledger(root):
-        paths.write_text(root / "exercises" / _LEDGER, json.dumps(ledger, indent=1, sort_keys=True) + "\n")
-    return 1 if kept else 0
+        copy = copies.look(file)
+        if copy.is_pristine or copy.cells == copies.version(text):
+            if not file.is_file() or file.read_bytes() != text.encode():
+                paths.write_text(file, text)
+                print(f"wrote exercises/{name}")
+        elif force:
+            print(f"exercises/{name}: new; yours is kept as {copies.replace(file, text).relative_to(root)}")
+        elif copy.version != copies.version(text):
+            _put_beside(file, text)
+    return 0
 
 
-def _may_overwrite(name: str) -> bool:
-    if sys.stdin is not None and sys.stdin.isatty():
-        with contextlib.suppress(EOFError):  # Ctrl-D: no answer is no yes
-            answer = input(f"exercises/{name} holds changes that are not ours. Overwrite it? [y/N] ")
-            if answer.strip().lower() in ("y", "yes"):
-                return True
-    print(f"exercises/{name} was edited: kept; --force overwrites it", file=sys.stderr)
-    return False
+def _put_beside(file: Path, text: str) -> None:
+    """Write a newer version beside a copy that stays as it is, and tell it once."""
+    new = copies.beside(file)
+    if new.is_file() and new.read_bytes() == text.encode():
+        return
+    if not copies.look(new).is_pristine:  # somebody went on working in the new one
+        copies.keep(new)
+    paths.write_text(new, text)
+    print(f"exercises/{file.name} holds your work and stays; its new version is exercises/{new.name}")
 
 
-def _left_over(root: Path, made: dict[str, str]) -> Iterator[str]:
-    for file in sorted((root / "exercises").glob("[0-9][0-9]_*.ipynb")):
-        if file.name not in made:
-            yield file.name
-
-
-def _edited(file: Path, new: str, recorded: str | None) -> bool:
-    """Whether a cell of ``file`` was changed since we wrote it. Outputs do not count: running is not editing."""
-    if not file.is_file():
-        return False
-    now = _digest(file.read_text(encoding="utf-8", errors="replace"))
-    return now != recorded and (not new or now != _digest(new))
-
-
-def _digest(text: str) -> str:
-    """A hash of the kinds and sources of the cells; of the whole text where it is no notebook."""
-    try:
-        cells = [(cell["cell_type"], "".join(cell["source"])) for cell in json.loads(text)["cells"]]
-        text = json.dumps(cells)
-    except (ValueError, KeyError, TypeError):
-        pass
-    return hashlib.sha256(text.encode()).hexdigest()
-
-
-def _ledger(root: Path) -> dict[str, str]:
-    try:
-        return dict(json.loads((root / "exercises" / _LEDGER).read_text(encoding="utf-8")))
-    except (OSError, ValueError):
-        return {}
+def _left_over(root: Path, made: dict[str, str]) -> list[Path]:
+    """Exercises that no solution notebook makes; new versions beside them are none."""
+    found = sorted((root / "exercises").glob("[0-9][0-9]_*.ipynb"))
+    return [file for file in found if file.name not in made and not copies.is_new_version(file)]

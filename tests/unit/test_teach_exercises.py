@@ -1,5 +1,4 @@
 import json
-import sys
 
 import pytest
 
@@ -109,15 +108,50 @@ def test_an_untouched_exercise_follows_its_solution(course):
     assert "print(2)" in (course / "exercises" / "00_a.ipynb").read_text()
 
 
-def test_an_edited_copy_is_kept_unless_forced(course, capsys):
+def test_an_edited_copy_is_kept_as_it_is_and_stays_quiet_while_nothing_is_newer(course, capsys):
     exercises.build(course)
     mine = course / "exercises" / "00_a.ipynb"
     edit(mine)
-    assert exercises.build(course) == 1
-    assert "mine" in mine.read_text()
-    assert "exercises/00_a.ipynb was edited" in capsys.readouterr().err
+    before = mine.read_bytes()
+    capsys.readouterr()
+    assert exercises.build(course) == 0
+    assert (mine.read_bytes(), capsys.readouterr().out) == (before, "")
+    assert list(mine.parent.iterdir()) == [mine]
+
+
+def test_a_newer_version_comes_beside_an_edited_copy_and_is_told_once(course, capsys):
+    exercises.build(course)
+    mine = course / "exercises" / "00_a.ipynb"
+    edit(mine)
+    before = mine.read_bytes()
+    edit(course / "solutions" / "00_a.ipynb", by="print(2)")
+    capsys.readouterr()
+    assert [exercises.build(course), exercises.build(course)] == [0, 0]
+    assert mine.read_bytes() == before
+    assert "print(2)" in mine.with_name("00_a.new.ipynb").read_text()
+    assert capsys.readouterr().out.count("its new version is exercises/00_a.new.ipynb") == 1
+
+
+def test_work_in_the_new_version_beside_is_kept_when_a_third_comes(course):
+    exercises.build(course)
+    folder = course / "exercises"
+    edit(folder / "00_a.ipynb")
+    edit(course / "solutions" / "00_a.ipynb", by="print(2)")
+    exercises.build(course)
+    edit(folder / "00_a.new.ipynb", "print(2)", "print('mine too')")
+    edit(course / "solutions" / "00_a.ipynb", "print(2)", "print(3)")
+    exercises.build(course)
+    assert "print(3)" in (folder / "00_a.new.ipynb").read_text()
+    assert "mine too" in next((folder / "kept").iterdir()).read_text()
+
+
+def test_force_replaces_an_edited_copy_and_keeps_it(course):
+    exercises.build(course)
+    mine = course / "exercises" / "00_a.ipynb"
+    edit(mine)
     assert exercises.build(course, force=True) == 0
     assert "mine" not in mine.read_text()
+    assert "mine" in next((mine.parent / "kept").iterdir()).read_text()
 
 
 def test_a_copy_that_was_only_run_does_not_count_as_edited(course):
@@ -128,21 +162,15 @@ def test_a_copy_that_was_only_run_does_not_count_as_edited(course):
     assert '"execution_count": 7' not in file.read_text()
 
 
-def test_a_copy_edited_before_any_build_is_kept(course):
-    (course / "exercises").mkdir()
-    (course / "exercises" / "00_a.ipynb").write_text(notebook("print('mine')"))
-    assert exercises.build(course) == 1
-    assert "mine" in (course / "exercises" / "00_a.ipynb").read_text()
-
-
-@pytest.mark.parametrize(("answer", "kept"), [("y", False), ("n", True), ("", True)])
-def test_at_a_terminal_the_learner_is_asked(course, monkeypatch, answer, kept):
+def test_a_copy_of_an_older_release_that_carries_no_version_is_kept_unless_its_cells_are_the_new_ones(course):
+    folder = course / "exercises"
+    folder.mkdir()
+    (folder / "00_a.ipynb").write_text(notebook(BLANK, "print('mine')"))
+    assert exercises.build(course) == 0
+    assert "mine" in (folder / "00_a.ipynb").read_text()
+    (folder / "00_a.ipynb").write_text(notebook(BLANK, "print(1)"))
     exercises.build(course)
-    edit(course / "exercises" / "00_a.ipynb")
-    monkeypatch.setattr(sys.stdin, "isatty", lambda: True, raising=False)
-    monkeypatch.setattr("builtins.input", lambda _: answer)
-    assert exercises.build(course) == int(kept)
-    assert ("mine" in (course / "exercises" / "00_a.ipynb").read_text()) == kept
+    assert exercises.build(course, check=True) == 0
 
 
 def test_an_exercise_whose_solution_is_gone_goes_too_unless_edited(course):

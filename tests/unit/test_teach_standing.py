@@ -1,0 +1,158 @@
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from test_teach_exercises import CODE, edit, notebook
+
+import dltutorial.teach
+from dltutorial import paths
+from dltutorial.cli import main
+from dltutorial.errors import CourseError
+from dltutorial.observe.records import Writer
+from dltutorial.teach import copies, exercises, standing
+
+
+@pytest.fixture
+def course(tmp_path):
+    (tmp_path / "solutions").mkdir()
+    for name in ("00_a.ipynb", "01_b.ipynb"):
+        (tmp_path / "solutions" / name).write_text(notebook(CODE, "print(1)"))
+    exercises.build(tmp_path)
+    return tmp_path
+
+
+def row(course, stem="01_b"):
+    return next(dict(zip(standing.status(course).header, row, strict=True)) for row in standing.status(course).rows
+                if row[0] == stem)  # fmt: skip
+
+
+def test_status_counts_attempts_and_passes_and_tells_the_last_and_the_best(course):
+    writer = Writer("01", "smoke")
+    for status, passed in (("not attempted", 0), ("wrong", 1), ("wrong", 2), ("passed", 3), ("wrong", 0)):
+        writer.write("thing", None, kind="check", status=status, cases_passed=passed, cases=3, failed="a tail")
+    Writer("00", "smoke").write("other", None, kind="claim", status="shown")
+    told = row(course)
+    assert (told["attempts"], told["passed"], told["best"]) == ("4", "1", "3 of 3 cases")
+    assert told["last check"].startswith("wrong: a tail")
+    assert row(course, "00_a")["last check"] == "not attempted yet"
+
+
+def test_status_reads_records_of_an_older_release_and_stops_at_a_broken_line(course, capsys):
+    Writer("01", "smoke").write("thing", True, kind="check", status="passed")
+    file = paths.records_file()
+    file.write_text(file.read_text() + "no record\n{}\n")
+    assert row(course)["passed"] == "1"
+    assert row(course)["best"] == "–"
+    assert "line 2 is not a record" in capsys.readouterr().err
+
+
+def test_status_finds_records_of_kernels_that_had_no_runs_folder_set(course):
+    Writer("01", "smoke", course / "exercises/runs/records.jsonl").write("thing", kind="check", status="passed")
+    assert row(course)["passed"] == "1"
+
+
+def test_status_tells_what_became_of_each_file(course):
+    file = course / "exercises" / "01_b.ipynb"
+    assert row(course)["file"] == "as it came"
+    edit(file, '"execution_count": null', '"execution_count": 7')
+    assert row(course)["file"] == "run"
+    edit(file)
+    assert row(course)["file"] == "edited"
+    file.write_text('{"cells": [')
+    assert row(course)["file"] == "unreadable"
+    file.unlink()
+    assert row(course)["file"] == "missing"
+
+
+def test_status_tells_of_a_newer_version_and_where_it_is(course):
+    edit(course / "exercises" / "01_b.ipynb")
+    assert row(course)["newer version"] == "no"
+    edit(course / "solutions" / "01_b.ipynb", by="print(2)")
+    assert row(course)["newer version"] == "yes: dltutorial exercises build"
+    exercises.build(course)
+    assert row(course)["newer version"] == "exercises/01_b.new.ipynb"
+
+
+def test_an_opened_exercise_is_told_of_its_newer_version(course, monkeypatch, capsys):
+    file = course / "exercises" / "01_b.ipynb"
+    edit(file)
+    for nothing in (None, "", str(file), str(course / "notebooks" / "01_b.ipynb"), "exercises"):
+        assert standing.notice(nothing) == ""
+    edit(course / "solutions" / "01_b.ipynb", by="print(2)")
+    assert "In a terminal: dltutorial exercises build." in standing.notice(str(file))
+    exercises.build(course)
+    monkeypatch.setenv("JPY_SESSION_NAME", str(file))
+    capsys.readouterr()
+    _ = dltutorial.teach.check
+    assert "It is exercises/01_b.new.ipynb. Yours stays as it is." in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", ["01", "1", "01_b", "b", "01_b.ipynb", "exercises/01_b.ipynb"])
+def test_reset_makes_it_fresh_keeps_the_old_one_and_tells_where(course, name, capsys):
+    file = course / "exercises" / "01_b.ipynb"
+    fresh = file.read_bytes()
+    edit(file)
+    mine = file.read_bytes()
+    assert standing.reset(name, yes=True, root=course) == 0
+    assert file.read_bytes() == fresh
+    kept = course / capsys.readouterr().out.strip().rpartition(" ")[2]
+    assert kept.parent == file.parent / "kept"
+    assert kept.read_bytes() == mine
+
+
+def test_two_resets_in_the_same_second_keep_two_copies(course):
+    file = course / "exercises" / "01_b.ipynb"
+    for text in ("print('one')", "print('two')", "print('three')"):
+        edit(file, by=text)
+        standing.reset("01", yes=True, root=course)
+    texts = [kept.read_text() for kept in (file.parent / "kept").iterdir()]
+    assert [sum(word in text for text in texts) for word in ("one", "two", "three")] == [1, 1, 1]
+
+
+@pytest.mark.parametrize("broken", [b"", b'{"cells": [', b"\xff\xfe\x00", b'{"cells": 3}'])
+def test_a_broken_notebook_can_be_reset_and_is_kept(course, broken):
+    file = course / "exercises" / "01_b.ipynb"
+    file.write_bytes(broken)
+    assert standing.reset("01", yes=True, root=course) == 0
+    assert copies.look(file).state == "as it came"
+    assert next((file.parent / "kept").iterdir()).read_bytes() == broken
+
+
+@pytest.mark.parametrize(("answer", "status"), [("y", 0), ("n", 1), ("", 1)])
+def test_at_a_terminal_reset_asks(course, monkeypatch, answer, status):
+    edit(course / "exercises" / "01_b.ipynb")
+    monkeypatch.setattr(sys.stdin, "isatty", lambda: True, raising=False)
+    monkeypatch.setattr("builtins.input", lambda _: answer)
+    assert standing.reset("01", root=course) == status
+    assert ("mine" in (course / "exercises" / "01_b.ipynb").read_text()) == bool(status)
+
+
+def test_without_a_terminal_reset_refuses_and_without_a_name_it_lists_them(course):
+    with pytest.raises(CourseError, match="nobody is here to answer; add --yes"):
+        standing.reset("01", root=course)
+    for name in (None, "", "99", "."):
+        with pytest.raises(CourseError, match=r"00_a, 01_b$"):
+            standing.reset(name, yes=True, root=course)
+
+
+def test_where_no_copy_can_be_kept_nothing_is_replaced(course):
+    file = course / "exercises" / "01_b.ipynb"
+    edit(file)
+    (file.parent / "kept").write_text("a file where the folder should be")
+    with pytest.raises(CourseError, match="nothing has changed"):
+        standing.reset("01", yes=True, root=course)
+    assert "mine" in file.read_text()
+
+
+def test_the_command_shows_the_table_and_refuses_a_name_it_has_no_use_for(capsys):
+    assert main(["exercises", "status"]) == 0
+    assert "01_train_a_weather_model" in capsys.readouterr().out
+    assert main(["exercises", "status", "01"]) == 2
+    assert "takes no name" in capsys.readouterr().err
+
+
+def test_every_committed_exercise_carries_its_version():
+    for file in sorted((Path(__file__).parents[2] / "exercises").glob("[0-9][0-9]_*.ipynb")):
+        about = json.loads(file.read_text())["metadata"]["dltutorial"]
+        assert about["version"] == copies.look(file).cells, file.name
