@@ -35,3 +35,6 @@ export MIOPEN_USER_DB_PATH="/dev/shm/$USER-miopen" MIOPEN_CUSTOM_CACHE_DIR="/dev
 # https://docs.olcf.ornl.gov/data/index.html
 export DLTUTORIAL_RUNS="${DLTUTORIAL_RUNS:-$MEMBERWORK/$SBATCH_ACCOUNT/dltutorial/runs}"
 export DLTUTORIAL_DATA="${DLTUTORIAL_DATA:-$MEMBERWORK/$SBATCH_ACCOUNT/dltutorial/data}"
+
+# Outside a job this is a login node, which all users share: heavy calls of the course refuse there (dltutorial/node.py).
+export DLTUTORIAL_NODE="${DLTUTORIAL_NODE:-login}"

@@ -27,3 +27,7 @@ if [ -n "${SCRATCH:-}" ]; then
     export DLTUTORIAL_RUNS="${DLTUTORIAL_RUNS:-$SCRATCH/dltutorial/runs}"
     export DLTUTORIAL_DATA="${DLTUTORIAL_DATA:-$SCRATCH/dltutorial/data}"
 fi
+
+# Outside a job this is a login node, which all users share: heavy calls of the course refuse there (dltutorial/node.py).
+# On a machine of your own that has Slurm: export DLTUTORIAL_NODE=compute first.
+export DLTUTORIAL_NODE="${DLTUTORIAL_NODE:-login}"

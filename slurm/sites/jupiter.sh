@@ -31,3 +31,6 @@ export NCCL_IB_TIMEOUT=22
 : "${SCRATCH:?first: jutil env activate -p <your project>, which sets SCRATCH}"
 export DLTUTORIAL_RUNS="${DLTUTORIAL_RUNS:-$SCRATCH/$USER/dltutorial/runs}"
 export DLTUTORIAL_DATA="${DLTUTORIAL_DATA:-$SCRATCH/$USER/dltutorial/data}"
+
+# Outside a job this is a login node, which all users share: heavy calls of the course refuse there (dltutorial/node.py).
+export DLTUTORIAL_NODE="${DLTUTORIAL_NODE:-login}"

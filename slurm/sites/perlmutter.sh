@@ -39,3 +39,6 @@ export FI_CXI_DISABLE_HOST_REGISTER=1 FI_MR_CACHE_MONITOR=userfaultfd
 # https://docs.nersc.gov/filesystems/perlmutter-scratch/
 export DLTUTORIAL_RUNS="${DLTUTORIAL_RUNS:-$SCRATCH/dltutorial/runs}"
 export DLTUTORIAL_DATA="${DLTUTORIAL_DATA:-$SCRATCH/dltutorial/data}"
+
+# Outside a job this is a login node, which all users share: heavy calls of the course refuse there (dltutorial/node.py).
+export DLTUTORIAL_NODE="${DLTUTORIAL_NODE:-login}"
