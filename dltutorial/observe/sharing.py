@@ -1,0 +1,144 @@
+"""What a learner shares with a class: few fields of some records, in one file of a folder that the class shares.
+
+In: records as they are written, and the learner's own setting (``dltutorial class join``). Out: lines of
+``FOLDER/PSEUDONYM.jsonl``. Off unless the setting is there; nothing goes anywhere but into that file. A line holds only
+the fields listed in ``FIELDS``: no machine, no versions, no path, no answer of the learner's.
+"""
+
+import json
+import os
+import re
+import stat
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from dltutorial import paths
+from dltutorial.errors import CourseError
+
+# Kind of record → what is shared of it, beside time, chapter and kind.
+FIELDS: Mapping[str, tuple[str, ...]] = MappingProxyType({
+    "check": ("what", "status", "failed", "hint", "cases_passed", "cases", "attempts"),
+    "prediction": ("what", "unit", "guess", "touched", "measured"),
+    "measurement": ("what", "value", "unit", "preset"),
+    "claim": ("what", "status"),
+})  # fmt: skip
+# Measurements that say something about the machines of a class; all others stay with the learner.
+SHARED_MEASUREMENTS: Mapping[str, str] = MappingProxyType({
+    "ladder_gain": "the whole ladder, from baseline to best",
+    "loader: a thread reads ahead": "the best loader",
+    "loader: naive: gzip, 16 samples a chunk": "the naive loader",
+    "peak matmul fp32": "matrix product, float32",
+    "peak memory copy": "memory",
+    "peak disk cold random sample": "disk, cold, one sample at a time",
+    "samples_per_s": "training",
+})  # fmt: skip
+MOST_BYTES = 2 * 2**20  # of one learner's file; a day of work has a tenth of that
+MOST_TEXT = 240
+_PATH = re.compile(r"(?<![\w.])~?(?:/[\w.@+-]+){2,}/?|\b[A-Za-z]:\\\S*")
+
+
+@dataclass(frozen=True)
+class Membership:
+    """Where a learner shares, and under which name."""
+
+    folder: Path
+    name: str
+
+    @property
+    def file(self) -> Path:
+        """The learner's own file in the class's folder."""
+        return self.folder / f"{self.name}.jsonl"
+
+
+def setting_file() -> Path:
+    """Where the membership is noted; no such file: nothing is shared."""
+    return paths.settings_dir() / "class.json"
+
+
+def membership() -> Membership | None:
+    """The class this learner has joined, if any.
+
+    Raises:
+        CourseError: the setting is damaged.
+    """
+    file = setting_file()
+    try:
+        about = json.loads(file.read_text(encoding="utf-8"))
+        folder, name = Path(about["folder"]), about["name"]
+        return Membership(folder, paths.inside(folder, name).name)
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, TypeError, KeyError, CourseError) as error:
+        raise CourseError(f"{file} cannot be read; leave the class with dltutorial class leave, and join again") from (
+            error
+        )
+
+
+def switched_off() -> bool:
+    """Whether this process shares nothing although its learner has joined a class."""
+    return os.environ.get("DLTUTORIAL_CLASS") == "off"
+
+
+def share(record: Mapping[str, Any]) -> None:
+    """Append what the class may see of ``record``; a folder that cannot be written gives a warning, never an error."""
+    if switched_off():
+        return
+    try:
+        member = membership()
+        line = shared_line(record) if member else None
+        if member and line:
+            append(member.file, line)
+    except (CourseError, OSError) as error:
+        told = error.strerror if isinstance(error, OSError) else str(error)
+        warnings.warn(
+            f"your records are kept, but not shared with the class ({told}); see dltutorial class status",
+            stacklevel=3,
+        )
+
+
+def shared_line(record: Mapping[str, Any]) -> str | None:
+    """The line that a class sees of a record; None: nothing of it."""
+    kind = record.get("kind")
+    is_chapter = re.fullmatch(r"\d\d", str(record.get("chapter")))
+    if kind not in FIELDS or not is_chapter:
+        return None
+    if kind == "measurement" and record.get("what") not in SHARED_MEASUREMENTS:
+        return None
+    line = {"time": str(record["time"])[:19] + "Z", "chapter": record["chapter"], "kind": kind}
+    line |= {key: _harmless(record.get(key)) for key in FIELDS[kind]}
+    if kind == "claim" and record.get("status") != "failed":
+        del line["what"]  # that the learner got there is enough
+    if any(isinstance(line.get(key), str) for key in ("guess", "measured", "value")):
+        return None  # NaN and infinities are text in records: nothing to compare
+    return json.dumps(line, ensure_ascii=False) + "\n"
+
+
+def append(file: Path, line: str) -> None:
+    """Append to the learner's own file: never through a link, into a pipe, or beyond ``MOST_BYTES``.
+
+    Raises:
+        OSError, CourseError: it cannot be written.
+    """
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+    handle = os.open(file, flags, 0o644)
+    try:
+        about = os.fstat(handle)
+        if not stat.S_ISREG(about.st_mode) or about.st_uid != os.getuid():
+            raise CourseError(f"{file.name} in the class's folder is not yours")
+        data = line.encode()
+        if about.st_size + len(data) > MOST_BYTES:
+            raise CourseError(f"{file.name} has reached {MOST_BYTES >> 20} MiB")
+        os.write(handle, data)
+    finally:
+        os.close(handle)
+
+
+def _harmless(value: Any) -> Any:
+    """Text without paths and not long; numbers and truth values as they are; nothing else."""
+    if isinstance(value, str):
+        return _PATH.sub("…", value)[:MOST_TEXT]
+    return value if value is None or isinstance(value, (bool, int, float)) else None

@@ -1,0 +1,301 @@
+"""The page of a class: what an instructor needs is on it, and what somebody put into the folder does no harm."""
+
+import html
+import html.parser
+import json
+import os
+import re
+import socket
+import time
+
+import pytest
+from class_of_forty import forty
+
+from dltutorial import cli
+from dltutorial.errors import CourseError
+from dltutorial.observe import sharing
+from dltutorial.teach.classroom import folder as folders
+from dltutorial.teach.classroom import lines, room, view
+from dltutorial.teach.classroom.lines import BadLine
+from dltutorial.teach.classroom.wording import Wording, of_course
+
+NOW_S = time.time()
+EVIL = "</title><script>document.title='harmed'</script><img src=x onerror=alert(1)>"
+
+
+def line(kind="check", minutes_ago=1.0, **fields):
+    """A good line, some fields of it replaced."""
+    when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(NOW_S - 60 * minutes_ago))
+    good = {
+        "check": {"what": "ring", "status": "wrong", "failed": "a case", "hint": "All-gather is missing.",
+                  "cases_passed": 1, "cases": 4, "attempts": 2},
+        "prediction": {"what": "gain", "unit": "×", "guess": 4.0, "touched": True, "measured": 2.75},
+        "measurement": {"what": "ladder_gain", "value": 2.75, "unit": "×", "preset": "smoke"},
+        "claim": {"what": "It holds", "status": "failed"},
+    }[kind]  # fmt: skip
+    return json.dumps({"time": when, "chapter": "08", "kind": kind} | good | fields)
+
+
+def write(folder, name, *texts):
+    (folder / f"{name}.jsonl").write_text("".join(f"{text}\n" for text in texts))
+
+
+def looked_at(folder):
+    return room.look(*folders.read(folder, NOW_S), NOW_S)
+
+
+def page(folder, out):
+    return view.write(folder, out, Wording()).read_text()
+
+
+@pytest.fixture
+def shared(tmp_path):
+    folder = tmp_path / "class"
+    folder.mkdir()
+    return folder
+
+
+class Tags(html.parser.HTMLParser):
+    """All tags and attributes of a page."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.tags, self.attributes = set(), set()
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.add(tag)
+        self.attributes |= {name for name, _ in attrs}
+
+
+# What an instructor sees
+
+
+def test_forty_learners_with_real_checks(shared, tmp_path, monkeypatch):
+    forty(shared, tmp_path, monkeypatch)
+    seen = room.look(*folders.read(shared, time.time()), time.time())
+    assert len(seen.people) == 40
+    assert not seen.problems
+    first = seen.misconceptions[0]
+    assert (first.exercise, len(first.still)) == ("layer_time_s", 12)
+    assert first.hint == "Every weight is multiplied and then added: that is 2 FLOP, not 1."
+    assert seen.count("stuck") == 12
+    progress = {one.exercise: (one.passed, one.trying) for one in seen.progress}
+    assert progress == {"layer_time_s": (20, 12), "ladder_order": (14, 6)}
+    assert len(seen.guessed[0].guesses) == 30
+    text = view.write(shared, tmp_path / "class.html", of_course()).read_text()
+    assert "40 learners, 12 stuck" in text
+    assert "that is 2 FLOP, not 1" in text
+    assert "How fast is a product of large float32 matrices here?" in text
+
+
+def test_who_is_stuck_quiet_working_and_away(shared):
+    write(shared, "stuck", *[line(minutes_ago=9 - n) for n in range(3)])
+    write(shared, "passed", *[line(minutes_ago=9 - n) for n in range(3)], line(status="passed"))
+    write(shared, "moved-on", *[line(minutes_ago=9) for n in range(3)], line("claim", chapter="09"))
+    write(shared, "quiet", line(minutes_ago=20))
+    write(shared, "away", line(minutes_ago=300))
+    write(shared, "new")
+    write(shared, "ahead-of-time", line(minutes_ago=-5))
+    states = {person.name: person.state for person in looked_at(shared).people}
+    assert states == {"stuck": "stuck", "passed": "working", "moved-on": "working", "quiet": "quiet", "away": "away",
+                      "new": "away", "ahead-of-time": "working"}  # fmt: skip
+
+
+def test_the_misconception_most_are_still_at_comes_first(shared):
+    for n in range(3):
+        write(shared, f"over-it-{n}", line(hint="old", minutes_ago=2), line(status="passed"))
+    write(shared, "still-0", line(hint="old", minutes_ago=2), line(hint="", failed="four ranks"))
+    write(shared, "still-1", line(hint="", failed="four ranks"))
+    first, second = looked_at(shared).misconceptions
+    assert (first.case, first.hint, first.still) == ("four ranks", "", ("still-0", "still-1"))
+    assert (second.hint, second.still, len(second.ever)) == ("old", (), 4)
+
+
+def test_a_guess_counts_if_it_was_typed_and_the_latest_measurement_counts(shared):
+    write(shared, "a", line("prediction", guess=1.0), line("prediction", guess=5.5), line("measurement", value=3.0))
+    write(shared, "b", line("prediction", touched=False), line("measurement"), line("measurement", preset="gpu"))
+    seen = looked_at(shared)
+    (guessed,) = seen.guessed
+    assert (guessed.guesses, guessed.measured, guessed.defaults) == ((5.5,), (2.75, 2.75), 1)
+    assert sorted((one.preset, one.values) for one in seen.measured) == [("gpu", (2.75,)), ("smoke", (3.0, 2.75))]
+
+
+def test_an_empty_folder_and_learners_without_records_give_a_page(shared, tmp_path):
+    assert "Nobody has joined yet" in page(shared, tmp_path / "a.html")
+    write(shared, "new")
+    assert "Nobody has begun" in page(shared, tmp_path / "a.html")
+
+
+# What somebody may put there
+
+
+BAD_LINES = {
+    "not JSON": "{not json",
+    "not a record": "[1, 2]",
+    "not UTF-8": b"\xff\xfe{}",
+    "nested too deeply": "[" * 3000,
+    "5,000 bytes long": "x" * 5000,
+    "NaN is no number": line().replace('"attempts": 2', '"attempts": NaN'),
+    "Infinity is no number": line("measurement").replace("2.75", "Infinity"),
+    "measured is an absurd number": line("prediction", measured=1e300),
+    "value is an absurd number": line("measurement", value=-(10**400)),
+    "guess is no number": line("prediction", guess="4"),
+    "touched is no truth value": line("prediction", touched=1),
+    "attempts is no count": line(attempts=-1),
+    "cases is no count": line(cases=10**9),
+    "of no kind": line(kind="check").replace('"check"', '"curse"'),
+    "names no chapter": line(chapter="٠٨"),
+    "chapter is no text": line(chapter=8),
+    "of no known status": line(status="won"),
+    "hint is no text": line(hint={"a": 1}),
+    "hint has 241": line(hint="x" * 241),
+    "has no name": line(what=""),
+    "that is not shared": line("measurement", what="my disk"),
+    "at no possible time": line(time="9999-12-31T00:00:00Z"),
+    "time is no text": line(time=None),
+}
+
+
+@pytest.mark.parametrize(("why", "bad"), BAD_LINES.items(), ids=BAD_LINES)
+def test_a_bad_line_is_named_with_its_reason_and_good_ones_count(shared, tmp_path, why, bad):
+    bad = bad if isinstance(bad, bytes) else bad.encode()
+    with pytest.raises(BadLine, match=re.escape(why)):
+        lines.read(bad, NOW_S)
+    (shared / "fox-1.jsonl").write_bytes(bad + b"\n" + line().encode() + b"\n")
+    (problem,) = (seen := looked_at(shared)).problems
+    assert (problem.file, problem.lines) == ("fox-1.jsonl", 1)
+    assert why in problem.why
+    assert seen.people[0].wrong_in_a_row == 1
+    assert html.escape(problem.why) in page(shared, tmp_path / "a.html")
+
+
+def test_a_line_still_being_written_is_no_problem(shared):
+    (shared / "fox-1.jsonl").write_text(line() + "\n" + line()[:50])
+    seen = looked_at(shared)
+    assert not seen.problems
+    assert seen.people[0].wrong_in_a_row == 1
+
+
+def hostile_files(folder, outside):
+    """Everything that should not be in such a folder."""
+    outside.write_text(line() + "\n")
+    (folder / "link.jsonl").symlink_to(outside)
+    os.link(outside, folder / "second-name.jsonl")
+    os.mkfifo(folder / "pipe.jsonl")
+    (folder / "folder.jsonl").mkdir()
+    (folder / "device.jsonl").symlink_to("/dev/zero")
+    with open(folder / "huge.jsonl", "wb") as file:
+        file.truncate(2**40)
+    (folder / "many.jsonl").write_text("{}\n" * 600_000)
+    (folder / "empty-lines.jsonl").write_bytes(b"\n" * 1_000_000)
+    (folder / "notes.txt").write_text("hello")
+    (folder / ".hidden.jsonl").write_text("hello")
+    (folder / f"{EVIL.replace('/', '')}.jsonl").write_text(line())
+    (folder / os.fsdecode(b"\xff\xfe.jsonl")).write_text(line())
+    (folder / "\u202egnp.jsonl").write_text(line())
+    write(folder, "Fox-1", line())
+    write(folder, "fox-1", line())
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(os.path.relpath(folder / "socket.jsonl"))
+
+
+def test_links_pipes_devices_huge_files_and_strange_names_are_listed_and_not_opened(shared, tmp_path, monkeypatch):
+    monkeypatch.chdir(shared)
+    hostile_files(shared, tmp_path / "outside.jsonl")
+    seen = looked_at(shared)
+    assert {person.name for person in seen.people} <= {"Fox-1", "fox-1", "many", "empty-lines"}
+    why = {problem.file: problem.why for problem in seen.problems}
+    for name in ("link", "pipe", "folder", "device", "socket"):
+        assert "not an ordinary file" in why[f"{name}.jsonl"]
+    assert "file elsewhere" in why["second-name.jsonl"]
+    assert "1,048,576.0 MiB" in why["huge.jsonl"]
+    assert "nearly the name of Fox-1" in why["fox-1.jsonl"]
+    assert sum("not the name" in reason for reason in why.values()) == 5
+    text = page(shared, tmp_path / "a.html")
+    assert "<script" not in text
+    assert "\u202e" not in text
+
+
+@pytest.mark.parametrize("field", ["what", "failed", "hint", "unit", "preset"])
+def test_markup_in_any_field_is_shown_as_text(shared, tmp_path, field):
+    kind = {"unit": "prediction", "preset": "measurement"}.get(field, "check")
+    fields = {"hint": "", field: EVIL} if field == "failed" else {field: EVIL}
+    write(shared, "fox-1", line(kind, **fields))
+    write(shared, "fox-2", line("claim", what=EVIL), EVIL)
+    text = page(shared, tmp_path / "a.html")
+    assert html.escape(EVIL) in text
+    found = Tags(text)
+    assert not {"script", "img", "iframe", "link", "object"} & found.tags
+    assert not [name for name in found.attributes if name.startswith("on") or name in ("src", "srcdoc")]
+    assert text.index("Content-Security-Policy") < text.index("<title>")
+    assert "default-src 'none'" in text
+
+
+def test_text_that_changes_its_direction_or_breaks_the_line_is_made_visible(shared, tmp_path):
+    write(shared, "fox-1", line(hint="a\u202eb\u0000c\nd\ud800"))
+    assert "a�b�c�d�" in page(shared, tmp_path / "a.html")
+
+
+def test_absurd_but_possible_numbers_are_drawn(shared, tmp_path):
+    for n, (guess, measured) in enumerate([(1e18, 1e-300), (-1e18, 0.0), (5e-324, 1e18), (0.0, 0.0)]):
+        same = line("prediction", what="same", guess=3.0, measured=3.0)
+        far = line("prediction", guess=guess, measured=measured)
+        write(shared, f"fox-{n}", far, same, line("measurement", value=measured))
+    text = page(shared, tmp_path / "a.html")
+    assert not re.search(r"\b(nan|inf)\b", text[text.index("<svg") :])
+    assert text.count("<svg") == 3
+
+
+def test_a_flood_of_names_by_one_does_not_drown_the_others(shared, tmp_path):
+    names = [f"name {n}" for n in range(1250)]
+    kinds = [
+        flooding
+        for name in names
+        for flooding in (
+            line("check", what=name, hint=name),
+            line("prediction", what=name),
+            line("claim", what=name),
+            line("measurement", preset=name),
+        )
+    ]
+    write(shared, "flood", *kinds)
+    for n in range(3):
+        write(shared, f"fox-{n}", line("prediction", what="theirs"), line("check", hint="theirs"))
+    text = page(shared, tmp_path / "a.html")
+    assert len(text) < 500_000
+    assert text.count("<figure>") == 120
+    assert "theirs" in text
+
+
+def test_no_folder_and_no_place_for_the_page_are_one_line(shared, tmp_path, capsys):
+    assert cli.main(["class", "view", str(tmp_path / "nowhere")]) == 2
+    assert cli.main(["class", "view", str(shared), "--out", str(shared)]) == 2
+    assert cli.main(["class", "view", str(shared), "--watch", "0"]) == 2
+    assert cli.main(["class", "view", str(shared), "--watch", "nan"]) == 2
+    assert cli.main(["class", "view"]) == 2
+    assert len(capsys.readouterr().err.splitlines()) == 5
+    with pytest.raises(CourseError):
+        folders.read(tmp_path / "nowhere", NOW_S)
+
+
+def test_watching_writes_again_and_the_browser_loads_again(shared, tmp_path, monkeypatch):
+    out, naps = tmp_path / "a.html", []
+
+    def nap(seconds):
+        naps.append(out.read_text())
+        write(shared, f"fox-{len(naps)}", line())
+        if len(naps) == 3:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(view.time, "sleep", nap)
+    with pytest.raises(KeyboardInterrupt):
+        view.watch(shared, out, 7)
+    assert 'http-equiv="refresh" content="7"' in naps[0]
+    assert "Nobody has joined yet" in naps[0]
+    assert "fox-2" in naps[2]
+
+
+def test_what_is_shared_is_what_can_be_read(shared):
+    for kind, fields in sharing.FIELDS.items():
+        assert set(json.loads(line(kind))) == {"time", "chapter", "kind", *fields}

@@ -1,0 +1,169 @@
+"""What leaves a learner's records: nothing without joining, and then the listed fields, in one file of their own."""
+
+import getpass
+import json
+import os
+import socket
+import stat
+from pathlib import Path
+
+import pytest
+
+from dltutorial import cli, machine
+from dltutorial.errors import CourseError
+from dltutorial.observe import records, sharing
+from dltutorial.teach.checks import Exercise, Wrong
+from dltutorial.teach.classroom import membership, names
+
+
+@pytest.fixture
+def room(tmp_path, monkeypatch):
+    """The class's folder; the learner's setting is the test's own."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.delenv("DLTUTORIAL_CLASS", raising=False)
+    folder = tmp_path / "class"
+    folder.mkdir()
+    return folder
+
+
+def shared(folder):
+    (file,) = folder.iterdir()
+    return [json.loads(line) for line in file.read_text().splitlines()]
+
+
+def fails(fn):
+    """A case"""
+    raise Wrong(1, 2, "Look at /var/somebody/thing.py, line 3.")
+
+
+def do_something():
+    writer = records.Writer("00", "smoke")
+    writer.write("peak memory copy", 2.4e10, "bytes/s", median=1.0)
+    writer.write("something of mine", 1.0, "s")
+    writer.write("matmul", 103.0, "GFLOP/s", kind="prediction", measured=103.0, guess=50.0, touched=True, question="?")
+    writer.write("It holds", True, kind="claim", status="shown", evidence="1 s on a secret machine")
+    writer.write("It does not", False, kind="claim", status="failed", evidence="2 s")
+    Exercise("total", "00", [fails])(lambda: None)
+    records.Writer("train", "smoke").write("valid/rmse", 0.4, run="my_secret_run")
+    records.Writer("00", "smoke", Path(os.environ["DLTUTORIAL_RUNS"]) / "other.jsonl").write("ladder_gain", 2.0)
+
+
+def test_nothing_is_shared_unless_a_learner_joins(room):
+    do_something()
+    assert not list(room.iterdir())
+    assert "nothing is shared" in membership.status()
+
+
+def test_only_the_listed_fields_are_shared(room):
+    membership.join(room)
+    do_something()
+    copy, guess, holds, fails, check = shared(room)
+    assert copy == {"time": copy["time"], "chapter": "00", "kind": "measurement", "what": "peak memory copy",
+                    "value": 2.4e10, "unit": "bytes/s", "preset": "smoke"}  # fmt: skip
+    assert set(guess) == {"time", "chapter", "kind", "what", "unit", "guess", "touched", "measured"}
+    assert set(holds) == {"time", "chapter", "kind", "status"}
+    assert fails["what"] == "It does not"
+    assert (check["status"], check["failed"], check["attempts"]) == ("wrong", "A case", 1)
+    assert check["hint"] == "Look at …, line 3."
+
+
+def test_a_number_that_is_none_is_not_shared(room):
+    membership.join(room, "me")
+    records.Writer("00", "smoke").write("ladder_gain", float("nan"), "×")
+    assert (room / "me.jsonl").read_text() == ""
+
+
+def test_no_name_host_path_or_machine_leaves(room, monkeypatch):
+    membership.join(room)
+    do_something()
+    text = next(room.iterdir()).read_text()
+    secrets = [machine.label(), str(Path.home()), str(room), "secret", "versions", "torch", "evidence"]
+    secrets += [word for word in (getpass.getuser(), socket.gethostname()) if len(word) > 4]
+    assert not [word for word in secrets if word in text]
+
+
+def test_the_pseudonym_is_made_up_and_says_nothing():
+    drawn = {names.pseudonym() for _ in range(200)}
+    assert len(drawn) > 190
+    assert getpass.getuser() not in {word for name in drawn for word in name.split("-")}
+
+
+def test_status_shows_every_line_and_leaving_ends_it(room):
+    said = membership.join(room, "blue-whale")
+    assert "You are blue-whale" in said
+    do_something()
+    text = (room / "blue-whale.jsonl").read_text()
+    assert text in membership.status() + "\n"
+    membership.leave()
+    do_something()
+    assert (room / "blue-whale.jsonl").read_text() == text
+    membership.join(room)
+    membership.leave(remove=True)
+    assert [file.name for file in room.iterdir()] == ["blue-whale.jsonl"]
+    assert membership.leave() == "You are in no class: nothing is shared."
+
+
+@pytest.mark.parametrize("name", ["../escape", "a/b", "", ".hidden", "<b>", "x" * 41, "line\nbreak"])
+def test_a_name_that_cannot_be_one_is_refused(room, name):
+    with pytest.raises(CourseError):
+        membership.join(room, name)
+    assert not list(room.iterdir())
+    assert not sharing.setting_file().exists()
+
+
+def test_a_name_is_one_learners_alone(room):
+    (room / "taken.jsonl").write_text("somebody's\n")
+    with pytest.raises(CourseError, match="choose another"):
+        membership.join(room, "taken")
+    assert (room / "taken.jsonl").read_text() == "somebody's\n"
+
+
+def test_joining_twice_or_nowhere_is_one_line(room, tmp_path, capsys):
+    assert cli.main(["class", "join", str(tmp_path / "nowhere")]) == 2
+    assert cli.main(["class", "join"]) == 2
+    assert cli.main(["class", "join", str(room)]) == 0
+    assert cli.main(["class", "join", str(room)]) == 2
+    assert cli.main(["class", "status"]) == 0
+    errors = capsys.readouterr().err.splitlines()
+    assert len(errors) == 3
+    assert all((line.startswith("dltutorial: ") and ";" in line) or "needs" in line for line in errors)
+
+
+@pytest.mark.parametrize("obstacle", ["gone", "link", "pipe", "full", "damaged"])
+def test_a_folder_that_cannot_be_written_costs_a_warning_and_no_record(room, tmp_path, obstacle):
+    membership.join(room, "me")
+    file = room / "me.jsonl"
+    file.unlink()
+    if obstacle == "gone":
+        room.rmdir()
+    elif obstacle == "link":
+        (tmp_path / "precious").write_text("keep\n")
+        file.symlink_to(tmp_path / "precious")
+    elif obstacle == "pipe":
+        os.mkfifo(file)
+    elif obstacle == "full":
+        file.write_bytes(b"\n" * sharing.MOST_BYTES)
+    else:
+        sharing.setting_file().write_text('{"folder": 3}')
+    with pytest.warns(UserWarning, match="your records are kept, but not shared"):
+        records.Writer("00", "smoke").write("ladder_gain", 2.0)
+    assert len(list(records.read(tmp_path / "runs" / "records.jsonl"))) == 1
+    assert obstacle != "link" or (tmp_path / "precious").read_text() == "keep\n"
+    assert "You have left" in membership.leave()
+
+
+def test_the_instructor_can_read_what_a_learner_with_a_strict_mask_shares(room):
+    before = os.umask(0o077)
+    try:
+        membership.join(room, "me")
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((room / "me.jsonl").stat().st_mode) == 0o644
+
+
+def test_it_can_be_switched_off_for_one_process(room, monkeypatch):
+    membership.join(room, "me")
+    monkeypatch.setenv("DLTUTORIAL_CLASS", "off")
+    do_something()
+    assert (room / "me.jsonl").read_text() == ""
+    assert "switched off" in membership.status()
