@@ -1,30 +1,17 @@
-import dataclasses
-import html.parser
 import json
+import re
+import socket
+from pathlib import Path
 
 import pytest
+from reportpage import Page, prediction, train_run, written
 
 from dltutorial import cli, peaks
 from dltutorial.errors import CourseError
 from dltutorial.observe import records
-from dltutorial.probes import Figure
-from dltutorial.teach import report, report_figures
-
-
-class Page(html.parser.HTMLParser):
-    """Tags with their attributes, and the text, of a page."""
-
-    def __init__(self, file):
-        super().__init__()
-        self.tags, self.words, self.source = [], [], file.read_text(encoding="utf-8")
-        self.feed(self.source)
-        self.text = " ".join(" ".join(self.words).split())
-
-    def handle_starttag(self, tag, attrs):
-        self.tags.append((tag, dict(attrs)))
-
-    def handle_data(self, data):
-        self.words.append(data)
+from dltutorial.teach import report
+from dltutorial.teach.reporting.charts import Chart
+from dltutorial.teach.reporting.parts import text
 
 
 @pytest.fixture(autouse=True)
@@ -39,90 +26,54 @@ def runs(tmp_path):
     return tmp_path / "runs"
 
 
-def prediction(name, guess, model, measured, touched=True):
-    return {"what": name, "value": measured, "unit": "s", "kind": "prediction", "question": f"How long is {name}?",
-            "measured": measured, "guess": guess, "touched": touched, "ratio": guess / measured, "model": model,
-            "model_ratio": model / measured}  # fmt: skip
+@pytest.fixture
+def undrawn(monkeypatch):
+    """Charts keep their words and are not drawn, which takes most of a page's time."""
+    monkeypatch.setattr(Chart, "_svg", lambda chart, narrow: f'<svg role="img" aria-label="{text(chart.alt)}"></svg>')
 
 
-def train_run(folder, ratios, status="finished"):
-    folder.mkdir()
-    (folder / "status.json").write_text(json.dumps({"status": status}))
-    lines = [
-        {"step": 10 * i, "samples_per_s": 98.7, "scores": {report_figures.RATIO: ratio} if ratio else {}}
-        for i, ratio in enumerate(ratios, 1)
-    ]
-    (folder / "progress.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+@pytest.fixture(scope="module")
+def fresh(tmp_path_factory):
+    """The page of an install on which nothing was measured; no test changes it."""
+    folder = tmp_path_factory.mktemp("fresh")
+    (folder / "records.jsonl").touch()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(peaks, "load", lambda folder=None: None)
+        return Page(report.write([folder / "records.jsonl"], folder / "report.html"))
 
 
-def written():
-    return Page(report.write([]))
-
-
-def test_nothing_recorded_says_what_to_run(runs):
-    page = written()
-    for command in ("dltutorial doctor --measure", "dltutorial run", "make lab", "dltutorial train"):
+def test_a_fresh_install_gets_a_page_that_invites(fresh):
+    page = fresh
+    for command in (
+        "dltutorial doctor --measure",
+        "dltutorial run",
+        "make lab",
+        "dltutorial train",
+        "run 07",
+        "run 11",
+    ):
         assert command in page.text
+    assert "Begin here" in page.text
     assert "not yet recorded" in page.text
-    assert len([tag for tag, _ in page.tags if tag == "img"]) == 1  # the published ladders
+    assert len(page.alts) == 5  # published: accelerators, ladders, scaling, accuracy against batch, ResNet-50 records
+    assert not [attrs for tag, attrs in page.tags if attrs.get("class") == "tiles"]
 
 
-def test_latest_claim_counts_and_says_how_often_it_held(runs):
-    writer = records.Writer("01", "smoke")
-    for holds in (True, False, True):
-        writer.write("loss falls", holds, kind="claim", status="shown" if holds else "failed", evidence="1 → 0.3")
-    writer.write("tensor cores win", None, kind="claim", status="not shown here", needs="a CUDA device")
+def test_contents_and_tiles_lead_to_their_sections(undrawn, runs):
+    records.Writer("07", "smoke").write("ladder_gain", 2.7, "×", predicted=2.5)
     page = written()
-    assert "1 of 2 claims hold here, 1 not shown here" in page.text
-    assert "2 of 3" in page.text
-    assert "a CUDA device" in page.text
+    links = [attrs["href"] for tag, attrs in page.tags if tag == "a"]
+    anchors = {f"#{attrs['id']}" for tag, attrs in page.tags if tag == "section" and "id" in attrs}
+    assert links.count("#ladder") == 3  # contents, tile, summary
+    assert set(links) == anchors
 
 
-def test_predictions_are_scored_in_factors(runs):
-    writer = records.Writer("00", "smoke")
-    for row in (prediction("copy", 4.0, 1.1, 2.0), prediction("step", 0.1, 0.5, 0.4), prediction("x", 9, 1, 1, False)):
-        writer.write(**row)
-    page = written()
-    assert "Your guesses are off by 3 × in the median" in page.text  # factors 2 and 4; the default does not count
-    assert "How long is copy?" in page.text
-    assert "9 (default)" in page.text
-
-
-def test_exercises_show_their_last_outcome(runs):
-    writer = records.Writer("01", "smoke")
-    for status, cases in (("not attempted", 0), ("wrong", 2), ("passed", 6)):
-        writer.write("train_step", kind="check", status=status, cases_passed=cases, cases=6)
-    page = written()
-    assert "1 of 1 exercises solved" in page.text
-    assert "6 of 6 2" in page.text  # checked twice: a blank is no attempt
-
-
-def test_runs_are_drawn_with_their_last_ratio(runs):
-    train_run(runs / "good", [None, 0.9, 0.5])
-    train_run(runs / "cut", [0.8, 0.75], status="interrupted")
-    train_run(runs / "silent", [None])
-    (runs / "good" / "progress.jsonl").open("a").write('{"step": 40, "sco')  # being written
-    page = written()
-    assert "The best forecast has 0.50 of persistence's error" in page.text
-    assert "– interrupted" in page.text
-    assert "silent" not in page.text
-    (alt,) = [attrs["alt"] for tag, attrs in page.tags if tag == "img" and "Validation error" in attrs["alt"]]
-    assert "good 0.50" in alt
-
-
-def test_cached_peaks_become_a_roofline(runs, monkeypatch):
-    figures = {
-        "machine": "a test", "device": "cpu", "threads": 2, "time": "2026-01-02",
-        "matmul": {"fp32": Figure(2e11, 1.9e11, 5, "FLOP/s", "256 × 256"), "bf16": None},
-        "memory": Figure(2e10, 1.8e10, 5, "bytes/s", "a copy"), "disk": {"cold_sequential": None},
-    }  # fmt: skip
-    others = {field.name: None for field in dataclasses.fields(peaks.Peaks)}
-    known = peaks.Peaks(**others | figures)
-    monkeypatch.setattr(peaks, "load", lambda folder=None: known)
-    page = written()
-    assert "Products reach 200 GFLOP/s in fp32, copies 20 GB/s" in page.text
-    assert "matmul bf16 not available" in page.text
-    assert any("Roofline" in attrs["alt"] for tag, attrs in page.tags if tag == "img")
+def test_sections_stand_in_the_courses_order(fresh):
+    found = [attrs["id"] for tag, attrs in fresh.tags if tag == "section" and "id" in attrs]
+    assert found == [
+        "this-machine", "forecast", "loaders", "knobs", "ladder", "ranks", "scaling", "batch-size", "large-batches",
+        "time-to-solution", "predictions", "exercises", "claims", "measurements",
+    ]  # fmt: skip
 
 
 def test_page_needs_nothing_else_and_runs_nothing(runs):
@@ -132,30 +83,97 @@ def test_page_needs_nothing_else_and_runs_nothing(runs):
     writer.write(**prediction("a", 1.0, 2.0, 3.0) | {"what": evil, "question": evil, "unit": evil})
     writer.write(evil, evil, kind="check", status=evil, cases_passed=evil, cases=evil)
     writer.write(evil, evil, evil)
+    records.Writer("07", evil).write("ladder_gain", 2.0, evil, gains={"baseline": 1, f"only {evil}": 2}, told={})
+    records.Writer("09", evil).write("ddp_step_s", 2.0, evil, wrapper=evil, world_size=evil)
+    records.Writer("11", evil).write("emulated step", 2.0, evil, arm=evil, ranks=1)
+    records.Writer("11", evil).write("emulated step", 2.0, evil, arm=evil, ranks=2)
+    records.Writer("14", evil).write("optimizer race", 2.0, evil, scores={evil: [0.5]})
     train_run(runs / "$evil_{run$", [0.5], status=evil)
     page = written()
     assert "<script" not in page.source
-    assert not [tag for tag, _ in page.tags if tag in ("script", "link", "iframe", "object", "b><script>")]
+    assert not {tag for tag, _ in page.tags} & {"script", "link", "iframe", "object", "foreignobject", "b><script>"}
     for tag, attrs in page.tags:
-        assert not any(value.startswith("http") for value in attrs.values() if value), (tag, attrs)
-        assert tag != "img" or (attrs["src"].startswith("data:image/png;base64,") and attrs["alt"])
+        assert not any("http" in value or name.startswith("on") for name, value in attrs.items() if value), (tag, attrs)
+        assert tag != "svg" or (attrs["role"] == "img" and attrs["aria-label"])
+    assert "default-src 'none'" in page.source
+    assert "@import" not in page.source
+
+
+def test_charts_are_part_of_the_page_and_of_its_theme(fresh):
+    page = fresh
+    assert not set(re.findall(r'style="[^"]*?(#[0-9a-f]{6})', page.source))  # colours are the page's variables
+    ids = [attrs["id"] for _, attrs in page.tags if "id" in attrs]
+    assert len(ids) == len(set(ids))
+    assert "<metadata" not in page.source
+    assert len(page.source) < 2e6
+
+
+def test_no_path_and_no_host_leave_the_machine(undrawn, runs, monkeypatch):
+    monkeypatch.setattr(socket, "gethostname", lambda: "cn0042")
+    writer = records.Writer("01", "smoke")
+    evidence = f"saved in {Path.home()}/runs/x/best.pt on cn0042, 3 samples/s, arXiv:1811.05233/v1"
+    writer.write("it is saved", True, kind="claim", status="shown", evidence=evidence)
+    writer.write("odd", {"in": ["/data/of/someone/x"]})
+    page = written()
+    assert "saved in …/best.pt on this host, 3 samples/s, arXiv:1811.05233/v1" in page.text
+    assert "someone" not in page.source
+
+
+def test_machines_and_presets_are_kept_apart(undrawn, runs):
+    lines = []
+    for machine, preset, gain in (("a CPU", "smoke", 2.0), ("a GPU", "gpu", 6.0), ("a CPU", "laptop", 3.0)):
+        writer = records.Writer("07", preset)
+        writer.write("ladder_gain", gain, "×")
+        writer.write("loss falls", True, kind="claim", status="shown", evidence=f"{gain}")
+        lines += [dict(json.loads(line), machine=machine) for line in _pop(runs)]
+    (runs / "records.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    page = written()
+    assert "What was measured on a CPU and a GPU" in page.text
+    for words in ("a CPU, preset smoke, chapter 07: 2.0 ×", "a GPU, preset gpu, chapter 07: 6.0 ×"):
+        assert words in page.section("ladder")
+    assert "here (a GPU, preset gpu): 6.0 in all" in page.alt("Times as fast as the first row")
+    assert "3 of 3 claims hold here" in page.text
+    assert "All 1 claims on a GPU, preset gpu" in page.text
+
+
+def _pop(runs):
+    lines = (runs / "records.jsonl").read_text().splitlines()
+    (runs / "records.jsonl").write_text("")
+    return lines
 
 
 def test_odd_values_do_not_stop_it(runs):
-    writer = records.Writer("00", "smoke")
-    for value in (None, True, float("nan"), [1, 2], {"a": 1}, "words", 10**30):
-        writer.write("odd", value)
-        writer.write("odd claim", value, kind="claim", status=value)
-        writer.write("odd guess", value, kind="prediction", guess=value, ratio=value, model=value, measured=value)
-        written()
+    odd = (None, True, float("nan"), [1, 2], {"a": 1}, "wor\ud800ds", 10**30, 10**400, 1e-310, 1e150, -1, 0)
+    for value in odd:
+        for chapter, what in (
+            ("00", "peak matmul fp32"), ("03", "loader: a"), ("05", "compile_gain_stencil"), ("07", "ladder_gain"),
+            ("09", "ddp_step_s"), ("11", "emulated step"), ("11", "simulated step"), ("11", "real step, 2 ranks"),
+            ("12", "steps against batch"), ("13", "simple_noise_scale"), ("14", "optimizer race"),
+            ("15", "median seconds: x"), ("bench", "baseline"), ("bench", "emulated, x, ranks: 2"),
+        ):  # fmt: skip
+            writer = records.Writer(chapter, "smoke")
+            writer.write(what, value, gains=value, told=value, predicted=value, arm="x", ranks=value,
+                         step_s=value, s_min=value, steps=value, survey=value, scores=value, bench="ladder",
+                         wrapper=value)  # fmt: skip
+        writer = records.Writer("00", "smoke")
+        writer.write("odd claim", value, kind="claim", status=value, needs=value)
+        writer.write("odd guess", value, kind="prediction", guess=value, ratio=value, model=value, measured=value,
+                     touched=value)  # fmt: skip
+        writer.write("odd check", value, kind="check", status=value, cases=value)
+    written()
 
 
-def test_other_files_and_another_place(runs, tmp_path, capsys):
-    other = tmp_path / "other.jsonl"
+def test_other_files_and_another_place(undrawn, runs, tmp_path, capsys):
+    other = tmp_path / "elsewhere" / "other.jsonl"
     records.Writer("03", "gpu", other).write("quick_loader", 5.0, "samples/s")
+    train_run(other.parent / "theirs", [0.4])
+    train_run(runs / "mine", [0.3])
     assert cli.main(["report", str(other), "--out", str(tmp_path / "new" / "page.html")]) == 0
     assert capsys.readouterr().out.strip() == str(tmp_path / "new" / "page.html")
-    assert "quick_loader" in (tmp_path / "new" / "page.html").read_text()
+    page = Page(tmp_path / "new" / "page.html")
+    assert "quick_loader" in page.text
+    assert "has 0.40 of persistence's error" in page.text
+    assert "mine" not in page.section("forecast")
 
 
 @pytest.mark.parametrize(
@@ -172,61 +190,9 @@ def test_missing_or_damaged_records_are_one_line(tmp_path, content):
     assert not (tmp_path / "report.html").exists()
 
 
-def test_a_last_line_cut_short_is_passed_over(tmp_path):
+def test_a_last_line_cut_short_is_passed_over(undrawn, tmp_path):
     file = tmp_path / "records.jsonl"
     records.Writer("00", "smoke", file).write("whole", 1.0)
     with file.open("a") as lines:
         lines.write('{"time": "2026')
     assert "whole" in Page(report.write([file], tmp_path / "report.html")).text
-
-
-def test_published_ladders_are_those_of_the_literature():
-    gains = report_figures.ladder_gains()
-    ends = {year: round(list(steps.values())[-1], 1) for year, steps in gains.items()}
-    assert ends == {"sc21": 6.3, "sc22": 9.2, "sc23": 4.6, "sc24": 6.2, "sc25": 7.0}
-
-
-def test_what_the_ladders_title_says_is_so():
-    """The U-Net (SC21, SC22) gains most from input, the ViT (SC23 to SC25) from half precision."""
-    for year, gains in report_figures.ladder_gains().items():
-        input_gain, half_gain = gains["DALI"], gains["half precision"] / gains["DALI"]
-        assert (input_gain > half_gain) == (year in ("sc21", "sc22"))
-
-
-# What this machine measured
-
-
-def test_loaders_of_chapter_03_are_compared_with_the_first(runs):
-    writer = records.Writer("03", "smoke")
-    for what, value in (
-        ("loader: naive", 20.0),
-        ("loader: map", 500.0),
-        ("loader: best", 400.0),
-        ("loader: copy", 600),
-    ):
-        writer.write(what, value, "samples/s")
-    page = written()
-    assert "The best loader is 25 × as fast as the naive one" in page.text
-    assert any("naive 20, map 500, best 400" in attrs["alt"] for tag, attrs in page.tags if tag == "img")
-
-
-def test_the_ladder_of_this_machine_stands_beside_the_published_ones(runs):
-    records.Writer("07", "smoke").write("ladder_gain", 2.7, "×", predicted=2.5)
-    assert "own ladder: 2.7 × from baseline to best, 2.5 × predicted (chapter 07, preset smoke)" in written().text
-
-
-def test_a_benchmark_shows_its_newest_medians_beside_predictions(runs):
-    writer = records.Writer("bench", "smoke")
-    for median in (9.0, 0.3):
-        writer.write("update", median, "s", bench="precision", predicted=0.2)
-    writer.write("odd", None, "s", bench="precision")
-    page = written()
-    assert "update 300 ms 200 ms 1.50" in page.text
-    assert "odd" not in page.text.partition("Benchmarks")[2]
-
-
-def test_a_claim_that_was_shown_needs_nothing_more(runs):
-    writer = records.Writer("05", "smoke")
-    for status in ("shown", "not shown here"):
-        writer.write(status, kind="claim", status=status, evidence="seen", needs="a compiler")
-    assert written().text.count("a compiler") == 1
