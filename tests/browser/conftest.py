@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from notebook_page import NotebookPage, end_kernels
 
 ROOT = Path(__file__).parents[2]
 FLAGS = (
@@ -103,9 +104,33 @@ def wait_until_up(server: subprocess.Popen, place: Path, seconds: float = 200) -
 
 @pytest.fixture(scope="session")
 def browser() -> Iterator:
-    from playwright.sync_api import sync_playwright
+    from playwright.sync_api import expect, sync_playwright
 
+    expect.set_options(timeout=60_000)
     with sync_playwright() as playwright:
         chromium = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=list(FLAGS))
         yield chromium
         chromium.close()
+
+
+@pytest.fixture
+def page(browser, lab):
+    """A window; anything it asks of another machine fails the test."""
+    window = browser.new_page(viewport={"width": 1300, "height": 900})
+    window.set_default_timeout(150_000)
+    elsewhere = []
+    window.on("request", lambda request: elsewhere.append(request.url) if _is_elsewhere(request.url, lab) else None)
+    yield window
+    window.close()
+    end_kernels(lab)
+    assert not elsewhere
+
+
+def _is_elsewhere(url: str, lab: Lab) -> bool:
+    return not url.startswith((lab.url, lab.url.replace("http", "ws", 1), "data:", "blob:"))
+
+
+@pytest.fixture
+def open_notebook(page, lab):
+    """``open_notebook(path)``: a notebook of the server's folder, open in JupyterLab with an idle kernel."""
+    return lambda path: NotebookPage(page, lab, path)

@@ -1,12 +1,8 @@
-import os
 import re
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
+import sub_pytest
 
-TESTS = Path(__file__).parents[1]
 CONFTEST = """
 from pathlib import Path
 from second_try import SecondTry, Turns
@@ -74,15 +70,7 @@ def tests(tmp_path):
     """Run pytest over tests of the given text; returns its last words."""
 
     def run(text, *options):
-        (tmp_path / "conftest.py").write_text(CONFTEST)
-        (tmp_path / "test_some.py").write_text(text)
-        left_out = ("PYTEST_ADDOPTS", "PYTEST_XDIST_WORKER", "PYTEST_XDIST_WORKER_COUNT", "PYTEST_CURRENT_TEST")
-        env = {name: value for name, value in os.environ.items() if name not in left_out}
-        done = subprocess.run(
-            [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *options, str(tmp_path)],
-            cwd=tmp_path, env=env | {"PYTHONPATH": str(TESTS)}, capture_output=True, text=True, timeout=120,
-        )  # fmt: skip
-        return done.stdout
+        return sub_pytest.run(tmp_path, CONFTEST, *options, test_some=text)
 
     return run
 
