@@ -1,11 +1,12 @@
 # make run    set up and run the course on this machine; ends with a table and an index.html
 # make lab    set up and open the course in JupyterLab, on this machine only
+# make book   set up, run the course if it has not run, and make a book of it: build/book/html/index.html
 # make test   set up and pass the tests
 # make lint   style of code and notebooks
 # make clean  remove what the targets made, simulated data and your runs excepted
 # Another Python: make run PYTHON=python3.12. More options for the course: make run ARGS="01 --preset laptop".
 .DEFAULT_GOAL := help
-.PHONY: help run lab test lint clean
+.PHONY: help run lab book test lint clean
 SHELL := /bin/bash
 PYTHON ?= python3
 ARGS ?=
@@ -35,10 +36,20 @@ help:
 	@touch $@
 
 run: .venv/.course
+	@$(BIN)/dltutorial exercises build
 	@$(BIN)/dltutorial run $(ARGS)
 
 lab: .venv/.course
+	@$(BIN)/dltutorial exercises build
 	@$(BIN)/jupyter lab --ip=127.0.0.1 $(ROOT) --LabApp.default_url=/lab/tree/README.md $(ARGS)
+
+.venv/.book: .venv/.course
+	@echo "adding what the book needs"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check $(if $(CONSTRAINTS),-c $(CONSTRAINTS)) -e '.[lab,book]'
+	@touch $@
+
+book: .venv/.book
+	@$(BIN)/dltutorial book --run $(ARGS)
 
 test: .venv/.test lint
 	@$(BIN)/python -m pytest -n 2 --dist loadgroup $(ARGS)

@@ -1,4 +1,4 @@
-"""The command line: ``dltutorial doctor · data · train · run · bench · exercises · pocket · report``.
+"""The command line: ``dltutorial --help`` lists the commands.
 
 Every mistake a user can make ends in one line on stderr and exit status 2, an interrupt in status 130. Training that
 SIGTERM or SIGUSR1 ended, with a checkpoint to resume from, has status 75: a job script can queue it again. Heavy
@@ -50,6 +50,22 @@ def make_parser() -> argparse.ArgumentParser:
 
     doctor = _add(commands, "doctor", _doctor, "what this machine has, and what each chapter can show on it")
     doctor.add_argument("--measure", action="store_true", help="measure the machine's peaks first (seconds)")
+    many = doctor.add_argument_group("for a class")
+    many.add_argument("--class", dest="learners", type=int, metavar="N", help="what N learners need, in its place")
+    many.add_argument("--schedule", choices=["half-day", "one-day"], help="of INSTRUCTORS.md (default: one-day)")
+    many.add_argument("--chapters", nargs="+", default=[], metavar="NN", help="these, in place of a schedule")
+    many.add_argument("--minutes", type=int, metavar="M", help="there are (default: what the chapters need)")
+    many.add_argument("--cores", type=int, metavar="N", help="of a node (default: this machine's)")
+    many.add_argument("--memory", type=float, metavar="GB", help="of a node (default: this machine's)")
+
+    room = _add(commands, "class", _class, "share with a class, by your own choice; or look at one that you teach")
+    actions = "join, leave, status: a learner's, who sees there all that is shared; view: one page of the class"
+    room.add_argument("action", choices=["join", "leave", "status", "view"], help=actions)
+    room.add_argument("folder", nargs="?", type=Path, metavar="FOLDER", help="that the class shares")
+    room.add_argument("--name", help="of join: a name of your own (default: a pseudonym drawn by chance)")
+    room.add_argument("--remove", action="store_true", help="of leave: remove what was shared, too")
+    room.add_argument("--out", type=Path, metavar="FILE", help="of view (default: class.html in the runs folder)")
+    room.add_argument("--watch", type=float, metavar="S", help="of view: write the page again every S seconds")
 
     data = _add(commands, "data", _data, "simulate a data set, check one, or convert it to another layout")
     what = "weather: simulate it; check: read a folder through; convert: write it in another layout on disk"
@@ -92,19 +108,46 @@ def make_parser() -> argparse.ArgumentParser:
     bench.add_argument("--repeats", type=int, default=5, metavar="N")
     bench.add_argument("--json", type=Path, metavar="FILE", help="write the figures there too")
 
-    exercises = _add(commands, "exercises", _exercises, "make the exercises from the solutions")
-    exercises.add_argument("action", choices=["build"])
-    exercises.add_argument("--check", action="store_true", help="change nothing; exit 1 if they are out of step")
-    exercises.add_argument("--force", action="store_true", help="replace exercises that you have edited")
+    exercises = _add(commands, "exercises", _exercises, "how far you are with them; start one afresh; make them")
+    what = "status: a table of yours; reset NAME: start one afresh, yours is kept; build: make them from the solutions"
+    exercises.add_argument("action", choices=["status", "reset", "build"], help=what)
+    exercises.add_argument("name", nargs="?", metavar="NAME", help="of reset: 01, or a notebook's name")
+    exercises.add_argument("--yes", action="store_true", help="of reset: do not ask")
+    exercises.add_argument("--check", action="store_true", help="of build: change nothing; exit 1 if out of step")
+    exercises.add_argument("--force", action="store_true", help="of build: replace those you edited, and keep yours")
+
+    _add(commands, "update", _update, "fetch a newer version of the course; what you have edited stays yours")
 
     pocket = _add(commands, "pocket", _pocket, "a real Slurm cluster on this machine, for you alone")
     pocket.add_argument("action", choices=["up", "down", "status"])
     pocket.add_argument("--nodes", type=int, default=2, metavar="N", help="of up (default: 2)")
     pocket.add_argument("--name", default="pocket", help="to have several (default: pocket)")
 
+    makes = "make the course a kernel of a JupyterHub, and try it there"
+    kernel = _add(commands, "kernel", _kernel, makes)
+    kernel.add_argument("action", choices=["install", "check", "list", "remove"])
+    kernel.add_argument("--name", default="dltutorial", help="default: dltutorial; python3: what the notebooks ask for")
+    place = kernel.add_mutually_exclusive_group()
+    place.add_argument("--prefix", type=Path, metavar="DIR", help="install into DIR/share/jupyter/kernels")
+    place.add_argument("--user", action="store_true", help="install for you alone (default)")
+    place.add_argument("--sys-prefix", action="store_true", help="install into this Python's environment")
+    kernel.add_argument("--site", metavar="NAME", help="take the settings of slurm/sites/NAME.sh: modules, network, …")
+    kernel.add_argument("--modules", metavar="'A B'", help="load these, too")
+    contained = "words before python, such as 'apptainer exec --nv IMAGE'; an image alone where the site knows how"
+    kernel.add_argument("--container", metavar="WORDS", help=contained)
+    kernel.add_argument("--python", metavar="FILE", help="default: this one; in a container: python")
+    kernel.add_argument("--timeout", type=float, default=180, metavar="S", help="of check: seconds to wait for it")
+
     report = _add(commands, "report", _report, "one HTML page of everything measured here")
     report.add_argument("records", nargs="*", type=Path, help="records files (default: the runs folder's)")
     report.add_argument("--out", type=Path, metavar="FILE", help="default: report.html in the runs folder")
+
+    book = _add(commands, "book", _book, "the course as a book: executed notebooks, reference, glossary, index")
+    executed = "a folder that dltutorial run has made (default: each chapter's newest copy under the runs folder)"
+    book.add_argument("--executed", type=Path, metavar="DIR", help=executed)
+    book.add_argument("--out", type=Path, metavar="DIR", help="default: build/book/html")
+    book.add_argument("--partial", action="store_true", help="print chapters that were not executed without results")
+    book.add_argument("--run", action="store_true", help="run the course first if its runs do not suffice")
     return parser
 
 
@@ -132,11 +175,25 @@ def _preset_help() -> str:
 
 
 def _doctor(args: argparse.Namespace) -> int:
+    of_class = (args.schedule, args.chapters or None, args.minutes, args.cores, args.memory)
+    if args.learners is not None:
+        from dltutorial.teach.classroom import class_doctor
+
+        print(class_doctor.report(args.learners, args.schedule, args.chapters, *of_class[2:]))
+        return 0
+    if any(value is not None for value in of_class):
+        raise CourseError("these options are about a class; say how many learners it has: --class N")
     from dltutorial.teach import doctor
 
     text, status = doctor.report(measure=args.measure)
     print(text)
     return status
+
+
+def _class(args: argparse.Namespace) -> int:
+    from dltutorial.teach.classroom import command
+
+    return command.run(args)
 
 
 def _data(args: argparse.Namespace) -> int:
@@ -193,9 +250,22 @@ def _bench(args: argparse.Namespace) -> int:
 
 
 def _exercises(args: argparse.Namespace) -> int:
-    from dltutorial.teach import exercises
+    from dltutorial.teach import exercises, standing
 
+    if args.name and args.action != "reset":
+        raise CourseError(f"exercises {args.action} takes no name; see dltutorial exercises --help")
+    if args.action == "status":
+        print(standing.status())
+        return 0
+    if args.action == "reset":
+        return standing.reset(args.name, yes=args.yes)
     return exercises.build(check=args.check, force=args.force)
+
+
+def _update(args: argparse.Namespace) -> int:
+    from dltutorial.teach import update
+
+    return update.update()
 
 
 def _pocket(args: argparse.Namespace) -> int:
@@ -204,8 +274,21 @@ def _pocket(args: argparse.Namespace) -> int:
     return pocket_command.run(args.action, args.nodes, args.name)
 
 
+def _kernel(args: argparse.Namespace) -> int:
+    from dltutorial.teach import kernel_command
+
+    return kernel_command.run(args)
+
+
 def _report(args: argparse.Namespace) -> int:
     from dltutorial.teach import report
 
     print(report.write(args.records, args.out))
+    return 0
+
+
+def _book(args: argparse.Namespace) -> int:
+    from dltutorial.teach.book import build
+
+    print(build.build(args.executed, args.out, partial=args.partial, run=args.run))
     return 0

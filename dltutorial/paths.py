@@ -7,6 +7,7 @@
 | kernels that torch compiled | ``~/.cache/dltutorial/compiled`` | ``TORCHINDUCTOR_CACHE_DIR`` |
 | runs: recipes, events, weights | ``./runs`` | ``DLTUTORIAL_RUNS`` |
 | records, one JSON line per measurement | ``<runs>/records.jsonl`` | ``DLTUTORIAL_RECORDS`` |
+| which class a learner has joined | ``~/.config/dltutorial`` | ``XDG_CONFIG_HOME`` |
 """
 
 import contextlib
@@ -24,6 +25,11 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 def cache_dir() -> Path:
     """The folder for what can be made again: measured peaks, simulated data."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dltutorial"
+
+
+def settings_dir() -> Path:
+    """The folder for what a person has chosen, and what cannot be made again."""
+    return Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "dltutorial"
 
 
 def data_dir() -> Path:

@@ -5,15 +5,19 @@ import fcntl
 import os
 import shutil
 import signal
+import time
 from pathlib import Path
 
+import groups
 import pytest
 from second_try import SecondTry, Turns
 
 ROOT = Path(__file__).parents[1]
 ARTIFACTS = ROOT / "artifacts"
+BEGAN = time.time()
 # Set here, once, for this process and all it starts: no test reads or writes the caches of the person who runs it.
 os.environ["XDG_CACHE_HOME"] = str(ARTIFACTS / "cache")
+os.environ["XDG_CONFIG_HOME"] = str(ARTIFACTS / "config")
 os.environ["DLTUTORIAL_DATA"] = str(ARTIFACTS / "data")
 os.environ["JUPYTER_DATA_DIR"] = str(ARTIFACTS / "jupyter")
 os.environ["IPYTHONDIR"] = str(ARTIFACTS / "ipython")
@@ -25,7 +29,10 @@ _WORKERS = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", 1))
 os.environ.setdefault("OMP_NUM_THREADS", str(max(1, len(os.sched_getaffinity(0)) // _WORKERS)))
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 os.environ["MPLBACKEND"] = os.environ.get("MPLBACKEND", "agg")
-for name in ("DLTUTORIAL_PRESET", "DLTUTORIAL_RECORDS", "DLTUTORIAL_RUNS", "WANDB_MODE", "JPY_SESSION_NAME"):
+for name in (
+    *("DLTUTORIAL_NODE", "DLTUTORIAL_PRESET", "DLTUTORIAL_RECORDS", "DLTUTORIAL_RUNS"),
+    *("WANDB_MODE", "JPY_SESSION_NAME", "JPY_PARENT_PID", "JUPYTERHUB_SERVICE_PREFIX"),
+):
     os.environ.pop(name, None)
 
 
@@ -41,10 +48,16 @@ def _has_slurm() -> bool:
     return pocket.missing() is None
 
 
+def _has_hub_proxy() -> bool:
+    places = os.pathsep.join([os.environ.get("PATH", ""), str(ROOT / ".venv" / "node" / "node_modules" / ".bin")])
+    return bool(shutil.which("configurable-http-proxy", path=places))
+
+
 NEEDS = {
     "browser": (lambda: bool(shutil.which("chromium")), "Chromium is not installed (apt-get install chromium)"),
     "slurm": (_has_slurm, "Slurm is not installed (apt-get install slurm-wlm munge)"),
     "gpu": (_has_gpu, "no CUDA device here"),
+    "hub": (_has_hub_proxy, "no configurable-http-proxy (npm install --prefix .venv/node configurable-http-proxy@5)"),
 }
 
 
@@ -61,6 +74,14 @@ _TURNS = Turns(ARTIFACTS)
 
 def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(SecondTry(_TURNS))
+    config.pluginmanager.register(groups)
+
+
+def pytest_terminal_summary(terminalreporter) -> None:
+    """Where the pictures of JupyterLab are that this run has made."""
+    pictures = [file for file in (ARTIFACTS / "browser").glob("*.png") if file.stat().st_mtime >= BEGAN]
+    if pictures:
+        terminalreporter.section(f"{len(pictures)} pictures of JupyterLab to look at: {pictures[0].parent}", sep="-")
 
 
 @pytest.fixture(scope="session")

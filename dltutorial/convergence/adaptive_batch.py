@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from dltutorial import node
 from dltutorial.convergence.noise import Running, squared_length, two_batches
 from dltutorial.errors import CourseError
 
@@ -95,8 +96,9 @@ def train(
         on_update: called after each update.
 
     Raises:
-        CourseError: a batch may become larger than the data.
+        CourseError: a batch may become larger than the data; a login node.
     """
+    node.refuse_on_login("training")
     if batch.largest > len(x):
         raise CourseError(f"a batch of up to {batch.largest} from {len(x)} samples; lower the largest batch")
     optimizer = torch.optim.SGD(model.parameters(), lr=learning_rate, momentum=momentum)

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from dltutorial import machine
+from dltutorial import machine, node
 from dltutorial.convergence import networks, rules
 from dltutorial.convergence.order import Order
 from dltutorial.convergence.program import Data, Plan, Program, threads
@@ -154,8 +154,9 @@ def train(
 
     Raises:
         RecipeError: no replica, no step, a batch larger than the data, no such optimizer, a rate that is not positive.
-        CourseError: a schedule that does not fit the run.
+        CourseError: a schedule that does not fit the run; a login node.
     """
+    node.refuse_on_login("training")
     sizes = batch_size if callable(batch_size) else lambda step: batch_size
     plan = Plan(sizes, _evaluations(evaluate_every, steps, keep_steps), until, stop, tuple(keep_steps), keep_at_loss)
     schedules = [replica.schedule or schedule or _constant for replica in replicas]

@@ -26,6 +26,7 @@ from torch import Tensor
 from dltutorial.convergence.objective import Objective
 from dltutorial.errors import CourseError
 
+#: A number, or an array of numbers.
 Number = TypeVar("Number", float, np.ndarray, Tensor)
 
 

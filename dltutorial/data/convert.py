@@ -15,7 +15,7 @@ from pathlib import Path
 
 from tqdm.auto import tqdm
 
-from dltutorial import paths
+from dltutorial import node, paths
 from dltutorial.data import formats, layouts, store, writing
 from dltutorial.data.layouts import Layout
 from dltutorial.errors import CourseError, DataError, RecipeError
@@ -45,6 +45,7 @@ def convert(
     Raises:
         DataError: the source is damaged; the folder holds something else; too little space; chunks that cannot be.
         RecipeError: a layout or a number of years that cannot be.
+        CourseError: it is not there yet, and this is a login node.
     """
     layout, source = Layout.of(layout) if isinstance(layout, str) else layout, Path(source)
     if years is not None and years < 1:
@@ -56,6 +57,7 @@ def convert(
     about = _about(source, layout, jobs)
     if (folder / "dataset.json").exists() and _is_whole(folder, about, jobs, layout):
         return folder  # this look needs no lock, and no right to write
+    node.refuse_on_login("converting data")
     _check_folder(folder)
     with writing.locked(folder, progress):
         writing.clear_partial(folder)

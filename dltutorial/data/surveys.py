@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from dltutorial import paths
+from dltutorial import node, paths
 from dltutorial.data import lenses as simulated
 from dltutorial.data import writing
 from dltutorial.errors import CourseError, DataError, RecipeError
@@ -66,7 +66,7 @@ def lenses(seed: int = 0, train: int = 20_000, valid: int = 2_000, test: int = 2
 
     Raises:
         RecipeError: a part without images.
-        DataError, CourseError: the data folder cannot be written.
+        DataError, CourseError: the data folder cannot be written; they have to be simulated, and this is a login node.
     """
     counts = (train, valid, test)
     if min(counts) < 1:
@@ -146,7 +146,12 @@ def _kept(file: Path, n: int, complain: bool = False) -> tuple[Tensor, Tensor] |
 
 
 def _make(file: Path, seed: int, n: int, progress: bool) -> tuple[Tensor, Tensor]:
-    """Simulate, and keep whole or not at all; a disk that is full costs time only."""
+    """Simulate, and keep whole or not at all; a disk that is full costs time only.
+
+    Raises:
+        CourseError: this is a login node.
+    """
+    node.refuse_on_login("simulating lenses")
     images_NHW, y_N = simulated.simulate(n, seed=seed, progress=progress)
     x_NF = pooled(images_NHW)
     try:

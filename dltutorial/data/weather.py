@@ -11,12 +11,14 @@ from pathlib import Path
 
 from tqdm.auto import tqdm
 
-from dltutorial import machine, paths
+from dltutorial import machine, node, paths
 from dltutorial.config import Preset
 from dltutorial.data import store, workers, writing
 from dltutorial.data.flow import TIME_S
 from dltutorial.data.plan import INTERVAL, Plan
 from dltutorial.errors import CourseError, DataError, RecipeError
+
+_IN_A_JOB = "make it in a job: sbatch -N 1 --wrap '.venv/bin/dltutorial data weather --preset NAME'"
 
 
 def ensure(
@@ -43,6 +45,7 @@ def ensure(
     Raises:
         DataError: the folder holds other data, a damaged file, cannot be written, or has too little space.
         RecipeError: a seed, device or number of processes that cannot be.
+        CourseError: something is missing, and this is a login node.
     """
     plan = Plan.of(preset, seed)
     if (processes is not None and processes < 1) or device not in ("auto", "cpu", "cuda"):
@@ -50,6 +53,7 @@ def ensure(
     folder = Path(out) if out is not None else paths.data_dir() / f"weather-{preset.name}-{plan.digest}"
     if not _missing(plan, folder):
         return folder
+    node.refuse_on_login("simulating the weather", _IN_A_JOB)
     with writing.locked(folder, progress):
         writing.clear_partial(folder)
         missing = _missing(plan, folder)  # again: another process may have been quicker

@@ -1,7 +1,8 @@
 """Records: one JSON line per measurement, appended by one writer, read back as plain dictionaries.
 
 Keys: ``time`` (ISO 8601, UTC), ``chapter``, ``what``, ``value``, ``unit``, ``kind`` (measurement, claim,
-prediction, check, run), ``preset``, ``machine``, ``versions``, and whatever a writer adds.
+prediction, check, run), ``preset``, ``machine``, ``versions``, and whatever a writer adds. A learner who has joined a
+class shares a part of each (``sharing``).
 """
 
 import datetime
@@ -15,6 +16,7 @@ from typing import Any
 
 from dltutorial import machine, paths
 from dltutorial.errors import CourseError
+from dltutorial.observe import sharing
 
 _KEYS = ("time", "chapter", "what", "kind", "preset", "machine")
 
@@ -58,6 +60,8 @@ class Writer:
             raise CourseError(
                 f"cannot write records to {path}: {error.strerror}; set DLTUTORIAL_RECORDS to a file you may write"
             ) from error
+        if self.file is None:
+            sharing.share(record)
         return record
 
 

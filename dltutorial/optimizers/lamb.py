@@ -69,7 +69,7 @@ class LAMB(Layerwise):
         return trust_ratio(w_norm.clamp(max=group["max_weight_norm"]), r_norm)
 
     def change(self, group: Group, w: Tensor, gradient: Tensor, state: State, norm: Norm = norm) -> None:
-        """Change one layer; see :meth:`Layerwise.change`."""
+        """Change one layer; see :meth:`~dltutorial.optimizers.layerwise.Layerwise.change`."""
         (beta1, beta2), (corrections,) = group["betas"], _corrections(group, [w], [state])
         (m,), (v,) = (memory([state], name, [w]) for name in ("exp_avg", "exp_avg_sq"))
         m.mul_(beta1).add_(gradient, alpha=1 - beta1)
@@ -81,7 +81,7 @@ class LAMB(Layerwise):
         w.sub_(r.mul_(group["lr"]))
 
     def change_all(self, group: Group, ws: list[Tensor], gradients: list[Tensor], states: list[State]) -> None:
-        """Change many layers; see :meth:`Layerwise.change_all`."""
+        """Change many layers; see :meth:`~dltutorial.optimizers.layerwise.Layerwise.change_all`."""
         (beta1, beta2), corrections = group["betas"], _corrections(group, ws, states)
         ms, vs = (memory(states, name, ws) for name in ("exp_avg", "exp_avg_sq"))
         torch._foreach_mul_(ms, beta1)

@@ -63,7 +63,7 @@ class LARS(Layerwise):
         return group["lr"] * trust_ratio(group["trust_coefficient"] * w_norm, below)
 
     def change(self, group: Group, w: Tensor, gradient: Tensor, state: State, norm: Norm = norm) -> None:
-        """Change one layer; see :meth:`Layerwise.change`."""
+        """Change one layer; see :meth:`~dltutorial.optimizers.layerwise.Layerwise.change`."""
         move = gradient.add(w, alpha=group["weight_decay"])
         move.mul_(self._rate(group, norm(w), norm(gradient)) if group["adapt"] else group["lr"])
         if group["momentum"]:
@@ -73,7 +73,7 @@ class LARS(Layerwise):
         w.sub_(move)
 
     def change_all(self, group: Group, ws: list[Tensor], gradients: list[Tensor], states: list[State]) -> None:
-        """Change many layers; see :meth:`Layerwise.change_all`."""
+        """Change many layers; see :meth:`~dltutorial.optimizers.layerwise.Layerwise.change_all`."""
         moves = torch._foreach_add(gradients, ws, alpha=group["weight_decay"])
         if group["adapt"]:
             torch._foreach_mul_(moves, self._rate(group, norms(ws), norms(gradients)).unbind())

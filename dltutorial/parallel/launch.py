@@ -20,7 +20,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-from dltutorial import machine
+from dltutorial import machine, node
 from dltutorial.errors import CourseError
 from dltutorial.parallel import failures, server
 from dltutorial.parallel.rank import packed, progress
@@ -97,8 +97,9 @@ def checked(world_size: int, timeout_s: float, backend: str, stacklevel: int = 2
         stacklevel: whose line a warning names, as ``warnings.warn`` counts.
 
     Raises:
-        CourseError: something that cannot be.
+        CourseError: something that cannot be; a login node.
     """
+    node.refuse_on_login("starting ranks")
     if isinstance(world_size, bool) or not isinstance(world_size, int) or world_size < 1:
         raise CourseError(f"world_size={world_size!r}: a launch needs a whole number of ranks, at least 1")
     if os.environ.get("WORLD_SIZE", str(world_size)) != str(world_size):

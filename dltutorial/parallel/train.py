@@ -20,7 +20,7 @@ import traceback
 from pathlib import Path
 from typing import Any, NoReturn
 
-from dltutorial import endings
+from dltutorial import endings, node
 from dltutorial.ranks import RankInfo
 
 _POLL_S = 0.5
@@ -35,8 +35,9 @@ def train(*args: Any, **options: Any) -> Path:
     """Train as ``training.command.train`` does, on all ranks of this job. With several, it ends the process.
 
     Raises:
-        CourseError: as ``training.command.train``; what a launcher says cannot be.
+        CourseError: as ``training.command.train``; what a launcher says cannot be; a login node.
     """
+    node.refuse_on_login("training", "send it to Slurm: sbatch -N 1 slurm/train.sbatch, with the same options")
     info = RankInfo.from_env()
     if info.world_size > 1:  # before torch is loaded: a lost connection is told in one line, not with C++ frames
         os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")

@@ -20,7 +20,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dltutorial import machine
+from dltutorial import machine, node
 from dltutorial.convergence import networks
 from dltutorial.convergence.order import Order
 from dltutorial.observe.ranges import annotate
@@ -84,8 +84,9 @@ def attempts(recipe: SolutionRecipe, task: Task, seeds: Sequence[int], *, timeou
 
     Raises:
         RecipeError: the recipe does not suit the task.
-        CourseError: the images cannot be had, or the ranks.
+        CourseError: the images cannot be had, or the ranks; a login node.
     """
+    node.refuse_on_login("training")
     task.check(recipe)
     files = images.prepare(task)
     if recipe.ranks == 1:

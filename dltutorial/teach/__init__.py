@@ -9,13 +9,16 @@ __all__ = ["Chapter", "check"]
 
 
 def __getattr__(name: str) -> Any:
-    """Import ``Chapter`` and ``check`` when they are first asked for: the command line needs neither."""
-    if name == "Chapter":
-        from dltutorial.teach.chapter import Chapter
+    """Import ``Chapter`` and ``check`` when they are asked for: the command line needs neither.
 
-        return Chapter
+    The notebook that asks also gets, below its tracebacks, a sentence of what to do; an exercise is told if a newer
+    version of it has come.
+    """
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from dltutorial.teach import chapter, checks, first_aid
+
+    first_aid.watch()
     if name == "check":
-        from dltutorial.teach.checks import check
-
-        return check
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        first_aid.tell_of_newer_version()
+    return {"Chapter": chapter.Chapter, "check": checks.check}[name]

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
 
-from dltutorial import config, machine, paths
+from dltutorial import config, machine, node, paths
 from dltutorial.errors import CourseError
 from dltutorial.observe import records
 from dltutorial.teach.bench_rows import Options, Row, table
@@ -29,7 +29,9 @@ BENCHES: Mapping[str, str] = MappingProxyType({
     "ladder": "from the naive baseline to the best, each knob alone and on top of the others",
     "convergence": "updates to a target accuracy against batch size, learning rates tuned, SGD and Adam",
     "scaling": "real and emulated steps on 1 to 8 ranks, beside the simulator; published runs beside it too",
+    "explorers": "what a move of a slider costs in each explorer",
     "solution": "the time to a target quality by loader, batch, precision and ranks, predicted beside measured",
+    "classroom": "the page of a class: 40 and 200 learners, a day's records",
 })  # fmt: skip
 
 
@@ -37,12 +39,13 @@ def run(name: str, repeats: int = 5, json_file: Path | None = None, preset: str 
     """Run the benchmark of that name; returns the exit status.
 
     Raises:
-        CourseError: there is none of that name, nothing to repeat, or a file that cannot be written.
+        CourseError: there is none of that name, nothing to repeat, a file that cannot be written, or a login node.
     """
     if name not in BENCHES:
         raise CourseError(f"no benchmark {name!r}; choose one of: {', '.join(BENCHES)}")
     if repeats < 1:
         raise CourseError(f"--repeats {repeats}: must be at least 1; the default is 5")
+    node.refuse_on_login("a benchmark", f"run it in a job: sbatch -N 1 --wrap '.venv/bin/dltutorial bench {name}'")
     options = Options(config.preset(preset), repeats)
     if json_file is not None:
         _try_place(json_file)

@@ -10,7 +10,7 @@ In: a chapter number and a preset. Out: HTML in the notebook, and one record per
 import os
 from typing import Any
 
-from dltutorial import config, machine, peaks
+from dltutorial import config, machine, node, peaks
 from dltutorial.errors import ClaimFailed, CourseError, TimedClaimFailed
 from dltutorial.observe import records
 from dltutorial.teach import show
@@ -31,6 +31,7 @@ class Chapter:
 
         Raises:
             RecipeError: there is no such preset.
+            CourseError: DLTUTORIAL_NODE is neither login nor compute.
         """
         self.number = str(number)
         self.preset = preset if isinstance(preset, config.Preset) else config.preset(preset)
@@ -42,6 +43,7 @@ class Chapter:
                 ("chapter", self.number),
                 ("preset", self.preset.name),
                 ("machine", machine.label()),
+                ("runs on", node.here().told),
                 ("device", machine.device()),
                 ("versions", versions),
             )

@@ -66,7 +66,11 @@ class Exercise:
     attempts: int = field(default=0, compare=False)
 
     def __call__(self, fn: Any) -> bool:
-        """Check ``fn``, show and record the outcome; returns whether it passed."""
+        """Check ``fn``, show and record the outcome; returns whether it passed.
+
+        The record names the first case that failed and what that case knows about this very mistake; where it knows
+        nothing, ``hint`` is empty. What the function returned is not recorded.
+        """
         outcome = self.examine(fn)
         self.attempts += outcome.status == "wrong"
         show.display(_shown(self, outcome))
@@ -78,6 +82,8 @@ class Exercise:
             cases_passed=len(outcome.passed),
             cases=len(self.cases),
             attempts=self.attempts,
+            failed=outcome.failed,
+            hint=guard.clip(outcome.hint, 240),
         )
         return outcome.status == "passed"
 

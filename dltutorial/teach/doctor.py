@@ -8,13 +8,13 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from dltutorial import config, machine, paths, peaks
+from dltutorial import config, machine, node, paths, peaks
 from dltutorial.errors import CourseError
 from dltutorial.machine import UNKNOWN, Machine
 from dltutorial.observe import timing, toolchain
 from dltutorial.teach import cards, notebooks
 
-_FOLDERS = {
+FOLDERS = {
     "cache folder": (paths.cache_dir, "XDG_CACHE_HOME"),
     "data folder": (paths.data_dir, "DLTUTORIAL_DATA"),
     "runs folder": (paths.runs_dir, "DLTUTORIAL_RUNS"),
@@ -29,7 +29,8 @@ def report(folder: Path | None = None, measure: bool = False) -> tuple[str, int]
         measure: take the machine's peaks first (seconds).
 
     Raises:
-        CourseError: an unknown preset in the environment, or a launcher's variables that contradict each other.
+        CourseError: an unknown preset or kind of node in the environment, or a launcher's variables that contradict
+            each other.
     """
     here, preset = machine.describe(), config.preset()
     missing = list(problems())
@@ -74,6 +75,7 @@ def inventory(here: Machine) -> list[tuple[str, str]]:
         ("memory", f"{_gib(here.memory_available_bytes)} available of {_gib(here.memory_bytes)}"),
         ("disk", f"{_gib(here.disk_free_bytes)} free for data"),
         ("ranks", f"{here.rank.world_size} ({here.rank.launcher})"),
+        ("runs on", node.here().told),
         *((name, found or UNKNOWN) for name, found in tools.items()),
         *((name, machine.package_version(name) or "not installed") for name in names),
     ]
@@ -94,8 +96,8 @@ def problems() -> Iterator[tuple[str, str]]:
         yield "torch", f"does not load ({_line(error)}); install it: pip install torch"
     if problem := _kernel_problem():
         yield "jupyter kernel", problem
-    for name, (folder, variable) in _FOLDERS.items():
-        if problem := _write_problem(folder().absolute()):
+    for name, (folder, variable) in FOLDERS.items():
+        if problem := write_problem(folder().absolute()):
             yield name, f"{problem}; set {variable} to a folder that you may write to"
 
 
@@ -146,7 +148,7 @@ def _kernel_problem() -> str | None:
     return None
 
 
-def _write_problem(folder: Path) -> str | None:
+def write_problem(folder: Path) -> str | None:
     """Why nothing can be written to ``folder``, tried in the nearest parent that exists; None if it can."""
     try:
         place = next(place for place in (folder, *folder.parents) if place.exists())

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from dltutorial import advice
 from dltutorial.errors import TimedClaimFailed
 from dltutorial.teach import exercises
 
@@ -158,7 +159,8 @@ def _one_line(problem: Exception, timeout_s: float) -> str:
     else:
         text = f"{name}: {problem}"
     line = next((line.strip() for line in text.splitlines() if line.strip()), name)
-    return line[:_LONGEST_LINE]
+    found = advice.of_words(problem.ename, str(problem.evalue)) if name == "PapermillExecutionError" else None
+    return line[:_LONGEST_LINE] + (f" → {found.do}" if found else "")
 
 
 def _finish(output: Path, index: int | None, error: str) -> None:

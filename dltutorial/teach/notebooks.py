@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from dltutorial import config, machine, paths
+from dltutorial import config, machine, node, paths
 from dltutorial.errors import CourseError, RecipeError
 from dltutorial.teach import course_run, exercises
 from dltutorial.teach import kernel as kernels
@@ -116,7 +116,7 @@ def run(
         0, 1 if a chapter failed, 130 if interrupted.
 
     Raises:
-        CourseError: unknown chapter or parameter, a folder that cannot be used; nothing has run then.
+        CourseError: unknown chapter or parameter, a folder that cannot be used, a login node; nothing has run then.
     """
     there = chapters()
     selected = list(dict.fromkeys(find(one, there) for one in wanted)) or there
@@ -124,6 +124,7 @@ def run(
     values = {path: checked(path, parameters or {}) for path in selected}
     if jobs < 1 or timeout_s <= 0:
         raise CourseError(f"--jobs {jobs}, --timeout {timeout_s:g}: both must be positive")
+    node.refuse_on_login("a whole chapter", "run it in a job: sbatch -N 1 --wrap '.venv/bin/dltutorial run 01'")
     quick = kernel == "preloaded" or (kernel == "auto" and _preloading_pays(len(selected)))
     target = new_folder(out)
     return course_run.go(course_run.Plan(values, chosen, jobs, target, quick, kernel == "auto", timeout_s))

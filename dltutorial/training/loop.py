@@ -13,6 +13,7 @@ from itertools import islice
 import torch
 from torch import Tensor, nn
 
+from dltutorial import node
 from dltutorial.config import Recipe
 from dltutorial.errors import CourseError, DataError, DivergedError
 from dltutorial.observe.ranges import annotate
@@ -70,8 +71,10 @@ def loop(
 
     Raises:
         Interrupted: the keeper was asked to end the run, and has written a checkpoint.
-        CourseError: the loss is no longer finite, the batches ran out, or this machine lacks what the recipe asks for.
+        CourseError: the loss is no longer finite, the batches ran out, this machine lacks what the recipe asks for, or
+            it is a login node.
     """
+    node.refuse_on_login("training")
     device = next(model.parameters()).device
     optimizer, precision = make_optimizer(model, recipe), Precision(recipe.precision, device.type)
     update = make_step(model, optimizer, recipe, precision)

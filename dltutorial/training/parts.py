@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from dltutorial import node
 from dltutorial.config import Recipe
 from dltutorial.data import store
 from dltutorial.data.feed import find
@@ -56,7 +57,12 @@ class Account:
 
 
 def measure(start: Variant, rungs: Sequence[Rung], data: Mapping[str, store.Split], repeats: int = 5) -> Account:
-    """Measure the baseline's parts and what the rungs make of them; the quickest of some tries counts."""
+    """Measure the baseline's parts and what the rungs make of them; the quickest of some tries counts.
+
+    Raises:
+        CourseError: this is a login node.
+    """
+    node.refuse_on_login("measuring steps")
     lab = _Lab(start.recipe)
     precisions = {str(rung.knobs["precision"]) for rung in rungs if "precision" in rung.knobs}
     with contextlib.ExitStack() as ending:

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from dltutorial import machine
+from dltutorial import machine, node
 from dltutorial.config import CHOICES, Recipe, knob_help, preset
 from dltutorial.data import store, weather
 from dltutorial.errors import CourseError
@@ -25,8 +25,9 @@ def training_step(recipe: Recipe, data: Path) -> Callable[[], None]:
     """A function that loads one batch and trains on it, each part in a range of its own.
 
     Raises:
-        CourseError: the data do not fit the recipe, or this machine lacks what it asks for.
+        CourseError: the data do not fit the recipe, this machine lacks what it asks for, or it is a login node.
     """
+    node.refuse_on_login("training", "profile it in a job: sbatch -N 1 slurm/profile.sbatch")
     split = store.open_split(data, "train")
     run.check_data(recipe, split)
     model = run.build_model(recipe)

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from tqdm.auto import tqdm
 
-from dltutorial import machine, paths
+from dltutorial import machine, node, paths
 from dltutorial.config import Recipe
 from dltutorial.data import ladder, store
 from dltutorial.data.feed import FEEDS
@@ -114,8 +114,9 @@ def train(
         Interrupted: the run was asked to end.
         CheckpointError: a checkpoint cannot be written, or the run to resume has another recipe.
         CourseError: the folder holds a run already, the data do not fit or hold NaN, a loading
-            process died, or the loss diverged.
+            process died, the loss diverged, or this is a login node.
     """
+    node.refuse_on_login("training")
     check(recipe, team)
     split = store.open_split(data, "train")
     check_data(recipe, split)

@@ -11,8 +11,8 @@ import dltutorial
 PACKAGE = Path(dltutorial.__file__).parent
 # A module may import what stands before it, and its own layer.
 ORDER = [
-    {"errors", "endings", "paths", "interrupts"},
-    {"limits", "ranks", "probes", "disk", "machine", "config", "peaks"},
+    {"errors", "advice", "advice_table", "endings", "paths", "interrupts"},
+    {"limits", "ranks", "node", "probes", "disk", "machine", "config", "peaks"},
     {"observe", "reference"},
     {"data", "models", "optimizers"},
     {"training"},

@@ -383,14 +383,14 @@ def test_a_price_is_of_one_device_and_dated():
 
 
 def test_the_report_shows_the_board_and_what_was_not_reached(tmp_path):
-    from dltutorial.teach import report_measured
+    from dltutorial.teach.reporting import solution as report
 
     writer = records.Writer("15", "smoke", tmp_path / "r.jsonl")
     leaderboard.write(writer, QUICK, TASK, [of(2)])
     leaderboard.write(writer, SolutionRecipe(), TASK, [of(9, reached=False)])
     found = list(records.read(tmp_path / "r.jsonl"))
-    (section,) = report_measured.solution(found)
-    assert section.finding == "1 of 2 recipes reach the target with every seed"
+    section = report.section(found)
+    assert section.finding == "1 of 2 recipes reach the target with every seed, the best in 2 s"
     assert "not reached" in section.body
-    assert all(report_measured.is_shown(record) for record in found)
-    assert report_measured.solution([]) == []
+    assert all(report.is_shown(record) for record in found)
+    assert report.section([]).empty

@@ -74,6 +74,15 @@ def test_a_known_mistake_gets_its_own_hint(exercise):
     assert exercise.examine(lambda x: float(np.prod(x))).hint == "That is their product."
 
 
+def test_the_record_names_the_failed_case_and_the_misconception(exercise, tmp_path):
+    exercise(lambda x: float(np.prod(x)))
+    exercise(lambda x: float(sum(x)))
+    wrong, right = records.read(tmp_path / "records.jsonl")
+    assert (wrong["failed"], wrong["hint"]) == ("Two numbers", "That is their product.")
+    assert (wrong["status"], wrong["attempts"], wrong["cases"], wrong["cases_passed"]) == ("wrong", 1, 2, 0)
+    assert (right["failed"], right["hint"], right["status"]) == ("", "", "passed")
+
+
 def test_more_failed_attempts_unfold_more_hints(exercise, capsys):
     seen = []
     for _ in range(3):

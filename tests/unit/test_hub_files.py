@@ -1,0 +1,94 @@
+"""What hubs and Binder are given: shell that parses, the project's own versions, and no word that lets somebody in."""
+
+import os
+import re
+import subprocess
+import tomllib
+from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+from packaging.specifiers import SpecifierSet
+
+from dltutorial.config import PRESETS
+
+ROOT = Path(__file__).parents[2]
+BINDER = ROOT / ".binder"
+SHELL = [BINDER / "postBuild", BINDER / "start", ROOT / ".ci" / "run"]
+
+
+def project():
+    return tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+
+
+def words(name):
+    lines = (BINDER / name).read_text().splitlines()
+    return [line for line in lines if line and not line.startswith("#")]
+
+
+@pytest.mark.parametrize("file", SHELL, ids=lambda file: file.name)
+def test_shell_parses_is_careful_and_can_be_executed(file):
+    assert subprocess.run(["bash", "-n", str(file)], capture_output=True).returncode == 0
+    assert "set -euo pipefail" in file.read_text()
+    assert os.access(file, os.X_OK)
+
+
+def test_binder_has_files_that_repo2docker_knows_and_no_others():
+    assert {file.name for file in BINDER.iterdir()} == {"runtime.txt", "apt.txt", "postBuild", "start"}
+
+
+def test_binders_python_is_an_allowed_one():
+    (line,) = words("runtime.txt")
+    version = re.fullmatch(r"python-(\d+\.\d+)", line)[1]
+    assert f"{version}.0" in SpecifierSet(project()["requires-python"])
+
+
+def test_binder_installs_the_pinned_torch_for_cpus_and_the_projects_extras():
+    text = (BINDER / "postBuild").read_text()
+    pinned = [line for line in (ROOT / "constraints.txt").read_text().splitlines() if re.match(r"^torch==", line)]
+    assert len(pinned) == 1  # what postBuild's grep finds
+    assert "torch=$(grep -E '^torch==' constraints.txt)" in text
+    assert "--index-url https://download.pytorch.org/whl/cpu" in text
+    (extras,) = re.findall(r"-c constraints\.txt -e '\.\[([\w,]+)\]'", text)
+    assert set(extras.split(",")) <= set(project()["optional-dependencies"])
+    assert not re.findall(r"==\d", text)  # versions stand in one place
+
+
+def test_binder_has_the_debian_packages_of_the_pocket_cluster():
+    assert {"slurm-wlm", "munge"} <= set(words("apt.txt"))
+    assert "slurm-wlm munge" in (ROOT / ".ci" / "run").read_text()
+
+
+def test_binder_starts_whatever_it_is_given_in_the_smoke_preset():
+    done = subprocess.run(
+        [str(BINDER / "start"), "env"], capture_output=True, text=True, env={"PATH": os.environ["PATH"]}, check=True
+    )
+    settings = dict(line.split("=", 1) for line in done.stdout.splitlines())
+    assert settings["DLTUTORIAL_PRESET"] == "smoke" in PRESETS
+    assert settings["OMP_WAIT_POLICY"] == "PASSIVE"
+
+
+def test_the_readmes_link_names_no_host_and_opens_the_course():
+    (link,) = re.findall(r"https://\S+git-pull\S+", (ROOT / "README.md").read_text())
+    parts = urlsplit(link)
+    asked = {name: values[0] for name, values in parse_qs(parts.query).items()}
+    assert (parts.netloc, parts.path, asked["repo"]) == ("HUB", "/hub/user-redirect/git-pull", "REPOSITORY")
+    folder, file = asked["urlpath"].removeprefix("lab/tree/").split("/", 1)
+    assert folder == asked["targetpath"]
+    assert (ROOT / file).is_file()
+
+
+def test_the_hubs_configuration_holds_no_password_and_only_the_loopback():
+    text = (ROOT / "hub" / "jupyterhub_config.py").read_text()
+    code = text.split('"""', 2)[2]
+    assert 'os.environ.pop("DLTUTORIAL_HUB_PASSWORD", "")' in code
+    assert not re.search(r"""(password|token|secret)\w* *= *["'][^"']""", code)
+    assert set(re.findall(r"http://([\w.]+)", code)) == {"127.0.0.1"}
+    assert "0.0.0.0" not in text
+
+
+def test_ci_installs_the_proxy_that_the_hubs_configuration_finds():
+    ci, text = (ROOT / ".ci" / "run").read_text(), (ROOT / "hub" / "jupyterhub_config.py").read_text()
+    install = "--prefix .venv/node configurable-http-proxy@5"
+    assert install in ci and install in text and install in (ROOT / "tests" / "conftest.py").read_text()
+    assert "DLTUTORIAL_REQUIRE=slurm,browser,hub" in ci
