@@ -21,7 +21,7 @@ from dltutorial.errors import CourseError
 
 # Kind of record → what is shared of it, beside time, chapter and kind.
 FIELDS: Mapping[str, tuple[str, ...]] = MappingProxyType({
-    "check": ("what", "status", "failed", "hint", "cases_passed", "cases", "attempts"),
+    "check": ("what", "status", "failed", "hint"),
     "prediction": ("what", "unit", "guess", "touched", "measured"),
     "measurement": ("what", "value", "unit", "preset"),
     "claim": ("what", "status"),
@@ -73,9 +73,9 @@ def membership() -> Membership | None:
     except FileNotFoundError:
         return None
     except (OSError, ValueError, TypeError, KeyError, CourseError) as error:
-        raise CourseError(f"{file} cannot be read; leave the class with dltutorial class leave, and join again") from (
-            error
-        )
+        raise CourseError(
+            f"{file} cannot be read; leave the class with dltutorial class leave, and join again"
+        ) from error
 
 
 def switched_off() -> bool:

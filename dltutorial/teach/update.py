@@ -66,9 +66,10 @@ def _require_clone(root: Path) -> None:
 def _require_no_merge(root: Path) -> None:
     """Half a merge is the learner's to end: which side is wanted, nobody else knows."""
     halves = _names(_git(root, "diff", "--name-only", "--diff-filter=U", "-z"))
-    if (folder := _git_folder(root) / "MERGE_HEAD").exists():
+    git_folder = _git_folder(root)
+    if (git_folder / "MERGE_HEAD").exists():
         raise CourseError("git is in the middle of a merge; git merge --abort ends it, then: dltutorial update")
-    if any((folder.parent / name).exists() for name in ("rebase-merge", "rebase-apply")):
+    if any((git_folder / name).exists() for name in ("rebase-merge", "rebase-apply")):
         raise CourseError("git is in the middle of a rebase; git rebase --abort ends it, then: dltutorial update")
     if halves:
         name = halves[0]

@@ -24,8 +24,7 @@ def class_page(tmp_path_factory):
     record = {"time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "chapter": "08"}
     check = {"kind": "check", "what": EVIL, "status": "wrong", "failed": EVIL, "hint": EVIL}
     guess = {"kind": "prediction", "what": EVIL, "unit": EVIL, "guess": 1.0, "touched": True, "measured": 2.0}
-    counts = {"cases_passed": 0, "cases": 1, "attempts": 1}
-    lines = [json.dumps(record | check | counts)] * 3 + [json.dumps(record | guess), EVIL]
+    lines = [json.dumps(record | check)] * 3 + [json.dumps(record | guess), EVIL]
     (folder / "evil-1.jsonl").write_text("\n".join(lines) + "\n")
     return view.write(folder, place / "class.html", words)
 

@@ -69,6 +69,7 @@ def test_every_number_says_what_it_rests_on():
     assert "40 learners" in text
     assert re.search(r"NodeCnt=3 .*", text)
     assert "--cpus-per-task=2" in text
+    assert "export DLTUTORIAL_PRESET=smoke" in text
     assert machine.label() not in text.splitlines()[0]
 
 
@@ -76,6 +77,13 @@ def test_another_preset_than_the_measured_one_is_said(monkeypatch):
     assert "not what was measured" not in class_doctor.report(3)
     monkeypatch.setenv("DLTUTORIAL_PRESET", "laptop")
     assert "laptop here" in class_doctor.report(3)
+
+
+def test_a_class_of_one_is_told_in_the_singular_and_its_network_is_not_nothing():
+    text = class_doctor.report(1, cores=1, memory_gb=8)
+    assert "on nodes as described: 1 core, 8 GB" in text
+    assert "1 learner, 1 a node" in text
+    assert not re.search(r"(?<![\d.])0(\.0)? [GM]B", text)
 
 
 def test_too_little_time_is_said():

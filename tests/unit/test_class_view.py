@@ -27,8 +27,7 @@ def line(kind="check", minutes_ago=1.0, **fields):
     """A good line, some fields of it replaced."""
     when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(NOW_S - 60 * minutes_ago))
     good = {
-        "check": {"what": "ring", "status": "wrong", "failed": "a case", "hint": "All-gather is missing.",
-                  "cases_passed": 1, "cases": 4, "attempts": 2},
+        "check": {"what": "ring", "status": "wrong", "failed": "a case", "hint": "All-gather is missing."},
         "prediction": {"what": "gain", "unit": "×", "guess": 4.0, "touched": True, "measured": 2.75},
         "measurement": {"what": "ladder_gain", "value": 2.75, "unit": "×", "preset": "smoke"},
         "claim": {"what": "It holds", "status": "failed"},
@@ -136,14 +135,12 @@ BAD_LINES = {
     "not UTF-8": b"\xff\xfe{}",
     "nested too deeply": "[" * 3000,
     "5,000 bytes long": "x" * 5000,
-    "NaN is no number": line().replace('"attempts": 2', '"attempts": NaN'),
+    "NaN is no number": line("measurement").replace("2.75", "NaN"),
     "Infinity is no number": line("measurement").replace("2.75", "Infinity"),
     "measured is an absurd number": line("prediction", measured=1e300),
     "value is an absurd number": line("measurement", value=-(10**400)),
     "guess is no number": line("prediction", guess="4"),
     "touched is no truth value": line("prediction", touched=1),
-    "attempts is no count": line(attempts=-1),
-    "cases is no count": line(cases=10**9),
     "of no kind": line(kind="check").replace('"check"', '"curse"'),
     "names no chapter": line(chapter="٠٨"),
     "chapter is no text": line(chapter=8),
@@ -211,6 +208,7 @@ def test_links_pipes_devices_huge_files_and_strange_names_are_listed_and_not_ope
     assert "file elsewhere" in why["second-name.jsonl"]
     assert "1,048,576.0 MiB" in why["huge.jsonl"]
     assert "nearly the name of Fox-1" in why["fox-1.jsonl"]
+    assert next(problem.lines for problem in seen.problems if problem.file == "fox-1.jsonl") is None
     assert sum("not the name" in reason for reason in why.values()) == 5
     text = page(shared, tmp_path / "a.html")
     assert "<script" not in text
@@ -277,6 +275,43 @@ def test_no_folder_and_no_place_for_the_page_are_one_line(shared, tmp_path, caps
     assert len(capsys.readouterr().err.splitlines()) == 5
     with pytest.raises(CourseError):
         folders.read(tmp_path / "nowhere", NOW_S)
+
+
+def test_a_learner_who_looks_at_the_room_is_told_whose_it_is(shared, monkeypatch):
+    def refuse(folder):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(folders.os, "scandir", refuse)
+    with pytest.raises(CourseError, match="only its owner may list it"):
+        folders.read(shared, NOW_S)
+
+
+def test_what_is_beyond_the_total_is_not_read_and_says_so(shared, monkeypatch):
+    monkeypatch.setattr(folders, "_MOST_TOTAL_BYTES", 500)
+    write(shared, "a", line(), line())
+    write(shared, "b", line(), line())
+    seen = looked_at(shared)
+    assert [person.name for person in seen.people] == ["a"]
+    assert "read in all" in seen.problems[0].why
+
+
+def test_a_folder_that_is_away_for_a_moment_does_not_end_the_watching(shared, tmp_path, monkeypatch, capsys):
+    out, away = tmp_path / "a.html", tmp_path / "away"
+
+    def nap(seconds):
+        if away.exists():
+            away.rename(shared)
+            write(shared, "back", line())
+        elif (shared / "back.jsonl").exists():
+            raise KeyboardInterrupt
+        else:
+            shared.rename(away)
+
+    monkeypatch.setattr(view.time, "sleep", nap)
+    with pytest.raises(KeyboardInterrupt):
+        view.watch(shared, out, 7)
+    assert "back" in out.read_text()
+    assert "the page is as it was" in capsys.readouterr().err
 
 
 def test_watching_writes_again_and_the_browser_loads_again(shared, tmp_path, monkeypatch):

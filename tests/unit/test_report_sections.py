@@ -177,6 +177,14 @@ def test_the_scaling_benchmark_counts_too(book):
     assert "keep 50% of ideal on 4 ranks" in scaling.section(book.read()).finding
 
 
+def test_real_steps_alone_are_called_that_once(book):
+    for n, seconds in ((1, 0.1), (2, 0.125)):
+        book("11")(f"real step, {n} ranks", seconds, "s")
+    section = scaling.section(book.read())
+    assert section.finding.startswith("Real steps keep 80% of ideal on 2 ranks")
+    assert section.tiles == (("80%", "of ideal on 2 ranks (real steps)"),)
+
+
 def test_steps_against_batch_size_show_their_knee(book):
     book("12")("steps against batch", 100.0, "samples", s_min=50.0, steps={8: 700, 128: 90, "2048": 52})
     book("13")("critical_batch_size", 93.0, "samples", survey="lenses")

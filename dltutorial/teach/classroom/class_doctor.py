@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dltutorial import config, machine
 from dltutorial.errors import CourseError
 from dltutorial.teach import cards, notebooks
-from dltutorial.teach.classroom import schedule, seats
+from dltutorial.teach.classroom import markup, schedule, seats
 from dltutorial.teach.classroom.seats import AFTER_MIN, BEFORE_MIN, CORES_A_LEARNER, Node, Plan
 
 Row = tuple[str, str, str]
@@ -44,14 +44,12 @@ def report(
     preset = config.preset().name
     plan = seats.plan(learners, asked, needed if minutes is None else minutes, _node(cores, memory_gb), preset)
     whose = "nodes like this machine" if cores is None and memory_gb is None else "nodes as described"
-    n = plan.node.cores
-    head = (
-        f"A class of {learners} on {whose}: {n} {'core' if n == 1 else 'cores'}, {plan.node.memory_bytes / 1e9:.3g} GB"
-    )
+    node = f"{markup.plural(plan.node.cores, 'core')}, {plan.node.memory_bytes / 1e9:.3g} GB"
+    head = f"A class of {learners} on {whose}: {node}"
     rows = [*_time(plan, day, needed, preset), *_machine(plan, preset), *_other(plan)]
     widths = [max(len(row[column]) for row in rows) for column in (0, 1)]
     lines = [f"  {what:<{widths[0]}}  {value:<{widths[1]}}  {why}" for what, value, why in rows]
-    return "\n".join([head, *lines, "", _slurm(plan)])
+    return "\n".join([head, *lines, "", _slurm(plan, preset)])
 
 
 def _node(cores: int | None, memory_gb: float | None) -> Node:
@@ -114,7 +112,7 @@ def _machine(plan: Plan, preset: str) -> list[Row]:
         (
             "nodes",
             f"{plan.nodes}, and {plan.spare} spare",
-            f"{plan.learners} learners, {plan.seats} a node; one in 20 may fail: assumed",
+            f"{markup.plural(plan.learners, 'learner')}, {plan.seats} a node; one in 20 may fail: assumed",
         ),
     ]
     if plan.node.gpus or preset in ("gpu", "cluster"):
@@ -134,13 +132,13 @@ def _other(plan: Plan) -> list[Row]:
         ("disk", f"{plan.disk_bytes / 1e9:.1f} GB", each),
         (
             "network",
-            f"{page / 1e9:.1f} GB from the hub",
+            f"{page / 1e6:,.0f} MB from the hub",
             f"at most {fixed['page'] / 1e6:.0f} MB a browser, JupyterLab's own pages (measured); chapters need none",
         ),
     ]
 
 
-def _slurm(plan: Plan) -> str:
+def _slurm(plan: Plan, preset: str) -> str:
     h, m = divmod(plan.reserved_min, 60)
     memory_mb = int(plan.learner_bytes / 1e6 / 100 + 1) * 100
     nodes = plan.nodes + plan.spare
@@ -148,7 +146,8 @@ def _slurm(plan: Plan) -> str:
         "# the site's staff, once (START as 2027-03-01T08:30:00; USERS or Accounts=, as your site has it):",
         f"scontrol create reservation ReservationName=dltutorial StartTime=START Duration={h:02}:{m:02}:00 "
         f"NodeCnt={nodes} Users=USERS",
-        "# each learner, or a hub in their name:",
+        "# each learner, or a hub in their name (DATA: the folder with the class's data):",
+        f"export DLTUTORIAL_PRESET={preset} DLTUTORIAL_DATA=DATA",
         *(
             ["unset SBATCH_EXCLUSIVE  # several seats on a node; ask for a partition or QOS that allows it"]
             if plan.seats > 1

@@ -32,11 +32,12 @@ class Learner:
 
 @dataclass(frozen=True)
 class Problem:
-    """What could not be read: which file (``lines`` of it; 0: all), why, and how the first of them begins."""
+    """What could not be read or believed: which file, why, how many of its lines (0: none of them is read; None: all
+    are, but beware), and how the first of them begins."""
 
     file: str
     why: str
-    lines: int = 0
+    lines: int | None = 0
     begins: str = ""
 
 
@@ -50,7 +51,8 @@ def read(folder: Path, now_s: float) -> tuple[list[Learner], list[Problem]]:
         with os.scandir(folder) as entries:
             found = sorted(entry.name for entry in entries)
     except OSError as error:
-        raise CourseError(f"cannot read the folder {folder}: {error.strerror}; name the class's folder") from (error)
+        advice = "only its owner may list it" if isinstance(error, PermissionError) else "name the class's folder"
+        raise CourseError(f"cannot read the folder {folder}: {error.strerror}; {advice}") from error
     learners, problems, budget = [], [], _MOST_TOTAL_BYTES
     seen: dict[str, str] = {}
     for name in found[:MOST_FILES]:
@@ -65,7 +67,7 @@ def read(folder: Path, now_s: float) -> tuple[list[Learner], list[Problem]]:
         learners.append(Learner(pseudonym, tuple(sorted(events, key=lambda event: event.at_s))))
         problems += [Problem(name, bad[0][0], len(bad), bad[0][1])] if bad else []
         if twin := seen.get(pseudonym.lower()):
-            problems.append(Problem(name, f"nearly the name of {twin}: one learner twice, or somebody pretends"))
+            problems.append(Problem(name, f"nearly the name of {twin}: one learner twice, or somebody pretends", None))
         seen[pseudonym.lower()] = pseudonym
     if len(found) > MOST_FILES:
         problems.append(Problem(f"{len(found) - MOST_FILES:,} more files", f"only the first {MOST_FILES:,} are read"))
@@ -91,8 +93,10 @@ def _content(folder: Path, name: str, budget: int) -> bytes:
         about = os.fstat(file.fileno())
         if not stat.S_ISREG(about.st_mode) or about.st_nlink > 1:
             raise BadLine("not a file of its own (another name of a file elsewhere)")
-        if about.st_size > min(sharing.MOST_BYTES, budget):
+        if about.st_size > sharing.MOST_BYTES:
             raise BadLine(f"{about.st_size / 2**20:,.1f} MiB; at most {sharing.MOST_BYTES >> 20} MiB are read")
+        if about.st_size > budget:
+            raise BadLine(f"the files before it fill the {_MOST_TOTAL_BYTES >> 20} MiB that are read in all")
         try:
             return file.read(sharing.MOST_BYTES + 1)
         except OSError as error:

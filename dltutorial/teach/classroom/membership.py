@@ -61,14 +61,14 @@ def leave(remove: bool = False) -> str:
         member = sharing.membership()
     except CourseError:  # damaged: leaving mends it
         member = None
-    there = sharing.setting_file().exists()
+    there, has_shared = sharing.setting_file().exists(), member is not None and member.file.exists()
     try:
         sharing.setting_file().unlink(missing_ok=True)
         if remove and member:
             member.file.unlink(missing_ok=True)
     except OSError as error:
         raise CourseError(f"cannot remove {error.filename}: {error.strerror}; remove it by hand") from error
-    if member is None:
+    if not has_shared:
         return "You have left: nothing is shared." if there else "You are in no class: nothing is shared."
     kept = "is removed" if remove else "stays; remove it with rm if you like"
     return f"You have left: nothing more is shared. What was shared, {member.file}, {kept}."

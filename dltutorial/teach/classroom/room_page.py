@@ -50,9 +50,7 @@ def _header(room: Room, words: Wording) -> str:
         )
     )
     at = time.strftime("%H:%M", time.localtime(room.at_s))
-    unread = (
-        f' <a href="#unread">{markup.plural(len(room.problems), "file")} not read in full</a>' if room.problems else ""
-    )
+    unread = f' <a href="#unread">{markup.plural(len(room.problems), "file")} to look at</a>' if room.problems else ""
     return f"<header><h1>{markup.text(title)}</h1><p>As of {at}.{unread}</p><ul>{counts}</ul></header>"
 
 

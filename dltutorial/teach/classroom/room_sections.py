@@ -141,13 +141,16 @@ def unread(room: Room, words: Wording) -> str:
     """What could not be read, and why."""
     if not room.problems:
         return ""
-    rows = [
-        (one.file, one.why, markup.plural(one.lines, "line") if one.lines else "the whole file", one.begins)
-        for one in room.problems
-    ]
-    head = ("file", "why", "what", "the first begins")
-    finding = f"{markup.plural(len(rows), 'file')} could not be read in full"
-    return markup.section("Records that could not be read", finding, markup.table(head, rows), "wide", "unread")
+    rows = [(one.file, one.why, _how_much(one.lines), one.begins) for one in room.problems]
+    head = ("file", "why", "left out", "the first begins")
+    finding = f"{markup.plural(len(rows), 'file')} to look at"
+    return markup.section(
+        "Records that could not be read, or not be believed", finding, markup.table(head, rows), "wide", "unread"
+    )
+
+
+def _how_much(lines: int | None) -> str:
+    return "nothing" if lines is None else markup.plural(lines, "line") if lines else "the whole file"
 
 
 def _known_to_most(found: Sequence[Any], learners: Callable[[Any], int]) -> list[Any]:

@@ -4,6 +4,7 @@ In: the folder. Out: an HTML file, written whole or not at all; a browser that s
 it is being watched. Nothing is served and nothing is sent.
 """
 
+import sys
 import time
 from pathlib import Path
 
@@ -37,10 +38,10 @@ def write(folder: Path, out: Path | None = None, words: Wording | None = None, r
 
 
 def watch(folder: Path, out: Path | None, every_s: float) -> None:
-    """Write the page again and again, until interrupted.
+    """Write the page again and again, until interrupted; what goes wrong after the first time is only told.
 
     Raises:
-        CourseError: as :func:`write`, or ``every_s`` is not from a second to an hour.
+        CourseError: as :func:`write`, the first time; or ``every_s`` is not from a second to an hour.
     """
     if not _LEAST_S <= every_s <= _MOST_S:
         raise CourseError(f"--watch {every_s:g}: give seconds from {_LEAST_S:g} to {_MOST_S:g}")
@@ -48,4 +49,7 @@ def watch(folder: Path, out: Path | None, every_s: float) -> None:
     print(f"{write(folder, out, words, every_s)}, again every {every_s:g} s; Ctrl-C ends it", flush=True)
     while True:
         time.sleep(every_s)
-        write(folder, out, words, every_s)
+        try:
+            write(folder, out, words, every_s)
+        except CourseError as error:  # a shared disk that is away for a moment must not end it
+            print(f"{time.strftime('%H:%M')} the page is as it was: {error}", file=sys.stderr, flush=True)

@@ -33,7 +33,7 @@ def of_course() -> Wording:
 
 
 def _questions(folder: Path) -> Iterator[tuple[tuple[str, str], str]]:
-    """What each ``predict("name", "question", …)`` of a notebook asks of a notebook asks."""
+    """What each ``predict("name", "question", …)`` of a notebook asks."""
     for file in notebooks.chapters(folder):
         notebook = json.loads(file.read_text(encoding="utf-8"))
         number = str(notebook["metadata"].get("dltutorial", {}).get("chapter", file.stem[:2]))

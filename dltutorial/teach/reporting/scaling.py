@@ -102,10 +102,8 @@ def _here(measured: Steps, told: Steps) -> tuple[charts.Chart, str, tuple[tuple[
     ends = {way: list(curve.items())[-1] for way, curve in curves.items()}
     way = "weak, overlap" if "weak, overlap" in ends else next(iter(ends))
     ranks, reached = ends[way]
-    kind = "Real" if way == "real" else "Emulated"
-    finding = (
-        f"{kind} steps ({way}) keep {reached:.0%} of ideal on {ranks} ranks; Summit kept {_summit():.0%} on 27,360"
-    )
+    steps = "Real steps" if way == "real" else f"Emulated steps ({way})"
+    finding = f"{steps} keep {reached:.0%} of ideal on {ranks} ranks; Summit kept {_summit():.0%} on 27,360"
     title = "Efficiency on this machine’s ranks: " + " · ".join(f"{e:.0%} {w}" for w, (_, e) in ends.items())
     alt = "; ".join(f"{w}: " + ", ".join(f"{p} ranks {e:.0%}" for p, e in curve.items()) for w, curve in curves.items())
 
@@ -123,7 +121,7 @@ def _here(measured: Steps, told: Steps) -> tuple[charts.Chart, str, tuple[tuple[
         ax.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
         charts.legend(ax, narrow)
 
-    tile = (f"{reached:.0%}", f"of ideal on {ranks} ranks ({kind.lower()}: {way})")
+    tile = (f"{reached:.0%}", f"of ideal on {ranks} ranks ({steps[0].lower()}{steps[1:]})")
     return charts.Chart(title, alt, draw, height=3.9, narrow=5.4), finding, (tile,)
 
 
