@@ -19,6 +19,15 @@ def test_the_misfit_is_a_factor():
     assert misfit(scattered, 100, 64) == pytest.approx(math.exp(math.sqrt(math.log(200 / 125) ** 2 / 2)))
 
 
+def test_no_curve_beats_the_fit_whose_misfit_the_chapter_tells():
+    points = {8: [1100, 1400, 1600], 32: [380, 400, 590], 128: [120, 260, 140], 512: [100, 110, math.nan]}
+    fit = curves.fit(list(points), list(points.values()), resampled=2)
+    best = misfit(points, fit.s_min, fit.b_crit)
+    assert math.log(best) == pytest.approx(fit.spread, rel=1e-3)
+    for off in (0.97, 1.03):
+        assert min(misfit(points, fit.s_min * off, fit.b_crit), misfit(points, fit.s_min, fit.b_crit * off)) > best
+
+
 def test_a_picture_says_in_words_what_it_shows():
     shown = make(EXACT, 120, 280, best=(60, 280)).picture()
     assert re.search(r"S_min 120 steps, B_crit 280 images: typically off by a factor of 2\.00", shown.text)

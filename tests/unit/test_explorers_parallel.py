@@ -151,8 +151,8 @@ def test_on_one_lane_all_messages_count_and_the_explorer_starts_at_the_fitted_pr
     alone, shared = (explorer.picture(lanes=lanes).text for lanes in (OWN, SHARED))
     ring_s = [large.seconds(counts("ring", 4, 2**20))]
     ring_s.append(dataclasses.replace(large, lanes=4).seconds(counts("ring", 4, 2**20)))
-    assert f"ring takes {span(ring_s[0])}," in shared
-    assert f"ring takes {span(ring_s[1])}," in alone or "quickest is ring" in alone
+    for text, seconds in zip((shared, alone), ring_s, strict=True):
+        assert re.search(rf"(ring takes|quickest is [a-z =]*ring[a-z =]*,) {re.escape(span(seconds))}[,;]", text)
     assert ring_s[0] > ring_s[1]
 
 
@@ -162,6 +162,15 @@ def test_those_that_cost_the_same_share_the_lead():
     assert "1 KiB on 4 ranks: quickest is tree = server = hierarchical," in text
     alone = make_allreduce(Prices(1e-5, 1e-9, 0.0), ranks=4, node_size=2).picture(kib=1).text
     assert "1 KiB on 4 ranks: quickest is tree = server," in alone
+
+
+def test_the_words_name_each_time_once_and_each_lead_once():
+    explorer = make_allreduce(Prices(1e-7, 1e-9, 0.0, lanes=4096), ranks=4096)
+    for kib in (2**-6, 2**10, 2**21):
+        first, leaders = explorer.picture(kib=kib).text.split(" Quickest for the smallest messages is ")
+        told = re.findall(r"ring|tree|doubling|server|hierarchical", first)
+        assert len(told) == len(set(told))
+        assert "from 0 B on" not in leaders
 
 
 def test_a_price_that_the_fit_set_to_0_begins_at_an_end():
@@ -286,6 +295,12 @@ def test_one_gpu_is_as_efficient_as_itself_and_a_perfect_machine_loses_nothing()
     shown = make_scaling(WORK, ideal).picture(speed=0, jitter=0, latency=explorer.controls["latency"].low,
                                               bandwidth=explorer.controls["bandwidth"].high)  # fmt: skip
     assert told_efficiency(shown.text) > 0.99
+
+
+def test_beside_strong_scaling_the_words_say_that_published_runs_scaled_weakly():
+    explorer = make_scaling(WORK, SUMMIT, samples=4)
+    assert explorer.picture(gpus=200, mode=STRONG).text.endswith("% (weak scaling).")
+    assert "(weak scaling)" not in explorer.picture(gpus=200).text
 
 
 def test_every_published_run_is_drawn_and_listed():

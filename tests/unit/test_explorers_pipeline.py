@@ -72,11 +72,18 @@ def test_batches_ahead_ride_out_a_slow_one_and_cannot_make_up_for_slow_loading()
     assert long_run_s(0.04, 0.03, 1, 8, 1) == pytest.approx(0.04, rel=0.02)
 
 
+@pytest.mark.parametrize("ahead", [1, 2, 8])
+def test_slow_batches_meet_all_workers_so_more_of_them_never_take_longer(ahead):
+    each_s = [long_run_s(0.05, 0.03, workers, ahead, 10) for workers in (1, 2, 4, 8)]
+    assert each_s == sorted(each_s, reverse=True)
+    assert long_run_s(0.05, 0.03, 8, 4, 10) == pytest.approx(0.03, rel=0.02)
+
+
 def test_words_and_picture_say_the_same():
     explorer = make(0.05, 0.03)
     assert "a batch takes 80 ms, and the device works 37% of the time" in explorer.picture().text
     beside = explorer.picture(workers=2)
-    assert "2 workers, 2 ahead each: a batch takes 30 ms, in turns 80 ms, so 2.67 × as fast" in beside.text
+    assert "2 workers, 2 ahead each: in the long run a batch takes 30 ms, in turns 80 ms, so 2.67 ×" in beside.text
     assert "works 100% of the time" in beside.text
     assert "loading decides" in explorer.picture(workers=1).text
     assert "6 steps done" in explorer.picture().html

@@ -89,8 +89,9 @@ def _leaders(found: Mapping[str, Line]) -> list[tuple[float, str]]:
     for start, _ in leads(found):
         n_bytes = max(1.01 * start, _BYTES[0])
         least_s = min(line.seconds(n_bytes) for line in found.values())
-        names = [name for name, line in found.items() if line.seconds(n_bytes) <= least_s * (1 + 1e-9)]
-        order.append((start, " = ".join(names)))
+        names = " = ".join(name for name, line in found.items() if line.seconds(n_bytes) <= least_s * (1 + 1e-9))
+        if not order or names != order[-1][1]:
+            order.append((start, names))
     return [(start, names) for start, names in order if start < _BYTES[1]]
 
 
@@ -98,11 +99,13 @@ def _words(found: Mapping[str, Line], n_bytes: float, ranks: int) -> str:
     times = {name: line.seconds(n_bytes) for name, line in found.items()}
     order, slow = _leaders(found), max(times, key=times.__getitem__)
     quick = [names for start, names in order if start <= n_bytes][-1]
+    others = [name for name in ("ring", "hierarchical") if name not in (slow, *quick.split(" = "))]
+    told = "".join(f"{name} takes {span(times[name])}, " for name in others)
     change = "; ".join(f"from {size(start)} on {names}" for start, names in order[1:])
     return (
-        f"{size(n_bytes)} on {ranks:,} ranks: quickest is {quick}, {span(min(times.values()))}; ring takes "
-        f"{span(times['ring'])}, hierarchical {span(times['hierarchical'])}, {slow} is slowest with "
-        f"{span(times[slow])}. Quickest for the smallest messages is {order[0][1]}{'; ' if change else ''}{change}."
+        f"{size(n_bytes)} on {ranks:,} ranks: quickest is {quick}, {span(min(times.values()))}; {told}{slow} is "
+        f"slowest with {span(times[slow])}. Quickest for the smallest messages is {order[0][1]}"
+        f"{'; ' if change else ''}{change}."
     )
 
 

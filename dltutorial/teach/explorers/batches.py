@@ -6,11 +6,13 @@ S_min (1 + B_crit / B): McCandlish et al. 2018 (arXiv:1812.06162).
 
 import math
 from collections.abc import Mapping, Sequence
+from statistics import median
 
 from dltutorial.convergence import curves
 from dltutorial.errors import CourseError
 from dltutorial.teach.explorers import svg
 from dltutorial.teach.explorers.parts import Drawing, Explorer, Slider
+from dltutorial.teach.explorers.words import three
 from dltutorial.teach.guess import positive
 
 Points = Mapping[int, Sequence[float]]
@@ -30,17 +32,19 @@ def make(points: Points, s_min: float, b_crit: float, best: tuple[float, float] 
         best: S_min and B_crit of a fit, whose misfit is told for comparison.
 
     Raises:
-        CourseError: fewer than two batch sizes reached the target, or a number that is not positive.
+        CourseError: fewer than two batch sizes reached the target with most seeds, or a number that is not positive.
     """
     reached = {int(batch): _reached(values) for batch, values in sorted(points.items())}
     missing = sum(len(values) for values in points.values()) - sum(map(len, reached.values()))
-    if sum(bool(values) for values in reached.values()) < 2:
-        raise CourseError("fewer than two batch sizes reached the target: there is no curve; train for more steps")
+    if sum(math.isfinite(_middle(values)) for values in points.values()) < 2:
+        raise CourseError(
+            "fewer than two batch sizes reached the target with most seeds: there is no curve; train for more steps"
+        )
     best = None if best is None else (positive(best[0], "best S_min"), positive(best[1], "best B_crit"))
     axes = _axes(reached)
 
     def draw(s_min: float, b_crit: float) -> Drawing:
-        return Drawing(_words(reached, s_min, b_crit, best, missing), _picture(axes, reached, s_min, b_crit))
+        return Drawing(_words(points, s_min, b_crit, best, missing), _picture(axes, reached, s_min, b_crit))
 
     controls = [
         _slider("s_min", "S_min", s_min, max(map(max, filter(None, reached.values()))), "steps",
@@ -59,16 +63,21 @@ def example() -> Explorer:
 def misfit(points: Points, s_min: float, b_crit: float) -> float:
     """By what factor the curve is typically off: e to the root mean square of ln(measured / curve).
 
-    Every batch size counts alike, by the geometric mean of its seeds; seeds that never reached the target are left out.
+    As in ``curves.fit``: the median seed counts, one that never reached the target is later than all that did, and a
+    batch size at which half of them or more never did is left out.
     """
+    middles = {batch: _middle(values) for batch, values in points.items()}
     logs = [
-        math.log(_middle(values) / curves.steps(batch, s_min, b_crit)) for batch, values in points.items() if values
+        math.log(middle / curves.steps(batch, s_min, b_crit))
+        for batch, middle in middles.items()
+        if math.isfinite(middle)
     ]
     return math.exp(math.sqrt(sum(log * log for log in logs) / len(logs)))
 
 
 def _middle(values: Sequence[float]) -> float:
-    return math.exp(sum(map(math.log, values)) / len(values))
+    """The median, by ratio; infinite where half of the seeds or more never reached the target."""
+    return math.exp(median(math.log(value) if math.isfinite(value) else math.inf for value in values))
 
 
 def _slider(name: str, label: str, value: float, most: float, unit: str, meaning: str) -> Slider:
@@ -125,4 +134,5 @@ def _reached(values: Sequence[float]) -> list[float]:
 
 
 def _off(points: Points, s_min: float, b_crit: float) -> str:
-    return f"a factor of {misfit(points, s_min, b_crit):.2f}"
+    off = misfit(points, s_min, b_crit)
+    return f"a factor of {f'{off:.2f}' if off < 10 else three(off)}"

@@ -4,9 +4,9 @@ In: operations in a step, what starting one costs eagerly and replayed, as measu
 against the work in an operation, and the gain at the one that is chosen. The rule is that of ``training.launch_model``.
 """
 
-from dltutorial.observe.timing import duration
 from dltutorial.teach.explorers import svg
 from dltutorial.teach.explorers.parts import Choice, Drawing, Explorer, Slider, around
+from dltutorial.teach.explorers.words import span
 from dltutorial.teach.guess import positive
 from dltutorial.teach.show import number
 from dltutorial.training.launch_model import step_s
@@ -57,8 +57,8 @@ def _draw(work_us: float, operations: int, eager_us: float, replayed_us: float, 
     eager_s, replayed_s = (step_s(operations, start / 1e6, work_us / 1e6, beside) for start in (eager_us, replayed_us))
     work_s = operations * work_us / 1e6
     words = (
-        f"{operations:,} operations with {number(work_us)} µs of work each: eager {duration(eager_s)}, replayed "
-        f"{duration(replayed_s)}, {eager_s / replayed_s:.2f} × as fast. The work alone takes {duration(work_s)}, "
+        f"{operations:,} operations with {number(work_us)} µs of work each: eager {span(eager_s)}, replayed "
+        f"{span(replayed_s)}, {eager_s / replayed_s:.2f} × as fast. The work alone takes {span(work_s)}, "
         f"{work_s / eager_s:.0%} of the eager step."
     )
     return Drawing(words, _picture(work_us, operations, {"eager": eager_us, "replayed": replayed_us}, beside))

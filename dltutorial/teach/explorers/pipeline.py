@@ -5,14 +5,14 @@ and one for the device, with the time of a batch in the long run. The rules are 
 """
 
 from dltutorial.data.pipeline import Passage, batch_s, passages
-from dltutorial.observe.timing import duration
 from dltutorial.teach.explorers import svg
 from dltutorial.teach.explorers.parts import Drawing, Explorer, Slider, around
+from dltutorial.teach.explorers.words import span
 from dltutorial.teach.guess import positive
 
 _SHOWN = 6  # so many batches fit into the picture when loading and step take turns
 _LONG_RUN = 480  # batches; the second half is counted
-_SLOW_EVERY, _SLOW_AT = 8, 3  # one batch in eight is slow, the fourth is the first
+_SLOW_EVERY = 8  # batches, of which one is slow
 
 
 def pipeline(load_s: float, step_s: float) -> None:
@@ -55,7 +55,9 @@ def long_run_s(load_s: float, step_s: float, workers: int, ahead: int, slow: int
 
 
 def _loads(load_s: float, slow: int, batches: int) -> list[float]:
-    return [load_s * (slow if k % _SLOW_EVERY == _SLOW_AT else 1) for k in range(batches)]
+    """One in eight is slow: the fourth, then another of each eight, as otherwise the same worker had them all."""
+    places = (divmod(k, _SLOW_EVERY) for k in range(batches))
+    return [load_s * (slow if place == 3 * (1 + eight) % _SLOW_EVERY else 1) for eight, place in places]
 
 
 def _draw(load_ms: float, step_ms: float, workers: int, ahead: int, slow: int) -> Drawing:
@@ -69,12 +71,12 @@ def _draw(load_ms: float, step_ms: float, workers: int, ahead: int, slow: int) -
 def _words(each_s: float, turns_s: float, step_s: float, workers: int, ahead: int) -> str:
     busy = f"the device works {step_s / each_s:.0%} of the time"
     if workers == 0:
-        return f"In turns: a batch takes {duration(each_s)}, and {busy}."
+        return f"In turns: a batch takes {span(each_s)}, and {busy}."
     them = "1 worker" if workers == 1 else f"{workers} workers"
     if each_s > 1.02 * step_s:
         busy += "; loading decides"
     return (
-        f"{them}, {ahead} ahead each: a batch takes {duration(each_s)}, in turns {duration(turns_s)}, so "
+        f"{them}, {ahead} ahead each: in the long run a batch takes {span(each_s)}, in turns {span(turns_s)}, so "
         f"{turns_s / each_s:.2f} × as fast; {busy}."
     )
 

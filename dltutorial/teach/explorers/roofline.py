@@ -8,11 +8,11 @@ In: measured peaks. Out: the roof, and where the layer lies under it, with its t
 from collections.abc import Mapping
 
 from dltutorial.errors import CourseError
-from dltutorial.observe.timing import duration
 from dltutorial.peaks import Peaks
 from dltutorial.probes import Figure
 from dltutorial.teach.explorers import svg
 from dltutorial.teach.explorers.parts import Choice, Drawing, Explorer, Slider
+from dltutorial.teach.explorers.words import span
 from dltutorial.teach.show import number
 
 _BYTES = {"fp64": 8, "fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2}  # of a number in memory
@@ -74,11 +74,10 @@ def _words(peaks: Peaks, samples: int, width: int, dtype: str) -> str:
     intensity, ridge, time_s = flop / n_bytes, peaks.ridge(dtype), peaks.predict_s(flop, n_bytes, dtype)
     share = peaks.attainable_flops_per_s(intensity, dtype) / peaks.peak_flops_per_s(dtype)
     bound = "memory" if intensity < ridge else "arithmetic"
-    many = "1 sample" if samples == 1 else f"{samples:,} samples"
+    many, each = ("1 sample", "") if samples == 1 else (f"{samples:,} samples", f", {span(time_s / samples)} a sample")
     return (
         f"{many} through a layer {width:,} wide in {dtype}: {number(intensity)} FLOP per byte, with the ridge at "
-        f"{number(ridge)}. Bound by {bound}: at most {share:.0%} of the peak, at least {duration(time_s)}, "
-        f"{duration(time_s / samples)} a sample."
+        f"{number(ridge)}. Bound by {bound}: at most {share:.0%} of the peak, at least {span(time_s)}{each}."
     )
 
 
@@ -95,15 +94,15 @@ def _picture(axes: svg.Axes, peaks: Peaks, samples: int, width: int, dtype: str,
     corners = (_INTENSITIES[0], min(max(ridge, _INTENSITIES[0]), _INTENSITIES[1]), _INTENSITIES[1])
     roof = [(x, peaks.attainable_flops_per_s(x, dtype) / _GIGA) for x in corners]
     x, y = axes.x(flop / n_bytes), axes.y(peaks.attainable_flops_per_s(flop / n_bytes, dtype) / _GIGA)
-    above = 28 if x > axes.right - 160 else 12  # clear of the roof's own label
+    key = [(svg.diamond(0, 0, svg.RED), "the layer, at best"), (svg.ring(0, 0, svg.GREEN), "measured")]
     parts = [
         *axes.frame(),
         axes.curve(roof, svg.BLUE),
         axes.upright(ridge, svg.GREY),
         svg.text(axes.x(ridge) + 5, axes.bottom - 8, f"ridge {number(ridge)}"),
-        svg.text(axes.right, axes.y(peak) - 8, f"{dtype} {peak:,.0f} GFLOP/s", anchor="end"),
+        svg.text(axes.right, axes.y(peak) - 12, f"{dtype} {peak:,.0f} GFLOP/s", anchor="end"),
         svg.diamond(x, y, svg.RED),
-        svg.text(max(x - 12, axes.left + 140), y - above, "the layer, at best", bold=True, anchor="end"),
+        *svg.legend(key if measured else key[:1], axes.left + 20, axes.top + 12),
     ]
     for name, (intensity, flop_per_s) in measured.items():
         x, y = axes.x(intensity), axes.y(flop_per_s / _GIGA)

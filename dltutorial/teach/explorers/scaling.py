@@ -128,7 +128,7 @@ def _words(found: Steps, at: int, mode: str, runs: Sequence[published.Run]) -> s
     return (
         f"{mode.partition(':')[0].capitalize()} scaling to {gpus:,} GPU{plural}: efficiency {share:.1%}, the work of "
         f"{three(gpus * share)}. A step takes {span(found.step_s[at])}: {', '.join(parts)}. Published nearest to it: "
-        f"{run.key}, {run.gpus:,} GPUs, {run.efficiency:.0%}."
+        f"{run.key}, {run.gpus:,} GPUs, {run.efficiency:.0%}{' (weak scaling)' if mode == STRONG else ''}."
     )
 
 
