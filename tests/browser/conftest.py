@@ -64,7 +64,7 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
 
 def lab_command() -> list[str]:
     """What ``make lab`` runs, with this Python."""
-    said = subprocess.run(["make", "-n", "lab"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    said = subprocess.run(["make", "-n", "lab", "ARGS="], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     (line,) = [line for line in said.splitlines() if "jupyter lab" in line]
     return [sys.executable, "-m", "jupyterlab", *shlex.split(line)[2:]]
 
