@@ -71,8 +71,7 @@ def loop(
 
     Raises:
         Interrupted: the keeper was asked to end the run, and has written a checkpoint.
-        CourseError: the loss is no longer finite, the batches ran out, this machine lacks what the recipe asks for, or
-            it is a login node.
+        CourseError: the loss is no longer finite, the batches ran out, or this machine cannot, or may not, train.
     """
     node.refuse_on_login("training")
     device = next(model.parameters()).device

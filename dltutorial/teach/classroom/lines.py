@@ -1,4 +1,4 @@
-"""One line of a class's folder: either an :class:`Event`, or the reason why it is none.
+"""One line of a class's folder: either an ``Event``, or the reason why it is none.
 
 In: bytes that anybody may have written. Out: values whose type, size and range are known; text of printable characters.
 Nothing is executed, and nothing here knows HTML: whoever shows an event escapes it.

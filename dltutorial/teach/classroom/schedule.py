@@ -1,6 +1,6 @@
 """The half day and the whole day: what is done when, in minutes; ``INSTRUCTORS.md`` shows the same as tables.
 
-In: nothing. Out: :data:`SCHEDULES`. A chapter's and an exercise's minutes are those of its notebook's metadata, a
+In: nothing. Out: ``SCHEDULES``. A chapter's and an exercise's minutes are those of its notebook's metadata, a
 teacher's estimate of reading and doing; a test compares them. What a machine needs meanwhile is measured: ``seats``.
 """
 
