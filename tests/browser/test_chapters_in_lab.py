@@ -15,15 +15,22 @@ EVERY = os.environ.get("DLTUTORIAL_BROWSER") == "all"
 IN_PAGE = "document.querySelector('.jp-Notebook').innerText"
 
 
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(1500)]
+# Two workers share the browser tests: the longest chapter goes with the other files.
+HERE, THERE = pytest.mark.xdist_group("chapters"), pytest.mark.xdist_group("browser")
+
+
 def chosen(folder, chapters):
-    """Paths of these chapters' notebooks, or of all that there are."""
+    """Paths of these chapters' notebooks, or of all that there are, each with its group."""
     paths = sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / folder).glob("*.ipynb"))
-    return [path for path in paths if EVERY or Path(path).name[:2] in chapters]
+    return [
+        pytest.param(path, marks=THERE if path.startswith("notebooks/12") else HERE)
+        for path in paths
+        if EVERY or Path(path).name[:2] in chapters
+    ]
 
 
-pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("chapters"), pytest.mark.timeout(1500)]
-
-
+@THERE
 @pytest.mark.parametrize("cells", [("1 / 0", "1"), ("1", "1 / 0")])
 def test_a_cell_that_fails_is_noticed_at_once(open_notebook, lab, cells):
     write_notebook(lab.folder / "fails.ipynb", cells)
