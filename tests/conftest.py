@@ -78,10 +78,16 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_terminal_summary(terminalreporter) -> None:
-    """Where the pictures of JupyterLab are that this run has made."""
+    """How long the browser tests took each worker, and where the pictures of JupyterLab are that this run has made."""
+    took_s: dict[str, float] = {}
+    for report in (report for reports in terminalreporter.stats.values() for report in reports):
+        if isinstance(report, pytest.TestReport) and report.nodeid.startswith("tests/browser/"):
+            worker = getattr(report, "worker_id", "one process")
+            took_s[worker] = took_s.get(worker, 0.0) + report.duration
     pictures = [file for file in (ARTIFACTS / "browser").glob("*.png") if file.stat().st_mtime >= BEGAN]
     if pictures:
-        terminalreporter.section(f"{len(pictures)} pictures of JupyterLab to look at: {pictures[0].parent}", sep="-")
+        took = ", ".join(f"{worker} {seconds:.0f} s" for worker, seconds in sorted(took_s.items()))
+        terminalreporter.section(f"browser tests took {took}; their pictures: {pictures[0].parent}", sep="-")
 
 
 @pytest.fixture(scope="session")

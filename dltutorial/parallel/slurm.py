@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from dltutorial.errors import CourseError
-from dltutorial.parallel.rejections import explained
+from dltutorial.parallel.rejections import explained, munge_problem
 
 _ANSWER_S = 30.0
 
@@ -28,8 +28,9 @@ def run(command: Sequence[str], env: Mapping[str, str], folder: Path | None = No
         )  # fmt: skip
     except FileNotFoundError:
         raise CourseError(explained("", missing=command[0])) from None
-    except subprocess.TimeoutExpired as error:  # Slurm tries again and again when munge is gone
-        raise CourseError(explained((error.stderr or b"no answer").decode(errors="replace"))) from None
+    except subprocess.TimeoutExpired as error:  # Slurm tries again and again when munge is gone, without a word
+        said = (error.stderr or b"no answer").decode(errors="replace")
+        raise CourseError(munge_problem(surroundings(env)) or explained(said)) from None
     if done.returncode:
         raise CourseError(explained(done.stderr or done.stdout))
     return done.stdout

@@ -58,6 +58,15 @@ class NotebookPage:
         assert not any("Traceback" in text for text in said), said  # the last cell has no next
         return self
 
+    def run_down_to(self, number):
+        """Run All Above Selected Cell, then that cell."""
+        self.focus(number)
+        self.menu("Run", "Run All Above Selected Cell")
+        self.wait_until_run()
+        self.run(number)
+        assert not self.page.locator(STDERR).count(), self.page.locator(STDERR).all_inner_texts()
+        return self
+
     def wait_until_run(self):
         """No cell waits or runs, and the first has run."""
         self.page.wait_for_function(f"/\\d/.test({PROMPTS}[0]) && {NONE_WAITS}", timeout=1000 * RUN_S)

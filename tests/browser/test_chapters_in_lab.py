@@ -1,7 +1,7 @@
 """Chapters by Run All in JupyterLab, in a real browser: they run through, their figures show, what moves is alive.
 
-All chapters run by papermill in other tests. Here runs the first of each part, which between them have all that only a
-browser shows; with DLTUTORIAL_BROWSER=all every chapter runs, and every exercise, unsolved.
+All chapters run by papermill in other tests. Here runs the first of each part, and the profiling chapter down to its
+timeline; with DLTUTORIAL_BROWSER=all every chapter runs, every timeline moves, and every exercise runs, unsolved.
 """
 
 import os
@@ -16,15 +16,16 @@ IN_PAGE = "document.querySelector('.jp-Notebook').innerText"
 
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(1500)]
-# Two workers share the browser tests: the longest chapter goes with the other files.
+# Two workers share the browser tests: the two long chapters are one's, the rest goes with the other files.
 HERE, THERE = pytest.mark.xdist_group("chapters"), pytest.mark.xdist_group("browser")
+LONG = ("notebooks/08", "notebooks/12")
 
 
 def chosen(folder, chapters):
     """Paths of these chapters' notebooks, or of all that there are, each with its group."""
     paths = sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / folder).glob("*.ipynb"))
     return [
-        pytest.param(path, marks=THERE if path.startswith("notebooks/12") else HERE)
+        pytest.param(path, marks=HERE if path.startswith(LONG) else THERE)
         for path in paths
         if EVERY or Path(path).name[:2] in chapters
     ]
@@ -38,7 +39,7 @@ def test_a_cell_that_fails_is_noticed_at_once(open_notebook, lab, cells):
         open_notebook("fails.ipynb").run_all()
 
 
-@pytest.mark.parametrize("path", chosen("notebooks", ("00", "02", "08", "12")))
+@pytest.mark.parametrize("path", chosen("notebooks", ("00", "08", "12")))
 def test_chapter_runs_and_what_moves_in_it_is_alive(open_notebook, path, alone):
     notebook = open_notebook(path).run_all()
     if notebook.page.locator('.dlt-claim[aria-label="failed"][data-kind="timed"]').count():
@@ -50,8 +51,6 @@ def test_chapter_runs_and_what_moves_in_it_is_alive(open_notebook, path, alone):
     claims_hold(notebook.page, sum(len(re.findall(r"^claim\(", cell, re.MULTILINE)) for cell in cells))
     if "00_" in path:  # the field is the same everywhere; later cells that score take long to run again
         guess_reaches_the_kernel(notebook, cells)
-    if any("Timeline(" in cell for cell in cells):
-        timeline_follows_wheel_and_keys(notebook)
 
 
 def figures_are_there(page, wanted):
@@ -87,8 +86,15 @@ def guess_reaches_the_kernel(notebook, cells):
     assert "0.432" in mine.inner_text()
 
 
-def timeline_follows_wheel_and_keys(notebook):
+def with_timeline(path):
+    """The number of the first code cell that shows one, if any does."""
+    return next((number for number, cell in enumerate(code_cells(path)) if "Timeline(" in cell), None)
+
+
+@pytest.mark.parametrize("path", [p for p in chosen("notebooks", ("02",)) if with_timeline(p.values[0])])
+def test_a_timeline_follows_wheel_and_keys(open_notebook, path):
     """In its frame, as JupyterLab shows it: what is in view follows."""
+    notebook = open_notebook(path).run_down_to(with_timeline(path))
     around = notebook.page.locator("iframe").first  # what is scrolled: a frame out of sight draws nothing
     around.scroll_into_view_if_needed()
     frame = around.content_frame

@@ -170,8 +170,7 @@ def test_munge_that_is_gone_is_named(tmp_path, monkeypatch):
     monkeypatch.setenv("DLTUTORIAL_RUNS", str(tmp_path))
     cluster = pocket.up(1, f"munge-{time.monotonic_ns()}")
     try:
-        for process in processes.of(cluster.folder, "munge"):
-            process.kill()
+        processes.kill(cluster.folder, "munge")
         with pytest.raises(CourseError, match="munge, which signs every message, is not running"):
             jobs.submit("train", site="pocket", env=cluster.env)
     finally:

@@ -3,7 +3,7 @@
 import pytest
 
 from dltutorial.errors import CourseError
-from dltutorial.parallel import job_output, jobs, pocket, rejections, rendezvous, workplace
+from dltutorial.parallel import job_output, jobs, pocket, rejections, rendezvous, slurm, workplace
 
 
 @pytest.mark.parametrize(
@@ -79,6 +79,15 @@ def test_munge_that_is_not_there_is_told_at_once(tmp_path):
     (tmp_path / "slurm.conf").write_text("AuthType=auth/slurm\n")
     assert rejections.munge_problem({"SLURM_CONF": str(tmp_path / "slurm.conf")}) is None
     assert rejections.munge_problem({"SLURM_CONF": str(tmp_path / "nowhere")}) is None
+
+
+def test_munge_that_goes_while_slurm_tries_again_and_again_is_told(tmp_path, monkeypatch):
+    (tmp_path / "slurm.conf").write_text(f"AuthType=auth/munge\nAuthInfo=socket={tmp_path}/no.socket\n")
+    monkeypatch.setattr(slurm, "_ANSWER_S", 0.1)
+    with pytest.raises(CourseError, match="munge, which signs every message, is not running"):
+        slurm.run(["sleep", "60"], {"SLURM_CONF": str(tmp_path / "slurm.conf")})
+    with pytest.raises(CourseError, match="no answer"):
+        slurm.run(["sleep", "60"], {"SLURM_CONF": str(tmp_path / "nowhere")})
 
 
 def test_the_log_is_read_as_it_looks(tmp_path):
