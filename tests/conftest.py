@@ -78,16 +78,13 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_terminal_summary(terminalreporter) -> None:
-    """How long the browser tests took each worker, and where the pictures of JupyterLab are that this run has made."""
-    took_s: dict[str, float] = {}
-    for report in (report for reports in terminalreporter.stats.values() for report in reports):
-        if isinstance(report, pytest.TestReport) and report.nodeid.startswith("tests/browser/"):
-            worker = getattr(report, "worker_id", "one process")
-            took_s[worker] = took_s.get(worker, 0.0) + report.duration
+    """How long the browser tests took, first to last, and where the pictures are that this run has made."""
+    reports = [report for some in terminalreporter.stats.values() for report in some]
+    mine = [r for r in reports if isinstance(r, pytest.TestReport) and r.nodeid.startswith("tests/browser/")]
     pictures = [file for file in (ARTIFACTS / "browser").glob("*.png") if file.stat().st_mtime >= BEGAN]
-    if pictures:
-        took = ", ".join(f"{worker} {seconds:.0f} s" for worker, seconds in sorted(took_s.items()))
-        terminalreporter.section(f"browser tests took {took}; their pictures: {pictures[0].parent}", sep="-")
+    if pictures and mine:
+        took_s = max(report.stop for report in mine) - min(report.start for report in mine)
+        terminalreporter.section(f"browser tests: {took_s:.0f} s; their pictures: {pictures[0].parent}", sep="-")
 
 
 @pytest.fixture(scope="session")

@@ -69,8 +69,7 @@ def test_another_number_of_nodes_is_told(cluster):
 
 def test_a_killed_cluster_is_recognised_and_replaced(name):
     cluster = pocket.up(1, name)
-    for process in processes.of(cluster.folder, "controller"):
-        process.kill()
+    processes.kill(cluster.folder, "controller")
     left = pocket.status(name)
     assert left is not None
     assert not left.answers

@@ -181,9 +181,7 @@ def test_a_controller_that_is_gone_is_named(tmp_path, monkeypatch):
     monkeypatch.setenv("DLTUTORIAL_RUNS", str(tmp_path))
     cluster = pocket.up(1, f"gone-{time.monotonic_ns()}")
     try:
-        for process in processes.of(cluster.folder, "controller"):
-            process.kill()
-        wait_for(lambda: not processes.of(cluster.folder, "controller"))
+        processes.kill(cluster.folder, "controller")
         with pytest.raises(CourseError, match="the controller does not answer"):
             jobs.submit("train", site="pocket", env=cluster.env)
     finally:

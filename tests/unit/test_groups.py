@@ -21,6 +21,16 @@ def test_shares_nothing(n):
     pass
 """
 
+FIRST = "".join(
+    f"""
+@pytest.mark.xdist_group("{name}")
+@pytest.mark.parametrize("n", range(3))
+def test_{name}(n):
+    pass
+"""
+    for name in reversed(groups.FIRST)
+)
+
 
 def who_ran(folder, conftest):
     """Worker → the tests it ran."""
@@ -36,6 +46,17 @@ def test_a_group_stays_on_one_worker_across_files_and_others_go_to_both(tmp_path
     assert sorted(map(len, with_group.values())) == [0, 6]
     assert all(test.endswith("@dear") for tests in with_group.values() for test in tests)
     assert all(len(tests) > 2 for tests in ran.values())
+
+
+def test_the_first_groups_run_first_and_side_by_side(tmp_path):
+    files = {"test_1": ALONE, "test_2": "import pytest\n" + FIRST}
+    said = sub_pytest.run(tmp_path, WITH, "-v", "-n", "2", "--dist", "loadgroup", **files)
+    assert "18 passed" in said
+    for worker in ("gw0", "gw1"):
+        ran = re.findall(rf"^\[{worker}\] .* PASSED \S+@(\w+)", said, re.MULTILINE)
+        assert len(set(ran)) == 1
+        first = re.findall(rf"^\[{worker}\] .* PASSED (\S+)", said, re.MULTILINE)[:3]
+        assert all(test.endswith(f"@{ran[0]}") for test in first)
 
 
 def test_the_tests_of_the_course_have_the_plugin(request):
