@@ -4,7 +4,7 @@ With ``--dist loadgroup`` pytest-xdist ends a test's id in ``@group`` and deals 
 setting ``_nodeid``, in which pytest from 9.2 on no longer looks: without this plugin groups are dealt out test by test.
 
 Every worker begins with one group, then takes what comes next. So the groups of ``FIRST`` run first and side by side,
-and none of them waits for a worker that is long busy with another.
+and none of them waits for a worker that is long busy with another. For that pytest-xdist must leave the order as it is.
 """
 
 import pytest
@@ -12,9 +12,14 @@ import pytest
 FIRST = ("chapters", "browser")
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """As ``--no-loadscope-reorder`` does, where pytest-xdist is here and has it."""
+    config.option.loadscopereorder = False
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Give the id that pytest-xdist has made to the pytest that has not seen it."""
+    """Give the id that pytest-xdist has made to the pytest that has not seen it; the first groups first."""
     for item in items:
         if (with_group := vars(item).get("_nodeid", item.nodeid)) != item.nodeid:
             item._id = type(item.id).parse(with_group)

@@ -21,14 +21,14 @@ def test_shares_nothing(n):
     pass
 """
 
-FIRST = "".join(
+FIRST = "import pytest\n" + "".join(
     f"""
 @pytest.mark.xdist_group("{name}")
-@pytest.mark.parametrize("n", range(3))
+@pytest.mark.parametrize("n", range({count}))
 def test_{name}(n):
     pass
 """
-    for name in reversed(groups.FIRST)
+    for name, count in (("many", 9), ("browser", 7), ("chapters", 2))
 )
 
 
@@ -49,14 +49,14 @@ def test_a_group_stays_on_one_worker_across_files_and_others_go_to_both(tmp_path
 
 
 def test_the_first_groups_run_first_and_side_by_side(tmp_path):
-    files = {"test_1": ALONE, "test_2": "import pytest\n" + FIRST}
-    said = sub_pytest.run(tmp_path, WITH, "-v", "-n", "2", "--dist", "loadgroup", **files)
-    assert "18 passed" in said
-    for worker in ("gw0", "gw1"):
-        ran = re.findall(rf"^\[{worker}\] .* PASSED \S+@(\w+)", said, re.MULTILINE)
-        assert len(set(ran)) == 1
-        first = re.findall(rf"^\[{worker}\] .* PASSED (\S+)", said, re.MULTILINE)[:3]
-        assert all(test.endswith(f"@{ran[0]}") for test in first)
+    said = sub_pytest.run(tmp_path, WITH, "-v", "-n", "2", "--dist", "loadgroup", test_1=ALONE, test_2=FIRST)
+    assert "30 passed" in said
+    ran = [re.findall(rf"^\[{worker}\] .* PASSED (\S+)", said, re.MULTILINE) for worker in ("gw0", "gw1")]
+    group_of_first = [tests[0].partition("@")[2] for tests in ran]
+    assert sorted(group_of_first) == sorted(groups.FIRST)
+    for tests, group, other in zip(ran, group_of_first, reversed(group_of_first), strict=True):
+        assert sum(test.endswith(f"@{group}") for test in tests) == {"chapters": 2, "browser": 7}[group]
+        assert not any(test.endswith(f"@{other}") for test in tests)
 
 
 def test_the_tests_of_the_course_have_the_plugin(request):
