@@ -16,9 +16,9 @@ IN_PAGE = "document.querySelector('.jp-Notebook').innerText"
 
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(1500)]
-# Two workers share the browser tests about equally: what computes long is one's, the rest goes with the other files.
+# Two workers share the browser tests: the long chapters, one of which may run again, are one's, the rest the other's.
 HERE, THERE = pytest.mark.xdist_group("chapters"), pytest.mark.xdist_group("browser")
-LONG = ("notebooks/08", "notebooks/12", "exercises/08")
+LONG = ("notebooks/08", "notebooks/12")
 
 
 def chosen(folder, chapters):
