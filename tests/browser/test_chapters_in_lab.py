@@ -91,7 +91,7 @@ def with_timeline(path):
     return next((number for number, cell in enumerate(code_cells(path)) if "Timeline(" in cell), None)
 
 
-@pytest.mark.parametrize("path", [p for p in chosen("notebooks", ("02",)) if with_timeline(p.values[0])])
+@pytest.mark.parametrize("path", [p for p in chosen("notebooks", ("02",)) if with_timeline(*p.values) is not None])
 def test_a_timeline_follows_wheel_and_keys(open_notebook, path):
     """In its frame, as JupyterLab shows it: what is in view follows."""
     notebook = open_notebook(path).run_down_to(with_timeline(path))
