@@ -1,7 +1,7 @@
 """How Sphinx makes the book from what ``dltutorial book`` has gathered. Nothing here or in the pages asks a network."""
 
 import dltutorial
-from dltutorial.teach.execute import quick_imports
+from dltutorial.course.execute import quick_imports
 
 with quick_imports():
     import nbformat  # noqa: F401  myst_nb imports it, too, but slowly
@@ -16,7 +16,7 @@ extensions = [
     "myst_nb",
     "sphinx.ext.autodoc",
     "sphinx.ext.napoleon",
-    "dltutorial.teach.book.sphinx_parts",
+    "dltutorial.course.book.sphinx_parts",
 ]
 exclude_patterns = ["_static"]
 root_doc = "index"

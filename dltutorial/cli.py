@@ -177,13 +177,13 @@ def _preset_help() -> str:
 def _doctor(args: argparse.Namespace) -> int:
     of_class = (args.schedule, args.chapters or None, args.minutes, args.cores, args.memory)
     if args.learners is not None:
-        from dltutorial.teach.classroom import class_doctor
+        from dltutorial.course.classroom import class_doctor
 
         print(class_doctor.report(args.learners, args.schedule, args.chapters, *of_class[2:]))
         return 0
     if any(value is not None for value in of_class):
         raise CourseError("these options are about a class; say how many learners it has: --class N")
-    from dltutorial.teach import doctor
+    from dltutorial.course import doctor
 
     text, status = doctor.report(measure=args.measure)
     print(text)
@@ -191,7 +191,7 @@ def _doctor(args: argparse.Namespace) -> int:
 
 
 def _class(args: argparse.Namespace) -> int:
-    from dltutorial.teach.classroom import command
+    from dltutorial.course.classroom import command
 
     return command.run(args)
 
@@ -230,7 +230,7 @@ def _train(args: argparse.Namespace) -> int:
 
 
 def _run(args: argparse.Namespace) -> int:
-    from dltutorial.teach import notebooks
+    from dltutorial.course import notebooks
 
     return notebooks.run(
         args.chapters,
@@ -244,13 +244,13 @@ def _run(args: argparse.Namespace) -> int:
 
 
 def _bench(args: argparse.Namespace) -> int:
-    from dltutorial.teach import bench
+    from dltutorial.course import bench
 
     return bench.run(args.name, repeats=args.repeats, json_file=args.json, preset=args.preset)
 
 
 def _exercises(args: argparse.Namespace) -> int:
-    from dltutorial.teach import exercises, standing
+    from dltutorial.course import exercises, standing
 
     if args.name and args.action != "reset":
         raise CourseError(f"exercises {args.action} takes no name; see dltutorial exercises --help")
@@ -263,32 +263,32 @@ def _exercises(args: argparse.Namespace) -> int:
 
 
 def _update(args: argparse.Namespace) -> int:
-    from dltutorial.teach import update
+    from dltutorial.course import update
 
     return update.update()
 
 
 def _pocket(args: argparse.Namespace) -> int:
-    from dltutorial.parallel import pocket_command
+    from dltutorial.launch import pocket_command
 
     return pocket_command.run(args.action, args.nodes, args.name)
 
 
 def _kernel(args: argparse.Namespace) -> int:
-    from dltutorial.teach import kernel_command
+    from dltutorial.course import kernel_command
 
     return kernel_command.run(args)
 
 
 def _report(args: argparse.Namespace) -> int:
-    from dltutorial.teach import report
+    from dltutorial.course import report
 
     print(report.write(args.records, args.out))
     return 0
 
 
 def _book(args: argparse.Namespace) -> int:
-    from dltutorial.teach.book import build
+    from dltutorial.course.book import build
 
     print(build.build(args.executed, args.out, partial=args.partial, run=args.run))
     return 0

@@ -43,7 +43,7 @@ def _has_gpu() -> bool:
 
 
 def _has_slurm() -> bool:
-    from dltutorial.parallel import pocket
+    from dltutorial.launch import pocket
 
     return pocket.missing() is None
 
@@ -96,7 +96,7 @@ def threads_env() -> dict[str, str]:
 @pytest.fixture(scope="session")
 def preloaded_env(threads_env):
     """The environment under which the preloaded kernel is there, for all tests of this worker."""
-    from dltutorial.teach import kernel
+    from dltutorial.course import kernel
 
     with kernel.preloaded({**os.environ, **threads_env}) as env:
         yield env

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from dltutorial.teach import kernel
-from dltutorial.teach.preload import KERNEL_NAME
+from dltutorial.course import kernel
+from dltutorial.course.preload import KERNEL_NAME
 
-LOAD = "%load_ext dltutorial.parallel.cells"
+LOAD = "%load_ext dltutorial.launch.cells"
 
 
 @dataclass

@@ -4,7 +4,7 @@ import json
 
 import torch
 
-from dltutorial.training import run
+from dltutorial.train import run
 
 
 def records(folder):

@@ -23,7 +23,7 @@ from dltutorial.convergence.order import Order
 from dltutorial.convergence.program import Data, Plan, Program, threads
 from dltutorial.data.surveys import Survey
 from dltutorial.errors import RecipeError
-from dltutorial.optimizers.schedules import check_run
+from dltutorial.optim.schedules import check_run
 
 Schedule = Callable[[int], float]
 BatchSize = Callable[[int], int]

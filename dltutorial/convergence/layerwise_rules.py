@@ -12,7 +12,7 @@ from typing import Any
 from torch import Tensor
 
 from dltutorial.convergence import rules
-from dltutorial.optimizers.layerwise import Layerwise
+from dltutorial.optim.layerwise import Layerwise
 
 
 class LayerwiseRule(rules.Rule):

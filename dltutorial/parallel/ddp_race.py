@@ -19,15 +19,15 @@ from torch import nn
 from dltutorial import machine
 from dltutorial.config import Recipe
 from dltutorial.errors import CourseError
-from dltutorial.observe import trace
-from dltutorial.observe.events import Trace
-from dltutorial.observe.timing import Timing
+from dltutorial.launch.launch import launch
 from dltutorial.parallel.bucket_model import Link, Step
 from dltutorial.parallel.ddp import BucketedDDP, NaiveDDP, OverlappedDDP
-from dltutorial.parallel.launch import launch
-from dltutorial.training import run
-from dltutorial.training.optim import make_optimizer
-from dltutorial.training.step import train_step
+from dltutorial.profile import trace
+from dltutorial.profile.events import Trace
+from dltutorial.profile.timing import Timing
+from dltutorial.train import run
+from dltutorial.train.optim import make_optimizer
+from dltutorial.train.step import train_step
 
 _SMALL_BYTES, _LARGE_BYTES = 4, 2**23
 ALONE, TORCH = "no communication", "torch DDP"

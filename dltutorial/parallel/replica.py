@@ -25,7 +25,7 @@ from torch.autograd import Variable
 from torch.distributed.algorithms.join import Join, Joinable, JoinHook
 
 from dltutorial.errors import CourseError
-from dltutorial.observe.ranges import annotate
+from dltutorial.profile.ranges import annotate
 
 
 class Replica(nn.Module, Joinable):

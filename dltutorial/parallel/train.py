@@ -41,7 +41,7 @@ def train(*args: Any, **options: Any) -> Path:
     info = RankInfo.from_env()
     if info.world_size > 1:  # before torch is loaded: a lost connection is told in one line, not with C++ frames
         os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
-    from dltutorial.training import command
+    from dltutorial.train import command
 
     if info.world_size == 1:
         return command.train(*args, **options)
@@ -55,9 +55,9 @@ def train(*args: Any, **options: Any) -> Path:
 
 
 def _together(info: RankInfo, preset_name: str, knobs: dict, **options: Any) -> NoReturn:
-    from dltutorial.parallel import meeting
+    from dltutorial.launch import meeting
     from dltutorial.parallel.training_ranks import Ranks
-    from dltutorial.training import command
+    from dltutorial.train import command
 
     store = meeting.meet(info)
     farewell = Farewell(info, store, meeting.connect_again(info))
@@ -89,7 +89,7 @@ def _ending(error: BaseException, info: RankInfo) -> tuple[int, str]:
 
 def _is_effect(error: BaseException) -> bool:
     """Whether this rank only lost another one."""
-    from dltutorial.parallel import failures, rank
+    from dltutorial.launch import failures, rank
 
     return failures.from_error(0, 0.0, rank.describe(error)).is_effect
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from dltutorial.parallel.ddp import OverlappedDDP
 from dltutorial.ranks import RankInfo
-from dltutorial.training.team import Team
+from dltutorial.train.team import Team
 
 
 class Ranks(Team):

@@ -15,8 +15,8 @@ import pytest
 
 from dltutorial import paths
 from dltutorial.cli import main
+from dltutorial.course.book import build, chapters, docstrings, links, reference, solved, sources, terms
 from dltutorial.errors import CourseError
-from dltutorial.teach.book import build, chapters, docstrings, links, reference, solved, sources, terms
 
 ROOT = Path(__file__).parents[2]
 PICTURE = '<img class="dlt-figure" src="data:image/png;base64,iVBORw0KGgo=" alt="It rises to 3">'
@@ -287,7 +287,7 @@ def site(course):
     """Its pages, made as the command makes them."""
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(course)
-        few = {"index.rst": "Library\n=======\n\n.. automodule:: dltutorial.observe.timing\n"}
+        few = {"index.rst": "Library\n=======\n\n.. automodule:: dltutorial.profile.timing\n"}
         patch.setattr(sources.reference, "pages", lambda: few)
         return build.build(executed=course / "run").parent
 

@@ -5,9 +5,9 @@ import time
 
 import pytest
 
-from dltutorial.teach import bench_classroom
-from dltutorial.teach.classroom import view
-from dltutorial.teach.classroom.wording import of_course
+from dltutorial.course import bench_classroom
+from dltutorial.course.classroom import view
+from dltutorial.course.classroom.wording import of_course
 
 pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser")]
 

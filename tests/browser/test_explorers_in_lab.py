@@ -5,12 +5,12 @@ from notebook_page import IDLE, NARROW, WIDE, write_notebook
 from playwright.sync_api import TimeoutError as TooLate
 from playwright.sync_api import expect
 
-from dltutorial.teach import explorers
-from dltutorial.teach.explorers.parts import Choice
+from dltutorial.course import explorers
+from dltutorial.course.explorers.parts import Choice
 
 pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser"), pytest.mark.timeout(600)]
 
-MAKE = "from dltutorial.teach import explorers\nmade = dict(explorers.examples())"
+MAKE = "from dltutorial.course import explorers\nmade = dict(explorers.examples())"
 SAID_AND_NAME = "all => [all.querySelector('div').innerText, all.querySelector('svg').getAttribute('aria-label')]"
 RIGHT_END = "getBoundingClientRect().right"
 OVERHANG = f"svg => svg.{RIGHT_END} - svg.closest('.jp-OutputArea-output').{RIGHT_END}"

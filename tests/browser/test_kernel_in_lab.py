@@ -13,12 +13,12 @@ ENDLESS = [
     "name + ' above'",
 ]
 RANKS = [
-    "%load_ext dltutorial.parallel.cells",
+    "%load_ext dltutorial.launch.cells",
     f"%%ranks 2\nimport os, time\nprint('here', rank)\n{WAITING}\nrank + 40",
     "%%ranks\nif rank == 1:\n    1 / 0",
 ]
 ENDLESS_RANKS = [
-    "%load_ext dltutorial.parallel.cells",
+    "%load_ext dltutorial.launch.cells",
     "%%ranks 2\nimport time\nkept = rank + 40\nprint('here', rank)\nwhile True:\n    time.sleep(0.05)",
     "%%ranks\nkept",
 ]

@@ -5,9 +5,9 @@ import json
 import nbformat
 import pytest
 
-from dltutorial.observe.events import Event, Row, Trace
-from dltutorial.observe.timeline import Timeline, script_hash
-from dltutorial.teach import site
+from dltutorial.course import site
+from dltutorial.profile.events import Event, Row, Trace
+from dltutorial.profile.timeline import Timeline, script_hash
 
 pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser")]
 

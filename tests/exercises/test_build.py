@@ -1,6 +1,6 @@
 from pathlib import Path
 
-from dltutorial.teach import exercises
+from dltutorial.course import exercises
 
 ROOT = Path(__file__).parents[2]
 

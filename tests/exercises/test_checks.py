@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from dltutorial.teach import check, exercises
+from dltutorial.course import check, exercises
 
 ROOT = Path(__file__).parents[2]
 NAMES = sorted(dir(check))

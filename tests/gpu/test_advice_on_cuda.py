@@ -9,8 +9,8 @@ import torch
 import torch.distributed as dist
 
 from dltutorial import advice
-from dltutorial.parallel.failures import RankFailed
-from dltutorial.parallel.launch import launch
+from dltutorial.launch.failures import RankFailed
+from dltutorial.launch.launch import launch
 
 pytestmark = pytest.mark.gpu
 

@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from dltutorial.config import PRESETS, Recipe
-from dltutorial.training import checkpoint
-from dltutorial.training.loop import loop
-from dltutorial.training.run import build_model
+from dltutorial.train import checkpoint
+from dltutorial.train.loop import loop
+from dltutorial.train.run import build_model
 
 pytestmark = pytest.mark.gpu
 SMALL = dataclasses.replace(

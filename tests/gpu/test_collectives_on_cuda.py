@@ -4,11 +4,11 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from dltutorial.comm import stopwatch
+from dltutorial.comm.counts import counts, tally
+from dltutorial.comm.team import Team
 from dltutorial.errors import CourseError
-from dltutorial.parallel import stopwatch
-from dltutorial.parallel.counts import counts, tally
-from dltutorial.parallel.launch import launch
-from dltutorial.parallel.team import Team
+from dltutorial.launch.launch import launch
 
 pytestmark = pytest.mark.gpu
 DIVISIBLE = 840

@@ -5,10 +5,10 @@ import torch
 
 from dltutorial.config import Recipe
 from dltutorial.models.vit import ViT
-from dltutorial.observe.compilations import Compilations, breaks
-from dltutorial.training import compiling
-from dltutorial.training.optim import make_optimizer
-from dltutorial.training.step import make_step
+from dltutorial.profile.compilations import Compilations, breaks
+from dltutorial.train import compiling
+from dltutorial.train.optim import make_optimizer
+from dltutorial.train.step import make_step
 
 pytestmark = pytest.mark.gpu
 

@@ -10,9 +10,9 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "parallel"))  # what ranks do
 import replicas
 
 from dltutorial.config import Recipe
-from dltutorial.observe.overlap import overlap
+from dltutorial.launch.launch import launch
 from dltutorial.parallel import ddp_race
-from dltutorial.parallel.launch import launch
+from dltutorial.profile.overlap import overlap
 
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore:.*ranks share")]
 BIG = Recipe(n_lat=128, n_lon=256, dim=512, depth=12, heads=8, global_batch_size=16)

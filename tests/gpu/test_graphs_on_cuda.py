@@ -11,10 +11,10 @@ from dltutorial.config import Recipe
 from dltutorial.errors import CourseError
 from dltutorial.models.tiny import NarrowMLP
 from dltutorial.models.vit import ViT
-from dltutorial.training import launches
-from dltutorial.training.loop import loop
-from dltutorial.training.optim import make_optimizer, set_learning_rate
-from dltutorial.training.step import make_step
+from dltutorial.train import launches
+from dltutorial.train.loop import loop
+from dltutorial.train.optim import make_optimizer, set_learning_rate
+from dltutorial.train.step import make_step
 
 pytestmark = pytest.mark.gpu
 
@@ -22,7 +22,7 @@ SHAPE = (2, 8, 8)
 LOOKS = """
 import torch
 from dltutorial.errors import CourseError
-from dltutorial.training.graphs import GraphedStep
+from dltutorial.train.graphs import GraphedStep
 weight = torch.zeros(4, device="cuda")
 def step(x, y):
     weight.add_(x.mean())

@@ -9,10 +9,10 @@ from dltutorial import machine
 from dltutorial.config import Recipe
 from dltutorial.errors import CourseError
 from dltutorial.models.vit import ViT
-from dltutorial.observe import tensor_cores, trace
-from dltutorial.training.loop import loop
-from dltutorial.training.optim import make_optimizer
-from dltutorial.training.step import make_step
+from dltutorial.profile import tensor_cores, trace
+from dltutorial.train.loop import loop
+from dltutorial.train.optim import make_optimizer
+from dltutorial.train.step import make_step
 
 pytestmark = pytest.mark.gpu
 

@@ -4,7 +4,7 @@ import pytest
 
 from dltutorial.config import PRESETS
 from dltutorial.data import weather
-from dltutorial.training import ladder, parts, race
+from dltutorial.train import ladder, parts, race
 
 pytestmark = pytest.mark.gpu
 SIZES = {"patch": 4, "dim": 128, "depth": 2, "heads": 4}

@@ -4,8 +4,8 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from dltutorial.parallel.failures import RankFailed, RanksHang
-from dltutorial.parallel.launch import launch
+from dltutorial.launch.failures import RankFailed, RanksHang
+from dltutorial.launch.launch import launch
 
 pytestmark = pytest.mark.gpu
 

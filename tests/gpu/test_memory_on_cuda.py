@@ -8,9 +8,9 @@ from torch.utils.checkpoint import checkpoint
 
 from dltutorial.config import Recipe
 from dltutorial.models.vit import ViT
-from dltutorial.training.memory_model import Shape, of_step
-from dltutorial.training.optim import make_optimizer
-from dltutorial.training.precision import Precision
+from dltutorial.profile.memory_model import Shape, of_step
+from dltutorial.train.optim import make_optimizer
+from dltutorial.train.precision import Precision
 
 pytestmark = pytest.mark.gpu
 

@@ -8,8 +8,8 @@ from dltutorial.config import PRESETS, Recipe
 from dltutorial.data import dynamics
 from dltutorial.data.flow import atmosphere
 from dltutorial.models.vit import ViT
-from dltutorial.training import run
-from dltutorial.training.loop import loop
+from dltutorial.train import run
+from dltutorial.train.loop import loop
 
 pytestmark = pytest.mark.gpu
 

@@ -7,11 +7,11 @@ from torch import nn
 from dltutorial.config import Recipe
 from dltutorial.errors import CourseError
 from dltutorial.models.vit import ViT
-from dltutorial.optimizers.lamb import LAMB
-from dltutorial.optimizers.larc import LARC
-from dltutorial.optimizers.lars import LARS
-from dltutorial.optimizers.layerwise import without_adaptation
-from dltutorial.training.loop import loop
+from dltutorial.optim.lamb import LAMB
+from dltutorial.optim.larc import LARC
+from dltutorial.optim.lars import LARS
+from dltutorial.optim.layerwise import without_adaptation
+from dltutorial.train.loop import loop
 
 pytestmark = pytest.mark.gpu
 

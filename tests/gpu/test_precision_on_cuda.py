@@ -6,9 +6,9 @@ from torch.nn import functional as F
 
 from dltutorial.config import Recipe
 from dltutorial.models.vit import ViT
-from dltutorial.training import memory
-from dltutorial.training.loss_scaling import LossScaler
-from dltutorial.training.precision import Precision
+from dltutorial.profile import memory
+from dltutorial.train.loss_scaling import LossScaler
+from dltutorial.train.precision import Precision
 
 pytestmark = pytest.mark.gpu
 

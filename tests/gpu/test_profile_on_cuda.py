@@ -8,10 +8,20 @@ import pytest
 import torch
 from torch import nn
 
-from dltutorial import peaks
-from dltutorial.observe import detective, nsight, nsight_report, ranges, rules, throughput, trace, trace_summary, work
-from dltutorial.observe.account import Account
-from dltutorial.observe.facts import Evidence
+from dltutorial.profile import (
+    detective,
+    nsight,
+    nsight_report,
+    peaks,
+    ranges,
+    rules,
+    throughput,
+    trace,
+    trace_summary,
+    work,
+)
+from dltutorial.profile.account import Account
+from dltutorial.profile.facts import Evidence
 
 pytestmark = pytest.mark.gpu
 
@@ -110,7 +120,7 @@ def test_capture_names_its_steps_with_ranges_switched_on():
 
 @pytest.mark.skipif(shutil.which("nsys") is None, reason="nsys is not on this machine")
 def test_a_report_of_nsys_becomes_a_trace(tmp_path):
-    run = [sys.executable, "-m", "dltutorial.training.profiled", "--preset", "smoke", "--steps", "2", "--warmup", "2"]
+    run = [sys.executable, "-m", "dltutorial.train.profiled", "--preset", "smoke", "--steps", "2", "--warmup", "2"]
     report = str(tmp_path / "profile")
     for command in (nsight.nsys_command(run, report), nsight.export_command(report)):
         subprocess.run(command, check=True, capture_output=True, timeout=240)

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 import torch
 
+from dltutorial.comm import measured_network
 from dltutorial.config import PRESETS, Recipe
-from dltutorial.parallel import measured_network, real_steps
-from dltutorial.parallel.launch import launch
+from dltutorial.launch.launch import launch
+from dltutorial.scaling import real_steps
 
 pytestmark = pytest.mark.gpu
 SMALL = dataclasses.replace(PRESETS["smoke"], n_lat=32, n_lon=64, dim=64, depth=2, heads=2)

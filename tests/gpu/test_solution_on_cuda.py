@@ -6,8 +6,8 @@ import shutil
 import pytest
 import torch
 
-from dltutorial.solution import attempt, energy, measured
-from dltutorial.solution.recipe import SolutionRecipe, Task
+from dltutorial.convergence import attempt, energy, measured
+from dltutorial.convergence.recipe import SolutionRecipe, Task
 
 pytestmark = pytest.mark.gpu
 TASK = Task(target=0.7, train=600, valid=200, widths=(16,))

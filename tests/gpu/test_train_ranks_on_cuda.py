@@ -11,11 +11,11 @@ import pytest
 import torch
 
 from dltutorial.config import PRESETS, Recipe
-from dltutorial.parallel.launch import launch
+from dltutorial.launch.launch import launch
 from dltutorial.parallel.training_ranks import Ranks
 from dltutorial.ranks import RankInfo
-from dltutorial.training import run
-from dltutorial.training.team import ALONE
+from dltutorial.train import run
+from dltutorial.train.team import ALONE
 
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore:.*ranks share")]
 SMALL = dataclasses.replace(

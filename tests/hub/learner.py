@@ -11,7 +11,7 @@ import websocket
 # A cell that logs a run and shows it.
 BOARD = """
 from pathlib import Path
-from dltutorial.observe import board, track
+from dltutorial.record import board, track
 tracker = track.tracker(("tensorboard",), Path("runs/watched"), {})
 for step in range(1, 6):
     tracker.log(step, {"train/loss": 1 / step})

@@ -11,21 +11,21 @@ import psutil
 import pytest
 from waiting import wait_for
 
-from dltutorial.observe import records
-from dltutorial.teach import kernel
-from dltutorial.teach.execute import quick_imports
+from dltutorial.course import kernel
+from dltutorial.course.execute import quick_imports
+from dltutorial.record import records
 
 KERNELS = ["plain", pytest.param("preloaded", marks=pytest.mark.skipif(not kernel.available(), reason="not Linux"))]
-CLAIMS = """from dltutorial.teach import Chapter
+CLAIMS = """from dltutorial.course import Chapter
 chapter = Chapter("00", preset)
 chapter.claim("one is one", 1 == 1, "1 = 1")
 chapter.not_shown("gpus are fast", needs="a GPU")
 import os
 print(os.listdir("."), os.environ["DLTUTORIAL_PRESET"], os.environ["WANDB_MODE"])"""
-FAILED_CLAIM = """from dltutorial.teach import Chapter
+FAILED_CLAIM = """from dltutorial.course import Chapter
 Chapter("01", preset).claim("one is two", 1 == 2, "1 < 2")"""
 SPOILED_ONCE = """from pathlib import Path
-from dltutorial.teach import Chapter
+from dltutorial.course import Chapter
 quiet = Path("tried").exists()
 Path("tried").touch()
 Chapter("02", preset).claim("it is quicker", quiet, "timed", timed=True)"""

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from dltutorial import machine
-from dltutorial.observe import records
-from dltutorial.teach import course_run, kernel
-from dltutorial.teach.execute import Job, execute, quick_imports
-from dltutorial.teach.notebooks import parameters
-from dltutorial.teach.preload import KERNEL_NAME
+from dltutorial.course import course_run, kernel
+from dltutorial.course.execute import Job, execute, quick_imports
+from dltutorial.course.notebooks import parameters
+from dltutorial.course.preload import KERNEL_NAME
+from dltutorial.record import records
 
 ROOT = Path(__file__).parents[2]
 FOLDERS = ("notebooks", "solutions", "exercises")

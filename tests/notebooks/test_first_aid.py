@@ -8,7 +8,7 @@ from test_kernel import run  # noqa: F401 -- a fixture: a notebook in the plain 
 
 from dltutorial import advice
 
-ASK = "from dltutorial.teach import check"
+ASK = "from dltutorial.course import check"
 SHAPES = next(one.do for one in advice.TABLE if one.name == "shapes")
 
 
@@ -45,7 +45,7 @@ def cell():
 
 
 def test_an_error_of_a_rank_gets_its_box(cell):
-    cell("import torch\nfrom dltutorial.parallel.launch import launch")
+    cell("import torch\nfrom dltutorial.launch.launch import launch")
     kinds, trace, boxes = cell("launch(lambda: torch.ones(2) + torch.ones(3), 2)")
     assert kinds[-2:] == ["error", "display_data"]
     assert "Traceback of rank" in trace

@@ -11,9 +11,9 @@ import psutil
 import pytest
 from waiting import gone, wait_for
 
+from dltutorial.course import execute, kernel
+from dltutorial.course.preload import KERNEL_NAME
 from dltutorial.errors import CourseError
-from dltutorial.teach import execute, kernel
-from dltutorial.teach.preload import KERNEL_NAME
 
 linux = pytest.mark.skipif(not kernel.available(), reason="the preloaded kernel needs Linux")
 KERNELS = ["python3", pytest.param(KERNEL_NAME, marks=linux)]
@@ -143,7 +143,7 @@ def test_figures_are_drawn_inline_and_widgets_appear(run):
 
 @linux
 def test_a_preloaded_kernel_starts_from_one_thread_without_cuda(preloaded_env):
-    servers = [p for p in psutil.Process().children() if "dltutorial.teach.preload" in p.cmdline()]
+    servers = [p for p in psutil.Process().children() if "dltutorial.course.preload" in p.cmdline()]
     assert [server.num_threads() for server in servers] == [1]
 
 
@@ -166,8 +166,8 @@ def test_a_server_that_cannot_start_is_told_in_one_line(tmp_path):
 OWNER = """
 import contextlib, os, sys, threading, time
 from pathlib import Path
-from dltutorial.teach import execute, kernel
-from dltutorial.teach.preload import KERNEL_NAME
+from dltutorial.course import execute, kernel
+from dltutorial.course.preload import KERNEL_NAME
 folder = Path(sys.argv[1])
 (folder / "work").mkdir()
 own_server = sys.argv[2] == "own server"

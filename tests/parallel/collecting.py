@@ -3,10 +3,10 @@
 import torch
 import torch.distributed as dist
 
+from dltutorial.comm import collectives
+from dltutorial.comm.stopwatch import OURS
+from dltutorial.comm.team import Team, TorchTransport, Traffic
 from dltutorial.errors import CourseError
-from dltutorial.parallel import collectives
-from dltutorial.parallel.stopwatch import OURS
-from dltutorial.parallel.team import Team, TorchTransport, Traffic
 
 DTYPES = ("float64", "float32", "float16", "bfloat16", "int8", "uint8", "int32", "int64")
 

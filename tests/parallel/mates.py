@@ -14,9 +14,9 @@ from dltutorial.data.loaders import Pairs
 from dltutorial.errors import Interrupted
 from dltutorial.parallel.training_ranks import Ranks
 from dltutorial.ranks import RankInfo
-from dltutorial.training import run
-from dltutorial.training.evaluate import evaluate
-from dltutorial.training.team import ALONE
+from dltutorial.train import run
+from dltutorial.train.evaluate import evaluate
+from dltutorial.train.team import ALONE
 
 SMALL = dataclasses.replace(
     Recipe.of(PRESETS["smoke"], steps=12, eval_every=4),

@@ -22,8 +22,9 @@ import torch
 import torch._dynamo  # the first optimizer would import it
 
 from dltutorial import cli
-from dltutorial.parallel import meeting, training_ranks  # noqa: F401 (what a child will need)
-from dltutorial.training import checkpoint, command  # noqa: F401 (what a child will need)
+from dltutorial.launch import meeting  # noqa: F401 (what a child will need)
+from dltutorial.parallel import training_ranks  # noqa: F401 (what a child will need)
+from dltutorial.train import checkpoint, command  # noqa: F401 (what a child will need)
 
 PIECES = 8
 PIECE_S = 0.002

@@ -10,8 +10,8 @@ from torch.distributed.algorithms.model_averaging.averagers import PeriodicModel
 from torch.distributed.optim import PostLocalSGDOptimizer
 from torch.nn.parallel import DistributedDataParallel
 
-from dltutorial.optimizers.lars import LARS
-from dltutorial.parallel.post_local_sgd import PostLocalSGD
+from dltutorial.convergence.post_local_sgd import PostLocalSGD
+from dltutorial.optim.lars import LARS
 from dltutorial.parallel.replica import broadcast
 
 TOGETHER, EVERY, UPDATES = 3, 4, 13

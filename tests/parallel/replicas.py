@@ -11,12 +11,12 @@ from torch.nn.parallel import DistributedDataParallel
 
 from dltutorial.config import Recipe
 from dltutorial.errors import CourseError
-from dltutorial.observe.overlap import overlap
 from dltutorial.parallel import ddp_race
 from dltutorial.parallel.ddp import BucketedDDP, NaiveDDP, OverlappedDDP
 from dltutorial.parallel.gradient_hooks import mean, relative_error, scaled_fp16
 from dltutorial.parallel.local_sgd import LocalSGD
 from dltutorial.parallel.replica import broadcast
+from dltutorial.profile.overlap import overlap
 
 TINY = 16 / 2**20  # MiB: a bucket holds two numbers, so every parameter has its own
 OURS = {

@@ -12,8 +12,8 @@ import torch.distributed as dist
 from torch import nn
 
 from dltutorial import advice, endings
-from dltutorial.parallel.failures import RankFailed, RanksHang
-from dltutorial.parallel.launch import launch
+from dltutorial.launch.failures import RankFailed, RanksHang
+from dltutorial.launch.launch import launch
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*ranks share")
 

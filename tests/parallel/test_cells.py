@@ -10,9 +10,9 @@ import pytest
 from live import LOAD, notebook
 from waiting import gone, wait_for
 
-from dltutorial.parallel.panes import Panes
-from dltutorial.teach import execute, kernel, page
-from dltutorial.teach.preload import KERNEL_NAME
+from dltutorial.course import execute, kernel, page
+from dltutorial.course.preload import KERNEL_NAME
+from dltutorial.launch.panes import Panes
 
 SESSIONS = int(os.environ.get("DLTUTORIAL_LAUNCHES", 20)) // 5
 IMPORTS = "import os, time, signal, torch, torch.distributed as dist\nfrom torch import nn"
@@ -83,12 +83,12 @@ def test_functions_and_classes_of_a_cell_can_be_sent_between_ranks(fresh):
 
 
 def test_ranks_report_progress(fresh):
-    fresh.ok("%%ranks\nfrom dltutorial.parallel.launch import progress\nprogress(3, 3)")
+    fresh.ok("%%ranks\nfrom dltutorial.launch.launch import progress\nprogress(3, 3)")
 
 
 def test_launch_beside_them_has_ranks_of_its_own(fresh):
     fresh.ok("%%ranks\nkept = rank")
-    fresh.ok("from dltutorial.parallel.launch import launch\nassert launch(lambda: 5, 2) == [5, 5]")
+    fresh.ok("from dltutorial.launch.launch import launch\nassert launch(lambda: 5, 2) == [5, 5]")
     assert fresh.ok("%%ranks\nkept").panes == ["[rank 0] 0", "[rank 1] 1"]
 
 
@@ -306,7 +306,7 @@ def test_an_interrupt_ends_the_cell_and_keeps_the_ranks(fresh, wait):
 def test_no_rank_outlives_its_kernel(request):
     with notebook(request) as made:
         made.ok(f"%%ranks 2 --get pid\n{IMPORTS}\npid = os.getpid()")
-        made.ok("from dltutorial.parallel import server\nimport os\nprint(*pid, os.getpid())")
+        made.ok("from dltutorial.launch import server\nimport os\nprint(*pid, os.getpid())")
         *ranks, own = map(int, made.ok("print(*pid, os.getpid())").stdout.split())
         fork_server = psutil.Process(ranks[0]).ppid()
         made.client.execute("%%ranks\nwhile True: pass")
@@ -345,7 +345,7 @@ def test_many_sessions_leave_nothing_behind(request, tmp_path):
         made.ok("%ranks --stop")
         made.ok("assert not psutil.Process().children()")
         made.ok("%%ranks 2\nrank")
-        made.ok("%unload_ext dltutorial.parallel.cells")
+        made.ok("%unload_ext dltutorial.launch.cells")
         made.ok("assert not psutil.Process().children()")
     assert not list(tmp_path.iterdir())
 

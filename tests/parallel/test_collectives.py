@@ -6,12 +6,12 @@ import collecting
 import pytest
 import torch
 
+from dltutorial.comm import mpi, stopwatch
+from dltutorial.comm.collectives import ALL_REDUCES
+from dltutorial.comm.counts import counts, tally
+from dltutorial.comm.team import Team
 from dltutorial.errors import CourseError
-from dltutorial.parallel import mpi, stopwatch
-from dltutorial.parallel.collectives import ALL_REDUCES
-from dltutorial.parallel.counts import counts, tally
-from dltutorial.parallel.launch import launch as launch_auto
-from dltutorial.parallel.team import Team
+from dltutorial.launch.launch import launch as launch_auto
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*ranks share")
 DIVISIBLE = 840  # by 1 … 8

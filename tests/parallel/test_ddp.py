@@ -7,19 +7,19 @@ from torch import nn
 
 from dltutorial import config
 from dltutorial.config import Recipe
+from dltutorial.course import bench_ddp
+from dltutorial.course.bench_rows import Options
 from dltutorial.errors import CourseError
-from dltutorial.observe.events import Event, Row, Trace
-from dltutorial.observe.overlap import Overlap, overlap
+from dltutorial.launch.failures import RankFailed, RanksHang
+from dltutorial.launch.launch import launch
 from dltutorial.parallel import ddp_race
 from dltutorial.parallel.bucket_model import Link, Step
 from dltutorial.parallel.buckets import make_buckets
 from dltutorial.parallel.ddp import NaiveDDP
-from dltutorial.parallel.failures import RankFailed, RanksHang
 from dltutorial.parallel.gradient_lag import GradientLag, largest_stable_rate
-from dltutorial.parallel.launch import launch
 from dltutorial.parallel.local_sgd import LocalSGD
-from dltutorial.teach import bench_ddp
-from dltutorial.teach.bench_rows import Options
+from dltutorial.profile.events import Event, Row, Trace
+from dltutorial.profile.overlap import Overlap, overlap
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*ranks share")
 ROUNDING, ROUNDING_FP32 = 1e-12, 1e-6

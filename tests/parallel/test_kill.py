@@ -8,7 +8,7 @@ import pytest
 from nursing import EVERY, kill_at_random, wait_for
 from same_run import assert_same_run
 
-from dltutorial.training import checkpoint, run
+from dltutorial.train import checkpoint, run
 
 KILLS = int(os.environ.get("DLTUTORIAL_KILLS", 8))
 NAMED_AT = 10  # the step of writing before which a checkpoint has not yet its name; see the nursery

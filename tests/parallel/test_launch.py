@@ -18,14 +18,14 @@ import pytest
 import torch
 from waiting import gone, wait_for
 
+from dltutorial.course import execute, kernel
+from dltutorial.course.preload import KERNEL_NAME
 from dltutorial.errors import CourseError
-from dltutorial.parallel import launch as launching
-from dltutorial.parallel import running, server
-from dltutorial.parallel.failures import RankFailed, RanksHang
-from dltutorial.parallel.launch import launch
+from dltutorial.launch import launch as launching
+from dltutorial.launch import running, server
+from dltutorial.launch.failures import RankFailed, RanksHang
+from dltutorial.launch.launch import launch
 from dltutorial.ranks import RankInfo
-from dltutorial.teach import execute, kernel
-from dltutorial.teach.preload import KERNEL_NAME
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*ranks share")
 SOON_S = 60.0  # long before the deadline of 120 s
@@ -268,8 +268,8 @@ def test_a_ranks_children_end_with_it():
 
 SCRIPT = """
 import os, sys, time
-from dltutorial.parallel import server
-from dltutorial.parallel.launch import launch, warm
+from dltutorial.launch import server
+from dltutorial.launch.launch import launch, warm
 warm()
 import torch
 torch.randn(600, 600) @ torch.randn(600, 600)
@@ -322,8 +322,8 @@ def test_no_rank_and_no_server_outlives_an_interrupted_or_a_killed_script(tmp_pa
 
 CELLS = [
     """
-from dltutorial.parallel.failures import RankFailed, RanksHang
-from dltutorial.parallel.launch import launch, progress, warm
+from dltutorial.launch.failures import RankFailed, RanksHang
+from dltutorial.launch.launch import launch, progress, warm
 warm()
 import torch
 import torch.distributed as dist

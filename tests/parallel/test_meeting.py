@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 
 from dltutorial.errors import CourseError
-from dltutorial.parallel import meeting
+from dltutorial.launch import meeting
 from dltutorial.ranks import RankInfo
 
 TORCHRUN = {"MASTER_ADDR": "localhost", "MASTER_PORT": "29500"}

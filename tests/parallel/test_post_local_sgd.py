@@ -4,9 +4,9 @@ import post_local
 import pytest
 import torch
 
+from dltutorial.convergence.post_local_sgd import PostLocalSGD
 from dltutorial.errors import CourseError
-from dltutorial.parallel.launch import launch
-from dltutorial.parallel.post_local_sgd import PostLocalSGD
+from dltutorial.launch.launch import launch
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*ranks share")
 ROUNDING = 1e-12

@@ -6,8 +6,8 @@ import noisy
 import numpy as np
 import pytest
 
-from dltutorial.parallel.failures import RankFailed
-from dltutorial.parallel.launch import launch
+from dltutorial.launch.failures import RankFailed
+from dltutorial.launch.launch import launch
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*ranks share")
 

@@ -5,12 +5,13 @@ import dataclasses
 import numpy as np
 import pytest
 
+from dltutorial.comm import measured_network
 from dltutorial.config import PRESETS, Recipe
 from dltutorial.errors import CourseError
-from dltutorial.parallel import emulated, measured_network, real_steps
-from dltutorial.parallel.emulated import Variant
-from dltutorial.parallel.launch import launch
-from dltutorial.parallel.workloads import Workload
+from dltutorial.launch.launch import launch
+from dltutorial.scaling import emulated, real_steps
+from dltutorial.scaling.emulated import Variant
+from dltutorial.scaling.workloads import Workload
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*ranks share")
 WORK = Workload("test", (1000.0, 1000.0), (0.5, 0.5), sample_s=0.01, fixed_s=0.002)

@@ -18,10 +18,10 @@ from same_run import assert_same_run, records
 
 from dltutorial.data import store
 from dltutorial.errors import RecipeError
-from dltutorial.parallel.failures import RankFailed
-from dltutorial.parallel.launch import launch
-from dltutorial.training import checkpoint, compiling, run
-from dltutorial.training.team import Team, check
+from dltutorial.launch.failures import RankFailed
+from dltutorial.launch.launch import launch
+from dltutorial.train import checkpoint, compiling, run
+from dltutorial.train.team import Team, check
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*ranks share")
 KILLS = int(os.environ.get("DLTUTORIAL_KILLS", 2))

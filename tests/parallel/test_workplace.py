@@ -7,7 +7,7 @@ import pytest
 from waiting import wait_for
 
 from dltutorial.errors import CourseError
-from dltutorial.parallel import job_output, pocket, workplace
+from dltutorial.launch import job_output, pocket, workplace
 
 TINY = ["--preset", "smoke", "--dim", "32", "--depth", "1", "--steps", "200", "--log-every", "1", "--eval-every", "0"]
 

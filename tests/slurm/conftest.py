@@ -5,7 +5,7 @@ import os
 import pytest
 from tiny_jobs import TINY
 
-from dltutorial.parallel import jobs, pocket
+from dltutorial.launch import jobs, pocket
 
 NODES = 4
 

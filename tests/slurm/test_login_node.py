@@ -8,7 +8,7 @@ import pytest
 
 from dltutorial import node
 from dltutorial.errors import CourseError
-from dltutorial.parallel import jobs, launch, on_slurm
+from dltutorial.launch import jobs, launch, on_slurm
 
 pytestmark = [pytest.mark.slurm, pytest.mark.xdist_group("slurm")]
 

@@ -13,8 +13,8 @@ import pytest
 from waiting import wait_for
 
 from dltutorial.errors import CourseError
-from dltutorial.parallel import pocket
-from dltutorial.parallel import pocket_processes as processes
+from dltutorial.launch import pocket
+from dltutorial.launch import pocket_processes as processes
 
 ROOT = Path(__file__).parents[2]
 pytestmark = [pytest.mark.slurm, pytest.mark.xdist_group("slurm")]
@@ -98,7 +98,7 @@ def test_the_command_prints_what_a_shell_evaluates(cluster):
 
 AS_NOBODY = """
 import os, subprocess, sys
-from dltutorial.parallel import pocket
+from dltutorial.launch import pocket
 os.setgid(65534)
 os.setuid(65534)
 cluster = pocket.up(2)

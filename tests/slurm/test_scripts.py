@@ -11,8 +11,8 @@ from waiting import wait_for
 
 from dltutorial import paths
 from dltutorial.errors import CourseError
-from dltutorial.parallel import job_output, jobs, pocket
-from dltutorial.parallel import pocket_processes as processes
+from dltutorial.launch import job_output, jobs, pocket
+from dltutorial.launch import pocket_processes as processes
 
 pytestmark = [pytest.mark.slurm, pytest.mark.xdist_group("slurm"), pytest.mark.timeout(600)]
 STEPS = ("--steps", "30")

@@ -3,8 +3,8 @@
 import pytest
 from waiting import wait_for
 
-from dltutorial.parallel import job_output, jobs, pocket, workplace
-from dltutorial.teach import watch
+from dltutorial.course import watch
+from dltutorial.launch import job_output, jobs, pocket, workplace
 
 pytestmark = [pytest.mark.slurm, pytest.mark.xdist_group("slurm")]
 

@@ -5,9 +5,9 @@ import io
 import runpy
 from pathlib import Path
 
-from dltutorial.observe import records
-from dltutorial.teach import check
-from dltutorial.teach.classroom import membership
+from dltutorial.course import check
+from dltutorial.course.classroom import membership
+from dltutorial.record import records
 
 WRONG_ANSWERS = Path(__file__).parents[1] / "exercises" / "wrong"
 

@@ -16,8 +16,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from dltutorial.observe import rules
-from dltutorial.observe.ranges import annotate
+from dltutorial.profile import rules
+from dltutorial.profile.ranges import annotate
 
 WAIT_S = 0.02
 

@@ -3,8 +3,8 @@
 import html.parser
 import json
 
-from dltutorial.teach import report
-from dltutorial.teach.reporting import forecast
+from dltutorial.course import report
+from dltutorial.course.reporting import forecast
 
 
 class Page(html.parser.HTMLParser):

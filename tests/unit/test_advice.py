@@ -23,9 +23,9 @@ from torch.nn import functional
 from torch.utils.data import DataLoader, Dataset
 
 from dltutorial import advice, cli
+from dltutorial.course import doctor
 from dltutorial.errors import CheckpointError, CourseError, DataError
-from dltutorial.parallel.failures import RankFailed, RanksHang
-from dltutorial.teach import doctor
+from dltutorial.launch.failures import RankFailed, RanksHang
 
 ROOT = Path(__file__).parents[2]
 MET = {}

@@ -3,10 +3,10 @@ import json
 import pytest
 
 from dltutorial import cli
+from dltutorial.course import bench, bench_launch, bench_overhead
+from dltutorial.course.bench_rows import Row, table
 from dltutorial.errors import CourseError
-from dltutorial.observe import records
-from dltutorial.teach import bench, bench_launch, bench_overhead
-from dltutorial.teach.bench_rows import Row, table
+from dltutorial.record import records
 
 
 @pytest.fixture

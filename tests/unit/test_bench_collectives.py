@@ -1,12 +1,12 @@
 import pytest
 
+from dltutorial.comm import mpi, stopwatch
+from dltutorial.comm.cost import Prices
+from dltutorial.comm.counts import counts
 from dltutorial.config import PRESETS
-from dltutorial.observe.timing import Timing
-from dltutorial.parallel import mpi, stopwatch
-from dltutorial.parallel.cost import Prices
-from dltutorial.parallel.counts import counts
-from dltutorial.teach import bench_collectives
-from dltutorial.teach.bench_rows import Options, table
+from dltutorial.course import bench_collectives
+from dltutorial.course.bench_rows import Options, table
+from dltutorial.profile.timing import Timing
 
 PRICES = Prices(1e-4, 3e-10, 1e-10, lanes=1)
 

@@ -3,11 +3,11 @@ import pytest
 
 from dltutorial.config import PRESETS
 from dltutorial.convergence import study
+from dltutorial.course import bench_convergence
+from dltutorial.course.bench_convergence import convergence
+from dltutorial.course.bench_rows import Options, table
 from dltutorial.data import surveys
 from dltutorial.errors import RecipeError
-from dltutorial.teach import bench_convergence
-from dltutorial.teach.bench_convergence import convergence
-from dltutorial.teach.bench_rows import Options, table
 
 SIZES = (4, 16, 64, 256)
 

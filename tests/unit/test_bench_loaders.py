@@ -4,10 +4,10 @@ import pytest
 
 from dltutorial import cli
 from dltutorial.config import PRESETS
+from dltutorial.course import bench_loaders
+from dltutorial.course.bench_rows import Options, table
 from dltutorial.data import convert, rungs, store
-from dltutorial.observe import throughput
-from dltutorial.teach import bench_loaders
-from dltutorial.teach.bench_rows import Options, table
+from dltutorial.profile import throughput
 
 
 @pytest.fixture

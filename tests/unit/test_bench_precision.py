@@ -2,11 +2,11 @@ import dataclasses
 
 import pytest
 
-from dltutorial import peaks
 from dltutorial.config import PRESETS
-from dltutorial.probes import Figure
-from dltutorial.teach.bench_precision import precision
-from dltutorial.teach.bench_rows import Options, table
+from dltutorial.course.bench_precision import precision
+from dltutorial.course.bench_rows import Options, table
+from dltutorial.profile import peaks
+from dltutorial.profile.probes import Figure
 
 TINY = dataclasses.replace(PRESETS["smoke"], n_lat=16, n_lon=32, dim=16, depth=1, heads=2, global_batch_size=2)
 

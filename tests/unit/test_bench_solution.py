@@ -2,11 +2,11 @@ import dataclasses
 
 from dltutorial import machine
 from dltutorial.config import PRESETS
-from dltutorial.solution import learning, measured
-from dltutorial.solution.attempt import Attempt
-from dltutorial.solution.recipe import SolutionRecipe, Task
-from dltutorial.teach import bench_solution
-from dltutorial.teach.bench_rows import Options, table
+from dltutorial.convergence import learning, measured
+from dltutorial.convergence.attempt import Attempt
+from dltutorial.convergence.recipe import SolutionRecipe, Task
+from dltutorial.course import bench_solution
+from dltutorial.course.bench_rows import Options, table
 
 
 def of(seconds, reached=True):

@@ -13,7 +13,7 @@ import pytest
 from waiting import wait_for
 
 from dltutorial.errors import CourseError
-from dltutorial.observe import board, track
+from dltutorial.record import board, track
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +68,7 @@ def test_the_same_folder_is_shown_by_the_same_board_and_a_dead_one_is_replaced(r
 
 
 def test_it_ends_with_the_process_that_started_it_also_when_that_is_killed(run):
-    code = f"import time; from dltutorial.observe import board; b = board.start({str(run)!r})\n"
+    code = f"import time; from dltutorial.record import board; b = board.start({str(run)!r})\n"
     code += "print(b._process.pid, flush=True); time.sleep(1000)"
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as starter:
         process = psutil.Process(int(starter.stdout.readline()))
@@ -105,7 +105,7 @@ def test_in_a_notebook_that_nobody_watches_one_line_says_how_to_see_it(run, tmp_
 
     manager, client = start_new_kernel(kernel_name="python3", cwd=str(run.parent), startup_timeout=120)
     said = []
-    code = "from dltutorial.observe import board; board.show('a<b>'); print(board._nth.cache_info().currsize)"
+    code = "from dltutorial.record import board; board.show('a<b>'); print(board._nth.cache_info().currsize)"
     reply = client.execute_interactive(code, timeout=120, output_hook=said.append)
     client.stop_channels()
     manager.shutdown_kernel(now=True)

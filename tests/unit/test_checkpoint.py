@@ -18,9 +18,9 @@ from dltutorial import cli, machine
 from dltutorial.config import CHOICES, PRESETS, Recipe
 from dltutorial.data import sampling, store
 from dltutorial.errors import CheckpointError, CourseError, Interrupted
-from dltutorial.observe import track
-from dltutorial.training import checkpoint, resume, run
-from dltutorial.training.optim import make_optimizer
+from dltutorial.record import track
+from dltutorial.train import checkpoint, resume, run
+from dltutorial.train.optim import make_optimizer
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 SMALL = dataclasses.replace(

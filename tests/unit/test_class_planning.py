@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from dltutorial import cli, machine
+from dltutorial.course import check
+from dltutorial.course.classroom import class_doctor, schedule, seats
+from dltutorial.course.classroom.seats import Node
 from dltutorial.errors import CourseError
-from dltutorial.observe import plots, records
-from dltutorial.teach import check
-from dltutorial.teach.classroom import class_doctor, schedule, seats
-from dltutorial.teach.classroom.seats import Node
+from dltutorial.record import plots, records
 
 ROOT = Path(__file__).parents[2]
 GUIDE = (ROOT / "INSTRUCTORS.md").read_text(encoding="utf-8")
@@ -172,7 +172,7 @@ def test_the_guides_misconceptions_are_what_the_checks_say():
     rows = tables("What learners get wrong")
     assert {row[1].strip("`") for row in rows} == set(dir(check))
     for chapter, exercise, *quotes in rows:
-        source = re.sub(r'"\s*f?"', "", (ROOT / "dltutorial" / "teach" / f"exercises_{chapter}.py").read_text())
+        source = re.sub(r'"\s*f?"', "", (ROOT / "dltutorial" / "course" / f"exercises_{chapter}.py").read_text())
         found = re.findall(r"“([^”]+)”", " ".join(quotes))
         assert len(found) >= 2, exercise
         for quote in found:

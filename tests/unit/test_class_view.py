@@ -12,12 +12,12 @@ import pytest
 from class_of_forty import forty
 
 from dltutorial import cli
+from dltutorial.course.classroom import folder as folders
+from dltutorial.course.classroom import lines, room, view
+from dltutorial.course.classroom.lines import BadLine
+from dltutorial.course.classroom.wording import Wording, of_course
 from dltutorial.errors import CourseError
-from dltutorial.observe import sharing
-from dltutorial.teach.classroom import folder as folders
-from dltutorial.teach.classroom import lines, room, view
-from dltutorial.teach.classroom.lines import BadLine
-from dltutorial.teach.classroom.wording import Wording, of_course
+from dltutorial.record import sharing
 
 NOW_S = time.time()
 EVIL = "</title><script>document.title='harmed'</script><img src=x onerror=alert(1)>"

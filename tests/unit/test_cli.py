@@ -289,7 +289,7 @@ def test_an_interrupt_where_python_drops_it_comes_again(where):
 
 
 def test_ctrl_c_while_training_leaves_a_run_marked_as_interrupted(tiny_data, tmp_path):
-    from dltutorial.training import run
+    from dltutorial.train import run
 
     folder = tmp_path / "runs" / "r"
     argv = ["train", "--data", tiny_data, "--name", "r", *TINY, "--steps", 100_000, "--log-every", 1]

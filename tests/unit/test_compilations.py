@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from dltutorial.observe.compilations import Compilations, breaks
+from dltutorial.profile.compilations import Compilations, breaks
 
 
 @pytest.fixture(autouse=True)

@@ -1,11 +1,11 @@
 import numpy as np
 import pytest
 
+from dltutorial.comm import stopwatch
+from dltutorial.comm.cost import Prices, Regimes, fit, fit_regimes, rms
+from dltutorial.comm.counts import Counts, counts, tally
+from dltutorial.comm.team import Traffic
 from dltutorial.errors import CourseError
-from dltutorial.parallel import stopwatch
-from dltutorial.parallel.cost import Prices, Regimes, fit, fit_regimes, rms
-from dltutorial.parallel.counts import Counts, counts, tally
-from dltutorial.parallel.team import Traffic
 
 NAMES = tuple(stopwatch.OURS)
 SIZES = [4**k for k in range(4, 13)]

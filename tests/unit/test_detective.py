@@ -3,17 +3,16 @@ import dataclasses
 import pytest
 from plants import planted, quick_loader, small_step
 
-from dltutorial import peaks
 from dltutorial.errors import CourseError
-from dltutorial.observe import detective, rules
-from dltutorial.observe.account import Account
-from dltutorial.observe.events import Event, Row, Trace
-from dltutorial.observe.facts import Evidence
-from dltutorial.observe.simulated import SimulatedRun
-from dltutorial.observe.throughput import Rate, Split
-from dltutorial.observe.work import Operator, Work
-from dltutorial.peaks import Peaks
-from dltutorial.probes import Figure
+from dltutorial.profile import detective, peaks, rules
+from dltutorial.profile.account import Account
+from dltutorial.profile.events import Event, Row, Trace
+from dltutorial.profile.facts import Evidence
+from dltutorial.profile.peaks import Peaks
+from dltutorial.profile.probes import Figure
+from dltutorial.profile.simulated import SimulatedRun
+from dltutorial.profile.throughput import Rate, Split
+from dltutorial.profile.work import Operator, Work
 
 MS, US = 1e-3, 1e-6
 

@@ -5,10 +5,11 @@ import json
 
 import pytest
 
-from dltutorial import machine, paths, peaks, probes
+from dltutorial import machine, paths
+from dltutorial.course import cards, doctor
 from dltutorial.errors import CourseError
-from dltutorial.observe import records, toolchain
-from dltutorial.teach import cards, doctor
+from dltutorial.profile import peaks, probes, toolchain
+from dltutorial.record import records
 
 
 def notebook(folder, name, heading="# A chapter", **about):

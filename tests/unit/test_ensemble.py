@@ -11,7 +11,7 @@ from dltutorial.convergence import ensemble, networks, program, rules
 from dltutorial.convergence.ensemble import Replica
 from dltutorial.convergence.order import Order, batches
 from dltutorial.errors import CourseError, RecipeError
-from dltutorial.optimizers import schedules
+from dltutorial.optim import schedules
 
 WIDTHS = (12, 8)
 

@@ -8,7 +8,7 @@ from dltutorial.convergence import ensemble, networks
 from dltutorial.convergence.order import Order
 from dltutorial.data import surveys
 from dltutorial.errors import CourseError
-from dltutorial.optimizers.schedules import constant, cosine, grow_batch, step_decay, warm_up
+from dltutorial.optim.schedules import constant, cosine, grow_batch, step_decay, warm_up
 
 
 @pytest.fixture(scope="module")

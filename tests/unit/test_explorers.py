@@ -10,11 +10,11 @@ from xml.etree import ElementTree
 import pytest
 
 from dltutorial import config
+from dltutorial.course import bench_explorers, explorers, show
+from dltutorial.course.bench_rows import Options
+from dltutorial.course.explorers import svg
+from dltutorial.course.explorers.parts import Choice, Drawing, Explorer, Slider, around
 from dltutorial.errors import CourseError
-from dltutorial.teach import bench_explorers, explorers, show
-from dltutorial.teach.bench_rows import Options
-from dltutorial.teach.explorers import svg
-from dltutorial.teach.explorers.parts import Choice, Drawing, Explorer, Slider, around
 
 EXAMPLES = dict(explorers.examples())
 

@@ -5,8 +5,8 @@ from xml.etree import ElementTree
 import pytest
 
 from dltutorial.convergence import curves
+from dltutorial.course.explorers.batches import make, misfit
 from dltutorial.errors import CourseError
-from dltutorial.teach.explorers.batches import make, misfit
 
 EXACT = {batch: [curves.steps(batch, 60, 280)] * 3 for batch in (16, 64, 256, 1024)}
 

@@ -1,8 +1,8 @@
 import pytest
 
+from dltutorial.course.explorers.launches import make
 from dltutorial.errors import CourseError
-from dltutorial.teach.explorers.launches import make
-from dltutorial.training.launch_model import step_s
+from dltutorial.train.launch_model import step_s
 
 
 @pytest.mark.parametrize(("start_s", "work_s"), [(7e-6, 1e-7), (2.5e-6, 4e-5), (1e-6, 1e-6)])

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 
+from dltutorial.course.explorers.numbers import make
 from dltutorial.errors import CourseError
-from dltutorial.teach.explorers.numbers import make
-from dltutorial.training.number_formats import FORMATS, fates
+from dltutorial.train.number_formats import FORMATS, fates
 
 
 @pytest.fixture(scope="module")

@@ -9,23 +9,24 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
+from dltutorial.comm import quickest
+from dltutorial.comm.cost import Prices, Regimes
+from dltutorial.comm.counts import counts
 from dltutorial.config import PRESETS, Recipe
+from dltutorial.course.explorers.allreduce import OWN, SHARED
+from dltutorial.course.explorers.allreduce import make as make_allreduce
+from dltutorial.course.explorers.memory import make as make_memory
+from dltutorial.course.explorers.overlap import hidden_share
+from dltutorial.course.explorers.overlap import make as make_overlap
+from dltutorial.course.explorers.scaling import AFTER, STRONG, nearest
+from dltutorial.course.explorers.scaling import example as scaling_example
+from dltutorial.course.explorers.scaling import make as make_scaling
+from dltutorial.course.explorers.words import size, span, three
 from dltutorial.errors import CourseError
-from dltutorial.parallel import clusters, published, quickest, simulator, workloads
 from dltutorial.parallel.bucket_model import Link, Step
-from dltutorial.parallel.cost import Prices, Regimes
-from dltutorial.parallel.counts import counts
-from dltutorial.parallel.scaling import strong_efficiency, weak_efficiency
-from dltutorial.teach.explorers.allreduce import OWN, SHARED
-from dltutorial.teach.explorers.allreduce import make as make_allreduce
-from dltutorial.teach.explorers.memory import make as make_memory
-from dltutorial.teach.explorers.overlap import hidden_share
-from dltutorial.teach.explorers.overlap import make as make_overlap
-from dltutorial.teach.explorers.scaling import AFTER, STRONG, nearest
-from dltutorial.teach.explorers.scaling import example as scaling_example
-from dltutorial.teach.explorers.scaling import make as make_scaling
-from dltutorial.teach.explorers.words import size, span, three
-from dltutorial.training.memory_model import Shape, of_step
+from dltutorial.profile.memory_model import Shape, of_step
+from dltutorial.scaling import clusters, published, simulator, workloads
+from dltutorial.scaling.scaling import strong_efficiency, weak_efficiency
 
 EXPLORERS = {
     "allreduce": make_allreduce(Prices(5e-5, 1e-9, 2e-10)),

@@ -3,9 +3,9 @@ import random
 
 import pytest
 
+from dltutorial.course.explorers.pipeline import long_run_s, make
 from dltutorial.data.pipeline import batch_s, passages
 from dltutorial.errors import CourseError
-from dltutorial.teach.explorers.pipeline import long_run_s, make
 
 
 def simulated(load_s, step_s, workers, ahead):

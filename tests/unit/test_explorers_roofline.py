@@ -3,10 +3,10 @@ import dataclasses
 import numpy as np
 import pytest
 
+from dltutorial.course.explorers.roofline import layer_counts, make
 from dltutorial.errors import CourseError
-from dltutorial.peaks import Peaks
-from dltutorial.probes import Figure
-from dltutorial.teach.explorers.roofline import layer_counts, make
+from dltutorial.profile.peaks import Peaks
+from dltutorial.profile.probes import Figure
 
 MACHINE = Peaks(
     "a machine", "cpu", 1, "2026-01-01T00:00:00+00:00", 0.0, {},

@@ -5,17 +5,17 @@ import pytest
 import torch
 
 from dltutorial.config import PRESETS, Recipe
+from dltutorial.course import bench_graphs
+from dltutorial.course.bench_rows import Options, table
 from dltutorial.errors import CourseError
 from dltutorial.models.tiny import NarrowMLP, step_flop
-from dltutorial.observe.timing import Timing
-from dltutorial.teach import bench_graphs
-from dltutorial.teach.bench_rows import Options, table
-from dltutorial.training import launches
-from dltutorial.training.graphs import WARMUP_STEPS, CudaGraph, GraphedStep
-from dltutorial.training.loop import loop
-from dltutorial.training.optim import make_optimizer, set_learning_rate
-from dltutorial.training.step import train_step
-from dltutorial.training.tape import Tape
+from dltutorial.profile.timing import Timing
+from dltutorial.train import launches
+from dltutorial.train.graphs import WARMUP_STEPS, CudaGraph, GraphedStep
+from dltutorial.train.loop import loop
+from dltutorial.train.optim import make_optimizer, set_learning_rate
+from dltutorial.train.step import train_step
+from dltutorial.train.tape import Tape
 
 SHAPE = (2, 4, 4)
 RECIPE = Recipe(cuda_graph=True, optimizer_impl="fused", learning_rate=1e-2)

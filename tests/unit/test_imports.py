@@ -12,14 +12,17 @@ PACKAGE = Path(dltutorial.__file__).parent
 # A module may import what stands before it, and its own layer.
 ORDER = [
     {"errors", "advice", "advice_table", "endings", "paths", "interrupts"},
-    {"limits", "ranks", "node", "probes", "disk", "machine", "config", "peaks"},
-    {"observe", "reference"},
-    {"data", "models", "optimizers"},
-    {"training"},
-    {"convergence"},
+    {"limits", "ranks", "node", "machine", "config"},
+    {"record", "reference"},
+    {"profile"},
+    {"data", "models", "optim"},
+    {"train"},
+    {"launch"},
+    {"comm"},
     {"parallel"},
-    {"solution"},
-    {"teach"},
+    {"scaling"},
+    {"convergence"},
+    {"course"},
     {"cli", "__main__"},
 ]
 LAYER = {name: number for number, names in enumerate(ORDER) for name in names}

@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from dltutorial import cli
+from dltutorial.course import kernelspec
+from dltutorial.course.kernelspec import Wanted
 from dltutorial.errors import CourseError
-from dltutorial.parallel import sites
-from dltutorial.teach import kernelspec
-from dltutorial.teach.kernelspec import Wanted
+from dltutorial.launch import sites
 
 ROOT = Path(__file__).parents[2]
 MODULE = 'module() { [ "$2" = missing ] && { echo "no module $2" >&2; return 1; }; export LOADED="$LOADED $*"; }'

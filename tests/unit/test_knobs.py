@@ -8,10 +8,10 @@ import torch
 from dltutorial.config import Recipe
 from dltutorial.errors import CourseError, RecipeError
 from dltutorial.models.vit import ViT
-from dltutorial.training import compiling
-from dltutorial.training.loop import loop
-from dltutorial.training.optim import make_optimizer
-from dltutorial.training.step import make_step
+from dltutorial.train import compiling
+from dltutorial.train.loop import loop
+from dltutorial.train.optim import make_optimizer
+from dltutorial.train.step import make_step
 
 SMALL = {"n_lat": 16, "n_lon": 32, "dim": 32, "depth": 1, "heads": 2, "global_batch_size": 4}
 RECIPE = Recipe(**SMALL, steps=24, warmup_steps=2, log_every=6, learning_rate=1e-2)

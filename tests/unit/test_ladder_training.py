@@ -9,12 +9,12 @@ import torch
 
 from dltutorial import machine
 from dltutorial.config import PRESETS, Recipe
+from dltutorial.course import bench_ladder
+from dltutorial.course.bench_rows import Options
 from dltutorial.data.ladder import make_loader
 from dltutorial.errors import CourseError
-from dltutorial.teach import bench_ladder
-from dltutorial.teach.bench_rows import Options
-from dltutorial.training import costs, ladder, loop, parts, race, run
-from dltutorial.training.costs import Effect, Step
+from dltutorial.train import costs, ladder, loop, parts, race, run
+from dltutorial.train.costs import Effect, Step
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 SIZES = {"n_channels": 3, "n_lat": 16, "n_lon": 24, "dim": 16, "depth": 1, "heads": 2, "global_batch_size": 2}

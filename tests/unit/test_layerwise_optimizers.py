@@ -10,10 +10,10 @@ import torch
 from torch import nn
 
 from dltutorial.errors import CourseError
-from dltutorial.optimizers.lamb import LAMB
-from dltutorial.optimizers.larc import LARC
-from dltutorial.optimizers.lars import LARS
-from dltutorial.optimizers.layerwise import without_adaptation
+from dltutorial.optim.lamb import LAMB
+from dltutorial.optim.larc import LARC
+from dltutorial.optim.lars import LARS
+from dltutorial.optim.layerwise import without_adaptation
 
 STEPS, CLOSE = 100, 1e-6
 OURS = {"LARS": LARS, "LARC": LARC, "LAMB": LAMB}

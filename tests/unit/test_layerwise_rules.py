@@ -9,10 +9,10 @@ from dltutorial.convergence.ensemble import Replica
 from dltutorial.convergence.layerwise_rules import rule
 from dltutorial.convergence.order import batches
 from dltutorial.data.surveys import Survey
-from dltutorial.optimizers.lamb import LAMB
-from dltutorial.optimizers.larc import LARC
-from dltutorial.optimizers.lars import LARS
-from dltutorial.optimizers.layerwise import without_adaptation
+from dltutorial.optim.lamb import LAMB
+from dltutorial.optim.larc import LARC
+from dltutorial.optim.lars import LARS
+from dltutorial.optim.layerwise import without_adaptation
 
 WIDTHS, BATCH, STEPS = (12, 8), 16, 30
 CASES = {

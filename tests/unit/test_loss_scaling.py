@@ -3,7 +3,7 @@ import math
 import pytest
 import torch
 
-from dltutorial.training.loss_scaling import LossScaler, unscale
+from dltutorial.train.loss_scaling import LossScaler, unscale
 
 OVERFLOW, UNKNOWN = math.inf, math.nan
 SEQUENCES = {

@@ -2,10 +2,10 @@ import json
 
 import pytest
 
+from dltutorial.course import bench
+from dltutorial.course.bench_rows import Row
 from dltutorial.errors import CourseError
-from dltutorial.observe import measured
-from dltutorial.teach import bench
-from dltutorial.teach.bench_rows import Row
+from dltutorial.profile import measured
 
 
 @pytest.fixture

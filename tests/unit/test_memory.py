@@ -11,10 +11,10 @@ from torch.utils.checkpoint import checkpoint
 from dltutorial.config import PRESETS, Recipe
 from dltutorial.errors import CourseError
 from dltutorial.models.vit import ViT, count_parameters
-from dltutorial.training import memory
-from dltutorial.training.memory_model import FORMATS, OPTIMIZERS, Shape, largest_batch, of_step
-from dltutorial.training.optim import make_optimizer
-from dltutorial.training.precision import Precision
+from dltutorial.profile import memory
+from dltutorial.profile.memory_model import FORMATS, OPTIMIZERS, Shape, largest_batch, of_step
+from dltutorial.train.optim import make_optimizer
+from dltutorial.train.precision import Precision
 
 RECIPES = {
     "small": Recipe(n_lat=32, n_lon=64, dim=32, depth=2, heads=2, global_batch_size=4),

@@ -63,12 +63,11 @@ def heavy():
     import torch
     from torch import nn
 
-    from dltutorial.convergence import adaptive_batch, ensemble
+    from dltutorial.convergence import adaptive_batch, attempt, ensemble
+    from dltutorial.course import bench, notebooks
     from dltutorial.data import surveys, weather
-    from dltutorial.parallel import launch
-    from dltutorial.solution import attempt
-    from dltutorial.teach import bench, notebooks
-    from dltutorial.training import loop, parts, profiled, run
+    from dltutorial.launch import launch
+    from dltutorial.train import loop, parts, profiled, run
 
     recipe = config.Recipe(preset="smoke")
     return {
@@ -107,8 +106,8 @@ def test_a_refused_training_from_the_terminal_names_its_job_script(login, capsys
 
 
 def test_light_cells_run_on_a_login_node_and_the_chapter_says_so(login, capsys):
-    from dltutorial.parallel import simulator  # noqa: F401  models of cost are light
-    from dltutorial.teach import Chapter
+    from dltutorial.course import Chapter
+    from dltutorial.scaling import simulator  # noqa: F401  models of cost are light
 
     Chapter("11", preset="smoke").claim("light cells run", holds=True, evidence="this one")
     said = capsys.readouterr().out

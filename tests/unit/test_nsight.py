@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from dltutorial.errors import CourseError
-from dltutorial.observe import nsight, nsight_report, ranges, trace_summary
-from dltutorial.observe.account import Account
-from dltutorial.observe.timeline import Timeline
+from dltutorial.profile import nsight, nsight_report, ranges, trace_summary
+from dltutorial.profile.account import Account
+from dltutorial.profile.timeline import Timeline
 
 # As documented in Nsight Systems' "SQLite Export Schema Reference"; columns that nobody reads here are left out.
 SCHEMA = """
@@ -149,7 +149,7 @@ def test_what_is_no_whole_report_gets_one_clear_line(tmp_path, kind, why):
 
 
 def test_the_commands_capture_what_the_run_marks(monkeypatch):
-    run = nsight.python_command("-m", "dltutorial.training.profiled", "--preset", "gpu")
+    run = nsight.python_command("-m", "dltutorial.train.profiled", "--preset", "gpu")
     nsys, ncu = nsight.nsys_command(run, "vit"), nsight.ncu_command(run, "vit", kernels=20)
     assert nsys[:2] == ["nsys", "profile"]
     assert {"--capture-range=cudaProfilerApi", "--trace=cuda,nvtx,osrt", "--output=vit"} <= set(nsys)

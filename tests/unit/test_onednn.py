@@ -2,7 +2,7 @@ import platform
 
 import pytest
 
-from dltutorial.observe import onednn
+from dltutorial.profile import onednn
 
 SAID = """onednn_verbose,v1,info,oneDNN v3.12.0
 dtype float32

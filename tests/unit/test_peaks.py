@@ -8,9 +8,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from dltutorial import disk, peaks, probes
 from dltutorial.errors import CourseError
-from dltutorial.probes import Figure
+from dltutorial.profile import disk, peaks, probes
+from dltutorial.profile.probes import Figure
 
 
 @pytest.fixture(scope="module")

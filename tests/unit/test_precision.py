@@ -9,9 +9,9 @@ from dltutorial import machine
 from dltutorial.config import Recipe
 from dltutorial.errors import CourseError
 from dltutorial.models.vit import ViT
-from dltutorial.training import memory
-from dltutorial.training.number_formats import FORMATS
-from dltutorial.training.precision import Precision, units_for
+from dltutorial.profile import memory
+from dltutorial.train.number_formats import FORMATS
+from dltutorial.train.precision import Precision, units_for
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 SMALL = {"n_lat": 32, "n_lon": 64, "dim": 32, "depth": 2, "heads": 2, "global_batch_size": 4}
@@ -88,7 +88,7 @@ def test_tf32_on_a_cpu_is_refused_in_one_line():
 @pytest.mark.parametrize(("name", "wanted"), [("fp32", "highest"), ("tf32", "high"), ("bf16", "highest")])
 def test_float32_products_are_set_and_put_back(monkeypatch, name, wanted):
     """The flags can be set without a GPU; only the device is pretended."""
-    monkeypatch.setattr("dltutorial.training.precision._has_tf32", lambda device: True)
+    monkeypatch.setattr("dltutorial.train.precision._has_tf32", lambda device: True)
     before = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
     with Precision(name, "cuda").products() if name != "fp16" else None:
         assert torch.get_float32_matmul_precision() == wanted

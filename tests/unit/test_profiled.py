@@ -1,7 +1,7 @@
 from dltutorial.config import Recipe, preset
 from dltutorial.data.feed import FEEDS
-from dltutorial.observe import trace
-from dltutorial.training import profiled
+from dltutorial.profile import trace
+from dltutorial.train import profiled
 
 
 def test_a_profiled_step_names_its_parts(tiny_data, one_thread):

@@ -4,8 +4,8 @@ import threading
 import pytest
 import torch
 
-from dltutorial.observe import ranges
-from dltutorial.observe.ranges import annotate
+from dltutorial.profile import ranges
+from dltutorial.profile.ranges import annotate
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@ import json
 import pytest
 
 from dltutorial.errors import CourseError
-from dltutorial.observe import records
+from dltutorial.record import records
 
 
 def test_what_was_written_is_read_back(tmp_path):

@@ -3,7 +3,7 @@
 import pytest
 
 from dltutorial.errors import CourseError
-from dltutorial.parallel import job_output, jobs, pocket, rejections, rendezvous, slurm, workplace
+from dltutorial.launch import job_output, jobs, pocket, rejections, rendezvous, slurm, workplace
 
 
 @pytest.mark.parametrize(

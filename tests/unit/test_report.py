@@ -6,12 +6,13 @@ from pathlib import Path
 import pytest
 from reportpage import Page, prediction, train_run, written
 
-from dltutorial import cli, peaks
+from dltutorial import cli
+from dltutorial.course import report
+from dltutorial.course.reporting.charts import Chart
+from dltutorial.course.reporting.parts import text
 from dltutorial.errors import CourseError
-from dltutorial.observe import records
-from dltutorial.teach import report
-from dltutorial.teach.reporting.charts import Chart
-from dltutorial.teach.reporting.parts import text
+from dltutorial.profile import peaks
+from dltutorial.record import records
 
 
 @pytest.fixture(autouse=True)

@@ -6,10 +6,7 @@ import html
 import pytest
 from reportpage import prediction, train_run
 
-from dltutorial import peaks
-from dltutorial.observe import records
-from dltutorial.probes import Figure
-from dltutorial.teach.reporting import (
+from dltutorial.course.reporting import (
     batches,
     charts,
     claims,
@@ -26,6 +23,9 @@ from dltutorial.teach.reporting import (
     scaling,
     solution,
 )
+from dltutorial.profile import peaks
+from dltutorial.profile.probes import Figure
+from dltutorial.record import records
 
 
 @pytest.fixture(autouse=True)

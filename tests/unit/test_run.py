@@ -14,9 +14,9 @@ from dltutorial.data import store
 from dltutorial.data.feed import FEEDS
 from dltutorial.data.loaders import Pairs
 from dltutorial.errors import CourseError, DataError, RecipeError
-from dltutorial.observe import track
-from dltutorial.training import run
-from dltutorial.training.evaluate import evaluate
+from dltutorial.record import track
+from dltutorial.train import run
+from dltutorial.train.evaluate import evaluate
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 SMALL = dataclasses.replace(

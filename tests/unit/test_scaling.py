@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 
 from dltutorial.errors import CourseError
-from dltutorial.observe import plots
-from dltutorial.parallel import performance_model, scaling, stragglers
+from dltutorial.record import plots
+from dltutorial.scaling import performance_model, scaling, stragglers
 
 RANKS = np.array([1, 2, 4, 8, 16])
 

@@ -4,12 +4,13 @@ import math
 import numpy as np
 import pytest
 
+from dltutorial.comm import measured_network
 from dltutorial.errors import CourseError
-from dltutorial.observe import plots
-from dltutorial.parallel import clusters, measured_network, published, simulator, workloads
-from dltutorial.parallel.clusters import NO_LATENCY, Cluster, Latency
-from dltutorial.parallel.simulator import Input, Spread, simulate
-from dltutorial.parallel.workloads import Workload
+from dltutorial.record import plots
+from dltutorial.scaling import clusters, published, simulator, workloads
+from dltutorial.scaling.clusters import NO_LATENCY, Cluster, Latency
+from dltutorial.scaling.simulator import Input, Spread, simulate
+from dltutorial.scaling.workloads import Workload
 
 ONE_LEVEL = Cluster("one level", 1, math.inf, 10e9, latency=NO_LATENCY)
 FREE = Cluster("free", 4, math.inf, math.inf, latency=NO_LATENCY)

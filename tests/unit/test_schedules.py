@@ -15,7 +15,7 @@ from torch.optim.lr_scheduler import (
 )
 
 from dltutorial.errors import CourseError
-from dltutorial.optimizers.schedules import (
+from dltutorial.optim.schedules import (
     Update,
     check_run,
     constant,

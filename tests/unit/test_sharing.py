@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from dltutorial import cli, machine
+from dltutorial.course.checks import Exercise, Wrong
+from dltutorial.course.classroom import membership, names
 from dltutorial.errors import CourseError
-from dltutorial.observe import records, sharing
-from dltutorial.teach.checks import Exercise, Wrong
-from dltutorial.teach.classroom import membership, names
+from dltutorial.record import records, sharing
 
 
 @pytest.fixture

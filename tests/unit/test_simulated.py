@@ -2,8 +2,8 @@ import itertools
 
 import pytest
 
-from dltutorial.observe import spans
-from dltutorial.observe.simulated import SimulatedRun
+from dltutorial.profile import spans
+from dltutorial.profile.simulated import SimulatedRun
 
 
 def kernels(trace):

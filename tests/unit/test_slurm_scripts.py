@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dltutorial.parallel import sites
+from dltutorial.launch import sites
 
 FOLDER = Path(__file__).parents[2] / "slurm"
 SCRIPTS = sorted([*FOLDER.rglob("*.sbatch"), *FOLDER.rglob("*.sh")])

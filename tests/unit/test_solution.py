@@ -6,13 +6,13 @@ import pytest
 import torch
 
 from dltutorial import machine
+from dltutorial.convergence import attempt, energy, images, leaderboard, learning, measured, metrics, money
+from dltutorial.convergence.attempt import Attempt
+from dltutorial.convergence.measured import Line, MeasuredMachine
+from dltutorial.convergence.predict import time_to_solution
+from dltutorial.convergence.recipe import SolutionRecipe, Task
 from dltutorial.errors import CourseError, DataError, RecipeError
-from dltutorial.observe import records
-from dltutorial.solution import attempt, energy, images, leaderboard, learning, measured, metrics, money
-from dltutorial.solution.attempt import Attempt
-from dltutorial.solution.measured import Line, MeasuredMachine
-from dltutorial.solution.predict import time_to_solution
-from dltutorial.solution.recipe import SolutionRecipe, Task
+from dltutorial.record import records
 
 TASK = Task(target=0.7, train=600, valid=200, widths=(16,))
 QUICK = SolutionRecipe(loader="staged", batch_size=100, learning_rate=2**-3, max_steps=60, evaluate_every=5)
@@ -383,7 +383,7 @@ def test_a_price_is_of_one_device_and_dated():
 
 
 def test_the_report_shows_the_board_and_what_was_not_reached(tmp_path):
-    from dltutorial.teach.reporting import solution as report
+    from dltutorial.course.reporting import solution as report
 
     writer = records.Writer("15", "smoke", tmp_path / "r.jsonl")
     leaderboard.write(writer, QUICK, TASK, [of(2)])

@@ -1,6 +1,6 @@
 import pytest
 
-from dltutorial.observe.table import Table
+from dltutorial.record.table import Table
 
 
 def test_numbers_align_right_and_words_left():

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 
+from dltutorial.course import Chapter, show
 from dltutorial.errors import ClaimFailed, CourseError, RecipeError
-from dltutorial.observe import records
-from dltutorial.teach import Chapter, show
+from dltutorial.record import records
 
 
 @pytest.fixture

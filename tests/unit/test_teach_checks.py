@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from dltutorial.observe import records
-from dltutorial.teach import check
-from dltutorial.teach.checks import Exercise, Wrong, expect, expect_close
+from dltutorial.course import check
+from dltutorial.course.checks import Exercise, Wrong, expect, expect_close
+from dltutorial.record import records
 
 
 def small(fn):

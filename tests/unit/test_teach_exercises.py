@@ -2,8 +2,8 @@ import json
 
 import pytest
 
+from dltutorial.course import exercises
 from dltutorial.errors import CourseError
-from dltutorial.teach import exercises
 
 CODE = """def double(x):
     \"\"\"Twice x.\"\"\"

@@ -2,8 +2,8 @@ import json
 
 import pytest
 
+from dltutorial.course import notebooks
 from dltutorial.errors import CourseError, RecipeError
-from dltutorial.teach import notebooks
 
 
 def write(path, *cells):

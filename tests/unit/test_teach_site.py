@@ -3,11 +3,11 @@ import re
 
 import pytest
 
+from dltutorial.course import page, site
+from dltutorial.course.execute import quick_imports
 from dltutorial.errors import CourseError
-from dltutorial.observe import timeline
-from dltutorial.observe.records import Writer
-from dltutorial.teach import page, site
-from dltutorial.teach.execute import quick_imports
+from dltutorial.profile import timeline
+from dltutorial.record.records import Writer
 
 PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 WIDGET = "application/vnd.jupyter.widget-view+json"

@@ -5,12 +5,12 @@ from pathlib import Path
 import pytest
 from test_teach_exercises import CODE, edit, notebook
 
-import dltutorial.teach
+import dltutorial.course
 from dltutorial import paths
 from dltutorial.cli import main
+from dltutorial.course import copies, exercises, standing
 from dltutorial.errors import CourseError
-from dltutorial.observe.records import Writer
-from dltutorial.teach import copies, exercises, standing
+from dltutorial.record.records import Writer
 
 
 @pytest.fixture
@@ -84,7 +84,7 @@ def test_an_opened_exercise_is_told_of_its_newer_version(course, monkeypatch, ca
     exercises.build(course)
     monkeypatch.setenv("JPY_SESSION_NAME", str(file))
     capsys.readouterr()
-    _ = dltutorial.teach.check
+    _ = dltutorial.course.check
     assert "It is exercises/01_b.new.ipynb. Yours stays as it is." in capsys.readouterr().out
 
 

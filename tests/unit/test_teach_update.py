@@ -10,8 +10,8 @@ import pytest
 from test_teach_exercises import CODE, edit, notebook
 
 from dltutorial import advice
+from dltutorial.course import exercises, update
 from dltutorial.errors import CourseError
-from dltutorial.teach import exercises, update
 
 ROOT = Path(__file__).parents[2]
 EX, CHAPTER = "exercises/00_a.ipynb", "notebooks/00_a.ipynb"

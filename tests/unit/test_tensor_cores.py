@@ -1,7 +1,7 @@
 import pytest
 
-from dltutorial.observe.events import Event, Row, Trace
-from dltutorial.observe.tensor_cores import products, uses_tensor_cores
+from dltutorial.profile.events import Event, Row, Trace
+from dltutorial.profile.tensor_cores import products, uses_tensor_cores
 
 # Names as profilers showed them on Volta, Turing, Ampere and Hopper.
 ON_TENSOR_CORES = [

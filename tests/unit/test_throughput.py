@@ -7,8 +7,8 @@ import torch
 from waiting import wait_for
 
 from dltutorial.errors import CourseError
-from dltutorial.observe import batches, cpu, throughput
-from dltutorial.observe.throughput import Rate, Split
+from dltutorial.profile import batches, cpu, throughput
+from dltutorial.profile.throughput import Rate, Split
 
 BATCH = (torch.zeros(4, 2), torch.zeros(4))
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dltutorial.observe import timeline_columns
-from dltutorial.observe.events import Event, Row, Trace
-from dltutorial.observe.timeline import Timeline, script_hash
+from dltutorial.profile import timeline_columns
+from dltutorial.profile.events import Event, Row, Trace
+from dltutorial.profile.timeline import Timeline, script_hash
 
 ROOT = Path(__file__).parents[2]
 ROWS = (Row("thread 1"), Row("GPU 0 stream 7", 0))
@@ -139,4 +139,4 @@ def test_too_many_events_leave_out_the_shortest_and_say_so():
 
 def test_the_installed_package_has_the_pages_parts():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    assert set(project["tool"]["setuptools"]["package-data"]["dltutorial.observe"]) == {"timeline.html", "timeline.js"}
+    assert set(project["tool"]["setuptools"]["package-data"]["dltutorial.profile"]) == {"timeline.html", "timeline.js"}

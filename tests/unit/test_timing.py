@@ -1,6 +1,6 @@
 import pytest
 
-from dltutorial.observe.timing import Timing, alternate, duration
+from dltutorial.profile.timing import Timing, alternate, duration
 
 
 def test_variants_take_turns_after_one_warm_up_each():

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from dltutorial.errors import CourseError
-from dltutorial.observe import trace, trace_summary
-from dltutorial.observe.events import Event, Row, Trace
-from dltutorial.observe.ranges import annotate
+from dltutorial.profile import trace, trace_summary
+from dltutorial.profile.events import Event, Row, Trace
+from dltutorial.profile.ranges import annotate
 
 HOST = (Row("thread 1"),)
 NEXT = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"

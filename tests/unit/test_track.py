@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from dltutorial.errors import CourseError
-from dltutorial.observe import track
+from dltutorial.record import track
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +59,7 @@ def test_an_unknown_mode_of_wandb_is_one_line(tmp_path, monkeypatch):
 
 def test_wandb_online_without_a_key_is_one_line_and_no_prompt(tmp_path):
     code = (
-        "import sys, pathlib\nfrom dltutorial.errors import CourseError\nfrom dltutorial.observe import track\n"
+        "import sys, pathlib\nfrom dltutorial.errors import CourseError\nfrom dltutorial.record import track\n"
         "try: track.tracker(('wandb',), pathlib.Path(sys.argv[1]), {})\n"
         "except CourseError as error: print('LINE', error)"
     )

@@ -9,11 +9,11 @@ from torch import nn
 
 from dltutorial.config import Recipe
 from dltutorial.errors import CourseError
-from dltutorial.training.loop import loop
-from dltutorial.training.metrics import anomaly_correlation, rmse, row_weights
-from dltutorial.training.optim import make_optimizer
-from dltutorial.training.schedules import cosine_with_warmup
-from dltutorial.training.step import train_step
+from dltutorial.train.loop import loop
+from dltutorial.train.metrics import anomaly_correlation, rmse, row_weights
+from dltutorial.train.optim import make_optimizer
+from dltutorial.train.schedules import cosine_with_warmup
+from dltutorial.train.step import train_step
 
 RECIPE = Recipe(steps=40, warmup_steps=4, log_every=10, eval_every=20, learning_rate=1e-2)
 

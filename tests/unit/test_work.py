@@ -4,9 +4,9 @@ from torch import nn
 from torch.nn import functional as F
 
 from dltutorial.errors import CourseError
-from dltutorial.observe import work
-from dltutorial.peaks import Peaks
-from dltutorial.probes import Figure
+from dltutorial.profile import work
+from dltutorial.profile.peaks import Peaks
+from dltutorial.profile.probes import Figure
 
 
 def peaks(flop_per_s=1e9, bytes_per_s=1e9):

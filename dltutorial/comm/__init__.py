@@ -1,0 +1,1 @@
+"""Collectives written from send and receive, counted and priced."""

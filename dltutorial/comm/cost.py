@@ -1,0 +1,132 @@
+"""What a collective costs: its counted rounds, messages and bytes, priced by latency, bandwidth and speed of adding.
+
+In: ``Counts``. Out: seconds, by the α–β–γ model
+
+    T = α max(rounds, messages / lanes) + max(path bytes, all bytes / lanes) / β + max(path sums, all sums / lanes) γ
+
+A *lane* carries one message at a time. On a cluster each rank has a link of its own: as many lanes as ranks, and the
+longest path counts, as in the textbooks. Ranks that share a processor share its cores and its memory: with one lane,
+every message of every rank counts. Nor is time one line in n: copies that fit the cache are quicker, so a machine is
+fitted in two regimes.
+
+Source: R. Thakur, R. Rabenseifner, W. Gropp 2005, doi:10.1177/1094342005051521; lanes are this course's addition.
+"""
+
+import dataclasses
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from dltutorial.comm.counts import Counts
+from dltutorial.errors import CourseError
+
+Sample = tuple[int, Counts, float]  # bytes of the tensor, what its collective takes, measured seconds
+
+
+@dataclass(frozen=True)
+class Prices:
+    """A machine's α, 1/β and γ, and how many messages it carries at once.
+
+    Attributes:
+        message_s: α, seconds of a message, however small.
+        byte_s: 1/β, seconds of a byte on its way.
+        reduced_byte_s: γ, seconds of a byte added to another.
+        lanes: messages under way at once without standing in each other's way.
+    """
+
+    message_s: float
+    byte_s: float
+    reduced_byte_s: float
+    lanes: float = 1
+
+    def seconds(self, counts: Counts) -> float:
+        """What the model predicts."""
+        return float(_terms(counts, self.lanes) @ (self.message_s, self.byte_s, self.reduced_byte_s))
+
+
+@dataclass(frozen=True)
+class Regimes:
+    """Prices of small tensors, up to ``kink_bytes``, and of larger ones, which do not fit the cache."""
+
+    small: Prices
+    large: Prices
+    kink_bytes: int
+
+    def seconds(self, n_bytes: float, counts: Counts) -> float:
+        """What the model predicts for a tensor of ``n_bytes``."""
+        return (self.small if n_bytes <= self.kink_bytes else self.large).seconds(counts)
+
+    def with_lanes(self, lanes: float) -> "Regimes":
+        """The same prices on a machine that carries more messages, or fewer, at once."""
+        small, large = (dataclasses.replace(prices, lanes=lanes) for prices in (self.small, self.large))
+        return Regimes(small, large, self.kink_bytes)
+
+    def residuals(self, samples: Sequence[Sample]) -> np.ndarray:
+        """Predicted over measured, minus 1, of each sample."""
+        return np.array([self.seconds(n_bytes, counts) / measured_s - 1 for n_bytes, counts, measured_s in samples])
+
+
+def fit(samples: Sequence[Sample], lanes: float = 1, message_s: float | None = None) -> Prices:
+    """The prices, none negative, with the least squares of *relative* errors: short times count as much as long ones.
+
+    Args:
+        samples: what was measured.
+        lanes: of the machine.
+        message_s: α, if it is known already.
+
+    Raises:
+        CourseError: nothing measured, or a time that is not positive.
+    """
+    if not samples or min(measured_s for *_, measured_s in samples) <= 0:
+        raise CourseError("a fit needs measured times, all above 0; measure more turns")
+    terms_M3 = np.stack([_terms(counts, lanes) / measured_s for _, counts, measured_s in samples])
+    known_3 = np.array([message_s or 0.0, 0.0, 0.0])
+    free = range(3) if message_s is None else range(1, 3)
+    choices = itertools.chain.from_iterable(itertools.combinations(free, k) for k in range(1, len(free) + 1))
+    # With so few prices, all ways to set some to 0 can be tried.
+    solved = [known_3 + _solved(terms_M3, kept, 1 - terms_M3 @ known_3) for kept in choices]
+    not_negative = [prices_3 for prices_3 in solved if prices_3.min() >= 0] or [known_3]
+    prices_3 = min(not_negative, key=lambda prices_3: float(((terms_M3 @ prices_3 - 1) ** 2).sum()))
+    return Prices(*map(float, prices_3), lanes)
+
+
+def fit_regimes(samples: Sequence[Sample], lanes: float = 1) -> Regimes:
+    """Two fits, split at the size that leaves the least error; each has at least two sizes.
+
+    Small tensors tell α; in large ones it drowns, and is taken over from the small.
+
+    Raises:
+        CourseError: fewer than four sizes, or as ``fit``.
+    """
+    sizes = sorted({n_bytes for n_bytes, *_ in samples})
+    if len(sizes) < 4:
+        raise CourseError(f"two regimes need at least four sizes, two in each; there are {len(sizes)}")
+    found = [_split(samples, kink_bytes, lanes) for kink_bytes in sizes[1:-2]]
+    return min(found, key=lambda regimes: float((regimes.residuals(samples) ** 2).sum()))
+
+
+def rms(residuals: np.ndarray) -> float:
+    """Root mean square: the typical relative error."""
+    return float(np.sqrt(np.mean(np.square(residuals))))
+
+
+def _split(samples: Sequence[Sample], kink_bytes: int, lanes: float) -> Regimes:
+    small, large = ([s for s in samples if (s[0] <= kink_bytes) == is_small] for is_small in (True, False))
+    prices = fit(small, lanes)
+    return Regimes(prices, fit(large, lanes, prices.message_s), kink_bytes)
+
+
+def _terms(counts: Counts, lanes: float) -> np.ndarray:
+    """What α, 1/β and γ are multiplied by: the longest path, or all there is over the lanes, if that is more."""
+    return np.maximum(counts.paths, np.array(counts.totals) / lanes)
+
+
+def _solved(terms_M3: np.ndarray, kept: tuple[int, ...], wanted_M: np.ndarray) -> np.ndarray:
+    """Least squares with only some of the prices; the columns brought to one scale first."""
+    columns = terms_M3[:, kept]
+    scale = np.maximum(np.abs(columns).max(0), 1e-300)
+    prices_3 = np.zeros(3)
+    prices_3[list(kept)] = np.linalg.lstsq(columns / scale, wanted_M, rcond=None)[0] / scale
+    return prices_3

@@ -1,0 +1,154 @@
+"""The same collectives through MPI, where mpi4py and an MPI are installed: an optional second backend.
+
+In: as ``stopwatch.clock``. Out: the same timings, of processes that ``mpiexec`` starts: each runs this module, and
+rank 0 prints one line of JSON. torch adds up, MPI only carries bytes, so every dtype travels; MPI's own all-reduce is
+timed as ``backend``. Nothing here imports mpi4py before a process of ``mpiexec`` does, for importing it starts MPI.
+
+Source: https://mpi4py.readthedocs.io/en/stable/tutorial.html
+"""
+
+import importlib.util
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from dltutorial.comm import stopwatch
+from dltutorial.comm.team import Parcel, Team
+from dltutorial.errors import CourseError
+from dltutorial.profile.timing import Timing
+
+if TYPE_CHECKING:
+    import torch
+
+_MARK = "dltutorial-mpi "
+
+
+def missing() -> str | None:
+    """What is not here, in one line; None if MPI can be used."""
+    if shutil.which("mpiexec") is None:
+        return "MPI: not available here (no mpiexec; install an MPI, such as apt-get install mpich)"
+    if importlib.util.find_spec("mpi4py") is None:
+        return "MPI: not available here (mpiexec is there, mpi4py is not: pip install mpi4py)"
+    return None
+
+
+class MpiTransport:
+    """Carries tensors of host memory as bytes, all of one round at once."""
+
+    def __init__(self) -> None:
+        """Start MPI, if it is not running yet."""
+        from mpi4py import MPI
+
+        self._comm = MPI.COMM_WORLD
+        self.rank, self.world_size = self._comm.Get_rank(), self._comm.Get_size()
+
+    def exchange(self, outgoing: Sequence[Parcel], incoming: Sequence[Parcel]) -> None:
+        """Receive and send; return when all have arrived."""
+        waiting = [self._comm.Irecv(_bytes(x), source=peer) for x, peer in incoming]
+        waiting += [self._comm.Isend(_bytes(x), dest=peer) for x, peer in outgoing]
+        for request in waiting:
+            request.Wait()
+
+    def all_reduce(self, x: "torch.Tensor") -> None:
+        """MPI's own sum over all ranks, in place, of a dtype that NumPy has too."""
+        from mpi4py import MPI
+
+        self._comm.Allreduce(MPI.IN_PLACE, x.numpy())
+
+    def barrier(self) -> None:
+        """Wait for all ranks."""
+        self._comm.Barrier()
+
+    def gather(self, value: Any) -> list[Any]:
+        """What every rank has, by rank, on all of them."""
+        return self._comm.allgather(value)
+
+
+def clock(
+    names: Sequence[str], world_size: int, sizes_bytes: Sequence[int], repeats: int = 20, node_size: int = 0
+) -> dict[tuple[str, int], Timing]:
+    """As ``stopwatch.clock``, through MPI.
+
+    Raises:
+        CourseError: as there; or there is no MPI here, or it fails: with its own last words.
+    """
+    stopwatch.check(names, sizes_bytes)
+    job = {"names": list(names), "sizes": list(sizes_bytes), "repeats": repeats, "node_size": node_size}
+    ranks = [{(name, n): samples for name, n, samples in rank} for rank in _run(world_size, job)]
+    return stopwatch.slowest(ranks)
+
+
+def differences(world_size: int) -> list[str]:
+    """Names of the course's all-reduces whose sums through MPI are wrong: none, one hopes.
+
+    Raises:
+        CourseError: as ``clock``.
+    """
+    return sorted({name for rank in _run(world_size, {"names": None}) for name in rank})
+
+
+def _run(world_size: int, job: dict[str, Any], timeout_s: float = 300.0) -> list[Any]:
+    """What every process of an ``mpiexec`` answers to ``job``."""
+    if (why := missing()) is not None:
+        raise CourseError(why)
+    command = ["mpiexec", "-n", str(world_size), sys.executable, "-m", "dltutorial.comm.mpi", json.dumps(job)]
+    env = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "OMP_NUM_THREADS": "1"}
+    # Open MPI refuses more ranks than cores unless told; other MPIs do not read these.
+    env |= {"OMPI_MCA_rmaps_base_oversubscribe": "1", "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe"}
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, env=env)
+    except subprocess.TimeoutExpired:
+        raise CourseError(f"mpiexec did not end within {timeout_s:g} s; try mpiexec -n 2 hostname") from None
+    for line in done.stdout.splitlines():
+        if line.startswith(_MARK):
+            return json.loads(line.removeprefix(_MARK))
+    said = (done.stderr or done.stdout).strip().splitlines() or [f"exit code {done.returncode}"]
+    raise CourseError(f"mpiexec failed: {said[-1]}; try mpiexec -n 2 hostname")
+
+
+def _main(job: dict[str, Any]) -> None:
+    """One process of ``mpiexec``: do the job, and let rank 0 print what all found."""
+    import torch
+
+    torch.set_num_threads(1)
+    transport = MpiTransport()
+    found = transport.gather(_wrong(transport) if job["names"] is None else _timed(transport, job))
+    if transport.rank == 0:
+        print(_MARK + json.dumps(found), flush=True)
+
+
+def _timed(transport: MpiTransport, job: dict[str, Any]) -> list[Any]:
+    team = Team(transport, node_size=job["node_size"])
+    variants = stopwatch.variants(job["names"], team, transport.all_reduce)
+    found = stopwatch.turns(variants, job["sizes"], job["repeats"], transport.barrier)
+    return [[name, n, samples] for (name, n), samples in found.items()]
+
+
+def _wrong(transport: MpiTransport) -> list[str]:
+    """Names of the all-reduces that do not give the sum 0 + 1 + … in float32 or bfloat16."""
+    import torch
+
+    from dltutorial.comm.collectives import ALL_REDUCES
+
+    wrong, p = [], transport.world_size
+    for name, run in ALL_REDUCES.items():
+        for dtype in (torch.float32, torch.bfloat16):
+            x = torch.full((7,), transport.rank, dtype=dtype)
+            run(x, Team(transport, node_size=2))
+            wrong += [] if x.tolist() == [p * (p - 1) / 2] * 7 else [name]
+    return wrong
+
+
+def _bytes(x: "torch.Tensor") -> Any:
+    """The tensor's own memory, as NumPy sees it."""
+    import torch
+
+    return x.view(-1).view(torch.uint8).numpy()
+
+
+if __name__ == "__main__":
+    _main(json.loads(sys.argv[1]))

@@ -1,0 +1,150 @@
+"""How long collectives take on real ranks: all of them in turn, inside one launch.
+
+In: names, sizes in bytes, how often. Out: for each (name, size) the seconds of one call, one figure for each turn: that
+of the slowest rank. Starting ranks costs far more than a small message, so all is measured between the same ranks;
+turns alternate, so that a slow moment of the machine hits all alike. Where ranks share cores, only the *least* time
+tells what the algorithm costs: any other has waited for a core as well.
+
+Bandwidths as nccl-tests defines them: https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md
+"""
+
+import functools
+import time
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from dltutorial.comm import collectives
+from dltutorial.comm.team import Team
+from dltutorial.errors import CourseError
+from dltutorial.launch.launch import launch
+from dltutorial.profile.timing import Timing
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+OURS: Mapping[str, Callable[["Tensor", Team], object]] = MappingProxyType({
+    **collectives.ALL_REDUCES,
+    "broadcast": collectives.broadcast,
+    "reduce": collectives.reduce,
+    "reduce_scatter": collectives.reduce_scatter,
+    "all_gather": collectives.all_gather,
+})  # fmt: skip
+BACKEND = "backend"  # the all-reduce of gloo, NCCL or MPI itself
+_BATCH_BYTES, _BATCH_CALLS = 2**20, 5  # small ones are called several times for one sample
+_FEWER_BYTES = 2**22  # larger ones get fewer turns
+Samples = dict[tuple[str, int], list[float]]  # (name, bytes) → seconds
+
+
+def clock(
+    names: Sequence[str],
+    world_size: int,
+    sizes_bytes: Sequence[int],
+    repeats: int = 20,
+    node_size: int = 0,
+    backend: str = "gloo",
+    timeout_s: float = 300.0,
+) -> dict[tuple[str, int], Timing]:
+    """Time collectives of float32 on ranks of this machine.
+
+    Args:
+        names: of ``OURS``, or ``backend``.
+        world_size: number of ranks.
+        sizes_bytes: of the whole tensor; a multiple of 4.
+        repeats: turns; a size above 4 MiB gets fewer, at least 3.
+        node_size: of the hierarchical one.
+        backend: gloo or nccl.
+        timeout_s: of the launch.
+
+    Raises:
+        CourseError: an unknown name, or a size that no whole number of values has.
+    """
+    check(names, sizes_bytes)
+    arguments = (tuple(names), tuple(sizes_bytes), repeats, node_size)
+    return slowest(launch(on_rank, world_size, *arguments, timeout_s=timeout_s, backend=backend))
+
+
+def slowest(ranks: Sequence[Mapping[tuple[str, int], Sequence[float]]]) -> dict[tuple[str, int], Timing]:
+    """Of each turn the time of the rank that took longest."""
+    return {key: Timing(tuple(map(max, zip(*(rank[key] for rank in ranks), strict=True)))) for key in ranks[0]}
+
+
+def on_rank(names: Sequence[str], sizes_bytes: Sequence[int], repeats: int, node_size: int) -> Samples:
+    """What each rank of a launch does: seconds of every turn, for each (name, size)."""
+    import torch.distributed as dist
+
+    device = "cuda" if dist.get_backend() == "nccl" else "cpu"
+    return turns(variants(names, Team(node_size=node_size), dist.all_reduce), sizes_bytes, repeats, device=device)
+
+
+def variants(
+    names: Sequence[str], team: Team, backend: Callable[["Tensor"], object]
+) -> dict[str, Callable[["Tensor"], object]]:
+    """Functions of a tensor by name: our own over ``team``, and the backend's."""
+    ours = {name: functools.partial(run, team=team) for name, run in OURS.items()}
+    return {name: ours.get(name, backend) for name in names}
+
+
+def turns(
+    variants: Mapping[str, Callable[["Tensor"], object]],
+    sizes_bytes: Sequence[int],
+    repeats: int,
+    barrier: Callable[[], object] | None = None,
+    device: str = "cpu",
+) -> Samples:
+    """Time every variant with every size, in turn, on this rank; to be called on all ranks with the same arguments.
+
+    Args:
+        variants: name → what to do with a float32 tensor.
+        sizes_bytes: of that tensor.
+        repeats: turns; a size above 4 MiB gets fewer, at least 3.
+        barrier: waits for all ranks; default: torch.distributed's.
+        device: where the tensor lies, cpu or cuda.
+    """
+    import torch
+    import torch.distributed as dist
+
+    barrier = barrier or dist.barrier
+    settle = torch.cuda.synchronize if device == "cuda" else lambda: None
+    x = torch.zeros(max(sizes_bytes) // 4, device=device)
+    found: Samples = {(name, size): [] for size in sizes_bytes for name in variants}
+    for turn in range(-1, repeats):  # the first, to warm up, does not count
+        for name, size in found:
+            if size > _FEWER_BYTES and turn >= max(3, repeats // 4):
+                continue
+            part, calls = x[: size // 4], max(1, min(_BATCH_CALLS, _BATCH_BYTES // size))
+            barrier()
+            settle()
+            started_s = time.perf_counter()
+            for _ in range(calls):
+                variants[name](part)
+            settle()
+            if turn >= 0:
+                found[name, size].append((time.perf_counter() - started_s) / calls)
+    return found
+
+
+def algorithm_bandwidth(size_bytes: int, seconds: float) -> float:
+    """Bytes of the tensor per second, as nccl-tests' ``algbw``."""
+    return size_bytes / seconds
+
+
+def bus_bandwidth(name: str, world_size: int, size_bytes: int, seconds: float) -> float:
+    """What each link had to carry at least, per second, as nccl-tests' ``busbw``: comparable whatever p is."""
+    p = world_size
+    factor = {"broadcast": 1.0, "reduce": 1.0, "reduce_scatter": (p - 1) / p, "all_gather": (p - 1) / p}
+    return algorithm_bandwidth(size_bytes, seconds) * factor.get(name, 2 * (p - 1) / p)
+
+
+def check(names: Sequence[str], sizes_bytes: Sequence[int]) -> None:
+    """Refuse what cannot be timed.
+
+    Raises:
+        CourseError: as ``clock``.
+    """
+    for name in names:
+        if name != BACKEND and name not in OURS:
+            raise CourseError(f"no collective {name!r}; choose of: {BACKEND}, {', '.join(OURS)}")
+    for size in sizes_bytes:
+        if size < 4 or size % 4:
+            raise CourseError(f"size {size}: float32 values take 4 bytes each; give a positive multiple of 4")

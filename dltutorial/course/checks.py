@@ -1,0 +1,189 @@
+"""Checks of exercises: real cases, the first that fails with expected and got, and hints that unfold.
+
+In: the learner's function. Out: whether it passed, shown and recorded. A blank says "not attempted yet" and never
+raises, so that a notebook of exercises runs from top to bottom. Exercises live in ``exercises_NN.py`` beside this
+file, each with ``EXERCISES: dict[str, Exercise]``, and are called by name: ``check.layer_time(layer_time)``.
+"""
+
+import importlib
+import os
+import pkgutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from dltutorial.course import guard, show
+from dltutorial.course.expect import Wrong, expect, expect_close
+from dltutorial.record import records
+
+__all__ = ["Exercise", "Outcome", "Wrong", "check", "expect", "expect_close"]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a learner's function did: ``status`` is "passed", "wrong" or "not attempted".
+
+    Attributes:
+        passed: names of the cases that passed, in order.
+        failed: name of the first that did not.
+        expected, got: in words, where the case told.
+        hint: what the case knows about this very mistake.
+        trace: lines of the learner's code that led to an error.
+    """
+
+    status: str
+    passed: tuple[str, ...] = ()
+    failed: str = ""
+    expected: str = ""
+    got: str = ""
+    hint: str = ""
+    trace: str = ""
+
+
+@dataclass
+class Exercise:
+    """One exercise. Calling it with the learner's function runs the cases in order, shows the result, records it.
+
+    Attributes:
+        name: as in ``check.NAME``.
+        chapter: such as "01".
+        cases: callables that take the learner's function and raise ``Wrong`` (or fail an assertion). The name of a
+            case is its docstring's first line, else its own name. A case makes its own inputs, afresh, and works
+            out what it expects before it calls: then an answer that changes its inputs misleads nobody.
+        hints: general ones; each failed attempt unfolds one more.
+        blank_returns_none: the blank has no ``raise NotImplementedError``, it returns None.
+        deadline_s: for all the cases together.
+        attempts: failed ones so far, in this kernel.
+    """
+
+    name: str
+    chapter: str
+    cases: Sequence[Callable[[Callable], None]]
+    hints: Sequence[str] = ()
+    blank_returns_none: bool = False
+    deadline_s: float = 20.0
+    attempts: int = field(default=0, compare=False)
+
+    def __call__(self, fn: Any) -> bool:
+        """Check ``fn``, show and record the outcome; returns whether it passed.
+
+        The record names the first case that failed and what that case knows about this very mistake; where it knows
+        nothing, ``hint`` is empty. What the function returned is not recorded.
+        """
+        outcome = self.examine(fn)
+        self.attempts += outcome.status == "wrong"
+        show.display(_shown(self, outcome))
+        records.Writer(self.chapter, os.environ.get("DLTUTORIAL_PRESET", "auto")).write(
+            self.name,
+            {"passed": True, "wrong": False, "not attempted": None}[outcome.status],
+            kind="check",
+            status=outcome.status,
+            cases_passed=len(outcome.passed),
+            cases=len(self.cases),
+            attempts=self.attempts,
+            failed=outcome.failed,
+            hint=guard.clip(outcome.hint, 240),
+        )
+        return outcome.status == "passed"
+
+    def examine(self, fn: Any) -> Outcome:
+        """Run the cases on ``fn`` until one fails; nothing is shown, counted or recorded."""
+        if fn is ... or fn is None:
+            return Outcome("not attempted")
+        if not callable(fn):
+            return Outcome("wrong", failed="a function", expected="the function itself", got=guard.brief(fn))
+        passed: list[str] = []
+        try:
+            with guard.deadline(self.deadline_s):
+                for case in self.cases:
+                    case(fn)
+                    passed.append(_case_name(case))
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
+            return self._failure(error, passed)
+        return Outcome("passed", tuple(passed))
+
+    def _failure(self, error: BaseException, passed: list[str]) -> Outcome:
+        """What to tell about the exception that ended the cases."""
+        if len(passed) == len(self.cases):  # the deadline struck between the last case and our putting it away
+            return Outcome("passed", tuple(passed))
+        if isinstance(error, NotImplementedError) and not error.args:
+            return Outcome("not attempted", tuple(passed))
+        if self.blank_returns_none and isinstance(error, Wrong) and error.got is None:
+            return Outcome("not attempted", tuple(passed))
+        case = self.cases[len(passed)]
+        expected = hint = trace = ""
+        if isinstance(error, Wrong):
+            expected, got, hint = guard.brief(error.expected), guard.brief(error.got), error.hint
+            if error.got is None and not hint:
+                hint = "Your function returned None. Is a return missing?"
+        elif isinstance(error, guard.TooLate):
+            expected, got = "an answer", f"none within {self.deadline_s:g} s"
+            trace = guard.learners_frames(error, case)
+            hint = "Your function does not come to an end. Look for a loop, or a wait, that nothing stops."
+        elif isinstance(error, SystemExit):
+            got, hint = "sys.exit", "Return the answer; do not leave Python."
+        else:
+            trace = guard.learners_frames(error, case)
+            got = guard.last_words(error) if trace else f"an answer this case cannot use ({guard.last_words(error)})"
+            if isinstance(error, AssertionError) and not trace:
+                got = str(error) or "something else"
+        failed = _case_name(case)
+        return Outcome("wrong", tuple(passed), failed, expected, got, hint, trace)
+
+
+class Registry:
+    """Finds exercises by name: ``check.NAME`` is the :class:`Exercise` of that name."""
+
+    def __getattr__(self, name: str) -> Exercise:
+        """Look through the ``exercises_NN`` modules.
+
+        Raises:
+            AttributeError: there is no such exercise; the message lists those there are.
+        """
+        if name.startswith("_"):
+            raise AttributeError(name)
+        found = self._all()
+        if name not in found:
+            raise AttributeError(f"no exercise {name!r}; there are: {', '.join(found) or 'none yet'}")
+        return found[name]
+
+    def __dir__(self) -> list[str]:
+        """The names of the exercises, for completion."""
+        return list(self._all())
+
+    @staticmethod
+    def _all() -> dict[str, Exercise]:
+        found: dict[str, Exercise] = {}
+        for module in pkgutil.iter_modules([str(Path(__file__).parent)], "dltutorial.course."):
+            if module.name.rpartition(".")[2].startswith("exercises_"):
+                found |= importlib.import_module(module.name).EXERCISES
+        return found
+
+
+check = Registry()
+
+
+def _case_name(case: Callable) -> str:
+    text = (case.__doc__ or "").strip().split("\n")[0].rstrip(".")
+    return text or getattr(case, "__name__", "a case").strip("_").replace("_", " ")
+
+
+def _shown(exercise: Exercise, outcome: Outcome) -> show.Shown:
+    """The outcome as a list of cases, what was expected and got, and the hints unfolded so far."""
+    if outcome.status == "not attempted":
+        return show.box("not shown here", f"{exercise.name}: not attempted yet", mark="not attempted")
+    if outcome.status == "passed":
+        return show.box("shown", f"{exercise.name}: all {len(outcome.passed)} cases pass", "; ".join(outcome.passed))
+    hints = [outcome.hint] if outcome.hint else []
+    hints += exercise.hints[: exercise.attempts]
+    return show.failed_check(
+        f"{exercise.name}: {len(outcome.passed)} of {len(exercise.cases)} cases pass",
+        passed=outcome.passed,
+        failed=outcome.failed,
+        facts=[(k, v) for k, v in (("expected", outcome.expected), ("got", outcome.got)) if v],
+        trace=outcome.trace,
+        hints=hints,
+    )

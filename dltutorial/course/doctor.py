@@ -1,0 +1,176 @@
+"""``dltutorial doctor``: what this machine has, what is missing, what each chapter can show here, how long it takes.
+
+In: this machine, the folder of notebooks, records of earlier runs. Out: a plain-text table and an exit status.
+"""
+
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from dltutorial import config, machine, node, paths
+from dltutorial.course import cards, notebooks
+from dltutorial.errors import CourseError
+from dltutorial.machine import UNKNOWN, Machine
+from dltutorial.profile import peaks, timing, toolchain
+
+FOLDERS = {
+    "cache folder": (paths.cache_dir, "XDG_CACHE_HOME"),
+    "data folder": (paths.data_dir, "DLTUTORIAL_DATA"),
+    "runs folder": (paths.runs_dir, "DLTUTORIAL_RUNS"),
+}
+
+
+def report(folder: Path | None = None, measure: bool = False) -> tuple[str, int]:
+    """The whole table, and 0 when the course can run, 1 when something essential is missing.
+
+    Args:
+        folder: holds the notebooks; None: where ``dltutorial run`` finds them.
+        measure: take the machine's peaks first (seconds).
+
+    Raises:
+        CourseError: an unknown preset or kind of node in the environment, or a launcher's variables that contradict
+            each other.
+    """
+    here, preset = machine.describe(), config.preset()
+    missing = list(problems())
+    try:
+        found = cards.chapters(notebooks.folder() if folder is None else folder)
+    except CourseError as error:
+        found = []
+        missing.append(("chapters", str(error)))
+    has_torch = "torch" not in dict(missing)
+    known = peaks.measure(refresh=True) if measure and has_torch else peaks.load()
+    parts = [
+        _section(f"This machine: {machine.label()}", inventory(here)),
+        _section(f"Measured peaks{f', {known.time[:10]}' if known else ''}", _peak_rows(known)),
+        _section(f"Chapters, in preset {preset.name} ({preset.machine})", _chapter_rows(found, here, preset.name)),
+    ]
+    if missing:
+        parts.append(_section("Missing, and the course cannot run without it", missing))
+    parts.append("The course cannot run yet: see above." if missing else "The course can run.")
+    return "\n\n".join(parts), int(bool(missing))
+
+
+def inventory(here: Machine) -> list[tuple[str, str]]:
+    """(what, here) for all that this machine has or lacks."""
+    gpus = [
+        f"{gpu.name}, {_gib(gpu.memory_bytes)}, {gpu.kind}"
+        + (f" {'.'.join(map(str, gpu.compute_capability))}" if gpu.compute_capability else "")
+        + (f", tensor cores for {' '.join(gpu.tensor_core_dtypes)}" if gpu.tensor_core_dtypes else "")
+        for gpu in here.accelerators
+    ]
+    tools = {
+        "Slurm": "a job" if here.slurm_job else "commands" if here.slurm else None,
+        "browser": next((name for name in cards.BROWSERS if shutil.which(name)), None),
+        "compiler": _compilers(here.device),
+    }
+    names = ("torch", "jupyterlab", "papermill", "h5py", "tensorboard", "wandb")
+    return [
+        ("system", here.system),
+        ("device", here.device + (" (an Apple GPU is here, but not used by the course)" if here.mps else "")),
+        ("accelerators", "; ".join(gpus) or UNKNOWN),
+        ("processor", f"{here.cpu_model or UNKNOWN}, {here.cores} usable cores"),
+        ("precision units", "none known" if here.cpu_units == () else " ".join(here.cpu_units or ()) or UNKNOWN),
+        ("memory", f"{_gib(here.memory_available_bytes)} available of {_gib(here.memory_bytes)}"),
+        ("disk", f"{_gib(here.disk_free_bytes)} free for data"),
+        ("ranks", f"{here.rank.world_size} ({here.rank.launcher})"),
+        ("runs on", node.here().told),
+        *((name, found or UNKNOWN) for name, found in tools.items()),
+        *((name, machine.package_version(name) or "not installed") for name in names),
+    ]
+
+
+def _compilers(device: str) -> str:
+    """Those that are here, and what torch.compile lacks all the same."""
+    found = ", ".join(name for name in ("gcc", "g++", "clang++", "nvcc") if shutil.which(name))
+    lacking = toolchain.missing(device)
+    return f"{found or 'none'}; torch.compile needs {lacking}" if lacking else found
+
+
+def problems() -> Iterator[tuple[str, str]]:
+    """(what, why and what to do) for each essential thing that is missing; none when the course can run."""
+    try:
+        import torch  # noqa: F401  a package can be installed and yet not load
+    except (ImportError, OSError) as error:
+        yield "torch", f"does not load ({_line(error)}); install it: pip install torch"
+    if problem := _kernel_problem():
+        yield "jupyter kernel", problem
+    for name, (folder, variable) in FOLDERS.items():
+        if problem := write_problem(folder().absolute()):
+            yield name, f"{problem}; set {variable} to a folder that you may write to"
+
+
+def _chapter_rows(found: list[cards.ChapterCard], here: Machine, preset: str) -> list[tuple[str, ...]]:
+    if not found:
+        return [("none found",)]
+    before_s = cards.measured_s(preset)
+    rows = [
+        (
+            card.number,
+            card.title,
+            f"{card.minutes} min" if card.minutes else UNKNOWN,
+            cards.run_time(card, before_s.get(card.number), preset),
+            cards.shows(card, here),
+        )
+        for card in found
+    ]
+    return [("", "title", "to read and do", "to run", "here"), *rows]
+
+
+def _peak_rows(known: peaks.Peaks | None) -> list[tuple[str, ...]]:
+    if known is None:
+        return [("not measured yet: run chapter 00, or dltutorial doctor --measure",)]
+    rows = [
+        (name, timing.rate(figure.best, figure.unit), f"median {figure.spread:.0%} lower", figure.how)
+        if figure
+        else (name, UNKNOWN)
+        for name, figure in known.figures().items()
+    ]
+    busy = ("this machine was busy meanwhile: when it is quiet, run dltutorial doctor --measure",)
+    return rows if known.steady else [*rows, busy]
+
+
+def _kernel_problem() -> str | None:
+    advice = "install it: pip install ipykernel"
+    if machine.package_version("ipykernel") is None:
+        return f"ipykernel is not installed; {advice}"
+    try:
+        from jupyter_client.kernelspec import KernelSpecManager
+
+        program = KernelSpecManager().get_kernel_spec("python3").argv[0]
+    except Exception as error:  # a damaged kernel specification raises whatever its parser raises
+        return f"kernel python3 cannot be found ({_line(error)}); {advice}"
+    if shutil.which(program) is None:
+        return (
+            f"kernel python3 would start {program}, which is not there; run: python -m ipykernel install --sys-prefix"
+        )
+    return None
+
+
+def write_problem(folder: Path) -> str | None:
+    """Why nothing can be written to ``folder``, tried in the nearest parent that exists; None if it can."""
+    try:
+        place = next(place for place in (folder, *folder.parents) if place.exists())
+        with tempfile.TemporaryFile(dir=place) as file:
+            file.write(b"x")
+    except OSError as error:
+        return f"cannot write to {folder} ({error.strerror})"
+    return None
+
+
+def _section(title: str, rows: Sequence[tuple[str, ...]]) -> str:
+    """A title and rows in aligned columns; the last column may be as long as it likes."""
+    # Only a column with another to its right needs a width, so that a row of one cell can be a whole sentence.
+    widths = [max((len(row[c]) for row in rows if len(row) > c + 1), default=0) for c in range(max(map(len, rows)))]
+    lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
+    return "\n".join([title, *(f"  {line}" for line in lines)])
+
+
+def _gib(n_bytes: int | None) -> str:
+    return UNKNOWN if n_bytes is None else f"{n_bytes / 2**30:.1f} GiB"
+
+
+def _line(error: BaseException) -> str:
+    """The first line of an error's message."""
+    return (str(error) or type(error).__name__).splitlines()[0]

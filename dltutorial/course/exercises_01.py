@@ -1,0 +1,169 @@
+"""Checks of chapter 01's exercise: one training step.
+
+The answer is compared with ``dltutorial.train.step.train_step`` on a small model whose right updates are known.
+
+Legend: B samples, C channels, H × W grid points.
+"""
+
+from collections.abc import Callable
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from dltutorial.course.checks import Exercise, Wrong, expect_close
+
+if TYPE_CHECKING:
+    import torch
+
+
+class _Lab:
+    """A small model, its data and optimizer, made afresh from a seed, so that two of them start alike."""
+
+    def __init__(self, seed: int, rate: float = 0.05, momentum: float = 0.9):
+        import torch
+        from torch import nn
+
+        generator = torch.Generator().manual_seed(seed)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            self.model = nn.Sequential(nn.Conv2d(2, 4, 1), nn.Tanh(), nn.Conv2d(4, 2, 1))
+        self.x, self.y = (torch.randn(4, 2, 3, 5, generator=generator) for _ in range(2))
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=rate, momentum=momentum)
+
+    def loss(self) -> float:
+        """The mean squared error now."""
+        import torch
+        from torch.nn import functional as F
+
+        with torch.no_grad():
+            return F.mse_loss(self.model(self.x), self.y).item()
+
+    def weights(self) -> "torch.Tensor":
+        """All parameters in one row."""
+        import torch
+
+        return torch.cat([p.detach().flatten() for p in self.model.parameters()])
+
+    def run(self, step: Callable, n_steps: int = 1) -> "torch.Tensor":
+        """The weights after some updates."""
+        for _ in range(n_steps):
+            step(self.model, self.x, self.y, self.optimizer)
+        return self.weights()
+
+
+def _reference() -> Callable:
+    from dltutorial.train.step import train_step
+
+    return train_step
+
+
+def _accumulating(model, x, y, optimizer) -> None:
+    """The step of somebody who forgets to clear the gradients."""
+    from torch.nn import functional as F
+
+    F.mse_loss(model(x), y).backward()
+    optimizer.step()
+
+
+def _swapped(model, x, y, optimizer) -> None:
+    _reference()(model, y, x, optimizer)
+
+
+def _summed(model, x, y, optimizer) -> None:
+    from torch.nn import functional as F
+
+    optimizer.zero_grad()
+    F.mse_loss(model(x), y, reduction="sum").backward()
+    optimizer.step()
+
+
+def _absolute(model, x, y, optimizer) -> None:
+    from torch.nn import functional as F
+
+    optimizer.zero_grad()
+    F.l1_loss(model(x), y).backward()
+    optimizer.step()
+
+
+def _one_update(fn: Callable) -> None:
+    """One update moves the weights as gradient descent says"""
+    start, expected = _Lab(1).weights(), _Lab(1).run(_reference())
+    mistakes = [
+        (
+            start,
+            "The weights did not move. Is there a backward(), then optimizer.step(), and no clearing between them?",
+        ),
+        (_Lab(1).run(_swapped), "The model gets the state now, x, and its forecast is compared with y."),
+        (_Lab(1).run(_summed), "Take the mean of the squared errors, not their sum."),
+        (_Lab(1).run(_absolute), "Square the errors: this is the mean of their absolute values."),
+    ]
+    expect_close(_Lab(1).run(fn), expected, mistakes=mistakes, rtol=1e-3, atol=1e-6)
+
+
+def _returns_loss(fn: Callable) -> None:
+    """It returns the mean squared error before the update"""
+    before, after, lab = _Lab(2), _Lab(2), _Lab(2)
+    after.run(_reference())
+    got = fn(lab.model, lab.x, lab.y, lab.optimizer)
+    n_values = lab.y.numel()
+    mistakes = [
+        (after.loss(), "That is the loss after the update. Return the one the gradient was taken of."),
+        (before.loss() * n_values, "Take the mean of the squared errors, not their sum."),
+        (before.loss() ** 0.5, "Return the mean squared error, without a root."),
+    ]
+    expect_close(got, before.loss(), mistakes=mistakes, rtol=1e-3)
+
+
+def _keeps_nothing(fn: Callable) -> None:
+    """The returned loss is a tensor that keeps no graph alive and does not wait for the device"""
+    import torch
+
+    lab = _Lab(3)
+    loss = fn(lab.model, lab.x, lab.y, lab.optimizer)
+    if not isinstance(loss, torch.Tensor):
+        raise Wrong(
+            "a tensor",
+            type(loss).__name__,
+            "Reading the loss as a Python number makes the processor wait for a GPU in every step. Return the tensor.",
+        )
+    if loss.requires_grad:
+        raise Wrong(
+            "requires_grad=False",
+            "requires_grad=True",
+            "The loss still holds its whole graph, so a list of losses fills the memory. Detach it.",
+        )
+
+
+def _several_updates(fn: Callable) -> None:
+    """Five updates in a row equal the reference"""
+    mistakes = [
+        (_Lab(4).run(_accumulating, 5), "Gradients add up from step to step. Clear them with optimizer.zero_grad()."),
+    ]
+    expect_close(_Lab(4).run(fn, 5), _Lab(4).run(_reference(), 5), mistakes=mistakes, rtol=1e-3, atol=1e-6)
+
+
+def _stale_gradients(fn: Callable) -> None:
+    """Gradients left over from before do not count"""
+    import torch
+
+    expected, lab = _Lab(5).run(_reference()), _Lab(5)
+    for parameter in lab.model.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    hint = "Something was in the gradients before your step. Clear them first, before backward()."
+    expect_close(lab.run(fn), expected, hint=hint, rtol=1e-3, atol=1e-6)
+
+
+_HINTS = (
+    "Five lines: clear the gradients, compute the loss, differentiate, update, return.",
+    "F.mse_loss takes the mean; backward() fills the gradients of that very loss; step() uses what is in them.",
+    "Return loss.detach(): the number without the graph that led to it.",
+)
+EXERCISES = MappingProxyType(
+    {
+        "training_step": Exercise(
+            name="training_step",
+            chapter="01",
+            cases=(_one_update, _returns_loss, _keeps_nothing, _several_updates, _stale_gradients),
+            hints=_HINTS,
+        )
+    }
+)

@@ -1,0 +1,272 @@
+"""Checks of chapter 04's exercise: one update with dynamic loss scaling.
+
+Each case hands the learner's function a loss whose gradients are planted: ordinary numbers, inf or NaN. What is right
+is ``dltutorial.train.loss_scaling``, which decides as torch's own scaler does.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from dltutorial.course.checks import Exercise, Wrong, expect, expect_close
+
+if TYPE_CHECKING:
+    import torch
+
+INTERVAL = 3  # of the cases; the notebook's default is another
+_SKIP = "An update with inf or NaN in a gradient must not happen at all: do not call optimizer.step()."
+
+
+class _Lab:
+    """Two weights and one that takes no part, an optimizer with a memory, and a state; made afresh alike."""
+
+    def __init__(self, scale: float = 8.0, good_steps: int = 0):
+        import torch
+
+        self.weights = [torch.nn.Parameter(torch.tensor([1.0, -2.0])), torch.nn.Parameter(torch.tensor([[0.5]]))]
+        unused = torch.nn.Parameter(torch.ones(1))
+        self.optimizer = torch.optim.SGD([*self.weights, unused], lr=0.25, momentum=0.5)
+        self.scale, self.good_steps = scale, good_steps
+
+    def loss(self, slopes: Sequence[float]) -> "torch.Tensor":
+        """A loss whose gradient is ``slopes``: two for the first weight, one for the second."""
+        return slopes[0] * self.weights[0][0] + slopes[1] * self.weights[0][1] + slopes[2] * self.weights[1].sum()
+
+    def update(self, fn: Callable, slopes: Sequence[float]) -> Any:
+        """One update; the learner's function returns scale and counter, which the next one gets."""
+        got = fn(self.loss(slopes), self.optimizer, self.scale, self.good_steps, INTERVAL)
+        if not isinstance(got, tuple) or len(got) != 2:
+            raise Wrong("a tuple (scale, good_steps)", got, "" if got is None else "Return both: scale, good_steps.")
+        self.scale, self.good_steps = got
+        return got
+
+    def values(self) -> "torch.Tensor":
+        """All weights in one row."""
+        import torch
+
+        return torch.cat([w.detach().flatten() for w in self.weights])
+
+
+def _reference(loss: "torch.Tensor", optimizer: Any, scale: float, good_steps: int, interval: int) -> tuple:
+    from dltutorial.train.loss_scaling import LossScaler
+
+    scaler = LossScaler(scale, interval=interval)
+    scaler.good_steps = good_steps
+    optimizer.zero_grad()
+    scaler.backward(loss)
+    scaler.step(optimizer)
+    return scaler.scale, scaler.good_steps
+
+
+def _with_gradients_times(factor: float) -> Callable:
+    """The update of somebody whose gradients are too large, or too small, by a factor (of the scale's powers)."""
+
+    def step(loss, optimizer, scale, good_steps, interval):
+        optimizer.zero_grad()
+        (loss * scale**factor).backward()
+        optimizer.step()
+        return scale, good_steps + 1
+
+    return step
+
+
+def _accumulating(loss, optimizer, scale, good_steps, interval):
+    (loss * scale).backward()
+    for group in optimizer.param_groups:
+        for p in group["params"]:
+            if p.grad is not None:
+                p.grad /= scale
+    optimizer.step()
+    return scale, good_steps + 1
+
+
+def _weights(fn: Callable, updates: Sequence[Sequence[float]]) -> "torch.Tensor":
+    lab = _Lab()
+    for slopes in updates:
+        lab.update(fn, slopes)
+    return lab.values()
+
+
+def _moves_as_unscaled(fn: Callable) -> None:
+    """A good update moves the weights by the gradients of the loss itself"""
+    updates = [(1.0, -0.5, 2.0)]
+    mistakes = [
+        (_Lab().values(), "The weights did not move. After a backward() without overflow, call optimizer.step()."),
+        (
+            _weights(_with_gradients_times(1), updates),
+            "The gradients are still scaled. Divide each by the scale, before step().",
+        ),
+        (_weights(_with_gradients_times(-1), updates), "The gradients were divided once too often. Unscale once."),
+    ]
+    expected = _weights(_reference, updates)
+    expect_close(_weights(fn, updates), expected, mistakes=mistakes, rtol=1e-5, atol=1e-7)
+
+
+def _clears(fn: Callable) -> None:
+    """Gradients of the update before do not count"""
+    updates = [(1.0, -0.5, 2.0), (0.5, 0.25, -1.0)]
+    hint = "Gradients add up from update to update. Clear them first, with optimizer.zero_grad()."
+    mistakes = [(_weights(_accumulating, updates), hint)]
+    expect_close(_weights(fn, updates), _weights(_reference, updates), mistakes=mistakes, rtol=1e-5, atol=1e-7)
+
+
+class _Spy:
+    """Notes by what number the loss was multiplied, at the moment of backward()."""
+
+    def __init__(self, lab: _Lab):
+        self.factors: list[float] = []
+        lab.weights[0].register_hook(lambda gradient: self.factors.append(gradient[0].item()))
+
+
+def _scales_the_loss(fn: Callable) -> None:
+    """The loss is scaled before it is differentiated, not the gradients afterwards"""
+    lab = _Lab(scale=64.0)
+    spy = _Spy(lab)
+    lab.update(fn, (1.0, 1.0, 1.0))
+    if not spy.factors:
+        raise Wrong("a backward()", "none", "Differentiate the scaled loss: (loss * scale).backward().")
+    expect_close(
+        spy.factors[-1],
+        64.0,
+        mistakes=[(1.0, "Small gradients vanish inside backward(); scaling them afterwards is too late.")],
+    )
+
+
+def _skips(bad: float, name: str) -> Callable:
+    """A case: one gradient is ``bad``, in the second tensor, after a good update has given the optimizer momentum."""
+
+    def case(fn: Callable) -> None:
+        lab, expected = _Lab(), _Lab()
+        for each, step in ((lab, fn), (expected, _reference)):
+            each.update(step, (1.0, -0.5, 2.0))
+        before = expected.values()
+        lab.update(fn, (1.0, 1.0, bad))
+        got = lab.values()
+        if not got.isfinite().all():
+            only = "isfinite() is False for inf as well as for NaN." if math.isinf(bad) else _SKIP
+            raise Wrong(before, got, f"{name} went into the weights. Look at every gradient of every tensor; {only}")
+        expect_close(got, before, hint=f"The weights moved in spite of {name}. {_SKIP}", rtol=1e-6)
+
+    case.__doc__ = f"{name} in one gradient leaves all weights where they are"
+    return case
+
+
+def _looks_at_gradients(fn: Callable) -> None:
+    """A finite loss may have an infinite gradient"""
+    lab = _Lab()
+    w = lab.weights[1]
+    before = lab.values()
+    loss = lab.loss((1.0, 1.0, 1.0)) + (w - w.detach()).sqrt().sum()  # adds 0, with slope 1 / 0
+    fn(loss, lab.optimizer, lab.scale, lab.good_steps, INTERVAL)
+    hint = "The loss was finite, its gradient was not, and went into the weights. Look at the gradients."
+    expect_close(lab.values(), before, hint=hint, rtol=1e-6)
+
+
+def _backs_off(fn: Callable) -> None:
+    """After an overflow the scale is half as large, and the count starts again"""
+    for bad in (math.inf, math.nan):
+        lab = _Lab(scale=8.0, good_steps=INTERVAL - 1)
+        got = lab.update(fn, (1.0, bad, 1.0))
+        expect_close(
+            got[0],
+            4.0,
+            mistakes=[
+                (16.0, "The scale grew after an overflow. It must shrink: half as large."),
+                (8.0, "The scale stayed. After an overflow it is half as large."),
+                (2.0, "Halved twice. One overflow halves the scale once."),
+                (0, "Return the scale first, then the count of good updates."),
+            ],
+        )
+        hint = "An overflow ends the row of good updates: the count starts again from 0."
+        expect_close(got[1], 0, hint=hint)
+
+
+def _grows(fn: Callable) -> None:
+    """The scale doubles with the last of `interval` good updates in a row, not sooner, not later"""
+    lab, seen = _Lab(), []
+    for _ in range(INTERVAL):
+        seen.append(lab.update(fn, (0.1, 0.1, 0.1))[0])
+    late = "Count this update too before you compare: with good update number `interval` the scale doubles."
+    mistakes = [
+        ([8.0, 8.0, 8.0], late),
+        ([8.0, 16.0, 16.0], "The scale grew one good update too early."),
+        ([16.0, 32.0, 64.0], "The scale grows after `interval` good updates in a row, not after each one."),
+        ([8.0, 8.0, 4.0], "After good updates the scale doubles; it halves after an overflow."),
+    ]
+    expect([float(scale) for scale in seen], [8.0, 8.0, 16.0], mistakes=mistakes)
+
+
+def _counts_again(fn: Callable) -> None:
+    """After growing, the count starts again"""
+    lab, seen = _Lab(), []
+    for _ in range(2 * INTERVAL):
+        seen.append(lab.update(fn, (0.1, 0.1, 0.1))[0])
+    hint = "Once the scale has doubled, the count starts again from 0: the next doubling takes `interval` updates more."
+    expect([float(scale) for scale in seen], [8.0, 8.0, 16.0, 16.0, 16.0, 32.0], hint)
+
+
+def _long_story(fn: Callable) -> None:
+    """Twelve updates with overflows among them go as with torch's own scaler"""
+    slopes = [1.0, math.inf, 1.0, 1.0, math.nan, 1.0, 1.0, 1.0, 1.0, -math.inf, 1.0, 1.0]
+    lab, expected = _Lab(), _Lab()
+    for number, slope in enumerate(slopes, 1):
+        wanted = expected.update(_reference, (slope, 0.5, -0.25))
+        got = lab.update(fn, (slope, 0.5, -0.25))
+        hint = f"They part at update {number}; the gradients so far were {slopes[:number]}."
+        expect((float(got[0]), int(got[1])), (float(wanted[0]), int(wanted[1])), hint)
+    expect_close(lab.values(), expected.values(), rtol=1e-5)
+
+
+def _real_fp16(fn: Callable) -> None:
+    """A small network in fp16, whose gradients vanish unscaled, learns"""
+    import torch
+    from torch.nn import functional as F
+
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(32, 8, generator=generator)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Tanh(), torch.nn.Linear(16, 8))
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.02, eps=1e-20)
+    scale, good_steps, losses = 2.0**40, 0, []
+    for _ in range(60):
+        with torch.autocast("cpu", torch.float16):
+            loss = F.mse_loss(model(x), x.roll(1, 1))
+        losses.append(loss.item())
+        # As if averaged over a field a hundred thousand times as large.
+        scale, good_steps = fn(loss * 1e-5, optimizer, scale, good_steps, 20)
+    hint = "The scale began far too large; it should have shrunk until updates succeeded, and the loss then fallen."
+    if not losses[-1] < 0.5 * losses[0]:
+        raise Wrong(f"a loss under {0.5 * losses[0]:.3f}", f"{losses[-1]:.3f}", hint)
+
+
+_HINTS = (
+    "Six steps: clear; differentiate loss × scale; divide every gradient; look whether all are finite; step or skip; "
+    "new scale and count.",
+    "The optimizer knows its weights: for group in optimizer.param_groups, for p in group['params']. A weight that "
+    "takes no part has p.grad None.",
+    "p.grad.isfinite().all() is False if any element is inf or NaN. good_steps + 1 == interval: double, and 0.",
+)
+EXERCISES = MappingProxyType(
+    {
+        "scaled_update": Exercise(
+            name="scaled_update",
+            chapter="04",
+            cases=(
+                _moves_as_unscaled,
+                _clears,
+                _scales_the_loss,
+                _skips(math.nan, "NaN"),
+                _skips(math.inf, "inf"),
+                _looks_at_gradients,
+                _backs_off,
+                _grows,
+                _counts_again,
+                _long_story,
+                _real_fp16,
+            ),
+            hints=_HINTS,
+        )
+    }
+)

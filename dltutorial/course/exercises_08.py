@@ -1,0 +1,179 @@
+"""Checks of chapter 08's exercise: a ring all-reduce written from send and receive, on real ranks.
+
+The vector of rank r holds 10 to the power r, so every digit of a sum tells how often that rank has been added. What
+ranks say is counted by the team they are given; a deadlock ends at the deadline of the launch, and is told as one.
+"""
+
+import warnings
+from collections.abc import Callable, Sequence
+from types import MappingProxyType
+from typing import Any
+
+from dltutorial.course.checks import Exercise, Wrong
+
+PATIENCE_S = 20.0  # for ranks that share busy cores
+_HANGS = (
+    "A deadlock: every rank waits for another, and none goes on. If all are in send, nobody receives: team.exchange "
+    "sends and receives at once. Else some rank has fewer rounds than its neighbour."
+)
+_OTHER_SIZE = (
+    "A message was longer than the place for it. The chunk you receive must be as long as the one your neighbour "
+    "sends, and of its dtype: torch.empty_like(chunk)."
+)
+_UNEVEN = "The numbers do not divide by the ranks. x.tensor_split(team.size) cuts 7 into 3, 2 and 2."
+_MISSING = (
+    "A 0 among the digits: a rank's numbers are missing in a chunk. In every round of the first half a rank must pass "
+    "on the chunk it has just added to; in the second half start with the chunk whose sum you have."
+)
+
+
+def _on_ranks(fn: Callable, jobs: Sequence[tuple[int, str]]) -> list[tuple[list, Any, list]]:
+    """On one rank, for each (length, dtype): the vector afterwards, the traffic, and to whom messages went."""
+    import torch
+
+    from dltutorial.comm.team import Team, TorchTransport
+
+    peers: list[int] = []
+
+    class Noting(TorchTransport):
+        def exchange(self, outgoing: Sequence, incoming: Sequence) -> None:
+            peers.extend(peer for _, peer in outgoing)
+            super().exchange(outgoing, incoming)
+
+    found = []
+    for n, dtype in jobs:
+        peers.clear()
+        team = Team(Noting())
+        x = torch.full((n,), 10**team.rank, dtype=getattr(torch, dtype))
+        fn(x, team)
+        found.append((x.tolist(), team.traffic, list(peers)))
+    return found
+
+
+def _run(fn: Callable, p: int, *jobs: tuple[int, str], uneven: bool = False) -> list[list[tuple[list, Any, list]]]:
+    """The answer on p ranks: for each rank, for each job, what ``_on_ranks`` found.
+
+    Raises:
+        NotImplementedError: it is still blank.
+        Wrong: it hangs or fails; with the rank's own words.
+    """
+    from dltutorial.launch.failures import RankFailed, RanksHang
+    from dltutorial.launch.launch import launch
+
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", ".*ranks share")
+            return launch(_on_ranks, p, fn, jobs, timeout_s=PATIENCE_S, backend="gloo")
+    except RanksHang as hang:
+        raise Wrong(f"an end within {PATIENCE_S:g} s on {p} ranks", _place(str(hang)), _HANGS) from None
+    except RankFailed as failed:
+        if failed.kind == "NotImplementedError" and not failed.message:
+            raise NotImplementedError from None
+        said = str(failed).splitlines()[0]
+        raise Wrong(
+            f"an end without an error on {p} ranks", said, _hint_of(failed.kind, failed.message, uneven)
+        ) from None
+
+
+def _hint_of(kind: str, message: str, uneven: bool) -> str:
+    """What an error in a rank comes from."""
+    if kind == "SIGABRT" or "preamble" in message or "nbytes" in message:  # gloo, of a message longer than its place
+        return _OTHER_SIZE
+    if "item assignment" in message:
+        return "The chunks come as a tuple: chunks[i] += … wants to put a new one there. Use chunks[i].add_(…)."
+    return _UNEVEN if uneven and kind in ("RuntimeError", "ValueError", "IndexError") else ""
+
+
+def _place(text: str) -> str:
+    """The last line of a hang: where a rank waits."""
+    return text.splitlines()[-1]
+
+
+def _sums(fn: Callable, p: int, *jobs: tuple[int, str], uneven: bool = False) -> None:
+    """All ranks must hold the sum after every job."""
+    found = _run(fn, p, *jobs, uneven=uneven)
+    for job, (n, _) in enumerate(jobs):
+        vectors = [rank[job][0] for rank in found]
+        wanted = [sum(10**rank for rank in range(p))] * n
+        for rank, got in enumerate(vectors):
+            if got != wanted:
+                hint = _diagnosis(vectors, n, p, found[rank][job][1].messages)
+                raise Wrong(f"{wanted} on rank {rank} of {p}", f"{got}", hint)
+
+
+def _diagnosis(vectors: list[list[float]], n: int, p: int, messages: int) -> str:
+    """Which well-known mistake leaves these vectors."""
+    total = sum(10**rank for rank in range(p))
+    own = [[10**rank] * n for rank in range(p)]
+    right = [[value == total for value in vector] for vector in vectors]
+    if vectors == own:
+        return "x is as it was. Work in place: add into x, receive into x; what you return does not count."
+    if all(value == total / p or value == total // p for vector in vectors for value in vector):
+        return "That is the mean. An all-reduce sums; who wants a mean divides later."
+    if all(vector[-1] == 10**rank for rank, vector in enumerate(vectors)) and n % p:
+        return f"The last numbers were never sent. {_UNEVEN}"
+    if all(sum(row) <= -(-n // p) for row in right) and any(map(any, right)) and messages < 2 * (p - 1):
+        return "Each rank has the sum of one chunk: half of the work. Now hand the sums around: the all-gather."
+    values = [value for vector in vectors for value in vector]
+    if any(digit not in "01" for value in values for digit in str(int(value))):
+        return (
+            "A digit above 1: a rank was added twice. The first half takes p − 1 rounds, no more; in the second half "
+            "sums are only copied, not added."
+        )
+    return _MISSING
+
+
+def _two_ranks(fn: Callable) -> None:
+    """Two ranks sum six numbers"""
+    _sums(fn, 2, (6, "float32"))
+
+
+def _four_ranks(fn: Callable) -> None:
+    """Four ranks sum eight numbers"""
+    _sums(fn, 4, (8, "float32"))
+
+
+def _odd_sizes(fn: Callable) -> None:
+    """Three ranks sum 7, 4, 2, 1 and no numbers, whole ones too"""
+    _sums(fn, 3, (7, "float32"), (4, "int64"), (2, "float64"), (1, "float32"), (0, "float32"), uneven=True)
+
+
+def _traffic(fn: Callable) -> None:
+    """Each rank sends 2 (p − 1) chunks, only to the next"""
+    for p, n in ((4, 8), (3, 7)):
+        for rank, ((_, traffic, peers),) in enumerate(_run(fn, p, (n, "float32"))):
+            _expect_traffic(rank, p, n, traffic, peers)
+
+
+def _expect_traffic(rank: int, p: int, n: int, traffic: Any, peers: list[int]) -> None:
+    longest, messages = -(-n // p), 2 * (p - 1)
+    if not peers:
+        hint = "The team carried no message. Use team.exchange, not torch.distributed: the point is to see inside."
+        raise Wrong(f"{messages} messages of rank {rank}", 0, hint)
+    if set(peers) != {(rank + 1) % p}:
+        hint = "In a ring each rank sends only to the next, (rank + 1) % size, and receives only from the one before."
+        raise Wrong(f"messages of rank {rank} to rank {(rank + 1) % p}", f"to {sorted(set(peers))}", hint)
+    too_many = traffic.sent_bytes > messages * longest * 4
+    if traffic.messages > messages or (traffic.messages < messages and not too_many):
+        hint = "p − 1 rounds to sum, p − 1 to hand around, no more: one message of a whole chunk in each."
+        raise Wrong(f"{messages} messages sent by rank {rank} of {p}", traffic.messages, hint)
+    if too_many:
+        hint = "Too many bytes. Send one chunk in each round, not the whole vector, and nothing twice."
+        raise Wrong(f"at most {messages * longest * 4} bytes sent by rank {rank}", traffic.sent_bytes, hint)
+
+
+_HINTS = (
+    "Cut x into chunks with x.tensor_split(team.size): they are views, so changing one changes x.",
+    "First half, step 0 … p − 2: send chunk (rank − step − 1) % p to the next rank, receive into a spare tensor from "
+    "the one before, and add it to chunk (rank − step − 2) % p. Then rank r has the sum of chunk r.",
+    "Second half: send chunk (rank − step) % p, and receive straight into chunk (rank − step − 1) % p.",
+)
+EXERCISES = MappingProxyType({
+    "ring": Exercise(
+        name="ring",
+        chapter="08",
+        cases=(_two_ranks, _four_ranks, _odd_sizes, _traffic),
+        hints=_HINTS,
+        deadline_s=180.0,
+    )
+})  # fmt: skip

@@ -1,0 +1,251 @@
+"""Checks of chapter 10's exercise: checkpoints that survive a kill at any moment.
+
+The answer trains a ``TinyRun`` in a process of its own, which really dies: by SIGKILL in an update or before a file
+takes its name, by the system in the midst of writing one (a limit on the size of files, whose signal is not caught).
+Then it is called again, and the state it goes on with is compared with that of a run that never stopped.
+"""
+
+import functools
+import os
+import random
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from types import MappingProxyType
+
+from dltutorial.course.checks import Exercise, Wrong
+from dltutorial.course.lives import PARTS, Kill, Life, live, never_stopped
+
+_EVERY = 3
+PATIENCE_S = 20.0  # for a life that shares busy cores
+_STEPS = 16  # of a TinyRun
+_FORGOTTEN = {
+    "model": "The weights are not those of the checkpoint: model.load_state_dict.",
+    "optimizer": "AdamW's averages start from zero again. Save and load the optimizer's state_dict, too.",
+    "scheduler": "The learning rate is at another place of its schedule. Save and load the scheduler's state_dict.",
+    "order": "The data begin from another place: samples come twice, others never. Save and load the order's state.",
+    "random": "Dropout draws other numbers than it would have. Save torch.get_rng_state(), and set it after loading.",
+}
+_BEFORE = "A kill in the midst of writing must leave the one before it whole: write to another name, then rename."
+_UNDER_ITS_NAME = ("a file that takes its name when it is whole", "one written under its own name", _BEFORE)
+_ALONE = "Should the newest be damaged, there is nothing to fall back on. Keep one before it."
+_KILLED = ("SIGKILL", "SIGXFSZ")
+
+
+class _Lives:
+    """The answer's lives on one folder, one after another, beside a run that never stops."""
+
+    def __init__(self, fn: Callable, folder: Path) -> None:
+        self._fn, self._log = fn, folder / "log"
+        self.folder = folder / "run"
+        self.folder.mkdir()
+        self.parts, self.losses = _expected()
+
+    def live(self, kill: Kill | None = None) -> Life:
+        """One more life, until the run ends or the kill comes.
+
+        Raises:
+            NotImplementedError: nothing is written there yet.
+            Wrong: it does not come to an end.
+        """
+        from dltutorial.launch.failures import RankFailed, RanksHang
+        from dltutorial.launch.launch import launch
+
+        life, given = Life(), (self._fn, self.folder, _EVERY, self._log, kill or Kill())
+        self._log.unlink(missing_ok=True)
+        try:
+            launch(live, 1, *given, timeout_s=PATIENCE_S, backend="gloo")
+        except RankFailed as failed:
+            if failed.kind == "NotImplementedError":
+                raise NotImplementedError from None
+            life.ended, life.told = failed.kind, failed.message.partition("\n")[0]
+        except RanksHang:
+            hint = "Does the loop end once run.step is run.steps? run.update() counts; nobody else has to."
+            raise Wrong("the end of the run", f"none within {PATIENCE_S:g} s", hint) from None
+        for line in self._log.read_text().splitlines() if self._log.exists() else []:
+            what, number, *more = line.split()
+            if what == "before" and life.began is None:
+                life.began = int(number), dict(zip(PARTS, more, strict=True))
+            elif what == "loss":
+                life.losses[int(number)] = float.fromhex(more[0])
+            elif what == "rename":
+                life.renames += 1
+                life.unsynced += number == "0"
+        return life
+
+    def killed(self, kill: Kill) -> Life:
+        """A life that this kill ends.
+
+        Raises:
+            Wrong: it ended otherwise.
+        """
+        life = self.live(kill)
+        if life.ended not in _KILLED:
+            self.finished(life)
+            if kill.at_rename and not life.renames:
+                raise Wrong(*_UNDER_ITS_NAME)
+            raise Wrong(f"a checkpoint written after update {kill.at_step}", "none", f"Save every {_EVERY} updates.")
+        return life
+
+    def goes_on(self, after: int, hint: str = "", kill: Kill | None = None) -> None:
+        """The next life goes on after so many updates with every part as it was, and ends as if nothing had been.
+
+        Raises:
+            Wrong: it does not; with the part that is not as it was.
+        """
+        life = self.killed(kill) if kill else self.live()
+        if life.began is None:
+            self.finished(life, hint)
+        step, found = life.began or (0, {})
+        known = self.parts[after]
+        if step != after:
+            if found == self.parts[0]:
+                advice = hint or "It began anew. Look for the newest whole checkpoint first, and load it into the run."
+                raise Wrong(f"it goes on after {after} updates", "it starts from the beginning", advice)
+            true = next((n for n, parts in self.parts.items() if parts["model"] == found["model"]), None)
+            if true is not None and true != step:
+                advice = "The number of updates made belongs to the state, as it is at that moment: run.step."
+                raise Wrong(f"run.step = {true} beside the weights after {true} updates", f"run.step = {step}", advice)
+            raise Wrong(f"it goes on after {after} updates", f"after {step}", hint or "Take the newest whole one.")
+        for part in PARTS:
+            if found[part] != known[part]:
+                raise Wrong(f"{part} as after {after} updates", "another state", _FORGOTTEN[part])
+        if not kill:
+            self.finished(life, hint)
+
+    def finished(self, life: Life, hint: str = "") -> None:
+        """This life came to the end of the run, with the losses of one that never stopped.
+
+        Raises:
+            Wrong: it did not.
+        """
+        if life.ended:
+            raise Wrong("the run goes on to its end", f"{life.ended}: {life.told}", hint)
+        if not life.losses or max(life.losses) != _STEPS:
+            done = max(life.losses, default=0)
+            raise Wrong(f"{_STEPS} updates", f"{done}", "Call run.update() until run.step is run.steps.")
+        wrong = [n for n, loss in life.losses.items() if loss != self.losses.get(n)]
+        if wrong:
+            advice = "The losses are not those of a run that is left alone. Saving must not change the run."
+            raise Wrong(f"loss {self.losses.get(wrong[0])} in update {wrong[0]}", life.losses[wrong[0]], advice)
+
+    def files(self) -> list[Path]:
+        """The checkpoints, newest last; a small file that only names one is none."""
+        found = {path: path.stat() for path in self.folder.rglob("*") if path.is_file()}
+        largest = max((of.st_size for of in found.values()), default=0)
+        return sorted((path for path in found if 2 * found[path].st_size > largest), key=lambda p: found[p].st_mtime_ns)
+
+
+@functools.cache
+def _expected() -> tuple[dict[int, dict[str, str]], dict[int, float]]:
+    """What ``never_stopped`` finds, in a process like those of the lives."""
+    from dltutorial.launch.launch import launch
+
+    return launch(never_stopped, 1, backend="gloo")[0]
+
+
+def _case(check: Callable[["_Lives"], None]) -> Callable[[Callable], None]:
+    """A case that gets a folder of its own."""
+
+    def case(fn: Callable) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            check(_Lives(fn, Path(folder)))
+
+    case.__doc__ = check.__doc__
+    return case
+
+
+@_case
+def _saves_on_its_way(lives: _Lives) -> None:
+    """Left alone, it makes all updates, and leaves a checkpoint"""
+    lives.finished(lives.live())
+    if not lives.files():
+        raise Wrong("checkpoints in the folder", "no file", f"After every {_EVERY} updates, save into the folder.")
+
+
+@_case
+def _is_orderly(lives: _Lives) -> None:
+    """Each file is synced, then takes its name; two checkpoints stay"""
+    life = lives.live()
+    if not life.renames:
+        raise Wrong(*_UNDER_ITS_NAME)
+    if life.unsynced:
+        hint = "The name may reach the disk before the bytes do. Call os.fsync on the open file, then rename it."
+        raise Wrong("a sync before each rename", "none", hint)
+    n_files = len(lives.files())
+    if n_files > 3:
+        raise Wrong("two checkpoints", f"{n_files} files", "Remove old ones once a new one is whole: disks fill up.")
+    if n_files < 2:
+        raise Wrong("two checkpoints", f"{n_files} file", _ALONE)
+
+
+@_case
+def _killed_in_an_update(lives: _Lives) -> None:
+    """Killed in an update, it goes on with every part as it was"""
+    lives.killed(Kill(at_step=8))
+    lives.goes_on(6, kill=Kill(at_step=14))
+    lives.goes_on(12, "Names sorted as text put step-9 after step-12. Sort by the number.")
+
+
+@_case
+def _killed_in_writing(lives: _Lives) -> None:
+    """Killed in the midst of writing, it goes on from the checkpoint before"""
+    lives.killed(Kill(at_step=5, at_share=0.5))
+    lives.goes_on(3, _BEFORE)
+
+
+@_case
+def _killed_before_naming(lives: _Lives) -> None:
+    """A file that is whole but has not its name yet does not count, and does no harm"""
+    lives.killed(Kill(at_step=8, at_rename=True))
+    lives.goes_on(6, "What has not got its name is not a checkpoint. Let your search find real names only.")
+
+
+@_case
+def _newest_is_cut(lives: _Lives) -> None:
+    """A newest file that is not whole is passed over"""
+    lives.killed(Kill(at_step=8))
+    *before, newest = lives.files()
+    if not before:
+        raise Wrong("two checkpoints", "1 file", _ALONE)
+    os.truncate(newest, newest.stat().st_size // 2)
+    hint = "After a power failure a file may be cut. If torch.load fails, take the one before it."
+    lives.goes_on(3, hint)
+
+
+@_case
+def _killed_at_random(lives: _Lives) -> None:
+    """Killed again and again at random moments, it ends with the same losses"""
+    rng = random.Random()
+    for step in sorted(rng.sample(range(4, _STEPS - 3), 2)):
+        kill = rng.choice([Kill(step), Kill(step, at_share=rng.random()), Kill(step, at_rename=True)])
+        life = lives.live(kill)
+        if life.ended not in _KILLED:
+            lives.finished(life, _BEFORE)
+    lives.finished(lives.live(), _BEFORE)
+
+
+EXERCISES = MappingProxyType(
+    {
+        "kill_and_resume": Exercise(
+            name="kill_and_resume",
+            chapter="10",
+            cases=[
+                _saves_on_its_way,
+                _killed_in_an_update,
+                _killed_in_writing,
+                _killed_before_naming,
+                _newest_is_cut,
+                _is_orderly,
+                _killed_at_random,
+            ],
+            hints=[
+                "What does the next update depend on? Six things: run.step, four state_dicts, torch's random state.",
+                "with open(temporary, 'wb') as file: torch.save(state, file); file.flush(); os.fsync(file.fileno())",
+                "Then temporary.replace(folder / f'step-{run.step:08d}.pt'), and remove all but the newest two.",
+                "load: go through sorted(folder.glob('step-*.pt'), reverse=True); try torch.load, except: the next.",
+            ],
+            deadline_s=180.0,
+        )
+    }
+)

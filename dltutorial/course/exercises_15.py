@@ -1,0 +1,147 @@
+"""Check of chapter 15's exercise: a recipe that beats the reference, on seeds that its author has not seen.
+
+The learner's function gets the reference recipe and the task and returns a recipe. What can be told without training
+is told first. Then the recipe trains with three unseen seeds, and with three more in turn with the reference. All six
+runs must reach the target, and take clearly fewer device-seconds. Which mistake it was is read off recipe and runs.
+"""
+
+import os
+import statistics
+from collections.abc import Callable
+from types import MappingProxyType
+
+from dltutorial.convergence import attempt
+from dltutorial.convergence.attempt import Attempt
+from dltutorial.convergence.recipe import SolutionRecipe, Task
+from dltutorial.course.checks import Exercise, Wrong
+from dltutorial.errors import RecipeError
+
+TASK = Task(target=0.90, train=8_000, valid=2_000, seed=15)
+REFERENCE = SolutionRecipe(loader="naive", batch_size=64, learning_rate=2**-5, evaluate_every=10)
+SEEDS = 3  # twice
+CLEARLY = 0.7  # of the reference's device-seconds: less than that is no luck
+
+_REASONS = {
+    "no knob": "Only the knobs of SolutionRecipe can be turned; data, network and target are the same for everybody.",
+    "recipe: warmup_steps=": "The warm-up must end before the run does: warmup_steps < max_steps.",
+    "training images": f"A batch cannot be larger than the data: {TASK.train} training images.",
+    "recipe: batch_size=": "A batch is shared by the ranks: batch_size must be divisible by ranks.",
+}
+
+
+def _recipe(fn: Callable) -> SolutionRecipe:
+    """The learner's recipe.
+
+    Raises:
+        Wrong: it is none, or one that cannot be.
+    """
+    try:
+        found = fn(REFERENCE, TASK)
+        if found is None:
+            raise Wrong("a recipe", None, "")
+        recipe = SolutionRecipe.of(found)
+        TASK.check(recipe)
+    except RecipeError as error:
+        told = next((hint for key, hint in _REASONS.items() if key in str(error)), "Read what the recipe says.")
+        raise Wrong("a recipe that can be", error, told) from None
+    return recipe
+
+
+def _can_be(fn: Callable) -> None:
+    """The recipe can be, and differs from the reference"""
+    recipe = _recipe(fn)
+    if recipe == REFERENCE:
+        raise Wrong("another recipe", recipe.describe(), "That is the reference itself: turn at least one knob.")
+
+
+def _reaches(fn: Callable) -> None:
+    """It reaches the target with every one of three unseen seeds"""
+    recipe = _recipe(fn)
+    _all_there(recipe, [attempt.attempts(recipe, TASK, [seed])[0] for seed in _unseen()])
+
+
+def _beats(fn: Callable) -> None:
+    """With three more it does so again, in clearly fewer device-seconds than the reference, run in turn"""
+    recipe = _recipe(fn)
+    ours: list[Attempt] = []
+    theirs: list[Attempt] = []
+    for seed in _unseen():
+        theirs += attempt.attempts(REFERENCE, TASK, [seed])
+        ours += attempt.attempts(recipe, TASK, [seed])
+    _all_there(recipe, ours)
+    device_s, reference_s = (statistics.median(run.device_s for run in runs) for runs in (ours, theirs))
+    if device_s > CLEARLY * reference_s:
+        expected = f"less than {CLEARLY * reference_s:.2f} device-seconds, {CLEARLY:.0%} of the reference's"
+        raise Wrong(expected, f"{device_s:.2f} device-seconds", _why_slow(recipe, ours, theirs))
+
+
+def _unseen() -> list[int]:
+    """Seeds that nobody could have tuned for: new ones in every check."""
+    first = int.from_bytes(os.urandom(4), "big")
+    return list(range(first, first + SEEDS))
+
+
+def _all_there(recipe: SolutionRecipe, runs: list[Attempt]) -> None:
+    """Raises: Wrong: a run missed the target; with what most likely kept it from there."""
+    reached = sum(run.reached for run in runs)
+    if reached == len(runs):
+        return
+    got = f"{reached} of {len(runs)} seeds, accuracies {', '.join(f'{run.accuracy:.1%}' for run in runs)}"
+    expected = f"{TASK.target:.0%} with every seed"
+    if any(run.diverged for run in runs):
+        raise Wrong(expected, got, "It diverges: the outputs are no numbers any more. The learning rate is too large.")
+    if recipe.learning_rate > 8 * _sensible_rate(recipe):
+        hint = "The learning rate is too large: the loss jumps about instead of falling."
+    elif recipe.max_steps < _least_steps(recipe):
+        hint = "It gives up too early: max_steps is too small for most seeds. One lucky seed is no recipe."
+    elif recipe.learning_rate < _sensible_rate(recipe) / 8:
+        hint = "The learning rate is so small that the steps run out before the target is reached."
+    else:
+        hint = "A recipe counts if every seed arrives. Look at the rate, and at max_steps."
+    raise Wrong(expected, got, hint)
+
+
+def _why_slow(recipe: SolutionRecipe, ours: list[Attempt], theirs: list[Attempt]) -> str:
+    """The knob that most likely costs the time."""
+    steps, reference_steps = (statistics.median(run.steps for run in runs) for runs in (ours, theirs))
+    if recipe.ranks > REFERENCE.ranks:
+        return "More ranks may finish sooner, but each of them is paid for: count device-seconds, ranks × seconds."
+    input_share = statistics.median(run.input_s / run.seconds for run in ours)
+    if steps < 0.7 * reference_steps and input_share > 0.4:
+        return "Fewer steps, but each takes longer: count seconds, not steps. Where does a step spend its time?"
+    if input_share > 0.4:
+        return f"{input_share:.0%} of the time goes into waiting for images. That part is the one to shorten."
+    if statistics.median(run.evaluate_s / run.seconds for run in ours) > 0.3:
+        return "Much of the time goes into looking at the validation images: look less often."
+    if steps > 1.5 * reference_steps:
+        return "It needs more steps than the reference: look at the learning rate and the batch size."
+    return "Measure where the time goes, with attempt.attempts(recipe, task, [seed]), and shorten the largest part."
+
+
+def _sensible_rate(recipe: SolutionRecipe) -> float:
+    """A rate that works, about: chapter 12's, by the root of the batch size."""
+    base = 2**-4 if recipe.optimizer == "sgd" else 2**-9
+    return base * (recipe.batch_size / 32) ** 0.5
+
+
+def _least_steps(recipe: SolutionRecipe) -> float:
+    """Updates that a run takes, about."""
+    return 60 * (1 + 300 / recipe.batch_size)
+
+
+_HINTS = (
+    "Print where an attempt of the reference spends its seconds: staging, input, updates, looking.",
+    "Which loader reads an image at the least cost? Does staging pay for so few steps?",
+    "A larger batch needs fewer steps, up to B_crit; its rate grows too: by the root of the batch size, about.",
+)
+EXERCISES = MappingProxyType(
+    {
+        "better_recipe": Exercise(
+            name="better_recipe",
+            chapter="15",
+            cases=(_can_be, _reaches, _beats),
+            hints=_HINTS,
+            deadline_s=90.0,
+        )
+    }
+)

@@ -1,0 +1,125 @@
+"""A learner's prediction: a number field before the measurement, a scored picture after it.
+
+In: a question, a unit, a default, perhaps a model's value in the same unit. Out: the guess, and one record of kind
+"prediction" with guess, model, measurement and their ratios.
+"""
+
+import math
+from typing import Any
+
+from dltutorial.course import show
+from dltutorial.errors import CourseError
+from dltutorial.record import records
+
+
+class Guess:
+    """A learner's prediction, live in the notebook: the number in the field is the guess."""
+
+    def __init__(
+        self,
+        writer: records.Writer,
+        name: str,
+        question: str,
+        unit: str,
+        default: float,
+        value: float,
+        model: float | None,
+    ) -> None:
+        """Make the field; :meth:`ask` shows it."""
+        import ipywidgets
+
+        self.name, self.question, self.unit, self.model = name, question, unit, model
+        self._writer, self._default = writer, default
+        self._field = ipywidgets.FloatText(
+            value=value,
+            description=f"Your guess [{unit}]" if unit else "Your guess",
+            style={"description_width": "initial"},
+        )
+
+    @property
+    def value(self) -> float:
+        """The number in the field, in ``unit``."""
+        return float(self._field.value)
+
+    @property
+    def touched(self) -> bool:
+        """Whether the learner changed the default."""
+        return self.value != self._default
+
+    def ask(self) -> None:
+        """Show the question, the guess as text (for pages without a kernel), and the field."""
+        handle = show.display(self._line(), display_id=True)
+        if show.in_notebook():
+            show.display(self._field)
+            self._field.observe(lambda _: handle.update(self._line()), names="value")
+
+    def score(self, measured: Any) -> None:
+        """Show guess, model and measurement on one logarithmic axis, with their ratios, and record them.
+
+        A measurement or guess that is not positive and finite has no ratio: one line says so.
+        """
+        measured = number(measured, f"measurement of prediction {self.name!r}")
+        ratio = _ratio(self.value, measured)
+        model_ratio = None if self.model is None else _ratio(self.model, measured)
+        show.display(self._picture(measured, ratio, model_ratio))
+        self._writer.write(
+            self.name, measured, self.unit, kind="prediction", question=self.question, measured=measured,
+            guess=self.value, touched=self.touched, ratio=ratio, model=self.model, model_ratio=model_ratio,
+        )  # fmt: skip
+
+    def _picture(self, measured: float, ratio: float | None, model_ratio: float | None) -> show.Shown:
+        if not (math.isfinite(measured) and measured > 0):
+            return show.line(
+                ("measured", f"{measured:g} {self.unit}: not a positive number, so there is nothing to compare")
+            )
+        whose = "Your guess" if self.touched else "The default guess"
+        bars = [("measured", measured)]
+        words = []
+        if model_ratio is not None:
+            bars.insert(0, ("model", self.model))
+            words.insert(0, f"the model is {_off(model_ratio)}")
+        if ratio is not None:
+            bars.insert(0, ("guess", self.value))
+            words.insert(0, f"{whose} is {_off(ratio)}")
+        else:
+            words.insert(0, f"{whose}, {self.value:g} {self.unit}, is not a positive number: it cannot be scored")
+        return show.log_bars("; ".join(words) + ".", bars, self.unit)
+
+    def _line(self) -> show.Shown:
+        return show.line((self.question, ""), ("guess", f"{self.value:g} {self.unit}"))
+
+
+def _off(ratio: float) -> str:
+    """How far from the measurement, in words: ``ratio`` is prediction over measurement."""
+    if 0.95 <= ratio <= 1.05:
+        return f"right within 5% ({ratio:.2f} of the measurement)"
+    return f"{show.number(ratio)} × too high" if ratio > 1 else f"{show.number(1 / ratio)} × too low"
+
+
+def _ratio(prediction: float, measured: float) -> float | None:
+    values = (prediction, measured)
+    return prediction / measured if all(math.isfinite(v) and v > 0 for v in values) else None
+
+
+def number(value: Any, what: str) -> float:
+    """One number of Python, NumPy or torch as a float.
+
+    Raises:
+        CourseError: it is none; ``what`` begins the message.
+    """
+    try:
+        return float(value)
+    except (TypeError, ValueError) as error:
+        raise CourseError(f"{what} is {value!r}, not one number; pass a float in the unit you named") from error
+
+
+def positive(value: Any, what: str) -> float:
+    """A positive, finite number as a float.
+
+    Raises:
+        CourseError: it is none; ``what`` begins the message.
+    """
+    found = number(value, what)
+    if not (math.isfinite(found) and found > 0):
+        raise CourseError(f"{what} is {found:g}; give a positive, finite number")
+    return found

@@ -1,1 +1,0 @@
-"""Watching: records, trackers, figures."""

@@ -1,0 +1,1 @@
+"""Profiling: traces, timelines, peaks, bottlenecks, memory."""

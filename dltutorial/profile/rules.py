@@ -1,0 +1,259 @@
+"""The detective's rules: one small function for each bottleneck, with its reason.
+
+In: :class:`~dltutorial.profile.facts.Facts`. Out: a :class:`Finding`, or None where the facts do not speak.
+
+Each rule asks one question: *how long would a batch take if this cost nothing?* The rule whose answer is the shortest
+time names the bottleneck. That is why a loader that hides behind the step is not blamed, however slow it is, and why
+a synchronising call after which nothing is left to wait for is not, however long it lasts.
+
+Two models give the answers. On a machine with a device, host and device work side by side, and a batch takes as long
+as the busier of the two. Without one, all of it happens one after the other, unless workers load beside the step.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from dltutorial.profile.facts import Facts
+from dltutorial.profile.timing import duration
+
+READ, PREPARE, LOADING = "slow read", "slow augmentation", "slow loading"
+CONTENTION, SYNCHRONISATION, LAUNCHES = "contention", "hidden synchronisation", "launch-bound"
+BANDWIDTH, COMPUTE, UNKNOWN = "bandwidth-bound", "compute-bound", "cannot tell"
+VERDICTS = (READ, PREPARE, LOADING, CONTENTION, SYNCHRONISATION, LAUNCHES, BANDWIDTH, COMPUTE, UNKNOWN)
+
+LEAST_SHARE = 0.2  # of the time must vanish with a cause, or it is not the bottleneck
+BUSY_DEVICE = 0.75  # a device that idles more than the rest of this is not limited by what it computes
+FEW_CORES = 0.5  # a loader that wants less than half a core waits for its data
+AT_THE_ROOF = 0.25  # operators slower than four times their roofline are limited by something that it does not know
+MOST_WORKERS = 16
+WORTH_A_WORD = 0.01  # of the time; less is not reported
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One possible cause.
+
+    Attributes:
+        name: one of ``VERDICTS``.
+        share: of the time of a batch that would vanish if the cause cost nothing.
+        why: the evidence, with numbers.
+        advice: what to try next.
+        gain: how many times faster a batch should get by it; None where the evidence gives no number.
+    """
+
+    name: str
+    share: float
+    why: str
+    advice: str
+    gain: float | None
+
+
+def loading(facts: Facts) -> Finding | None:
+    """The step waits for its batch. Reading waits for a disk or a network, preparing computes: the cores tell."""
+    name, how = _kind_of_loading(facts)
+    why = f"the step waits {duration(facts.wait_s)} of {duration(facts.batch_s)} for its batch; {how}"
+    saved_s = min(facts.wait_s, facts.batch_s - (facts.device_s or 0.0))
+    advice, gained_s = _better_loading(facts, name)
+    return _finding(name, facts, saved_s, why, advice, min(saved_s, gained_s))
+
+
+def contention(facts: Facts) -> Finding | None:
+    """Loader and step go on side by side and take something from each other: cores, memory, the interpreter's lock.
+
+    What a batch takes beyond the slower of the two is lost to that; ``facts.fighting`` says when it counts.
+    """
+    split = facts.split
+    if split is None or not facts.lost_s:
+        return None
+    why = (
+        f"the full run reaches {split.of_limit:.0%} of min(I/O, synthetic); beside the loader the step takes "
+        f"{split.slowed:.1f} × as long; {split.io_cores:.1f} + {split.step_cores:.1f} cores are wanted, "
+        f"{split.cores} are there"
+    )
+    advice = "leave the loader cores of its own: fewer threads for the step, a leaner loader, or its work on the device"
+    return _finding(CONTENTION, facts, facts.lost_s, why, advice)
+
+
+def synchronisation(facts: Facts) -> Finding | None:
+    """The host waits where it need not: in a call that waits for the device, or in the step with nothing to compute.
+
+    With a device, such a wait costs only what the device then idles, since kernels must be launched anew. Without
+    one, a long gap between operators counts, unless the thread computes in it: then it is Python, not a wait.
+    """
+    gap_s = facts.gap_s or 0.0
+    if facts.step_thread is not None:
+        gap_s = min(gap_s, (1 - facts.step_thread) * facts.step_s)
+    gap = f"for {duration(gap_s)} of each step nothing computes, the longest time {facts.gap_where}"
+    synchronise_s = facts.synchronise_s or 0.0
+    if facts.device_s is None or gap_s > synchronise_s:
+        values = f"; item() is called {facts.n_synchronise:.3g} × a step" if facts.n_synchronise else ""
+        advice = "take that wait out of the step: do it every hundredth step, or in another thread"
+        return _finding(SYNCHRONISATION, facts, _of_host(facts, gap_s), gap + values, advice)
+    why = (
+        f"the host waits for the device in {facts.n_synchronise:.0f} calls a step, {duration(synchronise_s)} in all, "
+        f"and the device idles {_idle(facts):.0%} of the time"
+    )
+    advice = "keep values on the device: no item(), print or copy of them to the host in every step"
+    return _finding(SYNCHRONISATION, facts, _of_host(facts, synchronise_s), why, advice)
+
+
+def launches(facts: Facts) -> Finding | None:
+    """Calling the operators takes the time, not what they compute: each is too short to keep the device busy."""
+    if not facts.launch_s or not facts.n_calls:
+        return None
+    each = duration(facts.launch_s / facts.n_calls)
+    if facts.device_s is None:
+        why = f"{facts.n_calls:,.0f} operators a step, and {each} for each goes into calling it"
+        advice = "fewer, larger operators: a larger batch, fused operators (torch.compile, a foreach optimizer)"
+        return _finding(LAUNCHES, facts, _in_step(facts, facts.launch_s), why, advice)
+    why = (
+        f"{facts.n_calls:,.0f} kernels a step, {each} of the host's time to launch each, and the device idles "
+        f"{_idle(facts):.0%} of the time"
+    )
+    advice = "launch less often: CUDA Graphs, torch.compile, a fused optimizer, a larger batch"
+    return _finding(LAUNCHES, facts, _of_host(facts, facts.launch_s), why, advice)
+
+
+def compute(facts: Facts) -> Finding | None:
+    """Matrix products take the time, near the peak that their precision allows."""
+    if not _works_as_it_can(facts):
+        return None
+    product_s, _ = _by_limit(facts)
+    name, times = facts.faster_dtype
+    why = f"operators that arithmetic limits take {duration(product_s)} of {duration(facts.batch_s)}"
+    if times > 1:
+        advice, after_s = f"compute in {name}: its peak here is {times:.1f} × as high", product_s / times
+    elif facts.roof_compute_s is None:
+        advice, after_s = "a lower precision, if this device has units for it; a number needs work and peaks", product_s
+    else:
+        advice = "less arithmetic (a smaller model, fewer tokens) or a faster device; tuning ends at the roofline"
+        after_s = min(product_s, facts.roof_compute_s)
+    saved_s, gained_s = _in_step(facts, product_s), _in_step(facts, product_s - after_s)
+    found = _finding(COMPUTE, facts, saved_s, why + _roof_words(facts), advice, gained_s)
+    return replace(found, gain=None) if found and facts.roof_compute_s is None else found
+
+
+def bandwidth(facts: Facts) -> Finding | None:
+    """Operators that move much and compute little take the time; half the bytes take half of it."""
+    if not _works_as_it_can(facts):
+        return None
+    _, other_s = _by_limit(facts)
+    why = f"operators that memory limits take {duration(other_s)} of {duration(facts.batch_s)}{_roof_words(facts)}"
+    advice = "move half the bytes: fuse neighbouring operators (torch.compile), or store in 16 bits"
+    return _finding(BANDWIDTH, facts, _in_step(facts, other_s), why, advice, _in_step(facts, other_s / 2))
+
+
+RULES: tuple[Callable[[Facts], Finding | None], ...]
+RULES = (loading, contention, synchronisation, launches, compute, bandwidth)
+
+
+def _finding(
+    name: str, facts: Facts, saved_s: float, why: str, advice: str, gained_s: float | None = None
+) -> Finding | None:
+    """A finding from the seconds that vanish with the cause, and those that the advice gains (default: the same)."""
+    share = min(1.0, max(0.0, saved_s) / facts.batch_s)
+    if share < WORTH_A_WORD:
+        return None
+    gained = share if gained_s is None else min(share, max(0.0, gained_s) / facts.batch_s)
+    return Finding(name, share, why, advice, 1 / max(1e-3, 1 - gained))
+
+
+def _in_step(facts: Facts, seconds: float) -> float:
+    """What a batch gains if its step is shorter by ``seconds``: loading beside it, or the host, still takes time."""
+    if facts.device_s is not None:
+        return min(seconds, facts.batch_s - facts.wait_s - (facts.launch_s or 0.0))
+    if facts.overlapped and facts.load_s is not None:
+        return min(seconds, facts.batch_s - facts.lost_s - facts.load_s)
+    return seconds
+
+
+def _of_host(facts: Facts, seconds: float) -> float:
+    """What a batch gains if its host works or waits less by ``seconds``: the device still takes its time."""
+    return _in_step(facts, seconds) if facts.device_s is None else min(seconds, facts.batch_s - facts.device_s)
+
+
+def _kind_of_loading(facts: Facts) -> tuple[str, str]:
+    """Reading or preparing: as the trace's ranges say, if they name most of it, else as the cores it wants say."""
+    if facts.read_s + facts.prepare_s > facts.wait_s / 2:
+        name = READ if facts.read_s >= facts.prepare_s else PREPARE
+        return name, f"reading takes {duration(facts.read_s)}, preparing {duration(facts.prepare_s)}"
+    if facts.loading_cores is None:
+        return LOADING, "whether it reads or prepares cannot be told: name ranges read and augment, or give a split"
+    wants = f"loading alone wants {facts.loading_cores:.1f} cores"
+    return (READ, f"{wants}: it waits") if facts.loading_cores < FEW_CORES else (PREPARE, f"{wants}: it computes")
+
+
+def _better_loading(facts: Facts, name: str) -> tuple[str, float]:
+    """Advice for a slow loader, and the seconds that a batch gains by it."""
+    if name == PREPARE:
+        named_s = facts.read_s + facts.prepare_s
+        part = facts.prepare_s / named_s if named_s > facts.wait_s / 2 else 1.0
+        return (
+            "make the preparation leaner, or move it to the device (the gain if it cost nothing)",
+            part * facts.wait_s,
+        )
+    load_s = facts.wait_s if facts.load_s is None else facts.load_s
+    rest_s = facts.batch_s - facts.wait_s if facts.load_s is None else facts.step_s
+    workers = max(1, min(MOST_WORKERS, math.ceil(load_s / max(rest_s, 1e-9))))
+    many = "worker" if workers == 1 else "workers"
+    return f"read ahead in {workers} {many} beside the step", facts.batch_s - max(rest_s, load_s / workers)
+
+
+def _work_s(facts: Facts) -> float | None:
+    """Seconds in which operators or kernels do what they are for; None if neither trace nor roofline says."""
+    if facts.product_s is not None and facts.other_s is not None:
+        return facts.product_s + facts.other_s
+    return None if facts.roof_compute_s is None else facts.roof_compute_s + (facts.roof_memory_s or 0.0)
+
+
+def _by_limit(facts: Facts) -> tuple[float, float]:
+    """The working seconds that arithmetic, and that memory, limits: by the roofline, else by the operators' names."""
+    if facts.roof_compute_s is None or facts.roof_memory_s is None:
+        return facts.product_s or 0.0, facts.other_s or 0.0
+    roof_s = max(1e-12, facts.roof_compute_s + facts.roof_memory_s)
+    work_s = _work_s(facts) or 0.0
+    return work_s * facts.roof_compute_s / roof_s, work_s * facts.roof_memory_s / roof_s
+
+
+def _near_the_roof(facts: Facts) -> bool:
+    """Whether the operators are about as fast as the roofline allows; without one, nothing contradicts it."""
+    if facts.roof_compute_s is None or facts.roof_memory_s is None:
+        return True
+    return facts.roof_compute_s + facts.roof_memory_s >= AT_THE_ROOF * (_work_s(facts) or 0.0)
+
+
+def _works_as_it_can(facts: Facts) -> bool:
+    """Operators are known, near their roofline, and keep the device busy, if there is one."""
+    busy = facts.device_s is None or facts.device_s >= BUSY_DEVICE * facts.batch_s
+    return _work_s(facts) is not None and busy and _near_the_roof(facts)
+
+
+def _roof_words(facts: Facts) -> str:
+    if facts.roof_compute_s is None or facts.roof_memory_s is None:
+        return ""
+    roof_s = facts.roof_compute_s + facts.roof_memory_s
+    part = min(1.0, roof_s / max(1e-12, _work_s(facts) or 0.0))
+    return f"; the roofline says {duration(roof_s)} for all operators, {part:.0%} of what they take"
+
+
+def _idle(facts: Facts) -> float:
+    return max(0.0, 1 - (facts.device_s or 0.0) / facts.batch_s)
+
+
+def cannot_tell(facts: Facts, findings: list[Finding]) -> Finding:
+    """Why not, and what evidence would help."""
+    busy = (facts.step_thread or 0.0) > 0.7
+    if facts.gap_s and facts.gap_s > LEAST_SHARE * facts.step_s and busy:
+        why = f"for {duration(facts.gap_s)} of each step its thread computes outside torch, {facts.gap_where}"
+        advice = "profile that Python code with cProfile or py-spy"
+    elif not _near_the_roof(facts):
+        why = "the operators take more than four times what the roofline allows, and nothing here says why"
+        advice = "look at single operators: shapes, data types, layouts, and other programs on the machine"
+    elif findings:
+        why = f"no single cause: the largest, {findings[0].name}, accounts for {findings[0].share:.0%} of the time"
+        advice = "take a longer trace, or several of the causes below together"
+    else:
+        missing = "a trace" if facts.product_s is None else "a throughput split"
+        why, advice = f"the evidence names no cause; {missing} is missing", f"give {missing}"
+    return Finding(UNKNOWN, 0.0, why, advice, None)

@@ -1,0 +1,142 @@
+"""Events of traces as packed columns, sorted into lanes in which no two overlap: what ``timeline.js`` draws.
+
+In: traces. Out: JSON of names, lanes, and three columns of 32-bit integers (start as the distance from the start
+before it in its lane, length, index of the name), compressed. Times count in ticks of ``tick_s`` seconds.
+"""
+
+import base64
+import json
+import zlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from dltutorial.profile.events import Event, Trace
+from dltutorial.profile.trace_summary import is_loading
+
+_LETTERS = 300  # of a name
+_AXIS_PX, _LANE_PX, _MOST_PX = 20, 17, 420  # as in timeline.js
+_WAITING = "waiting for input"
+# What a box shows → its colour (Okabe and Ito's) and that of the text on it.
+_KINDS = {
+    "range": ("#0072b2", "#ffffff"),
+    _WAITING: ("#f0e442", "#000000"),
+    "operator": ("#009e73", "#000000"),
+    "runtime": ("#e69f00", "#000000"),
+    "kernel": ("#d55e00", "#000000"),
+    "copy": ("#cc79a7", "#000000"),
+    "device range": ("#56b4e9", "#000000"),
+    "python": ("#999999", "#000000"),
+}
+
+
+class Lane(NamedTuple):
+    """One line of boxes; only the first lane of a row has a label."""
+
+    label: str
+    events: list[Event]
+
+
+@dataclass(frozen=True)
+class Columns:
+    """The events of one or more traces, lane by lane.
+
+    Attributes:
+        lanes: from top to bottom.
+        end_s: of the longest trace.
+        n_left_out: events there was no room for.
+    """
+
+    lanes: tuple[Lane, ...]
+    end_s: float
+    n_left_out: int
+
+    @classmethod
+    def of(cls, traces: Iterable[tuple[str, Trace]], max_events: int) -> "Columns":
+        """Sort traces, each with a name for its rows' labels, into lanes; the longest ``max_events`` of each."""
+        all_lanes, end_s, n_left_out = [], 0.0, 0
+        for name, trace in traces:
+            events = _longest(trace.events, max_events)
+            n_left_out += len(trace.events) - len(events)
+            end_s = max(end_s, trace.span_s)
+            for row, in_row in enumerate(trace.rows):
+                label = f"{name}: {in_row.name}" if name else in_row.name
+                all_lanes += lanes([event for event in events if event.row == row], label)
+        return cls(tuple(all_lanes), end_s, n_left_out)
+
+    @property
+    def n_events(self) -> int:
+        """How many are drawn."""
+        return sum(len(lane.events) for lane in self.lanes)
+
+    @property
+    def height_px(self) -> int:
+        """Of the canvas: all lanes, or as many as leave room for the rest of a screen."""
+        return min(_MOST_PX, _AXIS_PX + _LANE_PX * len(self.lanes))
+
+    def legend(self) -> str:
+        """The kinds that occur, with their colours, as HTML."""
+        found = {kind(event) for lane in self.lanes for event in lane.events}
+        parts = [f'<span><i style="background:{_KINDS[name][0]}"></i>{name}</span>' for name in _KINDS if name in found]
+        if self.n_left_out:
+            parts.append(f"<span>the {self.n_left_out:,} shortest events are left out</span>")
+        return "".join(parts)
+
+    def json(self) -> str:
+        """For timeline.js; every ``<`` is escaped, so that nothing in it ends the script element it stands in."""
+        # Nanoseconds, as the profiler counts; coarser where 32 bits would not reach the end.
+        tick_s = max(1e-9, self.end_s / (2**32 - 2))
+        columns, names = self._columns(tick_s)
+        data = {
+            "tick_s": tick_s,
+            "ticks": max(1.0, self.end_s / tick_s),
+            "kinds": [(name, *colours) for name, colours in _KINDS.items()],
+            "names": names,
+            "lanes": [(lane.label, len(lane.events)) for lane in self.lanes],
+            "columns": base64.b64encode(zlib.compress(columns.astype("<u4").tobytes(), 6)).decode(),
+        }
+        return json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")
+
+    def _columns(self, tick_s: float) -> tuple[np.ndarray, list[tuple[str, int]]]:
+        """Starts, lengths and indices of names, one after the other; and the names, each with its kind's index."""
+        number = {name: index for index, name in enumerate(_KINDS)}
+        index_of: dict[tuple[str, int], int] = {}
+        starts, lengths, indices = [], [], []
+        for lane in self.lanes:
+            times_s = np.array([(event.start_s, event.end_s) for event in lane.events])
+            ticks = np.rint(times_s / tick_s).astype(np.int64)
+            starts.append(np.diff(ticks[:, 0], prepend=0))
+            lengths.append(ticks[:, 1] - ticks[:, 0])
+            keys = [(event.name[:_LETTERS], number[kind(event)]) for event in lane.events]
+            indices += [index_of.setdefault(key, len(index_of)) for key in keys]
+        return np.concatenate([*starts, *lengths, np.array(indices)]), list(index_of)
+
+
+def kind(event: Event) -> str:
+    """What a box shows: its category, or that it is a wait for input."""
+    return _WAITING if is_loading(event) else event.category
+
+
+def lanes(events: Iterable[Event], label: str) -> list[Lane]:
+    """Each event into the highest lane that is free; in the order of starts that puts a child below its parent."""
+    found: list[Lane] = []
+    ends_ns: list[int] = []
+    for event in events:
+        start_ns, end_ns = round(event.start_s * 1e9), round(event.end_s * 1e9)
+        place = next((index for index, busy_ns in enumerate(ends_ns) if busy_ns <= start_ns), len(found))
+        if place == len(found):
+            found.append(Lane("" if found else label, []))
+            ends_ns.append(0)
+        found[place].events.append(event)
+        ends_ns[place] = end_ns
+    return found
+
+
+def _longest(events: tuple[Event, ...], most: int) -> list[Event]:
+    """The longest ones, still in order."""
+    if len(events) <= most:
+        return list(events)
+    by_length = sorted(range(len(events)), key=lambda index: -events[index].duration_s)
+    return [events[index] for index in sorted(by_length[:most])]

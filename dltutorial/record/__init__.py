@@ -1,0 +1,1 @@
+"""Records, figures and tables of what was measured; TensorBoard and W&B."""

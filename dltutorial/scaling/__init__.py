@@ -1,0 +1,1 @@
+"""How steps scale over ranks: laws, a simulator, published runs."""

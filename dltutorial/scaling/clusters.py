@@ -1,0 +1,148 @@
+"""A cluster as gradients see it, and what an all-reduce costs on it: two levels of links, rings and trees.
+
+In: GPUs in a node, bytes/s inside a node and out of it, latencies. Out: seconds of one all-reduce for any number of
+ranks and bytes, both of which may be arrays. Plain NumPy, no torch.
+
+Three algorithms. A *ring* through all GPUs sends 2 (P − 1)/P of the bytes over every link in 2 (P − 1) hops. A *tree*
+over nodes, with a chain inside each, sends everything up and down again in few hops. *hierarchical*: reduce-scatter
+inside the node, ring between nodes, all-gather inside, one after the other. "best" takes what is quickest.
+
+What can be said about latency stands in NCCL, which reckons with the same formulas to choose its algorithm:
+https://github.com/NVIDIA/nccl, src/graph/tuning.cc, commit 01afd20, protocol "Simple".
+"""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from dltutorial.errors import CourseError
+from dltutorial.record import plots
+
+ALGORITHMS = ("ring", "tree", "hierarchical", "best")
+TREE_SHARE = 0.9  # of the bandwidth that a tree reaches, in NCCL's own model
+
+
+@dataclass(frozen=True)
+class Latency:
+    """Seconds of one hop; NCCL's figures for V100 and A100."""
+
+    intra_ring_s: float = 3.4e-6
+    inter_ring_s: float = 9.6e-6
+    intra_tree_s: float = 28e-6
+    inter_tree_s: float = 50e-6
+    start_s: float = 8.4e-6
+
+
+NO_LATENCY = Latency(0.0, 0.0, 0.0, 0.0, 0.0)
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Two levels of links.
+
+    Attributes:
+        name, gpu: for tables.
+        gpus_per_node: that share one way out of the node.
+        intra_bytes_per_s: into and out of one GPU, inside the node, each way.
+        inter_bytes_per_s: into and out of one node, each way, for all its GPUs together.
+        fp32_flop_per_s, tensor_flop_per_s: peaks of one GPU.
+        latency: of the hops.
+        source: where the figures come from.
+    """
+
+    name: str
+    gpus_per_node: int
+    intra_bytes_per_s: float
+    inter_bytes_per_s: float
+    gpu: str = ""
+    fp32_flop_per_s: float = math.nan
+    tensor_flop_per_s: float = math.nan
+    latency: Latency = Latency()
+    source: str = ""
+
+    def nodes(self, ranks_P: np.ndarray) -> np.ndarray:
+        """Nodes that so many ranks fill; the last may be partly empty."""
+        return np.ceil(np.asarray(ranks_P, dtype=float) / self.gpus_per_node)
+
+    def all_reduce_s(
+        self, ranks_P: float | np.ndarray, n_bytes: float | np.ndarray, algorithm: str = "best"
+    ) -> np.ndarray:
+        """Seconds of one all-reduce of ``n_bytes`` on each rank; 0 for one rank.
+
+        Args:
+            ranks_P: how many GPUs take part, filled node by node.
+            n_bytes: of the array on every rank; broadcast against ``ranks_P``.
+            algorithm: ring, tree, hierarchical, or best, the quickest of the three.
+
+        Raises:
+            CourseError: no such algorithm.
+        """
+        if algorithm not in ALGORITHMS:
+            raise CourseError(f"no algorithm {algorithm!r}; choose one of {', '.join(ALGORITHMS)}")
+        ranks = np.asarray(ranks_P, dtype=float)
+        inside = np.minimum(ranks, self.gpus_per_node)  # ranks of a full node
+        nodes = self.nodes(ranks)
+        formulas = {"ring": _ring_s, "tree": _tree_s, "hierarchical": _hierarchical_s}
+        wanted = formulas.values() if algorithm == "best" else [formulas[algorithm]]
+        seconds = np.minimum.reduce([formula(self, ranks, inside, nodes, n_bytes) for formula in wanted])
+        return np.where(ranks > 1, seconds + self.latency.start_s, 0.0)
+
+
+def load(name: str) -> Cluster:
+    """A cluster of ``reference/clusters.csv``.
+
+    Raises:
+        CourseError: it is not there.
+    """
+    found = {cluster.name: cluster for cluster in load_all()}
+    if name not in found:
+        raise CourseError(f"no cluster {name!r}; choose one of: {', '.join(found)}")
+    return found[name]
+
+
+def load_all() -> tuple[Cluster, ...]:
+    """Every cluster of ``reference/clusters.csv``, oldest first."""
+    return tuple(
+        Cluster(
+            name=row["cluster"],
+            gpu=row["gpu"],
+            gpus_per_node=int(row["gpus_per_node"]),
+            intra_bytes_per_s=1e9 * float(row["intra_gbyte_per_s"] or "inf"),
+            inter_bytes_per_s=1e9 * float(row["inter_gbyte_per_s"]),
+            fp32_flop_per_s=1e12 * float(row["fp32_tflop_per_s"]),
+            tensor_flop_per_s=1e12 * float(row["tensor_tflop_per_s"]),
+            source=row["source"],
+        )
+        for row in plots.reference("clusters")
+    )
+
+
+def _narrowest(cluster: Cluster, inside: np.ndarray, nodes: np.ndarray) -> np.ndarray:
+    """Bytes/s of the slowest link that a pipelined ring or tree passes."""
+    intra = np.where(inside > 1, cluster.intra_bytes_per_s, np.inf)
+    return np.minimum(intra, np.where(nodes > 1, cluster.inter_bytes_per_s, np.inf))
+
+
+def _ring_s(
+    cluster: Cluster, ranks: np.ndarray, inside: np.ndarray, nodes: np.ndarray, n_bytes: np.ndarray
+) -> np.ndarray:
+    hops_out = np.where(nodes > 1, nodes, 0.0)  # of one turn around the ring
+    turn_s = hops_out * cluster.latency.inter_ring_s + (ranks - hops_out) * cluster.latency.intra_ring_s
+    share = (ranks - 1) / ranks
+    return 2 * share * (turn_s + n_bytes / _narrowest(cluster, inside, nodes))
+
+
+def _tree_s(
+    cluster: Cluster, ranks: np.ndarray, inside: np.ndarray, nodes: np.ndarray, n_bytes: np.ndarray
+) -> np.ndarray:
+    depth_s = (inside - 1) * cluster.latency.intra_tree_s + np.ceil(np.log2(nodes)) * cluster.latency.inter_tree_s
+    return 2 * (depth_s + n_bytes / (TREE_SHARE * _narrowest(cluster, inside, nodes)))
+
+
+def _hierarchical_s(
+    cluster: Cluster, ranks: np.ndarray, inside: np.ndarray, nodes: np.ndarray, n_bytes: np.ndarray
+) -> np.ndarray:
+    inner_s = 2 * (inside - 1) * (cluster.latency.intra_ring_s + n_bytes / inside / cluster.intra_bytes_per_s)
+    outer_s = 2 * (nodes - 1) * (cluster.latency.inter_ring_s + n_bytes / nodes / cluster.inter_bytes_per_s)
+    return inner_s + outer_s

@@ -1,0 +1,105 @@
+"""The simulator laid over published runs, with nothing fitted to them.
+
+In: ``reference/scaling_published.csv`` (what was reported), ``scaling_inputs.csv`` (what each run was: one GPU's speed,
+the network's layers, samples, bytes on the wire) and ``clusters.csv`` (the links). Out: for each run the efficiency
+that the simulator predicts, the error, and what the model leaves out.
+
+One more figure enters: how much GPUs of one kind differ. Sinha et al. 2022 (arXiv:2208.11035) measured it in five
+clusters: 8% on average. It is read here as the width between the whiskers of a box plot, which for a normal spread is
+5.4 standard deviations.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from dltutorial.errors import CourseError
+from dltutorial.record import plots
+from dltutorial.scaling import clusters, simulator, workloads
+from dltutorial.scaling.simulator import Spread, Steps
+from dltutorial.scaling.workloads import Workload
+
+GPU_SPREAD = Spread(speed=0.08 / 5.4)
+
+
+@dataclass(frozen=True)
+class Run:
+    """One published run.
+
+    Attributes:
+        key, what: its name in the files, and for tables.
+        cluster: its name in ``clusters.csv``.
+        workload: its network on one of its GPUs.
+        gpus, samples_per_gpu: how large it was.
+        efficiency: as published.
+        communication_share: as published, if it was: what switching the all-reduces off gained.
+        left_out: what the model does not know.
+    """
+
+    key: str
+    what: str
+    cluster: str
+    workload: Workload
+    gpus: int
+    samples_per_gpu: int
+    efficiency: float
+    communication_share: float | None
+    left_out: str
+
+    def simulate(self, gpus_P: np.ndarray | None = None, spread: Spread = GPU_SPREAD) -> Steps:
+        """Its step on other numbers of GPUs; default: on one, and on as many as it had."""
+        wanted = np.array([1, self.gpus]) if gpus_P is None else gpus_P
+        return simulator.simulate(
+            self.workload, clusters.load(self.cluster), wanted, self.samples_per_gpu, spread=spread
+        )
+
+    def predicted(self, spread: Spread = GPU_SPREAD) -> float:
+        """Weak-scaling efficiency at its number of GPUs, as a share of one GPU's throughput."""
+        one_s, all_s = self.simulate(spread=spread).step_s
+        return float(one_s / all_s)
+
+    @property
+    def predicted_share(self) -> float:
+        """What switching the all-reduces off would gain: nobody would wait for the slowest either."""
+        return float(self.simulate().together_share[1])
+
+    @property
+    def error(self) -> float:
+        """Predicted minus published efficiency; positive: the model promises too much."""
+        return self.predicted() - self.efficiency
+
+
+def runs() -> tuple[Run, ...]:
+    """Every published run whose inputs are known, in the order of the file."""
+    inputs = {row["run"]: row for row in plots.reference("scaling_inputs")}
+    return tuple(_run(row, inputs[row["run"]]) for row in plots.reference("scaling_published") if row["run"] in inputs)
+
+
+def run(key: str) -> Run:
+    """One of them.
+
+    Raises:
+        CourseError: there is none of that name.
+    """
+    found = {item.key: item for item in runs()}
+    if key not in found:
+        raise CourseError(f"no published run {key!r}; choose one of: {', '.join(found)}")
+    return found[key]
+
+
+def _run(row: dict[str, str], given: dict[str, str]) -> Run:
+    name = given["workload"]
+    network = workloads.NETWORKS.get(name)
+    million = given["million_parameters"]
+    layers = network() if network else workloads.even(row["workload"], 1e6 * float(million))
+    return Run(
+        key=row["run"],
+        what=f"{row['workload']}, {row['accelerators']} {row['accelerator']}",
+        cluster=given["cluster"],
+        workload=layers.at(float(given["rank_samples_per_s"]), int(given["bytes_per_value"])),
+        gpus=int(row["accelerators"]),
+        samples_per_gpu=int(given["samples_per_rank"]),
+        efficiency=float(row["efficiency"]),
+        communication_share=float(row["communication_share"]) if row["communication_share"] else None,
+        left_out=given["left_out"],
+    )

@@ -1,0 +1,180 @@
+"""A training step on P ranks, simulated: compute, buckets that overlap with the backward pass, stragglers, input.
+
+In: a ``Workload`` (what a rank does), a network (what an all-reduce costs), the spread of the ranks' speeds, the input.
+Out: ``Steps``: for every number of ranks, where the time of a step goes. All of it is arrays over P: the numbers 1 to
+27,360 together take a fraction of a second. Plain NumPy, no torch.
+
+The timeline of one rank. The forward pass takes a third of the work, the backward pass two thirds. Layers finish from
+the last to the first. When a bucket of gradients is full, its all-reduce starts, as soon as the one before has ended:
+
+    forward │ backward: layer L … layer 1 │ waits │ optimizer
+                        └ bucket 1 ┴ bucket 2 ┴ b. 3 ┘
+
+What is left over after the backward pass is *exposed*. The rule of the buckets is that of torch's
+DistributedDataParallel: Li et al. 2020, arXiv:2006.15704.
+
+Legend: P numbers of ranks, B buckets.
+"""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from dltutorial.errors import CourseError
+from dltutorial.parallel.packing import DEFAULT_BYTES, FIRST_BYTES, packed
+from dltutorial.scaling.stragglers import expected_max
+from dltutorial.scaling.workloads import Workload
+
+FORWARD_SHARE = 1 / 3
+
+
+class Network(Protocol):
+    """Anything that tells what an all-reduce costs, such as a ``Cluster``."""
+
+    def all_reduce_s(self, ranks_P: np.ndarray, n_bytes: float) -> np.ndarray:
+        """Seconds of one all-reduce of ``n_bytes`` on each of P ranks."""
+
+
+@dataclass(frozen=True)
+class Spread:
+    """How much the ranks differ.
+
+    Attributes:
+        speed: standard deviation of their compute times, as a share; the same ranks are slow in every step.
+        jitter_s: standard deviation of a disturbance of each rank in each step, seconds.
+        shape: of both together: normal or exponential; see ``stragglers``.
+    """
+
+    speed: float = 0.0
+    jitter_s: float = 0.0
+    shape: str = "normal"
+
+    def waits_s(self, ranks_P: np.ndarray, compute_s: np.ndarray) -> np.ndarray:
+        """By how much the slowest of P ranks is expected to be later than the mean one."""
+        deviation_s = np.hypot(self.speed * compute_s, self.jitter_s)
+        return expected_max(ranks_P, self.shape) * deviation_s
+
+
+@dataclass(frozen=True)
+class Input:
+    """How quickly samples arrive; they are loaded beside the step.
+
+    Attributes:
+        rank_samples_per_s: that one rank's loader prepares.
+        shared_samples_per_s: that the file system gives to all ranks together.
+    """
+
+    rank_samples_per_s: float = np.inf
+    shared_samples_per_s: float = np.inf
+
+    def step_s(self, ranks_P: np.ndarray, samples_per_rank: np.ndarray) -> np.ndarray:
+        """Seconds between two batches of a rank, if nothing else held it up."""
+        return np.maximum(samples_per_rank / self.rank_samples_per_s,
+                          samples_per_rank * ranks_P / self.shared_samples_per_s)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Steps:
+    """Where the time of a step goes, for every number of ranks.
+
+    Attributes:
+        ranks_P, samples_P: numbers of ranks, and samples of each rank.
+        compute_s: of the mean rank.
+        straggler_s: waiting for the slowest.
+        communication_s: all-reduces, hidden or not.
+        exposed_s: the part of them that no computing hides.
+        input_s: waiting for data.
+    """
+
+    ranks_P: np.ndarray
+    samples_P: np.ndarray
+    compute_s: np.ndarray
+    straggler_s: np.ndarray
+    communication_s: np.ndarray
+    exposed_s: np.ndarray
+    input_s: np.ndarray
+
+    @property
+    def step_s(self) -> np.ndarray:
+        """The whole step."""
+        return self.compute_s + self.straggler_s + self.exposed_s + self.input_s
+
+    @property
+    def samples_per_s(self) -> np.ndarray:
+        """Throughput of all ranks together."""
+        return self.ranks_P * self.samples_P / self.step_s
+
+    @property
+    def together_share(self) -> np.ndarray:
+        """Share of the step that being together costs: exposed communication, and waiting for the slowest."""
+        return (self.exposed_s + self.straggler_s) / self.step_s
+
+
+def buckets(workload: Workload, bucket_bytes: float = DEFAULT_BYTES) -> tuple[np.ndarray, np.ndarray]:
+    """Layers gathered into buckets: bytes of each, and the share of the backward pass after which each is full.
+
+    Whole layers join, from the last to the first, until there are ``bucket_bytes`` (1 MiB in the first bucket).
+
+    Raises:
+        CourseError: a bucket without bytes.
+    """
+    if not bucket_bytes > 0:
+        raise CourseError(f"bucket_bytes={bucket_bytes!r}: a bucket holds some bytes; torch's default is 25 MiB")
+    bytes_L = np.array(workload.weights_L) * workload.bytes_per_value
+    groups = packed(bytes_L, bucket_bytes, min(FIRST_BYTES, bucket_bytes))
+    groups = [group for group in groups if bytes_L[group].any()]
+    done_L = np.cumsum(workload.work_L)
+    last_B = [group[-1] for group in groups]
+    return np.array([bytes_L[group].sum() for group in groups]), done_L[last_B] / done_L[-1]
+
+
+def simulate(
+    workload: Workload,
+    network: Network,
+    ranks_P: float | np.ndarray,
+    samples_per_rank: float | np.ndarray = 1.0,
+    *,
+    spread: Spread = Spread(),
+    samples_in: Input = Input(),
+    overlap: bool = True,
+    bucket_bytes: float = DEFAULT_BYTES,
+) -> Steps:
+    """The step of each number of ranks.
+
+    Args:
+        workload: what a rank does for a sample, and sends.
+        network: what an all-reduce costs.
+        ranks_P: numbers of ranks.
+        samples_per_rank: one number for weak scaling; ``global_batch / ranks_P`` for strong scaling.
+        spread: of the ranks' speeds.
+        samples_in: how quickly samples arrive.
+        overlap: start a bucket's all-reduce during the backward pass; False waits for the end of it.
+        bucket_bytes: of a bucket; ``np.inf`` sends everything at once.
+
+    Raises:
+        CourseError: fewer than one rank, or a bucket without bytes.
+    """
+    ranks = np.atleast_1d(np.asarray(ranks_P, dtype=float))
+    if ranks.min() < 1:
+        raise CourseError(f"{ranks.min():g} ranks: a step needs at least 1")
+    samples = np.broadcast_to(np.asarray(samples_per_rank, dtype=float), ranks.shape)
+    work_s = workload.sample_s * samples
+    straggler_s = spread.waits_s(ranks, work_s + workload.fixed_s)
+    slowest_s = work_s + straggler_s  # an all-reduce starts when the last rank's gradients are there
+    communication_s, end_s = np.zeros_like(ranks), np.zeros_like(ranks)
+    for n_bytes, ready in zip(*buckets(workload, bucket_bytes), strict=True):
+        one_s = network.all_reduce_s(ranks, n_bytes)
+        communication_s = communication_s + one_s
+        share = FORWARD_SHARE + (1 - FORWARD_SHARE) * ready if overlap else 1.0
+        end_s = np.maximum(end_s, share * slowest_s) + one_s
+    exposed_s = np.where(ranks > 1, np.maximum(0.0, end_s - slowest_s), 0.0)
+    busy_s = slowest_s + workload.fixed_s + exposed_s
+    input_s = np.maximum(0.0, samples_in.step_s(ranks, samples) - busy_s)
+    return Steps(ranks, samples, work_s + workload.fixed_s, straggler_s, communication_s, exposed_s, input_s)
+
+
+def crossover(steps: Steps) -> int | None:
+    """The smallest simulated number of ranks at which all-reduces take longer than computing; None if there is none."""
+    found = steps.ranks_P[steps.communication_s > steps.compute_s]
+    return int(found.min()) if found.size else None

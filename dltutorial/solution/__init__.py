@@ -1,1 +1,0 @@
-"""Time to solution: predict how long a recipe takes to a target quality, run it, and say what it costs."""

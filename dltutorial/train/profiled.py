@@ -1,0 +1,85 @@
+"""A few training steps for a profiler to watch: ``python -m dltutorial.train.profiled --preset gpu``.
+
+In: a preset and knobs of a recipe. Out: nothing of its own; ``nsys`` or ``ncu`` around it writes the report
+(``observe.nsight`` has the command lines), or ``--trace FILE`` keeps a trace of torch's profiler.
+"""
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from dltutorial import machine, node
+from dltutorial.config import CHOICES, Recipe, knob_help, preset
+from dltutorial.data import store, weather
+from dltutorial.errors import CourseError
+from dltutorial.profile import nsight, trace
+from dltutorial.profile.batches import to_device
+from dltutorial.profile.ranges import annotate
+from dltutorial.train import run
+from dltutorial.train.optim import make_optimizer
+from dltutorial.train.step import make_step
+
+
+def training_step(recipe: Recipe, data: Path) -> Callable[[], None]:
+    """A function that loads one batch and trains on it, each part in a range of its own.
+
+    Raises:
+        CourseError: the data do not fit the recipe, this machine lacks what it asks for, or it is a login node.
+    """
+    node.refuse_on_login("training", "profile it in a job: sbatch -N 1 slurm/profile.sbatch")
+    split = store.open_split(data, "train")
+    run.check_data(recipe, split)
+    model = run.build_model(recipe)
+    update = make_step(model, make_optimizer(model, recipe), recipe)
+    device = next(model.parameters()).device
+    batches = run.load(split, recipe, device)
+
+    def step() -> None:
+        with annotate("load"):
+            batch = next(batches)
+        with annotate("to device"):
+            x_BCHW, y_BCHW = to_device(batch, device)  # some loaders have done so already
+        update(x_BCHW, y_BCHW)
+
+    return step
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """The command line; the knobs are those of ``dltutorial train`` that change what a profiler sees."""
+    parser = argparse.ArgumentParser(
+        prog="python -m dltutorial.train.profiled", description=(__doc__ or "").partition("\n")[0]
+    )
+    parser.add_argument("--preset", default="auto", help="smoke, laptop, gpu or cluster")
+    parser.add_argument("--steps", type=int, default=5, help="steps inside the profiler's window")
+    parser.add_argument("--warmup", type=int, default=5, help="steps before it")
+    parser.add_argument("--trace", type=Path, help="keep a trace of torch's profiler: FILE.json or FILE.json.gz")
+    knobs, texts = parser.add_argument_group("knobs", argument_default=argparse.SUPPRESS), knob_help()
+    for name, choices in CHOICES.items():
+        knobs.add_argument(f"--{name.replace('_', '-')}", choices=choices, help=texts[name])
+    knobs.add_argument("--cuda-graph", action=argparse.BooleanOptionalAction, help=texts["cuda_graph"])
+    knobs.add_argument("--workers", type=int, help=texts["workers"])
+    return parser
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Read the command line, run the steps; 2 if something is not as it must be."""
+    knobs = vars(make_parser().parse_args(words))
+    name, steps, warmup, file = (knobs.pop(key) for key in ("preset", "steps", "warmup", "trace"))
+    try:
+        sizes = preset(name)
+        recipe = Recipe.of(sizes, **knobs)
+        machine.use_cores()
+        step = training_step(recipe, weather.ensure(sizes))
+        if file:
+            trace.take(step, steps, max(1, warmup), file=file)
+        else:
+            nsight.capture(step, steps, warmup)
+    except CourseError as error:
+        print(f"dltutorial: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
