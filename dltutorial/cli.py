@@ -222,10 +222,10 @@ def _train(args: argparse.Namespace) -> int:
     options = {name: value for name, value in vars(args).items() if name in names}
     if "track" in options:
         options["track"] = tuple(options["track"])
-    from dltutorial.parallel import train
+    from dltutorial.train import on_ranks
 
     again = {"overwrite": args.overwrite, "resume": args.resume}
-    train.train(named, knobs | options, data=args.data, name=args.name, **again)
+    on_ranks.train(named, knobs | options, data=args.data, name=args.name, **again)
     return 0
 
 

@@ -24,20 +24,20 @@ def ddp(options: Options) -> Iterator[Row]:
     Raises:
         CourseError: a single GPU, on which two ranks would get in each other's way.
     """
-    from dltutorial.parallel import ddp_race
+    from dltutorial.train import ddp_comparison
 
     world_size, recipe = ranks(), recipe_of(options.preset.name)
     cap_mib = 25.0 if machine.device() == "cuda" else _CAP_MIB
-    step, link = ddp_race.measure_parts(world_size, recipe, options.repeats)
+    step, link = ddp_comparison.measure_parts(world_size, recipe, options.repeats)
     seconds = {
-        ddp_race.ALONE: step.backward_s + step.rest_s,
+        ddp_comparison.ALONE: step.backward_s + step.rest_s,
         "naive": step.seconds(link, 0, overlap=False),
         "bucketed": step.seconds(link, cap_mib * _MIB, overlap=False),
         "overlapped": step.seconds(link, cap_mib * _MIB, overlap=True),
-        ddp_race.TORCH: step.seconds(link, cap_mib * _MIB, overlap=True),
+        ddp_comparison.TORCH: step.seconds(link, cap_mib * _MIB, overlap=True),
     }
-    found = ddp_race.race(world_size, recipe, repeats=options.repeats, bucket_cap_mb=cap_mib)
-    reference_s = found[ddp_race.TORCH].median_s
+    found = ddp_comparison.compare(world_size, recipe, repeats=options.repeats, bucket_cap_mb=cap_mib)
+    reference_s = found[ddp_comparison.TORCH].median_s
     for name, timing in found.items():
         budget = GOAL * reference_s if name == "overlapped" else None
         more = {"ranks": str(world_size), "of torch DDP": f"{timing.median_s / reference_s:.2f}"}

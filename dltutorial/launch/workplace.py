@@ -7,6 +7,7 @@ The ranks compute on the CPU: the nodes of a pocket cluster are one machine.
 
 import atexit
 import contextlib
+import json
 import os
 import re
 import signal
@@ -24,7 +25,6 @@ import psutil
 from dltutorial import paths
 from dltutorial.errors import CourseError
 from dltutorial.launch import jobs, pocket, slurm
-from dltutorial.train.run import run_status
 
 _CPU = {"CUDA_VISIBLE_DEVICES": "", "GLOO_SOCKET_IFNAME": "lo", "OMP_WAIT_POLICY": "PASSIVE", "OMP_NUM_THREADS": "1"}
 
@@ -119,7 +119,7 @@ class Here:
                 process.running.wait(max(0.0, until_s - time.monotonic()))
             except subprocess.TimeoutExpired:
                 raise CourseError(f"the run {process.name} has not ended within {timeout_s:g} s") from None
-            status = run_status(paths.inside(paths.runs_dir(), process.name))
+            status = _status(process.name)
             if status == "finished":
                 return restarts
             if status != "interrupted":
@@ -167,3 +167,8 @@ def _start(command: list[str], env: Mapping[str, str], file: Path) -> "subproces
     with open(file, "ab") as out:
         shell = ["bash", "-c", 'trap "" USR1; exec "$@"', "ranks", *command]
         return subprocess.Popen(shell, env=dict(env), stdin=subprocess.DEVNULL, stdout=out, stderr=out)
+
+
+def _status(name: str) -> str:
+    """Of a run in the runs folder, as it says itself."""
+    return json.loads((paths.inside(paths.runs_dir(), name) / "status.json").read_text())["status"]

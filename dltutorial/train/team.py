@@ -1,7 +1,7 @@
 """The ranks that train one model together, as the training code sees them; here, the team of one.
 
 In: what one rank has. Out: what all ranks share. ``Team`` itself is a rank alone, for which there is nothing to
-exchange; ``parallel.training_ranks`` has the one for many. Every method is called by all ranks, in the same order.
+exchange; ``training_ranks`` has the one for many. Every method is called by all ranks, in the same order.
 """
 
 from typing import Any

@@ -11,8 +11,8 @@ import replicas
 
 from dltutorial.config import Recipe
 from dltutorial.launch.launch import launch
-from dltutorial.parallel import ddp_race
 from dltutorial.profile.overlap import overlap
+from dltutorial.train import ddp_comparison
 
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore:.*ranks share")]
 BIG = Recipe(n_lat=128, n_lon=256, dim=512, depth=12, heads=8, global_batch_size=16)
@@ -39,7 +39,7 @@ def test_nccl_ranks_equal_one_process(two_gpus):
 @pytest.mark.timed
 def test_the_overlapped_step_hides_communication_under_kernels(two_gpus):
     hidden = {
-        name: overlap(ddp_race.trace_of(2, BIG, name, bucket_cap_mb=4)).hidden_share
+        name: overlap(ddp_comparison.trace_of(2, BIG, name, bucket_cap_mb=4)).hidden_share
         for name in ("naive", "bucketed", "overlapped")
     }
     assert hidden["naive"] < 0.1
@@ -48,5 +48,5 @@ def test_the_overlapped_step_hides_communication_under_kernels(two_gpus):
 
 @pytest.mark.timed
 def test_the_overlapped_step_is_as_quick_as_torchs(two_gpus):
-    found = ddp_race.race(2, BIG, ["overlapped", ddp_race.TORCH], repeats=15)
-    assert found["overlapped"].median_s < 1.2 * found[ddp_race.TORCH].median_s
+    found = ddp_comparison.compare(2, BIG, ["overlapped", ddp_comparison.TORCH], repeats=15)
+    assert found["overlapped"].median_s < 1.2 * found[ddp_comparison.TORCH].median_s

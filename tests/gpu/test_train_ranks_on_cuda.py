@@ -12,10 +12,10 @@ import torch
 
 from dltutorial.config import PRESETS, Recipe
 from dltutorial.launch.launch import launch
-from dltutorial.parallel.training_ranks import Ranks
 from dltutorial.ranks import RankInfo
 from dltutorial.train import run
 from dltutorial.train.team import ALONE
+from dltutorial.train.training_ranks import Ranks
 
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore:.*ranks share")]
 SMALL = dataclasses.replace(

@@ -12,11 +12,11 @@ from dltutorial.config import PRESETS, Recipe
 from dltutorial.data import store
 from dltutorial.data.loaders import Pairs
 from dltutorial.errors import Interrupted
-from dltutorial.parallel.training_ranks import Ranks
 from dltutorial.ranks import RankInfo
 from dltutorial.train import run
 from dltutorial.train.evaluate import evaluate
 from dltutorial.train.team import ALONE
+from dltutorial.train.training_ranks import Ranks
 
 SMALL = dataclasses.replace(
     Recipe.of(PRESETS["smoke"], steps=12, eval_every=4),

@@ -23,8 +23,11 @@ import torch._dynamo  # the first optimizer would import it
 
 from dltutorial import cli
 from dltutorial.launch import meeting  # noqa: F401 (what a child will need)
-from dltutorial.parallel import training_ranks  # noqa: F401 (what a child will need)
-from dltutorial.train import checkpoint, command  # noqa: F401 (what a child will need)
+from dltutorial.train import (  # noqa: F401 (what a child will need)
+    checkpoint,
+    command,
+    training_ranks,
+)
 
 PIECES = 8
 PIECE_S = 0.002

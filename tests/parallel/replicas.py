@@ -11,12 +11,12 @@ from torch.nn.parallel import DistributedDataParallel
 
 from dltutorial.config import Recipe
 from dltutorial.errors import CourseError
-from dltutorial.parallel import ddp_race
 from dltutorial.parallel.ddp import BucketedDDP, NaiveDDP, OverlappedDDP
 from dltutorial.parallel.gradient_hooks import mean, relative_error, scaled_fp16
 from dltutorial.parallel.local_sgd import LocalSGD
 from dltutorial.parallel.replica import broadcast
 from dltutorial.profile.overlap import overlap
+from dltutorial.train import ddp_comparison
 
 TINY = 16 / 2**20  # MiB: a bucket holds two numbers, so every parameter has its own
 OURS = {
@@ -315,7 +315,7 @@ def many_cases(*names):
 def traced():
     recipe = Recipe(n_lat=16, n_lon=32, dim=64, depth=4, heads=2, global_batch_size=16)
     return [
-        overlap(ddp_race.trace.take(ddp_race.make_update(recipe, name, {"bucket_cap_mb": 0.25}), steps=2))
+        overlap(ddp_comparison.trace.take(ddp_comparison.make_update(recipe, name, {"bucket_cap_mb": 0.25}), steps=2))
         for name in ("naive", "bucketed", "overlapped")
     ]
 

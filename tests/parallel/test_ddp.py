@@ -12,7 +12,6 @@ from dltutorial.course.bench_rows import Options
 from dltutorial.errors import CourseError
 from dltutorial.launch.failures import RankFailed, RanksHang
 from dltutorial.launch.launch import launch
-from dltutorial.parallel import ddp_race
 from dltutorial.parallel.bucket_model import Link, Step
 from dltutorial.parallel.buckets import make_buckets
 from dltutorial.parallel.ddp import NaiveDDP
@@ -20,6 +19,7 @@ from dltutorial.parallel.gradient_lag import GradientLag, largest_stable_rate
 from dltutorial.parallel.local_sgd import LocalSGD
 from dltutorial.profile.events import Event, Row, Trace
 from dltutorial.profile.overlap import Overlap, overlap
+from dltutorial.train import ddp_comparison
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*ranks share")
 ROUNDING, ROUNDING_FP32 = 1e-12, 1e-6
@@ -133,7 +133,7 @@ def test_what_cannot_be_is_told_in_one_line():
     with pytest.raises(CourseError, match="lag=-1"):
         GradientLag([], -1)
     with pytest.raises(CourseError, match="no wrapper 'quick'"):
-        ddp_race.race(2, None, ["quick"])
+        ddp_comparison.compare(2, None, ["quick"])
 
 
 def test_the_benchmark_measures_predicts_and_holds_the_overlapped_step_to_a_budget(monkeypatch):
@@ -141,10 +141,10 @@ def test_the_benchmark_measures_predicts_and_holds_the_overlapped_step_to_a_budg
     monkeypatch.setattr(bench_ddp, "recipe_of", lambda preset: tiny)
     monkeypatch.setattr(bench_ddp, "ranks", lambda: 2)
     rows = {row.what: row for row in bench_ddp.ddp(Options(config.preset("smoke"), repeats=2))}
-    assert list(rows) == list(ddp_race.WRAPPERS)
+    assert list(rows) == list(ddp_comparison.WRAPPERS)
     assert all(len(row.samples) == 2 and row.predicted > 0 for row in rows.values())
     assert [name for name, row in rows.items() if row.budget] == ["overlapped"]
-    assert rows["overlapped"].budget == pytest.approx(1.1 * rows[ddp_race.TORCH].median)
+    assert rows["overlapped"].budget == pytest.approx(1.1 * rows[ddp_comparison.TORCH].median)
 
 
 # Without ranks

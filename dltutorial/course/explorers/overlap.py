@@ -28,7 +28,7 @@ def make(step: Step, link: Link, bucket_mib: float = 25.0) -> Explorer:
     """A step, a link and a bucket size to move.
 
     Args:
-        step: of one rank, as ``ddp_race.measure_parts`` measures it.
+        step: of one rank, as ``ddp_comparison.measure_parts`` measures it.
         link: what a message costs.
         bucket_mib: that buckets start with.
 

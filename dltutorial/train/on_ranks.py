@@ -47,7 +47,7 @@ def train(*args: Any, **options: Any) -> Path:
         return command.train(*args, **options)
     import torch.distributed as dist
 
-    from dltutorial.parallel.training_ranks import Ranks
+    from dltutorial.train.training_ranks import Ranks
 
     if dist.is_initialized():  # by ``launch``, which also ends it
         return command.train(*args, **options, team=Ranks(info))
@@ -56,8 +56,8 @@ def train(*args: Any, **options: Any) -> Path:
 
 def _together(info: RankInfo, preset_name: str, knobs: dict, **options: Any) -> NoReturn:
     from dltutorial.launch import meeting
-    from dltutorial.parallel.training_ranks import Ranks
     from dltutorial.train import command
+    from dltutorial.train.training_ranks import Ranks
 
     store = meeting.meet(info)
     farewell = Farewell(info, store, meeting.connect_again(info))

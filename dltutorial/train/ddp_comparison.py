@@ -40,7 +40,7 @@ WRAPPERS: Mapping[str, Callable[..., nn.Module]] = MappingProxyType({
 })  # fmt: skip
 
 
-def race(
+def compare(
     world_size: int,
     recipe: Recipe,
     names: Sequence[str] = tuple(WRAPPERS),
@@ -62,7 +62,7 @@ def race(
         CourseError: no such wrapper.
     """
     _check(names)
-    by_rank = launch(_race_here, world_size, recipe, tuple(names), repeats, options, timeout_s=timeout_s)
+    by_rank = launch(_compare_here, world_size, recipe, tuple(names), repeats, options, timeout_s=timeout_s)
     return {name: Timing(tuple(map(max, zip(*(times[name] for times in by_rank), strict=True)))) for name in names}
 
 
@@ -94,7 +94,7 @@ def make_update(recipe: Recipe, name: str, options: Mapping[str, Any]) -> Callab
     return lambda: train_step(model, x_BCHW, y_BCHW, optimizer)
 
 
-def _race_here(
+def _compare_here(
     recipe: Recipe, names: Sequence[str], repeats: int, options: Mapping[str, Any]
 ) -> dict[str, list[float]]:
     updates = {name: make_update(recipe, name, options) for name in names}
