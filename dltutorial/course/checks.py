@@ -1,23 +1,31 @@
 """Checks of exercises: real cases, the first that fails with expected and got, and hints that unfold.
 
 In: the learner's function. Out: whether it passed, shown and recorded. A blank says "not attempted yet" and never
-raises, so that a notebook of exercises runs from top to bottom. Exercises live in ``exercises_NN.py`` beside this
-file, each with ``EXERCISES: dict[str, Exercise]``, and are called by name: ``check.layer_time(layer_time)``.
+raises, so that a notebook of exercises runs from top to bottom. Exercises live in the course's folder, one a file:
+``check.ring(ring)`` calls ``EXERCISE`` of ``solutions/checks/ring.py``, which is imported, here and on every rank, as
+the module ``dltutorial.course.checks.ring``.
 """
 
 import importlib
 import os
-import pkgutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from dltutorial import paths
 from dltutorial.course import guard, show
 from dltutorial.course.expect import Wrong, expect, expect_close
+from dltutorial.errors import CourseError
 from dltutorial.record import records
 
 __all__ = ["Exercise", "Outcome", "Wrong", "check", "expect", "expect_close"]
+
+_FOLDER = "solutions/checks"
+try:  # makes a package of this module: files of that folder are its submodules
+    __path__ = [str(paths.course_folder(_FOLDER) / _FOLDER)]
+except CourseError:  # told when a check is asked for
+    __path__ = []
 
 
 @dataclass(frozen=True)
@@ -138,29 +146,25 @@ class Registry:
     """Finds exercises by name: ``check.NAME`` is the :class:`Exercise` of that name."""
 
     def __getattr__(self, name: str) -> Exercise:
-        """Look through the ``exercises_NN`` modules.
+        """The exercise in ``solutions/checks/NAME.py``.
 
         Raises:
             AttributeError: there is no such exercise; the message lists those there are.
+            CourseError: there is no folder of checks.
         """
         if name.startswith("_"):
             raise AttributeError(name)
-        found = self._all()
-        if name not in found:
-            raise AttributeError(f"no exercise {name!r}; there are: {', '.join(found) or 'none yet'}")
-        return found[name]
+        names = dir(self)
+        if not names:
+            paths.course_folder(_FOLDER)
+        if name not in names:
+            raise AttributeError(f"no exercise {name!r}; there are: {', '.join(names) or 'none yet'}")
+        return importlib.import_module(f"{__name__}.{name}").EXERCISE
 
     def __dir__(self) -> list[str]:
         """The names of the exercises, for completion."""
-        return list(self._all())
-
-    @staticmethod
-    def _all() -> dict[str, Exercise]:
-        found: dict[str, Exercise] = {}
-        for module in pkgutil.iter_modules([str(Path(__file__).parent)], "dltutorial.course."):
-            if module.name.rpartition(".")[2].startswith("exercises_"):
-                found |= importlib.import_module(module.name).EXERCISES
-        return found
+        files = (file for folder in __path__ for file in Path(folder).glob("*.py"))
+        return sorted(file.stem for file in files if "\nEXERCISE = " in file.read_text(encoding="utf-8"))
 
 
 check = Registry()

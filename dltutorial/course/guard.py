@@ -59,13 +59,16 @@ def last_words(error: BaseException) -> str:
 def learners_frames(error: BaseException, case: Callable) -> str:
     """The lines of the learner's own code that led to ``error``; empty where there is none.
 
-    Frames of the case, this package, Python and installed packages are left out: the learner wrote none of them.
+    Frames of the case, the checks, this package, Python and installed packages are left out: the learner wrote none
+    of them.
     """
     not_theirs = (_PACKAGE, *_INSTALLED, "<frozen")
     stack = traceback.StackSummary.extract(
         (frame, line)
         for frame, line in traceback.walk_tb(error.__traceback__)
-        if frame.f_code is not getattr(case, "__code__", None) and not frame.f_code.co_filename.startswith(not_theirs)
+        if frame.f_code is not getattr(case, "__code__", None)
+        and not frame.f_code.co_filename.startswith(not_theirs)
+        and Path(frame.f_code.co_filename).parent.parts[-2:] != ("solutions", "checks")
     )
     lines = [f"line {frame.lineno}, in {frame.name}:  {frame.line or ''}".rstrip(": ") for frame in stack]
     return "\n".join(lines[-5:])

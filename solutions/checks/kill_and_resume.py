@@ -11,10 +11,10 @@ import random
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from types import MappingProxyType
+
+from dltutorial.course.checks.kill_harness import PARTS, Kill, Life, live, never_stopped
 
 from dltutorial.course.checks import Exercise, Wrong
-from dltutorial.course.lives import PARTS, Kill, Life, live, never_stopped
 
 _EVERY = 3
 PATIENCE_S = 20.0  # for a life that shares busy cores
@@ -225,27 +225,23 @@ def _killed_at_random(lives: _Lives) -> None:
     lives.finished(lives.live(), _BEFORE)
 
 
-EXERCISES = MappingProxyType(
-    {
-        "kill_and_resume": Exercise(
-            name="kill_and_resume",
-            chapter="10",
-            cases=[
-                _saves_on_its_way,
-                _killed_in_an_update,
-                _killed_in_writing,
-                _killed_before_naming,
-                _newest_is_cut,
-                _is_orderly,
-                _killed_at_random,
-            ],
-            hints=[
-                "What does the next update depend on? Six things: run.step, four state_dicts, torch's random state.",
-                "with open(temporary, 'wb') as file: torch.save(state, file); file.flush(); os.fsync(file.fileno())",
-                "Then temporary.replace(folder / f'step-{run.step:08d}.pt'), and remove all but the newest two.",
-                "load: go through sorted(folder.glob('step-*.pt'), reverse=True); try torch.load, except: the next.",
-            ],
-            deadline_s=180.0,
-        )
-    }
+EXERCISE = Exercise(
+    name="kill_and_resume",
+    chapter="10",
+    cases=[
+        _saves_on_its_way,
+        _killed_in_an_update,
+        _killed_in_writing,
+        _killed_before_naming,
+        _newest_is_cut,
+        _is_orderly,
+        _killed_at_random,
+    ],
+    hints=[
+        "What does the next update depend on? Six things: run.step, four state_dicts, torch's random state.",
+        "with open(temporary, 'wb') as file: torch.save(state, file); file.flush(); os.fsync(file.fileno())",
+        "Then temporary.replace(folder / f'step-{run.step:08d}.pt'), and remove all but the newest two.",
+        "load: go through sorted(folder.glob('step-*.pt'), reverse=True); try torch.load, except: the next.",
+    ],
+    deadline_s=180.0,
 )

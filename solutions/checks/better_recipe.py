@@ -8,7 +8,6 @@ runs must reach the target, and take clearly fewer device-seconds. Which mistake
 import os
 import statistics
 from collections.abc import Callable
-from types import MappingProxyType
 
 from dltutorial.convergence import attempt
 from dltutorial.convergence.attempt import Attempt
@@ -134,14 +133,6 @@ _HINTS = (
     "Which loader reads an image at the least cost? Does staging pay for so few steps?",
     "A larger batch needs fewer steps, up to B_crit; its rate grows too: by the root of the batch size, about.",
 )
-EXERCISES = MappingProxyType(
-    {
-        "better_recipe": Exercise(
-            name="better_recipe",
-            chapter="15",
-            cases=(_can_be, _reaches, _beats),
-            hints=_HINTS,
-            deadline_s=90.0,
-        )
-    }
+EXERCISE = Exercise(
+    name="better_recipe", chapter="15", cases=(_can_be, _reaches, _beats), hints=_HINTS, deadline_s=90.0
 )

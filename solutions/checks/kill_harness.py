@@ -59,8 +59,7 @@ def live(fn: Callable, folder: Path, every: int, log: Path, kill: Kill) -> None:
     import sys
 
     import torch
-
-    from dltutorial.train.tiny_run import TinyRun
+    from dltutorial.course.checks.tiny_run import TinyRun
 
     torch.set_num_threads(1)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -132,8 +131,7 @@ def _digest(state: Any) -> str:
 def never_stopped() -> tuple[dict[int, dict[str, str]], dict[int, float]]:
     """Digests of the parts after each number of updates, and the losses."""
     import torch
-
-    from dltutorial.train.tiny_run import TinyRun
+    from dltutorial.course.checks.tiny_run import TinyRun
 
     torch.set_num_threads(1)
     run, parts, losses = TinyRun(), {}, {}

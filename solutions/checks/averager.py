@@ -1,20 +1,18 @@
 """Checks of chapter 09's exercise: average gradients in buckets, while the backward pass goes on.
 
-The answer runs on two real ranks (``ddp_lab``). Looked at: the gradients, the weights after some updates, the messages
-and their sizes, and whether they leave while gradients are still to come. A hang ends within seconds.
+The answer runs on two real ranks (``averager_ranks``). Looked at: the gradients, the weights after some updates, the
+messages and their sizes, and whether they leave while gradients are still to come. A hang ends within seconds.
 """
 
 import itertools
 from collections.abc import Callable
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from dltutorial.course.checks import Exercise, Wrong, expect_close
 
 if TYPE_CHECKING:
     import torch
-
-    from dltutorial.course.ddp_lab import Report
+    from dltutorial.course.checks.averager_ranks import Report
 
 _RANKS = 2
 PATIENCE_S = 20.0  # for ranks that share busy cores
@@ -59,12 +57,12 @@ def _on_ranks(fn: Callable, hang_hint: str = "", **how: Any) -> "list[Report]":
     Raises:
         Wrong: an error on a rank, a message that fits no bucket, or a hang.
     """
-    from dltutorial.course import ddp_lab
+    from dltutorial.course.checks import averager_ranks
     from dltutorial.launch.failures import RankFailed, RanksHang
     from dltutorial.launch.launch import launch
 
     try:
-        return launch(ddp_lab.train, _RANKS, fn, timeout_s=PATIENCE_S, **how)
+        return launch(averager_ranks.train, _RANKS, fn, timeout_s=PATIENCE_S, **how)
     except RanksHang as hang:
         hint = hang_hint or "One rank waits for a message that the other never sends. Both must send the same ones."
         raise Wrong("both ranks end", str(hang).split(";")[0], hint) from None
@@ -77,7 +75,7 @@ def _on_ranks(fn: Callable, hang_hint: str = "", **how: Any) -> "list[Report]":
 
 
 def _bad_message(n_numbers: int, number: int) -> Wrong:
-    from dltutorial.course.ddp_lab import Net
+    from dltutorial.course.checks.averager_ranks import Net
 
     buckets = Net().buckets()
     sizes = [sum(p.numel() for p in bucket) for bucket in buckets]
@@ -94,8 +92,7 @@ def _bad_message(n_numbers: int, number: int) -> Wrong:
 def _expected(spare_on: tuple[int, ...] = (0, 1)) -> "tuple[torch.Tensor, list[torch.Tensor]]":
     """The mean of the first step's gradients, and each rank's own, as rows."""
     import torch
-
-    from dltutorial.course.ddp_lab import Net, own_gradients
+    from dltutorial.course.checks.averager_ranks import Net, own_gradients
 
     own = [_row(own_gradients(Net(), 0, rank, rank in spare_on)) for rank in range(_RANKS)]
     return torch.stack(own).mean(0), own
@@ -174,8 +171,7 @@ def _counts_a_missing_gradient_as_zero(fn: Callable) -> None:
 def _trains(fn: Callable) -> None:
     """After four updates both ranks hold the weights of one process"""
     import torch
-
-    from dltutorial.course.ddp_lab import RATE, Net, own_gradients
+    from dltutorial.course.checks.averager_ranks import RATE, Net, own_gradients
 
     net = Net()
     for step in range(4):
@@ -198,21 +194,17 @@ _HINTS = (
     "on_gradient: find the parameter's bucket, count down, then start as many buckets as are full *and* next in turn.",
     "finish: start the rest; for each bucket with its row and handle: wait, divide, split the row, copy into .grad.",
 )
-EXERCISES = MappingProxyType(
-    {
-        "averager": Exercise(
-            name="averager",
-            chapter="09",
-            cases=(
-                _alone,
-                _averages,
-                _sends_one_message_a_bucket,
-                _keeps_the_order,
-                _counts_a_missing_gradient_as_zero,
-                _trains,
-            ),
-            hints=_HINTS,
-            deadline_s=180.0,
-        )
-    }
+EXERCISE = Exercise(
+    name="averager",
+    chapter="09",
+    cases=(
+        _alone,
+        _averages,
+        _sends_one_message_a_bucket,
+        _keeps_the_order,
+        _counts_a_missing_gradient_as_zero,
+        _trains,
+    ),
+    hints=_HINTS,
+    deadline_s=180.0,
 )

@@ -6,7 +6,6 @@ ranks say is counted by the team they are given; a deadlock ends at the deadline
 
 import warnings
 from collections.abc import Callable, Sequence
-from types import MappingProxyType
 from typing import Any
 
 from dltutorial.course.checks import Exercise, Wrong
@@ -168,12 +167,6 @@ _HINTS = (
     "the one before, and add it to chunk (rank − step − 2) % p. Then rank r has the sum of chunk r.",
     "Second half: send chunk (rank − step) % p, and receive straight into chunk (rank − step − 1) % p.",
 )
-EXERCISES = MappingProxyType({
-    "ring": Exercise(
-        name="ring",
-        chapter="08",
-        cases=(_two_ranks, _four_ranks, _odd_sizes, _traffic),
-        hints=_HINTS,
-        deadline_s=180.0,
-    )
-})  # fmt: skip
+EXERCISE = Exercise(
+    name="ring", chapter="08", cases=(_two_ranks, _four_ranks, _odd_sizes, _traffic), hints=_HINTS, deadline_s=180.0
+)

@@ -6,7 +6,6 @@ What the answer gives is taken in a thread of ours, so that an answer that waits
 import threading
 import time
 from collections.abc import Callable, Iterator
-from types import MappingProxyType
 from typing import Any
 
 from dltutorial.course.checks import Exercise, Wrong, expect
@@ -159,12 +158,10 @@ _HINTS = (
     "Put pairs (kind, value) into the queue: an item, the end, or an error.",
     "Code in a finally clause runs when the consumer closes the generator, too.",
 )
-EXERCISES = MappingProxyType({
-    "prefetch": Exercise(
-        name="prefetch",
-        chapter="03",
-        cases=(_same_items, _reads_ahead, _is_bounded, _passes_errors_on, _ends_early, _two_at_once),
-        hints=_HINTS,
-        deadline_s=120.0,
-    )
-})  # fmt: skip
+EXERCISE = Exercise(
+    name="prefetch",
+    chapter="03",
+    cases=(_same_items, _reads_ahead, _is_bounded, _passes_errors_on, _ends_early, _two_at_once),
+    hints=_HINTS,
+    deadline_s=120.0,
+)

@@ -6,7 +6,6 @@ is ``dltutorial.train.loss_scaling``, which decides as torch's own scaler does.
 
 import math
 from collections.abc import Callable, Sequence
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from dltutorial.course.checks import Exercise, Wrong, expect, expect_close
@@ -248,25 +247,21 @@ _HINTS = (
     "takes no part has p.grad None.",
     "p.grad.isfinite().all() is False if any element is inf or NaN. good_steps + 1 == interval: double, and 0.",
 )
-EXERCISES = MappingProxyType(
-    {
-        "scaled_update": Exercise(
-            name="scaled_update",
-            chapter="04",
-            cases=(
-                _moves_as_unscaled,
-                _clears,
-                _scales_the_loss,
-                _skips(math.nan, "NaN"),
-                _skips(math.inf, "inf"),
-                _looks_at_gradients,
-                _backs_off,
-                _grows,
-                _counts_again,
-                _long_story,
-                _real_fp16,
-            ),
-            hints=_HINTS,
-        )
-    }
+EXERCISE = Exercise(
+    name="scaled_update",
+    chapter="04",
+    cases=(
+        _moves_as_unscaled,
+        _clears,
+        _scales_the_loss,
+        _skips(math.nan, "NaN"),
+        _skips(math.inf, "inf"),
+        _looks_at_gradients,
+        _backs_off,
+        _grows,
+        _counts_again,
+        _long_story,
+        _real_fp16,
+    ),
+    hints=_HINTS,
 )

@@ -8,7 +8,6 @@ Goyal et al. 2017 (arXiv:1706.02677).
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 
 from dltutorial.course.checks import Exercise, Wrong, expect_close
 
@@ -175,17 +174,13 @@ def _many(fn: Callable) -> None:
     _compare(fn, _MANY, range(0, _steps(_MANY), 7))
 
 
-EXERCISES = MappingProxyType(
-    {
-        "rate_at": Exercise(
-            name="rate_at",
-            chapter="12",
-            cases=(_rise, _fall, _alone, _uneven, _no_warm_up, _past_the_end, _many),
-            hints=(
-                "Four numbers first: the global batch, the peak, the updates of an epoch, the updates of the warm-up.",
-                "In the warm-up: base_rate + (peak - base_rate) * (step + 1) / warm-up updates.",
-                "After it: half the peak times 1 + cos(π · part), where part goes from 0 to 1 and stays there.",
-            ),
-        )
-    }
+EXERCISE = Exercise(
+    name="rate_at",
+    chapter="12",
+    cases=(_rise, _fall, _alone, _uneven, _no_warm_up, _past_the_end, _many),
+    hints=(
+        "Four numbers first: the global batch, the peak, the updates of an epoch, the updates of the warm-up.",
+        "In the warm-up: base_rate + (peak - base_rate) * (step + 1) / warm-up updates.",
+        "After it: half the peak times 1 + cos(π · part), where part goes from 0 to 1 and stays there.",
+    ),
 )

@@ -8,7 +8,6 @@ Legend: B samples, C channels, H × W grid points.
 
 import contextlib
 from collections.abc import Callable, Iterator
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from dltutorial.course.checks import Exercise, Wrong, expect, expect_close
@@ -242,23 +241,19 @@ _HINTS = (
     "`with graph.capture(): static_loss = step(static_x, static_y)`: the graph remembers these very tensors.",
     "In the returned function: check the shapes, static_x.copy_(x), static_y.copy_(y), graph.replay(), clone the loss.",
 )
-EXERCISES = MappingProxyType(
-    {
-        "captured_step": Exercise(
-            name="captured_step",
-            chapter="06",
-            cases=(
-                _warms_up_then_captures,
-                _leaves_the_weights_of_the_warm_up,
-                _gives_the_losses_of_eager_steps,
-                _replays_one_capture,
-                _ends_with_the_same_weights,
-                _keeps_an_old_loss,
-                _leaves_the_callers_tensors,
-                _refuses_another_shape,
-            ),
-            hints=_HINTS,
-            deadline_s=60.0,
-        )
-    }
+EXERCISE = Exercise(
+    name="captured_step",
+    chapter="06",
+    cases=(
+        _warms_up_then_captures,
+        _leaves_the_weights_of_the_warm_up,
+        _gives_the_losses_of_eager_steps,
+        _replays_one_capture,
+        _ends_with_the_same_weights,
+        _keeps_an_old_loss,
+        _leaves_the_callers_tensors,
+        _refuses_another_shape,
+    ),
+    hints=_HINTS,
+    deadline_s=60.0,
 )

@@ -6,7 +6,6 @@ those times, and each case says why. Every case tries several seeds, so that no 
 
 from collections.abc import Callable
 from dataclasses import replace
-from types import MappingProxyType
 
 from dltutorial.course.checks import Exercise, Wrong, expect
 from dltutorial.profile.account import Account
@@ -105,6 +104,4 @@ _HINTS = (
     "Else the host holds it up, with the longest of its three parts: wait_s, synchronise_s, launch_s.",
     "Put the three parts in a dictionary, name → seconds, and take max(parts, key=parts.get).",
 )
-EXERCISES = MappingProxyType(
-    {"bottleneck": Exercise(name="bottleneck", chapter="02", cases=_CASES, hints=_HINTS)},
-)
+EXERCISE = Exercise(name="bottleneck", chapter="02", cases=_CASES, hints=_HINTS)

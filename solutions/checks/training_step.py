@@ -6,7 +6,6 @@ Legend: B samples, C channels, H × W grid points.
 """
 
 from collections.abc import Callable
-from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from dltutorial.course.checks import Exercise, Wrong, expect_close
@@ -157,13 +156,9 @@ _HINTS = (
     "F.mse_loss takes the mean; backward() fills the gradients of that very loss; step() uses what is in them.",
     "Return loss.detach(): the number without the graph that led to it.",
 )
-EXERCISES = MappingProxyType(
-    {
-        "training_step": Exercise(
-            name="training_step",
-            chapter="01",
-            cases=(_one_update, _returns_loss, _keeps_nothing, _several_updates, _stale_gradients),
-            hints=_HINTS,
-        )
-    }
+EXERCISE = Exercise(
+    name="training_step",
+    chapter="01",
+    cases=(_one_update, _returns_loss, _keeps_nothing, _several_updates, _stale_gradients),
+    hints=_HINTS,
 )

@@ -8,7 +8,6 @@ Legend: S steps, R ranks, N weights.
 
 import math
 from collections.abc import Callable, Sequence
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from dltutorial.course.checks import Exercise, Wrong, expect_close
@@ -142,13 +141,9 @@ _HINTS = (
     "Per step: small is the ranks' mean of |g|², large is |g|² of the ranks' mean gradient.",
     "trace = (small − large) / (1/b − 1/B); squared = (B · large − b · small) / (B − b); then means; then the ratio.",
 )
-EXERCISES = MappingProxyType(
-    {
-        "noise_scale": Exercise(
-            name="noise_scale",
-            chapter="13",
-            cases=(_one_step, _many_steps, _four_ranks, _known_answer, _cannot_be_told),
-            hints=_HINTS,
-        )
-    }
+EXERCISE = Exercise(
+    name="noise_scale",
+    chapter="13",
+    cases=(_one_step, _many_steps, _four_ranks, _known_answer, _cannot_be_told),
+    hints=_HINTS,
 )

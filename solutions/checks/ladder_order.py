@@ -6,7 +6,6 @@ gives another answer.
 """
 
 from collections.abc import Callable, Mapping
-from types import MappingProxyType
 
 from dltutorial.course.checks import Exercise, Wrong, expect, expect_close
 
@@ -178,13 +177,9 @@ _HINTS = (
     "The step: max(parts['load'], sum of the others). A knob: multiply each part that it names by its factor.",
     "In the loop: among the knobs left, which gives the shortest step? Stop if it is not shorter than now.",
 )
-EXERCISES = MappingProxyType(
-    {
-        "ladder_order": Exercise(
-            name="ladder_order",
-            chapter="07",
-            cases=(_two_knobs, _shared_part, _hidden_loader, _harmful, _several_parts),
-            hints=_HINTS,
-        )
-    }
+EXERCISE = Exercise(
+    name="ladder_order",
+    chapter="07",
+    cases=(_two_knobs, _shared_part, _hidden_loader, _harmful, _several_parts),
+    hints=_HINTS,
 )

@@ -5,7 +5,6 @@ well-known mistakes give is worked out beside it, so that each gets a hint of it
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from dltutorial.course.checks import Exercise, Wrong, expect_close
@@ -218,22 +217,18 @@ _HINTS = (
     "Norms: parameter.norm() and parameter.grad.norm(). Is one of λ's two parts zero? Then λ = 1.",
     "velocity.mul_(momentum).add_(rate * λ * (gradient + β * parameter)), then parameter -= velocity.",
 )
-EXERCISES = MappingProxyType(
-    {
-        "lars_step": Exercise(
-            name="lars_step",
-            chapter="14",
-            cases=(
-                _one_layer,
-                _decays,
-                _remembers,
-                _layer_by_layer,
-                _spares_vectors,
-                _leaves_zero,
-                _tiny_gradients,
-                _leaves_the_rest_alone,
-            ),
-            hints=_HINTS,
-        )
-    }
+EXERCISE = Exercise(
+    name="lars_step",
+    chapter="14",
+    cases=(
+        _one_layer,
+        _decays,
+        _remembers,
+        _layer_by_layer,
+        _spares_vectors,
+        _leaves_zero,
+        _tiny_gradients,
+        _leaves_the_rest_alone,
+    ),
+    hints=_HINTS,
 )

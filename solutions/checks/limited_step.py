@@ -7,7 +7,6 @@ Legend: B members, H × W grid points.
 """
 
 from collections.abc import Callable
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dltutorial.course.checks import Exercise, Wrong, expect_close
@@ -196,16 +195,12 @@ _HINTS = (
     "limit / max(largest, limit) is such a scale; for tensors the maximum with a number is clamp(min=…).",
     "step = dt * change; scale = limit / step.abs().max().clamp(min=limit); return state + step * scale",
 )
-EXERCISES = MappingProxyType(
-    {
-        "limited_step": Exercise(
-            name="limited_step",
-            chapter="05",
-            cases=(
-                *(_keeps_inputs, _slow_change, _fast_change, _downwards),
-                *(_whole, _both_ways, _gradients, _still_air),
-            ),
-            hints=_HINTS,
-        )
-    }
+EXERCISE = Exercise(
+    name="limited_step",
+    chapter="05",
+    cases=(
+        *(_keeps_inputs, _slow_change, _fast_change, _downwards),
+        *(_whole, _both_ways, _gradients, _still_air),
+    ),
+    hints=_HINTS,
 )

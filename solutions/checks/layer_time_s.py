@@ -5,7 +5,6 @@ weights and outputs once each. Its time is bounded by whichever of the two takes
 """
 
 from collections.abc import Callable
-from types import MappingProxyType
 
 from dltutorial.course.checks import Exercise, expect_close
 
@@ -71,6 +70,4 @@ _HINTS = (
     "FLOP: each of the batch × n_out results is a sum of n_in products, so 2 × batch × n_in × n_out.",
     "Bytes: batch × n_in inputs, n_in × n_out weights, batch × n_out outputs, each bytes_per_value long.",
 )
-EXERCISES = MappingProxyType(
-    {"layer_time_s": Exercise(name="layer_time_s", chapter="00", cases=_CASES, hints=_HINTS)},
-)
+EXERCISE = Exercise(name="layer_time_s", chapter="00", cases=_CASES, hints=_HINTS)

@@ -1,0 +1,159 @@
+"""Checks of chapter 11's exercise: a step with overlapped all-reduces.
+
+The answer is compared with a small reference model. Each well-known mistake is that model with one thing changed, so
+every case can name the mistake that gives exactly the learner's number.
+
+A job: ``{"sample_s": …, "buckets": [(bytes, share of the backward pass after which it is full), …]}``. A cluster:
+``{"gpus_per_node": …, "intra_gbyte_per_s": …, "node_gbit_per_s": …, "hop_s": …}``.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from dltutorial.course.checks import Exercise, expect_close
+
+_A_RING = "A ring sends 2 (P - 1) / P of the bytes over every link: once round to add up, once to hand out."
+
+
+@dataclass(frozen=True)
+class Model:
+    """The reference, with a switch for every mistake."""
+
+    overlap: bool = True
+    queue: bool = True
+    from_start: bool = False  # communication may begin with the step
+    forward: float = 1 / 3
+    turns: float = 2.0
+    fraction: bool = True  # (P - 1) / P
+    bits_per_byte: float = 8.0
+    hops: Callable[[int], int] = lambda gpus: 2 * (gpus - 1)
+    node_share: Callable[[int], float] = lambda gpus_per_node: 1.0
+    inside: str = "intra"  # the link used within one node, and
+    across: str = "node"  # across nodes
+    floor: bool = True  # a step lasts at least as long as its computing
+
+    def ring_s(self, n_bytes: float, gpus: int, cluster: dict) -> float:
+        """One all-reduce."""
+        if gpus == 1:
+            return 0.0
+        rates = {
+            "intra": 1e9 * cluster["intra_gbyte_per_s"],
+            "node": 1e9 * cluster["node_gbit_per_s"] / self.bits_per_byte * self.node_share(cluster["gpus_per_node"]),
+        }
+        rate = rates[self.inside if gpus <= cluster["gpus_per_node"] else self.across]
+        fraction = (gpus - 1) / gpus if self.fraction else 1.0
+        return self.turns * fraction * n_bytes / rate + self.hops(gpus) * cluster["hop_s"]
+
+    def step_s(self, samples: float, gpus: int, job: dict, cluster: dict) -> float:
+        """The whole step."""
+        compute_s, end_s, latest_s = samples * job["sample_s"], 0.0, 0.0
+        for n_bytes, ready in job["buckets"]:
+            full_s = compute_s * (self.forward + (1 - self.forward) * ready)
+            full_s = full_s if self.overlap else compute_s
+            begin_s = end_s if self.from_start else max(full_s, end_s if self.queue else 0.0)
+            end_s = begin_s + self.ring_s(n_bytes, gpus, cluster)
+            latest_s = max(latest_s, end_s)
+        return max(compute_s, latest_s) if self.floor else latest_s
+
+
+RIGHT = Model()
+_STEP_MISTAKES = (
+    ({"overlap": False}, "That waits for the end of the backward pass. Start a bucket as soon as it is full."),
+    ({"queue": False}, "There is one network: a bucket also waits until the one before it has been sent."),
+    ({"from_start": True}, "Nothing can be sent before it is there: a bucket starts when it is full, not at 0."),
+    ({"forward": 0.0}, "The share counts from the start of the backward pass, which begins after the forward third."),
+    ({"forward": 2 / 3}, "The forward pass takes one third of the computing, the backward pass two."),
+    ({"turns": 1.0}, f"Only half of the bytes. {_A_RING}"),
+    ({"fraction": False}, f"That is 2 n. {_A_RING}"),
+    ({"turns": 1.0, "fraction": False}, f"That is n. {_A_RING}"),
+    ({"bits_per_byte": 1.0}, "The way out of a node is given in bits: 200 Gbit/s are 25 GB/s."),
+    ({"hops": lambda gpus: 0}, "Every hop takes hop_s, however few the bytes; a ring has 2 (P - 1) of them."),
+    ({"hops": lambda gpus: 1}, "A ring takes 2 (P - 1) hops one after the other, not one."),
+    ({"hops": lambda gpus: gpus - 1}, "A ring goes round twice: 2 (P - 1) hops."),
+    ({"node_share": lambda n: n}, "All GPUs of a node share its one way out; it does not multiply."),
+    (
+        {"node_share": lambda n: 1 / n},
+        "The ring leaves a node once, so the whole way out is its own: do not divide it.",
+    ),
+    ({"inside": "node"}, "Within one node nothing goes out: use the links inside it."),
+    ({"floor": False}, "A step never ends before its computing does."),
+    ({"across": "intra"}, "Across nodes the slowest link counts: the way out of a node."),
+)
+
+FAT = {"gpus_per_node": 4, "intra_gbyte_per_s": 240.0, "node_gbit_per_s": 200.0, "hop_s": 1e-5}
+THIN = {"gpus_per_node": 8, "intra_gbyte_per_s": 72.0, "node_gbit_per_s": 50.0, "hop_s": 2e-5}
+UNET = {"sample_s": 1.4e-3, "buckets": [(4e6, 0.41), (84e6, 0.65), (134e6, 0.67), (240e6, 0.72), (11e6, 1.0)]}
+RESNET = {"sample_s": 4e-3, "buckets": [(9e6, 0.01), (27e6, 0.2), (30e6, 0.5), (36e6, 1.0)]}
+_WHOLE = {"sample_s": 2e-3, "buckets": [(400e6, 1.0)]}
+_FROZEN = {"sample_s": 4e-3, "buckets": [(20e6, 0.3), (20e6, 0.6)]}
+_TINY = {"sample_s": 1e-3, "buckets": [(8e3, 0.5), (8e3, 1.0)]}
+_EARLY = {"sample_s": 1e-3, "buckets": [(200e6, 0.1), (200e6, 0.3), (100e6, 0.9)]}
+
+
+def copy(job: dict) -> dict:
+    """A job that the answer may change."""
+    return job | {"buckets": list(job["buckets"])} if "buckets" in job else dict(job)
+
+
+def _compare_step(fn: Callable, samples: float, gpus: int, job: dict, cluster: dict) -> None:
+    expected = RIGHT.step_s(samples, gpus, job, cluster)
+    told = [(replace(RIGHT, **change).step_s(samples, gpus, job, cluster), hint) for change, hint in _STEP_MISTAKES]
+    told.append((expected - samples * job["sample_s"], "Return the whole step, not what sticks out of it."))
+    told.append((1e3 * expected, "Return seconds, not milliseconds."))
+    expect_close(fn(samples, gpus, copy(job), dict(cluster)), expected, mistakes=told, rtol=1e-6)
+
+
+def _one_gpu(fn: Callable) -> None:
+    """One GPU sends nothing"""
+    expected = 32 * UNET["sample_s"]
+    told = [(UNET["sample_s"], "Every sample takes sample_s: multiply by the samples of one GPU.")]
+    hint = "With one GPU there is only computing: samples * sample_s."
+    expect_close(fn(32, 1, copy(UNET), dict(FAT)), expected, hint=hint, mistakes=told, rtol=1e-6)
+
+
+def _one_bucket(fn: Callable) -> None:
+    """One bucket, full at the end, inside one node"""
+    _compare_step(fn, 8, 4, _WHOLE, FAT)
+
+
+def _across(fn: Callable) -> None:
+    """The same bucket across nodes"""
+    _compare_step(fn, 8, 32, _WHOLE, FAT)
+
+
+def _hops(fn: Callable) -> None:
+    """Few bytes, many GPUs: the hops"""
+    _compare_step(fn, 4, 512, _TINY, THIN)
+
+
+def _hidden(fn: Callable) -> None:
+    """Buckets that hide behind the backward pass, but for the last"""
+    _compare_step(fn, 32, 256, RESNET, THIN)
+
+
+def _frozen(fn: Callable) -> None:
+    """The first layers are frozen: all is sent before computing ends"""
+    _compare_step(fn, 32, 8, _FROZEN, FAT)
+
+
+def _crowded(fn: Callable) -> None:
+    """Buckets that are full at nearly the same time"""
+    _compare_step(fn, 64, 128, UNET, FAT)
+
+
+def _flooded(fn: Callable) -> None:
+    """Early buckets that keep the network busy for long"""
+    _compare_step(fn, 60, 16, _EARLY, THIN)
+
+
+_STEP_HINTS = (
+    "Two pieces: the seconds of one ring, and a loop over the buckets that keeps track of when the network is free.",
+    "A ring: 2 (P - 1) / P * bytes / rate + 2 (P - 1) * hop_s. The rate: inside one node its links, else its way out.",
+    "A bucket starts at the later of two moments: when it is full, and when the one before has been sent.",
+)
+EXERCISE = Exercise(
+    name="overlapped_step",
+    chapter="11",
+    cases=(_one_gpu, _one_bucket, _across, _hops, _hidden, _frozen, _crowded, _flooded),
+    hints=_STEP_HINTS,
+)
