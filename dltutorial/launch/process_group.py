@@ -1,0 +1,181 @@
+"""torch's process group from the environment: where ranks meet, who talks over what, how they part.
+
+In: ``RankInfo`` and the variables of torchrun (``MASTER_ADDR``, ``MASTER_PORT``) or of a Slurm job step. Out: the store
+that all ranks share, and torch's default process group over it: gloo, NCCL, or both.
+
+Sources: https://docs.pytorch.org/docs/stable/distributed.html ("Environment variable initialization"),
+https://slurm.schedmd.com/srun.html ("OUTPUT ENVIRONMENT VARIABLES").
+"""
+
+import contextlib
+import datetime
+import os
+import re
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from typing import NoReturn
+
+import torch
+import torch.distributed as dist
+
+from dltutorial.errors import CourseError
+from dltutorial.ranks import RankInfo
+
+JOIN_S = 300.0  # until all ranks are there: on many nodes importing torch alone takes minutes
+GROUP_S = 1800.0  # after which a collective gives up; others may have data to simulate or to look through
+
+
+def backend_for(device: str) -> str:
+    """gloo, or beside it NCCL for what is on a GPU, unless ``device`` is cpu or there is no GPU."""
+    return "cpu:gloo,cuda:nccl" if device != "cpu" and torch.cuda.is_available() else "gloo"
+
+
+def rendezvous(info: RankInfo, timeout_s: float = JOIN_S) -> dist.Store:
+    """Wait until all ranks are there; returns the store that they share. Rank 0 or torchrun's agent holds it.
+
+    Raises:
+        CourseError: nothing says where the ranks meet, or they did not.
+    """
+    where = address(info, os.environ)
+    os.environ.update(where)
+    try:
+        socket.getaddrinfo(where["MASTER_ADDR"], None)
+    except OSError:
+        raise CourseError(
+            f"the ranks are to meet at {where['MASTER_ADDR']!r}, which this machine does not know; set MASTER_ADDR to "
+            "the name or address of the node of rank 0"
+        ) from None
+    if info.local_world_size == info.world_size:
+        use_loopback()
+    timeout = datetime.timedelta(seconds=timeout_s)
+    try:
+        store, *_ = next(dist.rendezvous("env://", info.rank, info.world_size, timeout=timeout))
+    except (RuntimeError, ValueError) as error:
+        raise CourseError(
+            f"rank {info.rank} of {info.world_size} did not meet the others at {where['MASTER_ADDR']}:"
+            f"{where['MASTER_PORT']} ({_first_line(error)}); start as many ranks as WORLD_SIZE says, let MASTER_ADDR "
+            "name the node of rank 0, and MASTER_PORT a free port there"
+        ) from error
+    return store
+
+
+def make_process_group(info: RankInfo, store: dist.Store, backend: str, timeout_s: float = GROUP_S) -> torch.device:
+    """Make torch's default process group; with NCCL the GPU of this rank is the current one from here on.
+
+    Args:
+        info: which rank this is.
+        store: of ``rendezvous``, or a launcher's own.
+        backend: as ``backend_for`` says; or gloo, or nccl alone.
+        timeout_s: after which a collective gives up.
+
+    Returns:
+        Where this rank computes.
+
+    Raises:
+        CourseError: the ranks cannot connect to each other, or two have the same GPU.
+    """
+    device = _own_gpu(info, store) if "nccl" in backend else torch.device("cpu")
+    timeout = datetime.timedelta(seconds=timeout_s)
+    bound = device if backend == "nccl" else None  # connects at once
+    try:
+        dist.init_process_group(
+            backend, store=store, rank=info.rank, world_size=info.world_size, timeout=timeout, device_id=bound
+        )
+    except (RuntimeError, ValueError) as error:
+        raise CourseError(
+            f"the ranks have met but cannot connect to each other ({_first_line(error)}); "
+            "set GLOO_SOCKET_IFNAME to the network interface that joins the nodes"
+        ) from error
+    return device
+
+
+def leave(info: RankInfo, store: dist.Store, status: int = 0, timeout_s: float = 60.0) -> NoReturn:
+    """End this process, the one that may hold the store last. The group is not destroyed.
+
+    ``destroy_process_group`` while a DDP model lives can hang: https://github.com/pytorch/pytorch/issues/56297
+    """
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):
+            stream.flush()
+    with contextlib.suppress(RuntimeError):  # the store is gone
+        store.add("left", 1)
+        until_s = time.monotonic() + timeout_s
+        while info.rank == 0 and store.add("left", 0) < info.world_size and time.monotonic() < until_s:
+            time.sleep(0.02)
+    os._exit(status)
+
+
+def address(info: RankInfo, env: Mapping[str, str]) -> dict[str, str]:
+    """``MASTER_ADDR`` and ``MASTER_PORT``: as they are set; under plain srun the step's first node, and a port of it.
+
+    Raises:
+        CourseError: they are not set, and this is no job step; or the port cannot be.
+    """
+    port = env.get("MASTER_PORT", "")
+    if port and not (port.isdecimal() and 0 < int(port) < 65536):
+        raise CourseError(f"MASTER_PORT={port!r} is no port; set it to a number from 1024 to 65535, or unset it")
+    if info.launcher == "slurm":
+        job, step = (int(re.sub(r"\D", "", env.get(name, "")) or 0) for name in ("SLURM_JOB_ID", "SLURM_STEP_ID"))
+        port = port or str(15000 + (31 * job + step) % 15000)  # below those that systems hand out
+        return {"MASTER_ADDR": env.get("MASTER_ADDR") or _first_node(info, env), "MASTER_PORT": port}
+    if not env.get("MASTER_ADDR") or not port:
+        raise CourseError(
+            f"WORLD_SIZE={info.world_size}, but MASTER_ADDR and MASTER_PORT do not say where the ranks meet; start "
+            "through torchrun or srun, or unset RANK and WORLD_SIZE to run one process"
+        )
+    return {"MASTER_ADDR": env["MASTER_ADDR"], "MASTER_PORT": port}
+
+
+def use_loopback() -> None:
+    """Let ranks of one machine talk through its loopback: then no name of this machine has to be resolved."""
+    for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
+        os.environ.setdefault(name, "lo" if sys.platform == "linux" else "lo0")
+
+
+def _first_node(info: RankInfo, env: Mapping[str, str]) -> str:
+    """Where rank 0 is. A node may have a name that only Slurm knows, so Slurm is asked for its address."""
+    if info.local_world_size == info.world_size:
+        return "127.0.0.1"
+    nodes = env.get("SLURM_STEP_NODELIST") or env.get("SLURM_JOB_NODELIST")
+    if not nodes:
+        raise CourseError("SLURM_STEP_NODELIST is not set, so nothing says where the ranks meet; start through srun")
+    first = _scontrol("show", "hostnames", nodes).partition("\n")[0]
+    found = re.search(r"\bNodeAddr=(\S+)", _scontrol("show", "node", first))
+    return found[1] if found else first
+
+
+def _scontrol(*words: str) -> str:
+    try:
+        done = subprocess.run(["scontrol", *words], capture_output=True, text=True, timeout=30, check=True)
+    except (OSError, subprocess.SubprocessError) as error:
+        raise CourseError(f"scontrol does not say where the ranks meet ({error}); set MASTER_ADDR") from error
+    return done.stdout
+
+
+def _own_gpu(info: RankInfo, store: dist.Store) -> torch.device:
+    """Let this rank compute on a GPU of its own. Slurm may show each rank just its own one.
+
+    Raises:
+        CourseError: there are fewer GPUs than ranks, or torch has no NCCL.
+    """
+    if not dist.is_nccl_available():
+        raise CourseError(
+            "several ranks with GPUs need NCCL, which this torch lacks; install torch for CUDA, or take --device cpu"
+        )
+    device = torch.device("cuda", info.local_rank % torch.cuda.device_count())
+    torch.cuda.set_device(device)
+    name = getattr(torch.cuda.get_device_properties(device), "uuid", f"of rank {info.rank}")  # else NCCL will tell
+    other = store.compare_set(f"gpu {name}", "", str(info.rank)).decode()
+    if other != str(info.rank):
+        raise CourseError(
+            f"ranks {other} and {info.rank} would share one GPU, and NCCL needs one for each rank; start as many ranks "
+            "as there are GPUs, or --device cpu"
+        )
+    return device
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]
