@@ -1,7 +1,7 @@
 """How many rounds, messages and bytes a collective takes, in closed form.
 
-In: a collective's name, the number of ranks p, bytes n. Out: ``Counts``, the very numbers that ``team.Traffic`` counts
-while it runs (``tally`` brings those into the same form). ``cost`` prices them.
+In: a collective's name, the number of ranks p, bytes n. Out: ``Counts``, the very numbers that a communicator's
+``Traffic`` counts while it runs (``tally`` brings those into the same form). ``cost`` prices them.
 
 Source: R. Thakur, R. Rabenseifner, W. Gropp 2005, doi:10.1177/1094342005051521.
 """
@@ -9,7 +9,7 @@ Source: R. Thakur, R. Rabenseifner, W. Gropp 2005, doi:10.1177/1094342005051521.
 from collections.abc import Iterable
 from dataclasses import astuple, dataclass
 
-from dltutorial.comm.team import Traffic
+from dltutorial.comm.communicator import Traffic
 from dltutorial.errors import CourseError
 
 

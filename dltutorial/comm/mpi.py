@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from dltutorial.comm import stopwatch
-from dltutorial.comm.team import Parcel, Team
+from dltutorial.comm.communicator import Communicator, Parcel
 from dltutorial.errors import CourseError
 from dltutorial.profile.timing import Timing
 
@@ -122,8 +122,8 @@ def _main(job: dict[str, Any]) -> None:
 
 
 def _timed(transport: MpiTransport, job: dict[str, Any]) -> list[Any]:
-    team = Team(transport, node_size=job["node_size"])
-    variants = stopwatch.variants(job["names"], team, transport.all_reduce)
+    comm = Communicator(transport, node_size=job["node_size"])
+    variants = stopwatch.variants(job["names"], comm, transport.all_reduce)
     found = stopwatch.turns(variants, job["sizes"], job["repeats"], transport.barrier)
     return [[name, n, samples] for (name, n), samples in found.items()]
 
@@ -138,7 +138,7 @@ def _wrong(transport: MpiTransport) -> list[str]:
     for name, run in ALL_REDUCES.items():
         for dtype in (torch.float32, torch.bfloat16):
             x = torch.full((7,), transport.rank, dtype=dtype)
-            run(x, Team(transport, node_size=2))
+            run(x, Communicator(transport, node_size=2))
             wrong += [] if x.tolist() == [p * (p - 1) / 2] * 7 else [name]
     return wrong
 

@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from dltutorial.comm import collectives
-from dltutorial.comm.team import Team
+from dltutorial.comm.communicator import Communicator
 from dltutorial.errors import CourseError
 from dltutorial.launch.launch import launch
 from dltutorial.profile.timing import Timing
@@ -23,7 +23,7 @@ from dltutorial.profile.timing import Timing
 if TYPE_CHECKING:
     from torch import Tensor
 
-OURS: Mapping[str, Callable[["Tensor", Team], object]] = MappingProxyType({
+OURS: Mapping[str, Callable[["Tensor", Communicator], object]] = MappingProxyType({
     **collectives.ALL_REDUCES,
     "broadcast": collectives.broadcast,
     "reduce": collectives.reduce,
@@ -74,14 +74,16 @@ def on_rank(names: Sequence[str], sizes_bytes: Sequence[int], repeats: int, node
     import torch.distributed as dist
 
     device = "cuda" if dist.get_backend() == "nccl" else "cpu"
-    return turns(variants(names, Team(node_size=node_size), dist.all_reduce), sizes_bytes, repeats, device=device)
+    return turns(
+        variants(names, Communicator(node_size=node_size), dist.all_reduce), sizes_bytes, repeats, device=device
+    )
 
 
 def variants(
-    names: Sequence[str], team: Team, backend: Callable[["Tensor"], object]
+    names: Sequence[str], comm: Communicator, backend: Callable[["Tensor"], object]
 ) -> dict[str, Callable[["Tensor"], object]]:
-    """Functions of a tensor by name: our own over ``team``, and the backend's."""
-    ours = {name: functools.partial(run, team=team) for name, run in OURS.items()}
+    """Functions of a tensor by name: our own over ``comm``, and the backend's."""
+    ours = {name: functools.partial(run, comm=comm) for name, run in OURS.items()}
     return {name: ours.get(name, backend) for name in names}
 
 

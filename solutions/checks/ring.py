@@ -1,7 +1,7 @@
 """Checks of chapter 08's exercise: a ring all-reduce written from send and receive, on real ranks.
 
 The vector of rank r holds 10 to the power r, so every digit of a sum tells how often that rank has been added. What
-ranks say is counted by the team they are given; a deadlock ends at the deadline of the launch, and is told as one.
+ranks say is counted by the communicator they are given; a deadlock ends at the deadline of the launch, and is told as one.
 """
 
 import warnings
@@ -12,14 +12,14 @@ from dltutorial.course.checks import Exercise, Wrong
 
 PATIENCE_S = 20.0  # for ranks that share busy cores
 _HANGS = (
-    "A deadlock: every rank waits for another, and none goes on. If all are in send, nobody receives: team.exchange "
+    "A deadlock: every rank waits for another, and none goes on. If all are in send, nobody receives: comm.exchange "
     "sends and receives at once. Else some rank has fewer rounds than its neighbour."
 )
 _OTHER_SIZE = (
     "A message was longer than the place for it. The chunk you receive must be as long as the one your neighbour "
     "sends, and of its dtype: torch.empty_like(chunk)."
 )
-_UNEVEN = "The numbers do not divide by the ranks. x.tensor_split(team.size) cuts 7 into 3, 2 and 2."
+_UNEVEN = "The numbers do not divide by the ranks. x.tensor_split(comm.size) cuts 7 into 3, 2 and 2."
 _MISSING = (
     "A 0 among the digits: a rank's numbers are missing in a chunk. In every round of the first half a rank must pass "
     "on the chunk it has just added to; in the second half start with the chunk whose sum you have."
@@ -30,7 +30,7 @@ def _on_ranks(fn: Callable, jobs: Sequence[tuple[int, str]]) -> list[tuple[list,
     """On one rank, for each (length, dtype): the vector afterwards, the traffic, and to whom messages went."""
     import torch
 
-    from dltutorial.comm.team import Team, TorchTransport
+    from dltutorial.comm.communicator import Communicator, TorchTransport
 
     peers: list[int] = []
 
@@ -42,10 +42,10 @@ def _on_ranks(fn: Callable, jobs: Sequence[tuple[int, str]]) -> list[tuple[list,
     found = []
     for n, dtype in jobs:
         peers.clear()
-        team = Team(Noting())
-        x = torch.full((n,), 10**team.rank, dtype=getattr(torch, dtype))
-        fn(x, team)
-        found.append((x.tolist(), team.traffic, list(peers)))
+        comm = Communicator(Noting())
+        x = torch.full((n,), 10**comm.rank, dtype=getattr(torch, dtype))
+        fn(x, comm)
+        found.append((x.tolist(), comm.traffic, list(peers)))
     return found
 
 
@@ -147,7 +147,9 @@ def _traffic(fn: Callable) -> None:
 def _expect_traffic(rank: int, p: int, n: int, traffic: Any, peers: list[int]) -> None:
     longest, messages = -(-n // p), 2 * (p - 1)
     if not peers:
-        hint = "The team carried no message. Use team.exchange, not torch.distributed: the point is to see inside."
+        hint = (
+            "The communicator carried no message. Use comm.exchange, not torch.distributed: the point is to see inside."
+        )
         raise Wrong(f"{messages} messages of rank {rank}", 0, hint)
     if set(peers) != {(rank + 1) % p}:
         hint = "In a ring each rank sends only to the next, (rank + 1) % size, and receives only from the one before."
@@ -162,7 +164,7 @@ def _expect_traffic(rank: int, p: int, n: int, traffic: Any, peers: list[int]) -
 
 
 _HINTS = (
-    "Cut x into chunks with x.tensor_split(team.size): they are views, so changing one changes x.",
+    "Cut x into chunks with x.tensor_split(comm.size): they are views, so changing one changes x.",
     "First half, step 0 … p − 2: send chunk (rank − step − 1) % p to the next rank, receive into a spare tensor from "
     "the one before, and add it to chunk (rank − step − 2) % p. Then rank r has the sum of chunk r.",
     "Second half: send chunk (rank − step) % p, and receive straight into chunk (rank − step − 1) % p.",

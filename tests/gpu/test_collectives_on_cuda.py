@@ -5,9 +5,8 @@ import torch
 import torch.distributed as dist
 
 from dltutorial.comm import stopwatch
+from dltutorial.comm.communicator import Communicator
 from dltutorial.comm.counts import counts, tally
-from dltutorial.comm.team import Team
-from dltutorial.errors import CourseError
 from dltutorial.launch.launch import launch
 
 pytestmark = pytest.mark.gpu
@@ -26,7 +25,7 @@ def against_nccl():
             x = torch.arange(n, device="cuda").to(dtype) + dist.get_rank()
             dist.all_reduce(total := x.clone())
             for name, run in stopwatch.collectives.ALL_REDUCES.items():
-                run(ours := x.clone(), Team(node_size=2))
+                run(ours := x.clone(), Communicator(node_size=2))
                 limit = 0.0 if not dtype.is_floating_point else 2 * p * torch.finfo(dtype).eps * total.double().abs()
                 if bool(((ours.double() - total.double()).abs() > limit).any()):
                     wrong.append((name, str(dtype), n))
@@ -36,16 +35,16 @@ def against_nccl():
 def counted():
     found = {}
     for name, run in stopwatch.OURS.items():
-        team = Team(node_size=2)
-        run(torch.zeros(DIVISIBLE, device="cuda"), team)
-        found[name] = team.traffic
+        comm = Communicator(node_size=2)
+        run(torch.zeros(DIVISIBLE, device="cuda"), comm)
+        found[name] = comm.traffic
     return found
 
 
 def send_from_host():
     try:
-        Team().send(torch.zeros(1), 1 - dist.get_rank())
-    except CourseError as error:
+        Communicator().send(torch.zeros(1), 1 - dist.get_rank())
+    except ValueError as error:
         return str(error)
 
 

@@ -4,8 +4,8 @@ import torch
 import torch.distributed as dist
 
 from dltutorial.comm import collectives
+from dltutorial.comm.communicator import Communicator, TorchTransport, Traffic
 from dltutorial.comm.stopwatch import OURS
-from dltutorial.comm.team import Team, TorchTransport, Traffic
 from dltutorial.errors import CourseError
 
 DTYPES = ("float64", "float32", "float16", "bfloat16", "int8", "uint8", "int32", "int64")
@@ -44,7 +44,7 @@ def all_against_backend():
             for name, node_size in [*((name, 0) for name in OURS), ("hierarchical", 2), ("hierarchical", 3)]:
                 x = parts[me].clone()
                 roots = {"broadcast": (p - 1,), "reduce": (p // 2,)}.get(name, ())
-                OURS[name](x, Team(node_size=node_size), *roots)
+                OURS[name](x, Communicator(node_size=node_size), *roots)
                 if not right(name, x, roots, parts, total):
                     wrong.append((name, node_size, str(dtype), shape))
     return wrong
@@ -76,15 +76,15 @@ def gathers_like_torch(n_each):
     dist.all_gather_into_tensor(theirs, collectives.chunks_of(x, p)[me].clone())
     dist.reduce_scatter_tensor(chunk, x.clone())
     gathered, scattered = x.clone(), x.clone()
-    collectives.all_gather(gathered, Team())
-    mine = collectives.reduce_scatter(scattered, Team())
+    collectives.all_gather(gathered, Communicator())
+    mine = collectives.reduce_scatter(scattered, Communicator())
     return torch.equal(gathered, theirs) and torch.allclose(mine, chunk)
 
 
 def bits(name):
     """The sums of hard to round numbers, as every rank holds them."""
     x = torch.randn(101, generator=torch.Generator().manual_seed(dist.get_rank()))
-    collectives.ALL_REDUCES[name](x, Team(node_size=2))
+    collectives.ALL_REDUCES[name](x, Communicator(node_size=2))
     return x
 
 
@@ -93,42 +93,40 @@ def counted(n, node_size):
     found = {}
     for name, run in OURS.items():
         traffic = Traffic()
-        run(torch.zeros(n), Team(TorchTransport(), node_size=node_size, traffic=traffic))
+        run(torch.zeros(n), Communicator(TorchTransport(), node_size=node_size, traffic=traffic))
         found[name] = traffic
     return found
 
 
 def ring_traffic(n):
     traffic = Traffic()
-    collectives.ring_all_reduce(torch.zeros(n), Team(traffic=traffic))
+    collectives.ring_all_reduce(torch.zeros(n), Communicator(traffic=traffic))
     return traffic
 
 
 def refused():
     """What each wrong use says."""
-    team, me = Team(), dist.get_rank()
+    comm, me = Communicator(), dist.get_rank()
     uses = {
-        "not contiguous": lambda: collectives.ring_all_reduce(torch.zeros(4, 4).T, team),
-        "sent not contiguous": lambda: team.send(torch.zeros(4, 4).T, 1 - me),
-        "to itself": lambda: team.send(torch.zeros(1), me),
-        "to nobody": lambda: team.send(torch.zeros(1), 2),
-        "no such root": lambda: collectives.broadcast(torch.zeros(1), team, source=2),
-        "on another device": lambda: team.send(torch.zeros(1, device="meta"), 1 - me),
-        "twice": lambda: Team(members=(me, me)),
-        "left out": lambda: Team(members=(1 - me,)),
+        "not contiguous": lambda: collectives.ring_all_reduce(torch.zeros(4, 4).T, comm),
+        "sent not contiguous": lambda: comm.send(torch.zeros(4, 4).T, 1 - me),
+        "to itself": lambda: comm.send(torch.zeros(1), me),
+        "to nobody": lambda: comm.send(torch.zeros(1), 2),
+        "no such root": lambda: collectives.broadcast(torch.zeros(1), comm, source=2),
+        "on another device": lambda: comm.send(torch.zeros(1, device="meta"), 1 - me),
     }
     said = {}
     for name, use in uses.items():
         try:
             use()
-        except CourseError as error:
+        except (CourseError, ValueError) as error:
             said[name] = str(error)
     return said
 
 
-def two_teams_at_once():
-    """Even and odd ranks sum among themselves, and count into the whole team's traffic."""
-    whole = Team()
+def two_subsets_at_once():
+    """Even and odd ranks sum among themselves, and count into the whole comm's traffic."""
+    whole = Communicator()
     x = torch.full((4,), float(whole.rank))
-    collectives.ring_all_reduce(x, whole.part(range(whole.rank % 2, whole.size, 2)))
+    collectives.ring_all_reduce(x, whole.subset(range(whole.rank % 2, whole.size, 2)))
     return x[3].item(), whole.traffic.messages

@@ -2,9 +2,9 @@ import numpy as np
 import pytest
 
 from dltutorial.comm import stopwatch
+from dltutorial.comm.communicator import Traffic
 from dltutorial.comm.cost import Prices, Regimes, fit, fit_regimes, rms
 from dltutorial.comm.counts import Counts, counts, tally
-from dltutorial.comm.team import Traffic
 from dltutorial.errors import CourseError
 
 NAMES = tuple(stopwatch.OURS)

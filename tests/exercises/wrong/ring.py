@@ -8,17 +8,17 @@ RIGHT = """
 import torch
 import torch.distributed as dist
 
-def ring(x, team):
-    p, me = team.size, team.rank
+def ring(x, comm):
+    p, me = comm.size, comm.rank
     after, before = (me + 1) % p, (me - 1) % p
     chunks = x.tensor_split(p)
     for step in range(p - 1):
         into = chunks[(me - step - 2) % p]
         spare = torch.empty_like(into)
-        team.exchange(chunks[(me - step - 1) % p], after, spare, before)
+        comm.exchange(chunks[(me - step - 1) % p], after, spare, before)
         into += spare
     for step in range(p - 1):
-        team.exchange(chunks[(me - step) % p], after, chunks[(me - step - 1) % p], before)
+        comm.exchange(chunks[(me - step) % p], after, chunks[(me - step - 1) % p], before)
 """
 FIRST, SECOND = (part for part in RIGHT.split("    for step in range(p - 1):\n")[1:])
 HALF = "    for step in range(p - 1):\n"
@@ -54,9 +54,9 @@ WRONG = [
         "adds in the second half too",
         _with(
             (
-                "        team.exchange(chunks[(me - step) % p], after, chunks[(me - step - 1) % p], before)\n",
+                "        comm.exchange(chunks[(me - step) % p], after, chunks[(me - step - 1) % p], before)\n",
                 "        spare = torch.empty_like(chunks[(me - step - 1) % p])\n"
-                "        team.exchange(chunks[(me - step) % p], after, spare, before)\n"
+                "        comm.exchange(chunks[(me - step) % p], after, spare, before)\n"
                 "        chunks[(me - step - 1) % p].add_(spare)\n",
             )
         ),
@@ -72,8 +72,8 @@ WRONG = [
         "blocking send on every rank",
         _with(
             (
-                "        team.exchange(chunks[(me - step - 1) % p], after, spare, before)\n",
-                "        team.send(chunks[(me - step - 1) % p], after)\n        team.receive(spare, before)\n",
+                "        comm.exchange(chunks[(me - step - 1) % p], after, spare, before)\n",
+                "        comm.send(chunks[(me - step - 1) % p], after)\n        comm.receive(spare, before)\n",
             )
         ),
         "nobody receives",
@@ -82,8 +82,8 @@ WRONG = [
         "blocking receive on every rank",
         _with(
             (
-                "        team.exchange(chunks[(me - step - 1) % p], after, spare, before)\n",
-                "        team.receive(spare, before)\n        team.send(chunks[(me - step - 1) % p], after)\n",
+                "        comm.exchange(chunks[(me - step - 1) % p], after, spare, before)\n",
+                "        comm.receive(spare, before)\n        comm.send(chunks[(me - step - 1) % p], after)\n",
             )
         ),
         "A deadlock",
@@ -96,10 +96,10 @@ WRONG = [
         """
 import torch
 
-def ring(x, team):
+def ring(x, comm):
     passing, spare = x.clone(), torch.empty_like(x)
-    for step in range(team.size - 1):
-        team.exchange(passing, (team.rank + 1) % team.size, spare, (team.rank - 1) % team.size)
+    for step in range(comm.size - 1):
+        comm.exchange(passing, (comm.rank + 1) % comm.size, spare, (comm.rank - 1) % comm.size)
         x += spare
         passing.copy_(spare)
 """,
@@ -110,24 +110,24 @@ def ring(x, team):
         """
 import torch
 
-def ring(x, team):
-    others = range(1, team.size)
-    if team.rank:
-        team.send(x, 0)
-        team.receive(x, 0)
+def ring(x, comm):
+    others = range(1, comm.size)
+    if comm.rank:
+        comm.send(x, 0)
+        comm.receive(x, 0)
         return
     inbox = [torch.empty_like(x) for _ in others]
-    team.exchange_all([], list(zip(inbox, others)))
+    comm.exchange_all([], list(zip(inbox, others)))
     for received in inbox:
         x += received
-    team.exchange_all([(x, rank) for rank in others], [])
+    comm.exchange_all([(x, rank) for rank in others], [])
 """,
         "only to the next",
     ),
     (
         "the backend does it",
-        "import torch.distributed as dist\n\ndef ring(x, team):\n    dist.all_reduce(x)\n",
-        "no message",
+        "import torch.distributed as dist\n\ndef ring(x, comm):\n    dist.all_reduce(x)\n",
+        "No message",
     ),
     (
         "a new tensor",
@@ -135,6 +135,6 @@ def ring(x, team):
         "Work in place",
     ),
     ("spare memory of one dtype", _with(("torch.empty_like(into)", "torch.empty(len(into))")), None),
-    ("for two ranks only", _with(("p, me = team.size, team.rank", "p, me = 2, team.rank % 2")), None),
+    ("for two ranks only", _with(("p, me = comm.size, comm.rank", "p, me = 2, comm.rank % 2")), None),
     ("no modulo", _with(("after, before = (me + 1) % p, (me - 1) % p", "after, before = me + 1, me - 1")), None),
 ]

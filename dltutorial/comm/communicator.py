@@ -1,4 +1,4 @@
-"""Ranks that talk to each other, and a count of all they say: what the collectives of this course are written on.
+"""Ranks that send and receive tensors, and a count of all they say: what the collectives of this course stand on.
 
 In: tensors to send, with the number of the rank that gets them. Out: the same tensors elsewhere, and in ``traffic``
 the messages, bytes and rounds that this rank has had a part in. A *round* is one exchange: everything in it is under
@@ -47,7 +47,7 @@ class Traffic:
 
 
 class Transport(Protocol):
-    """How parcels travel: through torch.distributed, or through MPI (``mpi``)."""
+    """How tensors travel: through torch.distributed, or through MPI (``mpi``)."""
 
     rank: int
     world_size: int
@@ -60,15 +60,8 @@ class TorchTransport:
     """Through the process group that the launcher made: gloo for tensors in host memory, NCCL for those on GPUs."""
 
     def __init__(self) -> None:
-        """Find out who we are.
-
-        Raises:
-            CourseError: there is no process group.
-        """
         import torch.distributed as dist
 
-        if not (dist.is_available() and dist.is_initialized()):
-            raise CourseError("no process group here: call this inside a function that parallel.launch runs on ranks")
         self.rank, self.world_size, self._backend = dist.get_rank(), dist.get_world_size(), dist.get_backend()
 
     def exchange(self, outgoing: Sequence[Parcel], incoming: Sequence[Parcel]) -> None:
@@ -78,7 +71,7 @@ class TorchTransport:
         device = "cuda" if self._backend == "nccl" else "cpu"
         for x, _ in (*outgoing, *incoming):
             if x.device.type != device:
-                raise CourseError(
+                raise ValueError(
                     f"{self._backend} carries tensors on {device}, not on {x.device}; use x.to('{device}')"
                 )
         receives = [dist.P2POp(dist.irecv, x, peer) for x, peer in incoming]
@@ -88,14 +81,14 @@ class TorchTransport:
 
 
 @dataclass
-class Team:
-    """Ranks in an order of their own: ``team.rank`` is this one's place, ``team.size`` how many there are.
+class Communicator:
+    """Ranks in an order of their own: ``comm.rank`` is this one's place, ``comm.size`` how many there are.
 
     Attributes:
         transport: carries the tensors; default: torch.distributed.
-        members: global numbers of the ranks in this team; default: all.
+        members: global numbers of the ranks that take part; default: all.
         node_size: ranks on a node, so that messages between nodes are counted apart; 0: all on one.
-        traffic: what this rank has said so far, in any team made from this one.
+        traffic: what this rank has said so far, in any communicator made from this one.
     """
 
     transport: Transport = field(default_factory=TorchTransport)
@@ -105,39 +98,17 @@ class Team:
     _spare: dict[Any, Any] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
-        """Check who is in.
-
-        Raises:
-            CourseError: a member twice, one that does not exist, or this rank left out.
-        """
         self.members = tuple(self.members) or tuple(range(self.transport.world_size))
-        distinct = len(set(self.members)) == len(self.members)
-        if not distinct or not set(self.members) <= set(range(self.transport.world_size)):
-            raise CourseError(f"members {self.members} are not distinct ranks of 0 … {self.transport.world_size - 1}")
-        if self.transport.rank not in self.members:
-            raise CourseError(f"rank {self.transport.rank} is not among the members {self.members}")
-        if self.node_size < 0:
-            raise CourseError(f"node_size={self.node_size}: a node holds at least 1 rank; 0 means one node for all")
-
-    @property
-    def rank(self) -> int:
-        """This rank's place in the team."""
-        return self.members.index(self.transport.rank)
-
-    @property
-    def size(self) -> int:
-        """How many are in the team."""
-        return len(self.members)
+        self.rank, self.size = self.members.index(self.transport.rank), len(self.members)
 
     @property
     def nodes(self) -> list[int]:
-        """The node of each member, in the team's order."""
+        """The node of each member, in their order."""
         return [self._node(member) for member in self.members]
 
-    def part(self, places: Sequence[int]) -> "Team":
-        """A smaller team of those at ``places``; it counts into the same traffic."""
-        members = tuple(self.members[place] for place in places)
-        return dataclasses.replace(self, members=members)
+    def subset(self, places: Sequence[int]) -> "Communicator":
+        """A smaller one of those at ``places``; it counts into the same traffic."""
+        return dataclasses.replace(self, members=tuple(self.members[place] for place in places))
 
     def send(self, x: "Tensor", to: int) -> None:
         """Send a tensor and wait until it is taken."""
@@ -155,7 +126,8 @@ class Team:
         """Send and receive any number at the same time: one round.
 
         Raises:
-            CourseError: a tensor that is not contiguous, or lies where the backend cannot reach it; no such rank.
+            ValueError: a tensor that is not contiguous, or lies where the backend cannot reach it.
+            CourseError: no such rank.
         """
         sends, receives = self._addressed(outgoing), self._addressed(incoming)
         if sends or receives:
@@ -165,30 +137,28 @@ class Team:
     def add(self, x: "Tensor", received: "Tensor") -> None:
         """Add what was received to ``x``, and count it."""
         x.add_(received)
-        self.traffic.reduced_bytes += received.numel() * received.element_size()
+        self.traffic.reduced_bytes += received.nbytes
 
     def spare(self, like: "Tensor", *shape: int) -> "Tensor":
         """Memory for one of ``like``, or for ``shape``, the same at every call: fresh memory costs time to touch."""
-        import torch
-
         key, wanted = (like.dtype, like.device), shape or like.shape
         numel = math.prod(wanted)
         if key not in self._spare or len(self._spare[key]) < numel:
-            self._spare[key] = torch.empty(numel, dtype=like.dtype, device=like.device)
+            self._spare[key] = like.new_empty(numel)
         return self._spare[key][:numel].view(wanted)
 
     def _addressed(self, parcels: Sequence[Parcel]) -> list[Parcel]:
-        """Checked, with the peers' global numbers; empty tensors left out, as the peer leaves them out too."""
+        """With the peers' global numbers; empty tensors left out, as the peer leaves them out too."""
         for x, peer in parcels:
             if not x.is_contiguous():
-                raise CourseError(f"a tensor of strides {x.stride()} is not contiguous; send x.contiguous()")
+                raise ValueError(f"a tensor of strides {x.stride()} is not contiguous; send x.contiguous()")
             if not 0 <= peer < self.size or peer == self.rank:
-                raise CourseError(f"rank {self.rank} of {self.size} has no peer {peer}; take it modulo the team's size")
+                raise CourseError(f"rank {self.rank} of {self.size} has no peer {peer}; take it modulo comm.size")
         return [(x, self.members[peer]) for x, peer in parcels if x.numel()]
 
     def _count(self, sends: Sequence[Parcel], receives: Sequence[Parcel]) -> None:
-        sent_bytes, received_bytes = (sum(x.numel() * x.element_size() for x, _ in some) for some in (sends, receives))
-        far = [x.numel() * x.element_size() for x, peer in sends if self._node(peer) != self._node(self.transport.rank)]
+        far = [x.nbytes for x, peer in sends if self._node(peer) != self._node(self.transport.rank)]
+        sent_bytes, received_bytes = (sum(x.nbytes for x, _ in some) for some in (sends, receives))
         traffic = self.traffic
         traffic.rounds += 1
         traffic.messages += len(sends)
