@@ -1,7 +1,7 @@
 """Checks of chapter 08's exercise: a ring all-reduce written from send and receive, on real ranks.
 
 The vector of rank r holds 10 to the power r, so every digit of a sum tells how often that rank has been added. What
-ranks say is counted by the communicator they are given; a deadlock ends at the deadline of the launch, and is told as one.
+ranks say is counted by the communicator they are given; a deadlock ends at the deadline of the launch.
 """
 
 import warnings

@@ -127,7 +127,7 @@ def ring(x, comm):
     (
         "the backend does it",
         "import torch.distributed as dist\n\ndef ring(x, comm):\n    dist.all_reduce(x)\n",
-        "No message",
+        "no message",
     ),
     (
         "a new tensor",
