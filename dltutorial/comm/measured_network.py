@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dltutorial.errors import CourseError
-from dltutorial.launch.launch import launch
+from dltutorial.launch import launch
 
 MIB = 2**20
 

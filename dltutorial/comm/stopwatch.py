@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from dltutorial.comm import collectives
 from dltutorial.comm.communicator import Communicator
 from dltutorial.errors import CourseError
-from dltutorial.launch.launch import launch
+from dltutorial.launch import launch
 from dltutorial.profile.timing import Timing
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ from dltutorial.convergence import images, networks
 from dltutorial.convergence.images import Files
 from dltutorial.convergence.order import Order
 from dltutorial.convergence.recipe import SolutionRecipe, Task
-from dltutorial.launch.launch import launch
+from dltutorial.launch import launch
 from dltutorial.profile.ranges import annotate
 from dltutorial.ranks import RankInfo
 from dltutorial.scaling.real_steps import average_gradients

@@ -21,7 +21,7 @@ from dltutorial.convergence.attempt import Look, Update, build, one_thread, own_
 from dltutorial.convergence.images import Files
 from dltutorial.convergence.learning import Learning
 from dltutorial.convergence.recipe import CHOICES, SolutionRecipe, Task
-from dltutorial.launch.launch import launch
+from dltutorial.launch import launch
 from dltutorial.profile.timing import alternate
 from dltutorial.ranks import RankInfo
 

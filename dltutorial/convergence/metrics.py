@@ -39,7 +39,7 @@ def throughput_per_min(recipe: SolutionRecipe, task: Task, instances: int, first
         CourseError: an instance of several ranks: then the ranks of one machine would not do.
         RecipeError: the recipe does not suit the task.
     """
-    from dltutorial.launch.launch import launch
+    from dltutorial.launch import launch
 
     if recipe.ranks != 1:
         raise CourseError(f"an instance has one rank here, this recipe has {recipe.ranks}; set ranks=1")

@@ -28,7 +28,7 @@ def total():
     dist.all_reduce(x)
     return x.item()
 """
-_LAUNCH = "from dltutorial.launch.launch import launch\nassert launch(total, 2) == [2.0, 2.0]"
+_LAUNCH = "from dltutorial.launch import launch\nassert launch(total, 2) == [2.0, 2.0]"
 _LOAD = "%load_ext dltutorial.launch.cells"
 _CELL = f"%%ranks 2\n{_TOTAL}\nassert total() == 2.0"
 

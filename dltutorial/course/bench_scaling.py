@@ -18,7 +18,7 @@ from dltutorial import machine
 from dltutorial.comm import measured_network
 from dltutorial.config import Recipe
 from dltutorial.course.bench_rows import Options, Row
-from dltutorial.launch.launch import launch
+from dltutorial.launch import launch
 from dltutorial.scaling import clusters, emulated, published, real_steps, simulator, workloads
 
 RANKS = (1, 2, 4, 8)

@@ -1,1 +1,6 @@
-"""A function on N ranks of this machine; jobs under Slurm; the pocket cluster."""
+"""A function on N local ranks (``local``); jobs under Slurm; the pocket cluster. Importing it loads no torch."""
+
+from dltutorial.launch.failures import RankFailed, RanksHang
+from dltutorial.launch.local import launch, progress, warm
+
+__all__ = ["RankFailed", "RanksHang", "launch", "progress", "warm"]

@@ -30,7 +30,7 @@ from IPython.core.magic import Magics, line_cell_magic, magics_class
 
 from dltutorial.errors import CourseError
 from dltutorial.launch import server
-from dltutorial.launch.launch import check_deadline, checked, warm
+from dltutorial.launch.local import check_deadline, checked, warm
 from dltutorial.launch.output import Output
 from dltutorial.launch.panes import Panes
 from dltutorial.launch.resident import Cell

@@ -19,7 +19,7 @@ from typing import Any
 from dltutorial import interrupts
 from dltutorial.errors import CourseError
 from dltutorial.launch import failures, server, wire
-from dltutorial.launch.launch import LIMIT_BYTES, LONGEST_S
+from dltutorial.launch.local import LIMIT_BYTES, LONGEST_S
 from dltutorial.launch.output import Output
 from dltutorial.launch.rank import packed
 from dltutorial.launch.resident import Cell, stay

@@ -19,7 +19,7 @@ from torch import nn
 from dltutorial import machine
 from dltutorial.config import Recipe
 from dltutorial.errors import CourseError
-from dltutorial.launch.launch import launch
+from dltutorial.launch import launch
 from dltutorial.parallel.bucket_model import Link, Step
 from dltutorial.parallel.ddp import BucketedDDP, NaiveDDP, OverlappedDDP
 from dltutorial.profile import trace

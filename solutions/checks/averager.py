@@ -58,8 +58,7 @@ def _on_ranks(fn: Callable, hang_hint: str = "", **how: Any) -> "list[Report]":
         Wrong: an error on a rank, a message that fits no bucket, or a hang.
     """
     from dltutorial.course.checks import averager_ranks
-    from dltutorial.launch.failures import RankFailed, RanksHang
-    from dltutorial.launch.launch import launch
+    from dltutorial.launch import RankFailed, RanksHang, launch
 
     try:
         return launch(averager_ranks.train, _RANKS, fn, timeout_s=PATIENCE_S, **how)

@@ -48,8 +48,7 @@ class _Lives:
             NotImplementedError: nothing is written there yet.
             Wrong: it does not come to an end.
         """
-        from dltutorial.launch.failures import RankFailed, RanksHang
-        from dltutorial.launch.launch import launch
+        from dltutorial.launch import RankFailed, RanksHang, launch
 
         life, given = Life(), (self._fn, self.folder, _EVERY, self._log, kill or Kill())
         self._log.unlink(missing_ok=True)
@@ -139,7 +138,7 @@ class _Lives:
 @functools.cache
 def _expected() -> tuple[dict[int, dict[str, str]], dict[int, float]]:
     """What ``never_stopped`` finds, in a process like those of the lives."""
-    from dltutorial.launch.launch import launch
+    from dltutorial.launch import launch
 
     return launch(never_stopped, 1, backend="gloo")[0]
 

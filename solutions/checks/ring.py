@@ -56,8 +56,7 @@ def _run(fn: Callable, p: int, *jobs: tuple[int, str], uneven: bool = False) -> 
         NotImplementedError: it is still blank.
         Wrong: it hangs or fails; with the rank's own words.
     """
-    from dltutorial.launch.failures import RankFailed, RanksHang
-    from dltutorial.launch.launch import launch
+    from dltutorial.launch import RankFailed, RanksHang, launch
 
     try:
         with warnings.catch_warnings():

@@ -9,8 +9,7 @@ import torch
 import torch.distributed as dist
 
 from dltutorial import advice
-from dltutorial.launch.failures import RankFailed
-from dltutorial.launch.launch import launch
+from dltutorial.launch import RankFailed, launch
 
 pytestmark = pytest.mark.gpu
 

@@ -7,7 +7,7 @@ import torch.distributed as dist
 from dltutorial.comm import stopwatch
 from dltutorial.comm.communicator import Communicator
 from dltutorial.comm.counts import counts, tally
-from dltutorial.launch.launch import launch
+from dltutorial.launch import launch
 
 pytestmark = pytest.mark.gpu
 DIVISIBLE = 840

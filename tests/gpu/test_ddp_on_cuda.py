@@ -10,7 +10,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "parallel"))  # what ranks do
 import replicas
 
 from dltutorial.config import Recipe
-from dltutorial.launch.launch import launch
+from dltutorial.launch import launch
 from dltutorial.profile.overlap import overlap
 from dltutorial.train import ddp_comparison
 

@@ -4,8 +4,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from dltutorial.launch.failures import RankFailed, RanksHang
-from dltutorial.launch.launch import launch
+from dltutorial.launch import RankFailed, RanksHang, launch
 
 pytestmark = pytest.mark.gpu
 

@@ -14,7 +14,7 @@ from dltutorial.convergence import landscape, noise
 from dltutorial.convergence.adaptive_batch import AdaptiveBatch, train
 from dltutorial.convergence.objective import Objective
 from dltutorial.convergence.sharpness import sharpness
-from dltutorial.launch.launch import launch
+from dltutorial.launch import launch
 
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore:.*ranks share")]
 

@@ -8,7 +8,7 @@ import torch
 
 from dltutorial.comm import measured_network
 from dltutorial.config import PRESETS, Recipe
-from dltutorial.launch.launch import launch
+from dltutorial.launch import launch
 from dltutorial.scaling import real_steps
 
 pytestmark = pytest.mark.gpu

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from dltutorial.config import PRESETS, Recipe
-from dltutorial.launch.launch import launch
+from dltutorial.launch import launch
 from dltutorial.ranks import RankInfo
 from dltutorial.train import run
 from dltutorial.train.team import ALONE

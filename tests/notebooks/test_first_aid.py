@@ -45,7 +45,7 @@ def cell():
 
 
 def test_an_error_of_a_rank_gets_its_box(cell):
-    cell("import torch\nfrom dltutorial.launch.launch import launch")
+    cell("import torch\nfrom dltutorial.launch import launch")
     kinds, trace, boxes = cell("launch(lambda: torch.ones(2) + torch.ones(3), 2)")
     assert kinds[-2:] == ["error", "display_data"]
     assert "Traceback of rank" in trace

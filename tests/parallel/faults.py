@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from dltutorial.launch.launch import progress
+from dltutorial.launch import progress
 from dltutorial.ranks import RankInfo
 
 

@@ -12,8 +12,7 @@ import torch.distributed as dist
 from torch import nn
 
 from dltutorial import advice, endings
-from dltutorial.launch.failures import RankFailed, RanksHang
-from dltutorial.launch.launch import launch
+from dltutorial.launch import RankFailed, RanksHang, launch
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*ranks share")
 

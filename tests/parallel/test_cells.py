@@ -83,12 +83,12 @@ def test_functions_and_classes_of_a_cell_can_be_sent_between_ranks(fresh):
 
 
 def test_ranks_report_progress(fresh):
-    fresh.ok("%%ranks\nfrom dltutorial.launch.launch import progress\nprogress(3, 3)")
+    fresh.ok("%%ranks\nfrom dltutorial.launch import progress\nprogress(3, 3)")
 
 
 def test_launch_beside_them_has_ranks_of_its_own(fresh):
     fresh.ok("%%ranks\nkept = rank")
-    fresh.ok("from dltutorial.launch.launch import launch\nassert launch(lambda: 5, 2) == [5, 5]")
+    fresh.ok("from dltutorial.launch import launch\nassert launch(lambda: 5, 2) == [5, 5]")
     assert fresh.ok("%%ranks\nkept").panes == ["[rank 0] 0", "[rank 1] 1"]
 
 

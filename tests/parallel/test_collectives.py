@@ -11,7 +11,7 @@ from dltutorial.comm.collectives import ALL_REDUCES
 from dltutorial.comm.communicator import Communicator
 from dltutorial.comm.counts import counts, tally
 from dltutorial.errors import CourseError
-from dltutorial.launch.launch import launch as launch_auto
+from dltutorial.launch import launch as launch_auto
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*ranks share")
 DIVISIBLE = 840  # by 1 … 8

@@ -10,8 +10,7 @@ from dltutorial.config import Recipe
 from dltutorial.course import bench_ddp
 from dltutorial.course.bench_rows import Options
 from dltutorial.errors import CourseError
-from dltutorial.launch.failures import RankFailed, RanksHang
-from dltutorial.launch.launch import launch
+from dltutorial.launch import RankFailed, RanksHang, launch
 from dltutorial.parallel.bucket_model import Link, Step
 from dltutorial.parallel.buckets import make_buckets
 from dltutorial.parallel.ddp import NaiveDDP

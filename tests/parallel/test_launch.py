@@ -21,10 +21,8 @@ from waiting import gone, wait_for
 from dltutorial.course import execute, kernel
 from dltutorial.course.preload import KERNEL_NAME
 from dltutorial.errors import CourseError
-from dltutorial.launch import launch as launching
-from dltutorial.launch import running, server
-from dltutorial.launch.failures import RankFailed, RanksHang
-from dltutorial.launch.launch import launch
+from dltutorial.launch import RankFailed, RanksHang, launch, running, server
+from dltutorial.launch import local as launching
 from dltutorial.ranks import RankInfo
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*ranks share")
@@ -269,7 +267,7 @@ def test_a_ranks_children_end_with_it():
 SCRIPT = """
 import os, sys, time
 from dltutorial.launch import server
-from dltutorial.launch.launch import launch, warm
+from dltutorial.launch import launch, warm
 warm()
 import torch
 torch.randn(600, 600) @ torch.randn(600, 600)
@@ -322,8 +320,8 @@ def test_no_rank_and_no_server_outlives_an_interrupted_or_a_killed_script(tmp_pa
 
 CELLS = [
     """
-from dltutorial.launch.failures import RankFailed, RanksHang
-from dltutorial.launch.launch import launch, progress, warm
+from dltutorial.launch import RankFailed, RanksHang
+from dltutorial.launch import launch, progress, warm
 warm()
 import torch
 import torch.distributed as dist

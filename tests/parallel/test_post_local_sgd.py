@@ -6,7 +6,7 @@ import torch
 
 from dltutorial.convergence.post_local_sgd import PostLocalSGD
 from dltutorial.errors import CourseError
-from dltutorial.launch.launch import launch
+from dltutorial.launch import launch
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*ranks share")
 ROUNDING = 1e-12

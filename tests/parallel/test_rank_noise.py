@@ -6,8 +6,7 @@ import noisy
 import numpy as np
 import pytest
 
-from dltutorial.launch.failures import RankFailed
-from dltutorial.launch.launch import launch
+from dltutorial.launch import RankFailed, launch
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*ranks share")
 

@@ -8,7 +8,7 @@ import pytest
 from dltutorial.comm import measured_network
 from dltutorial.config import PRESETS, Recipe
 from dltutorial.errors import CourseError
-from dltutorial.launch.launch import launch
+from dltutorial.launch import launch
 from dltutorial.scaling import emulated, real_steps
 from dltutorial.scaling.emulated import Variant
 from dltutorial.scaling.workloads import Workload

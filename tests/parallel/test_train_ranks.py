@@ -18,8 +18,7 @@ from same_run import assert_same_run, records
 
 from dltutorial.data import store
 from dltutorial.errors import RecipeError
-from dltutorial.launch.failures import RankFailed
-from dltutorial.launch.launch import launch
+from dltutorial.launch import RankFailed, launch
 from dltutorial.train import checkpoint, compiling, run
 from dltutorial.train.team import Team, check
 

@@ -41,7 +41,7 @@ def test_a_refused_launch_runs_as_a_job(login, cluster, runs, monkeypatch):
         return node.here().kind
 
     with pytest.raises(CourseError, match=r"starting ranks does not run on a login node .*launch_on_slurm\(function"):
-        launch.launch(kind, 2)
+        launch(kind, 2)
     monkeypatch.setenv("DLTUTORIAL_RUNS", str(runs))
     found = on_slurm.launch_on_slurm(kind, 1, ranks_per_node=2, site="pocket", env=cluster.env, timeout_s=200)
     assert found == ["job", "job"]

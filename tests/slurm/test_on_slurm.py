@@ -5,8 +5,7 @@ import time
 import pytest
 
 from dltutorial.errors import CourseError
-from dltutorial.launch import jobs, on_slurm
-from dltutorial.launch.failures import RankFailed, RanksHang
+from dltutorial.launch import RankFailed, RanksHang, jobs, on_slurm
 from dltutorial.ranks import RankInfo
 
 pytestmark = [pytest.mark.slurm, pytest.mark.xdist_group("slurm")]

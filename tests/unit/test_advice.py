@@ -25,7 +25,7 @@ from torch.utils.data import DataLoader, Dataset
 from dltutorial import advice, cli
 from dltutorial.course import doctor
 from dltutorial.errors import CheckpointError, CourseError, DataError
-from dltutorial.launch.failures import RankFailed, RanksHang
+from dltutorial.launch import RankFailed, RanksHang
 
 ROOT = Path(__file__).parents[2]
 MET = {}

@@ -75,7 +75,7 @@ def heavy():
         "a run": lambda: next(run.train(recipe, node.Path("data"), node.Path("run"))),
         "a profiled step": lambda: profiled.training_step(recipe, node.Path("data")),
         "parts of a step": lambda: parts.measure(None, [], {}),
-        "ranks": lambda: launch.launch(print, 2),
+        "ranks": lambda: launch(print, 2),
         "the weather": lambda: weather.ensure(config.preset("smoke"), node.Path("nowhere")),
         "lenses": lambda: surveys.lenses(seed=98765),
         "an ensemble": lambda: ensemble.train(None, [], 1, 1),
