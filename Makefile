@@ -1,12 +1,13 @@
 # make run    set up and run the course on this machine; ends with a table and an index.html
 # make lab    set up and open the course in JupyterLab, on this machine only
 # make book   set up, run the course if it has not run, and make a book of it: build/book/html/index.html
-# make test   set up and pass the tests
-# make lint   style of code and notebooks
+# make test   set up and pass the tests: style, types, units, ranks, every notebook, every exercise
+# make test-all   the rest of the tests: Slurm, JupyterLab in a browser, hub, book, kills, a fresh clone, coverage
+# make lint   style of code and notebooks, types
 # make clean  remove what the targets made, simulated data and your runs excepted
 # Another Python: make run PYTHON=python3.12. More options for the course: make run ARGS="01 --preset laptop".
 .DEFAULT_GOAL := help
-.PHONY: help run lab book test lint clean
+.PHONY: help run lab book test test-all lint clean
 SHELL := /bin/bash
 PYTHON ?= python3
 ARGS ?=
@@ -52,7 +53,11 @@ book: .venv/.book
 	@$(BIN)/dltutorial book --run $(ARGS)
 
 test: .venv/.test lint
-	@$(BIN)/python -m pytest -n 2 --dist loadgroup $(ARGS)
+	@$(BIN)/python -m pytest -n 2 --dist loadgroup -m "not full" $(ARGS)
+
+test-all: .venv/.test
+	@$(BIN)/python -m pytest -n 2 --dist loadgroup -m full $(ARGS)
+	@$(BIN)/python -m pytest -n 2 --dist loadgroup -q --no-header --cov=dltutorial --cov-report=term:skip-covered tests/unit
 
 lint: .venv/.test
 	@$(BIN)/ruff check --quiet .

@@ -61,6 +61,17 @@ NEEDS = {
 }
 
 
+# What `make test` leaves to `make test-all`: whole programs, whole clusters, and kills.
+FULL = ("book", "browser", "fresh", "hub", "slurm")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests in the folders of ``FULL`` carry the marker ``full``, as single tests elsewhere do."""
+    for item in items:
+        if item.path.relative_to(ROOT / "tests").parts[0] in FULL:
+            item.add_marker("full")
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Skip what needs hardware or a package that is not here, unless DLTUTORIAL_REQUIRE names it: then fail."""
     required = os.environ.get("DLTUTORIAL_REQUIRE", "").split(",")

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+import tied
 from notebook_page import NotebookPage, end_kernels
 
 ROOT = Path(__file__).parents[2]
@@ -50,7 +51,7 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
         port = [f"--port={free.getsockname()[1]}", "--ServerApp.port_retries=0"]
     command = [*lab_command(), "--no-browser", *port, f"--ServerApp.root_dir={course}"]
     with open(place / "log", "w") as log:
-        server = subprocess.Popen(command, cwd=course, env=lab_environment(place), stdout=log, stderr=log)
+        server = tied.popen(command, cwd=course, env=lab_environment(place), stdout=log, stderr=log)
     try:
         yield wait_until_up(server, place)
     finally:

@@ -15,6 +15,7 @@ import urllib.request
 from pathlib import Path
 
 import pytest
+import tied
 from waiting import wait_for
 
 ROOT = Path(__file__).parents[2]
@@ -94,7 +95,7 @@ def test_make_lint_passes(clone):
 
 
 def test_make_lab_serves_on_loopback_and_only_with_its_token(clone, unused_port):
-    server = subprocess.Popen(
+    server = tied.popen(
         ["make", "lab", f"ARGS=--no-browser --port={unused_port}"],
         cwd=clone,
         env=environment(),

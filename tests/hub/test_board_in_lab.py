@@ -5,13 +5,13 @@ import re
 import secrets
 import shutil
 import socket
-import subprocess
 import sys
 import time
 from pathlib import Path
 
 import pytest
 import requests
+import tied
 from learner import BOARD, Kernel, errors, html
 
 ROOT = Path(__file__).parents[2]
@@ -31,9 +31,7 @@ def lab(tmp_path):
     env = os.environ | {name: str(tmp_path / folder) for name, folder in folders.items()} | {"JUPYTER_TOKEN": token}
     words = ["--no-browser", "--ip=127.0.0.1", f"--port={port}", "--ServerApp.port_retries=0", "--allow-root"]
     with open(tmp_path / "log", "w") as log:
-        server = subprocess.Popen(
-            [sys.executable, "-m", "jupyterlab", *words], cwd=tmp_path, env=env, stdout=log, stderr=log
-        )
+        server = tied.popen([sys.executable, "-m", "jupyterlab", *words], cwd=tmp_path, env=env, stdout=log, stderr=log)
     try:
         yield wait_until_up(f"http://127.0.0.1:{port}/", server, tmp_path / "log"), token
     finally:

@@ -14,6 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 import requests
+import tied
 from learner import Learner
 
 ROOT = Path(__file__).parents[2]
@@ -60,9 +61,7 @@ def running(folder: Path) -> Iterator[Hub]:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     with open(folder / "log", "w") as log:
-        started = subprocess.Popen(
-            command(), cwd=folder, env=environment(folder, port, password), stdout=log, stderr=log
-        )
+        started = tied.popen(command(), cwd=folder, env=environment(folder, port, password), stdout=log, stderr=log)
     found = Hub(f"http://127.0.0.1:{port}", password, folder, psutil.Process(started.pid))
     try:
         wait_until_up(found, started)
