@@ -98,7 +98,6 @@ def make_parser() -> argparse.ArgumentParser:
     run.add_argument("--preset", default="auto", help=_preset_help())
     run.add_argument("--jobs", type=int, default=1, metavar="N", help="notebooks at a time (default: 1)")
     run.add_argument("-p", "--parameter", nargs=2, action="append", default=[], metavar=("NAME", "VALUE"))
-    run.add_argument("--kernel", choices=["auto", "preloaded", "plain"], default="auto")
     run.add_argument("--timeout", type=float, default=1800, metavar="S", help="seconds a cell may take")
     run.add_argument("--out", type=Path, metavar="DIR", help="default: runs/<date and time>")
 
@@ -238,7 +237,6 @@ def _run(args: argparse.Namespace) -> int:
         jobs=args.jobs,
         parameters=dict(args.parameter),
         out=args.out,
-        kernel=args.kernel,
         timeout_s=args.timeout,
     )
 

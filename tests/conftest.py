@@ -104,15 +104,6 @@ def threads_env() -> dict[str, str]:
     return {"OMP_NUM_THREADS": os.environ["OMP_NUM_THREADS"]} if _WORKERS > 1 else {}
 
 
-@pytest.fixture(scope="session")
-def preloaded_env(threads_env):
-    """The environment under which the preloaded kernel is there, for all tests of this worker."""
-    from dltutorial.course import kernel
-
-    with kernel.preloaded({**os.environ, **threads_env}) as env:
-        yield env
-
-
 @pytest.fixture
 def alone():
     """``with alone():`` no other test runs meanwhile, so that times can be trusted."""

@@ -5,11 +5,6 @@ import re
 import time
 from dataclasses import dataclass, field
 
-import pytest
-
-from dltutorial.course import kernel
-from dltutorial.course.preload import KERNEL_NAME
-
 LOAD = "%load_ext dltutorial.launch.cells"
 
 
@@ -78,12 +73,6 @@ class Notebook:
 
 @contextlib.contextmanager
 def notebook(request):
-    name = "python3"
-    with pytest.MonkeyPatch.context() as patch:
-        if kernel.available():
-            name = KERNEL_NAME
-            for variable, value in request.getfixturevalue("preloaded_env").items():
-                patch.setenv(variable, value)
-        with contextlib.closing(Notebook(name)) as made:
-            made.ok(LOAD)
-            yield made
+    with contextlib.closing(Notebook("python3")) as made:
+        made.ok(LOAD)
+        yield made

@@ -5,7 +5,6 @@ beside its budget.
 """
 
 import concurrent.futures
-import contextlib
 import json
 import multiprocessing as mp
 import subprocess
@@ -17,7 +16,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from dltutorial import config
-from dltutorial.course import execute, kernel, preload
+from dltutorial.course import execute
 from dltutorial.course.bench_rows import Options, Row
 from dltutorial.errors import CourseError
 
@@ -26,9 +25,7 @@ BUDGETS_S: Mapping[str, float | None] = MappingProxyType({
     "import dltutorial": 0.1,
     "dltutorial --help": 0.5,
     "bare kernel that imports torch": None,
-    "notebook, plain kernel": 3.0,
-    "notebook, preloaded kernel": 1.0,
-    "preloading, once": None,
+    "notebook": 3.0,
     "simulating the smoke data, once": 30.0,
 })  # fmt: skip
 
@@ -37,20 +34,15 @@ def overhead(options: Options) -> Iterator[Row]:
     """Time what the course costs before any of its own work; variants take turns."""
     from tqdm.auto import tqdm
 
-    with tempfile.TemporaryDirectory() as place, contextlib.ExitStack() as stack:
+    with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         variants: dict[str, Callable[[], float]] = {
             "import dltutorial": _import_s,
             "dltutorial --help": lambda: _python_s("-m", "dltutorial", "--help"),
             "bare kernel that imports torch": _bare_kernel_s,
-            "notebook, plain kernel": lambda: _notebook_s(folder, "python3", {}),
+            "notebook": lambda: _notebook_s(folder),
         }
         once: dict[str, float] = {}
-        if kernel.available():
-            began_s = time.perf_counter()
-            env = stack.enter_context(kernel.preloaded())
-            once["preloading, once"] = time.perf_counter() - began_s
-            variants["notebook, preloaded kernel"] = lambda: _notebook_s(folder, preload.KERNEL_NAME, env)
         samples: dict[str, list[float]] = {what: [] for what in variants}
         with tqdm(total=(options.repeats + 1) * len(variants), desc="overhead", unit="start") as bar:
             for repeat in range(options.repeats + 1):
@@ -93,7 +85,7 @@ def _bare_kernel_s() -> float:
     return time.perf_counter() - began_s
 
 
-def _notebook_s(folder: Path, kernel_name: str, env: Mapping[str, str]) -> float:
+def _notebook_s(folder: Path) -> float:
     """Seconds ``dltutorial run`` takes for a notebook that only imports: its process, papermill, kernel, shutdown.
 
     Raises:
@@ -101,7 +93,7 @@ def _notebook_s(folder: Path, kernel_name: str, env: Mapping[str, str]) -> float
     """
     source = folder / "imports.ipynb"
     source.write_text(json.dumps(_notebook("import torch\nimport dltutorial")))
-    job = execute.Job(source, folder / "executed.ipynb", folder, kernel_name, env=env)
+    job = execute.Job(source, folder / "executed.ipynb", folder)
     began_s = time.perf_counter()
     with concurrent.futures.ProcessPoolExecutor(1, mp_context=mp.get_context("spawn")) as pool:
         result = pool.submit(execute.execute, job).result()

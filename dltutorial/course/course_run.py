@@ -12,7 +12,7 @@ import os
 import signal
 import sys
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
@@ -21,7 +21,7 @@ from types import MappingProxyType
 from typing import Any
 
 from dltutorial import machine, paths
-from dltutorial.course import exercises, kernel, preload
+from dltutorial.course import exercises
 from dltutorial.course.execute import Job, Result, execute
 from dltutorial.errors import CourseError
 from dltutorial.launch import forkserver
@@ -35,14 +35,12 @@ _STATUSES = ("shown", "not shown here", "failed")
 
 @dataclass(frozen=True)
 class Plan:
-    """What to run: ``parameters`` by notebook, in order; ``may_fall_back``: the plain kernel will do as well."""
+    """What to run: ``parameters`` by notebook, in order."""
 
     parameters: Mapping[Path, Mapping[str, Any]]
     preset: str
     jobs: int
     folder: Path
-    preloaded: bool
-    may_fall_back: bool
     timeout_s: float
 
 
@@ -51,10 +49,9 @@ def go(plan: Plan) -> int:
     done: dict[Path, Result] = {}
     interrupted = False
     try:
-        with _kernels(plan) as (name, env):
-            jobs = {source: _job(plan, source, name, env) for source in plan.parameters}
-            _execute_all(jobs, plan.jobs, lambda source, result: _keep(plan, jobs[source], result, done))
-            _try_again(plan, jobs, done)
+        jobs = {source: _job(plan, source) for source in plan.parameters}
+        _execute_all(jobs, plan.jobs, lambda source, result: _keep(plan, jobs[source], result, done))
+        _try_again(plan, jobs, done)
     except KeyboardInterrupt:
         interrupted = True
     return _conclude(plan, done, interrupted)
@@ -68,23 +65,6 @@ def _try_again(plan: Plan, jobs: Mapping[Path, Job], done: dict[Path, Result]) -
         print(f"a claim about times did not hold in {names}; running again, alone", file=sys.stderr)
     for source, job in spoiled.items():
         _execute_all({source: job}, 1, lambda source, result: _keep(plan, jobs[source], result, done, attempts=2))
-
-
-@contextlib.contextmanager
-def _kernels(plan: Plan) -> Iterator[tuple[str, dict[str, str]]]:
-    """The kernel's name and environment, with the server of the preloaded one running."""
-    env = environment(plan)
-    with contextlib.ExitStack() as stack:
-        if plan.preloaded:
-            try:
-                env |= stack.enter_context(kernel.preloaded({**os.environ, **env}))
-                yield preload.KERNEL_NAME, env
-                return
-            except CourseError as error:
-                if not plan.may_fall_back:
-                    raise
-                print(f"{error.args[0].split(';')[0]}; going on with the plain kernel", file=sys.stderr)
-        yield "python3", env
 
 
 def environment(plan: Plan) -> dict[str, str]:
@@ -106,11 +86,11 @@ def environment(plan: Plan) -> dict[str, str]:
     return env
 
 
-def _job(plan: Plan, source: Path, kernel_name: str, env: Mapping[str, str]) -> Job:
+def _job(plan: Plan, source: Path) -> Job:
     work = plan.folder / "work" / source.stem[:2]
     work.mkdir(exist_ok=True)
     output = work.parent / f"{source.stem}.ipynb"  # moved to the run's folder when it is whole
-    return Job(source, output, work, kernel_name, plan.parameters[source], env, plan.timeout_s)
+    return Job(source, output, work, plan.parameters[source], environment(plan), plan.timeout_s)
 
 
 def _execute_all(jobs: Mapping[Path, Job], at_once: int, on_result: Callable[[Path, Result], None]) -> None:

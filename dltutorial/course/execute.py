@@ -31,7 +31,6 @@ class Job:
     Attributes:
         source, output: the notebook, and where the executed one goes.
         work: working directory of the kernel; it must exist.
-        kernel_name: of an installed kernelspec, or the preloaded one.
         parameters: put into the cell after the one tagged ``parameters``.
         env: environment of the kernel.
         timeout_s: for each cell.
@@ -40,7 +39,6 @@ class Job:
     source: Path
     output: Path
     work: Path
-    kernel_name: str = "python3"
     parameters: Mapping[str, Any] = field(default_factory=dict)
     env: Mapping[str, str] = field(default_factory=dict)
     timeout_s: float = 1800.0
@@ -103,19 +101,17 @@ def execute(job: Job, on_cell: Callable[[int], None] = lambda number: None) -> R
         current.append(cell_index)
         on_cell(cell_index + 1)
 
-    pid_file = job.output.with_suffix(".pid")
     error, began_s = "", time.monotonic()
-    with _environment({**job.env, "DLTUTORIAL_KERNEL_PID_FILE": str(pid_file)}), _Memory(pid_file) as memory:
+    with _environment(job.env), _Memory() as memory:
         try:
             papermill.execute_notebook(
-                _escape(job.source), _escape(job.output), dict(job.parameters), kernel_name=job.kernel_name,
+                _escape(job.source), _escape(job.output), dict(job.parameters), kernel_name="python3",
                 cwd=str(job.work), progress_bar=False, execution_timeout=job.timeout_s,
                 shutdown_kernel="immediate", on_cell_start=starts,
             )  # fmt: skip
         except Exception as problem:
             error = _one_line(problem, job.timeout_s)
     seconds = time.monotonic() - began_s
-    pid_file.unlink(missing_ok=True)
     _finish(job.output, current[-1] if current else None, error)
     cell = current[-1] + 1 - _added(job, current[-1]) if error and current else None
     return Result(seconds, memory.peak_bytes, cell, error)
@@ -193,10 +189,10 @@ class _Memory(threading.Thread):
     from the system and misses nothing.
     """
 
-    def __init__(self, pid_file: Path) -> None:
+    def __init__(self) -> None:
         super().__init__(daemon=True)
         self.peak_bytes = 0
-        self._pid_file, self._ended = pid_file, threading.Event()
+        self._ended = threading.Event()
         self._earlier: list[Any] = []
 
     def __enter__(self) -> "_Memory":
@@ -219,8 +215,6 @@ class _Memory(threading.Thread):
         import psutil
 
         roots = [child for child in psutil.Process().children() if child not in self._earlier]
-        with contextlib.suppress(OSError, ValueError, psutil.Error):  # a preloaded kernel is not our child
-            roots = [psutil.Process(int(self._pid_file.read_text()))]
         total, highest = 0, 0
         for root in roots:
             highest = max(highest, _peak_of(root.pid))

@@ -12,9 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from dltutorial import config, machine, node, paths
+from dltutorial import config, node, paths
 from dltutorial.course import course_run, exercises
-from dltutorial.course import kernel as kernels
 from dltutorial.errors import CourseError, RecipeError
 
 _PATTERN = "[0-9][0-9]_*.ipynb"
@@ -98,7 +97,6 @@ def run(
     jobs: int = 1,
     parameters: Mapping[str, Any] | None = None,
     out: Path | None = None,
-    kernel: str = "auto",
     timeout_s: float = 1800.0,
 ) -> int:
     """Run chapters and write what came of it; see the module's first lines.
@@ -109,7 +107,6 @@ def run(
         jobs: notebooks at a time.
         parameters: of the notebooks, as in their cell tagged ``parameters``.
         out: folder for the results; None: ``runs/<date and time>``.
-        kernel: "preloaded" (Linux), "plain", or "auto": preloaded for several chapters on a machine without CUDA.
         timeout_s: for each cell.
 
     Returns:
@@ -125,9 +122,7 @@ def run(
     if jobs < 1 or timeout_s <= 0:
         raise CourseError(f"--jobs {jobs}, --timeout {timeout_s:g}: both must be positive")
     node.refuse_on_login("a whole chapter", "run it in a job: sbatch -N 1 --wrap '.venv/bin/dltutorial run 01'")
-    quick = kernel == "preloaded" or (kernel == "auto" and _preloading_pays(len(selected)))
-    target = new_folder(out)
-    return course_run.go(course_run.Plan(values, chosen, jobs, target, quick, kernel == "auto", timeout_s))
+    return course_run.go(course_run.Plan(values, chosen, jobs, new_folder(out), timeout_s))
 
 
 def new_folder(out: Path | None) -> Path:
@@ -149,11 +144,6 @@ def new_folder(out: Path | None) -> Path:
     except OSError as error:
         raise CourseError(f"cannot write to {target}: {error.strerror}; choose another folder with --out") from error
     return target
-
-
-def _preloading_pays(n: int) -> bool:
-    """The server takes longer to start than one plain kernel, and must not meet CUDA."""
-    return n > 1 and kernels.available() and machine.device() == "cpu"
 
 
 def _plain(node: ast.expr | None) -> Any:

@@ -11,11 +11,9 @@ import psutil
 import pytest
 from waiting import wait_for
 
-from dltutorial.course import kernel
 from dltutorial.course.execute import quick_imports
 from dltutorial.record import records
 
-KERNELS = ["plain", pytest.param("preloaded", marks=pytest.mark.skipif(not kernel.available(), reason="not Linux"))]
 CLAIMS = """from dltutorial.course import Chapter
 chapter = Chapter("00", preset)
 chapter.claim("one is one", 1 == 1, "1 = 1")
@@ -70,7 +68,7 @@ def finish(process):
     return process.returncode, out, err.replace("\r", "\n")
 
 
-@pytest.mark.parametrize("options", [["--kernel", "plain"], ["--kernel", "plain", "--jobs", "2"], ["--jobs", "2"]])
+@pytest.mark.parametrize("options", [[], ["--jobs", "2"]])
 def test_a_run_tells_all_and_goes_on_after_a_failure(course, options):
     dead = "import os; os.kill(os.getpid(), 9)"
     folder = course(_00_good=CLAIMS, _01_claim=FAILED_CLAIM, _02_dead=dead, _03_good="1")
@@ -148,10 +146,9 @@ def test_a_wrong_order_gets_one_line_and_runs_nothing(course, options, why):
     assert not (folder / "out").exists()
 
 
-@pytest.mark.parametrize("name", KERNELS)
-def test_an_interrupt_ends_the_kernels_and_keeps_what_was_finished(course, name):
+def test_an_interrupt_ends_the_kernels_and_keeps_what_was_finished(course):
     folder = course(_00_good="1", _01_long=LONG, _02_never="1")
-    process = start(folder, "--kernel", name)
+    process = start(folder)
     wait_for(lambda: process.poll() is not None or (folder / "pid").exists())
     assert process.poll() is None
     family = psutil.Process(process.pid).children(recursive=True)
@@ -171,7 +168,7 @@ def test_an_interrupt_while_a_notebooks_process_starts_gives_no_traceback(course
     folder = course(_00_long=LONG)
     (folder / "sitecustomize.py").write_text(SLOW_START)
     monkeypatch.setenv("PYTHONPATH", str(folder))
-    process = start(folder, "--kernel", "plain")
+    process = start(folder)
     family = wait_for(lambda: process.poll() is not None or spawned(process.pid))
     time.sleep(0.3)
     assert process.poll() is None

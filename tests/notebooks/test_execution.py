@@ -8,11 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from dltutorial import machine
-from dltutorial.course import course_run, kernel
+from dltutorial.course import course_run
 from dltutorial.course.execute import Job, execute, quick_imports
 from dltutorial.course.notebooks import parameters
-from dltutorial.course.preload import KERNEL_NAME
 from dltutorial.record import records
 
 ROOT = Path(__file__).parents[2]
@@ -27,14 +25,14 @@ every_notebook = pytest.mark.parametrize("path", ALL, ids=lambda path: f"{path.p
 every_chapter = pytest.mark.parametrize("path", CHAPTERS, ids=lambda path: path.stem)
 
 
-def run(path, folder, kernel_name, env, alone):
+def run(path, folder, env, alone):
     """Run in ``folder/work``; a failing claim, as any error, fails the test with its one line.
 
     Times that another test may have spoiled are measured again without it, as ``dltutorial run`` does.
     """
-    plan = course_run.Plan({}, "smoke", 1, folder, False, False, 600)
+    plan = course_run.Plan({}, "smoke", 1, folder, 600)
     (folder / "work").mkdir(exist_ok=True)
-    job = Job(path, folder / path.name, folder / "work", kernel_name, {}, course_run.environment(plan) | env, 600)
+    job = Job(path, folder / path.name, folder / "work", {}, course_run.environment(plan) | env, 600)
     result = execute(job)
     if result.spoiled:
         with alone():
@@ -69,11 +67,9 @@ def test_there_are_notebooks_solutions_and_exercises():
 
 @pytest.mark.timeout(1500)
 @every_notebook
-def test_a_notebook_runs_within_3_gb_and_again_where_it_left_files(path, tmp_path, request, alone, threads_env):
-    quick = kernel.available() and machine.device() == "cpu"
-    env = request.getfixturevalue("preloaded_env") if quick else {}
+def test_a_notebook_runs_within_3_gb_and_again_where_it_left_files(path, tmp_path, alone, threads_env):
     for _ in range(2):
-        result = run(path, tmp_path, KERNEL_NAME if quick else "python3", env | threads_env, alone)
+        result = run(path, tmp_path, threads_env, alone)
         assert 30e6 < result.peak_bytes <= PEAK_BYTES
         if not files_left(tmp_path):  # a second run would be the first one again
             break
@@ -82,11 +78,6 @@ def test_a_notebook_runs_within_3_gb_and_again_where_it_left_files(path, tmp_pat
         last = {(claim["chapter"], claim["what"]): claim["status"] for claim in found if claim["kind"] == "claim"}
         assert {chapter for chapter, _ in last} == {path.stem[:2]}
         assert "failed" not in last.values()
-
-
-def test_an_exercise_notebook_runs_with_the_plain_kernel_too(tmp_path, alone, threads_env):
-    path = next(path for path in ALL if path.parent.name == "exercises")
-    run(path, tmp_path, "python3", threads_env, alone)
 
 
 @every_notebook

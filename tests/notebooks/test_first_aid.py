@@ -4,7 +4,7 @@ import contextlib
 
 import pytest
 from live import Notebook
-from test_kernel import run  # noqa: F401 -- a fixture: a notebook in the plain and in the preloaded kernel
+from test_kernel import run  # noqa: F401 -- a fixture: a notebook in its kernel
 
 from dltutorial import advice
 

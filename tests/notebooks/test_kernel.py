@@ -1,28 +1,20 @@
-"""Whatever goes wrong in a notebook goes wrong in the same way with the plain and with the preloaded kernel."""
+"""A notebook in a kernel of its own, and whatever goes wrong there."""
 
 import os
 import signal
 import subprocess
 import sys
 import threading
-from pathlib import Path
 
 import psutil
 import pytest
 from waiting import gone, wait_for
 
-from dltutorial.course import execute, kernel
-from dltutorial.course.preload import KERNEL_NAME
-from dltutorial.errors import CourseError
-
-linux = pytest.mark.skipif(not kernel.available(), reason="the preloaded kernel needs Linux")
-KERNELS = ["python3", pytest.param(KERNEL_NAME, marks=linux)]
+from dltutorial.course import execute
 
 
-@pytest.fixture(params=KERNELS)
-def run(request, tmp_path):
-    env = request.getfixturevalue("preloaded_env") if request.param == KERNEL_NAME else {}
-
+@pytest.fixture
+def run(tmp_path):
     def go(*cells, timeout_s=150.0, **env_more):
         source = tmp_path / "in.ipynb"
         (tmp_path / "work").mkdir(exist_ok=True)
@@ -35,8 +27,7 @@ def run(request, tmp_path):
             source,
             tmp_path / "out.ipynb",
             tmp_path / "work",
-            request.param,
-            env={**env, **env_more},
+            env=env_more,
             timeout_s=timeout_s,
         )
         result = execute.execute(job)
@@ -106,7 +97,7 @@ def test_an_interrupt_reaches_the_cell(run, tmp_path):
         flag = tmp_path / "work" / "flag"
         wait_for(flag.exists)
         for child in psutil.Process().children():
-            if any("ipykernel_launcher" in part or part.endswith("teach.kernel") for part in child.cmdline()):
+            if any("ipykernel_launcher" in part for part in child.cmdline()):
                 os.killpg(child.pid, signal.SIGINT)
 
     thread = threading.Thread(target=interrupt)
@@ -141,39 +132,13 @@ def test_figures_are_drawn_inline_and_widgets_appear(run):
     assert "widgets" in notebook.metadata
 
 
-@linux
-def test_a_preloaded_kernel_starts_from_one_thread_without_cuda(preloaded_env):
-    servers = [p for p in psutil.Process().children() if "dltutorial.course.preload" in p.cmdline()]
-    assert [server.num_threads() for server in servers] == [1]
-
-
-@linux
-def test_the_servers_folder_is_private_and_goes_with_it():
-    with kernel.preloaded(dict(os.environ)) as env:
-        folder = Path(env["JUPYTER_PATH"].split(os.pathsep)[0])
-        assert folder.stat().st_mode & 0o777 == 0o700
-    assert not folder.exists()
-
-
-@linux
-def test_a_server_that_cannot_start_is_told_in_one_line(tmp_path):
-    (tmp_path / "torch.py").write_text("raise ImportError('no torch here')")
-    told = pytest.raises(CourseError, match=r"did not start: .*no torch here; use --kernel plain$")
-    with told, kernel.preloaded({**os.environ, "PYTHONPATH": str(tmp_path)}):
-        pass
-
-
 OWNER = """
-import contextlib, os, sys, threading, time
+import sys
 from pathlib import Path
-from dltutorial.course import execute, kernel
-from dltutorial.course.preload import KERNEL_NAME
+from dltutorial.course import execute
 folder = Path(sys.argv[1])
 (folder / "work").mkdir()
-own_server = sys.argv[2] == "own server"
-with kernel.preloaded(dict(os.environ)) if own_server else contextlib.nullcontext({}) as env:
-    name = KERNEL_NAME if own_server else sys.argv[2]
-    execute.execute(execute.Job(folder / "in.ipynb", folder / "out.ipynb", folder / "work", name, env=env))
+execute.execute(execute.Job(folder / "in.ipynb", folder / "out.ipynb", folder / "work"))
 """
 CELL = """
 import os, time
@@ -181,15 +146,13 @@ open("pid.partial", "w").write(str(os.getpid())); os.rename("pid.partial", "pid"
 """
 
 
-@pytest.mark.parametrize("name", [*KERNELS, pytest.param("own server", marks=linux)])
-def test_no_kernel_and_no_server_outlives_a_killed_owner(tmp_path, name, request):
-    env = request.getfixturevalue("preloaded_env") if name == KERNEL_NAME else {}
+def test_no_kernel_outlives_a_killed_owner(tmp_path):
     with execute.quick_imports():
         import nbformat
     made = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(CELL)])
     made.metadata["kernelspec"] = {"name": "python3", "language": "python", "display_name": "Python 3"}
     nbformat.write(made, tmp_path / "in.ipynb")
-    owner = subprocess.Popen([sys.executable, "-c", OWNER, str(tmp_path), name], env={**os.environ, **env})
+    owner = subprocess.Popen([sys.executable, "-c", OWNER, str(tmp_path)])
     try:
         wait_for(lambda: owner.poll() is not None or (tmp_path / "work" / "pid").exists())
         assert owner.poll() is None

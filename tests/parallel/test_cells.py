@@ -10,8 +10,7 @@ import pytest
 from live import LOAD, notebook
 from waiting import gone, wait_for
 
-from dltutorial.course import execute, kernel, page
-from dltutorial.course.preload import KERNEL_NAME
+from dltutorial.course import execute, page
 from dltutorial.launch.panes import Panes
 
 SESSIONS = int(os.environ.get("DLTUTORIAL_LAUNCHES", 20)) // 5
@@ -360,10 +359,7 @@ def run_cells(tmp_path, request, *cells):
     made.metadata["kernelspec"] = {"name": "python3", "language": "python", "display_name": "Python 3"}
     nbformat.write(made, tmp_path / "in.ipynb")
     (tmp_path / "work").mkdir()
-    name, env = "python3", {}
-    if kernel.available():
-        name, env = KERNEL_NAME, request.getfixturevalue("preloaded_env")
-    job = execute.Job(tmp_path / "in.ipynb", tmp_path / "out.ipynb", tmp_path / "work", name, env=env, timeout_s=100)
+    job = execute.Job(tmp_path / "in.ipynb", tmp_path / "out.ipynb", tmp_path / "work", timeout_s=100)
     return execute.execute(job), nbformat.read(job.output, 4)
 
 

@@ -18,8 +18,7 @@ import pytest
 import torch
 from waiting import gone, wait_for
 
-from dltutorial.course import execute, kernel
-from dltutorial.course.preload import KERNEL_NAME
+from dltutorial.course import execute
 from dltutorial.errors import CourseError
 from dltutorial.launch import RankFailed, RanksHang, launch, running, server
 from dltutorial.launch import local as launching
@@ -365,18 +364,14 @@ except RanksHang as error:
 
 
 @pytest.mark.timed  # for the hang of the last cell
-@pytest.mark.parametrize(
-    "name", ["python3", pytest.param(KERNEL_NAME, marks=pytest.mark.skipif(not kernel.available(), reason="Linux"))]
-)
-def test_a_notebook_that_has_computed_launches_functions_of_its_cells(name, tmp_path, request):
+def test_a_notebook_that_has_computed_launches_functions_of_its_cells(tmp_path):
     with execute.quick_imports():
         import nbformat
-    env = request.getfixturevalue("preloaded_env") if name == KERNEL_NAME else {}
     made = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell.strip()) for cell in CELLS])
     made.metadata["kernelspec"] = {"name": "python3", "language": "python", "display_name": "Python 3"}
     nbformat.write(made, tmp_path / "in.ipynb")
     (tmp_path / "work").mkdir()
-    job = execute.Job(tmp_path / "in.ipynb", tmp_path / "out.ipynb", tmp_path / "work", name, env=env, timeout_s=100)
+    job = execute.Job(tmp_path / "in.ipynb", tmp_path / "out.ipynb", tmp_path / "work", timeout_s=100)
     result = execute.execute(job)
     assert result.error == ""
     cells = nbformat.read(job.output, 4).cells

@@ -71,7 +71,7 @@ def interrupted(options):
 def test_a_notebook_that_fails_is_not_timed(tmp_path, monkeypatch):
     monkeypatch.setattr(bench_overhead, "_notebook", lambda source, made=bench_overhead._notebook: made("1 / 0"))
     with pytest.raises(CourseError, match="ZeroDivisionError"):
-        bench_overhead._notebook_s(tmp_path, "python3", {})
+        bench_overhead._notebook_s(tmp_path)
 
 
 def test_every_benchmark_named_is_there():

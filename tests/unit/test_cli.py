@@ -117,7 +117,6 @@ def test_a_whole_data_set_passes_its_check(tiny_data, capsys):
         (["run", "99"], "99"),
         (["run", "-p", "stepz", "3"], "stepz"),
         (["run", "--jobs", "0"], "--jobs"),
-        (["run", "--kernel", "quick"], "quick"),
         (["train", "--stepz", "3"], "--stepz"),
         (["train", "--steps", "many"], "many"),
         (["train", "--global-batch-size", "0"], "global_batch_size"),
