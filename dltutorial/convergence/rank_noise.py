@@ -23,8 +23,8 @@ from torch import Tensor, nn
 
 from dltutorial.convergence.noise import Running, squared_length, two_batches
 from dltutorial.errors import CourseError
-from dltutorial.parallel import gradient_hooks
-from dltutorial.parallel.gradient_hooks import Hook
+from dltutorial.parallel import comm_hooks
+from dltutorial.parallel.comm_hooks import Hook
 
 
 class RankNoise:
@@ -35,7 +35,7 @@ class RankNoise:
         model: nn.Module,
         batch_size: int,
         decay: float = 0.95,
-        hook: Hook = gradient_hooks.mean,
+        hook: Hook = comm_hooks.mean,
         state: Any = None,
         process_group: dist.ProcessGroup | None = None,
     ) -> None:

@@ -1,18 +1,45 @@
-"""How long does a step take with buckets of a given size? A model with four numbers.
+"""Which gradients share a bucket, and how long does a step take then? torch's rule, and a model with four numbers.
 
-In: bytes of each layer's gradient in the order of the backward pass, seconds of computing, and what one message costs:
-``latency_s + bytes / bytes_per_s``. Out: seconds of the step, how many of them wait for the network, and when each
-message is under way.
+Gradients join a bucket until it holds its limit *or more*: then it is full, and the next one begins. So no gradient is
+cut, and a bucket can be larger than its limit by nearly one gradient. Source: Li et al. 2020 (arXiv:2006.15704),
+section 3.2.3, and torch's ``_compute_bucket_assignment_by_size``.
+
+The model. In: bytes of each layer's gradient in the order of the backward pass, seconds of computing, and what one
+message costs: ``latency_s + bytes / bytes_per_s``. Out: seconds of the step, how many of them wait for the network,
+and when each message is under way.
 
 The backward pass makes its gradients at a steady pace, in proportion to their bytes. Messages go one at a time, in
-order. Computing and communicating do not slow each other down; where ranks share cores, they do. After Li et al. 2020
-(arXiv:2006.15704), section 5.
+order. Computing and communicating do not slow each other down; where ranks share cores, they do. After section 5 there.
 """
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
-from dltutorial.parallel.packing import packed
+DEFAULT_BYTES = 25 * 2**20  # torch's
+FIRST_BYTES = 2**20  # of the first bucket where nobody asks for a size: small, so that communication begins early
+
+
+def assign_buckets(
+    sizes: Sequence[float], limit: float, first: float | None = None, kinds: Sequence[Hashable] | None = None
+) -> list[list[int]]:
+    """Numbers of the gradients in each bucket; those not yet full at the end come last, in the order of their start.
+
+    Args:
+        sizes: bytes of each gradient, in the order in which the backward pass makes them.
+        limit: bytes with which a bucket is full; 0 gives each gradient a bucket of its own.
+        first: the same for the first bucket; default: as all others.
+        kinds: of each gradient, such as its dtype; a bucket is of one kind. Default: all alike.
+    """
+    limits: dict[Hashable, float] = {}
+    filling: dict[Hashable, list[int]] = {}
+    full: list[list[int]] = []
+    for number, kind in enumerate(kinds or [None] * len(sizes)):
+        group = filling.setdefault(kind, [])
+        group.append(number)
+        if sum(sizes[n] for n in group) >= limits.get(kind, limit if first is None else first):
+            full.append(filling.pop(kind))
+            limits[kind] = limit
+    return full + list(filling.values())
 
 
 @dataclass(frozen=True)
@@ -63,7 +90,7 @@ class Step:
     def messages(self, link: Link, bucket_bytes: float, *, overlap: bool) -> list[Message]:
         """What is sent when, one after the other; arguments as of :meth:`seconds`."""
         made, free_s, whole, sent = 0, 0.0, sum(self.gradient_bytes), []
-        for group in packed(self.gradient_bytes, bucket_bytes):
+        for group in assign_buckets(self.gradient_bytes, bucket_bytes):
             n_bytes = sum(self.gradient_bytes[n] for n in group)
             made += n_bytes
             start_s = max(free_s, self.backward_s * (made / whole if overlap else 1))

@@ -9,13 +9,13 @@ take ours too.
 Legend: N numbers of all gradients in the bucket.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 import torch
 from torch import Tensor, nn
 
 from dltutorial.errors import CourseError
-from dltutorial.parallel.packing import packed
+from dltutorial.parallel.bucket_model import assign_buckets
 
 
 class Bucket:
@@ -29,11 +29,11 @@ class Bucket:
             index: of this bucket, 0 is filled first.
             n_buckets: how many there are.
         """
-        self._parameters, self._index, self._n_buckets = list(parameters), index, n_buckets
+        self._index, self._n_buckets = index, n_buckets
         sizes = [parameter.numel() for parameter in parameters]
         self._flat_N = torch.zeros(sum(sizes), dtype=parameters[0].dtype, device=parameters[0].device)
         parts = self._flat_N.split(sizes)
-        self._views = [part.view(p.shape) for part, p in zip(parts, parameters, strict=True)]
+        self._views = {p: part.view(p.shape) for part, p in zip(parts, parameters, strict=True)}
 
     def buffer(self) -> Tensor:
         """The flat tensor itself."""
@@ -45,11 +45,11 @@ class Bucket:
 
     def gradients(self) -> list[Tensor]:
         """Each parameter's place in the flat tensor, in the parameter's shape."""
-        return self._views
+        return list(self._views.values())
 
     def parameters(self) -> list[nn.Parameter]:
         """Whose gradients it holds."""
-        return self._parameters
+        return list(self._views)
 
     def index(self) -> int:
         """0 is filled first."""
@@ -59,13 +59,13 @@ class Bucket:
         """Whether it is the last one of the step."""
         return self._index == self._n_buckets - 1
 
-    def put(self, place: int, factor: float = 1.0) -> None:
-        """Copy one parameter's gradient in, times ``factor``; zeros if it has none.
+    def copy_in(self, parameter: nn.Parameter, factor: float = 1.0) -> None:
+        """Copy a parameter's gradient into its place, times ``factor``; zeros if it has none.
 
         Raises:
             CourseError: a sparse gradient.
         """
-        gradient, view = self._parameters[place].grad, self._views[place]
+        gradient, view = parameter.grad, self._views[parameter]
         if gradient is None:
             view.zero_()
         elif gradient.layout != torch.strided:
@@ -73,15 +73,15 @@ class Bucket:
         elif factor != 1 or gradient.data_ptr() != view.data_ptr():
             torch.mul(gradient.detach(), factor, out=view)  # one pass over the memory for both
 
-    def take_out(self, has_gradient: Sequence[bool], as_view: bool) -> None:
-        """Give every parameter its gradient back.
+    def copy_out(self, used: Collection[nn.Parameter], as_view: bool) -> None:
+        """Give parameters their gradients back.
 
         Args:
-            has_gradient: for each parameter; one that no rank has used keeps None.
+            used: which parameters get one; a set.
             as_view: let the gradient *be* the place in the bucket: no copy, and no memory of its own.
         """
-        for parameter, view, has in zip(self._parameters, self._views, has_gradient, strict=True):
-            if not has:
+        for parameter, view in self._views.items():
+            if parameter not in used:
                 continue
             if as_view:
                 parameter.grad = view
@@ -92,7 +92,7 @@ class Bucket:
 
 
 def make_buckets(parameters: Iterable[nn.Parameter], cap_bytes: int, first_bytes: int | None = None) -> list[Bucket]:
-    """Pack the trainable parameters, last one first, into buckets: full with ``cap_bytes`` or more, see ``packing``.
+    """Pack the trainable parameters, last one first, into buckets, by the rule of ``bucket_model.assign_buckets``.
 
     Args:
         parameters: in the order of the model; dtypes and devices may be mixed, a bucket is of one kind.
@@ -102,5 +102,5 @@ def make_buckets(parameters: Iterable[nn.Parameter], cap_bytes: int, first_bytes
     trainable = [parameter for parameter in parameters if parameter.requires_grad][::-1]
     sizes = [parameter.numel() * parameter.element_size() for parameter in trainable]
     kinds = [(parameter.dtype, parameter.device) for parameter in trainable]
-    groups = packed(sizes, cap_bytes, first_bytes, kinds)
+    groups = assign_buckets(sizes, cap_bytes, first_bytes, kinds)
     return [Bucket([trainable[n] for n in group], index, len(groups)) for index, group in enumerate(groups)]

@@ -18,7 +18,7 @@ import numpy as np
 
 from dltutorial.comm.measured_network import MIB, MeasuredNetwork
 from dltutorial.errors import CourseError
-from dltutorial.parallel.packing import DEFAULT_BYTES
+from dltutorial.parallel.bucket_model import DEFAULT_BYTES
 from dltutorial.scaling.simulator import FORWARD_SHARE, Steps, buckets, simulate
 from dltutorial.scaling.workloads import Workload
 

@@ -22,7 +22,7 @@ from typing import Protocol
 import numpy as np
 
 from dltutorial.errors import CourseError
-from dltutorial.parallel.packing import DEFAULT_BYTES, FIRST_BYTES, packed
+from dltutorial.parallel.bucket_model import DEFAULT_BYTES, FIRST_BYTES, assign_buckets
 from dltutorial.scaling.stragglers import expected_max
 from dltutorial.scaling.workloads import Workload
 
@@ -122,7 +122,7 @@ def buckets(workload: Workload, bucket_bytes: float = DEFAULT_BYTES) -> tuple[np
     if not bucket_bytes > 0:
         raise CourseError(f"bucket_bytes={bucket_bytes!r}: a bucket holds some bytes; torch's default is 25 MiB")
     bytes_L = np.array(workload.weights_L) * workload.bytes_per_value
-    groups = packed(bytes_L, bucket_bytes, min(FIRST_BYTES, bucket_bytes))
+    groups = assign_buckets(bytes_L, bucket_bytes, min(FIRST_BYTES, bucket_bytes))
     groups = [group for group in groups if bytes_L[group].any()]
     done_L = np.cumsum(workload.work_L)
     last_B = [group[-1] for group in groups]

@@ -12,8 +12,8 @@ from torch.nn.parallel import DistributedDataParallel
 from dltutorial.convergence.noise import squared_length, two_batches
 from dltutorial.convergence.rank_noise import RankNoise
 from dltutorial.errors import CourseError
+from dltutorial.parallel.comm_hooks import scaled_fp16
 from dltutorial.parallel.ddp import BucketedDDP, NaiveDDP, OverlappedDDP
-from dltutorial.parallel.gradient_hooks import scaled_fp16
 
 TINY = 16 / 2**20  # MiB: every parameter has a bucket of its own
 WRAPPERS = {

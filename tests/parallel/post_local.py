@@ -10,9 +10,9 @@ from torch.distributed.algorithms.model_averaging.averagers import PeriodicModel
 from torch.distributed.optim import PostLocalSGDOptimizer
 from torch.nn.parallel import DistributedDataParallel
 
-from dltutorial.convergence.post_local_sgd import PostLocalSGD
 from dltutorial.optim.lars import LARS
-from dltutorial.parallel.replica import broadcast
+from dltutorial.parallel.ddp import broadcast_tensors
+from dltutorial.parallel.local_sgd import LocalSGD
 
 TOGETHER, EVERY, UPDATES = 3, 4, 13
 OPTIMIZERS = {
@@ -45,9 +45,9 @@ def ours(make, together=TOGETHER, every=EVERY, steps=range(UPDATES), model=None,
     rank = dist.get_rank()
     if model is None:
         model = net(rank)
-        broadcast(model.parameters())
+        broadcast_tensors(model.parameters())
     optimizer = optimizer or make(model.parameters())
-    local = PostLocalSGD(model.parameters(), together, every, made=steps[0])
+    local = LocalSGD(model.parameters(), every, together, made=steps[0])
     rows, sent = [], []
     for step in steps:
         optimizer.zero_grad()
@@ -103,7 +103,7 @@ def limits():
 def spared():
     """Rank 1 does not use the last layer in the first phase."""
     rank, model = dist.get_rank(), net(0)
-    local = PostLocalSGD(model.parameters(), 1, 1)
+    local = LocalSGD(model.parameters(), 1, 1)
     hidden = model[0](batch(0, rank)).square().mean()
     (model(batch(0, rank)).square().mean() if rank == 0 else hidden).backward()
     own = [p.grad for p in itertools.islice(model.parameters(), 2, None)]

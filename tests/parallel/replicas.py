@@ -11,10 +11,9 @@ from torch.nn.parallel import DistributedDataParallel
 
 from dltutorial.config import Recipe
 from dltutorial.errors import CourseError
-from dltutorial.parallel.ddp import BucketedDDP, NaiveDDP, OverlappedDDP
-from dltutorial.parallel.gradient_hooks import mean, relative_error, scaled_fp16
+from dltutorial.parallel.comm_hooks import mean, relative_error, scaled_fp16
+from dltutorial.parallel.ddp import BucketedDDP, NaiveDDP, OverlappedDDP, broadcast_tensors
 from dltutorial.parallel.local_sgd import LocalSGD
-from dltutorial.parallel.replica import broadcast
 from dltutorial.profile.overlap import overlap
 from dltutorial.train import ddp_comparison
 
@@ -284,7 +283,7 @@ def local_sgd():
 
     def trained(every):
         model = Odd(rank)
-        broadcast([*model.parameters(), *model.buffers()])
+        broadcast_tensors([*model.parameters(), *model.buffers()])
         local = LocalSGD(model.parameters(), every)
         optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.05)
         n_sent = 0

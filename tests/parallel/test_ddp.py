@@ -170,8 +170,8 @@ def test_gradients_may_live_in_the_bucket():
     parameter = nn.Parameter(torch.ones(2, 3))
     (bucket,) = make_buckets([parameter], 100)
     parameter.grad = torch.full((2, 3), 5.0)
-    bucket.put(0)
-    bucket.take_out([True], as_view=True)
+    bucket.copy_in(parameter)
+    bucket.copy_out({parameter}, as_view=True)
     assert parameter.grad.data_ptr() == bucket.buffer().data_ptr()
     assert parameter.grad.tolist() == [[5.0] * 3] * 2
 
@@ -181,7 +181,7 @@ def test_a_sparse_gradient_is_refused():
     (bucket,) = make_buckets(embedding.parameters(), 100)
     embedding(torch.tensor([1])).sum().backward()
     with pytest.raises(CourseError, match="sparse=False"):
-        bucket.put(0)
+        bucket.copy_in(embedding.weight)
 
 
 def test_the_model_knows_when_overlap_helps_and_when_small_buckets_hurt():

@@ -4,9 +4,9 @@ import post_local
 import pytest
 import torch
 
-from dltutorial.convergence.post_local_sgd import PostLocalSGD
 from dltutorial.errors import CourseError
 from dltutorial.launch import launch
+from dltutorial.parallel.local_sgd import LocalSGD
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*ranks share")
 ROUNDING = 1e-12
@@ -42,7 +42,7 @@ def test_a_gradient_that_one_rank_lacks_counts_as_zero():
         assert torch.equal(one, other)
 
 
-@pytest.mark.parametrize(("bad", "why"), [((-1, 2), "alone_after=-1"), ((3, 0), "every=0"), ((3, 2, None, -1), "made")])
+@pytest.mark.parametrize(("bad", "why"), [((2, -1), "together=-1"), ((0, 3), "every=0"), ((2, 3, None, -1), "made=-1")])
 def test_counts_that_cannot_be_are_told_in_one_line(bad, why):
     with pytest.raises(CourseError, match=why):
-        PostLocalSGD([], *bad)
+        LocalSGD([], *bad)

@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from dltutorial.parallel.packing import packed
+from dltutorial.parallel.bucket_model import assign_buckets
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -16,20 +16,20 @@ def test_buckets_are_torchs(seed):
     limits = [first, limit] if first != limit else [limit]
     numbers = list(range(len(gradients)))
     torchs, _ = dist._compute_bucket_assignment_by_size(gradients, limits, [False] * len(gradients), numbers)
-    ours = packed([g.nbytes for g in gradients], limit, first, [g.dtype for g in gradients])
+    ours = assign_buckets([g.nbytes for g in gradients], limit, first, [g.dtype for g in gradients])
     assert sorted(ours) == sorted(torchs)
     n_full = len(ours) - len(dtypes)
     assert ours[:n_full] == torchs[:n_full]
 
 
 def test_a_bucket_is_full_with_its_limit_or_more():
-    assert packed([3, 3, 3, 3], 6) == [[0, 1], [2, 3]]
-    assert packed([3, 3, 3, 3], 5) == [[0, 1], [2, 3]]
-    assert packed([3, 3, 3, 3], 7) == [[0, 1, 2], [3]]
-    assert packed([3, 3, 3, 3], 7, first=1) == [[0], [1, 2, 3]]
-    assert packed([3, 3], 0) == [[0], [1]]
-    assert packed([], 5) == []
+    assert assign_buckets([3, 3, 3, 3], 6) == [[0, 1], [2, 3]]
+    assert assign_buckets([3, 3, 3, 3], 5) == [[0, 1], [2, 3]]
+    assert assign_buckets([3, 3, 3, 3], 7) == [[0, 1, 2], [3]]
+    assert assign_buckets([3, 3, 3, 3], 7, first=1) == [[0], [1, 2, 3]]
+    assert assign_buckets([3, 3], 0) == [[0], [1]]
+    assert assign_buckets([], 5) == []
 
 
 def test_kinds_do_not_mix_and_each_has_a_first_bucket():
-    assert packed([5, 5, 5, 5, 5], 10, 5, "abaab") == [[0], [1], [2, 3], [4]]
+    assert assign_buckets([5, 5, 5, 5, 5], 10, 5, "abaab") == [[0], [1], [2, 3], [4]]
