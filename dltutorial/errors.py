@@ -38,11 +38,3 @@ class Interrupted(CourseError):
     """
 
     exit_status = 75
-
-
-class ClaimFailed(CourseError, AssertionError):
-    """A sentence of the course that a measurement has just contradicted."""
-
-
-class TimedClaimFailed(ClaimFailed):
-    """A claim about a time or a rate does not hold: other programs may be the reason, so it deserves a second try."""

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import groups
 import pytest
+from measurements import Tally
 from second_try import SecondTry, Turns
 
 ROOT = Path(__file__).parents[1]
@@ -86,6 +87,8 @@ _TURNS = Turns(ARTIFACTS)
 def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(SecondTry(_TURNS))
     config.pluginmanager.register(groups)
+    if not hasattr(config, "workerinput"):  # no worker of pytest-xdist
+        config.pluginmanager.register(Tally())
 
 
 def pytest_terminal_summary(terminalreporter) -> None:

@@ -5,23 +5,21 @@ In: a chapter number and a preset. Out: HTML in the notebook, and one record per
 
     chapter = Chapter("01", preset=preset)
     claim, predict, record = chapter.claim, chapter.predict, chapter.record
+
+A claim is a *fact* (an equality, a count, bytes, an order), which holds on every machine, or a *measurement*
+(``measured=True``: seconds, a ratio of seconds, a fit, a score), which another machine may turn around. Neither ends
+the notebook when it does not hold: it is shown and recorded, and ``dltutorial run`` judges the facts at the end.
 """
 
-import os
 from typing import Any
 
 from dltutorial import config, machine, node
 from dltutorial.course import show
 from dltutorial.course.guess import Guess, positive
-from dltutorial.errors import ClaimFailed, CourseError, TimedClaimFailed
-from dltutorial.profile import peaks
+from dltutorial.errors import CourseError
 from dltutorial.record import records
 
-
-def strict() -> bool:
-    """Whether a claim that fails is an error: ``DLTUTORIAL_STRICT=1``, or unset and no live JupyterLab session."""
-    wanted = os.environ.get("DLTUTORIAL_STRICT")
-    return wanted == "1" if wanted is not None else "JPY_SESSION_NAME" not in os.environ
+_OTHERWISE = "A measurement, not an error: another machine, or programs beside this one, can turn it around."
 
 
 class Chapter:
@@ -50,44 +48,37 @@ class Chapter:
             )
         )
 
-    def claim(self, text: str, holds: Any, evidence: str, needs: str | None = None, *, timed: bool = False) -> None:
-        """Show a sentence of the course with ✓ or ✗ and its evidence, and record it.
+    def claim(self, text: str, holds: Any, evidence: str, needs: str | None = None, *, measured: bool = False) -> None:
+        """Show a sentence of the course with its evidence, and record it as "shown", "failed" or "otherwise".
 
         Args:
             text: the sentence.
             holds: True or False, of Python, NumPy or torch; None only with ``needs``, for what is not shown here.
-            evidence: the measured numbers, with units.
+            evidence: the numbers, with units.
             needs: the hardware that this claim needs, if any.
-            timed: it rests on measured times, which other programs can spoil: one that fails is worth a second try.
+            measured: it rests on times, a fit or a score: where it does not hold, it came out otherwise on this
+                machine. Without, it is a fact, and has failed.
 
         Raises:
-            ClaimFailed: it does not hold, and the run is strict; TimedClaimFailed if it is a timed one.
             CourseError: ``holds`` is not a truth value.
         """
         if holds is None and needs:
-            return self.not_shown(text, needs=needs, instead=evidence)
-        holds = _truth(holds, text)
-        status = "shown" if holds else "failed"
-        again = "close other programs and measure again: a busy machine can hide an effect" if timed else ""
-        advice = f"{again[:1].upper()}{again[1:]}." if again and not holds else ""
-        show.display(show.box(status, text, evidence, advice, kind="timed" if timed else ""))
-        self._record_claim(text, holds, status, evidence, needs)
-        if timed and not holds:
-            peaks.forget()  # what spoiled these times may have spoiled the peaks they are compared with
-        if not holds and strict():
-            kind = TimedClaimFailed if timed else ClaimFailed
-            raise kind(f"claim does not hold: {text} ({evidence}){'; ' * bool(again)}{again}")
+            return self.not_shown(text, needs=needs, instead=evidence, measured=measured)
+        status = "shown" if (holds := _truth(holds, text)) else "otherwise" if measured else "failed"
+        show.display(show.box(status, text, evidence, _OTHERWISE if status == "otherwise" else ""))
+        self._record_claim(text, holds, status, evidence, needs, measured)
 
-    def not_shown(self, text: str, *, needs: str, instead: str = "") -> None:
+    def not_shown(self, text: str, *, needs: str, instead: str = "", measured: bool = True) -> None:
         """Say that this machine cannot show ``text``, for want of ``needs``; it never counts as passed.
 
         Args:
             text: the sentence of the course.
             needs: what is missing, such as "a CUDA device".
             instead: what stands in its place, such as a recorded measurement with machine and date.
+            measured: as for :meth:`claim`.
         """
         show.display(show.box("not shown here", text, f"This needs {needs}.", instead))
-        self._record_claim(text, None, "not shown here", instead, needs)
+        self._record_claim(text, None, "not shown here", instead, needs, measured)
 
     def predict(self, name: str, question: str, unit: str, default: float, model: float | None = None) -> Guess:
         """Ask the learner for a number before it is measured; the field starts at ``default``.
@@ -123,8 +114,11 @@ class Chapter:
         """
         self._writer.write(what, value, unit, **more)
 
-    def _record_claim(self, text: str, holds: bool | None, status: str, evidence: str, needs: str | None) -> None:
-        self._writer.write(text, holds, kind="claim", status=status, evidence=evidence, needs=needs)
+    def _record_claim(
+        self, text: str, holds: bool | None, status: str, evidence: str, needs: str | None, measured: bool
+    ) -> None:
+        more = {"status": status, "evidence": evidence, "needs": needs, "measured": measured}
+        self._writer.write(text, holds, kind="claim", **more)
 
 
 def _truth(holds: Any, text: str) -> bool:

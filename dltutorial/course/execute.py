@@ -17,7 +17,6 @@ from typing import Any
 
 from dltutorial import advice
 from dltutorial.course import exercises
-from dltutorial.errors import TimedClaimFailed
 
 _SAMPLE_S = 0.2
 _LONGEST_LINE = 500
@@ -46,21 +45,12 @@ class Job:
 
 @dataclass(frozen=True)
 class Result:
-    """How it went: ``error`` is empty, or one line; ``cell`` counts from 1, all kinds of cells, in the source.
-
-    ``attempts`` counts this one.
-    """
+    """How it went: ``error`` is empty, or one line; ``cell`` counts from 1, all kinds of cells, in the source."""
 
     seconds: float
     peak_bytes: int
     cell: int | None = None
     error: str = ""
-    attempts: int = 1
-
-    @property
-    def spoiled(self) -> bool:
-        """Whether a claim about times failed: other programs may be the reason, so it deserves a second try."""
-        return self.error.startswith(TimedClaimFailed.__name__)
 
 
 @contextlib.contextmanager

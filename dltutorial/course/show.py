@@ -13,9 +13,10 @@ from types import MappingProxyType
 from typing import Any
 
 BLUE, ORANGE, GREEN, RED = "#0072B2", "#E69F00", "#009E73", "#D55E00"
-SIGNS = MappingProxyType({"shown": "✓", "failed": "✗", "not shown here": "–"})
+SIGNS = MappingProxyType({"shown": "✓", "failed": "✗", "otherwise": "≠", "not shown here": "–"})
 _BARS = MappingProxyType({"guess": ORANGE, "model": BLUE, "measured": GREEN})
-_COLOURS = MappingProxyType({"shown": GREEN, "failed": RED, "not shown here": "#888888"})
+_COLOURS = MappingProxyType({"shown": GREEN, "failed": RED, "otherwise": BLUE, "not shown here": "#888888"})
+_WORDS = MappingProxyType({"failed": "failed", "otherwise": "otherwise on this machine"})
 
 
 @dataclass(frozen=True, repr=False)
@@ -46,23 +47,20 @@ def in_notebook() -> bool:
     return getattr(get_ipython(), "kernel", None) is not None
 
 
-def box(status: str, title: str, *details: str, mark: str | None = None, kind: str = "") -> Shown:
-    """A line with a sign, and details under it; ``status`` is a key of ``SIGNS``, ``mark`` replaces its words.
-
-    ``kind`` is kept in the page, for whoever looks the box up there.
-    """
+def box(status: str, title: str, *details: str, mark: str | None = None) -> Shown:
+    """A line with a sign, and details under it; ``status`` is a key of ``SIGNS``, ``mark`` replaces its words."""
     details = tuple(detail for detail in details if detail)
-    words = status if mark is None else mark
+    words = mark or _WORDS.get(status, status)
     sign = f'<b style="color:{_COLOURS[status]}" aria-hidden="true">{SIGNS[status]}</b>'
     lines = [f"{sign} <b>{html.escape(title)}</b>"]
     if status != "shown" and mark is None:
-        lines[0] += f" <i>({status})</i>"
+        lines[0] += f" <i>({words})</i>"
     lines += [f'<span style="opacity:.85">{html.escape(detail)}</span>' for detail in details]
     page = (
-        f'<div class="dlt-claim" role="note" aria-label="{words}" data-kind="{kind}" style="border-left:4px solid '
+        f'<div class="dlt-claim" role="note" aria-label="{words}" style="border-left:4px solid '
         f'{_COLOURS[status]};padding:.25em .8em;margin:.4em 0">{"<br>".join(lines)}</div>'
     )
-    sign = SIGNS[status] if status == "shown" or mark else f"{SIGNS[status]} ({status})"
+    sign = SIGNS[status] if status == "shown" or mark else f"{SIGNS[status]} ({words})"
     return Shown(page, "\n    ".join([f"{sign} {title}", *details]))
 
 

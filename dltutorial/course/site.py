@@ -75,7 +75,7 @@ def _index(about: dict, found: list[dict], cards: list[str]) -> str:
     lines = "".join(f"<div><dt>{key}</dt><dd>{html.escape(str(value))}</dd></div>" for key, value in facts.items())
     totals = {
         status: sum(row["claims"].get(status, 0) for row in about["chapters"])
-        for status in ("shown", "not shown here", "failed")
+        for status in ("shown", "not shown here", "otherwise", "failed")
     }
     tiles = "".join(
         f'<li class="{_css(status)}"><b>{show.SIGNS[status]} {n}</b> claim{"" if n == 1 else "s"} {status}</li>'

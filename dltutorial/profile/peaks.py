@@ -136,12 +136,6 @@ def load(folder: Path | None = None) -> Peaks | None:
         return None
 
 
-def forget(folder: Path | None = None) -> None:
-    """Drop the cached peaks, so that ``measure`` measures anew: something else measured here was spoiled."""
-    with contextlib.suppress(OSError):
-        cache_file(folder).unlink()
-
-
 def cache_file(folder: Path | None = None) -> Path:
     """Where the peaks of this machine, with the disk of ``folder``, are kept."""
     key = (

@@ -40,11 +40,8 @@ def test_a_cell_that_fails_is_noticed_at_once(open_notebook, lab, cells):
 
 
 @pytest.mark.parametrize("path", chosen("notebooks", ("00", "08", "12")))
-def test_chapter_runs_and_what_moves_in_it_is_alive(open_notebook, path, alone):
+def test_chapter_runs_and_what_moves_in_it_is_alive(open_notebook, path):
     notebook = open_notebook(path).run_all()
-    if notebook.page.locator('.dlt-claim[aria-label="failed"][data-kind="timed"]').count():
-        with alone():  # another test may have spoiled the times
-            notebook.run_all()
     notebook.keep_picture(path.replace("/", "_").removesuffix(".ipynb"))
     cells = code_cells(path)
     figures_are_there(notebook.page, sum(cell.count("plots.figure(") for cell in cells))
@@ -68,7 +65,7 @@ def claims_hold(page, wanted):
     claims = page.locator(".dlt-claim")
     claims.nth(wanted - 1).wait_for()
     labels = [claim.get_attribute("aria-label") for claim in claims.all()]
-    assert set(labels) <= {"shown", "not shown here"}, claims.all_inner_texts()
+    assert set(labels) <= {"shown", "not shown here", "otherwise on this machine"}, claims.all_inner_texts()
 
 
 def guess_reaches_the_kernel(notebook, cells):

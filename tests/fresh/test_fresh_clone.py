@@ -57,7 +57,6 @@ def environment():
     """That of a newcomer's shell: nothing of the course is set, and no virtual environment is active."""
     ours = (
         "DLTUTORIAL_RUNS",
-        "DLTUTORIAL_STRICT",
         "VIRTUAL_ENV",
         "MAKEFLAGS",
         "MAKELEVEL",

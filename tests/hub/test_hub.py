@@ -58,10 +58,10 @@ def test_two_learners_at_once_run_chapter_00_and_keep_their_own_records(hub, lea
     wanted = sum(len(re.findall(r"^claim\(", cell, re.MULTILINE)) for cell in cells())
     for name, (outputs, (_, folder, user)) in found.items():
         assert errors(outputs) == []
-        claims = re.findall(r'class="dlt-claim" role="note" aria-label="([^"]*)" data-kind="([^"]*)"', html(outputs))
+        claims = re.findall(r'class="dlt-claim" role="note" aria-label="([^"]*)"', html(outputs))
         assert len(claims) == wanted > 0
-        # Two learners on two cores: what rests on times may fail, and says so; nothing else may.
-        assert {status for status, kind in claims if kind != "timed"} <= {"shown", "not shown here"}
+        # Two learners on two cores: what rests on times may come out otherwise; nothing may fail.
+        assert set(claims) <= {"shown", "not shown here", "otherwise on this machine"}
         assert "this machine, through JupyterHub" in html(outputs)
         assert user == name and f"/home/{name}/dltutorial/notebooks" in folder
         new = records(hub, name)[len(before[name]) :]

@@ -21,12 +21,10 @@ chapter.not_shown("gpus are fast", needs="a GPU")
 import os
 print(os.listdir("."), os.environ["DLTUTORIAL_PRESET"], os.environ["WANDB_MODE"])"""
 FAILED_CLAIM = """from dltutorial.course import Chapter
-Chapter("01", preset).claim("one is two", 1 == 2, "1 < 2")"""
-SPOILED_ONCE = """from pathlib import Path
-from dltutorial.course import Chapter
-quiet = Path("tried").exists()
-Path("tried").touch()
-Chapter("02", preset).claim("it is quicker", quiet, "timed", timed=True)"""
+Chapter("01", preset).claim("one is two", 1 == 2, "1 < 2")
+open("went_on", "w").close()"""
+OTHERWISE = """from dltutorial.course import Chapter
+Chapter("04", preset).claim("it is quicker", False, "0.9 ×", measured=True)"""
 # Slow to start, and not ended before it has said what it has to say.
 SLOW_START = """import signal, sys, time
 if "spawn_main" in " ".join(sys.orig_argv):
@@ -71,31 +69,32 @@ def finish(process):
 @pytest.mark.parametrize("options", [[], ["--jobs", "2"]])
 def test_a_run_tells_all_and_goes_on_after_a_failure(course, options):
     dead = "import os; os.kill(os.getpid(), 9)"
-    folder = course(_00_good=CLAIMS, _01_claim=FAILED_CLAIM, _02_dead=dead, _03_good="1")
+    folder = course(_00_good=CLAIMS, _01_claim=FAILED_CLAIM, _02_dead=dead, _03_good="1", _04_other=OTHERWISE)
     status, out, err = finish(start(folder, *options))
     assert status == 1
     rows = {line.split()[1]: line.split() for line in out.splitlines() if line[:1] in "✓✗"}
-    assert [rows[name][0] for name in ("00_good", "01_claim", "02_dead", "03_good")] == ["✓", "✗", "✗", "✓"]
-    assert rows["00_good"][-4:] == ["1", "1", "0", "finished"]
-    assert rows["01_claim"][-4:] == ["0", "0", "1", "failed"]
-    assert "01_claim.ipynb, cell 3: ClaimFailed: claim does not hold: one is two (1 < 2)" in err
+    assert [rows[name][0] for name in sorted(rows)] == ["✓", "✗", "✗", "✓", "✓"]
+    assert rows["00_good"][-5:] == ["1", "1", "0", "0", "finished"]
+    assert rows["01_claim"][-5:] == ["0", "0", "0", "1", "failed"]
+    assert rows["04_other"][-5:] == ["0", "0", "1", "0", "finished"]
+    assert "01_claim.ipynb: this claim does not hold: one is two (1 < 2)\n" in err
+    assert (folder / "out" / "work" / "01" / "went_on").exists()
     assert "02_dead.ipynb, cell 3: the kernel died" in err
     assert "Traceback" not in err
     names = {path.name for path in (folder / "out").iterdir()}
     assert {f"{name}.{kind}" for name in rows for kind in ("ipynb", "html")} | {"index.html", "records.jsonl"} <= names
 
 
-def test_times_that_other_programs_spoiled_are_measured_again(course):
-    never = SPOILED_ONCE.replace("quiet,", "False,").replace('"02"', '"03"')
-    folder = course(_01_claim=FAILED_CLAIM, _02_spoiled=SPOILED_ONCE, _03_spoilt=never)
-    status, out, err = finish(start(folder, "--jobs", "2"))
-    assert status == 1
-    rows = {line.split()[1]: line for line in out.splitlines() if line[:1] in "✓✗"}
-    assert rows["02_spoiled"].split()[-6:] == ["1", "0", "0", "finished,", "second", "try"]
-    assert rows["03_spoilt"].endswith("failed, second try")
-    assert rows["01_claim"].endswith("failed")
-    assert "did not hold in 02_spoiled, 03_spoilt; running again, alone" in err
-    assert "02_spoiled.ipynb, cell" not in err
+def test_a_measurement_that_is_otherwise_fails_no_run_and_is_shown(course):
+    folder = course(_04_other=OTHERWISE)
+    status, _, err = finish(start(folder))
+    assert status == 0
+    assert "does not hold" not in err
+    assert "≠ 1</b> claim otherwise" in (folder / "out" / "index.html").read_text()
+    assert (
+        "≠</b> <b>it is quicker</b> <i>(otherwise on this machine)</i>"
+        in (folder / "out" / "04_other.html").read_text()
+    )
 
 
 def test_the_working_directory_is_empty_the_environment_set_and_the_result_trusted(course):

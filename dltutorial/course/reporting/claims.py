@@ -22,9 +22,10 @@ def section(found: Sequence[dict]) -> Section:
         body = parts.todo("dltutorial run", "runs every chapter")
         return Section("Claims", "No claim was checked yet", body, empty=True)
     count = Counter(str(record.get("status")) for record, _ in latest)
-    shown, failed, wanting = (count[status] for status in show.SIGNS)
+    shown, failed, otherwise, wanting = (count[status] for status in show.SIGNS)
     finding = f"{shown} of {len(latest)} claims hold here"
     finding += f", {failed} failed" if failed else ""
+    finding += f", {otherwise} otherwise on this machine" if otherwise else ""
     finding += f", {wanting} not shown here for want of hardware" if wanting else ""
     where = pick.places(record for record, _ in latest)
     body = _failed(latest) + _wanting(latest)

@@ -1,0 +1,35 @@
+import pytest
+import sub_pytest
+
+CONFTEST = """
+from measurements import Tally
+
+def pytest_configure(config):
+    if not hasattr(config, "workerinput"):
+        config.pluginmanager.register(Tally())
+"""
+CHAPTERS = """
+import pytest
+from measurements import FOUND, OTHERWISE
+
+@pytest.mark.parametrize("n", range(10))
+def test_chapter(n, record_property):
+    record_property(FOUND, 10)
+    record_property(OTHERWISE, [f"it is quicker ({n})"] * (n < N) + ["it is leaner"] * (n == 0))
+"""
+
+
+@pytest.mark.parametrize("workers", [[], ["-n", "2"]], ids=["alone", "two workers"])
+@pytest.mark.parametrize(("n", "judged"), [(9, "at most 10% may be"), (10, "more than 10%: FAILED")])
+def test_more_than_a_tenth_of_all_measurements_fails_the_session(tmp_path, workers, n, judged):
+    said, status = sub_pytest.end(tmp_path, CONFTEST, *workers, test_some=CHAPTERS.replace("N)", f"{n})"))
+    assert status == (n > 9)
+    assert "10 passed" in said
+    assert f"{n + 1} of 100 measurements are otherwise; {judged}" in said
+    assert "it is quicker (1)" in said
+
+
+def test_a_few_chapters_may_have_as_many_as_fifty_measurements_would(tmp_path):
+    said, status = sub_pytest.end(tmp_path, CONFTEST, "-k", "[0] or [1] or [2]", test_some=CHAPTERS.replace("N)", "4)"))
+    assert status == 0
+    assert "4 of 30 measurements are otherwise; at most 10% may be" in said
