@@ -24,12 +24,11 @@ Parcel = tuple["Tensor", int]  # a tensor and the rank it goes to or comes from
 
 @dataclass
 class Traffic:
-    """What one rank has sent, received and added up; a counter.
+    """What one rank has said and added up; a counter.
 
     Attributes:
         rounds: exchanges, one after the other, in which this rank had something to send or to receive.
         messages, sent_bytes: that it has sent.
-        received_messages, received_bytes: that it has received.
         path_bytes: of each round the larger of sent and received bytes, summed: both directions run at once.
         far_messages, far_bytes: of those sent, to another node.
         reduced_bytes: received and added to its own.
@@ -38,8 +37,6 @@ class Traffic:
     rounds: int = 0
     messages: int = 0
     sent_bytes: int = 0
-    received_messages: int = 0
-    received_bytes: int = 0
     path_bytes: int = 0
     far_messages: int = 0
     far_bytes: int = 0
@@ -82,7 +79,7 @@ class TorchTransport:
 
 @dataclass
 class Communicator:
-    """Ranks in an order of their own: ``comm.rank`` is this one's place, ``comm.size`` how many there are.
+    """Ranks in an order of their own: ``rank`` is this one's place among ``size``, ``nodes`` says where each is.
 
     Attributes:
         transport: carries the tensors; default: torch.distributed.
@@ -100,11 +97,7 @@ class Communicator:
     def __post_init__(self) -> None:
         self.members = tuple(self.members) or tuple(range(self.transport.world_size))
         self.rank, self.size = self.members.index(self.transport.rank), len(self.members)
-
-    @property
-    def nodes(self) -> list[int]:
-        """The node of each member, in their order."""
-        return [self._node(member) for member in self.members]
+        self.nodes = [member // self.node_size if self.node_size else 0 for member in self.members]
 
     def subset(self, places: Sequence[int]) -> "Communicator":
         """A smaller one of those at ``places``; it counts into the same traffic."""
@@ -129,10 +122,11 @@ class Communicator:
             ValueError: a tensor that is not contiguous, or lies where the backend cannot reach it.
             CourseError: no such rank.
         """
-        sends, receives = self._addressed(outgoing), self._addressed(incoming)
+        sends, receives = self._checked(outgoing), self._checked(incoming)
         if sends or receives:
             self._count(sends, receives)
-            self.transport.exchange(sends, receives)
+            to, source = ([(x, self.members[peer]) for x, peer in some] for some in (sends, receives))
+            self.transport.exchange(to, source)
 
     def add(self, x: "Tensor", received: "Tensor") -> None:
         """Add what was received to ``x``, and count it."""
@@ -147,27 +141,22 @@ class Communicator:
             self._spare[key] = like.new_empty(numel)
         return self._spare[key][:numel].view(wanted)
 
-    def _addressed(self, parcels: Sequence[Parcel]) -> list[Parcel]:
-        """With the peers' global numbers; empty tensors left out, as the peer leaves them out too."""
+    def _checked(self, parcels: Sequence[Parcel]) -> list[Parcel]:
+        """All but empty tensors, as the peer leaves them out too."""
         for x, peer in parcels:
             if not x.is_contiguous():
                 raise ValueError(f"a tensor of strides {x.stride()} is not contiguous; send x.contiguous()")
             if not 0 <= peer < self.size or peer == self.rank:
                 raise CourseError(f"rank {self.rank} of {self.size} has no peer {peer}; take it modulo comm.size")
-        return [(x, self.members[peer]) for x, peer in parcels if x.numel()]
+        return [(x, peer) for x, peer in parcels if x.numel()]
 
     def _count(self, sends: Sequence[Parcel], receives: Sequence[Parcel]) -> None:
-        far = [x.nbytes for x, peer in sends if self._node(peer) != self._node(self.transport.rank)]
+        far = [x.nbytes for x, peer in sends if self.nodes[peer] != self.nodes[self.rank]]
         sent_bytes, received_bytes = (sum(x.nbytes for x, _ in some) for some in (sends, receives))
         traffic = self.traffic
         traffic.rounds += 1
         traffic.messages += len(sends)
         traffic.sent_bytes += sent_bytes
-        traffic.received_messages += len(receives)
-        traffic.received_bytes += received_bytes
         traffic.path_bytes += max(sent_bytes, received_bytes)
         traffic.far_messages += len(far)
         traffic.far_bytes += sum(far)
-
-    def _node(self, member: int) -> int:
-        return member // self.node_size if self.node_size else 0

@@ -13,14 +13,12 @@ Source: R. Thakur, R. Rabenseifner, W. Gropp 2005, doi:10.1177/1094342005051521;
 """
 
 import dataclasses
-import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from dltutorial.comm.counts import Counts
-from dltutorial.errors import CourseError
 
 Sample = tuple[int, Counts, float]  # bytes of the tensor, what its collective takes, measured seconds
 
@@ -75,21 +73,12 @@ def fit(samples: Sequence[Sample], lanes: float = 1, message_s: float | None = N
         samples: what was measured.
         lanes: of the machine.
         message_s: α, if it is known already.
-
-    Raises:
-        CourseError: nothing measured, or a time that is not positive.
     """
-    if not samples or min(measured_s for *_, measured_s in samples) <= 0:
-        raise CourseError("a fit needs measured times, all above 0; measure more turns")
     terms_M3 = np.stack([_terms(counts, lanes) / measured_s for _, counts, measured_s in samples])
-    known_3 = np.array([message_s or 0.0, 0.0, 0.0])
-    free = range(3) if message_s is None else range(1, 3)
-    choices = itertools.chain.from_iterable(itertools.combinations(free, k) for k in range(1, len(free) + 1))
-    # With so few prices, all ways to set some to 0 can be tried.
-    solved = [known_3 + _solved(terms_M3, kept, 1 - terms_M3 @ known_3) for kept in choices]
-    not_negative = [prices_3 for prices_3 in solved if prices_3.min() >= 0] or [known_3]
-    prices_3 = min(not_negative, key=lambda prices_3: float(((terms_M3 @ prices_3 - 1) ** 2).sum()))
-    return Prices(*map(float, prices_3), lanes)
+    if message_s is not None:
+        byte_prices = _nnls(terms_M3[:, 1:], 1 - message_s * terms_M3[:, 0])
+        return Prices(message_s, *byte_prices, lanes)
+    return Prices(*_nnls(terms_M3, np.ones(len(samples))), lanes)
 
 
 def fit_regimes(samples: Sequence[Sample], lanes: float = 1) -> Regimes:
@@ -98,11 +87,11 @@ def fit_regimes(samples: Sequence[Sample], lanes: float = 1) -> Regimes:
     Small tensors tell α; in large ones it drowns, and is taken over from the small.
 
     Raises:
-        CourseError: fewer than four sizes, or as ``fit``.
+        ValueError: fewer than four sizes.
     """
     sizes = sorted({n_bytes for n_bytes, *_ in samples})
     if len(sizes) < 4:
-        raise CourseError(f"two regimes need at least four sizes, two in each; there are {len(sizes)}")
+        raise ValueError(f"two regimes need at least four sizes, two in each; there are {len(sizes)}")
     found = [_split(samples, kink_bytes, lanes) for kink_bytes in sizes[1:-2]]
     return min(found, key=lambda regimes: float((regimes.residuals(samples) ** 2).sum()))
 
@@ -120,13 +109,13 @@ def _split(samples: Sequence[Sample], kink_bytes: int, lanes: float) -> Regimes:
 
 def _terms(counts: Counts, lanes: float) -> np.ndarray:
     """What α, 1/β and γ are multiplied by: the longest path, or all there is over the lanes, if that is more."""
-    return np.maximum(counts.paths, np.array(counts.totals) / lanes)
+    path_3, total_3 = np.split(np.array(dataclasses.astuple(counts)), 2)
+    return np.maximum(path_3, total_3 / lanes)
 
 
-def _solved(terms_M3: np.ndarray, kept: tuple[int, ...], wanted_M: np.ndarray) -> np.ndarray:
-    """Least squares with only some of the prices; the columns brought to one scale first."""
-    columns = terms_M3[:, kept]
-    scale = np.maximum(np.abs(columns).max(0), 1e-300)
-    prices_3 = np.zeros(3)
-    prices_3[list(kept)] = np.linalg.lstsq(columns / scale, wanted_M, rcond=None)[0] / scale
-    return prices_3
+def _nnls(terms: np.ndarray, wanted_M: np.ndarray) -> list[float]:
+    """Prices of the terms by least squares, none negative; the columns brought to one scale first."""
+    from scipy.optimize import nnls
+
+    scale = np.maximum(terms.max(0), 1e-300)
+    return (nnls(terms / scale, wanted_M)[0] / scale).tolist()

@@ -10,12 +10,11 @@ from collections.abc import Iterable
 from dataclasses import astuple, dataclass
 
 from dltutorial.comm.communicator import Traffic
-from dltutorial.errors import CourseError
 
 
 @dataclass(frozen=True)
 class Counts:
-    """What one collective takes: of the rank that is longest busy, and of all ranks together.
+    """What one collective takes: three figures of the rank that is longest busy, three of all ranks together.
 
     Attributes:
         rounds, path_bytes, path_reduced_bytes: of the busiest rank, one exchange after the other.
@@ -32,16 +31,6 @@ class Counts:
     def __add__(self, other: "Counts") -> "Counts":
         """One after the other."""
         return Counts(*(a + b for a, b in zip(astuple(self), astuple(other), strict=True)))
-
-    @property
-    def paths(self) -> tuple[float, float, float]:
-        """Rounds, bytes and reduced bytes of the busiest rank."""
-        return self.rounds, self.path_bytes, self.path_reduced_bytes
-
-    @property
-    def totals(self) -> tuple[float, float, float]:
-        """Messages, bytes and reduced bytes of all ranks."""
-        return self.messages, self.sent_bytes, self.reduced_bytes
 
 
 def tally(traffic: Iterable[Traffic]) -> Counts:
@@ -63,42 +52,30 @@ def counts(name: str, p: int, n: float, node_size: int = 0) -> Counts:
         node_size: ranks on a node, for the hierarchical one; 0: all.
 
     Raises:
-        CourseError: an unknown name, or no ranks.
+        ValueError: an unknown name.
     """
-    if p < 1:
-        raise CourseError(f"p={p}: a collective needs at least 1 rank")
-    if name == "hierarchical":
-        return _hierarchical(p, n, node_size or p)
-    formulas = {"broadcast": _broadcast, "reduce": _reduce, "reduce_scatter": _reduce_scatter, "server": _server}
-    formulas |= {"all_gather": _all_gather, "doubling": _doubling}
-    formulas |= {"ring": lambda p, n: _reduce_scatter(p, n) + _all_gather(p, n)}
-    formulas |= {"tree": lambda p, n: _reduce(p, n) + _broadcast(p, n)}
-    if name not in formulas:
-        raise CourseError(f"no formula for {name!r}; there are: hierarchical, {', '.join(formulas)}")
-    return formulas[name](p, n)
-
-
-def _broadcast(p: int, n: float) -> Counts:
     depth = (p - 1).bit_length()  # log₂ p, rounded up
-    return Counts(depth, depth * n, 0, p - 1, (p - 1) * n, 0)
-
-
-def _reduce(p: int, n: float) -> Counts:
-    depth = (p - 1).bit_length()
-    return Counts(depth, depth * n, depth * n, p - 1, (p - 1) * n, (p - 1) * n)
-
-
-def _all_gather(p: int, n: float) -> Counts:
-    return Counts(p - 1, (p - 1) * n / p, 0, p * (p - 1), (p - 1) * n, 0)
-
-
-def _reduce_scatter(p: int, n: float) -> Counts:
-    return _all_gather(p, n) + Counts(0, 0, (p - 1) * n / p, 0, 0, (p - 1) * n)
-
-
-def _server(p: int, n: float) -> Counts:
-    rounds = 2 if p > 1 else 0
-    return Counts(rounds, 2 * (p - 1) * n, (p - 1) * n, 2 * (p - 1), 2 * (p - 1) * n, (p - 1) * n)
+    match name:
+        case "broadcast":
+            return Counts(depth, depth * n, 0, p - 1, (p - 1) * n, 0)
+        case "reduce":
+            return Counts(depth, depth * n, depth * n, p - 1, (p - 1) * n, (p - 1) * n)
+        case "all_gather":
+            return Counts(p - 1, (p - 1) * n / p, 0, p * (p - 1), (p - 1) * n, 0)
+        case "reduce_scatter":
+            return counts("all_gather", p, n) + Counts(0, 0, (p - 1) * n / p, 0, 0, (p - 1) * n)
+        case "ring":
+            return counts("reduce_scatter", p, n) + counts("all_gather", p, n)
+        case "tree":
+            return counts("reduce", p, n) + counts("broadcast", p, n)
+        case "server":
+            rounds = 2 if p > 1 else 0
+            return Counts(rounds, 2 * (p - 1) * n, (p - 1) * n, 2 * (p - 1), 2 * (p - 1) * n, (p - 1) * n)
+        case "doubling":
+            return _doubling(p, n)
+        case "hierarchical":
+            return _hierarchical(p, n, node_size or p)
+    raise ValueError(f"no formula for {name!r}")
 
 
 def _doubling(p: int, n: float) -> Counts:
@@ -112,7 +89,7 @@ def _doubling(p: int, n: float) -> Counts:
 def _hierarchical(p: int, n: float, node_size: int) -> Counts:
     full, rest = divmod(p, node_size)
     kinds = {size: many for size, many in ((node_size, full), (rest, 1)) if size and many}  # nodes of each size
-    nodes = {size: _reduce(size, n) + _broadcast(size, n) for size in kinds}
-    ring = counts("ring", full + bool(rest), n)
-    totals = [sum(kinds[size] * node.totals[which] for size, node in nodes.items()) for which in range(3)]
-    return Counts(*max(node.paths for node in nodes.values()), *totals) + ring
+    trees = {size: counts("tree", size, n) for size in kinds}
+    path = max(astuple(tree)[:3] for tree in trees.values())
+    total = [sum(kinds[size] * astuple(tree)[which] for size, tree in trees.items()) for which in (3, 4, 5)]
+    return Counts(*path, *total) + counts("ring", full + bool(rest), n)

@@ -37,35 +37,17 @@ def missing() -> str | None:
 
 
 class MpiTransport:
-    """Carries tensors of host memory as bytes, all of one round at once."""
+    """Carries tensors of host memory as bytes, all of one round at once, among the ranks of an MPI communicator."""
 
-    def __init__(self) -> None:
-        """Start MPI, if it is not running yet."""
-        from mpi4py import MPI
-
-        self._comm = MPI.COMM_WORLD
-        self.rank, self.world_size = self._comm.Get_rank(), self._comm.Get_size()
+    def __init__(self, world: Any) -> None:
+        self.world, self.rank, self.world_size = world, world.Get_rank(), world.Get_size()
 
     def exchange(self, outgoing: Sequence[Parcel], incoming: Sequence[Parcel]) -> None:
         """Receive and send; return when all have arrived."""
-        waiting = [self._comm.Irecv(_bytes(x), source=peer) for x, peer in incoming]
-        waiting += [self._comm.Isend(_bytes(x), dest=peer) for x, peer in outgoing]
+        waiting = [self.world.Irecv(_bytes(x), source=peer) for x, peer in incoming]
+        waiting += [self.world.Isend(_bytes(x), dest=peer) for x, peer in outgoing]
         for request in waiting:
             request.Wait()
-
-    def all_reduce(self, x: "torch.Tensor") -> None:
-        """MPI's own sum over all ranks, in place, of a dtype that NumPy has too."""
-        from mpi4py import MPI
-
-        self._comm.Allreduce(MPI.IN_PLACE, x.numpy())
-
-    def barrier(self) -> None:
-        """Wait for all ranks."""
-        self._comm.Barrier()
-
-    def gather(self, value: Any) -> list[Any]:
-        """What every rank has, by rank, on all of them."""
-        return self._comm.allgather(value)
 
 
 def clock(
@@ -74,21 +56,11 @@ def clock(
     """As ``stopwatch.clock``, through MPI.
 
     Raises:
-        CourseError: as there; or there is no MPI here, or it fails: with its own last words.
+        CourseError: there is no MPI here, or it fails: with its own last words.
     """
-    stopwatch.check(names, sizes_bytes)
     job = {"names": list(names), "sizes": list(sizes_bytes), "repeats": repeats, "node_size": node_size}
     ranks = [{(name, n): samples for name, n, samples in rank} for rank in _run(world_size, job)]
     return stopwatch.slowest(ranks)
-
-
-def differences(world_size: int) -> list[str]:
-    """Names of the course's all-reduces whose sums through MPI are wrong: none, one hopes.
-
-    Raises:
-        CourseError: as ``clock``.
-    """
-    return sorted({name for rank in _run(world_size, {"names": None}) for name in rank})
 
 
 def _run(world_size: int, job: dict[str, Any], timeout_s: float = 300.0) -> list[Any]:
@@ -113,34 +85,16 @@ def _run(world_size: int, job: dict[str, Any], timeout_s: float = 300.0) -> list
 def _main(job: dict[str, Any]) -> None:
     """One process of ``mpiexec``: do the job, and let rank 0 print what all found."""
     import torch
+    from mpi4py import MPI
 
     torch.set_num_threads(1)
-    transport = MpiTransport()
-    found = transport.gather(_wrong(transport) if job["names"] is None else _timed(transport, job))
-    if transport.rank == 0:
+    world = MPI.COMM_WORLD
+    comm = Communicator(MpiTransport(world), node_size=job["node_size"])
+    variants = stopwatch.named(job["names"], comm, lambda x: world.Allreduce(MPI.IN_PLACE, x.numpy()))
+    timed = stopwatch.turns(variants, job["sizes"], job["repeats"], world.Barrier)
+    found = world.allgather([[name, n, samples] for (name, n), samples in timed.items()])
+    if world.Get_rank() == 0:
         print(_MARK + json.dumps(found), flush=True)
-
-
-def _timed(transport: MpiTransport, job: dict[str, Any]) -> list[Any]:
-    comm = Communicator(transport, node_size=job["node_size"])
-    variants = stopwatch.variants(job["names"], comm, transport.all_reduce)
-    found = stopwatch.turns(variants, job["sizes"], job["repeats"], transport.barrier)
-    return [[name, n, samples] for (name, n), samples in found.items()]
-
-
-def _wrong(transport: MpiTransport) -> list[str]:
-    """Names of the all-reduces that do not give the sum 0 + 1 + … in float32 or bfloat16."""
-    import torch
-
-    from dltutorial.comm.collectives import ALL_REDUCES
-
-    wrong, p = [], transport.world_size
-    for name, run in ALL_REDUCES.items():
-        for dtype in (torch.float32, torch.bfloat16):
-            x = torch.full((7,), transport.rank, dtype=dtype)
-            run(x, Communicator(transport, node_size=2))
-            wrong += [] if x.tolist() == [p * (p - 1) / 2] * 7 else [name]
-    return wrong
 
 
 def _bytes(x: "torch.Tensor") -> Any:

@@ -3,7 +3,8 @@
 In: names, sizes in bytes, how often. Out: for each (name, size) the seconds of one call, one figure for each turn: that
 of the slowest rank. Starting ranks costs far more than a small message, so all is measured between the same ranks;
 turns alternate, so that a slow moment of the machine hits all alike. Where ranks share cores, only the *least* time
-tells what the algorithm costs: any other has waited for a core as well.
+tells what the algorithm costs: any other has waited for a core as well. The all-reduces of the backend itself, on
+several numbers of ranks, make a ``MeasuredNetwork``, which a simulator takes in place of a cluster's data sheet.
 
 Bandwidths as nccl-tests defines them: https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md
 """
@@ -11,8 +12,11 @@ Bandwidths as nccl-tests defines them: https://github.com/NVIDIA/nccl-tests/blob
 import functools
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from dltutorial.comm import collectives
 from dltutorial.comm.communicator import Communicator
@@ -31,8 +35,9 @@ OURS: Mapping[str, Callable[["Tensor", Communicator], object]] = MappingProxyTyp
     "all_gather": collectives.all_gather,
 })  # fmt: skip
 BACKEND = "backend"  # the all-reduce of gloo, NCCL or MPI itself
-_BATCH_BYTES, _BATCH_CALLS = 2**20, 5  # small ones are called several times for one sample
-_FEWER_BYTES = 2**22  # larger ones get fewer turns
+MIB = 2**20
+_BATCH_BYTES, _BATCH_CALLS = MIB, 5  # small ones are called several times for one sample
+_FEWER_BYTES = 4 * MIB  # larger ones get fewer turns
 Samples = dict[tuple[str, int], list[float]]  # (name, bytes) → seconds
 
 
@@ -50,18 +55,14 @@ def clock(
     Args:
         names: of ``OURS``, or ``backend``.
         world_size: number of ranks.
-        sizes_bytes: of the whole tensor; a multiple of 4.
+        sizes_bytes: of the whole tensor; multiples of 4.
         repeats: turns; a size above 4 MiB gets fewer, at least 3.
         node_size: of the hierarchical one.
         backend: gloo or nccl.
         timeout_s: of the launch.
-
-    Raises:
-        CourseError: an unknown name, or a size that no whole number of values has.
     """
-    check(names, sizes_bytes)
     arguments = (tuple(names), tuple(sizes_bytes), repeats, node_size)
-    return slowest(launch(on_rank, world_size, *arguments, timeout_s=timeout_s, backend=backend))
+    return slowest(launch(_on_rank, world_size, *arguments, timeout_s=timeout_s, backend=backend))
 
 
 def slowest(ranks: Sequence[Mapping[tuple[str, int], Sequence[float]]]) -> dict[tuple[str, int], Timing]:
@@ -69,22 +70,21 @@ def slowest(ranks: Sequence[Mapping[tuple[str, int], Sequence[float]]]) -> dict[
     return {key: Timing(tuple(map(max, zip(*(rank[key] for rank in ranks), strict=True)))) for key in ranks[0]}
 
 
-def on_rank(names: Sequence[str], sizes_bytes: Sequence[int], repeats: int, node_size: int) -> Samples:
-    """What each rank of a launch does: seconds of every turn, for each (name, size)."""
+def _on_rank(names: Sequence[str], sizes_bytes: Sequence[int], repeats: int, node_size: int) -> Samples:
+    """Seconds of every turn on this rank, for each (name, size)."""
     import torch.distributed as dist
 
     device = "cuda" if dist.get_backend() == "nccl" else "cpu"
-    return turns(
-        variants(names, Communicator(node_size=node_size), dist.all_reduce), sizes_bytes, repeats, device=device
-    )
+    variants = named(names, Communicator(node_size=node_size), dist.all_reduce)
+    return turns(variants, sizes_bytes, repeats, device=device)
 
 
-def variants(
+def named(
     names: Sequence[str], comm: Communicator, backend: Callable[["Tensor"], object]
 ) -> dict[str, Callable[["Tensor"], object]]:
     """Functions of a tensor by name: our own over ``comm``, and the backend's."""
-    ours = {name: functools.partial(run, comm=comm) for name, run in OURS.items()}
-    return {name: ours.get(name, backend) for name in names}
+    known = {name: functools.partial(run, comm=comm) for name, run in OURS.items()} | {BACKEND: backend}
+    return {name: known[name] for name in names}
 
 
 def turns(
@@ -126,27 +126,55 @@ def turns(
     return found
 
 
-def algorithm_bandwidth(size_bytes: int, seconds: float) -> float:
-    """Bytes of the tensor per second, as nccl-tests' ``algbw``."""
-    return size_bytes / seconds
-
-
 def bus_bandwidth(name: str, world_size: int, size_bytes: int, seconds: float) -> float:
     """What each link had to carry at least, per second, as nccl-tests' ``busbw``: comparable whatever p is."""
     p = world_size
     factor = {"broadcast": 1.0, "reduce": 1.0, "reduce_scatter": (p - 1) / p, "all_gather": (p - 1) / p}
-    return algorithm_bandwidth(size_bytes, seconds) * factor.get(name, 2 * (p - 1) / p)
+    return size_bytes / seconds * factor.get(name, 2 * (p - 1) / p)
 
 
-def check(names: Sequence[str], sizes_bytes: Sequence[int]) -> None:
-    """Refuse what cannot be timed.
+@dataclass(frozen=True)
+class MeasuredNetwork:
+    """What all-reduces cost here: for each number of ranks, seconds at some sizes; between sizes, a straight line.
 
-    Raises:
-        CourseError: as ``clock``.
+    Attributes:
+        by_ranks: ranks → bytes → seconds.
     """
-    for name in names:
-        if name != BACKEND and name not in OURS:
-            raise CourseError(f"no collective {name!r}; choose of: {BACKEND}, {', '.join(OURS)}")
-    for size in sizes_bytes:
-        if size < 4 or size % 4:
-            raise CourseError(f"size {size}: float32 values take 4 bytes each; give a positive multiple of 4")
+
+    by_ranks: Mapping[int, Mapping[int, float]]
+
+    def all_reduce_s(self, ranks_P: np.ndarray, n_bytes: float) -> np.ndarray:
+        """Seconds of one all-reduce; 0 for one rank.
+
+        Raises:
+            CourseError: so many ranks were not measured.
+        """
+        return np.array([self._one_s(int(ranks), n_bytes) for ranks in np.atleast_1d(ranks_P)])
+
+    def _one_s(self, ranks: int, n_bytes: float) -> float:
+        if ranks == 1:
+            return 0.0
+        if ranks not in self.by_ranks:
+            raise CourseError(f"no all-reduce among {ranks} ranks was measured; there are: {list(self.by_ranks)}")
+        sizes = sorted(self.by_ranks[ranks])
+        return float(np.interp(n_bytes, sizes, [self.by_ranks[ranks][size] for size in sizes]))
+
+    def link(self, ranks: int = 2) -> tuple[float, float]:
+        """(seconds of a hop, bytes/s) of a ring that would take these times, by least squares of relative errors."""
+        points = self.by_ranks[ranks]
+        sizes, seconds = np.array(list(points), dtype=float), np.array(list(points.values()))
+        hops, share = 2 * (ranks - 1), 2 * (ranks - 1) / ranks
+        design = np.stack([np.full_like(sizes, hops), share * sizes], axis=1) / seconds[:, None]
+        (hop_s, byte_s), *_ = np.linalg.lstsq(design, np.ones_like(seconds), rcond=None)
+        return max(float(hop_s), 1e-9), 1 / max(float(byte_s), 1e-15)
+
+
+def measure_network(
+    ranks: Sequence[int], repeats: int, sizes: Sequence[int] = (MIB // 4, MIB, 4 * MIB)
+) -> MeasuredNetwork:
+    """All-reduces of gloo on some numbers of ranks of this machine: the medians."""
+    by_ranks = {}
+    for p in ranks:
+        timings = clock([BACKEND], p, sizes, repeats)
+        by_ranks[p] = {size: timings[BACKEND, size].median_s for size in sizes}
+    return MeasuredNetwork(by_ranks)

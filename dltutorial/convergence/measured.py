@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from dltutorial import machine
-from dltutorial.comm.measured_network import MeasuredNetwork
+from dltutorial.comm.stopwatch import MeasuredNetwork
 from dltutorial.convergence import images, learning
 from dltutorial.convergence.attempt import Look, Update, build, one_thread, own_device
 from dltutorial.convergence.images import Files

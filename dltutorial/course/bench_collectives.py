@@ -87,12 +87,12 @@ def _fitted(found: Found, p: int) -> "Regimes":
 
 def _rows(backend: str, p: int, found: Found, regimes: "Regimes | None") -> Iterator[Row]:
     from dltutorial.comm.counts import counts
-    from dltutorial.comm.stopwatch import algorithm_bandwidth, bus_bandwidth
+    from dltutorial.comm.stopwatch import bus_bandwidth
 
     for (name, n), timing in found.items():
         more = {
             "least": f"{1e3 * timing.best_s:.3f} ms",
-            "algbw, GB/s": f"{algorithm_bandwidth(n, timing.best_s) / 1e9:.3f}",
+            "algbw, GB/s": f"{n / timing.best_s / 1e9:.3f}",
             "busbw, GB/s": f"{bus_bandwidth(name, p, n, timing.best_s) / 1e9:.3f}",
         }
         if name in NAMES:

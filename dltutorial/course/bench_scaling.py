@@ -15,7 +15,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from dltutorial import machine
-from dltutorial.comm import measured_network
+from dltutorial.comm import stopwatch
 from dltutorial.config import Recipe
 from dltutorial.course.bench_rows import Options, Row
 from dltutorial.launch import launch
@@ -56,7 +56,7 @@ def _real(options: Options) -> Iterator[Row]:
 
 
 def _emulated(options: Options) -> Iterator[Row]:
-    network = measured_network.measure(RANKS[1:], 2 * options.repeats)
+    network = stopwatch.measure_network(RANKS[1:], 2 * options.repeats)
     work = emulated.workload_for(network)
     one_s: dict[str, float] = {}
     for ranks in RANKS:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dltutorial.comm.measured_network import MIB, MeasuredNetwork
+from dltutorial.comm.stopwatch import MIB, MeasuredNetwork
 from dltutorial.errors import CourseError
 from dltutorial.parallel.bucket_model import DEFAULT_BYTES
 from dltutorial.scaling.simulator import FORWARD_SHARE, Steps, buckets, simulate

@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from dltutorial.comm import measured_network
+from dltutorial.comm import stopwatch
 from dltutorial.config import PRESETS, Recipe
 from dltutorial.errors import CourseError
 from dltutorial.launch import launch
@@ -35,10 +35,10 @@ def test_a_number_for_each_rank_is_needed():
         launch(emulated.steps, 1, {"x": Variant(WORK, (1, 2))}, 1, backend="gloo")
 
 
-def test_all_reduces_are_timed_for_every_size():
-    found = launch(measured_network.all_reduces, 2, (1, 4096), 3, backend="gloo")
-    assert [set(times) for times in found] == [{1, 4096}] * 2
-    assert all(len(times) == 3 and min(times) > 0 for rank in found for times in rank.values())
+def test_all_reduces_are_measured_for_every_number_of_ranks_and_every_size():
+    found = stopwatch.measure_network((2, 3), 3, (4, 4096)).by_ranks
+    assert {p: set(times) for p, times in found.items()} == {2: {4, 4096}, 3: {4, 4096}}
+    assert all(seconds > 0 for times in found.values() for seconds in times.values())
 
 
 def test_real_steps_compute_and_communicate():

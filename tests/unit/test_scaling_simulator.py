@@ -4,7 +4,7 @@ import math
 import numpy as np
 import pytest
 
-from dltutorial.comm import measured_network
+from dltutorial.comm import stopwatch
 from dltutorial.errors import CourseError
 from dltutorial.record import plots
 from dltutorial.scaling import clusters, published, simulator, workloads
@@ -178,7 +178,7 @@ def test_what_is_least_certain_of_the_climate_runs_hardly_matters(key, factor):
 
 
 def test_measured_networks_interpolate_between_sizes():
-    net = measured_network.MeasuredNetwork({2: {0: 0.001, 1000: 0.003}})
+    net = stopwatch.MeasuredNetwork({2: {0: 0.001, 1000: 0.003}})
     assert net.all_reduce_s(np.array([1, 2]), 500) == pytest.approx([0, 0.002])
     with pytest.raises(CourseError, match="no all-reduce among 4 ranks"):
         net.all_reduce_s(4, 1)
@@ -187,7 +187,7 @@ def test_measured_networks_interpolate_between_sizes():
 def test_the_link_behind_measured_times_is_found():
     hop_s, bytes_per_s = 2e-4, 3e9
     times = {n: 6 * hop_s + 1.5 * n / bytes_per_s for n in (1000, 10**6, 10**7)}
-    found = measured_network.MeasuredNetwork({4: times}).link(4)
+    found = stopwatch.MeasuredNetwork({4: times}).link(4)
     assert found == (pytest.approx(hop_s), pytest.approx(bytes_per_s))
 
 
