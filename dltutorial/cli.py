@@ -122,21 +122,6 @@ def make_parser() -> argparse.ArgumentParser:
     pocket.add_argument("--nodes", type=int, default=2, metavar="N", help="of up (default: 2)")
     pocket.add_argument("--name", default="pocket", help="to have several (default: pocket)")
 
-    makes = "make the course a kernel of a JupyterHub, and try it there"
-    kernel = _add(commands, "kernel", _kernel, makes)
-    kernel.add_argument("action", choices=["install", "check", "list", "remove"])
-    kernel.add_argument("--name", default="dltutorial", help="default: dltutorial; python3: what the notebooks ask for")
-    place = kernel.add_mutually_exclusive_group()
-    place.add_argument("--prefix", type=Path, metavar="DIR", help="install into DIR/share/jupyter/kernels")
-    place.add_argument("--user", action="store_true", help="install for you alone (default)")
-    place.add_argument("--sys-prefix", action="store_true", help="install into this Python's environment")
-    kernel.add_argument("--site", metavar="NAME", help="take the settings of slurm/sites/NAME.sh: modules, network, …")
-    kernel.add_argument("--modules", metavar="'A B'", help="load these, too")
-    contained = "words before python, such as 'apptainer exec --nv IMAGE'; an image alone where the site knows how"
-    kernel.add_argument("--container", metavar="WORDS", help=contained)
-    kernel.add_argument("--python", metavar="FILE", help="default: this one; in a container: python")
-    kernel.add_argument("--timeout", type=float, default=180, metavar="S", help="of check: seconds to wait for it")
-
     report = _add(commands, "report", _report, "one HTML page of everything measured here")
     report.add_argument("records", nargs="*", type=Path, help="records files (default: the runs folder's)")
     report.add_argument("--out", type=Path, metavar="FILE", help="default: report.html in the runs folder")
@@ -270,12 +255,6 @@ def _pocket(args: argparse.Namespace) -> int:
     from dltutorial.launch import pocket_command
 
     return pocket_command.run(args.action, args.nodes, args.name)
-
-
-def _kernel(args: argparse.Namespace) -> int:
-    from dltutorial.course import kernel_command
-
-    return kernel_command.run(args)
 
 
 def _report(args: argparse.Namespace) -> int:

@@ -1,0 +1,189 @@
+"""An installed kernel starts through its helper script, with modules, a site's settings, a container, or says why not.
+
+The command ``module`` is a stand-in, a shell function that sets a variable: no machine of CI has environment modules.
+The container is ``env``, a program that starts another in a changed environment, as container runtimes do.
+"""
+
+import importlib.util
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SPEC = importlib.util.spec_from_file_location("hub_kernel", ROOT / "hub" / "kernel.py")
+kernel = importlib.util.module_from_spec(SPEC)
+SPEC.loader.exec_module(kernel)
+SITES = sorted(file.stem for file in (ROOT / "slurm" / "sites").glob("*.sh"))
+MODULE = 'module() { [ "$2" = missing ] && { echo "no module $2" >&2; return 1; }; export LOADED="$LOADED $*"; }'
+ECHO = '#!/bin/bash\nenv >&2\necho "$0 $*" >&2\n'
+CONTAINER = ("--container", "env IN_CONTAINER=yes", "--python", sys.executable)
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    """Where kernels go, and where Jupyter looks for them."""
+    monkeypatch.setenv("JUPYTER_PATH", str(tmp_path / "share" / "jupyter"))
+    return tmp_path
+
+
+@pytest.fixture
+def module(tmp_path, monkeypatch):
+    """A shell in which ``module`` is known, as at a site."""
+    (tmp_path / "profile").write_text(MODULE)
+    monkeypatch.setenv("BASH_ENV", str(tmp_path / "profile"))
+
+
+def install(place, *words):
+    assert kernel.main(["install", "--prefix", str(place), *words]) == 0
+    return place / "share" / "jupyter" / "kernels" / "dltutorial"
+
+
+def start_helper(place, monkeypatch, *words, later_unset=()):
+    """What the helper starts, with a Python that only tells its environment."""
+    program = place / "a place" / "python"
+    program.parent.mkdir(exist_ok=True)
+    program.write_text(ECHO)
+    program.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(program))
+    helper = install(place, *words) / "kernel-helper.sh"
+    for name in later_unset:
+        monkeypatch.delenv(name)
+    said = subprocess.run([str(helper), "-f", "c.json"], capture_output=True, text=True)
+    assert said.stdout == ""
+    return said.stderr
+
+
+def refused(*words):
+    with pytest.raises(SystemExit) as told:
+        kernel.main(["install", *words])
+    assert "\n" not in str(told.value)
+    return str(told.value)
+
+
+def test_a_kernel_is_installed_and_checked_and_jupyter_finds_and_removes_it(place, capsys):
+    folder = install(place, *CONTAINER)
+    assert "does not look there" not in capsys.readouterr().out
+    assert json.loads((folder / "kernel.json").read_text())["argv"][0] == "{resource_dir}/kernel-helper.sh"
+    assert kernel.main(["check"]) == 0
+    said = capsys.readouterr().out
+    assert "The course can run." in said and "Ranks: 2 answered" in said
+    assert said.endswith("Kernel dltutorial works.\n")
+    for words in (["list"], ["remove", "-y", "dltutorial"]):
+        done = subprocess.run([sys.executable, "-m", "jupyter_client.kernelspecapp", *words], capture_output=True)
+        assert b"dltutorial" in done.stdout + done.stderr
+    assert not folder.exists()
+
+
+def test_on_a_login_node_the_kernel_works_and_starts_no_ranks(place, monkeypatch, capsys):
+    for name in ("SLURM_JOB_ID", "SLURMD_NODENAME"):
+        monkeypatch.delenv(name, raising=False)
+    (place / "bin").mkdir()
+    (place / "bin" / "sbatch").touch(0o755)
+    monkeypatch.setenv("PATH", str(place / "bin"), prepend=os.pathsep)
+    install(place, "--site", "generic")
+    assert kernel.main(["check"]) == 0
+    said = capsys.readouterr().out
+    assert "a login node (DLTUTORIAL_NODE=login): light cells run" in said
+    assert "Ranks: not on a login node; a job starts them" in said
+
+
+@pytest.mark.parametrize(
+    "words, problem",
+    [
+        (("--container", "env PYTHONPATH=", "--python", "no-such-python"), "no-such-python"),
+        (("--modules", "missing"), "no module missing"),
+    ],
+)
+def test_a_kernel_that_does_not_start_says_why(place, module, words, problem):
+    install(place, *words)
+    with pytest.raises(SystemExit, match=rf"^kernel dltutorial does not start: .*{problem}") as told:
+        kernel.main(["check", "--timeout", "60"])
+    assert "\n" not in str(told.value)
+
+
+@pytest.mark.parametrize(
+    "name, value, wrong",
+    [
+        ("DLTUTORIAL_PRESET", "huge", "course: the doctor says what is missing"),
+        ("DLTUTORIAL_RUNS", "FILE/runs", "course: the doctor says what is missing"),
+        ("SLURM_JOB_GPUS", "0", "device: this job has GPUs, but torch sees none"),
+    ],
+)
+def test_what_is_wrong_has_its_line(place, monkeypatch, capfd, name, value, wrong):
+    (place / "FILE").touch()
+    monkeypatch.setenv(name, value.replace("FILE", str(place / "FILE")))
+    install(place)
+    assert kernel.main(["check"]) == 1
+    said = capfd.readouterr().out
+    assert re.match(f"  {wrong}", said.partition("Wrong:\n")[2])
+    assert name != "DLTUTORIAL_RUNS" or "set DLTUTORIAL_RUNS to a folder that you may write to" in said
+
+
+def test_modules_are_loaded_in_order_and_the_kernel_gets_its_words(place, module, monkeypatch):
+    said = start_helper(place, monkeypatch, "--modules", "gcc/13 python a;b")
+    assert "LOADED= load gcc/13 python a;b\n" in said
+    assert said.endswith("python -m ipykernel_launcher -f c.json\n")
+    assert "OMP_WAIT_POLICY=PASSIVE" in said
+
+
+def test_a_sites_modules_network_and_demands_reach_the_kernel(place, module, monkeypatch):
+    monkeypatch.setenv("SBATCH_ACCOUNT", "it's mine")
+    monkeypatch.setenv("SCRATCH", str(place))
+    words = ("--site", "perlmutter", "--modules", "gcc")
+    said = start_helper(place, monkeypatch, *words, later_unset=["SBATCH_ACCOUNT"])  # a hub need not know it
+    for line in ("SBATCH_ACCOUNT=it's mine", "LOADED= load pytorch load gcc", "DLTUTORIAL_NODE=login"):
+        assert line in said.splitlines()
+    assert "NCCL_SOCKET_IFNAME=hsn" in said
+
+
+@pytest.mark.parametrize("site", SITES)
+def test_what_a_site_demands_is_asked_for_in_its_own_words(site, monkeypatch):
+    demanded = kernel.DEMANDED.findall((ROOT / "slurm" / "sites" / f"{site}.sh").read_text())
+    for name, _ in demanded:
+        monkeypatch.setenv(name, "x")
+    for name, what in demanded:
+        monkeypatch.setenv(name, "")
+        assert refused("--site", site).startswith(f"site {site} needs {name}: {what}")
+        monkeypatch.setenv(name, "x")
+
+
+@pytest.mark.parametrize(
+    "site, command", [("perlmutter", "shifter"), ("juwels_booster", "apptainer"), ("frontier", "apptainer")]
+)
+def test_an_image_alone_is_started_as_the_site_does(site, command, module, place, monkeypatch):
+    for name in ("SBATCH_ACCOUNT", "SCRATCH", "MEMBERWORK"):
+        monkeypatch.setenv(name, "x")
+    (place / "bin").mkdir()
+    runtime = place / "bin" / command
+    runtime.write_text(ECHO)
+    runtime.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{place / 'bin'}:{os.environ['PATH']}")
+    said = start_helper(place, monkeypatch, "--site", site, "--container", "course.sif")
+    assert said.splitlines()[-1].startswith(str(runtime)) and "course.sif" in said.splitlines()[-1]
+    assert said.endswith(" python -m ipykernel_launcher -f c.json\n")
+    assert f"PYTHONPATH={ROOT}" in said
+
+
+def test_what_cannot_be_is_one_line(tmp_path, capsys):
+    where = ("--prefix", str(tmp_path))
+    assert refused(*where, "--name", "../x").startswith("--name '../x'")
+    assert "is an image alone; give the whole command" in refused(*where, "--container", "course.sif")
+    refused(*where, "--site", "mars")
+    assert "invalid choice: 'mars'" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+    (tmp_path / "share").touch()
+    assert re.match("cannot write .*choose --user", refused(*where))
+
+
+def test_a_kernel_of_somebody_else_stays(place):
+    theirs = place / "share" / "jupyter" / "kernels" / "python3"
+    theirs.mkdir(parents=True)
+    (theirs / "kernel.json").write_text('{"argv": [], "display_name": "theirs", "language": "python"}')
+    said = refused("--prefix", str(place), "--name", "python3")
+    assert "holds a kernel that is not the course's; choose another --name" in said
+    assert "theirs" in (theirs / "kernel.json").read_text()
