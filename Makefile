@@ -1,5 +1,6 @@
 # make run    set up and run the course on this machine; ends with a table and an index.html
 # make lab    set up and open the course in JupyterLab, on this machine only
+# make update fetch a newer version of the course; what you have changed stays yours
 # make book   set up, run the course if it has not run, and make a book of it: build/book/html/index.html
 # make test   set up and pass the tests: style, types, units, ranks, every notebook, every exercise
 # make test-all   the rest of the tests: Slurm, JupyterLab in a browser, hub, book, kills, a fresh clone, coverage
@@ -7,7 +8,7 @@
 # make clean  remove what the targets made, simulated data and your runs excepted
 # Another Python: make run PYTHON=python3.12. More options for the course: make run ARGS="01 --preset laptop".
 .DEFAULT_GOAL := help
-.PHONY: help run lab book test test-all lint clean
+.PHONY: help run lab update book test test-all lint clean
 SHELL := /bin/bash
 PYTHON ?= python3
 ARGS ?=
@@ -43,6 +44,11 @@ run: .venv/.course
 lab: .venv/.course
 	@$(BIN)/dltutorial exercises build
 	@$(BIN)/jupyter lab --ip=127.0.0.1 $(ROOT) --LabApp.default_url=/lab/tree/README.md $(ARGS)
+
+# nbgitpuller commits what you have changed, and lets it win where the course has changed the same.
+update: .venv/.course
+	@$(BIN)/gitpuller "$$(git remote get-url origin)" "$$(git rev-parse --abbrev-ref HEAD)" .
+	@$(BIN)/dltutorial exercises build
 
 .venv/.book: .venv/.course
 	@echo "adding what the book needs"

@@ -304,7 +304,7 @@ TABLE: tuple[Advice, ...] = (
     Advice(
         "git-pull", _NOTEBOOK, r"local changes to the following files would be overwritten by merge",
         "error: Your local changes to the following files would be overwritten by merge",
-        "git pull stops so that your work is not lost: run dltutorial update, which keeps it and puts newer versions "
+        "git pull stops so that your work is not lost: run make update, which keeps it and puts newer versions "
         "beside it.",
         outside=True,
     ),

@@ -115,8 +115,6 @@ def make_parser() -> argparse.ArgumentParser:
     exercises.add_argument("--check", action="store_true", help="of build: change nothing; exit 1 if out of step")
     exercises.add_argument("--force", action="store_true", help="of build: replace those you edited, and keep yours")
 
-    _add(commands, "update", _update, "fetch a newer version of the course; what you have edited stays yours")
-
     pocket = _add(commands, "pocket", _pocket, "a real Slurm cluster on this machine, for you alone")
     pocket.add_argument("action", choices=["up", "down", "status"])
     pocket.add_argument("--nodes", type=int, default=2, metavar="N", help="of up (default: 2)")
@@ -233,22 +231,16 @@ def _bench(args: argparse.Namespace) -> int:
 
 
 def _exercises(args: argparse.Namespace) -> int:
-    from dltutorial.course import exercises, standing
+    from dltutorial.course import exercise_status, exercises
 
     if args.name and args.action != "reset":
         raise CourseError(f"exercises {args.action} takes no name; see dltutorial exercises --help")
     if args.action == "status":
-        print(standing.status())
+        print(exercise_status.status())
         return 0
     if args.action == "reset":
-        return standing.reset(args.name, yes=args.yes)
+        return exercise_status.reset(args.name, yes=args.yes)
     return exercises.build(check=args.check, force=args.force)
-
-
-def _update(args: argparse.Namespace) -> int:
-    from dltutorial.course import update
-
-    return update.update()
 
 
 def _pocket(args: argparse.Namespace) -> int:

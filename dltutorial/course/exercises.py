@@ -1,24 +1,48 @@
-"""Exercise notebooks, generated from solution notebooks.
+"""Exercise notebooks, made from solution notebooks; and a learner's copies of them, which are never overwritten.
 
 In: ``solutions/NN_*.ipynb``, whose code cells hold blocks between ``### BEGIN SOLUTION`` and ``### END SOLUTION``
 (the markers of nbgrader, nbgrader.readthedocs.io). Out: ``exercises/NN_*.ipynb``, the same notebooks with a blank
-for each block and no outputs, and a mark of their version. A copy in which a learner has changed a cell is never
-overwritten: a newer version is put beside it as ``NN_*.new.ipynb``.
+for each block and no outputs. Each carries its version, a hash of its cells' sources: so a copy tells by itself whether
+a cell was changed since, whatever brought it here. A newer version of an edited copy is put beside it, as
+``NN_*.new.ipynb``.
 """
 
+import datetime
+import hashlib
 import json
 import re
+import shutil
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from dltutorial import paths
-from dltutorial.course import copies
 from dltutorial.errors import CourseError
 
-_MARKER = re.compile(r"^(?P<indent>[ \t]*)#+ ?(?P<which>BEGIN|END) SOLUTION\s*$")
+_BLOCK = re.compile(
+    r"^(?P<indent>[ \t]*)### BEGIN SOLUTION\s*\n(?P<inside>.*?)^[ \t]*### END SOLUTION[ \t]*$", re.MULTILINE | re.DOTALL
+)
 _MENTION = re.compile(r"(BEGIN|END) SOLUTION")
-_HINT = re.compile(r"^\s*# HINT:\s*(?P<hint>.+?)\s*$")
+_HINT = re.compile(r"^\s*# HINT:\s*(.+?)\s*$", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Copy:
+    """What a file is: ``state`` is "missing", "as it came", "run", "edited" or "unreadable".
+
+    ``version``: of the exercise it was made from; ``cells``: what the version of its cells as they are now would be.
+    Both are empty where the file does not tell.
+    """
+
+    state: str
+    version: str = ""
+    cells: str = ""
+
+    @property
+    def is_pristine(self) -> bool:
+        """Whether it holds no work that could be lost."""
+        return self.state in ("missing", "as it came", "run")
 
 
 def build(root: Path | None = None, check: bool = False, force: bool = False) -> int:
@@ -37,7 +61,39 @@ def build(root: Path | None = None, check: bool = False, force: bool = False) ->
     """
     root = paths.course_folder("solutions") if root is None else Path(root)
     made = {path.name: blank_notebook(path) for path in solution_files(root)}
-    return _compare(root, made) if check else _write(root, made, force)
+    there = sorted((root / "exercises").glob("[0-9][0-9]_*.ipynb"))
+    left_over = [file for file in there if file.name not in made and not file.stem.endswith(".new")]
+    if check:
+        files = {root / "exercises" / name: text.encode() for name, text in made.items()}
+        wrong = [file for file, data in files.items() if not file.is_file() or file.read_bytes() != data] + left_over
+        for file in wrong:
+            print(f"exercises/{file.name} is out of step with solutions/: dltutorial exercises build", file=sys.stderr)
+        return int(bool(wrong))
+    for file in left_over:
+        if look(file).is_pristine:
+            file.unlink()
+        else:
+            print(f"exercises/{file.name} has no solution notebook any more; yours is kept")
+    for name, text in made.items():
+        _write(root / "exercises" / name, text, force)
+    return 0
+
+
+def _write(file: Path, text: str, force: bool) -> None:
+    """Bring one exercise up to date; a copy with work in it stays, and the newer version is put beside it."""
+    copy, newest, new = look(file), look_at(text).version, beside(file)
+    if copy.is_pristine or copy.cells == newest:
+        if not file.is_file() or file.read_bytes() != text.encode():
+            paths.write_text(file, text)
+            print(f"wrote exercises/{file.name}")
+    elif force:
+        print(f"exercises/{file.name}: new; yours is kept as exercises/kept/{keep(file).name}")
+        paths.write_text(file, text)
+    elif copy.version != newest and look(new) != look_at(text):
+        if not look(new).is_pristine:  # somebody went on working in the new one
+            keep(new)
+        paths.write_text(new, text)
+        print(f"exercises/{file.name} holds your work and stays; its new version is exercises/{new.name}")
 
 
 def solution_files(root: Path) -> list[Path]:
@@ -62,49 +118,28 @@ def blank_notebook(path: Path) -> str:
     notebook["metadata"].pop("widgets", None)
     for number, cell in enumerate(notebook["cells"], 1):
         source = "".join(cell["source"])
-        where = f"{path.name}, cell {number}"
         if cell["cell_type"] == "code":
             cell.update(outputs=[], execution_count=None)
             cell["metadata"].pop("execution", None)
-            source = blank(source, where)
-        elif _MENTION.search(source):
-            raise CourseError(f"{where}: a solution marker in a {cell['cell_type']} cell; move it to a code cell")
+            source = blank(source)
+        if _MENTION.search(source):
+            told = "each ### BEGIN SOLUTION of a code cell needs its ### END SOLUTION, both on lines of their own"
+            raise CourseError(f"{path.name}, cell {number}: {told}")
         cell["source"] = source.splitlines(keepends=True)
-    copies.mark(notebook)
+    notebook["metadata"]["dltutorial"] = notebook["metadata"].get("dltutorial", {}) | {"version": _digest(notebook)}
     return json.dumps(notebook, indent=1, ensure_ascii=False) + "\n"
 
 
-def blank(source: str, where: str) -> str:
-    """``source`` with every solution block replaced by a blank at the indentation of its BEGIN marker.
+def blank(source: str) -> str:
+    """``source`` with a blank for every solution block; markers that do not pair stay."""
 
-    Raises:
-        CourseError: unpaired, nested or misspelt markers; ``where`` begins the message.
-    """
-    out: list[str] = []
-    indent: str | None = None
-    for line in source.split("\n"):
-        marker = _MARKER.match(line)
-        if marker is None and _MENTION.search(line):
-            raise CourseError(f"{where}: {line.strip()!r} is no marker; write '### BEGIN SOLUTION' on its own line")
-        if marker is None:
-            hint = _HINT.match(line)
-            if indent is None:
-                out.append(line)
-            elif hint:
-                out.append(f"{indent}# Hint: {hint['hint']}")
-        elif marker["which"] == "BEGIN":
-            if indent is not None:
-                raise CourseError(f"{where}: BEGIN SOLUTION inside a solution; close the first with END SOLUTION")
-            indent = marker["indent"]
-            out.append(f"{indent}# YOUR CODE HERE")
-        else:
-            if indent is None:
-                raise CourseError(f"{where}: END SOLUTION without BEGIN SOLUTION; add or remove a marker")
-            out.append(f"{indent}raise NotImplementedError")
-            indent = None
-    if indent is not None:
-        raise CourseError(f"{where}: BEGIN SOLUTION without END SOLUTION; add the END marker")
-    return "\n".join(out)
+    def hide(block: re.Match) -> str:
+        if _MENTION.search(block["inside"]):
+            return block[0]
+        hints = [f"# Hint: {hint}" for hint in _HINT.findall(block["inside"])]
+        return "\n".join(block["indent"] + line for line in ["# YOUR CODE HERE", *hints, "raise NotImplementedError"])
+
+    return _BLOCK.sub(hide, source)
 
 
 def read(path: Path) -> dict[str, Any]:
@@ -124,53 +159,48 @@ def read(path: Path) -> dict[str, Any]:
         raise CourseError(f"{path} is not a notebook ({error}); restore it from git") from error
 
 
-def _compare(root: Path, made: dict[str, str]) -> int:
-    lines = []
-    for name, text in made.items():
-        file = root / "exercises" / name
-        if not file.is_file():
-            lines.append(f"exercises/{name} is missing")
-        elif file.read_bytes() != text.encode():
-            lines.append(f"exercises/{name} is out of step with solutions/{name}")
-    lines += [f"exercises/{file.name} has no solution notebook" for file in _left_over(root, made)]
-    for line in lines:
-        print(f"{line}; run: dltutorial exercises build", file=sys.stderr)
-    return 1 if lines else 0
+def look(file: Path) -> Copy:
+    """What ``file`` is; never raises for what is in it."""
+    try:
+        return look_at(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return Copy("missing")
+    except (OSError, UnicodeDecodeError):
+        return Copy("unreadable")
 
 
-def _write(root: Path, made: dict[str, str], force: bool) -> int:
-    for file in _left_over(root, made):
-        if copies.look(file).is_pristine:
-            file.unlink()
-            print(f"removed exercises/{file.name}: it has no solution notebook any more")
-        else:
-            print(f"exercises/{file.name} has no solution notebook any more; yours is kept", file=sys.stderr)
-    for name, text in made.items():
-        file = root / "exercises" / name
-        copy = copies.look(file)
-        if copy.is_pristine or copy.cells == copies.version(text):
-            if not file.is_file() or file.read_bytes() != text.encode():
-                paths.write_text(file, text)
-                print(f"wrote exercises/{name}")
-        elif force:
-            print(f"exercises/{name}: new; yours is kept as {copies.replace(file, text).relative_to(root)}")
-        elif copy.version != copies.version(text):
-            _put_beside(file, text)
-    return 0
+def look_at(text: str) -> Copy:
+    """What a notebook with this text is. Outputs do not count: running is not editing."""
+    try:
+        notebook = json.loads(text)
+        now, version = _digest(notebook), str(notebook["metadata"].get("dltutorial", {}).get("version", ""))
+        ran = any(cell.get("outputs") or cell.get("execution_count") for cell in notebook["cells"])
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return Copy("unreadable")
+    return Copy("edited" if now != version else "run" if ran else "as it came", version, now)
 
 
-def _put_beside(file: Path, text: str) -> None:
-    """Write a newer version beside a copy that stays as it is, and tell it once."""
-    new = copies.beside(file)
-    if new.is_file() and new.read_bytes() == text.encode():
-        return
-    if not copies.look(new).is_pristine:  # somebody went on working in the new one
-        copies.keep(new)
-    paths.write_text(new, text)
-    print(f"exercises/{file.name} holds your work and stays; its new version is exercises/{new.name}")
+def beside(file: Path) -> Path:
+    """Where the new version of ``file`` is put if ``file`` stays: ``NN_name.new.ipynb``."""
+    return file.with_name(f"{file.stem}.new{file.suffix}")
 
 
-def _left_over(root: Path, made: dict[str, str]) -> list[Path]:
-    """Exercises that no solution notebook makes; new versions beside them are none."""
-    found = sorted((root / "exercises").glob("[0-9][0-9]_*.ipynb"))
-    return [file for file in found if file.name not in made and not copies.is_new_version(file)]
+def keep(file: Path) -> Path:
+    """Copy ``file``, as it is, into the folder ``kept`` beside it, under a name with date and time.
+
+    Raises:
+        CourseError: it cannot be copied.
+    """
+    kept = file.parent / "kept" / f"{file.stem}.{datetime.datetime.now():%Y-%m-%d_%H-%M-%S.%f}{file.suffix}"
+    try:
+        kept.parent.mkdir(exist_ok=True)
+        return Path(shutil.copy2(file, kept))
+    except OSError as error:
+        why = f"{error.strerror}; nothing has changed; make room, or copy the file yourself"
+        raise CourseError(f"cannot keep a copy of {file} in {kept.parent}: {why}") from error
+
+
+def _digest(notebook: dict[str, Any]) -> str:
+    """A hash of the kinds and sources of the cells."""
+    cells = [(cell["cell_type"], "".join(cell["source"])) for cell in notebook["cells"]]
+    return hashlib.sha256(json.dumps(cells).encode()).hexdigest()[:16]

@@ -12,7 +12,7 @@ import sys
 from typing import Any
 
 from dltutorial import advice
-from dltutorial.course import show, standing
+from dltutorial.course import exercise_status, show
 from dltutorial.errors import CourseError
 
 
@@ -26,7 +26,7 @@ def watch() -> None:
 def tell_of_newer_version() -> None:
     """Say so in an exercise, open in JupyterLab, of which a newer version has come with the course."""
     with contextlib.suppress(CourseError):  # a solution that cannot be read concerns nobody here
-        if told := standing.notice(os.environ.get("JPY_SESSION_NAME")):
+        if told := exercise_status.notice(os.environ.get("JPY_SESSION_NAME")):
             show.display(sentence(told, "Newer version"))
 
 

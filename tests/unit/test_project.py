@@ -23,7 +23,7 @@ from dltutorial.cli import make_parser
 
 ROOT = Path(__file__).parents[2]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
-TARGETS = ["help", "run", "lab", "book", "test", "lint", "clean"]
+TARGETS = ["help", "run", "lab", "book", "update", "test", "lint", "clean"]
 # Built from parts, so that this file does not hold what it forbids. System places (/proc, /dev, /usr) are none.
 MACHINE_PATH = re.compile(
     r"(?<![\w.~}\)-])/(?:home|root|work|tmp|mnt|Users|scratch|pscratch|global|opt|srv)/\w|\b[A-Z]:\\\w"

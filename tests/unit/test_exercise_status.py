@@ -3,12 +3,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from test_teach_exercises import CODE, edit, notebook
+from test_exercises import CODE, edit, notebook
 
 import dltutorial.course
 from dltutorial import paths
 from dltutorial.cli import main
-from dltutorial.course import copies, exercises, standing
+from dltutorial.course import exercise_status, exercises
 from dltutorial.errors import CourseError
 from dltutorial.record.records import Writer
 
@@ -23,8 +23,8 @@ def course(tmp_path):
 
 
 def row(course, stem="01_b"):
-    return next(dict(zip(standing.status(course).header, row, strict=True)) for row in standing.status(course).rows
-                if row[0] == stem)  # fmt: skip
+    table = exercise_status.status(course)
+    return next(dict(zip(table.header, row, strict=True)) for row in table.rows if row[0] == stem)
 
 
 def test_status_counts_attempts_and_passes_and_tells_the_last_and_the_best(course):
@@ -78,9 +78,9 @@ def test_an_opened_exercise_is_told_of_its_newer_version(course, monkeypatch, ca
     file = course / "exercises" / "01_b.ipynb"
     edit(file)
     for nothing in (None, "", str(file), str(course / "notebooks" / "01_b.ipynb"), "exercises"):
-        assert standing.notice(nothing) == ""
+        assert exercise_status.notice(nothing) == ""
     edit(course / "solutions" / "01_b.ipynb", by="print(2)")
-    assert "In a terminal: dltutorial exercises build." in standing.notice(str(file))
+    assert "In a terminal: dltutorial exercises build." in exercise_status.notice(str(file))
     exercises.build(course)
     monkeypatch.setenv("JPY_SESSION_NAME", str(file))
     capsys.readouterr()
@@ -94,7 +94,7 @@ def test_reset_makes_it_fresh_keeps_the_old_one_and_tells_where(course, name, ca
     fresh = file.read_bytes()
     edit(file)
     mine = file.read_bytes()
-    assert standing.reset(name, yes=True, root=course) == 0
+    assert exercise_status.reset(name, yes=True, root=course) == 0
     assert file.read_bytes() == fresh
     kept = course / capsys.readouterr().out.strip().rpartition(" ")[2]
     assert kept.parent == file.parent / "kept"
@@ -105,7 +105,7 @@ def test_two_resets_in_the_same_second_keep_two_copies(course):
     file = course / "exercises" / "01_b.ipynb"
     for text in ("print('one')", "print('two')", "print('three')"):
         edit(file, by=text)
-        standing.reset("01", yes=True, root=course)
+        exercise_status.reset("01", yes=True, root=course)
     texts = [kept.read_text() for kept in (file.parent / "kept").iterdir()]
     assert [sum(word in text for text in texts) for word in ("one", "two", "three")] == [1, 1, 1]
 
@@ -114,8 +114,8 @@ def test_two_resets_in_the_same_second_keep_two_copies(course):
 def test_a_broken_notebook_can_be_reset_and_is_kept(course, broken):
     file = course / "exercises" / "01_b.ipynb"
     file.write_bytes(broken)
-    assert standing.reset("01", yes=True, root=course) == 0
-    assert copies.look(file).state == "as it came"
+    assert exercise_status.reset("01", yes=True, root=course) == 0
+    assert exercises.look(file).state == "as it came"
     assert next((file.parent / "kept").iterdir()).read_bytes() == broken
 
 
@@ -124,16 +124,16 @@ def test_at_a_terminal_reset_asks(course, monkeypatch, answer, status):
     edit(course / "exercises" / "01_b.ipynb")
     monkeypatch.setattr(sys.stdin, "isatty", lambda: True, raising=False)
     monkeypatch.setattr("builtins.input", lambda _: answer)
-    assert standing.reset("01", root=course) == status
+    assert exercise_status.reset("01", root=course) == status
     assert ("mine" in (course / "exercises" / "01_b.ipynb").read_text()) == bool(status)
 
 
 def test_without_a_terminal_reset_refuses_and_without_a_name_it_lists_them(course):
     with pytest.raises(CourseError, match="nobody is here to answer; add --yes"):
-        standing.reset("01", root=course)
+        exercise_status.reset("01", root=course)
     for name in (None, "", "99", "."):
         with pytest.raises(CourseError, match=r"00_a, 01_b$"):
-            standing.reset(name, yes=True, root=course)
+            exercise_status.reset(name, yes=True, root=course)
 
 
 def test_where_no_copy_can_be_kept_nothing_is_replaced(course):
@@ -141,7 +141,7 @@ def test_where_no_copy_can_be_kept_nothing_is_replaced(course):
     edit(file)
     (file.parent / "kept").write_text("a file where the folder should be")
     with pytest.raises(CourseError, match="nothing has changed"):
-        standing.reset("01", yes=True, root=course)
+        exercise_status.reset("01", yes=True, root=course)
     assert "mine" in file.read_text()
 
 
@@ -155,4 +155,4 @@ def test_the_command_shows_the_table_and_refuses_a_name_it_has_no_use_for(capsys
 def test_every_committed_exercise_carries_its_version():
     for file in sorted((Path(__file__).parents[2] / "exercises").glob("[0-9][0-9]_*.ipynb")):
         about = json.loads(file.read_text())["metadata"]["dltutorial"]
-        assert about["version"] == copies.look(file).cells, file.name
+        assert about["version"] == exercises.look(file).cells, file.name

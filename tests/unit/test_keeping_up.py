@@ -7,11 +7,10 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from test_teach_exercises import CODE, edit, notebook
+from test_exercises import CODE, edit, notebook
 
 from dltutorial import advice
-from dltutorial.course import exercises, update
-from dltutorial.errors import CourseError
+from dltutorial.course import exercises
 
 ROOT = Path(__file__).parents[2]
 EX, CHAPTER = "exercises/00_a.ipynb", "notebooks/00_a.ipynb"
@@ -103,223 +102,127 @@ def everything(course):
     return "".join(file.read_text() for file in files)
 
 
-def test_update_brings_the_newer_version_to_who_has_changed_nothing(course):
+@pytest.fixture(params=["git clone", "nbgitpuller"])
+def update(request, course, monkeypatch):
+    """What fetches the newer version, in a learner's clone or in a folder of nbgitpuller's: ``make update`` says it."""
+    if request.param == "nbgitpuller":
+        shutil.rmtree(course.learner)
+    words = ["gitpuller", course.url, "main", str(course.learner)]
+    if request.param == "nbgitpuller":
+        subprocess.run(words, check=True, capture_output=True)
+
+    def run():
+        subprocess.run(words, check=True, capture_output=True)
+        assert exercises.build(course.learner) == 0
+
+    return run
+
+
+def test_the_newer_version_comes_to_who_has_changed_nothing(course, update):
     course.publish()
-    assert update.update(course.learner) == 0
+    update()
     assert "newer" in course.text(EX)
     assert git(course.learner, "status", "--porcelain").stdout == ""
-    assert update.update(course.learner) == 0
+    update()
 
 
-def test_update_keeps_an_edited_exercise_and_puts_the_newer_one_beside(course, capsys):
+def test_an_edited_exercise_stays_whole_and_the_newer_one_is_put_beside(course, update, capsys):
     solve(course.learner / EX)
     execute(course.learner / EX)
     before = course.text(EX)
-    course.publish()
-    assert update.update(course.learner) == 0
-    assert course.text(EX) == before
-    assert "newer" in course.text("exercises/00_a.new.ipynb")
+    for answer in ("newer", "once more"):
+        course.publish(**{"site.sh": answer})
+        update()
+        assert course.text(EX) == before
+        assert "newer" in course.text("exercises/00_a.new.ipynb")
+        assert course.text("site.sh") == answer
     assert capsys.readouterr().out.count("00_a.new.ipynb") == 1
-    assert git(course.learner, "log", "-1", "--format=%s").stdout == "newer\n"
 
 
-def test_update_replaces_what_was_only_run_and_keeps_its_outputs(course):
-    for name in (EX, CHAPTER):
-        execute(course.learner / name)
-    course.publish(**{CHAPTER: chapter("a = 2", "print(1)")})
-    update.update(course.learner)
+def test_an_exercise_that_was_only_run_gets_its_newer_version(course, update):
+    execute(course.learner / EX)
+    course.publish()
+    update()
     assert "newer" in course.text(EX)
-    assert "a = 2" in course.text(CHAPTER)
-    for name in (EX, CHAPTER):
-        assert "seen" in next((course.learner / name).parent.joinpath("kept").iterdir()).read_text()
-    assert git(course.learner, "status", "--porcelain").stdout == ""
+    assert not (course.learner / "exercises/00_a.new.ipynb").exists()
 
 
-def test_update_keeps_an_edited_chapter_and_an_edited_script(course, capsys):
+def test_a_chapter_stays_a_notebook_with_the_learners_lines_and_takes_the_courses_others(course, update):
     edit(course.learner / CHAPTER, "a = 1", "a = 'mine'")
-    (course.learner / "site.sh").write_text("mine\n")
-    course.publish(**{CHAPTER: chapter("a = 2", "print(1)"), "site.sh": "newer script\n"})
-    update.update(course.learner)
-    assert "'mine'" in course.text(CHAPTER)
-    assert "a = 2" in course.text("notebooks/00_a.new.ipynb")
-    assert (course.text("site.sh"), course.text("site.new.sh")) == ("mine\n", "newer script\n")
-    assert "site.sh holds your work and stays; its new version is site.new.sh" in capsys.readouterr().out
+    execute(course.learner / CHAPTER)
+    course.publish(**{CHAPTER: chapter("a = 1", "b = 1", "c = 1", "print(1)", "print('new')")})
+    update()
+    cells = ["".join(cell["source"]) for cell in json.loads(course.text(CHAPTER))["cells"]]
+    assert "a = 'mine'" in cells
+    assert "seen" in course.text(CHAPTER)
 
 
-def test_update_keeps_a_file_of_the_learner_where_the_course_brings_one_and_one_that_it_drops(course, capsys):
+def test_an_edited_script_keeps_the_learners_lines(course, update):
+    (course.learner / "site.sh").write_text("mine\ntwo\nthree\n")
+    course.publish(**{"site.sh": "one\ntwo\nnewer\n"})
+    update()
+    assert course.text("site.sh").startswith("mine\ntwo\n")
+
+
+def test_a_file_of_the_learner_where_the_course_brings_one_and_one_that_it_drops_stay(course, update):
     (course.learner / "notes.md").write_text("mine\n")
     (course.learner / "site.sh").write_text("mine\n")
     course.publish(**{"notes.md": "the course's\n", "site.sh": None})
-    update.update(course.learner)
-    assert [course.text(name) for name in ("notes.md", "notes.new.md", "site.sh")] == [
-        "mine\n",
-        "the course's\n",
-        "mine\n",
-    ]
-    assert "site.sh is no part of the course any more; yours is kept" in capsys.readouterr().out
+    update()
+    assert course.text("notes.md") == "the course's\n"
+    assert [file.read_text() for file in course.learner.glob("notes__*.md")] == ["mine\n"]
+    assert course.text("site.sh") == "mine\n"
 
 
 @pytest.mark.parametrize("staged_only", [True, False])
-def test_update_keeps_what_the_learner_has_staged_or_committed(course, staged_only):
+def test_what_the_learner_has_staged_or_committed_stays(course, update, staged_only):
     solve(course.learner / EX)
     git(course.learner, "add", "-A")
     if not staged_only:
         git(course.learner, "commit", "-qm", "my answer")
     course.publish()
-    assert update.update(course.learner) == 0
+    update()
     assert "return 42" in course.text(EX)
     assert "newer" not in course.text(EX)
     assert "newer" in course.text("exercises/00_a.new.ipynb")
-    assert update.update(course.learner) == 0
 
 
-def test_update_keeps_a_committed_edit_of_an_exercise_that_the_course_drops(course):
+def test_an_edited_exercise_that_the_course_drops_stays(course, update):
     solve(course.learner / EX)
-    git(course.learner, "commit", "-qam", "my answer")
     course.publish(**{EX: None, "solutions/00_a.ipynb": None, "solutions/01_b.ipynb": notebook(CODE)})
-    assert update.update(course.learner) == 0
+    update()
     assert "return 42" in course.text(EX)
 
 
-def test_an_update_that_was_killed_halfway_is_put_right_by_the_next(course, monkeypatch):
+def test_git_pull_refuses_loses_nothing_and_an_update_then_succeeds(course, update):
     solve(course.learner / EX)
-    course.publish()
-
-    def killed(*_):
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(update, "_merge", killed)
-        patch.setattr(update, "_recover", lambda root: None)
-        with pytest.raises(KeyboardInterrupt):
-            update.update(course.learner)
-    assert "return 42" in everything(course)
-    assert "return 42" not in course.text(EX)
-    assert update.update(course.learner) == 0
-    assert "return 42" in course.text(EX)
-    assert "newer" in course.text("exercises/00_a.new.ipynb")
-
-
-def test_what_makes_an_update_impossible_is_told_in_one_line_and_changes_nothing(course):
-    solve(course.learner / EX)
-    before = everything(course)
-    shutil.move(course.hub, course.hub.with_name("gone"))
-    with pytest.raises(CourseError, match=r"^the course cannot be fetched, and nothing has changed; [^\n]*\)$"):
-        update.update(course.learner)
-    git(course.learner, "checkout", "-q", "--detach")
-    with pytest.raises(CourseError, match="git switch main"):
-        update.update(course.learner)
-    shutil.rmtree(course.learner / ".git")
-    with pytest.raises(CourseError, match="no git clone; unpack a newer release over it"):
-        update.update(course.learner)
-    assert everything(course) == before
-
-
-def test_git_pull_refuses_loses_nothing_and_update_then_succeeds(course):
-    solve(course.learner / EX)
+    before = course.text(EX)
     course.publish()
     told = git(course.learner, "pull", check=False)
     assert told.returncode != 0
     assert advice.of_words("git", told.stderr).name == "git-pull"
-    assert "return 42" in course.text(EX)
-    assert update.update(course.learner) == 0
-    assert "return 42" in course.text(EX)
+    assert course.text(EX) == before
+    update()
+    assert course.text(EX) == before
 
 
-def test_after_gits_own_advice_the_notebook_is_whole_and_update_tells_how_to_go_on(course):
+def test_after_gits_own_advice_the_notebook_is_whole_and_the_answer_is_in_the_stash(course):
     solve(course.learner / EX)
     course.publish()
     git(course.learner, "stash")
     git(course.learner, "pull", "-q")
     assert git(course.learner, "stash", "pop", check=False).returncode != 0
     json.loads(course.text(EX))
-    with pytest.raises(CourseError, match=rf"git checkout --theirs -- {EX}, then run git reset"):
-        update.update(course.learner)
     git(course.learner, "checkout", "--theirs", "--", EX)
-    git(course.learner, "reset", "-q")
-    assert update.update(course.learner) == 0
     assert "return 42" in course.text(EX)
-    assert "newer" in course.text("exercises/00_a.new.ipynb")
 
 
-def test_a_commit_and_a_pull_that_meet_a_conflict_leave_a_whole_notebook_and_a_way_out(course):
+def test_a_commit_and_a_pull_that_meet_a_conflict_leave_a_whole_notebook(course):
     solve(course.learner / EX)
     git(course.learner, "commit", "-qam", "my answer")
     course.publish()
     assert git(course.learner, "pull", "-q", "--no-rebase", check=False).returncode != 0
     assert "return 42" in "".join("".join(cell["source"]) for cell in json.loads(course.text(EX))["cells"])
-    with pytest.raises(CourseError, match="git merge --abort ends it"):
-        update.update(course.learner)
-    git(course.learner, "merge", "--abort")
-    assert update.update(course.learner) == 0
-    assert "return 42" in course.text(EX)
-
-
-def test_update_tells_where_git_has_put_an_exercise_away(course, capsys):
-    solve(course.learner / EX)
-    course.publish()
-    git(course.learner, "stash")
-    git(course.learner, "pull", "-q")
-    assert "return 42" not in course.text(EX)
-    capsys.readouterr()
-    assert update.update(course.learner) == 0
-    command = capsys.readouterr().out.splitlines()[0].partition("; ")[2].partition(" brings")[0]
-    git(course.learner, *command.split()[1:])
-    assert "return 42" in course.text(EX)
-    assert update.update(course.learner) == 0
-    assert "put your" not in capsys.readouterr().out
-
-
-@pytest.fixture
-def pulled(course, tmp_path):
-    """The learner's folder is nbgitpuller's, as on a hub; ``pulled()`` is another click on the link."""
-    puller = pytest.importorskip("nbgitpuller.pull")
-    shutil.rmtree(course.learner)
-
-    def click():
-        return list(puller.GitPuller(course.url, str(course.learner), branch="main").pull())
-
-    click()
-    return click
-
-
-def test_nbgitpuller_keeps_an_edited_exercise_whole_and_build_puts_the_newer_one_beside(course, pulled):
-    solve(course.learner / EX)
-    execute(course.learner / EX)
-    before = course.text(EX)
-    course.publish()
-    pulled()
-    assert course.text(EX) == before
-    assert exercises.build(course.learner) == 0
-    assert course.text(EX) == before
-    assert "newer" in course.text("exercises/00_a.new.ipynb")
-    pulled()
-    assert update.update(course.learner) == 0
-    assert course.text(EX) == before
-
-
-def test_nbgitpuller_and_then_build_bring_the_newer_version_of_an_exercise_that_was_only_run(course, pulled):
-    execute(course.learner / EX)
-    course.publish()
-    pulled()
-    assert exercises.build(course.learner) == 0
-    assert "newer" in course.text(EX)
-    assert not (course.learner / "exercises/00_a.new.ipynb").exists()
-    course.publish(**{"site.sh": "again\n"})
-    pulled()
-    assert course.text("site.sh") == "again\n"
-
-
-def test_update_works_in_a_folder_of_nbgitpullers_and_the_link_goes_on_working(course, pulled):
-    solve(course.learner / EX)
-    course.publish()
-    pulled()
-    course.publish(**{"site.sh": "once more\n"})
-    assert update.update(course.learner) == 0
-    course.publish(**{"site.sh": "and more\n"})
-    pulled()
-    assert course.text("site.sh") == "and more\n"
-    assert "return 42" in course.text(EX)
 
 
 def test_a_newer_release_unpacked_over_the_folder_leaves_the_exercises_alone(course):
