@@ -179,12 +179,12 @@ def _class(args: argparse.Namespace) -> int:
 
 
 def _data(args: argparse.Namespace) -> int:
-    from dltutorial.data import convert, layouts, store, weather
+    from dltutorial.data import convert, formats, store, weather
 
     if args.what == "convert":
         if args.layout is None:
-            raise CourseError(f"data convert needs a layout; give --layout NAME: {layouts.FORMS}")
-        layout = layouts.Layout.of(args.layout)
+            raise CourseError(f"data convert needs a layout; give --layout NAME: {formats.LAYOUTS}")
+        layout = formats.Layout.of(args.layout)
         source = args.source or weather.ensure(preset(args.preset), processes=args.processes, seed=args.seed)
         print(convert.convert(source, layout, args.out))
         return 0

@@ -17,10 +17,10 @@ YARDSTICK = "copy of the same bytes from the page cache"
 
 def loaders(options: Options) -> Iterator[Row]:
     """Rungs, then layouts read by one and the same loader, then the tuned loader beside a step."""
-    from dltutorial.data import rungs
+    from dltutorial.data import loader_ladder
 
     machine.use_cores(1)  # one core for the loader; the other is free for a step, or for a worker
-    splits = rungs.prepare(options.preset)
+    splits = loader_ladder.prepare(options.preset)
     batch_size = min(8, options.preset.global_batch_size)
     yield from _rungs(splits, batch_size, options)
     yield from _layouts(splits, batch_size, options)
@@ -29,17 +29,18 @@ def loaders(options: Options) -> Iterator[Row]:
 
 def _rungs(splits: Mapping, batch_size: int, options: Options) -> Iterator[Row]:
     """The host's part of every rung; then augmentation where the device does it."""
-    from dltutorial.data import costs, formats, rungs
-    from dltutorial.data.feed import FEEDS
+    from dltutorial.data import formats, loader_ladder
+    from dltutorial.data.loader_ladder import RUNGS
+    from dltutorial.data.loaders import LOADERS
 
-    figures = costs.measure(splits["hdf5-chunk1-gzip4"], splits["npy"], batch_size)
-    variants = {r.cause: rungs.host_loader(splits[r.layout], batch_size, r.feed) for r in rungs.RUNGS}
-    variants[YARDSTICK] = lambda: costs.copies(splits["npy"], batch_size)
-    found = rungs.rates(variants, batch_size, rounds=options.repeats)
-    naive = statistics.median(found[rungs.RUNGS[0].cause])
-    for rung in rungs.RUNGS:
+    figures = loader_ladder.measure_costs(splits["hdf5-chunk1-gzip4"], splits["npy"], batch_size)
+    variants = {r.cause: loader_ladder.host_loader(splits[r.layout], batch_size, r.loader) for r in RUNGS}
+    variants[YARDSTICK] = lambda: loader_ladder.copies(splits["npy"], batch_size)
+    found = loader_ladder.rates(variants, batch_size, rounds=options.repeats)
+    naive = statistics.median(found[RUNGS[0].cause])
+    for rung in RUNGS:
         year = formats.open_year(splits[rung.layout].files[0])
-        predicted = 1 / figures.pair_s(year, FEEDS[rung.feed])
+        predicted = 1 / figures.pair_s(year, LOADERS[rung.loader])
         more = {
             "× naive": f"{statistics.median(found[rung.cause]) / naive:,.0f}",
             "of the copy": f"{_ratio(found[rung.cause], found[YARDSTICK]):.0%}",
@@ -50,18 +51,17 @@ def _rungs(splits: Mapping, batch_size: int, options: Options) -> Iterator[Row]:
 
 def _layouts(splits: Mapping, batch_size: int, options: Options) -> Iterator[Row]:
     """Every layout under the loader that opens files once and augments in float32."""
-    from dltutorial.data import formats, rungs
+    from dltutorial.data import formats, loader_ladder
 
-    variants = {name: rungs.host_loader(split, batch_size, "lean") for name, split in splits.items()}
-    for name, samples in rungs.rates(variants, batch_size, rounds=options.repeats).items():
+    variants = {name: loader_ladder.host_loader(split, batch_size, "lean") for name, split in splits.items()}
+    for name, samples in loader_ladder.rates(variants, batch_size, rounds=options.repeats).items():
         size = sum(map(formats.stored_bytes, splits[name].files))
         yield Row(f"lean loader, {name}", samples, UNIT, more={"MB on disk": f"{size / 1e6:.1f}"})
 
 
 def _beside_a_step(splits: Mapping, batch_size: int, options: Options) -> Iterator[Row]:
     """I/O, synthetic and full throughput, for loaders with and without overlap."""
-    from dltutorial.data import ladder
-    from dltutorial.data.feed import FEEDS, Feed, tuned
+    from dltutorial.data.loaders import LOADERS, LoaderConfig, make_loader, tuned
     from dltutorial.profile import throughput
     from dltutorial.train import run
     from dltutorial.train.loop import make_optimizer
@@ -73,15 +73,15 @@ def _beside_a_step(splits: Mapping, batch_size: int, options: Options) -> Iterat
     model = run.build_model(recipe)
     optimizer = make_optimizer(model, recipe)
     gzip = splits["hdf5-chunk1-gzip4"]
-    for name, where, feed in (
-        ("gzip, no overlap", gzip, FEEDS["open"]),
-        ("gzip, a thread reads ahead", gzip, Feed(keep_open=True, prefetch=2)),
-        ("gzip, one worker", gzip, Feed(keep_open=True, workers=1)),
+    for name, where, config in (
+        ("gzip, no overlap", gzip, LOADERS["open"]),
+        ("gzip, a thread reads ahead", gzip, LoaderConfig(keep_open=True, prefetch=2)),
+        ("gzip, one worker", gzip, LoaderConfig(keep_open=True, workers=1)),
         ("tuned", split, tuned(machine.device())),
     ):
         found = throughput.measure(
-            lambda where=where, feed=feed: ladder.make_loader(
-                where, batch_size, feed, roll=True, device=machine.device()
+            lambda where=where, config=config: make_loader(
+                where, batch_size, config, roll=True, device=machine.device()
             ),
             lambda batch: train_step(model, *batch, optimizer, recipe.clip_norm),
             rounds=options.repeats,

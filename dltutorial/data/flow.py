@@ -96,14 +96,13 @@ class Flow:
 
 def atmosphere(n_lat: int, n_lon: int, n_layers: int = 1) -> Flow:
     """The forced and damped flow that the course's data come from."""
-    shared = {"beta": 1.07, "tracer_rate": 0.2, "viscosity": _viscosity(n_lat)}
+    flow = Flow(n_lat, n_lon, n_layers, beta=1.07, tracer_rate=0.2, viscosity=_viscosity(n_lat))
     if n_layers == 1:
-        jets = {"jet_speeds": (3.5,), "jet_sharpness": 2.0, "vorticity_rates": (0.2,), "thermal_rate": 0.2}
-        return Flow(n_lat, n_lon, **jets, **shared)
+        jets = (3.5,)
+        return dataclasses.replace(flow, jet_speeds=jets, jet_sharpness=2.0, vorticity_rates=(0.2,), thermal_rate=0.2)
     speeds = tuple(4.0 * (1 - k / (n_layers - 1)) for k in range(n_layers))  # none at the ground
     drag = (0.0,) * (n_layers - 1) + (0.15,)
-    jets = {"jet_speeds": speeds, "jet_sharpness": 1.0, "vorticity_rates": drag, "thermal_rate": 0.3}
-    return Flow(n_lat, n_lon, n_layers, deformation_radius=0.6, **jets, **shared)
+    return dataclasses.replace(flow, deformation_radius=0.6, jet_speeds=speeds, vorticity_rates=drag, thermal_rate=0.3)
 
 
 def _viscosity(n_lat: int) -> float:

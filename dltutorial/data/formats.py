@@ -1,50 +1,102 @@
-"""One year of snapshots on disk, behind one small interface, whatever its layout.
+"""How one year of snapshots lies on disk, and reading it through one small interface, whatever its layout.
 
     *.h5    HDF5, dataset ``fields``; in chunks or in one piece, compressed or not
     *.npy   one array, read through a memory map: the page cache is the only copy between disk and you
     *.zarr  a folder with a Zarr array, one file a chunk
 
-In: a path. Out: a ``Year``: its length, the shape of a snapshot, and snapshots as float32; or one ``DataError`` that
-names the file.
+In: a path, or the name of a ``Layout`` such as ``hdf5-chunk16-gzip4``. Out: a ``Year``, whose snapshots come as
+float32; or one ``DataError`` that names the file.
 
 Legend: T snapshots in the year, N snapshots asked for, C channels, H rows (latitude), W columns (longitude).
 """
 
 import contextlib
-import itertools
 import math
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import h5py
 import numpy as np
 
-from dltutorial.errors import DataError
+from dltutorial.errors import DataError, RecipeError
 
 SUFFIXES = (".h5", ".npy", ".zarr")
+LAYOUTS = (
+    "npy, or hdf5 or zarr with -auto, -contiguous (hdf5 only) or -chunkN, then -gzipL, -lzf (hdf5) or -zstd (zarr)"
+)
+_CHUNKED = r"-(auto|chunk[1-9]\d*)"
+_LAYOUT = re.compile(rf"npy|hdf5-contiguous|hdf5{_CHUNKED}(-gzip\d?|-lzf)?|zarr{_CHUNKED}(-gzip\d?|-zstd)?")
 _FOREIGN = "it is of another layout, remove it"
 
 
+@dataclass(frozen=True)
+class Layout:
+    """How a year lies on disk, by its name: ``npy``, ``hdf5-contiguous``, ``hdf5-chunk16-gzip4``, ``zarr-auto-zstd``.
+
+    Attributes:
+        kind: hdf5, npy or zarr.
+        chunk: snapshots in a chunk, each chunk as wide as the field; "auto" leaves the shape of the chunks to the
+            library; None stores everything in one piece.
+        compression: gzip, lzf, zstd or None.
+        level: of gzip, 0 to 9; None: the library's own.
+    """
+
+    name: str
+    kind: str
+    chunk: int | str | None
+    compression: str | None
+    level: int | None
+
+    @classmethod
+    def of(cls, name: str) -> "Layout":
+        """The layout of that name.
+
+        Raises:
+            RecipeError: there is no such layout.
+        """
+        if not _LAYOUT.fullmatch(name):
+            raise RecipeError(f"no layout {name!r}; choose {LAYOUTS}")
+        kind, chunk, codec = [*name.split("-"), "", ""][:3]
+        depth = int(chunk[5:]) if chunk.startswith("chunk") else "auto" if chunk == "auto" else None
+        level = int(codec[4:]) if re.fullmatch(r"gzip\d", codec) else None
+        return cls(name, kind, depth, codec.rstrip("0123456789") or None, level)
+
+    @property
+    def suffix(self) -> str:
+        """Of a year's file."""
+        return {"hdf5": ".h5", "npy": ".npy", "zarr": ".zarr"}[self.kind]
+
+
 class Year:
-    """Snapshots (T, C, H, W) in one file, float32. Subclasses say how to read; use ``open_year``.
+    """Snapshots (T, C, H, W) in one file, read as float32; ``open_year`` makes one.
 
     Attributes:
         path: the file.
         shape: (C, H, W) of a snapshot.
         chunk_TCHW: the piece that is stored, and so read and decompressed, as one; None where any byte can be read.
         compressed: whether chunks are.
+        close: gives the file back.
     """
 
-    compressed = False
-
     def __init__(
-        self, path: Path, shape_TCHW: tuple[int, ...] | None, dtype: np.dtype, chunk_TCHW: tuple[int, ...] | None
-    ):
-        shape_TCHW = shape_TCHW or ()  # HDF5 has data sets without any
-        if len(shape_TCHW) != 4 or dtype != np.float32 or 0 in shape_TCHW:
-            raise DataError(f"{path} holds {dtype} {shape_TCHW}, not float32 (time, channel, lat, lon); convert it")
-        self.path, self.chunk_TCHW = path, chunk_TCHW
-        self._n, self.shape = int(shape_TCHW[0]), tuple(int(n) for n in shape_TCHW[1:])
+        self,
+        path: Path,
+        fields: Any,
+        chunk_TCHW: tuple[int, ...] | None = None,
+        compressed: bool = False,
+        close: Callable[[], None] = lambda: None,
+    ) -> None:
+        shape_TCHW = tuple(fields.shape or ())  # HDF5 has data sets without any
+        if len(shape_TCHW) != 4 or fields.dtype.kind != "f" or 0 in shape_TCHW:
+            raise DataError(
+                f"{path} holds {fields.dtype} {shape_TCHW}, not floats (time, channel, lat, lon); convert it"
+            )
+        self.path, self.chunk_TCHW, self.compressed, self.close = path, chunk_TCHW, compressed, close
+        self._fields, self._n = fields, shape_TCHW[0]
+        self.shape: tuple[int, int, int] = shape_TCHW[1:]
 
     def __len__(self) -> int:
         """Snapshots in the year."""
@@ -56,110 +108,26 @@ class Year:
     def __exit__(self, *error: object) -> None:
         self.close()
 
-    def read(self, index: int) -> np.ndarray:
-        """Snapshot ``index`` as a new array (C, H, W).
+    def snapshots(self, first: int, count: int) -> np.ndarray:
+        """Snapshots (N, C, H, W) to look at, not to write to: a new array, or of an npy file the map itself.
 
         Raises:
-            IndexError: there is none of that number.
-            DataError: it cannot be read.
+            IndexError: the year ends before.
+            DataError: they cannot be read.
         """
-        out_1CHW = np.empty((1, *self.shape), np.float32)
-        self.read_into(index, out_1CHW)
-        return out_1CHW[0]
+        if not 0 <= first <= first + count <= self._n:
+            raise IndexError(f"snapshots {first} to {first + count - 1} of {self._n} in {self.path}")
+        with blaming(self.path):
+            return np.asarray(self._fields[first : first + count], np.float32)
 
     def read_into(self, first: int, out_NCHW: np.ndarray) -> None:
-        """Fill ``out_NCHW`` with the snapshots from ``first`` on, in one go.
+        """Fill ``out_NCHW`` with the snapshots from ``first`` on.
 
         Raises:
             IndexError: the year ends before.
             DataError: they cannot be read.
         """
-        if not 0 <= first <= first + len(out_NCHW) <= self._n:
-            raise IndexError(f"snapshots {first} to {first + len(out_NCHW) - 1} of {self._n} in {self.path}")
-        try:
-            self._read(first, out_NCHW)
-        except Exception as error:
-            raise blamed(self.path, error) from error
-
-    def snapshots(self, first: int, count: int) -> np.ndarray:
-        """Snapshots (N, C, H, W) to look at, not to write to: a new array, or the mapped file itself.
-
-        Raises:
-            IndexError: the year ends before.
-            DataError: they cannot be read.
-        """
-        out_NCHW = np.empty((count, *self.shape), np.float32)
-        self.read_into(first, out_NCHW)
-        return out_NCHW
-
-    def close(self) -> None:
-        """Give the file back."""
-
-    def _read(self, first: int, out_NCHW: np.ndarray) -> None:
-        raise NotImplementedError
-
-
-class Hdf5Year(Year):
-    """A year in HDF5."""
-
-    def __init__(self, path: Path):
-        with blaming(path):
-            self._file = h5py.File(path, "r")
-        fields = self._file.get("fields")
-        if not isinstance(fields, h5py.Dataset):
-            raise DataError(f"{path} has no dataset 'fields' but {sorted(self._file)}; {_FOREIGN}")
-        self._fields, self.compressed = fields, fields.compression is not None
-        super().__init__(path, fields.shape, fields.dtype, fields.chunks)
-
-    def _read(self, first: int, out_NCHW: np.ndarray) -> None:
-        part = np.s_[first : first + len(out_NCHW)]
-        if out_NCHW.flags.c_contiguous:
-            self._fields.read_direct(out_NCHW, part)
-        else:
-            out_NCHW[...] = self._fields[part]
-
-    def close(self) -> None:
-        """Close the file."""
-        self._file.close()
-
-
-class NpyYear(Year):
-    """A year in a NumPy file, mapped into memory. Do not shorten a file that is mapped: the kernel ends the reader."""
-
-    def __init__(self, path: Path):
-        with blaming(path):
-            mapped = np.load(path, mmap_mode="c", allow_pickle=False)  # as "r", but torch takes it without a warning
-        if not isinstance(mapped, np.ndarray):
-            raise DataError(f"{path} holds several arrays; {_FOREIGN}")
-        self._fields = mapped.view(np.ndarray)  # slices of a np.memmap are slow to make
-        super().__init__(path, mapped.shape, mapped.dtype, None)
-
-    def _read(self, first: int, out_NCHW: np.ndarray) -> None:
-        np.copyto(out_NCHW, self._fields[first : first + len(out_NCHW)])
-
-    def snapshots(self, first: int, count: int) -> np.ndarray:
-        """A part of the map: nothing is copied."""
-        if not 0 <= first <= first + count <= len(self):
-            raise IndexError(f"snapshots {first} to {first + count - 1} of {len(self)} in {self.path}")
-        return self._fields[first : first + count]
-
-
-class ZarrYear(Year):
-    """A year in Zarr. A chunk that is missing would read as its fill value; so their number is checked first."""
-
-    def __init__(self, path: Path):
-        import zarr
-
-        with blaming(path):
-            self._fields = zarr.open_array(path, mode="r")
-            missing = self._fields.nchunks - self._fields.nchunks_initialized
-        if missing:
-            raise DataError(f"{path} lacks {missing} of its {self._fields.nchunks} chunks; delete it and make it anew")
-        self.compressed = bool(self._fields.compressors)
-        super().__init__(path, self._fields.shape, self._fields.dtype, self._fields.chunks)
-
-    def _read(self, first: int, out_NCHW: np.ndarray) -> None:
-        out_NCHW[...] = self._fields[first : first + len(out_NCHW)]
+        np.copyto(out_NCHW, self.snapshots(first, len(out_NCHW)))
 
 
 def open_year(path: Path) -> Year:
@@ -168,42 +136,66 @@ def open_year(path: Path) -> Year:
     Raises:
         DataError: it is missing, truncated, of another layout, or holds something else than snapshots.
     """
-    kinds = {".h5": Hdf5Year, ".npy": NpyYear, ".zarr": ZarrYear}
     path = Path(path)
+    kinds = {".h5": _open_hdf5, ".npy": _open_npy, ".zarr": _open_zarr}
     if path.suffix not in kinds:
         raise DataError(f"{path} is none of {', '.join('*' + suffix for suffix in SUFFIXES)}; convert it, or remove it")
-    return kinds[path.suffix](path)
+    with blaming(path):
+        return kinds[path.suffix](path)
+
+
+def _open_hdf5(path: Path) -> Year:
+    file = h5py.File(path, "r")
+    fields = file.get("fields")
+    if not isinstance(fields, h5py.Dataset):
+        raise DataError(f"{path} has no dataset 'fields' but {sorted(file)}; {_FOREIGN}")
+    return Year(path, fields, fields.chunks, fields.compression is not None, file.close)
+
+
+def _open_npy(path: Path) -> Year:
+    """Mapped into memory. Do not shorten a file that is mapped: the kernel ends the reader."""
+    mapped = np.load(path, mmap_mode="c", allow_pickle=False)  # as "r", but torch takes it without a warning
+    if not isinstance(mapped, np.ndarray):
+        raise DataError(f"{path} holds several arrays; {_FOREIGN}")
+    return Year(path, mapped.view(np.ndarray))  # slices of a np.memmap are slow to make
+
+
+def _open_zarr(path: Path) -> Year:
+    """A chunk that is missing would read as its fill value; so their number is checked first."""
+    import zarr
+
+    fields = zarr.open_array(path, mode="r")
+    missing = fields.nchunks - fields.nchunks_initialized
+    if missing:
+        raise DataError(f"{path} lacks {missing} of its {fields.nchunks} chunks; delete it and make it anew")
+    return Year(path, fields, fields.chunks, bool(fields.compressors))
 
 
 @contextlib.contextmanager
 def blaming(path: Path) -> Iterator[None]:
     """Whatever a library says about a bad file, as one line that names the file.
 
+    h5py, NumPy, Zarr and its codecs have no common word for damage, so any error is taken.
+
     Raises:
         DataError: instead of any error.
     """
     try:
         yield
+    except DataError:
+        raise
+    except FileNotFoundError as error:
+        raise DataError(f"{path} is missing; make or fetch it anew") from error
     except Exception as error:
-        raise blamed(path, error) from error
+        why = f"is not readable as {path.suffix.lstrip('.') or 'data'} ({first_line(error)})"
+        if any(words in str(error) for words in ("truncated", "mmap length", "cannot reshape", "read all data")):
+            why = "is truncated"
+        elif any(words in str(error) for words in ("allow_pickle", "Python objects")):
+            why = "is no array of numbers"  # NumPy's own advice, to trust the file, is none
+        raise DataError(f"{path} {why}; delete it and make or fetch it anew") from error
 
 
-def blamed(path: Path, error: Exception) -> DataError:
-    """The error to raise instead: h5py, NumPy, Zarr and its codecs have no common word for damage."""
-    if isinstance(error, DataError):
-        return error
-    if isinstance(error, FileNotFoundError):
-        return DataError(f"{path} is missing; make or fetch it anew")
-    cut = any(words in str(error) for words in ("truncated", "mmap length", "cannot reshape", "read all data"))
-    if any(
-        words in str(error) for words in ("allow_pickle", "Python objects")
-    ):  # NumPy's advice, to trust the file, is none
-        return DataError(f"{path} is no array of numbers; delete it and make or fetch it anew")
-    why = "truncated" if cut else f"not readable as {path.suffix.lstrip('.') or 'data'} ({first_line(error)})"
-    return DataError(f"{path} is {why}; delete it and make or fetch it anew")
-
-
-def first_line(error: Exception) -> str:
+def first_line(error: BaseException) -> str:
     """What an error says, short enough for one line."""
     return str(error).strip().splitlines()[0][:120] if str(error).strip() else type(error).__name__
 
@@ -226,14 +218,3 @@ def stored_bytes(path: Path) -> int:
     """What a year takes on disk: a file, or all the files of a folder."""
     files = [path] if path.is_file() else [part for part in path.rglob("*") if part.is_file()]
     return sum(file.stat().st_size for file in files)
-
-
-def same_kind(files: tuple[Path, ...]) -> None:
-    """A split is of one layout.
-
-    Raises:
-        DataError: it is of several.
-    """
-    for one, other in itertools.pairwise(files):
-        if one.suffix != other.suffix:
-            raise DataError(f"{one} and {other.name} are of two layouts; remove one of them")

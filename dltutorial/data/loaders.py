@@ -1,27 +1,33 @@
 """From files to batches: pairs (state now, next state), normalised, shuffled anew in every epoch.
 
-``endless_batches`` is the plain loader that chapter 01 trains with; ``ladder`` has slower and faster ones that give
-the same batches.
+``endless_batches`` is the plain loader that chapter 01 trains with. ``make_loader`` makes those of chapter 03: from
+what a newcomer writes to what keeps a GPU busy, one cause changed at a time. All give the same batches for the same
+seed, in the same order and with the same augmentation: so a run ends with the same loss, only sooner.
 
-Legend: B samples, C channels, H × W grid points. Everything is float32.
+    file → read → [normalise, shift] → batch → [ahead of time, by a thread] → device → [normalise, shift] → step
+
+Legend: B samples, 2 states (now, next), C channels, H × W grid points. Everything that comes out is float32.
 """
 
 import bisect
-import contextlib
+import dataclasses
 import itertools
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import Dataset
 
 from dltutorial.data import formats, sampling
-from dltutorial.data.augment import shifted_columns
+from dltutorial.data.augment import device_augment, lean_augment, naive_augment, shifted_columns
+from dltutorial.data.prefetch import prefetched
+from dltutorial.data.sampling import Draws
 from dltutorial.data.store import Split
-from dltutorial.errors import DataError
-
-WORKER_DEADLINE_S = 300.0
+from dltutorial.data.workers import worker_batches
+from dltutorial.errors import RecipeError
 
 
 class Pairs(Dataset):
@@ -30,7 +36,7 @@ class Pairs(Dataset):
     Sample ``i`` is ``(x_CHW, y_CHW)``. A year of T snapshots gives T − 1 pairs; none spans two years.
     """
 
-    def __init__(self, split: Split):
+    def __init__(self, split: Split) -> None:
         self.split = split
         self._starts = [0, *itertools.accumulate(n - 1 for n in split.snapshots)]
         self._open: dict[tuple[int, int], formats.Year] = {}
@@ -103,86 +109,251 @@ def endless_batches(
     Raises:
         DataError: fewer pairs than one batch takes.
     """
-    width = pairs[0][0].shape[-1] if roll and len(pairs) else 0
-    draws = sampling.endless(
-        len(pairs), global_batch_size, seed=seed, width=width, rank=rank, world_size=world_size, skip=skip
-    )
-    return _batches(pairs, draws, roll, workers)
+    n: int = len(pairs)  # type: ignore[arg-type]
+    width = pairs[0][0].shape[-1] if roll and n else 0
+    draws = sampling.endless(n, global_batch_size, seed=seed, width=width, rank=rank, world_size=world_size, skip=skip)
+    return _plain(pairs, draws, roll, workers)
 
 
-def _batches(pairs: Dataset, draws: Iterator, roll: bool, workers: int) -> Iterator[tuple[Tensor, Tensor]]:
+def _plain(pairs: Dataset, draws: Draws, roll: bool, workers: int) -> Iterator[tuple[Tensor, Tensor]]:
     for_reading, for_rolling = itertools.tee(draws)
     batches = worker_batches(pairs, (indices for indices, _ in for_reading), workers)
     for (x_BCHW, y_BCHW), (_, shifts) in zip(batches, for_rolling, strict=False):
         yield roll_longitude(x_BCHW, y_BCHW, torch.tensor(shifts)) if roll else (x_BCHW, y_BCHW)
 
 
-def worker_batches(dataset: Dataset, keys: Iterable[list], workers: int) -> Iterator:
-    """Batches of ``dataset[key]``, read by worker processes; 0 reads here.
-
-    Raises:
-        DataError: the data are damaged, or a worker died or no longer answers. Nothing is waited for longer than
-            ``WORKER_DEADLINE_S``.
-    """
-    loader = DataLoader(
-        dataset,
-        batch_sampler=keys,
-        generator=torch.Generator().manual_seed(0),  # of the workers' own seeds, which nothing here uses
-        num_workers=workers,
-        pin_memory=torch.cuda.is_available(),
-        timeout=WORKER_DEADLINE_S if workers else 0,
-    )
-    yield from in_one_line(loader)
-
-
-def in_one_line(loader: DataLoader) -> Iterator:
-    """What a loader with workers yields; whatever becomes of a worker, as one line.
-
-    Raises:
-        DataError: the data are damaged, or a worker died or no longer answers.
-    """
-    try:
-        yield from loader
-        return
-    except DataError as error:  # out of a worker it comes wrapped in that process's traceback
-        line = str(error).strip().splitlines()[-1].removeprefix(f"{DataError.__module__}.DataError: ")
-        error.with_traceback(None)  # it would keep the workers waiting until the garbage is collected
-    except RuntimeError as error:
-        if not _is_of_a_worker(error):  # what the data set itself raised
-            raise
-        line = _gone(error)
-    except (ConnectionError, EOFError) as error:  # it died while it handed a batch over
-        line = _gone(error)
-    # Raised here, not above: there it would keep the old traceback, and with it the worker processes, alive.
-    raise DataError(line)
-
-
-@contextlib.contextmanager
-def workers_in_one_line() -> Iterator[None]:
-    """Around whatever runs beside workers: torch reports a worker's death at once, in the midst of a step, too.
-
-    Raises:
-        DataError: a worker died.
-    """
-    try:
-        yield
-    except RuntimeError as error:
-        if not _is_of_a_worker(error):
-            raise
-        raise DataError(_gone(error)) from None
-
-
-def _is_of_a_worker(error: RuntimeError) -> bool:
-    return str(error).startswith("DataLoader")
-
-
-def _gone(error: RuntimeError) -> str:
-    """Why a worker died, as torch's data loader says: the signal, or that it does not answer."""
-    why = formats.first_line(error.__cause__ or error).rstrip(". ")
-    return f"a loading process is gone: {why}; lower workers or the batch size, or give it more memory"
-
-
 def roll_longitude(x_BCHW: Tensor, y_BCHW: Tensor, shift_B: Tensor) -> tuple[Tensor, Tensor]:
     """Shift both states of every pair by the same distance along the last axis."""
     index = shifted_columns(shift_B, x_BCHW.shape[-1])[:, None, None, :].expand_as(x_BCHW)
     return x_BCHW.gather(-1, index), y_BCHW.gather(-1, index)
+
+
+@dataclass(frozen=True)
+class LoaderConfig:
+    """The knobs of one loader. The default is the naive one.
+
+    Attributes:
+        keep_open: open each file once, not for every sample.
+        lean: normalise and shift in float32, in place; otherwise in float64 with a new array for every operation.
+        workers: processes that load beside the training process.
+        buffered: read a batch into one block of memory that is used again (pinned for a GPU), in the order of the
+            file; otherwise into new arrays, which are then stacked. Needs keep_open and lean, and no workers.
+        prefetch: batches that a thread loads ahead.
+        on_device: normalise and shift a whole batch on the device. Needs buffered.
+    """
+
+    keep_open: bool = False
+    lean: bool = False
+    workers: int = 0
+    buffered: bool = False
+    prefetch: int = 0
+    on_device: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse knobs that do not fit together.
+
+        Raises:
+            RecipeError: they do not.
+        """
+        if self.workers < 0 or self.prefetch < 0:
+            raise RecipeError(f"workers={self.workers}, prefetch={self.prefetch}: neither can be negative")
+        if self.buffered and (self.workers or not (self.keep_open and self.lean)):
+            raise RecipeError("a buffered loader keeps files open, is lean, and has no workers; change the knobs")
+        if self.on_device and not self.buffered:
+            raise RecipeError("augmentation on the device needs a buffered loader; set buffered=True")
+
+
+_BATCHED = LoaderConfig(keep_open=True, lean=True, buffered=True)
+LOADERS: Mapping[str, LoaderConfig] = MappingProxyType({
+    "naive": LoaderConfig(),
+    "open": LoaderConfig(keep_open=True),
+    "lean": LoaderConfig(keep_open=True, lean=True),
+    "batched": _BATCHED,
+    "prefetch": dataclasses.replace(_BATCHED, prefetch=2),
+    "device": dataclasses.replace(_BATCHED, on_device=True),
+    "best": dataclasses.replace(_BATCHED, on_device=True, prefetch=2),
+})  # fmt: skip
+
+
+def loader_config(name: LoaderConfig | str) -> LoaderConfig:
+    """The loader of that name.
+
+    Raises:
+        RecipeError: there is none.
+    """
+    if isinstance(name, LoaderConfig):
+        return name
+    if name not in LOADERS:
+        raise RecipeError(f"no loader {name!r}; choose one of {', '.join(LOADERS)}")
+    return LOADERS[name]
+
+
+def tuned(device: str) -> LoaderConfig:
+    """The loader to train with on this kind of device, "cuda" or "cpu".
+
+    If the device is the CPU, augmentation "on the device" would run in the step's own thread; so the thread that reads
+    ahead does it.
+    """
+    return LOADERS["best" if device == "cuda" else "prefetch"]
+
+
+def make_loader(
+    split: Split,
+    batch_size: int,
+    config: LoaderConfig | str = "best",
+    *,
+    seed: int = 0,
+    roll: bool = False,
+    device: str | torch.device = "cpu",
+    rank: int = 0,
+    world_size: int = 1,
+    skip: int = 0,
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Batches (x_BCHW, y_BCHW) on ``device``, for ever; the same for every config.
+
+    A buffered loader uses its memory again: a batch is valid until the next one is asked for. ``close`` the iterator
+    to end its thread or processes at once; dropping it does so too.
+
+    Args:
+        split: in any layout.
+        batch_size: B over all ranks; each rank gets its share.
+        config: the knobs, or a name in ``LOADERS``.
+        seed, roll, rank, world_size, skip: as for ``endless_batches``.
+        device: where the batches are wanted.
+
+    Raises:
+        DataError: too few pairs; later also: damaged data, or a dead worker.
+        RecipeError: a config, rank or size that cannot be.
+    """
+    place = {"seed": seed, "rank": rank, "world_size": world_size, "skip": skip}
+    device = torch.device(device)
+    host = host_batches(split, batch_size, config, roll=roll, pin=device.type == "cuda", **place)
+    return _delivered(host, split, loader_config(config), device)
+
+
+@dataclass
+class HostBatch:
+    """A batch in this machine's memory.
+
+    Attributes:
+        both_2BCHW: both states of every pair; raw if the device is to normalise and shift them.
+        shift_B: by how much the device is to shift each pair; None if it is not to.
+        uploaded: when a copy of it to a GPU is done; None on a CPU.
+    """
+
+    both_2BCHW: Tensor
+    shift_B: Tensor | None = None
+    uploaded: "torch.cuda.Event | None" = None
+
+
+def host_batches(
+    split: Split, batch_size: int, config: LoaderConfig | str, *, roll: bool = False, pin: bool = False, **place: int
+) -> Iterator[HostBatch]:
+    """The part of a loader that runs on the host: all but the way to the device and the work there.
+
+    Args:
+        split, batch_size, config, roll: as for ``make_loader``.
+        pin: read into pinned memory, which a GPU can copy by itself.
+        place: seed, rank, world_size and skip, as for ``make_loader``.
+
+    Raises:
+        DataError, RecipeError: as ``make_loader``.
+    """
+    config, pairs = loader_config(config), Pairs(split)
+    draws = sampling.endless(len(pairs), batch_size, width=split.shape[-1] if roll else 0, **place)
+    if config.buffered:
+        size = -(-(batch_size - place.get("rank", 0)) // place.get("world_size", 1))
+        batches = _buffered(pairs, draws, config, _slots(config.prefetch + 2, size, split.shape, pin))
+    else:
+        batches = _stacked(pairs, draws, config)
+    return prefetched(batches, config.prefetch) if config.prefetch else batches
+
+
+class Items(Dataset):
+    """What is stacked to a batch: ``items[index, shift]`` is a pair (2, C, H, W), normalised and shifted."""
+
+    def __init__(self, pairs: Pairs, config: LoaderConfig) -> None:
+        self.pairs, self.config = pairs, config
+
+    def __getitem__(self, key: tuple[int, int]) -> Tensor:
+        """Read one pair as the config says.
+
+        Raises:
+            DataError: it cannot be read.
+        """
+        index, shift = key
+        split = self.pairs.split
+        year, first = self.pairs.where(index)
+        if self.config.keep_open:
+            raw_2CHW = self.pairs.year(year).snapshots(first, 2)
+        else:
+            with formats.open_year(split.files[year]) as opened:
+                raw_2CHW = opened.snapshots(first, 2)
+        if not self.config.lean:
+            return torch.from_numpy(naive_augment(raw_2CHW, shift, split.means_1C11, split.stds_1C11))
+        both_2CHW = torch.empty(raw_2CHW.shape)
+        lean_augment(torch.from_numpy(raw_2CHW), shift, *_statistics(split), both_2CHW)
+        return both_2CHW
+
+
+def _stacked(pairs: Pairs, draws: Draws, config: LoaderConfig) -> Iterator[HostBatch]:
+    """Batches stacked from single pairs, here or in worker processes."""
+    keys = (list(zip(indices, shifts, strict=True)) for indices, shifts in draws)
+    for both_B2CHW in worker_batches(Items(pairs, config), keys, config.workers):
+        yield HostBatch(both_B2CHW.transpose(0, 1))
+
+
+def _slots(count: int, size: int, shape: tuple[int, ...], pin: bool) -> list[HostBatch]:
+    """Blocks of memory for a batch each; pinned memory is copied to a GPU without a detour, and without waiting."""
+    blocks = [torch.empty(2, size, *shape, pin_memory=pin) for _ in range(count)]
+    return [HostBatch(block, uploaded=torch.cuda.Event() if pin else None) for block in blocks]
+
+
+def _buffered(pairs: Pairs, draws: Draws, config: LoaderConfig, slots: list[HostBatch]) -> Iterator[HostBatch]:
+    """Batches read into one of a few slots after another, each pair straight to its place."""
+    statistics = _statistics(pairs.split)
+    for slot, (indices, shifts) in zip(itertools.cycle(slots), draws, strict=False):
+        if slot.uploaded is not None:
+            slot.uploaded.synchronize()  # the copy of the batch that was here before
+        both_2BCHW = slot.both_2BCHW[:, : len(indices)]
+        raw_2BCHW = both_2BCHW.numpy()
+        for index, place in sorted(zip(indices, itertools.count(), strict=False)):  # in the order of the file
+            number, first = pairs.where(index)
+            if config.on_device:
+                pairs.year(number).read_into(first, raw_2BCHW[:, place])
+            else:
+                raw_2CHW = torch.from_numpy(pairs.year(number).snapshots(first, 2))
+                lean_augment(raw_2CHW, shifts[place], *statistics, both_2BCHW[:, place])
+        rolls = config.on_device and any(shifts)
+        yield dataclasses.replace(slot, shift_B=torch.tensor(shifts) if rolls else None)
+
+
+def _statistics(split: Split, device: torch.device | str = "cpu") -> tuple[Tensor, Tensor]:
+    """Means and deviations, (1, C, 1, 1) each."""
+    return torch.from_numpy(split.means_1C11).to(device), torch.from_numpy(split.stds_1C11).to(device)
+
+
+def _delivered(
+    host: Iterator[HostBatch], split: Split, config: LoaderConfig, device: torch.device
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Bring batches to the device; there, normalise and shift those that are raw.
+
+    On a GPU copies and augmentation run in a stream of their own, beside the step that was launched before.
+    """
+    statistics = _statistics(split, device)
+    stream = torch.cuda.Stream(device) if device.type == "cuda" else None
+    try:
+        for batch in host:
+            with torch.cuda.stream(stream):  # None: nothing changes
+                both_2BCHW = batch.both_2BCHW.to(device, non_blocking=True)
+                if batch.uploaded is not None:
+                    batch.uploaded.record(stream)
+                if config.on_device:
+                    shift_B = None if batch.shift_B is None else batch.shift_B.to(device, non_blocking=True)
+                    both_2BCHW = device_augment(both_2BCHW, shift_B, *statistics)
+            if stream is not None:
+                torch.cuda.current_stream(device).wait_stream(stream)
+                both_2BCHW.record_stream(torch.cuda.current_stream(device))
+            yield both_2BCHW[0], both_2BCHW[1]
+    finally:
+        host.close()  # type: ignore[attr-defined]

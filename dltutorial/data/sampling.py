@@ -17,6 +17,9 @@ from torch.utils.data import Sampler
 
 from dltutorial.errors import DataError, RecipeError
 
+#: For each batch the indices of its samples, and by how many grid points each is to be shifted.
+Draws = Iterator[tuple[list[int], list[int]]]
+
 
 def epoch_order(n: int, seed: int, epoch: int) -> Tensor:
     """All indices below ``n``, each once, in the order of this epoch; shape (N,)."""
@@ -49,15 +52,8 @@ class EpochBatches(Sampler[list[int]]):
     """
 
     def __init__(
-        self,
-        n: int,
-        batch_size: int,
-        *,
-        seed: int = 0,
-        rank: int = 0,
-        world_size: int = 1,
-        drop_last: bool = False,
-    ):
+        self, n: int, batch_size: int, *, seed: int = 0, rank: int = 0, world_size: int = 1, drop_last: bool = False
+    ) -> None:
         """Keep what decides the order.
 
         Args:
@@ -97,15 +93,8 @@ class EpochBatches(Sampler[list[int]]):
 
 
 def endless(
-    n: int,
-    batch_size: int,
-    *,
-    seed: int = 0,
-    width: int = 0,
-    rank: int = 0,
-    world_size: int = 1,
-    skip: int = 0,
-) -> Iterator[tuple[list[int], list[int]]]:
+    n: int, batch_size: int, *, seed: int = 0, width: int = 0, rank: int = 0, world_size: int = 1, skip: int = 0
+) -> Draws:
     """Pairs (indices, shifts) of one batch after another, through one epoch after another; whole batches only.
 
     Args:
@@ -126,11 +115,13 @@ def endless(
     return _endless(batches, width, skip)
 
 
-def _endless(batches: EpochBatches, width: int, skip: int) -> Iterator[tuple[list[int], list[int]]]:
+def _endless(batches: EpochBatches, width: int, skip: int) -> Draws:
     epoch, skip = divmod(skip, batches.n // batches.batch_size)
     while True:
         batches.set_epoch(epoch)
-        shift_N = epoch_shifts(batches.n, width, batches.seed, epoch) if width else torch.zeros(batches.n, dtype=int)
+        shift_N = (
+            epoch_shifts(batches.n, width, batches.seed, epoch) if width else torch.zeros(batches.n, dtype=torch.int64)
+        )
         for indices in itertools.islice(batches, skip, None):
             yield indices, shift_N[indices].tolist()
         epoch, skip = epoch + 1, 0

@@ -20,12 +20,12 @@ from pathlib import Path
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, IterableDataset, get_worker_info
+from torch.utils.data import IterableDataset, get_worker_info
 
 from dltutorial import paths
-from dltutorial.data import formats, loaders, sampling, writing
+from dltutorial.data import formats, loaders, sampling, store, workers, writing
 from dltutorial.data.store import Split
-from dltutorial.errors import CourseError, DataError, RecipeError
+from dltutorial.errors import DataError, RecipeError
 
 
 @dataclass(frozen=True)
@@ -66,16 +66,13 @@ def write(split: Split, folder: Path, per_shard: int, seed: int = 0) -> Index:
         raise DataError(f"{folder} is not an empty folder; choose another folder, or delete it")
     pairs, shape = loaders.Pairs(split), (2, *split.shape)
     writing.check_space(folder, int(1.01 * len(pairs) * 2 * split.sample_bytes))
-    order, shards = sampling.epoch_order(len(pairs), seed, 0).tolist(), []
+    order = sampling.epoch_order(len(pairs), seed, 0).tolist()
+    shards: list[Shard] = []
     for first in range(0, len(order), per_shard):
         both_K2CHW = np.stack([torch.stack(pairs[i]).numpy() for i in order[first : first + per_shard]])
         file = folder / f"shard_{len(shards):05d}.npy"
-        try:
-            with paths.atomic(file) as temporary, open(temporary, "wb") as out:
-                np.save(out, both_K2CHW)
-            shards.append(Shard(file.name, len(both_K2CHW), zlib.crc32(both_K2CHW)))
-        except (OSError, CourseError) as error:
-            raise DataError(f"cannot write {file}: {error}; make room or choose another folder") from error
+        writing.save_array(file, both_K2CHW)
+        shards.append(Shard(file.name, len(both_K2CHW), zlib.crc32(both_K2CHW.data)))
     listed = [vars(shard) for shard in shards]
     paths.write_text(folder / "index.json", json.dumps({"shape": shape, "shards": listed}, indent=1) + "\n")
     return Index(folder, shape, tuple(shards))
@@ -88,13 +85,13 @@ def open_index(folder: Path) -> Index:
         DataError: it is missing or no index.
     """
     file = Path(folder) / "index.json"
+    said = store.read_json(file)
+    if said is None:
+        raise DataError(f"{file} is missing; the shards were not written to their end, write them anew")
     try:
-        said = json.loads(file.read_text(encoding="utf-8"))
         shards = tuple(Shard(str(s["name"]), int(s["samples"]), int(s["crc32"])) for s in said["shards"])
         index = Index(Path(folder), tuple(int(n) for n in said["shape"]), shards)
-    except FileNotFoundError as error:
-        raise DataError(f"{file} is missing; the shards were not written to their end, write them anew") from error
-    except (OSError, ValueError, KeyError, TypeError, OverflowError) as error:
+    except (ValueError, KeyError, TypeError, OverflowError) as error:
         raise DataError(f"{file} is no index of shards ({formats.first_line(error)}); write the shards anew") from error
     if not shards or len(index.shape) != 4:
         raise DataError(f"{file} names no shards, or samples of shape {index.shape}; write the shards anew")
@@ -110,11 +107,10 @@ def read_shard(index: Index, shard: Shard) -> np.ndarray:
     file = paths.inside(index.folder, shard.name)
     with formats.blaming(file):
         samples_K2CHW = np.load(file, allow_pickle=False)
-    wanted = (shard.samples, *index.shape)
-    if not isinstance(samples_K2CHW, np.ndarray) or samples_K2CHW.dtype != np.float32 or samples_K2CHW.shape != wanted:
-        found = getattr(samples_K2CHW, "shape", "several arrays")
+    wanted, found = (shard.samples, *index.shape), getattr(samples_K2CHW, "shape", "several arrays")
+    if found != wanted or samples_K2CHW.dtype != np.float32:
         raise DataError(f"{file} holds {found}, but index.json says float32 {wanted}; fetch or write it anew")
-    if zlib.crc32(np.ascontiguousarray(samples_K2CHW)) != shard.crc32:
+    if zlib.crc32(np.ascontiguousarray(samples_K2CHW).data) != shard.crc32:
         raise DataError(f"{file} is damaged: its checksum is not that of index.json; fetch or write it anew")
     return samples_K2CHW
 
@@ -149,17 +145,18 @@ class ShardStream(IterableDataset):
         """The next iteration has the order of this epoch."""
         self.epoch = epoch
 
-    def shards(self, worker: int = 0, workers: int = 1) -> list[Shard]:
+    def shards(self, worker: int = 0, n_workers: int = 1) -> list[Shard]:
         """The shards of this rank and worker in this epoch, in their order."""
-        order = sampling.epoch_order(len(self.index.shards), self.seed, self.epoch).tolist()
-        mine = order[self.rank :: self.world_size][worker::workers]
-        return [self.index.shards[number] for number in mine]
+        return self._shares()[self.rank][worker::n_workers]
 
     def steps(self, batch_size: int) -> int:
         """Whole batches that every rank can make in this epoch, each for itself, without a worker."""
+        return min(sum(shard.samples for shard in share) // batch_size for share in self._shares())
+
+    def _shares(self) -> list[list[Shard]]:
+        """What each rank reads in this epoch."""
         order = sampling.epoch_order(len(self.index.shards), self.seed, self.epoch).tolist()
-        shares = [order[rank :: self.world_size] for rank in range(self.world_size)]
-        return min(sum(self.index.shards[n].samples for n in share) // batch_size for share in shares)
+        return [[self.index.shards[n] for n in order[rank :: self.world_size]] for rank in range(self.world_size)]
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
         """Samples of this process's shards, shuffled through the buffer.
@@ -168,25 +165,21 @@ class ShardStream(IterableDataset):
             DataError: a shard is missing, truncated or foreign.
         """
         info = get_worker_info()
-        worker, workers = (info.id, info.num_workers) if info else (0, 1)
-        samples = (sample for shard in self.shards(worker, workers) for sample in read_shard(self.index, shard))
+        worker, n_workers = (info.id, info.num_workers) if info else (0, 1)
+        samples = (sample for shard in self.shards(worker, n_workers) for sample in read_shard(self.index, shard))
         rng = random.Random(f"{self.seed} {self.epoch} {self.rank} {worker}")
         for both_2CHW in drawn(samples, self.buffer, rng):
             x_CHW, y_CHW = torch.from_numpy(both_2CHW)
             yield x_CHW, y_CHW
 
 
-def batches(stream: ShardStream, batch_size: int, workers: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
+def batches(stream: ShardStream, batch_size: int, n_workers: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
     """The epoch of a stream as batches (x_BCHW, y_BCHW), loaded by worker processes; the last ones may be smaller.
 
     Raises:
         DataError: a shard is missing, truncated or foreign, or a worker died.
     """
-    deadline_s = loaders.WORKER_DEADLINE_S if workers else 0
-    pin = torch.cuda.is_available()
-    return loaders.in_one_line(
-        DataLoader(stream, batch_size=batch_size, num_workers=workers, timeout=deadline_s, pin_memory=pin)
-    )
+    return workers.in_one_line(stream, n_workers, batch_size=batch_size)
 
 
 def drawn(items: Iterable, size: int, rng: random.Random) -> Iterator:

@@ -3,24 +3,19 @@
 In: a data folder, a place on the node's own disk. Out: the folder of the copy. Several ranks of a node call it at the
 same time: one copies, the others wait. A copy takes its name only when it is whole, so a killed job, or a full disk,
 leaves nothing that could be taken for data.
-
-``Cluster`` is the arithmetic of why. Source: Prabhat and Houston 2019 (blog.tensorflow.org/2019/02): 20 TB,
-read at about 4 TB/s by 27,000 GPUs, which was more than the shared file systems of two machines could give.
 """
 
 import json
 import os
 import re
 import shutil
-from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from tqdm.auto import tqdm
 
 from dltutorial import paths
-from dltutorial.data import writing
-from dltutorial.errors import CourseError, DataError, RecipeError
+from dltutorial.data import store, writing
+from dltutorial.errors import DataError
 
 _BLOCK = 8 << 20
 _LIST = "staged.json"
@@ -49,13 +44,8 @@ def stage(source: Path, place: Path, *, deadline_s: float = 3600.0, progress: bo
             return target
         _clear(target)
         writing.check_space(Path(place), int(1.01 * sum(files.values())))
-        try:
-            with writing.atomic_folder(target) as temporary:
-                _copy_all(source, temporary, files, progress)
-        except DataError:
-            raise
-        except (OSError, CourseError) as error:
-            raise DataError(f"cannot stage {source} to {target}: {error}; make room or choose another place") from error
+        with writing.refusals(target), writing.atomic_folder(target) as temporary:
+            _copy_all(source, temporary, files, progress)
     return target
 
 
@@ -65,19 +55,15 @@ def _listing(source: Path) -> dict[str, int]:
     Raises:
         DataError: there is no such folder, or nothing in it.
     """
-    if not source.is_dir():
-        raise DataError(f"no data folder {source}; give the folder of a data set")
-    found = {str(file.relative_to(source)): file.stat().st_size for file in sorted(_files(source))}
-    if not found:
-        raise DataError(f"{source} holds no file; give the folder of a data set")
-    return found
-
-
-def _files(folder: Path) -> Iterator[Path]:
-    for file in folder.rglob("*"):
-        parts = file.relative_to(folder).parts
+    found = {}
+    for file in sorted(source.rglob("*")):
+        parts = file.relative_to(source).parts
         if file.is_file() and not any(part.startswith(".") and part not in _ZARR_2 for part in parts):
-            yield file
+            found[str(file.relative_to(source))] = file.stat().st_size
+    if not found:
+        what = f"{source} holds no file" if source.is_dir() else f"no data folder {source}"
+        raise DataError(f"{what}; give the folder of a data set")
+    return found
 
 
 def _clear(target: Path) -> None:
@@ -99,10 +85,9 @@ def _is_copy(target: Path, files: dict[str, int]) -> bool:
     if not target.exists():
         return False
     again = "delete it and stage again"
-    try:
-        listed = json.loads((target / _LIST).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise DataError(f"{target} is there and no staged copy; choose another place, or {again}") from error
+    listed = store.read_json(target / _LIST)
+    if listed is None:
+        raise DataError(f"{target} is there and no staged copy; choose another place, or {again}")
     if listed != files:
         raise DataError(f"{target} is a copy of other data, or of these before they changed; {again}")
     for name, size in files.items():
@@ -126,63 +111,3 @@ def _copy_all(source: Path, target: Path, files: dict[str, int], progress: bool)
                     f"{source / name} changed while it was staged; wait until it is whole, then stage again"
                 )
     paths.write_text(target / _LIST, json.dumps(files, indent=1) + "\n")
-
-
-@dataclass(frozen=True)
-class Cluster:
-    """What reading a data set costs a cluster, by arithmetic.
-
-    Attributes:
-        data_bytes: the whole data set.
-        nodes: that train.
-        read_bytes_per_s: what all nodes together read while they train.
-        shared_bytes_per_s: what the shared file system gives all of them together.
-        node_bytes_per_s: what one node's own disk gives.
-        node_disk_bytes: how much fits on it.
-    """
-
-    data_bytes: float
-    nodes: int
-    read_bytes_per_s: float
-    shared_bytes_per_s: float
-    node_bytes_per_s: float
-    node_disk_bytes: float
-
-    def __post_init__(self) -> None:
-        """Refuse what cannot be.
-
-        Raises:
-            RecipeError: a number that is not positive.
-        """
-        if min(vars(self).values()) <= 0:
-            raise RecipeError(f"{self}: every number must be positive")
-
-    @property
-    def epoch_s(self) -> float:
-        """One pass through the data at the rate of training."""
-        return self.data_bytes / self.read_bytes_per_s
-
-    @property
-    def shared_slowdown(self) -> float:
-        """How many times longer an epoch takes when the shared file system has to feed it; 1: it keeps up."""
-        return max(1.0, self.read_bytes_per_s / self.shared_bytes_per_s)
-
-    @property
-    def local_slowdown(self) -> float:
-        """The same from the nodes' own disks."""
-        return max(1.0, self.read_bytes_per_s / (self.nodes * self.node_bytes_per_s))
-
-    @property
-    def share_bytes(self) -> float:
-        """What each node holds when they share the data."""
-        return self.data_bytes / self.nodes
-
-    @property
-    def stage_s(self) -> float:
-        """To read the data once from the shared file system, each node its share."""
-        return self.data_bytes / self.shared_bytes_per_s
-
-    def epochs_to_win(self) -> float:
-        """After how many epochs staging has paid for itself; infinite where it never does."""
-        saved_s = self.epoch_s * (self.shared_slowdown - self.local_slowdown)
-        return self.stage_s / saved_s if saved_s > 0 else float("inf")

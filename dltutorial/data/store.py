@@ -4,7 +4,7 @@
              dataset ``fields``: (time, channel, lat, lon) float32, one sample a chunk, not compressed;
              or another layout of ``formats``, which ``convert`` writes
     <folder>/stats/global_means.npy, global_stds.npy: (1, C, 1, 1); time_means.npy: (1, C, H, W); of the training years
-    <folder>/dataset.json          ours only: channels, units, geometry, hours between snapshots; ERA5 has none
+    <folder>/dataset.json          ours only: channels, units, geometry, seconds between snapshots; ERA5 has none
 
 In: a folder. Out: a ``Split`` that says where what is, checked; or one clear ``DataError`` that names the file.
 
@@ -15,6 +15,7 @@ import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import h5py
 import numpy as np
@@ -24,6 +25,7 @@ from dltutorial.data import formats
 from dltutorial.errors import DataError
 
 SPLITS = ("train", "valid", "test")
+STATISTICS = ("global_means", "global_stds", "time_means")
 _YEAR = re.compile(r".*\d{4}")
 
 
@@ -83,7 +85,7 @@ def open_split(folder: Path, split: str = "train") -> Split:
         for index in (0, shape[0] - 1):
             read_sample(file, index)
     C, H, W = shapes[0][1:]
-    said = _about(folder, C)
+    said = about(folder, C)
     return Split(
         folder=folder,
         name=split,
@@ -125,17 +127,16 @@ def year_files(folder: Path, split: str) -> tuple[Path, ...]:
     Raises:
         DataError: no folder, no files, files of two layouts, or a name that does not end in four digits.
     """
-    place = Path(folder) / split
+    place, hint = Path(folder) / split, "make data with: dltutorial data weather --out DIR"
     if not place.is_dir():
         what = f"{folder} has no folder {split}" if Path(folder).is_dir() else f"no data folder {folder}"
-        raise DataError(f"{what}; make data with: dltutorial data weather --out DIR")
+        raise DataError(f"{what}; {hint}")
     files = tuple(sorted(file for suffix in formats.SUFFIXES for file in place.glob(f"[!.]*{suffix}")))
     if not files:
-        raise DataError(
-            f"{place} holds no .h5 file, nor .npy nor .zarr; make data with: dltutorial data weather --out DIR"
-        )
-    formats.same_kind(files)
+        raise DataError(f"{place} holds no .h5 file, nor .npy nor .zarr; {hint}")
     for file in files:
+        if file.suffix != files[0].suffix:
+            raise DataError(f"{files[0]} and {file.name} are of two layouts; remove one of them")
         if not _YEAR.fullmatch(file.stem):
             raise DataError(f"{file}: a year's name must end in four digits, as in sim_0001.h5; rename or remove it")
     return files
@@ -158,7 +159,7 @@ def read_sample(file: Path, index: int) -> np.ndarray:
         DataError: it cannot be read, or holds NaN or infinity.
     """
     with formats.open_year(file) as year:
-        x_CHW = year.read(index)
+        x_CHW = year.snapshots(index, 1)[0]
     if not np.isfinite(x_CHW).all():
         raise DataError(f"{file}, snapshot {index}, holds NaN or infinity; remove the file, or make it anew")
     return x_CHW
@@ -174,34 +175,41 @@ def attribute(file: Path, name: str) -> str | None:
         return h5.attrs.get(name)
 
 
-def _stats(folder: Path, name: str, shape: tuple[int, ...]) -> np.ndarray:
-    """One array of statistics, float32, checked."""
-    file = folder / "stats" / f"{name}.npy"
-    try:
-        x = np.load(file, allow_pickle=False)
-    except FileNotFoundError as error:
-        raise DataError(f"{file} is missing; make the data anew, or fetch it with the data") from error
-    except (OSError, ValueError, EOFError) as error:
-        why = formats.first_line(error)
-        raise DataError(f"{file} is not a readable array ({why}); make or fetch it anew") from error
-    if x.shape != shape or x.dtype.kind != "f":
-        raise DataError(f"{file} is {x.dtype} {x.shape}, but the files need floats {shape}; make or fetch it anew")
-    if not np.isfinite(x).all() or (name == "global_stds" and not (x > 0).all()):
-        raise DataError(f"{file} holds NaN, infinity, or a deviation of 0; make or fetch it anew")
-    return x.astype(np.float32)
-
-
-def about(folder: Path) -> dict:
+def about(folder: Path, n_channels: int | None = None) -> dict[str, Any]:
     """What ``dataset.json`` says; empty where there is none.
 
+    Args:
+        folder: of the data set.
+        n_channels: in its files; given, what is said must fit.
+
     Raises:
-        DataError: it is no JSON object.
+        DataError: it is no JSON object, or does not fit.
     """
     file = Path(folder) / "dataset.json"
+    said = read_json(file) or {}
+    if n_channels is None:
+        return said
+    for key in ("channels", "units"):
+        names = said.get(key, [""] * n_channels)
+        if not isinstance(names, list) or len(names) != n_channels or not all(isinstance(n, str) for n in names):
+            raise DataError(f"{file}: {key!r} must be {n_channels} texts, as the files have channels; correct it")
+    if said.get("geometry", "sphere") not in ("sphere", "beta-plane"):
+        raise DataError(f"{file}: geometry {said['geometry']!r} is neither sphere nor beta-plane; correct it")
+    if not isinstance(said.get("snapshot_s", 1.0), (int, float)):
+        raise DataError(f"{file}: snapshot_s {said['snapshot_s']!r} is no number of seconds; correct it")
+    return said
+
+
+def read_json(file: Path) -> dict[str, Any] | None:
+    """The object in a JSON file; None where there is no file.
+
+    Raises:
+        DataError: it is damaged, or no object.
+    """
     try:
         found = json.loads(file.read_text(encoding="utf-8"))
     except (FileNotFoundError, NotADirectoryError):
-        return {}
+        return None
     except (OSError, ValueError) as error:
         why = formats.first_line(error)
         raise DataError(f"{file} is not readable JSON ({why}); delete it or make it anew") from error
@@ -210,15 +218,13 @@ def about(folder: Path) -> dict:
     return found
 
 
-def _about(folder: Path, n_channels: int) -> dict:
-    """``about``, checked against the number of channels in the files."""
-    found, file = about(folder), folder / "dataset.json"
-    for key in ("channels", "units"):
-        names = found.get(key, [""] * n_channels)
-        if not isinstance(names, list) or len(names) != n_channels or not all(isinstance(n, str) for n in names):
-            raise DataError(f"{file}: {key!r} must be {n_channels} texts, as the files have channels; correct it")
-    if found.get("geometry", "sphere") not in ("sphere", "beta-plane"):
-        raise DataError(f"{file}: geometry {found['geometry']!r} is neither sphere nor beta-plane; correct it")
-    if not isinstance(found.get("snapshot_s", 1.0), (int, float)):
-        raise DataError(f"{file}: snapshot_s {found['snapshot_s']!r} is no number of seconds; correct it")
-    return found
+def _stats(folder: Path, name: str, shape: tuple[int, ...]) -> np.ndarray:
+    """One array of statistics, float32, checked."""
+    file = folder / "stats" / f"{name}.npy"
+    with formats.blaming(file):
+        x = np.load(file, allow_pickle=False)
+    if getattr(x, "shape", None) != shape or x.dtype.kind != "f":
+        raise DataError(f"{file} is {x.dtype} {x.shape}, but the files need floats {shape}; make or fetch it anew")
+    if not np.isfinite(x).all() or (name == "global_stds" and not (x > 0).all()):
+        raise DataError(f"{file} holds NaN, infinity, or a deviation of 0; make or fetch it anew")
+    return x.astype(np.float32)

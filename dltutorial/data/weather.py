@@ -1,24 +1,92 @@
 """Data sets from the simulated atmosphere: made where they are missing, reused where they are whole.
 
-In: a ``Preset`` and a seed. Out: a folder in the layout of ``store``, made by ``years`` in the processes of
-``workers``. Loads no torch itself.
+In: a ``Preset`` and a seed. Out: a folder in the layout of ``store``. All that decides its bytes is in one frozen
+``Plan``. On a CPU each core simulates years of its own, in a process of its own. Loads no torch.
 """
 
+import contextlib
 import dataclasses
+import hashlib
 import json
 import math
+import os
+import queue
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from tqdm.auto import tqdm
 
+import dltutorial
 from dltutorial import machine, node, paths
 from dltutorial.config import Preset
-from dltutorial.data import store, workers, writing
-from dltutorial.data.flow import TIME_S
-from dltutorial.data.plan import INTERVAL, Plan
+from dltutorial.data import store, writing
+from dltutorial.data.flow import TIME_S, Flow, atmosphere
 from dltutorial.errors import CourseError, DataError, RecipeError
 
+INTERVAL = 0.75  # between snapshots; 12 hours
 _IN_A_JOB = "make it in a job: sbatch -N 1 --wrap '.venv/bin/dltutorial data weather --preset NAME'"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All that decides the bytes of a data set.
+
+    Attributes:
+        flow: grid, physics, time step.
+        years: (train, valid, test) files; they are numbered through, from 1.
+        snapshots: in a year.
+        seed: of the whole data set; a year's is (seed, number).
+        spin_up, settle: time units before the first snapshot, on the coarse and on the own grid.
+        version: of the code; raised when it gives other bytes for the same plan.
+    """
+
+    flow: Flow
+    years: tuple[int, int, int]
+    snapshots: int
+    seed: int = 0
+    spin_up: float = 25.0
+    settle: float = 6.0
+    version: int = 1
+
+    @classmethod
+    def of(cls, preset: Preset, seed: int = 0) -> "Plan":
+        """The data set of a preset. The time step is the longest up to the documented one that meets every snapshot.
+
+        Raises:
+            RecipeError: a seed below 0.
+        """
+        if seed < 0:
+            raise RecipeError(f"seed {seed} cannot be; take 0 or more")
+        flow = atmosphere(preset.n_lat, preset.n_lon, preset.n_layers)
+        flow = dataclasses.replace(flow, dt=INTERVAL / math.ceil(INTERVAL / flow.step))
+        spin_up, settle = (25.0, 6.0) if preset.n_layers == 1 else (40.0, 9.0)  # several layers overshoot at first
+        train, valid, test = preset.years
+        return cls(flow, (train, valid, test), preset.snapshots, seed, spin_up, settle)
+
+    @classmethod
+    def from_dict(cls, d: dict) -> "Plan":
+        """Back from ``dataclasses.asdict`` by way of JSON."""
+        lists = {k: tuple(v) for k, v in d["flow"].items() if isinstance(v, list)}
+        return cls(**{**d, "flow": Flow(**{**d["flow"], **lists}), "years": tuple(d["years"])})
+
+    @property
+    def digest(self) -> str:
+        """Eight characters that differ between plans."""
+        return hashlib.sha256(json.dumps(dataclasses.asdict(self), sort_keys=True).encode()).hexdigest()[:8]
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """(C, H, W) of a sample."""
+        return 5 * self.flow.n_layers, self.flow.n_lat, self.flow.n_lon
+
+    def files(self, folder: Path) -> dict[int, Path]:
+        """Where each year belongs, by its number."""
+        splits = [name for name, count in zip(store.SPLITS, self.years, strict=True) for _ in range(count)]
+        return {year: folder / split / f"sim_{year:04d}.h5" for year, split in enumerate(splits, 1)}
 
 
 def ensure(
@@ -51,28 +119,22 @@ def ensure(
     if (processes is not None and processes < 1) or device not in ("auto", "cpu", "cuda"):
         raise RecipeError(f"{processes} processes on {device!r}: take at least 1, and device auto, cpu or cuda")
     folder = Path(out) if out is not None else paths.data_dir() / f"weather-{preset.name}-{plan.digest}"
-    if not _missing(plan, folder):
+    if _is_whole(plan, folder):
         return folder
     node.refuse_on_login("simulating the weather", _IN_A_JOB)
     with writing.locked(folder, progress):
         writing.clear_partial(folder)
-        missing = _missing(plan, folder)  # again: another process may have been quicker
-        if missing:
-            years = {year: file for year, file in missing.items() if year}
-            sample_bytes = 4 * math.prod(plan.shape)
-            writing.check_space(folder, int(1.02 * len(years) * plan.snapshots * sample_bytes) + 3 * sample_bytes)
+        if not _is_whole(plan, folder):  # again: another process may have been quicker
             device = machine.device() if device == "auto" else device
-            _simulate(plan, years, processes or machine.rank_cores(), device, progress)
-            writing.write_stats(folder, progress)
-            _describe(plan, folder)
+            _make(plan, folder, processes or machine.rank_cores(), device, progress)
     return folder
 
 
-def _missing(plan: Plan, folder: Path) -> dict[int, Path]:
-    """Years still to be made, and under 0 ``dataset.json`` if that is: it comes last. Empty: the data are whole.
+def _is_whole(plan: Plan, folder: Path) -> bool:
+    """Whether every file is there.
 
     Raises:
-        DataError: something is in the way.
+        DataError: something else is in the way.
     """
     if folder.exists() and not folder.is_dir():
         raise DataError(f"{folder} is a file, not a folder; choose another")
@@ -85,33 +147,29 @@ def _missing(plan: Plan, folder: Path) -> dict[int, Path]:
             raise DataError(f"{file} is not of this data set and is not overwritten; {other}")
         if store.file_shape(file) != (plan.snapshots, *plan.shape):
             raise DataError(f"{file} has shape {store.file_shape(file)}; delete it and run again to make it anew")
-    missing = {year: file for year, file in wanted.items() if not file.exists()}
-    stats = [folder / "stats" / f"{name}.npy" for name in ("global_means", "global_stds", "time_means")]
+    years_are_there = all(file.exists() for file in wanted.values())
+    stats = [folder / "stats" / f"{name}.npy" for name in store.STATISTICS]
     there = [file for file in stats if file.exists()]
-    if missing and there and not about:
+    if there and not years_are_there and not about:
         raise DataError(f"{there[0]} is not of this data set and is not overwritten; {other}")
-    if not about or len(there) < len(stats):
-        missing[0] = folder / "dataset.json"
-    return missing
+    return years_are_there and len(there) == len(stats) and bool(about)
 
 
-def _simulate(plan: Plan, years: dict[int, Path], processes: int, device: str, progress: bool) -> None:
-    """Make these years, all cores or the whole GPU at work."""
-    names = {str(year): str(file) for year, file in years.items()}
-    there = (sum(plan.years) - len(years)) * plan.snapshots
-    total = sum(plan.years) * plan.snapshots
+def _make(plan: Plan, folder: Path, processes: int, device: str, progress: bool) -> None:
+    """Simulate what is missing, all cores or the whole GPU at work; statistics follow, ``dataset.json`` comes last."""
+    files = plan.files(folder)
+    missing = {year: file for year, file in files.items() if not file.exists()}
+    sample_bytes = 4 * math.prod(plan.shape)
+    writing.check_space(folder, int(1.02 * len(missing) * plan.snapshots * sample_bytes) + 3 * sample_bytes)
+    there, total = (plan.snapshots * n for n in (len(files) - len(missing), len(files)))
     with tqdm(desc="simulating", unit="snapshot", initial=there, total=total, disable=not progress) as bar:
         if device == "cpu":
-            jobs = [{"plan": dataclasses.asdict(plan), "files": {year: names[year]}} for year in names]
-            workers.run(jobs, processes, bar.update)
-        elif names:
-            from dltutorial.data import years as simulation
+            run_processes(plan, missing, processes, bar.update)
+        elif missing:
+            from dltutorial.data import simulate
 
-            simulation.make_years(plan, names, device, bar.update)
-
-
-def _describe(plan: Plan, folder: Path) -> None:
-    """Write ``dataset.json``, last: where it is, the data set is whole."""
+            simulate.make_years(plan, missing, device, bar.update)
+    writing.write_stats(folder, progress)
     about = {
         "channels": plan.flow.channel_names,
         "units": plan.flow.channel_units,
@@ -122,5 +180,79 @@ def _describe(plan: Plan, folder: Path) -> None:
     }
     try:
         paths.write_text(folder / "dataset.json", json.dumps(about, indent=1) + "\n")
-    except (OSError, CourseError) as error:
-        raise DataError(f"cannot write {folder / 'dataset.json'}: {error}; make room, then run again") from error
+    except CourseError as error:
+        raise DataError(str(error)) from error
+
+
+def run_processes(plan: Plan, files: Mapping[int, Path], processes: int, tick: Callable[[], object]) -> None:
+    """Simulate these years, divided among processes; ``tick`` for every snapshot that any of them has stored.
+
+    They are ordinary children that run ``python -m dltutorial.data.simulate``: nothing of the caller is imported or
+    forked, so it works alike from a notebook that has used torch, from a script without a main guard, and from
+    standard input. On an error or an interrupt all end at once; years already whole stay.
+
+    Raises:
+        DataError: a year cannot be made, or a process died.
+    """
+    years = list(files)
+    events: queue.SimpleQueue[str | DataError] = queue.SimpleQueue()
+    shares = [years[first::processes] for first in range(min(processes, len(years)))]
+    jobs = [{"plan": dataclasses.asdict(plan), "files": {y: str(files[y]) for y in share}} for share in shares]
+    children = [_start() for _ in jobs]
+    try:
+        for child, job in zip(children, jobs, strict=True):
+            threading.Thread(target=_follow, args=(child, job, events), daemon=True).start()
+        running = len(children)
+        while running:
+            event = events.get()
+            if isinstance(event, DataError):
+                raise event
+            if event == "snapshot":
+                tick()
+            else:
+                running -= 1
+    finally:
+        for child in children:
+            child.terminate()  # politely, so that it removes its partial file
+        for child in children:
+            try:
+                child.wait(5)
+            except subprocess.TimeoutExpired:
+                child.kill()
+
+
+def _start() -> subprocess.Popen:
+    """A simulating process, in a session of its own so that Ctrl-C reaches the parent alone."""
+    package = str(Path(dltutorial.__file__).parents[1])
+    search = os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH")]))
+    threads = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+    return subprocess.Popen(
+        [sys.executable, "-P", "-m", "dltutorial.data.simulate"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env={**os.environ, **threads, "PYTHONPATH": search},
+        start_new_session=True,
+    )
+
+
+def _follow(child: subprocess.Popen, job: dict, events: queue.SimpleQueue) -> None:
+    """Give a process its job and pass on what it says: "snapshot", again and again, then "done" or an error."""
+    assert child.stdin is not None and child.stdout is not None
+    last = ""
+    with contextlib.suppress(OSError):  # it may be gone already
+        child.stdin.write(json.dumps(job) + "\n")
+        child.stdin.flush()
+    for line in child.stdout:
+        if line == "snapshot\n":
+            events.put("snapshot")
+        last = line.strip() if line != "snapshot\n" else ""
+    status = child.wait()
+    kind, _, text = last.partition(": ")
+    if status == 0:
+        events.put("done")
+    elif kind == f"{DataError.__module__}.DataError":
+        events.put(DataError(text))
+    else:
+        events.put(DataError(f"a simulating process died: {last or f'exit status {status}'}; run again to go on"))

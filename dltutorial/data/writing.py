@@ -1,17 +1,25 @@
 """Writing a data set in the layout of ``store``: years that are whole or not there, and statistics.
 
-In: samples as they are simulated. Out: files. A year takes its name only when its last sample is on the disk; until
-then it is a hidden ``.partial`` file that no reader looks at and the next run clears away.
+In: samples as they are simulated or read. Out: files. A year takes its name only when its last sample is on the disk;
+until then it is a hidden ``.partial`` file that no reader looks at and the next run clears away.
+
+HDF5 takes a write that failed badly: closing the file fails as well, and what it still holds in memory then ends the
+process. And an exception that a signal raises while HDF5 works may be raised in one of h5py's callbacks, where Python
+drops it. So HDF5 writes into a sink that keeps a failure to itself, and signals wait for the end of each write.
 
 Legend: B samples, T snapshots, C channels, H rows (latitude), W columns (longitude).
 """
 
 import contextlib
+import io
 import os
 import shutil
+import signal
 import sys
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import filelock
 import h5py
@@ -19,8 +27,11 @@ import numpy as np
 from tqdm.auto import tqdm
 
 from dltutorial import machine, paths
-from dltutorial.data import store
+from dltutorial.data import formats, store
+from dltutorial.data.formats import Layout
 from dltutorial.errors import CourseError, DataError
+
+Put = Callable[[int, np.ndarray], None]
 
 
 def check_space(folder: Path, bytes_needed: int) -> None:
@@ -37,6 +48,10 @@ def check_space(folder: Path, bytes_needed: int) -> None:
         )
 
 
+def _size(n_bytes: float) -> str:
+    return f"{n_bytes / 1e9:.1f} GB" if n_bytes >= 1e8 else f"{n_bytes / 1e6:.1f} MB"
+
+
 def clear_partial(folder: Path) -> None:
     """Remove what an interrupted run left half written."""
     for place in (folder, *(folder / name for name in (*store.SPLITS, "stats"))):
@@ -48,23 +63,31 @@ def clear_partial(folder: Path) -> None:
 
 
 @contextlib.contextmanager
-def atomic_folder(path: Path) -> Iterator[Path]:
-    """Yield an empty folder beside ``path``; on success it takes that name, whole, and on any error it is removed.
+def refusals(target: Path) -> Iterator[None]:
+    """What a disk, or a library on its behalf, says when it takes no more, as one line.
 
     Raises:
-        CourseError: the place cannot be written, or the name is taken.
+        DataError: instead.
     """
+    try:
+        yield
+    except DataError:
+        raise
+    except CourseError as error:
+        raise DataError(str(error)) from error
+    except (OSError, RuntimeError, ValueError) as error:
+        why = formats.first_line(error)
+        raise DataError(f"cannot write {target}: {why}; make room or choose another folder, then run again") from error
+
+
+@contextlib.contextmanager
+def atomic_folder(path: Path) -> Iterator[Path]:
+    """Yield an empty folder beside ``path``; on success it takes that name, whole, and on any error it is removed."""
     temporary = path.parent / f".{path.name}.{os.getpid()}.partial"
     try:
         temporary.mkdir(parents=True)
-    except OSError as error:
-        raise CourseError(f"cannot write {path}: {error.strerror}; choose a folder that you may write to") from error
-    try:
         yield temporary
-        try:
-            temporary.rename(path)
-        except OSError as error:
-            raise CourseError(f"cannot write {path}: {error.strerror}; choose another name") from error
+        temporary.rename(path)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 
@@ -102,37 +125,147 @@ def locked(folder: Path, progress: bool, deadline_s: float = -1) -> Iterator[Non
 
 @contextlib.contextmanager
 def year_writer(
-    file: Path, snapshots: int, shape: tuple[int, int, int], **attributes: str | float
+    file: Path,
+    snapshots: int,
+    shape: tuple[int, int, int],
+    layout: Layout = Layout.of("hdf5-chunk1"),  # noqa: B008 (frozen)
+    attributes: Mapping[str, str] | None = None,
 ) -> Iterator[Callable[[np.ndarray], None]]:
     """Yield a function that appends samples (B, C, H, W) or (C, H, W) to a year; the file appears when it is whole.
+
+    Args:
+        file: its name ends as the layout wants.
+        snapshots: T.
+        shape: (C, H, W).
+        layout: on disk.
+        attributes: texts that an HDF5 file carries about itself.
 
     Raises:
         DataError: a value is not finite, samples are missing at the end, or the disk refuses.
     """
     written = 0
+    atomic = atomic_folder if layout.kind == "zarr" else paths.atomic
+    create = {"hdf5": _create_hdf5, "npy": _create_npy, "zarr": _create_zarr}[layout.kind]
+    with refusals(file), atomic(file) as temporary:
+        with create(temporary, (snapshots, *shape), layout, attributes or {}) as put:
+
+            def append(x: np.ndarray) -> None:
+                nonlocal written
+                x_BCHW = x.reshape(-1, *shape)
+                if not np.isfinite(x_BCHW).all():
+                    raise DataError(f"{file}: snapshot {written} is NaN or infinity: its source is damaged or blew up")
+                put(written, x_BCHW)
+                written += len(x_BCHW)
+
+            yield append
+        if written != snapshots:
+            raise DataError(f"{file} got {written} of {snapshots} snapshots and is not kept; run again")
+
+
+@contextlib.contextmanager
+def _create_hdf5(
+    file: Path, shape_TCHW: tuple[int, ...], layout: Layout, attributes: Mapping[str, str]
+) -> Iterator[Put]:
+    chunks: Any = (layout.chunk, *shape_TCHW[1:]) if isinstance(layout.chunk, int) else layout.chunk == "auto" or None
+    codec = {"compression": layout.compression, "compression_opts": layout.level}
+    with _delayed_signals() as deliver, _Sink(file, "w+") as sink:
+
+        def check() -> None:
+            deliver()
+            if sink.failure:
+                raise sink.failure
+
+        with h5py.File(sink, "w") as h5:
+            h5.attrs.update(attributes)
+            fields = h5.create_dataset("fields", shape_TCHW, np.float32, chunks=chunks, **codec)
+
+            def put(first: int, x_BCHW: np.ndarray) -> None:
+                fields[first : first + len(x_BCHW)] = x_BCHW
+                check()
+
+            yield put
+        check()
+
+
+@contextlib.contextmanager
+def _create_npy(
+    file: Path, shape_TCHW: tuple[int, ...], layout: Layout, attributes: Mapping[str, str]
+) -> Iterator[Put]:
+    """Written as a stream, not through a map: a full disk is then an error, and not the end of the process."""
+    with open(file, "wb") as out:
+        header = {"descr": "<f4", "fortran_order": False, "shape": shape_TCHW}
+        np.lib.format.write_array_header_2_0(out, header)
+
+        def put(first: int, x_BCHW: np.ndarray) -> None:
+            out.write(np.ascontiguousarray(x_BCHW, "<f4").data)
+
+        yield put
+
+
+@contextlib.contextmanager
+def _create_zarr(
+    file: Path, shape_TCHW: tuple[int, ...], layout: Layout, attributes: Mapping[str, str]
+) -> Iterator[Put]:
+    import zarr
+    from zarr.codecs import GzipCodec, ZstdCodec
+
+    gzip = GzipCodec(level=5 if layout.level is None else layout.level)
+    codec = {"gzip": gzip, "zstd": ZstdCodec(), None: None}[layout.compression]
+    chunks: Any = "auto" if layout.chunk == "auto" else (layout.chunk, *shape_TCHW[1:])
+    options = {"chunks": chunks, "compressors": codec, "fill_value": float("nan"), "overwrite": True}
+    fields = zarr.create_array(file, shape=shape_TCHW, dtype="float32", **options)
+
+    def put(first: int, x_BCHW: np.ndarray) -> None:
+        fields[first : first + len(x_BCHW)] = x_BCHW
+
+    yield put
+
+
+class _Sink(io.FileIO):
+    """Where HDF5 writes. After a failure it takes everything and writes nothing."""
+
+    failure: OSError | None = None
+
+    def write(self, data: Any) -> int:
+        """All of it, or none any more."""
+        left = memoryview(data).cast("B")
+        try:
+            while left and self.failure is None:
+                left = left[super().write(left) :]
+        except OSError as error:
+            self.failure = error
+        return len(data)
+
+    def truncate(self, size: int | None = None) -> int:
+        """HDF5 sets the file's length as it closes it."""
+        try:
+            return super().truncate(size)
+        except OSError as error:
+            self.failure = error
+            return size or 0
+
+
+@contextlib.contextmanager
+def _delayed_signals() -> Iterator[Callable[[], None]]:
+    """Inside, the handlers of Ctrl-C and of a polite kill are called when the function that is yielded is."""
+    arrived: list[Callable[[], object]] = []
+    handlers: dict[signal.Signals, Any] = {}
+    if threading.current_thread() is threading.main_thread():  # no other gets signals
+        for number in (signal.SIGINT, signal.SIGTERM):
+            handler = signal.getsignal(number)
+            if callable(handler):
+                handlers[number] = handler
+                signal.signal(number, lambda *args, call=handler: arrived.append(lambda: call(*args)))
+
+    def deliver() -> None:
+        while arrived:
+            arrived.pop(0)()
+
     try:
-        with paths.atomic(file) as temporary:
-            with h5py.File(temporary, "w") as h5:
-                h5.attrs.update(attributes)
-                fields = h5.create_dataset("fields", (snapshots, *shape), np.float32, chunks=(1, *shape))
-
-                def append(x: np.ndarray) -> None:
-                    nonlocal written
-                    x_BCHW = x.reshape(-1, *shape)
-                    if not np.isfinite(x_BCHW).all():
-                        raise DataError(f"{file}: snapshot {written} blew up to NaN or infinity; take a smaller step")
-                    fields[written : written + len(x_BCHW)] = x_BCHW
-                    written += len(x_BCHW)
-
-                yield append
-            if written != snapshots:
-                raise DataError(f"{file} got {written} of {snapshots} snapshots and is not kept; run again")
-    except DataError:
-        raise
-    except CourseError as error:
-        raise DataError(str(error)) from error
-    except (OSError, RuntimeError) as error:
-        raise DataError(f"cannot write {file}: {error}; make room or choose another folder") from error
+        yield deliver
+    finally:
+        for usual, handler in handlers.items():
+            signal.signal(usual, handler)
 
 
 def write_stats(folder: Path, progress: bool = False) -> None:
@@ -141,7 +274,7 @@ def write_stats(folder: Path, progress: bool = False) -> None:
     Raises:
         DataError: the training years cannot be read, or the statistics not be written.
     """
-    count, sums_CHW, squares_C = 0, 0.0, 0.0
+    count, sums_CHW, squares_C = 0, np.zeros(()), np.zeros(())
     files = store.year_files(folder, "train")
     for file in tqdm(files, desc="statistics", unit="year", delay=2, disable=not progress):
         for index in range(store.file_shape(file)[0]):
@@ -152,18 +285,16 @@ def write_stats(folder: Path, progress: bool = False) -> None:
     time_means_CHW = sums_CHW / count
     means_C = time_means_CHW.mean((1, 2))
     stds_C = np.sqrt(np.maximum(squares_C / (count * sums_CHW[0].size) - means_C**2, 0))
-    _save(folder / "stats" / "global_means.npy", means_C[None, :, None, None])
-    _save(folder / "stats" / "global_stds.npy", stds_C[None, :, None, None])
-    _save(folder / "stats" / "time_means.npy", time_means_CHW[None])
+    found = (means_C[None, :, None, None], stds_C[None, :, None, None], time_means_CHW[None])
+    for name, x in zip(store.STATISTICS, found, strict=True):
+        save_array(folder / "stats" / f"{name}.npy", x.astype(np.float32))
 
 
-def _save(file: Path, x: np.ndarray) -> None:
-    try:
-        with paths.atomic(file) as temporary, open(temporary, "wb") as out:
-            np.save(out, x.astype(np.float32))
-    except (OSError, CourseError) as error:
-        raise DataError(f"cannot write {file}: {error}; make room or choose another folder") from error
+def save_array(file: Path, x: np.ndarray) -> None:
+    """Write an ``npy`` file, whole or not at all.
 
-
-def _size(n_bytes: float) -> str:
-    return f"{n_bytes / 1e9:.1f} GB" if n_bytes >= 1e8 else f"{n_bytes / 1e6:.1f} MB"
+    Raises:
+        DataError: the disk refuses.
+    """
+    with refusals(file), paths.atomic(file) as temporary, open(temporary, "wb") as out:
+        np.save(out, x)

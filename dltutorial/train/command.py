@@ -7,7 +7,7 @@ from pathlib import Path
 from dltutorial import paths
 from dltutorial.config import Preset, Recipe, preset
 from dltutorial.data import store, weather
-from dltutorial.data.loaders import workers_in_one_line
+from dltutorial.data.workers import workers_in_one_line
 from dltutorial.errors import CourseError
 from dltutorial.models.vit import ViT, count_parameters
 from dltutorial.record import records

@@ -20,8 +20,7 @@ from torch.nn import functional as F
 from dltutorial import node
 from dltutorial.config import Recipe
 from dltutorial.data import store
-from dltutorial.data.feed import find
-from dltutorial.data.ladder import make_loader
+from dltutorial.data.loaders import loader_config, make_loader
 from dltutorial.models.vit import naive_attention
 from dltutorial.profile import work
 from dltutorial.profile.timing import alternate
@@ -192,9 +191,10 @@ def _loading(start: Variant, rungs: Sequence[Rung]) -> dict[str, Variant]:
 
 def _loader(variant: Variant, data: Mapping[str, store.Split], device: str) -> Iterator:
     """Without a thread that reads ahead: it would work between two calls, and seem to take no time."""
-    recipe, feed = variant.recipe, dataclasses.replace(find(variant.recipe.loader), prefetch=0)
+    recipe = variant.recipe
+    config = dataclasses.replace(loader_config(recipe.loader), prefetch=0)
     size, knobs = recipe.global_batch_size, {"seed": recipe.seed, "roll": recipe.roll}
-    return make_loader(data[variant.layout], size, feed, device=device, **knobs)
+    return make_loader(data[variant.layout], size, config, device=device, **knobs)
 
 
 def _ahead(effect: Effect) -> Effect:

@@ -19,9 +19,9 @@ from tqdm.auto import tqdm
 
 from dltutorial import machine, node, paths
 from dltutorial.config import Recipe
-from dltutorial.data import ladder, store
-from dltutorial.data.feed import FEEDS
-from dltutorial.data.loaders import Pairs, endless_batches, workers_in_one_line
+from dltutorial.data import loaders, store
+from dltutorial.data.loaders import LOADERS, Pairs, endless_batches
+from dltutorial.data.workers import workers_in_one_line
 from dltutorial.errors import CheckpointError, CourseError, DataError, DivergedError, Interrupted, RecipeError
 from dltutorial.models.vit import ViT
 from dltutorial.record import track
@@ -65,8 +65,8 @@ def load(
     knobs |= {"rank": team.rank, "world_size": team.world_size}
     if recipe.loader == "plain":
         return endless_batches(Pairs(split), recipe.global_batch_size, workers=recipe.workers, **knobs)
-    feed = dataclasses.replace(FEEDS[recipe.loader], workers=recipe.workers)
-    return ladder.make_loader(split, recipe.global_batch_size, feed, device=device, **knobs)
+    config = dataclasses.replace(LOADERS[recipe.loader], workers=recipe.workers)
+    return loaders.make_loader(split, recipe.global_batch_size, config, device=device, **knobs)
 
 
 def check_data(recipe: Recipe, split: store.Split) -> None:

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from dltutorial.config import PRESETS
-from dltutorial.data import augment, convert, ladder, store, weather
-from dltutorial.data.feed import FEEDS, Feed
+from dltutorial.data import augment, convert, loaders, store, weather
+from dltutorial.data.loaders import LOADERS, LoaderConfig
 
 pytestmark = pytest.mark.gpu
 
@@ -19,8 +19,8 @@ def split():
     return store.open_split(convert.convert(source, "npy", splits=("train",), years=1, progress=False))
 
 
-def batches(split, feed, device, n=12):
-    loader = ladder.make_loader(split, 8, feed, seed=3, roll=True, device=device)
+def batches(split, config, device, n=12):
+    loader = loaders.make_loader(split, 8, config, seed=3, roll=True, device=device)
     try:
         return [(x.clone(), y.clone()) for x, y in itertools.islice(loader, n)]
     finally:
@@ -28,15 +28,15 @@ def batches(split, feed, device, n=12):
 
 
 def test_a_buffered_loader_reads_into_pinned_memory(split):
-    for feed in ("batched", "best"):
-        host = ladder.host_batches(split, 8, feed, pin=True)
+    for config in ("batched", "best"):
+        host = loaders.host_batches(split, 8, config, pin=True)
         assert next(host).both_2BCHW.is_pinned()
         host.close()
 
 
-@pytest.mark.parametrize("feed", [*FEEDS, "workers"])
-def test_batches_on_the_gpu_are_those_of_the_cpu(feed, split):
-    knobs = Feed(keep_open=True, lean=True, workers=2) if feed == "workers" else feed
+@pytest.mark.parametrize("config", [*LOADERS, "workers"])
+def test_batches_on_the_gpu_are_those_of_the_cpu(config, split):
+    knobs = LoaderConfig(keep_open=True, lean=True, workers=2) if config == "workers" else config
     wanted, got = batches(split, "lean", "cpu"), batches(split, knobs, "cuda")
     for (x0, y0), (x1, y1) in zip(wanted, got, strict=True):
         assert x1.is_cuda
@@ -45,12 +45,12 @@ def test_batches_on_the_gpu_are_those_of_the_cpu(feed, split):
         torch.testing.assert_close(y1.cpu(), y0, rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize("feed", ["batched", "device", "prefetch", "best"])
-def test_memory_that_is_used_again_never_changes_a_batch_in_use(feed, split):
+@pytest.mark.parametrize("config", ["batched", "device", "prefetch", "best"])
+def test_memory_that_is_used_again_never_changes_a_batch_in_use(config, split):
     """A busy device lags far behind the host; the host must not fill a block whose copy is still to come."""
     wanted = [x.double().sum().item() for x, _ in batches(split, "lean", "cpu", n=30)]
     weights = torch.randn(4096, 4096, device="cuda")
-    sums, loader = [], ladder.make_loader(split, 8, feed, seed=3, roll=True, device="cuda")
+    sums, loader = [], loaders.make_loader(split, 8, config, seed=3, roll=True, device="cuda")
     for x_BCHW, _ in itertools.islice(loader, 30):
         for _ in range(4):
             weights = torch.tanh(weights @ weights / 64)  # the step before: the device is behind

@@ -6,7 +6,7 @@ from dltutorial import cli
 from dltutorial.config import PRESETS
 from dltutorial.course import bench_loaders
 from dltutorial.course.bench_rows import Options, table
-from dltutorial.data import convert, rungs, store
+from dltutorial.data import convert, loader_ladder, store
 from dltutorial.profile import throughput
 
 
@@ -14,11 +14,11 @@ from dltutorial.profile import throughput
 def tiny_ladder(tiny_data, tmp_path, monkeypatch):
     """The bench on the tiny data, each turn as short as can be."""
     splits = {}
-    for name in rungs.LAYOUTS:
+    for name in loader_ladder.LAYOUTS:
         folder = convert.convert(tiny_data, name.replace("chunk16", "chunk5"), tmp_path / name, progress=False)
         splits[name] = store.open_split(folder, "train")
-    monkeypatch.setattr(rungs, "prepare", lambda preset: splits)
-    monkeypatch.setattr(rungs, "rates", functools.partial(rungs.rates, phase_s=0.005))
+    monkeypatch.setattr(loader_ladder, "prepare", lambda preset: splits)
+    monkeypatch.setattr(loader_ladder, "rates", functools.partial(loader_ladder.rates, phase_s=0.005))
     monkeypatch.setattr(throughput, "measure", functools.partial(throughput.measure, phase_s=0.01, lead=1))
 
 
@@ -26,11 +26,11 @@ def test_every_rung_layout_and_overlap_has_its_row(tiny_ladder, one_thread):
     rows = list(bench_loaders.loaders(Options(PRESETS["smoke"], repeats=1)))
     names = [row.what for row in rows]
     assert len(set(names)) == len(names)
-    assert names[: len(rungs.RUNGS)] == [rung.cause for rung in rungs.RUNGS]
+    assert names[: len(loader_ladder.RUNGS)] == [rung.cause for rung in loader_ladder.RUNGS]
     assert bench_loaders.YARDSTICK in names
-    assert {f"lean loader, {name}" for name in rungs.LAYOUTS} <= set(names)
+    assert {f"lean loader, {name}" for name in loader_ladder.LAYOUTS} <= set(names)
     assert all(row.unit == "samples/s" and min(row.samples) > 0 for row in rows)
-    assert all(row.predicted > 0 for row in rows[: len(rungs.RUNGS)])
+    assert all(row.predicted > 0 for row in rows[: len(loader_ladder.RUNGS)])
     (full,) = (row for row in rows if row.what == "tuned: full")
     assert full.predicted == min(row.median for row in rows if row.what in ("tuned: I/O", "tuned: synthetic"))
     assert "of the copy" in str(table(rows))
@@ -47,7 +47,7 @@ def test_data_convert_writes_a_data_set_that_checks(tiny_data, tmp_path, capsys)
 @pytest.mark.parametrize(
     ("options", "why"),
     [
-        (["--layout", "hdf5-chunk0"], "a chunk holds at least 1 snapshot"),
+        (["--layout", "hdf5-chunk0"], "no layout 'hdf5-chunk0'"),
         (["--layout", "nonsense"], "no layout 'nonsense'"),
         ([], "give it as|give --layout"),
         (["--layout", "hdf5-chunk77"], "no chunk can hold 77"),

@@ -14,8 +14,9 @@ import torch
 from waiting import wait_for
 
 from dltutorial.config import PRESETS
-from dltutorial.data import augment, convert, costs, formats, ladder, layouts, loaders, rungs, store
-from dltutorial.data.feed import FEEDS, Feed, tuned
+from dltutorial.data import augment, convert, formats, loader_ladder, loaders, store, workers
+from dltutorial.data.loader_ladder import RUNGS
+from dltutorial.data.loaders import LOADERS, LoaderConfig, tuned
 from dltutorial.data.prefetch import prefetched
 from dltutorial.errors import CourseError, DataError, RecipeError
 
@@ -24,16 +25,16 @@ from dltutorial.errors import CourseError, DataError, RecipeError
 def splits(tiny_data, tmp_path_factory):
     """The training split in the layouts of the rungs, with chunks that fit so short a year."""
     place, found = tmp_path_factory.mktemp("ladder"), {}
-    for name in {rung.layout for rung in rungs.RUNGS}:
+    for name in {rung.layout for rung in RUNGS}:
         layout = name.replace("chunk16", "chunk5")
         folder = convert.convert(tiny_data, layout, place / name, splits=("train",), progress=False)
         found[name] = store.open_split(folder, "train")
     return found
 
 
-def batches(split, feed, n=9, batch_size=4, **options):
+def batches(split, config, n=9, batch_size=4, **options):
     """Copies: a buffered loader uses its memory again."""
-    loader = ladder.make_loader(split, batch_size, feed, **({"seed": 3, "roll": True} | options))
+    loader = loaders.make_loader(split, batch_size, config, **({"seed": 3, "roll": True} | options))
     try:
         return [(x.clone(), y.clone()) for x, y in itertools.islice(loader, n)]
     finally:
@@ -51,21 +52,23 @@ def plain(split, n=9):
     return list(itertools.islice(loaders.endless_batches(loaders.Pairs(split), 4, seed=3, roll=True), n))
 
 
-@pytest.mark.parametrize("rung", rungs.RUNGS, ids=lambda rung: rung.cause)
+@pytest.mark.parametrize("rung", RUNGS, ids=lambda rung: rung.cause)
 def test_every_rung_gives_the_same_batches(rung, splits):
     wanted = plain(splits["npy"])
-    assert_same(batches(splits[rung.layout], rung.feed), wanted, atol=0 if FEEDS[rung.feed].lean else 1e-5)
+    assert_same(batches(splits[rung.layout], rung.loader), wanted, atol=0 if LOADERS[rung.loader].lean else 1e-5)
 
 
-@pytest.mark.parametrize("feed", [Feed(workers=2), Feed(True, True, 1), Feed(prefetch=2), FEEDS["prefetch"]])
-def test_so_do_workers_and_threads(feed, splits):
-    assert_same(batches(splits["npy"], feed), plain(splits["npy"]), atol=1e-5)
+@pytest.mark.parametrize(
+    "config", [LoaderConfig(workers=2), LoaderConfig(True, True, 1), LoaderConfig(prefetch=2), LOADERS["prefetch"]]
+)
+def test_so_do_workers_and_threads(config, splits):
+    assert_same(batches(splits["npy"], config), plain(splits["npy"]), atol=1e-5)
 
 
-@pytest.mark.parametrize("feed", ["naive", "lean", "batched", "best"])
-def test_ranks_share_the_batches(feed, splits):
+@pytest.mark.parametrize("config", ["naive", "lean", "batched", "best"])
+def test_ranks_share_the_batches(config, splits):
     wanted = [torch.sort(x.flatten(1).sum(1)).values for x, _ in batches(splits["npy"], "lean", batch_size=5)]
-    parts = [batches(splits["npy"], feed, batch_size=5, rank=rank, world_size=2) for rank in range(2)]
+    parts = [batches(splits["npy"], config, batch_size=5, rank=rank, world_size=2) for rank in range(2)]
     for whole, (x0, _), (x1, _) in zip(wanted, *parts, strict=True):
         assert (len(x0), len(x1)) == (3, 2)
         got = torch.sort(torch.cat([x0, x1]).flatten(1).sum(1)).values
@@ -87,7 +90,7 @@ def test_a_resumed_loader_goes_on_where_it_was(splits):
 )
 def test_knobs_that_do_not_fit_together_are_one_line(knobs, why):
     with pytest.raises(RecipeError, match=why):
-        Feed(**knobs)
+        LoaderConfig(**knobs)
 
 
 def test_the_tuned_loader_augments_where_there_is_room_for_it():
@@ -98,22 +101,22 @@ def test_the_tuned_loader_augments_where_there_is_room_for_it():
 
 def test_an_unknown_loader_lists_those_there_are(splits):
     with pytest.raises(RecipeError, match="no loader 'fast'; choose one of naive, open"):
-        ladder.make_loader(splits["npy"], 4, "fast")
+        loaders.make_loader(splits["npy"], 4, "fast")
 
 
-@pytest.mark.parametrize("feed", ["naive", "best"])
-def test_too_large_a_batch_is_told_at_once(feed, splits):
+@pytest.mark.parametrize("config", ["naive", "best"])
+def test_too_large_a_batch_is_told_at_once(config, splits):
     with pytest.raises(DataError, match="batch of 99 needs more than the 18 pairs"):
-        ladder.make_loader(splits["npy"], 99, feed)
+        loaders.make_loader(splits["npy"], 99, config)
 
 
-@pytest.mark.parametrize("feed", ["naive", "lean", "best", Feed(workers=1)])
-def test_a_damaged_file_is_one_line_from_every_loader(feed, own_data):
+@pytest.mark.parametrize("config", ["naive", "lean", "best", LoaderConfig(workers=1)])
+def test_a_damaged_file_is_one_line_from_every_loader(config, own_data):
     split = store.open_split(own_data, "train")
     file = own_data / "train" / "1980.h5"
     file.write_bytes(file.read_bytes()[:3000])
     with pytest.raises(DataError, match=r"1980\.h5") as caught:
-        batches(split, feed)
+        batches(split, config)
     assert "\n" not in str(caught.value)
 
 
@@ -128,7 +131,7 @@ class Dies(torch.utils.data.Dataset):
 
 def test_a_worker_that_dies_is_one_line_and_no_hang():
     with pytest.raises(DataError, match=r"a loading process is gone: .*; lower workers") as caught:
-        list(loaders.worker_batches(Dies(), [[0, 1], [2, 3], [4, 5]], workers=2))
+        list(workers.worker_batches(Dies(), [[0, 1], [2, 3], [4, 5]], workers=2))
     assert "\n" not in str(caught.value)
     assert "kill" in str(caught.value).lower() or "exited" in str(caught.value)
 
@@ -140,19 +143,19 @@ class Hangs(torch.utils.data.Dataset):
 
 @pytest.mark.timed
 def test_a_worker_that_hangs_is_one_line(monkeypatch):
-    monkeypatch.setattr(loaders, "WORKER_DEADLINE_S", 0.5)
+    monkeypatch.setattr(workers, "WORKER_DEADLINE_S", 0.5)
     with pytest.raises(DataError, match=r"a loading process is gone: .*timed out"):
-        list(loaders.worker_batches(Hangs(), [[0]], workers=1))
+        list(workers.worker_batches(Hangs(), [[0]], workers=1))
 
 
 @pytest.mark.parametrize("where", ["", "Caught RuntimeError in DataLoader worker process 0.\n"])
 def test_an_error_that_is_not_the_loaders_stays_what_it_is(where):
-    def failing():
-        raise RuntimeError(where + "shapes do not match")
-        yield
+    class Failing(torch.utils.data.Dataset):
+        def __getitem__(self, index):
+            raise RuntimeError(where + "shapes do not match")
 
     with pytest.raises(RuntimeError, match="shapes do not match") as caught:
-        list(loaders.in_one_line(failing()))
+        list(workers.worker_batches(Failing(), [[0]], workers=0))
     assert not isinstance(caught.value, DataError)
 
 
@@ -238,8 +241,8 @@ def test_an_early_end_closes_the_source_and_ends_the_thread(how):
     assert gone()
 
 
-@pytest.mark.parametrize("feed", ["best", Feed(workers=1)])
-def test_a_closed_loader_leaves_no_thread_and_no_process(feed, splits):
+@pytest.mark.parametrize("config", ["best", LoaderConfig(workers=1)])
+def test_a_closed_loader_leaves_no_thread_and_no_process(config, splits):
     import psutil
 
     def children():
@@ -247,7 +250,7 @@ def test_a_closed_loader_leaves_no_thread_and_no_process(feed, splits):
 
     resource_tracker.ensure_running()  # one for the whole program, and it stays
     before = children()
-    batches(splits["npy"], feed, 2)
+    batches(splits["npy"], config, 2)
     assert gone()
 
     def left():
@@ -261,19 +264,17 @@ def test_a_closed_loader_leaves_no_thread_and_no_process(feed, splits):
 
 
 def test_more_bytes_cost_more_and_each_rung_costs_less(splits):
-    figures = costs.Costs(open_s=3e-4, inflate_bytes_per_s=3e8, moved_bytes_per_s=2e10)
-    seconds = [
-        figures.pair_s(formats.open_year(splits[rung.layout].files[0]), FEEDS[rung.feed]) for rung in rungs.RUNGS
-    ]
+    figures = loader_ladder.Costs(open_s=3e-4, inflate_bytes_per_s=3e8, moved_bytes_per_s=2e10)
+    seconds = [figures.pair_s(formats.open_year(splits[rung.layout].files[0]), LOADERS[rung.loader]) for rung in RUNGS]
     assert seconds == sorted(seconds, reverse=True)
     assert seconds[-1] == pytest.approx(8 * 2 * 3 * 16 * 24 / 2e10)
 
 
 def test_the_figures_are_measured_and_the_yardstick_copies_what_loaders_read(splits):
-    figures = costs.measure(splits["hdf5-chunk1-gzip4"], splits["npy"], 4, repeats=1)
+    figures = loader_ladder.measure_costs(splits["hdf5-chunk1-gzip4"], splits["npy"], 4, repeats=1)
     assert min(vars(figures).values()) > 0
-    raw = next(costs.copies(splits["npy"], 4, seed=3))
-    host = next(ladder.host_batches(splits["npy"], 4, "device", seed=3))
+    raw = next(loader_ladder.copies(splits["npy"], 4, seed=3))
+    host = next(loaders.host_batches(splits["npy"], 4, "device", seed=3))
     assert np.array_equal(raw, host.both_2BCHW.numpy())
 
 
@@ -289,18 +290,18 @@ def test_rates_take_turns_and_close_what_they_started():
         finally:
             closed.append(name)
 
-    found = rungs.rates({n: (lambda n=n: loader(n)) for n in "ab"}, 4, rounds=2, phase_s=0.01)
+    found = loader_ladder.rates({n: (lambda n=n: loader(n)) for n in "ab"}, 4, rounds=2, phase_s=0.01)
     assert started == closed == ["a", "b", "a", "b"]
     assert all(len(values) == 2 and max(values) < 4000 for values in found.values())
 
 
 def test_the_ladders_data_are_of_every_preset(monkeypatch):
     for preset in PRESETS.values():
-        sizes = rungs.sizes(preset)
+        sizes = loader_ladder.sizes(preset)
         assert sizes.snapshots >= 16  # the naive layout's chunk
         assert 4 * sizes.n_channels * sizes.n_lat * sizes.n_lon >= 500_000
-    assert {rung.layout for rung in rungs.RUNGS} <= set(rungs.LAYOUTS)
-    assert [layouts.Layout.of(name).name for name in rungs.LAYOUTS] == list(rungs.LAYOUTS)
+    assert {rung.layout for rung in RUNGS} <= set(loader_ladder.LAYOUTS)
+    assert [formats.Layout.of(name).name for name in loader_ladder.LAYOUTS] == list(loader_ladder.LAYOUTS)
 
 
 # DALI
@@ -326,12 +327,12 @@ def test_dali_gives_the_same_batches(roll, splits):
     assert_same(got, batches(splits["npy"], "lean", roll=roll), atol=1e-5)
 
 
-@pytest.mark.parametrize("feed", ["prefetch", "best"])
-def test_a_program_that_leaves_its_loader_open_ends(feed, tiny_data):
+@pytest.mark.parametrize("config", ["prefetch", "best"])
+def test_a_program_that_leaves_its_loader_open_ends(config, tiny_data):
     code = (
-        "import sys; from pathlib import Path; from dltutorial.data import ladder, store\n"
-        "batches = ladder.make_loader(store.open_split(Path(sys.argv[1])), 2, sys.argv[2]); next(batches)"
+        "import sys; from pathlib import Path; from dltutorial.data import loaders, store\n"
+        "batches = loaders.make_loader(store.open_split(Path(sys.argv[1])), 2, sys.argv[2]); next(batches)"
     )
-    command = [sys.executable, "-c", code, str(tiny_data), feed]
+    command = [sys.executable, "-c", code, str(tiny_data), config]
     ended = subprocess.run(command, timeout=250, capture_output=True, text=True, check=False)
     assert (ended.returncode, ended.stderr) == (0, "")

@@ -11,7 +11,7 @@ from dltutorial import machine
 from dltutorial.config import PRESETS, Recipe
 from dltutorial.course import bench_ladder
 from dltutorial.course.bench_rows import Options
-from dltutorial.data.ladder import make_loader
+from dltutorial.data.loaders import make_loader
 from dltutorial.errors import CourseError
 from dltutorial.train import costs, ladder, loop, parts, race, run
 from dltutorial.train.costs import Effect, Step

@@ -11,8 +11,7 @@ from torch import nn
 
 from dltutorial.config import CHOICES, PRESETS, Recipe
 from dltutorial.data import store
-from dltutorial.data.feed import FEEDS
-from dltutorial.data.loaders import Pairs
+from dltutorial.data.loaders import LOADERS, Pairs
 from dltutorial.errors import CourseError, DataError, RecipeError
 from dltutorial.record import track
 from dltutorial.train import run
@@ -92,7 +91,7 @@ def test_every_loader_gives_the_same_run(finished, tiny_data, tmp_path, loader):
 
 
 def test_the_loaders_of_a_recipe_are_the_ladders():
-    assert CHOICES["loader"] == ("plain", *FEEDS)
+    assert CHOICES["loader"] == ("plain", *LOADERS)
 
 
 def test_another_seed_gives_another_run(finished, tiny_data, tmp_path):

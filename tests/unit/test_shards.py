@@ -109,8 +109,8 @@ def test_a_damaged_shard_is_named(damage, workers, index):
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("no", "is no index"),
-        ("[]", "is no index"),
+        ("no", "is not readable JSON"),
+        ("[]", "is no JSON object"),
         ('{"shape": [2, 3, 16, 24], "shards": []}', "names no shards"),
         ('{"shape": [3], "shards": [{"name": "a", "samples": 1, "crc32": 0}]}', "samples of shape"),
         ('{"shape": [2, 3, 16, 24], "shards": [{"name": "a"}]}', "is no index"),

@@ -8,9 +8,7 @@ import pytest
 import zarr
 
 from dltutorial.data import formats, staging, store, writing
-from dltutorial.errors import DataError, RecipeError
-
-PETA = staging.Cluster(20e12, 4560, 4e12, 1e12, 2e9, 1e12)
+from dltutorial.errors import DataError
 
 
 def names(folder):
@@ -76,7 +74,7 @@ def test_a_disk_that_fills_up_leaves_nothing(tiny_data, tmp_path, monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(staging, "_copy_all", full)
-    with pytest.raises(DataError, match="No space left on device; make room") as caught:
+    with pytest.raises(DataError, match=r"No space left on device.*; make room") as caught:
         staging.stage(tiny_data, tmp_path, progress=False)
     assert "\n" not in str(caught.value)
     assert not [file for file in names(tmp_path) if "1979" in file]
@@ -121,24 +119,6 @@ def test_nothing_to_stage_is_one_line(tmp_path):
         staging.stage(tmp_path / "empty", tmp_path / "disk")
 
 
-def test_the_arithmetic_of_the_published_run():
-    assert PETA.epoch_s == 5
-    assert PETA.shared_slowdown == 4
-    assert PETA.local_slowdown == 1
-    assert PETA.share_bytes == pytest.approx(4.386e9, rel=1e-3)
-    assert PETA.stage_s == 20
-    assert PETA.epochs_to_win() == pytest.approx(20 / 15)
-
-
-def test_staging_never_pays_where_the_shared_system_keeps_up():
-    assert staging.Cluster(1e12, 10, 1e9, 1e12, 1e9, 1e12).epochs_to_win() == float("inf")
-
-
-def test_a_cluster_of_nothing_is_refused():
-    with pytest.raises(RecipeError, match="must be positive"):
-        staging.Cluster(1e12, 0, 1e9, 1e12, 1e9, 1e12)
-
-
 def test_a_data_set_is_not_staged_onto_or_into_itself(tiny_data, own_data):
     for place in (own_data.parent, own_data, own_data / "train"):
         with pytest.raises(DataError, match="no place for its copy; choose another place"):
@@ -158,7 +138,7 @@ def test_what_the_second_version_of_zarr_hides_is_copied(tmp_path):
     zarr.create_array(str(year), shape=(2, 1, 2, 2), chunks=(1, 1, 2, 2), dtype="float32", zarr_format=2)[:] = 1
     copy = staging.stage(tmp_path / "mine", tmp_path / "disk", progress=False)
     with formats.open_year(copy / "train" / "0001.zarr") as opened:
-        assert opened.read(1).sum() == 4
+        assert opened.snapshots(1, 1).sum() == 4
 
 
 def test_a_stager_that_is_killed_leaves_the_place_to_the_next(tiny_data, tmp_path):

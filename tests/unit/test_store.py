@@ -142,7 +142,7 @@ BAD = {
     "name without a year": other_name,
     "no fields": replaced(np.ones((2, *SHAPE), np.float32), "other"),
     "too few dimensions": replaced(np.ones(SHAPE, np.float32)),
-    "float64": replaced(np.ones((2, *SHAPE))),
+    "integers": replaced(np.ones((2, *SHAPE), int)),
     "no snapshot": replaced(np.ones((0, *SHAPE), np.float32)),
     "another shape": replaced(np.ones((2, 3, 4, 6), np.float32)),
     "NaN": nan_in_last,
@@ -177,7 +177,7 @@ def test_nan_anywhere_is_found_by_validate(era5):
 
 
 @pytest.mark.parametrize(
-    ("x", "why"), [(np.ones((1, *SHAPE)), "1 of 2 snapshots"), (np.full((2, *SHAPE), np.nan), "blew up")]
+    ("x", "why"), [(np.ones((1, *SHAPE)), "1 of 2 snapshots"), (np.full((2, *SHAPE), np.nan), "is NaN or infinity")]
 )
 def test_year_that_is_not_whole_is_not_kept(tmp_path, x, why):
     with pytest.raises(DataError, match=why), writing.year_writer(tmp_path / "sim_0001.h5", 2, SHAPE) as append:

@@ -5,7 +5,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections import deque
 from pathlib import Path
 
 import h5py
@@ -15,8 +14,8 @@ import pytest
 
 from dltutorial import machine
 from dltutorial.config import PRESETS, preset
-from dltutorial.data import store, weather, workers, years
-from dltutorial.data.plan import Plan
+from dltutorial.data import simulate, store, weather
+from dltutorial.data.weather import Plan
 from dltutorial.errors import DataError, RecipeError
 
 TINY = dataclasses.replace(preset("smoke"), n_lat=16, n_lon=32, years=(6, 1, 1), snapshots=4)
@@ -47,12 +46,11 @@ def in_process(monkeypatch):
     """Years are simulated here, not in other processes; returns the list of years that were."""
     simulated = []
 
-    def run(jobs, processes, tick):
-        for job in jobs:
-            simulated.extend(int(year) for year in job["files"])
-            years.make_years(Plan.from_dict(json.loads(json.dumps(job["plan"]))), job["files"], "cpu", tick)
+    def run(plan, files, processes, tick):
+        simulated.extend(files)
+        simulate.make_years(Plan.from_dict(json.loads(json.dumps(dataclasses.asdict(plan)))), files, "cpu", tick)
 
-    monkeypatch.setattr(workers, "run", run)
+    monkeypatch.setattr(weather, "run_processes", run)
     return simulated
 
 
@@ -188,18 +186,19 @@ def test_arguments_that_cannot_be_are_refused(tmp_path, bad):
         weather.ensure(TINY, tmp_path, **bad)
 
 
-def test_failure_in_a_process_is_told_in_one_line(tmp_path):
-    job = {"plan": dataclasses.asdict(Plan.of(TINY)), "files": {"1": "/dev/null/sim_0001.h5"}}
-    with pytest.raises(DataError, match=r"cannot write /dev/null/sim_0001\.h5"):
-        workers.run([job], 1, lambda: None)
-    with pytest.raises(DataError, match="a simulating process died: KeyError: 'plan'; run again"):
-        workers.run([{}], 1, lambda: None)
+def test_failure_in_a_process_is_told_in_one_line(monkeypatch):
+    plan, start = Plan.of(TINY), weather._start
+    with pytest.raises(DataError, match=r"^cannot write /dev/null/sim_0001\.h5"):
+        weather.run_processes(plan, {1: Path("/dev/null/sim_0001.h5")}, 1, lambda: None)
 
+    def killed():
+        child = start()
+        child.kill()
+        return child
 
-def test_a_job_that_another_thread_took_first_is_no_error():
-    todo = deque([{"plan": {}}])
-    assert workers._next(todo) == {"plan": {}}
-    assert workers._next(todo) is None
+    monkeypatch.setattr(weather, "_start", killed)
+    with pytest.raises(DataError, match="a simulating process died: exit status -9; run again"):
+        weather.run_processes(plan, {1: Path("sim_0001.h5")}, 1, lambda: None)
 
 
 @pytest.mark.parametrize("name", PRESETS)
@@ -214,14 +213,14 @@ def test_every_preset_has_a_plan_of_its_own(name):
 
 def test_years_of_a_group_are_the_same_after_a_gap(tmp_path, monkeypatch):
     """On a GPU years are simulated side by side; here such a group runs on the CPU."""
-    monkeypatch.setattr(years, "_groups", lambda plan, device: [(1, 2), (3, 4)])
+    monkeypatch.setattr(simulate, "_groups", lambda plan, device: [(1, 2), (3, 4)])
     plan = Plan.of(dataclasses.replace(TINY, years=(2, 1, 1)))
-    files = {str(year): str(tmp_path / f"sim_{year:04d}.h5") for year in range(1, 5)}
-    years.make_years(plan, files, "cpu", lambda: None)
+    files = {year: tmp_path / f"sim_{year:04d}.h5" for year in range(1, 5)}
+    simulate.make_years(plan, files, "cpu", lambda: None)
     before = contents(tmp_path)
-    Path(files["3"]).unlink()
+    files[3].unlink()
     ticks = []
-    years.make_years(plan, {"3": files["3"]}, "cpu", lambda: ticks.append(1))
+    simulate.make_years(plan, {3: files[3]}, "cpu", lambda: ticks.append(1))
     assert contents(tmp_path) == before
     assert len(ticks) == plan.snapshots
 

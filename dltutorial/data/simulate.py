@@ -9,7 +9,12 @@ Legend: B years side by side, C channels, H rows (latitude), W columns (longitud
 """
 
 import contextlib
-from collections.abc import Callable, Iterator
+import json
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import torch
@@ -17,11 +22,11 @@ from torch import Tensor
 
 from dltutorial.data import dynamics, writing
 from dltutorial.data.flow import coarsest
-from dltutorial.data.plan import INTERVAL, Plan
+from dltutorial.data.weather import INTERVAL, Plan
 
 
-def make_years(plan: Plan, files: dict[str, str], device: str, tick: Callable[[], None]) -> None:
-    """Simulate the years named by the keys of ``files`` and write each to its file; tick for each snapshot written.
+def make_years(plan: Plan, files: Mapping[int, Path], device: str, tick: Callable[[], object]) -> None:
+    """Simulate years and write each to its file; ``tick`` for each snapshot written.
 
     A GPU simulates years in groups. A group is always simulated whole, so that a year has the same neighbours, and
     hence the same rounding, after an interrupted run as in one that was not.
@@ -29,39 +34,33 @@ def make_years(plan: Plan, files: dict[str, str], device: str, tick: Callable[[]
     Raises:
         DataError: a file cannot be written, or the simulation blew up.
     """
-    with _one_thread() if device == "cpu" else contextlib.nullcontext():
+    threads = torch.get_num_threads()
+    if device == "cpu":
+        torch.set_num_threads(1)  # a second would round differently, and cost more than it brings on arrays this small
+    try:
         for group in _groups(plan, device):
-            wanted = {year: Path(files[str(year)]) for year in group if str(year) in files}
-            if wanted:
-                _make_group(plan, group, wanted, device, tick)
+            if any(year in files for year in group):
+                _make_group(plan, group, files, device, tick)
+    finally:
+        torch.set_num_threads(threads)
 
 
 def _make_group(
-    plan: Plan, group: tuple[int, ...], wanted: dict[int, Path], device: str, tick: Callable[[], None]
+    plan: Plan, group: tuple[int, ...], files: Mapping[int, Path], device: str, tick: Callable[[], object]
 ) -> None:
     """Simulate the years of a group side by side, and write those that are wanted."""
     with contextlib.ExitStack() as stack:
         appends = {
-            group.index(year): stack.enter_context(
-                writing.year_writer(file, plan.snapshots, plan.shape, digest=plan.digest)
+            place: stack.enter_context(
+                writing.year_writer(files[year], plan.snapshots, plan.shape, attributes={"digest": plan.digest})
             )
-            for year, file in wanted.items()
+            for place, year in enumerate(group)
+            if year in files
         }
         for x_BCHW in simulate(plan, group, device):
-            for index, append in appends.items():
-                append(x_BCHW[index].cpu().numpy())
+            for place, append in appends.items():
+                append(x_BCHW[place].cpu().numpy())
                 tick()
-
-
-@contextlib.contextmanager
-def _one_thread() -> Iterator[None]:
-    """One thread for torch: a second would round differently, and cost more than it brings on arrays this small."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
 
 
 def _groups(plan: Plan, device: str) -> Iterator[tuple[int, ...]]:
@@ -89,3 +88,25 @@ def _advance(state_BSHK: Tensor, ops: dynamics.Operators, duration: float) -> Te
     for _ in range(round(duration / ops.flow.step)):
         state_BSHK = dynamics.rk4_step(state_BSHK, ops)
     return state_BSHK
+
+
+def main() -> None:
+    """Do the job that ``weather.run_processes`` writes to standard input; say "snapshot" for each one stored.
+
+    The process ends when its standard input closes; so it never outlives its parent, whatever becomes of that.
+    """
+    job = json.loads(sys.stdin.readline())
+    plan, files = Plan.from_dict(job["plan"]), {int(year): Path(file) for year, file in job["files"].items()}
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # an exception, so that half a file is removed
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    make_years(plan, files, "cpu", lambda: print("snapshot", flush=True))
+
+
+def _end_with_parent() -> None:
+    while os.read(0, 4096):  # not sys.stdin, whose lock would be held at the end of the interpreter
+        pass
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+if __name__ == "__main__":
+    main()
