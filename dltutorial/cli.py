@@ -212,9 +212,9 @@ def _train(args: argparse.Namespace) -> int:
 
 
 def _run(args: argparse.Namespace) -> int:
-    from dltutorial.course import notebooks
+    from dltutorial.course import runner
 
-    return notebooks.run(
+    return runner.run(
         args.chapters,
         preset=args.preset,
         jobs=args.jobs,

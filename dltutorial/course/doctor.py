@@ -3,17 +3,23 @@
 In: this machine, the folder of notebooks, records of earlier runs. Out: a plain-text table and an exit status.
 """
 
+import contextlib
+import importlib.util
 import shutil
+import statistics
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from dltutorial import config, machine, node, paths
-from dltutorial.course import cards, notebooks
+from dltutorial.course import notebooks
+from dltutorial.course.notebooks import Card
 from dltutorial.errors import CourseError
 from dltutorial.machine import UNKNOWN, Machine
 from dltutorial.profile import peaks, timing, toolchain
+from dltutorial.record import records
 
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 FOLDERS = {
     "cache folder": (paths.cache_dir, "XDG_CACHE_HOME"),
     "data folder": (paths.data_dir, "DLTUTORIAL_DATA"),
@@ -35,16 +41,16 @@ def report(folder: Path | None = None, measure: bool = False) -> tuple[str, int]
     here, preset = machine.describe(), config.preset()
     missing = list(problems())
     try:
-        found = cards.chapters(notebooks.folder() if folder is None else folder)
+        cards = [notebooks.card(path) for path in notebooks.chapters(folder)]
     except CourseError as error:
-        found = []
+        cards = []
         missing.append(("chapters", str(error)))
     has_torch = "torch" not in dict(missing)
     known = peaks.measure(refresh=True) if measure and has_torch else peaks.load()
     parts = [
         _section(f"This machine: {machine.label()}", inventory(here)),
         _section(f"Measured peaks{f', {known.time[:10]}' if known else ''}", _peak_rows(known)),
-        _section(f"Chapters, in preset {preset.name} ({preset.machine})", _chapter_rows(found, here, preset.name)),
+        _section(f"Chapters, in preset {preset.name} ({preset.machine})", _chapter_rows(cards, here, preset.name)),
     ]
     if missing:
         parts.append(_section("Missing, and the course cannot run without it", missing))
@@ -60,12 +66,9 @@ def inventory(here: Machine) -> list[tuple[str, str]]:
         + (f", tensor cores for {' '.join(gpu.tensor_core_dtypes)}" if gpu.tensor_core_dtypes else "")
         for gpu in here.accelerators
     ]
-    tools = {
-        "Slurm": "a job" if here.slurm_job else "commands" if here.slurm else None,
-        "browser": next((name for name in cards.BROWSERS if shutil.which(name)), None),
-        "compiler": _compilers(here.device),
-    }
-    names = ("torch", "jupyterlab", "papermill", "h5py", "tensorboard", "wandb")
+    compilers = ", ".join(name for name in ("gcc", "g++", "clang++", "nvcc") if shutil.which(name)) or "none"
+    lacking = toolchain.missing(here.device)
+    packages = ("torch", "jupyterlab", "papermill", "h5py", "tensorboard", "wandb")
     return [
         ("system", here.system),
         ("device", here.device + (" (an Apple GPU is here, but not used by the course)" if here.mps else "")),
@@ -76,16 +79,27 @@ def inventory(here: Machine) -> list[tuple[str, str]]:
         ("disk", f"{_gib(here.disk_free_bytes)} free for data"),
         ("ranks", f"{here.rank.world_size} ({here.rank.launcher})"),
         ("runs on", node.here().told),
-        *((name, found or UNKNOWN) for name, found in tools.items()),
-        *((name, machine.package_version(name) or "not installed") for name in names),
+        ("Slurm", "a job" if here.slurm_job else "commands" if here.slurm else UNKNOWN),
+        ("browser", next((name for name in BROWSERS if shutil.which(name)), UNKNOWN)),
+        ("compiler", f"{compilers}; torch.compile needs {lacking}" if lacking else compilers),
+        *((name, machine.package_version(name) or "not installed") for name in packages),
     ]
 
 
-def _compilers(device: str) -> str:
-    """Those that are here, and what torch.compile lacks all the same."""
-    found = ", ".join(name for name in ("gcc", "g++", "clang++", "nvcc") if shutil.which(name))
-    lacking = toolchain.missing(device)
-    return f"{found or 'none'}; torch.compile needs {lacking}" if lacking else found
+def has(need: str, here: Machine) -> bool:
+    """Whether this machine has ``need``: cuda, slurm, browser, compiler, else a program or Python package so named."""
+    known = {
+        "cuda": here.device == "cuda",
+        "slurm": here.slurm,
+        "browser": any(map(shutil.which, BROWSERS)),
+        "compiler": toolchain.missing(here.device) is None,
+    }
+    if need in known:
+        return known[need]
+    try:
+        return bool(shutil.which(need) or importlib.util.find_spec(need))
+    except (ImportError, ValueError):
+        return False
 
 
 def problems() -> Iterator[tuple[str, str]]:
@@ -101,53 +115,6 @@ def problems() -> Iterator[tuple[str, str]]:
             yield name, f"{problem}; set {variable} to a folder that you may write to"
 
 
-def _chapter_rows(found: list[cards.ChapterCard], here: Machine, preset: str) -> list[tuple[str, ...]]:
-    if not found:
-        return [("none found",)]
-    before_s = cards.measured_s(preset)
-    rows = [
-        (
-            card.number,
-            card.title,
-            f"{card.minutes} min" if card.minutes else UNKNOWN,
-            cards.run_time(card, before_s.get(card.number), preset),
-            cards.shows(card, here),
-        )
-        for card in found
-    ]
-    return [("", "title", "to read and do", "to run", "here"), *rows]
-
-
-def _peak_rows(known: peaks.Peaks | None) -> list[tuple[str, ...]]:
-    if known is None:
-        return [("not measured yet: run chapter 00, or dltutorial doctor --measure",)]
-    rows = [
-        (name, timing.rate(figure.best, figure.unit), f"median {figure.spread:.0%} lower", figure.how)
-        if figure
-        else (name, UNKNOWN)
-        for name, figure in known.figures().items()
-    ]
-    busy = ("this machine was busy meanwhile: when it is quiet, run dltutorial doctor --measure",)
-    return rows if known.steady else [*rows, busy]
-
-
-def _kernel_problem() -> str | None:
-    advice = "install it: pip install ipykernel"
-    if machine.package_version("ipykernel") is None:
-        return f"ipykernel is not installed; {advice}"
-    try:
-        from jupyter_client.kernelspec import KernelSpecManager
-
-        program = KernelSpecManager().get_kernel_spec("python3").argv[0]
-    except Exception as error:  # a damaged kernel specification raises whatever its parser raises
-        return f"kernel python3 cannot be found ({_line(error)}); {advice}"
-    if shutil.which(program) is None:
-        return (
-            f"kernel python3 would start {program}, which is not there; run: python -m ipykernel install --sys-prefix"
-        )
-    return None
-
-
 def write_problem(folder: Path) -> str | None:
     """Why nothing can be written to ``folder``, tried in the nearest parent that exists; None if it can."""
     try:
@@ -157,6 +124,67 @@ def write_problem(folder: Path) -> str | None:
     except OSError as error:
         return f"cannot write to {folder} ({error.strerror})"
     return None
+
+
+def _kernel_problem() -> str | None:
+    if machine.package_version("ipykernel") is None:
+        return "ipykernel is not installed; install it: pip install ipykernel"
+    try:
+        from jupyter_client.kernelspec import KernelSpecManager
+
+        program = KernelSpecManager().get_kernel_spec("python3").argv[0]
+    except Exception as error:  # a damaged kernel specification raises whatever its parser raises
+        return f"kernel python3 cannot be found ({_line(error)}); install it: pip install ipykernel"
+    mend = "run: python -m ipykernel install --sys-prefix"
+    return None if shutil.which(program) else f"kernel python3 would start {program}, which is not there; {mend}"
+
+
+def _chapter_rows(cards: Sequence[Card], here: Machine, preset: str) -> list[tuple[str, ...]]:
+    if not cards:
+        return [("none found",)]
+    before_s = _measured_s(preset)
+    rows = []
+    for card in cards:
+        of = preset if preset in card.run_s else "smoke"
+        takes = f"about {card.run_s[of]:.0f} s in {of}" if of in card.run_s else UNKNOWN
+        if card.number in before_s:
+            takes = f"{before_s[card.number]:.0f} s (measured here)"
+        minutes = f"{card.minutes} min" if card.minutes else UNKNOWN
+        rows.append((card.number, card.title, minutes, takes, _shows(card, here)))
+    return [("", "title", "to read and do", "to run", "here"), *rows]
+
+
+def _shows(card: Card, here: Machine) -> str:
+    """What a chapter will and will not show on this machine."""
+    if lacking := [need for need in card.needs if not has(need, here)]:
+        return f"cannot run: needs {', '.join(lacking)}"
+    if lacking := [need for need in card.better_with if not has(need, here)]:
+        return f"runs; not shown here: what needs {', '.join(lacking)}"
+    return "shows everything"
+
+
+def _measured_s(preset: str) -> dict[str, float]:
+    """Median seconds of earlier runs of each chapter on this machine in this preset, from the records."""
+    found: dict[str, list[float]] = {}
+    with contextlib.suppress(CourseError, TypeError, ValueError, KeyError):  # no records yet, or a damaged file
+        for record in records.read(paths.records_file()):
+            same = record.get("machine") == machine.label() and record.get("preset") == preset
+            if same and record.get("kind") == "run" and record.get("unit") == "s":
+                found.setdefault(record["chapter"], []).append(float(record["value"]))
+    return {chapter: statistics.median(seconds) for chapter, seconds in found.items()}
+
+
+def _peak_rows(known: peaks.Peaks | None) -> list[tuple[str, ...]]:
+    if known is None:
+        return [("not measured yet: run chapter 00, or dltutorial doctor --measure",)]
+    rows: list[tuple[str, ...]] = [
+        (name, timing.rate(figure.best, figure.unit), f"median {figure.spread:.0%} lower", figure.how)
+        if figure
+        else (name, UNKNOWN)
+        for name, figure in known.figures().items()
+    ]
+    busy = ("this machine was busy meanwhile: when it is quiet, run dltutorial doctor --measure",)
+    return rows if known.steady else [*rows, busy]
 
 
 def _section(title: str, rows: Sequence[tuple[str, ...]]) -> str:

@@ -1,22 +1,38 @@
-"""The course's notebooks: find them, check what they are asked, and run them without a browser.
+"""The course's notebooks: find them, read what they say about themselves, check what they are asked.
 
-In: chapters by number or name, a preset, parameters. Out: ``runs/<time>/`` with the executed notebooks, their records
-(``records.jsonl``), a summary (``run.json``) and an ``index.html``; a table; 0, 1 if a chapter failed, 130 if
-interrupted. Everything that can be known to be wrong is told before anything runs. Loads no torch.
+In: a folder, a chapter by number or name. Out: paths, parameters, one frozen :class:`Card` a notebook. Loads no torch.
+
+    "dltutorial": {"chapter": "01", "minutes": 40, "smoke_s": 55, "needs": [], "better_with": ["cuda"]}
+
+In a notebook's metadata ``minutes`` are a learner's, ``smoke_s`` the seconds of a run in preset smoke (``laptop_s`` and
+so on if known); ``needs`` and ``better_with`` name what ``doctor.has`` knows.
 """
 
 import ast
-import datetime
 import os
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dltutorial import config, node, paths
-from dltutorial.course import course_run, exercises
+from dltutorial import config, paths
+from dltutorial.course.exercises import read
 from dltutorial.errors import CourseError, RecipeError
 
-_PATTERN = "[0-9][0-9]_*.ipynb"
+__all__ = ["Card", "card", "chapters", "checked", "find", "folder", "number", "parameters", "read", "title"]
+
+
+@dataclass(frozen=True)
+class Card:
+    """What one notebook says about itself; None for what it leaves out."""
+
+    number: str
+    title: str
+    minutes: int | None
+    run_s: dict[str, float]
+    needs: tuple[str, ...]
+    better_with: tuple[str, ...]
 
 
 def folder() -> Path:
@@ -38,10 +54,9 @@ def chapters(where: Path | None = None) -> list[Path]:
         CourseError: there are none.
     """
     where = folder() if where is None else Path(where)
-    found = sorted(where.glob(_PATTERN))
-    if not found:
-        raise CourseError(f"no notebooks NN_*.ipynb in {where}; run this in the course's folder")
-    return found
+    if found := sorted(where.glob("[0-9][0-9]_*.ipynb")):
+        return found
+    raise CourseError(f"no notebooks NN_*.ipynb in {where}; run this in the course's folder")
 
 
 def find(wanted: str, among: Sequence[Path] | None = None) -> Path:
@@ -59,20 +74,49 @@ def find(wanted: str, among: Sequence[Path] | None = None) -> Path:
     raise CourseError(f"no chapter {wanted!r}; choose a number or name of: {there}")
 
 
+def card(path: Path) -> Card:
+    """What a notebook says about itself.
+
+    Raises:
+        CourseError: it is no notebook of the course.
+    """
+    notebook = read(path)
+    try:
+        about = notebook["metadata"].get("dltutorial", {})
+        run_s = {preset: float(about[f"{preset}_s"]) for preset in config.PRESETS if f"{preset}_s" in about}
+        needs, better_with = (tuple(about.get(key, ())) for key in ("needs", "better_with"))
+        return Card(number(path), title(notebook) or path.stem, about.get("minutes"), run_s, needs, better_with)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CourseError(
+            f"{path} is not a notebook of the course ({error!r}); restore it, e.g. with git checkout"
+        ) from error
+
+
+def number(path: Path) -> str:
+    """The chapter's number, such as "03", as its records have it."""
+    return str(read(path)["metadata"].get("dltutorial", {}).get("chapter", path.stem[:2]))
+
+
+def title(notebook: Mapping[str, Any]) -> str:
+    """The first heading, without a number in front; empty where there is none."""
+    texts = ("".join(cell["source"]) for cell in notebook["cells"] if cell["cell_type"] == "markdown")
+    lines = (line.strip() for text in texts for line in text.splitlines())
+    return next((re.sub(r"^#+\s*(\d+\W+)?", "", line) for line in lines if line.startswith("#")), "")
+
+
 def parameters(path: Path) -> dict[str, Any]:
     """Names and defaults of a notebook's parameters: the assignments in its cell tagged ``parameters``.
 
     A default that is no plain value (a call, a sum) is given as ``...``.
     """
     known: dict[str, Any] = {}
-    for cell in exercises.read(path)["cells"]:
+    for cell in read(path)["cells"]:
         if "parameters" not in cell["metadata"].get("tags", ()):
             continue
         for statement in ast.parse("".join(cell["source"])).body:
-            targets = statement.targets if isinstance(statement, ast.Assign) else [getattr(statement, "target", None)]
-            for target in targets:
-                if isinstance(target, ast.Name):
-                    known[target.id] = _plain(statement.value)
+            if isinstance(statement, (ast.Assign, ast.AnnAssign)):
+                targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
+                known |= {one.id: _value(statement.value, ...) for one in targets if isinstance(one, ast.Name)}
     return known
 
 
@@ -88,75 +132,15 @@ def checked(path: Path, given: Mapping[str, Any]) -> dict[str, Any]:
     for name in given:
         if name not in known:
             raise RecipeError(f"{path.stem} has no parameter {name!r}; it has: {', '.join(known) or 'none'}")
-    return {name: _typed(value, known[name]) for name, value in given.items()}
+    return {
+        name: _value(value, value) if isinstance(value, str) and not isinstance(known[name], str) else value
+        for name, value in given.items()
+    }
 
 
-def run(
-    wanted: Iterable[str] = (),
-    preset: str = "auto",
-    jobs: int = 1,
-    parameters: Mapping[str, Any] | None = None,
-    out: Path | None = None,
-    timeout_s: float = 1800.0,
-) -> int:
-    """Run chapters and write what came of it; see the module's first lines.
-
-    Args:
-        wanted: chapters by number or name; none: all.
-        preset: sizes; also the kernels' ``DLTUTORIAL_PRESET``.
-        jobs: notebooks at a time.
-        parameters: of the notebooks, as in their cell tagged ``parameters``.
-        out: folder for the results; None: ``runs/<date and time>``.
-        timeout_s: for each cell.
-
-    Returns:
-        0, 1 if a chapter failed, 130 if interrupted.
-
-    Raises:
-        CourseError: unknown chapter or parameter, a folder that cannot be used, a login node; nothing has run then.
-    """
-    there = chapters()
-    selected = list(dict.fromkeys(find(one, there) for one in wanted)) or there
-    chosen = config.preset(preset).name
-    values = {path: checked(path, parameters or {}) for path in selected}
-    if jobs < 1 or timeout_s <= 0:
-        raise CourseError(f"--jobs {jobs}, --timeout {timeout_s:g}: both must be positive")
-    node.refuse_on_login("a whole chapter", "run it in a job: sbatch -N 1 --wrap '.venv/bin/dltutorial run 01'")
-    return course_run.go(course_run.Plan(values, chosen, jobs, new_folder(out), timeout_s))
-
-
-def new_folder(out: Path | None) -> Path:
-    """An empty folder for a run's results, made now.
-
-    Raises:
-        CourseError: it cannot be made, or holds something already.
-    """
-    stamp = datetime.datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
-    target = Path(out).absolute() if out else paths.runs_dir().absolute() / stamp
-    if not out:
-        tries = (target.with_name(f"{stamp}-{n}") for n in range(2, 100))
-        target = target if not target.exists() else next(path for path in tries if not path.exists())
+def _value(text: Any, otherwise: Any) -> Any:
+    """The plain value that Python code, as text or parsed, stands for."""
     try:
-        target.mkdir(parents=True, exist_ok=True)
-        if any(target.iterdir()):
-            raise CourseError(f"{target} is not empty; choose another folder for --out, or remove it")
-        (target / "work").mkdir()
-    except OSError as error:
-        raise CourseError(f"cannot write to {target}: {error.strerror}; choose another folder with --out") from error
-    return target
-
-
-def _plain(node: ast.expr | None) -> Any:
-    try:
-        return ast.literal_eval(node)
-    except (ValueError, TypeError):
-        return ...
-
-
-def _typed(value: Any, default: Any) -> Any:
-    if not isinstance(value, str) or isinstance(default, str):
-        return value
-    try:
-        return ast.literal_eval(value)
-    except (ValueError, SyntaxError):
-        return value
+        return ast.literal_eval(text)
+    except (ValueError, TypeError, SyntaxError):
+        return otherwise

@@ -27,7 +27,7 @@ OTHERWISE = """from dltutorial.course import Chapter
 Chapter("04", preset).claim("it is quicker", False, "0.9 ×", measured=True)"""
 # Slow to start, and not ended before it has said what it has to say.
 SLOW_START = """import signal, sys, time
-if "spawn_main" in " ".join(sys.orig_argv):
+if "dltutorial.course.execute" in sys.orig_argv:
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     time.sleep(1)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
@@ -166,7 +166,7 @@ def test_an_interrupt_ends_the_kernels_and_keeps_what_was_finished(course):
 def test_an_interrupt_while_a_notebooks_process_starts_gives_no_traceback(course, monkeypatch):
     folder = course(_00_long=LONG)
     (folder / "sitecustomize.py").write_text(SLOW_START)
-    monkeypatch.setenv("PYTHONPATH", str(folder))
+    monkeypatch.setenv("PYTHONPATH", str(folder), prepend=os.pathsep)
     process = start(folder)
     family = wait_for(lambda: process.poll() is not None or spawned(process.pid))
     time.sleep(0.3)
@@ -181,4 +181,4 @@ def test_an_interrupt_while_a_notebooks_process_starts_gives_no_traceback(course
 
 def spawned(pid):
     """The processes that are about to execute a notebook."""
-    return [p for p in psutil.Process(pid).children() if any("spawn_main" in word for word in p.cmdline())]
+    return [p for p in psutil.Process(pid).children() if "dltutorial.course.execute" in p.cmdline()]

@@ -1,6 +1,7 @@
 """Every notebook of the course runs, as ``dltutorial run`` runs it, and is made as the course makes notebooks."""
 
 import ast
+import dataclasses
 import itertools
 import json
 import re
@@ -10,8 +11,8 @@ import pytest
 from measurements import FOUND, OTHERWISE
 
 from dltutorial import paths
-from dltutorial.course import course_run
-from dltutorial.course.execute import Job, execute, quick_imports
+from dltutorial.course import runner
+from dltutorial.course.execute import execute, quick_imports
 from dltutorial.course.notebooks import parameters
 
 ROOT = Path(__file__).parents[2]
@@ -28,13 +29,11 @@ every_chapter = pytest.mark.parametrize("path", CHAPTERS, ids=lambda path: path.
 
 def run(path, folder, env):
     """Run in ``folder/work``; an error, as any fact that does not hold, fails the test. Returns result and claims."""
-    plan = course_run.Plan({}, "smoke", 1, folder, 600)
-    (folder / "work").mkdir(exist_ok=True)
-    job = Job(path, folder / path.name, folder / "work", {}, course_run.environment(plan) | env, 600)
     (folder / "records.jsonl").unlink(missing_ok=True)
-    result = execute(job)
+    job = dataclasses.replace(runner.job(path, folder, timeout_s=600), output=folder / path.name)
+    result = execute(job, runner.environment("smoke", folder) | env)
     assert result.error == "", f"{path.name}, cell {result.cell}: {result.error}"
-    claims = course_run.read_claims(folder)
+    claims = runner.read_claims(folder)
     assert set(claims) == ({path.stem[:2]} if path in CHAPTERS else set())
     claims = claims.get(path.stem[:2], [])
     assert [f"{claim['what']} ({claim['evidence']})" for claim in claims if claim["status"] == "failed"] == []

@@ -23,14 +23,8 @@ def run(tmp_path):
         made = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
         made.metadata["kernelspec"] = {"name": "python3", "language": "python", "display_name": "Python 3"}
         nbformat.write(made, source)
-        job = execute.Job(
-            source,
-            tmp_path / "out.ipynb",
-            tmp_path / "work",
-            env=env_more,
-            timeout_s=timeout_s,
-        )
-        result = execute.execute(job)
+        job = execute.Job(source, tmp_path / "out.ipynb", tmp_path / "work", timeout_s=timeout_s)
+        result = execute.execute(job, env_more)
         return result, nbformat.read(job.output, 4)
 
     return go
@@ -96,7 +90,7 @@ def test_an_interrupt_reaches_the_cell(run, tmp_path):
     def interrupt():
         flag = tmp_path / "work" / "flag"
         wait_for(flag.exists)
-        for child in psutil.Process().children():
+        for child in psutil.Process().children(recursive=True):
             if any("ipykernel_launcher" in part for part in child.cmdline()):
                 os.killpg(child.pid, signal.SIGINT)
 

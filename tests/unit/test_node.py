@@ -64,7 +64,7 @@ def heavy():
     from torch import nn
 
     from dltutorial.convergence import adaptive_batch, attempt, ensemble
-    from dltutorial.course import bench, notebooks
+    from dltutorial.course import bench, runner
     from dltutorial.data import surveys, weather
     from dltutorial.launch import launch
     from dltutorial.train import loop, parts, profiled, run
@@ -82,7 +82,7 @@ def heavy():
         "a batch that grows": lambda: adaptive_batch.train(None, torch.zeros(1), torch.zeros(1), None, 1, 0.1),
         "time to solution": lambda: attempt.attempts(None, None, [0]),
         "a benchmark": lambda: bench.run("overhead"),
-        "a chapter": lambda: notebooks.run(["00"]),
+        "a chapter": lambda: runner.run(["00"]),
     }
 
 

@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from dltutorial.course import notebooks
+from dltutorial.course import notebooks, runner
 from dltutorial.errors import CourseError, RecipeError
 
 
@@ -60,7 +60,7 @@ def test_text_becomes_the_type_of_the_default(course):
 )
 def test_what_is_asked_wrongly_is_told_before_anything_runs(course, tmp_path, asked, error, why):
     with pytest.raises(error, match=why):
-        notebooks.run(**asked)
+        runner.run(**asked)
     assert not (tmp_path / "runs").exists()
 
 
@@ -68,14 +68,14 @@ def test_a_folder_that_holds_something_is_not_written_to(course, tmp_path):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "file").write_text("precious")
     with pytest.raises(CourseError, match="is not empty"):
-        notebooks.run(out=tmp_path / "mine")
+        runner.run(out=tmp_path / "mine")
     with pytest.raises(CourseError, match="cannot write"):
-        notebooks.run(out=tmp_path / "mine" / "file")
+        runner.run(out=tmp_path / "mine" / "file")
     assert [path.name for path in (tmp_path / "mine").iterdir()] == ["file"]
 
 
 def test_two_runs_in_one_second_have_two_folders(course):
-    assert len({notebooks.new_folder(None) for _ in range(3)}) == 3
+    assert len({runner.new_folder(None) for _ in range(3)}) == 3
 
 
 def test_a_missing_or_empty_folder_of_notebooks_gets_one_line(tmp_path, monkeypatch):

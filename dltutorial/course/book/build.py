@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from dltutorial import machine, paths
-from dltutorial.course import notebooks
+from dltutorial.course import notebooks, runner
 from dltutorial.course.book import chapters, links, sources
 from dltutorial.errors import CourseError
 
@@ -59,7 +59,7 @@ def _chosen(executed: Path | None, partial: bool, run: bool) -> list[chapters.Pr
         if not run or executed:
             raise
         print(f"{str(problem).partition('; run:')[0]}: running the course first", file=sys.stderr)
-    if notebooks.run():
+    if runner.run():
         raise CourseError("the course did not run through; mend what failed, or give --partial")
     return chapters.choose(there, runs(), partial)
 

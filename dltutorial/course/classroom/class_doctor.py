@@ -6,7 +6,7 @@ In: what was asked on the command line. Out: plain text.
 from collections.abc import Sequence
 
 from dltutorial import config, machine
-from dltutorial.course import cards, notebooks
+from dltutorial.course import notebooks
 from dltutorial.course.classroom import markup, schedule, seats
 from dltutorial.course.classroom.seats import AFTER_MIN, BEFORE_MIN, CORES_A_LEARNER, Node, Plan
 from dltutorial.errors import CourseError
@@ -37,7 +37,7 @@ def report(
     if day and chapters:
         raise CourseError("give --schedule or --chapters, not both: a schedule has its own chapters")
     day = None if chapters else day or "one-day"
-    known = {card.number: card for card in cards.chapters(notebooks.folder())}
+    known = {card.number: card for card in map(notebooks.card, notebooks.chapters())}
     wanted = [notebooks.find(one).stem[:2] for one in chapters] or schedule.chapters(day)
     asked = list(dict.fromkeys(wanted))
     needed = schedule.minutes(day) if day else sum(known[chapter].minutes or 0 for chapter in asked)

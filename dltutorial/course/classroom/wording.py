@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from dltutorial.course import cards, notebooks
+from dltutorial.course import notebooks
 from dltutorial.errors import CourseError
 
 
@@ -26,7 +26,7 @@ def of_course() -> Wording:
     """The words of the notebooks here; none if there are no notebooks."""
     try:
         folder = notebooks.folder()
-        titles = {card.number: card.title for card in cards.chapters(folder)}
+        titles = {card.number: card.title for card in map(notebooks.card, notebooks.chapters(folder))}
         return Wording(titles, dict(_questions(folder)))
     except CourseError:
         return Wording()

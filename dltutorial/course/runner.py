@@ -1,0 +1,224 @@
+"""``dltutorial run``: the course's notebooks without a browser; a progress bar, a table, an index.
+
+In: chapters by number or name, a preset, parameters. Out: ``runs/<time>/`` with the executed notebooks, their records
+(``records.jsonl``), a summary (``run.json``) and an ``index.html``; a table; 0, 1 if a chapter failed, 130 if
+interrupted. Everything that can be known to be wrong is told before anything runs. A chapter fails by an error, or by
+a fact that does not hold; the others go on. A measurement that comes out otherwise is counted and fails nothing.
+"""
+
+import contextlib
+import datetime
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from dltutorial import config, machine, node, paths
+from dltutorial.course import notebooks
+from dltutorial.course.execute import Job, Result, execute
+from dltutorial.errors import CourseError
+from dltutorial.record import records
+from dltutorial.record.table import Table
+
+STATUSES = ("shown", "not shown here", "otherwise", "failed")
+_SIGNS = {"finished": "✓", "failed": "✗", "not run": "·"}
+
+
+def run(
+    wanted: Iterable[str] = (),
+    preset: str = "auto",
+    jobs: int = 1,
+    parameters: Mapping[str, Any] | None = None,
+    out: Path | None = None,
+    timeout_s: float = 1800.0,
+) -> int:
+    """Run chapters and write what came of it; see the module's first lines.
+
+    Args:
+        wanted: chapters by number or name; none: all.
+        preset: sizes; also the kernels' ``DLTUTORIAL_PRESET``.
+        jobs: notebooks at a time.
+        parameters: of the notebooks, as in their cell tagged ``parameters``.
+        out: folder for the results; None: ``runs/<date and time>``.
+        timeout_s: for each cell.
+
+    Returns:
+        0, 1 if a chapter failed, 130 if interrupted: all kernels end then; finished chapters and the index stay.
+
+    Raises:
+        CourseError: unknown chapter or parameter, a folder that cannot be used, a login node; nothing has run then.
+    """
+    there = notebooks.chapters()
+    selected = list(dict.fromkeys(notebooks.find(one, there) for one in wanted)) or there
+    preset = config.preset(preset).name
+    given = {path: notebooks.checked(path, parameters or {}) for path in selected}
+    if jobs < 1 or timeout_s <= 0:
+        raise CourseError(f"--jobs {jobs}, --timeout {timeout_s:g}: both must be positive")
+    node.refuse_on_login("a whole chapter", "run it in a job: sbatch -N 1 --wrap '.venv/bin/dltutorial run 01'")
+    folder = new_folder(out)
+    todo = [job(path, folder, values, timeout_s) for path, values in given.items()]
+    done: dict[Path, Result] = {}
+
+    def keep(finished: Job, result: Result) -> None:
+        """A chapter is over, well or not: its notebook moves to its place, its time goes to the records."""
+        with contextlib.suppress(FileNotFoundError):
+            finished.output.replace(folder / finished.output.name)
+        done[finished.source] = result
+        for file in (folder / "records.jsonl", paths.records_file()) if not result.error else ():
+            with contextlib.suppress(CourseError):  # the run stands without it
+                writer = records.Writer(notebooks.number(finished.source), preset, file)
+                writer.write(finished.source.stem, result.seconds, "s", kind="run", peak_bytes=result.peak_bytes)
+
+    try:
+        _execute_all(todo, environment(preset, folder, jobs), jobs, keep)
+    except KeyboardInterrupt:
+        _conclude(folder, preset, selected, done)
+        told = f"interrupted: {len(done)} of {len(selected)} chapters are finished"
+        print(f"{told}; they are in {folder / 'index.html'}", file=sys.stderr)
+        return 130
+    return _conclude(folder, preset, selected, done)
+
+
+def new_folder(out: Path | None) -> Path:
+    """An empty folder for a run's results, made now.
+
+    Raises:
+        CourseError: it cannot be made, or holds something already.
+    """
+    stamp = datetime.datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
+    target = Path(out).absolute() if out else paths.runs_dir().absolute() / stamp
+    if not out:
+        tries = (target.with_name(f"{stamp}-{n}") for n in range(2, 100))
+        target = target if not target.exists() else next(path for path in tries if not path.exists())
+    try:
+        target.mkdir(parents=True, exist_ok=True)
+        if any(target.iterdir()):
+            raise CourseError(f"{target} is not empty; choose another folder for --out, or remove it")
+        (target / "work").mkdir()
+    except OSError as error:
+        raise CourseError(f"cannot write to {target}: {error.strerror}; choose another folder with --out") from error
+    return target
+
+
+def job(source: Path, folder: Path, parameters: Mapping[str, Any] | None = None, timeout_s: float = 1800.0) -> Job:
+    """What to execute for a chapter of the run in ``folder``: a working directory of its own, made now."""
+    work = folder / "work" / source.stem[:2]
+    work.mkdir(parents=True, exist_ok=True)
+    # Moved to the run's folder when it is whole.
+    return Job(source, work.parent / f"{source.stem}.ipynb", work, parameters or {}, timeout_s)
+
+
+def environment(preset: str, folder: Path, jobs: int = 1) -> dict[str, str]:
+    """What the kernels find in their environment: nothing asks the network or the learner."""
+    env = {
+        "DLTUTORIAL_PRESET": preset,
+        "DLTUTORIAL_RECORDS": str(folder / "records.jsonl"),
+        "DLTUTORIAL_CLASS": "off",  # a run of the whole course is nobody's place in it
+        "WANDB_MODE": "offline",
+        # Threads that spin while they wait cost a busy machine up to ten times more than they gain on a quiet one.
+        "OMP_WAIT_POLICY": os.environ.get("OMP_WAIT_POLICY", "PASSIVE"),
+    }
+    for name in ("DLTUTORIAL_DATA", "DLTUTORIAL_RUNS", "XDG_CACHE_HOME"):
+        if os.environ.get(name):  # a relative path would move with the kernel's working directory
+            env[name] = str(Path(os.environ[name]).absolute())
+    if jobs > 1 and "OMP_NUM_THREADS" not in os.environ:
+        env["OMP_NUM_THREADS"] = str(max(1, machine.cores() // jobs))
+    return env
+
+
+def read_claims(folder: Path) -> dict[str, list[dict[str, Any]]]:
+    """The records of a run's claims, by chapter."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    with contextlib.suppress(CourseError):
+        for record in records.read(folder / "records.jsonl"):
+            if record["kind"] == "claim":
+                found.setdefault(record["chapter"], []).append(record)
+    return found
+
+
+def _execute_all(todo: list[Job], env: Mapping[str, str], at_once: int, keep: Callable[[Job, Result], None]) -> None:
+    """Execute all jobs, some at once, each in a process of its own; on an interrupt, end those that run."""
+    from tqdm import tqdm
+
+    cells = {job.source: len(notebooks.read(job.source)["cells"]) for job in todo}
+    running: dict[Path, subprocess.Popen] = {}
+    interrupted = threading.Event()
+    every_s = 0.1 if sys.stderr.isatty() else 30
+
+    def one(job: Job) -> Result:
+        before = 0
+
+        def on_start(process: subprocess.Popen) -> None:
+            running[job.source] = process
+            bar.set_description(" ".join(source.stem for source in list(running)))
+            if interrupted.is_set():
+                process.terminate()
+
+        def on_cell(number: int) -> None:
+            nonlocal before
+            bar.update(number - 1 - before)
+            before = number - 1
+
+        result = execute(job, env, on_cell, on_start)
+        bar.update(cells[job.source] - before)
+        del running[job.source]
+        return result
+
+    progress = tqdm(total=sum(cells.values()), unit="cell", mininterval=every_s, dynamic_ncols=True)
+    with progress as bar, ThreadPoolExecutor(at_once) as pool:
+        try:
+            futures = {pool.submit(one, job): job for job in todo}
+            for future in as_completed(futures):
+                keep(futures[future], future.result())
+        except BaseException:
+            interrupted.set()
+            pool.shutdown(wait=False, cancel_futures=True)
+            for process in list(running.values()):
+                process.terminate()  # its kernel ends with it
+            raise
+
+
+def _conclude(folder: Path, preset: str, selected: list[Path], done: Mapping[Path, Result]) -> int:
+    """Write the summary and the pages, print the table and the failures; 1 if there is one."""
+    for left in (folder / "work").glob("*.ipynb"):  # half executed: not to be mistaken for whole
+        left.unlink()
+    claims, rows = read_claims(folder), []
+    for source in selected:
+        number, result = notebooks.number(source), done.get(source)
+        counts = Counter(claim["status"] for claim in claims.get(number, []))
+        status = "not run" if result is None else "failed" if result.error or counts["failed"] else "finished"
+        row = {"notebook": source.name, "chapter": number, "status": status, "claims": dict(counts)}
+        rows.append(row | (asdict(result) if result else {}))
+    about = {"preset": preset, "machine": machine.label(), "versions": machine.versions(), "chapters": rows}
+    paths.write_text(folder / "run.json", json.dumps(about, indent=1) + "\n")
+    print(_table(rows))
+    from dltutorial.course import site
+
+    print(f"pages: {site.write(folder)}")
+    for row in rows:
+        if row.get("error"):
+            where = f"cell {row['cell']}" if row["cell"] else "before its first cell"
+            print(f"{row['notebook']}, {where}: {row['error']}", file=sys.stderr)
+        for claim in claims.get(row["chapter"], []):
+            if claim["status"] == "failed":
+                told = f"{claim['what']} ({claim['evidence']})"
+                print(f"{row['notebook']}: this claim does not hold: {told}", file=sys.stderr)
+    return int(any(row["status"] != "finished" for row in rows))
+
+
+def _table(rows: list[dict[str, Any]]) -> Table:
+    """Chapter, seconds, peak memory and claims."""
+    lines = []
+    for row in rows:
+        seconds = f"{row['seconds']:.1f}" if "seconds" in row else "–"
+        memory = f"{row['peak_bytes'] / 1e9:.2f} GB" if row.get("peak_bytes") else "–"
+        claims = [row["claims"].get(status, 0) for status in STATUSES]
+        lines.append((f"{_SIGNS[row['status']]} {Path(row['notebook']).stem}", seconds, memory, *claims, row["status"]))
+    return Table.of(("  chapter", "seconds", "peak memory", *(f"claims {s}" for s in STATUSES), "status"), lines)
