@@ -252,7 +252,7 @@ def _pocket(args: argparse.Namespace) -> int:
 def _report(args: argparse.Namespace) -> int:
     from dltutorial.course import report
 
-    print(report.write(args.records, args.out))
+    print(report.report(args.records, args.out))
     return 0
 
 

@@ -1,105 +1,129 @@
-"""``dltutorial report``: one HTML page of everything measured here, next to the published figures.
+"""A notebook made into one page: the learner's report, and an instructor's view of a class.
 
-In: files of records, the cached peaks of this machine, what training runs wrote. Out: one file that needs no other and
-no network. What is missing says what to run to get it; nothing is made up. A section is a file of ``reporting/``.
+In: ``pages/report.ipynb`` or ``pages/class.ipynb``, its parameters, the style sheet beside it. Out: one HTML file that
+loads nothing and runs nothing: its style and pictures are in it, code is left out, and its policy forbids the rest. The
+notebooks make their parts with ``section`` and ``table``, which escape whatever comes in as plain text (markupsafe).
 """
 
-import datetime
+import re
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-from dltutorial import __version__, machine, paths
-from dltutorial.course.reporting import (
-    batches,
-    claims,
-    exercises,
-    forecast,
-    knobs,
-    ladder,
-    optimizers,
-    others,
-    parts,
-    pick,
-    predictions,
-    ranks,
-    roofline,
-    scaling,
-    solution,
-)
-from dltutorial.record import records
+from markupsafe import Markup, escape
+
+from dltutorial import paths
+from dltutorial.course.execute import quick_imports
+from dltutorial.errors import CourseError
+
+_POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
+_LEFT_OUT = "remove-cell"  # tag of cells that are for whoever edits the notebook
 
 
-def write(files: Iterable[Path], out: Path | None = None) -> Path:
-    """Write the report of these records; returns where it is.
-
-    Args:
-        files: of records; none: the runs folder's own, and those of the course's runs in it.
-        out: default: ``report.html`` in the runs folder.
+def report(files: Iterable[Path] = (), out: Path | None = None) -> Path:
+    """Write the report of these records (none: all of the runs folder); returns where it is.
 
     Raises:
-        CourseError: a file is missing or damaged, or the page cannot be written.
+        CourseError: a file is missing or damaged, the notebook does not run, or the page cannot be written.
     """
-    files = [Path(file) for file in files]
-    found = [record for file in files for record in records.read(file)] if files else _all_records()
-    folders = dict.fromkeys(file.parent for file in files) if files else [paths.runs_dir()]
-    out = Path(out or paths.runs_dir() / "report.html")
-    paths.write_text(out, page(found, folders))
+    files = [str(Path(file).absolute()) for file in files]
+    return write("report", out or paths.runs_dir() / "report.html", files=files)
+
+
+def write(name: str, out: Path, refresh_s: float | None = None, **parameters: Any) -> Path:
+    """Execute ``pages/<name>.ipynb`` with these parameters, and write what it shows as one page; returns ``out``.
+
+    Args:
+        name: of the notebook, and of its style sheet.
+        out: the page.
+        refresh_s: how often a browser is to load it again; None: never.
+        parameters: as in the notebook's cell tagged ``parameters``.
+
+    Raises:
+        CourseError: the notebook does not run, or the page cannot be written.
+    """
+    with quick_imports():
+        import nbformat
+        import papermill
+        from papermill.exceptions import PapermillExecutionError
+    source = paths.course_folder("pages") / "pages" / f"{name}.ipynb"
+    notebook = nbformat.read(source, 4)
+    try:
+        done = papermill.execute_notebook(
+            notebook, None, parameters, kernel_name="python3", progress_bar=False, shutdown_kernel="immediate",
+            language="python", extra_arguments=["--log-level=ERROR"],
+        )  # fmt: skip
+    except PapermillExecutionError as problem:
+        line = problem.evalue.strip().partition("\n")[0]
+        if problem.ename == "CourseError":
+            raise CourseError(line) from None
+        where = f"{name}.ipynb, cell {problem.cell_index}"  # papermill has put in a cell of its own
+        raise CourseError(f"{where}: {problem.ename}: {line}; mend the notebook, or restore it with git") from None
+    out = Path(out)
+    paths.write_text(out, _page(done, source.with_suffix(".css").read_text("utf-8"), refresh_s))
     return out
 
 
-def _all_records() -> list[dict]:
-    """What was recorded by hand, and by each ``dltutorial run``, which keeps a copy of its seconds in both places.
-
-    Raises:
-        CourseError: there is no file, or one is damaged.
-    """
-    own, of_runs = paths.records_file(), sorted(paths.runs_dir().glob("*/records.jsonl"))
-    found = list(records.read(own)) if own.exists() or not of_runs else []
-    of_runs = [file for file in of_runs if not (own.exists() and file.samefile(own))]
-    found += [record for file in of_runs for record in records.read(file) if record["kind"] != "run"]
-    return sorted(found, key=lambda record: record["time"])
-
-
-def page(found: Sequence[dict], folders: Iterable[Path] = ()) -> str:
-    """The whole page, from records in the order in which they were made, and folders that hold training runs."""
-    found = pick.private(found)
-    sections = [
-        roofline.section(found),
-        forecast.section(folders),
-        knobs.loaders(found),
-        knobs.gains(found),
-        ladder.section(found),
-        ranks.section(found),
-        scaling.section(found),
-        batches.section(found),
-        optimizers.section(found),
-        solution.section(found),
-        predictions.section(found),
-        exercises.section(found),
-        claims.section(found),
-        *others.benches(found),
-        others.measurements(found),
-    ]
-    sections = [replace(s, body=s.body + claims.missing(found, s.numbers)) for s in sections]
-    return parts.page(_title(found), _facts(found), sections, f"Made by dltutorial report, version {__version__}.")
-
-
-def _title(found: Sequence[dict]) -> str:
-    """Which machines; one that only some ranks or a part of the cores made up is named with the others below."""
-    counted = [record["machine"] for record in found if record["chapter"].isdecimal()]
-    machines = sorted(set(counted), key=counted.count, reverse=True)[:3] or [machine.label()]
-    return f"What was measured on {pick.joined(machines)}"
-
-
-def _facts(found: Sequence[dict]) -> tuple[str, ...]:
-    presets = sorted({record["preset"] for record in found})
-    about = f"{len(found):,} records" + (f" in preset {', '.join(presets)}" if presets else "")
-    days = sorted({record["time"][:10] for record in found})
-    when = f" · measured {days[0]}" + (f" to {days[-1]}" if len(days) > 1 else "") if days else ""
-    versions = ", ".join(f"{name} {version}" for name, version in machine.versions().items() if version)
-    written = f"{datetime.datetime.now(datetime.UTC):%d %B %Y, %H:%M} UTC"
-    begin = (
-        () if found else ("Nothing is recorded yet. Each section says what to run; what is published stands already.",)
+def section(topic: str, finding: str, *body: str, about: str = "", kind: str = "") -> Markup:
+    """A part of a page: its topic, what was found, and what shows it; ``about`` stands small beside the topic."""
+    head = Markup('<p class="topic">{}{}</p><h2>{}</h2>').format(
+        topic, Markup(' <span class="chapters">{}</span>').format(about) if about else "", finding
     )
-    return (*begin, f"{about}{when}", f"written {written} · {versions}")
+    inside = head + Markup("").join(body)
+    return Markup('<section id="{}" class="{}">{}</section>').format(anchor(topic), kind, inside)
+
+
+def anchor(topic: str) -> str:
+    """What a link to a section leads to: its topic in small letters, with dashes."""
+    return "-".join(topic.lower().split())
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> Markup:
+    """A table, or nothing where there is no row; a head that begins with "# " is a column of numbers."""
+    kinds = [Markup(' class="number"') if name.startswith("# ") else "" for name in head]
+    names = [name.removeprefix("# ") for name in head]
+    heads = Markup("").join(
+        Markup("<th scope=col{}>{}</th>" if name else "<td{}>{}</td>").format(kind, name)
+        for name, kind in zip(names, kinds, strict=True)
+    )
+    lines = [
+        Markup("").join(
+            Markup('<td{} data-head="{}">{}</td>').format(kind, name, cell)
+            for cell, kind, name in zip(row, kinds, names, strict=True)
+        )
+        for row in rows
+    ]
+    body = Markup("").join(Markup("<tr>{}</tr>").format(line) for line in lines)
+    made = Markup('<div class="table"><table><thead><tr>{}</tr></thead><tbody>{}</tbody></table></div>')
+    return made.format(heads, body) if lines else Markup()
+
+
+def folded(summary: str, body: str) -> Markup:
+    """Something long, behind a line to press; nothing where there is nothing."""
+    return Markup("<details><summary>{}</summary>{}</details>").format(summary, body) if body else Markup()
+
+
+def _page(notebook: Any, css: str, refresh_s: float | None) -> str:
+    """What the notebook's cells show, under a head of its own: its ``header`` and its ``nav`` stand first."""
+    with quick_imports():
+        from nbconvert.exporters import HTMLExporter
+    cells = [cell for cell in notebook.cells if _LEFT_OUT not in cell.metadata.get("tags", ())]
+    for cell in cells:  # a library's warnings name files of this machine
+        shown = [output for output in cell.get("outputs", ()) if output.get("name") != "stderr"]
+        cell.update({"outputs": shown} if "outputs" in cell else {})
+    notebook.cells = cells
+    exporter = HTMLExporter(template_name="basic", exclude_input=True, exclude_anchor_links=True)
+    exporter.exclude_output_prompt = True
+    body = exporter.from_notebook_node(notebook)[0]
+    head, nav = (re.search(f"<{tag}\\b.*?</{tag}>|$", body, re.DOTALL)[0] for tag in ("header", "nav"))
+    body = body.replace(head + nav, "", 1)
+    title = re.search("<h1.*?>(.*?)</h1>", head + body, re.DOTALL)
+    again = f'<meta http-equiv="refresh" content="{max(1, round(refresh_s))}">' if refresh_s else ""
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        '<meta name="color-scheme" content="light dark">'
+        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">{again}'
+        f"<title>{title[1] if title else escape('dltutorial')}</title><style>{css}</style></head><body>\n"
+        f'{head}<div class="page">{nav}<main>{body}</main></div></body></html>\n'
+    )

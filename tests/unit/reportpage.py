@@ -3,16 +3,19 @@
 import html.parser
 import json
 
+from cells import run
+
 from dltutorial.course import report
-from dltutorial.course.reporting import forecast
+
+RATIO = "valid/rmse_ratio_to_persistence"
 
 
 class Page(html.parser.HTMLParser):
     """Tags with their attributes, and the text, of a page; what each section says."""
 
-    def __init__(self, file):
+    def __init__(self, source):
         super().__init__()
-        self.tags, self.words, self.source = [], [], file.read_text(encoding="utf-8")
+        self.tags, self.words, self.source = [], [], source
         self._section, self._parts = "", {}
         self.feed(self.source)
         self.text = " ".join(" ".join(self.words).split())
@@ -39,8 +42,14 @@ class Page(html.parser.HTMLParser):
         return " ".join(found.split())
 
 
-def written(files=()):
-    return Page(report.write(files))
+def executed(files=()):
+    """The page as the command writes it."""
+    return Page(report.report(files).read_text(encoding="utf-8"))
+
+
+def undrawn(monkeypatch, files=()):
+    """The page's parts, from the notebook's cells run here; charts keep their words only."""
+    return Page("".join(run(monkeypatch, "report", undrawn=["svg"], files=files)["displayed"]))
 
 
 def prediction(name, guess, model, measured, touched=True):
@@ -53,7 +62,7 @@ def train_run(folder, ratios, status="finished"):
     folder.mkdir()
     (folder / "status.json").write_text(json.dumps({"status": status}))
     lines = [
-        {"step": 10 * i, "samples_per_s": 98.7, "scores": {forecast.RATIO: ratio} if ratio else {}}
+        {"step": 10 * i, "samples_per_s": 98.7, "scores": {RATIO: ratio} if ratio else {}}
         for i, ratio in enumerate(ratios, 1)
     ]
     (folder / "progress.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))

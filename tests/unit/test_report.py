@@ -1,36 +1,28 @@
+"""``dltutorial report``: the notebook executed as a learner executes it, and the one page that comes of it."""
+
 import json
 import re
 import socket
 from pathlib import Path
 
+import nbformat
 import pytest
-from reportpage import Page, prediction, train_run, written
+from cells import PAGES
+from reportpage import Page, executed, prediction, train_run, undrawn
 
 from dltutorial import cli
 from dltutorial.course import report
-from dltutorial.course.reporting.charts import Chart
-from dltutorial.course.reporting.parts import text
 from dltutorial.errors import CourseError
-from dltutorial.profile import peaks
 from dltutorial.record import records
 
 
-@pytest.fixture(autouse=True)
-def no_peaks(monkeypatch):
-    monkeypatch.setattr(peaks, "load", lambda folder=None: None)
-
-
 @pytest.fixture
-def runs(tmp_path):
-    (tmp_path / "runs").mkdir()
+def runs(tmp_path, monkeypatch):
+    """An empty runs folder, and a machine that nobody has measured."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    (tmp_path / "runs").mkdir(exist_ok=True)
     (tmp_path / "runs" / "records.jsonl").touch()
     return tmp_path / "runs"
-
-
-@pytest.fixture
-def undrawn(monkeypatch):
-    """Charts keep their words and are not drawn, which takes most of a page's time."""
-    monkeypatch.setattr(Chart, "_svg", lambda chart, narrow: f'<svg role="img" aria-label="{text(chart.alt)}"></svg>')
 
 
 @pytest.fixture(scope="module")
@@ -39,8 +31,9 @@ def fresh(tmp_path_factory):
     folder = tmp_path_factory.mktemp("fresh")
     (folder / "records.jsonl").touch()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(peaks, "load", lambda folder=None: None)
-        return Page(report.write([folder / "records.jsonl"], folder / "report.html"))
+        patch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
+        patch.setenv("DLTUTORIAL_RUNS", str(folder))
+        return executed([folder / "records.jsonl"])
 
 
 def test_a_fresh_install_gets_a_page_that_invites(fresh):
@@ -57,12 +50,12 @@ def test_a_fresh_install_gets_a_page_that_invites(fresh):
     assert "Begin here" in page.text
     assert "not yet recorded" in page.text
     assert len(page.alts) == 5  # published: accelerators, ladders, scaling, accuracy against batch, ResNet-50 records
-    assert not [attrs for tag, attrs in page.tags if attrs.get("class") == "tiles"]
+    assert not [attrs for _, attrs in page.tags if attrs.get("class") == "tiles"]
 
 
-def test_contents_and_tiles_lead_to_their_sections(undrawn, runs):
+def test_contents_and_tiles_lead_to_their_sections(runs, monkeypatch):
     records.Writer("07", "smoke").write("ladder_gain", 2.7, "×", predicted=2.5)
-    page = written()
+    page = undrawn(monkeypatch)
     links = [attrs["href"] for tag, attrs in page.tags if tag == "a"]
     anchors = {f"#{attrs['id']}" for tag, attrs in page.tags if tag == "section" and "id" in attrs}
     assert links.count("#ladder") == 3  # contents, tile, summary
@@ -90,7 +83,7 @@ def test_page_needs_nothing_else_and_runs_nothing(runs):
     records.Writer("11", evil).write("emulated step", 2.0, evil, arm=evil, ranks=2)
     records.Writer("14", evil).write("optimizer race", 2.0, evil, scores={evil: [0.5]})
     train_run(runs / "$evil_{run$", [0.5], status=evil)
-    page = written()
+    page = executed()
     assert "<script" not in page.source
     assert not {tag for tag, _ in page.tags} & {"script", "link", "iframe", "object", "foreignobject", "b><script>"}
     for tag, attrs in page.tags:
@@ -102,25 +95,25 @@ def test_page_needs_nothing_else_and_runs_nothing(runs):
 
 def test_charts_are_part_of_the_page_and_of_its_theme(fresh):
     page = fresh
-    assert not set(re.findall(r'style="[^"]*?(#[0-9a-f]{6})', page.source))  # colours are the page's variables
+    assert not set(re.findall(r'style="[^"]*?: (#[0-9a-f]{6})', page.source))  # colours are the page's variables
     ids = [attrs["id"] for _, attrs in page.tags if "id" in attrs]
     assert len(ids) == len(set(ids))
     assert "<metadata" not in page.source
     assert len(page.source) < 2e6
 
 
-def test_no_path_and_no_host_leave_the_machine(undrawn, runs, monkeypatch):
+def test_no_path_and_no_host_leave_the_machine(runs, monkeypatch):
     monkeypatch.setattr(socket, "gethostname", lambda: "cn0042")
     writer = records.Writer("01", "smoke")
     evidence = f"saved in {Path.home()}/runs/x/best.pt on cn0042, 3 samples/s, arXiv:1811.05233/v1"
     writer.write("it is saved", True, kind="claim", status="shown", evidence=evidence)
     writer.write("odd", {"in": ["/data/of/someone/x"]})
-    page = written()
+    page = undrawn(monkeypatch)
     assert "saved in …/best.pt on this host, 3 samples/s, arXiv:1811.05233/v1" in page.text
     assert "someone" not in page.source
 
 
-def test_machines_and_presets_are_kept_apart(undrawn, runs):
+def test_machines_and_presets_are_kept_apart(runs, monkeypatch):
     lines = []
     for machine, preset, gain in (("a CPU", "smoke", 2.0), ("a GPU", "gpu", 6.0), ("a CPU", "laptop", 3.0)):
         writer = records.Writer("07", preset)
@@ -128,7 +121,7 @@ def test_machines_and_presets_are_kept_apart(undrawn, runs):
         writer.write("loss falls", True, kind="claim", status="shown", evidence=f"{gain}")
         lines += [dict(json.loads(line), machine=machine) for line in _pop(runs)]
     (runs / "records.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    page = written()
+    page = undrawn(monkeypatch)
     assert "What was measured on a CPU and a GPU" in page.text
     for words in ("a CPU, preset smoke, chapter 07: 2.0 ×", "a GPU, preset gpu, chapter 07: 6.0 ×"):
         assert words in page.section("ladder")
@@ -161,17 +154,17 @@ def test_odd_values_do_not_stop_it(runs):
         writer.write("odd guess", value, kind="prediction", guess=value, ratio=value, model=value, measured=value,
                      touched=value)  # fmt: skip
         writer.write("odd check", value, kind="check", status=value, cases=value)
-    written()
+    executed()
 
 
-def test_other_files_and_another_place(undrawn, runs, tmp_path, capsys):
+def test_other_files_and_another_place(runs, tmp_path, capsys):
     other = tmp_path / "elsewhere" / "other.jsonl"
     records.Writer("03", "gpu", other).write("quick_loader", 5.0, "samples/s")
     train_run(other.parent / "theirs", [0.4])
     train_run(runs / "mine", [0.3])
     assert cli.main(["report", str(other), "--out", str(tmp_path / "new" / "page.html")]) == 0
     assert capsys.readouterr().out.strip() == str(tmp_path / "new" / "page.html")
-    page = Page(tmp_path / "new" / "page.html")
+    page = Page((tmp_path / "new" / "page.html").read_text(encoding="utf-8"))
     assert "quick_loader" in page.text
     assert "has 0.40 of persistence's error" in page.text
     assert "mine" not in page.section("forecast")
@@ -180,20 +173,58 @@ def test_other_files_and_another_place(undrawn, runs, tmp_path, capsys):
 @pytest.mark.parametrize(
     "content", [None, b"no json\n{}\n", b"3\n\n", b"{}\n\n", b"\xff\xfe\x00\n", b'{"time": 3}\n\n']
 )
-def test_missing_or_damaged_records_are_one_line(tmp_path, content):
+def test_missing_or_damaged_records_are_one_line(tmp_path, monkeypatch, content):
     file = tmp_path / "records.jsonl"
     if content is not None:
         file.write_bytes(content)
     with pytest.raises(CourseError) as error:
-        report.write([file], tmp_path / "report.html")
+        undrawn(monkeypatch, [file])
     assert str(file) in str(error.value)
     assert "\n" not in str(error.value)
+
+
+def test_the_command_says_that_line_and_writes_nothing(tmp_path, capsys):
+    missing = tmp_path / "none.jsonl"
+    assert cli.main(["report", str(missing), "--out", str(tmp_path / "report.html")]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"dltutorial: cannot read records {missing}")
     assert not (tmp_path / "report.html").exists()
 
 
-def test_a_last_line_cut_short_is_passed_over(undrawn, tmp_path):
+def test_a_last_line_cut_short_is_passed_over(tmp_path, monkeypatch):
     file = tmp_path / "records.jsonl"
     records.Writer("00", "smoke", file).write("whole", 1.0)
     with file.open("a") as lines:
         lines.write('{"time": "2026')
-    assert "whole" in Page(report.write([file], tmp_path / "report.html")).text
+    assert "whole" in undrawn(monkeypatch, [file]).text
+
+
+def test_what_a_learner_adds_to_the_notebook_is_on_the_page_and_a_mistake_is_one_line(runs, monkeypatch):
+    notebook = nbformat.v4.new_notebook()
+    notebook.cells = [
+        nbformat.v4.new_code_cell("files = []", metadata={"tags": ["parameters"]}),
+        nbformat.v4.new_markdown_cell("# My own page"),
+        nbformat.v4.new_code_cell("import sys\nprint('a place', file=sys.stderr)\n1 + 1"),
+    ]
+    (runs / "pages").mkdir()
+    monkeypatch.setattr(report.paths, "course_folder", lambda holding: runs)
+    (runs / "pages" / "report.css").write_bytes((PAGES / "report.css").read_bytes())
+    nbformat.write(notebook, runs / "pages" / "report.ipynb")
+    page = executed()
+    assert "<title>My own page" in page.source
+    assert "2" in page.words
+    assert "sys.stderr" not in page.source and "a place" not in page.source
+    notebook.cells[2].source = "1 / 0"
+    nbformat.write(notebook, runs / "pages" / "report.ipynb")
+    with pytest.raises(CourseError, match=r"report.ipynb, cell 3: ZeroDivisionError: .*; mend the notebook"):
+        executed()
+
+
+def test_the_notebooks_are_clean_and_no_chapters():
+    for file in PAGES.glob("*.ipynb"):
+        notebook = nbformat.read(file, 4)
+        nbformat.validate(notebook)
+        code = [cell for cell in notebook.cells if cell.cell_type == "code"]
+        assert not any(cell.outputs or cell.execution_count for cell in code), file.name
+        assert sum("parameters" in cell.metadata.get("tags", ()) for cell in code) == 1
+        assert not re.match(r"\d\d_", file.name)

@@ -382,15 +382,14 @@ def test_a_price_is_of_one_device_and_dated():
         money.published("colour")
 
 
-def test_the_report_shows_the_board_and_what_was_not_reached(tmp_path):
-    from dltutorial.course.reporting import solution as report
+def test_the_report_shows_the_board_and_what_was_not_reached(tmp_path, monkeypatch):
+    from reportpage import undrawn
 
     writer = records.Writer("15", "smoke", tmp_path / "r.jsonl")
     leaderboard.write(writer, QUICK, TASK, [of(2)])
     leaderboard.write(writer, SolutionRecipe(), TASK, [of(9, reached=False)])
-    found = list(records.read(tmp_path / "r.jsonl"))
-    section = report.section(found)
-    assert section.finding == "1 of 2 recipes reach the target with every seed, the best in 2 s"
-    assert "not reached" in section.body
-    assert all(report.is_shown(record) for record in found)
-    assert report.section([]).empty
+    page = undrawn(monkeypatch, [tmp_path / "r.jsonl"])
+    section = page.section("time-to-solution")
+    assert "1 of 2 recipes reach the target with every seed, the best in 2 s" in section
+    assert "not reached" in section
+    assert "Show all" not in page.section("measurements"), "the records are shown elsewhere"

@@ -1,1 +1,0 @@
-"""The page that ``dltutorial report`` writes: one file a section, in the order of the course."""
