@@ -1,6 +1,7 @@
 """A function on N local ranks (``local``); jobs under Slurm; the pocket cluster. Importing it loads no torch."""
 
 from dltutorial.launch.failures import RankFailed, RanksHang
-from dltutorial.launch.local import launch, progress, warm
+from dltutorial.launch.local import launch, warm
+from dltutorial.launch.worker import progress
 
 __all__ = ["RankFailed", "RanksHang", "launch", "progress", "warm"]

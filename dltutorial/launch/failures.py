@@ -1,6 +1,6 @@
 """What is told when ranks fail or hang: which rank, which error, which line.
 
-In: errors as plain data (``rank.describe``), exit codes, stacks as ``faulthandler`` prints them. Out: one exception.
+In: errors as plain data (``worker.describe``), exit codes, stacks as ``faulthandler`` prints them. Out: one exception.
 Source lines are looked up here, in the caller, since only the caller knows the text of its notebook cells.
 """
 
@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from dltutorial.errors import CourseError
-from dltutorial.launch.rank import OWN_FILES
 
 _PACKAGE = str(Path(__file__).parents[1])
+_WORKER = str(Path(__file__).with_name("worker.py"))
 _LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 _STACK_LINE = re.compile(r'^  File "(.*)", line (\d+) in (.*)$', re.MULTILINE)
 _SYNTAX_LINE = re.compile(r'^  File "(.*)", line (\d+)$', re.MULTILINE)
@@ -29,7 +29,6 @@ _PEER = re.compile(
     re.IGNORECASE,
 )
 _PEER_KINDS = {"RuntimeError", "DistError", "DistBackendError", "DistNetworkError", "DistStoreError", "ConnectionError"}
-Frame = tuple[str, int, str]
 
 
 class RankFailed(CourseError):
@@ -41,36 +40,22 @@ class RankFailed(CourseError):
         message: the exception's own words.
     """
 
-    def __init__(self, text: str, rank: int, kind: str, message: str):
+    def __init__(self, text: str, rank: int, kind: str, message: str) -> None:
         super().__init__(text)
         self.rank, self.kind, self.message = rank, kind, message
 
 
 class RanksHang(CourseError):
-    """The deadline has passed. The text says where each rank is.
+    """The deadline has passed. The text says where each rank is; ``waiting``: ranks that had not returned."""
 
-    Attributes:
-        waiting: ranks that had not returned.
-    """
-
-    def __init__(self, text: str, waiting: Sequence[int]):
+    def __init__(self, text: str, waiting: Sequence[int]) -> None:
         super().__init__(text)
         self.waiting = tuple(waiting)
 
 
-class CellInterrupted(KeyboardInterrupt):
-    """Ctrl-C ended a cell. The text says where the ranks were; a note, what became of them."""
-
-    def _render_traceback_(self) -> list[str]:
-        return "\n\n".join([f"KeyboardInterrupt: {self}", *getattr(self, "__notes__", ())]).split("\n")
-
-
 @dataclass(frozen=True)
 class Failure:
-    """One rank's end without a value.
-
-    ``is_effect``: another rank's end is the likely cause. ``frames``: where it raised; empty if it did not.
-    """
+    """One rank's end without a value. ``is_effect``: another rank's end is the likely cause."""
 
     rank: int
     at_s: float
@@ -79,59 +64,55 @@ class Failure:
     headline: str
     traceback: str = ""
     is_effect: bool = False
-    frames: tuple[Frame, ...] = ()
+
+
+def lost_another_rank(kind: str, message: str) -> bool:
+    """Whether an exception of this class, with these words, only says that another rank is gone."""
+    return kind in _PEER_KINDS and bool(_PEER.search(message))
 
 
 def from_error(rank: int, at_s: float, error: dict[str, Any]) -> Failure:
     """An exception that a rank has described."""
-    is_effect = error["kind"] in _PEER_KINDS and bool(_PEER.search(error["message"]))
-    first_line = (error["message"].splitlines() or [""])[0]
+    kind, message = error["kind"], error["message"]
+    first_line = (message.splitlines() or [""])[0]
     has_place = any(link["frames"] or _SYNTAX_LINE.match(link["headline"]) for link in error["chain"])
     if error["from_course"] and not has_place:  # the launcher's own words about what the function takes or returns
-        return Failure(rank, at_s, error["kind"], error["message"], first_line)
+        return Failure(rank, at_s, kind, message, first_line)
     told = "\n".join(text for link in error["chain"] for text in _link(rank, link)) if has_place else ""
-    headline = f"{error['kind']}: {first_line}"
-    frames = tuple(tuple(frame) for frame in error["chain"][-1]["frames"])
-    return Failure(rank, at_s, error["kind"], error["message"], headline, told, is_effect, frames)
+    return Failure(rank, at_s, kind, message, f"{kind}: {first_line}", told, lost_another_rank(kind, message))
 
 
 def from_exit(rank: int, at_s: float, code: int) -> Failure:
     """A rank that ended without a word: by a signal (negative code) or an exit."""
-    if code < 0:
-        name = signal.Signals(-code).name if -code in {*signal.Signals} else f"signal {-code}"
-        why = "; killed for want of memory, or by hand?" if -code == signal.SIGKILL else ""
-        told = f"killed by {name}{why}"
-        return Failure(rank, at_s, name, told, told)
-    told = f"its process ended with exit code {code} before the launch did"
-    return Failure(rank, at_s, "exit", told, told)
+    if code >= 0:
+        told = f"its process ended with exit code {code} before the launch did"
+        return Failure(rank, at_s, "exit", told, told)
+    name = signal.Signals(-code).name if -code in {*signal.Signals} else f"signal {-code}"
+    told = f"killed by {name}" + ("; killed for want of memory, or by hand?" if name == "SIGKILL" else "")
+    return Failure(rank, at_s, name, told, told)
 
 
 def as_exception(failures: Iterable[Failure], world_size: int) -> RankFailed:
     """The first real failure, with a line for every other real one."""
     first, *others = sorted(failures, key=lambda failure: (failure.is_effect, failure.at_s))
-    headline = _headline(first, world_size)
     real = [other for other in others if not other.is_effect]
     also = [_headline(other, world_size) for other in real if other.headline != first.headline]
     if same := sorted(other.rank for other in real if other.headline == first.headline):
         also.append(f"{_named(same)} failed in the same way")
-    text = "\n\n".join(filter(None, [headline, first.traceback, "\n".join(also)]))
+    text = "\n\n".join(filter(None, [_headline(first, world_size), first.traceback, "\n".join(also)]))
     return RankFailed(text, first.rank, first.kind, first.message)
 
 
-def hang(timeout_s: float, stacks: dict[int, str], world_size: int, knob: str = "timeout_s") -> RanksHang:
-    """What to say at the deadline, from the stack of every rank that has not returned; ``knob`` sets the deadline."""
-    text = (
-        f"{_named(sorted(stacks))} of {world_size} did not end within {timeout_s:g} s; every rank must call the same "
-        f"collectives in the same order; if the work is only long, raise {knob}\n\n{places(stacks, world_size)}"
-    )
-    return RanksHang(text, sorted(stacks))
-
-
-def places(stacks: dict[int, str], world_size: int) -> str:
-    """A line for each rank that has not returned, from its stack, and one for those that have."""
+def hang(timeout_s: float, stacks: dict[int, str], world_size: int) -> RanksHang:
+    """What to say at the deadline, from the stack of every rank that has not returned."""
     done = sorted(set(range(world_size)) - set(stacks))
     lines = [f"{_named(done)} had returned"] if done else []
-    return "\n".join(lines + [f"rank {rank} {_place(stack)}" for rank, stack in sorted(stacks.items())])
+    lines += [f"rank {rank} {_place(stack)}" for rank, stack in sorted(stacks.items())]
+    text = (
+        f"{_named(sorted(stacks))} of {world_size} did not end within {timeout_s:g} s; every rank must call the same "
+        "collectives in the same order; if the work is only long, raise timeout_s\n\n" + "\n".join(lines)
+    )
+    return RanksHang(text, sorted(stacks))
 
 
 def _named(ranks: Sequence[int]) -> str:
@@ -157,31 +138,24 @@ def _place(stack: str) -> str:
     frames = [(file, int(line), name) for file, line, name in _STACK_LINE.findall(stack)]
     for is_inner in (_is_not_yours, _is_library):  # where no line is the learner's, the course's own will do
         place = next((n for n, (file, _, _) in enumerate(frames) if not is_inner(file)), None)
-        if place is not None:
-            return _sentence(frames[place], frames[:place])
+        if place is None:
+            continue
+        file, line, name = frames[place]
+        called = [n for _, _, n in frames[:place] if n not in ("wrapper", "_wrapped_call_impl", "_call_impl")]
+        source = linecache.getline(file, line).strip()
+        what = f"waits in {called[-1]}, called at" if called else "is at"
+        return f"{what} {_shown(file, line)}, in {name}" + (f": {source}" if source else "")
     return f"is in {frames[-1][2]}, called by no code of yours" if frames else "does not say where it is"
 
 
-def _sentence(frame: Frame, inner: Sequence[Frame]) -> str:
-    file, line, name = frame
-    called = [n for _, _, n in inner if n not in ("wrapper", "_wrapped_call_impl", "_call_impl")]
-    source = linecache.getline(file, line).strip()
-    what = f"waits in {called[-1]}, called at" if called else "is at"
-    return f"{what} {_shown(file, line)}, in {name}" + (f": {source}" if source else "")
-
-
 def _is_library(file: str) -> bool:
-    if file in OWN_FILES or file.startswith("<frozen"):
+    if file in (_WORKER, "<string>") or file.startswith("<frozen"):
         return True
-    return file.startswith(_LIBRARIES) and not _is_course(file)
-
-
-def _is_course(file: str) -> bool:
-    return file.startswith(_PACKAGE + os.sep)
+    return file.startswith(_LIBRARIES) and not file.startswith(_PACKAGE + os.sep)
 
 
 def _is_not_yours(file: str) -> bool:
-    return _is_library(file) or _is_course(file)
+    return _is_library(file) or file.startswith(_PACKAGE + os.sep)
 
 
 def _shown(file: str, line: int) -> str:

@@ -11,25 +11,42 @@ the process group is there (gloo, or NCCL with a GPU for each rank) and torchrun
 
     launch(total, 2)    # [tensor([1., 1., 1.]), tensor([1., 1., 1.])]
 
-What the ranks print appears at once, as ``[rank 1] …``. Values travel by cloudpickle, only between the processes of
-one launch. Source: https://docs.pytorch.org/docs/stable/distributed.html
+What the ranks print appears at once, as ``[rank 1] …``. A kernel that has computed must not fork: the threads of its
+torch would be missing in the child, which waits for them for ever. So ranks come from multiprocessing's fork server,
+a process that has torch imported and has never computed. Values travel by cloudpickle, only between these processes.
+
+Sources: https://docs.pytorch.org/docs/stable/distributed.html,
+https://docs.python.org/3/library/multiprocessing.html ("Contexts and start methods")
 """
 
+import contextlib
+import multiprocessing
 import os
+import signal
+import socket
+import sys
+import threading
+import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from multiprocessing import connection, forkserver, util
+from multiprocessing.context import ForkServerProcess
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
-from dltutorial import machine, node
+from dltutorial import machine, node, paths
 from dltutorial.errors import CourseError
-from dltutorial.launch import failures, server
-from dltutorial.launch.rank import packed, progress
-from dltutorial.launch.running import Running
-
-__all__ = ["launch", "progress", "warm"]
+from dltutorial.launch import failures, worker
+from dltutorial.launch.output import Output
 
 LIMIT_BYTES = 2**28  # of the arguments, and of each value
 LONGEST_S = 31 * 24 * 3600
+_GRACE_S = 0.3  # after an error, for others that may tell more …
+_EFFECT_GRACE_S = 2.0  # … and after one that only says that another rank is gone
+_END_S = 10.0  # for the system to end processes that are killed
+_STARTING = threading.Lock()
 
 
 def launch(
@@ -60,45 +77,238 @@ def launch(
     """
     if not callable(function):
         raise CourseError(f"launch needs a function first, not {type(function).__name__}; launch(train, 2, …)")
-    backend = checked(world_size, timeout_s, backend, stacklevel=3)
-    import cloudpickle
-
+    backend = _checked(world_size, timeout_s, backend)
     what = f"{getattr(function, '__name__', 'the function')} takes or refers to something"
-    call = packed((function, args, kwargs), what, LIMIT_BYTES, cloudpickle.dumps)
-    ranks_of = server.current()
-    with ranks_of.lock:
-        try:
-            ranks_of.wait_until_ready()
-            with Running(ranks_of, world_size, timeout_s) as running:
-                running.start(call, backend, LIMIT_BYTES)
-                values = running.results()
-        except (failures.RankFailed, failures.RanksHang):
-            raise  # all ranks have ended, the server is as it was
-        except BaseException as error:  # an interrupt can come at any line: nothing of this launch is used again
-            ranks_of.stop()
-            if isinstance(error, KeyboardInterrupt):
-                warm()  # the next launch is likely to come soon
-            raise
+    call = worker.packed((function, args, kwargs), what, LIMIT_BYTES)
+    with _Ranks(world_size, timeout_s) as ranks:
+        ranks.start(call, backend)
+        values = ranks.results()
     return [_unpacked(rank, value) for rank, value in enumerate(values)]
 
 
 def warm() -> None:
     """Start the fork server now, in the background, so that the first launch does not wait for its imports."""
-    server.current()
+    known_before_torch_is_loaded = {
+        "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
+        "PYTHONSAFEPATH": "1",
+        "OMP_WAIT_POLICY": os.environ.get("OMP_WAIT_POLICY", "PASSIVE"),  # a thread that waits gives its core away
+        "TORCHINDUCTOR_CACHE_DIR": os.environ.get("TORCHINDUCTOR_CACHE_DIR", str(paths.cache_dir() / "compiled")),
+        "PYTORCH_NVML_BASED_CUDA_CHECK": "1",  # a look for GPUs must not start CUDA, which no fork survives
+        worker.SOCKETS: util.get_temp_dir(),
+    }
+    Path(util.get_temp_dir()).mkdir(mode=0o700, exist_ok=True)  # an earlier server may have removed it
+    with _STARTING:
+        before = {name: os.environ.get(name) for name in known_before_torch_is_loaded}
+        os.environ.update(known_before_torch_is_loaded)
+        try:
+            multiprocessing.set_forkserver_preload(["dltutorial.launch.fork_server"])
+            forkserver.ensure_running()
+        finally:
+            for name, value in before.items():
+                os.environ.pop(name) if value is None else os.environ.update({name: value})
 
 
-def checked(world_size: int, timeout_s: float, backend: str, stacklevel: int = 2) -> str:
-    """The backend to use, if ranks can be had as they are asked for.
+class _Ranks:
+    """The ranks of one launch, from their start to the end of the last: one loop that listens to all of them.
 
-    Args:
-        world_size: number of ranks.
-        timeout_s: deadline.
-        backend: gloo, nccl or auto.
-        stacklevel: whose line a warning names, as ``warnings.warn`` counts.
-
-    Raises:
-        CourseError: something that cannot be; a login node.
+    It runs in the caller's thread, so what ranks print lands in the caller's cell and an interrupt ends it.
     """
+
+    def __init__(self, world_size: int, timeout_s: float) -> None:
+        self._world_size, self._timeout_s = world_size, timeout_s
+        self._processes: list[BaseProcess] = []
+        self._pipes: list[connection.Connection] = []
+        self._outputs: list[connection.Connection] = []
+        self._hear: dict[Any, Callable[[], None]] = {}  # what may have something to say: who takes it
+        self._values: dict[int, bytes] = {}
+        self._failures: dict[int, failures.Failure] = {}
+        self._stacks: dict[int, bytes] = {}
+        self._printed = Output(world_size)
+        self._deadline_s = float("inf")  # until the ranks run
+
+    def __enter__(self) -> "_Ranks":
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._end()
+
+    def start(self, call: bytes, backend: str) -> None:
+        """Start all ranks; rank 0 takes the store's listening socket along, so nobody can take its port."""
+        warm()
+        with _open_port(self._world_size + 8) as listener:
+            for rank in range(self._world_size):
+                task = self._task(rank, call, backend, listener.getsockname()[1])
+                self._add(rank, task, listener if rank == 0 else None)
+        self._deadline_s = time.monotonic() + self._timeout_s
+
+    def results(self) -> list[bytes]:
+        """Listen until every rank has returned, one has failed, or the deadline has passed.
+
+        Raises:
+            RankFailed, RanksHang: as ``launch``.
+        """
+        while self._waiting() and self._listen(self._until_s()):
+            pass
+        if (waiting := self._waiting()) and not self._failures:
+            self._ask_where(waiting)
+        failed = list(self._failures.values())
+        self._end()
+        if failed:
+            raise failures.as_exception(failed, self._world_size)
+        if waiting:
+            stacks = {rank: self._stacks.get(rank, b"").decode(errors="replace") for rank in waiting}
+            raise failures.hang(self._timeout_s, stacks, self._world_size)
+        return [self._values[rank] for rank in range(self._world_size)]
+
+    def _task(self, rank: int, call: bytes, backend: str, port: int) -> worker.Task:
+        size = str(self._world_size)
+        env = dict(os.environ) | {"RANK": str(rank), "LOCAL_RANK": str(rank), "GROUP_RANK": "0"}
+        env |= {"WORLD_SIZE": size, "LOCAL_WORLD_SIZE": size, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+        group_timeout_s = self._timeout_s + 60  # the launch ends before a collective gives up
+        return worker.Task(call, LIMIT_BYTES, backend, group_timeout_s, env, str(Path.cwd()), list(map(str, sys.path)))
+
+    def _add(self, rank: int, task: worker.Task, listener: socket.socket | None) -> None:
+        control, its_control = multiprocessing.Pipe()
+        (output, its_output), (stack, its_stack) = multiprocessing.Pipe(duplex=False), multiprocessing.Pipe(duplex=False)
+        process = ForkServerProcess(target=worker.main, args=(task, its_control, its_output, its_stack, listener))
+        self._processes.append(process)
+        self._pipes += [control, output, stack]
+        try:
+            with _no_main():
+                process.start()
+        except (OSError, EOFError) as error:
+            raise CourseError(f"the fork server of the ranks does not run ({error!r}); run again, it is started anew")
+        finally:
+            for its_end in (its_control, its_output, its_stack):
+                its_end.close()
+        self._outputs.append(output)
+        self._hear |= {
+            control: lambda: self._hear_control(rank, control),
+            output: lambda: self._hear_output(rank, output),
+            stack: lambda: self._hear_stack(rank, stack),
+            process.sentinel: lambda: self._hear_end(rank, process, control),
+        }
+
+    def _waiting(self) -> list[int]:
+        """Ranks that have neither returned nor failed."""
+        return [rank for rank in range(self._world_size) if rank not in self._values and rank not in self._failures]
+
+    def _until_s(self) -> float:
+        if not self._failures:
+            return self._deadline_s
+        first_s = min(failure.at_s for failure in self._failures.values())
+        only_effects = all(failure.is_effect for failure in self._failures.values())
+        return min(self._deadline_s, first_s + (_EFFECT_GRACE_S if only_effects else _GRACE_S))
+
+    def _listen(self, until_s: float) -> bool:
+        """Take what comes next; False when ``until_s`` has passed."""
+        left_s = until_s - time.monotonic()
+        if left_s <= 0:
+            return False
+        for source in connection.wait(list(self._hear), min(left_s, 3600)):
+            self._hear[source]()
+        return True
+
+    def _hear_control(self, rank: int, control: connection.Connection) -> None:
+        try:
+            kind, payload = control.recv()
+        except (EOFError, OSError):
+            del self._hear[control]
+            return
+        if kind == worker.VALUE:
+            self._values[rank] = payload
+        elif kind == worker.ERROR:
+            self._failures[rank] = failures.from_error(rank, time.monotonic(), payload)
+        elif kind == worker.PROGRESS:
+            self._printed.progress(*payload)
+
+    def _hear_output(self, rank: int, output: connection.Connection) -> None:
+        if data := os.read(output.fileno(), 2**16):
+            self._printed.feed(rank, data)
+        else:
+            del self._hear[output]
+
+    def _hear_stack(self, rank: int, stack: connection.Connection) -> None:
+        if data := os.read(stack.fileno(), 2**16):
+            self._stacks[rank] = self._stacks.get(rank, b"") + data
+        else:
+            del self._hear[stack]
+
+    def _hear_end(self, rank: int, process: BaseProcess, control: connection.Connection) -> None:
+        """A rank stays until it is ended; one that ends before has failed, and may have said why."""
+        del self._hear[process.sentinel]
+        while control in self._hear and control.poll():
+            self._hear_control(rank, control)
+        process.join()
+        if rank not in self._failures:
+            self._failures[rank] = failures.from_exit(rank, time.monotonic(), process.exitcode or 0)
+
+    def _ask_where(self, waiting: list[int]) -> None:
+        """Give every rank a second to write its stack; the signal handler does so even inside C++ code."""
+        for rank in waiting:
+            _send(self._processes[rank], worker.WHERE_SIGNAL)
+        until_s = time.monotonic() + 1.0
+        while not all(b"\n" in self._stacks.get(rank, b"") for rank in waiting) and self._listen(until_s):
+            pass
+        until_s = time.monotonic() + 0.1  # the stack comes in many small writes
+        while self._listen(until_s):
+            pass
+
+    def _end(self) -> None:
+        """Kill all ranks with what they have started, wait for their end, print their last words."""
+        started, self._processes = [process for process in self._processes if process.pid], []
+        for process in started:
+            _send(process, signal.SIGKILL, with_children=True)
+        until_s = time.monotonic() + _END_S
+        for process in started:
+            process.join(max(0.0, until_s - time.monotonic()))
+            if process.exitcode is None:
+                raise CourseError(f"process {process.pid} of a rank does not end; restart the kernel")
+            process.close()
+        for rank, output in enumerate(self._outputs):
+            while output in self._hear and connection.wait([output], 0):
+                self._hear_output(rank, output)
+        self._printed.close()
+        for pipe in self._pipes:
+            pipe.close()
+        self._hear, self._pipes, self._outputs = {}, [], []
+
+
+def _send(process: BaseProcess, number: int, with_children: bool = False) -> None:
+    """Send a signal to a rank, or to all of its process group, which may be left when the rank itself is gone."""
+    assert process.pid is not None
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        if with_children:
+            os.killpg(process.pid, number)
+    with contextlib.suppress(ProcessLookupError):
+        if process.exitcode is None:
+            os.kill(process.pid, number)
+
+
+@contextlib.contextmanager
+def _no_main() -> Iterator[None]:
+    """Hide ``__main__``: multiprocessing would run the caller's script again in each rank, to find its functions."""
+    with _STARTING:
+        main = sys.modules["__main__"]
+        sys.modules["__main__"] = ModuleType("__main__")
+        try:
+            yield
+        finally:
+            sys.modules["__main__"] = main
+
+
+def _open_port(backlog: int) -> socket.socket:
+    """A listening socket on a port that the system chooses: no port that is in use can be in the way."""
+    try:
+        return socket.create_server(("127.0.0.1", 0), backlog=backlog)
+    except OSError as error:
+        raise CourseError(
+            f"no port of 127.0.0.1 is free for the ranks to meet ({error.strerror}); end programs that hold many"
+        ) from error
+
+
+def _checked(world_size: int, timeout_s: float, backend: str) -> str:
+    """The backend to use, if ranks can be had as they are asked for."""
     node.refuse_on_login("starting ranks")
     if isinstance(world_size, bool) or not isinstance(world_size, int) or world_size < 1:
         raise CourseError(f"world_size={world_size!r}: a launch needs a whole number of ranks, at least 1")
@@ -107,7 +317,8 @@ def checked(world_size: int, timeout_s: float, backend: str, stacklevel: int = 2
             f"WORLD_SIZE={os.environ['WORLD_SIZE']} is set here, but {world_size} ranks are asked for; unset it if "
             "it is left over, and start none from a process that is itself one of torchrun's ranks"
         )
-    check_deadline(timeout_s)
+    if not 0 < timeout_s < LONGEST_S:
+        raise CourseError(f"timeout_s={timeout_s!r}: a deadline is a number of seconds above 0, at most a month")
     if backend not in ("auto", "gloo", "nccl"):
         raise CourseError(f"no backend {backend!r}; choose auto, gloo or nccl")
     if os.name != "posix":
@@ -116,21 +327,9 @@ def checked(world_size: int, timeout_s: float, backend: str, stacklevel: int = 2
     if backend == "nccl" and n_gpus < world_size:
         raise CourseError(f"nccl needs a GPU for each rank: {world_size} ranks, {n_gpus} GPUs; use backend='gloo'")
     if world_size > machine.cores():
-        warnings.warn(
-            f"{world_size} ranks share {machine.cores()} cores: right results, but no speed-up to be seen",
-            stacklevel=stacklevel,
-        )
+        told = f"{world_size} ranks share {machine.cores()} cores: right results, but no speed-up to be seen"
+        warnings.warn(told, stacklevel=3)
     return backend if backend != "auto" else "nccl" if n_gpus >= world_size else "gloo"
-
-
-def check_deadline(timeout_s: float, name: str = "timeout_s") -> None:
-    """Refuse what is no deadline; ``name`` is the caller's word for it.
-
-    Raises:
-        CourseError: it is not positive, or beyond a month.
-    """
-    if not 0 < timeout_s < LONGEST_S:
-        raise CourseError(f"{name}={timeout_s!r}: a deadline is a number of seconds above 0, at most a month")
 
 
 def _n_gpus() -> int:
@@ -141,7 +340,7 @@ def _n_gpus() -> int:
     return torch.cuda.device_count()
 
 
-def _unpacked(rank: int, value: bytearray) -> Any:
+def _unpacked(rank: int, value: bytes) -> Any:
     import cloudpickle
 
     try:

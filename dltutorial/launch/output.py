@@ -5,35 +5,27 @@ a line is whole. The bar is tqdm's: a widget in a notebook, text in a terminal.
 """
 
 import sys
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 
 class Output:
     """Writes the lines of several ranks, never two of them mixed."""
 
-    def __init__(self, world_size: int):
+    def __init__(self, world_size: int) -> None:
         self._rest = [b""] * world_size
         self._bar: Any = None
 
     def feed(self, rank: int, data: bytes) -> None:
         """Take what a rank has written; print the lines that are now whole."""
         *lines, self._rest[rank] = (self._rest[rank] + data).split(b"\n")
-        if lines:
-            # A bar that rewrites its line with carriage returns comes out as it last looked.
-            texts = [line.rstrip(b"\r").rsplit(b"\r")[-1].decode(errors="backslashreplace") for line in lines]
-            self._take(rank, texts)
-
-    def show(self, rank: int, bundle: Mapping[str, str]) -> None:
-        """Show the value of a cell's last expression, given as ``MIME type: text``."""
-        self._take(rank, bundle["text/plain"].splitlines())
-
-    def mark(self, rank: int, word: str) -> None:
-        """Say how a rank ended; here the error that follows says it."""
-
-    def refresh(self) -> float:
-        """Show what has come; returns after how many seconds to call again. Here nothing ever waits."""
-        return float("inf")
+        # A bar that rewrites its line with carriage returns comes out as it last looked.
+        texts = [line.rstrip(b"\r").rsplit(b"\r")[-1].decode(errors="backslashreplace") for line in lines]
+        text = "".join(f"[rank {rank}] {text}\n" for text in texts)
+        if self._bar is not None:
+            self._bar.write(text, file=sys.stdout, end="")
+        else:
+            sys.stdout.write(text)
+        sys.stdout.flush()
 
     def progress(self, done: float, total: float) -> None:
         """Move the bar to ``done`` of ``total``."""
@@ -51,14 +43,3 @@ class Output:
                 self.feed(rank, b"\n")
         if self._bar is not None:
             self._bar.close()
-
-    def _take(self, rank: int, texts: Sequence[str]) -> None:
-        """Whole lines of a rank."""
-        self._write("".join(f"[rank {rank}] {text}\n" for text in texts))
-
-    def _write(self, text: str) -> None:
-        if self._bar is not None:
-            self._bar.write(text, file=sys.stdout, end="")
-        else:
-            sys.stdout.write(text)
-        sys.stdout.flush()

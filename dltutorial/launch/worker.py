@@ -1,0 +1,202 @@
+"""What a rank's process does: join the process group, run the function, send its value, stay until it is ended.
+
+In: a ``Task`` and pipes to the caller. Out: one message, VALUE or ERROR. The rank stays until the caller kills it, so
+that no other rank loses a peer or the store; destroying a gloo group while a DDP model lives can hang
+(https://github.com/pytorch/pytorch/issues/56297). When the caller is gone, the rank and its children end.
+
+Source: https://docs.pytorch.org/docs/stable/elastic/run.html, "Environment Variables".
+"""
+
+import contextlib
+import ctypes
+import datetime
+import faulthandler
+import os
+import random
+import signal
+import socket
+import sys
+import tempfile
+import threading
+import traceback
+from dataclasses import dataclass
+from multiprocessing import forkserver
+from multiprocessing.connection import Connection
+from typing import Any
+
+from dltutorial import machine
+from dltutorial.errors import CourseError
+from dltutorial.ranks import RankInfo
+
+VALUE, ERROR, PROGRESS = "value", "error", "progress"  # kinds of message to the caller
+WHERE_SIGNAL = signal.SIGUSR2  # a rank answers it with its stack
+SOCKETS = "DLTUTORIAL_FORK_SERVER_SOCKETS"  # the folder of the fork server's socket
+_CONTROL = "DLTUTORIAL_RANK_CONTROL"  # "pid:fd", so that a child of a rank does not take it for its own
+_PR_SET_PDEATHSIG = 1  # https://man7.org/linux/man-pages/man2/pr_set_pdeathsig.2const.html
+
+
+@dataclass(frozen=True)
+class Task:
+    """All a rank has to know.
+
+    Attributes:
+        call: function and arguments, pickled.
+        limit_bytes: largest value that may be returned.
+        backend: gloo or nccl.
+        group_timeout_s: after which a collective gives up by itself; longer than the launch.
+        env, cwd, path: environment variables, working folder and ``sys.path``.
+    """
+
+    call: bytes
+    limit_bytes: int
+    backend: str
+    group_timeout_s: float
+    env: dict[str, str]
+    cwd: str
+    path: list[str]
+
+
+def progress(done: float, total: float) -> None:
+    """Move the bar under the caller's cell or command: ``done`` of ``total``. Only rank 0 moves it.
+
+    Outside a launch nothing happens, so code that reports its progress runs anywhere.
+    """
+    pid, _, fd = os.environ.get(_CONTROL, "").partition(":")
+    if os.environ.get("RANK") == "0" and pid == str(os.getpid()):
+        with Connection(os.dup(int(fd))) as control:
+            control.send((PROGRESS, (float(done), float(total))))
+
+
+def main(
+    task: Task, control: Connection, output: Connection, stack: Connection, listener: socket.socket | None
+) -> None:
+    """Be one rank from the first line to the end of the process."""
+    os.setsid()  # a process group of its own, which the caller ends as a whole
+    threading.Thread(target=_end_with_caller, args=(control,), daemon=True).start()
+    _end_with_fork_server()
+    for number in (1, 2):  # standard output and error go to one pipe, in the order in which they were written
+        os.dup2(output.fileno(), number)
+    sys.stdout, sys.stderr = (
+        open(number, "w", encoding="utf-8", errors="backslashreplace", buffering=1, closefd=False)  # noqa: SIM115
+        for number in (1, 2)
+    )
+    faulthandler.enable()  # a crash prints its stack into the rank's output
+    faulthandler.register(WHERE_SIGNAL, file=stack.fileno(), all_threads=False)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    message: tuple[str, Any]
+    try:
+        _take_over(task, control)
+        store = _join(task, listener)
+        message = VALUE, _run(task)
+    except BaseException as error:
+        message = ERROR, describe(error)
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):
+            stream.flush()
+    control.send(message)
+    threading.Event().wait()
+    del store  # lives as long as the rank
+
+
+def _end_with_caller(control: Connection) -> None:
+    """The caller sends nothing: its end of the pipe closes when it dies."""
+    with contextlib.suppress(EOFError, OSError):
+        control.recv()
+    os.killpg(0, signal.SIGKILL)
+
+
+def _end_with_fork_server() -> None:
+    """The same for a rank that keeps Python's lock, on Linux: the fork server ends with the caller, the rank with it.
+
+    multiprocessing lets the server go on while any of its processes holds a certain pipe: this one lets go.
+    """
+    with contextlib.suppress(AttributeError, TypeError, OSError):
+        os.close(forkserver._forkserver._forkserver_alive_fd)  # type: ignore[attr-defined]
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _take_over(task: Task, control: Connection) -> None:
+    """Have the caller's surroundings, and this rank's share of the cores."""
+    os.environ.clear()
+    os.environ.update(task.env)
+    os.environ[_CONTROL] = f"{os.getpid()}:{control.fileno()}"
+    os.chdir(task.cwd)
+    sys.path[:] = task.path
+    tempfile.tempdir = None  # found again from this environment
+    import numpy as np
+
+    random.seed()  # else all ranks go on with the fork server's state
+    np.random.seed()  # noqa: NPY002
+    os.environ["OMP_NUM_THREADS"] = str(machine.use_cores())
+
+
+def _join(task: Task, listener: socket.socket | None) -> Any:
+    """Make the process group; returns the store, which rank 0 holds, on the socket that the caller has opened."""
+    import torch.distributed as dist
+
+    from dltutorial.launch import process_group
+
+    info = RankInfo.from_env()
+    process_group.use_loopback()
+    store = dist.TCPStore(
+        "127.0.0.1",
+        int(os.environ["MASTER_PORT"]),
+        info.world_size,
+        is_master=listener is not None,
+        timeout=datetime.timedelta(seconds=task.group_timeout_s),
+        wait_for_workers=False,
+        master_listen_fd=None if listener is None else listener.detach(),
+    )
+    process_group.make_process_group(info, store, task.backend, task.group_timeout_s)
+    return store
+
+
+def _run(task: Task) -> bytes:
+    import cloudpickle
+
+    function, args, kwargs = cloudpickle.loads(task.call)
+    return packed(function(*args, **kwargs), "the function returned something", task.limit_bytes)
+
+
+def packed(value: Any, what: str, limit_bytes: int) -> bytes:
+    """Pickle a value that goes to or comes from a rank.
+
+    Raises:
+        CourseError: it cannot be pickled, or is too large.
+    """
+    import cloudpickle
+
+    try:
+        data = cloudpickle.dumps(value)
+    except Exception as error:
+        told = (str(error).splitlines() or [type(error).__name__])[0]
+        raise CourseError(f"{what} that cannot be sent ({told}); use numbers, arrays, tensors, plain objects") from None
+    if len(data) > limit_bytes:
+        raise CourseError(
+            f"{what} of {len(data) / 2**20:.0f} MiB, more than the {limit_bytes / 2**20:.0f} MiB that a launch sends; "
+            "save it to a file and send the path"
+        )
+    return data
+
+
+def describe(error: BaseException) -> dict[str, Any]:
+    """An exception as plain data: its kind and message, and the frames and headline of all it came from, in order."""
+    chain: list[dict[str, Any]] = []
+    link = ""
+    current: BaseException | None = error
+    while current is not None and len(chain) < 10:
+        only = "".join(traceback.format_exception_only(current)).rstrip()
+        frames = [(f.filename, f.lineno or 0, f.name) for f in traceback.extract_tb(current.__traceback__, limit=100)]
+        frames = [frame for frame in frames if frame[0] != __file__]
+        chain.insert(0, {"frames": frames, "headline": only, "link": link})
+        if current.__cause__ is not None:
+            link, current = "which caused", current.__cause__
+        else:
+            link, current = "while that was handled", None if current.__suppress_context__ else current.__context__
+    return {
+        "kind": type(error).__name__,
+        "message": str(error.msg or "") if isinstance(error, SyntaxError) else str(error),
+        "from_course": isinstance(error, CourseError),
+        "chain": chain,
+    }
