@@ -126,8 +126,7 @@ TABLE: tuple[Advice, ...] = (
     Advice(
         "no-group", _RANKS, r"Default process group has not been initialized",
         "ValueError: Default process group has not been initialized",
-        "A collective was called outside ranks: put the code into a function for launch(function, 2), or below a line "
-        "%%ranks 2.",
+        "A collective was called outside ranks: put the code into a function for launch(function, 2).",
     ),
     Advice(
         "no-rank-variables", _RANKS, r"environment variable (RANK|WORLD_SIZE|MASTER_ADDR|MASTER_PORT) expected",
@@ -235,7 +234,7 @@ TABLE: tuple[Advice, ...] = (
         "pickle", _DATA, r"[Cc]an't (get|pickle) (local object|attribute)|[Cc]annot pickle|PicklingError|not picklable",
         "AttributeError: Can't pickle local object '…<lambda>'",
         "A worker that is spawned gets its objects pickled, and lambdas and classes of a notebook cannot be: put them "
-        "into a .py file and import them, or use num_workers=0; launch() and %%ranks can send them.",
+        "into a .py file and import them, or use num_workers=0; launch() can send them.",
     ),
     Advice(
         "main-guard", _DATA, r"before the\s+current process has finished its bootstrapping phase",

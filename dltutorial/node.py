@@ -103,8 +103,7 @@ def refuse_on_login(what: str, instead: str = "") -> None:
     node = here()
     if node.is_login:
         instead = instead or (
-            "open the notebook in a job (sbatch -N 1 slurm/notebook.sbatch), or send the work to one "
-            "(launch_on_slurm(function, nodes=1) of dltutorial.launch.on_slurm)"
+            "open the notebook in a job (sbatch -N 1 slurm/notebook.sbatch), or send a script to one (sbatch)"
         )
         raise CourseError(
             f"{what} does not run on a login node ({node.why}), which everybody shares; {instead}; "

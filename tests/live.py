@@ -1,11 +1,8 @@
-"""A live kernel, cell by cell, with the magic of ``%%ranks`` loaded."""
+"""A live kernel, cell by cell."""
 
-import contextlib
 import re
 import time
-from dataclasses import dataclass, field
-
-LOAD = "%load_ext dltutorial.launch.cells"
+from dataclasses import dataclass
 
 
 @dataclass
@@ -17,8 +14,6 @@ class Done:
     seconds: float = 0.0
     stdout: str = ""
     error: str = ""
-    html: dict = field(default_factory=dict)  # by display, in the order in which they came
-    text: dict = field(default_factory=dict)
 
     def take(self, message):
         kind, content = message["msg_type"], message["content"]
@@ -26,12 +21,6 @@ class Done:
             self.stdout += content["text"]
         elif kind == "error":
             self.error = "\n".join(content["traceback"])
-        elif name := content.get("transient", {}).get("display_id"):
-            self.html[name], self.text[name] = content["data"]["text/html"], content["data"]["text/plain"]
-
-    @property
-    def panes(self):
-        return list(self.text.values())
 
 
 class Notebook:
@@ -63,16 +52,8 @@ class Notebook:
         done = self.run(code, **options)
         assert done.status == "error"
         assert re.search(told, done.error, re.DOTALL), done.error
-        assert "cells.py" not in done.error  # nothing of how it is made
         return done
 
     def close(self):
         self.client.stop_channels()
         self.manager.shutdown_kernel(now=True)
-
-
-@contextlib.contextmanager
-def notebook(request):
-    with contextlib.closing(Notebook("python3")) as made:
-        made.ok(LOAD)
-        yield made

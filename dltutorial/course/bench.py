@@ -23,7 +23,6 @@ BENCHES: Mapping[str, str] = MappingProxyType({
     "loaders": "the ladder of loaders, the layouts on disk, overlap with a step",
     "precision": "a matrix product and a whole update in every precision this machine has",
     "graphs": "the price of starting operations, and steps recorded and replayed",
-    "launch": "a function or a cell on 2 ranks, the first time and later",
     "ddp": "data-parallel steps on two ranks or more: naive, bucketed, overlapped, torch's",
     "collectives": "sizes × ranks × algorithms × backends: times, algorithm and bus bandwidth",
     "ladder": "from the naive baseline to the best, each knob alone and on top of the others",

@@ -1,33 +1,41 @@
-"""Imported by multiprocessing's fork server, and nowhere else: what every rank needs, loaded once.
+"""What multiprocessing's fork server does before it makes ranks: it imports this module, as ``local.warm`` has asked.
 
-Nothing here computes, so no thread is left that a fork would lose. torch._dynamo is imported by the first optimizer:
-seconds for each rank if it is not here.
+It loads what every rank needs, and computes nothing, so no thread is left that a fork would lose. In any other process
+(without the variable ``worker.SOCKETS``) importing this does nothing.
 """
 
 import atexit
 import gc
+import importlib
 import os
 import shutil
 import signal
 
 from dltutorial.launch import worker
 
-os.setsid()  # Ctrl-C in a terminal is for the caller, which ends the ranks
-_NOTHING = os.open(os.devnull, os.O_RDWR)
-for _number in (0, 1, 2):  # whoever reads the caller's output must not wait for this process, too
-    os.dup2(_NOTHING, _number)
-signal.signal(worker.WHERE_SIGNAL, signal.SIG_IGN)  # until a rank is able to answer
-if folder := os.environ.get(worker.SOCKETS):  # multiprocessing removes it itself, unless the caller is killed
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+# torch._dynamo is imported by the first optimizer: seconds for each rank if it is not here.
+NEEDED = ("numpy", "cloudpickle", "torch", "torch.distributed", "torch._dynamo", "dltutorial.launch.process_group")
 
-import cloudpickle  # noqa: E402, F401
-import numpy  # noqa: E402, F401, ICN001
-import torch  # noqa: E402
-import torch._dynamo  # noqa: E402
-import torch.distributed  # noqa: E402
 
-from dltutorial import machine  # noqa: E402, F401
-from dltutorial.launch import process_group  # noqa: E402, F401
+def keep_to_itself(sockets: str) -> None:
+    """Have no part in the caller's terminal and output; leave no file when the caller is killed."""
+    os.setsid()  # Ctrl-C is for the caller, which ends the ranks
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for number in (0, 1, 2):  # whoever reads the caller's output must not wait for this process, too
+        os.dup2(nothing, number)
+    os.close(nothing)
+    signal.signal(worker.WHERE_SIGNAL, signal.SIG_IGN)  # until a rank is able to answer
+    atexit.register(shutil.rmtree, sockets, ignore_errors=True)
 
-gc.collect()
-gc.freeze()  # keeps the collector from touching, and so copying, the pages that all ranks share
+
+def preload() -> None:
+    """Import what every rank needs."""
+    for name in NEEDED:
+        importlib.import_module(name)
+    gc.collect()
+    gc.freeze()  # keeps the collector from touching, and so copying, the pages that all ranks share
+
+
+if worker.SOCKETS in os.environ:
+    keep_to_itself(os.environ[worker.SOCKETS])
+    preload()

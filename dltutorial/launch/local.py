@@ -169,7 +169,8 @@ class _Ranks:
 
     def _add(self, rank: int, task: worker.Task, listener: socket.socket | None) -> None:
         control, its_control = multiprocessing.Pipe()
-        (output, its_output), (stack, its_stack) = multiprocessing.Pipe(duplex=False), multiprocessing.Pipe(duplex=False)
+        output, its_output = multiprocessing.Pipe(duplex=False)
+        stack, its_stack = multiprocessing.Pipe(duplex=False)
         process = ForkServerProcess(target=worker.main, args=(task, its_control, its_output, its_stack, listener))
         self._processes.append(process)
         self._pipes += [control, output, stack]
@@ -177,7 +178,10 @@ class _Ranks:
             with _no_main():
                 process.start()
         except (OSError, EOFError) as error:
-            raise CourseError(f"the fork server of the ranks does not run ({error!r}); run again, it is started anew")
+            raise CourseError(
+                f"the fork server of the ranks does not run ({error!r}); run again, it is started anew; if that does "
+                "not help: does `import torch` work?"
+            ) from error
         finally:
             for its_end in (its_control, its_output, its_stack):
                 its_end.close()

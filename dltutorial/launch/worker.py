@@ -112,8 +112,13 @@ def _end_with_fork_server() -> None:
     """
     with contextlib.suppress(AttributeError, TypeError, OSError):
         os.close(forkserver._forkserver._forkserver_alive_fd)  # type: ignore[attr-defined]
+    die_with_parent(signal.SIGKILL)
+
+
+def die_with_parent(number: int) -> None:
+    """Have the system send this process a signal when its parent ends (Linux; elsewhere nothing)."""
     if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number)
 
 
 def _take_over(task: Task, control: Connection) -> None:

@@ -89,9 +89,9 @@ def _ending(error: BaseException, info: RankInfo) -> tuple[int, str]:
 
 def _is_effect(error: BaseException) -> bool:
     """Whether this rank only lost another one."""
-    from dltutorial.launch import failures, rank
+    from dltutorial.launch import failures
 
-    return failures.from_error(0, 0.0, rank.describe(error)).is_effect
+    return failures.lost_another_rank(type(error).__name__, str(error))
 
 
 class Farewell:

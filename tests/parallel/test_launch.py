@@ -11,6 +11,7 @@ import sys
 import tempfile
 import threading
 import time
+from multiprocessing import forkserver
 
 import faults
 import psutil
@@ -20,7 +21,7 @@ from waiting import gone, wait_for
 
 from dltutorial.course import execute
 from dltutorial.errors import CourseError
-from dltutorial.launch import RankFailed, RanksHang, launch, running, server
+from dltutorial.launch import RankFailed, RanksHang, launch
 from dltutorial.launch import local as launching
 from dltutorial.ranks import RankInfo
 
@@ -33,7 +34,7 @@ LAUNCHES = int(os.environ.get("DLTUTORIAL_LAUNCHES", 20))
 def left_behind():
     """Ranks, and the open files, threads and ports of this process and its rank server."""
     gc.collect()
-    processes = [psutil.Process(), psutil.Process(server.current().process.pid)]
+    processes = [psutil.Process(), psutil.Process(forkserver._forkserver._forkserver_pid)]
     ports = [c.laddr for process in processes for c in process.net_connections() if c.status == psutil.CONN_LISTEN]
     counts = [count for process in processes for count in (process.num_fds(), process.num_threads())]
     return processes[1].children(), counts, ports
@@ -217,7 +218,7 @@ def test_no_free_port_at_all_is_told_in_one_line(monkeypatch):
     def full(*_, **__):
         raise OSError(errno.EADDRINUSE, "Address already in use")
 
-    monkeypatch.setattr(running.socket, "create_server", full)
+    monkeypatch.setattr(launching.socket, "create_server", full)
     with pytest.raises(CourseError, match=r"^no port of 127\.0\.0\.1 is free .*Address already in use.*$"):
         launch(faults.total, 2, 1)
 
@@ -265,7 +266,7 @@ def test_a_ranks_children_end_with_it():
 
 SCRIPT = """
 import os, sys, time
-from dltutorial.launch import server
+from multiprocessing import forkserver
 from dltutorial.launch import launch, warm
 warm()
 import torch
@@ -286,7 +287,7 @@ try:
 except KeyboardInterrupt:
     print("interrupted", flush=True)
 print(launch(lambda: 5, 2), flush=True)
-open("server", "w").write(str(server.current().process.pid))
+open("server", "w").write(str(forkserver._forkserver._forkserver_pid))
 launch(hang, 2, "second")
 """
 

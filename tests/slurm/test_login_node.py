@@ -8,7 +8,7 @@ import pytest
 
 from dltutorial import node
 from dltutorial.errors import CourseError
-from dltutorial.launch import jobs, launch, on_slurm
+from dltutorial.launch import jobs, launch
 
 pytestmark = [pytest.mark.slurm, pytest.mark.xdist_group("slurm")]
 
@@ -34,17 +34,9 @@ def test_a_refused_training_runs_as_a_job(login, train, runs):
     assert len((runs / "sent" / "progress.jsonl").read_text().splitlines()) == 2
 
 
-def test_a_refused_launch_runs_as_a_job(login, cluster, runs, monkeypatch):
-    def kind():
-        from dltutorial import node
-
-        return node.here().kind
-
-    with pytest.raises(CourseError, match=r"starting ranks does not run on a login node .*launch_on_slurm\(function"):
-        launch(kind, 2)
-    monkeypatch.setenv("DLTUTORIAL_RUNS", str(runs))
-    found = on_slurm.launch_on_slurm(kind, 1, ranks_per_node=2, site="pocket", env=cluster.env, timeout_s=200)
-    assert found == ["job", "job"]
+def test_a_launch_is_refused(login):
+    with pytest.raises(CourseError, match=r"starting ranks does not run on a login node .*slurm/notebook\.sbatch"):
+        launch(print, 2)
 
 
 @pytest.mark.parametrize("word, kind", [("salloc", "login"), ("srun", "job")])

@@ -3,7 +3,7 @@ import json
 import pytest
 
 from dltutorial import cli
-from dltutorial.course import bench, bench_launch, bench_overhead
+from dltutorial.course import bench, bench_overhead
 from dltutorial.course.bench_rows import Row, table
 from dltutorial.errors import CourseError
 from dltutorial.record import records
@@ -100,10 +100,3 @@ def test_predictions_and_other_columns_show_where_there_are_any():
     assert first.split()[-4:] == ["40", "samples/s", "0.50", "0.5"]
     assert second.split()[-3:] == ["–", "–", "–"]
     assert "budget" not in header
-
-
-def test_launches_are_timed_in_a_kernel_of_their_own():
-    cold_s, warm_s = bench_launch._kernel_s(["x = 0", "x += 1\nassert x < 4"], n_warm=2)
-    assert cold_s > 0 < warm_s
-    with pytest.raises(CourseError, match="a cell that starts ranks failed: division by zero"):
-        bench_launch._kernel_s(["1 / 0"])

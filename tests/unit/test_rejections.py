@@ -66,7 +66,7 @@ def test_a_pocket_cluster_has_a_whole_number_of_nodes(nodes):
 
 
 def test_a_script_or_site_that_is_not_there_lists_those_that_are(tmp_path):
-    with pytest.raises(CourseError, match="there is: launch, notebook, profile, scaling, train"):
+    with pytest.raises(CourseError, match="there is: notebook, profile, scaling, train"):
         jobs.submit("trian")
     with pytest.raises(CourseError, match=r"there is: frontier, .*, pocket"):
         jobs.submit("train", site="moon")

@@ -26,7 +26,7 @@ def directives(script):
 
 
 def test_there_is_a_script_for_each_purpose_and_a_file_for_each_site():
-    assert {"train", "scaling", "profile", "notebook", "launch"} == {script.stem for script in JOBS}
+    assert {"train", "scaling", "profile", "notebook"} == {script.stem for script in JOBS}
     wanted = {"perlmutter", "juwels_booster", "jupiter", "frontier", "generic", "pocket"}
     assert wanted == set(sites.names()) == {site.stem for site in SITES}
 
@@ -49,7 +49,7 @@ def test_a_job_script_is_careful_and_says_how_it_is_called(script):
     lines = script.read_text().splitlines()
     assert lines[0] == "#!/bin/bash"
     assert next(line for line in code(script) if line.strip()) == "set -euo pipefail"
-    assert script.name == "launch.sbatch" or f"slurm/{script.name}" in "\n".join(lines[:12])
+    assert f"slurm/{script.name}" in "\n".join(lines[:12])
 
 
 @pytest.mark.parametrize("script", JOBS, **named)
