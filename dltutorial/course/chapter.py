@@ -11,9 +11,10 @@ A claim is a *fact* (an equality, a count, bytes, an order), which holds on ever
 the notebook when it does not hold: it is shown and recorded, and ``dltutorial run`` judges the facts at the end.
 """
 
+import sys
 from typing import Any
 
-from dltutorial import config, machine, node
+from dltutorial import advice, config, machine, node
 from dltutorial.course import show
 from dltutorial.course.guess import Guess, positive
 from dltutorial.errors import CourseError
@@ -26,7 +27,7 @@ class Chapter:
     """The state of one chapter in one kernel: its number, its preset, where its records go."""
 
     def __init__(self, number: str, preset: str | config.Preset = "auto") -> None:
-        """Resolve the preset and print the environment, once.
+        """Resolve the preset and print the environment, once; from now on tracebacks end with a sentence of advice.
 
         Raises:
             RecipeError: there is no such preset.
@@ -37,16 +38,9 @@ class Chapter:
         self._writer = records.Writer(self.number, self.preset.name)
         self._guesses: dict[str, Guess] = {}
         versions = ", ".join(f"{name} {version}" for name, version in machine.versions().items() if version)
-        show.display(
-            show.line(
-                ("chapter", self.number),
-                ("preset", self.preset.name),
-                ("machine", machine.label()),
-                ("runs on", node.here().told),
-                ("device", machine.device()),
-                ("versions", versions),
-            )
-        )
+        where = ("machine", machine.label()), ("runs on", node.here().told), ("device", machine.device())
+        show.display(show.line(("chapter", self.number), ("preset", self.preset.name), *where, ("versions", versions)))
+        advise_below_tracebacks()
 
     def claim(self, text: str, holds: Any, evidence: str, needs: str | None = None, *, measured: bool = False) -> None:
         """Show a sentence of the course with its evidence, and record it as "shown", "failed" or "otherwise".
@@ -66,7 +60,8 @@ class Chapter:
             return self.not_shown(text, needs=needs, instead=evidence, measured=measured)
         status = "shown" if (holds := _truth(holds, text)) else "otherwise" if measured else "failed"
         show.display(show.box(status, text, evidence, _OTHERWISE if status == "otherwise" else ""))
-        self._record_claim(text, holds, status, evidence, needs, measured)
+        more = {"status": status, "evidence": evidence, "needs": needs, "measured": measured}
+        self._writer.write(text, holds, kind="claim", **more)
 
     def not_shown(self, text: str, *, needs: str, instead: str = "", measured: bool = True) -> None:
         """Say that this machine cannot show ``text``, for want of ``needs``; it never counts as passed.
@@ -78,7 +73,8 @@ class Chapter:
             measured: as for :meth:`claim`.
         """
         show.display(show.box("not shown here", text, f"This needs {needs}.", instead))
-        self._record_claim(text, None, "not shown here", instead, needs, measured)
+        more = {"status": "not shown here", "evidence": instead, "needs": needs, "measured": measured}
+        self._writer.write(text, None, kind="claim", **more)
 
     def predict(self, name: str, question: str, unit: str, default: float, model: float | None = None) -> Guess:
         """Ask the learner for a number before it is measured; the field starts at ``default``.
@@ -89,21 +85,19 @@ class Chapter:
             unit: of the guess, the model's value and the measurement.
             default: a plausible, not the right, value, so that the notebook also runs by itself.
             model: what a model (roofline, count of bytes, α–β) predicts, in the same unit; shown when the guess is
-                scored, not before, so that the learner guesses first.
+                scored, not before, so that the learner guesses first. Where it is no positive number, it is left out.
 
         Returns:
             The guess: ``guess.value`` now, ``guess.score(measured)`` later. Running the cell again keeps what the
             learner typed.
 
         Raises:
-            CourseError: ``default`` or ``model`` is not a positive, finite number.
+            CourseError: ``default`` is not a positive, finite number.
         """
         default = positive(default, f"default of prediction {name!r}")
-        model = None if model is None else positive(model, f"model value of prediction {name!r}")
-        before = self._guesses.get(name)
-        value = before.value if before and before.touched else default
-        self._guesses[name] = guess = Guess(self._writer, name, question, unit, default, value, model)
-        guess.ask()
+        guess = Guess(self._writer, name, question, unit, default, None if model is None else float(model))
+        guess.ask(self._guesses.get(name))
+        self._guesses[name] = guess
         return guess
 
     def record(self, what: str, value: Any, unit: str, **more: Any) -> None:
@@ -114,11 +108,21 @@ class Chapter:
         """
         self._writer.write(what, value, unit, **more)
 
-    def _record_claim(
-        self, text: str, holds: bool | None, status: str, evidence: str, needs: str | None, measured: bool
-    ) -> None:
-        more = {"status": status, "evidence": evidence, "needs": needs, "measured": measured}
-        self._writer.write(text, holds, kind="claim", **more)
+
+def advise_below_tracebacks() -> None:
+    """From now on, a cell of this notebook that fails gets a sentence of what to do, where ``advice`` knows one.
+
+    An error of the course has its advice in its own words and gets none. Calling this again changes nothing.
+    """
+    shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
+    if shell is not None:
+        shell.events.register("post_run_cell", _after_cell)
+
+
+def _after_cell(result: Any) -> None:
+    error = result.error_in_exec or result.error_before_exec
+    if error is not None and (found := advice.of(error)):
+        show.display(show.advice(found.do))
 
 
 def _truth(holds: Any, text: str) -> bool:

@@ -6,6 +6,7 @@ raises, so that a notebook of exercises runs from top to bottom. Exercises live 
 the module ``dltutorial.course.checks.ring``.
 """
 
+import contextlib
 import importlib
 import os
 from collections.abc import Callable, Sequence
@@ -14,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from dltutorial import paths
-from dltutorial.course import guard, show
+from dltutorial.course import exercise_status, guard, show
+from dltutorial.course.chapter import advise_below_tracebacks
 from dltutorial.course.expect import Wrong, expect, expect_close
 from dltutorial.errors import CourseError
 from dltutorial.record import records
@@ -81,18 +83,12 @@ class Exercise:
         """
         outcome = self.examine(fn)
         self.attempts += outcome.status == "wrong"
-        show.display(_shown(self, outcome))
+        show.display(self._shown(outcome))
         records.Writer(self.chapter, os.environ.get("DLTUTORIAL_PRESET", "auto")).write(
-            self.name,
-            {"passed": True, "wrong": False, "not attempted": None}[outcome.status],
-            kind="check",
-            status=outcome.status,
-            cases_passed=len(outcome.passed),
-            cases=len(self.cases),
-            attempts=self.attempts,
-            failed=outcome.failed,
+            self.name, {"passed": True, "wrong": False}.get(outcome.status), kind="check", status=outcome.status,
+            cases_passed=len(outcome.passed), cases=len(self.cases), attempts=self.attempts, failed=outcome.failed,
             hint=guard.clip(outcome.hint, 240),
-        )
+        )  # fmt: skip
         return outcome.status == "passed"
 
     def examine(self, fn: Any) -> Outcome:
@@ -110,17 +106,15 @@ class Exercise:
         except KeyboardInterrupt:
             raise
         except BaseException as error:
-            return self._failure(error, passed)
+            if len(passed) < len(self.cases):  # else the deadline struck after the last case
+                return self._failure(error, tuple(passed))
         return Outcome("passed", tuple(passed))
 
-    def _failure(self, error: BaseException, passed: list[str]) -> Outcome:
+    def _failure(self, error: BaseException, passed: tuple[str, ...]) -> Outcome:
         """What to tell about the exception that ended the cases."""
-        if len(passed) == len(self.cases):  # the deadline struck between the last case and our putting it away
-            return Outcome("passed", tuple(passed))
-        if isinstance(error, NotImplementedError) and not error.args:
-            return Outcome("not attempted", tuple(passed))
-        if self.blank_returns_none and isinstance(error, Wrong) and error.got is None:
-            return Outcome("not attempted", tuple(passed))
+        blank = isinstance(error, NotImplementedError) and not error.args
+        if blank or (self.blank_returns_none and isinstance(error, Wrong) and error.got is None):
+            return Outcome("not attempted", passed)
         case = self.cases[len(passed)]
         expected = hint = trace = ""
         if isinstance(error, Wrong):
@@ -138,15 +132,25 @@ class Exercise:
             got = guard.last_words(error) if trace else f"an answer this case cannot use ({guard.last_words(error)})"
             if isinstance(error, AssertionError) and not trace:
                 got = str(error) or "something else"
-        failed = _case_name(case)
-        return Outcome("wrong", tuple(passed), failed, expected, got, hint, trace)
+        return Outcome("wrong", passed, _case_name(case), expected, got, hint, trace)
+
+    def _shown(self, outcome: Outcome) -> show.Shown:
+        """The outcome as a list of cases, what was expected and got, and the hints unfolded so far."""
+        if outcome.status == "not attempted":
+            return show.box("not shown here", f"{self.name}: not attempted yet", mark="not attempted")
+        if outcome.status == "passed":
+            return show.box("shown", f"{self.name}: all {len(outcome.passed)} cases pass", "; ".join(outcome.passed))
+        title = f"{self.name}: {len(outcome.passed)} of {len(self.cases)} cases pass"
+        facts = [fact for fact in (("expected", outcome.expected), ("got", outcome.got)) if fact[1]]
+        hints = [hint for hint in (outcome.hint, *self.hints[: self.attempts]) if hint]
+        return show.failed_check(title, outcome.passed, outcome.failed, facts, outcome.trace, hints)
 
 
 class Registry:
     """Finds exercises by name: ``check.NAME`` is the :class:`Exercise` of that name."""
 
     def __getattr__(self, name: str) -> Exercise:
-        """The exercise in ``solutions/checks/NAME.py``.
+        """The exercise in ``solutions/checks/NAME.py``; the first time, tell of a newer version of the notebook.
 
         Raises:
             AttributeError: there is no such exercise; the message lists those there are.
@@ -159,12 +163,22 @@ class Registry:
             paths.course_folder(_FOLDER)
         if name not in names:
             raise AttributeError(f"no exercise {name!r}; there are: {', '.join(names) or 'none yet'}")
+        if not vars(self):
+            self._tell_of_newer_version()
         return importlib.import_module(f"{__name__}.{name}").EXERCISE
 
     def __dir__(self) -> list[str]:
         """The names of the exercises, for completion."""
         files = (file for folder in __path__ for file in Path(folder).glob("*.py"))
         return sorted(file.stem for file in files if "\nEXERCISE = " in file.read_text(encoding="utf-8"))
+
+    def _tell_of_newer_version(self) -> None:
+        """Once, in an exercise that is open in JupyterLab; its tracebacks get a sentence of advice from now on."""
+        self._told = True
+        advise_below_tracebacks()
+        with contextlib.suppress(CourseError):  # a solution that cannot be read concerns nobody here
+            if told := exercise_status.notice(os.environ.get("JPY_SESSION_NAME")):
+                show.display(show.advice(told, "Newer version"))
 
 
 check = Registry()
@@ -173,21 +187,3 @@ check = Registry()
 def _case_name(case: Callable) -> str:
     text = (case.__doc__ or "").strip().split("\n")[0].rstrip(".")
     return text or getattr(case, "__name__", "a case").strip("_").replace("_", " ")
-
-
-def _shown(exercise: Exercise, outcome: Outcome) -> show.Shown:
-    """The outcome as a list of cases, what was expected and got, and the hints unfolded so far."""
-    if outcome.status == "not attempted":
-        return show.box("not shown here", f"{exercise.name}: not attempted yet", mark="not attempted")
-    if outcome.status == "passed":
-        return show.box("shown", f"{exercise.name}: all {len(outcome.passed)} cases pass", "; ".join(outcome.passed))
-    hints = [outcome.hint] if outcome.hint else []
-    hints += exercise.hints[: exercise.attempts]
-    return show.failed_check(
-        f"{exercise.name}: {len(outcome.passed)} of {len(exercise.cases)} cases pass",
-        passed=outcome.passed,
-        failed=outcome.failed,
-        facts=[(k, v) for k, v in (("expected", outcome.expected), ("got", outcome.got)) if v],
-        trace=outcome.trace,
-        hints=hints,
-    )

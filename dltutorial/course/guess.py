@@ -16,25 +16,15 @@ class Guess:
     """A learner's prediction, live in the notebook: the number in the field is the guess."""
 
     def __init__(
-        self,
-        writer: records.Writer,
-        name: str,
-        question: str,
-        unit: str,
-        default: float,
-        value: float,
-        model: float | None,
+        self, writer: records.Writer, name: str, question: str, unit: str, default: float, model: float | None
     ) -> None:
         """Make the field; :meth:`ask` shows it."""
         import ipywidgets
 
         self.name, self.question, self.unit, self.model = name, question, unit, model
         self._writer, self._default = writer, default
-        self._field = ipywidgets.FloatText(
-            value=value,
-            description=f"Your guess [{unit}]" if unit else "Your guess",
-            style={"description_width": "initial"},
-        )
+        label = f"Your guess [{unit}]" if unit else "Your guess"
+        self._field = ipywidgets.FloatText(value=default, description=label, style={"description_width": "initial"})
 
     @property
     def value(self) -> float:
@@ -46,44 +36,44 @@ class Guess:
         """Whether the learner changed the default."""
         return self.value != self._default
 
-    def ask(self) -> None:
-        """Show the question, the guess as text (for pages without a kernel), and the field."""
+    def ask(self, before: "Guess | None" = None) -> None:
+        """Show the question, the guess as text (for pages without a kernel), and the field.
+
+        What a learner typed into the field of ``before``, when this cell ran last, stays.
+        """
+        if before is not None and before.touched:
+            self._field.value = before.value
         handle = show.display(self._line(), display_id=True)
         if show.in_notebook():
             show.display(self._field)
             self._field.observe(lambda _: handle.update(self._line()), names="value")
 
     def score(self, measured: Any) -> None:
-        """Show guess, model and measurement on one logarithmic axis, with their ratios, and record them.
+        """Show guess, model and measurement as bars over decades, with their ratios, and record them.
 
-        A measurement or guess that is not positive and finite has no ratio: one line says so.
+        What is not positive and finite has no ratio: a line says so.
         """
         measured = number(measured, f"measurement of prediction {self.name!r}")
-        ratio = _ratio(self.value, measured)
-        model_ratio = None if self.model is None else _ratio(self.model, measured)
-        show.display(self._picture(measured, ratio, model_ratio))
+        ratio, model_ratio = _ratio(self.value, measured), _ratio(self.model, measured)
+        whose = "Your guess" if self.touched else "The default guess"
+        bars, words = [], []
+        if ratio is not None:
+            bars.append(("guess", self.value))
+            words.append(f"{whose} is {_off(ratio)}")
+        else:
+            words.append(f"{whose}, {self.value:g} {self.unit}, is not a positive number: it cannot be scored")
+        if model_ratio is not None and self.model is not None:
+            bars.append(("model", self.model))
+            words.append(f"the model is {_off(model_ratio)}")
+        if _ratio(measured, 1.0) is None:
+            why = f"{measured:g} {self.unit}: not a positive number, so there is nothing to compare"
+            show.display(show.line(("measured", why)))
+        else:
+            show.display(show.log_bars("; ".join(words) + ".", [*bars, ("measured", measured)], self.unit))
         self._writer.write(
             self.name, measured, self.unit, kind="prediction", question=self.question, measured=measured,
             guess=self.value, touched=self.touched, ratio=ratio, model=self.model, model_ratio=model_ratio,
         )  # fmt: skip
-
-    def _picture(self, measured: float, ratio: float | None, model_ratio: float | None) -> show.Shown:
-        if not (math.isfinite(measured) and measured > 0):
-            return show.line(
-                ("measured", f"{measured:g} {self.unit}: not a positive number, so there is nothing to compare")
-            )
-        whose = "Your guess" if self.touched else "The default guess"
-        bars = [("measured", measured)]
-        words = []
-        if model_ratio is not None:
-            bars.insert(0, ("model", self.model))
-            words.insert(0, f"the model is {_off(model_ratio)}")
-        if ratio is not None:
-            bars.insert(0, ("guess", self.value))
-            words.insert(0, f"{whose} is {_off(ratio)}")
-        else:
-            words.insert(0, f"{whose}, {self.value:g} {self.unit}, is not a positive number: it cannot be scored")
-        return show.log_bars("; ".join(words) + ".", bars, self.unit)
 
     def _line(self) -> show.Shown:
         return show.line((self.question, ""), ("guess", f"{self.value:g} {self.unit}"))
@@ -96,9 +86,10 @@ def _off(ratio: float) -> str:
     return f"{show.number(ratio)} × too high" if ratio > 1 else f"{show.number(1 / ratio)} × too low"
 
 
-def _ratio(prediction: float, measured: float) -> float | None:
-    values = (prediction, measured)
-    return prediction / measured if all(math.isfinite(v) and v > 0 for v in values) else None
+def _ratio(prediction: float | None, measured: float) -> float | None:
+    if prediction is None or not all(math.isfinite(v) and v > 0 for v in (prediction, measured)):
+        return None
+    return prediction / measured
 
 
 def number(value: Any, what: str) -> float:

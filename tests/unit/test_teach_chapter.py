@@ -109,10 +109,17 @@ def test_a_guess_of_zero_gets_one_line(chapter, capsys):
     assert "cannot be scored" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("bad", [{"default": 0}, {"default": "x"}, {"default": 1, "model": math.nan}])
-def test_a_prediction_with_a_bad_default_or_model_is_an_error(chapter, bad):
+@pytest.mark.parametrize("default", [0, "x"])
+def test_a_prediction_with_a_bad_default_is_an_error(chapter, default):
     with pytest.raises(CourseError, match="speed"):
-        chapter.predict("speed", "How fast?", "s", **bad)
+        chapter.predict("speed", "How fast?", "s", default)
+
+
+@pytest.mark.parametrize("model", [math.nan, -1.0, 0.0, np.inf])
+def test_a_model_that_gives_no_positive_number_on_this_machine_is_left_out(chapter, tmp_path, capsys, model):
+    chapter.predict("speed", "How fast?", "s", 1, model=model).score(2.0)
+    assert "The default guess is 2.00 × too low." in capsys.readouterr().out
+    assert written(tmp_path)[0]["model_ratio"] is None
 
 
 def test_a_score_that_is_no_number_is_an_error(chapter):
@@ -122,8 +129,9 @@ def test_a_score_that_is_no_number_is_an_error(chapter):
 
 def test_the_picture_of_a_score_reads_without_colour_and_aloud():
     shown = show.log_bars("Too <high>", [("guess", 3e-9), ("model", 1.0), ("measured", 2e12)], "s")
-    assert shown.html.count("<rect") == 3
+    assert shown.html.count("border:2px solid") == 3
     assert all(label in shown.html for label in (">guess<", ">model<", ">measured<"))
+    assert shown.html.count("background:none") == 2  # what is solid was measured
     assert 'role="img" aria-label="Too &lt;high&gt;"' in shown.html
     assert "<high>" not in shown.html
 
