@@ -6,13 +6,14 @@ messages and their sizes, and whether they leave while gradients are still to co
 
 import itertools
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from dltutorial.course.checks import Exercise, Wrong, expect_close
+import torch
+from torch import nn
 
-if TYPE_CHECKING:
-    import torch
-    from dltutorial.course.checks.averager_ranks import Report
+from dltutorial.course.checks import Exercise, Wrong, averager_ranks, expect_close
+from dltutorial.course.checks.averager_ranks import RATE, Net, Report, own_gradients
+from dltutorial.launch import RankFailed, RanksHang, launch
 
 _RANKS = 2
 PATIENCE_S = 20.0  # for ranks that share busy cores
@@ -28,9 +29,6 @@ class _Done:
 
 def _alone(fn: Callable) -> None:
     """By itself, a bucket of two leaves with its second gradient"""
-    import torch
-    from torch import nn
-
     bucket, sent = [nn.Parameter(torch.zeros(2)), nn.Parameter(torch.zeros(1, 3))], []
     averager = fn([bucket], lambda flat: sent.append(flat.numel()) or _Done(), 1)
     if not all(callable(getattr(averager, name, None)) for name in ("on_gradient", "finish")):
@@ -51,15 +49,12 @@ def _alone(fn: Callable) -> None:
         raise Wrong("a gradient of shape (1, 3)", got, "Cut the flat row into pieces, each in its parameter's shape.")
 
 
-def _on_ranks(fn: Callable, hang_hint: str = "", **how: Any) -> "list[Report]":
+def _on_ranks(fn: Callable, hang_hint: str = "", **how: Any) -> list[Report]:
     """Reports of both ranks.
 
     Raises:
         Wrong: an error on a rank, a message that fits no bucket, or a hang.
     """
-    from dltutorial.course.checks import averager_ranks
-    from dltutorial.launch import RankFailed, RanksHang, launch
-
     try:
         return launch(averager_ranks.train, _RANKS, fn, timeout_s=PATIENCE_S, **how)
     except RanksHang as hang:
@@ -74,8 +69,6 @@ def _on_ranks(fn: Callable, hang_hint: str = "", **how: Any) -> "list[Report]":
 
 
 def _bad_message(n_numbers: int, number: int) -> Wrong:
-    from dltutorial.course.checks.averager_ranks import Net
-
     buckets = Net().buckets()
     sizes = [sum(p.numel() for p in bucket) for bucket in buckets]
     hint = "Each bucket is one flat row: all its gradients, zeros for one that did not come, and nothing else."
@@ -88,22 +81,17 @@ def _bad_message(n_numbers: int, number: int) -> Wrong:
     return Wrong(f"{sizes[number]} numbers in message {number + 1} of a step", f"{n_numbers} numbers", hint)
 
 
-def _expected(spare_on: tuple[int, ...] = (0, 1)) -> "tuple[torch.Tensor, list[torch.Tensor]]":
+def _expected(spare_on: tuple[int, ...] = (0, 1)) -> tuple[torch.Tensor, list[torch.Tensor]]:
     """The mean of the first step's gradients, and each rank's own, as rows."""
-    import torch
-    from dltutorial.course.checks.averager_ranks import Net, own_gradients
-
     own = [_row(own_gradients(Net(), 0, rank, rank in spare_on)) for rank in range(_RANKS)]
     return torch.stack(own).mean(0), own
 
 
-def _row(gradients: list) -> "torch.Tensor":
-    import torch
-
+def _row(gradients: list) -> torch.Tensor:
     return torch.cat([gradient.flatten() for gradient in gradients])
 
 
-def _is_mean(reports: "list[Report]", spare_on: tuple[int, ...] = (0, 1), hint: str = "") -> None:
+def _is_mean(reports: list[Report], spare_on: tuple[int, ...] = (0, 1), hint: str = "") -> None:
     """Raises: Wrong: a rank's first gradients are not the mean."""
     wanted, own = _expected(spare_on)
     for rank, report in enumerate(reports):
@@ -169,9 +157,6 @@ def _counts_a_missing_gradient_as_zero(fn: Callable) -> None:
 
 def _trains(fn: Callable) -> None:
     """After four updates both ranks hold the weights of one process"""
-    import torch
-    from dltutorial.course.checks.averager_ranks import RATE, Net, own_gradients
-
     net = Net()
     for step in range(4):
         gradients = [own_gradients(net, step, rank) for rank in range(_RANKS)]

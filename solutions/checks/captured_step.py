@@ -8,12 +8,18 @@ Legend: B samples, C channels, H × W grid points.
 
 import contextlib
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import torch
+
+from dltutorial import machine
+from dltutorial.config import Recipe
 from dltutorial.course.checks import Exercise, Wrong, expect, expect_close
-
-if TYPE_CHECKING:
-    import torch
+from dltutorial.models.tiny import NarrowMLP
+from dltutorial.train.graphs import CudaGraph
+from dltutorial.train.optim import make_optimizer, set_learning_rate
+from dltutorial.train.step import train_step
+from dltutorial.train.tape import Tape
 
 _N_WARMUP, _SHAPE = 3, (2, 4, 4)
 _SAME = "The losses are those of the example batch, again and again. Copy each new batch into the buffers: copy_()."
@@ -23,10 +29,6 @@ class _Watched:
     """A graph that counts what is asked of it, and knows what runs inside it."""
 
     def __init__(self) -> None:
-        from dltutorial import machine
-        from dltutorial.train.graphs import CudaGraph
-        from dltutorial.train.tape import Tape
-
         self._graph = CudaGraph() if machine.device() == "cuda" else Tape()
         self.where = "outside"
         self.n_captures = self.n_replays = 0
@@ -65,13 +67,6 @@ class _Lab:
     """A narrow network, its optimizer and batches; two of them start alike. Steps are counted by where they run."""
 
     def __init__(self, seed: int) -> None:
-        import torch
-
-        from dltutorial import machine
-        from dltutorial.config import Recipe
-        from dltutorial.models.tiny import NarrowMLP
-        from dltutorial.train.optim import make_optimizer
-
         device = machine.device()
         generator = torch.Generator().manual_seed(seed)
         with torch.random.fork_rng(devices=[]):
@@ -84,10 +79,8 @@ class _Lab:
         self.graph = _Watched()
         self.steps = {"warm-up": 0, "capture": 0, "outside": 0}
 
-    def step(self, x_BCHW: "torch.Tensor", y_BCHW: "torch.Tensor") -> "torch.Tensor":
+    def step(self, x_BCHW: torch.Tensor, y_BCHW: torch.Tensor) -> torch.Tensor:
         """One eager update."""
-        from dltutorial.train.step import train_step
-
         self.steps[self.graph.where] += 1
         return train_step(self.model, x_BCHW, y_BCHW, self.optimizer)
 
@@ -109,18 +102,12 @@ class _Lab:
             self.step(self.x, self.y)
         return self
 
-    def weights(self) -> "torch.Tensor":
+    def weights(self) -> torch.Tensor:
         """All parameters in one row."""
-        import torch
-
         return torch.cat([p.detach().flatten() for p in self.model.parameters()])
 
-    def losses(self, step: Callable, batches: list | None = None) -> "torch.Tensor":
+    def losses(self, step: Callable, batches: list | None = None) -> torch.Tensor:
         """Losses of steps in a row, each read before the next, while the learning rate falls."""
-        import torch
-
-        from dltutorial.train.optim import set_learning_rate
-
         found = []
         for n, batch in enumerate(self.batches if batches is None else batches):
             set_learning_rate(self.optimizer, 1e-2 / (1 + n))

@@ -12,9 +12,9 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from dltutorial.course.checks.kill_harness import PARTS, Kill, Life, live, never_stopped
-
 from dltutorial.course.checks import Exercise, Wrong
+from dltutorial.course.checks.kill_harness import PARTS, Kill, Life, live, never_stopped
+from dltutorial.launch import RankFailed, RanksHang, launch
 
 _EVERY = 3
 PATIENCE_S = 20.0  # for a life that shares busy cores
@@ -48,8 +48,6 @@ class _Lives:
             NotImplementedError: nothing is written there yet.
             Wrong: it does not come to an end.
         """
-        from dltutorial.launch import RankFailed, RanksHang, launch
-
         life, given = Life(), (self._fn, self.folder, _EVERY, self._log, kill or Kill())
         self._log.unlink(missing_ok=True)
         try:
@@ -138,8 +136,6 @@ class _Lives:
 @functools.cache
 def _expected() -> tuple[dict[int, dict[str, str]], dict[int, float]]:
     """What ``never_stopped`` finds, in a process like those of the lives."""
-    from dltutorial.launch import launch
-
     return launch(never_stopped, 1, backend="gloo")[0]
 
 

@@ -9,11 +9,17 @@ signal is not caught.
 
 import hashlib
 import os
+import resource
 import signal
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+import torch
+
+from dltutorial.course.checks.tiny_run import TinyRun
 
 PARTS = ("model", "optimizer", "scheduler", "order", "random")
 
@@ -55,12 +61,6 @@ class Life:
 
 def live(fn: Callable, folder: Path, every: int, log: Path, kill: Kill) -> None:
     """One life of the answer, in a process of its own. What it does is noted in a file, line by line."""
-    import resource
-    import sys
-
-    import torch
-    from dltutorial.course.checks.tiny_run import TinyRun
-
     torch.set_num_threads(1)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     out = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
@@ -107,16 +107,12 @@ def live(fn: Callable, folder: Path, every: int, log: Path, kill: Kill) -> None:
 
 def digests(run: Any) -> dict[str, str]:
     """A short name for the state of each part; equal for equal states only."""
-    import torch
-
     states = {name: getattr(run, name).state_dict() for name in PARTS[:-1]} | {"random": torch.get_rng_state()}
     return {name: _digest(state) for name, state in states.items()}
 
 
 def _digest(state: Any) -> str:
     """Of nested containers, tensors and numbers. Functions have no state of their own."""
-    import torch
-
     if isinstance(state, dict):
         text = repr([(str(key), _digest(value)) for key, value in state.items() if key != "lr_lambdas"]).encode()
     elif isinstance(state, (list, tuple)):
@@ -130,9 +126,6 @@ def _digest(state: Any) -> str:
 
 def never_stopped() -> tuple[dict[int, dict[str, str]], dict[int, float]]:
     """Digests of the parts after each number of updates, and the losses."""
-    import torch
-    from dltutorial.course.checks.tiny_run import TinyRun
-
     torch.set_num_threads(1)
     run, parts, losses = TinyRun(), {}, {}
     for number in range(1, run.steps + 1):

@@ -8,6 +8,7 @@ gives another answer.
 from collections.abc import Callable, Mapping
 
 from dltutorial.course.checks import Exercise, Wrong, expect, expect_close
+from dltutorial.train.costs import Effect, Step, best_order
 
 Parts = Mapping[str, float]
 Knobs = Mapping[str, Mapping[str, float]]
@@ -42,8 +43,6 @@ def _greedy(parts: Parts, knobs: Knobs, step_s: Callable = _overlapped_s, rank: 
 
 
 def _right(parts: Parts, knobs: Knobs) -> Order:
-    from dltutorial.train.costs import Effect, Step, best_order
-
     step = Step(parts, on_device=True, ahead=True)
     return best_order(step, [Effect(name, factors) for name, factors in knobs.items()])
 

@@ -5,12 +5,13 @@ well-known mistakes give is worked out beside it, so that each gets a hint of it
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
 
 from dltutorial.course.checks import Exercise, Wrong, expect_close
-
-if TYPE_CHECKING:
-    import torch
+from dltutorial.course.checks.cases import case
+from dltutorial.optim.lars import LARS
 
 RATE, MOMENTUM, DECAY, TRUST = 0.5, 0.9, 0.1, 0.02
 # Mistakes by name, each with its hint; ``_mistaken`` works out what they give.
@@ -52,8 +53,6 @@ class _Lab:
     """Layers and their velocities, made afresh alike; a step plants the gradients and calls a function."""
 
     def __init__(self, *weights: Any) -> None:
-        import torch
-
         made = [torch.tensor(w, dtype=torch.float64) for w in weights]
         self.layers = [torch.nn.Parameter(w) for w in made]
         self.start = self.row()
@@ -61,24 +60,18 @@ class _Lab:
 
     def step(self, fn: Callable, gradients: Sequence[Any], rate: float = RATE, decay: float = DECAY) -> None:
         """One update by ``fn``, with these gradients; None is none."""
-        import torch
-
         for layer, g in zip(self.layers, gradients, strict=True):
             layer.grad = None if g is None else torch.tensor(g, dtype=torch.float64)
         with torch.no_grad():
             fn(self.layers, self.velocities, rate, MOMENTUM, decay, TRUST)
 
-    def row(self) -> "torch.Tensor":
+    def row(self) -> torch.Tensor:
         """All weights."""
-        import torch
-
         return torch.cat([layer.detach().flatten() for layer in self.layers])
 
 
 def _paper(layers: Sequence, velocities: Sequence, rate: float, momentum: float, decay: float, trust: float) -> None:
     """The library's LARS as such a function."""
-    from dltutorial.optim.lars import LARS
-
     optimizer = LARS(layers, rate, momentum, trust_coefficient=trust)
     for layer, velocity in zip(layers, velocities, strict=True):
         group = {**optimizer.param_groups[0], "adapt": layer.ndim > 1, "weight_decay": decay if layer.ndim > 1 else 0.0}
@@ -90,8 +83,6 @@ def _mistaken(mistake: str) -> Callable:
     """LARS with one mistake, as such a function."""
 
     def step(layers: list, velocities: list, rate: float, momentum: float, decay: float, trust: float) -> None:
-        import torch
-
         everything = [torch.cat([x.flatten() for x in xs]) for xs in (layers, [layer.grad for layer in layers])]
         for w, v in zip(layers, velocities, strict=True):
             vector = w.ndim == 1
@@ -108,7 +99,7 @@ def _mistaken(mistake: str) -> Callable:
     return step
 
 
-def _ratio(w: "torch.Tensor", g: "torch.Tensor", decay: float, trust: float, mistake: str) -> Any:
+def _ratio(w: torch.Tensor, g: torch.Tensor, decay: float, trust: float, mistake: str) -> Any:
     """λ of a layer with a mistake."""
     w_norm, g_norm = w.norm(), g.norm()
     if mistake == "squared":
@@ -151,36 +142,14 @@ def _compare(
 _W, _G = [[3.0, -1.0], [2.0, 0.5]], [[0.2, 0.1], [-0.4, 0.3]]
 
 
-def _one_layer(fn: Callable) -> None:
-    """One matrix without decay moves by γ η ‖w‖ / ‖g‖ times its gradient"""
-    _compare(fn, [_W], [([_G], RATE)], _RATIO, decay=0.0)
-
-
-def _decays(fn: Callable) -> None:
-    """With decay, in both places where the paper has it"""
-    _compare(fn, [_W], [([_G], RATE)], _DECAYED)
-
-
 def _remembers(fn: Callable) -> None:
     """Three updates at falling rates, with momentum"""
     steps = [([_G], RATE), ([[[-2.0, 1.0], [0.5, 1.5]]], RATE / 2), ([[[0.1, 0.0], [0.0, 0.1]]], RATE / 10)]
     _compare(fn, [_W], steps, _REMEMBERED, "The first update was right; a later one is not. What does v hold by then?")
 
 
-def _layer_by_layer(fn: Callable) -> None:
-    """Two matrices, each by its own norms"""
-    _compare(fn, [_W, [[0.01, 0.02]]], [([_G, [[5.0, -7.0]]], RATE)], _GLOBAL)
-
-
-def _spares_vectors(fn: Callable) -> None:
-    """A bias takes λ = 1 and no decay"""
-    _compare(fn, [_W, [0.3, -0.6]], [([_G, [0.2, 0.1]], RATE)], _VECTORS)
-
-
 def _leaves_zero(fn: Callable) -> None:
     """A layer of zeros moves, and one without slope stays finite"""
-    import torch
-
     got = _Lab([[0.0, 0.0]], _W)
     got.step(fn, [[[1.0, -2.0]], [[0.0, 0.0], [0.0, 0.0]]], decay=0.0)
     zeros, still = (layer.detach() for layer in got.layers)
@@ -202,8 +171,6 @@ def _tiny_gradients(fn: Callable) -> None:
 
 def _leaves_the_rest_alone(fn: Callable) -> None:
     """A parameter without gradient stays, and gradients are not touched"""
-    import torch
-
     got = _Lab(_W, _W)
     got.step(fn, [None, _G])
     expect_close(got.layers[0].detach(), torch.tensor(_W, dtype=torch.float64), "One without a gradient moved.")
@@ -221,11 +188,24 @@ EXERCISE = Exercise(
     name="lars_step",
     chapter="14",
     cases=(
-        _one_layer,
-        _decays,
+        case(
+            "One matrix without decay moves by γ η ‖w‖ / ‖g‖ times its gradient",
+            _compare,
+            [_W],
+            [([_G], RATE)],
+            _RATIO,
+            decay=0.0,
+        ),
+        case("With decay, in both places where the paper has it", _compare, [_W], [([_G], RATE)], _DECAYED),
         _remembers,
-        _layer_by_layer,
-        _spares_vectors,
+        case(
+            "Two matrices, each by its own norms",
+            _compare,
+            [_W, [[0.01, 0.02]]],
+            [([_G, [[5.0, -7.0]]], RATE)],
+            _GLOBAL,
+        ),
+        case("A bias takes λ = 1 and no decay", _compare, [_W, [0.3, -0.6]], [([_G, [0.2, 0.1]], RATE)], _VECTORS),
         _leaves_zero,
         _tiny_gradients,
         _leaves_the_rest_alone,

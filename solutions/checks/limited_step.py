@@ -7,12 +7,13 @@ Legend: B members, H × W grid points.
 """
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
 
 from dltutorial.course.checks import Exercise, Wrong, expect_close
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from dltutorial.profile.compilations import Compilations, breaks
 
 _DT, _LIMIT = 0.5, 0.25
 
@@ -24,8 +25,6 @@ class _Inputs(NamedTuple):
 
 def _inputs(largest: float, seed: int = 0) -> _Inputs:
     """A state, and a change whose largest step, a positive one, is ``largest``; both are ready for gradients."""
-    import torch
-
     generator = torch.Generator().manual_seed(seed)
     state_BHW, change_BHW = (torch.randn(2, 4, 6, generator=generator) for _ in range(2))
     change_BHW = change_BHW.clamp(-1, 1)
@@ -68,8 +67,6 @@ def _call(fn: Callable, inputs: _Inputs) -> Any:
 
 def _gradient(fn: Callable, inputs: _Inputs) -> "Tensor":
     """Of the sum of squares with respect to the change."""
-    import torch
-
     out = _call(fn, inputs)
     if not isinstance(out, torch.Tensor):
         raise Wrong("a tensor", type(out).__name__)
@@ -113,8 +110,6 @@ def _downwards(fn: Callable) -> None:
 
 def _keeps_inputs(fn: Callable) -> None:
     """Its inputs stay as they are"""
-    import torch
-
     before, given = _inputs(1.0), _inputs(1.0)
     with torch.no_grad():
         _call(fn, given)
@@ -125,10 +120,6 @@ def _keeps_inputs(fn: Callable) -> None:
 
 def _whole(fn: Callable) -> None:
     """One graph takes it all"""
-    import torch
-
-    from dltutorial.profile.compilations import breaks
-
     torch.compiler.reset()
     found = breaks(fn, *_inputs(1.0), _DT, _LIMIT)
     if found:
@@ -152,10 +143,6 @@ def _cause(fn: Callable) -> str:
 
 def _both_ways(fn: Callable) -> None:
     """The same graph serves slow steps and fast ones"""
-    import torch
-
-    from dltutorial.profile.compilations import Compilations
-
     torch.compiler.reset()
     fast = torch.compile(fn, fullgraph=True, backend="eager")
     hint = "Compiled, it gives another result than uncompiled: a decision was made once, while the graph was built."

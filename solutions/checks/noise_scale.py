@@ -8,51 +8,45 @@ Legend: S steps, R ranks, N weights.
 
 import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import torch
+
+from dltutorial.convergence import noise
+from dltutorial.convergence.noise import two_batches
 from dltutorial.course.checks import Exercise, Wrong, expect_close
-
-if TYPE_CHECKING:
-    import torch
+from dltutorial.course.checks.cases import case
 
 NAMES = ("squared", "trace", "scale")
 _BIASED = "The averaged gradient still holds noise: its |g|² is too large by tr(Σ)/B. Both batch sizes are needed."
 _CLIPPED = "A step's estimate of |G|² may be negative. Clipping it at zero makes the mean too large: keep the sign."
 
 
-def _drawn(steps: int, ranks: int, batch_size: int, seed: int, n: int = 6, length: float = 1.0) -> "torch.Tensor":
+def _drawn(steps: int, ranks: int, batch_size: int, seed: int, n: int = 6, length: float = 1.0) -> torch.Tensor:
     """Gradients (S, R, N) of batches: exact gradient of this length, each sample's of standard deviation 3 in each."""
-    import torch
-
     generator = torch.Generator().manual_seed(seed)
     exact_N = torch.full((n,), length / math.sqrt(n), dtype=torch.float64)
     noise_SRN = torch.randn(steps, ranks, n, generator=generator, dtype=torch.float64)
     return exact_N + 3 / math.sqrt(batch_size) * noise_SRN
 
 
-def _lengths(gradients_SRN: "torch.Tensor", large_is_sum: bool = False) -> tuple["torch.Tensor", "torch.Tensor"]:
+def _lengths(gradients_SRN: torch.Tensor, large_is_sum: bool = False) -> tuple[torch.Tensor, torch.Tensor]:
     """Of each step: the mean |g|² of the ranks, and |g|² of their mean (or sum)."""
     large_SN = gradients_SRN.sum(1) if large_is_sum else gradients_SRN.mean(1)
     return gradients_SRN.square().sum(2).mean(1), large_SN.square().sum(1)
 
 
-def _steps(gradients_SRN: "torch.Tensor", batch_size: int, **options: bool) -> tuple["torch.Tensor", "torch.Tensor"]:
-    from dltutorial.convergence.noise import two_batches
-
+def _steps(gradients_SRN: torch.Tensor, batch_size: int, **options: bool) -> tuple[torch.Tensor, torch.Tensor]:
     return two_batches(*_lengths(gradients_SRN, **options), batch_size, batch_size * gradients_SRN.shape[1])
 
 
-def _right(gradients_SRN: "torch.Tensor", batch_size: int) -> tuple[float, float, float]:
-    from dltutorial.convergence import noise
-
+def _right(gradients_SRN: torch.Tensor, batch_size: int) -> tuple[float, float, float]:
     squared, trace = (float(part_S.mean()) for part_S in _steps(gradients_SRN, batch_size))
     return squared, trace, noise.scale(squared, trace)
 
 
-def _mistakes(gradients_SRN: "torch.Tensor", batch_size: int) -> dict[str, list[tuple[float, str]]]:
+def _mistakes(gradients_SRN: torch.Tensor, batch_size: int) -> dict[str, list[tuple[float, str]]]:
     """For each of the three numbers, what well-known mistakes give."""
-    from dltutorial.convergence.noise import two_batches
-
     ranks, small_S, large_S = gradients_SRN.shape[1], *_lengths(gradients_SRN)
     swapped = [float(part_S.mean()) for part_S in two_batches(large_S, small_S, batch_size, batch_size * ranks)]
     summed = [float(part_S.mean()) for part_S in _steps(gradients_SRN, batch_size, large_is_sum=True)]
@@ -88,33 +82,18 @@ def _mistakes(gradients_SRN: "torch.Tensor", batch_size: int) -> dict[str, list[
     }
 
 
-def _compare(fn: Callable, gradients_SRN: "torch.Tensor", batch_size: int) -> None:
+def _compare(fn: Callable, gradients_SRN: torch.Tensor, batch_size: int) -> None:
     expected, mistakes = _right(gradients_SRN, batch_size), _mistakes(gradients_SRN, batch_size)
     for name, value, wanted in zip(NAMES, _answer(fn, gradients_SRN, batch_size), expected, strict=True):
         told = [(wrong, f"{name}: {hint}") for wrong, hint in mistakes[name]]
         expect_close(value, wanted, hint=f"{name} is wrong.", mistakes=told, rtol=1e-6)
 
 
-def _answer(fn: Callable, gradients_SRN: "torch.Tensor", batch_size: int) -> Sequence[Any]:
+def _answer(fn: Callable, gradients_SRN: torch.Tensor, batch_size: int) -> Sequence[Any]:
     got = fn(gradients_SRN.clone(), batch_size)
     if not isinstance(got, (tuple, list)) or len(got) != len(NAMES):
         raise Wrong("a tuple (squared, trace, scale)", got, "" if got is None else "Return all three.")
     return got
-
-
-def _one_step(fn: Callable) -> None:
-    """One step of two ranks, four samples each: two equations, solved"""
-    _compare(fn, _drawn(1, 2, 4, seed=3, length=4.0), 4)
-
-
-def _many_steps(fn: Callable) -> None:
-    """Forty steps: |G|² and tr(Σ) are averaged by themselves, the ratio comes last"""
-    _compare(fn, _drawn(40, 2, 4, seed=1), 4)
-
-
-def _four_ranks(fn: Callable) -> None:
-    """Four ranks, batches of 32"""
-    _compare(fn, _drawn(10, 4, 32, seed=2), 32)
 
 
 def _known_answer(fn: Callable) -> None:
@@ -144,6 +123,22 @@ _HINTS = (
 EXERCISE = Exercise(
     name="noise_scale",
     chapter="13",
-    cases=(_one_step, _many_steps, _four_ranks, _known_answer, _cannot_be_told),
+    cases=(
+        case(
+            "One step of two ranks, four samples each: two equations, solved",
+            _compare,
+            _drawn(1, 2, 4, seed=3, length=4.0),
+            4,
+        ),
+        case(
+            "Forty steps: |G|² and tr(Σ) are averaged by themselves, the ratio comes last",
+            _compare,
+            _drawn(40, 2, 4, seed=1),
+            4,
+        ),
+        case("Four ranks, batches of 32", _compare, _drawn(10, 4, 32, seed=2), 32),
+        _known_answer,
+        _cannot_be_told,
+    ),
     hints=_HINTS,
 )

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from dltutorial.course.checks import Exercise, expect_close
+from dltutorial.course.checks.cases import case
 
 _A_RING = "A ring sends 2 (P - 1) / P of the bytes over every link: once round to add up, once to hand out."
 
@@ -111,41 +112,6 @@ def _one_gpu(fn: Callable) -> None:
     expect_close(fn(32, 1, copy(UNET), dict(FAT)), expected, hint=hint, mistakes=told, rtol=1e-6)
 
 
-def _one_bucket(fn: Callable) -> None:
-    """One bucket, full at the end, inside one node"""
-    _compare_step(fn, 8, 4, _WHOLE, FAT)
-
-
-def _across(fn: Callable) -> None:
-    """The same bucket across nodes"""
-    _compare_step(fn, 8, 32, _WHOLE, FAT)
-
-
-def _hops(fn: Callable) -> None:
-    """Few bytes, many GPUs: the hops"""
-    _compare_step(fn, 4, 512, _TINY, THIN)
-
-
-def _hidden(fn: Callable) -> None:
-    """Buckets that hide behind the backward pass, but for the last"""
-    _compare_step(fn, 32, 256, RESNET, THIN)
-
-
-def _frozen(fn: Callable) -> None:
-    """The first layers are frozen: all is sent before computing ends"""
-    _compare_step(fn, 32, 8, _FROZEN, FAT)
-
-
-def _crowded(fn: Callable) -> None:
-    """Buckets that are full at nearly the same time"""
-    _compare_step(fn, 64, 128, UNET, FAT)
-
-
-def _flooded(fn: Callable) -> None:
-    """Early buckets that keep the network busy for long"""
-    _compare_step(fn, 60, 16, _EARLY, THIN)
-
-
 _STEP_HINTS = (
     "Two pieces: the seconds of one ring, and a loop over the buckets that keeps track of when the network is free.",
     "A ring: 2 (P - 1) / P * bytes / rate + 2 (P - 1) * hop_s. The rate: inside one node its links, else its way out.",
@@ -154,6 +120,15 @@ _STEP_HINTS = (
 EXERCISE = Exercise(
     name="overlapped_step",
     chapter="11",
-    cases=(_one_gpu, _one_bucket, _across, _hops, _hidden, _frozen, _crowded, _flooded),
+    cases=(
+        _one_gpu,
+        case("One bucket, full at the end, inside one node", _compare_step, 8, 4, _WHOLE, FAT),
+        case("The same bucket across nodes", _compare_step, 8, 32, _WHOLE, FAT),
+        case("Few bytes, many GPUs: the hops", _compare_step, 4, 512, _TINY, THIN),
+        case("Buckets that hide behind the backward pass, but for the last", _compare_step, 32, 256, RESNET, THIN),
+        case("The first layers are frozen: all is sent before computing ends", _compare_step, 32, 8, _FROZEN, FAT),
+        case("Buckets that are full at nearly the same time", _compare_step, 64, 128, UNET, FAT),
+        case("Early buckets that keep the network busy for long", _compare_step, 60, 16, _EARLY, THIN),
+    ),
     hints=_STEP_HINTS,
 )

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 from dltutorial.course.checks import Exercise, Wrong, expect_close
+from dltutorial.course.checks.cases import case
 
 
 @dataclass(frozen=True)
@@ -139,45 +140,38 @@ def _close(a: float, b: float) -> bool:
     return math.isclose(a, b, rel_tol=1e-6, abs_tol=1e-9)
 
 
-def _rise(fn: Callable) -> None:
-    """Four ranks: every update of the warm-up"""
-    _compare(fn, _FOUR, range(_FOUR.warmup_epochs * _RIGHT.steps_per_epoch(_FOUR)))
-
-
-def _fall(fn: Callable) -> None:
-    """Four ranks: the whole run"""
-    _compare(fn, _FOUR, range(_steps(_FOUR)))
-
-
-def _alone(fn: Callable) -> None:
-    """One rank with the base batch: nothing to scale, the warm-up is flat"""
-    _compare(fn, _SHORT, range(_steps(_SHORT)))
-
-
-def _uneven(fn: Callable) -> None:
-    """Five ranks, a batch 2.5 times the base, samples that do not fill a batch"""
-    _compare(fn, _UNEVEN, range(_steps(_UNEVEN)))
-
-
-def _no_warm_up(fn: Callable) -> None:
-    """No warm-up asked for"""
-    _compare(fn, _COLD, range(_steps(_COLD)))
-
-
-def _past_the_end(fn: Callable) -> None:
-    """Past the last update, as when a run is resumed for longer"""
-    _compare(fn, _FOUR, range(_steps(_FOUR), _steps(_FOUR) + 40, 8))
-
-
-def _many(fn: Callable) -> None:
-    """64 ranks for 30 epochs"""
-    _compare(fn, _MANY, range(0, _steps(_MANY), 7))
-
-
 EXERCISE = Exercise(
     name="rate_at",
     chapter="12",
-    cases=(_rise, _fall, _alone, _uneven, _no_warm_up, _past_the_end, _many),
+    cases=(
+        case(
+            "Four ranks: every update of the warm-up",
+            _compare,
+            _FOUR,
+            range(_FOUR.warmup_epochs * _RIGHT.steps_per_epoch(_FOUR)),
+        ),
+        case("Four ranks: the whole run", _compare, _FOUR, range(_steps(_FOUR))),
+        case(
+            "One rank with the base batch: nothing to scale, the warm-up is flat",
+            _compare,
+            _SHORT,
+            range(_steps(_SHORT)),
+        ),
+        case(
+            "Five ranks, a batch 2.5 times the base, samples that do not fill a batch",
+            _compare,
+            _UNEVEN,
+            range(_steps(_UNEVEN)),
+        ),
+        case("No warm-up asked for", _compare, _COLD, range(_steps(_COLD))),
+        case(
+            "Past the last update, as when a run is resumed for longer",
+            _compare,
+            _FOUR,
+            range(_steps(_FOUR), _steps(_FOUR) + 40, 8),
+        ),
+        case("64 ranks for 30 epochs", _compare, _MANY, range(0, _steps(_MANY), 7)),
+    ),
     hints=(
         "Four numbers first: the global batch, the peak, the updates of an epoch, the updates of the warm-up.",
         "In the warm-up: base_rate + (peak - base_rate) * (step + 1) / warm-up updates.",

@@ -8,7 +8,12 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import torch
+
+from dltutorial.comm.communicator import Communicator, TorchTransport
 from dltutorial.course.checks import Exercise, Wrong
+from dltutorial.course.checks.cases import case
+from dltutorial.launch import RankFailed, RanksHang, launch
 
 PATIENCE_S = 20.0  # for ranks that share busy cores
 _HANGS = (
@@ -28,10 +33,6 @@ _MISSING = (
 
 def _on_ranks(fn: Callable, jobs: Sequence[tuple[int, str]]) -> list[tuple[list, Any, list]]:
     """On one rank, for each (length, dtype): the vector afterwards, the traffic, and to whom messages went."""
-    import torch
-
-    from dltutorial.comm.communicator import Communicator, TorchTransport
-
     peers: list[int] = []
 
     class Noting(TorchTransport):
@@ -56,8 +57,6 @@ def _run(fn: Callable, p: int, *jobs: tuple[int, str], uneven: bool = False) -> 
         NotImplementedError: it is still blank.
         Wrong: it hangs or fails; with the rank's own words.
     """
-    from dltutorial.launch import RankFailed, RanksHang, launch
-
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", ".*ranks share")
@@ -121,21 +120,6 @@ def _diagnosis(vectors: list[list[float]], n: int, p: int, messages: int) -> str
     return _MISSING
 
 
-def _two_ranks(fn: Callable) -> None:
-    """Two ranks sum six numbers"""
-    _sums(fn, 2, (6, "float32"))
-
-
-def _four_ranks(fn: Callable) -> None:
-    """Four ranks sum eight numbers"""
-    _sums(fn, 4, (8, "float32"))
-
-
-def _odd_sizes(fn: Callable) -> None:
-    """Three ranks sum 7, 4, 2, 1 and no numbers, whole ones too"""
-    _sums(fn, 3, (7, "float32"), (4, "int64"), (2, "float64"), (1, "float32"), (0, "float32"), uneven=True)
-
-
 def _traffic(fn: Callable) -> None:
     """Each rank sends 2 (p − 1) chunks, only to the next"""
     for p, n in ((4, 8), (3, 7)):
@@ -169,5 +153,24 @@ _HINTS = (
     "Second half: send chunk (rank − step) % p, and receive straight into chunk (rank − step − 1) % p.",
 )
 EXERCISE = Exercise(
-    name="ring", chapter="08", cases=(_two_ranks, _four_ranks, _odd_sizes, _traffic), hints=_HINTS, deadline_s=180.0
+    name="ring",
+    chapter="08",
+    cases=(
+        case("Two ranks sum six numbers", _sums, 2, (6, "float32")),
+        case("Four ranks sum eight numbers", _sums, 4, (8, "float32")),
+        case(
+            "Three ranks sum 7, 4, 2, 1 and no numbers, whole ones too",
+            _sums,
+            3,
+            (7, "float32"),
+            (4, "int64"),
+            (2, "float64"),
+            (1, "float32"),
+            (0, "float32"),
+            uneven=True,
+        ),
+        _traffic,
+    ),
+    hints=_HINTS,
+    deadline_s=180.0,
 )

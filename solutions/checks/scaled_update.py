@@ -6,12 +6,13 @@ is ``dltutorial.train.loss_scaling``, which decides as torch's own scaler does.
 
 import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
+from torch.nn import functional as F
 
 from dltutorial.course.checks import Exercise, Wrong, expect, expect_close
-
-if TYPE_CHECKING:
-    import torch
+from dltutorial.train.loss_scaling import LossScaler
 
 INTERVAL = 3  # of the cases; the notebook's default is another
 _SKIP = "An update with inf or NaN in a gradient must not happen at all: do not call optimizer.step()."
@@ -21,14 +22,12 @@ class _Lab:
     """Two weights and one that takes no part, an optimizer with a memory, and a state; made afresh alike."""
 
     def __init__(self, scale: float = 8.0, good_steps: int = 0):
-        import torch
-
         self.weights = [torch.nn.Parameter(torch.tensor([1.0, -2.0])), torch.nn.Parameter(torch.tensor([[0.5]]))]
         unused = torch.nn.Parameter(torch.ones(1))
         self.optimizer = torch.optim.SGD([*self.weights, unused], lr=0.25, momentum=0.5)
         self.scale, self.good_steps = scale, good_steps
 
-    def loss(self, slopes: Sequence[float]) -> "torch.Tensor":
+    def loss(self, slopes: Sequence[float]) -> torch.Tensor:
         """A loss whose gradient is ``slopes``: two for the first weight, one for the second."""
         return slopes[0] * self.weights[0][0] + slopes[1] * self.weights[0][1] + slopes[2] * self.weights[1].sum()
 
@@ -40,16 +39,12 @@ class _Lab:
         self.scale, self.good_steps = got
         return got
 
-    def values(self) -> "torch.Tensor":
+    def values(self) -> torch.Tensor:
         """All weights in one row."""
-        import torch
-
         return torch.cat([w.detach().flatten() for w in self.weights])
 
 
-def _reference(loss: "torch.Tensor", optimizer: Any, scale: float, good_steps: int, interval: int) -> tuple:
-    from dltutorial.train.loss_scaling import LossScaler
-
+def _reference(loss: torch.Tensor, optimizer: Any, scale: float, good_steps: int, interval: int) -> tuple:
     scaler = LossScaler(scale, interval=interval)
     scaler.good_steps = good_steps
     optimizer.zero_grad()
@@ -80,7 +75,7 @@ def _accumulating(loss, optimizer, scale, good_steps, interval):
     return scale, good_steps + 1
 
 
-def _weights(fn: Callable, updates: Sequence[Sequence[float]]) -> "torch.Tensor":
+def _weights(fn: Callable, updates: Sequence[Sequence[float]]) -> torch.Tensor:
     lab = _Lab()
     for slopes in updates:
         lab.update(fn, slopes)
@@ -219,9 +214,6 @@ def _long_story(fn: Callable) -> None:
 
 def _real_fp16(fn: Callable) -> None:
     """A small network in fp16, whose gradients vanish unscaled, learns"""
-    import torch
-    from torch.nn import functional as F
-
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(32, 8, generator=generator)
     with torch.random.fork_rng(devices=[]):

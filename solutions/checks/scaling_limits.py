@@ -4,9 +4,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from dltutorial.course.checks.overlapped_step import FAT, RESNET, RIGHT, THIN, UNET, Model, copy
-
 from dltutorial.course.checks import Exercise, Wrong, expect
+from dltutorial.course.checks.cases import case
+from dltutorial.course.checks.overlapped_step import FAT, RESNET, RIGHT, THIN, UNET, Model, copy
 
 
 @dataclass(frozen=True)
@@ -86,31 +86,19 @@ def _whole(number: Any) -> Any:
         return number
 
 
-def _unet(fn: Callable) -> None:
-    """A U-Net with 64 samples on thick links"""
-    _compare_limits(fn, 64, UNET, FAT, 0.8, 512)
-
-
-def _ethernet(fn: Callable) -> None:
-    """A ResNet with 8,192 images over Ethernet"""
-    _compare_limits(fn, 8192, RESNET, THIN, 0.9, 2048)
-
-
-def _small_batch(fn: Callable) -> None:
-    """A small batch, of which half the efficiency is enough"""
-    _compare_limits(fn, 256, RESNET, THIN, 0.5, 512)
-
-
-def _no_crossover(fn: Callable) -> None:
-    """So few GPUs that computing always takes longer"""
-    _compare_limits(fn, 4096, UNET, FAT, 0.95, 8)
-
-
 _LIMIT_HINTS = (
     "Try 1, 2, 4, … up to most; each GPU has batch / gpus samples.",
     "Crossover: the first number for which the sum of all rings exceeds batch / gpus * sample_s.",
     "Efficiency: batch * sample_s / (gpus * step_s(batch / gpus, gpus, job, cluster)).",
 )
 EXERCISE = Exercise(
-    name="scaling_limits", chapter="11", cases=(_unet, _ethernet, _small_batch, _no_crossover), hints=_LIMIT_HINTS
+    name="scaling_limits",
+    chapter="11",
+    cases=(
+        case("A U-Net with 64 samples on thick links", _compare_limits, 64, UNET, FAT, 0.8, 512),
+        case("A ResNet with 8,192 images over Ethernet", _compare_limits, 8192, RESNET, THIN, 0.9, 2048),
+        case("A small batch, of which half the efficiency is enough", _compare_limits, 256, RESNET, THIN, 0.5, 512),
+        case("So few GPUs that computing always takes longer", _compare_limits, 4096, UNET, FAT, 0.95, 8),
+    ),
+    hints=_LIMIT_HINTS,
 )

@@ -6,21 +6,19 @@ Legend: B samples, C channels, H × W grid points.
 """
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+
+import torch
+from torch import nn
+from torch.nn import functional as F
 
 from dltutorial.course.checks import Exercise, Wrong, expect_close
-
-if TYPE_CHECKING:
-    import torch
+from dltutorial.train.step import train_step
 
 
 class _Lab:
     """A small model, its data and optimizer, made afresh from a seed, so that two of them start alike."""
 
     def __init__(self, seed: int, rate: float = 0.05, momentum: float = 0.9):
-        import torch
-        from torch import nn
-
         generator = torch.Generator().manual_seed(seed)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
@@ -30,19 +28,14 @@ class _Lab:
 
     def loss(self) -> float:
         """The mean squared error now."""
-        import torch
-        from torch.nn import functional as F
-
         with torch.no_grad():
             return F.mse_loss(self.model(self.x), self.y).item()
 
-    def weights(self) -> "torch.Tensor":
+    def weights(self) -> torch.Tensor:
         """All parameters in one row."""
-        import torch
-
         return torch.cat([p.detach().flatten() for p in self.model.parameters()])
 
-    def run(self, step: Callable, n_steps: int = 1) -> "torch.Tensor":
+    def run(self, step: Callable, n_steps: int = 1) -> torch.Tensor:
         """The weights after some updates."""
         for _ in range(n_steps):
             step(self.model, self.x, self.y, self.optimizer)
@@ -50,15 +43,11 @@ class _Lab:
 
 
 def _reference() -> Callable:
-    from dltutorial.train.step import train_step
-
     return train_step
 
 
 def _accumulating(model, x, y, optimizer) -> None:
     """The step of somebody who forgets to clear the gradients."""
-    from torch.nn import functional as F
-
     F.mse_loss(model(x), y).backward()
     optimizer.step()
 
@@ -68,16 +57,12 @@ def _swapped(model, x, y, optimizer) -> None:
 
 
 def _summed(model, x, y, optimizer) -> None:
-    from torch.nn import functional as F
-
     optimizer.zero_grad()
     F.mse_loss(model(x), y, reduction="sum").backward()
     optimizer.step()
 
 
 def _absolute(model, x, y, optimizer) -> None:
-    from torch.nn import functional as F
-
     optimizer.zero_grad()
     F.l1_loss(model(x), y).backward()
     optimizer.step()
@@ -114,8 +99,6 @@ def _returns_loss(fn: Callable) -> None:
 
 def _keeps_nothing(fn: Callable) -> None:
     """The returned loss is a tensor that keeps no graph alive and does not wait for the device"""
-    import torch
-
     lab = _Lab(3)
     loss = fn(lab.model, lab.x, lab.y, lab.optimizer)
     if not isinstance(loss, torch.Tensor):
@@ -142,8 +125,6 @@ def _several_updates(fn: Callable) -> None:
 
 def _stale_gradients(fn: Callable) -> None:
     """Gradients left over from before do not count"""
-    import torch
-
     expected, lab = _Lab(5).run(_reference()), _Lab(5)
     for parameter in lab.model.parameters():
         parameter.grad = torch.ones_like(parameter)
