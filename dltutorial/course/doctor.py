@@ -16,7 +16,7 @@ from dltutorial.course import notebooks
 from dltutorial.course.notebooks import Card
 from dltutorial.errors import CourseError
 from dltutorial.machine import UNKNOWN, Machine
-from dltutorial.profile import peaks, timing, toolchain
+from dltutorial.profile import compilation, peaks, timing
 from dltutorial.record import records
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
@@ -67,7 +67,7 @@ def inventory(here: Machine) -> list[tuple[str, str]]:
         for gpu in here.accelerators
     ]
     compilers = ", ".join(name for name in ("gcc", "g++", "clang++", "nvcc") if shutil.which(name)) or "none"
-    lacking = toolchain.missing(here.device)
+    lacking = compilation.missing(here.device)
     packages = ("torch", "jupyterlab", "papermill", "h5py", "tensorboard", "wandb")
     return [
         ("system", here.system),
@@ -92,7 +92,7 @@ def has(need: str, here: Machine) -> bool:
         "cuda": here.device == "cuda",
         "slurm": here.slurm,
         "browser": any(map(shutil.which, BROWSERS)),
-        "compiler": toolchain.missing(here.device) is None,
+        "compiler": compilation.missing(here.device) is None,
     }
     if need in known:
         return known[need]

@@ -13,11 +13,11 @@ from typing import Any
 from dltutorial import machine
 from dltutorial.profile import throughput, work
 from dltutorial.profile import trace as traces
-from dltutorial.profile.batches import batches_of
 from dltutorial.profile.facts import Evidence, Facts
 from dltutorial.profile.peaks import Peaks
 from dltutorial.profile.ranges import annotate
 from dltutorial.profile.rules import LEAST_SHARE, RULES, UNKNOWN, Finding, cannot_tell
+from dltutorial.profile.throughput import batches_of
 from dltutorial.record.table import Table
 
 

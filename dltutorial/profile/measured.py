@@ -1,100 +1,59 @@
 """Recorded runs of machines that are not this one: the files that ``dltutorial bench NAME --json FILE`` wrote.
 
-In: the name of a benchmark. Out: what ``dltutorial/reference/measured/`` holds of it, labelled with machine, date,
-versions and command; or a table that says "not yet recorded".
+In: the name of a benchmark. Out: the newest run that ``dltutorial/reference/measured/`` holds of it as a table,
+labelled with machine, date and version; where there is none yet, published figures of the same kind, with their source.
 """
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from dltutorial.errors import CourseError
 from dltutorial.profile.timing import duration
+from dltutorial.record import plots
 from dltutorial.record.table import Table
 
 FOLDER = Path(__file__).parents[1] / "reference" / "measured"
 
 
-@dataclass(frozen=True)
-class Recorded:
-    """One run of a benchmark elsewhere.
-
-    Attributes:
-        bench, command, preset: what was run.
-        time: when, ISO 8601, UTC.
-        machine: where.
-        versions: of python, torch, numpy, dltutorial.
-        rows: one mapping a variant: what, unit, median, samples, predicted, more.
-    """
-
-    bench: str
-    command: str
-    preset: str
-    time: str
-    machine: str
-    versions: Mapping[str, str | None]
-    rows: tuple[Mapping[str, Any], ...]
-
-    @property
-    def label(self) -> str:
-        """Machine, date and the version of torch, for the head of a table or the corner of a figure."""
-        return f"recorded on {self.machine}, {self.time[:10]}, torch {self.versions.get('torch')}"
-
-    def median(self, what: str) -> float:
-        """The middle sample of one variant, in its unit.
-
-        Raises:
-            CourseError: there is no such row.
-        """
-        for row in self.rows:
-            if row["what"] == what:
-                return row["median"]
-        raise CourseError(f"no row {what!r} in the recorded {self.bench}; there are: {[r['what'] for r in self.rows]}")
-
-    def table(self) -> Table:
-        """Every variant: measured, predicted, and whatever else was kept."""
-        extra = list(dict.fromkeys(name for row in self.rows for name in row.get("more", {})))
-        lines = [
-            (
-                row["what"],
-                _in_unit(row["median"], row["unit"]),
-                _in_unit(row.get("predicted"), row["unit"]),
-                *(row.get("more", {}).get(name, "–") for name in extra),
-            )
-            for row in self.rows
-        ]
-        return Table.of((self.label, "median", "predicted", *extra), lines)
+def show(bench: str, published: str, folder: Path = FOLDER) -> Table:
+    """The newest recorded run of a benchmark, else what ``reference/<published>.csv`` says, its source printed."""
+    found = recorded(bench, folder)
+    if found is None:
+        rows = plots.reference(published)
+        print(*plots.reference_source(published), sep="\n")
+        found = Table.of(tuple(rows[0]), [tuple(row.values()) for row in rows])
+    return found
 
 
-def load(bench: str, folder: Path = FOLDER) -> tuple[Recorded, ...]:
-    """All recorded runs of a benchmark, the newest first; none if it is not yet recorded.
+def recorded(bench: str, folder: Path = FOLDER) -> Table | None:
+    """Every variant of the newest recorded run, measured, predicted, and whatever else was kept; None without one.
 
     Raises:
         CourseError: a file there is not what a benchmark writes.
     """
-    found = [_read(file) for file in sorted(Path(folder).glob(f"{bench}-*.json"))]
-    return tuple(sorted(found, key=lambda run: run.time, reverse=True))
+    found: dict[str, Table] = {}
+    for file in Path(folder).glob(f"{bench}-*.json"):
+        try:
+            run = json.loads(file.read_text(encoding="utf-8"))
+            found[run["time"]] = _table(run)
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise CourseError(f"{file} is not a recorded benchmark; write it with dltutorial bench --json") from error
+    return found[max(found)] if found else None
 
 
-def show(bench: str, folder: Path = FOLDER) -> Table:
-    """The newest recorded run as a table, labelled; without one, a table that says so and how to make one."""
-    runs = load(bench, folder)
-    if runs:
-        return runs[0].table()
-    how = f"dltutorial bench {bench} --preset gpu --json FILE"
-    return Table.of((f"recorded run of {bench} on a GPU", "how to record one"), [("not yet recorded", how)])
-
-
-def _read(file: Path) -> Recorded:
-    try:
-        found = json.loads(file.read_text(encoding="utf-8"))
-        run = Recorded(**{**found, "rows": tuple(found["rows"])})
-        run.label, run.table()  # everything a reader may ask for
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise CourseError(f"{file} is not a recorded benchmark; write it with dltutorial bench NAME --json") from error
-    return run
+def _table(run: dict) -> Table:
+    rows, label = run["rows"], f"recorded on {run['machine']}, {run['time'][:10]}, torch {run['versions']['torch']}"
+    extra = list(dict.fromkeys(name for row in rows for name in row.get("more", {})))
+    lines = [
+        (
+            row["what"],
+            _in_unit(row["median"], row["unit"]),
+            _in_unit(row.get("predicted"), row["unit"]),
+            *(row.get("more", {}).get(name, "–") for name in extra),
+        )
+        for row in rows
+    ]
+    return Table.of((label, "median", "predicted", *extra), lines)
 
 
 def _in_unit(value: float | None, unit: str) -> str:

@@ -7,9 +7,7 @@ on the host, or any other kernel on a GPU.
 
 from dataclasses import dataclass
 
-from dltutorial.profile import spans
-from dltutorial.profile.events import Event, Trace
-from dltutorial.profile.spans import Interval
+from dltutorial.profile.events import Event, Trace, intervals, length, without
 
 
 @dataclass(frozen=True)
@@ -34,13 +32,13 @@ class Overlap:
 
 def overlap(trace: Trace) -> Overlap:
     """Lay communication beside computing."""
-    messages = [event for event in trace.events if is_communication(event)]
-    sent = [_interval(event) for event in messages]
-    on_device = any(event.category == "kernel" for event in trace.events)
-    computes = _is_other_kernel if on_device else _is_of_autograd
-    computed = [_interval(event) for event in trace.events if computes(event)]
-    sent_s = spans.length(sent)
-    return Overlap(len(messages), sent_s, sent_s - spans.length(spans.without(sent, computed)))
+    sent = intervals(event for event in trace.events if is_communication(event))
+    if any(event.category == "kernel" for event in trace.events):
+        computing = [event for event in trace.events if event.category == "kernel" and not is_communication(event)]
+    else:
+        computing = [event for event in trace.events if _is_of_autograd(event)]
+    sent_s = length(sent)
+    return Overlap(len(sent), sent_s, sent_s - length(without(sent, intervals(computing))))
 
 
 def is_communication(event: Event) -> bool:
@@ -52,11 +50,3 @@ def _is_of_autograd(event: Event) -> bool:
     """A node of the backward pass on the host; not the one in which our hooks copy and send."""
     is_node = event.name.startswith("autograd::engine::evaluate_function")
     return is_node and not event.name.endswith("AccumulateGrad")
-
-
-def _is_other_kernel(event: Event) -> bool:
-    return event.category == "kernel" and not is_communication(event)
-
-
-def _interval(event: Event) -> Interval:
-    return event.start_s, event.end_s

@@ -22,7 +22,7 @@ from typing import Any
 
 from dltutorial import machine, paths
 from dltutorial.errors import CourseError
-from dltutorial.profile import disk, probes
+from dltutorial.profile import cpu_time, disk, probes
 from dltutorial.profile.probes import Figure
 
 _LAYOUT = 1  # of the JSON file; raise it when Peaks or a probe changes, and machines are measured again
@@ -76,9 +76,7 @@ class Peaks:
             CourseError: it was not measured here.
         """
         if self.memory is None:
-            raise CourseError(
-                f"no memory bandwidth on {self.machine}: too little memory; free some, then measure(refresh=True)"
-            )
+            raise CourseError(f"no memory bandwidth on {self.machine}: free some memory, then measure(refresh=True)")
         return self.memory.best
 
     def ridge(self, dtype: Any = "fp32") -> float:
@@ -130,18 +128,19 @@ def measure(refresh: bool = False, progress: bool = True, *, folder: Path | None
 def load(folder: Path | None = None) -> Peaks | None:
     """Peaks from the cache; None if this machine was not measured yet, or the file is damaged."""
     try:
-        found = json.loads(cache_file(folder).read_text(encoding="utf-8"))
-        return _from_json(found)
+        return _from_json(json.loads(cache_file(folder).read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return None
 
 
 def cache_file(folder: Path | None = None) -> Path:
     """Where the peaks of this machine, with the disk of ``folder``, are kept."""
+    folder = Path(folder or paths.data_dir()).absolute()
+    there = next((place for place in (folder, *folder.parents) if place.exists()), None)
     key = (
         *(machine.cpu_model(), machine.cores(), machine.rank_cores(), machine.label()),
         *(machine.versions()["torch"], os.environ.get("CUDA_VISIBLE_DEVICES")),
-        _disk(Path(folder or paths.data_dir())),
+        there.stat().st_dev if there else None,  # the disk's number
     )
     name = hashlib.sha256(json.dumps(key).encode()).hexdigest()[:16]
     return paths.cache_dir() / "machine" / f"peaks-{name}.json"
@@ -153,13 +152,12 @@ def _measure(folder: Path, seconds: float, progress: bool) -> Peaks:
 
     device = machine.device()
     dtypes = probes.CUDA_DTYPES if device == "cuda" else probes.CPU_DTYPES
-    threads_before = torch.get_num_threads()
-    threads = machine.use_cores()
+    threads_before, threads = torch.get_num_threads(), machine.use_cores()
     share_s = seconds / (len(dtypes) + 4)  # one share a dtype, one for memory, three for the disk
     matmul: dict[str, Figure | None] = {}
-    before = probes.waiting_s()
     try:
         with tqdm(total=len(dtypes) + 2, desc="measuring this machine", unit="peak", disable=not progress) as bar:
+            before = cpu_time.of_threads(os.getpid())
             for dtype in dtypes:
                 bar.set_postfix_str(dtype)
                 there = dtype != "tf32" or _has_tf32()  # without TF32 units the product would be an fp32 one
@@ -167,8 +165,8 @@ def _measure(folder: Path, seconds: float, progress: bool) -> Peaks:
                 bar.update()
             bar.set_postfix_str("memory")
             memory = probes.copy_bytes_per_s(device, share_s)
+            waited = _part_waited(before, cpu_time.of_threads(os.getpid()))
             bar.update()
-            waited = _part_waited(before, probes.waiting_s())
             bar.set_postfix_str("disk")
             reads = disk.read_bytes_per_s(folder, 3 * share_s)
             bar.update()
@@ -185,8 +183,8 @@ def _has_tf32() -> bool:
 def _part_waited(before: tuple[float, float] | None, after: tuple[float, float] | None) -> float | None:
     if before is None or after is None:
         return None
-    computed_s, waited_s = (max(0.0, late - early) for early, late in zip(before, after, strict=True))
-    return round(waited_s / max(computed_s + waited_s, 1e-9), 3)
+    computed_s, queued_s = (max(0.0, late - early) for early, late in zip(before, after, strict=True))
+    return round(queued_s / max(computed_s + queued_s, 1e-9), 3)
 
 
 def _age_s(peaks: Peaks) -> float:
@@ -195,34 +193,20 @@ def _age_s(peaks: Peaks) -> float:
 
 
 def _from_json(found: dict[str, Any]) -> Peaks:
-    """Peaks from parsed JSON.
+    """Peaks from parsed JSON; raises whatever Python raises if it is not what ``measure`` writes."""
 
-    Raises:
-        ValueError, TypeError, KeyError, AttributeError: it is not what ``measure`` writes.
-    """
+    def figure(of: dict[str, Any] | None) -> Figure | None:
+        made = Figure(**of) if of else None
+        if made and not 0 < made.median <= made.best < math.inf:
+            raise ValueError("not a rate")
+        return made
+
     if found.pop("layout") != _LAYOUT:
         raise ValueError("another layout")
-    found["memory"] = _figure(found["memory"])
+    found["memory"] = figure(found["memory"])
     for group in ("matmul", "disk"):
-        found[group] = {name: _figure(figure) for name, figure in found[group].items()}
+        found[group] = {name: figure(one) for name, one in found[group].items()}
     peaks = Peaks(**found)
-    if _age_s(peaks) < 0 or not 0 <= (peaks.waited or 0) <= 1:
-        raise ValueError("not a time, or not a part")
+    if _age_s(peaks) < 0:
+        raise ValueError("not a time")
     return peaks
-
-
-def _figure(found: dict[str, Any] | None) -> Figure | None:
-    if found is None:
-        return None
-    figure = Figure(**found)
-    if not 0 < figure.median <= figure.best < math.inf:
-        raise ValueError("not a rate")
-    return figure
-
-
-def _disk(folder: Path) -> int | None:
-    """The number of the device that ``folder``, or its nearest parent, is on."""
-    folder = folder.absolute()
-    with contextlib.suppress(OSError):
-        return next(place for place in (folder, *folder.parents) if place.exists()).stat().st_dev
-    return None

@@ -7,15 +7,15 @@ A warm-up is never counted. torch is loaded inside the functions.
 
 import contextlib
 import itertools
-import math
 import os
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from dltutorial import machine
+from dltutorial.profile.timing import call_s, times_s
 
 CPU_DTYPES = ("fp32", "bf16", "fp16", "fp64")
 CUDA_DTYPES = ("fp32", "tf32", "bf16", "fp16", "fp64")
@@ -34,26 +34,15 @@ class Figure:
     unit: str
     how: str
 
+    @classmethod
+    def of(cls, rates: Sequence[float], unit: str, how: str) -> "Figure":
+        """From the rates of several repeats."""
+        return cls(max(rates), statistics.median(rates), len(rates), unit, how)
+
     @property
     def spread(self) -> float:
         """By which part of the best the median falls short of it: 0 on a quiet machine."""
         return 1 - self.median / self.best
-
-
-def times_s(run: Callable[[], object], device: str, seconds: float, sample_s: float = 0.003) -> list[float]:
-    """Seconds of one call of ``run``, several times, within about ``seconds`` but 3 times at least.
-
-    A quick ``run`` is called several times in a row, so that a sample lasts ``sample_s``: long for a clock, yet short
-    enough to fit between two turns of another process on the same core. On CUDA, calls return before the work is
-    done; there, events in the stream tell the time.
-    """
-    end = time.perf_counter() + seconds
-    run()
-    calls = max(1, math.ceil(sample_s / max(call_s(run, 1, device), 1e-7)))
-    samples: list[float] = []
-    while len(samples) < 3 or (time.perf_counter() < end and len(samples) < 300):
-        samples.append(call_s(run, calls, device))
-    return samples
 
 
 def matmul_flops_per_s(dtype: str, device: str, seconds: float) -> Figure | None:
@@ -65,16 +54,15 @@ def matmul_flops_per_s(dtype: str, device: str, seconds: float) -> Figure | None
     import torch
 
     all_threads = torch.get_num_threads()
-    counts = sorted({1, all_threads}) if device == "cpu" else [all_threads]
     found: list[Figure] = []
     with contextlib.suppress(RuntimeError), _float32_precision("high" if dtype == "tf32" else "highest"):
-        for threads in counts:
+        for threads in sorted({1, all_threads}) if device == "cpu" else [all_threads]:
             torch.set_num_threads(threads)
             end = time.perf_counter() + seconds * (0.75 if threads == all_threads else 0.25)
             n, run = _best_size(dtype, device, end)
             rates = [2 * n**3 / product_s for product_s in times_s(run, device, end - time.perf_counter())]
             how = f"{n} × {n} matrices, {device}" + (f", threads: {threads}" if device == "cpu" else "")
-            found.append(best_of(rates, "FLOP/s", how))
+            found.append(Figure.of(rates, "FLOP/s", how))
     torch.set_num_threads(all_threads)
     return max(found, key=lambda figure: figure.best, default=None)
 
@@ -87,21 +75,8 @@ def copy_bytes_per_s(device: str, seconds: float) -> Figure | None:
     with contextlib.suppress(RuntimeError, MemoryError):
         source, target = (torch.ones(n_bytes // 4, dtype=torch.float32, device=device) for _ in range(2))
         rates = [2 * n_bytes / copy_s for copy_s in times_s(lambda: target.copy_(source), device, seconds)]
-        how = f"copy of {n_bytes // _MIB} MiB, {device}, bytes read + written"
-        return best_of(rates, "bytes/s", how)
+        return Figure.of(rates, "bytes/s", f"copy of {n_bytes // _MIB} MiB, {device}, bytes read + written")
     return None
-
-
-def waiting_s() -> tuple[float, float] | None:
-    """(computing, waiting for a core): seconds so far of this process's threads; None where it cannot be told.
-
-    Source: https://docs.kernel.org/scheduler/sched-stats.html, /proc/<pid>/schedstat.
-    """
-    try:
-        rows = [(task / "schedstat").read_text().split() for task in Path("/proc/self/task").iterdir()]
-        return sum(int(row[0]) for row in rows) / 1e9, sum(int(row[1]) for row in rows) / 1e9
-    except (OSError, ValueError, IndexError):
-        return None
 
 
 def last_cache_bytes(root: Path = Path("/sys/devices/system/cpu")) -> int | None:
@@ -114,30 +89,6 @@ def last_cache_bytes(root: Path = Path("/sys/devices/system/cpu")) -> int | None
             last = max(levels, key=lambda level: int((level / "level").read_text()))
             sizes[(last / "shared_cpu_list").read_text()] = int((last / "size").read_text().strip("K\n")) << 10
     return sum(sizes.values()) or None
-
-
-def best_of(rates: list[float], unit: str, how: str) -> Figure:
-    """A figure from the rates of several repeats."""
-    return Figure(max(rates), statistics.median(rates), len(rates), unit, how)
-
-
-def call_s(run: Callable[[], object], calls: int, device: str) -> float:
-    """Mean seconds of one of ``calls`` calls in a row."""
-    if device != "cuda":
-        start_s = time.perf_counter()
-        for _ in range(calls):
-            run()
-        return (time.perf_counter() - start_s) / calls
-    import torch
-
-    start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    torch.cuda.synchronize()
-    start.record()
-    for _ in range(calls):
-        run()
-    stop.record()
-    torch.cuda.synchronize()
-    return start.elapsed_time(stop) / 1e3 / calls
 
 
 def _best_size(dtype: str, device: str, end: float) -> tuple[int, Callable[[], object]]:
@@ -186,10 +137,7 @@ def _copy_bytes(device: str) -> int:
     if device == "cuda":
         import torch
 
-        cache, free = (
-            128 * _MIB,
-            torch.cuda.mem_get_info()[0],
-        )  # no GPU's L2 cache was larger when this was written
+        cache, free = 128 * _MIB, torch.cuda.mem_get_info()[0]  # no GPU's L2 was larger when this was written
     else:
         cache, free = last_cache_bytes() or 32 * _MIB, machine.memory_bytes()[1] or 2048 * _MIB
     return min(max(256 * _MIB, 8 * cache), 2048 * _MIB, free // 8) // _MIB * _MIB

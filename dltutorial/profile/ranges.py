@@ -38,20 +38,20 @@ class annotate:
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._opened: list[AbstractContextManager] | None = None
+        self._opened: AbstractContextManager | None = None
 
     def __enter__(self) -> None:
         make = None if is_compiling() else _MAKE.get()
         if make is not None:
-            opened = make(self._name)
-            opened.__enter__()
-            self._opened = [*(self._opened or ()), opened]
+            self._opened = make(self._name)
+            self._opened.__enter__()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._opened:  # what was opened is closed, even if ranges were switched off in between
-            self._opened.pop().__exit__(kind, error, trace)
+        if self._opened is not None:  # what was opened is closed, even if ranges were switched off in between
+            self._opened.__exit__(kind, error, trace)
+            self._opened = None
 
     def __call__(self, function: Function) -> Function:
         """The same function, each of its calls (of a generator: each of its items) in a range of its own."""
@@ -64,7 +64,17 @@ class annotate:
 
         @functools.wraps(function)
         def items(*args: Any, **kwargs: Any) -> Generator:
-            return _each_item(function(*args, **kwargs), name)
+            made = function(*args, **kwargs)
+            ended = object()
+            try:
+                while True:
+                    with annotate(name):
+                        item = next(made, ended)
+                    if item is ended:
+                        return
+                    yield item
+            finally:
+                made.close()
 
         return items if inspect.isgeneratorfunction(function) else call  # type: ignore[return-value]
 
@@ -77,7 +87,7 @@ def enabled(nvtx: bool | None = None) -> Iterator[None]:
         nvtx: also tell NVIDIA's tools; default: where there is a CUDA device.
     """
     nvtx = torch.cuda.is_available() if nvtx is None else nvtx
-    token = _MAKE.set(_Both if nvtx else torch.profiler.record_function)
+    token = _MAKE.set(_with_nvtx if nvtx else torch.profiler.record_function)
     try:
         yield
     finally:
@@ -89,38 +99,8 @@ def are_enabled() -> bool:
     return _MAKE.get() is not None
 
 
-class _Both:
-    """One range, told to torch's profiler and to NVTX."""
-
-    def __init__(self, name: str) -> None:
-        self._name, self._record = name, torch.profiler.record_function(name)
-
-    def __enter__(self) -> None:
-        torch.cuda.nvtx.range_push(self._name)
-        self._record.__enter__()
-
-    def __exit__(self, *error: Any) -> None:
-        self._record.__exit__(*error)
-        torch.cuda.nvtx.range_pop()
-
-
-def _each_item(generator: Generator, name: str) -> Generator:
-    """Pass on a generator's items, what is sent or thrown to it, and its result."""
-    resume: Callable[[], Any] = functools.partial(next, generator)
-    try:
-        while True:
-            try:
-                with annotate(name):
-                    item = resume()
-            except StopIteration as stop:
-                return stop.value
-            try:
-                sent = yield item
-            except GeneratorExit:
-                raise
-            except BaseException as error:
-                resume = functools.partial(generator.throw, error)
-            else:
-                resume = functools.partial(generator.send, sent)
-    finally:
-        generator.close()
+@contextmanager
+def _with_nvtx(name: str) -> Iterator[None]:
+    """One range, told to NVTX and to torch's profiler."""
+    with torch.cuda.nvtx.range(name), torch.profiler.record_function(name):
+        yield

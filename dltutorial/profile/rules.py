@@ -51,10 +51,18 @@ class Finding:
 
 def loading(facts: Facts) -> Finding | None:
     """The step waits for its batch. Reading waits for a disk or a network, preparing computes: the cores tell."""
-    name, how = _kind_of_loading(facts)
+    name, how, prepared = _kind_of_loading(facts)
     why = f"the step waits {duration(facts.wait_s)} of {duration(facts.batch_s)} for its batch; {how}"
-    saved_s = min(facts.wait_s, facts.batch_s - (facts.device_s or 0.0))
-    advice, gained_s = _better_loading(facts, name)
+    saved_s = min(facts.wait_s, facts.batch_s - _device_s(facts))
+    if name == PREPARE:
+        advice = "make the preparation leaner, or move it to the device (the gain if it cost nothing)"
+        gained_s = prepared * facts.wait_s
+    else:
+        load_s = facts.split.io_s if facts.split else facts.wait_s
+        rest_s = facts.step_s
+        workers = max(1, min(MOST_WORKERS, math.ceil(load_s / max(rest_s, 1e-9))))
+        advice = f"read ahead in {workers} {'worker' if workers == 1 else 'workers'} beside the step"
+        gained_s = facts.batch_s - max(rest_s, load_s / workers)
     return _finding(name, facts, saved_s, why, advice, min(saved_s, gained_s))
 
 
@@ -81,38 +89,41 @@ def synchronisation(facts: Facts) -> Finding | None:
     With a device, such a wait costs only what the device then idles, since kernels must be launched anew. Without
     one, a long gap between operators counts, unless the thread computes in it: then it is Python, not a wait.
     """
-    gap_s = facts.gap_s or 0.0
-    if facts.step_thread is not None:
-        gap_s = min(gap_s, (1 - facts.step_thread) * facts.step_s)
-    gap = f"for {duration(gap_s)} of each step nothing computes, the longest time {facts.gap_where}"
-    synchronise_s = facts.synchronise_s or 0.0
-    if facts.device_s is None or gap_s > synchronise_s:
-        values = f"; item() is called {facts.n_synchronise:.3g} × a step" if facts.n_synchronise else ""
+    parts = facts.parts
+    if parts is None:
+        return None
+    gap_s = parts.gap_s
+    if facts.split is not None:
+        gap_s = min(gap_s, (1 - facts.split.step_thread) * facts.step_s)
+    if parts.device_s is None or gap_s > parts.synchronise_s:
+        why = f"for {duration(gap_s)} of each step nothing computes, the longest time {parts.gap_where}"
+        why += f"; item() is called {parts.n_synchronise:.3g} × a step" if parts.n_synchronise else ""
         advice = "take that wait out of the step: do it every hundredth step, or in another thread"
-        return _finding(SYNCHRONISATION, facts, _of_host(facts, gap_s), gap + values, advice)
+        return _finding(SYNCHRONISATION, facts, _of_host(facts, gap_s), why, advice)
     why = (
-        f"the host waits for the device in {facts.n_synchronise:.0f} calls a step, {duration(synchronise_s)} in all, "
-        f"and the device idles {_idle(facts):.0%} of the time"
+        f"the host waits for the device in {parts.n_synchronise:.0f} calls a step, {duration(parts.synchronise_s)} in "
+        f"all, and the device idles {_idle(facts):.0%} of the time"
     )
     advice = "keep values on the device: no item(), print or copy of them to the host in every step"
-    return _finding(SYNCHRONISATION, facts, _of_host(facts, synchronise_s), why, advice)
+    return _finding(SYNCHRONISATION, facts, _of_host(facts, parts.synchronise_s), why, advice)
 
 
 def launches(facts: Facts) -> Finding | None:
     """Calling the operators takes the time, not what they compute: each is too short to keep the device busy."""
-    if not facts.launch_s or not facts.n_calls:
+    parts = facts.parts
+    if parts is None or not parts.launch_s or not parts.n_calls:
         return None
-    each = duration(facts.launch_s / facts.n_calls)
-    if facts.device_s is None:
-        why = f"{facts.n_calls:,.0f} operators a step, and {each} for each goes into calling it"
+    each = duration(parts.launch_s / parts.n_calls)
+    if parts.device_s is None:
+        why = f"{parts.n_calls:,.0f} operators a step, and {each} for each goes into calling it"
         advice = "fewer, larger operators: a larger batch, fused operators (torch.compile, a foreach optimizer)"
-        return _finding(LAUNCHES, facts, _in_step(facts, facts.launch_s), why, advice)
+        return _finding(LAUNCHES, facts, _in_step(facts, parts.launch_s), why, advice)
     why = (
-        f"{facts.n_calls:,.0f} kernels a step, {each} of the host's time to launch each, and the device idles "
+        f"{parts.n_calls:,.0f} kernels a step, {each} of the host's time to launch each, and the device idles "
         f"{_idle(facts):.0%} of the time"
     )
     advice = "launch less often: CUDA Graphs, torch.compile, a fused optimizer, a larger batch"
-    return _finding(LAUNCHES, facts, _of_host(facts, facts.launch_s), why, advice)
+    return _finding(LAUNCHES, facts, _of_host(facts, parts.launch_s), why, advice)
 
 
 def compute(facts: Facts) -> Finding | None:
@@ -124,14 +135,14 @@ def compute(facts: Facts) -> Finding | None:
     why = f"operators that arithmetic limits take {duration(product_s)} of {duration(facts.batch_s)}"
     if times > 1:
         advice, after_s = f"compute in {name}: its peak here is {times:.1f} × as high", product_s / times
-    elif facts.roof_compute_s is None:
+    elif facts.roof_s is None:
         advice, after_s = "a lower precision, if this device has units for it; a number needs work and peaks", product_s
     else:
         advice = "less arithmetic (a smaller model, fewer tokens) or a faster device; tuning ends at the roofline"
-        after_s = min(product_s, facts.roof_compute_s)
+        after_s = min(product_s, facts.roof_s[0])
     saved_s, gained_s = _in_step(facts, product_s), _in_step(facts, product_s - after_s)
     found = _finding(COMPUTE, facts, saved_s, why + _roof_words(facts), advice, gained_s)
-    return replace(found, gain=None) if found and facts.roof_compute_s is None else found
+    return replace(found, gain=None) if found and facts.roof_s is None else found
 
 
 def bandwidth(facts: Facts) -> Finding | None:
@@ -148,6 +159,24 @@ RULES: tuple[Callable[[Facts], Finding | None], ...]
 RULES = (loading, contention, synchronisation, launches, compute, bandwidth)
 
 
+def cannot_tell(facts: Facts, findings: list[Finding]) -> Finding:
+    """Why not, and what evidence would help."""
+    parts = facts.parts
+    if parts and parts.gap_s > LEAST_SHARE * facts.step_s and facts.split and facts.split.step_thread > 0.7:
+        why = f"for {duration(parts.gap_s)} of each step its thread computes outside torch, {parts.gap_where}"
+        advice = "profile that Python code with cProfile or py-spy"
+    elif not _near_the_roof(facts):
+        why = "the operators take more than four times what the roofline allows, and nothing here says why"
+        advice = "look at single operators: shapes, data types, layouts, and other programs on the machine"
+    elif findings:
+        why = f"no single cause: the largest, {findings[0].name}, accounts for {findings[0].share:.0%} of the time"
+        advice = "take a longer trace, or several of the causes below together"
+    else:
+        missing = "a trace" if parts is None else "a throughput split"
+        why, advice = f"the evidence names no cause; {missing} is missing", f"give {missing}"
+    return Finding(UNKNOWN, 0.0, why, advice, None)
+
+
 def _finding(
     name: str, facts: Facts, saved_s: float, why: str, advice: str, gained_s: float | None = None
 ) -> Finding | None:
@@ -159,101 +188,76 @@ def _finding(
     return Finding(name, share, why, advice, 1 / max(1e-3, 1 - gained))
 
 
+def _device_s(facts: Facts) -> float:
+    """Seconds in which a device is busy; 0 without one."""
+    return (facts.parts.device_s if facts.parts else None) or 0.0
+
+
+def _idle(facts: Facts) -> float:
+    return max(0.0, 1 - _device_s(facts) / facts.batch_s)
+
+
 def _in_step(facts: Facts, seconds: float) -> float:
     """What a batch gains if its step is shorter by ``seconds``: loading beside it, or the host, still takes time."""
-    if facts.device_s is not None:
-        return min(seconds, facts.batch_s - facts.wait_s - (facts.launch_s or 0.0))
-    if facts.overlapped and facts.load_s is not None:
-        return min(seconds, facts.batch_s - facts.lost_s - facts.load_s)
+    if facts.parts and facts.parts.device_s is not None:
+        return min(seconds, facts.batch_s - facts.wait_s - facts.parts.launch_s)
+    if facts.overlapped and facts.split is not None:
+        return min(seconds, facts.batch_s - facts.lost_s - facts.split.io_s)
     return seconds
 
 
 def _of_host(facts: Facts, seconds: float) -> float:
     """What a batch gains if its host works or waits less by ``seconds``: the device still takes its time."""
-    return _in_step(facts, seconds) if facts.device_s is None else min(seconds, facts.batch_s - facts.device_s)
+    device_s = _device_s(facts)
+    return min(seconds, facts.batch_s - device_s) if device_s else _in_step(facts, seconds)
 
 
-def _kind_of_loading(facts: Facts) -> tuple[str, str]:
-    """Reading or preparing: as the trace's ranges say, if they name most of it, else as the cores it wants say."""
-    if facts.read_s + facts.prepare_s > facts.wait_s / 2:
-        name = READ if facts.read_s >= facts.prepare_s else PREPARE
-        return name, f"reading takes {duration(facts.read_s)}, preparing {duration(facts.prepare_s)}"
-    if facts.loading_cores is None:
-        return LOADING, "whether it reads or prepares cannot be told: name ranges read and augment, or give a split"
-    wants = f"loading alone wants {facts.loading_cores:.1f} cores"
-    return (READ, f"{wants}: it waits") if facts.loading_cores < FEW_CORES else (PREPARE, f"{wants}: it computes")
+def _kind_of_loading(facts: Facts) -> tuple[str, str, float]:
+    """Reading or preparing, how one can tell, and the share of preparing.
 
-
-def _better_loading(facts: Facts, name: str) -> tuple[str, float]:
-    """Advice for a slow loader, and the seconds that a batch gains by it."""
-    if name == PREPARE:
-        named_s = facts.read_s + facts.prepare_s
-        part = facts.prepare_s / named_s if named_s > facts.wait_s / 2 else 1.0
-        return (
-            "make the preparation leaner, or move it to the device (the gain if it cost nothing)",
-            part * facts.wait_s,
-        )
-    load_s = facts.wait_s if facts.load_s is None else facts.load_s
-    rest_s = facts.batch_s - facts.wait_s if facts.load_s is None else facts.step_s
-    workers = max(1, min(MOST_WORKERS, math.ceil(load_s / max(rest_s, 1e-9))))
-    many = "worker" if workers == 1 else "workers"
-    return f"read ahead in {workers} {many} beside the step", facts.batch_s - max(rest_s, load_s / workers)
+    The trace's ranges say it, if they name most of the loading; else the cores that it wants.
+    """
+    read_s, prepare_s = (facts.parts.read_s, facts.parts.prepare_s) if facts.parts else (0.0, 0.0)
+    if read_s + prepare_s > facts.wait_s / 2:
+        how = f"reading takes {duration(read_s)}, preparing {duration(prepare_s)}"
+        return READ if read_s >= prepare_s else PREPARE, how, prepare_s / (read_s + prepare_s)
+    if facts.split is None:
+        how = "whether it reads or prepares cannot be told: name ranges read and augment, or give a split"
+        return LOADING, how, 1.0
+    wants = f"loading alone wants {facts.split.io_cores:.1f} cores"
+    computes = facts.split.io_cores >= FEW_CORES
+    return (PREPARE, f"{wants}: it computes", 1.0) if computes else (READ, f"{wants}: it waits", 0.0)
 
 
 def _work_s(facts: Facts) -> float | None:
     """Seconds in which operators or kernels do what they are for; None if neither trace nor roofline says."""
-    if facts.product_s is not None and facts.other_s is not None:
-        return facts.product_s + facts.other_s
-    return None if facts.roof_compute_s is None else facts.roof_compute_s + (facts.roof_memory_s or 0.0)
+    if facts.parts is not None:
+        return facts.parts.product_s + facts.parts.other_s
+    return sum(facts.roof_s) if facts.roof_s else None
 
 
 def _by_limit(facts: Facts) -> tuple[float, float]:
     """The working seconds that arithmetic, and that memory, limits: by the roofline, else by the operators' names."""
-    if facts.roof_compute_s is None or facts.roof_memory_s is None:
-        return facts.product_s or 0.0, facts.other_s or 0.0
-    roof_s = max(1e-12, facts.roof_compute_s + facts.roof_memory_s)
-    work_s = _work_s(facts) or 0.0
-    return work_s * facts.roof_compute_s / roof_s, work_s * facts.roof_memory_s / roof_s
+    if facts.roof_s is None:
+        return (facts.parts.product_s, facts.parts.other_s) if facts.parts else (0.0, 0.0)
+    scale = (_work_s(facts) or 0.0) / max(1e-12, sum(facts.roof_s))
+    return scale * facts.roof_s[0], scale * facts.roof_s[1]
 
 
 def _near_the_roof(facts: Facts) -> bool:
     """Whether the operators are about as fast as the roofline allows; without one, nothing contradicts it."""
-    if facts.roof_compute_s is None or facts.roof_memory_s is None:
-        return True
-    return facts.roof_compute_s + facts.roof_memory_s >= AT_THE_ROOF * (_work_s(facts) or 0.0)
+    return facts.roof_s is None or sum(facts.roof_s) >= AT_THE_ROOF * (_work_s(facts) or 0.0)
 
 
 def _works_as_it_can(facts: Facts) -> bool:
     """Operators are known, near their roofline, and keep the device busy, if there is one."""
-    busy = facts.device_s is None or facts.device_s >= BUSY_DEVICE * facts.batch_s
+    on_device = facts.parts is not None and facts.parts.device_s is not None
+    busy = not on_device or _device_s(facts) >= BUSY_DEVICE * facts.batch_s
     return _work_s(facts) is not None and busy and _near_the_roof(facts)
 
 
 def _roof_words(facts: Facts) -> str:
-    if facts.roof_compute_s is None or facts.roof_memory_s is None:
+    if facts.roof_s is None:
         return ""
-    roof_s = facts.roof_compute_s + facts.roof_memory_s
-    part = min(1.0, roof_s / max(1e-12, _work_s(facts) or 0.0))
-    return f"; the roofline says {duration(roof_s)} for all operators, {part:.0%} of what they take"
-
-
-def _idle(facts: Facts) -> float:
-    return max(0.0, 1 - (facts.device_s or 0.0) / facts.batch_s)
-
-
-def cannot_tell(facts: Facts, findings: list[Finding]) -> Finding:
-    """Why not, and what evidence would help."""
-    busy = (facts.step_thread or 0.0) > 0.7
-    if facts.gap_s and facts.gap_s > LEAST_SHARE * facts.step_s and busy:
-        why = f"for {duration(facts.gap_s)} of each step its thread computes outside torch, {facts.gap_where}"
-        advice = "profile that Python code with cProfile or py-spy"
-    elif not _near_the_roof(facts):
-        why = "the operators take more than four times what the roofline allows, and nothing here says why"
-        advice = "look at single operators: shapes, data types, layouts, and other programs on the machine"
-    elif findings:
-        why = f"no single cause: the largest, {findings[0].name}, accounts for {findings[0].share:.0%} of the time"
-        advice = "take a longer trace, or several of the causes below together"
-    else:
-        missing = "a trace" if facts.product_s is None else "a throughput split"
-        why, advice = f"the evidence names no cause; {missing} is missing", f"give {missing}"
-    return Finding(UNKNOWN, 0.0, why, advice, None)
+    part = min(1.0, sum(facts.roof_s) / max(1e-12, _work_s(facts) or 0.0))
+    return f"; the roofline says {duration(sum(facts.roof_s))} for all operators, {part:.0%} of what they take"

@@ -9,7 +9,7 @@ launched, and a synchronising call returns when the queue is empty.
 """
 
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from dltutorial.profile.events import STEP, Event, Row, Trace
 
@@ -46,77 +46,74 @@ class SimulatedRun:
 
     def trace(self, seed: int = 0) -> Trace:
         """What the profiler would have recorded; times vary by some percent, as the seed says."""
-        machine = _Machine(self, random.Random(seed))
+        machine = _Machine(self, seed)
         for _ in range(self.steps):
             machine.step()
         return Trace.of(machine.events, _ROWS)
 
 
-@dataclass
 class _Machine:
     """The clocks of host, loader and device, and what they have done."""
 
-    run: SimulatedRun
-    random: random.Random
-    now_s: float = 0.0
-    device_free_s: float = 0.0
-    ready_s: list[float] = field(default_factory=list)
-    taken_s: list[float] = field(default_factory=list)
-    events: list[Event] = field(default_factory=list)
+    def __init__(self, run: SimulatedRun, seed: int) -> None:
+        self.run, self.random = run, random.Random(seed)
+        self.now_s = self.device_free_s = 0.0
+        self.ready_s: list[float] = []  # when each batch is made
+        self.taken_s: list[float] = []
+        self.events: list[Event] = []
 
     def step(self) -> None:
         """One whole training step."""
         start_s = self.now_s
-        self._load()
-        per_phase = max(1, self.run.kernels // len(_PHASES))
+        self.load()
         for phase in _PHASES:
             phase_s = self.now_s
-            for number in range(per_phase):
-                self._launch()
-                if self.run.synchronise_every and (number + 1) % self.run.synchronise_every == 0:
-                    self._synchronise()
-            self._add(phase, "range", phase_s, self.now_s)
+            for number in range(1, 1 + max(1, self.run.kernels // len(_PHASES))):
+                self.launch()
+                if self.run.synchronise_every and number % self.run.synchronise_every == 0:
+                    self.synchronise()
+            self.add(phase, "range", phase_s, self.now_s)
         if self.run.synchronise_steps:
-            self._synchronise()
-        self._add(STEP, "range", start_s, self.now_s)
+            self.synchronise()
+        self.add(STEP, "range", start_s, self.now_s)
 
-    def _load(self) -> None:
-        """Make a batch here, or wait until the other thread has one."""
-        start_s = self.now_s
+    def load(self) -> None:
+        """Make a batch here, or wait until the other thread has one; that makes no more than ``prefetch`` ahead."""
+        start_s, n = self.now_s, len(self.taken_s)
         if self.run.prefetch:
-            self._make_ahead()
-            self.now_s = max(self.now_s, self.ready_s[len(self.taken_s)]) + 20e-6
-            self.taken_s.append(self.now_s)
+            while len(self.ready_s) <= n:
+                made = len(self.ready_s)
+                room_s = self.taken_s[made - self.run.prefetch] if made >= self.run.prefetch else 0.0
+                begin_s = max(self.ready_s[-1] if self.ready_s else 0.0, room_s)
+                self.ready_s.append(begin_s + self.about(self.run.load_s))
+                self.add("prepare", "range", begin_s, self.ready_s[-1], _LOADER)
+            self.now_s = max(self.now_s, self.ready_s[n]) + 20e-6
         else:
-            self.now_s += self._about(self.run.load_s)
-        self._add("load", "range", start_s, self.now_s)
+            self.now_s += self.about(self.run.load_s)
+        self.taken_s.append(self.now_s)
+        self.add("load", "range", start_s, self.now_s)
 
-    def _make_ahead(self) -> None:
-        """The other thread makes batches, never more than ``prefetch`` that nobody has taken."""
-        while len(self.ready_s) <= len(self.taken_s):
-            made = len(self.ready_s)
-            room_s = self.taken_s[made - self.run.prefetch] if made >= self.run.prefetch else 0.0
-            start_s = max(self.ready_s[-1] if self.ready_s else 0.0, room_s)
-            self.ready_s.append(start_s + self._about(self.run.load_s))
-            self._add("prepare", "range", start_s, self.ready_s[-1], _LOADER)
-
-    def _launch(self) -> None:
+    def launch(self) -> None:
+        """One operator on the host, one kernel on the device."""
         start_s, product = self.now_s, self.random.random() < self.run.products
-        self.now_s += self._about(self.run.launch_s)
-        self._add("aten::mm" if product else "aten::add", "operator", start_s, self.now_s)
-        self._add("cudaLaunchKernel", "runtime", start_s + 0.4 * (self.now_s - start_s), self.now_s)
+        self.now_s += self.about(self.run.launch_s)
+        self.add("aten::mm" if product else "aten::add", "operator", start_s, self.now_s)
+        self.add("cudaLaunchKernel", "runtime", start_s + 0.4 * (self.now_s - start_s), self.now_s)
         begin_s = max(self.now_s, self.device_free_s)
-        self.device_free_s = begin_s + self._about(self.run.kernel_s)
+        self.device_free_s = begin_s + self.about(self.run.kernel_s)
         name = "gemm_bf16_128x128" if product else "vectorized_elementwise_kernel"
-        self._add(name, "kernel", begin_s, self.device_free_s, _STREAM)
+        self.add(name, "kernel", begin_s, self.device_free_s, _STREAM)
 
-    def _synchronise(self) -> None:
+    def synchronise(self) -> None:
+        """The host waits until the device's queue is empty."""
         start_s = self.now_s
         self.now_s = max(self.now_s + 5e-6, self.device_free_s)
-        self._add("cudaStreamSynchronize", "runtime", start_s, self.now_s)
+        self.add("cudaStreamSynchronize", "runtime", start_s, self.now_s)
 
-    def _add(self, name: str, category: str, start_s: float, end_s: float, row: int = _HOST) -> None:
+    def add(self, name: str, category: str, start_s: float, end_s: float, row: int = _HOST) -> None:
+        """Record an event."""
         self.events.append(Event(name, category, start_s, end_s - start_s, row))
 
-    def _about(self, seconds: float) -> float:
+    def about(self, seconds: float) -> float:
+        """A time that varies by some percent."""
         return seconds * self.random.uniform(0.9, 1.1)

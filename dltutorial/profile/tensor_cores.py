@@ -9,13 +9,11 @@ check, by the same names, is Yin's of 2018 on Summit (``s884cudnn``). CUTLASS, "
 """
 
 import re
-from collections import defaultdict
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from dltutorial.profile.events import Trace
 from dltutorial.profile.timing import duration
-from dltutorial.profile.trace_summary import short
+from dltutorial.profile.trace_summary import Total, operator_times, short
 from dltutorial.record.table import Table
 
 _TENSOR = re.compile(
@@ -26,43 +24,33 @@ _TENSOR = re.compile(
 _PRODUCT = re.compile(r"gemm|gemv|conv(?!ert)|fprop|dgrad|wgrad|fmha|dot_kernel", re.IGNORECASE)
 
 
-class Product(NamedTuple):
-    """All runs of one matrix-product kernel."""
-
-    name: str
-    calls: int
-    seconds: float
-    tensor_cores: bool
-
-
 @dataclass(frozen=True)
 class Products:
-    """The matrix products of a trace, longest first."""
+    """The matrix products of a trace, longest first; none in a trace of a CPU."""
 
-    kernels: tuple[Product, ...]
+    kernels: tuple[Total, ...]
+
+    @classmethod
+    def of(cls, trace: Trace) -> "Products":
+        """Every kernel of the trace whose name says that it multiplies matrices."""
+        kernels = [total for total in operator_times(trace) if total.category == "kernel"]
+        return cls(tuple(k for k in kernels if _PRODUCT.search(k.name) or uses_tensor_cores(k.name)))
 
     @property
     def tensor_core_share(self) -> float | None:
         """Of the time in matrix products, on tensor cores; None ("not available") without a product on a device."""
         whole_s = sum(kernel.seconds for kernel in self.kernels)
-        return sum(k.seconds for k in self.kernels if k.tensor_cores) / whole_s if whole_s else None
+        return sum(k.seconds for k in self.kernels if uses_tensor_cores(k.name)) / whole_s if whole_s else None
 
     def table(self, top: int = 6) -> Table:
         """The longest kernels; a long name is cut."""
-        rows = [(short(k.name), "yes" if k.tensor_cores else "no", k.calls, duration(k.seconds)) for k in self.kernels]
-        return Table.of(("kernel", "tensor cores", "times", "time"), rows[:top])
+        rows = [
+            (short(k.name), "yes" if uses_tensor_cores(k.name) else "no", k.calls, duration(k.seconds))
+            for k in self.kernels[:top]
+        ]
+        return Table.of(("kernel", "tensor cores", "times", "time"), rows)
 
 
 def uses_tensor_cores(kernel: str) -> bool:
     """Whether a kernel's name says that it computes on tensor cores."""
     return bool(_TENSOR.search(kernel))
-
-
-def products(trace: Trace) -> Products:
-    """Every kernel of the trace whose name says that it multiplies matrices; none in a trace of a CPU."""
-    found: dict[str, list[float]] = defaultdict(list)
-    for event in trace.events:
-        if event.category == "kernel" and (_PRODUCT.search(event.name) or uses_tensor_cores(event.name)):
-            found[event.name].append(event.duration_s)
-    kernels = (Product(name, len(times), sum(times), uses_tensor_cores(name)) for name, times in found.items())
-    return Products(tuple(sorted(kernels, key=lambda kernel: -kernel.seconds)))

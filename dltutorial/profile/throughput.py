@@ -14,19 +14,20 @@ add up: 1/full = 1/(I/O) + 1/synthetic.
 Source: the tutorials of NERSC at SC20 to SC25, which measure the same three with benchy.
 """
 
+import contextlib
 import itertools
 import statistics
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
+from torch.utils._pytree import tree_leaves, tree_map
 
 from dltutorial import machine
 from dltutorial.errors import CourseError
-from dltutorial.profile import cpu
-from dltutorial.profile.batches import batches_of, made_ahead, samples_in
+from dltutorial.profile import cpu_time
 from dltutorial.record.table import Table
 
 _LEAST_BATCHES = 3  # of one turn
@@ -44,13 +45,9 @@ class Rate:
         """The middle one: what to expect."""
         return statistics.median(self.samples_per_s)
 
-    @property
-    def spread(self) -> float:
-        """From the slowest round to the quickest, as a share of the median."""
-        return (max(self.samples_per_s) - min(self.samples_per_s)) / self.median
-
     def __str__(self) -> str:
-        return f"{_number(self.median)} samples/s ± {self.spread / 2:.0%}"
+        spread = (max(self.samples_per_s) - min(self.samples_per_s)) / self.median
+        return f"{_number(self.median)} samples/s ± {spread / 2:.0%}"
 
 
 @dataclass(frozen=True)
@@ -103,29 +100,35 @@ class Split:
         return 1 / (1 / self.io.median + 1 / self.synthetic.median)
 
     @property
+    def core_s(self) -> float:
+        """Core seconds wanted for a batch: for its loading and its step, each alone."""
+        return self.io_cores * self.io_s + self.step_cores * self.synthetic_s
+
+    @property
     def queueing(self) -> float:
-        """Core seconds wanted for a batch of the full run, over those wanted for its loading and its step alone.
+        """Core seconds wanted for a batch of the full run, over those wanted alone.
 
         1 if the two never wanted the same core; above, they stood in each other's way.
         """
-        alone_s = self.io_cores * self.io_s + self.step_cores * self.synthetic_s
-        return self.full_cores * self.full_s / alone_s if alone_s else 1.0
+        return self.full_cores * self.full_s / self.core_s if self.core_s else 1.0
 
     @property
     def core_limit(self) -> float:
         """Samples/s that the cores allow when loader and step share them: all cores busy all the time."""
-        wanted_s = self.io_cores * self.io_s + self.step_cores * self.synthetic_s
-        return self.cores * self.batch_size / wanted_s if wanted_s else float("inf")
+        return self.cores * self.batch_size / self.core_s if self.core_s else float("inf")
 
     @property
     def of_limit(self) -> float:
         """Full as a share of min(I/O, synthetic), the median over rounds of the share in each."""
-        return self._median_ratio(min)
+        return statistics.median(full / min(io, synthetic) for io, synthetic, full in self._rounds())
 
     @property
     def of_serial(self) -> float:
         """Full as a share of what the formula without overlap says, the median over rounds."""
-        return self._median_ratio(lambda io, synthetic: 1 / (1 / io + 1 / synthetic))
+        return statistics.median(full * (1 / io + 1 / synthetic) for io, synthetic, full in self._rounds())
+
+    def _rounds(self) -> Iterator[tuple[float, float, float]]:
+        return zip(self.io.samples_per_s, self.synthetic.samples_per_s, self.full.samples_per_s, strict=True)
 
     @property
     def overlapped(self) -> bool:
@@ -141,10 +144,6 @@ class Split:
     def slowed(self) -> float:
         """How many times longer the step takes in the full run than alone."""
         return max(0.0, self.full_s - self.wait_s) / self.synthetic_s
-
-    def _median_ratio(self, predict: Callable[[float, float], float]) -> float:
-        rounds = zip(*(rate.samples_per_s for rate in (self.io, self.synthetic, self.full)), strict=True)
-        return statistics.median(full / predict(io, synthetic) for io, synthetic, full in rounds)
 
     def table(self) -> Table:
         """Measured and predicted rates."""
@@ -195,12 +194,21 @@ def measure(
     device = device or machine.device()
     with batches_of(loader, device) as batches:
         kept = next(batches)
-    batch_size = batch_size or samples_in(kept)
+    if not (batch_size := batch_size or samples_in(kept)):
+        raise CourseError(f"cannot count the samples of a batch of type {type(kept).__name__}; pass batch_size")
     lead += made_ahead(loader)
-    turns = [_round(loader, step, kept, (lead, phase_s, device)) for _ in range(rounds)]
-    io, synthetic, full = zip(*turns, strict=True)
+    io, synthetic, full = [], [], []
+    for _ in range(rounds):
+        with batches_of(loader, device) as batches:
+            io.append(_turn(batches, None, lead, phase_s, device))
+        synthetic.append(_turn(itertools.repeat(kept), step, lead, phase_s, device))
+        with batches_of(loader, device) as batches:
+            full.append(_turn(batches, step, lead, phase_s, device))
+    rates = [Rate(tuple(batch_size / turn.batch_s for turn in turns)) for turns in (io, synthetic, full)]
     return Split(
-        *(Rate(tuple(batch_size / turn.batch_s for turn in kind)) for kind in (io, synthetic, full)),
+        io=rates[0],
+        synthetic=rates[1],
+        full=rates[2],
         batch_size=batch_size,
         wait_s=statistics.median(turn.wait_s for turn in full),
         io_cores=statistics.median(turn.cores for turn in io),
@@ -220,16 +228,6 @@ class _Turn(NamedTuple):
     thread: float
 
 
-def _round(loader: Any, step: Callable, kept: Any, how: tuple[int, float, str]) -> tuple[_Turn, _Turn, _Turn]:
-    """One turn of each: I/O, synthetic, full."""
-    with batches_of(loader, how[2]) as batches:
-        io = _turn(batches, None, *how)
-    synthetic = _turn(itertools.repeat(kept), step, *how)
-    with batches_of(loader, how[2]) as batches:
-        full = _turn(batches, step, *how)
-    return io, synthetic, full
-
-
 def _turn(batches: Iterator, step: Callable | None, lead: int, phase_s: float, device: str) -> _Turn:
     """Run batches for at least ``phase_s`` seconds and some number of them."""
     for batch in itertools.islice(batches, lead):
@@ -237,7 +235,7 @@ def _turn(batches: Iterator, step: Callable | None, lead: int, phase_s: float, d
             step(batch)
     _synchronise(device)
     count, wait_s = 0, 0.0
-    cpu_s, thread_s, start_s = cpu.wanted_s(), cpu.thread_wanted_s(), time.perf_counter()
+    cpu_s, thread_s, start_s = cpu_time.wanted_s(), cpu_time.thread_wanted_s(), time.perf_counter()
     while count < _LEAST_BATCHES or time.perf_counter() - start_s < phase_s:
         before_s = time.perf_counter()
         batch = next(batches)
@@ -247,13 +245,61 @@ def _turn(batches: Iterator, step: Callable | None, lead: int, phase_s: float, d
         count += 1
     _synchronise(device)
     whole_s = time.perf_counter() - start_s
-    thread_s, cpu_s = cpu.thread_wanted_s() - thread_s, cpu.wanted_s() - cpu_s
+    thread_s, cpu_s = cpu_time.thread_wanted_s() - thread_s, cpu_time.wanted_s() - cpu_s
     return _Turn(whole_s / count, wait_s / count, cpu_s / whole_s, min(1.0, thread_s / whole_s))
 
 
 def _synchronise(device: str) -> None:
     if torch.device(device).type == "cuda":
         torch.cuda.synchronize(device)
+
+
+@contextlib.contextmanager
+def batches_of(loader: Iterable | Callable[[], Iterable], device: str) -> Iterator[Iterator]:
+    """Batches of any loader for ever, on the device; worker processes end with the block.
+
+    Raises:
+        CourseError: no batch, or an iterator that has ended.
+    """
+    endless = _endless(loader)
+    try:
+        yield (to_device(batch, device) for batch in endless)
+    finally:
+        endless.close()
+
+
+def _endless(loader: Any) -> Generator:
+    """The loader's batches, over and over."""
+    make = loader if callable(loader) and not hasattr(loader, "__iter__") else lambda: loader
+    while True:
+        source, count = make(), 0
+        iterator = iter(source)
+        starts_once = iterator is loader
+        try:
+            for batch in iterator:
+                count += 1
+                yield batch
+        finally:
+            if not starts_once and hasattr(iterator, "close"):
+                iterator.close()
+        if starts_once or count == 0:
+            what = "the loader is an iterator, and it has ended" if starts_once else "the loader gave no batch"
+            raise CourseError(f"{what}; give a list, a DataLoader, or a function that makes an iterator of batches")
+
+
+def to_device(batch: Any, device: Any) -> Any:
+    """The batch with its tensors on the device; lists, tuples and dictionaries keep their form."""
+    return tree_map(lambda x: x.to(device, non_blocking=True) if isinstance(x, torch.Tensor) else x, batch)
+
+
+def samples_in(batch: Any) -> int:
+    """Samples in a batch: the length of the first tensor or array in it; 0 if there is none."""
+    return next((int(leaf.shape[0]) for leaf in tree_leaves(batch) if getattr(leaf, "ndim", 0)), 0)
+
+
+def made_ahead(loader: Any) -> int:
+    """How many batches the workers of a ``DataLoader`` make ahead; 0 for anything else, which does not tell."""
+    return getattr(loader, "num_workers", 0) * (getattr(loader, "prefetch_factor", None) or 0)
 
 
 def _number(value: float) -> str:

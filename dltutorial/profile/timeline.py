@@ -12,6 +12,7 @@ import base64
 import hashlib
 import html
 from dataclasses import dataclass
+from functools import cached_property
 from importlib import resources
 from pathlib import Path
 from string import Template
@@ -47,19 +48,25 @@ class Timeline:
 
     def page(self) -> str:
         """The whole page."""
-        return self._page(self._columns())
-
-    def _page(self, columns: Columns) -> str:
+        runs = " and ".join(f"{name} {duration(trace.span_s)}".strip() for name, trace in self._runs)
+        label = (
+            f"{self.title}: a timeline of {self._columns.n_events:,} events, {runs} long. "
+            "Plus and minus zoom, arrow keys move, 0 shows all. The tables below say the same."
+        )
         return Template(_resource("timeline.html")).substitute(
             hash=script_hash(),
             title=html.escape(self.title),
-            height=columns.height_px,
-            label=html.escape(self._label(columns), quote=True),
-            legend=columns.legend(),
-            changed=self._changed_html(),
+            height=self._columns.height_px,
+            label=html.escape(label, quote=True),
+            legend=self._columns.legend(),
+            changed=f"<h2>What changed</h2>{self.changes()._repr_html_()}" if self.other else "",
             summary="The same as tables" if self.other else "The same as a table",
-            tables="".join(self._table_html(name, trace) for trace, name in self._runs()),
-            data=columns.json(),
+            tables="".join(
+                (f"<h2>{html.escape(name)}</h2>" if name else "")
+                + trace_summary.summarise(trace).table(top=15)._repr_html_()
+                for name, trace in self._runs
+            ),
+            data=self._columns.json(),
             script=_resource("timeline.js"),
         )
 
@@ -69,61 +76,44 @@ class Timeline:
         Raises:
             CourseError: the file cannot be written.
         """
-        with paths.atomic(Path(file)) as partial:
-            partial.write_text(self.page(), encoding="utf-8")
+        paths.write_text(Path(file), self.page())
 
     def changes(self) -> Table:
         """What changed most from the first trace to the second, per step where both have steps."""
+
+        def times(change: trace_summary.Change) -> str:
+            if not change.before_s:
+                return "new"
+            return f"{change.after_s / change.before_s:.2f} ×" if change.after_s else "gone"
+
         found = trace_summary.changes(self.trace, self.other) if self.other else ()
         lines = [
-            (
-                trace_summary.short(change.name),
-                change.category,
-                duration(change.before_s),
-                duration(change.after_s),
-                _times(change),
-            )
-            for change in found
+            (trace_summary.short(one.name), one.category, duration(one.before_s), duration(one.after_s), times(one))
+            for one in found
         ]
         return Table.of(("what changed", "kind", *self.names, "ratio"), lines)
 
+    @cached_property
+    def _runs(self) -> list[tuple[str, Trace]]:
+        before, after = self.names
+        return [(before, self.trace), (after, self.other)] if self.other else [("", self.trace)]
+
+    @cached_property
     def _columns(self) -> Columns:
-        runs = self._runs()
-        return Columns.of([(name, trace) for trace, name in runs], self.max_events // len(runs))
-
-    def _runs(self) -> list[tuple[Trace, str]]:
-        if self.other is None:
-            return [(self.trace, "")]
-        return [(self.trace, self.names[0]), (self.other, self.names[1])]
-
-    def _label(self, columns: Columns) -> str:
-        runs = " and ".join(f"{name} {duration(trace.span_s)}".strip() for trace, name in self._runs())
-        return (
-            f"{self.title}: a timeline of {columns.n_events:,} events, {runs} long. "
-            "Plus and minus zoom, arrow keys move, 0 shows all. The tables below say the same."
-        )
-
-    def _changed_html(self) -> str:
-        return f"<h2>What changed</h2>{self.changes()._repr_html_()}" if self.other else ""
-
-    @staticmethod
-    def _table_html(name: str, trace: Trace) -> str:
-        heading = f"<h2>{html.escape(name)}</h2>" if name else ""
-        return heading + trace_summary.summarise(trace).table(top=15)._repr_html_()
+        return Columns.of(self._runs, self.max_events // len(self._runs))
 
     def _repr_html_(self) -> str:
-        columns = self._columns()
-        height_px = columns.height_px + _AROUND_PX
+        height_px = self._columns.height_px + _AROUND_PX
         if self.other:
             height_px += _TABLE_HEAD_PX + _TABLE_ROW_PX * (1 + len(self.changes().rows))
-        source = html.escape(self._page(columns), quote=True)
+        source = html.escape(self.page(), quote=True)
         return (
             f'<iframe sandbox="allow-scripts" title="{html.escape(self.title, quote=True)}" srcdoc="{source}" '
             f'style="border:0;width:100%;height:{height_px}px"></iframe>'
         )
 
     def __str__(self) -> str:
-        tables = [f"{name}\n{trace_summary.summarise(trace)}".strip() for trace, name in self._runs()]
+        tables = [f"{name}\n{trace_summary.summarise(trace)}".strip() for name, trace in self._runs]
         return "\n\n".join([self.title, *tables, *([str(self.changes())] if self.other else [])])
 
     __repr__ = __str__
@@ -137,9 +127,3 @@ def script_hash() -> str:
 
 def _resource(name: str) -> str:
     return (resources.files("dltutorial.profile") / name).read_text(encoding="utf-8")
-
-
-def _times(change: trace_summary.Change) -> str:
-    if not change.before_s:
-        return "new"
-    return f"{change.ratio:.2f} ×" if change.after_s else "gone"

@@ -7,14 +7,13 @@ before it in its lane, length, index of the name), compressed. Times count in ti
 import base64
 import json
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
 from dltutorial.profile.events import Event, Trace
-from dltutorial.profile.trace_summary import is_loading
 
 _LETTERS = 300  # of a name
 _AXIS_PX, _LANE_PX, _MOST_PX = 20, 17, 420  # as in timeline.js
@@ -54,17 +53,16 @@ class Columns:
     n_left_out: int
 
     @classmethod
-    def of(cls, traces: Iterable[tuple[str, Trace]], max_events: int) -> "Columns":
+    def of(cls, traces: Sequence[tuple[str, Trace]], max_events: int) -> "Columns":
         """Sort traces, each with a name for its rows' labels, into lanes; the longest ``max_events`` of each."""
-        all_lanes, end_s, n_left_out = [], 0.0, 0
+        all_lanes: list[Lane] = []
         for name, trace in traces:
             events = _longest(trace.events, max_events)
-            n_left_out += len(trace.events) - len(events)
-            end_s = max(end_s, trace.span_s)
             for row, in_row in enumerate(trace.rows):
                 label = f"{name}: {in_row.name}" if name else in_row.name
                 all_lanes += lanes([event for event in events if event.row == row], label)
-        return cls(tuple(all_lanes), end_s, n_left_out)
+        n_left_out = sum(max(0, len(trace.events) - max_events) for _, trace in traces)
+        return cls(tuple(all_lanes), max(trace.span_s for _, trace in traces), n_left_out)
 
     @property
     def n_events(self) -> int:
@@ -116,7 +114,7 @@ class Columns:
 
 def kind(event: Event) -> str:
     """What a box shows: its category, or that it is a wait for input."""
-    return _WAITING if is_loading(event) else event.category
+    return _WAITING if event.is_loading else event.category
 
 
 def lanes(events: Iterable[Event], label: str) -> list[Lane]:

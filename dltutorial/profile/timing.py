@@ -6,11 +6,11 @@ device's own events tell the time.
 
 import math
 import statistics
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from dltutorial import machine
-from dltutorial.profile import probes
 
 
 @dataclass(frozen=True)
@@ -51,13 +51,51 @@ def alternate(
     device = device or machine.device()
     for run in variants.values():
         run()
-    once_s = {name: probes.call_s(run, 1, device) for name, run in variants.items()}
-    calls = {name: max(1, math.ceil(sample_s / max(seconds, 1e-7))) for name, seconds in once_s.items()}
+    calls = {name: _calls(run, device, sample_s) for name, run in variants.items()}
     samples: dict[str, list[float]] = {name: [] for name in variants}
     for _ in range(repeats):
         for name, run in variants.items():
-            samples[name].append(probes.call_s(run, calls[name], device))
+            samples[name].append(call_s(run, calls[name], device))
     return {name: Timing(tuple(values)) for name, values in samples.items()}
+
+
+def times_s(run: Callable[[], object], device: str, seconds: float, sample_s: float = 0.003) -> list[float]:
+    """Seconds of one call of ``run``, several times, within about ``seconds`` but 3 times at least.
+
+    A sample of ``sample_s`` is long for a clock, yet short enough to fit between two turns of another process on the
+    same core.
+    """
+    end = time.perf_counter() + seconds
+    run()
+    calls = _calls(run, device, sample_s)
+    samples: list[float] = []
+    while len(samples) < 3 or (time.perf_counter() < end and len(samples) < 300):
+        samples.append(call_s(run, calls, device))
+    return samples
+
+
+def call_s(run: Callable[[], object], calls: int, device: str) -> float:
+    """Mean seconds of one of ``calls`` calls in a row."""
+    if device != "cuda":
+        start_s = time.perf_counter()
+        for _ in range(calls):
+            run()
+        return (time.perf_counter() - start_s) / calls
+    import torch
+
+    start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    torch.cuda.synchronize()
+    start.record()
+    for _ in range(calls):
+        run()
+    stop.record()
+    torch.cuda.synchronize()
+    return start.elapsed_time(stop) / 1e3 / calls
+
+
+def _calls(run: Callable[[], object], device: str, sample_s: float) -> int:
+    """How many calls last ``sample_s``."""
+    return max(1, math.ceil(sample_s / max(call_s(run, 1, device), 1e-7)))
 
 
 def duration(seconds: float) -> str:

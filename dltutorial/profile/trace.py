@@ -27,7 +27,6 @@ from dltutorial.errors import CourseError
 from dltutorial.profile import ranges
 from dltutorial.profile.events import ON_DEVICE, STEP, Event, Row, Trace
 
-MAX_BYTES = 512 * 2**20  # of JSON: reading takes several times as much memory
 # What the profiler calls an event → what the course calls it. Others (flow arrows, the profiler's own) are left out.
 _CATEGORIES = {
     "user_annotation": "range",
@@ -43,12 +42,7 @@ _CATEGORIES = {
 
 
 def take(
-    run_step: Callable[[], object],
-    steps: int = 5,
-    warmup: int = 3,
-    *,
-    file: Path | None = None,
-    shapes: bool = False,
+    run_step: Callable[[], object], steps: int = 5, warmup: int = 3, *, file: Path | None = None, shapes: bool = False
 ) -> Trace:
     """Run ``warmup + steps`` steps and record the last ones, ranges switched on, CUDA included where it is.
 
@@ -66,30 +60,25 @@ def take(
     """
     if steps < 1 or warmup < 1:
         raise CourseError(f"cannot trace {steps} steps after {warmup} of warm-up; give at least 1 of each")
-    if file is not None:
-        _check_name(Path(file))
+    name = Path(file).name if file else "trace.json"
+    if not name.endswith((".json", ".json.gz")):
+        raise CourseError(f"a trace is kept as ….json or ….json.gz, not {name}; choose such a name")
     on_cuda = torch.cuda.is_available()
-    with tempfile.TemporaryDirectory(prefix="dltutorial-trace-") as folder:
-        made = Path(folder) / "trace.json"
-        with _quiet():
-            _profile(run_step, steps, warmup, shapes, on_cuda).export_chrome_trace(str(made))
+    activities = [profiler.ProfilerActivity.CPU, *[profiler.ProfilerActivity.CUDA] * on_cuda]
+    plan = profiler.schedule(wait=0, warmup=warmup, active=steps, repeat=1)
+    with tempfile.TemporaryDirectory(prefix="dltutorial-trace-") as folder, _quiet():
+        with ranges.enabled(), profiler.profile(activities=activities, schedule=plan, record_shapes=shapes) as recorder:
+            for _ in range(warmup + steps):
+                run_step()
+                recorder.step()
+        made = Path(folder) / name
+        recorder.export_chrome_trace(str(made))
         trace = read(made)  # first: what cannot be read back is not kept
         if file is not None:
             _keep(made, Path(file))
     if on_cuda and all(row.device is None for row in trace.rows):
         warnings.warn("the steps ran nothing on the GPU, or its profiling is not permitted here", stacklevel=2)
     return trace
-
-
-def _profile(run_step: Callable[[], object], steps: int, warmup: int, shapes: bool, on_cuda: bool) -> Any:
-    """A profiler that has recorded the last ``steps`` of the steps it ran."""
-    activities = [profiler.ProfilerActivity.CPU, *[profiler.ProfilerActivity.CUDA] * on_cuda]
-    plan = profiler.schedule(wait=0, warmup=warmup, active=steps, repeat=1)
-    with ranges.enabled(), profiler.profile(activities=activities, schedule=plan, record_shapes=shapes) as recorder:
-        for _ in range(warmup + steps):
-            run_step()
-            recorder.step()
-    return recorder
 
 
 @contextmanager
@@ -105,81 +94,60 @@ def _quiet() -> Iterator[None]:
             del os.environ[name]
 
 
-def read(file: Path, max_bytes: int = MAX_BYTES) -> Trace:
-    """Read ``.json`` or ``.json.gz`` as torch's profiler writes it.
+def _keep(made: Path, file: Path) -> None:
+    try:
+        with paths.atomic(file) as partial:
+            shutil.copyfile(made, partial)
+    except OSError as error:
+        raise CourseError(f"cannot write {file}: {error.strerror or error}; make room, then run again") from error
 
-    Every ``ProfilerStep#…`` becomes the range ``step``.
 
-    Args:
-        file: to read.
-        max_bytes: a trace of more JSON than this is refused.
+def read(file: Path) -> Trace:
+    """Read ``.json`` or ``.json.gz`` of torch's profiler; every ``ProfilerStep#…`` becomes the range ``step``.
 
     Raises:
-        CourseError: no such file, too big, cut short, or not a trace of torch's profiler.
+        CourseError: no such file, cut short, or not a trace of torch's profiler.
     """
     file = Path(file)
     try:
-        found = json.loads(_content(file, max_bytes))
-    except (ValueError, RecursionError) as error:
-        raise CourseError(f"{file} is not a whole trace (not JSON); take it again") from error
-    listed = found.get("traceEvents") if isinstance(found, dict) else found
-    if not isinstance(listed, list):
-        raise CourseError(f"{file} is not a trace (no list of traceEvents); give a file made by torch's profiler")
-    kept = [event for event in listed if _is_kept(event)]
-    if not kept:
-        raise CourseError(f"{file} holds no event of torch's profiler; give a file that trace.take has kept")
-    try:
-        return _assemble(kept)
-    except (KeyError, TypeError, ValueError, OverflowError) as error:
-        raise CourseError(f"{file} holds an event without a proper name, time or thread; take it again") from error
-
-
-def _content(file: Path, max_bytes: int) -> bytes:
-    """The JSON text, unpacked, never more than ``max_bytes`` of it in memory."""
-    try:
         with gzip.open(file) if file.suffix == ".gz" else file.open("rb") as stream:
-            content = stream.read(max_bytes + 1)
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise CourseError(f"{file} is not a whole gzip file; take the trace again") from error
+            found = json.load(stream)
+        listed = found["traceEvents"] if isinstance(found, dict) else found
+        return _assemble([entry for entry in listed if entry.get("ph") == "X" and entry.get("cat") in _CATEGORIES])
     except OSError as error:
         raise CourseError(f"cannot read the trace {file}: {error.strerror or error}; check its path") from error
-    if len(content) > max_bytes:
-        raise CourseError(f"{file} holds more than {max_bytes / 2**20:.0f} MiB of trace; take fewer steps")
-    return content
+    except (EOFError, zlib.error, ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as e:
+        raise CourseError(f"{file} is not a whole trace of torch's profiler ({type(e).__name__}); take it again") from e
 
 
-def _is_kept(event: Any) -> bool:
-    if not isinstance(event, dict) or event.get("ph") != "X":
-        return False
-    category = event.get("cat")
-    return isinstance(category, str) and category in _CATEGORIES
-
-
-def _assemble(kept: list[dict]) -> Trace:
+def _assemble(entries: list[dict[str, Any]]) -> Trace:
     """Chrome's events (microseconds) as ours; raises whatever a malformed one makes Python raise."""
+    if not entries:
+        raise ValueError("no event of torch's profiler")
     places: dict[tuple[str, str], int] = {}
-    events, devices = [], {}
-    for entry in kept:
+    devices: dict[int, tuple[int, str]] = {}
+    events = []
+    for entry in entries:
         category, name = _CATEGORIES[entry["cat"]], entry["name"]
         start_s, duration_s = float(entry["ts"]) * 1e-6, float(entry["dur"]) * 1e-6
-        if not isinstance(name, str) or not math.isfinite(start_s + duration_s) or duration_s < 0:
-            raise ValueError(name)
+        if not math.isfinite(start_s + duration_s) or duration_s < 0:
+            raise ValueError(f"{name} has no proper time")
         name = name.encode("utf-8", "replace").decode()  # JSON may hold half of a character, a page may not
         row = places.setdefault((str(entry["pid"]), str(entry["tid"])), len(places))
         if category in ON_DEVICE:
             devices[row] = (int(entry["pid"]), str(entry["tid"]))
         name = STEP if category == "range" and name.startswith("ProfilerStep#") else name
         events.append(Event(name, category, start_s, duration_s, row))
-    return Trace.of(*in_order(events, len(places), devices))
+    return Trace.of(*_in_reading_order(events, devices))
 
 
-def in_order(events: list[Event], n_rows: int, devices: dict[int, tuple[int, str]]) -> tuple[list[Event], list[Row]]:
+def _in_reading_order(events: list[Event], devices: dict[int, tuple[int, str]]) -> tuple[list[Event], list[Row]]:
     """Rows in the order of reading: the thread that steps first, the other threads, the devices' streams."""
     stepping = {event.row for event in events if event.name == STEP and event.category == "range"}
     first_s: dict[int, float] = {}
     for event in events:
         first_s[event.row] = min(event.start_s, first_s.get(event.row, math.inf))
-    order = sorted(range(n_rows), key=lambda row: (row in devices, row not in stepping, first_s[row]))
+    order = sorted(first_s, key=lambda row: (row in devices, row not in stepping, first_s[row]))
     place = {row: index for index, row in enumerate(order)}
     rows = [
         Row(f"GPU {devices[row][0]} stream {devices[row][1]}", devices[row][0])
@@ -188,22 +156,3 @@ def in_order(events: list[Event], n_rows: int, devices: dict[int, tuple[int, str
         for row in order
     ]
     return [event._replace(row=place[event.row]) for event in events], rows
-
-
-def _check_name(file: Path) -> None:
-    if not file.name.endswith((".json", ".json.gz")):
-        raise CourseError(f"a trace is kept as ….json or ….json.gz, not {file.name}; choose such a name")
-
-
-def _keep(made: Path, file: Path) -> None:
-    """Copy the trace, packed if the name says so; whole or not at all.
-
-    Raises:
-        CourseError: it cannot be written.
-    """
-    pack = gzip.open if file.suffix == ".gz" else open
-    try:
-        with paths.atomic(file) as partial, made.open("rb") as source, pack(partial, "wb") as target:
-            shutil.copyfileobj(source, target)
-    except OSError as error:
-        raise CourseError(f"cannot write {file}: {error.strerror or error}; make room, then run again") from error

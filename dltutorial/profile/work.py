@@ -48,19 +48,12 @@ class Work:
         """Of the whole step."""
         return sum(operator.n_bytes for operator in self.operators)
 
-    def compute_s(self, peaks: Peaks, dtype: Any = "fp32") -> float:
-        """Least seconds of the operators that arithmetic limits."""
-        return sum(flop_s for flop_s, bytes_s in self._roof(peaks, dtype) if flop_s >= bytes_s)
-
-    def memory_s(self, peaks: Peaks, dtype: Any = "fp32") -> float:
-        """Least seconds of the operators that memory limits."""
-        return sum(bytes_s for flop_s, bytes_s in self._roof(peaks, dtype) if flop_s < bytes_s)
-
-    def _roof(self, peaks: Peaks, dtype: Any) -> Iterator[tuple[float, float]]:
-        """Of each operator: seconds of its FLOP at the peak, seconds of its bytes at the bandwidth."""
+    def roof_s(self, peaks: Peaks, dtype: Any = "fp32") -> tuple[float, float]:
+        """Least seconds of the operators that arithmetic limits, and of those that memory limits."""
         flop_per_s, bytes_per_s = peaks.peak_flops_per_s(dtype), peaks.memory_bytes_per_s
-        for operator in self.operators:
-            yield operator.flop / flop_per_s, operator.n_bytes / bytes_per_s
+        each_s = [(operator.flop / flop_per_s, operator.n_bytes / bytes_per_s) for operator in self.operators]
+        compute_s = sum(flop_s for flop_s, bytes_s in each_s if flop_s >= bytes_s)
+        return compute_s, sum(bytes_s for flop_s, bytes_s in each_s if flop_s < bytes_s)
 
 
 def count(run_step: Callable[[], object]) -> Work:

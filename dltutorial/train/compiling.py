@@ -15,7 +15,7 @@ from torch import nn
 
 from dltutorial import machine, paths
 from dltutorial.errors import CourseError
-from dltutorial.profile.toolchain import missing
+from dltutorial.profile.compilation import missing
 
 _CACHE_DIR = "TORCHINDUCTOR_CACHE_DIR"
 _FEW_CORES = 4

@@ -1,21 +1,25 @@
 """A few training steps for a profiler to watch: ``python -m dltutorial.train.profiled --preset gpu``.
 
 In: a preset and knobs of a recipe. Out: nothing of its own; ``nsys`` or ``ncu`` around it writes the report
-(``observe.nsight`` has the command lines), or ``--trace FILE`` keeps a trace of torch's profiler.
+(chapter 02 has the command lines), or ``--trace FILE`` keeps a trace of torch's profiler.
 """
 
 import argparse
+import contextlib
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+
+import torch
 
 from dltutorial import machine, node
 from dltutorial.config import CHOICES, Recipe, knob_help, preset
 from dltutorial.data import store, weather
 from dltutorial.errors import CourseError
-from dltutorial.profile import nsight, trace
-from dltutorial.profile.batches import to_device
+from dltutorial.profile import ranges, trace
+from dltutorial.profile.events import STEP
 from dltutorial.profile.ranges import annotate
+from dltutorial.profile.throughput import to_device
 from dltutorial.train import run
 from dltutorial.train.optim import make_optimizer
 from dltutorial.train.step import make_step
@@ -43,6 +47,23 @@ def training_step(recipe: Recipe, data: Path) -> Callable[[], None]:
         update(x_BCHW, y_BCHW)
 
     return step
+
+
+def capture(run_step: Callable[[], None], steps: int = 5, warmup: int = 5) -> None:
+    """Run ``warmup + steps`` steps, the last ones with ranges switched on, in the window of ``nsys`` and ``ncu``.
+
+    Both tools are told to record between ``cudaProfilerStart`` and ``cudaProfilerStop`` only, so that a report holds
+    steady steps and stays small. Without a CUDA device the steps run all the same, and nothing records them.
+    """
+    for _ in range(warmup):
+        run_step()
+    window = torch.cuda.profiler.profile() if torch.cuda.is_available() else contextlib.nullcontext()
+    with window, ranges.enabled():
+        for _ in range(steps):
+            with annotate(STEP):
+                run_step()
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -74,7 +95,7 @@ def main(words: Sequence[str] | None = None) -> int:
         if file:
             trace.take(step, steps, max(1, warmup), file=file)
         else:
-            nsight.capture(step, steps, warmup)
+            capture(step, steps, warmup)
     except CourseError as error:
         print(f"dltutorial: {error}", file=sys.stderr)
         return 2

@@ -1,4 +1,4 @@
-"""Checks of chapter 02's exercise: name the bottleneck of a run from the account of its trace.
+"""Checks of chapter 02's exercise: name the bottleneck of a run from the breakdown of its step.
 
 The traces are simulated (``observe.simulated``) from times that the learner does not see; what is right follows from
 those times, and each case says why. Every case tries several seeds, so that no answer can know the numbers by heart.
@@ -8,9 +8,9 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from dltutorial.course.checks import Exercise, Wrong, expect
-from dltutorial.profile.account import Account
 from dltutorial.profile.events import Trace
 from dltutorial.profile.simulated import SimulatedRun
+from dltutorial.profile.step_breakdown import StepBreakdown
 
 NAMES = ("loading", "synchronisation", "launches", "device")
 _MS, _US = 1e-3, 1e-6
@@ -26,30 +26,30 @@ def mystery(number: int) -> Trace:
     return _MYSTERIES[number - 1].trace(seed=number)
 
 
-def _right(account: Account) -> str:
+def _right(breakdown: StepBreakdown) -> str:
     """The device, if it is busy; else the part of the host's time that is longest."""
-    if account.device_s >= 0.75 * account.step_s:
+    if breakdown.device_s >= 0.75 * breakdown.step_s:
         return "device"
-    return _largest(account)
+    return _largest(breakdown)
 
 
-def _largest(account: Account) -> str:
-    parts = {"loading": account.wait_s, "synchronisation": account.synchronise_s, "launches": account.launch_s}
+def _largest(breakdown: StepBreakdown) -> str:
+    parts = {"loading": breakdown.wait_s, "synchronisation": breakdown.synchronise_s, "launches": breakdown.launch_s}
     return max(parts, key=parts.__getitem__)
 
 
-def _expect_name(got: object, account: Account, why: str) -> None:
+def _expect_name(got: object, breakdown: StepBreakdown, why: str) -> None:
     """Compare with the right name; a wrong one gets the reason that its own mistake calls for."""
     if not isinstance(got, str) or got not in NAMES:
-        raise Wrong(_right(account), got, f"Return one of the four names: {', '.join(NAMES)}.")
-    expect(got, _right(account), hint=why)
+        raise Wrong(_right(breakdown), got, f"Return one of the four names: {', '.join(NAMES)}.")
+    expect(got, _right(breakdown), hint=why)
 
 
 def _case(name: str, run: SimulatedRun, why: str) -> Callable[[Callable], None]:
     def case(fn: Callable) -> None:
         for seed in (11, 12, 13):
-            account = Account.of(replace(run, steps=4 + seed % 3).trace(seed))
-            _expect_name(fn(account), account, why)
+            breakdown = StepBreakdown.of(replace(run, steps=4 + seed % 3).trace(seed))
+            _expect_name(fn(breakdown), breakdown, why)
 
     case.__doc__ = name
     return case

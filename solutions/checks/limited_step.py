@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from dltutorial.course.checks import Exercise, Wrong, expect_close
-from dltutorial.profile.compilations import Compilations, breaks
+from dltutorial.profile.compilation import Compilations, breaks
 
 _DT, _LIMIT = 0.5, 0.25
 

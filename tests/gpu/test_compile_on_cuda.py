@@ -5,7 +5,7 @@ import torch
 
 from dltutorial.config import Recipe
 from dltutorial.models.vit import ViT
-from dltutorial.profile.compilations import Compilations, breaks
+from dltutorial.profile.compilation import Compilations, breaks
 from dltutorial.train import compiling
 from dltutorial.train.optim import make_optimizer
 from dltutorial.train.step import make_step

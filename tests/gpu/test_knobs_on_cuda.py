@@ -109,7 +109,7 @@ def test_tensor_cores_run_where_the_precision_says(precision):
     model = ViT(recipe).to("cuda")
     step = make_step(model, make_optimizer(model, recipe), recipe)
     x, y = (t.cuda() for t in next(waves(recipe)))
-    share = tensor_cores.products(trace.take(lambda: step(x, y), steps=2)).tensor_core_share
+    share = tensor_cores.Products.of(trace.take(lambda: step(x, y), steps=2)).tensor_core_share
     if precision == "fp32":  # fused attention may use TF32 units in three passes; the large products do not
         assert share < 0.5
     else:

@@ -8,7 +8,7 @@ from torch.utils.checkpoint import checkpoint
 
 from dltutorial.config import Recipe
 from dltutorial.models.vit import ViT
-from dltutorial.profile.memory_model import Shape, of_step
+from dltutorial.profile.memory import Shape, of_step
 from dltutorial.train.optim import make_optimizer
 from dltutorial.train.precision import Precision
 

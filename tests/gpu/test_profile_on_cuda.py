@@ -10,8 +10,6 @@ from torch import nn
 
 from dltutorial.profile import (
     detective,
-    nsight,
-    nsight_report,
     peaks,
     ranges,
     rules,
@@ -20,8 +18,9 @@ from dltutorial.profile import (
     trace_summary,
     work,
 )
-from dltutorial.profile.account import Account
 from dltutorial.profile.facts import Evidence
+from dltutorial.profile.step_breakdown import StepBreakdown
+from dltutorial.train.profiled import capture
 
 pytestmark = pytest.mark.gpu
 
@@ -59,10 +58,10 @@ def test_a_trace_holds_kernels_their_idle_share_and_ranges_of_the_host():
     summary = trace_summary.summarise(taken)
     assert any(event.category == "kernel" for event in taken.events)
     assert 0 <= summary.device_idle_share < 1
-    account = Account.of(taken)
-    assert account.device_s > 0
-    assert account.n_calls > 8
-    assert account.product_s > 0
+    breakdown = StepBreakdown.of(taken)
+    assert breakdown.device_s > 0
+    assert breakdown.n_calls > 8
+    assert breakdown.product_s > 0
 
 
 @pytest.mark.timed
@@ -94,8 +93,8 @@ def test_many_small_layers_are_launch_bound_and_large_products_compute_bound():
 
 def test_reading_a_value_in_every_layer_shows_as_waits_for_the_device():
     model, batch = layers(2048, 40), torch.randn(512, 2048, device="cuda")
-    assert Account.of(traced(stepping(model, every=1), batch)).n_synchronise >= 40
-    assert Account.of(traced(stepping(model), batch)).n_synchronise < 5
+    assert StepBreakdown.of(traced(stepping(model, every=1), batch)).n_synchronise >= 40
+    assert StepBreakdown.of(traced(stepping(model), batch)).n_synchronise < 5
 
 
 def test_work_is_counted_as_on_a_cpu():
@@ -114,17 +113,13 @@ def test_gathering_everything_gives_a_verdict_with_a_reason():
 
 def test_capture_names_its_steps_with_ranges_switched_on():
     seen = []
-    nsight.capture(lambda: seen.append(ranges.are_enabled()), steps=2, warmup=1)
+    capture(lambda: seen.append(ranges.are_enabled()), steps=2, warmup=1)
     assert seen == [False, True, True]
 
 
 @pytest.mark.skipif(shutil.which("nsys") is None, reason="nsys is not on this machine")
-def test_a_report_of_nsys_becomes_a_trace(tmp_path):
+def test_nsys_records_a_profiled_run(tmp_path):
     run = [sys.executable, "-m", "dltutorial.train.profiled", "--preset", "smoke", "--steps", "2", "--warmup", "2"]
-    report = str(tmp_path / "profile")
-    for command in (nsight.nsys_command(run, report), nsight.export_command(report)):
-        subprocess.run(command, check=True, capture_output=True, timeout=240)
-    taken = nsight_report.read(tmp_path / "profile.sqlite")
-    assert trace_summary.summarise(taken).steps == 2
-    assert any(event.category == "kernel" for event in taken.events)
-    assert {"load", "forward", "backward", "optimizer"} <= {event.name for event in taken.events}
+    window = ["--trace=cuda,nvtx,osrt", "--capture-range=cudaProfilerApi", "--capture-range-end=stop"]
+    subprocess.run(["nsys", "profile", *window, "--output", tmp_path / "profile", *run], check=True, timeout=240)
+    assert (tmp_path / "profile.nsys-rep").stat().st_size > 0

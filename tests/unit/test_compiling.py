@@ -8,7 +8,7 @@ from torch._inductor import config as settings
 from dltutorial import machine
 from dltutorial.config import Recipe
 from dltutorial.errors import CourseError
-from dltutorial.profile.compilations import Compilations
+from dltutorial.profile.compilation import Compilations
 from dltutorial.train import compiling
 from dltutorial.train.optim import make_optimizer
 from dltutorial.train.step import make_step
@@ -53,7 +53,7 @@ def test_a_gpu_needs_triton_and_a_c_compiler(monkeypatch, tmp_path):
 
 
 def test_headers_of_python_are_asked_for(monkeypatch, tmp_path):
-    monkeypatch.setattr("dltutorial.profile.toolchain._any_command", lambda *names: True)
+    monkeypatch.setattr("dltutorial.profile.compilation._any_command", lambda *names: True)
     monkeypatch.setattr("sysconfig.get_paths", lambda: {"include": str(tmp_path)})
     assert "Python.h" in compiling.missing("cpu")
 

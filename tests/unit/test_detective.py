@@ -5,12 +5,12 @@ from plants import planted, quick_loader, small_step
 
 from dltutorial.errors import CourseError
 from dltutorial.profile import detective, peaks, rules
-from dltutorial.profile.account import Account
 from dltutorial.profile.events import Event, Row, Trace
 from dltutorial.profile.facts import Evidence
 from dltutorial.profile.peaks import Peaks
 from dltutorial.profile.probes import Figure
 from dltutorial.profile.simulated import SimulatedRun
+from dltutorial.profile.step_breakdown import StepBreakdown
 from dltutorial.profile.throughput import Rate, Split
 from dltutorial.profile.work import Operator, Work
 
@@ -125,13 +125,13 @@ def test_a_device_is_judged_by_what_would_be_quickest_without(run, right, seed):
 def test_the_expected_gain_is_what_the_simulated_run_gains_by_it():
     slow = SimulatedRun(kernels=600, kernel_s=10 * US, synchronise_every=1, load_s=0.1 * MS)
     quick = dataclasses.replace(slow, synchronise_every=0)
-    seconds = [Account.of(run.trace()).step_s for run in (slow, quick)]
+    seconds = [StepBreakdown.of(run.trace()).step_s for run in (slow, quick)]
     assert verdict(trace=slow.trace()).gain == pytest.approx(seconds[0] / seconds[1], rel=0.1)
 
 
 def test_a_long_synchronisation_after_which_nothing_is_left_to_wait_for_is_not_blamed():
     trace = SimulatedRun(load_s=0.1 * MS, products=1.0).trace()
-    assert Account.of(trace).synchronise_s > 0.8 * Account.of(trace).step_s
+    assert StepBreakdown.of(trace).synchronise_s > 0.8 * StepBreakdown.of(trace).step_s
     assert verdict(trace=trace).name == rules.COMPUTE
 
 
@@ -261,21 +261,21 @@ def test_a_report_shows_verdict_advice_gain_and_all_causes():
     assert all(0 <= finding.share <= 1 <= (finding.gain or 1) for finding in report.findings)
 
 
-def test_the_account_of_a_step_adds_up():
+def test_the_breakdown_of_a_step_adds_up():
     trace = on_cpu(("aten::mm", 3 * MS), *[("aten::add", 4 * US)] * 100, load_s=2 * MS, gap=("log", 4 * MS))
-    account = Account.of(trace)
-    parts = account.wait_s + account.gap_s + account.launch_s + account.product_s + account.other_s
-    assert parts == pytest.approx(account.step_s)
-    assert account.n_calls == 101
+    breakdown = StepBreakdown.of(trace)
+    parts = breakdown.wait_s + breakdown.gap_s + breakdown.launch_s + breakdown.product_s + breakdown.other_s
+    assert parts == pytest.approx(breakdown.step_s)
+    assert breakdown.n_calls == 101
 
 
 def test_kernels_of_two_streams_at_once_count_once():
     rows = (Row("thread 1"), Row("GPU 0 stream 1", 0), Row("GPU 0 stream 2", 0))
     events = [Event("step", "range", 0.0, 10 * MS, 0)]
     events += [Event("gemm", "kernel", 0.0, 8 * MS, 1), Event("add", "kernel", 0.0, 8 * MS, 2)]
-    account = Account.of(Trace.of(events, rows))
-    assert account.device_s == pytest.approx(8 * MS)
-    assert account.product_s == pytest.approx(4 * MS)
+    breakdown = StepBreakdown.of(Trace.of(events, rows))
+    assert breakdown.device_s == pytest.approx(8 * MS)
+    assert breakdown.product_s == pytest.approx(4 * MS)
 
 
 def test_work_alone_needs_peaks_to_speak():

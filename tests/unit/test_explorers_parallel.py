@@ -24,7 +24,7 @@ from dltutorial.course.explorers.scaling import make as make_scaling
 from dltutorial.course.explorers.words import size, span, three
 from dltutorial.errors import CourseError
 from dltutorial.parallel.bucket_model import Link, Step
-from dltutorial.profile.memory_model import Shape, of_step
+from dltutorial.profile.memory import Shape, of_step
 from dltutorial.scaling import clusters, published, simulator, workloads
 from dltutorial.scaling.scaling import strong_efficiency, weak_efficiency
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from dltutorial.errors import CourseError
-from dltutorial.profile import disk, peaks, probes
+from dltutorial.profile import disk, peaks, timing
 from dltutorial.profile.probes import Figure
 
 
@@ -144,8 +144,8 @@ def test_times_are_those_of_one_call(call_s, monkeypatch):
         nonlocal now_s, n_calls
         now_s, n_calls = now_s + call_s, n_calls + 1
 
-    monkeypatch.setattr(probes, "time", SimpleNamespace(perf_counter=lambda: now_s))
-    samples_s = probes.times_s(run, "cpu", 0.05)
+    monkeypatch.setattr(timing, "time", SimpleNamespace(perf_counter=lambda: now_s))
+    samples_s = timing.times_s(run, "cpu", 0.05)
     assert samples_s == pytest.approx([call_s] * len(samples_s))
     assert len(samples_s) >= 3
     assert n_calls == 2 + len(samples_s) * max(1, round(0.003 / call_s))

@@ -114,18 +114,6 @@ def test_what_autograd_keeps_counts_once_and_weights_do_not():
     assert kept == {torch.float32: 2 * 4 * 8 * 4}
 
 
-def test_the_state_of_a_run_is_counted_as_torch_keeps_it():
-    model = ViT(Recipe(**SMALL))
-    optimizer = torch.optim.AdamW(model.parameters())
-    model(torch.randn(4, 5, 32, 64)).sum().backward()
-    optimizer.step()
-    counted = memory.state_bytes(sum(p.numel() for p in model.parameters()))
-    averages = (t for state in optimizer.state.values() for name, t in state.items() if name.startswith("exp_avg"))
-    assert counted["weights"] == sum(p.nbytes for p in model.parameters())
-    assert counted["gradients"] == sum(p.grad.nbytes for p in model.parameters())
-    assert counted["optimizer"] == sum(t.nbytes for t in averages)
-
-
 @pytest.mark.parametrize(
     ("flags", "bf16", "fp16"),
     [

@@ -1,6 +1,6 @@
 from dltutorial.config import Recipe, preset
 from dltutorial.data.loaders import LOADERS
-from dltutorial.profile import trace
+from dltutorial.profile import ranges, trace
 from dltutorial.train import profiled
 
 
@@ -36,3 +36,10 @@ def test_what_cannot_be_profiled_gets_one_line(capsys):
     assert capsys.readouterr().err.startswith("dltutorial: preset 'nonsense'")
     assert profiled.main(["--preset", "smoke", "--loader", "best", "--workers", "1"]) == 2
     assert capsys.readouterr().err.startswith("dltutorial: recipe: workers=1")
+
+
+def test_capture_names_each_step_and_leaves_the_warm_up_out(monkeypatch):
+    seen = []
+    monkeypatch.setattr(profiled.torch.cuda, "is_available", lambda: False)
+    profiled.capture(lambda: seen.append(ranges.are_enabled()), steps=2, warmup=3)
+    assert seen == [False] * 3 + [True] * 2

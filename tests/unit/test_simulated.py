@@ -2,7 +2,7 @@ import itertools
 
 import pytest
 
-from dltutorial.profile import spans
+from dltutorial.profile import events
 from dltutorial.profile.simulated import SimulatedRun
 
 
@@ -44,8 +44,8 @@ def test_a_seed_gives_the_same_trace_again_and_another_seed_another():
 
 
 def test_stretches_of_time_are_merged_clipped_and_subtracted():
-    assert spans.merged([(3, 5), (0, 1), (1, 2), (4, 6)]) == [(0, 2), (3, 6)]
-    assert spans.length([(0, 2), (1, 3)]) == 3
-    assert spans.clip([(0, 2), (3, 6)], 1, 4) == [(1, 2), (3, 4)]
-    assert spans.without([(0, 10)], [(2, 3), (5, 7), (9, 12)]) == [(0, 2), (3, 5), (7, 9)]
-    assert spans.without([(0, 1)], [(0, 1)]) == []
+    assert events.merged([(3, 5), (0, 1), (1, 2), (4, 6)]) == [(0, 2), (3, 6)]
+    assert events.length([(0, 2), (1, 3)]) == 3
+    assert events.clip([(0, 2), (3, 6)], 1, 4) == [(1, 2), (3, 4)]
+    assert events.without([(0, 10)], [(2, 3), (5, 7), (9, 12)]) == [(0, 2), (3, 5), (7, 9)]
+    assert events.without([(0, 1)], [(0, 1)]) == []

@@ -1,7 +1,7 @@
 import pytest
 
 from dltutorial.profile.events import Event, Row, Trace
-from dltutorial.profile.tensor_cores import products, uses_tensor_cores
+from dltutorial.profile.tensor_cores import Products, uses_tensor_cores
 
 # Names as profilers showed them on Volta, Turing, Ampere and Hopper.
 ON_TENSOR_CORES = [
@@ -36,7 +36,7 @@ NO_PRODUCT = [
 
 
 def trace_of(names, category="kernel"):
-    events = [Event(name, category, float(i), 0.5 + i, 1) for i, name in enumerate(names)]
+    events = [Event(name, category, 10.0 * i, 0.5 + i, 1) for i, name in enumerate(names)]
     return Trace.of(events, [Row("thread 1"), Row("GPU 0 stream 7", 0)])
 
 
@@ -48,21 +48,21 @@ def test_a_kernel_on_tensor_cores_is_told(name):
 @pytest.mark.parametrize("name", ON_ORDINARY_CORES)
 def test_a_product_on_ordinary_cores_is_not(name):
     assert not uses_tensor_cores(name)
-    assert products(trace_of([name])).tensor_core_share == 0
+    assert Products.of(trace_of([name])).tensor_core_share == 0
 
 
 def test_what_is_no_product_is_left_out():
-    found = products(trace_of(NO_PRODUCT))
+    found = Products.of(trace_of(NO_PRODUCT))
     assert found.kernels == ()
     assert found.tensor_core_share is None
 
 
 def test_operators_of_a_cpu_do_not_count():
-    assert products(trace_of(["aten::conv2d", "mkldnn_gemm"], "operator")).tensor_core_share is None
+    assert Products.of(trace_of(["aten::conv2d", "mkldnn_gemm"], "operator")).tensor_core_share is None
 
 
 def test_the_share_is_one_of_time():
-    found = products(trace_of([ON_ORDINARY_CORES[0], ON_TENSOR_CORES[3], ON_TENSOR_CORES[3]]))
-    assert [(k.calls, k.seconds, k.tensor_cores) for k in found.kernels] == [(2, 4.0, True), (1, 0.5, False)]
+    found = Products.of(trace_of([ON_ORDINARY_CORES[0], ON_TENSOR_CORES[3], ON_TENSOR_CORES[3]]))
+    assert [(k.calls, k.seconds, uses_tensor_cores(k.name)) for k in found.kernels] == [(2, 4.0, True), (1, 0.5, False)]
     assert found.tensor_core_share == pytest.approx(4 / 4.5)
     assert "s16816gemm" in str(found.table())

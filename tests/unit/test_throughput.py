@@ -7,7 +7,7 @@ import torch
 from waiting import wait_for
 
 from dltutorial.errors import CourseError
-from dltutorial.profile import batches, cpu, throughput
+from dltutorial.profile import cpu_time, throughput
 from dltutorial.profile.throughput import Rate, Split
 
 BATCH = (torch.zeros(4, 2), torch.zeros(4))
@@ -44,7 +44,7 @@ def clock(monkeypatch):
     clock = Clock()
     monkeypatch.setattr(throughput, "time", SimpleNamespace(perf_counter=lambda: clock.now_s))
     for name in ("wanted_s", "thread_wanted_s"):
-        monkeypatch.setattr(cpu, name, lambda: clock.wanted_s)
+        monkeypatch.setattr(cpu_time, name, lambda: clock.wanted_s)
     return clock
 
 
@@ -156,26 +156,26 @@ def test_an_error_in_the_step_is_the_callers_own():
 
 def test_batches_keep_their_form_on_the_way_to_the_device():
     batch = {"x": [BATCH[0], "name"], "n": 3, "pair": BATCH}
-    moved = batches.to_device(batch, "cpu")
+    moved = throughput.to_device(batch, "cpu")
     assert moved["x"][1] == "name"
     assert isinstance(moved["pair"], tuple)
-    assert batches.samples_in({"n": 3, "x": [np.zeros((5, 2))]}) == 5
+    assert throughput.samples_in({"n": 3, "x": [np.zeros((5, 2))]}) == 5
 
 
 def test_work_of_this_process_counts_as_wanted():
-    before = cpu.wanted_s(), cpu.thread_wanted_s()
+    before = cpu_time.wanted_s(), cpu_time.thread_wanted_s()
     start = time.process_time()
     while time.process_time() < start + 0.05:
         pass
-    after = cpu.wanted_s(), cpu.thread_wanted_s()
+    after = cpu_time.wanted_s(), cpu_time.thread_wanted_s()
     assert all(late - early >= 0.04 for early, late in zip(before, after, strict=True))
 
 
 @pytest.mark.timed  # who wakes up on a busy machine wants a core for a while
 def test_sleep_does_not_count_as_wanted():
-    thread_s = cpu.thread_wanted_s()
+    thread_s = cpu_time.thread_wanted_s()
     time.sleep(0.5)
-    assert cpu.thread_wanted_s() - thread_s < 0.25
+    assert cpu_time.thread_wanted_s() - thread_s < 0.25
 
 
 @pytest.mark.parametrize("workers", [0, 1])
@@ -184,7 +184,7 @@ def test_a_data_loader_and_its_workers_are_measured_and_ended(workers):
     loader = torch.utils.data.DataLoader(data, batch_size=8, num_workers=workers)
     found = throughput.measure(loader, lambda batch: None, rounds=1, phase_s=0.01, device="cpu")
     assert found.batch_size == 8
-    assert batches.made_ahead(loader) == 2 * workers
+    assert throughput.made_ahead(loader) == 2 * workers
     wait_for(lambda: not torch.multiprocessing.active_children())
 
 

@@ -76,44 +76,42 @@ def test_half_a_character_in_a_name_does_no_harm(tmp_path):
     assert found.events[0].name == "a?b"
 
 
-@pytest.mark.parametrize(
-    ("content", "says"),
-    [
-        (b'{"traceEvents": [{"ph": "X", "na', "not a whole trace"),
-        (b"\x89PNG\r\n\x1a\n\xff\xfe", "not a whole trace"),
-        (b"[" * 100_000, "not a whole trace"),
-        (b'{"cells": [], "nbformat": 4}', "no list of traceEvents"),
-        (b"7", "no list of traceEvents"),
-        (b'{"traceEvents": [1, null, {"ph": "X", "cat": ["x"]}]}', "no event of torch's profiler"),
-        *(
-            (json.dumps({"traceEvents": [chrome("x", "cpu_op", 1, 1) | wrong]}).encode(), "without a proper")
-            for wrong in (
-                {"ts": None},
-                {"dur": -1},
-                {"dur": float("nan")},
-                {"ts": "soon"},
-                {"ts": 10**400},
-                {"name": 5},
-                {"cat": "kernel", "pid": "here"},
-            )
-        ),
-    ],
-)
-def test_a_file_that_is_no_trace_is_one_clear_line(tmp_path, content, says):
+EVENT = chrome("x", "cpu_op", 1, 1)
+NO_TRACES = {
+    "cut short": b'{"traceEvents": [{"ph": "X", "na',
+    "a picture": b"\x89PNG\r\n\x1a\n\xff\xfe",
+    "too deep": b"[" * 100_000,
+    "a notebook": b'{"cells": [], "nbformat": 4}',
+    "a number": b"7",
+    "no event": b'{"traceEvents": []}',
+    "events that are none": b'{"traceEvents": [1, null, {"ph": "X", "cat": ["x"]}]}',
+    **{
+        f"{wrong}": json.dumps({"traceEvents": [EVENT | wrong]}).encode()
+        for wrong in (
+            {"ts": None},
+            {"dur": -1},
+            {"dur": float("nan")},
+            {"ts": "soon"},
+            {"ts": 10**400},
+            {"name": 5},
+            {"cat": "kernel", "pid": "here"},
+        )
+    },
+    **{
+        f"without {key}": json.dumps([{k: v for k, v in EVENT.items() if k != key}]).encode()
+        for key in ("ts", "dur", "pid", "tid", "name")
+    },
+}
+
+
+@pytest.mark.parametrize("content", NO_TRACES.values(), ids=NO_TRACES)
+def test_a_file_that_is_no_trace_is_one_clear_line(tmp_path, content):
     file = tmp_path / "bad.json"
     file.write_bytes(content)
-    with pytest.raises(CourseError, match=says) as caught:
+    with pytest.raises(CourseError, match="is not a whole trace of torch's profiler") as caught:
         trace.read(file)
     assert str(file) in str(caught.value)
     assert "\n" not in str(caught.value)
-
-
-def test_a_missing_thread_or_duration_is_one_clear_line(tmp_path):
-    event = chrome("x", "cpu_op", 1, 1)
-    for missing in ("ts", "dur", "pid", "tid", "name"):
-        part = {key: value for key, value in event.items() if key != missing}
-        with pytest.raises(CourseError, match="without a proper"):
-            trace.read(written(tmp_path / "bad.json", [part]))
 
 
 def test_a_packed_file_that_is_cut_short_damaged_or_not_packed_is_one_clear_line(tmp_path):
@@ -122,7 +120,7 @@ def test_a_packed_file_that_is_cut_short_damaged_or_not_packed_is_one_clear_line
     for content in (whole[: len(whole) // 2], damaged, b"[]"):
         file = tmp_path / "bad.json.gz"
         file.write_bytes(content)
-        with pytest.raises(CourseError, match="not a whole gzip file"):
+        with pytest.raises(CourseError, match=r"bad\.json\.gz"):
             trace.read(file)
 
 
@@ -131,13 +129,6 @@ def test_a_missing_file_is_one_clear_line(tmp_path):
         trace.read(tmp_path / "none.json")
     with pytest.raises(CourseError, match="cannot read the trace"):
         trace.read(tmp_path)
-
-
-def test_a_trace_too_big_is_refused_before_it_is_unpacked_whole(tmp_path):
-    file = tmp_path / "bomb.json.gz"
-    file.write_bytes(gzip.compress(b" " * 3_000_000))
-    with pytest.raises(CourseError, match="more than 1 MiB"):
-        trace.read(file, max_bytes=2**20)
 
 
 # Sums
@@ -229,8 +220,6 @@ def test_changes_are_per_step_and_name_what_came_and_went():
         ("aten::new", 0.0, 3.0),
         ("aten::old", 1.0, 0.0),
     ]
-    assert found[0].ratio == 1 / 8
-    assert found[2].ratio == float("inf")
     assert trace_summary.changes(before, before) == ()
     assert len(trace_summary.changes(before, after, most=2)) == 2
 
@@ -329,14 +318,14 @@ def test_a_disk_that_takes_no_more_is_one_line_and_leaves_no_trace(name, tmp_pat
     def full(*args):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(trace.shutil, "copyfileobj", full)
+    monkeypatch.setattr(trace.shutil, "copyfile", full)
     with pytest.raises(CourseError, match="No space left on device; make room"):
         trace.take(lambda: torch.ones(3) + 1, steps=1, warmup=1, file=tmp_path / name)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_trace_that_cannot_be_read_back_is_not_kept(tmp_path, monkeypatch):
-    monkeypatch.setattr(trace, "_content", lambda *args: b'{"traceEvents": [')
+    monkeypatch.setattr(trace, "_assemble", lambda entries: entries["no such"])
     with pytest.raises(CourseError, match="not a whole trace"):
         trace.take(lambda: torch.ones(3) + 1, steps=1, warmup=1, file=tmp_path / "trace.json")
     assert list(tmp_path.iterdir()) == []

@@ -1,7 +1,7 @@
 """Memory of a training step, item by item, with the model, the batch, the formats and the sharding to move.
 
 In: a recipe. Out: a bar for every item and one for the sum, beside the memory of a device. Model:
-``dltutorial.profile.memory_model``, which agrees with what torch keeps within 5%.
+``dltutorial.profile.memory``, which agrees with what torch keeps within 5%.
 """
 
 import dataclasses
@@ -12,7 +12,7 @@ from dltutorial.course.explorers import svg
 from dltutorial.course.explorers.parts import Choice, Drawing, Explorer, Slider
 from dltutorial.course.explorers.words import size
 from dltutorial.course.guess import positive
-from dltutorial.profile.memory_model import FORMATS, OPTIMIZERS, STAGES, Memory, Shape, largest_batch, of_step
+from dltutorial.profile.memory import FORMATS, OPTIMIZERS, STAGES, Memory, Shape, largest_batch, of_step
 
 _GIB = 2**30
 _KEPT, _AGAIN = "kept", "computed again"

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from dltutorial.profile.compilations import Compilations, breaks
+from dltutorial.profile.compilation import Compilations, breaks
 
 
 @pytest.fixture(autouse=True)

@@ -1,6 +1,6 @@
 """Where the time of a step goes, in seconds, from a trace alone.
 
-In: a :class:`~dltutorial.profile.events.Trace` with steps. Out: a frozen :class:`Account`, all per step.
+In: a :class:`~dltutorial.profile.events.Trace` with steps. Out: a frozen :class:`StepBreakdown`, all per step.
 
 The thread that steps either waits for a batch, or waits in a call that synchronises, or sits in a long gap in which
 torch does nothing, or works. Where there is a device, the thread's work is launching, and the device's own time is
@@ -12,10 +12,19 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from dltutorial.errors import CourseError
-from dltutorial.profile import spans
-from dltutorial.profile.events import STEP, Event, Trace
-from dltutorial.profile.spans import Interval
-from dltutorial.profile.trace_summary import is_loading, steps_of
+from dltutorial.profile.events import (
+    STEP,
+    Event,
+    Interval,
+    Trace,
+    clip,
+    intervals,
+    length,
+    merged,
+    outermost,
+    self_seconds,
+    without,
+)
 
 SHORT_OPERATOR_S = 20e-6  # of self time; below it, calling costs more than computing on any machine of the course
 LONG_GAP_S = 1e-3  # Python between two operators takes microseconds; longer, and the thread does something else
@@ -23,13 +32,15 @@ READ, PREPARE = ("read",), ("augment", "decode", "prepare")  # ranges inside the
 
 _SYNCHRONISING = ("DeviceSynchronize", "StreamSynchronize", "EventSynchronize")
 _READS_A_VALUE = "aten::item"
-_PRODUCTS = ("gemm", "gemv", "matmul", "convolve", "conv2d", "conv3d", "fprop", "dgrad", "wgrad")
-_PRODUCTS += ("attention", "attn", "fmha", "cutlass", "xmma", "nvjet")
+_PRODUCTS = (
+    *("gemm", "gemv", "matmul", "convolve", "conv2d", "conv3d", "fprop", "dgrad", "wgrad"),
+    *("attention", "attn", "fmha", "cutlass", "xmma", "nvjet"),
+)
 _PRODUCT_OPERATORS = ("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::linear", "aten::dot", "aten::mv")
 
 
 @dataclass(frozen=True)
-class Account:
+class StepBreakdown:
     """Seconds per step.
 
     Attributes:
@@ -65,120 +76,106 @@ class Account:
     other_s: float
 
     @classmethod
-    def of(cls, trace: Trace) -> "Account":
+    def of(cls, trace: Trace) -> "StepBreakdown":
         """Read it out of a trace.
 
         Raises:
             CourseError: the trace has no step.
         """
-        steps = spans.outermost(steps_of(trace))
-        if not steps:
+        if not trace.steps:
             raise CourseError("the trace holds no step; take it with trace.take, or name each step's range 'step'")
-        return _Reader(trace, steps).account()
+        return _Reader(trace).breakdown()
 
 
 class _Reader:
     """One trace, cut to its steps, with the lists that several entries need."""
 
-    def __init__(self, trace: Trace, steps: list[Event]) -> None:
-        self.row, self.n = steps[0].row, len(steps)
-        on_device = [event for event in trace.events if event.category in ("kernel", "copy")]
-        self.start_s = steps[0].start_s
-        self.host_end_s = steps[-1].end_s
-        self.end_s = max([self.host_end_s, *(event.end_s for event in on_device)])
-        self.kernels = [event for event in on_device if event.end_s > self.start_s]
-        self.events = [event for event in trace.events if event.row == self.row]
-        self.elsewhere = [event for event in trace.events if event.row != self.row]
-        self.loads = self._cut(event for event in self.events if is_loading(event))
+    def __init__(self, trace: Trace) -> None:
+        first, last, self.n = trace.steps[0], trace.steps[-1], len(trace.steps)
+        self.start_s, self.host_end_s = first.start_s, last.end_s
+        self.kernels = [e for e in trace.events if e.category in ("kernel", "copy") and e.end_s > self.start_s]
+        self.end_s = max([self.host_end_s, *(event.end_s for event in self.kernels)])
+        self.n_devices = len({trace.rows[event.row].device for event in self.kernels})
         self.ranges = [event for event in trace.events if event.category == "range"]
-        self.devices = {trace.rows[event.row].device for event in self.kernels}
+        own = [event for event in trace.events if event.row == first.row]
+        self.row = first.row
+        self.loads = self.cut(event for event in own if event.is_loading)
+        self.waits = without(self.cut(event for event in own if _waits_for_device(event)), self.loads)
+        self.busy = self.cut(event for event in own if event.category in ("operator", "runtime"))
+        found = [event for event in own if self.start_s <= event.start_s < self.host_end_s]
+        self.inside = [event for event in found if not any(a <= event.start_s < b for a, b in self.loads)]
+        self.operators = [event for event in self.inside if event.category == "operator"]
+        # With a device, the backward pass has a thread of its own: while it works, the stepping thread is not idle.
+        others = [e for e in trace.events if e.row != first.row and e.category in ("operator", "runtime")]
+        helped = self.cut(others) if self.kernels else []
+        idle = without([(self.start_s, self.host_end_s)], [*self.busy, *self.loads, *helped])
+        self.gaps = [(a, b) for a, b in idle if b - a >= LONG_GAP_S]
 
-    def account(self) -> Account:
+    def cut(self, events: Iterable[Event]) -> list[Interval]:
+        """Their intervals, merged, within the steps."""
+        return clip(merged(intervals(events)), self.start_s, self.host_end_s)
+
+    def breakdown(self) -> StepBreakdown:
         """All entries."""
-        synchronise = self._cut(event for event in self.events if _waits_for_device(event))
-        synchronise = spans.without(synchronise, self.loads)
-        busy = self._cut(event for event in self.events if event.category in ("operator", "runtime"))
-        idle = spans.without([(self.start_s, self.host_end_s)], [*busy, *self.loads, *self._helped()])
-        gaps = [(a, b) for a, b in idle if b - a >= LONG_GAP_S]
-        host_s = self.host_end_s - self.start_s
-        work_s = host_s - spans.length([*self.loads, *synchronise, *gaps])
-        product_s, other_s = self._by_kind()
+        work_s = self.host_end_s - self.start_s - length([*self.loads, *self.waits, *self.gaps])
+        device_s = self.device_s()
+        product_s, other_s = self.by_kind(device_s)
         entries = {
             "step_s": self.end_s - self.start_s,
-            "wait_s": spans.length(self.loads),
-            "read_s": self._named(READ),
-            "prepare_s": self._named(PREPARE),
-            "loading_operators_s": spans.length(busy) - spans.length(spans.without(busy, self.loads)),
-            "synchronise_s": spans.length(synchronise),
-            "n_synchronise": sum(map(_waits_for_device, self._inside())) if self.kernels else self._values_read(),
-            "gap_s": spans.length(gaps),
+            "wait_s": length(self.loads),
+            "read_s": self.named_s(READ),
+            "prepare_s": self.named_s(PREPARE),
+            "loading_operators_s": length(self.busy) - length(without(self.busy, self.loads)),
+            "synchronise_s": length(self.waits),
+            "n_synchronise": sum(map(_waits_for_device, self.inside)) if self.kernels else self.values_read(),
+            "gap_s": length(self.gaps),
             "launch_s": work_s if self.kernels else max(0.0, work_s - product_s - other_s),
-            "n_calls": len(self.kernels) if self.kernels else len(spans.outermost(self._operators())),
+            "n_calls": len(self.kernels) if self.kernels else len(outermost(self.operators)),
             "product_s": product_s,
             "other_s": other_s,
         }
-        device_s = self._device_s() / self.n if self.kernels else None
         per_step = {name: value / self.n for name, value in entries.items()}
-        return Account(steps=self.n, gap_where=self._where(gaps), device_s=device_s, **per_step)
+        per_device_s = device_s / self.n if self.kernels else None
+        return StepBreakdown(steps=self.n, gap_where=self.longest_gap(), device_s=per_device_s, **per_step)
 
-    def _helped(self) -> list[Interval]:
-        """When other threads of the host call operators: with a device, the backward pass has a thread of its own."""
-        if not self.kernels:
-            return []
-        return self._cut(event for event in self.elsewhere if event.category in ("operator", "runtime"))
-
-    def _cut(self, events: Iterable[Event]) -> list[Interval]:
-        """Their intervals, merged, within the steps."""
-        return spans.clip(spans.merged((e.start_s, e.end_s) for e in events), self.start_s, self.host_end_s)
-
-    def _inside(self) -> list[Event]:
-        """What starts on the stepping thread during the steps, outside loading."""
-        found = [event for event in self.events if self.start_s <= event.start_s < self.host_end_s]
-        return [event for event in found if not any(a <= event.start_s < b for a, b in self.loads)]
-
-    def _operators(self) -> list[Event]:
-        return [event for event in self._inside() if event.category == "operator"]
-
-    def _values_read(self) -> int:
+    def values_read(self) -> int:
         """Calls of ``item()``; those of the optimizer are left out: they read counters that no device holds."""
         own = [event for event in self.ranges if event.name.startswith("Optimizer.step")]
-        read = [event for event in self._operators() if event.name == _READS_A_VALUE]
+        read = [event for event in self.operators if event.name == _READS_A_VALUE]
         return sum(not any(range_.start_s <= event.start_s < range_.end_s for range_ in own) for event in read)
 
-    def _named(self, names: tuple[str, ...]) -> float:
+    def named_s(self, names: tuple[str, ...]) -> float:
         """Seconds of ranges with one of these names, on any thread of the host, added up."""
         return sum(event.duration_s for event in self.ranges if event.name in names)
 
-    def _device_s(self) -> float:
+    def device_s(self) -> float:
         """Seconds a device was busy, the mean over devices."""
-        busy = spans.length((event.start_s, event.end_s) for event in self.kernels)
-        if len(self.devices) <= 1:
-            return busy
-        return sum(event.duration_s for event in self.kernels) / len(self.devices)
+        if self.n_devices <= 1:
+            return length(intervals(self.kernels))
+        return sum(event.duration_s for event in self.kernels) / self.n_devices
 
-    def _by_kind(self) -> tuple[float, float]:
+    def by_kind(self, device_s: float) -> tuple[float, float]:
         """Seconds of products and of everything else: of kernels, or of operators that are not short."""
         if self.kernels:
             timed = [(event, event.duration_s) for event in self.kernels]
-            scale = self._device_s() / max(1e-12, sum(seconds for _, seconds in timed))  # kernels may overlap
+            scale = device_s / max(1e-12, sum(seconds for _, seconds in timed))  # kernels may overlap
         else:
-            operators = self._operators()
-            timed = list(zip(operators, spans.self_seconds(operators), strict=True))
-            timed, scale = [(event, seconds) for event, seconds in timed if seconds >= SHORT_OPERATOR_S], 1.0
+            pairs = zip(self.operators, self_seconds(self.operators), strict=True)
+            timed, scale = [(event, seconds) for event, seconds in pairs if seconds >= SHORT_OPERATOR_S], 1.0
         products = sum(seconds for event, seconds in timed if is_product(event))
         return scale * products, scale * (sum(seconds for _, seconds in timed) - products)
 
-    def _where(self, gaps: list[Interval]) -> str:
-        """The innermost range around the longest gap, else the last operator before it."""
-        if not gaps:
+    def longest_gap(self) -> str:
+        """Where it is: the innermost range around it, else the last operator before it."""
+        if not self.gaps:
             return ""
-        start_s, end_s = max(gaps, key=lambda gap: gap[1] - gap[0])
+        start_s, end_s = max(self.gaps, key=lambda gap: gap[1] - gap[0])
         middle_s = (start_s + end_s) / 2
         around = [event for event in self.ranges if event.row == self.row and event.start_s <= middle_s < event.end_s]
         inner = [event for event in around if event.name != STEP]
         if inner:
             return f"in {inner[-1].name}"
-        before = [event for event in self._operators() if event.start_s < start_s]
+        before = [event for event in self.operators if event.start_s < start_s]
         return f"after {before[-1].name}" if before else "before any operator"
 
 
