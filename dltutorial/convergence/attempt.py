@@ -22,8 +22,8 @@ from torch.nn import functional as F
 
 from dltutorial import machine, node
 from dltutorial.convergence import images, networks
+from dltutorial.convergence.ensemble import Order
 from dltutorial.convergence.images import Files
-from dltutorial.convergence.order import Order
 from dltutorial.convergence.recipe import SolutionRecipe, Task
 from dltutorial.launch import launch
 from dltutorial.profile.ranges import annotate

@@ -43,10 +43,6 @@ class Fit:
         """S: updates at a batch size."""
         return steps(batch_size, self.s_min, self.b_crit)
 
-    def images(self, batch_size: float | np.ndarray) -> float | np.ndarray:
-        """E = S B: images seen on the way to the target, that is what it costs."""
-        return self.steps(batch_size) * batch_size
-
     @property
     def e_min(self) -> float:
         """Images that no batch size can do without."""
@@ -55,12 +51,14 @@ class Fit:
     @property
     def s_min_range(self) -> tuple[float, float]:
         """Where 9 of 10 resampled fits have it."""
-        return _range(self.s_min_K)
+        low, high = np.quantile(self.s_min_K, (0.05, 0.95))
+        return float(low), float(high)
 
     @property
     def b_crit_range(self) -> tuple[float, float]:
         """Where 9 of 10 resampled fits have it."""
-        return _range(self.b_crit_K)
+        low, high = np.quantile(self.b_crit_K, (0.05, 0.95))
+        return float(low), float(high)
 
 
 def steps(batch_size: float | np.ndarray, s_min: float, b_crit: float) -> float | np.ndarray:
@@ -122,8 +120,3 @@ def _least_squares(
     b_crit_K = trials_G[inner_K] * np.exp(ratio * shift_K)
     rest_KP = logs_KP - np.log1p(b_crit_K[:, None] / sizes_P)
     return np.exp(rest_KP.mean(1)), b_crit_K, rest_KP.std(1)
-
-
-def _range(values_K: np.ndarray) -> tuple[float, float]:
-    low, high = np.quantile(values_K, (0.05, 0.95))
-    return float(low), float(high)

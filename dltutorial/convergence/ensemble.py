@@ -1,32 +1,65 @@
 """Train many small networks as one tensor program: learning rates × seeds side by side in batched products.
 
-In: a ``Survey``, replicas (learning rate and seed each), one batch size. Out: a ``Run``: loss and accuracy of every
-replica along the way, and its weights at the end. Small products leave a processor idle; R of them in one ``baddbmm``
-cost little more than one. Each replica comes out as if it had been trained alone: its weights at the start and the
-order of its images depend on its seed, on nothing else. Replicas of other batch sizes have other shapes and need a
-program of their own.
+In: a ``Survey``, replicas (learning rate and seed each), one batch size. Out: an ``EnsembleRun``: loss and accuracy of
+every replica along the way, and its weights at the end. Small products leave a processor idle; R of them in one
+``baddbmm`` cost little more than one. Each replica comes out as if it had been trained alone: its weights at the start
+and the order of its images depend on its seed, on nothing else. Replicas of other batch sizes have other shapes and
+need a program of their own.
 
-A replica whose loss is no longer finite has diverged: it leaves, with the weights that it had, and the others go on.
+A replica leaves when its loss is no longer finite (it has diverged), or when it has reached what it was trained for;
+its weights stay as they were, the tensors shrink, and the others go on.
 
-Legend: R replicas, E evaluations, N images, F features, C classes.
+Legend: R replicas, E evaluations, B images in a batch, N images, F features.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from dltutorial import machine, node
-from dltutorial.convergence import networks, rules
-from dltutorial.convergence.order import Order
-from dltutorial.convergence.program import Data, Plan, Program, threads
+from dltutorial.convergence import networks
+from dltutorial.convergence.stacked_optimizers import StackedAdam, StackedOptimizer, StackedSGD
 from dltutorial.data.surveys import Survey
 from dltutorial.errors import RecipeError
-from dltutorial.optim.schedules import check_run
+from dltutorial.optim.schedules import Schedule, check_run, constant
 
-Schedule = Callable[[int], float]
 BatchSize = Callable[[int], int]
+_ROWS_AT_ONCE = 8192  # of the images of all replicas: 8 MB with 256 features, what a CPU's cache can hold
+_ROWS_FOR_THREADS = 2048  # below, a second thread costs more than it brings
+
+
+class Order:
+    """The order in which R replicas see their images: one shuffled epoch after another, cut into batches.
+
+    A replica's order depends on its seed alone: whatever the batch size, the same images come in the same order. A
+    batch may end one epoch and begin the next. Replicas with one seed share the work.
+    """
+
+    def __init__(self, seeds: Sequence[int], n_images: int) -> None:
+        self.n_images = n_images
+        names = list(dict.fromkeys(seeds))
+        self.which_R = torch.tensor([names.index(seed) for seed in seeds])
+        # Not the generator of the weights: another stream of the same seed.
+        others = [(seed + 0x9E3779B97F4A7C15) % 2**63 for seed in names]
+        self.generators = [torch.Generator().manual_seed(seed) for seed in others]
+        self.left_SN = torch.empty(len(names), 0, dtype=torch.int64)
+
+    def next(self, batch_size: int) -> Tensor:
+        """The numbers (R, B), int64, of the next batch of every replica."""
+        while self.left_SN.shape[1] < batch_size:
+            epoch_SN = torch.stack([torch.randperm(self.n_images, generator=g) for g in self.generators])
+            self.left_SN = torch.cat([self.left_SN, epoch_SN], 1)
+        batch_SB, self.left_SN = self.left_SN.tensor_split([batch_size], 1)
+        return batch_SB[self.which_R]
+
+
+def batches(seed: int, n_images: int, batch_size: int, steps: int) -> Tensor:
+    """The first batches (steps, B) that a replica of this seed sees: to train it alone."""
+    order = Order([seed], n_images)
+    return torch.cat([order.next(batch_size) for _ in range(steps)])
 
 
 @dataclass(frozen=True)
@@ -45,34 +78,33 @@ class Replica:
 
 
 @dataclass(frozen=True)
-class Run:
+class EnsembleRun:
     """What came of R replicas. Everything is on the CPU, but the weights.
 
     Attributes:
-        replicas: as they were given.
-        batch_size: images in an update, or the function of the step that told.
         steps: (E,) int64: updates done at each evaluation, ascending.
         train_loss_RE: (R, E) mean loss of the batches since the last evaluation; nan once a replica has left.
         valid_accuracy_RE: (R, E) of the validation images; nan once a replica has left.
-        diverged_R: (R,) bool: the loss became infinite or nan.
-        diverged_at_R: (R,) int64: the update (from 0) whose loss did; -1 if none.
+        diverged_at_R: (R,) int64: the update (from 0) whose loss became infinite or nan; -1 if none.
         layers: weights at the end, (R, …) each, see ``networks``.
         kept_layers: step → weights then, for each of ``keep_steps``.
         at_loss_layers: weights when ``keep_at_loss`` was reached.
         at_loss_step_R: (R,) float32: the updates done then; nan where it never was, or was not asked for.
     """
 
-    replicas: tuple[Replica, ...]
-    batch_size: int | BatchSize
     steps: Tensor
     train_loss_RE: Tensor
     valid_accuracy_RE: Tensor
-    diverged_R: Tensor
     diverged_at_R: Tensor
-    layers: tuple[Tensor, ...]
+    layers: Sequence[Tensor]
     kept_layers: Mapping[int, Sequence[Tensor]]
-    at_loss_layers: tuple[Tensor, ...]
+    at_loss_layers: Sequence[Tensor]
     at_loss_step_R: Tensor
+
+    @property
+    def diverged_R(self) -> Tensor:
+        """(R,) bool: the loss became infinite or nan."""
+        return self.diverged_at_R >= 0
 
     def replica(self, number: int) -> nn.Sequential:
         """The network of one replica, with its weights at the end (for one that left: when it did)."""
@@ -120,9 +152,8 @@ def train(
     steps: int,
     *,
     widths: Sequence[int] = (64, 32),
-    optimizer: str | Callable[[Sequence[Tensor]], rules.Rule] = "sgd",
+    optimizer: str | Callable[[Sequence[Tensor]], StackedOptimizer] = "sgd",
     momentum: float = 0.9,
-    weight_decay: float = 0.0,
     schedule: Schedule | None = None,
     gain: float = 1.0,
     evaluate_every: int | Sequence[int] = 10,
@@ -131,7 +162,7 @@ def train(
     keep_steps: Sequence[int] = (),
     keep_at_loss: float | None = None,
     device: str | None = None,
-) -> Run:
+) -> EnsembleRun:
     """Train all replicas for so many updates; the last one is always followed by an evaluation.
 
     Args:
@@ -140,16 +171,15 @@ def train(
         batch_size: images in one update of each replica, or a function step, from 0 → images.
         steps: updates of each replica.
         widths: of the hidden layers.
-        optimizer: "sgd", "adam", "adamw", or a function from layers (R, …) to a ``rules.Rule``.
+        optimizer: "sgd", "adam", or a function from layers (R, …) to a ``StackedOptimizer``.
         momentum: of "sgd".
-        weight_decay: of the three.
         schedule: step, from 0 → factor of the peak rate, for replicas that have none of their own; default: 1.
         gain: of the initial weights, see ``networks.network``.
         evaluate_every: updates between two evaluations, or the numbers of updates at which to evaluate.
         until: a replica leaves when an evaluation has this accuracy, which fixes its ``steps_to(until)``; others go on.
         stop: called after each evaluation with the updates done and ``steps_to(until)`` so far (R,); True ends all.
-        keep_steps: numbers of updates, 0 among them, after which to keep all weights for ``Run.kept``.
-        keep_at_loss: keep each replica's weights at the first evaluation with this training loss for ``Run.at_loss``.
+        keep_steps: numbers of updates, 0 among them, after which to keep all weights for ``EnsembleRun.kept``.
+        keep_at_loss: keep each replica's weights at the first evaluation with this training loss.
         device: where to compute; default: the course's device.
 
     Raises:
@@ -157,19 +187,48 @@ def train(
         CourseError: a schedule that does not fit the run; a login node.
     """
     node.refuse_on_login("training")
-    sizes = batch_size if callable(batch_size) else lambda step: batch_size
-    plan = Plan(sizes, _evaluations(evaluate_every, steps, keep_steps), until, stop, tuple(keep_steps), keep_at_loss)
-    schedules = [replica.schedule or schedule or _constant for replica in replicas]
-    _check(survey, replicas, plan, widths, schedules)
+    if not replicas or min(widths, default=1) < 1:
+        raise RecipeError(f"{len(replicas)} replicas of widths {tuple(widths)}: take at least 1 of each")
+    ends = _evaluations(evaluate_every, steps, keep_steps)
+    sizes = [batch_size(step) if callable(batch_size) else batch_size for step in range(steps)]
+    schedule = schedule or constant()
+    schedules = [replica.schedule or schedule for replica in replicas]
+    _check(survey, replicas, sizes, schedules)
     device = device or machine.device()
     widths = (survey.n_features, *widths, survey.n_classes)
     layers = networks.stacked([networks.network(widths, replica.seed, gain) for replica in replicas], device)
-    rule = rules.make(optimizer, layers, momentum, weight_decay)
-    order = Order([replica.seed for replica in replicas], len(survey))
-    data = Data(*(part.to(device) for part in (survey.x_train, survey.y_train, survey.x_valid, survey.y_valid)))
-    with threads(len(replicas) * plan.batch_size(0), device):
-        found = Program(plan, rule, data, order, [replica.learning_rate for replica in replicas], schedules).run()
-    return Run(tuple(replicas), batch_size, **found)
+    group = _Replicas(_optimizer(optimizer, layers, momentum), survey, replicas, schedules)
+    kept = {0: group.weights()} if 0 in keep_steps else {}
+    at_loss, at_loss_step_R = group.weights(), torch.full((len(replicas),), torch.nan)
+    reached_R, done = torch.full((len(replicas),), torch.nan), [0]
+    losses: list[Tensor] = []
+    scores: list[Tensor] = []
+    with _threads(len(replicas) * sizes[0], device):
+        for end in ends:
+            losses.append(group.spread(group.update(done[-1], sizes[done[-1] : end])))
+            scores.append(group.spread(group.accuracy()))
+            done.append(end)
+            if end in keep_steps:
+                kept[end] = group.weights()
+            if keep_at_loss is not None:
+                new_R = (losses[-1] <= keep_at_loss) & at_loss_step_R.isnan()
+                group.write_weights(at_loss, new_R)
+                at_loss_step_R[new_R] = float(end)
+            if until is not None:
+                reached_R[scores[-1] >= until] = float(end)
+                group.leave(scores[-1] >= until)
+            if not len(group.there) or (stop is not None and stop(end, reached_R.clone())):
+                break
+    return EnsembleRun(
+        steps=torch.tensor(done[1:]),
+        train_loss_RE=torch.stack(losses, 1),
+        valid_accuracy_RE=torch.stack(scores, 1),
+        diverged_at_R=group.diverged_at_R,
+        layers=group.weights(),
+        kept_layers=kept,
+        at_loss_layers=at_loss,
+        at_loss_step_R=at_loss_step_R,
+    )
 
 
 def log_spaced(steps: int, ratio: float = 1.06) -> list[int]:
@@ -181,37 +240,140 @@ def log_spaced(steps: int, ratio: float = 1.06) -> list[int]:
     return [*found, steps]
 
 
-def _evaluations(every: int | Sequence[int], steps: int, keep_steps: Sequence[int]) -> tuple[int, ...]:
-    """The numbers of updates at which to evaluate, the last one included.
+class _Replicas:
+    """R replicas in training, and who is still there.
 
-    Raises:
-        RecipeError: no step, or weights to be kept that never are.
+    Attributes:
+        there: numbers of those that still train; only they are in the optimizer's layers.
+        diverged_at_R: as in ``EnsembleRun``.
     """
+
+    def __init__(
+        self, optimizer: StackedOptimizer, survey: Survey, replicas: Sequence[Replica], schedules: Sequence[Schedule]
+    ) -> None:
+        self.optimizer, self.schedules = optimizer, schedules
+        self.device, self.n = optimizer.layers[0].device, len(replicas)
+        self.rates = [replica.learning_rate for replica in replicas]
+        self.order = Order([replica.seed for replica in replicas], len(survey))
+        parts = (survey.x_train, survey.y_train, survey.x_valid, survey.y_valid)
+        self.x_train, self.y_train, self.x_valid, self.y_valid = (part.to(self.device) for part in parts)
+        self.there = torch.arange(self.n)
+        self.diverged_at_R = torch.full((self.n,), -1)
+        self._left = [layer.detach().clone() for layer in optimizer.layers]  # weights of those that left
+
+    def update(self, start: int, sizes: Sequence[int]) -> Tensor:
+        """Updates from ``start`` on with batches of these sizes; the mean loss of those that still train afterwards."""
+        rates_SR11 = self._rates(start, start + len(sizes))
+        total_R = torch.zeros(len(self.there), device=self.device)
+        for step, size in enumerate(sizes):
+            loss_R, gradients = self._gradients(self.order.next(size).to(self.device))
+            good_R = loss_R.isfinite()
+            if not good_R.all():
+                bad = self.spread(~good_R) == 1
+                self.diverged_at_R[bad] = start + step
+                gradients = [gradient[good_R] for gradient in gradients]
+                total_R, loss_R, rates_SR11 = total_R[good_R], loss_R[good_R], rates_SR11[:, good_R]
+                self.leave(bad)
+            if not len(self.there):
+                break
+            with torch.no_grad():
+                self.optimizer(gradients, rates_SR11[step])
+            total_R += loss_R
+        return total_R / len(sizes)
+
+    def _gradients(self, chosen_RB: Tensor) -> tuple[Tensor, list[Tensor]]:
+        """Loss (R,) of a batch and its gradients; on a CPU in parts that fit into its cache."""
+        R, B = chosen_RB.shape
+        at_once = B if self.device.type != "cpu" else max(1, _ROWS_AT_ONCE // R)
+        total_R, total = torch.zeros(R, device=self.device), list[Tensor]()
+        for part_RB in chosen_RB.split(at_once, 1):
+            x_RBF = self.x_train.index_select(0, part_RB.reshape(-1)).view(*part_RB.shape, -1)
+            logits_RBC = networks.logits(self.optimizer.layers, x_RBF)
+            loss_R = networks.losses(logits_RBC, self.y_train[part_RB]) * (part_RB.shape[1] / B)
+            gradients = torch.autograd.grad(loss_R.sum(), self.optimizer.layers)
+            total_R += loss_R.detach()
+            total = [a.add_(b) for a, b in zip(total, gradients, strict=True)] if total else list(gradients)
+        return total_R, total
+
+    def _rates(self, start: int, end: int) -> Tensor:
+        """The learning rates of those that still train, (steps, R, 1, 1)."""
+        there = self.there.tolist()
+        rates = [[self.rates[r] * self.schedules[r](step) for r in there] for step in range(start, end)]
+        return torch.tensor(rates, dtype=torch.float32, device=self.device)[..., None, None]
+
+    def accuracy(self) -> Tensor:
+        """The part of the validation images that each classifies rightly."""
+        return networks.accuracies(self.optimizer.layers, self.x_valid, self.y_valid)
+
+    def leave(self, leaving_R: Tensor) -> None:
+        """Some of all R train no more; those that have left already may be among them."""
+        stay = (~leaving_R[self.there]).nonzero()[:, 0]
+        if len(stay) == len(self.there):
+            return
+        self._left = self.weights()
+        self.there, self.order.which_R = self.there[stay], self.order.which_R[stay]
+        stay = stay.to(self.device)
+        self.optimizer.keep([w.detach()[stay].requires_grad_() for w in self.optimizer.layers], stay)
+
+    def weights(self) -> list[Tensor]:
+        """A copy of the weights of all: those of the replicas that left as they were then."""
+        found = [layer.clone() for layer in self._left]
+        self.write_weights(found, torch.ones(self.n, dtype=torch.bool))
+        return found
+
+    def write_weights(self, into: Sequence[Tensor], wanted_R: Tensor) -> None:
+        """Write the weights of those that are wanted and still train into tensors (R, …)."""
+        places = wanted_R[self.there].nonzero()[:, 0]
+        numbers = self.there[places].to(self.device)
+        for layer, own in zip(into, self.optimizer.layers, strict=True):
+            layer[numbers] = own.detach()[places.to(self.device)]
+
+    def spread(self, value_R: Tensor) -> Tensor:
+        """Values of those that still train as values of all R, nan for the others."""
+        found_R = torch.full((self.n,), torch.nan)
+        found_R[self.there] = value_R.float().cpu()
+        return found_R
+
+
+@contextlib.contextmanager
+def _threads(rows: int, device: str) -> Iterator[None]:
+    """Compute small products with one thread: two would wait for each other most of the time."""
+    before = torch.get_num_threads()
+    machine.use_cores(1 if device == "cpu" and rows < _ROWS_FOR_THREADS else before)
+    try:
+        yield
+    finally:
+        machine.use_cores(before)
+
+
+def _optimizer(
+    optimizer: str | Callable[[Sequence[Tensor]], StackedOptimizer], layers: Sequence[Tensor], momentum: float
+) -> StackedOptimizer:
+    if optimizer == "sgd":
+        return StackedSGD(layers, momentum)
+    if optimizer == "adam":
+        return StackedAdam(layers)
+    if isinstance(optimizer, str):
+        raise RecipeError(f"no optimizer {optimizer!r}; choose one of sgd, adam, or give a StackedOptimizer")
+    return optimizer(layers)
+
+
+def _evaluations(every: int | Sequence[int], steps: int, keep_steps: Sequence[int]) -> list[int]:
+    """The numbers of updates at which to evaluate, the last one included."""
     if steps < 1 or (isinstance(every, int) and every < 1):
         raise RecipeError(f"{steps} steps, evaluated every {every}: nothing to train; take at least 1")
     if any(not 0 <= step <= steps for step in keep_steps):
         raise RecipeError(f"keep_steps {tuple(keep_steps)}: a run of {steps} steps has 0 to {steps}; take those")
     at = range(every, steps, every) if isinstance(every, int) else every
-    return tuple(sorted({number for number in (*at, *keep_steps) if 0 < number < steps} | {steps}))
+    return sorted({number for number in (*at, *keep_steps) if 0 < number < steps} | {steps})
 
 
-def _check(
-    survey: Survey, replicas: Sequence[Replica], plan: Plan, widths: Sequence[int], schedules: Sequence[Schedule]
-) -> None:
-    steps = plan.evaluations[-1]
-    if not replicas or min(widths, default=1) < 1:
-        raise RecipeError(
-            f"{len(replicas)} replicas of widths {tuple(widths)} cannot be trained; take at least 1 of each"
-        )
-    for number in {plan.batch_size(step) for step in range(steps)}:
+def _check(survey: Survey, replicas: Sequence[Replica], sizes: Sequence[int], schedules: Sequence[Schedule]) -> None:
+    for number in {*sizes}:
         if not isinstance(number, int) or not 1 <= number <= len(survey):
             raise RecipeError(f"a batch of {number} from {len(survey)} training images; take 1 to {len(survey)}")
     for replica in replicas:
         if not 0 < replica.learning_rate < float("inf"):
             raise RecipeError(f"learning rate {replica.learning_rate}; it must be finite and greater than 0")
     for schedule in set(schedules):
-        check_run(schedule, steps)
-
-
-def _constant(step: int) -> float:
-    return 1.0
+        check_run(schedule, len(sizes))

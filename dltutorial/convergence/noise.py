@@ -21,9 +21,10 @@ from typing import TypeVar
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn import functional as F
 
-from dltutorial.convergence.objective import Objective
+from dltutorial.convergence.objective import Loss, Objective
 from dltutorial.errors import CourseError
 
 #: A number, or an array of numbers.
@@ -118,16 +119,7 @@ class Running:
     """
 
     def __init__(self, decay: float = 0.95) -> None:
-        """Begin with no step.
-
-        Args:
-            decay: weight of the past in each step; 0.95 remembers some 20 steps.
-
-        Raises:
-            CourseError: it is not in [0, 1).
-        """
-        if not 0 <= decay < 1:
-            raise CourseError(f"decay={decay}: a running mean needs a decay from 0 up to, not including, 1")
+        """Begin with no step; ``decay`` is the past's weight in each step: 0.95 remembers some 20 steps."""
         self.decay, self.n_steps = decay, 0
         self._squared: float | Tensor = 0.0
         self._trace: float | Tensor = 0.0
@@ -155,6 +147,67 @@ class Running:
 
     def _corrected(self, mean: float | Tensor) -> float:
         return float(mean) / (1 - self.decay**self.n_steps) if self.n_steps else float("nan")
+
+
+class AdaptiveBatch:
+    """A batch size that follows the noise scale: doubled whenever twice the batch is still worth its samples.
+
+    The noise scale grows during training, so a batch that is right at the end wastes samples at the start, and one
+    that is right at the start wastes steps at the end. McCandlish et al. 2018, section 5; Byrd et al. 2012
+    (doi:10.1007/s10107-012-0572-5); Smith et al. 2018 (arXiv:1711.00489) raise the batch where others lower the rate.
+    """
+
+    def __init__(
+        self, smallest: int, largest: int, per_noise: float = 1.0, patience: int = 20, decay: float = 0.95
+    ) -> None:
+        """Begin with the smallest batch.
+
+        Args:
+            smallest: first batch; even, for its two halves give the estimate.
+            largest: never more.
+            per_noise: the batch aimed at, as a part of B_simple: 1 balances steps against samples.
+            patience: steps at least between two doublings, so that the mean knows the new state of affairs.
+            decay: of the running means.
+
+        Raises:
+            CourseError: an odd or tiny batch, or bounds that cannot be.
+        """
+        if smallest < 2 or smallest % 2 or largest < smallest:
+            raise CourseError(f"a batch from {smallest} to {largest}: begin with an even number, and end no lower")
+        self.size, self.largest, self._per_noise, self._patience = smallest, largest, per_noise, patience
+        self.noise, self._waited = Running(decay), 0
+
+    def update(self, squared: float | Tensor, trace: float | Tensor) -> int:
+        """Take in one step's estimates; returns the size of the next batch.
+
+        It doubles when the batch aimed at has reached twice the present one, never halves, and stays as it is while
+        the noise scale cannot be told.
+        """
+        self.noise.update(squared, trace)
+        self._waited += 1
+        due = self._waited >= self._patience and 2 * self.size <= self.largest
+        if due and self._per_noise * self.noise.scale >= 2 * self.size:  # false for NaN
+            self.size, self._waited = 2 * self.size, 0
+        return self.size
+
+
+def half_batches(model: nn.Module, x: Tensor, y: Tensor, loss: Loss = F.cross_entropy) -> tuple[Tensor, Tensor]:
+    """Leave a batch's mean gradient in the model, at no further cost: |g|² of its halves (their mean) and of the whole.
+
+    Args:
+        model: its trainable parameters get the gradient, the mean of those of the halves.
+        x, y: samples and targets, an even number of both.
+        loss: the mean loss of outputs and targets.
+    """
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    gradients = [
+        torch.autograd.grad(loss(model(x_half), y_half), parameters)
+        for x_half, y_half in zip(x.chunk(2), y.chunk(2), strict=True)
+    ]
+    for parameter, one, other in zip(parameters, *gradients, strict=True):
+        parameter.grad = (one + other) / 2
+    small = (squared_length(gradients[0]) + squared_length(gradients[1])) / 2
+    return small, squared_length(p.grad for p in parameters if p.grad is not None)
 
 
 def exact(objective: Objective) -> tuple[float, float]:
@@ -187,9 +240,12 @@ def measure(objective: Objective, small: int, large: int, draws: int, seed: int 
             f"a large batch of {large} in small ones of {small} from {n_samples} samples does not work out; choose a "
             "multiple of the small batch, no larger than the data"
         )
-    generator = torch.Generator().manual_seed(seed)
-    picks = [torch.randperm(n_samples, generator=generator)[:large] for _ in range(draws)]
-    return Estimates.of(two_batches(*_squares(objective, pick, small), small, large) for pick in picks)
+    generator, pairs = torch.Generator().manual_seed(seed), []
+    for _ in range(draws):
+        gradients_MN = objective.batch_gradients(torch.randperm(n_samples, generator=generator)[:large], small)
+        of_small, of_large = gradients_MN.square().sum(1).mean(), gradients_MN.mean(0).square().sum()
+        pairs.append(two_batches(float(of_small), float(of_large), small, large))
+    return Estimates.of(pairs)
 
 
 def mean_square(objective: Objective, size: int, draws: int, seed: int = 0) -> float:
@@ -197,9 +253,3 @@ def mean_square(objective: Objective, size: int, draws: int, seed: int = 0) -> f
     generator = torch.Generator().manual_seed(seed)
     pick_B = torch.randint(len(objective.x), (draws * size,), generator=generator)
     return float(objective.batch_gradients(pick_B, size).square().sum(1).mean())
-
-
-def _squares(objective: Objective, pick: Tensor, small: int) -> tuple[float, float]:
-    """Mean |g|² of the small batches, |g|² of their mean gradient, which is that of the large one."""
-    gradients_N = objective.batch_gradients(pick, small)
-    return float(gradients_N.square().sum(1).mean()), float(gradients_N.mean(0).square().sum())

@@ -40,8 +40,6 @@ class Objective:
         """
         if not len(x) or len(x) != len(y):
             raise CourseError(f"{len(x)} samples and {len(y)} targets; give as many of both, at least one")
-        if chunk < 1:
-            raise CourseError(f"chunk={chunk}: work on at least one sample at once")
         self.x, self.y, self._loss, self._chunk = x, y, loss, chunk
         self._model = copy.deepcopy(model).eval()
         named = {name: p for name, p in self._model.named_parameters() if p.requires_grad}
@@ -57,41 +55,38 @@ class Objective:
 
     def value(self, weights_N: Tensor | None = None) -> float:
         """The mean loss, at the model's own weights or at others."""
-        weights_N = self._or_own(weights_N)
+        w_N = self.weights_N if weights_N is None else weights_N
         with torch.no_grad():
-            return float(sum(share * self._mean_loss(weights_N, x, y).double() for share, x, y in self._pieces()))
+            return float(sum(share * self._mean_loss(w_N, x, y).double() for share, x, y in self._pieces()))
 
-    def gradient(self, weights_N: Tensor | None = None) -> Tensor:
+    def gradient(self) -> Tensor:
         """The gradient of the mean loss, flat."""
-        weights_N = self._or_own(weights_N)
-        slope = grad(self._mean_loss)
-        return sum(share * slope(weights_N, x, y) for share, x, y in self._pieces())
+        total_N = torch.zeros_like(self.weights_N)
+        for share, x, y in self._pieces():
+            total_N += share * grad(self._mean_loss)(self.weights_N, x, y)
+        return total_N
 
-    def hessian_times(self, vector_N: Tensor, weights_N: Tensor | None = None) -> Tensor:
+    def hessian_times(self, vector_N: Tensor) -> Tensor:
         """The Hessian of the mean loss times a vector: how the gradient changes along it."""
-        weights_N = self._or_own(weights_N)
-        product_N = torch.zeros_like(weights_N)
+        product_N = torch.zeros_like(self.weights_N)
         for share, x, y in self._pieces():
             slope = lambda w_N, x=x, y=y: grad(self._mean_loss)(w_N, x, y)  # noqa: E731
-            product_N += share * jvp(slope, (weights_N,), (vector_N,))[1].detach()
+            product_N += share * jvp(slope, (self.weights_N,), (vector_N,))[1].detach()
         return product_N
 
-    def sample_squares(self, weights_N: Tensor | None = None) -> Tensor:
+    def sample_squares(self) -> Tensor:
         """|g|² of every single sample's gradient g, (B,)."""
-        weights_N = self._or_own(weights_N)
-        one = lambda x, y: grad(self._mean_loss)(weights_N, x[None], y[None]).square().sum()  # noqa: E731
+        one = lambda x, y: grad(self._mean_loss)(self.weights_N, x[None], y[None]).square().sum()  # noqa: E731
         return torch.cat([vmap(one)(x, y).detach() for _, x, y in self._pieces(max(self._chunk // 16, 1))])
 
-    def batch_gradients(self, pick_B: Tensor, size: int, weights_N: Tensor | None = None) -> Tensor:
+    def batch_gradients(self, pick_B: Tensor, size: int) -> Tensor:
         """The gradients of consecutive batches of ``size`` among the picked samples, one a row, in float64.
 
         Args:
             pick_B: numbers of the samples; ``size`` divides how many.
             size: samples of a batch.
-            weights_N: where; default: at the model's own weights.
         """
-        weights_N = self._or_own(weights_N)
-        slope = vmap(lambda x, y: grad(self._mean_loss)(weights_N, x, y))
+        slope = vmap(lambda x, y: grad(self._mean_loss)(self.weights_N, x, y))
         batches = pick_B.to(self.x.device).view(-1, size).split(max(self._chunk // size, 1))
         return torch.cat([slope(self.x[picks], self.y[picks]).detach().double() for picks in batches])
 
@@ -105,6 +100,3 @@ class Objective:
         chunk = chunk or self._chunk
         for x, y in zip(self.x.split(chunk), self.y.split(chunk), strict=True):
             yield len(x) / len(self.x), x, y
-
-    def _or_own(self, weights_N: Tensor | None) -> Tensor:
-        return self.weights_N if weights_N is None else weights_N

@@ -61,7 +61,10 @@ class RankNoise:
         if self.world_size < 2:
             raise CourseError("one rank has one batch size, the noise scale needs two; run on two ranks or more")
         self.batch_size, self._group, self._hook = batch_size, process_group, hook
-        self._check_same_size()
+        sizes: list[Any] = [None] * self.world_size
+        dist.all_gather_object(sizes, batch_size, group=process_group)
+        if len(set(sizes)) > 1:
+            raise CourseError(f"the ranks' batches hold {sizes} samples; the estimate needs equal ones")
         self._hook_state = process_group if state is None else state
         self._parameters = [p for p in model.parameters() if p.requires_grad]
         self._own: Tensor | None = None
@@ -88,12 +91,6 @@ class RankNoise:
     def _take(self, flat_N: Tensor) -> None:
         own = squared_length([flat_N])
         self._own = own if self._own is None else self._own + own
-
-    def _check_same_size(self) -> None:
-        sizes: list[Any] = [None] * self.world_size
-        dist.all_gather_object(sizes, self.batch_size, group=self._group)
-        if len(set(sizes)) > 1:
-            raise CourseError(f"the ranks' batches hold {sizes} samples; the estimate needs equal ones")
 
 
 def _listen(noise: RankNoise, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:

@@ -1,19 +1,23 @@
-"""Sharpness: the largest eigenvalues of the loss's Hessian, and the directions in which the loss bends most.
+"""Sharpness: the largest eigenvalues of the loss's Hessian, and slices of the loss along their directions.
 
 In: a product of the Hessian with a vector, or an ``Objective``. Out: eigenvalues, eigenvectors, and for each how well
-it fits, |Hv − λv|. Gradient descent with rate η is stable along an eigenvector while λ < 2/η.
+it fits, |Hv − λv|; the loss at steps along them. Gradient descent with rate η is stable along an eigenvector while
+λ < 2/η.
 
-Power iteration multiplies one vector again and again; its error shrinks by |λ₂/λ₁| each time, and it finds the
-eigenvalue of largest *absolute* value, which may be negative. Lanczos keeps all the vectors it has met, and finds the
-best answer within their span: Lanczos 1950, doi:10.6028/jres.045.026. In exact arithmetic they come out orthogonal; in
+Power iteration multiplies one vector again and again. Lanczos keeps all the vectors it has met, and finds the best
+answer within their span: Lanczos 1950, doi:10.6028/jres.045.026. In exact arithmetic they come out orthogonal; in
 rounded arithmetic they do not, and copies of eigenvalues appear, so each is made orthogonal to all before, twice.
 
-Legend: N weights, M products so far, K eigenvalues.
+The distance of a slice is that in the space of all weights, with no rescaling of filters: rescaling makes pictures of
+unlike networks comparable (Li et al. 2018, arXiv:1712.09913), but then curvature along the axis is no eigenvalue.
+
+Legend: N weights, M products so far, K eigenvalues, A points along a direction.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -40,27 +44,6 @@ class Spectrum:
     n_products: int
 
 
-def naive_power(times: Product, start_N: Tensor, iterations: int) -> Spectrum:
-    """Power iteration: the eigenvalue of largest absolute value, sign included.
-
-    Args:
-        times: the product of the symmetric matrix with a vector.
-        start_N: any vector but zero.
-        iterations: products; one more tells the residual.
-
-    Raises:
-        CourseError: fewer than one iteration.
-    """
-    _check(iterations, 1)
-    vector_N = start_N / start_N.norm()
-    for _ in range(iterations):
-        product_N = times(vector_N)
-        if not product_N.norm() > 0:  # a zero matrix, or a vector it sends to zero
-            break
-        vector_N = product_N / product_N.norm()
-    return _spectrum(times, vector_N[None].double(), iterations + 1, start_N.dtype)
-
-
 def lanczos(times: Product, start_N: Tensor, iterations: int, k: int = 1, tolerance: float = 1e-3) -> Spectrum:
     """The ``k`` largest eigenvalues (algebraically) of a symmetric matrix that is known by its products only.
 
@@ -77,9 +60,10 @@ def lanczos(times: Product, start_N: Tensor, iterations: int, k: int = 1, tolera
     n = len(start_N)
     if not 1 <= k <= n:
         raise CourseError(f"k={k} eigenvalues of a matrix of {n} rows; choose 1 to {n}")
-    _check(iterations, k)
+    if iterations < k:
+        raise CourseError(f"iterations={iterations}: take at least {k}, one for each eigenvalue")
     basis_MN = start_N.new_zeros((0, n), dtype=torch.float64)
-    diagonal, beside = [], []  # of the tridiagonal matrix, which is the Hessian within the basis
+    diagonal, beside = list[float](), list[float]()  # of the tridiagonal matrix, which is the Hessian within the basis
     vector_N, length = _fresh(start_N.double(), basis_MN), 0.0
     for count in range(1, min(iterations, n) + 1):
         basis_MN = torch.cat([basis_MN, vector_N[None]])
@@ -95,10 +79,15 @@ def lanczos(times: Product, start_N: Tensor, iterations: int, k: int = 1, tolera
         if length > 1e-12 * scale:
             vector_N = rest_N / length
         else:  # the span is closed: go on outside it, where copies and the rest of the spectrum are
-            vector_N, length = _fresh(_noise(basis_MN), basis_MN), 0.0
+            noise_N = torch.randn(n, generator=torch.Generator().manual_seed(len(basis_MN)), dtype=torch.float64)
+            vector_N, length = _fresh(noise_N.to(basis_MN.device), basis_MN), 0.0
         beside.append(length)
     top_KN = vectors_MM[:, -k:].flip(1).T.to(basis_MN.device) @ basis_MN
-    return _spectrum(times, top_KN, len(basis_MN) + k, start_N.dtype)
+    # Eigenvalues and residuals are measured anew, on the vectors themselves.
+    products_KN = torch.stack([times(v_N.to(start_N.dtype)).double() for v_N in top_KN])
+    values_K = (top_KN * products_KN).sum(1)
+    residuals_K = (products_KN - values_K[:, None] * top_KN).norm(dim=1)
+    return Spectrum(values_K, top_KN, residuals_K, len(basis_MN) + k)
 
 
 def sharpness(
@@ -131,19 +120,55 @@ def _fresh(vector_N: Tensor, basis_MN: Tensor) -> Tensor:
     return rest_N / rest_N.norm()
 
 
-def _noise(basis_MN: Tensor) -> Tensor:
-    generator = torch.Generator().manual_seed(len(basis_MN))
-    return torch.randn(basis_MN.shape[1], generator=generator, dtype=torch.float64).to(basis_MN.device)
+@dataclass(frozen=True)
+class Slice:
+    """The loss along one direction.
+
+    Attributes:
+        distance_A: steps from the weights, in the unit of the weights.
+        loss_A: measured there.
+        predicted_A: from loss, slope and curvature at the centre: L + a g·v + ½ a² v·Hv.
+    """
+
+    distance_A: np.ndarray
+    loss_A: np.ndarray
+    predicted_A: np.ndarray
 
 
-def _spectrum(times: Product, vectors_KN: Tensor, n_products: int, dtype: torch.dtype) -> Spectrum:
-    """Eigenvalues as v·Hv of the given unit vectors, and the residuals, both measured anew."""
-    products_KN = torch.stack([times(v_N.to(dtype)).double() for v_N in vectors_KN])
-    values_K = (vectors_KN * products_KN).sum(1)
-    residuals_K = (products_KN - values_K[:, None] * vectors_KN).norm(dim=1)
-    return Spectrum(values_K, vectors_KN, residuals_K, n_products)
+def along(objective: Objective, direction_N: Tensor, reach: float, points: int = 41) -> Slice:
+    """The loss from ``-reach`` to ``reach`` along one direction, which is made a unit vector.
+
+    Raises:
+        CourseError: an even number of points, which has no centre.
+    """
+    unit_N, distance_A = _unit(objective, direction_N), _distances(reach, points)
+    loss_A = np.array([objective.value(objective.weights_N + float(a) * unit_N) for a in distance_A])
+    slope = float(objective.gradient() @ unit_N)
+    curvature = float(objective.hessian_times(unit_N) @ unit_N)
+    predicted_A = loss_A[points // 2] + slope * distance_A + curvature * distance_A**2 / 2
+    return Slice(distance_A, loss_A, predicted_A)
 
 
-def _check(iterations: int, least: int) -> None:
-    if iterations < least:
-        raise CourseError(f"iterations={iterations}: take at least {least}, one for each eigenvalue")
+def across(
+    objective: Objective, directions_2N: Tensor, reach: float, points: int = 17
+) -> tuple[np.ndarray, np.ndarray]:
+    """The loss on a square grid along two directions at right angles: (distances, losses), the first down the rows.
+
+    Raises:
+        CourseError: an even number of points, which has no centre.
+    """
+    one_N, other_N = (_unit(objective, direction_N) for direction_N in directions_2N)
+    distance_A, centre_N = _distances(reach, points), objective.weights_N
+    rows = [[objective.value(centre_N + float(a) * one_N + float(c) * other_N) for c in distance_A] for a in distance_A]
+    return distance_A, np.array(rows)
+
+
+def _unit(objective: Objective, direction_N: Tensor) -> Tensor:
+    direction_N = direction_N.to(objective.weights_N)
+    return direction_N / torch.linalg.vector_norm(direction_N)
+
+
+def _distances(reach: float, points: int) -> np.ndarray:
+    if points % 2 == 0:
+        raise CourseError(f"points={points}: take an odd number, so that the weights themselves are among them")
+    return np.linspace(-reach, reach, points)

@@ -16,26 +16,30 @@ Legend: P batch sizes, L learning rates, S seeds, N images.
 
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 from torch import Tensor
 from tqdm.auto import tqdm
 
-from dltutorial.convergence import ensemble, rules
+from dltutorial.convergence import curves, ensemble
 from dltutorial.convergence.ensemble import Replica
+from dltutorial.convergence.stacked_optimizers import StackedOptimizer
+from dltutorial.data import surveys
 from dltutorial.data.surveys import Survey
 from dltutorial.errors import RecipeError
 
-FIRST_RATES = {"sgd": 2.0**-11, "adam": 2.0**-12, "adamw": 2.0**-12}  # for one image in a batch, about
+FIRST_RATES = {"sgd": 2.0**-11, "adam": 2.0**-12}  # for one image in a batch, about
 _EXTENSIONS = 6
 _LIMIT_IMAGES = 2**21  # that one seed may see, so that a target out of reach ends within minutes
 _PATIENCE = 4  # times the updates of the winner's slowest seed, for the fresh seeds
 
 
 @dataclass(frozen=True)
-class Point:
+class SweepPoint:
     """One batch size.
 
     Attributes:
@@ -74,7 +78,7 @@ class Sweep:
 
     optimizer: str
     target: float
-    points: tuple[Point, ...]
+    points: tuple[SweepPoint, ...]
 
     @property
     def batch_sizes(self) -> tuple[int, ...]:
@@ -110,13 +114,13 @@ def sweep(
     batch_sizes: Sequence[int],
     target: float = 0.9,
     *,
-    optimizer: str | Callable[[Sequence[Tensor]], rules.Rule] = "sgd",
+    optimizer: str | Callable[[Sequence[Tensor]], StackedOptimizer] = "sgd",
     seeds: Sequence[int] = tuple(range(100, 105)),
     tuning_seeds: Sequence[int] = (0, 1, 2),
     first_rate: float | None = None,
     limit: int = 16_000,
     progress: bool = True,
-    **options: object,
+    **options: Any,
 ) -> Sweep:
     """Updates to the target for every batch size, the learning rate tuned for each.
 
@@ -141,64 +145,82 @@ def sweep(
     half = len(survey.x_valid) // 2
     tuning = dataclasses.replace(survey, x_valid=survey.x_valid[:half], y_valid=survey.y_valid[:half])
     fresh = dataclasses.replace(survey, x_valid=survey.x_valid[half:], y_valid=survey.y_valid[half:])
-    name = optimizer if isinstance(optimizer, str) else getattr(optimizer, "__name__", "own rule")
+    name = optimizer if isinstance(optimizer, str) else getattr(optimizer, "__name__", "own optimizer")
     options |= {"optimizer": optimizer}
     if first_rate is None:
         first_rate = FIRST_RATES.get(name, FIRST_RATES["sgd"]) * sizes[0]
-    grid = _grid(first_rate / 4, first_rate * 4)
-    points: list[Point] = []
+    grid, points = _grid(first_rate / 4, first_rate * 4), list[SweepPoint]()
     for size in tqdm(sizes, desc=f"{name}: batch sizes", unit="size", disable=not progress):
-        *_, before = [None, *(point for point in points if point.reached)]
-        start = 16
-        if before is not None:
-            ratio = size / before.batch_size
-            grid = _next_grid(points, ratio)
-            start = max(1, int(np.nanmin(before.steps_S) / (3 * ratio)))  # perfect scaling would need 3 times as many
+        tuned, start = [point for point in points if point.reached], 16
+        if tuned:
+            ratio = size / tuned[-1].batch_size
+            grid = _next_grid([point.best_rate for point in tuned], ratio)
+            start = max(
+                1, int(np.nanmin(tuned[-1].steps_S) / (3 * ratio))
+            )  # perfect scaling would need 3 times as many
         most = max(1, min(limit, _LIMIT_IMAGES // size))
-        rates, tuned_LS = _race(tuning, size, target, grid, tuning_seeds, start, most, options)
-        points.append(_measure(fresh, size, target, rates, tuned_LS, seeds, start, most, options))
+        trial = _Trial(size, target, start, options)
+        rates, tuned_LS = trial.race(tuning, grid, tuning_seeds, most)
+        points.append(trial.measure(fresh, rates, tuned_LS, seeds, most))
     return Sweep(name, target, tuple(points))
 
 
-def _next_grid(points: Sequence[Point], ratio: float) -> list[float]:
-    """Rates around what a batch ``ratio`` times as large should need: as much more, or no more if growth has ended."""
-    tuned = [point.best_rate for point in points if point.reached]
-    growing = len(tuned) < 2 or tuned[-1] > tuned[-2]
-    return _grid(tuned[-1] / 2, tuned[-1] * ratio * (2 if growing else 1))
+@dataclass(frozen=True)
+class _Trial:
+    """What all runs of one batch size have in common; ``start``: updates before the first evaluation."""
 
+    size: int
+    target: float
+    start: int
+    options: dict[str, Any]
 
-def _race(
-    survey: Survey,
-    size: int,
-    target: float,
-    grid: Sequence[float],
-    seeds: Sequence[int],
-    start: int,
-    most: int,
-    options: dict,
-) -> tuple[list[float], np.ndarray]:
-    """Rates that ran, ascending, and their updates to the target (L, S), nan where the race ended before."""
-
-    def run(rates: Sequence[float], most: int) -> np.ndarray:
-        def won(done: int, reached_R: Tensor) -> bool:
-            return bool(reached_R.view(len(rates), -1).isfinite().all(1).any())
-
+    def steps(
+        self,
+        survey: Survey,
+        rates: Sequence[float],
+        seeds: Sequence[int],
+        most: int,
+        stop: Callable[[int, Tensor], bool] | None = None,
+    ) -> np.ndarray:
+        """Updates to the target (L, S). Evaluations are about 6% apart: every batch size has the same resolution."""
+        at = [step for step in ensemble.log_spaced(most) if step >= min(self.start, most)]
         replicas = [Replica(rate, seed) for rate in rates for seed in seeds]
-        at = _evaluations(start, most)
-        found = ensemble.train(survey, replicas, size, most, evaluate_every=at, until=target, stop=won, **options)
-        return found.steps_to(target).view(len(rates), -1).numpy()
+        how = {"evaluate_every": at, "until": self.target, "stop": stop}
+        run = ensemble.train(survey, replicas, self.size, most, **how, **self.options)
+        return run.steps_to(self.target).view(len(rates), len(seeds)).numpy()
 
-    rates, steps_LS = list(grid), run(grid, most)
-    for _ in range(_EXTENSIONS):
-        best = _winner(steps_LS)
-        if best is None or 0 < best < len(rates) - 1:
-            break
-        lead = int(steps_LS[best].max())
-        if best == 0:
-            rates, steps_LS = [rates[0] / 2, *rates], np.concatenate([run([rates[0] / 2], lead), steps_LS])
-        else:
-            rates, steps_LS = [*rates, rates[-1] * 2], np.concatenate([steps_LS, run([rates[-1] * 2], lead)])
-    return rates, steps_LS
+    def race(
+        self, survey: Survey, grid: Sequence[float], seeds: Sequence[int], most: int
+    ) -> tuple[list[float], np.ndarray]:
+        """Rates that ran, ascending, and their updates to the target (L, S), nan where the race ended before."""
+
+        def run(rates: Sequence[float], most: int) -> np.ndarray:
+            won = lambda done, reached_R: bool(reached_R.view(len(rates), -1).isfinite().all(1).any())  # noqa: E731
+            return self.steps(survey, rates, seeds, most, stop=won)
+
+        rates, steps_LS = list(grid), run(grid, most)
+        for _ in range(_EXTENSIONS):
+            best = _winner(steps_LS)
+            if best is None or 0 < best < len(rates) - 1:
+                break
+            lead = int(steps_LS[best].max())
+            if best == 0:
+                rates, steps_LS = [rates[0] / 2, *rates], np.concatenate([run([rates[0] / 2], lead), steps_LS])
+            else:
+                rates, steps_LS = [*rates, rates[-1] * 2], np.concatenate([steps_LS, run([rates[-1] * 2], lead)])
+        return rates, steps_LS
+
+    def measure(
+        self, survey: Survey, rates: Sequence[float], tuned_LS: np.ndarray, seeds: Sequence[int], most: int
+    ) -> SweepPoint:
+        """The fresh seeds at the rate that won."""
+        best = _winner(tuned_LS)
+        if best is None:
+            return SweepPoint(self.size, tuple(rates), tuned_LS, math.nan, False, np.full(len(seeds), np.nan), most)
+        limit = min(most, _PATIENCE * int(tuned_LS[best].max()))
+        steps_S = self.steps(survey, [rates[best]], seeds, limit)[0]
+        at_edge = best in (0, len(rates) - 1)
+        return SweepPoint(self.size, tuple(rates), tuned_LS, rates[best], at_edge, steps_S, limit)
 
 
 def _winner(steps_LS: np.ndarray) -> int | None:
@@ -208,33 +230,10 @@ def _winner(steps_LS: np.ndarray) -> int | None:
     return min(there, key=lambda number: (slowest_L[number], steps_LS[number].sum(), number), default=None)
 
 
-def _measure(
-    survey: Survey,
-    size: int,
-    target: float,
-    rates: Sequence[float],
-    tuned_LS: np.ndarray,
-    seeds: Sequence[int],
-    start: int,
-    most: int,
-    options: dict,
-) -> Point:
-    """The fresh seeds at the rate that won."""
-    best = _winner(tuned_LS)
-    if best is None:
-        never_S = np.full(len(seeds), np.nan)
-        return Point(size, tuple(rates), tuned_LS, math.nan, False, never_S, most)
-    limit = min(most, _PATIENCE * int(tuned_LS[best].max()))
-    replicas = [Replica(rates[best], seed) for seed in seeds]
-    at = _evaluations(start, limit)
-    run = ensemble.train(survey, replicas, size, limit, evaluate_every=at, until=target, **options)
-    at_edge = best in (0, len(rates) - 1)
-    return Point(size, tuple(rates), tuned_LS, rates[best], at_edge, run.steps_to(target).numpy(), limit)
-
-
-def _evaluations(start: int, steps: int) -> list[int]:
-    """From ``start`` on, about 6% apart: the resolution of every batch size is the same."""
-    return [at for at in ensemble.log_spaced(steps) if at >= min(start, steps)]
+def _next_grid(tuned: Sequence[float], ratio: float) -> list[float]:
+    """Rates around what a batch ``ratio`` times as large should need: as much more, or no more if growth has ended."""
+    growing = len(tuned) < 2 or tuned[-1] > tuned[-2]
+    return _grid(tuned[-1] / 2, tuned[-1] * ratio * (2 if growing else 1))
 
 
 def _grid(low: float, high: float) -> list[float]:
@@ -253,5 +252,31 @@ def _check(
         raise RecipeError(f"seeds {tuple(seeds)}: take at least 5 different ones, and some for tuning")
     if set(seeds) & set(tuning_seeds):
         raise RecipeError(f"seeds {sorted(set(seeds) & set(tuning_seeds))} tune and measure; measure with fresh ones")
-    if len(survey.x_valid) < 2:
-        raise RecipeError("one validation image cannot be halved for tuning and measuring; take more")
+
+
+_ALL = tuple(4 * 2**power for power in range(12))  # 4 … 8192
+BATCH_SIZES: Mapping[str, tuple[int, ...]] = MappingProxyType({
+    "smoke": (8, 32, 64, 128, 256, 512, 2048), "laptop": _ALL, "gpu": _ALL, "cluster": _ALL,
+})  # fmt: skip
+
+
+def measure(
+    preset: str = "smoke", seed: int = 0, *, optimizer: str = "sgd", progress: bool = True
+) -> tuple[Sweep, curves.Fit]:
+    """Chapter 12's curve in one call: the survey of lenses, the sweep over the preset's batch sizes, the fit.
+
+    Accuracy 90% is well below what the network ends at (about 95%), so that every seed can get there.
+
+    Args:
+        preset: its name; it decides the batch sizes.
+        seed: of the data and of all replicas; other seeds share nothing.
+        optimizer: "sgd" or "adam".
+        progress: show a bar.
+
+    Raises:
+        RecipeError: no such optimizer; too few batch sizes got to the target; no knee.
+    """
+    survey, first = surveys.lenses(seed, progress=progress), 1000 * seed
+    how = {"tuning_seeds": range(first, first + 3), "seeds": range(first + 100, first + 105)}
+    found = sweep(survey, BATCH_SIZES[preset], optimizer=optimizer, progress=progress, **how)
+    return found, curves.fit(found.batch_sizes, found.steps_PS, seed=seed)

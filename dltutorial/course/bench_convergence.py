@@ -15,14 +15,15 @@ from dltutorial import machine
 from dltutorial.course.bench_rows import Options, Row
 
 if TYPE_CHECKING:
-    from dltutorial.convergence.study import Study
+    from dltutorial.convergence.curves import Fit
+    from dltutorial.convergence.sweep import Sweep
 
 IMAGES = 24_000
 
 
 def convergence(options: Options) -> Iterator[Row]:
     """The simulation, then SGD, then Adam."""
-    from dltutorial.convergence import study
+    from dltutorial.convergence import sweep
     from dltutorial.data import lenses, surveys
 
     machine.use_cores()
@@ -32,18 +33,18 @@ def convergence(options: Options) -> Iterator[Row]:
     surveys.lenses()  # read, or simulated and kept: it is no part of the sweep
     for optimizer in ("sgd", "adam"):
         start_s = time.perf_counter()
-        found = study.measure(options.preset.name, optimizer=optimizer)
+        found, fit = sweep.measure(options.preset.name, optimizer=optimizer)
         took_s = time.perf_counter() - start_s
-        yield from _points(optimizer, found)
-        yield from _fit(optimizer, found)
+        yield from _points(optimizer, found, fit)
+        yield from _fit(optimizer, fit)
         yield Row(f"{optimizer}: whole sweep", (took_s,), budget=60.0)
 
 
-def _points(optimizer: str, found: "Study") -> Iterator[Row]:
+def _points(optimizer: str, found: "Sweep", fit: "Fit") -> Iterator[Row]:
     """One row for each batch size; seeds that were not there are named, and not among the samples."""
-    for remark in found.sweep.remarks():
+    for remark in found.remarks():
         print(f"{optimizer}: {remark}")
-    for point in found.sweep.points:
+    for point in found.points:
         there = tuple(float(steps) for steps in point.steps_S if math.isfinite(steps))
         if not there:
             continue
@@ -52,13 +53,12 @@ def _points(optimizer: str, found: "Study") -> Iterator[Row]:
             "rate": f"2^{math.log2(point.best_rate):.0f}",
             "images": f"{point.batch_size * point.median:,.0f}",
         }
-        predicted = float(found.fit.steps(point.batch_size))
+        predicted = float(fit.steps(point.batch_size))
         yield Row(f"{optimizer}: batch {point.batch_size}", there, "updates", predicted=predicted, more=more)
 
 
-def _fit(optimizer: str, found: "Study") -> Iterator[Row]:
+def _fit(optimizer: str, fit: "Fit") -> Iterator[Row]:
     """The two constants, with the middle nine tenths of the resampled fits."""
-    fit = found.fit
     for name, value, values, unit, span in (
         ("S_min", fit.s_min, fit.s_min_K, "updates", fit.s_min_range),
         ("B_crit", fit.b_crit, fit.b_crit_K, "images", fit.b_crit_range),

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from dltutorial.errors import CourseError
-from dltutorial.optim.layerwise import Group, Layerwise, Norm, State, memory, norm, norms, trust_ratio
+from dltutorial.optim.layerwise import Group, Layerwise, State, memory, norms, trust_ratio
 
 
 class LAMB(Layerwise):
@@ -68,21 +68,23 @@ class LAMB(Layerwise):
         """φ(‖w‖) / ‖r + λ w‖ of one layer, or of N; 1 where a norm is 0."""
         return trust_ratio(w_norm.clamp(max=group["max_weight_norm"]), r_norm)
 
-    def change(self, group: Group, w: Tensor, gradient: Tensor, state: State, norm: Norm = norm) -> None:
+    def change(self, group: Group, w: Tensor, gradient: Tensor, state: State) -> None:
         """Change one layer; see :meth:`~dltutorial.optim.layerwise.Layerwise.change`."""
-        (beta1, beta2), (corrections,) = group["betas"], _corrections(group, [w], [state])
+        _count_step(group, [w], [state])
+        (beta1, beta2), (corrections,) = group["betas"], _corrections(group, [state])
         (m,), (v,) = (memory([state], name, [w]) for name in ("exp_avg", "exp_avg_sq"))
         m.mul_(beta1).add_(gradient, alpha=1 - beta1)
         v.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
         r = (m / corrections[0]).div_((v / corrections[1]).sqrt_().add_(group["eps"]))
         r.add_(w, alpha=group["weight_decay"])
         if group["adapt"]:
-            r.mul_(self._ratio(group, norm(w), norm(r)))
+            r.mul_(self._ratio(group, self.norm(w), self.norm(r)))
         w.sub_(r.mul_(group["lr"]))
 
     def change_all(self, group: Group, ws: list[Tensor], gradients: list[Tensor], states: list[State]) -> None:
         """Change many layers; see :meth:`~dltutorial.optim.layerwise.Layerwise.change_all`."""
-        (beta1, beta2), corrections = group["betas"], _corrections(group, ws, states)
+        _count_step(group, ws, states)
+        (beta1, beta2), corrections = group["betas"], _corrections(group, states)
         ms, vs = (memory(states, name, ws) for name in ("exp_avg", "exp_avg_sq"))
         torch._foreach_mul_(ms, beta1)
         torch._foreach_add_(ms, gradients, alpha=1 - beta1)
@@ -100,8 +102,8 @@ class LAMB(Layerwise):
         torch._foreach_sub_(ws, rs)
 
 
-def _corrections(group: Group, ws: Sequence[Tensor], states: Sequence[State]) -> list[tuple[Any, Any]]:
-    """Count a step of each layer; 1 - β₁ᵗ and 1 - β₂ᵗ of each, on the device if the counts are there.
+def _count_step(group: Group, ws: Sequence[Tensor], states: Sequence[State]) -> None:
+    """Count a step of each layer, in place: a CUDA graph counts on in the same memory.
 
     Raises:
         CourseError: a CUDA graph records this, and the counts are not on the device.
@@ -111,9 +113,13 @@ def _corrections(group: Group, ws: Sequence[Tensor], states: Sequence[State]) ->
     for w, state in zip(ws, states, strict=True):
         if "step" not in state:
             state["step"] = torch.zeros((), dtype=torch.float32, device=w.device if group["capturable"] else "cpu")
-        state["step"] += 1  # in place: a CUDA graph counts on in the same memory
+        state["step"] += 1
+
+
+def _corrections(group: Group, states: Sequence[State]) -> list[tuple[Any, Any]]:
+    """1 - β₁ᵗ and 1 - β₂ᵗ of each layer, on the device if the counts are there."""
     if not group["bias_correction"]:
-        return [(1.0, 1.0)] * len(ws)
+        return [(1.0, 1.0)] * len(states)
     # In float64: 1 - 0.999 in float32 has but four digits.
     counts = [state["step"].double() if group["capturable"] else state["step"].item() for state in states]
     beta1, beta2 = group["betas"]

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dltutorial.optim.layerwise import Group, Layerwise, Norm, State, memory, norm, norms, trust_ratio
+from dltutorial.optim.layerwise import Group, Layerwise, State, memory, norms, trust_ratio
 
 
 class LARS(Layerwise):
@@ -62,10 +62,10 @@ class LARS(Layerwise):
         below = g_norm + group["weight_decay"] * w_norm + group["eps"]
         return group["lr"] * trust_ratio(group["trust_coefficient"] * w_norm, below)
 
-    def change(self, group: Group, w: Tensor, gradient: Tensor, state: State, norm: Norm = norm) -> None:
+    def change(self, group: Group, w: Tensor, gradient: Tensor, state: State) -> None:
         """Change one layer; see :meth:`~dltutorial.optim.layerwise.Layerwise.change`."""
         move = gradient.add(w, alpha=group["weight_decay"])
-        move.mul_(self._rate(group, norm(w), norm(gradient)) if group["adapt"] else group["lr"])
+        move.mul_(self._rate(group, self.norm(w), self.norm(gradient)) if group["adapt"] else group["lr"])
         if group["momentum"]:
             (v,) = memory([state], "momentum_buffer", [w])
             v.mul_(group["momentum"]).add_(move)

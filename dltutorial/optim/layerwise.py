@@ -37,7 +37,13 @@ def _wide(x: Tensor) -> torch.dtype:
 
 
 class Layerwise(torch.optim.Optimizer):
-    """A ``torch.optim.Optimizer``; a subclass says how one layer changes, and how many at once."""
+    """A ``torch.optim.Optimizer``; a subclass says how one layer changes, and how many at once.
+
+    Attributes:
+        norm: gives a layer's norm; another may give one for each of the networks that are stacked in the layer.
+    """
+
+    norm: Norm = staticmethod(norm)
 
     def __init__(self, params: Any, **options: Any) -> None:
         """Take the parameters as every optimizer of torch does.
@@ -84,7 +90,7 @@ class Layerwise(torch.optim.Optimizer):
                         self.change(group, w, w.grad, self.state[w])
         return loss
 
-    def change(self, group: Group, w: Tensor, gradient: Tensor, state: State, norm: Norm = norm) -> None:
+    def change(self, group: Group, w: Tensor, gradient: Tensor, state: State) -> None:
         """Change one layer.
 
         Args:
@@ -92,7 +98,6 @@ class Layerwise(torch.optim.Optimizer):
             w: the layer.
             gradient: of the loss.
             state: what is remembered of the layer; empty before its first step.
-            norm: gives the layer's norm; or one for each of the networks that are stacked in it.
         """
         raise NotImplementedError
 

@@ -2,12 +2,11 @@ import clouds
 import pytest
 
 from dltutorial.config import PRESETS
-from dltutorial.convergence import study
+from dltutorial.convergence import sweep
 from dltutorial.course import bench_convergence
 from dltutorial.course.bench_convergence import convergence
 from dltutorial.course.bench_rows import Options, table
 from dltutorial.data import surveys
-from dltutorial.errors import RecipeError
 
 SIZES = (4, 16, 64, 256)
 
@@ -17,7 +16,7 @@ def small(monkeypatch, one_thread):
     """Clouds that need longer than a few updates, instead of lenses."""
     made = clouds.survey(n=600, n_valid=200, n_features=20, n_classes=2, apart=0.8)
     monkeypatch.setattr(surveys, "lenses", lambda *args, **options: made)
-    monkeypatch.setattr(study, "BATCH_SIZES", {"smoke": SIZES})
+    monkeypatch.setattr(sweep, "BATCH_SIZES", {"smoke": SIZES})
     monkeypatch.setattr(bench_convergence, "IMAGES", 20)
 
 
@@ -33,12 +32,6 @@ def test_each_batch_size_has_a_row_with_five_seeds_and_the_curve_beside_it(small
 
 
 def test_a_study_depends_on_its_seed_and_on_nothing_else(small):
-    first, again, other = (study.measure(seed=seed, progress=False) for seed in (0, 0, 1))
-    assert (first.sweep.steps_PS == again.sweep.steps_PS).all() and first.fit.b_crit == again.fit.b_crit
-    assert (first.sweep.steps_PS != other.sweep.steps_PS).any()
-
-
-@pytest.mark.parametrize("change", [{"preset": "huge"}, {"data": "cats"}])
-def test_a_wrong_name_is_told_with_the_right_ones(change):
-    with pytest.raises(RecipeError, match=r"is not one of .*; choose one of these"):
-        study.measure(**change)
+    (first, fit), (again, same), (other, _) = (sweep.measure(seed=seed, progress=False) for seed in (0, 0, 1))
+    assert (first.steps_PS == again.steps_PS).all() and fit.b_crit == same.b_crit
+    assert (first.steps_PS != other.steps_PS).any()

@@ -33,9 +33,9 @@ def test_the_range_holds_the_truth_about_as_often_as_it_says():
 def test_the_knee_needs_twice_the_updates_and_the_trade_off_is_a_hyperbola():
     found = curves.fit(SIZES, planted(noise=0))
     assert found.steps(found.b_crit) == pytest.approx(2 * found.s_min)
-    assert found.images(found.b_crit) == pytest.approx(2 * found.e_min)
+    assert found.steps(found.b_crit) * found.b_crit == pytest.approx(2 * found.e_min)
     sizes = np.array(SIZES)
-    product = (found.steps(sizes) / found.s_min - 1) * (found.images(sizes) / found.e_min - 1)
+    product = (found.steps(sizes) / found.s_min - 1) * (found.steps(sizes) * sizes / found.e_min - 1)
     np.testing.assert_allclose(product, 1)
 
 

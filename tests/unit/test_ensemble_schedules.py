@@ -5,7 +5,7 @@ import torch
 from torch.nn import functional
 
 from dltutorial.convergence import ensemble, networks
-from dltutorial.convergence.order import Order
+from dltutorial.convergence.ensemble import Order
 from dltutorial.data import surveys
 from dltutorial.errors import CourseError
 from dltutorial.optim.schedules import constant, cosine, grow_batch, step_decay, warm_up

@@ -60,10 +60,9 @@ def test_another_kind_of_node_is_told_in_one_line():
 
 def heavy():
     """name → a call that would keep cores busy."""
-    import torch
     from torch import nn
 
-    from dltutorial.convergence import adaptive_batch, attempt, ensemble
+    from dltutorial.convergence import attempt, ensemble
     from dltutorial.course import bench, runner
     from dltutorial.data import surveys, weather
     from dltutorial.launch import launch
@@ -79,7 +78,6 @@ def heavy():
         "the weather": lambda: weather.ensure(config.preset("smoke"), node.Path("nowhere")),
         "lenses": lambda: surveys.lenses(seed=98765),
         "an ensemble": lambda: ensemble.train(None, [], 1, 1),
-        "a batch that grows": lambda: adaptive_batch.train(None, torch.zeros(1), torch.zeros(1), None, 1, 0.1),
         "time to solution": lambda: attempt.attempts(None, None, [0]),
         "a benchmark": lambda: bench.run("overhead"),
         "a chapter": lambda: runner.run(["00"]),

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dltutorial.convergence import ensemble, sweep
-from dltutorial.convergence.sweep import Point, Sweep
+from dltutorial.convergence.sweep import Sweep, SweepPoint
 from dltutorial.errors import RecipeError
 
 SEEDS, WIDTHS = tuple(range(50, 55)), (24, 12)
@@ -80,7 +80,7 @@ def test_a_target_never_reached_is_nan_and_said(survey):
 
 def test_some_seeds_not_there_and_a_rate_at_the_edge_are_said():
     steps_S = np.array([10.0, 12.0, np.nan, 11.0, np.nan])
-    point = Point(8, (0.1, 0.2), np.ones((2, 3)), 0.2, True, steps_S, 50)
+    point = SweepPoint(8, (0.1, 0.2), np.ones((2, 3)), 0.2, True, steps_S, 50)
     assert point.reached == 3 and point.median == 12
     assert Sweep("sgd", 0.9, (point,)).remarks() == [
         "2 of 5 seeds never reached 90% at batch size 8 within 50 updates, learning rate 0.2",
@@ -89,7 +89,7 @@ def test_some_seeds_not_there_and_a_rate_at_the_edge_are_said():
 
 
 def test_the_median_is_nan_when_most_seeds_are_not_there():
-    point = Point(8, (0.1,), np.ones((1, 3)), 0.1, False, np.array([10.0, np.nan, np.nan, 11.0, np.nan]), 50)
+    point = SweepPoint(8, (0.1,), np.ones((1, 3)), 0.1, False, np.array([10.0, np.nan, np.nan, 11.0, np.nan]), 50)
     assert math.isnan(point.median)
 
 

@@ -5,9 +5,8 @@ import torch
 from torch.nn import functional as F
 
 from dltutorial.convergence import ensemble, networks
-from dltutorial.convergence.ensemble import Replica
-from dltutorial.convergence.layerwise_rules import rule
-from dltutorial.convergence.order import batches
+from dltutorial.convergence.ensemble import Replica, batches
+from dltutorial.convergence.stacked_optimizers import for_replicas
 from dltutorial.data.surveys import Survey
 from dltutorial.optim.lamb import LAMB
 from dltutorial.optim.larc import LARC
@@ -53,7 +52,14 @@ def test_a_replica_is_what_the_optimizer_makes_of_it_alone(survey, name):
     kind, options, rate = CASES[name]
     replicas = [Replica(rate * share, seed) for share in (0.3, 1.0) for seed in (0, 5)]
     run = ensemble.train(
-        survey, replicas, BATCH, STEPS, widths=WIDTHS, optimizer=rule(kind, **options), schedule=factor, device="cpu"
+        survey,
+        replicas,
+        BATCH,
+        STEPS,
+        widths=WIDTHS,
+        optimizer=for_replicas(kind, **options),
+        schedule=factor,
+        device="cpu",
     )
     for number, replica in enumerate(replicas):
         start = networks.network((survey.n_features, *WIDTHS, survey.n_classes), replica.seed)
@@ -69,7 +75,7 @@ def test_one_that_diverges_leaves_and_the_others_go_on_as_before(survey, name):
     healthy, wild = Replica(rate, 3), Replica(1e30, 0)
 
     def train(*replicas):
-        how = {"widths": WIDTHS, "optimizer": rule(kind, **options), "evaluate_every": 5, "device": "cpu"}
+        how = {"widths": WIDTHS, "optimizer": for_replicas(kind, **options), "evaluate_every": 5, "device": "cpu"}
         return ensemble.train(survey, replicas, BATCH, STEPS, **how)
 
     run = train(wild, healthy)
