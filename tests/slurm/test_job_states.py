@@ -1,34 +1,29 @@
-"""The panel says what Slurm says, in words too."""
+"""What Slurm says of a job: its state, why it waits, the end of its log."""
 
 import pytest
 from waiting import wait_for
 
-from dltutorial.course import watch
 from dltutorial.launch import job_output, jobs, pocket, workplace
 
 pytestmark = [pytest.mark.slurm, pytest.mark.xdist_group("slurm")]
 
 
-def test_the_panel_shows_state_place_and_log_and_cancels(cluster, tmp_path, monkeypatch, capsys):
+def test_a_job_tells_state_place_and_log_and_is_cancelled(cluster, tmp_path, monkeypatch):
     monkeypatch.setenv("DLTUTORIAL_RUNS", str(tmp_path))
-    (tmp_path / "some.sbatch").write_text("#!/bin/bash\necho '<b>at work</b>'\nsleep 1000\n")
+    (tmp_path / "some.sbatch").write_text("#!/bin/bash\necho 'at work'\nsleep 1000\n")
     job = jobs.submit(str(tmp_path / "some.sbatch"), env=cluster.env)
-    panel = watch.Panel(job)
-    wait_for(lambda: panel.update().word == "RUNNING" and job_output.tail(job))
-    shown = watch.picture(job, jobs.state(job))
-    assert shown.text.startswith(f"job {job.number} RUNNING")
-    assert "on n" in shown.text
-    assert shown.text.endswith("<b>at work</b>")
-    assert "&lt;b&gt;at work" in shown.html
-    panel.cancel()
-    wait_for(lambda: panel.update().word == "CANCELLED")
+    wait_for(lambda: jobs.state(job).word == "RUNNING" and job_output.tail(job))
+    assert jobs.state(job).nodes.startswith("n")
+    assert job_output.tail(job)[-1] == "at work"
+    jobs.cancel(job)
+    wait_for(lambda: jobs.state(job).word == "CANCELLED")
 
 
 def test_a_job_that_waits_says_why(cluster, tmp_path, monkeypatch):
     monkeypatch.setenv("DLTUTORIAL_RUNS", str(tmp_path))
     (tmp_path / "some.sbatch").write_text("#!/bin/bash\n")
     job = jobs.submit(str(tmp_path / "some.sbatch"), env=cluster.env, options=["--begin=now+1hour"])
-    assert "PENDING (BeginTime)" in watch.picture(job, jobs.state(job)).text
+    assert (jobs.state(job).word, jobs.state(job).reason) == ("PENDING", "BeginTime")
     jobs.cancel(job)
 
 
