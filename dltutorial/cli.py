@@ -50,13 +50,6 @@ def make_parser() -> argparse.ArgumentParser:
 
     doctor = _add(commands, "doctor", _doctor, "what this machine has, and what each chapter can show on it")
     doctor.add_argument("--measure", action="store_true", help="measure the machine's peaks first (seconds)")
-    many = doctor.add_argument_group("for a class")
-    many.add_argument("--class", dest="learners", type=int, metavar="N", help="what N learners need, in its place")
-    many.add_argument("--schedule", choices=["half-day", "one-day"], help="of INSTRUCTORS.md (default: one-day)")
-    many.add_argument("--chapters", nargs="+", default=[], metavar="NN", help="these, in place of a schedule")
-    many.add_argument("--minutes", type=int, metavar="M", help="there are (default: what the chapters need)")
-    many.add_argument("--cores", type=int, metavar="N", help="of a node (default: this machine's)")
-    many.add_argument("--memory", type=float, metavar="GB", help="of a node (default: this machine's)")
 
     room = _add(commands, "class", _class, "share with a class, by your own choice; or look at one that you teach")
     actions = "join, leave, status: a learner's, who sees there all that is shared; view: one page of the class"
@@ -157,14 +150,6 @@ def _preset_help() -> str:
 
 
 def _doctor(args: argparse.Namespace) -> int:
-    of_class = (args.schedule, args.chapters or None, args.minutes, args.cores, args.memory)
-    if args.learners is not None:
-        from dltutorial.course.classroom import class_doctor
-
-        print(class_doctor.report(args.learners, args.schedule, args.chapters, *of_class[2:]))
-        return 0
-    if any(value is not None for value in of_class):
-        raise CourseError("these options are about a class; say how many learners it has: --class N")
     from dltutorial.course import doctor
 
     text, status = doctor.report(measure=args.measure)
@@ -173,9 +158,9 @@ def _doctor(args: argparse.Namespace) -> int:
 
 
 def _class(args: argparse.Namespace) -> int:
-    from dltutorial.course.classroom import command
+    from dltutorial.course import classroom
 
-    return command.run(args)
+    return classroom.run(args)
 
 
 def _data(args: argparse.Namespace) -> int:

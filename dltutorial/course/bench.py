@@ -30,7 +30,6 @@ BENCHES: Mapping[str, str] = MappingProxyType({
     "scaling": "real and emulated steps on 1 to 8 ranks, beside the simulator; published runs beside it too",
     "explorers": "what a move of a slider costs in each explorer",
     "solution": "the time to a target quality by loader, batch, precision and ranks, predicted beside measured",
-    "classroom": "the page of a class: 40 and 200 learners, a day's records",
 })  # fmt: skip
 
 

@@ -11,10 +11,9 @@ import re
 import stat
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 from dltutorial import paths
 from dltutorial.errors import CourseError
@@ -41,8 +40,7 @@ MOST_TEXT = 240
 _PATH = re.compile(r"(?<![\w.])~?(?:/[\w.@+-]+){2,}/?|\b[A-Za-z]:\\\S*")
 
 
-@dataclass(frozen=True)
-class Membership:
+class Membership(NamedTuple):
     """Where a learner shares, and under which name."""
 
     folder: Path
@@ -68,14 +66,11 @@ def membership() -> Membership | None:
     file = setting_file()
     try:
         about = json.loads(file.read_text(encoding="utf-8"))
-        folder, name = Path(about["folder"]), about["name"]
-        return Membership(folder, paths.inside(folder, name).name)
+        return Membership(Path(about["folder"]), paths.inside(Path(about["folder"]), about["name"]).name)
     except FileNotFoundError:
         return None
     except (OSError, ValueError, TypeError, KeyError, CourseError) as error:
-        raise CourseError(
-            f"{file} cannot be read; leave the class with dltutorial class leave, and join again"
-        ) from error
+        raise CourseError(f"{file} cannot be read; leave it with dltutorial class leave, and join again") from error
 
 
 def switched_off() -> bool:
@@ -88,41 +83,32 @@ def share(record: Mapping[str, Any]) -> None:
     if switched_off():
         return
     try:
-        member = membership()
-        line = shared_line(record) if member else None
-        if member and line:
-            append(member.file, line)
+        if (member := membership()) and (line := shared_line(record)):
+            _append(member.file, line)
     except (CourseError, OSError) as error:
         told = error.strerror if isinstance(error, OSError) else str(error)
-        warnings.warn(
-            f"your records are kept, but not shared with the class ({told}); see dltutorial class status",
-            stacklevel=3,
-        )
+        words = f"your records are kept, but not shared with the class ({told}); see dltutorial class status"
+        warnings.warn(words, stacklevel=3)
 
 
 def shared_line(record: Mapping[str, Any]) -> str | None:
     """The line that a class sees of a record; None: nothing of it."""
     kind = record.get("kind")
-    is_chapter = re.fullmatch(r"\d\d", str(record.get("chapter")))
-    if kind not in FIELDS or not is_chapter:
+    if kind not in FIELDS or not re.fullmatch(r"\d\d", str(record.get("chapter"))):
         return None
     if kind == "measurement" and record.get("what") not in SHARED_MEASUREMENTS:
         return None
     line = {"time": str(record["time"])[:19] + "Z", "chapter": record["chapter"], "kind": kind}
     line |= {key: _harmless(record.get(key)) for key in FIELDS[kind]}
-    if kind == "claim" and record.get("status") != "failed":
+    if kind == "claim" and record.get("status") not in ("failed", "otherwise"):
         del line["what"]  # that the learner got there is enough
     if any(isinstance(line.get(key), str) for key in ("guess", "measured", "value")):
         return None  # NaN and infinities are text in records: nothing to compare
     return json.dumps(line, ensure_ascii=False) + "\n"
 
 
-def append(file: Path, line: str) -> None:
-    """Append to the learner's own file: never through a link, into a pipe, or beyond ``MOST_BYTES``.
-
-    Raises:
-        OSError, CourseError: it cannot be written.
-    """
+def _append(file: Path, line: str) -> None:
+    """Append to the learner's own file: never through a link, into a pipe, or beyond ``MOST_BYTES``."""
     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
     handle = os.open(file, flags, 0o644)
     try:

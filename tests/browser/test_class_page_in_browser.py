@@ -3,11 +3,10 @@
 import json
 import time
 
+import class_day
 import pytest
 
-from dltutorial.course import bench_classroom
-from dltutorial.course.classroom import view
-from dltutorial.course.classroom.wording import of_course
+from dltutorial.course import classroom
 
 pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser")]
 
@@ -18,15 +17,16 @@ EVIL = "</title></style><script>window.harmed=1</script><img src=x onerror=windo
 def class_page(tmp_path_factory):
     """Forty learners, and one who puts scripts wherever there is text."""
     place = tmp_path_factory.mktemp("class")
-    folder, words = place / "shared", of_course()
+    folder = place / "shared"
     folder.mkdir()
-    bench_classroom.simulated(folder, 40, words, bench_classroom.some_mistakes(words))
+    class_day.fill(folder, 40)
     record = {"time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "chapter": "08"}
     check = {"kind": "check", "what": EVIL, "status": "wrong", "failed": EVIL, "hint": EVIL}
     guess = {"kind": "prediction", "what": EVIL, "unit": EVIL, "guess": 1.0, "touched": True, "measured": 2.0}
     lines = [json.dumps(record | check)] * 3 + [json.dumps(record | guess), EVIL]
     (folder / "evil-1.jsonl").write_text("\n".join(lines) + "\n")
-    return view.write(folder, place / "class.html", words)
+    classroom.view(folder, place / "class.html")
+    return place / "class.html"
 
 
 @pytest.mark.parametrize("width", [1300, 390])
@@ -36,7 +36,7 @@ def test_nothing_runs_nothing_is_asked_for_and_all_fits(browser, class_page, wid
     window.on("request", lambda request: asked.append(request.url))
     window.goto(class_page.as_uri())
     assert asked == [class_page.as_uri()]
-    assert window.title() == "The class now"
+    assert window.title().startswith("41 learners, ")
     assert window.evaluate("window.harmed") is None
     assert window.locator("script, img, iframe").count() == 0
     assert EVIL in window.evaluate("document.body.textContent")

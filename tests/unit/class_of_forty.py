@@ -5,8 +5,7 @@ import io
 import runpy
 from pathlib import Path
 
-from dltutorial.course import check
-from dltutorial.course.classroom import membership
+from dltutorial.course import check, classroom
 from dltutorial.record import records
 
 WRONG_ANSWERS = Path(__file__).parents[1] / "exercises" / "wrong"
@@ -33,7 +32,7 @@ def forty(folder, place, monkeypatch):
     monkeypatch.delenv("DLTUTORIAL_CLASS", raising=False)
     for n in range(40):
         monkeypatch.setenv("XDG_CONFIG_HOME", str(place / f"config-{n}"))
-        membership.join(folder)
+        classroom.join(folder)
         measured = 100.0 + n
         records.Writer("00", "smoke").write(
             "matmul", measured, "GFLOP/s", kind="prediction", measured=measured, guess=2.0 * n + 1, touched=n < 30

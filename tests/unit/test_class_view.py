@@ -7,15 +7,15 @@ import os
 import re
 import socket
 import time
+import types
+from pathlib import Path
 
 import pytest
+from cells import run
 from class_of_forty import forty
 
 from dltutorial import cli
-from dltutorial.course.classroom import folder as folders
-from dltutorial.course.classroom import lines, room, view
-from dltutorial.course.classroom.lines import BadLine
-from dltutorial.course.classroom.wording import Wording, of_course
+from dltutorial.course import classroom, report
 from dltutorial.errors import CourseError
 from dltutorial.record import sharing
 
@@ -39,12 +39,21 @@ def write(folder, name, *texts):
     (folder / f"{name}.jsonl").write_text("".join(f"{text}\n" for text in texts))
 
 
-def looked_at(folder):
-    return room.look(*folders.read(folder, NOW_S), NOW_S)
+def page_of(folder, out):
+    """The page as the command writes it."""
+    classroom.view(folder, out)
+    return out.read_text()
 
 
-def page(folder, out):
-    return view.write(folder, out, Wording()).read_text()
+@pytest.fixture
+def look(monkeypatch):
+    """What the notebook's cells make of a folder: their names, and ``html``, all that they show."""
+
+    def look(folder):
+        names = run(monkeypatch, "class", folder=str(folder))
+        return types.SimpleNamespace(**names | {"html": "".join(names["displayed"])})
+
+    return look
 
 
 @pytest.fixture
@@ -72,23 +81,24 @@ class Tags(html.parser.HTMLParser):
 
 def test_forty_learners_with_real_checks(shared, tmp_path, monkeypatch):
     forty(shared, tmp_path, monkeypatch)
-    seen = room.look(*folders.read(shared, time.time()), time.time())
-    assert len(seen.people) == 40
-    assert not seen.problems
-    first = seen.misconceptions[0]
-    assert (first.exercise, len(first.still)) == ("layer_time_s", 12)
-    assert first.hint == "Every weight is multiplied and then added: that is 2 FLOP, not 1."
-    assert seen.count("stuck") == 12
-    progress = {one.exercise: (one.passed, one.trying) for one in seen.progress}
+    names = run(monkeypatch, "class", folder=str(shared))
+    assert len(names["people"]) == 40
+    assert not names["problems"]
+    (_, exercise, _, hint), still, _ = names["mistakes"][0]
+    assert (exercise, len(still)) == ("layer_time_s", 12)
+    assert hint == "Every weight is multiplied and then added: that is 2 FLOP, not 1."
+    assert sum(person.state == "stuck" for person in names["people"]) == 12
+    progress = {exercise: of[:2] for (_, exercise), of in names["progress"].items()}
     assert progress == {"layer_time_s": (20, 12), "ladder_order": (14, 6)}
-    assert len(seen.guessed[0].guesses) == 30
-    text = view.write(shared, tmp_path / "class.html", of_course()).read_text()
+    (guesses,) = names["guessed"].values()
+    assert sum(event.touched for event in guesses) == 30
+    text = page_of(shared, tmp_path / "class.html")
     assert "40 learners, 12 stuck" in text
     assert "that is 2 FLOP, not 1" in text
     assert "How fast is a product of large float32 matrices here?" in text
 
 
-def test_who_is_stuck_quiet_working_and_away(shared):
+def test_who_is_stuck_quiet_working_and_away(shared, look):
     write(shared, "stuck", *[line(minutes_ago=9 - n) for n in range(3)])
     write(shared, "passed", *[line(minutes_ago=9 - n) for n in range(3)], line(status="passed"))
     write(shared, "moved-on", *[line(minutes_ago=9) for n in range(3)], line("claim", chapter="09"))
@@ -96,34 +106,36 @@ def test_who_is_stuck_quiet_working_and_away(shared):
     write(shared, "away", line(minutes_ago=300))
     write(shared, "new")
     write(shared, "ahead-of-time", line(minutes_ago=-5))
-    states = {person.name: person.state for person in looked_at(shared).people}
+    states = {person.name: person.state for person in look(shared).people}
     assert states == {"stuck": "stuck", "passed": "working", "moved-on": "working", "quiet": "quiet", "away": "away",
                       "new": "away", "ahead-of-time": "working"}  # fmt: skip
 
 
-def test_the_misconception_most_are_still_at_comes_first(shared):
+def test_the_misconception_most_are_still_at_comes_first(shared, look):
     for n in range(3):
         write(shared, f"over-it-{n}", line(hint="old", minutes_ago=2), line(status="passed"))
     write(shared, "still-0", line(hint="old", minutes_ago=2), line(hint="", failed="four ranks"))
     write(shared, "still-1", line(hint="", failed="four ranks"))
-    first, second = looked_at(shared).misconceptions
-    assert (first.case, first.hint, first.still) == ("four ranks", "", ("still-0", "still-1"))
-    assert (second.hint, second.still, len(second.ever)) == ("old", (), 4)
+    first, second = look(shared).mistakes
+    assert first == (("08", "ring", "four ranks", ""), ["still-0", "still-1"], ["still-0", "still-1"])
+    (_, _, _, hint), still, ever = second
+    assert (hint, still, len(ever)) == ("old", [], 4)
 
 
-def test_a_guess_counts_if_it_was_typed_and_the_latest_measurement_counts(shared):
+def test_a_guess_counts_if_it_was_typed_and_the_latest_measurement_counts(shared, look):
     write(shared, "a", line("prediction", guess=1.0), line("prediction", guess=5.5), line("measurement", value=3.0))
     write(shared, "b", line("prediction", touched=False), line("measurement"), line("measurement", preset="gpu"))
-    seen = looked_at(shared)
-    (guessed,) = seen.guessed
-    assert (guessed.guesses, guessed.measured, guessed.defaults) == ((5.5,), (2.75, 2.75), 1)
-    assert sorted((one.preset, one.values) for one in seen.measured) == [("gpu", (2.75,)), ("smoke", (3.0, 2.75))]
+    seen = look(shared)
+    (guesses,) = seen.guessed.values()
+    assert [(e.guess, e.measured, e.touched) for e in guesses] == [(5.5, 2.75, True), (4.0, 2.75, False)]
+    speeds = {preset: sorted(e.value for e in events) for (_, _, preset), events in seen.speeds.items()}
+    assert speeds == {"gpu": [2.75], "smoke": [2.75, 3.0]}
 
 
-def test_an_empty_folder_and_learners_without_records_give_a_page(shared, tmp_path):
-    assert "Nobody has joined yet" in page(shared, tmp_path / "a.html")
+def test_an_empty_folder_and_learners_without_records_give_a_page(shared, look):
+    assert "Nobody has joined yet" in look(shared).html
     write(shared, "new")
-    assert "Nobody has begun" in page(shared, tmp_path / "a.html")
+    assert "Nobody has begun" in look(shared).html
 
 
 # What somebody may put there
@@ -155,21 +167,21 @@ BAD_LINES = {
 
 
 @pytest.mark.parametrize(("why", "bad"), BAD_LINES.items(), ids=BAD_LINES)
-def test_a_bad_line_is_named_with_its_reason_and_good_ones_count(shared, tmp_path, why, bad):
+def test_a_bad_line_is_named_with_its_reason_and_good_ones_count(shared, look, why, bad):
     bad = bad if isinstance(bad, bytes) else bad.encode()
-    with pytest.raises(BadLine, match=re.escape(why)):
-        lines.read(bad, NOW_S)
     (shared / "fox-1.jsonl").write_bytes(bad + b"\n" + line().encode() + b"\n")
-    (problem,) = (seen := looked_at(shared)).problems
+    (problem,) = (seen := look(shared)).problems
     assert (problem.file, problem.lines) == ("fox-1.jsonl", 1)
     assert why in problem.why
     assert seen.people[0].wrong_in_a_row == 1
-    assert html.escape(problem.why) in page(shared, tmp_path / "a.html")
+    assert problem.why in html.unescape(seen.html)
+    with pytest.raises(seen.BadLine, match=re.escape(why)):
+        seen.read_line(bad, NOW_S)
 
 
-def test_a_line_still_being_written_is_no_problem(shared):
+def test_a_line_still_being_written_is_no_problem(shared, look):
     (shared / "fox-1.jsonl").write_text(line() + "\n" + line()[:50])
-    seen = looked_at(shared)
+    seen = look(shared)
     assert not seen.problems
     assert seen.people[0].wrong_in_a_row == 1
 
@@ -197,10 +209,10 @@ def hostile_files(folder, outside):
         server.bind(os.path.relpath(folder / "socket.jsonl"))
 
 
-def test_links_pipes_devices_huge_files_and_strange_names_are_listed_and_not_opened(shared, tmp_path, monkeypatch):
+def test_links_pipes_devices_huge_files_and_strange_names_are_listed_not_opened(shared, look, tmp_path, monkeypatch):
     monkeypatch.chdir(shared)
     hostile_files(shared, tmp_path / "outside.jsonl")
-    seen = looked_at(shared)
+    seen = look(shared)
     assert {person.name for person in seen.people} <= {"Fox-1", "fox-1", "many", "empty-lines"}
     why = {problem.file: problem.why for problem in seen.problems}
     for name in ("link", "pipe", "folder", "device", "socket"):
@@ -210,19 +222,19 @@ def test_links_pipes_devices_huge_files_and_strange_names_are_listed_and_not_ope
     assert "nearly the name of Fox-1" in why["fox-1.jsonl"]
     assert next(problem.lines for problem in seen.problems if problem.file == "fox-1.jsonl") is None
     assert sum("not the name" in reason for reason in why.values()) == 5
-    text = page(shared, tmp_path / "a.html")
+    text = page_of(shared, tmp_path / "a.html")
     assert "<script" not in text
     assert "\u202e" not in text
 
 
-@pytest.mark.parametrize("field", ["what", "failed", "hint", "unit", "preset"])
-def test_markup_in_any_field_is_shown_as_text(shared, tmp_path, field):
-    kind = {"unit": "prediction", "preset": "measurement"}.get(field, "check")
-    fields = {"hint": "", field: EVIL} if field == "failed" else {field: EVIL}
-    write(shared, "fox-1", line(kind, **fields))
+def test_markup_in_any_field_is_shown_as_text(shared, tmp_path):
+    for field in ("what", "failed", "hint", "unit", "preset"):
+        kind = {"unit": "prediction", "preset": "measurement"}.get(field, "check")
+        fields = {"hint": "", field: EVIL} if field == "failed" else {field: EVIL}
+        write(shared, f"fox-{field}", line(kind, **fields))
     write(shared, "fox-2", line("claim", what=EVIL), EVIL)
-    text = page(shared, tmp_path / "a.html")
-    assert html.escape(EVIL) in text
+    text = page_of(shared, tmp_path / "a.html")
+    assert text.count(html.escape(EVIL, quote=False)) >= 7
     found = Tags(text)
     assert not {"script", "img", "iframe", "link", "object"} & found.tags
     assert not [name for name in found.attributes if name.startswith("on") or name in ("src", "srcdoc")]
@@ -230,22 +242,22 @@ def test_markup_in_any_field_is_shown_as_text(shared, tmp_path, field):
     assert "default-src 'none'" in text
 
 
-def test_text_that_changes_its_direction_or_breaks_the_line_is_made_visible(shared, tmp_path):
+def test_text_that_changes_its_direction_or_breaks_the_line_is_made_visible(shared, look):
     write(shared, "fox-1", line(hint="a\u202eb\u0000c\nd\ud800"))
-    assert "a�b�c�d�" in page(shared, tmp_path / "a.html")
+    assert "a�b�c�d�" in look(shared).html
 
 
-def test_absurd_but_possible_numbers_are_drawn(shared, tmp_path):
+def test_absurd_but_possible_numbers_are_drawn(shared, look):
     for n, (guess, measured) in enumerate([(1e18, 1e-300), (-1e18, 0.0), (5e-324, 1e18), (0.0, 0.0)]):
         same = line("prediction", what="same", guess=3.0, measured=3.0)
         far = line("prediction", guess=guess, measured=measured)
         write(shared, f"fox-{n}", far, same, line("measurement", value=measured))
-    text = page(shared, tmp_path / "a.html")
+    text = look(shared).html
     assert not re.search(r"\b(nan|inf)\b", text[text.index("<svg") :])
     assert text.count("<svg") == 3
 
 
-def test_a_flood_of_names_by_one_does_not_drown_the_others(shared, tmp_path):
+def test_a_flood_of_names_by_one_does_not_drown_the_others(shared, look):
     names = [f"name {n}" for n in range(1250)]
     kinds = [
         flooding
@@ -260,7 +272,7 @@ def test_a_flood_of_names_by_one_does_not_drown_the_others(shared, tmp_path):
     write(shared, "flood", *kinds)
     for n in range(3):
         write(shared, f"fox-{n}", line("prediction", what="theirs"), line("check", hint="theirs"))
-    text = page(shared, tmp_path / "a.html")
+    text = look(shared).html
     assert len(text) < 500_000
     assert text.count("<figure>") == 120
     assert "theirs" in text
@@ -272,63 +284,68 @@ def test_no_folder_and_no_place_for_the_page_are_one_line(shared, tmp_path, caps
     assert cli.main(["class", "view", str(shared), "--watch", "0"]) == 2
     assert cli.main(["class", "view", str(shared), "--watch", "nan"]) == 2
     assert cli.main(["class", "view"]) == 2
-    assert len(capsys.readouterr().err.splitlines()) == 5
-    with pytest.raises(CourseError):
-        folders.read(tmp_path / "nowhere", NOW_S)
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 5
+    assert "cannot read the folder" in lines[0]
 
 
-def test_a_learner_who_looks_at_the_room_is_told_whose_it_is(shared, monkeypatch):
+def test_a_learner_who_looks_at_the_room_is_told_whose_it_is(shared, look, monkeypatch):
     def refuse(folder):
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(folders.os, "scandir", refuse)
+    monkeypatch.setattr(os, "scandir", refuse)
     with pytest.raises(CourseError, match="only its owner may list it"):
-        folders.read(shared, NOW_S)
+        look(shared)
 
 
-def test_what_is_beyond_the_total_is_not_read_and_says_so(shared, monkeypatch):
-    monkeypatch.setattr(folders, "_MOST_TOTAL_BYTES", 500)
+def test_what_is_beyond_the_total_is_not_read_and_says_so(shared, look, monkeypatch):
     write(shared, "a", line(), line())
     write(shared, "b", line(), line())
-    seen = looked_at(shared)
-    assert [person.name for person in seen.people] == ["a"]
-    assert "read in all" in seen.problems[0].why
+    names = run(monkeypatch, "class", until="learners, problems =", folder=str(shared))
+    names["read_folder"].__globals__["MOST_TOTAL_BYTES"] = 500
+    learners, (problem,) = names["read_folder"](shared, NOW_S)
+    assert list(learners) == ["a"]
+    assert "read in all" in problem.why
 
 
-def test_a_folder_that_is_away_for_a_moment_does_not_end_the_watching(shared, tmp_path, monkeypatch, capsys):
-    out, away = tmp_path / "a.html", tmp_path / "away"
+@pytest.fixture
+def written(monkeypatch):
+    """The page is not made, which takes seconds: what is asked for is noted."""
+    asked = []
+
+    def write_page(name, out, refresh_s, folder):
+        if not Path(folder).is_dir():
+            raise CourseError("cannot read the folder")
+        asked.append((name, refresh_s))
+        return out
+
+    monkeypatch.setattr(report, "write", write_page)
+    return asked
+
+
+def test_a_folder_that_is_away_for_a_moment_does_not_end_the_watching(shared, written, tmp_path, monkeypatch, capsys):
+    away = tmp_path / "away"
 
     def nap(seconds):
         if away.exists():
             away.rename(shared)
-            write(shared, "back", line())
-        elif (shared / "back.jsonl").exists():
+        elif len(written) == 2:
             raise KeyboardInterrupt
         else:
             shared.rename(away)
 
-    monkeypatch.setattr(view.time, "sleep", nap)
+    monkeypatch.setattr(classroom.time, "sleep", nap)
     with pytest.raises(KeyboardInterrupt):
-        view.watch(shared, out, 7)
-    assert "back" in out.read_text()
+        classroom.view(shared, tmp_path / "a.html", 7)
+    assert written == [("class", 7)] * 2
     assert "the page is as it was" in capsys.readouterr().err
 
 
-def test_watching_writes_again_and_the_browser_loads_again(shared, tmp_path, monkeypatch):
-    out, naps = tmp_path / "a.html", []
-
-    def nap(seconds):
-        naps.append(out.read_text())
-        write(shared, f"fox-{len(naps)}", line())
-        if len(naps) == 3:
-            raise KeyboardInterrupt
-
-    monkeypatch.setattr(view.time, "sleep", nap)
-    with pytest.raises(KeyboardInterrupt):
-        view.watch(shared, out, 7)
-    assert 'http-equiv="refresh" content="7"' in naps[0]
-    assert "Nobody has joined yet" in naps[0]
-    assert "fox-2" in naps[2]
+def test_a_browser_that_watches_loads_the_page_again(shared, tmp_path):
+    write(shared, "fox-1", line())
+    out = report.write("class", tmp_path / "a.html", 7, folder=str(shared))
+    assert 'http-equiv="refresh" content="7"' in out.read_text()
+    assert "refresh" not in page_of(shared, out)
 
 
 def test_what_is_shared_is_what_can_be_read(shared):

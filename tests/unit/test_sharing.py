@@ -3,6 +3,7 @@
 import getpass
 import json
 import os
+import re
 import socket
 import stat
 from pathlib import Path
@@ -10,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from dltutorial import cli, machine
+from dltutorial.course import classroom
 from dltutorial.course.checks import Exercise, Wrong
-from dltutorial.course.classroom import membership, names
 from dltutorial.errors import CourseError
 from dltutorial.record import records, sharing
 
@@ -51,11 +52,11 @@ def do_something():
 def test_nothing_is_shared_unless_a_learner_joins(room):
     do_something()
     assert not list(room.iterdir())
-    assert "nothing is shared" in membership.status()
+    assert "nothing is shared" in classroom.status()
 
 
 def test_only_the_listed_fields_are_shared(room):
-    membership.join(room)
+    classroom.join(room)
     do_something()
     copy, guess, holds, fails, check = shared(room)
     assert copy == {"time": copy["time"], "chapter": "00", "kind": "measurement", "what": "peak memory copy",
@@ -69,13 +70,13 @@ def test_only_the_listed_fields_are_shared(room):
 
 
 def test_a_number_that_is_none_is_not_shared(room):
-    membership.join(room, "me")
+    classroom.join(room, "me")
     records.Writer("00", "smoke").write("ladder_gain", float("nan"), "×")
     assert (room / "me.jsonl").read_text() == ""
 
 
 def test_no_name_host_path_or_machine_leaves(room, monkeypatch):
-    membership.join(room)
+    classroom.join(room)
     do_something()
     text = next(room.iterdir()).read_text()
     secrets = [machine.label(), str(Path.home()), str(room), "secret", "versions", "torch", "evidence"]
@@ -83,31 +84,35 @@ def test_no_name_host_path_or_machine_leaves(room, monkeypatch):
     assert not [word for word in secrets if word in text]
 
 
-def test_the_pseudonym_is_made_up_and_says_nothing():
-    drawn = {names.pseudonym() for _ in range(200)}
-    assert len(drawn) > 190
+def test_the_pseudonym_is_made_up_and_says_nothing(room):
+    for _ in range(60):
+        classroom.join(room)
+        classroom.leave()
+    drawn = {file.stem for file in room.iterdir()}
+    assert len(drawn) == 60
+    assert all(re.fullmatch(r"[a-z]+-[a-z]+-\d{3}", name) for name in drawn)
     assert getpass.getuser() not in {word for name in drawn for word in name.split("-")}
 
 
 def test_status_shows_every_line_and_leaving_ends_it(room):
-    said = membership.join(room, "blue-whale")
+    said = classroom.join(room, "blue-whale")
     assert "You are blue-whale" in said
     do_something()
     text = (room / "blue-whale.jsonl").read_text()
-    assert text in membership.status() + "\n"
-    membership.leave()
+    assert text in classroom.status() + "\n"
+    classroom.leave()
     do_something()
     assert (room / "blue-whale.jsonl").read_text() == text
-    membership.join(room)
-    membership.leave(remove=True)
+    classroom.join(room)
+    classroom.leave(remove=True)
     assert [file.name for file in room.iterdir()] == ["blue-whale.jsonl"]
-    assert membership.leave() == "You are in no class: nothing is shared."
+    assert classroom.leave() == "You are in no class: nothing is shared."
 
 
 @pytest.mark.parametrize("name", ["../escape", "a/b", "", ".hidden", "<b>", "x" * 41, "line\nbreak"])
 def test_a_name_that_cannot_be_one_is_refused(room, name):
     with pytest.raises(CourseError):
-        membership.join(room, name)
+        classroom.join(room, name)
     assert not list(room.iterdir())
     assert not sharing.setting_file().exists()
 
@@ -115,7 +120,7 @@ def test_a_name_that_cannot_be_one_is_refused(room, name):
 def test_a_name_is_one_learners_alone(room):
     (room / "taken.jsonl").write_text("somebody's\n")
     with pytest.raises(CourseError, match="choose another"):
-        membership.join(room, "taken")
+        classroom.join(room, "taken")
     assert (room / "taken.jsonl").read_text() == "somebody's\n"
 
 
@@ -132,7 +137,7 @@ def test_joining_twice_or_nowhere_is_one_line(room, tmp_path, capsys):
 
 @pytest.mark.parametrize("obstacle", ["gone", "link", "pipe", "full", "damaged"])
 def test_a_folder_that_cannot_be_written_costs_a_warning_and_no_record(room, tmp_path, obstacle):
-    membership.join(room, "me")
+    classroom.join(room, "me")
     file = room / "me.jsonl"
     file.unlink()
     if obstacle == "gone":
@@ -150,22 +155,22 @@ def test_a_folder_that_cannot_be_written_costs_a_warning_and_no_record(room, tmp
         records.Writer("00", "smoke").write("ladder_gain", 2.0)
     assert len(list(records.read(tmp_path / "runs" / "records.jsonl"))) == 1
     assert obstacle != "link" or (tmp_path / "precious").read_text() == "keep\n"
-    assert "You have left" in (said := membership.leave())
+    assert "You have left" in (said := classroom.leave())
     assert "stays" not in said or file.exists()
 
 
 def test_the_instructor_can_read_what_a_learner_with_a_strict_mask_shares(room):
     before = os.umask(0o077)
     try:
-        membership.join(room, "me")
+        classroom.join(room, "me")
     finally:
         os.umask(before)
     assert stat.S_IMODE((room / "me.jsonl").stat().st_mode) == 0o644
 
 
 def test_it_can_be_switched_off_for_one_process(room, monkeypatch):
-    membership.join(room, "me")
+    classroom.join(room, "me")
     monkeypatch.setenv("DLTUTORIAL_CLASS", "off")
     do_something()
     assert (room / "me.jsonl").read_text() == ""
-    assert "switched off" in membership.status()
+    assert "switched off" in classroom.status()

@@ -1,36 +1,63 @@
-"""``dltutorial class join · leave · status``: what a learner does to share with a class, or to stop.
+"""``dltutorial class join · leave · status``: a learner shares with a class, or stops; ``view``: the instructor's page.
 
-In: the class's folder, a name or none. Out: text for the terminal; the learner's setting and the file in the folder.
-Only what is recorded after joining is shared.
+In: the class's folder, a name or none. Out: text for the terminal; the learner's setting and the file in the folder;
+for ``view`` a page, made by ``pages/class.ipynb``. Only what is recorded after joining is shared (``record.sharing``).
 """
 
+import argparse
 import contextlib
 import json
 import os
+import secrets
+import sys
+import time
 from pathlib import Path
 
 from dltutorial import paths
-from dltutorial.course.classroom import names
+from dltutorial.course import report
 from dltutorial.errors import CourseError
 from dltutorial.record import sharing
 from dltutorial.record.sharing import Membership
 
-_TRIES = 20
 _LONGEST_NAME = 40
+# Pseudonyms such as calm-otter-417: drawn by chance, so that they say nothing about anybody.
+_HOW = (
+    "able amber bold brave bright calm clever cosy daring early eager fair fast fond gentle glad golden happy keen "
+    "kind lively lucky merry neat patient quick quiet ready silver steady"
+)
+_WHO = (
+    "badger bear beaver bison cat crane curlew deer dolphin eagle egret falcon finch fox gecko goose hare hawk "
+    "heron ibex jay koala lark lemur lynx marten mole newt otter owl panda plover puffin raven robin seal swan tern "
+    "turtle wren"
+)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Do what ``args.action`` says; returns the exit status.
+
+    Raises:
+        CourseError: an action lacks its folder; or as the action.
+    """
+    if args.action == "leave":
+        print(leave(args.remove))
+    elif args.action == "status":
+        print(status())
+    elif args.folder is None:
+        raise CourseError(f"class {args.action} needs the class's folder: dltutorial class {args.action} FOLDER")
+    elif args.action == "join":
+        print(join(args.folder, args.name))
+    else:
+        view(args.folder, args.out, args.watch)
+    return 0
 
 
 def join(folder: Path, name: str | None = None) -> str:
-    """Start sharing; returns what to tell the learner.
-
-    Args:
-        folder: that the class shares; it must be there.
-        name: a pseudonym of one's own; None: one is drawn by chance.
+    """Start sharing, under ``name`` or a pseudonym drawn by chance; returns what to tell the learner.
 
     Raises:
         CourseError: no such folder, it cannot be written, the name is taken or cannot be one, or a class is joined.
     """
-    before = sharing.membership()
-    if before:
+    if before := sharing.membership():
         raise CourseError(f"you are {before.name} in {before.folder} already; leave it first: dltutorial class leave")
     folder = Path(folder).absolute()
     if not folder.is_dir():
@@ -38,9 +65,9 @@ def join(folder: Path, name: str | None = None) -> str:
     if name is not None and len(name) > _LONGEST_NAME:
         raise CourseError(f"the name has {len(name)} characters; take {_LONGEST_NAME} at most")
     member = _claim(folder, name)
-    about = {"folder": str(member.folder), "name": member.name}
     try:
-        paths.write_text(sharing.setting_file(), json.dumps(about) + "\n")
+        setting = {"folder": str(member.folder), "name": member.name}
+        paths.write_text(sharing.setting_file(), json.dumps(setting) + "\n")
     except CourseError:
         member.file.unlink(missing_ok=True)
         raise
@@ -68,7 +95,7 @@ def leave(remove: bool = False) -> str:
             member.file.unlink(missing_ok=True)
     except OSError as error:
         raise CourseError(f"cannot remove {error.filename}: {error.strerror}; remove it by hand") from error
-    if not has_shared:
+    if member is None or not has_shared:
         return "You have left: nothing is shared." if there else "You are in no class: nothing is shared."
     kept = "is removed" if remove else "stays; remove it with rm if you like"
     return f"You have left: nothing more is shared. What was shared, {member.file}, {kept}."
@@ -89,18 +116,34 @@ def status() -> str:
         raise CourseError(f"cannot read {member.file} ({error}); leave the class, and join again") from error
     paused = " (switched off here by DLTUTORIAL_CLASS=off)" if sharing.switched_off() else ""
     fields = "\n".join(f"  {kind}: time, chapter, {', '.join(keys)}" for kind, keys in sharing.FIELDS.items())
-    lines = shared.count("\n")
-    return (
-        f"You are {member.name} in {member.folder}{paused}.\n"
-        f"Shared of each kind of record, and nothing else:\n{fields}\n"
-        f"So far, {lines} {'line' if lines == 1 else 'lines'} in {member.file.name}:\n{shared}"
-    ).rstrip()
+    told = f"You are {member.name} in {member.folder}{paused}.\nShared of each kind of record, and nothing else:\n"
+    return f"{told}{fields}\nSo far, lines in {member.file.name}: {shared.count(chr(10))}\n{shared}".rstrip()
+
+
+def view(folder: Path, out: Path | None = None, every_s: float | None = None) -> None:
+    """Write the page of the class (default: ``class.html`` in the runs folder), again every ``every_s`` seconds.
+
+    Raises:
+        CourseError: as ``report.write``, the first time; later it is only told.
+    """
+    if every_s is not None and not 1 <= every_s <= 3600:
+        raise CourseError(f"--watch {every_s:g}: give seconds from 1 to 3600")
+    out = out or paths.runs_dir() / "class.html"
+    again = f", again every {every_s:g} s; Ctrl-C ends it" if every_s else ""
+    print(f"{report.write('class', out, every_s, folder=str(folder))}{again}", flush=True)
+    while every_s:
+        time.sleep(every_s)
+        try:
+            report.write("class", out, every_s, folder=str(folder))
+        except CourseError as error:  # a shared disk that is away for a moment must not end it
+            print(f"{time.strftime('%H:%M')} the page is as it was: {error}", file=sys.stderr, flush=True)
 
 
 def _claim(folder: Path, name: str | None) -> Membership:
     """Make the learner's file, which nobody else has."""
-    for _ in range(_TRIES):
-        member = Membership(folder, paths.inside(folder, names.pseudonym() if name is None else name).name)
+    for _ in range(20):
+        drawn = f"{secrets.choice(_HOW.split())}-{secrets.choice(_WHO.split())}-{100 + secrets.randbelow(900)}"
+        member = Membership(folder, paths.inside(folder, drawn if name is None else name).name)
         try:
             handle = os.open(member.file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
         except FileExistsError:
