@@ -28,7 +28,6 @@ BENCHES: Mapping[str, str] = MappingProxyType({
     "ladder": "from the naive baseline to the best, each knob alone and on top of the others",
     "convergence": "updates to a target accuracy against batch size, learning rates tuned, SGD and Adam",
     "scaling": "real and emulated steps on 1 to 8 ranks, beside the simulator; published runs beside it too",
-    "explorers": "what a move of a slider costs in each explorer",
     "solution": "the time to a target quality by loader, batch, precision and ranks, predicted beside measured",
 })  # fmt: skip
 

@@ -7,7 +7,7 @@ marker of its own. A title states the finding.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -46,6 +46,13 @@ _STYLE = {
 }
 
 
+def style() -> dict[str, Any]:
+    """Matplotlib's settings for a figure of the course."""
+    import matplotlib as mpl
+
+    return _STYLE | {"axes.prop_cycle": mpl.cycler(color=[BLUE, ORANGE, GREEN, PURPLE, SKY, YELLOW, GREY])}
+
+
 @contextmanager
 def figure(
     title: str,
@@ -67,8 +74,7 @@ def figure(
     import matplotlib as mpl
     import matplotlib.pyplot as plt
 
-    style = _STYLE | {"axes.prop_cycle": mpl.cycler(color=[BLUE, ORANGE, GREEN, PURPLE, SKY, YELLOW, GREY])}
-    with mpl.rc_context(style):
+    with mpl.rc_context(style()):
         fig, axes = plt.subplots(n_rows, n_cols, figsize=size)
         if n_rows * n_cols == 1:
             axes.set_title(title)

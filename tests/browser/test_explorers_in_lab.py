@@ -1,30 +1,30 @@
 """Every explorer in JupyterLab: sliders and choices by keyboard and mouse, words and picture follow, all is named."""
 
+import ipywidgets
 import pytest
 from notebook_page import IDLE, NARROW, WIDE, write_notebook
 from playwright.sync_api import TimeoutError as TooLate
 from playwright.sync_api import expect
 
 from dltutorial.course import explorers
-from dltutorial.course.explorers.parts import Choice
 
 pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser"), pytest.mark.timeout(600)]
 
-MAKE = "from dltutorial.course import explorers\nmade = dict(explorers.examples())"
-SAID_AND_NAME = "all => [all.querySelector('div').innerText, all.querySelector('svg').getAttribute('aria-label')]"
+MAKE = "from dltutorial.course import explorers\nmade = explorers.examples()"
+SAID_AND_NAME = "all => [all.querySelector('div').innerText, all.querySelector('img').alt]"
 RIGHT_END = "getBoundingClientRect().right"
-OVERHANG = f"svg => svg.{RIGHT_END} - svg.closest('.jp-OutputArea-output').{RIGHT_END}"
+OVERHANG = f"img => img.{RIGHT_END} - img.closest('.jp-OutputArea-output').{RIGHT_END}"
 
 
 def test_every_explorer_follows_keys_and_mouse_and_says_so_in_words(open_notebook, lab):
-    made = dict(explorers.examples())
-    write_notebook(lab.folder / "explorers.ipynb", [MAKE, *(f"made[{name!r}].explore()" for name in made)])
+    made = explorers.examples()
+    write_notebook(lab.folder / "explorers.ipynb", [MAKE, *(f"made[{name!r}]" for name in made)])
     notebook = open_notebook("explorers.ipynb").run_all()
     for number, explorer in enumerate(made.values(), 1):
         cell = notebook.cell(number)
         controls = explorer.controls.values()
-        choices = [control for control in controls if isinstance(control, Choice)]
-        sliders = [control for control in controls if not isinstance(control, Choice)]
+        choices = [control for control in controls if isinstance(control, ipywidgets.Dropdown)]
+        sliders = [control for control in controls if not isinstance(control, ipywidgets.Dropdown)]
         picture_is_named(cell, explorer.title)
         expect(cell.get_by_role("slider")).to_have_count(len(sliders))
         for slider in sliders:
@@ -54,8 +54,7 @@ def picture_is_named(cell, title):
 
 def named(cell, role, control):
     """The control on the page, by the name under which a screen reader tells it."""
-    unit = getattr(control, "unit", "")
-    return cell.get_by_role(role, name=f"{control.label} [{unit}]" if unit else control.label, exact=True)
+    return cell.get_by_role(role, name=control.description, exact=True)
 
 
 def until_the_words_change(cell, press, times=30):
@@ -105,5 +104,5 @@ def drag(page, cell, handle):
 
 
 def pictures_fit(page, width):
-    overhangs = page.locator(".dlt-explorer > svg").evaluate_all(f"all => all.map({OVERHANG})")
+    overhangs = page.locator(".dlt-explorer > img").evaluate_all(f"all => all.map({OVERHANG})")
     assert max(overhangs) <= 0.5, f"a picture is cut off at {width} px: {overhangs}"

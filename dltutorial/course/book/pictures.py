@@ -16,7 +16,7 @@ def explorers() -> str:
     from dltutorial.course import explorers
 
     parts = ["# Explorers", "In the notebooks these pictures have sliders. Here each is drawn with example numbers."]
-    for _name, explorer in explorers.examples():
+    for explorer in explorers.examples().values():
         parts += [f"## {explorer.title}", f"```{{raw}} html\n{explorer.picture().html}\n```"]
     return "\n\n".join(parts) + "\n"
 

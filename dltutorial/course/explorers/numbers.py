@@ -1,29 +1,22 @@
-"""Gradients on the number line of a format: a loss scale moves them, out of zero and towards infinity.
+"""Gradients on the number line of a format: a loss scale moves them, out of zero and towards infinity."""
 
-In: numbers, such as gradients. Out: their histogram by magnitude, at a scale and in a format, with the shares that
-become 0, lose digits, stay whole, or overflow. The formats are those of ``training.number_formats``.
-"""
-
+import dataclasses
 import math
 from typing import Any
 
-from dltutorial.course.explorers import svg
-from dltutorial.course.explorers.parts import Choice, Drawing, Explorer, Slider
+import numpy as np
+
+from dltutorial.course.explorers.explorer import Explorer, choice, whole
 from dltutorial.errors import CourseError
-from dltutorial.train.number_formats import FORMATS, Fates, Format, fates
+from dltutorial.record.plots import BLUE, GREEN, GREY, ORANGE
+from dltutorial.train.number_formats import FORMATS, fates
 
 _RIGHT = 30  # exponent at the right end of the number line: beyond fp16's largest number, 2¹⁶
-_MOST_SCALE = 60  # a loss scale of 2⁶⁰: more than any loss needs
-_SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+_ZONES = (("0", ORANGE, "xx"), ("few digits", GREEN, "//"), ("all digits", BLUE, ""), ("overflow", ORANGE, ".."))
 
 
-def numbers(values: Any, log2_scale: int = 0) -> None:
-    """Show numbers on a format's number line, and a scale that moves them; arguments as of :func:`make`."""
-    make(values, log2_scale).explore()
-
-
-def make(values: Any, log2_scale: int = 0) -> Explorer:
-    """Numbers on the number line, and a scale to move them.
+def numbers(values: Any, log2_scale: int = 0) -> Explorer:
+    """Numbers on the number line, and a scale to move them. The formats are those of ``train.number_formats``.
 
     Args:
         values: an array, or a tensor on the CPU; signs do not matter.
@@ -32,45 +25,40 @@ def make(values: Any, log2_scale: int = 0) -> Explorer:
     Raises:
         CourseError: there is no number but 0, or one that is not finite.
     """
-    import numpy as np
-
-    try:
-        magnitudes = np.sort(np.abs(np.asarray(values, dtype=np.float64)).ravel())
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise CourseError("not an array of numbers; give an array, or a tensor as tensor.detach().cpu()") from error
+    magnitudes = np.sort(np.abs(np.asarray(values, dtype=np.float64)).ravel())
     if not (magnitudes.size and magnitudes[-1] > 0 and math.isfinite(magnitudes[-1])):
         raise CourseError(f"{magnitudes.size} numbers, none of them positive, or one not finite: give others to draw")
-    exponents, counts = np.unique(np.frexp(magnitudes[magnitudes > 0])[1] - 1, return_counts=True)
-    shares = {int(e): float(c) / magnitudes.size for e, c in zip(exponents, counts, strict=True)}
-    middle = int(exponents[np.searchsorted(np.cumsum(counts), counts.sum() / 2)])
-    most = min(_MOST_SCALE, max(24, 18 - middle))  # so far that the middle one leaves fp16
+    powers = np.frexp(magnitudes[magnitudes > 0])[1] - 1
+    exponents, counts = np.unique(powers, return_counts=True)
+    low = min(int(np.quantile(powers, 0.002)) - 2, -36)
 
-    def draw(log2_scale: int, dtype: str) -> Drawing:
-        found = fates(magnitudes, FORMATS[dtype], 2.0**log2_scale)
-        return Drawing(_words(found, log2_scale, dtype), _picture(shares, log2_scale, FORMATS[dtype], found))
+    def draw(ax: Any, v: Any) -> str:
+        form, moved = FORMATS[v.dtype], exponents + v.log2_scale
+        edges = (low, *map(math.log2, (form.smallest / 2, form.smallest_normal, form.largest)), _RIGHT)
+        found = dataclasses.astuple(fates(magnitudes, form, 2.0**v.log2_scale))
+        for (name, colour, hatch), share, left, right in zip(_ZONES, found, edges[:-1], edges[1:], strict=True):
+            inside = (moved >= left - 0.5) & (moved < right - 0.5)
+            ax.bar(moved[inside], counts[inside] / magnitudes.size, 0.9, align="edge", color=colour, hatch=hatch)
+            left, right = np.clip((left, right), low, _RIGHT)
+            ax.axvline(left, color=GREY, ls="--", lw=1)
+            if right - left > 6:
+                told = f"{name}\n{_percent(share, '<', '>')}"
+                ax.text((left + right) / 2, 1.02, told, ha="center", transform=ax.get_xaxis_transform())
+        ax.set(xlim=(low, _RIGHT), xlabel="magnitude, as a power of two", ylabel="share of the gradients")
+        ax.yaxis.set_major_formatter("{x:.0%}")
+        ax.figure.subplots_adjust(top=0.87)
+        zero, few, kept, infinite = map(_percent, found)
+        return (
+            f"Scaled by 2^{v.log2_scale}, in {v.dtype}: {zero} of the gradients are 0, {few} keep only some of their "
+            f"digits, {kept} keep all that {v.dtype} has, {infinite} overflow."
+        )
 
-    controls = [
-        Slider("log2_scale", "Loss scale, as a power of two", value=log2_scale, low=0, high=most, integer=True,
-               help="Every gradient is multiplied by 2 to this power."),
-        Choice("dtype", "Format", tuple(FORMATS), value="fp16", help="The gradients are rounded to it."),
-    ]  # fmt: skip
-    return Explorer("Gradients on a number line", controls, draw)
-
-
-def example() -> Explorer:
-    """A thousand numbers around 2⁻³⁰, a factor of four wide."""
-    from statistics import NormalDist
-
-    middle = NormalDist(-30, 4)
-    return make([2 ** middle.inv_cdf((n + 0.5) / 1000) for n in range(1000)], log2_scale=16)
-
-
-def _words(found: Fates, log2_scale: int, dtype: str) -> str:
-    scale = f"Scaled by 2{str(log2_scale).translate(_SUPERSCRIPTS)}" if log2_scale else "Unscaled (2⁰ = 1)"
-    zero, few, all_of_them, infinite = map(_percent, (found.zero, found.subnormal, found.normal, found.infinite))
-    return (
-        f"{scale}, in {dtype}: {zero} of the gradients are 0, {few} keep only some of their digits, {all_of_them} keep "
-        f"all that {dtype} has, {infinite} overflow."
+    most = min(60, max(24, 18 - int(np.median(powers))))  # so far that the middle one leaves fp16
+    return Explorer(
+        "Gradients on a number line",
+        draw,
+        log2_scale=whole("Loss scale, as a power of two", "Every gradient is multiplied by it.", log2_scale, 0, most),
+        dtype=choice("Format", "The gradients are rounded to it.", FORMATS, "fp16"),
     )
 
 
@@ -79,55 +67,3 @@ def _percent(share: float, below: str = "under ", above: str = "over ") -> str:
     if 0 < share < 0.01:
         return f"{below}1%"
     return f"{above}99%" if 0.99 < share < 1 else f"{share:.0%}"
-
-
-def _picture(shares: dict[int, float], log2_scale: int, form: Format, found: Fates) -> list[str]:
-    """The histogram, a bar for each doubling; behind it the zones of the format, each with its share."""
-    low = min(_low(shares), -36)
-    ticks = {float(e): "2" + str(e).translate(_SUPERSCRIPTS) for e in range(10 * math.ceil(low / 10), _RIGHT, 10)}
-    axes = svg.Axes(
-        (low, _RIGHT), (0, 1.05 * max(shares.values())), labels=("magnitude", "share of gradients"),
-        margins=(64, 16, 52, 48), ticks_x=ticks, ticks_y=_share_ticks(max(shares.values())),
-    )  # fmt: skip
-    edges = [
-        -math.inf,
-        math.log2(form.smallest) - 1,
-        math.log2(form.smallest_normal),
-        math.log2(form.largest),
-        math.inf,
-    ]
-    parts = axes.frame()
-    for exponent, share in shares.items():
-        x, y = exponent + log2_scale, axes.y(share)
-        if low <= x and x + 1 <= _RIGHT:
-            colour, fill = _LOOKS[next(n for n in range(4) if x < edges[n + 1] - 0.5)]
-            parts.append(svg.bar(axes.x(x), y, axes.x(x + 1) - axes.x(x) - 1, axes.bottom - y, colour, fill))
-    names = ("0", "few digits", "all digits", "overflow")
-    told = (found.zero, found.subnormal, found.normal, found.infinite)
-    for n, (name, share) in enumerate(zip(names, told, strict=True)):
-        left, right = axes.x(edges[n]), axes.x(edges[n + 1])
-        if n and axes.left < left < axes.right:
-            parts.append(svg.line([(left, axes.top), (left, axes.bottom)], svg.GREY, svg.DASHED, 1.5))
-        if right - left > 50:
-            parts.append(svg.text((left + right) / 2, 22, name, anchor="middle"))
-            parts.append(svg.text((left + right) / 2, 42, _percent(share, "<", ">"), anchor="middle", bold=True))
-    return parts
-
-
-# Of a bar in each zone: becomes 0, keeps few digits, keeps all, overflows.
-_LOOKS = ((svg.RED, "none"), (svg.GREEN, "striped"), (svg.BLUE, "solid"), (svg.RED, "striped"))
-
-
-def _low(shares: dict[int, float]) -> int:
-    """The exponent above which nearly all of the numbers lie."""
-    below = 0.0
-    for exponent in sorted(shares):
-        below += shares[exponent]
-        if below > 0.002:
-            return exponent - 2
-    return min(shares)
-
-
-def _share_ticks(most: float) -> dict[float, str]:
-    step = next(step for step in (0.01, 0.02, 0.05, 0.1, 0.2, 0.5) if most / step <= 5)
-    return {n * step: f"{n * step:.0%}" for n in range(int(most / step) + 1)}

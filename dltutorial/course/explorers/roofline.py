@@ -1,33 +1,22 @@
-"""The roofline of a machine, and a linear layer to move along it: by its batch, its width and its number format.
-
-In: measured peaks. Out: the roof, and where the layer lies under it, with its time. A layer from n to n numbers does
-2 B n² FLOP for B samples and moves n² weights, B n inputs and B n outputs. Williams, Waterman, Patterson 2009
-(doi:10.1145/1498765.1498785).
-"""
+"""The roofline of a machine, and a linear layer to move along it: by its batch, its width and its number format."""
 
 from collections.abc import Mapping
+from typing import Any
 
-from dltutorial.course.explorers import svg
-from dltutorial.course.explorers.parts import Choice, Drawing, Explorer, Slider
-from dltutorial.course.explorers.words import span
+import numpy as np
+
+from dltutorial.course.explorers.explorer import Explorer, choice, span, whole
 from dltutorial.course.show import number
 from dltutorial.errors import CourseError
 from dltutorial.profile.peaks import Peaks
-from dltutorial.profile.probes import Figure
+from dltutorial.record.plots import BLUE, GREEN, GREY, ORANGE
 
 _BYTES = {"fp64": 8, "fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2}  # of a number in memory
-_INTENSITIES = (0.05, 1e4)  # FLOP per byte; the axis
-_GIGA = 1e9
-Measured = Mapping[str, tuple[float, float]]
+_INTENSITY_N = np.geomspace(0.05, 1e4, 101)  # FLOP per byte
 
 
-def roofline(peaks: Peaks, measured: Measured | None = None) -> None:
-    """Show a machine's roofline and a layer to move; arguments as of :func:`make`."""
-    make(peaks, measured).explore()
-
-
-def make(peaks: Peaks, measured: Measured | None = None) -> Explorer:
-    """A layer under the roof of one machine.
+def roofline(peaks: Peaks, measured: Mapping[str, tuple[float, float]] | None = None) -> Explorer:
+    """A layer under the roof of one machine. Williams, Waterman, Patterson 2009, doi:10.1145/1498765.1498785.
 
     Args:
         peaks: as ``peaks.measure`` returns them.
@@ -39,73 +28,39 @@ def make(peaks: Peaks, measured: Measured | None = None) -> Explorer:
     formats = [name for name, figure in peaks.matmul.items() if figure and name in _BYTES]
     if not formats:
         raise CourseError(f"no matrix product was measured on {peaks.machine}; call peaks.measure(refresh=True)")
-    first = "fp32" if "fp32" in formats else formats[0]
-    axes = _axes(peaks, formats)
+    top, slope = max(map(peaks.peak_flops_per_s, formats)) / 1e9, peaks.memory_bytes_per_s / 1e9
 
-    def draw(samples: int, width: int, dtype: str) -> Drawing:
-        rings = (measured or {}) if dtype == "fp32" else {}
-        return Drawing(_words(peaks, samples, width, dtype), _picture(axes, peaks, samples, width, dtype, rings))
+    def draw(ax: Any, v: Any) -> str:
+        flop, n_bytes = layer_counts(v.samples, v.width, v.dtype)
+        intensity, ridge, peak = flop / n_bytes, peaks.ridge(v.dtype), peaks.peak_flops_per_s(v.dtype) / 1e9
+        reached, time_s = min(1.0, intensity / ridge), peaks.predict_s(flop, n_bytes, v.dtype)
+        roof_N = np.minimum(_INTENSITY_N * slope, peak)
+        ax.plot(_INTENSITY_N, roof_N, color=BLUE, label=f"{v.dtype} {peak:,.0f} GFLOP/s")
+        ax.axvline(ridge, color=GREY, ls="--", lw=1.2, label=f"ridge {number(ridge)}")
+        ax.plot(intensity, reached * peak, "D", ms=9, color=ORANGE, label="the layer, at best")
+        for name, (x, flop_per_s) in (measured or {}).items() if v.dtype == "fp32" else ():
+            ax.plot(x, flop_per_s / 1e9, "o", ms=8, mfc="none", color=GREEN)
+            ax.annotate(name, (x, flop_per_s / 1e9), xytext=(7, -12), textcoords="offset points")
+        ax.set(xscale="log", yscale="log", xlabel="FLOP per byte", ylabel="GFLOP/s")
+        ax.set(xlim=_INTENSITY_N[[0, -1]], ylim=(min(0.05 * slope, top) / 3, 3 * top))
+        ax.legend(loc="lower right")
+        samples = "1 sample" if v.samples == 1 else f"{v.samples:,} samples"
+        return (
+            f"{samples} through a layer {v.width:,} wide in {v.dtype}: {number(intensity)} FLOP per byte, with the "
+            f"ridge at {number(ridge)}. Bound by {'memory' if intensity < ridge else 'arithmetic'}: at most "
+            f"{reached:.0%} of the peak, at least {span(time_s)}"
+            f"{f', {span(time_s / v.samples)} a sample' if v.samples > 1 else ''}."
+        )
 
-    controls = [
-        Slider("samples", "Batch", value=1, low=1, high=65536, log=True, integer=True, unit="samples",
-               help="How many samples share the weights that were fetched."),
-        Slider("width", "Width of the layer", value=4096, low=16, high=16384, log=True, integer=True, unit="numbers",
-               help="Inputs of the layer, and as many outputs."),
-        Choice("dtype", "Format", formats, value=first, help="Of weights, inputs and outputs."),
-    ]  # fmt: skip
-    return Explorer("Roofline of this machine and a linear layer", controls, draw)
-
-
-def example() -> Explorer:
-    """A machine of round numbers: 200 GFLOP/s in fp32, 400 in bf16, 20 GB/s."""
-    figures = {name: Figure(best, best, 1, "FLOP/s", "an example") for name, best in (("fp32", 2e11), ("bf16", 4e11))}
-    memory = Figure(2e10, 2e10, 1, "bytes/s", "an example")
-    machine = Peaks("example", "cpu", 2, "2026-01-01T00:00:00+00:00", None, {}, figures, memory, {})
-    return make(machine, {"add": (1 / 12, 1.5e9), "layer, batch of 256": (110, 1.7e11)})
-
-
-def layer_counts(samples: int, width: int, dtype: str) -> tuple[int, int]:
-    """FLOP and bytes of a linear layer, ``width`` numbers in and as many out."""
-    return 2 * samples * width**2, _BYTES[dtype] * (width**2 + 2 * samples * width)
-
-
-def _words(peaks: Peaks, samples: int, width: int, dtype: str) -> str:
-    flop, n_bytes = layer_counts(samples, width, dtype)
-    intensity, ridge, time_s = flop / n_bytes, peaks.ridge(dtype), peaks.predict_s(flop, n_bytes, dtype)
-    share = peaks.attainable_flops_per_s(intensity, dtype) / peaks.peak_flops_per_s(dtype)
-    bound = "memory" if intensity < ridge else "arithmetic"
-    many, each = ("1 sample", "") if samples == 1 else (f"{samples:,} samples", f", {span(time_s / samples)} a sample")
-    return (
-        f"{many} through a layer {width:,} wide in {dtype}: {number(intensity)} FLOP per byte, with the ridge at "
-        f"{number(ridge)}. Bound by {bound}: at most {share:.0%} of the peak, at least {span(time_s)}{each}."
+    return Explorer(
+        "Roofline of this machine and a linear layer",
+        draw,
+        samples=whole("Batch", "How many samples share the weights that were fetched.", 1, 1, 65536, "samples"),
+        width=whole("Width of the layer", "Inputs of the layer, and as many outputs.", 4096, 16, 16384, "numbers"),
+        dtype=choice("Format", "Of weights, inputs and outputs.", formats, max(formats, key="fp32".__eq__)),
     )
 
 
-def _axes(peaks: Peaks, formats: list[str]) -> svg.Axes:
-    top = 3 * max(peaks.peak_flops_per_s(name) for name in formats) / _GIGA
-    low = min(_INTENSITIES[0] * peaks.memory_bytes_per_s, *(peaks.peak_flops_per_s(name) for name in formats)) / _GIGA
-    return svg.Axes(_INTENSITIES, (low / 3, top), log_x=True, log_y=True, labels=("FLOP per byte", "GFLOP/s"))
-
-
-def _picture(axes: svg.Axes, peaks: Peaks, samples: int, width: int, dtype: str, measured: Measured) -> list[str]:
-    """The roof of one format, its ridge, rings for what was measured, and the layer as a diamond."""
-    flop, n_bytes = layer_counts(samples, width, dtype)
-    ridge, peak = peaks.ridge(dtype), peaks.peak_flops_per_s(dtype) / _GIGA
-    corners = (_INTENSITIES[0], min(max(ridge, _INTENSITIES[0]), _INTENSITIES[1]), _INTENSITIES[1])
-    roof = [(x, peaks.attainable_flops_per_s(x, dtype) / _GIGA) for x in corners]
-    x, y = axes.x(flop / n_bytes), axes.y(peaks.attainable_flops_per_s(flop / n_bytes, dtype) / _GIGA)
-    key = [(svg.diamond(0, 0, svg.RED), "the layer, at best"), (svg.ring(0, 0, svg.GREEN), "measured")]
-    parts = [
-        *axes.frame(),
-        axes.curve(roof, svg.BLUE),
-        axes.upright(ridge, svg.GREY),
-        svg.text(axes.x(ridge) + 5, axes.bottom - 8, f"ridge {number(ridge)}"),
-        svg.text(axes.right, axes.y(peak) - 12, f"{dtype} {peak:,.0f} GFLOP/s", anchor="end"),
-        svg.diamond(x, y, svg.RED),
-        *svg.legend(key if measured else key[:1], axes.left + 20, axes.top + 12),
-    ]
-    for name, (intensity, flop_per_s) in measured.items():
-        x, y = axes.x(intensity), axes.y(flop_per_s / _GIGA)
-        parts.append(svg.ring(x, y, svg.GREEN))
-        parts.append(svg.text(min(x + 9, axes.right - 0.55 * svg.FONT * len(name)), y + 20, name))
-    return parts
+def layer_counts(samples: int, width: int, dtype: str) -> tuple[int, int]:
+    """FLOP and bytes of a linear layer, ``width`` numbers in and as many out: n² weights, B n inputs, B n outputs."""
+    return 2 * samples * width**2, _BYTES[dtype] * (width**2 + 2 * samples * width)

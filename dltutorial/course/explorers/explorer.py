@@ -1,0 +1,162 @@
+"""An explorer: a picture of a model that follows sliders, and says in words what it shows.
+
+In: sliders, and a function that draws for their values. Out: a picture that follows every move, with the words above
+it. Picture and words are an output of their own, so they stay, as they were last, in a page without a kernel. The
+sliders are ipywidgets': the Tab key reaches them, the arrow keys move them. A picture takes about a twentieth of a
+second: it does without what makes matplotlib slow, minor ticks and a layout of its own.
+"""
+
+import html
+import math
+from collections.abc import Callable, Iterable
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from dltutorial.course import show
+from dltutorial.errors import CourseError
+from dltutorial.profile.timing import duration
+from dltutorial.record import plots
+
+_PLAIN = {"figure.constrained_layout.use": False, "figure.figsize": (6.4, 4.1), "lines.linewidth": 2.3}
+_LABEL = {"description_width": "max(16em, min(100% - 4em, (40em - 100%) * 999))"}  # above the slider on a phone
+_LAYOUT = {"width": "40em", "max_width": "100%", "height": "auto", "flex_flow": "row wrap"}
+# ipywidgets gives a slider's handle no name. A screen reader is told what the others see: the label and the readout.
+# And JupyterLab takes the arrow keys from a list to choose from, to go to another cell, unless the list forbids it.
+_NAMES = """<script>(() => {
+  const area = document.currentScript?.closest(".jp-OutputArea");
+  if (!area || area.dltNames) return;
+  area.dltNames = new MutationObserver(() => {
+    for (const slider of area.querySelectorAll(".widget-slider")) {
+      const handle = slider.querySelector("[role=slider]");
+      for (const [name, part] of [["aria-label", ".widget-label"], ["aria-valuetext", ".widget-readout"]]) {
+        handle?.setAttribute(name, slider.querySelector(part)?.textContent ?? "");
+      }
+    }
+    for (const list of area.querySelectorAll("select")) list.dataset.lmSuppressShortcuts = "true";
+  });
+  area.dltNames.observe(area, {childList: true, subtree: true, characterData: true});
+})();</script>"""
+
+
+class Explorer:
+    """A title, sliders, and a picture that follows them; shown when a cell ends with it.
+
+    Attributes:
+        title: what is explored, read before the words.
+        draw: called with axes and the controls' values, by name, as attributes; returns a sentence or two.
+        controls: name → ipywidget.
+    """
+
+    def __init__(self, title: str, draw: Callable[[Any, Any], str], **controls: Any) -> None:
+        self.title, self.draw, self.controls = title, draw, controls
+
+    def picture(self, **changed: Any) -> show.Shown:
+        """Picture and words as the controls stand, some of them changed; the words also are the picture's alt text."""
+        import matplotlib as mpl
+        from matplotlib.figure import Figure
+        from matplotlib.ticker import NullLocator
+
+        values = {name: control.value for name, control in self.controls.items()} | changed
+        with mpl.rc_context(plots.style() | _PLAIN):
+            axes = Figure().add_subplot()
+            axes.figure.subplots_adjust(left=0.13, right=0.98, bottom=0.13, top=0.95)
+            words = self.draw(axes, SimpleNamespace(**values))
+            for axis in (axes.xaxis, axes.yaxis):
+                axis.set_minor_locator(NullLocator())
+            picture = plots.image(axes.figure, f"{self.title}. {words}")
+        page = f'<div class="dlt-explorer"><div>{html.escape(words)}</div>{picture}{_NAMES}</div>'
+        return show.Shown(page, f"{self.title}. {words}")
+
+    def _ipython_display_(self) -> None:
+        handle = show.display(self.picture(), display_id=True)
+        if show.in_notebook():
+            import ipywidgets
+
+            for control in self.controls.values():
+                control.observe(lambda _: handle.update(self._moved()), names="value")
+            show.display(ipywidgets.VBox(list(self.controls.values()), layout={"max_width": "100%"}))
+
+    def _moved(self) -> show.Shown:
+        """The picture, or in its place why there is none: an error in a callback would end in a log nobody reads."""
+        try:
+            return self.picture()
+        except Exception as error:
+            why = f"Nothing to draw here. {type(error).__name__}: {' '.join(str(error).split())}; move a slider back."
+            return show.Shown(f'<div class="dlt-explorer"><div role="alert">{html.escape(why)}</div></div>', why)
+
+
+def slider(
+    label: str, help: str, value: float, low: float, high: float, unit: str = "", text: Callable | None = None
+) -> Any:
+    """A slider whose equal steps multiply, with a stop at ``value``, or at the nearer end if that lies beyond both.
+
+    Args:
+        label: what the learner reads.
+        help: one sentence, shown when the pointer rests on it.
+        value: where it starts.
+        low, high: its ends.
+        unit: behind the label.
+        text: of a value; default: three digits.
+    """
+    if not (math.isfinite(value) and value >= 0):
+        raise CourseError(f"{label} is {value:g}; give a positive, finite number")
+    return _slider(
+        label, help, min(max(value, low), high), (low, *np.geomspace(low, high, 61), high), unit, text or three
+    )
+
+
+def around(label: str, help: str, value: float, factor: float, unit: str) -> Any:
+    """A slider with a measured number in its middle, the ends so many times less and more."""
+    return slider(label, help, value, value / factor, value * factor, unit)
+
+
+def whole(label: str, help: str, value: int, low: int, high: int, unit: str = "") -> Any:
+    """A slider over whole numbers: all of them, or, if there are more than 61, in steps of the root of two."""
+    stops = range(low, high + 1) if high - low < 61 else [round(2 ** (n / 2)) for n in range(70)]
+    return _slider(label, help, min(max(value, low), high), [low, *(n for n in stops if low < n < high), high], unit)
+
+
+def linear(label: str, help: str, value: float, high: float, unit: str) -> Any:
+    """A slider from 0, whose equal steps add."""
+    return _slider(label, help, min(value, high), np.linspace(0, high, 61), unit, three)
+
+
+def _slider(
+    label: str, help: str, value: float, stops: Iterable[float], unit: str, text: Callable = "{:,.0f}".format
+) -> Any:
+    import ipywidgets
+
+    options = {text(stop): stop for stop in (*stops, value)}
+    return ipywidgets.SelectionSlider(
+        options=sorted(options.items(), key=lambda pair: pair[1]), value=value, tooltip=help, style=_LABEL,
+        description=f"{label} [{unit}]" if unit else label, layout=_LAYOUT,
+    )  # fmt: skip
+
+
+def choice(label: str, help: str, options: Iterable[Any], value: Any) -> Any:
+    """A list to choose from: names, or pairs of name and value."""
+    import ipywidgets
+
+    shown = {"description": label, "tooltip": help, "style": _LABEL, "layout": _LAYOUT}
+    return ipywidgets.Dropdown(options=list(options), value=value, **shown)
+
+
+def size(n_bytes: float) -> str:
+    """Bytes as words have them: ``1.5 MiB``, ``1,010 KiB``."""
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
+        if n_bytes < 1023.5:
+            return f"{n_bytes:.0f} B" if unit == "B" else f"{three(n_bytes)} {unit}"
+        n_bytes /= 1024
+    return f"{three(n_bytes)} PiB"
+
+
+def span(seconds: float) -> str:
+    """Seconds as words have them: ``1.5 ms``, ``2,300 s``."""
+    return f"{three(seconds)} s" if seconds >= 1 else duration(seconds)
+
+
+def three(value: float) -> str:
+    """A number of three digits, or of all those before the point: ``1``, ``25.7``, ``25,657``."""
+    return f"{value:.3g}" if abs(value) < 999.5 else f"{value:,.0f}"
