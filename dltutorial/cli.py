@@ -189,10 +189,10 @@ def _train(args: argparse.Namespace) -> int:
     options = {name: value for name, value in vars(args).items() if name in names}
     if "track" in options:
         options["track"] = tuple(options["track"])
-    from dltutorial.train import on_ranks
+    from dltutorial.train import command
 
     again = {"overwrite": args.overwrite, "resume": args.resume}
-    on_ranks.train(named, knobs | options, data=args.data, name=args.name, **again)
+    command.train(named, knobs | options, data=args.data, name=args.name, **again)
     return 0
 
 

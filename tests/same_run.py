@@ -4,7 +4,7 @@ import json
 
 import torch
 
-from dltutorial.train import run
+from dltutorial.train import forecasting, run_folder
 
 
 def records(folder):
@@ -16,8 +16,8 @@ def records(folder):
 def assert_same_run(one, other):
     """Both are finished, with the same records and the same weights; the other has left no half-written file."""
     assert (one / "status.json").read_text() == (other / "status.json").read_text()
-    assert run.run_status(one) == run.run_status(other) == "finished"
+    assert run_folder.run_status(one) == run_folder.run_status(other) == "finished"
     assert records(one) == records(other)
-    for a, b in zip(*(run.load_model(place).state_dict().values() for place in (one, other)), strict=True):
+    for a, b in zip(*(forecasting.load_model(place).state_dict().values() for place in (one, other)), strict=True):
         assert torch.equal(a, b)
     assert not list(other.rglob("*.partial"))

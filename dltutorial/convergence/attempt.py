@@ -196,7 +196,7 @@ class Update:
         with self.precision.products(), annotate("update"):
             with self.precision.autocast():
                 loss = F.cross_entropy(self.model(x_BF), y_B)
-            self.precision.backward(loss)
+            self.precision.scaled(loss).backward()
             if self.recipe.ranks > 1:
                 average_gradients(self.model)
             self.precision.update(self.optimizer)

@@ -86,6 +86,7 @@ def _reduced(
 ) -> "Callable[[], torch.Tensor] | None":
     """The step of torch's own way to graphs; without a GPU the mode makes none, so there is nothing to compare."""
     from dltutorial.train.compiling import missing
+    from dltutorial.train.forecasting import squared_error
     from dltutorial.train.graphs import WARMUP_STEPS
     from dltutorial.train.optim import make_optimizer
     from dltutorial.train.step import make_step
@@ -94,7 +95,7 @@ def _reduced(
         return None
     model, batch = made
     recipe = Recipe(compile="reduce-overhead", optimizer_impl="fused", clip_norm=0.0)
-    step = make_step(model, make_optimizer(model, recipe), recipe)
+    step = make_step(model, squared_error, make_optimizer(model, recipe), recipe)
     for _ in range(WARMUP_STEPS):  # it compiles, then records, then replays
         step(*batch)
     return lambda: step(*batch)
@@ -114,7 +115,7 @@ def _transformers(preset: Preset) -> "tuple[list[torch.nn.Module], tuple[torch.T
     """The preset's transformer, twice, and a batch of noise: what the fields show makes no difference to the time."""
     import torch
 
-    from dltutorial.train.run import build_model
+    from dltutorial.train.forecasting import build_model
 
     recipe = Recipe.of(preset)
     shape = (_TRANSFORMER_BATCH, recipe.n_channels, recipe.n_lat, recipe.n_lon)

@@ -11,7 +11,6 @@ from dltutorial import machine
 from dltutorial.config import Preset
 from dltutorial.course.bench_rows import Options, Row
 from dltutorial.data import weather
-from dltutorial.models.vit import forward_flop
 from dltutorial.profile import peaks
 from dltutorial.profile.peaks import Peaks
 from dltutorial.train import ladder as climbing
@@ -58,7 +57,7 @@ def ladder(options: Options) -> Iterator[Row]:
 
 def _row(name: str, variant: Variant, result: Result, predicted: float, gain: float, peak: Peaks) -> Row:
     recipe, memory = variant.recipe, result.peak_bytes
-    flop_per_s = 3 * forward_flop(recipe) * result.median
+    flop_per_s = 3 * recipe.forward_flop * result.median
     best = max(figure.best for figure in peak.matmul.values() if figure)
     more = {
         "gain, quickest rounds": f"{gain:.2f} ×",

@@ -63,14 +63,14 @@ def _beside_a_step(splits: Mapping, batch_size: int, options: Options) -> Iterat
     """I/O, synthetic and full throughput, for loaders with and without overlap."""
     from dltutorial.data.loaders import LOADERS, LoaderConfig, make_loader, tuned
     from dltutorial.profile import throughput
-    from dltutorial.train import run
-    from dltutorial.train.loop import make_optimizer
+    from dltutorial.train import forecasting
+    from dltutorial.train.optim import make_optimizer
     from dltutorial.train.step import train_step
 
     split = splits["npy"]
     shape = dict(zip(("n_channels", "n_lat", "n_lon"), split.shape, strict=True))
     recipe = Recipe.of(options.preset, **shape, dim=options.preset.dim // 2, depth=max(1, options.preset.depth // 2))
-    model = run.build_model(recipe)
+    model = forecasting.build_model(recipe)
     optimizer = make_optimizer(model, recipe)
     gzip = splits["hdf5-chunk1-gzip4"]
     for name, where, config in (
@@ -83,7 +83,7 @@ def _beside_a_step(splits: Mapping, batch_size: int, options: Options) -> Iterat
             lambda where=where, config=config: make_loader(
                 where, batch_size, config, roll=True, device=machine.device()
             ),
-            lambda batch: train_step(model, *batch, optimizer, recipe.clip_norm),
+            lambda batch: train_step(model, batch, forecasting.squared_error, optimizer, recipe.clip_norm),
             rounds=options.repeats,
         )
         parts = {"I/O": found.io, "synthetic": found.synthetic, "full": found.full}

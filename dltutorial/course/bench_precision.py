@@ -66,14 +66,13 @@ def _product(n: int, name: str, device: str) -> Callable[[], object]:
 
 def _updates(names: list[str], found: Peaks, options: Options) -> Iterator[Row]:
     """A whole update with the preset's model and batch, and a short training with each precision."""
-    from dltutorial.models.vit import forward_flop
     from dltutorial.profile.timing import alternate
 
     recipe = Recipe.of(options.preset, steps=TRAINED_STEPS, log_every=TRAINED_STEPS // 3, track=())
     recipes = {name: dataclasses.replace(recipe, precision=name) for name in names}
     ends = {name: _trained(recipe) for name, recipe in recipes.items()}
     timings = alternate({name: _update(recipe) for name, recipe in recipes.items()}, options.repeats)
-    flop = 3 * recipe.global_batch_size * forward_flop(recipe)
+    flop = 3 * recipe.global_batch_size * recipe.forward_flop
     product_s = {name: flop / found.peak_flops_per_s(name) for name in names}
     rest_s = max(0.0, timings["fp32"].best_s - product_s["fp32"])
     for name, timing in timings.items():
@@ -91,12 +90,12 @@ def _updates(names: list[str], found: Peaks, options: Options) -> Iterator[Row]:
 
 def _update(recipe: Recipe) -> Callable[[], object]:
     """One update on the same batch each time."""
+    from dltutorial.train.forecasting import build_model, squared_error
     from dltutorial.train.optim import make_optimizer
-    from dltutorial.train.run import build_model
     from dltutorial.train.step import make_step
 
     model = build_model(recipe)
-    step = make_step(model, make_optimizer(model, recipe), recipe)
+    step = make_step(model, squared_error, make_optimizer(model, recipe), recipe)
     x_BCHW, y_BCHW = next(_waves(recipe))
     return lambda: step(x_BCHW, y_BCHW)
 
@@ -105,14 +104,15 @@ def _trained(recipe: Recipe) -> tuple[float, int | None]:
     """Loss at the end of a short training, and the most memory that the device held meanwhile; None on a CPU."""
     import torch
 
+    from dltutorial.train.forecasting import build_model, squared_error
     from dltutorial.train.loop import loop
-    from dltutorial.train.run import build_model
+    from dltutorial.train.task import Task
 
     on_cuda = machine.device() == "cuda"
     if on_cuda:
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
-    *_, last = loop(build_model(recipe), _waves(recipe), recipe)
+    *_, last = loop(Task(build_model(recipe), lambda skip: _waves(recipe), squared_error), recipe)
     return last.loss, torch.cuda.max_memory_allocated() if on_cuda else None
 
 
@@ -121,8 +121,8 @@ def _kept_bytes(recipe: Recipe) -> int:
     from torch.nn import functional as F
 
     from dltutorial.profile.memory import counting_saved
+    from dltutorial.train.forecasting import build_model
     from dltutorial.train.precision import Precision
-    from dltutorial.train.run import build_model
 
     model = build_model(recipe)
     x_BCHW, y_BCHW = next(_waves(recipe))

@@ -5,6 +5,7 @@ longer answers.
 """
 
 import contextlib
+import signal
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -34,9 +35,9 @@ def in_one_line(dataset: Dataset, workers: int, **options: Any) -> Iterator:
         DataError: as the module says.
     """
     deadline_s = WORKER_DEADLINE_S if workers else 0
-    pin = torch.cuda.is_available()
+    options |= {"pin_memory": torch.cuda.is_available(), "worker_init_fn": _ignore_stop_signals}
     try:
-        yield from DataLoader(dataset, num_workers=workers, timeout=deadline_s, pin_memory=pin, **options)
+        yield from DataLoader(dataset, num_workers=workers, timeout=deadline_s, **options)
         return
     except DataError as error:  # out of a worker it comes wrapped in that process's traceback
         line = str(error).strip().splitlines()[-1].removeprefix(f"{DataError.__module__}.DataError: ")
@@ -47,6 +48,12 @@ def in_one_line(dataset: Dataset, workers: int, **options: Any) -> Iterator:
         line = _gone(error)
     # Raised here, not above: there it would keep the old traceback, and with it the worker processes, alive.
     raise DataError(line)
+
+
+def _ignore_stop_signals(_worker: int) -> None:
+    """A signal that asks a run to end reaches its workers, too; the run ends them, after its last update."""
+    for name in ("SIGTERM", "SIGUSR1"):
+        signal.signal(getattr(signal, name), signal.SIG_IGN)
 
 
 @contextlib.contextmanager

@@ -12,8 +12,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dltutorial.config import Recipe
-
 
 class Attention(nn.Module):
     """Self-attention: one matrix product for queries, keys and values, one fused kernel for the rest."""
@@ -59,24 +57,37 @@ class ViT(nn.Module):
     """Forecasts the next state of a normalised field.
 
     Args:
-        recipe: gives the shapes. With ``predict_change`` the network's output is added to its input, and its head
-            starts at zero: an untrained model is then exactly the persistence forecast.
+        channels, height, width: of a field.
+        patch: edge of the square of grid points that becomes one token; it divides height and width.
+        dim, depth, heads: width of a token, blocks, attention heads, which share dim equally.
+        predict_change: the network's output is added to its input, and its head starts at zero: an untrained model is
+            then exactly the persistence forecast.
+        fused_attention: attention as one kernel, or as its formula says.
     """
 
-    def __init__(self, recipe: Recipe):
+    def __init__(
+        self,
+        channels: int,
+        height: int,
+        width: int,
+        patch: int = 8,
+        dim: int = 384,
+        depth: int = 12,
+        heads: int = 8,
+        *,
+        predict_change: bool = True,
+        fused_attention: bool = True,
+    ):
         super().__init__()
-        self.patch, self.predict_change = recipe.patch, recipe.predict_change
-        patch_values = recipe.n_channels * recipe.patch**2
-        n_tokens = (recipe.n_lat // recipe.patch) * (recipe.n_lon // recipe.patch)
-        self.embed = nn.Conv2d(recipe.n_channels, recipe.dim, recipe.patch, stride=recipe.patch)
-        self.position_1TD = nn.Parameter(torch.zeros(1, n_tokens, recipe.dim))
-        blocks = (Block(recipe.dim, recipe.heads, recipe.fused_attention) for _ in range(recipe.depth))
-        self.blocks = nn.ModuleList(blocks)
-        self.norm = nn.LayerNorm(recipe.dim)
-        self.head = nn.Linear(recipe.dim, patch_values)
+        self.patch, self.predict_change = patch, predict_change
+        self.embed = nn.Conv2d(channels, dim, patch, stride=patch)
+        self.position_1TD = nn.Parameter(torch.zeros(1, (height // patch) * (width // patch), dim))
+        self.blocks = nn.ModuleList(Block(dim, heads, fused_attention) for _ in range(depth))
+        self.norm = nn.LayerNorm(dim)
+        self.head = nn.Linear(dim, channels * patch**2)
         self.apply(_initialise)
         nn.init.trunc_normal_(self.position_1TD, std=0.02)
-        if self.predict_change:
+        if predict_change:
             nn.init.zeros_(self.head.weight)
 
     def forward(self, x_BCHW: Tensor) -> Tensor:
@@ -94,17 +105,6 @@ class ViT(nn.Module):
 def count_parameters(model: nn.Module) -> int:
     """How many numbers the optimizer may change."""
     return sum(p.numel() for p in model.parameters() if p.requires_grad)
-
-
-def forward_flop(recipe: Recipe) -> int:
-    """Floating-point operations of one sample's forward pass: matrix products only, 2 per multiply-add.
-
-    Per block 24 T D² for the four matrices and 4 T² D for attention; the backward pass costs about twice as much.
-    """
-    T = (recipe.n_lat // recipe.patch) * (recipe.n_lon // recipe.patch)
-    D = recipe.dim
-    block = 24 * T * D**2 + 4 * T**2 * D
-    return recipe.depth * block + 4 * T * D * recipe.n_channels * recipe.patch**2
 
 
 def _initialise(module: nn.Module) -> None:

@@ -23,8 +23,8 @@ def steps(recipe: Recipe, n_steps: int) -> np.ndarray:
     import torch.distributed as dist
     from torch.nn import functional as F
 
+    from dltutorial.train.forecasting import build_model
     from dltutorial.train.optim import make_optimizer
-    from dltutorial.train.run import build_model
 
     model = build_model(recipe)
     optimizer = make_optimizer(model, recipe)

@@ -12,30 +12,27 @@ executes nothing. docs.pytorch.org, "Serialization semantics".
 """
 
 import contextlib
-import dataclasses
 import hashlib
 import io
 import os
 import random
 import re
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from dltutorial import machine, paths
-from dltutorial.config import Recipe
 from dltutorial.errors import CheckpointError, CourseError
+from dltutorial.train.distributed import gather_objects, rank
+from dltutorial.train.loop import TrainState
 
 KEEP = 2  # the newest, and one to fall back on should it be damaged
-# Knobs that a resumed run may change: they decide neither the weights nor the data. (All others do, ``steps`` too: the
-# learning rate's schedule is stretched over them. Loaders agree on the batches only to the last bit but one.)
-FREE_KNOBS = frozenset({"preset", "device", "workers", "log_every", "eval_every", "checkpoint_every", "track"})
-_FORMAT = 1
+_FORMAT = 2
 _NAME = re.compile(r"step-(\d{8,})-([0-9a-f]{16})\.pt")
 
 
@@ -45,75 +42,57 @@ class Checkpoint:
 
     Attributes:
         recipe: its knobs.
+        data_id: stands for the data set it was trained on.
         step: updates made.
         global_batches: batches consumed, counted over all ranks together: the position in the data's order.
         model, optimizer: their ``state_dict``.
         scaler: that of fp16's loss scaling; None for other precisions.
-        random: states of all generators that a model or an augmentation may draw from, on rank 0.
-        other_random: the same of the further ranks, by rank.
+        random: for each rank the states of all generators that a model or an augmentation may draw from.
         losses_N: losses since the last record, which the next record is to average.
         scores: the last validation's.
-        data: stands for the data set it was trained on.
     """
 
     recipe: dict
+    data_id: str
     step: int
     global_batches: int
     model: dict
     optimizer: dict
     scaler: dict | None
-    random: dict
+    random: Sequence[dict]
     losses_N: Tensor
     scores: dict
-    data: str = ""
-    other_random: Sequence[dict] = ()
 
 
-def take(
-    recipe: Recipe,
-    step: int,
-    model: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    scaler: torch.amp.GradScaler | None = None,
-    losses: Iterable[Tensor] = (),
-    scores: dict | None = None,
-) -> Checkpoint:
-    """The state of a run after ``step`` updates. It shares memory with the run: save it before the next update."""
-    losses = list(losses)
+def take(state: TrainState, recipe: object, data_id: str = "") -> Checkpoint:
+    """The state of a run. It shares memory with it: save it before the next update. Several ranks take it together."""
     return Checkpoint(
-        recipe=dataclasses.asdict(recipe),
-        step=step,
-        global_batches=step,
-        model=model.state_dict(),
-        optimizer=optimizer.state_dict(),
-        scaler=scaler.state_dict() if scaler else None,
-        random=random_states(),
-        losses_N=torch.stack(losses).cpu() if losses else torch.empty(0),
-        scores=dict(scores or {}),
+        recipe=dict(vars(recipe)),
+        data_id=data_id,
+        step=state.step,
+        global_batches=state.step,
+        model=state.model.state_dict(),
+        optimizer=state.optimizer.state_dict(),
+        scaler=state.precision.scaler.state_dict() if state.precision.scaler else None,
+        random=gather_objects(random_states()),
+        losses_N=torch.stack(state.losses).cpu() if state.losses else torch.empty(0),
+        scores=dict(state.scores),
     )
 
 
-def of_rank(checkpoint: Checkpoint, rank: int) -> Checkpoint:
-    """The same with this rank's random states in first place; a rank that was not there then keeps those it has."""
-    states = [checkpoint.random, *checkpoint.other_random]
-    return dataclasses.replace(checkpoint, random=states[rank] if rank < len(states) else random_states())
+def restore(checkpoint: Checkpoint, state: TrainState) -> None:
+    """Put a checkpoint into the live parts of a run, on whatever device they are.
 
-
-def restore(
-    checkpoint: Checkpoint,
-    model: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    scaler: torch.amp.GradScaler | None = None,
-) -> None:
-    """Put a checkpoint's state into the live parts of a run, on whatever device they are.
+    A rank that the checkpoint does not know keeps the random states it has.
 
     Raises:
         CheckpointError: it belongs to another model, optimizer or precision.
     """
+    optimizer, scaler = state.optimizer, state.precision.scaler
     if (scaler is None) != (checkpoint.scaler is None):
         raise CheckpointError("the checkpoint is of a run in another precision; resume with its precision")
     try:
-        model.load_state_dict(checkpoint.model)
+        state.model.load_state_dict(checkpoint.model)
         rates = [group["lr"] for group in optimizer.param_groups]
         optimizer.load_state_dict(checkpoint.optimizer)
     except (RuntimeError, ValueError, KeyError) as error:
@@ -126,7 +105,11 @@ def restore(
             group["lr"] = rate.fill_(float(group["lr"]))
     if scaler:
         scaler.load_state_dict(checkpoint.scaler)
-    set_random_states(checkpoint.random)
+    if rank() < len(checkpoint.random):
+        set_random_states(checkpoint.random[rank()])
+    device = next(state.model.parameters()).device
+    state.step, state.losses = checkpoint.step, list(checkpoint.losses_N.to(device))
+    state.scores = checkpoint.scores
 
 
 def random_states() -> dict:

@@ -1,73 +1,105 @@
-"""``dltutorial train``: one training run from the command line, new or gone on with."""
+"""``dltutorial train``: one training run from the command line, new or gone on with, on any number of ranks.
+
+In: knobs, and the variables of torchrun or srun if one of them has started this process. Out: the run's folder. Of
+several ranks rank 0 prints and writes. When a rank fails it says why and ends; the others lose their connection to it,
+say so, and end too: none is left waiting.
+"""
 
 import dataclasses
 import datetime
+import os
+import re
+import signal
+import sys
+import threading
+import traceback
 from pathlib import Path
+from types import FrameType
 
-from dltutorial import paths
+from dltutorial import endings, node, paths
 from dltutorial.config import Preset, Recipe, preset
-from dltutorial.data import store, weather
-from dltutorial.data.workers import workers_in_one_line
-from dltutorial.errors import CourseError
-from dltutorial.models.vit import ViT, count_parameters
-from dltutorial.record import records
-from dltutorial.train import resume as resuming
-from dltutorial.train import run
-from dltutorial.train.team import ALONE, Team, check
+from dltutorial.errors import CourseError, Interrupted
+from dltutorial.ranks import RankInfo
+
+_STOP_SIGNALS = ("SIGTERM", "SIGUSR1")
 
 
 def train(
-    preset_name: str,
-    knobs: dict,
-    *,
-    data: Path | None,
-    name: str | None,
-    overwrite: bool,
-    resume: bool = False,
-    team: Team = ALONE,
-) -> Path:
-    """Simulate the data if none are given, train, print one line per record; returns the run's folder.
+    preset_name: str, knobs: dict, *, data: Path | None, name: str | None, overwrite: bool, resume: bool = False
+) -> None:
+    """Simulate the data if none are given, train, print one line per record. With several ranks it ends the process.
 
     The shape of a sample is taken from the data where no knob sets it. A run to resume has its knobs already; those
-    given here must agree. Every rank of a team calls this with the same arguments; rank 0 prints.
+    given here must agree.
 
     Raises:
         Interrupted: SIGTERM or SIGUSR1 came; a checkpoint is written.
-        CourseError: a knob, name, data set or folder that cannot be.
+        CourseError: a knob, name, data set or folder that cannot be; ranks that do not meet; a login node.
     """
+    node.refuse_on_login("training", "send it to Slurm: sbatch -N 1 slurm/train.sbatch, with the same options")
     if resume and name is None:
         raise CourseError("--resume needs to know which run; give its --name")
-    name = team.tell(f"train-{datetime.datetime.now():%Y%m%d-%H%M%S}" if name is None else name)
+    info = RankInfo.from_env()
+    if info.world_size == 1:
+        _train(preset_name, knobs, data, name, overwrite, resume)
+        return
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # before torch is loaded: no C++ frames for a lost connection
+    from dltutorial.launch import process_group
+    from dltutorial.train.distributed import barrier
+
+    store = process_group.rendezvous(info)
+    status = 0
+    try:
+        process_group.make_process_group(info, store, process_group.backend_for(knobs.get("device", "auto")))
+        _train(preset_name, knobs, data, name, overwrite, resume)
+        barrier()
+    except BaseException as error:
+        _ignore_signals()  # the launcher may end all when the first has ended
+        status = _tell(error, info)
+    _ignore_signals()
+    process_group.leave(info, store, status, timeout_s=60.0 if status in (0, Interrupted.exit_status) else 2.0)
+
+
+def _train(preset_name: str, knobs: dict, data: Path | None, name: str | None, overwrite: bool, resume: bool) -> None:
+    """What each rank does."""
+    from dltutorial.data import store, weather
+    from dltutorial.data.workers import workers_in_one_line
+    from dltutorial.models.vit import count_parameters
+    from dltutorial.record import records
+    from dltutorial.train import run, run_folder
+    from dltutorial.train.distributed import all_or_none, broadcast_object, is_main, world_size
+    from dltutorial.train.forecasting import weather_task
+
+    say = print if is_main() else lambda line: None
+    name = broadcast_object(name or f"train-{datetime.datetime.now():%Y%m%d-%H%M%S}")
     folder = paths.inside(paths.runs_dir(), name)
-    if team.leads and not resume:
-        run.check_folder(folder, overwrite)
-    before = resuming.previous_recipe(folder) if resume else None
-    base, knobs = _base(preset_name, knobs, before)
-    if data is None:
-        check(Recipe.of(base, **knobs), team)  # what cannot be is refused before anything is simulated
-        data = weather.ensure(base, progress=team.leads)
-    n_channels, n_lat, n_lon = store.open_split(data, "train").shape
-    recipe = Recipe.of(base, **{"n_channels": n_channels, "n_lat": n_lat, "n_lon": n_lon} | knobs)
-    check(recipe, team)
-    say = print if team.leads else _nothing
-    say(f"{folder}: {count_parameters(ViT(recipe)):,} parameters, {recipe.steps} updates of {recipe.global_batch_size}")
+    with all_or_none():
+        if is_main() and not resume:
+            run_folder.check_new(folder, overwrite)
+        base, knobs = _base(preset_name, knobs, run_folder.previous_recipe(folder) if resume else None)
+        run.check_ranks(Recipe.of(base, **knobs), world_size())  # before anything is simulated
+    with all_or_none():
+        data = data or weather.ensure(base, progress=is_main())
+        n_channels, n_lat, n_lon = store.open_split(data, "train").shape
+        recipe = Recipe.of(base, **{"n_channels": n_channels, "n_lat": n_lat, "n_lon": n_lon} | knobs)
+        task = weather_task(recipe, data)
+    say(
+        f"{folder}: {count_parameters(task.model):,} parameters, "
+        f"{recipe.steps} updates of {recipe.global_batch_size} samples"
+    )
     seen = None
-    again = {"overwrite": overwrite, "resume": resume}
-    with workers_in_one_line(), resuming.Warned() as warned:
-        for seen in run.train(recipe, data, folder, **again, progress=team.leads, asked_to_end=warned, team=team):
+    with workers_in_one_line(), StopSignals() as stop:
+        for seen in run.train(
+            task, recipe, folder, overwrite=overwrite, resume=resume, progress=is_main(), asked_to_end=stop.came
+        ):
             if seen.scores:
                 scores = " · ".join(f"{key.removeprefix('valid/')} {value:.3f}" for key, value in seen.scores.items())
                 say(f"step {seen.step}: loss {seen.loss:.4f} · {seen.samples_per_s:.1f} samples/s · {scores}")
     if seen is None:
         say(f"{folder} is finished already, after {recipe.steps} updates; nothing was done")
-        return folder
-    for what, value in seen.scores.items() if team.leads else ():
-        records.Writer("train", recipe.preset).write(what, value, run=folder.name, steps=seen.step)
-    return folder
-
-
-def _nothing(_line: str) -> None:
-    """What ranks other than the first say."""
+    elif is_main():
+        for what, value in seen.scores.items():
+            records.Writer("train", recipe.preset).write(what, value, run=folder.name, steps=seen.step)
 
 
 def _base(preset_name: str, knobs: dict, before: Recipe | None) -> tuple[Preset, dict]:
@@ -76,3 +108,62 @@ def _base(preset_name: str, knobs: dict, before: Recipe | None) -> tuple[Preset,
         return preset(preset_name), knobs
     kept = dataclasses.asdict(before)
     return preset(kept.pop("preset")), kept | knobs
+
+
+class StopSignals:
+    """Inside ``with``, a signal that asks the program to end is noted, and the run ends with a checkpoint.
+
+    A batch system warns a job before it takes the nodes away: Slurm by SIGTERM, or by the signal that ``--signal``
+    names. Signals can be caught in a program's main thread only; in another one nothing is caught.
+    """
+
+    def __init__(self) -> None:
+        self._came = False
+        self._before: dict[int, object] = {}
+
+    def __enter__(self) -> "StopSignals":
+        """Catch the signals."""
+        if threading.current_thread() is threading.main_thread():
+            for number in (getattr(signal, name) for name in _STOP_SIGNALS if hasattr(signal, name)):
+                self._before[number] = signal.signal(number, self._note)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Let the signals do what they did before."""
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def came(self) -> bool:
+        """Whether one has come."""
+        return self._came
+
+    def _note(self, _number: int, _frame: FrameType | None) -> None:
+        self._came = True
+
+
+def _tell(error: BaseException, info: RankInfo) -> int:
+    """Say what happened, if it is this rank's to say; returns the exit status."""
+    from dltutorial.launch import failures
+    from dltutorial.train.distributed import AnotherRankFailed
+
+    here = f"rank {info.rank} of {info.world_size}"
+    if failures.lost_another_rank(type(error).__name__, str(error)):
+        why = re.sub(r"^\[\S*\] ", "", str(error).partition("\n")[0]).partition(". ")[0]  # no place in gloo's source
+        status, line = 1, f"{here}: another rank is gone ({why}); see what it or its launcher said, go on with --resume"
+    elif isinstance(error, (Interrupted, KeyboardInterrupt)):  # of all ranks alike
+        status, line = endings.of(error) or (1, "")
+        line = line if info.rank == 0 else ""
+    else:
+        status, line = endings.of(error) or (1, traceback.format_exc().rstrip())
+        line = "" if isinstance(error, AnotherRankFailed) else f"{here}: {line}"
+    if line:
+        print(f"dltutorial: {line}", file=sys.stderr)
+    return status
+
+
+def _ignore_signals() -> None:
+    """From here on this process ends by itself; a loading process that dies now raises no error any more."""
+    if threading.current_thread() is threading.main_thread():
+        for name in (*_STOP_SIGNALS, "SIGINT"):
+            signal.signal(getattr(signal, name), signal.SIG_IGN)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)

@@ -25,7 +25,7 @@ from dltutorial.parallel.ddp import BucketedDDP, NaiveDDP, OverlappedDDP
 from dltutorial.profile import trace
 from dltutorial.profile.events import Trace
 from dltutorial.profile.timing import Timing
-from dltutorial.train import run
+from dltutorial.train import forecasting
 from dltutorial.train.optim import make_optimizer
 from dltutorial.train.step import train_step
 
@@ -89,9 +89,9 @@ def measure_parts(world_size: int, recipe: Recipe, repeats: int = 7, timeout_s: 
 def make_update(recipe: Recipe, name: str, options: Mapping[str, Any]) -> Callable[[], torch.Tensor]:
     """One update of a wrapped model on this rank's share of a batch that is there already; call it on every rank."""
     x_BCHW, y_BCHW = _share(recipe, machine.device())
-    model = WRAPPERS[name](run.build_model(recipe), **options)
+    model = WRAPPERS[name](forecasting.build_model(recipe), **options)
     optimizer = make_optimizer(model, recipe)
-    return lambda: train_step(model, x_BCHW, y_BCHW, optimizer)
+    return lambda: train_step(model, (x_BCHW, y_BCHW), forecasting.squared_error, optimizer)
 
 
 def _compare_here(
@@ -108,7 +108,7 @@ def _compare_here(
 
 
 def _parts_here(recipe: Recipe, repeats: int) -> dict[Any, Any]:
-    device, model = machine.device(), run.build_model(recipe)
+    device, model = machine.device(), forecasting.build_model(recipe)
     optimizer = make_optimizer(model, recipe)
     x_BCHW, y_BCHW = _share(recipe, device)
     kept: dict[str, torch.Tensor] = {}

@@ -3,8 +3,6 @@
 In: a step on tensors of fixed shapes. Out: a step with the same results, whose kernels the processor no longer
 launches one by one. A graph repeats the very same kernels on the very same addresses: inputs are copied into static
 buffers, and nothing that Python decides is decided again. docs.pytorch.org, "CUDA semantics", section "CUDA Graphs".
-
-Legend: B samples, C channels, H × W grid points.
 """
 
 import warnings
@@ -104,9 +102,7 @@ class GraphedStep:
     The optimizer must be *capturable*: its step count and its learning rate are tensors on the device.
     """
 
-    def __init__(
-        self, step: Callable[[Tensor, Tensor], Tensor], device: str = "cuda", graph: Graph | None = None
-    ) -> None:
+    def __init__(self, step: Callable[..., Tensor], device: str = "cuda", graph: Graph | None = None) -> None:
         """Nothing runs yet.
 
         Args:
@@ -121,9 +117,9 @@ class GraphedStep:
             raise CourseError(f"cuda_graph needs a CUDA device, and this runs on {device}; set cuda_graph=False")
         self._step, self._graph = step, CudaGraph() if graph is None else graph
         self._steps_made = 0
-        self._batch: tuple[Tensor, Tensor] | None = None
+        self._batch: tuple[Tensor, ...] | None = None
 
-    def __call__(self, x_BCHW: Tensor, y_BCHW: Tensor) -> Tensor:
+    def __call__(self, *batch: Tensor) -> Tensor:
         """One update; returns the loss before it, on the device.
 
         Raises:
@@ -131,24 +127,24 @@ class GraphedStep:
         """
         self._steps_made += 1
         if self._steps_made <= WARMUP_STEPS:
-            return self._warm_up(x_BCHW, y_BCHW)
+            return self._warm_up(*batch)
         if self._batch is None:
-            batch = x_BCHW.clone(), y_BCHW.clone()
+            buffers = tuple(tensor.clone() for tensor in batch)
             with self._graph.capture():
-                self._loss = self._step(*batch)
-            self._batch = batch
-        for buffer, new in zip(self._batch, (x_BCHW, y_BCHW), strict=True):
+                self._loss = self._step(*buffers)
+            self._batch = buffers
+        for buffer, new in zip(self._batch, batch, strict=True):
             _check_alike(buffer, new)
             buffer.copy_(new, non_blocking=True)
         self._graph.replay()
         return self._loss.clone()  # the next replay overwrites it
 
-    def _warm_up(self, x_BCHW: Tensor, y_BCHW: Tensor) -> Tensor:
+    def _warm_up(self, *batch: Tensor) -> Tensor:
         """An ordinary step; it counts like any other."""
         with self._graph.warm_up(), warnings.catch_warnings():
             # The optimizer warns that it is capturable and not being captured: it will be, soon.
             warnings.filterwarnings("ignore", message="This instance was constructed with capturable=True")
-            return self._step(x_BCHW, y_BCHW)
+            return self._step(*batch)
 
 
 def _check_alike(captured: Tensor, new: Tensor) -> None:

@@ -16,6 +16,7 @@ from dltutorial import machine
 from dltutorial.config import Recipe
 from dltutorial.models.tiny import NarrowMLP
 from dltutorial.profile.timing import alternate
+from dltutorial.train.forecasting import squared_error
 from dltutorial.train.graphs import WARMUP_STEPS, GraphedStep
 from dltutorial.train.optim import make_optimizer
 from dltutorial.train.step import train_step
@@ -135,4 +136,4 @@ def replayed_step_s(eager_s: float, n_operations: int, lines: tuple[Line, Line],
 
 def _step(model: nn.Module) -> Callable[[Tensor, Tensor], Tensor]:
     optimizer = make_optimizer(model, Recipe(cuda_graph=True, optimizer_impl="fused", learning_rate=1e-3))
-    return lambda x_BCHW, y_BCHW: train_step(model, x_BCHW, y_BCHW, optimizer)
+    return lambda x_BCHW, y_BCHW: train_step(model, (x_BCHW, y_BCHW), squared_error, optimizer)

@@ -1,4 +1,4 @@
-"""The training loop: batches in, records out.
+"""The training loop: a task and a recipe in, records out.
 
 It is a generator, so whoever runs it (a notebook, the command line, a test) decides what to do with each record:
 plot it, log it, stop early.
@@ -6,25 +6,22 @@ plot it, log it, stop early.
 
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from dltutorial import node
-from dltutorial.config import Recipe
-from dltutorial.errors import CourseError, DataError, DivergedError
+from dltutorial.config import LoopRecipe
+from dltutorial.errors import CourseError, DivergedError, Interrupted
 from dltutorial.profile.ranges import annotate
-from dltutorial.train import checkpoint
-from dltutorial.train.checkpoint import Checkpoint
-from dltutorial.train.optim import make_optimizer, set_learning_rate
+from dltutorial.train.distributed import StopFlag, mean_over_ranks, world_size, wrap_ddp
+from dltutorial.train.optim import learning_rate, make_optimizer, set_learning_rate
 from dltutorial.train.precision import Precision
-from dltutorial.train.resume import Keeper
-from dltutorial.train.schedules import cosine_with_warmup
 from dltutorial.train.step import make_step
-from dltutorial.train.team import ALONE, Team
+from dltutorial.train.task import Task
 
 
 @dataclass(frozen=True)
@@ -37,7 +34,7 @@ class Progress:
         learning_rate: of the last update.
         step_s: mean seconds of an update, validation not counted.
         samples_per_s: training throughput over the same updates.
-        scores: what ``evaluate`` returned, if it was its turn.
+        scores: what the task's ``metrics`` returned, if it was their turn.
     """
 
     step: int
@@ -45,100 +42,111 @@ class Progress:
     learning_rate: float
     step_s: float
     samples_per_s: float
-    scores: dict[str, float] = field(default_factory=dict)
+    scores: Mapping[str, float] = field(default_factory=dict)
+
+
+class TrainState:
+    """What changes while a run goes on.
+
+    Attributes:
+        model, optimizer, precision: the live parts; ``update(*batch)`` moves them on by one step.
+        step: updates made.
+        losses: of the updates since the last record, on the device.
+        scores: of the last validation.
+    """
+
+    def __init__(self, task: Task, recipe: LoopRecipe) -> None:
+        """Begin. All ranks do so at the same time.
+
+        Raises:
+            CourseError: this machine cannot do what the recipe asks for.
+        """
+        self.model = task.model
+        self.optimizer = make_optimizer(task.model, recipe)
+        self.precision = Precision(recipe.precision, task.device.type)
+        model = wrap_ddp(task.model, recipe.ddp)
+        self.update = make_step(model, task.loss, self.optimizer, recipe, self.precision)
+        self.step = 0
+        self.losses: list[Tensor] = []
+        self.scores: Mapping[str, float] = {}
 
 
 def loop(
-    model: nn.Module,
-    batches: Iterable[tuple[Tensor, Tensor]],
-    recipe: Recipe,
-    evaluate: Callable[[nn.Module], dict[str, float]] | None = None,
+    task: Task,
+    recipe: LoopRecipe,
+    state: TrainState | None = None,
     *,
-    begun: Checkpoint | None = None,
-    keeper: Keeper | None = None,
-    team: Team = ALONE,
+    save: Callable[[TrainState], object] | None = None,
+    asked_to_end: Callable[[], bool] = lambda: False,
 ) -> Iterator[Progress]:
-    """Train ``model`` up to update ``recipe.steps``, yielding a record every ``recipe.log_every``.
+    """Train up to update ``recipe.steps``, yielding a record every ``recipe.log_every``.
 
     Args:
-        model: on the device it is to be trained on; shared by the team.
-        batches: pairs (x_BCHW, y_BCHW) on any device, one for each update that is left: this rank's part of each.
+        task: what is trained; of several ranks each has its own, with a model of the same shape.
         recipe: the knobs.
-        evaluate: called every ``recipe.eval_every`` updates and after the last one.
-        begun: go on from here; ``batches`` start after those that it has seen.
-        keeper: writes the checkpoints, each after the record of the same update was taken; default: none is written.
-        team: the ranks that train this model together; default: this one alone.
+        state: go on from here; default: begin.
+        save: called every ``recipe.checkpoint_every`` updates, after the record of the same update was taken.
+        asked_to_end: looked at after each update; once true on any rank, all save and end after the same update.
 
     Raises:
-        Interrupted: the keeper was asked to end the run, and has written a checkpoint.
+        Interrupted: the run was asked to end, and has been saved.
         CourseError: the loss is no longer finite, the batches ran out, or this machine cannot, or may not, train.
     """
     node.refuse_on_login("training")
-    device = next(model.parameters()).device
-    optimizer, precision = make_optimizer(model, recipe), Precision(recipe.precision, device.type)
-    update = make_step(model, optimizer, recipe, precision)
-    done, losses, scores = _begin(begun, model, optimizer, precision)
-    step, untimed, start = done, len(losses), time.perf_counter()
-
-    def state() -> Checkpoint:
-        return checkpoint.take(recipe, step, model, optimizer, precision.scaler, _means(losses, team), scores)
-
-    for step, (x_BCHW, y_BCHW) in enumerate(_loaded(islice(batches, recipe.steps - done), keeper), done + 1):
-        rate = recipe.learning_rate * cosine_with_warmup(step - 1, recipe)
-        set_learning_rate(optimizer, rate)
+    state = state or TrainState(task, recipe)
+    all_end = StopFlag(asked_to_end)
+    batches = islice(task.data(state.step), recipe.steps - state.step)
+    untimed, start_s = len(state.losses), time.perf_counter()
+    while state.step < recipe.steps:
+        with annotate("load"):
+            batch = next(batches, None)
+        if batch is None:
+            raise CourseError(
+                f"the batches ran out after {state.step} of {recipe.steps} updates; give an endless iterator"
+            )
         with annotate("to device"):
-            x_BCHW, y_BCHW = x_BCHW.to(device, non_blocking=True), y_BCHW.to(device, non_blocking=True)
-        losses.append(update(x_BCHW, y_BCHW))
-        last = step == recipe.steps
-        judge = evaluate and (last or (recipe.eval_every and step % recipe.eval_every == 0))
-        if last or judge or step % recipe.log_every == 0:
-            loss = torch.stack(_means(losses, team)).mean().item()  # the only place that waits for the device
-            step_s = (time.perf_counter() - start) / (len(losses) - untimed)
-            _check_finite(loss, step)
-            judged = evaluate(model) if judge else {}
-            scores = judged or scores
-            yield Progress(step, loss, rate, step_s, team.world_size * x_BCHW.shape[0] / step_s, judged)
-            losses, untimed, start = [], 0, time.perf_counter()
-        if keeper and not last and keeper.due(step):
-            taken, before = state(), time.perf_counter()  # taking it waits for the device
-            _check_finite(taken.losses_N.sum().item(), step)
-            keeper.write(taken)
-            start += time.perf_counter() - before
-    if step < recipe.steps:
-        if keeper and keeper.can_end_here():
-            keeper.write(state())
-        raise CourseError(f"the batches ran out after {step} of {recipe.steps} updates; give an endless iterator")
+            batch = tuple(tensor.to(task.device, non_blocking=True) for tensor in batch)
+        rate = learning_rate(state.step, recipe)
+        set_learning_rate(state.optimizer, rate)
+        state.losses.append(state.update(*batch))
+        state.step += 1
+        last = state.step == recipe.steps
+        validates = task.metrics is not None and (last or _is_due(state.step, recipe.eval_every))
+        if last or validates or _is_due(state.step, recipe.log_every):
+            loss = _mean(state).item()  # the only place that waits for the device
+            step_s = (time.perf_counter() - start_s) / (len(state.losses) - untimed)
+            _check_finite(state.step, loss, {})
+            scores = task.metrics(task.model) if task.metrics and validates else {}
+            _check_finite(state.step, loss, scores)
+            state.scores = scores or state.scores
+            yield Progress(state.step, loss, rate, step_s, world_size() * len(batch[0]) / step_s, scores)
+            state.losses, untimed, start_s = [], 0, time.perf_counter()
+        ends = not last and all_end()
+        if save and (ends or (not last and _is_due(state.step, recipe.checkpoint_every))):
+            before_s = time.perf_counter()
+            if state.losses:
+                _check_finite(state.step, _mean(state).item(), {})
+            save(state)
+            start_s += time.perf_counter() - before_s
+        if ends:
+            raise Interrupted(f"asked to end after {state.step} updates; a checkpoint is written, go on with --resume")
 
 
-def _begin(
-    begun: Checkpoint | None, model: nn.Module, optimizer: torch.optim.Optimizer, precision: Precision
-) -> tuple[int, list[Tensor], dict]:
-    """Updates made, losses since the last record, and the last scores: of a checkpoint, or of a new run."""
-    if not begun:
-        return 0, [], {}
-    checkpoint.restore(begun, model, optimizer, precision.scaler)
-    return begun.step, list(begun.losses_N.to(next(model.parameters()).device)), begun.scores
+def _is_due(step: int, every: int) -> bool:
+    return every > 0 and step % every == 0
 
 
-def _means(losses: list[Tensor], team: Team) -> list[Tensor]:
-    """The losses over the whole batch, not this rank's part; those of a checkpoint are that already."""
-    return list(team.mean(torch.stack(losses))) if losses else []
+def _mean(state: TrainState) -> Tensor:
+    """The mean loss since the last record. From here on the losses are those of the whole batch, on every rank."""
+    losses_N = mean_over_ranks(torch.stack(state.losses))
+    state.losses = list(losses_N)
+    return losses_N.mean()
 
 
-def _check_finite(loss: float, step: int) -> None:
+def _check_finite(step: int, loss: float, scores: Mapping[str, float]) -> None:
     if not math.isfinite(loss):
         raise DivergedError(f"the loss is {loss} after {step} updates; lower learning_rate or raise warmup_steps")
-
-
-@annotate("load")
-def _loaded(batches: Iterable[tuple[Tensor, Tensor]], keeper: Keeper | None) -> Iterator[tuple[Tensor, Tensor]]:
-    """The batches as they are; in a trace, the wait for each one shows as a range.
-
-    Raises:
-        DataError: the batches do, unless the run was asked to end: the same signal may have ended their processes.
-    """
-    try:
-        yield from batches
-    except DataError:
-        if not (keeper and keeper.can_end_here()):
-            raise
+    if not all(map(math.isfinite, scores.values())):
+        raise DivergedError(
+            f"the scores are not finite after {step} updates; lower learning_rate, or leave out what never changes"
+        )

@@ -7,17 +7,19 @@ all of them with one kernel. The arithmetic is the same. Loshchilov and Hutter 2
 import torch
 from torch import nn
 
-from dltutorial.config import Recipe
+from dltutorial.config import LoopRecipe, OptimizerRecipe
 from dltutorial.optim.lamb import LAMB
+from dltutorial.optim.larc import LARC
 from dltutorial.optim.lars import LARS
 from dltutorial.optim.layerwise import without_adaptation
+from dltutorial.optim.schedules import cosine, warm_up
 
 
-def make_optimizer(model: nn.Module, recipe: Recipe) -> torch.optim.Optimizer:
-    """AdamW, SGD with momentum, LARS or LAMB.
+def make_optimizer(model: nn.Module, recipe: LoopRecipe) -> torch.optim.Optimizer:
+    """AdamW, SGD with momentum, LARS, LARC or LAMB.
 
-    AdamW's and SGD's weight decay acts on matrices, not on biases, norms, positions and the patch embedding. LARS and
-    LAMB spare biases and norms, which no ratio scales either.
+    AdamW's and SGD's weight decay acts on matrices, not on biases, norms, positions and the patch embedding. The other
+    three spare biases and norms, which no ratio scales either.
     """
     implementation = {
         "auto": {},
@@ -28,13 +30,15 @@ def make_optimizer(model: nn.Module, recipe: Recipe) -> torch.optim.Optimizer:
     rate: float | torch.Tensor = recipe.learning_rate
     if recipe.cuda_graph:  # a graph sees no Python number change: the rate lives on the device
         rate = torch.tensor(rate, device=next(model.parameters()).device)
-    if recipe.optimizer in ("lars", "lamb"):
+    betas = recipe.beta1, recipe.beta2
+    if recipe.optimizer in ("lars", "larc", "lamb"):
         groups = without_adaptation(model, weight_decay=recipe.weight_decay)
         foreach = implementation.get("foreach")
         if recipe.optimizer == "lars":
             # With a trust coefficient of 1 the rate is, as LAMB's, the share of its norm by which a layer moves.
             return LARS(groups, rate, recipe.beta1, trust_coefficient=1.0, foreach=foreach)
-        betas = (recipe.beta1, recipe.beta2)
+        if recipe.optimizer == "larc":  # the rate is SGD's, and an upper bound
+            return LARC(groups, rate, recipe.beta1, foreach=foreach)
         return LAMB(groups, rate, betas, foreach=foreach, capturable=recipe.cuda_graph)
     groups = [
         {"params": [p for p in model.parameters() if p.ndim == 2], "weight_decay": recipe.weight_decay},
@@ -44,7 +48,16 @@ def make_optimizer(model: nn.Module, recipe: Recipe) -> torch.optim.Optimizer:
         return torch.optim.SGD(groups, lr=rate, momentum=recipe.beta1, **implementation)
     if recipe.cuda_graph:
         implementation["capturable"] = True
-    return torch.optim.AdamW(groups, lr=rate, betas=(recipe.beta1, recipe.beta2), **implementation)
+    return torch.optim.AdamW(groups, lr=rate, betas=betas, **implementation)
+
+
+def learning_rate(step: int, recipe: OptimizerRecipe) -> float:
+    """Of one update, counted from 0: it rises linearly, then falls along half a cosine to ``final_rate_ratio``.
+
+    The warm-up's first update already moves. Past the last step the rate stays at its end.
+    """
+    decay = cosine(recipe.steps - recipe.warmup_steps, recipe.final_rate_ratio)
+    return recipe.learning_rate * warm_up(recipe.warmup_steps, then=decay)(step)
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:

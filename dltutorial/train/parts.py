@@ -24,7 +24,7 @@ from dltutorial.data.loaders import loader_config, make_loader
 from dltutorial.models.vit import naive_attention
 from dltutorial.profile import work
 from dltutorial.profile.timing import alternate
-from dltutorial.train import run
+from dltutorial.train import forecasting
 from dltutorial.train.costs import ATTENTION, LAUNCH, LOAD, OPTIMIZER, PRODUCTS, REST, Effect, Step
 from dltutorial.train.ladder import Rung, Variant
 from dltutorial.train.optim import make_optimizer
@@ -90,7 +90,7 @@ class _Lab:
     """The baseline's model and one batch, and its pieces as functions without arguments."""
 
     def __init__(self, recipe: Recipe) -> None:
-        self.recipe, self.model = recipe, run.build_model(recipe)
+        self.recipe, self.model = recipe, forecasting.build_model(recipe)
         self.device = next(self.model.parameters()).device.type
         shape = (recipe.global_batch_size, recipe.n_channels, recipe.n_lat, recipe.n_lon)
         self.x_BCHW, self.y_BCHW = (torch.randn(shape, device=self.device) for _ in range(2))
@@ -98,14 +98,14 @@ class _Lab:
     def step(self, **knobs: object) -> Callable[[], object]:
         """A whole update on a batch that is there already."""
         recipe = dataclasses.replace(self.recipe, **knobs)
-        model = run.build_model(recipe) if knobs else self.model
-        update = make_step(model, make_optimizer(model, recipe), recipe)
+        model = forecasting.build_model(recipe) if knobs else self.model
+        update = make_step(model, forecasting.squared_error, make_optimizer(model, recipe), recipe)
         return lambda: update(self.x_BCHW, self.y_BCHW)
 
     def update(self, implementation: str) -> Callable[[], object]:
         """Clipping and the optimizer's step, on gradients that are there already."""
         recipe = dataclasses.replace(self.recipe, optimizer_impl=implementation)
-        model = run.build_model(recipe)
+        model = forecasting.build_model(recipe)
         for parameter in model.parameters():
             parameter.grad = torch.randn_like(parameter)
         optimizer = make_optimizer(model, recipe)

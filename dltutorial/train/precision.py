@@ -56,9 +56,9 @@ class Precision:
             return torch.autocast(self.device, _AUTOCAST[self.name])
         return nullcontext()
 
-    def backward(self, loss: Tensor) -> None:
-        """Differentiate; with fp16 a scaled loss, so that small gradients do not vanish."""
-        (self.scaler.scale(loss) if self.scaler else loss).backward()
+    def scaled(self, loss: Tensor) -> Tensor:
+        """What is to be differentiated; with fp16 a larger loss, so that small gradients do not vanish."""
+        return self.scaler.scale(loss) if self.scaler else loss
 
     def update(self, optimizer: torch.optim.Optimizer, clip_norm: float = 0.0) -> None:
         """Clip the gradients' norm (0 does not) and move the weights; with fp16, not if a gradient overflowed."""

@@ -20,7 +20,7 @@ from dltutorial.profile import ranges, trace
 from dltutorial.profile.events import STEP
 from dltutorial.profile.ranges import annotate
 from dltutorial.profile.throughput import to_device
-from dltutorial.train import run
+from dltutorial.train import forecasting
 from dltutorial.train.optim import make_optimizer
 from dltutorial.train.step import make_step
 
@@ -33,11 +33,11 @@ def training_step(recipe: Recipe, data: Path) -> Callable[[], None]:
     """
     node.refuse_on_login("training", "profile it in a job: sbatch -N 1 slurm/profile.sbatch")
     split = store.open_split(data, "train")
-    run.check_data(recipe, split)
-    model = run.build_model(recipe)
-    update = make_step(model, make_optimizer(model, recipe), recipe)
+    forecasting.check_shape(recipe, split)
+    model = forecasting.build_model(recipe)
+    update = make_step(model, forecasting.squared_error, make_optimizer(model, recipe), recipe)
     device = next(model.parameters()).device
-    batches = run.load(split, recipe, device)
+    batches = forecasting.batches(split, recipe, device)
 
     def step() -> None:
         with annotate("load"):

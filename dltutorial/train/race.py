@@ -18,10 +18,11 @@ from torch import Tensor
 
 from dltutorial.data import store
 from dltutorial.errors import CourseError
-from dltutorial.train import run
+from dltutorial.train import forecasting
 from dltutorial.train.graphs import WARMUP_STEPS
 from dltutorial.train.ladder import Variant
 from dltutorial.train.loop import Progress, loop
+from dltutorial.train.task import Task
 
 
 @dataclass(frozen=True)
@@ -112,10 +113,11 @@ class _Runner:
     """One variant between its turns."""
 
     def __init__(self, variant: Variant, split: store.Split) -> None:
-        model = run.build_model(variant.recipe)
+        model = forecasting.build_model(variant.recipe)
         device = next(model.parameters()).device
         self._batches = _Batches(split, variant, device)
-        self._records = loop(model, self._batches, variant.recipe)
+        task = Task(model, lambda skip: self._batches, forecasting.squared_error)
+        self._records = loop(task, variant.recipe)
         self._settled = WARMUP_STEPS + 2 if variant.recipe.cuda_graph else 0  # captured in the first turn, too
         self._size = variant.recipe.global_batch_size
         self._history: list[Progress] = []
@@ -172,7 +174,7 @@ class _Batches:
 
     def __next__(self) -> tuple[Tensor, Tensor]:
         if self._open is None:
-            self._open = run.load(self._split, self._recipe, self._device, self._taken)
+            self._open = forecasting.batches(self._split, self._recipe, self._device, self._taken)
         self._taken += 1
         return next(self._open)
 

@@ -16,6 +16,7 @@ from dltutorial import machine
 from dltutorial.config import Recipe
 from dltutorial.course.checks import Exercise, Wrong, expect, expect_close
 from dltutorial.models.tiny import NarrowMLP
+from dltutorial.train.forecasting import squared_error
 from dltutorial.train.graphs import CudaGraph
 from dltutorial.train.optim import make_optimizer, set_learning_rate
 from dltutorial.train.step import train_step
@@ -82,7 +83,7 @@ class _Lab:
     def step(self, x_BCHW: torch.Tensor, y_BCHW: torch.Tensor) -> torch.Tensor:
         """One eager update."""
         self.steps[self.graph.where] += 1
-        return train_step(self.model, x_BCHW, y_BCHW, self.optimizer)
+        return train_step(self.model, (x_BCHW, y_BCHW), squared_error, self.optimizer)
 
     def made(self, fn: Callable) -> Callable:
         """The learner's captured step.

@@ -12,6 +12,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from dltutorial.course.checks import Exercise, Wrong, expect_close
+from dltutorial.train.forecasting import squared_error
 from dltutorial.train.step import train_step
 
 
@@ -43,7 +44,7 @@ class _Lab:
 
 
 def _reference() -> Callable:
-    return train_step
+    return lambda model, x, y, optimizer: train_step(model, (x, y), squared_error, optimizer)
 
 
 def _accumulating(model, x, y, optimizer) -> None:

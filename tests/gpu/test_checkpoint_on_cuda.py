@@ -8,30 +8,15 @@ import torch
 
 from dltutorial.config import PRESETS, Recipe
 from dltutorial.train import checkpoint
-from dltutorial.train.loop import loop
-from dltutorial.train.run import build_model
+from dltutorial.train.forecasting import build_model, squared_error
+from dltutorial.train.loop import TrainState, loop
+from dltutorial.train.task import Task
 
 pytestmark = pytest.mark.gpu
 SMALL = dataclasses.replace(
     Recipe.of(PRESETS["smoke"], steps=20),
     n_lat=16, n_lon=32, dim=32, depth=1, heads=2, log_every=1, checkpoint_every=8, device="cuda",
 )  # fmt: skip
-
-
-class Remember:
-    """Keeps one checkpoint in a file, and never ends the run."""
-
-    def __init__(self, folder, at):
-        self.folder, self.at, self.file = folder, at, None
-
-    def due(self, step):
-        return step == self.at
-
-    def can_end_here(self):
-        return False
-
-    def write(self, state):
-        self.file = checkpoint.save(state, self.folder)
 
 
 def waves(recipe):
@@ -52,12 +37,20 @@ def waves(recipe):
     ids=lambda knobs: "-".join(map(str, knobs.values())) or "plain",
 )
 def test_a_resumed_run_has_the_losses_of_one_never_stopped(tmp_path, knobs):
-    recipe = dataclasses.replace(SMALL, **knobs)
-    keeper = Remember(tmp_path, at=8)
-    whole = [seen.loss for seen in loop(build_model(recipe), waves(recipe), recipe, keeper=keeper)]
-    begun = checkpoint.load(keeper.file)
-    rest = itertools.islice(waves(recipe), begun.global_batches, None)
-    resumed = [seen.loss for seen in loop(build_model(recipe), rest, recipe, begun=begun)]
+    recipe = dataclasses.replace(SMALL, **knobs, checkpoint_every=8)
+
+    def task():
+        return Task(build_model(recipe), lambda skip: itertools.islice(waves(recipe), skip, None), squared_error)
+
+    def save(state):
+        if state.step == 8:
+            checkpoint.save(checkpoint.take(state, recipe), tmp_path)
+
+    whole = [seen.loss for seen in loop(task(), recipe, save=save)]
+    again = task()
+    state = TrainState(again, recipe)
+    checkpoint.restore(checkpoint.newest(tmp_path), state)
+    resumed = [seen.loss for seen in loop(again, recipe, state)]
     assert resumed == pytest.approx(whole[8:], rel=1e-3)
 
 

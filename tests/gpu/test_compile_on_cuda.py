@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from dltutorial.config import Recipe
-from dltutorial.models.vit import ViT
 from dltutorial.profile.compilation import Compilations, breaks
 from dltutorial.train import compiling
+from dltutorial.train.forecasting import make_vit, squared_error
 from dltutorial.train.optim import make_optimizer
 from dltutorial.train.step import make_step
 
@@ -19,8 +19,8 @@ def losses(**knobs):
     """Of ten updates of a small model on the same batches."""
     recipe = Recipe(**SMALL, **knobs)
     torch.manual_seed(0)
-    model = ViT(recipe).to("cuda")
-    step = make_step(model, make_optimizer(model, recipe), recipe)
+    model = make_vit(recipe).to("cuda")
+    step = make_step(model, squared_error, make_optimizer(model, recipe), recipe)
     generator = torch.Generator().manual_seed(1)
     x = torch.randn(4, recipe.n_channels, recipe.n_lat, recipe.n_lon, generator=generator).to("cuda")
     return [step(x, x.roll(1, -1)).item() for _ in range(10)]

@@ -10,11 +10,12 @@ import torch
 from dltutorial.config import Recipe
 from dltutorial.errors import CourseError
 from dltutorial.models.tiny import NarrowMLP
-from dltutorial.models.vit import ViT
 from dltutorial.train import launches
+from dltutorial.train.forecasting import make_vit, squared_error
 from dltutorial.train.loop import loop
 from dltutorial.train.optim import make_optimizer, set_learning_rate
 from dltutorial.train.step import make_step
+from dltutorial.train.task import Task
 
 pytestmark = pytest.mark.gpu
 
@@ -46,7 +47,7 @@ def losses(recipe, model=None):
     torch.manual_seed(0)
     model = (model or NarrowMLP(SHAPE, dim=32, depth=4)).to("cuda")
     optimizer = make_optimizer(model, recipe)
-    step = make_step(model, optimizer, recipe)
+    step = make_step(model, squared_error, optimizer, recipe)
     found = []
     for n, batch in enumerate(batches()):
         set_learning_rate(optimizer, 1e-3 / (1 + n))
@@ -73,7 +74,7 @@ def test_fp16_with_its_scaled_loss_is_captured_too():
 def test_dropout_draws_anew_in_every_replay():
     recipe = Recipe(cuda_graph=True, learning_rate=1e-30, weight_decay=0.0)
     model = torch.nn.Sequential(torch.nn.Conv2d(2, 8, 1), torch.nn.Dropout(0.5), torch.nn.Conv2d(8, 2, 1)).to("cuda")
-    step = make_step(model, make_optimizer(model, recipe), recipe)
+    step = make_step(model, squared_error, make_optimizer(model, recipe), recipe)
     batch = next(batches(1))
     assert len({step(*batch).item() for _ in range(8)}) == 8
 
@@ -84,7 +85,10 @@ def test_the_loop_trains_with_a_graph_as_without():
     def seen(**knobs):
         torch.manual_seed(0)
         wanted = Recipe(**{**vars(recipe), **knobs})
-        return [record.loss for record in loop(ViT(wanted).to("cuda"), batches(), wanted)]
+        return [
+            record.loss
+            for record in loop(Task(make_vit(wanted).to("cuda"), lambda skip: batches(), squared_error), wanted)
+        ]
 
     assert seen(cuda_graph=True) == pytest.approx(seen(), rel=1e-3)
 
@@ -100,7 +104,12 @@ def test_validation_between_replays_changes_nothing():
     def seen(eval_every):
         torch.manual_seed(0)
         wanted = Recipe(**{**vars(recipe), "cuda_graph": True, "eval_every": eval_every})
-        return [record.loss for record in loop(ViT(wanted).to("cuda"), batches(), wanted, evaluate)]
+        return [
+            record.loss
+            for record in loop(
+                Task(make_vit(wanted).to("cuda"), lambda skip: batches(), squared_error, evaluate), wanted
+            )
+        ]
 
     assert seen(eval_every=1) == pytest.approx(seen(eval_every=0), rel=1e-5)
 
@@ -112,7 +121,7 @@ def test_a_graph_does_not_share_the_scratch_memory_of_products():
     model = NarrowMLP(SHAPE, dim=512, depth=2).to("cuda")
     expected, _ = losses(recipe, copy.deepcopy(model))
     optimizer = make_optimizer(model, recipe)
-    step, found = make_step(model, optimizer, recipe), []
+    step, found = make_step(model, squared_error, optimizer, recipe), []
     for n, batch in enumerate(batches()):
         if n == 6:  # captured by now
             torch._C._cuda_clearCublasWorkspaces()
@@ -127,7 +136,7 @@ def test_a_graph_does_not_share_the_scratch_memory_of_products():
 def test_a_batch_of_another_shape_is_refused():
     recipe = Recipe(cuda_graph=True)
     model = NarrowMLP(SHAPE, dim=8, depth=1).to("cuda")
-    step = make_step(model, make_optimizer(model, recipe), recipe)
+    step = make_step(model, squared_error, make_optimizer(model, recipe), recipe)
     for batch in batches(5):
         step(*batch)
     with pytest.raises(CourseError, match="leave incomplete batches out"):

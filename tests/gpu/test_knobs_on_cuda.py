@@ -8,11 +8,12 @@ import torch
 from dltutorial import machine
 from dltutorial.config import Recipe
 from dltutorial.errors import CourseError
-from dltutorial.models.vit import ViT
 from dltutorial.profile import tensor_cores, trace
+from dltutorial.train.forecasting import make_vit, squared_error
 from dltutorial.train.loop import loop
 from dltutorial.train.optim import make_optimizer
 from dltutorial.train.step import make_step
+from dltutorial.train.task import Task
 
 pytestmark = pytest.mark.gpu
 
@@ -34,8 +35,10 @@ def waves(recipe, overflow_at=None):
 def trained(overflow_at=None, **knobs):
     recipe = Recipe(**SMALL | KNOBS | knobs)
     torch.manual_seed(0)
-    model = ViT(recipe).to("cuda")
-    return [seen.loss for seen in loop(model, waves(recipe, overflow_at), recipe)], model
+    model = make_vit(recipe).to("cuda")
+    return [
+        seen.loss for seen in loop(Task(model, lambda skip: waves(recipe, overflow_at), squared_error), recipe)
+    ], model
 
 
 @pytest.fixture(autouse=True)
@@ -94,8 +97,8 @@ def test_an_overflow_of_fp16_skips_one_update_in_a_graph_too(cuda_graph):
 
 def test_the_graph_refuses_another_batch_size():
     recipe = Recipe(**SMALL | KNOBS, cuda_graph=True)
-    model = ViT(recipe).to("cuda")
-    step = make_step(model, make_optimizer(model, recipe), recipe)
+    model = make_vit(recipe).to("cuda")
+    step = make_step(model, squared_error, make_optimizer(model, recipe), recipe)
     x, y = (t.cuda() for t in next(waves(recipe)))
     for _ in range(5):
         step(x, y)
@@ -106,8 +109,8 @@ def test_the_graph_refuses_another_batch_size():
 @pytest.mark.parametrize("precision", ["fp32", "tf32", "bf16", "fp16"])
 def test_tensor_cores_run_where_the_precision_says(precision):
     recipe = Recipe(**SMALL | KNOBS | {"dim": 256, "precision": precision})
-    model = ViT(recipe).to("cuda")
-    step = make_step(model, make_optimizer(model, recipe), recipe)
+    model = make_vit(recipe).to("cuda")
+    step = make_step(model, squared_error, make_optimizer(model, recipe), recipe)
     x, y = (t.cuda() for t in next(waves(recipe)))
     share = tensor_cores.Products.of(trace.take(lambda: step(x, y), steps=2)).tensor_core_share
     if precision == "fp32":  # fused attention may use TF32 units in three passes; the large products do not

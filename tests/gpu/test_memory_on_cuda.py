@@ -7,8 +7,8 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from dltutorial.config import Recipe
-from dltutorial.models.vit import ViT
 from dltutorial.profile.memory import Shape, of_step
+from dltutorial.train.forecasting import make_vit
 from dltutorial.train.optim import make_optimizer
 from dltutorial.train.precision import Precision
 
@@ -34,7 +34,7 @@ class AgainInBackward(nn.Module):
 def test_a_step_allocates_about_what_is_counted(precision, checkpointing):
     shape = (RECIPE.global_batch_size, RECIPE.n_channels, RECIPE.n_lat, RECIPE.n_lon)
     before = torch.cuda.memory_allocated()
-    model = ViT(RECIPE).to("cuda")
+    model = make_vit(RECIPE).to("cuda")
     if checkpointing:
         model.blocks = nn.ModuleList(map(AgainInBackward, model.blocks))
     optimizer = make_optimizer(model, RECIPE)

@@ -7,9 +7,10 @@ from dltutorial import machine
 from dltutorial.config import PRESETS, Recipe
 from dltutorial.data import dynamics
 from dltutorial.data.flow import atmosphere
-from dltutorial.models.vit import ViT
-from dltutorial.train import run
+from dltutorial.train import forecasting
+from dltutorial.train.forecasting import make_vit, squared_error
 from dltutorial.train.loop import loop
+from dltutorial.train.task import Task
 
 pytestmark = pytest.mark.gpu
 
@@ -24,7 +25,7 @@ def moving_waves(recipe, n=40):
 
 def test_the_course_computes_on_the_gpu():
     assert machine.device() == "cuda"
-    assert next(run.build_model(Recipe()).parameters()).is_cuda
+    assert next(forecasting.build_model(Recipe()).parameters()).is_cuda
 
 
 def test_losses_are_those_of_the_cpu():
@@ -32,14 +33,19 @@ def test_losses_are_those_of_the_cpu():
 
     def losses(device):
         torch.manual_seed(0)
-        return [seen.loss for seen in loop(ViT(recipe).to(device), moving_waves(recipe), recipe)]
+        return [
+            seen.loss
+            for seen in loop(
+                Task(make_vit(recipe).to(device), lambda skip: moving_waves(recipe), squared_error), recipe
+            )
+        ]
 
     assert losses("cuda") == pytest.approx(losses("cpu"), rel=1e-3)
 
 
 def test_the_published_model_makes_an_update():
     recipe = Recipe.of(PRESETS["gpu"], global_batch_size=2, steps=2, log_every=1)
-    records = list(loop(ViT(recipe).to("cuda"), moving_waves(recipe), recipe))
+    records = list(loop(Task(make_vit(recipe).to("cuda"), lambda skip: moving_waves(recipe), squared_error), recipe))
     assert all(seen.loss > 0 for seen in records)
 
 

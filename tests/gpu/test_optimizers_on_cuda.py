@@ -6,12 +6,13 @@ from torch import nn
 
 from dltutorial.config import Recipe
 from dltutorial.errors import CourseError
-from dltutorial.models.vit import ViT
 from dltutorial.optim.lamb import LAMB
 from dltutorial.optim.larc import LARC
 from dltutorial.optim.lars import LARS
 from dltutorial.optim.layerwise import without_adaptation
+from dltutorial.train.forecasting import make_vit, squared_error
 from dltutorial.train.loop import loop
+from dltutorial.train.task import Task
 
 pytestmark = pytest.mark.gpu
 
@@ -76,7 +77,13 @@ def test_in_a_cuda_graph_a_recipe_trains_to_the_same_losses(optimizer, rate, imp
         torch.manual_seed(0)
         generator = torch.Generator().manual_seed(0)
         batches = [torch.randn(8, 5, 32, 64, generator=generator) for _ in range(recipe.steps)]
-        return [seen.loss for seen in loop(ViT(recipe).to("cuda"), [(x, x.roll(1, -1)) for x in batches], recipe)]
+        return [
+            seen.loss
+            for seen in loop(
+                Task(make_vit(recipe).to("cuda"), lambda skip: [(x, x.roll(1, -1)) for x in batches], squared_error),
+                recipe,
+            )
+        ]
 
     plain = losses(False)
     assert plain[-1] != plain[0]

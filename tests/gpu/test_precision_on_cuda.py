@@ -5,8 +5,8 @@ import torch
 from torch.nn import functional as F
 
 from dltutorial.config import Recipe
-from dltutorial.models.vit import ViT
 from dltutorial.profile import memory
+from dltutorial.train.forecasting import make_vit
 from dltutorial.train.loss_scaling import LossScaler
 from dltutorial.train.precision import Precision
 
@@ -24,7 +24,7 @@ def fields(recipe):
 @pytest.mark.parametrize("name", ["fp32", "bf16", "fp16"])
 def test_activations_counted_on_paper_are_those_that_are_kept(name):
     recipe = Recipe(**SIZES, precision=name)
-    model, (x, y) = ViT(recipe).to("cuda"), fields(recipe)
+    model, (x, y) = make_vit(recipe).to("cuda"), fields(recipe)
     with memory.counting_saved(model) as kept, Precision(name, "cuda").autocast():
         F.mse_loss(model(x), y)
     assert sum(kept.values()) == pytest.approx(memory.activation_bytes(recipe), rel=0.1)
@@ -37,7 +37,7 @@ def test_our_scaler_decides_as_torchs_in_a_real_run():
 
     def run(ours):
         torch.manual_seed(0)
-        model = ViT(recipe).to("cuda")
+        model = make_vit(recipe).to("cuda")
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=False)
         scaler = LossScaler(2.0**40, interval=5) if ours else torch.amp.GradScaler("cuda", 2.0**40, growth_interval=5)
         scales = []

@@ -12,10 +12,8 @@ import torch
 
 from dltutorial.config import PRESETS, Recipe
 from dltutorial.launch import launch
-from dltutorial.ranks import RankInfo
-from dltutorial.train import run
-from dltutorial.train.team import ALONE
-from dltutorial.train.training_ranks import Ranks
+from dltutorial.train import run, run_folder
+from dltutorial.train.forecasting import weather_task
 
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore:.*ranks share")]
 SMALL = dataclasses.replace(
@@ -31,20 +29,16 @@ def data(tmp_path_factory):
     return write(tmp_path_factory.mktemp("data") / "tiny")
 
 
-def losses(data, folder, knobs, team=ALONE, **options):
+def losses(data, folder, knobs):
     recipe = dataclasses.replace(SMALL, **knobs)
-    return [seen.loss for seen in run.train(recipe, data, folder, progress=False, team=team, **options)]
-
-
-def on_ranks(data, folder, knobs, **options):
-    return losses(data, folder, knobs, Ranks(RankInfo.from_env()), **options)
+    return [seen.loss for seen in run.train(weather_task(recipe, data), recipe, folder, progress=False)]
 
 
 @pytest.mark.parametrize("knobs", [{}, {"loader": "best"}, {"precision": "fp16"}, {"compile": "default"}], ids=str)
 def test_two_ranks_have_the_losses_of_one(data, tmp_path, send_whole, knobs):
     """Over NCCL with two GPUs, over gloo with one that they share."""
     one = losses(data, tmp_path / "one", knobs)
-    first, second = launch(on_ranks, 2, data, tmp_path / "two", knobs, timeout_s=300)
+    first, second = launch(losses, 2, data, tmp_path / "two", knobs, timeout_s=300)
     assert first == second == pytest.approx(one, rel=2e-2 if "precision" in knobs else 1e-3)
 
 
@@ -57,7 +51,7 @@ def test_every_gpu_takes_part_over_nccl(data, tmp_path):
     env = os.environ | {"DLTUTORIAL_RUNS": str(tmp_path)}
     done = subprocess.run([*command, "--track"], capture_output=True, text=True, env=env, timeout=300)
     assert done.returncode == 0, done.stderr
-    assert run.run_status(tmp_path / "r") == "finished"
+    assert run_folder.run_status(tmp_path / "r") == "finished"
 
 
 def test_ranks_that_share_a_gpu_are_told_in_one_line(data, tmp_path):

@@ -12,11 +12,9 @@ from dltutorial.config import PRESETS, Recipe
 from dltutorial.data import store
 from dltutorial.data.loaders import Pairs
 from dltutorial.errors import Interrupted
-from dltutorial.ranks import RankInfo
-from dltutorial.train import run
-from dltutorial.train.evaluate import evaluate
-from dltutorial.train.team import ALONE
-from dltutorial.train.training_ranks import Ranks
+from dltutorial.train import distributed, forecasting, run
+from dltutorial.train.forecast_scores import evaluate
+from dltutorial.train.forecasting import weather_task
 
 SMALL = dataclasses.replace(
     Recipe.of(PRESETS["smoke"], steps=12, eval_every=4),
@@ -25,26 +23,25 @@ SMALL = dataclasses.replace(
 )  # fmt: skip
 
 
-def here():
-    """The team of this process, alone or among ranks."""
+def use_one_thread():
+    """In this process, alone or among ranks."""
     machine.use_cores = lambda n=None: torch.set_num_threads(1) or 1
     torch.set_num_threads(1)
-    return Ranks(RankInfo.from_env()) if dist.is_initialized() else ALONE
 
 
 def train(data, folder, recipe=SMALL, end_at=None, ends=0, **options):
     """Losses and the update at which it ended; rank ``ends`` is asked to end after ``end_at`` updates."""
-    team, seen, made = here(), [], 0
+    use_one_thread()
+    seen, made = [], 0
 
     def asked_to_end():
         nonlocal made
         made += 1
-        return made == end_at and team.rank == ends
+        return made == end_at and distributed.rank() == ends
 
     try:
-        for record in run.train(
-            recipe, Path(data), Path(folder), progress=False, team=team, asked_to_end=asked_to_end, **options
-        ):
+        task = weather_task(recipe, Path(data))
+        for record in run.train(task, recipe, Path(folder), progress=False, asked_to_end=asked_to_end, **options):
             seen.append((record.step, record.loss, record.scores))
     except Interrupted as ending:
         return seen, str(ending)
@@ -59,8 +56,9 @@ def train_all(data, folder, variants):
 
 def scores(data):
     """Of fresh weights, in batches of three."""
+    use_one_thread()
     split = store.open_split(Path(data), "valid")
-    found = evaluate(run.build_model(SMALL), Pairs(split), batch_size=3, team=here())
+    found = evaluate(forecasting.build_model(SMALL), Pairs(split), batch_size=3)
     return found.rmse_C, found.correlation_C
 
 
@@ -77,11 +75,11 @@ class Net(nn.Module):
         return self.c(self.b(self.b(self.a(x))))
 
 
-def gradients(passes=3):
+def gradients(kind, passes=3):
     """Of the last of some backward passes on this rank's part of a batch."""
     torch.set_num_threads(1)
-    net, rank, n = Net(), dist.get_rank(), dist.get_world_size()
-    here().share(net)
+    rank, n = dist.get_rank(), dist.get_world_size()
+    net = distributed.wrap_ddp(Net(), kind)
     for number in range(passes):
         net.zero_grad()
         x = torch.randn(12, 5, generator=torch.Generator().manual_seed(number))
@@ -90,26 +88,39 @@ def gradients(passes=3):
 
 
 def agreements():
-    team = here()
-    rank = team.rank
-    heard = [team.any(flag) for flag in (False, rank == 1, False, rank == 0, False, False)]
+    rank, asked = distributed.rank(), []
+    stop = distributed.StopFlag(lambda: asked[-1])
+    heard = [stop() for flag in (False, rank == 1, False, rank == 0, False, False) if asked.append(flag) is None]
     uneven = torch.tensor([0.1, 1e8, 3.0]) * (1 + rank)
-    mean = team.mean(uneven)
+    mean = distributed.mean_over_ranks(uneven)
+    distributed.barrier()
     return {
-        "any": heard,
-        "tell": team.tell({"from": rank}),
-        "gather": team.gather(f"rank {rank}"),
+        "stop": heard,
+        "broadcast": distributed.broadcast_object({"from": rank}),
+        "gather": distributed.gather_objects(f"rank {rank}"),
         "mean": mean,
-        "again": team.mean(mean),
-        "sum": team.sum(torch.tensor([1.0, 2.0])),
+        "again": distributed.mean_over_ranks(mean),
+        "sum": distributed.sum_over_ranks(torch.tensor([1.0, 2.0])),
     }
 
 
-def share():
+def all_or_none(fail):
+    """What each rank hears when those of ``fail`` fail inside."""
+    rank = distributed.rank()
+    try:
+        with distributed.all_or_none():
+            if rank in fail:
+                raise ValueError(f"no {rank}")
+    except Exception as error:
+        return type(error).__name__, str(error)
+    return None
+
+
+def share(kind):
     torch.manual_seed(dist.get_rank())
     net = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3))
     net[1].running_mean += dist.get_rank()
-    here().share(net)
+    distributed.wrap_ddp(net, kind)
     return list(net.state_dict().values())
 
 

@@ -22,11 +22,12 @@ import torch
 import torch._dynamo  # the first optimizer would import it
 
 from dltutorial import cli
-from dltutorial.launch import meeting  # noqa: F401 (what a child will need)
+from dltutorial.launch import process_group  # noqa: F401 (what a child will need)
 from dltutorial.train import (  # noqa: F401 (what a child will need)
     checkpoint,
     command,
-    training_ranks,
+    forecasting,
+    run,
 )
 
 PIECES = 8

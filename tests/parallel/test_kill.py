@@ -8,7 +8,7 @@ import pytest
 from nursing import EVERY, kill_at_random, wait_for
 from same_run import assert_same_run
 
-from dltutorial.train import checkpoint, run
+from dltutorial.train import checkpoint, run_folder
 
 pytestmark = pytest.mark.full
 
@@ -65,7 +65,7 @@ def test_a_signal_that_asks_to_end_is_obeyed_with_a_checkpoint(nursery, data, wh
     wait_for((folder / "checkpoints").exists, nursery.said)
     os.kill(pid, getattr(signal, name))
     assert nursery.wait(pid) == 75
-    assert run.run_status(folder) == "interrupted"
+    assert run_folder.run_status(folder) == "interrupted"
     assert "a checkpoint is written, go on with --resume" in nursery.said.read_text()
     assert nursery.train(name, data) == 0
     assert_same_run(whole[0], folder)
@@ -77,7 +77,7 @@ def test_after_ctrl_c_it_goes_on_from_the_last_checkpoint(nursery, data, whole):
     wait_for(lambda: list((folder / "checkpoints").glob("step-*")), nursery.said)
     os.kill(pid, signal.SIGINT)
     assert nursery.wait(pid) == 130
-    assert run.run_status(folder) == "interrupted"
+    assert run_folder.run_status(folder) == "interrupted"
     assert not list(folder.rglob("*.partial"))
     assert nursery.train("ctrl-c", data) == 0
     assert_same_run(whole[0], folder)

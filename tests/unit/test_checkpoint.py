@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import itertools
+import multiprocessing
 import os
 import random
 import resource
@@ -19,8 +20,10 @@ from dltutorial.config import CHOICES, PRESETS, Recipe
 from dltutorial.data import sampling, store
 from dltutorial.errors import CheckpointError, CourseError, Interrupted
 from dltutorial.record import track
-from dltutorial.train import checkpoint, resume, run
-from dltutorial.train.optim import make_optimizer
+from dltutorial.train import checkpoint, forecasting, loop, run, run_folder
+from dltutorial.train.forecasting import weather_task
+from dltutorial.train.loop import TrainState
+from dltutorial.train.task import Task
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 SMALL = dataclasses.replace(
@@ -31,7 +34,7 @@ SMALL = dataclasses.replace(
 
 
 def train(data, folder, recipe=SMALL, **options):
-    return list(run.train(recipe, data, folder, progress=False, **options))
+    return list(run.train(weather_task(recipe, data), recipe, folder, progress=False, **options))
 
 
 def stop_after(data, folder, step, recipe=SMALL, **options):
@@ -43,16 +46,15 @@ def stop_after(data, folder, step, recipe=SMALL, **options):
 
 @contextlib.contextmanager
 def at_update(step, act):
-    """Inside, ``act()`` is called at the end of that update."""
-    original = resume.Keeper.due
+    """Inside, ``act()`` is called in that update."""
 
-    def due(keeper, made):
-        if made == step:
+    def learning_rate(made, recipe, original=loop.learning_rate):
+        if made + 1 == step:
             act()
-        return original(keeper, made)
+        return original(made, recipe)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(resume.Keeper, "due", due)
+        patch.setattr(loop, "learning_rate", learning_rate)
         yield
 
 
@@ -81,7 +83,7 @@ def steps(folder):
 @pytest.mark.parametrize("step", [1, 3, 5, 8, 13, 19])
 def test_a_resumed_run_is_to_the_bit_the_one_never_stopped(whole, tiny_data, tmp_path, step):
     stop_after(tiny_data, tmp_path / "r", step)
-    assert run.run_status(tmp_path / "r") == "interrupted"
+    assert run_folder.run_status(tmp_path / "r") == "interrupted"
     train(tiny_data, tmp_path / "r", resume=True)
     assert_same_run(whole, tmp_path / "r")
 
@@ -102,7 +104,7 @@ def test_every_loader_goes_on_in_the_middle_of_an_epoch(tiny_data, tmp_path, loa
     assert_same_run(tmp_path / "whole", tmp_path / "r")
 
 
-@pytest.mark.parametrize(("optimizer", "rate"), [("sgd", 0.1), ("lars", 0.1), ("lamb", 0.05)])
+@pytest.mark.parametrize(("optimizer", "rate"), [("sgd", 0.1), ("lars", 0.1), ("larc", 0.1), ("lamb", 0.05)])
 def test_every_optimizer_goes_on_with_what_it_remembers(tiny_data, tmp_path, optimizer, rate):
     recipe = dataclasses.replace(SMALL, optimizer=optimizer, learning_rate=rate)
     train(tiny_data, tmp_path / "whole", recipe)
@@ -113,9 +115,9 @@ def test_every_optimizer_goes_on_with_what_it_remembers(tiny_data, tmp_path, opt
 
 def test_a_run_from_before_a_knob_existed_goes_on_with_its_default(stopped):
     before = {name: value for name, value in vars(SMALL).items() if name != "optimizer"}
-    resume.check_same(before, SMALL, stopped)
+    run_folder.check_same(before, SMALL, stopped)
     with pytest.raises(CheckpointError, match="optimizer='adamw' \\(now 'lamb'\\)"):
-        resume.check_same(before, dataclasses.replace(SMALL, optimizer="lamb"), stopped)
+        run_folder.check_same(before, dataclasses.replace(SMALL, optimizer="lamb"), stopped)
 
 
 def test_the_state_of_fp16_loss_scaling_goes_on(tiny_data, tmp_path):
@@ -131,7 +133,7 @@ def test_the_state_of_fp16_loss_scaling_goes_on(tiny_data, tmp_path):
 
 def test_records_after_the_checkpoint_are_cut_back(whole, tiny_data, tmp_path):
     folder = tmp_path / "r"
-    training = run.train(SMALL, tiny_data, folder, progress=False)
+    training = run.train(weather_task(SMALL, tiny_data), SMALL, folder, progress=False)
     assert [next(training).step for _ in range(3)] == [5, 8, 10]
     training.close()
     with open(folder / "progress.jsonl", "a") as lines:
@@ -145,14 +147,14 @@ def test_records_after_the_checkpoint_are_cut_back(whole, tiny_data, tmp_path):
 def test_knobs_that_decide_nothing_may_change(whole, tiny_data, stopped):
     other = dataclasses.replace(SMALL, log_every=4, checkpoint_every=0, eval_every=0, workers=1, preset="laptop")
     train(tiny_data, stopped, other, resume=True)
-    for a, b in zip(*(run.load_model(place).state_dict().values() for place in (whole, stopped)), strict=True):
+    for a, b in zip(*(forecasting.load_model(place).state_dict().values() for place in (whole, stopped)), strict=True):
         assert torch.equal(a, b)
     assert [line["step"] for line in records(stopped)] == [5, 8, 12, 16, 20]
 
 
 def test_tensorboard_shows_every_step_once(tiny_data, tmp_path):
     recipe = dataclasses.replace(SMALL, track=("tensorboard",), log_every=1)
-    training = run.train(recipe, tiny_data, tmp_path / "r", progress=False)
+    training = run.train(weather_task(recipe, tiny_data), recipe, tmp_path / "r", progress=False)
     assert [next(training).step for _ in range(8)][-1] == 8
     training.close()
     train(tiny_data, tmp_path / "r", recipe, resume=True)
@@ -167,22 +169,23 @@ def test_random_states_come_back():
     assert (torch.rand(2).tolist(), np.random.rand(2).tolist(), random.random()) == drawn  # noqa: NPY002
 
 
-def test_the_learning_rate_stays_the_tensor_that_a_graph_reads(tmp_path):
+def test_the_learning_rate_stays_the_tensor_that_a_graph_reads(tmp_path, monkeypatch):
     recipe = dataclasses.replace(SMALL, cuda_graph=True)
+    monkeypatch.setattr(loop, "make_step", lambda *_: None)  # there is no GPU to make it on
 
     def start():
         torch.manual_seed(0)
-        model = nn.Linear(3, 3)
-        return model, make_optimizer(model, recipe)
+        state = TrainState(Task(nn.Linear(3, 3), None, None), recipe)
+        return state, state.optimizer
 
-    model, optimizer = start()
-    for parameter in model.parameters():
+    state, optimizer = start()
+    for parameter in state.model.parameters():
         optimizer.state[parameter] = {"step": torch.tensor(4.0), "exp_avg": torch.rand_like(parameter)}
     optimizer.param_groups[0]["lr"].fill_(0.25)
-    saved = checkpoint.save(checkpoint.take(recipe, 4, model, optimizer), tmp_path)
+    saved = checkpoint.save(checkpoint.take(state, recipe), tmp_path)
     other, again = start()
     rates = [group["lr"] for group in again.param_groups]
-    checkpoint.restore(checkpoint.load(saved), other, again)
+    checkpoint.restore(checkpoint.load(saved), other)
     assert [group["lr"] is rate for group, rate in zip(again.param_groups, rates, strict=True)] == [True, True]
     assert [group["lr"].item() for group in again.param_groups] == [0.25, 0.25]
     assert all(state["step"].item() == 4 for state in again.state.values())
@@ -225,27 +228,26 @@ def test_without_the_knob_only_a_signal_writes_one(tiny_data, tmp_path):
 def test_asked_to_end_at_the_last_update_is_finished(tiny_data, tmp_path, monkeypatch):
     judged = []
     monkeypatch.setattr(
-        run, "evaluate", lambda *both, judge=run.evaluate, **team: judged.append(1) or judge(*both, **team)
+        forecasting, "evaluate", lambda *both, judge=forecasting.evaluate: judged.append(1) or judge(*both)
     )
     seen = train(tiny_data, tmp_path / "r", asked_to_end=lambda: len(judged) == 3)
     assert seen[-1].step == 20
     assert len(judged) == 3
-    assert run.run_status(tmp_path / "r") == "finished"
+    assert run_folder.run_status(tmp_path / "r") == "finished"
 
 
-def test_loading_processes_that_the_same_signal_ended_do_not_make_it_fail(whole, tiny_data, tmp_path, monkeypatch):
-    asked = []
+def test_a_signal_that_reaches_loading_processes_too_ends_the_run_in_order(whole, tiny_data, tmp_path):
+    recipe, asked = dataclasses.replace(SMALL, workers=1), []
 
-    def dying(*what, load=run.load):
-        yield from itertools.islice(load(*what), 4)
+    def warn_all():
         asked.append(True)
-        raise run.DataError("a loading process is gone")
+        for worker in multiprocessing.active_children():
+            os.kill(worker.pid, signal.SIGTERM)
+            os.kill(worker.pid, signal.SIGUSR1)
 
-    with monkeypatch.context() as patch:
-        patch.setattr(run, "load", dying)
-        with pytest.raises(Interrupted, match="after 4 updates"):
-            train(tiny_data, tmp_path / "r", asked_to_end=lambda: bool(asked))
-    train(tiny_data, tmp_path / "r", resume=True)
+    with at_update(4, warn_all), pytest.raises(Interrupted, match="after 4 updates"):
+        train(tiny_data, tmp_path / "r", recipe, asked_to_end=lambda: bool(asked))
+    train(tiny_data, tmp_path / "r", recipe, resume=True)
     assert_same_run(whole, tmp_path / "r")
 
 
@@ -303,7 +305,13 @@ def test_a_file_of_another_name_is_told_of_and_never_removed(whole, tiny_data, s
 
 @pytest.mark.parametrize(
     ("content", "why"),
-    [({"weights": 1}, "KeyError"), ({"format": 99}, "another format"), ({"format": 1}, "TypeError"), (os, "Error")],
+    [
+        ({"weights": 1}, "KeyError"),
+        ({"format": 99}, "another format"),
+        ({"format": 2}, "TypeError"),
+        ({"format": 1}, "another format"),
+        (os, "Error"),
+    ],
 )
 def test_a_whole_file_that_is_not_ours_is_refused_and_stays(tiny_data, stopped, tmp_path, content, why):
     raw = tmp_path / "raw.pt"
@@ -318,10 +326,9 @@ def test_a_whole_file_that_is_not_ours_is_refused_and_stays(tiny_data, stopped, 
 
 
 def test_the_weights_of_another_model_are_refused_in_one_line(stopped):
-    state = checkpoint.newest(stopped / "checkpoints")
-    model = nn.Linear(2, 2)
+    other = TrainState(Task(nn.Linear(2, 2), None, None), SMALL)
     with pytest.raises(CheckpointError, match="of another model") as error:
-        checkpoint.restore(state, model, make_optimizer(model, SMALL))
+        checkpoint.restore(checkpoint.newest(stopped / "checkpoints"), other)
     assert "\n" not in str(error.value)
 
 
@@ -342,8 +349,8 @@ def test_another_recipe_is_refused_naming_the_knobs(tiny_data, stopped, change):
 
 
 def test_every_knob_is_either_free_or_refused():
-    assert set(vars(SMALL)) >= checkpoint.FREE_KNOBS
-    assert {"seed", "steps", "loader", "precision", "roll"}.isdisjoint(checkpoint.FREE_KNOBS)
+    assert set(vars(SMALL)) >= run_folder.FREE_KNOBS
+    assert {"seed", "steps", "loader", "precision", "roll"}.isdisjoint(run_folder.FREE_KNOBS)
 
 
 def test_other_data_are_refused(own_data, stopped):
@@ -376,7 +383,7 @@ def test_a_full_disk_is_one_line_and_keeps_the_checkpoint_before(whole, tiny_dat
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
     assert "\n" not in str(error.value)
-    assert run.run_status(stopped) == "failed"
+    assert run_folder.run_status(stopped) == "failed"
     assert steps(stopped) == [7, 6]
     assert not list(stopped.rglob("*.partial"))
     train(tiny_data, stopped, resume=True)
@@ -412,9 +419,9 @@ def test_a_run_is_resumed_by_its_name_alone(tiny_data, tmp_path):
     with at_update(3, lambda: os.kill(os.getpid(), signal.SIGTERM)):
         assert call(tiny_data, "--name", "r") == Interrupted.exit_status == 75
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
-    assert run.run_status(tmp_path / "runs" / "r") == "interrupted"
+    assert run_folder.run_status(tmp_path / "runs" / "r") == "interrupted"
     assert cli.main(["train", "--data", str(tiny_data), "--name", "r", "--resume"]) == 0
-    assert run.run_status(tmp_path / "runs" / "r") == "finished"
+    assert run_folder.run_status(tmp_path / "runs" / "r") == "finished"
 
 
 @pytest.mark.parametrize(
@@ -441,6 +448,6 @@ def test_resume_and_overwrite_exclude_each_other(tiny_data, capsys):
 
 
 def test_data_have_a_fingerprint(tiny_data, own_data):
-    one, other = (resume.fingerprint(store.open_split(data, "train")) for data in (tiny_data, own_data))
+    one, other = (forecasting.fingerprint(store.open_split(data, "train")) for data in (tiny_data, own_data))
     assert one == other
-    assert one != resume.fingerprint(store.open_split(tiny_data, "valid"))
+    assert one != forecasting.fingerprint(store.open_split(tiny_data, "valid"))

@@ -16,6 +16,7 @@ import pytest
 
 from dltutorial import __version__, cli
 from dltutorial.errors import CourseError
+from dltutorial.train import forecasting, run_folder
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 SIZES = {"dim": 16, "depth": 1, "heads": 2, "global-batch-size": 6, "steps": 4, "warmup-steps": 1}
@@ -288,7 +289,6 @@ def test_an_interrupt_where_python_drops_it_comes_again(where):
 
 
 def test_ctrl_c_while_training_leaves_a_run_marked_as_interrupted(tiny_data, tmp_path):
-    from dltutorial.train import run
 
     folder = tmp_path / "runs" / "r"
     argv = ["train", "--data", tiny_data, "--name", "r", *TINY, "--steps", 100_000, "--log-every", 1]
@@ -297,7 +297,7 @@ def test_ctrl_c_while_training_leaves_a_run_marked_as_interrupted(tiny_data, tmp
     assert [line for line in said if not line.startswith("training:")] == [
         "dltutorial: interrupted; what was finished is kept"
     ]
-    assert run.run_status(folder) == "interrupted"
+    assert run_folder.run_status(folder) == "interrupted"
     assert not (folder / "weights.pt").exists()
     with pytest.raises(CourseError, match="interrupted"):
-        run.load_model(folder)
+        forecasting.load_model(folder)

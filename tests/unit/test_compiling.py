@@ -10,6 +10,7 @@ from dltutorial.config import Recipe
 from dltutorial.errors import CourseError
 from dltutorial.profile.compilation import Compilations
 from dltutorial.train import compiling
+from dltutorial.train.forecasting import squared_error
 from dltutorial.train.optim import make_optimizer
 from dltutorial.train.step import make_step
 
@@ -82,7 +83,7 @@ def test_a_compiled_step_trains_as_the_plain_one():
     def losses(mode):
         recipe = Recipe(compile=mode, learning_rate=1e-2)
         model = perceptron()
-        step = make_step(model, make_optimizer(model, recipe), recipe)
+        step = make_step(model, squared_error, make_optimizer(model, recipe), recipe)
         x = torch.randn(16, 4, generator=torch.Generator().manual_seed(1))
         return [step(x, 2 * x).item() for _ in range(5)]
 
@@ -112,7 +113,7 @@ def test_a_cache_that_cannot_be_written_is_one_line(monkeypatch, tmp_path):
     file = tmp_path / "file"
     file.touch()
     model, recipe, x = perceptron(), Recipe(compile="default"), torch.randn(3, 4)
-    step = make_step(model, make_optimizer(model, recipe), recipe)
+    step = make_step(model, squared_error, make_optimizer(model, recipe), recipe)
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(file / "folder"))
     with pytest.raises(CourseError, match=r"^compile=default failed \(.*\); make room in .*, or set compile=off$"):
         step(x, x)

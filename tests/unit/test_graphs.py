@@ -11,11 +11,13 @@ from dltutorial.errors import CourseError
 from dltutorial.models.tiny import NarrowMLP, step_flop
 from dltutorial.profile.timing import Timing
 from dltutorial.train import launches
+from dltutorial.train.forecasting import squared_error
 from dltutorial.train.graphs import WARMUP_STEPS, CudaGraph, GraphedStep
 from dltutorial.train.loop import loop
 from dltutorial.train.optim import make_optimizer, set_learning_rate
 from dltutorial.train.step import train_step
 from dltutorial.train.tape import Tape
+from dltutorial.train.task import Task
 
 SHAPE = (2, 4, 4)
 RECIPE = Recipe(cuda_graph=True, optimizer_impl="fused", learning_rate=1e-2)
@@ -32,7 +34,7 @@ class Lab:
         self.batches = [(x, x.roll(1, -1)) for x in torch.randn(13, 4, *SHAPE)]
 
     def step(self, x, y):
-        return train_step(self.model, x, y, self.optimizer, clip_norm=1.0)
+        return train_step(self.model, (x, y), squared_error, self.optimizer, clip_norm=1.0)
 
     def losses(self, step):
         found = []
@@ -102,7 +104,7 @@ def test_without_a_gpu_one_line_says_what_to_do(ask):
 def test_a_recipe_with_a_graph_is_refused_before_the_first_step():
     model = torch.nn.Conv2d(1, 1, 1)
     with pytest.raises(CourseError, match="cuda_graph needs a CUDA device"):
-        list(loop(model, iter([]), Recipe(cuda_graph=True)))
+        list(loop(Task(model, lambda skip: iter([]), squared_error), Recipe(cuda_graph=True)))
 
 
 def test_the_narrow_network_is_launch_bound():

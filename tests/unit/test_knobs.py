@@ -7,11 +7,12 @@ import torch
 
 from dltutorial.config import Recipe
 from dltutorial.errors import CourseError, RecipeError
-from dltutorial.models.vit import ViT
 from dltutorial.train import compiling
+from dltutorial.train.forecasting import make_vit, squared_error
 from dltutorial.train.loop import loop
 from dltutorial.train.optim import make_optimizer
 from dltutorial.train.step import make_step
+from dltutorial.train.task import Task
 
 SMALL = {"n_lat": 16, "n_lon": 32, "dim": 32, "depth": 1, "heads": 2, "global_batch_size": 4}
 RECIPE = Recipe(**SMALL, steps=24, warmup_steps=2, log_every=6, learning_rate=1e-2)
@@ -38,7 +39,7 @@ def waves(recipe):
 def losses(**knobs):
     recipe = Recipe(**{**vars(RECIPE), **knobs})
     torch.manual_seed(0)
-    return [seen.loss for seen in loop(ViT(recipe), waves(recipe), recipe)]
+    return [seen.loss for seen in loop(Task(make_vit(recipe), lambda skip: waves(recipe), squared_error), recipe)]
 
 
 @pytest.fixture(scope="module")
@@ -111,13 +112,13 @@ def test_what_cannot_be_combined_is_refused_in_one_line(knobs):
 def test_what_a_cpu_lacks_is_told_in_one_line(knobs, named):
     recipe = Recipe(**{**vars(RECIPE), **knobs})
     with pytest.raises(CourseError, match=rf"^{named}.*; \w.*$"):
-        next(loop(ViT(recipe), waves(recipe), recipe))
+        next(loop(Task(make_vit(recipe), lambda skip: waves(recipe), squared_error), recipe))
 
 
 def test_without_a_compiler_one_line_says_what_to_do(monkeypatch):
     monkeypatch.setenv("PATH", "/nowhere")
     monkeypatch.delenv("CXX", raising=False)
     recipe = Recipe(**{**vars(RECIPE), "compile": "default"})
-    model = ViT(recipe)
+    model = make_vit(recipe)
     with pytest.raises(CourseError, match=r"^compile=default needs a C\+\+ compiler .*, and there is none; .*$"):
-        make_step(model, make_optimizer(model, recipe), recipe)
+        make_step(model, squared_error, make_optimizer(model, recipe), recipe)

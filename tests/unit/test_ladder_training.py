@@ -13,8 +13,9 @@ from dltutorial.course import bench_ladder
 from dltutorial.course.bench_rows import Options
 from dltutorial.data.loaders import make_loader
 from dltutorial.errors import CourseError
-from dltutorial.train import costs, ladder, loop, parts, race, run
+from dltutorial.train import costs, forecasting, ladder, loop, parts, race
 from dltutorial.train.costs import Effect, Step
+from dltutorial.train.task import Task
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 SIZES = {"n_channels": 3, "n_lat": 16, "n_lon": 24, "dim": 16, "depth": 1, "heads": 2, "global_batch_size": 2}
@@ -149,7 +150,8 @@ def test_turns_change_nothing_of_a_run(start, tiny_data, tmp_path, monkeypatch):
     data = ladder.data(tiny_data, variants)
     raced = race.measure(variants, data, rounds=3, turn_s=0.0)["best"]
     batches = make_loader(data[ladder.PLAIN], start.recipe.global_batch_size, "lean", roll=True)
-    *_, last = itertools.islice(loop.loop(run.build_model(start.recipe), batches, start.recipe), raced.updates)
+    task = Task(forecasting.build_model(start.recipe), lambda skip: batches, forecasting.squared_error)
+    *_, last = itertools.islice(loop.loop(task, start.recipe), raced.updates)
     assert raced.final_loss == pytest.approx(last.loss, rel=1e-4)
 
 

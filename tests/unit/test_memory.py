@@ -9,9 +9,10 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from dltutorial.config import PRESETS, Recipe
-from dltutorial.models.vit import ViT, count_parameters
+from dltutorial.models.vit import count_parameters
 from dltutorial.profile import memory
 from dltutorial.profile.memory import FORMATS, OPTIMIZERS, Shape, largest_batch, of_step
+from dltutorial.train.forecasting import make_vit
 from dltutorial.train.optim import make_optimizer
 from dltutorial.train.precision import Precision
 
@@ -38,7 +39,7 @@ def made(recipe, formats):
     dtype = torch.bfloat16 if formats == "16-bit weights" else torch.float32
     shape = (recipe.global_batch_size, recipe.n_channels, recipe.n_lat, recipe.n_lon)
     autocast = Precision("bf16" if formats == "16-bit autocast" else "fp32").autocast
-    return ViT(recipe).to(dtype), torch.randn(shape, dtype=dtype), autocast
+    return make_vit(recipe).to(dtype), torch.randn(shape, dtype=dtype), autocast
 
 
 def kept_bytes(model, autocast, run):
@@ -52,7 +53,7 @@ def test_the_model_has_as_many_weights_as_on_paper(preset):
     for fused, change in ((True, True), (False, False)):
         recipe = Recipe.of(PRESETS[preset], n_channels=7, fused_attention=fused, predict_change=change)
         with torch.device("meta"):
-            model = ViT(recipe)
+            model = make_vit(recipe)
         shape = Shape.of(recipe)
         assert shape.parameters == count_parameters(model)
         matrices = (p.numel() for name, p in model.named_parameters() if p.ndim in (2, 4))

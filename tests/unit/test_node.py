@@ -67,11 +67,13 @@ def heavy():
     from dltutorial.data import surveys, weather
     from dltutorial.launch import launch
     from dltutorial.train import loop, parts, profiled, run
+    from dltutorial.train.forecasting import squared_error
+    from dltutorial.train.task import Task
 
     recipe = config.Recipe(preset="smoke")
     return {
-        "the loop": lambda: next(loop.loop(nn.Linear(1, 1), [], recipe)),
-        "a run": lambda: next(run.train(recipe, node.Path("data"), node.Path("run"))),
+        "the loop": lambda: next(loop.loop(Task(nn.Linear(1, 1), lambda skip: [], squared_error), recipe)),
+        "a run": lambda: next(run.train(None, recipe, node.Path("run"))),
         "a profiled step": lambda: profiled.training_step(recipe, node.Path("data")),
         "parts of a step": lambda: parts.measure(None, [], {}),
         "ranks": lambda: launch(print, 2),

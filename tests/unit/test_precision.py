@@ -8,8 +8,8 @@ from torch.nn import functional as F
 from dltutorial import machine
 from dltutorial.config import Recipe
 from dltutorial.errors import CourseError
-from dltutorial.models.vit import ViT
 from dltutorial.profile import memory
+from dltutorial.train.forecasting import make_vit
 from dltutorial.train.number_formats import FORMATS
 from dltutorial.train.precision import Precision, units_for
 
@@ -60,7 +60,7 @@ def test_an_overflow_leaves_weights_and_averages_alone(fused):
     precision, before = Precision("fp16"), layer.weight.detach().clone()
     for factor, moves in ((math.inf, False), (1.0, True)):
         optimizer.zero_grad()
-        precision.backward((layer.weight * factor).sum() + layer.bias.sum())
+        precision.scaled((layer.weight * factor).sum() + layer.bias.sum()).backward()
         precision.update(optimizer, clip_norm=1.0)
         assert torch.equal(layer.weight, before) is not moves
     assert int(optimizer.state[layer.weight]["step"]) == 1
@@ -72,7 +72,7 @@ def test_gradients_are_clipped_after_they_are_unscaled():
         layer = nn.Linear(4, 4)
         optimizer, precision = torch.optim.SGD(layer.parameters(), lr=1.0), Precision(name)
         before = layer.weight.detach().clone()
-        precision.backward(10 * layer.weight.sum())
+        precision.scaled(10 * layer.weight.sum()).backward()
         precision.update(optimizer, clip_norm=0.5)
         return layer.weight.detach() - before
 
@@ -100,7 +100,7 @@ def test_float32_products_are_set_and_put_back(monkeypatch, name, wanted):
 @pytest.mark.parametrize("name", ["fp32", "bf16"])
 def test_activations_counted_on_paper_are_those_that_are_kept(name, changes):
     recipe = Recipe(**SMALL | changes, precision=name)
-    model, x = ViT(recipe), torch.randn(4, 5, 32, 64)
+    model, x = make_vit(recipe), torch.randn(4, 5, 32, 64)
     with memory.counting_saved(model) as kept, Precision(name).autocast():
         F.mse_loss(model(x), torch.randn_like(x))
     assert sum(kept.values()) == pytest.approx(memory.activation_bytes(recipe), rel=0.1)

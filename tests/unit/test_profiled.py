@@ -25,7 +25,8 @@ def test_the_profiled_run_is_the_one_that_was_asked_for(tiny_data, monkeypatch):
 
 def test_it_loads_with_the_loader_of_the_recipe(tiny_data, one_thread, monkeypatch):
     used = []
-    monkeypatch.setattr(profiled.run.loaders, "make_loader", lambda *args, **how: used.append(args[2]) or iter(()))
+    loaders = profiled.forecasting.loaders
+    monkeypatch.setattr(loaders, "make_loader", lambda *args, **how: used.append(args[2]) or iter(()))
     recipe = Recipe(n_lat=16, n_lon=24, n_channels=3, dim=16, depth=1, global_batch_size=4, device="cpu", loader="lean")
     profiled.training_step(recipe, tiny_data)
     assert used == [LOADERS["lean"]]

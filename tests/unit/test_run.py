@@ -14,8 +14,9 @@ from dltutorial.data import store
 from dltutorial.data.loaders import LOADERS, Pairs
 from dltutorial.errors import CourseError, DataError, RecipeError
 from dltutorial.record import track
-from dltutorial.train import run
-from dltutorial.train.evaluate import evaluate
+from dltutorial.train import forecasting, run, run_folder
+from dltutorial.train.forecast_scores import evaluate
+from dltutorial.train.forecasting import weather_task
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 SMALL = dataclasses.replace(
@@ -25,7 +26,7 @@ SMALL = dataclasses.replace(
 
 
 def train(data, folder, recipe=SMALL, **options):
-    return list(run.train(recipe, data, folder, progress=False, **options))
+    return list(run.train(weather_task(recipe, data), recipe, folder, progress=False, **options))
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +72,7 @@ def test_a_run_learns(finished):
 
 def test_the_loaded_model_scores_as_the_last_record(finished, tiny_data):
     folder, seen = finished
-    model = run.load_model(folder)
+    model = forecasting.load_model(folder)
     assert evaluate(model, Pairs(store.open_split(tiny_data, "valid"))).scalars() == pytest.approx(seen[-1].scores)
 
 
@@ -79,7 +80,7 @@ def test_the_same_recipe_gives_the_same_run(finished, tiny_data, tmp_path):
     folder, seen = finished
     again = train(tiny_data, tmp_path / "again")
     assert [record.loss for record in again] == [record.loss for record in seen]
-    both = (run.load_model(place).state_dict() for place in (folder, tmp_path / "again"))
+    both = (forecasting.load_model(place).state_dict() for place in (folder, tmp_path / "again"))
     for a, b in zip(*(weights.values() for weights in both), strict=True):
         assert torch.equal(a, b)
 
@@ -104,25 +105,25 @@ def test_another_seed_gives_another_run(finished, tiny_data, tmp_path):
 
 @pytest.mark.parametrize("how", ["close", "interrupt"])
 def test_a_stopped_run_is_interrupted_and_has_no_weights(tiny_data, tmp_path, how):
-    training = run.train(SMALL, tiny_data, tmp_path / "r", progress=False)
+    training = run.train(weather_task(SMALL, tiny_data), SMALL, tmp_path / "r", progress=False)
     next(training)
     if how == "close":
         training.close()
     else:
         with pytest.raises(KeyboardInterrupt):
             training.throw(KeyboardInterrupt)
-    assert status(tmp_path / "r")["status"] == run.run_status(tmp_path / "r") == "interrupted"
+    assert status(tmp_path / "r")["status"] == run_folder.run_status(tmp_path / "r") == "interrupted"
     assert "weights.pt" not in files(tmp_path / "r")
     with pytest.raises(CourseError, match="interrupted, not finished"):
-        run.load_model(tmp_path / "r")
+        forecasting.load_model(tmp_path / "r")
 
 
 def test_a_run_in_progress_is_not_taken_for_whole(tiny_data, tmp_path):
-    training = run.train(SMALL, tiny_data, tmp_path / "r", progress=False)
+    training = run.train(weather_task(SMALL, tiny_data), SMALL, tmp_path / "r", progress=False)
     next(training)
-    assert run.run_status(tmp_path / "r") == "running"
+    assert run_folder.run_status(tmp_path / "r") == "running"
     with pytest.raises(CourseError, match="running, not finished"):
-        run.load_model(tmp_path / "r")
+        forecasting.load_model(tmp_path / "r")
     training.close()
 
 
@@ -131,7 +132,7 @@ def test_a_diverging_run_is_failed_in_one_line(tiny_data, tmp_path):
     with pytest.raises(CourseError, match="lower learning_rate") as error:
         train(tiny_data, tmp_path / "r", wild)
     assert "\n" not in str(error.value)
-    assert run.run_status(tmp_path / "r") == "failed"
+    assert run_folder.run_status(tmp_path / "r") == "failed"
     assert "weights.pt" not in files(tmp_path / "r")
 
 
@@ -142,7 +143,7 @@ def test_a_tracker_that_cannot_start_makes_a_failed_run(tiny_data, tmp_path, mon
     monkeypatch.setattr(track, "tracker", tracker)
     with pytest.raises(CourseError, match="no key"):
         train(tiny_data, tmp_path / "r")
-    assert run.run_status(tmp_path / "r") == "failed"
+    assert run_folder.run_status(tmp_path / "r") == "failed"
 
 
 @pytest.mark.parametrize("split", ["train", "valid"])
@@ -152,7 +153,7 @@ def test_nan_deep_in_the_data_is_blamed_on_the_data(own_data, tmp_path, split):
         year["fields"][5, 1, 3, 3] = np.nan
     with pytest.raises(DataError, match=rf"{file.name}, snapshot 5"):
         train(own_data, tmp_path / "r")
-    assert run.run_status(tmp_path / "r") == "failed"
+    assert run_folder.run_status(tmp_path / "r") == "failed"
 
 
 def test_weights_that_are_damaged_are_named(finished, tmp_path):
@@ -162,12 +163,13 @@ def test_weights_that_are_damaged_are_named(finished, tmp_path):
     weights = tmp_path / "r" / "weights.pt"
     weights.write_bytes(weights.read_bytes()[:1000])
     with pytest.raises(CourseError, match=r"weights\.pt cannot be read") as error:
-        run.load_model(tmp_path / "r")
+        forecasting.load_model(tmp_path / "r")
     assert "\n" not in str(error.value)
 
 
 def test_a_worker_killed_in_the_midst_of_a_step_is_one_line(tiny_data, tmp_path, monkeypatch):
-    def long_step(model, batches, *_, **__):
+    def long_step(task, *_, **__):
+        batches = iter(task.data(0))
         next(batches)
         multiprocessing.active_children()[0].kill()
         time.sleep(60)  # a signal tells of the death, and torch raises wherever the process is
@@ -178,7 +180,7 @@ def test_a_worker_killed_in_the_midst_of_a_step_is_one_line(tiny_data, tmp_path,
     with pytest.raises(DataError, match=r"a loading process is gone: .*killed by signal.*; lower workers") as error:
         train(tiny_data, tmp_path / "r", recipe)
     assert "\n" not in str(error.value)
-    assert run.run_status(tmp_path / "r") == "failed"
+    assert run_folder.run_status(tmp_path / "r") == "failed"
 
 
 @pytest.mark.parametrize(
@@ -187,9 +189,9 @@ def test_a_worker_killed_in_the_midst_of_a_step_is_one_line(tiny_data, tmp_path,
 def test_status_of_what_is_no_run(tmp_path, content, expected):
     if content is not None:
         (tmp_path / "status.json").write_text(content)
-    assert run.run_status(tmp_path) == expected
+    assert run_folder.run_status(tmp_path) == expected
     with pytest.raises(CourseError, match=expected):
-        run.load_model(tmp_path)
+        forecasting.load_model(tmp_path)
 
 
 @pytest.mark.parametrize(("most_bytes", "culprit"), [(4096, "weights.pt"), (200, "recipe.json")])
@@ -206,7 +208,7 @@ def test_a_full_disk_is_one_line_and_leaves_no_half_file(tiny_data, tmp_path, mo
     assert "\n" not in str(error.value)
     assert not {"weights.pt", culprit} & set(files(tmp_path / "r"))
     assert not list((tmp_path / "r").glob("*.partial"))
-    assert run.run_status(tmp_path / "r") != "finished"
+    assert run_folder.run_status(tmp_path / "r") != "finished"
 
 
 def test_a_split_without_a_pair_is_named_before_training(own_data, tmp_path):
@@ -248,7 +250,7 @@ def test_a_refused_recipe_leaves_an_older_run_alone(tiny_data, tmp_path):
         train(tiny_data, tmp_path / "r", wrong, overwrite=True)
     with pytest.raises(DataError, match="batch of 99"):
         train(tiny_data, tmp_path / "r", dataclasses.replace(SMALL, global_batch_size=99), overwrite=True)
-    assert run.run_status(tmp_path / "r") == "finished"
+    assert run_folder.run_status(tmp_path / "r") == "finished"
 
 
 # Scores
@@ -322,14 +324,14 @@ def test_what_this_machine_cannot_do_is_refused_before_a_folder_is_made(tiny_dat
 def test_cuda_asked_for_in_vain_is_one_line(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(CourseError, match="device=auto"):
-        run.build_model(dataclasses.replace(SMALL, device="cuda"))
+        forecasting.build_model(dataclasses.replace(SMALL, device="cuda"))
 
 
 def test_building_a_model_leaves_the_global_seed_alone():
     torch.manual_seed(0)
     expected = torch.rand(3)
     torch.manual_seed(0)
-    model = run.build_model(SMALL)
+    model = forecasting.build_model(SMALL)
     assert torch.equal(torch.rand(3), expected)
-    again = run.build_model(SMALL)
+    again = forecasting.build_model(SMALL)
     assert all(torch.equal(a, b) for a, b in zip(model.parameters(), again.parameters(), strict=True))

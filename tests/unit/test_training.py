@@ -9,11 +9,12 @@ from torch import nn
 
 from dltutorial.config import Recipe
 from dltutorial.errors import CourseError
+from dltutorial.train.forecast_scores import anomaly_correlation, rmse, row_weights
+from dltutorial.train.forecasting import squared_error
 from dltutorial.train.loop import loop
-from dltutorial.train.metrics import anomaly_correlation, rmse, row_weights
-from dltutorial.train.optim import make_optimizer
-from dltutorial.train.schedules import cosine_with_warmup
+from dltutorial.train.optim import learning_rate, make_optimizer
 from dltutorial.train.step import train_step
+from dltutorial.train.task import Task
 
 RECIPE = Recipe(steps=40, warmup_steps=4, log_every=10, eval_every=20, learning_rate=1e-2)
 
@@ -31,20 +32,24 @@ def linear():
     return nn.Conv2d(1, 1, 1)
 
 
+def task(model, batches=None, metrics=None):
+    return Task(model, lambda skip: batches or line_data(), squared_error, metrics)
+
+
 def test_schedule_rises_then_falls_along_half_a_cosine():
-    factors = [cosine_with_warmup(step, RECIPE) for step in range(RECIPE.steps)]
+    factors = [learning_rate(step, RECIPE) / RECIPE.learning_rate for step in range(RECIPE.steps)]
     assert factors[:4] == pytest.approx([0.25, 0.5, 0.75, 1.0])
     assert factors[4] == pytest.approx(1.0)
     assert factors[22] == pytest.approx(RECIPE.final_rate_ratio + (1 - RECIPE.final_rate_ratio) / 2)
     assert all(a >= b for a, b in itertools.pairwise(factors[4:]))
-    assert cosine_with_warmup(RECIPE.steps, RECIPE) == pytest.approx(RECIPE.final_rate_ratio)
+    assert learning_rate(RECIPE.steps, RECIPE) / RECIPE.learning_rate == pytest.approx(RECIPE.final_rate_ratio)
 
 
 def test_step_makes_the_update_of_plain_gradient_descent():
     model, (x, y) = linear(), next(line_data())
     before = model.weight.item()
     gradient = (2 * (model(x) - y) * x).mean().item()
-    loss = train_step(model, x, y, torch.optim.SGD(model.parameters(), lr=0.1))
+    loss = train_step(model, (x, y), squared_error, torch.optim.SGD(model.parameters(), lr=0.1))
     assert model.weight.item() == pytest.approx(before - 0.1 * gradient, rel=1e-5)
     assert not loss.requires_grad
 
@@ -52,14 +57,14 @@ def test_step_makes_the_update_of_plain_gradient_descent():
 def test_step_clips_the_gradient_norm():
     model, (x, y) = linear(), next(line_data())
     before = torch.cat([p.detach().flatten() for p in model.parameters()])
-    train_step(model, x, y, torch.optim.SGD(model.parameters(), lr=1.0), clip_norm=0.01)
+    train_step(model, (x, y), squared_error, torch.optim.SGD(model.parameters(), lr=1.0), clip_norm=0.01)
     moved = torch.cat([p.detach().flatten() for p in model.parameters()]) - before
     assert moved.norm().item() == pytest.approx(0.01, rel=1e-3)
 
 
 def test_loop_yields_records_and_learns():
     model = linear()
-    seen = list(loop(model, line_data(), RECIPE, lambda m: {"valid/x": m.weight.item()}))
+    seen = list(loop(task(model, metrics=lambda m: {"valid/x": m.weight.item()}), RECIPE))
     assert [record.step for record in seen] == [10, 20, 30, 40]
     assert [bool(record.scores) for record in seen] == [False, True, False, True]
     assert seen[-1].loss < seen[0].loss
@@ -68,7 +73,7 @@ def test_loop_yields_records_and_learns():
 
 def test_loop_gives_the_same_losses_again():
     def losses():
-        return [record.loss for record in loop(linear(), line_data(), RECIPE)]
+        return [record.loss for record in loop(task(linear()), RECIPE)]
 
     assert losses() == losses()
 
@@ -76,12 +81,12 @@ def test_loop_gives_the_same_losses_again():
 def test_loop_stops_at_a_loss_that_is_not_finite():
     bad = ((x, y * float("nan")) for x, y in line_data())
     with pytest.raises(CourseError, match="the loss is nan after 10 updates"):
-        list(loop(linear(), bad, RECIPE))
+        list(loop(task(linear(), bad), RECIPE))
 
 
 def test_loop_says_when_batches_run_out():
     with pytest.raises(CourseError, match="after 7 of 40"):
-        list(loop(linear(), itertools.islice(line_data(), 7), RECIPE))
+        list(loop(task(linear(), itertools.islice(line_data(), 7)), RECIPE))
 
 
 def test_weight_decay_spares_vectors():
@@ -125,7 +130,7 @@ def test_copy_of_a_model_trains_alike():
     b = copy.deepcopy(a)
     x, y = next(line_data())
     for model in (a, b):
-        train_step(model, x, y, make_optimizer(model, RECIPE))
+        train_step(model, (x, y), squared_error, make_optimizer(model, RECIPE))
     assert torch.equal(a.weight, b.weight)
 
 

@@ -4,20 +4,21 @@ from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from dltutorial.config import PRESETS, Recipe
-from dltutorial.models.vit import Attention, ViT, count_parameters, forward_flop
+from dltutorial.models.vit import Attention, count_parameters
+from dltutorial.train.forecasting import make_vit
 
 TINY = Recipe(n_lat=16, n_lon=24, n_channels=3, patch=4, dim=32, depth=2, heads=4, steps=10, warmup_steps=1)
 
 
 def test_untrained_model_is_the_persistence_forecast():
     x = torch.randn(2, 3, 16, 24)
-    assert torch.equal(ViT(TINY)(x), x)
+    assert torch.equal(make_vit(TINY)(x), x)
 
 
 def test_published_model_has_its_shape_and_size():
     recipe = Recipe.of(PRESETS["gpu"])
     with torch.device("meta"):
-        model = ViT(recipe)
+        model = make_vit(recipe)
         y = model(torch.zeros(2, 20, 360, 720))
     assert y.shape == (2, 20, 360, 720)
     D, T, C, p = 384, 45 * 90, 20, 8
@@ -38,7 +39,7 @@ def test_fused_attention_equals_attention_written_out():
 
 
 def test_a_token_returns_to_its_own_patch():
-    model = ViT(TINY).eval()
+    model = make_vit(TINY).eval()
     for block in model.blocks:  # without attention a token sees its own patch only
         torch.nn.init.zeros_(block.attention.out.weight)
     torch.nn.init.normal_(model.head.weight)
@@ -55,5 +56,5 @@ def test_counted_flop_match_the_matrix_products_run():
 
     # the counter knows attention's plain kernel only, on a CPU
     with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
-        ViT(TINY)(torch.randn(1, 3, 16, 24))
-    assert counter.get_total_flops() == pytest.approx(forward_flop(TINY), rel=1e-9)
+        make_vit(TINY)(torch.randn(1, 3, 16, 24))
+    assert counter.get_total_flops() == pytest.approx(TINY.forward_flop, rel=1e-9)
