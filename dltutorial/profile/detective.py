@@ -1,6 +1,6 @@
 """The bottleneck detective: what limits a run, how one can tell, what to try next, and what that should gain.
 
-In: a loader and a step, or :class:`~dltutorial.profile.facts.Evidence` about them, as much of it as there is. Out: a
+In: a loader and a step, or :class:`~dltutorial.profile.evidence.Evidence` about them, as much of it as there is. Out: a
 :class:`Report`. The rules are in ``rules``. If no single cause accounts for much of the time, the detective cannot
 tell, and says why.
 """
@@ -13,7 +13,7 @@ from typing import Any
 from dltutorial import machine
 from dltutorial.profile import throughput, work
 from dltutorial.profile import trace as traces
-from dltutorial.profile.facts import Evidence, Facts
+from dltutorial.profile.evidence import Evidence
 from dltutorial.profile.peaks import Peaks
 from dltutorial.profile.ranges import annotate
 from dltutorial.profile.rules import LEAST_SHARE, RULES, UNKNOWN, Finding, cannot_tell
@@ -42,10 +42,7 @@ class Report:
         return f"{found.name}: {found.why}\n  try next: {found.advice}{gain}"
 
     def _repr_html_(self) -> str:
-        found = self.verdict
-        gain = "" if found.name == UNKNOWN else f" Expected gain: <b>{_times(found.gain)}</b>."
-        text = f"{html.escape(found.why)}.<br>Try next: {html.escape(found.advice)}.{gain}"
-        return f"<p>Verdict: <b>{found.name}</b>: {text}</p>{self.table()._repr_html_()}"
+        return f"<p>Verdict: {html.escape(str(self)).replace(chr(10), '<br>')}</p>{self.table()._repr_html_()}"
 
 
 def investigate(evidence: Evidence) -> Report:
@@ -54,11 +51,10 @@ def investigate(evidence: Evidence) -> Report:
     Raises:
         CourseError: there is neither a split nor a trace with steps.
     """
-    facts = Facts.of(evidence)
-    findings = sorted(filter(None, (rule(facts) for rule in RULES)), key=lambda finding: -finding.share)
+    findings = sorted(filter(None, (rule(evidence) for rule in RULES)), key=lambda finding: -finding.share)
     if findings and findings[0].share >= LEAST_SHARE:
         return Report(findings[0], tuple(findings))
-    return Report(cannot_tell(facts, findings), tuple(findings))
+    return Report(cannot_tell(evidence, findings), tuple(findings))
 
 
 def gather(

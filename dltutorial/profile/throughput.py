@@ -18,7 +18,7 @@ import contextlib
 import itertools
 import statistics
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -35,59 +35,42 @@ _MORE_CORES = 0.15  # than the busier one wants, as a share of that or of one co
 
 
 @dataclass(frozen=True)
-class Rate:
-    """Samples per second, once for each round."""
+class Phase:
+    """One of the three: I/O, synthetic or full. All but the rates are of the middle round.
 
+    Attributes:
+        batch_size: samples in a batch.
+        samples_per_s: once for each round.
+        wait_s: seconds per batch until it was there; the rest is the step.
+        cores: that this process and its workers wanted at a time.
+        thread: the share of the time in which this thread computed or wanted to; the rest it waited.
+    """
+
+    batch_size: int
     samples_per_s: tuple[float, ...]
+    wait_s: float
+    cores: float
+    thread: float
 
     @property
     def median(self) -> float:
-        """The middle one: what to expect."""
+        """Samples/s of the middle round: what to expect."""
         return statistics.median(self.samples_per_s)
 
-    def __str__(self) -> str:
-        spread = (max(self.samples_per_s) - min(self.samples_per_s)) / self.median
-        return f"{_number(self.median)} samples/s ± {spread / 2:.0%}"
+    @property
+    def batch_s(self) -> float:
+        """Seconds of a batch."""
+        return self.batch_size / self.median
 
 
 @dataclass(frozen=True)
 class Split:
-    """Loader, step, and both: measured, with the two predictions.
+    """Loader, step, and both: measured, with the two predictions; ``cores`` is how many this process may use."""
 
-    Attributes:
-        io, synthetic, full: the three rates.
-        batch_size: samples in a batch.
-        wait_s: of the full run, seconds per batch until it was there; the rest is the step.
-        io_cores, step_cores, full_cores: cores that loading alone, the step alone, and both together wanted at a time.
-        step_thread: of the step's own time, the share in which its thread computed or wanted to; the rest it waited.
-        cores: that this process may use.
-    """
-
-    io: Rate
-    synthetic: Rate
-    full: Rate
-    batch_size: int
-    wait_s: float
-    io_cores: float
-    step_cores: float
-    full_cores: float
-    step_thread: float
+    io: Phase
+    synthetic: Phase
+    full: Phase
     cores: int
-
-    @property
-    def io_s(self) -> float:
-        """Seconds to load a batch."""
-        return self.batch_size / self.io.median
-
-    @property
-    def synthetic_s(self) -> float:
-        """Seconds of a step by itself."""
-        return self.batch_size / self.synthetic.median
-
-    @property
-    def full_s(self) -> float:
-        """Seconds a batch of the full run took."""
-        return self.batch_size / self.full.median
 
     @property
     def limit(self) -> float:
@@ -100,24 +83,6 @@ class Split:
         return 1 / (1 / self.io.median + 1 / self.synthetic.median)
 
     @property
-    def core_s(self) -> float:
-        """Core seconds wanted for a batch: for its loading and its step, each alone."""
-        return self.io_cores * self.io_s + self.step_cores * self.synthetic_s
-
-    @property
-    def queueing(self) -> float:
-        """Core seconds wanted for a batch of the full run, over those wanted alone.
-
-        1 if the two never wanted the same core; above, they stood in each other's way.
-        """
-        return self.full_cores * self.full_s / self.core_s if self.core_s else 1.0
-
-    @property
-    def core_limit(self) -> float:
-        """Samples/s that the cores allow when loader and step share them: all cores busy all the time."""
-        return self.cores * self.batch_size / self.core_s if self.core_s else float("inf")
-
-    @property
     def of_limit(self) -> float:
         """Full as a share of min(I/O, synthetic), the median over rounds of the share in each."""
         return statistics.median(full / min(io, synthetic) for io, synthetic, full in self._rounds())
@@ -127,8 +92,31 @@ class Split:
         """Full as a share of what the formula without overlap says, the median over rounds."""
         return statistics.median(full * (1 / io + 1 / synthetic) for io, synthetic, full in self._rounds())
 
-    def _rounds(self) -> Iterator[tuple[float, float, float]]:
-        return zip(self.io.samples_per_s, self.synthetic.samples_per_s, self.full.samples_per_s, strict=True)
+    def _rounds(self) -> Iterator[tuple[float, ...]]:
+        return zip(*(phase.samples_per_s for phase in (self.io, self.synthetic, self.full)), strict=True)
+
+    @property
+    def core_s(self) -> float:
+        """Core seconds wanted for a batch: for its loading and its step, each alone."""
+        return self.io.cores * self.io.batch_s + self.synthetic.cores * self.synthetic.batch_s
+
+    @property
+    def core_limit(self) -> float:
+        """Samples/s that the cores allow when loader and step share them: all cores busy all the time."""
+        return self.cores * self.full.batch_size / self.core_s if self.core_s else float("inf")
+
+    @property
+    def queueing(self) -> float:
+        """Core seconds wanted for a batch of the full run, over those wanted alone.
+
+        1 if the two never wanted the same core; above, they stood in each other's way.
+        """
+        return self.full.cores * self.full.batch_s / self.core_s if self.core_s else 1.0
+
+    @property
+    def slowed(self) -> float:
+        """How many times longer the step takes in the full run than alone."""
+        return max(0.0, self.full.batch_s - self.full.wait_s) / self.synthetic.batch_s
 
     @property
     def overlapped(self) -> bool:
@@ -137,13 +125,9 @@ class Split:
         Then the full run waits for less than the loading time, or both together want more cores than either alone, by
         a sizeable part of a core.
         """
-        most_cores = max(self.io_cores, self.step_cores)
-        return self.wait_s < 0.7 * self.io_s or self.full_cores - most_cores > _MORE_CORES * max(1.0, most_cores)
-
-    @property
-    def slowed(self) -> float:
-        """How many times longer the step takes in the full run than alone."""
-        return max(0.0, self.full_s - self.wait_s) / self.synthetic_s
+        most_cores = max(self.io.cores, self.synthetic.cores)
+        more_cores = self.full.cores - most_cores > _MORE_CORES * max(1.0, most_cores)
+        return self.full.wait_s < 0.7 * self.io.batch_s or more_cores
 
     def table(self) -> Table:
         """Measured and predicted rates."""
@@ -154,12 +138,6 @@ class Split:
         lines.append(("predicted, all overlapped: min(I/O, synthetic)", _number(self.limit), ""))
         lines.append(("predicted, nothing overlapped", _number(self.serial), ""))
         return Table.of(("what", "samples/s", "rounds"), lines)
-
-    def _repr_html_(self) -> str:
-        return self.table()._repr_html_()
-
-    def __str__(self) -> str:
-        return str(self.table())
 
 
 def measure(
@@ -204,19 +182,8 @@ def measure(
         synthetic.append(_turn(itertools.repeat(kept), step, lead, phase_s, device))
         with batches_of(loader, device) as batches:
             full.append(_turn(batches, step, lead, phase_s, device))
-    rates = [Rate(tuple(batch_size / turn.batch_s for turn in turns)) for turns in (io, synthetic, full)]
-    return Split(
-        io=rates[0],
-        synthetic=rates[1],
-        full=rates[2],
-        batch_size=batch_size,
-        wait_s=statistics.median(turn.wait_s for turn in full),
-        io_cores=statistics.median(turn.cores for turn in io),
-        step_cores=statistics.median(turn.cores for turn in synthetic),
-        full_cores=statistics.median(turn.cores for turn in full),
-        step_thread=statistics.median(turn.thread for turn in synthetic),
-        cores=machine.cores(),
-    )
+    io_phase, step_phase, full_phase = (_phase(batch_size, turns) for turns in (io, synthetic, full))
+    return Split(io_phase, step_phase, full_phase, machine.cores())
 
 
 class _Turn(NamedTuple):
@@ -226,6 +193,11 @@ class _Turn(NamedTuple):
     wait_s: float
     cores: float
     thread: float
+
+
+def _phase(batch_size: int, turns: Sequence[_Turn]) -> Phase:
+    batch_s, *others = zip(*turns, strict=True)
+    return Phase(batch_size, tuple(batch_size / seconds for seconds in batch_s), *map(statistics.median, others))
 
 
 def _turn(batches: Iterator, step: Callable | None, lead: int, phase_s: float, device: str) -> _Turn:

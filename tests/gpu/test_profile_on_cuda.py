@@ -18,7 +18,7 @@ from dltutorial.profile import (
     trace_summary,
     work,
 )
-from dltutorial.profile.facts import Evidence
+from dltutorial.profile.evidence import Evidence
 from dltutorial.profile.step_breakdown import StepBreakdown
 from dltutorial.train.profiled import capture
 
@@ -69,7 +69,7 @@ def test_the_three_rates_wait_for_the_device():
     model, width = layers(2048, 8), 2048
     split = throughput.measure(batches(1024, width), stepping(model), rounds=3, phase_s=0.1)
     step_s = 1e-3 * _device_ms(lambda: stepping(model)(torch.ones(1024, width, device="cuda")))
-    assert split.synthetic_s == pytest.approx(step_s, rel=0.3)
+    assert split.synthetic.batch_s == pytest.approx(step_s, rel=0.3)
     assert split.of_limit < 1.2
 
 

@@ -6,12 +6,12 @@ from plants import planted, quick_loader, small_step
 from dltutorial.errors import CourseError
 from dltutorial.profile import detective, peaks, rules
 from dltutorial.profile.events import Event, Row, Trace
-from dltutorial.profile.facts import Evidence
+from dltutorial.profile.evidence import Evidence
 from dltutorial.profile.peaks import Peaks
 from dltutorial.profile.probes import Figure
 from dltutorial.profile.simulated import SimulatedRun
 from dltutorial.profile.step_breakdown import StepBreakdown
-from dltutorial.profile.throughput import Rate, Split
+from dltutorial.profile.throughput import Phase, Split
 from dltutorial.profile.work import Operator, Work
 
 MS, US = 1e-3, 1e-6
@@ -19,9 +19,13 @@ MS, US = 1e-3, 1e-6
 
 def split(io, synthetic, full, **more):
     """Rates in samples/s; the rest as a loader has it that computes in this very thread."""
-    serial = {"batch_size": 1, "wait_s": 1 / io, "io_cores": 1.0, "step_cores": 1.0, "full_cores": 1.0}
-    given = serial | {"step_thread": 1.0, "cores": 2} | more
-    return Split(Rate((io,)), Rate((synthetic,)), Rate((full,)), **given)
+    given = {"wait_s": 1 / io, "io_cores": 1.0, "step_cores": 1.0, "full_cores": 1.0} | more
+    return Split(
+        io=Phase(1, (io,), 1 / io, given["io_cores"], 1.0),
+        synthetic=Phase(1, (synthetic,), 0.0, given["step_cores"], 1.0),
+        full=Phase(1, (full,), given["wait_s"], given["full_cores"], 1.0),
+        cores=2,
+    )
 
 
 def verdict(**evidence):
@@ -204,7 +208,7 @@ def test_a_long_gap_is_a_wait_and_says_where():
 def test_a_loader_that_waits_reads_and_one_that_computes_prepares():
     slow = split(io=50, synthetic=1000, full=48, io_cores=0.1)
     assert verdict(split=slow).name == rules.READ
-    assert verdict(split=dataclasses.replace(slow, io_cores=1.0)).name == rules.PREPARE
+    assert verdict(split=split(io=50, synthetic=1000, full=48)).name == rules.PREPARE
 
 
 def test_reading_ahead_should_gain_what_hides_behind_the_step():

@@ -8,21 +8,19 @@ from waiting import wait_for
 
 from dltutorial.errors import CourseError
 from dltutorial.profile import cpu_time, throughput
-from dltutorial.profile.throughput import Rate, Split
+from dltutorial.profile.throughput import Phase, Split
 
 BATCH = (torch.zeros(4, 2), torch.zeros(4))
 
 
 def split(io=(100.0,), synthetic=(50.0,), full=(40.0,), **more):
-    given = {
-        "wait_s": 0.0,
-        "io_cores": 1.0,
-        "step_cores": 1.0,
-        "full_cores": 1.0,
-        "step_thread": 1.0,
-        "cores": 2,
-    } | more
-    return Split(Rate(io), Rate(synthetic), Rate(full), 10, **given)
+    given = {"wait_s": 0.0, "io_cores": 1.0, "step_cores": 1.0, "full_cores": 1.0} | more
+    return Split(
+        io=Phase(10, io, 10 / io[0], given["io_cores"], 1.0),
+        synthetic=Phase(10, synthetic, 0.0, given["step_cores"], 1.0),
+        full=Phase(10, full, given["wait_s"], given["full_cores"], 1.0),
+        cores=2,
+    )
 
 
 class Clock:
@@ -62,8 +60,8 @@ def test_both_predictions_come_from_the_first_two_rates():
     assert found.limit == 50
     assert found.serial == pytest.approx(1 / (1 / 100 + 1 / 50))
     assert found.of_limit == pytest.approx(0.6)
-    assert found.io_s == pytest.approx(0.1)
-    assert "min(I/O, synthetic)" in str(found)
+    assert found.io.batch_s == pytest.approx(0.1)
+    assert "min(I/O, synthetic)" in str(found.table())
 
 
 def test_cores_that_both_want_set_a_third_limit():
@@ -77,17 +75,17 @@ def test_wanting_the_same_core_shows_as_core_seconds_that_neither_wanted_alone()
 
 def test_times_add_up_when_nothing_overlaps(clock):
     found = measured(lambda: clock.sleep(0.01), lambda: clock.sleep(0.03))
-    assert found.batch_size == 4
+    assert found.full.batch_size == 4
     assert found.of_serial == pytest.approx(1)
     assert not found.overlapped
-    assert (found.io_s, found.synthetic_s, found.wait_s) == pytest.approx((0.01, 0.03, 0.01))
-    assert (found.io_cores, found.step_cores, found.full_cores, found.step_thread) == (0, 0, 0, 0)
+    assert (found.io.batch_s, found.synthetic.batch_s, found.full.wait_s) == pytest.approx((0.01, 0.03, 0.01))
+    assert (found.io.cores, found.synthetic.cores, found.full.cores, found.synthetic.thread) == (0, 0, 0, 0)
 
 
 def test_a_step_that_computes_wants_a_core_for_itself(clock):
     found = measured(lambda: clock.sleep(0.01), lambda: clock.compute(0.03))
-    assert (found.io_cores, found.step_cores, found.step_thread) == pytest.approx((0, 1, 1))
-    assert found.full_cores == pytest.approx(3 / 4)
+    assert (found.io.cores, found.synthetic.cores, found.synthetic.thread) == pytest.approx((0, 1, 1))
+    assert found.full.cores == pytest.approx(3 / 4)
     assert not found.overlapped
 
 
@@ -102,7 +100,7 @@ def test_what_loads_beside_the_step_lets_it_wait_for_the_rest_only(clock):
     found = measured(load, lambda: clock.sleep(0.02))
     assert found.overlapped
     assert found.of_limit == pytest.approx(1)
-    assert found.wait_s == pytest.approx(0.01)
+    assert found.full.wait_s == pytest.approx(0.01)
 
 
 @pytest.mark.parametrize(
@@ -183,7 +181,7 @@ def test_a_data_loader_and_its_workers_are_measured_and_ended(workers):
     data = torch.utils.data.TensorDataset(torch.zeros(64, 8))
     loader = torch.utils.data.DataLoader(data, batch_size=8, num_workers=workers)
     found = throughput.measure(loader, lambda batch: None, rounds=1, phase_s=0.01, device="cpu")
-    assert found.batch_size == 8
+    assert found.full.batch_size == 8
     assert throughput.made_ahead(loader) == 2 * workers
     wait_for(lambda: not torch.multiprocessing.active_children())
 
