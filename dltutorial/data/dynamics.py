@@ -108,12 +108,14 @@ def _equilibrium(flow: Flow, l_H1: Tensor) -> tuple[Tensor, Tensor]:
     y_H = torch.arange(flow.n_lat, dtype=torch.float64) * (2 * math.pi / flow.n_lat)
     profile_H = torch.exp(flow.jet_sharpness * (torch.cos(2 * y_H) - 1))
     profile_H = (profile_H - profile_H.mean()) / (1 - profile_H.mean())  # mean 0, peak 1
-    spectrum_H1 = rfft2(profile_H[:, None].expand(-1, flow.n_lon), norm="forward")[:, :1]
+    # MKL in torch 2.6 refuses expanded views, whose columns are one and the same memory.
+    profile_HW = profile_H[:, None].expand(-1, flow.n_lon).contiguous()
+    spectrum_H1 = rfft2(profile_HW, norm="forward")[:, :1]
     speeds_L11 = torch.tensor(flow.jet_speeds or (0.0,) * flow.n_layers, dtype=torch.float64)[:, None, None]
     jets_LHK = torch.zeros(flow.n_layers, flow.n_lat, flow.n_lon // 2 + 1, dtype=torch.complex128)
     safe_H1 = torch.where(l_H1 == 0, 1.0, l_H1)
     jets_LHK[:, :, :1] = speeds_L11 * torch.where(l_H1 == 0, 0, 1j * spectrum_H1 / safe_H1)
-    tracer_HW = torch.cos(y_H)[:, None].expand(-1, flow.n_lon)
+    tracer_HW = torch.cos(y_H)[:, None].expand(-1, flow.n_lon).contiguous()
     return jets_LHK, rfft2(tracer_HW, norm="forward")
 
 
@@ -195,7 +197,7 @@ def initial_state(ops: Operators, seeds: Sequence[int | Sequence[int]], eddy_spe
     speed = irfft2(1j * l_H1 * spectra, s=size, norm="forward").std((1, 2, 3), keepdim=True)
     jets_LHK, tracer_HK = _equilibrium(flow, l_H1)
     psi_BLHW = 0.5 * irfft2(jets_LHK, s=size, norm="forward") + eddy_speed * eddies_BLHW / speed
-    tracer_BLHW = irfft2(tracer_HK, s=size, norm="forward").expand_as(psi_BLHW)
+    tracer_BLHW = irfft2(tracer_HK, s=size, norm="forward").expand_as(psi_BLHW).contiguous()
     real = ops.keep_HK.dtype
     return state_from(psi_BLHW.to(ops.keep_HK.device, real), tracer_BLHW.to(ops.keep_HK.device, real), ops)
 

@@ -251,7 +251,7 @@ def test_versions_are_those_that_are_imported():
 
     versions = machine.versions()
     assert set(versions) == {"python", "torch", "numpy", "dltutorial"}
-    assert versions["torch"] == torch.__version__
+    assert torch.__version__.startswith(versions["torch"])  # a build's own suffix, "+cu124", is in one of them alone
 
 
 @pytest.mark.skipif(machine.device() == "cuda", reason="the name of a GPU is asked of torch")

@@ -132,4 +132,4 @@ def test_a_range_in_a_compiled_function_breaks_no_graph(seen):
     assert double(torch.ones(1)).item() == 2
     with ranges.enabled(nvtx=False):
         assert double(torch.ones(1)).item() == 2
-    assert seen == []
+    assert [name for name in seen if "dynamo_timed" not in name] == []  # torch 2.6 tells of its compiler's own ranges
