@@ -1,28 +1,35 @@
 """The pages of a run: ``index.html`` and one page for each executed notebook. No request to any network, and no script
 but the one that draws timelines, inside their frames.
 
-In: a run's folder with ``run.json``, ``records.jsonl`` and executed notebooks. Out: HTML files beside them. Widgets
-need a kernel, so they are left out: a static line or picture stands beside each in the notebooks.
+In: a run's folder with ``run.json``, ``records.jsonl`` and executed notebooks. Out: HTML files beside them, by the
+template ``site.html`` and nbconvert's "basic" one, which has no head, so nothing is asked of a content network.
+Mathematics becomes MathML. Widgets need a kernel, so they are left out: a static picture stands beside each.
 """
 
-import contextlib
 import datetime
 import html
 import json
-from importlib import resources
+import re
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
 from dltutorial import paths
-from dltutorial.course import page, show
+from dltutorial.course import notebooks, runner, show
 from dltutorial.course.execute import quick_imports
 from dltutorial.errors import CourseError
 from dltutorial.profile import timeline
-from dltutorial.record import records
 
 # What an output brings along (a script, an address) is forbidden by the page itself; frames inherit that.
 _POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
-_STATUS = {"finished": "shown", "failed": "failed", "not run": "not shown here"}
+_WIDGET = "application/vnd.jupyter.widget-view+json"
+_IMAGE = re.compile(r'<img[^>]*\bsrc="(?P<address>data:image/[^"]+)"[^>]*>')
+_ALT = re.compile(r'\balt="([^"]*)"')
+_LINK = re.compile(r'<a [^>]*href="(?P<file>[^":]*\.ipynb)(?P<part>#[^"]*)?"[^>]*>(?P<text>.*?)</a>', re.S)
+_CODE = re.compile(r"(^```.*?^```|`[^`\n]+`)", re.S | re.M)
+_MATH = re.compile(
+    r"(?<!\\)\$\$(?P<display>.+?)\$\$|(?<![\\$])\$(?![\s$])(?P<inline>[^$\n]+?)(?<![\s\\])\$(?!\d)", re.S
+)
 
 
 def write(folder: Path) -> Path:
@@ -35,114 +42,113 @@ def write(folder: Path) -> Path:
         about = json.loads((folder / "run.json").read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise CourseError(f"{folder} is not a run of the course: {error}; name a folder under runs/") from error
-    found = _records(folder)
-    pages = {row["notebook"] for row in about["chapters"] if (folder / row["notebook"]).is_file()}
-    cards = []
-    for row in about["chapters"]:
-        notebook = _read(folder / row["notebook"])
-        name = Path(row["notebook"]).with_suffix(".html").name
-        title = page.title(notebook) if notebook else Path(row["notebook"]).stem
-        if notebook:
-            paths.write_text(folder / name, _document(title, page.body(notebook, pages), back=True))
-        claims = [r for r in found if r["kind"] == "claim" and r["chapter"] == row["chapter"]]
-        cards.append(_card(row, title, name if notebook else None, claims, page.first_figure(notebook)))
-    text = _document("Deep learning at scale: a run of the course", _index(about, found, cards))
+    claims, rows = runner.read_claims(folder), about["chapters"]
+    pages = {row["notebook"] for row in rows if (folder / row["notebook"]).is_file()}
+    for row in rows:
+        row |= {"title": Path(row["notebook"]).stem, "told": claims.get(row["chapter"], [])}
+        if row["notebook"] in pages:
+            notebook = _read(folder / row["notebook"])
+            row["title"], row["figure"] = notebooks.title(notebook), _first_figure(notebook)
+            row["page"] = Path(row["notebook"]).with_suffix(".html").name
+            paths.write_text(folder / row["page"], _fill(title=row["title"], body=body(notebook, pages)))
+    dates = [claim["time"][:10] for told in claims.values() for claim in told]
+    facts = {
+        "machine": about["machine"],
+        "preset": about["preset"],
+        "date": min(dates, default=datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d")),
+        "versions": ", ".join(f"{name} {version}" for name, version in about["versions"].items() if version),
+        "time": f"{sum(row.get('seconds', 0) for row in rows):.0f} s in notebooks",
+    }
+    totals = {status: sum(row["claims"].get(status, 0) for row in rows) for status in runner.STATUSES}
+    text = _fill(title="Deep learning at scale: a run of the course", facts=facts, totals=totals, chapters=rows)
     paths.write_text(folder / "index.html", text)
     return folder / "index.html"
 
 
-def _records(folder: Path) -> list[dict]:
-    with contextlib.suppress(CourseError):
-        return list(records.read(folder / "records.jsonl"))
-    return []
+def body(notebook: Any, pages: Collection[str] = ()) -> str:
+    """The cells of ``notebook`` as HTML.
+
+    Args:
+        notebook: with its outputs.
+        pages: file names of the notebooks that have a page. Links to these lead there; links to others become text.
+    """
+    with quick_imports():
+        from nbconvert.exporters import HTMLExporter
+
+    def lead(link: re.Match) -> str:
+        if link["file"] not in pages:
+            return link["text"]
+        return f'<a href="{link["file"].removesuffix(".ipynb")}.html{link["part"] or ""}">{link["text"]}</a>'
+
+    exporter = HTMLExporter(template_name="basic", exclude_input_prompt=True, exclude_output_prompt=True)
+    exporter.register_filter("markdown2html", markdown)
+    return _LINK.sub(lead, exporter.from_notebook_node(notebook)[0])
+
+
+def markdown(source: str) -> str:
+    """Markdown as HTML, with mathematics as MathML."""
+    import mistune
+
+    held: list[str] = []
+
+    def hold(match: re.Match) -> str:
+        held.append(mathml(match["display"] or match["inline"], display=match["display"] is not None))
+        return f"\x02{len(held) - 1}\x03"
+
+    code_aside = _CODE.split(source)
+    code_aside[::2] = [_MATH.sub(hold, text) for text in code_aside[::2]]
+    text = mistune.create_markdown(escape=False, plugins=["table", "strikethrough", "footnotes"])("".join(code_aside))
+    return re.sub("\x02(\\d+)\x03", lambda match: held[int(match[1])], text)
+
+
+def mathml(latex: str, display: bool) -> str:
+    """MathML for a formula; the formula itself, as code, where it cannot be read."""
+    from latex2mathml.converter import convert
+
+    try:
+        return convert(latex.strip(), display="block" if display else "inline")
+    except Exception:
+        return f"<code>{html.escape(latex)}</code>"
 
 
 def _read(path: Path) -> Any:
-    """The executed notebook; None where the chapter did not get that far."""
-    if not path.is_file():
-        return None
+    """An executed notebook without its widgets."""
     with quick_imports():
         import nbformat
-    return nbformat.read(path, 4)
+    notebook = nbformat.read(path, 4)
+    notebook.metadata.pop("widgets", None)
+    for cell in notebook.cells:
+        if cell.cell_type == "code":
+            cell.outputs = [output for output in cell.outputs if _WIDGET not in output.get("data", {})]
+    return notebook
 
 
-def _index(about: dict, found: list[dict], cards: list[str]) -> str:
-    """The head with machine, preset and date; the claims in numbers; a card for each chapter."""
-    when = found[0]["time"][:10] if found else datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d")
-    versions = ", ".join(f"{name} {version}" for name, version in about["versions"].items() if version)
-    facts = {"machine": about["machine"], "preset": about["preset"], "date": when, "versions": versions}
-    facts["time"] = f"{sum(row.get('seconds', 0) for row in about['chapters']):.0f} s in notebooks"
-    lines = "".join(f"<div><dt>{key}</dt><dd>{html.escape(str(value))}</dd></div>" for key, value in facts.items())
-    totals = {
-        status: sum(row["claims"].get(status, 0) for row in about["chapters"])
-        for status in ("shown", "not shown here", "otherwise", "failed")
-    }
-    tiles = "".join(
-        f'<li class="{_css(status)}"><b>{show.SIGNS[status]} {n}</b> claim{"" if n == 1 else "s"} {status}</li>'
-        for status, n in totals.items()
-    )
-    return (
-        f"<header><h1>Deep learning at scale</h1><p>A run of the course: what these notebooks claim, and what this "
-        f'machine showed.</p><dl class="facts">{lines}</dl><ul class="totals">{tiles}</ul></header>'
-        f"<main>{''.join(cards)}</main>"
-    )
+def _first_figure(notebook: Any) -> tuple[str, str] | None:
+    """The first picture among the outputs, as the address and the description of an ``img``."""
+    for cell in notebook.cells:
+        for output in cell.get("outputs", ()):
+            data = output.get("data", {})
+            if "image/png" in data:
+                alt = output.metadata.get("image/png", {}).get("alt") or cell.metadata.get("alt") or ""
+                return f"data:image/png;base64,{''.join(data['image/png'].split())}", alt
+            if found := _IMAGE.search(data.get("text/html", "")):
+                alt = _ALT.search(found[0])
+                return found["address"], html.unescape(alt[1]) if alt else ""
+    return None
 
 
-def _card(row: dict, title: str, link: str | None, claims: list[dict], figure: tuple[str, str] | None) -> str:
-    """One chapter: title, seconds, status, first figure, claims that unfold."""
-    heading = html.escape(title)
-    if link:
-        heading = f'<a href="{link}">{heading}</a>'
-    parts = [f"{row['seconds']:.1f} s"] if "seconds" in row else []
-    parts += [f"{row['peak_bytes'] / 1e9:.2f} GB at most"] if row.get("peak_bytes") else []
-    sign = show.SIGNS[_STATUS[row["status"]]]
-    parts.append(f'<b class="{_css(_STATUS[row["status"]])}">{sign} {row["status"]}</b>')
-    error = ""
-    if row.get("error"):
-        where = f"Cell {row['cell']}: " if row["cell"] else ""
-        error = f'<p class="error">{where}{html.escape(row["error"])}</p>'
-    picture = ""
-    if figure:
-        alt = html.escape(figure[1] or "first figure of the chapter")
-        image = f'<img src="{figure[0]}" alt="{alt}">'
-        picture = f'<a class="picture" href="{link}">{image}</a>'
-    items = "".join(_claim(claim) for claim in claims)
-    counts = ", ".join(f"{n} {status}" for status, n in row["claims"].items())
-    unfold = (
-        f"<details open><summary>Claims: {counts}</summary><ul class=claims>{items}</ul></details>" if items else ""
-    )
-    return (
-        f'<section class="chapter"><div><p class="number">Chapter {html.escape(row["chapter"])}</p><h2>{heading}</h2>'
-        f"<p>{' · '.join(parts)}</p>{error}{unfold}</div>{picture}</section>"
-    )
-
-
-def _claim(claim: dict) -> str:
-    status = claim["status"]
-    more = claim.get("evidence") or ""
-    if status == "not shown here":
-        more = f"This needs {claim.get('needs')}. {more}"
-    return (
-        f'<li><details><summary><b class="{_css(status)}" aria-label="{status}">{show.SIGNS[status]}</b> '
-        f"{html.escape(claim['what'])}</summary><p>{html.escape(more)}</p></details></li>"
-    )
-
-
-def _css(status: str) -> str:
-    return status.split()[0]
-
-
-def _document(title: str, body: str, back: bool = False) -> str:
+def _fill(body: str = "", **words: Any) -> str:
     """A whole page with its style inside. A notebook's page lets timelines draw: their script is named by its hash."""
-    style = resources.files("dltutorial.course").joinpath("site.css").read_text(encoding="utf-8")
-    policy = _POLICY
-    if back:
+    import jinja2
+    from markupsafe import Markup
+    from pygments.formatters import HtmlFormatter
+
+    here = Path(__file__).parent
+    style, policy = (here / "site.css").read_text(encoding="utf-8"), _POLICY
+    if body:
         policy += f"; script-src {timeline.script_hash()}"
-        body = f'<nav><a href="index.html">← all chapters</a></nav><article>{body}</article>'
-        style += page.highlighting()
-    return (
-        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><meta name="viewport" '
-        f'content="width=device-width"><meta http-equiv="Content-Security-Policy" content="{policy}">'
-        f"<title>{html.escape(title)}</title><style>{style}</style></head>"
-        f"<body>{body}</body></html>\n"
-    )
+        light, dark = (HtmlFormatter(style=s).get_style_defs(".highlight") for s in ("default", "github-dark"))
+        style += f"{light}\n@media (prefers-color-scheme: dark) {{{dark}}}"
+    pages = jinja2.Environment(loader=jinja2.FileSystemLoader(here), autoescape=True)
+    more = {"style": Markup(style), "policy": Markup(policy), "body": Markup(body), "signs": show.SIGNS}
+    return pages.get_template("site.html").render(more | words)

@@ -3,7 +3,7 @@ import re
 
 import pytest
 
-from dltutorial.course import page, site
+from dltutorial.course import site
 from dltutorial.course.execute import quick_imports
 from dltutorial.errors import CourseError
 from dltutorial.profile import timeline
@@ -52,8 +52,8 @@ def test_the_index_tells_machine_chapters_claims_and_failures(run):
     text = site.write(run).read_text()
     for part in ("a CPU, 2 cores", "smoke", "12.3 s", "Cell 3: ValueError: &lt;no&gt;", "04_next", "not run"):
         assert part in text
-    assert re.search(r"✓</b> lean &lt; fat</summary><p>1 s &lt; 2 s", text)
-    assert re.search(r"–</b> gpu</summary><p>This needs a CUDA device", text)
+    assert re.search(r"✓</b>\s+lean &lt; fat</summary><p>1 s &lt; 2 s", text)
+    assert re.search(r"–</b>\s+gpu</summary><p>This needs a CUDA device", text)
     assert '<a href="03_feed.html">Feed the *device*</a>' in text
 
 
@@ -81,14 +81,14 @@ def test_a_chapter_page_has_its_outputs_but_no_widgets(run):
 
 
 def test_links_between_chapters_lead_to_pages_and_dead_ones_become_text():
-    text = page.body(notebook(), {"00_first.ipynb"})
+    text = site.body(notebook(), {"00_first.ipynb"})
     assert '<a href="00_first.html#top">first</a>' in text
     assert re.search(r"<p>next ", text)
     assert 'href="https://example.org/a.ipynb"' in text
 
 
 def test_mathematics_becomes_mathml_and_money_and_code_do_not():
-    text = page.markdown("It costs $5, or 6 $, and $x^2 < y$, and `$z$`.\n\n$$\n\\frac{a}{b}\n$$\n\n```\n$q$\n```\n")
+    text = site.markdown("It costs $5, or 6 $, and $x^2 < y$, and `$z$`.\n\n$$\n\\frac{a}{b}\n$$\n\n```\n$q$\n```\n")
     assert text.count("<math") == 2
     assert "<mfrac>" in text
     assert 'display="block"' in text
@@ -98,7 +98,7 @@ def test_mathematics_becomes_mathml_and_money_and_code_do_not():
 
 
 def test_a_formula_that_cannot_be_read_is_shown_as_it_is():
-    assert page.mathml("a_b_c < d", False) == "<code>a_b_c &lt; d</code>"
+    assert site.mathml("a_b_c < d", False) == "<code>a_b_c &lt; d</code>"
 
 
 def test_a_folder_that_is_no_run_gets_one_line(tmp_path):

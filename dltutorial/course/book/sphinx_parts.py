@@ -6,7 +6,7 @@ MathML is drawn by the browser itself, so that no script and no font has to be f
 
 from typing import Any
 
-from dltutorial.course import page
+from dltutorial.course import site
 from dltutorial.course.book import docstrings
 
 
@@ -38,14 +38,14 @@ def _with_readable_defaults(
 def _inline(writer: Any, node: Any) -> None:
     from docutils import nodes
 
-    writer.body.append(page.mathml(node.astext(), display=False))
+    writer.body.append(site.mathml(node.astext(), display=False))
     raise nodes.SkipNode
 
 
 def _display(writer: Any, node: Any) -> None:
     from docutils import nodes
 
-    writer.body.append(f'<div class="math-display">{page.mathml(node.astext(), display=True)}</div>')
+    writer.body.append(f'<div class="math-display">{site.mathml(node.astext(), display=True)}</div>')
     raise nodes.SkipNode
 
 
