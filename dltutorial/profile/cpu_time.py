@@ -17,12 +17,11 @@ import psutil
 
 def wanted_s() -> float:
     """CPU seconds wanted so far by this process and its children; of children that have ended, those computed."""
-    ended = os.times()
-    own = of_threads(os.getpid())
+    ended, own = os.times(), of_threads(os.getpid())
     total_s = time.process_time() + (own[1] if own else 0.0) + ended.children_user + ended.children_system
-    with contextlib.suppress(psutil.Error):
-        for child in psutil.Process().children(recursive=True):
-            total_s += sum(of_threads(child.pid) or _computed_s(child))
+    for child in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.Error):  # it has just ended
+            total_s += sum(of_threads(child.pid) or child.cpu_times()[:2])
     return total_s
 
 
@@ -48,11 +47,3 @@ def _read(file: Path) -> tuple[float, float] | None:
     except (OSError, ValueError):
         return None
     return computed_ns / 1e9, queued_ns / 1e9
-
-
-def _computed_s(process: psutil.Process) -> tuple[float, float]:
-    try:
-        used = process.cpu_times()
-    except psutil.Error:  # it has just ended
-        return 0.0, 0.0
-    return used.user, used.system

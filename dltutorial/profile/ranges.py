@@ -10,29 +10,20 @@ next item. Inside what ``torch.compile`` compiles there are no ranges, and they 
 Source: docs.pytorch.org, torch.profiler.record_function and torch.cuda.nvtx.
 """
 
-import functools
-import inspect
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from types import TracebackType
-from typing import Any, TypeVar
 
 import torch
 from torch.compiler import is_compiling
-
-Function = TypeVar("Function", bound=Callable[..., Any])
 
 # Makes an unopened range of a name; None: off.
 _MAKE: ContextVar[Callable[[str], AbstractContextManager] | None] = ContextVar("dltutorial_ranges", default=None)
 
 
 class annotate:
-    """``with annotate("forward"):`` or ``@annotate("forward")``: name this piece of code in a trace.
-
-    A decorated generator function gets a range around the making of each item, not around what the consumer does
-    with it. For the same reason no ``yield`` belongs inside the ``with``.
-    """
+    """``with annotate("forward"):`` name this piece of code in a trace. No ``yield`` belongs inside."""
 
     __slots__ = ("_name", "_opened")
 
@@ -52,31 +43,6 @@ class annotate:
         if self._opened is not None:  # what was opened is closed, even if ranges were switched off in between
             self._opened.__exit__(kind, error, trace)
             self._opened = None
-
-    def __call__(self, function: Function) -> Function:
-        """The same function, each of its calls (of a generator: each of its items) in a range of its own."""
-        name = self._name
-
-        @functools.wraps(function)
-        def call(*args: Any, **kwargs: Any) -> Any:
-            with annotate(name):
-                return function(*args, **kwargs)
-
-        @functools.wraps(function)
-        def items(*args: Any, **kwargs: Any) -> Generator:
-            made = function(*args, **kwargs)
-            ended = object()
-            try:
-                while True:
-                    with annotate(name):
-                        item = next(made, ended)
-                    if item is ended:
-                        return
-                    yield item
-            finally:
-                made.close()
-
-        return items if inspect.isgeneratorfunction(function) else call  # type: ignore[return-value]
 
 
 @contextmanager

@@ -91,14 +91,15 @@ class _Reader:
     """One trace, cut to its steps, with the lists that several entries need."""
 
     def __init__(self, trace: Trace) -> None:
-        first, last, self.n = trace.steps[0], trace.steps[-1], len(trace.steps)
-        self.start_s, self.host_end_s = first.start_s, last.end_s
+        first, self.n, self.row = trace.steps[0], len(trace.steps), trace.steps[0].row
+        own = [event for event in trace.events if event.row == self.row]
+        # Some load inside of their steps, others before each of them.
+        self.start_s = min(event.start_s for event in [first, *own] if event is first or event.is_loading)
+        self.host_end_s = trace.steps[-1].end_s
         self.kernels = [e for e in trace.events if e.category in ("kernel", "copy") and e.end_s > self.start_s]
         self.end_s = max([self.host_end_s, *(event.end_s for event in self.kernels)])
         self.n_devices = len({trace.rows[event.row].device for event in self.kernels})
         self.ranges = [event for event in trace.events if event.category == "range"]
-        own = [event for event in trace.events if event.row == first.row]
-        self.row = first.row
         self.loads = self.cut(event for event in own if event.is_loading)
         self.waits = without(self.cut(event for event in own if _waits_for_device(event)), self.loads)
         self.busy = self.cut(event for event in own if event.category in ("operator", "runtime"))
@@ -106,7 +107,7 @@ class _Reader:
         self.inside = [event for event in found if not any(a <= event.start_s < b for a, b in self.loads)]
         self.operators = [event for event in self.inside if event.category == "operator"]
         # With a device, the backward pass has a thread of its own: while it works, the stepping thread is not idle.
-        others = [e for e in trace.events if e.row != first.row and e.category in ("operator", "runtime")]
+        others = [e for e in trace.events if e.row != self.row and e.category in ("operator", "runtime")]
         helped = self.cut(others) if self.kernels else []
         idle = without([(self.start_s, self.host_end_s)], [*self.busy, *self.loads, *helped])
         self.gaps = [(a, b) for a, b in idle if b - a >= LONG_GAP_S]

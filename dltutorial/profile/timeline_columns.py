@@ -5,6 +5,7 @@ before it in its lane, length, index of the name), compressed. Times count in ti
 """
 
 import base64
+import heapq
 import json
 import zlib
 from collections.abc import Iterable, Sequence
@@ -57,7 +58,8 @@ class Columns:
         """Sort traces, each with a name for its rows' labels, into lanes; the longest ``max_events`` of each."""
         all_lanes: list[Lane] = []
         for name, trace in traces:
-            events = _longest(trace.events, max_events)
+            longest = set(heapq.nlargest(max_events, trace.events, key=lambda event: event.duration_s))
+            events = [event for event in trace.events if event in longest]
             for row, in_row in enumerate(trace.rows):
                 label = f"{name}: {in_row.name}" if name else in_row.name
                 all_lanes += lanes([event for event in events if event.row == row], label)
@@ -86,30 +88,26 @@ class Columns:
         """For timeline.js; every ``<`` is escaped, so that nothing in it ends the script element it stands in."""
         # Nanoseconds, as the profiler counts; coarser where 32 bits would not reach the end.
         tick_s = max(1e-9, self.end_s / (2**32 - 2))
-        columns, names = self._columns(tick_s)
-        data = {
-            "tick_s": tick_s,
-            "ticks": max(1.0, self.end_s / tick_s),
-            "kinds": [(name, *colours) for name, colours in _KINDS.items()],
-            "names": names,
-            "lanes": [(lane.label, len(lane.events)) for lane in self.lanes],
-            "columns": base64.b64encode(zlib.compress(columns.astype("<u4").tobytes(), 6)).decode(),
-        }
-        return json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")
-
-    def _columns(self, tick_s: float) -> tuple[np.ndarray, list[tuple[str, int]]]:
-        """Starts, lengths and indices of names, one after the other; and the names, each with its kind's index."""
-        number = {name: index for index, name in enumerate(_KINDS)}
-        index_of: dict[tuple[str, int], int] = {}
+        kinds = {name: index for index, name in enumerate(_KINDS)}
+        names: dict[tuple[str, int], int] = {}  # name and kind → index
         starts, lengths, indices = [], [], []
         for lane in self.lanes:
             times_s = np.array([(event.start_s, event.end_s) for event in lane.events])
             ticks = np.rint(times_s / tick_s).astype(np.int64)
             starts.append(np.diff(ticks[:, 0], prepend=0))
             lengths.append(ticks[:, 1] - ticks[:, 0])
-            keys = [(event.name[:_LETTERS], number[kind(event)]) for event in lane.events]
-            indices += [index_of.setdefault(key, len(index_of)) for key in keys]
-        return np.concatenate([*starts, *lengths, np.array(indices)]), list(index_of)
+            keys = [(event.name[:_LETTERS], kinds[kind(event)]) for event in lane.events]
+            indices += [names.setdefault(key, len(names)) for key in keys]
+        columns = np.concatenate([*starts, *lengths, np.array(indices)]).astype("<u4")
+        data = {
+            "tick_s": tick_s,
+            "ticks": max(1.0, self.end_s / tick_s),
+            "kinds": [(name, *colours) for name, colours in _KINDS.items()],
+            "names": list(names),
+            "lanes": [(lane.label, len(lane.events)) for lane in self.lanes],
+            "columns": base64.b64encode(zlib.compress(columns.tobytes(), 6)).decode(),
+        }
+        return json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")
 
 
 def kind(event: Event) -> str:
@@ -130,11 +128,3 @@ def lanes(events: Iterable[Event], label: str) -> list[Lane]:
         found[place].events.append(event)
         ends_ns[place] = end_ns
     return found
-
-
-def _longest(events: tuple[Event, ...], most: int) -> list[Event]:
-    """The longest ones, still in order."""
-    if len(events) <= most:
-        return list(events)
-    by_length = sorted(range(len(events)), key=lambda index: -events[index].duration_s)
-    return [events[index] for index in sorted(by_length[:most])]

@@ -9,12 +9,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from dltutorial.profile.events import Event, Interval, Trace, clip, intervals, length, outermost, self_seconds
+from dltutorial.profile.events import Event, Trace, outermost, self_seconds
+from dltutorial.profile.step_breakdown import StepBreakdown
 from dltutorial.profile.timing import duration
 from dltutorial.record.table import Table
 
 _OPERATORS = ("operator", "runtime", "kernel", "copy")
-_BUSY = ("kernel", "copy")
 _LETTERS = 90
 
 
@@ -119,34 +119,19 @@ def operator_times(trace: Trace) -> tuple[Total, ...]:
 def device_idle_share(trace: Trace) -> float | None:
     """Of the time between the first step's start and the end of all work, when a device did nothing.
 
-    The mean over devices; None ("not available") in a trace without device events.
+    The mean over devices; None ("not available") without steps or device events.
     """
-    busy: dict[int, list[Interval]] = defaultdict(list)
-    for event in trace.events:
-        if event.category in _BUSY:
-            busy[trace.rows[event.row].device or 0].append((event.start_s, event.end_s))
-    if not busy:
-        return None
-    start_s = min((step.start_s for step in trace.steps), default=0.0)
-    device_end_s = max(end_s for of_device in busy.values() for _, end_s in of_device)
-    end_s = max([device_end_s, *(step.end_s for step in trace.steps)] if trace.steps else [trace.span_s])
-    if end_s <= start_s:
-        return None
-    inside = [length(clip(of_device, start_s, end_s)) for of_device in busy.values()]
-    return 1 - statistics.mean(inside) / (end_s - start_s)
+    step = StepBreakdown.of(trace) if trace.steps else None
+    return 1 - step.device_s / step.step_s if step and step.device_s is not None else None
 
 
 def input_wait_share(trace: Trace) -> float | None:
-    """Loading as a share of loading and stepping together, on the thread that steps, in its steps or between them.
+    """Of the time of the steps, when the thread that steps waited for its batch; None where no range shows it.
 
-    What another thread loads meanwhile is no wait. None where no range shows the loading.
+    What another thread loads meanwhile is no wait.
     """
-    if not trace.steps:
-        return None
-    row = trace.steps[0].row
-    loads = intervals(event for event in trace.events if event.row == row and event.is_loading)
-    whole_s = length([*loads, *intervals(trace.steps)])
-    return length(loads) / whole_s if loads and whole_s else None
+    step = StepBreakdown.of(trace) if trace.steps else None
+    return step.wait_s / step.step_s if step and step.wait_s else None
 
 
 def changes(before: Trace, after: Trace, most: int = 10) -> tuple[Change, ...]:

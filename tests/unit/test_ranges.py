@@ -66,47 +66,6 @@ def test_what_was_opened_is_closed_even_when_switched_off_in_between(seen):
     assert seen == ["step", "/step"]
 
 
-def test_a_decorated_function_looks_for_the_switch_at_each_call(seen):
-    @annotate("fib")
-    def fib(n):
-        """Recursive, so that one decorator has several ranges open."""
-        return n if n < 2 else fib(n - 1) + fib(n - 2)
-
-    assert fib(5) == 5
-    assert seen == []
-    with ranges.enabled(nvtx=False):
-        assert fib(2) == 1
-    assert seen == ["fib", "fib", "/fib", "fib", "/fib", "/fib"]
-    assert fib.__name__ == "fib"
-
-
-def test_a_decorated_generator_is_timed_item_by_item_without_its_consumer(seen):
-    @annotate("load")
-    def batches():
-        yield 1
-        yield 2
-
-    with ranges.enabled(nvtx=False):
-        for batch in batches():
-            seen.append(f"train {batch}")
-    assert seen == ["load", "/load", "train 1", "load", "/load", "train 2", "load", "/load"]
-
-
-def test_a_decorated_generator_left_early_is_closed():
-    closed = []
-
-    @annotate("load")
-    def batches():
-        try:
-            yield 1
-        finally:
-            closed.append(True)
-
-    for _ in batches():
-        break
-    assert closed == [True]
-
-
 def test_a_thread_is_off_unless_it_is_given_the_context(seen):
     def work():
         with annotate(threading.current_thread().name):
