@@ -185,8 +185,8 @@ class _Trial:
         """Updates to the target (L, S). Evaluations are about 6% apart: every batch size has the same resolution."""
         at = [step for step in ensemble.log_spaced(most) if step >= min(self.start, most)]
         replicas = [Replica(rate, seed) for rate in rates for seed in seeds]
-        how = {"evaluate_every": at, "until": self.target, "stop": stop}
-        run = ensemble.train(survey, replicas, self.size, most, **how, **self.options)
+        how: dict[str, Any] = {"evaluate_every": at, "until": self.target, "stop": stop, **self.options}
+        run = ensemble.train(survey, replicas, self.size, most, **how)
         return run.steps_to(self.target).view(len(rates), len(seeds)).numpy()
 
     def race(
@@ -277,6 +277,7 @@ def measure(
         RecipeError: no such optimizer; too few batch sizes got to the target; no knee.
     """
     survey, first = surveys.lenses(seed, progress=progress), 1000 * seed
-    how = {"tuning_seeds": range(first, first + 3), "seeds": range(first + 100, first + 105)}
-    found = sweep(survey, BATCH_SIZES[preset], optimizer=optimizer, progress=progress, **how)
+    tuning, fresh = range(first, first + 3), range(first + 100, first + 105)
+    sizes = BATCH_SIZES[preset]
+    found = sweep(survey, sizes, optimizer=optimizer, tuning_seeds=tuning, seeds=fresh, progress=progress)
     return found, curves.fit(found.batch_sizes, found.steps_PS, seed=seed)

@@ -1,6 +1,6 @@
 """The same batches through NVIDIA DALI, where it is installed: reading in its threads, the rest in its graph.
 
-In: a split, a batch size, a device. Out: batches (x_BCHW, y_BCHW) for ever, equal to those of ``ladder``. DALI reads
+In: a split, a batch size, a device. Out: batches (x_BCHW, y_BCHW) for ever, equal to those of ``loaders``. DALI reads
 ahead by itself and, on a GPU, normalises and shifts there. It is large, so it is no dependency of the course:
 ``pip install nvidia-dali-cuda130`` (or cuda120); its CPU half works without a GPU.
 
@@ -33,62 +33,38 @@ def available() -> bool:
 
 
 def dali_loader(
-    split: Split,
-    batch_size: int,
-    *,
-    seed: int = 0,
-    roll: bool = False,
-    device: str | torch.device = "cpu",
-    rank: int = 0,
-    world_size: int = 1,
-    skip: int = 0,
-    ahead: int = 2,
+    split: Split, batch_size: int, *, roll: bool = False, device: str | torch.device = "cpu", **place: int
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """As ``ladder.make_loader``, with ``ahead`` batches in DALI's queue.
+    """As ``loaders.make_loader``; ``place`` are seed, rank, world_size and skip.
 
     Raises:
         CourseError: DALI is not installed.
-        DataError, RecipeError: as ``ladder.make_loader``.
+        DataError, RecipeError: as ``make_loader``.
     """
-    pairs, device = Pairs(split), torch.device(device)
-    width = split.shape[-1] if roll else 0
-    draws = sampling.endless(
-        len(pairs), batch_size, seed=seed, width=width, rank=rank, world_size=world_size, skip=skip
-    )
-    size = -(-(batch_size - rank) // world_size)
-    pipe = _pipeline(_reader(pairs, draws), split, size, device, ahead)
-    return _batches(pipe, device)
-
-
-def _reader(pairs: Pairs, draws: Iterator) -> Iterator[tuple[list[np.ndarray], list[np.ndarray]]]:
-    """What DALI is fed with: for each batch the raw pairs, and by how much each is to be shifted."""
-    for indices, shifts in draws:
-        places = (pairs.where(index) for index in indices)
-        yield (
-            [pairs.year(year).snapshots(first, 2) for year, first in places],
-            [np.array([shift], np.int32) for shift in shifts],
-        )
-
-
-def _pipeline(source: Iterator, split: Split, size: int, device: torch.device, ahead: int) -> Any:
-    """The graph: feed, normalise, shift."""
     fn, types, pipeline_def = _nvidia()
-    gpu = device.type == "cuda"
-    width = split.shape[-1]
+    pairs, device, width = Pairs(split), torch.device(device), split.shape[-1]
+    draws = sampling.endless(len(pairs), batch_size, width=width if roll else 0, **place)
+    size = -(-(batch_size - place.get("rank", 0)) // place.get("world_size", 1))
+    where, number = ("gpu", device.index or 0) if device.type == "cuda" else ("cpu", None)
 
-    @pipeline_def(batch_size=size, num_threads=1, device_id=(device.index or 0) if gpu else None)
-    def graph():
-        raw, shift = fn.external_source(source=source, num_outputs=2, dtype=[types.FLOAT, types.INT32])
-        x = raw.gpu() if gpu else raw
-        means, stds = (types.Constant(s, device="gpu" if gpu else "cpu") for s in (split.means_1C11, split.stds_1C11))
-        x = (x - means) / stds
+    def raw_batches() -> Iterator[tuple[list[np.ndarray], list[np.ndarray]]]:
+        for indices, shifts in draws:
+            places = (pairs.where(index) for index in indices)
+            raw = [pairs.year(year).snapshots(first, 2) for year, first in places]
+            yield raw, [np.array([shift], np.int32) for shift in shifts]
+
+    @pipeline_def(batch_size=size, num_threads=1, device_id=number)
+    def graph() -> Any:
+        raw, shift = fn.external_source(source=raw_batches(), num_outputs=2, dtype=[types.FLOAT, types.INT32])
+        means, stds = (types.Constant(s, device=where) for s in (split.means_1C11, split.stds_1C11))
+        x = ((raw.gpu() if where == "gpu" else raw) - means) / stds
         right = fn.slice(x, start=width - shift, end=[width], axes=[3])
         left = fn.slice(x, start=[0], end=width - shift, axes=[3])
         return fn.cat(right, left, axis=3)
 
-    pipe = graph(prefetch_queue_depth=ahead)
+    pipe = graph(prefetch_queue_depth=2)
     pipe.build()
-    return pipe
+    return _batches(pipe, device)
 
 
 def _batches(pipe: Any, device: torch.device) -> Iterator[tuple[Tensor, Tensor]]:
@@ -106,11 +82,7 @@ def _batches(pipe: Any, device: torch.device) -> Iterator[tuple[Tensor, Tensor]]
 
 
 def _nvidia() -> tuple[Any, Any, Any]:
-    """DALI's operators, types, and pipeline decorator.
-
-    Raises:
-        CourseError: it is not installed, or does not load.
-    """
+    """DALI's operators, types, and pipeline decorator."""
     try:
         from nvidia.dali import fn, pipeline_def, types
     except (ImportError, OSError) as error:

@@ -71,11 +71,9 @@ class Flow:
             raise RecipeError(f"a grid of {self.n_lat} × {self.n_lon} cannot be simulated; take even numbers from 8")
         if self.n_layers < 1:
             raise RecipeError(f"{self.n_layers} layers cannot be simulated; take at least 1")
-        for name in ("jet_speeds", "vorticity_rates"):
-            if len(getattr(self, name)) not in (0, self.n_layers):
-                raise RecipeError(
-                    f"{name} {getattr(self, name)} must have one number for each of {self.n_layers} layers"
-                )
+        for numbers in (self.jet_speeds, self.vorticity_rates):
+            if len(numbers) not in (0, self.n_layers):
+                raise RecipeError(f"{numbers} must have one number for each of {self.n_layers} layers")
 
     @property
     def step(self) -> float:

@@ -16,13 +16,7 @@ from dltutorial.errors import CourseError
 
 @dataclass(frozen=True)
 class Passage:
-    """One batch on its way; seconds from the start.
-
-    Attributes:
-        worker: that loaded it.
-        load_s, loaded_s: when loading began and ended.
-        step_s, done_s: when the device took it, and was done with it.
-    """
+    """One batch: the worker that loaded it, when loading began and ended, when the device took it and was done."""
 
     worker: int
     load_s: float

@@ -9,9 +9,6 @@ import contextlib
 import queue
 import threading
 from collections.abc import Iterator
-from typing import Any
-
-_POLL_S = 0.1
 
 
 def prefetched(items: Iterator, depth: int = 2) -> Iterator:
@@ -21,7 +18,7 @@ def prefetched(items: Iterator, depth: int = 2) -> Iterator:
     generator, or drops it), the thread ends before its next item and closes ``items``. At any time at most
     ``depth + 2`` items exist: one in use, ``depth`` in the queue, one in the making.
     """
-    ready: queue.Queue[tuple[str, Any]] = queue.Queue(maxsize=depth)
+    ready: queue.Queue = queue.Queue(maxsize=depth)  # ("item", it), ("error", it) or ("end", None)
     stop = threading.Event()
     thread = threading.Thread(target=_work, args=(items, ready, stop), daemon=True, name="prefetch")
     thread.start()
@@ -48,22 +45,19 @@ def prefetched(items: Iterator, depth: int = 2) -> Iterator:
 
 def _work(items: Iterator, ready: queue.Queue, stop: threading.Event) -> None:
     """Put item after item into the queue, then how it ended."""
+
+    def put(kind: str, item: object) -> bool:
+        while not stop.is_set():
+            with contextlib.suppress(queue.Full):
+                ready.put((kind, item), timeout=0.1)
+                return True
+        return False  # the consumer has gone
+
     try:
-        for item in items:
-            if not _put(ready, ("item", item), stop):
-                break
-        _put(ready, ("end", None), stop)
+        if all(put("item", item) for item in items):
+            put("end", None)
     except BaseException as error:
-        _put(ready, ("error", error), stop)
+        put("error", error)
     finally:
         with contextlib.suppress(Exception):
             getattr(items, "close", lambda: None)()
-
-
-def _put(ready: queue.Queue, entry: tuple[str, Any], stop: threading.Event) -> bool:
-    """Wait for room in the queue; False if the consumer has gone."""
-    while not stop.is_set():
-        with contextlib.suppress(queue.Full):
-            ready.put(entry, timeout=_POLL_S)
-            return True
-    return False

@@ -23,7 +23,7 @@ from torch import Tensor
 from torch.utils.data import IterableDataset, get_worker_info
 
 from dltutorial import paths
-from dltutorial.data import formats, loaders, sampling, store, workers, writing
+from dltutorial.data import formats, loaders, sampling, store, writing
 from dltutorial.data.store import Split
 from dltutorial.errors import DataError, RecipeError
 
@@ -38,20 +38,15 @@ class Shard:
 
 
 @dataclass(frozen=True)
-class Index:
+class ShardIndex:
     """What ``index.json`` says: the shape (2, C, H, W) of a sample, and the shards."""
 
     folder: Path
     shape: tuple[int, ...]
     shards: tuple[Shard, ...]
 
-    @property
-    def n_samples(self) -> int:
-        """In all shards."""
-        return sum(shard.samples for shard in self.shards)
 
-
-def write(split: Split, folder: Path, per_shard: int, seed: int = 0) -> Index:
+def write(split: Split, folder: Path, per_shard: int, seed: int = 0) -> ShardIndex:
     """Write the pairs of a split to shards, normalised, in random order; ``index.json`` comes last.
 
     The order is shuffled once here, so that the neighbours of a shard are no neighbours in time.
@@ -64,21 +59,21 @@ def write(split: Split, folder: Path, per_shard: int, seed: int = 0) -> Index:
         raise RecipeError(f"{per_shard} samples a shard cannot be; take at least 1")
     if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
         raise DataError(f"{folder} is not an empty folder; choose another folder, or delete it")
-    pairs, shape = loaders.Pairs(split), (2, *split.shape)
+    pairs, shards = loaders.Pairs(split), list[Shard]()
     writing.check_space(folder, int(1.01 * len(pairs) * 2 * split.sample_bytes))
     order = sampling.epoch_order(len(pairs), seed, 0).tolist()
-    shards: list[Shard] = []
     for first in range(0, len(order), per_shard):
         both_K2CHW = np.stack([torch.stack(pairs[i]).numpy() for i in order[first : first + per_shard]])
         file = folder / f"shard_{len(shards):05d}.npy"
         writing.save_array(file, both_K2CHW)
         shards.append(Shard(file.name, len(both_K2CHW), zlib.crc32(both_K2CHW.data)))
-    listed = [vars(shard) for shard in shards]
-    paths.write_text(folder / "index.json", json.dumps({"shape": shape, "shards": listed}, indent=1) + "\n")
-    return Index(folder, shape, tuple(shards))
+    index = ShardIndex(folder, (2, *split.shape), tuple(shards))
+    said = {"shape": index.shape, "shards": [vars(shard) for shard in shards]}
+    paths.write_text(folder / "index.json", json.dumps(said, indent=1) + "\n")
+    return index
 
 
-def open_index(folder: Path) -> Index:
+def open_index(folder: Path) -> ShardIndex:
     """Read ``index.json``.
 
     Raises:
@@ -90,25 +85,25 @@ def open_index(folder: Path) -> Index:
         raise DataError(f"{file} is missing; the shards were not written to their end, write them anew")
     try:
         shards = tuple(Shard(str(s["name"]), int(s["samples"]), int(s["crc32"])) for s in said["shards"])
-        index = Index(Path(folder), tuple(int(n) for n in said["shape"]), shards)
+        shape = tuple(int(n) for n in said["shape"])
     except (ValueError, KeyError, TypeError, OverflowError) as error:
         raise DataError(f"{file} is no index of shards ({formats.first_line(error)}); write the shards anew") from error
-    if not shards or len(index.shape) != 4:
-        raise DataError(f"{file} names no shards, or samples of shape {index.shape}; write the shards anew")
-    return index
+    if not shards or len(shape) != 4:
+        raise DataError(f"{file} names no shards, or samples of shape {shape}; write the shards anew")
+    return ShardIndex(Path(folder), shape, shards)
 
 
-def read_shard(index: Index, shard: Shard) -> np.ndarray:
+def read_shard(index: ShardIndex, shard: Shard) -> np.ndarray:
     """All samples (K, 2, C, H, W) of one shard.
 
     Raises:
         DataError: it is missing, truncated, damaged, or of another shape than the index says.
     """
-    file = paths.inside(index.folder, shard.name)
+    file, wanted = paths.inside(index.folder, shard.name), (shard.samples, *index.shape)
     with formats.blaming(file):
         samples_K2CHW = np.load(file, allow_pickle=False)
-    wanted, found = (shard.samples, *index.shape), getattr(samples_K2CHW, "shape", "several arrays")
-    if found != wanted or samples_K2CHW.dtype != np.float32:
+    if samples_K2CHW.dtype != np.float32 or samples_K2CHW.shape != wanted:
+        found = samples_K2CHW.shape
         raise DataError(f"{file} holds {found}, but index.json says float32 {wanted}; fetch or write it anew")
     if zlib.crc32(np.ascontiguousarray(samples_K2CHW).data) != shard.crc32:
         raise DataError(f"{file} is damaged: its checksum is not that of index.json; fetch or write it anew")
@@ -119,10 +114,12 @@ class ShardStream(IterableDataset):
     """The samples of one rank, as a stream of pairs (x_CHW, y_CHW); for ``DataLoader`` with any number of workers.
 
     Call ``set_epoch`` before every epoch. Ranks and workers take whole shards in turn: give each at least one, and as
-    many samples as the others, or the ranks do not take the same number of steps (``steps`` says how many all can).
+    many samples as the others, or the ranks do not take the same number of steps.
     """
 
-    def __init__(self, index: Index, *, buffer: int = 0, seed: int = 0, rank: int = 0, world_size: int = 1):
+    def __init__(
+        self, index: ShardIndex, *, buffer: int = 0, seed: int = 0, rank: int = 0, world_size: int = 1
+    ) -> None:
         """Keep what decides the order.
 
         Args:
@@ -132,31 +129,16 @@ class ShardStream(IterableDataset):
             rank, world_size: this process among those that share the shards.
 
         Raises:
-            RecipeError: a rank or buffer that cannot be, or more ranks than shards.
+            RecipeError: a rank that cannot be, or more ranks than shards.
         """
-        if buffer < 0 or not 0 <= rank < world_size:
-            raise RecipeError(f"rank {rank} of {world_size}, buffer {buffer}: this cannot be")
-        if world_size > len(index.shards):
-            raise RecipeError(f"{len(index.shards)} shards cannot feed {world_size} ranks; write smaller shards")
+        if not 0 <= rank < world_size <= len(index.shards):
+            raise RecipeError(f"rank {rank} of {world_size} with {len(index.shards)} shards; write smaller shards")
         self.index, self.buffer, self.seed = index, buffer, seed
         self.rank, self.world_size, self.epoch = rank, world_size, 0
 
     def set_epoch(self, epoch: int) -> None:
         """The next iteration has the order of this epoch."""
         self.epoch = epoch
-
-    def shards(self, worker: int = 0, n_workers: int = 1) -> list[Shard]:
-        """The shards of this rank and worker in this epoch, in their order."""
-        return self._shares()[self.rank][worker::n_workers]
-
-    def steps(self, batch_size: int) -> int:
-        """Whole batches that every rank can make in this epoch, each for itself, without a worker."""
-        return min(sum(shard.samples for shard in share) // batch_size for share in self._shares())
-
-    def _shares(self) -> list[list[Shard]]:
-        """What each rank reads in this epoch."""
-        order = sampling.epoch_order(len(self.index.shards), self.seed, self.epoch).tolist()
-        return [[self.index.shards[n] for n in order[rank :: self.world_size]] for rank in range(self.world_size)]
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
         """Samples of this process's shards, shuffled through the buffer.
@@ -166,23 +148,16 @@ class ShardStream(IterableDataset):
         """
         info = get_worker_info()
         worker, n_workers = (info.id, info.num_workers) if info else (0, 1)
-        samples = (sample for shard in self.shards(worker, n_workers) for sample in read_shard(self.index, shard))
+        order = sampling.epoch_order(len(self.index.shards), self.seed, self.epoch).tolist()
+        mine = [self.index.shards[n] for n in order[self.rank :: self.world_size][worker::n_workers]]
+        samples = (sample for shard in mine for sample in read_shard(self.index, shard))
         rng = random.Random(f"{self.seed} {self.epoch} {self.rank} {worker}")
-        for both_2CHW in drawn(samples, self.buffer, rng):
+        for both_2CHW in shuffled(samples, self.buffer, rng):
             x_CHW, y_CHW = torch.from_numpy(both_2CHW)
             yield x_CHW, y_CHW
 
 
-def batches(stream: ShardStream, batch_size: int, n_workers: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
-    """The epoch of a stream as batches (x_BCHW, y_BCHW), loaded by worker processes; the last ones may be smaller.
-
-    Raises:
-        DataError: a shard is missing, truncated or foreign, or a worker died.
-    """
-    return workers.in_one_line(stream, n_workers, batch_size=batch_size)
-
-
-def drawn(items: Iterable, size: int, rng: random.Random) -> Iterator:
+def shuffled(items: Iterable, size: int, rng: random.Random) -> Iterator:
     """Shuffle a stream with a buffer: fill it, then hand out a random item for every new one, and empty it at the end.
 
     Every item comes once. An item leaves after about ``size`` further ones have come; so a buffer of several shards
@@ -193,11 +168,9 @@ def drawn(items: Iterable, size: int, rng: random.Random) -> Iterator:
         if len(held) < size:
             held.append(item)
             continue
-        if not size:
-            yield item
-            continue
-        place = rng.randrange(size)
-        held[place], item = item, held[place]
+        if size:
+            place = rng.randrange(size)
+            held[place], item = item, held[place]
         yield item
     rng.shuffle(held)
     yield from held

@@ -42,7 +42,9 @@ def stage(source: Path, place: Path, *, deadline_s: float = 3600.0, progress: bo
     with writing.locked(Path(place) / f".staging-{source.name}", progress, deadline_s):
         if _is_copy(target, files):
             return target
-        _clear(target)
+        for left in target.parent.iterdir():  # copied by half; the lock is ours, so whoever wrote it is gone
+            if re.fullmatch(rf"\.{re.escape(target.name)}\.\d+\.partial", left.name):  # not that of era5.1 for era5
+                shutil.rmtree(left, ignore_errors=True)
         writing.check_space(Path(place), int(1.01 * sum(files.values())))
         with writing.refusals(target), writing.atomic_folder(target) as temporary:
             _copy_all(source, temporary, files, progress)
@@ -64,16 +66,6 @@ def _listing(source: Path) -> dict[str, int]:
         what = f"{source} holds no file" if source.is_dir() else f"no data folder {source}"
         raise DataError(f"{what}; give the folder of a data set")
     return found
-
-
-def _clear(target: Path) -> None:
-    """Remove what was copied by half; the lock is ours, so whoever wrote it is gone.
-
-    Only numbers of processes count: ``.era5.1.77.partial`` belongs to ``era5.1``, which has a lock of its own.
-    """
-    for left in target.parent.iterdir():
-        if re.fullmatch(rf"\.{re.escape(target.name)}\.\d+\.partial", left.name):
-            shutil.rmtree(left, ignore_errors=True)
 
 
 def _is_copy(target: Path, files: dict[str, int]) -> bool:

@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import h5py
 import numpy as np
 from tqdm.auto import tqdm
 
@@ -75,22 +74,21 @@ def open_split(folder: Path, split: str = "train") -> Split:
     Raises:
         DataError: the folder or a file is missing, empty, truncated, of another layout, or holds NaN.
     """
-    folder = Path(folder)
-    files = year_files(folder, split)
-    shapes = [file_shape(file) for file in files]
-    for file, shape in zip(files, shapes, strict=True):
-        if shape[1:] != shapes[0][1:]:
-            raise DataError(f"{file} has samples {shape[1:]}, but {files[0]} has {shapes[0][1:]}; remove one of them")
-    for file, shape in list(zip(files, shapes, strict=True))[:: -(-len(files) // 8)]:
-        for index in (0, shape[0] - 1):
+    folder, files = Path(folder), year_files(folder, split)
+    shapes = {file: file_shape(file) for file in files}
+    C, H, W = shapes[files[0]][1:]
+    for file, shape in shapes.items():
+        if shape[1:] != (C, H, W):
+            raise DataError(f"{file} has samples {shape[1:]}, but {files[0]} has {(C, H, W)}; remove one of them")
+    for file in files[:: -(-len(files) // 8)]:
+        for index in (0, shapes[file][0] - 1):
             read_sample(file, index)
-    C, H, W = shapes[0][1:]
     said = about(folder, C)
     return Split(
         folder=folder,
         name=split,
         files=files,
-        snapshots=tuple(shape[0] for shape in shapes),
+        snapshots=tuple(shape[0] for shape in shapes.values()),
         shape=(C, H, W),
         channel_names=tuple(said.get("channels") or (f"channel {i}" for i in range(C))),
         channel_units=tuple(said.get("units") or [""] * C),
@@ -109,11 +107,12 @@ def validate(folder: Path, progress: bool = False) -> str:
         DataError: as ``open_split``, for any sample.
     """
     splits = [open_split(folder, name) for name in SPLITS if name != "test" or (Path(folder) / name).exists()]
+    samples = []
     for split in splits:
         if split.shape != splits[0].shape:
             raise DataError(f"{folder}: {split.name} has samples {split.shape}, train {splits[0].shape}; remove one")
-    years = [year for split in splits for year in zip(split.files, split.snapshots, strict=True)]
-    samples = [(file, index) for file, snapshots in years for index in range(snapshots)]
+        for file, snapshots in zip(split.files, split.snapshots, strict=True):
+            samples += [(file, index) for index in range(snapshots)]
     for file, index in tqdm(samples, desc="reading", unit="sample", delay=2, disable=not progress):
         read_sample(file, index)
     counts = ", ".join(f"{split.name} {split.n_samples}" for split in splits)
@@ -163,16 +162,6 @@ def read_sample(file: Path, index: int) -> np.ndarray:
     if not np.isfinite(x_CHW).all():
         raise DataError(f"{file}, snapshot {index}, holds NaN or infinity; remove the file, or make it anew")
     return x_CHW
-
-
-def attribute(file: Path, name: str) -> str | None:
-    """A text that an HDF5 file carries about itself, if it does.
-
-    Raises:
-        DataError: the file cannot be read.
-    """
-    with formats.blaming(file), h5py.File(file, "r") as h5:
-        return h5.attrs.get(name)
 
 
 def about(folder: Path, n_channels: int | None = None) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from torch.nn import functional
 from dltutorial import node, paths
 from dltutorial.data import lenses as simulated
 from dltutorial.data import writing
-from dltutorial.errors import CourseError, DataError, RecipeError
+from dltutorial.errors import DataError, RecipeError
 
 _LAYOUT = 1  # of the files; raise it when the simulation or the features change
 
@@ -72,11 +72,12 @@ def lenses(seed: int = 0, train: int = 20_000, valid: int = 2_000, test: int = 2
     if min(counts) < 1:
         raise RecipeError(f"a survey of {train}, {valid} and {test} images cannot be split; each part needs at least 1")
     file = cache_file(seed, counts)
-    found = _kept(file, sum(counts))
+    found = _kept(file, sum(counts), complain=False)
     if found is None:
         with writing.locked(file.with_suffix(""), progress):
             found = _kept(file, sum(counts), complain=True)  # again: another process may have been quicker
-            found = found or _make(file, seed, sum(counts), progress)
+            if found is None:
+                found = _make(file, seed, sum(counts), progress)
     return _split("simulated lenses", *found, counts)
 
 
@@ -109,55 +110,37 @@ def cache_file(seed: int, counts: tuple[int, int, int]) -> Path:
     return paths.data_dir() / "surveys" / f"lenses-v{_LAYOUT}-seed{seed}-{sum(counts)}.npz"
 
 
-def read(file: Path, n: int) -> tuple[Tensor, Tensor]:
-    """Features (N, F) and labels (N,) from a file that ``lenses`` wrote.
-
-    Raises:
-        FileNotFoundError: there is none.
-        DataError: it is truncated, foreign, or holds something else than n images.
-    """
-    try:
-        with np.load(file, allow_pickle=False) as found:
-            x_NF, y_N = found["features"], found["labels"]
-    except FileNotFoundError:
-        raise
-    except Exception as error:  # zipfile, zlib and numpy each have errors of their own for a damaged file
-        raise DataError(f"{file} is damaged ({type(error).__name__})") from error
-    if x_NF.dtype != np.float32 or x_NF.ndim != 2 or y_N.shape != (n,) or len(x_NF) != n or not np.isfinite(x_NF).all():
-        raise DataError(f"{file} does not hold {n} images with labels")
-    return torch.from_numpy(x_NF), torch.from_numpy(y_N).long()
-
-
 def pooled(images_NHW: Tensor) -> Tensor:
     """Features (N, H W / 4): means over squares of 2 × 2 pixels."""
     return functional.avg_pool2d(images_NHW[:, None], 2).flatten(1)
 
 
-def _kept(file: Path, n: int, complain: bool = False) -> tuple[Tensor, Tensor] | None:
-    """What is on the disk; None if it is not there or damaged, which may be said."""
+def _kept(file: Path, n: int, complain: bool) -> tuple[Tensor, Tensor] | None:
+    """Features (N, F) and labels (N,) from the disk; None if there are none, or not these, which may be said."""
+    if not file.exists():
+        return None
     try:
-        return read(file, n)
-    except FileNotFoundError:
-        return None
-    except DataError as error:
-        if complain:
-            print(f"{error}; simulating it again", file=sys.stderr)
-        return None
+        with np.load(file, allow_pickle=False) as found:
+            x_NF, y_N = found["features"], found["labels"]
+        if x_NF.dtype == np.float32 and len(x_NF) == len(y_N) == n and np.isfinite(x_NF).all():
+            return torch.from_numpy(x_NF), torch.from_numpy(y_N).long()
+        why = f"does not hold {n} images with labels"
+    except Exception as error:  # zipfile, zlib and numpy each have errors of their own for a damaged file
+        why = f"is damaged ({type(error).__name__})"
+    if complain:
+        print(f"{file} {why}; simulating it again", file=sys.stderr)
+    return None
 
 
 def _make(file: Path, seed: int, n: int, progress: bool) -> tuple[Tensor, Tensor]:
-    """Simulate, and keep whole or not at all; a disk that is full costs time only.
-
-    Raises:
-        CourseError: this is a login node.
-    """
+    """Simulate, and keep whole or not at all; a disk that is full costs time only."""
     node.refuse_on_login("simulating lenses")
     images_NHW, y_N = simulated.simulate(n, seed=seed, progress=progress)
     x_NF = pooled(images_NHW)
     try:
-        with paths.atomic(file) as temporary, open(temporary, "wb") as out:
+        with writing.refusals(file), paths.atomic(file) as temporary, open(temporary, "wb") as out:
             np.savez(out, features=x_NF.numpy(), labels=y_N.numpy())
-    except (CourseError, OSError) as error:
+    except DataError as error:
         print(f"the lenses are not kept for the next time: {error}", file=sys.stderr)
     return x_NF, y_N
 

@@ -18,14 +18,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import h5py
 from tqdm.auto import tqdm
 
 import dltutorial
 from dltutorial import machine, node, paths
 from dltutorial.config import Preset
-from dltutorial.data import store, writing
+from dltutorial.data import formats, store, writing
 from dltutorial.data.flow import TIME_S, Flow, atmosphere
-from dltutorial.errors import CourseError, DataError, RecipeError
+from dltutorial.errors import DataError, RecipeError
 
 INTERVAL = 0.75  # between snapshots; 12 hours
 _IN_A_JOB = "make it in a job: sbatch -N 1 --wrap '.venv/bin/dltutorial data weather --preset NAME'"
@@ -125,8 +126,7 @@ def ensure(
     with writing.locked(folder, progress):
         writing.clear_partial(folder)
         if not _is_whole(plan, folder):  # again: another process may have been quicker
-            device = machine.device() if device == "auto" else device
-            _make(plan, folder, processes or machine.rank_cores(), device, progress)
+            _make(plan, folder, processes, machine.device() if device == "auto" else device, progress)
     return folder
 
 
@@ -143,7 +143,9 @@ def _is_whole(plan: Plan, folder: Path) -> bool:
     if about and about.get("digest") != plan.digest:
         raise DataError(f"{folder} holds a data set of another plan or origin, which is not overwritten; {other}")
     for file in (file for split in store.SPLITS for file in (folder / split).glob("*.h5")):
-        if file not in wanted.values() or store.attribute(file, "digest") != plan.digest:
+        with formats.blaming(file), h5py.File(file, "r") as h5:
+            digest = h5.attrs.get("digest")
+        if file not in wanted.values() or digest != plan.digest:
             raise DataError(f"{file} is not of this data set and is not overwritten; {other}")
         if store.file_shape(file) != (plan.snapshots, *plan.shape):
             raise DataError(f"{file} has shape {store.file_shape(file)}; delete it and run again to make it anew")
@@ -155,7 +157,7 @@ def _is_whole(plan: Plan, folder: Path) -> bool:
     return years_are_there and len(there) == len(stats) and bool(about)
 
 
-def _make(plan: Plan, folder: Path, processes: int, device: str, progress: bool) -> None:
+def _make(plan: Plan, folder: Path, processes: int | None, device: str, progress: bool) -> None:
     """Simulate what is missing, all cores or the whole GPU at work; statistics follow, ``dataset.json`` comes last."""
     files = plan.files(folder)
     missing = {year: file for year, file in files.items() if not file.exists()}
@@ -164,7 +166,7 @@ def _make(plan: Plan, folder: Path, processes: int, device: str, progress: bool)
     there, total = (plan.snapshots * n for n in (len(files) - len(missing), len(files)))
     with tqdm(desc="simulating", unit="snapshot", initial=there, total=total, disable=not progress) as bar:
         if device == "cpu":
-            run_processes(plan, missing, processes, bar.update)
+            run_processes(plan, missing, processes or machine.rank_cores(), bar.update)
         elif missing:
             from dltutorial.data import simulate
 
@@ -178,10 +180,8 @@ def _make(plan: Plan, folder: Path, processes: int, device: str, progress: bool)
         "digest": plan.digest,
         "plan": dataclasses.asdict(plan),
     }
-    try:
+    with writing.refusals(folder):
         paths.write_text(folder / "dataset.json", json.dumps(about, indent=1) + "\n")
-    except CourseError as error:
-        raise DataError(str(error)) from error
 
 
 def run_processes(plan: Plan, files: Mapping[int, Path], processes: int, tick: Callable[[], object]) -> None:
@@ -215,10 +215,9 @@ def run_processes(plan: Plan, files: Mapping[int, Path], processes: int, tick: C
         for child in children:
             child.terminate()  # politely, so that it removes its partial file
         for child in children:
-            try:
+            with contextlib.suppress(subprocess.TimeoutExpired):
                 child.wait(5)
-            except subprocess.TimeoutExpired:
-                child.kill()
+            child.kill()
 
 
 def _start() -> subprocess.Popen:
@@ -245,14 +244,12 @@ def _follow(child: subprocess.Popen, job: dict, events: queue.SimpleQueue) -> No
         child.stdin.write(json.dumps(job) + "\n")
         child.stdin.flush()
     for line in child.stdout:
-        if line == "snapshot\n":
-            events.put("snapshot")
-        last = line.strip() if line != "snapshot\n" else ""
-    status = child.wait()
-    kind, _, text = last.partition(": ")
-    if status == 0:
-        events.put("done")
-    elif kind == f"{DataError.__module__}.DataError":
-        events.put(DataError(text))
-    else:
-        events.put(DataError(f"a simulating process died: {last or f'exit status {status}'}; run again to go on"))
+        last = line.strip()
+        if last == "snapshot":
+            events.put(last)
+    if status := child.wait():
+        kind, _, text = last.partition(": ")  # of a traceback's last line
+        why = last if kind != "snapshot" and last else f"exit status {status}"
+        ours = kind == f"{DataError.__module__}.DataError"
+        events.put(DataError(text if ours else f"a simulating process died: {why}; run again to go on"))
+    events.put("done")

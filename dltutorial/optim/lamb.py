@@ -69,7 +69,7 @@ class LAMB(Layerwise):
         return trust_ratio(w_norm.clamp(max=group["max_weight_norm"]), r_norm)
 
     def change(self, group: Group, w: Tensor, gradient: Tensor, state: State) -> None:
-        """Change one layer; see :meth:`~dltutorial.optim.layerwise.Layerwise.change`."""
+        """Change one layer."""
         _count_step(group, [w], [state])
         (beta1, beta2), (corrections,) = group["betas"], _corrections(group, [state])
         (m,), (v,) = (memory([state], name, [w]) for name in ("exp_avg", "exp_avg_sq"))
@@ -82,7 +82,7 @@ class LAMB(Layerwise):
         w.sub_(r.mul_(group["lr"]))
 
     def change_all(self, group: Group, ws: list[Tensor], gradients: list[Tensor], states: list[State]) -> None:
-        """Change many layers; see :meth:`~dltutorial.optim.layerwise.Layerwise.change_all`."""
+        """Change many layers."""
         _count_step(group, ws, states)
         (beta1, beta2), corrections = group["betas"], _corrections(group, states)
         ms, vs = (memory(states, name, ws) for name in ("exp_avg", "exp_avg_sq"))

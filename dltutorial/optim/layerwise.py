@@ -27,9 +27,9 @@ def norm(x: Tensor) -> Tensor:
     return torch.linalg.vector_norm(x, dtype=_wide(x))
 
 
-def norms(xs: Sequence[Tensor]) -> Tensor:
+def norms(xs: list[Tensor]) -> Tensor:
     """The norms of N layers of one dtype, in one tensor (N,)."""
-    return torch.stack(torch._foreach_norm(xs, dtype=_wide(xs[0])))
+    return torch.stack(list(torch._foreach_norm(xs, dtype=_wide(xs[0]))))
 
 
 def _wide(x: Tensor) -> torch.dtype:
@@ -82,23 +82,17 @@ class Layerwise(torch.optim.Optimizer):
             with torch.enable_grad():
                 loss = closure()
         for group in self.param_groups:
-            for weights in self._alike(group["params"]):
-                if weights[0].is_cuda if group["foreach"] is None else group["foreach"]:
-                    self.change_all(group, weights, [w.grad for w in weights], [self.state[w] for w in weights])
+            for ws in self._alike(group["params"]):
+                gradients, states = [w.grad for w in ws if w.grad is not None], [self.state[w] for w in ws]
+                if ws[0].is_cuda if group["foreach"] is None else group["foreach"]:
+                    self.change_all(group, ws, gradients, states)
                 else:
-                    for w in weights:
-                        self.change(group, w, w.grad, self.state[w])
+                    for w, gradient, state in zip(ws, gradients, states, strict=True):
+                        self.change(group, w, gradient, state)
         return loss
 
     def change(self, group: Group, w: Tensor, gradient: Tensor, state: State) -> None:
-        """Change one layer.
-
-        Args:
-            group: its options.
-            w: the layer.
-            gradient: of the loss.
-            state: what is remembered of the layer; empty before its first step.
-        """
+        """Change one layer; ``state`` is what is remembered of it, empty before its first step."""
         raise NotImplementedError
 
     def change_all(self, group: Group, ws: list[Tensor], gradients: list[Tensor], states: list[State]) -> None:
@@ -106,11 +100,7 @@ class Layerwise(torch.optim.Optimizer):
         raise NotImplementedError
 
     def _alike(self, parameters: Iterable[Tensor]) -> Iterable[list[Tensor]]:
-        """Those with a gradient, by device and kind of number: foreach kernels take one of each.
-
-        Raises:
-            CourseError: a sparse gradient, or complex weights.
-        """
+        """Those with a gradient, by device and kind of number: foreach kernels take one of each."""
         kinds: dict[tuple[torch.device, torch.dtype], list[Tensor]] = {}
         for w in parameters:
             if w.grad is None:
@@ -127,10 +117,7 @@ class Layerwise(torch.optim.Optimizer):
 def trust_ratio(above: Tensor, below: Tensor, otherwise: float = 1.0) -> Tensor:
     """``above / below``, and ``otherwise`` where either is 0: a ratio of 0 would keep a layer of zeros there for ever.
 
-    Args:
-        above: what grows with the weights' norm; one number, or one for each layer.
-        below: what grows with the norm of the step.
-        otherwise: 1 leaves the step as long as it is.
+    ``above`` grows with the weights' norm, ``below`` with that of the step; one number, or one for each layer.
     """
     return torch.where((above > 0) & (below > 0), above / below, otherwise)
 
@@ -154,7 +141,7 @@ def without_adaptation(module: nn.Module, **options: Any) -> list[dict[str, Any]
         CourseError: nothing in it is to be trained.
     """
     of_norms = {p for m in module.modules() if isinstance(m, _NORMS) for p in m.parameters(recurse=False)}
-    adapted, left = [], []
+    adapted, left = list[Tensor](), list[Tensor]()
     for p in module.parameters():
         if p.requires_grad:
             (left if p.ndim <= 1 or p in of_norms else adapted).append(p)

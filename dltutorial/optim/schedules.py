@@ -13,8 +13,7 @@ Goyal et al. 2017 (arXiv:1706.02677) for linear scaling and the gradual warm-up.
 import bisect
 import itertools
 import math
-import operator
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from dltutorial.errors import CourseError
@@ -24,7 +23,7 @@ Schedule = Callable[[int], float]
 
 def constant() -> Schedule:
     """The peak rate, always."""
-    return _made(lambda step: 1.0, steps=0)
+    return _lasting(0, lambda step: 1.0)
 
 
 def cosine(steps: int, final: float = 0.0) -> Schedule:
@@ -33,28 +32,13 @@ def cosine(steps: int, final: float = 0.0) -> Schedule:
     Raises:
         CourseError: fewer than one step, or ``final`` outside [0, 1].
     """
-    steps, final = _whole("cosine: steps", steps, 1), _share("cosine: final", final)
+    _require(steps >= 1 and 0 <= final <= 1, f"cosine: {steps} steps down to {final:g}", "1 step or more, to [0, 1]")
 
     def factor(step: int) -> float:
         height = 0.5 * (1 + math.cos(math.pi * min(1.0, step / steps)))
         return final + (1 - final) * height
 
-    return _made(factor, steps)
-
-
-def polynomial(steps: int, power: float = 1.0, final: float = 0.0) -> Schedule:
-    """(1 - step / steps) to a power, from 1 down to ``final``; power 1 is a straight line.
-
-    Raises:
-        CourseError: fewer than one step, ``final`` outside [0, 1], or a power that is not positive.
-    """
-    steps, final = _whole("polynomial: steps", steps, 1), _share("polynomial: final", final)
-    power = _positive("polynomial: power", power)
-
-    def factor(step: int) -> float:
-        return final + (1 - final) * max(0.0, 1 - step / steps) ** power
-
-    return _made(factor, steps)
+    return _lasting(steps, factor)
 
 
 def step_decay(milestones: Sequence[int], decay: float = 0.1) -> Schedule:
@@ -63,12 +47,10 @@ def step_decay(milestones: Sequence[int], decay: float = 0.1) -> Schedule:
     Raises:
         CourseError: milestones that do not rise, or a decay that is not between 0 and 1.
     """
-    marks = [_whole("step_decay: a milestone", mark, 1) for mark in milestones]
-    if not marks or any(a >= b for a, b in itertools.pairwise(marks)):
-        raise CourseError(f"step_decay: milestones {marks} must rise, and there must be one; list them in order")
-    if not 0 < decay < 1:
-        raise CourseError(f"step_decay: decay {decay:g} must lie between 0 and 1; 0.1 is usual")
-    return _made(lambda step: decay ** bisect.bisect_right(marks, step), marks[-1] + 1)
+    rise = all(a < b for a, b in itertools.pairwise([0, *milestones]))
+    _require(bool(milestones) and rise, f"step_decay: milestones {milestones}", "one or more, in rising order")
+    _require(0 < decay < 1, f"step_decay: decay {decay:g}", "between 0 and 1; 0.1 is usual")
+    return _lasting(milestones[-1] + 1, lambda step: decay ** bisect.bisect_right(milestones, step))
 
 
 def warm_up(warmup_steps: int, then: Schedule, start: float = 0.0) -> Schedule:
@@ -80,12 +62,24 @@ def warm_up(warmup_steps: int, then: Schedule, start: float = 0.0) -> Schedule:
     Raises:
         CourseError: negative steps, or ``start`` outside [0, 1].
     """
-    n, start = _whole("warm_up: warmup_steps", warmup_steps, 0), _share("warm_up: start", start)
+    n, what = warmup_steps, f"warm_up: {warmup_steps} steps from {start:g}"
+    _require(n >= 0 and 0 <= start <= 1, what, "no negative number, from [0, 1]")
 
     def factor(step: int) -> float:
         return start + (1 - start) * (step + 1) / n if step < n else then(step - n)
 
-    return _made(factor, n + getattr(then, "steps", 0), n + getattr(then, "warmup_steps", 0))
+    return _lasting(n + getattr(then, "steps", 0), factor, n + getattr(then, "warmup_steps", 0))
+
+
+def _lasting(steps: int, factor: Schedule, warmup_steps: int = 0) -> Schedule:
+    """The function with its length."""
+    factor.__dict__.update(steps=steps, warmup_steps=warmup_steps)
+    return factor
+
+
+def _require(holds: bool, what: str, take: str) -> None:
+    if not holds:
+        raise CourseError(f"{what} cannot be; take {take}")
 
 
 def check_run(schedule: Schedule, steps: int) -> None:
@@ -94,7 +88,6 @@ def check_run(schedule: Schedule, steps: int) -> None:
     Raises:
         CourseError: the warm-up fills the run, or the schedule goes on after its end.
     """
-    steps = _whole("run: steps", steps, 1)
     warmup_steps, length = getattr(schedule, "warmup_steps", 0), getattr(schedule, "steps", 0)
     if warmup_steps >= steps:
         raise CourseError(
@@ -114,7 +107,10 @@ def linear_scaling(base_rate: float, base_batch: int, batch: int) -> float:
     Raises:
         CourseError: something is not positive.
     """
-    return _positive("linear_scaling: base_rate", base_rate) * _ratio("linear_scaling", base_batch, batch)
+    _require(
+        min(base_rate, base_batch, batch) > 0, f"rate {base_rate:g}, batches {base_batch}, {batch}", "positive ones"
+    )
+    return base_rate * batch / base_batch
 
 
 def square_root_scaling(base_rate: float, base_batch: int, batch: int) -> float:
@@ -125,85 +121,40 @@ def square_root_scaling(base_rate: float, base_batch: int, batch: int) -> float:
     Raises:
         CourseError: something is not positive.
     """
-    ratio = _ratio("square_root_scaling", base_batch, batch)
-    return _positive("square_root_scaling: base_rate", base_rate) * math.sqrt(ratio)
+    return base_rate * math.sqrt(linear_scaling(1.0, base_batch, batch))
 
 
 @dataclass(frozen=True)
-class Update:
+class BatchUpdate:
     """One update of a run whose batch grows: its samples, and its factor of the peak rate."""
 
     batch_size: int
     factor: float
 
 
-def grow_batch(decay: Schedule, batch_size: int, samples: int, largest: int) -> tuple[Update, ...]:
+def grow_batch(decay: Schedule, batch_size: int, samples: int, largest: int) -> tuple[BatchUpdate, ...]:
     """Where ``decay`` lowers the rate by a factor, raise the batch by it instead, and keep the rate.
 
     Rate over batch, the noise of SGD, is at each sample what it is with ``decay``; updates are fewer. At the
     ``largest`` batch the rate takes over again. Smith et al. 2017 (arXiv:1711.00489).
 
     Args:
-        decay: counts updates of ``batch_size``.
-        batch_size: at the start.
+        decay: counts updates of ``batch_size``, which is that of the start.
         samples: of the whole run, repeats counted; a last batch that would not be full is left out.
         largest: batch that fits, or that the paper advises: a tenth of the training set.
 
     Raises:
-        CourseError: something is not positive, ``largest`` is below ``batch_size``, the samples do not fill a batch, or
-            ``decay`` warms up or is longer than the run.
+        CourseError: sizes that do not fit, or ``decay`` warms up or is longer than the run.
     """
     if getattr(decay, "warmup_steps", 0):
         raise CourseError("grow_batch: decay warms up, so it would begin with large batches; warm up the rate apart")
-    batch_size = _whole("grow_batch: batch_size", batch_size, 1)
-    largest = _whole(f"grow_batch: largest (the first batch has {batch_size})", largest, batch_size)
-    samples = _whole(f"grow_batch: samples (a batch has {batch_size})", samples, batch_size)
+    what = f"grow_batch: {samples} samples in batches of {batch_size} to {largest}"
+    _require(1 <= batch_size <= min(samples, largest), what, "samples for a batch, and no smaller one at the end")
     check_run(decay, samples // batch_size)
-    return tuple(_updates(decay, batch_size, samples, largest))
-
-
-def _updates(decay: Schedule, batch_size: int, samples: int, largest: int) -> Iterator[Update]:
-    seen = 0
+    seen, updates = 0, list[BatchUpdate]()
     while seen < samples:
         wanted = decay(seen // batch_size)
         size = largest if wanted * largest <= batch_size else round(batch_size / wanted)
         if (seen := seen + size) <= samples:
-            yield Update(size, wanted * size / batch_size)
-
-
-def _made(factor: Schedule, steps: int, warmup_steps: int = 0) -> Schedule:
-    """The function with its length, and a clear line for an update before the first."""
-
-    def schedule(step: int) -> float:
-        if step < 0:
-            raise CourseError(f"schedule: update {step} is before the first; updates count from 0")
-        return factor(step)
-
-    schedule.steps, schedule.warmup_steps = steps, warmup_steps
-    return schedule
-
-
-def _whole(what: str, value: int, least: int) -> int:
-    try:
-        number = operator.index(value)
-    except TypeError:
-        number = None
-    if number is None or number < least:
-        raise CourseError(f"{what}: {value!r} must be a whole number, at least {least}; change it")
-    return number
-
-
-def _share(what: str, value: float) -> float:
-    if not 0 <= value <= 1:
-        raise CourseError(f"{what}: {value:g} must lie in [0, 1], as a share of the peak rate; change it")
-    return value
-
-
-def _positive(what: str, value: float) -> float:
-    if not 0 < value < math.inf:
-        raise CourseError(f"{what}: {value:g} must be positive and finite; change it")
-    return value
-
-
-def _ratio(what: str, base_batch: int, batch: int) -> float:
-    return _whole(f"{what}: batch", batch, 1) / _whole(f"{what}: base_batch", base_batch, 1)
+            updates.append(BatchUpdate(size, wanted * size / batch_size))
+    return tuple(updates)

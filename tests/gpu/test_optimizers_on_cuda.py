@@ -7,8 +7,7 @@ from torch import nn
 from dltutorial.config import Recipe
 from dltutorial.errors import CourseError
 from dltutorial.optim.lamb import LAMB
-from dltutorial.optim.larc import LARC
-from dltutorial.optim.lars import LARS
+from dltutorial.optim.lars import LARC, LARS
 from dltutorial.optim.layerwise import without_adaptation
 from dltutorial.train.forecasting import make_vit, squared_error
 from dltutorial.train.loop import loop

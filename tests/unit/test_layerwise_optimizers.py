@@ -11,8 +11,7 @@ from torch import nn
 
 from dltutorial.errors import CourseError
 from dltutorial.optim.lamb import LAMB
-from dltutorial.optim.larc import LARC
-from dltutorial.optim.lars import LARS
+from dltutorial.optim.lars import LARC, LARS
 from dltutorial.optim.layerwise import without_adaptation
 
 STEPS, CLOSE = 100, 1e-6

@@ -10,19 +10,17 @@ from torch.optim.lr_scheduler import (
     LambdaLR,
     LinearLR,
     MultiStepLR,
-    PolynomialLR,
     SequentialLR,
 )
 
 from dltutorial.errors import CourseError
 from dltutorial.optim.schedules import (
-    Update,
+    BatchUpdate,
     check_run,
     constant,
     cosine,
     grow_batch,
     linear_scaling,
-    polynomial,
     square_root_scaling,
     step_decay,
     warm_up,
@@ -58,8 +56,6 @@ def linear(warmup_steps, start=0.0):
         (constant(), lambda o: LambdaLR(o, lambda step: 1), 5),
         (cosine(50), lambda o: CosineAnnealingLR(o, 50), 50),
         (cosine(50, final=0.1), lambda o: CosineAnnealingLR(o, 50, eta_min=0.1 * PEAK), 50),
-        (polynomial(40), lambda o: PolynomialLR(o, 40), 60),
-        (polynomial(40, power=2.5), lambda o: PolynomialLR(o, 40, power=2.5), 60),
         (step_decay([3, 10, 11], 0.2), lambda o: MultiStepLR(o, [3, 10, 11], gamma=0.2), 20),
         (warm_up(10, constant()), linear(10), 30),
         (warm_up(10, constant(), start=1 / 16), linear(10, 1 / 16), 30),
@@ -74,7 +70,6 @@ def test_a_schedule_gives_torch_s_rates(schedule, torchs, steps):
     ("then", "torchs"),
     [
         (cosine(30, 0.01), lambda o: CosineAnnealingLR(o, 30, eta_min=0.01 * PEAK)),
-        (polynomial(30, 2.0), lambda o: PolynomialLR(o, 30, power=2.0)),
         (step_decay([10, 20]), lambda o: MultiStepLR(o, [10, 20])),
     ],
 )
@@ -107,7 +102,7 @@ def test_the_equations_of_the_papers():
 
 
 def test_a_schedule_stays_at_its_end():
-    for schedule in (cosine(7, 0.2), polynomial(7, 3, 0.2), step_decay([6], 0.2), warm_up(3, cosine(4, 0.2))):
+    for schedule in (cosine(7, 0.2), step_decay([6], 0.2), warm_up(3, cosine(4, 0.2))):
         assert [schedule(step) for step in (7, 8, 10**9)] == [0.2] * 3
     assert warm_up(3, constant())(10**9) == 1
 
@@ -135,7 +130,7 @@ def test_a_run_sees_the_whole_schedule():
         (warm_up(10, cosine(91)), 100, "takes 101 updates"),
         (warm_up(100, constant()), 100, "warm-up of 100 updates fills the run of 100"),
         (warm_up(60, warm_up(60, constant())), 100, "warm-up of 120 updates"),
-        (constant(), 0, "run: steps: 0 must be a whole number"),
+        (constant(), 0, "warm-up of 0 updates fills the run of 0"),
     ],
 )
 def test_a_schedule_that_does_not_fit_the_run_gets_one_line(schedule, steps, why):
@@ -147,26 +142,21 @@ def test_a_schedule_that_does_not_fit_the_run_gets_one_line(schedule, steps, why
 @pytest.mark.parametrize(
     ("make", "why"),
     [
-        (lambda: cosine(0), "cosine: steps: 0"),
-        (lambda: cosine(2.5), "cosine: steps: 2.5 must be a whole number"),
-        (lambda: cosine(10, final=-0.1), "must lie in"),
-        (lambda: polynomial(-3), "polynomial: steps: -3"),
-        (lambda: polynomial(3, power=0), "power: 0 must be positive"),
-        (lambda: polynomial(3, final=math.nan), "final: nan"),
-        (lambda: step_decay([]), "there must be one"),
-        (lambda: step_decay([5, 5]), "must rise"),
-        (lambda: step_decay([-5, 5]), "a milestone: -5"),
-        (lambda: step_decay([5], 1.5), "decay 1.5 must lie between 0 and 1"),
-        (lambda: warm_up(-1, constant()), "warmup_steps: -1"),
-        (lambda: warm_up(3, constant(), start=2), "start: 2 must lie in"),
-        (lambda: warm_up(3, constant())(-1), "updates count from 0"),
-        (lambda: linear_scaling(-0.1, 32, 64), "base_rate: -0.1 must be positive"),
-        (lambda: linear_scaling(0.1, 0, 64), "base_batch: 0"),
-        (lambda: square_root_scaling(0.1, 32, -64), "square_root_scaling: batch: -64"),
-        (lambda: square_root_scaling(math.inf, 32, 64), "must be positive and finite"),
-        (lambda: grow_batch(constant(), 0, 100, 10), "batch_size: 0"),
-        (lambda: grow_batch(constant(), 32, 100, 16), "the first batch has 32.*at least 32"),
-        (lambda: grow_batch(constant(), 32, 16, 64), "a batch has 32.*at least 32"),
+        (lambda: cosine(0), "cosine: 0 steps down to 0 cannot be; take 1 step"),
+        (lambda: cosine(10, final=-0.1), "take 1 step or more, to"),
+        (lambda: cosine(3, final=math.nan), "down to nan"),
+        (lambda: step_decay([]), "take one or more"),
+        (lambda: step_decay([5, 5]), "in rising order"),
+        (lambda: step_decay([-5, 5]), "in rising order"),
+        (lambda: step_decay([5], 1.5), "decay 1.5 cannot be; take between 0 and 1"),
+        (lambda: warm_up(-1, constant()), "warm_up: -1 steps"),
+        (lambda: warm_up(3, constant(), start=2), "from 2 cannot be"),
+        (lambda: linear_scaling(-0.1, 32, 64), "rate -0.1.*take positive ones"),
+        (lambda: linear_scaling(0.1, 0, 64), "batches 0, 64"),
+        (lambda: square_root_scaling(0.1, 32, -64), "batches 32, -64"),
+        (lambda: grow_batch(constant(), 0, 100, 10), "batches of 0"),
+        (lambda: grow_batch(constant(), 32, 100, 16), "batches of 32 to 16"),
+        (lambda: grow_batch(constant(), 32, 16, 64), "16 samples in batches of 32"),
         (lambda: grow_batch(cosine(11), 32, 320, 64), "takes 11 updates, the run only 10"),
         (lambda: grow_batch(warm_up(3, constant()), 32, 320, 64), "warm up the rate apart"),
     ],
@@ -180,7 +170,9 @@ def test_what_cannot_be_gets_one_line(make, why):
 def test_the_batch_grows_where_the_rate_would_fall():
     decay = step_decay([10, 20], 0.5)
     updates = grow_batch(decay, batch_size=32, samples=30 * 32, largest=10_000)
-    assert updates == (Update(32, 1.0),) * 10 + (Update(64, 1.0),) * 5 + (Update(128, 1.0),) * 2  # half a batch is left
+    assert (
+        updates == (BatchUpdate(32, 1.0),) * 10 + (BatchUpdate(64, 1.0),) * 5 + (BatchUpdate(128, 1.0),) * 2
+    )  # half a batch is left
 
 
 def test_at_the_largest_batch_the_rate_falls_again():
@@ -188,7 +180,7 @@ def test_at_the_largest_batch_the_rate_falls_again():
     assert [(u.batch_size, round(u.factor, 12)) for u in updates] == [(32, 1)] * 10 + [(320, 1)] + [(320, 0.1)] * 4
 
 
-@pytest.mark.parametrize("decay", [cosine(500), polynomial(500, 2), step_decay([100, 300])])
+@pytest.mark.parametrize("decay", [cosine(500), step_decay([100, 300])])
 def test_rate_over_batch_is_that_of_the_decayed_rate_at_every_sample(decay):
     seen = 0
     updates = grow_batch(decay, batch_size=16, samples=500 * 16, largest=512)

@@ -9,8 +9,7 @@ from dltutorial.convergence.ensemble import Replica, batches
 from dltutorial.convergence.stacked_optimizers import for_replicas
 from dltutorial.data.surveys import Survey
 from dltutorial.optim.lamb import LAMB
-from dltutorial.optim.larc import LARC
-from dltutorial.optim.lars import LARS
+from dltutorial.optim.lars import LARC, LARS
 from dltutorial.optim.layerwise import without_adaptation
 
 WIDTHS, BATCH, STEPS = (12, 8), 16, 30
