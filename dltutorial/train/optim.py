@@ -9,8 +9,7 @@ from torch import nn
 
 from dltutorial.config import LoopRecipe, OptimizerRecipe
 from dltutorial.optim.lamb import LAMB
-from dltutorial.optim.larc import LARC
-from dltutorial.optim.lars import LARS
+from dltutorial.optim.lars import LARC, LARS
 from dltutorial.optim.layerwise import without_adaptation
 from dltutorial.optim.schedules import cosine, warm_up
 
