@@ -15,7 +15,7 @@ from dltutorial.course.bench_rows import Options, Row
 if TYPE_CHECKING:
     import torch
 
-    from dltutorial.train.launches import Line, Pair
+    from dltutorial.train.launch_overhead import Line, Pair
 
 _DIM, _DEPTH = 16, {"smoke": 32}  # of the launch-bound network; 64 blocks in larger presets
 _TRANSFORMER_BATCH = 4
@@ -25,20 +25,20 @@ def graphs(options: Options) -> Iterator[Row]:
     """Measure; variants of one model take turns."""
     import torch
 
-    from dltutorial.train import launches
+    from dltutorial.train import launch_overhead
 
     threads_before = torch.get_num_threads()
     machine.use_cores(1)  # one thread starts the operations
     try:
         yield _bare(options)
-        lines = launches.overheads(_DIM, repeats=options.repeats)
+        lines = launch_overhead.overheads(_DIM, repeats=options.repeats)
         for line, how in zip(lines, ("an eager", "a replayed"), strict=True):
             yield Row(f"one operation in {how} step", (line.per_operation_s,))
         depth = _DEPTH.get(options.preset.name, 64)
-        narrow = launches.narrow_pair(_DIM, depth)
+        narrow = launch_overhead.narrow_pair(_DIM, depth)
         yield from _compared("narrow network", narrow, lines, options, _reduced(_narrow(depth)), launch_bound=True)
         models, batch = _transformers(options.preset)
-        pair = launches.pair(*models, batch)
+        pair = launch_overhead.pair(*models, batch)
         yield from _compared("transformer", pair, lines, options, _reduced((models[0], batch)), launch_bound=False)
     finally:
         torch.set_num_threads(threads_before)
@@ -65,7 +65,7 @@ def _compared(
 ) -> Iterator[Row]:
     """One model's step, eager and otherwise; the lines predict the eager one only if it is launch-bound."""
     from dltutorial.profile.timing import alternate
-    from dltutorial.train.launches import replayed_step_s
+    from dltutorial.train.launch_overhead import replayed_step_s
 
     recorded = "replayed as a CUDA graph" if machine.device() == "cuda" else "replayed from a tape"
     variants = {"eager": pair.eager, recorded: pair.graphed}
@@ -105,7 +105,7 @@ def _narrow(depth: int) -> "tuple[torch.nn.Module, tuple[torch.Tensor, torch.Ten
     import torch
 
     from dltutorial.models.tiny import NarrowMLP
-    from dltutorial.train.launches import WINDOW
+    from dltutorial.train.launch_overhead import WINDOW
 
     x_BCHW = torch.randn(8, *WINDOW, device=machine.device())
     return NarrowMLP(WINDOW, _DIM, depth).to(machine.device()), (x_BCHW, x_BCHW.roll(1, -1))

@@ -13,10 +13,10 @@ from dltutorial.course.bench_rows import Options, Row
 from dltutorial.data import weather
 from dltutorial.profile import peaks
 from dltutorial.profile.peaks import Peaks
+from dltutorial.train import compare, step_breakdown
 from dltutorial.train import ladder as climbing
-from dltutorial.train import parts, race
+from dltutorial.train.compare import Result
 from dltutorial.train.ladder import Rung, Variant
-from dltutorial.train.race import Result
 
 _TURN_S = {"cpu": 0.5, "cuda": 1.0}
 
@@ -42,11 +42,11 @@ def ladder(options: Options) -> Iterator[Row]:
     variants = {name: start.taking(*rungs) for name, rungs in routes.items()}
     data = climbing.data(weather.ensure(options.preset), variants)
     peak = peaks.measure()
-    account = parts.measure(start, [*steps, *beside], data, options.repeats)
+    account = step_breakdown.measure(start, [*steps, *beside], data, options.repeats)
     turn_s = _TURN_S[device]
     with tqdm(total=(options.repeats + 1) * len(variants), desc="ladder", unit="turn") as bar:
-        results = race.measure(variants, data, rounds=options.repeats, turn_s=turn_s, seen=lambda name: bar.update())
-    gains = race.gains(results)
+        results = compare.compare(variants, data, rounds=options.repeats, turn_s=turn_s, seen=lambda name: bar.update())
+    gains = compare.gains(results)
     for name, result in results.items():
         predicted = account.predicted(routes[name]) * results["baseline"].median
         yield _row(name, variants[name], result, predicted, gains[name], peak)

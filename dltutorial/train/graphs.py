@@ -19,7 +19,7 @@ WARMUP_STEPS = 3  # run before capture: libraries choose their kernels, the opti
 
 
 class Graph(Protocol):
-    """What records a step and repeats it: a :class:`CudaGraph`, or on any machine a ``tape.Tape``."""
+    """What records a step and repeats it: a :class:`CudaGraph`, or on any machine a ``recorded_step.Tape``."""
 
     def warm_up(self) -> AbstractContextManager:
         """Around each step before capture."""
@@ -42,7 +42,6 @@ class CudaGraph:
         if not torch.cuda.is_available():
             raise CourseError("cuda_graph needs a CUDA device and there is none; set cuda_graph=False")
         self._graph, self._stream = torch.cuda.CUDAGraph(), torch.cuda.Stream()
-        self.n_captures = self.n_replays = 0
 
     @contextmanager
     def warm_up(self) -> Iterator[None]:
@@ -73,12 +72,10 @@ class CudaGraph:
                 f"the step cannot be captured ({why}); move .item(), print(tensor) and `if tensor:` out of it, then "
                 "start this process (the notebook's kernel) anew"
             ) from error
-        self.n_captures += 1
 
     def replay(self) -> None:
         """Launch everything that was captured, on the current stream."""
         self._graph.replay()
-        self.n_replays += 1
 
 
 @contextmanager
@@ -103,12 +100,7 @@ class GraphedStep:
     """
 
     def __init__(self, step: Callable[..., Tensor], device: str = "cuda", graph: Graph | None = None) -> None:
-        """Nothing runs yet.
-
-        Args:
-            step: makes one update from a batch and returns its loss, detached.
-            device: where it runs.
-            graph: records and repeats it; default: a CUDA graph.
+        """``step(*batch)`` returns its loss, detached; ``graph`` repeats it, by default a CUDA graph.
 
         Raises:
             CourseError: there is no CUDA device to run a graph on.
@@ -134,7 +126,11 @@ class GraphedStep:
                 self._loss = self._step(*buffers)
             self._batch = buffers
         for buffer, new in zip(self._batch, batch, strict=True):
-            _check_alike(buffer, new)
+            if new.shape != buffer.shape or new.dtype != buffer.dtype:  # copying would convert, or spread one sample
+                raise CourseError(
+                    f"the graph was captured for batches {tuple(buffer.shape)} of {buffer.dtype}, this one is "
+                    f"{tuple(new.shape)} of {new.dtype}; leave incomplete batches out, or set cuda_graph=False"
+                )
             buffer.copy_(new, non_blocking=True)
         self._graph.replay()
         return self._loss.clone()  # the next replay overwrites it
@@ -145,16 +141,3 @@ class GraphedStep:
             # The optimizer warns that it is capturable and not being captured: it will be, soon.
             warnings.filterwarnings("ignore", message="This instance was constructed with capturable=True")
             return self._step(*batch)
-
-
-def _check_alike(captured: Tensor, new: Tensor) -> None:
-    """Copying would convert other numbers silently, and spread a batch of one sample over all of them.
-
-    Raises:
-        CourseError: another shape or type.
-    """
-    if new.shape != captured.shape or new.dtype != captured.dtype:
-        raise CourseError(
-            f"the graph was captured for batches {tuple(captured.shape)} of {captured.dtype}, this one is "
-            f"{tuple(new.shape)} of {new.dtype}; leave incomplete batches out, or set cuda_graph=False"
-        )

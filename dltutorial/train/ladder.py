@@ -2,7 +2,7 @@
 
 In: sizes (a preset) and a device. Out: the naive recipe, and rungs in the order in which the chapters introduced
 them. A rung is a few knobs of a recipe, and a layout of the data on disk. One that cannot be here says why.
-``race`` measures rungs, ``costs`` predicts them.
+``step_breakdown`` predicts rungs, ``compare`` measures them.
 
 Legend: B samples, N heads, T tokens. The naive steps follow the published ladder (NERSC's tutorials, SC21 to SC25).
 """
@@ -126,8 +126,7 @@ def attention_bytes(recipe: Recipe) -> int:
 
     The backward pass needs each layer's softmax; while one layer is at work there are its scores and a gradient too.
     """
-    T = (recipe.n_lat // recipe.patch) * (recipe.n_lon // recipe.patch)
-    return 4 * recipe.global_batch_size * recipe.heads * T**2 * (recipe.depth + 2)
+    return 4 * recipe.global_batch_size * recipe.heads * recipe.n_tokens**2 * (recipe.depth + 2)
 
 
 def fits(recipe: Recipe) -> bool:

@@ -19,8 +19,8 @@ from dltutorial.models.tiny import NarrowMLP
 from dltutorial.train.forecasting import squared_error
 from dltutorial.train.graphs import CudaGraph
 from dltutorial.train.optim import make_optimizer, set_learning_rate
+from dltutorial.train.recorded_step import Tape
 from dltutorial.train.step import train_step
-from dltutorial.train.tape import Tape
 
 _N_WARMUP, _SHAPE = 3, (2, 4, 4)
 _SAME = "The losses are those of the example batch, again and again. Copy each new batch into the buffers: copy_()."

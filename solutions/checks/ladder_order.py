@@ -8,7 +8,7 @@ gives another answer.
 from collections.abc import Callable, Mapping
 
 from dltutorial.course.checks import Exercise, Wrong, expect, expect_close
-from dltutorial.train.costs import Effect, Step, best_order
+from dltutorial.train.step_breakdown import Effect, StepParts, best_order
 
 Parts = Mapping[str, float]
 Knobs = Mapping[str, Mapping[str, float]]
@@ -43,7 +43,7 @@ def _greedy(parts: Parts, knobs: Knobs, step_s: Callable = _overlapped_s, rank: 
 
 
 def _right(parts: Parts, knobs: Knobs) -> Order:
-    step = Step(parts, on_device=True, ahead=True)
+    step = StepParts(parts, on_device=True, ahead=True)
     return best_order(step, [Effect(name, factors) for name, factors in knobs.items()])
 
 

@@ -10,7 +10,7 @@ import torch
 from dltutorial.config import Recipe
 from dltutorial.errors import CourseError
 from dltutorial.models.tiny import NarrowMLP
-from dltutorial.train import launches
+from dltutorial.train import launch_overhead
 from dltutorial.train.forecasting import make_vit, squared_error
 from dltutorial.train.loop import loop
 from dltutorial.train.optim import make_optimizer, set_learning_rate
@@ -151,5 +151,5 @@ def test_a_step_that_looks_at_a_value_cannot_be_captured_and_one_line_says_so():
 
 
 def test_operations_are_counted_and_both_ways_timed():
-    eager, graphed = launches.overheads(dim=8, repeats=3)
+    eager, graphed = launch_overhead.overheads(dim=8, repeats=3)
     assert 0 < graphed.per_operation_s < eager.per_operation_s

@@ -10,13 +10,13 @@ from dltutorial.course.bench_rows import Options, table
 from dltutorial.errors import CourseError
 from dltutorial.models.tiny import NarrowMLP, step_flop
 from dltutorial.profile.timing import Timing
-from dltutorial.train import launches
+from dltutorial.train import launch_overhead
 from dltutorial.train.forecasting import squared_error
 from dltutorial.train.graphs import WARMUP_STEPS, CudaGraph, GraphedStep
 from dltutorial.train.loop import loop
 from dltutorial.train.optim import make_optimizer, set_learning_rate
+from dltutorial.train.recorded_step import Tape
 from dltutorial.train.step import train_step
-from dltutorial.train.tape import Tape
 from dltutorial.train.task import Task
 
 SHAPE = (2, 4, 4)
@@ -87,7 +87,7 @@ def test_a_capture_has_scratch_memory_of_its_own(monkeypatch):
     for name, fake in {"graph": recording, "CUDAGraph": object, "current_stream": lambda: None}.items():
         monkeypatch.setattr(torch.cuda, name, fake)
     graph = object.__new__(CudaGraph)
-    graph._stream, graph.n_captures = None, 0
+    graph._stream = None
     with graph.capture():
         order.append("step")
     assert order == ["clear", "begin", "step", "end", "clear"]
@@ -109,51 +109,52 @@ def test_a_recipe_with_a_graph_is_refused_before_the_first_step():
 
 def test_the_narrow_network_is_launch_bound():
     """Its operations at a microsecond each take ten times as long as its products on a slow core (20 GFLOP/s)."""
-    model = NarrowMLP(launches.WINDOW)
-    pair = launches.narrow_pair(dim=16, depth=32)
+    model = NarrowMLP(launch_overhead.WINDOW)
+    pair = launch_overhead.narrow_pair(dim=16, depth=32)
     assert pair.n_operations > 300
     assert pair.n_operations * 1e-6 > 5 * step_flop(model, batch_size=8) / 20e9
 
 
 def test_operations_grow_with_depth_and_not_with_width():
-    counts = {(dim, depth): launches.narrow_pair(dim, depth).n_operations for dim in (4, 8) for depth in (1, 2, 3)}
+    narrow = launch_overhead.narrow_pair
+    counts = {(dim, depth): narrow(dim, depth).n_operations for dim in (4, 8) for depth in (1, 2, 3)}
     assert counts[4, 2] == counts[8, 2]
     assert counts[4, 3] - counts[4, 2] == counts[4, 2] - counts[4, 1] > 5
 
 
 def test_both_ways_of_a_pair_train_alike():
-    pair = launches.narrow_pair(dim=4, depth=1, device="cpu")
+    pair = launch_overhead.narrow_pair(dim=4, depth=1, device="cpu")
     eager = [pair.eager() for _ in range(8)]
     graphed = [pair.graphed() for _ in range(8 - WARMUP_STEPS - 1)]
     assert torch.equal(torch.stack(eager[WARMUP_STEPS + 1 :]), torch.stack(graphed))
 
 
 def test_a_line_predicts_from_its_two_numbers():
-    assert launches.Line(1e-4, 2e-6).step_s(300) == pytest.approx(7e-4)
+    assert launch_overhead.Line(1e-4, 2e-6).step_s(300) == pytest.approx(7e-4)
 
 
 def test_overheads_are_the_lines_through_the_quickest_steps_of_other_depths(monkeypatch):
-    n_operations = [launches.narrow_pair(2, depth, device="cpu").n_operations for depth in (1, 2, 4)]
+    n_operations = [launch_overhead.narrow_pair(2, depth, device="cpu").n_operations for depth in (1, 2, 4)]
 
     def timed(variants, repeats, device):
         """What a machine would measure whose every step takes 100 µs and 5 or 2 µs for each operation."""
         price_s = {"eager": 5e-6, "graphed": 2e-6}
-        best_s = {key: 1e-4 + price_s[key[0]] * n_operations[key[1]] for key in variants}
+        best_s = {key: 1e-4 + price_s[key.split()[0]] * n_operations[int(key.split()[1])] for key in variants}
         return {key: Timing((seconds, 2 * seconds)) for key, seconds in best_s.items()}
 
-    monkeypatch.setattr(launches, "alternate", timed)
-    eager, graphed = launches.overheads(dim=2, depths=(1, 2, 4), device="cpu")
+    monkeypatch.setattr(launch_overhead, "alternate", timed)
+    eager, graphed = launch_overhead.overheads(dim=2, depths=(1, 2, 4), device="cpu")
     assert (eager.fixed_s, eager.per_operation_s) == pytest.approx((1e-4, 5e-6))
     assert (graphed.fixed_s, graphed.per_operation_s) == pytest.approx((1e-4, 2e-6))
     assert (eager - graphed).step_s(100) == pytest.approx(3e-4)
 
 
 def test_what_recording_saves_comes_off_on_a_cpu_and_is_hidden_on_a_gpu():
-    lines = launches.Line(0, 7e-6), launches.Line(0, 2e-6)
-    assert launches.replayed_step_s(10e-3, 400, lines, "cpu") == pytest.approx(8e-3)
-    assert launches.replayed_step_s(2.9e-3, 400, lines, "cpu") == pytest.approx(0.9e-3)
-    assert launches.replayed_step_s(10e-3, 400, lines, "cuda") == pytest.approx(10e-3)
-    assert launches.replayed_step_s(2.8e-3, 400, lines, "cuda") == pytest.approx(0.8e-3)
+    lines = launch_overhead.Line(0, 7e-6), launch_overhead.Line(0, 2e-6)
+    assert launch_overhead.replayed_step_s(10e-3, 400, lines, "cpu") == pytest.approx(8e-3)
+    assert launch_overhead.replayed_step_s(2.9e-3, 400, lines, "cpu") == pytest.approx(0.9e-3)
+    assert launch_overhead.replayed_step_s(10e-3, 400, lines, "cuda") == pytest.approx(10e-3)
+    assert launch_overhead.replayed_step_s(2.8e-3, 400, lines, "cuda") == pytest.approx(0.8e-3)
 
 
 def test_the_bench_predicts_both_ways_of_the_launch_bound_network(monkeypatch):

@@ -13,13 +13,13 @@ from dltutorial.course import bench_ladder
 from dltutorial.course.bench_rows import Options
 from dltutorial.data.loaders import make_loader
 from dltutorial.errors import CourseError
-from dltutorial.train import costs, forecasting, ladder, loop, parts, race
-from dltutorial.train.costs import Effect, Step
+from dltutorial.train import compare, forecasting, ladder, loop, step_breakdown
+from dltutorial.train.step_breakdown import Effect, StepParts, climb
 from dltutorial.train.task import Task
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 SIZES = {"n_channels": 3, "n_lat": 16, "n_lon": 24, "dim": 16, "depth": 1, "heads": 2, "global_batch_size": 2}
-SERIAL = Step({"load": 2.0, "products": 4.0, "attention": 3.0, "rest": 1.0})
+SERIAL = StepParts({"load": 2.0, "products": 4.0, "attention": 3.0, "rest": 1.0})
 
 
 @pytest.fixture
@@ -82,7 +82,7 @@ def test_climbing_keeps_every_knob_below(start):
 
 def test_parts_add_up_on_a_processor_and_amdahl_follows():
     assert SERIAL.whole_s == 10
-    assert costs.gains(SERIAL, [Effect("loader", {"load": 0.5})]) == {"loader": pytest.approx(1 / (0.8 + 0.1))}
+    assert climb(SERIAL, [Effect("loader", {"load": 0.5})]) == {"loader": pytest.approx(1 / (0.8 + 0.1))}
     assert SERIAL.share("products") == 0.4
 
 
@@ -91,18 +91,18 @@ def test_parts_add_up_on_a_processor_and_amdahl_follows():
     [({"waits": True}, 3 + 4), ({}, max(3 + 1, 4)), ({"ahead": True}, 4), ({"ahead": True, "waits": True}, 4)],
 )
 def test_with_a_device_loading_and_launching_may_hide(flags, seconds):
-    step = Step({"load": 3.0, "launch": 1.0, "products": 4.0}, on_device=True, **flags)
+    step = StepParts({"load": 3.0, "launch": 1.0, "products": 4.0}, on_device=True, **flags)
     assert step.whole_s == seconds
 
 
 def test_a_graph_gains_where_launches_are_the_limit():
-    step = Step({"load": 0.1, "launch": 5.0, "products": 1.0}, on_device=True, ahead=True)
-    assert costs.gains(step, [Effect("graph", {"launch": 0.0})])["graph"] == 5
+    step = StepParts({"load": 0.1, "launch": 5.0, "products": 1.0}, on_device=True, ahead=True)
+    assert climb(step, [Effect("graph", {"launch": 0.0})])["graph"] == 5
 
 
 def test_the_total_does_not_depend_on_the_order_but_each_gain_does():
     effects = [Effect("a", {"products": 0.5}), Effect("b", {"products": 0.5, "load": 0.1}), Effect("c", {"rest": 0.2})]
-    there, back = costs.climb(SERIAL, effects), costs.climb(SERIAL, effects[::-1])
+    there, back = step_breakdown.climb(SERIAL, effects), step_breakdown.climb(SERIAL, effects[::-1])
     assert there["c"] == pytest.approx(back["a"])
     assert there["a"] != pytest.approx(back["a"] / back["b"])
 
@@ -114,7 +114,7 @@ def test_the_best_order_is_worked_out_again_and_leaves_out_what_harms():
         Effect("fused", {"attention": 0.3}),
         Effect("bad", {"rest": 2.0}),
     ]
-    order = costs.best_order(SERIAL, effects)
+    order = step_breakdown.best_order(SERIAL, effects)
     assert [name for name, _ in order] == ["bf16", "fused", "sparse"]
     assert order[-1][1] == pytest.approx(2 + 4 * 0.3 * 0.4 + 3 * 0.3 + 1)
 
@@ -125,7 +125,7 @@ def test_every_rung_gets_an_effect_and_the_parts_make_the_step(start, tiny_data,
     start = dataclasses.replace(start, recipe=dataclasses.replace(start.recipe, fused_attention=fused))
     steps = ladder.rungs(start, "cpu")
     data = ladder.data(tiny_data, variants_of(start, steps))
-    account = parts.measure(start, steps, data, repeats=2)
+    account = step_breakdown.measure(start, steps, data, repeats=2)
     assert set(account.effects) == {rung.name for rung in steps}
     assert all(seconds >= 0 for seconds in account.step.seconds.values())
     assert account.predicted(()) == 1
@@ -137,10 +137,10 @@ def test_a_race_measures_all_variants_and_their_losses_agree(start, tiny_data, t
     steps = [rung for rung in ladder.rungs(start, "cpu", every=2) if rung.name != "compile"]
     slow = start.taking(ladder.Rung("loss", "", {"log_every": 2}))
     variants = variants_of(start, steps) | {"seldom": slow}
-    results = race.measure(variants, ladder.data(tiny_data, variants), rounds=2, turn_s=0.0)
+    results = compare.compare(variants, ladder.data(tiny_data, variants), rounds=2, turn_s=0.0)
     assert all(len(result.samples_per_s) == 2 and result.updates == 6 for result in results.values())
-    assert race.loss_difference(results) < 1e-3
-    assert race.gains(results)["baseline"] == 1
+    assert compare.loss_difference(results) < 1e-3
+    assert compare.gains(results)["baseline"] == 1
     assert all(result.peak_bytes is None for result in results.values())
 
 
@@ -148,7 +148,7 @@ def test_turns_change_nothing_of_a_run(start, tiny_data, tmp_path, monkeypatch):
     monkeypatch.setenv("DLTUTORIAL_DATA", str(tmp_path))
     variants = {"naive": start, "best": start.taking(ladder.rungs(start, "cpu")[0])}
     data = ladder.data(tiny_data, variants)
-    raced = race.measure(variants, data, rounds=3, turn_s=0.0)["best"]
+    raced = compare.compare(variants, data, rounds=3, turn_s=0.0)["best"]
     batches = make_loader(data[ladder.PLAIN], start.recipe.global_batch_size, "lean", roll=True)
     task = Task(forecasting.build_model(start.recipe), lambda skip: batches, forecasting.squared_error)
     *_, last = itertools.islice(loop.loop(task, start.recipe), raced.updates)
@@ -159,18 +159,18 @@ def test_a_variant_that_trains_otherwise_is_found(start, tiny_data, tmp_path, mo
     monkeypatch.setenv("DLTUTORIAL_DATA", str(tmp_path))
     other = dataclasses.replace(start, recipe=dataclasses.replace(start.recipe, learning_rate=1e-4))
     variants = {"baseline": start, "slower rate": other}
-    results = race.measure(variants, ladder.data(tiny_data, variants), rounds=2, turn_s=0.0)
-    assert race.loss_difference(results) > 1e-2
+    results = compare.compare(variants, ladder.data(tiny_data, variants), rounds=2, turn_s=0.0)
+    assert compare.loss_difference(results) > 1e-2
 
 
 def test_a_race_too_short_to_compare_is_refused(start, tiny_data, tmp_path, monkeypatch):
     monkeypatch.setenv("DLTUTORIAL_DATA", str(tmp_path))
     data = ladder.data(tiny_data, {"baseline": start})
     with pytest.raises(CourseError, match="at least one round"):
-        race.measure({"baseline": start}, data, rounds=0)
+        compare.compare({"baseline": start}, data, rounds=0)
     seldom = start.taking(ladder.Rung("loss", "", {"log_every": 50}))
     with pytest.raises(CourseError, match="too few to compare"):
-        race.measure({"baseline": start, "seldom": seldom}, data, rounds=1, turn_s=0.0)
+        compare.compare({"baseline": start, "seldom": seldom}, data, rounds=1, turn_s=0.0)
 
 
 def test_the_bench_gives_a_row_for_every_variant(tiny_data, tmp_path, monkeypatch, start):

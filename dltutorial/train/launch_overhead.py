@@ -13,17 +13,16 @@ import torch
 from torch import Tensor, nn
 
 from dltutorial import machine
-from dltutorial.config import Recipe
+from dltutorial.config import LoopRecipe
 from dltutorial.models.tiny import NarrowMLP
 from dltutorial.profile.timing import alternate
 from dltutorial.train.forecasting import squared_error
 from dltutorial.train.graphs import WARMUP_STEPS, GraphedStep
 from dltutorial.train.optim import make_optimizer
+from dltutorial.train.recorded_step import Tape
 from dltutorial.train.step import train_step
-from dltutorial.train.tape import Tape
 
 WINDOW = (5, 8, 8)  # channels, latitudes, longitudes that the narrow networks forecast
-_DEPTHS = (4, 10, 16)  # of the networks that the line is drawn through
 
 
 @dataclass(frozen=True)
@@ -69,7 +68,7 @@ def pair(model: nn.Module, twin: nn.Module, batch: tuple[Tensor, Tensor]) -> Pai
     return Pair(n, lambda: eager(*batch), lambda: graphed(*batch))
 
 
-def count_operations(step: Callable[[Tensor, Tensor], Tensor], batch: tuple[Tensor, Tensor]) -> int:
+def count_operations(step: Callable[..., Tensor], batch: tuple[Tensor, Tensor]) -> int:
     """How many operations a step has below autograd, views not counted: on a GPU each launches a kernel or several.
 
     The optimizer makes its averages in its first step, so one is made before the count.
@@ -84,20 +83,19 @@ def count_operations(step: Callable[[Tensor, Tensor], Tensor], batch: tuple[Tens
 def narrow_pair(dim: int, depth: int, batch_size: int = 8, device: str | None = None) -> Pair:
     """A launch-bound pair: narrow networks of ``depth`` blocks on a random batch."""
     device = device or machine.device()
-    generator = torch.Generator().manual_seed(0)
-    x_BCHW = torch.randn(batch_size, *WINDOW, generator=generator).to(device)
-    with torch.random.fork_rng(devices=[]):
-        models = []
-        for _ in range(2):
+    x_BCHW = torch.randn(batch_size, *WINDOW, generator=torch.Generator().manual_seed(0)).to(device)
+    models = []
+    for _ in range(2):
+        with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
             models.append(NarrowMLP(WINDOW, dim, depth).to(device))
-    return pair(*models, (x_BCHW, x_BCHW.roll(1, -1)))
+    return pair(models[0], models[1], (x_BCHW, x_BCHW.roll(1, -1)))
 
 
 def overheads(
-    dim: int, depths: Sequence[int] = _DEPTHS, repeats: int = 11, device: str | None = None
+    dim: int, depths: Sequence[int] = (4, 10, 16), repeats: int = 11, device: str | None = None
 ) -> tuple[Line, Line]:
-    """What an operation costs in an eager step and in a replayed one, from networks of other depths.
+    """What an operation costs in an eager step and in a replayed one, from networks of several depths.
 
     Args:
         dim: width of the networks; small, so that there is no work.
@@ -106,12 +104,13 @@ def overheads(
         device: where to measure; default: the course's device.
     """
     pairs = [narrow_pair(dim, depth, device=device) for depth in depths]
-    variants = {(kind, n): getattr(p, kind) for n, p in enumerate(pairs) for kind in ("eager", "graphed")}
+    variants = {f"eager {n}": p.eager for n, p in enumerate(pairs)}
+    variants |= {f"graphed {n}": p.graphed for n, p in enumerate(pairs)}
     found = alternate(variants, repeats=repeats, device=device)
-    n_operations = [p.n_operations for p in pairs]
     lines = []
     for kind in ("eager", "graphed"):
-        slope, start = np.polyfit(n_operations, [found[kind, n].best_s for n in range(len(pairs))], 1)
+        best_s = [found[f"{kind} {n}"].best_s for n in range(len(pairs))]
+        slope, start = np.polyfit([p.n_operations for p in pairs], best_s, 1)
         lines.append(Line(float(start), float(slope)))
     return lines[0], lines[1]
 
@@ -121,12 +120,6 @@ def replayed_step_s(eager_s: float, n_operations: int, lines: tuple[Line, Line],
 
     A CPU starts operations and works in turn: what recording saves comes off the time. A GPU works while the next
     operations are started: a step longer than its launches hides them, and gains nothing.
-
-    Args:
-        eager_s: measured.
-        n_operations: in the step.
-        lines: as ``overheads`` returns them.
-        device: cpu or cuda.
     """
     eager, replayed = (line.step_s(n_operations) for line in lines)
     if device == "cuda":
@@ -134,6 +127,6 @@ def replayed_step_s(eager_s: float, n_operations: int, lines: tuple[Line, Line],
     return max(eager_s - (eager - replayed), replayed)
 
 
-def _step(model: nn.Module) -> Callable[[Tensor, Tensor], Tensor]:
-    optimizer = make_optimizer(model, Recipe(cuda_graph=True, optimizer_impl="fused", learning_rate=1e-3))
-    return lambda x_BCHW, y_BCHW: train_step(model, (x_BCHW, y_BCHW), squared_error, optimizer)
+def _step(model: nn.Module) -> Callable[..., Tensor]:
+    optimizer = make_optimizer(model, LoopRecipe(cuda_graph=True, optimizer_impl="fused", learning_rate=1e-3))
+    return lambda *batch: train_step(model, batch, squared_error, optimizer)

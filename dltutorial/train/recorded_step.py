@@ -1,4 +1,4 @@
-"""A tape: every operation of one training step, with the very tensors it read and wrote, to be run again.
+"""A recorded step: a tape of all its operations, with the very tensors they read and wrote, to be run again.
 
 In: a step on tensors of fixed shapes, run inside ``with tape.capture():``. Out: ``tape.replay()``, which repeats the
 operations on the same memory; no model, autograd or optimizer of Python runs again. It obeys the rules of a CUDA graph

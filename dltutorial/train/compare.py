@@ -1,24 +1,23 @@
-"""A race of variants: many ways to train take turns in one process, each with its own model, optimizer and data.
+"""Ways to train, compared: they take turns in one process, each with its own model, optimizer and data.
 
 In: recipes and the data. Out: for each the samples per second of every round, the loss after the same number of
 updates, the peak of its memory. What is timed is the real training loop. In its turn a variant makes a few updates
 that do not count (caches, queues and clocks settle), then those that do; the first round, in which kernels are
 chosen and compiled, does not count at all.
-
-Legend: B samples.
 """
 
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from dltutorial.config import Recipe
 from dltutorial.data import store
 from dltutorial.errors import CourseError
-from dltutorial.train import forecasting
+from dltutorial.train.forecasting import batches, build_model, squared_error
 from dltutorial.train.graphs import WARMUP_STEPS
 from dltutorial.train.ladder import Variant
 from dltutorial.train.loop import Progress, loop
@@ -34,7 +33,7 @@ class Result:
         final_loss: the mean over the last updates that all variants made.
         updates: how many updates that loss is after; the same for all.
         first_s: seconds of its first turn: warm-up, compilation and capture.
-        peak_bytes: the most memory on the device; None on a CPU ("not available").
+        peak_bytes: the most memory on the device, the other variants' not counted; None on a CPU ("not available").
     """
 
     samples_per_s: tuple[float, ...]
@@ -54,7 +53,7 @@ class Result:
         return max(self.samples_per_s)
 
 
-def measure(
+def compare(
     variants: Mapping[str, Variant],
     data: Mapping[str, store.Split],
     *,
@@ -75,23 +74,21 @@ def measure(
         CourseError: the loss of a variant is not finite, or a variant cannot be here.
     """
     if rounds < 1 or turn_s < 0:
-        raise CourseError(f"a race of {rounds} rounds of {turn_s:g} s measures nothing; take at least one round")
+        raise CourseError(f"{rounds} rounds of {turn_s:g} s measure nothing; take at least one round")
     every = max((variant.recipe.log_every for variant in variants.values()), default=1)
-    runners = {name: _Runner(variant, data[variant.layout]) for name, variant in variants.items()}
+    runners = {name: _Runner(variant.recipe, data[variant.layout]) for name, variant in variants.items()}
     try:
         for _ in range(rounds + 1):
             for name, runner in runners.items():
                 runner.turn(turn_s)
                 seen(name)
-        common = min(runner.updates for runner in runners.values()) // every * every
+        common = min(runner.history[-1].step for runner in runners.values()) // every * every
         if common == 0:
-            raise CourseError(
-                f"the slowest variant made less than {every} updates, too few to compare; race more rounds"
-            )
+            raise CourseError(f"the slowest variant made less than {every} updates, too few to compare; add rounds")
         return {name: runner.result(common, every) for name, runner in runners.items()}
     finally:
         for runner in runners.values():
-            runner.close()
+            runner.batches.pause()
 
 
 def gains(results: Mapping[str, Result]) -> dict[str, float]:
@@ -112,69 +109,58 @@ def loss_difference(results: Mapping[str, Result]) -> float:
 class _Runner:
     """One variant between its turns."""
 
-    def __init__(self, variant: Variant, split: store.Split) -> None:
-        model = forecasting.build_model(variant.recipe)
-        device = next(model.parameters()).device
-        self._batches = _Batches(split, variant, device)
-        task = Task(model, lambda skip: self._batches, forecasting.squared_error)
-        self._records = loop(task, variant.recipe)
-        self._settled = WARMUP_STEPS + 2 if variant.recipe.cuda_graph else 0  # captured in the first turn, too
-        self._size = variant.recipe.global_batch_size
-        self._history: list[Progress] = []
+    def __init__(self, recipe: Recipe, split: store.Split) -> None:
+        before_bytes = _allocated_bytes()
+        model = build_model(recipe)
+        self.batches = _Batches(split, recipe, next(model.parameters()).device)
+        self.history: list[Progress] = []
+        self._records = loop(Task(model, lambda skip: self.batches, squared_error), recipe)
+        self._settled = WARMUP_STEPS + 2 if recipe.cuda_graph else 0  # captured in the first turn, too
+        self._size = recipe.global_batch_size
         self._rates: list[float] = []
-        self._memory = _Memory(model)
-        self.first_s = 0.0
-
-    @property
-    def updates(self) -> int:
-        """Made so far."""
-        return self._history[-1].step
+        self._own_bytes, self._peak_bytes, self._first_s = _allocated_bytes() - before_bytes, 0, 0.0
 
     def turn(self, turn_s: float) -> None:
         """One record that does not count, then at least one that does."""
-        start_s = time.perf_counter()
-        with self._memory:
-            self._next()
-            counted_s, counted = 0.0, 0
-            while counted == 0 or counted_s < turn_s or self.updates < self._settled:
-                before, record = self.updates, self._next()
-                counted += record.step - before
-                counted_s += (record.step - before) * record.step_s
-            self._batches.pause()
-        if self.first_s:
+        before_bytes, start_s = _allocated_bytes(), time.perf_counter()
+        if torch.cuda.is_available():
+            torch.cuda.reset_peak_memory_stats()
+        self.history.append(next(self._records))
+        counted_s, counted = 0.0, 0
+        while counted == 0 or counted_s < turn_s or self.history[-1].step < self._settled:
+            self.history.append(next(self._records))
+            updates = self.history[-1].step - self.history[-2].step
+            counted += updates
+            counted_s += updates * self.history[-1].step_s
+        self.batches.pause()
+        if self._first_s:
             self._rates.append(counted * self._size / counted_s)
         else:
-            self.first_s = time.perf_counter() - start_s
+            self._first_s = time.perf_counter() - start_s
+        if torch.cuda.is_available():
+            self._peak_bytes = max(self._peak_bytes, torch.cuda.max_memory_allocated() - before_bytes + self._own_bytes)
+            self._own_bytes += _allocated_bytes() - before_bytes
 
     def result(self, updates: int, every: int) -> Result:
         """With the mean loss of the last ``every`` of the first ``updates``."""
-        last = [record.loss for record in self._history if updates - every < record.step <= updates]
-        return Result(tuple(self._rates), statistics.mean(last), updates, self.first_s, self._memory.peak_bytes)
-
-    def close(self) -> None:
-        """Let go of files, threads and memory."""
-        self._batches.pause()
-        self._records.close()
-
-    def _next(self) -> Progress:
-        self._history.append(next(self._records))
-        return self._history[-1]
+        last = [record.loss for record in self.history if updates - every < record.step <= updates]
+        return Result(tuple(self._rates), statistics.mean(last), updates, self._first_s, self._peak_bytes or None)
 
 
 class _Batches:
     """A variant's batches, without end. Paused, it holds no file, no thread and no memory, and knows where it was."""
 
-    def __init__(self, split: store.Split, variant: Variant, device: torch.device) -> None:
-        self._split, self._recipe, self._device = split, variant.recipe, device
+    def __init__(self, split: store.Split, recipe: Recipe, device: torch.device) -> None:
+        self._make = lambda skip: batches(split, recipe, device, skip)
         self._taken = 0
-        self._open: Iterator[tuple[Tensor, Tensor]] | None = None
+        self._open: Generator[tuple[Tensor, Tensor]] | None = None
 
-    def __iter__(self) -> "_Batches":
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
         return self
 
     def __next__(self) -> tuple[Tensor, Tensor]:
         if self._open is None:
-            self._open = forecasting.batches(self._split, self._recipe, self._device, self._taken)
+            self._open = self._make(self._taken)
         self._taken += 1
         return next(self._open)
 
@@ -185,23 +171,9 @@ class _Batches:
             self._open = None
 
 
-class _Memory:
-    """The most that one variant has on the GPU, the others' weights not counted."""
-
-    def __init__(self, model: torch.nn.Module) -> None:
-        self._cuda = next(model.parameters()).is_cuda
-        self._own_bytes = sum(p.numel() * p.element_size() for p in model.parameters())
-        self.peak_bytes: int | None = 0 if self._cuda else None
-
-    def __enter__(self) -> None:
-        if self._cuda:
-            torch.cuda.synchronize()
-            self._before_bytes = torch.cuda.memory_allocated()
-            torch.cuda.reset_peak_memory_stats()
-
-    def __exit__(self, *error: object) -> None:
-        if self._cuda:
-            torch.cuda.synchronize()
-            others_bytes = self._before_bytes - self._own_bytes
-            self.peak_bytes = max(self.peak_bytes or 0, torch.cuda.max_memory_allocated() - others_bytes)
-            self._own_bytes += torch.cuda.memory_allocated() - self._before_bytes
+def _allocated_bytes() -> int:
+    """On the GPU, once its work is done; 0 on a CPU."""
+    if not torch.cuda.is_available():
+        return 0
+    torch.cuda.synchronize()
+    return torch.cuda.memory_allocated()

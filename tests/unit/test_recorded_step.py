@@ -7,7 +7,7 @@ from torch.nn import functional as F
 
 from dltutorial.errors import CourseError
 from dltutorial.models.tiny import NarrowMLP
-from dltutorial.train.tape import Tape
+from dltutorial.train.recorded_step import Tape
 
 SHAPE = (3, 4, 4)
 MODELS = {
