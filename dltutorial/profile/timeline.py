@@ -1,8 +1,9 @@
 """An interactive timeline of one trace, or of two above each other, in one HTML page that asks nothing of a network.
 
 In: traces. Out: in a notebook a frame that zooms and pans; elsewhere :meth:`Timeline.save` writes the page. The page
-holds the events as packed columns, 12 bytes each before compression, and draws only those in view. Beside the picture
-stand tables that say the same, and for two traces a list of what changed.
+holds the events as columns of 32-bit integers (start as the distance from the start before it in its lane, length,
+index of the name), compressed, and draws only those in view. Beside the picture stand tables that say the same, and
+for two traces a list of what changed.
 
 A trace is untrusted: its names travel as data, never as markup, and the page lets no script run but ``timeline.js``,
 named by its hash.
@@ -10,22 +11,140 @@ named by its hash.
 
 import base64
 import hashlib
+import heapq
 import html
+import json
+import zlib
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from importlib import resources
 from pathlib import Path
 from string import Template
+from typing import NamedTuple
+
+import numpy as np
 
 from dltutorial import paths
 from dltutorial.profile import trace_summary
-from dltutorial.profile.events import Trace
-from dltutorial.profile.timeline_columns import Columns
+from dltutorial.profile.events import Event, Trace
 from dltutorial.profile.timing import duration
 from dltutorial.record.table import Table
 
 _AROUND_PX = 130  # title, legend and hints
 _TABLE_HEAD_PX, _TABLE_ROW_PX = 34, 24
+_LETTERS = 300  # of a name
+_AXIS_PX, _LANE_PX, _MOST_PX = 20, 17, 420  # as in timeline.js
+_WAITING = "waiting for input"
+# What a box shows → its colour (Okabe and Ito's) and that of the text on it.
+_KINDS = {
+    "range": ("#0072b2", "#ffffff"),
+    _WAITING: ("#f0e442", "#000000"),
+    "operator": ("#009e73", "#000000"),
+    "runtime": ("#e69f00", "#000000"),
+    "kernel": ("#d55e00", "#000000"),
+    "copy": ("#cc79a7", "#000000"),
+    "device range": ("#56b4e9", "#000000"),
+    "python": ("#999999", "#000000"),
+}
+
+
+class Lane(NamedTuple):
+    """One line of boxes; only the first lane of a row has a label."""
+
+    label: str
+    events: list[Event]
+
+
+@dataclass(frozen=True)
+class Columns:
+    """The events of one or more traces, lane by lane.
+
+    Attributes:
+        lanes: from top to bottom.
+        end_s: of the longest trace.
+        n_left_out: events there was no room for.
+    """
+
+    lanes: tuple[Lane, ...]
+    end_s: float
+    n_left_out: int
+
+    @classmethod
+    def of(cls, traces: Sequence[tuple[str, Trace]], max_events: int) -> "Columns":
+        """Sort traces, each with a name for its rows' labels, into lanes; the longest ``max_events`` of each."""
+        all_lanes: list[Lane] = []
+        for name, trace in traces:
+            longest = set(heapq.nlargest(max_events, trace.events, key=lambda event: event.duration_s))
+            events = [event for event in trace.events if event in longest]
+            for row, in_row in enumerate(trace.rows):
+                label = f"{name}: {in_row.name}" if name else in_row.name
+                all_lanes += lanes([event for event in events if event.row == row], label)
+        n_left_out = sum(max(0, len(trace.events) - max_events) for _, trace in traces)
+        return cls(tuple(all_lanes), max(trace.span_s for _, trace in traces), n_left_out)
+
+    @property
+    def n_events(self) -> int:
+        """How many are drawn."""
+        return sum(len(lane.events) for lane in self.lanes)
+
+    @property
+    def height_px(self) -> int:
+        """Of the canvas: all lanes, or as many as leave room for the rest of a screen."""
+        return min(_MOST_PX, _AXIS_PX + _LANE_PX * len(self.lanes))
+
+    def legend(self) -> str:
+        """The kinds that occur, with their colours, as HTML."""
+        found = {kind(event) for lane in self.lanes for event in lane.events}
+        parts = [f'<span><i style="background:{_KINDS[name][0]}"></i>{name}</span>' for name in _KINDS if name in found]
+        if self.n_left_out:
+            parts.append(f"<span>the {self.n_left_out:,} shortest events are left out</span>")
+        return "".join(parts)
+
+    def json(self) -> str:
+        """For timeline.js; every ``<`` is escaped, so that nothing in it ends the script element it stands in."""
+        # Nanoseconds, as the profiler counts; coarser where 32 bits would not reach the end.
+        tick_s = max(1e-9, self.end_s / (2**32 - 2))
+        kinds = {name: index for index, name in enumerate(_KINDS)}
+        names: dict[tuple[str, int], int] = {}  # name and kind → index
+        starts, lengths, indices = [], [], []
+        for lane in self.lanes:
+            times_s = np.array([(event.start_s, event.end_s) for event in lane.events])
+            ticks = np.rint(times_s / tick_s).astype(np.int64)
+            starts.append(np.diff(ticks[:, 0], prepend=0))
+            lengths.append(ticks[:, 1] - ticks[:, 0])
+            keys = [(event.name[:_LETTERS], kinds[kind(event)]) for event in lane.events]
+            indices += [names.setdefault(key, len(names)) for key in keys]
+        columns = np.concatenate([*starts, *lengths, np.array(indices)]).astype("<u4")
+        data = {
+            "tick_s": tick_s,
+            "ticks": max(1.0, self.end_s / tick_s),
+            "kinds": [(name, *colours) for name, colours in _KINDS.items()],
+            "names": list(names),
+            "lanes": [(lane.label, len(lane.events)) for lane in self.lanes],
+            "columns": base64.b64encode(zlib.compress(columns.tobytes(), 6)).decode(),
+        }
+        return json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")
+
+
+def kind(event: Event) -> str:
+    """What a box shows: its category, or that it is a wait for input."""
+    return _WAITING if event.is_loading else event.category
+
+
+def lanes(events: Iterable[Event], label: str) -> list[Lane]:
+    """Each event into the highest lane that is free; in the order of starts that puts a child below its parent."""
+    found: list[Lane] = []
+    ends_ns: list[int] = []
+    for event in events:
+        start_ns, end_ns = round(event.start_s * 1e9), round(event.end_s * 1e9)
+        place = next((index for index, busy_ns in enumerate(ends_ns) if busy_ns <= start_ns), len(found))
+        if place == len(found):
+            found.append(Lane("" if found else label, []))
+            ends_ns.append(0)
+        found[place].events.append(event)
+        ends_ns[place] = end_ns
+    return found
 
 
 @dataclass(frozen=True)

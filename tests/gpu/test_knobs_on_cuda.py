@@ -8,7 +8,7 @@ import torch
 from dltutorial import machine
 from dltutorial.config import Recipe
 from dltutorial.errors import CourseError
-from dltutorial.profile import tensor_cores, trace
+from dltutorial.profile import fast_units, trace
 from dltutorial.train.forecasting import make_vit, squared_error
 from dltutorial.train.loop import loop
 from dltutorial.train.optim import make_optimizer
@@ -112,7 +112,7 @@ def test_tensor_cores_run_where_the_precision_says(precision):
     model = make_vit(recipe).to("cuda")
     step = make_step(model, squared_error, make_optimizer(model, recipe), recipe)
     x, y = (t.cuda() for t in next(waves(recipe)))
-    share = tensor_cores.Products.of(trace.take(lambda: step(x, y), steps=2)).tensor_core_share
+    share = fast_units.tensor_core_share(fast_units.products(trace.take(lambda: step(x, y), steps=2)))
     if precision == "fp32":  # fused attention may use TF32 units in three passes; the large products do not
         assert share < 0.5
     else:

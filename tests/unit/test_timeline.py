@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dltutorial.profile import timeline_columns
+from dltutorial.profile import timeline
 from dltutorial.profile.events import Event, Row, Trace
 from dltutorial.profile.timeline import Timeline, script_hash
 
@@ -64,7 +64,7 @@ def order(event):
 def test_no_two_events_of_a_lane_overlap_even_where_they_do_not_nest():
     rng = np.random.default_rng(0)
     events = [Event(str(i), "kernel", *rng.uniform(0, [1.0, 0.2]), 0) for i in range(300)]
-    lanes = timeline_columns.lanes(Trace.of(events, ROWS).events, "row")
+    lanes = timeline.lanes(Trace.of(events, ROWS).events, "row")
     assert sum(len(lane.events) for lane in lanes) == 300
     for lane in lanes:
         for one, next_one in zip(lane.events, lane.events[1:], strict=False):

@@ -1,7 +1,10 @@
+import platform
+
 import pytest
 
+from dltutorial.profile import fast_units
 from dltutorial.profile.events import Event, Row, Trace
-from dltutorial.profile.tensor_cores import Products, uses_tensor_cores
+from dltutorial.profile.fast_units import products, table, tensor_core_share, uses_tensor_cores
 
 # Names as profilers showed them on Volta, Turing, Ampere and Hopper.
 ON_TENSOR_CORES = [
@@ -48,21 +51,64 @@ def test_a_kernel_on_tensor_cores_is_told(name):
 @pytest.mark.parametrize("name", ON_ORDINARY_CORES)
 def test_a_product_on_ordinary_cores_is_not(name):
     assert not uses_tensor_cores(name)
-    assert Products.of(trace_of([name])).tensor_core_share == 0
+    assert tensor_core_share(products(trace_of([name]))) == 0
 
 
 def test_what_is_no_product_is_left_out():
-    found = Products.of(trace_of(NO_PRODUCT))
-    assert found.kernels == ()
-    assert found.tensor_core_share is None
+    found = products(trace_of(NO_PRODUCT))
+    assert found == []
+    assert tensor_core_share(found) is None
 
 
 def test_operators_of_a_cpu_do_not_count():
-    assert Products.of(trace_of(["aten::conv2d", "mkldnn_gemm"], "operator")).tensor_core_share is None
+    assert products(trace_of(["aten::conv2d", "mkldnn_gemm"], "operator")) == []
 
 
 def test_the_share_is_one_of_time():
-    found = Products.of(trace_of([ON_ORDINARY_CORES[0], ON_TENSOR_CORES[3], ON_TENSOR_CORES[3]]))
-    assert [(k.calls, k.seconds, uses_tensor_cores(k.name)) for k in found.kernels] == [(2, 4.0, True), (1, 0.5, False)]
-    assert found.tensor_core_share == pytest.approx(4 / 4.5)
-    assert "s16816gemm" in str(found.table())
+    found = products(trace_of([ON_ORDINARY_CORES[0], ON_TENSOR_CORES[3], ON_TENSOR_CORES[3]]))
+    assert [(k.calls, k.seconds, uses_tensor_cores(k.name)) for k in found] == [(2, 4.0, True), (1, 0.5, False)]
+    assert tensor_core_share(found) == pytest.approx(4 / 4.5)
+    assert "s16816gemm" in str(table(found))
+
+
+# oneDNN on a CPU
+
+SAID = """onednn_verbose,v1,info,oneDNN v3.12.0
+dtype float32
+dtype bfloat16
+onednn_verbose,v1,primitive,exec,cpu,matmul,brg_matmul:avx512_core_bf16,undef,src:bf16::blocked:ab::f0,,256x256,0.05
+onednn_verbose,v1,primitive,exec,cpu,reorder,jit:uni,undef,src:bf16::blocked:ab::f0,,256x256,0.05
+onednn_verbose,v1,primitive,exec,cpu,matmul,brg_matmul:avx512_core_bf16,undef,src:bf16::blocked:ab::f0,,256x256,0.05
+"""
+
+
+def test_names_are_found_once_and_by_dtype():
+    assert fast_units.parse(SAID) == {"float32": (), "bfloat16": ("brg_matmul:avx512_core_bf16",)}
+
+
+@pytest.mark.parametrize(
+    ("name", "units"),
+    [
+        ("brg_matmul:avx512_core_bf16", True),
+        ("brg_matmul:avx10_1_512_amx", True),
+        ("brgemm:avx512_core_fp16", True),
+        ("gemm:jit:bf16", False),
+        ("brg_matmul:avx512_core", False),
+        ("ref:any", False),
+        ("gemm:acl", None),
+        ("brg_matmul:sve_256", None),
+    ],
+)
+def test_a_name_tells_its_instructions(name, units):
+    assert fast_units.uses_units(name) is units
+
+
+@pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="names of x86 processors")
+def test_this_cpu_names_what_multiplies_in_bf16():
+    found = fast_units.implementations(["bfloat16"])
+    assert all(":" in name for name in found["bfloat16"])
+    assert found["bfloat16"]
+
+
+def test_a_process_that_fails_finds_nothing():
+    assert fast_units.implementations(["no_such_dtype"]) == {"no_such_dtype": ()}
