@@ -95,7 +95,7 @@ def make_parser() -> argparse.ArgumentParser:
     run.add_argument("--out", type=Path, metavar="DIR", help="default: runs/<date and time>")
 
     bench = _add(commands, "bench", _bench, "measure, and print a table")
-    bench.add_argument("name", metavar="NAME", help="which benchmark; a wrong name gets the list")
+    bench.add_argument("name", metavar="NAME", nargs="?", help="which benchmark; without one they are listed")
     bench.add_argument("--preset", default="auto", help=_preset_help())
     bench.add_argument("--repeats", type=int, default=5, metavar="N")
     bench.add_argument("--json", type=Path, metavar="FILE", help="write the figures there too")

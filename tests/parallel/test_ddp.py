@@ -5,10 +5,9 @@ import replicas
 import torch
 from torch import nn
 
-from dltutorial import config
+from dltutorial import config, machine
 from dltutorial.config import Recipe
-from dltutorial.course import bench_ddp
-from dltutorial.course.bench_rows import Options
+from dltutorial.course import benches
 from dltutorial.errors import CourseError
 from dltutorial.launch import RankFailed, RanksHang, launch
 from dltutorial.parallel.bucket_model import Link, Step
@@ -135,15 +134,14 @@ def test_what_cannot_be_is_told_in_one_line():
         ddp_comparison.compare(2, None, ["quick"])
 
 
-def test_the_benchmark_measures_predicts_and_holds_the_overlapped_step_to_a_budget(monkeypatch):
+def test_the_benchmark_measures_and_predicts(monkeypatch):
     tiny = Recipe(n_lat=16, n_lon=32, dim=16, depth=1, heads=1, global_batch_size=2)
-    monkeypatch.setattr(bench_ddp, "recipe_of", lambda preset: tiny)
-    monkeypatch.setattr(bench_ddp, "ranks", lambda: 2)
-    rows = {row.what: row for row in bench_ddp.ddp(Options(config.preset("smoke"), repeats=2))}
+    monkeypatch.setattr(benches, "Recipe", lambda **sizes: tiny)
+    monkeypatch.setattr(machine, "device", lambda: "cpu")
+    rows = {row.what: row for row in benches.ddp(config.preset("smoke"), 2)}
     assert list(rows) == list(ddp_comparison.WRAPPERS)
     assert all(len(row.samples) == 2 and row.predicted > 0 for row in rows.values())
-    assert [name for name, row in rows.items() if row.budget] == ["overlapped"]
-    assert rows["overlapped"].budget == pytest.approx(1.1 * rows[ddp_comparison.TORCH].median)
+    assert rows[ddp_comparison.TORCH].more["of torch DDP"] == "1.00"
 
 
 # Without ranks

@@ -3,8 +3,8 @@ import json
 import pytest
 
 from dltutorial import cli
-from dltutorial.course import bench, bench_overhead
-from dltutorial.course.bench_rows import Row, table
+from dltutorial.course import bench, benches
+from dltutorial.course.bench import Row, table
 from dltutorial.errors import CourseError
 from dltutorial.record import records
 
@@ -12,19 +12,31 @@ from dltutorial.record import records
 @pytest.fixture
 def rows(monkeypatch):
     """A benchmark that has its figures already."""
-    found = [Row("quick", (0.2, 0.1, 0.4), budget=0.3), Row("slow", (5.0,), budget=2.0), Row("free", (1.0,))]
-    monkeypatch.setattr(bench, "BENCHES", {"known": "figures"})
-    monkeypatch.setattr(bench, "_benchmark", lambda name: lambda options: iter(found))
+    found = [Row("quick", (0.2, 0.1, 0.4), predicted=0.1), Row("slow", (5.0,)), Row("free", (1.0,))]
+    measure(monkeypatch, lambda preset, repeats: iter(found))
     return found
 
 
-def test_table_shows_median_spread_and_budget(rows, capsys):
+def measure(monkeypatch, found):
+    """``bench known`` is this function."""
+    monkeypatch.setattr(bench, "BENCHES", {"known": "figures"})
+    monkeypatch.setattr(benches, "known", found, raising=False)
+
+
+def test_table_shows_median_spread_and_prediction(rows, capsys):
     assert cli.main(["bench", "known"]) == 0
     said = capsys.readouterr().out
     assert "python" in said.splitlines()[0]
     (quick,) = [line for line in said.splitlines() if line.startswith("quick")]
-    assert " ".join(quick.split()) == "quick 200 ms 100 ms to 400 ms 3 300 ms within"
-    assert [line.split()[-1] for line in said.splitlines()[-2:]] == ["over", "–"]
+    assert " ".join(quick.split()) == "quick 200 ms 100 ms to 400 ms 3 100 ms 2.00"
+    assert [line.split()[-1] for line in said.splitlines()[-2:]] == ["–", "–"]
+
+
+def test_without_a_name_the_benchmarks_are_listed(capsys):
+    assert cli.main(["bench"]) == 0
+    listed = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in listed] == list(bench.BENCHES)
+    assert all(len(line.split()) > 3 for line in listed)
 
 
 def test_figures_are_recorded_and_written_as_json(rows, tmp_path):
@@ -46,37 +58,38 @@ def test_what_cannot_be_measured_is_refused(rows, options, named):
 
 
 def test_a_file_that_cannot_be_written_is_told_before_measuring(monkeypatch, tmp_path):
-    monkeypatch.setattr(bench, "BENCHES", {"known": "nothing"})
-    monkeypatch.setattr(bench, "_benchmark", lambda name: lambda options: pytest.fail("it measured"))
+    measure(monkeypatch, lambda preset, repeats: pytest.fail("it measured"))
     (tmp_path / "file").write_text("")
     with pytest.raises(CourseError, match="cannot write"):
         bench.run("known", json_file=tmp_path / "file" / "b.json")
-
-
-def test_earlier_figures_stay_until_there_are_new_ones(monkeypatch, tmp_path):
-    monkeypatch.setattr(bench, "BENCHES", {"known": "nothing"})
-    monkeypatch.setattr(bench, "_benchmark", lambda name: interrupted)
-    (tmp_path / "b.json").write_text("earlier")
-    with pytest.raises(KeyboardInterrupt):
-        bench.run("known", json_file=tmp_path / "b.json")
-    assert [file.read_text() for file in tmp_path.iterdir()] == ["earlier"]
     with pytest.raises(CourseError, match="it is a folder"):
         bench.run("known", json_file=tmp_path)
 
 
-def interrupted(options):
+@pytest.mark.parametrize("text", ["", "my notes", "3", '{"cells": []}'])
+def test_a_file_that_is_no_result_of_a_benchmark_is_not_replaced(monkeypatch, tmp_path, text):
+    measure(monkeypatch, lambda preset, repeats: pytest.fail("it measured"))
+    (tmp_path / "b.json").write_text(text)
+    with pytest.raises(CourseError, match="is no result of a benchmark and stays as it is"):
+        bench.run("known", json_file=tmp_path / "b.json")
+    assert (tmp_path / "b.json").read_text() == text
+
+
+def test_earlier_figures_stay_until_there_are_new_ones(monkeypatch, tmp_path):
+    measure(monkeypatch, interrupted)
+    (tmp_path / "b.json").write_text('{"bench": "known"}')
+    with pytest.raises(KeyboardInterrupt):
+        bench.run("known", json_file=tmp_path / "b.json")
+    assert [file.read_text() for file in tmp_path.iterdir()] == ['{"bench": "known"}']
+
+
+def interrupted(preset, repeats):
     raise KeyboardInterrupt
-
-
-def test_a_notebook_that_fails_is_not_timed(tmp_path, monkeypatch):
-    monkeypatch.setattr(bench_overhead, "_notebook", lambda source, made=bench_overhead._notebook: made("1 / 0"))
-    with pytest.raises(CourseError, match="ZeroDivisionError"):
-        bench_overhead._notebook_s(tmp_path)
 
 
 def test_every_benchmark_named_is_there():
     for name in bench.BENCHES:
-        assert callable(bench._benchmark(name))
+        assert callable(getattr(benches, name))
 
 
 def test_predictions_and_other_columns_show_where_there_are_any():
@@ -99,4 +112,3 @@ def test_predictions_and_other_columns_show_where_there_are_any():
     ]
     assert first.split()[-4:] == ["40", "samples/s", "0.50", "0.5"]
     assert second.split()[-3:] == ["–", "–", "–"]
-    assert "budget" not in header

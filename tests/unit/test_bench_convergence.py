@@ -3,9 +3,8 @@ import pytest
 
 from dltutorial.config import PRESETS
 from dltutorial.convergence import sweep
-from dltutorial.course import bench_convergence
-from dltutorial.course.bench_convergence import convergence
-from dltutorial.course.bench_rows import Options, table
+from dltutorial.course.bench import table
+from dltutorial.course.benches import convergence
 from dltutorial.data import surveys
 
 SIZES = (4, 16, 64, 256)
@@ -17,18 +16,17 @@ def small(monkeypatch, one_thread):
     made = clouds.survey(n=600, n_valid=200, n_features=20, n_classes=2, apart=0.8)
     monkeypatch.setattr(surveys, "lenses", lambda *args, **options: made)
     monkeypatch.setattr(sweep, "BATCH_SIZES", {"smoke": SIZES})
-    monkeypatch.setattr(bench_convergence, "IMAGES", 20)
 
 
 def test_each_batch_size_has_a_row_with_five_seeds_and_the_curve_beside_it(small):
-    rows = {row.what: row for row in convergence(Options(PRESETS["smoke"], 1))}
+    rows = {row.what: row for row in convergence(PRESETS["smoke"], 1)}
     sgd = [f"sgd: batch {size}" for size in SIZES]
-    assert list(rows)[:8] == ["20 images of lenses simulated", *sgd, "sgd: S_min", "sgd: B_crit", "sgd: whole sweep"]
-    assert list(rows)[8].startswith("adam") and len(rows) == 15
+    assert list(rows)[:6] == [*sgd, "sgd: s_min", "sgd: b_crit"]
+    assert list(rows)[6].startswith("adam") and len(rows) == 12
     for name in sgd:
         assert len(rows[name].samples) == 5 and rows[name].more["seeds"] == "5 of 5"
         assert 0.3 < rows[name].median / rows[name].predicted < 3
-    assert "S_min" in str(table(list(rows.values())))
+    assert "s_min" in str(table(list(rows.values())))
 
 
 def test_a_study_depends_on_its_seed_and_on_nothing_else(small):

@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from dltutorial.config import PRESETS, Recipe
-from dltutorial.course import bench_graphs
-from dltutorial.course.bench_rows import Options, table
+from dltutorial.course import benches
+from dltutorial.course.bench import table
 from dltutorial.errors import CourseError
 from dltutorial.models.tiny import NarrowMLP, step_flop
 from dltutorial.profile.timing import Timing
@@ -157,13 +157,9 @@ def test_what_recording_saves_comes_off_on_a_cpu_and_is_hidden_on_a_gpu():
     assert launch_overhead.replayed_step_s(2.8e-3, 400, lines, "cuda") == pytest.approx(0.8e-3)
 
 
-def test_the_bench_predicts_both_ways_of_the_launch_bound_network(monkeypatch):
-    monkeypatch.setattr(bench_graphs, "_DEPTH", {"smoke": 2})
-    monkeypatch.setattr(bench_graphs, "_TRANSFORMER_BATCH", 1)
+def test_the_bench_predicts_both_ways_of_the_launch_bound_network(one_thread):
     tiny = dataclasses.replace(PRESETS["smoke"], n_lat=8, n_lon=8, dim=8, heads=2, depth=1)
-    threads = torch.get_num_threads()
-    rows = list(bench_graphs.graphs(Options(tiny, repeats=1)))
-    assert torch.get_num_threads() == threads
-    assert len({row.what for row in rows}) == len(rows) == 7
-    assert [row.predicted is not None for row in rows] == [False, False, False, True, True, False, True]
+    rows = list(benches.graphs(tiny, 1))
+    assert len({row.what for row in rows}) == len(rows) == 6
+    assert [row.predicted is not None for row in rows] == [False, False, True, True, False, True]
     assert "gain" in str(table(rows))

@@ -1,6 +1,7 @@
 """The ladder: rungs as data, predictions from parts, a race that is fair and finds what is wrong."""
 
 import dataclasses
+import functools
 import itertools
 import math
 
@@ -9,8 +10,8 @@ import torch
 
 from dltutorial import machine
 from dltutorial.config import PRESETS, Recipe
-from dltutorial.course import bench_ladder
-from dltutorial.course.bench_rows import Options
+from dltutorial.course import benches
+from dltutorial.data import weather
 from dltutorial.data.loaders import make_loader
 from dltutorial.errors import CourseError
 from dltutorial.train import compare, forecasting, ladder, loop, step_breakdown
@@ -176,10 +177,14 @@ def test_a_race_too_short_to_compare_is_refused(start, tiny_data, tmp_path, monk
 def test_the_bench_gives_a_row_for_every_variant(tiny_data, tmp_path, monkeypatch, start):
     monkeypatch.setenv("DLTUTORIAL_DATA", str(tmp_path))
     steps = tuple(rung for rung in ladder.rungs(start, "cpu") if rung.name != "compile")
-    monkeypatch.setattr(bench_ladder, "ladder_of", lambda preset, device: (start, steps, ()))
-    monkeypatch.setattr(bench_ladder.weather, "ensure", lambda preset: tiny_data)
-    monkeypatch.setattr(bench_ladder, "_TURN_S", {"cpu": 0.0})
-    rows = list(bench_ladder.ladder(Options(PRESETS["smoke"], repeats=4)))
+    monkeypatch.setattr(machine, "device", lambda: "cpu")
+    monkeypatch.setattr(ladder, "baseline", lambda preset, device, layout: start)
+    monkeypatch.setattr(ladder, "rungs", lambda start, device: steps)
+    monkeypatch.setattr(ladder, "side_rungs", lambda device: ())
+    monkeypatch.setattr(weather, "ensure", lambda preset: tiny_data)
+    quick = functools.partial(compare.compare, turn_s=0.0)
+    monkeypatch.setattr(compare, "compare", lambda *args, turn_s, **knobs: quick(*args, **knobs))
+    rows = list(benches.ladder(PRESETS["smoke"], 4))
     assert [row.what for row in rows][:2] == ["baseline", "only loader"]
     assert rows[-1].what == "+ optimizer"
     assert all(row.unit == "samples/s" and row.predicted > 0 for row in rows)

@@ -1,0 +1,283 @@
+"""What ``dltutorial bench`` measures: for each name a function of a preset and repeats that yields rows.
+
+Variants take turns in one process; a prediction is made before its measurement. They call what the chapters call.
+"""
+
+import dataclasses
+import math
+import statistics
+import warnings
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+
+from dltutorial import machine
+from dltutorial.config import Preset, Recipe
+from dltutorial.course.bench import Row
+from dltutorial.errors import CourseError
+from dltutorial.launch import launch
+from dltutorial.profile import peaks
+from dltutorial.profile.timing import alternate
+
+
+def loaders(preset: Preset, repeats: int) -> Iterator[Row]:
+    """Samples per second of every rung, beside its prediction; of every layout under one and the same loader."""
+    from dltutorial.data import formats, loader_ladder
+    from dltutorial.data.loaders import LOADERS
+
+    machine.use_cores(1)  # one core for the loader; the other is free for a worker
+    splits, batch_size = loader_ladder.prepare(preset), min(8, preset.global_batch_size)
+    costs = loader_ladder.measure_costs(splits["hdf5-chunk1-gzip4"], splits["npy"], batch_size)
+    variants = {
+        rung.cause: loader_ladder.host_loader(splits[rung.layout], batch_size, rung.loader)
+        for rung in loader_ladder.RUNGS
+    }
+    copy = "copy of the same bytes from the page cache"
+    variants[copy] = lambda: loader_ladder.copies(splits["npy"], batch_size)
+    found = loader_ladder.rates(variants, batch_size, rounds=repeats)
+    for rung in loader_ladder.RUNGS:
+        predicted = 1 / costs.pair_s(formats.open_year(splits[rung.layout].files[0]), LOADERS[rung.loader])
+        share = statistics.median(np.array(found[rung.cause]) / found[copy])  # by turn: a slow moment hits both
+        yield Row(rung.cause, found[rung.cause], "samples/s", predicted, {"of the copy": f"{share:.0%}"})
+    yield Row(copy, found[copy], "samples/s")
+    layouts = {name: loader_ladder.host_loader(split, batch_size, "lean") for name, split in splits.items()}
+    for name, samples in loader_ladder.rates(layouts, batch_size, rounds=repeats).items():
+        megabytes = sum(map(formats.stored_bytes, splits[name].files)) / 1e6
+        yield Row(f"lean loader, {name}", samples, "samples/s", more={"MB on disk": f"{megabytes:.1f}"})
+
+
+def precision(preset: Preset, repeats: int) -> Iterator[Row]:
+    """Seconds of a large matrix product and of an update, for every precision, beside what the peaks predict.
+
+    Of a float32 update, matrix products take FLOP / peak at least; in another precision only they change.
+    """
+    from dltutorial.train.forecasting import build_model, squared_error
+    from dltutorial.train.optim import make_optimizer
+    from dltutorial.train.precision import Precision
+    from dltutorial.train.step import make_step
+
+    machine.use_cores()
+    found, n = peaks.measure(), 4096 if machine.device() == "cuda" else 1024
+    peak = {name: figure.best for name in ("fp32", "tf32", "bf16", "fp16") if (figure := found.matmul.get(name))}
+    for name in [name for name in peak if peak["fp32"] > 8 * peak[name]]:  # without units it takes a hundred times
+        print(f"{name} left out: its products take {peak['fp32'] / peak.pop(name):.0f} × as long as float32's here")
+    dtypes = {"bf16": torch.bfloat16, "fp16": torch.float16}
+    x_NN = {name: torch.randn(n, n, device=found.device).to(dtypes.get(name, torch.float32)) for name in peak}
+
+    def product(name: str) -> None:
+        with Precision(name, found.device).products():
+            x_NN[name] @ x_NN[name]
+
+    for name, timing in alternate({name: lambda name=name: product(name) for name in peak}, repeats).items():
+        more = {"GFLOP/s": f"{2e-9 * n**3 / timing.median_s:,.0f}"}
+        yield Row(f"product {n} × {n}, {name}", timing.samples_s, predicted=2 * n**3 / peak[name], more=more)
+    updates = {}
+    for name in peak:
+        recipe = Recipe.of(preset, precision=name)
+        model = build_model(recipe)
+        step = make_step(model, squared_error, make_optimizer(model, recipe), recipe)
+        batch = _noise(recipe, recipe.global_batch_size)
+        updates[name] = lambda step=step, batch=batch: step(*batch)
+    timings = alternate(updates, repeats)
+    product_s = {name: 3 * recipe.global_batch_size * recipe.forward_flop / peak[name] for name in peak}
+    rest_s = max(0.0, timings["fp32"].best_s - product_s["fp32"])
+    for name, timing in timings.items():
+        told_s = product_s["fp32"] if name == "fp32" else rest_s + product_s[name]
+        more = {"× fp32": f"{timings['fp32'].median_s / timing.median_s:.2f}"}
+        yield Row(f"ViT update, {name}", timing.samples_s, predicted=told_s, more=more)
+
+
+def graphs(preset: Preset, repeats: int) -> Iterator[Row]:
+    """What starting an operation costs; a launch-bound network and the transformer, eager and replayed.
+
+    Replayed is a CUDA graph on a GPU, a tape elsewhere. Predictions are made from smaller networks.
+    """
+    from dltutorial.train import launch_overhead
+    from dltutorial.train.forecasting import build_model
+
+    machine.use_cores(1)  # one thread starts the operations
+    lines = launch_overhead.overheads(16, repeats=repeats)
+    for line, how in zip(lines, ("an eager", "a replayed"), strict=True):
+        yield Row(f"one operation in {how} step", (line.per_operation_s,))
+    recipe = Recipe.of(preset)
+    transformer = launch_overhead.pair(build_model(recipe), build_model(recipe), _noise(recipe, 4))
+    narrow = launch_overhead.narrow_pair(16, 32 if preset.name == "smoke" else 64)
+    for name, pair in (("narrow network", narrow), ("transformer", transformer)):
+        found, n = alternate({"eager": pair.eager, "replayed": pair.graphed}, repeats), pair.n_operations
+        told = {"replayed": launch_overhead.replayed_step_s(found["eager"].median_s, n, lines, machine.device())}
+        if pair is narrow:
+            told = {"eager": lines[0].step_s(n), "replayed": lines[1].step_s(n)}
+        for how, timing in found.items():
+            more = {"operations": f"{n:,}", "gain": f"{found['eager'].median_s / timing.median_s:.2f} ×"}
+            yield Row(f"{name}, {how}", timing.samples_s, predicted=told.get(how), more=more)
+
+
+def ddp(preset: Preset, repeats: int) -> Iterator[Row]:
+    """Seconds of an update with each wrapper, beside the bucket model; a rank for each GPU, or two on the CPU."""
+    from dltutorial.train import ddp_comparison
+
+    on_gpus, n_gpus = machine.device() == "cuda", len(machine.accelerators())
+    if on_gpus and n_gpus == 1:
+        raise CourseError("bench ddp needs a GPU for each rank, and there is one; set CUDA_VISIBLE_DEVICES= for CPUs")
+    ranks, cap_mib = (n_gpus, 25.0) if on_gpus else (2, 4.0)  # the network is small on a CPU
+    recipe = Recipe(n_lat=32, n_lon=64, dim=256, depth=8, heads=4, global_batch_size=8)
+    if preset.name in ("gpu", "cluster"):
+        recipe = dataclasses.replace(Recipe.of(preset), global_batch_size=4 * ranks)
+    step, link = ddp_comparison.measure_parts(ranks, recipe, repeats)
+    found = ddp_comparison.compare(ranks, recipe, repeats=repeats, bucket_cap_mb=cap_mib)
+    for name, timing in found.items():
+        cap_bytes = 0 if name == "naive" else cap_mib * 2**20
+        told_s = step.seconds(link, cap_bytes, overlap=name not in ("naive", "bucketed"))
+        told_s = step.backward_s + step.rest_s if name == ddp_comparison.ALONE else told_s
+        share = timing.median_s / found[ddp_comparison.TORCH].median_s
+        yield Row(name, timing.samples_s, predicted=told_s, more={"ranks": f"{ranks}", "of torch DDP": f"{share:.2f}"})
+
+
+def collectives(preset: Preset, repeats: int) -> Iterator[Row]:
+    """Times and bandwidths, as nccl-tests defines them, from the least time; the fewest ranks predict the others."""
+    from dltutorial.comm import cost, mpi, stopwatch
+    from dltutorial.comm.counts import counts
+
+    machine.use_cores()
+    n_gpus = torch.cuda.device_count() if machine.device() == "cuda" else 0
+    backends = {"gloo": stopwatch.clock, "mpi": mpi.clock}
+    if n_gpus < 2:
+        print(f"NCCL: not available here (a rank needs a GPU of its own; {n_gpus} GPUs)")
+    else:
+        backends["nccl"] = lambda *args: stopwatch.clock(*args, backend="nccl")
+    for backend, clock in backends.items():
+        regimes = None
+        for p in (2, 4) if preset.name == "smoke" else (2, 4, 8):
+            if backend == "nccl" and p > n_gpus:
+                continue
+            try:
+                with warnings.catch_warnings():
+                    warnings.filterwarnings("ignore", ".*ranks share")
+                    names, sizes = ("backend", *stopwatch.OURS), [2**n for n in (10, 14, 16, 18, 20, 22, 24, 26)]
+                    found = clock(names, p, sizes, 4 * repeats, 2)
+            except CourseError as error:  # no MPI: the other backends' figures stand
+                print(error)
+                break
+            taken = {key: counts(key[0], p, key[1], 2) for key in found if key[0] != "backend"}
+            for (name, n), timing in found.items():
+                told_s = regimes.seconds(n, taken[name, n]) if regimes and name != "backend" else None
+                bus = stopwatch.bus_bandwidth(name, p, n, timing.best_s)
+                more = {"least": f"{1e3 * timing.best_s:.3f} ms", "algbw, GB/s": f"{n / timing.best_s / 1e9:.3f}"}
+                more |= {"busbw, GB/s": f"{bus / 1e9:.3f}"}
+                more |= {"least / predicted": f"{timing.best_s / told_s:.2f}"} if told_s else {}
+                what = f"{backend}, {p} ranks, {n // 2**10:,} KiB, {name}"
+                yield Row(what, timing.samples_s, predicted=told_s, more=more)
+            regimes = regimes or cost.fit_regimes([(key[1], taken[key], found[key].best_s) for key in taken])
+
+
+def ladder(preset: Preset, repeats: int) -> Iterator[Row]:
+    """Samples per second of the baseline, of each knob alone and on top of the others, beside their prediction."""
+    from dltutorial.data import weather
+    from dltutorial.train import compare, step_breakdown
+    from dltutorial.train import ladder as climbing
+
+    device = machine.device()
+    machine.use_cores()
+    # On a GPU the published model stands on data that lie uncompressed: inflated, a batch of them would take minutes.
+    start = climbing.baseline(
+        preset, device, climbing.PLAIN if preset.name in ("gpu", "cluster") else climbing.COMPRESSED
+    )
+    steps, beside = climbing.rungs(start, device), climbing.side_rungs(device)
+    routes = climbing.routes(steps, beside)
+    variants = {name: start.taking(*rungs) for name, rungs in routes.items()}
+    data = climbing.data(weather.ensure(preset), variants)
+    account, peak = step_breakdown.measure(start, [*steps, *beside], data, repeats), peaks.measure()
+    results = compare.compare(variants, data, rounds=repeats, turn_s=1.0 if device == "cuda" else 0.5)
+    best = max(figure.best for figure in peak.matmul.values() if figure)
+    for name, gain in compare.gains(results).items():
+        result = results[name]
+        flop_per_s = 3 * variants[name].recipe.forward_flop * result.median
+        more = {"gain, quickest rounds": f"{gain:.2f} ×", "of the best matmul peak": f"{flop_per_s / best:.1%}"}
+        more["peak memory"] = f"{result.peak_bytes / 1e9:.2f} GB" if result.peak_bytes else "not available"
+        more["final loss"] = f"{result.final_loss:.5f} after {result.updates}"
+        told = account.predicted(routes[name]) * results["baseline"].median
+        yield Row(name, result.samples_per_s, "samples/s", told, more)
+    print(*(f"no {rung.name}: {rung.missing}" for rung in steps if rung.missing), sep="\n")
+
+
+def convergence(preset: Preset, repeats: int) -> Iterator[Row]:
+    """Updates that five seeds needed by batch size, beside S_min (1 + B_crit / B); seeds are fixed, not repeats."""
+    from dltutorial.convergence import sweep
+
+    machine.use_cores()
+    for optimizer in ("sgd", "adam"):
+        found, fit = sweep.measure(preset.name, optimizer=optimizer)
+        print(*(f"{optimizer}: {remark}" for remark in found.remarks()), sep="\n")
+        for point in found.points:
+            there = tuple(float(steps) for steps in point.steps_S if math.isfinite(steps))
+            more = {"seeds": f"{point.reached} of {len(point.steps_S)}"}
+            if there:
+                more["rate"] = f"2^{math.log2(point.best_rate):.0f}"
+                told = float(fit.steps(point.batch_size))
+                yield Row(f"{optimizer}: batch {point.batch_size}", there, "updates", told, more)
+        for name, unit in (("s_min", "updates"), ("b_crit", "images")):
+            fitted = {"fitted": f"{getattr(fit, name):.0f}"}
+            yield Row(f"{optimizer}: {name}", tuple(getattr(fit, f"{name}_K").tolist()), unit, more=fitted)
+
+
+def scaling(preset: Preset, repeats: int) -> Iterator[Row]:
+    """Real steps on as many ranks as cores or GPUs; emulated ones on up to 8, and published runs, both predicted."""
+    from dltutorial.comm import stopwatch
+    from dltutorial.scaling import emulated, published, real_steps
+
+    recipe = Recipe.of(preset, global_batch_size=max(1, preset.global_batch_size // 4))
+    units = len(machine.accelerators()) if machine.device() == "cuda" else machine.cores()
+    warnings.filterwarnings("ignore", ".*ranks share")  # emulated steps do: a wait needs no core
+    for p in range(1, min(8, units) + 1):
+        step_s = np.array(launch(real_steps.steps, p, recipe, 2 * repeats))[..., 1].max(0)  # the slowest rank's
+        yield Row(f"real training, ranks: {p}", tuple(step_s.tolist()))
+    network = stopwatch.measure_network((2, 4, 8), 2 * repeats)
+    work = emulated.workload_for(network)
+    for p in (1, 2, 4, 8):
+        variants = emulated.variants(work, p)
+        found = launch(emulated.steps, p, variants, 2 * repeats, backend="gloo")
+        for name, variant in variants.items():
+            told_s = float(emulated.predict(variant, network, p).step_s[0])
+            step_s = emulated.step_times(found, name)
+            yield Row(f"emulated, {name}, ranks: {p}", tuple(step_s.tolist()), predicted=told_s)
+    for run in published.runs():
+        yield Row(f"published: {run.what} ({run.key})", (run.efficiency,), "of ideal", run.predicted())
+
+
+def solution(preset: Preset, repeats: int) -> Iterator[Row]:
+    """Seconds to a target quality, a row a recipe; one that missed it with a seed has no time, but counts its seeds."""
+    from dltutorial.convergence import attempt, measured
+    from dltutorial.convergence.predict import time_to_solution
+    from dltutorial.convergence.recipe import SolutionRecipe, task_for
+
+    task = task_for(preset)
+    several = (len(machine.accelerators()) if machine.device() == "cuda" else machine.cores()) > 1
+    seeds = range(10_000, 10_003)  # for tuning: others than those that count
+    here = measured.measure(task, precisions=("fp32", "bf16"), ranks=1 + several, seeds=seeds, repeats=repeats)
+    rows = [("naive", 256, "fp32", 1), ("lean", 256, "fp32", 1), ("staged", 256, "fp32", 1), ("staged", 64, "fp32", 1)]
+    rows += [("staged", 2048, "fp32", 1), ("staged", 256, "bf16", 1)]
+    rows += [("naive", 256, "fp32", 2), ("staged", 256, "fp32", 2)] if several else []
+    recipes = {}
+    for loader, batch, dtype, ranks in rows:
+        rate = here.learning["sgd"].rate(batch)
+        knobs = {"loader": loader, "batch_size": batch, "precision": dtype, "ranks": ranks, "learning_rate": rate}
+        recipes[f"{loader}, batch {batch}, {dtype}, ranks {ranks}"] = SolutionRecipe(**knobs)
+    told_s = {name: time_to_solution(recipe, here).seconds for name, recipe in recipes.items()}
+    turns = [
+        {name: attempt.attempts(recipe, task, [seed]) for name, recipe in recipes.items()} for seed in range(repeats)
+    ]
+    for name in recipes:
+        runs = [run for turn in turns for run in turn[name]]
+        reached = sum(run.reached for run in runs)
+        if reached < len(runs):
+            yield Row(f"{name}: not reached", (float(reached),), f"of {len(runs)} seeds")
+        else:
+            steps = {"steps": f"{statistics.median(run.steps for run in runs):.0f}"}
+            yield Row(name, tuple(run.seconds for run in runs), predicted=told_s[name], more=steps)
+
+
+def _noise(recipe: Recipe, batch_size: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """A batch: what the fields show makes no difference to the time."""
+    x_BCHW = torch.randn(batch_size, recipe.n_channels, recipe.n_lat, recipe.n_lon, device=machine.device())
+    return x_BCHW, x_BCHW.roll(1, -1)
