@@ -1,13 +1,17 @@
 """Errors of others, in plain words: what to do about what torch, Python, CUDA, NCCL or git says.
 
-In: an exception, or its kind and words. Out: one sentence. An error of the course says by itself what to do, so it
-gets none, except where it passes on a rank's. ``page()`` is the whole table as TROUBLESHOOTING.md shows it.
+In: an exception, or its kind and words. Out: one sentence of ``advice.toml``; for a command, its exit status and last
+line. An error of the course says by itself what to do, so it gets none, except where it passes on a rank's.
+``page()`` is the whole table as TROUBLESHOOTING.md shows it.
 """
 
+import functools
 import re
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
 
 from dltutorial import errors
-from dltutorial.advice_table import TABLE, Advice
 
 _OF_A_RANK = re.compile(r"rank \d+ of \d+ failed: ([^\n]*)")
 # These say what to do themselves. Those that are not in errors.py are made of what ranks and jobs say.
@@ -16,11 +20,30 @@ _COURSE = frozenset(
 )
 
 
+@dataclass(frozen=True)
+class Advice:
+    """What to do about one kind of error; ``advice.toml`` begins with what each means."""
+
+    name: str
+    group: str
+    pattern: str
+    seen: str
+    do: str
+    outside: bool = False
+
+
+@functools.cache
+def table() -> tuple[Advice, ...]:
+    """All advice, in the order in which it is searched."""
+    text = Path(__file__).with_suffix(".toml").read_text(encoding="utf-8")
+    return tuple(Advice(**entry) for entry in tomllib.loads(text)["advice"])
+
+
 def of(error: BaseException) -> Advice | None:
     """What to do about an exception; None where nobody foresaw it, or it says so itself."""
     if isinstance(error, errors.CourseError):
         rank_says = (getattr(error, "kind", None), getattr(error, "message", None))
-        return None if None in rank_says else _search(*rank_says)
+        return None if None in rank_says else _search(*map(str, rank_says))
     return _search(type(error).__name__, str(error))
 
 
@@ -31,6 +54,31 @@ def of_words(kind: str, message: str) -> Advice | None:
     return _search(kind, message)
 
 
+def exit_status(error: BaseException) -> tuple[int, str] | None:
+    """(exit status, what to print) of a command that ends with this error; None where nobody foresaw it.
+
+    Status 2: it can be mended, and the line says how; 75: a signal ended training, with a checkpoint; 130: Ctrl-C;
+    141: nobody reads the output any more. An error that is known, but likely to be a mistake in somebody's code, gets
+    its advice as a note: the traceback, which says where, ends with it.
+    """
+    found = of(error)
+    if isinstance(error, errors.CourseError):
+        status = error.exit_status if isinstance(error, errors.Interrupted) else 2
+        return status, f"{error}\n\n{found.do}" if found else str(error)
+    if isinstance(error, KeyboardInterrupt):
+        return 130, "interrupted; what was finished is kept"
+    if isinstance(error, BrokenPipeError):
+        return 141, ""
+    if found and (found.outside or isinstance(error, OSError)):
+        said = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+        return 2, f"{said.rstrip('.')}. {found.do}"
+    if isinstance(error, OSError):  # a place that nobody thought of: a full disk, a folder where a file should be
+        return 2, f"{error}; make sure that you may write there and that the disk has room"
+    if found:
+        error.add_note(found.do)
+    return None
+
+
 def page() -> str:
     """The table as a page in Markdown."""
     lines = [
@@ -39,9 +87,12 @@ def page() -> str:
         "What you may see, and what to do. In a course notebook the sentence also appears below the traceback; the",
         "`dltutorial` commands end with it. Made by `python -m dltutorial.advice > TROUBLESHOOTING.md`.",
     ]
-    for group in dict.fromkeys(advice.group for advice in TABLE):
+    for group in dict.fromkeys(advice.group for advice in table()):
         lines += ["", f"## {group}", "| you see | what to do |", "|---|---|"]
-        lines += [f"| `{advice.seen}` | {_cell(advice.do)} |" for advice in TABLE if advice.group == group]
+        for advice in table():
+            if advice.group == group:
+                escaped = re.sub(r"([|*_<>])", r"\\\1", advice.do)
+                lines.append(f"| `{advice.seen}` | {escaped} |")
     return "\n".join(lines) + "\n"
 
 
@@ -49,12 +100,7 @@ def _search(kind: str, message: str) -> Advice | None:
     if kind in _COURSE:
         return None
     words = f"{kind}: {message}" if kind else message
-    return next((advice for advice in TABLE if re.search(advice.pattern, words)), None)
-
-
-def _cell(text: str) -> str:
-    """Text that stays as it is in a cell of a Markdown table."""
-    return re.sub(r"([|*_<>])", r"\\\1", text)
+    return next((advice for advice in table() if re.search(advice.pattern, words)), None)
 
 
 if __name__ == "__main__":

@@ -6,12 +6,15 @@ imports wait until a command needs them, so ``--help`` is quick.
 """
 
 import argparse
+import contextlib
 import dataclasses
+import signal
 import sys
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from dltutorial import __version__, endings, interrupts
+from dltutorial import __version__, advice
 from dltutorial.config import CHOICES, PRESETS, Recipe, knob_help, preset, read_knobs
 from dltutorial.errors import CourseError
 
@@ -28,10 +31,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit status."""
     args = make_parser().parse_args(argv)
     try:
-        with interrupts.none_lost():
+        with no_interrupt_lost():
             return args.command(args) or 0
     except BaseException as error:
-        ending = endings.of(error)
+        ending = advice.exit_status(error)
         if ending is None:
             raise
         status, line = ending
@@ -40,6 +43,31 @@ def main(argv: Sequence[str] | None = None) -> int:
         else:
             sys.stderr.close()
         return status
+
+
+@contextlib.contextmanager
+def no_interrupt_lost() -> Iterator[None]:
+    """Inside ``with``, a Ctrl-C that was raised where none can be caught is raised again, a moment later.
+
+    Python raises it wherever the main thread happens to be. In a weak reference's callback or a ``__del__`` it reports
+    it as ignored and goes on, and a run of hours that was to end does not.
+    """
+    before = sys.unraisablehook
+
+    def hook(unraisable: "sys.UnraisableHookArgs") -> None:
+        if isinstance(unraisable.exc_value, KeyboardInterrupt):
+            # A real signal: it also ends a call that waits, which _thread.interrupt_main would not.
+            again = threading.Timer(0.05, signal.pthread_kill, (threading.main_thread().ident, signal.SIGINT))
+            again.daemon = True
+            again.start()
+        else:
+            before(unraisable)
+
+    sys.unraisablehook = hook
+    try:
+        yield
+    finally:
+        sys.unraisablehook = before
 
 
 def make_parser() -> argparse.ArgumentParser:

@@ -16,7 +16,7 @@ import traceback
 from pathlib import Path
 from types import FrameType
 
-from dltutorial import endings, node, paths
+from dltutorial import advice, node, paths
 from dltutorial.config import Preset, Recipe, preset
 from dltutorial.errors import CourseError, Interrupted
 from dltutorial.ranks import RankInfo
@@ -151,10 +151,10 @@ def _tell(error: BaseException, info: RankInfo) -> int:
         why = re.sub(r"^\[\S*\] ", "", str(error).partition("\n")[0]).partition(". ")[0]  # no place in gloo's source
         status, line = 1, f"{here}: another rank is gone ({why}); see what it or its launcher said, go on with --resume"
     elif isinstance(error, (Interrupted, KeyboardInterrupt)):  # of all ranks alike
-        status, line = endings.of(error) or (1, "")
+        status, line = advice.exit_status(error) or (1, "")
         line = line if info.rank == 0 else ""
     else:
-        status, line = endings.of(error) or (1, traceback.format_exc().rstrip())
+        status, line = advice.exit_status(error) or (1, traceback.format_exc().rstrip())
         line = "" if isinstance(error, AnotherRankFailed) else f"{here}: {line}"
     if line:
         print(f"dltutorial: {line}", file=sys.stderr)

@@ -9,7 +9,7 @@ from test_kernel import run  # noqa: F401 -- a fixture: a notebook in its kernel
 from dltutorial import advice
 
 ASK = "from dltutorial.course import Chapter\nChapter('00', 'smoke')"
-SHAPES = next(one.do for one in advice.TABLE if one.name == "shapes")
+SHAPES = next(one.do for one in advice.table() if one.name == "shapes")
 
 
 def test_below_a_traceback_stands_what_to_do_and_the_line_of_the_run_has_it(run):  # noqa: F811

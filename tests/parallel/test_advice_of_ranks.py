@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from dltutorial import advice, endings
+from dltutorial import advice
 from dltutorial.launch import RankFailed, RanksHang, launch
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*ranks share")
@@ -88,7 +88,7 @@ def test_a_rank_that_fails_leads_to_its_advice(function, name):
     assert found, str(caught.value)
     assert found.name == name
     assert advice.of_words("RankFailed", str(caught.value)) == found
-    status, said = endings.of(caught.value)
+    status, said = advice.exit_status(caught.value)
     assert (status, said) == (2, f"{caught.value}\n\n{found.do}")
 
 

@@ -429,10 +429,10 @@ def test_a_script_without_a_main_guard_leads_to_its_advice(tmp_path):
 
 
 def test_every_advice_is_met_somewhere():
-    assert {one.name for one in advice.TABLE} == {name for name, _ in MET.values()} | set(WORDS) | ELSEWHERE
+    assert {one.name for one in advice.table()} == {name for name, _ in MET.values()} | set(WORDS) | ELSEWHERE
 
 
-@pytest.mark.parametrize("one", advice.TABLE, ids=lambda one: one.name)
+@pytest.mark.parametrize("one", advice.table(), ids=lambda one: one.name)
 def test_advice_is_one_plain_sentence_and_fits_what_the_page_shows_of_the_error(one):
     assert len(one.do) <= 260
     assert one.do.endswith(".")
@@ -471,7 +471,7 @@ def test_a_command_ends_with_the_advice_in_one_line(name, monkeypatch, capsys, t
     assert cli.main(["doctor"]) == 2
     said = capsys.readouterr().err
     assert said.count("\n") == 1
-    assert said.endswith(f"{next(one for one in advice.TABLE if one.name == MET[name][0]).do}\n")
+    assert said.endswith(f"{next(one for one in advice.table() if one.name == MET[name][0]).do}\n")
     assert "Traceback" not in said
 
 

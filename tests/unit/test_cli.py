@@ -269,8 +269,6 @@ def interrupted(argv, ready, env=None):
 
 @pytest.mark.parametrize("where", ["a weak reference's callback", "__del__"])
 def test_an_interrupt_where_python_drops_it_comes_again(where):
-    from dltutorial import interrupts
-
     dropped = []
 
     def interrupt(*_):
@@ -279,7 +277,7 @@ def test_an_interrupt_where_python_drops_it_comes_again(where):
 
     thing = type("Thing", (), {"__del__": interrupt} if where == "__del__" else {})()
     kept = None if where == "__del__" else weakref.ref(thing, interrupt)
-    with pytest.raises(KeyboardInterrupt), interrupts.none_lost():
+    with pytest.raises(KeyboardInterrupt), cli.no_interrupt_lost():
         del thing
         assert dropped  # and nothing was raised here
         waited_from_s = time.monotonic()

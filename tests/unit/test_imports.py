@@ -11,7 +11,7 @@ import dltutorial
 PACKAGE = Path(dltutorial.__file__).parent
 # A module may import what stands before it, and its own layer.
 ORDER = [
-    {"errors", "advice", "advice_table", "endings", "paths", "interrupts"},
+    {"errors", "advice", "paths"},
     {"limits", "ranks", "node", "machine", "config"},
     {"record", "reference"},
     {"profile"},

@@ -15,7 +15,7 @@ LAYERS = (
     *("launch", "comm", "parallel", "scaling", "convergence"),
     "course",
 )
-_FOUNDATIONS = ("errors", "endings", "paths", "interrupts", "limits", "ranks", "machine", "config")
+_FOUNDATIONS = ("errors", "paths", "limits", "ranks", "machine", "config")
 
 
 def modules(package: Path = PACKAGE) -> list[str]:
