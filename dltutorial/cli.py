@@ -257,9 +257,9 @@ def _exercises(args: argparse.Namespace) -> int:
 
 
 def _pocket(args: argparse.Namespace) -> int:
-    from dltutorial.launch import pocket_command
+    from dltutorial.launch import pocket
 
-    return pocket_command.run(args.action, args.nodes, args.name)
+    return pocket.command(args.action, args.nodes, args.name)
 
 
 def _report(args: argparse.Namespace) -> int:

@@ -21,7 +21,7 @@ _PACKAGE = str(Path(__file__).parents[1])
 _WORKER = str(Path(__file__).with_name("worker.py"))
 _LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 _STACK_LINE = re.compile(r'^  File "(.*)", line (\d+) in (.*)$', re.MULTILINE)
-_SYNTAX_LINE = re.compile(r'^  File "(.*)", line (\d+)$', re.MULTILINE)
+_PLACE = re.compile(r'(?<=^  )File "(.*)", line (\d+)', re.MULTILINE)
 # What a rank says when another one went away: an effect, not the cause.
 _PEER = re.compile(
     r"connection (was )?(closed|reset|refused)|closed by peer|broken pipe|socket (closed|error|timeout)"
@@ -74,12 +74,12 @@ def lost_another_rank(kind: str, message: str) -> bool:
 def from_error(rank: int, at_s: float, error: dict[str, Any]) -> Failure:
     """An exception that a rank has described."""
     kind, message = error["kind"], error["message"]
-    first_line = (message.splitlines() or [""])[0]
-    has_place = any(link["frames"] or _SYNTAX_LINE.match(link["headline"]) for link in error["chain"])
-    if error["from_course"] and not has_place:  # the launcher's own words about what the function takes or returns
-        return Failure(rank, at_s, kind, message, first_line)
-    told = "\n".join(text for link in error["chain"] for text in _link(rank, link)) if has_place else ""
-    return Failure(rank, at_s, kind, message, f"{kind}: {first_line}", told, lost_another_rank(kind, message))
+    headline = (message.splitlines() or [""])[0]
+    if error["traceback"] or not error["from_course"]:  # else it is the launcher's own word on what cannot be sent
+        headline = f"{kind}: {headline}"
+    told = error["traceback"].replace("Traceback (most", f"Traceback of rank {rank} (most")
+    told = _PLACE.sub(lambda match: _shown(match[1], int(match[2])), told)
+    return Failure(rank, at_s, kind, message, headline, told, lost_another_rank(kind, message))
 
 
 def from_exit(rank: int, at_s: float, code: int) -> Failure:
@@ -121,16 +121,6 @@ def _named(ranks: Sequence[int]) -> str:
 
 def _headline(failure: Failure, world_size: int) -> str:
     return f"rank {failure.rank} of {world_size} failed: {failure.headline}"
-
-
-def _link(rank: int, link: dict[str, Any]) -> list[str]:
-    """One exception of a chain, with its source lines, as lines of text."""
-    lines = [f"Traceback of rank {rank} (most recent call last):"]
-    for file, number, name in link["frames"]:
-        lines.append(f"  {_shown(file, number)}, in {name}")
-        lines += [f"    {text}"] if (text := linecache.getline(file, number).strip()) else []
-    headline = _SYNTAX_LINE.sub(lambda match: f"  {_shown(match[1], int(match[2]))}", link["headline"])
-    return [*lines, headline, *([f"\n{link['link']}\n"] if link["link"] else [])]
 
 
 def _place(stack: str) -> str:

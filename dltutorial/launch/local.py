@@ -20,8 +20,10 @@ https://docs.python.org/3/library/multiprocessing.html ("Contexts and start meth
 """
 
 import contextlib
+import linecache
 import multiprocessing
 import os
+import pickle
 import signal
 import socket
 import sys
@@ -82,8 +84,7 @@ def launch(
     call = worker.packed((function, args, kwargs), what, LIMIT_BYTES)
     with _Ranks(world_size, timeout_s) as ranks:
         ranks.start(call, backend)
-        values = ranks.results()
-    return [_unpacked(rank, value) for rank, value in enumerate(values)]
+        return [pickle.loads(value) for value in ranks.results()]
 
 
 def warm() -> None:
@@ -117,12 +118,12 @@ class _Ranks:
     def __init__(self, world_size: int, timeout_s: float) -> None:
         self._world_size, self._timeout_s = world_size, timeout_s
         self._processes: list[BaseProcess] = []
-        self._pipes: list[connection.Connection] = []
+        self._controls: list[connection.Connection] = []
         self._outputs: list[connection.Connection] = []
-        self._hear: dict[Any, Callable[[], None]] = {}  # what may have something to say: who takes it
+        self._stacks: list[connection.Connection] = []
+        self._hear: dict[Any, Callable[[], bool]] = {}  # what may speak: who takes it, and says whether more may come
         self._values: dict[int, bytes] = {}
         self._failures: dict[int, failures.Failure] = {}
-        self._stacks: dict[int, bytes] = {}
         self._printed = Output(world_size)
         self._deadline_s = float("inf")  # until the ranks run
 
@@ -149,14 +150,11 @@ class _Ranks:
         """
         while self._waiting() and self._listen(self._until_s()):
             pass
-        if (waiting := self._waiting()) and not self._failures:
-            self._ask_where(waiting)
-        failed = list(self._failures.values())
+        stacks = {} if self._failures else {rank: self._stack(rank) for rank in self._waiting()}
         self._end()
-        if failed:
-            raise failures.as_exception(failed, self._world_size)
-        if waiting:
-            stacks = {rank: self._stacks.get(rank, b"").decode(errors="replace") for rank in waiting}
+        if self._failures:
+            raise failures.as_exception(self._failures.values(), self._world_size)
+        if stacks:
             raise failures.hang(self._timeout_s, stacks, self._world_size)
         return [self._values[rank] for rank in range(self._world_size)]
 
@@ -165,7 +163,8 @@ class _Ranks:
         env = dict(os.environ) | {"RANK": str(rank), "LOCAL_RANK": str(rank), "GROUP_RANK": "0"}
         env |= {"WORLD_SIZE": size, "LOCAL_WORLD_SIZE": size, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
         group_timeout_s = self._timeout_s + 60  # the launch ends before a collective gives up
-        return worker.Task(call, LIMIT_BYTES, backend, group_timeout_s, env, str(Path.cwd()), list(map(str, sys.path)))
+        cells = {name: entry for name, entry in linecache.cache.items() if len(entry) > 1 and entry[1] is None}
+        return worker.Task(call, LIMIT_BYTES, backend, group_timeout_s, env, cells)
 
     def _add(self, rank: int, task: worker.Task, listener: socket.socket | None) -> None:
         control, its_control = multiprocessing.Pipe()
@@ -173,7 +172,8 @@ class _Ranks:
         stack, its_stack = multiprocessing.Pipe(duplex=False)
         process = ForkServerProcess(target=worker.main, args=(task, its_control, its_output, its_stack, listener))
         self._processes.append(process)
-        self._pipes += [control, output, stack]
+        for kind, pipe in ((self._controls, control), (self._outputs, output), (self._stacks, stack)):
+            kind.append(pipe)
         try:
             with _no_main():
                 process.start()
@@ -185,12 +185,10 @@ class _Ranks:
         finally:
             for its_end in (its_control, its_output, its_stack):
                 its_end.close()
-        self._outputs.append(output)
         self._hear |= {
-            control: lambda: self._hear_control(rank, control),
-            output: lambda: self._hear_output(rank, output),
-            stack: lambda: self._hear_stack(rank, stack),
-            process.sentinel: lambda: self._hear_end(rank, process, control),
+            control: lambda: self._hear_control(rank),
+            output: lambda: self._hear_output(rank),
+            process.sentinel: lambda: self._hear_end(rank),
         }
 
     def _waiting(self) -> list[int]:
@@ -210,53 +208,47 @@ class _Ranks:
         if left_s <= 0:
             return False
         for source in connection.wait(list(self._hear), min(left_s, 3600)):
-            self._hear[source]()
+            if not self._hear[source]():
+                del self._hear[source]
         return True
 
-    def _hear_control(self, rank: int, control: connection.Connection) -> None:
+    def _hear_control(self, rank: int) -> bool:
         try:
-            kind, payload = control.recv()
+            kind, payload = self._controls[rank].recv()
         except (EOFError, OSError):
-            del self._hear[control]
-            return
+            return False
         if kind == worker.VALUE:
             self._values[rank] = payload
         elif kind == worker.ERROR:
             self._failures[rank] = failures.from_error(rank, time.monotonic(), payload)
         elif kind == worker.PROGRESS:
             self._printed.progress(*payload)
+        return True
 
-    def _hear_output(self, rank: int, output: connection.Connection) -> None:
-        if data := os.read(output.fileno(), 2**16):
-            self._printed.feed(rank, data)
-        else:
-            del self._hear[output]
+    def _hear_output(self, rank: int) -> bool:
+        data = os.read(self._outputs[rank].fileno(), 2**16)
+        self._printed.feed(rank, data)
+        return bool(data)
 
-    def _hear_stack(self, rank: int, stack: connection.Connection) -> None:
-        if data := os.read(stack.fileno(), 2**16):
-            self._stacks[rank] = self._stacks.get(rank, b"") + data
-        else:
-            del self._hear[stack]
-
-    def _hear_end(self, rank: int, process: BaseProcess, control: connection.Connection) -> None:
+    def _hear_end(self, rank: int) -> bool:
         """A rank stays until it is ended; one that ends before has failed, and may have said why."""
-        del self._hear[process.sentinel]
-        while control in self._hear and control.poll():
-            self._hear_control(rank, control)
-        process.join()
+        while connection.wait([self._controls[rank]], 0) and self._hear_control(rank):
+            pass
+        self._processes[rank].join()
         if rank not in self._failures:
-            self._failures[rank] = failures.from_exit(rank, time.monotonic(), process.exitcode or 0)
+            code = self._processes[rank].exitcode or 0
+            self._failures[rank] = failures.from_exit(rank, time.monotonic(), code)
+        return False
 
-    def _ask_where(self, waiting: list[int]) -> None:
-        """Give every rank a second to write its stack; the signal handler does so even inside C++ code."""
-        for rank in waiting:
-            _send(self._processes[rank], worker.WHERE_SIGNAL)
-        until_s = time.monotonic() + 1.0
-        while not all(b"\n" in self._stacks.get(rank, b"") for rank in waiting) and self._listen(until_s):
-            pass
-        until_s = time.monotonic() + 0.1  # the stack comes in many small writes
-        while self._listen(until_s):
-            pass
+    def _stack(self, rank: int) -> str:
+        """Where a rank is; its signal handler writes it, even inside C++ code, in many small pieces."""
+        _send(self._processes[rank], worker.WHERE_SIGNAL)
+        said = b""
+        while connection.wait([self._stacks[rank]], 0.1 if said else 1.0):
+            if not (data := os.read(self._stacks[rank].fileno(), 2**16)):
+                break
+            said += data
+        return said.decode(errors="replace")
 
     def _end(self) -> None:
         """Kill all ranks with what they have started, wait for their end, print their last words."""
@@ -270,12 +262,12 @@ class _Ranks:
                 raise CourseError(f"process {process.pid} of a rank does not end; restart the kernel")
             process.close()
         for rank, output in enumerate(self._outputs):
-            while output in self._hear and connection.wait([output], 0):
-                self._hear_output(rank, output)
+            while connection.wait([output], 0) and self._hear_output(rank):
+                pass
         self._printed.close()
-        for pipe in self._pipes:
+        for pipe in (*self._controls, *self._outputs, *self._stacks):
             pipe.close()
-        self._hear, self._pipes, self._outputs = {}, [], []
+        self._outputs.clear()
 
 
 def _send(process: BaseProcess, number: int, with_children: bool = False) -> None:
@@ -342,15 +334,3 @@ def _n_gpus() -> int:
     import torch
 
     return torch.cuda.device_count()
-
-
-def _unpacked(rank: int, value: bytes) -> Any:
-    import cloudpickle
-
-    try:
-        return cloudpickle.loads(value)
-    except Exception as error:
-        raise CourseError(
-            f"what rank {rank} returned cannot be read here ({type(error).__name__}: {error}); return numbers, arrays, "
-            "tensors or plain objects"
-        ) from None

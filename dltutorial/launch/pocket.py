@@ -16,6 +16,8 @@ import fcntl
 import json
 import os
 import shutil
+import sys
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -23,14 +25,13 @@ from pathlib import Path
 from dltutorial import paths
 from dltutorial.errors import CourseError
 from dltutorial.launch import pocket_daemons as daemons
-from dltutorial.launch import pocket_processes as processes
 from dltutorial.launch.pocket_daemons import Cluster, states
 
-__all__ = ["INSTALL", "Cluster", "down", "lose_node", "mend_node", "missing", "names", "states", "status", "up"]
+__all__ = ["INSTALL", "Cluster", "command", "down", "missing", "names", "states", "status", "up"]
 
 MAX_NODES = 64
-_PROGRAMS = ("munged", "slurmctld", "slurmd", "scontrol", "sinfo", "squeue", "scancel", "sbatch", "srun")
 INSTALL = "on Debian or Ubuntu: apt-get install --no-install-recommends slurm-wlm munge"
+_PROGRAMS = ("munged", "slurmctld", "slurmd", "scontrol", "sinfo", "squeue", "scancel", "sbatch", "srun")
 
 
 def missing() -> str | None:
@@ -51,7 +52,9 @@ def up(nodes: int = 2, name: str = "pocket") -> Cluster:
     with _locked():
         found = status(name)
         if found is None or not found.answers:
-            _clear(_place(name))  # what a killed cluster left
+            _clear(_folder(name))  # what a killed cluster left
+            with contextlib.suppress(CourseError):  # as when another program takes a port before Slurm does
+                return _start(name, nodes)
             return _start(name, nodes)
     if len(found.nodes) != nodes:
         raise CourseError(
@@ -64,18 +67,17 @@ def up(nodes: int = 2, name: str = "pocket") -> Cluster:
 def down(name: str = "pocket") -> bool:
     """End a cluster with its jobs, at once, and remove its folder; whether there was anything to end."""
     with _locked():
-        return _clear(_place(name))
+        return _clear(_folder(name))
 
 
 def status(name: str = "pocket") -> Cluster | None:
     """The cluster of this name, running or killed; None if there is none."""
-    place = _place(name)
     try:
-        nodes = tuple(json.loads((place / "cluster.json").read_text())["nodes"])
+        nodes = tuple(json.loads((_folder(name) / "cluster.json").read_text())["nodes"])
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    cluster = Cluster(name, place.resolve(), nodes)
-    return replace(cluster, answers=bool(processes.of(cluster.folder, "controller")))
+    cluster = Cluster(name, _folder(name).resolve(), nodes)
+    return replace(cluster, answers=bool(daemons.processes(cluster.folder, "controller")))
 
 
 def names() -> list[str]:
@@ -83,59 +85,59 @@ def names() -> list[str]:
     return sorted(file.parent.name for file in _home().glob("*/cluster.json"))
 
 
-def lose_node(cluster: Cluster, node: str) -> None:
-    """Let a node fail like one without power: all its processes stop in the middle, none says goodbye.
+def command(action: str, nodes: int, name: str) -> int:
+    """``dltutorial pocket up|down|status``; returns the exit status: of ``status``, 0 if the cluster is up.
+
+    What a shell is to evaluate goes to standard output, what a person is to read to standard error, so that
+    ``eval "$(dltutorial pocket up)"`` shows the one and runs the other.
 
     Raises:
-        CourseError: there is no such node.
+        CourseError: as ``up``.
     """
-    processes.freeze(processes.of(cluster.folder, _known(cluster, node)))
+    if action == "down":
+        _say(f"the cluster {name} has ended" if down(name) else f"there was no cluster {name}")
+        return 0
+    begun_s = time.monotonic()
+    cluster = up(nodes, name) if action == "up" else status(name)
+    if cluster is None:
+        others = ", ".join(names())
+        _say(f"there is no cluster {name}; " + (f"there is: {others}" if others else "start it: dltutorial pocket up"))
+        return 1
+    if not cluster.answers:
+        _say(f"the cluster {name} was killed; dltutorial pocket up starts it anew, pocket down removes what is left")
+        return 1
+    _say(" · ".join(f"{node} {state}" for node, state in states(cluster).items()))
+    print(cluster.export)
+    if action == "up":
+        _say(f"{nodes} nodes are up, after {time.monotonic() - begun_s:.2f} s")
+        if sys.stdout.isatty():
+            _say('paste the line above, or start with: eval "$(dltutorial pocket up)"; then try: srun -N 1 hostname')
+        else:
+            _say("next: source slurm/sites/pocket.sh; sbatch -N 2 slurm/train.sbatch; at last: dltutorial pocket down")
+    return 0
 
 
-def mend_node(cluster: Cluster, node: str) -> None:
-    """Let a lost node come back as after a restart: what ran on it is gone, its daemon is new.
-
-    Raises:
-        CourseError: there is no such node, or its daemon does not start.
-    """
-    processes.kill(cluster.folder, _known(cluster, node))
-    daemons.spawn(cluster, node, "slurmd", "-N", node)
+def _say(text: str) -> None:
+    print(text, file=sys.stderr)
 
 
 def _start(name: str, nodes: int) -> Cluster:
-    """Start it, once more if another program has taken a port between our look and Slurm's start."""
-    for is_last in (False, True):
-        try:
-            cluster = daemons.prepare(_place(name), name, tuple(f"n{i}" for i in range(nodes)))
-            daemons.spawn(cluster, "munge", "munged", *daemons.munge_options(cluster.folder))
-            daemons.spawn(cluster, "controller", "slurmctld", "-i")
-            for node in cluster.nodes:
-                daemons.spawn(cluster, node, "slurmd", "-N", node)
-            daemons.wait(cluster)
-            return cluster
-        except BaseException as error:  # an interrupt, too: nothing half started stays
-            _clear(_place(name))
-            if is_last or not isinstance(error, CourseError):
-                raise
-    raise AssertionError
+    try:
+        return daemons.start(_folder(name), name, nodes)
+    except BaseException:  # an interrupt, too: nothing half started stays
+        _clear(_folder(name))
+        raise
 
 
-def _clear(place: Path) -> bool:
+def _clear(folder: Path) -> bool:
     """End every process of a cluster and remove its files; whether there was anything."""
-    if not place.is_symlink() and not place.exists():
+    if not folder.is_symlink() and not folder.exists():
         return False
-    folder = place.resolve()
-    processes.kill(folder)
-    shutil.rmtree(folder, ignore_errors=True)
-    if place.is_symlink():
-        place.unlink()
+    daemons.kill(folder.resolve())
+    shutil.rmtree(folder.resolve(), ignore_errors=True)
+    if folder.is_symlink():
+        folder.unlink()
     return True
-
-
-def _known(cluster: Cluster, node: str) -> str:
-    if node not in cluster.nodes:
-        raise CourseError(f"the pocket cluster has no node {node!r}; it has {', '.join(cluster.nodes)}")
-    return node
 
 
 def _home() -> Path:
@@ -143,7 +145,7 @@ def _home() -> Path:
     return paths.cache_dir().absolute() / "pocket" / daemons.host()
 
 
-def _place(name: str) -> Path:
+def _folder(name: str) -> Path:
     return paths.inside(_home(), name)
 
 

@@ -1,13 +1,16 @@
 """What a pocket cluster is made of: its folder with key and configuration, and the daemons that run in it.
 
-In: a folder, a name, the names of nodes. Out: munged, slurmctld and one slurmd for each node, as this user, on the
-loopback. ``slurm/pocket/slurm.conf`` is the template, and says why each setting is as it is.
+In: a folder, a name, a number of nodes. Out: munged, slurmctld and one slurmd for each node, as this user, on the
+loopback. ``slurm/pocket/slurm.conf`` is the template, and says why each setting is as it is. The daemons are started
+with a mark of the folder in their environment: so they and their jobs are found again. A shell or kernel that only
+*uses* the cluster has no mark and was not started by a node, so it is left alone.
 """
 
 import contextlib
 import json
 import os
 import pwd
+import re
 import secrets
 import shlex
 import shutil
@@ -19,14 +22,16 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
+
 from dltutorial import machine, paths
 from dltutorial.errors import CourseError
-from dltutorial.launch import pocket_processes as processes
 
 _SYSTEM = "/usr/sbin:/usr/local/sbin:/sbin"  # where daemons live; often not in an ordinary user's PATH
-_START_S, _ANSWER_S = 60.0, 15.0  # on busy cores; else it takes one
+_START_S, _ANSWER_S, _END_S = 60.0, 15.0, 10.0  # on busy cores; else it takes one
 _LONGEST_BYTES = 60  # of the folder: the name of a Unix socket in it must stay below 108
-_FIRST_JOBS = range(1000, 19000)
+_MARK = "DLTUTORIAL_POCKET_DAEMON"
+_STEP = re.compile(r"slurmstepd: \[(\d+)\.")
 
 
 @dataclass(frozen=True)
@@ -71,29 +76,104 @@ def states(cluster: Cluster) -> dict[str, str]:
     return dict(line.split() for line in done.stdout.splitlines())
 
 
-def prepare(place: Path, name: str, nodes: tuple[str, ...]) -> Cluster:
-    """Make the folder: key, configuration, places for the daemons' state.
+def start(folder: Path, name: str, n_nodes: int) -> Cluster:
+    """Make the folder, start the daemons, wait until all nodes are idle.
 
     Raises:
-        CourseError: it cannot be written, or the user has no name.
+        CourseError: something of it cannot be.
     """
-    if len(os.fsencode(place.resolve())) > _LONGEST_BYTES:  # then a link in its place leads to a short one
-        place.symlink_to(tempfile.mkdtemp(prefix="pocket-"))
+    if len(os.fsencode(folder.resolve())) > _LONGEST_BYTES:  # then a link in its place leads to a short one
+        folder.symlink_to(tempfile.mkdtemp(prefix="pocket-"))
     else:
-        place.mkdir(mode=0o700)
-    cluster = Cluster(name, place.resolve(), nodes)
-    for part in ("state", *nodes):
+        folder.mkdir(mode=0o700)
+    cluster = Cluster(name, folder.resolve(), tuple(f"n{number}" for number in range(n_nodes)))
+    for part in ("state", *cluster.nodes):
         (cluster.folder / part).mkdir(mode=0o700)
     (cluster.folder / "munge.key").touch(mode=0o600)
     (cluster.folder / "munge.key").write_bytes(secrets.token_bytes(128))
     paths.write_text(cluster.folder / "slurm.conf", _configuration(cluster))
-    paths.write_text(cluster.folder / "cluster.json", json.dumps({"nodes": nodes}))
+    paths.write_text(cluster.folder / "cluster.json", json.dumps({"nodes": cluster.nodes}))
+    # All its files in this folder; --force since nobody else may enter that, which munged finds odd.
+    files = {"key-file": "key", "socket": "socket", "pid-file": "pid", "log-file": "log", "seed-file": "seed"}
+    options = [f"--{option}={cluster.folder / 'munge'}.{end}" for option, end in files.items()]
+    spawn(cluster, "munge", "munged", "--force", "--num-threads=1", *options)
+    spawn(cluster, "controller", "slurmctld", "-i")
+    for node in cluster.nodes:
+        spawn(cluster, node, "slurmd", "-N", node)
+    until_s = time.monotonic() + _START_S
+    while (seen := states(cluster)).keys() != set(cluster.nodes) or set(seen.values()) != {"idle"}:
+        if time.monotonic() > until_s:
+            why = _blamed((cluster.folder / "slurmctld.log").read_text(errors="replace")) or "no answer"
+            raise CourseError(f"the pocket cluster does not start: {why}; try again: dltutorial pocket up")
+        time.sleep(0.05)
     return cluster
+
+
+def spawn(cluster: Cluster, role: str, program: str, *arguments: str) -> None:
+    """Start a daemon in a role (munge, controller, or a node's name); it goes to the background by itself.
+
+    Raises:
+        CourseError: it does not.
+    """
+    env = {name: os.environ[name] for name in ("HOME", "LANG", "TMPDIR") if name in os.environ}
+    env |= {"PATH": f"{os.environ.get('PATH', os.defpath)}:{_SYSTEM}", **cluster.env}
+    env |= {_MARK: f"{cluster.folder}:{role}"}
+    said = cluster.folder / f"{role}.out"
+    try:
+        with open(said, "w") as out:
+            subprocess.run(
+                [which(program) or program, *arguments], env=env, cwd=cluster.folder, stdin=subprocess.DEVNULL,
+                stdout=out, stderr=out, timeout=_START_S, check=True, start_new_session=True,
+            )  # fmt: skip
+    except (OSError, subprocess.SubprocessError) as error:
+        why = _blamed(said.read_text(errors="replace")) or str(error)
+        raise CourseError(f"{program} does not start: {why}; mend that, then dltutorial pocket up") from error
+
+
+def processes(folder: Path, role: str | None = None) -> list[psutil.Process]:
+    """The processes that run for one role, or all of the cluster; never this one or those it came from."""
+    own = {psutil.Process(), *psutil.Process().parents()}
+    # Jobs that have steps: each has a socket <node>/<node>_<job>.<step>.
+    jobs = {path.name.rpartition("_")[2].partition(".")[0] for path in folder.glob("*/*_*.*")}
+    found: set[psutil.Process] = set()
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, OSError):
+            if process.uids().real != os.getuid():
+                continue
+            step = _STEP.match(" ".join(process.cmdline()))
+            if step and step[1] in jobs and role is None:  # an ordinary user cannot see its environment
+                found |= {process}
+            elif not step and _belongs(process.environ(), folder, role):
+                steps = [parent for parent in process.parents() if _STEP.match(" ".join(parent.cmdline()))]
+                found |= {process, *process.children(recursive=True), *steps}
+    return [process for process in found - own if not _is_gone(process)]
+
+
+def kill(folder: Path, role: str | None = None) -> None:
+    """Kill them, and what they start meanwhile, until none is left."""
+    until_s = time.monotonic() + _END_S
+    while (left := processes(folder, role)) and time.monotonic() < until_s:
+        for process in left:
+            with contextlib.suppress(psutil.Error):
+                process.kill()
+        time.sleep(0.02)
+
+
+def host() -> str:
+    """This machine's name as Slurm wants it."""
+    return socket.gethostname().partition(".")[0]
+
+
+def which(program: str) -> str | None:
+    """Where a program is, the folders of daemons included."""
+    return shutil.which(program, path=f"{os.environ.get('PATH', os.defpath)}:{_SYSTEM}")
 
 
 def _configuration(cluster: Cluster) -> str:
     template = (paths.course_folder("slurm") / "slurm" / "pocket" / "slurm.conf").read_text(encoding="utf-8")
-    controller_port, *node_ports = _free_ports(1 + len(cluster.nodes))
+    with contextlib.ExitStack() as stack:  # free ports, all open at once, so that no two are the same
+        servers = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(1 + len(cluster.nodes))]
+        controller_port, *node_ports = [server.getsockname()[1] for server in servers]
     try:
         user = pwd.getpwuid(os.getuid()).pw_name
     except KeyError:  # as in a container that runs under a number
@@ -108,68 +188,25 @@ def _configuration(cluster: Cluster) -> str:
         nodes=",".join(cluster.nodes),
         cores=max(4, machine.cores()),
         memory_mb=(machine.memory_bytes()[0] or 2**30) // 2**20,
-        first_job=secrets.choice(_FIRST_JOBS),
+        first_job=secrets.choice(range(1000, 19000)),
     )
 
 
-def _free_ports(n: int) -> list[int]:
-    with contextlib.ExitStack() as stack:  # all open at once, so that no two are the same
-        found = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(n)]
-        return [each.getsockname()[1] for each in found]
+def _belongs(env: dict[str, str], folder: Path, role: str | None) -> bool:
+    mark, node = env.get(_MARK, ""), env.get("SLURMD_NODENAME")
+    is_job = node is not None and env.get("SLURM_CONF") == str(folder / "slurm.conf")
+    if role is None:
+        return is_job or mark.startswith(f"{folder}:")
+    return (is_job and node == role) or mark == f"{folder}:{role}"
 
 
-def munge_options(folder: Path) -> list[str]:
-    """All its files in the cluster's folder; --force since nobody else may enter that, which munged finds odd."""
-    files = {"key-file": "key", "socket": "socket", "pid-file": "pid", "log-file": "log", "seed-file": "seed"}
-    return ["--force", "--num-threads=1", *(f"--{option}={folder / 'munge'}.{end}" for option, end in files.items())]
-
-
-def spawn(cluster: Cluster, role: str, program: str, *arguments: str) -> None:
-    """Start a daemon; it goes to the background by itself.
-
-    Raises:
-        CourseError: it does not.
-    """
-    env = {name: os.environ[name] for name in ("HOME", "LANG", "TMPDIR") if name in os.environ}
-    env |= {"PATH": f"{os.environ.get('PATH', os.defpath)}:{_SYSTEM}", **cluster.env}
-    env |= processes.marker(cluster.folder, role)
-    said = cluster.folder / f"{role}.out"
-    try:
-        with open(said, "w") as out:
-            subprocess.run(
-                [which(program) or program, *arguments], env=env, cwd=cluster.folder, stdin=subprocess.DEVNULL,
-                stdout=out, stderr=out, timeout=_START_S, check=True, start_new_session=True,
-            )  # fmt: skip
-    except (OSError, subprocess.SubprocessError) as error:
-        why = _blamed(said.read_text(errors="replace")) or str(error)
-        raise CourseError(f"{program} does not start: {why}; mend that, then dltutorial pocket up") from error
-
-
-def wait(cluster: Cluster) -> None:
-    """Until all nodes are idle.
-
-    Raises:
-        CourseError: they are not in time.
-    """
-    until_s = time.monotonic() + _START_S
-    while (seen := states(cluster)).keys() != set(cluster.nodes) or set(seen.values()) != {"idle"}:
-        if time.monotonic() > until_s:
-            why = _blamed((cluster.folder / "slurmctld.log").read_text(errors="replace")) or "no answer"
-            raise CourseError(f"the pocket cluster does not start: {why}; try again: dltutorial pocket up")
-        time.sleep(0.05)
+def _is_gone(process: psutil.Process) -> bool:
+    with contextlib.suppress(psutil.Error):
+        return process.status() in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
+    return True
 
 
 def _blamed(log: str) -> str:
     """The first line that a daemon itself calls an error, else its last."""
     lines = log.strip().splitlines()
     return next((line for line in lines if "fatal" in line or "error" in line), (lines or [""])[-1])
-
-
-def host() -> str:
-    """This machine's name as Slurm wants it."""
-    return socket.gethostname().partition(".")[0]
-
-
-def which(program: str) -> str | None:
-    """Where a program is, the folders of daemons included."""
-    return shutil.which(program, path=f"{os.environ.get('PATH', os.defpath)}:{_SYSTEM}")

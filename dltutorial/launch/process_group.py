@@ -41,23 +41,17 @@ def rendezvous(info: RankInfo, timeout_s: float = JOIN_S) -> dist.Store:
     """
     where = address(info, os.environ)
     os.environ.update(where)
-    try:
-        socket.getaddrinfo(where["MASTER_ADDR"], None)
-    except OSError:
-        raise CourseError(
-            f"the ranks are to meet at {where['MASTER_ADDR']!r}, which this machine does not know; set MASTER_ADDR to "
-            "the name or address of the node of rank 0"
-        ) from None
     if info.local_world_size == info.world_size:
         use_loopback()
-    timeout = datetime.timedelta(seconds=timeout_s)
     try:
+        socket.getaddrinfo(where["MASTER_ADDR"], None)
+        timeout = datetime.timedelta(seconds=timeout_s)
         store, *_ = next(dist.rendezvous("env://", info.rank, info.world_size, timeout=timeout))
-    except (RuntimeError, ValueError) as error:
+    except (OSError, RuntimeError, ValueError) as error:
         raise CourseError(
             f"rank {info.rank} of {info.world_size} did not meet the others at {where['MASTER_ADDR']}:"
-            f"{where['MASTER_PORT']} ({_first_line(error)}); start as many ranks as WORLD_SIZE says, let MASTER_ADDR "
-            "name the node of rank 0, and MASTER_PORT a free port there"
+            f"{where['MASTER_PORT']} ({_first_line(error)}); start as many ranks as WORLD_SIZE says, set MASTER_ADDR "
+            "to the name or address of rank 0's node, and MASTER_PORT to a free port there"
         ) from error
     return store
 
@@ -114,19 +108,19 @@ def address(info: RankInfo, env: Mapping[str, str]) -> dict[str, str]:
     Raises:
         CourseError: they are not set, and this is no job step; or the port cannot be.
     """
-    port = env.get("MASTER_PORT", "")
-    if port and not (port.isdecimal() and 0 < int(port) < 65536):
-        raise CourseError(f"MASTER_PORT={port!r} is no port; set it to a number from 1024 to 65535, or unset it")
+    host, port = env.get("MASTER_ADDR"), env.get("MASTER_PORT")
     if info.launcher == "slurm":
         job, step = (int(re.sub(r"\D", "", env.get(name, "")) or 0) for name in ("SLURM_JOB_ID", "SLURM_STEP_ID"))
         port = port or str(15000 + (31 * job + step) % 15000)  # below those that systems hand out
-        return {"MASTER_ADDR": env.get("MASTER_ADDR") or _first_node(info, env), "MASTER_PORT": port}
-    if not env.get("MASTER_ADDR") or not port:
+        host = host or ("127.0.0.1" if info.local_world_size == info.world_size else _first_node(env))
+    if not host or not port:
         raise CourseError(
             f"WORLD_SIZE={info.world_size}, but MASTER_ADDR and MASTER_PORT do not say where the ranks meet; start "
             "through torchrun or srun, or unset RANK and WORLD_SIZE to run one process"
         )
-    return {"MASTER_ADDR": env["MASTER_ADDR"], "MASTER_PORT": port}
+    if not (port.isdecimal() and 0 < int(port) < 65536):
+        raise CourseError(f"MASTER_PORT={port!r} is no port; set it to a number from 1024 to 65535, or unset it")
+    return {"MASTER_ADDR": host, "MASTER_PORT": port}
 
 
 def use_loopback() -> None:
@@ -135,32 +129,22 @@ def use_loopback() -> None:
         os.environ.setdefault(name, "lo" if sys.platform == "linux" else "lo0")
 
 
-def _first_node(info: RankInfo, env: Mapping[str, str]) -> str:
+def _first_node(env: Mapping[str, str]) -> str:
     """Where rank 0 is. A node may have a name that only Slurm knows, so Slurm is asked for its address."""
-    if info.local_world_size == info.world_size:
-        return "127.0.0.1"
-    nodes = env.get("SLURM_STEP_NODELIST") or env.get("SLURM_JOB_NODELIST")
-    if not nodes:
-        raise CourseError("SLURM_STEP_NODELIST is not set, so nothing says where the ranks meet; start through srun")
-    first = _scontrol("show", "hostnames", nodes).partition("\n")[0]
-    found = re.search(r"\bNodeAddr=(\S+)", _scontrol("show", "node", first))
+
+    def scontrol(*words: str) -> str:
+        return subprocess.run(["scontrol", *words], capture_output=True, text=True, timeout=30, check=True).stdout
+
+    try:
+        first = scontrol("show", "hostnames", env["SLURM_STEP_NODELIST"]).partition("\n")[0]
+        found = re.search(r"\bNodeAddr=(\S+)", scontrol("show", "node", first))
+    except (KeyError, OSError, subprocess.SubprocessError) as error:
+        raise CourseError(f"Slurm does not say where the ranks meet ({error}); set MASTER_ADDR") from error
     return found[1] if found else first
 
 
-def _scontrol(*words: str) -> str:
-    try:
-        done = subprocess.run(["scontrol", *words], capture_output=True, text=True, timeout=30, check=True)
-    except (OSError, subprocess.SubprocessError) as error:
-        raise CourseError(f"scontrol does not say where the ranks meet ({error}); set MASTER_ADDR") from error
-    return done.stdout
-
-
 def _own_gpu(info: RankInfo, store: dist.Store) -> torch.device:
-    """Let this rank compute on a GPU of its own. Slurm may show each rank just its own one.
-
-    Raises:
-        CourseError: there are fewer GPUs than ranks, or torch has no NCCL.
-    """
+    """A GPU that no other rank has. Slurm may show each rank just its own one."""
     if not dist.is_nccl_available():
         raise CourseError(
             "several ranks with GPUs need NCCL, which this torch lacks; install torch for CUDA, or take --device cpu"

@@ -11,7 +11,9 @@ import contextlib
 import ctypes
 import datetime
 import faulthandler
+import linecache
 import os
+import pickle
 import random
 import signal
 import socket
@@ -44,7 +46,8 @@ class Task:
         limit_bytes: largest value that may be returned.
         backend: gloo or nccl.
         group_timeout_s: after which a collective gives up by itself; longer than the launch.
-        env, cwd, path: environment variables, working folder and ``sys.path``.
+        env: all environment variables.
+        cells: sources of notebook cells, as ``linecache.cache`` has them.
     """
 
     call: bytes
@@ -52,8 +55,7 @@ class Task:
     backend: str
     group_timeout_s: float
     env: dict[str, str]
-    cwd: str
-    path: list[str]
+    cells: dict[str, Any]
 
 
 def progress(done: float, total: float) -> None:
@@ -126,8 +128,7 @@ def _take_over(task: Task, control: Connection) -> None:
     os.environ.clear()
     os.environ.update(task.env)
     os.environ[_CONTROL] = f"{os.getpid()}:{control.fileno()}"
-    os.chdir(task.cwd)
-    sys.path[:] = task.path
+    linecache.cache.update(task.cells)
     tempfile.tempdir = None  # found again from this environment
     import numpy as np
 
@@ -158,9 +159,7 @@ def _join(task: Task, listener: socket.socket | None) -> Any:
 
 
 def _run(task: Task) -> bytes:
-    import cloudpickle
-
-    function, args, kwargs = cloudpickle.loads(task.call)
+    function, args, kwargs = pickle.loads(task.call)
     return packed(function(*args, **kwargs), "the function returned something", task.limit_bytes)
 
 
@@ -186,22 +185,17 @@ def packed(value: Any, what: str, limit_bytes: int) -> bytes:
 
 
 def describe(error: BaseException) -> dict[str, Any]:
-    """An exception as plain data: its kind and message, and the frames and headline of all it came from, in order."""
-    chain: list[dict[str, Any]] = []
-    link = ""
-    current: BaseException | None = error
-    while current is not None and len(chain) < 10:
-        only = "".join(traceback.format_exception_only(current)).rstrip()
-        frames = [(f.filename, f.lineno or 0, f.name) for f in traceback.extract_tb(current.__traceback__, limit=100)]
-        frames = [frame for frame in frames if frame[0] != __file__]
-        chain.insert(0, {"frames": frames, "headline": only, "link": link})
-        if current.__cause__ is not None:
-            link, current = "which caused", current.__cause__
-        else:
-            link, current = "while that was handled", None if current.__suppress_context__ else current.__context__
+    """An exception as plain data: its kind and message, and the traceback without the frames of this file, if any."""
+    told = traceback.TracebackException.from_exception(error)
+    link: traceback.TracebackException | None = told
+    has_place = isinstance(error, SyntaxError)
+    while link is not None:
+        link.stack[:] = [frame for frame in link.stack if frame.filename != __file__]
+        has_place = has_place or bool(link.stack)
+        link = link.__cause__ or link.__context__
     return {
         "kind": type(error).__name__,
         "message": str(error.msg or "") if isinstance(error, SyntaxError) else str(error),
         "from_course": isinstance(error, CourseError),
-        "chain": chain,
+        "traceback": "".join(told.format()).rstrip() if has_place else "",
     }

@@ -134,7 +134,7 @@ def test_the_cause_counts_and_not_the_lost_connection():
 
 
 def test_a_chain_of_exceptions_is_told_in_order():
-    with pytest.raises(RankFailed, match=r"(?s)ZeroDivisionError: division.*which caused.*KeyError: 'outer'$"):
+    with pytest.raises(RankFailed, match=r"(?s)ZeroDivisionError: division.*direct cause.*KeyError: 'outer'$"):
         launch(faults.chained, 1)
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from dltutorial import node
 from dltutorial.errors import CourseError
-from dltutorial.launch import jobs, launch
+from dltutorial.launch import launch
 
 pytestmark = [pytest.mark.slurm, pytest.mark.xdist_group("slurm")]
 
@@ -29,7 +29,7 @@ def test_a_refused_training_runs_as_a_job(login, train, runs):
     assert refused.returncode == 2
     assert refused.stderr.count("\n") == 1 and "sbatch -N 1 slurm/train.sbatch" in refused.stderr
     job = train("sent", "--steps", "2", nodes=1, ranks=1)
-    jobs.wait(job, 200)
+    job.wait(200)
     assert "DLTUTORIAL_NODE=login" in job.output.read_text()  # the script prints what is in force
     assert len((runs / "sent" / "progress.jsonl").read_text().splitlines()) == 2
 

@@ -14,7 +14,7 @@ from waiting import wait_for
 
 from dltutorial.errors import CourseError
 from dltutorial.launch import pocket
-from dltutorial.launch import pocket_processes as processes
+from dltutorial.launch import pocket_daemons as daemons
 
 ROOT = Path(__file__).parents[2]
 pytestmark = [pytest.mark.slurm, pytest.mark.xdist_group("slurm")]
@@ -35,24 +35,24 @@ def command(*words, **env):
 def test_up_is_the_same_again_and_down_leaves_nothing(name):
     cluster = pocket.up(2, name)
     assert pocket.states(cluster) == {"n0": "idle", "n1": "idle"}
-    before = {process.pid for process in processes.of(cluster.folder)}
+    before = {process.pid for process in daemons.processes(cluster.folder)}
     assert pocket.up(2, name) == cluster
-    assert {process.pid for process in processes.of(cluster.folder)} == before
+    assert {process.pid for process in daemons.processes(cluster.folder)} == before
     subprocess.run(
         ["sbatch", "-N2", "-o/dev/null", "--wrap", "srun sleep 77"], env=os.environ | cluster.env, check=True
     )
-    asleep = lambda: [p for p in processes.of(cluster.folder) if "77" in p.cmdline()]  # noqa: E731
+    asleep = lambda: [p for p in daemons.processes(cluster.folder) if "77" in p.cmdline()]  # noqa: E731
     wait_for(asleep)
-    mine = processes.of(cluster.folder)
+    mine = daemons.processes(cluster.folder)
     assert pocket.down(name)
-    assert not processes.of(cluster.folder)
+    assert not daemons.processes(cluster.folder)
     assert all(not psutil.pid_exists(p.pid) or p.status() == psutil.STATUS_ZOMBIE for p in mine)
     assert not cluster.folder.exists()
     assert not pocket.down(name)
 
 
 def test_all_its_daemons_listen_on_the_loopback_only(cluster):
-    ports = [c.laddr for p in processes.of(cluster.folder) for c in p.net_connections() if c.status == "LISTEN"]
+    ports = [c.laddr for p in daemons.processes(cluster.folder) for c in p.net_connections() if c.status == "LISTEN"]
     assert len(ports) == 1 + len(cluster.nodes)
     assert {port.ip for port in ports} == {"127.0.0.1"}
 
@@ -69,7 +69,7 @@ def test_another_number_of_nodes_is_told(cluster):
 
 def test_a_killed_cluster_is_recognised_and_replaced(name):
     cluster = pocket.up(1, name)
-    processes.kill(cluster.folder, "controller")
+    daemons.kill(cluster.folder, "controller")
     left = pocket.status(name)
     assert left is not None
     assert not left.answers

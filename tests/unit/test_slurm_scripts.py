@@ -6,8 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from dltutorial.launch import sites
-
 FOLDER = Path(__file__).parents[2] / "slurm"
 SCRIPTS = sorted([*FOLDER.rglob("*.sbatch"), *FOLDER.rglob("*.sh")])
 JOBS = [script for script in SCRIPTS if script.suffix == ".sbatch"]
@@ -28,7 +26,7 @@ def directives(script):
 def test_there_is_a_script_for_each_purpose_and_a_file_for_each_site():
     assert {"train", "scaling", "profile", "notebook"} == {script.stem for script in JOBS}
     wanted = {"perlmutter", "juwels_booster", "jupiter", "frontier", "generic", "pocket"}
-    assert wanted == set(sites.names()) == {site.stem for site in SITES}
+    assert wanted == {site.stem for site in SITES}
 
 
 @pytest.mark.parametrize("script", SCRIPTS, **named)
@@ -77,11 +75,28 @@ def test_its_directives_stand_before_its_first_command(script):
     assert text.rindex("#SBATCH") < text.index("set -euo")
 
 
+def settings(site):
+    """Variable → its value, and the comment that stands above it, without addresses."""
+    comment, found, is_new = [], {}, True  # is_new: the next comment is about what follows it
+    for line in (FOLDER / "sites" / f"{site}.sh").read_text().splitlines():
+        if match := re.match(r"\s*# ?(.*)", line):
+            comment = [match[1]] if is_new else [*comment, match[1]]
+            is_new = False
+        elif match := re.match(r"\s*export (.*)", line):
+            reason = " ".join(line for line in comment if not line.startswith(("https://", " ")))
+            values = re.findall(r'([A-Z][A-Z0-9_]*)=("[^"]*"|[^\s#]*)', match[1])
+            found |= {name: (value, reason) for name, value in values}
+            is_new = True
+        elif not line.strip():
+            is_new = True
+    return found
+
+
 @pytest.mark.parametrize("site", [site.stem for site in SITES])
 def test_every_setting_of_a_site_has_a_reason(site):
-    found = sites.settings(site)
+    found = settings(site)
     assert found
-    assert not [setting for setting in found if len(setting.reason) < 15]
+    assert not [variable for variable, (_, reason) in found.items() if len(reason) < 15]
 
 
 @pytest.mark.parametrize("site", [site.stem for site in SITES])
@@ -113,11 +128,3 @@ def test_a_site_can_be_sourced(site):
     if site != "pocket":
         assert "DLTUTORIAL_RUNS=" in done.stdout
     assert "${" not in done.stdout
-
-
-def test_settings_are_read_as_they_stand():
-    by_name = {setting.variable: setting for setting in sites.settings("frontier")}
-    assert by_name["DLTUTORIAL_LAUNCHER"].value == "srun"
-    assert "torchrun" in by_name["DLTUTORIAL_LAUNCHER"].reason
-    assert by_name["SBATCH_PARTITION"].value == "batch"
-    assert by_name["SBATCH_PARTITION"].source.startswith("https://docs.olcf.ornl.gov/")

@@ -7,14 +7,14 @@ import pytest
 from waiting import wait_for
 
 from dltutorial.errors import CourseError
-from dltutorial.launch import job_output, pocket, workplace
+from dltutorial.launch import executor, pocket
 
 TINY = ["--preset", "smoke", "--dim", "32", "--depth", "1", "--steps", "200", "--log-every", "1", "--eval-every", "0"]
 
 
 @pytest.fixture
 def here():
-    here = workplace.Here()
+    here = executor.LocalExecutor()
     yield here
     here.close()
 
@@ -22,17 +22,17 @@ def here():
 @pytest.mark.timed  # the warning has to come before the end
 def test_a_warned_run_goes_on_by_itself(here):
     run = here.train("run", *TINY, nodes=1)
-    wait_for(lambda: job_output.progress("run") or here.is_over(run), within_s=200)
-    here.warn(run)
-    assert here.wait(run, 200) == 1
-    assert "run goes on after" in here.output(run)
-    assert [record["step"] for record in job_output.progress("run")] == list(range(1, 201))
+    wait_for(lambda: executor.progress("run") or run.state().is_over, within_s=200)
+    run.warn()
+    assert run.wait(200).restarts == 1
+    assert "run goes on after" in run.output.read_text()
+    assert [record["step"] for record in executor.progress("run")] == list(range(1, 201))
 
 
 def test_a_run_that_fails_says_so(here):
     run = here.train("run", "--preset", "smoke", "--heads", "7", nodes=1)
     with pytest.raises(CourseError, match="the run run is missing: "):
-        here.wait(run, 200)
+        run.wait(200)
     here.close()
     assert not run.output.exists()
 
@@ -43,7 +43,7 @@ def test_each_process_has_a_cluster_of_its_own_and_those_of_dead_ones_end():
     gone.wait()
     left = f"lab-{gone.pid}"
     pocket.up(1, left)
-    mine = workplace.place("lab", nodes=1)
+    mine = executor.start("lab", nodes=1)
     try:
         assert mine.cluster.name == f"lab-{os.getpid()}"
         assert left not in pocket.names()
