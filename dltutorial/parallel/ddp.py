@@ -132,14 +132,14 @@ class ReplicatedModule(nn.Module, Joinable):
         finally:
             self.syncs = before
 
-    def used_on_any_rank(self, used_here: Iterable[nn.Parameter]) -> set[nn.Parameter]:
+    def used_on_any_rank(self, used_here: Iterable[nn.Parameter]) -> list[nn.Parameter]:
         """Which parameters at least one rank has used; asks the others only if some may be unused."""
         trained, used_here = list(self.trained.values()), set(used_here)
         if not self._finds_unused:
-            return set(trained)
+            return trained
         used = torch.tensor([p in used_here for p in trained], dtype=torch.int32, device=self.join_device)
         dist.all_reduce(used, dist.ReduceOp.MAX, group=self.process_group)
-        return {parameter for parameter, is_used in zip(trained, used.tolist(), strict=True) if is_used}
+        return [parameter for parameter, is_used in zip(trained, used.tolist(), strict=True) if is_used]
 
     def with_gradient(self) -> list[nn.Parameter]:
         """The parameters that this rank has used."""
@@ -165,18 +165,14 @@ class NaiveDDP(ReplicatedModule):
 
     def sync_gradients(self) -> None:
         """Average what at least one rank has used; a gradient that is missing here counts as zero."""
-        for parameter in self._used_in_order(self.with_gradient()):
+        for parameter in self.used_on_any_rank(self.with_gradient()):
             gradient = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
             parameter.grad = self._mean(gradient)
 
     def send_zeros(self) -> None:
         """One message for each gradient of the others."""
-        for parameter in self._used_in_order([]):
+        for parameter in self.used_on_any_rank([]):
             self._mean(torch.zeros_like(parameter))
-
-    def _used_in_order(self, used_here: Iterable[nn.Parameter]) -> list[nn.Parameter]:
-        used = self.used_on_any_rank(used_here)
-        return [parameter for parameter in self.trained.values() if parameter in used]
 
     def _mean(self, gradient: Tensor) -> Tensor:
         message = gradient.detach().contiguous().div_(self.world_size)
@@ -246,7 +242,7 @@ class BucketedDDP(ReplicatedModule):
 
     def copy_out(self) -> None:
         """Give every parameter that some rank has used its gradient from the buckets."""
-        used = self.used_on_any_rank(self.with_gradient())
+        used = set(self.used_on_any_rank(self.with_gradient()))
         for bucket in self.buckets:
             bucket.copy_out(used, self._as_view)
 

@@ -17,7 +17,6 @@ import sysconfig
 import time
 from collections.abc import Callable
 from pathlib import Path
-from types import TracebackType
 from typing import Any, NamedTuple
 
 
@@ -73,9 +72,7 @@ class Compilations:
         callback.callback_handler.register_end_callback(self._stop)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         from torch._dynamo import callback, utils
 
         handler = callback.callback_handler

@@ -11,11 +11,12 @@ Source: Williams, Waterman, Patterson, "Roofline", Communications of the ACM 52 
 import contextlib
 import dataclasses
 import datetime
+import functools
 import hashlib
 import json
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -152,39 +153,31 @@ def _measure(folder: Path, seconds: float, progress: bool) -> Peaks:
 
     device = machine.device()
     dtypes = probes.CUDA_DTYPES if device == "cuda" else probes.CPU_DTYPES
-    threads_before, threads = torch.get_num_threads(), machine.use_cores()
+    # Without TF32 units the product would be an fp32 one.
+    has_tf32 = any("tf32" in (gpu.tensor_core_dtypes or ()) for gpu in machine.accelerators()[:1])
     share_s = seconds / (len(dtypes) + 4)  # one share a dtype, one for memory, three for the disk
-    matmul: dict[str, Figure | None] = {}
+    experiments: dict[str, Callable[[], Any]] = {
+        dtype: functools.partial(probes.matmul_flops_per_s, dtype, device, share_s)
+        for dtype in dtypes
+        if dtype != "tf32" or has_tf32
+    }
+    experiments["memory"] = functools.partial(probes.copy_bytes_per_s, device, share_s)
+    experiments["disk"] = functools.partial(disk.read_bytes_per_s, folder, 3 * share_s)
+    threads_before, threads = torch.get_num_threads(), machine.use_cores()
+    before = cpu_time.of_threads(os.getpid())
     try:
-        with tqdm(total=len(dtypes) + 2, desc="measuring this machine", unit="peak", disable=not progress) as bar:
-            before = cpu_time.of_threads(os.getpid())
-            for dtype in dtypes:
-                bar.set_postfix_str(dtype)
-                there = dtype != "tf32" or _has_tf32()  # without TF32 units the product would be an fp32 one
-                matmul[dtype] = probes.matmul_flops_per_s(dtype, device, share_s) if there else None
-                bar.update()
-            bar.set_postfix_str("memory")
-            memory = probes.copy_bytes_per_s(device, share_s)
-            waited = _part_waited(before, cpu_time.of_threads(os.getpid()))
-            bar.update()
-            bar.set_postfix_str("disk")
-            reads = disk.read_bytes_per_s(folder, 3 * share_s)
-            bar.update()
+        shown = tqdm(experiments.items(), desc="measuring this machine", unit="peak", disable=not progress)
+        found = {name: experiment() for name, experiment in shown}
     finally:
         torch.set_num_threads(threads_before)
+    after, waited = cpu_time.of_threads(os.getpid()), None
+    if before and after:
+        computed_s, queued_s = (max(0.0, late - early) for early, late in zip(before, after, strict=True))
+        waited = round(queued_s / max(computed_s + queued_s, 1e-9), 3)
     now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-    return Peaks(machine.label(), device, threads, now, waited, machine.versions(), matmul, memory, reads)
-
-
-def _has_tf32() -> bool:
-    return any("tf32" in (gpu.tensor_core_dtypes or ()) for gpu in machine.accelerators()[:1])
-
-
-def _part_waited(before: tuple[float, float] | None, after: tuple[float, float] | None) -> float | None:
-    if before is None or after is None:
-        return None
-    computed_s, queued_s = (max(0.0, late - early) for early, late in zip(before, after, strict=True))
-    return round(queued_s / max(computed_s + queued_s, 1e-9), 3)
+    matmul = {dtype: found.get(dtype) for dtype in dtypes}
+    about = (machine.label(), device, threads, now, waited, machine.versions())
+    return Peaks(*about, matmul, found["memory"], found["disk"])
 
 
 def _age_s(peaks: Peaks) -> float:

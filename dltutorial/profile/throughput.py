@@ -18,9 +18,9 @@ import contextlib
 import itertools
 import statistics
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch.utils._pytree import tree_leaves, tree_map
@@ -147,7 +147,6 @@ def measure(
     rounds: int = 5,
     phase_s: float = 0.3,
     lead: int = 3,
-    batch_size: int | None = None,
     device: str | None = None,
 ) -> Split:
     """Measure the split of a loader and a step.
@@ -161,7 +160,6 @@ def measure(
         phase_s: least seconds of one turn.
         lead: batches before each turn that do not count: workers start, queues fill. Those that a DataLoader makes
             ahead come on top.
-        batch_size: samples in a batch; default: the length of its first tensor.
         device: where the step runs; default: the course's.
 
     Raises:
@@ -172,9 +170,7 @@ def measure(
     device = device or machine.device()
     with batches_of(loader, device) as batches:
         kept = next(batches)
-    if not (batch_size := batch_size or samples_in(kept)):
-        raise CourseError(f"cannot count the samples of a batch of type {type(kept).__name__}; pass batch_size")
-    lead += made_ahead(loader)
+    n_samples, lead = samples_in(kept), lead + made_ahead(loader)
     io, synthetic, full = [], [], []
     for _ in range(rounds):
         with batches_of(loader, device) as batches:
@@ -182,26 +178,19 @@ def measure(
         synthetic.append(_turn(itertools.repeat(kept), step, lead, phase_s, device))
         with batches_of(loader, device) as batches:
             full.append(_turn(batches, step, lead, phase_s, device))
-    io_phase, step_phase, full_phase = (_phase(batch_size, turns) for turns in (io, synthetic, full))
+    io_phase, step_phase, full_phase = (_phase(n_samples, turns) for turns in (io, synthetic, full))
     return Split(io_phase, step_phase, full_phase, machine.cores())
 
 
-class _Turn(NamedTuple):
-    """One measurement: seconds of a batch and of waiting for it, cores wanted, share in which this thread worked."""
-
-    batch_s: float
-    wait_s: float
-    cores: float
-    thread: float
-
-
-def _phase(batch_size: int, turns: Sequence[_Turn]) -> Phase:
+def _phase(batch_size: int, turns: Iterable[tuple[float, ...]]) -> Phase:
     batch_s, *others = zip(*turns, strict=True)
     return Phase(batch_size, tuple(batch_size / seconds for seconds in batch_s), *map(statistics.median, others))
 
 
-def _turn(batches: Iterator, step: Callable | None, lead: int, phase_s: float, device: str) -> _Turn:
-    """Run batches for at least ``phase_s`` seconds and some number of them."""
+def _turn(
+    batches: Iterator, step: Callable | None, lead: int, phase_s: float, device: str
+) -> tuple[float, float, float, float]:
+    """Run batches for at least ``phase_s`` seconds: seconds of a batch and of waiting for it, cores, thread's share."""
     for batch in itertools.islice(batches, lead):
         if step is not None:
             step(batch)
@@ -218,7 +207,7 @@ def _turn(batches: Iterator, step: Callable | None, lead: int, phase_s: float, d
     _synchronise(device)
     whole_s = time.perf_counter() - start_s
     thread_s, cpu_s = cpu_time.thread_wanted_s() - thread_s, cpu_time.wanted_s() - cpu_s
-    return _Turn(whole_s / count, wait_s / count, cpu_s / whole_s, min(1.0, thread_s / whole_s))
+    return whole_s / count, wait_s / count, cpu_s / whole_s, min(1.0, thread_s / whole_s)
 
 
 def _synchronise(device: str) -> None:
@@ -265,8 +254,15 @@ def to_device(batch: Any, device: Any) -> Any:
 
 
 def samples_in(batch: Any) -> int:
-    """Samples in a batch: the length of the first tensor or array in it; 0 if there is none."""
-    return next((int(leaf.shape[0]) for leaf in tree_leaves(batch) if getattr(leaf, "ndim", 0)), 0)
+    """Samples in a batch: the length of the first tensor or array in it.
+
+    Raises:
+        CourseError: there is none.
+    """
+    for leaf in tree_leaves(batch):
+        if getattr(leaf, "ndim", 0):
+            return int(leaf.shape[0])
+    raise CourseError(f"cannot count the samples of a batch of type {type(batch).__name__}: it holds no tensor")
 
 
 def made_ahead(loader: Any) -> int:

@@ -10,12 +10,13 @@ and writes if nothing is left in a cache; an operator that only renames data (a 
 Source: docs.pytorch.org, torch.utils.flop_counter; Williams et al. 2009, doi:10.1145/1498765.1498785.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
 from dltutorial.errors import CourseError
@@ -103,8 +104,8 @@ def _moved_bytes(func: Any, args: tuple, kwargs: dict, out: Any) -> float:
         return 0.0
     if func.overloadpacket.__name__ in _MOVES_NOTHING:
         return 0.0
-    given = [value for name, value in kwargs.items() if name != "out"]  # written, not read
-    tensors = [*_tensors(args), *_tensors(given), *_tensors((out,))]
+    read = args, {name: value for name, value in kwargs.items() if name != "out"}
+    tensors = [leaf for leaf in tree_leaves((read, out)) if isinstance(leaf, torch.Tensor)]
     return float(sum(_bytes(tensor) for tensor in tensors if tensor.ndim))
 
 
@@ -112,11 +113,3 @@ def _bytes(x: torch.Tensor) -> int:
     """What lies in memory: an expanded tensor has fewer bytes than elements."""
     n_bytes = x.numel() * x.element_size()
     return min(n_bytes, x.untyped_storage().nbytes()) if x.layout == torch.strided else n_bytes
-
-
-def _tensors(values: Iterable) -> Iterator[torch.Tensor]:
-    for value in values:
-        if isinstance(value, torch.Tensor):
-            yield value
-        elif isinstance(value, (list, tuple)):
-            yield from _tensors(value)
