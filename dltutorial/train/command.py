@@ -5,6 +5,7 @@ several ranks rank 0 prints and writes. When a rank fails it says why and ends; 
 say so, and end too: none is left waiting.
 """
 
+import contextlib
 import dataclasses
 import datetime
 import os
@@ -13,15 +14,15 @@ import signal
 import sys
 import threading
 import traceback
+from collections.abc import Iterator
 from pathlib import Path
-from types import FrameType
 
 from dltutorial import advice, node, paths
 from dltutorial.config import Preset, Recipe, preset
 from dltutorial.errors import CourseError, Interrupted
 from dltutorial.ranks import RankInfo
 
-_STOP_SIGNALS = ("SIGTERM", "SIGUSR1")
+_STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
 
 
 def train(
@@ -74,9 +75,8 @@ def _train(preset_name: str, knobs: dict, data: Path | None, name: str | None, o
     name = broadcast_object(name or f"train-{datetime.datetime.now():%Y%m%d-%H%M%S}")
     folder = paths.inside(paths.runs_dir(), name)
     with all_or_none():
-        if is_main() and not resume:
-            run_folder.check_new(folder, overwrite)
-        base, knobs = _base(preset_name, knobs, run_folder.previous_recipe(folder) if resume else None)
+        before = run_folder.previous_recipe(folder, overwrite, resume) if is_main() or resume else None
+        base, knobs = _base(preset_name, knobs, before)
         run.check_ranks(Recipe.of(base, **knobs), world_size())  # before anything is simulated
     with all_or_none():
         data = data or weather.ensure(base, progress=is_main())
@@ -88,9 +88,15 @@ def _train(preset_name: str, knobs: dict, data: Path | None, name: str | None, o
         f"{recipe.steps} updates of {recipe.global_batch_size} samples"
     )
     seen = None
-    with workers_in_one_line(), StopSignals() as stop:
+    with workers_in_one_line(), stop_signals() as came:
         for seen in run.train(
-            task, recipe, folder, overwrite=overwrite, resume=resume, progress=is_main(), asked_to_end=stop.came
+            task,
+            recipe,
+            folder,
+            overwrite=overwrite,
+            resume=resume,
+            progress=is_main(),
+            asked_to_end=lambda: bool(came),
         ):
             if seen.scores:
                 scores = " · ".join(f"{key.removeprefix('valid/')} {value:.3f}" for key, value in seen.scores.items())
@@ -110,35 +116,23 @@ def _base(preset_name: str, knobs: dict, before: Recipe | None) -> tuple[Preset,
     return preset(kept.pop("preset")), kept | knobs
 
 
-class StopSignals:
-    """Inside ``with``, a signal that asks the program to end is noted, and the run ends with a checkpoint.
+@contextlib.contextmanager
+def stop_signals() -> Iterator[list[int]]:
+    """Inside ``with``, a signal that asks the program to end is noted in the list, and the run ends with a checkpoint.
 
     A batch system warns a job before it takes the nodes away: Slurm by SIGTERM, or by the signal that ``--signal``
     names. Signals can be caught in a program's main thread only; in another one nothing is caught.
     """
-
-    def __init__(self) -> None:
-        self._came = False
-        self._before: dict[int, object] = {}
-
-    def __enter__(self) -> "StopSignals":
-        """Catch the signals."""
-        if threading.current_thread() is threading.main_thread():
-            for number in (getattr(signal, name) for name in _STOP_SIGNALS if hasattr(signal, name)):
-                self._before[number] = signal.signal(number, self._note)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Let the signals do what they did before."""
-        for number, handler in self._before.items():
+    came: list[int] = []
+    before = {}
+    if threading.current_thread() is threading.main_thread():
+        for number in _STOP_SIGNALS:
+            before[number] = signal.signal(number, lambda number, _frame: came.append(number))
+    try:
+        yield came
+    finally:
+        for number, handler in before.items():
             signal.signal(number, handler)
-
-    def came(self) -> bool:
-        """Whether one has come."""
-        return self._came
-
-    def _note(self, _number: int, _frame: FrameType | None) -> None:
-        self._came = True
 
 
 def _tell(error: BaseException, info: RankInfo) -> int:
@@ -164,6 +158,6 @@ def _tell(error: BaseException, info: RankInfo) -> int:
 def _ignore_signals() -> None:
     """From here on this process ends by itself; a loading process that dies now raises no error any more."""
     if threading.current_thread() is threading.main_thread():
-        for name in (*_STOP_SIGNALS, "SIGINT"):
-            signal.signal(getattr(signal, name), signal.SIG_IGN)
+        for number in (*_STOP_SIGNALS, signal.SIGINT):
+            signal.signal(number, signal.SIG_IGN)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)

@@ -8,14 +8,14 @@ chosen and compiled, does not count at all.
 
 import statistics
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
 
 from dltutorial.config import Recipe
 from dltutorial.data import store
+from dltutorial.data.loaders import loader_config
 from dltutorial.errors import CourseError
 from dltutorial.train.forecasting import batches, build_model, squared_error
 from dltutorial.train.graphs import WARMUP_STEPS
@@ -77,18 +77,14 @@ def compare(
         raise CourseError(f"{rounds} rounds of {turn_s:g} s measure nothing; take at least one round")
     every = max((variant.recipe.log_every for variant in variants.values()), default=1)
     runners = {name: _Runner(variant.recipe, data[variant.layout]) for name, variant in variants.items()}
-    try:
-        for _ in range(rounds + 1):
-            for name, runner in runners.items():
-                runner.turn(turn_s)
-                seen(name)
-        common = min(runner.history[-1].step for runner in runners.values()) // every * every
-        if common == 0:
-            raise CourseError(f"the slowest variant made less than {every} updates, too few to compare; add rounds")
-        return {name: runner.result(common, every) for name, runner in runners.items()}
-    finally:
-        for runner in runners.values():
-            runner.batches.pause()
+    for _ in range(rounds + 1):
+        for name, runner in runners.items():
+            runner.turn(turn_s)
+            seen(name)
+    common = min(runner.history[-1].step for runner in runners.values()) // every * every
+    if common == 0:
+        raise CourseError(f"the slowest variant made less than {every} updates, too few to compare; add rounds")
+    return {name: runner.result(common, every) for name, runner in runners.items()}
 
 
 def gains(results: Mapping[str, Result]) -> dict[str, float]:
@@ -112,33 +108,37 @@ class _Runner:
     def __init__(self, recipe: Recipe, split: store.Split) -> None:
         before_bytes = _allocated_bytes()
         model = build_model(recipe)
-        self.batches = _Batches(split, recipe, next(model.parameters()).device)
+        device = next(model.parameters()).device
+        task = Task(model, lambda skip: batches(split, recipe, device, skip), squared_error)
+        self._recipe, self._records = recipe, loop(task, recipe)
+        self._settles = 1 + (0 if recipe.loader == "plain" else loader_config(recipe.loader).prefetch)
         self.history: list[Progress] = []
-        self._records = loop(Task(model, lambda skip: self.batches, squared_error), recipe)
-        self._settled = WARMUP_STEPS + 2 if recipe.cuda_graph else 0  # captured in the first turn, too
-        self._size = recipe.global_batch_size
         self._rates: list[float] = []
         self._own_bytes, self._peak_bytes, self._first_s = _allocated_bytes() - before_bytes, 0, 0.0
 
     def turn(self, turn_s: float) -> None:
-        """One record that does not count, then at least one that does."""
+        """Some updates that do not count, among them those whose batches were read ahead; then some that do."""
         before_bytes, start_s = _allocated_bytes(), time.perf_counter()
         if torch.cuda.is_available():
             torch.cuda.reset_peak_memory_stats()
-        self.history.append(next(self._records))
-        counted_s, counted = 0.0, 0
-        while counted == 0 or counted_s < turn_s or self.history[-1].step < self._settled:
+        settled = self._updates() + (
+            WARMUP_STEPS + 2 if self._recipe.cuda_graph and not self._first_s else self._settles
+        )
+        while self._updates() < settled:
             self.history.append(next(self._records))
-            updates = self.history[-1].step - self.history[-2].step
-            counted += updates
-            counted_s += updates * self.history[-1].step_s
-        self.batches.pause()
+        counted_s, counted = 0.0, 0
+        while counted == 0 or counted_s < turn_s:
+            before = self._updates()
+            self.history.append(next(self._records))
+            counted += self._updates() - before
+            counted_s += (self._updates() - before) * self.history[-1].step_s
         if self._first_s:
-            self._rates.append(counted * self._size / counted_s)
+            self._rates.append(counted * self._recipe.global_batch_size / counted_s)
         else:
             self._first_s = time.perf_counter() - start_s
         if torch.cuda.is_available():
-            self._peak_bytes = max(self._peak_bytes, torch.cuda.max_memory_allocated() - before_bytes + self._own_bytes)
+            others_bytes = before_bytes - self._own_bytes
+            self._peak_bytes = max(self._peak_bytes, torch.cuda.max_memory_allocated() - others_bytes)
             self._own_bytes += _allocated_bytes() - before_bytes
 
     def result(self, updates: int, every: int) -> Result:
@@ -146,29 +146,8 @@ class _Runner:
         last = [record.loss for record in self.history if updates - every < record.step <= updates]
         return Result(tuple(self._rates), statistics.mean(last), updates, self._first_s, self._peak_bytes or None)
 
-
-class _Batches:
-    """A variant's batches, without end. Paused, it holds no file, no thread and no memory, and knows where it was."""
-
-    def __init__(self, split: store.Split, recipe: Recipe, device: torch.device) -> None:
-        self._make = lambda skip: batches(split, recipe, device, skip)
-        self._taken = 0
-        self._open: Generator[tuple[Tensor, Tensor]] | None = None
-
-    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
-        return self
-
-    def __next__(self) -> tuple[Tensor, Tensor]:
-        if self._open is None:
-            self._open = self._make(self._taken)
-        self._taken += 1
-        return next(self._open)
-
-    def pause(self) -> None:
-        """Close the loader; the next batch opens it again where it was."""
-        if self._open is not None:
-            self._open.close()
-            self._open = None
+    def _updates(self) -> int:
+        return self.history[-1].step if self.history else 0
 
 
 def _allocated_bytes() -> int:

@@ -7,11 +7,11 @@ Ansel et al. 2024, "PyTorch 2", ASPLOS (doi.org/10.1145/3620665.3640366).
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from dltutorial import machine, paths
 from dltutorial.errors import CourseError
@@ -21,7 +21,7 @@ _CACHE_DIR = "TORCHINDUCTOR_CACHE_DIR"
 _FEW_CORES = 4
 
 
-def compiled(model: nn.Module, mode: str = "default") -> nn.Module:
+def compiled(model: nn.Module, mode: str = "default") -> Callable[..., Tensor]:
     """The model, compiled as ``mode`` says; ``off`` gives the model itself.
 
     Raises:
@@ -37,11 +37,9 @@ def compiled(model: nn.Module, mode: str = "default") -> nn.Module:
 
 
 def prepare() -> None:
-    """Keep compiled kernels in the course's cache folder; on few cores compile in this process, without helpers.
+    """Keep compiled kernels in the course's cache folder, not in one that a restart empties; what is set stays.
 
-    Torch's own default is the folder for temporary files, which a restart may empty. Helper processes each import
-    torch, which costs two cores more than they gain. What the learner set (``TORCHINDUCTOR_CACHE_DIR``,
-    ``TORCHINDUCTOR_COMPILE_THREADS``) stays.
+    On few cores compile in this process: helpers each import torch, which costs more than they gain.
     """
     import torch._inductor.config as settings
     from torch._inductor.runtime.runtime_utils import default_cache_dir
@@ -72,10 +70,7 @@ def explained(mode: str) -> Iterator[None]:
 
 @contextmanager
 def cold_cache() -> Iterator[None]:
-    """Inside, nothing was ever compiled: an empty cache on disk, and none in memory. It is removed afterwards.
-
-    What was compiled inside can be called afterwards, too.
-    """
+    """Inside, nothing was ever compiled. What is compiled inside can be called afterwards, and is on no disk."""
     from torch._inductor import utils
 
     torch.compiler.reset()

@@ -2,15 +2,15 @@
 
 In: sizes (a preset) and a device. Out: the naive recipe, and rungs in the order in which the chapters introduced
 them. A rung is a few knobs of a recipe, and a layout of the data on disk. One that cannot be here says why.
-``step_breakdown`` predicts rungs, ``compare`` measures them.
-
-Legend: B samples, N heads, T tokens. The naive steps follow the published ladder (NERSC's tutorials, SC21 to SC25).
+``step_breakdown`` predicts rungs, ``compare`` measures them. The naive steps follow the published ladder (NERSC's
+tutorials, SC21 to SC25).
 """
 
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from dltutorial import machine
 from dltutorial.config import Preset, Recipe
@@ -19,7 +19,6 @@ from dltutorial.train import compiling
 
 COMPRESSED, PLAIN, MAPPED = "hdf5-auto-gzip4", "hdf5-chunk1", "npy"  # layouts, the slowest to read first
 _STEPS = 100_000  # of the learning-rate schedule: a ladder never comes near its end
-_BF16_UNITS = ("avx512_bf16", "amx_bf16", "bf16")
 
 
 @dataclass(frozen=True)
@@ -31,7 +30,7 @@ class Variant:
 
     def taking(self, *rungs: "Rung") -> "Variant":
         """The same with the knobs of some rungs turned."""
-        knobs = {name: value for rung in rungs for name, value in rung.knobs.items()}
+        knobs: dict[str, Any] = {name: value for rung in rungs for name, value in rung.knobs.items()}
         layout = next((rung.layout for rung in reversed(rungs) if rung.layout), self.layout)
         return Variant(dataclasses.replace(self.recipe, **knobs), layout)
 
@@ -60,13 +59,7 @@ def baseline(preset: Preset, device: str, layout: str = COMPRESSED, **knobs: obj
 
     Attention goes by its formula where its weights fit into memory; see ``fits``. The network forecasts the next state
     itself, not the change: its loss starts near 1 and falls at once, so that a few updates tell a wrong step from a
-    right one.
-
-    Args:
-        preset: sizes.
-        device: cpu or cuda.
-        layout: of the data on disk.
-        knobs: other sizes.
+    right one. ``knobs`` are other sizes.
     """
     run = {"steps": _STEPS, "warmup_steps": 4, "eval_every": 0, "track": (), "predict_change": False}
     naive = {"loader": "naive", "log_every": 1, "optimizer_impl": "for-loop", "fused_attention": False}
@@ -75,25 +68,20 @@ def baseline(preset: Preset, device: str, layout: str = COMPRESSED, **knobs: obj
 
 
 def rungs(start: Variant, device: str, every: int = 4) -> tuple[Rung, ...]:
-    """All rungs above a baseline, in the order of the chapters.
-
-    Args:
-        start: the baseline.
-        device: cpu or cuda.
-        every: updates between two looks at the loss, once it is read seldom.
-    """
+    """All rungs above a baseline, in the order of the chapters; once it is read seldom, the loss is every ``every``."""
     wrong = "" if fits(start.recipe) else "is the baseline's already: by its formula attention would not fit in memory"
-    no_device = "no device works meanwhile, so reading it costs nothing"
+    on_cuda = device == "cuda"
+    no_device = "" if on_cuda else "no device works meanwhile, so reading it costs nothing"
     compiler = compiling.missing(device)
     precision, units = best_precision(device)
     return (
         Rung("loader", "memory map, one buffer a batch, read ahead", {"loader": "best"}, MAPPED),
-        Rung("loss", f"read every {every} steps", {"log_every": every}, missing="" if device == "cuda" else no_device),
+        Rung("loss", f"read every {every} steps", {"log_every": every}, missing=no_device),
         Rung("attention", "one fused kernel", {"fused_attention": True}, missing=wrong),
         Rung("precision", f"{precision} products", {"precision": precision}, missing=units),
         Rung("optimizer", "one fused kernel", {"optimizer_impl": "fused"}),
         Rung("compile", "torch.compile", {"compile": "default"}, missing=f"needs {compiler}" if compiler else ""),
-        Rung("graph", "one CUDA graph", {"cuda_graph": True}, missing="" if device == "cuda" else "needs a CUDA GPU"),
+        Rung("graph", "one CUDA graph", {"cuda_graph": True}, missing="" if on_cuda else "needs a CUDA GPU"),
     )
 
 
@@ -137,14 +125,8 @@ def fits(recipe: Recipe) -> bool:
 
 
 def data(source: Path, variants: Mapping[str, Variant], years: int = 2) -> dict[str, store.Split]:
-    """The training data in all the layouts that the variants read, written where they are not there yet.
-
-    Args:
-        source: a data set.
-        variants: name → variant.
-        years: the first so many of the training years.
-    """
-    layouts = dict.fromkeys(variant.layout for variant in variants.values())
+    """The first training years in all layouts that the variants read, layout → split; written if not there yet."""
+    layouts = {variant.layout for variant in variants.values()}
     folders = {layout: convert.convert(source, layout, splits=("train",), years=years) for layout in layouts}
     return {layout: store.open_split(folder, "train") for layout, folder in folders.items()}
 
@@ -152,5 +134,5 @@ def data(source: Path, variants: Mapping[str, Variant], years: int = 2) -> dict[
 def _has_unit(device: str, dtype: str) -> bool:
     """Whether the device multiplies matrices of this type faster than float32."""
     if device == "cpu":
-        return dtype == "bf16" and any(unit in _BF16_UNITS for unit in machine.cpu_units() or ())
+        return dtype == "bf16" and not {"avx512_bf16", "amx_bf16", "bf16"}.isdisjoint(machine.cpu_units() or ())
     return any(dtype in (gpu.tensor_core_dtypes or ()) for gpu in machine.accelerators()[:1])

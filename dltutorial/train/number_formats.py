@@ -10,21 +10,16 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import NamedTuple
 
 
 @dataclass(frozen=True)
 class Format:
-    """A binary format with a sign, an exponent and a fraction; subnormals reach below the smallest normal number.
+    """A binary format with a sign, an exponent and a fraction; subnormals reach below the smallest normal number."""
 
-    Attributes:
-        name: as in a recipe.
-        exponent_bits: decide the range.
-        fraction_bits: decide the spacing.
-    """
-
-    name: str
-    exponent_bits: int
-    fraction_bits: int
+    name: str  # as in a recipe
+    exponent_bits: int  # decide the range
+    fraction_bits: int  # decide the spacing
 
     @property
     def bits(self) -> int:
@@ -32,18 +27,14 @@ class Format:
         return 1 + self.exponent_bits + self.fraction_bits
 
     @property
-    def _largest_exponent(self) -> int:
-        return 2 ** (self.exponent_bits - 1) - 1
+    def smallest_normal(self) -> float:
+        """Below it every halving of a number costs a bit of its fraction."""
+        return 2.0 ** (2 - 2 ** (self.exponent_bits - 1))
 
     @property
     def largest(self) -> float:
         """Anything above, by half a spacing or more, is infinite."""
-        return (2 - 2.0**-self.fraction_bits) * 2.0**self._largest_exponent
-
-    @property
-    def smallest_normal(self) -> float:
-        """Below it every halving of a number costs a bit of its fraction."""
-        return 2.0 ** (1 - self._largest_exponent)
+        return (2 - 2.0**-self.fraction_bits) * 2 / self.smallest_normal
 
     @property
     def smallest(self) -> float:
@@ -58,30 +49,19 @@ class Format:
         return 2.0 ** (exponent - self.fraction_bits)
 
 
-@dataclass(frozen=True)
-class Fates:
-    """Shares of some numbers, by what a format makes of them; they add up to 1.
+class Fates(NamedTuple):
+    """Shares of some numbers, by what a format makes of them; they add up to 1."""
 
-    Attributes:
-        zero: too small, and 0 from now on; those that were 0 before, too.
-        subnormal: kept with fewer digits.
-        normal: kept with all digits the format has.
-        infinite: too large.
-    """
-
-    zero: float
-    subnormal: float
-    normal: float
-    infinite: float
+    zero: float  # too small, and 0 from now on; those that were 0 before, too
+    subnormal: float  # kept with fewer digits
+    normal: float  # kept with all digits the format has
+    infinite: float  # too large
 
 
 def fates(sorted_magnitudes: Sequence[float], form: Format, scale: float = 1.0) -> Fates:
-    """What becomes of numbers that are multiplied by a power of two and then rounded to a format.
+    """What becomes of numbers, given by their magnitudes in rising order, when they are rounded to a format.
 
-    Args:
-        sorted_magnitudes: absolute values in rising order, finite; at least one.
-        form: rounded to the nearest number, to the even one of two.
-        scale: a power of two, so that it changes no digit.
+    Before, they are multiplied by ``scale``, a power of two, which changes no digit.
     """
     n = len(sorted_magnitudes)
     lost = bisect_right(sorted_magnitudes, form.smallest / 2 / scale)

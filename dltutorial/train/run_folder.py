@@ -51,46 +51,33 @@ def begin(folder: Path, recipe: Recipe, data_id: str, overwrite: bool, resume: b
         CheckpointError: the run to resume has another recipe, or other data.
         CourseError: the folder is taken by something else, or cannot be written.
     """
-    found = None
+    before, found = previous_recipe(folder, overwrite, resume), None
     if resume:
+        if before is not None:
+            check_same(vars(before), recipe, folder)
         found = _go_back(folder, recipe, data_id)
-    else:
-        check_new(folder, overwrite)
-        if folder.exists():
-            shutil.rmtree(folder)
+    elif folder.exists():
+        shutil.rmtree(folder)
     recipe.save(folder / "recipe.json")
     _write_status(folder, "running")
     return found
 
 
-def check_new(folder: Path, overwrite: bool) -> None:
-    """A new run takes a new folder, or replaces an older run when that was asked for.
+def previous_recipe(folder: Path, overwrite: bool = False, resume: bool = False) -> Recipe | None:
+    """The recipe of the run to resume, if it has got so far as to write one. A new run takes a new folder.
 
     Raises:
-        CourseError: the folder is taken.
+        CourseError: the folder holds something else; or a run, which was not to be overwritten.
     """
     if folder.exists() and not folder.is_dir():
         raise CourseError(f"{folder} is a file, not a training run; choose another run name")
-    if folder.exists() and any(folder.iterdir()):
-        if not overwrite:
-            raise CourseError(f"{folder} holds a run already; choose another run name, or --overwrite it")
-        if run_status(folder) == "missing":
-            raise CourseError(f"{folder} is not a training run, so it is not overwritten; choose another run name")
-
-
-def previous_recipe(folder: Path) -> Recipe | None:
-    """The recipe of the run in a folder; None if no run has got so far as to write one.
-
-    Raises:
-        CourseError: the folder is there and holds something else.
-    """
-    if (folder / "recipe.json").exists():
-        return Recipe.load(folder / "recipe.json")
-    if folder.exists() and not folder.is_dir():
-        raise CourseError(f"{folder} is a file, not a training run; choose another run name")
-    if folder.exists() and any(not entry.name.endswith(".partial") for entry in folder.iterdir()):
-        raise CourseError(f"{folder} is not a training run, so it cannot be resumed; choose another run name")
-    return None
+    if not folder.exists() or all(entry.name.endswith(".partial") for entry in folder.iterdir()):
+        return None
+    if not (folder / "recipe.json").exists():
+        raise CourseError(f"{folder} is not a training run, so it is left alone; choose another run name")
+    if not overwrite and not resume:
+        raise CourseError(f"{folder} holds a run already; choose another run name, --overwrite it, or --resume it")
+    return Recipe.load(folder / "recipe.json") if resume else None
 
 
 def check_same(before: Mapping, recipe: Recipe, folder: Path) -> None:
@@ -107,9 +94,6 @@ def check_same(before: Mapping, recipe: Recipe, folder: Path) -> None:
 
 
 def _go_back(folder: Path, recipe: Recipe, data_id: str) -> Checkpoint | None:
-    before = previous_recipe(folder)
-    if before is not None:
-        check_same(vars(before), recipe, folder)
     found = checkpoint.newest(folder / CHECKPOINTS)
     if found is None:
         print(f"{folder} has no checkpoint to resume from; it starts anew", file=sys.stderr)

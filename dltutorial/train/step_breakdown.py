@@ -13,10 +13,9 @@ once.
 Legend: B samples, T tokens, D width, N heads, E = D/N.
 """
 
-import contextlib
 import dataclasses
 import functools
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -160,58 +159,50 @@ def measure(start: Variant, rungs: Sequence[Rung], data: Mapping[str, store.Spli
     if device != "cpu":
         small = torch.ones(1, device=device)
         pieces["hundred launches"] = lambda: [small.add_(1) for _ in range(100)]
-    with contextlib.ExitStack() as ending:
-        for name, variant in {"naive": start, "tuned": start.taking(*(rung for rung in rungs if rung.layout))}.items():
-            loader = _loader(variant, data, device)
-            ending.callback(loader.close)
-            pieces[f"{name} loader"] = functools.partial(next, loader)
-        found_s = {name: timing.best_s for name, timing in alternate(pieces, repeats, device=device).items()}
+    pieces["naive loader"] = _load(start, data, device)
+    pieces["tuned loader"] = _load(start.taking(*(rung for rung in rungs if rung.layout)), data, device)
+    found_s = {name: timing.best_s for name, timing in alternate(pieces, repeats, device=device).items()}
 
-    attention = "attention" if recipe.fused_attention else "formula"
+    kind = "attention" if recipe.fused_attention else "formula"  # of the baseline's
 
     def ratio(after: str, before: str) -> float:
         return found_s[after] / found_s[before]
 
-    def precision(rung: Rung, kind: str) -> Effect:
+    def precision(rung: Rung, part: str) -> Effect:
         name = str(rung.knobs["precision"])
-        products, attended = (ratio(f"{part} {name}", f"{part} fp32") for part in ("products", kind))
+        products, attended = (ratio(f"{name_of} {name}", f"{name_of} fp32") for name_of in ("products", part))
         return Effect(rung.name, {PRODUCTS: products, ATTENTION: attended}, f"fp32 against {name}, alone")
 
-    def effect(rung: Rung) -> Effect:
-        match rung.name:
-            case "loader":
-                return Effect(
-                    rung.name, {LOAD: ratio("tuned loader", "naive loader")}, "both loaders, alone", {"ahead": True}
-                )
-            case "loss":
-                return Effect(rung.name, {}, "the host no longer waits", {"waits": False})
-            case "attention" if recipe.fused_attention:
-                return Effect(rung.name, {}, "fused from the start")
-            case "attention":
-                return Effect(rung.name, {ATTENTION: ratio("attention fp32", "formula fp32")}, "both, alone")
-            case "precision" | "tf32":
-                return precision(rung, "attention")
-            case "optimizer":
-                many, few = (_n_operators(pieces[name]) for name in ("for-loop", "fused"))
-                launches = 1 - (many - few) / _n_operators(pieces["step"])
-                factors = {OPTIMIZER: ratio("fused", "for-loop"), LAUNCH: launches}
-                return Effect(rung.name, factors, f"both alone; {many} operations become {few}")
-            case "compile":
-                return _compiled(rung, recipe, device)
-            case _:
-                return Effect(rung.name, {LAUNCH: 0.0}, "one launch a step")
+    def optimizer(rung: Rung) -> Effect:
+        many, few = (_n_operators(pieces[name]) for name in ("for-loop", "fused"))
+        factors = {OPTIMIZER: ratio("fused", "for-loop"), LAUNCH: 1 - (many - few) / _n_operators(pieces["step"])}
+        return Effect(rung.name, factors, f"both alone; {many} operations become {few}")
 
+    makers: dict[str, Callable[[Rung], Effect]] = {
+        "loader": lambda rung: Effect(
+            rung.name, {LOAD: ratio("tuned loader", "naive loader")}, "both loaders, alone", {"ahead": True}
+        ),
+        "loss": lambda rung: Effect(rung.name, {}, "the host no longer waits", {"waits": False}),
+        "attention": lambda rung: Effect(
+            rung.name, {ATTENTION: ratio("attention fp32", f"{kind} fp32")}, "both, alone"
+        ),
+        "precision": lambda rung: precision(rung, "attention"),
+        "tf32": lambda rung: precision(rung, "attention"),
+        "optimizer": optimizer,
+        "compile": lambda rung: _compiled(rung, recipe, device),
+        "graph": lambda rung: Effect(rung.name, {LAUNCH: 0.0}, "one launch a step"),
+    }
     seconds = {
         PRODUCTS: found_s["products fp32"],
-        ATTENTION: found_s[f"{attention} fp32"],
+        ATTENTION: found_s[f"{kind} fp32"],
         OPTIMIZER: found_s["for-loop"],
     }
     rest_s = max(0.0, found_s["step"] - sum(seconds.values()))  # what of the whole step no piece explains
     launch_s = _n_operators(pieces["step"]) * found_s["hundred launches"] / 100 if device != "cpu" else 0.0
     host = {LOAD: found_s["naive loader"], LAUNCH: launch_s}
     step = StepParts(host | seconds | {REST: rest_s}, device != "cpu", waits=recipe.log_every == 1)
-    alone = {rung.name: precision(rung, attention) for rung in rungs if "precision" in rung.knobs}
-    return Breakdown(step, {rung.name: effect(rung) for rung in rungs}, alone)
+    alone = {rung.name: precision(rung, kind) for rung in rungs if "precision" in rung.knobs}
+    return Breakdown(step, {rung.name: makers[rung.name](rung) for rung in rungs}, alone)
 
 
 def _update(recipe: Recipe, device: str) -> Callable[[], object]:
@@ -266,12 +257,12 @@ def _forth_and_back(
     return call
 
 
-def _loader(variant: Variant, data: Mapping[str, store.Split], device: str) -> Generator:
-    """Without a thread that reads ahead: it would work between two calls, and seem to take no time."""
+def _load(variant: Variant, data: Mapping[str, store.Split], device: str) -> Callable[[], object]:
+    """A batch, without a thread that reads ahead: it would work between two calls, and seem to take no time."""
     recipe = variant.recipe
     config = dataclasses.replace(loader_config(recipe.loader), prefetch=0)
-    how = {"seed": recipe.seed, "roll": recipe.roll, "device": device}
-    return make_loader(data[variant.layout], recipe.global_batch_size, config, **how)
+    size, split = recipe.global_batch_size, data[variant.layout]
+    return functools.partial(next, make_loader(split, size, config, seed=recipe.seed, roll=recipe.roll, device=device))
 
 
 def _n_operators(run: Callable[[], object]) -> int:
