@@ -2,36 +2,35 @@
 
 In: a recipe, a task, a seed. Out: an ``Attempt``: seconds and updates to the target, where the time went, how the
 accuracy rose. As in MLPerf HPC's rules the clock includes staging: whatever is read before the first update. Before it
-processes start, and torch loads its parts, in one update on zeros. Unlike there, the files may be in the page cache:
+processes start, and torch loads its parts, in one update on noise. Unlike there, the files may be in the page cache:
 emptying that needs the machine's administrator.
 
 An attempt that diverges or runs out of updates has not reached the target: its seconds are those that were lost.
 
-Source: https://github.com/mlcommons/training_policies, hpc_training_rules.adoc
+Farrell et al. 2021, arXiv:2110.11466; https://github.com/mlcommons/training_policies, hpc_training_rules.adoc
 """
 
 import contextlib
+import statistics
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dltutorial import machine, node
 from dltutorial.convergence import images, networks
 from dltutorial.convergence.ensemble import Order
-from dltutorial.convergence.images import Files
-from dltutorial.convergence.recipe import SolutionRecipe, Task
+from dltutorial.convergence.recipe import SolutionRecipe, SolutionTask
+from dltutorial.errors import CourseError, DivergedError
 from dltutorial.launch import launch
-from dltutorial.profile.ranges import annotate
 from dltutorial.ranks import RankInfo
-from dltutorial.scaling.real_steps import average_gradients
-from dltutorial.train.precision import Precision
-
-MOMENTUM = 0.9
+from dltutorial.train import distributed
+from dltutorial.train.loop import TrainState, loop
+from dltutorial.train.task import Task
 
 
 @dataclass(frozen=True)
@@ -41,7 +40,7 @@ class Attempt:
     Attributes:
         seed: of the initial weights and the order of the images.
         reached: whether the target was.
-        diverged: the network's output was no finite number any more.
+        diverged: the loss was no finite number any more.
         steps: updates made.
         seconds: from the start of the clock until the target was seen, or until it was given up.
         staging_s: of these, until the first update could begin: reading, the network, the optimizer.
@@ -78,7 +77,52 @@ class Attempt:
         return self.seen[-1][2] if self.seen else 0.0
 
 
-def attempts(recipe: SolutionRecipe, task: Task, seeds: Sequence[int], *, timeout_s: float = 120.0) -> list[Attempt]:
+class Job:
+    """All that has to be there before the first update: batches, network, optimizer, validation images.
+
+    Attributes:
+        task: of this rank, for the training loop.
+        state: the live parts; ``state.update(x_BF, y_B)`` is one step.
+        input_s, evaluate_s: spent in loading and looking.
+    """
+
+    def __init__(
+        self, recipe: SolutionRecipe, task: SolutionTask, file: Path, seed: int = 0, device: str = "cpu"
+    ) -> None:
+        """Read what the recipe reads first; all ranks of one attempt do so."""
+        self._recipe, self._wanted, self._seed = recipe, task, seed
+        self._rank = distributed.rank() if recipe.ranks > 1 else 0
+        self.load = images.make_loader(recipe.loader, file, task, device)
+        x_NF, y_N = images.whole(file, "valid", task, device)
+        self._valid = x_NF[self._rank :: recipe.ranks], y_N[self._rank :: recipe.ranks]
+        self.task = Task(build(task, seed, device), self._batches, cross_entropy, self.look)
+        self.state = TrainState(self.task, recipe)
+        self.input_s = self.evaluate_s = 0.0
+
+    def _batches(self, skip: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
+        """This rank's part of each batch, for ever, in the order of chapter 12's replica of that seed."""
+        order, n = Order([self._seed], self._wanted.train), self._recipe.rank_batch
+        while True:
+            before_s = time.perf_counter()
+            batch = self.load(order.next(self._recipe.batch_size)[0, self._rank * n : (self._rank + 1) * n])
+            self.input_s += time.perf_counter() - before_s
+            yield batch
+
+    @torch.inference_mode()
+    def look(self, model: nn.Module) -> Mapping[str, float]:
+        """Accuracy on the validation images; each rank looks at its share, and all learn the sum."""
+        x_NF, y_N = self._valid
+        settle(x_NF.device)
+        before_s = time.perf_counter()
+        right = (model(x_NF).argmax(1) == y_N).sum().double()
+        accuracy = (distributed.sum_over_ranks(right) if self._recipe.ranks > 1 else right).item() / self._wanted.valid
+        self.evaluate_s += time.perf_counter() - before_s
+        return {"accuracy": accuracy}
+
+
+def attempts(
+    recipe: SolutionRecipe, task: SolutionTask, seeds: Sequence[int], *, timeout_s: float = 120.0
+) -> list[Attempt]:
     """One attempt for each seed, one after the other; with several ranks, all on the same ranks.
 
     Raises:
@@ -87,43 +131,77 @@ def attempts(recipe: SolutionRecipe, task: Task, seeds: Sequence[int], *, timeou
     """
     node.refuse_on_login("training")
     task.check(recipe)
-    files = images.prepare(task)
+    file = images.prepare(task)
     if recipe.ranks == 1:
-        return [attempt(recipe, task, files, seed) for seed in seeds]
-    return launch(_on_rank, recipe.ranks, recipe, task, files, tuple(seeds), timeout_s=timeout_s)[0]
+        return [attempt(recipe, task, file, seed) for seed in seeds]
+    return launch(_on_rank, recipe.ranks, recipe, task, file, tuple(seeds), timeout_s=timeout_s)[0]
 
 
-def attempt(recipe: SolutionRecipe, task: Task, files: Files, seed: int) -> Attempt:
-    """One attempt of this process, or of all ranks of its process group together."""
+def attempt(recipe: SolutionRecipe, task: SolutionTask, file: Path, seed: int) -> Attempt:
+    """One attempt of this process, or of all ranks of its process group together, each on a core or a GPU."""
+    device, seen, diverged = own_device(), [], False
     with one_thread():
-        return _train(recipe, task, files, seed)
+        Job(recipe, task, file, 0, device).state.update(*noise(task, recipe.rank_batch, device))
+        settle(device)
+        if recipe.ranks > 1:
+            distributed.barrier()
+        start_s = time.perf_counter()
+        job = Job(recipe, task, file, seed, device)
+        staging_s = time.perf_counter() - start_s
+        try:
+            for progress in loop(job.task, recipe, job.state):
+                if progress.scores:
+                    seen.append((progress.step, time.perf_counter() - start_s, progress.scores["accuracy"]))
+                    if seen[-1][2] >= task.target:
+                        break
+        except DivergedError:
+            diverged = True
+        seconds = time.perf_counter() - start_s if diverged else seen[-1][1]
+    reached = not diverged and seen[-1][2] >= task.target
+    times = (seconds, staging_s, job.input_s, job.evaluate_s)
+    return Attempt(seed, reached, diverged, job.state.step, *times, recipe.ranks, tuple(seen))
 
 
-def build(task: Task, seed: int, device: str = "cpu") -> nn.Sequential:
+def time_to_train_s(runs: Sequence[Attempt]) -> float | None:
+    """MLPerf HPC's: the mean without the shortest and the longest; None if one of them did not reach the target.
+
+    Raises:
+        CourseError: fewer than five attempts.
+    """
+    if len(runs) < 5:
+        raise CourseError(f"{len(runs)} attempts; time to train is averaged over at least 5 seeds")
+    reached = all(run.reached for run in runs)
+    return statistics.mean(sorted(run.seconds for run in runs)[1:-1]) if reached else None
+
+
+def throughput_per_min(recipe: SolutionRecipe, task: SolutionTask, instances: int, first_seed: int = 0) -> float | None:
+    """MLPerf HPC's: models a minute when so many train at once, a rank each; None if one did not reach the target."""
+    found = launch(_instance, instances, recipe, task, images.prepare(task), first_seed)
+    if not all(run.reached for run, _, _ in found):
+        return None
+    return 60 * instances / (max(end for *_, end in found) - min(start for _, start, _ in found))
+
+
+def build(task: SolutionTask, seed: int, device: str = "cpu") -> nn.Sequential:
     """Chapter 12's network, with two outputs; the same seed gives the same weights, whatever the device."""
     return networks.network((task.n_features, *task.widths, 2), seed).to(device)
 
 
-def make_optimizer(model: nn.Module, recipe: SolutionRecipe) -> torch.optim.Optimizer:
-    """What the recipe names."""
-    if recipe.optimizer == "adam":
-        return torch.optim.Adam(model.parameters(), lr=recipe.learning_rate)
-    return torch.optim.SGD(model.parameters(), lr=recipe.learning_rate, momentum=MOMENTUM)
+def cross_entropy(model: nn.Module, x_BF: Tensor, y_B: Tensor) -> Tensor:
+    """The loss of a batch."""
+    return F.cross_entropy(model(x_BF), y_B)
 
 
-def batch_numbers(task: Task, recipe: SolutionRecipe, seed: int, rank: int = 0) -> Iterator[Tensor]:
-    """Which images each batch of this rank takes, for ever: the order of chapter 12's replica of that seed."""
-    order = Order([seed], task.train)
-    mine = slice(rank * recipe.rank_batch, (rank + 1) * recipe.rank_batch)
-    while True:
-        yield order.next(recipe.batch_size)[0, mine]
+def noise(task: SolutionTask, n: int, device: str) -> tuple[Tensor, Tensor]:
+    """A batch that teaches nothing: features (n, F) and labels (n,)."""
+    return torch.randn(n, task.n_features, device=device), torch.zeros(n, dtype=torch.int64, device=device)
 
 
-def own_device(here: RankInfo) -> str:
+def own_device() -> str:
     """The device of this process: a GPU, shared only if there are fewer than processes, or the CPU."""
     if machine.device() != "cuda":
         return machine.device()
-    return f"cuda:{here.local_rank % torch.cuda.device_count()}"
+    return f"cuda:{RankInfo.from_env().local_rank % torch.cuda.device_count()}"
 
 
 @contextlib.contextmanager
@@ -137,91 +215,20 @@ def one_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _on_rank(recipe: SolutionRecipe, task: Task, files: Files, seeds: Sequence[int]) -> list[Attempt]:
-    return [attempt(recipe, task, files, seed) for seed in seeds]
-
-
-def _train(recipe: SolutionRecipe, task: Task, files: Files, seed: int) -> Attempt:
-    here = RankInfo.from_env()
-    device, rank = own_device(here), here.rank if recipe.ranks > 1 else 0
-    _warm_up(recipe, task, device)
-    if recipe.ranks > 1:
-        dist.barrier()
-    start_s, input_s, evaluate_s, seen = time.perf_counter(), 0.0, 0.0, []
-    load = images.make_loader(recipe.loader, files, task, device)
-    model = build(task, seed, device)
-    update = Update(model, recipe, device)
-    look = Look(task, files, recipe, device, rank)
-    staging_s = time.perf_counter() - start_s
-    for step, chosen_B in enumerate(batch_numbers(task, recipe, seed, rank)):
-        before_s = time.perf_counter()
-        batch = load(chosen_B)
-        input_s += time.perf_counter() - before_s
-        update(batch, step)
-        if (step + 1) % recipe.evaluate_every == 0 or step + 1 == recipe.max_steps:
-            _finish(device)
-            before_s = time.perf_counter()
-            accuracy, diverged = look(model)
-            now_s = time.perf_counter()
-            evaluate_s += now_s - before_s
-            seen.append((step + 1, now_s - start_s, accuracy))
-            reached = accuracy >= task.target and not diverged
-            if reached or diverged or step + 1 == recipe.max_steps:
-                break
-    times = (now_s - start_s, staging_s, input_s, evaluate_s)
-    return Attempt(seed, reached, diverged, step + 1, *times, recipe.ranks, tuple(seen))
-
-
-def _warm_up(recipe: SolutionRecipe, task: Task, device: str) -> None:
-    """One update of a network that is thrown away: what a process does once in its life is no part of the recipe."""
-    x_BF = torch.zeros(recipe.rank_batch, task.n_features, device=device)
-    Update(build(task, 0, device), recipe, device)((x_BF, torch.zeros(len(x_BF), dtype=torch.int64, device=device)))
-    _finish(device)
-
-
-class Update:
-    """One update of the weights, in the recipe's precision and, with several ranks, by all of them."""
-
-    def __init__(self, model: nn.Module, recipe: SolutionRecipe, device: str) -> None:
-        self.model, self.recipe = model, recipe
-        self.precision = Precision(recipe.precision, device)
-        self.optimizer = make_optimizer(model, recipe)
-
-    def __call__(self, batch: tuple[Tensor, Tensor], step: int = 0) -> None:
-        """Train on a batch of this rank."""
-        x_BF, y_B = batch
-        for group in self.optimizer.param_groups:
-            group["lr"] = self.recipe.learning_rate * self.recipe.rate_factor(step)
-        self.optimizer.zero_grad(set_to_none=True)
-        with self.precision.products(), annotate("update"):
-            with self.precision.autocast():
-                loss = F.cross_entropy(self.model(x_BF), y_B)
-            self.precision.scaled(loss).backward()
-            if self.recipe.ranks > 1:
-                average_gradients(self.model)
-            self.precision.update(self.optimizer)
-
-
-class Look:
-    """Accuracy on the validation images; each rank looks at its share, and all learn the sum."""
-
-    def __init__(self, task: Task, files: Files, recipe: SolutionRecipe, device: str, rank: int = 0) -> None:
-        x_NF, y_N = images.whole(files, "valid", task, device)
-        self.x_NF, self.y_N = x_NF[rank :: recipe.ranks], y_N[rank :: recipe.ranks]
-        self.several, self.n = recipe.ranks > 1, task.valid
-
-    @torch.inference_mode()
-    def __call__(self, model: nn.Module) -> tuple[float, bool]:
-        """(accuracy, whether the outputs are not all finite)."""
-        scores_N2 = model(self.x_NF)
-        right = (scores_N2.argmax(1) == self.y_N).sum()
-        found = torch.stack([right.double(), (~torch.isfinite(scores_N2)).any().double()])
-        if self.several:
-            dist.all_reduce(found)
-        right_n, bad = found.tolist()
-        return right_n / self.n, bad > 0
-
-
-def _finish(device: str) -> None:
-    if device.startswith("cuda"):
+def settle(device: str | torch.device) -> None:
+    """Wait for a GPU."""
+    if torch.device(device).type == "cuda":
         torch.cuda.synchronize(device)
+
+
+def _on_rank(recipe: SolutionRecipe, task: SolutionTask, file: Path, seeds: Sequence[int]) -> list[Attempt]:
+    return [attempt(recipe, task, file, seed) for seed in seeds]
+
+
+def _instance(recipe: SolutionRecipe, task: SolutionTask, file: Path, first_seed: int) -> tuple[Attempt, float, float]:
+    """On each rank: one attempt, beside those of the others; with the moments of its start and end."""
+    seed = first_seed + distributed.rank()
+    distributed.barrier()
+    torch.distributed.destroy_process_group()  # from here on each is a rank alone
+    start_s = time.monotonic()  # one clock for all processes of this machine
+    return attempt(recipe, task, file, seed), start_s, time.monotonic()

@@ -1,6 +1,8 @@
-"""What a piece of work cost in energy: read from the machine's own counters where it has them, else estimated.
+"""What a piece of work cost in energy and in money.
 
-In: a block of work. Out: ``Energy``: joules, how they were found, whether that was a measurement. Sources, in order:
+In: a block of work, or the seconds that devices were held. Out: ``Energy``: joules, how they were found, whether that
+was a measurement; US dollars by a dated table of list prices, or None where it has no price. Sources of energy, in
+order:
 
 - a GPU: the sum that ``nvidia-smi`` gives of the boards' power, several times a second, times the seconds;
 - a CPU: RAPL, the counters in ``/sys/class/powercap`` (on most machines only the administrator may read them); they
@@ -8,7 +10,7 @@ In: a block of work. Out: ``Energy``: joules, how they were found, whether that 
 - a stated power, such as a data sheet's: an estimate, and labelled so;
 - nothing: None, which is shown as "not available".
 
-Source: https://docs.kernel.org/power/powercap/powercap.html; data sheets: ``reference/accelerators.csv``.
+Source: https://docs.kernel.org/power/powercap/powercap.html; ``reference/accelerators.csv``, ``reference/prices.csv``.
 """
 
 import contextlib
@@ -18,15 +20,15 @@ import statistics
 import subprocess
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from dltutorial import machine
-from dltutorial.errors import CourseError
 from dltutorial.record import plots
 
 POWERCAP = Path("/sys/class/powercap")
-JOULES_PER_KWH = 3.6e6
+HOURS_PER_YEAR = 365 * 24
+CONTRACTS = ("pay as you go", "reserved 1 year", "reserved 3 years", "spot")
 _EVERY_MS = 100
 
 
@@ -44,22 +46,16 @@ class Energy:
     how: str
     measured: bool = False
 
-    @property
-    def kwh(self) -> float | None:
-        """The same in kilowatt hours."""
-        return None if self.joules is None else self.joules / JOULES_PER_KWH
-
     def __str__(self) -> str:
         if self.joules is None:
             return f"{machine.UNKNOWN} ({self.how})"
         return f"{self.joules:.3g} J, {'measured' if self.measured else 'estimated'} ({self.how})"
 
 
-@dataclass
 class Meter:
-    """Filled in when the block of ``meter()`` ends."""
+    """Has its ``energy`` when the block of ``meter()`` ends."""
 
-    energy: Energy = field(default_factory=lambda: Energy(None, "the work has not ended"))
+    energy = Energy(None, "the work has not ended")
 
 
 @contextlib.contextmanager
@@ -70,87 +66,19 @@ def meter(device: str | None = None, powercap: Path = POWERCAP) -> Iterator[Mete
         device: cuda or cpu; default: the course's device.
         powercap: where the counters of processors are.
     """
-    found = Meter()
-    device = device or machine.device()
-    on_boards = device.startswith("cuda") and shutil.which("nvidia-smi")
-    with _boards(found) if on_boards else _packages(found, powercap):
-        yield found
-
-
-def stated_watt(accelerator: str) -> tuple[float, str] | None:
-    """(watts, source) that the data sheet of an accelerator states; None if it is not in the table."""
-    for row in plots.reference("accelerators"):
-        if _same_model(row["accelerator"], accelerator) and row.get("board_watt"):
-            return float(row["board_watt"]), row["source"]
-    return None
-
-
-def estimate(device_s: float, watt: float | None, source: str) -> Energy:
-    """Energy of devices that were held for so long, as if each took its stated power all the time.
-
-    Raises:
-        CourseError: a power or a time that is not positive.
-    """
-    if watt is None:
-        return Energy(None, source)
-    if watt <= 0 or device_s < 0:
-        raise CourseError(f"{watt} W for {device_s} s is no energy; give a positive power")
-    return Energy(watt * device_s, f"{watt:g} W stated for each device: {source}")
-
-
-def of_device(device_s: float) -> Energy:
-    """The estimate for this machine's own device, from its data sheet; None where the course knows of none."""
-    gpus = machine.accelerators()
-    stated = stated_watt(gpus[0].name) if gpus else None
-    if stated is None:
-        return estimate(device_s, None, "no counter that may be read, no stated power in the table")
-    return estimate(device_s, *stated)
-
-
-@contextlib.contextmanager
-def _packages(found: Meter, powercap: Path) -> Iterator[None]:
-    """RAPL: what all processor packages took, between two readings."""
-    before = _counters(powercap)
+    found, reader = Meter(), None
+    if (device or machine.device()).startswith("cuda") and shutil.which("nvidia-smi"):
+        query = ["nvidia-smi", "--query-gpu=index,power.draw", "--format=csv,noheader,nounits", f"-lms={_EVERY_MS}"]
+        if visible := os.environ.get("CUDA_VISIBLE_DEVICES"):
+            query.append(f"--id={visible}")
+        reader = subprocess.Popen(query, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    before, start_s = _counters(powercap), time.perf_counter()
     try:
-        yield
+        yield found
     finally:
-        after = _counters(powercap)
-        if before and before.keys() == after.keys():
-            joules = sum(_difference(before[name], after[name]) for name in before)
-            found.energy = Energy(joules, f"RAPL, {len(before)} whole packages, all programs", True)
+        if reader is None:
+            found.energy = _of_packages(before, _counters(powercap))
         else:
-            found.energy = Energy(None, "no counter of this machine may be read")
-
-
-def _counters(powercap: Path) -> dict[str, tuple[int, int]]:
-    """Package → (microjoules so far, where the counter starts again at 0); empty if none may be read."""
-    found = {}
-    for zone in sorted(powercap.glob("intel-rapl:*")):
-        try:
-            if (zone / "name").read_text().startswith("package"):  # others are parts of a package
-                values = (int((zone / name).read_text()) for name in ("energy_uj", "max_energy_range_uj"))
-                found[zone.name] = tuple(values)
-        except (OSError, ValueError):
-            return {}
-    return found
-
-
-def _difference(before: tuple[int, int], after: tuple[int, int]) -> float:
-    """Joules between two readings of one counter, which may have started again once."""
-    return ((after[0] - before[0]) % (before[1] + 1)) / 1e6
-
-
-@contextlib.contextmanager
-def _boards(found: Meter) -> Iterator[None]:
-    """``nvidia-smi`` beside the work: the mean of the boards' power, times the seconds."""
-    query = ["nvidia-smi", "--query-gpu=index,power.draw", "--format=csv,noheader,nounits", f"-lms={_EVERY_MS}"]
-    if visible := os.environ.get("CUDA_VISIBLE_DEVICES"):
-        query.append(f"--id={visible}")
-    start_s = time.perf_counter()
-    with subprocess.Popen(query, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as reader:
-        try:
-            yield
-        finally:
             seconds = time.perf_counter() - start_s
             reader.terminate()
             found.energy = from_readings(reader.communicate()[0], seconds)
@@ -169,7 +97,59 @@ def from_readings(lines: str, seconds: float) -> Energy:
     return Energy(power * seconds, f"nvidia-smi, boards: {len(watts)}, readings: {sum(map(len, watts.values()))}", True)
 
 
-def _same_model(listed: str, found: str) -> bool:
-    """Whether a board's reported name is that of a row; those rows are of SXM boards, others take less power."""
-    model = listed.upper().removeprefix("NVIDIA ").split()[0]
-    return model in found.upper() and not any(word in found.upper() for word in ("PCIE", "NVL", "MIG"))
+def stated_watt(accelerator: str) -> tuple[float, str] | None:
+    """(watts, source) that the data sheet of an accelerator states; None if it is not in the table of SXM boards."""
+    name = accelerator.upper()
+    for row in plots.reference("accelerators"):
+        model = row["accelerator"].upper().removeprefix("NVIDIA ").split()[0]
+        others = any(word in name for word in ("PCIE", "NVL", "MIG"))  # which take less power
+        if model in name and row.get("board_watt") and not others:
+            return float(row["board_watt"]), row["source"]
+    return None
+
+
+def estimate(device_s: float, watt: float, source: str) -> Energy:
+    """Energy of devices that were held for so long, as if each took its stated power all the time."""
+    return Energy(watt * device_s, f"{watt:g} W stated for each device: {source}")
+
+
+def of_device(device_s: float) -> Energy:
+    """The estimate for this machine's own device, from its data sheet; None where the course knows of none."""
+    gpus = machine.accelerators()
+    stated = stated_watt(gpus[0].name) if gpus else None
+    if stated is None:
+        return Energy(None, "no counter that may be read, no stated power in the table")
+    return estimate(device_s, *stated)
+
+
+def price(device: str, contract: str = CONTRACTS[0]) -> tuple[float, str] | None:
+    """(US dollars an hour of one device, date) of the cheapest offer in the table; None if it has none.
+
+    Args:
+        device: its name, such as "V100", or as the machine reports it, "Tesla V100-SXM2-16GB".
+        contract: one of ``CONTRACTS``.
+    """
+    rows = [row for row in plots.reference("prices") if row["contract"] == contract]
+    found = [(float(r["usd_per_hour"]) / int(r["gpus"]), r["date"]) for r in rows if r["gpu"].upper() in device.upper()]
+    return min(found, default=None)
+
+
+def _counters(powercap: Path) -> dict[str, tuple[int, int]]:
+    """Package → (microjoules so far, where the counter starts again at 0); empty if none may be read."""
+    found = {}
+    for zone in sorted(powercap.glob("intel-rapl:*")):
+        try:
+            if (zone / "name").read_text().startswith("package"):  # others are parts of a package
+                so_far, most = (int((zone / name).read_text()) for name in ("energy_uj", "max_energy_range_uj"))
+                found[zone.name] = so_far, most
+        except (OSError, ValueError):
+            return {}
+    return found
+
+
+def _of_packages(before: dict[str, tuple[int, int]], after: dict[str, tuple[int, int]]) -> Energy:
+    """RAPL: what all processor packages took between two readings; a counter may have started again once."""
+    if not before or before.keys() != after.keys():
+        return Energy(None, "no counter of this machine may be read")
+    joules = sum((after[name][0] - start) % (most + 1) / 1e6 for name, (start, most) in before.items())
+    return Energy(joules, f"RAPL, {len(before)} whole packages, all programs", True)

@@ -1,103 +1,257 @@
-"""The time to solution of a recipe, before it is run.
+"""The time to solution of a recipe, before it is run: from short measurements of this machine at the task.
 
     seconds = staging + steps × (input + computing + communication) + looks × look
     steps   = S_min (1 + B_crit / B), until the next look
 
-Every factor comes from an earlier chapter and was measured by itself (``measured``): input by loader (03), computing
-by precision (04) and images a rank (01), communication by α and β (08), steps by batch size (12). Input and computing
-take turns, as they do in ``attempt``. What is left out: ranks that wait for the slower one, anything else that runs.
+Every factor comes from an earlier chapter and is measured by itself, on batches that nobody trains on, or on noise:
+input by loader (03), computing by precision (04) and images a rank (01), communication by α and β (08), steps by batch
+size (12), on seeds for tuning alone. Input and computing take turns, as they do in ``attempt``. What is left out:
+ranks that wait for the slower one, anything else that runs.
+
+McCandlish et al. 2018, arXiv:1812.06162; Shallue et al. 2019, arXiv:1811.03600
+
+Legend: M batch sizes measured, K rates tried, S seeds.
 """
 
+import itertools
 import math
-from dataclasses import dataclass
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
 
-from dltutorial.convergence.measured import MeasuredMachine
-from dltutorial.convergence.recipe import SolutionRecipe
+import numpy as np
+import torch
+from scipy.optimize import nnls
+from torch import Tensor
+
+from dltutorial.comm.stopwatch import measure_network
+from dltutorial.convergence import curves, ensemble, images
+from dltutorial.convergence.attempt import Job, noise, one_thread, own_device, settle
+from dltutorial.convergence.recipe import LOADERS, SolutionRecipe, SolutionTask
 from dltutorial.errors import CourseError
+from dltutorial.profile.timing import alternate
+from dltutorial.train.loop import loop
 
+BATCHES = (32, 128, 512, 2048)
+# Rates to try at each batch size: powers of two around the best of a wider search on other seeds.
+RATES: Mapping[str, Mapping[int, tuple[float, ...]]] = {
+    "sgd": {32: (2**-5, 2**-4), 128: (2**-4, 2**-3), 512: (2**-3, 2**-2), 2048: (2**-2, 2**-1)},
+    "adamw": {32: (2**-10, 2**-9), 128: (2**-9, 2**-8), 512: (2**-8, 2**-7), 2048: (2**-7, 2**-6)},
+}
+_MOST_STEPS = {32: 2000, 128: 1000, 512: 500, 2048: 250}
+_IN_A_ROW = 20  # updates
+_MESSAGES = (2**12, 2**15, 2**18, 2**20)
 _GRADIENT_BYTES = 4  # of a weight's gradient, in every precision: the weights are float32
-PARTS = ("staging", "input", "computing", "communication", "looking")
 
 
 @dataclass(frozen=True)
-class Prediction:
-    """What to expect of a recipe.
+class Line:
+    """Seconds of something that has a fixed part and a part for each image."""
+
+    fixed_s: float
+    image_s: float
+
+    def seconds(self, n_images: float) -> float:
+        """For so many images."""
+        return self.fixed_s + n_images * self.image_s
+
+    @classmethod
+    def through(cls, seconds: Mapping[int, float]) -> "Line":
+        """Least squares of relative errors, no part negative."""
+        sizes_M, seconds_M = np.array(list(seconds), float), np.array(list(seconds.values()))
+        parts, _ = nnls(np.stack([1 / seconds_M, sizes_M / seconds_M], axis=1), np.ones_like(sizes_M))
+        return cls(*map(float, parts))
+
+
+@dataclass(frozen=True)
+class Learning:
+    """Updates to the target against the batch size, for one optimizer: chapter 12's curve.
 
     Attributes:
-        recipe: of which.
-        steps: updates until the target is seen, or until the recipe gives up.
-        reached: whether the curve reaches the target within the recipe's most steps.
-        staging_s, input_s, computing_s, communication_s, looking_s: where the time goes.
-        rate_ratio: the recipe's learning rate over the one that the curve was measured with.
+        curve: the fit S = S_min (1 + B_crit / B), with S_min and B_crit.
+        rates: batch size → its best rate among those tried.
     """
 
-    recipe: SolutionRecipe
-    steps: int
-    reached: bool
-    staging_s: float
-    input_s: float
-    computing_s: float
-    communication_s: float
-    looking_s: float
-    rate_ratio: float
+    curve: curves.Fit
+    rates: Mapping[int, float]
 
-    @property
-    def seconds(self) -> float:
-        """All of it."""
-        return sum(self.parts.values())
+    def steps(self, batch_size: float) -> float:
+        """Updates to the target that the curve promises."""
+        return float(self.curve.steps(batch_size))
 
-    @property
-    def device_s(self) -> float:
-        """Seconds that devices are held."""
-        return self.recipe.ranks * self.seconds
-
-    @property
-    def parts(self) -> dict[str, float]:
-        """Part → seconds."""
-        return {name: getattr(self, f"{name}_s") for name in PARTS}
-
-    @property
-    def limit(self) -> str:
-        """The part that takes longest: where to look first."""
-        return max(self.parts, key=self.parts.__getitem__)
-
-    @property
-    def note(self) -> str:
-        """What the prediction does not know about this recipe; empty if nothing special."""
-        if not self.reached:
-            return f"gives up after {self.steps} steps, before the curve reaches the target"
-        if not 0.45 <= self.rate_ratio <= 2.2:  # more than one step of the grid that was tried
-            return f"its rate is {self.rate_ratio:.2g} × the tuned one, of which the curve knows nothing"
-        return ""
+    def rate(self, batch_size: float) -> float:
+        """The best rate, between two batch sizes on a straight line of logarithms."""
+        sizes = sorted(self.rates)
+        return float(2 ** np.interp(math.log2(batch_size), np.log2(sizes), [math.log2(self.rates[b]) for b in sizes]))
 
 
-def time_to_solution(recipe: SolutionRecipe, machine: MeasuredMachine) -> Prediction:
-    """Predict a recipe's time to the target on this machine.
+@dataclass(frozen=True)
+class MeasuredMachine:
+    """This machine at one task.
+
+    Attributes:
+        task: at which it was measured.
+        input_s: loader → seconds of a batch.
+        update_s: (precision, optimizer) → seconds of an update on one rank.
+        staging_s: loader → seconds before the first update.
+        look_s: one look at all validation images, on one rank.
+        message_s, bytes_per_s: α and β of an all-reduce between computing; 0 and infinity with one rank.
+        learning: optimizer → updates to the target.
+    """
+
+    task: SolutionTask
+    input_s: Mapping[str, Line]
+    update_s: Mapping[tuple[str, str], Line]
+    staging_s: Mapping[str, float]
+    look_s: float
+    message_s: float
+    bytes_per_s: float
+    learning: Mapping[str, Learning]
+
+    def all_reduce_s(self, ranks: int) -> float:
+        """Seconds of one ring all-reduce of the gradients: 2 (P − 1) α + 2 (P − 1) / P · n / β."""
+        n_bytes = _GRADIENT_BYTES * self.task.n_weights
+        return 2 * (ranks - 1) * self.message_s + 2 * (ranks - 1) / ranks * n_bytes / self.bytes_per_s
+
+
+def time_to_solution(recipe: SolutionRecipe, here: MeasuredMachine) -> dict[str, float]:
+    """Seconds that a recipe takes on this machine until it sees the target, or gives up; their sum is the prediction.
+
+    Returns:
+        Seconds of staging, input, computing, communication and looking.
 
     Raises:
         RecipeError: the recipe does not suit the task.
         CourseError: its precision, optimizer or ranks were not measured.
     """
-    task = machine.task
-    task.check(recipe)
+    here.task.check(recipe)
     pair = recipe.precision, recipe.optimizer
-    if pair not in machine.update_s or recipe.optimizer not in machine.learning:
-        raise CourseError(f"{' with '.join(pair)} was not measured; there are: {list(machine.update_s)}")
-    if recipe.ranks > 1 and not machine.message_s:
+    if pair not in here.update_s:
+        raise CourseError(f"{' with '.join(pair)} was not measured; there are: {list(here.update_s)}")
+    if recipe.ranks > 1 and not here.message_s:
         raise CourseError(f"an all-reduce was not measured, and {recipe.ranks} ranks need it; measure with ranks=2")
-    learning = machine.learning[recipe.optimizer]
-    wanted = learning.steps(recipe.batch_size)
-    looks = max(1, math.ceil(wanted / recipe.evaluate_every))
-    steps = min(looks * recipe.evaluate_every, recipe.max_steps)
-    n_bytes = _GRADIENT_BYTES * task.n_weights
-    return Prediction(
-        recipe,
-        steps,
-        reached=wanted <= recipe.max_steps,
-        staging_s=machine.staging_s[recipe.loader],
-        input_s=steps * machine.input_s[recipe.loader].seconds(recipe.rank_batch),
-        computing_s=steps * machine.update_s[pair].seconds(recipe.rank_batch),
-        communication_s=steps * machine.all_reduce_s(recipe.ranks, n_bytes) if recipe.ranks > 1 else 0.0,
-        looking_s=math.ceil(steps / recipe.evaluate_every) * machine.look_s / recipe.ranks,
-        rate_ratio=recipe.learning_rate / learning.rate(recipe.batch_size),
-    )
+    looks = math.ceil(min(here.learning[recipe.optimizer].steps(recipe.batch_size), recipe.steps) / recipe.eval_every)
+    steps = min(looks * recipe.eval_every, recipe.steps)
+    return {
+        "staging": here.staging_s[recipe.loader],
+        "input": steps * here.input_s[recipe.loader].seconds(recipe.rank_batch),
+        "computing": steps * here.update_s[pair].seconds(recipe.rank_batch),
+        "communication": steps * here.all_reduce_s(recipe.ranks) if recipe.ranks > 1 else 0.0,
+        "looking": looks * here.look_s / recipe.ranks,
+    }
+
+
+def measure(
+    task: SolutionTask,
+    *,
+    precisions: Sequence[str] = ("fp32",),
+    optimizers: Sequence[str] = ("sgd",),
+    ranks: int = 1,
+    seeds: Sequence[int] = range(1000, 1003),
+    repeats: int = 5,
+) -> MeasuredMachine:
+    """Measure all of it; some seconds to half a minute.
+
+    Args:
+        task: what is to be trained.
+        precisions, optimizers: to be told of.
+        ranks: the most that a recipe will have.
+        seeds: for tuning; no attempt that counts should have them.
+        repeats: of every short measurement.
+
+    Raises:
+        CourseError: the images cannot be had, or the target is out of reach.
+    """
+    file, device = images.prepare(task), own_device()
+    message_s, bytes_per_s = 0.0, math.inf
+    if ranks > 1:
+        message_s, bytes_per_s = measure_network([ranks], 10 * repeats, _MESSAGES).link(ranks)
+    sizes = [size for size in BATCHES if size <= task.train]
+    idle, input_s, update_s, staging_s = SolutionRecipe(learning_rate=1e-6), {}, {}, {}
+    with one_thread():
+        for name in LOADERS:
+            jobs, seconds = [], []
+            for _ in range(max(3, repeats // 2)):
+                start_s = time.perf_counter()
+                jobs.append(Job(replace(idle, loader=name), task, file, 0, device))
+                settle(device)
+                seconds.append(time.perf_counter() - start_s)
+            staging_s[name] = statistics.median(seconds)
+            few = sizes[:-1] if name == "naive" and len(sizes) > 2 else sizes  # the largest takes longest, tells least
+            input_s[name] = _line({n: partial(_load_some, jobs[0].load, task.train, n) for n in few}, repeats)
+        for pair in ((precision, optimizer) for precision in precisions for optimizer in optimizers):
+            job = Job(replace(idle, precision=pair[0], optimizer=pair[1]), task, file, 0, device)
+            works = {n: partial(_updates, job, replace(idle, steps=_IN_A_ROW), noise(task, n, device)) for n in sizes}
+            update_s[pair] = _line(works, repeats, _IN_A_ROW)
+        look_s = alternate({"look": partial(job.look, job.task.model)}, repeats)["look"].median_s
+        learning = {optimizer: learn(task, file, optimizer, seeds) for optimizer in optimizers}
+    return MeasuredMachine(task, input_s, update_s, staging_s, look_s, message_s, bytes_per_s, learning)
+
+
+def learn(
+    task: SolutionTask,
+    file: Path,
+    optimizer: str = "sgd",
+    seeds: Sequence[int] = range(1000, 1003),
+    rates: Mapping[int, Sequence[float]] | None = None,
+) -> Learning:
+    """Train small ensembles at a few batch sizes until they reach the target: all rates and seeds of one side by side.
+
+    Raises:
+        CourseError: at some batch size no rate brought most of the seeds there, or the steps follow no such curve.
+    """
+    survey, best, found = images.survey(file, task), {}, {}
+    for batch_size, tried in (rates or RATES[optimizer]).items():
+        run = ensemble.train(
+            survey, [ensemble.Replica(rate, seed) for rate in tried for seed in seeds], batch_size,
+            _MOST_STEPS.get(batch_size, 1000), widths=task.widths, momentum=0.9,
+            optimizer="adam" if optimizer == "adamw" else optimizer, evaluate_every=10, until=task.target,
+        )  # fmt: skip
+        steps_KS = run.steps_to(task.target).numpy().reshape(len(tried), len(seeds))
+        medians_K = np.median(np.nan_to_num(steps_KS, nan=np.inf), axis=1)  # inf: fewer than half got there
+        if not np.isfinite(medians_K).any():
+            told = f"{optimizer} with batches of {batch_size} did not reach {task.target:.1%} at any rate tried"
+            raise CourseError(f"{told}; lower the target, or try others")
+        k = int(medians_K.argmin())
+        best[batch_size], found[batch_size] = tried[k], steps_KS[k]
+    return Learning(curves.fit(list(found), np.array(list(found.values()))), best)
+
+
+def yardstick(task: SolutionTask) -> Callable[[], float]:
+    """A function that does a fixed piece of work, loading and updates, and returns its seconds.
+
+    Called before and during a race, it tells whether the machine as a whole has become slower, and by how much.
+    """
+    device, chosen_B = own_device(), torch.arange(min(64, task.train))
+    job = Job(SolutionRecipe(learning_rate=1e-6), task, images.prepare(task), 0, device)
+
+    def pace_s() -> float:
+        with one_thread():
+            start_s = time.perf_counter()
+            for _ in range(10):
+                job.state.update(*job.load(chosen_B))
+            settle(device)
+            return time.perf_counter() - start_s
+
+    pace_s()  # warm
+    return pace_s
+
+
+def _load_some(load: images.Load, n_images: int, n: int) -> None:
+    load(torch.randint(n_images, (n,)))
+
+
+def _updates(job: Job, recipe: SolutionRecipe, batch: tuple[Tensor, Tensor]) -> None:
+    """So many updates as the recipe has steps, as the training loop makes them."""
+    job.state.step = 0
+    on_noise = replace(job.task, data=lambda skip: itertools.repeat(batch), metrics=None)
+    for _ in loop(on_noise, recipe, job.state):
+        pass
+
+
+def _line(works: Mapping[int, Callable[[], object]], repeats: int, in_a_row: int = 1) -> Line:
+    times = alternate({str(size): work for size, work in works.items()}, repeats)
+    return Line.through({int(size): timing.median_s / in_a_row for size, timing in times.items()})

@@ -1,120 +1,74 @@
 """The knobs of one attempt at the capstone's task, and the task itself.
 
-Everything that a learner may choose is a field of ``SolutionRecipe``. What all attempts share is a ``Task``: data,
-network, target quality. So nobody can win by training on the validation images, or by lowering the target. Neither
-needs torch.
+Everything that a learner may choose is a field of ``SolutionRecipe``: the knobs of the training loop, and three more.
+What all attempts share is a ``SolutionTask``: data, network, target quality. So nobody can win by training on the
+validation images, or by lowering the target. Neither needs torch.
 """
 
 import dataclasses
 import itertools
-from collections.abc import Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 
-from dltutorial.config import Preset
+from dltutorial.config import LoopRecipe, Preset
 from dltutorial.errors import RecipeError
 
-CHOICES: Mapping[str, tuple[str, ...]] = MappingProxyType({
-    "loader": ("naive", "lean", "staged"),
-    "precision": ("fp32", "tf32", "bf16", "fp16"),
-    "optimizer": ("sgd", "adam"),
-})  # fmt: skip
-_COUNTS = ("ranks", "batch_size", "max_steps", "evaluate_every")
+LOADERS = ("naive", "lean", "staged")
+SIZE = 32  # pixels of an image's edge
 
 
 @dataclass(frozen=True)
-class SolutionRecipe:
-    """How to train to the target.
+class SolutionRecipe(LoopRecipe):
+    """How to train to the target: a constant rate after the warm-up, no decay and no clipping unless asked for.
 
     Attributes:
         loader: naive (image by image, float64), lean (a batch at once), staged (all images read into memory first).
-        precision: of the matrix products: fp32, tf32, bf16 or fp16.
         ranks: processes that share each batch; each has a device (a core, or a GPU) of its own.
         batch_size: images in one update, over all ranks.
-        optimizer: sgd (momentum 0.9) or adam.
-        learning_rate: after the warm-up.
-        warmup_steps: updates in which the rate rises linearly to it.
-        max_steps: updates after which an attempt is given up.
-        evaluate_every: updates between two looks at the validation images.
+        steps: updates after which an attempt is given up.
+        eval_every: updates between two looks at the validation images.
     """
 
     loader: str = "naive"
-    precision: str = "fp32"
     ranks: int = 1
     batch_size: int = 64
+    steps: int = 1500
+    eval_every: int = 10
+    warmup_steps: int = 0
     optimizer: str = "sgd"
     learning_rate: float = 2**-5
-    warmup_steps: int = 0
-    max_steps: int = 1500
-    evaluate_every: int = 10
+    final_rate_ratio: float = 1.0
+    weight_decay: float = 0.0
+    clip_norm: float = 0.0
+    beta2: float = 0.999
+    ddp: str = "bucketed"
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be.
-
-        Raises:
-            RecipeError: naming the knob, its value and what it may be.
-        """
-        for name in (*_COUNTS, "warmup_steps"):
-            whole = isinstance(getattr(self, name), int) and not isinstance(getattr(self, name), bool)
-            self._require(whole, name, "must be a whole number")
-        for name in _COUNTS:
-            self._require(getattr(self, name) >= 1, name, "must be at least 1")
-        for name, choices in CHOICES.items():
-            self._require(getattr(self, name) in choices, name, f"must be one of {', '.join(choices)}")
-        rate = self.learning_rate
-        number = isinstance(rate, (int, float)) and not isinstance(rate, bool)
-        self._require(number and 0 < rate < float("inf"), "learning_rate", "must be a number greater than 0")
-        self._require(self.warmup_steps >= 0, "warmup_steps", "must not be negative")
-        self._require(
-            self.warmup_steps < self.max_steps, "warmup_steps", f"must be smaller than max_steps={self.max_steps}"
-        )
-        self._require(
-            self.evaluate_every <= self.max_steps,
-            "evaluate_every",
-            f"must be at most max_steps={self.max_steps}, else nobody ever looks",
-        )
-        self._require(self.batch_size % self.ranks == 0, "batch_size", f"must be divisible by ranks={self.ranks}")
-
-    def _require(self, holds: bool, name: str, rule: str) -> None:
-        if not holds:
-            raise RecipeError(f"recipe: {name}={getattr(self, name)!r}, but {name} {rule}; change it")
-
-    @classmethod
-    def of(cls, knobs: "Mapping[str, object] | SolutionRecipe") -> "SolutionRecipe":
-        """A recipe from a mapping of knobs, the others at their defaults.
-
-        Raises:
-            RecipeError: no mapping, no such knob, or a value that cannot be.
-        """
-        if isinstance(knobs, cls):
-            return knobs
-        if not isinstance(knobs, Mapping):
-            raise RecipeError(f"recipe: {type(knobs).__name__} is no recipe; give a SolutionRecipe or a dictionary")
-        known = [field.name for field in dataclasses.fields(cls)]
-        unknown = sorted(str(name) for name in set(knobs) - set(known))
-        if unknown:
-            raise RecipeError(f"recipe: no knob {', '.join(unknown)}; there are: {', '.join(known)}")
-        return cls(**knobs)
+        """Raises: RecipeError: naming the knob, its value and what it may be."""
+        super().__post_init__()
+        for name in ("ranks", "batch_size"):
+            value = getattr(self, name)
+            if type(value) is not int or value < 1:
+                raise RecipeError(f"recipe: {name}={value!r}, but {name} must be a whole number, at least 1; change it")
+        if self.loader not in LOADERS:
+            raise RecipeError(f"recipe: loader={self.loader!r}, but loader must be one of {', '.join(LOADERS)}")
+        if self.batch_size % self.ranks:
+            raise RecipeError(f"recipe: batch_size={self.batch_size} must be divisible by ranks={self.ranks}")
 
     @property
     def rank_batch(self) -> int:
         """Images of one update on each rank."""
         return self.batch_size // self.ranks
 
-    def rate_factor(self, step: int) -> float:
-        """Share of the learning rate at an update, counted from 0."""
-        return min(1.0, (step + 1) / self.warmup_steps) if self.warmup_steps else 1.0
-
-    def describe(self, other: "SolutionRecipe | None" = None) -> str:
-        """The knobs in words; with another recipe, only those that differ from it."""
-        knobs = dataclasses.asdict(self)
-        kept = knobs if other is None else {k: v for k, v in knobs.items() if v != getattr(other, k)}
-        return ", ".join(f"{name} {value:g}" if isinstance(value, float) else f"{name} {value}"
-                         for name, value in kept.items()) or "none"  # fmt: skip
+    def describe(self) -> str:
+        """In words, the knobs that are not at their defaults."""
+        usual, knobs = dataclasses.asdict(SolutionRecipe()), dataclasses.asdict(self)
+        turned = {name: value for name, value in knobs.items() if value != usual[name]}
+        words = (f"{name} {v:g}" if isinstance(v, float) else f"{name} {v}" for name, v in turned.items())
+        return ", ".join(words) or "none"
 
 
 @dataclass(frozen=True)
-class Task:
+class SolutionTask:
     """What every attempt must do: tell simulated strong lenses from other galaxies, this well.
 
     Attributes:
@@ -133,19 +87,9 @@ class Task:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        """Refuse a target that tells nothing, or that nobody can reach.
-
-        Raises:
-            RecipeError: naming it, and what it may be.
-        """
+        """Raises: RecipeError: a target that tells nothing, or that nobody can reach."""
         if not 0.5 < self.target < 1:
-            raise RecipeError(
-                f"task: target={self.target!r} is not between 0.5 (guessing) and 1 (never wrong); choose such as 0.9"
-            )
-        if min(self.train, self.valid, self.pool, *self.widths) < 1:
-            raise RecipeError("task: train, valid, pool and widths must be at least 1; change them")
-        if SIZE % self.pool:
-            raise RecipeError(f"task: pool={self.pool} does not divide the {SIZE} pixels of an edge; choose 1, 2 or 4")
+            raise RecipeError(f"task: target={self.target!r} is not between 0.5 (guessing) and 1; choose such as 0.9")
 
     @property
     def n_features(self) -> int:
@@ -159,24 +103,16 @@ class Task:
         return sum((before + 1) * after for before, after in itertools.pairwise(sizes))
 
     def check(self, recipe: SolutionRecipe) -> None:
-        """Refuse a recipe that this task cannot use.
-
-        Raises:
-            RecipeError: the batch is larger than the data.
-        """
+        """Raises: RecipeError: the recipe's batch is larger than the data."""
         if recipe.batch_size > self.train:
-            raise RecipeError(
-                f"recipe: batch_size={recipe.batch_size}, but there are {self.train} training images; choose fewer"
-            )
+            told = f"there are {self.train} training images; choose fewer"
+            raise RecipeError(f"recipe: batch_size={recipe.batch_size}, but {told}")
 
 
-SIZE = 32  # pixels of an image's edge
-
-
-def task_for(preset: Preset, seed: int = 0) -> Task:
+def task_for(preset: Preset, seed: int = 0) -> SolutionTask:
     """The capstone's task at the size that suits a kind of machine."""
     if preset.name in ("gpu", "cluster"):
-        return Task(target=0.95, widths=(1024, 256), seed=seed)
+        return SolutionTask(target=0.95, widths=(1024, 256), seed=seed)
     if preset.name == "smoke":
-        return Task(target=0.94, train=10_000, seed=seed)
-    return Task(target=0.95, seed=seed)
+        return SolutionTask(target=0.94, train=10_000, seed=seed)
+    return SolutionTask(target=0.95, seed=seed)

@@ -247,14 +247,13 @@ def scaling(preset: Preset, repeats: int) -> Iterator[Row]:
 
 def solution(preset: Preset, repeats: int) -> Iterator[Row]:
     """Seconds to a target quality, a row a recipe; one that missed it with a seed has no time, but counts its seeds."""
-    from dltutorial.convergence import attempt, measured
-    from dltutorial.convergence.predict import time_to_solution
+    from dltutorial.convergence import attempt, predict
     from dltutorial.convergence.recipe import SolutionRecipe, task_for
 
     task = task_for(preset)
     several = (len(machine.accelerators()) if machine.device() == "cuda" else machine.cores()) > 1
     seeds = range(10_000, 10_003)  # for tuning: others than those that count
-    here = measured.measure(task, precisions=("fp32", "bf16"), ranks=1 + several, seeds=seeds, repeats=repeats)
+    here = predict.measure(task, precisions=("fp32", "bf16"), ranks=1 + several, seeds=seeds, repeats=repeats)
     rows = [("naive", 256, "fp32", 1), ("lean", 256, "fp32", 1), ("staged", 256, "fp32", 1), ("staged", 64, "fp32", 1)]
     rows += [("staged", 2048, "fp32", 1), ("staged", 256, "bf16", 1)]
     rows += [("naive", 256, "fp32", 2), ("staged", 256, "fp32", 2)] if several else []
@@ -263,7 +262,7 @@ def solution(preset: Preset, repeats: int) -> Iterator[Row]:
         rate = here.learning["sgd"].rate(batch)
         knobs = {"loader": loader, "batch_size": batch, "precision": dtype, "ranks": ranks, "learning_rate": rate}
         recipes[f"{loader}, batch {batch}, {dtype}, ranks {ranks}"] = SolutionRecipe(**knobs)
-    told_s = {name: time_to_solution(recipe, here).seconds for name, recipe in recipes.items()}
+    told_s = {name: sum(predict.time_to_solution(recipe, here).values()) for name, recipe in recipes.items()}
     turns = [
         {name: attempt.attempts(recipe, task, [seed]) for name, recipe in recipes.items()} for seed in range(repeats)
     ]

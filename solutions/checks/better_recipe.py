@@ -11,18 +11,17 @@ from collections.abc import Callable
 
 from dltutorial.convergence import attempt
 from dltutorial.convergence.attempt import Attempt
-from dltutorial.convergence.recipe import SolutionRecipe, Task
+from dltutorial.convergence.recipe import SolutionRecipe, SolutionTask
 from dltutorial.course.checks import Exercise, Wrong
 from dltutorial.errors import RecipeError
 
-TASK = Task(target=0.90, train=8_000, valid=2_000, seed=15)
-REFERENCE = SolutionRecipe(loader="naive", batch_size=64, learning_rate=2**-5, evaluate_every=10)
+TASK = SolutionTask(target=0.90, train=8_000, valid=2_000, seed=15)
+REFERENCE = SolutionRecipe(loader="naive", batch_size=64, learning_rate=2**-5, eval_every=10)
 SEEDS = 3  # twice
 CLEARLY = 0.7  # of the reference's device-seconds: less than that is no luck
 
 _REASONS = {
-    "no knob": "Only the knobs of SolutionRecipe can be turned; data, network and target are the same for everybody.",
-    "recipe: warmup_steps=": "The warm-up must end before the run does: warmup_steps < max_steps.",
+    "recipe: warmup_steps=": "The warm-up must end before the run does: warmup_steps < steps.",
     "training images": f"A batch cannot be larger than the data: {TASK.train} training images.",
     "recipe: batch_size=": "A batch is shared by the ranks: batch_size must be divisible by ranks.",
 }
@@ -35,15 +34,17 @@ def _recipe(fn: Callable) -> SolutionRecipe:
         Wrong: it is none, or one that cannot be.
     """
     try:
-        found = fn(REFERENCE, TASK)
-        if found is None:
-            raise Wrong("a recipe", None, "")
-        recipe = SolutionRecipe.of(found)
-        TASK.check(recipe)
+        recipe = fn(REFERENCE, TASK)
+        if isinstance(recipe, SolutionRecipe):
+            TASK.check(recipe)
+            return recipe
     except RecipeError as error:
         told = next((hint for key, hint in _REASONS.items() if key in str(error)), "Read what the recipe says.")
         raise Wrong("a recipe that can be", error, told) from None
-    return recipe
+    told = "Return a SolutionRecipe: dataclasses.replace(reference, knob=value)."
+    if isinstance(recipe, dict):
+        told = "Only the knobs of SolutionRecipe can be turned; data, network and target are the same for everybody."
+    raise Wrong("a SolutionRecipe", recipe, "" if recipe is None else told)
 
 
 def _can_be(fn: Callable) -> None:
@@ -91,12 +92,12 @@ def _all_there(recipe: SolutionRecipe, runs: list[Attempt]) -> None:
         raise Wrong(expected, got, "It diverges: the outputs are no numbers any more. The learning rate is too large.")
     if recipe.learning_rate > 8 * _sensible_rate(recipe):
         hint = "The learning rate is too large: the loss jumps about instead of falling."
-    elif recipe.max_steps < _least_steps(recipe):
-        hint = "It gives up too early: max_steps is too small for most seeds. One lucky seed is no recipe."
+    elif recipe.steps < _least_steps(recipe):
+        hint = "It gives up too early: steps is too small for most seeds. One lucky seed is no recipe."
     elif recipe.learning_rate < _sensible_rate(recipe) / 8:
-        hint = "The learning rate is so small that the steps run out before the target is reached."
+        hint = "The learning rate is so small that the updates run out before the target is reached."
     else:
-        hint = "A recipe counts if every seed arrives. Look at the rate, and at max_steps."
+        hint = "A recipe counts if every seed arrives. Look at the rate, and at steps."
     raise Wrong(expected, got, hint)
 
 

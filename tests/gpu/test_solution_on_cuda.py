@@ -6,12 +6,13 @@ import shutil
 import pytest
 import torch
 
-from dltutorial.convergence import attempt, energy, measured
-from dltutorial.convergence.recipe import SolutionRecipe, Task
+from dltutorial.comm.stopwatch import measure_network
+from dltutorial.convergence import attempt, energy
+from dltutorial.convergence.recipe import SolutionRecipe, SolutionTask
 
 pytestmark = pytest.mark.gpu
-TASK = Task(target=0.7, train=600, valid=200, widths=(16,))
-QUICK = SolutionRecipe(loader="staged", batch_size=100, learning_rate=2**-3, max_steps=60, evaluate_every=5)
+TASK = SolutionTask(target=0.7, train=600, valid=200, widths=(16,))
+QUICK = SolutionRecipe(loader="staged", batch_size=100, learning_rate=2**-3, steps=60, eval_every=5)
 
 
 @pytest.fixture(autouse=True)
@@ -19,8 +20,14 @@ def _own_data(tmp_path, monkeypatch):
     monkeypatch.setenv("DLTUTORIAL_DATA", str(tmp_path))
 
 
-@pytest.mark.parametrize("knobs", [{"loader": "naive"}, {"loader": "lean"}, {"precision": "bf16"}, {"optimizer": "adam",
-    "learning_rate": 2**-7}, {"precision": "fp16"}])  # fmt: skip
+@pytest.mark.parametrize(
+    "knobs",
+    [
+        *({"loader": name} for name in ("naive", "lean")),
+        *({"precision": name} for name in ("bf16", "fp16")),
+        {"optimizer": "adamw", "learning_rate": 2**-7},
+    ],
+)
 def test_a_recipe_arrives_on_a_gpu(knobs):
     (found,) = attempt.attempts(dataclasses.replace(QUICK, **knobs), TASK, [0])
     assert found.reached
@@ -31,7 +38,7 @@ def test_every_rank_has_a_gpu_of_its_own():
         pytest.skip("one GPU only")
     (found,) = attempt.attempts(dataclasses.replace(QUICK, ranks=2), TASK, [0])
     assert found.reached
-    assert all(seconds > 0 for seconds in measured.network(2, repeats=1))
+    assert all(seconds > 0 for seconds in measure_network([2], 5).link(2))
 
 
 def test_energy_of_work_on_a_gpu_is_measured():
