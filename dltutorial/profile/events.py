@@ -13,7 +13,6 @@ from dltutorial.errors import CourseError
 
 STEP = "step"  # the range of one training step
 ON_DEVICE = ("kernel", "copy", "device range")
-CATEGORIES = ("range", "operator", "runtime", "python", *ON_DEVICE)
 
 Interval = tuple[float, float]
 _ROUNDING_S = 1e-9  # traces count in nanoseconds: two ends closer than that are one
@@ -24,7 +23,7 @@ class Event(NamedTuple):
 
     Attributes:
         name: of the range, operator or kernel.
-        category: one of ``CATEGORIES``.
+        category: range, operator, runtime (a call of CUDA), python, kernel, copy or device range.
         start_s: since the trace's first event.
         duration_s: its length.
         row: index into ``Trace.rows``.

@@ -181,8 +181,7 @@ class Timeline:
             changed=f"<h2>What changed</h2>{self.changes()._repr_html_()}" if self.other else "",
             summary="The same as tables" if self.other else "The same as a table",
             tables="".join(
-                (f"<h2>{html.escape(name)}</h2>" if name else "")
-                + trace_summary.summarise(trace).table(top=15)._repr_html_()
+                (f"<h2>{html.escape(name)}</h2>" if name else "") + trace_summary.table(trace, top=15)._repr_html_()
                 for name, trace in self._runs
             ),
             data=self._columns.json(),
@@ -232,7 +231,7 @@ class Timeline:
         )
 
     def __str__(self) -> str:
-        tables = [f"{name}\n{trace_summary.summarise(trace)}".strip() for name, trace in self._runs]
+        tables = [f"{name}\n{trace_summary.table(trace)}".strip() for name, trace in self._runs]
         return "\n\n".join([self.title, *tables, *([str(self.changes())] if self.other else [])])
 
     __repr__ = __str__

@@ -41,9 +41,7 @@ _CATEGORIES = {
 }
 
 
-def take(
-    run_step: Callable[[], object], steps: int = 5, warmup: int = 3, *, file: Path | None = None, shapes: bool = False
-) -> Trace:
+def take(run_step: Callable[[], object], steps: int = 5, warmup: int = 3, *, file: Path | None = None) -> Trace:
     """Run ``warmup + steps`` steps and record the last ones, ranges switched on, CUDA included where it is.
 
     The recorder itself costs time: compare traces with each other, not with a stopwatch.
@@ -53,7 +51,6 @@ def take(
         steps: recorded.
         warmup: run before, with the recorder already on, and left out.
         file: keep the trace, as ``….json`` or ``….json.gz`` (Perfetto and vizviewer open it too).
-        shapes: also keep the shapes of operators' inputs in that file.
 
     Raises:
         CourseError: a number of steps that cannot be, or the file cannot be written.
@@ -67,7 +64,7 @@ def take(
     activities = [profiler.ProfilerActivity.CPU, *[profiler.ProfilerActivity.CUDA] * on_cuda]
     plan = profiler.schedule(wait=0, warmup=warmup, active=steps, repeat=1)
     with tempfile.TemporaryDirectory(prefix="dltutorial-trace-") as folder, _quiet():
-        with ranges.enabled(), profiler.profile(activities=activities, schedule=plan, record_shapes=shapes) as recorder:
+        with ranges.enabled(), profiler.profile(activities=activities, schedule=plan) as recorder:
             for _ in range(warmup + steps):
                 run_step()
                 recorder.step()

@@ -6,7 +6,6 @@ In: a :class:`~dltutorial.profile.events.Trace`. Out: seconds and shares (0 to 1
 import statistics
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from dltutorial.profile.events import Event, Trace, outermost, self_seconds
@@ -36,59 +35,22 @@ class Change(NamedTuple):
     after_s: float
 
 
-@dataclass(frozen=True)
-class Summary:
-    """The numbers of one trace.
-
-    Attributes:
-        steps: how many the trace holds.
-        step_s: the median step; None without steps.
-        ranges: by inclusive time, longest first.
-        operators: by self time, longest first: operators, calls of CUDA, kernels and copies.
-        device_idle_share: as :func:`device_idle_share`.
-        input_wait_share: as :func:`input_wait_share`.
-    """
-
-    steps: int
-    step_s: float | None
-    ranges: tuple[Total, ...]
-    operators: tuple[Total, ...]
-    device_idle_share: float | None
-    input_wait_share: float | None
-
-    def table(self, top: int = 8) -> Table:
-        """The shares, twice ``top`` ranges, and the ``top`` operators; a long name is cut."""
-        lines: list[tuple] = [
-            ("steps", "", self.steps, None if self.step_s is None else duration(self.step_s)),
-            ("device idle", "share", "", _percent(self.device_idle_share)),
-            ("waiting for input", "share", "", _percent(self.input_wait_share)),
-        ]
-        for total in (*self.ranges[: 2 * top], *self.operators[:top]):
-            lines.append((short(total.name), total.category, total.calls, duration(total.seconds)))
-        return Table.of(("what", "kind", "times", "time"), lines)
-
-    def _repr_html_(self) -> str:
-        return self.table()._repr_html_()
-
-    def __str__(self) -> str:
-        return str(self.table())
+def table(trace: Trace, top: int = 8) -> Table:
+    """All the numbers: the shares, twice ``top`` ranges, and the ``top`` operators; a long name is cut."""
+    step_s = statistics.median(step.duration_s for step in trace.steps) if trace.steps else None
+    lines: list[tuple] = [
+        ("steps", "", len(trace.steps), None if step_s is None else duration(step_s)),
+        ("device idle", "share", "", _percent(device_idle_share(trace))),
+        ("waiting for input", "share", "", _percent(input_wait_share(trace))),
+    ]
+    for total in (*range_times(trace)[: 2 * top], *operator_times(trace)[:top]):
+        lines.append((short(total.name), total.category, total.calls, duration(total.seconds)))
+    return Table.of(("what", "kind", "times", "time"), lines)
 
 
 def short(name: str) -> str:
     """A name that fits a table: kernels made from templates have thousands of letters."""
     return name if len(name) <= _LETTERS else name[: _LETTERS - 1] + "…"
-
-
-def summarise(trace: Trace) -> Summary:
-    """All the numbers of a trace."""
-    return Summary(
-        steps=len(trace.steps),
-        step_s=statistics.median(step.duration_s for step in trace.steps) if trace.steps else None,
-        ranges=range_times(trace),
-        operators=operator_times(trace),
-        device_idle_share=device_idle_share(trace),
-        input_wait_share=input_wait_share(trace),
-    )
 
 
 def range_times(trace: Trace) -> tuple[Total, ...]:

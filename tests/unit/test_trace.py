@@ -183,7 +183,7 @@ def test_device_idle_share_is_of_the_steps_and_counts_streams_that_overlap_once(
 def test_device_idle_share_is_not_available_without_device_events():
     found = of(("step", "range", 0.0, 1.0))
     assert trace_summary.device_idle_share(found) is None
-    assert "not available" in str(trace_summary.summarise(found))
+    assert "not available" in str(trace_summary.table(found))
 
 
 @pytest.mark.parametrize("name", ["load", NEXT])
@@ -226,7 +226,7 @@ def test_changes_are_per_step_and_name_what_came_and_went():
 
 def test_a_table_stays_small_whatever_the_trace_is_full_of():
     found = of(*((f"range {index} " + "x" * 9999, "range", float(index), 0.5) for index in range(500)))
-    table = trace_summary.summarise(found).table(top=4)
+    table = trace_summary.table(found, top=4)
     assert len(table.rows) == 3 + 8
     assert len(str(table)) < 3000
 
@@ -257,13 +257,12 @@ def taken(tmp_path_factory):
 def test_a_real_trace_holds_the_steps_after_warm_up(taken):
     found, calls, _ = taken
     assert calls == [0, 1, 2, 3]
-    summary = trace_summary.summarise(found)
-    times = {total.name: total for total in summary.ranges}
-    assert summary.steps == times["step"].calls == times["forward"].calls == times["backward"].calls == 2
+    times = {total.name: total for total in trace_summary.range_times(found)}
+    assert len(found.steps) == times["step"].calls == times["forward"].calls == times["backward"].calls == 2
     assert {name for name in times if name.startswith("call")} == {"call 2", "call 3"}
     assert times["step"].seconds > times["forward"].seconds + times["backward"].seconds
     assert times[NEXT].calls == 2
-    assert 0 < summary.input_wait_share < 1
+    assert 0 < trace_summary.input_wait_share(found) < 1
 
 
 def test_a_real_trace_names_the_operators_of_the_model(taken):
