@@ -61,18 +61,14 @@ def compare(
     Raises:
         CourseError: no such wrapper.
     """
-    _check(names)
+    if unknown := set(names) - set(WRAPPERS):
+        raise CourseError(f"no wrapper {min(unknown)!r}; choose from: {', '.join(WRAPPERS)}")
     by_rank = launch(_compare_here, world_size, recipe, tuple(names), repeats, options, timeout_s=timeout_s)
     return {name: Timing(tuple(map(max, zip(*(times[name] for times in by_rank), strict=True)))) for name in names}
 
 
 def trace_of(world_size: int, recipe: Recipe, name: str, steps: int = 2, **options: Any) -> Trace:
-    """Rank 0's trace of some updates.
-
-    Raises:
-        CourseError: no such wrapper.
-    """
-    _check([name])
+    """Rank 0's trace of some updates."""
     return launch(_trace_here, world_size, recipe, name, steps, options)[0]
 
 
@@ -149,9 +145,3 @@ def _seconds(update: Callable[[], Any]) -> float:
 def _trace_here(recipe: Recipe, name: str, steps: int, options: Mapping[str, Any]) -> Trace | None:
     found = trace.take(make_update(recipe, name, options), steps=steps)
     return found if dist.get_rank() == 0 else None
-
-
-def _check(names: Sequence[str]) -> None:
-    unknown = [name for name in names if name not in WRAPPERS]
-    if unknown:
-        raise CourseError(f"no wrapper {unknown[0]!r}; choose from: {', '.join(WRAPPERS)}")

@@ -1,7 +1,7 @@
 """Checks of chapter 04's exercise: one update with dynamic loss scaling.
 
 Each case hands the learner's function a loss whose gradients are planted: ordinary numbers, inf or NaN. What is right
-is ``dltutorial.train.loss_scaling``, which decides as torch's own scaler does.
+is what torch's own ``GradScaler`` does.
 """
 
 import math
@@ -12,7 +12,6 @@ import torch
 from torch.nn import functional as F
 
 from dltutorial.course.checks import Exercise, Wrong, expect, expect_close
-from dltutorial.train.loss_scaling import LossScaler
 
 INTERVAL = 3  # of the cases; the notebook's default is another
 _SKIP = "An update with inf or NaN in a gradient must not happen at all: do not call optimizer.step()."
@@ -45,12 +44,13 @@ class _Lab:
 
 
 def _reference(loss: torch.Tensor, optimizer: Any, scale: float, good_steps: int, interval: int) -> tuple:
-    scaler = LossScaler(scale, interval=interval)
-    scaler.good_steps = good_steps
+    scaler = torch.amp.GradScaler("cpu", growth_interval=interval)
+    scaler.load_state_dict(scaler.state_dict() | {"scale": scale, "_growth_tracker": good_steps})
     optimizer.zero_grad()
-    scaler.backward(loss)
+    scaler.scale(loss).backward()
     scaler.step(optimizer)
-    return scaler.scale, scaler.good_steps
+    scaler.update()
+    return scaler.get_scale(), scaler.state_dict()["_growth_tracker"]
 
 
 def _with_gradients_times(factor: float) -> Callable:
