@@ -224,22 +224,22 @@ def convergence(preset: Preset, repeats: int) -> Iterator[Row]:
 def scaling(preset: Preset, repeats: int) -> Iterator[Row]:
     """Real steps on as many ranks as cores or GPUs; emulated ones on up to 8, and published runs, both predicted."""
     from dltutorial.comm import stopwatch
-    from dltutorial.scaling import emulated, published, real_steps
+    from dltutorial.scaling import published, steps
 
     recipe = Recipe.of(preset, global_batch_size=max(1, preset.global_batch_size // 4))
     units = len(machine.accelerators()) if machine.device() == "cuda" else machine.cores()
     warnings.filterwarnings("ignore", ".*ranks share")  # emulated steps do: a wait needs no core
     for p in range(1, min(8, units) + 1):
-        step_s = np.array(launch(real_steps.steps, p, recipe, 2 * repeats))[..., 1].max(0)  # the slowest rank's
+        step_s = np.array(launch(steps.real, p, recipe, 2 * repeats))[..., 1].max(0)  # the slowest rank's
         yield Row(f"real training, ranks: {p}", tuple(step_s.tolist()))
     network = stopwatch.measure_network((2, 4, 8), 2 * repeats)
-    work = emulated.workload_for(network)
+    work = steps.workload_for(network)
     for p in (1, 2, 4, 8):
-        variants = emulated.variants(work, p)
-        found = launch(emulated.steps, p, variants, 2 * repeats, backend="gloo")
+        variants = steps.variants(work, p)
+        found = launch(steps.emulated, p, variants, 2 * repeats, backend="gloo")
         for name, variant in variants.items():
-            told_s = float(emulated.predict(variant, network, p).step_s[0])
-            step_s = emulated.step_times(found, name)
+            told_s = float(steps.predict(variant, network, p).step_s[0])
+            step_s = steps.step_times(found, name)
             yield Row(f"emulated, {name}, ranks: {p}", tuple(step_s.tolist()), predicted=told_s)
     for run in published.runs():
         yield Row(f"published: {run.what} ({run.key})", (run.efficiency,), "of ideal", run.predicted())

@@ -19,8 +19,7 @@ import numpy as np
 from dltutorial.errors import CourseError
 from dltutorial.record import plots
 
-ALGORITHMS = ("ring", "tree", "hierarchical", "best")
-TREE_SHARE = 0.9  # of the bandwidth that a tree reaches, in NCCL's own model
+_TREE_SHARE = 0.9  # of the bandwidth that a tree reaches, in NCCL's own model
 
 
 @dataclass(frozen=True)
@@ -32,9 +31,6 @@ class Latency:
     intra_tree_s: float = 28e-6
     inter_tree_s: float = 50e-6
     start_s: float = 8.4e-6
-
-
-NO_LATENCY = Latency(0.0, 0.0, 0.0, 0.0, 0.0)
 
 
 @dataclass(frozen=True)
@@ -61,10 +57,6 @@ class Cluster:
     latency: Latency = Latency()
     source: str = ""
 
-    def nodes(self, ranks_P: np.ndarray) -> np.ndarray:
-        """Nodes that so many ranks fill; the last may be partly empty."""
-        return np.ceil(np.asarray(ranks_P, dtype=float) / self.gpus_per_node)
-
     def all_reduce_s(
         self, ranks_P: float | np.ndarray, n_bytes: float | np.ndarray, algorithm: str = "best"
     ) -> np.ndarray:
@@ -74,19 +66,23 @@ class Cluster:
             ranks_P: how many GPUs take part, filled node by node.
             n_bytes: of the array on every rank; broadcast against ``ranks_P``.
             algorithm: ring, tree, hierarchical, or best, the quickest of the three.
-
-        Raises:
-            CourseError: no such algorithm.
         """
-        if algorithm not in ALGORITHMS:
-            raise CourseError(f"no algorithm {algorithm!r}; choose one of {', '.join(ALGORITHMS)}")
-        ranks = np.asarray(ranks_P, dtype=float)
-        inside = np.minimum(ranks, self.gpus_per_node)  # ranks of a full node
-        nodes = self.nodes(ranks)
-        formulas = {"ring": _ring_s, "tree": _tree_s, "hierarchical": _hierarchical_s}
-        wanted = formulas.values() if algorithm == "best" else [formulas[algorithm]]
-        seconds = np.minimum.reduce([formula(self, ranks, inside, nodes, n_bytes) for formula in wanted])
-        return np.where(ranks > 1, seconds + self.latency.start_s, 0.0)
+        ranks, hop = np.asarray(ranks_P, dtype=float), self.latency
+        nodes, inside = np.ceil(ranks / self.gpus_per_node), np.minimum(ranks, self.gpus_per_node)
+        intra, inter = self.intra_bytes_per_s, self.inter_bytes_per_s
+        # The slowest link that a ring or tree through all of them passes.
+        narrowest = np.minimum(np.where(inside > 1, intra, np.inf), np.where(nodes > 1, inter, np.inf))
+        out = np.where(nodes > 1, nodes, 0.0)  # hops between nodes, of one turn around the ring
+        turn_s = out * hop.inter_ring_s + (ranks - out) * hop.intra_ring_s
+        depth_s = (inside - 1) * hop.intra_tree_s + np.ceil(np.log2(nodes)) * hop.inter_tree_s
+        inner_s = 2 * (inside - 1) * (hop.intra_ring_s + n_bytes / inside / intra)
+        seconds = {
+            "ring": 2 * (ranks - 1) / ranks * (turn_s + n_bytes / narrowest),
+            "tree": 2 * (depth_s + n_bytes / (_TREE_SHARE * narrowest)),
+            "hierarchical": inner_s + 2 * (nodes - 1) * (hop.inter_ring_s + n_bytes / nodes / inter),
+        }
+        seconds["best"] = np.minimum.reduce(list(seconds.values()))
+        return np.where(ranks > 1, seconds[algorithm] + hop.start_s, 0.0)
 
 
 def load(name: str) -> Cluster:
@@ -116,33 +112,3 @@ def load_all() -> tuple[Cluster, ...]:
         )
         for row in plots.reference("clusters")
     )
-
-
-def _narrowest(cluster: Cluster, inside: np.ndarray, nodes: np.ndarray) -> np.ndarray:
-    """Bytes/s of the slowest link that a pipelined ring or tree passes."""
-    intra = np.where(inside > 1, cluster.intra_bytes_per_s, np.inf)
-    return np.minimum(intra, np.where(nodes > 1, cluster.inter_bytes_per_s, np.inf))
-
-
-def _ring_s(
-    cluster: Cluster, ranks: np.ndarray, inside: np.ndarray, nodes: np.ndarray, n_bytes: np.ndarray
-) -> np.ndarray:
-    hops_out = np.where(nodes > 1, nodes, 0.0)  # of one turn around the ring
-    turn_s = hops_out * cluster.latency.inter_ring_s + (ranks - hops_out) * cluster.latency.intra_ring_s
-    share = (ranks - 1) / ranks
-    return 2 * share * (turn_s + n_bytes / _narrowest(cluster, inside, nodes))
-
-
-def _tree_s(
-    cluster: Cluster, ranks: np.ndarray, inside: np.ndarray, nodes: np.ndarray, n_bytes: np.ndarray
-) -> np.ndarray:
-    depth_s = (inside - 1) * cluster.latency.intra_tree_s + np.ceil(np.log2(nodes)) * cluster.latency.inter_tree_s
-    return 2 * (depth_s + n_bytes / (TREE_SHARE * _narrowest(cluster, inside, nodes)))
-
-
-def _hierarchical_s(
-    cluster: Cluster, ranks: np.ndarray, inside: np.ndarray, nodes: np.ndarray, n_bytes: np.ndarray
-) -> np.ndarray:
-    inner_s = 2 * (inside - 1) * (cluster.latency.intra_ring_s + n_bytes / inside / cluster.intra_bytes_per_s)
-    outer_s = 2 * (nodes - 1) * (cluster.latency.inter_ring_s + n_bytes / nodes / cluster.inter_bytes_per_s)
-    return inner_s + outer_s

@@ -14,41 +14,22 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dltutorial.errors import CourseError
-
 
 @dataclass(frozen=True)
-class Model:
+class FittedFactors:
     """A fitted model.
 
     Attributes:
-        base: the level of each factor that counts as 1.
-        factors: factor → level → what it multiplies the time by.
-        base_s: time with every factor at its base.
+        factors: factor → level → what it multiplies the time by; the first level met counts as 1.
+        base_s: time with every factor at 1.
         residuals: log(measured) − log(fitted), row by row.
         r2: share of the variance of log T that the model explains.
-        r2_adjusted: the same, with a charge for every parameter.
     """
 
-    base: Mapping[str, str]
     factors: Mapping[str, Mapping[str, float]]
     base_s: float
-    residuals: tuple[float, ...]
+    residuals: np.ndarray
     r2: float
-    r2_adjusted: float
-
-    def predict_s(self, row: Mapping[str, str]) -> float:
-        """The time of one combination of levels.
-
-        Raises:
-            CourseError: a level that the table did not have.
-        """
-        seconds = self.base_s
-        for name, levels in self.factors.items():
-            if row[name] not in levels:
-                raise CourseError(f"{name} {row[name]!r} was not measured; there are: {', '.join(levels)}")
-            seconds *= levels[row[name]]
-        return seconds
 
     @property
     def typical_error(self) -> float:
@@ -56,36 +37,20 @@ class Model:
         return float(np.exp(np.sqrt(np.mean(np.square(self.residuals)))))
 
 
-def fit(rows: Sequence[Mapping[str, str]], time: str, names: Sequence[str]) -> Model:
-    """Least squares on the logarithm; the first level met of each factor is its base.
-
-    Args:
-        rows: of a table, all values as text.
-        time: the column with the times, all positive.
-        names: the columns that are factors.
+def fit(rows: Sequence[Mapping[str, str]], time: str, names: Sequence[str]) -> FittedFactors:
+    """Least squares on the logarithm of the column ``time``, with the columns ``names`` as factors.
 
     Raises:
-        CourseError: too few rows, or a factor that another one determines.
+        ValueError: too few rows, or a factor that another one determines.
     """
     levels = {name: list(dict.fromkeys(row[name] for row in rows)) for name in names}
     columns = [(name, level) for name in names for level in levels[name][1:]]
     design = np.array([[1.0, *(float(row[name] == level) for name, level in columns)] for row in rows])
-    if len(rows) <= design.shape[1] or np.linalg.matrix_rank(design) < design.shape[1]:
-        raise CourseError(
-            f"{len(rows)} rows cannot tell {design.shape[1]} parameters apart; measure more combinations, or drop a "
-            "factor"
-        )
+    if np.linalg.matrix_rank(design) < design.shape[1]:
+        raise ValueError(f"{len(rows)} rows cannot tell {design.shape[1]} parameters apart; measure more combinations")
     logs = np.log([float(row[time]) for row in rows])
     found, *_ = np.linalg.lstsq(design, logs, rcond=None)
+    effects = dict(zip(columns, np.exp(found[1:]).tolist(), strict=True))
+    factors = {name: {level: effects.get((name, level), 1.0) for level in levels[name]} for name in names}
     residuals = logs - design @ found
-    unexplained = residuals @ residuals / ((logs - logs.mean()) @ (logs - logs.mean()))
-    freedom = (len(rows) - 1) / (len(rows) - design.shape[1])
-    effects = dict(zip(columns, np.exp(found[1:]), strict=True))
-    return Model(
-        base={name: levels[name][0] for name in names},
-        factors={name: {level: float(effects.get((name, level), 1.0)) for level in levels[name]} for name in names},
-        base_s=float(np.exp(found[0])),
-        residuals=tuple(residuals.tolist()),
-        r2=float(1 - unexplained),
-        r2_adjusted=float(1 - unexplained * freedom),
-    )
+    return FittedFactors(factors, float(np.exp(found[0])), residuals, float(1 - residuals.var() / logs.var()))

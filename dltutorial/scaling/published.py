@@ -23,7 +23,7 @@ GPU_SPREAD = Spread(speed=0.08 / 5.4)
 
 
 @dataclass(frozen=True)
-class Run:
+class PublishedRun:
     """One published run.
 
     Attributes:
@@ -46,22 +46,21 @@ class Run:
     communication_share: float | None
     left_out: str
 
-    def simulate(self, gpus_P: np.ndarray | None = None, spread: Spread = GPU_SPREAD) -> Steps:
-        """Its step on other numbers of GPUs; default: on one, and on as many as it had."""
-        wanted = np.array([1, self.gpus]) if gpus_P is None else gpus_P
-        return simulator.simulate(
-            self.workload, clusters.load(self.cluster), wanted, self.samples_per_gpu, spread=spread
-        )
+    def simulate(self, gpus_P: np.ndarray, spread: Spread = GPU_SPREAD) -> Steps:
+        """Its step on other numbers of GPUs."""
+        links = clusters.load(self.cluster)
+        return simulator.simulate(self.workload, links, gpus_P, self.samples_per_gpu, spread=spread)
 
     def predicted(self, spread: Spread = GPU_SPREAD) -> float:
         """Weak-scaling efficiency at its number of GPUs, as a share of one GPU's throughput."""
-        one_s, all_s = self.simulate(spread=spread).step_s
+        one_s, all_s = self.simulate(np.array([1, self.gpus]), spread).step_s
         return float(one_s / all_s)
 
     @property
     def predicted_share(self) -> float:
         """What switching the all-reduces off would gain: nobody would wait for the slowest either."""
-        return float(self.simulate().together_share[1])
+        found = self.simulate(np.array([self.gpus]))
+        return float((found.exposed_s + found.straggler_s)[0] / found.step_s[0])
 
     @property
     def error(self) -> float:
@@ -69,13 +68,13 @@ class Run:
         return self.predicted() - self.efficiency
 
 
-def runs() -> tuple[Run, ...]:
+def runs() -> tuple[PublishedRun, ...]:
     """Every published run whose inputs are known, in the order of the file."""
     inputs = {row["run"]: row for row in plots.reference("scaling_inputs")}
     return tuple(_run(row, inputs[row["run"]]) for row in plots.reference("scaling_published") if row["run"] in inputs)
 
 
-def run(key: str) -> Run:
+def run(key: str) -> PublishedRun:
     """One of them.
 
     Raises:
@@ -87,12 +86,10 @@ def run(key: str) -> Run:
     return found[key]
 
 
-def _run(row: dict[str, str], given: dict[str, str]) -> Run:
-    name = given["workload"]
-    network = workloads.NETWORKS.get(name)
-    million = given["million_parameters"]
-    layers = network() if network else workloads.even(row["workload"], 1e6 * float(million))
-    return Run(
+def _run(row: dict[str, str], given: dict[str, str]) -> PublishedRun:
+    known = workloads.NETWORKS.get(given["workload"])
+    layers = known() if known else workloads.even(row["workload"], 1e6 * float(given["million_parameters"]))
+    return PublishedRun(
         key=row["run"],
         what=f"{row['workload']}, {row['accelerators']} {row['accelerator']}",
         cluster=given["cluster"],

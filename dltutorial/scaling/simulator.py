@@ -21,9 +21,8 @@ from typing import Protocol
 
 import numpy as np
 
-from dltutorial.errors import CourseError
 from dltutorial.parallel.bucket_model import DEFAULT_BYTES, FIRST_BYTES, assign_buckets
-from dltutorial.scaling.stragglers import expected_max
+from dltutorial.scaling.laws import expected_max
 from dltutorial.scaling.workloads import Workload
 
 FORWARD_SHARE = 1 / 3
@@ -43,35 +42,12 @@ class Spread:
     Attributes:
         speed: standard deviation of their compute times, as a share; the same ranks are slow in every step.
         jitter_s: standard deviation of a disturbance of each rank in each step, seconds.
-        shape: of both together: normal or exponential; see ``stragglers``.
+        shape: of both together: normal or exponential; see ``laws``.
     """
 
     speed: float = 0.0
     jitter_s: float = 0.0
     shape: str = "normal"
-
-    def waits_s(self, ranks_P: np.ndarray, compute_s: np.ndarray) -> np.ndarray:
-        """By how much the slowest of P ranks is expected to be later than the mean one."""
-        deviation_s = np.hypot(self.speed * compute_s, self.jitter_s)
-        return expected_max(ranks_P, self.shape) * deviation_s
-
-
-@dataclass(frozen=True)
-class Input:
-    """How quickly samples arrive; they are loaded beside the step.
-
-    Attributes:
-        rank_samples_per_s: that one rank's loader prepares.
-        shared_samples_per_s: that the file system gives to all ranks together.
-    """
-
-    rank_samples_per_s: float = np.inf
-    shared_samples_per_s: float = np.inf
-
-    def step_s(self, ranks_P: np.ndarray, samples_per_rank: np.ndarray) -> np.ndarray:
-        """Seconds between two batches of a rank, if nothing else held it up."""
-        return np.maximum(samples_per_rank / self.rank_samples_per_s,
-                          samples_per_rank * ranks_P / self.shared_samples_per_s)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -100,27 +76,12 @@ class Steps:
         """The whole step."""
         return self.compute_s + self.straggler_s + self.exposed_s + self.input_s
 
-    @property
-    def samples_per_s(self) -> np.ndarray:
-        """Throughput of all ranks together."""
-        return self.ranks_P * self.samples_P / self.step_s
-
-    @property
-    def together_share(self) -> np.ndarray:
-        """Share of the step that being together costs: exposed communication, and waiting for the slowest."""
-        return (self.exposed_s + self.straggler_s) / self.step_s
-
 
 def buckets(workload: Workload, bucket_bytes: float = DEFAULT_BYTES) -> tuple[np.ndarray, np.ndarray]:
     """Layers gathered into buckets: bytes of each, and the share of the backward pass after which each is full.
 
     Whole layers join, from the last to the first, until there are ``bucket_bytes`` (1 MiB in the first bucket).
-
-    Raises:
-        CourseError: a bucket without bytes.
     """
-    if not bucket_bytes > 0:
-        raise CourseError(f"bucket_bytes={bucket_bytes!r}: a bucket holds some bytes; torch's default is 25 MiB")
     bytes_L = np.array(workload.weights_L) * workload.bytes_per_value
     groups = assign_buckets(bytes_L, bucket_bytes, min(FIRST_BYTES, bucket_bytes))
     groups = [group for group in groups if bytes_L[group].any()]
@@ -136,7 +97,8 @@ def simulate(
     samples_per_rank: float | np.ndarray = 1.0,
     *,
     spread: Spread = Spread(),
-    samples_in: Input = Input(),
+    rank_samples_per_s: float = np.inf,
+    shared_samples_per_s: float = np.inf,
     overlap: bool = True,
     bucket_bytes: float = DEFAULT_BYTES,
 ) -> Steps:
@@ -148,19 +110,16 @@ def simulate(
         ranks_P: numbers of ranks.
         samples_per_rank: one number for weak scaling; ``global_batch / ranks_P`` for strong scaling.
         spread: of the ranks' speeds.
-        samples_in: how quickly samples arrive.
+        rank_samples_per_s: that the loader of a rank prepares, beside the step.
+        shared_samples_per_s: that the file system gives to all ranks together.
         overlap: start a bucket's all-reduce during the backward pass; False waits for the end of it.
         bucket_bytes: of a bucket; ``np.inf`` sends everything at once.
-
-    Raises:
-        CourseError: fewer than one rank, or a bucket without bytes.
     """
     ranks = np.atleast_1d(np.asarray(ranks_P, dtype=float))
-    if ranks.min() < 1:
-        raise CourseError(f"{ranks.min():g} ranks: a step needs at least 1")
     samples = np.broadcast_to(np.asarray(samples_per_rank, dtype=float), ranks.shape)
     work_s = workload.sample_s * samples
-    straggler_s = spread.waits_s(ranks, work_s + workload.fixed_s)
+    deviation_s = np.hypot(spread.speed * (work_s + workload.fixed_s), spread.jitter_s)
+    straggler_s = expected_max(ranks, spread.shape) * deviation_s
     slowest_s = work_s + straggler_s  # an all-reduce starts when the last rank's gradients are there
     communication_s, end_s = np.zeros_like(ranks), np.zeros_like(ranks)
     for n_bytes, ready in zip(*buckets(workload, bucket_bytes), strict=True):
@@ -170,7 +129,8 @@ def simulate(
         end_s = np.maximum(end_s, share * slowest_s) + one_s
     exposed_s = np.where(ranks > 1, np.maximum(0.0, end_s - slowest_s), 0.0)
     busy_s = slowest_s + workload.fixed_s + exposed_s
-    input_s = np.maximum(0.0, samples_in.step_s(ranks, samples) - busy_s)
+    loading_s = samples * np.maximum(1 / rank_samples_per_s, ranks / shared_samples_per_s)
+    input_s = np.maximum(0.0, loading_s - busy_s)
     return Steps(ranks, samples, work_s + workload.fixed_s, straggler_s, communication_s, exposed_s, input_s)
 
 

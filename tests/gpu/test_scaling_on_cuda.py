@@ -9,7 +9,7 @@ import torch
 from dltutorial.comm import stopwatch
 from dltutorial.config import PRESETS, Recipe
 from dltutorial.launch import launch
-from dltutorial.scaling import real_steps
+from dltutorial.scaling import steps
 
 pytestmark = pytest.mark.gpu
 SMALL = dataclasses.replace(PRESETS["smoke"], n_lat=32, n_lon=64, dim=64, depth=2, heads=2)
@@ -17,7 +17,7 @@ SMALL = dataclasses.replace(PRESETS["smoke"], n_lat=32, n_lon=64, dim=64, depth=
 
 def test_one_rank_for_each_gpu_trains_and_is_timed():
     n = min(4, torch.cuda.device_count())
-    found = np.array(launch(real_steps.steps, n, Recipe.of(SMALL, global_batch_size=2), 4))
+    found = np.array(launch(steps.real, n, Recipe.of(SMALL, global_batch_size=2), 4))
     assert found.shape == (n, 4, 2)
     assert (found[..., 0] > 0).all()
     assert (found[..., 0] <= found[..., 1]).all()
@@ -25,7 +25,7 @@ def test_one_rank_for_each_gpu_trains_and_is_timed():
 
 def test_longer_computing_takes_longer_to_the_end_of_the_kernels():
     little, much = (
-        np.median(np.array(launch(real_steps.steps, 1, Recipe.of(SMALL, global_batch_size=batch), 6))[..., 0])
+        np.median(np.array(launch(steps.real, 1, Recipe.of(SMALL, global_batch_size=batch), 6))[..., 0])
         for batch in (2, 512)
     )
     assert much > little

@@ -27,7 +27,7 @@ from dltutorial.errors import CourseError
 from dltutorial.parallel.bucket_model import Link, Step
 from dltutorial.profile.memory import Shape, of_step
 from dltutorial.scaling import clusters, published, simulator, workloads
-from dltutorial.scaling.scaling import strong_efficiency, weak_efficiency
+from dltutorial.scaling.laws import strong_efficiency, weak_efficiency
 
 EXPLORERS = {
     "allreduce": make_allreduce(Prices(5e-5, 1e-9, 2e-10)),

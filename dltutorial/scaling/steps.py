@@ -1,10 +1,10 @@
-"""Steps on more ranks than there are cores: real all-reduces around *emulated* computing, a timed wait.
+"""Steps on real ranks, timed: real training, and on more ranks than there are cores *emulated* computing.
 
-Ranks that share a core cannot show how training scales: their computing queues up. A wait does not queue. So here the
-computing of a step is a wait of the length that a ``Workload`` says, and the communication is real: buckets of
-gradients, all-reduced among real processes, during the wait or after it. Every figure from here is to be labelled so.
+Ranks that share a core cannot show how training scales: their computing queues up. A wait does not queue. So in an
+emulated step computing is a wait of the length that a ``Workload`` says, and the communication is real: buckets of
+gradients, all-reduced among real processes, during the wait or after it. Every such figure is to be labelled so.
 
-In: workloads, for ``launch`` to run on every rank: ``launch(emulated.steps, 4, variants, 10, backend="gloo")``. Out:
+In: workloads, for ``launch`` to run on every rank: ``launch(steps.emulated, 4, variants, 10, backend="gloo")``. Out:
 for each variant and step, seconds of waiting (as if computing), of waiting for the all-reduces, and of the whole.
 
 Legend: S steps, B buckets.
@@ -17,17 +17,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from dltutorial.comm.stopwatch import MIB, MeasuredNetwork
-from dltutorial.errors import CourseError
+from dltutorial.config import Recipe
 from dltutorial.parallel.bucket_model import DEFAULT_BYTES
 from dltutorial.scaling.simulator import FORWARD_SHARE, Steps, buckets, simulate
 from dltutorial.scaling.workloads import Workload
 
-TIMES = ("computing", "communicating", "step")  # the columns of what a rank returns
-BUCKETS = 4
-
 
 @dataclass(frozen=True)
-class Variant:
+class EmulatedStep:
     """One way to do a step.
 
     Attributes:
@@ -45,22 +42,54 @@ class Variant:
     pace: Sequence[float] = ()
 
 
-def steps(variants: Mapping[str, Variant], n_steps: int) -> dict[str, np.ndarray]:
+def real(recipe: Recipe, n_steps: int) -> np.ndarray:
+    """On every rank: train; returns seconds of computing and of the whole step, shape (S, 2).
+
+    The data are noise, ``recipe.global_batch_size`` samples for *each* rank (weak scaling). All gradients travel after
+    the backward pass, in one piece; chapter 09 does better. The first two updates warm up and do not count.
+    """
+    import torch
+    import torch.distributed as dist
+    from torch.nn.utils import parameters_to_vector, vector_to_parameters
+
+    from dltutorial.train.forecasting import build_model
+    from dltutorial.train.optim import make_optimizer
+
+    def now() -> float:
+        if x_BCHW.is_cuda:  # once the device has done what it was asked to
+            torch.cuda.synchronize()
+        return time.perf_counter()
+
+    model = build_model(recipe)
+    optimizer = make_optimizer(model, recipe)
+    shape = (recipe.global_batch_size, recipe.n_channels, recipe.n_lat, recipe.n_lon)
+    x_BCHW, y_BCHW = (torch.randn(shape, device=next(model.parameters()).device) for _ in range(2))
+    found = []
+    for _ in range(n_steps + 2):
+        dist.barrier()
+        start = now()
+        optimizer.zero_grad(set_to_none=True)
+        torch.nn.functional.mse_loss(model(x_BCHW), y_BCHW).backward()
+        computed = now()
+        grads = [p.grad for p in model.parameters() if p.grad is not None]
+        dist.all_reduce(flat := parameters_to_vector(grads))
+        vector_to_parameters(flat / dist.get_world_size(), grads)
+        communicated = now()
+        optimizer.step()
+        end = now()
+        found.append((end - start - (communicated - computed), end - start))
+    return np.array(found[2:])
+
+
+def emulated(variants: Mapping[str, EmulatedStep], n_steps: int) -> dict[str, np.ndarray]:
     """On every rank: do steps of all variants in turn; returns seconds, of shape (S, 3), for each variant.
 
     The first turn warms up and does not count.
-
-    Raises:
-        CourseError: a variant with a number for each rank has too few of them.
     """
     import torch
     import torch.distributed as dist
 
-    rank, world_size = dist.get_rank(), dist.get_world_size()
-    for name, variant in variants.items():
-        for numbers in (variant.samples, variant.pace):
-            if not isinstance(numbers, (int, float)) and len(numbers) not in (0, world_size):
-                raise CourseError(f"{name}: {len(numbers)} numbers for {world_size} ranks; give one for each rank")
+    rank = dist.get_rank()
     arrays = {
         name: [torch.zeros(int(n_bytes) // 4) for n_bytes in buckets(variant.workload, variant.bucket_bytes)[0]]
         for name, variant in variants.items()
@@ -73,7 +102,7 @@ def steps(variants: Mapping[str, Variant], n_steps: int) -> dict[str, np.ndarray
     return {name: np.array(times[1:]) for name, times in found.items()}
 
 
-def _step(variant: Variant, arrays_B: list, rank: int) -> tuple[float, float, float]:
+def _step(variant: EmulatedStep, arrays_B: list, rank: int) -> tuple[float, float, float]:
     """One step of this rank: seconds of computing, of waiting for the all-reduces, of both."""
     import torch.distributed as dist
 
@@ -83,7 +112,8 @@ def _step(variant: Variant, arrays_B: list, rank: int) -> tuple[float, float, fl
     start = time.perf_counter()
     pending = []
     for array, ready in zip(arrays_B, ready_B, strict=True):
-        _wait_until(start + busy_s * (FORWARD_SHARE + (1 - FORWARD_SHARE) * ready))
+        full_s = start + busy_s * (FORWARD_SHARE + (1 - FORWARD_SHARE) * ready)
+        time.sleep(max(0.0, full_s - time.perf_counter()))
         if variant.overlap:
             pending.append(dist.all_reduce(array, async_op=True))
     computed = time.perf_counter()
@@ -93,14 +123,8 @@ def _step(variant: Variant, arrays_B: list, rank: int) -> tuple[float, float, fl
     for work in pending:
         work.wait()
     communicated = time.perf_counter()
-    _wait_until(communicated + variant.workload.fixed_s)
+    time.sleep(variant.workload.fixed_s)
     return computed - start, communicated - computed, time.perf_counter() - start
-
-
-def _wait_until(moment: float) -> None:
-    left_s = moment - time.perf_counter()
-    if left_s > 0:
-        time.sleep(left_s)
 
 
 def workload_for(network: MeasuredNetwork, samples: int = 20) -> Workload:
@@ -110,19 +134,19 @@ def workload_for(network: MeasuredNetwork, samples: int = 20) -> Workload:
     """
     most = max(network.by_ranks)
     step_s = float(np.clip(3 * network.all_reduce_s(most, MIB)[0], 0.008, 0.12))
-    return Workload("emulated", (MIB / 4,) * BUCKETS, (1 / BUCKETS,) * BUCKETS, sample_s=step_s / samples)
+    return Workload("emulated", (MIB / 4,) * 4, (1 / 4,) * 4, sample_s=step_s / samples)
 
 
-def variants(work: Workload, ranks: int, samples: int = 20) -> dict[str, Variant]:
+def variants(work: Workload, ranks: int, samples: int = 20) -> dict[str, EmulatedStep]:
     """The ways in which a step is done: the batch of each rank fixed, without and with overlap; that of all fixed."""
     return {
-        "weak, no overlap": Variant(work, samples, overlap=False, bucket_bytes=MIB),
-        "weak, overlap": Variant(work, samples, bucket_bytes=MIB),
-        "strong, overlap": Variant(work, 4 * samples / ranks, bucket_bytes=MIB),
+        "weak, no overlap": EmulatedStep(work, samples, overlap=False, bucket_bytes=MIB),
+        "weak, overlap": EmulatedStep(work, samples, bucket_bytes=MIB),
+        "strong, overlap": EmulatedStep(work, 4 * samples / ranks, bucket_bytes=MIB),
     }
 
 
-def predict(variant: Variant, network: MeasuredNetwork, ranks: int) -> Steps:
+def predict(variant: EmulatedStep, network: MeasuredNetwork, ranks: int) -> Steps:
     """What the simulator says of a variant without slow ranks."""
     return simulate(
         variant.workload, network, ranks, variant.samples, overlap=variant.overlap, bucket_bytes=variant.bucket_bytes
@@ -130,5 +154,5 @@ def predict(variant: Variant, network: MeasuredNetwork, ranks: int) -> Steps:
 
 
 def step_times(found: Sequence[Mapping[str, np.ndarray]], name: str) -> np.ndarray:
-    """Seconds of each step of a variant, from what ``steps`` returned on every rank: those of the slowest rank."""
-    return np.max([times[name][:, TIMES.index("step")] for times in found], axis=0)
+    """Seconds of each step of a variant, from what ``emulated`` returned on every rank: those of the slowest rank."""
+    return np.max([times[name][:, 2] for times in found], axis=0)
