@@ -29,7 +29,8 @@ from dltutorial.errors import CourseError
 from dltutorial.launch import pocket
 
 _CPU = {"CUDA_VISIBLE_DEVICES": "", "GLOO_SOCKET_IFNAME": "lo", "OMP_WAIT_POLICY": "PASSIVE", "OMP_NUM_THREADS": "1"}
-_TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone")
+# What ended after a warning is started again, and goes on.
+_TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--max-restarts=1")
 _ANSWER_S, _POLL_S = 60.0, 0.5
 _GOING = {"PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "SUSPENDED", "REQUEUED", "REQUEUE_HOLD", "RESIZING"}
 _GOING |= {"SIGNALING", "STAGE_OUT", "STOPPED", "SPECIAL_EXIT"}
@@ -192,12 +193,14 @@ class LocalJob:
         """Start it."""
         self._name = name
         # torchrun would die of SIGUSR1, so a shell has it ignored; a rank that trains listens to it all the same.
-        self._command = ["bash", "-c", 'trap "" USR1; exec "$@"', "ranks", *_TORCHRUN, f"--nproc-per-node={ranks}"]
-        self._command += ["-m", "dltutorial", "train", "--name", name, "--resume", *options]
+        command = ["bash", "-c", 'trap "" USR1; exec "$@"', "ranks", *_TORCHRUN, f"--nproc-per-node={ranks}"]
+        command += ["-m", "dltutorial", "train", "--name", name, "--resume", *options]
         handle, file = tempfile.mkstemp(prefix="train-", suffix=".out")
-        os.close(handle)
         self.output = Path(file)
-        self._process = self._started()
+        with open(handle, "ab") as out:
+            self._process = subprocess.Popen(
+                command, env=os.environ | _CPU, stdin=subprocess.DEVNULL, stdout=out, stderr=out
+            )
 
     def state(self) -> State:
         """Whether it runs, or how it ended."""
@@ -216,33 +219,21 @@ class LocalJob:
         Raises:
             CourseError: it failed, or has not ended in time.
         """
-        until_s, restarts = time.monotonic() + timeout_s, 0
-        file = paths.inside(paths.runs_dir(), self._name) / "status.json"
-        while True:
-            try:
-                self._process.wait(max(0.0, until_s - time.monotonic()))
-            except subprocess.TimeoutExpired:
-                raise CourseError(f"the run {self._name} has not ended within {timeout_s:g} s") from None
-            status = json.loads(file.read_text())["status"] if file.exists() else "missing"
-            if status == "finished":
-                return State("COMPLETED", restarts=restarts)
-            if status != "interrupted":
-                lines = self.output.read_text(errors="replace").strip().splitlines()
-                raise CourseError(f"the run {self._name} is {status}: {(lines or ['no word'])[-1]}")
-            restarts += 1
-            self._process = self._started()
+        try:
+            status = self._process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            raise CourseError(f"the run {self._name} has not ended within {timeout_s:g} s") from None
+        said = self.output.read_text(errors="replace")
+        if status:
+            cause = re.search(r"^dltutorial: (.*)", said, re.MULTILINE)
+            raise CourseError(f"the run {self._name} failed: {cause[1] if cause else 'see ' + str(self.output)}")
+        return State("COMPLETED", restarts=said.count("goes on after"))
 
     def cancel(self) -> None:
         """End it, and remove what it wrote beside its run."""
         self._process.terminate()
         self._process.wait()
         self.output.unlink(missing_ok=True)
-
-    def _started(self) -> "subprocess.Popen[bytes]":
-        with open(self.output, "ab") as out:
-            return subprocess.Popen(
-                self._command, env=os.environ | _CPU, stdin=subprocess.DEVNULL, stdout=out, stderr=out
-            )
 
 
 class LocalExecutor:

@@ -13,7 +13,7 @@ the process group is there (gloo, or NCCL with a GPU for each rank) and torchrun
 
 What the ranks print appears at once, as ``[rank 1] …``. A kernel that has computed must not fork: the threads of its
 torch would be missing in the child, which waits for them for ever. So ranks come from multiprocessing's fork server,
-a process that has torch imported and has never computed. Values travel by cloudpickle, only between these processes.
+a process that has torch imported and has never computed.
 
 Sources: https://docs.pytorch.org/docs/stable/distributed.html,
 https://docs.python.org/3/library/multiprocessing.html ("Contexts and start methods")
@@ -33,7 +33,6 @@ import warnings
 from collections.abc import Callable, Iterator
 from multiprocessing import connection, forkserver, util
 from multiprocessing.context import ForkServerProcess
-from multiprocessing.process import BaseProcess
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -117,7 +116,7 @@ class _Ranks:
 
     def __init__(self, world_size: int, timeout_s: float) -> None:
         self._world_size, self._timeout_s = world_size, timeout_s
-        self._processes: list[BaseProcess] = []
+        self._processes: list[ForkServerProcess] = []
         self._controls: list[connection.Connection] = []
         self._outputs: list[connection.Connection] = []
         self._stacks: list[connection.Connection] = []
@@ -136,7 +135,12 @@ class _Ranks:
     def start(self, call: bytes, backend: str) -> None:
         """Start all ranks; rank 0 takes the store's listening socket along, so nobody can take its port."""
         warm()
-        with _open_port(self._world_size + 8) as listener:
+        try:
+            listener = socket.create_server(("127.0.0.1", 0), backlog=self._world_size + 8)
+        except OSError as error:
+            told = f"no port of 127.0.0.1 is free for the ranks to meet ({error.strerror}); end programs that hold many"
+            raise CourseError(told) from error
+        with listener:
             for rank in range(self._world_size):
                 task = self._task(rank, call, backend, listener.getsockname()[1])
                 self._add(rank, task, listener if rank == 0 else None)
@@ -172,16 +176,15 @@ class _Ranks:
         stack, its_stack = multiprocessing.Pipe(duplex=False)
         process = ForkServerProcess(target=worker.main, args=(task, its_control, its_output, its_stack, listener))
         self._processes.append(process)
-        for kind, pipe in ((self._controls, control), (self._outputs, output), (self._stacks, stack)):
-            kind.append(pipe)
+        self._controls.append(control)
+        self._outputs.append(output)
+        self._stacks.append(stack)
         try:
             with _no_main():
                 process.start()
         except (OSError, EOFError) as error:
-            raise CourseError(
-                f"the fork server of the ranks does not run ({error!r}); run again, it is started anew; if that does "
-                "not help: does `import torch` work?"
-            ) from error
+            told = f"the fork server of the ranks does not run ({error!r}); does `import torch` work? then run again"
+            raise CourseError(told) from error
         finally:
             for its_end in (its_control, its_output, its_stack):
                 its_end.close()
@@ -242,7 +245,8 @@ class _Ranks:
 
     def _stack(self, rank: int) -> str:
         """Where a rank is; its signal handler writes it, even inside C++ code, in many small pieces."""
-        _send(self._processes[rank], worker.WHERE_SIGNAL)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(_pid(self._processes[rank]), worker.WHERE_SIGNAL)
         said = b""
         while connection.wait([self._stacks[rank]], 0.1 if said else 1.0):
             if not (data := os.read(self._stacks[rank].fileno(), 2**16)):
@@ -254,7 +258,9 @@ class _Ranks:
         """Kill all ranks with what they have started, wait for their end, print their last words."""
         started, self._processes = [process for process in self._processes if process.pid], []
         for process in started:
-            _send(process, signal.SIGKILL, with_children=True)
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(_pid(process), signal.SIGKILL)
+            process.kill()  # it may not have got a process group yet
         until_s = time.monotonic() + _END_S
         for process in started:
             process.join(max(0.0, until_s - time.monotonic()))
@@ -270,15 +276,9 @@ class _Ranks:
         self._outputs.clear()
 
 
-def _send(process: BaseProcess, number: int, with_children: bool = False) -> None:
-    """Send a signal to a rank, or to all of its process group, which may be left when the rank itself is gone."""
-    assert process.pid is not None
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        if with_children:
-            os.killpg(process.pid, number)
-    with contextlib.suppress(ProcessLookupError):
-        if process.exitcode is None:
-            os.kill(process.pid, number)
+def _pid(process: ForkServerProcess) -> int:
+    assert process.pid, "0 would be this process's own group"
+    return process.pid
 
 
 @contextlib.contextmanager
@@ -291,16 +291,6 @@ def _no_main() -> Iterator[None]:
             yield
         finally:
             sys.modules["__main__"] = main
-
-
-def _open_port(backlog: int) -> socket.socket:
-    """A listening socket on a port that the system chooses: no port that is in use can be in the way."""
-    try:
-        return socket.create_server(("127.0.0.1", 0), backlog=backlog)
-    except OSError as error:
-        raise CourseError(
-            f"no port of 127.0.0.1 is free for the ranks to meet ({error.strerror}); end programs that hold many"
-        ) from error
 
 
 def _checked(world_size: int, timeout_s: float, backend: str) -> str:

@@ -89,7 +89,8 @@ def main(
     try:
         _take_over(task, control)
         store = _join(task, listener)
-        message = VALUE, _run(task)
+        function, args, kwargs = pickle.loads(task.call)
+        message = VALUE, packed(function(*args, **kwargs), "the function returned something", task.limit_bytes)
     except BaseException as error:
         message = ERROR, describe(error)
     for stream in (sys.stdout, sys.stderr):
@@ -108,19 +109,11 @@ def _end_with_caller(control: Connection) -> None:
 
 
 def _end_with_fork_server() -> None:
-    """The same for a rank that keeps Python's lock, on Linux: the fork server ends with the caller, the rank with it.
-
-    multiprocessing lets the server go on while any of its processes holds a certain pipe: this one lets go.
-    """
-    with contextlib.suppress(AttributeError, TypeError, OSError):
+    """The same for a rank that keeps Python's lock: the fork server ends with the caller, on Linux the rank with it."""
+    with contextlib.suppress(AttributeError, TypeError, OSError):  # a pipe that would keep the server alive
         os.close(forkserver._forkserver._forkserver_alive_fd)  # type: ignore[attr-defined]
-    die_with_parent(signal.SIGKILL)
-
-
-def die_with_parent(number: int) -> None:
-    """Have the system send this process a signal when its parent ends (Linux; elsewhere nothing)."""
     if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number)
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _take_over(task: Task, control: Connection) -> None:
@@ -156,11 +149,6 @@ def _join(task: Task, listener: socket.socket | None) -> Any:
     )
     process_group.make_process_group(info, store, task.backend, task.group_timeout_s)
     return store
-
-
-def _run(task: Task) -> bytes:
-    function, args, kwargs = pickle.loads(task.call)
-    return packed(function(*args, **kwargs), "the function returned something", task.limit_bytes)
 
 
 def packed(value: Any, what: str, limit_bytes: int) -> bytes:
