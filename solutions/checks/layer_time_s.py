@@ -7,12 +7,9 @@ weights and outputs once each. Its time is bounded by whichever of the two takes
 from collections.abc import Callable
 
 from dltutorial.course.checks import Exercise, expect_close
+from dltutorial.course.checks.cases import case
 
 Layer = tuple[int, int, int, int, float, float]  # batch, n_in, n_out, bytes per value, FLOP/s, bytes/s
-
-
-def _right(layer: Layer) -> float:
-    return max(_parts(layer))
 
 
 def _parts(layer: Layer) -> tuple[float, float]:
@@ -39,7 +36,7 @@ def _mistakes(layer: Layer) -> list[tuple[float, str]]:
         (max(compute_s, memory_s / value_bytes), "Memory moves bytes: each value has bytes_per_value of them."),
         (max(compute_s, 4 * memory_s / value_bytes), "A value has bytes_per_value bytes, not always 4."),
         (max(compute_s, 8 * memory_s), "The bandwidth is in bytes per second, not in bits."),
-        (1e3 * _right(layer), "Return seconds, not milliseconds."),
+        (1e3 * max(compute_s, memory_s), "Return seconds, not milliseconds."),
         (max(compute_s / batch, memory_s), "Every sample of the batch goes through all the weights: count them all."),
         (max(flop / bytes_per_s, n_bytes / flop_per_s), "The two peaks are swapped: FLOP go with FLOP per second."),
         (max(1 / compute_s, 1 / memory_s), "That is one over a time. Divide the amount by the rate."),
@@ -47,23 +44,19 @@ def _mistakes(layer: Layer) -> list[tuple[float, str]]:
     ]
 
 
-def _case(name: str, layer: Layer) -> Callable[[Callable], None]:
-    def case(fn: Callable) -> None:
-        expected = _right(layer)
-        mistakes = [(value, hint) for value, hint in _mistakes(layer) if abs(value / expected - 1) > 2e-4]
-        expect_close(fn(*layer), expected, mistakes=mistakes)
-
-    case.__doc__ = name
-    return case
+def _compare(fn: Callable, layer: Layer) -> None:
+    expected = max(_parts(layer))
+    mistakes = [(value, hint) for value, hint in _mistakes(layer) if abs(value / expected - 1) > 2e-4]
+    expect_close(fn(*layer), expected, mistakes=mistakes)
 
 
 _CASES = (
-    _case("a large batch in float32: arithmetic decides", (1024, 2048, 4096, 4, 2e11, 1e14)),
-    _case("one sample in float32: the weights decide", (1, 4096, 2048, 4, 1e15, 4e10)),
-    _case("one sample in bfloat16", (1, 4096, 2048, 2, 4e11, 4e10)),
-    _case("few inputs, many outputs, a large batch: the outputs count", (8192, 2, 4096, 4, 2e11, 4e10)),
-    _case("many inputs, few outputs, a large batch: the inputs count", (8192, 4096, 2, 4, 2e11, 4e10)),
-    _case("a batch of 64 on an A100's published peaks", (64, 8192, 8192, 2, 312e12, 1555e9)),
+    case("a large batch in float32: arithmetic decides", _compare, (1024, 2048, 4096, 4, 2e11, 1e14)),
+    case("one sample in float32: the weights decide", _compare, (1, 4096, 2048, 4, 1e15, 4e10)),
+    case("one sample in bfloat16", _compare, (1, 4096, 2048, 2, 4e11, 4e10)),
+    case("few inputs, many outputs, a large batch: the outputs count", _compare, (8192, 2, 4096, 4, 2e11, 4e10)),
+    case("many inputs, few outputs, a large batch: the inputs count", _compare, (8192, 4096, 2, 4, 2e11, 4e10)),
+    case("a batch of 64 on an A100's published peaks", _compare, (64, 8192, 8192, 2, 312e12, 1555e9)),
 )
 _HINTS = (
     "Write down two times: FLOP divided by FLOP/s, bytes divided by bytes/s.",

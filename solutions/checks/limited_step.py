@@ -6,21 +6,23 @@ are made with ``backend="eager"``, which needs no compiler.
 Legend: B members, H × W grid points.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from dltutorial.course.checks import Exercise, Wrong, expect_close
+from dltutorial.course.checks.cases import case
 from dltutorial.profile.compilation import Compilations, breaks
 
 _DT, _LIMIT = 0.5, 0.25
+Mistakes = Sequence[tuple[Callable, str]]
 
 
 class _Inputs(NamedTuple):
-    state_BHW: "Tensor"
-    change_BHW: "Tensor"
+    state_BHW: Tensor
+    change_BHW: Tensor
 
 
 def _inputs(largest: float, seed: int = 0) -> _Inputs:
@@ -33,7 +35,7 @@ def _inputs(largest: float, seed: int = 0) -> _Inputs:
     return _Inputs(state_BHW.requires_grad_(), change_BHW.requires_grad_())
 
 
-def _right(state_BHW: "Tensor", change_BHW: "Tensor", dt: float, limit: float) -> "Tensor":
+def _right(state_BHW: Tensor, change_BHW: Tensor, dt: float, limit: float) -> Tensor:
     """The original, without its print."""
     step_BHW = dt * change_BHW
     largest = step_BHW.abs().max()
@@ -42,21 +44,21 @@ def _right(state_BHW: "Tensor", change_BHW: "Tensor", dt: float, limit: float) -
     return state_BHW + step_BHW
 
 
-def _always(state_BHW: "Tensor", change_BHW: "Tensor", dt: float, limit: float) -> "Tensor":
+def _always(state_BHW: Tensor, change_BHW: Tensor, dt: float, limit: float) -> Tensor:
     """Of somebody who drops the condition."""
     step_BHW = dt * change_BHW
     return state_BHW + step_BHW * (limit / step_BHW.abs().max())
 
 
-def _never(state_BHW: "Tensor", change_BHW: "Tensor", dt: float, limit: float) -> "Tensor":
+def _never(state_BHW: Tensor, change_BHW: Tensor, dt: float, limit: float) -> Tensor:
     return state_BHW + dt * change_BHW
 
 
-def _each_point(state_BHW: "Tensor", change_BHW: "Tensor", dt: float, limit: float) -> "Tensor":
+def _each_point(state_BHW: Tensor, change_BHW: Tensor, dt: float, limit: float) -> Tensor:
     return state_BHW + (dt * change_BHW).clamp(-limit, limit)
 
 
-def _constant_scale(state_BHW: "Tensor", change_BHW: "Tensor", dt: float, limit: float) -> "Tensor":
+def _constant_scale(state_BHW: Tensor, change_BHW: Tensor, dt: float, limit: float) -> Tensor:
     step_BHW = dt * change_BHW
     return state_BHW + step_BHW * (limit / step_BHW.detach().abs().max())
 
@@ -65,7 +67,7 @@ def _call(fn: Callable, inputs: _Inputs) -> Any:
     return fn(*inputs, _DT, _LIMIT)
 
 
-def _gradient(fn: Callable, inputs: _Inputs) -> "Tensor":
+def _gradient(fn: Callable, inputs: _Inputs) -> Tensor:
     """Of the sum of squares with respect to the change."""
     out = _call(fn, inputs)
     if not isinstance(out, torch.Tensor):
@@ -84,28 +86,11 @@ def _gradient(fn: Callable, inputs: _Inputs) -> "Tensor":
     return gradient
 
 
-def _slow_change(fn: Callable) -> None:
-    """A step within the limit is made as it is"""
-    inputs = _inputs(0.1)
-    mistakes = [(_call(_always, inputs), "Steps within the limit must stay as they are; this one was scaled *up*.")]
-    expect_close(_call(fn, inputs), _call(_right, inputs), mistakes=mistakes, rtol=1e-4, atol=1e-6)
-
-
-def _fast_change(fn: Callable) -> None:
-    """A step beyond the limit is scaled down as a whole"""
-    inputs = _inputs(1.0)
-    mistakes = [
-        (_call(_never, inputs), "This step is beyond the limit, but it was not scaled down."),
-        (_call(_each_point, inputs), "Scale the whole step by one factor; cutting off single points bends the flow."),
-    ]
-    expect_close(_call(fn, inputs), _call(_right, inputs), mistakes=mistakes, rtol=1e-4, atol=1e-6)
-
-
-def _downwards(fn: Callable) -> None:
-    """A fast change downwards counts as well"""
-    inputs = _Inputs(_inputs(1.0).state_BHW, -_inputs(1.0).change_BHW)
-    hint = "The largest step here is negative. Take the absolute value before the maximum."
-    expect_close(_call(fn, inputs), _call(_right, inputs), hint=hint, rtol=1e-4, atol=1e-6)
+def _compare(fn: Callable, largest: float, hint: str = "", mistakes: Mistakes = (), of: Callable = _call) -> None:
+    """Values, or gradients, are those of the original; ``mistakes``: functions, each with its hint."""
+    inputs = _inputs(largest)
+    known = [(of(mistake, inputs), told) for mistake, told in mistakes]
+    expect_close(of(fn, inputs), of(_right, inputs), hint, known, rtol=1e-3 if of is _gradient else 1e-4, atol=1e-5)
 
 
 def _keeps_inputs(fn: Callable) -> None:
@@ -154,29 +139,19 @@ def _both_ways(fn: Callable) -> None:
         raise Wrong("1 graph for 4 calls", f"{seen.graphs} graphs", "Some Python value decides; let a tensor do it.")
 
 
-def _gradients(fn: Callable) -> None:
-    """Gradients are those of the original, within the limit and beyond"""
-    for largest in (0.1, 1.0):
-        inputs = _inputs(largest)
-        mistakes = [
-            (
-                _gradient(_constant_scale, inputs),
-                "The scale depends on the change, so the gradient flows through it too. Do not detach it.",
-            )
-        ]
-        expect_close(_gradient(fn, inputs), _gradient(_right, inputs), mistakes=mistakes, rtol=1e-3, atol=1e-5)
-
-
-def _still_air(fn: Callable) -> None:
-    """Where nothing moves, the gradient is finite"""
-    inputs = _inputs(0.0)
-    hint = (
-        "torch.where computes both sides, also the one it does not take: a division by 0 there is NaN times 0 in the "
-        "backward pass. Keep the divisor away from 0."
-    )
-    expect_close(_gradient(fn, inputs), _gradient(_right, inputs), hint=hint, rtol=1e-3, atol=1e-5)
-
-
+_UP = "Steps within the limit must stay as they are; this one was scaled *up*."
+_BEYOND = (
+    (_never, "This step is beyond the limit, but it was not scaled down."),
+    (_each_point, "Scale the whole step by one factor; cutting off single points bends the flow."),
+)
+_DOWN = "The largest step here is negative. Take the absolute value before the maximum."
+_DETACHED = [
+    (_constant_scale, "The scale depends on the change, so the gradient flows through it too. Do not detach it.")
+]
+_DIVIDED = (
+    "torch.where computes both sides, also the one it does not take: a division by 0 there is NaN times 0 in the "
+    "backward pass. Keep the divisor away from 0."
+)
 _HINTS = (
     "Write the scale as a tensor that is 1 within the limit and limit / largest beyond.",
     "limit / max(largest, limit) is such a scale; for tensors the maximum with a number is clamp(min=…).",
@@ -186,8 +161,15 @@ EXERCISE = Exercise(
     name="limited_step",
     chapter="05",
     cases=(
-        *(_keeps_inputs, _slow_change, _fast_change, _downwards),
-        *(_whole, _both_ways, _gradients, _still_air),
+        _keeps_inputs,
+        case("A step within the limit is made as it is", _compare, 0.1, mistakes=[(_always, _UP)]),
+        case("A step beyond the limit is scaled down as a whole", _compare, 1.0, mistakes=_BEYOND),
+        case("A fast change downwards counts as well", _compare, -1.0, _DOWN),
+        _whole,
+        _both_ways,
+        case("Gradients are those of the original beyond the limit", _compare, 1.0, "", _DETACHED, _gradient),
+        case("Gradients are those of the original within the limit", _compare, 0.1, "", _DETACHED, _gradient),
+        case("Where nothing moves, the gradient is finite", _compare, 0.0, _DIVIDED, of=_gradient),
     ),
     hints=_HINTS,
 )

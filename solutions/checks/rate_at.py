@@ -75,10 +75,7 @@ class _Schedule:
 
 _RIGHT = _Schedule()
 _MISTAKES = (
-    (
-        {"times": lambda run: run.ranks},
-        "Scaled twice: the global batch holds the ranks already.",
-    ),
+    ({"times": lambda run: run.ranks}, "Scaled twice: the global batch holds the ranks already."),
     ({"times": lambda run: 1 / run.ranks}, "The batch that counts is the global one: all ranks' samples together."),
     ({"scale": lambda ratio: 1.0}, "The peak must be scaled: k times the batch, k times the base rate."),
     ({"scale": math.sqrt}, "That is square-root scaling; here the rate grows in proportion to the batch."),
@@ -91,10 +88,7 @@ _MISTAKES = (
     ({"per_rank": True}, "An epoch has samples // global batch updates: all ranks share its samples."),
     ({"early": 0}, "One update late: the first has moved one part already, the last of the warm-up is at the peak."),
     ({"from_zero": True}, "Gradual warm-up starts from the base rate, which is known to be safe, not from 0."),
-    (
-        {"from_zero": True, "early": 0},
-        "Starting from 0 wastes the first update. Start from the base rate.",
-    ),
+    ({"from_zero": True, "early": 0}, "Starting from 0 wastes the first update. Start from the base rate."),
     ({"stairs": True}, "The rate rises with every update, not once an epoch."),
     ({"cold": True, "whole": True}, "There is no warm-up: the first epochs must rise from the base rate to the peak."),
     ({"cold": True}, "There is no warm-up: the first epochs must rise from the base rate to the peak."),

@@ -29,22 +29,21 @@ class _Lab:
 
     def loss(self) -> float:
         """The mean squared error now."""
-        with torch.no_grad():
-            return F.mse_loss(self.model(self.x), self.y).item()
-
-    def weights(self) -> torch.Tensor:
-        """All parameters in one row."""
-        return torch.cat([p.detach().flatten() for p in self.model.parameters()])
+        return F.mse_loss(self.model(self.x), self.y).item()
 
     def run(self, step: Callable, n_steps: int = 1) -> torch.Tensor:
         """The weights after some updates."""
         for _ in range(n_steps):
             step(self.model, self.x, self.y, self.optimizer)
-        return self.weights()
+        return torch.cat([p.detach().flatten() for p in self.model.parameters()])
 
 
-def _reference() -> Callable:
-    return lambda model, x, y, optimizer: train_step(model, (x, y), squared_error, optimizer)
+def _with(loss: Callable) -> Callable:
+    """A step with this loss."""
+    return lambda model, x, y, optimizer: train_step(model, (x, y), loss, optimizer)
+
+
+_right = _with(squared_error)
 
 
 def _accumulating(model, x, y, optimizer) -> None:
@@ -53,41 +52,29 @@ def _accumulating(model, x, y, optimizer) -> None:
     optimizer.step()
 
 
-def _swapped(model, x, y, optimizer) -> None:
-    _reference()(model, y, x, optimizer)
-
-
-def _summed(model, x, y, optimizer) -> None:
-    optimizer.zero_grad()
-    F.mse_loss(model(x), y, reduction="sum").backward()
-    optimizer.step()
-
-
-def _absolute(model, x, y, optimizer) -> None:
-    optimizer.zero_grad()
-    F.l1_loss(model(x), y).backward()
-    optimizer.step()
-
-
 def _one_update(fn: Callable) -> None:
     """One update moves the weights as gradient descent says"""
-    start, expected = _Lab(1).weights(), _Lab(1).run(_reference())
+    hint = "The weights did not move. Is there a backward(), then optimizer.step(), and no clearing between them?"
+    summed = _with(lambda model, x, y: F.mse_loss(model(x), y, reduction="sum"))
     mistakes = [
+        (_Lab(1).run(_right, 0), hint),
         (
-            start,
-            "The weights did not move. Is there a backward(), then optimizer.step(), and no clearing between them?",
+            _Lab(1).run(_with(lambda model, x, y: F.mse_loss(model(y), x))),
+            "The model gets the state now, x, and its forecast is compared with y.",
         ),
-        (_Lab(1).run(_swapped), "The model gets the state now, x, and its forecast is compared with y."),
-        (_Lab(1).run(_summed), "Take the mean of the squared errors, not their sum."),
-        (_Lab(1).run(_absolute), "Square the errors: this is the mean of their absolute values."),
+        (_Lab(1).run(summed), "Take the mean of the squared errors, not their sum."),
+        (
+            _Lab(1).run(_with(lambda model, x, y: F.l1_loss(model(x), y))),
+            "Square the errors: this is the mean of their absolute values.",
+        ),
     ]
-    expect_close(_Lab(1).run(fn), expected, mistakes=mistakes, rtol=1e-3, atol=1e-6)
+    expect_close(_Lab(1).run(fn), _Lab(1).run(_right), mistakes=mistakes, rtol=1e-3, atol=1e-6)
 
 
 def _returns_loss(fn: Callable) -> None:
     """It returns the mean squared error before the update"""
     before, after, lab = _Lab(2), _Lab(2), _Lab(2)
-    after.run(_reference())
+    after.run(_right)
     got = fn(lab.model, lab.x, lab.y, lab.optimizer)
     n_values = lab.y.numel()
     mistakes = [
@@ -103,30 +90,25 @@ def _keeps_nothing(fn: Callable) -> None:
     lab = _Lab(3)
     loss = fn(lab.model, lab.x, lab.y, lab.optimizer)
     if not isinstance(loss, torch.Tensor):
-        raise Wrong(
-            "a tensor",
-            type(loss).__name__,
-            "Reading the loss as a Python number makes the processor wait for a GPU in every step. Return the tensor.",
+        hint = (
+            "Reading the loss as a Python number makes the processor wait for a GPU in every step. Return the tensor."
         )
+        raise Wrong("a tensor", type(loss).__name__, hint)
     if loss.requires_grad:
-        raise Wrong(
-            "requires_grad=False",
-            "requires_grad=True",
-            "The loss still holds its whole graph, so a list of losses fills the memory. Detach it.",
-        )
+        hint = "The loss still holds its whole graph, so a list of losses fills the memory. Detach it."
+        raise Wrong("requires_grad=False", "requires_grad=True", hint)
 
 
 def _several_updates(fn: Callable) -> None:
     """Five updates in a row equal the reference"""
-    mistakes = [
-        (_Lab(4).run(_accumulating, 5), "Gradients add up from step to step. Clear them with optimizer.zero_grad()."),
-    ]
-    expect_close(_Lab(4).run(fn, 5), _Lab(4).run(_reference(), 5), mistakes=mistakes, rtol=1e-3, atol=1e-6)
+    hint = "Gradients add up from step to step. Clear them with optimizer.zero_grad()."
+    mistakes = [(_Lab(4).run(_accumulating, 5), hint)]
+    expect_close(_Lab(4).run(fn, 5), _Lab(4).run(_right, 5), mistakes=mistakes, rtol=1e-3, atol=1e-6)
 
 
 def _stale_gradients(fn: Callable) -> None:
     """Gradients left over from before do not count"""
-    expected, lab = _Lab(5).run(_reference()), _Lab(5)
+    expected, lab = _Lab(5).run(_right), _Lab(5)
     for parameter in lab.model.parameters():
         parameter.grad = torch.ones_like(parameter)
     hint = "Something was in the gradients before your step. Clear them first, before backward()."
