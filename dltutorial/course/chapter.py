@@ -43,13 +43,15 @@ class Chapter:
         advise_below_tracebacks()
 
     def claim(self, text: str, holds: Any, evidence: str, needs: str | None = None, *, measured: bool = False) -> None:
-        """Show a sentence of the course with its evidence, and record it as "shown", "failed" or "otherwise".
+        """Show a sentence of the course with its evidence, and record it: "shown", "failed", "otherwise".
+
+        What needs hardware that is not there has ``holds`` None: it is "not shown here", and never counts as passed.
 
         Args:
             text: the sentence.
-            holds: True or False, of Python, NumPy or torch; None only with ``needs``, for what is not shown here.
-            evidence: the numbers, with units.
-            needs: the hardware that this claim needs, if any.
+            holds: True or False, of Python, NumPy or torch; None only with ``needs``.
+            evidence: the numbers, with units; of what is not shown here, what stands in their place.
+            needs: the hardware that this claim needs, if any, such as "a CUDA device".
             measured: it rests on times, a fit or a score: where it does not hold, it came out otherwise on this
                 machine. Without, it is a fact, and has failed.
 
@@ -57,24 +59,14 @@ class Chapter:
             CourseError: ``holds`` is not a truth value.
         """
         if holds is None and needs:
-            return self.not_shown(text, needs=needs, instead=evidence, measured=measured)
-        status = "shown" if (holds := _truth(holds, text)) else "otherwise" if measured else "failed"
-        show.display(show.box(status, text, evidence, _OTHERWISE if status == "otherwise" else ""))
+            status, details = "not shown here", (f"This needs {needs}.", evidence)
+        else:
+            holds = _truth(holds, text)
+            status = "shown" if holds else "otherwise" if measured else "failed"
+            details = (evidence, _OTHERWISE if status == "otherwise" else "")
+        show.display(show.box(status, text, *details))
         more = {"status": status, "evidence": evidence, "needs": needs, "measured": measured}
         self._writer.write(text, holds, kind="claim", **more)
-
-    def not_shown(self, text: str, *, needs: str, instead: str = "", measured: bool = True) -> None:
-        """Say that this machine cannot show ``text``, for want of ``needs``; it never counts as passed.
-
-        Args:
-            text: the sentence of the course.
-            needs: what is missing, such as "a CUDA device".
-            instead: what stands in its place, such as a recorded measurement with machine and date.
-            measured: as for :meth:`claim`.
-        """
-        show.display(show.box("not shown here", text, f"This needs {needs}.", instead))
-        more = {"status": "not shown here", "evidence": instead, "needs": needs, "measured": measured}
-        self._writer.write(text, None, kind="claim", **more)
 
     def predict(self, name: str, question: str, unit: str, default: float, model: float | None = None) -> Guess:
         """Ask the learner for a number before it is measured; the field starts at ``default``.
@@ -127,11 +119,8 @@ def _after_cell(result: Any) -> None:
 
 def _truth(holds: Any, text: str) -> bool:
     """A bool of Python, NumPy or torch as Python's own; anything else (NaN, an array, a number) is an error."""
-    value = holds
-    if not isinstance(value, bool) and hasattr(value, "item") and getattr(value, "ndim", 0) == 0:
-        value = value.item()
-    if not isinstance(value, bool):
-        raise CourseError(
-            f"claim {text!r}: holds={holds!r} is {type(holds).__name__}, not a truth value; compare, as in a < b"
-        )
-    return value
+    value = holds.item() if hasattr(holds, "item") and getattr(holds, "ndim", 0) == 0 else holds
+    if isinstance(value, bool):
+        return value
+    what = f"holds={holds!r} is {type(holds).__name__}, not a truth value"
+    raise CourseError(f"claim {text!r}: {what}; compare, as in a < b")

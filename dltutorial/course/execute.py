@@ -1,14 +1,14 @@
 """One notebook, executed by papermill in a process of its own.
 
-In: a :class:`Job`. Out: the executed notebook, signed so that JupyterLab trusts its widgets and frames, and a
+In: a :class:`NotebookJob`. Out: the executed notebook, signed so that JupyterLab trusts its widgets and frames, and a
 :class:`Result` with seconds, bytes, and the one line that says what went wrong. Loads no torch.
 """
 
+import asyncio
 import contextlib
 import importlib
 import json
 import os
-import subprocess
 import sys
 import threading
 import time
@@ -19,11 +19,9 @@ from typing import Any
 
 from dltutorial import advice
 
-_SAMPLE_S = 0.2
-
 
 @dataclass(frozen=True)
-class Job:
+class NotebookJob:
     """What to execute, and how.
 
     Attributes:
@@ -55,7 +53,7 @@ class Result:
 
 @contextlib.contextmanager
 def quick_imports() -> Iterator[None]:
-    """Keep ``import nbformat`` from compiling a grammar for two seconds, to check a kind of address nobody uses here.
+    """Keep ``import nbformat`` from compiling a grammar for over a second, to check addresses that nobody uses here.
 
     jsonschema takes its check of internationalised addresses from ``rfc3987_syntax`` where that can be imported;
     inside this block it cannot, unless it already was.
@@ -71,61 +69,49 @@ def quick_imports() -> Iterator[None]:
         del sys.modules[name]
 
 
-def execute(
-    job: Job,
-    env: Mapping[str, str] | None = None,
-    on_cell: Callable[[int], None] = lambda number: None,
-    on_start: Callable[[subprocess.Popen], None] = lambda process: None,
+async def execute(
+    job: NotebookJob, env: Mapping[str, str] | None = None, on_cell: Callable[[int], None] = lambda number: None
 ) -> Result:
     """Execute a notebook; whatever happens in it, what was executed is kept in ``job.output``.
+
+    Its process, and so its kernel, ends when this is cancelled, and when this process ends.
 
     Args:
         job: what to execute.
         env: variables of the kernel, beside those of this process.
         on_cell: called with the number of each cell that is about to run, from 1.
-        on_start: called with the process, which whoever is interrupted may end. It ends with its owner, too.
     """
-    words = {key: str(value) if isinstance(value, Path) else value for key, value in asdict(job).items()}
+    # The kernel chooses its own backend of matplotlib, and no session is live.
+    around = {key: value for key, value in os.environ.items() if key not in ("MPLBACKEND", "JPY_SESSION_NAME")}
     result = None
     with open(job.output.with_suffix(".log"), "ab") as log:
-        # Its own session: a Ctrl-C of the terminal is the owner's. A module on its own path: not the kernel's folder.
-        process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "dltutorial.course.execute"], env={**_surroundings(), **(env or {})},
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True, start_new_session=True,
+        process = await asyncio.create_subprocess_exec(  # in a session of its own: a terminal's Ctrl-C is its owner's
+            *(sys.executable, "-P", "-m", "dltutorial.course.execute"), env={**around, **(env or {})},
+            stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=log, start_new_session=True,
         )  # fmt: skip
-    with process:
-        assert process.stdin is not None and process.stdout is not None
-        try:
-            on_start(process)
-            with contextlib.suppress(BrokenPipeError):  # it has ended before it read: told below
-                process.stdin.write(json.dumps(words) + "\n")
-                process.stdin.flush()
-            for line in process.stdout:
-                told = json.loads(line)
-                if isinstance(told, int):
-                    on_cell(told)
-                else:
-                    result = Result(**told)
-        finally:
-            with contextlib.suppress(BrokenPipeError):
-                process.stdin.close()
+    assert process.stdin is not None and process.stdout is not None
+    try:
+        process.stdin.write(f"{json.dumps(asdict(job), default=str)}\n".encode())
+        async for line in process.stdout:
+            told = json.loads(line)
+            if isinstance(told, int):
+                on_cell(told)
+            else:
+                result = Result(**told)
+    finally:
+        process.stdin.close()  # it sees that, and ends
+        await process.wait()
     return result or Result(0.0, error=f"the process that ran it ended with exit code {process.returncode}")
-
-
-def _surroundings() -> dict[str, str]:
-    """This process's variables; but the kernel chooses its own backend of matplotlib, and no session is live."""
-    return {key: value for key, value in os.environ.items() if key not in ("MPLBACKEND", "JPY_SESSION_NAME")}
 
 
 def _main() -> None:
     """In the notebook's process: read the job, tell each cell and then the result, a line of JSON each."""
     words = json.loads(sys.stdin.readline())
-    job = Job(Path(words.pop("source")), Path(words.pop("output")), Path(words.pop("work")), **words)
+    job = NotebookJob(Path(words.pop("source")), Path(words.pop("output")), Path(words.pop("work")), **words)
     threading.Thread(target=_end_with_owner, daemon=True).start()
     tell = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # what the kernel and its processes print goes to the log
-    result = _execute_here(job, lambda number: print(number, file=tell))
-    print(json.dumps(asdict(result)), file=tell)
+    print(json.dumps(asdict(_execute_here(job, lambda number: print(number, file=tell)))), file=tell)
 
 
 def _end_with_owner() -> None:
@@ -133,32 +119,41 @@ def _end_with_owner() -> None:
     os._exit(1)
 
 
-def _execute_here(job: Job, on_cell: Callable[[int], None]) -> Result:
+def _execute_here(job: NotebookJob, on_cell: Callable[[int], None]) -> Result:
     with quick_imports():
         papermill: Any = importlib.import_module("papermill")
-    index: int | None = None
+    source, output = (str(path).replace("{", "{{").replace("}", "}}") for path in (job.source, job.output))
+    started: list[int] = []
+    peak_bytes = [0]
 
     def starts(cell: Any, cell_index: int) -> None:
-        nonlocal index
-        index = cell_index
+        started.append(cell_index)
         on_cell(cell_index + 1)
 
-    error, began_s, memory = "", time.monotonic(), _Memory()
-    memory.start()
+    threading.Thread(target=_watch_memory, args=(peak_bytes,), daemon=True).start()
+    error, began_s = "", time.monotonic()
     try:
         papermill.execute_notebook(
-            _escape(job.source), _escape(job.output), dict(job.parameters), kernel_name="python3", cwd=str(job.work),
-            progress_bar=False, execution_timeout=job.timeout_s, shutdown_kernel="immediate", on_cell_start=starts,
+            source, output, dict(job.parameters), kernel_name="python3", cwd=str(job.work), progress_bar=False,
+            execution_timeout=job.timeout_s, shutdown_kernel="immediate", on_cell_start=starts,
         )  # fmt: skip
     except Exception as problem:
         error = _one_line(problem, job.timeout_s)
     seconds = time.monotonic() - began_s
-    return Result(seconds, memory.peak_bytes, _finish(job.output, index, error), error)
+    return Result(seconds, peak_bytes[0], _finish(job.output, started[-1] if started else None, error), error)
 
 
-def _escape(path: Path) -> str:
-    """papermill takes braces in a path for its own."""
-    return str(path).replace("{", "{{").replace("}", "}}")
+def _watch_memory(peak_bytes: list[int]) -> None:
+    """Keep in ``peak_bytes[0]`` the most that this process's descendants ever held together."""
+    import psutil
+
+    while True:
+        total = 0
+        for process in psutil.Process().children(recursive=True):
+            with contextlib.suppress(psutil.Error):
+                total += process.memory_info().rss
+        peak_bytes[0] = max(peak_bytes[0], total)
+        time.sleep(0.2)
 
 
 def _one_line(problem: Any, timeout_s: float) -> str:
@@ -191,35 +186,14 @@ def _finish(output: Path, index: int | None, error: str) -> int | None:
     number = None
     if error and index is not None:
         if not any(item.output_type == "error" for cell in cells for item in cell.get("outputs", ())):
-            cells[index].outputs.append(
-                nbformat.v4.new_output("error", ename="NotFinished", evalue=error, traceback=[error])
-            )
+            told = nbformat.v4.new_output("error", ename="NotFinished", evalue=error, traceback=[error])
+            cells[index].outputs.append(told)
         number = 1 + sum("injected-parameters" not in cell.metadata.get("tags", ()) for cell in cells[:index])
     nbformat.write(notebook, output)
     notary = NotebookNotary()
     notary.sign(nbformat.read(output, 4))
     notary.store.close()
     return number
-
-
-class _Memory(threading.Thread):
-    """Watches the memory of all this process's descendants."""
-
-    def __init__(self) -> None:
-        super().__init__(daemon=True)
-        self.peak_bytes = 0
-
-    def run(self) -> None:
-        """Sample for as long as the process lives."""
-        import psutil
-
-        while True:
-            total = 0
-            for process in psutil.Process().children(recursive=True):
-                with contextlib.suppress(psutil.Error):
-                    total += process.memory_info().rss
-            self.peak_bytes = max(self.peak_bytes, total)
-            time.sleep(_SAMPLE_S)
 
 
 if __name__ == "__main__":

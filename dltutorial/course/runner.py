@@ -6,23 +6,21 @@ interrupted. Everything that can be known to be wrong is told before anything ru
 a fact that does not hold; the others go on. A measurement that comes out otherwise is counted and fails nothing.
 """
 
+import asyncio
 import contextlib
 import datetime
 import json
 import os
-import subprocess
 import sys
-import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from dltutorial import config, machine, node, paths
 from dltutorial.course import notebooks
-from dltutorial.course.execute import Job, Result, execute
+from dltutorial.course.execute import NotebookJob, Result, execute
 from dltutorial.errors import CourseError
 from dltutorial.record import records
 from dltutorial.record.table import Table
@@ -66,7 +64,7 @@ def run(
     todo = [job(path, folder, values, timeout_s) for path, values in given.items()]
     done: dict[Path, Result] = {}
 
-    def keep(finished: Job, result: Result) -> None:
+    def keep(finished: NotebookJob, result: Result) -> None:
         """A chapter is over, well or not: its notebook moves to its place, its time goes to the records."""
         with contextlib.suppress(FileNotFoundError):
             finished.output.replace(folder / finished.output.name)
@@ -77,7 +75,7 @@ def run(
                 writer.write(finished.source.stem, result.seconds, "s", kind="run", peak_bytes=result.peak_bytes)
 
     try:
-        _execute_all(todo, environment(preset, folder, jobs), jobs, keep)
+        asyncio.run(_execute_all(todo, environment(preset, folder, jobs), jobs, keep))
     except KeyboardInterrupt:
         _conclude(folder, preset, selected, done)
         told = f"interrupted: {len(done)} of {len(selected)} chapters are finished"
@@ -93,10 +91,10 @@ def new_folder(out: Path | None) -> Path:
         CourseError: it cannot be made, or holds something already.
     """
     stamp = datetime.datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
-    target = Path(out).absolute() if out else paths.runs_dir().absolute() / stamp
-    if not out:
-        tries = (target.with_name(f"{stamp}-{n}") for n in range(2, 100))
-        target = target if not target.exists() else next(path for path in tries if not path.exists())
+    names = (stamp, *(f"{stamp}-{n}" for n in range(2, 100)))
+    target = (
+        Path(out).absolute() if out else next(p for n in names if not (p := paths.runs_dir().absolute() / n).exists())
+    )
     try:
         target.mkdir(parents=True, exist_ok=True)
         if any(target.iterdir()):
@@ -107,12 +105,14 @@ def new_folder(out: Path | None) -> Path:
     return target
 
 
-def job(source: Path, folder: Path, parameters: Mapping[str, Any] | None = None, timeout_s: float = 1800.0) -> Job:
+def job(
+    source: Path, folder: Path, parameters: Mapping[str, Any] | None = None, timeout_s: float = 1800.0
+) -> NotebookJob:
     """What to execute for a chapter of the run in ``folder``: a working directory of its own, made now."""
     work = folder / "work" / source.stem[:2]
     work.mkdir(parents=True, exist_ok=True)
     # Moved to the run's folder when it is whole.
-    return Job(source, work.parent / f"{source.stem}.ipynb", work, parameters or {}, timeout_s)
+    return NotebookJob(source, work.parent / f"{source.stem}.ipynb", work, parameters or {}, timeout_s)
 
 
 def environment(preset: str, folder: Path, jobs: int = 1) -> dict[str, str]:
@@ -143,46 +143,34 @@ def read_claims(folder: Path) -> dict[str, list[dict[str, Any]]]:
     return found
 
 
-def _execute_all(todo: list[Job], env: Mapping[str, str], at_once: int, keep: Callable[[Job, Result], None]) -> None:
-    """Execute all jobs, some at once, each in a process of its own; on an interrupt, end those that run."""
+async def _execute_all(
+    todo: list[NotebookJob], env: Mapping[str, str], at_once: int, keep: Callable[[NotebookJob, Result], None]
+) -> None:
+    """Execute all jobs, some at once, each in a process of its own; when this is cancelled, those that run end."""
     from tqdm import tqdm
 
     cells = {job.source: len(notebooks.read(job.source)["cells"]) for job in todo}
-    running: dict[Path, subprocess.Popen] = {}
-    interrupted = threading.Event()
-    every_s = 0.1 if sys.stderr.isatty() else 30
+    begun = dict.fromkeys(cells, 0)
+    running, slots = list[str](), asyncio.Semaphore(at_once)
 
-    def one(job: Job) -> Result:
-        before = 0
-
-        def on_start(process: subprocess.Popen) -> None:
-            running[job.source] = process
-            bar.set_description(" ".join(source.stem for source in list(running)))
-            if interrupted.is_set():
-                process.terminate()
-
+    async def one(job: NotebookJob) -> None:
         def on_cell(number: int) -> None:
-            nonlocal before
-            bar.update(number - 1 - before)
-            before = number - 1
+            bar.update(number - 1 - begun[job.source])
+            begun[job.source] = number - 1
 
-        result = execute(job, env, on_cell, on_start)
-        bar.update(cells[job.source] - before)
-        del running[job.source]
-        return result
+        async with slots:
+            running.append(job.source.stem)
+            bar.set_description(" ".join(running))
+            result = await execute(job, env, on_cell)
+            running.remove(job.source.stem)
+            on_cell(cells[job.source] + 1)
+            keep(job, result)
 
-    progress = tqdm(total=sum(cells.values()), unit="cell", mininterval=every_s, dynamic_ncols=True)
-    with progress as bar, ThreadPoolExecutor(at_once) as pool:
-        try:
-            futures = {pool.submit(one, job): job for job in todo}
-            for future in as_completed(futures):
-                keep(futures[future], future.result())
-        except BaseException:
-            interrupted.set()
-            pool.shutdown(wait=False, cancel_futures=True)
-            for process in list(running.values()):
-                process.terminate()  # its kernel ends with it
-            raise
+    every_s = 0.1 if sys.stderr.isatty() else 30
+    with tqdm(total=sum(cells.values()), unit="cell", mininterval=every_s, dynamic_ncols=True) as bar:
+        async with asyncio.TaskGroup() as group:
+            for job in todo:
+                group.create_task(one(job))
 
 
 def _conclude(folder: Path, preset: str, selected: list[Path], done: Mapping[Path, Result]) -> int:

@@ -1,6 +1,7 @@
 """Every notebook of the course runs, as ``dltutorial run`` runs it, and is made as the course makes notebooks."""
 
 import ast
+import asyncio
 import dataclasses
 import itertools
 import json
@@ -31,7 +32,7 @@ def run(path, folder, env):
     """Run in ``folder/work``; an error, as any fact that does not hold, fails the test. Returns result and claims."""
     (folder / "records.jsonl").unlink(missing_ok=True)
     job = dataclasses.replace(runner.job(path, folder, timeout_s=600), output=folder / path.name)
-    result = execute(job, runner.environment("smoke", folder) | env)
+    result = asyncio.run(execute(job, runner.environment("smoke", folder) | env))
     assert result.error == "", f"{path.name}, cell {result.cell}: {result.error}"
     claims = runner.read_claims(folder)
     assert set(claims) == ({path.stem[:2]} if path in CHAPTERS else set())

@@ -1,5 +1,6 @@
 """A notebook in a kernel of its own, and whatever goes wrong there."""
 
+import asyncio
 import os
 import signal
 import subprocess
@@ -23,8 +24,8 @@ def run(tmp_path):
         made = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
         made.metadata["kernelspec"] = {"name": "python3", "language": "python", "display_name": "Python 3"}
         nbformat.write(made, source)
-        job = execute.Job(source, tmp_path / "out.ipynb", tmp_path / "work", timeout_s=timeout_s)
-        result = execute.execute(job, env_more)
+        job = execute.NotebookJob(source, tmp_path / "out.ipynb", tmp_path / "work", timeout_s=timeout_s)
+        result = asyncio.run(execute.execute(job, env_more))
         return result, nbformat.read(job.output, 4)
 
     return go
@@ -127,12 +128,12 @@ def test_figures_are_drawn_inline_and_widgets_appear(run):
 
 
 OWNER = """
-import sys
+import asyncio, sys
 from pathlib import Path
 from dltutorial.course import execute
 folder = Path(sys.argv[1])
 (folder / "work").mkdir()
-execute.execute(execute.Job(folder / "in.ipynb", folder / "out.ipynb", folder / "work"))
+asyncio.run(execute.execute(execute.NotebookJob(folder / "in.ipynb", folder / "out.ipynb", folder / "work")))
 """
 CELL = """
 import os, time

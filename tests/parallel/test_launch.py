@@ -1,5 +1,6 @@
 """A function on N ranks: values come back in order; whatever goes wrong is told, and nothing is left behind."""
 
+import asyncio
 import errno
 import gc
 import os
@@ -372,8 +373,8 @@ def test_a_notebook_that_has_computed_launches_functions_of_its_cells(tmp_path):
     made.metadata["kernelspec"] = {"name": "python3", "language": "python", "display_name": "Python 3"}
     nbformat.write(made, tmp_path / "in.ipynb")
     (tmp_path / "work").mkdir()
-    job = execute.Job(tmp_path / "in.ipynb", tmp_path / "out.ipynb", tmp_path / "work", timeout_s=100)
-    result = execute.execute(job)
+    job = execute.NotebookJob(tmp_path / "in.ipynb", tmp_path / "out.ipynb", tmp_path / "work", timeout_s=100)
+    result = asyncio.run(execute.execute(job))
     assert result.error == ""
     cells = nbformat.read(job.output, 4).cells
     text = ["".join(item.get("text", "") for item in cell.outputs if item.get("name") == "stdout") for cell in cells]

@@ -21,7 +21,7 @@ def written(tmp_path):
 
 def test_a_chapter_prints_its_environment_once(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("DLTUTORIAL_RECORDS", str(tmp_path / "records.jsonl"))
-    Chapter("07", "smoke").not_shown("a", needs="b")
+    Chapter("07", "smoke").claim("a", None, "", needs="b")
     out = capsys.readouterr().out
     assert out.count("chapter 07 · preset smoke · machine ") == 1
     assert "torch" in out
@@ -64,7 +64,7 @@ def test_what_is_no_truth_value_is_an_error_and_not_a_claim(chapter, tmp_path, h
 
 
 def test_what_this_machine_cannot_show_is_never_recorded_as_passed(chapter, tmp_path, capsys):
-    chapter.not_shown("graphs are quicker", needs="a CUDA device", instead="recorded: 2.1 ×")
+    chapter.claim("graphs are quicker", None, "recorded: 2.1 ×", needs="a CUDA device")
     chapter.claim("so is bf16", None, "recorded: 1.9 ×", needs="tensor cores")
     assert [(r["value"], r["status"], r["needs"]) for r in written(tmp_path)] == [
         (None, "not shown here", "a CUDA device"),
