@@ -29,7 +29,6 @@ class Fit:
         s_min_K, b_crit_K: the same, with the seeds of each batch size drawn again with replacement: their spread is
             the uncertainty.
         spread: root mean square of ln(measured / fitted) over the points.
-        left_out: batch sizes at which half of the seeds or more never reached the target; they are not in the fit.
     """
 
     s_min: float
@@ -37,7 +36,6 @@ class Fit:
     s_min_K: np.ndarray
     b_crit_K: np.ndarray
     spread: float
-    left_out: tuple[int, ...]
 
     def steps(self, batch_size: float | np.ndarray) -> float | np.ndarray:
         """S: updates at a batch size."""
@@ -69,13 +67,13 @@ def steps(batch_size: float | np.ndarray, s_min: float, b_crit: float) -> float 
 def fit(batch_sizes: Sequence[int], steps_PS: np.ndarray, resampled: int = 500, seed: int = 0) -> Fit:
     """The curve nearest to the median seeds: least squares of ln S, every batch size having the same weight.
 
-    A seed that never reached the target counts as later than all that did; it is not dropped.
+    A seed that never reached the target counts as later than all that did; it is not dropped. Batch sizes at which
+    half of the seeds or more never did are not in the fit.
 
     Args:
         batch_sizes: P of them.
         steps_PS: (P, S) updates until each seed reached the target; nan where it did not.
-        resampled: K.
-        seed: of the resampling.
+        resampled, seed: K, and where it begins.
 
     Raises:
         RecipeError: fewer than three batch sizes at which most seeds reached the target, or no knee among them.
@@ -99,8 +97,7 @@ def fit(batch_sizes: Sequence[int], steps_PS: np.ndarray, resampled: int = 500, 
     drawn_KPS = rng.integers(logs_PS.shape[1], size=(resampled, *logs_PS.shape))
     again_KP = np.median(np.take_along_axis(logs_PS[None], drawn_KPS, axis=2), 2)
     s_min_K, b_crit_K, _ = _least_squares(sizes_P, again_KP[np.isfinite(again_KP).all(1)], trials_G)
-    left_out = tuple(int(size) for size, there in zip(batch_sizes, whole, strict=True) if not there)
-    return Fit(float(s_min), float(b_crit), s_min_K, b_crit_K, float(spread), left_out)
+    return Fit(float(s_min), float(b_crit), s_min_K, b_crit_K, float(spread))
 
 
 def _least_squares(

@@ -111,11 +111,7 @@ class EnsembleRun:
         return networks.unstacked(self.layers, number)
 
     def kept(self, step: int, number: int) -> nn.Sequential:
-        """The network of one replica after so many updates.
-
-        Raises:
-            RecipeError: these weights were not asked for.
-        """
+        """The network of one replica after so many updates. RecipeError: these weights were not asked for."""
         if step not in self.kept_layers:
             raise RecipeError(f"nothing was kept after {step} updates; train with keep_steps=({step},)")
         return networks.unstacked(self.kept_layers[step], number)
@@ -128,14 +124,6 @@ class EnsembleRun:
         """Accuracy (R,) of the weights at the end on any images; nan for the diverged."""
         device = self.layers[0].device
         found_R = networks.accuracies(self.layers, x_NF.to(device), y_N.to(device)).cpu()
-        return found_R.masked_fill(self.diverged_R, torch.nan)
-
-    def loss(self, x_NF: Tensor, y_N: Tensor) -> Tensor:
-        """Mean cross-entropy (R,) of the weights at the end on any images; nan for the diverged."""
-        device = self.layers[0].device
-        with torch.no_grad():
-            logits_RNC = networks.shared_logits(self.layers, x_NF.to(device))
-            found_R = networks.losses(logits_RNC, y_N.to(device).expand(len(logits_RNC), -1)).cpu()
         return found_R.masked_fill(self.diverged_R, torch.nan)
 
     def steps_to(self, target: float) -> Tensor:
@@ -193,11 +181,17 @@ def train(
     sizes = [batch_size(step) if callable(batch_size) else batch_size for step in range(steps)]
     schedule = schedule or constant()
     schedules = [replica.schedule or schedule for replica in replicas]
-    _check(survey, replicas, sizes, schedules)
+    if not 1 <= min(sizes) <= max(sizes) <= len(survey):
+        raise RecipeError(f"a batch of {max(sizes)} from {len(survey)} training images; take 1 to {len(survey)}")
+    if not all(0 < replica.learning_rate < float("inf") for replica in replicas):
+        raise RecipeError(f"learning rates {[r.learning_rate for r in replicas]} must be finite and greater than 0")
+    for one in set(schedules):
+        check_run(one, steps)
     device = device or machine.device()
     widths = (survey.n_features, *widths, survey.n_classes)
     layers = networks.stacked([networks.network(widths, replica.seed, gain) for replica in replicas], device)
     group = _Replicas(_optimizer(optimizer, layers, momentum), survey, replicas, schedules)
+    valid = survey.x_valid.to(device), survey.y_valid.to(device)
     kept = {0: group.weights()} if 0 in keep_steps else {}
     at_loss, at_loss_step_R = group.weights(), torch.full((len(replicas),), torch.nan)
     reached_R, done = torch.full((len(replicas),), torch.nan), [0]
@@ -206,7 +200,7 @@ def train(
     with _threads(len(replicas) * sizes[0], device):
         for end in ends:
             losses.append(group.spread(group.update(done[-1], sizes[done[-1] : end])))
-            scores.append(group.spread(group.accuracy()))
+            scores.append(group.spread(networks.accuracies(group.optimizer.layers, *valid)))
             done.append(end)
             if end in keep_steps:
                 kept[end] = group.weights()
@@ -255,8 +249,7 @@ class _Replicas:
         self.device, self.n = optimizer.layers[0].device, len(replicas)
         self.rates = [replica.learning_rate for replica in replicas]
         self.order = Order([replica.seed for replica in replicas], len(survey))
-        parts = (survey.x_train, survey.y_train, survey.x_valid, survey.y_valid)
-        self.x_train, self.y_train, self.x_valid, self.y_valid = (part.to(self.device) for part in parts)
+        self.x_train, self.y_train = survey.x_train.to(self.device), survey.y_train.to(self.device)
         self.there = torch.arange(self.n)
         self.diverged_at_R = torch.full((self.n,), -1)
         self._left = [layer.detach().clone() for layer in optimizer.layers]  # weights of those that left
@@ -300,10 +293,6 @@ class _Replicas:
         there = self.there.tolist()
         rates = [[self.rates[r] * self.schedules[r](step) for r in there] for step in range(start, end)]
         return torch.tensor(rates, dtype=torch.float32, device=self.device)[..., None, None]
-
-    def accuracy(self) -> Tensor:
-        """The part of the validation images that each classifies rightly."""
-        return networks.accuracies(self.optimizer.layers, self.x_valid, self.y_valid)
 
     def leave(self, leaving_R: Tensor) -> None:
         """Some of all R train no more; those that have left already may be among them."""
@@ -366,14 +355,3 @@ def _evaluations(every: int | Sequence[int], steps: int, keep_steps: Sequence[in
         raise RecipeError(f"keep_steps {tuple(keep_steps)}: a run of {steps} steps has 0 to {steps}; take those")
     at = range(every, steps, every) if isinstance(every, int) else every
     return sorted({number for number in (*at, *keep_steps) if 0 < number < steps} | {steps})
-
-
-def _check(survey: Survey, replicas: Sequence[Replica], sizes: Sequence[int], schedules: Sequence[Schedule]) -> None:
-    for number in {*sizes}:
-        if not isinstance(number, int) or not 1 <= number <= len(survey):
-            raise RecipeError(f"a batch of {number} from {len(survey)} training images; take 1 to {len(survey)}")
-    for replica in replicas:
-        if not 0 < replica.learning_rate < float("inf"):
-            raise RecipeError(f"learning rate {replica.learning_rate}; it must be finite and greater than 0")
-    for schedule in set(schedules):
-        check_run(schedule, len(sizes))

@@ -37,8 +37,7 @@ def two_batches(small_square: Number, large_square: Number, small: int, large: i
     Args:
         small_square: |g|² of the small batch, or its mean over several; a number, an array or a tensor of them.
         large_square: |g|² of the large batch; it may hold the small ones.
-        small: samples of the small batch.
-        large: samples of the large batch.
+        small, large: samples of the two batches.
 
     Returns:
         (|G|², tr(Σ)); either may be negative in a single step.
@@ -55,7 +54,6 @@ def two_batches(small_square: Number, large_square: Number, small: int, large: i
 
 def scale(squared: float, trace: float) -> float:
     """B_simple in samples; NaN where one of the two is not positive, for then it cannot be told."""
-    squared, trace = float(squared), float(trace)
     return trace / squared if squared > 0 and trace > 0 else float("nan")
 
 
@@ -77,11 +75,7 @@ class Estimates:
 
     @classmethod
     def of(cls, pairs: Iterable[tuple[float, float]]) -> "Estimates":
-        """Collect what ``two_batches`` gave in each step.
-
-        Raises:
-            CourseError: there is none.
-        """
+        """Collect what ``two_batches`` gave in each step. CourseError: there is none."""
         rows = np.array([(float(squared), float(trace)) for squared, trace in pairs], dtype=float)
         if not len(rows):
             raise CourseError("no estimate of the noise scale: take at least one step")
@@ -90,7 +84,7 @@ class Estimates:
     @property
     def scale(self) -> float:
         """B_simple by the rule: means first, the ratio last."""
-        return scale(self.squared.mean(), self.trace.mean())
+        return scale(float(self.squared.mean()), float(self.trace.mean()))
 
     @property
     def raw(self) -> np.ndarray:
@@ -114,39 +108,25 @@ class Estimates:
 class Running:
     """Exponential means of |G|² and tr(Σ) along a training run, right from the first step on.
 
-    A mean that starts at zero is too small by 1 − decayⁿ after n steps; dividing by that mends it, as Adam does. The
-    numbers may be tensors on a device: they stay there, and nothing waits for them until ``scale`` is asked for.
+    Means that start at zero are too small by 1 − decayⁿ after n steps: both alike, so their ratio is right. The numbers
+    may be tensors on a device: they stay there, and nothing waits for them until ``scale`` is asked for.
     """
 
     def __init__(self, decay: float = 0.95) -> None:
         """Begin with no step; ``decay`` is the past's weight in each step: 0.95 remembers some 20 steps."""
-        self.decay, self.n_steps = decay, 0
+        self.decay = decay
         self._squared: float | Tensor = 0.0
         self._trace: float | Tensor = 0.0
 
     def update(self, squared: float | Tensor, trace: float | Tensor) -> None:
         """Take in one step's estimates."""
-        self.n_steps += 1
         self._squared = self.decay * self._squared + (1 - self.decay) * squared
         self._trace = self.decay * self._trace + (1 - self.decay) * trace
 
     @property
-    def squared(self) -> float:
-        """The mean of |G|² so far, NaN before the first step."""
-        return self._corrected(self._squared)
-
-    @property
-    def trace(self) -> float:
-        """The mean of tr(Σ) so far, NaN before the first step."""
-        return self._corrected(self._trace)
-
-    @property
     def scale(self) -> float:
-        """B_simple so far."""
-        return scale(self.squared, self.trace)
-
-    def _corrected(self, mean: float | Tensor) -> float:
-        return float(mean) / (1 - self.decay**self.n_steps) if self.n_steps else float("nan")
+        """B_simple so far; NaN before the first step."""
+        return scale(float(self._squared), float(self._trace))
 
 
 class AdaptiveBatch:
@@ -154,39 +134,35 @@ class AdaptiveBatch:
 
     The noise scale grows during training, so a batch that is right at the end wastes samples at the start, and one
     that is right at the start wastes steps at the end. McCandlish et al. 2018, section 5; Byrd et al. 2012
-    (doi:10.1007/s10107-012-0572-5); Smith et al. 2018 (arXiv:1711.00489) raise the batch where others lower the rate.
+    (doi:10.1007/s10107-012-0572-5).
     """
 
-    def __init__(
-        self, smallest: int, largest: int, per_noise: float = 1.0, patience: int = 20, decay: float = 0.95
-    ) -> None:
+    def __init__(self, smallest: int, largest: int, patience: int = 20) -> None:
         """Begin with the smallest batch.
 
         Args:
             smallest: first batch; even, for its two halves give the estimate.
             largest: never more.
-            per_noise: the batch aimed at, as a part of B_simple: 1 balances steps against samples.
             patience: steps at least between two doublings, so that the mean knows the new state of affairs.
-            decay: of the running means.
 
         Raises:
             CourseError: an odd or tiny batch, or bounds that cannot be.
         """
         if smallest < 2 or smallest % 2 or largest < smallest:
             raise CourseError(f"a batch from {smallest} to {largest}: begin with an even number, and end no lower")
-        self.size, self.largest, self._per_noise, self._patience = smallest, largest, per_noise, patience
-        self.noise, self._waited = Running(decay), 0
+        self.size, self.largest, self._patience = smallest, largest, patience
+        self.noise, self._waited = Running(), 0
 
     def update(self, squared: float | Tensor, trace: float | Tensor) -> int:
         """Take in one step's estimates; returns the size of the next batch.
 
-        It doubles when the batch aimed at has reached twice the present one, never halves, and stays as it is while
-        the noise scale cannot be told.
+        It doubles when the noise scale has reached twice the present one, which balances steps against samples; it
+        never halves, and stays as it is while the noise scale cannot be told.
         """
         self.noise.update(squared, trace)
         self._waited += 1
         due = self._waited >= self._patience and 2 * self.size <= self.largest
-        if due and self._per_noise * self.noise.scale >= 2 * self.size:  # false for NaN
+        if due and self.noise.scale >= 2 * self.size:  # false for NaN
             self.size, self._waited = 2 * self.size, 0
         return self.size
 
@@ -194,10 +170,7 @@ class AdaptiveBatch:
 def half_batches(model: nn.Module, x: Tensor, y: Tensor, loss: Loss = F.cross_entropy) -> tuple[Tensor, Tensor]:
     """Leave a batch's mean gradient in the model, at no further cost: |g|² of its halves (their mean) and of the whole.
 
-    Args:
-        model: its trainable parameters get the gradient, the mean of those of the halves.
-        x, y: samples and targets, an even number of both.
-        loss: the mean loss of outputs and targets.
+    The batch has an even number of samples ``x`` and targets ``y``; ``loss`` is the mean over them.
     """
     parameters = [p for p in model.parameters() if p.requires_grad]
     gradients = [
@@ -224,22 +197,13 @@ def exact(objective: Objective) -> tuple[float, float]:
 def measure(objective: Objective, small: int, large: int, draws: int, seed: int = 0) -> Estimates:
     """Estimate at fixed weights, ``draws`` times, from a fresh large batch whose small batches fill it.
 
-    Args:
-        objective: the model and the samples to draw from.
-        small: samples of a small batch; must divide ``large``.
-        large: samples of a large batch, drawn without replacement.
-        draws: how many large batches.
-        seed: of the draws.
-
     Raises:
-        CourseError: sizes that do not fit.
+        CourseError: the large batch is larger than the data, or no multiple of the small one.
     """
     n_samples = len(objective.x)
     if large > n_samples or large % small:
-        raise CourseError(
-            f"a large batch of {large} in small ones of {small} from {n_samples} samples does not work out; choose a "
-            "multiple of the small batch, no larger than the data"
-        )
+        sizes = f"a large batch of {large} in small ones of {small} from {n_samples} samples"
+        raise CourseError(f"{sizes} does not work out; choose a multiple of the small one, no larger than the data")
     generator, pairs = torch.Generator().manual_seed(seed), []
     for _ in range(draws):
         gradients_MN = objective.batch_gradients(torch.randperm(n_samples, generator=generator)[:large], small)

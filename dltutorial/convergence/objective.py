@@ -80,12 +80,7 @@ class Objective:
         return torch.cat([vmap(one)(x, y).detach() for _, x, y in self._pieces(max(self._chunk // 16, 1))])
 
     def batch_gradients(self, pick_B: Tensor, size: int) -> Tensor:
-        """The gradients of consecutive batches of ``size`` among the picked samples, one a row, in float64.
-
-        Args:
-            pick_B: numbers of the samples; ``size`` divides how many.
-            size: samples of a batch.
-        """
+        """The gradients of consecutive batches of ``size`` among the picked samples, one a row, in float64."""
         slope = vmap(lambda x, y: grad(self._mean_loss)(self.weights_N, x, y))
         batches = pick_B.to(self.x.device).view(-1, size).split(max(self._chunk // size, 1))
         return torch.cat([slope(self.x[picks], self.y[picks]).detach().double() for picks in batches])

@@ -52,11 +52,10 @@ class RankNoise:
         Raises:
             CourseError: one rank alone, ranks with batches of different sizes, or a model without such hooks.
         """
-        if not hasattr(model, "register_comm_hook"):
-            raise CourseError(
-                f"{type(model).__name__} takes no communication hook; wrap the model in OverlappedDDP, BucketedDDP or "
-                "torch's DistributedDataParallel"
-            )
+        register: Any = getattr(model, "register_comm_hook", None)
+        if register is None:
+            wrappers = "OverlappedDDP, BucketedDDP or torch's DistributedDataParallel"
+            raise CourseError(f"{type(model).__name__} takes no communication hook; wrap the model in {wrappers}")
         self.world_size = dist.get_world_size(process_group)
         if self.world_size < 2:
             raise CourseError("one rank has one batch size, the noise scale needs two; run on two ranks or more")
@@ -69,7 +68,7 @@ class RankNoise:
         self._parameters = [p for p in model.parameters() if p.requires_grad]
         self._own: Tensor | None = None
         self.running = Running(decay)
-        model.register_comm_hook(self, _listen)
+        register(self, _listen)
 
     def after_backward(self) -> tuple[Tensor, Tensor]:
         """This step's |G|² and tr(Σ), the same on all ranks, on the device; also taken into ``running``.
@@ -88,11 +87,8 @@ class RankNoise:
         self.running.update(*estimates)
         return estimates
 
-    def _take(self, flat_N: Tensor) -> None:
-        own = squared_length([flat_N])
-        self._own = own if self._own is None else self._own + own
-
 
 def _listen(noise: RankNoise, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
-    noise._take(bucket.buffer())  # before the hook below overwrites it
+    own = squared_length([bucket.buffer()])  # before the hook below overwrites it
+    noise._own = own if noise._own is None else noise._own + own
     return noise._hook(noise._hook_state, bucket)

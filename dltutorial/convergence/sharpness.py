@@ -154,8 +154,7 @@ def across(
 ) -> tuple[np.ndarray, np.ndarray]:
     """The loss on a square grid along two directions at right angles: (distances, losses), the first down the rows.
 
-    Raises:
-        CourseError: an even number of points, which has no centre.
+    The number of points is odd, as for ``along``.
     """
     one_N, other_N = (_unit(objective, direction_N) for direction_N in directions_2N)
     distance_A, centre_N = _distances(reach, points), objective.weights_N

@@ -16,19 +16,17 @@ Legend: P batch sizes, L learning rates, S seeds, N images.
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 from torch import Tensor
 from tqdm.auto import tqdm
 
-from dltutorial.convergence import curves, ensemble
+from dltutorial.convergence import ensemble
 from dltutorial.convergence.ensemble import Replica
 from dltutorial.convergence.stacked_optimizers import StackedOptimizer
-from dltutorial.data import surveys
 from dltutorial.data.surveys import Survey
 from dltutorial.errors import RecipeError
 
@@ -99,13 +97,13 @@ class Sweep:
         """What a reader of the figure must know, one line each; none if all went as it should."""
         lines = []
         for point in self.points:
-            missing = len(point.steps_S) - point.reached
+            here, missing = f"at batch size {point.batch_size}", len(point.steps_S) - point.reached
             if missing:
                 rates = f"{point.rates[0]:g} to {point.rates[-1]:g}" if math.isnan(point.best_rate) else point.best_rate
-                tail = f"at batch size {point.batch_size} within {point.limit:,} updates, learning rate {rates}"
-                lines.append(f"{missing} of {len(point.steps_S)} seeds never reached {100 * self.target:.4g}% {tail}")
+                who = f"{missing} of {len(point.steps_S)} seeds never reached {100 * self.target:.4g}%"
+                lines.append(f"{who} {here} within {point.limit:,} updates, learning rate {rates}")
             if point.at_edge:
-                lines.append(f"at batch size {point.batch_size} the best rate {point.best_rate:g} is the grid's edge")
+                lines.append(f"{here} the best rate {point.best_rate:g} is the grid's edge")
         return lines
 
 
@@ -128,20 +126,26 @@ def sweep(
         survey: its validation images are halved, one half for tuning and one for measuring.
         batch_sizes: any order.
         target: validation accuracy.
-        optimizer: as ``ensemble.train`` takes it.
+        optimizer: as ``ensemble.train`` takes it; so are the options, such as widths or momentum.
         seeds: fresh ones, that count; at least 5.
         tuning_seeds: others.
         first_rate: in the middle of the first grid; default: what suits the optimizer.
         limit: updates at most.
         progress: show a bar.
-        options: more for ``ensemble.train``, such as widths or momentum.
 
     Raises:
         RecipeError: seeds used twice, fewer than 5, no batch size, a target that is no accuracy, a batch that is
             larger than the data.
     """
     sizes = sorted(set(batch_sizes))
-    _check(survey, sizes, target, seeds, tuning_seeds)
+    if not sizes or not 1 <= sizes[0] <= sizes[-1] <= len(survey):
+        raise RecipeError(f"batch sizes {sizes} from {len(survey)} training images; take some of 1 to {len(survey)}")
+    if not 0 < target <= 1:
+        raise RecipeError(f"a target of {target} is no accuracy; take more than 0 and at most 1")
+    if len(set(seeds)) < 5 or set(seeds) & set(tuning_seeds):
+        raise RecipeError(
+            f"seeds {tuple(seeds)}: take at least 5 different ones, and others than {tuple(tuning_seeds)}"
+        )
     half = len(survey.x_valid) // 2
     tuning = dataclasses.replace(survey, x_valid=survey.x_valid[:half], y_valid=survey.y_valid[:half])
     fresh = dataclasses.replace(survey, x_valid=survey.x_valid[half:], y_valid=survey.y_valid[half:])
@@ -153,8 +157,9 @@ def sweep(
     for size in tqdm(sizes, desc=f"{name}: batch sizes", unit="size", disable=not progress):
         tuned, start = [point for point in points if point.reached], 16
         if tuned:
-            ratio = size / tuned[-1].batch_size
-            grid = _next_grid([point.best_rate for point in tuned], ratio)
+            ratio, rate = size / tuned[-1].batch_size, tuned[-1].best_rate
+            growing = len(tuned) < 2 or rate > tuned[-2].best_rate
+            grid = _grid(rate / 2, rate * ratio * (2 if growing else 1))
             start = max(
                 1, int(np.nanmin(tuned[-1].steps_S) / (3 * ratio))
             )  # perfect scaling would need 3 times as many
@@ -230,54 +235,6 @@ def _winner(steps_LS: np.ndarray) -> int | None:
     return min(there, key=lambda number: (slowest_L[number], steps_LS[number].sum(), number), default=None)
 
 
-def _next_grid(tuned: Sequence[float], ratio: float) -> list[float]:
-    """Rates around what a batch ``ratio`` times as large should need: as much more, or no more if growth has ended."""
-    growing = len(tuned) < 2 or tuned[-1] > tuned[-2]
-    return _grid(tuned[-1] / 2, tuned[-1] * ratio * (2 if growing else 1))
-
-
 def _grid(low: float, high: float) -> list[float]:
     """Powers of 2 from ``low`` to ``high``, both rounded to one."""
     return [2.0**power for power in range(round(math.log2(low)), round(math.log2(high)) + 1)]
-
-
-def _check(
-    survey: Survey, sizes: Sequence[int], target: float, seeds: Sequence[int], tuning_seeds: Sequence[int]
-) -> None:
-    if not sizes or not 1 <= sizes[0] <= sizes[-1] <= len(survey):
-        raise RecipeError(f"batch sizes {sizes} from {len(survey)} training images; take some of 1 to {len(survey)}")
-    if not 0 < target <= 1:
-        raise RecipeError(f"a target of {target} is no accuracy; take more than 0 and at most 1")
-    if len(set(seeds)) < 5 or len(set(seeds)) < len(seeds) or not tuning_seeds:
-        raise RecipeError(f"seeds {tuple(seeds)}: take at least 5 different ones, and some for tuning")
-    if set(seeds) & set(tuning_seeds):
-        raise RecipeError(f"seeds {sorted(set(seeds) & set(tuning_seeds))} tune and measure; measure with fresh ones")
-
-
-_ALL = tuple(4 * 2**power for power in range(12))  # 4 … 8192
-BATCH_SIZES: Mapping[str, tuple[int, ...]] = MappingProxyType({
-    "smoke": (8, 32, 64, 128, 256, 512, 2048), "laptop": _ALL, "gpu": _ALL, "cluster": _ALL,
-})  # fmt: skip
-
-
-def measure(
-    preset: str = "smoke", seed: int = 0, *, optimizer: str = "sgd", progress: bool = True
-) -> tuple[Sweep, curves.Fit]:
-    """Chapter 12's curve in one call: the survey of lenses, the sweep over the preset's batch sizes, the fit.
-
-    Accuracy 90% is well below what the network ends at (about 95%), so that every seed can get there.
-
-    Args:
-        preset: its name; it decides the batch sizes.
-        seed: of the data and of all replicas; other seeds share nothing.
-        optimizer: "sgd" or "adam".
-        progress: show a bar.
-
-    Raises:
-        RecipeError: no such optimizer; too few batch sizes got to the target; no knee.
-    """
-    survey, first = surveys.lenses(seed, progress=progress), 1000 * seed
-    tuning, fresh = range(first, first + 3), range(first + 100, first + 105)
-    sizes = BATCH_SIZES[preset]
-    found = sweep(survey, sizes, optimizer=optimizer, tuning_seeds=tuning, seeds=fresh, progress=progress)
-    return found, curves.fit(found.batch_sizes, found.steps_PS, seed=seed)

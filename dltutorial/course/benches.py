@@ -20,6 +20,8 @@ from dltutorial.launch import launch
 from dltutorial.profile import peaks
 from dltutorial.profile.timing import alternate
 
+SMOKE_BATCHES = (8, 32, 64, 128, 256, 512, 2048)
+
 
 def loaders(preset: Preset, repeats: int) -> Iterator[Row]:
     """Samples per second of every rung, beside its prediction; of every layout under one and the same loader."""
@@ -203,11 +205,14 @@ def ladder(preset: Preset, repeats: int) -> Iterator[Row]:
 
 def convergence(preset: Preset, repeats: int) -> Iterator[Row]:
     """Updates that five seeds needed by batch size, beside S_min (1 + B_crit / B); seeds are fixed, not repeats."""
-    from dltutorial.convergence import sweep
+    from dltutorial.convergence import curves, sweep
+    from dltutorial.data import surveys
 
     machine.use_cores()
+    sizes = SMOKE_BATCHES if preset.name == "smoke" else tuple(4 * 2**n for n in range(12))
     for optimizer in ("sgd", "adam"):
-        found, fit = sweep.measure(preset.name, optimizer=optimizer)
+        found = sweep.sweep(surveys.lenses(), sizes, optimizer=optimizer)
+        fit = curves.fit(found.batch_sizes, found.steps_PS)
         print(*(f"{optimizer}: {remark}" for remark in found.remarks()), sep="\n")
         for point in found.points:
             there = tuple(float(steps) for steps in point.steps_S if math.isfinite(steps))

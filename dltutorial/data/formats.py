@@ -52,11 +52,7 @@ class Layout:
 
     @classmethod
     def of(cls, name: str) -> "Layout":
-        """The layout of that name.
-
-        Raises:
-            RecipeError: there is no such layout.
-        """
+        """The layout of that name. RecipeError: there is no such layout."""
         if not _LAYOUT.fullmatch(name):
             raise RecipeError(f"no layout {name!r}; choose {LAYOUTS}")
         kind, chunk, codec = [*name.split("-"), "", ""][:3]
@@ -121,12 +117,7 @@ class Year:
             return np.asarray(self._fields[first : first + count], np.float32)
 
     def read_into(self, first: int, out_NCHW: np.ndarray) -> None:
-        """Fill ``out_NCHW`` with the snapshots from ``first`` on.
-
-        Raises:
-            IndexError: the year ends before.
-            DataError: they cannot be read.
-        """
+        """Fill ``out_NCHW`` with the snapshots from ``first`` on; errors as of ``snapshots``."""
         np.copyto(out_NCHW, self.snapshots(first, len(out_NCHW)))
 
 

@@ -16,7 +16,6 @@ pixel. Parameters are tensors that broadcast against positions.
 Legend: N images, B of them at a time, H rows, W columns, K weights of the blur.
 """
 
-import dataclasses
 import math
 from dataclasses import dataclass
 
@@ -46,13 +45,10 @@ def rotate(x: Tensor, y: Tensor, angle: Tensor) -> tuple[Tensor, Tensor]:
 def deflection(
     x: Tensor, y: Tensor, einstein_radius: Tensor, axis_ratio: Tensor, angle: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """By how much light is bent, α, in x and y.
+    """By how much light is bent, α in x and y, that is seen at x and y from the centre of the lens.
 
-    Args:
-        x, y: where the light is seen, relative to the centre of the lens.
-        einstein_radius: θ_E.
-        axis_ratio: q in (0, 1]; at 1 the lens is the singular isothermal sphere, |α| = θ_E everywhere.
-        angle: of the lens's minor axis.
+    The Einstein radius is θ_E, the axis ratio q in (0, 1]; at 1 the lens is the singular isothermal sphere, and
+    |α| = θ_E everywhere. The angle is that of the lens's minor axis.
     """
     u, v = rotate(x, y, angle)
     r = torch.sqrt(u * u + v * v).clamp_min(_CENTRE_ARCSEC)
@@ -69,13 +65,8 @@ def sersic(
     """Surface brightness of a galaxy, in flux per square arcsecond; over the whole sky it adds up to ``flux``.
 
     Sérsic 1963; the constant b by Ciotti and Bertin 1999 (A&A 352, 447), good to a part in 10⁴ from index 0.5 on.
-
-    Args:
-        x, y: relative to the galaxy's centre.
-        flux: all its light.
-        half_light_radius: of the ellipse, as the geometric mean of its axes.
-        index: n; 1 is an exponential disc, 4 an elliptical galaxy.
-        axis_ratio, angle: of the ellipse, and of its minor axis.
+    The half-light radius is the geometric mean of the ellipse's axes; index 1 is an exponential disc, 4 an elliptical
+    galaxy; the angle is that of the minor axis.
     """
     u, v = rotate(x, y, angle)
     radius = torch.sqrt(u * u / axis_ratio + v * v * axis_ratio) / half_light_radius
@@ -104,8 +95,7 @@ class Galaxies:
 
     def of(self, chosen: Tensor, device: str | torch.device) -> "Galaxies":
         """Some of them, shaped to broadcast against positions (H, W)."""
-        fields = (getattr(self, field.name) for field in dataclasses.fields(self))
-        return Galaxies(*(value[chosen].to(device)[..., None, None] for value in fields))
+        return Galaxies(*(value[chosen].to(device)[..., None, None] for value in vars(self).values()))
 
 
 @dataclass(frozen=True)
@@ -132,14 +122,8 @@ def simulate(
 ) -> tuple[Tensor, Tensor]:
     """Images (N, H, W), float32, stretched by asinh, and labels (N,), int64, 0 or 1, as many of each; both on the CPU.
 
-    The same seed gives the same images; those of a GPU differ from a CPU's by rounding only.
-
-    Args:
-        n: how many.
-        size: pixels along an edge; the field is the same, so more pixels are smaller ones.
-        seed: of everything that is random.
-        device: where to compute; default: the course's device.
-        progress: show a bar.
+    The same seed gives the same images; those of a GPU differ from a CPU's by rounding only. The field is the same for
+    every ``size``, the pixels along an edge, so more pixels are smaller ones.
 
     Raises:
         RecipeError: fewer than 2 images, or fewer than 8 pixels.

@@ -13,6 +13,7 @@ import itertools
 import math
 import statistics
 import time
+import timeit
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -65,11 +66,7 @@ def sizes(preset: Preset) -> Preset:
 
 
 def prepare(preset: Preset, layouts: Sequence[str] = LAYOUTS, progress: bool = True) -> dict[str, Split]:
-    """The training split of the ladder's data in each layout; made where missing.
-
-    Raises:
-        DataError: they cannot be written.
-    """
+    """The training split of the ladder's data in each layout; made where missing."""
     source = weather.ensure(sizes(preset), progress=progress)
     folders = {name: convert.convert(source, name, splits=("train",), progress=progress) for name in layouts}
     return {name: store.open_split(folder) for name, folder in folders.items()}
@@ -139,27 +136,18 @@ class Costs:
 
 
 def measure_costs(gzipped: Split, mapped: Split, batch_size: int, repeats: int = 5) -> Costs:
-    """Measure the figures on one data set in two layouts: HDF5 with gzip, and npy.
-
-    Raises:
-        DataError: they cannot be read.
-    """
+    """Measure the figures on one data set in two layouts: HDF5 with gzip, and npy."""
     file = gzipped.files[0]
     with formats.blaming(file), h5py.File(file, "r") as h5:
         _, deflated = h5["fields"].id.read_direct_chunk((0, 0, 0, 0))
         chunk_bytes = 4 * math.prod(h5["fields"].chunks)
     batches = copies(mapped, batch_size)
     n_batches = -(-len(Pairs(mapped)) // batch_size)  # an epoch: more than fits the caches, if the data set is
-
-    def epoch() -> None:
-        for _ in range(n_batches):
-            next(batches)
-
     moved_bytes = 2 * n_batches * batch_size * 2 * mapped.sample_bytes
     return Costs(
         open_s=_median_s(lambda: formats.open_year(file).close(), repeats),
         inflate_bytes_per_s=chunk_bytes / _median_s(lambda: zlib.decompress(deflated), repeats),
-        moved_bytes_per_s=moved_bytes / _median_s(epoch, repeats),
+        moved_bytes_per_s=moved_bytes / _median_s(lambda: list(itertools.islice(batches, n_batches)), repeats),
     )
 
 
@@ -182,9 +170,4 @@ def copies(split: Split, batch_size: int, seed: int = 0) -> Iterator[np.ndarray]
 def _median_s(run: Callable[[], object], repeats: int) -> float:
     """Median seconds of a call."""
     run()
-    found = []
-    for _ in range(repeats):
-        began_s = time.perf_counter()
-        run()
-        found.append(time.perf_counter() - began_s)
-    return statistics.median(found)
+    return statistics.median(timeit.repeat(run, number=1, repeat=repeats))

@@ -46,23 +46,14 @@ class Pairs(Dataset):
         return self._starts[-1]
 
     def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
-        """Read two snapshots in one go.
-
-        Raises:
-            IndexError: no such pair.
-            DataError: the file was damaged or removed after the split was opened.
-        """
+        """Read two snapshots in one go; a DataError if the file was damaged after the split was opened."""
         year, first = self.where(index)
         raw_2CHW = self.year(year).snapshots(first, 2)
         both_2CHW = torch.from_numpy((raw_2CHW - self.split.means_1C11) / self.split.stds_1C11)
         return both_2CHW[0], both_2CHW[1]
 
     def where(self, index: int) -> tuple[int, int]:
-        """The number of the year that holds a pair, and the pair's first snapshot in it.
-
-        Raises:
-            IndexError: no such pair.
-        """
+        """The number of the year that holds a pair, and the pair's first snapshot in it; IndexError: no such pair."""
         if not 0 <= index < len(self):
             raise IndexError(f"pair {index} of {len(self)}")
         year = bisect.bisect_right(self._starts, index) - 1
@@ -150,11 +141,7 @@ class LoaderConfig:
     on_device: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse knobs that do not fit together.
-
-        Raises:
-            RecipeError: they do not.
-        """
+        """Refuse, as a RecipeError, knobs that do not fit together."""
         if self.workers < 0 or self.prefetch < 0:
             raise RecipeError(f"workers={self.workers}, prefetch={self.prefetch}: neither can be negative")
         if self.buffered and (self.workers or not (self.keep_open and self.lean)):
@@ -176,11 +163,7 @@ LOADERS: Mapping[str, LoaderConfig] = MappingProxyType({
 
 
 def loader_config(name: LoaderConfig | str) -> LoaderConfig:
-    """The loader of that name.
-
-    Raises:
-        RecipeError: there is none.
-    """
+    """The loader of that name. RecipeError: there is none."""
     if isinstance(name, LoaderConfig):
         return name
     if name not in LOADERS:
@@ -251,36 +234,28 @@ def host_batches(
 ) -> Iterator[HostBatch]:
     """The part of a loader that runs on the host: all but the way to the device and the work there.
 
-    Args:
-        split, batch_size, config, roll: as for ``make_loader``.
-        pin: read into pinned memory, which a GPU can copy by itself.
-        place: seed, rank, world_size and skip, as for ``make_loader``.
-
-    Raises:
-        DataError, RecipeError: as ``make_loader``.
+    Arguments and errors as for ``make_loader``; ``place`` are seed, rank, world_size and skip. ``pin``: a buffered
+    loader reads into pinned memory, which a GPU copies by itself, without a detour.
     """
     config, pairs = loader_config(config), Pairs(split)
     draws = sampling.endless(len(pairs), batch_size, width=split.shape[-1] if roll else 0, **place)
     if config.buffered:
         size = -(-(batch_size - place.get("rank", 0)) // place.get("world_size", 1))
-        batches = _buffered(pairs, draws, config, _slots(config.prefetch + 2, size, split.shape, pin))
+        blocks = [torch.empty(2, size, *split.shape, pin_memory=pin) for _ in range(config.prefetch + 2)]
+        slots = [HostBatch(block, uploaded=torch.cuda.Event() if pin else None) for block in blocks]
+        batches = _buffered(pairs, draws, config, slots)
     else:
         batches = _stacked(pairs, draws, config)
     return prefetched(batches, config.prefetch) if config.prefetch else batches
 
 
-class Items(Dataset):
+class _Items(Dataset):
     """What is stacked to a batch: ``items[index, shift]`` is a pair (2, C, H, W), normalised and shifted."""
 
     def __init__(self, pairs: Pairs, config: LoaderConfig) -> None:
         self.pairs, self.config = pairs, config
 
     def __getitem__(self, key: tuple[int, int]) -> Tensor:
-        """Read one pair as the config says.
-
-        Raises:
-            DataError: it cannot be read.
-        """
         index, shift = key
         split = self.pairs.split
         year, first = self.pairs.where(index)
@@ -299,14 +274,8 @@ class Items(Dataset):
 def _stacked(pairs: Pairs, draws: Draws, config: LoaderConfig) -> Iterator[HostBatch]:
     """Batches stacked from single pairs, here or in worker processes."""
     keys = (list(zip(indices, shifts, strict=True)) for indices, shifts in draws)
-    for both_B2CHW in worker_batches(Items(pairs, config), keys, config.workers):
+    for both_B2CHW in worker_batches(_Items(pairs, config), keys, config.workers):
         yield HostBatch(both_B2CHW.transpose(0, 1))
-
-
-def _slots(count: int, size: int, shape: tuple[int, ...], pin: bool) -> list[HostBatch]:
-    """Blocks of memory for a batch each; pinned memory is copied to a GPU without a detour, and without waiting."""
-    blocks = [torch.empty(2, size, *shape, pin_memory=pin) for _ in range(count)]
-    return [HostBatch(block, uploaded=torch.cuda.Event() if pin else None) for block in blocks]
 
 
 def _buffered(pairs: Pairs, draws: Draws, config: LoaderConfig, slots: list[HostBatch]) -> Iterator[HostBatch]:

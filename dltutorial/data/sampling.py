@@ -108,10 +108,8 @@ def endless(
     """
     batches = EpochBatches(n, batch_size, seed=seed, rank=rank, world_size=world_size, drop_last=True)
     if n < batch_size:
-        raise DataError(
-            f"a batch of {batch_size} needs more than the {n} pairs there are; "
-            "lower global_batch_size or simulate more years"
-        )
+        more = "lower global_batch_size or simulate more years"
+        raise DataError(f"a batch of {batch_size} needs more than the {n} pairs there are; {more}")
     return _endless(batches, width, skip)
 
 

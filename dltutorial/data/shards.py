@@ -74,11 +74,7 @@ def write(split: Split, folder: Path, per_shard: int, seed: int = 0) -> ShardInd
 
 
 def open_index(folder: Path) -> ShardIndex:
-    """Read ``index.json``.
-
-    Raises:
-        DataError: it is missing or no index.
-    """
+    """Read ``index.json``; a DataError if it is missing or no index."""
     file = Path(folder) / "index.json"
     said = store.read_json(file)
     if said is None:
@@ -141,11 +137,7 @@ class ShardStream(IterableDataset):
         self.epoch = epoch
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """Samples of this process's shards, shuffled through the buffer.
-
-        Raises:
-            DataError: a shard is missing, truncated or foreign.
-        """
+        """Samples of this process's shards, shuffled through the buffer; a DataError names a damaged shard."""
         info = get_worker_info()
         worker, n_workers = (info.id, info.num_workers) if info else (0, 1)
         order = sampling.epoch_order(len(self.index.shards), self.seed, self.epoch).tolist()

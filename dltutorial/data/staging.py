@@ -5,20 +5,15 @@ same time: one copies, the others wait. A copy takes its name only when it is wh
 leaves nothing that could be taken for data.
 """
 
-import json
-import os
 import re
 import shutil
 from pathlib import Path
 
 from tqdm.auto import tqdm
 
-from dltutorial import paths
-from dltutorial.data import store, writing
+from dltutorial.data import writing
 from dltutorial.errors import DataError
 
-_BLOCK = 8 << 20
-_LIST = "staged.json"
 _ZARR_2 = (".zarray", ".zattrs", ".zgroup", ".zmetadata")  # hidden, yet data, in the second version of Zarr
 
 
@@ -34,72 +29,33 @@ def stage(source: Path, place: Path, *, deadline_s: float = 3600.0, progress: bo
     Raises:
         DataError: no source; too little room; the copy cannot be written; another rank holds it too long.
     """
-    source = Path(source).resolve()
-    files = _listing(source)
-    target = Path(place) / source.name
+    source, place = Path(source).resolve(), Path(place)
+    target, files = place / source.name, _sizes(source)
+    if not files:
+        what = f"{source} holds no file" if source.is_dir() else f"no data folder {source}"
+        raise DataError(f"{what}; give the folder of a data set")
     if source in (target.resolve(), *target.resolve().parents):
         raise DataError(f"{place} holds {source} itself, so that is no place for its copy; choose another place")
-    with writing.locked(Path(place) / f".staging-{source.name}", progress, deadline_s):
-        if _is_copy(target, files):
-            return target
-        for left in target.parent.iterdir():  # copied by half; the lock is ours, so whoever wrote it is gone
-            if re.fullmatch(rf"\.{re.escape(target.name)}\.\d+\.partial", left.name):  # not that of era5.1 for era5
-                shutil.rmtree(left, ignore_errors=True)
-        writing.check_space(Path(place), int(1.01 * sum(files.values())))
-        with writing.refusals(target), writing.atomic_folder(target) as temporary:
-            _copy_all(source, temporary, files, progress)
+    with writing.locked(place / f".staging-{source.name}", progress, deadline_s):
+        if not target.exists():
+            for left in place.iterdir():  # copied by half; the lock is ours, so whoever wrote it is gone
+                if re.fullmatch(rf"\.{re.escape(target.name)}\.\d+\.partial", left.name):
+                    shutil.rmtree(left, ignore_errors=True)
+            writing.check_space(place, int(1.01 * sum(files.values())))
+            with writing.refusals(target), writing.atomic_folder(target) as temporary:
+                for name in tqdm(files, desc="staging", unit="file", delay=2, disable=not progress):
+                    (temporary / name).parent.mkdir(parents=True, exist_ok=True)
+                    shutil.copyfile(source / name, temporary / name)
+        if _sizes(target) != files:
+            raise DataError(f"{target} is no whole copy of {source} as it is now; delete it and stage again")
     return target
 
 
-def _listing(source: Path) -> dict[str, int]:
-    """Every file of the data set with its size; what is hidden or half written is none of it.
-
-    Raises:
-        DataError: there is no such folder, or nothing in it.
-    """
+def _sizes(folder: Path) -> dict[str, int]:
+    """Every file of a data set with its size; what is hidden or half written is none of it."""
     found = {}
-    for file in sorted(source.rglob("*")):
-        parts = file.relative_to(source).parts
+    for file in sorted(folder.rglob("*")):
+        parts = file.relative_to(folder).parts
         if file.is_file() and not any(part.startswith(".") and part not in _ZARR_2 for part in parts):
-            found[str(file.relative_to(source))] = file.stat().st_size
-    if not found:
-        what = f"{source} holds no file" if source.is_dir() else f"no data folder {source}"
-        raise DataError(f"{what}; give the folder of a data set")
+            found[str(file.relative_to(folder))] = file.stat().st_size
     return found
-
-
-def _is_copy(target: Path, files: dict[str, int]) -> bool:
-    """Whether the target is a whole copy of these files.
-
-    Raises:
-        DataError: it is something else.
-    """
-    if not target.exists():
-        return False
-    again = "delete it and stage again"
-    listed = store.read_json(target / _LIST)
-    if listed is None:
-        raise DataError(f"{target} is there and no staged copy; choose another place, or {again}")
-    if listed != files:
-        raise DataError(f"{target} is a copy of other data, or of these before they changed; {again}")
-    for name, size in files.items():
-        if not (target / name).is_file() or (target / name).stat().st_size != size:
-            raise DataError(f"{target / name} is missing or truncated; delete {target} and stage again")
-    return True
-
-
-def _copy_all(source: Path, target: Path, files: dict[str, int], progress: bool) -> None:
-    with tqdm(desc="staging", unit="B", unit_scale=True, total=sum(files.values()), disable=not progress) as bar:
-        for name, size in files.items():
-            (target / name).parent.mkdir(parents=True, exist_ok=True)
-            copied = 0
-            with open(source / name, "rb") as reading, open(target / name, "wb") as copy:
-                while block := reading.read(_BLOCK):
-                    copied += copy.write(block)
-                    bar.update(len(block))
-                os.fsync(copy.fileno())
-            if copied != size:
-                raise DataError(
-                    f"{source / name} changed while it was staged; wait until it is whole, then stage again"
-                )
-    paths.write_text(target / _LIST, json.dumps(files, indent=1) + "\n")

@@ -142,21 +142,13 @@ def year_files(folder: Path, split: str) -> tuple[Path, ...]:
 
 
 def file_shape(file: Path) -> tuple[int, int, int, int]:
-    """Shape (T, C, H, W) of a year, from its header.
-
-    Raises:
-        DataError: the file cannot be read, or is not a year.
-    """
+    """Shape (T, C, H, W) of a year, from its header; a DataError if it is none."""
     with formats.open_year(file) as year:
         return len(year), *year.shape
 
 
 def read_sample(file: Path, index: int) -> np.ndarray:
-    """One sample (C, H, W), every value finite.
-
-    Raises:
-        DataError: it cannot be read, or holds NaN or infinity.
-    """
+    """One sample (C, H, W); a DataError if it cannot be read, or holds NaN or infinity."""
     with formats.open_year(file) as year:
         x_CHW = year.snapshots(index, 1)[0]
     if not np.isfinite(x_CHW).all():
@@ -165,11 +157,7 @@ def read_sample(file: Path, index: int) -> np.ndarray:
 
 
 def about(folder: Path, n_channels: int | None = None) -> dict[str, Any]:
-    """What ``dataset.json`` says; empty where there is none.
-
-    Args:
-        folder: of the data set.
-        n_channels: in its files; given, what is said must fit.
+    """What ``dataset.json`` says, empty where there is none; with ``n_channels`` of the files, what is said must fit.
 
     Raises:
         DataError: it is no JSON object, or does not fit.
@@ -178,23 +166,19 @@ def about(folder: Path, n_channels: int | None = None) -> dict[str, Any]:
     said = read_json(file) or {}
     if n_channels is None:
         return said
-    for key in ("channels", "units"):
-        names = said.get(key, [""] * n_channels)
-        if not isinstance(names, list) or len(names) != n_channels or not all(isinstance(n, str) for n in names):
-            raise DataError(f"{file}: {key!r} must be {n_channels} texts, as the files have channels; correct it")
-    if said.get("geometry", "sphere") not in ("sphere", "beta-plane"):
-        raise DataError(f"{file}: geometry {said['geometry']!r} is neither sphere nor beta-plane; correct it")
-    if not isinstance(said.get("snapshot_s", 1.0), (int, float)):
-        raise DataError(f"{file}: snapshot_s {said['snapshot_s']!r} is no number of seconds; correct it")
+    names = [said.get(key, [""] * n_channels) for key in ("channels", "units")]
+    if not all(isinstance(n, list) and len(n) == n_channels and all(isinstance(x, str) for x in n) for n in names):
+        raise DataError(f"{file}: channels and units must be {n_channels} texts each, as the files have; correct it")
+    geometry, snapshot_s = said.get("geometry", "sphere"), said.get("snapshot_s", 1.0)
+    if geometry not in ("sphere", "beta-plane") or not isinstance(snapshot_s, (int, float)):
+        raise DataError(
+            f"{file}: geometry {geometry!r} (sphere or beta-plane) or snapshot_s {snapshot_s!r}: correct it"
+        )
     return said
 
 
 def read_json(file: Path) -> dict[str, Any] | None:
-    """The object in a JSON file; None where there is no file.
-
-    Raises:
-        DataError: it is damaged, or no object.
-    """
+    """The object in a JSON file, None where there is no file; a DataError if it is damaged or no object."""
     try:
         found = json.loads(file.read_text(encoding="utf-8"))
     except (FileNotFoundError, NotADirectoryError):

@@ -17,8 +17,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from dltutorial import node, paths
+from dltutorial.data import formats, writing
 from dltutorial.data import lenses as simulated
-from dltutorial.data import writing
 from dltutorial.errors import DataError, RecipeError
 
 _LAYOUT = 1  # of the files; raise it when the simulation or the features change
@@ -59,37 +59,36 @@ def lenses(seed: int = 0, train: int = 20_000, valid: int = 2_000, test: int = 2
 
     Simulated when first asked for (seconds), then read from the data folder.
 
-    Args:
-        seed: of the simulation.
-        train, valid, test: images in each part.
-        progress: show a bar while simulating, and say what is wrong with a file that has to be made again.
-
     Raises:
         RecipeError: a part without images.
-        DataError, CourseError: the data folder cannot be written; they have to be simulated, and this is a login node.
+        CourseError: they have to be simulated, and this is a login node.
     """
     counts = (train, valid, test)
     if min(counts) < 1:
         raise RecipeError(f"a survey of {train}, {valid} and {test} images cannot be split; each part needs at least 1")
-    file = cache_file(seed, counts)
-    found = _kept(file, sum(counts), complain=False)
-    if found is None:
-        with writing.locked(file.with_suffix(""), progress):
-            found = _kept(file, sum(counts), complain=True)  # again: another process may have been quicker
-            if found is None:
-                found = _make(file, seed, sum(counts), progress)
-    return _split("simulated lenses", *found, counts)
+    file, n = cache_file(seed, counts), sum(counts)
+    if file.exists():
+        try:
+            return _split("simulated lenses", *_read(file, n), counts)
+        except DataError as error:
+            print(f"{error}; simulating it again", file=sys.stderr)
+    node.refuse_on_login("simulating lenses")
+    images_NHW, y_N = simulated.simulate(n, seed=seed, progress=progress)
+    x_NF = pooled(images_NHW)
+    try:
+        with writing.refusals(file), paths.atomic(file) as temporary, open(temporary, "wb") as out:
+            np.savez(out, features=x_NF.numpy(), labels=y_N.numpy())
+    except DataError as error:  # a disk that is full costs time only
+        print(f"the lenses are not kept for the next time: {error}", file=sys.stderr)
+    return _split("simulated lenses", x_NF, y_N, counts)
 
 
 def digits(seed: int = 0, valid: int = 400, test: int = 400) -> Survey:
     """Which digit did somebody write? 1797 real images of 8 × 8 pixels, 64 features, 10 classes.
 
     From scikit-learn, which has the test part of the UCI set "Optical Recognition of Handwritten Digits"
-    (Alpaydin and Kaynak 1998). No download.
-
-    Args:
-        seed: which images come into which part.
-        valid, test: images in two parts; the rest is for training.
+    (Alpaydin and Kaynak 1998). No download. The seed tells which images come into which part; what ``valid`` and
+    ``test`` leave is for training.
 
     Raises:
         RecipeError: parts that do not fit.
@@ -115,34 +114,13 @@ def pooled(images_NHW: Tensor) -> Tensor:
     return functional.avg_pool2d(images_NHW[:, None], 2).flatten(1)
 
 
-def _kept(file: Path, n: int, complain: bool) -> tuple[Tensor, Tensor] | None:
-    """Features (N, F) and labels (N,) from the disk; None if there are none, or not these, which may be said."""
-    if not file.exists():
-        return None
-    try:
-        with np.load(file, allow_pickle=False) as found:
-            x_NF, y_N = found["features"], found["labels"]
-        if x_NF.dtype == np.float32 and len(x_NF) == len(y_N) == n and np.isfinite(x_NF).all():
-            return torch.from_numpy(x_NF), torch.from_numpy(y_N).long()
-        why = f"does not hold {n} images with labels"
-    except Exception as error:  # zipfile, zlib and numpy each have errors of their own for a damaged file
-        why = f"is damaged ({type(error).__name__})"
-    if complain:
-        print(f"{file} {why}; simulating it again", file=sys.stderr)
-    return None
-
-
-def _make(file: Path, seed: int, n: int, progress: bool) -> tuple[Tensor, Tensor]:
-    """Simulate, and keep whole or not at all; a disk that is full costs time only."""
-    node.refuse_on_login("simulating lenses")
-    images_NHW, y_N = simulated.simulate(n, seed=seed, progress=progress)
-    x_NF = pooled(images_NHW)
-    try:
-        with writing.refusals(file), paths.atomic(file) as temporary, open(temporary, "wb") as out:
-            np.savez(out, features=x_NF.numpy(), labels=y_N.numpy())
-    except DataError as error:
-        print(f"the lenses are not kept for the next time: {error}", file=sys.stderr)
-    return x_NF, y_N
+def _read(file: Path, n: int) -> tuple[Tensor, Tensor]:
+    """Features (N, F) and labels (N,) that ``lenses`` kept."""
+    with formats.blaming(file), np.load(file, allow_pickle=False) as found:
+        x_NF, y_N = found["features"], found["labels"]
+    if x_NF.dtype != np.float32 or not len(x_NF) == len(y_N) == n or not np.isfinite(x_NF).all():
+        raise DataError(f"{file} does not hold {n} images with labels")
+    return torch.from_numpy(x_NF), torch.from_numpy(y_N).long()
 
 
 def _split(name: str, x_NF: Tensor, y_N: Tensor, counts: tuple[int, int, int]) -> Survey:

@@ -17,6 +17,7 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from subprocess import PIPE, STDOUT
 
 import h5py
 from tqdm.auto import tqdm
@@ -131,11 +132,7 @@ def ensure(
 
 
 def _is_whole(plan: Plan, folder: Path) -> bool:
-    """Whether every file is there.
-
-    Raises:
-        DataError: something else is in the way.
-    """
+    """Whether every file is there. DataError: something else is in the way."""
     if folder.exists() and not folder.is_dir():
         raise DataError(f"{folder} is a file, not a folder; choose another")
     about, wanted = store.about(folder), plan.files(folder)
@@ -163,8 +160,8 @@ def _make(plan: Plan, folder: Path, processes: int | None, device: str, progress
     missing = {year: file for year, file in files.items() if not file.exists()}
     sample_bytes = 4 * math.prod(plan.shape)
     writing.check_space(folder, int(1.02 * len(missing) * plan.snapshots * sample_bytes) + 3 * sample_bytes)
-    there, total = (plan.snapshots * n for n in (len(files) - len(missing), len(files)))
-    with tqdm(desc="simulating", unit="snapshot", initial=there, total=total, disable=not progress) as bar:
+    total = plan.snapshots * len(missing)
+    with tqdm(desc="simulating", unit="snapshot", total=total, disable=not progress or not total) as bar:
         if device == "cpu":
             run_processes(plan, missing, processes or machine.rank_cores(), bar.update)
         elif missing:
@@ -194,23 +191,19 @@ def run_processes(plan: Plan, files: Mapping[int, Path], processes: int, tick: C
     Raises:
         DataError: a year cannot be made, or a process died.
     """
-    years = list(files)
+    years, children = list(files), list[subprocess.Popen]()
     events: queue.SimpleQueue[str | DataError] = queue.SimpleQueue()
-    shares = [years[first::processes] for first in range(min(processes, len(years)))]
-    jobs = [{"plan": dataclasses.asdict(plan), "files": {y: str(files[y]) for y in share}} for share in shares]
-    children = [_start() for _ in jobs]
     try:
-        for child, job in zip(children, jobs, strict=True):
-            threading.Thread(target=_follow, args=(child, job, events), daemon=True).start()
-        running = len(children)
-        while running:
-            event = events.get()
+        for first in range(min(processes, len(years))):
+            share = {year: str(files[year]) for year in years[first::processes]}
+            children.append(_start())
+            job = {"plan": dataclasses.asdict(plan), "files": share}
+            threading.Thread(target=_follow, args=(children[-1], job, events), daemon=True).start()
+        for _ in children:
+            while (event := events.get()) == "snapshot":
+                tick()
             if isinstance(event, DataError):
                 raise event
-            if event == "snapshot":
-                tick()
-            else:
-                running -= 1
     finally:
         for child in children:
             child.terminate()  # politely, so that it removes its partial file
@@ -224,15 +217,10 @@ def _start() -> subprocess.Popen:
     """A simulating process, in a session of its own so that Ctrl-C reaches the parent alone."""
     package = str(Path(dltutorial.__file__).parents[1])
     search = os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH")]))
-    threads = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "PYTHONPATH": search}
+    command = [sys.executable, "-P", "-m", "dltutorial.data.simulate"]
     return subprocess.Popen(
-        [sys.executable, "-P", "-m", "dltutorial.data.simulate"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        env={**os.environ, **threads, "PYTHONPATH": search},
-        start_new_session=True,
+        command, stdin=PIPE, stdout=PIPE, stderr=STDOUT, text=True, env=environment, start_new_session=True
     )
 
 

@@ -29,11 +29,7 @@ def worker_batches(dataset: Dataset, keys: Iterable[list], workers: int) -> Iter
 
 
 def in_one_line(dataset: Dataset, workers: int, **options: Any) -> Iterator:
-    """What ``DataLoader(dataset, num_workers=workers, **options)`` yields.
-
-    Raises:
-        DataError: as the module says.
-    """
+    """What ``DataLoader(dataset, num_workers=workers, **options)`` yields. DataError: as the module says."""
     deadline_s = WORKER_DEADLINE_S if workers else 0
     options |= {"pin_memory": torch.cuda.is_available(), "worker_init_fn": _ignore_stop_signals}
     try:

@@ -31,25 +31,15 @@ from dltutorial.data import formats, store
 from dltutorial.data.formats import Layout
 from dltutorial.errors import CourseError, DataError
 
-Put = Callable[[int, np.ndarray], None]
+Put = Callable[[int, np.ndarray], object]
 
 
 def check_space(folder: Path, bytes_needed: int) -> None:
-    """Make sure that so much can be written, before anything is.
-
-    Raises:
-        DataError: the disk has less free.
-    """
+    """Make sure that so much can be written, before anything is. DataError: the disk has less free."""
     free = machine.disk_free_bytes(folder)
     if free is not None and free < bytes_needed:
-        raise DataError(
-            f"{folder} has {_size(free)} free, but {_size(bytes_needed)} are needed; "
-            "make room, or choose another folder (--out DIR or DLTUTORIAL_DATA)"
-        )
-
-
-def _size(n_bytes: float) -> str:
-    return f"{n_bytes / 1e9:.1f} GB" if n_bytes >= 1e8 else f"{n_bytes / 1e6:.1f} MB"
+        sizes = f"{free / 1e6:,.1f} MB free, but {bytes_needed / 1e6:,.1f} MB are needed"
+        raise DataError(f"{folder} has {sizes}; make room, or choose another folder (--out DIR or DLTUTORIAL_DATA)")
 
 
 def clear_partial(folder: Path) -> None:
@@ -64,20 +54,17 @@ def clear_partial(folder: Path) -> None:
 
 @contextlib.contextmanager
 def refusals(target: Path) -> Iterator[None]:
-    """What a disk, or a library on its behalf, says when it takes no more, as one line.
-
-    Raises:
-        DataError: instead.
-    """
+    """What a disk, or a library on its behalf, says when it takes no more, as one line. DataError: instead."""
     try:
         yield
     except DataError:
         raise
     except CourseError as error:
         raise DataError(str(error)) from error
-    except (OSError, RuntimeError, ValueError) as error:
-        why = formats.first_line(error)
-        raise DataError(f"cannot write {target}: {why}; make room or choose another folder, then run again") from error
+    except (OSError, RuntimeError, ValueError, NotImplementedError) as error:
+        why = getattr(error, "strerror", None) or formats.first_line(error)
+        where = "choose another folder (--out DIR or DLTUTORIAL_DATA), or make room, and run again"
+        raise DataError(f"cannot write {target}: {why}; {where}") from error
 
 
 @contextlib.contextmanager
@@ -100,23 +87,18 @@ def locked(folder: Path, progress: bool, deadline_s: float = -1) -> Iterator[Non
         DataError: the folder cannot be written, or another process holds it for too long.
     """
     lock = filelock.FileLock(folder / ".lock")
-    try:
+    with refusals(folder):
         folder.mkdir(parents=True, exist_ok=True)
         try:
             lock.acquire(timeout=1)
         except filelock.Timeout:
             if progress:
                 print(f"another process is making {folder}; waiting for it", file=sys.stderr)
-            lock.acquire(timeout=deadline_s)
-    except filelock.Timeout as error:
-        raise DataError(
-            f"another process has held {folder} for {deadline_s:g} s; see whether it is alive, then run again"
-        ) from error
-    except (OSError, NotImplementedError) as error:
-        why = getattr(error, "strerror", None) or error
-        raise DataError(
-            f"cannot write {folder}: {why}; choose a folder that you may write to (--out DIR or DLTUTORIAL_DATA)"
-        ) from error
+            try:
+                lock.acquire(timeout=deadline_s)
+            except filelock.Timeout as error:
+                held = f"another process has held {folder} for {deadline_s:g} s"
+                raise DataError(f"{held}; see whether it is alive, then run again") from error
     try:
         yield
     finally:
@@ -163,9 +145,7 @@ def year_writer(
 
 
 @contextlib.contextmanager
-def _create_hdf5(
-    file: Path, shape_TCHW: tuple[int, ...], layout: Layout, attributes: Mapping[str, str]
-) -> Iterator[Put]:
+def _create_hdf5(file: Path, shape_TCHW: tuple[int, ...], layout: Layout, attributes: Mapping) -> Iterator[Put]:
     chunks: Any = (layout.chunk, *shape_TCHW[1:]) if isinstance(layout.chunk, int) else layout.chunk == "auto" or None
     codec = {"compression": layout.compression, "compression_opts": layout.level}
     with _delayed_signals() as deliver, _Sink(file, "w+") as sink:
@@ -188,24 +168,16 @@ def _create_hdf5(
 
 
 @contextlib.contextmanager
-def _create_npy(
-    file: Path, shape_TCHW: tuple[int, ...], layout: Layout, attributes: Mapping[str, str]
-) -> Iterator[Put]:
+def _create_npy(file: Path, shape_TCHW: tuple[int, ...], layout: Layout, attributes: Mapping) -> Iterator[Put]:
     """Written as a stream, not through a map: a full disk is then an error, and not the end of the process."""
     with open(file, "wb") as out:
         header = {"descr": "<f4", "fortran_order": False, "shape": shape_TCHW}
         np.lib.format.write_array_header_2_0(out, header)
-
-        def put(first: int, x_BCHW: np.ndarray) -> None:
-            out.write(np.ascontiguousarray(x_BCHW, "<f4").data)
-
-        yield put
+        yield lambda first, x_BCHW: out.write(np.ascontiguousarray(x_BCHW, "<f4").data)
 
 
 @contextlib.contextmanager
-def _create_zarr(
-    file: Path, shape_TCHW: tuple[int, ...], layout: Layout, attributes: Mapping[str, str]
-) -> Iterator[Put]:
+def _create_zarr(file: Path, shape_TCHW: tuple[int, ...], layout: Layout, attributes: Mapping) -> Iterator[Put]:
     import zarr
     from zarr.codecs import GzipCodec, ZstdCodec
 
@@ -214,11 +186,7 @@ def _create_zarr(
     chunks: Any = "auto" if layout.chunk == "auto" else (layout.chunk, *shape_TCHW[1:])
     options = {"chunks": chunks, "compressors": codec, "fill_value": float("nan"), "overwrite": True}
     fields = zarr.create_array(file, shape=shape_TCHW, dtype="float32", **options)
-
-    def put(first: int, x_BCHW: np.ndarray) -> None:
-        fields[first : first + len(x_BCHW)] = x_BCHW
-
-    yield put
+    yield lambda first, x_BCHW: fields.__setitem__(slice(first, first + len(x_BCHW)), x_BCHW)
 
 
 class _Sink(io.FileIO):
@@ -275,8 +243,7 @@ def write_stats(folder: Path, progress: bool = False) -> None:
         DataError: the training years cannot be read, or the statistics not be written.
     """
     count, sums_CHW, squares_C = 0, np.zeros(()), np.zeros(())
-    files = store.year_files(folder, "train")
-    for file in tqdm(files, desc="statistics", unit="year", delay=2, disable=not progress):
+    for file in tqdm(store.year_files(folder, "train"), desc="statistics", unit="year", delay=2, disable=not progress):
         for index in range(store.file_shape(file)[0]):
             x_CHW = store.read_sample(file, index)
             sums_CHW = sums_CHW + x_CHW.astype(np.float64)
@@ -291,10 +258,6 @@ def write_stats(folder: Path, progress: bool = False) -> None:
 
 
 def save_array(file: Path, x: np.ndarray) -> None:
-    """Write an ``npy`` file, whole or not at all.
-
-    Raises:
-        DataError: the disk refuses.
-    """
+    """Write an ``npy`` file, whole or not at all. DataError: the disk refuses."""
     with refusals(file), paths.atomic(file) as temporary, open(temporary, "wb") as out:
         np.save(out, x)

@@ -90,7 +90,7 @@ class LAMB(Layerwise):
         torch._foreach_add_(ms, gradients, alpha=1 - beta1)
         torch._foreach_mul_(vs, beta2)
         torch._foreach_addcmul_(vs, gradients, gradients, value=1 - beta2)
-        rs = torch._foreach_div(ms, [of_m for of_m, _ in corrections])
+        rs = list(torch._foreach_div(ms, [of_m for of_m, _ in corrections]))
         roots = torch._foreach_div(vs, [of_v for _, of_v in corrections])
         torch._foreach_sqrt_(roots)
         torch._foreach_add_(roots, group["eps"])

@@ -2,7 +2,7 @@ import clouds
 import pytest
 
 from dltutorial.config import PRESETS
-from dltutorial.convergence import sweep
+from dltutorial.course import benches
 from dltutorial.course.bench import table
 from dltutorial.course.benches import convergence
 from dltutorial.data import surveys
@@ -15,7 +15,7 @@ def small(monkeypatch, one_thread):
     """Clouds that need longer than a few updates, instead of lenses."""
     made = clouds.survey(n=600, n_valid=200, n_features=20, n_classes=2, apart=0.8)
     monkeypatch.setattr(surveys, "lenses", lambda *args, **options: made)
-    monkeypatch.setattr(sweep, "BATCH_SIZES", {"smoke": SIZES})
+    monkeypatch.setattr(benches, "SMOKE_BATCHES", SIZES)
 
 
 def test_each_batch_size_has_a_row_with_five_seeds_and_the_curve_beside_it(small):
@@ -27,9 +27,3 @@ def test_each_batch_size_has_a_row_with_five_seeds_and_the_curve_beside_it(small
         assert len(rows[name].samples) == 5 and rows[name].more["seeds"] == "5 of 5"
         assert 0.3 < rows[name].median / rows[name].predicted < 3
     assert "s_min" in str(table(list(rows.values())))
-
-
-def test_a_study_depends_on_its_seed_and_on_nothing_else(small):
-    (first, fit), (again, same), (other, _) = (sweep.measure(seed=seed, progress=False) for seed in (0, 0, 1))
-    assert (first.steps_PS == again.steps_PS).all() and fit.b_crit == same.b_crit
-    assert (first.steps_PS != other.steps_PS).any()

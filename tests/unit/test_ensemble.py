@@ -203,7 +203,7 @@ def test_log_spaced_evaluations_end_at_the_last_step():
         ({"keep_steps": (41,)}, "a run of 40 steps has 0 to 40"),
         ({"batch_size": lambda step: 100 + 100 * step}, "a batch of .* from 200 training images"),
         ({"replicas": []}, "0 replicas"),
-        ({"replicas": [Replica(0.0)]}, "learning rate 0.0; it must be finite"),
+        ({"replicas": [Replica(0.0)]}, r"learning rates \[0.0\] must be finite"),
     ],
 )
 def test_what_cannot_be_is_said_in_one_line(survey, change, says):

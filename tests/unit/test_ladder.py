@@ -18,7 +18,7 @@ from dltutorial.data import augment, convert, formats, loader_ladder, loaders, s
 from dltutorial.data.loader_ladder import RUNGS
 from dltutorial.data.loaders import LOADERS, LoaderConfig, tuned
 from dltutorial.data.prefetch import prefetched
-from dltutorial.errors import CourseError, DataError, RecipeError
+from dltutorial.errors import DataError, RecipeError
 
 
 @pytest.fixture(scope="module")
@@ -302,29 +302,6 @@ def test_the_ladders_data_are_of_every_preset(monkeypatch):
         assert 4 * sizes.n_channels * sizes.n_lat * sizes.n_lon >= 500_000
     assert {rung.layout for rung in RUNGS} <= set(loader_ladder.LAYOUTS)
     assert [formats.Layout.of(name).name for name in loader_ladder.LAYOUTS] == list(loader_ladder.LAYOUTS)
-
-
-# DALI
-
-
-def test_without_dali_there_is_one_line(monkeypatch, splits):
-    import sys
-
-    from dltutorial.data import dali
-
-    monkeypatch.setitem(sys.modules, "nvidia.dali", None)
-    assert not dali.available()
-    with pytest.raises(CourseError, match="DALI is not installed; pip install"):
-        dali.dali_loader(splits["npy"], 4)
-
-
-@pytest.mark.parametrize("roll", [False, True])
-def test_dali_gives_the_same_batches(roll, splits):
-    pytest.importorskip("nvidia.dali", reason="NVIDIA DALI is not installed")
-    from dltutorial.data import dali
-
-    got = list(itertools.islice(dali.dali_loader(splits["npy"], 4, seed=3, roll=roll), 9))
-    assert_same(got, batches(splits["npy"], "lean", roll=roll), atol=1e-5)
 
 
 @pytest.mark.parametrize("config", ["prefetch", "best"])

@@ -204,5 +204,5 @@ def test_folder_that_cannot_be_written_gets_one_line(tmp_path):
 def test_space_is_checked_before_writing(tmp_path):
     free = machine.disk_free_bytes(tmp_path)
     writing.check_space(tmp_path / "not" / "yet", free // 2)
-    with pytest.raises(DataError, match=r"free, but .* GB are needed"):
+    with pytest.raises(DataError, match=r"free, but .* MB are needed"):
         writing.check_space(tmp_path / "not" / "yet", 2 * free)
