@@ -166,7 +166,7 @@ def _surroundings(env: Mapping[str, str]) -> dict[str, str]:
 class SlurmExecutor:
     """Jobs on a pocket cluster, by the scripts of ``slurm/``."""
 
-    cluster: pocket.Cluster
+    cluster: pocket.PocketCluster
 
     def train(
         self, name: str, *options: str, nodes: int = 2, launcher: str = "torchrun", script: str = "train", **more: Any

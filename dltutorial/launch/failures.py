@@ -1,7 +1,7 @@
 """What is told when ranks fail or hang: which rank, which error, which line.
 
-In: errors as plain data (``worker.describe``), exit codes, stacks as ``faulthandler`` prints them. Out: one exception.
-Source lines are looked up here, in the caller, since only the caller knows the text of its notebook cells.
+In: exceptions, where they were raised; exit codes; stacks as ``faulthandler`` prints them. Out: one exception, in the
+caller, which knows the numbers of its notebook's cells.
 """
 
 import linecache
@@ -10,10 +10,11 @@ import re
 import signal
 import sys
 import sysconfig
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+import time
+import traceback
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from dltutorial.errors import CourseError
 
@@ -55,15 +56,18 @@ class RanksHang(CourseError):
 
 @dataclass(frozen=True)
 class Failure:
-    """One rank's end without a value. ``is_effect``: another rank's end is the likely cause."""
+    """One rank's end without a value, at a time of the machine's monotonic clock."""
 
-    rank: int
-    at_s: float
     kind: str
     message: str
     headline: str
     traceback: str = ""
-    is_effect: bool = False
+    at_s: float = field(default_factory=time.monotonic)
+
+    @property
+    def is_effect(self) -> bool:
+        """Whether another rank's end is the likely cause."""
+        return lost_another_rank(self.kind, self.message)
 
 
 def lost_another_rank(kind: str, message: str) -> bool:
@@ -71,36 +75,44 @@ def lost_another_rank(kind: str, message: str) -> bool:
     return kind in _PEER_KINDS and bool(_PEER.search(message))
 
 
-def from_error(rank: int, at_s: float, error: dict[str, Any]) -> Failure:
-    """An exception that a rank has described."""
-    kind, message = error["kind"], error["message"]
-    headline = (message.splitlines() or [""])[0]
-    if error["traceback"] or not error["from_course"]:  # else it is the launcher's own word on what cannot be sent
-        headline = f"{kind}: {headline}"
-    told = error["traceback"].replace("Traceback (most", f"Traceback of rank {rank} (most")
-    told = _PLACE.sub(lambda match: _shown(match[1], int(match[2])), told)
-    return Failure(rank, at_s, kind, message, headline, told, lost_another_rank(kind, message))
+def from_error(error: BaseException) -> Failure:
+    """An exception, in the rank that raised it; the traceback is without the frames of ``worker``, if it has others."""
+    kind, message = type(error).__name__, str(error)
+    first_line = message.partition("\n")[0]
+    told = traceback.TracebackException.from_exception(error)
+    link: traceback.TracebackException | None = told
+    has_place = isinstance(error, SyntaxError)
+    while link is not None:
+        link.stack[:] = [frame for frame in link.stack if frame.filename != _WORKER]
+        has_place = has_place or bool(link.stack)
+        link = link.__cause__ or link.__context__
+    if has_place:
+        return Failure(kind, message, f"{kind}: {first_line}", "".join(told.format()).rstrip())
+    # The launcher's own word on what cannot be sent needs no name.
+    return Failure(kind, message, first_line if isinstance(error, CourseError) else f"{kind}: {first_line}")
 
 
-def from_exit(rank: int, at_s: float, code: int) -> Failure:
+def from_exit(code: int) -> Failure:
     """A rank that ended without a word: by a signal (negative code) or an exit."""
     if code >= 0:
         told = f"its process ended with exit code {code} before the launch did"
-        return Failure(rank, at_s, "exit", told, told)
+        return Failure("exit", told, told)
     name = signal.Signals(-code).name if -code in {*signal.Signals} else f"signal {-code}"
     told = f"killed by {name}" + ("; killed for want of memory, or by hand?" if name == "SIGKILL" else "")
-    return Failure(rank, at_s, name, told, told)
+    return Failure(name, told, told)
 
 
-def as_exception(failures: Iterable[Failure], world_size: int) -> RankFailed:
+def as_exception(failed: Mapping[int, Failure], world_size: int) -> RankFailed:
     """The first real failure, with a line for every other real one."""
-    first, *others = sorted(failures, key=lambda failure: (failure.is_effect, failure.at_s))
-    real = [other for other in others if not other.is_effect]
-    also = [_headline(other, world_size) for other in real if other.headline != first.headline]
-    if same := sorted(other.rank for other in real if other.headline == first.headline):
+    rank, first = min(failed.items(), key=lambda item: (item[1].is_effect, item[1].at_s))
+    real = {other: failure for other, failure in failed.items() if other != rank and not failure.is_effect}
+    also = [_headline(n, other, world_size) for n, other in real.items() if other.headline != first.headline]
+    if same := sorted(n for n, other in real.items() if other.headline == first.headline):
         also.append(f"{_named(same)} failed in the same way")
-    text = "\n\n".join(filter(None, [_headline(first, world_size), first.traceback, "\n".join(also)]))
-    return RankFailed(text, first.rank, first.kind, first.message)
+    told = first.traceback.replace("Traceback (most", f"Traceback of rank {rank} (most")
+    told = _PLACE.sub(lambda match: _shown(match[1], int(match[2])), told)
+    text = "\n\n".join(filter(None, [_headline(rank, first, world_size), told, "\n".join(also)]))
+    return RankFailed(text, rank, first.kind, first.message)
 
 
 def hang(timeout_s: float, stacks: dict[int, str], world_size: int) -> RanksHang:
@@ -119,8 +131,8 @@ def _named(ranks: Sequence[int]) -> str:
     return f"{'rank' if len(ranks) == 1 else 'ranks'} {', '.join(map(str, ranks))}"
 
 
-def _headline(failure: Failure, world_size: int) -> str:
-    return f"rank {failure.rank} of {world_size} failed: {failure.headline}"
+def _headline(rank: int, failure: Failure, world_size: int) -> str:
+    return f"rank {rank} of {world_size} failed: {failure.headline}"
 
 
 def _place(stack: str) -> str:

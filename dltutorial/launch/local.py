@@ -157,20 +157,20 @@ class _Ranks:
         stacks = {} if self._failures else {rank: self._stack(rank) for rank in self._waiting()}
         self._end()
         if self._failures:
-            raise failures.as_exception(self._failures.values(), self._world_size)
+            raise failures.as_exception(self._failures, self._world_size)
         if stacks:
             raise failures.hang(self._timeout_s, stacks, self._world_size)
         return [self._values[rank] for rank in range(self._world_size)]
 
-    def _task(self, rank: int, call: bytes, backend: str, port: int) -> worker.Task:
+    def _task(self, rank: int, call: bytes, backend: str, port: int) -> worker.Assignment:
         size = str(self._world_size)
         env = dict(os.environ) | {"RANK": str(rank), "LOCAL_RANK": str(rank), "GROUP_RANK": "0"}
         env |= {"WORLD_SIZE": size, "LOCAL_WORLD_SIZE": size, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
         group_timeout_s = self._timeout_s + 60  # the launch ends before a collective gives up
         cells = {name: entry for name, entry in linecache.cache.items() if len(entry) > 1 and entry[1] is None}
-        return worker.Task(call, LIMIT_BYTES, backend, group_timeout_s, env, cells)
+        return worker.Assignment(call, LIMIT_BYTES, backend, group_timeout_s, env, cells)
 
-    def _add(self, rank: int, task: worker.Task, listener: socket.socket | None) -> None:
+    def _add(self, rank: int, task: worker.Assignment, listener: socket.socket | None) -> None:
         control, its_control = multiprocessing.Pipe()
         output, its_output = multiprocessing.Pipe(duplex=False)
         stack, its_stack = multiprocessing.Pipe(duplex=False)
@@ -223,7 +223,7 @@ class _Ranks:
         if kind == worker.VALUE:
             self._values[rank] = payload
         elif kind == worker.ERROR:
-            self._failures[rank] = failures.from_error(rank, time.monotonic(), payload)
+            self._failures[rank] = payload
         elif kind == worker.PROGRESS:
             self._printed.progress(*payload)
         return True
@@ -239,8 +239,7 @@ class _Ranks:
             pass
         self._processes[rank].join()
         if rank not in self._failures:
-            code = self._processes[rank].exitcode or 0
-            self._failures[rank] = failures.from_exit(rank, time.monotonic(), code)
+            self._failures[rank] = failures.from_exit(self._processes[rank].exitcode or 0)
         return False
 
     def _stack(self, rank: int) -> str:

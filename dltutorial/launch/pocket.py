@@ -25,9 +25,9 @@ from pathlib import Path
 from dltutorial import paths
 from dltutorial.errors import CourseError
 from dltutorial.launch import pocket_daemons as daemons
-from dltutorial.launch.pocket_daemons import Cluster, states
+from dltutorial.launch.pocket_daemons import PocketCluster, states
 
-__all__ = ["INSTALL", "Cluster", "command", "down", "missing", "names", "states", "status", "up"]
+__all__ = ["INSTALL", "PocketCluster", "command", "down", "missing", "names", "states", "status", "up"]
 
 MAX_NODES = 64
 INSTALL = "on Debian or Ubuntu: apt-get install --no-install-recommends slurm-wlm munge"
@@ -39,7 +39,7 @@ def missing() -> str | None:
     return next((name for name in _PROGRAMS if not daemons.which(name)), None)
 
 
-def up(nodes: int = 2, name: str = "pocket") -> Cluster:
+def up(nodes: int = 2, name: str = "pocket") -> PocketCluster:
     """Start a cluster, or return the one of this name if it runs with as many nodes.
 
     Raises:
@@ -70,13 +70,13 @@ def down(name: str = "pocket") -> bool:
         return _clear(_folder(name))
 
 
-def status(name: str = "pocket") -> Cluster | None:
+def status(name: str = "pocket") -> PocketCluster | None:
     """The cluster of this name, running or killed; None if there is none."""
     try:
         nodes = tuple(json.loads((_folder(name) / "cluster.json").read_text())["nodes"])
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    cluster = Cluster(name, _folder(name).resolve(), nodes)
+    cluster = PocketCluster(name, _folder(name).resolve(), nodes)
     return replace(cluster, answers=bool(daemons.processes(cluster.folder, "controller")))
 
 
@@ -121,7 +121,7 @@ def _say(text: str) -> None:
     print(text, file=sys.stderr)
 
 
-def _start(name: str, nodes: int) -> Cluster:
+def _start(name: str, nodes: int) -> PocketCluster:
     try:
         return daemons.start(_folder(name), name, nodes)
     except BaseException:  # an interrupt, too: nothing half started stays

@@ -35,7 +35,7 @@ _STEP = re.compile(r"slurmstepd: \[(\d+)\.")
 
 
 @dataclass(frozen=True)
-class Cluster:
+class PocketCluster:
     """A pocket cluster that is running, or what is left of one that was killed.
 
     Attributes:
@@ -61,7 +61,7 @@ class Cluster:
         return f"export SLURM_CONF={shlex.quote(self.env['SLURM_CONF'])}"
 
 
-def states(cluster: Cluster) -> dict[str, str]:
+def states(cluster: PocketCluster) -> dict[str, str]:
     """What Slurm says of each node: idle, mixed, allocated, down, …; a star means that the node is silent.
 
     Nothing if the controller does not answer.
@@ -76,7 +76,7 @@ def states(cluster: Cluster) -> dict[str, str]:
     return dict(line.split() for line in done.stdout.splitlines())
 
 
-def start(folder: Path, name: str, n_nodes: int) -> Cluster:
+def start(folder: Path, name: str, n_nodes: int) -> PocketCluster:
     """Make the folder, start the daemons, wait until all nodes are idle.
 
     Raises:
@@ -86,7 +86,7 @@ def start(folder: Path, name: str, n_nodes: int) -> Cluster:
         folder.symlink_to(tempfile.mkdtemp(prefix="pocket-"))
     else:
         folder.mkdir(mode=0o700)
-    cluster = Cluster(name, folder.resolve(), tuple(f"n{number}" for number in range(n_nodes)))
+    cluster = PocketCluster(name, folder.resolve(), tuple(f"n{number}" for number in range(n_nodes)))
     for part in ("state", *cluster.nodes):
         (cluster.folder / part).mkdir(mode=0o700)
     (cluster.folder / "munge.key").touch(mode=0o600)
@@ -109,7 +109,7 @@ def start(folder: Path, name: str, n_nodes: int) -> Cluster:
     return cluster
 
 
-def spawn(cluster: Cluster, role: str, program: str, *arguments: str) -> None:
+def spawn(cluster: PocketCluster, role: str, program: str, *arguments: str) -> None:
     """Start a daemon in a role (munge, controller, or a node's name); it goes to the background by itself.
 
     Raises:
@@ -169,7 +169,7 @@ def which(program: str) -> str | None:
     return shutil.which(program, path=f"{os.environ.get('PATH', os.defpath)}:{_SYSTEM}")
 
 
-def _configuration(cluster: Cluster) -> str:
+def _configuration(cluster: PocketCluster) -> str:
     template = (paths.course_folder("slurm") / "slurm" / "pocket" / "slurm.conf").read_text(encoding="utf-8")
     with contextlib.ExitStack() as stack:  # free ports, all open at once, so that no two are the same
         servers = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(1 + len(cluster.nodes))]

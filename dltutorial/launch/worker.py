@@ -1,7 +1,7 @@
 """What a rank's process does: join the process group, run the function, send its value, stay until it is ended.
 
-In: a ``Task`` and pipes to the caller. Out: one message, VALUE or ERROR. The rank stays until the caller kills it, so
-that no other rank loses a peer or the store; destroying a gloo group while a DDP model lives can hang
+In: an ``Assignment`` and pipes to the caller. Out: one message, VALUE or ERROR. The rank stays until the caller kills
+it, so that no other rank loses a peer or the store; destroying a gloo group while a DDP model lives can hang
 (https://github.com/pytorch/pytorch/issues/56297). When the caller is gone, the rank and its children end.
 
 Source: https://docs.pytorch.org/docs/stable/elastic/run.html, "Environment Variables".
@@ -20,7 +20,6 @@ import socket
 import sys
 import tempfile
 import threading
-import traceback
 from dataclasses import dataclass
 from multiprocessing import forkserver
 from multiprocessing.connection import Connection
@@ -28,6 +27,7 @@ from typing import Any
 
 from dltutorial import machine
 from dltutorial.errors import CourseError
+from dltutorial.launch import failures
 from dltutorial.ranks import RankInfo
 
 VALUE, ERROR, PROGRESS = "value", "error", "progress"  # kinds of message to the caller
@@ -38,7 +38,7 @@ _PR_SET_PDEATHSIG = 1  # https://man7.org/linux/man-pages/man2/pr_set_pdeathsig.
 
 
 @dataclass(frozen=True)
-class Task:
+class Assignment:
     """All a rank has to know.
 
     Attributes:
@@ -70,7 +70,7 @@ def progress(done: float, total: float) -> None:
 
 
 def main(
-    task: Task, control: Connection, output: Connection, stack: Connection, listener: socket.socket | None
+    task: Assignment, control: Connection, output: Connection, stack: Connection, listener: socket.socket | None
 ) -> None:
     """Be one rank from the first line to the end of the process."""
     os.setsid()  # a process group of its own, which the caller ends as a whole
@@ -92,7 +92,7 @@ def main(
         function, args, kwargs = pickle.loads(task.call)
         message = VALUE, packed(function(*args, **kwargs), "the function returned something", task.limit_bytes)
     except BaseException as error:
-        message = ERROR, describe(error)
+        message = ERROR, failures.from_error(error)
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):
             stream.flush()
@@ -116,7 +116,7 @@ def _end_with_fork_server() -> None:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def _take_over(task: Task, control: Connection) -> None:
+def _take_over(task: Assignment, control: Connection) -> None:
     """Have the caller's surroundings, and this rank's share of the cores."""
     os.environ.clear()
     os.environ.update(task.env)
@@ -130,7 +130,7 @@ def _take_over(task: Task, control: Connection) -> None:
     os.environ["OMP_NUM_THREADS"] = str(machine.use_cores())
 
 
-def _join(task: Task, listener: socket.socket | None) -> Any:
+def _join(task: Assignment, listener: socket.socket | None) -> Any:
     """Make the process group; returns the store, which rank 0 holds, on the socket that the caller has opened."""
     import torch.distributed as dist
 
@@ -170,20 +170,3 @@ def packed(value: Any, what: str, limit_bytes: int) -> bytes:
             "save it to a file and send the path"
         )
     return data
-
-
-def describe(error: BaseException) -> dict[str, Any]:
-    """An exception as plain data: its kind and message, and the traceback without the frames of this file, if any."""
-    told = traceback.TracebackException.from_exception(error)
-    link: traceback.TracebackException | None = told
-    has_place = isinstance(error, SyntaxError)
-    while link is not None:
-        link.stack[:] = [frame for frame in link.stack if frame.filename != __file__]
-        has_place = has_place or bool(link.stack)
-        link = link.__cause__ or link.__context__
-    return {
-        "kind": type(error).__name__,
-        "message": str(error.msg or "") if isinstance(error, SyntaxError) else str(error),
-        "from_course": isinstance(error, CourseError),
-        "traceback": "".join(told.format()).rstrip() if has_place else "",
-    }
