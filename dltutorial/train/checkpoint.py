@@ -21,6 +21,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -103,7 +104,7 @@ def restore(checkpoint: Checkpoint, state: TrainState) -> None:
     for group, rate in zip(optimizer.param_groups, rates, strict=True):
         if isinstance(rate, Tensor):  # a CUDA graph reads this very tensor; torch has put a copy in its place
             group["lr"] = rate.fill_(float(group["lr"]))
-    if scaler:
+    if scaler and checkpoint.scaler:
         scaler.load_state_dict(checkpoint.scaler)
     if rank() < len(checkpoint.random):
         set_random_states(checkpoint.random[rank()])
@@ -113,22 +114,21 @@ def restore(checkpoint: Checkpoint, state: TrainState) -> None:
 
 
 def random_states() -> dict:
-    """States of the global random generators: torch's on the CPU and on each GPU, NumPy's, Python's."""
-    name, words, *rest = np.random.get_state()  # noqa: NPY002
+    """States of the global random generators: torch's on the CPU and on this rank's GPU, NumPy's, Python's."""
+    numpy: Any = np.random.get_state()  # noqa: NPY002
     return {
         "torch": torch.get_rng_state(),
-        "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
-        "numpy": [name, torch.from_numpy(words.astype(np.int64)), *rest],
+        "cuda": torch.cuda.get_rng_state() if torch.cuda.is_available() else None,
+        "numpy": [numpy[0], torch.from_numpy(numpy[1].astype(np.int64)), *numpy[2:]],
         "python": random.getstate(),
     }
 
 
 def set_random_states(states: dict) -> None:
-    """Back to what ``random_states`` returned. A GPU that was not there then keeps its own state."""
+    """Back to what ``random_states`` returned; a GPU where there was none keeps its own state."""
     torch.set_rng_state(states["torch"])
-    if torch.cuda.is_available():
-        for number, state in enumerate(states["cuda"][: torch.cuda.device_count()]):
-            torch.cuda.set_rng_state(state, number)
+    if torch.cuda.is_available() and states["cuda"] is not None:
+        torch.cuda.set_rng_state(states["cuda"])
     name, words, *rest = states["numpy"]
     np.random.set_state((name, words.numpy().astype(np.uint32), *rest))  # noqa: NPY002
     random.setstate(states["python"])
@@ -175,13 +175,11 @@ def newest(folder: Path, quiet: bool = False) -> Checkpoint | None:
     """
     ours = named(folder)
     for file in [*ours, *sorted(set(Path(folder).glob("[!.]*")) - set(ours))]:
-        try:
-            content = _read(file)
-        except CheckpointError as error:
-            if not quiet:
-                print(f"passed over: {error}", file=sys.stderr)
-            continue
-        return _unpack(file, content)
+        why = _damage(file)
+        if not why:
+            return load(file)
+        if not quiet:
+            print(f"passed over: {file} {why}", file=sys.stderr)
     return None
 
 
@@ -191,31 +189,30 @@ def load(file: Path) -> Checkpoint:
     Raises:
         CheckpointError: it is truncated, damaged, or not ours.
     """
-    return _unpack(Path(file), _read(Path(file)))
-
-
-def _read(file: Path) -> bytes:
-    match = _NAME.fullmatch(file.name)
-    if not match:
-        raise CheckpointError(f"{file} has not the name of a checkpoint; move it elsewhere")
+    if why := _damage(file):
+        raise CheckpointError(f"{file} {why}")
     try:
-        content = file.read_bytes()
-    except OSError as error:
-        raise CheckpointError(f"cannot read {file}: {error.strerror}; choose another checkpoint") from error
-    if match[2] != _digest(content):
-        raise CheckpointError(f"{file} does not hold the bytes that were written: it was cut or changed; delete it")
-    return content
-
-
-def _unpack(file: Path, content: bytes) -> Checkpoint:
-    try:
-        found = torch.load(io.BytesIO(content), weights_only=True, map_location="cpu")
+        found = torch.load(file, weights_only=True, map_location="cpu")
         if found.pop("format") != _FORMAT:
             raise ValueError("another format")
         return Checkpoint(**found)
     except Exception as error:  # torch names no common base for what a foreign file can raise
-        why = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+        why = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
         raise CheckpointError(f"{file} is no checkpoint of this version of the course ({why}); move it away") from error
+
+
+def _damage(file: Path) -> str:
+    """Why a file is no whole checkpoint; "" if it is one."""
+    match = _NAME.fullmatch(file.name)
+    if not match:
+        return "has not the name of a checkpoint; move it elsewhere"
+    try:
+        content = file.read_bytes()
+    except OSError as error:
+        return f"cannot be read: {error.strerror}; choose another checkpoint"
+    return (
+        "" if match[2] == _digest(content) else "does not hold the bytes that were written: cut or changed; delete it"
+    )
 
 
 def named(folder: Path) -> list[Path]:
@@ -227,13 +224,6 @@ def named(folder: Path) -> list[Path]:
 def step_of(file: Path) -> int:
     """The number of updates in a checkpoint's name."""
     return int(file.name.split("-")[1])
-
-
-def remove_after(folder: Path, step: int) -> None:
-    """Remove checkpoints of later updates than ``step``."""
-    for file in named(folder):
-        if step_of(file) > step:
-            file.unlink(missing_ok=True)
 
 
 def _digest(content: bytes | memoryview) -> str:

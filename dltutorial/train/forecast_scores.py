@@ -109,4 +109,5 @@ def evaluate(model: nn.Module, pairs: Pairs, batch_size: int = 16) -> Scores:
             ]
         )
     model.train(was_training)
-    return Scores(*sum_over_ranks(rows_5NC).mean(1).cpu(), channels=split.channel_names)
+    model_C, now_C, mean_C, model_r_C, now_r_C = sum_over_ranks(rows_5NC).mean(1).cpu()
+    return Scores(model_C, now_C, mean_C, model_r_C, now_r_C, split.channel_names)

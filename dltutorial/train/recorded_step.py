@@ -93,7 +93,7 @@ class _Recorder(TorchDispatchMode):
         super().__init__()
         self.calls: list[Callable[[], object]] = []
         self.names: list[str] = []
-        self._made: dict[int, torch.UntypedStorage] = {}
+        self._made: dict[int, Any] = {}
         self._found: dict[int, tuple[torch.UntypedStorage, torch.UntypedStorage]] = {}
 
     def __torch_dispatch__(self, op: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:

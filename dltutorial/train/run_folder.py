@@ -110,7 +110,9 @@ def _go_back(folder: Path, recipe: Recipe, data_id: str) -> Checkpoint | None:
             )
         cut_back(folder / "progress.jsonl", found.step)
         print(f"{folder} goes on after {found.step} of {recipe.steps} updates", file=sys.stderr)
-    checkpoint.remove_after(folder / CHECKPOINTS, found.step if found else -1)
+    for file in checkpoint.named(folder / CHECKPOINTS):
+        if found is None or checkpoint.step_of(file) > found.step:
+            file.unlink(missing_ok=True)
     for left in [*folder.glob(".*.partial"), *folder.glob(f"{CHECKPOINTS}/.*.partial")]:  # half written at a kill
         left.unlink(missing_ok=True)
     return found

@@ -15,7 +15,7 @@ Step = Callable[..., Tensor]
 
 
 def train_step(
-    model: nn.Module,
+    model: Callable[..., Tensor],
     batch: Sequence[Tensor],
     loss: Callable[..., Tensor],
     optimizer: torch.optim.Optimizer,
