@@ -165,10 +165,8 @@ def save(checkpoint: Checkpoint, folder: Path, keep: int = KEEP) -> Path:
     return file
 
 
-def newest(folder: Path, quiet: bool = False) -> Checkpoint | None:
+def newest(folder: Path) -> Checkpoint | None:
     """The newest whole checkpoint in a folder; None if there is none. One line on stderr for each file passed over.
-
-    ``quiet`` prints none: of several ranks one is enough.
 
     Raises:
         CheckpointError: it is whole, but another version of the course wrote it.
@@ -178,8 +176,7 @@ def newest(folder: Path, quiet: bool = False) -> Checkpoint | None:
         why = _damage(file)
         if not why:
             return load(file)
-        if not quiet:
-            print(f"passed over: {file} {why}", file=sys.stderr)
+        print(f"passed over: {file} {why}", file=sys.stderr)
     return None
 
 

@@ -75,7 +75,9 @@ def _train(preset_name: str, knobs: dict, data: Path | None, name: str | None, o
     name = broadcast_object(name or f"train-{datetime.datetime.now():%Y%m%d-%H%M%S}")
     folder = paths.inside(paths.runs_dir(), name)
     with all_or_none():
-        before = run_folder.previous_recipe(folder, overwrite, resume) if is_main() or resume else None
+        before = run_folder.previous_recipe(folder, overwrite, resume) if is_main() else None
+    before = broadcast_object(before)
+    with all_or_none():
         base, knobs = _base(preset_name, knobs, before)
         run.check_ranks(Recipe.of(base, **knobs), world_size())  # before anything is simulated
     with all_or_none():

@@ -72,17 +72,8 @@ def build_model(recipe: Recipe) -> ViT:
 
 def make_vit(sizes: ModelRecipe) -> ViT:
     """A vision transformer of these sizes, with random weights."""
-    return ViT(
-        sizes.n_channels,
-        sizes.n_lat,
-        sizes.n_lon,
-        sizes.patch,
-        sizes.dim,
-        sizes.depth,
-        sizes.heads,
-        predict_change=sizes.predict_change,
-        fused_attention=sizes.fused_attention,
-    )
+    shape = sizes.n_channels, sizes.n_lat, sizes.n_lon, sizes.patch, sizes.dim, sizes.depth, sizes.heads
+    return ViT(*shape, predict_change=sizes.predict_change, fused_attention=sizes.fused_attention)
 
 
 def load_model(folder: Path) -> ViT:

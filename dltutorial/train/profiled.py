@@ -14,15 +14,14 @@ import torch
 
 from dltutorial import machine, node
 from dltutorial.config import CHOICES, Recipe, knob_help, preset
-from dltutorial.data import store, weather
+from dltutorial.data import weather
 from dltutorial.errors import CourseError
 from dltutorial.profile import ranges, trace
 from dltutorial.profile.events import STEP
 from dltutorial.profile.ranges import annotate
 from dltutorial.profile.throughput import to_device
 from dltutorial.train import forecasting
-from dltutorial.train.optim import make_optimizer
-from dltutorial.train.step import make_step
+from dltutorial.train.loop import TrainState
 
 
 def training_step(recipe: Recipe, data: Path) -> Callable[[], None]:
@@ -32,19 +31,15 @@ def training_step(recipe: Recipe, data: Path) -> Callable[[], None]:
         CourseError: the data do not fit the recipe, this machine lacks what it asks for, or it is a login node.
     """
     node.refuse_on_login("training", "profile it in a job: sbatch -N 1 slurm/profile.sbatch")
-    split = store.open_split(data, "train")
-    forecasting.check_shape(recipe, split)
-    model = forecasting.build_model(recipe)
-    update = make_step(model, forecasting.squared_error, make_optimizer(model, recipe), recipe)
-    device = next(model.parameters()).device
-    batches = forecasting.batches(split, recipe, device)
+    task = forecasting.weather_task(recipe, data)
+    update, batches = TrainState(task, recipe).update, iter(task.data(0))
 
     def step() -> None:
         with annotate("load"):
             batch = next(batches)
         with annotate("to device"):
-            x_BCHW, y_BCHW = to_device(batch, device)  # some loaders have done so already
-        update(x_BCHW, y_BCHW)
+            batch = to_device(batch, task.device)  # some loaders have done so already
+        update(*batch)
 
     return step
 

@@ -9,9 +9,8 @@ from pathlib import Path
 from dltutorial import machine, node
 from dltutorial.config import Recipe
 from dltutorial.data.workers import workers_in_one_line
-from dltutorial.errors import CheckpointError, CourseError, DivergedError, RecipeError
+from dltutorial.errors import CourseError, DivergedError, RecipeError
 from dltutorial.train import checkpoint, run_folder
-from dltutorial.train.checkpoint import Checkpoint
 from dltutorial.train.distributed import all_or_none, barrier, broadcast_object, is_main, rank, world_size
 from dltutorial.train.loop import Progress, TrainState, loop
 from dltutorial.train.run_folder import CHECKPOINTS, RunLog
@@ -51,20 +50,22 @@ def train(
     """
     node.refuse_on_login("training")
     machine.use_cores()
-    main_recipe, main_data = broadcast_object((recipe, task.data_id))
+    mine = {**vars(recipe), "data": task.data_id}
+    of_main = broadcast_object(mine)
     with all_or_none():
-        _check_alike({**vars(recipe), "data": task.data_id}, {**vars(main_recipe), "data": main_data})
+        if differ := [name for name, value in of_main.items() if value != mine[name]]:
+            raise CourseError(f"rank {rank()} has another {', '.join(differ)} than rank 0; start all ranks alike")
         check_ranks(recipe, world_size())
     if broadcast_object(resume and is_main() and run_folder.run_status(folder) == "finished"):
-        run_folder.check_same(vars(Recipe.load(folder / "recipe.json")), recipe, folder)
+        with all_or_none():
+            if is_main():
+                run_folder.check_same(vars(Recipe.load(folder / "recipe.json")), recipe, folder)
         return
     state = TrainState(task, recipe)  # refuses what cannot be here, before there is a folder
     with all_or_none():
         begun = run_folder.begin(folder, recipe, task.data_id, overwrite, resume) if is_main() else None
-    step = broadcast_object(begun and begun.step)
+    begun = broadcast_object(begun)  # only rank 0 has to see the folder
     with all_or_none():
-        if step and not is_main():
-            begun = _read(folder, step)
         if begun:
             checkpoint.restore(begun, state)
         log = RunLog(folder, recipe, begun, progress) if is_main() else None
@@ -112,29 +113,3 @@ def check_ranks(recipe: Recipe, n: int) -> None:
         raise RecipeError(f"compile={recipe.compile} works on one rank only; take compile=default, or start one rank")
     if n > 1 and recipe.compile != "off" and recipe.ddp != "torch":
         raise RecipeError(f"compile={recipe.compile} works with torch's DDP only; set ddp=torch, or compile=off")
-
-
-def _check_alike(mine: dict, main: dict) -> None:
-    """All ranks must train the same model on the same data; where they were started differs.
-
-    Raises:
-        CourseError: a rank was told something else than rank 0.
-    """
-    differ = [name for name, value in main.items() if value != mine[name]]
-    if differ:
-        raise CourseError(f"rank {rank()} has another {', '.join(differ)} than rank 0; start all ranks alike")
-
-
-def _read(folder: Path, step: int) -> Checkpoint:
-    """The checkpoint that rank 0 goes on from.
-
-    Raises:
-        CheckpointError: it is not to be seen from here.
-    """
-    found = checkpoint.newest(folder / CHECKPOINTS, quiet=True)
-    if found is None or found.step != step:
-        raise CheckpointError(
-            f"rank 0 goes on after {step} updates, but rank {rank()} finds no such checkpoint in "
-            f"{folder / CHECKPOINTS}; put the runs folder where all nodes see it (DLTUTORIAL_RUNS)"
-        )
-    return found
