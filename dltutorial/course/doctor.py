@@ -13,7 +13,6 @@ from pathlib import Path
 
 from dltutorial import config, machine, node, paths
 from dltutorial.course import notebooks
-from dltutorial.course.notebooks import Card
 from dltutorial.errors import CourseError
 from dltutorial.machine import UNKNOWN, Machine
 from dltutorial.profile import compilation, peaks, timing
@@ -41,16 +40,16 @@ def report(folder: Path | None = None, measure: bool = False) -> tuple[str, int]
     here, preset = machine.describe(), config.preset()
     missing = list(problems())
     try:
-        cards = [notebooks.card(path) for path in notebooks.chapters(folder)]
+        chapters = _chapter_rows(notebooks.chapters(folder), here, preset.name)
     except CourseError as error:
-        cards = []
+        chapters = [("none found",)]
         missing.append(("chapters", str(error)))
     has_torch = "torch" not in dict(missing)
     known = peaks.measure(refresh=True) if measure and has_torch else peaks.load()
     parts = [
         _section(f"This machine: {machine.label()}", inventory(here)),
         _section(f"Measured peaks{f', {known.time[:10]}' if known else ''}", _peak_rows(known)),
-        _section(f"Chapters, in preset {preset.name} ({preset.machine})", _chapter_rows(cards, here, preset.name)),
+        _section(f"Chapters, in preset {preset.name} ({preset.machine})", chapters),
     ]
     if missing:
         parts.append(_section("Missing, and the course cannot run without it", missing))
@@ -139,28 +138,24 @@ def _kernel_problem() -> str | None:
     return None if shutil.which(program) else f"kernel python3 would start {program}, which is not there; {mend}"
 
 
-def _chapter_rows(cards: Sequence[Card], here: Machine, preset: str) -> list[tuple[str, ...]]:
-    if not cards:
-        return [("none found",)]
+def _chapter_rows(chapters: Sequence[Path], here: Machine, preset: str) -> list[tuple[str, ...]]:
+    """A row a chapter: minutes to read, seconds to run, and what it will and will not show on this machine."""
     before_s = _measured_s(preset)
-    rows = []
-    for card in cards:
-        of = preset if preset in card.run_s else "smoke"
-        takes = f"about {card.run_s[of]:.0f} s in {of}" if of in card.run_s else UNKNOWN
-        if card.number in before_s:
-            takes = f"{before_s[card.number]:.0f} s (measured here)"
-        minutes = f"{card.minutes} min" if card.minutes else UNKNOWN
-        rows.append((card.number, card.title, minutes, takes, _shows(card, here)))
-    return [("", "title", "to read and do", "to run", "here"), *rows]
-
-
-def _shows(card: Card, here: Machine) -> str:
-    """What a chapter will and will not show on this machine."""
-    if lacking := [need for need in card.needs if not has(need, here)]:
-        return f"cannot run: needs {', '.join(lacking)}"
-    if lacking := [need for need in card.better_with if not has(need, here)]:
-        return f"runs; not shown here: what needs {', '.join(lacking)}"
-    return "shows everything"
+    rows = [("", "title", "to read and do", "to run", "here")]
+    for path in chapters:
+        about, title = notebooks.about(path), notebooks.title(notebooks.read(path))
+        of = preset if f"{preset}_s" in about else "smoke"
+        takes = f"about {about[f'{of}_s']} s in {of}" if f"{of}_s" in about else UNKNOWN
+        if about["chapter"] in before_s:
+            takes = f"{before_s[about['chapter']]:.0f} s (measured here)"
+        shows = "shows everything"
+        if lacking := [need for need in about.get("needs", ()) if not has(need, here)]:
+            shows = f"cannot run: needs {', '.join(lacking)}"
+        elif lacking := [need for need in about.get("better_with", ()) if not has(need, here)]:
+            shows = f"runs; not shown here: what needs {', '.join(lacking)}"
+        minutes = f"{about['minutes']} min" if "minutes" in about else UNKNOWN
+        rows.append((about["chapter"], title or path.stem, minutes, takes, shows))
+    return rows
 
 
 def _measured_s(preset: str) -> dict[str, float]:

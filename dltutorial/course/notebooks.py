@@ -1,38 +1,25 @@
 """The course's notebooks: find them, read what they say about themselves, check what they are asked.
 
-In: a folder, a chapter by number or name. Out: paths, parameters, one frozen :class:`Card` a notebook. Loads no torch.
+In: a folder, a chapter by number or name. Out: paths, titles, parameters, and the metadata. Loads no torch.
 
     "dltutorial": {"chapter": "01", "minutes": 40, "smoke_s": 55, "needs": [], "better_with": ["cuda"]}
 
-In a notebook's metadata ``minutes`` are a learner's, ``smoke_s`` the seconds of a run in preset smoke (``laptop_s`` and
-so on if known); ``needs`` and ``better_with`` name what ``doctor.has`` knows.
+There ``minutes`` are a learner's, ``smoke_s`` the seconds of a run in preset smoke (``laptop_s`` and so on if known);
+``needs`` and ``better_with`` name what ``doctor.has`` knows.
 """
 
 import ast
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dltutorial import config, paths
+from dltutorial import paths
 from dltutorial.course.exercises import read
 from dltutorial.errors import CourseError, RecipeError
 
-__all__ = ["Card", "card", "chapters", "checked", "find", "folder", "number", "parameters", "read", "title"]
-
-
-@dataclass(frozen=True)
-class Card:
-    """What one notebook says about itself; None for what it leaves out."""
-
-    number: str
-    title: str
-    minutes: int | None
-    run_s: dict[str, float]
-    needs: tuple[str, ...]
-    better_with: tuple[str, ...]
+__all__ = ["about", "chapters", "checked", "find", "folder", "parameters", "read", "title"]
 
 
 def folder() -> Path:
@@ -74,27 +61,9 @@ def find(wanted: str, among: Sequence[Path] | None = None) -> Path:
     raise CourseError(f"no chapter {wanted!r}; choose a number or name of: {there}")
 
 
-def card(path: Path) -> Card:
-    """What a notebook says about itself.
-
-    Raises:
-        CourseError: it is no notebook of the course.
-    """
-    notebook = read(path)
-    try:
-        about = notebook["metadata"].get("dltutorial", {})
-        run_s = {preset: float(about[f"{preset}_s"]) for preset in config.PRESETS if f"{preset}_s" in about}
-        needs, better_with = (tuple(about.get(key, ())) for key in ("needs", "better_with"))
-        return Card(number(path), title(notebook) or path.stem, about.get("minutes"), run_s, needs, better_with)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise CourseError(
-            f"{path} is not a notebook of the course ({error!r}); restore it, e.g. with git checkout"
-        ) from error
-
-
-def number(path: Path) -> str:
-    """The chapter's number, such as "03", as its records have it."""
-    return str(read(path)["metadata"].get("dltutorial", {}).get("chapter", path.stem[:2]))
+def about(path: Path) -> dict[str, Any]:
+    """What a notebook says about itself, its number at least, such as "03", as its records have it."""
+    return {"chapter": path.stem[:2], **read(path)["metadata"].get("dltutorial", {})}
 
 
 def title(notebook: Mapping[str, Any]) -> str:

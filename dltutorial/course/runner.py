@@ -71,7 +71,7 @@ def run(
         done[finished.source] = result
         for file in (folder / "records.jsonl", paths.records_file()) if not result.error else ():
             with contextlib.suppress(CourseError):  # the run stands without it
-                writer = records.Writer(notebooks.number(finished.source), preset, file)
+                writer = records.Writer(notebooks.about(finished.source)["chapter"], preset, file)
                 writer.write(finished.source.stem, result.seconds, "s", kind="run", peak_bytes=result.peak_bytes)
 
     try:
@@ -179,7 +179,7 @@ def _conclude(folder: Path, preset: str, selected: list[Path], done: Mapping[Pat
         left.unlink()
     claims, rows = read_claims(folder), []
     for source in selected:
-        number, result = notebooks.number(source), done.get(source)
+        number, result = notebooks.about(source)["chapter"], done.get(source)
         counts = Counter(claim["status"] for claim in claims.get(number, []))
         status = "not run" if result is None else "failed" if result.error or counts["failed"] else "finished"
         row = {"notebook": source.name, "chapter": number, "status": status, "claims": dict(counts)}
