@@ -13,6 +13,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import NoReturn
 
 from dltutorial import __version__, advice
 from dltutorial.config import CHOICES, PRESETS, Recipe, knob_help, preset, read_knobs
@@ -22,7 +23,7 @@ from dltutorial.errors import CourseError
 class Parser(argparse.ArgumentParser):
     """Says what was wrong in one line, without repeating the usage."""
 
-    def error(self, message: str) -> None:
+    def error(self, message: str) -> NoReturn:
         """Leave with status 2."""
         self.exit(2, f"{self.prog}: {message}; see {self.prog} --help\n")
 

@@ -65,8 +65,7 @@ class Chapter:
             status = "shown" if holds else "otherwise" if measured else "failed"
             details = (evidence, _OTHERWISE if status == "otherwise" else "")
         show.display(show.box(status, text, *details))
-        more = {"status": status, "evidence": evidence, "needs": needs, "measured": measured}
-        self._writer.write(text, holds, kind="claim", **more)
+        self._writer.write(text, holds, kind="claim", status=status, evidence=evidence, needs=needs, measured=measured)
 
     def predict(self, name: str, question: str, unit: str, default: float, model: float | None = None) -> Guess:
         """Ask the learner for a number before it is measured; the field starts at ``default``.

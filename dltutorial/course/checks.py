@@ -34,12 +34,8 @@ except CourseError:  # told when a check is asked for
 class Outcome:
     """What a learner's function did: ``status`` is "passed", "wrong" or "not attempted".
 
-    Attributes:
-        passed: names of the cases that passed, in order.
-        failed: name of the first that did not.
-        expected, got: in words, where the case told.
-        hint: what the case knows about this very mistake.
-        trace: lines of the learner's code that led to an error.
+    ``passed`` and ``failed`` name the cases that passed and the first that did not; ``expected`` and ``got`` are in
+    words; ``hint`` is about this very mistake; ``trace`` holds the lines of the learner's code that led to an error.
     """
 
     status: str
@@ -62,7 +58,6 @@ class Exercise:
             case is its docstring's first line, else its own name. A case makes its own inputs, afresh, and works
             out what it expects before it calls: then an answer that changes its inputs misleads nobody.
         hints: general ones; each failed attempt unfolds one more.
-        blank_returns_none: the blank has no ``raise NotImplementedError``, it returns None.
         deadline_s: for all the cases together.
         attempts: failed ones so far, in this kernel.
     """
@@ -71,7 +66,6 @@ class Exercise:
     chapter: str
     cases: Sequence[Callable[[Callable], None]]
     hints: Sequence[str] = ()
-    blank_returns_none: bool = False
     deadline_s: float = 20.0
     attempts: int = field(default=0, compare=False)
 
@@ -112,8 +106,7 @@ class Exercise:
 
     def _failure(self, error: BaseException, passed: tuple[str, ...]) -> Outcome:
         """What to tell about the exception that ended the cases."""
-        blank = isinstance(error, NotImplementedError) and not error.args
-        if blank or (self.blank_returns_none and isinstance(error, Wrong) and error.got is None):
+        if isinstance(error, NotImplementedError) and not error.args:
             return Outcome("not attempted", passed)
         case = self.cases[len(passed)]
         expected = hint = trace = ""

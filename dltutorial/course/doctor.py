@@ -141,7 +141,7 @@ def _kernel_problem() -> str | None:
 def _chapter_rows(chapters: Sequence[Path], here: Machine, preset: str) -> list[tuple[str, ...]]:
     """A row a chapter: minutes to read, seconds to run, and what it will and will not show on this machine."""
     before_s = _measured_s(preset)
-    rows = [("", "title", "to read and do", "to run", "here")]
+    rows: list[tuple[str, ...]] = [("", "title", "to read and do", "to run", "here")]
     for path in chapters:
         about, title = notebooks.about(path), notebooks.title(notebooks.read(path))
         of = preset if f"{preset}_s" in about else "smoke"

@@ -97,8 +97,8 @@ def markdown(source: str) -> str:
 
     code_aside = _CODE.split(source)
     code_aside[::2] = [_MATH.sub(hold, text) for text in code_aside[::2]]
-    text = mistune.create_markdown(escape=False, plugins=["table", "strikethrough", "footnotes"])("".join(code_aside))
-    return re.sub("\x02(\\d+)\x03", lambda match: held[int(match[1])], text)
+    render = mistune.create_markdown(escape=False, plugins=["table", "strikethrough", "footnotes"])
+    return re.sub("\x02(\\d+)\x03", lambda match: held[int(match[1])], str(render("".join(code_aside))))
 
 
 def mathml(latex: str, display: bool) -> str:

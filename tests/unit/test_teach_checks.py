@@ -49,11 +49,9 @@ def test_a_blank_is_not_attempted_and_costs_no_hint(exercise, tmp_path, capsys, 
     assert next(records.read(tmp_path / "records.jsonl"))["value"] is None
 
 
-def test_none_is_a_blank_only_where_the_exercise_says_so(exercise):
+def test_an_answer_that_returns_nothing_is_told_so(exercise):
     assert exercise.examine(lambda x: None).status == "wrong"
     assert "return missing" in exercise.examine(lambda x: None).hint
-    exercise.blank_returns_none = True
-    assert exercise.examine(lambda x: None).status == "not attempted"
 
 
 def test_a_torch_operation_that_is_not_implemented_is_no_blank(exercise):
