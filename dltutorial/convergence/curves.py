@@ -47,12 +47,6 @@ class Fit:
         return self.s_min * self.b_crit
 
     @property
-    def s_min_range(self) -> tuple[float, float]:
-        """Where 9 of 10 resampled fits have it."""
-        low, high = np.quantile(self.s_min_K, (0.05, 0.95))
-        return float(low), float(high)
-
-    @property
     def b_crit_range(self) -> tuple[float, float]:
         """Where 9 of 10 resampled fits have it."""
         low, high = np.quantile(self.b_crit_K, (0.05, 0.95))

@@ -64,13 +64,7 @@ def batches(seed: int, n_images: int, batch_size: int, steps: int) -> Tensor:
 
 @dataclass(frozen=True)
 class Replica:
-    """One training run among many.
-
-    Attributes:
-        learning_rate: the peak of its schedule.
-        seed: of its weights and of the order of its images.
-        schedule: step, from 0 → factor of the peak; None: that of the whole ensemble.
-    """
+    """One training run: its peak rate, the seed of its weights and order, its schedule (None: the ensemble's)."""
 
     learning_rate: float
     seed: int = 0
@@ -235,12 +229,7 @@ def log_spaced(steps: int, ratio: float = 1.06) -> list[int]:
 
 
 class _Replicas:
-    """R replicas in training, and who is still there.
-
-    Attributes:
-        there: numbers of those that still train; only they are in the optimizer's layers.
-        diverged_at_R: as in ``EnsembleRun``.
-    """
+    """R replicas in training; ``there`` are the numbers of those that still do, whose weights the optimizer has."""
 
     def __init__(
         self, optimizer: StackedOptimizer, survey: Survey, replicas: Sequence[Replica], schedules: Sequence[Schedule]
@@ -348,7 +337,6 @@ def _optimizer(
 
 
 def _evaluations(every: int | Sequence[int], steps: int, keep_steps: Sequence[int]) -> list[int]:
-    """The numbers of updates at which to evaluate, the last one included."""
     if steps < 1 or (isinstance(every, int) and every < 1):
         raise RecipeError(f"{steps} steps, evaluated every {every}: nothing to train; take at least 1")
     if any(not 0 <= step <= steps for step in keep_steps):

@@ -73,14 +73,6 @@ class Estimates:
     squared: np.ndarray
     trace: np.ndarray
 
-    @classmethod
-    def of(cls, pairs: Iterable[tuple[float, float]]) -> "Estimates":
-        """Collect what ``two_batches`` gave in each step. CourseError: there is none."""
-        rows = np.array([(float(squared), float(trace)) for squared, trace in pairs], dtype=float)
-        if not len(rows):
-            raise CourseError("no estimate of the noise scale: take at least one step")
-        return cls(rows[:, 0], rows[:, 1])
-
     @property
     def scale(self) -> float:
         """B_simple by the rule: means first, the ratio last."""
@@ -184,14 +176,9 @@ def half_batches(model: nn.Module, x: Tensor, y: Tensor, loss: Loss = F.cross_en
 
 
 def exact(objective: Objective) -> tuple[float, float]:
-    """|G|² and tr(Σ) from every sample's own gradient: the batches are 1 and all. Dear, for reference.
-
-    Raises:
-        CourseError: fewer than two samples.
-    """
-    n_samples = len(objective.x)
+    """|G|² and tr(Σ) from every sample's own gradient: the batches are 1 and all, two or more. Dear, for reference."""
     whole = float(objective.gradient().double().square().sum())
-    return two_batches(float(objective.sample_squares().double().mean()), whole, 1, n_samples)
+    return two_batches(float(objective.sample_squares().double().mean()), whole, 1, len(objective.x))
 
 
 def measure(objective: Objective, small: int, large: int, draws: int, seed: int = 0) -> Estimates:
@@ -204,12 +191,13 @@ def measure(objective: Objective, small: int, large: int, draws: int, seed: int 
     if large > n_samples or large % small:
         sizes = f"a large batch of {large} in small ones of {small} from {n_samples} samples"
         raise CourseError(f"{sizes} does not work out; choose a multiple of the small one, no larger than the data")
-    generator, pairs = torch.Generator().manual_seed(seed), []
+    generator, pairs = torch.Generator().manual_seed(seed), list[tuple[float, float]]()
     for _ in range(draws):
         gradients_MN = objective.batch_gradients(torch.randperm(n_samples, generator=generator)[:large], small)
         of_small, of_large = gradients_MN.square().sum(1).mean(), gradients_MN.mean(0).square().sum()
         pairs.append(two_batches(float(of_small), float(of_large), small, large))
-    return Estimates.of(pairs)
+    squared, trace = np.array(pairs).T
+    return Estimates(squared, trace)
 
 
 def mean_square(objective: Objective, size: int, draws: int, seed: int = 0) -> float:

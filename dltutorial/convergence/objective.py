@@ -30,9 +30,8 @@ class Objective:
 
         Args:
             model: only its trainable parameters count as weights.
-            x: samples, on the model's device.
-            y: targets, as many.
-            loss: of outputs and targets; their mean, as ``cross_entropy``.
+            x, y: samples and targets, on the model's device.
+            loss: the mean over them, as ``cross_entropy``.
             chunk: samples worked on at once.
 
         Raises:

@@ -45,8 +45,8 @@ class RankNoise:
             model: with ``register_comm_hook``: torch's ``DistributedDataParallel``, ``BucketedDDP``, ``OverlappedDDP``.
             batch_size: samples of one rank, the same on all.
             decay: of the running means.
-            hook: what averages a bucket; one that rounds or compresses adds its error to the noise.
-            state: of that hook; default: the process group.
+            hook, state: what averages a bucket, and its state (default: the process group); one that rounds or
+                compresses adds its error to the noise.
             process_group: of the ranks that train together; default: all.
 
         Raises:

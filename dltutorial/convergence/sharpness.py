@@ -101,11 +101,8 @@ def sharpness(
 
 def _ritz(diagonal: list[float], beside: list[float]) -> tuple[Tensor, Tensor]:
     """Eigenvalues, ascending, and eigenvectors, as columns, of the tridiagonal matrix."""
-    matrix_MM = torch.diag(torch.tensor(diagonal, dtype=torch.float64))
-    if beside:
-        off = torch.tensor(beside[: len(diagonal) - 1], dtype=torch.float64)
-        matrix_MM += torch.diag(off, 1) + torch.diag(off, -1)
-    return torch.linalg.eigh(matrix_MM)
+    on, off = (torch.tensor(x, dtype=torch.float64) for x in (diagonal, beside[: len(diagonal) - 1]))
+    return torch.linalg.eigh(torch.diag(on) + torch.diag(off, 1) + torch.diag(off, -1))
 
 
 def _orthogonal(vector_N: Tensor, basis_MN: Tensor) -> Tensor:

@@ -114,10 +114,7 @@ def _write_years(todo: dict[Path, Path], layout: Layout, progress: bool) -> None
     total = sum(store.file_shape(file)[0] for file in todo.values())
     with tqdm(desc=layout.name, unit="snapshot", total=total, delay=2, disable=not progress) as bar:
         for target, file in todo.items():
-            with (
-                formats.open_year(file) as year,
-                writing.year_writer(target, len(year), year.shape, layout) as append,
-            ):
+            with formats.open_year(file) as year, writing.year_writer(target, len(year), year.shape, layout) as append:
                 for first in range(0, len(year), depth):
                     block_TCHW = year.snapshots(first, min(depth, len(year) - first))
                     append(block_TCHW)

@@ -36,12 +36,8 @@ _FOREIGN = "it is of another layout, remove it"
 class Layout:
     """How a year lies on disk, by its name: ``npy``, ``hdf5-contiguous``, ``hdf5-chunk16-gzip4``, ``zarr-auto-zstd``.
 
-    Attributes:
-        kind: hdf5, npy or zarr.
-        chunk: snapshots in a chunk, each chunk as wide as the field; "auto" leaves the shape of the chunks to the
-            library; None stores everything in one piece.
-        compression: gzip, lzf, zstd or None.
-        level: of gzip, 0 to 9; None: the library's own.
+    A chunk is so many snapshots deep and as wide as the field; "auto" leaves its shape to the library, None stores
+    everything in one piece. Level None is the library's own.
     """
 
     name: str

@@ -72,15 +72,7 @@ class Pairs(Dataset):
 
 
 def endless_batches(
-    pairs: Dataset,
-    global_batch_size: int,
-    *,
-    seed: int = 0,
-    roll: bool = False,
-    workers: int = 0,
-    rank: int = 0,
-    world_size: int = 1,
-    skip: int = 0,
+    pairs: Dataset, global_batch_size: int, *, roll: bool = False, workers: int = 0, **place: int
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Batches (x_BCHW, y_BCHW) for ever; every epoch takes each pair at most once, in a new order.
 
@@ -90,20 +82,17 @@ def endless_batches(
     Args:
         pairs: samples (x_CHW, y_CHW).
         global_batch_size: B over all ranks; each rank gets its share.
-        seed: of the order and of the augmentation.
         roll: shift each pair along longitude by a random number of grid points: the simulated planet looks the
             same from every longitude.
         workers: processes that load beside this one.
-        rank, world_size: this process among those that share each batch.
-        skip: batches to leave out at the start, which a resumed run has already seen.
+        place: seed, rank, world_size and skip, see ``sampling.endless``.
 
     Raises:
         DataError: fewer pairs than one batch takes.
     """
     n: int = len(pairs)  # type: ignore[arg-type]
     width = pairs[0][0].shape[-1] if roll and n else 0
-    draws = sampling.endless(n, global_batch_size, seed=seed, width=width, rank=rank, world_size=world_size, skip=skip)
-    return _plain(pairs, draws, roll, workers)
+    return _plain(pairs, sampling.endless(n, global_batch_size, width=width, **place), roll, workers)
 
 
 def _plain(pairs: Dataset, draws: Draws, roll: bool, workers: int) -> Iterator[tuple[Tensor, Tensor]]:
@@ -185,12 +174,9 @@ def make_loader(
     batch_size: int,
     config: LoaderConfig | str = "best",
     *,
-    seed: int = 0,
     roll: bool = False,
     device: str | torch.device = "cpu",
-    rank: int = 0,
-    world_size: int = 1,
-    skip: int = 0,
+    **place: int,
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Batches (x_BCHW, y_BCHW) on ``device``, for ever; the same for every config.
 
@@ -201,14 +187,13 @@ def make_loader(
         split: in any layout.
         batch_size: B over all ranks; each rank gets its share.
         config: the knobs, or a name in ``LOADERS``.
-        seed, roll, rank, world_size, skip: as for ``endless_batches``.
+        roll, place: as for ``endless_batches``.
         device: where the batches are wanted.
 
     Raises:
         DataError: too few pairs; later also: damaged data, or a dead worker.
         RecipeError: a config, rank or size that cannot be.
     """
-    place = {"seed": seed, "rank": rank, "world_size": world_size, "skip": skip}
     device = torch.device(device)
     host = host_batches(split, batch_size, config, roll=roll, pin=device.type == "cuda", **place)
     return _delivered(host, split, loader_config(config), device)
@@ -234,8 +219,8 @@ def host_batches(
 ) -> Iterator[HostBatch]:
     """The part of a loader that runs on the host: all but the way to the device and the work there.
 
-    Arguments and errors as for ``make_loader``; ``place`` are seed, rank, world_size and skip. ``pin``: a buffered
-    loader reads into pinned memory, which a GPU copies by itself, without a detour.
+    Arguments and errors as for ``make_loader``; with ``pin`` a buffered loader reads into pinned memory, which a GPU
+    copies by itself.
     """
     config, pairs = loader_config(config), Pairs(split)
     draws = sampling.endless(len(pairs), batch_size, width=split.shape[-1] if roll else 0, **place)
@@ -298,7 +283,6 @@ def _buffered(pairs: Pairs, draws: Draws, config: LoaderConfig, slots: list[Host
 
 
 def _statistics(split: Split, device: torch.device | str = "cpu") -> tuple[Tensor, Tensor]:
-    """Means and deviations, (1, C, 1, 1) each."""
     return torch.from_numpy(split.means_1C11).to(device), torch.from_numpy(split.stds_1C11).to(device)
 
 

@@ -32,10 +32,7 @@ def passages(load_s: Sequence[float], step_s: float, workers: int, ahead: int = 
         load_s: seconds to load each of them.
         step_s: seconds of a step.
         workers: that load beside the step; 0: loading and step take turns.
-        ahead: batches of each worker that are in the making or wait; torch calls it ``prefetch_factor``.
-
-    Raises:
-        CourseError: a time or a number that cannot be.
+        ahead: batches of each worker that are in the making or wait, 1 or more; torch's ``prefetch_factor``.
     """
     if min((step_s, *load_s)) < 0 or workers < 0 or ahead < 1:
         raise CourseError("times and workers cannot be negative, and a worker is at least 1 batch ahead; change them")
@@ -52,8 +49,3 @@ def passages(load_s: Sequence[float], step_s: float, workers: int, ahead: int = 
         taken_s = max(loaded_s, idle_s)
         found.append(Passage(k % max(1, workers), begin_s, loaded_s, taken_s, taken_s + step_s))
     return found
-
-
-def batch_s(load_s: float, step_s: float, workers: int) -> float:
-    """Seconds a batch takes in the long run if all batches are alike: the sum in turns, else the slower of the two."""
-    return load_s + step_s if workers == 0 else max(step_s, load_s / workers)

@@ -62,9 +62,6 @@ class EpochBatches(Sampler[list[int]]):
             seed: of the order.
             rank, world_size: this process among those that share each batch.
             drop_last: leave out the rest of an epoch that fills no batch, so that every rank takes as many steps.
-
-        Raises:
-            RecipeError: sizes that cannot be.
         """
         if not 0 <= rank < world_size:
             raise RecipeError(f"rank {rank} of {world_size} cannot be; ranks count from 0")
@@ -104,7 +101,6 @@ def endless(
 
     Raises:
         DataError: fewer samples than one batch takes.
-        RecipeError: sizes that cannot be.
     """
     batches = EpochBatches(n, batch_size, seed=seed, rank=rank, world_size=world_size, drop_last=True)
     if n < batch_size:

@@ -116,13 +116,7 @@ class ShardStream(IterableDataset):
     def __init__(
         self, index: ShardIndex, *, buffer: int = 0, seed: int = 0, rank: int = 0, world_size: int = 1
     ) -> None:
-        """Keep what decides the order.
-
-        Args:
-            index: of the shards.
-            buffer: samples that are held to draw from; 0 keeps the order of the shard.
-            seed: of both orders.
-            rank, world_size: this process among those that share the shards.
+        """Keep what decides the order; ``buffer`` samples are held to draw from, 0 keeps the order of the shard.
 
         Raises:
             RecipeError: a rank that cannot be, or more ranks than shards.

@@ -169,14 +169,8 @@ def _make(plan: Plan, folder: Path, processes: int | None, device: str, progress
 
             simulate.make_years(plan, missing, device, bar.update)
     writing.write_stats(folder, progress)
-    about = {
-        "channels": plan.flow.channel_names,
-        "units": plan.flow.channel_units,
-        "geometry": "beta-plane",
-        "snapshot_s": INTERVAL * TIME_S,
-        "digest": plan.digest,
-        "plan": dataclasses.asdict(plan),
-    }
+    about = {"channels": plan.flow.channel_names, "units": plan.flow.channel_units, "geometry": "beta-plane"}
+    about |= {"snapshot_s": INTERVAL * TIME_S, "digest": plan.digest, "plan": dataclasses.asdict(plan)}
     with writing.refusals(folder):
         paths.write_text(folder / "dataset.json", json.dumps(about, indent=1) + "\n")
 

@@ -24,16 +24,12 @@ _NORMS = (nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm
 
 def norm(x: Tensor) -> Tensor:
     """The Euclidean norm of a layer, a scalar tensor; of 16-bit numbers in float32, where squares do not overflow."""
-    return torch.linalg.vector_norm(x, dtype=_wide(x))
+    return torch.linalg.vector_norm(x, dtype=torch.promote_types(x.dtype, torch.float32))
 
 
 def norms(xs: list[Tensor]) -> Tensor:
     """The norms of N layers of one dtype, in one tensor (N,)."""
-    return torch.stack(list(torch._foreach_norm(xs, dtype=_wide(xs[0]))))
-
-
-def _wide(x: Tensor) -> torch.dtype:
-    return torch.promote_types(x.dtype, torch.float32)
+    return torch.stack(list(torch._foreach_norm(xs, dtype=torch.promote_types(xs[0].dtype, torch.float32))))
 
 
 class Layerwise(torch.optim.Optimizer):
