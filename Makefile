@@ -1,7 +1,7 @@
 # make run    set up and run the course on this machine; ends with a table and an index.html
 # make lab    set up and open the course in JupyterLab, on this machine only
 # make update fetch a newer version of the course; what you have changed stays yours
-# make book   set up, run the course if it has not run, and make a book of it: build/book/html/index.html
+# make book   set up, run the chapters that have not run, and make a book of all: build/book/html/index.html (PARTIAL=1: as it is)
 # make test   set up and pass the tests: style, types, units, ranks, every notebook, every exercise
 # make test-all   the rest of the tests: Slurm, JupyterLab in a browser, hub, book, kills, a fresh clone, coverage
 # make lint   style of code and notebooks, types
@@ -56,7 +56,10 @@ update: .venv/.course
 	@touch $@
 
 book: .venv/.book
-	@$(BIN)/dltutorial book --run $(ARGS)
+	@[ -n "$(PARTIAL)" ] || { stale="$$($(BIN)/python book/reading.py)" && { [ -z "$$stale" ] || $(BIN)/dltutorial run $$stale; }; }
+	@rm -rf build/book/new book/reference
+	@MPLBACKEND=agg OMP_NUM_THREADS=1 $(BIN)/python -m sphinx -q -E -n -W -j auto -c book -D partial=$(PARTIAL) $(ARGS) . build/book/new
+	@rm -rf build/book/html && mv build/book/new build/book/html && echo build/book/html/index.html
 
 test: .venv/.test lint
 	@$(BIN)/python -m pytest -n 2 --dist loadgroup -m "not full" $(ARGS)

@@ -1,7 +1,14 @@
-"""How Sphinx makes the book from what ``dltutorial book`` has gathered. Nothing here or in the pages asks a network."""
+"""How Sphinx makes the book: ``make book``. The source folder is the repository's root, so links in its pages lead to
+the same places as there. Nothing here or in the pages asks a network.
+"""
+
+import sys
+from pathlib import Path
 
 import dltutorial
 from dltutorial.course.execute import quick_imports
+
+sys.path.insert(0, str(Path(__file__).parent))
 
 with quick_imports():
     import nbformat  # noqa: F401  myst_nb imports it, too, but slowly
@@ -15,11 +22,15 @@ language = "en"
 extensions = [
     "myst_nb",
     "sphinx.ext.autodoc",
+    "sphinx.ext.autosummary",
     "sphinx.ext.napoleon",
-    "dltutorial.course.book.sphinx_parts",
+    "reading",
 ]
-exclude_patterns = ["_static"]
-root_doc = "index"
+root_doc = "book/index"
+include_patterns = ["*.md", "book/**", "notebooks/[0-9][0-9]_*.ipynb", "exercises/[0-9][0-9]_*.ipynb"]
+exclude_patterns = [".*", "artifacts", "build", "dltutorial", "runs", "tests", "slurm", "solutions", "hub", "pages"]
+exclude_patterns += ["**/runs", "**/*.new.ipynb", "book/_*", "*.egg-info"]
+templates_path = [str(Path(__file__).parent / "_templates")]
 
 # Notebooks come with their outputs.
 nb_execution_mode = "off"
@@ -32,6 +43,7 @@ myst_heading_anchors = 3
 suppress_warnings = ["ref.python"]
 
 # The reference: in the order of the file, types as in the signature, nothing mocked.
+autosummary_ignore_module_all = False
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
 autodoc_preserve_defaults = True
@@ -48,6 +60,7 @@ nitpick_ignore_regex = [(r"py:(class|obj|data)", rf"({_OTHERS})\..*|Tensor|Axes|
 # The list of a page's objects stands in its text; in every page's navigation it would treble the time a book takes.
 toc_object_entries = False
 
+html_additional_pages = {"index": "to_book.html"}
 html_theme = "sphinx_book_theme"
 html_title = "Deep learning at scale"
 html_favicon = "_static/mark.svg"

@@ -145,13 +145,6 @@ def make_parser() -> argparse.ArgumentParser:
     report = _add(commands, "report", _report, "one HTML page of everything measured here")
     report.add_argument("records", nargs="*", type=Path, help="records files (default: the runs folder's)")
     report.add_argument("--out", type=Path, metavar="FILE", help="default: report.html in the runs folder")
-
-    book = _add(commands, "book", _book, "the course as a book: executed notebooks, reference, glossary, index")
-    executed = "a folder that dltutorial run has made (default: each chapter's newest copy under the runs folder)"
-    book.add_argument("--executed", type=Path, metavar="DIR", help=executed)
-    book.add_argument("--out", type=Path, metavar="DIR", help="default: build/book/html")
-    book.add_argument("--partial", action="store_true", help="print chapters that were not executed without results")
-    book.add_argument("--run", action="store_true", help="run the course first if its runs do not suffice")
     return parser
 
 
@@ -267,11 +260,4 @@ def _report(args: argparse.Namespace) -> int:
     from dltutorial.course import report
 
     print(report.report(args.records, args.out))
-    return 0
-
-
-def _book(args: argparse.Namespace) -> int:
-    from dltutorial.course.book import build
-
-    print(build.build(args.executed, args.out, partial=args.partial, run=args.run))
     return 0
