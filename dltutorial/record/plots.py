@@ -4,7 +4,11 @@ Colours are Okabe and Ito's, which colour-blind readers can tell apart; every se
 marker of its own. A title states the finding.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import base64
+import csv
+import html
+import io
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,16 +19,9 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-BLUE, ORANGE, GREEN, PURPLE, SKY, YELLOW, GREY = (
-    "#0072B2",
-    "#D55E00",
-    "#009E73",
-    "#CC79A7",
-    "#56B4E9",
-    "#E69F00",
-    "#6E6E6E",
-)
-_STYLE = {
+BLUE, ORANGE, GREEN, PURPLE = "#0072B2", "#D55E00", "#009E73", "#CC79A7"
+SKY, YELLOW, GREY = "#56B4E9", "#E69F00", "#6E6E6E"
+STYLE: dict[str, Any] = {
     "figure.figsize": (8, 4.2),
     "figure.dpi": 110,
     "figure.constrained_layout.use": True,
@@ -36,6 +33,7 @@ _STYLE = {
     "axes.spines.right": False,
     "axes.grid": True,
     "axes.axisbelow": True,
+    "axes.prop_cycle": f"cycler('color', {[c[1:] for c in (BLUE, ORANGE, GREEN, PURPLE, SKY, YELLOW, GREY)]})",
     "axes.formatter.min_exponent": 3,  # on a log axis 0.3, not 3 × 10⁻¹
     "grid.color": "#DDDDDD",
     "grid.linewidth": 0.7,
@@ -46,13 +44,6 @@ _STYLE = {
 }
 
 
-def style() -> dict[str, Any]:
-    """Matplotlib's settings for a figure of the course."""
-    import matplotlib as mpl
-
-    return _STYLE | {"axes.prop_cycle": mpl.cycler(color=[BLUE, ORANGE, GREEN, PURPLE, SKY, YELLOW, GREY])}
-
-
 @contextmanager
 def figure(
     title: str,
@@ -60,7 +51,6 @@ def figure(
     n_rows: int = 1,
     n_cols: int = 1,
     size: tuple[float, float] | None = None,
-    to: "Callable[[Figure, str], object] | None" = None,
 ) -> Iterator:
     """Draw inside ``with figure(title, alt) as ax:``; the figure is shown, with its alt text, when the block ends.
 
@@ -69,46 +59,38 @@ def figure(
         alt: what a reader who cannot see the figure should know.
         n_rows, n_cols: of axes; an array of them is yielded when there is more than one.
         size: width and height in inches.
-        to: called with the figure and its alt text instead of ``show``.
     """
     import matplotlib as mpl
     import matplotlib.pyplot as plt
 
-    with mpl.rc_context(style()):
+    with mpl.rc_context(STYLE):
         fig, axes = plt.subplots(n_rows, n_cols, figsize=size)
         if n_rows * n_cols == 1:
             axes.set_title(title)
         else:
             fig.suptitle(title, x=0.01, ha="left", fontweight="bold")
         yield axes
-        (to or show)(fig, alt)
+        show(fig, alt)
 
 
 def show(fig: "Figure", alt: str) -> None:
     """Display a figure as PNG with alt text, then close it. Outside a notebook nothing is displayed."""
-    picture = image(fig, alt)
-    try:
-        from IPython import get_ipython
-        from IPython.display import HTML, display
-    except ImportError:
-        return
+    from IPython import get_ipython
+    from IPython.display import HTML, display
+
+    picture = HTML(image(fig, alt))
     if get_ipython() is not None:
-        display(HTML(picture), metadata={"alt": alt})
+        display(picture, metadata={"alt": alt})
 
 
 def image(fig: "Figure", alt: str) -> str:
     """A figure as an HTML picture that needs no other file; the figure is closed."""
-    import base64
-    import html
-    import io
-
     import matplotlib.pyplot as plt
 
     buffer = io.BytesIO()
     fig.savefig(buffer, format="png")
     plt.close(fig)
-    picture = base64.b64encode(buffer.getvalue()).decode()
-    source = f'src="data:image/png;base64,{picture}" alt="{html.escape(alt, quote=True)}"'
+    source = f'src="data:image/png;base64,{base64.b64encode(buffer.getvalue()).decode()}" alt="{html.escape(alt)}"'
     return f'<img class="dlt-figure" {source} style="max-width:100%;background:white">'
 
 
@@ -173,8 +155,6 @@ def roofline(
 
 def reference(name: str) -> list[dict[str, str]]:
     """The rows of a file of published figures in ``dltutorial/reference/``."""
-    import csv
-
     return list(csv.DictReader(line for line in _reference_lines(name) if not line.startswith("#")))
 
 

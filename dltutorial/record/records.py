@@ -53,13 +53,14 @@ class Writer:
             line = (json.dumps(record, allow_nan=False) + "\n").encode()
             handle = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
             try:
-                os.write(handle, b"\n" * _is_torn(handle) + line)
+                size = os.fstat(handle).st_size
+                is_torn = size > 0 and os.pread(handle, 1, size - 1) != b"\n"  # by a full disk or a kill
+                os.write(handle, b"\n" * is_torn + line)
             finally:
                 os.close(handle)
         except OSError as error:
-            raise CourseError(
-                f"cannot write records to {path}: {error.strerror}; set DLTUTORIAL_RECORDS to a file you may write"
-            ) from error
+            hint = "set DLTUTORIAL_RECORDS to a file you may write"
+            raise CourseError(f"cannot write records to {path}: {error.strerror}; {hint}") from error
         if self.file is None:
             sharing.share(record)
         return record
@@ -82,19 +83,13 @@ def read(file: Path) -> Iterator[dict]:
             continue
         try:
             record = json.loads(line)
-        except json.JSONDecodeError as error:
+        except json.JSONDecodeError:
             if number == len(lines):
                 return
-            raise CourseError(f"{file}, line {number} is not a record; remove that line") from error
+            record = None
         if not isinstance(record, dict) or not all(isinstance(record.get(key), str) for key in _KEYS):
             raise CourseError(f"{file}, line {number} is not a record; remove that line")
         yield record
-
-
-def _is_torn(handle: int) -> bool:
-    """Whether the last line was cut short, by a full disk or a kill; the next record then starts a line of its own."""
-    size = os.fstat(handle).st_size
-    return size > 0 and os.pread(handle, 1, size - 1) != b"\n"
 
 
 def _plain(value: Any) -> Any:
@@ -107,6 +102,4 @@ def _plain(value: Any) -> Any:
         return [_plain(item) for item in value]
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
-    if value is None or isinstance(value, (bool, int, float, str)):
-        return value
-    return str(value)
+    return value if value is None or isinstance(value, (bool, int, float, str)) else str(value)

@@ -1,8 +1,7 @@
 """What a learner shares with a class: few fields of some records, in one file of a folder that the class shares.
 
-In: records as they are written, and the learner's own setting (``dltutorial class join``). Out: lines of
-``FOLDER/PSEUDONYM.jsonl``. Off unless the setting is there; nothing goes anywhere but into that file. A line holds only
-the fields listed in ``FIELDS``: no machine, no versions, no path, no answer of the learner's.
+In: records as they are written, and the learner's own setting (``dltutorial class join``); without it, nothing.
+Out: lines of ``FOLDER/PSEUDONYM.jsonl`` with the fields of ``FIELDS``: no machine, no path, no answer of the learner's.
 """
 
 import json
@@ -80,10 +79,8 @@ def switched_off() -> bool:
 
 def share(record: Mapping[str, Any]) -> None:
     """Append what the class may see of ``record``; a folder that cannot be written gives a warning, never an error."""
-    if switched_off():
-        return
     try:
-        if (member := membership()) and (line := shared_line(record)):
+        if not switched_off() and (member := membership()) and (line := shared_line(record)):
             _append(member.file, line)
     except (CourseError, OSError) as error:
         told = error.strerror if isinstance(error, OSError) else str(error)
@@ -94,17 +91,15 @@ def share(record: Mapping[str, Any]) -> None:
 def shared_line(record: Mapping[str, Any]) -> str | None:
     """The line that a class sees of a record; None: nothing of it."""
     kind = record.get("kind")
-    if kind not in FIELDS or not re.fullmatch(r"\d\d", str(record.get("chapter"))):
-        return None
-    if kind == "measurement" and record.get("what") not in SHARED_MEASUREMENTS:
+    other = kind == "measurement" and record.get("what") not in SHARED_MEASUREMENTS
+    if other or kind not in FIELDS or not re.fullmatch(r"\d\d", str(record.get("chapter"))):
         return None
     line = {"time": str(record["time"])[:19] + "Z", "chapter": record["chapter"], "kind": kind}
     line |= {key: _harmless(record.get(key)) for key in FIELDS[kind]}
     if kind == "claim" and record.get("status") not in ("failed", "otherwise"):
         del line["what"]  # that the learner got there is enough
-    if any(isinstance(line.get(key), str) for key in ("guess", "measured", "value")):
-        return None  # NaN and infinities are text in records: nothing to compare
-    return json.dumps(line, ensure_ascii=False) + "\n"
+    compared = all(not isinstance(line.get(key), str) for key in ("guess", "measured", "value"))  # NaN is text
+    return json.dumps(line, ensure_ascii=False) + "\n" if compared else None
 
 
 def _append(file: Path, line: str) -> None:
@@ -115,10 +110,9 @@ def _append(file: Path, line: str) -> None:
         about = os.fstat(handle)
         if not stat.S_ISREG(about.st_mode) or about.st_uid != os.getuid():
             raise CourseError(f"{file.name} in the class's folder is not yours")
-        data = line.encode()
-        if about.st_size + len(data) > MOST_BYTES:
+        if about.st_size + len(line.encode()) > MOST_BYTES:
             raise CourseError(f"{file.name} has reached {MOST_BYTES >> 20} MiB")
-        os.write(handle, data)
+        os.write(handle, line.encode())
     finally:
         os.close(handle)
 

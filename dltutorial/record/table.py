@@ -35,14 +35,11 @@ class Table:
     def __str__(self) -> str:
         lines = [self.header, *self.rows]
         widths = [max(len(line[i]) for line in lines) for i in range(len(self.header))]
-        aligned = [
-            "  ".join(
-                cell.rjust(width) if right else cell.ljust(width)
-                for cell, width, right in zip(line, widths, self._numeric(), strict=True)
-            ).rstrip()
-            for line in lines
-        ]
-        return "\n".join([aligned[0], "─" * (sum(widths) + 2 * len(widths) - 2), *aligned[1:]])
+        sides = [f">{width}" if right else f"<{width}" for width, right in zip(widths, self._numeric(), strict=True)]
+        head, *rows = (
+            "  ".join(f"{cell:{side}}" for cell, side in zip(line, sides, strict=True)).rstrip() for line in lines
+        )
+        return "\n".join([head, "─" * (sum(widths) + 2 * len(widths) - 2), *rows])
 
     __repr__ = __str__
 

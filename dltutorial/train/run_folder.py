@@ -139,7 +139,7 @@ class RunLog:
         self._folder, self._scores = folder, dict(begun.scores) if begun else {}
         done = begun.step if begun else 0
         try:
-            self._tracker = track.tracker(recipe.track, folder, dataclasses.asdict(recipe), done)
+            self._tracker = track.Tracker(recipe.track, folder, dataclasses.asdict(recipe), done)
         except BaseException:
             _write_status(folder, "failed")
             raise

@@ -12,7 +12,7 @@ import websocket
 BOARD = """
 from pathlib import Path
 from dltutorial.record import board, track
-tracker = track.tracker(("tensorboard",), Path("runs/watched"), {})
+tracker = track.Tracker(("tensorboard",), Path("runs/watched"), {})
 for step in range(1, 6):
     tracker.log(step, {"train/loss": 1 / step})
 tracker.close()

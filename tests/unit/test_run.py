@@ -140,7 +140,7 @@ def test_a_tracker_that_cannot_start_makes_a_failed_run(tiny_data, tmp_path, mon
     def tracker(*_):
         raise CourseError("no key")
 
-    monkeypatch.setattr(track, "tracker", tracker)
+    monkeypatch.setattr(track, "Tracker", tracker)
     with pytest.raises(CourseError, match="no key"):
         train(tiny_data, tmp_path / "r")
     assert run_folder.run_status(tmp_path / "r") == "failed"

@@ -13,7 +13,7 @@ from dltutorial.record import track
 def run(tmp_path_factory):
     """A run long enough to cross several 32 KiB blocks of W&B's file."""
     folder = tmp_path_factory.mktemp("runs") / "tracked"
-    tracker = track.tracker(("tensorboard", "wandb"), folder, {"steps": 2000})
+    tracker = track.Tracker(("tensorboard", "wandb"), folder, {"steps": 2000})
     for step in range(1, 2001):
         tracker.log(step, {"train/loss": 1 / step, "valid/rmse": float(step)})
     tracker.close()
@@ -47,20 +47,20 @@ def test_reading_a_folder_without_a_run_is_one_line(tmp_path, read):
 
 def test_unknown_tracker_is_named(tmp_path):
     with pytest.raises(CourseError, match="mlflow"):
-        track.tracker(("mlflow",), tmp_path, {})
+        track.Tracker(("mlflow",), tmp_path, {})
 
 
 def test_an_unknown_mode_of_wandb_is_one_line(tmp_path, monkeypatch):
     monkeypatch.setenv("WANDB_MODE", "nonsense")
     with pytest.raises(CourseError, match=r"'nonsense'.*unset WANDB_MODE") as error:
-        track.tracker(("wandb",), tmp_path / "r", {})
+        track.Tracker(("wandb",), tmp_path / "r", {})
     assert "\n" not in str(error.value)
 
 
 def test_wandb_online_without_a_key_is_one_line_and_no_prompt(tmp_path):
     code = (
         "import sys, pathlib\nfrom dltutorial.errors import CourseError\nfrom dltutorial.record import track\n"
-        "try: track.tracker(('wandb',), pathlib.Path(sys.argv[1]), {})\n"
+        "try: track.Tracker(('wandb',), pathlib.Path(sys.argv[1]), {})\n"
         "except CourseError as error: print('LINE', error)"
     )
     environment = {key: value for key, value in os.environ.items() if key not in ("WANDB_API_KEY", "NETRC")}

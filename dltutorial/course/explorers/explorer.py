@@ -59,7 +59,7 @@ class Explorer:
         from matplotlib.ticker import NullLocator
 
         values = {name: control.value for name, control in self.controls.items()} | changed
-        with mpl.rc_context(plots.style() | _PLAIN):
+        with mpl.rc_context(plots.STYLE | _PLAIN):
             axes = Figure().add_subplot()
             axes.figure.subplots_adjust(left=0.13, right=0.98, bottom=0.13, top=0.95)
             words = self.draw(axes, SimpleNamespace(**values))
