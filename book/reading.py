@@ -16,7 +16,7 @@ from pathlib import Path
 from docutils import nodes
 from sphinx.util import logging
 
-from dltutorial.course import exercises, page
+from dltutorial.course import exercises, site
 
 ROOT = Path(__file__).resolve().parents[1]
 WIDGET = "application/vnd.jupyter.widget-view+json"
@@ -191,7 +191,7 @@ def readable_defaults(app, what, name, item, options, signature, returns):
 def write_math(writer, node):
     """MathML is drawn by the browser itself: no script and no font has to be fetched."""
     display = isinstance(node, nodes.math_block)
-    made = page.mathml(node.astext(), display)
+    made = site.mathml(node.astext(), display)
     writer.body.append(f'<div class="math-display">{made}</div>' if display else made)
     raise nodes.SkipNode
 
