@@ -193,6 +193,18 @@ def test_leads_are_told_with_what_was_tuned(book):
     assert "Mikami et al. 2018" in section.body
 
 
+def test_recipes_are_ranked_and_one_that_missed_the_target_has_no_time(book):
+    about = {"task": "Task(target=0.9)", "kind": "measurement"}
+    book("15")("time to solution", 9.0, "s", recipe="slow", device_s=9.0, seeds=2, reached=2, **about)
+    book("15")("time to solution", 2.0, "s", recipe="quick", device_s=4.0, seeds=2, reached=2, **about)
+    book("15")("time to solution", None, "s", recipe="lucky", device_s=None, seeds=2, reached=1, **about)
+    section = book.section("Time to solution")
+    assert section.finding == "2 of 3 recipes reach the target with every seed, the best in 2 s"
+    assert [section.body.index(word) for word in ("quick", "slow", "not reached")] == sorted(
+        section.body.index(word) for word in ("quick", "slow", "not reached")
+    )
+
+
 def test_times_to_solution_stand_beside_their_predictions(book):
     book("15")("median seconds: reference", 2.0, "s", predicted=1.0)
     assert "off by a factor of 2.0" in book.section("Time to solution").body
