@@ -50,11 +50,7 @@ def _alone(fn: Callable) -> None:
 
 
 def _on_ranks(fn: Callable, hang_hint: str = "", **how: Any) -> list[Report]:
-    """Reports of both ranks.
-
-    Raises:
-        Wrong: an error on a rank, a message that fits no bucket, or a hang.
-    """
+    """Reports of both ranks."""
     try:
         return launch(averager_ranks.train, _RANKS, fn, timeout_s=PATIENCE_S, **how)
     except RanksHang as hang:

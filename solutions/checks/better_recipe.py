@@ -28,11 +28,7 @@ _REASONS = {
 
 
 def _recipe(fn: Callable) -> SolutionRecipe:
-    """The learner's recipe.
-
-    Raises:
-        Wrong: it is none, or one that cannot be.
-    """
+    """The learner's recipe."""
     try:
         recipe = fn(REFERENCE, TASK)
         if isinstance(recipe, SolutionRecipe):

@@ -48,11 +48,7 @@ class _Watched:
         return self._inside("warm-up", self._graph.warm_up())
 
     def capture(self) -> Any:
-        """Record the step inside; nothing is computed.
-
-        Raises:
-            Wrong: during a warm-up, or once more for one that is under way.
-        """
+        """Record the step inside; nothing is computed."""
         if self.where != "outside":
             raise Wrong("a capture after the warm-up", f"one inside the {self.where}", "End the warm-up first.")
         self.n_captures += 1
@@ -86,11 +82,7 @@ class _Lab:
         return train_step(self.model, (x_BCHW, y_BCHW), squared_error, self.optimizer)
 
     def made(self, fn: Callable) -> Callable:
-        """The learner's captured step.
-
-        Raises:
-            Wrong: it is no function.
-        """
+        """The learner's captured step."""
         captured = fn(self.step, self.x, self.y, self.graph, _N_WARMUP)
         if not callable(captured):
             hint = "" if captured is None else "Return the function that makes one step, not its result."

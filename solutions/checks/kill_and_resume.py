@@ -13,11 +13,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 from dltutorial.course.checks import Exercise, Wrong
-from dltutorial.course.checks.kill_harness import PARTS, Kill, Life, live, never_stopped
+from dltutorial.course.checks.kill_harness import PARTS, Kill, Process, never_stopped, train_until_killed
 from dltutorial.launch import RankFailed, RanksHang, launch
 
 _EVERY = 3
-PATIENCE_S = 20.0  # for a life that shares busy cores
+PATIENCE_S = 20.0  # for a process that shares busy cores
 _STEPS = 16  # of a TinyRun
 _FORGOTTEN = {
     "model": "The weights are not those of the checkpoint: model.load_state_dict.",
@@ -32,8 +32,8 @@ _ALONE = "Should the newest be damaged, there is nothing to fall back on. Keep o
 _KILLED = ("SIGKILL", "SIGXFSZ")
 
 
-class _Lives:
-    """The answer's lives on one folder, one after another, beside a run that never stops."""
+class _Answer:
+    """The learner's answer: its processes on one folder, one after another, beside a run that never stops."""
 
     def __init__(self, fn: Callable, folder: Path) -> None:
         self._fn, self._log = fn, folder / "log"
@@ -41,59 +41,46 @@ class _Lives:
         self.folder.mkdir()
         self.parts, self.losses = _expected()
 
-    def live(self, kill: Kill | None = None) -> Life:
-        """One more life, until the run ends or the kill comes.
-
-        Raises:
-            NotImplementedError: nothing is written there yet.
-            Wrong: it does not come to an end.
-        """
-        life, given = Life(), (self._fn, self.folder, _EVERY, self._log, kill or Kill())
+    def start(self, kill: Kill | None = None) -> Process:
+        """Start it once more, until the run ends or the kill comes."""
+        process, given = Process(), (self._fn, self.folder, _EVERY, self._log, kill or Kill())
         self._log.unlink(missing_ok=True)
         try:
-            launch(live, 1, *given, timeout_s=PATIENCE_S, backend="gloo")
+            launch(train_until_killed, 1, *given, timeout_s=PATIENCE_S, backend="gloo")
         except RankFailed as failed:
             if failed.kind == "NotImplementedError":
                 raise NotImplementedError from None
-            life.ended, life.told = failed.kind, failed.message.partition("\n")[0]
+            process.ended, process.told = failed.kind, failed.message.partition("\n")[0]
         except RanksHang:
             hint = "Does the loop end once run.step is run.steps? run.update() counts; nobody else has to."
             raise Wrong("the end of the run", f"none within {PATIENCE_S:g} s", hint) from None
         for line in self._log.read_text().splitlines() if self._log.exists() else []:
             what, number, *more = line.split()
-            if what == "before" and life.began is None:
-                life.began = int(number), dict(zip(PARTS, more, strict=True))
+            if what == "before" and process.began is None:
+                process.began = int(number), dict(zip(PARTS, more, strict=True))
             elif what == "loss":
-                life.losses[int(number)] = float.fromhex(more[0])
+                process.losses[int(number)] = float.fromhex(more[0])
             elif what == "rename":
-                life.renames += 1
-                life.unsynced += number == "0"
-        return life
+                process.renames += 1
+                process.unsynced += number == "0"
+        return process
 
-    def killed(self, kill: Kill) -> Life:
-        """A life that this kill ends.
-
-        Raises:
-            Wrong: it ended otherwise.
-        """
-        life = self.live(kill)
-        if life.ended not in _KILLED:
-            self.finished(life)
-            if kill.at_rename and not life.renames:
+    def killed(self, kill: Kill) -> Process:
+        """A process that this kill ends."""
+        process = self.start(kill)
+        if process.ended not in _KILLED:
+            self.finished(process)
+            if kill.at_rename and not process.renames:
                 raise Wrong(*_UNDER_ITS_NAME)
             raise Wrong(f"a checkpoint written after update {kill.at_step}", "none", f"Save every {_EVERY} updates.")
-        return life
+        return process
 
     def goes_on(self, after: int, hint: str = "", kill: Kill | None = None) -> None:
-        """The next life goes on after so many updates with every part as it was, and ends as if nothing had been.
-
-        Raises:
-            Wrong: it does not; with the part that is not as it was.
-        """
-        life = self.killed(kill) if kill else self.live()
-        if life.began is None:
-            self.finished(life, hint)
-        step, found = life.began or (0, {})
+        """The next process goes on after so many updates with every part as it was, and ends as if nothing had been."""
+        process = self.killed(kill) if kill else self.start()
+        if process.began is None:
+            self.finished(process, hint)
+        step, found = process.began or (0, {})
         known = self.parts[after]
         if step != after:
             if found == self.parts[0]:
@@ -108,23 +95,19 @@ class _Lives:
             if found[part] != known[part]:
                 raise Wrong(f"{part} as after {after} updates", "another state", _FORGOTTEN[part])
         if not kill:
-            self.finished(life, hint)
+            self.finished(process, hint)
 
-    def finished(self, life: Life, hint: str = "") -> None:
-        """This life came to the end of the run, with the losses of one that never stopped.
-
-        Raises:
-            Wrong: it did not.
-        """
-        if life.ended:
-            raise Wrong("the run goes on to its end", f"{life.ended}: {life.told}", hint)
-        if not life.losses or max(life.losses) != _STEPS:
-            done = max(life.losses, default=0)
+    def finished(self, process: Process, hint: str = "") -> None:
+        """This process came to the end of the run, with the losses of one that never stopped."""
+        if process.ended:
+            raise Wrong("the run goes on to its end", f"{process.ended}: {process.told}", hint)
+        if not process.losses or max(process.losses) != _STEPS:
+            done = max(process.losses, default=0)
             raise Wrong(f"{_STEPS} updates", f"{done}", "Call run.update() until run.step is run.steps.")
-        wrong = [n for n, loss in life.losses.items() if loss != self.losses.get(n)]
+        wrong = [n for n, loss in process.losses.items() if loss != self.losses.get(n)]
         if wrong:
             advice = "The losses are not those of a run that is left alone. Saving must not change the run."
-            raise Wrong(f"loss {self.losses.get(wrong[0])} in update {wrong[0]}", life.losses[wrong[0]], advice)
+            raise Wrong(f"loss {self.losses.get(wrong[0])} in update {wrong[0]}", process.losses[wrong[0]], advice)
 
     def files(self) -> list[Path]:
         """The checkpoints, newest last; a small file that only names one is none."""
@@ -135,39 +118,39 @@ class _Lives:
 
 @functools.cache
 def _expected() -> tuple[dict[int, dict[str, str]], dict[int, float]]:
-    """What ``never_stopped`` finds, in a process like those of the lives."""
+    """What ``never_stopped`` finds, in a process like those of the answer."""
     return launch(never_stopped, 1, backend="gloo")[0]
 
 
-def _case(check: Callable[["_Lives"], None]) -> Callable[[Callable], None]:
+def _case(check: Callable[["_Answer"], None]) -> Callable[[Callable], None]:
     """A case that gets a folder of its own."""
 
     def case(fn: Callable) -> None:
         with tempfile.TemporaryDirectory() as folder:
-            check(_Lives(fn, Path(folder)))
+            check(_Answer(fn, Path(folder)))
 
     case.__doc__ = check.__doc__
     return case
 
 
 @_case
-def _saves_on_its_way(lives: _Lives) -> None:
+def _saves_on_its_way(answer: _Answer) -> None:
     """Left alone, it makes all updates, and leaves a checkpoint"""
-    lives.finished(lives.live())
-    if not lives.files():
+    answer.finished(answer.start())
+    if not answer.files():
         raise Wrong("checkpoints in the folder", "no file", f"After every {_EVERY} updates, save into the folder.")
 
 
 @_case
-def _is_orderly(lives: _Lives) -> None:
+def _is_orderly(answer: _Answer) -> None:
     """Each file is synced, then takes its name; two checkpoints stay"""
-    life = lives.live()
-    if not life.renames:
+    process = answer.start()
+    if not process.renames:
         raise Wrong(*_UNDER_ITS_NAME)
-    if life.unsynced:
+    if process.unsynced:
         hint = "The name may reach the disk before the bytes do. Call os.fsync on the open file, then rename it."
         raise Wrong("a sync before each rename", "none", hint)
-    n_files = len(lives.files())
+    n_files = len(answer.files())
     if n_files > 3:
         raise Wrong("two checkpoints", f"{n_files} files", "Remove old ones once a new one is whole: disks fill up.")
     if n_files < 2:
@@ -175,49 +158,49 @@ def _is_orderly(lives: _Lives) -> None:
 
 
 @_case
-def _killed_in_an_update(lives: _Lives) -> None:
+def _killed_in_an_update(answer: _Answer) -> None:
     """Killed in an update, it goes on with every part as it was"""
-    lives.killed(Kill(at_step=8))
-    lives.goes_on(6, kill=Kill(at_step=14))
-    lives.goes_on(12, "Names sorted as text put step-9 after step-12. Sort by the number.")
+    answer.killed(Kill(at_step=8))
+    answer.goes_on(6, kill=Kill(at_step=14))
+    answer.goes_on(12, "Names sorted as text put step-9 after step-12. Sort by the number.")
 
 
 @_case
-def _killed_in_writing(lives: _Lives) -> None:
+def _killed_in_writing(answer: _Answer) -> None:
     """Killed in the midst of writing, it goes on from the checkpoint before"""
-    lives.killed(Kill(at_step=5, at_share=0.5))
-    lives.goes_on(3, _BEFORE)
+    answer.killed(Kill(at_step=5, at_share=0.5))
+    answer.goes_on(3, _BEFORE)
 
 
 @_case
-def _killed_before_naming(lives: _Lives) -> None:
+def _killed_before_naming(answer: _Answer) -> None:
     """A file that is whole but has not its name yet does not count, and does no harm"""
-    lives.killed(Kill(at_step=8, at_rename=True))
-    lives.goes_on(6, "What has not got its name is not a checkpoint. Let your search find real names only.")
+    answer.killed(Kill(at_step=8, at_rename=True))
+    answer.goes_on(6, "What has not got its name is not a checkpoint. Let your search find real names only.")
 
 
 @_case
-def _newest_is_cut(lives: _Lives) -> None:
+def _newest_is_cut(answer: _Answer) -> None:
     """A newest file that is not whole is passed over"""
-    lives.killed(Kill(at_step=8))
-    *before, newest = lives.files()
+    answer.killed(Kill(at_step=8))
+    *before, newest = answer.files()
     if not before:
         raise Wrong("two checkpoints", "1 file", _ALONE)
     os.truncate(newest, newest.stat().st_size // 2)
     hint = "After a power failure a file may be cut. If torch.load fails, take the one before it."
-    lives.goes_on(3, hint)
+    answer.goes_on(3, hint)
 
 
 @_case
-def _killed_at_random(lives: _Lives) -> None:
+def _killed_at_random(answer: _Answer) -> None:
     """Killed again and again at random moments, it ends with the same losses"""
     rng = random.Random()
     for step in sorted(rng.sample(range(4, _STEPS - 3), 2)):
         kill = rng.choice([Kill(step), Kill(step, at_share=rng.random()), Kill(step, at_rename=True)])
-        life = lives.live(kill)
-        if life.ended not in _KILLED:
-            lives.finished(life, _BEFORE)
-    lives.finished(lives.live(), _BEFORE)
+        process = answer.start(kill)
+        if process.ended not in _KILLED:
+            answer.finished(process, _BEFORE)
+    answer.finished(answer.start(), _BEFORE)
 
 
 EXERCISE = Exercise(

@@ -1,4 +1,4 @@
-"""Lives of a ``TinyRun`` that really end: for chapter 10's exercise, whose answer has to survive them.
+"""Processes that train a ``TinyRun`` and really die: for chapter 10's exercise, whose answer has to survive that.
 
 In: a function that trains a run and writes checkpoints, and the moment at which its process is to die. Out: a file of
 notes, line by line: the state before each update, the loss after it, each file that took its name.
@@ -26,7 +26,7 @@ PARTS = ("model", "optimizer", "scheduler", "order", "random")
 
 @dataclass(frozen=True)
 class Kill:
-    """When a life ends.
+    """When a process dies.
 
     Attributes:
         at_step: with nothing else, when so many updates are made and the next is asked for.
@@ -40,7 +40,7 @@ class Kill:
 
 
 @dataclass
-class Life:
+class Process:
     """What one process did.
 
     Attributes:
@@ -59,8 +59,8 @@ class Life:
     unsynced: int = 0
 
 
-def live(fn: Callable, folder: Path, every: int, log: Path, kill: Kill) -> None:
-    """One life of the answer, in a process of its own. What it does is noted in a file, line by line."""
+def train_until_killed(fn: Callable, folder: Path, every: int, log: Path, kill: Kill) -> None:
+    """What one process of the answer does; it is noted in a file, line by line."""
     torch.set_num_threads(1)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     out = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)

@@ -8,6 +8,7 @@ gives another answer.
 from collections.abc import Callable, Mapping
 
 from dltutorial.course.checks import Exercise, Wrong, expect, expect_close
+from dltutorial.course.checks.cases import case
 from dltutorial.train.step_breakdown import Effect, StepParts, best_order
 
 Parts = Mapping[str, float]
@@ -96,11 +97,7 @@ _ORDERS = (
 
 
 def _pairs(got: object) -> Order:
-    """What was returned as names and seconds.
-
-    Raises:
-        Wrong: it is no list of pairs.
-    """
+    """What was returned as names and seconds."""
     shape = "a list of (name, seconds)"
     if not isinstance(got, (list, tuple)) or not all(isinstance(pair, (list, tuple)) for pair in got):
         raise Wrong(shape, got, "Return a list of pairs: the knob's name, and the seconds of the step with it turned.")
@@ -132,45 +129,31 @@ def _compare(fn: Callable, parts: Parts, knobs: Knobs) -> None:
         before_s = right_s
 
 
-def _two_knobs(fn: Callable) -> None:
-    """The knob that saves more seconds comes first"""
-    parts = {"load": 0.001, "products": 0.080, "attention": 0.050, "optimizer": 0.010}
-    knobs = {"compile": {"products": 0.95}, "fused": {"attention": 0.5}, "foreach": {"optimizer": 0.3}}
-    _compare(fn, parts, knobs)
-
-
-def _shared_part(fn: Callable) -> None:
-    """What one knob has shrunk, another can no longer save"""
-    parts = {"load": 0.002, "products": 0.080, "attention": 0.032, "rest": 0.010}
-    knobs = {"bf16": {"products": 0.3}, "sparse": {"products": 0.4}, "fused": {"attention": 0.5}}
-    _compare(fn, parts, knobs)
-
-
-def _hidden_loader(fn: Callable) -> None:
-    """A loader that hides behind the step gains nothing, until the step is quicker"""
-    parts = {"load": 0.060, "products": 0.080, "rest": 0.020}
-    knobs = {"loader": {"load": 0.1}, "bf16": {"products": 0.4}}
-    _compare(fn, parts, knobs)
-
-
-def _harmful(fn: Callable) -> None:
-    """A knob that makes the step longer stays off"""
-    parts = {"load": 0.010, "products": 0.100, "optimizer": 0.020}
-    knobs = {"bf16": {"products": 2.2}, "fused": {"optimizer": 0.4}, "loader": {"load": 0.2}}
-    _compare(fn, parts, knobs)
-
-
-def _several_parts(fn: Callable) -> None:
-    """A knob may act on several parts, for better and for worse"""
-    parts = {"load": 0.004, "products": 0.060, "attention": 0.040, "rest": 0.020}
-    knobs = {
+# Parts of a step in seconds, and knobs: each the factors of the parts that it changes.
+_TWO_KNOBS = (
+    {"load": 0.001, "products": 0.080, "attention": 0.050, "optimizer": 0.010},
+    {"compile": {"products": 0.95}, "fused": {"attention": 0.5}, "foreach": {"optimizer": 0.3}},
+)
+_SHARED_PART = (
+    {"load": 0.002, "products": 0.080, "attention": 0.032, "rest": 0.010},
+    {"bf16": {"products": 0.3}, "sparse": {"products": 0.4}, "fused": {"attention": 0.5}},
+)
+_HIDDEN_LOADER = (
+    {"load": 0.060, "products": 0.080, "rest": 0.020},
+    {"loader": {"load": 0.1}, "bf16": {"products": 0.4}},
+)
+_HARMFUL = (
+    {"load": 0.010, "products": 0.100, "optimizer": 0.020},
+    {"bf16": {"products": 2.2}, "fused": {"optimizer": 0.4}, "loader": {"load": 0.2}},
+)
+_SEVERAL_PARTS = (
+    {"load": 0.004, "products": 0.060, "attention": 0.040, "rest": 0.020},
+    {
         "bf16": {"products": 0.5, "attention": 1.2},
         "fused": {"attention": 0.4},
         "compile": {"rest": 0.3, "attention": 0.9},
-    }
-    _compare(fn, parts, knobs)
-
-
+    },
+)
 _HINTS = (
     "Two pieces: the seconds of a step from its parts, and a loop that takes the best knob.",
     "The step: max(parts['load'], sum of the others). A knob: multiply each part that it names by its factor.",
@@ -179,6 +162,12 @@ _HINTS = (
 EXERCISE = Exercise(
     name="ladder_order",
     chapter="07",
-    cases=(_two_knobs, _shared_part, _hidden_loader, _harmful, _several_parts),
+    cases=(
+        case("The knob that saves more seconds comes first", _compare, *_TWO_KNOBS),
+        case("What one knob has shrunk, another can no longer save", _compare, *_SHARED_PART),
+        case("A loader that hides behind the step gains nothing, until the step is quicker", _compare, *_HIDDEN_LOADER),
+        case("A knob that makes the step longer stays off", _compare, *_HARMFUL),
+        case("A knob may act on several parts, for better and for worse", _compare, *_SEVERAL_PARTS),
+    ),
     hints=_HINTS,
 )

@@ -122,11 +122,7 @@ def _compare(
     hint: str = "",
     decay: float = DECAY,
 ) -> None:
-    """Some updates by the learner's function and by the paper.
-
-    Raises:
-        Wrong: the weights differ.
-    """
+    """Some updates by the learner's function and by the paper."""
     right, got = _Lab(*weights), _Lab(*weights)
     wrong = {name: _Lab(*weights) for name in mistakes}
     for gradients, rate in steps:

@@ -51,12 +51,7 @@ def _on_ranks(fn: Callable, jobs: Sequence[tuple[int, str]]) -> list[tuple[list,
 
 
 def _run(fn: Callable, p: int, *jobs: tuple[int, str], uneven: bool = False) -> list[list[tuple[list, Any, list]]]:
-    """The answer on p ranks: for each rank, for each job, what ``_on_ranks`` found.
-
-    Raises:
-        NotImplementedError: it is still blank.
-        Wrong: it hangs or fails; with the rank's own words.
-    """
+    """The answer on p ranks: for each rank, for each job, what ``_on_ranks`` found."""
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", ".*ranks share")

@@ -12,6 +12,7 @@ import torch
 from torch.nn import functional as F
 
 from dltutorial.course.checks import Exercise, Wrong, expect, expect_close
+from dltutorial.course.checks.cases import case
 
 INTERVAL = 3  # of the cases; the notebook's default is another
 _SKIP = "An update with inf or NaN in a gradient must not happen at all: do not call optimizer.step()."
@@ -75,75 +76,56 @@ def _accumulating(loss, optimizer, scale, good_steps, interval):
     return scale, good_steps + 1
 
 
-def _weights(fn: Callable, updates: Sequence[Sequence[float]]) -> torch.Tensor:
+def _nothing(loss, optimizer, scale, good_steps, interval):
+    return scale, good_steps
+
+
+_UPDATES = ((1.0, -0.5, 2.0), (0.5, 0.25, -1.0))
+_ONE_UPDATE = (
+    (_nothing, "The weights did not move. After a backward() without overflow, call optimizer.step()."),
+    (_with_gradients_times(1), "The gradients are still scaled. Divide each by the scale, before step()."),
+    (_with_gradients_times(-1), "The gradients were divided once too often. Unscale once."),
+)
+_TWO_UPDATES = (
+    (_accumulating, "Gradients add up from update to update. Clear them first, with optimizer.zero_grad()."),
+)
+
+
+def _weights(fn: Callable, n_updates: int) -> torch.Tensor:
     lab = _Lab()
-    for slopes in updates:
+    for slopes in _UPDATES[:n_updates]:
         lab.update(fn, slopes)
     return lab.values()
 
 
-def _moves_as_unscaled(fn: Callable) -> None:
-    """A good update moves the weights by the gradients of the loss itself"""
-    updates = [(1.0, -0.5, 2.0)]
-    mistakes = [
-        (_Lab().values(), "The weights did not move. After a backward() without overflow, call optimizer.step()."),
-        (
-            _weights(_with_gradients_times(1), updates),
-            "The gradients are still scaled. Divide each by the scale, before step().",
-        ),
-        (_weights(_with_gradients_times(-1), updates), "The gradients were divided once too often. Unscale once."),
-    ]
-    expected = _weights(_reference, updates)
-    expect_close(_weights(fn, updates), expected, mistakes=mistakes, rtol=1e-5, atol=1e-7)
-
-
-def _clears(fn: Callable) -> None:
-    """Gradients of the update before do not count"""
-    updates = [(1.0, -0.5, 2.0), (0.5, 0.25, -1.0)]
-    hint = "Gradients add up from update to update. Clear them first, with optimizer.zero_grad()."
-    mistakes = [(_weights(_accumulating, updates), hint)]
-    expect_close(_weights(fn, updates), _weights(_reference, updates), mistakes=mistakes, rtol=1e-5, atol=1e-7)
-
-
-class _Spy:
-    """Notes by what number the loss was multiplied, at the moment of backward()."""
-
-    def __init__(self, lab: _Lab):
-        self.factors: list[float] = []
-        lab.weights[0].register_hook(lambda gradient: self.factors.append(gradient[0].item()))
+def _compare(fn: Callable, n_updates: int, mistakes: Sequence[tuple[Callable, str]]) -> None:
+    known = [(_weights(mistake, n_updates), hint) for mistake, hint in mistakes]
+    expect_close(_weights(fn, n_updates), _weights(_reference, n_updates), mistakes=known, rtol=1e-5, atol=1e-7)
 
 
 def _scales_the_loss(fn: Callable) -> None:
     """The loss is scaled before it is differentiated, not the gradients afterwards"""
-    lab = _Lab(scale=64.0)
-    spy = _Spy(lab)
+    lab, factors = _Lab(scale=64.0), []
+    lab.weights[0].register_hook(lambda gradient: factors.append(gradient[0].item()))
     lab.update(fn, (1.0, 1.0, 1.0))
-    if not spy.factors:
+    if not factors:
         raise Wrong("a backward()", "none", "Differentiate the scaled loss: (loss * scale).backward().")
-    expect_close(
-        spy.factors[-1],
-        64.0,
-        mistakes=[(1.0, "Small gradients vanish inside backward(); scaling them afterwards is too late.")],
-    )
+    hint = "Small gradients vanish inside backward(); scaling them afterwards is too late."
+    expect_close(factors[-1], 64.0, mistakes=[(1.0, hint)])
 
 
-def _skips(bad: float, name: str) -> Callable:
-    """A case: one gradient is ``bad``, in the second tensor, after a good update has given the optimizer momentum."""
-
-    def case(fn: Callable) -> None:
-        lab, expected = _Lab(), _Lab()
-        for each, step in ((lab, fn), (expected, _reference)):
-            each.update(step, (1.0, -0.5, 2.0))
-        before = expected.values()
-        lab.update(fn, (1.0, 1.0, bad))
-        got = lab.values()
-        if not got.isfinite().all():
-            only = "isfinite() is False for inf as well as for NaN." if math.isinf(bad) else _SKIP
-            raise Wrong(before, got, f"{name} went into the weights. Look at every gradient of every tensor; {only}")
-        expect_close(got, before, hint=f"The weights moved in spite of {name}. {_SKIP}", rtol=1e-6)
-
-    case.__doc__ = f"{name} in one gradient leaves all weights where they are"
-    return case
+def _skips(fn: Callable, bad: float, name: str) -> None:
+    """One gradient is ``bad``, in the second tensor, after a good update has given the optimizer momentum."""
+    lab, expected = _Lab(), _Lab()
+    for each, step in ((lab, fn), (expected, _reference)):
+        each.update(step, (1.0, -0.5, 2.0))
+    before = expected.values()
+    lab.update(fn, (1.0, 1.0, bad))
+    got = lab.values()
+    if not got.isfinite().all():
+        only = "isfinite() is False for inf as well as for NaN." if math.isinf(bad) else _SKIP
+        raise Wrong(before, got, f"{name} went into the weights. Look at every gradient of every tensor; {only}")
+    expect_close(got, before, hint=f"The weights moved in spite of {name}. {_SKIP}", rtol=1e-6)
 
 
 def _looks_at_gradients(fn: Callable) -> None:
@@ -159,45 +141,36 @@ def _looks_at_gradients(fn: Callable) -> None:
 
 def _backs_off(fn: Callable) -> None:
     """After an overflow the scale is half as large, and the count starts again"""
-    for bad in (math.inf, math.nan):
-        lab = _Lab(scale=8.0, good_steps=INTERVAL - 1)
-        got = lab.update(fn, (1.0, bad, 1.0))
-        expect_close(
-            got[0],
-            4.0,
-            mistakes=[
-                (16.0, "The scale grew after an overflow. It must shrink: half as large."),
-                (8.0, "The scale stayed. After an overflow it is half as large."),
-                (2.0, "Halved twice. One overflow halves the scale once."),
-                (0, "Return the scale first, then the count of good updates."),
-            ],
-        )
-        hint = "An overflow ends the row of good updates: the count starts again from 0."
-        expect_close(got[1], 0, hint=hint)
-
-
-def _grows(fn: Callable) -> None:
-    """The scale doubles with the last of `interval` good updates in a row, not sooner, not later"""
-    lab, seen = _Lab(), []
-    for _ in range(INTERVAL):
-        seen.append(lab.update(fn, (0.1, 0.1, 0.1))[0])
-    late = "Count this update too before you compare: with good update number `interval` the scale doubles."
     mistakes = [
-        ([8.0, 8.0, 8.0], late),
-        ([8.0, 16.0, 16.0], "The scale grew one good update too early."),
-        ([16.0, 32.0, 64.0], "The scale grows after `interval` good updates in a row, not after each one."),
-        ([8.0, 8.0, 4.0], "After good updates the scale doubles; it halves after an overflow."),
+        (16.0, "The scale grew after an overflow. It must shrink: half as large."),
+        (8.0, "The scale stayed. After an overflow it is half as large."),
+        (2.0, "Halved twice. One overflow halves the scale once."),
+        (0, "Return the scale first, then the count of good updates."),
     ]
-    expect([float(scale) for scale in seen], [8.0, 8.0, 16.0], mistakes=mistakes)
+    for bad in (math.inf, math.nan):
+        scale, good_steps = _Lab(scale=8.0, good_steps=INTERVAL - 1).update(fn, (1.0, bad, 1.0))
+        expect_close(scale, 4.0, mistakes=mistakes)
+        expect_close(good_steps, 0, hint="An overflow ends the row of good updates: the count starts again from 0.")
 
 
-def _counts_again(fn: Callable) -> None:
-    """After growing, the count starts again"""
-    lab, seen = _Lab(), []
-    for _ in range(2 * INTERVAL):
-        seen.append(lab.update(fn, (0.1, 0.1, 0.1))[0])
-    hint = "Once the scale has doubled, the count starts again from 0: the next doubling takes `interval` updates more."
-    expect([float(scale) for scale in seen], [8.0, 8.0, 16.0, 16.0, 16.0, 32.0], hint)
+def _grows(fn: Callable, expected: list[float], hint: str = "", mistakes: Sequence[tuple[list, str]] = ()) -> None:
+    """The scales after good updates in a row."""
+    lab = _Lab()
+    seen = [float(lab.update(fn, (0.1, 0.1, 0.1))[0]) for _ in expected]
+    expect(seen, expected, hint, mistakes)
+
+
+_DOUBLES = "The scale doubles with the last of `interval` good updates in a row, not sooner, not later"
+_GROWTH = (
+    (
+        [8.0, 8.0, 8.0],
+        "Count this update too before you compare: with good update number `interval` the scale doubles.",
+    ),
+    ([8.0, 16.0, 16.0], "The scale grew one good update too early."),
+    ([16.0, 32.0, 64.0], "The scale grows after `interval` good updates in a row, not after each one."),
+    ([8.0, 8.0, 4.0], "After good updates the scale doubles; it halves after an overflow."),
+)
+_AGAIN = "Once the scale has doubled, the count starts again from 0: the next doubling takes `interval` updates more."
 
 
 def _long_story(fn: Callable) -> None:
@@ -243,15 +216,15 @@ EXERCISE = Exercise(
     name="scaled_update",
     chapter="04",
     cases=(
-        _moves_as_unscaled,
-        _clears,
+        case("A good update moves the weights by the gradients of the loss itself", _compare, 1, _ONE_UPDATE),
+        case("Gradients of the update before do not count", _compare, 2, _TWO_UPDATES),
         _scales_the_loss,
-        _skips(math.nan, "NaN"),
-        _skips(math.inf, "inf"),
+        case("NaN in one gradient leaves all weights where they are", _skips, math.nan, "NaN"),
+        case("inf in one gradient leaves all weights where they are", _skips, math.inf, "inf"),
         _looks_at_gradients,
         _backs_off,
-        _grows,
-        _counts_again,
+        case(_DOUBLES, _grows, [8.0, 8.0, 16.0], mistakes=_GROWTH),
+        case("After growing, the count starts again", _grows, [8.0, 8.0, 16.0, 16.0, 16.0, 32.0], _AGAIN),
         _long_story,
         _real_fp16,
     ),
