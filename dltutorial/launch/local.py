@@ -81,7 +81,7 @@ def launch(
     backend = _checked(world_size, timeout_s, backend)
     what = f"{getattr(function, '__name__', 'the function')} takes or refers to something"
     call = worker.packed((function, args, kwargs), what, LIMIT_BYTES)
-    with _Ranks(world_size, timeout_s) as ranks:
+    with contextlib.closing(_Ranks(world_size, timeout_s)) as ranks:
         ranks.start(call, backend)
         return [pickle.loads(value) for value in ranks.results()]
 
@@ -126,12 +126,6 @@ class _Ranks:
         self._printed = Output(world_size)
         self._deadline_s = float("inf")  # until the ranks run
 
-    def __enter__(self) -> "_Ranks":
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self._end()
-
     def start(self, call: bytes, backend: str) -> None:
         """Start all ranks; rank 0 takes the store's listening socket along, so nobody can take its port."""
         warm()
@@ -155,12 +149,33 @@ class _Ranks:
         while self._waiting() and self._listen(self._until_s()):
             pass
         stacks = {} if self._failures else {rank: self._stack(rank) for rank in self._waiting()}
-        self._end()
+        self.close()
         if self._failures:
             raise failures.as_exception(self._failures, self._world_size)
         if stacks:
             raise failures.hang(self._timeout_s, stacks, self._world_size)
         return [self._values[rank] for rank in range(self._world_size)]
+
+    def close(self) -> None:
+        """Kill all ranks with what they have started, wait for their end, print their last words."""
+        started, self._processes = [process for process in self._processes if process.pid], []
+        for process in started:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(_pid(process), signal.SIGKILL)
+            process.kill()  # it may not have got a process group yet
+        until_s = time.monotonic() + _END_S
+        for process in started:
+            process.join(max(0.0, until_s - time.monotonic()))
+            if process.exitcode is None:
+                raise CourseError(f"process {process.pid} of a rank does not end; restart the kernel")
+            process.close()
+        for rank, output in enumerate(self._outputs):
+            while connection.wait([output], 0) and self._hear_output(rank):
+                pass
+        self._printed.close()
+        for pipe in (*self._controls, *self._outputs, *self._stacks):
+            pipe.close()
+        self._outputs.clear()
 
     def _task(self, rank: int, call: bytes, backend: str, port: int) -> worker.Assignment:
         size = str(self._world_size)
@@ -253,27 +268,6 @@ class _Ranks:
             said += data
         return said.decode(errors="replace")
 
-    def _end(self) -> None:
-        """Kill all ranks with what they have started, wait for their end, print their last words."""
-        started, self._processes = [process for process in self._processes if process.pid], []
-        for process in started:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(_pid(process), signal.SIGKILL)
-            process.kill()  # it may not have got a process group yet
-        until_s = time.monotonic() + _END_S
-        for process in started:
-            process.join(max(0.0, until_s - time.monotonic()))
-            if process.exitcode is None:
-                raise CourseError(f"process {process.pid} of a rank does not end; restart the kernel")
-            process.close()
-        for rank, output in enumerate(self._outputs):
-            while connection.wait([output], 0) and self._hear_output(rank):
-                pass
-        self._printed.close()
-        for pipe in (*self._controls, *self._outputs, *self._stacks):
-            pipe.close()
-        self._outputs.clear()
-
 
 def _pid(process: ForkServerProcess) -> int:
     assert process.pid, "0 would be this process's own group"
@@ -306,8 +300,6 @@ def _checked(world_size: int, timeout_s: float, backend: str) -> str:
         raise CourseError(f"timeout_s={timeout_s!r}: a deadline is a number of seconds above 0, at most a month")
     if backend not in ("auto", "gloo", "nccl"):
         raise CourseError(f"no backend {backend!r}; choose auto, gloo or nccl")
-    if os.name != "posix":
-        raise CourseError("launch needs Linux or macOS; on Windows use WSL")
     n_gpus = _n_gpus()
     if backend == "nccl" and n_gpus < world_size:
         raise CourseError(f"nccl needs a GPU for each rank: {world_size} ranks, {n_gpus} GPUs; use backend='gloo'")

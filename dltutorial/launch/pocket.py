@@ -15,6 +15,7 @@ import contextlib
 import fcntl
 import json
 import os
+import shlex
 import shutil
 import sys
 import time
@@ -107,7 +108,7 @@ def command(action: str, nodes: int, name: str) -> int:
         _say(f"the cluster {name} was killed; dltutorial pocket up starts it anew, pocket down removes what is left")
         return 1
     _say(" · ".join(f"{node} {state}" for node, state in states(cluster).items()))
-    print(cluster.export)
+    print(f"export SLURM_CONF={shlex.quote(cluster.env['SLURM_CONF'])}")
     if action == "up":
         _say(f"{nodes} nodes are up, after {time.monotonic() - begun_s:.2f} s")
         if sys.stdout.isatty():

@@ -12,7 +12,6 @@ import os
 import pwd
 import re
 import secrets
-import shlex
 import shutil
 import socket
 import string
@@ -54,11 +53,6 @@ class PocketCluster:
     def env(self) -> dict[str, str]:
         """The variable that leads Slurm's commands to this cluster."""
         return {"SLURM_CONF": str(self.folder / "slurm.conf")}
-
-    @property
-    def export(self) -> str:
-        """The same for a shell: ``eval "$(dltutorial pocket up)"``."""
-        return f"export SLURM_CONF={shlex.quote(self.env['SLURM_CONF'])}"
 
 
 def states(cluster: PocketCluster) -> dict[str, str]:
