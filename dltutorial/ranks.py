@@ -75,8 +75,9 @@ def tasks_per_node(text: str) -> list[int]:
     Raises:
         CourseError: another notation.
     """
-    groups = [_GROUP.fullmatch(part.strip()) for part in text.split(",")]
-    if None in groups:
+    parts = text.split(",")
+    groups = [group for part in parts if (group := _GROUP.fullmatch(part.strip()))]
+    if len(groups) < len(parts):
         raise CourseError(f"cannot read tasks per node {text!r}: expected a form such as '2(x2),1'; start through srun")
     return [int(group[1]) for group in groups for _ in range(int(group[2] or 1))]
 
