@@ -1,7 +1,7 @@
 """One notebook, executed by papermill in a process of its own.
 
 In: a :class:`NotebookJob`. Out: the executed notebook, signed so that JupyterLab trusts its widgets and frames, and a
-:class:`Result` with seconds, bytes, and the one line that says what went wrong. Loads no torch.
+:class:`Executed` with seconds, bytes, and the one line that says what went wrong. Loads no torch.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ class NotebookJob:
 
 
 @dataclass(frozen=True)
-class Result:
+class Executed:
     """How it went: ``error`` is empty, or one line; ``cell`` counts from 1, all kinds of cells, in the source.
 
     ``peak_bytes`` is the most memory of the kernel and its descendants together; pages they share count more than once.
@@ -71,7 +71,7 @@ def quick_imports() -> Iterator[None]:
 
 async def execute(
     job: NotebookJob, env: Mapping[str, str] | None = None, on_cell: Callable[[int], None] = lambda number: None
-) -> Result:
+) -> Executed:
     """Execute a notebook; whatever happens in it, what was executed is kept in ``job.output``.
 
     Its process, and so its kernel, ends when this is cancelled, and when this process ends.
@@ -97,11 +97,11 @@ async def execute(
             if isinstance(told, int):
                 on_cell(told)
             else:
-                result = Result(**told)
+                result = Executed(**told)
     finally:
         process.stdin.close()  # it sees that, and ends
         await process.wait()
-    return result or Result(0.0, error=f"the process that ran it ended with exit code {process.returncode}")
+    return result or Executed(0.0, error=f"the process that ran it ended with exit code {process.returncode}")
 
 
 def _main() -> None:
@@ -119,7 +119,7 @@ def _end_with_owner() -> None:
     os._exit(1)
 
 
-def _execute_here(job: NotebookJob, on_cell: Callable[[int], None]) -> Result:
+def _execute_here(job: NotebookJob, on_cell: Callable[[int], None]) -> Executed:
     with quick_imports():
         papermill: Any = importlib.import_module("papermill")
     source, output = (str(path).replace("{", "{{").replace("}", "}}") for path in (job.source, job.output))
@@ -140,7 +140,7 @@ def _execute_here(job: NotebookJob, on_cell: Callable[[int], None]) -> Result:
     except Exception as problem:
         error = _one_line(problem, job.timeout_s)
     seconds = time.monotonic() - began_s
-    return Result(seconds, peak_bytes[0], _finish(job.output, started[-1] if started else None, error), error)
+    return Executed(seconds, peak_bytes[0], _finish(job.output, started[-1] if started else None, error), error)
 
 
 def _watch_memory(peak_bytes: list[int]) -> None:

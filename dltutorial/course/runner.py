@@ -20,7 +20,7 @@ from typing import Any
 
 from dltutorial import config, machine, node, paths
 from dltutorial.course import notebooks
-from dltutorial.course.execute import NotebookJob, Result, execute
+from dltutorial.course.execute import Executed, NotebookJob, execute
 from dltutorial.errors import CourseError
 from dltutorial.record import records
 from dltutorial.record.table import Table
@@ -62,9 +62,9 @@ def run(
     node.refuse_on_login("a whole chapter", "run it in a job: sbatch -N 1 --wrap '.venv/bin/dltutorial run 01'")
     folder = new_folder(out)
     todo = [job(path, folder, values, timeout_s) for path, values in given.items()]
-    done: dict[Path, Result] = {}
+    done: dict[Path, Executed] = {}
 
-    def keep(finished: NotebookJob, result: Result) -> None:
+    def keep(finished: NotebookJob, result: Executed) -> None:
         """A chapter is over, well or not: its notebook moves to its place, its time goes to the records."""
         with contextlib.suppress(FileNotFoundError):
             finished.output.replace(folder / finished.output.name)
@@ -144,7 +144,7 @@ def read_claims(folder: Path) -> dict[str, list[dict[str, Any]]]:
 
 
 async def _execute_all(
-    todo: list[NotebookJob], env: Mapping[str, str], at_once: int, keep: Callable[[NotebookJob, Result], None]
+    todo: list[NotebookJob], env: Mapping[str, str], at_once: int, keep: Callable[[NotebookJob, Executed], None]
 ) -> None:
     """Execute all jobs, some at once, each in a process of its own; when this is cancelled, those that run end."""
     from tqdm import tqdm
@@ -173,7 +173,7 @@ async def _execute_all(
                 group.create_task(one(job))
 
 
-def _conclude(folder: Path, preset: str, selected: list[Path], done: Mapping[Path, Result]) -> int:
+def _conclude(folder: Path, preset: str, selected: list[Path], done: Mapping[Path, Executed]) -> int:
     """Write the summary and the pages, print the table and the failures; 1 if there is one."""
     for left in (folder / "work").glob("*.ipynb"):  # half executed: not to be mistaken for whole
         left.unlink()
