@@ -13,7 +13,6 @@ doi:10.1177/1094342005051521.
 
 from collections.abc import Callable, Mapping
 from itertools import groupby
-from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from dltutorial.comm.communicator import Communicator
@@ -130,13 +129,13 @@ def hierarchical_all_reduce(x: "Tensor", comm: Communicator) -> None:
     broadcast(x, mine)
 
 
-ALL_REDUCES: Mapping[str, Callable[["Tensor", Communicator], None]] = MappingProxyType({
+ALL_REDUCES: Mapping[str, Callable[["Tensor", Communicator], None]] = {
     "ring": ring_all_reduce,
     "tree": tree_all_reduce,
     "doubling": doubling_all_reduce,
     "server": server_all_reduce,
     "hierarchical": hierarchical_all_reduce,
-})  # fmt: skip
+}
 
 
 def chunks_of(x: "Tensor", p: int) -> tuple["Tensor", ...]:

@@ -30,7 +30,7 @@ class Traffic:
         rounds: exchanges, one after the other, in which this rank had something to send or to receive.
         messages, sent_bytes: that it has sent.
         path_bytes: of each round the larger of sent and received bytes, summed: both directions run at once.
-        far_messages, far_bytes: of those sent, to another node.
+        far_bytes: of those sent, to another node.
         reduced_bytes: received and added to its own.
     """
 
@@ -38,7 +38,6 @@ class Traffic:
     messages: int = 0
     sent_bytes: int = 0
     path_bytes: int = 0
-    far_messages: int = 0
     far_bytes: int = 0
     reduced_bytes: int = 0
 
@@ -68,9 +67,7 @@ class TorchTransport:
         device = "cuda" if self._backend == "nccl" else "cpu"
         for x, _ in (*outgoing, *incoming):
             if x.device.type != device:
-                raise ValueError(
-                    f"{self._backend} carries tensors on {device}, not on {x.device}; use x.to('{device}')"
-                )
+                raise ValueError(f"{self._backend} carries tensors on {device}, not on {x.device}; move them there")
         receives = [dist.P2POp(dist.irecv, x, peer) for x, peer in incoming]
         sends = [dist.P2POp(dist.isend, x, peer) for x, peer in outgoing]
         for work in dist.batch_isend_irecv(receives + sends):
@@ -151,12 +148,10 @@ class Communicator:
         return [(x, peer) for x, peer in parcels if x.numel()]
 
     def _count(self, sends: Sequence[Parcel], receives: Sequence[Parcel]) -> None:
-        far = [x.nbytes for x, peer in sends if self.nodes[peer] != self.nodes[self.rank]]
         sent_bytes, received_bytes = (sum(x.nbytes for x, _ in some) for some in (sends, receives))
         traffic = self.traffic
         traffic.rounds += 1
         traffic.messages += len(sends)
         traffic.sent_bytes += sent_bytes
         traffic.path_bytes += max(sent_bytes, received_bytes)
-        traffic.far_messages += len(far)
-        traffic.far_bytes += sum(far)
+        traffic.far_bytes += sum(x.nbytes for x, peer in sends if self.nodes[peer] != self.nodes[self.rank])

@@ -75,10 +75,11 @@ def fit(samples: Sequence[Sample], lanes: float = 1, message_s: float | None = N
         message_s: α, if it is known already.
     """
     terms_M3 = np.stack([_terms(counts, lanes) / measured_s for _, counts, measured_s in samples])
-    if message_s is not None:
-        byte_prices = _nnls(terms_M3[:, 1:], 1 - message_s * terms_M3[:, 0])
-        return Prices(message_s, *byte_prices, lanes)
-    return Prices(*_nnls(terms_M3, np.ones(len(samples))), lanes)
+    if message_s is None:
+        message_s, byte_s, reduced_byte_s = _nnls(terms_M3, np.ones(len(samples)))
+    else:
+        byte_s, reduced_byte_s = _nnls(terms_M3[:, 1:], 1 - message_s * terms_M3[:, 0])
+    return Prices(message_s, byte_s, reduced_byte_s, lanes)
 
 
 def fit_regimes(samples: Sequence[Sample], lanes: float = 1) -> Regimes:
@@ -92,19 +93,17 @@ def fit_regimes(samples: Sequence[Sample], lanes: float = 1) -> Regimes:
     sizes = sorted({n_bytes for n_bytes, *_ in samples})
     if len(sizes) < 4:
         raise ValueError(f"two regimes need at least four sizes, two in each; there are {len(sizes)}")
-    found = [_split(samples, kink_bytes, lanes) for kink_bytes in sizes[1:-2]]
+    found = []
+    for kink_bytes in sizes[1:-2]:
+        small = fit([sample for sample in samples if sample[0] <= kink_bytes], lanes)
+        large = fit([sample for sample in samples if sample[0] > kink_bytes], lanes, small.message_s)
+        found.append(Regimes(small, large, kink_bytes))
     return min(found, key=lambda regimes: float((regimes.residuals(samples) ** 2).sum()))
 
 
 def rms(residuals: np.ndarray) -> float:
     """Root mean square: the typical relative error."""
     return float(np.sqrt(np.mean(np.square(residuals))))
-
-
-def _split(samples: Sequence[Sample], kink_bytes: int, lanes: float) -> Regimes:
-    small, large = ([s for s in samples if (s[0] <= kink_bytes) == is_small] for is_small in (True, False))
-    prices = fit(small, lanes)
-    return Regimes(prices, fit(large, lanes, prices.message_s), kink_bytes)
 
 
 def _terms(counts: Counts, lanes: float) -> np.ndarray:

@@ -14,15 +14,14 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
 
 from dltutorial.comm import stopwatch
 from dltutorial.comm.communicator import Communicator, Parcel
 from dltutorial.errors import CourseError
 from dltutorial.profile.timing import Timing
-
-if TYPE_CHECKING:
-    import torch
 
 _MARK = "dltutorial-mpi "
 
@@ -44,8 +43,8 @@ class MpiTransport:
 
     def exchange(self, outgoing: Sequence[Parcel], incoming: Sequence[Parcel]) -> None:
         """Receive and send; return when all have arrived."""
-        waiting = [self.world.Irecv(_bytes(x), source=peer) for x, peer in incoming]
-        waiting += [self.world.Isend(_bytes(x), dest=peer) for x, peer in outgoing]
+        waiting = [self.world.Irecv(x.view(-1).view(torch.uint8).numpy(), peer) for x, peer in incoming]
+        waiting += [self.world.Isend(x.view(-1).view(torch.uint8).numpy(), peer) for x, peer in outgoing]
         for request in waiting:
             request.Wait()
 
@@ -84,7 +83,6 @@ def _run(world_size: int, job: dict[str, Any], timeout_s: float = 300.0) -> list
 
 def _main(job: dict[str, Any]) -> None:
     """One process of ``mpiexec``: do the job, and let rank 0 print what all found."""
-    import torch
     from mpi4py import MPI
 
     torch.set_num_threads(1)
@@ -95,13 +93,6 @@ def _main(job: dict[str, Any]) -> None:
     found = world.allgather([[name, n, samples] for (name, n), samples in timed.items()])
     if world.Get_rank() == 0:
         print(_MARK + json.dumps(found), flush=True)
-
-
-def _bytes(x: "torch.Tensor") -> Any:
-    """The tensor's own memory, as NumPy sees it."""
-    import torch
-
-    return x.view(-1).view(torch.uint8).numpy()
 
 
 if __name__ == "__main__":

@@ -13,7 +13,6 @@ import functools
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -27,17 +26,10 @@ from dltutorial.profile.timing import Timing
 if TYPE_CHECKING:
     from torch import Tensor
 
-OURS: Mapping[str, Callable[["Tensor", Communicator], object]] = MappingProxyType({
-    **collectives.ALL_REDUCES,
-    "broadcast": collectives.broadcast,
-    "reduce": collectives.reduce,
-    "reduce_scatter": collectives.reduce_scatter,
-    "all_gather": collectives.all_gather,
-})  # fmt: skip
-BACKEND = "backend"  # the all-reduce of gloo, NCCL or MPI itself
+ONE_WAY = (collectives.broadcast, collectives.reduce, collectives.reduce_scatter, collectives.all_gather)
+OURS: Mapping[str, Callable[..., object]] = {**collectives.ALL_REDUCES, **{run.__name__: run for run in ONE_WAY}}
 MIB = 2**20
 _BATCH_BYTES, _BATCH_CALLS = MIB, 5  # small ones are called several times for one sample
-_FEWER_BYTES = 4 * MIB  # larger ones get fewer turns
 Samples = dict[tuple[str, int], list[float]]  # (name, bytes) → seconds
 
 
@@ -53,7 +45,7 @@ def clock(
     """Time collectives of float32 on ranks of this machine.
 
     Args:
-        names: of ``OURS``, or ``backend``.
+        names: of ``OURS``, or "backend": the all-reduce of gloo or NCCL itself.
         world_size: number of ranks.
         sizes_bytes: of the whole tensor; multiples of 4.
         repeats: turns; a size above 4 MiB gets fewer, at least 3.
@@ -83,7 +75,7 @@ def named(
     names: Sequence[str], comm: Communicator, backend: Callable[["Tensor"], object]
 ) -> dict[str, Callable[["Tensor"], object]]:
     """Functions of a tensor by name: our own over ``comm``, and the backend's."""
-    known = {name: functools.partial(run, comm=comm) for name, run in OURS.items()} | {BACKEND: backend}
+    known = {name: functools.partial(run, comm=comm) for name, run in OURS.items()} | {"backend": backend}
     return {name: known[name] for name in names}
 
 
@@ -112,7 +104,7 @@ def turns(
     found: Samples = {(name, size): [] for size in sizes_bytes for name in variants}
     for turn in range(-1, repeats):  # the first, to warm up, does not count
         for name, size in found:
-            if size > _FEWER_BYTES and turn >= max(3, repeats // 4):
+            if size > 4 * MIB and turn >= max(3, repeats // 4):
                 continue
             part, calls = x[: size // 4], max(1, min(_BATCH_CALLS, _BATCH_BYTES // size))
             barrier()
@@ -149,15 +141,10 @@ class MeasuredNetwork:
         Raises:
             CourseError: so many ranks were not measured.
         """
-        return np.array([self._one_s(int(ranks), n_bytes) for ranks in np.atleast_1d(ranks_P)])
-
-    def _one_s(self, ranks: int, n_bytes: float) -> float:
-        if ranks == 1:
-            return 0.0
-        if ranks not in self.by_ranks:
-            raise CourseError(f"no all-reduce among {ranks} ranks was measured; there are: {list(self.by_ranks)}")
-        sizes = sorted(self.by_ranks[ranks])
-        return float(np.interp(n_bytes, sizes, [self.by_ranks[ranks][size] for size in sizes]))
+        known, wanted = {1: {0: 0.0}, **self.by_ranks}, np.atleast_1d(ranks_P).astype(int).tolist()
+        if unknown := set(wanted) - set(known):
+            raise CourseError(f"no all-reduce among {min(unknown)} ranks was measured; there are: {list(known)}")
+        return np.array([np.interp(n_bytes, sorted(known[p]), [known[p][n] for n in sorted(known[p])]) for p in wanted])
 
     def link(self, ranks: int = 2) -> tuple[float, float]:
         """(seconds of a hop, bytes/s) of a ring that would take these times, by least squares of relative errors."""
@@ -175,6 +162,6 @@ def measure_network(
     """All-reduces of gloo on some numbers of ranks of this machine: the medians."""
     by_ranks = {}
     for p in ranks:
-        timings = clock([BACKEND], p, sizes, repeats)
-        by_ranks[p] = {size: timings[BACKEND, size].median_s for size in sizes}
+        timings = clock(["backend"], p, sizes, repeats)
+        by_ranks[p] = {size: timings["backend", size].median_s for size in sizes}
     return MeasuredNetwork(by_ranks)

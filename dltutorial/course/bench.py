@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 from dltutorial import config, machine, node, paths
 from dltutorial.errors import CourseError
@@ -104,7 +105,7 @@ def run(name: str | None = None, repeats: int = 5, json_file: Path | None = None
     if json_file is not None:
         now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         command = f"dltutorial bench {name} --preset {chosen.name} --repeats {repeats}"
-        about = {"bench": name, "command": command, "time": now, "preset": chosen.name}
+        about: dict[str, Any] = {"bench": name, "command": command, "time": now, "preset": chosen.name}
         about |= {"machine": machine.label(), "versions": machine.versions()}
         about["rows"] = [figures | {"median": row.median} for row, figures in zip(rows, found, strict=True)]
         paths.write_text(json_file, json.dumps(about, indent=1) + "\n")

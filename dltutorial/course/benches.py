@@ -4,10 +4,12 @@ Variants take turns in one process; a prediction is made before its measurement.
 """
 
 import dataclasses
+import functools
 import math
 import statistics
 import warnings
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import torch
@@ -71,7 +73,7 @@ def precision(preset: Preset, repeats: int) -> Iterator[Row]:
         with Precision(name, found.device).products():
             x_NN[name] @ x_NN[name]
 
-    for name, timing in alternate({name: lambda name=name: product(name) for name in peak}, repeats).items():
+    for name, timing in alternate({name: functools.partial(product, name) for name in peak}, repeats).items():
         more = {"GFLOP/s": f"{2e-9 * n**3 / timing.median_s:,.0f}"}
         yield Row(f"product {n} × {n}, {name}", timing.samples_s, predicted=2 * n**3 / peak[name], more=more)
     updates = {}
@@ -80,7 +82,7 @@ def precision(preset: Preset, repeats: int) -> Iterator[Row]:
         model = build_model(recipe)
         step = make_step(model, squared_error, make_optimizer(model, recipe), recipe)
         batch = _noise(recipe, recipe.global_batch_size)
-        updates[name] = lambda step=step, batch=batch: step(*batch)
+        updates[name] = functools.partial(step, *batch)
     timings = alternate(updates, repeats)
     product_s = {name: 3 * recipe.global_batch_size * recipe.forward_flop / peak[name] for name in peak}
     rest_s = max(0.0, timings["fp32"].best_s - product_s["fp32"])
@@ -143,13 +145,13 @@ def collectives(preset: Preset, repeats: int) -> Iterator[Row]:
 
     machine.use_cores()
     n_gpus = torch.cuda.device_count() if machine.device() == "cuda" else 0
-    backends = {"gloo": stopwatch.clock, "mpi": mpi.clock}
+    backends: dict[str, Any] = {"gloo": functools.partial(stopwatch.clock, timeout_s=600), "mpi": mpi.clock}
     if n_gpus < 2:
         print(f"NCCL: not available here (a rank needs a GPU of its own; {n_gpus} GPUs)")
     else:
-        backends["nccl"] = lambda *args: stopwatch.clock(*args, backend="nccl")
+        backends["nccl"] = functools.partial(stopwatch.clock, backend="nccl", timeout_s=600)
     for backend, clock in backends.items():
-        regimes = None
+        regimes: cost.Regimes | None = None
         for p in (2, 4) if preset.name == "smoke" else (2, 4, 8):
             if backend == "nccl" and p > n_gpus:
                 continue
@@ -265,8 +267,10 @@ def solution(preset: Preset, repeats: int) -> Iterator[Row]:
     recipes = {}
     for loader, batch, dtype, ranks in rows:
         rate = here.learning["sgd"].rate(batch)
-        knobs = {"loader": loader, "batch_size": batch, "precision": dtype, "ranks": ranks, "learning_rate": rate}
-        recipes[f"{loader}, batch {batch}, {dtype}, ranks {ranks}"] = SolutionRecipe(**knobs)
+        name = f"{loader}, batch {batch}, {dtype}, ranks {ranks}"
+        recipes[name] = SolutionRecipe(
+            loader=loader, batch_size=batch, precision=dtype, ranks=ranks, learning_rate=rate
+        )
     told_s = {name: sum(predict.time_to_solution(recipe, here).values()) for name, recipe in recipes.items()}
     turns = [
         {name: attempt.attempts(recipe, task, [seed]) for name, recipe in recipes.items()} for seed in range(repeats)

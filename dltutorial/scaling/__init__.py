@@ -1,1 +1,1 @@
-"""How steps scale over ranks: laws, a simulator, published runs."""
+"""How steps scale over ranks: clusters, a simulator, published runs, steps on real ranks."""

@@ -42,7 +42,7 @@ class Cluster:
         gpus_per_node: that share one way out of the node.
         intra_bytes_per_s: into and out of one GPU, inside the node, each way.
         inter_bytes_per_s: into and out of one node, each way, for all its GPUs together.
-        fp32_flop_per_s, tensor_flop_per_s: peaks of one GPU.
+        tensor_flop_per_s: peak of one GPU.
         latency: of the hops.
         source: where the figures come from.
     """
@@ -52,7 +52,6 @@ class Cluster:
     intra_bytes_per_s: float
     inter_bytes_per_s: float
     gpu: str = ""
-    fp32_flop_per_s: float = math.nan
     tensor_flop_per_s: float = math.nan
     latency: Latency = Latency()
     source: str = ""
@@ -106,7 +105,6 @@ def load_all() -> tuple[Cluster, ...]:
             gpus_per_node=int(row["gpus_per_node"]),
             intra_bytes_per_s=1e9 * float(row["intra_gbyte_per_s"] or "inf"),
             inter_bytes_per_s=1e9 * float(row["inter_gbyte_per_s"]),
-            fp32_flop_per_s=1e12 * float(row["fp32_tflop_per_s"]),
             tensor_flop_per_s=1e12 * float(row["tensor_tflop_per_s"]),
             source=row["source"],
         )

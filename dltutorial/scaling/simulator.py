@@ -22,7 +22,7 @@ from typing import Protocol
 import numpy as np
 
 from dltutorial.parallel.bucket_model import DEFAULT_BYTES, FIRST_BYTES, assign_buckets
-from dltutorial.scaling.laws import expected_max
+from dltutorial.scaling.stragglers import expected_max
 from dltutorial.scaling.workloads import Workload
 
 FORWARD_SHARE = 1 / 3
@@ -42,7 +42,7 @@ class Spread:
     Attributes:
         speed: standard deviation of their compute times, as a share; the same ranks are slow in every step.
         jitter_s: standard deviation of a disturbance of each rank in each step, seconds.
-        shape: of both together: normal or exponential; see ``laws``.
+        shape: of both together: normal or exponential; see ``stragglers``.
     """
 
     speed: float = 0.0
@@ -83,7 +83,7 @@ def buckets(workload: Workload, bucket_bytes: float = DEFAULT_BYTES) -> tuple[np
     Whole layers join, from the last to the first, until there are ``bucket_bytes`` (1 MiB in the first bucket).
     """
     bytes_L = np.array(workload.weights_L) * workload.bytes_per_value
-    groups = assign_buckets(bytes_L, bucket_bytes, min(FIRST_BYTES, bucket_bytes))
+    groups = assign_buckets(bytes_L.tolist(), bucket_bytes, min(FIRST_BYTES, bucket_bytes))
     groups = [group for group in groups if bytes_L[group].any()]
     done_L = np.cumsum(workload.work_L)
     last_B = [group[-1] for group in groups]

@@ -133,7 +133,7 @@ def workload_for(network: MeasuredNetwork, samples: int = 20) -> Workload:
     So there is something to hide on any machine, and something to hide it behind.
     """
     most = max(network.by_ranks)
-    step_s = float(np.clip(3 * network.all_reduce_s(most, MIB)[0], 0.008, 0.12))
+    step_s = float(np.clip(3 * network.all_reduce_s(np.array([most]), MIB)[0], 0.008, 0.12))
     return Workload("emulated", (MIB / 4,) * 4, (1 / 4,) * 4, sample_s=step_s / samples)
 
 
@@ -148,9 +148,8 @@ def variants(work: Workload, ranks: int, samples: int = 20) -> dict[str, Emulate
 
 def predict(variant: EmulatedStep, network: MeasuredNetwork, ranks: int) -> Steps:
     """What the simulator says of a variant without slow ranks."""
-    return simulate(
-        variant.workload, network, ranks, variant.samples, overlap=variant.overlap, bucket_bytes=variant.bucket_bytes
-    )
+    samples, overlap = np.asarray(variant.samples), variant.overlap
+    return simulate(variant.workload, network, ranks, samples, overlap=overlap, bucket_bytes=variant.bucket_bytes)
 
 
 def step_times(found: Sequence[Mapping[str, np.ndarray]], name: str) -> np.ndarray:

@@ -53,8 +53,9 @@ def test_a_ring_sends_all_but_one_chunk_twice_also_with_uneven_ones():
 
 def test_only_leaders_of_nodes_send_to_other_nodes():
     found = launch(collecting.counted, 4, DIVISIBLE, 2)
-    assert [rank["hierarchical"].far_messages for rank in found] == [2, 0, 2, 0]
-    assert [rank["ring"].far_messages for rank in found] == [0, 6, 0, 6]
+    n_bytes = 4 * DIVISIBLE
+    assert [rank["hierarchical"].far_bytes for rank in found] == [n_bytes, 0, n_bytes, 0]
+    assert [rank["ring"].far_bytes for rank in found] == [0, 1.5 * n_bytes, 0, 1.5 * n_bytes]
 
 
 def test_wrong_use_is_told_in_one_line():

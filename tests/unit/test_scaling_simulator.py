@@ -147,7 +147,7 @@ def test_every_cluster_names_its_source():
     for cluster in found.values():
         assert len(cluster.source) > 20
         assert 1e9 < cluster.inter_bytes_per_s < 1e12
-        assert cluster.fp32_flop_per_s < cluster.tensor_flop_per_s
+        assert cluster.tensor_flop_per_s > 1e12
     for row in plots.reference("scaling_inputs"):
         assert row["cluster"] in found
         assert row["source"]

@@ -30,7 +30,7 @@ def examples() -> dict[str, Explorer]:
     products = {name: Figure(best, best, 1, "FLOP/s", "an example") for name, best in (("fp32", 2e11), ("bf16", 4e11))}
     copies = Figure(2e10, 2e10, 1, "bytes/s", "an example")
     machine = Peaks("example", "cpu", 2, "2026-01-01T00:00:00+00:00", None, {}, products, copies, {})
-    points = {batch: [curves.steps(batch, 60, 280)] for batch in (16, 64, 256, 1024)}
+    points = {batch: [float(curves.steps(batch, 60, 280))] for batch in (16, 64, 256, 1024)}
     gradients = 2.0 ** np.random.default_rng(0).normal(-30, 4, 1000)
     return {
         "allreduce": allreduce(Prices(20e-6, 1 / 5e9, 1 / 20e9, lanes=32), ranks=32),

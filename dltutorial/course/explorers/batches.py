@@ -59,7 +59,7 @@ def misfit(points: Points, s_min: float, b_crit: float) -> float:
     As in ``curves.fit``: the median seed counts, one that never reached the target is later than all that did, and a
     batch size at which half of them or more never did is left out.
     """
-    off = np.log([_middle(values) / curves.steps(batch, s_min, b_crit) for batch, values in points.items()])
+    off = np.log([_middle(values) / float(curves.steps(batch, s_min, b_crit)) for batch, values in points.items()])
     return float(np.exp(np.sqrt(np.mean(np.square(off[np.isfinite(off)])))))
 
 

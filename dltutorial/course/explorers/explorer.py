@@ -59,13 +59,15 @@ class Explorer:
         from matplotlib.ticker import NullLocator
 
         values = {name: control.value for name, control in self.controls.items()} | changed
-        with mpl.rc_context(plots.STYLE | _PLAIN):
-            axes = Figure().add_subplot()
-            axes.figure.subplots_adjust(left=0.13, right=0.98, bottom=0.13, top=0.95)
+        settings: Any = plots.STYLE | _PLAIN
+        with mpl.rc_context(settings):
+            figure = Figure()
+            axes = figure.add_subplot()
+            figure.subplots_adjust(left=0.13, right=0.98, bottom=0.13, top=0.95)
             words = self.draw(axes, SimpleNamespace(**values))
             for axis in (axes.xaxis, axes.yaxis):
                 axis.set_minor_locator(NullLocator())
-            picture = plots.image(axes.figure, f"{self.title}. {words}")
+            picture = plots.image(figure, f"{self.title}. {words}")
         page = f'<div class="dlt-explorer"><div>{html.escape(words)}</div>{picture}{_NAMES}</div>'
         return show.Shown(page, f"{self.title}. {words}")
 

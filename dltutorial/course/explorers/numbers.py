@@ -34,7 +34,7 @@ def numbers(values: Any, log2_scale: int = 0) -> Explorer:
     def draw(ax: Any, v: Any) -> str:
         form, moved = FORMATS[v.dtype], exponents + v.log2_scale
         edges = (low, *map(math.log2, (form.smallest / 2, form.smallest_normal, form.largest)), _RIGHT)
-        found = fates(magnitudes, form, 2.0**v.log2_scale)
+        found = fates(magnitudes.tolist(), form, 2.0**v.log2_scale)
         for (name, colour, hatch), share, left, right in zip(_ZONES, found, edges[:-1], edges[1:], strict=True):
             inside = (moved >= left - 0.5) & (moved < right - 0.5)
             ax.bar(moved[inside], counts[inside] / magnitudes.size, 0.9, align="edge", color=colour, hatch=hatch)
