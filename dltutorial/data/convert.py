@@ -92,7 +92,7 @@ def _is_whole(folder: Path, origin: dict, shapes: dict[Path, tuple[int, int, int
         raise DataError(f"{folder} is a file, not a folder; choose another")
     # Looked for before convert.json: another process may begin between the two looks.
     taken = any(place.name != ".lock" and not place.match(".*.partial") for place in folder.glob("*"))
-    begun = _begun(folder)
+    begun = store.read_json(folder / "convert.json")
     if begun is None and taken:
         raise DataError(f"{folder} is not empty and no conversion began it; choose another folder")
     if begun not in (None, json.loads(json.dumps(origin))):
@@ -103,18 +103,16 @@ def _is_whole(folder: Path, origin: dict, shapes: dict[Path, tuple[int, int, int
     return (folder / "dataset.json").exists() and all(target.exists() for target in shapes)
 
 
-def _begun(folder: Path) -> dict | None:
-    """What ``convert.json`` says: which conversion this is; None where there is none."""
-    return store.read_json(folder / "convert.json")
-
-
 def _write_years(todo: dict[Path, Path], layout: Layout, progress: bool) -> None:
     """Each target from its source, in pieces as deep as a chunk, so that each chunk is compressed once."""
     depth = layout.chunk if isinstance(layout.chunk, int) else 16
     total = sum(store.file_shape(file)[0] for file in todo.values())
     with tqdm(desc=layout.name, unit="snapshot", total=total, delay=2, disable=not progress) as bar:
         for target, file in todo.items():
-            with formats.open_year(file) as year, writing.year_writer(target, len(year), year.shape, layout) as append:
+            with (
+                formats.open_year(file) as year,
+                writing.year_writer(target, len(year), year.shape, layout=layout) as append,
+            ):
                 for first in range(0, len(year), depth):
                     block_TCHW = year.snapshots(first, min(depth, len(year) - first))
                     append(block_TCHW)

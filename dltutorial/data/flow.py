@@ -62,11 +62,7 @@ class Flow:
     dt: float | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be.
-
-        Raises:
-            RecipeError: an odd or tiny grid, no layer, or constants for another number of layers.
-        """
+        """Refuse, as a RecipeError, an odd or tiny grid, no layer, or constants for another number of layers."""
         if self.n_lat < 8 or self.n_lon < 8 or self.n_lat % 2 or self.n_lon % 2:
             raise RecipeError(f"a grid of {self.n_lat} × {self.n_lon} cannot be simulated; take even numbers from 8")
         if self.n_layers < 1:

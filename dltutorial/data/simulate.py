@@ -39,28 +39,21 @@ def make_years(plan: Plan, files: Mapping[int, Path], device: str, tick: Callabl
         torch.set_num_threads(1)  # a second would round differently, and cost more than it brings on arrays this small
     try:
         for group in _groups(plan, device):
-            if any(year in files for year in group):
-                _make_group(plan, group, files, device, tick)
+            wanted = {place: files[year] for place, year in enumerate(group) if year in files}
+            if not wanted:
+                continue
+            with contextlib.ExitStack() as stack:
+                about = {"digest": plan.digest}
+                writers = {
+                    n: writing.year_writer(file, plan.snapshots, plan.shape, about) for n, file in wanted.items()
+                }
+                appends = {n: stack.enter_context(writer) for n, writer in writers.items()}
+                for x_BCHW in simulate(plan, group, device):
+                    for place, append in appends.items():
+                        append(x_BCHW[place].cpu().numpy())
+                        tick()
     finally:
         torch.set_num_threads(threads)
-
-
-def _make_group(
-    plan: Plan, group: tuple[int, ...], files: Mapping[int, Path], device: str, tick: Callable[[], object]
-) -> None:
-    """Simulate the years of a group side by side, and write those that are wanted."""
-    with contextlib.ExitStack() as stack:
-        appends = {
-            place: stack.enter_context(
-                writing.year_writer(files[year], plan.snapshots, plan.shape, attributes={"digest": plan.digest})
-            )
-            for place, year in enumerate(group)
-            if year in files
-        }
-        for x_BCHW in simulate(plan, group, device):
-            for place, append in appends.items():
-                append(x_BCHW[place].cpu().numpy())
-                tick()
 
 
 def _groups(plan: Plan, device: str) -> Iterator[tuple[int, ...]]:

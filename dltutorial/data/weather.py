@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from subprocess import PIPE, STDOUT
+from typing import Any
 
 import h5py
 from tqdm.auto import tqdm
@@ -169,7 +170,11 @@ def _make(plan: Plan, folder: Path, processes: int | None, device: str, progress
 
             simulate.make_years(plan, missing, device, bar.update)
     writing.write_stats(folder, progress)
-    about = {"channels": plan.flow.channel_names, "units": plan.flow.channel_units, "geometry": "beta-plane"}
+    about: dict[str, Any] = {
+        "channels": plan.flow.channel_names,
+        "units": plan.flow.channel_units,
+        "geometry": "beta-plane",
+    }
     about |= {"snapshot_s": INTERVAL * TIME_S, "digest": plan.digest, "plan": dataclasses.asdict(plan)}
     with writing.refusals(folder):
         paths.write_text(folder / "dataset.json", json.dumps(about, indent=1) + "\n")

@@ -110,17 +110,16 @@ def year_writer(
     file: Path,
     snapshots: int,
     shape: tuple[int, int, int],
-    layout: Layout = Layout.of("hdf5-chunk1"),  # noqa: B008 (frozen)
     attributes: Mapping[str, str] | None = None,
+    layout: Layout = Layout.of("hdf5-chunk1"),  # noqa: B008 (frozen)
 ) -> Iterator[Callable[[np.ndarray], None]]:
     """Yield a function that appends samples (B, C, H, W) or (C, H, W) to a year; the file appears when it is whole.
 
     Args:
         file: its name ends as the layout wants.
-        snapshots: T.
-        shape: (C, H, W).
-        layout: on disk.
+        snapshots, shape: T and (C, H, W).
         attributes: texts that an HDF5 file carries about itself.
+        layout: on disk.
 
     Raises:
         DataError: a value is not finite, samples are missing at the end, or the disk refuses.

@@ -100,17 +100,19 @@ def test_the_bytes_of_touched_chunks_are_counted(converted):
 def test_an_interrupted_conversion_is_taken_up_and_a_whole_one_kept(tiny_data, tmp_path, monkeypatch):
     folder, written, real = tmp_path / "out", [], writing.year_writer
 
-    def failing(file, *how):
+    def failing(file, *how, **layout):
         if len(written) == 2:
             raise KeyboardInterrupt
         written.append(file)
-        return real(file, *how)
+        return real(file, *how, **layout)
 
     monkeypatch.setattr(writing, "year_writer", failing)
     with pytest.raises(KeyboardInterrupt):
         convert.convert(tiny_data, "npy", folder, progress=False)
     assert not (folder / "dataset.json").exists()
-    monkeypatch.setattr(writing, "year_writer", lambda file, *how: written.append(file) or real(file, *how))
+    monkeypatch.setattr(
+        writing, "year_writer", lambda file, *how, **layout: written.append(file) or real(file, *how, **layout)
+    )
     convert.convert(tiny_data, "npy", folder, progress=False)
     assert len(written) == len(set(written)) == 4
     convert.convert(tiny_data, "npy", folder, progress=False)
@@ -138,16 +140,16 @@ def test_a_conversion_that_was_killed_as_it_began_is_begun_again(tiny_data, tmp_
 
 
 def test_processes_that_convert_at_once_agree(tiny_data, tmp_path, monkeypatch):
-    folder, real = tmp_path / "out", convert._begun
+    folder, real = tmp_path / "out", store.read_json
 
-    def quicker(where):  # another process begins and ends between two looks of this one, which holds no lock yet
-        found = real(where)
-        if not (where / ".lock").exists():
-            monkeypatch.setattr(convert, "_begun", real)
+    def quicker(file):  # another process begins and ends between two looks of this one, which holds no lock yet
+        found = real(file)
+        if file.name == "convert.json" and not (folder / ".lock").exists():
+            monkeypatch.setattr(store, "read_json", real)
             convert.convert(tiny_data, "npy", folder, progress=False)
         return found
 
-    monkeypatch.setattr(convert, "_begun", quicker)
+    monkeypatch.setattr(store, "read_json", quicker)
     assert convert.convert(tiny_data, "npy", folder, progress=False) == folder
 
 

@@ -21,7 +21,7 @@ from dltutorial.data import writing
 from dltutorial.data.formats import Layout
 resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000))
 try:
-    with writing.year_writer(Path(sys.argv[1]), 64, (1, 10, 1000), Layout.of(sys.argv[2])) as append:
+    with writing.year_writer(Path(sys.argv[1]), 64, (1, 10, 1000), layout=Layout.of(sys.argv[2])) as append:
         for row in range(64):
             append(np.full((1, 10, 1000), row, np.float32))
 except writing.DataError as error:
