@@ -12,7 +12,7 @@ from dltutorial.errors import CourseError
 from dltutorial.profile.events import Trace
 from dltutorial.profile.peaks import Peaks
 from dltutorial.profile.step_breakdown import StepBreakdown
-from dltutorial.profile.throughput import Split
+from dltutorial.profile.throughput import Throughput
 from dltutorial.profile.work import Work
 
 SLOWED, QUEUEING, FAR_BELOW = 1.25, 1.3, 0.8  # when loader and step count as standing in each other's way
@@ -30,7 +30,7 @@ class Evidence:
         dtype: in which the step computes.
     """
 
-    split: Split | None = None
+    split: Throughput | None = None
     trace: Trace | None = None
     work: Work | None = None
     peaks: Peaks | None = None

@@ -1,6 +1,6 @@
 """The throughput split: how fast the loader is alone, the step alone, and both together.
 
-In: any iterable of batches and any function of one batch. Out: a frozen :class:`Split` in samples per second, with
+In: any iterable of batches and any function of one batch. Out: a frozen :class:`Throughput` in samples per second, with
 what the first two predict for the third. The three take turns in one run, round after round, so that a slow moment of
 the machine hits them alike.
 
@@ -64,7 +64,7 @@ class Phase:
 
 
 @dataclass(frozen=True)
-class Split:
+class Throughput:
     """Loader, step, and both: measured, with the two predictions; ``cores`` is how many this process may use."""
 
     io: Phase
@@ -148,7 +148,7 @@ def measure(
     phase_s: float = 0.3,
     lead: int = 3,
     device: str | None = None,
-) -> Split:
+) -> Throughput:
     """Measure the split of a loader and a step.
 
     Args:
@@ -179,7 +179,7 @@ def measure(
         with batches_of(loader, device) as batches:
             full.append(_turn(batches, step, lead, phase_s, device))
     io_phase, step_phase, full_phase = (_phase(n_samples, turns) for turns in (io, synthetic, full))
-    return Split(io_phase, step_phase, full_phase, machine.cores())
+    return Throughput(io_phase, step_phase, full_phase, machine.cores())
 
 
 def _phase(batch_size: int, turns: Iterable[tuple[float, ...]]) -> Phase:

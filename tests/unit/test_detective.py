@@ -11,7 +11,7 @@ from dltutorial.profile.peaks import Peaks
 from dltutorial.profile.probes import Figure
 from dltutorial.profile.simulated import SimulatedRun
 from dltutorial.profile.step_breakdown import StepBreakdown
-from dltutorial.profile.throughput import Phase, Split
+from dltutorial.profile.throughput import Phase, Throughput
 from dltutorial.profile.work import Operator, Work
 
 MS, US = 1e-3, 1e-6
@@ -20,7 +20,7 @@ MS, US = 1e-3, 1e-6
 def split(io, synthetic, full, **more):
     """Rates in samples/s; the rest as a loader has it that computes in this very thread."""
     given = {"wait_s": 1 / io, "io_cores": 1.0, "step_cores": 1.0, "full_cores": 1.0} | more
-    return Split(
+    return Throughput(
         io=Phase(1, (io,), 1 / io, given["io_cores"], 1.0),
         synthetic=Phase(1, (synthetic,), 0.0, given["step_cores"], 1.0),
         full=Phase(1, (full,), given["wait_s"], given["full_cores"], 1.0),

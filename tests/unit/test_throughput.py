@@ -8,14 +8,14 @@ from waiting import wait_for
 
 from dltutorial.errors import CourseError
 from dltutorial.profile import cpu_time, throughput
-from dltutorial.profile.throughput import Phase, Split
+from dltutorial.profile.throughput import Phase, Throughput
 
 BATCH = (torch.zeros(4, 2), torch.zeros(4))
 
 
 def split(io=(100.0,), synthetic=(50.0,), full=(40.0,), **more):
     given = {"wait_s": 0.0, "io_cores": 1.0, "step_cores": 1.0, "full_cores": 1.0} | more
-    return Split(
+    return Throughput(
         io=Phase(10, io, 10 / io[0], given["io_cores"], 1.0),
         synthetic=Phase(10, synthetic, 0.0, given["step_cores"], 1.0),
         full=Phase(10, full, given["wait_s"], given["full_cores"], 1.0),
