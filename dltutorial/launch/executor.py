@@ -38,13 +38,7 @@ _GOING |= {"SIGNALING", "STAGE_OUT", "STOPPED", "SPECIAL_EXIT"}
 
 @dataclass(frozen=True)
 class State:
-    """How a job does.
-
-    Attributes:
-        word: Slurm's: PENDING, RUNNING, COMPLETED, FAILED, …; UNKNOWN some minutes after its end.
-        reason: why it waits, or ended so.
-        restarts: how often it was queued again.
-    """
+    """How a job does: Slurm's word for it (UNKNOWN some minutes after its end), and why it waits or ended so."""
 
     word: str
     reason: str = ""
@@ -58,15 +52,9 @@ class State:
 
 @dataclass(frozen=True)
 class SlurmJob:
-    """A job, or one task of a job array.
+    """A job, or one task of a job array. ``env`` leads Slurm's commands to its cluster."""
 
-    Attributes:
-        number: Slurm's, such as 123 or 123_4.
-        output: the file that it writes to.
-        env: the variable that leads Slurm's commands to its cluster.
-    """
-
-    number: str
+    number: str  # such as 123 or 123_4
     output: Path
     env: Mapping[str, str]
 

@@ -35,19 +35,12 @@ _STEP = re.compile(r"slurmstepd: \[(\d+)\.")
 
 @dataclass(frozen=True)
 class PocketCluster:
-    """A pocket cluster that is running, or what is left of one that was killed.
-
-    Attributes:
-        name: of the cluster; one user can have several.
-        folder: holds all its files.
-        nodes: names of its nodes.
-        answers: its controller is alive.
-    """
+    """A pocket cluster that is running, or what is left of one that was killed; ``folder`` holds all its files."""
 
     name: str
     folder: Path
     nodes: tuple[str, ...]
-    answers: bool = True
+    answers: bool = True  # its controller is alive
 
     @property
     def env(self) -> dict[str, str]:

@@ -39,23 +39,14 @@ _PR_SET_PDEATHSIG = 1  # https://man7.org/linux/man-pages/man2/pr_set_pdeathsig.
 
 @dataclass(frozen=True)
 class Assignment:
-    """All a rank has to know.
+    """All a rank has to know."""
 
-    Attributes:
-        call: function and arguments, pickled.
-        limit_bytes: largest value that may be returned.
-        backend: gloo or nccl.
-        group_timeout_s: after which a collective gives up by itself; longer than the launch.
-        env: all environment variables.
-        cells: sources of notebook cells, as ``linecache.cache`` has them.
-    """
-
-    call: bytes
-    limit_bytes: int
+    call: bytes  # function and arguments, pickled
+    limit_bytes: int  # of the value
     backend: str
-    group_timeout_s: float
+    group_timeout_s: float  # after which a collective gives up by itself
     env: dict[str, str]
-    cells: dict[str, Any]
+    cells: dict[str, Any]  # sources of notebook cells, as ``linecache.cache`` has them
 
 
 def progress(done: float, total: float) -> None:
