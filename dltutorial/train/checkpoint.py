@@ -27,7 +27,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dltutorial import machine, paths
+from dltutorial import paths
 from dltutorial.errors import CheckpointError, CourseError
 from dltutorial.train.distributed import gather_objects, rank
 from dltutorial.train.loop import TrainState
@@ -137,8 +137,8 @@ def set_random_states(states: dict) -> None:
 # Files
 
 
-def save(checkpoint: Checkpoint, folder: Path, keep: int = KEEP) -> Path:
-    """Write a checkpoint, whole or not at all, and remove all but the newest ``keep``; returns its file.
+def save(checkpoint: Checkpoint, folder: Path) -> Path:
+    """Write a checkpoint, whole or not at all, and remove all but the newest two; returns its file.
 
     Raises:
         CheckpointError: no room, or no right to write. The checkpoints before it stay.
@@ -147,20 +147,17 @@ def save(checkpoint: Checkpoint, folder: Path, keep: int = KEEP) -> Path:
     packed = io.BytesIO()
     torch.save({"format": _FORMAT} | vars(checkpoint), packed)
     content = packed.getbuffer()
-    free = machine.disk_free_bytes(folder)
-    again = "make room, then train again with --resume"
-    if free is not None and free < len(content):
-        raise CheckpointError(f"a checkpoint takes {len(content):,} bytes and {folder} has {free:,} free; {again}")
     file = folder / f"step-{checkpoint.step:08d}-{_digest(content)}.pt"
     try:
         with paths.atomic(file) as temporary:
             _write(temporary, content)
         sync(folder)
     except OSError as error:
-        raise CheckpointError(f"cannot write {file}: {error.strerror}; {again}") from error
+        why = f"{error.strerror}; make room for {len(content):,} bytes, then train again with --resume"
+        raise CheckpointError(f"cannot write {file}: {why}") from error
     except CourseError as error:
         raise CheckpointError(str(error)) from error
-    for old in named(folder)[keep:]:
+    for old in named(folder)[KEEP:]:
         old.unlink(missing_ok=True)
     return file
 

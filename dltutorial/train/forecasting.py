@@ -34,7 +34,12 @@ def weather_task(recipe: Recipe, folder: Path) -> Task:
         CourseError: data that do not fit the recipe, or too few; or there is no such device.
     """
     train = store.open_split(folder, "train")
-    check_shape(recipe, train)
+    wanted = (recipe.n_channels, recipe.n_lat, recipe.n_lon)
+    if tuple(train.shape) != wanted:
+        raise RecipeError(
+            f"recipe expects samples of (channels, lat, lon) {wanted}, the data have {tuple(train.shape)}; "
+            "set n_channels, n_lat and n_lon, or choose other data"
+        )
     valid = Pairs(store.open_split(folder, "valid"))
     if len(valid) == 0:
         raise DataError(f"{Path(folder) / 'valid'} has no two snapshots in a row to forecast; make or fetch it anew")
@@ -109,20 +114,6 @@ def batches(
         return endless_batches(Pairs(split), size, seed=seed, roll=roll, workers=recipe.workers, **part)
     config = dataclasses.replace(LOADERS[recipe.loader], workers=recipe.workers)
     return loaders.make_loader(split, size, config, seed=seed, roll=roll, device=device, **part)
-
-
-def check_shape(recipe: ModelRecipe, split: store.Split) -> None:
-    """A recipe and a data set must agree on the shape of a sample.
-
-    Raises:
-        RecipeError: they do not.
-    """
-    wanted = (recipe.n_channels, recipe.n_lat, recipe.n_lon)
-    if tuple(split.shape) != wanted:
-        raise RecipeError(
-            f"recipe expects samples of (channels, lat, lon) {wanted}, the data have {tuple(split.shape)}; "
-            "set n_channels, n_lat and n_lon, or choose other data"
-        )
 
 
 def fingerprint(split: store.Split) -> str:
