@@ -1,14 +1,12 @@
 """Checkpoints: everything a run needs to go on as if it had never stopped, in files that are whole or not there.
 
-In: the live parts of a run. Out: ``<run>/checkpoints/step-00000040-<digest>.pt``. A file is written under a hidden
-name, synced to disk, and only then takes its own, which holds a digest of its bytes: so a kill at any moment leaves
-the checkpoints before it, and one that was cut or changed later is told from a whole one and passed over.
+In: the live parts of a run. Out: ``<run>/checkpoints/step-00000040-<digest>.pt``, an ordinary ``torch.save`` of plain
+containers and tensors. It is written under a hidden name, synced to disk, and only then takes its own, which holds a
+digest of its bytes: a kill at any moment leaves the checkpoints before it, and one that was cut or changed is passed
+over. Read with ``weights_only=True`` it executes nothing. docs.pytorch.org, "Serialization semantics".
 
 How much data a run has seen is stored as the number of *global* batches. ``data.sampling`` works the order out from
 that alone, so a run may go on with another number of ranks and see the same batches.
-
-The file is an ordinary ``torch.save`` of plain containers and tensors, read with ``weights_only=True``: loading
-executes nothing. docs.pytorch.org, "Serialization semantics".
 """
 
 import contextlib

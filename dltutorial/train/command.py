@@ -72,7 +72,7 @@ def _train(preset_name: str, knobs: dict, data: Path | None, name: str | None, o
     from dltutorial.train.forecasting import weather_task
 
     say = print if is_main() else lambda line: None
-    name = broadcast_object(name or f"train-{datetime.datetime.now():%Y%m%d-%H%M%S}")
+    name = broadcast_object(f"train-{datetime.datetime.now():%Y%m%d-%H%M%S}" if name is None else name)
     folder = paths.inside(paths.runs_dir(), name)
     with all_or_none():
         before = run_folder.previous_recipe(folder, overwrite, resume) if is_main() else None

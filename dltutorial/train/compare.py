@@ -1,9 +1,8 @@
 """Ways to train, compared: they take turns in one process, each with its own model, optimizer and data.
 
 In: recipes and the data. Out: for each the samples per second of every round, the loss after the same number of
-updates, the peak of its memory. What is timed is the real training loop. In its turn a variant makes a few updates
-that do not count (caches, queues and clocks settle), then those that do; the first round, in which kernels are
-chosen and compiled, does not count at all.
+updates, the peak of its memory. What is timed is the real training loop. A turn begins with a few updates that do not
+count; the first round, in which kernels are chosen and compiled, does not count at all.
 """
 
 import statistics
@@ -68,7 +67,7 @@ def compare(
         data: layout → training data.
         rounds: that count; one more warms up.
         turn_s: least seconds of the updates that count in a turn.
-        seen: called with a variant's name after each of its turns: to show progress.
+        seen: called with a variant's name after each of its turns.
 
     Raises:
         CourseError: the loss of a variant is not finite, or a variant cannot be here.
@@ -88,10 +87,7 @@ def compare(
 
 
 def gains(results: Mapping[str, Result]) -> dict[str, float]:
-    """How many times as fast as the first variant each is, by their quickest rounds.
-
-    Other programs can only slow a round down, so of several rounds the quickest tells most about the variant.
-    """
+    """How many times as fast as the first variant each is, by their quickest rounds: others can only slow one down."""
     first = next(iter(results.values()))
     return {name: result.best / first.best for name, result in results.items()}
 

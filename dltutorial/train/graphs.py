@@ -1,8 +1,8 @@
 """A whole training step as one CUDA graph, in one place: recorded once, then launched in a single call.
 
 In: a step on tensors of fixed shapes. Out: a step with the same results, whose kernels the processor no longer
-launches one by one. A graph repeats the very same kernels on the very same addresses: inputs are copied into static
-buffers, and nothing that Python decides is decided again. docs.pytorch.org, "CUDA semantics", section "CUDA Graphs".
+launches one by one. A graph repeats the same kernels on the same addresses: inputs are copied into static buffers, and
+nothing that Python decides is decided again. docs.pytorch.org, "CUDA semantics", section "CUDA Graphs".
 """
 
 import warnings

@@ -3,6 +3,7 @@
 It runs alone or on any number of ranks, each of which calls ``train`` with the same arguments.
 """
 
+import contextlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from dltutorial.errors import CourseError, DivergedError, RecipeError
 from dltutorial.train import checkpoint, run_folder
 from dltutorial.train.distributed import all_or_none, barrier, broadcast_object, is_main, rank, world_size
 from dltutorial.train.loop import Progress, TrainState, loop
-from dltutorial.train.run_folder import CHECKPOINTS, RunLog
+from dltutorial.train.run_folder import CHECKPOINTS, run_log, save_weights
 from dltutorial.train.task import Task
 
 
@@ -65,10 +66,6 @@ def train(
     with all_or_none():
         begun = run_folder.begin(folder, recipe, task.data_id, overwrite, resume) if is_main() else None
     begun = broadcast_object(begun)  # only rank 0 has to see the folder
-    with all_or_none():
-        if begun:
-            checkpoint.restore(begun, state)
-        log = RunLog(folder, recipe, begun, progress) if is_main() else None
 
     def save(state: TrainState) -> None:
         taken = checkpoint.take(state, recipe, task.data_id)
@@ -77,17 +74,17 @@ def train(
             checkpoint.save(taken, folder / CHECKPOINTS)
         barrier()  # nobody ends before it is there
 
-    records = loop(task, recipe, state, save=save, asked_to_end=asked_to_end)
     try:
-        with workers_in_one_line():
-            if log is None:
-                yield from records
-                return
-            with log:
-                for seen in records:
-                    log.write(seen)
-                    yield seen
-                run_folder.save_weights(task.model, folder)
+        with contextlib.ExitStack() as ending, workers_in_one_line():
+            with all_or_none():
+                if begun:
+                    checkpoint.restore(begun, state)
+                log = ending.enter_context(run_log(folder, recipe, begun, progress)) if is_main() else lambda seen: None
+            for seen in loop(task, recipe, state, save=save, asked_to_end=asked_to_end):
+                log(seen)
+                yield seen
+            if is_main():
+                save_weights(task.model, folder)
     except DivergedError:  # on all ranks at once; opening the data has checked a few samples only
         with all_or_none():
             if is_main():

@@ -10,9 +10,8 @@ import dataclasses
 import json
 import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from types import TracebackType
 
 import torch
 from torch import nn
@@ -59,7 +58,7 @@ def begin(folder: Path, recipe: Recipe, data_id: str, overwrite: bool, resume: b
     elif folder.exists():
         shutil.rmtree(folder)
     recipe.save(folder / "recipe.json")
-    _write_status(folder, "running")
+    paths.write_text(folder / "status.json", json.dumps({"status": "running"}) + "\n")
     return found
 
 
@@ -127,55 +126,40 @@ def cut_back(file: Path, step: int) -> None:
     paths.write_text(file, "".join(f"{line}\n" for line in kept))
 
 
-class RunLog:
-    """Inside ``with``, bar, trackers and ``progress.jsonl`` get each record; at the end the status is written."""
+@contextlib.contextmanager
+def run_log(folder: Path, recipe: Recipe, begun: Checkpoint | None, progress: bool) -> Iterator[Callable]:
+    """Inside ``with``, what it gives writes a record: for the bar, the trackers, ``progress.jsonl``. Then the status.
 
-    def __init__(self, folder: Path, recipe: Recipe, begun: Checkpoint | None = None, progress: bool = True) -> None:
-        """Begin to log, after the updates that a resumed run has made.
+    Raises:
+        CourseError: a tracker cannot start, or a record cannot be written; the run has then failed.
+    """
+    file, done = folder / "progress.jsonl", begun.step if begun else 0
+    state: dict = {"status": "failed", "scores": begun.scores if begun else {}}
 
-        Raises:
-            CourseError: a tracker cannot start; the run has then failed.
-        """
-        self._folder, self._scores = folder, dict(begun.scores) if begun else {}
-        done = begun.step if begun else 0
-        try:
-            self._tracker = track.Tracker(recipe.track, folder, dataclasses.asdict(recipe), done)
-        except BaseException:
-            _write_status(folder, "failed")
-            raise
-        self._bar = tqdm(total=recipe.steps, initial=done, desc="training", unit="step", disable=not progress)
-
-    def __enter__(self) -> "RunLog":
-        return self
-
-    def write(self, seen: Progress) -> None:
-        """One record.
-
-        Raises:
-            CourseError: the disk is full, or the folder may not be written.
-        """
-        file = self._folder / "progress.jsonl"
+    def write(seen: Progress) -> None:
         try:
             with open(file, "a", encoding="utf-8") as lines:
                 lines.write(json.dumps(dataclasses.asdict(seen)) + "\n")
         except OSError as error:
             raise CourseError(f"cannot write {file}: {error.strerror}; make room, then train again") from error
         scalars = {"train/loss": seen.loss, "train/learning_rate": seen.learning_rate, **seen.scores}
-        self._tracker.log(seen.step, scalars | {"train/samples_per_s": seen.samples_per_s})
-        self._bar.set_postfix(loss=f"{seen.loss:.4f}", refresh=False)
-        self._bar.update(seen.step - self._bar.n)
-        self._scores = dict(seen.scores) or self._scores
+        tracker.log(seen.step, scalars | {"train/samples_per_s": seen.samples_per_s})
+        bar.set_postfix(loss=f"{seen.loss:.4f}", refresh=False)
+        bar.update(seen.step - bar.n)
+        state["scores"] = seen.scores or state["scores"]
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        ended = isinstance(error, (KeyboardInterrupt, GeneratorExit, Interrupted))
-        self._bar.close()
+    with contextlib.ExitStack() as ending:
+        ending.callback(lambda: paths.write_text(folder / "status.json", json.dumps(state) + "\n"))
+        tracker = track.Tracker(recipe.track, folder, dataclasses.asdict(recipe), done)
+        ending.callback(tracker.close)
+        bar = tqdm(total=recipe.steps, initial=done, desc="training", unit="step", disable=not progress)
+        ending.enter_context(bar)
         try:
-            self._tracker.close()
-        finally:
-            status = "finished" if error is None else "interrupted" if ended else "failed"
-            _write_status(self._folder, status, self._scores)
+            yield write
+            state["status"] = "finished"
+        except (KeyboardInterrupt, GeneratorExit, Interrupted):
+            state["status"] = "interrupted"
+            raise
 
 
 def save_weights(model: nn.Module, folder: Path) -> None:
@@ -206,8 +190,3 @@ def load_weights(folder: Path) -> dict:
         return torch.load(file, weights_only=True, map_location="cpu")
     except Exception as error:  # torch names no common base for what a damaged file can raise
         raise CourseError(f"{file} cannot be read ({type(error).__name__}); train again") from error
-
-
-def _write_status(folder: Path, status: str, scores: Mapping[str, float] | None = None) -> None:
-    said = {"status": status} if scores is None else {"status": status, "scores": scores}
-    paths.write_text(folder / "status.json", json.dumps(said) + "\n")

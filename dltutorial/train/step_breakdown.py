@@ -1,16 +1,12 @@
 """A step in parts, and what each rung of the ladder makes of them: the prediction of a gain before it is measured.
 
-In: the seconds of each part of a step, and the factor by which a knob changes each. Out: the seconds of the step with
-any knobs taken, and the order in which to take them. A part that is p of the whole and becomes k times as quick makes
-the whole 1 / (1 − p + p/k) times as quick: Amdahl 1967 (doi.org/10.1145/1465482.1465560).
+In: the seconds of each part of a step (load, launch, products, attention, optimizer, rest), and the factor by which a
+knob changes each. Out: the seconds of the step with any knobs taken, and the order in which to take them. A part that
+is p of the whole and becomes k times as quick makes the whole 1 / (1 − p + p/k) times as quick: Amdahl 1967
+(doi.org/10.1145/1465482.1465560).
 
-    parts:   load · launch · products · attention · optimizer · rest
-
-``measure`` finds parts and factors. No variant is trained for that: the loader runs without a step, the linear layers
-without a model, attention and the optimizer alone. What compiling gains is counted: a fused kernel reads and writes
-once.
-
-Legend: B samples, T tokens, D width, N heads, E = D/N.
+``measure`` finds both, and trains no variant: the loader runs without a step, the linear layers without a model,
+attention and the optimizer alone. What compiling gains is counted: a fused kernel reads and writes once.
 """
 
 import dataclasses
