@@ -108,18 +108,18 @@ def stated_watt(accelerator: str) -> tuple[float, str] | None:
     return None
 
 
-def estimate(device_s: float, watt: float, source: str) -> Energy:
-    """Energy of devices that were held for so long, as if each took its stated power all the time."""
-    return Energy(watt * device_s, f"{watt:g} W stated for each device: {source}")
+def estimate(device_s: float, watt: float = 0.0) -> Energy:
+    """Energy of devices that were held for so long, as if each took its stated power all the time.
 
-
-def of_device(device_s: float) -> Energy:
-    """The estimate for this machine's own device, from its data sheet; None where the course knows of none."""
+    Args:
+        device_s: seconds, over all of them.
+        watt: that one takes; 0: what the data sheet of this machine's device says.
+    """
     gpus = machine.accelerators()
-    stated = stated_watt(gpus[0].name) if gpus else None
+    stated = (watt, "by you") if watt else stated_watt(gpus[0].name) if gpus else None
     if stated is None:
         return Energy(None, "no counter that may be read, no stated power in the table")
-    return estimate(device_s, *stated)
+    return Energy(stated[0] * device_s, f"{stated[0]:g} W stated for each device: {stated[1]}")
 
 
 def price(device: str, contract: str = CONTRACTS[0]) -> tuple[float, str] | None:

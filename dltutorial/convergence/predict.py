@@ -37,10 +37,9 @@ from dltutorial.train.loop import loop
 
 BATCHES = (32, 128, 512, 2048)
 # Rates to try at each batch size: powers of two around the best of a wider search on other seeds.
-RATES: Mapping[str, Mapping[int, tuple[float, ...]]] = {
-    "sgd": {32: (2**-5, 2**-4), 128: (2**-4, 2**-3), 512: (2**-3, 2**-2), 2048: (2**-2, 2**-1)},
-    "adamw": {32: (2**-10, 2**-9), 128: (2**-9, 2**-8), 512: (2**-8, 2**-7), 2048: (2**-7, 2**-6)},
-}
+RATES: Mapping[int, tuple[float, ...]] = {
+    32: (2**-5, 2**-4), 128: (2**-4, 2**-3), 512: (2**-3, 2**-2), 2048: (2**-2, 2**-1),
+}  # fmt: skip
 _MOST_STEPS = {32: 2000, 128: 1000, 512: 500, 2048: 250}
 _IN_A_ROW = 20  # updates
 _MESSAGES = (2**12, 2**15, 2**18, 2**20)
@@ -48,7 +47,7 @@ _GRADIENT_BYTES = 4  # of a weight's gradient, in every precision: the weights a
 
 
 @dataclass(frozen=True)
-class Line:
+class BatchCost:
     """Seconds of something that has a fixed part and a part for each image."""
 
     fixed_s: float
@@ -59,33 +58,11 @@ class Line:
         return self.fixed_s + n_images * self.image_s
 
     @classmethod
-    def through(cls, seconds: Mapping[int, float]) -> "Line":
+    def through(cls, seconds: Mapping[int, float]) -> "BatchCost":
         """Least squares of relative errors, no part negative."""
         sizes_M, seconds_M = np.array(list(seconds), float), np.array(list(seconds.values()))
         parts, _ = nnls(np.stack([1 / seconds_M, sizes_M / seconds_M], axis=1), np.ones_like(sizes_M))
         return cls(*map(float, parts))
-
-
-@dataclass(frozen=True)
-class Learning:
-    """Updates to the target against the batch size, for one optimizer: chapter 12's curve.
-
-    Attributes:
-        curve: the fit S = S_min (1 + B_crit / B), with S_min and B_crit.
-        rates: batch size → its best rate among those tried.
-    """
-
-    curve: curves.Fit
-    rates: Mapping[int, float]
-
-    def steps(self, batch_size: float) -> float:
-        """Updates to the target that the curve promises."""
-        return float(self.curve.steps(batch_size))
-
-    def rate(self, batch_size: float) -> float:
-        """The best rate, between two batch sizes on a straight line of logarithms."""
-        sizes = sorted(self.rates)
-        return float(2 ** np.interp(math.log2(batch_size), np.log2(sizes), [math.log2(self.rates[b]) for b in sizes]))
 
 
 @dataclass(frozen=True)
@@ -95,21 +72,28 @@ class MeasuredMachine:
     Attributes:
         task: at which it was measured.
         input_s: loader → seconds of a batch.
-        update_s: (precision, optimizer) → seconds of an update on one rank.
+        update_s: precision → seconds of an update on one rank, by SGD.
         staging_s: loader → seconds before the first update.
         look_s: one look at all validation images, on one rank.
-        message_s, bytes_per_s: α and β of an all-reduce between computing; 0 and infinity with one rank.
-        learning: optimizer → updates to the target.
+        message_s, bytes_per_s: α and β of an all-reduce; 0 and infinity with one rank.
+        curve: updates to the target against the batch size, S = S_min (1 + B_crit / B): chapter 12's.
+        rates: batch size → its best rate among those tried.
     """
 
     task: SolutionTask
-    input_s: Mapping[str, Line]
-    update_s: Mapping[tuple[str, str], Line]
+    input_s: Mapping[str, BatchCost]
+    update_s: Mapping[str, BatchCost]
     staging_s: Mapping[str, float]
     look_s: float
     message_s: float
     bytes_per_s: float
-    learning: Mapping[str, Learning]
+    curve: curves.Fit
+    rates: Mapping[int, float]
+
+    def rate(self, batch_size: float) -> float:
+        """The best rate, between two batch sizes on a straight line of logarithms."""
+        sizes = sorted(self.rates)
+        return float(2 ** np.interp(math.log2(batch_size), np.log2(sizes), [math.log2(self.rates[b]) for b in sizes]))
 
     def all_reduce_s(self, ranks: int) -> float:
         """Seconds of one ring all-reduce of the gradients: 2 (P − 1) α + 2 (P − 1) / P · n / β."""
@@ -128,17 +112,16 @@ def time_to_solution(recipe: SolutionRecipe, here: MeasuredMachine) -> dict[str,
         CourseError: its precision, optimizer or ranks were not measured.
     """
     here.task.check(recipe)
-    pair = recipe.precision, recipe.optimizer
-    if pair not in here.update_s:
-        raise CourseError(f"{' with '.join(pair)} was not measured; there are: {list(here.update_s)}")
+    if recipe.precision not in here.update_s or recipe.optimizer != "sgd":
+        raise CourseError(f"{recipe.precision} with {recipe.optimizer} was not measured; sgd: {list(here.update_s)}")
     if recipe.ranks > 1 and not here.message_s:
         raise CourseError(f"an all-reduce was not measured, and {recipe.ranks} ranks need it; measure with ranks=2")
-    looks = math.ceil(min(here.learning[recipe.optimizer].steps(recipe.batch_size), recipe.steps) / recipe.eval_every)
+    looks = math.ceil(min(here.curve.steps(recipe.batch_size), recipe.steps) / recipe.eval_every)
     steps = min(looks * recipe.eval_every, recipe.steps)
     return {
         "staging": here.staging_s[recipe.loader],
         "input": steps * here.input_s[recipe.loader].seconds(recipe.rank_batch),
-        "computing": steps * here.update_s[pair].seconds(recipe.rank_batch),
+        "computing": steps * here.update_s[recipe.precision].seconds(recipe.rank_batch),
         "communication": steps * here.all_reduce_s(recipe.ranks) if recipe.ranks > 1 else 0.0,
         "looking": looks * here.look_s / recipe.ranks,
     }
@@ -148,7 +131,6 @@ def measure(
     task: SolutionTask,
     *,
     precisions: Sequence[str] = ("fp32",),
-    optimizers: Sequence[str] = ("sgd",),
     ranks: int = 1,
     seeds: Sequence[int] = range(1000, 1003),
     repeats: int = 5,
@@ -157,7 +139,7 @@ def measure(
 
     Args:
         task: what is to be trained.
-        precisions, optimizers: to be told of.
+        precisions: to be told of.
         ranks: the most that a recipe will have.
         seeds: for tuning; no attempt that counts should have them.
         repeats: of every short measurement.
@@ -182,42 +164,38 @@ def measure(
             staging_s[name] = statistics.median(seconds)
             few = sizes[:-1] if name == "naive" and len(sizes) > 2 else sizes  # the largest takes longest, tells least
             input_s[name] = _line({n: partial(_load_some, jobs[0].load, task.train, n) for n in few}, repeats)
-        for pair in ((precision, optimizer) for precision in precisions for optimizer in optimizers):
-            job = Job(replace(idle, precision=pair[0], optimizer=pair[1]), task, file, 0, device)
+        for precision in precisions:
+            job = Job(replace(idle, precision=precision), task, file, 0, device)
             works = {n: partial(_updates, job, replace(idle, steps=_IN_A_ROW), noise(task, n, device)) for n in sizes}
-            update_s[pair] = _line(works, repeats, _IN_A_ROW)
+            update_s[precision] = _line(works, repeats, _IN_A_ROW)
         look_s = alternate({"look": partial(job.look, job.task.model)}, repeats)["look"].median_s
-        learning = {optimizer: learn(task, file, optimizer, seeds) for optimizer in optimizers}
-    return MeasuredMachine(task, input_s, update_s, staging_s, look_s, message_s, bytes_per_s, learning)
+        curve, rates = learn(task, file, seeds)
+    return MeasuredMachine(task, input_s, update_s, staging_s, look_s, message_s, bytes_per_s, curve, rates)
 
 
 def learn(
-    task: SolutionTask,
-    file: Path,
-    optimizer: str = "sgd",
-    seeds: Sequence[int] = range(1000, 1003),
-    rates: Mapping[int, Sequence[float]] | None = None,
-) -> Learning:
-    """Train small ensembles at a few batch sizes until they reach the target: all rates and seeds of one side by side.
+    task: SolutionTask, file: Path, seeds: Sequence[int] = range(1000, 1003)
+) -> tuple[curves.Fit, dict[int, float]]:
+    """The curve of updates to the target, and each batch size's best rate: all rates and seeds train side by side.
 
     Raises:
         CourseError: at some batch size no rate brought most of the seeds there, or the steps follow no such curve.
     """
     survey, best, found = images.survey(file, task), {}, {}
-    for batch_size, tried in (rates or RATES[optimizer]).items():
+    for batch_size, tried in RATES.items():
         run = ensemble.train(
             survey, [ensemble.Replica(rate, seed) for rate in tried for seed in seeds], batch_size,
             _MOST_STEPS.get(batch_size, 1000), widths=task.widths, momentum=0.9,
-            optimizer="adam" if optimizer == "adamw" else optimizer, evaluate_every=10, until=task.target,
+            evaluate_every=10, until=task.target,
         )  # fmt: skip
         steps_KS = run.steps_to(task.target).numpy().reshape(len(tried), len(seeds))
         medians_K = np.median(np.nan_to_num(steps_KS, nan=np.inf), axis=1)  # inf: fewer than half got there
         if not np.isfinite(medians_K).any():
-            told = f"{optimizer} with batches of {batch_size} did not reach {task.target:.1%} at any rate tried"
+            told = f"batches of {batch_size} did not reach {task.target:.1%} at any rate tried"
             raise CourseError(f"{told}; lower the target, or try others")
         k = int(medians_K.argmin())
         best[batch_size], found[batch_size] = tried[k], steps_KS[k]
-    return Learning(curves.fit(list(found), np.array(list(found.values()))), best)
+    return curves.fit(list(found), np.array(list(found.values()))), best
 
 
 def yardstick(task: SolutionTask) -> Callable[[], float]:
@@ -252,6 +230,6 @@ def _updates(job: Job, recipe: SolutionRecipe, batch: tuple[Tensor, Tensor]) -> 
         pass
 
 
-def _line(works: Mapping[int, Callable[[], object]], repeats: int, in_a_row: int = 1) -> Line:
+def _line(works: Mapping[int, Callable[[], object]], repeats: int, in_a_row: int = 1) -> BatchCost:
     times = alternate({str(size): work for size, work in works.items()}, repeats)
-    return Line.through({int(size): timing.median_s / in_a_row for size, timing in times.items()})
+    return BatchCost.through({int(size): timing.median_s / in_a_row for size, timing in times.items()})

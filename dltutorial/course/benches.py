@@ -266,10 +266,8 @@ def solution(preset: Preset, repeats: int) -> Iterator[Row]:
     rows += [("naive", 256, "fp32", 2), ("staged", 256, "fp32", 2)] if several else []
     recipes = {}
     for loader, batch, dtype, ranks in rows:
-        rate = here.learning["sgd"].rate(batch)
-        name = f"{loader}, batch {batch}, {dtype}, ranks {ranks}"
-        recipes[name] = SolutionRecipe(
-            loader=loader, batch_size=batch, precision=dtype, ranks=ranks, learning_rate=rate
+        recipes[f"{loader}, batch {batch}, {dtype}, ranks {ranks}"] = SolutionRecipe(
+            loader=loader, batch_size=batch, precision=dtype, ranks=ranks, learning_rate=here.rate(batch)
         )
     told_s = {name: sum(predict.time_to_solution(recipe, here).values()) for name, recipe in recipes.items()}
     turns = [

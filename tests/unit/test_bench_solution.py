@@ -12,7 +12,7 @@ def test_every_recipe_has_a_row_with_prediction_beside_measurement(monkeypatch, 
     monkeypatch.setenv("DLTUTORIAL_DATA", str(tmp_path))
     task = SolutionTask(0.8, train=2100, valid=200, widths=(8,))
     monkeypatch.setattr(recipe, "task_for", lambda preset: task)
-    monkeypatch.setattr(predict, "RATES", {"sgd": {16: (2**-4,), 64: (2**-3,), 512: (2**-2,)}})
+    monkeypatch.setattr(predict, "RATES", {16: (2**-4,), 64: (2**-3,), 512: (2**-2,)})
     monkeypatch.setattr(predict, "BATCHES", (16, 64))
     monkeypatch.setattr(machine, "cores", lambda: 1)
     rows = list(benches.solution(PRESETS["smoke"], 1))
@@ -27,7 +27,7 @@ def test_a_recipe_that_missed_the_target_has_no_time(monkeypatch):
         return [attempt.Attempt(0, reached, False, 10, 2.0 + seeds[0], 0.0, 0.0, 0.0, 1, ((10, 2.0, 0.9),))]
 
     monkeypatch.setattr(attempt, "attempts", attempts)
-    here = SimpleNamespace(learning={"sgd": SimpleNamespace(rate=lambda batch: 0.1)})
+    here = SimpleNamespace(rate=lambda batch: 0.1)
     monkeypatch.setattr(predict, "measure", lambda *args, **options: here)
     monkeypatch.setattr(predict, "time_to_solution", lambda recipe, here: {"staging": 1.0})
     rows = {row.what: row for row in benches.solution(PRESETS["smoke"], 2)}

@@ -8,7 +8,7 @@ import torch
 from dltutorial import machine
 from dltutorial.convergence import attempt, curves, energy, images, leaderboard, predict
 from dltutorial.convergence.attempt import Attempt
-from dltutorial.convergence.predict import Line, MeasuredMachine, time_to_solution
+from dltutorial.convergence.predict import BatchCost, MeasuredMachine, time_to_solution
 from dltutorial.convergence.recipe import SolutionRecipe, SolutionTask
 from dltutorial.errors import CourseError, DataError, RecipeError
 from dltutorial.record import plots, records
@@ -168,17 +168,15 @@ def test_threads_are_as_before_after_an_attempt():
 
 # Predictions
 
-LEARNING = predict.Learning(
-    curves.fit([32, 128, 512], np.array([[850.0], [250.0], [100.0]])), {32: 0.1, 128: 0.2, 512: 0.4}
-)  # S_min 50, B_crit 512
+CURVE = curves.fit([32, 128, 512], np.array([[850.0], [250.0], [100.0]]))  # S_min 50, B_crit 512
 
 
 @pytest.fixture
 def known():
     return MeasuredMachine(
-        SolutionTask(), {"naive": Line(1e-4, 3e-5), "lean": Line(0, 1e-6), "staged": Line(0, 0)},
-        {("fp32", "sgd"): Line(4e-4, 1e-6)}, {"naive": 0.0, "lean": 0.0, "staged": 0.1}, 1e-3, 5e-4, 1e9,
-        {"sgd": LEARNING},
+        SolutionTask(), {"naive": BatchCost(1e-4, 3e-5), "lean": BatchCost(0, 1e-6), "staged": BatchCost(0, 0)},
+        {"fp32": BatchCost(4e-4, 1e-6)}, {"naive": 0.0, "lean": 0.0, "staged": 0.1}, 1e-3, 5e-4, 1e9,
+        CURVE, {32: 0.1, 128: 0.2, 512: 0.4},
     )  # fmt: skip
 
 
@@ -198,35 +196,38 @@ def test_ranks_divide_the_images_and_pay_for_messages(known):
 def test_steps_are_counted_until_the_next_look_or_until_a_recipe_gives_up(known):
     for every, most, steps in ((1, 1500, 251), (10, 1500, 260), (100, 1500, 300), (10, 50, 50)):
         recipe = SolutionRecipe(batch_size=128, eval_every=every, steps=most)
-        found = time_to_solution(recipe, known)["computing"] / known.update_s["fp32", "sgd"].seconds(128)
+        found = time_to_solution(recipe, known)["computing"] / known.update_s["fp32"].seconds(128)
         assert abs(found - steps) <= 1
 
 
 def test_what_was_not_measured_is_not_predicted(known):
-    with pytest.raises(CourseError, match="bf16 with sgd was not measured"):
-        time_to_solution(SolutionRecipe(precision="bf16"), known)
+    for knobs, what in (({"precision": "bf16"}, "bf16 with sgd"), ({"optimizer": "adamw"}, "fp32 with adamw")):
+        with pytest.raises(CourseError, match=f"{what} was not measured"):
+            time_to_solution(SolutionRecipe(**knobs), known)
     with pytest.raises(CourseError, match="measure with ranks=2"):
         time_to_solution(SolutionRecipe(ranks=2), dataclasses.replace(known, message_s=0.0))
 
 
 def test_a_line_is_found_again():
-    line = Line.through({b: 2e-4 + b * 3e-6 for b in (32, 128, 512)})
+    line = BatchCost.through({b: 2e-4 + b * 3e-6 for b in (32, 128, 512)})
     assert (line.fixed_s, line.image_s) == pytest.approx((2e-4, 3e-6))
-    assert Line.through({100: 1.0, 1000: 20.0}).fixed_s == 0
+    assert BatchCost.through({100: 1.0, 1000: 20.0}).fixed_s == 0
 
 
 def test_a_machine_is_measured_and_predicts():
     rates = {16: (2**-4,), 50: (2**-3,), 200: (2**-2,)}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(predict, "RATES", {"sgd": rates})
+        patch.setattr(predict, "RATES", rates)
         here = predict.measure(TASK, repeats=1, seeds=[100, 101, 102])
-    assert here.learning["sgd"].curve.s_min > 0
+    assert here.curve.s_min > 0
+    assert here.rate(100) == pytest.approx(2**-2.5)
     assert 0 < sum(time_to_solution(QUICK, here).values()) < 60
 
 
-def test_a_target_that_no_rate_reaches_is_told(file):
+def test_a_target_that_no_rate_reaches_is_told(file, monkeypatch):
+    monkeypatch.setattr(predict, "RATES", {200: (1e-6,)})
     with pytest.raises(CourseError, match=r"did not reach 99\.9%"):
-        predict.learn(dataclasses.replace(TASK, target=0.999), file, rates={200: (1e-6,)}, seeds=[0])
+        predict.learn(dataclasses.replace(TASK, target=0.999), file, seeds=[0])
 
 
 # MLPerf HPC's metrics
@@ -258,7 +259,7 @@ def test_the_leaderboard_ranks_by_time_and_never_what_missed_the_target(tmp_path
     leaderboard.write(writer, slow, TASK, [of(3), of(5), of(4)])
     leaderboard.write(writer, lucky, TASK, [of(0.1), of(9, reached=False)])
     leaderboard.write(writer, fast, TASK, [of(7)])
-    estimated = energy.estimate(1.0, 300.0, "a data sheet")
+    estimated = energy.estimate(1.0, 300.0)
     leaderboard.write(writer, fast, TASK, [of(1, ranks=2)], estimated, 0.001)  # again: the newest counts
     writer.write("something else", 1.0)
     found = leaderboard.board("smoke", TASK, file)
@@ -316,15 +317,15 @@ def test_readings_of_boards_are_averaged_and_added():
 
 
 def test_an_estimate_says_so_and_where_its_power_comes_from(monkeypatch):
-    watt, source = energy.stated_watt("NVIDIA A100-SXM4-40GB")
-    found = energy.estimate(3600, watt, source)
+    found = energy.estimate(3600, 400.0)
     assert found.joules == pytest.approx(0.4 * 3.6e6)
-    assert "estimated (400 W stated" in str(found)
+    assert "estimated (400 W stated for each device: by you)" in str(found)
+    assert energy.stated_watt("NVIDIA A100-SXM4-40GB")[0] == 400
     assert energy.stated_watt("NVIDIA H200")[0] == 700
     assert energy.stated_watt("NVIDIA A100-PCIE-40GB") is None
     assert energy.stated_watt("AMD EPYC") is None
     monkeypatch.setattr(machine, "accelerators", tuple)
-    assert energy.of_device(10.0).joules is None
+    assert energy.estimate(10.0).joules is None
 
 
 def test_the_published_arithmetic_comes_out():
