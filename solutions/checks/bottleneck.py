@@ -1,6 +1,6 @@
 """Checks of chapter 02's exercise: name the bottleneck of a run from the breakdown of its step.
 
-The traces are simulated (``observe.simulated``) from times that the learner does not see; what is right follows from
+The traces are simulated (``profile.simulated``) from times that the learner does not see; what is right follows from
 those times, and each case says why. Every case tries several seeds, so that no answer can know the numbers by heart.
 """
 
