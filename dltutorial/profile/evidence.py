@@ -11,8 +11,8 @@ from functools import cached_property
 from dltutorial.errors import CourseError
 from dltutorial.profile.events import Trace
 from dltutorial.profile.peaks import Peaks
-from dltutorial.profile.step_breakdown import StepBreakdown
 from dltutorial.profile.throughput import Throughput
+from dltutorial.profile.trace_breakdown import StepBreakdown
 from dltutorial.profile.work import Work
 
 SLOWED, QUEUEING, FAR_BELOW = 1.25, 1.3, 0.8  # when loader and step count as standing in each other's way

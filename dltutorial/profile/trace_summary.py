@@ -9,8 +9,8 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from dltutorial.profile.events import Event, Trace, outermost, self_seconds
-from dltutorial.profile.step_breakdown import StepBreakdown
 from dltutorial.profile.timing import duration
+from dltutorial.profile.trace_breakdown import StepBreakdown
 from dltutorial.record.table import Table
 
 _OPERATORS = ("operator", "runtime", "kernel", "copy")

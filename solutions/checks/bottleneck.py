@@ -11,7 +11,7 @@ from dltutorial.course.checks import Exercise, Wrong, expect
 from dltutorial.course.checks.cases import case
 from dltutorial.profile.events import Trace
 from dltutorial.profile.simulated import SimulatedRun
-from dltutorial.profile.step_breakdown import StepBreakdown
+from dltutorial.profile.trace_breakdown import StepBreakdown
 
 NAMES = ("loading", "synchronisation", "launches", "device")
 _MS, _US = 1e-3, 1e-6

@@ -19,7 +19,7 @@ from dltutorial.profile import (
     work,
 )
 from dltutorial.profile.evidence import Evidence
-from dltutorial.profile.step_breakdown import StepBreakdown
+from dltutorial.profile.trace_breakdown import StepBreakdown
 from dltutorial.train.profiled import capture
 
 pytestmark = pytest.mark.gpu

@@ -10,8 +10,8 @@ from dltutorial.profile.evidence import Evidence
 from dltutorial.profile.peaks import Peaks
 from dltutorial.profile.probes import Figure
 from dltutorial.profile.simulated import SimulatedRun
-from dltutorial.profile.step_breakdown import StepBreakdown
 from dltutorial.profile.throughput import Phase, Throughput
+from dltutorial.profile.trace_breakdown import StepBreakdown
 from dltutorial.profile.work import Operator, Work
 
 MS, US = 1e-3, 1e-6
