@@ -16,7 +16,7 @@ from typing import Any
 
 from dltutorial import advice, config, machine, node
 from dltutorial.course import show
-from dltutorial.course.guess import Guess, positive
+from dltutorial.course.guess import Guess
 from dltutorial.errors import CourseError
 from dltutorial.record import records
 
@@ -83,9 +83,8 @@ class Chapter:
             learner typed.
 
         Raises:
-            CourseError: ``default`` is not a positive, finite number.
+            CourseError: ``default`` is not a positive number.
         """
-        default = positive(default, f"default of prediction {name!r}")
         guess = Guess(self._writer, name, question, unit, default, None if model is None else float(model))
         guess.ask(self._guesses.get(name))
         self._guesses[name] = guess

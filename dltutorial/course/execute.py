@@ -1,7 +1,7 @@
 """One notebook, executed by papermill in a process of its own.
 
-In: a :class:`NotebookJob`. Out: the executed notebook, signed so that JupyterLab trusts its widgets and frames, and a
-:class:`Executed` with seconds, bytes, and the one line that says what went wrong. Loads no torch.
+In: a notebook. Out: the executed one, signed so that JupyterLab trusts its widgets and frames, and :class:`Executed`
+with seconds, bytes, and the one line that says what went wrong. Loads no torch.
 """
 
 import asyncio
@@ -13,29 +13,11 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from dltutorial import advice
-
-
-@dataclass(frozen=True)
-class NotebookJob:
-    """What to execute, and how.
-
-    Attributes:
-        source, output: the notebook, and where the executed one goes.
-        work: working directory of the kernel; it must exist.
-        parameters: put into the cell after the one tagged ``parameters``.
-        timeout_s: for each cell.
-    """
-
-    source: Path
-    output: Path
-    work: Path
-    parameters: Mapping[str, Any] = field(default_factory=dict)
-    timeout_s: float = 1800.0
 
 
 @dataclass(frozen=True)
@@ -70,28 +52,37 @@ def quick_imports() -> Iterator[None]:
 
 
 async def execute(
-    job: NotebookJob, env: Mapping[str, str] | None = None, on_cell: Callable[[int], None] = lambda number: None
+    source: Path,
+    output: Path,
+    work: Path,
+    parameters: Mapping[str, Any] | None = None,
+    env: Mapping[str, str] | None = None,
+    timeout_s: float = 1800.0,
+    on_cell: Callable[[int], None] = lambda number: None,
 ) -> Executed:
-    """Execute a notebook; whatever happens in it, what was executed is kept in ``job.output``.
-
-    Its process, and so its kernel, ends when this is cancelled, and when this process ends.
+    """Execute a notebook; its process, and so its kernel, ends when this is cancelled, and when this process ends.
 
     Args:
-        job: what to execute.
+        source: the notebook.
+        output: where it goes, with as much as was executed, whatever happens in it.
+        work: working directory of the kernel; it must exist.
+        parameters: put into the cell after the one tagged ``parameters``.
         env: variables of the kernel, beside those of this process.
+        timeout_s: for each cell.
         on_cell: called with the number of each cell that is about to run, from 1.
     """
     # The kernel chooses its own backend of matplotlib, and no session is live.
     around = {key: value for key, value in os.environ.items() if key not in ("MPLBACKEND", "JPY_SESSION_NAME")}
     result = None
-    with open(job.output.with_suffix(".log"), "ab") as log:
+    with open(output.with_suffix(".log"), "ab") as log:
         process = await asyncio.create_subprocess_exec(  # in a session of its own: a terminal's Ctrl-C is its owner's
             *(sys.executable, "-P", "-m", "dltutorial.course.execute"), env={**around, **(env or {})},
             stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=log, start_new_session=True,
         )  # fmt: skip
     assert process.stdin is not None and process.stdout is not None
     try:
-        process.stdin.write(f"{json.dumps(asdict(job), default=str)}\n".encode())
+        words = [str(source), str(output), str(work), dict(parameters or {}), timeout_s]
+        process.stdin.write(f"{json.dumps(words, default=str)}\n".encode())
         async for line in process.stdout:
             told = json.loads(line)
             if isinstance(told, int):
@@ -105,13 +96,12 @@ async def execute(
 
 
 def _main() -> None:
-    """In the notebook's process: read the job, tell each cell and then the result, a line of JSON each."""
+    """In the notebook's process: read what to do, tell each cell and then the result, a line of JSON each."""
     words = json.loads(sys.stdin.readline())
-    job = NotebookJob(Path(words.pop("source")), Path(words.pop("output")), Path(words.pop("work")), **words)
     threading.Thread(target=_end_with_owner, daemon=True).start()
     tell = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # what the kernel and its processes print goes to the log
-    print(json.dumps(asdict(_execute_here(job, lambda number: print(number, file=tell)))), file=tell)
+    print(json.dumps(asdict(_execute_here(lambda number: print(number, file=tell), *words))), file=tell)
 
 
 def _end_with_owner() -> None:
@@ -119,10 +109,11 @@ def _end_with_owner() -> None:
     os._exit(1)
 
 
-def _execute_here(job: NotebookJob, on_cell: Callable[[int], None]) -> Executed:
+def _execute_here(
+    on_cell: Callable[[int], None], source: str, output: str, work: str, parameters: dict, timeout_s: float
+) -> Executed:
     with quick_imports():
         papermill: Any = importlib.import_module("papermill")
-    source, output = (str(path).replace("{", "{{").replace("}", "}}") for path in (job.source, job.output))
     started: list[int] = []
     peak_bytes = [0]
 
@@ -134,13 +125,14 @@ def _execute_here(job: NotebookJob, on_cell: Callable[[int], None]) -> Executed:
     error, began_s = "", time.monotonic()
     try:
         papermill.execute_notebook(
-            source, output, dict(job.parameters), kernel_name="python3", cwd=str(job.work), progress_bar=False,
-            execution_timeout=job.timeout_s, shutdown_kernel="immediate", on_cell_start=starts,
+            *(path.replace("{", "{{").replace("}", "}}") for path in (source, output)), parameters, cwd=work,
+            kernel_name="python3", progress_bar=False, execution_timeout=timeout_s, shutdown_kernel="immediate",
+            on_cell_start=starts,
         )  # fmt: skip
     except Exception as problem:
-        error = _one_line(problem, job.timeout_s)
+        error = _one_line(problem, timeout_s)
     seconds = time.monotonic() - began_s
-    return Executed(seconds, peak_bytes[0], _finish(job.output, started[-1] if started else None, error), error)
+    return Executed(seconds, peak_bytes[0], _finish(Path(output), started[-1] if started else None, error), error)
 
 
 def _watch_memory(peak_bytes: list[int]) -> None:

@@ -22,9 +22,13 @@ class Guess:
         import ipywidgets
 
         self.name, self.question, self.unit, self.model = name, question, unit, model
-        self._writer, self._default = writer, default
+        self._writer, self._default = writer, number(default, f"default of prediction {name!r}")
+        if not self._default > 0:
+            raise CourseError(f"default of prediction {name!r} is {default}; give a positive number")
         label = f"Your guess [{unit}]" if unit else "Your guess"
-        self._field = ipywidgets.FloatText(value=default, description=label, style={"description_width": "initial"})
+        self._field = ipywidgets.FloatText(
+            value=self._default, description=label, style={"description_width": "initial"}
+        )
 
     @property
     def value(self) -> float:
@@ -102,15 +106,3 @@ def number(value: Any, what: str) -> float:
         return float(value)
     except (TypeError, ValueError) as error:
         raise CourseError(f"{what} is {value!r}, not one number; pass a float in the unit you named") from error
-
-
-def positive(value: Any, what: str) -> float:
-    """A positive, finite number as a float.
-
-    Raises:
-        CourseError: it is none; ``what`` begins the message.
-    """
-    found = number(value, what)
-    if not (math.isfinite(found) and found > 0):
-        raise CourseError(f"{what} is {found:g}; give a positive, finite number")
-    return found

@@ -13,14 +13,14 @@ import json
 import os
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from dltutorial import config, machine, node, paths
 from dltutorial.course import notebooks
-from dltutorial.course.execute import Executed, NotebookJob, execute
+from dltutorial.course.execute import Executed, execute
 from dltutorial.errors import CourseError
 from dltutorial.record import records
 from dltutorial.record.table import Table
@@ -60,22 +60,9 @@ def run(
     if jobs < 1 or timeout_s <= 0:
         raise CourseError(f"--jobs {jobs}, --timeout {timeout_s:g}: both must be positive")
     node.refuse_on_login("a whole chapter", "run it in a job: sbatch -N 1 --wrap '.venv/bin/dltutorial run 01'")
-    folder = new_folder(out)
-    todo = [job(path, folder, values, timeout_s) for path, values in given.items()]
-    done: dict[Path, Executed] = {}
-
-    def keep(finished: NotebookJob, result: Executed) -> None:
-        """A chapter is over, well or not: its notebook moves to its place, its time goes to the records."""
-        with contextlib.suppress(FileNotFoundError):
-            finished.output.replace(folder / finished.output.name)
-        done[finished.source] = result
-        for file in (folder / "records.jsonl", paths.records_file()) if not result.error else ():
-            with contextlib.suppress(CourseError):  # the run stands without it
-                writer = records.Writer(notebooks.about(finished.source)["chapter"], preset, file)
-                writer.write(finished.source.stem, result.seconds, "s", kind="run", peak_bytes=result.peak_bytes)
-
+    folder, done = new_folder(out), dict[Path, Executed]()
     try:
-        asyncio.run(_execute_all(todo, environment(preset, folder, jobs), jobs, keep))
+        asyncio.run(_execute_all(given, preset, folder, jobs, timeout_s, done))
     except KeyboardInterrupt:
         _conclude(folder, preset, selected, done)
         told = f"interrupted: {len(done)} of {len(selected)} chapters are finished"
@@ -92,9 +79,8 @@ def new_folder(out: Path | None) -> Path:
     """
     stamp = datetime.datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
     names = (stamp, *(f"{stamp}-{n}" for n in range(2, 100)))
-    target = (
-        Path(out).absolute() if out else next(p for n in names if not (p := paths.runs_dir().absolute() / n).exists())
-    )
+    free = (path for name in names if not (path := paths.runs_dir().absolute() / name).exists())
+    target = Path(out).absolute() if out else next(free)
     try:
         target.mkdir(parents=True, exist_ok=True)
         if any(target.iterdir()):
@@ -103,16 +89,6 @@ def new_folder(out: Path | None) -> Path:
     except OSError as error:
         raise CourseError(f"cannot write to {target}: {error.strerror}; choose another folder with --out") from error
     return target
-
-
-def job(
-    source: Path, folder: Path, parameters: Mapping[str, Any] | None = None, timeout_s: float = 1800.0
-) -> NotebookJob:
-    """What to execute for a chapter of the run in ``folder``: a working directory of its own, made now."""
-    work = folder / "work" / source.stem[:2]
-    work.mkdir(parents=True, exist_ok=True)
-    # Moved to the run's folder when it is whole.
-    return NotebookJob(source, work.parent / f"{source.stem}.ipynb", work, parameters or {}, timeout_s)
 
 
 def environment(preset: str, folder: Path, jobs: int = 1) -> dict[str, str]:
@@ -144,33 +120,46 @@ def read_claims(folder: Path) -> dict[str, list[dict[str, Any]]]:
 
 
 async def _execute_all(
-    todo: list[NotebookJob], env: Mapping[str, str], at_once: int, keep: Callable[[NotebookJob, Executed], None]
+    given: Mapping[Path, Mapping[str, Any]],
+    preset: str,
+    folder: Path,
+    at_once: int,
+    timeout_s: float,
+    done: dict[Path, Executed],
 ) -> None:
-    """Execute all jobs, some at once, each in a process of its own; when this is cancelled, those that run end."""
+    """Execute notebooks, some at once, each in a process of its own; when this is cancelled, those that run end."""
     from tqdm import tqdm
 
-    cells = {job.source: len(notebooks.read(job.source)["cells"]) for job in todo}
+    env, slots, running = environment(preset, folder, at_once), asyncio.Semaphore(at_once), list[str]()
+    cells = {source: len(notebooks.read(source)["cells"]) for source in given}
     begun = dict.fromkeys(cells, 0)
-    running, slots = list[str](), asyncio.Semaphore(at_once)
 
-    async def one(job: NotebookJob) -> None:
+    async def one(source: Path) -> None:
         def on_cell(number: int) -> None:
-            bar.update(number - 1 - begun[job.source])
-            begun[job.source] = number - 1
+            bar.update(number - 1 - begun[source])
+            begun[source] = number - 1
 
+        work = folder / "work" / source.stem[:2]
+        work.mkdir(exist_ok=True)
+        output = work.parent / source.name
         async with slots:
-            running.append(job.source.stem)
+            running.append(source.stem)
             bar.set_description(" ".join(running))
-            result = await execute(job, env, on_cell)
-            running.remove(job.source.stem)
-            on_cell(cells[job.source] + 1)
-            keep(job, result)
+            result = done[source] = await execute(source, output, work, given[source], env, timeout_s, on_cell)
+            running.remove(source.stem)
+        on_cell(cells[source] + 1)
+        with contextlib.suppress(FileNotFoundError):
+            output.replace(folder / source.name)  # it is whole
+        for file in (folder / "records.jsonl", paths.records_file()) if not result.error else ():
+            with contextlib.suppress(CourseError):  # the run stands without it
+                writer = records.Writer(notebooks.about(source)["chapter"], preset, file)
+                writer.write(source.stem, result.seconds, "s", kind="run", peak_bytes=result.peak_bytes)
 
     every_s = 0.1 if sys.stderr.isatty() else 30
     with tqdm(total=sum(cells.values()), unit="cell", mininterval=every_s, dynamic_ncols=True) as bar:
         async with asyncio.TaskGroup() as group:
-            for job in todo:
-                group.create_task(one(job))
+            for source in given:
+                group.create_task(one(source))
 
 
 def _conclude(folder: Path, preset: str, selected: list[Path], done: Mapping[Path, Executed]) -> int:

@@ -2,7 +2,6 @@
 
 import ast
 import asyncio
-import dataclasses
 import itertools
 import json
 import re
@@ -31,8 +30,9 @@ every_chapter = pytest.mark.parametrize("path", CHAPTERS, ids=lambda path: path.
 def run(path, folder, env):
     """Run in ``folder/work``; an error, as any fact that does not hold, fails the test. Returns result and claims."""
     (folder / "records.jsonl").unlink(missing_ok=True)
-    job = dataclasses.replace(runner.job(path, folder, timeout_s=600), output=folder / path.name)
-    result = asyncio.run(execute(job, runner.environment("smoke", folder) | env))
+    (work := folder / "work").mkdir(exist_ok=True)
+    env = runner.environment("smoke", folder) | env
+    result = asyncio.run(execute(path, folder / path.name, work, env=env, timeout_s=600))
     assert result.error == "", f"{path.name}, cell {result.cell}: {result.error}"
     claims = runner.read_claims(folder)
     assert set(claims) == ({path.stem[:2]} if path in CHAPTERS else set())

@@ -24,9 +24,9 @@ def run(tmp_path):
         made = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
         made.metadata["kernelspec"] = {"name": "python3", "language": "python", "display_name": "Python 3"}
         nbformat.write(made, source)
-        job = execute.NotebookJob(source, tmp_path / "out.ipynb", tmp_path / "work", timeout_s=timeout_s)
-        result = asyncio.run(execute.execute(job, env_more))
-        return result, nbformat.read(job.output, 4)
+        out = tmp_path / "out.ipynb"
+        run = execute.execute(source, out, tmp_path / "work", env=env_more, timeout_s=timeout_s)
+        return asyncio.run(run), nbformat.read(out, 4)
 
     return go
 
@@ -133,7 +133,7 @@ from pathlib import Path
 from dltutorial.course import execute
 folder = Path(sys.argv[1])
 (folder / "work").mkdir()
-asyncio.run(execute.execute(execute.NotebookJob(folder / "in.ipynb", folder / "out.ipynb", folder / "work")))
+asyncio.run(execute.execute(folder / "in.ipynb", folder / "out.ipynb", folder / "work"))
 """
 CELL = """
 import os, time

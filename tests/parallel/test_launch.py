@@ -373,10 +373,10 @@ def test_a_notebook_that_has_computed_launches_functions_of_its_cells(tmp_path):
     made.metadata["kernelspec"] = {"name": "python3", "language": "python", "display_name": "Python 3"}
     nbformat.write(made, tmp_path / "in.ipynb")
     (tmp_path / "work").mkdir()
-    job = execute.NotebookJob(tmp_path / "in.ipynb", tmp_path / "out.ipynb", tmp_path / "work", timeout_s=100)
-    result = asyncio.run(execute.execute(job))
+    out = tmp_path / "out.ipynb"
+    result = asyncio.run(execute.execute(tmp_path / "in.ipynb", out, tmp_path / "work", timeout_s=100))
     assert result.error == ""
-    cells = nbformat.read(job.output, 4).cells
+    cells = nbformat.read(out, 4).cells
     text = ["".join(item.get("text", "") for item in cell.outputs if item.get("name") == "stdout") for cell in cells]
     assert sorted(text[1].splitlines()) == ["[rank 0] trained"] * 3 + ["[rank 1] trained"] * 3
     assert "rank 1 of 2 failed: NameError: name 'undefined_name' is not defined" in text[2]
