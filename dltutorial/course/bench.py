@@ -34,7 +34,7 @@ BENCHES: Mapping[str, str] = MappingProxyType({
 
 
 @dataclass(frozen=True)
-class Row:
+class BenchRow:
     """One line of the table: a variant.
 
     Attributes:
@@ -63,7 +63,7 @@ class Row:
         return duration(value) if self.unit == "s" else f"{value:,.3g} {self.unit}"
 
 
-def table(rows: Sequence[Row]) -> Table:
+def table(rows: Sequence[BenchRow]) -> Table:
     """All rows; a column of ``more`` that a row lacks shows a dash."""
     extra = list(dict.fromkeys(name for row in rows for name in row.more))
     lines = [

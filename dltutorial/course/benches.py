@@ -16,7 +16,7 @@ import torch
 
 from dltutorial import machine
 from dltutorial.config import Preset, Recipe
-from dltutorial.course.bench import Row
+from dltutorial.course.bench import BenchRow
 from dltutorial.errors import CourseError
 from dltutorial.launch import launch
 from dltutorial.profile import peaks
@@ -25,7 +25,7 @@ from dltutorial.profile.timing import alternate
 SMOKE_BATCHES = (8, 32, 64, 128, 256, 512, 2048)
 
 
-def loaders(preset: Preset, repeats: int) -> Iterator[Row]:
+def loaders(preset: Preset, repeats: int) -> Iterator[BenchRow]:
     """Samples per second of every rung, beside its prediction; of every layout under one and the same loader."""
     from dltutorial.data import formats, loader_ladder
     from dltutorial.data.loaders import LOADERS
@@ -43,15 +43,15 @@ def loaders(preset: Preset, repeats: int) -> Iterator[Row]:
     for rung in loader_ladder.RUNGS:
         predicted = 1 / costs.pair_s(formats.open_year(splits[rung.layout].files[0]), LOADERS[rung.loader])
         share = statistics.median(np.array(found[rung.cause]) / found[copy])  # by turn: a slow moment hits both
-        yield Row(rung.cause, found[rung.cause], "samples/s", predicted, {"of the copy": f"{share:.0%}"})
-    yield Row(copy, found[copy], "samples/s")
+        yield BenchRow(rung.cause, found[rung.cause], "samples/s", predicted, {"of the copy": f"{share:.0%}"})
+    yield BenchRow(copy, found[copy], "samples/s")
     layouts = {name: loader_ladder.host_loader(split, batch_size, "lean") for name, split in splits.items()}
     for name, samples in loader_ladder.rates(layouts, batch_size, rounds=repeats).items():
         megabytes = sum(map(formats.stored_bytes, splits[name].files)) / 1e6
-        yield Row(f"lean loader, {name}", samples, "samples/s", more={"MB on disk": f"{megabytes:.1f}"})
+        yield BenchRow(f"lean loader, {name}", samples, "samples/s", more={"MB on disk": f"{megabytes:.1f}"})
 
 
-def precision(preset: Preset, repeats: int) -> Iterator[Row]:
+def precision(preset: Preset, repeats: int) -> Iterator[BenchRow]:
     """Seconds of a large matrix product and of an update, for every precision, beside what the peaks predict.
 
     Of a float32 update, matrix products take FLOP / peak at least; in another precision only they change.
@@ -75,7 +75,7 @@ def precision(preset: Preset, repeats: int) -> Iterator[Row]:
 
     for name, timing in alternate({name: functools.partial(product, name) for name in peak}, repeats).items():
         more = {"GFLOP/s": f"{2e-9 * n**3 / timing.median_s:,.0f}"}
-        yield Row(f"product {n} × {n}, {name}", timing.samples_s, predicted=2 * n**3 / peak[name], more=more)
+        yield BenchRow(f"product {n} × {n}, {name}", timing.samples_s, predicted=2 * n**3 / peak[name], more=more)
     updates = {}
     for name in peak:
         recipe = Recipe.of(preset, precision=name)
@@ -89,10 +89,10 @@ def precision(preset: Preset, repeats: int) -> Iterator[Row]:
     for name, timing in timings.items():
         told_s = product_s["fp32"] if name == "fp32" else rest_s + product_s[name]
         more = {"× fp32": f"{timings['fp32'].median_s / timing.median_s:.2f}"}
-        yield Row(f"ViT update, {name}", timing.samples_s, predicted=told_s, more=more)
+        yield BenchRow(f"ViT update, {name}", timing.samples_s, predicted=told_s, more=more)
 
 
-def graphs(preset: Preset, repeats: int) -> Iterator[Row]:
+def graphs(preset: Preset, repeats: int) -> Iterator[BenchRow]:
     """What starting an operation costs; a launch-bound network and the transformer, eager and replayed.
 
     Replayed is a CUDA graph on a GPU, a tape elsewhere. Predictions are made from smaller networks.
@@ -103,7 +103,7 @@ def graphs(preset: Preset, repeats: int) -> Iterator[Row]:
     machine.use_cores(1)  # one thread starts the operations
     lines = launch_overhead.overheads(16, repeats=repeats)
     for line, how in zip(lines, ("an eager", "a replayed"), strict=True):
-        yield Row(f"one operation in {how} step", (line.per_operation_s,))
+        yield BenchRow(f"one operation in {how} step", (line.per_operation_s,))
     recipe = Recipe.of(preset)
     transformer = launch_overhead.pair(build_model(recipe), build_model(recipe), _noise(recipe, 4))
     narrow = launch_overhead.narrow_pair(16, 32 if preset.name == "smoke" else 64)
@@ -114,10 +114,10 @@ def graphs(preset: Preset, repeats: int) -> Iterator[Row]:
             told = {"eager": lines[0].step_s(n), "replayed": lines[1].step_s(n)}
         for how, timing in found.items():
             more = {"operations": f"{n:,}", "gain": f"{found['eager'].median_s / timing.median_s:.2f} ×"}
-            yield Row(f"{name}, {how}", timing.samples_s, predicted=told.get(how), more=more)
+            yield BenchRow(f"{name}, {how}", timing.samples_s, predicted=told.get(how), more=more)
 
 
-def ddp(preset: Preset, repeats: int) -> Iterator[Row]:
+def ddp(preset: Preset, repeats: int) -> Iterator[BenchRow]:
     """Seconds of an update with each wrapper, beside the bucket model; a rank for each GPU, or two on the CPU."""
     from dltutorial.train import ddp_comparison
 
@@ -135,10 +135,12 @@ def ddp(preset: Preset, repeats: int) -> Iterator[Row]:
         told_s = step.seconds(link, cap_bytes, overlap=name not in ("naive", "bucketed"))
         told_s = step.backward_s + step.rest_s if name == ddp_comparison.ALONE else told_s
         share = timing.median_s / found[ddp_comparison.TORCH].median_s
-        yield Row(name, timing.samples_s, predicted=told_s, more={"ranks": f"{ranks}", "of torch DDP": f"{share:.2f}"})
+        yield BenchRow(
+            name, timing.samples_s, predicted=told_s, more={"ranks": f"{ranks}", "of torch DDP": f"{share:.2f}"}
+        )
 
 
-def collectives(preset: Preset, repeats: int) -> Iterator[Row]:
+def collectives(preset: Preset, repeats: int) -> Iterator[BenchRow]:
     """Times and bandwidths, as nccl-tests defines them, from the least time; the fewest ranks predict the others."""
     from dltutorial.comm import cost, mpi, stopwatch
     from dltutorial.comm.counts import counts
@@ -171,11 +173,11 @@ def collectives(preset: Preset, repeats: int) -> Iterator[Row]:
                 more |= {"busbw, GB/s": f"{bus / 1e9:.3f}"}
                 more |= {"least / predicted": f"{timing.best_s / told_s:.2f}"} if told_s else {}
                 what = f"{backend}, {p} ranks, {n // 2**10:,} KiB, {name}"
-                yield Row(what, timing.samples_s, predicted=told_s, more=more)
+                yield BenchRow(what, timing.samples_s, predicted=told_s, more=more)
             regimes = regimes or cost.fit_regimes([(key[1], taken[key], found[key].best_s) for key in taken])
 
 
-def ladder(preset: Preset, repeats: int) -> Iterator[Row]:
+def ladder(preset: Preset, repeats: int) -> Iterator[BenchRow]:
     """Samples per second of the baseline, of each knob alone and on top of the others, beside their prediction."""
     from dltutorial.data import weather
     from dltutorial.train import compare, step_breakdown
@@ -201,11 +203,11 @@ def ladder(preset: Preset, repeats: int) -> Iterator[Row]:
         more["peak memory"] = f"{result.peak_bytes / 1e9:.2f} GB" if result.peak_bytes else "not available"
         more["final loss"] = f"{result.final_loss:.5f} after {result.updates}"
         told = account.predicted(routes[name]) * results["baseline"].median
-        yield Row(name, result.samples_per_s, "samples/s", told, more)
+        yield BenchRow(name, result.samples_per_s, "samples/s", told, more)
     print(*(f"no {rung.name}: {rung.missing}" for rung in steps if rung.missing), sep="\n")
 
 
-def convergence(preset: Preset, repeats: int) -> Iterator[Row]:
+def convergence(preset: Preset, repeats: int) -> Iterator[BenchRow]:
     """Updates that five seeds needed by batch size, beside S_min (1 + B_crit / B); seeds are fixed, not repeats."""
     from dltutorial.convergence import curves, sweep
     from dltutorial.data import surveys
@@ -222,13 +224,13 @@ def convergence(preset: Preset, repeats: int) -> Iterator[Row]:
             if there:
                 more["rate"] = f"2^{math.log2(point.best_rate):.0f}"
                 told = float(fit.steps(point.batch_size))
-                yield Row(f"{optimizer}: batch {point.batch_size}", there, "updates", told, more)
+                yield BenchRow(f"{optimizer}: batch {point.batch_size}", there, "updates", told, more)
         for name, unit in (("s_min", "updates"), ("b_crit", "images")):
             fitted = {"fitted": f"{getattr(fit, name):.0f}"}
-            yield Row(f"{optimizer}: {name}", tuple(getattr(fit, f"{name}_K").tolist()), unit, more=fitted)
+            yield BenchRow(f"{optimizer}: {name}", tuple(getattr(fit, f"{name}_K").tolist()), unit, more=fitted)
 
 
-def scaling(preset: Preset, repeats: int) -> Iterator[Row]:
+def scaling(preset: Preset, repeats: int) -> Iterator[BenchRow]:
     """Real steps on as many ranks as cores or GPUs; emulated ones on up to 8, and published runs, both predicted."""
     from dltutorial.comm import stopwatch
     from dltutorial.scaling import published, steps
@@ -238,7 +240,7 @@ def scaling(preset: Preset, repeats: int) -> Iterator[Row]:
     warnings.filterwarnings("ignore", ".*ranks share")  # emulated steps do: a wait needs no core
     for p in range(1, min(8, units) + 1):
         step_s = np.array(launch(steps.real, p, recipe, 2 * repeats))[..., 1].max(0)  # the slowest rank's
-        yield Row(f"real training, ranks: {p}", tuple(step_s.tolist()))
+        yield BenchRow(f"real training, ranks: {p}", tuple(step_s.tolist()))
     network = stopwatch.measure_network((2, 4, 8), 2 * repeats)
     work = steps.workload_for(network)
     for p in (1, 2, 4, 8):
@@ -247,12 +249,12 @@ def scaling(preset: Preset, repeats: int) -> Iterator[Row]:
         for name, variant in variants.items():
             told_s = float(steps.predict(variant, network, p).step_s[0])
             step_s = steps.step_times(found, name)
-            yield Row(f"emulated, {name}, ranks: {p}", tuple(step_s.tolist()), predicted=told_s)
+            yield BenchRow(f"emulated, {name}, ranks: {p}", tuple(step_s.tolist()), predicted=told_s)
     for run in published.runs():
-        yield Row(f"published: {run.what} ({run.key})", (run.efficiency,), "of ideal", run.predicted())
+        yield BenchRow(f"published: {run.what} ({run.key})", (run.efficiency,), "of ideal", run.predicted())
 
 
-def solution(preset: Preset, repeats: int) -> Iterator[Row]:
+def solution(preset: Preset, repeats: int) -> Iterator[BenchRow]:
     """Seconds to a target quality, a row a recipe; one that missed it with a seed has no time, but counts its seeds."""
     from dltutorial.convergence import attempt, predict
     from dltutorial.convergence.recipe import SolutionRecipe, task_for
@@ -277,10 +279,10 @@ def solution(preset: Preset, repeats: int) -> Iterator[Row]:
         runs = [run for turn in turns for run in turn[name]]
         reached = sum(run.reached for run in runs)
         if reached < len(runs):
-            yield Row(f"{name}: not reached", (float(reached),), f"of {len(runs)} seeds")
+            yield BenchRow(f"{name}: not reached", (float(reached),), f"of {len(runs)} seeds")
         else:
             steps = {"steps": f"{statistics.median(run.steps for run in runs):.0f}"}
-            yield Row(name, tuple(run.seconds for run in runs), predicted=told_s[name], more=steps)
+            yield BenchRow(name, tuple(run.seconds for run in runs), predicted=told_s[name], more=steps)
 
 
 def _noise(recipe: Recipe, batch_size: int) -> tuple[torch.Tensor, torch.Tensor]:

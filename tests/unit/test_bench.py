@@ -4,7 +4,7 @@ import pytest
 
 from dltutorial import cli
 from dltutorial.course import bench, benches
-from dltutorial.course.bench import Row, table
+from dltutorial.course.bench import BenchRow, table
 from dltutorial.errors import CourseError
 from dltutorial.record import records
 
@@ -12,7 +12,7 @@ from dltutorial.record import records
 @pytest.fixture
 def rows(monkeypatch):
     """A benchmark that has its figures already."""
-    found = [Row("quick", (0.2, 0.1, 0.4), predicted=0.1), Row("slow", (5.0,)), Row("free", (1.0,))]
+    found = [BenchRow("quick", (0.2, 0.1, 0.4), predicted=0.1), BenchRow("slow", (5.0,)), BenchRow("free", (1.0,))]
     measure(monkeypatch, lambda preset, repeats: iter(found))
     return found
 
@@ -94,7 +94,12 @@ def test_every_benchmark_named_is_there():
 
 def test_predictions_and_other_columns_show_where_there_are_any():
     text = str(
-        table([Row("a", (10.0, 20.0, 30.0), "samples/s", predicted=40.0, more={"loss": "0.5"}), Row("b", (1.0,))])
+        table(
+            [
+                BenchRow("a", (10.0, 20.0, 30.0), "samples/s", predicted=40.0, more={"loss": "0.5"}),
+                BenchRow("b", (1.0,)),
+            ]
+        )
     )
     header, _, first, second = text.splitlines()
     assert header.split() == [

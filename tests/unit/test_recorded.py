@@ -3,14 +3,17 @@ import json
 import pytest
 
 from dltutorial.course import bench, benches
-from dltutorial.course.bench import Row
+from dltutorial.course.bench import BenchRow
 from dltutorial.profile import recorded as runs
 
 
 @pytest.fixture
 def recorded(monkeypatch, tmp_path):
     """A file as a benchmark writes it."""
-    rows = [Row("naive", (10.0, 12.0, 11.0), "samples/s", predicted=9.0, more={"final loss": "0.12"}), Row("s", (2.0,))]
+    rows = [
+        BenchRow("naive", (10.0, 12.0, 11.0), "samples/s", predicted=9.0, more={"final loss": "0.12"}),
+        BenchRow("s", (2.0,)),
+    ]
     monkeypatch.setattr(bench, "BENCHES", {"known": "figures"})
     monkeypatch.setattr(benches, "known", lambda preset, repeats: iter(rows), raising=False)
     bench.run("known", json_file=tmp_path / "known-here.json", preset="smoke")

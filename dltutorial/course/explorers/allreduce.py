@@ -7,7 +7,7 @@ import numpy as np
 from dltutorial.comm.collectives import ALL_REDUCES
 from dltutorial.comm.cost import Prices, Regimes
 from dltutorial.comm.counts import counts
-from dltutorial.course.explorers.explorer import Explorer, choice, size, slider, span, whole
+from dltutorial.course.explorers.explorer import Explorer, choice, geometric, size, slider, span, whole
 
 LINKS = ("a link for each rank", "one lane for all")
 _BYTES_N = np.geomspace(16, 2**32, 1401)
@@ -24,17 +24,18 @@ def allreduce(prices: Prices | Regimes, ranks: int = 4, node_size: int = 8) -> E
         node_size: ranks on a node, for the hierarchical one.
     """
     start = prices.large if isinstance(prices, Regimes) else prices
+    alpha = 1e6 * start.message_s
     beta, gamma = (1e-9 / max(price, 1e-15) for price in (start.byte_s, start.reduced_byte_s))
     return Explorer(
         "Time of an all-reduce against its bytes",
         _draw,
-        n_bytes=slider("Message", "Bytes of the vector that every rank holds.", 2**20, 16, 2**32, text=size),
-        ranks=whole("Ranks", "How many take part.", ranks, 2, 4096),
-        latency=slider("Latency α", "Seconds of one message, however small.", 1e6 * start.message_s, 0.1, 1e5, "µs"),
-        bandwidth=slider("Bandwidth β", "What a link, or the lane, carries in a second.", beta, 0.01, 1000, "GB/s"),
-        adding=slider("Adding 1/γ", "What a rank adds to others in a second.", gamma, 0.01, 1000, "GB/s"),
+        n_bytes=slider("Message", "The vector that every rank holds.", 2**20, geometric(16, 2**32), text=size),
+        ranks=slider("Ranks", "How many take part.", ranks, whole(2, 4096)),
+        latency=slider("Latency α", "Of one message, however small.", alpha, geometric(0.1, 1e5), "µs"),
+        bandwidth=slider("Bandwidth β", "What a link, or the lane, carries.", beta, geometric(0.01, 1000), "GB/s"),
+        adding=slider("Adding 1/γ", "What a rank adds to others in a second.", gamma, geometric(0.01, 1000), "GB/s"),
         links=choice("Links", "Whether all ranks send at once, or through one.", LINKS, LINKS[start.lanes == 1]),
-        node=whole("Ranks on a node", "For the hierarchical one: trees inside, a ring between.", node_size, 1, 64),
+        node=slider("Ranks on a node", "For the hierarchical one: trees inside, a ring out.", node_size, whole(1, 64)),
     )
 
 

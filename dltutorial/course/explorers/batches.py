@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from dltutorial.convergence import curves
-from dltutorial.course.explorers.explorer import Explorer, slider, three
+from dltutorial.course.explorers.explorer import Explorer, geometric, slider, three
 from dltutorial.errors import CourseError
 from dltutorial.record.plots import BLUE, ORANGE
 
@@ -48,8 +48,8 @@ def batches(points: Points, s_min: float, b_crit: float, best: tuple[float, floa
     return Explorer(
         "Steps to the target against the batch size",
         draw,
-        s_min=slider("S_min", "Steps that no batch, however large, saves.", s_min, most_s / 1e4, most_s, "steps"),
-        b_crit=slider("B_crit", "The batch that needs twice S_min steps.", b_crit, most_b / 1e4, most_b, "images"),
+        s_min=slider("S_min", "Steps that no batch saves.", s_min, geometric(most_s / 1e4, most_s), "steps"),
+        b_crit=slider("B_crit", "Needs twice S_min steps.", b_crit, geometric(most_b / 1e4, most_b), "images"),
     )
 
 

@@ -8,7 +8,7 @@ second: it does without what makes matplotlib slow, minor ticks and a layout of 
 
 import html
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -77,64 +77,50 @@ class Explorer:
             import ipywidgets
 
             for control in self.controls.values():
-                control.observe(lambda _: handle.update(self._moved()), names="value")
+                control.observe(lambda _: handle.update(self.picture()), names="value")
             show.display(ipywidgets.VBox(list(self.controls.values()), layout={"max_width": "100%"}))
-
-    def _moved(self) -> show.Shown:
-        """The picture, or in its place why there is none: an error in a callback would end in a log nobody reads."""
-        try:
-            return self.picture()
-        except Exception as error:
-            why = f"Nothing to draw here. {type(error).__name__}: {' '.join(str(error).split())}; move a slider back."
-            return show.Shown(f'<div class="dlt-explorer"><div role="alert">{html.escape(why)}</div></div>', why)
 
 
 def slider(
-    label: str, help: str, value: float, low: float, high: float, unit: str = "", text: Callable | None = None
+    label: str, help: str, value: float, stops: Sequence[float], unit: str = "", text: Callable | None = None
 ) -> Any:
-    """A slider whose equal steps multiply, with a stop at ``value``, or at the nearer end if that lies beyond both.
+    """A slider that rests at ``stops``, and at ``value``, where it starts, or at the nearer end.
 
     Args:
         label: what the learner reads.
         help: one sentence, shown when the pointer rests on it.
         value: where it starts.
-        low, high: its ends.
+        stops: in rising order: :func:`geometric`, :func:`around`, :func:`whole`, or any.
         unit: behind the label.
-        text: of a value; default: three digits.
+        text: of a value; default: three digits, or all of a whole number.
     """
-    if not (math.isfinite(value) and value >= 0):
-        raise CourseError(f"{label} is {value:g}; give a positive, finite number")
-    return _slider(
-        label, help, min(max(value, low), high), (low, *np.geomspace(low, high, 61), high), unit, text or three
-    )
-
-
-def around(label: str, help: str, value: float, factor: float, unit: str) -> Any:
-    """A slider with a measured number in its middle, the ends so many times less and more."""
-    return slider(label, help, value, value / factor, value * factor, unit)
-
-
-def whole(label: str, help: str, value: int, low: int, high: int, unit: str = "") -> Any:
-    """A slider over whole numbers: all of them, or, if there are more than 61, in steps of the root of two."""
-    stops = range(low, high + 1) if high - low < 61 else [round(2 ** (n / 2)) for n in range(70)]
-    return _slider(label, help, min(max(value, low), high), [low, *(n for n in stops if low < n < high), high], unit)
-
-
-def linear(label: str, help: str, value: float, high: float, unit: str) -> Any:
-    """A slider from 0, whose equal steps add."""
-    return _slider(label, help, min(value, high), np.linspace(0, high, 61), unit, three)
-
-
-def _slider(
-    label: str, help: str, value: float, stops: Iterable[float], unit: str, text: Callable = "{:,.0f}".format
-) -> Any:
     import ipywidgets
 
+    if not (math.isfinite(value) and value >= 0):
+        raise CourseError(f"{label} is {value:g}; give a positive, finite number")
+    value = min(max(value, stops[0]), stops[-1])
+    text = text or ("{:,}".format if isinstance(stops[0], int) else three)
     options = {text(stop): stop for stop in (*stops, value)}
     return ipywidgets.SelectionSlider(
         options=sorted(options.items(), key=lambda pair: pair[1]), value=value, tooltip=help, style=_LABEL,
         description=f"{label} [{unit}]" if unit else label, layout=_LAYOUT,
     )  # fmt: skip
+
+
+def geometric(low: float, high: float) -> list[float]:
+    """Stops of which each is as many times the one before."""
+    return np.geomspace(low, high, 61).tolist()
+
+
+def around(value: float, factor: float) -> list[float]:
+    """The same, with a measured number in the middle, the ends so many times less and more."""
+    return geometric(value / factor, value * factor)
+
+
+def whole(low: int, high: int) -> list[int]:
+    """All whole numbers, or, if there are more than 61, those in steps of the root of two."""
+    stops = range(low, high + 1) if high - low < 61 else [round(2 ** (n / 2)) for n in range(70)]
+    return [low, *(n for n in stops if low < n < high), high]
 
 
 def choice(label: str, help: str, options: Iterable[Any], value: Any) -> Any:

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from dltutorial.course.explorers.explorer import Explorer, around, choice, slider, span, whole
+from dltutorial.course.explorers.explorer import Explorer, around, choice, geometric, slider, span, whole
 from dltutorial.course.show import number
 from dltutorial.record.plots import BLUE, GREY, ORANGE
 
@@ -20,15 +20,14 @@ def launches(operations: int, eager_s: float, replayed_s: float) -> Explorer:
         eager_s, replayed_s: what starting one operation costs, either way.
     """
     least, most = min(10, operations), max(100_000, operations)
+    eager_us, replayed_us = 1e6 * eager_s, 1e6 * replayed_s
     return Explorer(
         "Eager and replayed steps",
         _draw,
-        work=slider(
-            "Work in an operation", "What the device needs to compute one, once started.", 0.1, 0.01, 1000, "µs"
-        ),
-        n=whole("Operations in a step", "Forward, backward and update together.", operations, least, most),
-        eager=around("Start one, eager", "Python, autograd and the launch itself.", 1e6 * eager_s, 20, "µs"),
-        replayed=around("Start one, replayed", "What is left after recording.", 1e6 * replayed_s, 20, "µs"),
+        work=slider("Work in an operation", "For the device, once it is started.", 0.1, geometric(0.01, 1000), "µs"),
+        n=slider("Operations in a step", "Forward, backward and update together.", operations, whole(least, most)),
+        eager=slider("Start one, eager", "Python, autograd, the launch.", eager_us, around(eager_us, 20), "µs"),
+        replayed=slider("Start one, replayed", "What recording leaves.", replayed_us, around(replayed_us, 20), "µs"),
         beside=choice("Device", "Whether starting goes on beside the work.", _DEVICES, True),
     )
 

@@ -4,7 +4,7 @@ import dataclasses
 from typing import Any
 
 from dltutorial.config import Recipe
-from dltutorial.course.explorers.explorer import Explorer, choice, size, slider, whole
+from dltutorial.course.explorers.explorer import Explorer, choice, geometric, size, slider, whole
 from dltutorial.profile.memory import FORMATS, OPTIMIZERS, Shape, largest_batch, of_step
 from dltutorial.record.plots import BLUE, GREEN, ORANGE
 
@@ -51,14 +51,14 @@ def memory(recipe: Recipe, device_gib: float = 40.0) -> Explorer:
     return Explorer(
         "Memory of one training step on one rank",
         draw,
-        dim=whole("Width", "Numbers of a token.", start.dim, 32, 16_384),
-        depth=whole("Depth", "Blocks, one after the other.", start.depth, 1, 128),
-        tokens=whole("Tokens", "Patches of one sample.", start.tokens, 16, 65_536),
-        batch=whole("Batch of a rank", "Samples of a step on one rank.", recipe.global_batch_size, 1, 1024, "samples"),
+        dim=slider("Width", "Numbers of a token.", start.dim, whole(32, 16_384)),
+        depth=slider("Depth", "Blocks, one after the other.", start.depth, whole(1, 128)),
+        tokens=slider("Tokens", "Patches of one sample.", start.tokens, whole(16, 65_536)),
+        batch=slider("Batch of a rank", "Samples of a step.", recipe.global_batch_size, whole(1, 1024), "samples"),
         formats=choice("Formats", "Autocast keeps the model in fp32; 16-bit weights need a copy.", FORMATS, formats),
         optimizer=choice("Optimizer", "How many averages of every weight are kept.", OPTIMIZERS, recipe.optimizer),
         checkpointing=choice("Activations", "Checkpointing keeps each block's input only.", _KEPT, False),
         stage=choice("Sharding", "Stages of ZeRO: what each rank holds only its part of.", _STAGES, 0),
-        ranks=whole("Ranks", "That share what is sharded; each has a batch of its own.", 8, 1, 4096),
-        device=slider("Memory of a device", "Drawn as a dashed line.", device_gib, 1, 256, "GiB"),
+        ranks=slider("Ranks", "That share what is sharded; each has a batch of its own.", 8, whole(1, 4096)),
+        device=slider("Memory of a device", "Drawn as a dashed line.", device_gib, geometric(1, 256), "GiB"),
     )

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from dltutorial.course.explorers.explorer import Explorer, choice, whole
+from dltutorial.course.explorers.explorer import Explorer, choice, slider, whole
 from dltutorial.errors import CourseError
 from dltutorial.record.plots import BLUE, GREEN, GREY, ORANGE
 from dltutorial.train.number_formats import FORMATS, fates
@@ -56,7 +56,7 @@ def numbers(values: Any, log2_scale: int = 0) -> Explorer:
     return Explorer(
         "Gradients on a number line",
         draw,
-        log2_scale=whole("Loss scale, as a power of two", "Every gradient is multiplied by it.", log2_scale, 0, most),
+        log2_scale=slider("Loss scale, as a power of two", "It multiplies all.", log2_scale, whole(0, most)),
         dtype=choice("Format", "The gradients are rounded to it.", FORMATS, "fp16"),
     )
 

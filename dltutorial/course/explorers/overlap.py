@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from dltutorial.course.explorers.explorer import Explorer, around, size, slider, span
+from dltutorial.course.explorers.explorer import Explorer, around, geometric, size, slider, span
 from dltutorial.errors import CourseError
 from dltutorial.parallel.bucket_model import Link, Message, Step
 from dltutorial.record.plots import BLUE, ORANGE
@@ -26,7 +26,8 @@ def overlap(step: Step, link: Link, bucket_mib: float = 25.0) -> Explorer:
     """
     if not sum(step.gradient_bytes):
         raise CourseError("the step has no gradients, so there is nothing to send; give the bytes of at least one")
-    least, whole = max(min(step.gradient_bytes) / _MIB, 1e-4), sum(step.gradient_bytes) / _MIB
+    least, total = max(min(step.gradient_bytes) / _MIB, 1e-4), sum(step.gradient_bytes) / _MIB
+    latency_ms, gigabytes, most = 1e3 * link.latency_s, 1e-9 * link.bytes_per_s, max(256, 2 * total)
     backward_ms, rest_ms = 1e3 * step.backward_s, 1e3 * step.rest_s
 
     def draw(ax: Any, v: Any) -> str:
@@ -43,7 +44,7 @@ def overlap(step: Step, link: Link, bucket_mib: float = 25.0) -> Explorer:
         ax.set(xlabel="ms: backward pass (filled), messages (striped), all else (empty)", xlim=(0, None))
         ax.grid(False, axis="y")
         ax.figure.subplots_adjust(left=0.2)
-        best = min(np.geomspace(least, whole, 24), key=lambda mib: moved.seconds(way, mib * _MIB, overlap=True))
+        best = min(np.geomspace(least, total, 24), key=lambda mib: moved.seconds(way, mib * _MIB, overlap=True))
         step_s, late_s = (moved.rest_s + max(sent[-1].end_s, moved.backward_s) for sent in (early, late))
         return (
             f"Buckets of {size(v.bucket * _MIB)}: {len(early)} message{'s' * (len(early) > 1)}, a step of "
@@ -57,13 +58,11 @@ def overlap(step: Step, link: Link, bucket_mib: float = 25.0) -> Explorer:
     return Explorer(
         "A step with its messages",
         draw,
-        bucket=slider(
-            "Bucket", "It leaves when it holds so much, or more.", bucket_mib, least, max(256, 2 * whole), "MiB"
-        ),
-        latency=around("Latency", "What the smallest message costs.", 1e3 * link.latency_s, 100, "ms"),
-        bandwidth=around("Bandwidth", "What an all-reduce carries in a second.", 1e-9 * link.bytes_per_s, 100, "GB/s"),
-        backward=around("Backward pass", "How long the gradients are computed.", backward_ms, 10, "ms"),
-        rest=around("All else", "Optimizer and forward pass, behind which nothing hides here.", rest_ms, 10, "ms"),
+        bucket=slider("Bucket", "It leaves when it holds so much.", bucket_mib, geometric(least, most), "MiB"),
+        latency=slider("Latency", "What the smallest message costs.", latency_ms, around(latency_ms, 100), "ms"),
+        bandwidth=slider("Bandwidth", "What an all-reduce carries.", gigabytes, around(gigabytes, 100), "GB/s"),
+        backward=slider("Backward pass", "Gradients are computed.", backward_ms, around(backward_ms, 10), "ms"),
+        rest=slider("All else", "Optimizer and forward pass.", rest_ms, around(rest_ms, 10), "ms"),
     )
 
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from dltutorial.course.explorers.explorer import Explorer, around, span, whole
+from dltutorial.course.explorers.explorer import Explorer, around, slider, span, whole
 from dltutorial.data.pipeline import passages
 from dltutorial.record.plots import BLUE, ORANGE
 
@@ -16,14 +16,15 @@ def pipeline(load_s: float, step_s: float) -> Explorer:
     Args:
         load_s, step_s: of one batch, each alone: where the sliders start.
     """
+    load_ms, step_ms = 1e3 * load_s, 1e3 * step_s
     return Explorer(
         "Loader and step",
         _draw,
-        load=around("Load a batch", "What one worker needs for a batch.", 1e3 * load_s, 20, "ms"),
-        step=around("Step", "What the device needs for a batch.", 1e3 * step_s, 20, "ms"),
-        workers=whole("Workers", "They load beside the step; with 0, loading and step take turns.", 0, 0, 8),
-        ahead=whole("Ahead", "Batches of a worker that may wait: prefetch_factor.", 2, 1, 8, "batches each"),
-        slow=whole("One batch in eight", "Some take longer: a new file, a busy disk.", 1, 1, 10, "× slower"),
+        load=slider("Load a batch", "What one worker needs for a batch.", load_ms, around(load_ms, 20), "ms"),
+        step=slider("Step", "What the device needs for a batch.", step_ms, around(step_ms, 20), "ms"),
+        workers=slider("Workers", "They load beside the step; with 0 the two take turns.", 0, whole(0, 8)),
+        ahead=slider("Ahead", "Batches of a worker that may wait: prefetch_factor.", 2, whole(1, 8), "batches each"),
+        slow=slider("One batch in eight", "Some take longer: a new file, a busy disk.", 1, whole(1, 10), "× slower"),
     )
 
 

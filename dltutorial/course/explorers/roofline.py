@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from dltutorial.course.explorers.explorer import Explorer, choice, span, whole
+from dltutorial.course.explorers.explorer import Explorer, choice, slider, span, whole
 from dltutorial.course.show import number
 from dltutorial.errors import CourseError
 from dltutorial.profile.peaks import Peaks
@@ -55,8 +55,8 @@ def roofline(peaks: Peaks, measured: Mapping[str, tuple[float, float]] | None = 
     return Explorer(
         "Roofline of this machine and a linear layer",
         draw,
-        samples=whole("Batch", "How many samples share the weights that were fetched.", 1, 1, 65536, "samples"),
-        width=whole("Width of the layer", "Inputs of the layer, and as many outputs.", 4096, 16, 16384, "numbers"),
+        samples=slider("Batch", "How many samples share the weights.", 1, whole(1, 65536), "samples"),
+        width=slider("Width of the layer", "Inputs, and as many outputs.", 4096, whole(16, 16384), "numbers"),
         dtype=choice("Format", "Of weights, inputs and outputs.", formats, max(formats, key="fp32".__eq__)),
     )
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from dltutorial.course.explorers.explorer import Explorer, around, choice, linear, span, three, whole
+from dltutorial.course.explorers.explorer import Explorer, around, choice, slider, span, three, whole
 from dltutorial.record.plots import BLUE, ORANGE
 from dltutorial.scaling import published, simulator
 from dltutorial.scaling.clusters import Cluster, Latency
@@ -63,13 +63,13 @@ def scaling(workload: Workload, network: Cluster, samples: float = 1.0) -> Explo
     return Explorer(
         "Efficiency from 1 to 27,360 GPUs",
         draw,
-        gpus=whole("GPUs", "For which the words tell where the time goes.", _MOST, 1, _MOST),
+        gpus=slider("GPUs", "For which the words tell where the time goes.", _MOST, whole(1, _MOST)),
         mode=choice("Scaling", "Whether the whole batch grows with the GPUs, or is shared.", _MODES, _MODES[0]),
         overlap=choice("Messages", "Whether a bucket leaves when it is full, or all at the end.", _MESSAGES, True),
-        step=around("Step of one GPU", "Forward and backward pass of its batch.", step_ms, 100, "ms"),
-        gradients=around("Gradients", "What every GPU brings to the all-reduces of a step.", megabytes, 100, "MB"),
-        bandwidth=around("Links", "Into a node and out of it, each way.", link, 1000, "GB/s"),
-        latency=around("Latency", "Of one hop between nodes; those inside follow.", hop_us, 1000, "µs"),
-        speed=linear("Spread of speeds", "Standard deviation; the slowest GPU sets the pace.", spread, 10, "%"),
-        jitter=linear("Jitter", "Disturbs each GPU anew in each step: standard deviation.", 0, 100, "ms"),
+        step=slider("Step of one GPU", "Forward and backward pass of its batch.", step_ms, around(step_ms, 100), "ms"),
+        gradients=slider("Gradients", "Of every GPU, in a step.", megabytes, around(megabytes, 100), "MB"),
+        bandwidth=slider("Links", "Into a node and out of it, each way.", link, around(link, 1000), "GB/s"),
+        latency=slider("Latency", "Of one hop between nodes; those inside follow.", hop_us, around(hop_us, 1000), "µs"),
+        speed=slider("Spread of speeds", "The slowest GPU sets the pace.", spread, [n / 6 for n in range(61)], "%"),
+        jitter=slider("Jitter", "Disturbs each GPU anew in each step.", 0, whole(0, 60), "ms"),
     )
