@@ -121,48 +121,11 @@ class Running:
         return scale(float(self._squared), float(self._trace))
 
 
-class AdaptiveBatch:
-    """A batch size that follows the noise scale: doubled whenever twice the batch is still worth its samples.
-
-    The noise scale grows during training, so a batch that is right at the end wastes samples at the start, and one
-    that is right at the start wastes steps at the end. McCandlish et al. 2018, section 5; Byrd et al. 2012
-    (doi:10.1007/s10107-012-0572-5).
-    """
-
-    def __init__(self, smallest: int, largest: int, patience: int = 20) -> None:
-        """Begin with the smallest batch.
-
-        Args:
-            smallest: first batch; even, for its two halves give the estimate.
-            largest: never more.
-            patience: steps at least between two doublings, so that the mean knows the new state of affairs.
-
-        Raises:
-            CourseError: an odd or tiny batch, or bounds that cannot be.
-        """
-        if smallest < 2 or smallest % 2 or largest < smallest:
-            raise CourseError(f"a batch from {smallest} to {largest}: begin with an even number, and end no lower")
-        self.size, self.largest, self._patience = smallest, largest, patience
-        self.noise, self._waited = Running(), 0
-
-    def update(self, squared: float | Tensor, trace: float | Tensor) -> int:
-        """Take in one step's estimates; returns the size of the next batch.
-
-        It doubles when the noise scale has reached twice the present one, which balances steps against samples; it
-        never halves, and stays as it is while the noise scale cannot be told.
-        """
-        self.noise.update(squared, trace)
-        self._waited += 1
-        due = self._waited >= self._patience and 2 * self.size <= self.largest
-        if due and self.noise.scale >= 2 * self.size:  # false for NaN
-            self.size, self._waited = 2 * self.size, 0
-        return self.size
-
-
 def half_batches(model: nn.Module, x: Tensor, y: Tensor, loss: Loss = F.cross_entropy) -> tuple[Tensor, Tensor]:
     """Leave a batch's mean gradient in the model, at no further cost: |g|² of its halves (their mean) and of the whole.
 
-    The batch has an even number of samples ``x`` and targets ``y``; ``loss`` is the mean over them.
+    The batch has an even number of samples ``x`` and targets ``y``; ``loss`` is the mean over them. A batch that grows
+    with this estimate: McCandlish et al. 2018, section 5; Byrd et al. 2012 (doi:10.1007/s10107-012-0572-5).
     """
     parameters = [p for p in model.parameters() if p.requires_grad]
     gradients = [

@@ -10,11 +10,10 @@ import hashlib
 import json
 import math
 import os
-import queue
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 from subprocess import PIPE, STDOUT
@@ -190,26 +189,22 @@ def run_processes(plan: Plan, files: Mapping[int, Path], processes: int, tick: C
     Raises:
         DataError: a year cannot be made, or a process died.
     """
-    years, children = list(files), list[subprocess.Popen]()
-    events: queue.SimpleQueue[str | DataError] = queue.SimpleQueue()
-    try:
-        for first in range(min(processes, len(years))):
-            share = {year: str(files[year]) for year in years[first::processes]}
-            children.append(_start())
-            job = {"plan": dataclasses.asdict(plan), "files": share}
-            threading.Thread(target=_follow, args=(children[-1], job, events), daemon=True).start()
-        for _ in children:
-            while (event := events.get()) == "snapshot":
-                tick()
-            if isinstance(event, DataError):
-                raise event
-    finally:
-        for child in children:
-            child.terminate()  # politely, so that it removes its partial file
-        for child in children:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                child.wait(5)
-            child.kill()
+    years = list(files)
+    children = [_start() for _ in range(min(processes, len(years)))]
+    with ThreadPoolExecutor(max(1, len(children))) as threads:  # one to listen to each child
+        try:
+            shares = [{year: str(files[year]) for year in years[n::processes]} for n in range(len(children))]
+            jobs = [{"plan": dataclasses.asdict(plan), "files": share} for share in shares]
+            ends = [threads.submit(_follow, child, job, tick) for child, job in zip(children, jobs, strict=True)]
+            for end in as_completed(ends):
+                end.result()
+        finally:
+            for child in children:
+                child.terminate()  # politely, so that it removes its partial file
+            for child in children:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    child.wait(5)
+                child.kill()
 
 
 def _start() -> subprocess.Popen:
@@ -223,8 +218,12 @@ def _start() -> subprocess.Popen:
     )
 
 
-def _follow(child: subprocess.Popen, job: dict, events: queue.SimpleQueue) -> None:
-    """Give a process its job and pass on what it says: "snapshot", again and again, then "done" or an error."""
+def _follow(child: subprocess.Popen, job: dict, tick: Callable[[], object]) -> None:
+    """Give a process its job and listen until it ends: it says "snapshot" again and again.
+
+    Raises:
+        DataError: the child's own, or that it died.
+    """
     assert child.stdin is not None and child.stdout is not None
     last = ""
     with contextlib.suppress(OSError):  # it may be gone already
@@ -233,10 +232,10 @@ def _follow(child: subprocess.Popen, job: dict, events: queue.SimpleQueue) -> No
     for line in child.stdout:
         last = line.strip()
         if last == "snapshot":
-            events.put(last)
+            tick()
     if status := child.wait():
         kind, _, text = last.partition(": ")  # of a traceback's last line
-        why = last if kind != "snapshot" and last else f"exit status {status}"
-        ours = kind == f"{DataError.__module__}.DataError"
-        events.put(DataError(text if ours else f"a simulating process died: {why}; run again to go on"))
-    events.put("done")
+        if kind == f"{DataError.__module__}.DataError":
+            raise DataError(text)
+        why = last if last not in ("", "snapshot") else f"exit status {status}"
+        raise DataError(f"a simulating process died: {why}; run again to go on")

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from dltutorial.convergence import noise
-from dltutorial.convergence.noise import AdaptiveBatch, half_batches
+from dltutorial.convergence.noise import half_batches
 from dltutorial.convergence.objective import Objective
 from dltutorial.errors import CourseError
 
@@ -117,22 +117,11 @@ def test_batches_of_bfloat16_gradients_keep_their_length():
         (lambda: noise.measure(Objective(*model_and_data()), 3, 8, 1), "does not work out"),
         (lambda: noise.measure(Objective(*model_and_data()), 4, 128, 1), "from 64 samples"),
         (lambda: noise.exact(Objective(*model_and_data(1))), "batches of 1 and 1"),
-        (lambda: AdaptiveBatch(3, 12), "begin with an even number"),
-        (lambda: AdaptiveBatch(8, 4), "from 8 to 4"),
     ],
 )
 def test_what_cannot_be_is_told_in_one_line(call, why):
     with pytest.raises(CourseError, match=why):
         call()
-
-
-def test_the_batch_doubles_only_when_noise_asks_for_it_and_within_bounds():
-    batch = AdaptiveBatch(8, 32, patience=3)
-    assert [batch.update(1.0, 100.0) for _ in range(8)] == [8, 8, 16, 16, 16, 32, 32, 32]
-    calm = AdaptiveBatch(8, 32, patience=3)
-    assert {calm.update(1.0, 15.0) for _ in range(20)} == {8}
-    unknown = AdaptiveBatch(8, 32, patience=1)
-    assert {unknown.update(-1.0, 100.0) for _ in range(20)} == {8}
 
 
 def test_two_halves_leave_the_gradient_of_the_whole():
