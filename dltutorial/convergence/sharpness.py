@@ -35,13 +35,11 @@ class Spectrum:
         values_K: eigenvalues, float64.
         vectors_KN: unit eigenvectors, one a row.
         residuals_K: |Hv − λv|; some eigenvalue lies within this distance of λ.
-        n_products: products with the Hessian that it took.
     """
 
     values_K: Tensor
     vectors_KN: Tensor
     residuals_K: Tensor
-    n_products: int
 
 
 def lanczos(times: Product, start_N: Tensor, iterations: int, k: int = 1, tolerance: float = 1e-3) -> Spectrum:
@@ -87,7 +85,7 @@ def lanczos(times: Product, start_N: Tensor, iterations: int, k: int = 1, tolera
     products_KN = torch.stack([times(v_N.to(start_N.dtype)).double() for v_N in top_KN])
     values_K = (top_KN * products_KN).sum(1)
     residuals_K = (products_KN - values_K[:, None] * top_KN).norm(dim=1)
-    return Spectrum(values_K, top_KN, residuals_K, len(basis_MN) + k)
+    return Spectrum(values_K, top_KN, residuals_K)
 
 
 def sharpness(
@@ -119,13 +117,7 @@ def _fresh(vector_N: Tensor, basis_MN: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Slice:
-    """The loss along one direction.
-
-    Attributes:
-        distance_A: steps from the weights, in the unit of the weights.
-        loss_A: measured there.
-        predicted_A: from loss, slope and curvature at the centre: L + a g·v + ½ a² v·Hv.
-    """
+    """The loss at steps along one direction, in the unit of the weights, and as L + a g·v + ½ a² v·Hv predicts it."""
 
     distance_A: np.ndarray
     loss_A: np.ndarray
@@ -133,11 +125,7 @@ class Slice:
 
 
 def along(objective: Objective, direction_N: Tensor, reach: float, points: int = 41) -> Slice:
-    """The loss from ``-reach`` to ``reach`` along one direction, which is made a unit vector.
-
-    Raises:
-        CourseError: an even number of points, which has no centre.
-    """
+    """The loss from ``-reach`` to ``reach`` along one direction, made a unit vector, at an odd number of points."""
     unit_N, distance_A = _unit(objective, direction_N), _distances(reach, points)
     loss_A = np.array([objective.value(objective.weights_N + float(a) * unit_N) for a in distance_A])
     slope = float(objective.gradient() @ unit_N)
@@ -149,10 +137,7 @@ def along(objective: Objective, direction_N: Tensor, reach: float, points: int =
 def across(
     objective: Objective, directions_2N: Tensor, reach: float, points: int = 17
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The loss on a square grid along two directions at right angles: (distances, losses), the first down the rows.
-
-    The number of points is odd, as for ``along``.
-    """
+    """The loss on a square grid along two directions at right angles: (distances, losses), the first down the rows."""
     one_N, other_N = (_unit(objective, direction_N) for direction_N in directions_2N)
     distance_A, centre_N = _distances(reach, points), objective.weights_N
     rows = [[objective.value(centre_N + float(a) * one_N + float(c) * other_N) for c in distance_A] for a in distance_A]
