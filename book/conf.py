@@ -43,7 +43,6 @@ myst_heading_anchors = 3
 suppress_warnings = ["ref.python"]
 
 # The reference: in the order of the file, types as in the signature, nothing mocked.
-autosummary_ignore_module_all = False
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
 autodoc_preserve_defaults = True

@@ -179,10 +179,10 @@ def _doctor(args: argparse.Namespace) -> int:
     return status
 
 
-def _class(args: argparse.Namespace) -> int:
+def _class(args: argparse.Namespace) -> None:
     from dltutorial.course import classroom
 
-    return classroom.run(args)
+    classroom.run(args)
 
 
 def _data(args: argparse.Namespace) -> int:

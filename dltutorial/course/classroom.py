@@ -19,7 +19,6 @@ from dltutorial.errors import CourseError
 from dltutorial.record import sharing
 from dltutorial.record.sharing import Membership
 
-_LONGEST_NAME = 40
 # Pseudonyms such as calm-otter-417: drawn by chance, so that they say nothing about anybody.
 _HOW = (
     "able amber bold brave bright calm clever cosy daring early eager fair fast fond gentle glad golden happy keen "
@@ -27,13 +26,12 @@ _HOW = (
 )
 _WHO = (
     "badger bear beaver bison cat crane curlew deer dolphin eagle egret falcon finch fox gecko goose hare hawk "
-    "heron ibex jay koala lark lemur lynx marten mole newt otter owl panda plover puffin raven robin seal swan tern "
-    "turtle wren"
+    "heron ibex jay koala lark lemur lynx marten mole newt otter owl panda plover puffin raven robin seal swan"
 )
 
 
-def run(args: argparse.Namespace) -> int:
-    """Do what ``args.action`` says; returns the exit status.
+def run(args: argparse.Namespace) -> None:
+    """Do what ``args.action`` says.
 
     Raises:
         CourseError: an action lacks its folder; or as the action.
@@ -48,7 +46,6 @@ def run(args: argparse.Namespace) -> int:
         print(join(args.folder, args.name))
     else:
         view(args.folder, args.out, args.watch)
-    return 0
 
 
 def join(folder: Path, name: str | None = None) -> str:
@@ -62,8 +59,8 @@ def join(folder: Path, name: str | None = None) -> str:
     folder = Path(folder).absolute()
     if not folder.is_dir():
         raise CourseError(f"no folder {folder}; ask your instructor for the class's folder")
-    if name is not None and len(name) > _LONGEST_NAME:
-        raise CourseError(f"the name has {len(name)} characters; take {_LONGEST_NAME} at most")
+    if name is not None and len(name) > 40:
+        raise CourseError(f"the name has {len(name)} characters; take 40 at most")
     member = _claim(folder, name)
     try:
         setting = {"folder": str(member.folder), "name": member.name}
@@ -129,8 +126,8 @@ def view(folder: Path, out: Path | None = None, every_s: float | None = None) ->
     if every_s is not None and not 1 <= every_s <= 3600:
         raise CourseError(f"--watch {every_s:g}: give seconds from 1 to 3600")
     out = out or paths.runs_dir() / "class.html"
-    again = f", again every {every_s:g} s; Ctrl-C ends it" if every_s else ""
-    print(f"{report.write('class', out, every_s, folder=str(folder))}{again}", flush=True)
+    report.write("class", out, every_s, folder=str(folder))
+    print(f"{out}, again every {every_s:g} s; Ctrl-C ends it" if every_s else out, flush=True)
     while every_s:
         time.sleep(every_s)
         try:

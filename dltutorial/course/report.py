@@ -17,7 +17,6 @@ from dltutorial.course.execute import quick_imports
 from dltutorial.errors import CourseError
 
 _POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
-_LEFT_OUT = "remove-cell"  # tag of cells that are for whoever edits the notebook
 
 
 def report(files: Iterable[Path] = (), out: Path | None = None) -> Path:
@@ -26,8 +25,8 @@ def report(files: Iterable[Path] = (), out: Path | None = None) -> Path:
     Raises:
         CourseError: a file is missing or damaged, the notebook does not run, or the page cannot be written.
     """
-    files = [str(Path(file).absolute()) for file in files]
-    return write("report", out or paths.runs_dir() / "report.html", files=files)
+    named = [str(Path(file).absolute()) for file in files]
+    return write("report", out or paths.runs_dir() / "report.html", files=named)
 
 
 def write(name: str, out: Path, refresh_s: float | None = None, **parameters: Any) -> Path:
@@ -55,13 +54,11 @@ def write(name: str, out: Path, refresh_s: float | None = None, **parameters: An
         )  # fmt: skip
     except PapermillExecutionError as problem:
         line = problem.evalue.strip().partition("\n")[0]
-        if problem.ename == "CourseError":
-            raise CourseError(line) from None
-        where = f"{name}.ipynb, cell {problem.cell_index}"  # papermill has put in a cell of its own
-        raise CourseError(f"{where}: {problem.ename}: {line}; mend the notebook, or restore it with git") from None
-    out = Path(out)
+        where = f"{name}.ipynb, cell {problem.cell_index}: {problem.ename}: "  # papermill has put in a cell of its own
+        told = line if problem.ename == "CourseError" else f"{where}{line}; mend the notebook, or restore it with git"
+        raise CourseError(told) from None
     paths.write_text(out, _page(done, source.with_suffix(".css").read_text("utf-8"), refresh_s))
-    return out
+    return Path(out)
 
 
 def section(topic: str, finding: str, *body: str, about: str = "", kind: str = "") -> Markup:
@@ -107,22 +104,21 @@ def _page(notebook: Any, css: str, refresh_s: float | None) -> str:
     """What the notebook's cells show, under a head of its own: its ``header`` and its ``nav`` stand first."""
     with quick_imports():
         from nbconvert.exporters import HTMLExporter
-    cells = [cell for cell in notebook.cells if _LEFT_OUT not in cell.metadata.get("tags", ())]
-    for cell in cells:  # a library's warnings name files of this machine
-        shown = [output for output in cell.get("outputs", ()) if output.get("name") != "stderr"]
-        cell.update({"outputs": shown} if "outputs" in cell else {})
-    notebook.cells = cells
+    notebook.cells = [cell for cell in notebook.cells if "remove-cell" not in cell.metadata.get("tags", ())]
+    for cell in (
+        cell for cell in notebook.cells if "outputs" in cell
+    ):  # a library's warnings name files of this machine
+        cell.outputs = [output for output in cell.outputs if output.get("name") != "stderr"]
     exporter = HTMLExporter(template_name="basic", exclude_input=True, exclude_anchor_links=True)
     exporter.exclude_output_prompt = True
     body = exporter.from_notebook_node(notebook)[0]
-    head, nav = (re.search(f"<{tag}\\b.*?</{tag}>|$", body, re.DOTALL)[0] for tag in ("header", "nav"))
+    head, nav = ("".join(re.findall(f"<{tag}\\b.*?</{tag}>", body, re.DOTALL)[:1]) for tag in ("header", "nav"))
     body = body.replace(head + nav, "", 1)
     title = re.search("<h1.*?>(.*?)</h1>", head + body, re.DOTALL)
     again = f'<meta http-equiv="refresh" content="{max(1, round(refresh_s))}">' if refresh_s else ""
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        '<meta name="color-scheme" content="light dark">'
         f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">{again}'
         f"<title>{title[1] if title else escape('dltutorial')}</title><style>{css}</style></head><body>\n"
         f'{head}<div class="page">{nav}<main>{body}</main></div></body></html>\n'

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 BLUE, ORANGE, GREEN, PURPLE = "#0072B2", "#D55E00", "#009E73", "#CC79A7"
 SKY, YELLOW, GREY = "#56B4E9", "#E69F00", "#6E6E6E"
-STYLE: dict[str, Any] = {
+STYLE: Any = {
     "figure.figsize": (8, 4.2),
     "figure.dpi": 110,
     "figure.constrained_layout.use": True,
@@ -122,8 +122,7 @@ def fields(
         ax.grid(False)
         if names:
             ax.set_title(names[index], fontsize=10, fontweight="normal", loc="center")
-    if rows:
-        axes[0].set_ylabel(rows)
+    axes[0].set_ylabel(rows)
 
 
 def roofline(
@@ -141,10 +140,9 @@ def roofline(
         points: name → (FLOP per byte, FLOP/s predicted, FLOP/s measured).
     """
     x = np.logspace(-2, 4, 200)
-    colours = [BLUE, ORANGE, GREEN, PURPLE]
-    for (name, peak), colour in zip(flop_per_s.items(), colours, strict=False):
+    for (name, peak), colour in zip(flop_per_s.items(), (BLUE, ORANGE, GREEN, PURPLE), strict=False):
         ax.plot(x, np.minimum(x * bytes_per_s, peak) / 1e9, color=colour)
-        label = {"textcoords": "offset points", "ha": "right", "color": colour, "fontweight": "bold"}
+        label: dict[str, Any] = {"textcoords": "offset points", "ha": "right", "color": colour, "fontweight": "bold"}
         ax.annotate(f"{name} {peak / 1e9:,.0f} GFLOP/s", (x[-1], peak / 1e9), xytext=(0, 5), **label)
     for (name, (intensity, predicted, measured)), marker in zip((points or {}).items(), "osD^v", strict=False):
         ax.plot(intensity, predicted / 1e9, marker, mfc="white", mec="black", ms=9)

@@ -90,7 +90,7 @@ def share(record: Mapping[str, Any]) -> None:
 
 def shared_line(record: Mapping[str, Any]) -> str | None:
     """The line that a class sees of a record; None: nothing of it."""
-    kind = record.get("kind")
+    kind = str(record.get("kind"))
     other = kind == "measurement" and record.get("what") not in SHARED_MEASUREMENTS
     if other or kind not in FIELDS or not re.fullmatch(r"\d\d", str(record.get("chapter"))):
         return None
@@ -119,6 +119,5 @@ def _append(file: Path, line: str) -> None:
 
 def _harmless(value: Any) -> Any:
     """Text without paths and not long; numbers and truth values as they are; nothing else."""
-    if isinstance(value, str):
-        return _PATH.sub("…", value)[:MOST_TEXT]
-    return value if value is None or isinstance(value, (bool, int, float)) else None
+    kept = value if isinstance(value, (bool, int, float)) else None
+    return _PATH.sub("…", value)[:MOST_TEXT] if isinstance(value, str) else kept

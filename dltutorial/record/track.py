@@ -75,7 +75,7 @@ def read_wandb(folder: Path) -> Scalars:
     Raises:
         CourseError: no offline run there.
     """
-    from wandb.proto.wandb_internal_pb2 import Record
+    from wandb.proto.wandb_internal_pb2 import Record  # type: ignore[attr-defined]
 
     files = sorted(folder.glob("wandb/offline-run-*/*.wandb"), key=lambda file: file.stat().st_mtime)
     if not files:
@@ -95,7 +95,7 @@ def _wandb_run(folder: Path, config: Mapping[str, Any]) -> Any:
 
     mode = os.environ.get("WANDB_MODE", "offline")
     off = ("disable_code", "disable_git", "x_disable_stats", "x_disable_meta", "x_disable_machine_info")
-    wanted = dict.fromkeys(off, True) | {"silent": True, "console": "off", "host": ""}
+    wanted: dict[str, Any] = dict.fromkeys(off, True) | {"silent": True, "console": "off", "host": ""}
     settings = wandb.Settings(**{k: v for k, v in wanted.items() if k in wandb.Settings.model_fields})
     where: dict[str, Any] = {"project": "dltutorial", "name": folder.name, "dir": str(folder), "mode": mode}
     folder.mkdir(parents=True, exist_ok=True)
