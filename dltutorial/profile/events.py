@@ -47,7 +47,7 @@ class Event(NamedTuple):
         return self.category == "range" and (self.name == "load" or own)
 
 
-class Row(NamedTuple):
+class TraceRow(NamedTuple):
     """Where events ran: a thread of the host (``device`` is None) or a stream of a device (its number)."""
 
     name: str
@@ -59,10 +59,10 @@ class Trace:
     """Events in the order in which they started, an enclosing one before what it holds."""
 
     events: tuple[Event, ...]
-    rows: tuple[Row, ...]
+    rows: tuple[TraceRow, ...]
 
     @classmethod
-    def of(cls, events: Iterable[Event], rows: Iterable[Row]) -> "Trace":
+    def of(cls, events: Iterable[Event], rows: Iterable[TraceRow]) -> "Trace":
         """Put events in order and let the first one start at 0.
 
         Raises:

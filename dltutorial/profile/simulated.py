@@ -11,9 +11,9 @@ launched, and a synchronising call returns when the queue is empty.
 import random
 from dataclasses import dataclass
 
-from dltutorial.profile.events import STEP, Event, Row, Trace
+from dltutorial.profile.events import STEP, Event, Trace, TraceRow
 
-_ROWS = (Row("thread 1"), Row("thread 2"), Row("GPU 0 stream 7", 0))
+_ROWS = (TraceRow("thread 1"), TraceRow("thread 2"), TraceRow("GPU 0 stream 7", 0))
 _HOST, _LOADER, _STREAM = range(3)
 _PHASES = ("forward", "backward", "optimizer")
 

@@ -25,7 +25,7 @@ from torch import profiler
 from dltutorial import paths
 from dltutorial.errors import CourseError
 from dltutorial.profile import ranges
-from dltutorial.profile.events import ON_DEVICE, STEP, Event, Row, Trace
+from dltutorial.profile.events import ON_DEVICE, STEP, Event, Trace, TraceRow
 
 # What the profiler calls an event → what the course calls it. Others (flow arrows, the profiler's own) are left out.
 _CATEGORIES = {
@@ -138,7 +138,7 @@ def _assemble(entries: list[dict[str, Any]]) -> Trace:
     return Trace.of(*_in_reading_order(events, devices))
 
 
-def _in_reading_order(events: list[Event], devices: dict[int, tuple[int, str]]) -> tuple[list[Event], list[Row]]:
+def _in_reading_order(events: list[Event], devices: dict[int, tuple[int, str]]) -> tuple[list[Event], list[TraceRow]]:
     """Rows in the order of reading: the thread that steps first, the other threads, the devices' streams."""
     stepping = {event.row for event in events if event.name == STEP and event.category == "range"}
     first_s: dict[int, float] = {}
@@ -147,9 +147,9 @@ def _in_reading_order(events: list[Event], devices: dict[int, tuple[int, str]]) 
     order = sorted(first_s, key=lambda row: (row in devices, row not in stepping, first_s[row]))
     place = {row: index for index, row in enumerate(order)}
     rows = [
-        Row(f"GPU {devices[row][0]} stream {devices[row][1]}", devices[row][0])
+        TraceRow(f"GPU {devices[row][0]} stream {devices[row][1]}", devices[row][0])
         if row in devices
-        else Row(f"thread {place[row] + 1}")
+        else TraceRow(f"thread {place[row] + 1}")
         for row in order
     ]
     return [event._replace(row=place[event.row]) for event in events], rows

@@ -6,13 +6,13 @@ import nbformat
 import pytest
 
 from dltutorial.course import site
-from dltutorial.profile.events import Event, Row, Trace
+from dltutorial.profile.events import Event, TraceRow, Trace
 from dltutorial.profile.timeline import Timeline, script_hash
 
 pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser")]
 
 EVIL = "</script><script>window.harmed=1</script><img src=x onerror=window.harmed=1>"
-ROWS = (Row("thread 1"), Row("GPU 0 stream 7", 0))
+ROWS = (TraceRow("thread 1"), TraceRow("GPU 0 stream 7", 0))
 GUTTER, AXIS, LANE = 118, 20, 17
 
 

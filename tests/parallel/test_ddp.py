@@ -15,7 +15,7 @@ from dltutorial.parallel.buckets import make_buckets
 from dltutorial.parallel.ddp import NaiveDDP
 from dltutorial.parallel.gradient_lag import GradientLag, largest_stable_rate
 from dltutorial.parallel.local_sgd import LocalSGD
-from dltutorial.profile.events import Event, Row, Trace
+from dltutorial.profile.events import Event, TraceRow, Trace
 from dltutorial.profile.overlap import Overlap, overlap
 from dltutorial.train import ddp_comparison
 
@@ -222,7 +222,7 @@ def test_a_lagged_gradient_is_the_one_of_some_steps_ago():
 
 
 def test_hidden_communication_is_what_lies_under_computing():
-    rows = [Row("host"), Row("gloo")]
+    rows = [TraceRow("host"), TraceRow("gloo")]
     node = "autograd::engine::evaluate_function: "
     events = [
         Event(node + "MmBackward0", "operator", 0.0, 4.0, 0),
@@ -231,5 +231,5 @@ def test_hidden_communication_is_what_lies_under_computing():
     ]
     assert overlap(Trace.of(events, rows)) == Overlap(1, 4.0, 1.0)
     on_gpu = [*events, Event("ncclDevKernel_AllReduce", "kernel", 10.0, 2.0, 2), Event("gemm", "kernel", 11.0, 3.0, 3)]
-    found = overlap(Trace.of(on_gpu, [*rows, Row("GPU 0 stream 1", 0), Row("GPU 0 stream 2", 0)]))
+    found = overlap(Trace.of(on_gpu, [*rows, TraceRow("GPU 0 stream 1", 0), TraceRow("GPU 0 stream 2", 0)]))
     assert (found.communication_s, found.hidden_s) == (6.0, 1.0)

@@ -5,7 +5,7 @@ from plants import planted, quick_loader, small_step
 
 from dltutorial.errors import CourseError
 from dltutorial.profile import detective, peaks, rules
-from dltutorial.profile.events import Event, Row, Trace
+from dltutorial.profile.events import Event, TraceRow, Trace
 from dltutorial.profile.evidence import Evidence
 from dltutorial.profile.peaks import Peaks
 from dltutorial.profile.probes import Figure
@@ -48,7 +48,7 @@ def on_cpu(*operators, load_s=0.0, step_s=None, steps=3, gap=("", 0.0)):
             now_s += gap[1]
         now_s = max(now_s, start_s + (step_s or 0.0))
         events.append(Event("step", "range", start_s, now_s - start_s, 0))
-    return Trace.of(events, (Row("thread 1"),))
+    return Trace.of(events, (TraceRow("thread 1"),))
 
 
 def machine_peaks(bf16=None):
@@ -98,7 +98,9 @@ def test_python_that_computes_in_the_step_is_no_wait():
 
 def test_gathered_evidence_tells_read_from_preparation_by_ranges_of_any_thread():
     events = [Event("read", "range", 0.0, 6 * MS, 1), Event("augment", "range", 6 * MS, 2 * MS, 1)]
-    whole = Trace.of([*on_cpu(("aten::mm", MS), load_s=8 * MS, steps=1).events, *events], (Row("a"), Row("b")))
+    whole = Trace.of(
+        [*on_cpu(("aten::mm", MS), load_s=8 * MS, steps=1).events, *events], (TraceRow("a"), TraceRow("b"))
+    )
     assert verdict(trace=whole).name == rules.READ
 
 
@@ -145,7 +147,7 @@ def test_a_slow_loader_that_hides_behind_the_device_is_not_blamed():
 
 
 def test_a_host_that_sits_idle_beside_an_idle_device_waits_and_one_whose_helper_launches_does_not():
-    rows = (Row("thread 1"), Row("thread 2"), Row("GPU 0 stream 7", 0))
+    rows = (TraceRow("thread 1"), TraceRow("thread 2"), TraceRow("GPU 0 stream 7", 0))
     events = []
     for at in (0.0, 10 * MS, 20 * MS):
         events += [Event("step", "range", at, 10 * MS, 0), Event("log", "range", at + 4 * MS, 6 * MS, 0)]
@@ -250,7 +252,7 @@ def test_a_split_that_shows_nothing_asks_for_a_trace():
 def test_no_evidence_and_a_trace_without_steps_are_errors():
     with pytest.raises(CourseError, match="no evidence"):
         detective.investigate(Evidence())
-    nameless = Trace.of([Event("aten::mm", "operator", 0.0, MS, 0)], (Row("thread 1"),))
+    nameless = Trace.of([Event("aten::mm", "operator", 0.0, MS, 0)], (TraceRow("thread 1"),))
     with pytest.raises(CourseError, match="holds no step"):
         verdict(trace=nameless)
 
@@ -274,7 +276,7 @@ def test_the_breakdown_of_a_step_adds_up():
 
 
 def test_kernels_of_two_streams_at_once_count_once():
-    rows = (Row("thread 1"), Row("GPU 0 stream 1", 0), Row("GPU 0 stream 2", 0))
+    rows = (TraceRow("thread 1"), TraceRow("GPU 0 stream 1", 0), TraceRow("GPU 0 stream 2", 0))
     events = [Event("step", "range", 0.0, 10 * MS, 0)]
     events += [Event("gemm", "kernel", 0.0, 8 * MS, 1), Event("add", "kernel", 0.0, 8 * MS, 2)]
     breakdown = StepBreakdown.of(Trace.of(events, rows))

@@ -3,7 +3,7 @@ import platform
 import pytest
 
 from dltutorial.profile import fast_units
-from dltutorial.profile.events import Event, Row, Trace
+from dltutorial.profile.events import Event, TraceRow, Trace
 from dltutorial.profile.fast_units import products, table, tensor_core_share, uses_tensor_cores
 
 # Names as profilers showed them on Volta, Turing, Ampere and Hopper.
@@ -40,7 +40,7 @@ NO_PRODUCT = [
 
 def trace_of(names, category="kernel"):
     events = [Event(name, category, 10.0 * i, 0.5 + i, 1) for i, name in enumerate(names)]
-    return Trace.of(events, [Row("thread 1"), Row("GPU 0 stream 7", 0)])
+    return Trace.of(events, [TraceRow("thread 1"), TraceRow("GPU 0 stream 7", 0)])
 
 
 @pytest.mark.parametrize("name", ON_TENSOR_CORES)

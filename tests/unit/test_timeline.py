@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from dltutorial.profile import timeline
-from dltutorial.profile.events import Event, Row, Trace
+from dltutorial.profile.events import Event, TraceRow, Trace
 from dltutorial.profile.timeline import Timeline, script_hash
 
 ROOT = Path(__file__).parents[2]
-ROWS = (Row("thread 1"), Row("GPU 0 stream 7", 0))
+ROWS = (TraceRow("thread 1"), TraceRow("GPU 0 stream 7", 0))
 EVIL = '</script><script>window.harmed=1</script><img src=x onerror="window.harmed=1">&amp;"\'<!--<script>'
 BEFORE = Trace.of(
     [
@@ -79,7 +79,7 @@ def test_a_long_trace_still_fits_its_32_bit_ticks():
 
 
 def test_an_evil_name_can_neither_end_a_script_nor_open_a_tag():
-    evil = Trace.of([Event(EVIL, "range", 0.0, 1.0, 0), Event("step", "range", 1.0, 1.0, 0)], [Row(EVIL)])
+    evil = Trace.of([Event(EVIL, "range", 0.0, 1.0, 0), Event("step", "range", 1.0, 1.0, 0)], [TraceRow(EVIL)])
     page = Timeline(evil, AFTER, title=EVIL, names=(EVIL, "b")).page()
     assert page.count("<script") == page.count("</script>") == 2
     assert "<img" not in page

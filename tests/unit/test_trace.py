@@ -7,10 +7,10 @@ import torch
 
 from dltutorial.errors import CourseError
 from dltutorial.profile import trace, trace_summary
-from dltutorial.profile.events import Event, Row, Trace
+from dltutorial.profile.events import Event, TraceRow, Trace
 from dltutorial.profile.ranges import annotate
 
-HOST = (Row("thread 1"),)
+HOST = (TraceRow("thread 1"),)
 NEXT = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
 
 
@@ -53,7 +53,7 @@ def test_reading_gives_seconds_since_the_first_event_and_named_rows(tmp_path):
         ],
     )
     found = trace.read(file)
-    assert found.rows == (Row("thread 1"), Row("thread 2"), Row("GPU 0 stream 7", 0))
+    assert found.rows == (TraceRow("thread 1"), TraceRow("thread 2"), TraceRow("GPU 0 stream 7", 0))
     assert [(event.name, event.category, event.row) for event in found.events] == [
         ("aten::add", "operator", 1),
         ("step", "range", 0),
@@ -153,7 +153,7 @@ def test_self_time_leaves_out_what_an_operator_calls_and_adds_up_to_the_busy_tim
         ("copy", "operator", 4.0, 1.0),
         ("addmm", "operator", 20.0, 2.0),
         ("linear", "operator", 0.0, 30.0, 1),  # another thread: nests in nothing above
-        rows=(Row("thread 1"), Row("thread 2")),
+        rows=(TraceRow("thread 1"), TraceRow("thread 2")),
     )
     totals = {(total.name, total.calls): total.seconds for total in trace_summary.operator_times(found)}
     assert totals == {("linear", 2): 32.0, ("addmm", 2): 7.0, ("t", 1): 2.0, ("copy", 1): 1.0}
@@ -167,7 +167,7 @@ def test_self_times_of_events_that_overlap_without_nesting_add_up_too():
 
 
 def test_device_idle_share_is_of_the_steps_and_counts_streams_that_overlap_once():
-    rows = (*HOST, Row("GPU 0 stream 7", 0), Row("GPU 0 stream 8", 0))
+    rows = (*HOST, TraceRow("GPU 0 stream 7", 0), TraceRow("GPU 0 stream 8", 0))
     found = of(
         ("aten::randn", "operator", 0.0, 10.0),  # before the steps: not counted
         ("step", "range", 10.0, 10.0),
@@ -196,7 +196,7 @@ def test_input_wait_share_is_the_same_whether_steps_load_inside_or_between(name,
         ("step", "range", 10 + start, length),
         (name, "range", 10.0, 4.0),
         ("load", "range", 0.0, 20.0, 1),  # a thread that loads ahead
-        rows=(Row("thread 1"), Row("thread 2")),
+        rows=(TraceRow("thread 1"), TraceRow("thread 2")),
     )
     assert trace_summary.input_wait_share(found) == pytest.approx(0.4)
 
