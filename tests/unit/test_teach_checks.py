@@ -1,6 +1,7 @@
 import contextlib
 import dataclasses
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -9,8 +10,10 @@ import numpy as np
 import pytest
 import torch
 
-from dltutorial.course import check
+from dltutorial import paths
+from dltutorial.course import check, checks
 from dltutorial.course.checks import Exercise, Wrong, expect, expect_close
+from dltutorial.errors import CourseError
 from dltutorial.record import records
 
 
@@ -218,3 +221,17 @@ def test_expect_takes_the_integers_of_numpy_and_torch():
 def test_an_unknown_exercise_lists_those_there_are():
     with pytest.raises(AttributeError, match="no exercise 'nonsense'; there are: "):
         check.nonsense  # noqa: B018
+
+
+def test_without_the_folder_of_checks_one_line_says_where_to_go(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(checks, "__path__", [])
+    monkeypatch.setattr(paths, "__file__", str(tmp_path / "site-packages" / "dltutorial" / "paths.py"))
+    with pytest.raises(CourseError, match=r"^no solutions/checks/ here or above; [^\n]*$"):
+        check.ring  # noqa: B018
+
+
+def test_a_check_is_imported_by_a_name_that_another_process_finds_too():
+    code = "from dltutorial.course.checks import ring; print(ring.EXERCISE.name)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout == "ring\n", done.stderr
