@@ -4,7 +4,6 @@ In: this machine, the folder of notebooks, records of earlier runs. Out: a plain
 """
 
 import contextlib
-import importlib.util
 import shutil
 import statistics
 import tempfile
@@ -18,7 +17,6 @@ from dltutorial.machine import UNKNOWN, Machine
 from dltutorial.profile import compilation, peaks, timing
 from dltutorial.record import records
 
-BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 FOLDERS = {
     "cache folder": (paths.cache_dir, "XDG_CACHE_HOME"),
     "data folder": (paths.data_dir, "DLTUTORIAL_DATA"),
@@ -65,7 +63,7 @@ def inventory(here: Machine) -> list[tuple[str, str]]:
         + (f", tensor cores for {' '.join(gpu.tensor_core_dtypes)}" if gpu.tensor_core_dtypes else "")
         for gpu in here.accelerators
     ]
-    compilers = ", ".join(name for name in ("gcc", "g++", "clang++", "nvcc") if shutil.which(name)) or "none"
+    compilers = _found("gcc", "g++", "clang++", "nvcc") or "none"
     lacking = compilation.missing(here.device)
     packages = ("torch", "jupyterlab", "papermill", "h5py", "tensorboard", "wandb")
     return [
@@ -79,26 +77,16 @@ def inventory(here: Machine) -> list[tuple[str, str]]:
         ("ranks", f"{here.rank.world_size} ({here.rank.launcher})"),
         ("runs on", node.here().told),
         ("Slurm", "a job" if here.slurm_job else "commands" if here.slurm else UNKNOWN),
-        ("browser", next((name for name in BROWSERS if shutil.which(name)), UNKNOWN)),
+        ("browser", _found("chromium", "chromium-browser", "google-chrome", "chrome") or UNKNOWN),
         ("compiler", f"{compilers}; torch.compile needs {lacking}" if lacking else compilers),
         *((name, machine.package_version(name) or "not installed") for name in packages),
     ]
 
 
 def has(need: str, here: Machine) -> bool:
-    """Whether this machine has ``need``: cuda, slurm, browser, compiler, else a program or Python package so named."""
-    known = {
-        "cuda": here.device == "cuda",
-        "slurm": here.slurm,
-        "browser": any(map(shutil.which, BROWSERS)),
-        "compiler": compilation.missing(here.device) is None,
-    }
-    if need in known:
-        return known[need]
-    try:
-        return bool(shutil.which(need) or importlib.util.find_spec(need))
-    except (ImportError, ValueError):
-        return False
+    """Whether this machine has what a notebook's metadata names: cuda, slurm or compiler."""
+    compiles = compilation.missing(here.device) is None
+    return {"cuda": here.device == "cuda", "slurm": here.slurm, "compiler": compiles}.get(need, False)
 
 
 def problems() -> Iterator[tuple[str, str]]:
@@ -188,6 +176,10 @@ def _section(title: str, rows: Sequence[tuple[str, ...]]) -> str:
     widths = [max((len(row[c]) for row in rows if len(row) > c + 1), default=0) for c in range(max(map(len, rows)))]
     lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
     return "\n".join([title, *(f"  {line}" for line in lines)])
+
+
+def _found(*programs: str) -> str:
+    return ", ".join(name for name in programs if shutil.which(name))
 
 
 def _gib(n_bytes: int | None) -> str:

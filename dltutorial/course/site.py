@@ -124,16 +124,12 @@ def _read(path: Path) -> Any:
 
 
 def _first_figure(notebook: Any) -> tuple[str, str] | None:
-    """The first picture among the outputs, as the address and the description of an ``img``."""
-    for cell in notebook.cells:
-        for output in cell.get("outputs", ()):
-            data = output.get("data", {})
-            if "image/png" in data:
-                alt = output.metadata.get("image/png", {}).get("alt") or cell.metadata.get("alt") or ""
-                return f"data:image/png;base64,{''.join(data['image/png'].split())}", alt
-            if found := _IMAGE.search(data.get("text/html", "")):
-                alt = _ALT.search(found[0])
-                return found["address"], html.unescape(alt[1]) if alt else ""
+    """The first of the course's figures among the outputs, as the address and the description of an ``img``."""
+    outputs = (output for cell in notebook.cells for output in cell.get("outputs", ()))
+    for output in outputs:
+        if found := _IMAGE.search(output.get("data", {}).get("text/html", "")):
+            alt = _ALT.search(found[0])
+            return found["address"], html.unescape(alt[1]) if alt else ""
     return None
 
 
