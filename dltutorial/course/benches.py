@@ -57,9 +57,8 @@ def precision(preset: Preset, repeats: int) -> Iterator[BenchRow]:
     Of a float32 update, matrix products take FLOP / peak at least; in another precision only they change.
     """
     from dltutorial.train.forecasting import build_model, squared_error
-    from dltutorial.train.optim import make_optimizer
     from dltutorial.train.precision import Precision
-    from dltutorial.train.step import make_step
+    from dltutorial.train.step import make_optimizer, make_step
 
     machine.use_cores()
     found, n = peaks.measure(), 4096 if machine.device() == "cuda" else 1024
@@ -180,8 +179,8 @@ def collectives(preset: Preset, repeats: int) -> Iterator[BenchRow]:
 def ladder(preset: Preset, repeats: int) -> Iterator[BenchRow]:
     """Samples per second of the baseline, of each knob alone and on top of the others, beside their prediction."""
     from dltutorial.data import weather
-    from dltutorial.train import compare, step_breakdown
     from dltutorial.train import ladder as climbing
+    from dltutorial.train import step_breakdown
 
     device = machine.device()
     machine.use_cores()
@@ -194,9 +193,9 @@ def ladder(preset: Preset, repeats: int) -> Iterator[BenchRow]:
     variants = {name: start.taking(*rungs) for name, rungs in routes.items()}
     data = climbing.data(weather.ensure(preset), variants)
     account, peak = step_breakdown.measure(start, [*steps, *beside], data, repeats), peaks.measure()
-    results = compare.compare(variants, data, rounds=repeats, turn_s=1.0 if device == "cuda" else 0.5)
+    results = climbing.compare(variants, data, rounds=repeats, turn_s=1.0 if device == "cuda" else 0.5)
     best = max(figure.best for figure in peak.matmul.values() if figure)
-    for name, gain in compare.gains(results).items():
+    for name, gain in climbing.gains(results).items():
         result = results[name]
         flop_per_s = 3 * variants[name].recipe.forward_flop * result.median
         more = {"gain, quickest rounds": f"{gain:.2f} ×", "of the best matmul peak": f"{flop_per_s / best:.1%}"}

@@ -53,7 +53,7 @@ def real(recipe: Recipe, n_steps: int) -> np.ndarray:
     from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
     from dltutorial.train.forecasting import build_model
-    from dltutorial.train.optim import make_optimizer
+    from dltutorial.train.step import make_optimizer
 
     def now() -> float:
         if x_BCHW.is_cuda:  # once the device has done what it was asked to

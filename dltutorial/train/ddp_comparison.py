@@ -25,8 +25,7 @@ from dltutorial.profile import trace
 from dltutorial.profile.events import Trace
 from dltutorial.profile.timing import Timing
 from dltutorial.train import forecasting
-from dltutorial.train.optim import make_optimizer
-from dltutorial.train.step import train_step
+from dltutorial.train.step import make_optimizer, train_step
 
 _LARGE_BYTES = 2**23
 ALONE, TORCH = "no communication", "torch DDP"

@@ -18,9 +18,8 @@ from dltutorial.models.tiny import NarrowMLP
 from dltutorial.profile.timing import alternate
 from dltutorial.train.forecasting import squared_error
 from dltutorial.train.graphs import WARMUP_STEPS, GraphedStep
-from dltutorial.train.optim import make_optimizer
 from dltutorial.train.recorded_step import Tape
-from dltutorial.train.step import train_step
+from dltutorial.train.step import make_optimizer, train_step
 
 WINDOW = (5, 8, 8)  # channels, latitudes, longitudes that the narrow networks forecast
 

@@ -18,9 +18,8 @@ from dltutorial.config import LoopRecipe
 from dltutorial.errors import CourseError, DivergedError, Interrupted
 from dltutorial.profile.ranges import annotate
 from dltutorial.train.distributed import StopFlag, mean_over_ranks, world_size, wrap_ddp
-from dltutorial.train.optim import learning_rate, make_optimizer, set_learning_rate
 from dltutorial.train.precision import Precision
-from dltutorial.train.step import make_step
+from dltutorial.train.step import learning_rate, make_optimizer, make_step, set_learning_rate
 from dltutorial.train.task import Task
 
 

@@ -27,9 +27,8 @@ from dltutorial.profile import work
 from dltutorial.profile.timing import alternate
 from dltutorial.train.forecasting import build_model, squared_error
 from dltutorial.train.ladder import Rung, Variant
-from dltutorial.train.optim import make_optimizer
 from dltutorial.train.precision import Precision
-from dltutorial.train.step import make_step
+from dltutorial.train.step import make_optimizer, make_step
 
 LOAD, LAUNCH, PRODUCTS, ATTENTION, OPTIMIZER, REST = "load", "launch", "products", "attention", "optimizer", "rest"
 _PRODUCTS = ("mm", "convolution", "attention")  # in the names of their operators

@@ -18,9 +18,8 @@ from dltutorial.course.checks import Exercise, Wrong, expect, expect_close
 from dltutorial.models.tiny import NarrowMLP
 from dltutorial.train.forecasting import squared_error
 from dltutorial.train.graphs import CudaGraph
-from dltutorial.train.optim import make_optimizer, set_learning_rate
 from dltutorial.train.recorded_step import Tape
-from dltutorial.train.step import train_step
+from dltutorial.train.step import make_optimizer, set_learning_rate, train_step
 
 _N_WARMUP, _SHAPE = 3, (2, 4, 4)
 _SAME = "The losses are those of the example batch, again and again. Copy each new batch into the buffers: copy_()."

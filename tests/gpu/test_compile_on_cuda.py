@@ -7,8 +7,7 @@ from dltutorial.config import Recipe
 from dltutorial.profile.compilation import Compilations, breaks
 from dltutorial.train import compiling
 from dltutorial.train.forecasting import make_vit, squared_error
-from dltutorial.train.optim import make_optimizer
-from dltutorial.train.step import make_step
+from dltutorial.train.step import make_optimizer, make_step
 
 pytestmark = pytest.mark.gpu
 

@@ -13,8 +13,7 @@ from dltutorial.models.tiny import NarrowMLP
 from dltutorial.train import launch_overhead
 from dltutorial.train.forecasting import make_vit, squared_error
 from dltutorial.train.loop import loop
-from dltutorial.train.optim import make_optimizer, set_learning_rate
-from dltutorial.train.step import make_step
+from dltutorial.train.step import make_optimizer, make_step, set_learning_rate
 from dltutorial.train.task import Task
 
 pytestmark = pytest.mark.gpu

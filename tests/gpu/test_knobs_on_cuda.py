@@ -11,8 +11,7 @@ from dltutorial.errors import CourseError
 from dltutorial.profile import fast_units, trace
 from dltutorial.train.forecasting import make_vit, squared_error
 from dltutorial.train.loop import loop
-from dltutorial.train.optim import make_optimizer
-from dltutorial.train.step import make_step
+from dltutorial.train.step import make_optimizer, make_step
 from dltutorial.train.task import Task
 
 pytestmark = pytest.mark.gpu

@@ -4,7 +4,7 @@ import pytest
 
 from dltutorial.config import PRESETS
 from dltutorial.data import weather
-from dltutorial.train import compare, ladder, step_breakdown
+from dltutorial.train import ladder, step_breakdown
 
 pytestmark = pytest.mark.gpu
 SIZES = {"patch": 4, "dim": 128, "depth": 2, "heads": 4}
@@ -17,19 +17,19 @@ def climbed():
     variants = {name: start.taking(*rungs) for name, rungs in ladder.routes(steps, beside).items()}
     data = ladder.data(weather.ensure(PRESETS["smoke"]), variants)
     account = step_breakdown.measure(start, [*steps, *beside], data)
-    return steps, beside, account, compare.compare(variants, data, rounds=3, turn_s=0.2)
+    return steps, beside, account, ladder.compare(variants, data, rounds=3, turn_s=0.2)
 
 
 def test_every_rung_can_be_taken_and_ends_at_the_same_loss(climbed):
     steps, _, _, results = climbed
     assert [rung.name for rung in steps if rung.missing] == []
-    assert compare.loss_difference(results) < 2e-2
+    assert ladder.loss_difference(results) < 2e-2
 
 
 @pytest.mark.timed
 def test_the_whole_ladder_is_faster_than_the_baseline(climbed):
     results = climbed[-1]
-    assert compare.gains(results)["+ graph"] > 2
+    assert ladder.gains(results)["+ graph"] > 2
 
 
 def test_memory_is_told_for_each_variant_and_attention_by_its_formula_needs_more(climbed):

@@ -9,8 +9,8 @@ from torch.utils.checkpoint import checkpoint
 from dltutorial.config import Recipe
 from dltutorial.profile.memory import Shape, of_step
 from dltutorial.train.forecasting import make_vit
-from dltutorial.train.optim import make_optimizer
 from dltutorial.train.precision import Precision
+from dltutorial.train.step import make_optimizer
 
 pytestmark = pytest.mark.gpu
 

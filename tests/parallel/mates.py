@@ -13,8 +13,7 @@ from dltutorial.data import store
 from dltutorial.data.loaders import Pairs
 from dltutorial.errors import Interrupted
 from dltutorial.train import distributed, forecasting, run
-from dltutorial.train.forecast_scores import evaluate
-from dltutorial.train.forecasting import weather_task
+from dltutorial.train.forecasting import evaluate, weather_task
 
 SMALL = dataclasses.replace(
     Recipe.of(PRESETS["smoke"], steps=12, eval_every=4),

@@ -11,8 +11,7 @@ from dltutorial.errors import CourseError
 from dltutorial.profile.compilation import Compilations
 from dltutorial.train import compiling
 from dltutorial.train.forecasting import squared_error
-from dltutorial.train.optim import make_optimizer
-from dltutorial.train.step import make_step
+from dltutorial.train.step import make_optimizer, make_step
 
 can_compile = pytest.mark.skipif(compiling.missing("cpu") is not None, reason="no C++ compiler here")
 

@@ -14,9 +14,8 @@ from dltutorial.train import launch_overhead
 from dltutorial.train.forecasting import squared_error
 from dltutorial.train.graphs import WARMUP_STEPS, CudaGraph, GraphedStep
 from dltutorial.train.loop import loop
-from dltutorial.train.optim import make_optimizer, set_learning_rate
 from dltutorial.train.recorded_step import Tape
-from dltutorial.train.step import train_step
+from dltutorial.train.step import make_optimizer, set_learning_rate, train_step
 from dltutorial.train.task import Task
 
 SHAPE = (2, 4, 4)

@@ -10,8 +10,7 @@ from dltutorial.errors import CourseError, RecipeError
 from dltutorial.train import compiling
 from dltutorial.train.forecasting import make_vit, squared_error
 from dltutorial.train.loop import loop
-from dltutorial.train.optim import make_optimizer
-from dltutorial.train.step import make_step
+from dltutorial.train.step import make_optimizer, make_step
 from dltutorial.train.task import Task
 
 SMALL = {"n_lat": 16, "n_lon": 32, "dim": 32, "depth": 1, "heads": 2, "global_batch_size": 4}

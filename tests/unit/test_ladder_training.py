@@ -14,7 +14,7 @@ from dltutorial.course import benches
 from dltutorial.data import weather
 from dltutorial.data.loaders import make_loader
 from dltutorial.errors import CourseError
-from dltutorial.train import compare, forecasting, ladder, loop, step_breakdown
+from dltutorial.train import forecasting, ladder, loop, step_breakdown
 from dltutorial.train.step_breakdown import Effect, StepParts, climb
 from dltutorial.train.task import Task
 
@@ -138,10 +138,10 @@ def test_a_race_measures_all_variants_and_their_losses_agree(start, tiny_data, t
     steps = [rung for rung in ladder.rungs(start, "cpu", every=2) if rung.name != "compile"]
     slow = start.taking(ladder.Rung("loss", "", {"log_every": 2}))
     variants = variants_of(start, steps) | {"seldom": slow}
-    results = compare.compare(variants, ladder.data(tiny_data, variants), rounds=2, turn_s=0.0)
+    results = ladder.compare(variants, ladder.data(tiny_data, variants), rounds=2, turn_s=0.0)
     assert all(len(result.samples_per_s) == 2 and result.updates == 6 for result in results.values())
-    assert compare.loss_difference(results) < 1e-3
-    assert compare.gains(results)["baseline"] == 1
+    assert ladder.loss_difference(results) < 1e-3
+    assert ladder.gains(results)["baseline"] == 1
     assert all(result.peak_bytes is None for result in results.values())
 
 
@@ -149,7 +149,7 @@ def test_turns_change_nothing_of_a_run(start, tiny_data, tmp_path, monkeypatch):
     monkeypatch.setenv("DLTUTORIAL_DATA", str(tmp_path))
     variants = {"naive": start, "best": start.taking(ladder.rungs(start, "cpu")[0])}
     data = ladder.data(tiny_data, variants)
-    raced = compare.compare(variants, data, rounds=3, turn_s=0.0)["best"]
+    raced = ladder.compare(variants, data, rounds=3, turn_s=0.0)["best"]
     batches = make_loader(data[ladder.PLAIN], start.recipe.global_batch_size, "lean", roll=True)
     task = Task(forecasting.build_model(start.recipe), lambda skip: batches, forecasting.squared_error)
     *_, last = itertools.islice(loop.loop(task, start.recipe), raced.updates)
@@ -160,18 +160,18 @@ def test_a_variant_that_trains_otherwise_is_found(start, tiny_data, tmp_path, mo
     monkeypatch.setenv("DLTUTORIAL_DATA", str(tmp_path))
     other = dataclasses.replace(start, recipe=dataclasses.replace(start.recipe, learning_rate=1e-4))
     variants = {"baseline": start, "slower rate": other}
-    results = compare.compare(variants, ladder.data(tiny_data, variants), rounds=2, turn_s=0.0)
-    assert compare.loss_difference(results) > 1e-2
+    results = ladder.compare(variants, ladder.data(tiny_data, variants), rounds=2, turn_s=0.0)
+    assert ladder.loss_difference(results) > 1e-2
 
 
 def test_a_race_too_short_to_compare_is_refused(start, tiny_data, tmp_path, monkeypatch):
     monkeypatch.setenv("DLTUTORIAL_DATA", str(tmp_path))
     data = ladder.data(tiny_data, {"baseline": start})
     with pytest.raises(CourseError, match="at least one round"):
-        compare.compare({"baseline": start}, data, rounds=0)
+        ladder.compare({"baseline": start}, data, rounds=0)
     seldom = start.taking(ladder.Rung("loss", "", {"log_every": 50}))
     with pytest.raises(CourseError, match="too few to compare"):
-        compare.compare({"baseline": start, "seldom": seldom}, data, rounds=1, turn_s=0.0)
+        ladder.compare({"baseline": start, "seldom": seldom}, data, rounds=1, turn_s=0.0)
 
 
 def test_the_bench_gives_a_row_for_every_variant(tiny_data, tmp_path, monkeypatch, start):
@@ -182,8 +182,8 @@ def test_the_bench_gives_a_row_for_every_variant(tiny_data, tmp_path, monkeypatc
     monkeypatch.setattr(ladder, "rungs", lambda start, device: steps)
     monkeypatch.setattr(ladder, "side_rungs", lambda device: ())
     monkeypatch.setattr(weather, "ensure", lambda preset: tiny_data)
-    quick = functools.partial(compare.compare, turn_s=0.0)
-    monkeypatch.setattr(compare, "compare", lambda *args, turn_s, **knobs: quick(*args, **knobs))
+    quick = functools.partial(ladder.compare, turn_s=0.0)
+    monkeypatch.setattr(ladder, "compare", lambda *args, turn_s, **knobs: quick(*args, **knobs))
     rows = list(benches.ladder(PRESETS["smoke"], 4))
     assert [row.what for row in rows][:2] == ["baseline", "only loader"]
     assert rows[-1].what == "+ optimizer"

@@ -13,8 +13,8 @@ from dltutorial.models.vit import count_parameters
 from dltutorial.profile import memory
 from dltutorial.profile.memory import FORMATS, OPTIMIZERS, Shape, largest_batch, of_step
 from dltutorial.train.forecasting import make_vit
-from dltutorial.train.optim import make_optimizer
 from dltutorial.train.precision import Precision
+from dltutorial.train.step import make_optimizer
 
 RECIPES = {
     "small": Recipe(n_lat=32, n_lon=64, dim=32, depth=2, heads=2, global_batch_size=4),

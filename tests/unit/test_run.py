@@ -15,8 +15,7 @@ from dltutorial.data.loaders import LOADERS, Pairs
 from dltutorial.errors import CourseError, DataError, RecipeError
 from dltutorial.record import track
 from dltutorial.train import forecasting, run, run_folder
-from dltutorial.train.forecast_scores import evaluate
-from dltutorial.train.forecasting import weather_task
+from dltutorial.train.forecasting import evaluate, weather_task
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 SMALL = dataclasses.replace(

@@ -12,7 +12,7 @@ from dltutorial.convergence.predict import BatchCost, MeasuredMachine, time_to_s
 from dltutorial.convergence.recipe import SolutionRecipe, SolutionTask
 from dltutorial.errors import CourseError, DataError, RecipeError
 from dltutorial.record import plots, records
-from dltutorial.train.optim import learning_rate
+from dltutorial.train.step import learning_rate
 
 TASK = SolutionTask(target=0.7, train=600, valid=200, widths=(16,))
 QUICK = SolutionRecipe(loader="staged", batch_size=100, learning_rate=2**-3, steps=60, eval_every=5)

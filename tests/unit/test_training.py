@@ -9,11 +9,9 @@ from torch import nn
 
 from dltutorial.config import Recipe
 from dltutorial.errors import CourseError
-from dltutorial.train.forecast_scores import anomaly_correlation, rmse, row_weights
-from dltutorial.train.forecasting import squared_error
+from dltutorial.train.forecasting import anomaly_correlation, rmse, row_weights, squared_error
 from dltutorial.train.loop import loop
-from dltutorial.train.optim import learning_rate, make_optimizer
-from dltutorial.train.step import train_step
+from dltutorial.train.step import learning_rate, make_optimizer, train_step
 from dltutorial.train.task import Task
 
 RECIPE = Recipe(steps=40, warmup_steps=4, log_every=10, eval_every=20, learning_rate=1e-2)
