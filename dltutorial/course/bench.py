@@ -4,7 +4,6 @@ In: the name of a benchmark, sizes, how often. Out: a table of medians with thei
 record for each row, and the same figures as a JSON file if asked for. What is measured stands in ``benches``.
 """
 
-import dataclasses
 import datetime
 import json
 import statistics
@@ -97,17 +96,16 @@ def run(name: str | None = None, repeats: int = 5, json_file: Path | None = None
     rows = list(getattr(benches, name)(chosen, repeats))
     versions = ", ".join(f"{package} {version}" for package, version in machine.versions().items() if version)
     print(f"{name} on {machine.label()}, preset {chosen.name}; {versions}\n{table(rows)}")
-    found = [dataclasses.asdict(dataclasses.replace(row, more=dict(row.more))) for row in rows]
     writer = records.Writer("bench", chosen.name)
-    for row, figures in zip(rows, found, strict=True):
-        kept = {key: figures[key] for key in ("samples", "predicted", "more")}
-        writer.write(row.what, row.median, row.unit, bench=name, **kept)
+    for row in rows:
+        more = {"samples": row.samples, "predicted": row.predicted, "more": row.more}
+        writer.write(row.what, row.median, row.unit, bench=name, **more)
     if json_file is not None:
         now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         command = f"dltutorial bench {name} --preset {chosen.name} --repeats {repeats}"
         about: dict[str, Any] = {"bench": name, "command": command, "time": now, "preset": chosen.name}
         about |= {"machine": machine.label(), "versions": machine.versions()}
-        about["rows"] = [figures | {"median": row.median} for row, figures in zip(rows, found, strict=True)]
+        about["rows"] = [vars(row) | {"median": row.median} for row in rows]
         paths.write_text(json_file, json.dumps(about, indent=1) + "\n")
     return 0
 

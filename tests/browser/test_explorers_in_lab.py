@@ -1,23 +1,25 @@
 """Every explorer in JupyterLab: sliders and choices by keyboard and mouse, words and picture follow, all is named."""
 
+from pathlib import Path
+
+import explorer_examples
 import ipywidgets
 import pytest
 from notebook_page import IDLE, NARROW, WIDE, write_notebook
 from playwright.sync_api import TimeoutError as TooLate
 from playwright.sync_api import expect
 
-from dltutorial.course import explorers
-
 pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser"), pytest.mark.timeout(600)]
 
-MAKE = "from dltutorial.course import explorers\nmade = explorers.examples()"
+HERE = str(Path(explorer_examples.__file__).parent)
+MAKE = f"import sys\nsys.path.insert(0, {HERE!r})\nfrom explorer_examples import examples\nmade = examples()"
 SAID_AND_NAME = "all => [all.querySelector('div').innerText, all.querySelector('img').alt]"
 RIGHT_END = "getBoundingClientRect().right"
 OVERHANG = f"img => img.{RIGHT_END} - img.closest('.jp-OutputArea-output').{RIGHT_END}"
 
 
 def test_every_explorer_follows_keys_and_mouse_and_says_so_in_words(open_notebook, lab):
-    made = explorers.examples()
+    made = explorer_examples.examples()
     write_notebook(lab.folder / "explorers.ipynb", [MAKE, *(f"made[{name!r}]" for name in made)])
     notebook = open_notebook("explorers.ipynb").run_all()
     for number, explorer in enumerate(made.values(), 1):

@@ -6,12 +6,13 @@ from types import SimpleNamespace
 from unittest.mock import MagicMock
 
 import pytest
+from explorer_examples import examples
 
-from dltutorial.course import explorers, show
+from dltutorial.course import show
 from dltutorial.course.explorers.explorer import Explorer, around, choice, geometric, slider, whole
 from dltutorial.errors import CourseError
 
-EXAMPLES = explorers.examples()
+EXAMPLES = examples()
 
 
 @pytest.fixture

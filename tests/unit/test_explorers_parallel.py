@@ -9,12 +9,12 @@ from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
+from explorer_examples import examples
 
 from dltutorial.comm.collectives import ALL_REDUCES
 from dltutorial.comm.cost import Prices, Regimes
 from dltutorial.comm.counts import counts
 from dltutorial.config import PRESETS, Recipe
-from dltutorial.course.explorers import examples
 from dltutorial.course.explorers.allreduce import LINKS, leads
 from dltutorial.course.explorers.allreduce import allreduce as make_allreduce
 from dltutorial.course.explorers.explorer import size, span, three
