@@ -6,7 +6,7 @@ import nbformat
 import pytest
 
 from dltutorial.course import site
-from dltutorial.profile.events import Event, TraceRow, Trace
+from dltutorial.profile.events import Event, Trace, TraceRow
 from dltutorial.profile.timeline import Timeline, script_hash
 
 pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser")]

@@ -15,7 +15,7 @@ from dltutorial.parallel.buckets import make_buckets
 from dltutorial.parallel.ddp import NaiveDDP
 from dltutorial.parallel.gradient_lag import GradientLag, largest_stable_rate
 from dltutorial.parallel.local_sgd import LocalSGD
-from dltutorial.profile.events import Event, TraceRow, Trace
+from dltutorial.profile.events import Event, Trace, TraceRow
 from dltutorial.profile.overlap import Overlap, overlap
 from dltutorial.train import ddp_comparison
 

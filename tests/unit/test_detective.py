@@ -5,7 +5,7 @@ from plants import planted, quick_loader, small_step
 
 from dltutorial.errors import CourseError
 from dltutorial.profile import detective, peaks, rules
-from dltutorial.profile.events import Event, TraceRow, Trace
+from dltutorial.profile.events import Event, Trace, TraceRow
 from dltutorial.profile.evidence import Evidence
 from dltutorial.profile.peaks import Peaks
 from dltutorial.profile.probes import Figure

@@ -3,7 +3,7 @@ import platform
 import pytest
 
 from dltutorial.profile import fast_units
-from dltutorial.profile.events import Event, TraceRow, Trace
+from dltutorial.profile.events import Event, Trace, TraceRow
 from dltutorial.profile.fast_units import products, table, tensor_core_share, uses_tensor_cores
 
 # Names as profilers showed them on Volta, Turing, Ampere and Hopper.

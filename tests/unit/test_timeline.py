@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from dltutorial.profile import timeline
-from dltutorial.profile.events import Event, TraceRow, Trace
+from dltutorial.profile.events import Event, Trace, TraceRow
 from dltutorial.profile.timeline import Timeline, script_hash
 
 ROOT = Path(__file__).parents[2]

@@ -7,7 +7,7 @@ import torch
 
 from dltutorial.errors import CourseError
 from dltutorial.profile import trace, trace_summary
-from dltutorial.profile.events import Event, TraceRow, Trace
+from dltutorial.profile.events import Event, Trace, TraceRow
 from dltutorial.profile.ranges import annotate
 
 HOST = (TraceRow("thread 1"),)
