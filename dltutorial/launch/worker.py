@@ -11,7 +11,6 @@ import contextlib
 import ctypes
 import datetime
 import faulthandler
-import functools
 import linecache
 import os
 import pickle
@@ -130,8 +129,7 @@ def _join(task: Assignment, listener: socket.socket | None) -> Any:
 
     info = RankInfo.from_env()
     process_group.use_loopback()
-    make_store = functools.partial(
-        dist.TCPStore,
+    store = dist.TCPStore(
         "127.0.0.1",
         int(os.environ["MASTER_PORT"]),
         info.world_size,
@@ -139,11 +137,8 @@ def _join(task: Assignment, listener: socket.socket | None) -> Any:
         timeout=datetime.timedelta(seconds=task.group_timeout_s),
         wait_for_workers=False,
         master_listen_fd=None if listener is None else listener.detach(),
+        use_libuv=False,  # the libuv store of torch 2.6 takes no open socket
     )
-    try:
-        store = make_store()
-    except NotImplementedError:  # torch 2.6: its libuv backend takes no open socket
-        store = make_store(use_libuv=False)
     process_group.make_process_group(info, store, task.backend, task.group_timeout_s)
     return store
 
