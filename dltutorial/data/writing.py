@@ -147,23 +147,25 @@ def year_writer(
 def _create_hdf5(file: Path, shape_TCHW: tuple[int, ...], layout: Layout, attributes: Mapping) -> Iterator[Put]:
     chunks: Any = (layout.chunk, *shape_TCHW[1:]) if isinstance(layout.chunk, int) else layout.chunk == "auto" or None
     codec = {"compression": layout.compression, "compression_opts": layout.level}
-    with _delayed_signals() as deliver, _Sink(file, "w+") as sink:
+    with _Sink(file, "w+") as sink:
 
-        def check() -> None:
-            deliver()
+        def put(first: int, x_BCHW: np.ndarray) -> None:
+            with _delayed_signals():
+                fields[first : first + len(x_BCHW)] = x_BCHW
             if sink.failure:
                 raise sink.failure
 
-        with h5py.File(sink, "w") as h5:
-            h5.attrs.update(attributes)
-            fields = h5.create_dataset("fields", shape_TCHW, np.float32, chunks=chunks, **codec)
-
-            def put(first: int, x_BCHW: np.ndarray) -> None:
-                fields[first : first + len(x_BCHW)] = x_BCHW
-                check()
-
+        h5 = h5py.File(sink, "w")
+        try:
+            with _delayed_signals():
+                h5.attrs.update(attributes)
+                fields = h5.create_dataset("fields", shape_TCHW, np.float32, chunks=chunks, **codec)
             yield put
-        check()
+        finally:
+            with _delayed_signals():
+                h5.close()
+        if sink.failure:
+            raise sink.failure
 
 
 @contextlib.contextmanager
@@ -213,8 +215,8 @@ class _Sink(io.FileIO):
 
 
 @contextlib.contextmanager
-def _delayed_signals() -> Iterator[Callable[[], None]]:
-    """Inside, the handlers of Ctrl-C and of a polite kill are called when the function that is yielded is."""
+def _delayed_signals() -> Iterator[None]:
+    """Ctrl-C and a polite kill that arrive inside are handled at the end."""
     arrived: list[Callable[[], object]] = []
     handlers: dict[signal.Signals, Any] = {}
     if threading.current_thread() is threading.main_thread():  # no other gets signals
@@ -223,16 +225,13 @@ def _delayed_signals() -> Iterator[Callable[[], None]]:
             if callable(handler):
                 handlers[number] = handler
                 signal.signal(number, lambda *args, call=handler: arrived.append(lambda: call(*args)))
-
-    def deliver() -> None:
-        while arrived:
-            arrived.pop(0)()
-
     try:
-        yield deliver
+        yield
     finally:
         for usual, handler in handlers.items():
             signal.signal(usual, handler)
+        for call in arrived:
+            call()
 
 
 def write_stats(folder: Path, progress: bool = False) -> None:

@@ -39,12 +39,27 @@ def test_a_disk_that_takes_no_more_is_an_error_and_not_the_end_of_the_process(la
     assert not list(tmp_path.iterdir())
 
 
-def test_an_interrupt_waits_for_the_end_of_the_write(tmp_path):
+def test_an_interrupt_that_arrives_while_hdf5_works_waits_for_the_end_of_the_write(tmp_path, monkeypatch):
+    real, arrived = writing._Sink.write, []
+
+    def write(sink, data):
+        if not arrived:
+            arrived.append(os.kill(os.getpid(), signal.SIGINT))
+        return real(sink, data)
+
     with pytest.raises(KeyboardInterrupt), writing.year_writer(tmp_path / "1980.h5", 2, SHAPE) as append:
-        os.kill(os.getpid(), signal.SIGINT)
+        monkeypatch.setattr(writing._Sink, "write", write)
         append(np.zeros(SHAPE))
         pytest.fail("the interrupt was lost")
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert arrived and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert not list(tmp_path.iterdir())
+
+
+def test_between_writes_an_interrupt_is_immediate(tmp_path):
+    with pytest.raises(KeyboardInterrupt), writing.year_writer(tmp_path / "1980.h5", 2, SHAPE) as append:
+        append(np.zeros(SHAPE))
+        os.kill(os.getpid(), signal.SIGINT)
+        pytest.fail("it was not")
     assert not list(tmp_path.iterdir())
 
 
