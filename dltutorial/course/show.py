@@ -60,13 +60,13 @@ def box(status: str, title: str, *details: str, mark: str | None = None) -> Show
     lines = [first + Markup(" <i>({})</i>").format(words) if told else first]
     lines += [Markup('<span style="opacity:.85">{}</span>').format(detail) for detail in details]
     page = _FRAME.format("dlt-claim", words, colour, Markup("<br>").join(lines))
-    return Shown(page, "\n    ".join([f"{sign} ({words}) {title}" if told else f"{sign} {title}", *details]))
+    return Shown(str(page), "\n    ".join([f"{sign} ({words}) {title}" if told else f"{sign} {title}", *details]))
 
 
 def advice(text: str, title: str = "What to do") -> Shown:
     """A box with one sentence of advice."""
     inside = Markup("<b>{}</b><br>{}").format(title, text)
-    return Shown(_FRAME.format("dlt-advice", title.lower(), BLUE, inside), f"{title}: {text}")
+    return Shown(str(_FRAME.format("dlt-advice", title.lower(), BLUE, inside)), f"{title}: {text}")
 
 
 def failed_check(
@@ -90,7 +90,7 @@ def failed_check(
     lines = [f"✗ {title}", *(f"✓ {name}" for name in passed), f"✗ {failed}"]
     lines += [f"{label} {value}" for label, value in facts] + trace.splitlines()
     lines += [f"hint {n}: {hint}" for n, hint in enumerate(hints, 1)]
-    return Shown(_FRAME.format("dlt-check", "check failed", RED, page), "\n    ".join(lines))
+    return Shown(str(_FRAME.format("dlt-check", "check failed", RED, page)), "\n    ".join(lines))
 
 
 def line(*parts: tuple[str, str]) -> Shown:
@@ -98,7 +98,7 @@ def line(*parts: tuple[str, str]) -> Shown:
     pair = Markup('<span style="opacity:.7">{}</span> {}')
     pairs = Markup(" · ").join(pair.format(*part) if part[1] else part[0] for part in parts)
     page = Markup('<div class="dlt-line" style="margin:.3em 0">{}</div>').format(pairs)
-    return Shown(page, " · ".join(f"{label} {value}".strip() for label, value in parts))
+    return Shown(str(page), " · ".join(f"{label} {value}".strip() for label, value in parts))
 
 
 def number(value: float) -> str:
@@ -139,4 +139,4 @@ def log_bars(title: str, bars: Sequence[tuple[str, float]], unit: str) -> Shown:
     table = Markup("<table>{}{}</table>").format(Markup().join(rows), head.format(10.0**low, 10.0**high))
     page = Markup('<div class="dlt-score"><div>{}</div><div role="img" aria-label="{}">{}</div></div>')
     text = ", ".join(f"{label} {number(value)} {unit}" for label, value in bars)
-    return Shown(page.format(title, title, table), f"{title}\n    {text}")
+    return Shown(str(page.format(title, title, table)), f"{title}\n    {text}")
