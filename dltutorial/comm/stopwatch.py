@@ -157,11 +157,11 @@ class MeasuredNetwork:
 
 
 def measure_network(
-    ranks: Sequence[int], repeats: int, sizes: Sequence[int] = (MIB // 4, MIB, 4 * MIB)
+    ranks: Sequence[int], repeats: int, sizes: Sequence[int] = (MIB // 4, MIB, 4 * MIB), backend: str = "gloo"
 ) -> MeasuredNetwork:
-    """All-reduces of gloo on some numbers of ranks of this machine: the medians."""
+    """All-reduces of the backend on some numbers of ranks of this machine: the medians; auto: of NCCL between GPUs."""
     by_ranks = {}
     for p in ranks:
-        timings = clock(["backend"], p, sizes, repeats)
+        timings = clock(["backend"], p, sizes, repeats, backend=backend)
         by_ranks[p] = {size: timings["backend", size].median_s for size in sizes}
     return MeasuredNetwork(by_ranks)

@@ -141,7 +141,8 @@ def attempt(recipe: SolutionRecipe, task: SolutionTask, file: Path, seed: int) -
     """One attempt of this process, or of all ranks of its process group together, each on a core or a GPU."""
     device, seen, diverged = own_device(), [], False
     with one_thread():
-        Job(recipe, task, file, 0, device).state.update(*noise(task, recipe.rank_batch, device))
+        warm = Task(build(task, 0, device), lambda skip: (), cross_entropy)  # it touches no data
+        TrainState(warm, recipe).update(*noise(task, recipe.rank_batch, device))
         settle(device)
         if recipe.ranks > 1:
             distributed.barrier()

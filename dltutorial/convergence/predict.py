@@ -150,7 +150,7 @@ def measure(
     file, device = images.prepare(task), own_device()
     message_s, bytes_per_s = 0.0, math.inf
     if ranks > 1:
-        message_s, bytes_per_s = measure_network([ranks], 10 * repeats, _MESSAGES).link(ranks)
+        message_s, bytes_per_s = measure_network([ranks], 10 * repeats, _MESSAGES, "auto").link(ranks)
     sizes = [size for size in BATCHES if size <= task.train]
     idle, input_s, update_s, staging_s = SolutionRecipe(learning_rate=1e-6), {}, {}, {}
     with one_thread():
