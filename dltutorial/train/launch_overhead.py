@@ -96,11 +96,8 @@ def overheads(
 ) -> tuple[Line, Line]:
     """What an operation costs in an eager step and in a replayed one, from networks of several depths.
 
-    Args:
-        dim: width of the networks; small, so that there is no work.
-        depths: at least two; each gives one point of the lines.
-        repeats: timings of each; the quickest counts, since other work can only slow a step down.
-        device: where to measure; default: the course's device.
+    Each depth gives a point of the lines. ``dim``, the width, is small, so that there is no work; of ``repeats``
+    timings the quickest counts, since other work can only slow a step down.
     """
     pairs = [narrow_pair(dim, depth, device=device) for depth in depths]
     variants = {f"eager {n}": p.eager for n, p in enumerate(pairs)}

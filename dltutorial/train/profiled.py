@@ -47,8 +47,7 @@ def training_step(recipe: Recipe, data: Path) -> Callable[[], None]:
 def capture(run_step: Callable[[], None], steps: int = 5, warmup: int = 5) -> None:
     """Run ``warmup + steps`` steps, the last ones with ranges switched on, in the window of ``nsys`` and ``ncu``.
 
-    Both tools are told to record between ``cudaProfilerStart`` and ``cudaProfilerStop`` only, so that a report holds
-    steady steps and stays small. Without a CUDA device the steps run all the same, and nothing records them.
+    Both record between ``cudaProfilerStart`` and ``cudaProfilerStop`` only: steady steps, and a small report.
     """
     for _ in range(warmup):
         run_step()
