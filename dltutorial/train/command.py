@@ -38,8 +38,6 @@ def train(
         CourseError: a knob, name, data set or folder that cannot be; ranks that do not meet; a login node.
     """
     node.refuse_on_login("training", "send it to Slurm: sbatch -N 1 slurm/train.sbatch, with the same options")
-    if resume and name is None:
-        raise CourseError("--resume needs to know which run; give its --name")
     info = RankInfo.from_env()
     if info.world_size == 1:
         _train(preset_name, knobs, data, name, overwrite, resume)
@@ -72,9 +70,11 @@ def _train(preset_name: str, knobs: dict, data: Path | None, name: str | None, o
     from dltutorial.train.forecasting import weather_task
 
     say = print if is_main() else lambda line: None
-    name = broadcast_object(f"train-{datetime.datetime.now():%Y%m%d-%H%M%S}" if name is None else name)
-    folder = paths.inside(paths.runs_dir(), name)
+    default = broadcast_object(f"train-{datetime.datetime.now():%Y%m%d-%H%M%S}")
     with all_or_none():
+        if resume and name is None:
+            raise CourseError("--resume needs to know which run; give its --name")
+        folder = paths.inside(paths.runs_dir(), default if name is None else name)
         before = run_folder.previous_recipe(folder, overwrite, resume) if is_main() else None
     before = broadcast_object(before)
     with all_or_none():
