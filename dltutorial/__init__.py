@@ -3,4 +3,4 @@
 Nothing heavy is imported here: ``import dltutorial`` takes milliseconds and loads no torch.
 """
 
-__version__ = "0.5.0"
+__version__ = "0.6.0"
