@@ -54,8 +54,7 @@ python_use_unqualified_type_names = True
 python_maximum_signature_line_length = 90
 add_module_names = False
 # What other packages define has no page here. A name of this package without one is an error.
-_OTHERS = "torch|numpy|h5py|psutil|IPython|argparse|collections|contextlib|pathlib|random|socket|subprocess"
-nitpick_ignore_regex = [(r"py:(class|obj|data)", rf"({_OTHERS})\..*|Tensor|Axes|Figure|t\.Any")]
+nitpick_ignore_regex = [(r"py:(class|obj|data)", r"(?!dltutorial\b)\w+\..*|Tensor|Axes|Figure|t\.Any")]
 # The list of a page's objects stands in its text; in every page's navigation it would treble the time a book takes.
 toc_object_entries = False
 
