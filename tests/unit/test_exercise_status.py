@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 from test_exercises import CODE, edit, notebook
 
-import dltutorial.course
 from dltutorial import paths
 from dltutorial.cli import main
 from dltutorial.course import exercise_status, exercises
+from dltutorial.course.checks import Registry
 from dltutorial.errors import CourseError
 from dltutorial.record.records import Writer
 
@@ -84,7 +84,7 @@ def test_an_opened_exercise_is_told_of_its_newer_version(course, monkeypatch, ca
     exercises.build(course)
     monkeypatch.setenv("JPY_SESSION_NAME", str(file))
     capsys.readouterr()
-    _ = dltutorial.course.check
+    _ = Registry().layer_time_s
     assert "It is exercises/01_b.new.ipynb. Yours stays as it is." in capsys.readouterr().out
 
 
