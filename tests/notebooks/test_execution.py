@@ -1,18 +1,18 @@
 """Every notebook of the course runs, as ``dltutorial run`` runs it, and is made as the course makes notebooks."""
 
 import ast
-import asyncio
 import itertools
 import json
 import re
 from pathlib import Path
 
 import pytest
+from executing import executed
 from measurements import FOUND, OTHERWISE
 
 from dltutorial import paths
 from dltutorial.course import runner
-from dltutorial.course.execute import execute, quick_imports
+from dltutorial.course.execute import quick_imports
 from dltutorial.course.notebooks import parameters
 
 ROOT = Path(__file__).parents[2]
@@ -32,7 +32,7 @@ def run(path, folder, env):
     (folder / "records.jsonl").unlink(missing_ok=True)
     (work := folder / "work").mkdir(exist_ok=True)
     env = runner.environment("smoke", folder) | env
-    result = asyncio.run(execute(path, folder / path.name, work, env=env, timeout_s=600))
+    result = executed(path, folder / path.name, work, env=env, timeout_s=600)
     assert result.error == "", f"{path.name}, cell {result.cell}: {result.error}"
     claims = runner.read_claims(folder)
     assert set(claims) == ({path.stem[:2]} if path in CHAPTERS else set())

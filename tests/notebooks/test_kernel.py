@@ -1,6 +1,5 @@
 """A notebook in a kernel of its own, and whatever goes wrong there."""
 
-import asyncio
 import os
 import signal
 import subprocess
@@ -9,6 +8,7 @@ import threading
 
 import psutil
 import pytest
+from executing import executed
 from waiting import gone, wait_for
 
 from dltutorial.course import execute
@@ -25,8 +25,8 @@ def run(tmp_path):
         made.metadata["kernelspec"] = {"name": "python3", "language": "python", "display_name": "Python 3"}
         nbformat.write(made, source)
         out = tmp_path / "out.ipynb"
-        run = execute.execute(source, out, tmp_path / "work", env=env_more, timeout_s=timeout_s)
-        return asyncio.run(run), nbformat.read(out, 4)
+        result = executed(source, out, tmp_path / "work", env=env_more, timeout_s=timeout_s)
+        return result, nbformat.read(out, 4)
 
     return go
 

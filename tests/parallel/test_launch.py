@@ -1,6 +1,5 @@
 """A function on N ranks: values come back in order; whatever goes wrong is told, and nothing is left behind."""
 
-import asyncio
 import errno
 import gc
 import os
@@ -18,6 +17,7 @@ import faults
 import psutil
 import pytest
 import torch
+from executing import executed
 from waiting import gone, wait_for
 
 from dltutorial.course import execute
@@ -374,7 +374,7 @@ def test_a_notebook_that_has_computed_launches_functions_of_its_cells(tmp_path):
     nbformat.write(made, tmp_path / "in.ipynb")
     (tmp_path / "work").mkdir()
     out = tmp_path / "out.ipynb"
-    result = asyncio.run(execute.execute(tmp_path / "in.ipynb", out, tmp_path / "work", timeout_s=100))
+    result = executed(tmp_path / "in.ipynb", out, tmp_path / "work", timeout_s=100)
     assert result.error == ""
     cells = nbformat.read(out, 4).cells
     text = ["".join(item.get("text", "") for item in cell.outputs if item.get("name") == "stdout") for cell in cells]
