@@ -65,7 +65,8 @@ def reset(name: str | None, yes: bool = False, root: Path | None = None) -> int:
         path for path in found if wanted and {wanted, wanted.zfill(2)} & {path.stem[:2], path.stem, path.stem[3:]}
     ]
     if not chosen:
-        raise CourseError(f"no exercise {name!r}; choose one of: {', '.join(path.stem for path in found)}")
+        told = f"no exercise {name!r}" if name else "reset needs to know which exercise"
+        raise CourseError(f"{told}; choose a number or name of: {', '.join(path.stem for path in found)}")
     file, kept = root / "exercises" / chosen[0].name, ""
     if file.exists():
         if not (yes or _agreed(file.name)):

@@ -67,7 +67,8 @@ def build(root: Path | None = None, check: bool = False, force: bool = False) ->
         files = {root / "exercises" / name: text.encode() for name, text in made.items()}
         wrong = [file for file, data in files.items() if not file.is_file() or file.read_bytes() != data] + left_over
         for file in wrong:
-            print(f"exercises/{file.name} is out of step with solutions/: dltutorial exercises build", file=sys.stderr)
+            told = f"exercises/{file.name} is out of step with solutions/"
+            print(f"{told}; run: dltutorial exercises build", file=sys.stderr)
         return int(bool(wrong))
     for file in left_over:
         if look(file).is_pristine:

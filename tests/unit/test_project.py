@@ -1,5 +1,6 @@
 """What the project's own files say about each other is true: packages, versions, links, commands, targets."""
 
+import ast
 import contextlib
 import functools
 import io
@@ -52,7 +53,7 @@ def conda_packages():
     found = {}
     for text in [e for e in entries if isinstance(e, str)] + [p for p in pip if not p.startswith("-e")]:
         name, versions = re.fullmatch(r"([\w-]+) *(.*)", text).groups()
-        found["torch" if name == "pytorch" else name] = SpecifierSet(versions)
+        found["torch" if name == "pytorch" else canonicalize_name(name)] = SpecifierSet(versions)
     return found, pip
 
 
@@ -88,6 +89,17 @@ def test_conda_and_pip_get_the_same_packages():
     conda.pop("pip")
     assert conda == requirements()
     assert pip[-1] == "-e ."
+
+
+def test_what_the_library_imports_is_asked_for():
+    known = requirements().keys() | {"dltutorial", "mpi4py"}  # MPI is somebody else's, where there is one
+    distributions = {"sklearn": "scikit-learn"}
+    for file in (ROOT / "dltutorial").rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text())):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module] if isinstance(node, ast.ImportFrom) and node.module else []
+            for name in {name.split(".")[0] for name in names} - sys.stdlib_module_names:
+                assert canonicalize_name(distributions.get(name, name)) in known, f"{file.name} imports {name}"
 
 
 def test_pinned_versions_are_allowed_ones():
