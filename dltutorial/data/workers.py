@@ -4,6 +4,7 @@ In: a data set, batches of its keys. Out: its batches, or a ``DataError``: the d
 longer answers.
 """
 
+import atexit
 import contextlib
 import signal
 from collections.abc import Iterable, Iterator
@@ -33,17 +34,33 @@ def in_one_line(dataset: Dataset, workers: int, **options: Any) -> Iterator:
     deadline_s = WORKER_DEADLINE_S if workers else 0
     options |= {"pin_memory": torch.cuda.is_available(), "worker_init_fn": _ignore_stop_signals}
     try:
-        yield from DataLoader(dataset, num_workers=workers, timeout=deadline_s, **options)
-        return
+        with _ended(iter(DataLoader(dataset, num_workers=workers, timeout=deadline_s, **options))) as batches:
+            yield from batches
     except DataError as error:  # out of a worker it comes wrapped in that process's traceback
-        line = str(error).strip().splitlines()[-1].removeprefix(f"{DataError.__module__}.DataError: ")
-        error.with_traceback(None)  # it would keep the workers waiting until the garbage is collected
+        raise DataError(
+            str(error).strip().splitlines()[-1].removeprefix(f"{DataError.__module__}.DataError: ")
+        ) from None
     except (RuntimeError, ConnectionError, EOFError) as error:
         if isinstance(error, RuntimeError) and not str(error).startswith("DataLoader"):
             raise  # what the data set itself raised
-        line = _gone(error)
-    # Raised here, not above: there it would keep the old traceback, and with it the worker processes, alive.
-    raise DataError(line)
+        raise DataError(_gone(error)) from None
+
+
+@contextlib.contextmanager
+def _ended(batches: Any) -> Iterator[Iterator]:
+    """End the workers with the block or with the program; at last by force, as they ignore torch's SIGTERM."""
+
+    def end() -> None:
+        getattr(batches, "_shutdown_workers", lambda: None)()
+        for worker in getattr(batches, "_workers", ()):
+            worker.kill()
+
+    atexit.register(end)
+    try:
+        yield batches
+    finally:
+        atexit.unregister(end)
+        end()
 
 
 def _ignore_stop_signals(_worker: int) -> None:
