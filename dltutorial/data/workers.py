@@ -25,21 +25,21 @@ def worker_batches(dataset: Dataset, keys: Iterable[list], workers: int) -> Iter
     Raises:
         DataError: as the module says; nothing is waited for longer than ``WORKER_DEADLINE_S``.
     """
-    # Of the workers' own seeds, which nothing here uses: the global generator is left alone.
-    return in_one_line(dataset, workers, batch_sampler=keys, generator=torch.Generator().manual_seed(0))
-
-
-def in_one_line(dataset: Dataset, workers: int, **options: Any) -> Iterator:
-    """What ``DataLoader(dataset, num_workers=workers, **options)`` yields. DataError: as the module says."""
-    deadline_s = WORKER_DEADLINE_S if workers else 0
-    options |= {"pin_memory": torch.cuda.is_available(), "worker_init_fn": _ignore_stop_signals}
+    loader = DataLoader(
+        dataset,
+        batch_sampler=keys,
+        num_workers=workers,
+        generator=torch.Generator().manual_seed(0),  # of the workers' own seeds, which nothing here uses
+        pin_memory=torch.cuda.is_available(),
+        timeout=WORKER_DEADLINE_S if workers else 0,
+        worker_init_fn=_ignore_stop_signals,
+    )
     try:
-        with _ended(iter(DataLoader(dataset, num_workers=workers, timeout=deadline_s, **options))) as batches:
+        with _ended(iter(loader)) as batches:
             yield from batches
     except DataError as error:  # out of a worker it comes wrapped in that process's traceback
-        raise DataError(
-            str(error).strip().splitlines()[-1].removeprefix(f"{DataError.__module__}.DataError: ")
-        ) from None
+        line = str(error).strip().splitlines()[-1]
+        raise DataError(line.removeprefix(f"{DataError.__module__}.DataError: ")) from None
     except (RuntimeError, ConnectionError, EOFError) as error:
         if isinstance(error, RuntimeError) and not str(error).startswith("DataLoader"):
             raise  # what the data set itself raised
