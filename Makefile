@@ -71,7 +71,8 @@ test-all: .venv/.test
 lint: .venv/.test
 	@$(BIN)/ruff check --quiet .
 	@$(BIN)/ruff format --check --quiet . || { echo "run .venv/bin/ruff format"; exit 1; }
+	@$(BIN)/mypy --no-error-summary
 	@$(BIN)/dltutorial exercises build --check
 
 clean:
-	rm -rf .venv artifacts build dist *.egg-info .pytest_cache .ruff_cache
+	rm -rf .venv artifacts build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache

@@ -27,6 +27,7 @@ import pickle
 import signal
 import socket
 import sys
+import tempfile
 import threading
 import time
 import warnings
@@ -46,6 +47,7 @@ LIMIT_BYTES = 2**28  # of the arguments, and of each value
 LONGEST_S = 31 * 24 * 3600
 _GRACE_S = 0.3  # after an error, for others that may tell more …
 _EFFECT_GRACE_S = 2.0  # … and after one that only says that another rank is gone
+_LONGEST_FOLDER = 70  # characters of TMPDIR; multiprocessing adds about 35
 _END_S = 10.0  # for the system to end processes that are killed
 _STARTING = threading.Lock()
 
@@ -94,9 +96,9 @@ def warm() -> None:
         "OMP_WAIT_POLICY": os.environ.get("OMP_WAIT_POLICY", "PASSIVE"),  # a thread that waits gives its core away
         "TORCHINDUCTOR_CACHE_DIR": os.environ.get("TORCHINDUCTOR_CACHE_DIR", str(paths.cache_dir() / "compiled")),
         "PYTORCH_NVML_BASED_CUDA_CHECK": "1",  # a look for GPUs must not start CUDA, which no fork survives
-        worker.SOCKETS: util.get_temp_dir(),
+        worker.SOCKETS: (sockets := _sockets()),
     }
-    Path(util.get_temp_dir()).mkdir(mode=0o700, exist_ok=True)  # an earlier server may have removed it
+    Path(sockets).mkdir(mode=0o700, exist_ok=True)  # an earlier server may have removed it
     with _STARTING:
         before = {name: os.environ.get(name) for name in known_before_torch_is_loaded}
         os.environ.update(known_before_torch_is_loaded)
@@ -106,6 +108,17 @@ def warm() -> None:
         finally:
             for name, value in before.items():
                 os.environ.pop(name) if value is None else os.environ.update({name: value})
+
+
+def _sockets() -> str:
+    """The folder of multiprocessing's sockets; a path has at most 107 bytes, so a long TMPDIR gives way to /tmp."""
+    chosen = tempfile.tempdir
+    if len(tempfile.gettempdir()) > _LONGEST_FOLDER:
+        tempfile.tempdir = "/tmp"
+    try:
+        return util.get_temp_dir()  # made at the first call, then kept
+    finally:
+        tempfile.tempdir = chosen
 
 
 class _Ranks:

@@ -317,6 +317,16 @@ def test_no_rank_and_no_server_outlives_an_interrupted_or_a_killed_script(tmp_pa
     assert not list((tmp_path / "tmp").iterdir())
 
 
+def test_a_long_folder_for_temporary_files_is_no_obstacle(tmp_path):
+    """A socket's path has at most 107 bytes; the folders of jobs and of test runs can be longer."""
+    long = tmp_path / ("x" * 100)
+    long.mkdir()
+    code = "from dltutorial.launch import launch; print(launch(lambda: 5, 2))"
+    env = {**os.environ, "TMPDIR": str(long), "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=100)
+    assert done.stdout == "[5, 5]\n", done.stderr
+
+
 # In a notebook
 
 CELLS = [

@@ -63,7 +63,7 @@ def test_a_schedule_that_does_not_fit_the_run_is_refused(survey, schedule, of_re
 
 
 def test_a_batch_that_grows_beyond_the_data_is_refused_before_anything_runs(survey):
-    with pytest.raises(CourseError, match=f"a batch of 1024 from {len(survey)} training images"):
+    with pytest.raises(CourseError, match=f"a batch of 16384 from {len(survey)} training images"):
         ensemble.train(survey, [ensemble.Replica(0.1)], lambda step: 2**step, 15, device="cpu")
 
 
