@@ -2,6 +2,5 @@
 
 from dltutorial.launch.failures import RankFailed, RanksHang
 from dltutorial.launch.local import launch, warm
-from dltutorial.launch.worker import progress
 
-__all__ = ["RankFailed", "RanksHang", "launch", "progress", "warm"]
+__all__ = ["RankFailed", "RanksHang", "launch", "warm"]

@@ -78,9 +78,7 @@ class SlurmJob:
                 raise CourseError(f"{told}; wait longer, or cancel it: scancel {self.number}")
             time.sleep(_POLL_S)
         if now.word != "COMPLETED":
-            lines = self.output.read_text(errors="replace").strip().splitlines() if self.output.exists() else []
-            told = f"job {self.number} ended as {now.word}: {(lines or ['it says nothing'])[-1]}"
-            raise CourseError(f"{told}; its output is in {self.output}")
+            raise CourseError(f"job {self.number} ended as {now.word}: {_cause(self.output)}")
         return now
 
     def warn(self) -> None:
@@ -211,11 +209,9 @@ class LocalJob:
             status = self._process.wait(timeout_s)
         except subprocess.TimeoutExpired:
             raise CourseError(f"the run {self._name} has not ended within {timeout_s:g} s") from None
-        said = self.output.read_text(errors="replace")
         if status:
-            cause = re.search(r"^dltutorial: (.*)", said, re.MULTILINE)
-            raise CourseError(f"the run {self._name} failed: {cause[1] if cause else 'see ' + str(self.output)}")
-        return State("COMPLETED", restarts=said.count("goes on after"))
+            raise CourseError(f"the run {self._name} failed: {_cause(self.output)}")
+        return State("COMPLETED", restarts=self.output.read_text(errors="replace").count("goes on after"))
 
     def cancel(self) -> None:
         """End it, and remove what it wrote beside its run."""
@@ -239,6 +235,15 @@ class LocalExecutor:
         """End what still runs."""
         for job in self._jobs:
             job.cancel()
+
+
+def _cause(output: Path) -> str:
+    """Why training failed: the course's own line in what it wrote, but none of a warning; else srun's first or any."""
+    said = output.read_text(errors="replace") if output.exists() else ""
+    for pattern in (r"^dltutorial: (?!asked to end)(.*)", r"^(srun: error: .*)", r"^(.*\S.*)\s*\Z"):
+        if found := re.search(pattern, said, re.MULTILINE):
+            return f"{found[1]}; its output is in {output}"
+    return "it says nothing"
 
 
 def start(name: str, nodes: int = 2) -> SlurmExecutor | LocalExecutor:

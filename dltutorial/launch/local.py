@@ -250,10 +250,8 @@ class _Ranks:
             return False
         if kind == worker.VALUE:
             self._values[rank] = payload
-        elif kind == worker.ERROR:
+        else:
             self._failures[rank] = payload
-        elif kind == worker.PROGRESS:
-            self._printed.progress(*payload)
         return True
 
     def _hear_output(self, rank: int) -> bool:

@@ -14,6 +14,7 @@ import re
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Mapping
 from typing import NoReturn
@@ -25,6 +26,7 @@ from dltutorial.errors import CourseError
 from dltutorial.ranks import RankInfo
 
 JOIN_S = 300.0  # until all ranks are there: on many nodes importing torch alone takes minutes
+PATIENCE_S = 15.0  # then rank 0 says that it waits
 GROUP_S = 1800.0  # after which a collective gives up; others may have data to simulate or to look through
 
 
@@ -43,7 +45,12 @@ def rendezvous(info: RankInfo, timeout_s: float = JOIN_S) -> dist.Store:
     os.environ.update(where)
     if info.local_world_size == info.world_size:
         use_loopback()
+    waits = f"rank 0 of {info.world_size} waits for the others at {where['MASTER_ADDR']}:{where['MASTER_PORT']}"
+    patience = threading.Timer(PATIENCE_S, print, [waits], {"file": sys.stderr})
+    patience.daemon = True
     try:
+        if info.rank == 0:
+            patience.start()
         socket.getaddrinfo(where["MASTER_ADDR"], None)
         timeout = datetime.timedelta(seconds=timeout_s)
         store, *_ = next(dist.rendezvous("env://", info.rank, info.world_size, timeout=timeout))
@@ -53,6 +60,8 @@ def rendezvous(info: RankInfo, timeout_s: float = JOIN_S) -> dist.Store:
             f"{where['MASTER_PORT']} ({_first_line(error)}); start as many ranks as WORLD_SIZE says, set MASTER_ADDR "
             "to the name or address of rank 0's node, and MASTER_PORT to a free port there"
         ) from error
+    finally:
+        patience.cancel()
     return store
 
 

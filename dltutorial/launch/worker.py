@@ -30,10 +30,9 @@ from dltutorial.errors import CourseError
 from dltutorial.launch import failures
 from dltutorial.ranks import RankInfo
 
-VALUE, ERROR, PROGRESS = "value", "error", "progress"  # kinds of message to the caller
+VALUE, ERROR = "value", "error"  # kinds of message to the caller
 WHERE_SIGNAL = signal.SIGUSR2  # a rank answers it with its stack
 SOCKETS = "DLTUTORIAL_FORK_SERVER_SOCKETS"  # the folder of the fork server's socket
-_CONTROL = "DLTUTORIAL_RANK_CONTROL"  # "pid:fd", so that a child of a rank does not take it for its own
 _PR_SET_PDEATHSIG = 1  # https://man7.org/linux/man-pages/man2/pr_set_pdeathsig.2const.html
 
 
@@ -47,17 +46,6 @@ class Assignment:
     group_timeout_s: float  # after which a collective gives up by itself
     env: dict[str, str]
     cells: dict[str, Any]  # sources of notebook cells, as ``linecache.cache`` has them
-
-
-def progress(done: float, total: float) -> None:
-    """Move the bar under the caller's cell or command: ``done`` of ``total``. Only rank 0 moves it.
-
-    Outside a launch nothing happens, so code that reports its progress runs anywhere.
-    """
-    pid, _, fd = os.environ.get(_CONTROL, "").partition(":")
-    if os.environ.get("RANK") == "0" and pid == str(os.getpid()):
-        with Connection(os.dup(int(fd))) as control:
-            control.send((PROGRESS, (float(done), float(total))))
 
 
 def main(
@@ -78,7 +66,7 @@ def main(
     signal.signal(signal.SIGINT, signal.default_int_handler)
     message: tuple[str, Any]
     try:
-        _take_over(task, control)
+        _take_over(task)
         store = _join(task, listener)
         function, args, kwargs = pickle.loads(task.call)
         message = VALUE, packed(function(*args, **kwargs), "the function returned something", task.limit_bytes)
@@ -107,11 +95,10 @@ def _end_with_fork_server() -> None:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def _take_over(task: Assignment, control: Connection) -> None:
+def _take_over(task: Assignment) -> None:
     """Have the caller's surroundings, and this rank's share of the cores."""
     os.environ.clear()
     os.environ.update(task.env)
-    os.environ[_CONTROL] = f"{os.getpid()}:{control.fileno()}"
     linecache.cache.update(task.cells)
     tempfile.tempdir = None  # found again from this environment
     import numpy as np

@@ -55,6 +55,9 @@ def train(
     except BaseException as error:
         _ignore_signals()  # the launcher may end all when the first has ended
         status = _tell(error, info)
+        if isinstance(error, Interrupted):  # of all ranks alike: rank 0 has then closed the run's folder
+            with contextlib.suppress(RuntimeError):
+                barrier()
     _ignore_signals()
     process_group.leave(info, store, status, timeout_s=60.0 if status in (0, Interrupted.exit_status) else 2.0)
 

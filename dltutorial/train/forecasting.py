@@ -54,7 +54,7 @@ def weather_task(recipe: Recipe, folder: Path) -> Task:
         squared_error,
         lambda model: evaluate(model, valid).scalars(),
         data_id=fingerprint(train),
-        check_data=lambda: store.validate(folder, progress=False),
+        check_data=lambda: store.validate(folder, progress=True),
     )
 
 

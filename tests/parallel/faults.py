@@ -11,7 +11,6 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from dltutorial.launch import progress
 from dltutorial.ranks import RankInfo
 
 
@@ -37,11 +36,6 @@ def talk_then_wait(flag):
         print("early", flush=True)
         while not Path(flag).exists():
             time.sleep(0.01)
-
-
-def report():
-    for done in range(1, 4):
-        progress(done, 3)
 
 
 def divide_on_rank_1():

@@ -4,9 +4,10 @@ One JSON line in, one out. ``{"argv": […], "said": FILE, "trouble": [NAME, …
 the command line ``dltutorial argv`` with its output in a file, and answers its pid; ``{"wait": PID}`` waits until it
 has ended and answers its exit status, or minus the signal that ended it. The children end with this process.
 
-Troubles: ``slow`` makes a checkpoint's bytes reach its file bit by bit; ``["kill", N]`` ends the child by SIGKILL at
-the N-th step of writing checkpoints: the eight pieces of the file, before its sync, before it takes its name, before
-the temporary name is cleared, before the folder's sync, before an old file is removed if there is one, the end.
+Troubles: ``slow`` makes a checkpoint's bytes reach its file bit by bit; ``slow to close`` delays an interrupted run's
+status; ``["kill", N]`` ends the child by SIGKILL at the N-th step of writing checkpoints: the eight pieces of the file,
+before its sync, before it takes its name, before the temporary name is cleared, before the folder's sync, before an
+old file is removed if there is one, the end.
 """
 
 import ctypes
@@ -21,7 +22,7 @@ from pathlib import Path
 import torch
 import torch._dynamo  # the first optimizer would import it
 
-from dltutorial import cli
+from dltutorial import cli, paths
 from dltutorial.launch import process_group  # noqa: F401 (what a child will need)
 from dltutorial.train import (  # noqa: F401 (what a child will need)
     checkpoint,
@@ -80,6 +81,16 @@ def kill_at(n):
     os.fsync, Path.replace, Path.unlink, checkpoint.save = before(fsync), before(replace), before(unlink), save
 
 
+def close_slowly():
+    write_text = paths.write_text
+
+    def late(file, text):
+        time.sleep(1.0 if "interrupted" in text else 0.0)
+        write_text(file, text)
+
+    paths.write_text = late
+
+
 def live(request):
     """What a child does."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -94,6 +105,8 @@ def live(request):
     for trouble in request.get("trouble", []):
         if trouble == "slow":
             checkpoint._write = write_slowly
+        elif trouble == "slow to close":
+            close_slowly()
         else:
             kill_at(trouble[1])
     return cli.main(request["argv"])

@@ -37,6 +37,27 @@ def test_a_run_that_fails_says_so(here):
     assert not run.output.exists()
 
 
+@pytest.mark.parametrize(
+    ("said", "cause"),
+    [
+        (
+            "dltutorial: asked to end after 3 updates\ndltutorial: rank 1 of 2: bad\n====\nsrun: error: n0\n",
+            "rank 1 of 2: bad;",
+        ),
+        (
+            "begun\nsrun: error: n0: task 0: Killed\nsrun: error: n1: task 1: Exited\n",
+            "srun: error: n0: task 0: Killed;",
+        ),
+        ("begun\nbash: no such file\n\n", "bash: no such file;"),
+        ("", "it says nothing"),
+    ],
+)
+def test_the_cause_of_a_failure_is_the_line_that_tells_most(tmp_path, said, cause):
+    (tmp_path / "out").write_text(said)
+    assert executor._cause(tmp_path / "out").startswith(cause)
+    assert executor._cause(tmp_path / "none") == "it says nothing"
+
+
 @pytest.mark.slurm
 def test_each_process_has_a_cluster_of_its_own_and_those_of_dead_ones_end():
     gone = subprocess.Popen(["true"])

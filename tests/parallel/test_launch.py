@@ -106,13 +106,6 @@ def test_lines_appear_while_ranks_work(tmp_path, monkeypatch):
     launch(faults.talk_then_wait, 2, str(tmp_path / "flag"), timeout_s=60)
 
 
-def test_rank_0_moves_a_bar(capsys):
-    launch(faults.report, 2)
-    assert "3.0/3.0" in capsys.readouterr().err
-    faults.report()  # outside a launch it does nothing
-    assert capsys.readouterr().err == ""
-
-
 # What goes wrong
 
 
@@ -332,7 +325,7 @@ def test_a_long_folder_for_temporary_files_is_no_obstacle(tmp_path):
 CELLS = [
     """
 from dltutorial.launch import RankFailed, RanksHang
-from dltutorial.launch import launch, progress, warm
+from dltutorial.launch import launch, warm
 warm()
 import torch
 import torch.distributed as dist
@@ -347,7 +340,6 @@ def train(n):
     model = nn.parallel.DistributedDataParallel(nn.Linear(n, n))
     for step in range(5):
         model(torch.randn(8, n)).sum().backward()
-        progress(step + 1, 5)
     print("trained", flush=True)
     return dist.get_rank(), x.shape[0]
 for _ in range(3):

@@ -99,6 +99,15 @@ def test_ranks_that_stay_alone_are_told_in_one_line(port, number):
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.parametrize("number", [0, 1])
+def test_rank_0_says_that_it_waits(port, number, monkeypatch, capsys):
+    monkeypatch.setattr(process_group, "PATIENCE_S", 0.2)
+    with pytest.raises(CourseError):
+        process_group.rendezvous(rank(number), timeout_s=1)
+    waits = f"rank 0 of 2 waits for the others at 127.0.0.1:{port}\n"
+    assert capsys.readouterr().err == ("" if number else waits)
+
+
 def test_a_port_in_use_is_told(port):
     with socket.create_server(("127.0.0.1", port)), pytest.raises(CourseError, match="in use"):
         process_group.rendezvous(rank(), timeout_s=5)

@@ -266,6 +266,17 @@ def test_a_signal_that_also_ends_loading_processes_ends_all_in_order(nursery, da
     assert_same_run(whole[0], folder)
 
 
+def test_no_rank_ends_before_the_folder_of_the_run_is_closed(nursery, data):
+    """A launcher ends the others 30 s after the first."""
+    folder = nursery.run("closing")
+    pids = nursery.start_ranks(2, "closing", data, "--steps", 10_000, trouble=["slow to close"])
+    wait_for((folder / "checkpoints").exists, nursery.said_by(0))
+    os.kill(pids[1], signal.SIGTERM)
+    assert nursery.wait(pids[1]) == 75
+    assert run_folder.run_status(folder) == "interrupted"
+    assert nursery.wait(pids[0]) == 75
+
+
 @pytest.mark.parametrize("victim", [0, 1])
 def test_a_killed_rank_leaves_nobody_waiting(nursery, data, victim):
     pids = nursery.start_ranks(2, f"killed-{victim}", data, "--steps", 10_000)
