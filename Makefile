@@ -47,6 +47,8 @@ lab: .venv/.course
 
 # nbgitpuller commits what you have changed, and lets it win where the course has changed the same.
 update: .venv/.course
+	@git remote get-url origin >/dev/null
+	@$(BIN)/python -c "from dltutorial.course import exercises; exercises.restore_chapters()"
 	@$(BIN)/gitpuller "$$(git remote get-url origin)" "$$(git rev-parse --abbrev-ref HEAD)" .
 	@$(BIN)/dltutorial exercises build
 

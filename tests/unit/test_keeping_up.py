@@ -112,6 +112,7 @@ def update(request, course, monkeypatch):
         subprocess.run(words, check=True, capture_output=True)
 
     def run():
+        exercises.restore_chapters(course.learner)
         subprocess.run(words, check=True, capture_output=True)
         assert exercises.build(course.learner) == 0
 
@@ -155,6 +156,16 @@ def test_a_chapter_stays_a_notebook_with_the_learners_lines_and_takes_the_course
     cells = ["".join(cell["source"]) for cell in json.loads(course.text(CHAPTER))["cells"]]
     assert "a = 'mine'" in cells
     assert "seen" in course.text(CHAPTER)
+
+
+def test_a_chapter_that_was_only_run_gets_its_newer_version_and_its_outputs_are_kept(course, update):
+    execute(course.learner / CHAPTER)
+    before = course.text(CHAPTER)
+    course.publish(**{CHAPTER: chapter("a = 1", "print('other')")})
+    update()
+    assert course.text(CHAPTER) == (course.author / CHAPTER).read_text()
+    assert [file.read_text() for file in course.learner.glob("notebooks/kept/*")] == [before]
+    assert git(course.learner, "status", "--porcelain").stdout == ""
 
 
 def test_an_edited_script_keeps_the_learners_lines(course, update):
