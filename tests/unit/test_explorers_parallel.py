@@ -1,4 +1,4 @@
-"""The explorers of chapters 08, 09 and 11, and of the memory of a step: their numbers, found in another way."""
+"""The explorers of chapters 08, 09 and 11: their numbers, found in another way."""
 
 import dataclasses
 import itertools
@@ -14,23 +14,19 @@ from explorer_examples import examples
 from dltutorial.comm.collectives import ALL_REDUCES
 from dltutorial.comm.cost import Prices, Regimes
 from dltutorial.comm.counts import counts
-from dltutorial.config import PRESETS, Recipe
 from dltutorial.course.explorers.allreduce import LINKS, leads
 from dltutorial.course.explorers.allreduce import allreduce as make_allreduce
 from dltutorial.course.explorers.explorer import size, span, three
-from dltutorial.course.explorers.memory import memory as make_memory
 from dltutorial.course.explorers.overlap import hidden_share
 from dltutorial.course.explorers.overlap import overlap as make_overlap
 from dltutorial.course.explorers.scaling import _MODES
 from dltutorial.course.explorers.scaling import scaling as make_scaling
 from dltutorial.errors import CourseError
 from dltutorial.parallel.bucket_model import Link, Step
-from dltutorial.profile.memory import Shape, of_step
 from dltutorial.scaling import clusters, published, simulator, workloads
 
 EXPLORERS = {
     "allreduce": make_allreduce(Prices(5e-5, 1e-9, 2e-10)),
-    "memory": make_memory(Recipe()),
     "overlap": make_overlap(Step([400, 0, 10**6, 3 * 10**6], 0.02, 0.01), Link(1e-4, 1e9), bucket_mib=2),
     "scaling": examples()["scaling"],
 }
@@ -309,28 +305,6 @@ def test_the_published_run_of_the_nearest_size_is_told(gpus, run):
     assert f"Published nearest to it: {run}, " in make_scaling(WORK, SUMMIT).picture(gpus=gpus).text
 
 
-# Memory: the model that test_memory.py holds against torch
-
-
-def test_memory_starts_at_the_recipe_and_says_what_is_drawn():
-    recipe = Recipe.of(PRESETS["laptop"], precision="bf16", optimizer="sgd")
-    explorer, shape = make_memory(recipe, device_gib=16), Shape.of(recipe)
-    found = of_step(shape, recipe.global_batch_size, "16-bit autocast", "sgd", ranks=8)
-    shown = explorer.picture()
-    assert f"{shape.parameters:,} weights" in shown.text
-    assert f"{size(found.total)} in all, fits into 16 GiB" in shown.text
-
-
-def test_memory_says_when_a_step_does_not_fit_and_what_would_help():
-    explorer = make_memory(Recipe.of(PRESETS["gpu"]), device_gib=40)
-    big = {"dim": 8192, "depth": 48, "batch": 1, "formats": "16-bit weights", "checkpointing": True}
-    assert "too much for 40 GiB" in explorer.picture(**big).text
-    assert "Not even one sample fits" in explorer.picture(**big, ranks=2).text
-    sharded = explorer.picture(**big, ranks=256, stage=3).text
-    assert "fits into 40 GiB" in sharded
-    assert int(re.search(r"largest batch that fits is (\d+)", sharded)[1]) >= 1
-
-
 # Words
 
 
@@ -348,7 +322,6 @@ def test_sizes_and_times_have_three_digits_and_a_unit_that_suits():
         (lambda: make_overlap(Step([], 0.1, 0.1), Link(1e-3, 1e9)), "no gradients"),
         (lambda: make_overlap(Step([8], float("nan"), 0.1), Link(1e-3, 1e9)), "Backward pass is nan; give a positive"),
         (lambda: make_overlap(Step([8], 0.1, 0.1), Link(1e-3, 1e9), bucket_mib=-1), "Bucket is -1"),
-        (lambda: make_memory(Recipe(), device_gib=float("nan")), "Memory of a device is nan"),
     ],
 )
 def test_what_cannot_be_is_told_in_one_line(call, why):

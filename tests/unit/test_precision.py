@@ -103,7 +103,8 @@ def test_activations_counted_on_paper_are_those_that_are_kept(name, changes):
     model, x = make_vit(recipe), torch.randn(4, 5, 32, 64)
     with memory.counting_saved(model) as kept, Precision(name).autocast():
         F.mse_loss(model(x), torch.randn_like(x))
-    assert sum(kept.values()) == pytest.approx(memory.activation_bytes(recipe), rel=0.1)
+    # Small vectors, such as the norms' means, are not on paper.
+    assert 0.95 * sum(kept.values()) < memory.activation_bytes(recipe) <= sum(kept.values())
 
 
 def test_what_autograd_keeps_counts_once_and_weights_do_not():

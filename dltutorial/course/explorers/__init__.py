@@ -6,11 +6,10 @@ Each is a small function over a model of the library that has tests of its own.
 from dltutorial.course.explorers.allreduce import allreduce
 from dltutorial.course.explorers.batches import batches
 from dltutorial.course.explorers.launches import launches
-from dltutorial.course.explorers.memory import memory
 from dltutorial.course.explorers.numbers import numbers
 from dltutorial.course.explorers.overlap import overlap
 from dltutorial.course.explorers.pipeline import pipeline
 from dltutorial.course.explorers.roofline import roofline
 from dltutorial.course.explorers.scaling import scaling
 
-__all__ = ["allreduce", "batches", "launches", "memory", "numbers", "overlap", "pipeline", "roofline", "scaling"]
+__all__ = ["allreduce", "batches", "launches", "numbers", "overlap", "pipeline", "roofline", "scaling"]
