@@ -41,7 +41,6 @@ from typing import Any
 from dltutorial import machine, node, paths
 from dltutorial.errors import CourseError
 from dltutorial.launch import failures, worker
-from dltutorial.launch.output import Output
 
 LIMIT_BYTES = 2**28  # of the arguments, and of each value
 LONGEST_S = 31 * 24 * 3600
@@ -136,7 +135,7 @@ class _Ranks:
         self._hear: dict[Any, Callable[[], bool]] = {}  # what may speak: who takes it, and says whether more may come
         self._values: dict[int, bytes] = {}
         self._failures: dict[int, failures.Failure] = {}
-        self._printed = Output(world_size)
+        self._rest = [b""] * world_size  # of what each has printed: the line that is not whole yet
         self._deadline_s = float("inf")  # until the ranks run
 
     def start(self, call: bytes, backend: str) -> None:
@@ -185,7 +184,8 @@ class _Ranks:
         for rank, output in enumerate(self._outputs):
             while connection.wait([output], 0) and self._hear_output(rank):
                 pass
-        self._printed.close()
+            if self._rest[rank]:
+                self._print(rank, b"\n")
         for pipe in (*self._controls, *self._outputs, *self._stacks):
             pipe.close()
         self._outputs.clear()
@@ -256,8 +256,15 @@ class _Ranks:
 
     def _hear_output(self, rank: int) -> bool:
         data = os.read(self._outputs[rank].fileno(), 2**16)
-        self._printed.feed(rank, data)
+        self._print(rank, data)
         return bool(data)
+
+    def _print(self, rank: int, data: bytes) -> None:
+        """Print the lines that are now whole, never two mixed; a bar that rewrites its line comes as it last looked."""
+        *lines, self._rest[rank] = (self._rest[rank] + data).split(b"\n")
+        texts = [line.rstrip(b"\r").rsplit(b"\r")[-1].decode(errors="backslashreplace") for line in lines]
+        sys.stdout.write("".join(f"[rank {rank}] {text}\n" for text in texts))
+        sys.stdout.flush()
 
     def _hear_end(self, rank: int) -> bool:
         """A rank stays until it is ended; one that ends before has failed, and may have said why."""

@@ -16,6 +16,7 @@ import threading
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from dltutorial import advice, node, paths
 from dltutorial.config import Preset, Recipe, preset
@@ -23,6 +24,7 @@ from dltutorial.errors import CourseError, Interrupted
 from dltutorial.ranks import RankInfo
 
 _STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
+_WATCH_S = 2.0  # between two looks for ranks that failed
 
 
 def train(
@@ -46,18 +48,23 @@ def train(
     from dltutorial.launch import process_group
     from dltutorial.train.distributed import barrier
 
-    store = process_group.rendezvous(info)
+    store, leaving = process_group.rendezvous(info), threading.Event()
+    threading.Thread(target=end_with_others, args=(info, store, leaving), daemon=True).start()
     status = 0
     try:
         process_group.make_process_group(info, store, process_group.backend_for(knobs.get("device", "auto")))
         _train(preset_name, knobs, data, name, overwrite, resume)
         barrier()
     except BaseException as error:
+        leaving.set()
         _ignore_signals()  # the launcher may end all when the first has ended
         status = _tell(error, info)
-        if isinstance(error, Interrupted):  # of all ranks alike: rank 0 has then closed the run's folder
-            with contextlib.suppress(RuntimeError):
+        with contextlib.suppress(RuntimeError):  # others are gone
+            if isinstance(error, Interrupted):  # of all ranks alike: rank 0 has then closed the run's folder
                 barrier()
+            else:
+                store.set("failed", "")
+    leaving.set()
     _ignore_signals()
     process_group.leave(info, store, status, timeout_s=60.0 if status in (0, Interrupted.exit_status) else 2.0)
 
@@ -158,6 +165,20 @@ def _tell(error: BaseException, info: RankInfo) -> int:
     if line:
         print(f"dltutorial: {line}", file=sys.stderr)
     return status
+
+
+def end_with_others(info: RankInfo, store: Any, leaving: threading.Event) -> None:
+    """End this process soon after another one has failed, whatever it waits for: NCCL waits half an hour for a peer."""
+    failed = False
+    while not leaving.wait(_WATCH_S):
+        if failed:
+            line = f"rank {info.rank} of {info.world_size}: another rank has failed; see what it said"
+            print(f"dltutorial: {line}", file=sys.stderr, flush=True)
+            os._exit(1)
+        try:
+            failed = store.check(["failed"])
+        except RuntimeError:  # the store went with rank 0
+            failed = True
 
 
 def _ignore_signals() -> None:

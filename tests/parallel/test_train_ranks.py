@@ -308,6 +308,25 @@ def test_one_rank_tells_its_error_and_the_other_that_it_is_gone(nursery, data, t
     assert run_folder.run_status(nursery.run("damaged")) == "failed"
 
 
+@pytest.mark.parametrize(("before", "status"), [("store.set('failed', '')", 1), ("leaving.set()", 0), ("", 0)])
+def test_a_rank_that_waits_for_ever_ends_when_another_has_failed(before, status):
+    program = f"""
+import threading, time
+import torch.distributed as dist
+from dltutorial.ranks import RankInfo
+from dltutorial.train import command
+command._WATCH_S = 0.1
+store, leaving = dist.HashStore(), threading.Event()
+{before}
+store.set('failed', '') if leaving.is_set() else None
+threading.Thread(target=command.end_with_others, args=(RankInfo(1, 1, 2, 2), store, leaving), daemon=True).start()
+time.sleep({20 if status else 1})
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    told = "dltutorial: rank 1 of 2: another rank has failed; see what it said\n"
+    assert (done.returncode, done.stderr) == (status, told if status else "")
+
+
 def test_what_all_ranks_refuse_rank_0_says_once(nursery, data):
     assert nursery.train_ranks(2, "odd", data, "--global-batch-size", 7) == [2, 2]
     (line,) = said_in(nursery, 0)
