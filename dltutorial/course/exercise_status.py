@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from dltutorial import paths
-from dltutorial.course import exercises
+from dltutorial.course import exercises, notebooks
 from dltutorial.errors import CourseError
 from dltutorial.record import records
 from dltutorial.record.table import Table
@@ -60,19 +60,13 @@ def reset(name: str | None, yes: bool = False, root: Path | None = None) -> int:
         CourseError: no such exercise, nobody to ask, or the old file cannot be kept.
     """
     root = paths.course_folder("solutions") if root is None else Path(root)
-    found, wanted = exercises.solution_files(root), Path(name or "").name.removesuffix(".ipynb")
-    chosen = [
-        path for path in found if wanted and {wanted, wanted.zfill(2)} & {path.stem[:2], path.stem, path.stem[3:]}
-    ]
-    if not chosen:
-        told = f"no exercise {name!r}" if name else "reset needs to know which exercise"
-        raise CourseError(f"{told}; choose a number or name of: {', '.join(path.stem for path in found)}")
-    file, kept = root / "exercises" / chosen[0].name, ""
+    solution = notebooks.find(name or "", exercises.solution_files(root), "exercise")
+    file, kept = root / "exercises" / solution.name, ""
     if file.exists():
         if not (yes or _agreed(file.name)):
             return 1
         kept = f"; your old one is kept as exercises/kept/{exercises.keep(file).name}"
-    paths.write_text(file, exercises.blank_notebook(chosen[0]))
+    paths.write_text(file, exercises.blank_notebook(solution))
     if exercises.look(new := exercises.beside(file)).is_pristine:
         new.unlink(missing_ok=True)  # the fresh one is as new
     print(f"exercises/{file.name} is fresh{kept}")

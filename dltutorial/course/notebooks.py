@@ -46,8 +46,8 @@ def chapters(where: Path | None = None) -> list[Path]:
     raise CourseError(f"no notebooks NN_*.ipynb in {where}; run this in the course's folder")
 
 
-def find(wanted: str, among: Sequence[Path] | None = None) -> Path:
-    """The notebook with this number ("03", "3"), name ("03_feed", "feed") or file name.
+def find(wanted: str, among: Sequence[Path] | None = None, kind: str = "chapter") -> Path:
+    """The notebook of this ``kind`` with this number ("03", "3"), name ("03_feed", "feed") or file name.
 
     Raises:
         CourseError: there is none; the message lists those there are.
@@ -58,7 +58,7 @@ def find(wanted: str, among: Sequence[Path] | None = None) -> Path:
         if (name and name.zfill(2) == path.stem[:2]) or name in (path.stem, path.stem[3:]):
             return path
     there = ", ".join(path.stem for path in among)
-    raise CourseError(f"no chapter {wanted!r}; choose a number or name of: {there}")
+    raise CourseError(f"no {kind} {wanted!r}; choose a number or name of: {there}")
 
 
 def about(path: Path) -> dict[str, Any]:
