@@ -311,3 +311,12 @@ def test_what_no_section_shows_is_listed(book):
     section = book.section("Measurements")
     assert section.finding == "1 other quantities were recorded"
     assert "stopped_at" in section.body
+
+
+def test_other_quantities_stand_by_chapter_with_three_digits(book):
+    book("06")("a rate", 1.00764967848e11, "FLOP/s")
+    book("03")("a time", 1000.0, "s", kind="run")
+    book("04")("a share", 0.5, "of all")
+    body = book.section("Measurements").body
+    cells = [f'data-head="latest value">{text}</td>' for text in ("1,000", "0.500", "1.01e+11")]
+    assert sorted(map(body.index, cells)) == [body.index(cell) for cell in cells]
