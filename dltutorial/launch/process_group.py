@@ -62,7 +62,8 @@ def rendezvous(info: RankInfo, timeout_s: float = JOIN_S) -> dist.Store:
         ) from error
     finally:
         patience.cancel()
-    return store
+    # torchrun starts ranks again with the same store.
+    return dist.PrefixStore(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"), store)
 
 
 def make_process_group(info: RankInfo, store: dist.Store, backend: str, timeout_s: float = GROUP_S) -> torch.device:

@@ -72,7 +72,7 @@ def previous_recipe(folder: Path, overwrite: bool = False, resume: bool = False)
         raise CourseError(f"{folder} is a file, not a training run; choose another run name")
     if not folder.exists() or all(entry.name.endswith(".partial") for entry in folder.iterdir()):
         return None
-    if not (folder / "recipe.json").exists() and run_status(folder) == "missing":
+    if not (folder / "recipe.json").exists() and (resume or run_status(folder) == "missing"):
         raise CourseError(f"{folder} is not a training run, so it is left alone; choose another run name")
     if not overwrite and not resume:
         raise CourseError(f"{folder} holds a run already; choose another run name, --overwrite it, or --resume it")

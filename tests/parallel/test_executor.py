@@ -20,8 +20,9 @@ def here():
 
 
 @pytest.mark.timed  # the warning has to come before the end
-def test_a_warned_run_goes_on_by_itself(here):
-    run = here.train("run", *TINY, nodes=1)
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_warned_run_goes_on_by_itself(here, ranks):
+    run = here.train("run", *TINY, nodes=ranks)
     wait_for(lambda: executor.progress("run") or run.state().is_over, within_s=200)
     run.warn()
     assert run.wait(200).restarts == 1

@@ -225,6 +225,25 @@ def test_torchrun_starts_the_same_command_and_rank_0_alone_prints(nursery, data,
     assert set(logs) == {"0"}
 
 
+def test_what_torchrun_starts_again_goes_on(nursery, data, whole):
+    """With the same store, in which ranks have said that they failed."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    command += ["--max-restarts", "1", "-m", "dltutorial", "train", "--name", "again", "--resume"]
+    command += ["--data", str(data), "--device", "cpu", *KNOBS, "--checkpoint-every", "2", "--track"]
+    runs = {"DLTUTORIAL_RUNS": str(nursery.folder / "runs")}
+    (nursery.run("again") / "checkpoints").mkdir(parents=True)
+    (nursery.run("again") / "recipe.json").write_text("no recipe yet")
+    running = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=os.environ | runs)
+    said = []
+    for line in running.stderr:
+        said.append(line)
+        if "is not JSON" in line:
+            (nursery.run("again") / "recipe.json").unlink(missing_ok=True)
+            (nursery.run("again") / "checkpoints").rmdir()
+    assert running.wait(250) == 0, said
+    assert_same_run(whole[0], nursery.run("again"))
+
+
 def test_under_srun_ranks_find_each_other_without_being_told_where(nursery, data, whole):
     job = {"SLURM_JOB_ID": str(os.getpid()), "SLURM_STEP_ID": "0", "SLURM_STEP_NODELIST": "n[0-1]"}
     job |= {"SLURM_NTASKS": "2", "SLURM_STEP_TASKS_PER_NODE": "2", "SLURM_NODEID": "0"}

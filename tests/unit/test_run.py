@@ -242,6 +242,17 @@ def test_a_folder_that_is_no_run_is_never_removed(tiny_data, tmp_path):
     assert (tmp_path / "thesis.tex").read_text() == "precious"
 
 
+def test_what_is_left_of_a_run_can_be_overwritten_but_not_resumed(tiny_data, tmp_path):
+    (tmp_path / "r").mkdir()
+    (tmp_path / "r" / "status.json").write_text('{"status": "failed"}')
+    with pytest.raises(CourseError, match="not a training run"):
+        train(tiny_data, tmp_path / "r", resume=True)
+    with pytest.raises(CourseError, match="holds a run already"):
+        train(tiny_data, tmp_path / "r")
+    train(tiny_data, tmp_path / "r", overwrite=True)
+    assert run_folder.run_status(tmp_path / "r") == "finished"
+
+
 def test_a_refused_recipe_leaves_an_older_run_alone(tiny_data, tmp_path):
     train(tiny_data, tmp_path / "r")
     wrong = dataclasses.replace(SMALL, n_channels=4)
