@@ -124,6 +124,20 @@ def alone():
     return block
 
 
+@pytest.fixture(scope="session")
+def browser():
+    """Chromium, one for all tests of this worker: Playwright starts only once in a process."""
+    from playwright.sync_api import expect, sync_playwright
+
+    quiet = ("background-networking", "component-update", "sync", "dev-shm-usage", "gpu")
+    flags = ["--no-sandbox", "--no-first-run", *(f"--disable-{name}" for name in quiet)]
+    expect.set_options(timeout=60_000)
+    with sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=flags)
+        yield chromium
+        chromium.close()
+
+
 @pytest.fixture(autouse=True)
 def _own_runs_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs and records of a test go to its own folder."""

@@ -236,17 +236,6 @@ def test_every_public_module_has_its_page(site):
 # In a browser
 
 
-@pytest.fixture(scope="module")
-def browser():
-    from playwright.sync_api import sync_playwright
-
-    flags = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-dev-shm-usage"]
-    with sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=flags)
-        yield chromium
-        chromium.close()
-
-
 @contextlib.contextmanager
 def window(browser, width, address):
     """A window of that width; a request to another place, or an error in a script, fails the test."""

@@ -17,10 +17,6 @@ import tied
 from notebook_page import NotebookPage, end_kernels
 
 ROOT = Path(__file__).parents[2]
-FLAGS = (
-    *("--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"),
-    *("--disable-sync", "--no-first-run", "--disable-dev-shm-usage"),
-)
 # No question about news at the first start, and every cell in the page, not just those in sight.
 SETTINGS = {
     "apputils-extension/notification": {"fetchNews": "false", "checkForUpdates": False},
@@ -101,17 +97,6 @@ def wait_until_up(server: subprocess.Popen, place: Path, seconds: float = 200) -
             return Lab(place / "course", about["url"], about["token"], server.pid)
         time.sleep(0.05)
     pytest.fail(f"JupyterLab did not start: {(place / 'log').read_text()[-2000:]}")
-
-
-@pytest.fixture(scope="session")
-def browser() -> Iterator:
-    from playwright.sync_api import expect, sync_playwright
-
-    expect.set_options(timeout=60_000)
-    with sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=list(FLAGS))
-        yield chromium
-        chromium.close()
 
 
 @pytest.fixture
