@@ -35,6 +35,10 @@ class Line:
         """The predicted time of a step."""
         return self.fixed_s + self.per_operation_s * n_operations
 
+    def __sub__(self, other: "Line") -> "Line":
+        """What the other way saves."""
+        return Line(self.fixed_s - other.fixed_s, self.per_operation_s - other.per_operation_s)
+
 
 @dataclass(frozen=True)
 class Pair:

@@ -25,6 +25,12 @@ OUTSIDE = re.compile(r"""(?<![\w.:/<])(/(home|root|work|tmp|Users|mnt|var|opt|sc
 
 LEAVE_FILES = ("notebooks/01", "notebooks/10")  # a second run of these is not the first one again
 
+# A solution's answers pass their checks in tests/exercises; as whole notebooks they run in make test-all.
+to_be_run = pytest.mark.parametrize(
+    "path",
+    [pytest.param(path, marks=[pytest.mark.full] * (path.parent.name == "solutions")) for path in ALL],
+    ids=[f"{path.parent.name}/{path.stem}" for path in ALL],
+)
 every_notebook = pytest.mark.parametrize("path", ALL, ids=lambda path: f"{path.parent.name}/{path.stem}")
 every_chapter = pytest.mark.parametrize("path", CHAPTERS, ids=lambda path: path.stem)
 
@@ -73,7 +79,7 @@ def test_there_are_notebooks_solutions_and_exercises():
 
 
 @pytest.mark.timeout(1500)
-@every_notebook
+@to_be_run
 def test_a_notebook_runs_within_3_gb(path, tmp_path, alone, threads_env, record_property):
     """A chapter with a measurement that is otherwise runs again, and alone: another test may have spoiled it."""
     result, claims = run(path, tmp_path, threads_env)

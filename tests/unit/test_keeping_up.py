@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -107,7 +108,7 @@ def update(request, course, monkeypatch):
     """What fetches the newer version, in a learner's clone or in a folder of nbgitpuller's: ``make update`` says it."""
     if request.param == "nbgitpuller":
         shutil.rmtree(course.learner)
-    words = ["gitpuller", course.url, "main", str(course.learner)]
+    words = [str(Path(sys.executable).parent / "gitpuller"), course.url, "main", str(course.learner)]
     if request.param == "nbgitpuller":
         subprocess.run(words, check=True, capture_output=True)
 

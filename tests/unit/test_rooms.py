@@ -13,17 +13,17 @@ PACKAGE = ROOT / "dltutorial"
 BUDGET = {
     "": 1545,
     "record": 650,
-    "profile": 3050,
+    "profile": 2915,
     "data": 2715,
     "models": 165,
     "optim": 550,
-    "launch": 1550,
+    "launch": 1510,
     "comm": 800,
     "parallel": 750,
-    "train": 2845,
+    "train": 2870,
     "scaling": 650,
     "convergence": 2350,
-    "course": 3420,
+    "course": 3360,
     "reference": 5,
 }
 # Words that only their author understands as the name of a file.
