@@ -102,8 +102,13 @@ def duration(seconds: float) -> str:
     """Seconds in the unit that suits them: ``1.23 ms``."""
     for unit, factor in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
         if abs(seconds) >= factor:
-            return f"{seconds / factor:.3g} {unit}"
+            return f"{three(seconds / factor)} {unit}"
     return f"{seconds / 1e-9:.3g} ns"
+
+
+def three(value: float) -> str:
+    """A number of three digits, or of all those before the point: ``1``, ``25.7``, ``25,657``."""
+    return f"{value:.3g}" if abs(value) < 999.5 else f"{value:,.0f}"
 
 
 def rate(per_s: float, unit: str) -> str:

@@ -4,11 +4,12 @@ import re
 import pytest
 
 from dltutorial.convergence import curves
-from dltutorial.course.explorers.batches import batches as make
-from dltutorial.course.explorers.batches import misfit
+from dltutorial.course.explorers.scale import batches as make
+from dltutorial.course.explorers.scale import misfit
 from dltutorial.errors import CourseError
 
 EXACT = {batch: [curves.steps(batch, 60, 280)] * 3 for batch in (16, 64, 256, 1024)}
+BEST = (60, 280)
 
 
 def test_the_misfit_is_a_factor():
@@ -29,26 +30,26 @@ def test_no_curve_beats_the_fit_whose_misfit_the_chapter_tells():
 
 
 def test_a_picture_says_in_words_what_it_shows():
-    shown = make(EXACT, 120, 280, best=(60, 280)).picture()
+    shown = make(EXACT, 120, 280, BEST).picture()
     assert re.search(r"S_min 120 steps, B_crit 280 images: typically off by a factor of 2\.00", shown.text)
     assert "the fit: a factor of 1.00" in shown.text
 
 
 def test_moved_numbers_move_curve_and_words():
-    explorer = make(EXACT, 600, 30)
+    explorer = make(EXACT, 600, 30, BEST)
     first, moved = explorer.picture(), explorer.picture(s_min=60, b_crit=280)
     assert "off by a factor of 1.00" in moved.text
     assert first.html != moved.html
 
 
 def test_the_sliders_hold_the_measured_range():
-    explorer = make(EXACT, 1e-9, 1e9)  # which begin at an end
+    explorer = make(EXACT, 1e-9, 1e9, BEST)  # which begin at an end
     for slider in explorer.controls.values():
         assert slider.options[0][1] <= 60 < 280 <= slider.options[-1][1]
 
 
 def test_a_target_never_reached_is_said_and_not_drawn():
-    shown = make(EXACT | {4096: [math.nan, math.nan, 70.0], 8192: [math.nan]}, 60, 280).picture()
+    shown = make(EXACT | {4096: [math.nan, math.nan, 70.0], 8192: [math.nan]}, 60, 280, BEST).picture()
     assert "3 runs never reached the target" in shown.text
     assert "nan" not in shown.html
 
@@ -64,4 +65,4 @@ def test_a_target_never_reached_is_said_and_not_drawn():
 )
 def test_what_cannot_be_drawn_gets_one_line(points, numbers, why):
     with pytest.raises(CourseError, match=why):
-        make(points, *numbers)
+        make(points, *numbers, BEST)

@@ -1,7 +1,7 @@
 import pytest
 
-from dltutorial.course.explorers.launches import launches as make
-from dltutorial.course.explorers.launches import step_us
+from dltutorial.course.explorers.device import launches as make
+from dltutorial.course.explorers.device import step_us
 from dltutorial.errors import CourseError
 
 

@@ -3,8 +3,8 @@ import random
 
 import pytest
 
-from dltutorial.course.explorers.pipeline import long_run
-from dltutorial.course.explorers.pipeline import pipeline as make
+from dltutorial.course.explorers.device import long_run
+from dltutorial.course.explorers.device import pipeline as make
 from dltutorial.data.pipeline import passages
 from dltutorial.errors import CourseError
 

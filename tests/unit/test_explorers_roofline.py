@@ -3,8 +3,8 @@ import dataclasses
 import numpy as np
 import pytest
 
-from dltutorial.course.explorers.roofline import layer_counts
-from dltutorial.course.explorers.roofline import roofline as make
+from dltutorial.course.explorers.device import layer_counts
+from dltutorial.course.explorers.device import roofline as make
 from dltutorial.errors import CourseError
 from dltutorial.profile.peaks import Peaks
 from dltutorial.profile.probes import Figure
@@ -27,7 +27,7 @@ def test_a_layers_counts_are_those_of_products_made_one_by_one():
 
 
 def test_one_sample_waits_for_memory_and_a_batch_for_arithmetic():
-    explorer = make(MACHINE)
+    explorer = make(MACHINE, {})
     one = explorer.picture(samples=1, width=1000).text
     # 2e6 FLOP and 4 (1e6 + 2e3) bytes: 0.499 FLOP per byte; 4.008e6 bytes at 1e10 bytes/s take 0.4 ms, 5% of the peak
     assert "1 sample through a layer 1,000 wide in fp32: 0.499 FLOP per byte, with the ridge at 10.0" in one
@@ -37,7 +37,7 @@ def test_one_sample_waits_for_memory_and_a_batch_for_arithmetic():
 
 
 def test_a_narrow_layer_never_reaches_the_ridge():
-    explorer = make(MACHINE)
+    explorer = make(MACHINE, {})
     assert all("Bound by memory" in explorer.picture(samples=n, width=32).text for n in (1, 256, 65536))
     assert "Bound by arithmetic" in explorer.picture(samples=65536, width=64).text
 
@@ -50,6 +50,6 @@ def test_formats_are_those_measured_and_points_stay_in_their_own():
 
 def test_a_machine_without_peaks_gets_one_line():
     with pytest.raises(CourseError, match="no matrix product was measured on a machine"):
-        make(dataclasses.replace(MACHINE, matmul={"fp32": None}))
+        make(dataclasses.replace(MACHINE, matmul={"fp32": None}), {})
     with pytest.raises(CourseError, match="no memory bandwidth"):
-        make(dataclasses.replace(MACHINE, memory=None))
+        make(dataclasses.replace(MACHINE, memory=None), {})

@@ -1,9 +1,8 @@
 """An explorer: a picture of a model that follows sliders, and says in words what it shows.
 
 In: sliders, and a function that draws for their values. Out: a picture that follows every move, with the words above
-it. Picture and words are an output of their own, so they stay, as they were last, in a page without a kernel. The
-sliders are ipywidgets': the Tab key reaches them, the arrow keys move them. A picture takes about a twentieth of a
-second: it does without what makes matplotlib slow, minor ticks and a layout of its own.
+it; both stay, as they were last, in a page without a kernel. The sliders are ipywidgets': the Tab key reaches them, the
+arrow keys move them. A picture takes about 50 ms, without what makes matplotlib slow: minor ticks, a layout of its own.
 """
 
 import html
@@ -16,7 +15,7 @@ import numpy as np
 
 from dltutorial.course import show
 from dltutorial.errors import CourseError
-from dltutorial.profile.timing import duration
+from dltutorial.profile.timing import three
 from dltutorial.record import plots
 
 _PLAIN = {"figure.constrained_layout.use": False, "figure.figsize": (6.4, 4.1), "lines.linewidth": 2.3}
@@ -84,15 +83,9 @@ class Explorer:
 def slider(
     label: str, help: str, value: float, stops: Sequence[float], unit: str = "", text: Callable | None = None
 ) -> Any:
-    """A slider that rests at ``stops``, and at ``value``, where it starts, or at the nearer end.
+    """A slider that rests at ``stops``, in rising order, and at ``value``, where it starts, or at the nearer end.
 
-    Args:
-        label: what the learner reads.
-        help: one sentence, shown when the pointer rests on it.
-        value: where it starts.
-        stops: in rising order: :func:`geometric`, :func:`around`, :func:`whole`, or any.
-        unit: behind the label.
-        text: of a value; default: three digits, or all of a whole number.
+    ``help`` is shown when the pointer rests on it. ``text`` of a value: three digits, or all of a whole number.
     """
     import ipywidgets
 
@@ -138,13 +131,3 @@ def size(n_bytes: float) -> str:
             return f"{n_bytes:.0f} B" if unit == "B" else f"{three(n_bytes)} {unit}"
         n_bytes /= 1024
     return f"{three(n_bytes)} PiB"
-
-
-def span(seconds: float) -> str:
-    """Seconds as words have them: ``1.5 ms``, ``2,300 s``."""
-    return f"{three(seconds)} s" if seconds >= 1 else duration(seconds)
-
-
-def three(value: float) -> str:
-    """A number of three digits, or of all those before the point: ``1``, ``25.7``, ``25,657``."""
-    return f"{value:.3g}" if abs(value) < 999.5 else f"{value:,.0f}"
