@@ -1,6 +1,6 @@
 """Checks of chapter 02's exercise: name the bottleneck of a run from the breakdown of its step.
 
-The traces are simulated (``profile.simulated``) from times that the learner does not see; what is right follows from
+The traces are simulated (``simulated``) from times that the learner does not see; what is right follows from
 those times, and each case says why. Every case tries several seeds, so that no answer can know the numbers by heart.
 """
 
@@ -9,8 +9,8 @@ from dataclasses import replace
 
 from dltutorial.course.checks import Exercise, Wrong, expect
 from dltutorial.course.checks.cases import case
+from dltutorial.course.checks.simulated import SimulatedRun
 from dltutorial.profile.events import Trace
-from dltutorial.profile.simulated import SimulatedRun
 from dltutorial.profile.trace_breakdown import StepBreakdown
 
 NAMES = ("loading", "synchronisation", "launches", "device")

@@ -12,7 +12,6 @@ from dltutorial.profile import (
     detective,
     peaks,
     ranges,
-    rules,
     throughput,
     trace,
     trace_summary,
@@ -85,9 +84,9 @@ def _device_ms(run):
 
 def test_many_small_layers_are_launch_bound_and_large_products_compute_bound():
     small = traced(stepping(layers(16, 300)), torch.randn(8, 16, device="cuda"))
-    assert detective.investigate(Evidence(trace=small)).verdict.name == rules.LAUNCHES
+    assert detective.investigate(Evidence(trace=small)).verdict.name == detective.LAUNCHES
     large = traced(stepping(layers(8192, 4)), torch.randn(8192, 8192, device="cuda"))
-    assert detective.investigate(Evidence(trace=large)).verdict.name == rules.COMPUTE
+    assert detective.investigate(Evidence(trace=large)).verdict.name == detective.COMPUTE
 
 
 def test_reading_a_value_in_every_layer_shows_as_waits_for_the_device():
@@ -106,7 +105,7 @@ def test_work_is_counted_as_on_a_cpu():
 def test_gathering_everything_gives_a_verdict_with_a_reason():
     evidence = detective.gather(batches(256, 1024), stepping(layers(1024, 8)), peaks=peaks.measure(), rounds=2)
     found = detective.investigate(evidence).verdict
-    assert found.name in rules.VERDICTS
+    assert found.name in detective.VERDICTS
     assert found.why
 
 

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from dltutorial.profile import rules
+from dltutorial.profile import detective
 from dltutorial.profile.ranges import annotate
 
 WAIT_S = 0.02
@@ -243,18 +243,18 @@ def planted():
     """All of them, made afresh."""
     product = on_all_cores(large_product())
     return [
-        ("a slow file server", slow_server, small_step(), rules.READ),
-        ("a slow stream", slow_stream, small_step(), rules.READ),
-        ("sorting and Fourier transforms", slow_augmentation, small_step(), rules.PREPARE),
-        ("the same beside the step", beside(slow_augmentation), small_step(), rules.PREPARE),
-        ("many layers of four numbers", quick_loader, many_layers(), rules.LAUNCHES),
-        ("many small operators", quick_loader, many_small_operators(), rules.LAUNCHES),
-        ("large additions", quick_loader, large_additions(), rules.BANDWIDTH),
-        ("a large optimizer", quick_loader, large_optimizer(), rules.BANDWIDTH),
-        ("a large matrix product", quick_loader, large_product(), rules.COMPUTE),
-        ("convolutions", quick_loader, convolutions(), rules.COMPUTE),
-        ("the interpreter's lock", beside(slow_python), many_small_operators(), rules.CONTENTION),
-        ("more workers than cores", busy_workers(product), product, rules.CONTENTION),
-        ("a log server", quick_loader, small_step(waiting_for_a_log_server), rules.SYNCHRONISATION),
-        ("a slow reader", quick_loader, small_step(writing_to_a_slow_reader()), rules.SYNCHRONISATION),
+        ("a slow file server", slow_server, small_step(), detective.READ),
+        ("a slow stream", slow_stream, small_step(), detective.READ),
+        ("sorting and Fourier transforms", slow_augmentation, small_step(), detective.PREPARE),
+        ("the same beside the step", beside(slow_augmentation), small_step(), detective.PREPARE),
+        ("many layers of four numbers", quick_loader, many_layers(), detective.LAUNCHES),
+        ("many small operators", quick_loader, many_small_operators(), detective.LAUNCHES),
+        ("large additions", quick_loader, large_additions(), detective.BANDWIDTH),
+        ("a large optimizer", quick_loader, large_optimizer(), detective.BANDWIDTH),
+        ("a large matrix product", quick_loader, large_product(), detective.COMPUTE),
+        ("convolutions", quick_loader, convolutions(), detective.COMPUTE),
+        ("the interpreter's lock", beside(slow_python), many_small_operators(), detective.CONTENTION),
+        ("more workers than cores", busy_workers(product), product, detective.CONTENTION),
+        ("a log server", quick_loader, small_step(waiting_for_a_log_server), detective.SYNCHRONISATION),
+        ("a slow reader", quick_loader, small_step(writing_to_a_slow_reader()), detective.SYNCHRONISATION),
     ]

@@ -2,8 +2,8 @@ import itertools
 
 import pytest
 
+from dltutorial.course.checks.simulated import SimulatedRun
 from dltutorial.profile import events
-from dltutorial.profile.simulated import SimulatedRun
 
 
 def kernels(trace):
