@@ -59,12 +59,12 @@ class Chapter:
             CourseError: ``holds`` is not a truth value.
         """
         if holds is None and needs:
-            status, details = "not shown here", (f"This needs {needs}.", evidence)
+            status, details = "not shown here", [f"This needs {needs}.", evidence]
         else:
             holds = _truth(holds, text)
             status = "shown" if holds else "otherwise" if measured else "failed"
-            details = (evidence, _OTHERWISE if status == "otherwise" else "")
-        show.display(show.box(status, text, *details))
+            details = [evidence, _OTHERWISE if status == "otherwise" else ""]
+        show.display(show.box(status, text, [("", detail) for detail in details if detail]))
         self._writer.write(text, holds, kind="claim", status=status, evidence=evidence, needs=needs, measured=measured)
 
     def predict(self, name: str, question: str, unit: str, default: float, model: float | None = None) -> Guess:
@@ -74,16 +74,13 @@ class Chapter:
             name: short, for the records, such as "matmul_gflops".
             question: what is asked, a sentence.
             unit: of the guess, the model's value and the measurement.
-            default: a plausible, not the right, value, so that the notebook also runs by itself.
+            default: a plausible, not the right, positive value, so that the notebook also runs by itself.
             model: what a model (roofline, count of bytes, α–β) predicts, in the same unit; shown when the guess is
                 scored, not before, so that the learner guesses first. Where it is no positive number, it is left out.
 
         Returns:
             The guess: ``guess.value`` now, ``guess.score(measured)`` later. Running the cell again keeps what the
             learner typed.
-
-        Raises:
-            CourseError: ``default`` is not a positive number.
         """
         guess = Guess(self._writer, name, question, unit, default, None if model is None else float(model))
         guess.ask(self._guesses.get(name))

@@ -132,11 +132,13 @@ class Exercise:
         if outcome.status == "not attempted":
             return show.box("not shown here", f"{self.name}: not attempted yet", mark="not attempted")
         if outcome.status == "passed":
-            return show.box("shown", f"{self.name}: all {len(outcome.passed)} cases pass", "; ".join(outcome.passed))
-        title = f"{self.name}: {len(outcome.passed)} of {len(self.cases)} cases pass"
-        facts = [fact for fact in (("expected", outcome.expected), ("got", outcome.got)) if fact[1]]
+            told = "; ".join(outcome.passed)
+            return show.box("shown", f"{self.name}: all {len(outcome.passed)} cases pass", [("", told)])
+        lines = [*(("✓", name) for name in outcome.passed), ("✗", outcome.failed)]
+        lines += [fact for fact in (("expected", outcome.expected), ("got", outcome.got)) if fact[1]]
         hints = [hint for hint in (outcome.hint, *self.hints[: self.attempts]) if hint]
-        return show.failed_check(title, outcome.passed, outcome.failed, facts, outcome.trace, hints)
+        title = f"{self.name}: {len(outcome.passed)} of {len(self.cases)} cases pass"
+        return show.box("failed", title, lines, kind="check", mark="check failed", trace=outcome.trace, hints=hints)
 
 
 class Registry:

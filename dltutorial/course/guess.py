@@ -8,7 +8,6 @@ import math
 from typing import Any
 
 from dltutorial.course import show
-from dltutorial.errors import CourseError
 from dltutorial.record import records
 
 
@@ -22,13 +21,9 @@ class Guess:
         import ipywidgets
 
         self.name, self.question, self.unit, self.model = name, question, unit, model
-        self._writer, self._default = writer, number(default, f"default of prediction {name!r}")
-        if not self._default > 0:
-            raise CourseError(f"default of prediction {name!r} is {default}; give a positive number")
+        self._writer, self._default = writer, float(default)
         label = f"Your guess [{unit}]" if unit else "Your guess"
-        self._field = ipywidgets.FloatText(
-            value=self._default, description=label, style={"description_width": "initial"}
-        )
+        self._field = ipywidgets.FloatText(self._default, description=label, style={"description_width": "initial"})
 
     @property
     def value(self) -> float:
@@ -57,23 +52,23 @@ class Guess:
 
         What is not positive and finite has no ratio: a line says so.
         """
-        measured = number(measured, f"measurement of prediction {self.name!r}")
+        measured = float(measured)
         ratio, model_ratio = _ratio(self.value, measured), _ratio(self.model, measured)
         whose = "Your guess" if self.touched else "The default guess"
-        bars, words = [], []
-        if ratio is not None:
-            bars.append(("guess", self.value))
-            words.append(f"{whose} is {_off(ratio)}")
-        else:
-            words.append(f"{whose}, {self.value:g} {self.unit}, is not a positive number: it cannot be scored")
-        if model_ratio is not None and self.model is not None:
-            bars.append(("model", self.model))
+        bars, words = [("measured", measured)], []
+        if self.model is not None and model_ratio is not None:
+            bars.insert(0, ("model", self.model))
             words.append(f"the model is {_off(model_ratio)}")
+        if ratio is not None:
+            bars.insert(0, ("guess", self.value))
+            words.insert(0, f"{whose} is {_off(ratio)}")
+        else:
+            words.insert(0, f"{whose}, {self.value:g} {self.unit}, is not a positive number: it cannot be scored")
         if _ratio(measured, 1.0) is None:
             why = f"{measured:g} {self.unit}: not a positive number, so there is nothing to compare"
             show.display(show.line(("measured", why)))
         else:
-            show.display(show.log_bars("; ".join(words) + ".", [*bars, ("measured", measured)], self.unit))
+            show.display(show.log_bars("; ".join(words) + ".", bars, self.unit))
         self._writer.write(
             self.name, measured, self.unit, kind="prediction", question=self.question, measured=measured,
             guess=self.value, touched=self.touched, ratio=ratio, model=self.model, model_ratio=model_ratio,
@@ -94,15 +89,3 @@ def _ratio(prediction: float | None, measured: float) -> float | None:
     if prediction is None or not all(math.isfinite(v) and v > 0 for v in (prediction, measured)):
         return None
     return prediction / measured
-
-
-def number(value: Any, what: str) -> float:
-    """One number of Python, NumPy or torch as a float.
-
-    Raises:
-        CourseError: it is none; ``what`` begins the message.
-    """
-    try:
-        return float(value)
-    except (TypeError, ValueError) as error:
-        raise CourseError(f"{what} is {value!r}, not one number; pass a float in the unit you named") from error

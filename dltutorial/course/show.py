@@ -1,26 +1,23 @@
 """What a learner sees: small pieces of HTML, each with the same words as plain text for terminals.
 
-In: strings and numbers. Out: a :class:`Shown`, which JupyterLab renders as HTML and a terminal prints as text.
-Colours come from the Okabe-Ito palette, which colour-blind readers can tell apart (jfly.uni-koeln.de/color); every
-coloured thing also carries a word or a sign. Text takes the colour of the page, light or dark.
+In: strings and numbers. Out: a :class:`Shown`, which JupyterLab renders as HTML (``show.html``) and a terminal prints
+as text. Colours come from the Okabe-Ito palette, which colour-blind readers can tell apart (jfly.uni-koeln.de/color);
+every coloured thing also carries a word or a sign. Text takes the colour of the page, light or dark.
 """
 
+import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from markupsafe import Markup
+import jinja2
 
 BLUE, ORANGE, GREEN, RED = "#0072B2", "#E69F00", "#009E73", "#D55E00"
 SIGNS = {"shown": "✓", "failed": "✗", "otherwise": "≠", "not shown here": "–"}
-_COLOURS = {"shown": GREEN, "failed": RED, "otherwise": BLUE, "not shown here": "#888888"}
-_WORDS = {"otherwise": "otherwise on this machine"}
-_BARS = {"guess": ORANGE, "model": BLUE, "measured": GREEN}
-_FRAME = Markup(
-    '<div class="{}" role="note" aria-label="{}" style="border-left:4px solid {};padding:.25em .8em;margin:.4em 0">'
-    "{}</div>"
-)
+_COLOURS = {"shown": GREEN, "failed": RED, "otherwise": BLUE, "not shown here": "#888888", "advice": BLUE}
+_OF_LABEL = {"✓": GREEN, "✗": RED, "guess": ORANGE, "model": BLUE, "measured": GREEN}
 
 
 @dataclass(frozen=True, repr=False)
@@ -51,54 +48,46 @@ def in_notebook() -> bool:
     return getattr(get_ipython(), "kernel", None) is not None
 
 
-def box(status: str, title: str, *details: str, mark: str | None = None) -> Shown:
-    """A line with a sign, and details under it; ``status`` is a key of ``SIGNS``, ``mark`` replaces its words."""
-    sign, colour, words = SIGNS[status], _COLOURS[status], mark or _WORDS.get(status, status)
-    details = tuple(detail for detail in details if detail)
-    told = status != "shown" and mark is None
-    first = Markup('<b style="color:{}" aria-hidden="true">{}</b> <b>{}</b>').format(colour, sign, title)
-    lines = [first + Markup(" <i>({})</i>").format(words) if told else first]
-    lines += [Markup('<span style="opacity:.85">{}</span>').format(detail) for detail in details]
-    page = _FRAME.format("dlt-claim", words, colour, Markup("<br>").join(lines))
-    return Shown(str(page), "\n    ".join([f"{sign} ({words}) {title}" if told else f"{sign} {title}", *details]))
+def box(
+    status: str,
+    title: str,
+    lines: Sequence[tuple[str, str]] = (),
+    *,
+    kind: str = "claim",
+    mark: str = "",
+    trace: str = "",
+    hints: Sequence[str] = (),
+) -> Shown:
+    """A title with its sign, and under it what shows it; the first hint is open.
+
+    Args:
+        status: a key of ``SIGNS``, or "advice", which has no sign.
+        title: the first line.
+        lines: ``(label, text)``; the label may be empty.
+        kind: of the box, for style sheets: claim, check, advice.
+        mark: what a screen reader says of the box; empty: the status, which then stands in the first line, too.
+        trace: lines of code.
+        hints: folded, but for the first.
+    """
+    sign, told = SIGNS.get(status, ""), "otherwise on this machine" if status == "otherwise" else status
+    words = "" if mark or status == "shown" else told
+    page = _templates().box(kind, mark or told, _COLOURS[status], sign, title, words, lines, _OF_LABEL, trace, hints)
+    first = " ".join(part for part in (sign, words and f"({words})", title) if part)
+    below = [f"{label} {text}".strip() for label, text in lines] + trace.splitlines()
+    below += [f"hint {n}: {hint}" for n, hint in enumerate(hints, 1)]
+    return Shown(str(page), "\n    ".join([first, *below]))
 
 
 def advice(text: str, title: str = "What to do") -> Shown:
     """A box with one sentence of advice."""
-    inside = Markup("<b>{}</b><br>{}").format(title, text)
-    return Shown(str(_FRAME.format("dlt-advice", title.lower(), BLUE, inside)), f"{title}: {text}")
-
-
-def failed_check(
-    title: str,
-    passed: Sequence[str],
-    failed: str,
-    facts: Sequence[tuple[str, str]],
-    trace: str,
-    hints: Sequence[str],
-) -> Shown:
-    """The cases that passed, the one that did not, what was expected and got, and hints; the first is open."""
-    rows = [Markup('<span style="color:{}">✓</span> {}').format(GREEN, name) for name in passed]
-    rows.append(Markup('<span style="color:{}">✗</span> <b>{}</b>').format(RED, failed))
-    rows += [Markup('<span style="opacity:.7">{}</span> {}').format(*fact) for fact in facts]
-    page = Markup("<b>{}</b><div>{}</div>").format(title, Markup("<br>").join(rows))
-    if trace:
-        page += Markup('<pre style="margin:.3em 0">{}</pre>').format(trace)
-    for n, hint in enumerate(hints, 1):
-        unfold = Markup("<details{}><summary>hint {}</summary>{}</details>")
-        page += unfold.format(Markup(" open") if n == 1 else "", n, hint)
-    lines = [f"✗ {title}", *(f"✓ {name}" for name in passed), f"✗ {failed}"]
-    lines += [f"{label} {value}" for label, value in facts] + trace.splitlines()
-    lines += [f"hint {n}: {hint}" for n, hint in enumerate(hints, 1)]
-    return Shown(str(_FRAME.format("dlt-check", "check failed", RED, page)), "\n    ".join(lines))
+    page = box("advice", title, [("", text)], kind="advice", mark=title.lower()).html
+    return Shown(page, f"{title}: {text}")
 
 
 def line(*parts: tuple[str, str]) -> Shown:
     """One short line of ``(label, value)`` pairs; a label without a value is a sentence of its own."""
-    pair = Markup('<span style="opacity:.7">{}</span> {}')
-    pairs = Markup(" · ").join(pair.format(*part) if part[1] else part[0] for part in parts)
-    page = Markup('<div class="dlt-line" style="margin:.3em 0">{}</div>').format(pairs)
-    return Shown(str(page), " · ".join(f"{label} {value}".strip() for label, value in parts))
+    text = " · ".join(f"{label} {value}".strip() for label, value in parts)
+    return Shown(str(_templates().line(parts)), text)
 
 
 def number(value: float) -> str:
@@ -116,27 +105,17 @@ def log_bars(title: str, bars: Sequence[tuple[str, float]], unit: str) -> Shown:
 
     Args:
         title: what the picture says, in words; read aloud by screen readers.
-        bars: ``(label, value)`` with every value positive and finite.
+        bars: ``(label, value)``: guess, model, measured; every value positive and finite.
         unit: of all the values.
     """
-    decades = [math.log10(value) for _, value in bars]
+    rows = [(label, number(value), math.log10(value), _OF_LABEL[label]) for label, value in bars]
+    decades = [decade for *_, decade, _ in rows]
     low = math.floor(min(decades) - 0.3)  # room for the shortest bar to be seen
-    high = max(low + 1, math.ceil(max(decades)))
-    grid = f"background:repeating-linear-gradient(90deg,#8886 0 1px,#0000 1px {300 / (high - low):.2f}px)"
-    rows = [
-        Markup(
-            '<tr><td style="text-align:right">{}</td><td style="padding:0;width:302px;{}"><div style="width:{:.0f}px;'
-            'height:14px;border:2px solid {};background:{}"></div></td><td style="text-align:left">{} {}</td></tr>'
-        ).format(
-            *(label, grid, 300 * (decade - low) / (high - low), colour := _BARS.get(label, GREEN)),
-            *(colour if label == bars[-1][0] else "none", number(value), unit),
-        )
-        for (label, value), decade in zip(bars, decades, strict=True)
-    ]
-    head = Markup(
-        '<tr><td></td><td style="padding:0;text-align:left">{:g}<span style="float:right">{:g}</span></td></tr>'
-    )
-    table = Markup("<table>{}{}</table>").format(Markup().join(rows), head.format(10.0**low, 10.0**high))
-    page = Markup('<div class="dlt-score"><div>{}</div><div role="img" aria-label="{}">{}</div></div>')
-    text = ", ".join(f"{label} {number(value)} {unit}" for label, value in bars)
-    return Shown(str(page.format(title, title, table)), f"{title}\n    {text}")
+    page = _templates().log_bars(title, rows, low, max(low + 1, math.ceil(max(decades))), unit)
+    return Shown(str(page), f"{title}\n    " + ", ".join(f"{label} {value} {unit}" for label, value, *_ in rows))
+
+
+@functools.cache
+def _templates() -> Any:
+    folder = jinja2.FileSystemLoader(Path(__file__).parent)
+    return jinja2.Environment(loader=folder, autoescape=True).get_template("show.html").module
