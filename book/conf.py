@@ -10,8 +10,7 @@ from dltutorial.course.execute import quick_imports
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-with quick_imports():
-    import nbformat  # noqa: F401  myst_nb imports it, too, but slowly
+quick_imports()  # of nbformat, which myst_nb imports
 
 project = "Deep learning at scale"
 author = "The dltutorial developers"

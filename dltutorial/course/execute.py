@@ -12,7 +12,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -33,22 +33,9 @@ class Executed:
     error: str = ""
 
 
-@contextlib.contextmanager
-def quick_imports() -> Iterator[None]:
-    """Keep ``import nbformat`` from compiling a grammar for over a second, to check addresses that nobody uses here.
-
-    jsonschema takes its check of internationalised addresses from ``rfc3987_syntax`` where that can be imported;
-    inside this block it cannot, unless it already was.
-    """
-    name = "rfc3987_syntax"
-    if name in sys.modules:
-        yield
-        return
-    sys.modules[name] = None  # type: ignore[assignment]
-    try:
-        yield
-    finally:
-        del sys.modules[name]
+def quick_imports() -> None:
+    """Called before ``import nbformat``, spares it a second for a grammar of addresses that nobody uses here."""
+    sys.modules.setdefault("rfc3987_syntax", None)  # type: ignore[arg-type]  # jsonschema does without
 
 
 async def execute(
@@ -112,8 +99,8 @@ def _end_with_owner() -> None:
 def _execute_here(
     on_cell: Callable[[int], None], source: str, output: str, work: str, parameters: dict, timeout_s: float
 ) -> Executed:
-    with quick_imports():
-        papermill: Any = importlib.import_module("papermill")
+    quick_imports()
+    papermill: Any = importlib.import_module("papermill")
     started: list[int] = []
     peak_bytes = [0]
 
@@ -168,9 +155,9 @@ def _finish(output: Path, index: int | None, error: str) -> int | None:
     """Sign the executed notebook, without papermill's error cells and host paths; returns the cell of the error."""
     if not output.is_file():
         return None
-    with quick_imports():
-        import nbformat
-        from nbformat.sign import NotebookNotary
+    import nbformat
+    from nbformat.sign import NotebookNotary
+
     notebook = nbformat.read(output, 4)
     for key in ("input_path", "output_path"):
         notebook.metadata.get("papermill", {}).pop(key, None)

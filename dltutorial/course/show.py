@@ -71,7 +71,9 @@ def box(
     """
     sign, told = SIGNS.get(status, ""), "otherwise on this machine" if status == "otherwise" else status
     words = "" if mark or status == "shown" else told
-    page = _templates().box(kind, mark or told, _COLOURS[status], sign, title, words, lines, _OF_LABEL, trace, hints)
+    page = template("show.html").module.box(
+        kind, mark or told, _COLOURS[status], sign, title, words, lines, _OF_LABEL, trace, hints
+    )
     first = " ".join(part for part in (sign, words and f"({words})", title) if part)
     below = [f"{label} {text}".strip() for label, text in lines] + trace.splitlines()
     below += [f"hint {n}: {hint}" for n, hint in enumerate(hints, 1)]
@@ -87,7 +89,7 @@ def advice(text: str, title: str = "What to do") -> Shown:
 def line(*parts: tuple[str, str]) -> Shown:
     """One short line of ``(label, value)`` pairs; a label without a value is a sentence of its own."""
     text = " · ".join(f"{label} {value}".strip() for label, value in parts)
-    return Shown(str(_templates().line(parts)), text)
+    return Shown(str(template("show.html").module.line(parts)), text)
 
 
 def number(value: float) -> str:
@@ -111,11 +113,12 @@ def log_bars(title: str, bars: Sequence[tuple[str, float]], unit: str) -> Shown:
     rows = [(label, number(value), math.log10(value), _OF_LABEL[label]) for label, value in bars]
     decades = [decade for *_, decade, _ in rows]
     low = math.floor(min(decades) - 0.3)  # room for the shortest bar to be seen
-    page = _templates().log_bars(title, rows, low, max(low + 1, math.ceil(max(decades))), unit)
+    page = template("show.html").module.log_bars(title, rows, low, max(low + 1, math.ceil(max(decades))), unit)
     return Shown(str(page), f"{title}\n    " + ", ".join(f"{label} {value} {unit}" for label, value, *_ in rows))
 
 
 @functools.cache
-def _templates() -> Any:
+def template(name: str) -> jinja2.Template:
+    """A template of this folder; it escapes whatever comes in as plain text (markupsafe)."""
     folder = jinja2.FileSystemLoader(Path(__file__).parent)
-    return jinja2.Environment(loader=folder, autoescape=True).get_template("show.html").module
+    return jinja2.Environment(loader=folder, autoescape=True).get_template(name)

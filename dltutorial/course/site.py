@@ -14,6 +14,8 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
+from markupsafe import Markup
+
 from dltutorial import paths
 from dltutorial.course import notebooks, runner, show
 from dltutorial.course.execute import quick_imports
@@ -23,13 +25,7 @@ from dltutorial.profile import timeline
 # What an output brings along (a script, an address) is forbidden by the page itself; frames inherit that.
 _POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
 _WIDGET = "application/vnd.jupyter.widget-view+json"
-_IMAGE = re.compile(r'<img[^>]*\bsrc="(?P<address>data:image/[^"]+)"[^>]*>')
-_ALT = re.compile(r'\balt="([^"]*)"')
-_LINK = re.compile(r'<a [^>]*href="(?P<file>[^":]*\.ipynb)(?P<part>#[^"]*)?"[^>]*>(?P<text>.*?)</a>', re.S)
-_CODE = re.compile(r"(^```.*?^```|`[^`\n]+`)", re.S | re.M)
-_MATH = re.compile(
-    r"(?<!\\)\$\$(?P<display>.+?)\$\$|(?<![\\$])\$(?![\s$])(?P<inline>[^$\n]+?)(?<![\s\\])\$(?!\d)", re.S
-)
+_FIGURE = re.compile(r'<img[^>]*\bsrc="data:image/[^>]*>')
 
 
 def write(folder: Path) -> Path:
@@ -38,10 +34,15 @@ def write(folder: Path) -> Path:
     Raises:
         CourseError: it is no run's folder, or cannot be written.
     """
+    from pygments.formatters import HtmlFormatter
+
     try:
         about = json.loads((folder / "run.json").read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise CourseError(f"{folder} is not a run of the course: {error}; name a folder under runs/") from error
+    css = Path(__file__).with_name("site.css").read_text(encoding="utf-8")
+    light, dark = (HtmlFormatter(style=style).get_style_defs(".highlight") for style in ("default", "github-dark"))
+    colours = f"{light}\n@media (prefers-color-scheme: dark) {{{dark}}}"
     claims, rows = runner.read_claims(folder), about["chapters"]
     pages = {row["notebook"] for row in rows if (folder / row["notebook"]).is_file()}
     for row in rows:
@@ -50,7 +51,9 @@ def write(folder: Path) -> Path:
             notebook = _read(folder / row["notebook"])
             row["title"], row["figure"] = notebooks.title(notebook), _first_figure(notebook)
             row["page"] = Path(row["notebook"]).with_suffix(".html").name
-            paths.write_text(folder / row["page"], _fill(title=row["title"], body=body(notebook, pages)))
+            inside = f'<nav><a href="index.html">← all chapters</a></nav><article>{body(notebook, pages)}</article>'
+            script = f"script-src {timeline.script_hash()}"  # a notebook's page lets timelines draw
+            paths.write_text(folder / row["page"], page(row["title"], css + colours, inside, script))
     dates = [claim["time"][:10] for told in claims.values() for claim in told]
     facts = {
         "machine": about["machine"],
@@ -60,45 +63,51 @@ def write(folder: Path) -> Path:
         "time": f"{sum(row.get('seconds', 0) for row in rows):.0f} s in notebooks",
     }
     totals = {status: sum(row["claims"].get(status, 0) for row in rows) for status in runner.STATUSES}
-    text = _fill(title="Deep learning at scale: a run of the course", facts=facts, totals=totals, chapters=rows)
+    title = "Deep learning at scale: a run of the course"
+    text = page(title, css, facts=facts, totals=totals, chapters=rows, signs=show.SIGNS)
     paths.write_text(folder / "index.html", text)
     return folder / "index.html"
 
 
-def body(notebook: Any, pages: Collection[str] = ()) -> str:
-    """The cells of ``notebook`` as HTML.
+def page(title: str, css: str, inside: str = "", script: str = "", **words: Any) -> str:
+    """A whole page that loads nothing: HTML to stand ``inside`` it, or the ``words`` of an index.
+
+    ``script``: what its policy allows of scripts; none without.
+    """
+    policy = Markup("; ".join(filter(None, (_POLICY, script))))
+    return show.template("site.html").render(words, title=title, style=Markup(css), body=Markup(inside), policy=policy)
+
+
+def body(notebook: Any, pages: Collection[str] = (), **options: Any) -> str:
+    """The cells of ``notebook`` as HTML, mathematics as MathML.
 
     Args:
         notebook: with its outputs.
         pages: file names of the notebooks that have a page. Links to these lead there; links to others become text.
+        options: of nbconvert's HTMLExporter.
     """
-    with quick_imports():
-        from nbconvert.exporters import HTMLExporter
+    quick_imports()
+    from nbconvert.exporters import HTMLExporter
+    from nbconvert.filters.markdown_mistune import IPythonRenderer, MarkdownWithMath
 
-    def lead(link: re.Match) -> str:
-        if link["file"] not in pages:
-            return link["text"]
-        return f'<a href="{link["file"].removesuffix(".ipynb")}.html{link["part"] or ""}">{link["text"]}</a>'
+    class Renderer(IPythonRenderer):
+        def block_math(self, body: str) -> str:
+            return mathml(body, display=True)
 
-    exporter = HTMLExporter(template_name="basic", exclude_input_prompt=True, exclude_output_prompt=True)
-    exporter.register_filter("markdown2html", markdown)
-    return _LINK.sub(lead, exporter.from_notebook_node(notebook)[0])
+        def inline_math(self, body: str) -> str:
+            return mathml(body, display=False)
 
+        def link(self, text: str, url: str, title: str | None = None) -> str:
+            file, _, part = url.partition("#")
+            if ":" in url or not file.endswith(".ipynb"):
+                return super().link(text, url, title)
+            there = file.removesuffix("ipynb") + "html" + (part and f"#{part}")
+            return super().link(text, there, title) if file in pages else text
 
-def markdown(source: str) -> str:
-    """Markdown as HTML, with mathematics as MathML."""
-    import mistune
-
-    held: list[str] = []
-
-    def hold(match: re.Match) -> str:
-        held.append(mathml(match["display"] or match["inline"], display=match["display"] is not None))
-        return f"\x02{len(held) - 1}\x03"
-
-    code_aside = _CODE.split(source)
-    code_aside[::2] = [_MATH.sub(hold, text) for text in code_aside[::2]]
-    render = mistune.create_markdown(escape=False, plugins=["table", "strikethrough", "footnotes"])
-    return re.sub("\x02(\\d+)\x03", lambda match: held[int(match[1])], str(render("".join(code_aside))))
+    markdown = MarkdownWithMath(Renderer(escape=False, exclude_anchor_links=True))
+    exporter = HTMLExporter(template_name="basic", exclude_input_prompt=True, exclude_output_prompt=True, **options)
+    exporter.register_filter("markdown2html", markdown.render)
+    return exporter.from_notebook_node(notebook)[0]
 
 
 def mathml(latex: str, display: bool) -> str:
@@ -113,8 +122,9 @@ def mathml(latex: str, display: bool) -> str:
 
 def _read(path: Path) -> Any:
     """An executed notebook without its widgets."""
-    with quick_imports():
-        import nbformat
+    quick_imports()
+    import nbformat
+
     notebook = nbformat.read(path, 4)
     notebook.metadata.pop("widgets", None)
     for cell in notebook.cells:
@@ -123,28 +133,8 @@ def _read(path: Path) -> Any:
     return notebook
 
 
-def _first_figure(notebook: Any) -> tuple[str, str] | None:
-    """The first of the course's figures among the outputs, as the address and the description of an ``img``."""
+def _first_figure(notebook: Any) -> Markup:
+    """The first of the course's figures among the outputs, an ``img``; empty where there is none."""
     outputs = (output for cell in notebook.cells for output in cell.get("outputs", ()))
-    for output in outputs:
-        if found := _IMAGE.search(output.get("data", {}).get("text/html", "")):
-            alt = _ALT.search(found[0])
-            return found["address"], html.unescape(alt[1]) if alt else ""
-    return None
-
-
-def _fill(body: str = "", **words: Any) -> str:
-    """A whole page with its style inside. A notebook's page lets timelines draw: their script is named by its hash."""
-    import jinja2
-    from markupsafe import Markup
-    from pygments.formatters import HtmlFormatter
-
-    here = Path(__file__).parent
-    style, policy = (here / "site.css").read_text(encoding="utf-8"), _POLICY
-    if body:
-        policy += f"; script-src {timeline.script_hash()}"
-        light, dark = (HtmlFormatter(style=s).get_style_defs(".highlight") for s in ("default", "github-dark"))
-        style += f"{light}\n@media (prefers-color-scheme: dark) {{{dark}}}"
-    pages = jinja2.Environment(loader=jinja2.FileSystemLoader(here), autoescape=True)
-    more = {"style": Markup(style), "policy": Markup(policy), "body": Markup(body), "signs": show.SIGNS}
-    return pages.get_template("site.html").render(more | words)
+    found = (_FIGURE.search(output.get("data", {}).get("text/html", "")) for output in outputs)
+    return Markup(next((figure[0] for figure in found if figure), ""))

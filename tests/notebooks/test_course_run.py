@@ -38,8 +38,9 @@ LONG = "import os, time; open(os.environ['PID_FILE'], 'w').write(str(os.getpid()
 @pytest.fixture
 def course(tmp_path):
     def make(**chapters):
-        with quick_imports():
-            import nbformat.v4 as v4
+        quick_imports()
+        import nbformat.v4 as v4
+
         for name, source in chapters.items():
             first = v4.new_code_cell('preset = "auto"\nsteps = 3', metadata={"tags": ["parameters"]})
             title = v4.new_markdown_cell(f"# Title of {name}")
@@ -101,9 +102,10 @@ def test_the_working_directory_is_empty_the_environment_set_and_the_result_trust
     folder = course(_00_good=CLAIMS)
     status, _, _ = finish(start(folder))
     assert status == 0
-    with quick_imports():
-        import nbformat
-        from nbformat.sign import NotebookNotary
+    quick_imports()
+    import nbformat
+    from nbformat.sign import NotebookNotary
+
     made = nbformat.read(folder / "out" / "00_good.ipynb", 4)
     texts = [output.text for output in made.cells[-1].outputs if output.output_type == "stream"]
     assert texts == ["[] smoke offline\n"]

@@ -107,8 +107,9 @@ def test_a_notebook_that_left_files_runs_again(name, tmp_path, threads_env):
 
 @every_notebook
 def test_a_notebook_is_valid_with_ids_and_without_outputs(path):
-    with quick_imports():
-        import nbformat
+    quick_imports()
+    import nbformat
+
     nbformat.validate(read(path))
     cells = read(path)["cells"]
     ids = [cell["id"] for cell in cells]

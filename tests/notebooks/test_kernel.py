@@ -19,8 +19,9 @@ def run(tmp_path):
     def go(*cells, timeout_s=150.0, **env_more):
         source = tmp_path / "in.ipynb"
         (tmp_path / "work").mkdir(exist_ok=True)
-        with execute.quick_imports():
-            import nbformat
+        execute.quick_imports()
+        import nbformat
+
         made = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
         made.metadata["kernelspec"] = {"name": "python3", "language": "python", "display_name": "Python 3"}
         nbformat.write(made, source)
@@ -142,8 +143,9 @@ open("pid.partial", "w").write(str(os.getpid())); os.rename("pid.partial", "pid"
 
 
 def test_no_kernel_outlives_a_killed_owner(tmp_path):
-    with execute.quick_imports():
-        import nbformat
+    execute.quick_imports()
+    import nbformat
+
     made = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(CELL)])
     made.metadata["kernelspec"] = {"name": "python3", "language": "python", "display_name": "Python 3"}
     nbformat.write(made, tmp_path / "in.ipynb")

@@ -369,8 +369,9 @@ except RanksHang as error:
 
 @pytest.mark.timed  # for the hang of the last cell
 def test_a_notebook_that_has_computed_launches_functions_of_its_cells(tmp_path):
-    with execute.quick_imports():
-        import nbformat
+    execute.quick_imports()
+    import nbformat
+
     made = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell.strip()) for cell in CELLS])
     made.metadata["kernelspec"] = {"name": "python3", "language": "python", "display_name": "Python 3"}
     nbformat.write(made, tmp_path / "in.ipynb")
