@@ -1,7 +1,7 @@
 """Checks of chapter 13's exercise: the noise scale without bias, from the gradients of ranks.
 
-The answer is compared with ``dltutorial.convergence.noise`` on gradients that are drawn here: their mean and variance
-are known, so that the averages over many steps have a true value too.
+The answer is compared with the two equations of chapter 13, solved, on gradients that are drawn here: their mean and
+variance are known, so that the averages over many steps have a true value too.
 
 Legend: S steps, R ranks, N weights.
 """
@@ -12,8 +12,6 @@ from typing import Any
 
 import torch
 
-from dltutorial.convergence import noise
-from dltutorial.convergence.noise import two_batches
 from dltutorial.course.checks import Exercise, Wrong, expect_close
 from dltutorial.course.checks.cases import case
 
@@ -36,22 +34,29 @@ def _lengths(gradients_SRN: torch.Tensor, large_is_sum: bool = False) -> tuple[t
     return gradients_SRN.square().sum(2).mean(1), large_SN.square().sum(1)
 
 
+def _two_batches(
+    small_S: torch.Tensor, large_S: torch.Tensor, small: int, large: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Unbiased |G|² and tr(Σ) of each step, from |g|² of a small and a large batch."""
+    return (large * large_S - small * small_S) / (large - small), (small_S - large_S) / (1 / small - 1 / large)
+
+
 def _steps(gradients_SRN: torch.Tensor, batch_size: int, **options: bool) -> tuple[torch.Tensor, torch.Tensor]:
-    return two_batches(*_lengths(gradients_SRN, **options), batch_size, batch_size * gradients_SRN.shape[1])
+    return _two_batches(*_lengths(gradients_SRN, **options), batch_size, batch_size * gradients_SRN.shape[1])
 
 
 def _right(gradients_SRN: torch.Tensor, batch_size: int) -> tuple[float, float, float]:
     squared, trace = (float(part_S.mean()) for part_S in _steps(gradients_SRN, batch_size))
-    return squared, trace, noise.scale(squared, trace)
+    return squared, trace, trace / squared if squared > 0 and trace > 0 else math.nan
 
 
 def _mistakes(gradients_SRN: torch.Tensor, batch_size: int) -> dict[str, list[tuple[float, str]]]:
     """For each of the three numbers, what well-known mistakes give."""
     ranks, small_S, large_S = gradients_SRN.shape[1], *_lengths(gradients_SRN)
-    swapped = [float(part_S.mean()) for part_S in two_batches(large_S, small_S, batch_size, batch_size * ranks)]
+    swapped = [float(part_S.mean()) for part_S in _two_batches(large_S, small_S, batch_size, batch_size * ranks)]
     summed = [float(part_S.mean()) for part_S in _steps(gradients_SRN, batch_size, large_is_sum=True)]
     first_S = gradients_SRN[:, 0].square().sum(1)
-    alone = [float(part_S.mean()) for part_S in two_batches(first_S, large_S, batch_size, batch_size * ranks)]
+    alone = [float(part_S.mean()) for part_S in _two_batches(first_S, large_S, batch_size, batch_size * ranks)]
     squared_S, trace_S = _steps(gradients_SRN, batch_size)
     squared, trace = float(squared_S.mean()), float(trace_S.mean())
     swap = "The batch sizes are swapped: a rank's gradient is of batch_size samples, the mean of all of R times that."

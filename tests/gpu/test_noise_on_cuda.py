@@ -1,4 +1,4 @@
-"""Noise scale and sharpness on a GPU: as on the CPU, and the ranks' estimate with NCCL."""
+"""Noise scale and sharpness on a GPU: as on the CPU."""
 
 import sys
 from pathlib import Path
@@ -7,15 +7,13 @@ import pytest
 import torch
 from torch import nn
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "parallel"))  # what ranks do there, they do here
-import noisy
-
 from dltutorial.convergence import noise
-from dltutorial.convergence.objective import Objective
-from dltutorial.convergence.sharpness import along, sharpness
-from dltutorial.launch import launch
 
-pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore:.*ranks share")]
+sys.path.insert(0, str(Path(__file__).parents[1] / "unit"))  # what chapter 13 writes, is tried here too
+from chapters import written
+
+pytestmark = pytest.mark.gpu
+FUNCTIONS = "flat", "gradient", "hessian_times", "lanczos", "measure", "noisy_step", "square", "two_batches"
 
 
 def problem(device):
@@ -25,32 +23,15 @@ def problem(device):
     return model.to(device), x.to(device), y.to(device)
 
 
-def test_noise_sharpness_and_slices_are_those_of_the_cpu():
-    here, there = (Objective(*problem(device)) for device in ("cpu", "cuda"))
-    assert noise.exact(there) == pytest.approx(noise.exact(here), rel=1e-9)
-    assert noise.measure(there, 8, 64, 20).scale == pytest.approx(noise.measure(here, 8, 64, 20).scale, rel=1e-9)
-    tops = [sharpness(of, k=2, iterations=40, tolerance=1e-6) for of in (here, there)]
-    torch.testing.assert_close(tops[1].values_K.cpu(), tops[0].values_K, rtol=1e-8, atol=0)
-    cut = along(there, tops[1].vectors_KN[0], 0.01, points=5)
-    assert cut.loss_A == pytest.approx(cut.predicted_A, rel=1e-4)
+def found(device):
+    model, x, y = problem(device)
+    chapter = written("13", *FUNCTIONS, images=lambda survey: survey, digits=(x, y))
+    yield from noise.exact(model, x, y)
+    yield from chapter["measure"](model, (x, y), 8, 64, 20, 0).ravel()
+    start_N = torch.ones(sum(p.numel() for p in model.parameters()), dtype=torch.float64, device=device)
+    yield from chapter["lanczos"](model, start_N, 40)[0][:2].tolist()
+    yield from chapter["noisy_step"](model, torch.optim.SGD(model.parameters(), lr=0.1), x, y).tolist()
 
 
-def test_the_halves_of_a_batch_are_those_of_the_cpu():
-    here, there = (noise.half_batches(*problem(device)) for device in ("cpu", "cuda"))
-    assert [float(x) for x in there] == pytest.approx([float(x) for x in here], rel=1e-6)
-
-
-def ranks_on_cuda():
-    return noisy.as_one_process(device="cuda")
-
-
-def test_two_ranks_that_share_one_gpu_give_the_formula_of_one_process(send_whole):
-    for found in launch(ranks_on_cuda, 2, backend="gloo", timeout_s=100):
-        assert max(found.values()) < 1e-9
-
-
-def test_nccl_ranks_give_the_formula_of_one_process(send_whole):
-    if torch.cuda.device_count() < 2:
-        pytest.skip("needs two GPUs")
-    for found in launch(ranks_on_cuda, 2, backend="nccl", timeout_s=100):
-        assert max(found.values()) < 1e-9
+def test_noise_and_sharpness_are_those_of_the_cpu():
+    assert list(found("cuda")) == pytest.approx(list(found("cpu")), rel=1e-6)

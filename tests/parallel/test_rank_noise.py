@@ -1,67 +1,53 @@
-"""The noise scale on real ranks: the formula of one process, without bias, for one number more on the way."""
+"""What chapter 13's hook hears in the buckets of torch's wrapper is each rank's own gradient, whatever the buckets."""
 
-import math
+import sys
+from pathlib import Path
 
-import noisy
-import numpy as np
 import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 
-from dltutorial.launch import RankFailed, launch
+from dltutorial.launch import launch
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*ranks share")
+sys.path.insert(0, str(Path(__file__).parents[1] / "unit"))
+from chapters import written
 
-
-@pytest.fixture(scope="module")
-def found():
-    """All cases in one launch of two ranks."""
-    return launch(noisy.many_cases, 2, "as_one_process", "accumulated", "compressed", "messages", "refusals")
-
-
-@pytest.mark.parametrize("world_size", [3, 4])
-def test_more_ranks_give_the_formula_of_one_process(world_size):
-    for rank in launch(noisy.as_one_process, world_size, timeout_s=60):
-        assert max(rank.values()) < 1e-9
+CHAPTER = written("13", "square", "listen")
 
 
-def test_every_wrapper_gives_the_formula_of_one_process(found):
-    for rank in found:
-        assert set(rank["as_one_process"]) == set(noisy.WRAPPERS)
-        assert max(rank["as_one_process"].values()) < 1e-9
+def network():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(5, 6), nn.Tanh(), nn.Linear(6, 3)).double()
 
 
-def test_the_estimates_are_unbiased_on_a_problem_of_known_answer():
-    (steps, running), (others, _) = launch(noisy.many_steps, 2, timeout_s=60)
-    assert steps == others
-    for values, truth in zip(np.array(steps).T, (noisy.SQUARED, noisy.TRACE), strict=True):
-        error = values.std() / math.sqrt(len(values))
-        assert abs(values.mean() - truth) < 4 * error
-        assert error < 0.1 * truth
-    assert running == pytest.approx(noisy.TRACE / noisy.SQUARED, rel=0.3)
+def sample(rank, step):
+    return torch.randn(8, 5, generator=torch.Generator().manual_seed(10 * step + rank), dtype=torch.float64)
 
 
-def test_micro_batches_count_together(found):
-    for rank in found:
-        whole, pieces = rank["accumulated"]
-        assert pieces == pytest.approx(whole)
+def gradient(net, ranks, step):
+    """One process: the gradient of the mean over the ranks' losses."""
+    loss = torch.stack([net(sample(rank, step)).square().mean() for rank in ranks]).mean()
+    return torch.cat([g.flatten() for g in torch.autograd.grad(loss, list(net.parameters()))])
 
 
-def test_compression_hears_the_ranks_own_gradients_before_they_are_rounded(found):
-    for rank in found:
-        got, exact = rank["compressed"]
-        assert got == pytest.approx(exact, rel=0.01)
+def heard(listen, network, sample, **options):
+    """This rank's |g|² in each of three steps, summed over the ranks, and the mean gradient at the end."""
+    own, model, found = torch.zeros((), dtype=torch.float64), DistributedDataParallel(network(), **options), []
+    model.register_comm_hook(own, listen)
+    for step in range(3):
+        model.zero_grad(), own.zero_()
+        model(sample(dist.get_rank(), step)).square().mean().backward()
+        dist.all_reduce(own)
+        found.append(own.item())
+    return found, torch.cat([p.grad.flatten() for p in model.parameters()])
 
 
-def test_it_costs_one_message_of_one_number(found):
-    for rank in found:
-        without, listening = rank["messages"]
-        assert listening == [*without, 1]
-
-
-def test_what_cannot_be_is_told_in_one_line(found):
-    for rank in found:
-        no_hook, unequal, too_early = rank["refusals"]
-        assert "NaiveDDP takes no communication hook" in no_hook
-        assert "[4, 5] samples" in unequal
-        assert "after backward()" in too_early
-    with pytest.raises(RankFailed, match="one rank has one batch size"):
-        launch(noisy.one_rank, 1, timeout_s=30)
+@pytest.mark.parametrize("options", [{}, {"bucket_cap_mb": 16 / 2**20}, {"gradient_as_bucket_view": True}])
+def test_the_hook_hears_the_ranks_own_gradients_and_averages_them(options):
+    net = network()
+    own = [sum(gradient(net, [rank], step).square().sum().item() for rank in range(2)) for step in range(3)]
+    for found, mean in launch(heard, 2, CHAPTER["listen"], network, sample, timeout_s=60, **options):
+        assert found == pytest.approx(own)
+        torch.testing.assert_close(mean, gradient(net, range(2), 2))

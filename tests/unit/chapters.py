@@ -1,0 +1,21 @@
+"""What a chapter writes in its own cells: its functions and classes, without the measurements around them."""
+
+import ast
+import json
+from pathlib import Path
+
+NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
+
+
+def written(chapter, *names, **known):
+    """The imports of a chapter and these of its functions and classes, by name, beside what is ``known``."""
+    (file,) = NOTEBOOKS.glob(f"{chapter}_*.ipynb")
+    cells = json.loads(file.read_text(encoding="utf-8"))["cells"]
+    sources = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+    parts = [part for source in sources if not source.startswith("%") for part in ast.parse(source).body]
+    imports = [part for part in parts if isinstance(part, (ast.Import, ast.ImportFrom))]
+    defined = [part for part in parts if getattr(part, "name", None) in names]
+    assert {part.name for part in defined} == set(names), f"chapter {chapter} does not write all of {names}"
+    space = {"__name__": "__main__"} | known
+    exec(compile(ast.Module([*imports, *defined], []), file.name, "exec"), space)
+    return space
