@@ -102,7 +102,7 @@ CHOICES: Mapping[str, tuple[str, ...]] = MappingProxyType({
     "ddp": ("torch", "overlapped", "bucketed", "naive"),
     "optimizer": ("adamw", "sgd", "lars", "larc", "lamb"),
     "optimizer_impl": ("auto", "for-loop", "foreach", "fused"),
-    "loader": ("plain", "naive", "open", "lean", "batched", "prefetch", "device", "best"),
+    "loader": ("plain", "naive", "open", "lean", "batched", "device", "prefetch", "best"),
 })  # fmt: skip
 
 

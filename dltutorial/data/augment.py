@@ -34,12 +34,11 @@ def lean_augment(raw_2CHW: Tensor, shift: int, means_1C11: Tensor, stds_1C11: Te
 def device_augment(raw_2BCHW: Tensor, shift_B: Tensor | None, means_1C11: Tensor, stds_1C11: Tensor) -> Tensor:
     """A whole batch at once, where it is; ``raw_2BCHW`` is used up."""
     raw_2BCHW.sub_(means_1C11).div_(stds_1C11)
-    if shift_B is None:
-        return raw_2BCHW
-    index = shifted_columns(shift_B, raw_2BCHW.shape[-1])[:, None, None, :].expand_as(raw_2BCHW)
-    return raw_2BCHW.gather(-1, index)
+    return raw_2BCHW if shift_B is None else rolled(raw_2BCHW, shift_B)
 
 
-def shifted_columns(shift_B: Tensor, width: int) -> Tensor:
-    """Which column comes to stand in each place when sample b is shifted by ``shift_B[b]``; shape (B, W)."""
-    return (torch.arange(width, device=shift_B.device) - shift_B[:, None]) % width
+def rolled(x_BCHW: Tensor, shift_B: Tensor) -> Tensor:
+    """Each sample shifted by a distance of its own along the last axis; any axes may stand before B."""
+    W = x_BCHW.shape[-1]
+    column_BW = (torch.arange(W, device=shift_B.device) - shift_B[:, None]) % W  # which comes to stand in each place
+    return x_BCHW.gather(-1, column_BW[:, None, None, :].expand_as(x_BCHW))

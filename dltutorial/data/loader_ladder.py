@@ -8,6 +8,7 @@ prediction is right, the loader is understood; where it is not, something else c
 Legend: 2 states (now, next), C channels, H × W grid points. A value is a float32 on disk.
 """
 
+import contextlib
 import dataclasses
 import itertools
 import math
@@ -17,6 +18,7 @@ import timeit
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import h5py
 import numpy as np
@@ -32,8 +34,7 @@ LEAN = (4 + 4) + (4 + 4)  # minus mean, to its place; by deviation, in place
 COPY = 4 + 4
 
 
-@dataclass(frozen=True)
-class LoaderRung:
+class LoaderRung(NamedTuple):
     """One step of the ladder: what changed, the layout on disk, the name of the loader."""
 
     cause: str
@@ -87,25 +88,19 @@ def rates(
     found: dict[str, list[float]] = {name: [] for name in variants}
     for _ in range(rounds):
         for name, start in variants.items():
-            found[name].append(batch_size / _batch_s(start(), phase_s))
+            with contextlib.closing(start()) as batches:  # type: ignore[type-var]
+                _batch_s(batches, phase_s / 4)
+                found[name].append(batch_size / _batch_s(batches, phase_s))
     return {name: tuple(values) for name, values in found.items()}
 
 
-def _batch_s(batches: Iterator, phase_s: float, lead: int = 5) -> float:
-    """Mean seconds of a batch. A slow loader, which has no queue that pays, is led in by one batch only."""
-    try:
-        began_s = time.perf_counter()
-        for _ in range(lead):
-            next(batches)
-            if time.perf_counter() - began_s > phase_s:
-                break
-        began_s, count = time.perf_counter(), 0
-        while time.perf_counter() - began_s < phase_s:
-            next(batches)
-            count += 1
-        return (time.perf_counter() - began_s) / count
-    finally:
-        batches.close()  # type: ignore[attr-defined]
+def _batch_s(batches: Iterator, phase_s: float) -> float:
+    """Mean seconds of a batch over ``phase_s``, or of one that takes longer."""
+    began_s, taken_s, count = time.perf_counter(), 0.0, 0
+    while taken_s < phase_s:
+        next(batches)
+        taken_s, count = time.perf_counter() - began_s, count + 1
+    return taken_s / count
 
 
 @dataclass(frozen=True)
@@ -128,11 +123,11 @@ class Costs:
         touched = formats.read_amplification(year, 2)
         mapped = year.path.suffix == ".npy"
         moved = 0.0 if mapped else COPY * (touched + 1)  # chunks to the library, the part asked for to the array
-        moved += COPY if config.on_device else LEAN if config.lean else NAIVE
-        moved += 0 if config.buffered else COPY  # stacked to a batch
+        moved += COPY if config.way == "device" else LEAN if config.reaches("lean") else NAIVE
+        moved += 0 if config.reaches("batched") else COPY  # stacked to a batch
         seconds = values * moved / self.moved_bytes_per_s
         seconds += values * 4 * touched / self.inflate_bytes_per_s if year.compressed else 0.0
-        return seconds + (0.0 if config.keep_open or mapped else self.open_s)
+        return seconds + (0.0 if config.reaches("open") or mapped else self.open_s)
 
 
 def measure_costs(gzipped: Split, mapped: Split, batch_size: int, repeats: int = 5) -> Costs:

@@ -22,7 +22,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from dltutorial.data import formats, sampling
-from dltutorial.data.augment import device_augment, lean_augment, naive_augment, shifted_columns
+from dltutorial.data.augment import device_augment, lean_augment, naive_augment, rolled
 from dltutorial.data.prefetch import prefetched
 from dltutorial.data.sampling import Draws
 from dltutorial.data.store import Split
@@ -92,62 +92,52 @@ def endless_batches(
     """
     n: int = len(pairs)  # type: ignore[arg-type]
     width = pairs[0][0].shape[-1] if roll and n else 0
-    return _plain(pairs, sampling.endless(n, global_batch_size, width=width, **place), roll, workers)
-
-
-def _plain(pairs: Dataset, draws: Draws, roll: bool, workers: int) -> Iterator[tuple[Tensor, Tensor]]:
-    for_reading, for_rolling = itertools.tee(draws)
+    for_reading, for_rolling = itertools.tee(sampling.endless(n, global_batch_size, width=width, **place))
     batches = worker_batches(pairs, (indices for indices, _ in for_reading), workers)
     for (x_BCHW, y_BCHW), (_, shifts) in zip(batches, for_rolling, strict=False):
-        yield roll_longitude(x_BCHW, y_BCHW, torch.tensor(shifts)) if roll else (x_BCHW, y_BCHW)
+        if roll:
+            shift_B = torch.tensor(shifts)
+            x_BCHW, y_BCHW = rolled(x_BCHW, shift_B), rolled(y_BCHW, shift_B)
+        yield x_BCHW, y_BCHW
 
 
-def roll_longitude(x_BCHW: Tensor, y_BCHW: Tensor, shift_B: Tensor) -> tuple[Tensor, Tensor]:
-    """Shift both states of every pair by the same distance along the last axis."""
-    index = shifted_columns(shift_B, x_BCHW.shape[-1])[:, None, None, :].expand_as(x_BCHW)
-    return x_BCHW.gather(-1, index), y_BCHW.gather(-1, index)
+WAYS = ("naive", "open", "lean", "batched", "device")
 
 
 @dataclass(frozen=True)
 class LoaderConfig:
-    """The knobs of one loader. The default is the naive one.
+    """One loader.
 
     Attributes:
-        keep_open: open each file once, not for every sample.
-        lean: normalise and shift in float32, in place; otherwise in float64 with a new array for every operation.
-        workers: processes that load beside the training process.
-        buffered: read a batch into one block of memory that is used again (pinned for a GPU), in the order of the
-            file; otherwise into new arrays, which are then stacked. Needs keep_open and lean, and no workers.
+        way: from file to batch. Each has what those before it have:
+            naive: opens the file for every sample; float64, a new array for every operation; samples are stacked;
+            open: files stay open; lean: normalises and shifts in float32, in place;
+            batched: reads into one block of memory that is used again (pinned for a GPU), in the order of the file;
+            device: normalises and shifts a whole batch on the device.
+        workers: processes that load beside the training process; from ``batched`` on there are none.
         prefetch: batches that a thread loads ahead.
-        on_device: normalise and shift a whole batch on the device. Needs buffered.
     """
 
-    keep_open: bool = False
-    lean: bool = False
+    way: str = "naive"
     workers: int = 0
-    buffered: bool = False
     prefetch: int = 0
-    on_device: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse, as a RecipeError, knobs that do not fit together."""
-        if self.workers < 0 or self.prefetch < 0:
-            raise RecipeError(f"workers={self.workers}, prefetch={self.prefetch}: neither can be negative")
-        if self.buffered and (self.workers or not (self.keep_open and self.lean)):
-            raise RecipeError("a buffered loader keeps files open, is lean, and has no workers; change the knobs")
-        if self.on_device and not self.buffered:
-            raise RecipeError("augmentation on the device needs a buffered loader; set buffered=True")
+        """Refuse, as a RecipeError, what does not fit together."""
+        if self.way not in WAYS or self.workers < 0 or self.prefetch < 0:
+            raise RecipeError(f"{self}: choose one of {', '.join(WAYS)}, and no negative number")
+        if self.reaches("batched") and self.workers:
+            raise RecipeError(f"a {self.way} loader reads in one thread; set workers=0, or take the lean one")
+
+    def reaches(self, way: str) -> bool:
+        """Whether it has what this way has."""
+        return WAYS.index(self.way) >= WAYS.index(way)
 
 
-_BATCHED = LoaderConfig(keep_open=True, lean=True, buffered=True)
 LOADERS: Mapping[str, LoaderConfig] = MappingProxyType({
-    "naive": LoaderConfig(),
-    "open": LoaderConfig(keep_open=True),
-    "lean": LoaderConfig(keep_open=True, lean=True),
-    "batched": _BATCHED,
-    "prefetch": dataclasses.replace(_BATCHED, prefetch=2),
-    "device": dataclasses.replace(_BATCHED, on_device=True),
-    "best": dataclasses.replace(_BATCHED, on_device=True, prefetch=2),
+    **{way: LoaderConfig(way) for way in WAYS},
+    "prefetch": LoaderConfig("batched", prefetch=2),
+    "best": LoaderConfig("device", prefetch=2),
 })  # fmt: skip
 
 
@@ -180,7 +170,7 @@ def make_loader(
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Batches (x_BCHW, y_BCHW) on ``device``, for ever; the same for every config.
 
-    A buffered loader uses its memory again: a batch is valid until the next one is asked for. ``close`` the iterator
+    From ``batched`` on memory is used again: a batch is valid until the next one is asked for. ``close`` the iterator
     to end its thread or processes at once; dropping it does so too.
 
     Args:
@@ -205,7 +195,7 @@ class HostBatch:
 
     Attributes:
         both_2BCHW: both states of every pair; raw if the device is to normalise and shift them.
-        shift_B: by how much the device is to shift each pair; None if it is not to.
+        shift_B: by how much each raw pair is to be shifted; None: not at all.
         uploaded: when a copy of it to a GPU is done; None on a CPU.
     """
 
@@ -219,12 +209,11 @@ def host_batches(
 ) -> Iterator[HostBatch]:
     """The part of a loader that runs on the host: all but the way to the device and the work there.
 
-    Arguments and errors as for ``make_loader``; with ``pin`` a buffered loader reads into pinned memory, which a GPU
-    copies by itself.
+    Arguments and errors as for ``make_loader``; with ``pin`` blocks are in pinned memory, which a GPU copies by itself.
     """
     config, pairs = loader_config(config), Pairs(split)
     draws = sampling.endless(len(pairs), batch_size, width=split.shape[-1] if roll else 0, **place)
-    if config.buffered:
+    if config.reaches("batched"):
         size = -(-(batch_size - place.get("rank", 0)) // place.get("world_size", 1))
         blocks = [torch.empty(2, size, *split.shape, pin_memory=pin) for _ in range(config.prefetch + 2)]
         slots = [HostBatch(block, uploaded=torch.cuda.Event() if pin else None) for block in blocks]
@@ -244,12 +233,12 @@ class _Items(Dataset):
         index, shift = key
         split = self.pairs.split
         year, first = self.pairs.where(index)
-        if self.config.keep_open:
+        if self.config.reaches("open"):
             raw_2CHW = self.pairs.year(year).snapshots(first, 2)
         else:
             with formats.open_year(split.files[year]) as opened:
                 raw_2CHW = opened.snapshots(first, 2)
-        if not self.config.lean:
+        if not self.config.reaches("lean"):
             return torch.from_numpy(naive_augment(raw_2CHW, shift, split.means_1C11, split.stds_1C11))
         both_2CHW = torch.empty(raw_2CHW.shape)
         lean_augment(torch.from_numpy(raw_2CHW), shift, *_statistics(split), both_2CHW)
@@ -273,13 +262,12 @@ def _buffered(pairs: Pairs, draws: Draws, config: LoaderConfig, slots: list[Host
         raw_2BCHW = both_2BCHW.numpy()
         for index, place in sorted(zip(indices, itertools.count(), strict=False)):  # in the order of the file
             number, first = pairs.where(index)
-            if config.on_device:
+            if config.way == "device":
                 pairs.year(number).read_into(first, raw_2BCHW[:, place])
             else:
                 raw_2CHW = torch.from_numpy(pairs.year(number).snapshots(first, 2))
                 lean_augment(raw_2CHW, shifts[place], *statistics, both_2BCHW[:, place])
-        rolls = config.on_device and any(shifts)
-        yield dataclasses.replace(slot, shift_B=torch.tensor(shifts) if rolls else None)
+        yield dataclasses.replace(slot, shift_B=torch.tensor(shifts) if any(shifts) else None)
 
 
 def _statistics(split: Split, device: torch.device | str = "cpu") -> tuple[Tensor, Tensor]:
@@ -301,7 +289,7 @@ def _delivered(
                 both_2BCHW = batch.both_2BCHW.to(device, non_blocking=True)
                 if batch.uploaded is not None:
                     batch.uploaded.record(stream)
-                if config.on_device:
+                if config.way == "device":
                     shift_B = None if batch.shift_B is None else batch.shift_B.to(device, non_blocking=True)
                     both_2BCHW = device_augment(both_2BCHW, shift_B, *statistics)
             if stream is not None:

@@ -4,19 +4,16 @@ In: samples as they are simulated or read. Out: files. A year takes its name onl
 until then it is a hidden ``.partial`` file that no reader looks at and the next run clears away.
 
 HDF5 takes a write that failed badly: closing the file fails as well, and what it still holds in memory then ends the
-process. And an exception that a signal raises while HDF5 works may be raised in one of h5py's callbacks, where Python
-drops it. So HDF5 writes into a sink that keeps a failure to itself, and signals wait for the end of each write.
+process. So room for all of a file is set aside before HDF5 writes to it.
 
 Legend: B samples, T snapshots, C channels, H rows (latitude), W columns (longitude).
 """
 
 import contextlib
-import io
+import math
 import os
 import shutil
-import signal
 import sys
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -147,25 +144,21 @@ def year_writer(
 def _create_hdf5(file: Path, shape_TCHW: tuple[int, ...], layout: Layout, attributes: Mapping) -> Iterator[Put]:
     chunks: Any = (layout.chunk, *shape_TCHW[1:]) if isinstance(layout.chunk, int) else layout.chunk == "auto" or None
     codec = {"compression": layout.compression, "compression_opts": layout.level}
-    with _Sink(file, "w+") as sink:
+    with h5py.File(file, "w", locking=False) as h5:  # nobody else sees it, and some shared file systems have no locks
+        _reserve(file, 2**20 + int(1.02 * 4 * math.prod(shape_TCHW)))
+        h5.attrs.update(attributes)
+        fields = h5.create_dataset("fields", shape_TCHW, np.float32, chunks=chunks, **codec)
+        yield lambda first, x_BCHW: fields.__setitem__(slice(first, first + len(x_BCHW)), x_BCHW)
+        h5.flush()
+        n_bytes = h5.id.get_filesize()
+    os.truncate(file, n_bytes)
 
-        def put(first: int, x_BCHW: np.ndarray) -> None:
-            with _delayed_signals():
-                fields[first : first + len(x_BCHW)] = x_BCHW
-            if sink.failure:
-                raise sink.failure
 
-        h5 = h5py.File(sink, "w")
-        try:
-            with _delayed_signals():
-                h5.attrs.update(attributes)
-                fields = h5.create_dataset("fields", shape_TCHW, np.float32, chunks=chunks, **codec)
-            yield put
-        finally:
-            with _delayed_signals():
-                h5.close()
-        if sink.failure:
-            raise sink.failure
+def _reserve(file: Path, n_bytes: int) -> None:
+    """Have the disk set room aside. An OSError here is told; one in the midst of HDF5's work ends the process."""
+    if hasattr(os, "posix_fallocate"):  # on Linux
+        with open(file, "r+b") as out:
+            os.posix_fallocate(out.fileno(), 0, n_bytes)
 
 
 @contextlib.contextmanager
@@ -188,50 +181,6 @@ def _create_zarr(file: Path, shape_TCHW: tuple[int, ...], layout: Layout, attrib
     options = {"chunks": chunks, "compressors": codec, "fill_value": float("nan"), "overwrite": True}
     fields = zarr.create_array(file, shape=shape_TCHW, dtype="float32", **options)
     yield lambda first, x_BCHW: fields.__setitem__(slice(first, first + len(x_BCHW)), x_BCHW)
-
-
-class _Sink(io.FileIO):
-    """Where HDF5 writes. After a failure it takes everything and writes nothing."""
-
-    failure: OSError | None = None
-
-    def write(self, data: Any) -> int:
-        """All of it, or none any more."""
-        left = memoryview(data).cast("B")
-        try:
-            while left and self.failure is None:
-                left = left[super().write(left) :]
-        except OSError as error:
-            self.failure = error
-        return len(data)
-
-    def truncate(self, size: int | None = None) -> int:
-        """HDF5 sets the file's length as it closes it."""
-        try:
-            return super().truncate(size)
-        except OSError as error:
-            self.failure = error
-            return size or 0
-
-
-@contextlib.contextmanager
-def _delayed_signals() -> Iterator[None]:
-    """Ctrl-C and a polite kill that arrive inside are handled at the end."""
-    arrived: list[Callable[[], object]] = []
-    handlers: dict[signal.Signals, Any] = {}
-    if threading.current_thread() is threading.main_thread():  # no other gets signals
-        for number in (signal.SIGINT, signal.SIGTERM):
-            handler = signal.getsignal(number)
-            if callable(handler):
-                handlers[number] = handler
-                signal.signal(number, lambda *args, call=handler: arrived.append(lambda: call(*args)))
-    try:
-        yield
-    finally:
-        for usual, handler in handlers.items():
-            signal.signal(usual, handler)
-        for call in arrived:
-            call()
 
 
 def write_stats(folder: Path, progress: bool = False) -> None:

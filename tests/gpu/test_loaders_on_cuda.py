@@ -27,7 +27,7 @@ def batches(split, config, device, n=12):
         loader.close()
 
 
-def test_a_buffered_loader_reads_into_pinned_memory(split):
+def test_a_batched_loader_reads_into_pinned_memory(split):
     for config in ("batched", "best"):
         host = loaders.host_batches(split, 8, config, pin=True)
         assert next(host).both_2BCHW.is_pinned()
@@ -36,7 +36,7 @@ def test_a_buffered_loader_reads_into_pinned_memory(split):
 
 @pytest.mark.parametrize("config", [*LOADERS, "workers"])
 def test_batches_on_the_gpu_are_those_of_the_cpu(config, split):
-    knobs = LoaderConfig(keep_open=True, lean=True, workers=2) if config == "workers" else config
+    knobs = LoaderConfig("lean", workers=2) if config == "workers" else config
     wanted, got = batches(split, "lean", "cpu"), batches(split, knobs, "cuda")
     for (x0, y0), (x1, y1) in zip(wanted, got, strict=True):
         assert x1.is_cuda

@@ -55,11 +55,13 @@ def plain(split, n=9):
 @pytest.mark.parametrize("rung", RUNGS, ids=lambda rung: rung.cause)
 def test_every_rung_gives_the_same_batches(rung, splits):
     wanted = plain(splits["npy"])
-    assert_same(batches(splits[rung.layout], rung.loader), wanted, atol=0 if LOADERS[rung.loader].lean else 1e-5)
+    assert_same(
+        batches(splits[rung.layout], rung.loader), wanted, atol=0 if LOADERS[rung.loader].reaches("lean") else 1e-5
+    )
 
 
 @pytest.mark.parametrize(
-    "config", [LoaderConfig(workers=2), LoaderConfig(True, True, 1), LoaderConfig(prefetch=2), LOADERS["prefetch"]]
+    "config", [LoaderConfig(workers=2), LoaderConfig("lean", 1), LoaderConfig(prefetch=2), LOADERS["prefetch"]]
 )
 def test_so_do_workers_and_threads(config, splits):
     assert_same(batches(splits["npy"], config), plain(splits["npy"]), atol=1e-5)
@@ -82,9 +84,8 @@ def test_a_resumed_loader_goes_on_where_it_was(splits):
 @pytest.mark.parametrize(
     ("knobs", "why"),
     [
-        ({"buffered": True}, "keeps files open"),
-        ({"buffered": True, "keep_open": True, "lean": True, "workers": 1}, "no workers"),
-        ({"on_device": True}, "needs a buffered loader"),
+        ({"way": "quick"}, "choose one of naive, open"),
+        ({"way": "batched", "workers": 1}, "reads in one thread; set workers=0"),
         ({"workers": -1}, "negative"),
     ],
 )
@@ -94,8 +95,7 @@ def test_knobs_that_do_not_fit_together_are_one_line(knobs, why):
 
 
 def test_the_tuned_loader_augments_where_there_is_room_for_it():
-    assert tuned("cuda").on_device
-    assert not tuned("cpu").on_device
+    assert (tuned("cuda").way, tuned("cpu").way) == ("device", "batched")
     assert tuned("cpu").prefetch and tuned("cuda").prefetch
 
 

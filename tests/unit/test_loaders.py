@@ -11,7 +11,8 @@ import pytest
 import torch
 
 from dltutorial.data import store, workers
-from dltutorial.data.loaders import Pairs, endless_batches, roll_longitude
+from dltutorial.data.augment import rolled
+from dltutorial.data.loaders import Pairs, endless_batches
 from dltutorial.errors import DataError
 
 
@@ -111,7 +112,7 @@ def test_batches_do_not_depend_on_the_global_seed(pairs):
 def test_roll_is_torch_roll_of_each_sample():
     x, y = torch.randn(2, 16, 3, 4, 24)
     shifts = torch.arange(16) * 5 % 24
-    rolled_x, rolled_y = roll_longitude(x, y, shifts)
+    rolled_x, rolled_y = rolled(torch.stack([x, y]), shifts)
     for sample, shift in enumerate(shifts.tolist()):
         assert torch.equal(torch.roll(x[sample], shift, -1), rolled_x[sample])
         assert torch.equal(torch.roll(y[sample], shift, -1), rolled_y[sample])

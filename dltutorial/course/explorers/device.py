@@ -1,14 +1,13 @@
 """Explorers of one device: its roofline (chapter 00), its loader (03), its number formats (04), its launches (06)."""
 
 import math
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from dltutorial.course.explorers.explorer import Explorer, around, choice, geometric, slider, whole
 from dltutorial.course.show import number
-from dltutorial.data.pipeline import passages
 from dltutorial.errors import CourseError
 from dltutorial.profile.peaks import Peaks
 from dltutorial.profile.timing import duration
@@ -79,7 +78,7 @@ def pipeline(load_s: float, step_s: float) -> Explorer:
     """Loader and step on a time axis, with workers to add: what they hide, and what they cannot.
 
     Args:
-        load_s, step_s: of one batch, each alone: where the sliders start. The rules are those of ``data.pipeline``.
+        load_s, step_s: of one batch, each alone: where the sliders start.
     """
 
     def draw(ax: Any, v: Any) -> str:
@@ -114,6 +113,45 @@ def pipeline(load_s: float, step_s: float) -> Explorer:
         ahead=slider("Ahead", "Batches of a worker that may wait: prefetch_factor.", 2, whole(1, 8), "batches each"),
         slow=slider("One batch in eight", "Some take longer: a new file, a busy disk.", 1, whole(1, 10), "× slower"),
     )
+
+
+class Passage(NamedTuple):
+    """One batch: the worker that loaded it, when loading began and ended, when the device took it and was done."""
+
+    worker: int
+    load_s: float
+    loaded_s: float
+    step_s: float
+    done_s: float
+
+
+def passages(load_s: Sequence[float], step_s: float, workers: int, ahead: int = 2) -> list[Passage]:
+    """When each batch is loaded and used. Two rules make all of it.
+
+    A worker loads a batch when it is free and there is room ahead; the device takes a batch when it is there and the
+    step before it is done. Without a worker the two take turns. As in torch's ``DataLoader``, the workers take the
+    batches in turn, and the device gets them in order. Left out: cores. Workers that must share a core with each other
+    or with the step are slower than this.
+
+    Args:
+        load_s: seconds to load each of them.
+        step_s: seconds of a step.
+        workers: that load beside the step; 0: loading and step take turns.
+        ahead: batches of each worker that are in the making or wait, 1 or more; torch's ``prefetch_factor``.
+    """
+    found: list[Passage] = []
+    for k, seconds in enumerate(load_s):
+        idle_s = found[-1].done_s if found else 0.0
+        if workers == 0:
+            begin_s = idle_s
+        else:
+            free_s = found[k - workers].loaded_s if k >= workers else 0.0
+            room_s = found[k - workers * ahead].step_s if k >= workers * ahead else 0.0
+            begin_s = max(free_s, room_s)
+        loaded_s = begin_s + seconds
+        taken_s = max(loaded_s, idle_s)
+        found.append(Passage(k % max(1, workers), begin_s, loaded_s, taken_s, taken_s + step_s))
+    return found
 
 
 def long_run(load: float, step: float, workers: int, ahead: int, slow: int) -> float:
