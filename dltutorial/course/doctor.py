@@ -14,8 +14,9 @@ from dltutorial import config, machine, node, paths
 from dltutorial.course import notebooks
 from dltutorial.errors import CourseError
 from dltutorial.machine import UNKNOWN, Machine
-from dltutorial.profile import compilation, peaks, timing
+from dltutorial.profile import peaks, timing
 from dltutorial.record import records
+from dltutorial.train import compiling
 
 FOLDERS = {
     "cache folder": (paths.cache_dir, "XDG_CACHE_HOME"),
@@ -64,7 +65,7 @@ def inventory(here: Machine) -> list[tuple[str, str]]:
         for gpu in here.accelerators
     ]
     compilers = _found("gcc", "g++", "clang++", "nvcc") or "none"
-    lacking = compilation.missing(here.device)
+    lacking = compiling.missing(here.device)
     packages = ("torch", "jupyterlab", "papermill", "h5py", "tensorboard", "wandb")
     return [
         ("system", here.system),
@@ -85,7 +86,7 @@ def inventory(here: Machine) -> list[tuple[str, str]]:
 
 def has(need: str, here: Machine) -> bool:
     """Whether this machine has what a notebook's metadata names: cuda, slurm or compiler."""
-    compiles = compilation.missing(here.device) is None
+    compiles = compiling.missing(here.device) is None
     return {"cuda": here.device == "cuda", "slurm": here.slurm, "compiler": compiles}.get(need, False)
 
 

@@ -4,7 +4,6 @@ import pytest
 import torch
 
 from dltutorial.config import Recipe
-from dltutorial.profile.compilation import Compilations, breaks
 from dltutorial.train import compiling
 from dltutorial.train.forecasting import make_vit, squared_error
 from dltutorial.train.step import make_optimizer, make_step
@@ -47,18 +46,3 @@ def test_every_optimizer_gives_the_same_losses(implementation, plain):
 
 def test_naive_attention_gives_the_same_losses(plain):
     assert losses(fused_attention=False) == pytest.approx(plain, rel=1e-3)
-
-
-def test_a_cold_cache_compiles_for_the_gpu_and_leaves_what_it_made():
-    compiling.prepare()
-    x = torch.ones(1024, device="cuda")
-    fast = torch.compile(lambda x: 3 * x.sin() + 1)
-    with compiling.cold_cache():
-        fast(x)
-    with Compilations() as seen:
-        assert torch.allclose(fast(x), 3 * x.sin() + 1)
-    assert seen.graphs == 0
-
-
-def test_a_number_read_from_the_device_breaks_the_graph():
-    assert len(breaks(lambda x: (2 * x) * x.sum().item(), torch.ones(8, device="cuda"))) == 1

@@ -1,4 +1,6 @@
 import os
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -8,7 +10,6 @@ from torch._inductor import config as settings
 from dltutorial import machine
 from dltutorial.config import Recipe
 from dltutorial.errors import CourseError
-from dltutorial.profile.compilation import Compilations
 from dltutorial.train import compiling
 from dltutorial.train.forecasting import squared_error
 from dltutorial.train.step import make_optimizer, make_step
@@ -28,6 +29,12 @@ def own_settings(monkeypatch):
 def perceptron():
     torch.manual_seed(0)
     return nn.Sequential(nn.Linear(4, 8), nn.GELU(), nn.Linear(8, 4))
+
+
+def test_what_is_missing_is_told_without_torch():
+    code = "import sys; from dltutorial.train import compiling; print(compiling.missing('cpu'), 'torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split()[-1] == "False"
 
 
 def test_off_is_the_model_itself():
@@ -53,7 +60,7 @@ def test_a_gpu_needs_triton_and_a_c_compiler(monkeypatch, tmp_path):
 
 
 def test_headers_of_python_are_asked_for(monkeypatch, tmp_path):
-    monkeypatch.setattr("dltutorial.profile.compilation._any_command", lambda *names: True)
+    monkeypatch.setattr("dltutorial.train.compiling._any_command", lambda *names: True)
     monkeypatch.setattr("sysconfig.get_paths", lambda: {"include": str(tmp_path)})
     assert "Python.h" in compiling.missing("cpu")
 
@@ -87,23 +94,6 @@ def test_a_compiled_step_trains_as_the_plain_one():
         return [step(x, 2 * x).item() for _ in range(5)]
 
     assert losses("default") == pytest.approx(losses("off"), rel=1e-4)
-
-
-@can_compile
-def test_a_cold_cache_is_empty_and_what_it_made_lives_on():
-    compiling.prepare()
-    usual, x = os.environ["TORCHINDUCTOR_CACHE_DIR"], torch.ones(8)
-    fast = torch.compile(lambda x: 3 * x.sin() + 1)
-    with compiling.cold_cache():
-        own = os.environ["TORCHINDUCTOR_CACHE_DIR"]
-        assert own != usual
-        expected = fast(x)
-        assert os.listdir(own)  # noqa: PTH208 -- a string, as torch keeps it
-    assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == usual
-    assert not os.path.exists(own)  # noqa: PTH110
-    with Compilations() as seen:
-        assert torch.equal(fast(x), expected)
-    assert seen.graphs == 0
 
 
 @can_compile

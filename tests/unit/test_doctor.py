@@ -8,8 +8,9 @@ import pytest
 from dltutorial import machine, paths
 from dltutorial.course import doctor
 from dltutorial.errors import CourseError
-from dltutorial.profile import compilation, peaks, probes
+from dltutorial.profile import peaks, probes
 from dltutorial.record import records
+from dltutorial.train import compiling
 
 
 def notebook(folder, name, heading="# A chapter", **about):
@@ -167,4 +168,4 @@ def test_a_compiler_is_what_compiling_asks_for(monkeypatch, tmp_path):
     assert not doctor.has("compiler", here)
     assert "torch.compile needs a C++ compiler (g++)" in dict(doctor.inventory(here))["compiler"]
     monkeypatch.setenv("CXX", str(program))
-    assert "C++" not in (compilation.missing("cpu") or "")
+    assert "C++" not in (compiling.missing("cpu") or "")

@@ -10,36 +10,10 @@ from dltutorial.config import Recipe
 from dltutorial.errors import CourseError
 from dltutorial.profile import memory
 from dltutorial.train.forecasting import make_vit
-from dltutorial.train.number_formats import FORMATS
 from dltutorial.train.precision import Precision, units_for
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 SMALL = {"n_lat": 32, "n_lon": 64, "dim": 32, "depth": 2, "heads": 2, "global_batch_size": 4}
-
-
-@pytest.mark.parametrize(("name", "dtype"), DTYPES.items())
-def test_a_format_is_as_torch_says(name, dtype):
-    form, info = FORMATS[name], torch.finfo(dtype)
-    assert (form.bits, form.largest, form.smallest_normal) == (info.bits, info.max, info.tiny)
-    assert form.spacing(1.0) == info.eps
-    assert form.smallest == info.smallest_normal * info.eps
-
-
-@pytest.mark.parametrize("name", ["bf16", "fp16"])
-@pytest.mark.parametrize("x", [1.0, 1.5, 3.0, 1e-3, 6e-8, 3e-6, 40000.0])
-def test_half_a_spacing_is_lost_and_a_whole_one_is_not(name, x):
-    dtype, step = DTYPES[name], FORMATS[name].spacing(x)
-    here = torch.tensor(x, dtype=torch.float64).to(dtype).double()
-    assert (here + step).to(dtype).double() == here + step
-    assert (here + 0.49 * step).to(dtype).double() == here
-
-
-def test_a_format_ends_where_torch_ends():
-    assert math.isinf(torch.tensor(65520.0).half())
-    assert math.isinf(FORMATS["fp16"].spacing(65520.0))
-    assert torch.tensor(0.49 * FORMATS["fp16"].smallest).half() == 0
-    assert FORMATS["tf32"].bits == 19
-    assert FORMATS["tf32"].spacing(1.0) == FORMATS["fp16"].spacing(1.0)
 
 
 @pytest.mark.parametrize(("name", "dtype"), DTYPES.items())

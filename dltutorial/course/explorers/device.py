@@ -12,12 +12,12 @@ from dltutorial.errors import CourseError
 from dltutorial.profile.peaks import Peaks
 from dltutorial.profile.timing import duration
 from dltutorial.record.plots import BLUE, GREEN, GREY, ORANGE
-from dltutorial.train.number_formats import FORMATS, fates
 
 _BYTES = {"fp64": 8, "fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2}  # of a number in memory
 _INTENSITY_N = np.geomspace(0.05, 1e4, 101)  # FLOP per byte
 _WORK_N = np.geomspace(0.01, 1000, 61)  # microseconds of work in one operation
 _DEVICES = (("GPU: works while the next is started", True), ("CPU: starts and works in turn", False))
+_DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 _RIGHT = 30  # exponent at the right end of the number line: beyond fp16's largest number, 2¹⁶
 _ZONES = (("0", ORANGE, "xx"), ("few digits", GREEN, "//"), ("all digits", BLUE, ""), ("overflow", ORANGE, ".."))
 _SHOWN = 6  # so many batches fit into the picture when loading and step take turns
@@ -176,17 +176,17 @@ def numbers(values: Any, log2_scale: int = 0) -> Explorer:
     Raises:
         CourseError: there is no number but 0, or one that is not finite.
     """
-    magnitudes = np.sort(np.abs(np.asarray(values, dtype=np.float64)).ravel())
-    if not (magnitudes.size and magnitudes[-1] > 0 and math.isfinite(magnitudes[-1])):
+    magnitudes = np.abs(np.asarray(values, dtype=np.float64)).ravel()
+    if not (magnitudes.any() and np.isfinite(magnitudes).all()):
         raise CourseError(f"{magnitudes.size} numbers, none of them positive, or one not finite: give others to draw")
     powers = np.frexp(magnitudes[magnitudes > 0])[1] - 1
     exponents, counts = np.unique(powers, return_counts=True)
     low = min(int(np.quantile(powers, 0.002)) - 2, -36)
 
     def draw(ax: Any, v: Any) -> str:
-        form, moved = FORMATS[v.dtype], exponents + v.log2_scale
-        edges = (low, *map(math.log2, (form.smallest / 2, form.smallest_normal, form.largest)), _RIGHT)
-        found = fates(magnitudes.tolist(), form, 2.0**v.log2_scale)
+        form, found = fates(magnitudes * 2.0**v.log2_scale, _DTYPES[v.dtype])
+        edges = (low, *map(math.log2, (form.tiny * form.eps / 2, form.tiny, form.max)), _RIGHT)
+        moved = exponents + v.log2_scale
         for (name, colour, hatch), share, left, right in zip(_ZONES, found, edges[:-1], edges[1:], strict=True):
             inside = (moved >= left - 0.5) & (moved < right - 0.5)
             ax.bar(moved[inside], counts[inside] / magnitudes.size, 0.9, align="edge", color=colour, hatch=hatch)
@@ -209,8 +209,18 @@ def numbers(values: Any, log2_scale: int = 0) -> Explorer:
         "Gradients on a number line",
         draw,
         log2_scale=slider("Loss scale, as a power of two", "It multiplies all.", log2_scale, whole(0, most)),
-        dtype=choice("Format", "The gradients are rounded to it.", FORMATS, "fp16"),
+        dtype=choice("Format", "The gradients are rounded to it.", _DTYPES, "fp16"),
     )
+
+
+def fates(magnitudes: np.ndarray, dtype: str) -> tuple[Any, list[float]]:
+    """A format, and the shares of some numbers that it makes 0, short of digits (subnormal), normal and infinite."""
+    import torch
+
+    rounded = torch.from_numpy(magnitudes).to(getattr(torch, dtype))
+    form, zero, infinite = torch.finfo(rounded.dtype), rounded == 0, rounded.isinf()
+    few, normal = (rounded < form.tiny) & ~zero, (rounded >= form.tiny) & ~infinite
+    return form, [kind.double().mean().item() for kind in (zero, few, normal, infinite)]
 
 
 def _percent(share: float) -> str:
