@@ -28,8 +28,8 @@ from torch.utils._pytree import tree_leaves, tree_map
 from dltutorial import machine
 from dltutorial.errors import CourseError
 from dltutorial.profile import cpu_time
-from dltutorial.record.table import Table
 
+_LEAD = 3  # batches before each turn that do not count: workers start, queues fill
 _LEAST_BATCHES = 3  # of one turn
 _MORE_CORES = 0.15  # than the busier one wants, as a share of that or of one core: even what sleeps wants a little
 
@@ -101,11 +101,6 @@ class Throughput:
         return self.io.cores * self.io.batch_s + self.synthetic.cores * self.synthetic.batch_s
 
     @property
-    def core_limit(self) -> float:
-        """Samples/s that the cores allow when loader and step share them: all cores busy all the time."""
-        return self.cores * self.full.batch_size / self.core_s if self.core_s else float("inf")
-
-    @property
     def queueing(self) -> float:
         """Core seconds wanted for a batch of the full run, over those wanted alone.
 
@@ -129,16 +124,6 @@ class Throughput:
         more_cores = self.full.cores - most_cores > _MORE_CORES * max(1.0, most_cores)
         return self.full.wait_s < 0.7 * self.io.batch_s or more_cores
 
-    def table(self) -> Table:
-        """Measured and predicted rates."""
-        lines = [
-            (name, _number(rate.median), f"{_number(min(rate.samples_per_s))} to {_number(max(rate.samples_per_s))}")
-            for name, rate in (("I/O", self.io), ("synthetic", self.synthetic), ("full", self.full))
-        ]
-        lines.append(("predicted, all overlapped: min(I/O, synthetic)", _number(self.limit), ""))
-        lines.append(("predicted, nothing overlapped", _number(self.serial), ""))
-        return Table.of(("what", "samples/s", "rounds"), lines)
-
 
 def measure(
     loader: Iterable | Callable[[], Iterable],
@@ -146,7 +131,6 @@ def measure(
     *,
     rounds: int = 5,
     phase_s: float = 0.3,
-    lead: int = 3,
     device: str | None = None,
 ) -> Throughput:
     """Measure the split of a loader and a step.
@@ -158,27 +142,25 @@ def measure(
         step: trains on one batch that is on the device.
         rounds: how often each of the three has its turn.
         phase_s: least seconds of one turn.
-        lead: batches before each turn that do not count: workers start, queues fill. Those that a DataLoader makes
-            ahead come on top.
         device: where the step runs; default: the course's.
 
     Raises:
         CourseError: no batch, an iterator that ended, or a batch whose samples cannot be counted.
     """
-    if rounds < 1 or lead < 1 or phase_s <= 0:
-        raise CourseError(f"cannot measure {rounds} rounds of {phase_s:g} s after {lead} batches; give at least 1 each")
+    if rounds < 1:
+        raise CourseError(f"cannot measure {rounds} rounds; give at least 1")
     device = device or machine.device()
     with batches_of(loader, device) as batches:
         kept = next(batches)
-    n_samples, lead = samples_in(kept), lead + made_ahead(loader)
-    io, synthetic, full = [], [], []
+    n_samples, lead = samples_in(kept), _LEAD + made_ahead(loader)
+    turns = []
     for _ in range(rounds):
         with batches_of(loader, device) as batches:
-            io.append(_turn(batches, None, lead, phase_s, device))
-        synthetic.append(_turn(itertools.repeat(kept), step, lead, phase_s, device))
+            io = _turn(batches, None, lead, phase_s, device)
+        synthetic = _turn(itertools.repeat(kept), step, lead, phase_s, device)
         with batches_of(loader, device) as batches:
-            full.append(_turn(batches, step, lead, phase_s, device))
-    io_phase, step_phase, full_phase = (_phase(n_samples, turns) for turns in (io, synthetic, full))
+            turns.append((io, synthetic, _turn(batches, step, lead, phase_s, device)))
+    io_phase, step_phase, full_phase = (_phase(n_samples, phase) for phase in zip(*turns, strict=True))
     return Throughput(io_phase, step_phase, full_phase, machine.cores())
 
 
@@ -222,19 +204,15 @@ def batches_of(loader: Iterable | Callable[[], Iterable], device: str) -> Iterat
     Raises:
         CourseError: no batch, or an iterator that has ended.
     """
-    endless = _endless(loader)
-    try:
+    with contextlib.closing(_endless(loader)) as endless:
         yield (to_device(batch, device) for batch in endless)
-    finally:
-        endless.close()
 
 
 def _endless(loader: Any) -> Generator:
     """The loader's batches, over and over."""
-    make = loader if callable(loader) and not hasattr(loader, "__iter__") else lambda: loader
-    while True:
-        source, count = make(), 0
-        iterator = iter(source)
+    starts_once, count = False, 1
+    while count and not starts_once:
+        iterator, count = iter(loader if hasattr(loader, "__iter__") else loader()), 0
         starts_once = iterator is loader
         try:
             for batch in iterator:
@@ -243,9 +221,8 @@ def _endless(loader: Any) -> Generator:
         finally:
             if not starts_once and hasattr(iterator, "close"):
                 iterator.close()
-        if starts_once or count == 0:
-            what = "the loader is an iterator, and it has ended" if starts_once else "the loader gave no batch"
-            raise CourseError(f"{what}; give a list, a DataLoader, or a function that makes an iterator of batches")
+    what = "is an iterator, and it has ended" if count else "gave no batch"
+    raise CourseError(f"the loader {what}; give a list, a DataLoader, or a function that makes an iterator of batches")
 
 
 def to_device(batch: Any, device: Any) -> Any:
@@ -268,7 +245,3 @@ def samples_in(batch: Any) -> int:
 def made_ahead(loader: Any) -> int:
     """How many batches the workers of a ``DataLoader`` make ahead; 0 for anything else, which does not tell."""
     return getattr(loader, "num_workers", 0) * (getattr(loader, "prefetch_factor", None) or 0)
-
-
-def _number(value: float) -> str:
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
