@@ -178,7 +178,7 @@ class Timeline:
             height=self._columns.height_px,
             label=html.escape(label, quote=True),
             legend=self._columns.legend(),
-            changed=f"<h2>What changed</h2>{self.changes()._repr_html_()}" if self.other else "",
+            changed=f"<h2>What changed</h2>{self.changes._repr_html_()}" if self.changes else "",
             summary="The same as tables" if self.other else "The same as a table",
             tables="".join(
                 (f"<h2>{html.escape(name)}</h2>" if name else "") + trace_summary.table(trace, top=15)._repr_html_()
@@ -196,20 +196,10 @@ class Timeline:
         """
         paths.write_text(Path(file), self.page())
 
-    def changes(self) -> Table:
-        """What changed most from the first trace to the second, per step where both have steps."""
-
-        def times(change: trace_summary.Change) -> str:
-            if not change.before_s:
-                return "new"
-            return f"{change.after_s / change.before_s:.2f} ×" if change.after_s else "gone"
-
-        found = trace_summary.changes(self.trace, self.other) if self.other else ()
-        lines = [
-            (trace_summary.short(one.name), one.category, duration(one.before_s), duration(one.after_s), times(one))
-            for one in found
-        ]
-        return Table.of(("what changed", "kind", *self.names, "ratio"), lines)
+    @cached_property
+    def changes(self) -> Table | None:
+        """What changed most from the first trace to the second; None for a single one."""
+        return trace_summary.changes(self.trace, self.other, self.names) if self.other else None
 
     @cached_property
     def _runs(self) -> list[tuple[str, Trace]]:
@@ -222,8 +212,8 @@ class Timeline:
 
     def _repr_html_(self) -> str:
         height_px = self._columns.height_px + _AROUND_PX
-        if self.other:
-            height_px += _TABLE_HEAD_PX + _TABLE_ROW_PX * (1 + len(self.changes().rows))
+        if self.changes:
+            height_px += _TABLE_HEAD_PX + _TABLE_ROW_PX * (1 + len(self.changes.rows))
         source = html.escape(self.page(), quote=True)
         return (
             f'<iframe sandbox="allow-scripts" title="{html.escape(self.title, quote=True)}" srcdoc="{source}" '
@@ -232,7 +222,7 @@ class Timeline:
 
     def __str__(self) -> str:
         tables = [f"{name}\n{trace_summary.table(trace)}".strip() for name, trace in self._runs]
-        return "\n\n".join([self.title, *tables, *([str(self.changes())] if self.other else [])])
+        return "\n\n".join([self.title, *tables, *([str(self.changes)] if self.changes else [])])
 
     __repr__ = __str__
 

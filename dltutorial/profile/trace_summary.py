@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from dltutorial.profile.events import Event, Trace, outermost, self_seconds
+from dltutorial.profile.events import Event, Trace, intervals, length, outermost, self_seconds, without
 from dltutorial.profile.timing import duration
 from dltutorial.profile.trace_breakdown import StepBreakdown
 from dltutorial.record.table import Table
@@ -26,13 +26,17 @@ class Total(NamedTuple):
     seconds: float
 
 
-class Change(NamedTuple):
-    """One name in two runs; seconds are those of one step where both runs have steps, else of the whole trace."""
+class Overlap(NamedTuple):
+    """How many collectives a trace holds, seconds in which one ran, and of those, in which something was computed."""
 
-    name: str
-    category: str
-    before_s: float
-    after_s: float
+    n_messages: int
+    communication_s: float
+    hidden_s: float
+
+    @property
+    def hidden_share(self) -> float:
+        """From 0, all of it waited for, to 1; 0 without communication."""
+        return self.hidden_s / self.communication_s if self.communication_s else 0.0
 
 
 def table(trace: Trace, top: int = 8) -> Table:
@@ -96,13 +100,33 @@ def input_wait_share(trace: Trace) -> float | None:
     return step.wait_s / step.step_s if step and step.wait_s else None
 
 
-def changes(before: Trace, after: Trace, most: int = 10) -> tuple[Change, ...]:
-    """Ranges and operators whose time changed most from one run to the other, the largest difference first."""
+def changes(before: Trace, after: Trace, names: tuple[str, str] = ("before", "after"), most: int = 10) -> Table:
+    """Ranges and operators whose time changed most from one run to the other, per step where both have steps."""
     per_step = bool(before.steps and after.steps)
     old, new = (_seconds_by_name(trace, len(trace.steps) if per_step else 1) for trace in (before, after))
-    found = [Change(*key, old.get(key, 0.0), new.get(key, 0.0)) for key in {**old, **new}]
-    found.sort(key=lambda change: (-abs(change.after_s - change.before_s), change.name))
-    return tuple(change for change in found if change.before_s != change.after_s)[:most]
+    found = [(*key, old.get(key, 0.0), new.get(key, 0.0)) for key in {**old, **new} if old.get(key) != new.get(key)]
+    lines = []
+    for name, category, before_s, after_s in sorted(found, key=lambda one: (-abs(one[3] - one[2]), one[0]))[:most]:
+        ratio = "gone" if not after_s else f"{after_s / before_s:.2f} ×" if before_s else "new"
+        lines.append((short(name), category, duration(before_s), duration(after_s), ratio))
+    return Table.of(("what changed", "kind", *names, "ratio"), lines)
+
+
+def overlap(trace: Trace) -> Overlap:
+    """How much of one rank's communication runs while something is computed.
+
+    Gloo's all-reduces appear as ranges on threads of their own, NCCL's as kernels on a stream of their own. Computing
+    is what autograd does on the host, but for the nodes in which our hooks copy and send, or any other kernel on a GPU.
+    """
+    kernels = [event for event in trace.events if event.category == "kernel"]
+    if kernels:
+        computing = [event for event in kernels if not event.name.startswith("nccl")]
+    else:
+        nodes = (event for event in trace.events if event.name.startswith("autograd::engine::evaluate_function"))
+        computing = [event for event in nodes if not event.name.endswith("AccumulateGrad")]
+    nccl = [event for event in kernels if event.name.startswith("nccl")]
+    sent = intervals([event for event in trace.events if event.name.startswith("gloo:")] + nccl)
+    return Overlap(len(sent), length(sent), length(sent) - length(without(sent, intervals(computing))))
 
 
 def _seconds_by_name(trace: Trace, parts: int) -> dict[tuple[str, str], float]:

@@ -11,7 +11,7 @@ import replicas
 
 from dltutorial.config import Recipe
 from dltutorial.launch import launch
-from dltutorial.profile.overlap import overlap
+from dltutorial.profile.trace_summary import overlap
 from dltutorial.train import ddp_comparison
 
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore:.*ranks share")]

@@ -14,7 +14,7 @@ from dltutorial.errors import CourseError
 from dltutorial.parallel.comm_hooks import mean, relative_error, scaled_fp16
 from dltutorial.parallel.ddp import BucketedDDP, NaiveDDP, OverlappedDDP, broadcast_tensors
 from dltutorial.parallel.local_sgd import LocalSGD
-from dltutorial.profile.overlap import overlap
+from dltutorial.profile.trace_summary import overlap
 from dltutorial.train import ddp_comparison
 
 TINY = 16 / 2**20  # MiB: a bucket holds two numbers, so every parameter has its own

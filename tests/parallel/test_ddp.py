@@ -16,7 +16,7 @@ from dltutorial.parallel.ddp import NaiveDDP
 from dltutorial.parallel.gradient_lag import GradientLag, largest_stable_rate
 from dltutorial.parallel.local_sgd import LocalSGD
 from dltutorial.profile.events import Event, Trace, TraceRow
-from dltutorial.profile.overlap import Overlap, overlap
+from dltutorial.profile.trace_summary import Overlap, overlap
 from dltutorial.train import ddp_comparison
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*ranks share")

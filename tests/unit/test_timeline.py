@@ -115,12 +115,12 @@ def test_the_tables_say_what_the_picture_shows():
 
 def test_two_traces_name_what_changed_with_its_ratio():
     both = Timeline(BEFORE, AFTER, names=("naive", "tuned"))
-    assert both.changes().rows[:3] == (
+    assert both.changes.rows[:3] == (
         ("load", "range", "6 ms", "1 ms", "0.17 ×"),
         ("step", "range", "10 ms", "5 ms", "0.50 ×"),
         ("aten::mm", "operator", "3 ms", "0 ns", "gone"),
     )
-    assert Timeline(AFTER, BEFORE).changes().rows[2][-1] == "new"
+    assert Timeline(AFTER, BEFORE).changes.rows[2][-1] == "new"
     data = data_in(both.page())
     assert [label for label, _ in data["lanes"] if label] == [
         "naive: thread 1",

@@ -213,15 +213,14 @@ def test_changes_are_per_step_and_name_what_came_and_went():
         *(("load", "range", 4.0 * n, 1.0) for n in range(2)),
         *(("aten::new", "operator", 4.0 * n + 1, 3.0) for n in range(2)),
     )
-    found = trace_summary.changes(before, after)
-    assert [(change.name, change.before_s, change.after_s) for change in found] == [
-        ("load", 8.0, 1.0),
-        ("step", 10.0, 4.0),
-        ("aten::new", 0.0, 3.0),
-        ("aten::old", 1.0, 0.0),
-    ]
-    assert trace_summary.changes(before, before) == ()
-    assert len(trace_summary.changes(before, after, most=2)) == 2
+    assert trace_summary.changes(before, after, ("naive", "lean")).rows == (
+        ("load", "range", "8 s", "1 s", "0.12 ×"),
+        ("step", "range", "10 s", "4 s", "0.40 ×"),
+        ("aten::new", "operator", "0 ns", "3 s", "new"),
+        ("aten::old", "operator", "1 s", "0 ns", "gone"),
+    )
+    assert trace_summary.changes(before, before).rows == ()
+    assert len(trace_summary.changes(before, after, most=2).rows) == 2
 
 
 def test_a_table_stays_small_whatever_the_trace_is_full_of():
