@@ -7,7 +7,6 @@ imports wait until a command needs them, so ``--help`` is quick.
 
 import argparse
 import contextlib
-import dataclasses
 import signal
 import sys
 import threading
@@ -16,7 +15,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from dltutorial import __version__, advice
-from dltutorial.config import CHOICES, PRESETS, Recipe, knob_help, preset, read_knobs
+from dltutorial.config import PRESETS, Recipe, add_options, preset, read_knobs
 from dltutorial.errors import CourseError
 
 
@@ -110,10 +109,7 @@ def make_parser() -> argparse.ArgumentParser:
     again.add_argument("--overwrite", action="store_true", help="replace a run of that name")
     resume = "go on with the run --name from its newest checkpoint, or start it; knobs not given are the run's"
     again.add_argument("--resume", action="store_true", help=resume)
-    knobs, texts = train.add_argument_group("knobs"), knob_help()
-    for field in dataclasses.fields(Recipe):
-        if field.name != "preset":
-            _add_knob(knobs, field, texts[field.name])
+    add_options(train.add_argument_group("knobs"))
 
     run = _add(commands, "run", _run, "run chapters as notebooks, without a browser")
     run.add_argument("chapters", nargs="*", metavar="CHAPTER", help="01, or a notebook's name (default: all)")
@@ -152,19 +148,6 @@ def _add(commands: argparse._SubParsersAction, name: str, function: Callable, te
     parser = commands.add_parser(name, help=text, description=text)
     parser.set_defaults(command=function)
     return parser
-
-
-def _add_knob(group: argparse._ArgumentGroup, field: dataclasses.Field, text: str) -> None:
-    """A field of ``Recipe`` as an option. What was not given stays out of the namespace."""
-    option = "--" + field.name.replace("_", "-")
-    if field.name in CHOICES:
-        group.add_argument(option, choices=CHOICES[field.name], default=argparse.SUPPRESS, help=text)
-    elif field.type is bool:
-        group.add_argument(option, action=argparse.BooleanOptionalAction, default=argparse.SUPPRESS, help=text)
-    elif field.type in (int, float, str):
-        group.add_argument(option, type=field.type, default=argparse.SUPPRESS, metavar="X", help=text)
-    else:
-        group.add_argument(option, nargs="*", default=argparse.SUPPRESS, metavar="X", help=text)
 
 
 def _preset_help() -> str:
@@ -207,8 +190,7 @@ def _data(args: argparse.Namespace) -> int:
 def _train(args: argparse.Namespace) -> int:
     knobs = read_knobs(args.config) if args.config else {}
     named = str(knobs.pop("preset", "auto")) if args.preset == "auto" else args.preset
-    names = {field.name for field in dataclasses.fields(Recipe)} - {"preset"}
-    options = {name: value for name, value in vars(args).items() if name in names}
+    options = {name: value for name, value in vars(args).items() if name in Recipe.knobs()}
     if "track" in options:
         options["track"] = tuple(options["track"])
     from dltutorial.train import command

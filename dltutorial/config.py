@@ -3,18 +3,25 @@
 Both are frozen: a run cannot change under your hands. Neither needs torch.
 """
 
+import argparse
 import dataclasses
 import json
+import math
 import os
-import re
-from collections.abc import Mapping
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any
+from typing import Any, get_origin
 
 from dltutorial import paths
 from dltutorial.errors import RecipeError
+
+LOADERS = ("plain", "naive", "open", "lean", "batched", "device", "prefetch", "best")
+OPTIMIZERS = ("adamw", "sgd", "lars", "larc", "lamb")
+UPDATES = ("auto", "for-loop", "foreach", "fused")
+PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
+COMPILE_MODES = ("off", "default", "reduce-overhead", "max-autotune")
+DDP = ("torch", "overlapped", "bucketed", "naive")
 
 
 @dataclass(frozen=True)
@@ -94,49 +101,67 @@ def preset(name: str = "auto") -> Preset:
     return PRESETS[name]
 
 
-# Knobs that take one of a few words.
-CHOICES: Mapping[str, tuple[str, ...]] = MappingProxyType({
-    "device": ("auto", "cpu", "cuda"),
-    "precision": ("fp32", "tf32", "bf16", "fp16"),
-    "compile": ("off", "default", "reduce-overhead", "max-autotune"),
-    "ddp": ("torch", "overlapped", "bucketed", "naive"),
-    "optimizer": ("adamw", "sgd", "lars", "larc", "lamb"),
-    "optimizer_impl": ("auto", "for-loop", "foreach", "fused"),
-    "loader": ("plain", "naive", "open", "lean", "batched", "device", "prefetch", "best"),
-})  # fmt: skip
+def knob(default: Any, text: str, *, least: float | None = None, choices: tuple[str, ...] = ()) -> Any:
+    """A field of a recipe: its default, what it does, the least that it may be, and the words that it may take."""
+    return dataclasses.field(default=default, metadata={"text": text, "least": least, "choices": choices})
 
 
 @dataclass(frozen=True)
-class ModelRecipe:
-    """The vision transformer and the fields that it forecasts.
+class Knobs:
+    """What all recipes have in common: each knob is checked by what its field says of it."""
 
-    Attributes:
-        n_lat, n_lon: grid points of a field; taken from the data unless set.
-        n_channels: fields in a sample; taken from the data unless set.
-        patch: edge of the square of grid points that becomes one token.
-        dim: width of a token.
-        depth: transformer blocks.
-        heads: attention heads; they share dim equally.
-        predict_change: the network gives the change from now to the next state; otherwise the next state itself.
-        fused_attention: one kernel for attention instead of products and a softmax that keeps all T × T weights.
-    """
+    @classmethod
+    def knobs(cls) -> dict[str, dataclasses.Field]:
+        """Every knob by name. Where a subclass gives another default alone, all else stays as it was."""
+        parts = [part for part in reversed(cls.__mro__) if dataclasses.is_dataclass(part)]
+        return {field.name: field for part in parts for field in dataclasses.fields(part) if field.metadata}
 
-    n_lat: int = 64
-    n_lon: int = 128
-    n_channels: int = 5
-    patch: int = 8
-    dim: int = 128
-    depth: int = 4
-    heads: int = 4
-    predict_change: bool = True
-    fused_attention: bool = True
+    def __post_init__(self) -> None:
+        """A whole number passes for a float; nothing else is converted.
+
+        Raises:
+            RecipeError: naming the knob, its value and what it may be.
+        """
+        for name, field in self.knobs().items():
+            value, kind = getattr(self, name), field.type
+            least, choices = field.metadata["least"], field.metadata["choices"]
+            wanted: Any = (int, float) if kind is float else get_origin(kind) or kind
+            if not isinstance(value, wanted) or (isinstance(value, bool) and kind is not bool):
+                raise RecipeError(
+                    f"recipe: {name}={value!r} is not of type {getattr(kind, '__name__', kind)}; change it"
+                )
+            if kind is float and not math.isfinite(value):
+                raise RecipeError(f"recipe: {name}={value!r} is not finite; change it")
+            self.require(not choices or value in choices, name, f"must be one of {', '.join(choices)}")
+            rule = f"must be at least {least}" if least else "must not be negative"
+            self.require(least is None or value >= least, name, rule)
+
+    def require(self, holds: bool, name: str, rule: str) -> None:
+        """Raises: RecipeError: one line with the knob's value and the rule, unless it holds."""
+        if not holds:
+            raise RecipeError(f"recipe: {name}={getattr(self, name)!r}, but {name} {rule}; change it")
+
+
+@dataclass(frozen=True)
+class ModelRecipe(Knobs):
+    """The vision transformer and the fields that it forecasts."""
+
+    n_lat: int = knob(64, "grid points of a field from south to north; taken from the data unless set", least=1)
+    n_lon: int = knob(128, "grid points of a field from west to east; taken from the data unless set", least=1)
+    n_channels: int = knob(5, "fields in a sample; taken from the data unless set", least=1)
+    patch: int = knob(8, "edge of the square of grid points that becomes one token", least=1)
+    dim: int = knob(128, "width of a token", least=1)
+    depth: int = knob(4, "transformer blocks", least=1)
+    heads: int = knob(4, "attention heads; they share dim equally", least=1)
+    predict_change: bool = knob(True, "the network gives the change from now to the next state; else that state itself")
+    fused_attention: bool = knob(True, "one kernel for attention, not products and a softmax that keeps T × T weights")
 
     def __post_init__(self) -> None:
         """Raises: RecipeError: sizes that do not fit together."""
-        _check(self, ModelRecipe, at_least_1="n_lat n_lon n_channels patch dim depth heads")
-        _require(self, self.dim % self.heads == 0, "heads", f"must divide dim={self.dim}")
+        super().__post_init__()
+        self.require(self.dim % self.heads == 0, "heads", f"must divide dim={self.dim}")
         for name in ("n_lat", "n_lon"):
-            _require(self, getattr(self, name) % self.patch == 0, name, f"must be divisible by patch={self.patch}")
+            self.require(getattr(self, name) % self.patch == 0, name, f"must be divisible by patch={self.patch}")
 
     @property
     def n_tokens(self) -> int:
@@ -154,100 +179,73 @@ class ModelRecipe:
 
 
 @dataclass(frozen=True)
-class DataRecipe:
-    """How samples become batches.
+class DataRecipe(Knobs):
+    """How samples become batches."""
 
-    Attributes:
-        global_batch_size: samples in one update, over all ranks.
-        roll: augment by a random shift along longitude.
-        loader: plain (chapter 01's), or one of chapter 03: naive, open, lean, batched, prefetch, device, best.
-        workers: processes that load data beside the training process; only plain, naive, open and lean take any.
-    """
-
-    global_batch_size: int = 16
-    roll: bool = True
-    loader: str = "plain"
-    workers: int = 0
+    global_batch_size: int = knob(16, "samples in one update, over all ranks", least=1)
+    roll: bool = knob(True, "augment by a random shift along longitude")
+    loader: str = knob("plain", "plain is chapter 01's; the others are chapter 03's", choices=LOADERS)
+    workers: int = knob(0, "processes that load data beside training; batched and later loaders take none", least=0)
 
     def __post_init__(self) -> None:
         """Raises: RecipeError: a value that cannot be."""
-        _check(self, DataRecipe, at_least_1="global_batch_size", not_negative="workers")
-        alone = not self.workers or self.loader in ("plain", "naive", "open", "lean")
-        _require(self, alone, "workers", f"must be 0: the {self.loader} loader takes none")
+        super().__post_init__()
+        alone = not self.workers or self.loader in LOADERS[:4]
+        self.require(alone, "workers", f"must be 0: the {self.loader} loader takes none")
 
 
 @dataclass(frozen=True)
-class OptimizerRecipe:
-    """How the weights move.
+class OptimizerRecipe(Knobs):
+    """How the weights move."""
 
-    Attributes:
-        steps: updates in all.
-        warmup_steps: updates in which the learning rate rises linearly to its peak.
-        optimizer: adamw, sgd (with momentum), lars or larc (made for convolutions) or lamb (made for transformers).
-        learning_rate: the peak of the schedule; each optimizer has its own scale.
-        final_rate_ratio: the cosine ends at this share of the peak.
-        weight_decay: on matrices only; lars, larc and lamb decay the patch embedding and positions, too.
-        beta1, beta2: the memory of AdamW's and LAMB's two averages; beta1 is the momentum of sgd, lars and larc.
-        clip_norm: gradients are scaled down to this global norm; 0 switches it off.
-        optimizer_impl: auto (torch's choice), for-loop, foreach or fused.
-    """
-
-    steps: int = 160
-    warmup_steps: int = 16
-    optimizer: str = "adamw"
-    learning_rate: float = 3e-3
-    final_rate_ratio: float = 0.01
-    weight_decay: float = 0.05
-    beta1: float = 0.9
-    beta2: float = 0.95
-    clip_norm: float = 1.0
-    optimizer_impl: str = "auto"
+    steps: int = knob(160, "updates in all", least=1)
+    warmup_steps: int = knob(16, "updates in which the learning rate rises linearly to its peak", least=0)
+    optimizer: str = knob(
+        "adamw", "sgd has momentum; lars, larc suit convolutions, lamb transformers", choices=OPTIMIZERS
+    )
+    learning_rate: float = knob(3e-3, "the peak of the schedule; each optimizer has its own scale")
+    final_rate_ratio: float = knob(0.01, "the cosine ends at this share of the peak", least=0)
+    weight_decay: float = knob(0.05, "on matrices; lars, larc, lamb: also on patch embedding and positions", least=0)
+    beta1: float = knob(0.9, "memory of AdamW's and LAMB's first average; momentum of sgd, lars and larc", least=0)
+    beta2: float = knob(0.95, "memory of AdamW's and LAMB's second average", least=0)
+    clip_norm: float = knob(1.0, "gradients are scaled down to this global norm; 0 switches it off", least=0)
+    optimizer_impl: str = knob("auto", "how an update is computed; auto is torch's choice", choices=UPDATES)
 
     def __post_init__(self) -> None:
         """Raises: RecipeError: a value that cannot be."""
-        _check(self, OptimizerRecipe, at_least_1="steps", not_negative="warmup_steps weight_decay clip_norm")
+        super().__post_init__()
         for name in ("beta1", "beta2"):
-            _require(self, 0 <= getattr(self, name) < 1, name, "must be in [0, 1)")
-        _require(self, self.learning_rate > 0, "learning_rate", "must be greater than 0")
-        _require(self, 0 <= self.final_rate_ratio <= 1, "final_rate_ratio", "must be in [0, 1]")
-        _require(self, self.warmup_steps < self.steps, "warmup_steps", f"must be smaller than steps={self.steps}")
+            self.require(getattr(self, name) < 1, name, "must be smaller than 1")
+        self.require(self.learning_rate > 0, "learning_rate", "must be greater than 0")
+        self.require(self.final_rate_ratio <= 1, "final_rate_ratio", "must be at most 1")
+        self.require(self.warmup_steps < self.steps, "warmup_steps", f"must be smaller than steps={self.steps}")
         fusible = self.optimizer in ("adamw", "sgd") or self.optimizer_impl != "fused"
-        _require(self, fusible, "optimizer_impl", f"must be another: {self.optimizer} has no fused kernel")
+        self.require(fusible, "optimizer_impl", f"must be another: {self.optimizer} has no fused kernel")
 
 
 @dataclass(frozen=True)
-class RankRecipe:
-    """How each rank computes, and what it writes down.
+class RankRecipe(Knobs):
+    """How each rank computes, and what it writes down."""
 
-    Attributes:
-        device: auto, cpu or cuda.
-        precision: of the matrix products: fp32, tf32, bf16 or fp16; the weights are kept in float32.
-        compile: off, or a mode of torch.compile: default, reduce-overhead, max-autotune.
-        cuda_graph: capture the whole step and launch it as one.
-        ddp: how several ranks average their gradients: torch's DDP, or chapter 09's overlapped, bucketed or naive.
-        log_every: updates between two records.
-        eval_every: updates between two validations; 0 validates only at the end.
-        checkpoint_every: updates between two checkpoints; 0 writes one only when a signal asks the run to end.
-        track: where records go besides the run's own file: any of tensorboard, wandb.
-    """
-
-    device: str = "auto"
-    precision: str = "fp32"
-    compile: str = "off"
-    cuda_graph: bool = False
-    ddp: str = "torch"
-    log_every: int = 10
-    eval_every: int = 54
-    checkpoint_every: int = 0
-    track: tuple[str, ...] = ("tensorboard",)
+    device: str = knob("auto", "where to compute", choices=("auto", "cpu", "cuda"))
+    precision: str = knob("fp32", "of the matrix products; the weights are kept in float32", choices=PRECISIONS)
+    compile: str = knob("off", "a mode of torch.compile, or off", choices=COMPILE_MODES)
+    cuda_graph: bool = knob(False, "capture the whole step and launch it as one")
+    ddp: str = knob("torch", "how ranks average gradients: torch's DDP, or one of chapter 09's", choices=DDP)
+    log_every: int = knob(10, "updates between two records", least=1)
+    eval_every: int = knob(54, "updates between two validations; 0 validates only at the end", least=0)
+    checkpoint_every: int = knob(
+        0, "updates between two checkpoints; 0: one when a signal asks the run to end", least=0
+    )
+    track: tuple[str, ...] = knob(("tensorboard",), "where records go besides the run's file: tensorboard, wandb")
 
     def __post_init__(self) -> None:
         """Raises: RecipeError: a value that cannot be."""
-        _check(self, RankRecipe, at_least_1="log_every", not_negative="eval_every checkpoint_every")
+        super().__post_init__()
         whole = not (self.cuda_graph and self.compile in ("reduce-overhead", "max-autotune"))
-        _require(self, whole, "compile", "captures graphs of its own in this mode, so cuda_graph must be off")
+        self.require(whole, "compile", "captures graphs of its own in this mode, so cuda_graph must be off")
         known = all(kind in ("tensorboard", "wandb") for kind in self.track)
-        _require(self, known, "track", "may name tensorboard and wandb only")
+        self.require(known, "track", "may name tensorboard and wandb only")
 
 
 @dataclass(frozen=True)
@@ -256,12 +254,11 @@ class LoopRecipe(RankRecipe, OptimizerRecipe):
 
     def __post_init__(self) -> None:
         """Raises: RecipeError: an optimizer that cannot be in a CUDA graph."""
-        OptimizerRecipe.__post_init__(self)
-        RankRecipe.__post_init__(self)
+        super().__post_init__()
         fits = not (self.cuda_graph and self.precision == "fp16") or self.optimizer_impl == "fused"
-        _require(self, fits, "optimizer_impl", "must be fused in a CUDA graph with fp16: others ask the host to look")
+        self.require(fits, "optimizer_impl", "must be fused in a CUDA graph with fp16: others ask the host to look")
         graphed = not (self.cuda_graph and self.optimizer == "sgd")
-        _require(self, graphed, "optimizer", "must be another in a CUDA graph: sgd reads its rate on the host")
+        self.require(graphed, "optimizer", "must be another in a CUDA graph: sgd reads its rate on the host")
 
 
 @dataclass(frozen=True)
@@ -272,19 +269,15 @@ class Recipe(LoopRecipe, DataRecipe, ModelRecipe):
 
     Attributes:
         preset: where the defaults came from.
-        seed: of the initial weights, the shuffling and the augmentation.
     """
 
     preset: str = "smoke"
-    seed: int = 0
+    seed: int = knob(0, "of the initial weights, the shuffling and the augmentation", least=0)
 
     def __post_init__(self) -> None:
-        """Raises: RecipeError: naming the knob, its value and what it may be."""
-        ModelRecipe.__post_init__(self)
-        DataRecipe.__post_init__(self)
-        LoopRecipe.__post_init__(self)
-        _check(self, Recipe, not_negative="seed")
-        _require(self, self.seed < 2**63, "seed", "must be below 2**63")
+        """Raises: RecipeError: a value that cannot be."""
+        super().__post_init__()
+        self.require(self.seed < 2**63, "seed", "must be below 2**63")
 
     @classmethod
     def of(cls, preset: Preset, **changes: object) -> "Recipe":
@@ -319,18 +312,15 @@ class Recipe(LoopRecipe, DataRecipe, ModelRecipe):
         return cls.of(preset(str(knobs.pop("preset", "auto"))), **knobs)
 
 
-def knob_help() -> dict[str, str]:
-    """What each knob of a recipe does, as the docstrings of its parts say."""
-    texts: dict[str, str] = {}
-    names: list[str] = []
-    for part in reversed(Recipe.__mro__[:-1]):
-        for line in (part.__doc__ or "").partition("Attributes:")[2].splitlines():
-            if match := re.fullmatch(r" {8}([a-z][\w, ]*): (.*)", line):
-                names = match[1].split(", ")
-                texts |= dict.fromkeys(names, match[2])
-            elif line.strip() and names:
-                texts |= {name: f"{texts[name]} {line.strip()}" for name in names}
-    return {field.name: texts.get(field.name, "").replace("%", "%%") for field in dataclasses.fields(Recipe)}
+def add_options(group: argparse._ActionsContainer, names: Collection[str] | None = None) -> None:
+    """Knobs of a recipe (default: all) as options of a command line. What was not given stays out of the namespace."""
+    for name, field in Recipe.knobs().items():
+        if names is None or name in names:
+            text, choices = field.metadata["text"], field.metadata["choices"]
+            how: dict[str, Any] = {"type": field.type} if field.type in (int, float, str) else {"nargs": "*"}
+            how = {"choices": choices} if choices else how | {"metavar": "X"}
+            how = {"action": argparse.BooleanOptionalAction} if field.type is bool else how
+            group.add_argument(f"--{name.replace('_', '-')}", default=argparse.SUPPRESS, help=text, **how)
 
 
 def read_knobs(file: Path) -> dict:
@@ -348,25 +338,3 @@ def read_knobs(file: Path) -> dict:
     if not isinstance(knobs, dict):
         raise RecipeError(f"recipe {file} holds no JSON object; write it like a run's recipe.json")
     return {name: tuple(value) if isinstance(value, list) else value for name, value in knobs.items()}
-
-
-def _check(recipe: Any, part: type, at_least_1: str = "", not_negative: str = "") -> None:
-    """Types, choices and signs of one part's knobs. A whole number passes for a float; nothing else is converted."""
-    for name, kind in part.__annotations__.items():
-        value = getattr(recipe, name)
-        wanted = {int: (int,), float: (int, float), bool: (bool,), str: (str,)}.get(kind, (tuple,))
-        if not isinstance(value, wanted) or (isinstance(value, bool) and kind is not bool):
-            raise RecipeError(f"recipe: {name}={value!r} is not of type {getattr(kind, '__name__', kind)}; change it")
-        if isinstance(value, float) and not abs(value) < float("inf"):
-            raise RecipeError(f"recipe: {name}={value!r} is not finite; change it")
-        if name in CHOICES:
-            _require(recipe, value in CHOICES[name], name, f"must be one of {', '.join(CHOICES[name])}")
-    for name in at_least_1.split():
-        _require(recipe, getattr(recipe, name) >= 1, name, "must be at least 1")
-    for name in not_negative.split():
-        _require(recipe, getattr(recipe, name) >= 0, name, "must not be negative")
-
-
-def _require(recipe: Any, holds: bool, name: str, rule: str) -> None:
-    if not holds:
-        raise RecipeError(f"recipe: {name}={getattr(recipe, name)!r}, but {name} {rule}; change it")

@@ -9,7 +9,7 @@ import dataclasses
 import itertools
 from dataclasses import dataclass
 
-from dltutorial.config import LoopRecipe, Preset
+from dltutorial.config import LoopRecipe, Preset, knob
 from dltutorial.errors import RecipeError
 
 LOADERS = ("naive", "lean", "staged")
@@ -21,16 +21,13 @@ class SolutionRecipe(LoopRecipe):
     """How to train to the target: a constant rate after the warm-up, no decay and no clipping unless asked for.
 
     Attributes:
-        loader: naive (image by image, float64), lean (a batch at once), staged (all images read into memory first).
-        ranks: processes that share each batch; each has a device (a core, or a GPU) of its own.
-        batch_size: images in one update, over all ranks.
         steps: updates after which an attempt is given up.
         eval_every: updates between two looks at the validation images.
     """
 
-    loader: str = "naive"
-    ranks: int = 1
-    batch_size: int = 64
+    loader: str = knob("naive", "image by image, a batch at once (lean), or all read first (staged)", choices=LOADERS)
+    ranks: int = knob(1, "processes that share each batch; each has a device (a core, or a GPU) of its own", least=1)
+    batch_size: int = knob(64, "images in one update, over all ranks", least=1)
     steps: int = 1500
     eval_every: int = 10
     warmup_steps: int = 0
@@ -45,14 +42,7 @@ class SolutionRecipe(LoopRecipe):
     def __post_init__(self) -> None:
         """Raises: RecipeError: naming the knob, its value and what it may be."""
         super().__post_init__()
-        for name in ("ranks", "batch_size"):
-            value = getattr(self, name)
-            if type(value) is not int or value < 1:
-                raise RecipeError(f"recipe: {name}={value!r}, but {name} must be a whole number, at least 1; change it")
-        if self.loader not in LOADERS:
-            raise RecipeError(f"recipe: loader={self.loader!r}, but loader must be one of {', '.join(LOADERS)}")
-        if self.batch_size % self.ranks:
-            raise RecipeError(f"recipe: batch_size={self.batch_size} must be divisible by ranks={self.ranks}")
+        self.require(self.batch_size % self.ranks == 0, "batch_size", f"must be divisible by ranks={self.ranks}")
 
     @property
     def rank_batch(self) -> int:

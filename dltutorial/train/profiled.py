@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 
 from dltutorial import machine, node
-from dltutorial.config import CHOICES, Recipe, knob_help, preset
+from dltutorial.config import Recipe, add_options, preset
 from dltutorial.data import weather
 from dltutorial.errors import CourseError
 from dltutorial.profile import ranges, trace
@@ -69,11 +69,8 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--steps", type=int, default=5, help="steps inside the profiler's window")
     parser.add_argument("--warmup", type=int, default=5, help="steps before it")
     parser.add_argument("--trace", type=Path, help="keep a trace of torch's profiler: FILE.json or FILE.json.gz")
-    knobs, texts = parser.add_argument_group("knobs", argument_default=argparse.SUPPRESS), knob_help()
-    for name, choices in CHOICES.items():
-        knobs.add_argument(f"--{name.replace('_', '-')}", choices=choices, help=texts[name])
-    knobs.add_argument("--cuda-graph", action=argparse.BooleanOptionalAction, help=texts["cuda_graph"])
-    knobs.add_argument("--workers", type=int, help=texts["workers"])
+    seen = {name for name, field in Recipe.knobs().items() if field.metadata["choices"]} | {"cuda_graph", "workers"}
+    add_options(parser.add_argument_group("knobs"), seen)
     return parser
 
 

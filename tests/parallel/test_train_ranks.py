@@ -16,7 +16,7 @@ from mates import SMALL
 from nursing import KNOBS, kill_at_random, wait_for
 from same_run import assert_same_run, records
 
-from dltutorial.config import CHOICES
+from dltutorial.config import DDP
 from dltutorial.data import store
 from dltutorial.errors import RecipeError
 from dltutorial.launch import RankFailed, launch
@@ -89,7 +89,7 @@ def test_validation_is_shared_and_its_scores_are_the_same_to_the_bit(data, alone
         assert all(torch.equal(a, b) for a, b in zip(found, one, strict=True))
 
 
-@pytest.mark.parametrize("kind", CHOICES["ddp"])
+@pytest.mark.parametrize("kind", DDP)
 def test_shared_gradients_are_those_of_the_whole_batch(kind):
     net = mates.Net()
     x = torch.randn(12, 5, generator=torch.Generator().manual_seed(2))

@@ -16,7 +16,7 @@ from same_run import assert_same_run, records
 from torch import nn
 
 from dltutorial import cli
-from dltutorial.config import CHOICES, PRESETS, Recipe
+from dltutorial.config import LOADERS, PRESETS, Recipe
 from dltutorial.data import sampling, store
 from dltutorial.errors import CheckpointError, CourseError, Interrupted
 from dltutorial.record import track
@@ -95,7 +95,7 @@ def test_also_when_it_is_stopped_after_every_update(whole, tiny_data, tmp_path):
     assert_same_run(whole, tmp_path / "r")
 
 
-@pytest.mark.parametrize("loader", [name for name in CHOICES["loader"] if name != "plain"])
+@pytest.mark.parametrize("loader", LOADERS[1:])
 def test_every_loader_goes_on_in_the_middle_of_an_epoch(tiny_data, tmp_path, loader):
     recipe = dataclasses.replace(SMALL, loader=loader, roll=True)
     train(tiny_data, tmp_path / "whole", recipe)

@@ -1,9 +1,10 @@
+import argparse
 import dataclasses
 import json
 
 import pytest
 
-from dltutorial.config import PRESETS, Recipe, knob_help, preset
+from dltutorial.config import PRESETS, Recipe, add_options, preset
 from dltutorial.errors import RecipeError
 
 
@@ -90,7 +91,20 @@ def test_environment_overrides_auto_but_not_a_named_preset(monkeypatch):
     assert preset("gpu").name == "gpu"
 
 
-def test_every_knob_is_explained():
-    texts = knob_help()
-    assert set(texts) == set(json.loads(json.dumps(dataclasses.asdict(Recipe()))))
-    assert all(texts.values())
+def test_every_knob_is_explained_and_an_option():
+    assert set(Recipe.knobs()) | {"preset"} == set(json.loads(json.dumps(dataclasses.asdict(Recipe()))))
+    assert all(len(field.metadata["text"]) > 10 for field in Recipe.knobs().values())
+    parser = argparse.ArgumentParser()
+    add_options(parser)
+    words = ["--steps", "5", "--no-roll", "--learning-rate", "0.1", "--ddp", "naive", "--track", "wandb", "tensorboard"]
+    changed = {"steps": 5, "roll": False, "learning_rate": 0.1, "ddp": "naive", "track": ["wandb", "tensorboard"]}
+    assert vars(parser.parse_args(words)) == changed
+    assert all(name.replace("_", "-") in parser.format_help() for name in Recipe.knobs())
+
+
+def test_another_default_alone_leaves_a_knob_its_rules():
+    class Bolder(Recipe):
+        steps: int = 1000
+
+    with pytest.raises(RecipeError, match="steps must be at least 1"):
+        dataclasses.dataclass(frozen=True)(Bolder)(steps=0)

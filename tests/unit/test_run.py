@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch import nn
 
-from dltutorial.config import CHOICES, PRESETS, Recipe
+from dltutorial import config
+from dltutorial.config import PRESETS, Recipe
 from dltutorial.data import store
 from dltutorial.data.loaders import LOADERS, Pairs
 from dltutorial.errors import CourseError, DataError, RecipeError
@@ -84,14 +85,14 @@ def test_the_same_recipe_gives_the_same_run(finished, tiny_data, tmp_path):
         assert torch.equal(a, b)
 
 
-@pytest.mark.parametrize("loader", [name for name in CHOICES["loader"] if name != "plain"])
+@pytest.mark.parametrize("loader", config.LOADERS[1:])
 def test_every_loader_gives_the_same_run(finished, tiny_data, tmp_path, loader):
     seen = train(tiny_data, tmp_path / "r", dataclasses.replace(SMALL, loader=loader))
     assert [record.loss for record in seen] == pytest.approx([record.loss for record in finished[1]], rel=1e-4)
 
 
 def test_the_loaders_of_a_recipe_are_the_ladders():
-    assert CHOICES["loader"] == ("plain", *LOADERS)
+    assert ("plain", *LOADERS) == config.LOADERS
 
 
 def test_another_seed_gives_another_run(finished, tiny_data, tmp_path):

@@ -37,9 +37,9 @@ def _same_data(file, monkeypatch):
     ("knobs", "why"),
     [
         ({"loader": "quick"}, "must be one of naive, lean, staged"),
-        ({"batch_size": 0}, "must be a whole number, at least 1"),
-        ({"batch_size": 64.0}, "must be a whole number"),
-        ({"batch_size": True}, "must be a whole number"),
+        ({"batch_size": 0}, "must be at least 1"),
+        ({"batch_size": 64.0}, "is not of type int"),
+        ({"batch_size": True}, "is not of type int"),
         ({"ranks": 3}, "must be divisible by ranks=3"),
         ({"learning_rate": 0.0}, "greater than 0"),
         ({"learning_rate": math.nan}, "not finite"),
