@@ -13,7 +13,7 @@ import functools
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
@@ -30,6 +30,7 @@ ONE_WAY = (collectives.broadcast, collectives.reduce, collectives.reduce_scatter
 OURS: Mapping[str, Callable[..., object]] = {**collectives.ALL_REDUCES, **{run.__name__: run for run in ONE_WAY}}
 MIB = 2**20
 _BATCH_BYTES, _BATCH_CALLS = MIB, 5  # small ones are called several times for one sample
+Key = TypeVar("Key")
 Samples = dict[tuple[str, int], list[float]]  # (name, bytes) → seconds
 
 
@@ -53,22 +54,20 @@ def clock(
         backend: gloo or nccl.
         timeout_s: of the launch.
     """
-    arguments = (tuple(names), tuple(sizes_bytes), repeats, node_size)
-    return slowest(launch(_on_rank, world_size, *arguments, timeout_s=timeout_s, backend=backend))
+
+    def on_rank() -> Samples:
+        import torch.distributed as dist
+
+        device = "cuda" if dist.get_backend() == "nccl" else "cpu"
+        variants = named(names, Communicator(node_size=node_size), dist.all_reduce)
+        return turns(variants, sizes_bytes, repeats, device=device)
+
+    return slowest(launch(on_rank, world_size, timeout_s=timeout_s, backend=backend))
 
 
-def slowest(ranks: Sequence[Mapping[tuple[str, int], Sequence[float]]]) -> dict[tuple[str, int], Timing]:
+def slowest(ranks: Sequence[Mapping[Key, Sequence[float]]]) -> dict[Key, Timing]:
     """Of each turn the time of the rank that took longest."""
     return {key: Timing(tuple(map(max, zip(*(rank[key] for rank in ranks), strict=True)))) for key in ranks[0]}
-
-
-def _on_rank(names: Sequence[str], sizes_bytes: Sequence[int], repeats: int, node_size: int) -> Samples:
-    """Seconds of every turn on this rank, for each (name, size)."""
-    import torch.distributed as dist
-
-    device = "cuda" if dist.get_backend() == "nccl" else "cpu"
-    variants = named(names, Communicator(node_size=node_size), dist.all_reduce)
-    return turns(variants, sizes_bytes, repeats, device=device)
 
 
 def named(

@@ -134,9 +134,8 @@ def ddp(preset: Preset, repeats: int) -> Iterator[BenchRow]:
         told_s = step.seconds(link, cap_bytes, overlap=name not in ("naive", "bucketed"))
         told_s = step.backward_s + step.rest_s if name == ddp_comparison.ALONE else told_s
         share = timing.median_s / found[ddp_comparison.TORCH].median_s
-        yield BenchRow(
-            name, timing.samples_s, predicted=told_s, more={"ranks": f"{ranks}", "of torch DDP": f"{share:.2f}"}
-        )
+        more = {"ranks": f"{ranks}", "of torch DDP": f"{share:.2f}"}
+        yield BenchRow(name, timing.samples_s, predicted=told_s, more=more)
 
 
 def collectives(preset: Preset, repeats: int) -> Iterator[BenchRow]:
@@ -233,13 +232,13 @@ def scaling(preset: Preset, repeats: int) -> Iterator[BenchRow]:
     """Real steps on as many ranks as cores or GPUs; emulated ones on up to 8, and published runs, both predicted."""
     from dltutorial.comm import stopwatch
     from dltutorial.scaling import published, steps
+    from dltutorial.train.ddp_comparison import TORCH, compare
 
-    recipe = Recipe.of(preset, global_batch_size=max(1, preset.global_batch_size // 4))
     units = len(machine.accelerators()) if machine.device() == "cuda" else machine.cores()
     warnings.filterwarnings("ignore", ".*ranks share")  # emulated steps do: a wait needs no core
     for p in range(1, min(8, units) + 1):
-        step_s = np.array(launch(steps.real, p, recipe, 2 * repeats))[..., 1].max(0)  # the slowest rank's
-        yield BenchRow(f"real training, ranks: {p}", tuple(step_s.tolist()))
+        recipe = Recipe.of(preset, global_batch_size=p * max(1, preset.global_batch_size // 4))
+        yield BenchRow(f"real training, ranks: {p}", compare(p, recipe, [TORCH], 2 * repeats)[TORCH].samples_s)
     network = stopwatch.measure_network((2, 4, 8), 2 * repeats)
     work = steps.workload_for(network)
     for p in (1, 2, 4, 8):

@@ -108,7 +108,3 @@ class Step:
         """
         sent = self.messages(link, bucket_bytes, overlap=overlap)
         return self.rest_s + max([self.backward_s, *(message.end_s for message in sent)])
-
-    def exposed_s(self, link: Link, bucket_bytes: float, *, overlap: bool) -> float:
-        """Seconds of the step in which nothing is computed."""
-        return self.seconds(link, bucket_bytes, overlap=overlap) - self.backward_s - self.rest_s

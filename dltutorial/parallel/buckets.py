@@ -9,7 +9,7 @@ take ours too.
 Legend: N numbers of all gradients in the bucket.
 """
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -59,35 +59,28 @@ class Bucket:
         """Whether it is the last one of the step."""
         return self._index == self._n_buckets - 1
 
-    def copy_in(self, parameter: nn.Parameter, factor: float = 1.0) -> None:
-        """Copy a parameter's gradient into its place, times ``factor``; zeros if it has none.
+    def copy_in(self, parameter: nn.Parameter) -> None:
+        """Copy a parameter's gradient into its place, unless it lives there already.
 
         Raises:
             CourseError: a sparse gradient.
         """
         gradient, view = parameter.grad, self._views[parameter]
-        if gradient is None:
-            view.zero_()
-        elif gradient.layout != torch.strided:
+        if gradient is None or gradient.layout != torch.strided:
             raise CourseError("a bucket holds no sparse gradient; make the embedding with sparse=False")
-        elif factor != 1 or gradient.data_ptr() != view.data_ptr():
-            torch.mul(gradient.detach(), factor, out=view)  # one pass over the memory for both
+        if gradient.data_ptr() != view.data_ptr():
+            view.copy_(gradient.detach())
 
-    def copy_out(self, used: Collection[nn.Parameter], as_view: bool) -> None:
+    def copy_out(self, as_view: bool) -> None:
         """Give parameters their gradients back.
 
         Args:
-            used: which parameters get one; a set.
             as_view: let the gradient *be* the place in the bucket: no copy, and no memory of its own.
         """
         for parameter, view in self._views.items():
-            if parameter not in used:
-                continue
             if as_view:
                 parameter.grad = view
-            elif parameter.grad is None:
-                parameter.grad = view.clone()
-            else:
+            elif parameter.grad is not None:
                 parameter.grad.copy_(view)
 
 

@@ -2,7 +2,7 @@
 
 In: a ``Workload`` (what a rank does), a network (what an all-reduce costs), the spread of the ranks' speeds, the input.
 Out: ``Steps``: for every number of ranks, where the time of a step goes. All of it is arrays over P: the numbers 1 to
-27,360 together take a fraction of a second. Plain NumPy, no torch.
+27,360 together take a fraction of a second. NumPy and SciPy, no torch.
 
 The timeline of one rank. The forward pass takes a third of the work, the backward pass two thirds. Layers finish from
 the last to the first. When a bucket of gradients is full, its all-reduce starts, as soon as the one before has ended:
@@ -20,12 +20,14 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
+from scipy.integrate import trapezoid
+from scipy.special import digamma, log_ndtr
 
 from dltutorial.parallel.bucket_model import DEFAULT_BYTES, FIRST_BYTES, assign_buckets
-from dltutorial.scaling.stragglers import expected_max
 from dltutorial.scaling.workloads import Workload
 
 FORWARD_SHARE = 1 / 3
+SHAPES = ("normal", "exponential")  # of what ranks differ by: chips a little; a disturbance now and then
 
 
 class Network(Protocol):
@@ -42,12 +44,10 @@ class Spread:
     Attributes:
         speed: standard deviation of their compute times, as a share; the same ranks are slow in every step.
         jitter_s: standard deviation of a disturbance of each rank in each step, seconds.
-        shape: of both together: normal or exponential; see ``stragglers``.
     """
 
     speed: float = 0.0
     jitter_s: float = 0.0
-    shape: str = "normal"
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ def simulate(
     samples = np.broadcast_to(np.asarray(samples_per_rank, dtype=float), ranks.shape)
     work_s = workload.sample_s * samples
     deviation_s = np.hypot(spread.speed * (work_s + workload.fixed_s), spread.jitter_s)
-    straggler_s = expected_max(ranks, spread.shape) * deviation_s
+    straggler_s = expected_max(ranks) * deviation_s
     slowest_s = work_s + straggler_s  # an all-reduce starts when the last rank's gradients are there
     communication_s, end_s = np.zeros_like(ranks), np.zeros_like(ranks)
     for n_bytes, ready in zip(*buckets(workload, bucket_bytes), strict=True):
@@ -132,6 +132,20 @@ def simulate(
     loading_s = samples * np.maximum(1 / rank_samples_per_s, ranks / shared_samples_per_s)
     input_s = np.maximum(0.0, loading_s - busy_s)
     return Steps(ranks, samples, work_s + workload.fixed_s, straggler_s, communication_s, exposed_s, input_s)
+
+
+def expected_max(ranks_P: float | np.ndarray, shape: str = "normal") -> np.ndarray:
+    """Mean of the largest of P values, in standard deviations above their mean: what the slowest rank costs.
+
+    An *order statistic*: it grows without bound, though slowly. David and Nagaraja, Order Statistics (2003), chapter 3.
+    """
+    ranks = np.asarray(ranks_P, dtype=float)
+    if shape == "exponential":
+        return digamma(ranks + 1) + np.euler_gamma - 1  # 1 + 1/2 + … + 1/P, minus the mean
+    # ∫ x d(Φ(x)^P) by parts: the upper end minus the area below Φ^P. It is smooth in log P, so interpolate.
+    x_X, nodes = np.linspace(-9, 9, 721), np.unique(np.r_[np.arange(1, 33), np.geomspace(1, ranks.max(), 128)])
+    found = x_X[-1] - trapezoid(np.exp(np.multiply.outer(nodes, log_ndtr(x_X))), x_X)
+    return np.maximum(np.interp(np.log(ranks), np.log(nodes), found), 0.0)
 
 
 def crossover(steps: Steps) -> int | None:

@@ -1,4 +1,4 @@
-"""Steps on real ranks, timed: real training, and on more ranks than there are cores *emulated* computing.
+"""Steps on more ranks than there are cores: computing is *emulated*, communication is real.
 
 Ranks that share a core cannot show how training scales: their computing queues up. A wait does not queue. So in an
 emulated step computing is a wait of the length that a ``Workload`` says, and the communication is real: buckets of
@@ -17,7 +17,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from dltutorial.comm.stopwatch import MIB, MeasuredNetwork
-from dltutorial.config import Recipe
 from dltutorial.parallel.bucket_model import DEFAULT_BYTES
 from dltutorial.scaling.simulator import FORWARD_SHARE, Steps, buckets, simulate
 from dltutorial.scaling.workloads import Workload
@@ -40,45 +39,6 @@ class EmulatedStep:
     overlap: bool = True
     bucket_bytes: float = DEFAULT_BYTES
     pace: Sequence[float] = ()
-
-
-def real(recipe: Recipe, n_steps: int) -> np.ndarray:
-    """On every rank: train; returns seconds of computing and of the whole step, shape (S, 2).
-
-    The data are noise, ``recipe.global_batch_size`` samples for *each* rank (weak scaling). All gradients travel after
-    the backward pass, in one piece; chapter 09 does better. The first two updates warm up and do not count.
-    """
-    import torch
-    import torch.distributed as dist
-    from torch.nn.utils import parameters_to_vector, vector_to_parameters
-
-    from dltutorial.train.forecasting import build_model
-    from dltutorial.train.step import make_optimizer
-
-    def now() -> float:
-        if x_BCHW.is_cuda:  # once the device has done what it was asked to
-            torch.cuda.synchronize()
-        return time.perf_counter()
-
-    model = build_model(recipe)
-    optimizer = make_optimizer(model, recipe)
-    shape = (recipe.global_batch_size, recipe.n_channels, recipe.n_lat, recipe.n_lon)
-    x_BCHW, y_BCHW = (torch.randn(shape, device=next(model.parameters()).device) for _ in range(2))
-    found = []
-    for _ in range(n_steps + 2):
-        dist.barrier()
-        start = now()
-        optimizer.zero_grad(set_to_none=True)
-        torch.nn.functional.mse_loss(model(x_BCHW), y_BCHW).backward()
-        computed = now()
-        grads = [p.grad for p in model.parameters() if p.grad is not None]
-        dist.all_reduce(flat := parameters_to_vector(grads))
-        vector_to_parameters(flat / dist.get_world_size(), grads)
-        communicated = now()
-        optimizer.step()
-        end = now()
-        found.append((end - start - (communicated - computed), end - start))
-    return np.array(found[2:])
 
 
 def emulated(variants: Mapping[str, EmulatedStep], n_steps: int) -> dict[str, np.ndarray]:

@@ -2,14 +2,12 @@
 
 import dataclasses
 
-import numpy as np
 import pytest
 import torch
 
 from dltutorial.comm import stopwatch
 from dltutorial.config import PRESETS, Recipe
-from dltutorial.launch import launch
-from dltutorial.scaling import steps
+from dltutorial.train.ddp_comparison import TORCH, compare
 
 pytestmark = pytest.mark.gpu
 SMALL = dataclasses.replace(PRESETS["smoke"], n_lat=32, n_lon=64, dim=64, depth=2, heads=2)
@@ -17,16 +15,14 @@ SMALL = dataclasses.replace(PRESETS["smoke"], n_lat=32, n_lon=64, dim=64, depth=
 
 def test_one_rank_for_each_gpu_trains_and_is_timed():
     n = min(4, torch.cuda.device_count())
-    found = np.array(launch(steps.real, n, Recipe.of(SMALL, global_batch_size=2), 4))
-    assert found.shape == (n, 4, 2)
-    assert (found[..., 0] > 0).all()
-    assert (found[..., 0] <= found[..., 1]).all()
+    found = compare(n, Recipe.of(SMALL, global_batch_size=2 * n), [TORCH], 4)[TORCH]
+    assert len(found.samples_s) == 4
+    assert found.best_s > 0
 
 
 def test_longer_computing_takes_longer_to_the_end_of_the_kernels():
     little, much = (
-        np.median(np.array(launch(steps.real, 1, Recipe.of(SMALL, global_batch_size=batch), 6))[..., 0])
-        for batch in (2, 512)
+        compare(1, Recipe.of(SMALL, global_batch_size=batch), [TORCH], 6)[TORCH].median_s for batch in (2, 512)
     )
     assert much > little
 

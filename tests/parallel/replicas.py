@@ -6,17 +6,16 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
-from torch.distributed.algorithms.join import Join
 from torch.nn.parallel import DistributedDataParallel
 
 from dltutorial.config import Recipe
 from dltutorial.errors import CourseError
-from dltutorial.parallel.comm_hooks import mean, relative_error, scaled_fp16
-from dltutorial.parallel.ddp import BucketedDDP, NaiveDDP, OverlappedDDP, broadcast_tensors
-from dltutorial.parallel.local_sgd import LocalSGD
+from dltutorial.parallel.ddp import BucketedDDP, NaiveDDP, OverlappedDDP
+from dltutorial.profile import trace
 from dltutorial.profile.trace_summary import overlap
 from dltutorial.train import ddp_comparison
 
+TINY_MODEL = Recipe(n_lat=16, n_lon=32, dim=64, depth=4, heads=2, global_batch_size=16)
 TINY = 16 / 2**20  # MiB: a bucket holds two numbers, so every parameter has its own
 OURS = {
     "naive": lambda m, **o: NaiveDDP(m, **o),
@@ -108,21 +107,6 @@ def four_ranks():
     return apart(together, expected), apart_by_pairs
 
 
-def unused():
-    """The spare head is used by nobody, by rank 0, by all, in turn; torch's own DDP is the judge."""
-    rank, found = dist.get_rank(), {}
-    turns = lambda step: (False, rank == 0, True, rank == 1, False)[step]  # noqa: E731
-    options = {"find_unused_parameters": True}
-    torchs = DistributedDataParallel(Odd(rank, with_spare=True), **options)
-    expected = train(torchs, batches(5, rank), spare=turns)
-    for name, wrap in OURS.items():
-        model = wrap(Odd(rank, with_spare=True), **options)
-        found[name] = apart(train(model, batches(5, rank), spare=turns), expected)
-    model = OverlappedDDP(Odd(rank, with_spare=True), **options)
-    model(batches(1, rank)[0]).sum().backward()
-    return found, model.module.spare.weight.grad is None
-
-
 def unused_without_leave(name):
     rank = dist.get_rank()
     model = OURS[name](Odd(rank, with_spare=True))
@@ -147,35 +131,9 @@ def buffers():
     return found
 
 
-def uneven():
-    """Rank 1 has two batches more than rank 0."""
-    rank, found = dist.get_rank(), {}
-    data = batches(3 + 2 * rank, rank)
-
-    def joined(wrap):
-        model = wrap(Odd(rank))
-        with Join([model]):
-            train(model, data)
-        return weights(model)
-
-    expected = joined(DistributedDataParallel)
-    for name, wrap in OURS.items():
-        got = joined(wrap)
-        mine = torch.cat([w.double().flatten() for w in got])
-        dist.broadcast(mine, 0)
-        found[name] = max(apart(got, expected), apart([mine], [torch.cat([w.double().flatten() for w in got])]))
-    return found
-
-
 def uneven_without_join():
     rank = dist.get_rank()
     train(OverlappedDDP(Odd(rank)), batches(3 + 2 * rank, rank))
-
-
-def no_sync_in_join():
-    model = NaiveDDP(Odd(0))
-    with Join([model]), model.no_sync():
-        pass
 
 
 def other_models():
@@ -255,55 +213,22 @@ def compressed():
             (model(x.float()).square().mean() * scale).backward()
         return [p.grad / scale for p in model.parameters()]
 
+    def error(got, exact):
+        got, exact = (torch.cat([g.double().flatten() for g in gradients]) for gradients in (got, exact))
+        return float((got - exact).norm() / exact.norm())
+
     tiny = 1e-6
     exact = {scale: gradients(DistributedDataParallel, scale=scale) for scale in (1.0, tiny)}
-    fp16 = default_hooks.fp16_compress_hook
-    power = [powerSGD_hook.PowerSGDState(None, 2, start_powerSGD_iter=2, min_compression_rate=1) for _ in range(2)]
-    for state in power:
-        state.rng.seed(0)
-    found = {
-        "mean": relative_error(gradients(OverlappedDDP, mean), exact[1.0]),
-        "mean, torch's": relative_error(gradients(DistributedDataParallel, mean), exact[1.0]),
-        "fp16": relative_error(gradients(OverlappedDDP, fp16), exact[1.0]),
-        "fp16, tiny": relative_error(gradients(OverlappedDDP, fp16, None, tiny), exact[tiny]),
-        "scaled, tiny": relative_error(gradients(OverlappedDDP, scaled_fp16(2.0**24), None, tiny), exact[tiny]),
-        "scaled, tiny, bucketed": relative_error(gradients(BucketedDDP, scaled_fp16(2.0**24), None, tiny), exact[tiny]),
-        "scaled too far": relative_error(gradients(OverlappedDDP, scaled_fp16(2.0**24)), exact[1.0]),
-        "power": relative_error(gradients(OverlappedDDP, powerSGD_hook.powerSGD_hook, power[0]), exact[1.0]),
+    mean, fp16 = default_hooks.allreduce_hook, default_hooks.fp16_compress_hook
+    power = powerSGD_hook.PowerSGDState(None, 2, start_powerSGD_iter=2, min_compression_rate=1)
+    power.rng.seed(0)
+    return {
+        "mean": error(gradients(OverlappedDDP, mean), exact[1.0]),
+        "fp16": error(gradients(OverlappedDDP, fp16), exact[1.0]),
+        "fp16, tiny": error(gradients(OverlappedDDP, fp16, None, tiny), exact[tiny]),
+        "power": error(gradients(OverlappedDDP, powerSGD_hook.powerSGD_hook, power), exact[1.0]),
+        "fp16, ours against torch's": apart(*(gradients(w, fp16) for w in (OverlappedDDP, DistributedDataParallel))),
     }
-    for name, hook in (("fp16", fp16), ("scaled", scaled_fp16())):
-        pair = [gradients(wrap, hook) for wrap in (OverlappedDDP, DistributedDataParallel)]
-        found[f"{name}, ours against torch's"] = apart(*pair)
-    return found
-
-
-def local_sgd():
-    """Plain SGD: every=1 is data parallelism; every=2 is not, and sends half as often."""
-    rank = dist.get_rank()
-
-    def trained(every):
-        model = Odd(rank)
-        broadcast_tensors([*model.parameters(), *model.buffers()])
-        local = LocalSGD(model.parameters(), every)
-        optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.05)
-        n_sent = 0
-        for x in batches(6, rank):
-            optimizer.zero_grad()
-            (model(x) - 3).square().mean().backward()
-            optimizer.step()
-            n_sent += local.after_update()
-        return weights(model), n_sent
-
-    single = Odd(0)
-    optimizer = torch.optim.SGD([p for p in single.parameters() if p.requires_grad], lr=0.05)
-    for x in batches(6):
-        optimizer.zero_grad()
-        (single(x) - 3).square().mean().backward()
-        optimizer.step()
-    (every, n_every), (second, n_second) = trained(1), trained(2)
-    everyones = [None, None]
-    dist.all_gather_object(everyones, second)
-    return apart(every, weights(single)), apart(second, weights(single)), apart(*everyones), n_every, n_second
 
 
 def many_cases(*names):
@@ -311,10 +236,11 @@ def many_cases(*names):
     return {name: globals()[name]() for name in names}
 
 
-def traced():
-    recipe = Recipe(n_lat=16, n_lon=32, dim=64, depth=4, heads=2, global_batch_size=16)
+def traced(recipe=TINY_MODEL, bucket_cap_mb=0.25):
+    """Communication in a trace of two updates, by wrapper."""
+    options = {"bucket_cap_mb": bucket_cap_mb}
     return [
-        overlap(ddp_comparison.trace.take(ddp_comparison.make_update(recipe, name, {"bucket_cap_mb": 0.25}), steps=2))
+        overlap(trace.take(ddp_comparison.make_update(recipe, name, options), steps=2))
         for name in ("naive", "bucketed", "overlapped")
     ]
 
@@ -328,7 +254,7 @@ def error_of(function):
 
 
 def refusals():
-    return [error_of(function) for function in (no_sync_in_join, other_models, nothing_to_train)]
+    return [error_of(function) for function in (other_models, nothing_to_train)]
 
 
 def on_cuda():

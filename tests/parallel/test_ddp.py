@@ -13,15 +13,13 @@ from dltutorial.launch import RankFailed, RanksHang, launch
 from dltutorial.parallel.bucket_model import Link, Step
 from dltutorial.parallel.buckets import make_buckets
 from dltutorial.parallel.ddp import NaiveDDP
-from dltutorial.parallel.gradient_lag import GradientLag, largest_stable_rate
-from dltutorial.parallel.local_sgd import LocalSGD
 from dltutorial.profile.events import Event, Trace, TraceRow
 from dltutorial.profile.trace_summary import Overlap, overlap
 from dltutorial.train import ddp_comparison
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*ranks share")
 ROUNDING, ROUNDING_FP32 = 1e-12, 1e-6
-CASES = ("equal_to_one_process", "unused", "buffers", "uneven", "after_a_failed_backward", "messages", "local_sgd")
+CASES = ("equal_to_one_process", "buffers", "after_a_failed_backward", "messages")
 
 
 @pytest.fixture(scope="module")
@@ -43,13 +41,6 @@ def test_four_ranks_and_two_pairs_of_ranks_do_the_same():
         assert max(together, by_pairs) < ROUNDING_FP32
 
 
-def test_parameters_that_some_or_all_ranks_do_not_use_are_as_torchs(found):
-    for rank in found:
-        apart, has_none = rank["unused"]
-        assert max(apart.values()) < ROUNDING_FP32
-        assert has_none
-
-
 @pytest.mark.parametrize("name", ["naive", "one bucket", "overlapped"])
 def test_an_unused_parameter_is_one_clear_error_and_no_hang(name):
     with pytest.raises(RankFailed, match=r"no gradient for (spare|last)\.weight.*find_unused_parameters=True"):
@@ -61,13 +52,8 @@ def test_buffers_are_rank_0s_as_torchs(found):
         assert max(rank["buffers"].values()) < ROUNDING
 
 
-def test_ranks_with_fewer_batches_join_as_torchs_do(found):
-    for rank in found:
-        assert max(rank["uneven"].values()) < ROUNDING_FP32
-
-
 @pytest.mark.timed  # until the deadline rank 0 has to return
-def test_without_join_uneven_inputs_end_at_the_deadline():
+def test_uneven_inputs_end_at_the_deadline():
     with pytest.raises(RanksHang, match=r"rank 0 had returned|rank 1 waits") as caught:
         launch(replicas.uneven_without_join, 2, timeout_s=3)
     assert caught.value.waiting == (1,)
@@ -91,26 +77,13 @@ def test_messages_are_counted_and_only_overlapped_ones_leave_early(found):
         assert early.index(over) >= 3
 
 
-def test_local_sgd_every_step_is_data_parallelism_and_every_second_sends_half(found):
-    for rank in found:
-        every, second, ranks_apart, n_every, n_second = rank["local_sgd"]
-        assert every < ROUNDING_FP32 < second
-        assert ranks_apart == 0
-        assert (n_every, n_second) == (6, 3)
-
-
 def test_compression_errs_as_far_as_its_numbers_reach():
     for found in launch(replicas.compressed, 2, timeout_s=100):
         assert found["mean"] < 1e-6
-        assert found["mean, torch's"] < 1e-6
         assert 1e-6 < found["fp16"] < 1e-2
         assert found["fp16, tiny"] > 0.05
-        assert found["scaled, tiny"] < 1e-3
-        assert found["scaled, tiny, bucketed"] < 1e-3
-        assert not found["scaled too far"] < 1
         assert 1e-3 < found["power"] < 1.5
         assert found["fp16, ours against torch's"] < 1e-6
-        assert found["scaled, ours against torch's"] < 1e-6
 
 
 def test_a_trace_shows_what_the_backward_pass_hides():
@@ -120,18 +93,11 @@ def test_a_trace_shows_what_the_backward_pass_hides():
 
 
 def test_what_cannot_be_is_told_in_one_line():
-    for in_join, other, nothing in launch(replicas.refusals, 2, timeout_s=100):
-        assert "no_sync() inside Join" in in_join
+    for other, nothing in launch(replicas.refusals, 2, timeout_s=100):
         assert "rank 1 holds another model than rank 0 (bias)" in other
         assert "to be trained" in nothing
     with pytest.raises(CourseError, match="no process group"):
         NaiveDDP(nn.Linear(2, 2))
-    with pytest.raises(CourseError, match="every=0"):
-        LocalSGD([], 0)
-    with pytest.raises(CourseError, match="lag=-1"):
-        GradientLag([], -1)
-    with pytest.raises(CourseError, match="no wrapper 'quick'"):
-        ddp_comparison.compare(2, None, ["quick"])
 
 
 def test_the_benchmark_measures_and_predicts(monkeypatch):
@@ -169,7 +135,7 @@ def test_gradients_may_live_in_the_bucket():
     (bucket,) = make_buckets([parameter], 100)
     parameter.grad = torch.full((2, 3), 5.0)
     bucket.copy_in(parameter)
-    bucket.copy_out({parameter}, as_view=True)
+    bucket.copy_out(as_view=True)
     assert parameter.grad.data_ptr() == bucket.buffer().data_ptr()
     assert parameter.grad.tolist() == [[5.0] * 3] * 2
 
@@ -189,36 +155,9 @@ def test_the_model_knows_when_overlap_helps_and_when_small_buckets_hurt():
     assert together == pytest.approx(0.15 + 1e-3 + 20 / 250)
     assert step.seconds(link, 0, overlap=False) == pytest.approx(0.15 + 20 * (1e-3 + 1 / 250))
     assert step.seconds(link, 0, overlap=True) == pytest.approx(0.05 + 0.1 / 20 + 20 * 5e-3)
-    assert step.exposed_s(link, 2**20, overlap=True) == pytest.approx(0.1 / 20 + 20 * 5e-3 - 0.1)
+    assert step.seconds(link, 2**20, overlap=True) == step.seconds(link, 0, overlap=True)
     slow = Link(latency_s=20e-3, bytes_per_s=1e12)
     assert step.seconds(slow, 2**30, overlap=True) < step.seconds(slow, 0, overlap=True)
-
-
-@pytest.mark.parametrize("lag", [0, 1, 2, 5])
-def test_gradient_lag_diverges_just_beyond_the_largest_stable_rate(lag):
-    def last(rate):
-        w = nn.Parameter(torch.ones(1, dtype=torch.float64))
-        late = GradientLag([w], lag)
-        for _ in range(3000):
-            w.grad = 4 * w.detach()
-            late.exchange()
-            if w.grad is not None:
-                w.data -= rate * w.grad
-        return abs(w.item())
-
-    limit = largest_stable_rate(4.0, lag)
-    assert last(0.97 * limit) < 1e-3
-    assert last(1.03 * limit) > 1e3
-
-
-def test_a_lagged_gradient_is_the_one_of_some_steps_ago():
-    w = nn.Parameter(torch.zeros(1))
-    late, seen = GradientLag([w], 2), []
-    for step in range(5):
-        w.grad = torch.tensor([float(step)])
-        late.exchange()
-        seen.append(None if w.grad is None else w.grad.item())
-    assert seen == [None, None, 0.0, 1.0, 2.0]
 
 
 def test_hidden_communication_is_what_lies_under_computing():

@@ -11,6 +11,7 @@ from dltutorial.launch import launch
 from dltutorial.scaling import steps
 from dltutorial.scaling.steps import EmulatedStep
 from dltutorial.scaling.workloads import Workload
+from dltutorial.train.ddp_comparison import TORCH, compare
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*ranks share")
 WORK = Workload("test", (1000.0, 1000.0), (0.5, 0.5), sample_s=0.01, fixed_s=0.002)
@@ -38,10 +39,10 @@ def test_all_reduces_are_measured_for_every_number_of_ranks_and_every_size():
     assert all(seconds > 0 for times in found.values() for seconds in times.values())
 
 
-def test_real_steps_compute_and_communicate():
+def test_real_updates_are_timed_on_one_rank_and_on_two():
     tiny = dataclasses.replace(PRESETS["smoke"], n_lat=16, n_lon=32, dim=16, depth=1, heads=2)
     recipe = Recipe.of(tiny, global_batch_size=2, device="cpu")
-    found = np.array(launch(steps.real, 2, recipe, 3, backend="gloo"))
-    assert found.shape == (2, 3, 2)
-    assert (found[..., 0] > 0).all()
-    assert (found[..., 0] < found[..., 1]).all()
+    for p in (1, 2):
+        (timing,) = compare(p, recipe, [TORCH], 3).values()
+        assert len(timing.samples_s) == 3
+        assert timing.best_s > 0
