@@ -2,19 +2,19 @@
 
 In: ``pages/report.ipynb`` or ``pages/class.ipynb``, its parameters, the style sheet beside it. Out: one HTML file that
 loads nothing and runs nothing: its style and pictures are in it, code is left out, and its policy forbids the rest. The
-notebooks make their parts with ``section`` and ``table``, which escape what comes in as plain text (``report.html``).
+notebooks make their parts with the functions of ``pages/parts.html``, which escape what comes in as plain text.
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from markupsafe import Markup
 
 from dltutorial import paths
+from dltutorial.course import show
 from dltutorial.course.execute import quick_imports
-from dltutorial.course.show import template
 from dltutorial.errors import CourseError
 
 
@@ -61,25 +61,9 @@ def write(name: str, out: Path, refresh_s: float | None = None, **parameters: An
     return Path(out)
 
 
-def section(topic: str, finding: str, *body: str, about: str = "", kind: str = "") -> Markup:
-    """A part of a page: its topic, what was found, and what shows it; ``about`` stands small beside the topic."""
-    return template("report.html").module.section(anchor(topic), topic, finding, body, about, kind)
-
-
-def anchor(topic: str) -> str:
-    """What a link to a section leads to: its topic in small letters, with dashes."""
-    return "-".join(topic.lower().split())
-
-
-def table(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> Markup:
-    """A table, or nothing where there is no row; a head that begins with "# " is a column of numbers."""
-    columns = [(name.removeprefix("# "), Markup(' class="number"') if name[:2] == "# " else "") for name in head]
-    return template("report.html").module.table(columns, list(rows))
-
-
-def folded(summary: str, body: str) -> Markup:
-    """Something long, behind a line to press; nothing where there is nothing."""
-    return template("report.html").module.folded(summary, body)
+def parts() -> Any:
+    """The functions of ``pages/parts.html``: ``section``, ``table``, ``folded``, ``anchor``."""
+    return show.template(paths.course_folder("pages") / "pages" / "parts.html").module
 
 
 def _page(notebook: Any, css: str, refresh_s: float | None) -> str:

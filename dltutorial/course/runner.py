@@ -77,10 +77,7 @@ def new_folder(out: Path | None) -> Path:
     Raises:
         CourseError: it cannot be made, or holds something already.
     """
-    stamp = datetime.datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
-    names = (stamp, *(f"{stamp}-{n}" for n in range(2, 100)))
-    free = (path for name in names if not (path := paths.runs_dir().absolute() / name).exists())
-    target = Path(out).absolute() if out else next(free)
+    target = Path(out or paths.runs_dir() / f"{datetime.datetime.now():%Y-%m-%d_%H-%M-%S.%f}").absolute()
     try:
         target.mkdir(parents=True, exist_ok=True)
         if any(target.iterdir()):
@@ -173,12 +170,13 @@ def _conclude(folder: Path, preset: str, selected: list[Path], done: Mapping[Pat
         status = "not run" if result is None else "failed" if result.error or counts["failed"] else "finished"
         row = {"notebook": source.name, "chapter": number, "status": status, "claims": dict(counts)}
         rows.append(row | (asdict(result) if result else {}))
-    about = {"preset": preset, "machine": machine.label(), "versions": machine.versions(), "chapters": rows}
+    here = {"machine": machine.label(), "versions": machine.versions(), "date": f"{datetime.date.today()}"}
+    about = here | {"preset": preset, "chapters": rows}
     paths.write_text(folder / "run.json", json.dumps(about, indent=1) + "\n")
     print(_table(rows))
     from dltutorial.course import site
 
-    print(f"pages: {site.write(folder)}")
+    print(f"pages: {site.write(folder, about, claims)}")
     for row in rows:
         if row.get("error"):
             where = f"cell {row['cell']}" if row["cell"] else "before its first cell"

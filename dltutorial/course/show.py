@@ -17,6 +17,7 @@ import jinja2
 BLUE, ORANGE, GREEN, RED = "#0072B2", "#E69F00", "#009E73", "#D55E00"
 SIGNS = {"shown": "✓", "failed": "✗", "otherwise": "≠", "not shown here": "–"}
 _COLOURS = {"shown": GREEN, "failed": RED, "otherwise": BLUE, "not shown here": "#888888", "advice": BLUE}
+_HTML = Path(__file__).with_suffix(".html")
 _OF_LABEL = {"✓": GREEN, "✗": RED, "guess": ORANGE, "model": BLUE, "measured": GREEN}
 
 
@@ -71,7 +72,7 @@ def box(
     """
     sign, told = SIGNS.get(status, ""), "otherwise on this machine" if status == "otherwise" else status
     words = "" if mark or status == "shown" else told
-    page = template("show.html").module.box(
+    page = template(_HTML).module.box(
         kind, mark or told, _COLOURS[status], sign, title, words, lines, _OF_LABEL, trace, hints
     )
     first = " ".join(part for part in (sign, words and f"({words})", title) if part)
@@ -89,7 +90,7 @@ def advice(text: str, title: str = "What to do") -> Shown:
 def line(*parts: tuple[str, str]) -> Shown:
     """One short line of ``(label, value)`` pairs; a label without a value is a sentence of its own."""
     text = " · ".join(f"{label} {value}".strip() for label, value in parts)
-    return Shown(str(template("show.html").module.line(parts)), text)
+    return Shown(str(template(_HTML).module.line(parts)), text)
 
 
 def number(value: float) -> str:
@@ -113,12 +114,12 @@ def log_bars(title: str, bars: Sequence[tuple[str, float]], unit: str) -> Shown:
     rows = [(label, number(value), math.log10(value), _OF_LABEL[label]) for label, value in bars]
     decades = [decade for *_, decade, _ in rows]
     low = math.floor(min(decades) - 0.3)  # room for the shortest bar to be seen
-    page = template("show.html").module.log_bars(title, rows, low, max(low + 1, math.ceil(max(decades))), unit)
+    page = template(_HTML).module.log_bars(title, rows, low, max(low + 1, math.ceil(max(decades))), unit)
     return Shown(str(page), f"{title}\n    " + ", ".join(f"{label} {value} {unit}" for label, value, *_ in rows))
 
 
 @functools.cache
-def template(name: str) -> jinja2.Template:
-    """A template of this folder; it escapes whatever comes in as plain text (markupsafe)."""
-    folder = jinja2.FileSystemLoader(Path(__file__).parent)
-    return jinja2.Environment(loader=folder, autoescape=True).get_template(name)
+def template(file: Path) -> Any:
+    """A template of jinja2's; it escapes whatever comes in as plain text (markupsafe)."""
+    folder = jinja2.FileSystemLoader(file.parent)
+    return jinja2.Environment(loader=folder, autoescape=True).get_template(file.name)

@@ -1,70 +1,61 @@
 """The pages of a run: ``index.html`` and one page for each executed notebook. No request to any network, and no script
 but the one that draws timelines, inside their frames.
 
-In: a run's folder with ``run.json``, ``records.jsonl`` and executed notebooks. Out: HTML files beside them, by the
+In: a run's folder with executed notebooks, and what came of them. Out: HTML files beside them, by the
 template ``site.html`` and nbconvert's "basic" one, which has no head, so nothing is asked of a content network.
 Mathematics becomes MathML. Widgets need a kernel, so they are left out: a static picture stands beside each.
 """
 
-import datetime
 import html
-import json
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
 from markupsafe import Markup
 
 from dltutorial import paths
-from dltutorial.course import notebooks, runner, show
+from dltutorial.course import notebooks, show
 from dltutorial.course.execute import quick_imports
-from dltutorial.errors import CourseError
 from dltutorial.profile import timeline
 
 # What an output brings along (a script, an address) is forbidden by the page itself; frames inherit that.
 _POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
+_HTML = Path(__file__).with_suffix(".html")
 _WIDGET = "application/vnd.jupyter.widget-view+json"
 _FIGURE = re.compile(r'<img[^>]*\bsrc="data:image/[^>]*>')
 
 
-def write(folder: Path) -> Path:
+def write(folder: Path, about: dict[str, Any], claims: Mapping[str, list[dict[str, Any]]]) -> Path:
     """Write the pages of the run in ``folder``; returns the path of its index.
 
+    Args:
+        folder: with the executed notebooks.
+        about: the run, as its ``run.json`` has it.
+        claims: the records of its claims, by chapter.
+
     Raises:
-        CourseError: it is no run's folder, or cannot be written.
+        CourseError: a page cannot be written.
     """
     from pygments.formatters import HtmlFormatter
 
-    try:
-        about = json.loads((folder / "run.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise CourseError(f"{folder} is not a run of the course: {error}; name a folder under runs/") from error
     css = Path(__file__).with_name("site.css").read_text(encoding="utf-8")
     light, dark = (HtmlFormatter(style=style).get_style_defs(".highlight") for style in ("default", "github-dark"))
     colours = f"{light}\n@media (prefers-color-scheme: dark) {{{dark}}}"
-    claims, rows = runner.read_claims(folder), about["chapters"]
-    pages = {row["notebook"] for row in rows if (folder / row["notebook"]).is_file()}
-    for row in rows:
-        row |= {"title": Path(row["notebook"]).stem, "told": claims.get(row["chapter"], [])}
+    pages = {row["notebook"] for row in about["chapters"] if (folder / row["notebook"]).is_file()}
+    rows = []
+    for row in about["chapters"]:
+        more = {"title": Path(row["notebook"]).stem, "told": claims.get(row["chapter"], [])}
         if row["notebook"] in pages:
             notebook = _read(folder / row["notebook"])
-            row["title"], row["figure"] = notebooks.title(notebook), _first_figure(notebook)
-            row["page"] = Path(row["notebook"]).with_suffix(".html").name
+            more |= {"title": notebooks.title(notebook), "figure": _first_figure(notebook)}
+            more["page"] = Path(row["notebook"]).with_suffix(".html").name
             inside = f'<nav><a href="index.html">← all chapters</a></nav><article>{body(notebook, pages)}</article>'
             script = f"script-src {timeline.script_hash()}"  # a notebook's page lets timelines draw
-            paths.write_text(folder / row["page"], page(row["title"], css + colours, inside, script))
-    dates = [claim["time"][:10] for told in claims.values() for claim in told]
-    facts = {
-        "machine": about["machine"],
-        "preset": about["preset"],
-        "date": min(dates, default=datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d")),
-        "versions": ", ".join(f"{name} {version}" for name, version in about["versions"].items() if version),
-        "time": f"{sum(row.get('seconds', 0) for row in rows):.0f} s in notebooks",
-    }
-    totals = {status: sum(row["claims"].get(status, 0) for row in rows) for status in runner.STATUSES}
+            paths.write_text(folder / more["page"], page(more["title"], css + colours, inside, script))
+        rows.append(row | more)
     title = "Deep learning at scale: a run of the course"
-    text = page(title, css, facts=facts, totals=totals, chapters=rows, signs=show.SIGNS)
+    text = page(title, css, run=about, chapters=rows, signs=show.SIGNS)
     paths.write_text(folder / "index.html", text)
     return folder / "index.html"
 
@@ -74,8 +65,8 @@ def page(title: str, css: str, inside: str = "", script: str = "", **words: Any)
 
     ``script``: what its policy allows of scripts; none without.
     """
-    policy = Markup("; ".join(filter(None, (_POLICY, script))))
-    return show.template("site.html").render(words, title=title, style=Markup(css), body=Markup(inside), policy=policy)
+    policy, template = Markup("; ".join(filter(None, (_POLICY, script)))), show.template(_HTML)
+    return template.render(words, title=title, style=Markup(css), body=Markup(inside), policy=policy)
 
 
 def body(notebook: Any, pages: Collection[str] = (), **options: Any) -> str:

@@ -1,7 +1,5 @@
 """The timeline in a real browser, as a notebook shows it and as a page of its own, without network."""
 
-import json
-
 import nbformat
 import pytest
 
@@ -190,9 +188,8 @@ def test_in_the_page_of_an_executed_notebook_it_lives(browser, tmp_path):
     cell.outputs = [nbformat.v4.new_output("display_data", {"text/html": Timeline(steps(3))._repr_html_()})]
     nbformat.write(nbformat.v4.new_notebook(cells=[cell]), tmp_path / "02_profile.ipynb")
     chapter = {"notebook": "02_profile.ipynb", "chapter": "02", "status": "finished", "claims": {}}
-    about = {"preset": "smoke", "machine": "a CPU", "versions": {}, "chapters": [chapter]}
-    (tmp_path / "run.json").write_text(json.dumps(about))
-    site.write(tmp_path)
+    about = {"preset": "smoke", "machine": "a CPU", "date": "2026-01-02", "versions": {}, "chapters": [chapter]}
+    site.write(tmp_path, about, {})
     page = browser.new_page()
     page.goto((tmp_path / "02_profile.html").as_uri())
     page.frame_locator("iframe").locator("canvas[data-ready]").wait_for()

@@ -1,13 +1,10 @@
-import json
 import re
 
 import pytest
 
 from dltutorial.course import site
 from dltutorial.course.execute import quick_imports
-from dltutorial.errors import CourseError
 from dltutorial.profile import timeline
-from dltutorial.record.records import Writer
 
 PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 WIDGET = "application/vnd.jupyter.widget-view+json"
@@ -42,16 +39,28 @@ def run(tmp_path):
         {"notebook": "04_next.ipynb", "chapter": "04", "status": "not run", "claims": {}},
     ]
     about = {"preset": "smoke", "machine": "a CPU, 2 cores", "versions": {"torch": "2.6"}, "chapters": rows}
-    (tmp_path / "run.json").write_text(json.dumps(about))
-    writer = Writer("03", "smoke", tmp_path / "records.jsonl")
-    writer.write("lean < fat", True, kind="claim", status="shown", evidence="1 s < 2 s", needs=None)
-    writer.write("gpu", None, kind="claim", status="not shown here", evidence="", needs="a CUDA device")
+    claims = [
+        {"what": "lean < fat", "status": "shown", "evidence": "1 s < 2 s", "needs": None},
+        {"what": "gpu", "status": "not shown here", "evidence": "", "needs": "a CUDA device"},
+    ]
+    assert site.write(tmp_path, about | {"date": "2026-01-02"}, {"03": claims}) == tmp_path / "index.html"
     return tmp_path
 
 
 def test_the_index_tells_machine_chapters_claims_and_failures(run):
-    text = site.write(run).read_text()
-    for part in ("a CPU, 2 cores", "smoke", "12.3 s", "Cell 3: ValueError: &lt;no&gt;", "04_next", "not run"):
+    text = (run / "index.html").read_text()
+    for part in (
+        "a CPU, 2 cores",
+        "smoke",
+        "torch 2.6",
+        "2026-01-02",
+        "12 s in notebooks",
+        "1</b> claim shown",
+        "12.3 s",
+        "Cell 3: ValueError: &lt;no&gt;",
+        "04_next",
+        "not run",
+    ):
         assert part in text
     assert re.search(r"✓</b>\s+lean &lt; fat</summary><p>1 s &lt; 2 s", text)
     assert re.search(r"–</b>\s+gpu</summary><p>This needs a CUDA device", text)
@@ -59,13 +68,12 @@ def test_the_index_tells_machine_chapters_claims_and_failures(run):
 
 
 def test_the_index_shows_the_first_figure_with_its_description(run):
-    text = site.write(run).read_text()
+    text = (run / "index.html").read_text()
     assert f'<a class="picture" href="03_feed.html"><img class="f" src="data:image/png;base64,{PIXEL}"' in text
     assert 'alt="It &lt;rises&gt;"' in text
 
 
 def test_no_page_asks_anything_of_a_network_or_runs_a_script(run):
-    site.write(run)
     for path in run.glob("*.html"):
         text = path.read_text()
         assert "<script" not in text
@@ -75,7 +83,6 @@ def test_no_page_asks_anything_of_a_network_or_runs_a_script(run):
 
 
 def test_a_chapter_page_has_its_outputs_but_no_widgets(run):
-    site.write(run)
     text = (run / "03_feed.html").read_text()
     assert PIXEL in text
     assert "FloatText" not in text
@@ -107,13 +114,7 @@ def test_a_formula_that_cannot_be_read_is_shown_as_it_is():
     assert site.mathml("a_b_c < d", False) == "<code>a_b_c &lt; d</code>"
 
 
-def test_a_folder_that_is_no_run_gets_one_line(tmp_path):
-    with pytest.raises(CourseError, match="not a run of the course"):
-        site.write(tmp_path)
-
-
 def test_a_chapter_page_lets_the_timeline_draw_and_nothing_else(run):
-    site.write(run)
     (policy,) = re.findall(r'Content-Security-Policy" content="([^"]*)"', (run / "03_feed.html").read_text())
     assert policy.split("script-src ")[1] == timeline.script_hash()
     assert "script-src" not in (run / "index.html").read_text()
