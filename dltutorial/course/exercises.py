@@ -55,29 +55,21 @@ def build(root: Path | None = None, check: bool = False, force: bool = False) ->
         force: replace copies that were edited, too; each is kept under another name.
 
     Returns:
-        1 when ``check`` found a difference, else 0.
+        1 when ``check`` found a difference, else 0. An exercise whose solution is gone is git's to remove.
 
     Raises:
         CourseError: no solutions, a notebook that cannot be read, or markers that do not pair.
     """
     root = paths.course_folder("solutions") if root is None else Path(root)
-    made = {path.name: blank_notebook(path) for path in solution_files(root)}
-    there = sorted((root / "exercises").glob("[0-9][0-9]_*.ipynb"))
-    left_over = [file for file in there if file.name not in made and not file.stem.endswith(".new")]
+    made = {root / "exercises" / path.name: blank_notebook(path) for path in solution_files(root)}
+    wrong = [file for file, text in made.items() if not file.is_file() or file.read_bytes() != text.encode()]
     if check:
-        files = {root / "exercises" / name: text.encode() for name, text in made.items()}
-        wrong = [file for file, data in files.items() if not file.is_file() or file.read_bytes() != data] + left_over
         for file in wrong:
             told = f"exercises/{file.name} is out of step with solutions/"
             print(f"{told}; run: dltutorial exercises build", file=sys.stderr)
         return int(bool(wrong))
-    for file in left_over:
-        if look(file).is_pristine:
-            file.unlink()
-        else:
-            print(f"exercises/{file.name} has no solution notebook any more; yours is kept")
-    for name, text in made.items():
-        _write(root / "exercises" / name, text, force)
+    for file in wrong:
+        _write(file, made[file], force)
     return 0
 
 
@@ -85,9 +77,8 @@ def _write(file: Path, text: str, force: bool) -> None:
     """Bring one exercise up to date; a copy with work in it stays, and the newer version is put beside it."""
     copy, newest, new = look(file), look_at(text).version, beside(file)
     if copy.is_pristine or copy.cells == newest:
-        if not file.is_file() or file.read_bytes() != text.encode():
-            paths.write_text(file, text)
-            print(f"wrote exercises/{file.name}")
+        paths.write_text(file, text)
+        print(f"wrote exercises/{file.name}")
     elif force:
         print(f"exercises/{file.name}: new; yours is kept as exercises/kept/{keep(file).name}")
         paths.write_text(file, text)
@@ -104,10 +95,9 @@ def solution_files(root: Path) -> list[Path]:
     Raises:
         CourseError: there are none.
     """
-    found = sorted(Path(root, "solutions").glob("[0-9][0-9]_*.ipynb"))
-    if not found:
-        raise CourseError(f"no solutions/NN_*.ipynb in {root}; run this in the course's folder")
-    return found
+    if found := sorted(Path(root, "solutions").glob("[0-9][0-9]_*.ipynb")):
+        return found
+    raise CourseError(f"no solutions/NN_*.ipynb in {root}; run this in the course's folder")
 
 
 def blank_notebook(path: Path) -> str:

@@ -9,6 +9,7 @@ There ``minutes`` are a learner's, ``smoke_s`` the seconds of a run in preset sm
 """
 
 import ast
+import contextlib
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -16,10 +17,11 @@ from pathlib import Path
 from typing import Any
 
 from dltutorial import paths
+from dltutorial.course.execute import quick_imports
 from dltutorial.course.exercises import read
 from dltutorial.errors import CourseError, RecipeError
 
-__all__ = ["about", "chapters", "checked", "find", "folder", "parameters", "read", "title"]
+__all__ = ["about", "chapters", "checked", "find", "folder", "read", "title"]
 
 
 def folder() -> Path:
@@ -73,43 +75,24 @@ def title(notebook: Mapping[str, Any]) -> str:
     return next((re.sub(r"^#+\s*(\d+\W+)?", "", line) for line in lines if line.startswith("#")), "")
 
 
-def parameters(path: Path) -> dict[str, Any]:
-    """Names and defaults of a notebook's parameters: the assignments in its cell tagged ``parameters``.
-
-    A default that is no plain value (a call, a sum) is given as ``...``.
-    """
-    known: dict[str, Any] = {}
-    for cell in read(path)["cells"]:
-        if "parameters" not in cell["metadata"].get("tags", ()):
-            continue
-        for statement in ast.parse("".join(cell["source"])).body:
-            if isinstance(statement, (ast.Assign, ast.AnnAssign)):
-                targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
-                known |= {one.id: _value(statement.value, ...) for one in targets if isinstance(one, ast.Name)}
-    return known
-
-
 def checked(path: Path, given: Mapping[str, Any]) -> dict[str, Any]:
-    """The given parameters, in the type of their defaults.
+    """The given parameters of a notebook, in the type of their defaults in its cell tagged ``parameters``.
 
     Text becomes a number, list or truth value where it reads as one, unless the default is text.
 
     Raises:
         RecipeError: the notebook has no parameter of that name.
     """
-    known = parameters(path)
-    for name in given:
+    if not given:
+        return {}
+    quick_imports()
+    import papermill
+
+    known, made = papermill.inspect_notebook(str(path)), dict(given)
+    for name, value in given.items():
         if name not in known:
             raise RecipeError(f"{path.stem} has no parameter {name!r}; it has: {', '.join(known) or 'none'}")
-    return {
-        name: _value(value, value) if isinstance(value, str) and not isinstance(known[name], str) else value
-        for name, value in given.items()
-    }
-
-
-def _value(text: Any, otherwise: Any) -> Any:
-    """The plain value that Python code, as text or parsed, stands for."""
-    try:
-        return ast.literal_eval(text)
-    except (ValueError, TypeError, SyntaxError):
-        return otherwise
+        if isinstance(value, str) and known[name]["default"][0] not in "'\"":
+            with contextlib.suppress(ValueError, SyntaxError):
+                made[name] = ast.literal_eval(value)
+    return made

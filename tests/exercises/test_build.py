@@ -15,3 +15,9 @@ def test_every_solution_has_something_to_solve_and_every_exercise_hides_it():
         blank = (ROOT / "exercises" / path.name).read_text(encoding="utf-8")
         assert "SOLUTION" not in blank, path.name
         assert "# YOUR CODE HERE" in blank, path.name
+
+
+def test_every_committed_exercise_has_a_solution():
+    made = {path.name for path in exercises.solution_files(ROOT)}
+    there = {path.name for path in (ROOT / "exercises").glob("[0-9][0-9]_*.ipynb")}
+    assert {name for name in there if not name.endswith(".new.ipynb")} == made

@@ -174,16 +174,6 @@ def test_a_copy_of_an_older_release_that_carries_no_version_is_kept_unless_its_c
     assert exercises.build(course, check=True) == 0
 
 
-def test_an_exercise_whose_solution_is_gone_goes_too_unless_edited(course):
-    (course / "solutions" / "01_b.ipynb").write_text(notebook("x = 1"))
-    exercises.build(course)
-    (course / "solutions" / "01_b.ipynb").unlink()
-    assert exercises.build(course, check=True) == 1
-    assert exercises.build(course) == 0
-    assert not (course / "exercises" / "01_b.ipynb").exists()
-    assert exercises.build(course, check=True) == 0
-
-
 def test_a_folder_without_solutions_and_a_file_that_is_no_notebook_get_one_line(tmp_path, course):
     with pytest.raises(CourseError, match="no solutions"):
         exercises.build(tmp_path / "elsewhere")

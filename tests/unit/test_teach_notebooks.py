@@ -38,10 +38,6 @@ def test_an_unknown_chapter_lists_those_there_are(course, wanted):
         notebooks.find(wanted)
 
 
-def test_parameters_are_read_from_their_tagged_cell(course):
-    assert notebooks.parameters(course / "03_feed.ipynb") == {"preset": "auto", "steps": 5, "name": "7", "n": ...}
-
-
 def test_text_becomes_the_type_of_the_default(course):
     given = {"steps": "10", "name": "10", "n": "[1, 2]"}
     assert notebooks.checked(course / "03_feed.ipynb", given) == {"steps": 10, "name": "10", "n": [1, 2]}
