@@ -47,7 +47,7 @@ def report(folder: Path | None = None, measure: bool = False) -> tuple[str, int]
     known = peaks.measure(refresh=True) if measure and has_torch else peaks.load()
     parts = [
         _section(f"This machine: {machine.label()}", inventory(here)),
-        _section(f"Measured peaks{f', {known.time[:10]}' if known else ''}", _peak_rows(known)),
+        _section(f"Measured peaks{f', {known.time[:10]}' if known else ''}", list(_peak_rows(known))),
         _section(f"Chapters, in preset {preset.name} ({preset.machine})", chapters),
     ]
     if missing:
@@ -96,35 +96,23 @@ def problems() -> Iterator[tuple[str, str]]:
         import torch  # noqa: F401  a package can be installed and yet not load
     except (ImportError, OSError) as error:
         yield "torch", f"does not load ({_line(error)}); install it: pip install torch"
-    if problem := _kernel_problem():
-        yield "jupyter kernel", problem
-    for name, (folder, variable) in FOLDERS.items():
-        if problem := write_problem(folder().absolute()):
-            yield name, f"{problem}; set {variable} to a folder that you may write to"
-
-
-def write_problem(folder: Path) -> str | None:
-    """Why nothing can be written to ``folder``, tried in the nearest parent that exists; None if it can."""
-    try:
-        place = next(place for place in (folder, *folder.parents) if place.exists())
-        with tempfile.TemporaryFile(dir=place) as file:
-            file.write(b"x")
-    except OSError as error:
-        return f"cannot write to {folder} ({error.strerror})"
-    return None
-
-
-def _kernel_problem() -> str | None:
-    if machine.package_version("ipykernel") is None:
-        return "ipykernel is not installed; install it: pip install ipykernel"
     try:
         from jupyter_client.kernelspec import KernelSpecManager
 
         program = KernelSpecManager().get_kernel_spec("python3").argv[0]
+        if not shutil.which(program):
+            mend = "run: python -m ipykernel install --sys-prefix"
+            yield "jupyter kernel", f"kernel python3 would start {program}, which is not there; {mend}"
     except Exception as error:  # a damaged kernel specification raises whatever its parser raises
-        return f"kernel python3 cannot be found ({_line(error)}); install it: pip install ipykernel"
-    mend = "run: python -m ipykernel install --sys-prefix"
-    return None if shutil.which(program) else f"kernel python3 would start {program}, which is not there; {mend}"
+        yield "jupyter kernel", f"kernel python3 cannot be found ({_line(error)}); install it: pip install ipykernel"
+    for name, (place, variable) in FOLDERS.items():
+        folder = place().absolute()
+        try:
+            with tempfile.TemporaryFile(dir=next(one for one in (folder, *folder.parents) if one.exists())) as file:
+                file.write(b"x")
+        except OSError as error:
+            told = f"cannot write to {folder} ({error.strerror}); set {variable} to a folder that you may write to"
+            yield name, told
 
 
 def _chapter_rows(chapters: Sequence[Path], here: Machine, preset: str) -> list[tuple[str, ...]]:
@@ -133,17 +121,11 @@ def _chapter_rows(chapters: Sequence[Path], here: Machine, preset: str) -> list[
     rows: list[tuple[str, ...]] = [("", "title", "to read and do", "to run", "here")]
     for path in chapters:
         about, title = notebooks.about(path), notebooks.title(notebooks.read(path))
-        of = preset if f"{preset}_s" in about else "smoke"
-        takes = f"about {about[f'{of}_s']} s in {of}" if f"{of}_s" in about else UNKNOWN
-        if about["chapter"] in before_s:
-            takes = f"{before_s[about['chapter']]:.0f} s (measured here)"
-        shows = "shows everything"
-        if lacking := [need for need in about.get("needs", ()) if not has(need, here)]:
-            shows = f"cannot run: needs {', '.join(lacking)}"
-        elif lacking := [need for need in about.get("better_with", ()) if not has(need, here)]:
-            shows = f"runs; not shown here: what needs {', '.join(lacking)}"
-        minutes = f"{about['minutes']} min" if "minutes" in about else UNKNOWN
-        rows.append((about["chapter"], title or path.stem, minutes, takes, shows))
+        number, lacking = about["chapter"], [need for need in about.get("better_with", ()) if not has(need, here)]
+        measured = f"{before_s[number]:.0f} s (measured here)" if number in before_s else ""
+        takes = measured or f"about {about.get('smoke_s', '–')} s in smoke"
+        shows = f"runs; not shown here: what needs {', '.join(lacking)}" if lacking else "shows everything"
+        rows.append((number, title or path.stem, f"{about.get('minutes', '–')} min", takes, shows))
     return rows
 
 
@@ -158,17 +140,15 @@ def _measured_s(preset: str) -> dict[str, float]:
     return {chapter: statistics.median(seconds) for chapter, seconds in found.items()}
 
 
-def _peak_rows(known: peaks.Peaks | None) -> list[tuple[str, ...]]:
+def _peak_rows(known: peaks.Peaks | None) -> Iterator[tuple[str, ...]]:
     if known is None:
-        return [("not measured yet: run chapter 00, or dltutorial doctor --measure",)]
-    rows: list[tuple[str, ...]] = [
-        (name, timing.rate(figure.best, figure.unit), f"median {figure.spread:.0%} lower", figure.how)
-        if figure
-        else (name, UNKNOWN)
-        for name, figure in known.figures().items()
-    ]
-    busy = ("this machine was busy meanwhile: when it is quiet, run dltutorial doctor --measure",)
-    return rows if known.steady else [*rows, busy]
+        yield ("not measured yet: run chapter 00, or dltutorial doctor --measure",)
+        return
+    for name, at in known.figures().items():
+        told = (timing.rate(at.best, at.unit), f"median {at.spread:.0%} lower", at.how) if at else (UNKNOWN,)
+        yield name, *told
+    if not known.steady:
+        yield ("this machine was busy meanwhile: when it is quiet, run dltutorial doctor --measure",)
 
 
 def _section(title: str, rows: Sequence[tuple[str, ...]]) -> str:

@@ -2,10 +2,10 @@
 
 In: a folder, a chapter by number or name. Out: paths, titles, parameters, and the metadata. Loads no torch.
 
-    "dltutorial": {"chapter": "01", "minutes": 40, "smoke_s": 55, "needs": [], "better_with": ["cuda"]}
+    "dltutorial": {"chapter": "01", "minutes": 40, "smoke_s": 55, "better_with": ["cuda"]}
 
-There ``minutes`` are a learner's, ``smoke_s`` the seconds of a run in preset smoke (``laptop_s`` and so on if known);
-``needs`` and ``better_with`` name what ``doctor.has`` knows.
+There ``minutes`` are a learner's, ``smoke_s`` the seconds of a run in preset smoke; ``better_with`` names what
+``doctor.has`` knows.
 """
 
 import ast

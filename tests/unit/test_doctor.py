@@ -26,7 +26,7 @@ def chapters(tmp_path, monkeypatch):
     monkeypatch.setenv("DLTUTORIAL_PRESET", "smoke")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     folder = tmp_path / "notebooks"
-    about = {"minutes": 40, "smoke_s": 55, "needs": []}
+    about = {"minutes": 40, "smoke_s": 55}
     notebook(folder, "00_welcome", "# 00 · Welcome: this machine", chapter="00", better_with=[], **about)
     notebook(folder, "01_train", "# 01 · Train a model", chapter="01", better_with=["no_such_device"], **about)
     return folder
@@ -75,13 +75,6 @@ def test_damaged_records_do_not_stop_the_doctor(chapters, content):
     text, status = doctor.report(chapters)
     assert status == 0
     assert "about 55 s" in text
-
-
-def test_a_chapter_that_needs_what_is_not_here_says_so(chapters):
-    notebook(chapters, "06_graphs", chapter="06", needs=["no_such_device"])
-    text, status = doctor.report(chapters)
-    assert status == 0
-    assert "cannot run: needs no_such_device" in text
 
 
 def test_needs_are_looked_up_on_the_machine():
