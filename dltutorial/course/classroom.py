@@ -7,7 +7,6 @@ for ``view`` a page, made by ``pages/class.ipynb``. Only what is recorded after 
 import argparse
 import contextlib
 import json
-import os
 import secrets
 import sys
 import time
@@ -36,16 +35,13 @@ def run(args: argparse.Namespace) -> None:
     Raises:
         CourseError: an action lacks its folder; or as the action.
     """
-    if args.action == "leave":
-        print(leave(args.remove))
-    elif args.action == "status":
-        print(status())
-    elif args.folder is None:
+    if args.action in ("join", "view") and args.folder is None:
         raise CourseError(f"class {args.action} needs the class's folder: dltutorial class {args.action} FOLDER")
-    elif args.action == "join":
-        print(join(args.folder, args.name))
-    else:
+    if args.action == "view":
         view(args.folder, args.out, args.watch)
+    else:
+        actions = {"join": lambda: join(args.folder, args.name), "leave": lambda: leave(args.remove), "status": status}
+        print(actions[args.action]())
 
 
 def join(folder: Path, name: str | None = None) -> str:
@@ -59,9 +55,18 @@ def join(folder: Path, name: str | None = None) -> str:
     folder = Path(folder).absolute()
     if not folder.is_dir():
         raise CourseError(f"no folder {folder}; ask your instructor for the class's folder")
-    if name is not None and len(name) > 40:
-        raise CourseError(f"the name has {len(name)} characters; take 40 at most")
-    member = _claim(folder, name)
+    drawn = f"{secrets.choice(_HOW.split())}-{secrets.choice(_WHO.split())}-{100 + secrets.randbelow(900)}"
+    member = Membership(folder, paths.inside(folder, drawn if name is None else name).name)
+    if len(member.name) > 40:
+        raise CourseError(f"the name has {len(member.name)} characters; take 40 at most")
+    try:
+        member.file.touch(exist_ok=False)  # which nobody else has
+    except FileExistsError:
+        raise CourseError(f"somebody is {member.name} already in {folder}; choose another name") from None
+    except OSError as error:
+        raise CourseError(f"cannot write to {folder}: {error.strerror}; ask your instructor") from error
+    with contextlib.suppress(OSError):
+        member.file.chmod(0o644)  # the instructor reads it, whatever the umask
     try:
         setting = {"folder": str(member.folder), "name": member.name}
         paths.write_text(sharing.setting_file(), json.dumps(setting) + "\n")
@@ -134,23 +139,3 @@ def view(folder: Path, out: Path | None = None, every_s: float | None = None) ->
             report.write("class", out, every_s, folder=str(folder))
         except CourseError as error:  # a shared disk that is away for a moment must not end it
             print(f"{time.strftime('%H:%M')} the page is as it was: {error}", file=sys.stderr, flush=True)
-
-
-def _claim(folder: Path, name: str | None) -> Membership:
-    """Make the learner's file, which nobody else has."""
-    for _ in range(20):
-        drawn = f"{secrets.choice(_HOW.split())}-{secrets.choice(_WHO.split())}-{100 + secrets.randbelow(900)}"
-        member = Membership(folder, paths.inside(folder, drawn if name is None else name).name)
-        try:
-            handle = os.open(member.file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
-        except FileExistsError:
-            if name is not None:
-                raise CourseError(f"somebody is {name} already in {folder}; choose another name") from None
-            continue
-        except OSError as error:
-            raise CourseError(f"cannot write to {folder}: {error.strerror}; ask your instructor") from error
-        with contextlib.suppress(OSError):
-            os.fchmod(handle, 0o644)  # the instructor reads it, whatever the umask
-        os.close(handle)
-        return member
-    raise CourseError(f"no free name found in {folder}; give one with --name")
