@@ -45,7 +45,7 @@ def write(folder: Path, about: dict[str, Any], claims: Mapping[str, list[dict[st
     pages = {row["notebook"] for row in about["chapters"] if (folder / row["notebook"]).is_file()}
     rows = []
     for row in about["chapters"]:
-        more = {"title": Path(row["notebook"]).stem, "told": claims.get(row["chapter"], [])}
+        more: dict[str, Any] = {"title": Path(row["notebook"]).stem, "told": claims.get(row["chapter"], [])}
         if row["notebook"] in pages:
             notebook = _read(folder / row["notebook"])
             more |= {"title": notebooks.title(notebook), "figure": _first_figure(notebook)}

@@ -7,8 +7,9 @@ those times, and each case says why. Every case tries several seeds, so that no 
 from collections.abc import Callable
 from dataclasses import replace
 
-from dltutorial.course.checks import Exercise, Wrong, expect
+from dltutorial.course.checks import Exercise, Wrong
 from dltutorial.course.checks.cases import case
+from dltutorial.course.checks.expect import expect
 from dltutorial.course.checks.simulated import SimulatedRun
 from dltutorial.profile.events import Trace
 from dltutorial.profile.trace_breakdown import StepBreakdown

@@ -14,7 +14,8 @@ import torch
 
 from dltutorial import machine
 from dltutorial.config import Recipe
-from dltutorial.course.checks import Exercise, Wrong, expect, expect_close
+from dltutorial.course.checks import Exercise, Wrong
+from dltutorial.course.checks.expect import expect, expect_close
 from dltutorial.models.tiny import NarrowMLP
 from dltutorial.train.forecasting import squared_error
 from dltutorial.train.graphs import CudaGraph

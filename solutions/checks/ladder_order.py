@@ -7,8 +7,9 @@ gives another answer.
 
 from collections.abc import Callable, Mapping
 
-from dltutorial.course.checks import Exercise, Wrong, expect, expect_close
+from dltutorial.course.checks import Exercise, Wrong
 from dltutorial.course.checks.cases import case
+from dltutorial.course.checks.expect import expect, expect_close
 from dltutorial.train.step_breakdown import Effect, StepParts, best_order
 
 Parts = Mapping[str, float]

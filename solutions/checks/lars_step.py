@@ -9,8 +9,9 @@ from typing import Any
 
 import torch
 
-from dltutorial.course.checks import Exercise, Wrong, expect_close
+from dltutorial.course.checks import Exercise, Wrong
 from dltutorial.course.checks.cases import case
+from dltutorial.course.checks.expect import expect_close
 from dltutorial.optim.lars import LARS
 
 RATE, MOMENTUM, DECAY, TRUST = 0.5, 0.9, 0.1, 0.02

@@ -6,8 +6,9 @@ weights and outputs once each. Its time is bounded by whichever of the two takes
 
 from collections.abc import Callable
 
-from dltutorial.course.checks import Exercise, expect_close
+from dltutorial.course.checks import Exercise
 from dltutorial.course.checks.cases import case
+from dltutorial.course.checks.expect import expect_close
 
 Layer = tuple[int, int, int, int, float, float]  # batch, n_in, n_out, bytes per value, FLOP/s, bytes/s
 

@@ -13,8 +13,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from dltutorial.course.checks import Exercise, Wrong, expect_close
+from dltutorial.course.checks import Exercise, Wrong
 from dltutorial.course.checks.cases import case
+from dltutorial.course.checks.expect import expect_close
 
 _DT, _LIMIT = 0.5, 0.25
 Mistakes = Sequence[tuple[Callable, str]]

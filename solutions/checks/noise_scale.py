@@ -12,8 +12,9 @@ from typing import Any
 
 import torch
 
-from dltutorial.course.checks import Exercise, Wrong, expect_close
+from dltutorial.course.checks import Exercise, Wrong
 from dltutorial.course.checks.cases import case
+from dltutorial.course.checks.expect import expect_close
 
 NAMES = ("squared", "trace", "scale")
 _BIASED = "The averaged gradient still holds noise: its |g|² is too large by tr(Σ)/B. Both batch sizes are needed."

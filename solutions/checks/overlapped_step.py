@@ -10,8 +10,9 @@ A job: ``{"sample_s": …, "buckets": [(bytes, share of the backward pass after 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from dltutorial.course.checks import Exercise, expect_close
+from dltutorial.course.checks import Exercise
 from dltutorial.course.checks.cases import case
+from dltutorial.course.checks.expect import expect_close
 
 _A_RING = "A ring sends 2 (P - 1) / P of the bytes over every link: once round to add up, once to hand out."
 

@@ -8,7 +8,8 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from dltutorial.course.checks import Exercise, Wrong, expect
+from dltutorial.course.checks import Exercise, Wrong
+from dltutorial.course.checks.expect import expect
 
 PATIENCE_S = 10.0  # a busy machine may keep a thread waiting for seconds
 _HANGS = "It waits for ever. Does the thread always say how it ended, and does the consumer ask only for what comes?"

@@ -9,8 +9,9 @@ import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
-from dltutorial.course.checks import Exercise, Wrong, expect_close
+from dltutorial.course.checks import Exercise, Wrong
 from dltutorial.course.checks.cases import case
+from dltutorial.course.checks.expect import expect_close
 
 
 @dataclass(frozen=True)

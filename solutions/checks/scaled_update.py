@@ -11,8 +11,9 @@ from typing import Any
 import torch
 from torch.nn import functional as F
 
-from dltutorial.course.checks import Exercise, Wrong, expect, expect_close
+from dltutorial.course.checks import Exercise, Wrong
 from dltutorial.course.checks.cases import case
+from dltutorial.course.checks.expect import expect, expect_close
 
 INTERVAL = 3  # of the cases; the notebook's default is another
 _SKIP = "An update with inf or NaN in a gradient must not happen at all: do not call optimizer.step()."

@@ -4,8 +4,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from dltutorial.course.checks import Exercise, Wrong, expect
+from dltutorial.course.checks import Exercise, Wrong
 from dltutorial.course.checks.cases import case
+from dltutorial.course.checks.expect import expect
 from dltutorial.course.checks.overlapped_step import FAT, RESNET, RIGHT, THIN, UNET, Model, copy
 
 

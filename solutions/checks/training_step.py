@@ -11,7 +11,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from dltutorial.course.checks import Exercise, Wrong, expect_close
+from dltutorial.course.checks import Exercise, Wrong
+from dltutorial.course.checks.expect import expect_close
 from dltutorial.train.forecasting import squared_error
 from dltutorial.train.step import train_step
 

@@ -12,7 +12,8 @@ import torch
 
 from dltutorial import paths
 from dltutorial.course import check, checks
-from dltutorial.course.checks import Exercise, Wrong, expect, expect_close
+from dltutorial.course.checks import Exercise, Wrong
+from dltutorial.course.checks.expect import expect, expect_close
 from dltutorial.errors import CourseError
 from dltutorial.record import records
 

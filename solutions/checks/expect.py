@@ -8,14 +8,7 @@ from typing import Any
 
 import numpy as np
 
-
-class Wrong(Exception):
-    """An answer is not the expected one; ``hint`` is about this very mistake."""
-
-    def __init__(self, expected: Any, got: Any, hint: str = "") -> None:
-        """Keep the three as they are; they are put into words when shown."""
-        super().__init__(expected, got, hint)
-        self.expected, self.got, self.hint = expected, got, hint
+from dltutorial.course.checks import Wrong
 
 
 def expect(got: Any, expected: Any, hint: str = "", mistakes: Sequence[tuple[Any, str]] = ()) -> None:
