@@ -3,7 +3,7 @@
 In: a contiguous tensor, of any shape and dtype that adds up, and a ``Communicator``. Out: the tensor itself, changed in
 place, as torch.distributed does it. Every rank calls the same collective with the same shape. p is the number of
 ranks, n the tensor's bytes; the rounds, messages and bytes of each are counted in ``comm.traffic`` and predicted in
-``counts``. A tensor that is not contiguous, or a root that does not exist, is a ValueError.
+``cost``. A tensor that is not contiguous, or a root that does not exist, is a ValueError.
 
 ``x`` is seen as p *chunks*, as even as can be: with 7 numbers on 3 ranks they hold 3, 2 and 2.
 

@@ -141,7 +141,6 @@ def ddp(preset: Preset, repeats: int) -> Iterator[BenchRow]:
 def collectives(preset: Preset, repeats: int) -> Iterator[BenchRow]:
     """Times and bandwidths, as nccl-tests defines them, from the least time; the fewest ranks predict the others."""
     from dltutorial.comm import cost, mpi, stopwatch
-    from dltutorial.comm.counts import counts
 
     machine.use_cores()
     n_gpus = torch.cuda.device_count() if machine.device() == "cuda" else 0
@@ -163,7 +162,7 @@ def collectives(preset: Preset, repeats: int) -> Iterator[BenchRow]:
             except CourseError as error:  # no MPI: the other backends' figures stand
                 print(error)
                 break
-            taken = {key: counts(key[0], p, key[1], 2) for key in found if key[0] != "backend"}
+            taken = {key: cost.counts(key[0], p, key[1], 2) for key in found if key[0] != "backend"}
             for (name, n), timing in found.items():
                 told_s = regimes.seconds(n, taken[name, n]) if regimes and name != "backend" else None
                 bus = stopwatch.bus_bandwidth(name, p, n, timing.best_s)

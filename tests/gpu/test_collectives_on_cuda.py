@@ -6,7 +6,7 @@ import torch.distributed as dist
 
 from dltutorial.comm import stopwatch
 from dltutorial.comm.communicator import Communicator
-from dltutorial.comm.counts import counts, tally
+from dltutorial.comm.cost import counts, tally
 from dltutorial.launch import launch
 
 pytestmark = pytest.mark.gpu

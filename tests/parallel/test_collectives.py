@@ -12,7 +12,7 @@ import torch
 from dltutorial.comm import mpi, stopwatch
 from dltutorial.comm.collectives import ALL_REDUCES
 from dltutorial.comm.communicator import Communicator
-from dltutorial.comm.counts import counts, tally
+from dltutorial.comm.cost import counts, tally
 from dltutorial.launch import launch as launch_auto
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*ranks share")

@@ -1,8 +1,7 @@
 import pytest
 
 from dltutorial.comm import mpi, stopwatch
-from dltutorial.comm.cost import Prices
-from dltutorial.comm.counts import counts
+from dltutorial.comm.cost import Prices, counts
 from dltutorial.config import PRESETS
 from dltutorial.course import benches
 from dltutorial.course.bench import table

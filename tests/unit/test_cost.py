@@ -3,8 +3,7 @@ import pytest
 
 from dltutorial.comm import stopwatch
 from dltutorial.comm.communicator import Traffic
-from dltutorial.comm.cost import Prices, Regimes, fit, fit_regimes, rms
-from dltutorial.comm.counts import Counts, counts, tally
+from dltutorial.comm.cost import Counts, Prices, Regimes, counts, fit, fit_regimes, rms, tally
 
 NAMES = tuple(stopwatch.OURS)
 SIZES = [4**k for k in range(4, 13)]

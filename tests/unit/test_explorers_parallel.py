@@ -12,8 +12,7 @@ import pytest
 from explorer_examples import examples
 
 from dltutorial.comm.collectives import ALL_REDUCES
-from dltutorial.comm.cost import Prices, Regimes
-from dltutorial.comm.counts import counts
+from dltutorial.comm.cost import Prices, Regimes, counts
 from dltutorial.course.explorers.explorer import size
 from dltutorial.course.explorers.scale import LINKS, MODES, hidden_share, leads
 from dltutorial.course.explorers.scale import allreduce as make_allreduce

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 
 from dltutorial.comm.collectives import ALL_REDUCES
-from dltutorial.comm.cost import Prices, Regimes
-from dltutorial.comm.counts import counts
+from dltutorial.comm.cost import Prices, Regimes, counts
 from dltutorial.convergence import curves
 from dltutorial.course.explorers.explorer import Explorer, around, choice, geometric, size, slider, whole
 from dltutorial.errors import CourseError
@@ -33,7 +32,7 @@ Points = Mapping[int, Sequence[float]]
 
 
 def allreduce(prices: Prices | Regimes, ranks: int = 4, node_size: int = 8) -> Explorer:
-    """Time of five all-reduces against the bytes, at prices to move. Model: ``comm.counts``, priced by ``comm.cost``.
+    """Time of five all-reduces against the bytes, at prices to move. Model: ``comm.cost``.
 
     Args:
         prices: where the sliders start. Of two regimes α is that of the small messages, as always, and the bytes cost
