@@ -11,7 +11,6 @@ Farrell et al. 2021, arXiv:2110.11466; https://github.com/mlcommons/training_pol
 """
 
 import contextlib
-import statistics
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,7 +24,7 @@ from dltutorial import machine, node
 from dltutorial.convergence import images, networks
 from dltutorial.convergence.ensemble import Order
 from dltutorial.convergence.recipe import SolutionRecipe, SolutionTask
-from dltutorial.errors import CourseError, DivergedError
+from dltutorial.errors import DivergedError
 from dltutorial.launch import launch
 from dltutorial.ranks import RankInfo
 from dltutorial.train import distributed
@@ -161,18 +160,6 @@ def attempt(recipe: SolutionRecipe, task: SolutionTask, file: Path, seed: int) -
     reached = not diverged and seen[-1][2] >= task.target
     times = (seconds, staging_s, job.input_s, job.evaluate_s)
     return Attempt(seed, reached, diverged, job.state.step, *times, recipe.ranks, tuple(seen))
-
-
-def time_to_train_s(runs: Sequence[Attempt]) -> float | None:
-    """MLPerf HPC's: the mean without the shortest and the longest; None if one of them did not reach the target.
-
-    Raises:
-        CourseError: fewer than five attempts.
-    """
-    if len(runs) < 5:
-        raise CourseError(f"{len(runs)} attempts; time to train is averaged over at least 5 seeds")
-    reached = all(run.reached for run in runs)
-    return statistics.mean(sorted(run.seconds for run in runs)[1:-1]) if reached else None
 
 
 def throughput_per_min(recipe: SolutionRecipe, task: SolutionTask, instances: int, first_seed: int = 0) -> float | None:

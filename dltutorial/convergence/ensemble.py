@@ -15,18 +15,20 @@ Legend: R replicas, E evaluations, B images in a batch, N images, F features.
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from dltutorial import machine, node
 from dltutorial.convergence import networks
-from dltutorial.convergence.stacked_optimizers import StackedAdam, StackedOptimizer, StackedSGD
+from dltutorial.convergence.stacked_optimizers import Update, adam, sgd
 from dltutorial.data.surveys import Survey
 from dltutorial.errors import RecipeError
-from dltutorial.optim.schedules import Schedule, check_run, constant
+from dltutorial.optim.schedules import Schedule, constant
 
 BatchSize = Callable[[int], int]
+_OPTIMIZERS: dict[str, Update] = {"sgd": sgd, "adam": adam}
 _ROWS_AT_ONCE = 8192  # of the images of all replicas: 8 MB with 256 features, what a CPU's cache can hold
 _ROWS_FOR_THREADS = 2048  # below, a second thread costs more than it brings
 
@@ -134,8 +136,7 @@ def train(
     steps: int,
     *,
     widths: Sequence[int] = (64, 32),
-    optimizer: str | Callable[[Sequence[Tensor]], StackedOptimizer] = "sgd",
-    momentum: float = 0.9,
+    optimizer: str | Update = "sgd",
     schedule: Schedule | None = None,
     gain: float = 1.0,
     evaluate_every: int | Sequence[int] = 10,
@@ -153,8 +154,7 @@ def train(
         batch_size: images in one update of each replica, or a function step, from 0 → images.
         steps: updates of each replica.
         widths: of the hidden layers.
-        optimizer: "sgd", "adam", or a function from layers (R, …) to a ``StackedOptimizer``.
-        momentum: of "sgd".
+        optimizer: "sgd" (with momentum 0.9), "adam", or a function that updates a layer of all replicas.
         schedule: step, from 0 → factor of the peak rate, for replicas that have none of their own; default: 1.
         gain: of the initial weights, see ``networks.network``.
         evaluate_every: updates between two evaluations, or the numbers of updates at which to evaluate.
@@ -166,25 +166,25 @@ def train(
 
     Raises:
         RecipeError: no replica, no step, a batch larger than the data, no such optimizer, a rate that is not positive.
-        CourseError: a schedule that does not fit the run; a login node.
+        CourseError: a login node.
     """
     node.refuse_on_login("training")
     if not replicas or min(widths, default=1) < 1:
         raise RecipeError(f"{len(replicas)} replicas of widths {tuple(widths)}: take at least 1 of each")
     ends = _evaluations(evaluate_every, steps, keep_steps)
     sizes = [batch_size(step) if callable(batch_size) else batch_size for step in range(steps)]
-    schedule = schedule or constant()
-    schedules = [replica.schedule or schedule for replica in replicas]
+    schedules = [replica.schedule or schedule or constant() for replica in replicas]
     if not 1 <= min(sizes) <= max(sizes) <= len(survey):
         raise RecipeError(f"a batch of {max(sizes)} from {len(survey)} training images; take 1 to {len(survey)}")
     if not all(0 < replica.learning_rate < float("inf") for replica in replicas):
         raise RecipeError(f"learning rates {[r.learning_rate for r in replicas]} must be finite and greater than 0")
-    for one in set(schedules):
-        check_run(one, steps)
+    if isinstance(optimizer, str) and optimizer not in _OPTIMIZERS:
+        raise RecipeError(f"no optimizer {optimizer!r}; choose one of {', '.join(_OPTIMIZERS)}, or give a function")
     device = device or machine.device()
     widths = (survey.n_features, *widths, survey.n_classes)
     layers = networks.stacked([networks.network(widths, replica.seed, gain) for replica in replicas], device)
-    group = _Replicas(_optimizer(optimizer, layers, momentum), survey, replicas, schedules)
+    optimize = _OPTIMIZERS[optimizer] if isinstance(optimizer, str) else optimizer
+    group = _Replicas(layers, optimize, survey, replicas, schedules)
     valid = survey.x_valid.to(device), survey.y_valid.to(device)
     kept = {0: group.weights()} if 0 in keep_steps else {}
     at_loss, at_loss_step_R = group.weights(), torch.full((len(replicas),), torch.nan)
@@ -194,7 +194,7 @@ def train(
     with _threads(len(replicas) * sizes[0], device):
         for end in ends:
             losses.append(group.spread(group.update(done[-1], sizes[done[-1] : end])))
-            scores.append(group.spread(networks.accuracies(group.optimizer.layers, *valid)))
+            scores.append(group.spread(networks.accuracies(group.layers, *valid)))
             done.append(end)
             if end in keep_steps:
                 kept[end] = group.weights()
@@ -229,19 +229,28 @@ def log_spaced(steps: int, ratio: float = 1.06) -> list[int]:
 
 
 class _Replicas:
-    """R replicas in training; ``there`` are the numbers of those that still do, whose weights the optimizer has."""
+    """R replicas in training; ``there`` are the numbers of those that still do, whose weights ``layers`` has.
+
+    ``states``: what the optimizer remembers of each layer, tensors (R, …) by name, and numbers that all share.
+    """
 
     def __init__(
-        self, optimizer: StackedOptimizer, survey: Survey, replicas: Sequence[Replica], schedules: Sequence[Schedule]
+        self,
+        layers: Sequence[Tensor],
+        optimize: Update,
+        survey: Survey,
+        replicas: Sequence[Replica],
+        schedules: Sequence[Schedule],
     ) -> None:
-        self.optimizer, self.schedules = optimizer, schedules
-        self.device, self.n = optimizer.layers[0].device, len(replicas)
+        self.layers, self.optimize, self.schedules = list(layers), optimize, schedules
+        self.states: list[dict[str, Any]] = [{} for _ in layers]
+        self.device, self.n = layers[0].device, len(replicas)
         self.rates = [replica.learning_rate for replica in replicas]
         self.order = Order([replica.seed for replica in replicas], len(survey))
         self.x_train, self.y_train = survey.x_train.to(self.device), survey.y_train.to(self.device)
         self.there = torch.arange(self.n)
         self.diverged_at_R = torch.full((self.n,), -1)
-        self._left = [layer.detach().clone() for layer in optimizer.layers]  # weights of those that left
+        self._left = [layer.detach().clone() for layer in layers]  # weights of those that left
 
     def update(self, start: int, sizes: Sequence[int]) -> Tensor:
         """Updates from ``start`` on with batches of these sizes; the mean loss of those that still train afterwards."""
@@ -259,7 +268,8 @@ class _Replicas:
             if not len(self.there):
                 break
             with torch.no_grad():
-                self.optimizer(gradients, rates_SR11[step])
+                for layer, gradient, state in zip(self.layers, gradients, self.states, strict=True):
+                    self.optimize(layer, gradient, state, rates_SR11[step])
             total_R += loss_R
         return total_R / len(sizes)
 
@@ -270,9 +280,9 @@ class _Replicas:
         total_R, total = torch.zeros(R, device=self.device), list[Tensor]()
         for part_RB in chosen_RB.split(at_once, 1):
             x_RBF = self.x_train.index_select(0, part_RB.reshape(-1)).view(*part_RB.shape, -1)
-            logits_RBC = networks.logits(self.optimizer.layers, x_RBF)
+            logits_RBC = networks.logits(self.layers, x_RBF)
             loss_R = networks.losses(logits_RBC, self.y_train[part_RB]) * (part_RB.shape[1] / B)
-            gradients = torch.autograd.grad(loss_R.sum(), self.optimizer.layers)
+            gradients = torch.autograd.grad(loss_R.sum(), self.layers)
             total_R += loss_R.detach()
             total = [a.add_(b) for a, b in zip(total, gradients, strict=True)] if total else list(gradients)
         return total_R, total
@@ -291,7 +301,9 @@ class _Replicas:
         self._left = self.weights()
         self.there, self.order.which_R = self.there[stay], self.order.which_R[stay]
         stay = stay.to(self.device)
-        self.optimizer.keep([w.detach()[stay].requires_grad_() for w in self.optimizer.layers], stay)
+        self.layers = [w.detach()[stay].requires_grad_() for w in self.layers]
+        own = lambda x: x[stay] if isinstance(x, Tensor) and x.ndim else x  # noqa: E731
+        self.states = [{name: own(x) for name, x in state.items()} for state in self.states]
 
     def weights(self) -> list[Tensor]:
         """A copy of the weights of all: those of the replicas that left as they were then."""
@@ -303,7 +315,7 @@ class _Replicas:
         """Write the weights of those that are wanted and still train into tensors (R, …)."""
         places = wanted_R[self.there].nonzero()[:, 0]
         numbers = self.there[places].to(self.device)
-        for layer, own in zip(into, self.optimizer.layers, strict=True):
+        for layer, own in zip(into, self.layers, strict=True):
             layer[numbers] = own.detach()[places.to(self.device)]
 
     def spread(self, value_R: Tensor) -> Tensor:
@@ -322,18 +334,6 @@ def _threads(rows: int, device: str) -> Iterator[None]:
         yield
     finally:
         machine.use_cores(before)
-
-
-def _optimizer(
-    optimizer: str | Callable[[Sequence[Tensor]], StackedOptimizer], layers: Sequence[Tensor], momentum: float
-) -> StackedOptimizer:
-    if optimizer == "sgd":
-        return StackedSGD(layers, momentum)
-    if optimizer == "adam":
-        return StackedAdam(layers)
-    if isinstance(optimizer, str):
-        raise RecipeError(f"no optimizer {optimizer!r}; choose one of sgd, adam, or give a StackedOptimizer")
-    return optimizer(layers)
 
 
 def _evaluations(every: int | Sequence[int], steps: int, keep_steps: Sequence[int]) -> list[int]:

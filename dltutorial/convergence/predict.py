@@ -185,7 +185,7 @@ def learn(
     for batch_size, tried in RATES.items():
         run = ensemble.train(
             survey, [ensemble.Replica(rate, seed) for rate in tried for seed in seeds], batch_size,
-            _MOST_STEPS.get(batch_size, 1000), widths=task.widths, momentum=0.9,
+            _MOST_STEPS.get(batch_size, 1000), widths=task.widths,
             evaluate_every=10, until=task.target,
         )  # fmt: skip
         steps_KS = run.steps_to(task.target).numpy().reshape(len(tried), len(seeds))

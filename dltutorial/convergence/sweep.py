@@ -26,7 +26,7 @@ from tqdm.auto import tqdm
 
 from dltutorial.convergence import ensemble
 from dltutorial.convergence.ensemble import Replica
-from dltutorial.convergence.stacked_optimizers import StackedOptimizer
+from dltutorial.convergence.stacked_optimizers import Update
 from dltutorial.data.surveys import Survey
 from dltutorial.errors import RecipeError
 
@@ -112,7 +112,7 @@ def sweep(
     batch_sizes: Sequence[int],
     target: float = 0.9,
     *,
-    optimizer: str | Callable[[Sequence[Tensor]], StackedOptimizer] = "sgd",
+    optimizer: str | Update = "sgd",
     seeds: Sequence[int] = tuple(range(100, 105)),
     tuning_seeds: Sequence[int] = (0, 1, 2),
     first_rate: float | None = None,

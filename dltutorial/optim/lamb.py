@@ -6,11 +6,10 @@ In: parameters with gradients. Out: changed weights. You et al. 2019 (arXiv:1904
     r = m̂ / (√v̂ + ε)            m̂ = m / (1 - β₁ᵗ), v̂ = v / (1 - β₂ᵗ)
     w ← w - γ φ(‖w‖) / ‖r + λ w‖ · (r + λ w)
 
-with the rate γ and the decay λ, which the ratio scales, too. φ is the identity up to a largest norm. Without decay a
-factor common to all of r cancels, so the corrections of m and v hardly matter; with it they do.
+with the rate γ and the decay λ, which the ratio scales, too; φ is the identity here. Without decay a factor common to
+all of r cancels, so the corrections of m and v hardly matter; with it they do.
 """
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,7 +17,7 @@ import torch
 from torch import Tensor
 
 from dltutorial.errors import CourseError
-from dltutorial.optim.layerwise import Group, Layerwise, State, memory, norms, trust_ratio
+from dltutorial.optim.layerwise import Group, Layerwise, State, memory, trust_ratio
 
 
 class LAMB(Layerwise):
@@ -31,60 +30,26 @@ class LAMB(Layerwise):
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-6,
         weight_decay: float = 0.0,
-        bias_correction: bool = True,
-        max_weight_norm: float = math.inf,
-        foreach: bool | None = None,
         capturable: bool = False,
     ) -> None:
         """Take the parameters; ``without_adaptation(model)`` makes the usual two groups.
 
         Args:
-            params: parameters, or groups of them; a group with ``"adapt": False`` makes steps γ (r + λ w): Adam's.
+            params: parameters, or groups of them; a group with ``"adapt": False`` makes steps γ (r + λ w): AdamW's.
             lr: γ.
             betas: β₁ and β₂.
             eps: added to √v̂.
             weight_decay: λ.
-            bias_correction: take m̂ and v̂; without it m and v themselves, which start at zero.
-            max_weight_norm: φ is never larger; the paper's code took 10 at times.
-            foreach: all layers at once; None: on CUDA.
             capturable: keep the counts of steps on the device, for a CUDA graph.
 
         Raises:
             CourseError: a value that cannot be.
         """
-        super().__init__(
-            params,
-            lr=lr,
-            betas=betas,
-            eps=eps,
-            weight_decay=weight_decay,
-            bias_correction=bias_correction,
-            max_weight_norm=max_weight_norm,
-            foreach=foreach,
-            capturable=capturable,
-        )
+        super().__init__(params, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay, capturable=capturable)
 
-    def _ratio(self, group: Group, w_norm: Tensor, r_norm: Tensor) -> Tensor:
-        """φ(‖w‖) / ‖r + λ w‖ of one layer, or of N; 1 where a norm is 0."""
-        return trust_ratio(w_norm.clamp(max=group["max_weight_norm"]), r_norm)
-
-    def change(self, group: Group, w: Tensor, gradient: Tensor, state: State) -> None:
-        """Change one layer."""
-        _count_step(group, [w], [state])
-        (beta1, beta2), (corrections,) = group["betas"], _corrections(group, [state])
-        (m,), (v,) = (memory([state], name, [w]) for name in ("exp_avg", "exp_avg_sq"))
-        m.mul_(beta1).add_(gradient, alpha=1 - beta1)
-        v.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
-        r = (m / corrections[0]).div_((v / corrections[1]).sqrt_().add_(group["eps"]))
-        r.add_(w, alpha=group["weight_decay"])
-        if group["adapt"]:
-            r.mul_(self._ratio(group, self.norm(w), self.norm(r)))
-        w.sub_(r.mul_(group["lr"]))
-
-    def change_all(self, group: Group, ws: list[Tensor], gradients: list[Tensor], states: list[State]) -> None:
-        """Change many layers."""
-        _count_step(group, ws, states)
-        (beta1, beta2), corrections = group["betas"], _corrections(group, states)
+    def change(self, group: Group, ws: list[Tensor], gradients: list[Tensor], states: list[State]) -> None:
+        """Count the step; then m, v, r and w, one after another."""
+        (beta1, beta2), corrections = group["betas"], _corrections(group, ws, states)
         ms, vs = (memory(states, name, ws) for name in ("exp_avg", "exp_avg_sq"))
         torch._foreach_mul_(ms, beta1)
         torch._foreach_add_(ms, gradients, alpha=1 - beta1)
@@ -96,31 +61,29 @@ class LAMB(Layerwise):
         torch._foreach_add_(roots, group["eps"])
         torch._foreach_div_(rs, roots)
         torch._foreach_add_(rs, ws, alpha=group["weight_decay"])
+        rates: Any = [group["lr"]] * len(ws)
         if group["adapt"]:
-            torch._foreach_mul_(rs, self._ratio(group, norms(ws), norms(rs)).unbind())
-        torch._foreach_mul_(rs, group["lr"])
+            rates = (group["lr"] * trust_ratio(self.norms(ws), self.norms(rs))).unbind()
+        torch._foreach_mul_(rs, rates)
         torch._foreach_sub_(ws, rs)
 
 
-def _count_step(group: Group, ws: Sequence[Tensor], states: Sequence[State]) -> None:
-    """Count a step of each layer, in place: a CUDA graph counts on in the same memory.
+def _corrections(group: Group, ws: Sequence[Tensor], states: Sequence[State]) -> list[tuple[Any, Any]]:
+    """Count a step of each layer; 1 - β₁ᵗ and 1 - β₂ᵗ of each, on the device if the counts are there.
+
+    They count in place: a CUDA graph counts on in the same memory.
 
     Raises:
         CourseError: a CUDA graph records this, and the counts are not on the device.
     """
     if ws[0].is_cuda and not group["capturable"] and torch.cuda.is_current_stream_capturing():
         raise CourseError("a CUDA graph would record LAMB's count of steps as a constant; set capturable=True")
+    (beta1, beta2), found = group["betas"], list[tuple[Any, Any]]()
     for w, state in zip(ws, states, strict=True):
         if "step" not in state:
             state["step"] = torch.zeros((), dtype=torch.float32, device=w.device if group["capturable"] else "cpu")
         state["step"] += 1
-
-
-def _corrections(group: Group, states: Sequence[State]) -> list[tuple[Any, Any]]:
-    """1 - β₁ᵗ and 1 - β₂ᵗ of each layer, on the device if the counts are there."""
-    if not group["bias_correction"]:
-        return [(1.0, 1.0)] * len(states)
-    # In float64: 1 - 0.999 in float32 has but four digits.
-    counts = [state["step"].double() if group["capturable"] else state["step"].item() for state in states]
-    beta1, beta2 = group["betas"]
-    return [(1 - beta1**t, 1 - beta2**t) for t in counts]
+        # In float64: 1 - 0.999 in float32 has but four digits.
+        t = state["step"].double() if group["capturable"] else state["step"].item()
+        found.append((1 - beta1**t, 1 - beta2**t))
+    return found

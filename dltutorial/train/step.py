@@ -84,7 +84,7 @@ def make_optimizer(model: nn.Module, recipe: LoopRecipe) -> torch.optim.Optimize
     """AdamW, SGD with momentum, LARS, LARC or LAMB.
 
     AdamW's and SGD's weight decay acts on matrices, not on biases, norms, positions and the patch embedding. The other
-    three spare biases and norms, which no ratio scales either.
+    three spare biases and norms, which no ratio scales either; they always work like ``foreach``.
     """
     implementation = {
         "auto": {},
@@ -98,13 +98,12 @@ def make_optimizer(model: nn.Module, recipe: LoopRecipe) -> torch.optim.Optimize
     betas = recipe.beta1, recipe.beta2
     if recipe.optimizer in ("lars", "larc", "lamb"):
         groups = without_adaptation(model, weight_decay=recipe.weight_decay)
-        foreach = implementation.get("foreach")
         if recipe.optimizer == "lars":
             # With a trust coefficient of 1 the rate is, as LAMB's, the share of its norm by which a layer moves.
-            return LARS(groups, rate, recipe.beta1, trust_coefficient=1.0, foreach=foreach)
+            return LARS(groups, rate, recipe.beta1, trust_coefficient=1.0)
         if recipe.optimizer == "larc":  # the rate is SGD's, and an upper bound
-            return LARC(groups, rate, recipe.beta1, foreach=foreach)
-        return LAMB(groups, rate, betas, foreach=foreach, capturable=recipe.cuda_graph)
+            return LARC(groups, rate, recipe.beta1)
+        return LAMB(groups, rate, betas, capturable=recipe.cuda_graph)
     groups = [
         {"params": [p for p in model.parameters() if p.ndim == 2], "weight_decay": recipe.weight_decay},
         {"params": [p for p in model.parameters() if p.ndim != 2], "weight_decay": 0.0},

@@ -77,7 +77,7 @@ def _paper(layers: Sequence, velocities: Sequence, rate: float, momentum: float,
     for layer, velocity in zip(layers, velocities, strict=True):
         group = {**optimizer.param_groups[0], "adapt": layer.ndim > 1, "weight_decay": decay if layer.ndim > 1 else 0.0}
         if layer.grad is not None:
-            optimizer.change(group, layer, layer.grad, {"momentum_buffer": velocity})
+            optimizer.change(group, [layer], [layer.grad], [{"momentum_buffer": velocity}])
 
 
 def _mistaken(mistake: str) -> Callable:

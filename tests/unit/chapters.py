@@ -7,7 +7,7 @@ from pathlib import Path
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 
 
-def written(chapter, *names, **known):
+def written(chapter, /, *names, **known):
     """The imports of a chapter and these of its functions and classes, by name, beside what is ``known``."""
     (file,) = NOTEBOOKS.glob(f"{chapter}_*.ipynb")
     cells = json.loads(file.read_text(encoding="utf-8"))["cells"]

@@ -2,13 +2,13 @@
 
 import pytest
 import torch
+from chapters import written
 from torch.nn import functional
 
 from dltutorial.convergence import ensemble, networks
 from dltutorial.convergence.ensemble import Order
 from dltutorial.data import surveys
 from dltutorial.errors import CourseError
-from dltutorial.optim.schedules import constant, cosine, grow_batch, step_decay, warm_up
 
 
 @pytest.fixture(scope="module")
@@ -21,10 +21,10 @@ def alone(survey, seed, updates, rate):
     net = networks.network((survey.n_features, 16, survey.n_classes), seed)
     optimizer = torch.optim.SGD(net.parameters(), lr=rate, momentum=0.9)
     order = Order([seed], len(survey))
-    for update in updates:
-        chosen = order.next(update.batch_size)[0]
+    for size, factor in updates:
+        chosen = order.next(size)[0]
         for group in optimizer.param_groups:
-            group["lr"] = rate * update.factor
+            group["lr"] = rate * factor
         optimizer.zero_grad()
         functional.cross_entropy(net(survey.x_train[chosen]), survey.y_train[chosen]).backward()
         optimizer.step()
@@ -32,34 +32,22 @@ def alone(survey, seed, updates, rate):
 
 
 def test_a_batch_that_grows_trains_each_replica_as_if_alone(survey):
-    updates = grow_batch(step_decay([6, 12], 0.25), batch_size=16, samples=16 * 20, largest=64)
-    assert {u.batch_size for u in updates} == {16, 64}
-    assert {u.factor for u in updates} == {1.0, 0.25}
+    grow_batch = written("12", "grow_batch")["grow_batch"]
+    updates = grow_batch(lambda step: 0.25 ** ((step >= 6) + (step >= 12)), 16, 16 * 20, 64)
+    assert {size for size, _ in updates} == {16, 64}
+    assert {factor for _, factor in updates} == {1.0, 0.25}
     run = ensemble.train(
         survey,
         [ensemble.Replica(0.1, seed) for seed in (3, 4)],
-        lambda step: updates[step].batch_size,
+        lambda step: updates[step][0],
         len(updates),
         widths=(16,),
-        schedule=lambda step: updates[step].factor,
+        schedule=lambda step: updates[step][1],
         device="cpu",
     )
     for number, seed in enumerate((3, 4)):
         weights = torch.cat([p.detach().flatten() for p in run.replica(number).parameters()])
         assert torch.allclose(weights, alone(survey, seed, updates, 0.1), atol=1e-5)
-
-
-@pytest.mark.parametrize(
-    ("schedule", "of_replica", "why"),
-    [
-        (cosine(21), None, "takes 21 updates, the run only 20"),
-        (None, cosine(21), "takes 21 updates"),
-        (warm_up(20, constant()), None, "warm-up of 20 updates fills the run of 20"),
-    ],
-)
-def test_a_schedule_that_does_not_fit_the_run_is_refused(survey, schedule, of_replica, why):
-    with pytest.raises(CourseError, match=why):
-        ensemble.train(survey, [ensemble.Replica(0.1, 0, of_replica)], 16, 20, schedule=schedule, device="cpu")
 
 
 def test_a_batch_that_grows_beyond_the_data_is_refused_before_anything_runs(survey):

@@ -1,12 +1,14 @@
 import dataclasses
 import math
+import types
 
 import numpy as np
 import pytest
 import torch
+from chapters import written
 
 from dltutorial import machine
-from dltutorial.convergence import attempt, curves, energy, images, leaderboard, predict
+from dltutorial.convergence import attempt, curves, energy, images, predict
 from dltutorial.convergence.attempt import Attempt
 from dltutorial.convergence.predict import BatchCost, MeasuredMachine, time_to_solution
 from dltutorial.convergence.recipe import SolutionRecipe, SolutionTask
@@ -128,6 +130,14 @@ def test_the_same_seed_gives_the_same_curve_whatever_the_loader():
     assert curves[0] == pytest.approx(curves[1], abs=0.011)  # rounding may turn an image or two
 
 
+def test_chapter_15_s_plain_loop_is_the_attempt():
+    recipe = SolutionRecipe(batch_size=100, learning_rate=2**-3, steps=60)
+    plain = written("15", "plain_attempt", task=TASK)["plain_attempt"]
+    step, right, _ = plain(100, 2**-3, 5, "cpu", 60)
+    (found,) = attempt.attempts(recipe, TASK, [5])
+    assert (step, right) == (found.steps, pytest.approx(found.accuracy, abs=0.011))
+
+
 def test_an_attempt_is_one_replica_of_the_ensemble(file):
     from dltutorial.convergence import ensemble
 
@@ -238,10 +248,9 @@ def of(seconds, reached=True, ranks=1):
 
 
 def test_time_to_train_leaves_out_the_shortest_and_the_longest():
-    assert attempt.time_to_train_s([of(s) for s in (1, 9, 3, 2, 4)]) == 3
-    assert attempt.time_to_train_s([*(of(1) for _ in range(4)), of(0.1, reached=False)]) is None
-    with pytest.raises(CourseError, match="at least 5"):
-        attempt.time_to_train_s([of(1)] * 4)
+    time_to_train_s = written("15", "time_to_train_s")["time_to_train_s"]
+    assert time_to_train_s([of(s) for s in (1, 9, 3, 2, 4)]) == 3
+    assert time_to_train_s([*(of(1) for _ in range(4)), of(0.1, reached=False)]) == math.inf
 
 
 def test_throughput_counts_instances_that_train_at_once():
@@ -249,38 +258,44 @@ def test_throughput_counts_instances_that_train_at_once():
     assert attempt.throughput_per_min(dataclasses.replace(QUICK, steps=5, learning_rate=1e-7), TASK, 2) is None
 
 
-# The leaderboard
+# The leaderboard, as chapter 15 writes it
 
 
-def test_the_leaderboard_ranks_by_time_and_never_what_missed_the_target(tmp_path):
-    file = tmp_path / "r.jsonl"
-    writer = records.Writer("15", "smoke", file)
+def chapter_15(task=TASK, preset="smoke"):
+    """What a learner's notebook has: one that records, and one that reads all records back."""
+    made = {"task": task, "chapter": types.SimpleNamespace(preset=types.SimpleNamespace(name=preset))}
+    return written("15", "note", "board", record=records.Writer("15", preset).write, **made)
+
+
+@pytest.fixture
+def _own_records(tmp_path, monkeypatch):
+    monkeypatch.setenv("DLTUTORIAL_RECORDS", str(tmp_path / "r.jsonl"))
+
+
+@pytest.mark.usefixtures("_own_records")
+def test_the_leaderboard_ranks_by_time_and_never_what_missed_the_target():
+    chapter = chapter_15()
     fast, slow, lucky = (dataclasses.replace(QUICK, learning_rate=rate) for rate in (0.1, 0.2, 0.3))
-    leaderboard.write(writer, slow, TASK, [of(3), of(5), of(4)])
-    leaderboard.write(writer, lucky, TASK, [of(0.1), of(9, reached=False)])
-    leaderboard.write(writer, fast, TASK, [of(7)])
-    estimated = energy.estimate(1.0, 300.0)
-    leaderboard.write(writer, fast, TASK, [of(1, ranks=2)], estimated, 0.001)  # again: the newest counts
-    writer.write("something else", 1.0)
-    found = leaderboard.board("smoke", TASK, file)
-    assert [(record["rank"], record["recipe"], record["value"]) for record in found] == [
-        (1, fast.describe(), 1), (2, slow.describe(), 4), (None, lucky.describe(), None),
-    ]  # fmt: skip
-    rows = leaderboard.table(found).rows
-    assert [row[0] for row in rows] == ["1.", "2.", "–"]
-    assert rows[0][3:] == ("2 s", "1 of 1", "300 J, estimated", "0.001")
-    assert rows[2][2:] == ("not reached", "–", "1 of 2", "not available", "not available")
+    chapter["note"](slow, [of(3), of(5), of(4)])
+    chapter["note"](lucky, [of(0.1), of(9, reached=False)])
+    chapter["note"](fast, [of(7)])
+    chapter["note"](fast, [of(1, ranks=2)], "300 J, estimated", "0.001")  # again: the newest counts
+    records.Writer("15", "smoke").write("something else", 1.0)
+    nothing = "not available"
+    assert [tuple(row) for row in chapter["board"]()] == [
+        ("1.", fast.describe(), "1 s", "2 s", "1 of 1", "300 J, estimated", "0.001"),
+        ("2.", slow.describe(), "4 s", "4 s", "3 of 3", nothing, nothing),
+        ("–", lucky.describe(), "not reached", "–", "1 of 2", nothing, nothing),
+    ]
 
 
-def test_the_board_of_this_machine_holds_its_own_task_and_preset_only(tmp_path):
-    file = tmp_path / "r.jsonl"
-    assert leaderboard.board("smoke", TASK, file) == []
-    writer = records.Writer("15", "smoke", file)
+@pytest.mark.usefixtures("_own_records")
+def test_the_board_of_this_machine_holds_its_own_task_and_preset_only():
     for task in (TASK, dataclasses.replace(TASK, seed=5), dataclasses.replace(TASK, target=0.8)):
-        leaderboard.write(writer, QUICK, task, [of(1)])
-    (entry,) = leaderboard.board("smoke", TASK, file)
-    assert entry["recipe"] == QUICK.describe()
-    assert leaderboard.board("laptop", TASK, file) == []
+        chapter_15(task)["note"](QUICK, [of(1)])
+    (entry,) = chapter_15()["board"]()
+    assert entry[1] == QUICK.describe()
+    assert chapter_15(preset="laptop")["board"]() == []
 
 
 # Energy and money

@@ -15,7 +15,6 @@ from dltutorial.optim.layerwise import without_adaptation
 WIDTHS, BATCH, STEPS = (12, 8), 16, 30
 CASES = {
     "LARS": (LARS, {"trust_coefficient": 0.1, "weight_decay": 0.1}, 1.0),
-    "LARS, Nesterov": (LARS, {"trust_coefficient": 0.1, "nesterov": True}, 0.3),
     "LARC": (LARC, {"weight_decay": 0.1}, 0.05),
     "LAMB": (LAMB, {"weight_decay": 0.1}, 0.03),
 }
