@@ -27,6 +27,8 @@ from dltutorial.errors import CourseError
 from dltutorial.profile import ranges
 from dltutorial.profile.events import ON_DEVICE, STEP, Event, Trace, TraceRow
 
+Row = tuple[str, str]  # process (of a kernel: device) and thread (stream), as the file names them
+
 # What the profiler calls an event → what the course calls it. Others (flow arrows, the profiler's own) are left out.
 _CATEGORIES = {
     "user_annotation": "range",
@@ -121,35 +123,25 @@ def _assemble(entries: list[dict[str, Any]]) -> Trace:
     """Chrome's events (microseconds) as ours; raises whatever a malformed one makes Python raise."""
     if not entries:
         raise ValueError("no event of torch's profiler")
-    places: dict[tuple[str, str], int] = {}
-    devices: dict[int, tuple[int, str]] = {}
-    events = []
+    first_s: dict[Row, float] = {}
+    devices, stepping, found = set(), set(), []
     for entry in entries:
-        category, name = _CATEGORIES[entry["cat"]], entry["name"]
+        category, name, row = _CATEGORIES[entry["cat"]], entry["name"], (str(entry["pid"]), str(entry["tid"]))
         start_s, duration_s = float(entry["ts"]) * 1e-6, float(entry["dur"]) * 1e-6
         if not math.isfinite(start_s + duration_s) or duration_s < 0:
             raise ValueError(f"{name} has no proper time")
         name = name.encode("utf-8", "replace").decode()  # JSON may hold half of a character, a page may not
-        row = places.setdefault((str(entry["pid"]), str(entry["tid"])), len(places))
+        if category == "range" and name.startswith("ProfilerStep#"):
+            name = STEP
+            stepping.add(row)
         if category in ON_DEVICE:
-            devices[row] = (int(entry["pid"]), str(entry["tid"]))
-        name = STEP if category == "range" and name.startswith("ProfilerStep#") else name
-        events.append(Event(name, category, start_s, duration_s, row))
-    return Trace.of(*_in_reading_order(events, devices))
-
-
-def _in_reading_order(events: list[Event], devices: dict[int, tuple[int, str]]) -> tuple[list[Event], list[TraceRow]]:
-    """Rows in the order of reading: the thread that steps first, the other threads, the devices' streams."""
-    stepping = {event.row for event in events if event.name == STEP and event.category == "range"}
-    first_s: dict[int, float] = {}
-    for event in events:
-        first_s[event.row] = min(event.start_s, first_s.get(event.row, math.inf))
+            devices.add(row)
+        first_s[row] = min(start_s, first_s.get(row, math.inf))
+        found.append((Event(name, category, start_s, duration_s, 0), row))
+    # In the order of reading: the thread that steps first, the other threads, the devices' streams.
     order = sorted(first_s, key=lambda row: (row in devices, row not in stepping, first_s[row]))
-    place = {row: index for index, row in enumerate(order)}
     rows = [
-        TraceRow(f"GPU {devices[row][0]} stream {devices[row][1]}", devices[row][0])
-        if row in devices
-        else TraceRow(f"thread {place[row] + 1}")
-        for row in order
+        TraceRow(f"GPU {row[0]} stream {row[1]}", int(row[0])) if row in devices else TraceRow(f"thread {number}")
+        for number, row in enumerate(order, 1)
     ]
-    return [event._replace(row=place[event.row]) for event in events], rows
+    return Trace.of([event._replace(row=order.index(row)) for event, row in found], rows)

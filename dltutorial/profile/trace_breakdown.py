@@ -8,7 +8,7 @@ split by what its kernels are. Where there is none, the thread's work is split i
 short to be about their data count as the cost of calling them.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from dltutorial.errors import CourseError
@@ -44,27 +44,23 @@ class StepBreakdown:
     """Seconds per step.
 
     Attributes:
-        steps: how many the trace holds.
         step_s: from one step to the next, everything included.
         wait_s: the stepping thread waits for a batch.
         read_s, prepare_s: ranges of reading and of preparing, on any thread; 0 where the trace names none.
-        loading_operators_s: torch operators that run while the thread loads.
         synchronise_s: it waits in calls that wait for the device.
         n_synchronise: such calls; without a device, the reads of a value (``item()``) that would wait on one.
         gap_s: nothing of torch runs on it for more than a millisecond at a time.
         gap_where: the innermost range around the longest gap, or the operator before it.
         launch_s: the rest of its time on a machine with a device; without one, short operators and short gaps.
         n_calls: kernels launched, or operators called.
-        device_s: the device computes or copies; None without a device.
+        device_s: a device computes or copies; None without one.
         product_s, other_s: kernels (operators, without a device) that are matrix products, and all others.
     """
 
-    steps: int
     step_s: float
     wait_s: float
     read_s: float
     prepare_s: float
-    loading_operators_s: float
     synchronise_s: float
     n_synchronise: float
     gap_s: float
@@ -84,100 +80,73 @@ class StepBreakdown:
         """
         if not trace.steps:
             raise CourseError("the trace holds no step; take it with trace.take, or name each step's range 'step'")
-        return _Reader(trace).breakdown()
-
-
-class _Reader:
-    """One trace, cut to its steps, with the lists that several entries need."""
-
-    def __init__(self, trace: Trace) -> None:
-        first, self.n, self.row = trace.steps[0], len(trace.steps), trace.steps[0].row
-        own = [event for event in trace.events if event.row == self.row]
+        n, first, end_s = len(trace.steps), trace.steps[0], trace.steps[-1].end_s
+        own = [event for event in trace.events if event.row == first.row]
         # Some load inside of their steps, others before each of them.
-        self.start_s = min(event.start_s for event in [first, *own] if event is first or event.is_loading)
-        self.host_end_s = trace.steps[-1].end_s
-        self.kernels = [e for e in trace.events if e.category in ("kernel", "copy") and e.end_s > self.start_s]
-        self.end_s = max([self.host_end_s, *(event.end_s for event in self.kernels)])
-        self.n_devices = len({trace.rows[event.row].device for event in self.kernels})
-        self.ranges = [event for event in trace.events if event.category == "range"]
-        self.loads = self.cut(event for event in own if event.is_loading)
-        self.waits = without(self.cut(event for event in own if _waits_for_device(event)), self.loads)
-        self.busy = self.cut(event for event in own if event.category in ("operator", "runtime"))
-        found = [event for event in own if self.start_s <= event.start_s < self.host_end_s]
-        self.inside = [event for event in found if not any(a <= event.start_s < b for a, b in self.loads)]
-        self.operators = [event for event in self.inside if event.category == "operator"]
+        start_s = min(event.start_s for event in own if event is first or event.is_loading)
+
+        def cut(events: Iterable[Event]) -> list[Interval]:
+            return clip(merged(intervals(events)), start_s, end_s)
+
+        kernels = [e for e in trace.events if e.category in ("kernel", "copy") and e.end_s > start_s]
+        ranges = [event for event in trace.events if event.category == "range"]
+        loads = cut(event for event in own if event.is_loading)
+        waits = without(cut(event for event in own if _waits_for_device(event)), loads)
         # With a device, the backward pass has a thread of its own: while it works, the stepping thread is not idle.
-        others = [e for e in trace.events if e.row != self.row and e.category in ("operator", "runtime")]
-        helped = self.cut(others) if self.kernels else []
-        idle = without([(self.start_s, self.host_end_s)], [*self.busy, *self.loads, *helped])
-        self.gaps = [(a, b) for a, b in idle if b - a >= LONG_GAP_S]
+        calls = [e for e in trace.events if e.category in ("operator", "runtime") and (kernels or e.row == first.row)]
+        idle = without([(start_s, end_s)], [*cut(calls), *loads])
+        gaps = [(a, b) for a, b in idle if b - a >= LONG_GAP_S]
+        stepping = [e for e in own if start_s <= e.start_s < end_s and not any(a <= e.start_s < b for a, b in loads)]
+        operators = [event for event in stepping if event.category == "operator"]
+        work_s = end_s - start_s - length([*loads, *waits, *gaps])
+        device_s = length(intervals(kernels))
+        product_s, other_s = _by_kind(kernels, device_s) if kernels else _by_kind_of_operator(operators)
+        return cls(
+            step_s=(max([end_s, *(event.end_s for event in kernels)]) - start_s) / n,
+            wait_s=length(loads) / n,
+            read_s=sum(event.duration_s for event in ranges if event.name in READ) / n,
+            prepare_s=sum(event.duration_s for event in ranges if event.name in PREPARE) / n,
+            synchronise_s=length(waits) / n,
+            n_synchronise=(sum(map(_waits_for_device, stepping)) if kernels else _values_read(operators, ranges)) / n,
+            gap_s=length(gaps) / n,
+            gap_where=_longest(gaps, [e for e in ranges if e.row == first.row and e.name != STEP], operators),
+            launch_s=(work_s if kernels else max(0.0, work_s - product_s - other_s)) / n,
+            n_calls=len(kernels or outermost(operators)) / n,
+            device_s=device_s / n if kernels else None,
+            product_s=product_s / n,
+            other_s=other_s / n,
+        )
 
-    def cut(self, events: Iterable[Event]) -> list[Interval]:
-        """Their intervals, merged, within the steps."""
-        return clip(merged(intervals(events)), self.start_s, self.host_end_s)
 
-    def breakdown(self) -> StepBreakdown:
-        """All entries."""
-        work_s = self.host_end_s - self.start_s - length([*self.loads, *self.waits, *self.gaps])
-        device_s = self.device_s()
-        product_s, other_s = self.by_kind(device_s)
-        entries = {
-            "step_s": self.end_s - self.start_s,
-            "wait_s": length(self.loads),
-            "read_s": self.named_s(READ),
-            "prepare_s": self.named_s(PREPARE),
-            "loading_operators_s": length(self.busy) - length(without(self.busy, self.loads)),
-            "synchronise_s": length(self.waits),
-            "n_synchronise": sum(map(_waits_for_device, self.inside)) if self.kernels else self.values_read(),
-            "gap_s": length(self.gaps),
-            "launch_s": work_s if self.kernels else max(0.0, work_s - product_s - other_s),
-            "n_calls": len(self.kernels) if self.kernels else len(outermost(self.operators)),
-            "product_s": product_s,
-            "other_s": other_s,
-        }
-        per_step = {name: value / self.n for name, value in entries.items()}
-        per_device_s = device_s / self.n if self.kernels else None
-        return StepBreakdown(steps=self.n, gap_where=self.longest_gap(), device_s=per_device_s, **per_step)
+def _values_read(operators: Iterable[Event], ranges: Iterable[Event]) -> int:
+    """Calls of ``item()``; those of the optimizer are left out: they read counters that no device holds."""
+    own = [event for event in ranges if event.name.startswith("Optimizer.step")]
+    read = [event for event in operators if event.name == _READS_A_VALUE]
+    return sum(not any(range_.start_s <= event.start_s < range_.end_s for range_ in own) for event in read)
 
-    def values_read(self) -> int:
-        """Calls of ``item()``; those of the optimizer are left out: they read counters that no device holds."""
-        own = [event for event in self.ranges if event.name.startswith("Optimizer.step")]
-        read = [event for event in self.operators if event.name == _READS_A_VALUE]
-        return sum(not any(range_.start_s <= event.start_s < range_.end_s for range_ in own) for event in read)
 
-    def named_s(self, names: tuple[str, ...]) -> float:
-        """Seconds of ranges with one of these names, on any thread of the host, added up."""
-        return sum(event.duration_s for event in self.ranges if event.name in names)
+def _by_kind(kernels: Sequence[Event], device_s: float) -> tuple[float, float]:
+    """Seconds of products and of all other kernels; kernels may overlap, together they are the device's seconds."""
+    whole_s = sum(event.duration_s for event in kernels)
+    product_s = device_s * sum(event.duration_s for event in kernels if is_product(event)) / max(1e-12, whole_s)
+    return product_s, device_s - product_s
 
-    def device_s(self) -> float:
-        """Seconds a device was busy, the mean over devices."""
-        if self.n_devices <= 1:
-            return length(intervals(self.kernels))
-        return sum(event.duration_s for event in self.kernels) / self.n_devices
 
-    def by_kind(self, device_s: float) -> tuple[float, float]:
-        """Seconds of products and of everything else: of kernels, or of operators that are not short."""
-        if self.kernels:
-            timed = [(event, event.duration_s) for event in self.kernels]
-            scale = device_s / max(1e-12, sum(seconds for _, seconds in timed))  # kernels may overlap
-        else:
-            pairs = zip(self.operators, self_seconds(self.operators), strict=True)
-            timed, scale = [(event, seconds) for event, seconds in pairs if seconds >= SHORT_OPERATOR_S], 1.0
-        products = sum(seconds for event, seconds in timed if is_product(event))
-        return scale * products, scale * (sum(seconds for _, seconds in timed) - products)
+def _by_kind_of_operator(operators: Sequence[Event]) -> tuple[float, float]:
+    """Seconds of products and of everything else, of operators that are not short."""
+    timed = [pair for pair in zip(operators, self_seconds(operators), strict=True) if pair[1] >= SHORT_OPERATOR_S]
+    product_s = sum(seconds for event, seconds in timed if is_product(event))
+    return product_s, sum(seconds for _, seconds in timed) - product_s
 
-    def longest_gap(self) -> str:
-        """Where it is: the innermost range around it, else the last operator before it."""
-        if not self.gaps:
-            return ""
-        start_s, end_s = max(self.gaps, key=lambda gap: gap[1] - gap[0])
-        middle_s = (start_s + end_s) / 2
-        around = [event for event in self.ranges if event.row == self.row and event.start_s <= middle_s < event.end_s]
-        inner = [event for event in around if event.name != STEP]
-        if inner:
-            return f"in {inner[-1].name}"
-        before = [event for event in self.operators if event.start_s < start_s]
-        return f"after {before[-1].name}" if before else "before any operator"
+
+def _longest(gaps: Sequence[Interval], ranges: Iterable[Event], operators: Iterable[Event]) -> str:
+    """Where the longest gap is: the innermost range around it, else the last operator before it."""
+    if not gaps:
+        return ""
+    start_s, end_s = max(gaps, key=lambda gap: gap[1] - gap[0])
+    around = [event.name for event in ranges if event.start_s <= (start_s + end_s) / 2 < event.end_s]
+    before = [event.name for event in operators if event.start_s < start_s]
+    return f"in {around[-1]}" if around else f"after {before[-1]}" if before else "before any operator"
 
 
 def is_product(event: Event) -> bool:

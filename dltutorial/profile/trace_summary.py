@@ -83,9 +83,9 @@ def operator_times(trace: Trace) -> tuple[Total, ...]:
 
 
 def device_idle_share(trace: Trace) -> float | None:
-    """Of the time between the first step's start and the end of all work, when a device did nothing.
+    """Of the time between the first step's start and the end of all work, when no device did anything.
 
-    The mean over devices; None ("not available") without steps or device events.
+    None ("not available") without steps or device events.
     """
     step = StepBreakdown.of(trace) if trace.steps else None
     return 1 - step.device_s / step.step_s if step and step.device_s is not None else None
