@@ -199,7 +199,7 @@ def messages():
     return found
 
 
-def compressed():
+def compressed(scaled_fp16):
     """Relative errors of gradients, some of them tiny, against the exact mean; and ours against torch's."""
     rank = dist.get_rank()
 
@@ -226,9 +226,28 @@ def compressed():
         "mean": error(gradients(OverlappedDDP, mean), exact[1.0]),
         "fp16": error(gradients(OverlappedDDP, fp16), exact[1.0]),
         "fp16, tiny": error(gradients(OverlappedDDP, fp16, None, tiny), exact[tiny]),
+        "scaled, tiny": error(gradients(OverlappedDDP, scaled_fp16, 2.0**24, tiny), exact[tiny]),
+        "scaled too far": error(gradients(OverlappedDDP, scaled_fp16, 2.0**24), exact[1.0]),
         "power": error(gradients(OverlappedDDP, powerSGD_hook.powerSGD_hook, power), exact[1.0]),
         "fp16, ours against torch's": apart(*(gradients(w, fp16) for w in (OverlappedDDP, DistributedDataParallel))),
     }
+
+
+def averaged(average):
+    """Two tensors that were this rank's, and how many messages made them the mean."""
+    tensors, original, sent = [torch.arange(2.0).view(2, 1).expand(2, 2).clone(), torch.ones(1, 1)], dist.all_reduce, []
+    tensors = [tensor + dist.get_rank() * (1 + 2 * n) for n, tensor in enumerate(tensors)]
+
+    def counted(tensor, *args, **kwargs):
+        sent.append(tensor.numel())
+        return original(tensor, *args, **kwargs)
+
+    dist.all_reduce = counted
+    try:
+        average(tensors)
+    finally:
+        dist.all_reduce = original
+    return tensors[0].tolist(), tensors[1].tolist(), len(sent)
 
 
 def many_cases(*names):

@@ -11,7 +11,6 @@ import torch
 
 from dltutorial.comm import mpi, stopwatch
 from dltutorial.comm.collectives import ALL_REDUCES
-from dltutorial.comm.communicator import Communicator
 from dltutorial.comm.cost import counts, tally
 from dltutorial.launch import launch as launch_auto
 
@@ -66,11 +65,6 @@ def test_wrong_use_is_told_in_one_line():
     assert "has no peer 2" in said["to nobody"]
     assert "no rank 2 among 2" in said["no such root"]
     assert "gloo carries tensors on cpu, not on meta" in said["on another device"]
-
-
-def test_outside_a_launch_there_is_no_communicator():
-    with pytest.raises(ValueError, match="process group has not been initialized"):
-        Communicator()
 
 
 def test_subsets_side_by_side_do_not_disturb_each_other():

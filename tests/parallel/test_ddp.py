@@ -1,5 +1,9 @@
 """Data parallelism on real ranks: equal to one process, whatever the model; and what it sends, and when."""
 
+import math
+import sys
+from pathlib import Path
+
 import pytest
 import replicas
 import torch
@@ -8,14 +12,15 @@ from torch import nn
 from dltutorial import config, machine
 from dltutorial.config import Recipe
 from dltutorial.course import benches
-from dltutorial.errors import CourseError
 from dltutorial.launch import RankFailed, RanksHang, launch
 from dltutorial.parallel.bucket_model import Link, Step
 from dltutorial.parallel.buckets import make_buckets
-from dltutorial.parallel.ddp import NaiveDDP
 from dltutorial.profile.events import Event, Trace, TraceRow
 from dltutorial.profile.trace_summary import Overlap, overlap
 from dltutorial.train import ddp_comparison
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "unit"))
+from chapters import written
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*ranks share")
 ROUNDING, ROUNDING_FP32 = 1e-12, 1e-6
@@ -78,10 +83,12 @@ def test_messages_are_counted_and_only_overlapped_ones_leave_early(found):
 
 
 def test_compression_errs_as_far_as_its_numbers_reach():
-    for found in launch(replicas.compressed, 2, timeout_s=100):
+    for found in launch(replicas.compressed, 2, written("09", "scaled_fp16")["scaled_fp16"], timeout_s=100):
         assert found["mean"] < 1e-6
         assert 1e-6 < found["fp16"] < 1e-2
         assert found["fp16, tiny"] > 0.05
+        assert found["scaled, tiny"] < 1e-3
+        assert not found["scaled too far"] < 1
         assert 1e-3 < found["power"] < 1.5
         assert found["fp16, ours against torch's"] < 1e-6
 
@@ -96,8 +103,6 @@ def test_what_cannot_be_is_told_in_one_line():
     for other, nothing in launch(replicas.refusals, 2, timeout_s=100):
         assert "rank 1 holds another model than rank 0 (bias)" in other
         assert "to be trained" in nothing
-    with pytest.raises(CourseError, match="no process group"):
-        NaiveDDP(nn.Linear(2, 2))
 
 
 def test_the_benchmark_measures_and_predicts(monkeypatch):
@@ -140,14 +145,6 @@ def test_gradients_may_live_in_the_bucket():
     assert parameter.grad.tolist() == [[5.0] * 3] * 2
 
 
-def test_a_sparse_gradient_is_refused():
-    embedding = nn.Embedding(3, 2, sparse=True)
-    (bucket,) = make_buckets(embedding.parameters(), 100)
-    embedding(torch.tensor([1])).sum().backward()
-    with pytest.raises(CourseError, match="sparse=False"):
-        bucket.copy_in(embedding.weight)
-
-
 def test_the_model_knows_when_overlap_helps_and_when_small_buckets_hurt():
     step = Step([2**20] * 20, backward_s=0.1, rest_s=0.05)
     link = Link(latency_s=1e-3, bytes_per_s=2**20 * 250)
@@ -158,6 +155,20 @@ def test_the_model_knows_when_overlap_helps_and_when_small_buckets_hurt():
     assert step.seconds(link, 2**20, overlap=True) == step.seconds(link, 0, overlap=True)
     slow = Link(latency_s=20e-3, bytes_per_s=1e12)
     assert step.seconds(slow, 2**30, overlap=True) < step.seconds(slow, 0, overlap=True)
+
+
+@pytest.mark.parametrize("lag", [0, 1, 2, 5])
+def test_chapter_09_s_descent_with_lag_diverges_just_beyond_the_largest_stable_rate(lag):
+    known = {"A": torch.zeros(1, 1), "hessian": torch.full((1, 1), 4.0).double(), "slope": torch.ones(1).double()}
+    converges = written("09", "converges", **known)["converges"]
+    limit = 2 * math.sin(math.pi / (4 * lag + 2)) / 4
+    assert converges(0.97 * limit, lag)
+    assert not converges(1.03 * limit, lag)
+
+
+def test_chapter_14_averages_tensors_of_any_shape_by_one_message():
+    for found in launch(replicas.averaged, 2, written("14", "average")["average"], timeout_s=60):
+        assert found == ([[0.5, 0.5], [1.5, 1.5]], [[2.5]], 1)
 
 
 def test_hidden_communication_is_what_lies_under_computing():

@@ -98,18 +98,6 @@ def test_noise_changes_the_prices_little():
     assert fit(samples).message_s == pytest.approx(1e-4, rel=0.1)
 
 
-@pytest.mark.parametrize(
-    ("call", "why"),
-    [
-        (lambda: counts("gossip", 2, 8), "no formula for 'gossip'"),
-        (lambda: fit_regimes([(4, Counts(1), 1.0)]), "at least four sizes"),
-    ],
-)
-def test_what_cannot_be_is_told(call, why):
-    with pytest.raises(ValueError, match=why):
-        call()
-
-
 def test_bandwidths_are_those_of_nccl_tests():
     assert stopwatch.bus_bandwidth("ring", 4, 1000, 0.5) == 3000
     assert stopwatch.bus_bandwidth("backend", 2, 1000, 0.5) == 2000

@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 
 from dltutorial.comm import stopwatch
-from dltutorial.errors import CourseError
 from dltutorial.record import plots
 from dltutorial.scaling import clusters, published, simulator, workloads
 from dltutorial.scaling.clusters import Cluster, Latency
@@ -162,8 +161,6 @@ def test_every_published_run_is_predicted_and_none_was_fitted():
         assert run.error == pytest.approx(run.predicted() - run.efficiency)
     assert abs(found["sc21-64"].error) < 0.05  # what the model knows suffices here
     assert found["mikami-2176"].error > 0.15  # and here it does not
-    with pytest.raises(CourseError, match="no published run 'x'"):
-        published.run("x")
 
 
 @pytest.mark.parametrize("key", ["kurth-daint", "kurth-summit"])
@@ -179,8 +176,6 @@ def test_what_is_least_certain_of_the_climate_runs_hardly_matters(key, factor):
 def test_measured_networks_interpolate_between_sizes():
     net = stopwatch.MeasuredNetwork({2: {0: 0.001, 1000: 0.003}})
     assert net.all_reduce_s(np.array([1, 2]), 500) == pytest.approx([0, 0.002])
-    with pytest.raises(CourseError, match="no all-reduce among 4 ranks"):
-        net.all_reduce_s(4, 1)
 
 
 def test_the_link_behind_measured_times_is_found():
@@ -188,14 +183,3 @@ def test_the_link_behind_measured_times_is_found():
     times = {n: 6 * hop_s + 1.5 * n / bytes_per_s for n in (1000, 10**6, 10**7)}
     found = stopwatch.MeasuredNetwork({4: times}).link(4)
     assert found == (pytest.approx(hop_s), pytest.approx(bytes_per_s))
-
-
-@pytest.mark.parametrize(
-    ("call", "why"),
-    [
-        (lambda: clusters.load("Titan"), "no cluster 'Titan'; choose one of: Piz Daint"),
-    ],
-)
-def test_what_cannot_be_is_told(call, why):
-    with pytest.raises(CourseError, match=why):
-        call()
