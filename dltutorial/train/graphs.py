@@ -7,47 +7,36 @@ nothing that Python decides is decided again. docs.pytorch.org, "CUDA semantics"
 
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
-from typing import Protocol
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
 
 from dltutorial.errors import CourseError
+from dltutorial.train.recorded_step import Tape
 
 WARMUP_STEPS = 3  # run before capture: libraries choose their kernels, the optimizer makes its averages
-
-
-class Graph(Protocol):
-    """What records a step and repeats it: a :class:`CudaGraph`, or on any machine a ``recorded_step.Tape``."""
-
-    def warm_up(self) -> AbstractContextManager:
-        """Around each step before capture."""
-
-    def capture(self) -> AbstractContextManager:
-        """Around the step to record; nothing is computed."""
-
-    def replay(self) -> None:
-        """Run what was recorded, on the same memory."""
 
 
 class CudaGraph:
     """A ``torch.cuda.CUDAGraph`` with a stream of its own, on which it is warmed up and captured.
 
     Raises:
-        CourseError: there is no CUDA device to run a graph on.
+        CourseError: the device is not CUDA's, or not there.
     """
 
-    def __init__(self) -> None:
-        if not torch.cuda.is_available():
-            raise CourseError("cuda_graph needs a CUDA device and there is none; set cuda_graph=False")
+    def __init__(self, device: str = "cuda") -> None:
+        if device != "cuda" or not torch.cuda.is_available():
+            raise CourseError("cuda_graph needs a CUDA device, and this does not run on one; set cuda_graph=False")
         self._graph, self._stream = torch.cuda.CUDAGraph(), torch.cuda.Stream()
 
     @contextmanager
     def warm_up(self) -> Iterator[None]:
         """Work inside goes to the graph's stream, after what was launched before and ahead of what comes after."""
         self._stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(self._stream):
+        with torch.cuda.stream(self._stream), warnings.catch_warnings():
+            # The optimizer warns that it is capturable and not being captured: it will be, soon.
+            warnings.filterwarnings("ignore", message="This instance was constructed with capturable=True")
             yield
         torch.cuda.current_stream().wait_stream(self._stream)
 
@@ -93,21 +82,18 @@ def _own_workspaces() -> Iterator[None]:
         clear()
 
 
+Graph = CudaGraph | Tape  # both have warm_up(), capture() and replay(); a tape obeys the same rules on any machine
+
+
 class GraphedStep:
     """Runs the first steps as they are, captures the next one, and replays it from then on.
 
     The optimizer must be *capturable*: its step count and its learning rate are tensors on the device.
     """
 
-    def __init__(self, step: Callable[..., Tensor], device: str = "cuda", graph: Graph | None = None) -> None:
-        """``step(*batch)`` returns its loss, detached; ``graph`` repeats it, by default a CUDA graph.
-
-        Raises:
-            CourseError: there is no CUDA device to run a graph on.
-        """
-        if graph is None and device != "cuda":
-            raise CourseError(f"cuda_graph needs a CUDA device, and this runs on {device}; set cuda_graph=False")
-        self._step, self._graph = step, CudaGraph() if graph is None else graph
+    def __init__(self, step: Callable[..., Tensor], graph: Graph) -> None:
+        """``step(*batch)`` returns its loss, detached."""
+        self._step, self._graph = step, graph
         self._steps_made = 0
         self._batch: tuple[Tensor, ...] | None = None
 
@@ -117,9 +103,10 @@ class GraphedStep:
         Raises:
             CourseError: another shape or type of numbers than captured.
         """
-        self._steps_made += 1
-        if self._steps_made <= WARMUP_STEPS:
-            return self._warm_up(*batch)
+        if self._steps_made < WARMUP_STEPS:
+            self._steps_made += 1
+            with self._graph.warm_up():
+                return self._step(*batch)
         if self._batch is None:
             buffers = tuple(tensor.clone() for tensor in batch)
             with self._graph.capture():
@@ -134,10 +121,3 @@ class GraphedStep:
             buffer.copy_(new, non_blocking=True)
         self._graph.replay()
         return self._loss.clone()  # the next replay overwrites it
-
-    def _warm_up(self, *batch: Tensor) -> Tensor:
-        """An ordinary step; it counts like any other."""
-        with self._graph.warm_up(), warnings.catch_warnings():
-            # The optimizer warns that it is capturable and not being captured: it will be, soon.
-            warnings.filterwarnings("ignore", message="This instance was constructed with capturable=True")
-            return self._step(*batch)

@@ -30,10 +30,10 @@ _INTO: dict[Any, tuple[Callable, str]] = {
     _ATEN.threshold_backward.default: (_ATEN.threshold_backward.grad_input, "grad_input"),
     _ATEN.sum.dim_IntList: (torch.sum, "out"),
 }
-_HOST_MUST_LOOK = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape)
+_HOST_MUST_LOOK = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
 
 
-class Tape:
+class Tape(TorchDispatchMode):
     """Records what a step does to memory, without doing it, and then does it as often as you like.
 
     As with a CUDA graph, capture leaves all values as they were: new tensors hold NaN until the first replay. Unlike
@@ -41,9 +41,8 @@ class Tape:
     """
 
     def __init__(self) -> None:
+        super().__init__()
         self._calls: list[Callable[[], object]] = []
-        self.names: list[str] = []
-        self.n_captures = self.n_replays = 0
 
     def __len__(self) -> int:
         """Operations in one replay. Views are none of them: they only name memory that is there already."""
@@ -60,17 +59,23 @@ class Tape:
         Raises:
             CourseError: the step asks for a value, or for a shape that depends on one, while it is recorded.
         """
-        recorder = _Recorder()
-        self._calls, self.names = [], []
-        random_state = torch.get_rng_state()
+        self._calls, random_state = [], torch.get_rng_state()
+        # All memory that is touched, by address, and what it held; None: it was made inside.
+        self._before: dict[int, tuple[Any, Any]] = {}
         try:
-            with recorder:
+            with self:
                 yield
+        except BaseException:
+            self._calls = []
+            raise
         finally:
             torch.set_rng_state(random_state)
-            recorder.undo()
-        self._calls, self.names = recorder.calls, recorder.names
-        self.n_captures += 1
+            for storage, before in self._before.values():
+                if before is None:  # nobody shall take a new tensor for a result
+                    storage.fill_(0xFF)  # all bits set: NaN in every floating-point format
+                else:
+                    storage.copy_(before)
+            self._before.clear()
 
     def replay(self) -> None:
         """Run the operations again, in order, on the memory they were recorded with.
@@ -83,62 +88,34 @@ class Tape:
         with torch.no_grad():
             for call in self._calls:
                 call()
-        self.n_replays += 1
-
-
-class _Recorder(TorchDispatchMode):
-    """Sees every operation below autograd, so those of the backward pass and of the optimizer too."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.calls: list[Callable[[], object]] = []
-        self.names: list[str] = []
-        self._made: dict[int, Any] = {}
-        self._found: dict[int, tuple[torch.UntypedStorage, torch.UntypedStorage]] = {}
 
     def __torch_dispatch__(self, op: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
-        kwargs = kwargs or {}
-        if any(tag in op.tags for tag in _HOST_MUST_LOOK):
+        """Called for every operation below autograd, so for those of the backward pass and of the optimizer too."""
+        if _HOST_MUST_LOOK & set(op.tags):
             raise CourseError(
                 f"the step looks at a value ({op.overloadpacket.__name__}) while it is captured, and no replay would "
                 "look again; move .item(), print(tensor) and `if tensor:` out of the captured step"
             )
         # Aliases share the memory but not the autograd graph, which the tape would keep alive.
-        args, kwargs = tree_map_only(Tensor, Tensor.detach, (args, kwargs))
-        for tensor in _tensors((args, kwargs)):
-            self._keep(tensor.untyped_storage())
+        args, kwargs = tree_map_only(Tensor, Tensor.detach, (args, kwargs or {}))
+        for storage in _storages((args, kwargs)):
+            if storage.data_ptr() not in self._before:
+                self._before[storage.data_ptr()] = storage, storage.clone()
         result = op(*args, **kwargs)
-        if op.namespace != "profiler" and not op.is_view:
-            self._record(op, args, kwargs, result)
-        return result
-
-    def _keep(self, storage: torch.UntypedStorage) -> None:
-        """Remember the values of memory that was there before the capture."""
-        key = storage.data_ptr()
-        if key not in self._made and key not in self._found:
-            self._found[key] = (storage, storage.clone())
-
-    def _record(self, op: Any, args: tuple, kwargs: dict, result: Any) -> None:
-        self.names.append(op.overloadpacket.__name__)
+        if op.is_view or op.namespace == "profiler":
+            return result
         if op._schema.is_mutable:  # it writes into its arguments, which the tape has
-            self.calls.append(partial(op, *args, **kwargs))
-            return
+            self._calls.append(partial(op, *args, **kwargs))
+            return result
         results = [tensor.detach() for tensor in _tensors(result)]
-        for storage in (tensor.untyped_storage() for tensor in results):
-            if storage.data_ptr() not in self._found:  # some operations return their argument under a new name
-                self._made[storage.data_ptr()] = storage
+        for storage in _storages(results):  # some operations return their argument under a new name
+            self._before.setdefault(storage.data_ptr(), (storage, None))
         if op in _INTO:
             into, name = _INTO[op]
-            self.calls.append(partial(into, *args, **kwargs, **{name: results[0]}))
+            self._calls.append(partial(into, *args, **kwargs, **{name: results[0]}))
         else:
-            self.calls.append(partial(_run_and_copy, op, args, kwargs, results))
-
-    def undo(self) -> None:
-        """Put back what was there before, and make sure that nobody takes a new tensor for a result."""
-        for storage, before in self._found.values():
-            storage.copy_(before)
-        for storage in self._made.values():
-            storage.fill_(0xFF)  # all bits set: NaN in every floating-point format
+            self._calls.append(partial(_run_and_copy, op, args, kwargs, results))
+        return result
 
 
 def _run_and_copy(op: Callable, args: tuple, kwargs: dict, results: list[Tensor]) -> None:
@@ -148,3 +125,7 @@ def _run_and_copy(op: Callable, args: tuple, kwargs: dict, results: list[Tensor]
 
 def _tensors(tree: Any) -> list[Tensor]:
     return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor)]
+
+
+def _storages(tree: Any) -> list[torch.UntypedStorage]:
+    return [tensor.untyped_storage() for tensor in _tensors(tree)]

@@ -16,7 +16,7 @@ from dltutorial.optim.layerwise import without_adaptation
 from dltutorial.optim.schedules import cosine, warm_up
 from dltutorial.profile.ranges import annotate
 from dltutorial.train.compiling import compiled, explained
-from dltutorial.train.graphs import GraphedStep
+from dltutorial.train.graphs import CudaGraph, GraphedStep
 from dltutorial.train.precision import Precision
 
 Step = Callable[..., Tensor]
@@ -77,7 +77,7 @@ def make_step(
 
     if recipe.compile != "off":
         step = explained(recipe.compile)(step)
-    return GraphedStep(step, device) if recipe.cuda_graph else step
+    return GraphedStep(step, CudaGraph(device)) if recipe.cuda_graph else step
 
 
 def make_optimizer(model: nn.Module, recipe: LoopRecipe) -> torch.optim.Optimizer:

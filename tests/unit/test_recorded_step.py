@@ -183,7 +183,7 @@ def test_views_are_no_operations_and_arguments_returned_are_not_spoiled():
     assert torch.equal(x, torch.ones(2, 3))
     tape.replay()
     assert torch.equal(y, 2 * torch.ones(3, 2))
-    assert "mul" in tape.names
+    assert len(tape) == 2
 
 
 def test_a_tape_can_be_captured_again():
@@ -192,7 +192,7 @@ def test_a_tape_can_be_captured_again():
         with tape.capture():
             x += step
     tape.replay()
-    assert (x.item(), len(tape), tape.n_captures, tape.n_replays) == (2.0, 1, 2, 1)
+    assert (x.item(), len(tape)) == (2.0, 1)
 
 
 def test_an_empty_tape_is_not_replayed():
