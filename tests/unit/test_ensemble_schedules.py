@@ -8,7 +8,6 @@ from torch.nn import functional
 from dltutorial.convergence import ensemble, networks
 from dltutorial.convergence.ensemble import Order
 from dltutorial.data import surveys
-from dltutorial.errors import CourseError
 
 
 @pytest.fixture(scope="module")
@@ -48,11 +47,6 @@ def test_a_batch_that_grows_trains_each_replica_as_if_alone(survey):
     for number, seed in enumerate((3, 4)):
         weights = torch.cat([p.detach().flatten() for p in run.replica(number).parameters()])
         assert torch.allclose(weights, alone(survey, seed, updates, 0.1), atol=1e-5)
-
-
-def test_a_batch_that_grows_beyond_the_data_is_refused_before_anything_runs(survey):
-    with pytest.raises(CourseError, match=f"a batch of 16384 from {len(survey)} training images"):
-        ensemble.train(survey, [ensemble.Replica(0.1)], lambda step: 2**step, 15, device="cpu")
 
 
 def test_a_gain_of_root_6_gives_the_weights_of_he():

@@ -9,7 +9,6 @@ from chapters import written
 from torch import nn
 
 from dltutorial.convergence import noise
-from dltutorial.errors import CourseError
 
 SIZE, SQUARED, SIGMA = 10, 4.0, 3.0  # weights, |G|², standard deviation of each part of a sample's gradient
 TRACE = SIZE * SIGMA**2
@@ -92,11 +91,6 @@ def test_exact_is_the_variance_over_samples():
     squared, found = noise.exact(model, x, y)
     assert found == pytest.approx(float(trace), rel=1e-5)
     assert squared == pytest.approx(float(gradients_BN.mean(0).square().sum() - trace / len(x)), rel=1e-4)
-
-
-def test_one_sample_has_no_variance():
-    with pytest.raises(CourseError, match="1 samples have no variance; give at least 2"):
-        noise.exact(*model_and_data(1))
 
 
 def test_the_chapter_s_measure_on_a_finite_set_agrees_with_exact(chapter):

@@ -7,7 +7,6 @@ import pytest
 
 from dltutorial.convergence import ensemble, sweep
 from dltutorial.convergence.sweep import Sweep, SweepPoint
-from dltutorial.errors import RecipeError
 
 SEEDS, WIDTHS = tuple(range(50, 55)), (24, 12)
 
@@ -91,20 +90,3 @@ def test_some_seeds_not_there_and_a_rate_at_the_edge_are_said():
 def test_the_median_is_nan_when_most_seeds_are_not_there():
     point = SweepPoint(8, (0.1,), np.ones((1, 3)), 0.1, False, np.array([10.0, np.nan, np.nan, 11.0, np.nan]), 50)
     assert math.isnan(point.median)
-
-
-@pytest.mark.parametrize(
-    ("change", "says"),
-    [
-        ({"sizes": [16, 301]}, r"batch sizes \[16, 301\] from 300 training images; take some of 1 to 300"),
-        ({"sizes": []}, "take some of 1 to 300"),
-        ({"target": 90}, "a target of 90 is no accuracy"),
-        ({"seeds": (50, 51, 52)}, "take at least 5 different ones"),
-        ({"seeds": (1, 51, 52, 53, 54)}, r"others than \(0, 1, 2\)"),
-        ({"optimizer": "lion"}, "no optimizer 'lion'"),
-    ],
-)
-def test_what_cannot_be_is_said_in_one_line(survey, change, says):
-    with pytest.raises(RecipeError, match=says) as error:
-        swept(**({"survey": survey, "sizes": [16]} | change))
-    assert "\n" not in str(error.value)
