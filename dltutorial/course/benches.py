@@ -207,33 +207,32 @@ def collectives(preset: Preset, repeats: int) -> Iterator[BenchRow]:
 
 
 def ladder(preset: Preset, repeats: int) -> Iterator[BenchRow]:
-    """Samples per second of the baseline, of each knob alone and on top of the others, beside their prediction."""
+    """Samples per second of the baseline, each knob alone and on top of others, beside what a step's halves promise."""
     from dltutorial.data import weather
     from dltutorial.train import ladder as climbing
-    from dltutorial.train import step_breakdown
+    from dltutorial.train.precision import units_for
 
     device = machine.device()
     machine.use_cores()
+    start = climbing.baseline(preset, device)
+    missing, rungs = climbing.missing(start), climbing.rungs(device)
+    variants = climbing.variants(start, {name: rungs[name] for name in rungs if name not in missing})
+    if units_for("tf32"):
+        variants["only tf32"] = dataclasses.replace(start, precision="tf32")
     # On a GPU the published model stands on data that lie uncompressed: inflated, a batch of them would take minutes.
-    start = climbing.baseline(
-        preset, device, climbing.PLAIN if preset.name in ("gpu", "cluster") else climbing.COMPRESSED
-    )
-    steps, beside = climbing.rungs(start, device), climbing.side_rungs(device)
-    routes = climbing.routes(steps, beside)
-    variants = {name: start.taking(*rungs) for name, rungs in routes.items()}
-    data = climbing.data(weather.ensure(preset), variants)
-    account, peak = step_breakdown.measure(start, [*steps, *beside], data, repeats), peaks.measure()
+    layout = climbing.PLAIN if preset.name in ("gpu", "cluster") else climbing.COMPRESSED
+    data, peak = climbing.data(weather.ensure(preset), layout), peaks.measure()
+    told_s = {name: climbing.halves_s(recipe, data, repeats) for name, recipe in variants.items()}
     results = climbing.compare(variants, data, rounds=repeats, turn_s=1.0 if device == "cuda" else 0.5)
     best = max(figure.best for figure in peak.matmul.values() if figure)
-    for name, gain in climbing.gains(results).items():
-        result = results[name]
-        flop_per_s = 3 * variants[name].recipe.forward_flop * result.median
-        more = {"gain, quickest rounds": f"{gain:.2f} ×", "of the best matmul peak": f"{flop_per_s / best:.1%}"}
+    for name, result in results.items():
+        recipe, median = variants[name], statistics.median(result.samples_per_s)
+        more = {"gain, quickest rounds": f"{result.best / results['baseline'].best:.2f} ×"}
+        more["of the best matmul peak"] = f"{3 * recipe.forward_flop * median / best:.1%}"
         more["peak memory"] = f"{result.peak_bytes / 1e9:.2f} GB" if result.peak_bytes else "not available"
         more["final loss"] = f"{result.final_loss:.5f} after {result.updates}"
-        told = account.predicted(routes[name]) * results["baseline"].median
-        yield BenchRow(name, result.samples_per_s, "samples/s", told, more)
-    print(*(f"no {rung.name}: {rung.missing}" for rung in steps if rung.missing), sep="\n")
+        yield BenchRow(name, result.samples_per_s, "samples/s", recipe.global_batch_size / told_s[name], more)
+    print(*(f"no {name}: {why}" for name, why in missing.items()), sep="\n")
 
 
 def convergence(preset: Preset, repeats: int) -> Iterator[BenchRow]:

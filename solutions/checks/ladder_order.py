@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping
 from dltutorial.course.checks import Exercise, Wrong
 from dltutorial.course.checks.cases import case
 from dltutorial.course.checks.expect import expect, expect_close
-from dltutorial.train.step_breakdown import Effect, StepParts, best_order
 
 Parts = Mapping[str, float]
 Knobs = Mapping[str, Mapping[str, float]]
@@ -31,7 +30,7 @@ def _turned(parts: Parts, factors: Mapping[str, float]) -> dict[str, float]:
 
 
 def _greedy(parts: Parts, knobs: Knobs, step_s: Callable = _overlapped_s, rank: Rule | None = None) -> Order:
-    """Take knobs while they shorten the step; ``rank`` says which first, default: the shortest step."""
+    """Take knobs while they shorten the step; ``rank`` says which first. Default, and right: the shortest step."""
     left, order = dict(knobs), []
     rank = rank or (lambda parts, factors: step_s(_turned(parts, factors)))
     while left:
@@ -42,11 +41,6 @@ def _greedy(parts: Parts, knobs: Knobs, step_s: Callable = _overlapped_s, rank: 
         parts = _turned(parts, left.pop(best))
         order.append((best, step_s(parts)))
     return order
-
-
-def _right(parts: Parts, knobs: Knobs) -> Order:
-    step = StepParts(parts, on_device=True, ahead=True)
-    return best_order(step, [Effect(name, factors) for name, factors in knobs.items()])
 
 
 def _by_size(parts: Parts, knobs: Knobs) -> Order:
@@ -73,7 +67,7 @@ def _once(parts: Parts, knobs: Knobs) -> Order:
 
 def _everything(parts: Parts, knobs: Knobs) -> Order:
     """Goes on when nothing helps any more."""
-    order = _right(parts, knobs)
+    order = _greedy(parts, knobs)
     for name, _ in order:
         parts = _turned(parts, knobs[name])
     left = {name: factors for name, factors in knobs.items() if name not in dict(order)}
@@ -108,7 +102,7 @@ def _pairs(got: object) -> Order:
 
 
 def _compare(fn: Callable, parts: Parts, knobs: Knobs) -> None:
-    expected = _right(parts, knobs)
+    expected = _greedy(parts, knobs)
     names = [name for name, _ in expected]
     wrong = [([name for name, _ in order(parts, knobs)], hint) for order, hint in _ORDERS]
     got = _pairs(fn(dict(parts), {name: dict(factors) for name, factors in knobs.items()}))

@@ -1,12 +1,14 @@
-"""The ladder: rungs as data, predictions from parts, a race that is fair and finds what is wrong."""
+"""The ladder: rungs as data, a race that is fair and finds what is wrong, and the chapter's arithmetic of parts."""
 
+import ast
 import dataclasses
 import functools
 import itertools
-import math
+import json
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
-import torch
 
 from dltutorial import machine
 from dltutorial.config import PRESETS, Recipe
@@ -14,173 +16,163 @@ from dltutorial.course import benches
 from dltutorial.data import weather
 from dltutorial.data.loaders import make_loader
 from dltutorial.errors import CourseError
-from dltutorial.train import forecasting, ladder, loop, step_breakdown
-from dltutorial.train.step_breakdown import Effect, StepParts, climb
+from dltutorial.profile.timing import Timing
+from dltutorial.train import forecasting, ladder, loop
 from dltutorial.train.task import Task
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 SIZES = {"n_channels": 3, "n_lat": 16, "n_lon": 24, "dim": 16, "depth": 1, "heads": 2, "global_batch_size": 2}
-SERIAL = StepParts({"load": 2.0, "products": 4.0, "attention": 3.0, "rest": 1.0})
+CHAPTER = Path(__file__).parents[2] / "notebooks" / "07_the_ladder.ipynb"
 
 
 @pytest.fixture
 def start():
-    return ladder.baseline(PRESETS["smoke"], "cpu", layout=ladder.PLAIN, **SIZES)
+    return ladder.baseline(PRESETS["smoke"], "cpu", **SIZES)
 
 
-def variants_of(start, steps):
-    return {name: start.taking(*rungs) for name, rungs in ladder.routes(steps).items()}
+@pytest.fixture
+def data(tiny_data, tmp_path, monkeypatch):
+    monkeypatch.setenv("DLTUTORIAL_DATA", str(tmp_path))
+    return ladder.data(tiny_data, ladder.PLAIN)
+
+
+def possible(start, every=2):
+    """The rungs that can be taken here and need no compiler."""
+    without = {*ladder.missing(start), "compile"}
+    return {name: knobs for name, knobs in ladder.rungs("cpu", every).items() if name not in without}
 
 
 def test_the_baseline_is_what_a_newcomer_writes(start):
-    recipe = start.recipe
-    assert (recipe.loader, recipe.precision, recipe.compile, recipe.log_every) == ("naive", "fp32", "off", 1)
-    assert not recipe.fused_attention
-    assert recipe.optimizer_impl == "for-loop"
+    assert (start.loader, start.precision, start.compile, start.log_every) == ("naive", "fp32", "off", 1)
+    assert not start.fused_attention
+    assert start.optimizer_impl == "for-loop"
 
 
 def test_attention_that_does_not_fit_is_fused_from_the_start(monkeypatch):
     monkeypatch.setattr(machine, "memory_bytes", lambda: (10**9, 10**6))
     start = ladder.baseline(PRESETS["smoke"], "cpu")
-    assert start.recipe.fused_attention
-    (rung,) = [rung for rung in ladder.rungs(start, "cpu") if rung.name == "attention"]
-    assert "not fit" in rung.missing
+    assert start.fused_attention
+    assert "not fit" in ladder.missing(start)["attention"]
 
 
 def test_the_published_attention_weights_are_counted():
     assert ladder.attention_bytes(Recipe.of(PRESETS["gpu"])) == 4 * 16 * 8 * 4050**2 * 14
 
 
-def test_a_rung_that_cannot_be_here_says_why_and_is_left_out(start, monkeypatch):
+def test_a_rung_that_cannot_be_here_says_why(start, monkeypatch):
     monkeypatch.setattr(machine, "cpu_units", lambda: ("avx2",))
     monkeypatch.setattr(ladder.compiling, "missing", lambda device: "a C++ compiler (g++)")
-    steps = ladder.rungs(start, "cpu")
-    missing = {rung.name: rung.missing for rung in steps if rung.missing}
+    missing = ladder.missing(start)
     assert set(missing) == {"loss", "precision", "compile", "graph"}
     assert missing["compile"] == "needs a C++ compiler (g++)"
-    assert set(missing).isdisjoint(name.split()[-1] for name in ladder.routes(steps))
 
 
-def test_units_for_bf16_are_read_from_the_flags(monkeypatch):
+def test_units_for_low_precision_are_read_from_the_machine(start, monkeypatch):
     monkeypatch.setattr(machine, "cpu_units", lambda: ("avx512f", "avx512_bf16"))
-    assert ladder.best_precision("cpu") == ("bf16", "")
+    assert ladder.rungs("cpu")["precision"] == {"precision": "bf16"}
+    assert "precision" not in ladder.missing(start)
     gpu = machine.Accelerator("old", "CUDA", 1, (7, 0), ("fp16",))
     monkeypatch.setattr(machine, "accelerators", lambda: (gpu,))
-    assert ladder.best_precision("cuda") == ("fp16", "")
-    assert ladder.side_rungs("cuda") == ()
+    assert ladder.rungs("cuda")["precision"] == {"precision": "fp16"}
 
 
 def test_climbing_keeps_every_knob_below(start):
-    routes = ladder.routes(ladder.rungs(start, "cpu"))
-    *_, rungs = routes.values()
-    top = start.taking(*rungs)
-    for rung in rungs:
-        assert all(getattr(top.recipe, knob) == value for knob, value in rung.knobs.items())
-    assert top.layout == ladder.MAPPED
-    only = start.taking(*routes["only optimizer"])
-    assert only == ladder.Variant(dataclasses.replace(start.recipe, optimizer_impl="fused"), start.layout)
+    rungs = ladder.rungs("cpu")
+    variants = ladder.variants(start, rungs)
+    assert list(variants)[:3] == ["baseline", "only loader", "only loss"]
+    assert list(variants)[-1] == "+ graph" and "+ loader" not in variants  # it is the first rung alone
+    assert all(getattr(variants["+ graph"], knob) == value for of in rungs.values() for knob, value in of.items())
+    assert variants["only optimizer"] == dataclasses.replace(start, optimizer_impl="fused")
 
 
-def test_parts_add_up_on_a_processor_and_amdahl_follows():
-    assert SERIAL.whole_s == 10
-    assert climb(SERIAL, [Effect("loader", {"load": 0.5})]) == {"loader": pytest.approx(1 / (0.8 + 0.1))}
-    assert SERIAL.share("products") == 0.4
+def test_a_step_is_told_from_its_halves(start, data, monkeypatch):
+    fixed = {"load": Timing((3.0, 2.5)), "update": Timing((2.0, 4.0))}
+    monkeypatch.setattr(ladder, "alternate", lambda halves, repeats, device: {name: fixed[name] for name in halves})
+    assert ladder.halves_s(start, data) == 4.5
+    monkeypatch.undo()
+    assert all(ladder.halves_s(recipe, data, 1) > 0 for recipe in ladder.variants(start, possible(start)).values())
+
+
+def chapter_functions(**names):
+    """The functions of the chapter's cells, above the given names."""
+    cells = json.loads(CHAPTER.read_text(encoding="utf-8"))["cells"]
+    for cell in cells:
+        tree = ast.parse("".join(cell["source"])) if cell["cell_type"] == "code" else ast.Module([], [])
+        tree.body = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name not in names]
+        exec(compile(tree, CHAPTER.name, "exec"), names)
+    return SimpleNamespace(**names)
+
+
+def test_the_chapter_adds_parts_on_a_processor_and_amdahl_follows():
+    rungs = {"a": {"products": 0.5}, "b": {"products": 0.5, "load": 0.1}, "c": {"rest": 0.2}}
+    before = {"load": 2.0, "products": 4.0, "attention": 3.0, "rest": 1.0, "launch": 0.0}
+
+    def parts(names):
+        factors = [(part, f) for name in names for part, f in rungs[name].items()]
+        return functools.reduce(lambda now, of: now | {of[0]: now[of[0]] * of[1]}, factors, dict(before))
+
+    chapter = chapter_functions(parts=parts, device="cpu", taking=lambda *names: names)
+    assert chapter.step_s(()) == 10
+    assert chapter.step_s(()) / chapter.step_s(("a",)) == pytest.approx(chapter.amdahl(0.4, 0.5))
+    up, down = chapter.climb(["a", "b", "c"]), chapter.climb(["c", "b", "a"])
+    assert up["a"] * up["b"] * up["c"] == pytest.approx(down["a"] * down["b"] * down["c"])
+    assert up["a"] != pytest.approx(down["a"])
 
 
 @pytest.mark.parametrize(
-    ("flags", "seconds"),
-    [({"waits": True}, 3 + 4), ({}, max(3 + 1, 4)), ({"ahead": True}, 4), ({"ahead": True, "waits": True}, 4)],
+    ("loader", "every", "launch_s", "seconds"),
+    [
+        ("naive", 1, 1.0, 3 + 4),
+        ("naive", 4, 1.0, max(3 + 1, 4)),
+        ("best", 4, 1.0, 4),
+        ("best", 1, 1.0, 4),
+        ("best", 1, 5.0, 5),
+    ],
 )
-def test_with_a_device_loading_and_launching_may_hide(flags, seconds):
-    step = StepParts({"load": 3.0, "launch": 1.0, "products": 4.0}, on_device=True, **flags)
-    assert step.whole_s == seconds
+def test_in_the_chapter_loading_and_launching_may_hide_beside_a_device(loader, every, launch_s, seconds):
+    parts = {"load": 3.0, "launch": launch_s, "products": 4.0}
+    chapter = chapter_functions(parts=lambda recipe: dict(parts), device="cuda")
+    assert chapter.step_s(SimpleNamespace(loader=loader, log_every=every)) == seconds
 
 
-def test_a_graph_gains_where_launches_are_the_limit():
-    step = StepParts({"load": 0.1, "launch": 5.0, "products": 1.0}, on_device=True, ahead=True)
-    assert climb(step, [Effect("graph", {"launch": 0.0})])["graph"] == 5
-
-
-def test_the_total_does_not_depend_on_the_order_but_each_gain_does():
-    effects = [Effect("a", {"products": 0.5}), Effect("b", {"products": 0.5, "load": 0.1}), Effect("c", {"rest": 0.2})]
-    there, back = step_breakdown.climb(SERIAL, effects), step_breakdown.climb(SERIAL, effects[::-1])
-    assert there["c"] == pytest.approx(back["a"])
-    assert there["a"] != pytest.approx(back["a"] / back["b"])
-
-
-def test_the_best_order_is_worked_out_again_and_leaves_out_what_harms():
-    effects = [
-        Effect("bf16", {"products": 0.3}),
-        Effect("sparse", {"products": 0.4}),
-        Effect("fused", {"attention": 0.3}),
-        Effect("bad", {"rest": 2.0}),
-    ]
-    order = step_breakdown.best_order(SERIAL, effects)
-    assert [name for name, _ in order] == ["bf16", "fused", "sparse"]
-    assert order[-1][1] == pytest.approx(2 + 4 * 0.3 * 0.4 + 3 * 0.3 + 1)
-
-
-@pytest.mark.parametrize("fused", [False, True])
-def test_every_rung_gets_an_effect_and_the_parts_make_the_step(start, tiny_data, tmp_path, monkeypatch, fused):
-    monkeypatch.setenv("DLTUTORIAL_DATA", str(tmp_path))
-    start = dataclasses.replace(start, recipe=dataclasses.replace(start.recipe, fused_attention=fused))
-    steps = ladder.rungs(start, "cpu")
-    data = ladder.data(tiny_data, variants_of(start, steps))
-    account = step_breakdown.measure(start, steps, data, repeats=2)
-    assert set(account.effects) == {rung.name for rung in steps}
-    assert all(seconds >= 0 for seconds in account.step.seconds.values())
-    assert account.predicted(()) == 1
-    assert all(math.isfinite(account.predicted((rung,))) for rung in steps)
-
-
-def test_a_race_measures_all_variants_and_their_losses_agree(start, tiny_data, tmp_path, monkeypatch):
-    monkeypatch.setenv("DLTUTORIAL_DATA", str(tmp_path))
-    steps = [rung for rung in ladder.rungs(start, "cpu", every=2) if rung.name != "compile"]
-    slow = start.taking(ladder.Rung("loss", "", {"log_every": 2}))
-    variants = variants_of(start, steps) | {"seldom": slow}
-    results = ladder.compare(variants, ladder.data(tiny_data, variants), rounds=2, turn_s=0.0)
+def test_a_race_measures_all_variants_and_their_losses_agree(start, data):
+    variants = ladder.variants(start, possible(start)) | {"seldom": dataclasses.replace(start, log_every=2)}
+    results = ladder.compare(variants, data, rounds=2, turn_s=0.0)
+    assert list(results) == list(variants)
     assert all(len(result.samples_per_s) == 2 and result.updates == 6 for result in results.values())
-    assert ladder.loss_difference(results) < 1e-3
-    assert ladder.gains(results)["baseline"] == 1
-    assert all(result.peak_bytes is None for result in results.values())
+    loss = results["baseline"].final_loss
+    assert all(result.final_loss == pytest.approx(loss, rel=1e-3) for result in results.values())
+    assert all(result.peak_bytes is None and result.best == max(result.samples_per_s) for result in results.values())
 
 
-def test_turns_change_nothing_of_a_run(start, tiny_data, tmp_path, monkeypatch):
-    monkeypatch.setenv("DLTUTORIAL_DATA", str(tmp_path))
-    variants = {"naive": start, "best": start.taking(ladder.rungs(start, "cpu")[0])}
-    data = ladder.data(tiny_data, variants)
+def test_turns_change_nothing_of_a_run(start, data):
+    variants = {"naive": start, "best": dataclasses.replace(start, loader="best")}
     raced = ladder.compare(variants, data, rounds=3, turn_s=0.0)["best"]
-    batches = make_loader(data[ladder.PLAIN], start.recipe.global_batch_size, "lean", roll=True)
-    task = Task(forecasting.build_model(start.recipe), lambda skip: batches, forecasting.squared_error)
-    *_, last = itertools.islice(loop.loop(task, start.recipe), raced.updates)
+    batches = make_loader(data["naive"], start.global_batch_size, "lean", roll=True)
+    task = Task(forecasting.build_model(start), lambda skip: batches, forecasting.squared_error)
+    *_, last = itertools.islice(loop.loop(task, start), raced.updates)
     assert raced.final_loss == pytest.approx(last.loss, rel=1e-4)
 
 
-def test_a_variant_that_trains_otherwise_is_found(start, tiny_data, tmp_path, monkeypatch):
-    monkeypatch.setenv("DLTUTORIAL_DATA", str(tmp_path))
-    other = dataclasses.replace(start, recipe=dataclasses.replace(start.recipe, learning_rate=1e-4))
-    variants = {"baseline": start, "slower rate": other}
-    results = ladder.compare(variants, ladder.data(tiny_data, variants), rounds=2, turn_s=0.0)
-    assert ladder.loss_difference(results) > 1e-2
+def test_a_variant_that_trains_otherwise_is_found(start, data):
+    variants = {"baseline": start, "slower rate": dataclasses.replace(start, learning_rate=1e-4)}
+    right, wrong = ladder.compare(variants, data, rounds=2, turn_s=0.0).values()
+    assert abs(wrong.final_loss / right.final_loss - 1) > 1e-2
 
 
-def test_a_race_too_short_to_compare_is_refused(start, tiny_data, tmp_path, monkeypatch):
-    monkeypatch.setenv("DLTUTORIAL_DATA", str(tmp_path))
-    data = ladder.data(tiny_data, {"baseline": start})
+def test_a_race_too_short_to_compare_is_refused(start, data):
     with pytest.raises(CourseError, match="at least one round"):
         ladder.compare({"baseline": start}, data, rounds=0)
-    seldom = start.taking(ladder.Rung("loss", "", {"log_every": 50}))
+    seldom = dataclasses.replace(start, log_every=50)
     with pytest.raises(CourseError, match="too few to compare"):
         ladder.compare({"baseline": start, "seldom": seldom}, data, rounds=1, turn_s=0.0)
 
 
-def test_the_bench_gives_a_row_for_every_variant(tiny_data, tmp_path, monkeypatch, start):
+def test_the_bench_gives_a_row_for_every_variant(start, tiny_data, tmp_path, monkeypatch):
     monkeypatch.setenv("DLTUTORIAL_DATA", str(tmp_path))
-    steps = tuple(rung for rung in ladder.rungs(start, "cpu") if rung.name != "compile")
     monkeypatch.setattr(machine, "device", lambda: "cpu")
-    monkeypatch.setattr(ladder, "baseline", lambda preset, device, layout: start)
-    monkeypatch.setattr(ladder, "rungs", lambda start, device: steps)
-    monkeypatch.setattr(ladder, "side_rungs", lambda device: ())
+    monkeypatch.setattr(ladder, "baseline", lambda preset, device: start)
+    monkeypatch.setattr(ladder, "missing", lambda start: dict.fromkeys(("loss", "precision", "compile", "graph"), "x"))
     monkeypatch.setattr(weather, "ensure", lambda preset: tiny_data)
     quick = functools.partial(ladder.compare, turn_s=0.0)
     monkeypatch.setattr(ladder, "compare", lambda *args, turn_s, **knobs: quick(*args, **knobs))
@@ -189,4 +181,3 @@ def test_the_bench_gives_a_row_for_every_variant(tiny_data, tmp_path, monkeypatc
     assert rows[-1].what == "+ optimizer"
     assert all(row.unit == "samples/s" and row.predicted > 0 for row in rows)
     assert {"gain, quickest rounds", "peak memory", "final loss"} <= set(rows[0].more)
-    torch.testing.assert_close(rows[0].predicted, rows[0].median)

@@ -66,7 +66,7 @@ def heavy():
     from dltutorial.course import bench, runner
     from dltutorial.data import surveys, weather
     from dltutorial.launch import launch
-    from dltutorial.train import loop, profiled, run, step_breakdown
+    from dltutorial.train import loop, profiled, run
     from dltutorial.train.forecasting import squared_error
     from dltutorial.train.task import Task
 
@@ -75,7 +75,6 @@ def heavy():
         "the loop": lambda: next(loop.loop(Task(nn.Linear(1, 1), lambda skip: [], squared_error), recipe)),
         "a run": lambda: next(run.train(None, recipe, node.Path("run"))),
         "a profiled step": lambda: profiled.training_step(recipe, node.Path("data")),
-        "parts of a step": lambda: step_breakdown.measure(None, [], {}),
         "ranks": lambda: launch(print, 2),
         "the weather": lambda: weather.ensure(config.preset("smoke"), node.Path("nowhere")),
         "lenses": lambda: surveys.lenses(seed=98765),
