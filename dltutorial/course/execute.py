@@ -45,7 +45,7 @@ async def execute(
     parameters: Mapping[str, Any] | None = None,
     env: Mapping[str, str] | None = None,
     timeout_s: float = 1800.0,
-    on_cell: Callable[[int], None] = lambda number: None,
+    on_cell: Callable[[], object] = lambda: None,
 ) -> Executed:
     """Execute a notebook; its process, and so its kernel, ends when this is cancelled, and when this process ends.
 
@@ -56,7 +56,7 @@ async def execute(
         parameters: put into the cell after the one tagged ``parameters``.
         env: variables of the kernel, beside those of this process.
         timeout_s: for each cell.
-        on_cell: called with the number of each cell that is about to run, from 1.
+        on_cell: called as each cell is about to run.
     """
     # The kernel chooses its own backend of matplotlib, and no session is live.
     around = {key: value for key, value in os.environ.items() if key not in ("MPLBACKEND", "JPY_SESSION_NAME")}
@@ -72,8 +72,8 @@ async def execute(
         process.stdin.write(f"{json.dumps(words, default=str)}\n".encode())
         async for line in process.stdout:
             told = json.loads(line)
-            if isinstance(told, int):
-                on_cell(told)
+            if told is None:
+                on_cell()
             else:
                 result = Executed(**told)
     finally:
@@ -88,7 +88,7 @@ def _main() -> None:
     threading.Thread(target=_end_with_owner, daemon=True).start()
     tell = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # what the kernel and its processes print goes to the log
-    print(json.dumps(asdict(_execute_here(lambda number: print(number, file=tell), *words))), file=tell)
+    print(json.dumps(asdict(_execute_here(lambda: print("null", file=tell), *words))), file=tell)
 
 
 def _end_with_owner() -> None:
@@ -97,7 +97,7 @@ def _end_with_owner() -> None:
 
 
 def _execute_here(
-    on_cell: Callable[[int], None], source: str, output: str, work: str, parameters: dict, timeout_s: float
+    on_cell: Callable[[], None], source: str, output: str, work: str, parameters: dict, timeout_s: float
 ) -> Executed:
     quick_imports()
     papermill: Any = importlib.import_module("papermill")
@@ -106,7 +106,7 @@ def _execute_here(
 
     def starts(cell: Any, cell_index: int) -> None:
         started.append(cell_index)
-        on_cell(cell_index + 1)
+        on_cell()
 
     threading.Thread(target=_watch_memory, args=(peak_bytes,), daemon=True).start()
     error, began_s = "", time.monotonic()

@@ -19,13 +19,12 @@ from pathlib import Path
 from typing import Any
 
 from dltutorial import config, machine, node, paths
-from dltutorial.course import notebooks
+from dltutorial.course import notebooks, show
 from dltutorial.course.execute import Executed, execute
 from dltutorial.errors import CourseError
 from dltutorial.record import records
 from dltutorial.record.table import Table
 
-STATUSES = ("shown", "not shown here", "otherwise", "failed")
 _SIGNS = {"finished": "✓", "failed": "✗", "not run": "·"}
 
 
@@ -63,12 +62,12 @@ def run(
     folder, done = new_folder(out), dict[Path, Executed]()
     try:
         asyncio.run(_execute_all(given, preset, folder, jobs, timeout_s, done))
+        return _conclude(folder, preset, selected, done)
     except KeyboardInterrupt:
         _conclude(folder, preset, selected, done)
         told = f"interrupted: {len(done)} of {len(selected)} chapters are finished"
         print(f"{told}; they are in {folder / 'index.html'}", file=sys.stderr)
         return 130
-    return _conclude(folder, preset, selected, done)
 
 
 def new_folder(out: Path | None) -> Path:
@@ -120,31 +119,24 @@ async def _execute_all(
     given: Mapping[Path, Mapping[str, Any]],
     preset: str,
     folder: Path,
-    at_once: int,
+    jobs: int,
     timeout_s: float,
     done: dict[Path, Executed],
 ) -> None:
     """Execute notebooks, some at once, each in a process of its own; when this is cancelled, those that run end."""
     from tqdm import tqdm
 
-    env, slots, running = environment(preset, folder, at_once), asyncio.Semaphore(at_once), list[str]()
-    cells = {source: len(notebooks.read(source)["cells"]) for source in given}
-    begun = dict.fromkeys(cells, 0)
+    env, slots, running = environment(preset, folder, jobs), asyncio.Semaphore(jobs), list[str]()
 
     async def one(source: Path) -> None:
-        def on_cell(number: int) -> None:
-            bar.update(number - 1 - begun[source])
-            begun[source] = number - 1
-
         work = folder / "work" / source.stem[:2]
         work.mkdir(exist_ok=True)
         output = work.parent / source.name
         async with slots:
             running.append(source.stem)
             bar.set_description(" ".join(running))
-            result = done[source] = await execute(source, output, work, given[source], env, timeout_s, on_cell)
+            result = done[source] = await execute(source, output, work, given[source], env, timeout_s, bar.update)
             running.remove(source.stem)
-        on_cell(cells[source] + 1)
         with contextlib.suppress(FileNotFoundError):
             output.replace(folder / source.name)  # it is whole
         for file in (folder / "records.jsonl", paths.records_file()) if not result.error else ():
@@ -152,8 +144,9 @@ async def _execute_all(
                 writer = records.Writer(notebooks.about(source)["chapter"], preset, file)
                 writer.write(source.stem, result.seconds, "s", kind="run", peak_bytes=result.peak_bytes)
 
-    every_s = 0.1 if sys.stderr.isatty() else 30
-    with tqdm(total=sum(cells.values()), unit="cell", mininterval=every_s, dynamic_ncols=True) as bar:
+    # Parameters are put into a cell of their own.
+    n_cells = sum(len(notebooks.read(source)["cells"]) + bool(named) for source, named in given.items())
+    with tqdm(total=n_cells, unit="cell", mininterval=0.1 if sys.stderr.isatty() else 30, dynamic_ncols=True) as bar:
         async with asyncio.TaskGroup() as group:
             for source in given:
                 group.create_task(one(source))
@@ -163,13 +156,19 @@ def _conclude(folder: Path, preset: str, selected: list[Path], done: Mapping[Pat
     """Write the summary and the pages, print the table and the failures; 1 if there is one."""
     for left in (folder / "work").glob("*.ipynb"):  # half executed: not to be mistaken for whole
         left.unlink()
-    claims, rows = read_claims(folder), []
+    claims, rows, wrong = read_claims(folder), [], []
     for source in selected:
         number, result = notebooks.about(source)["chapter"], done.get(source)
         counts = Counter(claim["status"] for claim in claims.get(number, []))
         status = "not run" if result is None else "failed" if result.error or counts["failed"] else "finished"
         row = {"notebook": source.name, "chapter": number, "status": status, "claims": dict(counts)}
         rows.append(row | (asdict(result) if result else {}))
+        if result and result.error:
+            where = f"cell {result.cell}" if result.cell else "before its first cell"
+            wrong.append(f"{source.name}, {where}: {result.error}")
+        for claim in claims.get(number, []):
+            if claim["status"] == "failed":
+                wrong.append(f"{source.name}: this claim does not hold: {claim['what']} ({claim['evidence']})")
     here = {"machine": machine.label(), "versions": machine.versions(), "date": f"{datetime.date.today()}"}
     about = here | {"preset": preset, "chapters": rows}
     paths.write_text(folder / "run.json", json.dumps(about, indent=1) + "\n")
@@ -177,14 +176,7 @@ def _conclude(folder: Path, preset: str, selected: list[Path], done: Mapping[Pat
     from dltutorial.course import site
 
     print(f"pages: {site.write(folder, about, claims)}")
-    for row in rows:
-        if row.get("error"):
-            where = f"cell {row['cell']}" if row["cell"] else "before its first cell"
-            print(f"{row['notebook']}, {where}: {row['error']}", file=sys.stderr)
-        for claim in claims.get(row["chapter"], []):
-            if claim["status"] == "failed":
-                told = f"{claim['what']} ({claim['evidence']})"
-                print(f"{row['notebook']}: this claim does not hold: {told}", file=sys.stderr)
+    print("\n".join(wrong), file=sys.stderr, end="\n" * bool(wrong))
     return int(any(row["status"] != "finished" for row in rows))
 
 
@@ -194,6 +186,6 @@ def _table(rows: list[dict[str, Any]]) -> Table:
     for row in rows:
         seconds = f"{row['seconds']:.1f}" if "seconds" in row else "–"
         memory = f"{row['peak_bytes'] / 1e9:.2f} GB" if row.get("peak_bytes") else "–"
-        claims = [row["claims"].get(status, 0) for status in STATUSES]
+        claims = [row["claims"].get(status, 0) for status in show.SIGNS]
         lines.append((f"{_SIGNS[row['status']]} {Path(row['notebook']).stem}", seconds, memory, *claims, row["status"]))
-    return Table.of(("  chapter", "seconds", "peak memory", *(f"claims {s}" for s in STATUSES), "status"), lines)
+    return Table.of(("  chapter", "seconds", "peak memory", *(f"claims {s}" for s in show.SIGNS), "status"), lines)

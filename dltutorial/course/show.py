@@ -15,7 +15,7 @@ from typing import Any
 import jinja2
 
 BLUE, ORANGE, GREEN, RED = "#0072B2", "#E69F00", "#009E73", "#D55E00"
-SIGNS = {"shown": "✓", "failed": "✗", "otherwise": "≠", "not shown here": "–"}
+SIGNS = {"shown": "✓", "not shown here": "–", "otherwise": "≠", "failed": "✗"}
 _COLOURS = {"shown": GREEN, "failed": RED, "otherwise": BLUE, "not shown here": "#888888", "advice": BLUE}
 _HTML = Path(__file__).with_suffix(".html")
 _OF_LABEL = {"✓": GREEN, "✗": RED, "guess": ORANGE, "model": BLUE, "measured": GREEN}
