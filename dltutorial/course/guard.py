@@ -8,7 +8,6 @@ import reprlib
 import signal
 import sysconfig
 import threading
-import time
 import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,6 +16,8 @@ from typing import Any
 
 _PACKAGE = str(Path(__file__).resolve().parents[1])
 _INSTALLED = tuple(sysconfig.get_paths()[key] for key in ("stdlib", "platstdlib", "purelib", "platlib"))
+_SHORT = reprlib.Repr()
+_SHORT.maxstring = _SHORT.maxlong = 200
 
 
 class TooLate(BaseException):
@@ -30,8 +31,7 @@ def deadline(limit_s: float) -> Iterator[None]:
     Works in the main thread of a system with SIGALRM; elsewhere there is no deadline. A timer that was already
     running (a test's own) goes on afterwards.
     """
-    main = threading.current_thread() is threading.main_thread()
-    if not (main and hasattr(signal, "SIGALRM")):
+    if threading.current_thread() is not threading.main_thread() or not hasattr(signal, "SIGALRM"):
         yield
         return
 
@@ -39,21 +39,17 @@ def deadline(limit_s: float) -> Iterator[None]:
         raise TooLate
 
     handler = signal.signal(signal.SIGALRM, late)
-    started_s = time.monotonic()
-    before_s, interval_s = signal.setitimer(signal.ITIMER_REAL, limit_s, 0.5)
+    before_s = signal.setitimer(signal.ITIMER_REAL, limit_s, 0.5)
     try:
         yield
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.setitimer(signal.ITIMER_REAL, *before_s)
         signal.signal(signal.SIGALRM, handler)
-        if before_s:
-            left_s = before_s - (time.monotonic() - started_s)
-            signal.setitimer(signal.ITIMER_REAL, max(left_s, 1e-3), interval_s)
 
 
 def last_words(error: BaseException) -> str:
     """The error's last line, such as ``ZeroDivisionError: division by zero``, even where ``str(error)`` fails."""
-    return clip("".join(traceback.format_exception_only(error)).strip().split("\n")[-1], 300)
+    return "".join(traceback.format_exception_only(error)).strip().split("\n")[-1][:300]
 
 
 def learners_frames(error: BaseException, case: Callable) -> str:
@@ -75,18 +71,13 @@ def learners_frames(error: BaseException, case: Callable) -> str:
 
 
 def brief(value: Any) -> str:
-    """What ``value`` is, in at most 200 characters: arrays and tensors with shape and dtype; never raises."""
+    """What ``value`` is, short: arrays and tensors with shape and dtype, long strings cut; never raises."""
     try:
         if isinstance(value, BaseException):
             return last_words(value)
         if hasattr(value, "shape") and hasattr(value, "dtype"):
-            numbers = reprlib.repr(value.reshape(-1)[:6].tolist()) if value.size else "[]"
-            return clip(f"{type(value).__name__} of shape {tuple(value.shape)}, {value.dtype}: {numbers}", 200)
-        return clip(repr(value) if isinstance(value, (int, float, str, bool)) else reprlib.repr(value), 200)
+            numbers = _SHORT.repr(value.reshape(-1)[:6].tolist()) if value.size else "[]"
+            return f"{type(value).__name__} of shape {tuple(value.shape)}, {value.dtype}: {numbers}"
+        return _SHORT.repr(value)
     except Exception:
         return f"an object of type {type(value).__name__}"
-
-
-def clip(text: str, limit: int) -> str:
-    """``text``, cut to ``limit`` characters with an ellipsis."""
-    return text if len(text) <= limit else text[: limit - 1] + "…"
