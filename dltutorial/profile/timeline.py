@@ -15,7 +15,7 @@ import heapq
 import html
 import json
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from importlib import resources
@@ -54,77 +54,6 @@ class Lane(NamedTuple):
 
     label: str
     events: list[Event]
-
-
-@dataclass(frozen=True)
-class Columns:
-    """The events of one or more traces, lane by lane.
-
-    Attributes:
-        lanes: from top to bottom.
-        end_s: of the longest trace.
-        n_left_out: events there was no room for.
-    """
-
-    lanes: tuple[Lane, ...]
-    end_s: float
-    n_left_out: int
-
-    @classmethod
-    def of(cls, traces: Sequence[tuple[str, Trace]], max_events: int) -> "Columns":
-        """Sort traces, each with a name for its rows' labels, into lanes; the longest ``max_events`` of each."""
-        all_lanes: list[Lane] = []
-        for name, trace in traces:
-            longest = set(heapq.nlargest(max_events, trace.events, key=lambda event: event.duration_s))
-            events = [event for event in trace.events if event in longest]
-            for row, in_row in enumerate(trace.rows):
-                label = f"{name}: {in_row.name}" if name else in_row.name
-                all_lanes += lanes([event for event in events if event.row == row], label)
-        n_left_out = sum(max(0, len(trace.events) - max_events) for _, trace in traces)
-        return cls(tuple(all_lanes), max(trace.span_s for _, trace in traces), n_left_out)
-
-    @property
-    def n_events(self) -> int:
-        """How many are drawn."""
-        return sum(len(lane.events) for lane in self.lanes)
-
-    @property
-    def height_px(self) -> int:
-        """Of the canvas: all lanes, or as many as leave room for the rest of a screen."""
-        return min(_MOST_PX, _AXIS_PX + _LANE_PX * len(self.lanes))
-
-    def legend(self) -> str:
-        """The kinds that occur, with their colours, as HTML."""
-        found = {kind(event) for lane in self.lanes for event in lane.events}
-        parts = [f'<span><i style="background:{_KINDS[name][0]}"></i>{name}</span>' for name in _KINDS if name in found]
-        if self.n_left_out:
-            parts.append(f"<span>the {self.n_left_out:,} shortest events are left out</span>")
-        return "".join(parts)
-
-    def json(self) -> str:
-        """For timeline.js; every ``<`` is escaped, so that nothing in it ends the script element it stands in."""
-        # Nanoseconds, as the profiler counts; coarser where 32 bits would not reach the end.
-        tick_s = max(1e-9, self.end_s / (2**32 - 2))
-        kinds = {name: index for index, name in enumerate(_KINDS)}
-        names: dict[tuple[str, int], int] = {}  # name and kind → index
-        starts, lengths, indices = [], [], []
-        for lane in self.lanes:
-            times_s = np.array([(event.start_s, event.end_s) for event in lane.events])
-            ticks = np.rint(times_s / tick_s).astype(np.int64)
-            starts.append(np.diff(ticks[:, 0], prepend=0))
-            lengths.append(ticks[:, 1] - ticks[:, 0])
-            keys = [(event.name[:_LETTERS], kinds[kind(event)]) for event in lane.events]
-            indices += [names.setdefault(key, len(names)) for key in keys]
-        columns = np.concatenate([*starts, *lengths, np.array(indices)]).astype("<u4")
-        data = {
-            "tick_s": tick_s,
-            "ticks": max(1.0, self.end_s / tick_s),
-            "kinds": [(name, *colours) for name, colours in _KINDS.items()],
-            "names": list(names),
-            "lanes": [(lane.label, len(lane.events)) for lane in self.lanes],
-            "columns": base64.b64encode(zlib.compress(columns.tobytes(), 6)).decode(),
-        }
-        return json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")
 
 
 def kind(event: Event) -> str:
@@ -169,22 +98,22 @@ class Timeline:
         """The whole page."""
         runs = " and ".join(f"{name} {duration(trace.span_s)}".strip() for name, trace in self._runs)
         label = (
-            f"{self.title}: a timeline of {self._columns.n_events:,} events, {runs} long. "
+            f"{self.title}: timeline of {sum(len(lane.events) for lane in self._lanes):,} events, {runs} long. "
             "Plus and minus zoom, arrow keys move, 0 shows all. The tables below say the same."
         )
         return Template(_resource("timeline.html")).substitute(
             hash=script_hash(),
             title=html.escape(self.title),
-            height=self._columns.height_px,
+            height=self._height_px,
             label=html.escape(label, quote=True),
-            legend=self._columns.legend(),
+            legend=self._legend(),
             changed=f"<h2>What changed</h2>{self.changes._repr_html_()}" if self.changes else "",
             summary="The same as tables" if self.other else "The same as a table",
             tables="".join(
                 (f"<h2>{html.escape(name)}</h2>" if name else "") + trace_summary.table(trace, top=15)._repr_html_()
                 for name, trace in self._runs
             ),
-            data=self._columns.json(),
+            data=self._columns(),
             script=_resource("timeline.js"),
         )
 
@@ -207,11 +136,63 @@ class Timeline:
         return [(before, self.trace), (after, self.other)] if self.other else [("", self.trace)]
 
     @cached_property
-    def _columns(self) -> Columns:
-        return Columns.of(self._runs, self.max_events // len(self._runs))
+    def _lanes(self) -> list[Lane]:
+        """From top to bottom, with the longest events of each trace."""
+        found: list[Lane] = []
+        for name, trace in self._runs:
+            longest = set(heapq.nlargest(self._most_events, trace.events, key=lambda event: event.duration_s))
+            events = [event for event in trace.events if event in longest]
+            for row, in_row in enumerate(trace.rows):
+                label = f"{name}: {in_row.name}" if name else in_row.name
+                found += lanes([event for event in events if event.row == row], label)
+        return found
+
+    @property
+    def _most_events(self) -> int:
+        return self.max_events // len(self._runs)
+
+    @property
+    def _height_px(self) -> int:
+        """Of the canvas: all lanes, or as many as leave room for the rest of a screen."""
+        return min(_MOST_PX, _AXIS_PX + _LANE_PX * len(self._lanes))
+
+    def _legend(self) -> str:
+        """The kinds that occur, with their colours, as HTML."""
+        found = {kind(event) for lane in self._lanes for event in lane.events}
+        parts = [f'<span><i style="background:{_KINDS[name][0]}"></i>{name}</span>' for name in _KINDS if name in found]
+        n_left_out = sum(max(0, len(trace.events) - self._most_events) for _, trace in self._runs)
+        if n_left_out:
+            parts.append(f"<span>the {n_left_out:,} shortest events are left out</span>")
+        return "".join(parts)
+
+    def _columns(self) -> str:
+        """For timeline.js; every ``<`` is escaped, so that nothing in it ends the script element it stands in."""
+        end_s = max(trace.span_s for _, trace in self._runs)
+        # Nanoseconds, as the profiler counts; coarser where 32 bits would not reach the end.
+        tick_s = max(1e-9, end_s / (2**32 - 2))
+        kinds = {name: index for index, name in enumerate(_KINDS)}
+        names: dict[tuple[str, int], int] = {}  # name and kind → index
+        starts, lengths, indices = [], [], []
+        for lane in self._lanes:
+            times_s = np.array([(event.start_s, event.end_s) for event in lane.events])
+            ticks = np.rint(times_s / tick_s).astype(np.int64)
+            starts.append(np.diff(ticks[:, 0], prepend=0))
+            lengths.append(ticks[:, 1] - ticks[:, 0])
+            keys = [(event.name[:_LETTERS], kinds[kind(event)]) for event in lane.events]
+            indices += [names.setdefault(key, len(names)) for key in keys]
+        columns = np.concatenate([*starts, *lengths, np.array(indices)]).astype("<u4")
+        data = {
+            "tick_s": tick_s,
+            "ticks": max(1.0, end_s / tick_s),
+            "kinds": [(name, *colours) for name, colours in _KINDS.items()],
+            "names": list(names),
+            "lanes": [(lane.label, len(lane.events)) for lane in self._lanes],
+            "columns": base64.b64encode(zlib.compress(columns.tobytes(), 6)).decode(),
+        }
+        return json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")
 
     def _repr_html_(self) -> str:
-        height_px = self._columns.height_px + _AROUND_PX
+        height_px = self._height_px + _AROUND_PX
         if self.changes:
             height_px += _TABLE_HEAD_PX + _TABLE_ROW_PX * (1 + len(self.changes.rows))
         source = html.escape(self.page(), quote=True)

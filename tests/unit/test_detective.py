@@ -4,7 +4,6 @@ import pytest
 from plants import planted, quick_loader, small_step
 
 from dltutorial.course.checks.simulated import SimulatedRun
-from dltutorial.errors import CourseError
 from dltutorial.profile import detective, peaks
 from dltutorial.profile.events import Event, Trace, TraceRow
 from dltutorial.profile.evidence import Evidence
@@ -247,12 +246,6 @@ def test_a_faster_step_gains_nothing_beside_a_slower_loader():
 
 
 # What it says
-
-
-def test_a_trace_without_steps_is_an_error():
-    nameless = Trace.of([Event("aten::mm", "operator", 0.0, MS, 0)], (TraceRow("thread 1"),))
-    with pytest.raises(CourseError, match="holds no step"):
-        verdict(trace=nameless)
 
 
 def test_a_report_shows_verdict_advice_gain_and_all_causes():

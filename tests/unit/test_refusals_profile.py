@@ -1,0 +1,114 @@
+"""What the profiler's tools refuse, each with one clear line: (what it is, what is tried in a folder, words of it)."""
+
+import gzip
+import json
+
+import pytest
+import torch
+
+from dltutorial.errors import CourseError
+from dltutorial.profile import throughput, trace, work
+from dltutorial.profile.events import Event, Trace, TraceRow
+from dltutorial.profile.peaks import Peaks
+from dltutorial.profile.probes import Figure
+from dltutorial.profile.trace_breakdown import StepBreakdown
+
+BATCH = (torch.zeros(4, 2), torch.zeros(4))
+HERE = Peaks("a machine", "cpu", 1, "", 0.0, {}, {"fp32": Figure(1.0, 1.0, 3, "FLOP/s", ""), "bf16": None}, None, {})
+NAMELESS = Trace.of([Event("aten::mm", "operator", 0.0, 1e-3, 0)], (TraceRow("thread 1"),))
+EVENT = {"ph": "X", "name": "x", "cat": "cpu_op", "ts": 1, "dur": 1, "pid": 10, "tid": 11}
+PACKED = gzip.compress(json.dumps([EVENT | {"ts": index} for index in range(99)]).encode())
+
+
+def ran():
+    pytest.fail("it ran")
+
+
+def split(loader, **knobs):
+    return lambda folder: throughput.measure(loader, lambda batch: None, device="cpu", **knobs)
+
+
+def taken(**knobs):
+    return lambda folder: trace.take(ran, **knobs)
+
+
+def kept_as(name):
+    return lambda folder: trace.take(ran, file=folder / name)
+
+
+def full_disk(folder):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            trace.shutil, "copyfile", lambda *of: (_ for _ in ()).throw(OSError(28, "No space left on device"))
+        )
+        trace.take(lambda: torch.ones(3) + 1, steps=1, warmup=1, file=folder / "trace.json.gz")
+
+
+def read(name, content):
+    def run(folder):
+        (folder / name).write_bytes(content)
+        trace.read(folder / name)
+
+    return run
+
+
+def reading(content):
+    return read("bad.json", content)
+
+
+NO_TRACE, NO_WHOLE_GZ = "bad.json is not a whole trace of torch's profiler", "bad.json.gz"
+REFUSED = [
+    ("a split of an iterator that ends", split(iter([BATCH] * 5)), "it has ended; give a list, a DataLoader"),
+    ("a split of an empty loader", split([]), "gave no batch"),
+    ("a split of batches without tensors", split(["a text"]), "cannot count the samples of a batch of type str"),
+    ("a split of no round", split([BATCH], rounds=0), "0 rounds"),
+    ("a trace of no step", taken(steps=0), "at least 1"),
+    ("a trace without warm-up", taken(warmup=0), "at least 1"),
+    ("a trace kept as text", kept_as("trace.txt"), "choose such a name"),
+    ("a trace on a full disk", full_disk, "No space left on device; make room"),
+    ("a trace without events", lambda folder: Trace.of([], ()), "without events"),
+    ("a breakdown without steps", lambda folder: StepBreakdown.of(NAMELESS), "holds no step"),
+    ("a file that is missing", lambda folder: trace.read(folder / "none.json"), "cannot read the trace"),
+    ("a folder", trace.read, "cannot read the trace"),
+    ("a file cut short", reading(b'{"traceEvents": [{"ph": "X", "na'), NO_TRACE),
+    ("a picture", reading(b"\x89PNG\r\n\x1a\n\xff\xfe"), NO_TRACE),
+    ("brackets without end", reading(b"[" * 100_000), NO_TRACE),
+    ("a notebook", reading(b'{"cells": [], "nbformat": 4}'), NO_TRACE),
+    ("a number", reading(b"7"), NO_TRACE),
+    ("no event", reading(b'{"traceEvents": []}'), NO_TRACE),
+    ("events that are none", reading(b'{"traceEvents": [1, null, {"ph": "X", "cat": ["x"]}]}'), NO_TRACE),
+    *(
+        (f"an event with {wrong}", reading(json.dumps({"traceEvents": [EVENT | wrong]}).encode()), NO_TRACE)
+        for wrong in (
+            {"ts": None},
+            {"dur": -1},
+            {"dur": float("nan")},
+            {"ts": "soon"},
+            {"ts": 10**400},
+            {"name": 5},
+            {"cat": "kernel", "pid": "here"},
+        )
+    ),
+    *(
+        (f"an event without {key}", reading(json.dumps([{k: EVENT[k] for k in EVENT if k != key}]).encode()), NO_TRACE)
+        for key in ("ts", "dur", "pid", "tid", "name")
+    ),
+    ("a packed file cut short", read("bad.json.gz", PACKED[: len(PACKED) // 2]), NO_WHOLE_GZ),
+    ("a packed file that is damaged", read("bad.json.gz", PACKED[:40] + bytes(20) + PACKED[60:]), NO_WHOLE_GZ),
+    ("a packed file that is not packed", read("bad.json.gz", b"[]"), NO_WHOLE_GZ),
+    ("work without torch", lambda folder: work.count(lambda: None), "called no operator"),
+    ("a bandwidth that was not measured", lambda folder: HERE.memory_bytes_per_s, "no memory bandwidth on a machine"),
+    *(
+        (f"a peak of {dtype}", lambda folder, dtype=dtype: HERE.predict_s(1, 1, dtype), "choose one of: fp32")
+        for dtype in ("bf16", "int3", torch.float16)
+    ),
+]
+
+
+@pytest.mark.parametrize(("tried", "words"), [row[1:] for row in REFUSED], ids=[row[0] for row in REFUSED])
+def test_what_cannot_be_is_refused_in_one_line_and_leaves_no_file(tried, words, tmp_path):
+    with pytest.raises(CourseError) as caught:
+        tried(tmp_path)
+    assert words in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert [file for file in tmp_path.iterdir() if not file.name.startswith("bad.json")] == []
