@@ -53,29 +53,25 @@ class Machine:
         system: operating system, release and architecture.
         device: where the course computes: cuda (also for ROCm) or cpu.
         accelerators: the GPUs torch can use.
-        mps: Apple's GPU is there; the course computes on the CPU all the same.
         cpu_model: the processor's name.
         cores: cores this process may use.
         cpu_units: instruction sets that matter for precision.
         memory_bytes, memory_available_bytes: of what this process may use.
         disk_free_bytes: free in the folder for data.
-        slurm: Slurm's commands are here, or this is a Slurm job.
-        slurm_job: this is a Slurm job.
+        slurm: "a job", "commands" (of Slurm are here), or None.
         rank: this process among its ranks.
     """
 
     system: str
     device: str
     accelerators: tuple[Accelerator, ...]
-    mps: bool
     cpu_model: str | None
     cores: int
     cpu_units: tuple[str, ...] | None
     memory_bytes: int | None
     memory_available_bytes: int | None
     disk_free_bytes: int | None
-    slurm: bool
-    slurm_job: bool
+    slurm: str | None
     rank: RankInfo
 
 
@@ -86,20 +82,18 @@ def describe(folder: Path | None = None) -> Machine:
         CourseError: the variables of a launcher contradict each other.
     """
     total, available = memory_bytes()
-    job = "SLURM_JOB_ID" in os.environ
+    commands = "commands" if shutil.which("sinfo") and shutil.which("sbatch") else None
     return Machine(
         system=f"{platform.system()} {platform.release()} {platform.machine()}",
         device=device(),
         accelerators=accelerators(),
-        mps=_has_mps(),
         cpu_model=cpu_model(),
         cores=cores(),
         cpu_units=cpu_units(),
         memory_bytes=total,
         memory_available_bytes=available,
         disk_free_bytes=disk_free_bytes(folder or paths.data_dir()),
-        slurm=job or bool(shutil.which("sinfo") and shutil.which("sbatch")),
-        slurm_job=job,
+        slurm="a job" if "SLURM_JOB_ID" in os.environ else commands,
         rank=RankInfo.from_env(),
     )
 
@@ -246,16 +240,6 @@ def _n_devices() -> int:
     except (ImportError, OSError):  # not installed, or its libraries do not load
         return 0
     return torch.cuda.device_count()
-
-
-def _has_mps() -> bool:
-    if sys.platform != "darwin":
-        return False
-    try:
-        import torch
-    except (ImportError, OSError):  # not installed, or its libraries do not load
-        return False
-    return torch.backends.mps.is_available()
 
 
 def _cpuinfo(path: Path, field: str) -> str | None:

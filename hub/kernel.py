@@ -60,10 +60,10 @@ assert machine.accelerators() or not in_job, told""",
     "Slurm": """
 import shutil
 told = "sbatch is not on this kernel's PATH, so nothing can be sent; work on a compute node instead"
-assert shutil.which("sbatch") or not node.here().is_login, told""",
+assert shutil.which("sbatch") or not node.login_sign(), told""",
     "ranks": """
 from dltutorial.launch import launch
-if node.here().is_login:
+if node.login_sign():
     print("Ranks: not on a login node; a job starts them")
 else:
     print("Ranks:", len(launch(os.getpid, 2, timeout_s=60)), "answered")""",

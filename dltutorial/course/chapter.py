@@ -38,7 +38,7 @@ class Chapter:
         self._writer = records.Writer(self.number, self.preset.name)
         self._guesses: dict[str, Guess] = {}
         versions = ", ".join(f"{name} {version}" for name, version in machine.versions().items() if version)
-        where = ("machine", machine.label()), ("runs on", node.here().told), ("device", machine.device())
+        where = ("machine", machine.label()), ("runs on", node.told()), ("device", machine.device())
         show.display(show.line(("chapter", self.number), ("preset", self.preset.name), *where, ("versions", versions)))
         advise_below_tracebacks()
 

@@ -69,15 +69,18 @@ def inventory(here: Machine) -> list[tuple[str, str]]:
     packages = ("torch", "jupyterlab", "papermill", "h5py", "tensorboard", "wandb")
     return [
         ("system", here.system),
-        ("device", here.device + (" (an Apple GPU is here, but not used by the course)" if here.mps else "")),
+        (
+            "device",
+            here.device + (" (the course does not use Apple's GPU)" if here.system.startswith("Darwin") else ""),
+        ),
         ("accelerators", "; ".join(gpus) or UNKNOWN),
         ("processor", f"{here.cpu_model or UNKNOWN}, {here.cores} usable cores"),
         ("precision units", "none known" if here.cpu_units == () else " ".join(here.cpu_units or ()) or UNKNOWN),
         ("memory", f"{_gib(here.memory_available_bytes)} available of {_gib(here.memory_bytes)}"),
         ("disk", f"{_gib(here.disk_free_bytes)} free for data"),
         ("ranks", f"{here.rank.world_size} ({here.rank.launcher})"),
-        ("runs on", node.here().told),
-        ("Slurm", "a job" if here.slurm_job else "commands" if here.slurm else UNKNOWN),
+        ("runs on", node.told()),
+        ("Slurm", here.slurm or UNKNOWN),
         ("browser", _found("chromium", "chromium-browser", "google-chrome", "chrome") or UNKNOWN),
         ("compiler", f"{compilers}; torch.compile needs {lacking}" if lacking else compilers),
         *((name, machine.package_version(name) or "not installed") for name in packages),
@@ -87,7 +90,7 @@ def inventory(here: Machine) -> list[tuple[str, str]]:
 def has(need: str, here: Machine) -> bool:
     """Whether this machine has what a notebook's metadata names: cuda, slurm or compiler."""
     compiles = compiling.missing(here.device) is None
-    return {"cuda": here.device == "cuda", "slurm": here.slurm, "compiler": compiles}.get(need, False)
+    return {"cuda": here.device == "cuda", "slurm": bool(here.slurm), "compiler": compiles}.get(need, False)
 
 
 def problems() -> Iterator[tuple[str, str]]:

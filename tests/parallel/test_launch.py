@@ -69,7 +69,7 @@ def test_ranks_know_their_place_and_share_the_cores(tmp_path, monkeypatch):
     monkeypatch.setenv("MINE", "7")
     monkeypatch.setattr(launching.machine, "cores", lambda: 2)
     for number, (info, env, n_threads, cwd, mine) in enumerate(launch(faults.surroundings, 2)):
-        assert info == RankInfo(number, number, 2, 2, 0, "torchrun")
+        assert info == RankInfo(number, number, 2, 2, "torchrun")
         assert env == {"MASTER_ADDR": "127.0.0.1", "OMP_NUM_THREADS": str(n_threads)}
         assert n_threads == max(1, len(os.sched_getaffinity(0)) // 2)
         assert (cwd, mine) == (str(tmp_path), "7")

@@ -32,7 +32,7 @@ process_group.leave(info, store, 3 if info.rank else 0)
 
 def rank(number=0, world_size=2, local_world_size=None, launcher="torchrun"):
     local = world_size if local_world_size is None else local_world_size
-    return RankInfo(number, number % local, world_size, local, number // local, launcher)
+    return RankInfo(number, number % local, world_size, local, launcher)
 
 
 @pytest.fixture

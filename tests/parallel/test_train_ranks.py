@@ -246,7 +246,7 @@ def test_what_torchrun_starts_again_goes_on(nursery, data, whole):
 
 def test_under_srun_ranks_find_each_other_without_being_told_where(nursery, data, whole):
     job = {"SLURM_JOB_ID": str(os.getpid()), "SLURM_STEP_ID": "0", "SLURM_STEP_NODELIST": "n[0-1]"}
-    job |= {"SLURM_NTASKS": "2", "SLURM_STEP_TASKS_PER_NODE": "2", "SLURM_NODEID": "0"}
+    job |= {"SLURM_NTASKS": "2", "SLURM_GTIDS": "0,1"}
     unset = dict.fromkeys(("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR"))
     pids = [
         nursery.start("srun", data, said=nursery.said_by(rank), env=unset | job | {"MASTER_PORT": None}

@@ -20,7 +20,7 @@ def login(cluster, monkeypatch):
 
 
 def test_a_laptop_with_slurm_is_no_login_node(cluster):
-    assert node.here(os.environ | cluster.env).kind == "own"
+    assert node.told(os.environ | cluster.env) == "this machine"
 
 
 def test_a_refused_training_runs_as_a_job(login, train, runs):
@@ -41,7 +41,7 @@ def test_a_launch_is_refused(login):
 
 @pytest.mark.parametrize("word, kind", [("salloc", "login"), ("srun", "job")])
 def test_the_shell_that_salloc_opens_is_still_on_the_login_node(login, cluster, word, kind):
-    code = "import os; from dltutorial import node; print(bool(os.environ['SLURM_JOB_ID']), node.here().kind)"
+    code = "import os; from dltutorial import node; print(bool(os.environ['SLURM_JOB_ID']), node.told())"
     done = subprocess.run(
         [word, "--nodes=1", "--ntasks=1", sys.executable, "-c", code],
         env=os.environ | cluster.env, capture_output=True, text=True, timeout=100,

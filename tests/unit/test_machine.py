@@ -13,10 +13,10 @@ from dltutorial import limits, machine
 from dltutorial.errors import CourseError
 from dltutorial.machine import RankInfo
 
-TORCHRUN = {"RANK": "5", "LOCAL_RANK": "1", "WORLD_SIZE": "8", "LOCAL_WORLD_SIZE": "4", "GROUP_RANK": "1"}
+TORCHRUN = {"RANK": "5", "LOCAL_RANK": "1", "WORLD_SIZE": "8", "LOCAL_WORLD_SIZE": "4"}
 SRUN = {
-    **{"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_PROCID": "4", "SLURM_LOCALID": "0", "SLURM_NODEID": "2"},
-    **{"SLURM_NTASKS": "9", "SLURM_STEP_NUM_TASKS": "5", "SLURM_STEP_TASKS_PER_NODE": "2(x2),1"},
+    **{"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_PROCID": "4", "SLURM_LOCALID": "0"},
+    **{"SLURM_NTASKS": "9", "SLURM_STEP_NUM_TASKS": "5", "SLURM_GTIDS": "4"},
 }
 
 
@@ -28,11 +28,11 @@ def no_launcher(monkeypatch):
 
 
 def test_without_a_launcher_there_is_one_rank():
-    assert RankInfo.from_env({}) == RankInfo(0, 0, 1, 1, 0, "single")
+    assert RankInfo.from_env({}) == RankInfo(0, 0, 1, 1, "single")
 
 
 def test_torchrun_variables_are_read():
-    assert RankInfo.from_env(TORCHRUN) == RankInfo(5, 1, 8, 4, 1, "torchrun")
+    assert RankInfo.from_env(TORCHRUN) == RankInfo(5, 1, 8, 4, "torchrun")
 
 
 def test_torchrun_inside_srun_wins():
@@ -40,15 +40,9 @@ def test_torchrun_inside_srun_wins():
 
 
 def test_a_job_steps_own_size_counts_not_its_jobs():
-    assert RankInfo.from_env(SRUN) == RankInfo(4, 0, 5, 1, 2, "slurm")
-    first = {**SRUN, "SLURM_PROCID": "1", "SLURM_LOCALID": "1", "SLURM_NODEID": "0"}
-    assert RankInfo.from_env(first) == RankInfo(1, 1, 5, 2, 0, "slurm")
-
-
-def test_tasks_per_node_may_be_one_number():
-    env = {**SRUN, "SLURM_STEP_NUM_TASKS": "6", "SLURM_NTASKS_PER_NODE": "2"}
-    del env["SLURM_STEP_TASKS_PER_NODE"]
-    assert RankInfo.from_env(env).local_world_size == 2
+    assert RankInfo.from_env(SRUN) == RankInfo(4, 0, 5, 1, "slurm")
+    first = {**SRUN, "SLURM_PROCID": "1", "SLURM_LOCALID": "1", "SLURM_GTIDS": "0,1"}
+    assert RankInfo.from_env(first) == RankInfo(1, 1, 5, 2, "slurm")
 
 
 @pytest.mark.parametrize("step", [{}, {"SLURM_STEP_ID": "4294967291"}, {"SLURM_STEP_ID": "4294967290"}])
@@ -57,7 +51,6 @@ def test_a_batch_script_or_interactive_shell_is_one_process(step):
         "SLURM_JOB_ID": "7",
         "SLURM_PROCID": "0",
         "SLURM_LOCALID": "0",
-        "SLURM_NODEID": "0",
         "SLURM_NTASKS": "8",
     }
     assert RankInfo.from_env({**batch, **step}) == RankInfo()
@@ -75,14 +68,11 @@ def test_a_batch_script_or_interactive_shell_is_one_process(step):
         {**TORCHRUN, "LOCAL_RANK": "4"},
         {**TORCHRUN, "LOCAL_WORLD_SIZE": "0"},
         {**TORCHRUN, "LOCAL_WORLD_SIZE": "9"},
-        {**TORCHRUN, "GROUP_RANK": "-1"},
         {**SRUN, "SLURM_PROCID": "5"},
         {**SRUN, "SLURM_LOCALID": "x"},
-        {**SRUN, "SLURM_NODEID": "3"},
-        {**SRUN, "SLURM_STEP_TASKS_PER_NODE": "2(y2)"},
-        {**SRUN, "SLURM_STEP_TASKS_PER_NODE": ""},
-        {**SRUN, "SLURM_STEP_TASKS_PER_NODE": "2(x9)"},
-        {**SRUN, "SLURM_STEP_TASKS_PER_NODE": "2,2"},
+        {**SRUN, "SLURM_GTIDS": "all"},
+        {**SRUN, "SLURM_GTIDS": ""},
+        {**SRUN, "SLURM_GTIDS": "0,1,2,3,4,5,6"},
         {k: v for k, v in SRUN.items() if k != "SLURM_LOCALID"},
     ],
 )
@@ -155,7 +145,7 @@ def test_rank_cores_are_shared_under_torchrun_and_owned_under_srun(no_launcher, 
     assert machine.rank_cores() == 2
     for name in TORCHRUN:
         monkeypatch.delenv(name)
-    for name, value in {**SRUN, "SLURM_NODEID": "0", "SLURM_PROCID": "0"}.items():
+    for name, value in {**SRUN, "SLURM_GTIDS": "0,1", "SLURM_PROCID": "0"}.items():
         monkeypatch.setenv(name, value)
     assert machine.rank_cores() == 4
     monkeypatch.setenv("SLURM_CPUS_PER_TASK", "8")

@@ -40,22 +40,22 @@ def login(monkeypatch):
     ],
 )
 def test_the_first_sign_that_holds_decides(kind, env):
-    found = node.here(env, NOWHERE)
-    assert found.kind == kind
-    assert found.through_hub == ("JUPYTERHUB_SERVICE_PREFIX" in env)
-    assert ("login node" in found.told) == found.is_login == (kind == "login")
-    assert ("JupyterHub" in found.told) == found.through_hub
+    sign, told = node.login_sign(env, NOWHERE), node.told(env, NOWHERE)
+    assert (sign is not None) == (kind == "login")
+    words = {"own": "this machine", "job": "a Slurm job", "login": f"a login node ({sign})"}
+    assert told.startswith(words[kind])
+    assert ("JupyterHub" in told) == ("JUPYTERHUB_SERVICE_PREFIX" in env)
 
 
 def test_a_file_that_only_one_site_has_is_a_sign(tmp_path):
     (tmp_path / "systemname").write_text("jupiter\n")
-    assert node.here({}, tmp_path / "systemname").is_login
-    assert node.here(JOB, tmp_path / "systemname").kind == "job"
+    assert node.login_sign({}, tmp_path / "systemname").endswith("systemname is there, and no Slurm job")
+    assert node.login_sign(JOB, tmp_path / "systemname") is None
 
 
 def test_another_kind_of_node_is_told_in_one_line():
     with pytest.raises(CourseError, match=r"DLTUTORIAL_NODE=laptop: .*; choose login or compute"):
-        node.here({"DLTUTORIAL_NODE": "laptop"})
+        node.login_sign({"DLTUTORIAL_NODE": "laptop"})
 
 
 def heavy():
@@ -130,6 +130,6 @@ def test_data_that_are_there_are_opened_on_a_login_node(login, tmp_path, monkeyp
 
 
 def test_asking_loads_nothing_heavy():
-    code = "import dltutorial.node as n, sys; n.here({}); print({'torch', 'numpy'} & set(sys.modules))"
+    code = "import dltutorial.node as n, sys; n.told({}); print({'torch', 'numpy'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.stdout.strip() == "set()", done.stderr
