@@ -51,15 +51,12 @@ def slurm_cores(env: Mapping[str, str], name: str) -> int:
     return int(env[name])
 
 
-def memory_bytes(root: Path = ROOT) -> tuple[int | None, int | None]:
-    """Memory this process may use: (total, available), in bytes; None where it cannot be told."""
-    try:
-        import psutil
+def memory_bytes(root: Path = ROOT) -> tuple[int, int]:
+    """Memory this process may use: (total, available), in bytes."""
+    import psutil
 
-        here = psutil.virtual_memory()
-        total, available = here.total, here.available
-    except (ImportError, OSError):
-        return None, None
+    here = psutil.virtual_memory()
+    total, available = here.total, here.available
     for limit, used in _memory_limits(root):
         total, available = min(total, limit), min(available, max(0, limit - used))
     return total, available

@@ -68,8 +68,8 @@ class Machine:
     cpu_model: str | None
     cores: int
     cpu_units: tuple[str, ...] | None
-    memory_bytes: int | None
-    memory_available_bytes: int | None
+    memory_bytes: int
+    memory_available_bytes: int
     disk_free_bytes: int | None
     slurm: str | None
     rank: RankInfo

@@ -69,10 +69,7 @@ def inventory(here: Machine) -> list[tuple[str, str]]:
     packages = ("torch", "jupyterlab", "papermill", "h5py", "tensorboard", "wandb")
     return [
         ("system", here.system),
-        (
-            "device",
-            here.device + (" (the course does not use Apple's GPU)" if here.system.startswith("Darwin") else ""),
-        ),
+        ("device", here.device + " (the course does not use Apple's GPU)" * here.system.startswith("Darwin")),
         ("accelerators", "; ".join(gpus) or UNKNOWN),
         ("processor", f"{here.cpu_model or UNKNOWN}, {here.cores} usable cores"),
         ("precision units", "none known" if here.cpu_units == () else " ".join(here.cpu_units or ()) or UNKNOWN),

@@ -39,11 +39,11 @@ def test_a_launch_is_refused(login):
         launch(print, 2)
 
 
-@pytest.mark.parametrize("word, kind", [("salloc", "login"), ("srun", "job")])
-def test_the_shell_that_salloc_opens_is_still_on_the_login_node(login, cluster, word, kind):
+@pytest.mark.parametrize("word, told", [("salloc", "a login node (DLTUTORIAL_NODE=login)"), ("srun", "a Slurm job")])
+def test_the_shell_that_salloc_opens_is_still_on_the_login_node(login, cluster, word, told):
     code = "import os; from dltutorial import node; print(bool(os.environ['SLURM_JOB_ID']), node.told())"
     done = subprocess.run(
         [word, "--nodes=1", "--ntasks=1", sys.executable, "-c", code],
         env=os.environ | cluster.env, capture_output=True, text=True, timeout=100,
     )  # fmt: skip
-    assert done.stdout.split() == ["True", kind], done.stderr
+    assert done.stdout.startswith(f"True {told}"), done.stderr
