@@ -62,14 +62,9 @@ class Flow:
     dt: float | None = None
 
     def __post_init__(self) -> None:
-        """Refuse, as a RecipeError, an odd or tiny grid, no layer, or constants for another number of layers."""
+        """Refuse, as a RecipeError, an odd or tiny grid."""
         if self.n_lat < 8 or self.n_lon < 8 or self.n_lat % 2 or self.n_lon % 2:
             raise RecipeError(f"a grid of {self.n_lat} × {self.n_lon} cannot be simulated; take even numbers from 8")
-        if self.n_layers < 1:
-            raise RecipeError(f"{self.n_layers} layers cannot be simulated; take at least 1")
-        for numbers in (self.jet_speeds, self.vorticity_rates):
-            if len(numbers) not in (0, self.n_layers):
-                raise RecipeError(f"{numbers} must have one number for each of {self.n_layers} layers")
 
     @property
     def step(self) -> float:

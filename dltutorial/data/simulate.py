@@ -9,8 +9,8 @@ Legend: B years side by side, C channels, H rows (latitude), W columns (longitud
 """
 
 import contextlib
-import json
 import os
+import pickle
 import signal
 import sys
 import threading
@@ -88,8 +88,7 @@ def main() -> None:
 
     The process ends when its standard input closes; so it never outlives its parent, whatever becomes of that.
     """
-    job = json.loads(sys.stdin.readline())
-    plan, files = Plan.from_dict(job["plan"]), {int(year): Path(file) for year, file in job["files"].items()}
+    plan, files = pickle.load(sys.stdin.buffer)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # an exception, so that half a file is removed
     threading.Thread(target=_end_with_parent, daemon=True).start()
     make_years(plan, files, "cpu", lambda: print("snapshot", flush=True))

@@ -10,6 +10,7 @@ import hashlib
 import json
 import math
 import os
+import pickle
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
@@ -68,12 +69,6 @@ class Plan:
         spin_up, settle = (25.0, 6.0) if preset.n_layers == 1 else (40.0, 9.0)  # several layers overshoot at first
         train, valid, test = preset.years
         return cls(flow, (train, valid, test), preset.snapshots, seed, spin_up, settle)
-
-    @classmethod
-    def from_dict(cls, d: dict) -> "Plan":
-        """Back from ``dataclasses.asdict`` by way of JSON."""
-        lists = {k: tuple(v) for k, v in d["flow"].items() if isinstance(v, list)}
-        return cls(**{**d, "flow": Flow(**{**d["flow"], **lists}), "years": tuple(d["years"])})
 
     @property
     def digest(self) -> str:
@@ -193,9 +188,9 @@ def run_processes(plan: Plan, files: Mapping[int, Path], processes: int, tick: C
     children = [_start() for _ in range(min(processes, len(years)))]
     with ThreadPoolExecutor(max(1, len(children))) as threads:  # one to listen to each child
         try:
-            shares = [{year: str(files[year]) for year in years[n::processes]} for n in range(len(children))]
-            jobs = [{"plan": dataclasses.asdict(plan), "files": share} for share in shares]
-            ends = [threads.submit(_follow, child, job, tick) for child, job in zip(children, jobs, strict=True)]
+            shares = [{year: files[year] for year in years[n::processes]} for n in range(len(children))]
+            jobs = zip(children, shares, strict=True)
+            ends = [threads.submit(_follow, child, plan, share, tick) for child, share in jobs]
             for end in as_completed(ends):
                 end.result()
         finally:
@@ -213,12 +208,10 @@ def _start() -> subprocess.Popen:
     search = os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH")]))
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "PYTHONPATH": search}
     command = [sys.executable, "-P", "-m", "dltutorial.data.simulate"]
-    return subprocess.Popen(
-        command, stdin=PIPE, stdout=PIPE, stderr=STDOUT, text=True, env=environment, start_new_session=True
-    )
+    return subprocess.Popen(command, stdin=PIPE, stdout=PIPE, stderr=STDOUT, env=environment, start_new_session=True)
 
 
-def _follow(child: subprocess.Popen, job: dict, tick: Callable[[], object]) -> None:
+def _follow(child: subprocess.Popen, plan: Plan, files: dict[int, Path], tick: Callable[[], object]) -> None:
     """Give a process its job and listen until it ends: it says "snapshot" again and again.
 
     Raises:
@@ -227,10 +220,10 @@ def _follow(child: subprocess.Popen, job: dict, tick: Callable[[], object]) -> N
     assert child.stdin is not None and child.stdout is not None
     last = ""
     with contextlib.suppress(OSError):  # it may be gone already
-        child.stdin.write(json.dumps(job) + "\n")
+        pickle.dump((plan, files), child.stdin)
         child.stdin.flush()
     for line in child.stdout:
-        last = line.strip()
+        last = line.decode(errors="replace").strip()
         if last == "snapshot":
             tick()
     if status := child.wait():

@@ -35,14 +35,12 @@ def worker_batches(dataset: Dataset, keys: Iterable[list], workers: int) -> Iter
         worker_init_fn=_ignore_stop_signals,
     )
     try:
-        with _ended(iter(loader)) as batches:
+        with workers_in_one_line(), _ended(iter(loader)) as batches:
             yield from batches
     except DataError as error:  # out of a worker it comes wrapped in that process's traceback
         line = str(error).strip().splitlines()[-1]
         raise DataError(line.removeprefix(f"{DataError.__module__}.DataError: ")) from None
-    except (RuntimeError, ConnectionError, EOFError) as error:
-        if isinstance(error, RuntimeError) and not str(error).startswith("DataLoader"):
-            raise  # what the data set itself raised
+    except (ConnectionError, EOFError) as error:
         raise DataError(_gone(error)) from None
 
 

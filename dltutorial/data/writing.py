@@ -77,12 +77,8 @@ def atomic_folder(path: Path) -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def locked(folder: Path, progress: bool, deadline_s: float = -1) -> Iterator[None]:
-    """Hold the folder alone; say so if that takes waiting, for ``deadline_s`` at most (default: without end).
-
-    Raises:
-        DataError: the folder cannot be written, or another process holds it for too long.
-    """
+def locked(folder: Path, progress: bool) -> Iterator[None]:
+    """Hold the folder alone; say so if that takes waiting. DataError: it cannot be written."""
     lock = filelock.FileLock(folder / ".lock")
     with refusals(folder):
         folder.mkdir(parents=True, exist_ok=True)
@@ -91,11 +87,7 @@ def locked(folder: Path, progress: bool, deadline_s: float = -1) -> Iterator[Non
         except filelock.Timeout:
             if progress:
                 print(f"another process is making {folder}; waiting for it", file=sys.stderr)
-            try:
-                lock.acquire(timeout=deadline_s)
-            except filelock.Timeout as error:
-                held = f"another process has held {folder} for {deadline_s:g} s"
-                raise DataError(f"{held}; see whether it is alive, then run again") from error
+            lock.acquire()
     try:
         yield
     finally:
@@ -201,10 +193,6 @@ def write_stats(folder: Path, progress: bool = False) -> None:
     stds_C = np.sqrt(np.maximum(squares_C / (count * sums_CHW[0].size) - means_C**2, 0))
     found = (means_C[None, :, None, None], stds_C[None, :, None, None], time_means_CHW[None])
     for name, x in zip(store.STATISTICS, found, strict=True):
-        save_array(folder / "stats" / f"{name}.npy", x.astype(np.float32))
-
-
-def save_array(file: Path, x: np.ndarray) -> None:
-    """Write an ``npy`` file, whole or not at all. DataError: the disk refuses."""
-    with refusals(file), paths.atomic(file) as temporary, open(temporary, "wb") as out:
-        np.save(out, x)
+        file = folder / "stats" / f"{name}.npy"
+        with refusals(file), paths.atomic(file) as temporary, open(temporary, "wb") as out:
+            np.save(out, x.astype(np.float32))

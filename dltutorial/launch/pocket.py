@@ -11,10 +11,12 @@ Needs Debian's packages slurm-wlm and munge or their like; tried with Slurm 22.0
 https://slurm.schedmd.com/programmer_guide.html, "multiple slurmd", and https://slurm.schedmd.com/slurm.conf.html
 """
 
+import atexit
 import contextlib
 import fcntl
 import json
 import os
+import re
 import shlex
 import shutil
 import sys
@@ -23,12 +25,14 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import psutil
+
 from dltutorial import paths
 from dltutorial.errors import CourseError
 from dltutorial.launch import pocket_daemons as daemons
 from dltutorial.launch.pocket_daemons import PocketCluster, states
 
-__all__ = ["INSTALL", "PocketCluster", "command", "down", "missing", "names", "states", "status", "up"]
+__all__ = ["INSTALL", "PocketCluster", "command", "down", "missing", "names", "own", "states", "status", "up"]
 
 MAX_NODES = 64
 INSTALL = "on Debian or Ubuntu: apt-get install --no-install-recommends slurm-wlm munge"
@@ -63,6 +67,23 @@ def up(nodes: int = 2, name: str = "pocket") -> PocketCluster:
             f"end it first: dltutorial pocket down --name {name}"
         )
     return found
+
+
+def own(name: str, nodes: int = 2) -> PocketCluster | None:
+    """A cluster of this process's own, which ends with it; None where Slurm is not installed or does not start."""
+    if missing():
+        return None
+    for other in names():
+        owner = re.fullmatch(rf"{re.escape(name)}-(\d+)", other)
+        if owner and not psutil.pid_exists(int(owner[1])):  # of a notebook that was killed
+            down(other)
+    mine = f"{name}-{os.getpid()}"
+    atexit.register(down, mine)
+    try:
+        return up(nodes, mine)
+    except CourseError as error:
+        print(f"no cluster: {error}", file=sys.stderr)
+        return None
 
 
 def down(name: str = "pocket") -> bool:

@@ -70,22 +70,6 @@ def test_ranks_of_one_node_need_no_name():
     assert process_group.address(rank(1, 2, launcher="slurm"), SRUN)["MASTER_ADDR"] == "127.0.0.1"
 
 
-@pytest.mark.parametrize(
-    ("info", "env", "said"),
-    [
-        (rank(), {}, "do not say where the ranks meet"),
-        (rank(), {"MASTER_ADDR": "localhost"}, "do not say where the ranks meet"),
-        (rank(), TORCHRUN | {"MASTER_PORT": "x"}, "MASTER_PORT='x' is no port"),
-        (rank(), TORCHRUN | {"MASTER_PORT": "70000"}, "is no port"),
-        (rank(0, 4, 2, "slurm"), {}, "Slurm does not say where the ranks meet .*SLURM_STEP_NODELIST"),
-    ],
-)
-def test_what_says_nothing_is_one_line(info, env, said):
-    with pytest.raises(CourseError, match=said) as error:
-        process_group.address(info, env)
-    assert "\n" not in str(error.value)
-
-
 def test_a_name_that_nobody_knows_is_told_at_once(port, monkeypatch):
     monkeypatch.setenv("MASTER_ADDR", "no-such-node.invalid")
     with pytest.raises(CourseError, match=r"no-such-node.invalid.*set MASTER_ADDR"):

@@ -3,9 +3,9 @@
 import os
 
 import pytest
-from tiny_jobs import TINY
+from slurm_jobs import TINY, sbatch
 
-from dltutorial.launch import executor, pocket
+from dltutorial.launch import pocket
 
 NODES = 4
 
@@ -30,6 +30,6 @@ def train(cluster, runs, monkeypatch):
     def submit(name, *arguments, nodes=2, ranks=2, launcher="torchrun", script="train", options=()):
         env = cluster.env | {"RUN_NAME": name, "DLTUTORIAL_RANKS_PER_NODE": str(ranks)}
         env["DLTUTORIAL_LAUNCHER"] = launcher
-        return executor.sbatch(script, *TINY, *arguments, nodes=nodes, env=env, options=options)
+        return sbatch(script, *TINY, *arguments, nodes=nodes, env=env, options=options)
 
     return submit

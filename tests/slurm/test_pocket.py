@@ -96,6 +96,27 @@ def test_the_command_prints_what_a_shell_evaluates(cluster):
     assert (none.returncode, none.stdout) == (1, "")
 
 
+def test_each_process_has_a_cluster_of_its_own_and_those_of_dead_ones_end():
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    left = f"lab-{gone.pid}"
+    pocket.up(1, left)
+    mine = pocket.own("lab", nodes=1)
+    try:
+        assert mine.name == f"lab-{os.getpid()}"
+        assert left not in pocket.names()
+    finally:
+        pocket.down(mine.name)
+    assert mine.name not in pocket.names()
+
+
+def test_a_cluster_of_a_processs_own_ends_with_it():
+    code = "from dltutorial.launch import pocket; print(pocket.own('brief', nodes=1).folder)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=250)
+    folder = Path(done.stdout.strip())
+    assert folder.name.startswith("brief-") and not folder.exists()
+
+
 AS_NOBODY = """
 import os, subprocess, sys
 from dltutorial.launch import pocket

@@ -6,7 +6,6 @@ import torch
 
 from dltutorial.data import dynamics
 from dltutorial.data.flow import LENGTH_M, Flow, atmosphere, coarsest
-from dltutorial.errors import RecipeError
 
 
 @pytest.fixture(autouse=True)
@@ -158,9 +157,3 @@ def test_years_do_not_depend_on_their_neighbours_and_differ():
     alone = run(dynamics.initial_state(ops, [(0, 2)]), ops, 2.0)
     torch.testing.assert_close(both[1:], alone, rtol=0, atol=1e-12)
     assert (both[0] - both[1]).abs().max() > 0.01
-
-
-@pytest.mark.parametrize("sizes", [{"n_lat": 31}, {"n_lon": 0}, {"n_layers": 0}, {"n_layers": 2, "jet_speeds": (1.0,)}])
-def test_flow_that_cannot_be_is_refused(sizes):
-    with pytest.raises(RecipeError, match=r"simulated|must have"):
-        Flow(**{"n_lat": 32, "n_lon": 64} | sizes)

@@ -18,7 +18,7 @@ from dltutorial.data import augment, convert, formats, loader_ladder, loaders, s
 from dltutorial.data.loader_ladder import RUNGS
 from dltutorial.data.loaders import LOADERS, LoaderConfig, tuned
 from dltutorial.data.prefetch import prefetched
-from dltutorial.errors import DataError, RecipeError
+from dltutorial.errors import DataError
 
 
 @pytest.fixture(scope="module")
@@ -81,33 +81,9 @@ def test_a_resumed_loader_goes_on_where_it_was(splits):
     assert_same(batches(splits["npy"], "best", 5, skip=6), batches(splits["npy"], "best", 11)[6:])
 
 
-@pytest.mark.parametrize(
-    ("knobs", "why"),
-    [
-        ({"way": "quick"}, "choose one of naive, open"),
-        ({"way": "batched", "workers": 1}, "reads in one thread; set workers=0"),
-        ({"workers": -1}, "negative"),
-    ],
-)
-def test_knobs_that_do_not_fit_together_are_one_line(knobs, why):
-    with pytest.raises(RecipeError, match=why):
-        LoaderConfig(**knobs)
-
-
 def test_the_tuned_loader_augments_where_there_is_room_for_it():
     assert (tuned("cuda").way, tuned("cpu").way) == ("device", "batched")
     assert tuned("cpu").prefetch and tuned("cuda").prefetch
-
-
-def test_an_unknown_loader_lists_those_there_are(splits):
-    with pytest.raises(RecipeError, match="no loader 'fast'; choose one of naive, open"):
-        loaders.make_loader(splits["npy"], 4, "fast")
-
-
-@pytest.mark.parametrize("config", ["naive", "best"])
-def test_too_large_a_batch_is_told_at_once(config, splits):
-    with pytest.raises(DataError, match="batch of 99 needs more than the 18 pairs"):
-        loaders.make_loader(splits["npy"], 99, config)
 
 
 @pytest.mark.parametrize("config", ["naive", "lean", "best", LoaderConfig(workers=1)])

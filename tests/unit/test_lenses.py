@@ -4,7 +4,6 @@ import pytest
 import torch
 
 from dltutorial.data import lenses
-from dltutorial.errors import RecipeError
 
 
 def tensors(*values):
@@ -199,9 +198,3 @@ def test_images_are_stretched_finite_and_made_by_the_seed_alone(sample):
     again, other = (lenses.simulate(50, seed=seed, device="cpu", progress=False)[0] for seed in (1, 2))
     assert torch.equal(again, lenses.simulate(50, seed=1, device="cpu", progress=False)[0])
     assert not torch.equal(again, other)
-
-
-@pytest.mark.parametrize("sizes", [(1, 32), (10, 4)])
-def test_too_few_images_or_pixels_are_refused(sizes):
-    with pytest.raises(RecipeError, match="take at least 2 of 8 × 8"):
-        lenses.simulate(*sizes)

@@ -5,7 +5,6 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from dltutorial.data import sampling
-from dltutorial.errors import DataError, RecipeError
 
 
 class Numbers(Dataset):
@@ -91,17 +90,3 @@ def test_endless_goes_on_with_a_new_epoch():
 def test_a_resumed_run_goes_on_where_it_was(skip):
     whole = list(itertools.islice(sampling.endless(10, 4, seed=1, width=8), 12))
     assert list(itertools.islice(sampling.endless(10, 4, seed=1, width=8, skip=skip), 12 - skip)) == whole[skip:]
-
-
-@pytest.mark.parametrize(
-    ("options", "error", "why"),
-    [
-        ({"rank": 2, "world_size": 2}, RecipeError, "rank 2 of 2"),
-        ({"rank": -1}, RecipeError, "ranks count from 0"),
-        ({"batch_size": 2, "world_size": 3}, RecipeError, "cannot be shared by 3 ranks"),
-        ({"batch_size": 11}, DataError, "batch of 11 needs more than the 10 pairs"),
-    ],
-)
-def test_what_cannot_be_is_one_line(options, error, why):
-    with pytest.raises(error, match=why):
-        sampling.endless(**({"n": 10, "batch_size": 5} | options))

@@ -3,7 +3,6 @@ import pytest
 import torch
 
 from dltutorial.data import surveys
-from dltutorial.errors import RecipeError
 
 SIZES = {"train": 40, "valid": 12, "test": 8}
 
@@ -77,14 +76,3 @@ def test_digits_are_real_and_split_by_the_seed():
     assert [len(y) for y in (first.y_train, first.y_valid, first.y_test)] == [997, 400, 400]
     assert not torch.equal(first.y_valid, other.y_valid)
     assert torch.equal(first.x_train, surveys.digits(seed=0).x_train)
-
-
-@pytest.mark.parametrize("sizes", [{"train": 0}, {"valid": 0}, {"test": -1}])
-def test_empty_parts_are_refused(sizes):
-    with pytest.raises(RecipeError, match="each part needs at least 1"):
-        surveys.lenses(**sizes)
-
-
-def test_more_digits_than_there_are_are_refused():
-    with pytest.raises(RecipeError, match="1797 digits cannot be split"):
-        surveys.digits(valid=1000, test=797)

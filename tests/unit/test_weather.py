@@ -1,5 +1,4 @@
 import dataclasses
-import json
 import signal
 import subprocess
 import sys
@@ -16,7 +15,7 @@ from dltutorial import machine
 from dltutorial.config import PRESETS, preset
 from dltutorial.data import simulate, store, weather
 from dltutorial.data.weather import Plan
-from dltutorial.errors import DataError, RecipeError
+from dltutorial.errors import DataError
 
 TINY = dataclasses.replace(preset("smoke"), n_lat=16, n_lon=32, years=(6, 1, 1), snapshots=4)
 SCRIPT = """
@@ -48,7 +47,7 @@ def in_process(monkeypatch):
 
     def run(plan, files, processes, tick):
         simulated.extend(files)
-        simulate.make_years(Plan.from_dict(json.loads(json.dumps(dataclasses.asdict(plan)))), files, "cpu", tick)
+        simulate.make_years(plan, files, "cpu", tick)
 
     monkeypatch.setattr(weather, "run_processes", run)
     return simulated
@@ -174,18 +173,6 @@ def test_full_disk_is_told_before_anything_is_written(tmp_path, monkeypatch):
     assert not contents(tmp_path)
 
 
-@pytest.mark.parametrize("folder", ["/proc/weather", "/dev/null", "/dev/null/weather"])
-def test_folder_that_cannot_be_written_gets_one_line(folder):
-    with pytest.raises(DataError, match=f"{folder}.*; choose"):
-        weather.ensure(TINY, Path(folder), progress=False)
-
-
-@pytest.mark.parametrize("bad", [{"processes": 0}, {"device": "abacus"}, {"seed": -1}])
-def test_arguments_that_cannot_be_are_refused(tmp_path, bad):
-    with pytest.raises(RecipeError):
-        weather.ensure(TINY, tmp_path, **bad)
-
-
 def test_failure_in_a_process_is_told_in_one_line(monkeypatch):
     plan, start = Plan.of(TINY), weather._start
     with pytest.raises(DataError, match=r"^cannot write /dev/null/sim_0001\.h5"):
@@ -204,7 +191,6 @@ def test_failure_in_a_process_is_told_in_one_line(monkeypatch):
 @pytest.mark.parametrize("name", PRESETS)
 def test_every_preset_has_a_plan_of_its_own(name):
     plan = Plan.of(PRESETS[name])
-    assert Plan.from_dict(json.loads(json.dumps(dataclasses.asdict(plan)))) == plan
     assert plan.shape == (PRESETS[name].n_channels, PRESETS[name].n_lat, PRESETS[name].n_lon)
     assert plan.digest not in {Plan.of(p).digest for p in PRESETS.values() if p.name != name}
     assert plan.digest != Plan.of(PRESETS[name], seed=1).digest

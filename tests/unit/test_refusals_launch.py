@@ -1,0 +1,48 @@
+"""What the launch room refuses: one clear line each, before any process starts."""
+
+import threading
+
+import pytest
+
+from dltutorial.errors import CourseError
+from dltutorial.launch import launch, local, pocket, process_group
+from dltutorial.ranks import RankInfo
+
+TORCHRUN = {"MASTER_ADDR": "localhost", "MASTER_PORT": "29500"}
+LOCK = threading.Lock()
+HERE, OF_SLURM = RankInfo(0, 0, 2, 2, 0, "torchrun"), RankInfo(0, 0, 4, 2, 0, "slurm")
+
+
+def address(env, info=HERE):
+    return lambda: process_group.address(info, env)
+
+
+# What it is, the call, words of its line.
+ROWS = [
+    ("no rank", lambda: launch(print, 0), "world_size=0: .*at least 1"),
+    ("half a rank", lambda: launch(print, 1.5), "world_size=1.5"),
+    ("no function", lambda: launch("total", 2), "needs a function"),
+    ("an argument with a lock", lambda: launch(print, 2, threading.Lock()), "print takes .*cannot be sent .*lock"),
+    ("a function with a lock", lambda: launch(lambda: LOCK, 2), "takes or refers to something that cannot be sent"),
+    ("no time", lambda: launch(print, 2, timeout_s=0), "timeout_s=0"),
+    ("no such backend", lambda: launch(print, 2, backend="smoke signals"), "no backend 'smoke signals'"),
+    ("nccl without GPUs", lambda: launch(print, 2, backend="nccl"), "nccl needs a GPU for each rank"),
+    ("nowhere to meet", address({}), "do not say where the ranks meet"),
+    ("no port", address({"MASTER_ADDR": "localhost"}), "do not say where the ranks meet"),
+    ("a port of letters", address(TORCHRUN | {"MASTER_PORT": "x"}), "MASTER_PORT='x' is no port"),
+    ("a port beyond the last", address(TORCHRUN | {"MASTER_PORT": "70000"}), "is no port"),
+    ("no job step", address({}, OF_SLURM), "Slurm does not say where the ranks meet .*SLURM_STEP_NODELIST"),
+    *(
+        (f"{nodes!r} nodes", lambda n=nodes: pocket.up(n), "a pocket cluster has 1 to 64 nodes")
+        for nodes in (0, -1, 65, 1.5, True, "2")
+    ),
+]
+
+
+@pytest.mark.filterwarnings("ignore:.*ranks share")
+@pytest.mark.parametrize(("call", "words"), [row[1:] for row in ROWS], ids=[row[0] for row in ROWS])
+def test_what_cannot_be_is_one_line(call, words, monkeypatch):
+    monkeypatch.setattr(local, "_n_gpus", lambda: 0)
+    with pytest.raises(CourseError, match=words) as caught:
+        call()
+    assert "\n" not in str(caught.value)
