@@ -6,11 +6,10 @@ import pytest
 import torch
 
 from dltutorial.config import Recipe
-from dltutorial.errors import CourseError, RecipeError
+from dltutorial.errors import RecipeError
 from dltutorial.train import compiling
 from dltutorial.train.forecasting import make_vit, squared_error
 from dltutorial.train.loop import loop
-from dltutorial.train.step import make_optimizer, make_step
 from dltutorial.train.task import Task
 
 SMALL = {"n_lat": 16, "n_lon": 32, "dim": 32, "depth": 1, "heads": 2, "global_batch_size": 4}
@@ -97,27 +96,3 @@ def test_low_precision_is_really_used(reference):
 def test_what_cannot_be_combined_is_refused_in_one_line(knobs):
     with pytest.raises(RecipeError, match=r"^recipe: .*; change it$"):
         Recipe(**knobs)
-
-
-@pytest.mark.parametrize(
-    ("knobs", "named"),
-    [
-        ({"precision": "tf32"}, "precision tf32 needs an NVIDIA GPU"),
-        ({"cuda_graph": True}, "cuda_graph needs a CUDA device"),
-        ({"cuda_graph": True, "precision": "fp16", "optimizer_impl": "fused"}, "cuda_graph needs a CUDA device"),
-    ],
-    ids=str,
-)
-def test_what_a_cpu_lacks_is_told_in_one_line(knobs, named):
-    recipe = Recipe(**{**vars(RECIPE), **knobs})
-    with pytest.raises(CourseError, match=rf"^{named}.*; \w.*$"):
-        next(loop(Task(make_vit(recipe), lambda skip: waves(recipe), squared_error), recipe))
-
-
-def test_without_a_compiler_one_line_says_what_to_do(monkeypatch):
-    monkeypatch.setenv("PATH", "/nowhere")
-    monkeypatch.delenv("CXX", raising=False)
-    recipe = Recipe(**{**vars(RECIPE), "compile": "default"})
-    model = make_vit(recipe)
-    with pytest.raises(CourseError, match=r"^compile=default needs a C\+\+ compiler .*, and there is none; .*$"):
-        make_step(model, squared_error, make_optimizer(model, recipe), recipe)

@@ -161,8 +161,6 @@ def test_a_variant_that_trains_otherwise_is_found(start, data):
 
 
 def test_a_race_too_short_to_compare_is_refused(start, data):
-    with pytest.raises(CourseError, match="at least one round"):
-        ladder.compare({"baseline": start}, data, rounds=0)
     seldom = dataclasses.replace(start, log_every=50)
     with pytest.raises(CourseError, match="too few to compare"):
         ladder.compare({"baseline": start, "seldom": seldom}, data, rounds=1, turn_s=0.0)

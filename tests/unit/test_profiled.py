@@ -32,13 +32,6 @@ def test_it_loads_with_the_loader_of_the_recipe(tiny_data, one_thread, monkeypat
     assert used == [LOADERS["lean"]]
 
 
-def test_what_cannot_be_profiled_gets_one_line(capsys):
-    assert profiled.main(["--preset", "nonsense"]) == 2
-    assert capsys.readouterr().err.startswith("dltutorial: preset 'nonsense'")
-    assert profiled.main(["--preset", "smoke", "--loader", "best", "--workers", "1"]) == 2
-    assert capsys.readouterr().err.startswith("dltutorial: recipe: workers=1")
-
-
 def test_capture_names_each_step_and_leaves_the_warm_up_out(monkeypatch):
     seen = []
     monkeypatch.setattr(profiled.torch.cuda, "is_available", lambda: False)

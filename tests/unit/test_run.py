@@ -332,12 +332,6 @@ def test_what_this_machine_cannot_do_is_refused_before_a_folder_is_made(tiny_dat
     assert not (tmp_path / "r").exists()
 
 
-def test_cuda_asked_for_in_vain_is_one_line(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(CourseError, match="device=auto"):
-        forecasting.build_model(dataclasses.replace(SMALL, device="cuda"))
-
-
 def test_building_a_model_leaves_the_global_seed_alone():
     torch.manual_seed(0)
     expected = torch.rand(3)

@@ -1,0 +1,111 @@
+"""What training refuses, each in one clear line. What needs a run's folder: test_run, test_checkpoint."""
+
+import dataclasses
+
+import pytest
+import torch
+from torch import nn
+
+from dltutorial.config import Recipe
+from dltutorial.errors import CourseError, RecipeError
+from dltutorial.train import forecasting, ladder, profiled, run
+from dltutorial.train.compiling import compiled
+from dltutorial.train.forecasting import row_weights, squared_error
+from dltutorial.train.graphs import CudaGraph, GraphedStep
+from dltutorial.train.loop import loop
+from dltutorial.train.precision import Precision
+from dltutorial.train.recorded_step import Tape
+from dltutorial.train.task import Task
+
+SMALL = Recipe(n_lat=8, n_lon=8, n_channels=1, dim=8, heads=2, depth=1, global_batch_size=2, steps=20, log_every=5,
+               eval_every=0, device="cpu")  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def neither_gpu_nor_compiler(monkeypatch):
+    """As on a bare laptop."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr("sys.platform", "linux")
+    monkeypatch.setenv("PATH", "/nowhere")
+    monkeypatch.delenv("CXX", raising=False)
+
+
+def train(batches=(), **knobs):
+    recipe = dataclasses.replace(SMALL, **knobs)
+    return list(loop(Task(forecasting.make_vit(recipe), lambda skip: iter(batches), squared_error), recipe))
+
+
+def graphed(*batches):
+    """One step after another, captured for the first batch."""
+    weight = torch.zeros(())
+    step = GraphedStep(lambda x, y: weight.add_((x + y).mean()), Tape())
+    for batch in [(torch.ones(4, 2), torch.ones(4, 2))] * 4 + list(batches):
+        step(*batch)
+
+
+def on_two(**knobs):
+    """Of two ranks; alone it can be."""
+    recipe = dataclasses.replace(SMALL, **knobs)
+    run.check_ranks(recipe, 1)
+    run.check_ranks(recipe, 2)
+
+
+def look(how):
+    x = torch.ones(3)
+    with Tape().capture():
+        how(x * 2)
+
+
+X = torch.ones(2, 1, 8, 8)
+GRAPH, LOOKS = "cuda_graph needs a CUDA device", "move .item(), print(tensor) and `if tensor:` out"
+OTHER_BATCH = "captured for batches (4, 2) of torch.float32, this one is"
+REFUSALS = [
+    ("a loss that is not finite", lambda: train([(X, X * torch.nan)] * 20), CourseError, "the loss is nan after 5"),
+    ("batches that run out", lambda: train([(X, X)] * 7), CourseError, "the batches ran out after 7 of 20"),
+    ("an unknown planet", lambda: row_weights(8, "torus"), ValueError, "torus"),
+    ("CUDA in vain", lambda: forecasting.build_model(Recipe(device="cuda")), CourseError, "device=auto"),
+    ("tf32 on a CPU", lambda: Precision("tf32", "cpu"), CourseError, "precision tf32 needs an NVIDIA GPU of 2020"),
+    ("a run in tf32 on a CPU", lambda: train(precision="tf32"), CourseError, "precision tf32 needs an NVIDIA GPU"),
+    ("no compiler", lambda: compiled(nn.Linear(1, 1)), CourseError, "compile=default needs a C++ compiler (g++), and"),
+    ("a run without a compiler", lambda: train(compile="default"), CourseError, "and there is none; install it, or"),
+    ("a CUDA graph on a CPU", lambda: CudaGraph("cpu"), CourseError, GRAPH),
+    ("a CUDA graph without a GPU", CudaGraph, CourseError, GRAPH),
+    ("a run as a graph on a CPU", lambda: train(cuda_graph=True), CourseError, GRAPH),
+    (
+        "a graph in fp16 on a CPU",
+        lambda: train(cuda_graph=True, precision="fp16", optimizer_impl="fused"),
+        CourseError,
+        GRAPH,
+    ),
+    ("fewer samples in a graph", lambda: graphed((torch.ones(3, 2), torch.ones(4, 2))), CourseError, OTHER_BATCH),
+    ("one sample in a graph", lambda: graphed((torch.ones(4, 2), torch.ones(1, 2))), CourseError, OTHER_BATCH),
+    ("doubles in a graph", lambda: graphed((torch.ones(4, 2).double(), torch.ones(4, 2))), CourseError, OTHER_BATCH),
+    ("an empty tape", lambda: Tape().replay(), CourseError, "the tape is empty: nothing was captured; run a step"),
+    ("a value read in a capture", lambda: look(lambda x: x.sum().item()), CourseError, "looks at a value (_local"),
+    ("a branch in a capture", lambda: look(lambda x: bool(x.sum() > 0)), CourseError, LOOKS),
+    ("a shape that depends on values", lambda: look(torch.nonzero), CourseError, "looks at a value (nonzero)"),
+    ("a batch that 2 ranks cannot share", lambda: on_two(global_batch_size=7), RecipeError, "take 6 or 8, or start"),
+    ("one sample for 2 ranks", lambda: on_two(global_batch_size=1), RecipeError, "take 2, or start another number"),
+    ("a graph on 2 ranks", lambda: on_two(cuda_graph=True), RecipeError, "cuda_graph works on one rank only"),
+    ("graphs of torch's on 2 ranks", lambda: on_two(compile="reduce-overhead"), RecipeError, "on one rank only"),
+    ("compiled, in our DDP", lambda: on_two(compile="default", ddp="naive"), RecipeError, "torch's DDP only"),
+    ("a race of no rounds", lambda: ladder.compare({}, {}, rounds=0), CourseError, "take at least one round"),
+]
+
+
+@pytest.mark.parametrize(("call", "error", "words"), [row[1:] for row in REFUSALS], ids=[row[0] for row in REFUSALS])
+def test_it_is_refused_in_one_line(call, error, words):
+    with pytest.raises(error) as refused:
+        call()
+    (line,) = str(refused.value).splitlines()
+    assert words in line
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [("--preset nonsense", "preset 'nonsense'"), ("--loader best --workers 1", "recipe: workers=1")],
+)
+def test_a_profiled_run_is_refused_in_one_line(capsys, words, told):
+    assert profiled.main(["--preset", "smoke", *words.split()]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"dltutorial: {told}")
