@@ -16,7 +16,7 @@ from pathlib import Path
 from docutils import nodes
 from sphinx.util import logging
 
-from dltutorial.course import exercises, site
+from dltutorial.course import exercises, notebooks, site
 
 ROOT = Path(__file__).resolve().parents[1]
 WIDGET = "application/vnd.jupyter.widget-view+json"
@@ -57,10 +57,10 @@ def read_page(app, name, content):
 def run_of(source):
     """The newest run whose copy of a notebook is whole and has today's cells; None if there is none."""
     runs = Path(os.environ.get("DLTUTORIAL_RUNS") or ROOT / "runs").glob("*/run.json")
-    today = [(cell["cell_type"], "".join(cell["source"])) for cell in exercises.read(source)["cells"]]
+    today = [(cell["cell_type"], "".join(cell["source"])) for cell in notebooks.read(source)["cells"]]
     for run in sorted(runs, key=lambda file: -file.stat().st_mtime):
         copy = run.parent / source.name
-        cells = own_cells(exercises.read(copy)) if copy.is_file() else []
+        cells = own_cells(notebooks.read(copy)) if copy.is_file() else []
         outputs = [output for cell in cells for output in cell.get("outputs", ())]
         whole = all(
             c.get("execution_count") for c in cells if c["cell_type"] == "code" and "".join(c["source"]).strip()
@@ -79,7 +79,7 @@ def own_cells(notebook):
 def chapter(source, partial=False):
     """A chapter as it ran: with its number, and where it ran, without widgets (a picture stands beside each)."""
     run, about = run_of(source), "**Not executed.** This chapter is printed without its results: run it to see them."
-    made = exercises.read(run / source.name if run else source)
+    made = notebooks.read(run / source.name if run else source)
     if run:
         told = json.loads((run / "run.json").read_text(encoding="utf-8"))
         about = f"Executed on {told['machine']}, preset `{told['preset']}`, torch {told['versions'].get('torch')}."
@@ -109,7 +109,7 @@ def with_solutions(solution):
     """The exercise as a learner gets it, each blank followed by its solution in a fold (myst-nb's hide-input)."""
     blank, cells = json.loads(exercises.blank_notebook(solution)), []
     words = {"code_prompt_show": "Show a solution", "code_prompt_hide": "Hide the solution"}
-    for cell, solved in zip(blank["cells"], exercises.read(solution)["cells"], strict=True):
+    for cell, solved in zip(blank["cells"], notebooks.read(solution)["cells"], strict=True):
         cells.append(cell)
         source = "".join(solved["source"])
         if source != "".join(cell["source"]):

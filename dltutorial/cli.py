@@ -241,5 +241,6 @@ def _pocket(args: argparse.Namespace) -> int:
 def _report(args: argparse.Namespace) -> int:
     from dltutorial.course import report
 
-    print(report.report(args.records, args.out))
+    files = [str(file.absolute()) for file in args.records]
+    print(report.write("report", args.out, files=files))
     return 0

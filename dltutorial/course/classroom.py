@@ -130,8 +130,7 @@ def view(folder: Path, out: Path | None = None, every_s: float | None = None) ->
     """
     if every_s is not None and not 1 <= every_s <= 3600:
         raise CourseError(f"--watch {every_s:g}: give seconds from 1 to 3600")
-    out = out or paths.runs_dir() / "class.html"
-    report.write("class", out, every_s, folder=str(folder))
+    out = report.write("class", out, every_s, folder=str(folder))
     print(f"{out}, again every {every_s:g} s; Ctrl-C ends it" if every_s else out, flush=True)
     while every_s:
         time.sleep(every_s)

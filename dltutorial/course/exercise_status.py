@@ -24,7 +24,7 @@ def status(root: Path | None = None) -> Table:
     """
     root = paths.course_folder("solutions") if root is None else Path(root)
     checks, rows = _checks(root), []
-    for solution in exercises.solution_files(root):
+    for solution in notebooks.chapters(root / "solutions"):
         file = root / "exercises" / solution.name
         mine = [check for check in checks if check["chapter"] == solution.stem[:2]]
         rows.append((solution.stem, exercises.look(file).state, *_score(mine), _newer(file, solution) or "no"))
@@ -60,7 +60,7 @@ def reset(name: str | None, yes: bool = False, root: Path | None = None) -> int:
         CourseError: no such exercise, nobody to ask, or the old file cannot be kept.
     """
     root = paths.course_folder("solutions") if root is None else Path(root)
-    solution = notebooks.find(name or "", exercises.solution_files(root), "exercise")
+    solution = notebooks.find(name or "", notebooks.chapters(root / "solutions"), "exercise")
     file, kept = root / "exercises" / solution.name, ""
     if file.exists():
         if not (yes or _agreed(file.name)):

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from dltutorial import paths
+from dltutorial.course import notebooks
 from dltutorial.errors import CourseError
 
 _BLOCK = re.compile(
@@ -61,7 +62,7 @@ def build(root: Path | None = None, check: bool = False, force: bool = False) ->
         CourseError: no solutions, a notebook that cannot be read, or markers that do not pair.
     """
     root = paths.course_folder("solutions") if root is None else Path(root)
-    made = {root / "exercises" / path.name: blank_notebook(path) for path in solution_files(root)}
+    made = {root / "exercises" / path.name: blank_notebook(path) for path in notebooks.chapters(root / "solutions")}
     wrong = [file for file, text in made.items() if not file.is_file() or file.read_bytes() != text.encode()]
     if check:
         for file in wrong:
@@ -89,24 +90,13 @@ def _write(file: Path, text: str, force: bool) -> None:
         print(f"exercises/{file.name} holds your work and stays; its new version is exercises/{new.name}")
 
 
-def solution_files(root: Path) -> list[Path]:
-    """The solution notebooks in the order of their numbers.
-
-    Raises:
-        CourseError: there are none.
-    """
-    if found := sorted(Path(root, "solutions").glob("[0-9][0-9]_*.ipynb")):
-        return found
-    raise CourseError(f"no solutions/NN_*.ipynb in {root}; run this in the course's folder")
-
-
 def blank_notebook(path: Path) -> str:
     """The text of the exercise notebook that belongs to the solution notebook ``path``.
 
     Raises:
         CourseError: not a notebook, or markers that do not pair, naming notebook and cell.
     """
-    notebook = read(path)
+    notebook = notebooks.read(path)
     notebook["metadata"].pop("widgets", None)
     for number, cell in enumerate(notebook["cells"], 1):
         source = "".join(cell["source"])
@@ -132,23 +122,6 @@ def blank(source: str) -> str:
         return "\n".join(block["indent"] + line for line in ["# YOUR CODE HERE", *hints, "raise NotImplementedError"])
 
     return _BLOCK.sub(hide, source)
-
-
-def read(path: Path) -> dict[str, Any]:
-    """A notebook as plain JSON.
-
-    Raises:
-        CourseError: it cannot be read, or is no notebook.
-    """
-    try:
-        notebook = json.loads(Path(path).read_text(encoding="utf-8"))
-        if not all({"cell_type", "source", "metadata"} <= cell.keys() for cell in notebook["cells"]):
-            raise KeyError("a cell lacks its type, source or metadata")
-        return {**notebook, "cells": list(notebook["cells"]), "metadata": dict(notebook["metadata"])}
-    except OSError as error:
-        raise CourseError(f"cannot read {path}: {error.strerror}; check the path") from error
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise CourseError(f"{path} is not a notebook ({error}); restore it from git") from error
 
 
 def look(file: Path) -> Copy:

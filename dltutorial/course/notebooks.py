@@ -10,6 +10,7 @@ There ``minutes`` are a learner's, ``smoke_s`` the seconds of a run in preset sm
 
 import ast
 import contextlib
+import json
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -18,10 +19,7 @@ from typing import Any
 
 from dltutorial import paths
 from dltutorial.course.execute import quick_imports
-from dltutorial.course.exercises import read
 from dltutorial.errors import CourseError, RecipeError
-
-__all__ = ["about", "chapters", "checked", "find", "folder", "read", "title"]
 
 
 def folder() -> Path:
@@ -61,6 +59,23 @@ def find(wanted: str, among: Sequence[Path] | None = None, kind: str = "chapter"
             return path
     there = ", ".join(path.stem for path in among)
     raise CourseError(f"no {kind} {wanted!r}; choose a number or name of: {there}")
+
+
+def read(path: Path) -> dict[str, Any]:
+    """A notebook as plain JSON.
+
+    Raises:
+        CourseError: it cannot be read, or is no notebook.
+    """
+    try:
+        notebook = json.loads(Path(path).read_text(encoding="utf-8"))
+        if not all({"cell_type", "source", "metadata"} <= cell.keys() for cell in notebook["cells"]):
+            raise KeyError("a cell lacks its type, source or metadata")
+        return {**notebook, "cells": list(notebook["cells"]), "metadata": dict(notebook["metadata"])}
+    except OSError as error:
+        raise CourseError(f"cannot read {path}: {error.strerror}; check the path") from error
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CourseError(f"{path} is not a notebook ({error}); restore it from git") from error
 
 
 def about(path: Path) -> dict[str, Any]:

@@ -6,7 +6,6 @@ notebooks make their parts with the functions of ``pages/parts.html``, which esc
 """
 
 import re
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -18,27 +17,17 @@ from dltutorial.course.execute import quick_imports
 from dltutorial.errors import CourseError
 
 
-def report(files: Iterable[Path] = (), out: Path | None = None) -> Path:
-    """Write the report of these records (none: all of the runs folder); returns where it is.
-
-    Raises:
-        CourseError: a file is missing or damaged, the notebook does not run, or the page cannot be written.
-    """
-    named = [str(Path(file).absolute()) for file in files]
-    return write("report", out or paths.runs_dir() / "report.html", files=named)
-
-
-def write(name: str, out: Path, refresh_s: float | None = None, **parameters: Any) -> Path:
-    """Execute ``pages/<name>.ipynb`` with these parameters, and write what it shows as one page; returns ``out``.
+def write(name: str, out: Path | None = None, refresh_s: float | None = None, **parameters: Any) -> Path:
+    """Execute ``pages/<name>.ipynb`` with these parameters, and write what it shows as one page; returns where it is.
 
     Args:
         name: of the notebook, and of its style sheet.
-        out: the page.
+        out: the page; None: ``<name>.html`` in the runs folder.
         refresh_s: how often a browser is to load it again; None: never.
         parameters: as in the notebook's cell tagged ``parameters``.
 
     Raises:
-        CourseError: the notebook does not run, or the page cannot be written.
+        CourseError: what the notebook says, such as of damaged records; it does not run; the page cannot be written.
     """
     quick_imports()
     import nbformat
@@ -57,8 +46,9 @@ def write(name: str, out: Path, refresh_s: float | None = None, **parameters: An
         where = f"{name}.ipynb, cell {problem.cell_index}: {problem.ename}: "  # papermill has put in a cell of its own
         told = line if problem.ename == "CourseError" else f"{where}{line}; mend the notebook, or restore it with git"
         raise CourseError(told) from None
+    out = out or paths.runs_dir() / f"{name}.html"
     paths.write_text(out, _page(done, source.with_suffix(".css").read_text("utf-8"), refresh_s))
-    return Path(out)
+    return out
 
 
 def parts() -> Any:

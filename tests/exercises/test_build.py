@@ -1,6 +1,6 @@
 from pathlib import Path
 
-from dltutorial.course import exercises
+from dltutorial.course import exercises, notebooks
 
 ROOT = Path(__file__).parents[2]
 
@@ -10,7 +10,7 @@ def test_the_committed_exercises_are_in_step_with_the_solutions():
 
 
 def test_every_solution_has_something_to_solve_and_every_exercise_hides_it():
-    for path in exercises.solution_files(ROOT):
+    for path in notebooks.chapters(ROOT / "solutions"):
         assert "### BEGIN SOLUTION" in path.read_text(encoding="utf-8"), path.name
         blank = (ROOT / "exercises" / path.name).read_text(encoding="utf-8")
         assert "SOLUTION" not in blank, path.name
@@ -18,6 +18,6 @@ def test_every_solution_has_something_to_solve_and_every_exercise_hides_it():
 
 
 def test_every_committed_exercise_has_a_solution():
-    made = {path.name for path in exercises.solution_files(ROOT)}
+    made = {path.name for path in notebooks.chapters(ROOT / "solutions")}
     there = {path.name for path in (ROOT / "exercises").glob("[0-9][0-9]_*.ipynb")}
     assert {name for name in there if not name.endswith(".new.ipynb")} == made

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from dltutorial.course import check, exercises
+from dltutorial.course import check, notebooks
 
 ROOT = Path(__file__).parents[2]
 NAMES = sorted(dir(check))
@@ -42,7 +42,7 @@ def wrong_answers():
 
 
 def code_cells(path):
-    for cell in exercises.read(path)["cells"]:
+    for cell in notebooks.read(path)["cells"]:
         if cell["cell_type"] == "code":
             lines = "".join(cell["source"]).splitlines()
             yield ast.parse("\n".join(line for line in lines if not line.startswith(("%", "!"))))
@@ -91,7 +91,7 @@ def impatient(name, monkeypatch):
 
 
 def test_there_are_exercises_and_every_one_is_asked_in_a_notebook():
-    asked = {name for path in exercises.solution_files(ROOT) for name, _ in calls(path)}
+    asked = {name for path in notebooks.chapters(ROOT / "solutions") for name, _ in calls(path)}
     assert asked == set(NAMES) != set()
 
 

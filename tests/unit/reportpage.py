@@ -44,7 +44,7 @@ class Page(html.parser.HTMLParser):
 
 def executed(files=()):
     """The page as the command writes it."""
-    return Page(report.report(files).read_text(encoding="utf-8"))
+    return Page(report.write("report", files=[str(file) for file in files]).read_text(encoding="utf-8"))
 
 
 def undrawn(monkeypatch, files=()):

@@ -54,7 +54,8 @@ def course(tmp_path, monkeypatch):
     cell = nbformat.v4.new_code_cell("steps = 3", metadata={"tags": ["parameters"]})
     folder = tmp_path / "notebooks"
     folder.mkdir()
-    nbformat.write(nbformat.v4.new_notebook(cells=[cell]), folder / "07_tiny.ipynb")
+    about = {"kernelspec": {"name": "python3", "language": "python", "display_name": "Python 3"}}
+    nbformat.write(nbformat.v4.new_notebook(cells=[cell], metadata=about), folder / "07_tiny.ipynb")
     monkeypatch.setenv("DLTUTORIAL_NOTEBOOKS", str(folder))
 
 

@@ -175,7 +175,7 @@ def test_a_copy_of_an_older_release_that_carries_no_version_is_kept_unless_its_c
 
 
 def test_a_folder_without_solutions_and_a_file_that_is_no_notebook_get_one_line(tmp_path, course):
-    with pytest.raises(CourseError, match="no solutions"):
+    with pytest.raises(CourseError, match="no notebooks NN_"):
         exercises.build(tmp_path / "elsewhere")
     (course / "solutions" / "02_c.ipynb").write_text("{")
     with pytest.raises(CourseError, match=r"02_c\.ipynb is not a notebook"):
