@@ -203,14 +203,8 @@ def _train(args: argparse.Namespace) -> int:
 def _run(args: argparse.Namespace) -> int:
     from dltutorial.course import runner
 
-    return runner.run(
-        args.chapters,
-        preset=args.preset,
-        jobs=args.jobs,
-        parameters=dict(args.parameter),
-        out=args.out,
-        timeout_s=args.timeout,
-    )
+    limits = {"jobs": args.jobs, "timeout_s": args.timeout}
+    return runner.run(args.chapters, preset=args.preset, parameters=dict(args.parameter), out=args.out, **limits)
 
 
 def _bench(args: argparse.Namespace) -> int:

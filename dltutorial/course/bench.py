@@ -10,7 +10,6 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from dltutorial import config, machine, node, paths
@@ -19,17 +18,7 @@ from dltutorial.profile.timing import duration
 from dltutorial.record import records
 from dltutorial.record.table import Table
 
-BENCHES: Mapping[str, str] = MappingProxyType({
-    "loaders": "the ladder of loaders, and the layouts on disk",
-    "precision": "a matrix product and a whole update in every precision this machine has",
-    "graphs": "the price of starting operations, and steps recorded and replayed",
-    "ddp": "data-parallel steps on two ranks or more: naive, bucketed, overlapped, torch's",
-    "collectives": "sizes × ranks × algorithms × backends: times, algorithm and bus bandwidth",
-    "ladder": "from the naive baseline to the best, each knob alone and on top of the others",
-    "convergence": "updates to a target accuracy against batch size, learning rates tuned, SGD and Adam",
-    "scaling": "real and emulated steps on 1 to 8 ranks, and published runs, beside the simulator",
-    "solution": "the time to a target quality by loader, batch, precision and ranks, predicted beside measured",
-})  # fmt: skip
+BENCHES = ("loaders", "precision", "graphs", "ddp", "collectives", "ladder", "convergence", "scaling", "solution")
 
 
 @dataclass(frozen=True)
@@ -80,18 +69,19 @@ def run(name: str | None = None, repeats: int = 5, json_file: Path | None = None
     Raises:
         CourseError: there is none of that name, nothing to repeat, a file that cannot be written, or a login node.
     """
-    if name is None:
-        print(*(f"{known:12} {phrase}" for known, phrase in BENCHES.items()), sep="\n")
-        return 0
-    if name not in BENCHES:
+    if name not in (None, *BENCHES):
         raise CourseError(f"no benchmark {name!r}; choose one of: {', '.join(BENCHES)}")
     if repeats < 1:
         raise CourseError(f"--repeats {repeats}: must be at least 1; the default is 5")
-    node.refuse_on_login("a benchmark", f"run it in a job: sbatch -N 1 --wrap '.venv/bin/dltutorial bench {name}'")
+    if name is not None:
+        node.refuse_on_login("a benchmark", f"run it in a job: sbatch -N 1 --wrap '.venv/bin/dltutorial bench {name}'")
     if json_file is not None:
         _may_be_written(json_file)
     from dltutorial.course import benches
 
+    if name is None:
+        print(*(f"{known:12} {(getattr(benches, known).__doc__ or '').splitlines()[0]}" for known in BENCHES), sep="\n")
+        return 0
     chosen = config.preset(preset)
     rows = list(getattr(benches, name)(chosen, repeats))
     versions = ", ".join(f"{package} {version}" for package, version in machine.versions().items() if version)
@@ -116,15 +106,10 @@ def _may_be_written(file: Path) -> None:
     Raises:
         CourseError: it cannot be written, or holds something else.
     """
-    if file.is_file():
-        try:
-            is_ours = "bench" in json.loads(file.read_text(encoding="utf-8"))
-        except (ValueError, TypeError):
-            is_ours = False
-        if not is_ours:
-            raise CourseError(f"{file} is no result of a benchmark and stays as it is; give another name")
+    if file.is_dir():
+        raise CourseError(f"cannot write {file}: it is a folder; give the name of a file")
+    if file.is_file() and not "".join(file.read_text(errors="replace").split()).startswith('{"bench":'):
+        raise CourseError(f"{file} is no result of a benchmark and stays as it is; give another name")
     trial = file.with_name(f"{file.name}.trial")
     paths.write_text(trial, "")
     trial.unlink()
-    if file.is_dir():
-        raise CourseError(f"cannot write {file}: it is a folder; give the name of a file")

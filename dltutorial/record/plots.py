@@ -8,7 +8,7 @@ import base64
 import csv
 import html
 import io
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -97,32 +97,6 @@ def image(fig: "Figure", alt: str) -> str:
 def label_end(ax: "Axes", x: float, y: float, text: str, colour: str) -> None:
     """Write a series' name beside its last point, in its colour."""
     ax.annotate(text, (x, y), xytext=(6, 0), textcoords="offset points", color=colour, va="center", fontweight="bold")
-
-
-def fields(
-    axes: Sequence["Axes"],
-    maps_CHW: np.ndarray,
-    names: Sequence[str],
-    rows: str = "",
-    limits_C: Sequence[float] | None = None,
-) -> None:
-    """One map per channel, each with a scale symmetric about 0, so that colour means sign and strength.
-
-    Args:
-        axes: as many as channels.
-        maps_CHW: normalised fields.
-        names: of the channels; written above the maps, none if empty.
-        rows: what this row of maps shows, written at its left.
-        limits_C: the largest value of each scale; default: that of the map itself.
-    """
-    for index, (ax, map_HW) in enumerate(zip(axes, maps_CHW, strict=True)):
-        limit = float(np.abs(map_HW).max() if limits_C is None else limits_C[index]) or 1.0
-        ax.imshow(map_HW, cmap="RdBu_r", vmin=-limit, vmax=limit, aspect="auto")
-        ax.set(xticks=[], yticks=[])
-        ax.grid(False)
-        if names:
-            ax.set_title(names[index], fontsize=10, fontweight="normal", loc="center")
-    axes[0].set_ylabel(rows)
 
 
 def roofline(

@@ -1,6 +1,6 @@
-"""Experiment tracking: TensorBoard event files and W&B, written alike and read back.
+"""Experiment tracking: TensorBoard event files and W&B, written alike, and W&B's read back.
 
-In: named scalars at a step. Out: files under a run's folder, and the same again as ``{name: [(step, value), …]}``. W&B
+In: named scalars at a step. Out: files under a run's folder, and W&B's again as ``{name: [(step, value), …]}``. It
 stays offline unless ``WANDB_MODE`` says otherwise; offline it needs no key, no network and no answer to a prompt.
 """
 
@@ -53,20 +53,6 @@ class Tracker:
         finally:
             if self._wandb:
                 self._wandb.finish()
-
-
-def read_tensorboard(folder: Path) -> Scalars:
-    """Every scalar in the event files of a run's folder.
-
-    Raises:
-        CourseError: no event file there.
-    """
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    if not any((folder / "tensorboard").glob("events.out.tfevents.*")):
-        raise CourseError(f"no TensorBoard events in {folder}; train with track=('tensorboard',) first")
-    events = EventAccumulator(str(folder / "tensorboard"), size_guidance={"scalars": 0}).Reload()
-    return {name: [(event.step, event.value) for event in events.Scalars(name)] for name in events.Tags()["scalars"]}
 
 
 def read_wandb(folder: Path) -> Scalars:

@@ -9,6 +9,7 @@ import random
 import resource
 import signal
 
+import events
 import numpy as np
 import pytest
 import torch
@@ -19,7 +20,6 @@ from dltutorial import cli
 from dltutorial.config import LOADERS, PRESETS, Recipe
 from dltutorial.data import sampling, store
 from dltutorial.errors import CheckpointError, CourseError, Interrupted
-from dltutorial.record import track
 from dltutorial.train import checkpoint, forecasting, loop, run, run_folder
 from dltutorial.train.forecasting import weather_task
 from dltutorial.train.loop import TrainState
@@ -158,7 +158,7 @@ def test_tensorboard_shows_every_step_once(tiny_data, tmp_path):
     assert [next(training).step for _ in range(8)][-1] == 8
     training.close()
     train(tiny_data, tmp_path / "r", recipe, resume=True)
-    logged = track.read_tensorboard(tmp_path / "r")["train/loss"]
+    logged = events.read(tmp_path / "r")["train/loss"]
     assert [step for step, _ in logged] == list(range(1, 21))
 
 

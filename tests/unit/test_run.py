@@ -3,6 +3,7 @@ import json
 import multiprocessing
 import time
 
+import events
 import h5py
 import numpy as np
 import pytest
@@ -58,7 +59,7 @@ def test_a_run_keeps_its_recipe_records_weights_and_status(finished):
 
 def test_the_tracker_got_the_same_figures(finished):
     folder, seen = finished
-    scalars = track.read_tensorboard(folder)
+    scalars = events.read(folder)
     assert [step for step, _ in scalars["train/loss"]] == [record.step for record in seen]
     assert [value for _, value in scalars["train/loss"]] == pytest.approx([record.loss for record in seen])
     assert len(scalars["valid/rmse_ratio_to_persistence"]) == 3
