@@ -24,36 +24,6 @@ def test_gpu_preset_is_the_published_model():
     assert (gpu.patch, gpu.dim, gpu.depth, gpu.heads, gpu.global_batch_size) == (8, 384, 12, 8, 16)
 
 
-@pytest.mark.parametrize(
-    ("changes", "named"),
-    [
-        ({"global_batch_size": 0}, "global_batch_size"),
-        ({"heads": 3}, "heads"),
-        ({"n_lat": 60}, "n_lat"),
-        ({"steps": 0}, "steps"),
-        ({"warmup_steps": 500, "steps": 500}, "warmup_steps"),
-        ({"learning_rate": 0.0}, "learning_rate"),
-        ({"learning_rate": float("nan")}, "learning_rate"),
-        ({"learning_rate": "fast"}, "learning_rate"),
-        ({"steps": 2.5}, "steps"),
-        ({"steps": True}, "steps"),
-        ({"roll": 1}, "roll"),
-        ({"beta1": 1.0}, "beta1"),
-        ({"device": "tpu"}, "device"),
-        ({"track": ("mlflow",)}, "track"),
-        ({"track": (["tensorboard"],)}, "track"),
-        ({"seed": -1}, "seed"),
-        ({"seed": 2**63}, "seed"),
-        ({"batch": 4}, "batch"),
-    ],
-)
-def test_a_recipe_that_cannot_be_is_refused_in_one_line(changes, named):
-    with pytest.raises(RecipeError) as error:
-        Recipe.of(PRESETS["smoke"], **changes)
-    assert named in str(error.value)
-    assert "\n" not in str(error.value)
-
-
 def test_the_defaults_are_those_of_the_smoke_preset():
     assert Recipe() == Recipe.of(PRESETS["smoke"])
 
@@ -67,22 +37,6 @@ def test_saved_recipe_comes_back_equal(tmp_path):
     recipe = Recipe.of(PRESETS["laptop"], seed=7, track=("wandb",))
     recipe.save(tmp_path / "recipe.json")
     assert Recipe.load(tmp_path / "recipe.json") == recipe
-
-
-@pytest.mark.parametrize("text", ["", "[1]", '{"steps": 1', '{"stepz": 1}', '{"preset": "huge"}'])
-def test_a_file_that_is_no_recipe_is_named(tmp_path, text):
-    (tmp_path / "r.json").write_text(text)
-    with pytest.raises(RecipeError) as error:
-        Recipe.load(tmp_path / "r.json")
-    assert "\n" not in str(error.value)
-
-
-def test_unknown_presets_are_refused(monkeypatch):
-    with pytest.raises(RecipeError, match="preset 'huge'"):
-        preset("huge")
-    monkeypatch.setenv("DLTUTORIAL_PRESET", "nonsense")
-    with pytest.raises(RecipeError, match="DLTUTORIAL_PRESET 'nonsense'"):
-        preset()
 
 
 def test_environment_overrides_auto_but_not_a_named_preset(monkeypatch):

@@ -10,7 +10,6 @@ import sys
 import pytest
 
 from dltutorial import limits, machine
-from dltutorial.errors import CourseError
 from dltutorial.machine import RankInfo
 
 TORCHRUN = {"RANK": "5", "LOCAL_RANK": "1", "WORLD_SIZE": "8", "LOCAL_WORLD_SIZE": "4"}
@@ -56,33 +55,6 @@ def test_a_batch_script_or_interactive_shell_is_one_process(step):
     assert RankInfo.from_env({**batch, **step}) == RankInfo()
 
 
-@pytest.mark.parametrize(
-    "env",
-    [
-        {"RANK": "0"},
-        {"WORLD_SIZE": "2"},
-        {**TORCHRUN, "RANK": "8"},
-        {**TORCHRUN, "RANK": "-1"},
-        {**TORCHRUN, "RANK": "one"},
-        {**TORCHRUN, "RANK": ""},
-        {**TORCHRUN, "LOCAL_RANK": "4"},
-        {**TORCHRUN, "LOCAL_WORLD_SIZE": "0"},
-        {**TORCHRUN, "LOCAL_WORLD_SIZE": "9"},
-        {**SRUN, "SLURM_PROCID": "5"},
-        {**SRUN, "SLURM_LOCALID": "x"},
-        {**SRUN, "SLURM_GTIDS": "all"},
-        {**SRUN, "SLURM_GTIDS": ""},
-        {**SRUN, "SLURM_GTIDS": "0,1,2,3,4,5,6"},
-        {k: v for k, v in SRUN.items() if k != "SLURM_LOCALID"},
-    ],
-)
-def test_variables_that_cannot_be_give_one_clear_line(env):
-    with pytest.raises(CourseError) as error:
-        RankInfo.from_env(env)
-    assert "\n" not in str(error.value)
-    assert any(word in str(error.value) for word in ("torchrun", "srun"))
-
-
 def cgroups(root, lines, files):
     (root / "proc/self").mkdir(parents=True)
     (root / "proc/self/cgroup").write_text(lines)
@@ -119,8 +91,6 @@ def test_cores_respect_the_quota_of_control_groups(tmp_path, lines, files, cores
 def test_cores_respect_slurms_share(tmp_path):
     assert limits.cores({"SLURM_CPUS_PER_TASK": "3", "SLURM_CPUS_ON_NODE": "6"}, tmp_path, affinity=8) == 3
     assert limits.cores({"SLURM_CPUS_PER_TASK": "30"}, tmp_path, affinity=8) == 8
-    with pytest.raises(CourseError, match="SLURM_CPUS_PER_TASK"):
-        limits.cores({"SLURM_CPUS_PER_TASK": "many"}, tmp_path, affinity=8)
 
 
 def test_memory_respects_control_groups_and_counts_cached_files_as_free(tmp_path):

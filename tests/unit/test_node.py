@@ -53,11 +53,6 @@ def test_a_file_that_only_one_site_has_is_a_sign(tmp_path):
     assert node.login_sign(JOB, tmp_path / "systemname") is None
 
 
-def test_another_kind_of_node_is_told_in_one_line():
-    with pytest.raises(CourseError, match=r"DLTUTORIAL_NODE=laptop: .*; choose login or compute"):
-        node.login_sign({"DLTUTORIAL_NODE": "laptop"})
-
-
 def heavy():
     """name → a call that would keep cores busy."""
     from torch import nn

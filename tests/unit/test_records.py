@@ -35,9 +35,3 @@ def test_a_torn_last_line_is_passed_over_and_spoils_no_later_record(tmp_path):
     assert [json.loads(line)["what"] for line in file.read_text().splitlines()[::2]] == ["first", "third"]
     with pytest.raises(CourseError, match="line 2"):
         list(records.read(file))
-
-
-def test_a_file_that_cannot_be_written_is_one_line(tmp_path):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(CourseError, match="DLTUTORIAL_RECORDS"):
-        records.Writer("01", "smoke", tmp_path / "file" / "r.jsonl").write("a", 1)

@@ -1,5 +1,3 @@
-import pytest
-
 from dltutorial.record.table import Table
 
 
@@ -12,8 +10,3 @@ def test_unknown_is_not_available_and_html_is_escaped():
     page = Table.of(["<b>"], [[None]])._repr_html_()
     assert "not available" in page
     assert "&lt;b&gt;" in page
-
-
-def test_ragged_rows_are_refused():
-    with pytest.raises(ValueError, match="2 cells"):
-        Table.of(["a", "b"], [["1"]])

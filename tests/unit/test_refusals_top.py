@@ -1,0 +1,126 @@
+"""What the files at the top refuse, each in one clear line: recipes, presets, ranks, cores, nodes, names, files."""
+
+import os
+from pathlib import Path
+from unittest import mock
+
+import pytest
+
+from dltutorial import config, limits, node, paths
+from dltutorial.config import PRESETS, Recipe
+from dltutorial.errors import CourseError
+from dltutorial.ranks import RankInfo
+
+TORCHRUN = {"RANK": "5", "LOCAL_RANK": "1", "WORLD_SIZE": "8", "LOCAL_WORLD_SIZE": "4"}
+SRUN = {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_PROCID": "4", "SLURM_LOCALID": "0", "SLURM_GTIDS": "4",
+        "SLURM_STEP_NUM_TASKS": "5"}  # fmt: skip
+
+
+def recipe(**changes):
+    return lambda: Recipe.of(PRESETS["smoke"], **changes)
+
+
+def recipe_of(text):
+    def load():
+        Path("r.json").write_text(text)
+        Recipe.load(Path("r.json"))
+
+    return load
+
+
+def preset_of(name):
+    def look():
+        with mock.patch.dict(os.environ, {"DLTUTORIAL_PRESET": name}):
+            config.preset()
+
+    return look
+
+
+def torchrun(**changes):
+    return lambda: RankInfo.from_env(TORCHRUN | changes)
+
+
+def srun(**changes):
+    return lambda: RankInfo.from_env(SRUN | changes)
+
+
+def cores(words):
+    return lambda: limits.cores({"SLURM_CPUS_PER_TASK": words}, Path(), affinity=8)
+
+
+def write_below_a_file():
+    Path("file").write_text("")
+    paths.write_text(Path("file/x"), "")
+
+
+def write_over_a_folder():
+    Path("folder").mkdir()
+    paths.write_text(Path("folder"), "")
+
+
+WITHOUT_LOCALID = {name: value for name, value in SRUN.items() if name != "SLURM_LOCALID"}
+# (what it is, a call, words of the line)
+REFUSALS = [
+    ("no samples in a batch", recipe(global_batch_size=0), "global_batch_size must be at least 1"),
+    ("heads that do not divide", recipe(heads=3), "heads must divide dim=128"),
+    ("patches that do not fit", recipe(n_lat=60), "n_lat must be divisible by patch=8"),
+    ("no steps", recipe(steps=0), "steps must be at least 1"),
+    ("a warm-up without end", recipe(warmup_steps=500, steps=500), "warmup_steps must be smaller than steps=500"),
+    ("no rate", recipe(learning_rate=0.0), "learning_rate must be greater than 0"),
+    ("a rate that is no number", recipe(learning_rate=float("nan")), "learning_rate=nan is not finite"),
+    ("a rate in words", recipe(learning_rate="fast"), "learning_rate='fast' is not of type float"),
+    ("half a step", recipe(steps=2.5), "steps=2.5 is not of type int"),
+    ("a truth for a number", recipe(steps=True), "steps=True is not of type int"),
+    ("a number for a truth", recipe(roll=1), "roll=1 is not of type bool"),
+    ("a memory without end", recipe(beta1=1.0), "beta1 must be smaller than 1"),
+    ("a negative memory", recipe(beta2=-0.1), "beta2 must not be negative"),
+    ("a cosine that rises", recipe(final_rate_ratio=1.5), "final_rate_ratio must be at most 1"),
+    ("an unknown device", recipe(device="tpu"), "device must be one of auto, cpu, cuda"),
+    ("workers that nobody asks", recipe(loader="best", workers=1), "workers must be 0: the best loader takes none"),
+    ("an unknown tracker", recipe(track=("mlflow",)), "track may name tensorboard and wandb only"),
+    ("a tracker in a list", recipe(track=(["tensorboard"],)), "track may name tensorboard and wandb only"),
+    ("trackers in a list", recipe(track=["tensorboard"]), "track=['tensorboard'] is not of type"),
+    ("a negative seed", recipe(seed=-1), "seed must not be negative"),
+    ("a seed too large", recipe(seed=2**63), "seed must be below 2**63"),
+    ("an unknown knob", recipe(batch=4), "no knob batch"),
+    ("an empty file", recipe_of(""), "r.json is not JSON"),
+    ("a list", recipe_of("[1]"), "r.json holds no JSON object"),
+    ("a file cut short", recipe_of('{"steps": 1'), "r.json is not JSON"),
+    ("an unknown knob in a file", recipe_of('{"stepz": 1}'), "no knob stepz"),
+    ("an unknown preset in a file", recipe_of('{"preset": "huge"}'), "preset 'huge'"),
+    ("no file", lambda: Recipe.load(Path("r.json")), "cannot read recipe"),
+    ("an unknown preset", lambda: config.preset("huge"), "preset 'huge' is not one of smoke, laptop, gpu, cluster"),
+    ("an unknown preset in the environment", preset_of("nonsense"), "DLTUTORIAL_PRESET 'nonsense'"),
+    ("a rank alone", lambda: RankInfo.from_env({"RANK": "0"}), "start through torchrun"),
+    ("a world alone", lambda: RankInfo.from_env({"WORLD_SIZE": "2"}), "start through torchrun"),
+    ("a rank beyond the world", torchrun(RANK="8"), "impossible ranks from torchrun: rank 8 of 8"),
+    ("a negative rank", torchrun(RANK="-1"), "RANK='-1'"),
+    ("a rank in words", torchrun(RANK="one"), "RANK='one'"),
+    ("an empty rank", torchrun(RANK=""), "RANK=''"),
+    ("a local rank beyond its node", torchrun(LOCAL_RANK="4"), "local rank 4 of 4"),
+    ("a node without ranks", torchrun(LOCAL_WORLD_SIZE="0"), "local rank 1 of 0"),
+    ("a node larger than the world", torchrun(LOCAL_WORLD_SIZE="9"), "local rank 1 of 9"),
+    ("a task beyond its step", srun(SLURM_PROCID="5"), "impossible ranks from slurm: rank 5 of 5"),
+    ("a local task in words", srun(SLURM_LOCALID="x"), "SLURM_LOCALID='x'"),
+    ("no local task", lambda: RankInfo.from_env(WITHOUT_LOCALID), "start through srun"),
+    ("tasks of a node in words", srun(SLURM_GTIDS="all"), "SLURM_GTIDS='all'"),
+    ("no tasks of a node", srun(SLURM_GTIDS=""), "SLURM_GTIDS=''"),
+    ("more tasks of a node than there are", srun(SLURM_GTIDS="0,1,2,3,4,5,6"), "local rank 0 of 7"),
+    ("cores in words", cores("many"), "SLURM_CPUS_PER_TASK='many' is not a number of cores"),
+    ("no cores", cores("0"), "SLURM_CPUS_PER_TASK='0' is not a number of cores"),
+    ("an unknown node", lambda: node.login_sign({"DLTUTORIAL_NODE": "laptop"}), "; choose login or compute"),
+    *(("a name " + name, lambda name=name: paths.inside(Path(), name), "stays inside its folder")
+      for name in ("../x", "/x", "", "..", ".x", "a b", "x" * 101)),
+    ("no room below a file", write_below_a_file, "cannot write"),
+    ("a folder in the way", write_over_a_folder, "cannot write"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("call", "words"), [row[1:] for row in REFUSALS], ids=[row[0] for row in REFUSALS])
+def test_what_cannot_be_gets_one_line(call, words, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(CourseError) as refused:
+        call()
+    assert words in str(refused.value)
+    assert "\n" not in str(refused.value)
+    assert not list(tmp_path.glob(".*.partial"))
