@@ -1,16 +1,13 @@
-"""What a piece of work cost in energy and in money.
+"""What a piece of work cost in energy.
 
-In: a block of work, or the seconds that devices were held. Out: ``Energy``: joules, how they were found, whether that
-was a measurement; US dollars by a dated table of list prices, or None where it has no price. Sources of energy, in
-order:
+In: a block of work. Out: ``Energy``: joules, how they were found, whether that was a measurement. Sources, in order:
 
 - a GPU: the sum that ``nvidia-smi`` gives of the boards' power, several times a second, times the seconds;
 - a CPU: RAPL, the counters in ``/sys/class/powercap`` (on most machines only the administrator may read them); they
   count whole processor packages, whoever keeps them busy;
-- a stated power, such as a data sheet's: an estimate, and labelled so;
-- nothing: None, which is shown as "not available".
+- nothing: None, which is shown as "not available"; the power that a data sheet states is good for an estimate.
 
-Source: https://docs.kernel.org/power/powercap/powercap.html; ``reference/accelerators.csv``, ``reference/prices.csv``.
+Source: https://docs.kernel.org/power/powercap/powercap.html; ``reference/accelerators.csv``.
 """
 
 import contextlib
@@ -27,8 +24,6 @@ from dltutorial import machine
 from dltutorial.record import plots
 
 POWERCAP = Path("/sys/class/powercap")
-HOURS_PER_YEAR = 365 * 24
-CONTRACTS = ("pay as you go", "reserved 1 year", "reserved 3 years", "spot")
 _EVERY_MS = 100
 
 
@@ -106,32 +101,6 @@ def stated_watt(accelerator: str) -> tuple[float, str] | None:
         if model in name and row.get("board_watt") and not others:
             return float(row["board_watt"]), row["source"]
     return None
-
-
-def estimate(device_s: float, watt: float = 0.0) -> Energy:
-    """Energy of devices that were held for so long, as if each took its stated power all the time.
-
-    Args:
-        device_s: seconds, over all of them.
-        watt: that one takes; 0: what the data sheet of this machine's device says.
-    """
-    gpus = machine.accelerators()
-    stated = (watt, "by you") if watt else stated_watt(gpus[0].name) if gpus else None
-    if stated is None:
-        return Energy(None, "no counter that may be read, no stated power in the table")
-    return Energy(stated[0] * device_s, f"{stated[0]:g} W stated for each device: {stated[1]}")
-
-
-def price(device: str, contract: str = CONTRACTS[0]) -> tuple[float, str] | None:
-    """(US dollars an hour of one device, date) of the cheapest offer in the table; None if it has none.
-
-    Args:
-        device: its name, such as "V100", or as the machine reports it, "Tesla V100-SXM2-16GB".
-        contract: one of ``CONTRACTS``.
-    """
-    rows = [row for row in plots.reference("prices") if row["contract"] == contract]
-    found = [(float(r["usd_per_hour"]) / int(r["gpus"]), r["date"]) for r in rows if r["gpu"].upper() in device.upper()]
-    return min(found, default=None)
 
 
 def _counters(powercap: Path) -> dict[str, tuple[int, int]]:
