@@ -19,7 +19,6 @@ _CPU_UNITS = {  # flags of processors whose products torch's libraries then make
     "fp16": {"avx512_fp16", "amx_fp16", "asimdhp"},
 }
 _AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
-_AMPERE = (8, 0)  # the first compute capability with TF32 and bf16 units
 
 
 class Precision:
@@ -31,7 +30,7 @@ class Precision:
 
     def __init__(self, name: str = "fp32", device: str = "cpu") -> None:
         self.name, self.device = name, torch.device(device).type
-        if name == "tf32" and not _has_tf32(self.device):
+        if name == "tf32" and not (self.device == "cuda" and units_for("tf32")):
             raise CourseError("precision tf32 needs an NVIDIA GPU of 2020 or later; choose fp32 or bf16")
         self.scaler = torch.amp.GradScaler(self.device) if name == "fp16" else None
 
@@ -84,7 +83,3 @@ def units_for(name: str) -> tuple[str, ...] | None:
         return None if units is None else tuple(f"{name} tensor cores" for unit in units if unit == name)
     flags = machine.cpu_units()
     return None if flags is None else tuple(flag for flag in flags if flag in _CPU_UNITS.get(name, ()))
-
-
-def _has_tf32(device: str) -> bool:
-    return device == "cuda" and not torch.version.hip and torch.cuda.get_device_capability() >= _AMPERE

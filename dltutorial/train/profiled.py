@@ -60,23 +60,17 @@ def capture(run_step: Callable[[], None], steps: int = 5, warmup: int = 5) -> No
             torch.cuda.synchronize()
 
 
-def make_parser() -> argparse.ArgumentParser:
-    """The command line; the knobs are those of ``dltutorial train`` that change what a profiler sees."""
-    parser = argparse.ArgumentParser(
-        prog="python -m dltutorial.train.profiled", description=(__doc__ or "").partition("\n")[0]
-    )
+def main(words: Sequence[str] | None = None) -> int:
+    """Read the command line, run the steps; 2 if something is not as it must be."""
+    about = (__doc__ or "").partition("\n")[0]
+    parser = argparse.ArgumentParser(prog="python -m dltutorial.train.profiled", description=about)
     parser.add_argument("--preset", default="auto", help="smoke, laptop, gpu or cluster")
     parser.add_argument("--steps", type=int, default=5, help="steps inside the profiler's window")
     parser.add_argument("--warmup", type=int, default=5, help="steps before it")
     parser.add_argument("--trace", type=Path, help="keep a trace of torch's profiler: FILE.json or FILE.json.gz")
     seen = {name for name, field in Recipe.knobs().items() if field.metadata["choices"]} | {"cuda_graph", "workers"}
-    add_options(parser.add_argument_group("knobs"), seen)
-    return parser
-
-
-def main(words: Sequence[str] | None = None) -> int:
-    """Read the command line, run the steps; 2 if something is not as it must be."""
-    knobs = vars(make_parser().parse_args(words))
+    add_options(parser.add_argument_group("knobs, those of `dltutorial train` that a profiler sees"), seen)
+    knobs = vars(parser.parse_args(words))
     name, steps, warmup, file = (knobs.pop(key) for key in ("preset", "steps", "warmup", "trace"))
     try:
         sizes = preset(name)

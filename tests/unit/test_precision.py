@@ -52,7 +52,7 @@ def test_gradients_are_clipped_after_they_are_unscaled():
 @pytest.mark.parametrize(("name", "wanted"), [("fp32", "highest"), ("tf32", "high"), ("bf16", "highest")])
 def test_float32_products_are_set_and_put_back(monkeypatch, name, wanted):
     """The flags can be set without a GPU; only the device is pretended."""
-    monkeypatch.setattr("dltutorial.train.precision._has_tf32", lambda device: True)
+    monkeypatch.setattr("dltutorial.train.precision.units_for", lambda name: ("tf32 tensor cores",))
     before = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
     with Precision(name, "cuda").products() if name != "fp16" else None:
         assert torch.get_float32_matmul_precision() == wanted
