@@ -107,6 +107,24 @@ def four_ranks():
     return apart(together, expected), apart_by_pairs
 
 
+def silent():
+    """The spare head is used in a silent pass only, the last one in the other: both are averaged."""
+    rank, found = dist.get_rank(), {}
+
+    def gradients(model, x, silent_pass):
+        with silent_pass:
+            model(x, spare=True).sum().backward()
+        model(x).sum().backward()
+        return [p.grad.clone() for p in model.parameters() if p.requires_grad]
+
+    alone = gradients(Odd(0, with_spare=True), batches(1)[0], torch.enable_grad())
+    for name, wrap in OURS.items():
+        model = wrap(Odd(rank, with_spare=True))
+        got = gradients(model, batches(1, rank)[0], model.no_sync())
+        found[name] = apart(got, [gradient / 2 for gradient in alone])
+    return found
+
+
 def unused_without_leave(name):
     rank = dist.get_rank()
     model = OURS[name](Odd(rank, with_spare=True))

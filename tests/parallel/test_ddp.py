@@ -24,7 +24,7 @@ from chapters import written
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*ranks share")
 ROUNDING, ROUNDING_FP32 = 1e-12, 1e-6
-CASES = ("equal_to_one_process", "buffers", "after_a_failed_backward", "messages")
+CASES = ("equal_to_one_process", "silent", "buffers", "after_a_failed_backward", "messages")
 
 
 @pytest.fixture(scope="module")
@@ -44,6 +44,11 @@ def test_five_updates_are_those_of_one_process_on_the_whole_batch(found):
 def test_four_ranks_and_two_pairs_of_ranks_do_the_same():
     for together, by_pairs in launch(replicas.four_ranks, 4, timeout_s=100):
         assert max(together, by_pairs) < ROUNDING_FP32
+
+
+def test_a_gradient_of_a_silent_pass_alone_is_averaged_too(found):
+    for rank in found:
+        assert max(rank["silent"].values()) < ROUNDING_FP32
 
 
 @pytest.mark.parametrize("name", ["naive", "one bucket", "overlapped"])
