@@ -25,7 +25,6 @@ from dltutorial.errors import CourseError, DataError, RecipeError
 from dltutorial.models.vit import ViT
 from dltutorial.train import distributed
 from dltutorial.train.distributed import rank, sum_over_ranks, world_size
-from dltutorial.train.run_folder import load_weights
 from dltutorial.train.task import Task
 
 
@@ -81,18 +80,6 @@ def make_vit(sizes: ModelRecipe) -> ViT:
     """A vision transformer of these sizes, with random weights."""
     shape = sizes.n_channels, sizes.n_lat, sizes.n_lon, sizes.patch, sizes.dim, sizes.depth, sizes.heads
     return ViT(*shape, predict_change=sizes.predict_change, fused_attention=sizes.fused_attention)
-
-
-def load_model(folder: Path) -> ViT:
-    """The trained model of a finished run, on the CPU.
-
-    Raises:
-        CourseError: the run is not finished, or its weights are not whole.
-    """
-    weights = load_weights(folder)
-    model = make_vit(Recipe.load(folder / "recipe.json"))
-    model.load_state_dict(weights)
-    return model
 
 
 def batches(

@@ -175,18 +175,3 @@ def save_weights(model: nn.Module, folder: Path) -> None:
     except (OSError, RuntimeError) as error:  # torch's ways to say that the disk is full
         why = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise CourseError(f"cannot write {file}: {why}; make room, then train again") from error
-
-
-def load_weights(folder: Path) -> dict:
-    """The weights of a finished run, on the CPU.
-
-    Raises:
-        CourseError: the run is not finished, or its weights are not whole.
-    """
-    if run_status(folder) != "finished":
-        raise CourseError(f"the run {folder} is {run_status(folder)}, not finished; train it again")
-    file = folder / "weights.pt"
-    try:
-        return torch.load(file, weights_only=True, map_location="cpu")
-    except Exception as error:  # torch names no common base for what a damaged file can raise
-        raise CourseError(f"{file} cannot be read ({type(error).__name__}); train again") from error
