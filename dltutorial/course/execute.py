@@ -24,7 +24,7 @@ from dltutorial import advice
 class Executed:
     """How it went: ``error`` is empty, or one line; ``cell`` counts from 1, all kinds of cells, in the source.
 
-    ``peak_bytes`` is the most memory of the kernel and its descendants together; pages they share count more than once.
+    ``peak_bytes`` is the most memory of the kernel and its descendants together; what they share is counted once.
     """
 
     seconds: float
@@ -127,11 +127,13 @@ def _watch_memory(peak_bytes: list[int]) -> None:
     import psutil
 
     while True:
-        total = 0
+        own, shared = 0, [0]
         for process in psutil.Process().children(recursive=True):
             with contextlib.suppress(psutil.Error):
-                total += process.memory_info().rss
-        peak_bytes[0] = max(peak_bytes[0], total)
+                memory = process.memory_info()
+                shared.append(getattr(memory, "shared", 0))  # told on Linux only
+                own += memory.rss - shared[-1]
+        peak_bytes[0] = max(peak_bytes[0], own + max(shared))
         time.sleep(0.2)
 
 

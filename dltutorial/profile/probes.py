@@ -133,11 +133,11 @@ def _float32_precision(precision: str) -> Iterator[None]:
 
 
 def _copy_bytes(device: str) -> int:
-    """Eight times the last cache, at least 256 MiB, at most 2 GiB and an eighth of the free memory."""
+    """Eight times the last cache, at least 256 MiB, at most 1 GiB and an eighth of the free memory."""
     if device == "cuda":
         import torch
 
         cache, free = 128 * _MIB, torch.cuda.mem_get_info()[0]  # no GPU's L2 was larger when this was written
     else:
         cache, free = last_cache_bytes() or 32 * _MIB, machine.memory_bytes()[1] or 2048 * _MIB
-    return min(max(256 * _MIB, 8 * cache), 2048 * _MIB, free // 8) // _MIB * _MIB
+    return min(max(256 * _MIB, 8 * cache), 1024 * _MIB, free // 8) // _MIB * _MIB

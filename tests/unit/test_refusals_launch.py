@@ -10,7 +10,7 @@ from dltutorial.ranks import RankInfo
 
 TORCHRUN = {"MASTER_ADDR": "localhost", "MASTER_PORT": "29500"}
 LOCK = threading.Lock()
-HERE, OF_SLURM = RankInfo(0, 0, 2, 2, 0, "torchrun"), RankInfo(0, 0, 4, 2, 0, "slurm")
+HERE, OF_SLURM = RankInfo(0, 0, 2, 2, "torchrun"), RankInfo(0, 0, 4, 2, "slurm")
 
 
 def address(env, info=HERE):

@@ -50,7 +50,7 @@ WRONG = [
     ),
     ("a device that is never idle", _with("0.75", "0.999"), None),
     ("the device's time against the host's work", _with("account.step_s:", "account.launch_s:"), None),
-    ("loading on another thread left out", _with("account.wait_s", "account.loading_operators_s"), "batch"),
+    ("loading on another thread left out", _with("account.wait_s", "account.read_s"), "batch"),
     ("the shortest part", _with("max(parts", "min(parts"), "batch"),
     ("the share, not the name", _with("max(parts, key=parts.get)", "max(parts.values())"), "four names"),
     ("the detective's word", _with('return "device"', 'return "compute-bound"'), "four names"),
