@@ -1,4 +1,4 @@
-"""Where things live on this machine, and how files are written so that none is ever half there.
+"""Where things live on this machine, how files are written so that none is ever half there, and read so that all end.
 
 | what | default | set by |
 |---|---|---|
@@ -11,11 +11,15 @@
 """
 
 import contextlib
+import errno
+import json
 import os
 import re
+import stat
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from dltutorial.errors import CourseError
 
@@ -109,6 +113,37 @@ def write_text(path: Path, text: str) -> None:
             temporary.write_text(text, encoding="utf-8")
     except OSError as error:
         raise CourseError(f"cannot write {path}: {error.strerror}; make room, then run again") from error
+
+
+def read_text(file: Path, limit: int = 2**30) -> str:
+    """The text of a regular file, in UTF-8; a pipe or a device, which may never end, is not read.
+
+    Raises:
+        OSError: it cannot be read, is no regular file, or is longer than ``limit``; ``strerror`` says which.
+        UnicodeDecodeError: it is not text.
+    """
+    wait_for_no_writer = getattr(os, "O_NONBLOCK", 0)
+    with open(file, encoding="utf-8", opener=lambda path, flags: os.open(path, flags | wait_for_no_writer)) as stream:
+        if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
+            raise OSError(errno.EINVAL, "a pipe or device, no regular file", str(file))
+        text = stream.read(limit + 1)
+    if len(text) > limit:
+        raise OSError(errno.EFBIG, f"longer than {limit:,} characters", str(file))
+    return text
+
+
+def from_json(text: str) -> Any:
+    """What a JSON text says.
+
+    Raises:
+        ValueError: it is no JSON, or such that Python does not read it.
+    """
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError:
+        raise
+    except (ValueError, RecursionError):
+        raise ValueError("brackets are nested too deep, or a number has thousands of digits") from None
 
 
 def _settle(temporary: Path, path: Path) -> None:

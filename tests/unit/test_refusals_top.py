@@ -1,6 +1,7 @@
 """What the files at the top refuse, each in one clear line: recipes, presets, ranks, cores, nodes, names, files."""
 
 import os
+import socket
 from pathlib import Path
 from unittest import mock
 
@@ -22,7 +23,17 @@ def recipe(**changes):
 
 def recipe_of(text):
     def load():
-        Path("r.json").write_text(text)
+        Path("r.json").write_text(text, "utf-8", errors="surrogateescape")
+        Recipe.load(Path("r.json"))
+
+    return load
+
+
+def recipe_at(make):
+    """A recipe from what is no regular file."""
+
+    def load():
+        make("r.json")
         Recipe.load(Path("r.json"))
 
     return load
@@ -42,6 +53,11 @@ def torchrun(**changes):
 
 def srun(**changes):
     return lambda: RankInfo.from_env(SRUN | changes)
+
+
+def listen(name):
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(name)
 
 
 def cores(words):
@@ -88,6 +104,14 @@ REFUSALS = [
     ("a file cut short", recipe_of('{"steps": 1'), "r.json is not JSON"),
     ("an unknown knob in a file", recipe_of('{"stepz": 1}'), "no knob stepz"),
     ("an unknown preset in a file", recipe_of('{"preset": "huge"}'), "preset 'huge'"),
+    ("brackets without end", recipe_of("[" * 100_000), "r.json is not JSON (brackets are nested too deep"),
+    ("a number without end", recipe_of('{"steps": ' + "1" * 5000 + "}"), "a number has thousands of digits"),
+    ("a file without end", recipe_of(" " * 2**21), "longer than 1,048,576 characters"),
+    ("no text", recipe_of("\udcff"), "r.json is not JSON"),
+    ("a pipe", recipe_at(os.mkfifo), "cannot read recipe r.json: a pipe or device"),
+    ("a device", lambda: Recipe.load(Path("/dev/zero")), "cannot read recipe /dev/zero: a pipe or device"),
+    ("a folder", recipe_at(os.mkdir), "cannot read recipe r.json: Is a directory"),
+    ("a socket", recipe_at(listen), "cannot read recipe r.json: No such device"),
     ("no file", lambda: Recipe.load(Path("r.json")), "cannot read recipe"),
     ("an unknown preset", lambda: config.preset("huge"), "preset 'huge' is not one of smoke, laptop, gpu, cluster"),
     ("an unknown preset in the environment", preset_of("nonsense"), "DLTUTORIAL_PRESET 'nonsense'"),
