@@ -146,8 +146,8 @@ class Knobs:
 class ModelRecipe(Knobs):
     """The vision transformer and the fields that it forecasts."""
 
-    n_lat: int = knob(64, "grid points of a field from south to north; taken from the data unless set", least=1)
-    n_lon: int = knob(128, "grid points of a field from west to east; taken from the data unless set", least=1)
+    n_lat: int = knob(64, "rows of a field; those of the data unless set: the first so many of them", least=1)
+    n_lon: int = knob(128, "columns of a field; those of the data unless set: the first so many of them", least=1)
     n_channels: int = knob(5, "fields in a sample; taken from the data unless set", least=1)
     patch: int = knob(8, "edge of the square of grid points that becomes one token", least=1)
     dim: int = knob(128, "width of a token", least=1)
@@ -161,7 +161,10 @@ class ModelRecipe(Knobs):
         super().__post_init__()
         self.require(self.dim % self.heads == 0, "heads", f"must divide dim={self.dim}")
         for name in ("n_lat", "n_lon"):
-            self.require(getattr(self, name) % self.patch == 0, name, f"must be divisible by patch={self.patch}")
+            given = getattr(self, name)
+            fits = given // self.patch * self.patch
+            crop = f": {name}={fits} takes the data's first {fits}" if fits else ""
+            self.require(given == fits, name, f"must be divisible by patch={self.patch}{crop}")
 
     @property
     def n_tokens(self) -> int:

@@ -67,7 +67,7 @@ class Year:
 
     Attributes:
         path: the file.
-        shape: (C, H, W) of a snapshot.
+        shape: (C, H, W) of a snapshot as it is read, after ``crop``.
         chunk_TCHW: the piece that is stored, and so read and decompressed, as one; None where any byte can be read.
         compressed: whether chunks are.
         close: gives the file back.
@@ -89,6 +89,7 @@ class Year:
         self.path, self.chunk_TCHW, self.compressed, self.close = path, chunk_TCHW, compressed, close
         self._fields, self._n = fields, shape_TCHW[0]
         self.shape: tuple[int, int, int] = shape_TCHW[1:]
+        self._window: tuple[slice, ...] = ()
 
     def __len__(self) -> int:
         """Snapshots in the year."""
@@ -100,6 +101,12 @@ class Year:
     def __exit__(self, *error: object) -> None:
         self.close()
 
+    def crop(self, rows: int, columns: int) -> None:
+        """From now on read the first so many rows and columns only; all of them where there are fewer."""
+        C, H, W = self.shape
+        self.shape = C, min(rows, H), min(columns, W)
+        self._window = (slice(None), slice(rows), slice(columns)) if self.shape != (C, H, W) else ()
+
     def snapshots(self, first: int, count: int) -> np.ndarray:
         """Snapshots (N, C, H, W) to look at, not to write to: a new array, or of an npy file the map itself.
 
@@ -110,15 +117,15 @@ class Year:
         if not 0 <= first <= first + count <= self._n:
             raise IndexError(f"snapshots {first} to {first + count - 1} of {self._n} in {self.path}")
         with blaming(self.path):
-            return np.asarray(self._fields[first : first + count], np.float32)
+            return np.asarray(self._fields[(slice(first, first + count), *self._window)], np.float32)
 
     def read_into(self, first: int, out_NCHW: np.ndarray) -> None:
         """Fill ``out_NCHW`` with the snapshots from ``first`` on; errors as of ``snapshots``."""
         np.copyto(out_NCHW, self.snapshots(first, len(out_NCHW)))
 
 
-def open_year(path: Path) -> Year:
-    """Open one year; only its header is read.
+def open_year(path: Path, crop: tuple[int, int] | None = None) -> Year:
+    """Open one year, or its first so many rows and columns; only its header is read.
 
     Raises:
         DataError: it is missing, truncated, of another layout, or holds something else than snapshots.
@@ -128,7 +135,10 @@ def open_year(path: Path) -> Year:
     if path.suffix not in kinds:
         raise DataError(f"{path} is none of {', '.join('*' + suffix for suffix in SUFFIXES)}; convert it, or remove it")
     with blaming(path):
-        return kinds[path.suffix](path)
+        year = kinds[path.suffix](path)
+    if crop is not None:
+        year.crop(*crop)
+    return year
 
 
 def _open_hdf5(path: Path) -> Year:

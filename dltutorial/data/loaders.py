@@ -63,7 +63,7 @@ class Pairs(Dataset):
         """Open a year when it is first read: HDF5's state does not survive a fork, so each process opens its own."""
         key = os.getpid(), year
         if key not in self._open:
-            self._open[key] = formats.open_year(self.split.files[year])
+            self._open[key] = self.split.open_year(year)
         return self._open[key]
 
     def __getstate__(self) -> dict:
@@ -236,7 +236,7 @@ class _Items(Dataset):
         if self.config.reaches("open"):
             raw_2CHW = self.pairs.year(year).snapshots(first, 2)
         else:
-            with formats.open_year(split.files[year]) as opened:
+            with split.open_year(year) as opened:
                 raw_2CHW = opened.snapshots(first, 2)
         if not self.config.reaches("lean"):
             return torch.from_numpy(naive_augment(raw_2CHW, shift, split.means_1C11, split.stds_1C11))

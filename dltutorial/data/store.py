@@ -37,7 +37,8 @@ class Split:
         name: train, valid or test.
         files: one a year, in the order of their names.
         snapshots: number of samples in each file.
-        shape: (C, H, W) of a sample.
+        shape: (C, H, W) of a sample, as it is read.
+        grid: (H, W) in the files; a sample is cropped to the first rows and columns of it.
         channel_names, channel_units: "channel 0" … and "" where the folder does not say.
         geometry: "beta-plane" or "sphere".
         snapshot_s: seconds between neighbouring snapshots; None where the folder does not say.
@@ -49,6 +50,7 @@ class Split:
     files: tuple[Path, ...]
     snapshots: tuple[int, ...]
     shape: tuple[int, int, int]
+    grid: tuple[int, int]
     channel_names: tuple[str, ...]
     channel_units: tuple[str, ...]
     geometry: str
@@ -67,9 +69,18 @@ class Split:
         """Size of one sample."""
         return 4 * int(np.prod(self.shape))
 
+    def open_year(self, number: int) -> formats.Year:
+        """One of its years; errors as of ``formats.open_year``."""
+        return formats.open_year(self.files[number], self.shape[1:])
 
-def open_split(folder: Path, split: str = "train") -> Split:
+
+def open_split(folder: Path, split: str = "train", crop: tuple[int, int] | None = None) -> Split:
     """Open one part of a data set; looks at every file's header, and for NaN at a few samples only.
+
+    Args:
+        folder: of the whole data set.
+        split: train, valid or test.
+        crop: take at most so many rows and columns, the first ones (ERA5 has 721 rows, which no patch divides).
 
     Raises:
         DataError: the folder or a file is missing, empty, truncated, of another layout, or holds NaN.
@@ -83,20 +94,21 @@ def open_split(folder: Path, split: str = "train") -> Split:
     for file in files[:: -(-len(files) // 8)]:
         for index in (0, shapes[file][0] - 1):
             read_sample(file, index)
-    said = about(folder, C)
+    said, (rows, columns) = about(folder, C), crop or (H, W)
     return Split(
         folder=folder,
         name=split,
         files=files,
         snapshots=tuple(shape[0] for shape in shapes.values()),
-        shape=(C, H, W),
+        shape=(C, min(H, rows), min(W, columns)),
+        grid=(H, W),
         channel_names=tuple(said.get("channels") or (f"channel {i}" for i in range(C))),
         channel_units=tuple(said.get("units") or [""] * C),
         geometry=said.get("geometry", "sphere"),
         snapshot_s=said.get("snapshot_s"),
         means_1C11=_stats(folder, "global_means", (1, C, 1, 1)),
         stds_1C11=_stats(folder, "global_stds", (1, C, 1, 1)),
-        time_means_1CHW=_stats(folder, "time_means", (1, C, H, W)),
+        time_means_1CHW=_stats(folder, "time_means", (1, C, H, W))[..., :rows, :columns],
     )
 
 

@@ -99,6 +99,8 @@ def _train(preset_name: str, knobs: dict, data: Path | None, name: str | None, o
         f"{folder}: {count_parameters(task.model):,} parameters, "
         f"{recipe.steps} updates of {recipe.global_batch_size} samples"
     )
+    if (recipe.n_lat, recipe.n_lon) != (n_lat, n_lon):
+        say(f"samples are cropped: the first {recipe.n_lat} of {n_lat} rows and {recipe.n_lon} of {n_lon} columns")
     seen = None
     with workers_in_one_line(), stop_signals() as came:
         for seen in run.train(

@@ -29,19 +29,20 @@ from dltutorial.train.task import Task
 
 
 def weather_task(recipe: Recipe, folder: Path) -> Task:
-    """The task of a recipe on a data set.
+    """The task of a recipe on a data set, whose samples are cropped where the recipe asks for fewer rows or columns.
 
     Raises:
         CourseError: data that do not fit the recipe, or too few; or there is no such device.
     """
-    train = store.open_split(folder, "train")
-    wanted = (recipe.n_channels, recipe.n_lat, recipe.n_lon)
-    if tuple(train.shape) != wanted:
+    crop = recipe.n_lat, recipe.n_lon
+    train = store.open_split(folder, "train", crop)
+    wanted, C, (H, W) = (recipe.n_channels, *crop), train.shape[0], train.grid
+    if train.shape != wanted:
         raise RecipeError(
-            f"recipe expects samples of (channels, lat, lon) {wanted}, the data have {tuple(train.shape)}; "
-            "set n_channels, n_lat and n_lon, or choose other data"
+            f"recipe expects samples of (channels, lat, lon) {wanted}, the data have {(C, H, W)}; "
+            f"set n_channels to {C}, n_lat to at most {H} and n_lon to at most {W}, or choose other data"
         )
-    valid = Pairs(store.open_split(folder, "valid"))
+    valid = Pairs(store.open_split(folder, "valid", crop))
     if len(valid) == 0:
         raise DataError(f"{Path(folder) / 'valid'} has no two snapshots in a row to forecast; make or fetch it anew")
     model = build_model(recipe)
@@ -112,8 +113,8 @@ def fingerprint(split: store.Split) -> str:
     return digest.hexdigest()
 
 
-def row_weights(n_lat: int, geometry: str) -> Tensor:
-    """The share of the area that each row stands for: shape (H, 1), mean 1.
+def row_weights(n_lat: int, geometry: str, of_rows: int | None = None) -> Tensor:
+    """The share of the area that each row stands for: shape (H, 1), mean 1; of the first rows of a grid of more.
 
     On a ``sphere`` rows shrink towards the poles with the cosine of latitude, which runs from 90° to −90° with both
     poles on the grid (ERA5). On the flat ``beta-plane`` all rows count the same.
@@ -125,7 +126,7 @@ def row_weights(n_lat: int, geometry: str) -> Tensor:
         return torch.ones(n_lat, 1)
     if geometry != "sphere":
         raise ValueError(f"geometry {geometry!r} is neither sphere nor beta-plane")
-    weights_H1 = torch.cos(torch.deg2rad(torch.linspace(90, -90, n_lat))).clamp_min(0)[:, None]
+    weights_H1 = torch.cos(torch.deg2rad(torch.linspace(90, -90, of_rows or n_lat)[:n_lat])).clamp_min(0)[:, None]
     return weights_H1 / weights_H1.mean()
 
 
@@ -187,7 +188,7 @@ def evaluate(model: nn.Module, pairs: Pairs, batch_size: int = 16) -> Scores:
     Several ranks share the batches; each gets the scores of all, the very ones that one rank alone would find.
     """
     split, device = pairs.split, next(model.parameters()).device
-    weights_H1 = row_weights(split.shape[-2], split.geometry).to(device)
+    weights_H1 = row_weights(split.shape[-2], split.geometry, split.grid[0]).to(device)
     climate_1CHW = torch.from_numpy((split.time_means_1CHW - split.means_1C11) / split.stds_1C11).to(device)
     was_training = model.training
     model.eval()
