@@ -12,11 +12,14 @@
 
 import contextlib
 import errno
+import fcntl
 import json
 import os
 import re
 import stat
+import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -113,6 +116,59 @@ def write_text(path: Path, text: str) -> None:
             temporary.write_text(text, encoding="utf-8")
     except OSError as error:
         raise CourseError(f"cannot write {path}: {error.strerror}; make room, then run again") from error
+
+
+def append_line(handle: int, line: bytes) -> None:
+    """Append a line to a file that is open for reading and appending: all of it or nothing, whoever else appends.
+
+    Raises:
+        OSError: it cannot be written, such as on a full disk, or is no regular file.
+    """
+    with contextlib.suppress(OSError):  # some shared file systems have no locks
+        _hold(handle)
+    about, written = os.fstat(handle), 0
+    if not stat.S_ISREG(about.st_mode):
+        raise OSError(errno.EINVAL, "a pipe or device, no regular file")
+    is_torn = about.st_size > 0 and os.pread(handle, 1, about.st_size - 1) != b"\n"  # by a kill
+    whole = b"\n" * is_torn + line
+    try:
+        while written < len(whole):  # a disk that fills takes a part; only the next call says why
+            written += os.write(handle, whole[written:])
+    except BaseException:
+        if os.fstat(handle).st_size == about.st_size + written:  # nobody else has written since
+            os.ftruncate(handle, about.st_size)
+        raise
+
+
+def _hold(handle: int) -> None:
+    """Lock an open file until it is closed. OSError: there are no locks, or somebody has had this one for a second."""
+    for _ in range(100):
+        with contextlib.suppress(BlockingIOError):
+            return fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        time.sleep(0.01)
+    raise TimeoutError
+
+
+@contextlib.contextmanager
+def locked(folder: Path, waiting: str = "") -> Iterator[None]:
+    """Hold ``folder`` alone, by a file ``.lock`` in it; after a second without success, say for whom it is ``waiting``.
+
+    Raises:
+        OSError: no lock can be had there.
+    """
+    import filelock
+
+    lock = filelock.FileLock(folder / ".lock")
+    try:
+        lock.acquire(timeout=1)
+    except filelock.Timeout:
+        if waiting:
+            print(f"{waiting}; waiting for it", file=sys.stderr, flush=True)
+        lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def read_text(file: Path, limit: int = 2**30) -> str:

@@ -13,12 +13,10 @@ import contextlib
 import math
 import os
 import shutil
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import filelock
 import h5py
 import numpy as np
 from tqdm.auto import tqdm
@@ -79,19 +77,11 @@ def atomic_folder(path: Path) -> Iterator[Path]:
 @contextlib.contextmanager
 def locked(folder: Path, progress: bool) -> Iterator[None]:
     """Hold the folder alone; say so if that takes waiting. DataError: it cannot be written."""
-    lock = filelock.FileLock(folder / ".lock")
-    with refusals(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-        try:
-            lock.acquire(timeout=1)
-        except filelock.Timeout:
-            if progress:
-                print(f"another process is making {folder}; waiting for it", file=sys.stderr)
-            lock.acquire()
-    try:
+    with contextlib.ExitStack() as held:
+        with refusals(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            held.enter_context(paths.locked(folder, f"another process is making {folder}" if progress else ""))
         yield
-    finally:
-        lock.release()
 
 
 @contextlib.contextmanager

@@ -19,6 +19,7 @@ from dltutorial.errors import CourseError
 from dltutorial.record import sharing
 
 _KEYS = ("time", "chapter", "what", "kind", "preset", "machine")
+_MOST_CHARACTERS = 2**24  # of a line: a record has some hundreds
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,7 @@ class Writer:
     file: Path | None = None
 
     def write(self, what: str, value: Any = None, unit: str = "", *, kind: str = "measurement", **more: Any) -> dict:
-        """Append one record and return it. A line is written by a single ``write`` call, so writers may share a file.
+        """Append one record, whole, and return it; any number of writers may share a file.
 
         Raises:
             CourseError: the file cannot be written.
@@ -50,16 +51,13 @@ class Writer:
         path = self.file or paths.records_file()
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            line = (json.dumps(record, allow_nan=False) + "\n").encode()
             handle = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
             try:
-                size = os.fstat(handle).st_size
-                is_torn = size > 0 and os.pread(handle, 1, size - 1) != b"\n"  # by a full disk or a kill
-                os.write(handle, b"\n" * is_torn + line)
+                paths.append_line(handle, (json.dumps(record, allow_nan=False) + "\n").encode())
             finally:
                 os.close(handle)
         except OSError as error:
-            hint = "set DLTUTORIAL_RECORDS to a file you may write"
+            hint = "make room, or set DLTUTORIAL_RECORDS to a file you may write"
             raise CourseError(f"cannot write records to {path}: {error.strerror}; {hint}") from error
         if self.file is None:
             sharing.share(record)
@@ -73,7 +71,7 @@ def read(file: Path) -> Iterator[dict]:
         CourseError: there is no such file, it is not text, or a line inside it is not a record.
     """
     try:
-        lines = Path(file).read_text(encoding="utf-8").split("\n")
+        lines = paths.read_text(file).split("\n")
     except OSError as error:
         raise CourseError(f"cannot read records {file}: {error.strerror}; run a chapter first") from error
     except UnicodeDecodeError as error:
@@ -82,8 +80,8 @@ def read(file: Path) -> Iterator[dict]:
         if not line:
             continue
         try:
-            record = json.loads(line)
-        except json.JSONDecodeError:
+            record = paths.from_json(line) if len(line) <= _MOST_CHARACTERS else None
+        except ValueError:
             if number == len(lines):
                 return
             record = None

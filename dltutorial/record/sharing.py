@@ -64,7 +64,7 @@ def membership() -> Membership | None:
     """
     file = setting_file()
     try:
-        about = json.loads(file.read_text(encoding="utf-8"))
+        about = paths.from_json(paths.read_text(file, limit=2**16))
         return Membership(Path(about["folder"]), paths.inside(Path(about["folder"]), about["name"]).name)
     except FileNotFoundError:
         return None
@@ -104,7 +104,7 @@ def shared_line(record: Mapping[str, Any]) -> str | None:
 
 def _append(file: Path, line: str) -> None:
     """Append to the learner's own file: never through a link, into a pipe, or beyond ``MOST_BYTES``."""
-    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+    flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
     handle = os.open(file, flags, 0o644)
     try:
         about = os.fstat(handle)
@@ -112,7 +112,7 @@ def _append(file: Path, line: str) -> None:
             raise CourseError(f"{file.name} in the class's folder is not yours")
         if about.st_size + len(line.encode()) > MOST_BYTES:
             raise CourseError(f"{file.name} has reached {MOST_BYTES >> 20} MiB")
-        os.write(handle, line.encode())
+        paths.append_line(handle, line.encode())
     finally:
         os.close(handle)
 

@@ -1,4 +1,8 @@
+import fcntl
 import json
+import os
+import subprocess
+import sys
 
 import pytest
 
@@ -35,3 +39,103 @@ def test_a_torn_last_line_is_passed_over_and_spoils_no_later_record(tmp_path):
     assert [json.loads(line)["what"] for line in file.read_text().splitlines()[::2]] == ["first", "third"]
     with pytest.raises(CourseError, match="line 2"):
         list(records.read(file))
+
+
+FILL = """
+import resource, sys, warnings
+from pathlib import Path
+from dltutorial.course import classroom
+from dltutorial.record import records, sharing
+most, folder = int(sys.argv[1]), Path(sys.argv[2])
+warnings.simplefilter("error")
+resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))  # a file has no room beyond this, as on a full disk
+try:
+    for number in range(100):
+        if sys.argv[3] == "records":
+            records.Writer("01", "smoke", folder / "full.jsonl").write("first", number)
+        else:
+            sharing.share({"time": "2026-01-01T00:00:00", "chapter": "01", "kind": "claim", "status": "shown", "n": 1})
+        print(number, flush=True)
+except Exception as error:
+    print(type(error).__name__, error)
+"""
+
+
+def fill(folder, most, what, **env):
+    """How many lines were written before it ended, and how it ended."""
+    words = [sys.executable, "-c", FILL, str(most), str(folder), what]
+    done = subprocess.run(words, capture_output=True, text=True, env=os.environ | env)
+    *written, ending = done.stdout.splitlines()
+    assert done.returncode == 0, done.stderr
+    return len(written), ending
+
+
+@pytest.mark.parametrize("most", [1500, 1501, 1777])
+def test_a_full_disk_takes_a_whole_record_or_says_so_and_leaves_no_part_of_one(tmp_path, most):
+    file = tmp_path / "full.jsonl"
+    written, ending = fill(tmp_path, most, "records")
+    assert ending.startswith(f"CourseError cannot write records to {file}: File too large; make room")
+    assert [record["value"] for record in records.read(file)] == list(range(written))
+    assert file.read_bytes().endswith(b"\n")
+    records.Writer("01", "smoke", file).write("there is room again", 1)
+    assert list(records.read(file))[-1]["what"] == "there is room again"
+
+
+def test_a_full_disk_takes_a_whole_line_for_the_class_or_warns(tmp_path):
+    (tmp_path / "class").mkdir()
+    (tmp_path / "config" / "dltutorial").mkdir(parents=True)
+    setting = json.dumps({"folder": str(tmp_path / "class"), "name": "me"})
+    (tmp_path / "config" / "dltutorial" / "class.json").write_text(setting)
+    written, ending = fill(tmp_path, 777, "class", XDG_CONFIG_HOME=str(tmp_path / "config"))
+    assert "not shared with the class (File too large)" in ending
+    lines = (tmp_path / "class" / "me.jsonl").read_text().split("\n")
+    assert lines.pop() == ""
+    assert [json.loads(line)["kind"] for line in lines] == ["claim"] * written
+
+
+MANY = """
+import sys, threading
+from pathlib import Path
+from dltutorial.record import records
+def write(thread):
+    for number in range(25):
+        records.Writer("01", "smoke", Path(sys.argv[1])).write(f"{sys.argv[2]} {thread}", number, text="x" * 9000)
+threads = [threading.Thread(target=write, args=(n,)) for n in range(3)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+"""
+
+
+def test_lines_of_several_processes_and_threads_stay_whole_and_none_is_lost(tmp_path):
+    words = [sys.executable, "-c", MANY, str(tmp_path / "r.jsonl")]
+    several = [subprocess.Popen([*words, str(process)]) for process in range(3)]
+    assert [process.wait() for process in several] == [0, 0, 0]
+    found = sorted((record["what"], record["value"]) for record in records.read(tmp_path / "r.jsonl"))
+    assert found == sorted((f"{p} {t}", n) for p in range(3) for t in range(3) for n in range(25))
+
+
+def test_who_holds_the_file_for_ever_stops_nobody(tmp_path):
+    records.Writer("01", "smoke", tmp_path / "r.jsonl").write("first", 1)
+    with open(tmp_path / "r.jsonl") as file:  # to read is enough, as others may in a class's folder
+        fcntl.flock(file, fcntl.LOCK_EX)
+        records.Writer("01", "smoke", tmp_path / "r.jsonl").write("second", 2)
+    assert [record["value"] for record in records.read(tmp_path / "r.jsonl")] == [1, 2]
+
+
+GOOD = {"time": "2026-01-01", "chapter": "01", "what": "a", "kind": "claim", "preset": "smoke", "machine": "m"}
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["[" * 100_000, '{"value": ' + "7" * 5000 + "}", "\0" * 512, '"' + "x" * 2**25 + '"', '{"what": "\0"}'],
+    ids=["brackets", "digits", "zeros", "long", "control"],
+)
+def test_a_line_that_is_no_record_is_named_and_one_cut_short_at_the_end_passed_over(tmp_path, line):
+    file, good = tmp_path / "r.jsonl", json.dumps(GOOD)
+    file.write_text(f"{good}\n{line}\n{good}\n")
+    found = records.read(file)
+    assert next(found) == GOOD
+    with pytest.raises(CourseError, match=f"^{file}, line 2 is not a record; remove that line$"):
+        next(found)
+    file.write_text(f"{good}\n{line[:1000]}")
+    assert list(records.read(file)) == [GOOD]

@@ -24,6 +24,20 @@ def reading(content):
     return read
 
 
+def written_to_a_pipe():
+    os.mkfifo("r.jsonl")
+    records.Writer("01", "smoke", Path("r.jsonl")).write("a", 1)
+
+
+def read_from(place):
+    def read():
+        os.mkfifo("pipe")
+        Path("folder").mkdir()
+        list(records.read(Path(place)))
+
+    return read
+
+
 def tracked(kind, mode):
     def start():
         with mock.patch.dict(os.environ, {"WANDB_MODE": mode}):
@@ -35,6 +49,10 @@ def tracked(kind, mode):
 # (what it is, a call, its error, words of the line)
 REFUSALS = [
     ("no room for records", write_below_a_file, CourseError, "set DLTUTORIAL_RECORDS to a file you may write"),
+    ("records into a pipe", written_to_a_pipe, CourseError, "r.jsonl: a pipe or device, no regular file; make room"),
+    ("records of a pipe", read_from("pipe"), CourseError, "cannot read records pipe: a pipe or device"),
+    ("records of a device", read_from("/dev/zero"), CourseError, "cannot read records /dev/zero: a pipe or device"),
+    ("records of a folder", read_from("folder"), CourseError, "cannot read records folder: Is a directory"),
     ("no records", lambda: list(records.read(Path("r.jsonl"))), CourseError, "run a chapter first"),
     ("no text", reading(b"\xff\xfe"), CourseError, "not a file of records (not text)"),
     ("another object", reading(b'{"time": 3}\n'), CourseError, "line 1 is not a record; remove that line"),
