@@ -75,6 +75,7 @@ def test_losses_and_scores_are_those_of_one_rank(data, alone, tmp_path):
             torch.testing.assert_close(torch.load(folder / "weights.pt")[name], one, rtol=1e-3, atol=1e-5)
 
 
+@pytest.mark.full
 def test_the_knobs_of_part_one_work_on_ranks_too(data, alone, tmp_path):
     variants = [{"loader": "naive"}, {"loader": "best", "optimizer_impl": "fused", "fused_attention": False}]
     variants += [] if compiling.missing("cpu") else [{"compile": "default"}]
@@ -349,6 +350,7 @@ def test_nan_in_the_data_is_found_by_one_rank_and_told_once(nursery, data, tmp_p
     assert said_in(nursery, 1) == []
 
 
+@pytest.mark.full
 def test_killed_at_random_moments_two_ranks_end_with_the_same_weights(nursery, data, whole, record_property):
     whole, life_s = whole
 

@@ -79,6 +79,7 @@ def wrongly_judged(numbers, here):
     return wrong
 
 
+@pytest.mark.full
 @pytest.mark.timeout(900)
 @pytest.mark.timed
 def test_at_least_nine_of_ten_planted_bottlenecks_are_named():

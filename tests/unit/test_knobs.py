@@ -65,6 +65,7 @@ def test_every_optimizer_trains_alike_in_all_its_implementations(reference, opti
         assert other == pytest.approx(found[0], rel=TOLERANCE["fp32"])
 
 
+@pytest.mark.full
 @pytest.mark.skipif(bool(compiling.missing("cpu")), reason="nothing to compile with here")
 @pytest.mark.parametrize("knobs", COMPILED, ids=lambda knobs: "-".join(map(str, knobs.values())))
 def test_compiled_it_trains_to_the_same_loss(reference, knobs):
