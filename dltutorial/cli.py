@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from dltutorial import __version__, advice
-from dltutorial.config import PRESETS, Recipe, add_options, preset, read_knobs
+from dltutorial.config import BENCHES, PRESETS, Recipe, add_options, preset, read_knobs
 from dltutorial.errors import CourseError
 
 
@@ -120,7 +120,9 @@ def make_parser() -> argparse.ArgumentParser:
     run.add_argument("--out", type=Path, metavar="DIR", help="default: runs/<date and time>")
 
     bench = _add(commands, "bench", _bench, "measure, and print a table")
-    bench.add_argument("name", metavar="NAME", nargs="?", help="which benchmark; without one they are listed")
+    bench.add_argument(
+        "name", metavar="NAME", nargs="?", help=f"{', '.join(BENCHES)}; without one, what each of them measures"
+    )
     bench.add_argument("--preset", default="auto", help=_preset_help())
     bench.add_argument("--repeats", type=int, default=5, metavar="N")
     bench.add_argument("--json", type=Path, metavar="FILE", help="write the figures there too")

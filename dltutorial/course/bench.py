@@ -5,6 +5,7 @@ record for each row, and the same figures as a JSON file if asked for. What is m
 """
 
 import datetime
+import inspect
 import json
 import statistics
 from collections.abc import Mapping, Sequence
@@ -13,12 +14,15 @@ from pathlib import Path
 from typing import Any
 
 from dltutorial import config, machine, node, paths
+from dltutorial.config import BENCHES
 from dltutorial.errors import CourseError
 from dltutorial.profile.timing import duration
 from dltutorial.record import records
 from dltutorial.record.table import Table
 
-BENCHES = ("loaders", "precision", "graphs", "ddp", "collectives", "ladder", "convergence", "scaling", "solution")
+LEGEND = """from … to: the least and the largest of so many times
+predicted: by the model that the lines above name; –: by none
+measured / predicted: the median over it; above 1 a time is longer, a rate higher than predicted"""
 
 
 @dataclass(frozen=True)
@@ -85,7 +89,8 @@ def run(name: str | None = None, repeats: int = 5, json_file: Path | None = None
     chosen = config.preset(preset)
     rows = list(getattr(benches, name)(chosen, repeats))
     versions = ", ".join(f"{package} {version}" for package, version in machine.versions().items() if version)
-    print(f"{name} on {machine.label()}, preset {chosen.name}; {versions}\n{table(rows)}")
+    print(f"{name} on {machine.label()}, preset {chosen.name}; {versions}")
+    print(inspect.getdoc(getattr(benches, name)), table(rows), LEGEND, sep="\n\n")
     writer = records.Writer("bench", chosen.name)
     for row in rows:
         more = {"samples": row.samples, "predicted": row.predicted, "more": row.more}

@@ -149,7 +149,11 @@ def _both_ways(
 
 
 def ddp(preset: Preset, repeats: int) -> Iterator[BenchRow]:
-    """Seconds of an update with each wrapper, beside the bucket model; a rank for each GPU, or two on the CPU."""
+    """Seconds of an update with each wrapper, beside the bucket model; a rank for each GPU, or two on the CPU.
+
+    The model's messages are all as quick as the quickest one was. Where other work shares the cores, messages wait:
+    updates then take longer than predicted, naive ones too, which send a message for each parameter.
+    """
     from dltutorial.train import ddp_comparison
 
     on_gpus, n_gpus = machine.device() == "cuda", len(machine.accelerators())
@@ -283,7 +287,7 @@ def scaling(preset: Preset, repeats: int) -> Iterator[BenchRow]:
 
 
 def solution(preset: Preset, repeats: int) -> Iterator[BenchRow]:
-    """Seconds to a target quality, a row a recipe; one that missed it with a seed has no time, but counts its seeds."""
+    """Seconds to a target quality, beside steps × their time; a recipe that missed it with a seed counts its seeds."""
     from dltutorial.convergence import attempt, predict
     from dltutorial.convergence.recipe import SolutionRecipe, task_for
 

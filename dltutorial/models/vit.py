@@ -4,8 +4,12 @@ Legend: B samples, C channels, H × W grid points (latitude × longitude), p pat
 D width, N heads, E = D/N.
 
 Patches become tokens, learned positions are added, ``depth`` pre-norm blocks of attention and MLP follow, and a
-linear head turns each token back into its patch. Dosovitskiy et al. 2020 (arXiv:2010.11929); with ``dim=384,
-depth=12, heads=8, patch=8`` on 20 × 360 × 720 it is the model of the published ladder (NERSC's tutorials SC23–25).
+linear head turns each token back into its patch. Dosovitskiy et al. 2020 (arXiv:2010.11929).
+
+The model of the published ladder (NERSC's tutorials SC23–25, networks/vit.py) has ``dim=384, depth=12, heads=8,
+patch=8`` on 20 × 360 × 720. With ``config.PUBLISHED`` this is that model, to the bit. By default three things differ:
+it forecasts the change, not the state; its head has a bias; and 1e-5, not 1e-6, is added in layer norms. The outputs of
+the published head are in another order: row in the patch, column, channel; here channel, row, column.
 """
 
 import torch
@@ -40,11 +44,11 @@ def naive_attention(q_BNTE: Tensor, k_BNTE: Tensor, v_BNTE: Tensor) -> Tensor:
 class Block(nn.Module):
     """Attention, then an MLP four times as wide, each behind a layer norm and added to its input."""
 
-    def __init__(self, dim: int, heads: int, fused_attention: bool = True):
+    def __init__(self, dim: int, heads: int, fused_attention: bool = True, norm_eps: float = 1e-5):
         super().__init__()
-        self.norm_attention = nn.LayerNorm(dim)
+        self.norm_attention = nn.LayerNorm(dim, norm_eps)
         self.attention = Attention(dim, heads, fused_attention)
-        self.norm_mlp = nn.LayerNorm(dim)
+        self.norm_mlp = nn.LayerNorm(dim, norm_eps)
         self.mlp = nn.Sequential(nn.Linear(dim, 4 * dim), nn.GELU(), nn.Linear(4 * dim, dim))
 
     def forward(self, x_BTD: Tensor) -> Tensor:
@@ -63,6 +67,8 @@ class ViT(nn.Module):
         predict_change: the network's output is added to its input, and its head starts at zero: an untrained model is
             then exactly the persistence forecast.
         fused_attention: attention as one kernel, or as its formula says.
+        head_bias: whether the head adds numbers of its own to each patch.
+        norm_eps: added to the variance in layer norms.
     """
 
     def __init__(
@@ -77,14 +83,16 @@ class ViT(nn.Module):
         *,
         predict_change: bool = True,
         fused_attention: bool = True,
+        head_bias: bool = True,
+        norm_eps: float = 1e-5,
     ):
         super().__init__()
         self.patch, self.predict_change = patch, predict_change
         self.embed = nn.Conv2d(channels, dim, patch, stride=patch)
         self.position_1TD = nn.Parameter(torch.zeros(1, (height // patch) * (width // patch), dim))
-        self.blocks = nn.ModuleList(Block(dim, heads, fused_attention) for _ in range(depth))
-        self.norm = nn.LayerNorm(dim)
-        self.head = nn.Linear(dim, channels * patch**2)
+        self.blocks = nn.ModuleList(Block(dim, heads, fused_attention, norm_eps) for _ in range(depth))
+        self.norm = nn.LayerNorm(dim, norm_eps)
+        self.head = nn.Linear(dim, channels * patch**2, bias=head_bias)
         self.apply(_initialise)
         nn.init.trunc_normal_(self.position_1TD, std=0.02)
         if predict_change:
@@ -110,4 +118,5 @@ def count_parameters(model: nn.Module) -> int:
 def _initialise(module: nn.Module) -> None:
     if isinstance(module, nn.Linear):
         nn.init.trunc_normal_(module.weight, std=0.02)
-        nn.init.zeros_(module.bias)
+        if module.bias is not None:
+            nn.init.zeros_(module.bias)

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from dltutorial import machine
-from dltutorial.config import Preset, Recipe
+from dltutorial.config import PUBLISHED, Preset, Recipe
 from dltutorial.data import convert, store
 from dltutorial.data.loaders import LOADERS, make_loader
 from dltutorial.errors import CourseError
@@ -41,10 +41,10 @@ def baseline(preset: Preset, device: str, **knobs: Any) -> Recipe:
     """What a newcomer writes: float32, a loop over weights, the loss read after every step, nothing compiled.
 
     Attention goes by its formula where its weights fit into half of the memory: there is more to keep. The network
-    forecasts the next state itself, not the change: its loss starts near 1 and falls at once, so that a few updates
-    tell a wrong step from a right one. ``knobs`` are other sizes.
+    is the published one. It forecasts the next state itself, not the change: its loss starts near 1 and falls at once,
+    so that a few updates tell a wrong step from a right one. ``knobs`` are other sizes.
     """
-    run = {"steps": _STEPS, "warmup_steps": 4, "eval_every": 0, "track": (), "predict_change": False}
+    run = {"steps": _STEPS, "warmup_steps": 4, "eval_every": 0, "track": ()} | PUBLISHED
     naive = {"loader": "naive", "log_every": 1, "optimizer_impl": "for-loop", "fused_attention": False}
     recipe = Recipe.of(preset, **run | naive | {"device": device} | knobs)
     gpus = machine.accelerators() if device == "cuda" else ()

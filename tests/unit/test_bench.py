@@ -29,7 +29,40 @@ def test_table_shows_median_spread_and_prediction(rows, capsys):
     assert "python" in said.splitlines()[0]
     (quick,) = [line for line in said.splitlines() if line.startswith("quick")]
     assert " ".join(quick.split()) == "quick 200 ms 100 ms to 400 ms 3 100 ms 2.00"
-    assert [line.split()[-1] for line in said.splitlines()[-2:]] == ["–", "–"]
+    slow, free = (line for line in said.splitlines() if line.startswith(("slow", "free")))
+    assert [line.split()[-1] for line in (slow, free)] == ["–", "–"]
+
+
+def test_the_table_says_what_its_columns_are(monkeypatch, capsys):
+    """What is measured, beside which model, stands before it; below, each word that the header leaves open."""
+
+    def measured(preset, repeats):
+        """Seconds of nothing, beside a guess.
+
+        The guess is the course's.
+        """
+        yield BenchRow("nothing", (0.2,), predicted=0.1)
+
+    measure(monkeypatch, measured)
+    assert cli.main(["bench", "known"]) == 0
+    before, _, after = capsys.readouterr().out.partition("what ")
+    assert (
+        before.splitlines()[1:] == ["", "Seconds of nothing, beside a guess.", "", "The guess is the course's.", ""][1:]
+    )
+    legend = after.partition("\nnothing")[2]
+    assert all(word in legend for word in ("from … to", "times", "predicted", "–", "measured / predicted"))
+
+
+def test_every_way_to_ask_for_help_names_all_benchmarks(capsys):
+    with pytest.raises(SystemExit):
+        cli.main(["bench", "--help"])
+    helped = capsys.readouterr().out
+    assert cli.main(["bench", "nonsense"]) == 2
+    refused = capsys.readouterr().err
+    assert len(refused.splitlines()) == 1
+    for name in bench.BENCHES:
+        assert name in helped
+        assert name in refused
 
 
 def test_without_a_name_the_benchmarks_are_listed(capsys):

@@ -15,7 +15,7 @@ BUDGET = {
     "record": 650,
     "profile": 2915,
     "data": 2715,
-    "models": 165,
+    "models": 173,
     "optim": 550,
     "launch": 1510,
     "comm": 800,

@@ -1,0 +1,163 @@
+"""The model of the published ladder: its count of parameters and, with its weights put in, its output to the bit.
+
+``Published`` is written from the structure of networks/vit.py in NERSC's public repositories sc23-, sc24- and
+sc25-dl-tutorial (at 134b013, 3e6c3db, 8c6ccde) and from the sizes in their config/ViT.yaml; the parameters' names are
+theirs. SC23 has one matrix for queries, keys and values, the later ones have three. None states a count of parameters.
+"""
+
+import dataclasses
+import json
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from dltutorial.config import PRESETS, PUBLISHED, Recipe
+from dltutorial.models.vit import count_parameters
+from dltutorial.train import ladder
+from dltutorial.train.forecasting import make_vit
+
+EDITIONS = ("sc23", "sc25")  # and sc24 is as sc25
+SMALL = Recipe(n_lat=32, n_lon=64, n_channels=4, dim=64, depth=3, heads=4, **PUBLISHED)
+LARGE = Recipe.of(PRESETS["gpu"], **PUBLISHED)
+# 12 blocks of four matrices, their biases and two norms; patches, positions, last norm, a head without bias.
+COUNT = 12 * (12 * 384**2 + 13 * 384) + (20 * 64 * 384 + 384) + 45 * 90 * 384 + 2 * 384 + 384 * 20 * 64
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+class PublishedBlock(nn.Module):
+    def __init__(self, dim, heads, edition):
+        super().__init__()
+        self.heads, self.norm1, self.norm2 = heads, nn.LayerNorm(dim, eps=1e-6), nn.LayerNorm(dim, eps=1e-6)
+        parts = {"qkv": 3 * dim} if edition == "sc23" else dict.fromkeys("qkv", dim)
+        self.attn = nn.ModuleDict(
+            {name: nn.Linear(dim, n) for name, n in parts.items()} | {"proj": nn.Linear(dim, dim)}
+        )
+        self.mlp = nn.ModuleDict({"fc1": nn.Linear(dim, 4 * dim), "fc2": nn.Linear(4 * dim, dim)})
+
+    def forward(self, x):
+        y, attn = self.norm1(x), self.attn
+        q, k, v = attn["qkv"](y).chunk(3, -1) if "qkv" in attn else (attn[name](y) for name in "qkv")
+        q, k, v = (part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in (q, k, v))
+        x = x + attn["proj"](F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))
+        return x + self.mlp["fc2"](F.gelu(self.mlp["fc1"](self.norm2(x))))
+
+
+class Published(nn.Module):
+    def __init__(self, sizes, edition):
+        super().__init__()
+        self.sizes, C, D, p = sizes, sizes.n_channels, sizes.dim, sizes.patch
+        self.patch_embed = nn.ModuleDict({"proj": nn.Conv2d(C, D, kernel_size=p, stride=p)})
+        self.pos_embed = nn.Parameter(torch.zeros(1, sizes.n_tokens, D))
+        self.blocks = nn.ModuleList(PublishedBlock(D, sizes.heads, edition) for _ in range(sizes.depth))
+        self.norm = nn.LayerNorm(D, eps=1e-6)
+        self.head = nn.Linear(D, p * p * C, bias=False)
+
+    def forward(self, x):
+        p, rows, columns = self.sizes.patch, self.sizes.n_lat // self.sizes.patch, self.sizes.n_lon // self.sizes.patch
+        x = self.patch_embed["proj"](x).flatten(2).transpose(1, 2) + self.pos_embed
+        for block in self.blocks:
+            x = block(x)
+        # a token's outputs: row in the patch, column in it, channel
+        patches = self.head(self.norm(x)).unflatten(-1, (p, p, -1)).unflatten(1, (rows, columns))
+        return torch.einsum("nhwpqc->nchpwq", patches).flatten(4, 5).flatten(2, 3)
+
+
+def weights_for_ours(theirs, sizes):
+    """The published model's weights under the names of ours."""
+    of, found = theirs.state_dict(), {}
+    for kind in ("weight", "bias"):
+        found |= {f"embed.{kind}": of[f"patch_embed.proj.{kind}"], f"norm.{kind}": of[f"norm.{kind}"]}
+        for n in range(sizes.depth):
+            here, qkv = f"blocks.{n}", [of[name] for part in "qkv" if (name := f"blocks.{n}.attn.{part}.{kind}") in of]
+            names = {"norm1": "norm_attention", "norm2": "norm_mlp", "attn.proj": "attention.out"}
+            names |= {"mlp.fc1": "mlp.0", "mlp.fc2": "mlp.2"}
+            found |= {f"{here}.{ours}.{kind}": of[f"{here}.{their}.{kind}"] for their, ours in names.items()}
+            found[f"{here}.attention.qkv.{kind}"] = torch.cat(qkv) if qkv else of[f"{here}.attn.qkv.{kind}"]
+    head = of["head.weight"].unflatten(0, (sizes.patch**2, sizes.n_channels))
+    return found | {"position_1TD": of["pos_embed"], "head.weight": head.transpose(0, 1).flatten(0, 1)}
+
+
+@pytest.fixture(params=EDITIONS)
+def theirs(request):
+    """A published model with weights of which none is what it begins with."""
+    torch.manual_seed(0)
+    model = Published(SMALL, request.param)
+    for parameter in model.parameters():
+        nn.init.normal_(parameter, std=0.2)
+    return model
+
+
+def difference(theirs, **knobs):
+    """The largest difference of the outputs, the published weights in both; the bias that theirs lacks is put to 0."""
+    sizes = dataclasses.replace(SMALL, **knobs)
+    ours = make_vit(sizes)
+    missing, unexpected = ours.load_state_dict(weights_for_ours(theirs, SMALL), strict=False)
+    assert not unexpected
+    for name in missing:
+        nn.init.zeros_(ours.get_parameter(name))
+    assert missing == (["head.bias"] if sizes.head_bias else [])
+    x = torch.randn(2, SMALL.n_channels, SMALL.n_lat, SMALL.n_lon)
+    with torch.no_grad():
+        expected = theirs(x)
+        assert expected.std() > 0.1
+        return (ours(x) - expected).abs().max().item()
+
+
+def test_with_the_published_weights_the_output_is_the_published_to_the_bit(theirs):
+    """In float32: every sum has the same numbers in the same order, since matrices differ in their rows alone."""
+    assert difference(theirs) == 0
+
+
+@pytest.mark.parametrize("knobs", [{"norm_eps": 1e-5}, {"predict_change": True}])
+def test_with_a_default_knob_it_is_not(theirs, knobs):
+    assert difference(theirs, **knobs) > 0
+
+
+def test_a_head_bias_of_0_changes_nothing_but_the_count(theirs):
+    assert difference(theirs, head_bias=True) == 0
+    more = count_parameters(make_vit(dataclasses.replace(SMALL, head_bias=True))) - count_parameters(make_vit(SMALL))
+    assert more == SMALL.n_channels * SMALL.patch**2
+
+
+@pytest.mark.parametrize("edition", EDITIONS)
+def test_at_the_published_size_it_has_the_published_count(edition):
+    with torch.device("meta"):
+        counts = count_parameters(make_vit(LARGE)), count_parameters(Published(LARGE, edition))
+    assert counts == (COUNT, COUNT)
+    assert COUNT == 23_832_960
+
+
+def test_the_ladder_climbs_with_the_published_model():
+    recipe = ladder.baseline(PRESETS["gpu"], "cpu")
+    assert {name: getattr(recipe, name) for name in PUBLISHED} == PUBLISHED
+    sizes = ("n_channels", "n_lat", "n_lon", "patch", "dim", "depth", "heads", "global_batch_size")
+    assert [getattr(recipe, name) for name in sizes] == [20, 360, 720, 8, 384, 12, 8, 16]
+
+
+def test_initial_weights_are_drawn_as_theirs():
+    """A normal distribution of width 0.02 for matrices and positions, zeros for biases; torch's own for patches."""
+    torch.manual_seed(0)
+    model = make_vit(SMALL)
+    for name, weight in model.named_parameters():
+        if name.startswith("embed"):
+            assert weight.abs().max() <= (SMALL.n_channels * SMALL.patch**2) ** -0.5
+        elif weight.ndim > 1:
+            assert weight.std().item() == pytest.approx(0.02, rel=0.05), name
+        else:
+            assert (weight == (1 if "norm" in name and name.endswith("weight") else 0)).all(), name
+
+
+@pytest.mark.parametrize("name", ["smoke", "gpu"])
+def test_recipes_and_weights_from_before_these_knobs_are_what_they_were(name, tmp_path):
+    """The default is the model of version 0.5.0: a bias, 1e-5, the change."""
+    recipe = Recipe.of(PRESETS[name])
+    older = {knob: value for knob, value in vars(recipe).items() if knob not in ("head_bias", "norm_eps")}
+    (tmp_path / "recipe.json").write_text(json.dumps(older))
+    assert Recipe.load(tmp_path / "recipe.json") == recipe
+    with torch.device("meta"):
+        model = make_vit(recipe)
+    assert model.get_parameter("head.bias").shape == (recipe.n_channels * recipe.patch**2,)
+    assert {norm.eps for norm in model.modules() if isinstance(norm, nn.LayerNorm)} == {1e-5}
