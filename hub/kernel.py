@@ -91,6 +91,8 @@ def main(words: list[str] | None = None) -> int:
     args = parser.parse_args(words)
     if not re.fullmatch(r"[a-z0-9][a-z0-9._-]*", args.name):
         sys.exit(f"--name {args.name!r}: small letters, digits, '.', '_' and '-' only; choose another")
+    if not 1 <= args.timeout <= 86_400:
+        sys.exit(f"--timeout {args.timeout:g}: give seconds, from 1 to 86,400")
     return check(args.name, args.timeout) if args.action == "check" else install(args)
 
 
@@ -109,7 +111,7 @@ def install(args: argparse.Namespace) -> int:
         "metadata": {"debugger": True, "dltutorial": {"site": args.site}},
     }
     there = kernels / args.name / "kernel.json"
-    if there.is_file() and '"dltutorial"' not in there.read_text():
+    if there.is_file() and '"dltutorial"' not in there.read_text(encoding="utf-8", errors="replace"):
         sys.exit(f"{there.parent} holds a kernel that is not the course's; choose another --name, or remove it")
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "kernel.json").write_text(json.dumps(spec, indent=1) + "\n")
@@ -134,7 +136,7 @@ def script(args: argparse.Namespace) -> str:
         SystemExit: a setting that the site demands and nobody has set, or a container that nobody knows how to start.
     """
     file = SITES / f"{args.site}.sh"
-    site, lines = file.read_text() if args.site else "", []
+    site, lines = file.read_text(encoding="utf-8") if args.site else "", []
     for name, what in DEMANDED.findall(site):  # taken as they are now, unless set then
         if not os.environ.get(name):
             sys.exit(f"site {args.site} needs {name}: {what}; then install again")
@@ -216,4 +218,5 @@ def ask(client: object, question: str, timeout_s: float) -> str:
 
 
 if __name__ == "__main__":
+    sys.stdout.reconfigure(errors="backslashreplace")  # what a locale lacks must not end it
     sys.exit(main())

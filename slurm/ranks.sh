@@ -8,6 +8,17 @@
 #   DLTUTORIAL_PYTHON            default: .venv/bin/python
 #   DLTUTORIAL_MASTER_SUFFIX     what makes a node's name that of its fast network
 
+refuse() {
+    echo "$*" >&2
+    exit 2
+}
+case ${DLTUTORIAL_LAUNCHER:-torchrun} in
+    torchrun | srun) ;;
+    *) refuse "DLTUTORIAL_LAUNCHER=$DLTUTORIAL_LAUNCHER is no launcher; choose torchrun or srun, or unset it" ;;
+esac
+[[ ${DLTUTORIAL_RANKS_PER_NODE:-1} =~ ^[1-9][0-9]{0,4}$ ]] ||
+    refuse "DLTUTORIAL_RANKS_PER_NODE=$DLTUTORIAL_RANKS_PER_NODE is no number of ranks; give 1 or more, or unset it"
+
 ranks_per_node() { echo "${DLTUTORIAL_RANKS_PER_NODE:-${SLURM_GPUS_ON_NODE:-1}}"; }
 
 in_force() {

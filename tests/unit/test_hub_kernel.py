@@ -65,6 +65,12 @@ def refused(*words):
     return str(told.value)
 
 
+@pytest.mark.parametrize("seconds", ["inf", "nan", "0", "-1", "1e30"])
+def test_a_time_that_nobody_can_wait_is_refused(seconds):
+    with pytest.raises(SystemExit, match="give seconds, from 1 to 86,400"):
+        kernel.main(["check", "--timeout", seconds])
+
+
 def test_a_kernel_is_installed_and_checked_and_jupyter_finds_and_removes_it(place, capsys):
     folder = install(place, *CONTAINER)
     assert "does not look there" not in capsys.readouterr().out

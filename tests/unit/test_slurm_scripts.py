@@ -128,3 +128,22 @@ def test_a_site_can_be_sourced(site):
     if site != "pocket":
         assert "DLTUTORIAL_RUNS=" in done.stdout
     assert "${" not in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "words"),
+    [
+        *(
+            ("DLTUTORIAL_RANKS_PER_NODE", value, "is no number of ranks")
+            for value in ("banana", "0", "-1", "2.5", "4 4")
+        ),
+        ("DLTUTORIAL_LAUNCHER", "mpirun", "is no launcher; choose torchrun or srun"),
+    ],
+)
+def test_a_setting_that_cannot_be_ends_a_job_in_one_line(variable, value, words):
+    source = f'set -euo pipefail; source "{FOLDER / "ranks.sh"}"; in_force'
+    env = {"PATH": "/usr/bin:/bin", variable: value}
+    done = subprocess.run(["bash", "-c", source], capture_output=True, text=True, env=env)
+    assert done.returncode == 2
+    assert f"{variable}={value} {words}" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
