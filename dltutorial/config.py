@@ -94,7 +94,7 @@ def preset(name: str = "auto") -> Preset:
         RecipeError: no such preset.
     """
     source = "preset"
-    if name == "auto" and (wanted := os.environ.get("DLTUTORIAL_PRESET", "auto")) != "auto":
+    if name == "auto" and (wanted := os.environ.get("DLTUTORIAL_PRESET") or "auto") != "auto":
         name, source = wanted, "DLTUTORIAL_PRESET"
     if name == "auto":
         from dltutorial import machine
@@ -134,8 +134,9 @@ class Knobs:
                 raise RecipeError(
                     f"recipe: {name}={value!r} is not of type {getattr(kind, '__name__', kind)}; change it"
                 )
-            if kind is float and not math.isfinite(value):
+            if isinstance(value, float) and not math.isfinite(value):
                 raise RecipeError(f"recipe: {name}={value!r} is not finite; change it")
+            self.require(not isinstance(value, (int, float)) or value < 2**63, name, "must be below 2**63")
             self.require(not choices or value in choices, name, f"must be one of {', '.join(choices)}")
             rule = f"must be at least {least}" if least else "must not be negative"
             self.require(least is None or value >= least, name, rule)
@@ -176,6 +177,12 @@ class ModelRecipe(Knobs):
     def n_tokens(self) -> int:
         """Patches of one sample."""
         return (self.n_lat // self.patch) * (self.n_lon // self.patch)
+
+    @property
+    def n_parameters(self) -> int:
+        """Numbers that training changes: in blocks, embedding and head, positions, and the last norm."""
+        D, pixels = self.dim, self.n_channels * self.patch**2
+        return self.depth * (12 * D**2 + 13 * D) + 2 * D * pixels + pixels + (self.n_tokens + 3) * D
 
     @property
     def forward_flop(self) -> int:
@@ -283,10 +290,26 @@ class Recipe(LoopRecipe, DataRecipe, ModelRecipe):
     preset: str = "smoke"
     seed: int = knob(0, "of the initial weights, the shuffling and the augmentation", least=0)
 
-    def __post_init__(self) -> None:
-        """Raises: RecipeError: a value that cannot be."""
-        super().__post_init__()
-        self.require(self.seed < 2**63, "seed", "must be below 2**63")
+    def require_room(self, ranks: int = 1) -> None:
+        """Raises: CourseError: one of so many ranks takes more processes or memory than this machine has for it."""
+        from dltutorial import limits, machine
+
+        limits.refuse_too_many("workers", self.workers)
+        machine.refuse_too_large("the model and its batches", self.least_bytes(ranks), self.device)
+
+    def least_bytes(self, ranks: int = 1) -> int:
+        """Memory that one of so many ranks needs at the very least: whatever else there is comes on top.
+
+        Weights, gradients and the optimizer's averages are numbers of four bytes. For the backward pass each block
+        keeps twenty numbers and more of the width of a token; here eight of two bytes are counted, and one number of
+        two bytes for each of the T × T weights that attention writes unless it is fused.
+        """
+        averages = 2 if self.optimizer in ("adamw", "lamb") else 1
+        batch = -(-self.global_batch_size // ranks)
+        fields = 2 * 4 * self.n_channels * self.n_lat * self.n_lon
+        weights = 0 if self.fused_attention else 2 * self.heads * self.n_tokens**2
+        kept = self.depth * (16 * self.n_tokens * self.dim + weights)
+        return 4 * (2 + averages) * self.n_parameters + batch * (fields + kept)
 
     @classmethod
     def of(cls, preset: Preset, **changes: object) -> "Recipe":

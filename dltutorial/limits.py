@@ -13,6 +13,7 @@ from pathlib import Path
 from dltutorial.errors import CourseError
 
 _UNLIMITED = 1 << 60  # version 1 writes "no limit" as a number near 2**63
+_PROCESS_BYTES = 1 << 28  # of a process that has loaded torch
 ROOT = Path("/")
 
 
@@ -46,7 +47,7 @@ def slurm_cores(env: Mapping[str, str], name: str) -> int:
     Raises:
         CourseError: it is no positive number.
     """
-    if not env[name].isdecimal() or int(env[name]) < 1:
+    if not env[name].isdecimal() or not 1 <= int(env[name][:10]) < 10**9:
         raise CourseError(f"{name}={env[name]!r} is not a number of cores; unset it, or start through srun")
     return int(env[name])
 
@@ -60,6 +61,19 @@ def memory_bytes(root: Path = ROOT) -> tuple[int, int]:
     for limit, used in _memory_limits(root):
         total, available = min(total, limit), min(available, max(0, limit - used))
     return total, available
+
+
+def refuse_too_many(what: str, n: int) -> None:
+    """Refuse more processes with a Python of their own than the cores and the memory here can serve.
+
+    Raises:
+        CourseError: with how many they can.
+    """
+    total, _ = memory_bytes()
+    most = max(1, min(max(8, 4 * cores()), total // _PROCESS_BYTES))
+    if n > most:
+        here = f"{cores()} cores and {total / 2**30:.1f} GiB of memory"
+        raise CourseError(f"{what} {n:,}: this machine's {here} serve {most} processes at most; take fewer")
 
 
 def _cpu_quotas(root: Path) -> Iterator[float]:
@@ -99,6 +113,6 @@ def _cgroups(root: Path, controller: str) -> Iterator[Path]:
 
 def _read(path: Path) -> str:
     try:
-        return path.read_text().strip()
+        return path.read_text(encoding="utf-8", errors="replace").strip()
     except OSError:
         return ""

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import dltutorial
 from dltutorial import paths
+from dltutorial.errors import CourseError
 from dltutorial.limits import affinity_cores, cores, memory_bytes, slurm_cores
 from dltutorial.ranks import RankInfo
 
@@ -204,6 +205,19 @@ def disk_free_bytes(folder: Path) -> int | None:
         return None
 
 
+def refuse_too_large(what: str, n_bytes: int, where: str = "auto") -> None:
+    """Refuse what a rank's memory cannot hold, before it is made; ``where``: auto, cpu or cuda.
+
+    Raises:
+        CourseError: with what it needs and what is there.
+    """
+    gpus = accelerators() if where in ("auto", "cuda") else ()
+    there = gpus[0].memory_bytes if gpus else memory_bytes()[0] // RankInfo.from_env().local_world_size
+    if n_bytes > there:
+        sizes = f"{n_bytes / 2**30:,.1f} GiB or more, but a rank has {there / 2**30:,.1f} GiB"
+        raise CourseError(f"{what} need {sizes} here; make the model or its batches smaller")
+
+
 def rank_cores() -> int:
     """Cores for this process when all ranks of its node compute at once, at least 1.
 
@@ -217,7 +231,7 @@ def rank_cores() -> int:
     on_node = slurm_cores(env, "SLURM_CPUS_ON_NODE") if env.get("SLURM_CPUS_ON_NODE") else 0
     # srun hands each task its own cores, if told how many or if it binds tasks; torchrun's processes share theirs.
     if here.launcher == "single" and env.get("OMP_NUM_THREADS", "").isdecimal():
-        return max(1, min(cores(), int(env["OMP_NUM_THREADS"])))
+        return max(1, min(cores(), int(env["OMP_NUM_THREADS"][:9])))
     own = here.launcher == "slurm" and (env.get("SLURM_CPUS_PER_TASK") or affinity_cores() < on_node)
     return cores() if own else max(1, cores() // here.local_world_size)
 

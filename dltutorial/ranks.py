@@ -74,7 +74,7 @@ class RankInfo:
 def _numbers(env: Mapping[str, str], name: str, launcher: str) -> list[int]:
     """One whole number, or several with commas between them."""
     words = env.get(name, "not set").split(",")
-    if all(word.isdecimal() for word in words):
+    if all(word.isdecimal() and len(word) < 10 for word in words):
         return [int(word) for word in words]
     raise CourseError(
         f"{name}={env.get(name)!r}, although other variables of {launcher} are set, must be a whole number; start "

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, Dataset
 
+from dltutorial import limits
 from dltutorial.data.formats import first_line
 from dltutorial.errors import DataError
 
@@ -25,6 +26,7 @@ def worker_batches(dataset: Dataset, keys: Iterable[list], workers: int) -> Iter
     Raises:
         DataError: as the module says; nothing is waited for longer than ``WORKER_DEADLINE_S``.
     """
+    limits.refuse_too_many("workers", workers)
     loader = DataLoader(
         dataset,
         batch_sampler=keys,

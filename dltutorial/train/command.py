@@ -90,10 +90,12 @@ def _train(preset_name: str, knobs: dict, data: Path | None, name: str | None, o
     with all_or_none():
         base, knobs = _base(preset_name, knobs, before)
         run.check_ranks(Recipe.of(base, **knobs), world_size())  # before anything is simulated
+        Recipe.of(base, **knobs).require_room(world_size())
     with all_or_none():
         data = data or weather.ensure(base, progress=is_main())
         n_channels, n_lat, n_lon = store.open_split(data, "train").shape
         recipe = Recipe.of(base, **{"n_channels": n_channels, "n_lat": n_lat, "n_lon": n_lon} | knobs)
+        recipe.require_room(world_size())
         task = weather_task(recipe, data)
     say(
         f"{folder}: {count_parameters(task.model):,} parameters, "

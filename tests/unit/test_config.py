@@ -3,9 +3,12 @@ import dataclasses
 import json
 
 import pytest
+import torch
 
 from dltutorial.config import PRESETS, Recipe, add_options, preset
 from dltutorial.errors import RecipeError
+from dltutorial.models.vit import count_parameters
+from dltutorial.train.forecasting import make_vit
 
 
 @pytest.mark.parametrize("name", PRESETS)
@@ -62,3 +65,36 @@ def test_another_default_alone_leaves_a_knob_its_rules():
 
     with pytest.raises(RecipeError, match="steps must be at least 1"):
         dataclasses.dataclass(frozen=True)(Bolder)(steps=0)
+
+
+@pytest.mark.parametrize("changes", [{}, {"patch": 4, "depth": 2, "dim": 64}, {"n_channels": 20, "heads": 1}])
+def test_the_parameters_are_those_of_the_model(changes):
+    recipe = Recipe.of(PRESETS["smoke"], **changes)
+    assert recipe.n_parameters == count_parameters(make_vit(recipe))
+
+
+@pytest.mark.parametrize("fused", [True, False])
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_training_takes_the_least_memory_that_was_told_and_not_many_times_more(fused, precision):
+    """What the backward pass keeps, by torch's own word, beside weights, gradients and averages."""
+    recipe = Recipe.of(PRESETS["smoke"], fused_attention=fused, patch=4, global_batch_size=2)
+    model, kept = make_vit(recipe), {}
+    own = {weight.untyped_storage().data_ptr() for weight in model.parameters()}
+
+    def keep(tensor):
+        if tensor.untyped_storage().data_ptr() not in own:
+            kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+        return tensor
+
+    x_BCHW = torch.randn(2, recipe.n_channels, recipe.n_lat, recipe.n_lon)
+    half = torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16")
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor), half:
+        y_BCHW = model(x_BCHW)
+    assert y_BCHW.requires_grad
+    told = recipe.least_bytes() - 16 * recipe.n_parameters
+    assert told <= sum(kept.values()) <= 20 * told
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_every_preset_has_room_in_a_small_machine(name):
+    assert Recipe.of(PRESETS[name]).least_bytes(ranks=16 if name == "cluster" else 1) < 2**33
