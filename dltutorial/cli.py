@@ -6,7 +6,9 @@ imports wait until a command needs them, so ``--help`` is quick.
 """
 
 import argparse
+import codecs
 import contextlib
+import io
 import signal
 import sys
 import threading
@@ -29,9 +31,13 @@ class Parser(argparse.ArgumentParser):
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit status."""
-    args = make_parser().parse_args(argv)
+    codecs.register_error("plainer", _plainer)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="plainer")
     try:
         with no_interrupt_lost():
+            args = make_parser().parse_args(argv)
             return args.command(args) or 0
     except BaseException as error:
         ending = advice.exit_status(error)
@@ -43,6 +49,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         else:
             sys.stderr.close()
         return status
+
+
+def _plainer(error: UnicodeError) -> tuple[str, int]:
+    """What is printed for characters that a locale lacks: the nearest that all have, or a question mark."""
+    assert isinstance(error, UnicodeEncodeError)
+    plain = error.object[error.start : error.end].translate(str.maketrans("─–·✓✗≠→…×", "--.+x#>~x"))
+    return plain.encode("ascii", "replace").decode(), error.end
 
 
 @contextlib.contextmanager
@@ -86,7 +99,9 @@ def make_parser() -> argparse.ArgumentParser:
     room.add_argument("--name", help="of join: a name of your own (default: a pseudonym drawn by chance)")
     room.add_argument("--remove", action="store_true", help="of leave: remove what was shared, too")
     room.add_argument("--out", type=Path, metavar="FILE", help="of view (default: class.html in the runs folder)")
-    room.add_argument("--watch", type=float, metavar="S", help="of view: write the page again every S seconds")
+    room.add_argument(
+        "--watch", type=number(float, 1, 3600), metavar="S", help="of view: write the page again every S seconds"
+    )
 
     data = _add(commands, "data", _data, "simulate a data set, check one, or convert it to another layout")
     what = "weather: simulate it; check: read a folder through; convert: write it in another layout on disk"
@@ -94,7 +109,7 @@ def make_parser() -> argparse.ArgumentParser:
     data.add_argument("--preset", default="auto", help=_preset_help())
     data.add_argument("--out", type=Path, metavar="DIR", help="where to (default: the course's data folder)")
     data.add_argument("--seed", type=int, default=0, help="another planet's weather (default: 0)")
-    data.add_argument("--processes", type=int, metavar="N", help="default: one per usable core")
+    data.add_argument("--processes", type=number(int, 1, 1000), metavar="N", help="default: one per usable core")
     data.add_argument("--source", type=Path, metavar="DIR", help="what to convert (default: the preset's weather)")
     layouts = "of convert: hdf5-chunk1, hdf5-chunk16-gzip4, hdf5-auto-lzf, hdf5-contiguous, npy, zarr-chunk1-zstd, …"
     data.add_argument("--layout", metavar="NAME", help=layouts)
@@ -114,9 +129,12 @@ def make_parser() -> argparse.ArgumentParser:
     run = _add(commands, "run", _run, "run chapters as notebooks, without a browser")
     run.add_argument("chapters", nargs="*", metavar="CHAPTER", help="01, or a notebook's name (default: all)")
     run.add_argument("--preset", default="auto", help=_preset_help())
-    run.add_argument("--jobs", type=int, default=1, metavar="N", help="notebooks at a time (default: 1)")
+    run.add_argument(
+        "--jobs", type=number(int, 1, 1000), default=1, metavar="N", help="notebooks at a time (default: 1)"
+    )
     run.add_argument("-p", "--parameter", nargs=2, action="append", default=[], metavar=("NAME", "VALUE"))
-    run.add_argument("--timeout", type=float, default=1800, metavar="S", help="seconds a cell may take")
+    a_week = number(float, 1, 604_800)
+    run.add_argument("--timeout", type=a_week, default=1800, metavar="S", help="seconds a cell may take")
     run.add_argument("--out", type=Path, metavar="DIR", help="default: runs/<date and time>")
 
     bench = _add(commands, "bench", _bench, "measure, and print a table")
@@ -124,7 +142,7 @@ def make_parser() -> argparse.ArgumentParser:
         "name", metavar="NAME", nargs="?", help=f"{', '.join(BENCHES)}; without one, what each of them measures"
     )
     bench.add_argument("--preset", default="auto", help=_preset_help())
-    bench.add_argument("--repeats", type=int, default=5, metavar="N")
+    bench.add_argument("--repeats", type=number(int, 1, 1000), default=5, metavar="N")
     bench.add_argument("--json", type=Path, metavar="FILE", help="write the figures there too")
 
     exercises = _add(commands, "exercises", _exercises, "how far you are with them; start one afresh; make them")
@@ -150,6 +168,19 @@ def _add(commands: argparse._SubParsersAction, name: str, function: Callable, te
     parser = commands.add_parser(name, help=text, description=text)
     parser.set_defaults(command=function)
     return parser
+
+
+def number(kind: type, least: float, most: float) -> Callable[[str], float]:
+    """The type of an option that takes a number between these two, so neither nan nor inf."""
+
+    def read(word: str) -> float:
+        value = kind(word)
+        if not least <= value <= most:
+            raise argparse.ArgumentTypeError(f"{word[:40]} is not from {least:,} to {most:,}")
+        return value
+
+    read.__name__ = kind.__name__  # argparse names it where a word is no number at all
+    return read
 
 
 def _preset_help() -> str:

@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import importlib
 import json
+import math
 import os
 import sys
 import threading
@@ -113,8 +114,8 @@ def _execute_here(
     try:
         papermill.execute_notebook(
             *(path.replace("{", "{{").replace("}", "}}") for path in (source, output)), parameters, cwd=work,
-            kernel_name="python3", progress_bar=False, execution_timeout=timeout_s, shutdown_kernel="immediate",
-            on_cell_start=starts,
+            kernel_name="python3", progress_bar=False, execution_timeout=math.ceil(timeout_s),
+            shutdown_kernel="immediate", on_cell_start=starts,
         )  # fmt: skip
     except Exception as problem:
         error = _one_line(problem, timeout_s)

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import datetime
 import json
+import math
 import os
 import sys
 from collections import Counter
@@ -56,7 +57,7 @@ def run(
     selected = list(dict.fromkeys(notebooks.find(one, there) for one in wanted)) or there
     preset = config.preset(preset).name
     given = {path: notebooks.checked(path, parameters or {}) for path in selected}
-    if jobs < 1 or timeout_s <= 0:
+    if jobs < 1 or not 0 < timeout_s < math.inf:
         raise CourseError(f"--jobs {jobs}, --timeout {timeout_s:g}: both must be positive")
     node.refuse_on_login("a whole chapter", "run it in a job: sbatch -N 1 --wrap '.venv/bin/dltutorial run 01'")
     folder, done = new_folder(out), dict[Path, Executed]()
@@ -94,6 +95,9 @@ def environment(preset: str, folder: Path, jobs: int = 1) -> dict[str, str]:
         "DLTUTORIAL_RECORDS": str(folder / "records.jsonl"),
         "DLTUTORIAL_CLASS": "off",  # a run of the whole course is nobody's place in it
         "WANDB_MODE": "offline",
+        # Programs that a cell starts print and write any character, whatever the locale.
+        "PYTHONUTF8": "1",
+        "PYTHONIOENCODING": "utf-8",
         # Threads that spin while they wait cost a busy machine up to ten times more than they gain on a quiet one.
         "OMP_WAIT_POLICY": os.environ.get("OMP_WAIT_POLICY", "PASSIVE"),
     }

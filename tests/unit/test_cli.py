@@ -12,6 +12,7 @@ import weakref
 import h5py
 import nbformat
 import numpy as np
+import psutil
 import pytest
 
 from dltutorial import __version__, cli
@@ -20,6 +21,8 @@ from dltutorial.train import run_folder
 pytestmark = pytest.mark.usefixtures("one_thread")
 SIZES = {"dim": 16, "depth": 1, "heads": 2, "global-batch-size": 6, "steps": 4, "warmup-steps": 1}
 TINY = [*(word for knob, value in SIZES.items() for word in (f"--{knob}", value)), "--device", "cpu", "--track"]
+# No UTF-8: neither what a terminal may show, nor what a file is taken to be that is opened without a word on it.
+LOCALES = {"latin-1": {"PYTHONIOENCODING": "latin-1"}, "POSIX": {"LC_ALL": "POSIX", "PYTHONUTF8": "0"}}
 COMMANDS = ["doctor", "data", "train", "run", "bench", "exercises", "report"]
 
 
@@ -120,6 +123,24 @@ def test_a_whole_data_set_passes_its_check(tiny_data, capsys):
         (["run", "--jobs", "0"], "--jobs"),
         (["train", "--stepz", "3"], "--stepz"),
         (["train", "--steps", "many"], "many"),
+        (["train", "--steps", "1" + "0" * 21], "steps must be below 2**63"),
+        (["train", "--steps", "1" * 5000], "--steps: invalid int value"),
+        (["train", "--steps", "-1"], "steps must be at least 1"),
+        (["train", "--weight-decay", "inf"], "weight_decay=inf is not finite"),
+        (["train", "--beta1", "-0.1"], "beta1 must not be negative"),
+        (["train", "--workers", "100000"], "workers 100,000: this machine's"),
+        (["train", "--depth", "1000000000"], "GiB or more, but a rank has"),
+        (["train", "--dim", "1" + "0" * 18], "GiB or more, but a rank has"),
+        (["train", "--global-batch-size", "1" + "0" * 15], "GiB or more, but a rank has"),
+        (["train", "--no-fused-attention", "--heads", "128", "--patch", "1", "--depth", "100"], "GiB or more"),
+        (["train", "--config", "/dev/zero"], "cannot read recipe /dev/zero: a pipe or device"),
+        *((["run", "--timeout", s], f"--timeout: {s} is not from 1 to 604,800") for s in ("inf", "nan", "-1", "0.001")),
+        (["run", "--jobs", "1" + "0" * 30], "--jobs"),
+        (["bench", "loaders", "--repeats", "-1"], "--repeats: -1 is not from 1"),
+        (["class", "view", ".", "--watch", "nan"], "--watch: nan is not from 1"),
+        (["data", "weather", "--processes", "1" + "0" * 30], "--processes"),
+        (["data", "weather", "--seed", "-1"], "seed -1"),
+        (["pocket", "up", "--nodes", "1" + "0" * 30], "1 to 64 nodes"),
         (["train", "--global-batch-size", "0"], "global_batch_size"),
         (["train", "--heads", "3", "--dim", "128"], "heads"),
         (["train", "--n-lat", "60", "--patch", "8"], "n_lat"),
@@ -131,7 +152,7 @@ def test_a_whole_data_set_passes_its_check(tiny_data, capsys):
         (["train", "--name", "/x"], "/x"),
         (["train", "--name", ""], "''"),
         (["train", "--name", ".."], ".."),
-        (["data", "weather", "--processes", "0"], "0 processes"),
+        (["data", "weather", "--processes", "0"], "--processes: 0 is not from 1"),
         (["data", "check"], "--out"),
         (["bench", "nonsense"], "nonsense"),
         (["exercises", "burn"], "burn"),
@@ -246,7 +267,90 @@ def test_a_closed_pipe_is_no_traceback():
     assert done.stderr == ""
 
 
+@pytest.mark.parametrize("command", ["doctor", "bench", "exercises status", "class status"])
+def test_a_locale_without_utf_8_ends_no_command(command):
+    done = python("-m", "dltutorial", *command.split(), env=LOCALES["POSIX"], errors="replace")
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("locale", LOCALES)
+def test_a_locale_without_utf_8_ends_no_training(locale, tiny_data, tmp_path):
+    env = LOCALES[locale] | {"DLTUTORIAL_RUNS": str(tmp_path / "runs"), "OMP_NUM_THREADS": "1"}
+    words = ["train", "--data", tiny_data, "--name", "r", *TINY]
+    done = python("-m", "dltutorial", *map(str, words), env=env, errors="replace")
+    assert done.returncode == 0, done.stderr
+    assert (". rmse" if locale == "POSIX" else "rmse") in done.stdout
+
+
+@pytest.mark.parametrize("locale", LOCALES)
+def test_a_locale_without_utf_8_ends_no_chapter(locale, course, tmp_path):
+    """Nor a script that a cell starts."""
+    (tmp_path / "say.py").write_text("print('\u00b7 \u2713')", encoding="utf-8")
+    file = tmp_path / "notebooks" / "07_tiny.ipynb"
+    notebook = nbformat.read(file, 4)
+    cell = f"import subprocess, sys\nsubprocess.run([sys.executable, {str(tmp_path / 'say.py')!r}], check=True)"
+    notebook.cells += [nbformat.v4.new_code_cell(cell + "\nprint('\u2260')")]
+    nbformat.write(notebook, file)
+    out = tmp_path / "out"
+    words = ["run", "07", "--preset", "smoke", "--timeout", "90.5", "--out", str(out)]
+    done = python("-m", "dltutorial", *words, env=LOCALES[locale], errors="replace")
+    assert done.returncode == 0, done.stderr
+    assert "07_tiny" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "words"),
+    [
+        ("DLTUTORIAL_DATA", "file", "train --preset smoke"),
+        ("DLTUTORIAL_RUNS", "/dev/null/x", "run 07"),
+        ("DLTUTORIAL_RUNS", "/dev/null/x", "report"),
+        ("DLTUTORIAL_NODE", "banana", "doctor"),
+        ("DLTUTORIAL_NOTEBOOKS", "/dev/null/x", "run 07"),
+        ("XDG_CACHE_HOME", "/dev/null/x", "pocket up"),
+        ("XDG_CONFIG_HOME", "/dev/null/x", "class status"),
+        ("SLURM_CPUS_PER_TASK", "1" * 5000, "doctor"),
+        ("WORLD_SIZE", "1" * 5000, "doctor"),
+    ],
+)
+def test_a_variable_that_cannot_be_is_refused_in_one_line(variable, value, words, refused, course, file, monkeypatch):
+    if variable == "WORLD_SIZE":
+        monkeypatch.setenv("RANK", "0")
+        monkeypatch.setenv("LOCAL_RANK", "0")
+    monkeypatch.setenv(variable, str(file) if value == "file" else value)
+    refused(*words.split())
+
+
+def test_a_variable_that_others_read_does_no_harm(file):
+    env = {"OMP_NUM_THREADS": "banana", "COLUMNS": "0", "CUDA_VISIBLE_DEVICES": "banana", "DLTUTORIAL_PRESET": ""}
+    done = python("-c", "import os, runpy, sys; os.environ.pop('HOME', 0); sys.argv = ['dltutorial', 'doctor'];"
+                  "runpy.run_module('dltutorial', run_name='__main__')", env=env)  # fmt: skip
+    assert "The course can run." in done.stdout
+    assert "Traceback" not in done.stderr
+
+
 # Ctrl-C
+
+
+@pytest.mark.parametrize(
+    "module", ["dltutorial.cli", "argparse", "dltutorial.errors", "dltutorial.course.doctor", "torch"]
+)
+def test_ctrl_c_while_a_command_loads_is_one_line(module):
+    """It comes at the moment in which the program begins to load a module."""
+    code = f"""
+import importlib.abc, runpy, signal, sys
+class Interrupt(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if name == {module!r}:
+            signal.raise_signal(signal.SIGINT)
+sys.modules.pop("argparse", None)
+sys.meta_path.insert(0, Interrupt())
+signal.signal(signal.SIGINT, signal.default_int_handler)
+sys.argv = ["dltutorial", "doctor"]
+runpy.run_module("dltutorial", run_name="__main__")
+"""
+    done = python("-c", code)
+    assert done.returncode == 130, done.stderr
+    assert [line.partition(";")[0] for line in done.stderr.splitlines()] == ["dltutorial: interrupted"]
 
 
 def interrupted(argv, ready, env=None):
@@ -297,3 +401,22 @@ def test_ctrl_c_while_training_leaves_a_run_marked_as_interrupted(tiny_data, tmp
     ]
     assert run_folder.run_status(folder) == "interrupted"
     assert not (folder / "weights.pt").exists()
+
+
+def test_sigterm_while_workers_start_ends_all_of_them(tiny_data, tmp_path):
+    env = os.environ | {"OMP_NUM_THREADS": "1"}
+    words = ["train", "--data", tiny_data, "--name", "r", *TINY, "--steps", 100_000, "--workers", 4]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "dltutorial", *map(str, words)], stderr=subprocess.PIPE, text=True, env=env
+    )
+    workers = []
+    while not workers and process.poll() is None:
+        begun = (tmp_path / "runs" / "r" / "recipe.json").exists()
+        workers = psutil.Process(process.pid).children() if begun else []
+    process.send_signal(signal.SIGTERM)
+    try:
+        _, said = process.communicate(timeout=150)
+    finally:
+        process.kill()
+    assert process.returncode == 75, said
+    assert not psutil.wait_procs(workers, timeout=60)[1]
