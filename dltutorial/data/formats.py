@@ -12,7 +12,9 @@ Legend: T snapshots in the year, N snapshots asked for, C channels, H rows (lati
 
 import contextlib
 import math
+import os
 import re
+import stat
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +32,8 @@ LAYOUTS = (
 _CHUNKED = r"-(auto|chunk[1-9]\d*)"
 _LAYOUT = re.compile(rf"npy|hdf5-contiguous|hdf5{_CHUNKED}(-gzip\d?|-lzf)?|zarr{_CHUNKED}(-gzip\d?|-zstd)?")
 _FOREIGN = "it is of another layout, remove it"
+_ERRNO = re.compile(r"errno = ([1-9]\d*)")  # so HDF5 quotes the system
+_MOST_CHUNKS = 10**7  # to count more takes HDF5 minutes
 
 
 @dataclass(frozen=True)
@@ -82,10 +86,11 @@ class Year:
         close: Callable[[], None] = lambda: None,
     ) -> None:
         shape_TCHW = tuple(fields.shape or ())  # HDF5 has data sets without any
-        if len(shape_TCHW) != 4 or fields.dtype.kind != "f" or 0 in shape_TCHW:
-            raise DataError(
-                f"{path} holds {fields.dtype} {shape_TCHW}, not floats (time, channel, lat, lon); convert it"
-            )
+        holds = f"{path} holds {fields.dtype} {shape_TCHW}"
+        if len(shape_TCHW) != 4 or fields.dtype.kind != "f":
+            raise DataError(f"{holds}, not floats (time, channel, lat, lon); write it as such, or remove it")
+        if 0 in shape_TCHW:
+            raise DataError(f"{holds}: not one value; remove it, or make or fetch it anew")
         self.path, self.chunk_TCHW, self.compressed, self.close = path, chunk_TCHW, compressed, close
         self._fields, self._n = fields, shape_TCHW[0]
         self.shape: tuple[int, int, int] = shape_TCHW[1:]
@@ -125,16 +130,17 @@ class Year:
 
 
 def open_year(path: Path, crop: tuple[int, int] | None = None) -> Year:
-    """Open one year, or its first so many rows and columns; only its header is read.
+    """Open one year, or its first so many rows and columns; only its header and the list of its chunks are read.
 
     Raises:
-        DataError: it is missing, truncated, of another layout, or holds something else than snapshots.
+        DataError: it is missing, truncated, of another layout, holds something else than snapshots, or lacks chunks.
     """
     path = Path(path)
     kinds = {".h5": _open_hdf5, ".npy": _open_npy, ".zarr": _open_zarr}
     if path.suffix not in kinds:
         raise DataError(f"{path} is none of {', '.join('*' + suffix for suffix in SUFFIXES)}; convert it, or remove it")
     with blaming(path):
+        refuse_irregular(path, folder=path.suffix == ".zarr")
         year = kinds[path.suffix](path)
     if crop is not None:
         year.crop(*crop)
@@ -146,7 +152,16 @@ def _open_hdf5(path: Path) -> Year:
     fields = file.get("fields")
     if not isinstance(fields, h5py.Dataset):
         raise DataError(f"{path} has no dataset 'fields' but {sorted(file)}; {_FOREIGN}")
-    return Year(path, fields, fields.chunks, fields.compression is not None, file.close)
+    year = Year(path, fields, fields.chunks, fields.compression is not None, file.close)
+    if fields.is_virtual or fields.external:
+        raise DataError(
+            f"{path} keeps its values in other files, whose loss would read as zeros; copy them into one file"
+        )
+    if fields.chunks is None:
+        _refuse_holes(path, fields.shape, fields.shape, lambda: int(fields.id.get_storage_size() >= fields.nbytes))
+    else:
+        _refuse_holes(path, fields.shape, fields.chunks, fields.id.get_num_chunks)
+    return year
 
 
 def _open_npy(path: Path) -> Year:
@@ -158,14 +173,44 @@ def _open_npy(path: Path) -> Year:
 
 
 def _open_zarr(path: Path) -> Year:
-    """A chunk that is missing would read as its fill value; so their number is checked first."""
     import zarr
 
     fields = zarr.open_array(path, mode="r")
-    missing = fields.nchunks - fields.nchunks_initialized
-    if missing:
-        raise DataError(f"{path} lacks {missing} of its {fields.nchunks} chunks; delete it and make it anew")
-    return Year(path, fields, fields.chunks, bool(fields.compressors))
+    year = Year(path, fields, fields.chunks, bool(fields.compressors))
+    _refuse_holes(path, fields.shape, fields.shards or fields.chunks, lambda: _files_of_chunks(path))
+    return year
+
+
+def _files_of_chunks(path: Path) -> int:
+    """How many files of a Zarr array hold its values; an OSError if a folder cannot be listed."""
+
+    def refuse(error: OSError) -> None:
+        raise error
+
+    names = (name for _, _, files in os.walk(path, onerror=refuse) for name in files)
+    return sum(name != "zarr.json" and not name.startswith(".") for name in names)
+
+
+def _refuse_holes(path: Path, shape: tuple[int, ...], chunk: tuple[int, ...], count: Callable[[], int]) -> None:
+    """What was never written would read as a fill value, and nobody would notice.
+
+    (HDF5 can also set chunks aside as it creates a file. Those look written; ``store.whole`` notices what they hold.)
+
+    Raises:
+        DataError: there are fewer chunks than the header says; or it says what no file holds.
+    """
+    chunks = math.prod(-(-n // part) for n, part in zip(shape, chunk, strict=True))
+    if chunks > _MOST_CHUNKS:
+        raise DataError(f"{path} claims {shape[0]:,} snapshots in {chunks:,} chunks, too many; make or fetch it anew")
+    if missing := chunks - count():
+        raise DataError(f"{path} lacks {missing:,} of its {chunks:,} chunks; make or fetch it anew")
+
+
+def refuse_irregular(path: Path, folder: bool = False) -> None:
+    """Refuse, as a DataError, a pipe or a device, which may never end, and a folder in the place of a file."""
+    mode = path.stat().st_mode
+    if not (stat.S_ISDIR(mode) if folder else stat.S_ISREG(mode)):
+        raise DataError(f"{path} is no {'folder' if folder else 'regular file'}; remove it, or make or fetch it anew")
 
 
 @contextlib.contextmanager
@@ -184,6 +229,10 @@ def blaming(path: Path) -> Iterator[None]:
     except FileNotFoundError as error:
         raise DataError(f"{path} is missing; make or fetch it anew") from error
     except Exception as error:
+        number = getattr(error, "errno", None) or next(map(int, _ERRNO.findall(str(error))), None)
+        if number or isinstance(error, MemoryError):
+            why = os.strerror(number) if number else "not enough memory"
+            raise DataError(f"{path} cannot be read: {why}; it may well be whole: mend that, run again") from error
         why = f"is not readable as {path.suffix.lstrip('.') or 'data'} ({first_line(error)})"
         if any(words in str(error) for words in ("truncated", "mmap length", "cannot reshape", "read all data")):
             why = "is truncated"

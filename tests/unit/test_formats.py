@@ -1,4 +1,10 @@
+import contextlib
+import json
+import os
 import shutil
+import socket
+import tempfile
+from pathlib import Path
 
 import h5py
 import numpy as np
@@ -185,14 +191,92 @@ def hollow(file):
         h5.create_dataset("fields", data=h5py.Empty("f4"))
 
 
+def created(write=lambda fields: None, shape=(10, 3, 16, 24), libver=None, **how):
+    """Damage: a data set of HDF5 that was created, and into which only some was written."""
+
+    def act(file):
+        with h5py.File(file, "w", libver=libver) as h5:
+            write(h5.create_dataset("fields", shape, np.float32, **how))
+
+    return act
+
+
+def elsewhere(file):
+    """Values in another file, which has since been lost: HDF5 reads zeros."""
+    layout = h5py.VirtualLayout((10, 3, 16, 24), np.float32)
+    layout[:] = h5py.VirtualSource("gone.h5", "fields", (10, 3, 16, 24), np.float32)
+    with h5py.File(file, "w") as h5:
+        h5.create_virtual_dataset("fields", layout)
+
+
+def put(x, snapshots=slice(None)):
+    return lambda fields: fields.__setitem__(snapshots, x)
+
+
+def replaced_by(make):
+    """Damage: something else has the year's place."""
+
+    def act(file):
+        shutil.rmtree(file) if file.is_dir() else file.unlink()
+        make(file)
+
+    return act
+
+
+def listening(path):
+    """A socket; its name is shorter than what a system takes."""
+    with socket.socket(socket.AF_UNIX) as server, contextlib.chdir(path.parent):
+        server.bind(path.name)
+
+
+def a_billion_in_npy(file):
+    with open(file, "wb") as out:
+        np.lib.format.write_array_header_2_0(out, {"descr": "<f4", "fortran_order": False, "shape": (10**9, 3, 16, 24)})
+
+
+def a_billion_in_zarr(folder):
+    about = json.loads((folder / "zarr.json").read_text())
+    about["shape"][0] = 10**9
+    (folder / "zarr.json").write_text(json.dumps(about))
+
+
+PIECES = {"chunks": (1, 3, 16, 24)}
 DAMAGE = {
     "npy, truncated": ("npy", cut, "truncated"),
     "npy, no array": ("npy", lambda file: file.write_text("no"), "no array of numbers"),
-    "npy, another shape": ("npy", lambda file: np.save(file, np.zeros((3, 4), np.float32)), "convert it"),
+    "npy, another shape": ("npy", lambda file: np.save(file, np.zeros((3, 4), np.float32)), "write it as such"),
     "npy, integers": ("npy", lambda file: np.save(file, np.zeros((2, 3, 16, 24), int)), "not floats"),
     "npy, pickled": ("npy", lambda file: np.save(file, np.array([{}])), "no array of numbers"),
     "hdf5, truncated": ("hdf5-chunk1", cut, "truncated"),
     "hdf5, empty": ("hdf5-chunk1", hollow, "not floats"),
+    "hdf5, no snapshot": ("hdf5-chunk1", created(shape=(0, 3, 16, 24)), r"float32 \(0, 3, 16, 24\): not one value"),
+    "hdf5, never written": ("hdf5-chunk1", created(**PIECES), "lacks 10 of its 10 chunks"),
+    "hdf5, half written": ("hdf5-chunk1", created(put(1, slice(4)), **PIECES), "lacks 6 of its 10 chunks"),
+    "hdf5, half written, compressed": (
+        *("hdf5-chunk1", created(put(1, slice(4)), compression="gzip", **PIECES), "lacks 6 of its 10 chunks"),
+    ),
+    "hdf5, in one piece, never written": ("hdf5-contiguous", created(), "lacks 1 of its 1 chunks"),
+    "hdf5, that refers to lost files": ("hdf5-chunk1", elsewhere, "keeps its values in other files"),
+    "hdf5, raw values beside it": ("hdf5-contiguous", created(external=[("x.raw", 0, 46080)]), "in other files"),
+    "hdf5, a billion snapshots": (
+        *("hdf5-chunk1", created(put(1, 0), (10**9, 3, 16, 24), "latest", **PIECES), "claims 1,000,000,000 snapshots"),
+    ),
+    "hdf5, a million snapshots": (
+        *("hdf5-chunk1", created(put(1, 0), (10**6, 3, 16, 24), **PIECES), "lacks 999,999 of its 1,000,000 chunks"),
+    ),
+    "npy, a billion snapshots": ("npy", a_billion_in_npy, "is truncated"),
+    "zarr, a billion snapshots": ("zarr-chunk1", a_billion_in_zarr, "claims 1,000,000,000 snapshots"),
+    "hdf5, a pipe": ("hdf5-chunk1", replaced_by(os.mkfifo), "is no regular file"),
+    "npy, a pipe": ("npy", replaced_by(os.mkfifo), "is no regular file"),
+    "zarr, a pipe": ("zarr-chunk1", replaced_by(os.mkfifo), "is no folder"),
+    "hdf5, a folder": ("hdf5-chunk1", replaced_by(Path.mkdir), "is no regular file"),
+    "hdf5, a socket": ("hdf5-chunk1", replaced_by(listening), "is no regular file"),
+    "npy, a device": ("npy", replaced_by(lambda file: file.symlink_to("/dev/zero")), "is no regular file"),
+    "hdf5, a link to itself": (
+        "hdf5-chunk1",
+        replaced_by(lambda file: file.symlink_to(file)),
+        "cannot be read: Too many",
+    ),
     "zarr, a chunk lost": ("zarr-chunk1", lose_chunk, "lacks 1 of its 10 chunks"),
     "zarr, a chunk cut": ("zarr-chunk1", damage_chunk, "delete it"),
     "zarr, no array": ("zarr-chunk1", lambda folder: (folder / "zarr.json").unlink(), "zarr"),
@@ -210,6 +294,76 @@ def test_a_damaged_year_is_one_line_that_names_the_file(damage, converted, tmp_p
             year.snapshots(index, 1)[0]
     assert str(file) in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@every_layout
+def test_a_whole_year_with_chunks_at_its_edges_is_opened(layout, tmp_path):
+    """Chunks need not divide what they hold; those set aside early look written, as they are."""
+    file = tmp_path / f"1980{formats.Layout.of(layout).suffix}"
+    with writing.year_writer(file, 10, (2, 33, 65), layout=formats.Layout.of(layout)) as append:
+        append(np.ones((10, 2, 33, 65)))
+    assert len(formats.open_year(file)) == 10
+
+
+@pytest.mark.parametrize("how", [{"chunks": (3, 2, 8, 9)}, {}, {"chunks": True, "compression": "lzf"}])
+def test_a_year_that_others_wrote_whole_is_opened(how, tmp_path):
+    early = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+    early.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
+    created(put(1), dcpl=early, **how)(tmp_path / "1980.h5")
+    created(put(1), maxshape=(None, 3, 16, 24), chunks=(1, 3, 16, 24))(tmp_path / "1981.h5")
+    for name in ("1980.h5", "1981.h5"):
+        with formats.open_year(tmp_path / name) as year:
+            assert year.snapshots(9, 1).all()
+
+
+def test_a_zarr_array_in_shards_is_counted_by_them(tmp_path):
+    import zarr
+
+    how = {"shape": (10, 1, 4, 4), "chunks": (1, 1, 4, 4), "shards": (5, 1, 4, 4), "dtype": "float32"}
+    fields = zarr.create_array(tmp_path / "1980.zarr", **how)
+    fields[:5] = 1
+    with pytest.raises(DataError, match="lacks 1 of its 2 chunks"):
+        formats.open_year(tmp_path / "1980.zarr")
+    fields[5:] = 1
+    assert len(formats.open_year(tmp_path / "1980.zarr")) == 10
+
+
+@contextlib.contextmanager
+def ordinary_user():
+    """The system lets root read all; a test's own folder is closed to others, so it is done elsewhere."""
+    before = os.geteuid()
+    if before == 0:
+        os.seteuid(65534)
+    try:
+        yield
+    finally:
+        os.seteuid(before)
+
+
+@pytest.mark.parametrize("layout", ["npy", "hdf5-chunk1", "zarr-chunk1"])
+@pytest.mark.parametrize("what", ["file", "folder"])
+def test_what_may_not_be_read_is_not_called_damaged(layout, what, converted, tmp_path_factory):
+    import zarr  # noqa: F401 (as an ordinary user it may not be readable)
+
+    with tempfile.TemporaryDirectory() as place:
+        Path(place).chmod(0o755)
+        folder = shutil.copytree(converted[layout], Path(place) / "data")
+        closed = folder / "train" if what == "folder" else store.year_files(folder, "train")[0]
+        closed.chmod(0o111 if closed.is_dir() else 0)
+        denied = "cannot be read: Permission denied; it may well be whole"
+        with pytest.raises(DataError, match=denied) as caught, ordinary_user():
+            store.open_split(folder, "train")
+        closed.chmod(0o755)
+    assert str(closed) in str(caught.value)
+    assert "\n" not in str(caught.value) and "delete" not in str(caught.value)
+
+
+def test_an_error_of_the_disk_is_not_called_damage():
+    quoted = "Can't read data (file read failed: errno = 5, error message = 'Input/output error', buf = 0x1)"
+    for error in (OSError(5, "Input/output error"), OSError(quoted)):
+        told = r"a\.h5 cannot be read: Input/output error; it may well be whole"
+        with pytest.raises(DataError, match=told), formats.blaming(Path("a.h5")):
+            raise error
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float64, ">f4"])
