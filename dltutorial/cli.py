@@ -103,16 +103,24 @@ def make_parser() -> argparse.ArgumentParser:
         "--watch", type=number(float, 1, 3600), metavar="S", help="of view: write the page again every S seconds"
     )
 
-    data = _add(commands, "data", _data, "simulate a data set, check one, or convert it to another layout")
-    what = "weather: simulate it; check: read a folder through; convert: write it in another layout on disk"
-    data.add_argument("what", choices=["weather", "check", "convert"], help=what)
-    data.add_argument("--preset", default="auto", help=_preset_help())
-    data.add_argument("--out", type=Path, metavar="DIR", help="where to (default: the course's data folder)")
-    data.add_argument("--seed", type=int, default=0, help="another planet's weather (default: 0)")
-    data.add_argument("--processes", type=number(int, 1, 1000), metavar="N", help="default: one per usable core")
-    data.add_argument("--source", type=Path, metavar="DIR", help="what to convert (default: the preset's weather)")
-    layouts = "of convert: hdf5-chunk1, hdf5-chunk16-gzip4, hdf5-auto-lzf, hdf5-contiguous, npy, zarr-chunk1-zstd, …"
-    data.add_argument("--layout", metavar="NAME", help=layouts)
+    whats = _add(commands, "data", _data, "simulate a data set, check one, convert it, or compute its statistics")
+    data = whats.add_subparsers(metavar="WHAT", dest="what", required=True)
+    weather = _add(data, "weather", _data, "simulate a data set, unless it is there")
+    convert = _add(data, "convert", _data, "write a data set in another layout on disk")
+    for made in (weather, convert):  # what was not given stays out of the namespace
+        made.add_argument("--preset", default=argparse.SUPPRESS, help=_preset_help())
+        made.add_argument("--seed", type=int, default=argparse.SUPPRESS, help="another planet's weather (default: 0)")
+        cores, few = "default: one per usable core", number(int, 1, 1000)
+        made.add_argument("--processes", type=few, default=argparse.SUPPRESS, metavar="N", help=cores)
+        made.add_argument("--out", type=Path, metavar="DIR", help="where to (default: the course's data folder)")
+    convert.add_argument("--source", type=Path, metavar="DIR", help="the data set (default: the preset's weather)")
+    layouts = "hdf5-chunk1, hdf5-chunk16-gzip4, hdf5-auto-lzf, hdf5-contiguous, npy, zarr-chunk1-zstd, …"
+    convert.add_argument("--layout", metavar="NAME", required=True, help=layouts)
+    check = _add(data, "check", _data, "read a data set through: what is wrong, and what is odd")
+    statistics = _add(data, "statistics", _data, "compute those of a data set's stats/ that it lacks")
+    for given in (check, statistics):
+        given.add_argument("--source", type=Path, metavar="DIR", required=True, help="the data set")
+    statistics.add_argument("--overwrite", action="store_true", help="replace those that are there")
 
     trains = "train the weather model, alone or on the ranks of torchrun or srun; every knob of a recipe is an option"
     train = _add(commands, "train", _train, trains)
@@ -202,21 +210,23 @@ def _class(args: argparse.Namespace) -> None:
 
 
 def _data(args: argparse.Namespace) -> int:
-    from dltutorial.data import convert, formats, store, weather
+    from dltutorial import node
+    from dltutorial.data import convert, formats, store, weather, writing
 
-    if args.what == "convert":
-        if args.layout is None:
-            raise CourseError(f"data convert needs a layout; give --layout NAME: {formats.LAYOUTS}")
-        layout = formats.Layout.of(args.layout)
-        source = args.source or weather.ensure(preset(args.preset), processes=args.processes, seed=args.seed)
-        print(convert.convert(source, layout, args.out))
-        return 0
+    given = {name: value for name, value in vars(args).items() if name in ("preset", "seed", "processes")}
     if args.what == "check":
-        if args.out is None:
-            raise CourseError("data check needs a folder; give it as --out DIR")
-        print(store.validate(args.out, progress=True))
-        return 0
-    print(weather.ensure(preset(args.preset), args.out, processes=args.processes, seed=args.seed))
+        print(store.validate(args.source, progress=True))
+    elif args.what == "statistics":
+        node.refuse_on_login("computing statistics")
+        print(*writing.write_stats(args.source, progress=True, overwrite=args.overwrite), sep="\n")
+    elif args.what == "weather":
+        print(weather.ensure(preset(given.pop("preset", "auto")), args.out, **given))
+    else:
+        layout = formats.Layout.of(args.layout)
+        if args.source and given:
+            raise CourseError(f"data convert: --source and --{next(iter(given))} exclude each other; leave out one")
+        source = args.source or weather.ensure(preset(given.pop("preset", "auto")), **given)
+        print(convert.convert(source, layout, args.out))
     return 0
 
 

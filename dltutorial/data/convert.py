@@ -59,6 +59,9 @@ def convert(
             raise DataError(
                 f"{targets[target]} has {shape[0]} snapshots, so no chunk can hold {layout.chunk}; take 1 to {shape[0]}"
             )
+    statistics = list((source / "stats").glob("*.npy"))
+    for file in statistics:
+        formats.refuse_irregular(file)
     about = store.about(source)
     files = [[target.parent.name, target.stem, *shape] for target, shape in shapes.items()]
     origin = {"layout": layout.name, "digest": about.pop("digest", None), "files": files}
@@ -74,7 +77,7 @@ def convert(
                 writing.check_space(folder, int(1.05 * 4 * sum(math.prod(shapes[target]) for target in todo)))
                 paths.write_text(folder / "convert.json", json.dumps(origin, indent=1) + "\n")
                 _write_years(todo, layout, progress)
-                for file in (source / "stats").glob("*.npy"):
+                for file in statistics:
                     with paths.atomic(folder / "stats" / file.name) as temporary:
                         shutil.copyfile(file, temporary)
                 text = json.dumps(about | {"converted": origin}, indent=1) + "\n"
@@ -114,6 +117,6 @@ def _write_years(todo: dict[Path, Path], layout: Layout, progress: bool) -> None
                 writing.year_writer(target, len(year), year.shape, layout=layout) as append,
             ):
                 for first in range(0, len(year), depth):
-                    block_TCHW = year.snapshots(first, min(depth, len(year) - first))
+                    block_TCHW = store.whole(file, first, year.snapshots(first, min(depth, len(year) - first)))
                     append(block_TCHW)
                     bar.update(len(block_TCHW))

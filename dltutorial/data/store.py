@@ -3,7 +3,8 @@
     <folder>/train/sim_0001.h5 …   one file a year, its name ends in four digits; ``valid/`` and ``test/`` likewise
              dataset ``fields``: (time, channel, lat, lon) float32, one sample a chunk, not compressed;
              or another layout of ``formats``, which ``convert`` writes
-    <folder>/stats/global_means.npy, global_stds.npy: (1, C, 1, 1); time_means.npy: (1, C, H, W); of the training years
+    <folder>/stats/global_means.npy, global_stds.npy: (1, C, 1, 1); time_means.npy: (1, C, H, W); of the training years.
+             The last is for the anomaly correlation alone, and may be missing
     <folder>/dataset.json          ours only: channels, units, geometry, seconds between snapshots; ERA5 has none
 
 In: a folder. Out: a ``Split`` that says where what is, checked; or one clear ``DataError`` that names the file.
@@ -11,8 +12,8 @@ In: a folder. Out: a ``Split`` that says where what is, checked; or one clear ``
 Legend: T snapshots, C channels, H rows (latitude), W columns (longitude).
 """
 
-import json
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,12 +21,14 @@ from typing import Any
 import numpy as np
 from tqdm.auto import tqdm
 
+from dltutorial import paths
 from dltutorial.data import formats
 from dltutorial.errors import DataError
 
 SPLITS = ("train", "valid", "test")
 STATISTICS = ("global_means", "global_stds", "time_means")
 _YEAR = re.compile(r".*\d{4}")
+_FAR = 1e6  # deviations from the mean: no data of these statistics
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,7 +45,7 @@ class Split:
         channel_names, channel_units: "channel 0" … and "" where the folder does not say.
         geometry: "beta-plane" or "sphere".
         snapshot_s: seconds between neighbouring snapshots; None where the folder does not say.
-        means_1C11, stds_1C11, time_means_1CHW: statistics of the training years, float32.
+        means_1C11, stds_1C11, time_means_1CHW: statistics of the training years, float32; the last may be None.
     """
 
     folder: Path
@@ -57,7 +60,7 @@ class Split:
     snapshot_s: float | None
     means_1C11: np.ndarray
     stds_1C11: np.ndarray
-    time_means_1CHW: np.ndarray
+    time_means_1CHW: np.ndarray | None
 
     @property
     def n_samples(self) -> int:
@@ -85,16 +88,15 @@ def open_split(folder: Path, split: str = "train", crop: tuple[int, int] | None 
     Raises:
         DataError: the folder or a file is missing, empty, truncated, of another layout, or holds NaN.
     """
-    folder, files = Path(folder), year_files(folder, split)
-    shapes = {file: file_shape(file) for file in files}
+    folder, shapes = Path(folder), year_shapes(folder, split)
+    files = tuple(shapes)
     C, H, W = shapes[files[0]][1:]
-    for file, shape in shapes.items():
-        if shape[1:] != (C, H, W):
-            raise DataError(f"{file} has samples {shape[1:]}, but {files[0]} has {(C, H, W)}; remove one of them")
     for file in files[:: -(-len(files) // 8)]:
         for index in (0, shapes[file][0] - 1):
             read_sample(file, index)
     said, (rows, columns) = about(folder, C), crop or (H, W)
+    means, stds = (_stats(folder, name, (1, C, 1, 1)) for name in STATISTICS[:2])
+    climate = _stats(folder, STATISTICS[2], (1, C, H, W)) if (folder / "stats" / "time_means.npy").exists() else None
     return Split(
         folder=folder,
         name=split,
@@ -106,30 +108,48 @@ def open_split(folder: Path, split: str = "train", crop: tuple[int, int] | None 
         channel_units=tuple(said.get("units") or [""] * C),
         geometry=said.get("geometry", "sphere"),
         snapshot_s=said.get("snapshot_s"),
-        means_1C11=_stats(folder, "global_means", (1, C, 1, 1)),
-        stds_1C11=_stats(folder, "global_stds", (1, C, 1, 1)),
-        time_means_1CHW=_stats(folder, "time_means", (1, C, H, W))[..., :rows, :columns],
+        means_1C11=means,
+        stds_1C11=stds,
+        time_means_1CHW=None if climate is None else climate[..., :rows, :columns],
     )
 
 
 def validate(folder: Path, progress: bool = False) -> str:
-    """Read every sample of every split, with a bar if that takes long; returns one line that sums up what is there.
+    """Read every sample of every split, with a bar if that takes long.
+
+    Returns one line that sums up what is there, and one for each thing that may be meant or not: years left out, fields
+    of one value.
 
     Raises:
-        DataError: as ``open_split``, for any sample.
+        DataError: as ``open_split``, for any sample; or a split, or the statistics, cannot serve to train.
     """
-    splits = [open_split(folder, name) for name in SPLITS if name != "test" or (Path(folder) / name).exists()]
-    samples = []
+    folder = Path(folder)
+    splits = [open_split(folder, name) for name in SPLITS if name != "test" or (folder / name).exists()]
     for split in splits:
         if split.shape != splits[0].shape:
             raise DataError(f"{folder}: {split.name} has samples {split.shape}, train {splits[0].shape}; remove one")
-        for file, snapshots in zip(split.files, split.snapshots, strict=True):
-            samples += [(file, index) for index in range(snapshots)]
-    for file, index in tqdm(samples, desc="reading", unit="sample", delay=2, disable=not progress):
-        read_sample(file, index)
+        if split.n_samples == len(split.files):
+            raise DataError(f"{folder / split.name} has no two snapshots in a row to forecast; make or fetch it anew")
+    files, flat = [file for split in splits for file in split.files], []
+    total = sum(split.n_samples for split in splits)
+    means_C, stds_C = (x.ravel().astype(np.float64) for x in (splits[0].means_1C11, splits[0].stds_1C11))
+    with tqdm(desc="reading", unit="sample", total=total, delay=2, disable=not progress) as bar:
+        for file in files:
+            for index, x_CHW in enumerate(samples(file)):
+                low_C, high_C = x_CHW.min((1, 2)), x_CHW.max((1, 2))
+                far = (np.maximum(means_C - low_C, high_C - means_C) / stds_C).max()
+                if not far < _FAR:
+                    why = f"{file}, snapshot {index}, is {far:.0e} deviations away from the mean"
+                    raise DataError(f"{folder / 'stats'} is of other data: {why}; {_anew(folder)}")
+                flat += [f"{file}, snapshot {index}, channel {channel}" for channel in np.flatnonzero(low_C == high_C)]
+                bar.update()
+    notes = [f"note: {len(flat)} fields hold one value only, first {flat[0]}"] if flat else []
+    there = sorted(int(file.stem[-4:]) for file in files)
+    if gap := sorted(set(range(there[0], there[-1])) - set(there)):
+        notes.append(f"note: {len(gap)} years from {there[0]} to {there[-1]} are in no split, the first is {gap[0]}")
     counts = ", ".join(f"{split.name} {split.n_samples}" for split in splits)
     C, H, W = splits[0].shape
-    return f"{folder}: {counts} samples of {C} × {H} × {W}; every value is finite"
+    return "\n".join([f"{folder}: {counts} samples of {C} × {H} × {W}; every value is finite", *notes])
 
 
 def year_files(folder: Path, split: str) -> tuple[Path, ...]:
@@ -139,10 +159,12 @@ def year_files(folder: Path, split: str) -> tuple[Path, ...]:
         DataError: no folder, no files, files of two layouts, or a name that does not end in four digits.
     """
     place, hint = Path(folder) / split, "make data with: dltutorial data weather --out DIR"
-    if not place.is_dir():
+    with formats.blaming(place):
+        there = sorted(place.iterdir()) if place.is_dir() else None
+    if there is None:
         what = f"{folder} has no folder {split}" if Path(folder).is_dir() else f"no data folder {folder}"
         raise DataError(f"{what}; {hint}")
-    files = tuple(sorted(file for suffix in formats.SUFFIXES for file in place.glob(f"[!.]*{suffix}")))
+    files = tuple(file for file in there if file.suffix in formats.SUFFIXES and not file.name.startswith("."))
     if not files:
         raise DataError(f"{place} holds no .h5 file, nor .npy nor .zarr; {hint}")
     for file in files:
@@ -153,6 +175,16 @@ def year_files(folder: Path, split: str) -> tuple[Path, ...]:
     return files
 
 
+def year_shapes(folder: Path, split: str) -> dict[Path, tuple[int, int, int, int]]:
+    """The files of one split and the shape of each; a DataError also if their samples differ in shape."""
+    shapes = {file: file_shape(file) for file in year_files(folder, split)}
+    first, wanted = next(iter(shapes.items()))
+    for file, shape in shapes.items():
+        if shape[1:] != wanted[1:]:
+            raise DataError(f"{file} has samples {shape[1:]}, but {first} has {wanted[1:]}; remove one of them")
+    return shapes
+
+
 def file_shape(file: Path) -> tuple[int, int, int, int]:
     """Shape (T, C, H, W) of a year, from its header; a DataError if it is none."""
     with formats.open_year(file) as year:
@@ -160,12 +192,31 @@ def file_shape(file: Path) -> tuple[int, int, int, int]:
 
 
 def read_sample(file: Path, index: int) -> np.ndarray:
-    """One sample (C, H, W); a DataError if it cannot be read, or holds NaN or infinity."""
+    """One sample (C, H, W); a DataError as of ``whole``, or if it cannot be read."""
     with formats.open_year(file) as year:
-        x_CHW = year.snapshots(index, 1)[0]
-    if not np.isfinite(x_CHW).all():
-        raise DataError(f"{file}, snapshot {index}, holds NaN or infinity; remove the file, or make it anew")
-    return x_CHW
+        return whole(file, index, year.snapshots(index, 1))[0]
+
+
+def samples(file: Path) -> Iterator[np.ndarray]:
+    """All samples (C, H, W) of a year in turn, read a chunk at a time; a DataError as of ``read_sample``."""
+    with formats.open_year(file) as year:
+        depth = min(16, (year.chunk_TCHW or (1,))[0])
+        for first in range(0, len(year), depth):
+            yield from whole(file, first, year.snapshots(first, min(depth, len(year) - first)))
+
+
+def whole(file: Path, first: int, x_NCHW: np.ndarray) -> np.ndarray:
+    """The snapshots of a year from ``first`` on, as given.
+
+    Raises:
+        DataError: one holds NaN or infinity, or nothing but one value a field, as what was set to zero does.
+    """
+    for index, x_CHW in enumerate(x_NCHW, first):
+        if not np.isfinite(x_CHW).all():
+            raise DataError(f"{file}, snapshot {index}, holds NaN or infinity; remove the file, or make it anew")
+        if x_CHW[0].size > 1 and not np.ptp(x_CHW, (1, 2)).any():
+            raise DataError(f"{file}, snapshot {index}, holds one value a field, as if zeroed; make or fetch it anew")
+    return x_NCHW
 
 
 def about(folder: Path, n_channels: int | None = None) -> dict[str, Any]:
@@ -192,10 +243,12 @@ def about(folder: Path, n_channels: int | None = None) -> dict[str, Any]:
 def read_json(file: Path) -> dict[str, Any] | None:
     """The object in a JSON file, None where there is no file; a DataError if it is damaged or no object."""
     try:
-        found = json.loads(file.read_text(encoding="utf-8"))
+        found = paths.from_json(paths.read_text(file))
     except (FileNotFoundError, NotADirectoryError):
         return None
-    except (OSError, ValueError) as error:
+    except OSError as error:
+        raise DataError(f"{file} cannot be read: {error.strerror}; mend that, and run again") from error
+    except ValueError as error:
         why = formats.first_line(error)
         raise DataError(f"{file} is not readable JSON ({why}); delete it or make it anew") from error
     if not isinstance(found, dict):
@@ -207,9 +260,19 @@ def _stats(folder: Path, name: str, shape: tuple[int, ...]) -> np.ndarray:
     """One array of statistics, float32, checked."""
     file = folder / "stats" / f"{name}.npy"
     with formats.blaming(file):
-        x = np.load(file, allow_pickle=False)
-    if getattr(x, "shape", None) != shape or x.dtype.kind != "f":
-        raise DataError(f"{file} is {x.dtype} {x.shape}, but the files need floats {shape}; make or fetch it anew")
+        if not file.exists():
+            raise DataError(f"{file} is missing; make it: dltutorial data statistics --source {folder}")
+        formats.refuse_irregular(file)
+        stored = np.load(file, mmap_mode="r", allow_pickle=False)
+    if getattr(stored, "shape", None) != shape or stored.dtype.kind != "f":
+        is_now = f"{stored.dtype} {stored.shape}" if isinstance(stored, np.ndarray) else "several arrays"
+        raise DataError(f"{file} is {is_now}, but the files need floats {shape}; {_anew(folder)}")
+    with np.errstate(over="ignore"):
+        x = np.array(stored, np.float32)
     if not np.isfinite(x).all() or (name == "global_stds" and not (x > 0).all()):
-        raise DataError(f"{file} holds NaN, infinity, or a deviation of 0; make or fetch it anew")
-    return x.astype(np.float32)
+        raise DataError(f"{file} holds, in float32, NaN, infinity, or a deviation of 0; {_anew(folder)}")
+    return x
+
+
+def _anew(folder: Path) -> str:
+    return f"make them anew: dltutorial data statistics --overwrite --source {folder}"

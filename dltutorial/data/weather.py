@@ -135,12 +135,13 @@ def _is_whole(plan: Plan, folder: Path) -> bool:
     if about and about.get("digest") != plan.digest:
         raise DataError(f"{folder} holds a data set of another plan or origin, which is not overwritten; {other}")
     for file in (file for split in store.SPLITS for file in (folder / split).glob("*.h5")):
+        shape = store.file_shape(file)
         with formats.blaming(file), h5py.File(file, "r") as h5:
             digest = h5.attrs.get("digest")
         if file not in wanted.values() or digest != plan.digest:
             raise DataError(f"{file} is not of this data set and is not overwritten; {other}")
-        if store.file_shape(file) != (plan.snapshots, *plan.shape):
-            raise DataError(f"{file} has shape {store.file_shape(file)}; delete it and run again to make it anew")
+        if shape != (plan.snapshots, *plan.shape):
+            raise DataError(f"{file} has shape {shape}; delete it and run again to make it anew")
     years_are_there = all(file.exists() for file in wanted.values())
     stats = [folder / "stats" / f"{name}.npy" for name in store.STATISTICS]
     there = [file for file in stats if file.exists()]

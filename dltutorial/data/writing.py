@@ -165,24 +165,40 @@ def _create_zarr(file: Path, shape_TCHW: tuple[int, ...], layout: Layout, attrib
     yield lambda first, x_BCHW: fields.__setitem__(slice(first, first + len(x_BCHW)), x_BCHW)
 
 
-def write_stats(folder: Path, progress: bool = False) -> None:
-    """Means and deviations of each channel, and the mean of each grid point, over the training years.
+def write_stats(folder: Path, progress: bool = False, overwrite: bool = True) -> list[Path]:
+    """Means and deviations of each channel, and the mean of each grid point, over the training years, in float64.
+
+    Without ``overwrite`` only those that are missing are written. Returns the files.
 
     Raises:
-        DataError: the training years cannot be read, or the statistics not be written.
+        DataError: the training years cannot be read, or a channel never changes; the statistics cannot be written, or
+            are all there.
     """
-    count, sums_CHW, squares_C = 0, np.zeros(()), np.zeros(())
-    for file in tqdm(store.year_files(folder, "train"), desc="statistics", unit="year", delay=2, disable=not progress):
-        for index in range(store.file_shape(file)[0]):
-            x_CHW = store.read_sample(file, index)
-            sums_CHW = sums_CHW + x_CHW.astype(np.float64)
-            squares_C = squares_C + np.einsum("chw,chw->c", x_CHW, x_CHW, dtype=np.float64)
-            count += 1
+    files = {name: folder / "stats" / f"{name}.npy" for name in store.STATISTICS}
+    wanted = {name: file for name, file in files.items() if overwrite or not file.exists()}
+    if not wanted:
+        raise DataError(f"{folder / 'stats'} has all statistics already; add --overwrite to replace them")
+    shapes = store.year_shapes(folder, "train")
+    count, sums_CHW, squares_C = sum(shape[0] for shape in shapes.values()), np.zeros(()), np.zeros(())
+    near_C11 = store.read_sample(next(iter(shapes)), 0)[:, :1, :1].astype(
+        np.float64
+    )  # no digits are lost to large means
+    with tqdm(desc="statistics", unit="sample", total=count, delay=2, disable=not progress) as bar:
+        for file in shapes:
+            for x_CHW in store.samples(file):
+                x_CHW = x_CHW - near_C11
+                sums_CHW = sums_CHW + x_CHW
+                squares_C = squares_C + np.einsum("chw,chw->c", x_CHW, x_CHW)
+                bar.update()
     time_means_CHW = sums_CHW / count
-    means_C = time_means_CHW.mean((1, 2))
-    stds_C = np.sqrt(np.maximum(squares_C / (count * sums_CHW[0].size) - means_C**2, 0))
-    found = (means_C[None, :, None, None], stds_C[None, :, None, None], time_means_CHW[None])
-    for name, x in zip(store.STATISTICS, found, strict=True):
-        file = folder / "stats" / f"{name}.npy"
+    means_C11 = time_means_CHW.mean((1, 2), keepdims=True)
+    stds_C = np.sqrt(np.maximum(squares_C / (count * sums_CHW[0].size) - means_C11.ravel() ** 2, 0))
+    if not (stds_C > 0).all():
+        channel = np.flatnonzero(stds_C <= 0)[0]
+        raise DataError(f"{folder}: channel {channel} has one value in all training years; write the data without it")
+    arrays = means_C11 + near_C11, stds_C[:, None, None], time_means_CHW + near_C11
+    found = dict(zip(files, arrays, strict=True))
+    for name, file in wanted.items():
         with refusals(file), paths.atomic(file) as temporary, open(temporary, "wb") as out:
-            np.save(out, x.astype(np.float32))
+            np.save(out, found[name][None].astype(np.float32))
+    return list(wanted.values())

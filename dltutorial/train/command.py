@@ -93,7 +93,8 @@ def _train(preset_name: str, knobs: dict, data: Path | None, name: str | None, o
         Recipe.of(base, **knobs).require_room(world_size())
     with all_or_none():
         data = data or weather.ensure(base, progress=is_main())
-        n_channels, n_lat, n_lon = store.open_split(data, "train").shape
+        split = store.open_split(data, "train")
+        n_channels, n_lat, n_lon = split.shape
         recipe = Recipe.of(base, **{"n_channels": n_channels, "n_lat": n_lat, "n_lon": n_lon} | knobs)
         recipe.require_room(world_size())
         task = weather_task(recipe, data)
@@ -103,6 +104,9 @@ def _train(preset_name: str, knobs: dict, data: Path | None, name: str | None, o
     )
     if (recipe.n_lat, recipe.n_lon) != (n_lat, n_lon):
         say(f"samples are cropped: the first {recipe.n_lat} of {n_lat} rows and {recipe.n_lon} of {n_lon} columns")
+    if split.time_means_1CHW is None:
+        how = f"dltutorial data statistics --source {data}"
+        say(f"the data have no time_means.npy, so no anomaly correlation is scored; to make it: {how}")
     seen = None
     with workers_in_one_line(), stop_signals() as came:
         for seen in run.train(

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -153,7 +154,7 @@ def anomaly_correlation(forecast_BCHW: Tensor, truth_BCHW: Tensor, climate_1CHW:
     f, t = forecast_BCHW - climate_1CHW, truth_BCHW - climate_1CHW
     product = (weights_H1 * f * t).mean((-2, -1))
     spread = ((weights_H1 * f**2).mean((-2, -1)) * (weights_H1 * t**2).mean((-2, -1))).sqrt()
-    return torch.where(spread > 0, product / spread.clamp_min(torch.finfo(spread.dtype).tiny), 0.0)
+    return torch.where(spread == 0, 0.0, product / spread.clamp_min(torch.finfo(spread.dtype).tiny))
 
 
 @dataclass(frozen=True)
@@ -162,7 +163,8 @@ class Scores:
 
     Attributes:
         rmse_C, persistence_rmse_C, climatology_rmse_C: errors of the model and of the two simple forecasts.
-        correlation_C, persistence_correlation_C: anomaly correlations.
+        correlation_C, persistence_correlation_C: anomaly correlations. Without time means among the data these, and the
+            error of climatology, are NaN.
         channels: names of the channels.
     """
 
@@ -180,11 +182,10 @@ class Scores:
 
     def scalars(self) -> dict[str, float]:
         """The figures a tracker logs."""
-        return {
-            "valid/rmse": self.rmse_C.mean().item(),
-            "valid/rmse_ratio_to_persistence": self.rmse_ratio,
-            "valid/anomaly_correlation": self.correlation_C.mean().item(),
-        }
+        found = {"valid/rmse": self.rmse_C.mean().item(), "valid/rmse_ratio_to_persistence": self.rmse_ratio}
+        if not self.climatology_rmse_C.isnan().any():
+            found["valid/anomaly_correlation"] = self.correlation_C.mean().item()
+        return found
 
 
 @torch.inference_mode()
@@ -195,7 +196,8 @@ def evaluate(model: nn.Module, pairs: Pairs, batch_size: int = 16) -> Scores:
     """
     split, device = pairs.split, next(model.parameters()).device
     weights_H1 = row_weights(split.shape[-2], split.geometry, split.grid[0]).to(device)
-    climate_1CHW = torch.from_numpy((split.time_means_1CHW - split.means_1C11) / split.stds_1C11).to(device)
+    climate = np.full((1, *split.shape), np.nan, np.float32) if split.time_means_1CHW is None else split.time_means_1CHW
+    climate_1CHW = torch.from_numpy((climate - split.means_1C11) / split.stds_1C11).to(device)
     was_training = model.training
     model.eval()
     rows_5NC = torch.zeros(5, len(pairs), split.shape[0], device=device)

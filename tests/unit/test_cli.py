@@ -103,7 +103,7 @@ def test_training_takes_sizes_from_the_data_and_knobs_from_file_and_options(tiny
 
 
 def test_a_whole_data_set_passes_its_check(tiny_data, capsys):
-    assert call("data", "check", "--out", tiny_data) == 0
+    assert call("data", "check", "--source", tiny_data) == 0
     assert "train 20, valid 10, test 10" in capsys.readouterr().out
 
 
@@ -153,7 +153,19 @@ def test_a_whole_data_set_passes_its_check(tiny_data, capsys):
         (["train", "--name", ""], "''"),
         (["train", "--name", ".."], ".."),
         (["data", "weather", "--processes", "0"], "--processes: 0 is not from 1"),
-        (["data", "check"], "--out"),
+        (["data", "check"], "--source"),
+        (["data"], "WHAT"),
+        (["data", "check", "--source", ".", "--out", "x"], "--out"),
+        (["data", "check", "--source", ".", "--preset", "smoke"], "--preset"),
+        (["data", "statistics"], "--source"),
+        (["data", "statistics", "--source", ".", "--out", "x"], "--out"),
+        (["data", "weather", "--source", "."], "--source"),
+        (["data", "weather", "--layout", "npy"], "--layout"),
+        (["data", "convert"], "--layout"),
+        *(
+            (["data", "convert", "--layout", "npy", "--source", ".", option, value], f"--source and {option} exclude")
+            for option, value in (("--preset", "smoke"), ("--seed", "0"), ("--processes", "1"))
+        ),
         (["bench", "nonsense"], "nonsense"),
         (["exercises", "burn"], "burn"),
         (["report", "nowhere.jsonl"], "nowhere.jsonl"),
@@ -207,7 +219,7 @@ def test_damaged_data_are_named_before_anything_is_written(damage, own_data, ref
     act(own_data)
     assert words in refused("train", "--data", own_data, "--name", "r", *TINY)
     assert not (tmp_path / "runs" / "r").exists()
-    assert words in refused("data", "check", "--out", own_data)
+    assert words in refused("data", "check", "--source", own_data)
 
 
 def test_data_of_other_sizes_than_asked_for(tiny_data, refused):

@@ -2,6 +2,10 @@
 
 import itertools
 import json
+import os
+import re
+import shutil
+from pathlib import Path
 
 import h5py
 import numpy as np
@@ -10,8 +14,10 @@ import torch
 from torch import nn
 
 from dltutorial import cli
-from dltutorial.data import convert, loaders, store
+from dltutorial.config import PRESETS
+from dltutorial.data import convert, loaders, store, weather
 from dltutorial.data.loaders import LOADERS, Pairs
+from dltutorial.errors import DataError
 from dltutorial.train.forecasting import evaluate, row_weights
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -142,3 +148,222 @@ def test_more_rows_or_columns_than_there_are_cannot_be_asked_for(tall, capsys, k
     line = refused(capsys, "train", "--data", tall, *itertools.chain(*options.items()), *TINY)
     assert most in line and "(3, 17, 27)" in line
     assert not (tmp_path / "runs").exists()
+
+
+# Statistics
+
+
+def test_statistics_are_made_by_one_command(own_data, capsys):
+    files = {name: own_data / "stats" / f"{name}.npy" for name in store.STATISTICS}
+    for file in files.values():
+        file.unlink()
+    assert "data statistics --source" in refused(capsys, "train", "--data", own_data, *TINY)
+    assert cli.main(["data", "statistics", "--source", str(own_data)]) == 0
+    assert capsys.readouterr().out.split() == [str(file) for file in files.values()]
+    x_TCHW = np.concatenate([h5py.File(file)["fields"][:] for file in store.year_files(own_data, "train")])
+    x_TCHW = x_TCHW.astype(np.float64)
+    expected = x_TCHW.mean((0, 2, 3)), x_TCHW.std((0, 2, 3)), x_TCHW.mean(0)
+    shapes = (1, 3, 1, 1), (1, 3, 1, 1), (1, 3, 16, 24)
+    for file, x, shape in zip(files.values(), expected, shapes, strict=True):
+        found = np.load(file)
+        assert found.dtype == np.float32 and found.shape == shape
+        np.testing.assert_allclose(found, x.reshape(shape), rtol=1e-6, atol=1e-6)
+    assert "finite" in store.validate(own_data)
+
+
+def test_statistics_that_are_there_are_replaced_only_if_asked(own_data, capsys):
+    means, climate = own_data / "stats" / "global_means.npy", own_data / "stats" / "time_means.npy"
+    theirs, right = np.full((1, 3, 1, 1), 7.0), np.load(means)
+    np.save(means, theirs)
+    climate.unlink()
+    statistics = "data", "statistics", "--source", str(own_data)
+    assert cli.main(statistics) == 0
+    assert capsys.readouterr().out.split() == [str(climate)]
+    assert np.array_equal(np.load(means), theirs)
+    assert "add --overwrite" in refused(capsys, *statistics)
+    assert cli.main([*statistics, "--overwrite"]) == 0
+    np.testing.assert_allclose(np.load(means), right, rtol=1e-5, atol=1e-6)
+
+
+def still(fields):
+    fields[:, 1] = 273.15  # a sum of squares in float32, or far from 0, would not find it constant
+    return fields
+
+
+def broken(fields):
+    fields[0, 0, 0, 0] = np.nan
+    return fields
+
+
+@pytest.mark.parametrize(("change", "why"), [(still, "channel 1 has one value"), (broken, "snapshot 0, holds NaN")])
+def test_statistics_of_what_cannot_be_normalised_are_refused(own_data, capsys, change, why):
+    rewritten(own_data, change)
+    before = {file: file.read_bytes() for file in (own_data / "stats").iterdir()}
+    assert why in refused(capsys, "data", "statistics", "--overwrite", "--source", own_data)
+    assert {file: file.read_bytes() for file in (own_data / "stats").iterdir()} == before
+
+
+def test_years_of_different_shapes_have_no_statistics(own_data, capsys):
+    with h5py.File(own_data / "train" / "1980.h5", "w") as year:
+        year["fields"] = np.random.default_rng(0).normal(size=(2, 3, 8, 24))
+    assert "1980.h5 has samples (3, 8, 24)" in refused(
+        capsys, "data", "statistics", "--overwrite", "--source", own_data
+    )
+
+
+def test_without_time_means_all_but_the_anomaly_correlation_is_scored(own_data, capsys):
+    with_them, _ = trained(own_data, capsys)
+    (own_data / "stats" / "time_means.npy").unlink()
+    without, _ = trained(own_data, capsys)
+    assert f"no anomaly correlation is scored; to make it: dltutorial data statistics --source {own_data}" in without
+    assert "anomaly" not in with_them.splitlines()[0] and "anomaly_correlation 0." in with_them
+    scored = [line for line in without.splitlines() if "rmse" in line]
+    assert scored and all("rmse_ratio_to_persistence" in line and "anomaly" not in line for line in scored)
+    scores = evaluate(Same(), Pairs(store.open_split(own_data, "valid")))
+    assert scores.correlation_C.isnan().all() and scores.climatology_rmse_C.isnan().all()
+    assert scores.rmse_ratio == 1
+
+
+WRONG = {
+    "of another shape": np.ones((1, 3, 16, 23)),
+    "above what float32 holds": np.full((1, 3, 16, 24), 1e300),
+    "whole numbers": np.ones((1, 3, 16, 24), int),
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_wrong_statistics_name_the_command_that_mends_them(wrong, own_data, capsys):
+    np.save(own_data / "stats" / "time_means.npy", WRONG[wrong])
+    line = refused(capsys, "train", "--data", own_data, *TINY)
+    assert "time_means.npy" in line and line.endswith(f"dltutorial data statistics --overwrite --source {own_data}")
+    assert cli.main(line.partition("dltutorial data")[2].join(["data", ""]).split()) == 0
+    assert cli.main(["data", "check", "--source", str(own_data)]) == 0
+
+
+def test_a_deviation_that_float32_rounds_to_0_is_refused(own_data, capsys):
+    np.save(own_data / "stats" / "global_stds.npy", np.full((1, 3, 1, 1), 1e-60))
+    assert "a deviation of 0" in refused(capsys, "train", "--data", own_data, *TINY)
+
+
+# Floats, names, what is missing and what is more
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float64, ">f4"])
+def test_other_floats_are_trained_on_and_converted(own_data, tmp_path, capsys, dtype):
+    rewritten(own_data, lambda fields: fields.astype(dtype))
+    for file in (own_data / "stats").iterdir():
+        np.save(file, np.load(file).astype(np.float64))
+    said, _ = trained(own_data, capsys)
+    out = tmp_path / "out"
+    assert cli.main(["data", "convert", "--source", str(own_data), "--layout", "hdf5-chunk1", "--out", str(out)]) == 0
+    capsys.readouterr()
+    with h5py.File(out / "train" / "1979.h5") as new, h5py.File(own_data / "train" / "1979.h5") as old:
+        assert new["fields"].dtype == np.float32
+        assert np.array_equal(new["fields"][:], old["fields"][:].astype(np.float32))
+    again, _ = trained(out, capsys)
+    loss = [line.partition(" · ")[0] for line in said.splitlines() if line.startswith("step")]
+    assert loss and loss == [line.partition(" · ")[0] for line in again.splitlines() if line.startswith("step")]
+
+
+def test_no_test_split_more_datasets_and_other_names_are_accepted(own_data, capsys):
+    shutil.rmtree(own_data / "test")
+    for file in list(own_data.glob("*/*.h5")):
+        with h5py.File(file, "r+") as year:
+            year["valid_time"] = np.arange(10)
+        file.rename(file.with_name(f"era5_{file.name}"))
+    said, _ = trained(own_data, capsys)
+    assert "step 4: loss" in said
+    assert "train 20, valid 10 samples" in store.validate(own_data)
+
+
+# What a check says
+
+
+def test_a_check_notes_years_that_are_in_no_split(own_data):
+    (own_data / "test" / "2017.h5").rename(own_data / "test" / "2019.h5")
+    line, note = store.validate(own_data).splitlines()
+    assert "finite" in line
+    assert note == "note: 37 years from 1979 to 2019 are in no split, the first is 1981"
+    for number, file in enumerate(sorted(own_data.glob("*/*.h5")), 1):
+        file.rename(file.with_name(f"sim_{number:04}.h5"))
+    assert "\n" not in store.validate(own_data)
+
+
+def zeroed(places):
+    def act(folder):
+        with h5py.File(folder / "valid" / "2016.h5", "r+") as year:
+            year["fields"][places] = 0
+
+    return act
+
+
+def one_snapshot(folder):
+    with h5py.File(folder / "valid" / "2016.h5") as year:
+        fields = year["fields"][:1]
+    with h5py.File(folder / "valid" / "2016.h5", "w") as year:
+        year["fields"] = fields
+
+
+def scaled(name, by):
+    def act(folder):
+        np.save(folder / "stats" / f"{name}.npy", by * np.load(folder / "stats" / f"{name}.npy"))
+
+    return act
+
+
+ODD = {
+    "a snapshot of zeros": (zeroed(4), "2016.h5, snapshot 4, holds one value a field"),
+    "one snapshot": (one_snapshot, "valid has no two snapshots in a row"),
+    "tiny deviations": (scaled("global_stds", 1e-30), "is of other data: "),
+    "huge means": (scaled("global_means", 1e30), "is of other data: "),
+}
+
+
+@pytest.mark.parametrize("odd", ODD)
+def test_a_check_refuses_what_cannot_be_trained_on(odd, own_data, capsys):
+    act, why = ODD[odd]
+    act(own_data)
+    assert why in refused(capsys, "data", "check", "--source", own_data)
+
+
+def test_a_check_notes_fields_of_one_value(own_data):
+    zeroed(np.s_[4, 1])(own_data)
+    found = [line for line in store.validate(own_data).splitlines() if "one value" in line]
+    assert found == [
+        f"note: 1 fields hold one value only, first {own_data / 'valid' / '2016.h5'}, snapshot 4, channel 1"
+    ]
+
+
+@pytest.mark.parametrize("layout", ["npy", "hdf5-chunk4-gzip1"])
+def test_nan_and_zeros_are_not_converted(own_data, tmp_path, layout):
+    zeroed(np.s_[7])(own_data)
+    with pytest.raises(DataError, match=r"2016\.h5, snapshot 7, holds one value"):
+        convert.convert(own_data, layout, tmp_path / "out", progress=False)
+    with h5py.File(own_data / "valid" / "2016.h5", "r+") as year:
+        year["fields"][7, 1, 2, 3] = np.nan
+    with pytest.raises(DataError, match=r"2016\.h5, snapshot 7, holds NaN"):
+        convert.convert(own_data, layout, tmp_path / "out", progress=False)
+    assert not list((tmp_path / "out").glob("valid/*"))
+
+
+# Pipes and devices, which never end
+
+
+@pytest.mark.parametrize("name", ["stats/global_means.npy", "stats/time_means.npy", "dataset.json", "valid/2016.h5"])
+@pytest.mark.parametrize("kind", ["pipe", "device", "folder"])
+def test_what_never_ends_is_not_read(own_data, name, kind, tmp_path):
+    file = own_data / name
+    file.unlink(missing_ok=True)
+    {"pipe": os.mkfifo, "device": lambda file: file.symlink_to("/dev/zero"), "folder": Path.mkdir}[kind](file)
+    for act in (store.validate, lambda folder: convert.convert(folder, "npy", tmp_path / "out", progress=False)):
+        with pytest.raises(DataError, match=re.escape(str(file))) as caught:
+            act(own_data)
+        assert "\n" not in str(caught.value)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_pipe_among_simulated_years_is_not_read(tmp_path):
+    (tmp_path / "train").mkdir()
+    os.mkfifo(tmp_path / "train" / "sim_0001.h5")
+    with pytest.raises(DataError, match=r"sim_0001\.h5 is no regular file"):
+        weather.ensure(PRESETS["smoke"], tmp_path, progress=False)
