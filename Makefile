@@ -45,11 +45,8 @@ lab: .venv/.course
 	@$(BIN)/dltutorial exercises build
 	@$(BIN)/jupyter lab --ip=127.0.0.1 $(ROOT) --LabApp.default_url=/lab/tree/README.md $(ARGS)
 
-# nbgitpuller commits what you have changed, and lets it win where the course has changed the same.
 update: .venv/.course
-	@git remote get-url origin >/dev/null
-	@$(BIN)/python -c "from dltutorial.course import exercises; exercises.restore_chapters()"
-	@$(BIN)/gitpuller "$$(git remote get-url origin)" "$$(git rev-parse --abbrev-ref HEAD)" .
+	@$(BIN)/python -m dltutorial.course.update
 	@$(BIN)/dltutorial exercises build
 
 .venv/.book: .venv/.course

@@ -19,7 +19,6 @@ import re
 import stat
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -124,8 +123,8 @@ def append_line(handle: int, line: bytes) -> None:
     Raises:
         OSError: it cannot be written, such as on a full disk, or is no regular file.
     """
-    with contextlib.suppress(OSError):  # some shared file systems have no locks
-        _hold(handle)
+    with contextlib.suppress(OSError):  # some file systems have no locks; somebody may hold this one for ever
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     about, written = os.fstat(handle), 0
     if not stat.S_ISREG(about.st_mode):
         raise OSError(errno.EINVAL, "a pipe or device, no regular file")
@@ -140,21 +139,12 @@ def append_line(handle: int, line: bytes) -> None:
         raise
 
 
-def _hold(handle: int) -> None:
-    """Lock an open file until it is closed. OSError: there are no locks, or somebody has had this one for a second."""
-    for _ in range(100):
-        with contextlib.suppress(BlockingIOError):
-            return fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        time.sleep(0.01)
-    raise TimeoutError
-
-
 @contextlib.contextmanager
 def locked(folder: Path, waiting: str = "") -> Iterator[None]:
     """Hold ``folder`` alone, by a file ``.lock`` in it; after a second without success, say for whom it is ``waiting``.
 
     Raises:
-        OSError: no lock can be had there.
+        CourseError: the folder cannot be written.
     """
     import filelock
 
@@ -165,6 +155,8 @@ def locked(folder: Path, waiting: str = "") -> Iterator[None]:
         if waiting:
             print(f"{waiting}; waiting for it", file=sys.stderr, flush=True)
         lock.acquire()
+    except OSError as error:
+        raise CourseError(f"cannot write to {folder}: {error.strerror}; work in a copy of your own") from error
     try:
         yield
     finally:

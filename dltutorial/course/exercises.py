@@ -12,7 +12,6 @@ import hashlib
 import json
 import re
 import shutil
-import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +21,7 @@ from dltutorial import paths
 from dltutorial.course import notebooks
 from dltutorial.errors import CourseError
 
+AT_WORK = "another build or update is at work in this folder"
 _BLOCK = re.compile(
     r"^(?P<indent>[ \t]*)### BEGIN SOLUTION\s*\n(?P<inside>.*?)^[ \t]*### END SOLUTION[ \t]*$", re.MULTILINE | re.DOTALL
 )
@@ -43,8 +43,8 @@ class Copy:
 
     @property
     def is_pristine(self) -> bool:
-        """Whether it holds no work that could be lost."""
-        return self.state in ("missing", "as it came", "run")
+        """Whether it holds nothing of the learner's that could be lost, no results either."""
+        return self.state in ("missing", "as it came")
 
 
 def build(root: Path | None = None, check: bool = False, force: bool = False) -> int:
@@ -62,28 +62,36 @@ def build(root: Path | None = None, check: bool = False, force: bool = False) ->
         CourseError: no solutions, a notebook that cannot be read, or markers that do not pair.
     """
     root = paths.course_folder("solutions") if root is None else Path(root)
-    made = {root / "exercises" / path.name: blank_notebook(path) for path in notebooks.chapters(root / "solutions")}
-    wrong = [file for file, text in made.items() if not file.is_file() or file.read_bytes() != text.encode()]
+    wrong = _out_of_step(root)
     if check:
         for file in wrong:
             told = f"exercises/{file.name} is out of step with solutions/"
             print(f"{told}; run: dltutorial exercises build", file=sys.stderr)
         return int(bool(wrong))
-    for file in wrong:
-        _write(file, made[file], force)
+    if wrong:  # without need of a lock, nor of the right to write, where there is nothing to do
+        with paths.locked(root, AT_WORK):
+            for file, text in _out_of_step(root).items():  # again: another process may have been quicker
+                _write(file, text, force)
     return 0
+
+
+def _out_of_step(root: Path) -> dict[Path, str]:
+    """The exercises whose files are not what the solutions make, and what they make."""
+    made = {root / "exercises" / path.name: blank_notebook(path) for path in notebooks.chapters(root / "solutions")}
+    return {file: text for file, text in made.items() if not file.is_file() or file.read_bytes() != text.encode()}
 
 
 def _write(file: Path, text: str, force: bool) -> None:
     """Bring one exercise up to date; a copy with work in it stays, and the newer version is put beside it."""
     copy, newest, new = look(file), look_at(text).version, beside(file)
-    if copy.is_pristine or copy.cells == newest:
+    is_old = copy.version != newest
+    if copy.is_pristine:
         paths.write_text(file, text)
         print(f"wrote exercises/{file.name}")
-    elif force:
+    elif force or (is_old and (copy.state == "run" or copy.cells == newest)):
         print(f"exercises/{file.name}: new; yours is kept as exercises/kept/{keep(file).name}")
         paths.write_text(file, text)
-    elif copy.version != newest and look(new) != look_at(text):
+    elif is_old and look(new).version != newest:
         if not look(new).is_pristine:  # somebody went on working in the new one
             keep(new)
         paths.write_text(new, text)
@@ -127,7 +135,7 @@ def blank(source: str) -> str:
 def look(file: Path) -> Copy:
     """What ``file`` is; never raises for what is in it."""
     try:
-        return look_at(file.read_text(encoding="utf-8"))
+        return look_at(paths.read_text(file))
     except FileNotFoundError:
         return Copy("missing")
     except (OSError, UnicodeDecodeError):
@@ -161,22 +169,8 @@ def keep(file: Path) -> Path:
         kept.parent.mkdir(exist_ok=True)
         return Path(shutil.copy2(file, kept))
     except OSError as error:
-        why = f"{error.strerror}; nothing has changed; make room, or copy the file yourself"
+        why = f"{error.strerror or error}; nothing has changed; make room, or copy the file yourself"
         raise CourseError(f"cannot keep a copy of {file} in {kept.parent}: {why}") from error
-
-
-def restore_chapters(root: Path | None = None) -> None:
-    """Keep each chapter that was run, but not edited, in ``notebooks/kept/``, and put back the one that git knows.
-
-    So an update brings the whole of its newer version; git would merge outputs with it, line by line.
-    """
-    root = paths.course_folder("notebooks") if root is None else root
-    for file in sorted((root / "notebooks").glob("[0-9][0-9]_*.ipynb")):
-        words = ["git", "show", f"HEAD:./notebooks/{file.name}"]
-        came = subprocess.run(words, cwd=root, capture_output=True).stdout.decode("utf-8")
-        if file.read_bytes() != came.encode() and look(file).cells == look_at(came).cells != "":
-            print(f"notebooks/{file.name}: as you ran it, it is kept as notebooks/kept/{keep(file).name}")
-            paths.write_text(file, came)
 
 
 def _digest(notebook: dict[str, Any]) -> str:

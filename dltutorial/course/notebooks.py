@@ -10,7 +10,6 @@ There ``minutes`` are a learner's, ``smoke_s`` the seconds of a run in preset sm
 
 import ast
 import contextlib
-import json
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -68,7 +67,7 @@ def read(path: Path) -> dict[str, Any]:
         CourseError: it cannot be read, or is no notebook.
     """
     try:
-        notebook = json.loads(Path(path).read_text(encoding="utf-8"))
+        notebook = paths.from_json(paths.read_text(path))
         if not all({"cell_type", "source", "metadata"} <= cell.keys() for cell in notebook["cells"]):
             raise KeyError("a cell lacks its type, source or metadata")
         return {**notebook, "cells": list(notebook["cells"]), "metadata": dict(notebook["metadata"])}

@@ -1,4 +1,8 @@
 import json
+import os
+import shutil
+import subprocess
+import sys
 
 import pytest
 
@@ -155,12 +159,120 @@ def test_force_replaces_an_edited_copy_and_keeps_it(course):
     assert "mine" in next((mine.parent / "kept").iterdir()).read_text()
 
 
-def test_a_copy_that_was_only_run_does_not_count_as_edited(course):
+def run_by_jupyter(file):
+    """What JupyterLab writes after a run: results, and its own order of keys."""
+    found = json.loads(file.read_text())
+    for number, cell in enumerate(cell for cell in found["cells"] if cell["cell_type"] == "code"):
+        cell.update(execution_count=number, outputs=[{"output_type": "stream", "name": "stdout", "text": ["seen\n"]}])
+    file.write_text(json.dumps(found, indent=1, sort_keys=True) + "\n")
+    return file.read_bytes()
+
+
+def test_the_results_of_an_exercise_that_was_only_run_stay_while_nothing_is_newer(course, capsys):
     exercises.build(course)
     file = course / "exercises" / "00_a.ipynb"
-    edit(file, '"execution_count": null', '"execution_count": 7')
+    ran = run_by_jupyter(file)
+    capsys.readouterr()
     assert exercises.build(course) == 0
-    assert '"execution_count": 7' not in file.read_text()
+    assert (file.read_bytes(), capsys.readouterr().out) == (ran, "")
+    assert list(file.parent.iterdir()) == [file]
+
+
+@pytest.mark.parametrize("force", [False, True])
+def test_when_a_newer_version_replaces_an_exercise_that_was_run_its_results_are_kept(course, capsys, force):
+    exercises.build(course)
+    file = course / "exercises" / "00_a.ipynb"
+    ran = run_by_jupyter(file)
+    edit(course / "solutions" / "00_a.ipynb", by="print(2)")
+    capsys.readouterr()
+    assert exercises.build(course, force=force) == 0
+    assert "print(2)" in file.read_text()
+    assert [kept.read_bytes() for kept in (file.parent / "kept").iterdir()] == [ran]
+    assert "exercises/00_a.ipynb: new; yours is kept as exercises/kept/00_a." in capsys.readouterr().out
+
+
+def test_results_in_the_new_version_beside_are_kept_when_a_third_comes(course):
+    exercises.build(course)
+    folder = course / "exercises"
+    edit(folder / "00_a.ipynb")
+    edit(course / "solutions" / "00_a.ipynb", by="print(2)")
+    exercises.build(course)
+    ran = run_by_jupyter(folder / "00_a.new.ipynb")
+    edit(course / "solutions" / "00_a.ipynb", "print(2)", "print(3)")
+    exercises.build(course)
+    assert "print(3)" in (folder / "00_a.new.ipynb").read_text()
+    assert [kept.read_bytes() for kept in (folder / "kept").iterdir()] == [ran]
+
+
+@pytest.mark.parametrize("work", [run_by_jupyter, lambda file: edit(file, "print(2)")])
+def test_work_in_the_new_version_beside_stays_there_while_nothing_is_newer(course, work):
+    exercises.build(course)
+    folder = course / "exercises"
+    edit(folder / "00_a.ipynb")
+    edit(course / "solutions" / "00_a.ipynb", by="print(2)")
+    exercises.build(course)
+    work(folder / "00_a.new.ipynb")
+    before = (folder / "00_a.new.ipynb").read_bytes()
+    exercises.build(course)
+    assert (folder / "00_a.new.ipynb").read_bytes() == before
+    assert not (folder / "kept").exists()
+
+
+@pytest.mark.parametrize("force", [False, True])
+def test_a_learners_own_files_stay(course, force):
+    exercises.build(course)
+    folder = course / "exercises"
+    mine = [
+        "00_a-Copy1.ipynb",
+        "01_b.ipynb",
+        "00_a (1).ipynb",
+        "Untitled.ipynb",
+        "00_a.py",
+        "00_notes.md",
+        "99_x.ipynb",
+    ]
+    for name in mine:
+        (folder / name).write_text((folder / "00_a.ipynb").read_text())
+    (folder / "kept").mkdir()
+    (folder / "kept" / "00_a.ipynb").write_text("mine")
+    (folder / "data").mkdir()
+    edit(course / "solutions" / "00_a.ipynb", by="print(2)")
+    before = {path: path.read_text() for path in folder.rglob("*") if path.is_file() and path.name != "00_a.ipynb"}
+    exercises.build(course, force=force)
+    assert {path: path.read_text() for path in before} == before
+    assert sorted(path.name for path in folder.iterdir()) == sorted([*mine, "00_a.ipynb", "data", "kept"])
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir, lambda path: path.symlink_to("/dev/zero")])
+def test_what_is_no_file_in_an_exercises_place_stays_and_the_exercise_comes_beside(course, make):
+    exercises.build(course)
+    file = course / "exercises" / "00_a.ipynb"
+    fresh = file.read_bytes()
+    file.unlink()
+    make(file)
+    before = os.lstat(file)
+    assert exercises.look(file).state == "unreadable"
+    assert exercises.build(course) == 0
+    assert exercises.beside(file).read_bytes() == fresh
+    assert os.lstat(file).st_ino == before.st_ino
+
+
+def test_several_builds_at_once_keep_the_results_once_and_leave_whole_exercises(course):
+    (course / "pyproject.toml").touch()
+    exercises.build(course)
+    for number in range(1, 9):
+        shutil.copy(course / "solutions" / "00_a.ipynb", course / "solutions" / f"{number:02}_b.ipynb")
+    exercises.build(course)
+    before = sorted(run_by_jupyter(file) for file in (course / "exercises").glob("*.ipynb"))
+    for file in (course / "solutions").iterdir():
+        edit(file, by="print(2)")
+    words = [sys.executable, "-m", "dltutorial", "exercises", "build"]
+    several = [subprocess.Popen(words, cwd=course, stdout=subprocess.PIPE) for _ in range(4)]
+    told = b"".join(build.communicate()[0] for build in several)
+    assert [build.returncode for build in several] == [0] * 4
+    assert exercises.build(course, check=True) == 0
+    assert sorted(kept.read_bytes() for kept in (course / "exercises" / "kept").iterdir()) == before
+    assert told.count(b"yours is kept") == len(before)
 
 
 def test_a_copy_of_an_older_release_that_carries_no_version_is_kept_unless_its_cells_are_the_new_ones(course):
@@ -169,9 +281,10 @@ def test_a_copy_of_an_older_release_that_carries_no_version_is_kept_unless_its_c
     (folder / "00_a.ipynb").write_text(notebook(BLANK, "print('mine')"))
     assert exercises.build(course) == 0
     assert "mine" in (folder / "00_a.ipynb").read_text()
-    (folder / "00_a.ipynb").write_text(notebook(BLANK, "print(1)"))
+    (folder / "00_a.ipynb").write_text(ran := notebook(BLANK, "print(1)"))
     exercises.build(course)
     assert exercises.build(course, check=True) == 0
+    assert [kept.read_text() for kept in (folder / "kept").iterdir()] == [ran]
 
 
 def test_a_folder_without_solutions_and_a_file_that_is_no_notebook_get_one_line(tmp_path, course):

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from test_exercises import CODE, edit, notebook
 
-from dltutorial import advice
+from dltutorial import advice, paths
 from dltutorial.course import exercises
 
 ROOT = Path(__file__).parents[2]
@@ -82,6 +82,36 @@ class Course:
     def text(self, name):
         return (self.learner / name).read_text()
 
+    def begin_update(self, **options):
+        """The first line of `make update`; the course's own Makefile runs it so."""
+        words = [sys.executable, "-m", "dltutorial.course.update"]
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        return subprocess.Popen(words, cwd=self.learner, env=os.environ | {"PYTHONPATH": str(ROOT)}, **pipes, **options)
+
+    def update(self):
+        """Both lines of it; returns what it says."""
+        run = self.begin_update()
+        said, errors = run.communicate()
+        assert (run.returncode, errors) == (0, ""), errors
+        assert exercises.build(self.learner) == 0
+        return said
+
+    def refused(self):
+        """The one line of an update that is refused; all that the learner has is as it was, git's own state too."""
+
+        def state():
+            told = [git(self.learner, *words, check=False).stdout for words in (("status", "--porcelain"), ("log",))]
+            return everything(self), *told
+
+        before = state()
+        run = self.begin_update()
+        said, line = run.communicate()
+        assert (run.returncode, said) == (1, "")
+        assert state() == before
+        assert line.startswith("dltutorial: ")
+        assert line.count("\n") == 1, line
+        return line
+
 
 @pytest.fixture
 def course(tmp_path):
@@ -100,24 +130,17 @@ def execute(file):
 def everything(course):
     """All that is in the learner's folder, git's own files left out, as one text."""
     files = [path for path in course.learner.rglob("*") if path.is_file() and ".git/" not in str(path)]
-    return "".join(file.read_text() for file in files)
+    return "".join(file.read_text() for file in sorted(files))
 
 
 @pytest.fixture(params=["git clone", "nbgitpuller"])
-def update(request, course, monkeypatch):
-    """What fetches the newer version, in a learner's clone or in a folder of nbgitpuller's: ``make update`` says it."""
+def update(request, course):
+    """`make update`, in a learner's clone or in a folder of nbgitpuller's."""
     if request.param == "nbgitpuller":
         shutil.rmtree(course.learner)
-    words = [str(Path(sys.executable).parent / "gitpuller"), course.url, "main", str(course.learner)]
-    if request.param == "nbgitpuller":
+        words = [str(Path(sys.executable).parent / "gitpuller"), course.url, "main", str(course.learner)]
         subprocess.run(words, check=True, capture_output=True)
-
-    def run():
-        exercises.restore_chapters(course.learner)
-        subprocess.run(words, check=True, capture_output=True)
-        assert exercises.build(course.learner) == 0
-
-    return run
+    return course.update
 
 
 def test_the_newer_version_comes_to_who_has_changed_nothing(course, update):
@@ -269,3 +292,150 @@ def test_an_edited_exercise_carried_over_to_a_newer_checkout_stays_and_meets_its
     exercises.build(tmp_path / "second")
     assert "return 42" in (tmp_path / "second" / EX).read_text()
     assert "newer" in (tmp_path / "second/exercises/00_a.new.ipynb").read_text()
+
+
+def test_the_makefile_updates_so():
+    told = subprocess.run(
+        ["make", "-n", "-o", ".venv/.course", "update"], cwd=ROOT, capture_output=True, text=True
+    ).stdout
+    assert [line.split("/")[-1] for line in told.splitlines()] == [
+        "python -m dltutorial.course.update",
+        "dltutorial exercises build",
+    ]
+
+
+def test_an_update_waits_for_another_and_says_so_in_one_line(course):
+    solve(course.learner / EX)
+    course.publish()
+    before = everything(course)
+    with paths.locked(course.learner):
+        waits = course.begin_update()
+        assert waits.stderr.readline() == "another build or update is at work in this folder; waiting for it\n"
+        assert everything(course) == before
+    assert waits.wait() == 0
+    assert "up to date" in waits.communicate()[0]
+
+
+def test_several_updates_at_once_lose_nothing(course):
+    solve(course.learner / EX)
+    execute(course.learner / EX)
+    edit(course.learner / CHAPTER, "a = 1", "a = 'mine'")
+    (course.learner / "site.sh").write_text("mine\ntwo\nthree\n")
+    (course.learner / "notes.md").write_text("my notes\n")
+    before = course.text(EX)
+    course.publish(**{"site.sh": "one\ntwo\nnewer\n", "notes.md": "the course's\n", "other.sh": "new\n"})
+    several = [course.begin_update() for _ in range(4)]
+    for run in several:
+        assert (run.communicate()[1].replace(f"{exercises.AT_WORK}; waiting for it\n", ""), run.returncode) == ("", 0)
+    exercises.build(course.learner)
+    assert course.text(EX) == before
+    assert "a = 'mine'" in course.text(CHAPTER)
+    assert course.text("site.sh").startswith("mine\ntwo\n")
+    assert (course.text("notes.md"), course.text("other.sh")) == ("the course's\n", "new\n")
+    assert [file.read_text() for file in course.learner.glob("notes__*.md")] == ["my notes\n"]
+
+
+def test_an_update_without_a_newer_version_leaves_what_was_run_where_it_is(course):
+    execute(course.learner / CHAPTER)
+    execute(course.learner / EX)
+    before = everything(course)
+    assert "0 of its files are newer" in course.update()
+    assert everything(course) == before
+    course.publish(**{CHAPTER: chapter("a = 1", "print('other')")})  # which an automatic commit has not spoiled
+    course.update()
+    assert course.text(CHAPTER) == (course.author / CHAPTER).read_text()
+    assert "seen" in next(course.learner.glob("notebooks/kept/*")).read_text()
+
+
+def lock(course):
+    (course.learner / ".git" / "index.lock").touch()
+    os.utime(course.learner / ".git" / "index.lock", (0, 0))  # nbgitpuller would take an old one away
+
+
+def folder_for_file(course):
+    (course.learner / "site.sh").unlink()
+    (course.learner / "site.sh").mkdir()
+    (course.learner / "site.sh" / "mine.txt").write_text("mine")
+
+
+def file_for_folder(course):
+    shutil.move(course.learner / "notebooks", course.learner / "mine")
+    (course.learner / "notebooks").write_text("mine")
+
+
+def link_for_folder(course):
+    shutil.move(course.learner / "exercises", course.learner / "mine")
+    (course.learner / "exercises").symlink_to("mine")
+
+
+def merge(course):
+    git(course.learner, "switch", "-qc", "other")
+    (course.learner / "site.sh").write_text("other\n")
+    git(course.learner, "commit", "-qam", "other")
+    git(course.learner, "switch", "-q", "main")
+    (course.learner / "site.sh").write_text("mine\n")
+    git(course.learner, "commit", "-qam", "mine")
+    assert git(course.learner, "merge", "other", check=False).returncode != 0
+
+
+def rebase(course):
+    merge(course)
+    git(course.learner, "merge", "--abort")
+    assert git(course.learner, "rebase", "other", check=False).returncode != 0
+
+
+def cherry_pick(course):
+    merge(course)
+    git(course.learner, "merge", "--abort")
+    assert git(course.learner, "cherry-pick", "other", check=False).returncode != 0
+    git(course.learner, "add", "-A")
+
+
+def stash(course):
+    (course.learner / "site.sh").write_text("stashed\n")
+    git(course.learner, "stash")
+    (course.learner / "site.sh").write_text("mine\n")
+    git(course.learner, "commit", "-qam", "mine")
+    assert git(course.learner, "stash", "pop", check=False).returncode != 0
+
+
+OBSTACLES = [
+    (lock, "another git is at work here, or was killed; wait for it, or if none runs: rm "),
+    (folder_for_file, "site.sh is in the way of the course's site.sh; rename it, then again"),
+    (file_for_folder, "notebooks is in the way of the course's notebooks/00_a.ipynb; rename it, then again"),
+    (link_for_folder, "exercises is in the way of the course's exercises/00_a.ipynb; rename it, then again"),
+    (merge, "You have unmerged paths.: finish that or undo it, as git status says; then again"),
+    (rebase, "You are currently rebasing branch 'main' on "),
+    (cherry_pick, "You are currently cherry-picking commit "),
+    (stash, "Unmerged paths: finish that or undo it, as git status says; then again"),
+    (lambda course: git(course.learner, "switch", "-q", "--detach"), "HEAD detached at "),
+    (lambda course: git(course.learner, "remote", "remove", "origin"), "; say where the course is: git remote add"),
+    (lambda course: git(course.learner, "switch", "-qc", "mine"), "git branch shows the course's; then again"),
+    (lambda course: shutil.rmtree(course.hub), "git fetch failed (fatal: '"),
+    (lambda course: git(course.learner, "remote", "set-url", "origin", "https://127.0.0.1:9/c.git"), "check the net"),
+    (lambda course: shutil.rmtree(course.learner / ".git"), " is no git clone; unpack the newer release over it"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("obstacle", "words"), OBSTACLES)
+def test_what_is_in_the_way_of_an_update_is_one_line_and_nothing_is_lost(course, obstacle, words):
+    solve(course.learner / EX)
+    git(course.learner, "commit", "-qam", "my answer")
+    (course.learner / "notes.md").write_text("mine\n")
+    course.publish(**{"notes.md": "the course's\n"})
+    obstacle(course)
+    assert words in course.refused()
+
+
+@pytest.mark.parametrize("mine", ["new", "new/file.sh"])
+def test_what_only_the_newer_version_brings_has_its_place_or_the_update_is_refused(course, mine):
+    (course.learner / mine).parent.mkdir(exist_ok=True)
+    (course.learner / mine).write_text("mine\n")
+    theirs = "new/file.sh" if mine == "new" else "new"
+    (course.author / theirs).parent.mkdir(exist_ok=True)
+    course.publish(**{theirs: "the course's\n"})
+    run = course.begin_update()
+    line = run.communicate()[1]
+    assert "mine\n" in everything(course)
+    assert line.count("\n") == run.returncode
+    assert not run.returncode or "cannot be merged" in line

@@ -1,0 +1,102 @@
+"""``make update``: a newer version of the course, by git; what a learner has made stays.
+
+In: the course's folder, a git clone. Out: the newer version in it. nbgitpuller commits what the learner has changed,
+and lets it win where the course has changed the same. What would go wrong is refused before anything changes.
+"""
+
+import contextlib
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from dltutorial import paths
+from dltutorial.course import exercises
+from dltutorial.errors import CourseError
+
+_HALF_DONE = re.compile(r"^(You are (currently|still) |You have unmerged|All conflicts fixed|Unmerged paths).*", re.M)
+
+
+def update(root: Path) -> str:
+    """Bring the newer version, one update or build at a time; returns what to tell the learner.
+
+    Raises:
+        CourseError: there is none to be had, or not into a folder in this state; what the learner made is as it was.
+    """
+    os.environ["LC_ALL"] = "C"  # what git says is looked at, here and by nbgitpuller
+    with paths.locked(root, exercises.AT_WORK):
+        if not (root / ".git").exists():  # one of a folder above would be somebody else's
+            raise CourseError(f"{root} is no git clone; unpack the newer release over it")
+        if (lock := root / ".git" / "index.lock").exists():
+            raise CourseError(f"another git is at work here, or was killed; wait for it, or if none runs: rm {lock}")
+        state = _git(root, "status", "--untracked-files=no")
+        if half_done := _HALF_DONE.search(state):
+            raise CourseError(f"{half_done[0].rstrip(':')}: finish that or undo it, as git status says; then again")
+        if not (branch := state.splitlines()[0].removeprefix("On branch ")) or " " in branch:
+            raise CourseError(f"{branch}: no branch can be updated; git switch main, then again")
+        url = _git(root, "remote", "get-url", "origin", do="say where the course is: git remote add origin URL").strip()
+        _git(
+            root, "fetch", "origin", branch, do="check the network, and that git branch shows the course's; then again"
+        )
+        base = _git(root, "merge-base", "HEAD", f"origin/{branch}").strip()
+        changed = _git(root, "diff", "--name-only", "-z", base, f"origin/{branch}").split("\0")[:-1]
+        _refuse_obstacles(root)
+        _restore_chapters(root, base, changed)
+        _pull(root, url, branch)
+    return f"the course is up to date, {len(changed)} of its files are newer; what you have made stays"
+
+
+def _refuse_obstacles(root: Path) -> None:
+    """What has the place of a file of the course, or of its folder, would go. CourseError: something has."""
+    for name in _git(root, "diff", "--name-only", "--diff-filter=D", "-z").split("\0")[:-1]:
+        places = [root / part for part in (*reversed(Path(name).parents), Path(name))]
+        for place in places:
+            if place.is_symlink() or (place.exists() and place.is_dir() == (place == places[-1])):
+                there = place.relative_to(root)
+                raise CourseError(f"{there} is in the way of the course's {name}; rename it, then again")
+
+
+def _restore_chapters(root: Path, base: str, changed: list[str]) -> None:
+    """Keep each chapter that was run, but not edited, in ``notebooks/kept/``, and put back the one that it was.
+
+    So an update brings the whole of its newer version; git would merge outputs with it, line by line.
+    """
+    for file in (root / name for name in changed if Path(name).match("notebooks/*.ipynb") and (root / name).is_file()):
+        with contextlib.suppress(CourseError):  # it is a file of the learner's where the course brings one
+            came = _git(root, "show", f"{base}:notebooks/{file.name}")
+            if file.read_bytes() != came.encode() and exercises.look(file).cells == exercises.look_at(came).cells != "":
+                print(f"notebooks/{file.name}: as you ran it, it is kept as notebooks/kept/{exercises.keep(file).name}")
+                paths.write_text(file, came)
+
+
+def _pull(root: Path, url: str, branch: str) -> None:
+    """What nbgitpuller does. CourseError: it fails; a merge that it began is undone."""
+    from nbgitpuller.pull import GitPuller
+
+    said = []
+    try:
+        for line in GitPuller(url, str(root), branch=branch).pull():
+            said.append(line.strip())
+    except Exception as error:
+        with contextlib.suppress(CourseError):
+            _git(root, "merge", "--abort")
+        begin = next((n for n, line in enumerate(said) if re.match("error:|fatal:|CONFLICT", line)), len(said))
+        why = " ".join(said[begin:])[:300] or str(error)
+        raise CourseError(f"the newer version cannot be merged ({why}); what you have made is as it was") from error
+
+
+def _git(root: Path, *words: str, do: str = "see git status") -> str:
+    """What git says. CourseError: it fails; then ``do`` this."""
+    done = subprocess.run(["git", *words], cwd=root, capture_output=True, encoding="utf-8", errors="surrogateescape")
+    if done.returncode:
+        said = [line for line in done.stderr.splitlines() if line and not line.startswith("warning:")]
+        raise CourseError(f"git {words[0]} failed ({said[0] if said else done.returncode}); {do}")
+    return done.stdout
+
+
+if __name__ == "__main__":
+    try:
+        print(update(paths.course_folder("solutions")))
+    except (CourseError, KeyboardInterrupt) as error:
+        sys.exit(f"dltutorial: {error or 'interrupted; what you have made is as it was'}")
