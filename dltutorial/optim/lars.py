@@ -5,13 +5,18 @@ In: parameters with gradients. Out: changed weights. You, Gitman and Ginsburg 20
     λ = η ‖w‖ / (‖g‖ + β ‖w‖)        v ← m v + γ λ (g + β w)        w ← w - v
 
 with the rate γ, momentum m, decay β, trust coefficient η. γ stands *inside* v: when a schedule lowers the rate, what v
-remembers keeps the rate of its own time. ``torch.optim.SGD`` multiplies v by the rate of now; at a constant rate the
-two are the same.
+remembers keeps the rate of its own time. So do optax, MMPretrain and TensorFlow's Model Garden. ``torch.optim.SGD``
+multiplies v by the rate of now, and with it the LARS of timm, torch_optimizer and pytorch_optimizer. At a constant
+rate the two are the same; chapter 14 shows what a schedule makes of them.
 
 LARC never lets a layer's rate be above the rate that was asked for: v ← m v + min(λ, γ) (g + β w). NVIDIA's apex
 describes it (apex.parallel.LARC with clip=True; its source gives no paper). Early, when gradients are large against
-weights, λ is the smaller one and warms up by itself; later γ takes over. Two differences: where the gradient is zero
-and the weights are not, apex leaves the layer alone, and this one decays it; apex adds 1e-8 below.
+weights, λ is the smaller one and warms up by itself; later γ takes over. Three differences:
+
+- apex leaves the rate to SGD, outside of v: v ← m v + min(λ / γ, 1) (g + β w), w ← w - γ v. What v remembers is scaled
+  with every change of γ, what λ had bounded too; here a schedule is felt later, and is not felt where λ is the smaller;
+- where the gradient is zero and the weights are not, apex leaves the decay out, and this one decays;
+- apex adds 1e-8 below.
 """
 
 import math

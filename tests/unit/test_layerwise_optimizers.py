@@ -13,6 +13,7 @@ from dltutorial.errors import CourseError
 from dltutorial.optim.lamb import LAMB
 from dltutorial.optim.lars import LARC, LARS
 from dltutorial.optim.layerwise import without_adaptation
+from dltutorial.optim.schedules import constant, cosine, warm_up
 
 STEPS, CLOSE = 100, 1e-6
 OURS = {"LARS": LARS, "LARC": LARC, "LAMB": LAMB}
@@ -161,6 +162,79 @@ def test_larc_is_lars_where_the_ratio_is_the_smaller_one_and_sgd_where_the_rate_
     assert torch.allclose(large, trained(LARS, lr=1.0, trust_coefficient=1e-3), atol=1e-12)
     small = trained(LARC, lr=1e-4, trust_coefficient=10.0)
     assert torch.allclose(small, trained(torch.optim.SGD, lr=1e-4, momentum=0.9), atol=1e-12)
+
+
+def rising_then_falling(step):
+    """A factor of the rate: warm-up, then half a cosine."""
+    return warm_up(10, cosine(STEPS - 10))(step)
+
+
+def way(rows, other):
+    """How far apart two runs end, as a share of the way of the first."""
+    return ((rows[-1] - other[-1]).norm() / (rows[-1] - row(net())).norm()).item()
+
+
+class OutsideLARC(torch.optim.SGD):
+    """LARC as apex.parallel.LARC (clip=True) computes it: gradients with decay, scaled by min(λ / γ, 1), for SGD."""
+
+    def __init__(self, matrices, lr, decay):
+        super().__init__(matrices, lr=lr, momentum=0.9)
+        self.decay = decay
+
+    @torch.no_grad()
+    def step(self):
+        (group,) = self.param_groups
+        for w in group["params"]:
+            g = w.grad
+            if w.norm() != 0 and g.norm() != 0:
+                local = 0.02 * w.norm() / (g.norm() + self.decay * w.norm() + 1e-8)
+                w.grad = (g + self.decay * w) * min(local / group["lr"], 1)
+        super().step()
+
+
+def larc_and_apex_s(lr, factor):
+    """Both on the matrices alone, under a schedule."""
+    runs = []
+    for make in (lambda ws: LARC(ws, lr, weight_decay=0.1), lambda ws: OutsideLARC(ws, lr, 0.1)):
+        model = net()
+        optimizer = make([p for p in model.parameters() if p.ndim > 1])
+        runs.append(train(model, optimizer, rate=lambda step: lr * factor(step)))
+    return runs
+
+
+@pytest.mark.parametrize("lr", [0.01, 0.3])  # γ the smaller one; λ too
+def test_larc_is_apex_s_at_a_constant_rate_and_another_under_a_schedule(lr):
+    assert way(*larc_and_apex_s(lr, constant())) < 1e-5
+    assert way(*larc_and_apex_s(lr, rising_then_falling)) > 0.05
+
+
+def test_where_the_gradient_is_zero_larc_decays_and_apex_s_does_not():
+    ours, theirs = nn.Parameter(torch.ones(3, 3)), nn.Parameter(torch.ones(3, 3))
+    ours.grad, theirs.grad = torch.zeros(3, 3), torch.zeros(3, 3)
+    LARC([ours], lr=0.1, weight_decay=0.1).step()
+    OutsideLARC([theirs], 0.1, 0.1).step()
+    assert (ours < 1).all()
+    assert (theirs == 1).all()
+
+
+def test_where_the_ratio_bounds_larc_no_schedule_is_felt():
+    """λ is below γ throughout, so that γ may do what it likes; apex's remembers λ's share of another γ."""
+    ours, theirs = larc_and_apex_s(100.0, lambda step: 1 + step % 2)
+    still, _ = larc_and_apex_s(100.0, constant())
+    assert torch.equal(ours, still)
+    assert way(ours, theirs) > 0.05
+
+
+def test_under_a_schedule_a_lars_with_the_rate_outside_goes_another_way():
+    ours, theirs = net(), net()
+    options = {"lr": 0.1, "trust_coefficient": 0.05}
+    rows = train(ours, LARS(without_adaptation(ours), **options), rate=lambda step: 0.1 * rising_then_falling(step))
+    other = train(
+        theirs,
+        pytorch_optimizer.LARS(theirs.parameters(), **options),
+        rate=lambda step: 0.1 * rising_then_falling(step),
+    )
+    assert way(rows, other) > 0.05
 
 
 @pytest.mark.parametrize("kind", OURS.values(), ids=OURS)
