@@ -6,7 +6,6 @@ imports wait until a command needs them, so ``--help`` is quick.
 """
 
 import argparse
-import codecs
 import contextlib
 import io
 import signal
@@ -20,6 +19,8 @@ from dltutorial import __version__, advice
 from dltutorial.config import BENCHES, PRESETS, Recipe, add_options, preset, read_knobs
 from dltutorial.errors import CourseError
 
+_PRESETS = f"{', '.join(PRESETS)}, or auto: what fits this machine"
+
 
 class Parser(argparse.ArgumentParser):
     """Says what was wrong in one line, without repeating the usage."""
@@ -31,10 +32,9 @@ class Parser(argparse.ArgumentParser):
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit status."""
-    codecs.register_error("plainer", _plainer)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="plainer")
+            stream.reconfigure(errors="replace")  # a question mark for what a locale lacks, and no error
     try:
         with no_interrupt_lost():
             args = make_parser().parse_args(argv)
@@ -49,13 +49,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         else:
             sys.stderr.close()
         return status
-
-
-def _plainer(error: UnicodeError) -> tuple[str, int]:
-    """What is printed for characters that a locale lacks: the nearest that all have, or a question mark."""
-    assert isinstance(error, UnicodeEncodeError)
-    plain = error.object[error.start : error.end].translate(str.maketrans("─–·✓✗≠→…×", "--.+x#>~x"))
-    return plain.encode("ascii", "replace").decode(), error.end
 
 
 @contextlib.contextmanager
@@ -99,16 +92,14 @@ def make_parser() -> argparse.ArgumentParser:
     room.add_argument("--name", help="of join: a name of your own (default: a pseudonym drawn by chance)")
     room.add_argument("--remove", action="store_true", help="of leave: remove what was shared, too")
     room.add_argument("--out", type=Path, metavar="FILE", help="of view (default: class.html in the runs folder)")
-    room.add_argument(
-        "--watch", type=number(float, 1, 3600), metavar="S", help="of view: write the page again every S seconds"
-    )
+    room.add_argument("--watch", type=number(float, 1, 3600), metavar="S", help="of view: write it every S seconds")
 
     whats = _add(commands, "data", _data, "simulate a data set, check one, convert it, or compute its statistics")
     data = whats.add_subparsers(metavar="WHAT", dest="what", required=True)
     weather = _add(data, "weather", _data, "simulate a data set, unless it is there")
     convert = _add(data, "convert", _data, "write a data set in another layout on disk")
     for made in (weather, convert):  # what was not given stays out of the namespace
-        made.add_argument("--preset", default=argparse.SUPPRESS, help=_preset_help())
+        made.add_argument("--preset", default=argparse.SUPPRESS, help=_PRESETS)
         made.add_argument("--seed", type=int, default=argparse.SUPPRESS, help="another planet's weather (default: 0)")
         cores, few = "default: one per usable core", number(int, 1, 1000)
         made.add_argument("--processes", type=few, default=argparse.SUPPRESS, metavar="N", help=cores)
@@ -124,7 +115,6 @@ def make_parser() -> argparse.ArgumentParser:
 
     trains = "train the weather model, alone or on the ranks of torchrun or srun; every knob of a recipe is an option"
     train = _add(commands, "train", _train, trains)
-    train.add_argument("--preset", default="auto", help=_preset_help())
     train.add_argument("--config", type=Path, metavar="FILE", help="a JSON file with knobs; options go before it")
     train.add_argument("--data", type=Path, metavar="DIR", help="a data set (default: simulate the preset's)")
     train.add_argument("--name", help="of the run, a folder under the runs folder (default: made of date and time)")
@@ -136,20 +126,15 @@ def make_parser() -> argparse.ArgumentParser:
 
     run = _add(commands, "run", _run, "run chapters as notebooks, without a browser")
     run.add_argument("chapters", nargs="*", metavar="CHAPTER", help="01, or a notebook's name (default: all)")
-    run.add_argument("--preset", default="auto", help=_preset_help())
-    run.add_argument(
-        "--jobs", type=number(int, 1, 1000), default=1, metavar="N", help="notebooks at a time (default: 1)"
-    )
+    run.add_argument("--jobs", type=number(int, 1, 1000), default=1, metavar="N", help="at a time (default: 1)")
     run.add_argument("-p", "--parameter", nargs=2, action="append", default=[], metavar=("NAME", "VALUE"))
-    a_week = number(float, 1, 604_800)
-    run.add_argument("--timeout", type=a_week, default=1800, metavar="S", help="seconds a cell may take")
+    run.add_argument("--timeout", type=number(float, 1, 604_800), default=1800, metavar="S", help="seconds for a cell")
     run.add_argument("--out", type=Path, metavar="DIR", help="default: runs/<date and time>")
 
     bench = _add(commands, "bench", _bench, "measure, and print a table")
     bench.add_argument(
         "name", metavar="NAME", nargs="?", help=f"{', '.join(BENCHES)}; without one, what each of them measures"
     )
-    bench.add_argument("--preset", default="auto", help=_preset_help())
     bench.add_argument("--repeats", type=number(int, 1, 1000), default=5, metavar="N")
     bench.add_argument("--json", type=Path, metavar="FILE", help="write the figures there too")
 
@@ -169,6 +154,8 @@ def make_parser() -> argparse.ArgumentParser:
     report = _add(commands, "report", _report, "one HTML page of everything measured here")
     report.add_argument("records", nargs="*", type=Path, help="records files (default: the runs folder's)")
     report.add_argument("--out", type=Path, metavar="FILE", help="default: report.html in the runs folder")
+    for command in (train, run, bench):
+        command.add_argument("--preset", default="auto", help=_PRESETS)
     return parser
 
 
@@ -191,10 +178,6 @@ def number(kind: type, least: float, most: float) -> Callable[[str], float]:
     return read
 
 
-def _preset_help() -> str:
-    return f"{', '.join(PRESETS)}, or auto: what fits this machine"
-
-
 def _doctor(args: argparse.Namespace) -> int:
     from dltutorial.course import doctor
 
@@ -209,7 +192,7 @@ def _class(args: argparse.Namespace) -> None:
     classroom.run(args)
 
 
-def _data(args: argparse.Namespace) -> int:
+def _data(args: argparse.Namespace) -> None:
     from dltutorial import node
     from dltutorial.data import convert, formats, store, weather, writing
 
@@ -227,10 +210,9 @@ def _data(args: argparse.Namespace) -> int:
             raise CourseError(f"data convert: --source and --{next(iter(given))} exclude each other; leave out one")
         source = args.source or weather.ensure(preset(given.pop("preset", "auto")), **given)
         print(convert.convert(source, layout, args.out))
-    return 0
 
 
-def _train(args: argparse.Namespace) -> int:
+def _train(args: argparse.Namespace) -> None:
     knobs = read_knobs(args.config) if args.config else {}
     named = str(knobs.pop("preset", "auto")) if args.preset == "auto" else args.preset
     options = {name: value for name, value in vars(args).items() if name in Recipe.knobs()}
@@ -240,7 +222,6 @@ def _train(args: argparse.Namespace) -> int:
 
     again = {"overwrite": args.overwrite, "resume": args.resume}
     command.train(named, knobs | options, data=args.data, name=args.name, **again)
-    return 0
 
 
 def _run(args: argparse.Namespace) -> int:
@@ -275,9 +256,8 @@ def _pocket(args: argparse.Namespace) -> int:
     return pocket.command(args.action, args.nodes, args.name)
 
 
-def _report(args: argparse.Namespace) -> int:
+def _report(args: argparse.Namespace) -> None:
     from dltutorial.course import report
 
     files = [str(file.absolute()) for file in args.records]
     print(report.write("report", args.out, files=files))
-    return 0

@@ -290,26 +290,26 @@ class Recipe(LoopRecipe, DataRecipe, ModelRecipe):
     preset: str = "smoke"
     seed: int = knob(0, "of the initial weights, the shuffling and the augmentation", least=0)
 
+    def least_bytes(self, ranks: int = 1) -> int:
+        """Memory that one of so many ranks needs at the very least: what is counted exactly, or surely takes more.
+
+        Weights, gradients, the optimizer's averages; of each sample two states, and what the backward pass reads in
+        each block: eight of its numbers a token, of two bytes, and T × T weights of each head if those are written.
+        """
+        numbers = 4 if self.optimizer in ("adamw", "lamb") else 3
+        weights = 0 if self.fused_attention else 2 * self.heads * self.n_tokens**2
+        sample = 8 * self.n_channels * self.n_lat * self.n_lon + self.depth * (16 * self.n_tokens * self.dim + weights)
+        return 4 * numbers * self.n_parameters + -(-self.global_batch_size // ranks) * sample
+
     def require_room(self, ranks: int = 1) -> None:
         """Raises: CourseError: one of so many ranks takes more processes or memory than this machine has for it."""
         from dltutorial import limits, machine
 
         limits.refuse_too_many("workers", self.workers)
-        machine.refuse_too_large("the model and its batches", self.least_bytes(ranks), self.device)
-
-    def least_bytes(self, ranks: int = 1) -> int:
-        """Memory that one of so many ranks needs at the very least: whatever else there is comes on top.
-
-        Weights, gradients and the optimizer's averages are numbers of four bytes. For the backward pass each block
-        keeps twenty numbers and more of the width of a token; here eight of two bytes are counted, and one number of
-        two bytes for each of the T × T weights that attention writes unless it is fused.
-        """
-        averages = 2 if self.optimizer in ("adamw", "lamb") else 1
-        batch = -(-self.global_batch_size // ranks)
-        fields = 2 * 4 * self.n_channels * self.n_lat * self.n_lon
-        weights = 0 if self.fused_attention else 2 * self.heads * self.n_tokens**2
-        kept = self.depth * (16 * self.n_tokens * self.dim + weights)
-        return 4 * (2 + averages) * self.n_parameters + batch * (fields + kept)
+        needed, there = self.least_bytes(ranks), machine.rank_memory_bytes(self.device)
+        sizes = f"{needed / 2**30:,.1f} GiB or more, but a rank has {there / 2**30:,.1f} GiB"
+        if needed > there:
+            raise RecipeError(f"recipe: the model and its batches need {sizes}; make them smaller")
 
     @classmethod
     def of(cls, preset: Preset, **changes: object) -> "Recipe":

@@ -13,7 +13,6 @@ from pathlib import Path
 from dltutorial.errors import CourseError
 
 _UNLIMITED = 1 << 60  # version 1 writes "no limit" as a number near 2**63
-_PROCESS_BYTES = 1 << 28  # of a process that has loaded torch
 ROOT = Path("/")
 
 
@@ -64,16 +63,10 @@ def memory_bytes(root: Path = ROOT) -> tuple[int, int]:
 
 
 def refuse_too_many(what: str, n: int) -> None:
-    """Refuse more processes with a Python of their own than the cores and the memory here can serve.
-
-    Raises:
-        CourseError: with how many they can.
-    """
-    total, _ = memory_bytes()
-    most = max(1, min(max(8, 4 * cores()), total // _PROCESS_BYTES))
+    """Refuse more processes beside this one than its cores can serve. CourseError: with how many they can."""
+    most = max(8, 4 * cores())
     if n > most:
-        here = f"{cores()} cores and {total / 2**30:.1f} GiB of memory"
-        raise CourseError(f"{what} {n:,}: this machine's {here} serve {most} processes at most; take fewer")
+        raise CourseError(f"{what} {n:,}: the {cores()} cores of this process serve {most} at most; take fewer")
 
 
 def _cpu_quotas(root: Path) -> Iterator[float]:

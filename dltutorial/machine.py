@@ -16,7 +16,6 @@ from pathlib import Path
 
 import dltutorial
 from dltutorial import paths
-from dltutorial.errors import CourseError
 from dltutorial.limits import affinity_cores, cores, memory_bytes, slurm_cores
 from dltutorial.ranks import RankInfo
 
@@ -205,17 +204,10 @@ def disk_free_bytes(folder: Path) -> int | None:
         return None
 
 
-def refuse_too_large(what: str, n_bytes: int, where: str = "auto") -> None:
-    """Refuse what a rank's memory cannot hold, before it is made; ``where``: auto, cpu or cuda.
-
-    Raises:
-        CourseError: with what it needs and what is there.
-    """
-    gpus = accelerators() if where in ("auto", "cuda") else ()
-    there = gpus[0].memory_bytes if gpus else memory_bytes()[0] // RankInfo.from_env().local_world_size
-    if n_bytes > there:
-        sizes = f"{n_bytes / 2**30:,.1f} GiB or more, but a rank has {there / 2**30:,.1f} GiB"
-        raise CourseError(f"{what} need {sizes} here; make the model or its batches smaller")
+def rank_memory_bytes(where: str = "auto") -> int:
+    """Memory of a rank's GPU, or its share of the machine's, as ``where`` says: auto, cpu or cuda."""
+    gpus = accelerators() if where != "cpu" else ()
+    return gpus[0].memory_bytes if gpus else memory_bytes()[0] // RankInfo.from_env().local_world_size
 
 
 def rank_cores() -> int:

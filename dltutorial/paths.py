@@ -16,9 +16,9 @@ import fcntl
 import json
 import os
 import re
+import secrets
 import stat
 import sys
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -90,13 +90,12 @@ def atomic(path: Path) -> Iterator[Path]:
         CourseError: the folder cannot be written, or the file cannot take its name (a folder has it).
     """
     path = Path(path)
+    temporary = path.parent / f".{path.name}.{secrets.token_hex(4)}.partial"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".partial", dir=path.parent)
+        temporary.touch(exist_ok=False)
     except OSError as error:
         raise CourseError(f"cannot write {path}: {error.strerror}; choose a folder that you may write to") from error
-    os.close(handle)
-    temporary = Path(name)
     try:
         yield temporary
         _settle(temporary, path)
@@ -181,11 +180,7 @@ def read_text(file: Path, limit: int = 2**30) -> str:
 
 
 def from_json(text: str) -> Any:
-    """What a JSON text says.
-
-    Raises:
-        ValueError: it is no JSON, or such that Python does not read it.
-    """
+    """What a JSON text says. ValueError: it is no JSON, or such that Python does not read it."""
     try:
         return json.loads(text)
     except json.JSONDecodeError:
@@ -199,13 +194,6 @@ def _settle(temporary: Path, path: Path) -> None:
     try:
         with open(temporary, "rb+") as file:
             os.fsync(file.fileno())
-        temporary.chmod(0o666 & ~_umask())
         temporary.replace(path)
     except OSError as error:
         raise CourseError(f"cannot write {path}: {error.strerror}; make room, or choose another name") from error
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

@@ -71,12 +71,10 @@ def run(name: str | None = None, repeats: int = 5, json_file: Path | None = None
     """Run the benchmark of that name, or list them; returns the exit status.
 
     Raises:
-        CourseError: there is none of that name, nothing to repeat, a file that cannot be written, or a login node.
+        CourseError: there is none of that name, a file that cannot be written, or a login node.
     """
     if name not in (None, *BENCHES):
         raise CourseError(f"no benchmark {name!r}; choose one of: {', '.join(BENCHES)}")
-    if repeats < 1:
-        raise CourseError(f"--repeats {repeats}: must be at least 1; the default is 5")
     if name is not None:
         node.refuse_on_login("a benchmark", f"run it in a job: sbatch -N 1 --wrap '.venv/bin/dltutorial bench {name}'")
     if json_file is not None:

@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import datetime
 import json
-import math
 import os
 import sys
 from collections import Counter
@@ -19,7 +18,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from dltutorial import config, machine, node, paths
+from dltutorial import config, limits, machine, node, paths
 from dltutorial.course import notebooks, show
 from dltutorial.course.execute import Executed, execute
 from dltutorial.errors import CourseError
@@ -57,8 +56,7 @@ def run(
     selected = list(dict.fromkeys(notebooks.find(one, there) for one in wanted)) or there
     preset = config.preset(preset).name
     given = {path: notebooks.checked(path, parameters or {}) for path in selected}
-    if jobs < 1 or not 0 < timeout_s < math.inf:
-        raise CourseError(f"--jobs {jobs}, --timeout {timeout_s:g}: both must be positive")
+    limits.refuse_too_many("--jobs", min(jobs, len(selected)))
     node.refuse_on_login("a whole chapter", "run it in a job: sbatch -N 1 --wrap '.venv/bin/dltutorial run 01'")
     folder, done = new_folder(out), dict[Path, Executed]()
     try:
@@ -95,8 +93,7 @@ def environment(preset: str, folder: Path, jobs: int = 1) -> dict[str, str]:
         "DLTUTORIAL_RECORDS": str(folder / "records.jsonl"),
         "DLTUTORIAL_CLASS": "off",  # a run of the whole course is nobody's place in it
         "WANDB_MODE": "offline",
-        # Programs that a cell starts print and write any character, whatever the locale.
-        "PYTHONUTF8": "1",
+        "PYTHONUTF8": "1",  # programs that a cell starts may print and write any character, whatever the locale
         "PYTHONIOENCODING": "utf-8",
         # Threads that spin while they wait cost a busy machine up to ten times more than they gain on a quiet one.
         "OMP_WAIT_POLICY": os.environ.get("OMP_WAIT_POLICY", "PASSIVE"),

@@ -281,8 +281,9 @@ def test_a_flood_of_names_by_one_does_not_drown_the_others(shared, look):
 def test_no_folder_and_no_place_for_the_page_are_one_line(shared, tmp_path, capsys):
     assert cli.main(["class", "view", str(tmp_path / "nowhere")]) == 2
     assert cli.main(["class", "view", str(shared), "--out", str(shared)]) == 2
-    assert cli.main(["class", "view", str(shared), "--watch", "0"]) == 2
-    assert cli.main(["class", "view", str(shared), "--watch", "nan"]) == 2
+    for seconds in ("0", "nan"):
+        with pytest.raises(SystemExit):
+            cli.main(["class", "view", str(shared), "--watch", seconds])
     assert cli.main(["class", "view"]) == 2
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 5

@@ -128,7 +128,7 @@ def test_a_whole_data_set_passes_its_check(tiny_data, capsys):
         (["train", "--steps", "-1"], "steps must be at least 1"),
         (["train", "--weight-decay", "inf"], "weight_decay=inf is not finite"),
         (["train", "--beta1", "-0.1"], "beta1 must not be negative"),
-        (["train", "--workers", "100000"], "workers 100,000: this machine's"),
+        (["train", "--workers", "100000"], "workers 100,000: the "),
         (["train", "--depth", "1000000000"], "GiB or more, but a rank has"),
         (["train", "--dim", "1" + "0" * 18], "GiB or more, but a rank has"),
         (["train", "--global-batch-size", "1" + "0" * 15], "GiB or more, but a rank has"),
@@ -140,6 +140,7 @@ def test_a_whole_data_set_passes_its_check(tiny_data, capsys):
         (["class", "view", ".", "--watch", "nan"], "--watch: nan is not from 1"),
         (["data", "weather", "--processes", "1" + "0" * 30], "--processes"),
         (["data", "weather", "--seed", "-1"], "seed -1"),
+        (["report", "--out", "."], "cannot"),
         (["pocket", "up", "--nodes", "1" + "0" * 30], "1 to 64 nodes"),
         (["train", "--global-batch-size", "0"], "global_batch_size"),
         (["train", "--heads", "3", "--dim", "128"], "heads"),
@@ -291,7 +292,7 @@ def test_a_locale_without_utf_8_ends_no_training(locale, tiny_data, tmp_path):
     words = ["train", "--data", tiny_data, "--name", "r", *TINY]
     done = python("-m", "dltutorial", *map(str, words), env=env, errors="replace")
     assert done.returncode == 0, done.stderr
-    assert (". rmse" if locale == "POSIX" else "rmse") in done.stdout
+    assert "rmse" in done.stdout
 
 
 @pytest.mark.parametrize("locale", LOCALES)
