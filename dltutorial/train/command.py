@@ -89,13 +89,15 @@ def _train(preset_name: str, knobs: dict, data: Path | None, name: str | None, o
     before = broadcast_object(before)
     with all_or_none():
         base, knobs = _base(preset_name, knobs, before)
-        run.check_ranks(Recipe.of(base, **knobs), world_size())  # before anything is simulated
-        Recipe.of(base, **knobs).require_room(world_size())
+        if data is None:  # what cannot be is refused before anything is simulated
+            run.check_ranks(Recipe.of(base, **knobs), world_size())
+            Recipe.of(base, **knobs).require_room(world_size())
     with all_or_none():
         data = data or weather.ensure(base, progress=is_main())
         split = store.open_split(data, "train")
         n_channels, n_lat, n_lon = split.shape
         recipe = Recipe.of(base, **{"n_channels": n_channels, "n_lat": n_lat, "n_lon": n_lon} | knobs)
+        run.check_ranks(recipe, world_size())
         recipe.require_room(world_size())
         task = weather_task(recipe, data)
     say(
@@ -103,7 +105,9 @@ def _train(preset_name: str, knobs: dict, data: Path | None, name: str | None, o
         f"{recipe.steps} updates of {recipe.global_batch_size} samples"
     )
     if (recipe.n_lat, recipe.n_lon) != (n_lat, n_lon):
-        say(f"samples are cropped: the first {recipe.n_lat} of {n_lat} rows and {recipe.n_lon} of {n_lon} columns")
+        seam = "; --no-roll shifts none across the new seam" if recipe.roll and recipe.n_lon < n_lon else ""
+        where = f"the first {recipe.n_lat} of {n_lat} rows and {recipe.n_lon} of {n_lon} columns"
+        say(f"samples are cropped: {where}{seam}")
     if split.time_means_1CHW is None:
         how = f"dltutorial data statistics --source {data}"
         say(f"the data have no time_means.npy, so no anomaly correlation is scored; to make it: {how}")

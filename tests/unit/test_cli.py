@@ -195,6 +195,11 @@ def rename_dataset(folder):
         year.move("fields", "t2m")
 
 
+def leave_unwritten(folder):
+    with h5py.File(folder / "train" / "1980.h5", "w") as year:
+        year.create_dataset("fields", (10, 3, 16, 24), np.float32, chunks=(1, 3, 16, 24))[:4] = 1
+
+
 def put_nan(folder):
     with h5py.File(folder / "train" / "1979.h5", "r+") as year:
         year["fields"][0, 0, 0, 0] = np.nan
@@ -207,6 +212,7 @@ DAMAGE = {
     "truncated": (truncate, "1980.h5 is truncated"),
     "no HDF5": (lambda folder: (folder / "train" / "1980.h5").write_text("no"), "1980.h5 is not readable"),
     "another layout": (rename_dataset, "no dataset 'fields'"),
+    "half written": (leave_unwritten, "1980.h5 lacks 6 of its 10 chunks"),
     "NaN": (put_nan, "1979.h5, snapshot 0, holds NaN"),
     "without statistics": (lambda folder: shutil.rmtree(folder / "stats"), "global_means.npy is missing"),
     "without valid": (lambda folder: shutil.rmtree(folder / "valid"), "no folder valid"),

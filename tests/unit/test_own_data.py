@@ -129,7 +129,8 @@ def test_scores_of_a_crop_weigh_its_rows_as_the_whole_grid_does(tall, tiny_data)
 def test_training_crops_where_a_knob_asks_for_less(tall, tiny_data, capsys):
     said, recipe = trained(tall, capsys, "--n-lat", 16, "--n-lon", 24)
     assert (recipe["n_lat"], recipe["n_lon"]) == (16, 24)
-    assert "first 16 of 17 rows and 24 of 27 columns" in said
+    assert "first 16 of 17 rows and 24 of 27 columns; --no-roll" in said
+    assert "no-roll" not in trained(tall, capsys, "--n-lat", 16, "--n-lon", 24, "--no-roll")[0]
     whole = store.open_split(tall)
     assert whole.shape == (3, 17, 27)
 
@@ -140,6 +141,12 @@ def test_training_says_which_knob_crops_rows_that_no_patch_divides(tall, capsys,
     line = refused(capsys, "train", "--data", tall, "--n-lat", 16, *TINY)
     assert "n_lon=27" in line and "n_lon=24 takes" in line
     assert not (tmp_path / "runs").exists()
+
+
+def test_a_patch_need_not_divide_the_rows_of_a_preset(own_data, capsys):
+    rewritten(own_data, lambda fields: fields[:, :, :15])
+    _, recipe = trained(own_data, capsys, "--patch", 3)
+    assert (recipe["n_lat"], recipe["n_lon"], recipe["patch"]) == (15, 24, 3)
 
 
 @pytest.mark.parametrize(("knob", "most"), [("--n-lat", "n_lat to at most 17"), ("--n-lon", "n_lon to at most 27")])
