@@ -29,6 +29,7 @@ _PEER = re.compile(
     r"|remote process (has )?(exited|terminated)|ncclRemoteError|failed to recv",
     re.IGNORECASE,
 )
+_SHOWN = 10  # ranks, or places, that are listed one by one
 _PEER_KINDS = {"RuntimeError", "DistError", "DistBackendError", "DistNetworkError", "DistStoreError", "ConnectionError"}
 
 
@@ -77,7 +78,11 @@ def lost_another_rank(kind: str, message: str) -> bool:
 
 def from_error(error: BaseException) -> Failure:
     """An exception, in the rank that raised it; the traceback is without the frames of ``worker``, if it has others."""
-    kind, message = type(error).__name__, str(error)
+    kind = type(error).__name__
+    try:
+        message = str(error)
+    except Exception as in_str:
+        message = f"its text cannot be had: {type(in_str).__name__} in {kind}.__str__"
     first_line = message.partition("\n")[0]
     told = traceback.TracebackException.from_exception(error)
     link: traceback.TracebackException | None = told
@@ -85,7 +90,7 @@ def from_error(error: BaseException) -> Failure:
     while link is not None:
         link.stack[:] = [frame for frame in link.stack if frame.filename != _WORKER]
         has_place = has_place or bool(link.stack)
-        link = link.__cause__ or link.__context__
+        link = link.__cause__ or (None if link.__suppress_context__ else link.__context__)
     if has_place:
         return Failure(kind, message, f"{kind}: {first_line}", "".join(told.format()).rstrip())
     # The launcher's own word on what cannot be sent needs no name.
@@ -106,7 +111,7 @@ def as_exception(failed: Mapping[int, Failure], world_size: int) -> RankFailed:
     """The first real failure, with a line for every other real one."""
     rank, first = min(failed.items(), key=lambda item: (item[1].is_effect, item[1].at_s))
     real = {other: failure for other, failure in failed.items() if other != rank and not failure.is_effect}
-    also = [_headline(n, other, world_size) for n, other in real.items() if other.headline != first.headline]
+    also = [_headline(n, other, world_size) for n, other in real.items() if other.headline != first.headline][:_SHOWN]
     if same := sorted(n for n, other in real.items() if other.headline == first.headline):
         also.append(f"{_named(same)} failed in the same way")
     told = first.traceback.replace("Traceback (most", f"Traceback of rank {rank} (most")
@@ -119,7 +124,11 @@ def hang(timeout_s: float, stacks: dict[int, str], world_size: int) -> RanksHang
     """What to say at the deadline, from the stack of every rank that has not returned."""
     done = sorted(set(range(world_size)) - set(stacks))
     lines = [f"{_named(done)} had returned"] if done else []
-    lines += [f"rank {rank} {_place(stack)}" for rank, stack in sorted(stacks.items())]
+    places: dict[str, list[int]] = {}
+    for rank, stack in sorted(stacks.items()):
+        places.setdefault(_place(stack), []).append(rank)
+    for place, (rank, *others) in [*places.items()][:_SHOWN]:
+        lines += [f"rank {rank} {place}" + (f"; so do {_named(others)}" if others else "")]
     text = (
         f"{_named(sorted(stacks))} of {world_size} did not end within {timeout_s:g} s; every rank must call the same "
         "collectives in the same order; if the work is only long, raise timeout_s\n\n" + "\n".join(lines)
@@ -128,7 +137,11 @@ def hang(timeout_s: float, stacks: dict[int, str], world_size: int) -> RanksHang
 
 
 def _named(ranks: Sequence[int]) -> str:
-    return f"{'rank' if len(ranks) == 1 else 'ranks'} {', '.join(map(str, ranks))}"
+    if len(ranks) <= _SHOWN + 2:
+        return f"{'rank' if len(ranks) == 1 else 'ranks'} {', '.join(map(str, ranks))}"
+    first = ranks[:_SHOWN]
+    shown = f"{first[0]}–{first[-1]}" if first[-1] - first[0] == _SHOWN - 1 else ", ".join(map(str, first))
+    return f"ranks {shown} and {len(ranks) - _SHOWN} others"
 
 
 def _headline(rank: int, failure: Failure, world_size: int) -> str:

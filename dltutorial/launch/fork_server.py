@@ -1,15 +1,20 @@
 """What multiprocessing's fork server does before it makes ranks: it imports this module, as ``local.warm`` has asked.
 
-It loads what every rank needs, and computes nothing, so no thread is left that a fork would lose. In any other process
-(without the variable ``worker.SOCKETS``) importing this does nothing.
+It loads what every rank needs, and computes nothing, so no thread is left that a fork would lose. On Linux it also
+adopts what ranks leave behind, and at its own end it ends all below it. In any other process (without the variable
+``worker.SOCKETS``) importing this does nothing.
 """
 
 import atexit
+import contextlib
 import gc
 import importlib
 import os
 import shutil
 import signal
+import warnings
+
+import psutil
 
 from dltutorial.launch import worker
 
@@ -26,6 +31,19 @@ def keep_to_itself(sockets: str) -> None:
     os.close(nothing)
     signal.signal(worker.WHERE_SIGNAL, signal.SIG_IGN)  # until a rank is able to answer
     atexit.register(shutil.rmtree, sockets, ignore_errors=True)
+    atexit.register(end_children)
+    worker.control_process(worker.PR_SET_CHILD_SUBREAPER, 1)
+    warnings.filterwarnings("ignore", "forkserver: waitpid returned unexpected")  # the end of one that was adopted
+
+
+def end_children() -> None:
+    """Kill all that is below this process; what a rank has started may have left the rank's process group."""
+    with contextlib.suppress(ChildProcessError):  # until there is none
+        while True:
+            for child in psutil.Process().children(recursive=True):
+                with contextlib.suppress(psutil.Error):
+                    child.kill()
+            os.wait()
 
 
 def preload() -> None:

@@ -15,6 +15,9 @@ What the ranks print appears at once, as ``[rank 1] …``. A kernel that has com
 torch would be missing in the child, which waits for them for ever. So ranks come from multiprocessing's fork server,
 a process that has torch imported and has never computed.
 
+What a rank has started ends with the launch. On Linux that holds for children in sessions of their own, too: the fork
+server adopts them. Elsewhere these may stay, as may what a container's or Slurm's daemon has started for a rank.
+
 Sources: https://docs.pytorch.org/docs/stable/distributed.html,
 https://docs.python.org/3/library/multiprocessing.html ("Contexts and start methods")
 """
@@ -22,8 +25,11 @@ https://docs.python.org/3/library/multiprocessing.html ("Contexts and start meth
 import contextlib
 import linecache
 import multiprocessing
+import numbers
 import os
 import pickle
+import resource
+import shutil
 import signal
 import socket
 import sys
@@ -38,6 +44,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import psutil
+
 from dltutorial import machine, node, paths
 from dltutorial.errors import CourseError
 from dltutorial.launch import failures, worker
@@ -46,6 +54,9 @@ LIMIT_BYTES = 2**28  # of the arguments, and of each value
 LONGEST_S = 31 * 24 * 3600
 _GRACE_S = 0.3  # after an error, for others that may tell more …
 _EFFECT_GRACE_S = 2.0  # … and after one that only says that another rank is gone
+_LONGEST_LINE = 2**20  # bytes that a rank prints without a line's end
+_RANK_MB = 24  # an empty rank's own memory; most is shared
+_RANK_FILES, _SPARE_FILES = 5, 32  # open here for each rank, and for the rest of this program
 _LONGEST_FOLDER = 70  # characters of TMPDIR; multiprocessing adds about 35
 _END_S = 10.0  # for the system to end processes that are killed
 _STARTING = threading.Lock()
@@ -65,7 +76,7 @@ def launch(
         function: any function that cloudpickle can send, also one of a notebook cell.
         world_size: number of processes.
         *args: the same for every rank.
-        timeout_s: after this time ranks that have not returned are ended.
+        timeout_s: this long after the start of the last rank, those that have not returned are ended.
         backend: gloo, nccl, or auto (nccl if every rank has a GPU of its own).
         **kwargs: the same for every rank.
 
@@ -84,7 +95,7 @@ def launch(
     call = worker.packed((function, args, kwargs), what, LIMIT_BYTES)
     with contextlib.closing(_Ranks(world_size, timeout_s)) as ranks:
         ranks.start(call, backend)
-        return [pickle.loads(value) for value in ranks.results()]
+        return [_unpacked(value, f"rank {rank} of {world_size}") for rank, value in enumerate(ranks.results())]
 
 
 def warm() -> None:
@@ -97,27 +108,39 @@ def warm() -> None:
         "PYTORCH_NVML_BASED_CUDA_CHECK": "1",  # a look for GPUs must not start CUDA, which no fork survives
         worker.SOCKETS: (sockets := _sockets()),
     }
-    Path(sockets).mkdir(mode=0o700, exist_ok=True)  # an earlier server may have removed it
+    _stop_unreachable_server()
+    Path(sockets).mkdir(mode=0o700, parents=True, exist_ok=True)  # an earlier server may have removed it
     with _STARTING:
         before = {name: os.environ.get(name) for name in known_before_torch_is_loaded}
         os.environ.update(known_before_torch_is_loaded)
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # the server begins with it, too
         try:
             multiprocessing.set_forkserver_preload(["dltutorial.launch.fork_server"])
             forkserver.ensure_running()
         finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
             for name, value in before.items():
                 os.environ.pop(name) if value is None else os.environ.update({name: value})
 
 
 def _sockets() -> str:
     """The folder of multiprocessing's sockets; a path has at most 107 bytes, so a long TMPDIR gives way to /tmp."""
-    chosen = tempfile.tempdir
-    if len(tempfile.gettempdir()) > _LONGEST_FOLDER:
-        tempfile.tempdir = "/tmp"
-    try:
-        return util.get_temp_dir()  # made at the first call, then kept
-    finally:
-        tempfile.tempdir = chosen
+    settings = multiprocessing.current_process()._config  # type: ignore[attr-defined]
+    if not settings.get("tempdir"):
+        parent = tempfile.gettempdir()
+        settings["tempdir"] = tempfile.mkdtemp(
+            prefix="ranks-", dir=parent if len(parent) <= _LONGEST_FOLDER else "/tmp"
+        )
+        util.Finalize(None, shutil.rmtree, [settings["tempdir"], True], exitpriority=-100)  # it may be gone by then
+    return settings["tempdir"]
+
+
+def _stop_unreachable_server() -> None:
+    """End a fork server whose socket somebody has removed, say with all temporary files: then a new one starts."""
+    server: Any = forkserver._forkserver  # type: ignore[attr-defined]
+    if server._forkserver_address and not Path(server._forkserver_address).exists():
+        with contextlib.suppress(FileNotFoundError):  # it removes its socket last
+            server._stop()
 
 
 class _Ranks:
@@ -160,7 +183,7 @@ class _Ranks:
         """
         while self._waiting() and self._listen(self._until_s()):
             pass
-        stacks = {} if self._failures else {rank: self._stack(rank) for rank in self._waiting()}
+        stacks = {} if self._failures else self._ask_where(self._waiting())
         self.close()
         if self._failures:
             raise failures.as_exception(self._failures, self._world_size)
@@ -170,17 +193,19 @@ class _Ranks:
 
     def close(self) -> None:
         """Kill all ranks with what they have started, wait for their end, print their last words."""
-        started, self._processes = [process for process in self._processes if process.pid], []
-        for process in started:
+        self._processes = [process for process in self._processes if process.pid]
+        for process in self._processes:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(_pid(process), signal.SIGKILL)
             process.kill()  # it may not have got a process group yet
         until_s = time.monotonic() + _END_S
-        for process in started:
+        while self._processes:  # an interrupt may come in between, then this is called again
+            process = self._processes.pop()
             process.join(max(0.0, until_s - time.monotonic()))
             if process.exitcode is None:
                 raise CourseError(f"process {process.pid} of a rank does not end; restart the kernel")
             process.close()
+        _end_strays()
         for rank, output in enumerate(self._outputs):
             while connection.wait([output], 0) and self._hear_output(rank):
                 pass
@@ -262,6 +287,8 @@ class _Ranks:
     def _print(self, rank: int, data: bytes) -> None:
         """Print the lines that are now whole, never two mixed; a bar that rewrites its line comes as it last looked."""
         *lines, self._rest[rank] = (self._rest[rank] + data).split(b"\n")
+        if len(self._rest[rank]) > _LONGEST_LINE:
+            lines, self._rest[rank] = [*lines, self._rest[rank]], b""
         texts = [line.rstrip(b"\r").rsplit(b"\r")[-1].decode(errors="backslashreplace") for line in lines]
         sys.stdout.write("".join(f"[rank {rank}] {text}\n" for text in texts))
         sys.stdout.flush()
@@ -275,21 +302,45 @@ class _Ranks:
             self._failures[rank] = failures.from_exit(self._processes[rank].exitcode or 0)
         return False
 
-    def _stack(self, rank: int) -> str:
-        """Where a rank is; its signal handler writes it, even inside C++ code, in many small pieces."""
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(_pid(self._processes[rank]), worker.WHERE_SIGNAL)
-        said = b""
-        while connection.wait([self._stacks[rank]], 0.1 if said else 1.0):
-            if not (data := os.read(self._stacks[rank].fileno(), 2**16)):
-                break
-            said += data
-        return said.decode(errors="replace")
+    def _ask_where(self, ranks: list[int]) -> dict[int, str]:
+        """Where ranks are; their signal handlers write it, even inside C++ code, in many small pieces."""
+        for rank in ranks:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(_pid(self._processes[rank]), worker.WHERE_SIGNAL)
+        said = dict.fromkeys(ranks, b"")
+        asked: dict[Any, int] = {self._stacks[rank]: rank for rank in ranks}
+        while ready := connection.wait(list(asked), 0.1 if all(said.values()) else 1.0):
+            for pipe in ready:
+                data = os.read(self._stacks[asked[pipe]].fileno(), 2**16)
+                said[asked[pipe]] += data
+                if not data:
+                    del asked[pipe]
+        return {rank: text.decode(errors="replace") for rank, text in said.items()}
 
 
 def _pid(process: ForkServerProcess) -> int:
     assert process.pid, "0 would be this process's own group"
     return process.pid
+
+
+def _end_strays() -> None:
+    """Kill what ended ranks have left: the fork server has adopted it, and its other children are ranks at work."""
+    server = psutil.Process(forkserver._forkserver._forkserver_pid)  # type: ignore[attr-defined]
+    with _STARTING, contextlib.suppress(psutil.Error):
+        ranks = {process.pid for process in multiprocessing.active_children()}
+        for stray in [child for child in server.children() if child.pid not in ranks]:
+            for process in (*stray.children(recursive=True), stray):
+                process.kill()
+
+
+def _unpacked(value: bytes, rank: str) -> Any:
+    try:
+        return pickle.loads(value)
+    except Exception as error:
+        told = f"{type(error).__name__}: {error}".splitlines()[0]
+        raise CourseError(
+            f"{rank} returned what cannot be read here ({told}); return numbers, arrays, tensors"
+        ) from None
 
 
 @contextlib.contextmanager
@@ -314,10 +365,12 @@ def _checked(world_size: int, timeout_s: float, backend: str) -> str:
             f"WORLD_SIZE={os.environ['WORLD_SIZE']} is set here, but {world_size} ranks are asked for; unset it if "
             "it is left over, and start none from a process that is itself one of torchrun's ranks"
         )
-    if not 0 < timeout_s < LONGEST_S:
+    is_number = isinstance(timeout_s, numbers.Real) and not isinstance(timeout_s, bool)
+    if not is_number or not 0 < timeout_s < LONGEST_S:
         raise CourseError(f"timeout_s={timeout_s!r}: a deadline is a number of seconds above 0, at most a month")
     if backend not in ("auto", "gloo", "nccl"):
         raise CourseError(f"no backend {backend!r}; choose auto, gloo or nccl")
+    _refuse_too_many(world_size)
     n_gpus = _n_gpus()
     if backend == "nccl" and n_gpus < world_size:
         raise CourseError(f"nccl needs a GPU for each rank: {world_size} ranks, {n_gpus} GPUs; use backend='gloo'")
@@ -325,6 +378,23 @@ def _checked(world_size: int, timeout_s: float, backend: str) -> str:
         told = f"{world_size} ranks share {machine.cores()} cores: right results, but no speed-up to be seen"
         warnings.warn(told, stacklevel=3)
     return backend if backend != "auto" else "nccl" if n_gpus >= world_size else "gloo"
+
+
+def _refuse_too_many(world_size: int) -> None:
+    """Raise an error that says how many ranks the limit of open files, or the memory that is free, has room for."""
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0] % 2**63  # -1 is none
+    total, free = machine.memory_bytes()
+    rooms = {
+        "open files (raise ulimit -n, or start fewer)": (
+            limit - psutil.Process().num_fds() - _SPARE_FILES,
+            _RANK_FILES,
+        ),
+        "MB of memory (start fewer)": (max(free, total // 4) // 10**6, _RANK_MB),  # what is used may be only a cache
+    }
+    for what, (room, of_each) in rooms.items():
+        if (fit := max(0, room // of_each)) < world_size:
+            needs = f"{world_size} ranks need {of_each * world_size:,} and {room:,} are free"
+            raise CourseError(f"{fit} ranks fit here: {needs} of {what}")
 
 
 def _n_gpus() -> int:

@@ -14,7 +14,6 @@ https://slurm.schedmd.com/programmer_guide.html, "multiple slurmd", and https://
 import atexit
 import contextlib
 import fcntl
-import json
 import os
 import re
 import shlex
@@ -45,7 +44,7 @@ def missing() -> str | None:
 
 
 def up(nodes: int = 2, name: str = "pocket") -> PocketCluster:
-    """Start a cluster, or return the one of this name if it runs with as many nodes.
+    """Start a cluster, or return the one of this name if it runs with as many nodes; what is down of it is mended.
 
     Raises:
         CourseError: Slurm is not installed, it runs with another number of nodes, or it does not start.
@@ -56,11 +55,11 @@ def up(nodes: int = 2, name: str = "pocket") -> PocketCluster:
         raise CourseError(f"Slurm is not installed here (no {lacking}); {INSTALL}")
     with _locked():
         found = status(name)
-        if found is None or not found.answers:
+        if found is None or (found.faults and (len(found.nodes) != nodes or not daemons.processes(found.folder))):
             _clear(_folder(name))  # what a killed cluster left
-            with contextlib.suppress(CourseError):  # as when another program takes a port before Slurm does
-                return _start(name, nodes)
             return _start(name, nodes)
+        if found.faults:
+            return daemons.mend(replace(found, faults=()))
     if len(found.nodes) != nodes:
         raise CourseError(
             f"the pocket cluster {name} is up with {len(found.nodes)} nodes, not {nodes}; "
@@ -93,22 +92,23 @@ def down(name: str = "pocket") -> bool:
 
 
 def status(name: str = "pocket") -> PocketCluster | None:
-    """The cluster of this name, running or killed; None if there is none."""
-    try:
-        nodes = tuple(json.loads((_folder(name) / "cluster.json").read_text())["nodes"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-    cluster = PocketCluster(name, _folder(name).resolve(), nodes)
-    return replace(cluster, answers=bool(daemons.processes(cluster.folder, "controller")))
+    """The cluster of this name, whole or not; None if there is none, or its ``slurm.conf`` names no nodes."""
+    conf = _folder(name) / "slurm.conf"
+    with contextlib.suppress(OSError):
+        text = conf.read_text(errors="replace") if conf.is_file() else ""
+        if found := re.search(r"^NodeName=(n\d+(?:,n\d+)*) ", text, re.MULTILINE):
+            cluster = PocketCluster(name, _folder(name).resolve(), tuple(found[1].split(",")))
+            return replace(cluster, faults=tuple(" ".join(fault) for fault in daemons.faults(cluster).items()))
+    return None
 
 
 def names() -> list[str]:
     """The clusters of this user on this machine, running or killed."""
-    return sorted(file.parent.name for file in _home().glob("*/cluster.json"))
+    return sorted(file.parent.name for file in _home().glob("*/slurm.conf"))
 
 
 def command(action: str, nodes: int, name: str) -> int:
-    """``dltutorial pocket up|down|status``; returns the exit status: of ``status``, 0 if the cluster is up.
+    """``dltutorial pocket up|down|status``; returns the exit status: of ``status``, 0 if the cluster is whole.
 
     What a shell is to evaluate goes to standard output, what a person is to read to standard error, so that
     ``eval "$(dltutorial pocket up)"`` shows the one and runs the other.
@@ -125,8 +125,9 @@ def command(action: str, nodes: int, name: str) -> int:
         others = ", ".join(names())
         _say(f"there is no cluster {name}; " + (f"there is: {others}" if others else "start it: dltutorial pocket up"))
         return 1
-    if not cluster.answers:
-        _say(f"the cluster {name} was killed; dltutorial pocket up starts it anew, pocket down removes what is left")
+    if cluster.faults:
+        again = f"dltutorial pocket up --nodes {len(cluster.nodes)} --name {name}"
+        _say(f"the cluster {name} is not whole: {', '.join(cluster.faults)}; mend it: {again}")
         return 1
     _say(" · ".join(f"{node} {state}" for node, state in states(cluster).items()))
     print(f"export SLURM_CONF={shlex.quote(cluster.env['SLURM_CONF'])}")
@@ -143,22 +144,25 @@ def _say(text: str) -> None:
     print(text, file=sys.stderr)
 
 
-def _start(name: str, nodes: int) -> PocketCluster:
+def _start(name: str, nodes: int, tries: int = 5) -> PocketCluster:
     try:
         return daemons.start(_folder(name), name, nodes)
-    except BaseException:  # an interrupt, too: nothing half started stays
+    except BaseException as error:  # an interrupt, too: nothing half started stays
         _clear(_folder(name))
+        if "in use" in str(error) and tries > 1:
+            return _start(name, nodes, tries - 1)
         raise
 
 
 def _clear(folder: Path) -> bool:
     """End every process of a cluster and remove its files; whether there was anything."""
-    if not folder.is_symlink() and not folder.exists():
+    if not os.path.lexists(folder) and not daemons.processes(folder.resolve()):
         return False
     daemons.kill(folder.resolve())
-    shutil.rmtree(folder.resolve(), ignore_errors=True)
-    if folder.is_symlink():
-        folder.unlink()
+    if folder.is_dir():
+        shutil.rmtree(folder.resolve(), ignore_errors=True)
+    if os.path.lexists(folder):
+        folder.unlink()  # a link, or what else has taken its place
     return True
 
 
@@ -173,12 +177,17 @@ def _folder(name: str) -> Path:
 
 @contextlib.contextmanager
 def _locked() -> Iterator[None]:
-    """One call at a time starts or ends clusters."""
-    _home().mkdir(parents=True, exist_ok=True, mode=0o700)
-    handle = os.open(_home(), os.O_RDONLY)
+    """One call at a time starts or ends clusters.
+
+    Raises:
+        CourseError: the folder of the clusters cannot be written.
+    """
     try:
-        with contextlib.suppress(OSError):  # some shared file systems cannot lock a folder
-            fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(handle)
+        _home().mkdir(parents=True, exist_ok=True, mode=0o700)
+        with open(_home() / ".lock", "w") as lock:
+            with contextlib.suppress(OSError):  # some shared file systems cannot lock
+                fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+    except OSError as error:
+        told = f"{_home()} cannot hold a pocket cluster ({error.strerror}); make room there, or set XDG_CACHE_HOME"
+        raise CourseError(told) from error

@@ -7,7 +7,6 @@ with a mark of the folder in their environment: so they and their jobs are found
 """
 
 import contextlib
-import json
 import os
 import pwd
 import re
@@ -27,10 +26,12 @@ from dltutorial import machine, paths
 from dltutorial.errors import CourseError
 
 _SYSTEM = "/usr/sbin:/usr/local/sbin:/sbin"  # where daemons live; often not in an ordinary user's PATH
-_START_S, _ANSWER_S, _END_S = 60.0, 15.0, 10.0  # on busy cores; else it takes one
+_START_S, _ANSWER_S, _END_S = 60.0, 15.0, 60.0  # on busy cores; else it takes one
 _LONGEST_BYTES = 60  # of the folder: the name of a Unix socket in it must stay below 108
 _MARK = "DLTUTORIAL_POCKET_DAEMON"
 _STEP = re.compile(r"slurmstepd: \[(\d+)\.")
+_PROGRAMS = {"munge": "munged", "controller": "slurmctld"}  # by role; that of a node is slurmd
+_FIT = {"idle", "mixed", "allocated", "completing", "planned", "reserved"}  # states of a node that takes or has jobs
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ class PocketCluster:
     name: str
     folder: Path
     nodes: tuple[str, ...]
-    answers: bool = True  # its controller is alive
+    faults: tuple[str, ...] = ()  # what of it is not as it must be, a phrase each
 
     @property
     def env(self) -> dict[str, str]:
@@ -53,14 +54,21 @@ def states(cluster: PocketCluster) -> dict[str, str]:
 
     Nothing if the controller does not answer.
     """
-    try:
-        done = subprocess.run(
-            [which("sinfo") or "sinfo", "--noheader", "--Node", "--format=%N %T"],
-            env=os.environ | cluster.env, capture_output=True, text=True, timeout=_ANSWER_S, check=False,
-        )  # fmt: skip
-    except (OSError, subprocess.TimeoutExpired):
-        return {}
-    return dict(line.split() for line in done.stdout.splitlines())
+    said = _asked(cluster, "sinfo", "--noheader", "--Node", "--format=%N %T")
+    return dict(line.split() for line in (said or "").splitlines())
+
+
+def faults(cluster: PocketCluster) -> dict[str, str]:
+    """What is not as it must be, by role: each daemon is looked for and asked, then Slurm is asked for each node."""
+    roles = ("munge", "controller", *cluster.nodes)
+    if wrong := dict.fromkeys(sorted({*roles} - _running(cluster.folder), key=roles.index), "does not run"):
+        return wrong
+    if _asked(cluster, "munge", "--no-input", f"--socket={cluster.folder / 'munge.socket'}") is None:
+        return {"munge": "does not answer"}
+    if not (seen := states(cluster)):
+        return {"controller": "does not answer"}
+    told = {node: seen.get(node, "unknown") for node in cluster.nodes}
+    return {node: f"is {state}" for node, state in told.items() if state.rstrip("+") not in _FIT}
 
 
 def start(folder: Path, name: str, n_nodes: int) -> PocketCluster:
@@ -79,29 +87,36 @@ def start(folder: Path, name: str, n_nodes: int) -> PocketCluster:
     (cluster.folder / "munge.key").touch(mode=0o600)
     (cluster.folder / "munge.key").write_bytes(secrets.token_bytes(128))
     paths.write_text(cluster.folder / "slurm.conf", _configuration(cluster))
-    paths.write_text(cluster.folder / "cluster.json", json.dumps({"nodes": cluster.nodes}))
-    # All its files in this folder; --force since nobody else may enter that, which munged finds odd.
-    files = {"key-file": "key", "socket": "socket", "pid-file": "pid", "log-file": "log", "seed-file": "seed"}
-    options = [f"--{option}={cluster.folder / 'munge'}.{end}" for option, end in files.items()]
-    spawn(cluster, "munge", "munged", "--force", "--num-threads=1", *options)
-    spawn(cluster, "controller", "slurmctld", "-i")
-    for node in cluster.nodes:
-        spawn(cluster, node, "slurmd", "-N", node)
-    until_s = time.monotonic() + _START_S
-    while (seen := states(cluster)).keys() != set(cluster.nodes) or set(seen.values()) != {"idle"}:
-        if time.monotonic() > until_s:
-            why = _blamed((cluster.folder / "slurmctld.log").read_text(errors="replace")) or "no answer"
-            raise CourseError(f"the pocket cluster does not start: {why}; try again: dltutorial pocket up")
-        time.sleep(0.05)
-    return cluster
+    for role in ("munge", "controller", *cluster.nodes):
+        spawn(cluster, role)
+    return _settled(cluster)
 
 
-def spawn(cluster: PocketCluster, role: str, program: str, *arguments: str) -> None:
-    """Start a daemon in a role (munge, controller, or a node's name); it goes to the background by itself.
+def mend(cluster: PocketCluster) -> PocketCluster:
+    """Start again what is not as it must be. Jobs stay, but for what ran on a node whose daemon starts again.
+
+    Raises:
+        CourseError: it cannot be mended.
+    """
+    for role in faults(cluster):
+        kill(cluster.folder, role)
+        spawn(cluster, role)
+    _asked(cluster, "scontrol", "update", f"NodeName={','.join(cluster.nodes)}", "State=RESUME")  # if one was drained
+    return _settled(cluster)
+
+
+def spawn(cluster: PocketCluster, role: str) -> None:
+    """Start the daemon of a role (munge, controller, or a node's name); it goes to the background by itself.
 
     Raises:
         CourseError: it does not.
     """
+    program = _PROGRAMS.get(role, "slurmd")
+    arguments = ["-i"] if role == "controller" else ["-N", role]
+    if role == "munge":  # all its files in this folder; --force since nobody else may enter that, which it finds odd
+        files = {"key-file": "key", "socket": "socket", "pid-file": "pid", "log-file": "log", "seed-file": "seed"}
+        options = [f"--{option}={cluster.folder / role}.{end}" for option, end in files.items()]
+        arguments = ["--force", "--num-threads=1", *options]
     env = {name: os.environ[name] for name in ("HOME", "LANG", "TMPDIR") if name in os.environ}
     env |= {"PATH": f"{os.environ.get('PATH', os.defpath)}:{_SYSTEM}", **cluster.env}
     env |= {_MARK: f"{cluster.folder}:{role}"}
@@ -113,7 +128,7 @@ def spawn(cluster: PocketCluster, role: str, program: str, *arguments: str) -> N
                 stdout=out, stderr=out, timeout=_START_S, check=True, start_new_session=True,
             )  # fmt: skip
     except (OSError, subprocess.SubprocessError) as error:
-        why = _blamed(said.read_text(errors="replace")) or str(error)
+        why = _blamed(said) or str(error)
         raise CourseError(f"{program} does not start: {why}; mend that, then dltutorial pocket up") from error
 
 
@@ -137,9 +152,15 @@ def processes(folder: Path, role: str | None = None) -> list[psutil.Process]:
 
 
 def kill(folder: Path, role: str | None = None) -> None:
-    """Kill them, and what they start meanwhile, until none is left."""
+    """Kill them, and what they start meanwhile, until none is left.
+
+    Raises:
+        CourseError: one does not end.
+    """
     until_s = time.monotonic() + _END_S
-    while (left := processes(folder, role)) and time.monotonic() < until_s:
+    while left := processes(folder, role):
+        if time.monotonic() > until_s:
+            raise CourseError(f"process {left[0].pid} of the pocket cluster does not end; end it, then try again")
         for process in left:
             with contextlib.suppress(psutil.Error):
                 process.kill()
@@ -193,7 +214,46 @@ def _is_gone(process: psutil.Process) -> bool:
     return True
 
 
-def _blamed(log: str) -> str:
-    """The first line that a daemon itself calls an error, else its last."""
-    lines = log.strip().splitlines()
-    return next((line for line in lines if "fatal" in line or "error" in line), (lines or [""])[-1])
+def _running(folder: Path) -> set[str]:
+    """The roles whose daemon is there, and not stopped; as its own environment says, for numbers are used again."""
+    marks = set()
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, OSError):
+            if process.name() in ("munged", "slurmctld", "slurmd") and process.status() != psutil.STATUS_STOPPED:
+                marks.add(process.environ().get(_MARK, ""))
+    return {mark.rpartition(":")[2] for mark in marks if mark.startswith(f"{folder}:")}
+
+
+def _asked(cluster: PocketCluster, program: str, *arguments: str) -> str | None:
+    """What a command of munge's or Slurm's says; None if it fails or gets no answer."""
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        return subprocess.run(
+            [which(program) or program, *arguments],
+            env=os.environ | cluster.env, capture_output=True, text=True, timeout=_ANSWER_S, check=True,
+        ).stdout  # fmt: skip
+    return None
+
+
+def _settled(cluster: PocketCluster) -> PocketCluster:
+    """The same cluster, once it is whole.
+
+    Raises:
+        CourseError: a daemon has ended, or the time is up.
+    """
+    until_s = time.monotonic() + _START_S
+    times_gone = 0  # a daemon that is just leaving its starter's side is overlooked now and then
+    while wrong := faults(cluster):
+        role, fault = next(iter(wrong.items()))
+        times_gone = times_gone + 1 if fault == "does not run" else 0
+        if time.monotonic() > until_s or times_gone > 10:
+            why = f"{role} {fault} ({_blamed(cluster.folder / f'{role}.log')})"
+            again = f"dltutorial pocket down --name {cluster.name}, then up"
+            raise CourseError(f"the pocket cluster {cluster.name} is not whole: {why}; start it anew: {again}")
+        time.sleep(0.05)
+    return cluster
+
+
+def _blamed(log: Path) -> str:
+    """The last line that a daemon itself calls fatal, else an error, else its last."""
+    lines = log.read_text(errors="replace").strip().splitlines()
+    return max(reversed(lines), key=lambda line: ("fatal" in line, "error" in line), default="")

@@ -33,7 +33,7 @@ from dltutorial.ranks import RankInfo
 VALUE, ERROR = "value", "error"  # kinds of message to the caller
 WHERE_SIGNAL = signal.SIGUSR2  # a rank answers it with its stack
 SOCKETS = "DLTUTORIAL_FORK_SERVER_SOCKETS"  # the folder of the fork server's socket
-_PR_SET_PDEATHSIG = 1  # https://man7.org/linux/man-pages/man2/pr_set_pdeathsig.2const.html
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # https://man7.org/linux/man-pages/man2/prctl.2.html
 
 
 @dataclass(frozen=True)
@@ -53,6 +53,7 @@ def main(
 ) -> None:
     """Be one rank from the first line to the end of the process."""
     os.setsid()  # a process group of its own, which the caller ends as a whole
+    pid = os.getpid()
     threading.Thread(target=_end_with_caller, args=(control,), daemon=True).start()
     _end_with_fork_server()
     for number in (1, 2):  # standard output and error go to one pipe, in the order in which they were written
@@ -64,6 +65,7 @@ def main(
     faulthandler.enable()  # a crash prints its stack into the rank's output
     faulthandler.register(WHERE_SIGNAL, file=stack.fileno(), all_threads=False)
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     message: tuple[str, Any]
     try:
         _take_over(task)
@@ -75,6 +77,8 @@ def main(
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):
             stream.flush()
+    if os.getpid() != pid:  # a copy that the function has forked, and that came here too: it is no rank
+        os._exit(message[0] == ERROR)
     control.send(message)
     threading.Event().wait()
     del store  # lives as long as the rank
@@ -91,8 +95,14 @@ def _end_with_fork_server() -> None:
     """The same for a rank that keeps Python's lock: the fork server ends with the caller, on Linux the rank with it."""
     with contextlib.suppress(AttributeError, TypeError, OSError):  # a pipe that would keep the server alive
         os.close(forkserver._forkserver._forkserver_alive_fd)  # type: ignore[attr-defined]
+    control_process(PR_SET_PDEATHSIG, signal.SIGKILL)
+    control_process(PR_SET_CHILD_SUBREAPER, 1)  # its own children's children stay below it
+
+
+def control_process(option: int, value: int) -> None:
+    """Set what Linux does with this process or what it leaves behind; elsewhere nothing."""
     if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        ctypes.CDLL(None).prctl(option, value)
 
 
 def _take_over(task: Assignment) -> None:

@@ -96,6 +96,64 @@ def with_children():
     return os.getpid(), child.pid
 
 
+def leave_behind(how):
+    """Start what is not in this rank's process group any more; its number."""
+    if how == "session":
+        return subprocess.Popen(["sleep", "100"], start_new_session=True).pid
+    code = "import subprocess as s; print(s.Popen(['sleep', '100'], start_new_session=True, stdout=-3).pid)"
+    said = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, start_new_session=True, check=True)
+    if how == "orphan":
+        return int(said.stdout)
+    Path(how).write_text(said.stdout.decode())
+    os._exit(7)
+
+
+class NoText(Exception):
+    """It can be neither pickled nor printed."""
+
+    def __str__(self):
+        raise ValueError("no text")
+
+    def __reduce__(self):
+        raise TypeError("no pickle")
+
+
+class NoWayBack:
+    """It can be sent, and not be read."""
+
+    def __reduce__(self):
+        return int, ("no number",)
+
+
+def odd(how):
+    """What a function may do that no rank should; rank 0 alone."""
+    if how == "text":
+        raise NoText
+    if how == "interrupt":
+        raise KeyboardInterrupt
+    if how == "closed":
+        sys.stdout.close()
+        os.close(1)
+        return 5
+    if how == "line":
+        os.write(1, bytes(1) * 10**8 + b"\n")
+    if how == "lines":
+        sys.stdout.write(("x" * 99 + "\n") * 10**6)
+    if how == "fork" and os.fork() == 0:
+        return "the copy's value"
+    if how == "fork and fail" and os.fork() == 0:
+        raise ValueError("in the copy")
+    if how == "back":
+        return NoWayBack()
+    if how == "deep":
+        value = []
+        for _ in range(10**5):
+            value = [value]
+        return value
+    time.sleep(0.2)
+    return "its value"
+
+
 def give(what):
     return {"generator": (n for n in range(3)), "large": bytes(2000), "none": None}[what]
 

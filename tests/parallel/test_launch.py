@@ -1,5 +1,6 @@
 """A function on N ranks: values come back in order; whatever goes wrong is told, and nothing is left behind."""
 
+import contextlib
 import errno
 import gc
 import os
@@ -21,7 +22,7 @@ from waiting import gone, wait_for
 
 from dltutorial.course import execute
 from dltutorial.errors import CourseError
-from dltutorial.launch import RankFailed, RanksHang, launch
+from dltutorial.launch import RankFailed, RanksHang, failures, launch
 from dltutorial.launch import local as launching
 from dltutorial.ranks import RankInfo
 
@@ -236,6 +237,136 @@ def test_many_launches_leave_no_process_no_port_no_file_no_thread(tmp_path, monk
 
 def test_a_ranks_children_end_with_it():
     assert all(gone(pid) for pids in launch(faults.with_children, 2) for pid in pids)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere nobody adopts them")
+def test_what_left_a_ranks_process_group_ends_with_it_too(tmp_path):
+    for how in ("session", "orphan"):
+        assert all(gone(pid) for pid in launch(faults.leave_behind, 2, how)), how
+    with pytest.raises(RankFailed, match="exit code 7"):
+        launch(faults.leave_behind, 1, str(tmp_path / "pid"))
+    assert gone(int((tmp_path / "pid").read_text()))
+
+
+@pytest.mark.parametrize(
+    ("how", "told"),
+    [
+        ("text", "rank 0 of 1 failed: NoText: its text cannot be had: ValueError in NoText.__str__"),
+        ("interrupt", "rank 0 of 1 failed: KeyboardInterrupt"),
+        ("back", "rank 0 of 1 returned what cannot be read here (ValueError: invalid literal"),
+        ("deep", "rank 0 of 1 failed: the function returned something that cannot be sent (Could not pickle object"),
+    ],
+)
+def test_odd_ends_are_told_as_the_ranks_own(how, told):
+    with pytest.raises(CourseError) as caught:
+        launch(faults.odd, 1, how)
+    assert str(caught.value).startswith(told)
+    assert "worker.py" not in str(caught.value) and "pickle.py" not in str(caught.value)
+
+
+def test_a_copy_that_a_rank_forks_is_no_rank():
+    assert launch(faults.odd, 2, "fork") == launch(faults.odd, 2, "fork and fail") == ["its value"] * 2
+
+
+def test_a_closed_output_and_a_flood_of_it_are_no_obstacle(capsys):
+    assert launch(faults.odd, 1, "closed") == [5]
+    for how in ("line", "lines"):
+        assert launch(faults.odd, 1, how, timeout_s=60) == ["its value"]
+        assert len(capsys.readouterr().out) > 10**8
+
+
+def test_a_lost_folder_for_temporary_files_costs_a_start_and_no_more(tmp_path):
+    code = """
+import shutil, os
+from dltutorial.launch import launch
+print(launch(lambda: shutil.rmtree(os.environ["TMPDIR"], ignore_errors=True) or 1, 2))
+print(launch(lambda: 2, 2))
+"""
+    (tmp_path / "tmp").mkdir()
+    env = {**os.environ, "TMPDIR": str(tmp_path / "tmp"), "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=100)
+    assert (done.stdout, done.returncode) == ("[1, 1]\n[2, 2]\n", 0), done.stderr
+    assert "Error" not in done.stderr
+
+
+def test_where_too_few_files_may_be_open_it_says_how_many_ranks_fit():
+    code = """
+import re, sys, warnings
+from dltutorial.errors import CourseError
+from dltutorial.launch import launch
+warnings.simplefilter("ignore")
+try:
+    launch(abs, 300, 1)
+except CourseError as error:
+    print(error)
+    fit = int(re.match(r"[0-9]+", str(error))[0])
+print(launch(abs, fit, 1) == [1] * fit)
+"""
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    done = subprocess.run(
+        ["bash", "-c", f"ulimit -n 160; exec {sys.executable} -"], input=code, env=env, capture_output=True, text=True
+    )
+    refused, fitted = done.stdout.splitlines()
+    assert re.match(r"\d+ ranks fit here: 300 ranks need 1,500 and \d+ are free of open files \(raise ulimit", refused)
+    assert fitted == "True", done.stderr
+
+
+def test_many_ranks_are_named_in_short():
+    many = failures.hang(3, dict.fromkeys(range(1000), '  File "x.py", line 3 in wait\n'), 1001)
+    assert str(many).startswith("ranks 0–9 and 990 others of 1001 did not end within 3 s; ")
+    assert len(str(many).splitlines()) == 4 and len(str(many)) < 500
+    assert many.waiting == tuple(range(1000))
+    failed = {rank: failures.Failure("ValueError", "bad", "ValueError: bad") for rank in range(0, 1000, 2)}
+    told = str(failures.as_exception(failed, 1000)).splitlines()[-1]
+    assert told == "ranks 2, 4, 6, 8, 10, 12, 14, 16, 18, 20 and 489 others failed in the same way"
+
+
+EARLY = """
+import sys
+from dltutorial.launch import launch, warm
+def wait():
+    import time
+    time.sleep(1000)
+if sys.argv[1] == "warm":
+    launch(abs, 1, 1)
+print("begins", flush=True)
+try:
+    launch(wait, 3)
+except KeyboardInterrupt:
+    print("interrupted", flush=True)
+"""
+
+
+def marked(value):
+    """Processes that have this in their environment."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if process.environ().get("EARLY") == value and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+    return found
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("how", ["warm", "cold"])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_at_any_moment_leaves_nothing(tmp_path, how, number):
+    moments_s = [0.0, 0.01, 0.02, 0.03, 0.05, 0.1, 0.2, 0.5]
+    env = {**os.environ, "EARLY": str(tmp_path), "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    (tmp_path / "script.py").write_text(EARLY)
+    for moment_s in moments_s:
+        script = subprocess.Popen(
+            [sys.executable, "script.py", how], cwd=tmp_path, env=env, text=True, start_new_session=True,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        )  # fmt: skip
+        assert script.stdout.readline() == "begins\n"
+        time.sleep(moment_s)
+        os.killpg(script.pid, number)  # as a terminal does, to all that is in the foreground
+        out, errors = script.communicate(timeout=60)
+        if number == signal.SIGINT:
+            assert (out, script.returncode) == ("interrupted\n", 0), errors
+            assert "Traceback" not in errors
+        wait_for(lambda: not marked(str(tmp_path)))
 
 
 SCRIPT = """

@@ -3,6 +3,9 @@
 import contextlib
 import inspect
 import os
+import re
+import shutil
+import socket
 import subprocess
 import sys
 import tempfile
@@ -12,6 +15,7 @@ import psutil
 import pytest
 from waiting import wait_for
 
+from dltutorial import paths
 from dltutorial.errors import CourseError
 from dltutorial.launch import pocket
 from dltutorial.launch import pocket_daemons as daemons
@@ -72,9 +76,157 @@ def test_a_killed_cluster_is_recognised_and_replaced(name):
     daemons.kill(cluster.folder, "controller")
     left = pocket.status(name)
     assert left is not None
-    assert not left.answers
-    assert "was killed" in command("status", "--name", name).stderr
+    assert left.faults == ("controller does not run",)
+    assert "not whole: controller does not run; mend it: " in command("status", "--name", name).stderr
     assert pocket.up(2, name).nodes == ("n0", "n1")
+
+
+PROGRAM = {"munge": "munged", "controller": "slurmctld", "n0": "slurmd", "n1": "slurmd"}
+
+
+def daemon(cluster, role):
+    (found,) = [p for p in daemons.processes(cluster.folder, role) if p.name() == PROGRAM[role]]
+    return found
+
+
+def test_whichever_daemon_is_killed_or_stopped_status_tells_and_up_mends(name):
+    cluster = pocket.up(2, name)
+    for role in PROGRAM:
+        for kill in (psutil.Process.kill, psutil.Process.suspend):
+            kill(daemon(cluster, role))
+            told = command("status", "--name", name)
+            assert (told.returncode, told.stdout) == (1, "")
+            assert f"is not whole: {role} does not run; mend it: dltutorial pocket up --nodes 2" in told.stderr
+            mended = command("up", "--name", name)
+            assert mended.returncode == 0, mended.stderr
+            assert command("status", "--name", name).returncode == 0
+            said = subprocess.run(
+                ["srun", "-N2", "echo", "here"], env=os.environ | cluster.env, capture_output=True, timeout=100
+            )
+            assert said.stdout == b"here\nhere\n", (role, said.stderr)
+
+
+def test_queued_jobs_outlive_a_killed_controller(name):
+    cluster = pocket.up(1, name)
+    env = os.environ | cluster.env
+    subprocess.run(["sbatch", "--hold", "-o/dev/null", "--wrap", "true"], env=env, check=True, capture_output=True)
+    daemon(cluster, "controller").kill()
+    assert pocket.up(1, name) == cluster
+    queued = subprocess.run(["squeue", "--noheader", "--states=all"], env=env, capture_output=True, text=True)
+    assert len(queued.stdout.splitlines()) == 1
+
+
+def test_a_drained_node_and_a_lost_socket_are_told_and_mended(name):
+    cluster = pocket.up(2, name)
+    drain = ["scontrol", "update", "NodeName=n1", "State=DRAIN", "Reason=test"]
+    subprocess.run(drain, env=os.environ | cluster.env, check=True)
+    assert pocket.status(name).faults == ("n1 is drained",)
+    assert pocket.up(2, name) == pocket.status(name) == cluster
+    (cluster.folder / "munge.socket").unlink()
+    assert pocket.status(name).faults == ("munge does not answer",)
+    assert pocket.up(2, name) == pocket.status(name) == cluster
+
+
+def test_a_cluster_killed_as_a_whole_starts_anew_and_one_without_its_folder_still_ends(name):
+    cluster = pocket.up(1, name)
+    daemons.kill(cluster.folder)
+    assert len(pocket.status(name).faults) == 3
+    cluster = pocket.up(1, name)
+    assert cluster == pocket.status(name)
+    shutil.rmtree(cluster.folder)
+    assert pocket.status(name) is None
+    assert pocket.down(name)
+    assert not daemons.processes(cluster.folder)
+
+
+@pytest.mark.parametrize("damage", ["cut", "words", "fifo", "folder", "gone"])
+def test_a_damaged_description_kills_nobody_else_and_up_mends(name, damage):
+    cluster = pocket.up(1, name)
+    bystander = subprocess.Popen(["sleep", "100"])
+    conf = cluster.folder / "slurm.conf"
+    text = conf.read_text()
+    for file in cluster.folder.glob("*.pid"):
+        file.write_text(str(bystander.pid))
+    conf.unlink()
+    if damage in ("cut", "words"):
+        conf.write_text(text[: len(text) // 2] if damage == "cut" else text.replace("NodeName=n0", "NodeName=../x"))
+    elif damage != "gone":
+        os.mkfifo(conf) if damage == "fifo" else conf.mkdir()
+    try:
+        assert command("status", "--name", name).returncode == 1
+        assert pocket.up(1, name) == pocket.status(name)
+        assert pocket.down(name)
+        assert not daemons.processes(cluster.folder)
+        assert bystander.poll() is None
+    finally:
+        bystander.kill()
+        bystander.wait()
+
+
+def test_another_thing_in_the_folders_place_makes_way(name):
+    pocket.up(1, name)
+    home = next(path for path in (paths.cache_dir() / "pocket").glob(f"*/{name}"))
+    pocket.down(name)
+    os.mkfifo(home)
+    assert pocket.status(name) is None
+    assert pocket.up(1, name).faults == ()
+
+
+def test_ports_that_others_take_are_told_as_such_and_others_are_tried(name, monkeypatch):
+    configuration, tried = daemons._configuration, []
+
+    def with_a_taken_port(cluster):
+        text = configuration(cluster)
+        tried.append(re.search(r"SlurmctldPort=(\d+)", text)[1])
+        return text.replace(f"Port={tried[-1]}", f"Port={taken.getsockname()[1]}") if len(tried) < n_taken else text
+
+    monkeypatch.setattr(daemons, "_configuration", with_a_taken_port)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        n_taken = 3
+        assert pocket.up(1, name).faults == ()
+        assert len(tried) == 3
+        pocket.down(name)
+        n_taken = 100
+        with pytest.raises(CourseError, match="Address already in use") as refused:
+            pocket.up(1, name)
+    assert "\n" not in str(refused.value)
+    assert pocket.status(name) is None
+    assert not [p for p in psutil.process_iter(["environ"]) if f"/{name}:" in str(p.info["environ"])]
+
+
+def test_two_at_once_are_one_of_a_name_and_both_of_two(name):
+    run = [sys.executable, "-m", "dltutorial", "pocket", "up", "--nodes", "1", "--name"]
+    try:
+        three = [subprocess.Popen([*run, n], stdout=subprocess.PIPE, text=True) for n in (name, name, f"{name}-b")]
+        said = [process.communicate(timeout=250)[0] for process in three]
+        assert [process.returncode for process in three] == [0, 0, 0]
+        assert said[0] == said[1] != said[2]
+        assert len(daemons.processes(pocket.status(name).folder, "controller")) >= 1
+        assert pocket.status(name).faults == pocket.status(f"{name}-b").faults == ()
+    finally:
+        pocket.down(f"{name}-b")
+
+
+FULL_DISK = """
+import resource, sys
+from dltutorial.launch import pocket
+resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[1]), int(sys.argv[1])))
+try:
+    pocket.up(1)
+except pocket.CourseError as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize("n_bytes", [0, 100, 3000])
+def test_no_room_for_its_files_is_one_line_and_leaves_nothing(tmp_path, n_bytes):
+    env = os.environ | {"XDG_CACHE_HOME": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-c", FULL_DISK, str(n_bytes)], env=env, cwd=ROOT, capture_output=True, text=True, timeout=250
+    )
+    assert len(done.stdout.splitlines()) == 1, done.stdout + done.stderr
+    assert not list(tmp_path.glob("dltutorial/pocket/*/pocket"))
+    assert not [p for p in psutil.process_iter(["environ"]) if str(tmp_path) in str(p.info["environ"])]
 
 
 def test_a_folder_too_long_for_sockets_is_reached_by_a_short_one(name, tmp_path, monkeypatch):
@@ -111,10 +263,11 @@ def test_each_process_has_a_cluster_of_its_own_and_those_of_dead_ones_end():
 
 
 def test_a_cluster_of_a_processs_own_ends_with_it():
-    code = "from dltutorial.launch import pocket; print(pocket.own('brief', nodes=1).folder)"
+    code = "from dltutorial.launch import pocket; c = pocket.own('brief', nodes=1); print(c.name); print(c.folder)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=250)
-    folder = Path(done.stdout.strip())
-    assert folder.name.startswith("brief-") and not folder.exists()
+    name, folder = done.stdout.splitlines()
+    assert name.startswith("brief-") and not Path(folder).exists()
+    assert name not in pocket.names()
 
 
 AS_NOBODY = """

@@ -29,7 +29,7 @@ def lose_node(cluster, node):
 def mend_node(cluster, node):
     """Let a lost node come back as after a restart: what ran on it is gone, its daemon is new."""
     daemons.kill(cluster.folder, node)
-    daemons.spawn(cluster, node, "slurmd", "-N", node)
+    daemons.spawn(cluster, node)
 
 
 @pytest.fixture(scope="module")

@@ -24,7 +24,14 @@ ROWS = [
     ("no function", lambda: launch("total", 2), "needs a function"),
     ("an argument with a lock", lambda: launch(print, 2, threading.Lock()), "print takes .*cannot be sent .*lock"),
     ("a function with a lock", lambda: launch(lambda: LOCK, 2), "takes or refers to something that cannot be sent"),
-    ("no time", lambda: launch(print, 2, timeout_s=0), "timeout_s=0"),
+    ("a negative number of ranks", lambda: launch(print, -1), "world_size=-1"),
+    ("a truth for a number of ranks", lambda: launch(print, True), "world_size=True"),
+    ("a number of ranks in words", lambda: launch(print, "2"), "world_size='2'"),
+    ("ranks that nothing can hold", lambda: launch(print, 10**9), r"^\d+ ranks fit here: 1000000000 ranks need"),
+    *(
+        (f"{time!r} seconds", lambda t=time: launch(print, 2, timeout_s=t), "timeout_s=.*a number of seconds above 0")
+        for time in (0, -1.0, "10", float("nan"), float("inf"), True, None)
+    ),
     ("no such backend", lambda: launch(print, 2, backend="smoke signals"), "no backend 'smoke signals'"),
     ("nccl without GPUs", lambda: launch(print, 2, backend="nccl"), "nccl needs a GPU for each rank"),
     ("nowhere to meet", address({}), "do not say where the ranks meet"),
