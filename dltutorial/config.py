@@ -306,7 +306,9 @@ class Recipe(LoopRecipe, DataRecipe, ModelRecipe):
         from dltutorial import limits, machine
 
         limits.refuse_too_many("workers", self.workers)
-        needed, there = self.least_bytes(ranks), machine.rank_memory_bytes(self.device)
+        gpus = machine.accelerators() if self.device != "cpu" else ()
+        shared = machine.memory_bytes()[0] // machine.RankInfo.from_env().local_world_size
+        needed, there = self.least_bytes(ranks), gpus[0].memory_bytes if gpus else shared
         sizes = f"{needed / 2**30:,.1f} GiB or more, but a rank has {there / 2**30:,.1f} GiB"
         if needed > there:
             raise RecipeError(f"recipe: the model and its batches need {sizes}; make them smaller")

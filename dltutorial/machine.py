@@ -204,12 +204,6 @@ def disk_free_bytes(folder: Path) -> int | None:
         return None
 
 
-def rank_memory_bytes(where: str = "auto") -> int:
-    """Memory of a rank's GPU, or its share of the machine's, as ``where`` says: auto, cpu or cuda."""
-    gpus = accelerators() if where != "cpu" else ()
-    return gpus[0].memory_bytes if gpus else memory_bytes()[0] // RankInfo.from_env().local_world_size
-
-
 def rank_cores() -> int:
     """Cores for this process when all ranks of its node compute at once, at least 1.
 

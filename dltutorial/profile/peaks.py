@@ -129,7 +129,7 @@ def measure(refresh: bool = False, progress: bool = True, *, folder: Path | None
 def load(folder: Path | None = None) -> Peaks | None:
     """Peaks from the cache; None if this machine was not measured yet, or the file is damaged."""
     try:
-        return _from_json(json.loads(cache_file(folder).read_text(encoding="utf-8")))
+        return _from_json(paths.from_json(paths.read_text(cache_file(folder))))
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return None
 

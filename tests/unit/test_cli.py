@@ -140,7 +140,6 @@ def test_a_whole_data_set_passes_its_check(tiny_data, capsys):
         (["class", "view", ".", "--watch", "nan"], "--watch: nan is not from 1"),
         (["data", "weather", "--processes", "1" + "0" * 30], "--processes"),
         (["data", "weather", "--seed", "-1"], "seed -1"),
-        (["report", "--out", "."], "cannot"),
         (["pocket", "up", "--nodes", "1" + "0" * 30], "1 to 64 nodes"),
         (["train", "--global-batch-size", "0"], "global_batch_size"),
         (["train", "--heads", "3", "--dim", "128"], "heads"),

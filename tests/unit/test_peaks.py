@@ -72,7 +72,7 @@ def test_peaks_of_a_busy_machine_are_soon_measured_again(measured, time, waited,
         file.write_text(whole)
 
 
-@pytest.mark.parametrize("damage", ["", "{", "[]", "null", "{}", "cut", "layout", "nan", "negative", "time"])
+@pytest.mark.parametrize("damage", ["", "{", "[]", "null", "{}", "deep", "cut", "layout", "nan", "negative", "time"])
 def test_a_damaged_file_is_measured_again(measured, damage):
     file = peaks.cache_file()
     whole = file.read_text()
@@ -84,7 +84,9 @@ def test_a_damaged_file_is_measured_again(measured, damage):
     elif damage == "time":
         content["time"] = "2020-01-01"
     file.write_text(
-        {"cut": whole[:200]}.get(damage, damage if damage in ("", "{", "[]", "null", "{}") else json.dumps(content))
+        {"cut": whole[:200], "deep": "[" * 100_000}.get(
+            damage, damage if damage in ("", "{", "[]", "null", "{}") else json.dumps(content)
+        )
     )
     try:
         assert peaks.load() is None

@@ -21,6 +21,10 @@ def recipe(**changes):
     return lambda: Recipe.of(PRESETS["smoke"], **changes)
 
 
+def recipe_here(**changes):
+    return lambda: Recipe.of(PRESETS["smoke"], **changes).require_room()
+
+
 def recipe_of(text):
     def load():
         Path("r.json").write_text(text, "utf-8", errors="surrogateescape")
@@ -137,6 +141,13 @@ REFUSALS = [
       for name in ("../x", "/x", "", "..", ".x", "a b", "x" * 101)),
     ("no room below a file", write_below_a_file, "cannot write"),
     ("a folder in the way", write_over_a_folder, "cannot write"),
+    ("no name", lambda: paths.write_text(Path(), ""), "cannot write"),
+    ("workers without end", recipe_here(workers=100_000), "workers 100,000: the"),
+    ("blocks without end", recipe_here(depth=10**9), "GiB or more, but a rank has"),
+    ("a batch without end", recipe_here(global_batch_size=10**12), "GiB or more, but a rank has"),
+    ("a rate beyond floats", recipe_of('{"learning_rate": 1' + "0" * 400 + "}"), "learning_rate must be below 2**63"),
+    ("a rank with too many digits", torchrun(RANK="1" * 5000), "must be a whole number"),
+    ("cores with too many digits", cores("1" * 5000), "is not a number of cores"),
 ]  # fmt: skip
 
 
