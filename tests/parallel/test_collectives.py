@@ -19,7 +19,7 @@ DIVISIBLE = 840  # by 1 … 8
 launch = functools.partial(launch_auto, backend="gloo")  # also where there are GPUs
 
 
-@pytest.mark.parametrize("p", range(1, 9))
+@pytest.mark.parametrize("p", [*range(1, 5), *(pytest.param(p, marks=pytest.mark.full) for p in range(5, 9))])
 def test_all_dtypes_and_odd_sizes_equal_the_backends(p):
     assert launch(collecting.all_against_backend, p) == [[]] * p
 

@@ -421,6 +421,7 @@ def test_no_rank_and_no_server_outlives_an_interrupted_or_a_killed_script(tmp_pa
     assert not list((tmp_path / "tmp").iterdir())
 
 
+@pytest.mark.full
 def test_a_long_folder_for_temporary_files_is_no_obstacle(tmp_path):
     """A socket's path has at most 107 bytes; the folders of jobs and of test runs can be longer."""
     long = tmp_path / ("x" * 100)

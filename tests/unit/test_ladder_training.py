@@ -160,6 +160,7 @@ def test_a_variant_that_trains_otherwise_is_found(start, data):
     assert abs(wrong.final_loss / right.final_loss - 1) > 1e-2
 
 
+@pytest.mark.full
 def test_a_race_too_short_to_compare_is_refused(start, data):
     seldom = dataclasses.replace(start, log_every=50)
     with pytest.raises(CourseError, match="too few to compare"):

@@ -1,6 +1,8 @@
 import pytest
 import sub_pytest
 
+pytestmark = pytest.mark.full  # the tests of the tests
+
 CONFTEST = """
 from measurements import Tally
 

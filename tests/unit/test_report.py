@@ -136,6 +136,7 @@ def _pop(runs):
     return lines
 
 
+@pytest.mark.full
 def test_odd_values_do_not_stop_it(runs):
     odd = (None, True, float("nan"), [1, 2], {"a": 1}, "wor\ud800ds", 10**30, 10**400, 1e-310, 1e150, -1, 0)
     for value in odd:
@@ -157,6 +158,7 @@ def test_odd_values_do_not_stop_it(runs):
     executed()
 
 
+@pytest.mark.full
 def test_other_files_and_another_place(runs, tmp_path, capsys):
     other = tmp_path / "elsewhere" / "other.jsonl"
     records.Writer("03", "gpu", other).write("quick_loader", 5.0, "samples/s")

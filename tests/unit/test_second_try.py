@@ -3,6 +3,8 @@ import re
 import pytest
 import sub_pytest
 
+pytestmark = pytest.mark.full  # the tests of the tests
+
 CONFTEST = """
 from pathlib import Path
 from second_try import SecondTry, Turns

@@ -71,11 +71,13 @@ def test_every_year_is_another(made):
             assert np.abs(x_CHW - y_CHW)[0].max() > 1  # m/s
 
 
+@pytest.mark.full
 def test_two_processes_from_standard_input_make_the_same_bytes(made, tmp_path):
     subprocess.run([sys.executable, "-", tmp_path / "two", "2"], input=SCRIPT, text=True, check=True)
     assert contents(tmp_path / "two") == contents(made)
 
 
+@pytest.mark.full
 @pytest.mark.timed  # it may have made all files before it is killed
 @pytest.mark.parametrize("kill", [signal.SIGINT, signal.SIGKILL])
 def test_killed_run_leaves_no_process_and_goes_on_to_the_same_bytes(made, tmp_path, in_process, kill):
