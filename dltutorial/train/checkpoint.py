@@ -3,7 +3,7 @@
 In: the live parts of a run. Out: ``<run>/checkpoints/step-00000040-<digest>.pt``, an ordinary ``torch.save`` of plain
 containers and tensors. It is written under a hidden name, synced to disk, and only then takes its own, which holds a
 digest of its bytes: a kill at any moment leaves the checkpoints before it, and one that was cut or changed is passed
-over. Read with ``weights_only=True`` it executes nothing. docs.pytorch.org, "Serialization semantics".
+over, but kept. Read with ``weights_only=True`` it executes nothing. docs.pytorch.org, "Serialization semantics".
 
 How much data a run has seen is stored as the number of *global* batches. ``data.sampling`` works the order out from
 that alone, so a run may go on with another number of ranks and see the same batches.
@@ -12,27 +12,32 @@ that alone, so a run may go on with another number of ranks and see the same bat
 import contextlib
 import hashlib
 import io
+import math
 import os
+import pickle
 import random
 import re
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from dltutorial import paths
-from dltutorial.errors import CheckpointError, CourseError
+from dltutorial.errors import CheckpointError
 from dltutorial.train.distributed import gather_objects, rank
 from dltutorial.train.loop import TrainState
 
 KEEP = 2  # the newest, and one to fall back on should it be damaged
 _FORMAT = 2
 _NAME = re.compile(r"step-(\d{8,})-([0-9a-f]{16})\.pt")
+
+
+class DamagedError(CheckpointError):
+    """A file is no whole checkpoint: another may serve."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +63,7 @@ class Checkpoint:
     model: dict
     optimizer: dict
     scaler: dict | None
-    random: Sequence[dict]
+    random: list
     losses_N: Tensor
     scores: dict
 
@@ -90,22 +95,29 @@ def restore(checkpoint: Checkpoint, state: TrainState) -> None:
     optimizer, scaler = state.optimizer, state.precision.scaler
     if (scaler is None) != (checkpoint.scaler is None):
         raise CheckpointError("the checkpoint is of a run in another precision; resume with its precision")
+    groups = [dict(group) for group in optimizer.param_groups]
     try:
         state.model.load_state_dict(checkpoint.model)
-        rates = [group["lr"] for group in optimizer.param_groups]
         optimizer.load_state_dict(checkpoint.optimizer)
-    except (RuntimeError, ValueError, KeyError) as error:
-        why = str(error).splitlines()[0].rstrip(":. ")
+        for group, before in zip(optimizer.param_groups, groups, strict=True):
+            if isinstance(before["lr"], Tensor):  # a CUDA graph reads this very tensor; torch has put a copy there
+                before["lr"].fill_(float(group["lr"]))
+            group.update({name: value for name, value in before.items() if name != "params"})  # the recipe's
+        for w, kept in optimizer.state.items():  # torch looks at neither before the next update
+            if set(kept) != set(next(iter(optimizer.state.values()))) or {v.shape for v in kept.values()} - {
+                (),
+                w.shape,
+            }:
+                raise ValueError("its optimizer remembers other layers")
+        if scaler and checkpoint.scaler:
+            scaler.load_state_dict(checkpoint.scaler)
+        if rank() < len(checkpoint.random):
+            set_random_states(checkpoint.random[rank()])
+    except Exception as error:  # torch, NumPy and Python name no common base for what they cannot take
+        why = str(error).partition("\n")[0].rstrip(":. ") or type(error).__name__
         raise CheckpointError(
             f"the checkpoint is of another model ({why}); resume with the code that wrote it"
         ) from error
-    for group, rate in zip(optimizer.param_groups, rates, strict=True):
-        if isinstance(rate, Tensor):  # a CUDA graph reads this very tensor; torch has put a copy in its place
-            group["lr"] = rate.fill_(float(group["lr"]))
-    if scaler and checkpoint.scaler:
-        scaler.load_state_dict(checkpoint.scaler)
-    if rank() < len(checkpoint.random):
-        set_random_states(checkpoint.random[rank()])
     device = next(state.model.parameters()).device
     state.step, state.losses = checkpoint.step, list(checkpoint.losses_N.to(device))
     state.scores = checkpoint.scores
@@ -139,7 +151,8 @@ def save(checkpoint: Checkpoint, folder: Path) -> Path:
     """Write a checkpoint, whole or not at all, and remove all but the newest two; returns its file.
 
     Raises:
-        CheckpointError: no room, or no right to write. The checkpoints before it stay.
+        CheckpointError: no room. The checkpoints before it stay.
+        CourseError: no right to write.
     """
     folder = Path(folder)
     packed = io.BytesIO()
@@ -153,8 +166,6 @@ def save(checkpoint: Checkpoint, folder: Path) -> Path:
     except OSError as error:
         why = f"{error.strerror}; make room for {len(content):,} bytes, then train again with --resume"
         raise CheckpointError(f"cannot write {file}: {why}") from error
-    except CourseError as error:
-        raise CheckpointError(str(error)) from error
     for old in named(folder)[KEEP:]:
         old.unlink(missing_ok=True)
     return file
@@ -165,13 +176,14 @@ def newest(folder: Path) -> Checkpoint | None:
 
     Raises:
         CheckpointError: it is whole, but another version of the course wrote it.
+        OSError: it, or one that may be newer, cannot be read: that is no damage.
     """
     ours = named(folder)
-    for file in [*ours, *sorted(set(Path(folder).glob("[!.]*")) - set(ours))]:
-        why = _damage(file)
-        if not why:
+    for file in [*ours, *sorted(set(Path(folder).glob("[!.]*.pt")) - set(ours))]:
+        try:
             return load(file)
-        print(f"passed over: {file} {why}", file=sys.stderr)
+        except DamagedError as error:
+            print(f"passed over: {error}", file=sys.stderr)
     return None
 
 
@@ -179,38 +191,39 @@ def load(file: Path) -> Checkpoint:
     """Read a checkpoint, onto the CPU.
 
     Raises:
-        CheckpointError: it is truncated, damaged, or not ours.
+        DamagedError: it is truncated or changed.
+        CheckpointError: it is not ours.
+        OSError: it cannot be read.
     """
-    if why := _damage(file):
-        raise CheckpointError(f"{file} {why}")
+    named, content = _NAME.fullmatch(file.name), file.read_bytes()
+    if not named:
+        raise DamagedError(f"{file} has not the name of a checkpoint; move it elsewhere")
+    if named[2] != _digest(content):
+        raise DamagedError(f"{file} does not hold the bytes that were written: cut or changed")
     try:
-        found = torch.load(file, weights_only=True, map_location="cpu")
-        if found.pop("format") != _FORMAT:
+        fields = torch.load(io.BytesIO(content), weights_only=True, map_location="cpu")
+        if fields.pop("format") != _FORMAT:
             raise ValueError("another format")
-        return Checkpoint(**found)
+        found = Checkpoint(**fields)
+        wrong = [name for name, kind in get_type_hints(Checkpoint).items() if not isinstance(fields[name], kind)]
+        numbers = [*found.scores.values(), *(found.scaler or {}).values()]
+        if wrong or found.step != int(named[1]) or found.losses_N.ndim != 1 or not found.losses_N.is_floating_point():
+            raise ValueError(f"not its {(wrong or ['step or losses'])[0]}")
+        if any(map(torch.is_tensor, [*found.recipe.values(), *numbers])) or not all(map(math.isfinite, numbers)):
+            raise ValueError("not its recipe, scores or scaler")
+        return found
     except Exception as error:  # torch names no common base for what a foreign file can raise
         why = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+        why = "it holds more than tensors and plain values" if isinstance(error, pickle.UnpicklingError) else why
         raise CheckpointError(f"{file} is no checkpoint of this version of the course ({why}); move it away") from error
 
 
-def _damage(file: Path) -> str:
-    """Why a file is no whole checkpoint; "" if it is one."""
-    match = _NAME.fullmatch(file.name)
-    if not match:
-        return "has not the name of a checkpoint; move it elsewhere"
-    try:
-        content = file.read_bytes()
-    except OSError as error:
-        return f"cannot be read: {error.strerror}; choose another checkpoint"
-    return (
-        "" if match[2] == _digest(content) else "does not hold the bytes that were written: cut or changed; delete it"
-    )
-
-
 def named(folder: Path) -> list[Path]:
-    """The files that have a checkpoint's name, newest first, whole or not."""
-    found = [file for file in Path(folder).glob("step-*.pt") if _NAME.fullmatch(file.name)]
-    return sorted(found, key=lambda file: (step_of(file), file.stat().st_mtime_ns), reverse=True)
+    """The files that have a checkpoint's name, newest first, whole or not. A folder that cannot be read: OSError."""
+    found = []
+    with contextlib.suppress(FileNotFoundError):
+        found = [file for file in Path(folder).iterdir() if _NAME.fullmatch(file.name)]
+    return sorted(found, key=lambda file: (step_of(file), file.lstat().st_mtime_ns), reverse=True)
 
 
 def step_of(file: Path) -> int:

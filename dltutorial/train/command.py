@@ -90,8 +90,12 @@ def _train(preset_name: str, knobs: dict, data: Path | None, name: str | None, o
     with all_or_none():
         base, knobs = _base(preset_name, knobs, before)
         if data is None:  # what cannot be is refused before anything is simulated
-            run.check_ranks(Recipe.of(base, **knobs), world_size())
-            Recipe.of(base, **knobs).require_room(world_size())
+            shape = {name: getattr(before, name) for name in ("n_channels", "n_lat", "n_lon")} if before else {}
+            wanted = Recipe.of(base, **shape | knobs)
+            run.check_ranks(wanted, world_size())
+            wanted.require_room(world_size())
+            if before:
+                run_folder.check_same(vars(before), wanted, folder)
     with all_or_none():
         data = data or weather.ensure(base, progress=is_main())
         split = store.open_split(data, "train")

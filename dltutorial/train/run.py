@@ -11,7 +11,7 @@ from dltutorial import machine, node
 from dltutorial.config import Recipe
 from dltutorial.data.workers import workers_in_one_line
 from dltutorial.errors import CourseError, DivergedError, RecipeError
-from dltutorial.train import checkpoint, run_folder
+from dltutorial.train import checkpoint, run_folder, run_lock
 from dltutorial.train.distributed import all_or_none, barrier, broadcast_object, is_main, rank, world_size
 from dltutorial.train.loop import Progress, TrainState, loop
 from dltutorial.train.run_folder import CHECKPOINTS, run_log, save_weights
@@ -57,19 +57,17 @@ def train(
         if differ := [name for name, value in of_main.items() if value != mine[name]]:
             raise CourseError(f"rank {rank()} has another {', '.join(differ)} than rank 0; start all ranks alike")
         check_ranks(recipe, world_size())
-    if broadcast_object(resume and is_main() and run_folder.run_status(folder) == "finished"):
-        with all_or_none():
-            if is_main():
-                run_folder.check_same(vars(Recipe.load(folder / "recipe.json")), recipe, folder)
+    with all_or_none():
+        finished = resume and is_main() and run_folder.is_finished(folder, recipe)
+    if broadcast_object(finished):
         return
     state = TrainState(task, recipe)  # refuses what cannot be here, before there is a folder
-    with all_or_none():
-        begun = run_folder.begin(folder, recipe, task.data_id, overwrite, resume) if is_main() else None
-    begun = broadcast_object(begun)  # only rank 0 has to see the folder
+    begun, log = None, lambda seen: None  # of all ranks but the first
 
     def save(state: TrainState) -> None:
         taken = checkpoint.take(state, recipe, task.data_id)
         if is_main():
+            run_lock.check(folder)
             checkpoint.sync(folder / "progress.jsonl")  # no record may be younger than the checkpoint after it
             checkpoint.save(taken, folder / CHECKPOINTS)
         barrier()  # nobody ends before it is there
@@ -77,9 +75,17 @@ def train(
     try:
         with contextlib.ExitStack() as ending, workers_in_one_line():
             with all_or_none():
+                if is_main():
+                    ending.enter_context(run_lock.owned(folder))
+                    begun = run_folder.to_go_on_from(folder, recipe, task.data_id, overwrite, resume)
+            begun = broadcast_object(begun)  # only rank 0 has to see the folder
+            with all_or_none():
                 if begun:
                     checkpoint.restore(begun, state)
-                log = ending.enter_context(run_log(folder, recipe, begun, progress)) if is_main() else lambda seen: None
+            with all_or_none():
+                if is_main():
+                    run_folder.begin(folder, recipe, begun, resume)
+                    log = ending.enter_context(run_log(folder, recipe, begun, progress))
             for seen in loop(task, recipe, state, save=save, asked_to_end=asked_to_end):
                 log(seen)
                 yield seen

@@ -2,7 +2,7 @@
 
 ``recipe.json`` every knob · ``progress.jsonl`` what the loop yielded · ``tensorboard/``, ``wandb/`` the trackers ·
 ``checkpoints/`` what it can go on from · ``weights.pt`` the model · ``status.json`` running, finished, interrupted or
-failed, and the final scores. Of several ranks only rank 0 writes.
+failed, and the final scores. Of several ranks only rank 0 writes, and only while it owns the folder (``run_lock``).
 """
 
 import contextlib
@@ -10,6 +10,7 @@ import dataclasses
 import json
 import shutil
 import sys
+import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
@@ -21,45 +22,79 @@ from dltutorial import paths
 from dltutorial.config import Recipe
 from dltutorial.errors import CheckpointError, CourseError, Interrupted
 from dltutorial.record import track
-from dltutorial.train import checkpoint
+from dltutorial.train import checkpoint, run_lock
 from dltutorial.train.checkpoint import Checkpoint
 from dltutorial.train.loop import Progress
 
 CHECKPOINTS = "checkpoints"
+# As long as each other: on a full disk the second can still be written over the first.
+RUNNING, FAILED = '{"status": "running"}\n', '{"status": "failed" }\n'
 # Knobs that a resumed run may change: they decide neither the weights nor the data. (All others do, ``steps`` too: the
 # learning rate's schedule is stretched over them. Loaders agree on the batches only to the last bit but one.)
 FREE_KNOBS = frozenset({"preset", "device", "workers", "ddp", "log_every", "eval_every", "checkpoint_every", "track"})
 
 
 def run_status(folder: Path) -> str:
-    """``finished``, ``interrupted``, ``failed``, ``running`` (or killed while running), or ``missing``."""
+    """``finished``, ``interrupted``, ``failed``, ``running``, ``killed`` while running, ``missing`` or ``damaged``."""
     try:
-        return json.loads((folder / "status.json").read_text())["status"]
+        said = json.loads((folder / "status.json").read_text())["status"]
+        return "killed" if said == "running" and not run_lock.is_owned(folder) else said
     except (FileNotFoundError, NotADirectoryError):
         return "missing"
     except (ValueError, KeyError, TypeError):
         return "damaged"
 
 
-def begin(folder: Path, recipe: Recipe, data_id: str, overwrite: bool, resume: bool) -> Checkpoint | None:
-    """Make the folder of a new run, or bring that of an older one to its newest whole checkpoint, and return that.
-
-    Without a checkpoint a resumed run starts anew. Records after the checkpoint are cut: the run writes them again.
+def to_go_on_from(folder: Path, recipe: Recipe, data_id: str, overwrite: bool, resume: bool) -> Checkpoint | None:
+    """The checkpoint from which a run goes on in this folder; None if it begins. Nothing is changed.
 
     Raises:
-        CheckpointError: the run to resume has another recipe, or other data.
-        CourseError: the folder is taken by something else, or cannot be written.
+        CheckpointError: the run to resume has another recipe, or other data; its checkpoints cannot be read.
+        CourseError: the folder is taken by something else.
     """
     before, found = previous_recipe(folder, overwrite, resume), None
-    if resume:
-        if before is not None:
-            check_same(vars(before), recipe, folder)
-        found = _go_back(folder, recipe, data_id)
-    elif folder.exists():
-        shutil.rmtree(folder)
-    recipe.save(folder / "recipe.json")
-    paths.write_text(folder / "status.json", json.dumps({"status": "running"}) + "\n")
+    if before is not None:
+        check_same(vars(before), recipe, folder)
+    try:
+        found = checkpoint.newest(folder / CHECKPOINTS) if resume else None
+    except OSError as error:  # what cannot be read today may be whole tomorrow
+        where = error.filename or folder / CHECKPOINTS
+        raise CheckpointError(f"cannot read {where}: {error.strerror}; nothing was changed: mend that first") from error
+    if found is not None:
+        check_same(found.recipe, recipe, folder)
+        if found.data_id != data_id:
+            raise CheckpointError(
+                f"{folder} was trained on other data; give the same --data, or choose another run name"
+            )
     return found
+
+
+def begin(folder: Path, recipe: Recipe, found: Checkpoint | None, resume: bool) -> None:
+    """Make the folder of a new run, or bring that of an older one back to a checkpoint; without one it starts anew.
+
+    Records after the checkpoint are cut: the run writes them again.
+
+    Raises:
+        CourseError: the folder cannot be written.
+    """
+    if resume:
+        _go_back(folder, recipe, found)
+    else:
+        _clear(folder)
+    recipe.save(folder / "recipe.json")
+    paths.write_text(folder / "status.json", RUNNING)
+
+
+def _clear(folder: Path) -> None:
+    """Remove an older run: first its name, in one go, so that a kill never leaves half a run under it."""
+    real = folder.resolve()
+    aside = real.with_name(f".{real.name}.overwritten")
+    if aside.exists():  # a kill has left it
+        shutil.rmtree(aside)
+    if real.exists():
+        real.rename(aside)
+        shutil.rmtree(aside, ignore_errors=True)
+    real.mkdir(parents=True)
 
 
 def previous_recipe(folder: Path, overwrite: bool = False, resume: bool = False) -> Recipe | None:
@@ -92,8 +127,7 @@ def check_same(before: Mapping, recipe: Recipe, folder: Path) -> None:
         raise CheckpointError(f"{folder} was trained with {said}; resume with the same, or choose another run name")
 
 
-def _go_back(folder: Path, recipe: Recipe, data_id: str) -> Checkpoint | None:
-    found = checkpoint.newest(folder / CHECKPOINTS)
+def _go_back(folder: Path, recipe: Recipe, found: Checkpoint | None) -> None:
     if found is None:
         print(f"{folder} has no checkpoint to resume from; it starts anew", file=sys.stderr)
         # The recipe stays: a kill meanwhile leaves the folder known as a run.
@@ -102,19 +136,13 @@ def _go_back(folder: Path, recipe: Recipe, data_id: str) -> Checkpoint | None:
         for name in ("tensorboard", "wandb"):
             shutil.rmtree(folder / name, ignore_errors=True)
     else:
-        check_same(found.recipe, recipe, folder)
-        if found.data_id != data_id:
-            raise CheckpointError(
-                f"{folder} was trained on other data; give the same --data, or choose another run name"
-            )
         cut_back(folder / "progress.jsonl", found.step)
         print(f"{folder} goes on after {found.step} of {recipe.steps} updates", file=sys.stderr)
-    for file in checkpoint.named(folder / CHECKPOINTS):
+    for file in checkpoint.named(folder / CHECKPOINTS):  # read wrong today, it may be whole tomorrow
         if found is None or checkpoint.step_of(file) > found.step:
-            file.unlink(missing_ok=True)
+            file.rename(f"{file}.damaged")
     for left in [*folder.glob(".*.partial"), *folder.glob(f"{CHECKPOINTS}/.*.partial")]:  # half written at a kill
         left.unlink(missing_ok=True)
-    return found
 
 
 def cut_back(file: Path, step: int) -> None:
@@ -131,12 +159,13 @@ def run_log(folder: Path, recipe: Recipe, begun: Checkpoint | None, progress: bo
     """Inside ``with``, what it gives writes a record: for the bar, the trackers, ``progress.jsonl``. Then the status.
 
     Raises:
-        CourseError: a tracker cannot start, or a record cannot be written; the run has then failed.
+        CourseError: a tracker cannot start, a record cannot be written, or the folder has another owner.
     """
-    file, done = folder / "progress.jsonl", begun.step if begun else 0
+    file, status, done = folder / "progress.jsonl", folder / "status.json", begun.step if begun else 0
     state: dict = {"status": "failed", "scores": begun.scores if begun else {}}
 
     def write(seen: Progress) -> None:
+        run_lock.check(folder)
         try:
             with open(file, "a", encoding="utf-8") as lines:
                 lines.write(json.dumps(dataclasses.asdict(seen)) + "\n")
@@ -148,8 +177,17 @@ def run_log(folder: Path, recipe: Recipe, begun: Checkpoint | None, progress: bo
         bar.update(seen.step - bar.n)
         state["scores"] = seen.scores or state["scores"]
 
+    def end() -> None:
+        run_lock.check(folder)
+        try:
+            paths.write_text(status, json.dumps(state) + "\n")
+        except CourseError:
+            with contextlib.suppress(OSError), open(status, "r+b") as there:
+                there.write(FAILED.encode())
+            raise
+
     with contextlib.ExitStack() as ending:
-        ending.callback(lambda: paths.write_text(folder / "status.json", json.dumps(state) + "\n"))
+        ending.callback(end)
         tracker = track.Tracker(recipe.track, folder, dataclasses.asdict(recipe), done)
         ending.callback(tracker.close)
         bar = tqdm(total=recipe.steps, initial=done, desc="training", unit="step", disable=not progress)
@@ -170,8 +208,26 @@ def save_weights(model: nn.Module, folder: Path) -> None:
     """
     file = folder / "weights.pt"
     try:
-        with paths.atomic(file) as temporary:
-            torch.save(model.state_dict(), temporary)
+        with paths.atomic(file) as temporary, open(temporary, "wb") as out:
+            torch.save(model.state_dict(), out)  # into a named file it would write that name, too
     except (OSError, RuntimeError) as error:  # torch's ways to say that the disk is full
         why = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise CourseError(f"cannot write {file}: {why}; make room, then train again") from error
+
+
+def is_finished(folder: Path, recipe: Recipe) -> bool:
+    """Whether a run has nothing left to do. If it has lost its weights a line says so: they can be made again.
+
+    Raises:
+        CheckpointError: the run has another recipe.
+        OSError: the weights cannot be read.
+    """
+    if run_status(folder) != "finished":
+        return False
+    check_same(vars(Recipe.load(folder / "recipe.json")), recipe, folder)
+    damage = (FileNotFoundError, zipfile.BadZipFile, EOFError, RuntimeError, ValueError)
+    with contextlib.suppress(*damage), zipfile.ZipFile(folder / "weights.pt") as parts:
+        if parts.testzip() is None:
+            return True
+    print(f"{folder} is finished, but its weights.pt is missing or damaged; it is made again", file=sys.stderr)
+    return False

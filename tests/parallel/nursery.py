@@ -7,7 +7,8 @@ has ended and answers its exit status, or minus the signal that ended it. The ch
 Troubles: ``slow`` makes a checkpoint's bytes reach its file bit by bit; ``slow to close`` delays an interrupted run's
 status; ``["kill", N]`` ends the child by SIGKILL at the N-th step of writing checkpoints: the eight pieces of the file,
 before its sync, before it takes its name, before the temporary name is cleared, before the folder's sync, before an
-old file is removed if there is one, the end.
+old file is removed if there is one, the end; ``["kill in overwriting", N]`` at the N-th change of the folder that is
+overwritten: its rename, the removal of each file and folder in it, the new one.
 """
 
 import ctypes
@@ -29,6 +30,7 @@ from dltutorial.train import (  # noqa: F401 (what a child will need)
     command,
     forecasting,
     run,
+    run_folder,
 )
 
 PIECES = 8
@@ -56,11 +58,11 @@ class Kill:
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-def kill_at(n):
-    kill = Kill(n)
-    checkpoint._write = lambda file, content: write_slowly(file, content, kill)
-    saving, fsync, replace, unlink = checkpoint.save, os.fsync, Path.replace, Path.unlink
-    inside = []
+def kill_at(n, module=checkpoint, name="save", steps=((os, "fsync"), (Path, "replace"), (Path, "unlink"))):
+    """Inside a function, before one of the calls that are its steps, or at its end."""
+    kill, acts, inside = Kill(n), getattr(module, name), []
+    if module is checkpoint:
+        checkpoint._write = lambda file, content: write_slowly(file, content, kill)
 
     def before(act):
         def wrapped(*args, **options):
@@ -70,15 +72,17 @@ def kill_at(n):
 
         return wrapped
 
-    def save(*args, **options):
+    def outer(*args, **options):
         inside.append(True)
         try:
-            return saving(*args, **options)
+            return acts(*args, **options)
         finally:
             inside.pop()
             kill()
 
-    os.fsync, Path.replace, Path.unlink, checkpoint.save = before(fsync), before(replace), before(unlink), save
+    for place, step in steps:
+        setattr(place, step, before(getattr(place, step)))
+    setattr(module, name, outer)
 
 
 def close_slowly():
@@ -107,6 +111,9 @@ def live(request):
             checkpoint._write = write_slowly
         elif trouble == "slow to close":
             close_slowly()
+        elif trouble[0] == "kill in overwriting":
+            steps = (Path, "rename"), (os, "unlink"), (os, "rmdir"), (Path, "mkdir")
+            kill_at(trouble[1], run_folder, "_clear", steps)
         else:
             kill_at(trouble[1])
     return cli.main(request["argv"])

@@ -36,22 +36,23 @@ class Nursery:
         self._process.stdin.flush()
         return json.loads(self._process.stdout.readline())
 
-    def start(self, name, data, *argv, trouble=(), env=None, said=None):
-        """Begin or go on with a run; returns its pid."""
+    def start(self, name, data, *argv, trouble=(), env=None, said=None, how=("--resume",)):
+        """Begin or go on with a run, or as ``how`` says; returns its pid."""
         said = said or self.said
         said.unlink(missing_ok=True)
-        line = ["train", "--resume", "--name", name, "--data", str(data), "--device", "cpu"]
+        line = ["train", *how, "--name", name, "--data", str(data), "--device", "cpu"]
         line += ["--checkpoint-every", str(EVERY), *KNOBS, *map(str, argv), "--track"]
         return self.ask(argv=line, said=str(said), trouble=list(trouble), env=env or {})
 
-    def start_ranks(self, world_size, name, data, *argv, trouble=(), data_of=None, env=None):
+    def start_ranks(self, world_size, name, data, *argv, trouble=(), data_of=None, env=None, how=("--resume",)):
         """The same on several ranks; only rank 0 has trouble. What rank r says goes to ``said.r``."""
         with socket.create_server(("127.0.0.1", 0)) as free:
             meet = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1])}
         size = {"WORLD_SIZE": str(world_size), "LOCAL_WORLD_SIZE": str(world_size)}
         return [
             self.start(
-                name, (data_of or {}).get(rank, data), *argv, trouble=[] if rank else trouble, said=self.said_by(rank),
+                name, (data_of or {}).get(rank, data), *argv,
+                trouble=[] if rank else trouble, said=self.said_by(rank), how=how,
                 env=meet | size | {"RANK": str(rank), "LOCAL_RANK": str(rank)} | (env or {}),
             )
             for rank in range(world_size)
@@ -64,8 +65,8 @@ class Nursery:
         """The exit status of a child, or minus the signal that ended it."""
         return self.ask(wait=pid)
 
-    def train(self, name, data, *argv, trouble=()):
-        return self.wait(self.start(name, data, *argv, trouble=trouble))
+    def train(self, name, data, *argv, **options):
+        return self.wait(self.start(name, data, *argv, **options))
 
     def train_ranks(self, world_size, *args, **options):
         return [self.wait(pid) for pid in self.start_ranks(world_size, *args, **options)]

@@ -58,6 +58,24 @@ def test_killed_at_each_step_of_writing_it_goes_on_from_a_whole_checkpoint(nurse
     assert_same_run(whole[0], folder)
 
 
+@pytest.mark.parametrize("how", ["--overwrite", "--resume"])
+@pytest.mark.parametrize("at", [1, 2, 5, 10])
+def test_killed_while_it_overwrites_a_run_it_leaves_the_old_one_or_none(nursery, data, whole, at, how):
+    name = f"overwritten-{at}{how}"
+    folder = nursery.run(name)
+    assert nursery.train(name, data, "--seed", 1) == 0, nursery.said.read_text()
+    killed = nursery.train(name, data, how=["--overwrite"], trouble=[["kill in overwriting", at]])
+    assert killed == -signal.SIGKILL, nursery.said.read_text()
+    assert folder.exists() == (at == 1)
+    if at == 1:
+        assert run_folder.run_status(folder) == "finished"
+        return
+    assert nursery.train(name, data, how=[how]) == 0, nursery.said.read_text()
+    assert_same_run(whole[0], folder)
+    assert nursery.train(name, data, how=["--overwrite"]) == 0, nursery.said.read_text()
+    assert not [entry for entry in folder.parent.iterdir() if entry.name.startswith(f".{name}")]
+
+
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGUSR1"])
 def test_a_signal_that_asks_to_end_is_obeyed_with_a_checkpoint(nursery, data, whole, name):
     folder = nursery.run(name)

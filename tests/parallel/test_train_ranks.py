@@ -278,6 +278,61 @@ def test_no_rank_ends_before_the_folder_of_the_run_is_closed(nursery, data):
     assert nursery.wait(pids[0]) == 75
 
 
+def contents(folder):
+    """What no run may change that is not the owner."""
+    return {name: (folder / name).read_bytes() for name in ("recipe.json", "status.json")}
+
+
+def steps_of(folder):
+    return [line["step"] for line in records(folder)]
+
+
+@pytest.mark.parametrize(
+    ("how", "why"),
+    [("--resume", "is being trained by process"), ("--overwrite", "is being trained by process"), (None, "already")],
+)
+def test_all_others_of_a_name_are_refused_while_its_run_goes_on(nursery, data, how, why):
+    """One process owns it, two ranks want it; then the other way round."""
+    folder = nursery.run(f"owned{how}")
+    for n in (1, 2):
+        owners = nursery.start_ranks(n, folder.name, data, "--steps", 10_000) if n > 1 else [
+            nursery.start(folder.name, data, "--steps", 10_000)
+        ]  # fmt: skip
+        wait_for(lambda: run_folder.run_status(folder) == "running", nursery.said_by(0))
+        before, others = contents(folder), [how] if how else []
+        argv = [folder.name, data, "--steps", 10_000, "--seed", 0 if how == "--resume" else 5]
+        assert set(nursery.train_ranks(3 - n, *argv, how=others)) == {2}
+        (line,) = [line for line in said_in(nursery, 0) if line.startswith("dltutorial")]
+        assert why in line
+        assert contents(folder) == before
+        os.kill(owners[-1], signal.SIGTERM)
+        assert [nursery.wait(pid) for pid in owners] == [75] * n
+        assert steps_of(folder) == sorted(set(steps_of(folder)))
+    assert [entry.name for entry in folder.parent.glob(f".{folder.name}*")] == []
+
+
+@pytest.mark.parametrize("how", ["--resume", "--overwrite", None])
+def test_of_two_that_start_in_the_same_instant_one_trains(nursery, data, how):
+    folder = nursery.run(f"instant{how}")
+    says = [nursery.folder / f"said.instant-{number}" for number in range(2)]
+    pids = [
+        nursery.start(folder.name, data, "--steps", 10_000, "--seed", number if how != "--resume" else 0, said=said,
+                      how=[how] if how else [])
+        for number, said in enumerate(says)
+    ]  # fmt: skip
+    ended = lambda: [pid for pid in pids if psutil.Process(pid).status() == psutil.STATUS_ZOMBIE]  # noqa: E731
+    wait_for(lambda: ended() and list((folder / "checkpoints").glob("step-*")), says[0])
+    (loser,) = ended()
+    winner = pids.index(loser) ^ 1
+    assert nursery.wait(loser) == 2
+    (line,) = [line for line in says[winner ^ 1].read_text().splitlines() if line.startswith("dltutorial")]
+    assert "is being trained by process" in line or "holds a run already" in line
+    os.kill(pids[winner], signal.SIGTERM)
+    assert nursery.wait(pids[winner]) == 75
+    assert json.loads((folder / "recipe.json").read_text())["seed"] == (winner if how != "--resume" else 0)
+    assert steps_of(folder) == sorted(set(steps_of(folder)))
+
+
 @pytest.mark.parametrize("victim", [0, 1])
 def test_a_killed_rank_leaves_nobody_waiting(nursery, data, victim):
     pids = nursery.start_ranks(2, f"killed-{victim}", data, "--steps", 10_000)

@@ -8,6 +8,7 @@ import os
 import random
 import resource
 import signal
+from pathlib import Path
 
 import events
 import numpy as np
@@ -18,7 +19,7 @@ from torch import nn
 
 from dltutorial import cli
 from dltutorial.config import LOADERS, PRESETS, Recipe
-from dltutorial.data import sampling, store
+from dltutorial.data import sampling, store, weather
 from dltutorial.errors import CheckpointError, CourseError, Interrupted
 from dltutorial.train import checkpoint, forecasting, loop, run, run_folder
 from dltutorial.train.forecasting import weather_task
@@ -252,7 +253,7 @@ def test_a_signal_that_reaches_loading_processes_too_ends_the_run_in_order(whole
 
 
 def test_a_run_that_diverged_is_not_kept(tiny_data, tmp_path):
-    wild = dataclasses.replace(SMALL, learning_rate=1e30, clip_norm=0.0, warmup_steps=0, log_every=20, eval_every=0)
+    wild = dataclasses.replace(SMALL, learning_rate=1e18, clip_norm=0.0, warmup_steps=0, log_every=20, eval_every=0)
     with pytest.raises(CourseError, match="lower learning_rate"):
         train(tiny_data, tmp_path / "r", wild)
     assert all(
@@ -283,6 +284,7 @@ def test_a_damaged_newest_file_is_passed_over_with_a_line(whole, tiny_data, stop
     assert [line for line in said if "passed over" in line and newest.name in line and "cut or changed" in line]
     assert any("goes on after 6 of 20" in line for line in said)
     assert_same_run(whole, stopped)
+    assert (stopped / "checkpoints" / f"{newest.name}.damaged").exists()
 
 
 def test_if_all_are_damaged_the_run_starts_anew_and_says_so(whole, tiny_data, stopped, capsys):
@@ -291,6 +293,7 @@ def test_if_all_are_damaged_the_run_starts_anew_and_says_so(whole, tiny_data, st
     train(tiny_data, stopped, resume=True)
     assert "no checkpoint to resume from; it starts anew" in capsys.readouterr().err
     assert_same_run(whole, stopped)
+    assert len(list((stopped / "checkpoints").glob("*.damaged"))) == 2
 
 
 def test_a_file_of_another_name_is_told_of_and_never_removed(whole, tiny_data, stopped, capsys):
@@ -310,7 +313,7 @@ def test_a_file_of_another_name_is_told_of_and_never_removed(whole, tiny_data, s
         ({"format": 99}, "another format"),
         ({"format": 2}, "TypeError"),
         ({"format": 1}, "another format"),
-        (os, "Error"),
+        (os, "more than tensors and plain values"),
     ],
 )
 def test_a_whole_file_that_is_not_ours_is_refused_and_stays(tiny_data, stopped, tmp_path, content, why):
@@ -321,8 +324,142 @@ def test_a_whole_file_that_is_not_ours_is_refused_and_stays(tiny_data, stopped, 
     with pytest.raises(CheckpointError, match=f"no checkpoint of this version of the course.*{why}") as error:
         train(tiny_data, stopped, resume=True)
     assert "\n" not in str(error.value)
+    assert "weights_only" not in str(error.value)
     assert strange.exists()
     assert steps(stopped) == [12, 7, 6]
+
+
+def everything(folder):
+    """Every name below a folder, and every content that can be read."""
+    return {entry: entry.read_bytes() if entry.is_file() and not entry.is_symlink() else None
+            for entry in folder.rglob("*")}  # fmt: skip
+
+
+def a_folder(file):
+    file.unlink()
+    file.mkdir()
+
+
+def a_loop(file):
+    file.unlink()
+    file.symlink_to(file.name)
+
+
+def moved_away(file):
+    file.unlink()
+    file.symlink_to("/nowhere")
+
+
+def a_broken_disk(file):
+    file.unlink()
+    file.symlink_to("/proc/self/mem")  # its first page: EIO
+
+
+@pytest.mark.parametrize("broken", [a_folder, a_loop, moved_away, a_broken_disk])
+def test_a_newest_file_that_cannot_be_read_stops_the_resumed_run_and_nothing_changes(tiny_data, stopped, broken):
+    newest, _ = checkpoint.named(stopped / "checkpoints")
+    broken(newest)
+    before = everything(stopped)
+    with pytest.raises(CheckpointError, match=r"cannot read .*checkpoints.*: .*; nothing was changed") as error:
+        train(tiny_data, stopped, resume=True)
+    assert "\n" not in str(error.value)
+    assert everything(stopped) == before
+
+
+def test_checkpoints_that_cannot_be_listed_stop_the_resumed_run_and_nothing_changes(tiny_data, stopped):
+    (stopped / "checkpoints").rename(stopped / "elsewhere")
+    (stopped / "checkpoints").symlink_to("checkpoints")
+    before = everything(stopped)
+    with pytest.raises(CheckpointError, match=r"cannot read .*checkpoints: Too many levels"):
+        train(tiny_data, stopped, resume=True)
+    assert everything(stopped) == before
+
+
+def test_a_damaged_file_is_kept_and_never_gone_on_from_should_it_be_right_again(whole, tiny_data, stopped, capsys):
+    newest, _ = checkpoint.named(stopped / "checkpoints")
+    right = newest.read_bytes()
+    newest.write_bytes(flipped(right))
+    training = run.train(weather_task(SMALL, tiny_data), SMALL, stopped, progress=False, resume=True)
+    assert next(training).step == 8
+    training.close()
+    kept = stopped / "checkpoints" / f"{newest.name}.damaged"
+    assert kept.read_bytes() == flipped(right)
+    kept.write_bytes(right)
+    capsys.readouterr()
+    train(tiny_data, stopped, resume=True)
+    said = capsys.readouterr().err
+    assert "goes on after 6 of 20" in said
+    assert ".damaged" not in said
+    assert_same_run(whole, stopped)
+    assert kept.read_bytes() == right
+
+
+def of_adamw(key, value):
+    """Change what AdamW remembers of one layer."""
+
+    def change(content):
+        content["optimizer"]["state"][0] |= {key: value} if value is not None else {}
+        if value is None:
+            del content["optimizer"]["state"][0][key]
+
+    return change
+
+
+WRONG = {
+    "a field that is missing": lambda content: content.pop("losses_N"),
+    "a field too many": lambda content: content.update(more=1),
+    "a step of another type": lambda content: content.update(step="twelve"),
+    "another step than the name's": lambda content: content.update(step=10**6),
+    "no list of random states": lambda content: content.update(random=3),
+    "random states without names": lambda content: content.update(random=[1, 2]),
+    "no random state of torch's": lambda content: content["random"][0].pop("torch"),
+    "a short random state": lambda content: content["random"][0].update(torch=torch.zeros(3, dtype=torch.uint8)),
+    "a random state of floats": lambda content: content["random"][0].update(torch=torch.zeros(5056)),
+    "half of NumPy's random state": lambda content: content["random"][0].update(numpy=["MT19937"]),
+    "words of NumPy's in another shape": lambda content: content["random"][0]["numpy"].__setitem__(1, torch.ones(2, 2)),
+    "a random state that is not Python's": lambda content: content["random"][0].update(python=(3, (1, 2), None)),
+    "losses that are no tensor": lambda content: content.update(losses_N=[1.0]),
+    "losses in a square": lambda content: content.update(losses_N=torch.ones(2, 2)),
+    "losses that are whole numbers": lambda content: content.update(losses_N=torch.ones(2, dtype=torch.int64)),
+    "scores that are no numbers": lambda content: content.update(scores={"valid/rmse": "good"}),
+    "scores without names": lambda content: content.update(scores=[1.0]),
+    "a recipe that is none": lambda content: content.update(recipe=None),
+    "a recipe of tensors": lambda content: content["recipe"].update(dim=torch.ones(2)),
+    "no weights": lambda content: content.update(model={}),
+    "weights that are no tensors": lambda content: content["model"].update(dict.fromkeys(content["model"], 1.0)),
+    "weights in another shape": lambda content: content["model"].update(dict.fromkeys(content["model"], torch.ones(1))),
+    "an optimizer without state": lambda content: content["optimizer"].pop("state"),
+    "an optimizer's state that is a list": lambda content: content["optimizer"].update(state=[1]),
+    "an average in another shape": of_adamw("exp_avg", torch.ones(3)),
+    "an average that is a word": of_adamw("exp_avg", "much"),
+    "no second average": of_adamw("exp_avg_sq", None),
+    "a scaler in a run without": lambda content: content.update(scaler={"scale": 1.0}),
+    "a scaler that is a word": lambda content: content.update(scaler="none"),
+}
+
+
+@pytest.mark.parametrize("change", WRONG.values(), ids=WRONG)
+def test_wrong_fields_in_a_file_with_a_right_digest_are_one_line_and_nothing_changes(tiny_data, stopped, change):
+    newest, _ = checkpoint.named(stopped / "checkpoints")
+    content = torch.load(newest, weights_only=True)
+    change(content)
+    torch.save(content, newest)
+    newest.rename(newest.with_name(f"step-00000007-{checkpoint._digest(newest.read_bytes())}.pt"))
+    before = everything(stopped)
+    with pytest.raises(CheckpointError) as error:
+        train(tiny_data, stopped, resume=True)
+    assert "\n" not in str(error.value)
+    assert everything(stopped) == before
+
+
+@pytest.mark.parametrize("wrong", [{"scale": "much"}, {"scale": 1.0}, {"scale": torch.ones(2)}])
+def test_a_wrong_scaler_is_one_line(tiny_data, tmp_path, wrong):
+    recipe = dataclasses.replace(SMALL, precision="fp16")
+    stop_after(tiny_data, tmp_path / "r", 2, recipe)
+    found = checkpoint.newest(tmp_path / "r" / "checkpoints")
+    checkpoint.save(dataclasses.replace(found, scaler=wrong), tmp_path / "r" / "checkpoints")
+    with pytest.raises(CheckpointError):
+        train(tiny_data, tmp_path / "r", recipe, resume=True)
 
 
 def test_the_weights_of_another_model_are_refused_in_one_line(stopped):
@@ -390,6 +527,22 @@ def test_a_full_disk_is_one_line_and_keeps_the_checkpoint_before(whole, tiny_dat
     assert_same_run(whole, stopped)
 
 
+@pytest.mark.parametrize(("most_bytes", "expected"), [(26, "failed"), (10, "killed")])
+def test_a_disk_without_any_room_leaves_no_run_that_seems_to_go_on(tiny_data, tmp_path, most_bytes, expected):
+    training = run.train(weather_task(SMALL, tiny_data), SMALL, tmp_path / "r", progress=False)
+    next(training)
+    assert run_folder.run_status(tmp_path / "r") == "running"
+    _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes, hard))
+    try:
+        with pytest.raises(CourseError, match=r"cannot write .*; make room") as error:
+            list(training)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+    assert "\n" not in str(error.value)
+    assert run_folder.run_status(tmp_path / "r") == expected
+
+
 # The command line
 
 
@@ -415,6 +568,44 @@ def test_a_run_is_resumed_by_its_name_alone(tiny_data, tmp_path):
     assert run_folder.run_status(tmp_path / "runs" / "r") == "interrupted"
     assert cli.main(["train", "--data", str(tiny_data), "--name", "r", "--resume"]) == 0
     assert run_folder.run_status(tmp_path / "runs" / "r") == "finished"
+
+
+def test_another_preset_is_refused_before_its_data_are_simulated(tiny_data, tmp_path, capsys, monkeypatch):
+    assert call(tiny_data, "--name", "r") == 0
+    capsys.readouterr()
+    monkeypatch.setenv("DLTUTORIAL_DATA", str(tmp_path / "data"))
+    monkeypatch.setattr(weather, "ensure", lambda *_, **__: pytest.fail("simulated"))
+    assert cli.main(["train", "--name", "r", "--resume", "--preset", "laptop"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "was trained with" in line
+
+
+@pytest.mark.parametrize(
+    "lose",
+    [Path.unlink, lambda file: os.truncate(file, 999), lambda file: file.write_bytes(flipped(file.read_bytes()))],
+)
+def test_a_finished_run_that_has_lost_its_weights_makes_them_again(tiny_data, tmp_path, capsys, lose):
+    file = tmp_path / "runs" / "r" / "weights.pt"
+    assert call(tiny_data, "--name", "r") == 0
+    before = file.read_bytes()
+    lose(file)
+    capsys.readouterr()
+    assert call(tiny_data, "--name", "r", "--resume") == 0
+    said = capsys.readouterr()
+    assert "r is finished, but its weights.pt is missing or damaged; it is made again" in said.err
+    assert "goes on after 6 of 8 updates" in said.err
+    assert "nothing was done" not in said.out
+    assert file.read_bytes() == before
+
+
+def test_weights_of_a_finished_run_that_cannot_be_read_are_left_alone(tiny_data, tmp_path, capsys):
+    assert call(tiny_data, "--name", "r") == 0
+    a_loop(tmp_path / "runs" / "r" / "weights.pt")
+    capsys.readouterr()
+    assert call(tiny_data, "--name", "r", "--resume") == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "Too many levels of symbolic links" in line
+    assert "weights.pt" in line
 
 
 @pytest.mark.parametrize(

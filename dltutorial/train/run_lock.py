@@ -1,0 +1,117 @@
+"""A run's folder has one owner at a time: a lock that the system takes back when its owner dies, however it dies.
+
+In: the folder, which need not be there yet. Out: a context, in which all others are refused. The lock is
+``.<name>.lock`` beside the folder, so that it outlasts a folder that is overwritten; it goes with its owner, and one
+that a kill has left binds nobody. It is POSIX's, man 2 fcntl: it holds between the nodes of a shared file system (NFS;
+Lustre mounted with ``flock``), and a loading process that was forked does not keep it alive, as it would ``flock``'s.
+"""
+
+import contextlib
+import fcntl
+import json
+import os
+import socket
+import sys
+import time
+from collections.abc import Iterator
+from io import FileIO
+from pathlib import Path
+
+from dltutorial.errors import CourseError
+
+_WAIT_S = 1.0  # so long an owner that was killed may take to be gone
+_HELD: dict[Path, FileIO] = {}  # by this very process, to which the system would give them again
+
+
+@contextlib.contextmanager
+def owned(folder: Path) -> Iterator[None]:
+    """Own a run's folder inside ``with``. Where files cannot be locked, a line warns that nobody else is refused.
+
+    Raises:
+        CourseError: it has an owner, maybe in this process; nothing can be written beside it.
+    """
+    file = _beside(folder)
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        lock = None if file in _HELD else _take(file)
+    except OSError as error:
+        raise CourseError(f"cannot write {file}: {error.strerror}; choose a folder that you may write to") from error
+    if lock is None:
+        who = "this process" if file in _HELD else _about(file).get("owner", "another process")
+        why = "wait for its end, or choose another run name"
+        raise CourseError(f"{folder} is being trained by {who}; {why} (should that machine be gone: remove {file})")
+    _HELD[file] = lock
+    try:
+        yield
+    finally:
+        del _HELD[file]
+        if _is_there(lock):
+            file.unlink(missing_ok=True)
+        lock.close()
+
+
+def check(folder: Path) -> None:
+    """Raises: CourseError: this process, which wants to write into a folder, does not own it any more."""
+    if not _is_there(_HELD[_beside(folder)]):
+        raise CourseError(f"{folder} has another owner by now; this run ends and leaves it alone")
+
+
+def is_owned(folder: Path) -> bool:
+    """Whether a living process owns a run's folder; yes also where that cannot be known."""
+    file = _beside(folder)
+    if file in _HELD or not file.exists():
+        return file in _HELD
+    with FileIO(file, "r+") as lock:
+        return not _lock(lock)
+
+
+def _beside(folder: Path) -> Path:
+    real = Path(folder).resolve()
+    return real.with_name(f".{real.name}.lock")
+
+
+def _take(file: Path) -> FileIO | None:
+    """The open lock; None if somebody keeps it."""
+    me = {"owner": f"process {os.getpid()} on {socket.gethostname()}", "job": os.environ.get("SLURM_JOB_ID")}
+    starts, give_up_s = int(os.environ.get("SLURM_RESTART_COUNT") or 0), time.monotonic() + _WAIT_S
+    while time.monotonic() < give_up_s:
+        lock = FileIO(file, "a+")
+        got = _lock(lock)
+        if got is not False and _is_there(lock):  # its last owner removes it
+            if got is None:
+                print(f"{file} cannot be locked on this file system: start no run of this name twice", file=sys.stderr)
+            with contextlib.suppress(OSError):  # on a full disk it is a lock all the same
+                lock.truncate(0)
+                lock.write(json.dumps(me | {"starts": starts}).encode())
+            return lock
+        lock.close()
+        owner = _about(file)
+        if me["job"] and owner.get("job") == me["job"] and owner.get("starts", 0) < starts:
+            file.unlink(missing_ok=True)  # Slurm has ended the job before it started it again, or lost its node
+        else:
+            time.sleep(0.05)
+    return None
+
+
+def _lock(lock: FileIO) -> bool | None:
+    """Whether the lock of an open file was to be had; None where there are no locks."""
+    try:
+        fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        return False if isinstance(error, BlockingIOError | PermissionError) else None
+    return True
+
+
+def _is_there(lock: FileIO) -> bool:
+    """Whether an open file has still its name: a link if another node removed it, the same file if one on this did."""
+    with contextlib.suppress(OSError):
+        found = os.fstat(lock.fileno())
+        return found.st_nlink > 0 and os.path.samestat(found, Path(str(lock.name)).stat())
+    return False
+
+
+def _about(file: Path) -> dict:
+    """What the owner says of itself."""
+    with contextlib.suppress(OSError, ValueError, TypeError):
+        return {} | json.loads(file.read_text())
+    return {}

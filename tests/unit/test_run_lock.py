@@ -1,0 +1,174 @@
+"""A run's folder has one owner at a time, whatever becomes of it: with real processes, and real kills."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from dltutorial.errors import CourseError
+from dltutorial.train import run_lock
+
+# Asks for a folder, says how it went, and keeps it until it is told to end or to say whether it is still the owner.
+ASK = """
+import os, sys, time
+from dltutorial.errors import CourseError
+from dltutorial.train import run_lock
+{before}
+sys.stdin.readline()
+try:
+    with run_lock.owned(sys.argv[1]):
+        {inside}
+        print("mine", flush=True)
+        sys.stdin.readline()
+        run_lock.check(sys.argv[1])
+except CourseError as error:
+    print(error, flush=True)
+"""
+NO_LOCKS = """
+import errno, fcntl
+def lockf(file, how):
+    raise OSError(errno.ENOLCK, "No locks available")
+fcntl.lockf = lockf
+"""
+
+
+@pytest.fixture
+def ask(tmp_path):
+    """Starts a process that asks for a folder at once, or when ``go`` says so."""
+    with contextlib.ExitStack() as ending:
+
+        def start(folder="r", *, wait=False, before="", inside="pass", **env):
+            process = subprocess.Popen(
+                [sys.executable, "-c", ASK.format(before=before, inside=inside), str(tmp_path / folder)],
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ | env,
+            )  # fmt: skip
+            ending.enter_context(process)
+            ending.callback(process.kill)
+            if not wait:
+                go(process)
+            return process
+
+        yield start
+
+
+def go(process):
+    process.stdin.write("\n")
+    process.stdin.flush()
+
+
+def says(process):
+    return process.stdout.readline().strip()
+
+
+def test_another_process_is_refused_in_one_line_that_names_the_owner(ask, tmp_path):
+    owner = ask()
+    assert says(owner) == "mine"
+    refused = says(ask())
+    assert f"r is being trained by process {owner.pid} on " in refused
+    assert "wait for its end, or choose another run name" in refused
+    with pytest.raises(CourseError, match=f"trained by process {owner.pid}"), run_lock.owned(tmp_path / "r"):
+        pass
+    go(owner)
+    assert owner.wait(30) == 0
+    assert says(ask()) == "mine"
+
+
+def test_of_many_that_ask_in_the_same_instant_one_gets_it(ask):
+    for _ in range(3):
+        processes = [ask(wait=True) for _ in range(4)]
+        for process in processes:
+            go(process)
+        heard = [says(process) for process in processes]
+        (owner,) = [process for process, words in zip(processes, heard, strict=True) if words == "mine"]
+        assert sum(f"by process {owner.pid}" in words for words in heard) == 3
+        go(owner)
+        assert owner.wait(30) == 0
+
+
+def test_one_after_another_gets_it_and_never_two_at_once(tmp_path):
+    program = """
+import os, sys
+from dltutorial.errors import CourseError
+from dltutorial.train import run_lock
+inside = sys.argv[1] + ".inside"
+for _ in range(60):
+    try:
+        with run_lock.owned(sys.argv[1]):
+            os.close(os.open(inside, os.O_CREAT | os.O_EXCL))
+            os.unlink(inside)
+    except CourseError:
+        pass
+"""
+    argv = [sys.executable, "-c", program, str(tmp_path / "r")]
+    processes = [subprocess.Popen(argv, stderr=subprocess.PIPE, text=True) for _ in range(4)]
+    assert [process.communicate(timeout=120)[1] for process in processes] == [""] * 4
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_killed_owner_has_none_any_more_though_its_forked_children_live(ask, tmp_path):
+    fork = "child = os.fork(); child or time.sleep(100); print(child, flush=True)"
+    owner = ask(inside=fork)
+    child = int(says(owner))
+    try:
+        assert says(owner) == "mine"
+        assert run_lock.is_owned(tmp_path / "r")
+        os.kill(owner.pid, signal.SIGKILL)
+        with run_lock.owned(tmp_path / "r"):
+            os.kill(child, 0)
+    finally:
+        os.kill(child, signal.SIGKILL)
+    assert not run_lock.is_owned(tmp_path / "r")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_this_process_is_refused_what_it_has_and_keeps_it(ask, tmp_path):
+    with run_lock.owned(tmp_path / "r"):
+        with pytest.raises(CourseError, match="is being trained by this process"), run_lock.owned(tmp_path / "r"):
+            pass
+        assert run_lock.is_owned(tmp_path / "r")
+        run_lock.check(tmp_path / "r")
+        assert f"by process {os.getpid()}" in says(ask())
+    assert not run_lock.is_owned(tmp_path / "r")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_of_two_names_has_one_owner(ask, tmp_path):
+    (tmp_path / "r").mkdir()
+    (tmp_path / "also").symlink_to("r")
+    with run_lock.owned(tmp_path / "r"):
+        assert f"also is being trained by process {os.getpid()}" in says(ask("also"))
+
+
+def test_a_job_that_slurm_starts_again_gets_in_at_once_and_what_is_left_of_it_writes_no_more(ask):
+    """Its node may be out of reach: then nobody tells the file system that the owner is dead."""
+    first = ask(SLURM_JOB_ID="7", SLURM_RESTART_COUNT="1")
+    assert says(first) == "mine"
+    for other in ({"SLURM_JOB_ID": "8", "SLURM_RESTART_COUNT": "2"}, {"SLURM_JOB_ID": "7", "SLURM_RESTART_COUNT": "1"}):
+        assert "is being trained by" in says(ask(**other))
+    again = ask(SLURM_JOB_ID="7", SLURM_RESTART_COUNT="2")
+    assert says(again) == "mine"
+    go(first)
+    assert "has another owner by now; this run ends" in says(first)
+    assert first.wait(30) == 0
+    assert f"by process {again.pid}" in says(ask())
+
+
+def test_where_nothing_can_be_locked_a_line_warns_and_the_run_goes_on(ask, tmp_path):
+    owner = ask(before=NO_LOCKS)
+    assert says(owner) == "mine"
+    go(owner)
+    assert owner.wait(30) == 0
+    (line,) = owner.stderr.read().splitlines()
+    assert "r.lock cannot be locked on this file system: start no run of this name twice" in line
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_place_that_cannot_be_written_is_one_line(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(CourseError, match=r"cannot write .*r\.lock: .*; choose a folder") as error:  # noqa: SIM117
+        with run_lock.owned(tmp_path / "file" / "r"):
+            pass
+    assert "\n" not in str(error.value)
