@@ -34,6 +34,9 @@ _LAYOUT = re.compile(rf"npy|hdf5-contiguous|hdf5{_CHUNKED}(-gzip\d?|-lzf)?|zarr{
 _FOREIGN = "it is of another layout, remove it"
 _ERRNO = re.compile(r"errno = ([1-9]\d*)")  # so HDF5 quotes the system
 _MOST_CHUNKS = 10**7  # to count more takes HDF5 minutes
+# From this size on a snapshot is read by h5py's ``read_direct``, straight to its place. It takes three times as long as
+# a slice to set up; a slice costs a new array and a copy. So slices take 0.4 × the time at 160 KiB, and 2 × at 20 MiB.
+READ_DIRECT_BYTES = 2**20
 
 
 @dataclass(frozen=True)
@@ -119,14 +122,25 @@ class Year:
             IndexError: the year ends before.
             DataError: they cannot be read.
         """
-        if not 0 <= first <= first + count <= self._n:
-            raise IndexError(f"snapshots {first} to {first + count - 1} of {self._n} in {self.path}")
+        self._require(first, count)
         with blaming(self.path):
             return np.asarray(self._fields[(slice(first, first + count), *self._window)], np.float32)
 
     def read_into(self, first: int, out_NCHW: np.ndarray) -> None:
         """Fill ``out_NCHW`` with the snapshots from ``first`` on; errors as of ``snapshots``."""
-        np.copyto(out_NCHW, self.snapshots(first, len(out_NCHW)))
+        large = isinstance(self._fields, h5py.Dataset) and out_NCHW[0].nbytes >= READ_DIRECT_BYTES
+        if not large or (self.chunk_TCHW or (1,))[0] > 1:  # a deep chunk is read once for all its snapshots
+            np.copyto(out_NCHW, self.snapshots(first, len(out_NCHW)))
+            return
+        self._require(first, len(out_NCHW))
+        with blaming(self.path):
+            for index, out_CHW in enumerate(out_NCHW, first):
+                self._fields.read_direct(out_CHW, (index, *self._window))
+
+    def _require(self, first: int, count: int) -> None:
+        """Raises: IndexError: the year lacks some of these snapshots."""
+        if not 0 <= first <= first + count <= self._n:
+            raise IndexError(f"snapshots {first} to {first + count - 1} of {self._n} in {self.path}")
 
 
 def open_year(path: Path, crop: tuple[int, int] | None = None) -> Year:

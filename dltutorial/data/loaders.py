@@ -13,7 +13,7 @@ import bisect
 import dataclasses
 import itertools
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -22,7 +22,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from dltutorial.data import formats, sampling
-from dltutorial.data.augment import device_augment, lean_augment, naive_augment, rolled
+from dltutorial.data.augment import device_augment, lean_augment, naive_augment
 from dltutorial.data.prefetch import prefetched
 from dltutorial.data.sampling import Draws
 from dltutorial.data.store import Split
@@ -46,11 +46,15 @@ class Pairs(Dataset):
         return self._starts[-1]
 
     def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
-        """Read two snapshots in one go; a DataError if the file was damaged after the split was opened."""
-        year, first = self.where(index)
-        raw_2CHW = self.year(year).snapshots(first, 2)
-        both_2CHW = torch.from_numpy((raw_2CHW - self.split.means_1C11) / self.split.stds_1C11)
+        """Read and normalise a pair; a DataError if the file was damaged after the split was opened."""
+        means_1C11, stds_1C11 = _statistics(self.split)
+        both_2CHW = (self.raw(index) - means_1C11).div_(stds_1C11)
         return both_2CHW[0], both_2CHW[1]
+
+    def raw(self, index: int) -> Tensor:
+        """Two snapshots (2, C, H, W), read in one go, as they lie on disk: to look at, not to write to."""
+        year, first = self.where(index)
+        return torch.from_numpy(self.year(year).snapshots(first, 2))
 
     def where(self, index: int) -> tuple[int, int]:
         """The number of the year that holds a pair, and the pair's first snapshot in it; IndexError: no such pair."""
@@ -92,13 +96,29 @@ def endless_batches(
     """
     n: int = len(pairs)  # type: ignore[arg-type]
     width = pairs[0][0].shape[-1] if roll and n else 0
-    for_reading, for_rolling = itertools.tee(sampling.endless(n, global_batch_size, width=width, **place))
-    batches = worker_batches(pairs, (indices for indices, _ in for_reading), workers)
-    for (x_BCHW, y_BCHW), (_, shifts) in zip(batches, for_rolling, strict=False):
-        if roll:
-            shift_B = torch.tensor(shifts)
-            x_BCHW, y_BCHW = rolled(x_BCHW, shift_B), rolled(y_BCHW, shift_B)
-        yield x_BCHW, y_BCHW
+    draws = sampling.endless(n, global_batch_size, width=width, **place)
+    keys = (list(zip(indices, shifts, strict=True)) for indices, shifts in draws)
+    yield from worker_batches(_Batches(pairs), keys, workers, tuple)
+
+
+class _Batches(Dataset):
+    """Whole batches (x_BCHW, y_BCHW) of keys (index, shift): each pair is written once, shifted, to its place."""
+
+    def __init__(self, pairs: Dataset) -> None:
+        self.pairs = pairs
+
+    def __getitems__(self, keys: list[tuple[int, int]]) -> Sequence[Tensor]:
+        """A batch in memory of its own; torch's ``DataLoader`` asks for it in the process that loads."""
+        both_2BCHW = torch.empty(0)
+        for place, (index, shift) in enumerate(keys):
+            if isinstance(self.pairs, Pairs):
+                raw_2CHW, statistics = self.pairs.raw(index), _statistics(self.pairs.split)
+            else:  # normalised already
+                raw_2CHW, statistics = torch.stack(self.pairs[index]), (torch.zeros(()), torch.ones(()))
+            if not place:
+                both_2BCHW = raw_2CHW.new_empty(2, len(keys), *raw_2CHW.shape[1:])
+            lean_augment(raw_2CHW, shift, *statistics, both_2BCHW[:, place])
+        return both_2BCHW.unbind()
 
 
 WAYS = ("naive", "open", "lean", "batched", "device")
@@ -232,16 +252,16 @@ class _Items(Dataset):
     def __getitem__(self, key: tuple[int, int]) -> Tensor:
         index, shift = key
         split = self.pairs.split
-        year, first = self.pairs.where(index)
         if self.config.reaches("open"):
-            raw_2CHW = self.pairs.year(year).snapshots(first, 2)
+            raw_2CHW = self.pairs.raw(index)
         else:
+            year, first = self.pairs.where(index)
             with split.open_year(year) as opened:
-                raw_2CHW = opened.snapshots(first, 2)
+                raw_2CHW = torch.from_numpy(opened.snapshots(first, 2))
         if not self.config.reaches("lean"):
-            return torch.from_numpy(naive_augment(raw_2CHW, shift, split.means_1C11, split.stds_1C11))
+            return torch.from_numpy(naive_augment(raw_2CHW.numpy(), shift, split.means_1C11, split.stds_1C11))
         both_2CHW = torch.empty(raw_2CHW.shape)
-        lean_augment(torch.from_numpy(raw_2CHW), shift, *_statistics(split), both_2CHW)
+        lean_augment(raw_2CHW, shift, *_statistics(split), both_2CHW)
         return both_2CHW
 
 
@@ -261,12 +281,11 @@ def _buffered(pairs: Pairs, draws: Draws, config: LoaderConfig, slots: list[Host
         both_2BCHW = slot.both_2BCHW[:, : len(indices)]
         raw_2BCHW = both_2BCHW.numpy()
         for index, place in sorted(zip(indices, itertools.count(), strict=False)):  # in the order of the file
-            number, first = pairs.where(index)
             if config.way == "device":
+                number, first = pairs.where(index)
                 pairs.year(number).read_into(first, raw_2BCHW[:, place])
             else:
-                raw_2CHW = torch.from_numpy(pairs.year(number).snapshots(first, 2))
-                lean_augment(raw_2CHW, shifts[place], *statistics, both_2BCHW[:, place])
+                lean_augment(pairs.raw(index), shifts[place], *statistics, both_2BCHW[:, place])
         yield dataclasses.replace(slot, shift_B=torch.tensor(shifts) if any(shifts) else None)
 
 

@@ -7,7 +7,7 @@ longer answers.
 import atexit
 import contextlib
 import signal
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -20,8 +20,10 @@ from dltutorial.errors import DataError
 WORKER_DEADLINE_S = 300.0
 
 
-def worker_batches(dataset: Dataset, keys: Iterable[list], workers: int) -> Iterator:
-    """Batches of ``dataset[key]``, read by worker processes; 0 reads here.
+def worker_batches(
+    dataset: Dataset, keys: Iterable[list], workers: int, collate: Callable[[Any], Any] | None = None
+) -> Iterator:
+    """Batches of ``dataset[key]``, collated by torch unless told how, read by worker processes; 0 reads here.
 
     Raises:
         DataError: as the module says; nothing is waited for longer than ``WORKER_DEADLINE_S``.
@@ -31,6 +33,7 @@ def worker_batches(dataset: Dataset, keys: Iterable[list], workers: int) -> Iter
         dataset,
         batch_sampler=keys,
         num_workers=workers,
+        collate_fn=collate,
         generator=torch.Generator().manual_seed(0),  # of the workers' own seeds, which nothing here uses
         pin_memory=torch.cuda.is_available(),
         timeout=WORKER_DEADLINE_S if workers else 0,
