@@ -26,9 +26,9 @@ SMOKE_BATCHES = (8, 32, 64, 128, 256, 512, 2048)
 
 
 def loaders(preset: Preset, repeats: int) -> Iterator[BenchRow]:
-    """Samples per second of every rung, beside its prediction; of every layout under one and the same loader."""
+    """Samples per second of every rung, beside its prediction; of every layout; of train's loader and a DataLoader."""
     from dltutorial.data import formats, loader_ladder
-    from dltutorial.data.loaders import LOADERS
+    from dltutorial.data.loaders import LOADERS, Pairs, endless_batches
 
     machine.use_cores(1)  # one core for the loader; the other is free for a worker
     splits, batch_size = loader_ladder.prepare(preset), min(8, preset.global_batch_size)
@@ -49,6 +49,18 @@ def loaders(preset: Preset, repeats: int) -> Iterator[BenchRow]:
     for name, samples in loader_ladder.rates(layouts, batch_size, rounds=repeats).items():
         megabytes = sum(map(formats.stored_bytes, splits[name].files)) / 1e6
         yield BenchRow(f"lean loader, {name}", samples, "samples/s", more={"MB on disk": f"{megabytes:.1f}"})
+    files = splits["hdf5-chunk1"]  # as data are made; the same work on both sides: read, normalise, roll, stack
+    for n in (0, 2):
+        ours, theirs = (f"{what}, {n} workers" for what in ("train's default", "a plain DataLoader over h5py slices"))
+        pair: dict[str, Callable[[], Iterator]] = {
+            ours: functools.partial(endless_batches, Pairs(files), batch_size, roll=True, workers=n),
+            theirs: functools.partial(loader_ladder.plain_dataloader, files, batch_size, n),
+        }
+        found = loader_ladder.rates(pair, batch_size, rounds=repeats)
+        times = np.divide(found[ours], found[theirs])
+        spread = f"{statistics.median(times):.2f} ({min(times):.2f} to {max(times):.2f})"
+        yield BenchRow(ours, found[ours], "samples/s", more={"× a plain DataLoader": spread})
+        yield BenchRow(theirs, found[theirs], "samples/s")
 
 
 def precision(preset: Preset, repeats: int) -> Iterator[BenchRow]:

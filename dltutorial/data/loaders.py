@@ -13,13 +13,13 @@ import bisect
 import dataclasses
 import itertools
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
 import torch
 from torch import Tensor
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, default_convert, get_worker_info
 
 from dltutorial.data import formats, sampling
 from dltutorial.data.augment import device_augment, lean_augment, naive_augment
@@ -98,16 +98,17 @@ def endless_batches(
     width = pairs[0][0].shape[-1] if roll and n else 0
     draws = sampling.endless(n, global_batch_size, width=width, **place)
     keys = (list(zip(indices, shifts, strict=True)) for indices, shifts in draws)
-    yield from worker_batches(_Batches(pairs), keys, workers, tuple)
+    for both_2BCHW in worker_batches(_Batches(pairs), keys, workers, default_convert):
+        yield both_2BCHW[0], both_2BCHW[1]
 
 
 class _Batches(Dataset):
-    """Whole batches (x_BCHW, y_BCHW) of keys (index, shift): each pair is written once, shifted, to its place."""
+    """Whole batches (2, B, C, H, W) of keys (index, shift): each pair is written once, shifted, to its place."""
 
     def __init__(self, pairs: Dataset) -> None:
         self.pairs = pairs
 
-    def __getitems__(self, keys: list[tuple[int, int]]) -> Sequence[Tensor]:
+    def __getitems__(self, keys: list[tuple[int, int]]) -> Tensor:
         """A batch in memory of its own; torch's ``DataLoader`` asks for it in the process that loads."""
         both_2BCHW = torch.empty(0)
         for place, (index, shift) in enumerate(keys):
@@ -117,8 +118,10 @@ class _Batches(Dataset):
                 raw_2CHW, statistics = torch.stack(self.pairs[index]), (torch.zeros(()), torch.ones(()))
             if not place:
                 both_2BCHW = raw_2CHW.new_empty(2, len(keys), *raw_2CHW.shape[1:])
+                if get_worker_info() is not None:
+                    both_2BCHW.share_memory_()  # now: filled, it would be copied on its way out of the worker
             lean_augment(raw_2CHW, shift, *statistics, both_2BCHW[:, place])
-        return both_2BCHW.unbind()
+        return both_2BCHW
 
 
 WAYS = ("naive", "open", "lean", "batched", "device")

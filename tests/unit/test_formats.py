@@ -4,6 +4,7 @@ import os
 import shutil
 import socket
 import tempfile
+import tracemalloc
 from pathlib import Path
 
 import h5py
@@ -55,6 +56,54 @@ def test_snapshots_are_read_to_any_place_and_not_beyond_the_end(layout, converte
                 year.read_into(first, block[:, 0])
             with pytest.raises(IndexError):
                 year.snapshots(first, 2)
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory):
+    """Years whose snapshots are large, in three layouts: chunk depth, or 0 for contiguous → file."""
+    x_TCHW, files = np.arange(6 * 2 * 600 * 512, dtype=np.float32).reshape(6, 2, 600, 512), {}
+    for depth in (0, 1, 2):
+        files[depth] = tmp_path_factory.mktemp("large") / "1980.h5"
+        with h5py.File(files[depth], "w") as h5:
+            h5.create_dataset("fields", data=x_TCHW, chunks=(depth, 2, 600, 512) if depth else None)
+    return files
+
+
+@pytest.mark.parametrize("depth", [0, 1, 2])
+@pytest.mark.parametrize("crop", [None, (592, 512), (592, 500)])
+def test_large_snapshots_are_the_same_in_any_place(depth, crop, large):
+    with formats.open_year(large[depth], crop) as year:
+        block = np.zeros((2, 3, *year.shape), np.float32)
+        year.read_into(2, block[:, 1])
+        assert np.array_equal(block[:, 1], year.snapshots(2, 2))
+        assert not block[:, [0, 2]].any()
+        with pytest.raises(IndexError):
+            year.read_into(5, block[:, 0])
+
+
+@pytest.mark.parametrize("depth", [0, 1])
+def test_large_snapshots_are_read_without_a_copy_of_them(depth, large):
+    with formats.open_year(large[depth]) as year:
+        block = np.zeros((2, 3, *year.shape), np.float32)
+        tracemalloc.start()
+        try:
+            year.read_into(2, block[:, 1])
+            assert tracemalloc.get_traced_memory()[1] < block[0, 0].nbytes / 2
+        finally:
+            tracemalloc.stop()
+
+
+def test_a_large_snapshot_that_cannot_be_read_is_one_line(tmp_path):
+    file, shape = tmp_path / "1980.h5", (2, 600, 512)
+    with h5py.File(file, "w") as h5:
+        h5.create_dataset("fields", data=np.ones((2, *shape), np.float32), chunks=(1, *shape), compression="gzip")
+        at = h5["fields"].id.get_chunk_info(1).byte_offset
+    with open(file, "r+b") as f:
+        f.seek(at)
+        f.write(b"no gzip at all")
+    with formats.open_year(file) as year, pytest.raises(DataError, match=r"1980\.h5 .*make or fetch it anew") as caught:
+        year.read_into(0, np.zeros((2, *shape), np.float32))
+    assert "\n" not in str(caught.value)
 
 
 @every_layout

@@ -101,6 +101,13 @@ def test_same_seed_same_batches_whatever_the_workers(pairs, roll):
     assert not torch.equal(alone[0][0], other[0][0])
 
 
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_batch_is_one_block(pairs, workers):
+    for x, y in batches(pairs, 8, 2, roll=True, workers=workers):
+        assert x.is_contiguous() and y.is_contiguous()
+        assert x.untyped_storage().data_ptr() == y.untyped_storage().data_ptr()
+
+
 def test_batches_do_not_depend_on_the_global_seed(pairs):
     torch.manual_seed(0)
     first = batches(pairs, 8, 2, seed=3, roll=True)
