@@ -50,17 +50,17 @@ def loaders(preset: Preset, repeats: int) -> Iterator[BenchRow]:
         megabytes = sum(map(formats.stored_bytes, splits[name].files)) / 1e6
         yield BenchRow(f"lean loader, {name}", samples, "samples/s", more={"MB on disk": f"{megabytes:.1f}"})
     files = splits["hdf5-chunk1"]  # as data are made; the same work on both sides: read, normalise, roll, stack
+    plain = "a plain DataLoader over h5py slices"
     for n in (0, 2):
-        ours, theirs = (f"{what}, {n} workers" for what in ("train's default", "a plain DataLoader over h5py slices"))
-        pair: dict[str, Callable[[], Iterator]] = {
-            ours: functools.partial(endless_batches, Pairs(files), batch_size, roll=True, workers=n),
-            theirs: functools.partial(loader_ladder.plain_dataloader, files, batch_size, n),
+        both: dict[str, Callable[[], Iterator]] = {
+            plain: functools.partial(loader_ladder.plain_dataloader, files, batch_size, n),
+            "train's default": functools.partial(endless_batches, Pairs(files), batch_size, roll=True, workers=n),
         }
-        found = loader_ladder.rates(pair, batch_size, rounds=repeats)
-        times = np.divide(found[ours], found[theirs])
-        spread = f"{statistics.median(times):.2f} ({min(times):.2f} to {max(times):.2f})"
-        yield BenchRow(ours, found[ours], "samples/s", more={"× a plain DataLoader": spread})
-        yield BenchRow(theirs, found[theirs], "samples/s")
+        found = loader_ladder.rates(both, batch_size, rounds=repeats)
+        for what, samples in found.items():
+            times = np.divide(samples, found[plain])
+            spread = f"{statistics.median(times):.2f} ({min(times):.2f} to {max(times):.2f})"
+            yield BenchRow(f"{what}, {n} workers", samples, "samples/s", more={"× a plain DataLoader": spread})
 
 
 def precision(preset: Preset, repeats: int) -> Iterator[BenchRow]:

@@ -179,8 +179,8 @@ class Slices(Pairs):
             self._fields[year] = h5py.File(self.split.files[year])["fields"]
         means_C11, stds_C11 = self.split.means_1C11[0], self.split.stds_1C11[0]
         shift = int(torch.randint(self.split.shape[-1], ()))
-        now, then = ((self._fields[year][first + later] - means_C11) / stds_C11 for later in (0, 1))
-        return torch.from_numpy(np.roll(now, shift, -1)), torch.from_numpy(np.roll(then, shift, -1))
+        now, then = (np.roll((self._fields[year][t] - means_C11) / stds_C11, shift, -1) for t in (first, first + 1))
+        return torch.from_numpy(now), torch.from_numpy(then)
 
 
 def plain_dataloader(split: Split, batch_size: int, workers: int) -> Iterator[list[Tensor]]:

@@ -20,9 +20,7 @@ from dltutorial.errors import DataError
 WORKER_DEADLINE_S = 300.0
 
 
-def worker_batches(
-    dataset: Dataset, keys: Iterable[list], workers: int, collate: Callable[[Any], Any] | None = None
-) -> Iterator:
+def worker_batches(dataset: Dataset, keys: Iterable[list], workers: int, collate: Callable | None = None) -> Iterator:
     """Batches of ``dataset[key]``, collated by torch unless told how, read by worker processes; 0 reads here.
 
     Raises:

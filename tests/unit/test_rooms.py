@@ -14,7 +14,7 @@ BUDGET = {
     "": 1645,
     "record": 650,
     "profile": 2915,
-    "data": 2715,
+    "data": 2718,
     "models": 173,
     "optim": 550,
     "launch": 1510,
