@@ -19,7 +19,7 @@ import re
 import secrets
 import stat
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +92,8 @@ def atomic(path: Path) -> Iterator[Path]:
     path = Path(path)
     temporary = path.parent / f".{path.name}.{secrets.token_hex(4)}.partial"
     try:
+        if path.exists() and not path.is_file():  # even a device would give its name away
+            raise CourseError(f"cannot write {path}: it is a folder, a pipe or a device; choose another name")
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary.touch(exist_ok=False)
     except OSError as error:
@@ -114,6 +116,22 @@ def write_text(path: Path, text: str) -> None:
             temporary.write_text(text, encoding="utf-8")
     except OSError as error:
         raise CourseError(f"cannot write {path}: {error.strerror}; make room, then run again") from error
+
+
+def keep_others(file: Path, is_own: Callable[[str], bool], what: str) -> None:
+    """Make sure that writing ``file`` replaces nothing but an earlier one of its kind, which its text tells.
+
+    Raises:
+        CourseError: something else is there.
+    """
+    try:
+        is_replaced = is_own(read_text(file))
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    except (OSError, ValueError):  # a folder, a pipe, no text
+        is_replaced = False
+    if not is_replaced:
+        raise CourseError(f"{file} is no {what} and stays as it is; give another name")
 
 
 def append_line(handle: int, line: bytes) -> None:

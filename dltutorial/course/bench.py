@@ -23,6 +23,7 @@ from dltutorial.record.table import Table
 LEGEND = """from … to: the least and the largest of so many times
 predicted: by the model that the lines above name; –: by none
 measured / predicted: the median over it; above 1 a time is longer, a rate higher than predicted"""
+_KEYS = {"bench", "command", "time", "preset", "machine", "versions", "rows"}  # of the JSON file
 
 
 @dataclass(frozen=True)
@@ -103,16 +104,18 @@ def run(name: str | None = None, repeats: int = 5, json_file: Path | None = None
     return 0
 
 
+def _is_result(text: str) -> bool:
+    found = paths.from_json(text)
+    return isinstance(found, dict) and found.keys() == _KEYS
+
+
 def _may_be_written(file: Path) -> None:
     """A place that cannot be written is told before minutes of measuring, and nothing but earlier figures is replaced.
 
     Raises:
         CourseError: it cannot be written, or holds something else.
     """
-    if file.is_dir():
-        raise CourseError(f"cannot write {file}: it is a folder; give the name of a file")
-    if file.is_file() and not "".join(file.read_text(errors="replace").split()).startswith('{"bench":'):
-        raise CourseError(f"{file} is no result of a benchmark and stays as it is; give another name")
+    paths.keep_others(file, _is_result, "result of a benchmark")
     trial = file.with_name(f"{file.name}.trial")
     paths.write_text(trial, "")
     trial.unlink()

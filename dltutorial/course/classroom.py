@@ -113,7 +113,7 @@ def status() -> str:
     if member is None:
         return "You are in no class: nothing is shared. To join one: dltutorial class join FOLDER"
     try:
-        shared = member.file.read_text(encoding="utf-8")
+        shared = paths.read_text(member.file)
     except (OSError, UnicodeDecodeError) as error:
         raise CourseError(f"cannot read {member.file} ({error}); leave the class, and join again") from error
     paused = " (switched off here by DLTUTORIAL_CLASS=off)" if sharing.switched_off() else ""

@@ -103,10 +103,12 @@ def _score(checks: list[dict[str, Any]]) -> tuple[object, ...]:
         return 0, 0, "not attempted yet", "–"
     last = sorted(tried, key=lambda check: check["time"])[-1]  # of one millisecond the later
     passes = sum(check["status"] == "passed" for check in tried)
-    counted = [(check["cases_passed"], check["cases"]) for check in tried if check.get("cases")]
+    counts = [(check.get("cases_passed"), check.get("cases")) for check in tried]
+    counted = [(n, of) for n, of in counts if type(n) is type(of) is int and 0 <= n <= of != 0]
     passed, cases = max(counted, key=lambda pair: pair[0] / pair[1], default=(0, 0))
     said = last["status"] if last["status"] == "passed" or not last.get("failed") else f"wrong: {last['failed']}"
-    return len(tried), passes, f"{said} ({last['time'][:10]})", f"{passed} of {cases} cases" if cases else "–"
+    told = f"{said} ({last['time'][:10]})".encode("utf-8", "replace").decode()  # half a character cannot be printed
+    return len(tried), passes, " ".join(told.split()), f"{passed} of {cases} cases" if cases else "–"
 
 
 def _newer(file: Path, solution: Path) -> str:

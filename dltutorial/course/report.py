@@ -27,13 +27,16 @@ def write(name: str, out: Path | None = None, refresh_s: float | None = None, **
         parameters: as in the notebook's cell tagged ``parameters``.
 
     Raises:
-        CourseError: what the notebook says, such as of damaged records; it does not run; the page cannot be written.
+        CourseError: what the notebook says, such as of damaged records; it does not run; the page cannot be written, or
+            something else is there.
     """
     quick_imports()
     import nbformat
     import papermill
     from papermill.exceptions import PapermillExecutionError
 
+    if out is not None:
+        paths.keep_others(out, lambda text: f'content="dltutorial {name}"' in text[:500], f"page of the {name}")
     source = paths.course_folder("pages") / "pages" / f"{name}.ipynb"
     notebook = nbformat.read(source, 4)
     try:
@@ -47,7 +50,7 @@ def write(name: str, out: Path | None = None, refresh_s: float | None = None, **
         told = line if problem.ename == "CourseError" else f"{where}{line}; mend the notebook, or restore it with git"
         raise CourseError(told) from None
     out = out or paths.runs_dir() / f"{name}.html"
-    paths.write_text(out, _page(done, source.with_suffix(".css").read_text("utf-8"), refresh_s))
+    paths.write_text(out, _page(done, source.with_suffix(".css").read_text("utf-8"), refresh_s, name))
     return out
 
 
@@ -56,7 +59,7 @@ def parts() -> Any:
     return show.template(paths.course_folder("pages") / "pages" / "parts.html").module
 
 
-def _page(notebook: Any, css: str, refresh_s: float | None) -> str:
+def _page(notebook: Any, css: str, refresh_s: float | None, maker: str) -> str:
     """What the notebook's cells show, under a head of its own: its ``header`` and its ``nav`` stand first."""
     from dltutorial.course import site
 
@@ -70,5 +73,5 @@ def _page(notebook: Any, css: str, refresh_s: float | None) -> str:
     main = body.replace(head + nav, "", 1)
     return site.page(
         Markup(title[1] if title else "dltutorial"), css, f'{head}<div class="page">{nav}<main>{main}</main></div>',
-        refresh_s=max(1, round(refresh_s)) if refresh_s else 0,
+        refresh_s=max(1, round(refresh_s)) if refresh_s else 0, maker=maker,
     )  # fmt: skip

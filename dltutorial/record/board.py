@@ -23,7 +23,7 @@ def show(folder: Path, height: int = 600) -> None:
     """Show TensorBoard with the runs below ``folder``; a second call takes the same board.
 
     Args:
-        folder: a run's folder, or one that holds several.
+        folder: a run's folder, or one that holds several; anybody's event files will do.
         height: of the frame, in pixels.
 
     Raises:
@@ -33,8 +33,9 @@ def show(folder: Path, height: int = 600) -> None:
     from IPython.display import HTML, display
 
     folder = Path(folder).absolute()
-    if next(folder.glob("**/events.out.tfevents.*"), None) is None:
-        raise CourseError(f"no TensorBoard events in {folder.name}/; train with track=('tensorboard',) first")
+    if next(folder.glob("**/*tfevents*"), None) is None:
+        do = "give the folder that holds some, or train with track=('tensorboard',) first"
+        raise CourseError(f"no TensorBoard event files (*tfevents*) in {folder.name}/ or below; {do}")
     if getattr(get_ipython(), "kernel", None) is None:
         print(f"TensorBoard of {folder.name}: http://127.0.0.1:{start(folder)} (as long as this program runs)")
     elif "JPY_SESSION_NAME" not in os.environ:

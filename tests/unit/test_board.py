@@ -44,6 +44,17 @@ def test_it_shows_what_was_logged(run):
     assert [(step, value) for _, step, value in points] == [(n, pytest.approx(1 / n)) for n in (1, 2, 3)]
 
 
+@pytest.mark.parametrize("place", ["", "deep/er"])
+def test_anybodys_folder_of_event_files_is_shown(tmp_path, capsys, place):
+    from torch.utils.tensorboard import SummaryWriter
+
+    with SummaryWriter(tmp_path / "theirs" / place) as writer:
+        writer.add_scalar("their/loss", 0.5, 1)
+    board.show(tmp_path / "theirs")
+    found = capsys.readouterr().out.partition("http://127.0.0.1:")[2].partition(" ")[0]
+    assert wait_for(lambda: b"their/loss" in read(f"{found}data/plugin/scalars/tags"))
+
+
 def test_it_listens_on_the_loopback_only_and_answers_only_who_knows_its_path(run):
     port, _, path = board.start(run).partition("/")
     connections = psutil.Process().net_connections("inet")

@@ -9,7 +9,6 @@ from dltutorial import paths
 from dltutorial.cli import main
 from dltutorial.course import exercise_status, exercises
 from dltutorial.course.checks import Registry
-from dltutorial.errors import CourseError
 from dltutorial.record.records import Writer
 
 
@@ -45,6 +44,32 @@ def test_status_reads_records_of_an_older_release_and_stops_at_a_broken_line(cou
     assert row(course)["passed"] == "1"
     assert row(course)["best"] == "–"
     assert "line 2 is not a record" in capsys.readouterr().err
+
+
+ODD = ["\ud800", "a\nb", "\0", 10**400, -1, 1.5, True, None, [1], {"a": 1}]
+
+
+@pytest.mark.parametrize("odd", ODD)
+def test_status_of_odd_records_can_be_printed(course, odd, monkeypatch, capsys):
+    monkeypatch.chdir(course)
+    (course / "pyproject.toml").touch()
+    good = Writer("01", "smoke").write("thing", kind="check", status="wrong", cases=2, cases_passed=1, failed="a tail")
+    for key in ("cases", "cases_passed", "failed", "status", "time", "value", "hint"):
+        odd_one = json.dumps(good | {key: odd if key != "time" else f"\ud800\n{odd}"})
+        paths.records_file().write_text(paths.records_file().read_text() + odd_one + "\n")
+    assert main(["exercises", "status"]) == 0
+    table = capsys.readouterr().out
+    assert len(table.encode().splitlines()) == 4
+    assert row(course)["best"] == "1 of 2 cases"
+
+
+@pytest.mark.parametrize("line", ["[" * 100_000, '{"value": ' + "7" * 5000 + "}", "\0" * 99], ids=["[", "7", "NUL"])
+def test_status_of_damaged_records_counts_what_stands_above_and_names_the_line(course, line, capsys):
+    Writer("01", "smoke").write("thing", kind="check", status="passed")
+    file = paths.records_file()
+    file.write_text(file.read_text() + line + "\n{}\n")
+    assert row(course)["passed"] == "1"
+    assert capsys.readouterr().err.splitlines() == [f"dltutorial: {file}, line 2 is not a record; remove that line"]
 
 
 def test_status_finds_records_of_kernels_that_had_no_runs_folder_set(course):
@@ -126,24 +151,6 @@ def test_at_a_terminal_reset_asks(course, monkeypatch, answer, status):
     monkeypatch.setattr("builtins.input", lambda _: answer)
     assert exercise_status.reset("01", root=course) == status
     assert ("mine" in (course / "exercises" / "01_b.ipynb").read_text()) == bool(status)
-
-
-def test_without_a_terminal_reset_refuses_and_without_a_name_it_lists_them(course):
-    with pytest.raises(CourseError, match="nobody is here to answer; add --yes"):
-        exercise_status.reset("01", root=course)
-    for name in (None, "", "99", "."):
-        told = f"no exercise {name or ''!r}; choose a number or name of: 00_a, 01_b"
-        with pytest.raises(CourseError, match=f"^{told}$"):
-            exercise_status.reset(name, yes=True, root=course)
-
-
-def test_where_no_copy_can_be_kept_nothing_is_replaced(course):
-    file = course / "exercises" / "01_b.ipynb"
-    edit(file)
-    (file.parent / "kept").write_text("a file where the folder should be")
-    with pytest.raises(CourseError, match="nothing has changed"):
-        exercise_status.reset("01", yes=True, root=course)
-    assert "mine" in file.read_text()
 
 
 def test_the_command_shows_the_table_and_refuses_a_name_it_has_no_use_for(capsys):

@@ -73,9 +73,12 @@ def write_below_a_file():
     paths.write_text(Path("file/x"), "")
 
 
-def write_over_a_folder():
-    Path("folder").mkdir()
-    paths.write_text(Path("folder"), "")
+def write_over(make):
+    def write():
+        make("place")
+        paths.write_text(Path("place"), "")
+
+    return write
 
 
 WITHOUT_LOCALID = {name: value for name, value in SRUN.items() if name != "SLURM_LOCALID"}
@@ -140,7 +143,9 @@ REFUSALS = [
     *(("a name " + name, lambda name=name: paths.inside(Path(), name), "stays inside its folder")
       for name in ("../x", "/x", "", "..", ".x", "a b", "x" * 101)),
     ("no room below a file", write_below_a_file, "cannot write"),
-    ("a folder in the way", write_over_a_folder, "cannot write"),
+    ("a folder in the way", write_over(os.mkdir), "cannot write place: it is a folder, a pipe or a device"),
+    ("a pipe in the way", write_over(os.mkfifo), "cannot write place: it is a folder, a pipe or a device"),
+    ("a device in the way", write_over(lambda path: Path(path).symlink_to("/dev/null")), "cannot write place: it is a"),
     ("no name", lambda: paths.write_text(Path(), ""), "cannot write"),
     ("workers without end", recipe_here(workers=100_000), "workers 100,000: the"),
     ("blocks without end", recipe_here(depth=10**9), "GiB or more, but a rank has"),

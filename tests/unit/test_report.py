@@ -1,6 +1,7 @@
 """``dltutorial report``: the notebook executed as a learner executes it, and the one page that comes of it."""
 
 import json
+import os
 import re
 import socket
 from pathlib import Path
@@ -91,6 +92,7 @@ def test_page_needs_nothing_else_and_runs_nothing(runs):
         assert tag != "svg" or (attrs["role"] == "img" and attrs["aria-label"])
     assert "default-src 'none'" in page.source
     assert "@import" not in page.source
+    assert {"name": "generator", "content": "dltutorial report"} in [attrs for tag, attrs in page.tags if tag == "meta"]
 
 
 def test_charts_are_part_of_the_page_and_of_its_theme(fresh):
@@ -183,6 +185,33 @@ def test_missing_or_damaged_records_are_one_line(tmp_path, monkeypatch, content)
         undrawn(monkeypatch, [file])
     assert str(file) in str(error.value)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("line", ["[" * 100_000, '{"value": ' + "7" * 5000 + "}", "\0" * 99], ids=["[", "7", "NUL"])
+def test_what_no_parser_reads_is_one_line(runs, monkeypatch, line):
+    records.Writer("00", "smoke").write("whole", 1.0)
+    file = runs / "records.jsonl"
+    file.write_text(f"{file.read_text()}{line}\n\n")
+    with pytest.raises(CourseError, match=f"^{file}, line 2 is not a record; remove that line$"):
+        undrawn(monkeypatch)
+
+
+def test_lists_nested_hundreds_deep_are_one_line(runs, monkeypatch):
+    good = records.Writer("00", "smoke").write("whole", 1.0)
+    line = json.dumps(good | {"value": "deep"}).replace('"deep"', "[" * 700 + "]" * 700)
+    (runs / "records.jsonl").write_text(f"{line}\n")
+    with pytest.raises(CourseError, match="nested hundreds deep; remove its line"):
+        undrawn(monkeypatch)
+
+
+def test_a_run_whose_files_cannot_be_read_is_passed_over(runs, monkeypatch):
+    train_run(runs / "good", [0.4])
+    for name, damage in {"pipe": os.mkfifo, "deep": lambda file: file.write_text("[" * 99_999 + "\n")}.items():
+        for file in ("progress.jsonl", "status.json"):
+            train_run(runs / f"{name} {file[0]}", [0.4])
+            (runs / f"{name} {file[0]}" / file).unlink()
+            damage(runs / f"{name} {file[0]}" / file)
+    assert "1 of 1 run ends" in undrawn(monkeypatch).source
 
 
 def test_the_command_says_that_line_and_writes_nothing(tmp_path, capsys):

@@ -13,7 +13,6 @@ import pytest
 from dltutorial import cli, machine
 from dltutorial.course import classroom
 from dltutorial.course.checks import Exercise, Wrong
-from dltutorial.errors import CourseError
 from dltutorial.record import records, sharing
 
 
@@ -107,21 +106,6 @@ def test_status_shows_every_line_and_leaving_ends_it(room):
     classroom.leave(remove=True)
     assert [file.name for file in room.iterdir()] == ["blue-whale.jsonl"]
     assert classroom.leave() == "You are in no class: nothing is shared."
-
-
-@pytest.mark.parametrize("name", ["../escape", "a/b", "", ".hidden", "<b>", "x" * 41, "line\nbreak"])
-def test_a_name_that_cannot_be_one_is_refused(room, name):
-    with pytest.raises(CourseError):
-        classroom.join(room, name)
-    assert not list(room.iterdir())
-    assert not sharing.setting_file().exists()
-
-
-def test_a_name_is_one_learners_alone(room):
-    (room / "taken.jsonl").write_text("somebody's\n")
-    with pytest.raises(CourseError, match="choose another"):
-        classroom.join(room, "taken")
-    assert (room / "taken.jsonl").read_text() == "somebody's\n"
 
 
 def test_joining_twice_or_nowhere_is_one_line(room, tmp_path, capsys):
