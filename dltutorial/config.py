@@ -322,7 +322,7 @@ class Recipe(LoopRecipe, DataRecipe, ModelRecipe):
         """
         unknown = sorted(set(changes) - {field.name for field in dataclasses.fields(cls)})
         if unknown:
-            raise RecipeError(f"recipe: no knob {', '.join(unknown)}; see dltutorial train --help")
+            raise RecipeError(f"recipe: no knob {', '.join(map(repr, unknown))}; see dltutorial train --help")
         shared = {field.name for field in dataclasses.fields(cls)} & set(dir(preset))
         values = {"preset": preset.name} | {name: getattr(preset, name) for name in shared} | changes
         steps = values["steps"]

@@ -63,7 +63,7 @@ NEEDS = {
 
 
 # What `make test` leaves to `make test-all`: whole programs, whole clusters, and kills.
-FULL = ("book", "browser", "fresh", "hub", "slurm")
+FULL = ("book", "browser", "fresh", "fuzz", "hub", "slurm")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -92,9 +92,13 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_terminal_summary(terminalreporter) -> None:
-    """How long the browser tests took, first to last, and where the pictures are that this run has made."""
-    reports = [report for some in terminalreporter.stats.values() for report in some]
-    mine = [r for r in reports if isinstance(r, pytest.TestReport) and r.nodeid.startswith("tests/browser/")]
+    """What tests have told (the property ``told``); how long those in a browser took, and where their pictures are."""
+    stats = terminalreporter.stats.values()
+    reports = [report for some in stats for report in some if isinstance(report, pytest.TestReport)]
+    for report in reports:
+        if report.when == "call" and (told := dict(report.user_properties).get("told")):
+            terminalreporter.section(told, sep="-")
+    mine = [r for r in reports if r.nodeid.startswith("tests/browser/")]
     pictures = [file for file in (ARTIFACTS / "browser").glob("*.png") if file.stat().st_mtime >= BEGAN]
     if pictures and mine:
         took_s = max(report.stop for report in mine) - min(report.start for report in mine)

@@ -10,6 +10,7 @@ There ``minutes`` are a learner's, ``smoke_s`` the seconds of a run in preset sm
 
 import ast
 import contextlib
+import json
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -68,9 +69,14 @@ def read(path: Path) -> dict[str, Any]:
     """
     try:
         notebook = paths.from_json(paths.read_text(path))
-        if not all({"cell_type", "source", "metadata"} <= cell.keys() for cell in notebook["cells"]):
-            raise KeyError("a cell lacks its type, source or metadata")
-        return {**notebook, "cells": list(notebook["cells"]), "metadata": dict(notebook["metadata"])}
+        cells, metadata = list(notebook["cells"]), notebook["metadata"]
+        objects = [metadata, metadata.get("dltutorial", {}), *(cell["metadata"] for cell in cells)]
+        if not all(isinstance(one, dict) for one in objects):
+            raise KeyError("metadata are no object")
+        # What is no text raises, and so does half a character, which could be read but not written.
+        "".join([part for cell in cells for part in (cell["cell_type"], *cell["source"])])
+        json.dumps(notebook, ensure_ascii=False).encode()
+        return {**notebook, "cells": cells, "metadata": dict(metadata)}
     except OSError as error:
         raise CourseError(f"cannot read {path}: {error.strerror}; check the path") from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:

@@ -29,6 +29,7 @@ from dltutorial.profile.events import ON_DEVICE, STEP, Event, Trace, TraceRow
 
 Row = tuple[str, str]  # process (of a kernel: device) and thread (stream), as the file names them
 
+_MOST_S = 1e12  # 30,000 years; nanoseconds of it can be counted
 # What the profiler calls an event → what the course calls it. Others (flow arrows, the profiler's own) are left out.
 _CATEGORIES = {
     "user_annotation": "range",
@@ -128,7 +129,7 @@ def _assemble(entries: list[dict[str, Any]]) -> Trace:
     for entry in entries:
         category, name, row = _CATEGORIES[entry["cat"]], entry["name"], (str(entry["pid"]), str(entry["tid"]))
         start_s, duration_s = float(entry["ts"]) * 1e-6, float(entry["dur"]) * 1e-6
-        if not math.isfinite(start_s + duration_s) or duration_s < 0:
+        if not (abs(start_s) + duration_s < _MOST_S and duration_s >= 0):
             raise ValueError(f"{name} has no proper time")
         name = name.encode("utf-8", "replace").decode()  # JSON may hold half of a character, a page may not
         if category == "range" and name.startswith("ProfilerStep#"):

@@ -119,5 +119,7 @@ def _append(file: Path, line: str) -> None:
 
 def _harmless(value: Any) -> Any:
     """Text without paths and not long; numbers and truth values as they are; nothing else."""
-    kept = value if isinstance(value, (bool, int, float)) else None
-    return _PATH.sub("…", value)[:MOST_TEXT] if isinstance(value, str) else kept
+    if isinstance(value, str):
+        value = value.encode("utf-8", "replace").decode()  # half a character could not be written
+        return _PATH.sub("…", value)[:MOST_TEXT]
+    return value if isinstance(value, (bool, int, float)) else None

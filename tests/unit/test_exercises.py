@@ -7,6 +7,7 @@ import sys
 import pytest
 
 from dltutorial.course import exercises
+from dltutorial.errors import CourseError
 
 CODE = """def double(x):
     \"\"\"Twice x.\"\"\"
@@ -260,3 +261,22 @@ def test_a_copy_of_an_older_release_that_carries_no_version_is_kept_unless_its_c
     exercises.build(course)
     assert exercises.build(course, check=True) == 0
     assert [kept.read_text() for kept in (folder / "kept").iterdir()] == [ran]
+
+
+@pytest.mark.parametrize(
+    ("what", "by"),
+    [
+        ('"metadata": {\n', '"metadata": 3, "more": {\n'),
+        ('"cell_type": "code"', '"cell_type": null'),
+        ('"source": "print(1)"', '"source": [1]'),
+        ('"source": "print(1)"', '"source": "\\ud800"'),
+        ('"metadata": {},', '"metadata": {"dltutorial": []},'),
+    ],
+)
+def test_a_solution_with_parts_that_cannot_be_is_one_line(course, what, by):
+    file = course / "solutions" / "00_a.ipynb"
+    assert what in file.read_text()
+    edit(file, what, by)
+    with pytest.raises(CourseError, match=r"00_a\.ipynb is not a notebook") as error:
+        exercises.build(course)
+    assert "\n" not in str(error.value)

@@ -85,6 +85,7 @@ REFUSED = [
             {"dur": float("nan")},
             {"ts": "soon"},
             {"ts": 10**400},
+            {"ts": 1e306},
             {"name": 5},
             {"cat": "kernel", "pid": "here"},
         )

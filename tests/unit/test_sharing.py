@@ -54,6 +54,12 @@ def test_nothing_is_shared_unless_a_learner_joins(room):
     assert "nothing is shared" in classroom.status()
 
 
+def test_half_a_character_in_a_record_is_shared_as_a_question_mark(room):
+    classroom.join(room)
+    records.Writer("00", "smoke").write("peak memory copy", 1.0, "b\ud800")
+    assert [line["unit"] for line in shared(room)] == ["b?"]
+
+
 def test_only_the_listed_fields_are_shared(room):
     classroom.join(room)
     do_something()
