@@ -5,6 +5,7 @@ import json
 import os
 import re
 import shutil
+import warnings
 from pathlib import Path
 
 import h5py
@@ -15,7 +16,7 @@ from torch import nn
 
 from dltutorial import cli
 from dltutorial.config import PRESETS
-from dltutorial.data import convert, loaders, store, weather
+from dltutorial.data import convert, formats, loaders, store, weather
 from dltutorial.data.loaders import LOADERS, Pairs
 from dltutorial.errors import DataError
 from dltutorial.train.forecasting import evaluate, row_weights
@@ -71,8 +72,10 @@ def tall(own_data):
 # Cropped
 
 
-@pytest.mark.parametrize("layout", [None, "npy", "hdf5-chunk4-gzip1", "zarr-chunk1"])
-def test_a_crop_is_what_data_of_that_size_are(tall, tiny_data, tmp_path, layout):
+@pytest.mark.parametrize("large", [2**30, 0])
+@pytest.mark.parametrize("layout", [None, "hdf5-chunk1", "npy", "hdf5-chunk4-gzip1", "zarr-chunk1"])
+def test_a_crop_is_what_data_of_that_size_are(tall, tiny_data, tmp_path, layout, large, monkeypatch):
+    monkeypatch.setattr(formats, "READ_DIRECT_BYTES", large)
     folder = convert.convert(tall, layout, tmp_path / "out", progress=False) if layout else tall
     small, split = store.open_split(tiny_data), store.open_split(folder, crop=(16, 24))
     assert (split.shape, split.grid, split.sample_bytes) == (small.shape, (17, 27), small.sample_bytes)
@@ -270,6 +273,28 @@ def test_other_floats_are_trained_on_and_converted(own_data, tmp_path, capsys, d
     again, _ = trained(out, capsys)
     loss = [line.partition(" · ")[0] for line in said.splitlines() if line.startswith("step")]
     assert loss and loss == [line.partition(" · ")[0] for line in again.splitlines() if line.startswith("step")]
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float64, ">f4"])
+def test_other_floats_are_read_to_their_place_whatever_the_size(own_data, dtype, monkeypatch):
+    rewritten(own_data, lambda fields: fields.astype(dtype))
+    monkeypatch.setattr(formats, "READ_DIRECT_BYTES", 0)
+    with formats.open_year(own_data / "train" / "1979.h5") as year:
+        block = np.zeros((2, *year.shape), np.float32)
+        year.read_into(3, block)
+        assert np.array_equal(block, year.snapshots(3, 2)) and block.any()
+
+
+def test_what_float32_cannot_hold_is_one_line(own_data, capsys):
+    with h5py.File(own_data / "train" / "1980.h5", "r+") as year:
+        fields = year["fields"][:].astype(np.float64)
+        del year["fields"]
+        fields[3, 0, 0, 0] = 1e300
+        year["fields"] = fields
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # it would stand on a line of its own
+        line = refused(capsys, "data", "check", "--source", own_data)
+    assert "1980.h5, snapshot 3, holds NaN or infinity" in line
 
 
 def test_no_test_split_more_datasets_and_other_names_are_accepted(own_data, capsys):
