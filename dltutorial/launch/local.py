@@ -128,10 +128,9 @@ def _sockets() -> str:
     settings = multiprocessing.current_process()._config  # type: ignore[attr-defined]
     if not settings.get("tempdir"):
         parent = tempfile.gettempdir()
-        settings["tempdir"] = tempfile.mkdtemp(
-            prefix="ranks-", dir=parent if len(parent) <= _LONGEST_FOLDER else "/tmp"
-        )
-        util.Finalize(None, shutil.rmtree, [settings["tempdir"], True], exitpriority=-100)  # it may be gone by then
+        made = tempfile.mkdtemp(prefix="ranks-", dir=parent if len(parent) <= _LONGEST_FOLDER else "/tmp")
+        util.Finalize(None, shutil.rmtree, [made, True], exitpriority=-100)  # it may be gone by then
+        settings["tempdir"] = made
     return settings["tempdir"]
 
 
@@ -325,8 +324,10 @@ def _pid(process: ForkServerProcess) -> int:
 
 def _end_strays() -> None:
     """Kill what ended ranks have left: the fork server has adopted it, and its other children are ranks at work."""
-    server = psutil.Process(forkserver._forkserver._forkserver_pid)  # type: ignore[attr-defined]
+    if not (server_pid := forkserver._forkserver._forkserver_pid):  # type: ignore[attr-defined]
+        return  # it did not start; psutil would take "none" for this process
     with _STARTING, contextlib.suppress(psutil.Error):
+        server = psutil.Process(server_pid)
         ranks = {process.pid for process in multiprocessing.active_children()}
         for stray in [child for child in server.children() if child.pid not in ranks]:
             for process in (*stray.children(recursive=True), stray):
@@ -338,9 +339,7 @@ def _unpacked(value: bytes, rank: str) -> Any:
         return pickle.loads(value)
     except Exception as error:
         told = f"{type(error).__name__}: {error}".splitlines()[0]
-        raise CourseError(
-            f"{rank} returned what cannot be read here ({told}); return numbers, arrays, tensors"
-        ) from None
+        raise CourseError(f"{rank} returned what cannot be read here ({told}); return numbers or arrays") from None
 
 
 @contextlib.contextmanager
@@ -384,17 +383,15 @@ def _refuse_too_many(world_size: int) -> None:
     """Raise an error that says how many ranks the limit of open files, or the memory that is free, has room for."""
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0] % 2**63  # -1 is none
     total, free = machine.memory_bytes()
-    rooms = {
-        "open files (raise ulimit -n, or start fewer)": (
-            limit - psutil.Process().num_fds() - _SPARE_FILES,
-            _RANK_FILES,
-        ),
-        "MB of memory (start fewer)": (max(free, total // 4) // 10**6, _RANK_MB),  # what is used may be only a cache
-    }
-    for what, (room, of_each) in rooms.items():
+    files = limit - psutil.Process().num_fds() - _SPARE_FILES
+    megabytes = max(free, total // 4) // 10**6  # some of what counts as used is only a cache
+    for room, of_each, what in (
+        (files, _RANK_FILES, f"open files; start fewer, or raise the limit first, which is {limit} (ulimit -n)"),
+        (megabytes, _RANK_MB, "MB of memory; start fewer"),
+    ):
         if (fit := max(0, room // of_each)) < world_size:
-            needs = f"{world_size} ranks need {of_each * world_size:,} and {room:,} are free"
-            raise CourseError(f"{fit} ranks fit here: {needs} of {what}")
+            needs = f"with {of_each} for each there are {max(0, room):,} {what}"
+            raise CourseError(f"{world_size} ranks do not fit here, {fit} do: {needs}")
 
 
 def _n_gpus() -> int:
