@@ -38,7 +38,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from multiprocessing import connection, forkserver, util
+from multiprocessing import connection, forkserver, resource_tracker, util
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from types import ModuleType
@@ -113,6 +113,7 @@ def warm() -> None:
     with _STARTING:
         before = {name: os.environ.get(name) for name in known_before_torch_is_loaded}
         os.environ.update(known_before_torch_is_loaded)
+        resource_tracker.ensure_running()  # at its start it unblocks SIGINT, so it comes first
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # the server begins with it, too
         try:
             multiprocessing.set_forkserver_preload(["dltutorial.launch.fork_server"])
