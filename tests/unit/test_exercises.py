@@ -233,6 +233,12 @@ def test_what_is_no_file_in_an_exercises_place_stays_and_the_exercise_comes_besi
     assert os.lstat(file).st_ino == before.st_ino
 
 
+def test_where_no_lock_can_be_had_a_build_goes_on(course):
+    (course / ".lock").mkdir()
+    assert exercises.build(course) == 0
+    assert exercises.build(course, check=True) == 0
+
+
 def test_several_builds_at_once_keep_the_results_once_and_leave_whole_exercises(course):
     (course / "pyproject.toml").touch()
     exercises.build(course)
