@@ -71,6 +71,7 @@ def test_runs_are_drawn_with_their_last_ratio(book, tmp_path):
     train_run(tmp_path / "good", [None, 0.9, 0.5])
     train_run(tmp_path / "cut", [0.8, 0.75], status="interrupted")
     train_run(tmp_path / "silent", [None])
+    train_run(tmp_path / ".good.overwritten", [0.1])  # a kill has left it
     (tmp_path / "good" / "progress.jsonl").open("a").write('{"step": 40, "sco')  # being written
     section = book.section("Forecast")
     assert section.finding == "The best forecast has 0.50 of persistence's error"
