@@ -22,7 +22,7 @@ def update(root: Path) -> str:
     """Bring the newer version, one update or build at a time; returns what to tell the learner.
 
     Raises:
-        CourseError: there is none to be had, or not into a folder in this state; what the learner made is as it was.
+        CourseError: there is none to be had, or not into a folder in this state; nothing of the learner's is lost.
     """
     os.environ["LC_ALL"] = "C"  # what git says is looked at, here and by nbgitpuller
     with paths.locked(root, exercises.AT_WORK):
@@ -78,12 +78,12 @@ def _pull(root: Path, url: str, branch: str) -> None:
     try:
         for line in GitPuller(url, str(root), branch=branch).pull():
             said.append(line.strip())
-    except Exception as error:
+    except (Exception, KeyboardInterrupt) as error:
         with contextlib.suppress(CourseError):
             _git(root, "merge", "--abort")
         begin = next((n for n, line in enumerate(said) if re.match("error:|fatal:|CONFLICT", line)), len(said))
-        why = " ".join(said[begin:])[:300] or str(error)
-        raise CourseError(f"the newer version cannot be merged ({why}); what you have made is as it was") from error
+        why = " ".join(said[begin:])[:300] or str(error) or type(error).__name__
+        raise CourseError(f"the newer version is not merged ({why}); nothing that you have made is lost") from error
 
 
 def _git(root: Path, *words: str, do: str = "see git status") -> str:
@@ -91,7 +91,8 @@ def _git(root: Path, *words: str, do: str = "see git status") -> str:
     done = subprocess.run(["git", *words], cwd=root, capture_output=True, encoding="utf-8", errors="surrogateescape")
     if done.returncode:
         said = [line for line in done.stderr.splitlines() if line and not line.startswith("warning:")]
-        raise CourseError(f"git {words[0]} failed ({said[0] if said else done.returncode}); {do}")
+        why = re.sub("//[^/@]*@", "//", said[0]) if said else done.returncode  # an address may hold a password
+        raise CourseError(f"git {words[0]} failed ({why}); {do}")
     return done.stdout
 
 
@@ -99,4 +100,4 @@ if __name__ == "__main__":
     try:
         print(update(paths.course_folder("solutions")))
     except (CourseError, KeyboardInterrupt) as error:
-        sys.exit(f"dltutorial: {error or 'interrupted; what you have made is as it was'}")
+        sys.exit(f"dltutorial: {str(error) or 'interrupted; nothing that you have made is lost'}")

@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -110,6 +111,7 @@ class Course:
         assert state() == before
         assert line.startswith("dltutorial: ")
         assert line.count("\n") == 1, line
+        assert "secret" not in line
         return line
 
 
@@ -316,6 +318,15 @@ def test_an_update_waits_for_another_and_says_so_in_one_line(course):
     assert "up to date" in waits.communicate()[0]
 
 
+def test_an_update_that_is_interrupted_says_so_in_one_line(course):
+    with paths.locked(course.learner):
+        waits = course.begin_update()
+        waits.stderr.readline()
+        waits.send_signal(signal.SIGINT)
+        assert waits.communicate() == ("", "dltutorial: interrupted; nothing that you have made is lost\n")
+    assert waits.returncode == 1
+
+
 def test_several_updates_at_once_lose_nothing(course):
     solve(course.learner / EX)
     execute(course.learner / EX)
@@ -413,6 +424,7 @@ OBSTACLES = [
     (lambda course: git(course.learner, "switch", "-qc", "mine"), "git branch shows the course's; then again"),
     (lambda course: shutil.rmtree(course.hub), "git fetch failed (fatal: '"),
     (lambda course: git(course.learner, "remote", "set-url", "origin", "https://127.0.0.1:9/c.git"), "check the net"),
+    (lambda course: git(course.learner, "remote", "set-url", "origin", "https://me:secret@127.0.0.1:9/"), "//127"),
     (lambda course: shutil.rmtree(course.learner / ".git"), " is no git clone; unpack the newer release over it"),
 ]  # fmt: skip
 
@@ -438,4 +450,4 @@ def test_what_only_the_newer_version_brings_has_its_place_or_the_update_is_refus
     line = run.communicate()[1]
     assert "mine\n" in everything(course)
     assert line.count("\n") == run.returncode
-    assert not run.returncode or "cannot be merged" in line
+    assert not run.returncode or "is not merged" in line
