@@ -214,14 +214,14 @@ def _data(args: argparse.Namespace) -> None:
 
 def _train(args: argparse.Namespace) -> None:
     knobs = read_knobs(args.config) if args.config else {}
-    named = str(knobs.pop("preset", "auto")) if args.preset == "auto" else args.preset
+    kept = str(knobs.pop("preset", "auto"))
+    named = kept if args.preset == "auto" else args.preset
     options = {name: value for name, value in vars(args).items() if name in Recipe.knobs()}
     if "track" in options:
         options["track"] = tuple(options["track"])
     from dltutorial.train import command
 
-    again = {"overwrite": args.overwrite, "resume": args.resume}
-    command.train(named, knobs | options, data=args.data, name=args.name, **again)
+    command.train(named, knobs | options, data=args.data, name=args.name, overwrite=args.overwrite, resume=args.resume)
 
 
 def _run(args: argparse.Namespace) -> int:

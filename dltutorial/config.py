@@ -314,7 +314,7 @@ class Recipe(LoopRecipe, DataRecipe, ModelRecipe):
             raise RecipeError(f"recipe: the model and its batches need {sizes}; make them smaller")
 
     @classmethod
-    def of(cls, preset: Preset, **changes: object) -> "Recipe":
+    def of(cls, preset: Preset, /, **changes: object) -> "Recipe":
         """The recipe of a preset, with some knobs changed. Warm-up takes a tenth of the steps unless set.
 
         Raises:

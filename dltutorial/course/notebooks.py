@@ -113,6 +113,6 @@ def checked(path: Path, given: Mapping[str, Any]) -> dict[str, Any]:
         if name not in known:
             raise RecipeError(f"{path.stem} has no parameter {name!r}; it has: {', '.join(known) or 'none'}")
         if isinstance(value, str) and known[name]["default"][0] not in "'\"":
-            with contextlib.suppress(ValueError, SyntaxError):
+            with contextlib.suppress(ValueError, SyntaxError, RecursionError, MemoryError):
                 made[name] = ast.literal_eval(value)
     return made

@@ -102,6 +102,14 @@ def test_training_takes_sizes_from_the_data_and_knobs_from_file_and_options(tiny
     assert "step 4: loss" in capsys.readouterr().out
 
 
+def test_a_named_preset_wins_over_the_files(tiny_data, tmp_path):
+    (tmp_path / "r.json").write_text('{"preset": "gpu", "seed": 9}')
+    argv = ["train", "--preset", "smoke", "--data", tiny_data, "--name", "mine", "--config", tmp_path / "r.json", *TINY]
+    assert call(*argv) == 0
+    recipe = json.loads((tmp_path / "runs" / "mine" / "recipe.json").read_text())
+    assert (recipe["preset"], recipe["seed"]) == ("smoke", 9)
+
+
 def test_a_whole_data_set_passes_its_check(tiny_data, capsys):
     assert call("data", "check", "--source", tiny_data) == 0
     assert "train 20, valid 10, test 10" in capsys.readouterr().out

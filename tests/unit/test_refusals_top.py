@@ -110,6 +110,7 @@ REFUSALS = [
     ("a list", recipe_of("[1]"), "r.json holds no JSON object"),
     ("a file cut short", recipe_of('{"steps": 1'), "r.json is not JSON"),
     ("an unknown knob in a file", recipe_of('{"stepz": 1}'), "no knob 'stepz'"),
+    ("a knob that Python has a use for", recipe_of('{"cls": 1, "self": 2}'), "no knob 'cls', 'self'"),
     ("an unknown preset in a file", recipe_of('{"preset": "huge"}'), "preset 'huge'"),
     ("brackets without end", recipe_of("[" * 100_000), "r.json is not JSON (brackets are nested too deep"),
     ("a number without end", recipe_of('{"steps": ' + "1" * 5000 + "}"), "a number has thousands of digits"),

@@ -34,6 +34,8 @@ def test_a_chapter_is_found_by_number_or_name(course, wanted):
 def test_text_becomes_the_type_of_the_default(course):
     given = {"steps": "10", "name": "10", "n": "[1, 2]"}
     assert notebooks.checked(course / "03_feed.ipynb", given) == {"steps": 10, "name": "10", "n": [1, 2]}
+    for word in ("[" * 100_000, "-" * 100_000 + "1", "1+" * 20_000 + "1", "1" * 5000):  # what Python does not read
+        assert notebooks.checked(course / "03_feed.ipynb", {"steps": word}) == {"steps": word}
 
 
 def test_two_runs_in_one_second_have_two_folders(course):
