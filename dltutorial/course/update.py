@@ -36,9 +36,7 @@ def update(root: Path) -> str:
         if not (branch := state.splitlines()[0].removeprefix("On branch ")) or " " in branch:
             raise CourseError(f"{branch}: no branch can be updated; git switch main, then again")
         url = _git(root, "remote", "get-url", "origin", do="say where the course is: git remote add origin URL").strip()
-        _git(
-            root, "fetch", "origin", branch, do="check the network, and that git branch shows the course's; then again"
-        )
+        _git(root, "fetch", "origin", branch, do="check the network, and the name of your branch; then again")
         base = _git(root, "merge-base", "HEAD", f"origin/{branch}").strip()
         changed = _git(root, "diff", "--name-only", "-z", base, f"origin/{branch}").split("\0")[:-1]
         _refuse_obstacles(root)

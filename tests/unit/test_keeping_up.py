@@ -421,7 +421,7 @@ OBSTACLES = [
     (stash, "Unmerged paths: finish that or undo it, as git status says; then again"),
     (lambda course: git(course.learner, "switch", "-q", "--detach"), "HEAD detached at "),
     (lambda course: git(course.learner, "remote", "remove", "origin"), "; say where the course is: git remote add"),
-    (lambda course: git(course.learner, "switch", "-qc", "mine"), "git branch shows the course's; then again"),
+    (lambda course: git(course.learner, "switch", "-qc", "mine"), "and the name of your branch; then again"),
     (lambda course: shutil.rmtree(course.hub), "git fetch failed (fatal: '"),
     (lambda course: git(course.learner, "remote", "set-url", "origin", "https://127.0.0.1:9/c.git"), "check the net"),
     (lambda course: git(course.learner, "remote", "set-url", "origin", "https://me:secret@127.0.0.1:9/"), "//127"),
