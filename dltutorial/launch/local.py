@@ -309,7 +309,7 @@ class _Ranks:
                 os.kill(_pid(self._processes[rank]), worker.WHERE_SIGNAL)
         said = dict.fromkeys(ranks, b"")
         asked: dict[Any, int] = {self._stacks[rank]: rank for rank in ranks}
-        while ready := connection.wait(list(asked), 0.1 if all(said.values()) else 1.0):
+        while asked and (ready := connection.wait(list(asked), 0.1 if all(said.values()) else 1.0)):
             for pipe in ready:
                 data = os.read(self._stacks[asked[pipe]].fileno(), 2**16)
                 said[asked[pipe]] += data
