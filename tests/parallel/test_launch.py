@@ -248,6 +248,29 @@ def test_what_left_a_ranks_process_group_ends_with_it_too(tmp_path):
     assert gone(int((tmp_path / "pid").read_text()))
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere nobody adopts them")
+def test_what_left_a_ranks_process_group_ends_with_a_killed_script_too(tmp_path):
+    code = """
+import os, subprocess, time
+from dltutorial.launch import launch
+def leave():
+    child = subprocess.Popen(["sleep", "100"], start_new_session=True)
+    with open("partial", "w") as file:
+        file.write(str(child.pid))
+    os.rename("partial", "pid")
+    time.sleep(100)
+launch(leave, 1)
+"""
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    script = subprocess.Popen([sys.executable, "-c", code], cwd=tmp_path, env=env)
+    try:
+        wait_for((tmp_path / "pid").exists)
+    finally:
+        script.kill()
+        script.wait()
+    assert gone(int((tmp_path / "pid").read_text()))
+
+
 @pytest.mark.parametrize(
     ("how", "told"),
     [

@@ -1,6 +1,7 @@
 """What the launch room refuses: one clear line each, before any process starts."""
 
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -11,6 +12,14 @@ from dltutorial.ranks import RankInfo
 TORCHRUN = {"MASTER_ADDR": "localhost", "MASTER_PORT": "29500"}
 LOCK = threading.Lock()
 HERE, OF_SLURM = RankInfo(0, 0, 2, 2, "torchrun"), RankInfo(0, 0, 4, 2, "slurm")
+
+
+def down_below_a_file():
+    """The folder of the clusters cannot be made."""
+    Path("file").touch()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(Path("file").absolute()))
+        pocket.down()
 
 
 def address(env, info=HERE):
@@ -39,6 +48,7 @@ ROWS = [
     ("a port of letters", address(TORCHRUN | {"MASTER_PORT": "x"}), "MASTER_PORT='x' is no port"),
     ("a port beyond the last", address(TORCHRUN | {"MASTER_PORT": "70000"}), "is no port"),
     ("no job step", address({}, OF_SLURM), "Slurm does not say where the ranks meet .*SLURM_STEP_NODELIST"),
+    ("clusters below a file", down_below_a_file, "cannot hold a pocket cluster .Not a directory.; make room there, or"),
     *(
         (f"{nodes!r} nodes", lambda n=nodes: pocket.up(n), "a pocket cluster has 1 to 64 nodes")
         for nodes in (0, -1, 65, 1.5, True, "2")
@@ -48,7 +58,8 @@ ROWS = [
 
 @pytest.mark.filterwarnings("ignore:.*ranks share")
 @pytest.mark.parametrize(("call", "words"), [row[1:] for row in ROWS], ids=[row[0] for row in ROWS])
-def test_what_cannot_be_is_one_line(call, words, monkeypatch):
+def test_what_cannot_be_is_one_line(call, words, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(local, "_n_gpus", lambda: 0)
     with pytest.raises(CourseError, match=words) as caught:
         call()
