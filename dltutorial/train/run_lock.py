@@ -52,7 +52,8 @@ def owned(folder: Path) -> Iterator[None]:
 
 def check(folder: Path) -> None:
     """Raises: CourseError: this process, which wants to write into a folder, does not own it any more."""
-    if not _is_there(_HELD[_beside(folder)]):
+    lock = _HELD.get(_beside(folder))
+    if lock is None or not _is_there(lock):
         raise CourseError(f"{folder} has another owner by now; this run ends and leaves it alone")
 
 
@@ -61,8 +62,9 @@ def is_owned(folder: Path) -> bool:
     file = _beside(folder)
     if file in _HELD or not file.exists():
         return file in _HELD
-    with FileIO(file, "r+") as lock:
+    with contextlib.suppress(OSError), FileIO(file, "r+") as lock:
         return not _lock(lock)
+    return True
 
 
 def _beside(folder: Path) -> Path:

@@ -166,6 +166,23 @@ def test_where_nothing_can_be_locked_a_line_warns_and_the_run_goes_on(ask, tmp_p
     assert list(tmp_path.iterdir()) == []
 
 
+def test_where_the_owner_cannot_be_known_there_may_be_one(tmp_path):
+    (tmp_path / ".r.lock").mkdir()
+    assert run_lock.is_owned(tmp_path / "r")
+    assert not run_lock.is_owned(tmp_path / "s")
+
+
+def test_who_has_gone_to_another_folder_owns_none_there(tmp_path, monkeypatch):
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    with run_lock.owned("r"):
+        run_lock.check("r")
+        monkeypatch.chdir("elsewhere")
+        with pytest.raises(CourseError, match="r has another owner by now"):
+            run_lock.check("r")
+    assert not run_lock.is_owned(tmp_path / "r")
+
+
 def test_a_place_that_cannot_be_written_is_one_line(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(CourseError, match=r"cannot write .*r\.lock: .*; choose a folder") as error:  # noqa: SIM117
