@@ -259,7 +259,7 @@ def test_a_file_or_folder_in_the_way_is_named(tiny_data, refused, tmp_path):
     assert "is a file" in refused(*argv, "--overwrite")
     (tmp_path / "runs" / "odd" / "status.json").mkdir(parents=True)
     assert "odd/status.json" in refused("train", "--data", tiny_data, "--name", "odd", "--overwrite", *TINY)
-    assert "cannot write" in refused("report", tmp_path / "runs" / "records.jsonl", "--out", tmp_path)
+    assert "stays as it is" in refused("report", tmp_path / "runs" / "records.jsonl", "--out", tmp_path)
     assert not list(tmp_path.glob(".*.partial"))
 
 
