@@ -299,7 +299,7 @@ def test_a_locale_without_utf_8_ends_no_command(command):
     assert (done.returncode, done.stderr) == (0, "")
 
 
-@pytest.mark.parametrize("locale", LOCALES)
+@pytest.mark.parametrize("locale", [pytest.param("latin-1", marks=pytest.mark.full), "POSIX"])
 def test_a_locale_without_utf_8_ends_no_training(locale, tiny_data, tmp_path):
     env = LOCALES[locale] | {"DLTUTORIAL_RUNS": str(tmp_path / "runs"), "OMP_NUM_THREADS": "1"}
     words = ["train", "--data", tiny_data, "--name", "r", *TINY]
@@ -308,7 +308,7 @@ def test_a_locale_without_utf_8_ends_no_training(locale, tiny_data, tmp_path):
     assert "rmse" in done.stdout
 
 
-@pytest.mark.parametrize("locale", LOCALES)
+@pytest.mark.parametrize("locale", [pytest.param("latin-1", marks=pytest.mark.full), "POSIX"])
 def test_a_locale_without_utf_8_ends_no_chapter(locale, course, tmp_path):
     """Nor a script that a cell starts."""
     (tmp_path / "say.py").write_text("print('\u00b7 \u2713')", encoding="utf-8")
@@ -429,6 +429,7 @@ def test_ctrl_c_while_training_leaves_a_run_marked_as_interrupted(tiny_data, tmp
     assert not (folder / "weights.pt").exists()
 
 
+@pytest.mark.full
 def test_sigterm_while_workers_start_ends_all_of_them(tiny_data, tmp_path):
     env = os.environ | {"OMP_NUM_THREADS": "1"}
     words = ["train", "--data", tiny_data, "--name", "r", *TINY, "--steps", 100_000, "--workers", 4]
