@@ -182,7 +182,7 @@ class ModelRecipe(Knobs):
     def n_parameters(self) -> int:
         """Numbers that training changes: in blocks, embedding and head, positions, and the last norm."""
         D, pixels = self.dim, self.n_channels * self.patch**2
-        return self.depth * (12 * D**2 + 13 * D) + 2 * D * pixels + pixels + (self.n_tokens + 3) * D
+        return self.depth * (12 * D**2 + 13 * D) + (2 * D + self.head_bias) * pixels + (self.n_tokens + 3) * D
 
     @property
     def forward_flop(self) -> int:

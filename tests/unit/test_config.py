@@ -67,7 +67,7 @@ def test_another_default_alone_leaves_a_knob_its_rules():
         dataclasses.dataclass(frozen=True)(Bolder)(steps=0)
 
 
-@pytest.mark.parametrize("changes", [{}, {"patch": 4, "depth": 2, "dim": 64}, {"n_channels": 20, "heads": 1}])
+@pytest.mark.parametrize("changes", [{}, {"patch": 4, "depth": 2, "dim": 64}, {"n_channels": 20, "head_bias": False}])
 def test_the_parameters_are_those_of_the_model(changes):
     recipe = Recipe.of(PRESETS["smoke"], **changes)
     assert recipe.n_parameters == count_parameters(make_vit(recipe))
