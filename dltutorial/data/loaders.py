@@ -12,6 +12,7 @@ Legend: B samples, 2 states (now, next), C channels, H × W grid points. Everyth
 import bisect
 import dataclasses
 import itertools
+import math
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -117,9 +118,11 @@ class _Batches(Dataset):
             else:  # normalised already
                 raw_2CHW, statistics = torch.stack(self.pairs[index]), (torch.zeros(()), torch.ones(()))
             if not place:
-                both_2BCHW = raw_2CHW.new_empty(2, len(keys), *raw_2CHW.shape[1:])
-                if get_worker_info() is not None:
-                    both_2BCHW.share_memory_()  # now: filled, it would be copied on its way out of the worker
+                size = 2, len(keys), *raw_2CHW.shape[1:]
+                both_2BCHW = raw_2CHW.new_empty(size if get_worker_info() is None else 0)
+                if get_worker_info() is not None:  # shared while empty, as by torch's own collate: later is a copy more
+                    n_bytes = math.prod(size) * raw_2CHW.element_size()
+                    both_2BCHW.set_(torch.UntypedStorage._new_shared(n_bytes), 0, size)  # type: ignore[call-overload]
             lean_augment(raw_2CHW, shift, *statistics, both_2BCHW[:, place])
         return both_2BCHW
 

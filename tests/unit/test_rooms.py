@@ -14,7 +14,7 @@ BUDGET = {
     "": 1555,
     "record": 650,
     "profile": 2915,
-    "data": 2718,
+    "data": 2721,
     "models": 173,
     "optim": 550,
     "launch": 1510,
