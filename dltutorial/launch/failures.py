@@ -128,7 +128,7 @@ def hang(timeout_s: float, stacks: dict[int, str], world_size: int) -> RanksHang
     for rank, stack in sorted(stacks.items()):
         places.setdefault(_place(stack), []).append(rank)
     for place, (rank, *others) in [*places.items()][:_SHOWN]:
-        lines += [f"rank {rank} {place}" + (f"; so do {_named(others)}" if others else "")]
+        lines += [f"rank {rank} {place}" + (f"; {_named(others)} too" if others else "")]
     text = (
         f"{_named(sorted(stacks))} of {world_size} did not end within {timeout_s:g} s; every rank must call the same "
         "collectives in the same order; if the work is only long, raise timeout_s\n\n" + "\n".join(lines)

@@ -177,11 +177,7 @@ def _folder(name: str) -> Path:
 
 @contextlib.contextmanager
 def _locked() -> Iterator[None]:
-    """One call at a time starts or ends clusters.
-
-    Raises:
-        CourseError: the folder of the clusters cannot be written.
-    """
+    """One call at a time starts or ends clusters; where their folder cannot be written, it is told."""
     try:
         _home().mkdir(parents=True, exist_ok=True, mode=0o700)
         with open(_home() / ".lock", "w") as lock:

@@ -235,11 +235,7 @@ def _asked(cluster: PocketCluster, program: str, *arguments: str) -> str | None:
 
 
 def _settled(cluster: PocketCluster) -> PocketCluster:
-    """The same cluster, once it is whole.
-
-    Raises:
-        CourseError: a daemon has ended, or the time is up.
-    """
+    """The same cluster, once it is whole; an error if a daemon has ended, or the time is up."""
     until_s = time.monotonic() + _START_S
     times_gone = 0  # a daemon that is just leaving its starter's side is overlooked now and then
     while wrong := faults(cluster):
@@ -255,5 +251,5 @@ def _settled(cluster: PocketCluster) -> PocketCluster:
 
 def _blamed(log: Path) -> str:
     """The last line that a daemon itself calls fatal, else an error, else its last."""
-    lines = log.read_text(errors="replace").strip().splitlines()
+    lines = log.read_text(errors="replace").strip().splitlines() if log.is_file() else []
     return max(reversed(lines), key=lambda line: ("fatal" in line, "error" in line), default="")
