@@ -36,3 +36,10 @@ def forking():
 def place(tmp_path_factory):
     """A folder that every example of a module may fill anew."""
     return tmp_path_factory.mktemp("fuzz")
+
+
+def pytest_collection_modifyitems(items):
+    """A busy machine gets time, and as many examples as are asked for."""
+    for item in items:
+        if item.path.parent == Path(__file__).parent and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(9 * settings().max_examples))
