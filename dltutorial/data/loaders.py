@@ -113,7 +113,7 @@ class _Batches(Dataset):
         """A batch in memory of its own; torch's ``DataLoader`` asks for it in the process that loads."""
         both_2BCHW = torch.empty(0)
         for place, (index, shift) in enumerate(keys):
-            if isinstance(self.pairs, Pairs):
+            if type(self.pairs) is Pairs:  # a subclass may give other samples
                 raw_2CHW, statistics = self.pairs.raw(index), _statistics(self.pairs.split)
             else:  # normalised already
                 raw_2CHW, statistics = torch.stack(self.pairs[index]), (torch.zeros(()), torch.ones(()))

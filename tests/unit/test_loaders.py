@@ -108,6 +108,15 @@ def test_a_batch_is_one_block(pairs, workers):
         assert x.untyped_storage().data_ptr() == y.untyped_storage().data_ptr()
 
 
+def test_a_subclass_gives_its_own_samples(pairs):
+    class Doubled(Pairs):
+        def __getitem__(self, index):
+            return tuple(2 * x for x in super().__getitem__(index))
+
+    for doubled, plain in zip(batches(Doubled(pairs.split), 8, 2), batches(pairs, 8, 2), strict=True):
+        assert torch.equal(doubled[0], 2 * plain[0])
+
+
 def test_batches_do_not_depend_on_the_global_seed(pairs):
     torch.manual_seed(0)
     first = batches(pairs, 8, 2, seed=3, roll=True)
