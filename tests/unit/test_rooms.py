@@ -17,7 +17,7 @@ BUDGET = {
     "data": 2721,
     "models": 173,
     "optim": 550,
-    "launch": 1510,
+    "launch": 1430,
     "comm": 800,
     "parallel": 750,
     "train": 2870,
