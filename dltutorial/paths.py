@@ -73,7 +73,7 @@ def inside(folder: Path, name: str) -> Path:
     """
     if not _NAME.fullmatch(name):
         raise CourseError(
-            f"bad name {name!r}: letters, digits, '.', '_' and '-' only, starting with a letter or digit, "
+            f"bad name {name[:120]!r}: at most 100 letters, digits, '.', '_' and '-', the first a letter or digit, "
             "so that it stays inside its folder; choose another"
         )
     return folder / name
