@@ -1,9 +1,11 @@
 """The same data set in another layout on disk: HDF5 with chosen chunks and compression, NumPy arrays, Zarr.
 
 In: a folder that ``store`` can open, a ``Layout``. Out: another such folder with the same numbers. Years are whole or
-not there; an interrupted run is taken up where it stopped. ``convert.json`` comes first, ``dataset.json`` last.
+not there; an interrupted run is taken up where it stopped, if its source is still the same. ``convert.json`` comes
+first, ``dataset.json`` last.
 """
 
+import hashlib
 import json
 import math
 import shutil
@@ -31,7 +33,7 @@ def convert(
     Args:
         source: a data set in any layout.
         layout: or its name.
-        out: default: a folder among the data, named after the source and the layout.
+        out: default: a folder among the data, named after the source, the layout, and which source of that name it is.
         splits: which parts; those that the source lacks are an error, but for ``test``.
         years: of each split, the first so many; default all.
         progress: show a bar.
@@ -45,26 +47,29 @@ def convert(
     if years is not None and years < 1:
         raise RecipeError(f"{years} years cannot be converted; take at least 1")
     part = "" if splits == store.SPLITS else "-" + "-".join(splits)
-    name = f"{source.name}{part}{f'-{years}y' if years else ''}-{layout.name}"
-    folder = Path(out) if out is not None else paths.data_dir() / name
-    targets = {
-        folder / split / f"{file.stem}{layout.suffix}": file
+    files = [
+        file
         for split in splits
         if split != "test" or (source / split).is_dir()
         for file in store.year_files(source, split)[:years]
-    }
-    shapes = {target: store.file_shape(file) for target, file in targets.items()}
+    ]
+    shape_of = {file: store.file_shape(file) for file in files}
+    statistics = list((source / "stats").glob("*.npy"))
+    for file in statistics:
+        formats.refuse_irregular(file)
+    about = store.about(source)
+    identity = _identity(source, about, [*files, *statistics])
+    name = f"{source.absolute().name}{part}{f'-{years}y' if years else ''}-{layout.name}-{identity}"
+    folder = Path(out) if out is not None else paths.data_dir() / name
+    targets = {folder / file.parent.name / f"{file.stem}{layout.suffix}": file for file in files}
+    shapes = {target: shape_of[file] for target, file in targets.items()}
     for target, shape in shapes.items():
         if isinstance(layout.chunk, int) and layout.chunk > shape[0]:
             raise DataError(
                 f"{targets[target]} has {shape[0]} snapshots, so no chunk can hold {layout.chunk}; take 1 to {shape[0]}"
             )
-    statistics = list((source / "stats").glob("*.npy"))
-    for file in statistics:
-        formats.refuse_irregular(file)
-    about = store.about(source)
-    files = [[target.parent.name, target.stem, *shape] for target, shape in shapes.items()]
-    origin = {"layout": layout.name, "digest": about.pop("digest", None), "files": files}
+    years_TCHW = [[target.parent.name, target.stem, *shape] for target, shape in shapes.items()]
+    origin = {"layout": layout.name, "digest": about.pop("digest", None), "source": identity, "files": years_TCHW}
     about.pop("plan", None)
     if _is_whole(folder, origin, shapes):
         return folder  # this look needs no lock, and no right to write
@@ -85,6 +90,13 @@ def convert(
     return folder
 
 
+def _identity(source: Path, about: dict, files: list[Path]) -> str:
+    """Eight characters that differ between sources: where it is, what it says, each file's size and last change."""
+    parts = sorted(part for file in files for part in (file, *file.rglob("*")))
+    marks = [(str(part.relative_to(source)), part.stat().st_size, part.stat().st_mtime_ns) for part in parts]
+    return hashlib.sha256(repr((str(source.resolve()), about, marks)).encode()).hexdigest()[:8]
+
+
 def _is_whole(folder: Path, origin: dict, shapes: dict[Path, tuple[int, int, int, int]]) -> bool:
     """Whether this very conversion is there already, all of it. Of years only the shape is looked at.
 
@@ -99,7 +111,8 @@ def _is_whole(folder: Path, origin: dict, shapes: dict[Path, tuple[int, int, int
     if begun is None and taken:
         raise DataError(f"{folder} is not empty and no conversion began it; choose another folder")
     if begun not in (None, json.loads(json.dumps(origin))):
-        raise DataError(f"{folder} holds another data set, which is not overwritten; choose another folder")
+        why = f"{folder} holds another data set, or this one before it was changed, and is not overwritten"
+        raise DataError(f"{why}; choose another folder with --out, or delete it")
     for target, shape in shapes.items():
         if target.exists() and store.file_shape(target) != shape:
             raise DataError(f"{target} has shape {store.file_shape(target)}, not {shape}; delete it, convert again")

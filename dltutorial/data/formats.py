@@ -163,14 +163,15 @@ def open_year(path: Path, crop: tuple[int, int] | None = None) -> Year:
 
 def _open_hdf5(path: Path) -> Year:
     file = h5py.File(path, "r")
+    elsewhere = f"{path} keeps its values in other files, whose loss would read as zeros; copy them into one file"
+    if isinstance(file.get("fields", getlink=True), (h5py.ExternalLink, h5py.SoftLink)):  # to follow may never end
+        raise DataError(elsewhere)
     fields = file.get("fields")
     if not isinstance(fields, h5py.Dataset):
         raise DataError(f"{path} has no dataset 'fields' but {sorted(file)}; {_FOREIGN}")
     year = Year(path, fields, fields.chunks, fields.compression is not None, file.close)
     if fields.is_virtual or fields.external:
-        raise DataError(
-            f"{path} keeps its values in other files, whose loss would read as zeros; copy them into one file"
-        )
+        raise DataError(elsewhere)
     if fields.chunks is None:
         _refuse_holes(path, fields.shape, fields.shape, lambda: int(fields.id.get_storage_size() >= fields.nbytes))
     else:
@@ -189,20 +190,30 @@ def _open_npy(path: Path) -> Year:
 def _open_zarr(path: Path) -> Year:
     import zarr
 
+    n_files = _files_of_chunks(path)  # looked at before Zarr opens any
     fields = zarr.open_array(path, mode="r")
     year = Year(path, fields, fields.chunks, bool(fields.compressors))
-    _refuse_holes(path, fields.shape, fields.shards or fields.chunks, lambda: _files_of_chunks(path))
+    _refuse_holes(path, fields.shape, fields.shards or fields.chunks, lambda: n_files)
     return year
 
 
 def _files_of_chunks(path: Path) -> int:
-    """How many files of a Zarr array hold its values; an OSError if a folder cannot be listed."""
+    """How many files of a Zarr array hold its values.
 
-    def refuse(error: OSError) -> None:
-        raise error
-
-    names = (name for _, _, files in os.walk(path, onerror=refuse) for name in files)
-    return sum(name != "zarr.json" and not name.startswith(".") for name in names)
+    Raises:
+        DataError: a pipe or a device is among them. What each is, the folder itself tells: no file is looked at.
+        OSError: a folder cannot be listed.
+    """
+    with os.scandir(path) as entries:
+        n_files = 0
+        for entry in entries:
+            if entry.is_dir(follow_symlinks=False):
+                n_files += _files_of_chunks(Path(entry))
+            elif not entry.is_file():
+                raise DataError(f"{entry.path} is no regular file; remove it, or make or fetch {path} anew")
+            else:
+                n_files += entry.name != "zarr.json" and not entry.name.startswith(".")
+    return n_files
 
 
 def _refuse_holes(path: Path, shape: tuple[int, ...], chunk: tuple[int, ...], count: Callable[[], int]) -> None:

@@ -204,6 +204,55 @@ def test_another_data_set_is_not_overwritten(what, tiny_data, own_data, tmp_path
     assert sorted(folder.rglob("*")) == before
 
 
+def numbers(folder):
+    return [
+        x_CHW for split in store.SPLITS for file in store.year_files(folder, split) for x_CHW in store.samples(file)
+    ]
+
+
+def twins(tiny_data, tmp_path):
+    """Two data sets of one name, whose files agree in name, size and age, and not in what they hold."""
+    found = [shutil.copytree(tiny_data, tmp_path / place / "era5") for place in "ab"]
+    for file in found[1].glob("*/*.h5"):
+        with h5py.File(file, "r+") as year:
+            year["fields"][:] *= 2
+    for file in (file for folder in found for file in folder.rglob("*.*")):
+        os.utime(file, (0, 0))
+    return found
+
+
+def test_data_of_the_same_name_are_converted_each_to_their_own_place(tiny_data, tmp_path, monkeypatch):
+    monkeypatch.setenv("DLTUTORIAL_DATA", str(tmp_path / "made"))
+    for source in twins(tiny_data, tmp_path):
+        folder = convert.convert(source, "npy", progress=False)
+        assert np.array_equal(numbers(folder), numbers(source))
+        again = convert.convert(folder, "zarr-chunk1", progress=False)
+        assert np.array_equal(numbers(again), numbers(source))
+        assert convert.convert(source, "npy", progress=False) == folder
+    monkeypatch.chdir(source)
+    assert np.array_equal(numbers(convert.convert(Path(), "npy", progress=False)), numbers(source))
+
+
+@pytest.mark.parametrize("ended", [True, False])
+@pytest.mark.parametrize("change", ["another place", "another year", "other statistics"])
+def test_a_conversion_is_not_taken_for_one_of_other_data(ended, change, tiny_data, tmp_path):
+    (source, other), out = twins(tiny_data, tmp_path), tmp_path / "out"
+    convert.convert(source, "npy", out, progress=False)
+    if not ended:
+        (out / "dataset.json").unlink()
+        (out / "valid" / "2016.npy").unlink()
+    if change != "another place":
+        names = {"another year": "valid/2016.h5", "other statistics": "stats/global_means.npy"}
+        shutil.copy2(other / names[change], source / names[change])
+        os.utime(source / names[change])
+        other = source
+    before = sorted(out.rglob("*"))
+    with pytest.raises(DataError, match=r"out holds another data set.* choose another folder with --out") as caught:
+        convert.convert(other, "npy", out, progress=False)
+    assert "\n" not in str(caught.value)
+    assert sorted(out.rglob("*")) == before
+
+
 @pytest.mark.parametrize("layout", ["npy", "hdf5-chunk1", "zarr-chunk1"])
 def test_a_disk_that_takes_no_more_leaves_no_year(layout, tiny_data, tmp_path, monkeypatch):
     def full(*args):
@@ -258,6 +307,27 @@ def elsewhere(file):
         h5.create_virtual_dataset("fields", layout)
 
 
+def linked(to):
+    """Damage: ``fields`` is a link, to a pipe in the end."""
+
+    def act(file):
+        os.mkfifo(file.with_name("pipe"))
+        with h5py.File(file, "w") as h5:
+            h5["other"], h5["fields"] = h5py.ExternalLink("pipe", "fields"), to
+
+    return act
+
+
+def pipe_for(name):
+    """Damage: a part of a folder is a pipe."""
+
+    def act(folder):
+        (folder / name).unlink(missing_ok=True)
+        os.mkfifo(folder / name)
+
+    return act
+
+
 def put(x, snapshots=slice(None)):
     return lambda fields: fields.__setitem__(snapshots, x)
 
@@ -307,6 +377,14 @@ DAMAGE = {
     "hdf5, in one piece, never written": ("hdf5-contiguous", created(), "lacks 1 of its 1 chunks"),
     "hdf5, that refers to lost files": ("hdf5-chunk1", elsewhere, "keeps its values in other files"),
     "hdf5, raw values beside it": ("hdf5-contiguous", created(external=[("x.raw", 0, 46080)]), "in other files"),
+    "hdf5, a link to a pipe": ("hdf5-chunk1", linked(h5py.ExternalLink("pipe", "fields")), "in other files"),
+    "hdf5, a link to such a link": ("hdf5-chunk1", linked(h5py.SoftLink("/other")), "in other files"),
+    "hdf5, a link to another year": (
+        *("hdf5-chunk1", linked(h5py.ExternalLink("1980.h5", "fields")), "in other files"),
+    ),
+    "zarr, a pipe for its header": ("zarr-chunk1", pipe_for("zarr.json"), r"zarr\.json is no regular file"),
+    "zarr, a pipe for another version's": ("zarr-chunk1", pipe_for(".zarray"), r"\.zarray is no regular file"),
+    "zarr, a pipe for a chunk": ("zarr-chunk1", pipe_for("c/3/0/0/0"), r"c/3/0/0/0 is no regular file"),
     "hdf5, a billion snapshots": (
         *("hdf5-chunk1", created(put(1, 0), (10**9, 3, 16, 24), "latest", **PIECES), "claims 1,000,000,000 snapshots"),
     ),
