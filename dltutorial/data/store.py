@@ -28,7 +28,9 @@ from dltutorial.errors import DataError
 SPLITS = ("train", "valid", "test")
 STATISTICS = ("global_means", "global_stds", "time_means")
 _YEAR = re.compile(r".*\d{4}")
-_FAR = 1e6  # deviations from the mean: no data of these statistics
+_FAR = 1e3  # deviations from the mean: no data of these statistics
+_FILLS = np.array([-999, -9999, -32767, -32768, 1e20, -1e20], np.float32)  # what stands for "no value" in other formats
+_MOST = 1e30  # so does what is larger: 9.97e36 is netCDF's
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,8 +119,8 @@ def open_split(folder: Path, split: str = "train", crop: tuple[int, int] | None 
 def validate(folder: Path, progress: bool = False) -> str:
     """Read every sample of every split, with a bar if that takes long.
 
-    Returns one line that sums up what is there, and one for each thing that may be meant or not: years left out, fields
-    of one value.
+    Returns one line that sums up what is there, and one for each thing that may be meant or not: years left out or
+    there twice, fields of one value.
 
     Raises:
         DataError: as ``open_split``, for any sample; or a split, or the statistics, cannot serve to train.
@@ -133,17 +135,37 @@ def validate(folder: Path, progress: bool = False) -> str:
     files, flat = [file for split in splits for file in split.files], []
     total = sum(split.n_samples for split in splits)
     means_C, stds_C = (x.ravel().astype(np.float64) for x in (splits[0].means_1C11, splits[0].stds_1C11))
+    if (climate_1CHW := splits[0].time_means_1CHW) is not None:
+        off_CHW = (climate_1CHW[0] - means_C[:, None, None]) / stds_C[:, None, None]
+        if not (np.abs(off_CHW).max() < _FAR and np.abs(off_CHW.mean((1, 2))).max() < 1):
+            why = "time_means.npy is deviations away from global_means.npy"
+            raise DataError(f"{folder / 'stats'} is of other data: {why}; {_anew(folder)}")
+    low_C, high_C = np.full((2, len(means_C)), [[np.inf], [-np.inf]])
+    first_with: dict[int, Path] = {}  # a year's number, or the hash of what tells a snapshot from all others
+    twice: dict[tuple[Path, Path], bool] = {}  # two files, and whether they are of two splits
     with tqdm(desc="reading", unit="sample", total=total, delay=2, disable=not progress) as bar:
         for file in files:
             for index, x_CHW in enumerate(samples(file)):
-                low_C, high_C = x_CHW.min((1, 2)), x_CHW.max((1, 2))
-                far = (np.maximum(means_C - low_C, high_C - means_C) / stds_C).max()
-                if not far < _FAR:
-                    why = f"{file}, snapshot {index}, is {far:.0e} deviations away from the mean"
-                    raise DataError(f"{folder / 'stats'} is of other data: {why}; {_anew(folder)}")
-                flat += [f"{file}, snapshot {index}, channel {channel}" for channel in np.flatnonzero(low_C == high_C)]
+                ends_2C = np.stack([x_CHW.min((1, 2)), x_CHW.max((1, 2))])
+                far_2C = np.abs(ends_2C - means_C) / stds_C
+                odd_2C = ~(far_2C < _FAR) | (np.abs(ends_2C) > _MOST) | np.isin(ends_2C, _FILLS)
+                for at in map(tuple, np.argwhere(odd_2C)):
+                    what = f"holds {ends_2C[at]:g}, {far_2C[at]:.0e} deviations from the mean"
+                    why = f"{file}, snapshot {index}, channel {at[1]}, {what}: if it says no value, leave the year out"
+                    raise DataError(f"{why}; or {folder / 'stats'} is of other data: {_anew(folder)}")
+                low_C, high_C = np.minimum(low_C, ends_2C[0]), np.maximum(high_C, ends_2C[1])
+                for key in (int(file.stem[-4:]), hash(ends_2C.tobytes() + x_CHW[:, x_CHW.shape[1] // 2].tobytes())):
+                    if (first := first_with.setdefault(key, file)) != file:
+                        twice[first, file] = first.parent != file.parent
+                flat += [f"{file}, snapshot {index}, channel {c}" for c in np.flatnonzero(ends_2C[0] == ends_2C[1])]
                 bar.update()
+    if not ((low_C <= means_C) & (means_C <= high_C)).all():
+        why = "global_means.npy is beyond all values of a channel"
+        raise DataError(f"{folder / 'stats'} is of other data: {why}; {_anew(folder)}")
     notes = [f"note: {len(flat)} fields hold one value only, first {flat[0]}"] if flat else []
+    for (one, other), leaks in sorted(twice.items(), key=lambda item: not item[1])[:1]:
+        what = f"note: {len(twice)} years are there twice, or in part, first {one} and {other}"
+        notes.append(f"{what}: a leak, {other.parent.name} scores what {one.parent.name} shows" if leaks else what)
     there = sorted(int(file.stem[-4:]) for file in files)
     if gap := sorted(set(range(there[0], there[-1])) - set(there)):
         notes.append(f"note: {len(gap)} years from {there[0]} to {there[-1]} are in no split, the first is {gap[0]}")

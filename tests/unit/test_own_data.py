@@ -16,7 +16,7 @@ from torch import nn
 
 from dltutorial import cli
 from dltutorial.config import PRESETS
-from dltutorial.data import convert, formats, loaders, store, weather
+from dltutorial.data import convert, formats, loaders, store, weather, writing
 from dltutorial.data.loaders import LOADERS, Pairs
 from dltutorial.errors import DataError
 from dltutorial.train.forecasting import evaluate, row_weights
@@ -343,7 +343,38 @@ def scaled(name, by):
     return act
 
 
+def filled(value, statistics=True):
+    """Some points without a value; others made statistics of them, and saw nothing."""
+
+    def act(folder):
+        with h5py.File(folder / "train" / "1980.h5", "r+") as year:
+            year["fields"][4, 1, 2:4, 3:9] = value
+        if statistics:
+            writing.write_stats(folder)
+
+    return act
+
+
+def moved(name, by=1000):
+    def act(folder):
+        file = folder / "stats" / f"{name}.npy"
+        np.save(file, np.load(file) + by * np.load(folder / "stats" / "global_stds.npy"))
+        if name != "time_means":
+            (folder / "stats" / "time_means.npy").unlink()
+
+    return act
+
+
 ODD = {
+    **{
+        f"fill value {value}": (filled(value), f"1980.h5, snapshot 4, channel 1, holds {value:g}, ")
+        for value in (9.96921e36, -9.96921e36, 1e20, -32767, -9999)
+    },
+    "a value far off": (filled(1e4, statistics=False), "1980.h5, snapshot 4, channel 1, holds 10000, 2e+03 deviations"),
+    "means of others": (moved("global_means"), "is of other data: "),
+    "means beyond all values": (moved("global_means", -20), "is of other data: global_means.npy is beyond"),
+    "time means of others": (moved("time_means"), "time_means.npy is "),
+    "time means of another month": (moved("time_means", 3), "time_means.npy is "),
     "a snapshot of zeros": (zeroed(4), "2016.h5, snapshot 4, holds one value a field"),
     "one snapshot": (one_snapshot, "valid has no two snapshots in a row"),
     "tiny deviations": (scaled("global_stds", 1e-30), "is of other data: "),
@@ -374,8 +405,56 @@ def test_nan_and_zeros_are_not_converted(own_data, tmp_path, layout):
     with h5py.File(own_data / "valid" / "2016.h5", "r+") as year:
         year["fields"][7, 1, 2, 3] = np.nan
     with pytest.raises(DataError, match=r"2016\.h5, snapshot 7, holds NaN"):
-        convert.convert(own_data, layout, tmp_path / "out", progress=False)
-    assert not list((tmp_path / "out").glob("valid/*"))
+        convert.convert(own_data, layout, tmp_path / "again", progress=False)
+    assert not [*tmp_path.glob("out/valid/*"), *tmp_path.glob("again/valid/*")]
+
+
+def copied(folder, to):
+    shutil.copy(folder / "train" / "1980.h5", folder / to)
+
+
+def linked(folder, to):
+    (folder / to).hardlink_to(folder / "train" / "1980.h5")
+
+
+def pointed_at(folder, to):
+    (folder / to).symlink_to(folder / "train" / "1980.h5")
+
+
+def renewed(folder, to):
+    """The same year with other numbers: a later edition of it."""
+    with h5py.File(folder / "train" / "1980.h5") as old, h5py.File(folder / to, "w") as new:
+        new["fields"] = old["fields"][:] * np.float32(1.001)
+
+
+def half(folder, to):
+    with h5py.File(folder / "train" / "1980.h5") as old, h5py.File(folder / to, "w") as new:
+        new["fields"] = old["fields"][5:]
+
+
+SAME = [(copied, "valid/2015.h5"), (linked, "valid/2015.h5"), (pointed_at, "test/1980.h5"), (renewed, "valid/1980.h5"),
+        (half, "valid/2015.h5"), (copied, "train/x_1980.h5"), (renewed, "train/x_1980.h5")]  # fmt: skip
+
+
+@pytest.mark.parametrize(("act", "to"), SAME)
+def test_a_check_notes_a_year_that_is_there_twice_and_that_it_is_a_leak(act, to, own_data):
+    act(own_data, to)
+    (found,) = [line for line in store.validate(own_data).splitlines() if "twice" in line]
+    assert found.startswith(f"note: 1 years are there twice, or in part, first {own_data / 'train' / '1980.h5'} and ")
+    assert str(own_data / to) in found
+    assert ("a leak" in found) == (not to.startswith("train"))
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(48, 24), (16, 48)])
+def test_validation_on_another_grid_is_refused_before_both_are_cropped(rows, columns, own_data, capsys, tmp_path):
+    (own_data / "stats" / "time_means.npy").unlink()
+    with h5py.File(own_data / "valid" / "2016.h5", "r+") as year:
+        fields = year["fields"][:]
+        del year["fields"]
+        year["fields"] = np.tile(fields, (1, 1, rows // 16, columns // 24))
+    line = refused(capsys, "train", "--data", own_data, *TINY, "--n-lat", 16, "--n-lon", 24)
+    assert f"valid has fields of ({rows}, {columns})" in line and "train of (16, 24)" in line
+    assert not (tmp_path / "runs").exists()
 
 
 # Pipes and devices, which never end

@@ -14,7 +14,7 @@ BUDGET = {
     "": 1555,
     "record": 650,
     "profile": 2915,
-    "data": 2721,
+    "data": 2767,
     "models": 173,
     "optim": 550,
     "launch": 1430,
