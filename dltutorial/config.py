@@ -136,7 +136,7 @@ class Knobs:
                 )
             if isinstance(value, float) and not math.isfinite(value):
                 raise RecipeError(f"recipe: {name}={value!r} is not finite; change it")
-            self.require(not isinstance(value, (int, float)) or value < 2**63, name, "must be below 2**63")
+            self.require(not isinstance(value, int) or value < 2**63, name, "must be below 2**63")
             self.require(not choices or value in choices, name, f"must be one of {', '.join(choices)}")
             rule = f"must be at least {least}" if least else "must not be negative"
             self.require(least is None or value >= least, name, rule)

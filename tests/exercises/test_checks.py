@@ -24,6 +24,8 @@ UNIVERSAL = {
     "takes no arguments": lambda: 0.0,
 }
 
+QUICK = 7  # wrong answers to each exercise that make test tries; make test-all tries the rest
+
 
 def checks_of(name):
     """The module with the checks of an exercise; PATIENCE_S in it is how long an answer may take."""
@@ -38,8 +40,9 @@ def marks(name):
 
 def wrong_answers():
     for file in sorted((ROOT / "tests" / "exercises" / "wrong").glob("*.py")):
-        for label, source, hint in runpy.run_path(str(file))["WRONG"]:
-            yield pytest.param(file.stem, source, hint, id=f"{file.stem}: {label}", marks=marks(file.stem))
+        for number, (label, source, hint) in enumerate(runpy.run_path(str(file))["WRONG"]):
+            more = [pytest.mark.full] * (number >= QUICK)
+            yield pytest.param(file.stem, source, hint, id=f"{file.stem}: {label}", marks=marks(file.stem) + more)
 
 
 def code_cells(path):

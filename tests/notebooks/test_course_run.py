@@ -135,7 +135,7 @@ def test_a_chapter_that_takes_too_long_is_told_in_one_line(course):
         (["07"], "no chapter '07'"),
         (["-p", "stepz", "5"], "no parameter 'stepz'"),
         (["--preset", "nonsense"], "'nonsense' is not one of"),
-        (["--jobs", "0"], "must be positive"),
+        (["--jobs", "0"], "not from 1 to 1,000"),
     ],
 )
 def test_a_wrong_order_gets_one_line_and_runs_nothing(course, options, why):

@@ -298,7 +298,10 @@ def test_an_edited_exercise_carried_over_to_a_newer_checkout_stays_and_meets_its
 
 def test_the_makefile_updates_so():
     told = subprocess.run(
-        ["make", "-n", "-o", ".venv/.course", "update"], cwd=ROOT, capture_output=True, text=True
+        ["make", "-n", "--no-print-directory", "-o", ".venv/.course", "update"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
     ).stdout
     assert [line.split("/")[-1] for line in told.splitlines()] == [
         "python -m dltutorial.course.update",
