@@ -21,7 +21,7 @@ import stat
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from dltutorial.errors import CourseError
 
@@ -175,6 +175,16 @@ def locked(folder: Path, waiting: str = "") -> Iterator[None]:
         lock.release()
 
 
+@contextlib.contextmanager
+def open_regular(file: Path, mode: str = "rb", **how: Any) -> Iterator[IO[Any]]:
+    """Open a regular file for reading; OSError for a pipe or a device, which may never end."""
+    wait_for_no_writer = getattr(os, "O_NONBLOCK", 0)
+    with open(file, mode, opener=lambda path, flags: os.open(path, flags | wait_for_no_writer), **how) as stream:
+        if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
+            raise OSError(errno.EINVAL, "a pipe or device, no regular file", str(file))
+        yield stream
+
+
 def read_text(file: Path, limit: int = 2**30) -> str:
     """The text of a regular file, in UTF-8; a pipe or a device, which may never end, is not read.
 
@@ -182,10 +192,7 @@ def read_text(file: Path, limit: int = 2**30) -> str:
         OSError: it cannot be read, is no regular file, or is longer than ``limit``; ``strerror`` says which.
         UnicodeDecodeError: it is not text.
     """
-    wait_for_no_writer = getattr(os, "O_NONBLOCK", 0)
-    with open(file, encoding="utf-8", opener=lambda path, flags: os.open(path, flags | wait_for_no_writer)) as stream:
-        if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
-            raise OSError(errno.EINVAL, "a pipe or device, no regular file", str(file))
+    with open_regular(file, "r", encoding="utf-8") as stream:
         text = stream.read(limit + 1)
     if len(text) > limit:
         raise OSError(errno.EFBIG, f"longer than {limit:,} characters", str(file))

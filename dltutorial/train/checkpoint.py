@@ -103,11 +103,9 @@ def restore(checkpoint: Checkpoint, state: TrainState) -> None:
             if isinstance(before["lr"], Tensor):  # a CUDA graph reads this very tensor; torch has put a copy there
                 before["lr"].fill_(float(group["lr"]))
             group.update({name: value for name, value in before.items() if name != "params"})  # the recipe's
+        names = set(next(iter(optimizer.state.values()), ()))
         for w, kept in optimizer.state.items():  # torch looks at neither before the next update
-            if set(kept) != set(next(iter(optimizer.state.values()))) or {v.shape for v in kept.values()} - {
-                (),
-                w.shape,
-            }:
+            if set(kept) != names or {v.shape for v in kept.values()} - {(), w.shape}:
                 raise ValueError("its optimizer remembers other layers")
         if scaler and checkpoint.scaler:
             scaler.load_state_dict(checkpoint.scaler)
@@ -195,9 +193,11 @@ def load(file: Path) -> Checkpoint:
         CheckpointError: it is not ours.
         OSError: it cannot be read.
     """
-    named, content = _NAME.fullmatch(file.name), file.read_bytes()
+    named = _NAME.fullmatch(file.name)
     if not named:
         raise DamagedError(f"{file} has not the name of a checkpoint; move it elsewhere")
+    with paths.open_regular(file) as stream:
+        content = stream.read()
     if named[2] != _digest(content):
         raise DamagedError(f"{file} does not hold the bytes that were written: cut or changed")
     try:

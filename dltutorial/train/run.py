@@ -58,7 +58,7 @@ def train(
             raise CourseError(f"rank {rank()} has another {', '.join(differ)} than rank 0; start all ranks alike")
         check_ranks(recipe, world_size())
     with all_or_none():
-        finished = resume and is_main() and run_folder.is_finished(folder, recipe)
+        finished = resume and is_main() and run_folder.is_finished(folder, recipe, task.data_id)
     if broadcast_object(finished):
         return
     state = TrainState(task, recipe)  # refuses what cannot be here, before there is a folder
@@ -85,7 +85,7 @@ def train(
             with all_or_none():
                 if is_main():
                     run_folder.begin(folder, recipe, begun, resume)
-                    log = ending.enter_context(run_log(folder, recipe, begun, progress))
+                    log = ending.enter_context(run_log(folder, recipe, task.data_id, begun, progress))
             for seen in loop(task, recipe, state, save=save, asked_to_end=asked_to_end):
                 log(seen)
                 yield seen

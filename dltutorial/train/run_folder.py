@@ -2,12 +2,13 @@
 
 ``recipe.json`` every knob · ``progress.jsonl`` what the loop yielded · ``tensorboard/``, ``wandb/`` the trackers ·
 ``checkpoints/`` what it can go on from · ``weights.pt`` the model · ``status.json`` running, finished, interrupted or
-failed, and the final scores. Of several ranks only rank 0 writes, and only while it owns the folder (``run_lock``).
+failed, which data, and the final scores. Of several ranks only rank 0 writes, while it owns the folder (``run_lock``).
 """
 
 import contextlib
 import dataclasses
 import json
+import re
 import shutil
 import sys
 import zipfile
@@ -19,14 +20,20 @@ from torch import nn
 from tqdm.auto import tqdm
 
 from dltutorial import paths
-from dltutorial.config import Recipe
-from dltutorial.errors import CheckpointError, CourseError, Interrupted
+from dltutorial.config import Recipe, read_knobs
+from dltutorial.errors import CheckpointError, CourseError, Interrupted, RecipeError
 from dltutorial.record import track
 from dltutorial.train import checkpoint, run_lock
 from dltutorial.train.checkpoint import Checkpoint
 from dltutorial.train.loop import Progress
 
 CHECKPOINTS = "checkpoints"
+# What a kill leaves half written, and what a run writes; nothing else is ever removed with a run.
+_PARTIAL = re.compile(r"\..+\.[0-9a-f]{8}\.partial")
+_OURS = re.compile(
+    r"(recipe|status)\.json|progress\.jsonl|(weights|step-\d{8,}-[0-9a-f]{16})\.pt(\.damaged)?"
+    rf"|tensorboard|wandb|{CHECKPOINTS}"
+)
 # As long as each other: on a full disk the second can still be written over the first.
 RUNNING, FAILED = '{"status": "running"}\n', '{"status": "failed" }\n'
 # Knobs that a resumed run may change: they decide neither the weights nor the data. (All others do, ``steps`` too: the
@@ -36,13 +43,19 @@ FREE_KNOBS = frozenset({"preset", "device", "workers", "ddp", "log_every", "eval
 
 def run_status(folder: Path) -> str:
     """``finished``, ``interrupted``, ``failed``, ``running``, ``killed`` while running, ``missing`` or ``damaged``."""
+    said = _said(folder)["status"]
+    return "killed" if said == "running" and not run_lock.is_owned(folder) else said
+
+
+def _said(folder: Path) -> dict:
+    """What ``status.json`` holds. OSError: it cannot be read, or is no regular file."""
     try:
-        said = json.loads((folder / "status.json").read_text())["status"]
-        return "killed" if said == "running" and not run_lock.is_owned(folder) else said
+        said = paths.from_json(paths.read_text(folder / "status.json"))
+        return said if said["status"] in ("finished", "interrupted", "failed", "running") else {"status": "damaged"}
     except (FileNotFoundError, NotADirectoryError):
-        return "missing"
+        return {"status": "missing"}
     except (ValueError, KeyError, TypeError):
-        return "damaged"
+        return {"status": "damaged"}
 
 
 def to_go_on_from(folder: Path, recipe: Recipe, data_id: str, overwrite: bool, resume: bool) -> Checkpoint | None:
@@ -52,21 +65,24 @@ def to_go_on_from(folder: Path, recipe: Recipe, data_id: str, overwrite: bool, r
         CheckpointError: the run to resume has another recipe, or other data; its checkpoints cannot be read.
         CourseError: the folder is taken by something else.
     """
-    before, found = previous_recipe(folder, overwrite, resume), None
+    before = previous_recipe(folder, overwrite, resume)
     if before is not None:
         check_same(vars(before), recipe, folder)
-    try:
+    with _reading(folder / CHECKPOINTS):
         found = checkpoint.newest(folder / CHECKPOINTS) if resume else None
-    except OSError as error:  # what cannot be read today may be whole tomorrow
-        where = error.filename or folder / CHECKPOINTS
-        raise CheckpointError(f"cannot read {where}: {error.strerror}; nothing was changed: mend that first") from error
     if found is not None:
-        check_same(found.recipe, recipe, folder)
-        if found.data_id != data_id:
-            raise CheckpointError(
-                f"{folder} was trained on other data; give the same --data, or choose another run name"
-            )
+        check_same(found.recipe, recipe, folder, same_data=found.data_id == data_id)
     return found
+
+
+@contextlib.contextmanager
+def _reading(place: Path) -> Iterator[None]:
+    """What cannot be read today may be whole tomorrow: CheckpointError, before anything is changed."""
+    try:
+        yield
+    except OSError as error:
+        where = error.filename or place
+        raise CheckpointError(f"cannot read {where}: {error.strerror}; nothing was changed: mend that first") from error
 
 
 def begin(folder: Path, recipe: Recipe, found: Checkpoint | None, resume: bool) -> None:
@@ -103,23 +119,38 @@ def previous_recipe(folder: Path, overwrite: bool = False, resume: bool = False)
     Raises:
         CourseError: the folder holds something else; or a run, which was not to be overwritten.
     """
-    if folder.exists() and not folder.is_dir():
+    if folder == paths.records_file() or (folder.exists() and not folder.is_dir()):
         raise CourseError(f"{folder} is a file, not a training run; choose another run name")
-    if not folder.exists() or all(entry.name.endswith(".partial") for entry in folder.iterdir()):
-        return None
-    if not (folder / "recipe.json").exists() and (resume or run_status(folder) == "missing"):
-        raise CourseError(f"{folder} is not a training run, so it is left alone; choose another run name")
+    with _reading(folder):
+        names = [file.name for part in (folder, folder / CHECKPOINTS) if part.is_dir() for file in part.iterdir()]
+        if all(_PARTIAL.fullmatch(name) for name in names):
+            return None
+        before = Recipe.load(folder / "recipe.json") if resume and (folder / "recipe.json").exists() else None
+        if (resume and before is None) or not _is_run(folder):
+            raise CourseError(f"{folder} is not a training run, so it is left alone; choose another run name")
     if not overwrite and not resume:
         raise CourseError(f"{folder} holds a run already; choose another run name, --overwrite it, or --resume it")
-    return Recipe.load(folder / "recipe.json") if resume else None
+    others = [name for name in names if not _OURS.fullmatch(name) and not _PARTIAL.fullmatch(name)]
+    if overwrite and others:
+        raise CourseError(f"{folder} holds {others[0]}, which no run writes: move it away, or choose another run name")
+    return before
 
 
-def check_same(before: Mapping, recipe: Recipe, folder: Path) -> None:
+def _is_run(folder: Path) -> bool:
+    """Whether a folder with something in it is a run's: by its recipe or, without a whole one, by its status."""
+    with contextlib.suppress(RecipeError):
+        return {"preset", "seed", "steps"} <= read_knobs(folder / "recipe.json").keys()
+    return run_status(folder) not in ("missing", "damaged")
+
+
+def check_same(before: Mapping, recipe: Recipe, folder: Path, same_data: bool = True) -> None:
     """A run can go on only as what it was.
 
     Raises:
-        CheckpointError: a knob differs that decides weights or data.
+        CheckpointError: a knob differs that decides weights or data; or the data do.
     """
+    if not same_data:
+        raise CheckpointError(f"{folder} was trained on other data; give the same --data, or choose another run name")
     before, now = {**vars(Recipe()), **before}, vars(recipe)  # a knob younger than the run had its default
     differ = [name for name in now if name not in FREE_KNOBS and before[name] != now[name]]
     if differ:
@@ -147,22 +178,23 @@ def _go_back(folder: Path, recipe: Recipe, found: Checkpoint | None) -> None:
 
 def cut_back(file: Path, step: int) -> None:
     """Remove from a run's records those after ``step``, and a last line that a kill left half written."""
-    kept = []
-    for line in file.read_text(encoding="utf-8", errors="replace").splitlines() if file.exists() else []:
-        with contextlib.suppress(ValueError, KeyError, TypeError):
-            kept += [line] if json.loads(line)["step"] <= step else []
-    paths.write_text(file, "".join(f"{line}\n" for line in kept))
+    kept = ""
+    with _reading(file), contextlib.suppress(FileNotFoundError), paths.open_regular(file) as lines:
+        for line in lines:
+            with contextlib.suppress(ValueError, KeyError, TypeError):
+                kept += f"{line.decode().rstrip()}\n" if paths.from_json(line.decode())["step"] <= step else ""
+    paths.write_text(file, kept)
 
 
 @contextlib.contextmanager
-def run_log(folder: Path, recipe: Recipe, begun: Checkpoint | None, progress: bool) -> Iterator[Callable]:
+def run_log(folder: Path, recipe: Recipe, data_id: str, begun: Checkpoint | None, progress: bool) -> Iterator[Callable]:
     """Inside ``with``, what it gives writes a record: for the bar, the trackers, ``progress.jsonl``. Then the status.
 
     Raises:
         CourseError: a tracker cannot start, a record cannot be written, or the folder has another owner.
     """
     file, status, done = folder / "progress.jsonl", folder / "status.json", begun.step if begun else 0
-    state: dict = {"status": "failed", "scores": begun.scores if begun else {}}
+    state: dict = {"status": "failed", "data": data_id, "scores": begun.scores if begun else {}}
 
     def write(seen: Progress) -> None:
         run_lock.check(folder)
@@ -215,19 +247,21 @@ def save_weights(model: nn.Module, folder: Path) -> None:
         raise CourseError(f"cannot write {file}: {why}; make room, then train again") from error
 
 
-def is_finished(folder: Path, recipe: Recipe) -> bool:
+def is_finished(folder: Path, recipe: Recipe, data_id: str) -> bool:
     """Whether a run has nothing left to do. If it has lost its weights a line says so: they can be made again.
 
     Raises:
-        CheckpointError: the run has another recipe.
-        OSError: the weights cannot be read.
+        CheckpointError: the run has another recipe, or other data; its status or weights cannot be read.
     """
-    if run_status(folder) != "finished":
-        return False
-    check_same(vars(Recipe.load(folder / "recipe.json")), recipe, folder)
-    damage = (FileNotFoundError, zipfile.BadZipFile, EOFError, RuntimeError, ValueError)
-    with contextlib.suppress(*damage), zipfile.ZipFile(folder / "weights.pt") as parts:
-        if parts.testzip() is None:
-            return True
+    weights, damage = folder / "weights.pt", (FileNotFoundError, zipfile.BadZipFile, EOFError, RuntimeError, ValueError)
+    with _reading(folder):
+        said = _said(folder)
+        if said["status"] != "finished":
+            return False
+        same_data = said.get("data", data_id) == data_id  # a run of an earlier version has not told
+        check_same(vars(Recipe.load(folder / "recipe.json")), recipe, folder, same_data)
+        with contextlib.suppress(*damage), paths.open_regular(weights) as file, zipfile.ZipFile(file) as parts:
+            if parts.testzip() is None:
+                return True
     print(f"{folder} is finished, but its weights.pt is missing or damaged; it is made again", file=sys.stderr)
     return False

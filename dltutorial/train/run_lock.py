@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from io import FileIO
 from pathlib import Path
 
+from dltutorial import paths
 from dltutorial.errors import CourseError
 
 _WAIT_S = 1.0  # so long an owner that was killed may take to be gone
@@ -75,7 +76,8 @@ def _beside(folder: Path) -> Path:
 def _take(file: Path) -> FileIO | None:
     """The open lock; None if somebody keeps it."""
     me = {"owner": f"process {os.getpid()} on {socket.gethostname()}", "job": os.environ.get("SLURM_JOB_ID")}
-    starts, give_up_s = int(os.environ.get("SLURM_RESTART_COUNT") or 0), time.monotonic() + _WAIT_S
+    count, give_up_s = os.environ.get("SLURM_RESTART_COUNT", ""), time.monotonic() + _WAIT_S
+    starts = int(count) if count.isdecimal() else 0
     while time.monotonic() < give_up_s:
         lock = FileIO(file, "a+")
         got = _lock(lock)
@@ -115,5 +117,5 @@ def _is_there(lock: FileIO) -> bool:
 def _about(file: Path) -> dict:
     """What the owner says of itself."""
     with contextlib.suppress(OSError, ValueError, TypeError):
-        return {} | json.loads(file.read_text())
+        return {} | paths.from_json(paths.read_text(file))
     return {}

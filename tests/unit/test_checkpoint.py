@@ -3,10 +3,12 @@
 import contextlib
 import dataclasses
 import itertools
+import json
 import multiprocessing
 import os
 import random
 import resource
+import shutil
 import signal
 from pathlib import Path
 
@@ -138,7 +140,7 @@ def test_records_after_the_checkpoint_are_cut_back(whole, tiny_data, tmp_path):
     assert [next(training).step for _ in range(3)] == [5, 8, 10]
     training.close()
     with open(folder / "progress.jsonl", "a") as lines:
-        lines.write('{"step": 15, "lo')  # killed while writing
+        lines.write("[" * 200_000 + '\n{"step": 15, "lo')  # killed while writing
     assert steps(folder) == [9, 6]
     seen = train(tiny_data, folder, resume=True)
     assert [record.step for record in seen] == [10, 15, 16, 20]
@@ -340,6 +342,11 @@ def a_folder(file):
     file.mkdir()
 
 
+def a_pipe(file):
+    file.unlink()
+    os.mkfifo(file)
+
+
 def a_loop(file):
     file.unlink()
     file.symlink_to(file.name)
@@ -372,6 +379,22 @@ def test_checkpoints_that_cannot_be_listed_stop_the_resumed_run_and_nothing_chan
     before = everything(stopped)
     with pytest.raises(CheckpointError, match=r"cannot read .*checkpoints: Too many levels"):
         train(tiny_data, stopped, resume=True)
+    assert everything(stopped) == before
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir, lambda file: file.symlink_to("/dev/zero")])
+@pytest.mark.parametrize(
+    "name", ["status.json", "recipe.json", "progress.jsonl", "checkpoints/step-00000099-0123456789abcdef.pt"]
+)
+def test_a_pipe_or_a_folder_in_the_place_of_a_file_stops_the_resumed_run_and_nothing_changes(
+    tiny_data, stopped, name, make
+):
+    (stopped / name).unlink(missing_ok=True)
+    make(stopped / name)
+    before = everything(stopped)
+    with pytest.raises(CourseError, match=rf"cannot read .*{name}: (Is a directory|a pipe or device)") as error:
+        train(tiny_data, stopped, resume=True)
+    assert "\n" not in str(error.value)
     assert everything(stopped) == before
 
 
@@ -497,6 +520,20 @@ def test_other_data_are_refused(own_data, stopped):
         train(own_data, stopped, resume=True)
 
 
+def test_other_data_are_refused_of_a_finished_run_too(whole, own_data, tmp_path):
+    folder = shutil.copytree(whole, tmp_path / "r")
+    shutil.rmtree(folder / "checkpoints")
+    assert train(own_data, folder, resume=True) == []
+    stds = np.load(own_data / "stats" / "global_stds.npy")
+    np.save(own_data / "stats" / "global_stds.npy", 2 * stds)
+    with pytest.raises(CheckpointError, match="trained on other data; give the same --data, or choose another"):
+        train(own_data, folder, resume=True)
+    said = json.loads((folder / "status.json").read_text())
+    del said["data"]  # as an earlier version wrote it
+    (folder / "status.json").write_text(json.dumps(said))
+    assert train(own_data, folder, resume=True) == []
+
+
 def test_a_folder_that_is_no_run_is_refused_and_left_alone(tiny_data, tmp_path):
     (tmp_path / "thesis.tex").write_text("precious")
     with pytest.raises(CourseError, match="not a training run"):
@@ -598,14 +635,17 @@ def test_a_finished_run_that_has_lost_its_weights_makes_them_again(tiny_data, tm
     assert file.read_bytes() == before
 
 
-def test_weights_of_a_finished_run_that_cannot_be_read_are_left_alone(tiny_data, tmp_path, capsys):
+@pytest.mark.parametrize(
+    ("broken", "why"),
+    [(a_loop, "Too many levels of symbolic links"), (a_folder, "Is a directory"), (a_pipe, "a pipe or device")],
+)
+def test_weights_of_a_finished_run_that_cannot_be_read_are_left_alone(tiny_data, tmp_path, capsys, broken, why):
     assert call(tiny_data, "--name", "r") == 0
-    a_loop(tmp_path / "runs" / "r" / "weights.pt")
+    broken(tmp_path / "runs" / "r" / "weights.pt")
     capsys.readouterr()
     assert call(tiny_data, "--name", "r", "--resume") == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert "Too many levels of symbolic links" in line
-    assert "weights.pt" in line
+    assert f"weights.pt: {why}" in line
 
 
 @pytest.mark.parametrize(

@@ -253,12 +253,15 @@ def test_folders_that_cannot_be_written(tiny_data, refused, file, monkeypatch, c
 
 def test_a_file_or_folder_in_the_way_is_named(tiny_data, refused, tmp_path):
     (tmp_path / "runs").mkdir()
-    (tmp_path / "runs" / "records.jsonl").touch()
     argv = ["train", "--data", tiny_data, "--name", "records.jsonl", *TINY]
+    assert "is a file" in refused(*argv)  # every later record goes there
+    (tmp_path / "runs" / "records.jsonl").touch()
     assert "is a file" in refused(*argv)
     assert "is a file" in refused(*argv, "--overwrite")
     (tmp_path / "runs" / "odd" / "status.json").mkdir(parents=True)
-    assert "odd/status.json" in refused("train", "--data", tiny_data, "--name", "odd", "--overwrite", *TINY)
+    assert "odd/status.json: Is a directory; nothing was changed" in refused(
+        "train", "--data", tiny_data, "--name", "odd", "--overwrite", *TINY
+    )
     assert "stays as it is" in refused("report", tmp_path / "runs" / "records.jsonl", "--out", tmp_path)
     assert not list(tmp_path.glob(".*.partial"))
 

@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "dltutorial"
 # Lines of all Python files, blank lines and docstrings included: what there is, and no more. The aim is 18,500 in all.
 BUDGET = {
-    "": 1555,
+    "": 1562,
     "record": 650,
     "profile": 2915,
     "data": 2767,

@@ -1,7 +1,9 @@
 import dataclasses
 import json
 import multiprocessing
+import shutil
 import time
+from unittest.mock import ANY
 
 import events
 import h5py
@@ -54,7 +56,7 @@ def test_a_run_keeps_its_recipe_records_weights_and_status(finished):
     assert Recipe.load(folder / "recipe.json") == SMALL
     lines = (folder / "progress.jsonl").read_text().splitlines()
     assert [json.loads(line) for line in lines] == [dataclasses.asdict(record) for record in seen]
-    assert status(folder) == {"status": "finished", "scores": seen[-1].scores}
+    assert status(folder) == {"status": "finished", "data": ANY, "scores": seen[-1].scores}
 
 
 def test_the_tracker_got_the_same_figures(finished):
@@ -170,7 +172,16 @@ def test_a_worker_killed_in_the_midst_of_a_step_is_one_line(tiny_data, tmp_path,
 
 
 @pytest.mark.parametrize(
-    ("content", "expected"), [(None, "missing"), ("", "damaged"), ("{}", "damaged"), ("[]", "damaged")]
+    ("content", "expected"),
+    [
+        (None, "missing"),
+        ("", "damaged"),
+        ("{}", "damaged"),
+        ("[]", "damaged"),
+        ('{"status": "draft"}', "damaged"),
+        ("[" * 200_000, "damaged"),
+    ],
+    ids=lambda value: str(value)[:20],
 )
 def test_status_of_what_is_no_run(tmp_path, content, expected):
     if content is not None:
@@ -225,6 +236,64 @@ def test_a_folder_that_is_no_run_is_never_removed(tiny_data, tmp_path):
     with pytest.raises(CourseError, match="not a training run"):
         train(tiny_data, tmp_path, overwrite=True)
     assert (tmp_path / "thesis.tex").read_text() == "precious"
+
+
+@pytest.mark.parametrize("how", ["overwrite", "resume"])
+@pytest.mark.parametrize(
+    "there",
+    [
+        {"status.json": '{"state": "draft"}', "weights.pt": "precious"},
+        {"status.json": '{"status": "draft"}', "weights.pt": "precious"},
+        {"recipe.json": '{"eggs": 3}', "weights.pt": "precious"},
+        {"recipe.json": "{}", "weights.pt": "precious"},
+        {"recipe.json": "no JSON", "weights.pt": "precious"},
+        {"thesis.partial": "precious"},
+    ],
+    ids=str,
+)
+def test_a_foreign_folder_that_has_a_file_named_like_a_runs_is_left_alone(tiny_data, tmp_path, there, how):
+    for name, text in there.items():
+        (tmp_path / name).write_text(text)
+    before = {file: file.read_text() for file in tmp_path.iterdir()}
+    why = "not a training run" if how == "overwrite" else ""
+    with pytest.raises(CourseError, match=why) as error:
+        train(tiny_data, tmp_path, **{how: True})
+    assert "\n" not in str(error.value)
+    assert {file: file.read_text() for file in tmp_path.iterdir()} == before
+
+
+@pytest.mark.parametrize("own", ["notes.md", "checkpoints/best.pt"])
+def test_a_run_with_a_file_of_your_own_is_not_overwritten_but_can_be_resumed(finished, tiny_data, tmp_path, own):
+    folder = shutil.copytree(finished[0], tmp_path / "r")
+    (folder / own).parent.mkdir(exist_ok=True)
+    (folder / own).write_text("precious")
+    with pytest.raises(
+        CourseError, match=rf"r holds {(folder / own).name}, which no run writes: move it away"
+    ) as error:
+        train(tiny_data, folder, overwrite=True)
+    assert "\n" not in str(error.value)
+    assert train(tiny_data, folder, resume=True) == []
+    assert (folder / own).read_text() == "precious"
+    assert run_folder.run_status(folder) == "finished"
+
+
+def test_all_that_a_run_and_a_kill_leave_can_be_overwritten(tiny_data, tmp_path):
+    folder = tmp_path / "r"
+    train(tiny_data, folder, dataclasses.replace(SMALL, checkpoint_every=10))
+    for file in [folder / "weights.pt", *(folder / "checkpoints").iterdir()]:
+        file.with_name(f".{file.name}.0123abcd.partial").touch()
+        file.rename(f"{file}.damaged") if file.parent != folder else file.unlink()
+    (folder / "wandb").mkdir()
+    (folder / "status.json").unlink()
+    train(tiny_data, folder, overwrite=True)
+    assert files(folder) == ["progress.jsonl", "recipe.json", "status.json", "tensorboard", "weights.pt"]
+
+
+def test_what_a_kill_leaves_of_a_start_is_taken_for_a_new_run(tiny_data, tmp_path):
+    (tmp_path / "r").mkdir()
+    (tmp_path / "r" / ".recipe.json.0123abcd.partial").touch()
+    train(tiny_data, tmp_path / "r")
+    assert run_folder.run_status(tmp_path / "r") == "finished"
 
 
 def test_what_is_left_of_a_run_can_be_overwritten_but_not_resumed(tiny_data, tmp_path):

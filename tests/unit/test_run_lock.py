@@ -156,6 +156,21 @@ def test_a_job_that_slurm_starts_again_gets_in_at_once_and_what_is_left_of_it_wr
     assert f"by process {again.pid}" in says(ask())
 
 
+def test_a_count_of_restarts_that_is_no_number_counts_for_none(ask):
+    owner = ask(SLURM_JOB_ID="7", SLURM_RESTART_COUNT="abc")
+    assert says(owner) == "mine"
+    assert "is being trained by process" in says(ask(SLURM_JOB_ID="7", SLURM_RESTART_COUNT="-1"))
+
+
+def test_a_lock_with_other_words_in_it_names_no_owner(ask, tmp_path):
+    owner = ask()
+    assert says(owner) == "mine"
+    (tmp_path / ".r.lock").write_text("[" * 200_000)
+    assert "r is being trained by another process" in says(ask())
+    go(owner)
+    assert owner.wait(30) == 0
+
+
 def test_where_nothing_can_be_locked_a_line_warns_and_the_run_goes_on(ask, tmp_path):
     owner = ask(before=NO_LOCKS)
     assert says(owner) == "mine"
