@@ -158,9 +158,10 @@ def _clear(folder: Path) -> bool:
     """End every process of a cluster and remove its files; whether there was anything."""
     if not os.path.lexists(folder) and not daemons.processes(folder.resolve()):
         return False
-    daemons.kill(folder.resolve())
-    if folder.is_dir():
-        shutil.rmtree(folder.resolve(), ignore_errors=True)
+    place = folder.resolve()
+    daemons.kill(place)
+    if folder.is_dir() and (place == folder.parent.resolve() / folder.name or place.name.startswith(daemons.SHORT)):
+        shutil.rmtree(place, ignore_errors=True)
     if os.path.lexists(folder):
         folder.unlink()  # a link, or what else has taken its place
     return True
@@ -180,10 +181,13 @@ def _locked() -> Iterator[None]:
     """One call at a time starts or ends clusters; where their folder cannot be written, it is told."""
     try:
         _home().mkdir(parents=True, exist_ok=True, mode=0o700)
-        with open(_home() / ".lock", "w") as lock:
+        lock = os.open(_home() / ".lock", os.O_RDWR | os.O_CREAT | os.O_NONBLOCK, 0o600)  # waits for no pipe's reader
+        try:
             with contextlib.suppress(OSError):  # some shared file systems cannot lock
                 fcntl.flock(lock, fcntl.LOCK_EX)
             yield
+        finally:
+            os.close(lock)
     except OSError as error:
         told = f"{_home()} cannot hold a pocket cluster ({error.strerror}); make room there, or set XDG_CACHE_HOME"
         raise CourseError(told) from error

@@ -27,6 +27,7 @@ from dltutorial.errors import CourseError
 
 _SYSTEM = "/usr/sbin:/usr/local/sbin:/sbin"  # where daemons live; often not in an ordinary user's PATH
 _START_S, _ANSWER_S, _END_S = 60.0, 15.0, 60.0  # on busy cores; else it takes one
+SHORT = "dltutorial-pocket-"  # so begins the name of a folder that a link in a cluster's place leads to
 _LONGEST_BYTES = 60  # of the folder: the name of a Unix socket in it must stay below 108
 _MARK = "DLTUTORIAL_POCKET_DAEMON"
 _STEP = re.compile(r"slurmstepd: \[(\d+)\.")
@@ -78,7 +79,7 @@ def start(folder: Path, name: str, n_nodes: int) -> PocketCluster:
         CourseError: something of it cannot be.
     """
     if len(os.fsencode(folder.resolve())) > _LONGEST_BYTES:  # then a link in its place leads to a short one
-        folder.symlink_to(tempfile.mkdtemp(prefix="pocket-"))
+        folder.symlink_to(tempfile.mkdtemp(prefix=SHORT))
     else:
         folder.mkdir(mode=0o700)
     cluster = PocketCluster(name, folder.resolve(), tuple(f"n{number}" for number in range(n_nodes)))

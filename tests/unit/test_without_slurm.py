@@ -1,5 +1,7 @@
 """Without Slurm everything says so."""
 
+import os
+
 import pytest
 
 from dltutorial.errors import CourseError
@@ -13,3 +15,16 @@ def test_without_slurm_everything_says_so(monkeypatch, tmp_path):
         pocket.up(2)
     assert pocket.status() is None
     assert pocket.own("x") is None
+
+
+def test_a_link_in_a_clusters_place_goes_and_what_it_leads_to_stays(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    (tmp_path / "thesis").mkdir()
+    (tmp_path / "thesis" / "thesis.tex").write_text("years of work")
+    home = pocket._home()
+    home.mkdir(parents=True)
+    (home / "mine").symlink_to(tmp_path / "thesis")
+    os.mkfifo(home / ".lock")  # nor does a pipe without a reader hold it up
+    assert pocket.down("mine")
+    assert not os.path.lexists(home / "mine")
+    assert (tmp_path / "thesis" / "thesis.tex").read_text() == "years of work"
