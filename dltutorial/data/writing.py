@@ -198,7 +198,8 @@ def write_stats(folder: Path, progress: bool = False, overwrite: bool = True) ->
         raise DataError(f"{folder}: channel {channel} has one value in all training years; write the data without it")
     arrays = means_C11 + near_C11, stds_C[:, None, None], time_means_CHW + near_C11
     found = dict(zip(files, arrays, strict=True))
-    for name, file in wanted.items():
-        with refusals(file), paths.atomic(file) as temporary, open(temporary, "wb") as out:
-            np.save(out, found[name][None].astype(np.float32))
+    with refusals(folder / "stats"), contextlib.ExitStack() as all_or_none:
+        for name, file in wanted.items():
+            with open(all_or_none.enter_context(paths.atomic(file)), "wb") as out:
+                np.save(out, found[name][None].astype(np.float32))
     return list(wanted.values())

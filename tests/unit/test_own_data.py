@@ -4,6 +4,7 @@ import itertools
 import json
 import os
 import re
+import resource
 import shutil
 import warnings
 from pathlib import Path
@@ -193,6 +194,21 @@ def test_statistics_that_are_there_are_replaced_only_if_asked(own_data, capsys):
     assert "add --overwrite" in refused(capsys, *statistics)
     assert cli.main([*statistics, "--overwrite"]) == 0
     np.testing.assert_allclose(np.load(means), right, rtol=1e-5, atol=1e-6)
+
+
+def test_statistics_are_replaced_all_or_none(own_data):
+    """A disk that takes the two small files, and not the large one."""
+    for file in (own_data / "stats").iterdir():
+        np.save(file, np.load(file) * 2)
+    before = {file: file.read_bytes() for file in (own_data / "stats").iterdir()}
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2000, hard))
+    try:
+        with pytest.raises(DataError, match=r"cannot write .*stats.*make room"):
+            writing.write_stats(own_data)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert {file: file.read_bytes() for file in (own_data / "stats").iterdir()} == before
 
 
 def still(fields):
