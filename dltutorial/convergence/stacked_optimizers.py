@@ -14,7 +14,8 @@ from torch import Tensor
 
 from dltutorial.optim.layerwise import Layerwise
 
-#: layer, gradient, state (a dictionary, empty at first: tensors (R, …), and numbers that all share), rates (R, 1, 1)
+#: Takes a layer, its gradient, its state (a dictionary, empty at first, of tensors (R, …) and numbers that all share)
+#: and rates (R, 1, 1).
 Update = Callable[[Tensor, Tensor, dict[str, Any], Tensor], None]
 
 

@@ -132,7 +132,7 @@ def test_in_a_frame_it_lives_too_and_cannot_reach_the_notebook(page):
     frame.locator("canvas[data-ready]").wait_for()
     assert view(frame.locator("canvas"))[2] == 15
     assert frame.locator("h2").first.inner_text() == "What changed"
-    assert frame.locator("canvas").get_attribute("aria-label").startswith("Timeline: a timeline of 15 events, naive")
+    assert frame.locator("canvas").get_attribute("aria-label").startswith("Timeline: timeline of 15 events, naive")
     reached = frame.locator("body").evaluate("() => { try { return parent.document.title } catch { return null } }")
     assert reached is None
     fits = frame.locator("summary").evaluate("summary => summary.getBoundingClientRect().bottom <= innerHeight")
