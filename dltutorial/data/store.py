@@ -138,7 +138,7 @@ def validate(folder: Path, progress: bool = False) -> str:
     if (climate_1CHW := splits[0].time_means_1CHW) is not None:
         off_CHW = (climate_1CHW[0] - means_C[:, None, None]) / stds_C[:, None, None]
         if not (np.abs(off_CHW).max() < _FAR and np.abs(off_CHW.mean((1, 2))).max() < 1):
-            why = "time_means.npy and global_means.npy are too far apart"
+            why = "time_means.npy is far from global_means.npy"
             raise DataError(f"{folder / 'stats'} is of other data: {why}; {_anew(folder)}")
     low_C, high_C = np.full((2, len(means_C)), [[np.inf], [-np.inf]])
     first_with: dict[int, Path] = {}  # a year's number, or the hash of what tells a snapshot from all others
