@@ -15,7 +15,7 @@ import sys
 from typing import Any
 
 from dltutorial import advice, config, machine, node
-from dltutorial.course import show
+from dltutorial.course import scripts, show
 from dltutorial.course.guess import Guess
 from dltutorial.errors import CourseError
 from dltutorial.record import records
@@ -34,6 +34,7 @@ class Chapter:
             CourseError: DLTUTORIAL_NODE is neither login nor compute.
         """
         self.number = str(number)
+        scripts.prepare()
         self.preset = preset if isinstance(preset, config.Preset) else config.preset(preset)
         self._writer = records.Writer(self.number, self.preset.name)
         self._guesses: dict[str, Guess] = {}
@@ -42,7 +43,16 @@ class Chapter:
         show.display(show.line(("chapter", self.number), ("preset", self.preset.name), *where, ("versions", versions)))
         advise_below_tracebacks()
 
-    def claim(self, text: str, holds: Any, evidence: str, needs: str | None = None, *, measured: bool = False) -> None:
+    def claim(
+        self,
+        text: str,
+        holds: Any,
+        evidence: str,
+        needs: str | None = None,
+        *,
+        measured: bool = False,
+        folded: bool = False,
+    ) -> None:
         """Show a sentence of the course with its evidence, and record it: "shown", "failed", "otherwise".
 
         What needs hardware that is not there has ``holds`` None: it is "not shown here", and never counts as passed.
@@ -54,6 +64,7 @@ class Chapter:
             needs: the hardware that this claim needs, if any, such as "a CUDA device".
             measured: it rests on times, a fit or a score: where it does not hold, it came out otherwise on this
                 machine. Without, it is a fact, and has failed.
+            folded: one of those that matter less: while it holds, its evidence unfolds at a click.
 
         Raises:
             CourseError: ``holds`` is not a truth value.
@@ -64,7 +75,8 @@ class Chapter:
             holds = _truth(holds, text)
             status = "shown" if holds else "otherwise" if measured else "failed"
             details = [evidence, _OTHERWISE if status == "otherwise" else ""]
-        show.display(show.box(status, text, [("", detail) for detail in details if detail]))
+        lines = [("", detail) for detail in details if detail]
+        show.display(show.box(status, text, lines, folded=folded and status == "shown"))
         self._writer.write(text, holds, kind="claim", status=status, evidence=evidence, needs=needs, measured=measured)
 
     def predict(self, name: str, question: str, unit: str, default: float, model: float | None = None) -> Guess:

@@ -1,0 +1,89 @@
+"""The plain PyTorch files that a chapter writes with %%writefile: for the chapters that go on with them.
+
+In: file names. Out: files in the folder of the notebook, which need nothing of the course.
+
+    scripts.take("train.py")                                          # as chapter 01 writes it
+    scripts.change("train.py", "train_bf16.py", {"old line": "new line"})  # and shows the difference
+"""
+
+import difflib
+import inspect
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from dltutorial import paths
+from dltutorial.course import notebooks, show
+from dltutorial.errors import CourseError
+
+WRITES = "%%writefile "
+
+
+def prepare() -> None:
+    """For the programs that this notebook starts: ``!python`` is this Python, and waiting threads give cores away."""
+    here, known = str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)
+    if here not in known.split(os.pathsep):
+        os.environ["PATH"] = os.pathsep.join([here, known])
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
+
+def written(notebook: Path) -> dict[str, str]:
+    """The files, by their names, that the cells of a notebook write."""
+    cells = ["".join(cell["source"]) for cell in notebooks.read(notebook)["cells"] if cell["cell_type"] == "code"]
+    files = [cell.removeprefix(WRITES).partition("\n") for cell in cells if cell.startswith(WRITES)]
+    return {name.strip(): text.rstrip("\n") + "\n" for name, _, text in files}
+
+
+def take(*names: str) -> None:
+    """Put the files of these names here, each as the first chapter that writes it does.
+
+    What lies here under that name and differs, a learner's own, is kept: as ``train.mine1.py``, ``train.mine2.py``, ….
+
+    Raises:
+        CourseError: no chapter writes such a file, or it cannot be written here.
+    """
+    by_chapter = [written(chapter) for chapter in notebooks.chapters()]
+    for name in names:
+        text = next((files[name] for files in by_chapter if name in files), None)
+        if text is None:
+            raise CourseError(f"no chapter writes {name!r}; look for {WRITES}in the notebooks")
+        file = Path(name)
+        _keep_own(file, text)
+        paths.write_text(file, text)
+
+
+def change(name: str, into: str, lines: Mapping[str, str]) -> None:
+    """Write the file ``name`` with some of its text replaced as the file ``into``, and show the difference.
+
+    Raises:
+        CourseError: a text to be replaced does not stand there exactly once, or the file cannot be written.
+    """
+    before = after = paths.read_text(Path(name))
+    for old, new in lines.items():
+        if after.count(old) != 1:
+            raise CourseError(f"{old!r} stands {after.count(old)} times in {name}, not once; look at the file")
+        after = after.replace(old, new)
+    paths.write_text(Path(into), after)
+    _show("\n".join(difflib.unified_diff(before.splitlines(), after.splitlines(), name, into, "", "", 1, "")), "diff")
+
+
+def source(*objects: Any) -> None:
+    """Show the source of functions and classes, as it stands in the library."""
+    _show("\n".join(inspect.getsource(one) for one in objects), "python")
+
+
+def _show(text: str, language: str) -> None:
+    from IPython.display import Code
+
+    show.display(Code(text, language=language))
+
+
+def _keep_own(file: Path, text: str) -> None:
+    """Rename a file that holds anything but this text, so that it is not lost."""
+    if not file.exists() or paths.read_text(file) == text:
+        return
+    beside = next(b for n in range(1, 1000) if not (b := file.with_suffix(f".mine{n}{file.suffix}")).exists())
+    file.rename(beside)
+    print(f"your own {file} is now {beside}")

@@ -1,0 +1,83 @@
+"""Every file that a notebook writes is plain PyTorch: it runs alone in an empty folder, where the course is not."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dltutorial import config
+from dltutorial.course import scripts
+from dltutorial.data import weather
+
+ROOT = Path(__file__).parents[2]
+NOTEBOOKS = [path for folder in ("notebooks", "solutions") for path in sorted((ROOT / folder).glob("*.ipynb"))]
+WRITTEN = {path: files for path in NOTEBOOKS if (files := scripts.written(path))}
+PYTHON = {name: text for files in reversed(WRITTEN.values()) for name, text in files.items() if name.endswith(".py")}
+
+# Each file as its chapter runs it, but shorter. DATA: the simulated weather of preset smoke. The first word is a
+# program beside this Python. What a command leaves is there for those after it in the same line.
+RANKS = "torchrun --standalone --nproc-per-node 2"
+COMMANDS = [
+    ["python train.py DATA --epochs 1 --vit 16 32 1 2"],
+    ["python join.py 127.0.0.1:1"],
+]
+
+
+@pytest.fixture(scope="session")
+def data():
+    return weather.ensure(config.preset("smoke"))
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """All written files in one folder, and beside it a module that stands in the course's place and refuses."""
+    for name, text in PYTHON.items():
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    (tmp_path / "without").mkdir()
+    (tmp_path / "without" / "dltutorial.py").write_text("raise ImportError('a script needs the course')\n")
+    return tmp_path
+
+
+def run(command, folder, data):
+    program, *rest = command.replace("DATA", str(data)).split()
+    env = {**os.environ, "PYTHONPATH": str(folder / "without"), "PYTHONSAFEPATH": "", "OMP_NUM_THREADS": "1"}
+    line = [Path(sys.executable).parent / program, *rest]
+    return subprocess.run(line, cwd=folder, env=env, capture_output=True, text=True, timeout=240, check=False)
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("commands", COMMANDS, ids=lambda commands: commands[0].split(".py")[0].split()[-1])
+def test_a_script_runs_without_the_course(commands, folder, data):
+    for command in commands:
+        ended = run(command, folder, data)
+        assert ended.returncode == 0, f"{command}\n{ended.stdout[-2000:]}\n{ended.stderr[-3000:]}"
+
+
+def test_every_written_file_is_run():
+    told = " ".join(word for commands in COMMANDS for word in commands)
+    imported = {name for text in PYTHON.values() for name in PYTHON if f"from {name[:-3]} import" in text}
+    assert [name for name in PYTHON if name not in told and name not in imported] == []
+
+
+@pytest.mark.parametrize("name", sorted(PYTHON))
+def test_a_written_file_is_in_the_house_style(name):
+    text = PYTHON[name]
+    assert "dltutorial" not in text
+    for command in (["check", "--extend-ignore", "D1"], ["format", "--check", "--diff"]):
+        line = [Path(sys.executable).parent / "ruff", *command, "--config", ROOT / "notebooks" / ".ruff.toml"]
+        ended = subprocess.run(
+            [*line, "--stdin-filename", ROOT / "notebooks" / name, "-"],
+            input=text,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert ended.returncode == 0, ended.stdout
+
+
+def test_two_chapters_write_one_name_only_if_they_write_the_same():
+    for name in PYTHON:
+        texts = {files[name] for path, files in WRITTEN.items() if name in files and path.parent.name == "notebooks"}
+        assert len(texts) <= 1, f"{name} differs between chapters: give it another name"
