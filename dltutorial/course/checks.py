@@ -63,7 +63,8 @@ class Exercise:
         cases: callables that take the learner's function and raise ``Wrong`` (or fail an assertion). The name of a
             case is its docstring's first line, else its own name. A case makes its own inputs, afresh, and works
             out what it expects before it calls: then an answer that changes its inputs misleads nobody.
-        hints: general ones; each failed attempt unfolds one more.
+        hints: general ones, questions rather than answers; each failed attempt unfolds one more.
+        code: lines of a solution, for who asks: from the second failed attempt on they are there, and folded.
         deadline_s: for all the cases together.
         attempts: failed ones so far, in this kernel.
     """
@@ -72,6 +73,7 @@ class Exercise:
     chapter: str
     cases: Sequence[Callable[[Callable], None]]
     hints: Sequence[str] = ()
+    code: Sequence[str] = ()
     deadline_s: float = 20.0
     attempts: int = field(default=0, compare=False)
 
@@ -124,6 +126,8 @@ class Exercise:
             expected, got = "an answer", f"none within {self.deadline_s:g} s"
             trace = guard.learners_frames(error, case)
             hint = "Your function does not come to an end. Look for a loop, or a wait, that nothing stops."
+            if not trace:
+                hint = "Your function had come to its end. What it asks for takes too long: try it by itself."
         elif isinstance(error, SystemExit):
             got, hint = "sys.exit", "Return the answer; do not leave Python."
         else:
@@ -143,8 +147,13 @@ class Exercise:
         lines = [*(("✓", name) for name in outcome.passed), ("✗", outcome.failed)]
         lines += [fact for fact in (("expected", outcome.expected), ("got", outcome.got)) if fact[1]]
         hints = [hint for hint in (outcome.hint, *self.hints[: self.attempts]) if hint]
-        title = f"{self.name}: {len(outcome.passed)} of {len(self.cases)} cases pass"
-        return show.box("failed", title, lines, kind="check", mark="check failed", trace=outcome.trace, hints=hints)
+        not_run = len(self.cases) - len(outcome.passed) - 1
+        counts = [(len(outcome.passed), "passed"), (1, "failed"), (not_run, "not run")]
+        title = f"{self.name}: cases {', '.join(f'{n} {word}' for n, word in counts if n)}"
+        code = self.code if self.attempts > 1 else ()
+        return show.box(
+            "failed", title, lines, kind="check", mark="check failed", trace=outcome.trace, hints=hints, code=code
+        )
 
 
 class Registry:

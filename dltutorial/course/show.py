@@ -58,6 +58,7 @@ def box(
     mark: str = "",
     trace: str = "",
     hints: Sequence[str] = (),
+    code: Sequence[str] = (),
     folded: bool = False,
 ) -> Shown:
     """A title with its sign, and under it what shows it; the first hint is open.
@@ -70,12 +71,13 @@ def box(
         mark: what a screen reader says of the box; empty: the status, which then stands in the first line, too.
         trace: lines of code.
         hints: folded, but for the first.
+        code: hints that are lines of a solution: folded, and left out where nothing unfolds.
         folded: below the first line, all unfolds at a click.
     """
     sign, told = SIGNS.get(status, ""), "otherwise on this machine" if status == "otherwise" else status
     words = "" if mark or status == "shown" else told
     page = template(_HTML).module.box(
-        kind, mark or told, _COLOURS[status], sign, title, words, lines, _OF_LABEL, trace, hints, folded
+        kind, mark or told, _COLOURS[status], sign, title, words, lines, _OF_LABEL, trace, hints, code, folded
     )
     first = " ".join(part for part in (sign, words and f"({words})", title) if part)
     below = [f"{label} {text}".strip() for label, text in lines] + trace.splitlines()

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from dltutorial import paths
-from dltutorial.course import check, checks
+from dltutorial.course import check, checks, show
 from dltutorial.course.checks import Exercise, Wrong
 from dltutorial.course.checks.expect import expect, expect_close
 from dltutorial.errors import CourseError
@@ -93,6 +93,26 @@ def test_more_failed_attempts_unfold_more_hints(exercise, capsys):
     assert seen == [1, 2, 2]
 
 
+def test_what_has_not_run_is_not_counted_as_failed(exercise, capsys):
+    exercise(lambda x: 9.0)
+    exercise(lambda x: sum(x) or 7.0)
+    titles = [line for line in capsys.readouterr().out.splitlines() if line.startswith("✗ ")]
+    assert titles == [
+        "✗ total: cases 1 failed, 1 not run",
+        "✗ total: cases 1 passed, 1 failed",
+    ]
+
+
+def test_lines_of_a_solution_are_folded_and_come_with_the_second_failed_attempt(exercise, monkeypatch):
+    monkeypatch.setattr(show, "display", (seen := []).append)
+    exercise.code = ["total += number"]
+    for _ in range(2):
+        exercise(lambda x: 9.0)
+    assert ["total += number" in shown.html for shown in seen] == [False, True]
+    assert "<details><summary>show me code 1</summary><code>total += number</code></details>" in seen[1].html
+    assert "total += number" not in seen[1].text
+
+
 def crash(x):
     return x[0] / 0
 
@@ -126,6 +146,15 @@ def test_an_endless_answer_ends_at_the_deadline(exercise, fn):
     outcome = dataclasses.replace(exercise, deadline_s=0.3).examine(fn)
     assert outcome.status == "wrong"
     assert fn is stubborn or outcome.got == "none within 0.3 s"
+
+
+def test_what_takes_long_after_the_answer_returned_is_no_endless_loop(exercise):
+    def trains_for_long(fn):
+        time.sleep(fn([]) + 60)
+
+    slow = dataclasses.replace(exercise, cases=[trains_for_long], deadline_s=0.3).examine(lambda x: 1.0)
+    assert "had come to its end" in slow.hint
+    assert "does not come to an end" in dataclasses.replace(exercise, deadline_s=0.3).examine(spin).hint
 
 
 def test_a_timer_that_was_already_running_goes_on(exercise):
