@@ -147,7 +147,9 @@ def make_parser() -> argparse.ArgumentParser:
     exercises.add_argument("--force", action="store_true", help="of build: replace those you edited, and keep yours")
 
     pocket = _add(commands, "pocket", _pocket, "a real Slurm cluster on this machine, for you alone")
-    pocket.add_argument("action", choices=["up", "down", "status"])
+    what = "network: run a script under torchrun, two ranks on each of two nodes, with a slow link between them"
+    pocket.add_argument("action", choices=["up", "down", "status", "network"], help=what)
+    pocket.add_argument("script", nargs=argparse.REMAINDER, help="of network: a Python file, and its arguments")
     pocket.add_argument("--nodes", type=int, default=2, metavar="N", help="of up (default: 2)")
     pocket.add_argument("--name", default="pocket", help="to have several (default: pocket)")
 
@@ -251,8 +253,12 @@ def _exercises(args: argparse.Namespace) -> int:
 
 
 def _pocket(args: argparse.Namespace) -> int:
-    from dltutorial.launch import pocket
+    from dltutorial.launch import pocket, two_nodes
 
+    if args.action == "network":
+        two_nodes.run(args.script)
+    if args.script:
+        raise CourseError(f"pocket {args.action} takes no {args.script[0]!r}; that is for pocket network")
     return pocket.command(args.action, args.nodes, args.name)
 
 

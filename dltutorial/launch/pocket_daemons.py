@@ -25,7 +25,7 @@ import psutil
 from dltutorial import machine, paths
 from dltutorial.errors import CourseError
 
-_SYSTEM = "/usr/sbin:/usr/local/sbin:/sbin"  # where daemons live; often not in an ordinary user's PATH
+SYSTEM = "/usr/sbin:/usr/local/sbin:/sbin"  # where daemons live; often not in an ordinary user's PATH
 _START_S, _ANSWER_S, _END_S = 60.0, 15.0, 60.0  # on busy cores; else it takes one
 SHORT = "dltutorial-pocket-"  # so begins the name of a folder that a link in a cluster's place leads to
 _LONGEST_BYTES = 60  # of the folder: the name of a Unix socket in it must stay below 108
@@ -119,7 +119,7 @@ def spawn(cluster: PocketCluster, role: str) -> None:
         options = [f"--{option}={cluster.folder / role}.{end}" for option, end in files.items()]
         arguments = ["--force", "--num-threads=1", *options]
     env = {name: os.environ[name] for name in ("HOME", "LANG", "TMPDIR") if name in os.environ}
-    env |= {"PATH": f"{os.environ.get('PATH', os.defpath)}:{_SYSTEM}", **cluster.env}
+    env |= {"PATH": f"{os.environ.get('PATH', os.defpath)}:{SYSTEM}", **cluster.env}
     env |= {_MARK: f"{cluster.folder}:{role}"}
     said = cluster.folder / f"{role}.out"
     try:
@@ -175,7 +175,7 @@ def host() -> str:
 
 def which(program: str) -> str | None:
     """Where a program is, the folders of daemons included."""
-    return shutil.which(program, path=f"{os.environ.get('PATH', os.defpath)}:{_SYSTEM}")
+    return shutil.which(program, path=f"{os.environ.get('PATH', os.defpath)}:{SYSTEM}")
 
 
 def _configuration(cluster: PocketCluster) -> str:

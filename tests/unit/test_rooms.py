@@ -11,13 +11,13 @@ ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "dltutorial"
 # Lines of all Python files, blank lines and docstrings included: what there is, and no more: 18,500 in all.
 BUDGET = {
-    "": 1565,
+    "": 1572,
     "record": 615,
     "profile": 2400,
     "data": 2770,
     "models": 175,
     "optim": 345,
-    "launch": 1435,
+    "launch": 1490,
     "comm": 795,
     "parallel": 450,
     "train": 2490,

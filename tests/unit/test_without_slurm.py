@@ -10,7 +10,7 @@ from dltutorial.launch import pocket, pocket_daemons
 
 def test_without_slurm_everything_says_so(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(pocket_daemons, "_SYSTEM", str(tmp_path))
+    monkeypatch.setattr(pocket_daemons, "SYSTEM", str(tmp_path))
     with pytest.raises(CourseError, match=r"Slurm is not installed here \(no \w+\); .*apt-get install"):
         pocket.up(2)
     assert pocket.status() is None
