@@ -12,6 +12,7 @@ import sys
 import tempfile
 import time
 from multiprocessing import forkserver
+from pathlib import Path
 
 import faults
 import psutil
@@ -310,6 +311,57 @@ print(launch(lambda: 2, 2))
     done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=100)
     assert (done.stdout, done.returncode) == ("[1, 1]\n[2, 2]\n", 0), done.stderr
     assert "Error" not in done.stderr
+
+
+SERVER_ENDS = """
+import contextlib, os, signal, sys, threading
+from multiprocessing import forkserver
+sys.path.insert(0, HERE)
+import faults, psutil
+from dltutorial.errors import CourseError
+from dltutorial.launch import launch, warm
+
+def say(*args, **options):
+    try:
+        print(launch(*args, **options))
+    except CourseError as error:
+        print(str(error).splitlines()[0])
+
+def act():
+    os.kill(forkserver._forkserver._forkserver_pid, signal.NAME)
+
+def act_at_the_first_rank():
+    with contextlib.suppress(psutil.Error, ProcessLookupError):
+        while not psutil.Process(forkserver._forkserver._forkserver_pid).children():
+            pass
+        act()
+
+say(faults.signal_the_server, 2, signal.NAME, timeout_s=20)
+say(faults.total, 1, 0)
+act()  # between two launches
+say(faults.total, 1, 0)
+threading.Thread(target=act_at_the_first_rank).start()
+say(faults.total, 8, 0, timeout_s=20)
+say(faults.total, 1, 0)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere ranks outlive their server")
+@pytest.mark.parametrize("name", ["SIGSTOP", pytest.param("SIGKILL", marks=pytest.mark.full)])
+def test_a_fork_server_that_is_stopped_or_killed_costs_no_more_than_one_launch(name):
+    code = SERVER_ENDS.replace("HERE", repr(str(Path(faults.__file__).parent))).replace("NAME", name)
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    words = [sys.executable, "-W", "ignore", "-c", code]
+    done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=100)
+    by_a_rank, then, between, meanwhile, at_last = done.stdout.splitlines()
+    assert then == at_last == "[(0, [0.0, 0.0, 0.0])]", done.stderr
+    if name == "SIGSTOP":  # it is awakened, and nothing is lost
+        assert (by_a_rank, between, meanwhile[:5]) == ("[1, 1]", then, "[(0, "), done.stdout
+    else:
+        assert re.match(r"\[1, 1\]|rank \d of 2", by_a_rank)
+        assert between == then or between.startswith("the fork server of the ranks does not run")  # it died just now
+        assert re.match(r"the fork server of the ranks does not run|.*of 8|\[\(0, ", meanwhile)
+    assert "Traceback" not in done.stderr, done.stderr
 
 
 def test_where_too_few_files_may_be_open_it_says_how_many_ranks_fit():
