@@ -80,11 +80,11 @@ def inside(folder: Path, name: str) -> Path:
 
 
 @contextlib.contextmanager
-def atomic(path: Path) -> Iterator[Path]:
+def atomic(path: Path, before: Callable[[], None] = lambda: None) -> Iterator[Path]:
     """Yield a temporary path beside ``path``; on success it is synced to disk and takes the name ``path``.
 
     A reader sees the whole new file or the old state, never a half-written one. On any exception, an interrupt
-    included, the temporary file is removed.
+    included, the temporary file is removed. Right before it takes the name ``before`` is called, and may raise.
 
     Raises:
         CourseError: the folder cannot be written, or the file cannot take its name (a folder has it).
@@ -100,19 +100,25 @@ def atomic(path: Path) -> Iterator[Path]:
         raise CourseError(f"cannot write {path}: {error.strerror}; choose a folder that you may write to") from error
     try:
         yield temporary
-        _settle(temporary, path)
+        try:
+            with open(temporary, "rb+") as file:
+                os.fsync(file.fileno())
+            before()
+            temporary.replace(path)
+        except OSError as error:
+            raise CourseError(f"cannot write {path}: {error.strerror}; make room, or choose another name") from error
     finally:
         temporary.unlink(missing_ok=True)
 
 
-def write_text(path: Path, text: str) -> None:
-    """Write ``text`` to ``path``, whole or not at all.
+def write_text(path: Path, text: str, before: Callable[[], None] = lambda: None) -> None:
+    """Write ``text`` to ``path``, whole or not at all, ``before`` as in ``atomic``.
 
     Raises:
         CourseError: it cannot be written: no such right, a full disk, a folder of that name.
     """
     try:
-        with atomic(path) as temporary:
+        with atomic(path, before) as temporary:
             temporary.write_text(text, encoding="utf-8")
     except OSError as error:
         raise CourseError(f"cannot write {path}: {error.strerror}; make room, then run again") from error
@@ -207,13 +213,3 @@ def from_json(text: str) -> Any:
         raise
     except (ValueError, RecursionError):
         raise ValueError("brackets are nested too deep, or a number has thousands of digits") from None
-
-
-def _settle(temporary: Path, path: Path) -> None:
-    """Sync a whole temporary file to disk and give it its name."""
-    try:
-        with open(temporary, "rb+") as file:
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except OSError as error:
-        raise CourseError(f"cannot write {path}: {error.strerror}; make room, or choose another name") from error

@@ -114,7 +114,7 @@ def _score(checks: list[dict[str, Any]]) -> tuple[object, ...]:
 def _newer(file: Path, solution: Path) -> str:
     """Where the newer version of an exercise is; empty where there is none."""
     copy, newest = exercises.look(file), exercises.look_at(exercises.blank_notebook(solution)).version
-    if newest in (copy.version, copy.cells):
+    if newest in (copy.version, copy.now):
         return ""
     new = exercises.beside(file)
     return f"exercises/{new.name}" if exercises.look(new).version == newest else "yes: dltutorial exercises build"

@@ -2,11 +2,13 @@
 
 In: ``solutions/NN_*.ipynb``, whose code cells hold blocks between ``### BEGIN SOLUTION`` and ``### END SOLUTION``
 (the markers of nbgrader, nbgrader.readthedocs.io). Out: ``exercises/NN_*.ipynb``, the same notebooks with a blank
-for each block and no outputs. Each carries its version, a hash of its cells' sources: so a copy tells by itself whether
-a cell was changed since, whatever brought it here. A newer version of an edited copy is put beside it, as
-``NN_*.new.ipynb``.
+for each block and no outputs. Each carries its version, a hash of what a person can change in it: so a copy tells by
+itself whether it was changed since, whatever brought it here. A newer version of an edited copy is put beside it, as
+``NN_*.new.ipynb``. What another program saves while a build is at work is looked at again right before the newer file
+takes the name; only a save within the microseconds of that step would go.
 """
 
+import contextlib
 import datetime
 import hashlib
 import json
@@ -26,6 +28,8 @@ _BLOCK = re.compile(
     r"^(?P<indent>[ \t]*)### BEGIN SOLUTION\s*\n(?P<inside>.*?)^[ \t]*### END SOLUTION[ \t]*$", re.MULTILINE | re.DOTALL
 )
 _MENTION = re.compile(r"(BEGIN|END) SOLUTION")
+# Metadata that programs write unasked when a notebook is opened, run or looked at; all other is a person's.
+_OF_PROGRAMS = {"kernelspec", "language_info", "widgets", "execution", "trusted", "collapsed", "scrolled", "jupyter"}
 _HINT = re.compile(r"^\s*# HINT:\s*(.+?)\s*$", re.MULTILINE)
 
 
@@ -33,13 +37,14 @@ _HINT = re.compile(r"^\s*# HINT:\s*(.+?)\s*$", re.MULTILINE)
 class Copy:
     """What a file is: ``state`` is "missing", "as it came", "run", "edited" or "unreadable".
 
-    ``version``: of the exercise it was made from; ``cells``: what the version of its cells as they are now would be.
-    Both are empty where the file does not tell.
+    ``version``: of the exercise it was made from; ``now``: what its version as it is now would be. Both are empty where
+    the file does not tell. ``text``: all that it holds.
     """
 
     state: str
     version: str = ""
-    cells: str = ""
+    now: str = ""
+    text: str = ""
 
     @property
     def is_pristine(self) -> bool:
@@ -83,19 +88,33 @@ def _out_of_step(root: Path) -> dict[Path, str]:
 
 def _write(file: Path, text: str, force: bool) -> None:
     """Bring one exercise up to date; a copy with work in it stays, and the newer version is put beside it."""
-    copy, newest, new = look(file), look_at(text).version, beside(file)
+    copy, newest, new = look(file), look_at(text).version, look(beside(file))
     is_old = copy.version != newest
     if copy.is_pristine:
-        paths.write_text(file, text)
+        _replace(file, copy, text)
         print(f"wrote exercises/{file.name}")
-    elif force or (is_old and (copy.state == "run" or copy.cells == newest)):
-        print(f"exercises/{file.name}: new; yours is kept as exercises/kept/{keep(file).name}")
-        paths.write_text(file, text)
-    elif is_old and look(new).version != newest:
-        if not look(new).is_pristine:  # somebody went on working in the new one
-            keep(new)
-        paths.write_text(new, text)
-        print(f"exercises/{file.name} holds your work and stays; its new version is exercises/{new.name}")
+    elif force or (is_old and (copy.state == "run" or copy.now == newest)):
+        kept = keep(file)
+        _replace(file, look(kept), text)
+        print(f"exercises/{file.name}: new; yours is kept as exercises/kept/{kept.name}")
+    elif is_old and new.version != newest:
+        if not new.is_pristine:  # somebody went on working in the new one
+            new = look(keep(beside(file)))
+        _replace(beside(file), new, text)
+        print(f"exercises/{file.name} holds your work and stays; its new version is exercises/{beside(file).name}")
+
+
+def _replace(file: Path, seen: Copy, text: str) -> None:
+    """Write ``file`` anew. CourseError: it does not hold any more what was ``seen`` in it, and stays."""
+
+    def same() -> None:
+        now = ""
+        with contextlib.suppress(OSError, UnicodeDecodeError):
+            now = paths.read_text(file)
+        if now != seen.text:
+            raise CourseError(f"exercises/{file.name} was saved just now, and stays; run: dltutorial exercises build")
+
+    paths.write_text(file, text, same)
 
 
 def blank_notebook(path: Path) -> str:
@@ -149,8 +168,8 @@ def look_at(text: str) -> Copy:
         now, version = _digest(notebook), str(notebook["metadata"].get("dltutorial", {}).get("version", ""))
         ran = any(cell.get("outputs") or cell.get("execution_count") for cell in notebook["cells"])
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        return Copy("unreadable")
-    return Copy("edited" if now != version else "run" if ran else "as it came", version, now)
+        return Copy("unreadable", text=text)
+    return Copy("edited" if now != version else "run" if ran else "as it came", version, now, text)
 
 
 def beside(file: Path) -> Path:
@@ -174,6 +193,15 @@ def keep(file: Path) -> Path:
 
 
 def _digest(notebook: dict[str, Any]) -> str:
-    """A hash of the kinds and sources of the cells."""
-    cells = [(cell["cell_type"], "".join(cell["source"])) for cell in notebook["cells"]]
-    return hashlib.sha256(json.dumps(cells).encode()).hexdigest()[:16]
+    """A hash of what a person can change: kind, source, attachments and metadata of each cell, and the notebook's."""
+
+    def own(metadata: dict[str, Any]) -> dict[str, Any]:
+        return {key: value for key, value in metadata.items() if key not in _OF_PROGRAMS}
+
+    cells = [
+        (cell["cell_type"], "".join(cell["source"]), cell.get("attachments") or {}, own(cell["metadata"]))
+        for cell in notebook["cells"]
+    ]
+    course = {key: value for key, value in notebook["metadata"].get("dltutorial", {}).items() if key != "version"}
+    whole = [cells, own(notebook["metadata"] | {"dltutorial": course})]
+    return hashlib.sha256(json.dumps(whole, sort_keys=True).encode()).hexdigest()[:16]

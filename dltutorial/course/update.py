@@ -63,7 +63,7 @@ def _restore_chapters(root: Path, base: str, changed: list[str]) -> None:
     for file in (root / name for name in changed if Path(name).match("notebooks/*.ipynb") and (root / name).is_file()):
         with contextlib.suppress(CourseError):  # it is a file of the learner's where the course brings one
             came = _git(root, "show", f"{base}:notebooks/{file.name}")
-            if file.read_bytes() != came.encode() and exercises.look(file).cells == exercises.look_at(came).cells != "":
+            if file.read_bytes() != came.encode() and exercises.look(file).now == exercises.look_at(came).now != "":
                 print(f"notebooks/{file.name}: as you ran it, it is kept as notebooks/kept/{exercises.keep(file).name}")
                 paths.write_text(file, came)
 

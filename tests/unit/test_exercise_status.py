@@ -163,4 +163,4 @@ def test_the_command_shows_the_table_and_refuses_a_name_it_has_no_use_for(capsys
 def test_every_committed_exercise_carries_its_version():
     for file in sorted((Path(__file__).parents[2] / "exercises").glob("[0-9][0-9]_*.ipynb")):
         about = json.loads(file.read_text())["metadata"]["dltutorial"]
-        assert about["version"] == exercises.look(file).cells, file.name
+        assert about["version"] == exercises.look(file).now, file.name

@@ -286,3 +286,94 @@ def test_a_solution_with_parts_that_cannot_be_is_one_line(course, what, by):
     with pytest.raises(CourseError, match=r"00_a\.ipynb is not a notebook") as error:
         exercises.build(course)
     assert "\n" not in str(error.value)
+
+
+def with_metadata(cell=None, whole=None, **fields):
+    """A learner's change of an exercise that touches no source."""
+
+    def change(file):
+        found = json.loads(file.read_text())
+        found["cells"][0] |= fields
+        found["cells"][0]["metadata"] |= cell or {}
+        found["metadata"] |= whole or {}
+        file.write_text(json.dumps(found))
+
+    return change
+
+
+OWN = {
+    "a tag": with_metadata({"tags": ["t", "mine"]}),
+    "a slide": with_metadata({"slideshow": {"slide_type": "slide"}}),
+    "a note in the cell's metadata": with_metadata({"note": "mine"}),
+    "a cell that may not be edited": with_metadata({"editable": False}),
+    "authors": with_metadata(whole={"authors": [{"name": "me"}]}),
+    "a title": with_metadata(whole={"title": "mine"}),
+    "a note beside the version": lambda file: edit(file, '"version"', '"note": "mine", "version"'),
+    "a picture": with_metadata(attachments={"a.png": {"image/png": "aGk="}}),
+    "another kind of cell": with_metadata(cell_type="raw"),
+}
+OF_PROGRAMS = {
+    "results": with_metadata(outputs=[{"output_type": "stream"}], execution_count=3),
+    "the time of a run": with_metadata({"execution": {"iopub.status.busy": "now"}, "trusted": True}),
+    "a fold": with_metadata({"collapsed": True, "scrolled": False, "jupyter": {"outputs_hidden": True}}),
+    "the kernel": with_metadata(whole={"kernelspec": {"name": "other"}, "language_info": {"version": "3.99"}}),
+    "widgets": with_metadata(whole={"widgets": {"application/vnd.jupyter.widget-state+json": {}}}),
+    "a minor format": lambda file: edit(file, '"nbformat_minor": 5', '"nbformat_minor": 6'),
+    "a name of a cell": with_metadata(id="another"),
+    "no attachments": with_metadata(attachments={}),
+}
+
+
+@pytest.mark.parametrize("change", OWN.values(), ids=OWN)
+def test_whatever_a_person_changes_makes_an_exercise_theirs(course, change):
+    exercises.build(course)
+    mine = course / "exercises" / "00_a.ipynb"
+    change(mine)
+    before = mine.read_bytes()
+    assert exercises.look(mine).state == "edited"
+    edit(course / "solutions" / "00_a.ipynb", by="print(2)")
+    exercises.build(course)
+    assert mine.read_bytes() == before
+    assert "print(2)" in exercises.beside(mine).read_text()
+
+
+@pytest.mark.parametrize("change", OF_PROGRAMS.values(), ids=OF_PROGRAMS)
+def test_what_a_program_writes_unasked_is_no_edit(course, change):
+    exercises.build(course)
+    file = course / "exercises" / "00_a.ipynb"
+    change(file)
+    assert exercises.look(file).state in ("run", "as it came")
+    edit(course / "solutions" / "00_a.ipynb", by="print(2)")
+    exercises.build(course)
+    assert "print(2)" in file.read_text()
+
+
+@pytest.mark.parametrize("there", ["as it came", "run", "forced", "beside", "missing"])
+def test_what_is_saved_while_a_build_writes_is_not_lost(course, monkeypatch, there):
+    """The save comes in the middle of a build: when the newer version, written beside, goes to disk."""
+    exercises.build(course)
+    file, fsync, saved = course / "exercises" / "00_a.ipynb", os.fsync, []
+    edit(course / "solutions" / "00_a.ipynb", by="print(2)")
+    if there == "run":
+        run_by_jupyter(file)
+    elif there == "missing":
+        file.unlink()
+    elif there != "as it came":
+        edit(file)
+    saves = exercises.beside(file) if there == "beside" else file
+
+    def save(number):
+        if not saved:
+            saved.append(notebook(BLANK, "print('saved just now')"))
+            saves.write_text(saved[0])
+        fsync(number)
+
+    monkeypatch.setattr(os, "fsync", save)
+    with pytest.raises(CourseError, match=r"exercises/00_a\..*ipynb was saved just now, and stays; run: dltutorial"):
+        exercises.build(course, force=there == "forced")
+    assert saves.read_text() == saved[0]
+    assert exercises.build(course, force=there == "forced") == 0
+    texts = [path.read_text() for path in (course / "exercises").rglob("*.ipynb")]
+    assert saved[0] in texts
+    assert any("print(2)" in text for text in texts)
+    assert len(set(texts)) == len(texts)
