@@ -13,7 +13,6 @@ https://slurm.schedmd.com/programmer_guide.html, "multiple slurmd", and https://
 
 import atexit
 import contextlib
-import fcntl
 import os
 import re
 import shlex
@@ -92,14 +91,15 @@ def down(name: str = "pocket") -> bool:
 
 
 def status(name: str = "pocket") -> PocketCluster | None:
-    """The cluster of this name, whole or not; None if there is none, or its ``slurm.conf`` names no nodes."""
+    """The cluster of this name, whole or not; None if there is none."""
     conf = _folder(name) / "slurm.conf"
     with contextlib.suppress(OSError):
         text = conf.read_text(errors="replace") if conf.is_file() else ""
         if found := re.search(r"^NodeName=(n\d+(?:,n\d+)*) ", text, re.MULTILINE):
             cluster = PocketCluster(name, _folder(name).resolve(), tuple(found[1].split(",")))
             return replace(cluster, faults=tuple(" ".join(fault) for fault in daemons.faults(cluster).items()))
-    return None
+    damaged = PocketCluster(name, _folder(name).resolve(), (), ("its slurm.conf cannot be read, or names no nodes",))
+    return damaged if os.path.lexists(conf) else None
 
 
 def names() -> list[str]:
@@ -126,7 +126,7 @@ def command(action: str, nodes: int, name: str) -> int:
         _say(f"there is no cluster {name}; " + (f"there is: {others}" if others else "start it: dltutorial pocket up"))
         return 1
     if cluster.faults:
-        again = f"dltutorial pocket up --nodes {len(cluster.nodes)} --name {name}"
+        again = f"dltutorial pocket up --nodes {len(cluster.nodes) or nodes} --name {name}"
         _say(f"the cluster {name} is not whole: {', '.join(cluster.faults)}; mend it: {again}")
         return 1
     _say(" · ".join(f"{node} {state}" for node, state in states(cluster).items()))
@@ -181,13 +181,8 @@ def _locked() -> Iterator[None]:
     """One call at a time starts or ends clusters; where their folder cannot be written, it is told."""
     try:
         _home().mkdir(parents=True, exist_ok=True, mode=0o700)
-        lock = os.open(_home() / ".lock", os.O_RDWR | os.O_CREAT | os.O_NONBLOCK, 0o600)  # waits for no pipe's reader
-        try:
-            with contextlib.suppress(OSError):  # some shared file systems cannot lock
-                fcntl.flock(lock, fcntl.LOCK_EX)
+        with paths.locked(_home()):
             yield
-        finally:
-            os.close(lock)
     except OSError as error:
         told = f"{_home()} cannot hold a pocket cluster ({error.strerror}); make room there, or set XDG_CACHE_HOME"
         raise CourseError(told) from error

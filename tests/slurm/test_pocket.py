@@ -153,7 +153,10 @@ def test_a_damaged_description_kills_nobody_else_and_up_mends(name, damage):
     elif damage != "gone":
         os.mkfifo(conf) if damage == "fifo" else conf.mkdir()
     try:
-        assert command("status", "--name", name).returncode == 1
+        said = command("status", "--name", name)
+        assert said.returncode == 1
+        told = "there is no cluster" if damage == "gone" else "is not whole: its slurm.conf cannot be read, or names no"
+        assert told in said.stderr
         assert pocket.up(1, name) == pocket.status(name)
         assert pocket.down(name)
         assert not daemons.processes(cluster.folder)
