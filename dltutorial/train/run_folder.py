@@ -28,11 +28,17 @@ from dltutorial.train.checkpoint import Checkpoint
 from dltutorial.train.loop import Progress
 
 CHECKPOINTS = "checkpoints"
-# What a kill leaves half written, and what a run writes; nothing else is ever removed with a run.
-_PARTIAL = re.compile(r"\..+\.[0-9a-f]{8}\.partial")
+# What a kill leaves half written; what a run that starts anew makes again; all that a run writes. By the path in its
+# folder. Nothing else is ever removed with a run.
+_PARTIAL = re.compile(rf"({CHECKPOINTS}/)?\.[^/]+\.[0-9a-f]{{8}}\.partial")
+_WANDB_RUN = r"wandb/(offline-)?run-[^/]+"
+_AGAIN = re.compile(
+    rf"progress\.jsonl|weights\.pt|tensorboard/events\.out\.[^/]+|wandb/(debug[^/]*\.log|latest-run)"
+    rf"|{_WANDB_RUN}/(run-[^/]+\.wandb(\.synced)?|(files|logs|tmp)(/.+)?)"
+)
 _OURS = re.compile(
-    r"(recipe|status)\.json|progress\.jsonl|(weights|step-\d{8,}-[0-9a-f]{16})\.pt(\.damaged)?"
-    rf"|tensorboard|wandb|{CHECKPOINTS}"
+    rf"{_AGAIN.pattern}|(recipe|status)\.json|({CHECKPOINTS}/)?(weights|step-\d{{8,}}-[0-9a-f]{{16}})\.pt(\.damaged)?"
+    rf"|tensorboard|wandb|{CHECKPOINTS}|{_WANDB_RUN}"
 )
 # As long as each other: on a full disk the second can still be written over the first.
 RUNNING, FAILED = '{"status": "running"}\n', '{"status": "failed" }\n'
@@ -122,7 +128,7 @@ def previous_recipe(folder: Path, overwrite: bool = False, resume: bool = False)
     if folder == paths.records_file() or (folder.exists() and not folder.is_dir()):
         raise CourseError(f"{folder} is a file, not a training run; choose another run name")
     with _reading(folder):
-        names = [file.name for part in (folder, folder / CHECKPOINTS) if part.is_dir() for file in part.iterdir()]
+        names = [file.relative_to(folder).as_posix() for file in _below(folder)]
         if all(_PARTIAL.fullmatch(name) for name in names):
             return None
         before = Recipe.load(folder / "recipe.json") if resume and (folder / "recipe.json").exists() else None
@@ -134,6 +140,14 @@ def previous_recipe(folder: Path, overwrite: bool = False, resume: bool = False)
     if overwrite and others:
         raise CourseError(f"{folder} holds {others[0]}, which no run writes: move it away, or choose another run name")
     return before
+
+
+def _below(folder: Path) -> Iterator[Path]:
+    """All that is in a folder, at any depth; no link is followed. OSError: it cannot be listed."""
+    for file in sorted(folder.iterdir()) if folder.exists() else ():
+        yield file
+        if file.is_dir() and not file.is_symlink():
+            yield from _below(file)
 
 
 def _is_run(folder: Path) -> bool:
@@ -162,10 +176,9 @@ def _go_back(folder: Path, recipe: Recipe, found: Checkpoint | None) -> None:
     if found is None:
         print(f"{folder} has no checkpoint to resume from; it starts anew", file=sys.stderr)
         # The recipe stays: a kill meanwhile leaves the folder known as a run.
-        for name in ("progress.jsonl", "weights.pt"):
-            (folder / name).unlink(missing_ok=True)
-        for name in ("tensorboard", "wandb"):
-            shutil.rmtree(folder / name, ignore_errors=True)
+        for file in list(_below(folder)):
+            if _AGAIN.fullmatch(file.relative_to(folder).as_posix()) and (file.is_symlink() or not file.is_dir()):
+                file.unlink()
     else:
         cut_back(folder / "progress.jsonl", found.step)
         print(f"{folder} goes on after {found.step} of {recipe.steps} updates", file=sys.stderr)
@@ -255,6 +268,8 @@ def is_finished(folder: Path, recipe: Recipe, data_id: str) -> bool:
     """
     weights, damage = folder / "weights.pt", (FileNotFoundError, zipfile.BadZipFile, EOFError, RuntimeError, ValueError)
     with _reading(folder):
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError), paths.open_regular(weights):
+            pass  # a pipe is told now, not when they are to be written
         said = _said(folder)
         if said["status"] != "finished":
             return False

@@ -262,19 +262,51 @@ def test_a_foreign_folder_that_has_a_file_named_like_a_runs_is_left_alone(tiny_d
     assert {file: file.read_text() for file in tmp_path.iterdir()} == before
 
 
-@pytest.mark.parametrize("own", ["notes.md", "checkpoints/best.pt"])
+OWN = [
+    "notes.md",
+    "checkpoints/best.pt",
+    "tensorboard/notes.md",
+    "tensorboard/mine/events.out.tfevents.1",
+    "wandb/notes.md",
+    "wandb/offline-run-1-a/notes.md",
+    "mine/of/mine.txt",
+]
+
+
+@pytest.mark.parametrize("own", OWN)
 def test_a_run_with_a_file_of_your_own_is_not_overwritten_but_can_be_resumed(finished, tiny_data, tmp_path, own):
     folder = shutil.copytree(finished[0], tmp_path / "r")
-    (folder / own).parent.mkdir(exist_ok=True)
+    (folder / own).parent.mkdir(parents=True, exist_ok=True)
     (folder / own).write_text("precious")
-    with pytest.raises(
-        CourseError, match=rf"r holds {(folder / own).name}, which no run writes: move it away"
-    ) as error:
+    with pytest.raises(CourseError, match=r"r holds (\S+), which no run writes: move it away") as error:
         train(tiny_data, folder, overwrite=True)
     assert "\n" not in str(error.value)
     assert train(tiny_data, folder, resume=True) == []
     assert (folder / own).read_text() == "precious"
     assert run_folder.run_status(folder) == "finished"
+
+
+@pytest.mark.parametrize("own", OWN)
+def test_a_run_without_a_checkpoint_starts_anew_and_leaves_a_file_of_your_own(tiny_data, tmp_path, own):
+    train(tiny_data, tmp_path / "r")
+    shutil.rmtree(tmp_path / "r" / "checkpoints", ignore_errors=True)
+    (tmp_path / "r" / "status.json").write_text(run_folder.RUNNING)
+    before = list((tmp_path / "r" / "tensorboard").iterdir())
+    (tmp_path / "r" / own).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / "r" / own).write_text("precious")
+    assert train(tiny_data, tmp_path / "r", resume=True)
+    assert (tmp_path / "r" / own).read_text() == "precious"
+    assert not any(file.exists() for file in before)
+
+
+def test_all_that_trackers_write_can_be_overwritten(tiny_data, tmp_path, monkeypatch):
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    tracked = dataclasses.replace(SMALL, track=("tensorboard", "wandb"))
+    train(tiny_data, tmp_path / "r", tracked)
+    (run,) = (tmp_path / "r" / "wandb").glob("offline-run-*/*.wandb")
+    run.with_name(f"{run.name}.synced").touch()
+    assert train(tiny_data, tmp_path / "r", overwrite=True)
+    assert "wandb" not in files(tmp_path / "r")
 
 
 def test_all_that_a_run_and_a_kill_leave_can_be_overwritten(tiny_data, tmp_path):
