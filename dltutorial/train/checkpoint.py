@@ -10,6 +10,7 @@ that alone, so a run may go on with another number of ranks and see the same bat
 """
 
 import contextlib
+import copy
 import hashlib
 import io
 import math
@@ -18,6 +19,7 @@ import pickle
 import random
 import re
 import sys
+from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -103,9 +105,8 @@ def restore(checkpoint: Checkpoint, state: TrainState) -> None:
             if isinstance(before["lr"], Tensor):  # a CUDA graph reads this very tensor; torch has put a copy there
                 before["lr"].fill_(float(group["lr"]))
             group.update({name: value for name, value in before.items() if name != "params"})  # the recipe's
-        names = set(next(iter(optimizer.state.values()), ()))
         for w, kept in optimizer.state.items():  # torch looks at neither before the next update
-            if set(kept) != names or {v.shape for v in kept.values()} - {(), w.shape}:
+            if set(kept) != _remembered(optimizer, w) or {v.shape for v in kept.values()} - {(), w.shape}:
                 raise ValueError("its optimizer remembers other layers")
         if scaler and checkpoint.scaler:
             scaler.load_state_dict(checkpoint.scaler)
@@ -119,6 +120,17 @@ def restore(checkpoint: Checkpoint, state: TrainState) -> None:
     device = next(state.model.parameters()).device
     state.step, state.losses = checkpoint.step, list(checkpoint.losses_N.to(device))
     state.scores = checkpoint.scores
+
+
+def _remembered(optimizer: torch.optim.Optimizer, layer: Tensor) -> set[str]:
+    """The names of what an optimizer keeps of a layer: seen in a copy of it that updates a single number."""
+    w = layer.new_zeros(1).requires_grad_()
+    w.grad = torch.zeros_like(w)
+    other = copy.copy(optimizer)
+    options = {**other.param_groups[0], "params": [w], "lr": 0.0, "capturable": False}  # that, not on a CPU
+    other.param_groups, other.state = [options], defaultdict(dict)
+    other.step()
+    return set(other.state[w])
 
 
 def random_states() -> dict:

@@ -98,7 +98,8 @@ class StopFlag:
         """Whether all ranks end here."""
         if world_size() == 1:
             return self._asked()
-        before, flag = self._under_way, _flag(self._asked())
+        where = "cpu" if "cpu:" in dist.get_backend_config() else "cuda"  # on the host nobody waits for a GPU
+        before, flag = self._under_way, torch.tensor(float(self._asked()), device=where)
         self._under_way = dist.all_reduce(flag, dist.ReduceOp.MAX, async_op=True), flag
         if before is None:
             return False
@@ -126,8 +127,3 @@ def all_or_none() -> Iterator[None]:
         raise error
     if first is not None:
         raise AnotherRankFailed(f"rank {first} of {world_size()}: {told[first]}") from error
-
-
-def _flag(value: bool) -> Tensor:
-    """On the host if the ranks can talk from there: then nobody waits for a GPU."""
-    return torch.tensor(float(value), device="cpu" if "cpu:" in dist.get_backend_config() else "cuda")

@@ -183,7 +183,8 @@ def test_the_learning_rate_stays_the_tensor_that_a_graph_reads(tmp_path, monkeyp
 
     state, optimizer = start()
     for parameter in state.model.parameters():
-        optimizer.state[parameter] = {"step": torch.tensor(4.0), "exp_avg": torch.rand_like(parameter)}
+        averages = {name: torch.rand_like(parameter) for name in ("exp_avg", "exp_avg_sq")}
+        optimizer.state[parameter] = {"step": torch.tensor(4.0)} | averages
     optimizer.param_groups[0]["lr"].fill_(0.25)
     saved = checkpoint.save(checkpoint.take(state, recipe), tmp_path)
     other, again = start()
@@ -384,7 +385,8 @@ def test_checkpoints_that_cannot_be_listed_stop_the_resumed_run_and_nothing_chan
 
 @pytest.mark.parametrize("make", [os.mkfifo, os.mkdir, lambda file: file.symlink_to("/dev/zero")])
 @pytest.mark.parametrize(
-    "name", ["status.json", "recipe.json", "progress.jsonl", "checkpoints/step-00000099-0123456789abcdef.pt"]
+    "name",
+    ["status.json", "recipe.json", "progress.jsonl", "weights.pt", "checkpoints/step-00000099-0123456789abcdef.pt"],
 )
 def test_a_pipe_or_a_folder_in_the_place_of_a_file_stops_the_resumed_run_and_nothing_changes(
     tiny_data, stopped, name, make
@@ -428,6 +430,10 @@ def of_adamw(key, value):
     return change
 
 
+def layers_of(content):
+    return content["optimizer"]["state"].values()
+
+
 WRONG = {
     "a field that is missing": lambda content: content.pop("losses_N"),
     "a field too many": lambda content: content.update(more=1),
@@ -456,6 +462,9 @@ WRONG = {
     "an average in another shape": of_adamw("exp_avg", torch.ones(3)),
     "an average that is a word": of_adamw("exp_avg", "much"),
     "no second average": of_adamw("exp_avg_sq", None),
+    "no second average of any layer": lambda content: [w.pop("exp_avg_sq") for w in layers_of(content)],
+    "one number too many of every layer": lambda content: [w.update(more=torch.ones(())) for w in layers_of(content)],
+    "nothing of any layer": lambda content: [w.clear() for w in layers_of(content)],
     "a scaler in a run without": lambda content: content.update(scaler={"scale": 1.0}),
     "a scaler that is a word": lambda content: content.update(scaler="none"),
 }
