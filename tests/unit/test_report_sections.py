@@ -12,6 +12,7 @@ from dltutorial.course.checks import check
 from dltutorial.profile import peaks
 from dltutorial.profile.probes import Figure
 from dltutorial.record import records
+from dltutorial.train import run_lock
 
 
 @pytest.fixture(autouse=True)
@@ -71,9 +72,13 @@ def test_runs_are_drawn_with_their_last_ratio(book, tmp_path):
     train_run(tmp_path / "good", [None, 0.9, 0.5])
     train_run(tmp_path / "cut", [0.8, 0.75], status="interrupted")
     train_run(tmp_path / "silent", [None])
+    train_run(tmp_path / "killed", [0.9, 0.85], status="running")
+    train_run(tmp_path / "at work", [0.9, 0.8], status="running")
     train_run(tmp_path / ".good.overwritten", [0.1])  # a kill has left it
     (tmp_path / "good" / "progress.jsonl").open("a").write('{"step": 40, "sco')  # being written
-    section = book.section("Forecast")
+    with run_lock.owned(tmp_path / "at work"):
+        section = book.section("Forecast")
+    assert section.body.count("✗ ended without finishing") == section.body.count("… running") == 1
     assert section.finding == "The best forecast has 0.50 of persistence's error"
     assert "– interrupted" in section.body
     assert "silent" not in section.body
