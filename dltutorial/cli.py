@@ -147,11 +147,14 @@ def make_parser() -> argparse.ArgumentParser:
     exercises.add_argument("--force", action="store_true", help="of build: replace those you edited, and keep yours")
 
     pocket = _add(commands, "pocket", _pocket, "a real Slurm cluster on this machine, for you alone")
-    what = "network: run a script under torchrun, two ranks on each of two nodes, with a slow link between them"
-    pocket.add_argument("action", choices=["up", "down", "status", "network"], help=what)
-    pocket.add_argument("script", nargs=argparse.REMAINDER, help="of network: a Python file, and its arguments")
-    pocket.add_argument("--nodes", type=int, default=2, metavar="N", help="of up (default: 2)")
-    pocket.add_argument("--name", default="pocket", help="to have several (default: pocket)")
+    of_pocket = pocket.add_subparsers(dest="action", metavar="up|down|status|network", required=True)
+    for action, told in (("up", "start it"), ("down", "end it"), ("status", "is it whole?")):
+        one = _add(of_pocket, action, _pocket, told)
+        one.add_argument("--nodes", type=int, default=2, metavar="N", help="of up (default: 2)")
+        one.add_argument("--name", default="pocket", help="to have several (default: pocket)")
+    text = "run a script under torchrun on two nodes of this machine, two ranks on each, joined by a slow link"
+    network = _add(of_pocket, "network", _network, text)
+    network.add_argument("script", nargs=argparse.REMAINDER, help="a Python file, and its arguments")
 
     report = _add(commands, "report", _report, "one HTML page of everything measured here")
     report.add_argument("records", nargs="*", type=Path, help="records files (default: the runs folder's)")
@@ -253,13 +256,15 @@ def _exercises(args: argparse.Namespace) -> int:
 
 
 def _pocket(args: argparse.Namespace) -> int:
-    from dltutorial.launch import pocket, two_nodes
+    from dltutorial.launch import pocket
 
-    if args.action == "network":
-        two_nodes.run(args.script)
-    if args.script:
-        raise CourseError(f"pocket {args.action} takes no {args.script[0]!r}; that is for pocket network")
     return pocket.command(args.action, args.nodes, args.name)
+
+
+def _network(args: argparse.Namespace) -> NoReturn:
+    from dltutorial.launch import two_nodes
+
+    two_nodes.run(args.script)
 
 
 def _report(args: argparse.Namespace) -> None:

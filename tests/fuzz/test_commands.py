@@ -1,7 +1,7 @@
 """Command lines of random words: a documented exit status, no traceback, no hang, nothing outside of their folders.
 
 The machine says of itself that it is a login node, so what takes long (training, simulating, converting, benchmarks,
-chapters) is refused just before it would begin. Left out, since nothing refuses them: ``pocket up`` (Slurm's daemons),
+chapters) is refused just before it would begin. Left out, since nothing refuses them: ``pocket up`` (Slurm's daemons), ``pocket network`` (it becomes another program),
 ``doctor --measure`` (seconds of every core), ``report`` and ``class view`` of a folder that is there (a kernel each).
 """
 
@@ -64,7 +64,7 @@ def options(parser):
         values = st.sampled_from(sorted(action.choices)) if action.choices else NAMES
         values = PATHS if action.type is Path else NUMBERS if action.type in (int, float) else values
         takes = 0 if action.nargs == 0 or isinstance(action, argparse.BooleanOptionalAction) else action.nargs or 1
-        counts = {"*": [0, 1, 2], "?": [0, 1], "+": [1, 2]}.get(takes, [takes])
+        counts = {"*": [0, 1, 2], "?": [0, 1], "+": [1, 2], "...": [0, 1, 2]}.get(takes, [takes])
         yield action.option_strings, values, st.sampled_from(counts)
 
 
@@ -120,6 +120,7 @@ def is_left_out(line):
         or any(word.startswith("--m") for word in line)
         or "report" in words
         or {"class", "view"} <= words
+        or {"pocket", "network"} <= words
     )
 
 

@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "dltutorial"
 # Lines of all Python files, blank lines and docstrings included: what there is, and no more: 18,500 in all.
 BUDGET = {
-    "": 1572,
+    "": 1580,
     "record": 615,
     "profile": 2400,
     "data": 2770,
