@@ -1,7 +1,8 @@
 """Command lines of random words: a documented exit status, no traceback, no hang, nothing outside of their folders.
 
 The machine says of itself that it is a login node, so what takes long (training, simulating, converting, benchmarks,
-chapters) is refused just before it would begin. Left out, since nothing refuses them: ``pocket up`` (Slurm's daemons), ``pocket network`` (it becomes another program),
+chapters) is refused just before it would begin. Left out, since nothing refuses them: ``pocket up`` (Slurm's daemons),
+``pocket network`` (it becomes another program),
 ``doctor --measure`` (seconds of every core), ``report`` and ``class view`` of a folder that is there (a kernel each).
 """
 
