@@ -454,3 +454,77 @@ def test_what_only_the_newer_version_brings_has_its_place_or_the_update_is_refus
     assert "mine\n" in everything(course)
     assert line.count("\n") == run.returncode
     assert not run.returncode or "is not merged" in line
+
+
+# A hub's link: nbgitpuller alone, by its own rules
+
+
+def visit(course):
+    """A learner opens the link of the README's section "On a hub"; returns whether it succeeded."""
+    words = [str(Path(sys.executable).parent / "gitpuller"), course.url, "main", str(course.learner)]
+    return subprocess.run(words, capture_output=True).returncode == 0
+
+
+def committed(course):
+    solve(course.learner / EX)
+    git(course.learner, "commit", "-qam", "my answer")
+
+
+def deleted(course):
+    (course.learner / "site.sh").unlink()
+    solve(course.learner / EX)
+
+
+def all_else(course):
+    (course.learner / "notes.md").write_text("return 42: mine\n")
+    (course.learner / "exercises" / "mine.ipynb").write_text("return 42")
+
+
+def by_hand(course):
+    solve(course.learner / EX)
+    execute(course.learner / EX)
+
+
+def on_a_branch(course):
+    git(course.learner, "switch", "-qc", "mine")
+    committed(course)
+
+
+def of_a_chapter(course):
+    edit(course.learner / CHAPTER, "a = 1", "a = 'mine'")
+    execute(course.learner / CHAPTER)
+
+
+LEFT = [
+    by_hand, committed, deleted, all_else, on_a_branch, of_a_chapter, lock, folder_for_file, link_for_folder, merge,
+    rebase, cherry_pick, stash,
+]  # fmt: skip
+
+
+def of_the_learner(course):
+    """What of the learner's own is in the folder or in its history, and all answers that are whole there."""
+    texts = [everything(course), git(course.learner, "log", "--all", "-p", "--reflog", check=False).stdout]
+    words = {word for word in ("return 42", "mine", "stashed", "other") if any(word in text for text in texts)}
+    files = (file.read_bytes() for file in course.learner.rglob("*") if file.is_file() and ".git/" not in str(file))
+    return words | {text for text in files if b"return 42" in text}
+
+
+@pytest.mark.parametrize("left", LEFT)
+def test_the_link_of_a_hub_loses_nothing_of_the_learners(course, left):
+    left(course)
+    before = of_the_learner(course)
+    course.publish(**{"site.sh": "newer\n", "notes.md": "the course's\n", CHAPTER: chapter("a = 1", "print('new')")})
+    assert visit(course) == (left not in (folder_for_file, link_for_folder)), "what is in the way is told"
+    assert of_the_learner(course) >= before
+    for file in (EX, CHAPTER):
+        json.loads(course.text(file))
+    assert left is not of_a_chapter or "a = 'mine'" in course.text(CHAPTER)
+
+
+def test_what_the_link_of_a_hub_does_lose_is_said_where_the_link_is(course):
+    """git gives the place of a file of the learner's to a folder of the course; `make update` refuses that."""
+    file_for_folder(course)
+    (course.learner / "notebooks").write_text("an own file")
+    assert visit(course)
+    told = "a file of your own in the place of one of the course's folders"
+    assert ("an own file" in everything(course)) == (told not in " ".join((ROOT / "README.md").read_text().split()))
