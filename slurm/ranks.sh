@@ -6,7 +6,7 @@
 #   DLTUTORIAL_LAUNCHER          torchrun (default): one torchrun per node starts the ranks · srun: srun starts each
 #   DLTUTORIAL_CONTAINER         words before python, such as: apptainer exec --nv IMAGE
 #   DLTUTORIAL_PYTHON            default: .venv/bin/python
-#   DLTUTORIAL_MASTER_SUFFIX     what makes a node's name that of its fast network
+#   DLTUTORIAL_MASTER_SUFFIX     what makes a node's name, as Slurm lists it, that of its fast network
 
 refuse() {
     echo "$*" >&2
@@ -31,9 +31,13 @@ start_ranks() {
     local nodes=$1 module=$2 per_node first
     shift 2
     per_node=$(ranks_per_node)
-    # Where the ranks meet: rank 0 listens on the first node, under the address by which Slurm itself reaches it …
+    # Where the ranks meet: rank 0 listens on the first node, under the name of its fast network where the site has one,
+    # else under the address by which Slurm itself reaches it …
     first=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
-    MASTER_ADDR=$(scontrol show node "$first" | sed -n 's/.*NodeAddr=\([^ ]*\).*/\1/p')${DLTUTORIAL_MASTER_SUFFIX:-}
+    MASTER_ADDR=$first${DLTUTORIAL_MASTER_SUFFIX:-}
+    if [ -z "${DLTUTORIAL_MASTER_SUFFIX:-}" ]; then
+        MASTER_ADDR=$(scontrol show node "$first" | sed -n 's/.*NodeAddr=\([^ ]*\).*/\1/p')
+    fi
     # … on a port that another job on that node is unlikely to have.
     MASTER_PORT=$((20000 + SLURM_JOB_ID % 10000))
     export MASTER_ADDR MASTER_PORT

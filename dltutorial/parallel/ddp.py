@@ -10,7 +10,7 @@ of the whole global batch, so that training equals that of a single process up t
 
 What they share is in :class:`ReplicatedModule`. The rules are torch's:
 
-- buffers (such as batch norm's running means) are rank 0's at the start of every training forward pass;
+- buffers (batch norm's means) are rank 0's when a training forward pass starts, except after one in ``no_sync()``;
 - inside ``no_sync()`` gradients add up on each rank and nobody talks;
 - a parameter that took no part in the loss is an error on the rank that did not use it.
 
@@ -61,7 +61,7 @@ class ReplicatedModule(nn.Module):
             raise CourseError("no parameter of this module is to be trained; set requires_grad, or do without DDP")
         check_same_model(module, process_group)
         broadcast_tensors([*module.parameters(), *module.buffers()], process_group)
-        self.syncs, self._in_backward = True, False
+        self.syncs, self._buffers_too, self._in_backward = True, True, False
         for parameter in self.trained.values():
             parameter.register_post_accumulate_grad_hook(self._on_any_gradient)
 
@@ -92,8 +92,9 @@ class ReplicatedModule(nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The module's own forward pass, after its buffers were brought into line."""
-        if self.training and self.syncs and torch.is_grad_enabled():
+        if self.training and self._buffers_too:
             broadcast_tensors(self.module.buffers(), self.process_group)
+        self._buffers_too = self.syncs and torch.is_grad_enabled()
         self.reset()
         return self.module(*args, **kwargs)
 

@@ -19,8 +19,8 @@ else
     module load Stages/2025 GCC CUDA Python
 fi
 
-# As on JUWELS Booster: names with an i, and ib0, are InfiniBand.
-export DLTUTORIAL_MASTER_SUFFIX=i
+# ib0 is InfiniBand. Recipes for JSC add an i to a node's name on JUWELS, JURECA-DC and JUSUF only, so none is added here.
+# https://github.com/interTwin-eu/itwinai, src/itwinai/slurm/system-base-scripts/juwels_pre_exec.sh
 export NCCL_SOCKET_IFNAME=ib0 GLOO_SOCKET_IFNAME=ib0
 # Wait longer for an answer before a connection counts as broken.
 # https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html, NCCL_IB_TIMEOUT

@@ -3,6 +3,7 @@
 import ast
 import collections
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -49,7 +50,7 @@ def code_of(notebook: Path) -> ast.Module:
     cells = [cell for cell in json.loads(notebook.read_text())["cells"] if cell["cell_type"] == "code"]
     sources = ["".join(cell["source"]) for cell in cells]
     lines = "\n".join(source for source in sources if not source.startswith("%%")).splitlines()
-    return ast.parse("\n".join("pass" if line.lstrip().startswith(("%", "!")) else line for line in lines))
+    return ast.parse("\n".join(re.sub(r"^(\s*)[%!].*", r"\1pass", line) for line in lines))
 
 
 def imported(tree: ast.AST) -> set[str]:
