@@ -1,106 +1,132 @@
 """Checks of chapter 02's exercise: name the bottleneck of a run from the breakdown of its step.
 
-The traces are simulated (``simulated``) from times that the learner does not see; what is right follows from
-those times, and each case says why. Every case tries several seeds, so that no answer can know the numbers by heart.
+The mystery traces are recorded when they are asked for, on the machine that asks: three loops, each slow for another
+reason. The cases are breakdowns alone, in numbers that are made up and vary, with a device beside the host and without.
 """
 
+import itertools
+import random
+import subprocess
+import sys
 from collections.abc import Callable
-from dataclasses import replace
 
+import numpy as np
+import torch
+from torch import nn
+
+from dltutorial import machine
 from dltutorial.course.checks import Exercise, Wrong
 from dltutorial.course.checks.cases import case
 from dltutorial.course.checks.expect import expect
-from dltutorial.course.checks.simulated import SimulatedRun
+from dltutorial.profile import trace
 from dltutorial.profile.events import Trace
+from dltutorial.profile.ranges import annotate
 from dltutorial.profile.trace_breakdown import StepBreakdown
 
-NAMES = ("loading", "synchronisation", "launches", "device")
-_MS, _US = 1e-3, 1e-6
-_MYSTERIES = (
-    SimulatedRun(kernels=540, kernel_s=2.5 * _US, launch_s=9 * _US, prefetch=2),
-    SimulatedRun(load_s=7 * _MS, kernels=90, kernel_s=40 * _US),
-    SimulatedRun(load_s=4 * _MS, kernels=60, kernel_s=120 * _US, synchronise_steps=False),
-)
+NAMES = ("loading", "waiting", "calling", "computing")
+_WIDTHS = {1: 16, 2: 64, 3: 1024}
 
 
 def mystery(number: int) -> Trace:
-    """One of the three mystery traces of the notebook, 1 to 3. Simulated."""
-    return _MYSTERIES[number - 1].trace(seed=number)
+    """Record one of the three mystery traces of the notebook, 1 to 3, on this machine."""
+    width, device = _WIDTHS[number], machine.device()
+    layers = [nn.Linear(width, width), nn.ReLU()] * (40 if number == 1 else 2)
+    model = nn.Sequential(*layers).to(device)
+    optimizer = torch.optim.SGD(model.parameters(), 1e-3)
+    count = itertools.count()
+
+    def step() -> None:
+        with annotate("load"):
+            values = np.random.default_rng(next(count)).standard_normal((width, width))  # in the third it shows
+            x_BD = torch.from_numpy(values).float().to(device)
+        loss = model(x_BD if number != 1 else x_BD[:1]).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        if number == 2:
+            with annotate("log"):  # asks another program, in every step
+                subprocess.check_output([sys.executable, "-c", "import os; print(os.getloadavg())"])
+
+    return trace.take(step, steps=4)
 
 
 def _right(breakdown: StepBreakdown) -> str:
-    """The device, if it is busy; else the part of the host's time that is longest."""
-    if breakdown.device_s >= 0.75 * breakdown.step_s:
-        return "device"
-    parts = {"loading": breakdown.wait_s, "synchronisation": breakdown.synchronise_s, "launches": breakdown.launch_s}
+    """Computing, if it takes three quarters; else the longest of what keeps it from computing."""
+    if breakdown.product_s + breakdown.other_s >= 0.75 * breakdown.step_s:
+        return "computing"
+    parts = {
+        "loading": breakdown.wait_s,
+        "waiting": breakdown.synchronise_s + breakdown.gap_s,
+        "calling": breakdown.launch_s,
+    }
     return max(parts, key=parts.__getitem__)
 
 
-def _compare(fn: Callable, run: SimulatedRun, why: str) -> None:
-    """The right name; a wrong one gets the reason that its own mistake calls for."""
-    for seed in (11, 12, 13):
-        breakdown = StepBreakdown.of(replace(run, steps=4 + seed % 3).trace(seed))
+def _compare(
+    fn: Callable,
+    device: bool,
+    why: str,
+    *,
+    wait: float = 0.5,
+    synchronise: float = 0.0,
+    gap: float = 0.0,
+    launch: float = 1.0,
+    product: float = 0.0,
+    other: float = 0.0,
+) -> None:
+    """The right name of a step whose parts, in any unit, are these; a wrong one gets this case's reason.
+
+    Beside a device the host's parts fill the step or the device's do; without one, all follow each other.
+    """
+    for seed in range(3):
+        unit_s = 2.0 ** random.Random(seed).randint(-12, -6)  # a power of two: shares stay what they are
+        host, work = wait + synchronise + gap + launch, product + other
+        breakdown = StepBreakdown(
+            step_s=unit_s * (max(host, work) if device else host + work),
+            wait_s=unit_s * wait,
+            read_s=0.0,
+            prepare_s=0.0,
+            synchronise_s=unit_s * synchronise,
+            n_synchronise=2.0 + seed,
+            gap_s=unit_s * gap,
+            gap_where="in log" if gap else "",
+            launch_s=unit_s * launch,
+            n_calls=200.0 + 100 * seed,
+            device_s=unit_s * work if device else None,
+            product_s=unit_s * product,
+            other_s=unit_s * other,
+        )
         got, expected = fn(breakdown), _right(breakdown)
         if not isinstance(got, str) or got not in NAMES:
             raise Wrong(expected, got, f"Return one of the four names: {', '.join(NAMES)}.")
         expect(got, expected, hint=why)
 
 
+_WAITS = "Most of the step goes into waiting for the batch: look at wait_s."
+_BOTH_WAITS = "It waits for the device and for something else: synchronise_s and gap_s together are the longest."
+_IDLE = "It computes for less than three quarters of the step. Compare what keeps it from computing."
+_BUSY = "It computes for three quarters of the step or more: whatever the host does meanwhile, look at that first."
+_ALL_WORK = "Computing is product_s and other_s together: this step does both, and little else."
+
 _CASES = (
-    case(
-        "a slow loader in the training thread",
-        _compare,
-        SimulatedRun(load_s=15 * _MS),
-        "The host waits for its batch most of the time, and the device idles meanwhile.",
-    ),
-    case(
-        "a slow loader in another thread: the step still waits for it",
-        _compare,
-        SimulatedRun(load_s=15 * _MS, prefetch=2),
-        "Another thread loads, and the step waits for it all the same: wait_s says so.",
-    ),
-    case(
-        "many short kernels",
-        _compare,
-        SimulatedRun(kernels=450, kernel_s=3 * _US, load_s=0.3 * _MS),
-        "The host launches all the time and the device waits for the next launch.",
-    ),
-    case(
-        "a synchronising call after every kernel",
-        _compare,
-        SimulatedRun(kernels=450, kernel_s=11 * _US, synchronise_every=1, load_s=0.3 * _MS),
-        "The host waits for the device after each kernel, and then the device for the host: it is busy for half of the "
-        "step, not for three quarters.",
-    ),
-    case(
-        "a device that is busy for half of the step",
-        _compare,
-        SimulatedRun(kernels=450, kernel_s=9.5 * _US, load_s=3.85 * _MS),
-        "The device works longer than the host waits for data, and yet it idles for almost half of the step: it is "
-        "the bottleneck only if it is busy for three quarters. Compare the host's three parts with each other.",
-    ),
-    case(
-        "a busy device, and one long wait for it at the end of the step",
-        _compare,
-        SimulatedRun(load_s=0.3 * _MS, kernel_s=200 * _US),
-        "The host waits long, but the device works all that time: the wait costs nothing. Look at device_s first.",
-    ),
-    case(
-        "a busy device, and a slow loader that hides behind it",
-        _compare,
-        SimulatedRun(load_s=5 * _MS, kernel_s=120 * _US, synchronise_steps=False),
-        "The host waits for data while the device still has a queue to work on. Look at device_s first.",
-    ),
-    case(
-        "many kernels, each long enough",
-        _compare,
-        SimulatedRun(kernels=450, kernel_s=60 * _US, load_s=0.3 * _MS),
-        "Many launches are no harm while the device is busy. Look at device_s, not at the number of kernels.",
-    ),
+    case("a slow loader, without a device", _compare, False, _WAITS, wait=15, launch=2, product=3, other=1),
+    case("a slow loader beside a device", _compare, True, _WAITS, wait=15, launch=2, product=3, other=1),
+    case("many short operators", _compare, False, "Calling them takes the time: look at launch_s.", launch=9, other=2),
+    case("many short kernels", _compare, True, "The host launches all the time.", launch=9, product=1, other=2),
+    case("a program asked in every step", _compare, False, _BOTH_WAITS, gap=8, launch=2, product=4),
+    case("two kinds of waiting", _compare, True, _BOTH_WAITS, wait=4, synchronise=3, gap=3, launch=4, product=5),
+    case("a device that is busy for 55%", _compare, True, _IDLE, wait=4, synchronise=3, launch=3, product=5.5),
+    case("a device that is busy for 73%", _compare, True, _IDLE, wait=45, synchronise=25, launch=30, product=73),
+    case("operators that take 74%", _compare, False, _IDLE, wait=8, launch=18, product=50, other=24),
+    case("exactly three quarters", _compare, True, _BUSY, wait=2, synchronise=1, launch=1, product=2, other=1),
+    case("a device that is busy for 77%", _compare, True, _BUSY, wait=45, synchronise=25, launch=30, product=77),
+    case("a busy device, and a long wait for it", _compare, True, _BUSY, synchronise=10, product=9, other=3),
+    case("a slow loader that hides", _compare, True, _BUSY, wait=9, launch=2, product=11, other=1),
+    case("products and much else", _compare, False, _ALL_WORK, wait=6, launch=6, product=48, other=40),
 )
 _HINTS = (
-    "Is the device busy for at least three quarters of the step? Then nothing else matters.",
-    "Else the host holds it up, with the longest of its three parts: wait_s, synchronise_s, launch_s.",
-    "Put the three parts in a dictionary, name → seconds, and take max(parts, key=parts.get).",
+    "Which attributes say how long something computes? Which say why it does not?",
+    "What changes in your answer if a step computes for 74%, or for 76%, of its time?",
+    "Four names, four numbers: one is a sum of two attributes, another one too.",
 )
 EXERCISE = Exercise(name="bottleneck", chapter="02", cases=_CASES, hints=_HINTS)

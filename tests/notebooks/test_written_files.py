@@ -22,6 +22,7 @@ RANKS = "torchrun --standalone --nproc-per-node 2"
 COMMANDS = [
     ["python train.py DATA --epochs 1 --vit 16 32 1 2"],
     [f"{RANKS} ddp.py DATA --epochs 1 --vit 16 32 1 2 --pieces 2"],
+    ["python profiled.py DATA --trace trace.json --vit 16 32 1 2"],
     ["python join.py 127.0.0.1:1"],
 ]
 
