@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from IPython.core.inputtransformer2 import TransformerManager
 
 from dltutorial.course import check, notebooks
 
@@ -48,8 +49,7 @@ def wrong_answers():
 def code_cells(path):
     for cell in notebooks.read(path)["cells"]:
         if cell["cell_type"] == "code":
-            lines = "".join(cell["source"]).splitlines()
-            yield ast.parse("\n".join(line for line in lines if not line.startswith(("%", "!"))))
+            yield ast.parse(TransformerManager().transform_cell("".join(cell["source"])))
 
 
 def called_exercise(node):

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from executing import executed
+from IPython.core.inputtransformer2 import TransformerManager
 from measurements import FOUND, OTHERWISE
 
 from dltutorial import paths
@@ -178,8 +179,7 @@ def test_a_notebook_keeps_to_its_budget_of_words_and_cells(path):
 @every_notebook
 def test_a_notebook_imports_no_stars(path):
     for source in code(path):
-        python = "\n".join(line for line in source.split("\n") if not line.lstrip().startswith(("%", "!")))
-        for node in ast.walk(ast.parse(python)):
+        for node in ast.walk(ast.parse(TransformerManager().transform_cell(source))):
             if isinstance(node, ast.ImportFrom):
                 assert [alias.name for alias in node.names] != ["*"]
 
