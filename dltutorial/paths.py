@@ -19,7 +19,7 @@ import re
 import secrets
 import stat
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
@@ -54,13 +54,17 @@ def records_file() -> Path:
 
 
 def course_folder(holding: str) -> Path:
-    """The course's own folder: the nearest from here upwards that holds ``holding``, else the package's.
+    """The course's own folder: the nearest from here upwards with a ``holding`` of this user's, else the package's.
+
+    What others have put into a folder that all may write, as a class's, is no course: its notebooks would be executed.
 
     Raises:
         CourseError: there is none.
     """
-    for folder in (Path.cwd(), *Path.cwd().parents, Path(__file__).resolve().parents[1]):
-        if (folder / holding).is_dir() and (folder / "pyproject.toml").is_file():
+    package = Path(__file__).resolve().parents[1]
+    for folder in (Path.cwd(), *Path.cwd().parents, package):
+        is_course = (folder / holding).is_dir() and (folder / "pyproject.toml").is_file()
+        if is_course and (folder == package or (folder / holding).lstat().st_uid == os.getuid()):
             return folder
     raise CourseError(f"no {holding}/ here or above; run this inside the course's folder (a git clone of it)")
 
@@ -77,6 +81,18 @@ def inside(folder: Path, name: str) -> Path:
             "so that it stays inside its folder; choose another"
         )
     return folder / name
+
+
+@contextlib.contextmanager
+def environment(variables: Mapping[str, str]) -> Iterator[None]:
+    """Have these environment variables inside ``with``, for processes that start there; then they are as before."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name) if value is None else os.environ.update({name: value})
 
 
 @contextlib.contextmanager

@@ -39,11 +39,13 @@ def write(name: str, out: Path | None = None, refresh_s: float | None = None, **
         paths.keep_others(out, lambda text: f'content="dltutorial {name}"' in text[:500], f"page of the {name}")
     source = paths.course_folder("pages") / "pages" / f"{name}.ipynb"
     notebook = nbformat.read(source, 4)
+    here_is_no_code = "--InteractiveShellApp.ignore_cwd=True"  # in a class's folder all may write
     try:
-        done = papermill.execute_notebook(
-            notebook, None, parameters, kernel_name="python3", progress_bar=False, shutdown_kernel="immediate",
-            language="python", extra_arguments=["--log-level=ERROR"],
-        )  # fmt: skip
+        with paths.environment({"PYTHONSAFEPATH": "1"}):
+            done = papermill.execute_notebook(
+                notebook, None, parameters, kernel_name="python3", progress_bar=False, shutdown_kernel="immediate",
+                language="python", extra_arguments=["--log-level=ERROR", here_is_no_code],
+            )  # fmt: skip
     except PapermillExecutionError as problem:
         line = problem.evalue.strip().partition("\n")[0]
         where = f"{name}.ipynb, cell {problem.cell_index}: {problem.ename}: "  # papermill has put in a cell of its own

@@ -111,9 +111,7 @@ def warm() -> None:
     }
     _stop_unreachable_server()
     Path(sockets).mkdir(mode=0o700, parents=True, exist_ok=True)  # an earlier server may have removed it
-    with _STARTING:
-        before = {name: os.environ.get(name) for name in known_before_torch_is_loaded}
-        os.environ.update(known_before_torch_is_loaded)
+    with _STARTING, paths.environment(known_before_torch_is_loaded):
         resource_tracker.ensure_running()  # at its start it unblocks SIGINT, so it comes first
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # the server begins with it, too
         try:
@@ -121,8 +119,6 @@ def warm() -> None:
             forkserver.ensure_running()
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-            for name, value in before.items():
-                os.environ.pop(name) if value is None else os.environ.update({name: value})
 
 
 def _sockets() -> str:

@@ -14,7 +14,7 @@ import pytest
 from cells import run
 from class_of_forty import forty
 
-from dltutorial import cli
+from dltutorial import cli, paths
 from dltutorial.course import classroom, report
 from dltutorial.errors import CourseError
 from dltutorial.record import sharing
@@ -352,3 +352,24 @@ def test_a_browser_that_watches_loads_the_page_again(shared, tmp_path):
 def test_what_is_shared_is_what_can_be_read(shared):
     for kind, fields in sharing.FIELDS.items():
         assert set(json.loads(line(kind))) == {"time", "chapter", "kind", *fields}
+
+
+@pytest.mark.parametrize("name", ["ipykernel_launcher", "IPython", "markupsafe", "sitecustomize"])
+def test_a_program_that_somebody_put_into_the_folder_is_not_run_where_the_page_is_asked_for_there(
+    shared, tmp_path, monkeypatch, name
+):
+    (shared / f"{name}.py").write_text("open('harmed', 'w'); raise SystemExit\n")
+    monkeypatch.chdir(shared)
+    page_of(Path(), tmp_path / "class.html")
+    assert not (shared / "harmed").exists()
+    assert "PYTHONSAFEPATH" not in os.environ
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can give a file away")
+def test_a_notebook_that_somebody_put_into_the_folder_is_not_the_courses(shared, tmp_path, monkeypatch):
+    monkeypatch.chdir(shared)
+    (shared / "pyproject.toml").touch()
+    (shared / "pages").mkdir()
+    assert paths.course_folder("pages") == shared, "one's own is"
+    os.chown(shared / "pages", 12345, 12345)
+    assert paths.course_folder("pages") == Path(paths.__file__).parents[1]

@@ -12,13 +12,13 @@ ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "dltutorial"
 # Lines of all Python files, blank lines and docstrings included: what there is, and no more: 18,500 in all.
 BUDGET = {
-    "": 1580,
+    "": 1585,
     "record": 615,
     "profile": 2400,
     "data": 2770,
     "models": 175,
     "optim": 345,
-    "launch": 1505,
+    "launch": 1500,
     "comm": 795,
     "parallel": 450,
     "train": 2510,
