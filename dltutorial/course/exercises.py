@@ -91,20 +91,20 @@ def _write(file: Path, text: str, force: bool) -> None:
     copy, newest, new = look(file), look_at(text).version, look(beside(file))
     is_old = copy.version != newest
     if copy.is_pristine:
-        _replace(file, copy, text)
+        replace(file, copy, text)
         print(f"wrote exercises/{file.name}")
     elif force or (is_old and (copy.state == "run" or copy.now == newest)):
         kept = keep(file)
-        _replace(file, look(kept), text)
+        replace(file, look(kept), text)
         print(f"exercises/{file.name}: new; yours is kept as exercises/kept/{kept.name}")
     elif is_old and new.version != newest:
         if not new.is_pristine:  # somebody went on working in the new one
             new = look(keep(beside(file)))
-        _replace(beside(file), new, text)
+        replace(beside(file), new, text)
         print(f"exercises/{file.name} holds your work and stays; its new version is exercises/{beside(file).name}")
 
 
-def _replace(file: Path, seen: Copy, text: str) -> None:
+def replace(file: Path, seen: Copy, text: str) -> None:
     """Write ``file`` anew. CourseError: it does not hold any more what was ``seen`` in it, and stays."""
 
     def same() -> None:

@@ -1,4 +1,5 @@
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from dltutorial import paths
 from dltutorial.cli import main
 from dltutorial.course import exercise_status, exercises
 from dltutorial.course.checks import Registry
+from dltutorial.errors import CourseError
 from dltutorial.record.records import Writer
 
 
@@ -151,6 +153,19 @@ def test_at_a_terminal_reset_asks(course, monkeypatch, answer, status):
     monkeypatch.setattr("builtins.input", lambda _: answer)
     assert exercise_status.reset("01", root=course) == status
     assert ("mine" in (course / "exercises" / "01_b.ipynb").read_text()) == bool(status)
+
+
+def test_what_is_saved_while_a_reset_writes_is_not_lost(course, monkeypatch):
+    file, fsync = course / "exercises" / "01_b.ipynb", os.fsync
+
+    def save(number):
+        file.write_text("saved just now")
+        fsync(number)
+
+    monkeypatch.setattr(os, "fsync", save)
+    with pytest.raises(CourseError, match="was saved just now, and stays"):
+        exercise_status.reset("01", yes=True, root=course)
+    assert file.read_text() == "saved just now"
 
 
 def test_the_command_shows_the_table_and_refuses_a_name_it_has_no_use_for(capsys):
