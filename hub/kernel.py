@@ -110,9 +110,9 @@ def install(args: argparse.Namespace) -> int:
         "language": "python",
         "metadata": {"debugger": True, "dltutorial": {"site": args.site}},
     }
-    there = kernels / args.name / "kernel.json"
-    if there.is_file() and '"dltutorial"' not in there.read_text(encoding="utf-8", errors="replace"):
-        sys.exit(f"{there.parent} holds a kernel that is not the course's; choose another --name, or remove it")
+    there = kernels / args.name
+    if os.path.lexists(there) and not is_ours(there):
+        sys.exit(f"{there} holds a kernel that is not the course's; choose another --name, or remove it")
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "kernel.json").write_text(json.dumps(spec, indent=1) + "\n")
         Path(folder, HELPER).write_text(helper)
@@ -127,6 +127,17 @@ def install(args: argparse.Namespace) -> int:
         print(f"Jupyter does not look there by itself: export JUPYTER_PATH={kernels.parent}")
     print(f"try it: python hub/kernel.py check --name {args.name}")
     return 0
+
+
+def is_ours(folder: Path) -> bool:
+    """Whether a kernel's folder holds what ``install`` writes, and nothing else."""
+    try:
+        names = {file.name for file in folder.iterdir()}
+        spec = folder / "kernel.json"
+        about = json.loads(spec.read_text(encoding="utf-8")) if spec.is_file() else {}
+        return not names or (names <= {HELPER, spec.name} and "dltutorial" in about["metadata"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
 
 
 def script(args: argparse.Namespace) -> str:

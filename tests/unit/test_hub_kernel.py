@@ -186,10 +186,27 @@ def test_what_cannot_be_is_one_line(tmp_path, capsys):
     assert re.match("cannot write .*choose --user", refused(*where))
 
 
-def test_a_kernel_of_somebody_else_stays(place):
+THEIRS = '{"argv": ["/mine"], "display_name": "dltutorial", "language": "python"}'
+OURS = '{"argv": [], "display_name": "dltutorial", "language": "python", "metadata": {"dltutorial": {}}}'
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        {"kernel.json": THEIRS},
+        {"kernel.json": THEIRS, "notes": "mine"},
+        {"kernel.json": OURS, "notes": "mine"},
+        {"kernel.json": "cut"},
+        {"kernel.json": "[]"},
+        {"notes": "mine"},
+        {"kernel.json": None},
+    ],
+)
+def test_a_kernel_of_somebody_else_stays(place, files):
     theirs = place / "share" / "jupyter" / "kernels" / "python3"
     theirs.mkdir(parents=True)
-    (theirs / "kernel.json").write_text('{"argv": [], "display_name": "theirs", "language": "python"}')
+    for name, text in files.items():
+        os.mkfifo(theirs / name) if text is None else (theirs / name).write_text(text)
     said = refused("--prefix", str(place), "--name", "python3")
     assert "holds a kernel that is not the course's; choose another --name" in said
-    assert "theirs" in (theirs / "kernel.json").read_text()
+    assert {file.name: file.read_text() if file.is_file() else None for file in theirs.iterdir()} == files
