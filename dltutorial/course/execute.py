@@ -93,7 +93,12 @@ def _main() -> None:
 
 
 def _end_with_owner() -> None:
+    import psutil
+
     os.read(0, 1)  # the owner writes no more: this returns when it has ended
+    for process in psutil.Process().children(recursive=True):  # the kernel, and what its cells wait for
+        with contextlib.suppress(psutil.Error):
+            process.kill()
     os._exit(1)
 
 
@@ -112,11 +117,13 @@ def _execute_here(
     threading.Thread(target=_watch_memory, args=(peak_bytes,), daemon=True).start()
     error, began_s = "", time.monotonic()
     try:
-        papermill.execute_notebook(
+        done = papermill.execute_notebook(
             *(path.replace("{", "{{").replace("}", "}}") for path in (source, output)), parameters, cwd=work,
             kernel_name="python3", progress_bar=False, execution_timeout=math.ceil(timeout_s),
             shutdown_kernel="immediate", on_cell_start=starts,
         )  # fmt: skip
+        if any(item.get("ename") == "SystemExit" for cell in done.cells for item in cell.get("outputs", ())):
+            error = "SystemExit: no cell after this one has run; leave sys.exit out"  # papermill calls that success
     except Exception as problem:
         error = _one_line(problem, timeout_s)
     seconds = time.monotonic() - began_s

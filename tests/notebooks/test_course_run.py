@@ -9,7 +9,7 @@ import time
 
 import psutil
 import pytest
-from waiting import wait_for
+from waiting import gone, wait_for
 
 from dltutorial.course.execute import quick_imports
 from dltutorial.record import records
@@ -163,6 +163,16 @@ def test_an_interrupt_ends_the_kernels_and_keeps_what_was_finished(course):
     assert sorted(path.name for path in (folder / "out").glob("*.ipynb")) == ["00_good.ipynb"]
     assert "00_good.html" in (folder / "out" / "index.html").read_text()
     assert psutil.wait_procs(family, timeout=90)[1] == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_what_a_cell_waits_for_ends_with_the_run(course, number):
+    waits = "import subprocess, sys; subprocess.run([sys.executable, '-c', PROGRAM])"
+    run = start(folder := course(_00_long=f"PROGRAM = {LONG!r}\n{waits}"))
+    pid = int(wait_for(lambda: (folder / "pid").exists() and (folder / "pid").read_text()))
+    run.send_signal(number)
+    finish(run)
+    assert gone(pid)
 
 
 def test_an_interrupt_while_a_notebooks_process_starts_gives_no_traceback(course, monkeypatch):

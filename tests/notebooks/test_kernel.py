@@ -54,6 +54,13 @@ def test_two_kernels_do_not_draw_the_same_random_numbers(run):
     assert not set(first) & set(second)
 
 
+@pytest.mark.parametrize("leave", ["import sys; sys.exit()", "import sys; sys.exit(0)", "raise SystemExit"])
+def test_a_cell_that_leaves_the_notebook_is_an_error_of_that_cell(run, leave):
+    result, notebook = run("print(1)", leave, "print(3)")
+    assert (result.error, result.cell) == ("SystemExit: no cell after this one has run; leave sys.exit out", 2)
+    assert notebook.cells[2].outputs == []
+
+
 def test_an_exception_names_its_cell_and_keeps_what_ran(run):
     result, notebook = run("print(1)", "1/0", "print(3)")
     assert (result.error, result.cell) == ("ZeroDivisionError: division by zero", 2)
