@@ -25,6 +25,8 @@ def update(root: Path) -> str:
         CourseError: there is none to be had, or not into a folder in this state; nothing of the learner's is lost.
     """
     os.environ["LC_ALL"] = "C"  # what git says is looked at, here and by nbgitpuller
+    os.environ.setdefault("GIT_HTTP_LOW_SPEED_LIMIT", "1")  # a server that says nothing is waited for …
+    os.environ.setdefault("GIT_HTTP_LOW_SPEED_TIME", "60")  # … so many seconds
     with paths.locked(root, exercises.AT_WORK):
         if not (root / ".git").exists():  # one of a folder above would be somebody else's
             raise CourseError(f"{root} is no git clone; unpack the newer release over it")

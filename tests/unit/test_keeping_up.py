@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -440,6 +441,14 @@ def test_what_is_in_the_way_of_an_update_is_one_line_and_nothing_is_lost(course,
     course.publish(**{"notes.md": "the course's\n"})
     obstacle(course)
     assert words in course.refused()
+
+
+def test_an_update_from_a_server_that_never_answers_ends_with_one_line(course, monkeypatch):
+    monkeypatch.setenv("GIT_HTTP_LOW_SPEED_TIME", "1")
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        address = f"http://127.0.0.1:{mute.getsockname()[1]}/c.git"
+        git(course.learner, "remote", "set-url", "origin", address)
+        assert "check the network" in course.refused()
 
 
 @pytest.mark.parametrize("mine", ["new", "new/file.sh"])
