@@ -181,7 +181,7 @@ def _locked() -> Iterator[None]:
     """One call at a time starts or ends clusters; where their folder cannot be written, it is told."""
     try:
         _home().mkdir(parents=True, exist_ok=True, mode=0o700)
-        with paths.locked(_home()):
+        with paths.locked(_home(), "another dltutorial pocket is at work here"):
             yield
     except OSError as error:
         told = f"{_home()} cannot hold a pocket cluster ({error.strerror}); make room there, or set XDG_CACHE_HOME"

@@ -166,6 +166,15 @@ def test_a_damaged_description_kills_nobody_else_and_up_mends(name, damage):
         bystander.wait()
 
 
+def test_a_cluster_that_waits_for_another_pocket_says_so(name):
+    with paths.locked(pocket._home()):
+        waits = subprocess.Popen(
+            [sys.executable, "-m", "dltutorial", "pocket", "down", "--name", name], stderr=subprocess.PIPE, text=True
+        )
+        assert waits.stderr.readline() == "another dltutorial pocket is at work here; waiting for it\n"
+    assert waits.communicate()[1] == f"there was no cluster {name}\n"
+
+
 def test_another_thing_in_the_folders_place_makes_way(name):
     pocket.up(1, name)
     home = next(path for path in (paths.cache_dir() / "pocket").glob(f"*/{name}"))
