@@ -39,7 +39,8 @@ def update(root: Path) -> str:
             raise CourseError(f"{branch}: no branch can be updated; git switch main, then again")
         url = _git(root, "remote", "get-url", "origin", do="say where the course is: git remote add origin URL").strip()
         _git(root, "fetch", "origin", branch, do="check the network, and the name of your branch; then again")
-        base = _git(root, "merge-base", "HEAD", f"origin/{branch}").strip()
+        anew = "the course's history is another one by now: clone it anew, and copy your files over"
+        base = _git(root, "merge-base", "HEAD", f"origin/{branch}", do=anew).strip()
         changed = _git(root, "diff", "--name-only", "-z", base, f"origin/{branch}").split("\0")[:-1]
         _refuse_obstacles(root)
         _restore_chapters(root, base, changed)

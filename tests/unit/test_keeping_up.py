@@ -451,6 +451,13 @@ def test_an_update_from_a_server_that_never_answers_ends_with_one_line(course, m
         assert "check the network" in course.refused()
 
 
+def test_a_course_whose_history_was_rewritten_is_told_as_such(course):
+    git(course.author, "checkout", "-q", "--orphan", "anew")
+    git(course.author, "commit", "-qm", "anew")
+    git(course.author, "push", "-qf", "origin", "anew:main")
+    assert "another one by now: clone it anew, and copy your files over" in course.refused()
+
+
 @pytest.mark.parametrize("mine", ["new", "new/file.sh"])
 def test_what_only_the_newer_version_brings_has_its_place_or_the_update_is_refused(course, mine):
     (course.learner / mine).parent.mkdir(exist_ok=True)
