@@ -22,7 +22,6 @@ def examples() -> dict[str, Explorer]:
     return {
         "allreduce": explorers.allreduce(Prices(20e-6, 1 / 5e9, 1 / 20e9, lanes=32), ranks=32),
         "batches": explorers.batches(points, 200, 100, best=(60, 280)),
-        "launches": explorers.launches(400, 7e-6, 2.5e-6),
         "numbers": explorers.numbers(gradients, log2_scale=16),
         "overlap": explorers.overlap(Step([2**20] * 40, backward_s=6e-3, rest_s=4e-3), Link(2e-4, 5e9), bucket_mib=4),
         "pipeline": explorers.pipeline(0.05, 0.03),

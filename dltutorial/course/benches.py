@@ -104,10 +104,9 @@ def precision(preset: Preset, repeats: int) -> Iterator[BenchRow]:
 
 
 def graphs(preset: Preset, repeats: int) -> Iterator[BenchRow]:
-    """What starting an operation costs; a launch-bound network and the transformer, eager and replayed.
+    """What starting an operation costs; a launch-bound network and the transformer, eager and, on a GPU, replayed.
 
-    Replayed is a CUDA graph on a GPU, a tape elsewhere. Predictions are made from three smaller networks: time against
-    operations is a line, either way.
+    Predictions are made from three smaller networks: time against operations is a line, either way.
     """
     from dltutorial.models.tiny import NarrowMLP
     from dltutorial.train.forecasting import build_model
@@ -118,46 +117,46 @@ def graphs(preset: Preset, repeats: int) -> Iterator[BenchRow]:
     machine.use_cores(1)  # one thread starts the operations
     device, recipe = machine.device(), Recipe.of(preset)
     x_BCHW = torch.randn(8, 5, 8, 8, device=device)
-    small = [_both_ways(functools.partial(narrow, depth), (x_BCHW, x_BCHW.roll(1, -1))) for depth in (4, 10, 16)]
+    small = [_ways(functools.partial(narrow, depth), (x_BCHW, x_BCHW.roll(1, -1))) for depth in (4, 10, 16)]
     found = alternate({f"{how} {n}": run for n, runs in small for how, run in runs.items()}, repeats)
     line = {}
-    for how in ("eager", "replayed"):
+    for how in small[0][1]:
         line[how] = np.poly1d(np.polyfit([n for n, _ in small], [found[f"{how} {n}"].best_s for n, _ in small], 1))
         yield BenchRow(f"one operation in {'an' if how == 'eager' else 'a'} {how} step", (float(line[how][1]),))
-    deep = _both_ways(lambda: narrow(32 if preset.name == "smoke" else 64), (x_BCHW, x_BCHW.roll(1, -1)))
-    whole = _both_ways(lambda: build_model(recipe), _noise(recipe, 4))
+    deep = _ways(lambda: narrow(32 if preset.name == "smoke" else 64), (x_BCHW, x_BCHW.roll(1, -1)))
+    whole = _ways(lambda: build_model(recipe), _noise(recipe, 4))
     for name, (n, runs) in (("narrow network", deep), ("transformer", whole)):
-        timings = alternate(runs, repeats)
-        told = {how: float(line[how](n)) for how in line}
-        if name == "transformer":  # a CPU works and starts in turn; a GPU hides the launches of a step that is longer
-            eager_s, saved_s = timings["eager"].median_s, told.pop("eager") - told["replayed"]
-            hidden = device == "cuda" and eager_s > saved_s + told["replayed"]
-            told["replayed"] = eager_s if hidden else max(eager_s - saved_s, told["replayed"])
+        timings, told = alternate(runs, repeats), {}
+        if name == "narrow network":
+            told = {how: float(line[how](n)) for how in line}
+        elif "replayed" in line:  # a step that is longer than its launches hides them: nothing to gain
+            eager_s, launches_s = timings["eager"].median_s, float(line["eager"](n))
+            told["replayed"] = eager_s if eager_s > launches_s else float(line["replayed"](n))
         for how, timing in timings.items():
             more = {"operations": f"{n:,}", "gain": f"{timings['eager'].median_s / timing.median_s:.2f} ×"}
             yield BenchRow(f"{name}, {how}", timing.samples_s, predicted=told.get(how), more=more)
 
 
-def _both_ways(
+def _ways(
     make: Callable[[], torch.nn.Module], batch: tuple[torch.Tensor, ...]
 ) -> tuple[int, dict[str, Callable[[], torch.Tensor]]]:
-    """Operations in a training step of a model; the step as it is, and its replay on a twin, captured already."""
+    """Operations in a training step of a model; the step as it is, and on a GPU its replay on a twin, captured."""
+    from dltutorial.profile import work
     from dltutorial.train.forecasting import squared_error
     from dltutorial.train.graphs import WARMUP_STEPS, CudaGraph, GraphedStep
-    from dltutorial.train.recorded_step import Tape
     from dltutorial.train.step import make_optimizer, make_step
 
     knobs = LoopRecipe(cuda_graph=True, optimizer_impl="fused", clip_norm=0.0)  # an optimizer as capture needs it
     plain = dataclasses.replace(knobs, cuda_graph=False)
-    eager, twin = (make_step(model, squared_error, make_optimizer(model, knobs), plain) for model in (make(), make()))
-    tape = Tape()
-    replayed = GraphedStep(twin, CudaGraph() if batch[0].is_cuda else Tape())
-    for _ in range(WARMUP_STEPS + 1):
-        eager(*batch)
-        replayed(*batch)
-    with tape.capture():  # it counts, and leaves all as it was
-        eager(*batch)
-    return len(tape), {"eager": lambda: eager(*batch), "replayed": lambda: replayed(*batch)}
+    models = {"eager": make()} | ({"replayed": make()} if batch[0].is_cuda else {})
+    steps = {how: make_step(m, squared_error, make_optimizer(m, knobs), plain) for how, m in models.items()}
+    if "replayed" in steps:
+        steps["replayed"] = GraphedStep(steps["replayed"], CudaGraph())
+    for step in steps.values():
+        for _ in range(WARMUP_STEPS + 1):
+            step(*batch)
+    n = len(work.count(lambda: steps["eager"](*batch)).operators)
+    return n, {how: functools.partial(step, *batch) for how, step in steps.items()}
 
 
 def ddp(preset: Preset, repeats: int) -> Iterator[BenchRow]:

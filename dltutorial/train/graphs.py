@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from dltutorial.errors import CourseError
-from dltutorial.train.recorded_step import Tape
 
 WARMUP_STEPS = 3  # run before capture: libraries choose their kernels, the optimizer makes its averages
 
@@ -82,16 +81,13 @@ def _own_workspaces() -> Iterator[None]:
         clear()
 
 
-Graph = CudaGraph | Tape  # both have warm_up(), capture() and replay(); a tape obeys the same rules on any machine
-
-
 class GraphedStep:
     """Runs the first steps as they are, captures the next one, and replays it from then on.
 
     The optimizer must be *capturable*: its step count and its learning rate are tensors on the device.
     """
 
-    def __init__(self, step: Callable[..., Tensor], graph: Graph) -> None:
+    def __init__(self, step: Callable[..., Tensor], graph: CudaGraph) -> None:
         """``step(*batch)`` returns its loss, detached."""
         self._step, self._graph = step, graph
         self._steps_made = 0

@@ -21,6 +21,7 @@ PYTHON = {name: text for files in reversed(WRITTEN.values()) for name, text in f
 RANKS = "torchrun --standalone --nproc-per-node 2"
 COMMANDS = [
     ["python train.py DATA --epochs 1 --vit 16 32 1 2"],
+    ["python graphs.py DATA"],
     [f"{RANKS} ddp.py DATA --epochs 1 --vit 16 32 1 2 --pieces 2"],
     ["python profiled.py DATA --trace trace.json --vit 16 32 1 2"],
     ["python join.py 127.0.0.1:1"],

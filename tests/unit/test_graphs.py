@@ -7,11 +7,11 @@ import torch
 from dltutorial.config import PRESETS, Recipe
 from dltutorial.course import benches
 from dltutorial.course.bench import table
+from dltutorial.course.checks.rehearsal import Tape
 from dltutorial.errors import CourseError
 from dltutorial.models.tiny import NarrowMLP, step_flop
 from dltutorial.train.forecasting import squared_error
 from dltutorial.train.graphs import CudaGraph, GraphedStep
-from dltutorial.train.recorded_step import Tape
 from dltutorial.train.step import make_optimizer, set_learning_rate, train_step
 
 SHAPE = (2, 4, 4)
@@ -96,9 +96,13 @@ def count(model, x):
     return len(tape)
 
 
-def test_the_bench_predicts_both_ways_of_the_launch_bound_network(one_thread):
+def test_the_bench_predicts_the_launch_bound_step_and_replays_nothing_without_a_gpu(one_thread):
     tiny = dataclasses.replace(PRESETS["smoke"], n_lat=8, n_lon=8, dim=8, heads=2, depth=1)
     rows = list(benches.graphs(tiny, 1))
-    assert len({row.what for row in rows}) == len(rows) == 6
-    assert [row.predicted is not None for row in rows] == [False, False, True, True, False, True]
+    assert [row.what for row in rows] == [
+        "one operation in an eager step",
+        "narrow network, eager",
+        "transformer, eager",
+    ]
+    assert [row.predicted is not None for row in rows] == [False, True, False]
     assert "gain" in str(table(rows))

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from dltutorial.config import Recipe
+from dltutorial.course.checks.rehearsal import Tape
 from dltutorial.errors import CourseError, RecipeError
 from dltutorial.train import forecasting, ladder, profiled, run
 from dltutorial.train.compiling import compiled
@@ -14,7 +15,6 @@ from dltutorial.train.forecasting import row_weights, squared_error
 from dltutorial.train.graphs import CudaGraph, GraphedStep
 from dltutorial.train.loop import loop
 from dltutorial.train.precision import Precision
-from dltutorial.train.recorded_step import Tape
 from dltutorial.train.task import Task
 
 SMALL = Recipe(n_lat=8, n_lon=8, n_channels=1, dim=8, heads=2, depth=1, global_batch_size=2, steps=20, log_every=5,

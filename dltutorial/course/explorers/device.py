@@ -1,4 +1,4 @@
-"""Explorers of one device: its roofline (chapter 00), its loader (03), its number formats (04), its launches (06)."""
+"""Explorers of one device: its roofline (chapter 00), its loader (03) and its number formats (04)."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dltutorial.course.explorers.explorer import Explorer, around, choice, geometric, slider, whole
+from dltutorial.course.explorers.explorer import Explorer, around, choice, slider, whole
 from dltutorial.course.show import number
 from dltutorial.errors import CourseError
 from dltutorial.profile.peaks import Peaks
@@ -15,8 +15,6 @@ from dltutorial.record.plots import BLUE, GREEN, GREY, ORANGE
 
 _BYTES = {"fp64": 8, "fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2}  # of a number in memory
 _INTENSITY_N = np.geomspace(0.05, 1e4, 101)  # FLOP per byte
-_WORK_N = np.geomspace(0.01, 1000, 61)  # microseconds of work in one operation
-_DEVICES = (("GPU: works while the next is started", True), ("CPU: starts and works in turn", False))
 _DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 _RIGHT = 30  # exponent at the right end of the number line: beyond fp16's largest number, 2¹⁶
 _ZONES = (("0", ORANGE, "xx"), ("few digits", GREEN, "//"), ("all digits", BLUE, ""), ("overflow", ORANGE, ".."))
@@ -226,48 +224,3 @@ def fates(magnitudes: np.ndarray, dtype: str) -> tuple[Any, list[float]]:
 def _percent(share: float) -> str:
     """Whole percents; what is not nothing never reads 0%, what is not all never 100%."""
     return f"{share:.0%}" if share in (0, 1) or 0.01 <= share <= 0.99 else "<1%" if share < 0.5 else ">99%"
-
-
-def launches(operations: int, eager_s: float, replayed_s: float) -> Explorer:
-    """A step of many small operations, eager and replayed, and the work in an operation to move.
-
-    Args:
-        operations: in the step.
-        eager_s, replayed_s: what starting one operation costs, either way.
-    """
-
-    def draw(ax: Any, v: Any) -> str:
-        now = {}
-        for name, start, colour, looks in (("eager", v.eager, BLUE, "-D"), ("replayed", v.replayed, ORANGE, "--s")):
-            now[name] = step_us(v.n, start, v.work, v.beside)
-            told, line, mark = f"{name}: {number(start)} µs each", looks[:-1], looks[-1]
-            ax.plot(_WORK_N, step_us(v.n, start, _WORK_N, v.beside) / 1e3, line, color=colour, label=told)
-            ax.plot(v.work, now[name] / 1e3, mark, color=colour)
-        ax.plot(_WORK_N, v.n * _WORK_N / 1e3, ":", color=GREY, label="the work alone")
-        ax.set(xscale="log", yscale="log", xlabel="work in an operation, µs", ylabel="step, ms")
-        ax.legend()
-        eager, replayed, alone = now["eager"], now["replayed"], v.n * v.work
-        return (
-            f"{v.n:,} operations with {number(v.work)} µs of work each: eager {duration(1e-6 * eager)}, replayed "
-            f"{duration(1e-6 * replayed)}, {eager / replayed:.2f} × as fast. The work alone takes "
-            f"{duration(1e-6 * alone)}, {alone / eager:.0%} of the eager step."
-        )
-
-    counts = whole(min(10, operations), max(100_000, operations))
-    eager_us, replayed_us = 1e6 * eager_s, 1e6 * replayed_s
-    return Explorer(
-        "Eager and replayed steps",
-        draw,
-        work=slider("Work in an operation", "For the device, once it is started.", 0.1, geometric(0.01, 1000), "µs"),
-        n=slider("Operations in a step", "Forward, backward and update together.", operations, counts),
-        eager=slider("Start one, eager", "Python, autograd, the launch.", eager_us, around(eager_us, 20), "µs"),
-        replayed=slider("Start one, replayed", "What recording leaves.", replayed_us, around(replayed_us, 20), "µs"),
-        beside=choice("Device", "Whether starting goes on beside the work.", _DEVICES, True),
-    )
-
-
-def step_us(operations: int, start_us: float, work_us: Any, beside: bool) -> Any:
-    """Microseconds until the last operation is done; ``beside``: the longer of start and work counts, else the sum."""
-    if not beside:
-        return operations * (start_us + work_us)
-    return operations * np.maximum(start_us, work_us) + np.minimum(start_us, work_us)

@@ -1,12 +1,16 @@
 """Wrong answers to the exercise of chapter 06, each a misconception: (label, source, part of the hint expected)."""
 
 RIGHT = """
-def make_captured_step(step, example_x, example_y, graph, n_warmup):
-    for _ in range(n_warmup):
-        with graph.warm_up():
+def make_captured_step(step, example_x, example_y, n_warmup):
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(n_warmup):
             step(example_x, example_y)
+    torch.cuda.current_stream().wait_stream(side)
     static_x, static_y = example_x.clone(), example_y.clone()
-    with graph.capture():
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
         static_loss = step(static_x, static_y)
 
     def captured_step(x, y):
@@ -21,11 +25,15 @@ def make_captured_step(step, example_x, example_y, graph, n_warmup):
     return captured_step
 """
 COPIES = "        static_x.copy_(x)\n        static_y.copy_(y)\n"
-WARM_UP = """    for _ in range(n_warmup):
-        with graph.warm_up():
+WAIT = "    side.wait_stream(torch.cuda.current_stream())\n"
+WARM_UP = """    with torch.cuda.stream(side):
+        for _ in range(n_warmup):
             step(example_x, example_y)
 """
-CAPTURE = """    with graph.capture():
+CHECK = """        if x.shape != static_x.shape or y.shape != static_y.shape:
+            raise ValueError("another shape")
+"""
+CAPTURE = """    with torch.cuda.graph(graph):
         static_loss = step(static_x, static_y)
 """
 
@@ -52,13 +60,14 @@ WRONG = [
     (
         "warm-up on the ordinary stream",
         _with(WARM_UP, "    for _ in range(n_warmup):\n        step(example_x, example_y)\n"),
-        "inside `with graph.warm_up():`",
+        "belongs on a side stream",
     ),
     (
         "captured in every warm-up step",
         _with(
             WARM_UP,
-            WARM_UP + "    for _ in range(2):\n        with graph.capture():\n            step(example_x, example_y)\n",
+            WARM_UP + "    for _ in range(2):\n        with torch.cuda.graph(torch.cuda.CUDAGraph()):\n"
+            "            step(example_x, example_y)\n",
         ),
         "Capture once",
     ),
@@ -66,8 +75,8 @@ WRONG = [
         "captured inside the warm-up",
         _with(
             WARM_UP,
-            "    with graph.warm_up():\n        for _ in range(n_warmup):\n            step(example_x, example_y)\n"
-            "        with graph.capture():\n            step(example_x, example_y)\n",
+            WARM_UP
+            + "        with torch.cuda.graph(torch.cuda.CUDAGraph()):\n            step(example_x, example_y)\n",
         ),
         "End the warm-up first",
     ),
@@ -77,7 +86,7 @@ WRONG = [
         "captured anew in every step",
         _with(
             "        graph.replay()\n",
-            "        with graph.capture():\n            static_loss = step(static_x, static_y)\n"
+            "        with torch.cuda.graph(graph):\n            static_loss = step(static_x, static_y)\n"
             "        graph.replay()\n",
         ),
         "capture once",
@@ -94,12 +103,33 @@ WRONG = [
     ),
     (
         "shapes not compared",
-        _with(
-            "        if x.shape != static_x.shape or y.shape != static_y.shape:\n"
-            '            raise ValueError("another shape")\n',
-            "",
-        ),
+        _with(CHECK, ""),
         "spreads a single sample",
     ),
+    ("only lengths compared", _with(CHECK, CHECK.replace("shape", "size(0)")), "not their first number"),
+    (
+        "only len of x",
+        _with(
+            CHECK, CHECK.replace("x.shape != static_x.shape or y.shape != static_y.shape", "len(x) != len(static_x)")
+        ),
+        "A wrong y alone",
+    ),
+    ("only x compared", _with(CHECK, CHECK.replace(" or y.shape != static_y.shape", "")), "A wrong y alone"),
+    ("only y compared", _with(CHECK, CHECK.replace("x.shape != static_x.shape or ", "")), "A wrong x alone"),
+    ("numbers counted", _with(CHECK, CHECK.replace("shape", "numel()")), "not how many numbers"),
+    (
+        "numbers of x counted",
+        _with(
+            CHECK,
+            CHECK.replace("x.shape != static_x.shape or y.shape != static_y.shape", "x.numel() != static_x.numel()"),
+        ),
+        "A wrong y alone",
+    ),
+    (
+        "a failed assertion instead",
+        _with(CHECK, "        assert x.shape == static_x.shape and y.shape == static_y.shape\n"),
+        "Compare the shapes before",
+    ),
+    ("the side stream does not wait", _with(WAIT, ""), "wait_stream() first"),
     ("the loss of the capture returned", _with("return captured_step\n", "return static_loss\n"), "not its result"),
 ]

@@ -1,16 +1,17 @@
-"""A recorded step: a tape of all its operations, with the very tensors they read and wrote, to be run again.
+"""A rehearsal of CUDA graphs where there is no GPU: stand-ins for names of ``torch.cuda``, which obey the same rules.
 
-In: a step on tensors of fixed shapes, run inside ``with tape.capture():``. Out: ``tape.replay()``, which repeats the
-operations on the same memory; no model, autograd or optimizer of Python runs again. It obeys the rules of a CUDA graph
-on any machine, and teaches them. It is none: here Python still calls the operations one by one.
+In: a step on tensors of fixed shapes. Out: ``tape.replay()``, which repeats the operations of ``with tape.capture():``
+on the same memory; no model, autograd or optimizer of Python runs again. It is no graph: Python still calls the
+operations one by one. Where there is a GPU, the real names stay, and are watched.
 
 Source: docs.pytorch.org, "Extending PyTorch" (TorchDispatchMode) and "CUDA semantics" (the rules of capture).
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import partial
 from typing import Any
+from unittest import mock
 
 import torch
 from torch import Tensor
@@ -129,3 +130,126 @@ def _tensors(tree: Any) -> list[Tensor]:
 
 def _storages(tree: Any) -> list[torch.UntypedStorage]:
     return [tensor.untyped_storage() for tensor in _tensors(tree)]
+
+
+class _Stream:
+    """A stand-in for torch.cuda.Stream: it only knows what it waited for."""
+
+    def __init__(self, device: Any = None, priority: int = 0) -> None:
+        del device, priority
+
+    def wait_stream(self, stream: Any) -> None:
+        """Work that comes next begins when that stream is done."""
+
+    def synchronize(self) -> None:
+        """On a CPU work is done when its call returns."""
+
+
+class Watch:
+    """What an answer does with ``torch.cuda``, inside ``with Watch() as watch:``.
+
+    Where there is a GPU the real names do the work; elsewhere stand-ins do, for as long as the block lasts.
+    """
+
+    def __init__(self) -> None:
+        self.n_captures = self.n_replays = 0
+        self.in_order = False  # the side stream has waited for what was launched before
+        self.nested = False  # a capture began on the side stream, before the warm-up was over
+        self._main, self._real = _Stream(), torch.cuda.is_available()
+        self._streams, self._capturing = [self._main], False
+        self._patches = ExitStack()
+
+    @property
+    def where(self) -> str:
+        """Where a step runs now: "outside", "warm-up" (on a side stream) or "capture"."""
+        if torch.cuda.is_current_stream_capturing() if self._real else self._capturing:
+            return "capture"
+        return "outside" if torch.cuda.current_stream() == torch.cuda.default_stream() else "warm-up"
+
+    def __enter__(self) -> "Watch":
+        watch, real = self, self._real
+        stream, graph = (torch.cuda.Stream, torch.cuda.CUDAGraph) if real else (_Stream, _Graph)
+        waits, replays, synchronizes = stream.wait_stream, graph.replay, torch.cuda.synchronize
+
+        class Capture(torch.cuda.graph if real else _Capture):  # type: ignore[misc]
+            def __enter__(self) -> Any:
+                watch.n_captures += 1
+                watch.nested |= watch.where == "warm-up"
+                watch._capturing = True
+                return super().__enter__()
+
+            def __exit__(self, *error: Any) -> Any:
+                watch._capturing = False
+                return super().__exit__(*error)
+
+        def wait_stream(self: Any, other: Any) -> None:
+            watch.in_order |= self != torch.cuda.default_stream()
+            waits(self, other)
+
+        def synchronize(device: Any = None) -> None:
+            watch.in_order = True
+            if real:
+                synchronizes(device)
+
+        def replay(self: Any) -> None:
+            watch.n_replays += 1
+            replays(self)
+
+        names: dict[str, Any] = {"graph": Capture, "synchronize": synchronize}
+        if not real:
+            names |= {"Stream": _Stream, "CUDAGraph": _Graph, "stream": self._on}
+            names |= {"current_stream": lambda device=None: self._streams[-1]}
+            names |= {"default_stream": lambda device=None: self._main}
+        for name, instead in names.items():
+            self._patches.enter_context(mock.patch.object(torch.cuda, name, instead))
+        self._patches.enter_context(mock.patch.object(stream, "wait_stream", wait_stream))
+        self._patches.enter_context(mock.patch.object(graph, "replay", replay))
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._patches.close()
+
+    @contextmanager
+    def _on(self, stream: Any) -> Iterator[None]:
+        self._streams.append(stream)
+        try:
+            yield
+        finally:
+            self._streams.pop()
+
+
+class _Stream:
+    """Stands in for torch.cuda.Stream: on a CPU work is done when its call returns."""
+
+    def __init__(self, device: Any = None, priority: int = 0) -> None:
+        """The arguments of the real one; nothing depends on them."""
+
+    def wait_stream(self, stream: Any) -> None:
+        """There is nothing to wait for."""
+
+    def synchronize(self) -> None:
+        """There is nothing to wait for."""
+
+
+class _Graph(Tape):
+    """Stands in for torch.cuda.CUDAGraph."""
+
+    def pool(self) -> tuple[int, int]:
+        """Memory to share; a tape has none."""
+        return 0, 0
+
+
+class _Capture:
+    """Stands in for torch.cuda.graph."""
+
+    def __init__(self, cuda_graph: Any, pool: Any = None, stream: Any = None, capture_error_mode: str = "") -> None:
+        """The arguments of the real one; only the graph matters."""
+        if not isinstance(cuda_graph, _Graph):
+            raise TypeError(f"torch.cuda.graph takes a torch.cuda.CUDAGraph, not {cuda_graph!r}")
+        self._block = cuda_graph.capture()
+
+    def __enter__(self) -> Any:
+        return self._block.__enter__()
+
+    def __exit__(self, *error: Any) -> Any:
+        return self._block.__exit__(*error)
