@@ -23,7 +23,7 @@ ranks_per_node() { echo "${DLTUTORIAL_RANKS_PER_NODE:-${SLURM_GPUS_ON_NODE:-1}}"
 
 in_force() {
     echo "job $SLURM_JOB_ID, start $((${SLURM_RESTART_COUNT:-0} + 1)), $SLURM_JOB_NUM_NODES nodes: $SLURM_JOB_NODELIST"
-    echo "$(ranks_per_node) ranks a node, $SLURM_CPUS_ON_NODE cores a node, launcher ${DLTUTORIAL_LAUNCHER:-torchrun}"
+    echo "$(ranks_per_node) ranks a node, $SLURM_CPUS_ON_NODE CPUs a node, launcher ${DLTUTORIAL_LAUNCHER:-torchrun}"
     env | grep -E '^(DLTUTORIAL|NCCL|FI|GLOO|OMP|CUDA_VISIBLE|ROCR_VISIBLE|TORCH)_?[A-Z_]*=' | sort || true
 }
 

@@ -30,6 +30,23 @@ _BEFORE = "A kill in the midst of writing must leave the one before it whole: wr
 _UNDER_ITS_NAME = ("a file that takes its name when it is whole", "one written under its own name", _BEFORE)
 _ALONE = "Should the newest be damaged, there is nothing to fall back on. Keep one before it."
 _KILLED = ("SIGKILL", "SIGXFSZ")
+_WRITTEN = (  # what can be wrong with a file that takes its name; what is expected; why
+    (
+        "elsewhere",
+        "a temporary file in the folder of the checkpoints",
+        "Another folder may be another file system: a rename then fails, or copies. Write the temporary one beside it.",
+    ),
+    (
+        "unsynced",
+        "a sync before each rename",
+        "The name may reach the disk before the bytes do. Call os.fsync on the open file, then rename it.",
+    ),
+    (
+        "unflushed",
+        "all bytes synced",
+        "At os.fsync some bytes may still be in Python's buffer: file.flush() first. (torch.save flushes by luck.)",
+    ),
+)
 
 
 class _Answer:
@@ -55,14 +72,17 @@ class _Answer:
             hint = "Does the loop end once run.step is run.steps? run.update() counts; nobody else has to."
             raise Wrong("the end of the run", f"none within {PATIENCE_S:g} s", hint) from None
         for line in self._log.read_text().splitlines() if self._log.exists() else []:
-            what, number, *more = line.split()
+            what, number, *more = line.split(" ")
             if what == "before" and process.began is None:
                 process.began = int(number), dict(zip(PARTS, more, strict=True))
             elif what == "loss":
                 process.losses[int(number)] = float.fromhex(more[0])
             elif what == "rename":
-                process.renames += 1
-                process.unsynced += number == "0"
+                process.renames.append(number)
+            elif what == "left":
+                process.fewest.append(int(number))
+            elif what == "caught":
+                process.caught = line.partition(" ")[2]
         return process
 
     def killed(self, kill: Kill) -> Process:
@@ -83,14 +103,19 @@ class _Answer:
         step, found = process.began or (0, {})
         known = self.parts[after]
         if step != after:
+            caught = f"; your code met {process.caught}, and went on" if process.caught else ""
             if found == self.parts[0]:
                 advice = hint or "It began anew. Look for the newest whole checkpoint first, and load it into the run."
-                raise Wrong(f"it goes on after {after} updates", "it starts from the beginning", advice)
+                if caught.startswith("; your code met KeyError"):
+                    advice = "A key that you load is not among those that you save, and your except hides it."
+                got = f"it starts from the beginning{caught}"
+                raise Wrong(f"it goes on after {after} updates", got, advice)
             true = next((n for n, parts in self.parts.items() if parts["model"] == found["model"]), None)
             if true is not None and true != step:
                 advice = "The number of updates made belongs to the state, as it is at that moment: run.step."
                 raise Wrong(f"run.step = {true} beside the weights after {true} updates", f"run.step = {step}", advice)
-            raise Wrong(f"it goes on after {after} updates", f"after {step}", hint or "Take the newest whole one.")
+            got = f"after {step}{caught}"
+            raise Wrong(f"it goes on after {after} updates", got, hint or "Take the newest whole one.")
         for part in PARTS:
             if found[part] != known[part]:
                 raise Wrong(f"{part} as after {after} updates", "another state", _FORGOTTEN[part])
@@ -143,18 +168,21 @@ def _saves_on_its_way(answer: _Answer) -> None:
 
 @_case
 def _is_orderly(answer: _Answer) -> None:
-    """Each file is synced, then takes its name; two checkpoints stay"""
+    """Each file is flushed, synced, then takes its name, in one folder; two checkpoints stay"""
     process = answer.start()
     if not process.renames:
         raise Wrong(*_UNDER_ITS_NAME)
-    if process.unsynced:
-        hint = "The name may reach the disk before the bytes do. Call os.fsync on the open file, then rename it."
-        raise Wrong("a sync before each rename", "none", hint)
+    for how, expected, hint in _WRITTEN:
+        if how in process.renames:
+            raise Wrong(expected, f"{how} in {process.renames.count(how)} of {len(process.renames)} files", hint)
     n_files = len(answer.files())
     if n_files > 3:
         raise Wrong("two checkpoints", f"{n_files} files", "Remove old ones once a new one is whole: disks fill up.")
     if n_files < 2:
         raise Wrong("two checkpoints", f"{n_files} file", _ALONE)
+    if min(process.fewest, default=2) < 2:
+        hint = "An old one went before the new one had its name: killed in between, you have one alone. Remove last."
+        raise Wrong("two checkpoints at any time", f"{min(process.fewest)} for a while", hint)
 
 
 @_case

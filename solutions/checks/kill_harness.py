@@ -1,17 +1,20 @@
 """Processes that train a ``TinyRun`` and really die: for chapter 10's exercise, whose answer has to survive that.
 
 In: a function that trains a run and writes checkpoints, and the moment at which its process is to die. Out: a file of
-notes, line by line: the state before each update, the loss after it, each file that took its name.
+notes, line by line: the state before each update, the loss after it, each file that took its name, and how much of it
+had reached the disk; checkpoints that went; exceptions that the answer caught.
 
 A process dies by SIGKILL, or in the midst of writing: then the system ends it, since a file has grown to a limit whose
 signal is not caught.
 """
 
 import hashlib
+import io
 import os
 import resource
 import signal
 import sys
+import sysconfig
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,9 +22,12 @@ from typing import Any
 
 import torch
 
+import dltutorial
 from dltutorial.course.checks.tiny_run import TinyRun
 
 PARTS = ("model", "optimizer", "scheduler", "order", "random")
+# Files in which no learner writes: this folder, the course, Python, installed packages.
+_NOT_THEIRS = (str(Path(__file__).parent), str(Path(dltutorial.__file__).parent), *set(sysconfig.get_paths().values()))
 
 
 @dataclass(frozen=True)
@@ -48,15 +54,19 @@ class Process:
         losses: by the number of the update.
         ended: the signal that killed it, the name of an exception, or "".
         told: the exception's words.
-        renames, unsynced: files that took their name; those of them without a sync before.
+        renames: files that took their name, and for each how it was written: "whole"; "unsynced"; "unflushed", the
+            sync came before all bytes were with the system; "elsewhere", not in the folder of its name.
+        fewest: checkpoints that stayed each time when one was removed.
+        caught: the last exception that passed through the answer's own lines.
     """
 
     began: tuple[int, dict[str, str]] | None = None
     losses: dict[int, float] = field(default_factory=dict)
     ended: str = ""
     told: str = ""
-    renames: int = 0
-    unsynced: int = 0
+    renames: list[str] = field(default_factory=list)
+    fewest: list[int] = field(default_factory=list)
+    caught: str = ""
 
 
 def train_until_killed(fn: Callable, folder: Path, every: int, log: Path, kill: Kill) -> None:
@@ -64,7 +74,8 @@ def train_until_killed(fn: Callable, folder: Path, every: int, log: Path, kill: 
     torch.set_num_threads(1)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     out = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    synced = []
+    synced: dict[tuple[int, int], int] = {}  # bytes of each file when it was last synced
+    named: set[Path] = set()
 
     def note(*words: object) -> None:
         os.write(out, (" ".join(map(str, words)) + "\n").encode())
@@ -90,18 +101,45 @@ def train_until_killed(fn: Callable, folder: Path, every: int, log: Path, kill: 
 
     def fsync(handle: int, really: Callable = os.fsync) -> None:
         really(handle)
-        synced.append(handle)
+        found = os.fstat(handle)
+        synced[found.st_dev, found.st_ino] = found.st_size
 
-    def hear(event: str, _args: tuple) -> None:
+    def save(state: Any, file: Any, *more: Any, really: Callable = torch.save, **options: Any) -> None:
+        """As torch.save, but without the flush at its end, which no documentation promises."""
+        if not hasattr(file, "write"):
+            return really(state, file, *more, **options)
+        really(state, whole := io.BytesIO(), *more, **options)
+        file.write(whole.getvalue()[:-64])
+        file.write(whole.getvalue()[-64:])
+
+    def how_written(source: Path, name: Path) -> str:
+        if folder.resolve() not in source.resolve().parents:
+            return "elsewhere"
+        found = source.stat()
+        on_disk = synced.get((found.st_dev, found.st_ino))
+        return "unsynced" if on_disk is None else "whole" if on_disk == found.st_size else "unflushed"
+
+    def hear(event: str, args: tuple) -> None:
         if event == "os.rename":
             if armed and kill.at_rename:
                 die()
-            note("rename", len(synced))
-            synced.clear()
+            source, name = (Path(os.fsdecode(path)) for path in args[:2])
+            if source.is_file():
+                note("rename", how_written(source, name))
+                named.add(name.resolve())
+        elif event == "os.remove" and (gone := Path(os.fsdecode(args[0])).resolve()) in named:
+            named.remove(gone)
+            note("left", len(named))
+
+    def watch(frame: Any, event: str, arg: Any) -> Any:
+        if event == "exception" and not issubclass(arg[0], (StopIteration, NotImplementedError)):
+            note("caught", f"{arg[0].__name__}: {arg[1]}".partition("\n")[0][:120])
+        return None if frame.f_code.co_filename.startswith((*_NOT_THEIRS, "<frozen")) else watch
 
     armed: list[bool] = []
-    os.fsync = fsync
+    os.fsync, torch.save = fsync, save
     sys.addaudithook(hear)
+    sys.settrace(watch)
     fn(Watched(), folder, every)
 
 

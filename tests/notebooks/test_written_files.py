@@ -25,6 +25,7 @@ COMMANDS = [
     [f"{RANKS} ddp.py DATA --epochs 1 --vit 16 32 1 2 --pieces 2"],
     ["python profiled.py DATA --trace trace.json --vit 16 32 1 2"],
     ["python join.py 127.0.0.1:1"],
+    ["python checkpoint.py run --steps 20 --every 5", "python checkpoint.py run --steps 20 --every 5"],
 ]
 
 

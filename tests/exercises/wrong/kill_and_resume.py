@@ -53,6 +53,38 @@ _LOOP = "        run.update()\n        if run.step % every == 0:\n            sa
 _NEXT = ('"step": run.step,', '"step": run.step + 1,')
 
 WRONG = [
+    ("syncs what is not flushed", _with(("        file.flush()\n", "")), "file.flush() first"),
+    (
+        "a temporary file in another file system",
+        _with(
+            ("import os\n", "import os\nimport shutil\nimport tempfile\nfrom pathlib import Path\n"),
+            ('folder / "checkpoint.partial"', 'Path(tempfile.gettempdir(), f"checkpoint-{os.getpid()}.partial")'),
+            ("os.replace(temporary,", "shutil.move(temporary,"),
+        ),
+        "one beside it",
+    ),
+    (
+        "removes the old ones first",
+        _with(
+            ('    for old in sorted(folder.glob("step-*.pt"))[:-2]:\n        old.unlink()\n', ""),
+            (
+                "    temporary =",
+                '    for old in sorted(folder.glob("step-*.pt"))[:-1]:\n        old.unlink()\n    temporary =',
+            ),
+        ),
+        "Remove last",
+    ),
+    (
+        "a key that is not there, hidden by except",
+        _with(
+            (
+                "            continue\n        for name in",
+                "            continue\n        try:\n            state['optimiser']\n"
+                "        except Exception:\n            continue\n        for name in",
+            )
+        ),
+        "your except hides it",
+    ),
     ("forgets the weights", _with((_PARTS, '"optimizer", "scheduler", "order"')), "model.load_state_dict"),
     ("forgets the optimizer", _with((_PARTS, '"model", "scheduler", "order"')), "averages start from zero"),
     ("forgets the schedule", _with((_PARTS, '"model", "optimizer", "order"')), "place of its schedule"),
