@@ -50,6 +50,25 @@ def _alone(fn: Callable) -> None:
         raise Wrong("a gradient of shape (1, 3)", got, "Cut the flat row into pieces, each in its parameter's shape.")
 
 
+def _zeros_are_the_parameters_kin(fn: Callable) -> None:
+    """Zeros for a missing gradient are of the parameter's device and dtype"""
+    hint = "Zeros for a gradient that did not come are made on the CPU, in float32, unless told: torch.zeros_like(p)."
+    for dtype, device in ((torch.bfloat16, "cpu"), (torch.float32, "meta")):
+        bucket, sent = [nn.Parameter(torch.zeros(n, dtype=dtype, device=device)) for n in (2, 3)], []
+        averager = fn([bucket], lambda flat, sent=sent: sent.append(flat) or _Done(), 1)
+        bucket[0].grad = torch.ones_like(bucket[0])
+        averager.on_gradient(bucket[0])
+        try:
+            averager.finish()
+        except RuntimeError as error:
+            raise Wrong(
+                f"zeros on the device of the parameter ({device})", str(error).split(chr(10))[0], hint
+            ) from None
+        found = [(str(row.dtype), row.device.type) for row in sent]
+        if found != [(str(dtype), device)]:
+            raise Wrong(f"one row of {dtype} on {device}", found, hint)
+
+
 def _on_ranks(fn: Callable, hang_hint: str = "", **how: Any) -> list[Report]:
     """Reports of both ranks."""
     try:
@@ -91,6 +110,10 @@ def _row(gradients: list) -> torch.Tensor:
 def _is_mean(reports: list[Report], spare_on: tuple[int, ...] = (0, 1), hint: str = "") -> None:
     """Raises: Wrong: a rank's first gradients are not the mean."""
     wanted, own = _expected(spare_on)
+    for kind, number in itertools.chain(*(report.events for report in reports)):
+        if kind == "incomplete":
+            early = f"Bucket {number} left when another one was full. Send while the *next in turn* misses nothing."
+            raise Wrong("a bucket that leaves with all its gradients", f"bucket {number} left without some", early)
     for rank, report in enumerate(reports):
         if any(gradient is None for gradient in report.gradients[0]):
             none_hint = "Other ranks have a gradient for it: give this rank the mean too, even if it had none itself."
@@ -184,6 +207,7 @@ EXERCISE = Exercise(
         _sends_one_message_a_bucket,
         _keeps_the_order,
         _counts_a_missing_gradient_as_zero,
+        _zeros_are_the_parameters_kin,
         _trains,
     ),
     hints=_HINTS,

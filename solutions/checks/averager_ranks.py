@@ -27,7 +27,8 @@ class Report:
     """What happened on one rank.
 
     Attributes:
-        events: ("gradient", how many so far), ("start", bucket), ("wait", bucket), ("backward is over", step).
+        events: ("gradient", how many so far), ("start", bucket), ("wait", bucket), ("backward is over", step), and
+            ("incomplete", bucket) for one that starts before that with some of its gradients still to come.
         gradients: after each step, one for each parameter; None where there is none.
         weights: at the end, in one row.
     """
@@ -107,12 +108,15 @@ def train(
     """
     net, rank, report = Net(), dist.get_rank(), Report()
     sizes = [sum(p.numel() for p in bucket) for bucket in net.buckets()]
-    sent = 0
+    sent, came = 0, set()
 
     def start(flat_N: Tensor) -> _Handle:
         nonlocal sent
         if flat_N.dim() != 1 or flat_N.numel() != sizes[sent % len(sizes)]:
             raise MessageError(f"{flat_N.numel()} {sent % len(sizes)}")
+        here = set(net.buckets()[sent % len(sizes)])
+        if came and not here <= came:
+            report.events.append(("incomplete", sent % len(sizes)))
         report.events.append(("start", sent % len(sizes)))
         sent += 1
         return _Handle(flat_N, (sent - 1) % len(sizes), report)
@@ -121,6 +125,7 @@ def train(
 
     def on_gradient(parameter: nn.Parameter) -> None:
         report.events.append(("gradient", sum(kind == "gradient" for kind, _ in report.events) + 1))
+        came.add(parameter)
         averager.on_gradient(parameter)
 
     if not backwards_on:
@@ -134,6 +139,7 @@ def train(
             x, y = batch(step, rank)
             F.mse_loss(net(x, rank in spare_on), y).backward()
         report.events.append(("backward is over", step))
+        came.clear()
         averager.finish()
         report.gradients.append([None if p.grad is None else p.grad.detach().clone() for p in net.trained()])
         with torch.no_grad():

@@ -56,6 +56,22 @@ OUT_OF_TURN = """
             self.sent[index] = (row, self.start(row))
 """
 WRONG = [
+    (
+        "zeros on the CPU, whatever the parameter's device",
+        _with(("[torch.zeros_like(p) if p.grad is None else p.grad for p in bucket]",
+               "[torch.zeros(p.numel(), dtype=p.dtype) if p.grad is None else p.grad for p in bucket]")),
+        "torch.zeros_like(p)",
+    ),
+    (
+        "zeros of float32, whatever the parameter's dtype",
+        _with(("torch.zeros_like(p) if", "torch.zeros(p.numel()) if")),
+        "torch.zeros_like(p)",
+    ),
+    (
+        "any full bucket sends the next one",
+        _with((SENDS, "        if not self.missing[self.bucket_of[parameter]]:\n            self.send_next()\n")),
+        "left when another one was full",
+    ),
     ("the sum", _with(("row / self.world_size", "row")), "That is the sum"),
     ("divided twice", _with(("row / self.world_size", "row / self.world_size**2")), "Divided twice"),
     ("never waits", _with(("            handle.wait()\n", "")), "call wait() on every handle"),
