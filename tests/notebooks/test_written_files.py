@@ -19,6 +19,7 @@ PYTHON = {name: text for files in reversed(WRITTEN.values()) for name, text in f
 # Each file as its chapter runs it, but shorter. DATA: the simulated weather of preset smoke. The first word is a
 # program beside this Python. What a command leaves is there for those after it in the same line.
 RANKS = "torchrun --standalone --nproc-per-node 2"
+FOUR = RANKS.replace("2", "4")
 COMMANDS = [
     ["python train.py DATA --epochs 1 --vit 16 32 1 2"],
     ["python graphs.py DATA"],
@@ -26,6 +27,10 @@ COMMANDS = [
     ["python profiled.py DATA --trace trace.json --vit 16 32 1 2"],
     ["python join.py 127.0.0.1:1"],
     ["python checkpoint.py run --steps 20 --every 5", "python checkpoint.py run --steps 20 --every 5"],
+    [f"{FOUR} verbs.py"],
+    [f"{FOUR} rings.py 1 1"],
+    [f"{RANKS} bandwidth.py"],
+    [f"{RANKS} unequal.py"],
 ]
 
 
