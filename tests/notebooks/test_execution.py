@@ -61,8 +61,10 @@ def otherwise(claims):
 
 
 def files_left(folder):
-    """What a notebook has written where a second run of it would find it."""
-    return [path for name in ("work", "runs") for path in (folder / name).rglob("*") if path.is_file()]
+    """What a notebook has written where a second run of it would find it, the files of its own cells apart."""
+    own = {name for path in CHAPTERS for name in scripts.written(path)}
+    left = [path for name in ("work", "runs") for path in (folder / name).rglob("*") if path.is_file()]
+    return [path for path in left if path.name not in own and "__pycache__" not in path.parts]
 
 
 def read(path):
