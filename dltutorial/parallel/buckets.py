@@ -60,7 +60,7 @@ class Bucket:
         return self._index == self._n_buckets - 1
 
     def copy_in(self, parameter: nn.Parameter) -> None:
-        """Copy a parameter's gradient into its place, unless it lives there already.
+        """Copy a parameter's gradient into its place.
 
         Raises:
             CourseError: a sparse gradient.
@@ -68,19 +68,12 @@ class Bucket:
         gradient, view = parameter.grad, self._views[parameter]
         if gradient is None or gradient.layout != torch.strided:
             raise CourseError("a bucket holds no sparse gradient; make the embedding with sparse=False")
-        if gradient.data_ptr() != view.data_ptr():
-            view.copy_(gradient.detach())
+        view.copy_(gradient.detach())
 
-    def copy_out(self, as_view: bool) -> None:
-        """Give parameters their gradients back.
-
-        Args:
-            as_view: let the gradient *be* the place in the bucket: no copy, and no memory of its own.
-        """
+    def copy_out(self) -> None:
+        """Give parameters their gradients back."""
         for parameter, view in self._views.items():
-            if as_view:
-                parameter.grad = view
-            elif parameter.grad is not None:
+            if parameter.grad is not None:
                 parameter.grad.copy_(view)
 
 

@@ -14,7 +14,8 @@ What they share is in :class:`ReplicatedModule`. The rules are torch's:
 - inside ``no_sync()`` gradients add up on each rank and nobody talks;
 - a parameter that took no part in the loss is an error on the rank that did not use it.
 
-What torch's has beyond that: ``find_unused_parameters``, and ``Join`` for ranks with fewer batches than others.
+What torch's has beyond that: ``find_unused_parameters``, gradients that live in the buckets, and ``Join`` for ranks
+with fewer batches than others.
 
 Source: Li et al. 2020 (arXiv:2006.15704), https://docs.pytorch.org/docs/stable/notes/ddp.html
 """
@@ -123,20 +124,12 @@ class NaiveDDP(ReplicatedModule):
 class BucketedDDP(ReplicatedModule):
     """Copy gradients into a few large buckets after the backward pass, and all-reduce those, one by one."""
 
-    def __init__(
-        self,
-        module: nn.Module,
-        *,
-        bucket_cap_mb: float | None = None,
-        gradient_as_bucket_view: bool = False,
-        **options: Any,
-    ) -> None:
+    def __init__(self, module: nn.Module, *, bucket_cap_mb: float | None = None, **options: Any) -> None:
         """Make the buckets.
 
         Args:
             module: the model, already on its device.
             bucket_cap_mb: MiB with which a bucket is full; default, as torch's: 25, and 1 for the first bucket.
-            gradient_as_bucket_view: let gradients live in the buckets: one copy and the memory of all gradients less.
             **options: of ``ReplicatedModule``.
 
         Raises:
@@ -145,7 +138,6 @@ class BucketedDDP(ReplicatedModule):
         super().__init__(module, **options)
         sizes = (DEFAULT_BYTES, FIRST_BYTES) if bucket_cap_mb is None else (int(bucket_cap_mb * 2**20),)
         self.buckets = make_buckets(self.trained.values(), *sizes)
-        self._as_view = gradient_as_bucket_view
         self._hook: Hook = allreduce_hook
         self._hook_state: Any = self.process_group
 
@@ -169,7 +161,7 @@ class BucketedDDP(ReplicatedModule):
         averaged_N = averaged.wait()
         if averaged_N.data_ptr() != bucket.buffer().data_ptr():
             bucket.set_buffer(averaged_N)
-        bucket.copy_out(self._as_view)
+        bucket.copy_out()
 
 
 class OverlappedDDP(BucketedDDP):

@@ -44,7 +44,7 @@ def compare(
         recipe: the model, and the global batch.
         names: keys of ``WRAPPERS``.
         repeats: measured updates of each.
-        **options: of wrappers that have buckets: ``bucket_cap_mb``, ``gradient_as_bucket_view``.
+        **options: of wrappers that have buckets: ``bucket_cap_mb``.
     """
 
     def on_rank() -> dict[str, list[float]]:

@@ -21,10 +21,8 @@ OURS = {
     "naive": lambda m, **o: NaiveDDP(m, **o),
     "one bucket": lambda m, **o: BucketedDDP(m, **o),
     "many buckets": lambda m, **o: BucketedDDP(m, bucket_cap_mb=TINY, **o),
-    "views": lambda m, **o: BucketedDDP(m, bucket_cap_mb=TINY, gradient_as_bucket_view=True, **o),
     "overlapped": lambda m, **o: OverlappedDDP(m, **o),
     "overlapped, many buckets": lambda m, **o: OverlappedDDP(m, bucket_cap_mb=TINY, **o),
-    "overlapped, views": lambda m, **o: OverlappedDDP(m, bucket_cap_mb=TINY, gradient_as_bucket_view=True, **o),
 }
 
 

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import re
 from pathlib import Path
 
 import psutil
@@ -49,6 +50,14 @@ def test_two_nodes_with_two_ranks_each_train(whole):
     assert found[30] < found[1]
     assert "2 nodes: n[0-1]" in text
     assert "2 ranks a node" in text
+
+
+def test_ranks_meet_at_slurms_address_or_at_the_first_node_s_name_with_the_site_s_suffix(cluster, runs):
+    for suffix, address in (("", "127.0.0.1"), ("i", "n0i")):
+        env = {"DLTUTORIAL_LAUNCHER": "srun", "DLTUTORIAL_RANKS_PER_NODE": "1", "DLTUTORIAL_PYTHON": "bash -c printenv"}
+        job = sbatch("train", nodes=2, env=cluster.env | env | {"DLTUTORIAL_MASTER_SUFFIX": suffix})
+        assert job.ended()[0] == "COMPLETED", job.output.read_text()
+        assert set(re.findall("^MASTER_ADDR=(.*)$", job.output.read_text(), re.MULTILINE)) == {address}
 
 
 @pytest.mark.timed  # the warning has to come before the end

@@ -20,7 +20,7 @@ BUDGET = {
     "optim": 345,
     "launch": 1500,
     "comm": 795,
-    "parallel": 450,
+    "parallel": 435,
     "train": 2380,
     "scaling": 590,
     "convergence": 1695,
