@@ -1,61 +1,92 @@
 """Checks of chapter 08's exercise: a ring all-reduce written from send and receive, on real ranks.
 
 The vector of rank r holds 10 to the power r, so every digit of a sum tells how often that rank has been added. What
-ranks say is counted by the communicator they are given; a deadlock ends at the deadline of the launch.
+ranks send is counted on its way into torch.distributed; a deadlock ends at the deadline of the launch.
 """
 
+import functools
 import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
+import cloudpickle
 import torch
+import torch.distributed as dist
+from torch.distributed import distributed_c10d
 
-from dltutorial.comm.communicator import Communicator, TorchTransport
+from dltutorial.comm.communicator import Communicator
 from dltutorial.course.checks import Exercise, Wrong
 from dltutorial.course.checks.cases import case
 from dltutorial.launch import RankFailed, RanksHang, launch
 
 PATIENCE_S = 20.0  # for ranks that share busy cores
 _HANGS = (
-    "A deadlock: every rank waits for another, and none goes on. If all are in send, nobody receives: comm.exchange "
-    "sends and receives at once. Else some rank has fewer rounds than its neighbour."
+    "A deadlock: every rank waits for another, and none goes on. If all are in send, nobody receives: start both with "
+    "batch_isend_irecv, then wait. Else some rank has fewer rounds than its neighbour."
 )
 _OTHER_SIZE = (
     "A message was longer than the place for it. The chunk you receive must be as long as the one your neighbour "
     "sends, and of its dtype: torch.empty_like(chunk)."
 )
-_UNEVEN = "The numbers do not divide by the ranks. x.tensor_split(comm.size) cuts 7 into 3, 2 and 2."
+_UNEVEN = "The numbers do not divide by the ranks. x.tensor_split(p) cuts 7 into 3, 2 and 2."
 _MISSING = (
     "A 0 among the digits: a rank's numbers are missing in a chunk. In every round of the first half a rank must pass "
     "on the chunk it has just added to; in the second half start with the chunk whose sum you have."
 )
 
 
-def _on_ranks(fn: Callable, jobs: Sequence[tuple[int, str]]) -> list[tuple[list, Any, list]]:
-    """On one rank, for each (length, dtype): the vector afterwards, the traffic, and to whom messages went."""
-    peers: list[int] = []
+@dataclass
+class Sent:
+    """What a rank has sent: to whom, and how many bytes each."""
 
-    class Noting(TorchTransport):
-        def exchange(self, outgoing: Sequence, incoming: Sequence) -> None:
-            peers.extend(peer for _, peer in outgoing)
-            super().exchange(outgoing, incoming)
+    peers: list[int] = field(default_factory=list)
+    sizes_bytes: list[int] = field(default_factory=list)
 
+    def note(self, send: Callable) -> Callable:
+        """``send`` of torch.distributed, which tells this one of each call."""
+
+        @functools.wraps(send)
+        def noted(tensor: torch.Tensor, *args: Any, **options: Any) -> Any:
+            peer = args[0] if args and args[0] is not None else options.get("dst", options.get("group_dst"))
+            self.peers.append(int(peer))
+            self.sizes_bytes.append(tensor.nbytes)
+            return send(tensor, *args, **options)
+
+        return noted
+
+
+def _refuse(*args: Any, **options: Any) -> None:
+    """In place of what the course's own ring stands on."""
+    raise RuntimeError("the course's own collectives are no answer: write yours")
+
+
+def _on_ranks(packed: bytes, jobs: Sequence[tuple[int, str]]) -> list[tuple[list, Sent]]:
+    """On one rank, for each (length, dtype): the vector afterwards, and what was sent."""
+    now = [Sent()]
+    for name in ("send", "isend"):
+        send = getattr(distributed_c10d, name)
+        noted = functools.wraps(send)(lambda *args, _send=send, **options: now[0].note(_send)(*args, **options))
+        for module in (dist, distributed_c10d):  # a P2POp takes only what the second one calls isend
+            setattr(module, name, noted)
+    Communicator.exchange_all = _refuse  # type: ignore[method-assign]
+    fn = cloudpickle.loads(packed)  # only now: it may hold a send of its own
     found = []
     for n, dtype in jobs:
-        peers.clear()
-        comm = Communicator(Noting())
-        x = torch.full((n,), 10**comm.rank, dtype=getattr(torch, dtype))
-        fn(x, comm)
-        found.append((x.tolist(), comm.traffic, list(peers)))
+        now[0] = Sent()
+        x = torch.full((n,), 10 ** dist.get_rank(), dtype=getattr(torch, dtype))
+        fn(x)
+        found.append((x.tolist(), now[0]))
     return found
 
 
-def _run(fn: Callable, p: int, *jobs: tuple[int, str], uneven: bool = False) -> list[list[tuple[list, Any, list]]]:
+def _run(fn: Callable, p: int, *jobs: tuple[int, str], uneven: bool = False) -> list[list[tuple[list, Sent]]]:
     """The answer on p ranks: for each rank, for each job, what ``_on_ranks`` found."""
     try:
+        packed = cloudpickle.dumps(fn)
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", ".*ranks share")
-            return launch(_on_ranks, p, fn, jobs, timeout_s=PATIENCE_S, backend="gloo")
+            return launch(_on_ranks, p, packed, jobs, timeout_s=PATIENCE_S, backend="gloo")
     except RanksHang as hang:
         raise Wrong(f"an end within {PATIENCE_S:g} s on {p} ranks", _place(str(hang)), _HANGS) from None
     except RankFailed as failed:
@@ -89,7 +120,7 @@ def _sums(fn: Callable, p: int, *jobs: tuple[int, str], uneven: bool = False) ->
         wanted = [sum(10**rank for rank in range(p))] * n
         for rank, got in enumerate(vectors):
             if got != wanted:
-                hint = _diagnosis(vectors, n, p, found[rank][job][1].messages)
+                hint = _diagnosis(vectors, n, p, len(found[rank][job][1].peers))
                 raise Wrong(f"{wanted} on rank {rank} of {p}", f"{got}", hint)
 
 
@@ -118,34 +149,39 @@ def _diagnosis(vectors: list[list[float]], n: int, p: int, messages: int) -> str
 def _traffic(fn: Callable) -> None:
     """Each rank sends 2 (p − 1) chunks, only to the next"""
     for p, n in ((4, 8), (3, 7)):
-        for rank, ((_, traffic, peers),) in enumerate(_run(fn, p, (n, "float32"))):
-            _expect_traffic(rank, p, n, traffic, peers)
+        for rank, ((_, sent),) in enumerate(_run(fn, p, (n, "float32"))):
+            _expect_traffic(rank, p, n, sent.peers, sum(sent.sizes_bytes))
 
 
-def _expect_traffic(rank: int, p: int, n: int, traffic: Any, peers: list[int]) -> None:
+def _expect_traffic(rank: int, p: int, n: int, peers: list[int], sent_bytes: int) -> None:
     longest, messages = -(-n // p), 2 * (p - 1)
     if not peers:
         hint = (
-            "The communicator carried no message. Use comm.exchange, not torch.distributed: the point is to see inside."
+            "Nothing was sent. Use isend and irecv (batch_isend_irecv starts both), no collective: the point is to see "
+            "inside."
         )
         raise Wrong(f"{messages} messages of rank {rank}", 0, hint)
     if set(peers) != {(rank + 1) % p}:
         hint = "In a ring each rank sends only to the next, (rank + 1) % size, and receives only from the one before."
         raise Wrong(f"messages of rank {rank} to rank {(rank + 1) % p}", f"to {sorted(set(peers))}", hint)
-    too_many = traffic.sent_bytes > messages * longest * 4
-    if traffic.messages > messages or (traffic.messages < messages and not too_many):
+    too_many = sent_bytes > messages * longest * 4
+    if len(peers) > messages or (len(peers) < messages and not too_many):
         hint = "p − 1 rounds to sum, p − 1 to hand around, no more: one message of a whole chunk in each."
-        raise Wrong(f"{messages} messages sent by rank {rank} of {p}", traffic.messages, hint)
+        raise Wrong(f"{messages} messages sent by rank {rank} of {p}", len(peers), hint)
     if too_many:
         hint = "Too many bytes. Send one chunk in each round, not the whole vector, and nothing twice."
-        raise Wrong(f"at most {messages * longest * 4} bytes sent by rank {rank}", traffic.sent_bytes, hint)
+        raise Wrong(f"at most {messages * longest * 4} bytes sent by rank {rank}", sent_bytes, hint)
 
 
 _HINTS = (
-    "Cut x into chunks with x.tensor_split(comm.size): they are views, so changing one changes x.",
-    "First half, step 0 … p − 2: send chunk (rank − step − 1) % p to the next rank, receive into a spare tensor from "
-    "the one before, and add it to chunk (rank − step − 2) % p. Then rank r has the sum of chunk r.",
-    "Second half: send chunk (rank − step) % p, and receive straight into chunk (rank − step − 1) % p.",
+    "What must a chunk have gathered when it arrives? Which chunk have you just added to: is it the one to pass on?",
+    "x.tensor_split(p) gives views of x: changing one changes x. What does it do when p does not divide the length?",
+    "Which rank holds which whole chunk after p − 1 rounds? The second half starts from there, and only copies.",
+)
+_CODE = (
+    "ops = [dist.P2POp(dist.isend, out, after), dist.P2POp(dist.irecv, into, before)]",
+    "for step in range(p - 1): out, into = chunks[(rank - step - 1) % p], chunks[(rank - step - 2) % p]",
+    "for step in range(p - 1): out, into = chunks[(rank - step) % p], chunks[(rank - step - 1) % p]",
 )
 EXERCISE = Exercise(
     name="ring",
@@ -167,5 +203,6 @@ EXERCISE = Exercise(
         _traffic,
     ),
     hints=_HINTS,
+    code=_CODE,
     deadline_s=180.0,
 )

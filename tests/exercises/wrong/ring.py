@@ -8,17 +8,23 @@ RIGHT = """
 import torch
 import torch.distributed as dist
 
-def ring(x, comm):
-    p, me = comm.size, comm.rank
+def ring(x):
+    p, me = dist.get_world_size(), dist.get_rank()
     after, before = (me + 1) % p, (me - 1) % p
     chunks = x.tensor_split(p)
+
+    def exchange(out, into):
+        ops = [dist.P2POp(dist.isend, out, after), dist.P2POp(dist.irecv, into, before)]
+        for work in dist.batch_isend_irecv(ops):
+            work.wait()
+
     for step in range(p - 1):
         into = chunks[(me - step - 2) % p]
         spare = torch.empty_like(into)
-        comm.exchange(chunks[(me - step - 1) % p], after, spare, before)
+        exchange(chunks[(me - step - 1) % p], spare)
         into += spare
     for step in range(p - 1):
-        comm.exchange(chunks[(me - step) % p], after, chunks[(me - step - 1) % p], before)
+        exchange(chunks[(me - step) % p], chunks[(me - step - 1) % p])
 """
 FIRST, SECOND = (part for part in RIGHT.split("    for step in range(p - 1):\n")[1:])
 HALF = "    for step in range(p - 1):\n"
@@ -38,25 +44,25 @@ WRONG = [
     (
         "the halves use different numbering",
         _with(
-            ("(me - step - 1) % p], after, spare", "(me - step) % p], after, spare"),
+            ("(me - step - 1) % p], spare", "(me - step) % p], spare"),
             ("(me - step - 2)", "(me - step - 1)"),
         ),
         None,
     ),
     (
         "sends the chunk it is about to receive",
-        _with(("(me - step - 1) % p], after, spare", "(me - step - 2) % p], after, spare")),
+        _with(("(me - step - 1) % p], spare", "(me - step - 2) % p], spare")),
         None,
     ),
-    ("always the same chunk", _with(("(me - step - 1) % p], after, spare", "me], after, spare")), None),
+    ("always the same chunk", _with(("(me - step - 1) % p], spare", "me], spare")), None),
     ("overwrites instead of adding", _with(("into += spare", "into.copy_(spare)")), "missing"),
     (
         "adds in the second half too",
         _with(
             (
-                "        comm.exchange(chunks[(me - step) % p], after, chunks[(me - step - 1) % p], before)\n",
+                "        exchange(chunks[(me - step) % p], chunks[(me - step - 1) % p])\n",
                 "        spare = torch.empty_like(chunks[(me - step - 1) % p])\n"
-                "        comm.exchange(chunks[(me - step) % p], after, spare, before)\n"
+                "        exchange(chunks[(me - step) % p], spare)\n"
                 "        chunks[(me - step - 1) % p].add_(spare)\n",
             )
         ),
@@ -72,8 +78,8 @@ WRONG = [
         "blocking send on every rank",
         _with(
             (
-                "        comm.exchange(chunks[(me - step - 1) % p], after, spare, before)\n",
-                "        comm.send(chunks[(me - step - 1) % p], after)\n        comm.receive(spare, before)\n",
+                "        exchange(chunks[(me - step - 1) % p], spare)\n",
+                "        dist.send(chunks[(me - step - 1) % p], after)\n        dist.recv(spare, before)\n",
             )
         ),
         "nobody receives",
@@ -82,8 +88,8 @@ WRONG = [
         "blocking receive on every rank",
         _with(
             (
-                "        comm.exchange(chunks[(me - step - 1) % p], after, spare, before)\n",
-                "        comm.receive(spare, before)\n        comm.send(chunks[(me - step - 1) % p], after)\n",
+                "        exchange(chunks[(me - step - 1) % p], spare)\n",
+                "        dist.recv(spare, before)\n        dist.send(chunks[(me - step - 1) % p], after)\n",
             )
         ),
         "A deadlock",
@@ -95,11 +101,13 @@ WRONG = [
         "the whole vector around the ring",
         """
 import torch
+import torch.distributed as dist
 
-def ring(x, comm):
-    passing, spare = x.clone(), torch.empty_like(x)
-    for step in range(comm.size - 1):
-        comm.exchange(passing, (comm.rank + 1) % comm.size, spare, (comm.rank - 1) % comm.size)
+def ring(x):
+    passing, spare, p, me = x.clone(), torch.empty_like(x), dist.get_world_size(), dist.get_rank()
+    for step in range(p - 1):
+        going, coming = dist.isend(passing, (me + 1) % p), dist.irecv(spare, (me - 1) % p)
+        going.wait(), coming.wait()
         x += spare
         passing.copy_(spare)
 """,
@@ -109,25 +117,27 @@ def ring(x, comm):
         "a server",
         """
 import torch
+import torch.distributed as dist
 
-def ring(x, comm):
-    others = range(1, comm.size)
-    if comm.rank:
-        comm.send(x, 0)
-        comm.receive(x, 0)
+def ring(x):
+    others = range(1, dist.get_world_size())
+    if dist.get_rank():
+        dist.send(x, 0)
+        dist.recv(x, 0)
         return
-    inbox = [torch.empty_like(x) for _ in others]
-    comm.exchange_all([], list(zip(inbox, others)))
-    for received in inbox:
-        x += received
-    comm.exchange_all([(x, rank) for rank in others], [])
+    spare = torch.empty_like(x)
+    for rank in others:
+        dist.recv(spare, rank)
+        x += spare
+    for rank in others:
+        dist.send(x, rank)
 """,
         "only to the next",
     ),
     (
         "the backend does it",
-        "import torch.distributed as dist\n\ndef ring(x, comm):\n    dist.all_reduce(x)\n",
-        "no message",
+        "import torch.distributed as dist\n\ndef ring(x):\n    dist.all_reduce(x)\n",
+        "Nothing was sent",
     ),
     (
         "a new tensor",
@@ -135,6 +145,30 @@ def ring(x, comm):
         "Work in place",
     ),
     ("spare memory of one dtype", _with(("torch.empty_like(into)", "torch.empty(len(into))")), None),
-    ("for two ranks only", _with(("p, me = comm.size, comm.rank", "p, me = 2, comm.rank % 2")), None),
+    (
+        "the library's ring",
+        """
+from dltutorial.comm import collectives, communicator
+
+def ring(x):
+    collectives.ring_all_reduce(x, communicator.Communicator())
+""",
+        None,
+    ),
+    (
+        "an isend of its own",
+        RIGHT.replace(
+            "import torch.distributed as dist",
+            "import torch.distributed as dist\nfrom torch.distributed import isend, irecv",
+        )
+        .replace("dist.P2POp(dist.isend, out", "dist.P2POp(isend, out")
+        .replace("range(p - 1)", "range(p)", 1),
+        "no more",
+    ),
+    (
+        "for two ranks only",
+        _with(("p, me = dist.get_world_size(), dist.get_rank()", "p, me = 2, dist.get_rank() % 2")),
+        None,
+    ),
     ("no modulo", _with(("after, before = (me + 1) % p, (me - 1) % p", "after, before = me + 1, me - 1")), None),
 ]
