@@ -6,9 +6,9 @@ import functools
 import itertools
 import json
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
+from IPython.core.inputtransformer2 import TransformerManager
 
 from dltutorial import machine
 from dltutorial.config import PRESETS, Recipe
@@ -93,46 +93,36 @@ def test_a_step_is_told_from_its_halves(start, data, monkeypatch):
     assert all(ladder.halves_s(recipe, data, 1) > 0 for recipe in ladder.variants(start, possible(start)).values())
 
 
-def chapter_functions(**names):
-    """The functions of the chapter's cells, above the given names."""
+def chapter_step_s(**names):
+    """The chapter's function of that name, above the given names."""
     cells = json.loads(CHAPTER.read_text(encoding="utf-8"))["cells"]
-    for cell in cells:
-        tree = ast.parse("".join(cell["source"])) if cell["cell_type"] == "code" else ast.Module([], [])
-        tree.body = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name not in names]
-        exec(compile(tree, CHAPTER.name, "exec"), names)
-    return SimpleNamespace(**names)
+    cell = next("".join(cell["source"]) for cell in cells if "def step_s(" in "".join(cell["source"]))
+    tree = ast.parse(TransformerManager().transform_cell(cell))
+    tree.body = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
+    exec(compile(tree, CHAPTER.name, "exec"), names)
+    return names["step_s"]
 
 
-def test_the_chapter_adds_parts_on_a_processor_and_amdahl_follows():
-    rungs = {"a": {"products": 0.5}, "b": {"products": 0.5, "load": 0.1}, "c": {"rest": 0.2}}
-    before = {"load": 2.0, "products": 4.0, "attention": 3.0, "rest": 1.0, "launch": 0.0}
-
-    def parts(names):
-        factors = [(part, f) for name in names for part, f in rungs[name].items()]
-        return functools.reduce(lambda now, of: now | {of[0]: now[of[0]] * of[1]}, factors, dict(before))
-
-    chapter = chapter_functions(parts=parts, device="cpu", taking=lambda *names: names)
-    assert chapter.step_s(()) == 10
-    assert chapter.step_s(()) / chapter.step_s(("a",)) == pytest.approx(chapter.amdahl(0.4, 0.5))
-    up, down = chapter.climb(["a", "b", "c"]), chapter.climb(["c", "b", "a"])
-    assert up["a"] * up["b"] * up["c"] == pytest.approx(down["a"] * down["b"] * down["c"])
-    assert up["a"] != pytest.approx(down["a"])
+PARTS = {"load": 2.0, "update": 7.0, "weights": 1.0}
+KNOBS = {"loader": ("load", 0.1), "precision": ("update", 0.5), "compile": ("update", 0.5), "optimizer": ("weights", 0)}
 
 
 @pytest.mark.parametrize(
-    ("loader", "every", "launch_s", "seconds"),
+    ("device", "names", "seconds"),
     [
-        ("naive", 1, 1.0, 3 + 4),
-        ("naive", 4, 1.0, max(3 + 1, 4)),
-        ("best", 4, 1.0, 4),
-        ("best", 1, 1.0, 4),
-        ("best", 1, 5.0, 5),
+        ("cpu", (), 10.0),
+        ("cpu", ("loader",), 8.2),
+        ("cpu", ("precision", "compile"), 4.75),
+        ("cpu", ("optimizer", "loader", "precision"), 3.7),
+        ("cuda", (), 8.0),
+        ("cuda", ("loader",), 8.0),
+        ("cuda", ("optimizer", "precision", "compile"), 2.0),
     ],
 )
-def test_in_the_chapter_loading_and_launching_may_hide_beside_a_device(loader, every, launch_s, seconds):
-    parts = {"load": 3.0, "launch": launch_s, "products": 4.0}
-    chapter = chapter_functions(parts=lambda recipe: dict(parts), device="cuda")
-    assert chapter.step_s(SimpleNamespace(loader=loader, log_every=every)) == seconds
+def test_the_chapter_adds_parts_and_a_device_hides_what_is_loaded_meanwhile(device, names, seconds):
+    acts_on, factor = ({name: knob[i] for name, knob in KNOBS.items()} for i in (0, 1))
+    step_s = chapter_step_s(part_s=PARTS, acts_on=acts_on, factor=factor, device=device)
+    assert step_s(*names) == pytest.approx(seconds)
 
 
 def test_a_race_measures_all_variants_and_their_losses_agree(start, data):
