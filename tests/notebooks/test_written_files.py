@@ -22,7 +22,7 @@ RANKS = "torchrun --standalone --nproc-per-node 2"
 FOUR = RANKS.replace("2", "4")
 COMMANDS = [
     ["python train.py DATA --epochs 1 --vit 16 32 1 2"],
-    ["python graphs.py DATA"],
+    ["python graphs.py DATA", "python graph_sizes.py DATA"],
     ["python parts.py DATA 4 16 32 1 2"],
     [f"{RANKS} ddp.py DATA --epochs 1 --vit 16 32 1 2 --pieces 2"],
     ["python profiled.py DATA --trace trace.json --vit 16 32 1 2"],
