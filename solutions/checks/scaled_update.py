@@ -152,6 +152,9 @@ def _backs_off(fn: Callable) -> None:
         scale, good_steps = _Lab(scale=8.0, good_steps=INTERVAL - 1).update(fn, (1.0, bad, 1.0))
         expect_close(scale, 4.0, mistakes=mistakes)
         expect_close(good_steps, 0, hint="An overflow ends the row of good updates: the count starts again from 0.")
+    lowest, _ = _Lab(scale=1.0).update(fn, (1.0, math.inf, 1.0))
+    hint = "A scale has no floor at 1: a loss with very large gradients needs one below it. Halve it, whatever it is."
+    expect_close(lowest, 0.5, mistakes=[(1.0, hint)])
 
 
 def _grows(fn: Callable, expected: list[float], hint: str = "", mistakes: Sequence[tuple[list, str]] = ()) -> None:

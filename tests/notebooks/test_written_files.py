@@ -26,6 +26,7 @@ COMMANDS = [
     ["python parts.py DATA 4 16 32 1 2"],
     [f"{RANKS} ddp.py DATA --epochs 1 --vit 16 32 1 2 --pieces 2"],
     ["python profiled.py DATA --trace trace.json --vit 16 32 1 2"],
+    ["python products.py"],
     ["python join.py 127.0.0.1:1"],
     ["python checkpoint.py run --steps 20 --every 5", "python checkpoint.py run --steps 20 --every 5"],
     [f"{FOUR} verbs.py"],

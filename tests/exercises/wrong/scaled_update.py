@@ -53,6 +53,7 @@ WRONG = [
     ("looks at the first tensor only", _with(_LOOK, "    if not gradients[0].isfinite().all():\n"), "every tensor"),
     ("looks at the loss only", _with(_LOOK, "    if not loss.isfinite():\n"), "Look at the gradients"),
     ("grows after an overflow", _with("scale / 2", "scale * 2"), "grew after an overflow"),
+    ("a floor under the scale", _with("scale / 2, 0", "max(scale / 2, 1.0), 0"), "no floor at 1"),
     ("keeps the scale after an overflow", _with("scale / 2, 0", "scale, 0"), "The scale stayed"),
     ("keeps the count after an overflow", _with("scale / 2, 0", "scale / 2, good_steps"), "starts again from 0"),
     ("grows a step late", _with("good_steps + 1 == interval", "good_steps == interval"), "Count this update too"),
