@@ -33,19 +33,20 @@ def loaders(preset: Preset, repeats: int) -> Iterator[BenchRow]:
     machine.use_cores(1)  # one core for the loader; the other is free for a worker
     splits, batch_size = loader_ladder.prepare(preset), min(8, preset.global_batch_size)
     costs = loader_ladder.measure_costs(splits["hdf5-chunk1-gzip4"], splits["npy"], batch_size)
+    device = machine.device()
+    rungs = loader_ladder.rungs(device)
     variants = {
-        rung.cause: loader_ladder.host_loader(splits[rung.layout], batch_size, rung.loader)
-        for rung in loader_ladder.RUNGS
+        rung.cause: loader_ladder.whole_loader(splits[rung.layout], batch_size, rung.loader, device) for rung in rungs
     }
     copy = "copy of the same bytes from the page cache"
     variants[copy] = lambda: loader_ladder.copies(splits["npy"], batch_size)
     found = loader_ladder.rates(variants, batch_size, rounds=repeats)
-    for rung in loader_ladder.RUNGS:
-        predicted = 1 / costs.pair_s(formats.open_year(splits[rung.layout].files[0]), LOADERS[rung.loader])
+    for rung in rungs:
+        predicted = 1 / costs.pair_s(formats.open_year(splits[rung.layout].files[0]), LOADERS[rung.loader], device)
         share = statistics.median(np.array(found[rung.cause]) / found[copy])  # by turn: a slow moment hits both
         yield BenchRow(rung.cause, found[rung.cause], "samples/s", predicted, {"of the copy": f"{share:.0%}"})
     yield BenchRow(copy, found[copy], "samples/s")
-    layouts = {name: loader_ladder.host_loader(split, batch_size, "lean") for name, split in splits.items()}
+    layouts = {name: loader_ladder.whole_loader(split, batch_size, "lean", "cpu") for name, split in splits.items()}
     for name, samples in loader_ladder.rates(layouts, batch_size, rounds=repeats).items():
         megabytes = sum(map(formats.stored_bytes, splits[name].files)) / 1e6
         yield BenchRow(f"lean loader, {name}", samples, "samples/s", more={"MB on disk": f"{megabytes:.1f}"})

@@ -35,6 +35,7 @@ from dltutorial.data.store import Split
 NAIVE = (4 + 8) + (8 + 8) + (8 + 8) + (8 + 8) + (8 + 4)
 LEAN = (4 + 4) + (4 + 4)  # minus mean, to its place; by deviation, in place
 COPY = 4 + 4
+DEVICE = (4 + 4) + (4 + 4) + (8 + 4 + 4)  # minus mean, by deviation, gathered from its place: a whole batch at once
 
 
 class LoaderRung(NamedTuple):
@@ -63,6 +64,11 @@ LAYOUTS = (
 )
 
 
+def rungs(device: str) -> tuple[LoaderRung, ...]:
+    """Those for this kind of device, "cuda" or "cpu": at last the thread goes with what was better before."""
+    return RUNGS if device == "cuda" else (*RUNGS[:-1], RUNGS[-1]._replace(loader="prefetch"))
+
+
 def sizes(preset: Preset) -> Preset:
     """Two years of few snapshots, each large enough that moving bytes, not calling functions, takes the time."""
     finer = dataclasses.replace(preset, n_lat=max(128, preset.n_lat), n_lon=max(256, preset.n_lon))
@@ -76,9 +82,9 @@ def prepare(preset: Preset, layouts: Sequence[str] = LAYOUTS, progress: bool = T
     return {name: store.open_split(folder) for name, folder in folders.items()}
 
 
-def host_loader(split: Split, batch_size: int, config: LoaderConfig | str, seed: int = 0) -> Callable[[], Iterator]:
-    """A function that starts the host's part of a loader, with shifts: what ``rates`` takes."""
-    return lambda: loaders.host_batches(split, batch_size, config, seed=seed, roll=True)
+def whole_loader(split: Split, batch_size: int, config: LoaderConfig | str, device: str) -> Callable[[], Iterator]:
+    """A function that starts a loader, from the file to normalised and shifted batches: what ``rates`` takes."""
+    return lambda: loaders.make_loader(split, batch_size, config, roll=True, device=device)
 
 
 def rates(
@@ -120,13 +126,14 @@ class Costs:
     inflate_bytes_per_s: float
     moved_bytes_per_s: float
 
-    def pair_s(self, year: formats.Year, config: LoaderConfig) -> float:
-        """Seconds that one pair should take, from the page cache to the batch, in one thread."""
+    def pair_s(self, year: formats.Year, config: LoaderConfig, device: str = "cpu") -> float:
+        """Seconds that one pair should take this machine's memory, from the page cache to the batch, in one thread."""
         values = 2 * math.prod(year.shape)
         touched = formats.read_amplification(year, 2)
         mapped = year.path.suffix == ".npy"
         moved = 0.0 if mapped else COPY * (touched + 1)  # chunks to the library, the part asked for to the array
-        moved += COPY if config.way == "device" else LEAN if config.reaches("lean") else NAIVE
+        on_device = COPY + (DEVICE if device == "cpu" else 0)
+        moved += on_device if config.way == "device" else LEAN if config.reaches("lean") else NAIVE
         moved += 0 if config.reaches("batched") else COPY  # stacked to a batch
         seconds = values * moved / self.moved_bytes_per_s
         seconds += values * 4 * touched / self.inflate_bytes_per_s if year.compressed else 0.0

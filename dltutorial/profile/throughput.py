@@ -1,8 +1,7 @@
 """The throughput split: how fast the loader is alone, the step alone, and both together.
 
-In: any iterable of batches and any function of one batch. Out: a frozen :class:`Throughput` in samples per second, with
-what the first two predict for the third. The three take turns in one run, round after round, so that a slow moment of
-the machine hits them alike.
+In: any iterable of batches and any function of one batch. Out: a frozen :class:`Throughput` in samples per second. The
+three take turns in one run, round after round, so that a slow moment of the machine hits them alike.
 
     I/O        batches are loaded and moved to the device, and nothing is done with them
     synthetic  the step runs on one batch that stays on the device
@@ -11,7 +10,7 @@ the machine hits them alike.
 Two bounds follow. If loading hides behind the step, full is at most min(I/O, synthetic). If nothing hides, the times
 add up: 1/full = 1/(I/O) + 1/synthetic.
 
-Source: the tutorials of NERSC at SC20 to SC25, which measure the same three with benchy.
+Source: the tutorials of NERSC at SC21 and SC22, which measure the same three with benchy.
 """
 
 import contextlib
@@ -65,7 +64,7 @@ class Phase:
 
 @dataclass(frozen=True)
 class Throughput:
-    """Loader, step, and both: measured, with the two predictions; ``cores`` is how many this process may use."""
+    """Loader, step, and both, measured; ``cores`` is how many this process may use."""
 
     io: Phase
     synthetic: Phase
@@ -73,27 +72,10 @@ class Throughput:
     cores: int
 
     @property
-    def limit(self) -> float:
-        """Samples/s if all of the quicker one hides behind the slower one: min(I/O, synthetic)."""
-        return min(self.io.median, self.synthetic.median)
-
-    @property
-    def serial(self) -> float:
-        """Samples/s if nothing hides: 1 / (1/I/O + 1/synthetic)."""
-        return 1 / (1 / self.io.median + 1 / self.synthetic.median)
-
-    @property
     def of_limit(self) -> float:
         """Full as a share of min(I/O, synthetic), the median over rounds of the share in each."""
-        return statistics.median(full / min(io, synthetic) for io, synthetic, full in self._rounds())
-
-    @property
-    def of_serial(self) -> float:
-        """Full as a share of what the formula without overlap says, the median over rounds."""
-        return statistics.median(full * (1 / io + 1 / synthetic) for io, synthetic, full in self._rounds())
-
-    def _rounds(self) -> Iterator[tuple[float, ...]]:
-        return zip(*(phase.samples_per_s for phase in (self.io, self.synthetic, self.full)), strict=True)
+        rounds = zip(*(phase.samples_per_s for phase in (self.io, self.synthetic, self.full)), strict=True)
+        return statistics.median(full / min(io, synthetic) for io, synthetic, full in rounds)
 
     @property
     def core_s(self) -> float:

@@ -105,9 +105,21 @@ def _is_bounded(fn: Callable) -> None:
     items = iter(fn(source, 3))
     _within(lambda: next(items))
     time.sleep(0.3)
+    if 5 < source.made < 10:
+        hint = "A little too many. Is the queue larger than depth, or does the thread hold more than one item?"
+        raise Wrong("at most 5: one in use, 3 in the queue, one in the making", source.made, hint)
     if source.made > 5:
         hint = "With large data this fills the memory. Give the queue a size; then put() waits for room."
         raise Wrong("at most 5: one in use, 3 in the queue, one in the making", source.made, hint)
+
+
+def _needs_a_depth(fn: Callable) -> None:
+    """A depth below 1 is refused"""
+    for depth in (0, -1):
+        hint = "To queue.Queue a size of 0, or below, means no bound at all: the whole source is read ahead."
+        got, error = _within(lambda depth=depth: _taken(iter(fn(iter(range(5)), depth))), hint)
+        if not isinstance(error, ValueError):
+            raise Wrong(f"ValueError for depth={depth}", error or f"{len(got)} items", hint)
 
 
 def _passes_errors_on(fn: Callable) -> None:
@@ -162,7 +174,7 @@ _HINTS = (
 EXERCISE = Exercise(
     name="prefetch",
     chapter="03",
-    cases=(_same_items, _reads_ahead, _is_bounded, _passes_errors_on, _ends_early, _two_at_once),
+    cases=(_same_items, _reads_ahead, _is_bounded, _needs_a_depth, _passes_errors_on, _ends_early, _two_at_once),
     hints=_HINTS,
     deadline_s=120.0,
 )

@@ -48,8 +48,8 @@ def assert_same(some, others, atol=0.0):
             torch.testing.assert_close(a, b, rtol=0, atol=atol)
 
 
-def plain(split, n=9):
-    return list(itertools.islice(loaders.endless_batches(loaders.Pairs(split), 4, seed=3, roll=True), n))
+def plain(split, n=9, seed=3):
+    return list(itertools.islice(loaders.endless_batches(loaders.Pairs(split), 4, seed=seed, roll=True), n))
 
 
 @pytest.mark.parametrize("rung", RUNGS, ids=lambda rung: rung.cause)
@@ -241,9 +241,26 @@ def test_a_closed_loader_leaves_no_thread_and_no_process(config, splits):
 
 def test_more_bytes_cost_more_and_each_rung_costs_less(splits):
     figures = loader_ladder.Costs(open_s=3e-4, inflate_bytes_per_s=3e8, moved_bytes_per_s=2e10)
-    seconds = [figures.pair_s(formats.open_year(splits[rung.layout].files[0]), LOADERS[rung.loader]) for rung in RUNGS]
-    assert seconds == sorted(seconds, reverse=True)
-    assert seconds[-1] == pytest.approx(8 * 2 * 3 * 16 * 24 / 2e10)
+    on_gpu, on_cpu = (
+        [
+            figures.pair_s(formats.open_year(splits[rung.layout].files[0]), LOADERS[rung.loader], device)
+            for rung in loader_ladder.rungs(device)
+        ]
+        for device in ("cuda", "cpu")
+    )
+    assert on_gpu == sorted(on_gpu, reverse=True)
+    assert on_gpu[-1] == pytest.approx(8 * 2 * 3 * 16 * 24 / 2e10)
+    assert on_cpu[:-2] == on_gpu[:-2]
+    assert on_cpu[-1] == on_cpu[-3] < on_cpu[-2]  # where the device is the CPU, its work counts
+
+
+def test_every_rung_ends_in_batches_that_are_normalised_and_shifted(splits):
+    for device in ("cpu", "cuda"):  # the loaders of both, here
+        for rung in loader_ladder.rungs(device):
+            loader = loader_ladder.whole_loader(splits[rung.layout], 4, rung.loader, "cpu")()
+            (x_BCHW, y_BCHW), wanted = next(loader), plain(splits["npy"], 1, seed=0)
+            assert_same([(x_BCHW, y_BCHW)], wanted, atol=1e-5)
+            loader.close()
 
 
 def test_the_figures_are_measured_and_the_yardstick_copies_what_loaders_read(splits):

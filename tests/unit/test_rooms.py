@@ -15,7 +15,7 @@ BUDGET = {
     "": 1585,
     "record": 615,
     "profile": 2400,
-    "data": 2770,
+    "data": 2775,
     "models": 175,
     "optim": 345,
     "launch": 1500,

@@ -54,10 +54,8 @@ def measured(load, step):
     return throughput.measure(batches, lambda batch: step(), rounds=3, phase_s=0.1, device="cpu")
 
 
-def test_both_predictions_come_from_the_first_two_rates():
+def test_the_share_of_the_bound_comes_from_the_rates_of_each_round():
     found = split(io=(100.0, 90.0, 110.0), synthetic=(50.0, 50.0, 40.0), full=(30.0, 30.0, 30.0))
-    assert found.limit == 50
-    assert found.serial == pytest.approx(1 / (1 / 100 + 1 / 50))
     assert found.of_limit == pytest.approx(0.6)
     assert found.io.batch_s == pytest.approx(0.1)
 
@@ -70,7 +68,7 @@ def test_wanting_the_same_core_shows_as_core_seconds_that_neither_wanted_alone()
 def test_times_add_up_when_nothing_overlaps(clock):
     found = measured(lambda: clock.sleep(0.01), lambda: clock.sleep(0.03))
     assert found.full.batch_size == 4
-    assert found.of_serial == pytest.approx(1)
+    assert found.full.batch_s == pytest.approx(0.04)
     assert not found.overlapped
     assert (found.io.batch_s, found.synthetic.batch_s, found.full.wait_s) == pytest.approx((0.01, 0.03, 0.01))
     assert (found.io.cores, found.synthetic.cores, found.full.cores, found.synthetic.thread) == (0, 0, 0, 0)

@@ -5,6 +5,8 @@ import queue
 import threading
 
 def prefetch(source, depth):
+    if depth < 1:
+        raise ValueError(depth)
     ready = queue.Queue(maxsize=depth)
     stop = threading.Event()
 
@@ -47,6 +49,8 @@ def _with(old: str, new: str) -> str:
 
 WRONG = [
     ("no thread", "def prefetch(source, depth):\n    yield from source\n", "nothing was loaded"),
+    ("depth 0 has no bound", _with("    if depth < 1:\n        raise ValueError(depth)\n", ""), "no bound at all"),
+    ("a queue a little too large", _with("maxsize=depth)", "maxsize=depth + 1)"), "A little too many"),
     ("a queue without a size", _with("maxsize=depth", ""), "fills the memory"),
     ("everything first", "def prefetch(source, depth):\n    yield from list(source)\n", "fills the memory"),
     (
