@@ -14,7 +14,7 @@ PACKAGE = ROOT / "dltutorial"
 BUDGET = {
     "": 1585,
     "record": 615,
-    "profile": 2400,
+    "profile": 2379,
     "data": 2775,
     "models": 175,
     "optim": 345,
