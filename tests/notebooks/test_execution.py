@@ -26,6 +26,8 @@ OUTSIDE = re.compile(r"""(?<![\w.:/<])(/(home|root|work|tmp|Users|mnt|var|opt|sc
 
 LEAVE_FILES = (
     "notebooks/01",
+    "notebooks/02",
+    "notebooks/03",
     "notebooks/04",
     "notebooks/06",
     "notebooks/09",
