@@ -112,20 +112,23 @@ def train_until_killed(fn: Callable, folder: Path, every: int, log: Path, kill: 
         file.write(whole.getvalue()[:-64])
         file.write(whole.getvalue()[-64:])
 
-    def how_written(source: Path, name: Path) -> str:
+    def how_written(source: Path) -> str:
         if folder.resolve() not in source.resolve().parents:
             return "elsewhere"
-        found = source.stat()
-        on_disk = synced.get((found.st_dev, found.st_ino))
-        return "unsynced" if on_disk is None else "whole" if on_disk == found.st_size else "unflushed"
+        for file in [source] if source.is_file() else filter(Path.is_file, source.rglob("*")):
+            found = file.stat()
+            on_disk = synced.get((found.st_dev, found.st_ino))
+            if on_disk != found.st_size:
+                return "unsynced" if on_disk is None else "unflushed"
+        return "whole"
 
     def hear(event: str, args: tuple) -> None:
         if event == "os.rename":
             if armed and kill.at_rename:
                 die()
             source, name = (Path(os.fsdecode(path)) for path in args[:2])
-            if source.is_file():
-                note("rename", how_written(source, name))
+            if source.exists():
+                note("rename", how_written(source))
                 named.add(name.resolve())
         elif event == "os.remove" and (gone := Path(os.fsdecode(args[0])).resolve()) in named:
             named.remove(gone)
