@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from dltutorial.course.checks.rehearsal import Tape
+from dltutorial.course.checks.rehearsal import Tape, Watch
 from dltutorial.errors import CourseError
 from dltutorial.models.tiny import NarrowMLP
 
@@ -184,3 +184,29 @@ def test_a_tape_can_be_captured_again():
             x += step
     tape.replay()
     assert (x.item(), len(tape)) == (2.0, 1)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there the real names stay")
+def test_stand_ins_know_where_a_step_runs_and_leave_torch_as_it_was():
+    names = ("graph", "synchronize", "Stream", "CUDAGraph", "stream", "current_stream", "default_stream")
+    before, seen, x = [getattr(torch.cuda, name) for name in names], [], torch.zeros(())
+    with Watch() as watch:
+        seen.append((watch.where, watch.in_order))
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            seen.append((watch.where, watch.in_order))
+        torch.cuda.current_stream().wait_stream(side)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=torch.cuda.CUDAGraph().pool()):
+            seen.append((watch.where, watch.in_order))
+            x += 1
+        assert x.item() == 0
+        graph.replay()
+        assert (x.item(), watch.where, watch.nested) == (1, "outside", False)
+        assert (watch.n_captures, watch.n_replays) == (1, 1)
+        with torch.cuda.stream(side), torch.cuda.graph(graph):
+            x += 1
+        assert watch.nested
+    assert seen == [("outside", False), ("warm-up", True), ("capture", True)]
+    assert [getattr(torch.cuda, name) for name in names] == before
