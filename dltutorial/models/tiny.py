@@ -42,8 +42,3 @@ class _Block(nn.Module):
 
     def forward(self, x_BD: Tensor) -> Tensor:
         return x_BD + self.outer(F.relu(self.inner(x_BD)))
-
-
-def step_flop(model: NarrowMLP, batch_size: int) -> int:
-    """Floating-point operations of one update: matrix products only, three passes of 2 per weight and sample."""
-    return 6 * batch_size * sum(p.numel() for p in model.parameters() if p.ndim == 2)

@@ -16,7 +16,7 @@ BUDGET = {
     "record": 615,
     "profile": 2379,
     "data": 2775,
-    "models": 175,
+    "models": 170,
     "optim": 345,
     "launch": 1500,
     "comm": 795,
