@@ -7,6 +7,7 @@ record for each row, and the same figures as a JSON file if asked for. What is m
 import datetime
 import inspect
 import json
+import secrets
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -116,6 +117,6 @@ def _may_be_written(file: Path) -> None:
         CourseError: it cannot be written, or holds something else.
     """
     paths.keep_others(file, _is_result, "result of a benchmark")
-    trial = file.with_name(f"{file.name}.trial")
+    trial = file.with_name(f".{secrets.token_hex(8)}.trial")
     paths.write_text(trial, "")
     trial.unlink()

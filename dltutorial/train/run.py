@@ -84,8 +84,8 @@ def train(
                     checkpoint.restore(begun, state)
             with all_or_none():
                 if is_main():
-                    run_folder.begin(folder, recipe, begun, resume)
-                    log = ending.enter_context(run_log(folder, recipe, task.data_id, begun, progress))
+                    with run_folder.begin(folder, recipe, begun, resume):
+                        log = ending.enter_context(run_log(folder, recipe, task.data_id, begun, progress))
             for seen in loop(task, recipe, state, save=save, asked_to_end=asked_to_end):
                 log(seen)
                 yield seen

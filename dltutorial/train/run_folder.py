@@ -71,6 +71,9 @@ def to_go_on_from(folder: Path, recipe: Recipe, data_id: str, overwrite: bool, r
         CheckpointError: the run to resume has another recipe, or other data; its checkpoints cannot be read.
         CourseError: the folder is taken by something else.
     """
+    if (folder / CHECKPOINTS).is_symlink():
+        why = "is a link, and what lies behind it may be another run's; copy the checkpoints (cp -r) in place of it"
+        raise CourseError(f"{folder / CHECKPOINTS} {why}")
     before = previous_recipe(folder, overwrite, resume)
     if before is not None:
         check_same(vars(before), recipe, folder)
@@ -91,32 +94,44 @@ def _reading(place: Path) -> Iterator[None]:
         raise CheckpointError(f"cannot read {where}: {error.strerror}; nothing was changed: mend that first") from error
 
 
-def begin(folder: Path, recipe: Recipe, found: Checkpoint | None, resume: bool) -> None:
+@contextlib.contextmanager
+def begin(folder: Path, recipe: Recipe, found: Checkpoint | None, resume: bool) -> Iterator[None]:
     """Make the folder of a new run, or bring that of an older one back to a checkpoint; without one it starts anew.
 
-    Records after the checkpoint are cut: the run writes them again.
+    Records after the checkpoint are cut: the run writes them again. A run that is overwritten is moved aside, under
+    another name in one go, so that a kill never leaves half a run under its own. It is removed at the end of ``with``,
+    in which all else starts that a run needs, and is back if that fails.
 
     Raises:
         CourseError: the folder cannot be written.
     """
+    real = folder.resolve()
+    aside = real.with_name(f".{real.name}.overwritten")
     if resume:
         _go_back(folder, recipe, found)
     else:
-        _clear(folder)
-    recipe.save(folder / "recipe.json")
-    paths.write_text(folder / "status.json", RUNNING)
+        _replace(real, aside)
+    try:
+        recipe.save(folder / "recipe.json")
+        paths.write_text(folder / "status.json", RUNNING)
+        yield
+    except BaseException:
+        if not resume and aside.exists():
+            shutil.rmtree(real)
+            aside.rename(real)
+        raise
+    _remove(aside)
 
 
-def _clear(folder: Path) -> None:
-    """Remove an older run: first its name, in one go, so that a kill never leaves half a run under it."""
-    real = folder.resolve()
-    aside = real.with_name(f".{real.name}.overwritten")
-    if aside.exists():  # a kill has left it
-        shutil.rmtree(aside)
+def _replace(real: Path, aside: Path) -> None:
+    _remove(aside)  # a kill has left it
     if real.exists():
         real.rename(aside)
-        shutil.rmtree(aside, ignore_errors=True)
     real.mkdir(parents=True)
+
+
+def _remove(aside: Path) -> None:
+    shutil.rmtree(aside, ignore_errors=True)
 
 
 def previous_recipe(folder: Path, overwrite: bool = False, resume: bool = False) -> Recipe | None:

@@ -7,10 +7,12 @@ Lustre mounted with ``flock``), and a loading process that was forked does not k
 """
 
 import contextlib
+import errno
 import fcntl
 import json
 import os
 import socket
+import stat
 import sys
 import time
 from collections.abc import Iterator
@@ -79,7 +81,7 @@ def _take(file: Path) -> FileIO | None:
     count, give_up_s = os.environ.get("SLURM_RESTART_COUNT", ""), time.monotonic() + _WAIT_S
     starts = int(count) if count.isdecimal() else 0
     while time.monotonic() < give_up_s:
-        lock = FileIO(file, "a+")
+        lock = FileIO(file, "a+", opener=_open_own)
         got = _lock(lock)
         if got is not False and _is_there(lock):  # its last owner removes it
             if got is None:
@@ -95,6 +97,16 @@ def _take(file: Path) -> FileIO | None:
         else:
             time.sleep(0.05)
     return None
+
+
+def _open_own(name: str, flags: int) -> int:
+    """Open a file that nothing else than this name leads to. OSError: a link, a pipe, a file of another name."""
+    handle = os.open(name, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
+    found = os.fstat(handle)
+    if stat.S_ISREG(found.st_mode) and found.st_nlink <= 1:
+        return handle
+    os.close(handle)
+    raise OSError(errno.EMLINK, "it is a link, or no regular file: remove it")
 
 
 def _lock(lock: FileIO) -> bool | None:

@@ -8,7 +8,8 @@ Troubles: ``slow`` makes a checkpoint's bytes reach its file bit by bit; ``slow 
 status; ``["kill", N]`` ends the child by SIGKILL at the N-th step of writing checkpoints: the eight pieces of the file,
 before its sync, before it takes its name, before the temporary name is cleared, before the folder's sync, before an
 old file is removed if there is one, the end; ``["kill in overwriting", N]`` at the N-th change of the folder that is
-overwritten: its rename, the removal of each file and folder in it, the new one.
+overwritten: its rename, the new one, the end; ``["kill in removing", N]`` at the N-th file or folder of the old one, of
+which the first is the end of a removal with nothing there.
 """
 
 import ctypes
@@ -112,8 +113,9 @@ def live(request):
         elif trouble == "slow to close":
             close_slowly()
         elif trouble[0] == "kill in overwriting":
-            steps = (Path, "rename"), (os, "unlink"), (os, "rmdir"), (Path, "mkdir")
-            kill_at(trouble[1], run_folder, "_clear", steps)
+            kill_at(trouble[1], run_folder, "_replace", ((Path, "rename"), (Path, "mkdir")))
+        elif trouble[0] == "kill in removing":
+            kill_at(trouble[1], run_folder, "_remove", ((os, "unlink"), (os, "rmdir")))
         else:
             kill_at(trouble[1])
     return cli.main(request["argv"])

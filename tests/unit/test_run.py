@@ -238,6 +238,31 @@ def test_a_folder_that_is_no_run_is_never_removed(tiny_data, tmp_path):
     assert (tmp_path / "thesis.tex").read_text() == "precious"
 
 
+def test_a_run_that_is_to_be_overwritten_stays_where_the_new_one_cannot_start(
+    finished, tiny_data, tmp_path, monkeypatch
+):
+    shutil.copytree(finished[0], folder := tmp_path / "r")
+    before = {file.name: file.read_bytes() for file in folder.iterdir() if file.is_file()}
+    monkeypatch.setenv("WANDB_MODE", "bogus")
+    with pytest.raises(CourseError, match="W&B could not start"):
+        train(tiny_data, folder, dataclasses.replace(SMALL, track=("wandb",)), overwrite=True)
+    assert {file.name: file.read_bytes() for file in folder.iterdir() if file.is_file()} == before
+    assert [file.name for file in tmp_path.iterdir()] == ["r"]
+
+
+def test_checkpoints_behind_a_link_are_anothers(finished, tiny_data, tmp_path):
+    shutil.copytree(finished[0], folder := tmp_path / "r")
+    (other := tmp_path / "another's").mkdir()
+    (precious := other / "step-00000002-0123456789abcdef.pt").write_bytes(b"precious")
+    shutil.rmtree(folder / "checkpoints", ignore_errors=True)
+    (folder / "checkpoints").symlink_to(other)
+    (folder / "weights.pt").unlink()
+    for how in ({"resume": True}, {"overwrite": True}):
+        with pytest.raises(CourseError, match="is a link, and what lies behind it"):
+            train(tiny_data, folder, **how)
+    assert [file.read_bytes() for file in other.iterdir()] == [precious.read_bytes()] == [b"precious"]
+
+
 @pytest.mark.parametrize("how", ["overwrite", "resume"])
 @pytest.mark.parametrize(
     "there",

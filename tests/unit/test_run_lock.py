@@ -204,3 +204,13 @@ def test_a_place_that_cannot_be_written_is_one_line(tmp_path):
         with run_lock.owned(tmp_path / "file" / "r"):
             pass
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("kind", ["link", "hard link", "pipe"])
+def test_a_lock_that_leads_elsewhere_is_refused_and_what_is_there_stays(tmp_path, kind):
+    (precious := tmp_path / "precious.txt").write_text("mine")
+    lock = tmp_path / ".r.lock"
+    {"link": lock.symlink_to, "hard link": lock.hardlink_to, "pipe": lambda _: os.mkfifo(lock)}[kind](precious)
+    with pytest.raises(CourseError, match=r"cannot write .*\.r\.lock"), run_lock.owned(tmp_path / "r"):
+        pass
+    assert precious.read_text() == "mine"
