@@ -13,7 +13,6 @@ fitted in two regimes.
 Source: R. Thakur, R. Rabenseifner, W. Gropp 2005, doi:10.1177/1094342005051521; lanes are this course's addition.
 """
 
-import dataclasses
 from collections.abc import Iterable, Sequence
 from dataclasses import astuple, dataclass
 
@@ -140,11 +139,6 @@ class Regimes:
     def seconds(self, n_bytes: float, taken: Counts) -> float:
         """What the model predicts for a tensor of ``n_bytes``."""
         return (self.small if n_bytes <= self.kink_bytes else self.large).seconds(taken)
-
-    def with_lanes(self, lanes: float) -> "Regimes":
-        """The same prices on a machine that carries more messages, or fewer, at once."""
-        small, large = (dataclasses.replace(prices, lanes=lanes) for prices in (self.small, self.large))
-        return Regimes(small, large, self.kink_bytes)
 
     def residuals(self, samples: Sequence[Sample]) -> np.ndarray:
         """Predicted over measured, minus 1, of each sample."""

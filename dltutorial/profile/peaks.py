@@ -84,10 +84,6 @@ class Peaks:
         """The arithmetic intensity, in FLOP/byte, from which on compute limits rather than memory."""
         return self.peak_flops_per_s(dtype) / self.memory_bytes_per_s
 
-    def attainable_flops_per_s(self, intensity_flop_per_byte: float, dtype: Any = "fp32") -> float:
-        """The roof above an arithmetic intensity: the lesser of compute peak and intensity × bandwidth."""
-        return min(self.peak_flops_per_s(dtype), intensity_flop_per_byte * self.memory_bytes_per_s)
-
     def predict_s(self, flop: float, n_bytes: float, dtype: Any = "fp32") -> float:
         """The least time of an operation: whichever takes longer, its FLOP at the peak or its bytes."""
         return max(flop / self.peak_flops_per_s(dtype), n_bytes / self.memory_bytes_per_s)

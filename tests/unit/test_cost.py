@@ -56,13 +56,6 @@ def test_lanes_choose_between_the_longest_path_and_all_there_is():
     assert Prices(0, 1, 0, lanes=1).seconds(found) == 24000
 
 
-def test_the_same_prices_on_more_lanes():
-    ring = counts("ring", 4, 4000)
-    shared = Regimes(SMALL, LARGE, 2**20)
-    assert shared.with_lanes(4).seconds(4000, ring) == pytest.approx(6e-4 + 6000 * 2e-10 + 3000 * 1e-10)
-    assert shared.with_lanes(4).with_lanes(1) == shared
-
-
 def test_a_fit_finds_the_prices_that_made_the_times():
     found = fit(planted(lambda n: SMALL))
     assert np.allclose([found.message_s, found.byte_s, found.reduced_byte_s], [1e-4, 2e-10, 1e-10])
