@@ -6,6 +6,7 @@ Goyal et al. 2017 (arXiv:1706.02677).
 """
 
 import math
+import operator
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
@@ -41,6 +42,7 @@ class _Schedule:
     scale: Callable[[float], float] = lambda ratio: ratio
     times: Callable[[Run], float] = lambda run: 1.0  # a factor too many
     per_rank: bool = False  # an epoch counted in the batches of one rank
+    divide: Callable[[int, int], float] = operator.floordiv  # samples by a batch
     in_epochs: bool = False  # warmup_epochs taken for updates
     early: int = 1  # parts that the first update has moved
     from_zero: bool = False
@@ -53,9 +55,9 @@ class _Schedule:
     clamp: bool = True
     to_base: bool = False  # ends at the base rate
 
-    def steps_per_epoch(self, run: Run) -> int:
-        """Whole batches of an epoch."""
-        return run.samples // (run.batch_per_rank if self.per_rank else run.ranks * run.batch_per_rank)
+    def steps_per_epoch(self, run: Run) -> float:
+        """Batches of an epoch, whole ones where it is right."""
+        return self.divide(run.samples, run.batch_per_rank if self.per_rank else run.ranks * run.batch_per_rank)
 
     def peak(self, run: Run) -> float:
         """The rate at the end of the warm-up."""
@@ -87,6 +89,14 @@ _MISTAKES = (
     ),
     ({"in_epochs": True}, "warmup_epochs counts epochs; a step is one update. Multiply by the updates of an epoch."),
     ({"per_rank": True}, "An epoch has samples // global batch updates: all ranks share its samples."),
+    (
+        {"divide": lambda samples, batch: math.ceil(samples / batch)},
+        "A batch that would not be full is left out of an epoch: round the number of batches down, not up.",
+    ),
+    (
+        {"divide": operator.truediv},
+        "An epoch has a whole number of updates: samples / batch keeps a part of a batch that is never trained on.",
+    ),
     ({"early": 0}, "One update late: the first has moved one part already, the last of the warm-up is at the peak."),
     ({"from_zero": True}, "Gradual warm-up starts from the base rate, which is known to be safe, not from 0."),
     ({"from_zero": True, "early": 0}, "Starting from 0 wastes the first update. Start from the base rate."),
@@ -109,7 +119,7 @@ _MANY = Run(base_rate=0.1, base_batch=256, ranks=64, batch_per_rank=32, samples=
 
 
 def _steps(run: Run) -> int:
-    return run.epochs * _RIGHT.steps_per_epoch(run)
+    return run.epochs * int(_RIGHT.steps_per_epoch(run))
 
 
 def _compare(fn: Callable, run: Run, steps: Iterable[int]) -> None:
@@ -143,7 +153,7 @@ EXERCISE = Exercise(
             "Four ranks: every update of the warm-up",
             _compare,
             _FOUR,
-            range(_FOUR.warmup_epochs * _RIGHT.steps_per_epoch(_FOUR)),
+            range(_FOUR.warmup_epochs * int(_RIGHT.steps_per_epoch(_FOUR))),
         ),
         case("Four ranks: the whole run", _compare, _FOUR, range(_steps(_FOUR))),
         case(
@@ -169,7 +179,7 @@ EXERCISE = Exercise(
     ),
     hints=(
         "Four numbers first: the global batch, the peak, the updates of an epoch, the updates of the warm-up.",
-        "In the warm-up: base_rate + (peak - base_rate) * (step + 1) / warm-up updates.",
-        "After it: half the peak times 1 + cos(π · part), where part goes from 0 to 1 and stays there.",
+        "In the warm-up: what part of the way to the peak has update 0 moved, and what part its last?",
+        "After it: what part of the cosine's updates is over at its first one? The cosine of 0 is 1, that of π is -1.",
     ),
 )

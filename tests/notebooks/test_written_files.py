@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from dltutorial import config
 from dltutorial.course import scripts
@@ -33,7 +34,11 @@ COMMANDS = [
     [f"{FOUR} rings.py 1 1"],
     [f"{RANKS} bandwidth.py"],
     [f"{RANKS} unequal.py"],
+    ["python scaled.py lenses.pt --batch 64 --pieces 4", "python scaled.py lenses.pt --epochs 1 --warmup 0"],
 ]
+
+X = torch.randn(600, 256, generator=torch.Generator().manual_seed(0))  # what chapter 12 keeps of its lenses
+Y = (X.sum(1) > 0).long()
 
 
 @pytest.fixture(scope="session")
@@ -46,6 +51,7 @@ def folder(tmp_path):
     """All written files in one folder, and beside it a module that stands in the course's place and refuses."""
     for name, text in PYTHON.items():
         (tmp_path / name).write_text(text, encoding="utf-8")
+    torch.save({"x_train": X[:512], "y_train": Y[:512], "x_test": X[512:], "y_test": Y[512:]}, tmp_path / "lenses.pt")
     (tmp_path / "without").mkdir()
     (tmp_path / "without" / "dltutorial.py").write_text("raise ImportError('a script needs the course')\n")
     return tmp_path
