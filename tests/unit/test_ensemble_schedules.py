@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from chapters import written
 from torch.nn import functional
 
 from dltutorial.convergence import ensemble, networks
@@ -31,10 +30,7 @@ def alone(survey, seed, updates, rate):
 
 
 def test_a_batch_that_grows_trains_each_replica_as_if_alone(survey):
-    grow_batch = written("12", "grow_batch")["grow_batch"]
-    updates = grow_batch(lambda step: 0.25 ** ((step >= 6) + (step >= 12)), 16, 16 * 20, 64)
-    assert {size for size, _ in updates} == {16, 64}
-    assert {factor for _, factor in updates} == {1.0, 0.25}
+    updates = [(16, 1.0)] * 6 + [(64, 1.0)] * 2 + [(64, 0.25)] * 2
     run = ensemble.train(
         survey,
         [ensemble.Replica(0.1, seed) for seed in (3, 4)],

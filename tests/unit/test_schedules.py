@@ -3,7 +3,6 @@ from fractions import Fraction
 
 import pytest
 import torch
-from chapters import written
 from torch import nn
 from torch.optim import SGD
 from torch.optim.lr_scheduler import (
@@ -100,36 +99,3 @@ def test_the_equations_of_the_papers():
     k, parts = 16, 5  # Goyal et al., 2.2: from η in equal parts to kη
     rise = [0.1 * k * warm_up(parts, constant(), start=1 / k)(step) for step in range(parts)]
     assert rise == pytest.approx([0.1 + (1.6 - 0.1) * (step + 1) / parts for step in range(parts)])
-
-
-@pytest.fixture
-def grow_batch():
-    return written("12", "grow_batch")["grow_batch"]
-
-
-def falling(at, decay):
-    """A rate that falls by a factor at each of these updates."""
-    return lambda step: decay ** sum(step >= one for one in at)
-
-
-def test_chapter_12_grows_the_batch_where_the_rate_would_fall(grow_batch):
-    updates = grow_batch(falling([10, 20], 0.5), 32, 30 * 32, 10_000)
-    assert updates == [(32, 1.0)] * 10 + [(64, 1.0)] * 5 + [(128, 1.0)] * 2  # half a batch is left
-
-
-def test_at_the_largest_batch_the_rate_falls_again(grow_batch):
-    updates = grow_batch(falling([10, 20], 0.1), 32, 60 * 32, 320)
-    assert [(n, round(factor, 12)) for n, factor in updates] == [(32, 1)] * 10 + [(320, 1)] + [(320, 0.1)] * 4
-
-
-@pytest.mark.parametrize("decay", [cosine(500), falling([100, 300], 0.1)])
-def test_rate_over_batch_is_that_of_the_decayed_rate_at_every_sample(grow_batch, decay):
-    seen = 0
-    updates = grow_batch(decay, 16, 500 * 16, 512)
-    for n, factor in updates:
-        assert factor / n == pytest.approx(decay(seen // 16) / 16)
-        assert n <= 512
-        assert factor <= 1 + 1 / 32  # whole batches: the rate follows by less than half a sample
-        seen += n
-    assert 500 * 16 - 512 < seen <= 500 * 16
-    assert len(updates) < 500
