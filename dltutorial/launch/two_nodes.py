@@ -20,16 +20,12 @@ _FILE = "slurm/pocket/two_nodes.sh"
 
 def missing() -> str:
     """What keeps this machine from having two nodes, in words; empty where nothing does."""
-    if sys.platform != "linux":
-        return "it takes Linux"
-    programs = ("bash", "setpriv", "unshare", "ip", "tc")
-    if lacking := [name for name in programs if not pocket_daemons.which(name)]:
-        return f"no {', '.join(lacking)} here (on Debian or Ubuntu: apt-get install iproute2 util-linux)"
-    link = (
-        "ip link add near type veth peer name far && tc qdisc add dev near root tbf rate 1gbit burst 128k latency 1ms"
-    )
-    tried = ["unshare", "--user", "--map-root-user", "--net", "--pid", "--fork", "bash", "-c", link]
-    ended = subprocess.run(tried, env=_environment(), capture_output=True, text=True, check=False)
+    link = "ip link add near type veth peer name far && tc qdisc add dev near root tbf rate 1gbit burst 128k latency 9s"
+    tried = ["unshare", "--user", "--map-root-user", "--net", "--pid", "--fork", "setpriv", "bash", "-c", link]
+    try:
+        ended = subprocess.run(tried, env=_environment(), capture_output=True, text=True, check=False)
+    except OSError as error:
+        return f"no {error.filename} here (it takes Linux; on Debian or Ubuntu: apt-get install iproute2 util-linux)"
     return f"this machine lets you make no network of your own ({ended.stderr.strip()})" if ended.returncode else ""
 
 

@@ -60,11 +60,6 @@ def enabled(nvtx: bool | None = None) -> Iterator[None]:
         _MAKE.reset(token)
 
 
-def are_enabled() -> bool:
-    """Whether ranges are on here and now."""
-    return _MAKE.get() is not None
-
-
 @contextmanager
 def _with_nvtx(name: str) -> Iterator[None]:
     """One range, told to NVTX and to torch's profiler."""

@@ -1,6 +1,7 @@
 """Two nodes on one machine, with a slow link between them; nothing of them is left, however they end."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -104,11 +105,12 @@ def test_what_is_no_script_is_one_line(given, told):
         two_nodes.run(given)
 
 
-def test_a_machine_that_cannot_says_why(script, monkeypatch, tmp_path):
-    monkeypatch.setattr(two_nodes.pocket_daemons, "which", lambda name: None if name == "tc" else f"/bin/{name}")
-    with pytest.raises(CourseError, match="no tc here"):
-        two_nodes.run([str(script)])
-    monkeypatch.undo()
-    monkeypatch.setattr(two_nodes.sys, "platform", "darwin")
-    with pytest.raises(CourseError, match="it takes Linux"):
+@pytest.mark.parametrize(("path", "told"), [("/nowhere", "no unshare here"), ("no tc", "tc: command not found")])
+def test_a_machine_that_cannot_says_why(script, monkeypatch, tmp_path, path, told):
+    for name in ("unshare", "setpriv", "bash", "ip") if path == "no tc" else ():
+        (tmp_path / name).symlink_to(shutil.which(name, path=f"{os.environ['PATH']}:/usr/sbin:/sbin") or "/nowhere")
+    if path == "no tc" and two_nodes.missing():
+        pytest.skip(two_nodes.missing())
+    monkeypatch.setattr(two_nodes, "_environment", lambda: {"PATH": str(tmp_path) if path == "no tc" else path})
+    with pytest.raises(CourseError, match=told):
         two_nodes.run([str(script)])
