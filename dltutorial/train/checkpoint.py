@@ -105,9 +105,13 @@ def restore(checkpoint: Checkpoint, state: TrainState) -> None:
             if isinstance(before["lr"], Tensor):  # a CUDA graph reads this very tensor; torch has put a copy there
                 before["lr"].fill_(float(group["lr"]))
             group.update({name: value for name, value in before.items() if name != "params"})  # the recipe's
-        for w, kept in optimizer.state.items():  # torch looks at neither before the next update
-            if set(kept) != _remembered(optimizer, w) or {v.shape for v in kept.values()} - {(), w.shape}:
+        for w in state.model.parameters() if not optimizer.state and checkpoint.step else optimizer.state:
+            shapes = {name: w.shape if v.ndim else v.shape for name, v in _remembered(optimizer, w).items()}
+            if {name: v.shape for name, v in optimizer.state[w].items()} != shapes:  # torch looks at the next update
                 raise ValueError("its optimizer remembers other layers")
+            optimizer.state[w].update(
+                {name: v.clone() for name, v in optimizer.state[w].items()}
+            )  # own memory for each
         if scaler and checkpoint.scaler:
             scaler.load_state_dict(checkpoint.scaler)
         if rank() < len(checkpoint.random):
@@ -122,15 +126,15 @@ def restore(checkpoint: Checkpoint, state: TrainState) -> None:
     state.scores = checkpoint.scores
 
 
-def _remembered(optimizer: torch.optim.Optimizer, layer: Tensor) -> set[str]:
-    """The names of what an optimizer keeps of a layer: seen in a copy of it that updates a single number."""
+def _remembered(optimizer: torch.optim.Optimizer, layer: Tensor) -> dict[str, Tensor]:
+    """What an optimizer keeps of a layer: of a copy of it that updates a single number."""
     w = layer.new_zeros(1).requires_grad_()
     w.grad = torch.zeros_like(w)
     other = copy.copy(optimizer)
     options = {**other.param_groups[0], "params": [w], "lr": 0.0, "capturable": False}  # that, not on a CPU
     other.param_groups, other.state = [options], defaultdict(dict)
     other.step()
-    return set(other.state[w])
+    return other.state[w]
 
 
 def random_states() -> dict:
@@ -221,6 +225,8 @@ def load(file: Path) -> Checkpoint:
         numbers = [*found.scores.values(), *(found.scaler or {}).values()]
         if wrong or found.step != int(named[1]) or found.losses_N.ndim != 1 or not found.losses_N.is_floating_point():
             raise ValueError(f"not its {(wrong or ['step or losses'])[0]}")
+        if len(found.losses_N) > found.step or not _is_sound([found.losses_N, found.model, found.optimizer["state"]]):
+            raise ValueError("it holds NaN, or numbers that are no run's")
         if any(map(torch.is_tensor, [*found.recipe.values(), *numbers])) or not all(map(math.isfinite, numbers)):
             raise ValueError("not its recipe, scores or scaler")
         return found
@@ -228,6 +234,15 @@ def load(file: Path) -> Checkpoint:
         why = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
         why = "it holds more than tensors and plain values" if isinstance(error, pickle.UnpicklingError) else why
         raise CheckpointError(f"{file} is no checkpoint of this version of the course ({why}); move it away") from error
+
+
+def _is_sound(value: Any) -> bool:
+    """Whether all tensors in it are dense, have memory for each of their numbers, and hold finite ones."""
+    if not torch.is_tensor(value):
+        parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+        return all(map(_is_sound, parts))
+    has_memory = value.layout == torch.strided and value.nbytes <= value.untyped_storage().nbytes()
+    return has_memory and bool(torch.isfinite(value).all())
 
 
 def named(folder: Path) -> list[Path]:

@@ -465,6 +465,17 @@ WRONG = {
     "no second average of any layer": lambda content: [w.pop("exp_avg_sq") for w in layers_of(content)],
     "one number too many of every layer": lambda content: [w.update(more=torch.ones(())) for w in layers_of(content)],
     "nothing of any layer": lambda content: [w.clear() for w in layers_of(content)],
+    "no layer": lambda content: content["optimizer"]["state"].clear(),
+    "an average that is one number": of_adamw("exp_avg", torch.ones(())),
+    "a sparse average": of_adamw("exp_avg", torch.ones(5, 5).to_sparse()),
+    "averages that are one number in memory": lambda content: [
+        w.update(exp_avg=torch.ones(1).expand(w["exp_avg"].shape)) for w in layers_of(content)
+    ],
+    "weights that are NaN": lambda content: next(iter(content["model"].values())).fill_(torch.nan),
+    "an average that is inf": lambda content: [w["exp_avg"].fill_(torch.inf) for w in layers_of(content)],
+    "losses of more updates than there were": lambda content: content.update(losses_N=torch.ones(1000)),
+    "losses of a million million updates": lambda content: content.update(losses_N=torch.ones(1).expand(10**12)),
+    "losses that are nowhere": lambda content: content.update(losses_N=torch.ones(2, device="meta")),
     "a scaler in a run without": lambda content: content.update(scaler={"scale": 1.0}),
     "a scaler that is a word": lambda content: content.update(scaler="none"),
 }
