@@ -21,7 +21,7 @@ BUDGET = {
     "launch": 1500,
     "comm": 795,
     "parallel": 435,
-    "train": 2400,
+    "train": 2415,
     "scaling": 590,
     "convergence": 1695,
     "course": 3320,
