@@ -6,10 +6,12 @@ Legend: B samples, C channels, H × W grid points.
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import nn
 from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
 
 from dltutorial.course.checks import Exercise, Wrong
 from dltutorial.course.checks.expect import expect_close
@@ -86,10 +88,28 @@ def _returns_loss(fn: Callable) -> None:
     expect_close(got, before.loss(), mistakes=mistakes, rtol=1e-3)
 
 
+class _Waits(TorchFunctionMode):
+    """Notes what makes the processor wait for a device: numbers that are read, tensors that are brought home."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[str] = []
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = getattr(func, "__name__", "")
+        home = name == "to" and "cpu" in map(str, [*args[1:], *(kwargs or {}).values()])
+        if home or name in ("item", "cpu", "tolist", "numpy", "__float__", "__int__", "__bool__", "__array__"):
+            self.calls.append(name)
+        return func(*args, **(kwargs or {}))
+
+
 def _keeps_nothing(fn: Callable) -> None:
     """The returned loss is a tensor that keeps no graph alive and does not wait for the device"""
-    lab = _Lab(3)
-    loss = fn(lab.model, lab.x, lab.y, lab.optimizer)
+    lab, usual = _Lab(3), _Lab(3)
+    with _Waits() as waits:
+        loss = fn(lab.model, lab.x, lab.y, lab.optimizer)
+    with _Waits() as known:
+        _right(usual.model, usual.x, usual.y, usual.optimizer)
     if not isinstance(loss, torch.Tensor):
         hint = (
             "Reading the loss as a Python number makes the processor wait for a GPU in every step. Return the tensor."
@@ -98,6 +118,9 @@ def _keeps_nothing(fn: Callable) -> None:
     if loss.requires_grad:
         hint = "The loss still holds its whole graph, so a list of losses fills the memory. Detach it."
         raise Wrong("requires_grad=False", "requires_grad=True", hint)
+    if len(waits.calls) > len(known.calls):
+        hint = "That brings the loss to the processor, which waits for a GPU in every step. loss.detach() does not."
+        raise Wrong("the loss where it is", f"a call of {waits.calls[-1]}", hint)
 
 
 def _several_updates(fn: Callable) -> None:

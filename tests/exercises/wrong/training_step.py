@@ -18,6 +18,13 @@ def _with(old: str, new: str) -> str:
 
 
 WRONG = [
+    (
+        "a new tensor of the number",
+        "import torch\n" + _with("loss.detach()", "torch.tensor(loss.item())"),
+        "waits for a GPU",
+    ),
+    ("brings it home", _with("loss.detach()", "loss.detach().cpu()"), "waits for a GPU"),
+    ("brings it home by name", _with("loss.detach()", 'loss.detach().to("cpu")'), "waits for a GPU"),
     ("no backward", _with("    loss.backward()\n", ""), "did not move"),
     ("no update", _with("    optimizer.step()\n", ""), "did not move"),
     ("gradients never cleared", _with("    optimizer.zero_grad()\n", ""), "Gradients add up"),
