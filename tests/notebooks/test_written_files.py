@@ -65,7 +65,11 @@ def run(command, folder, data):
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("commands", COMMANDS, ids=lambda commands: commands[0].split(".py")[0].split()[-1])
+@pytest.mark.parametrize(
+    "commands",  # their chapters run them all in make test
+    [pytest.param(commands, marks=[pytest.mark.full] * bool(n)) for n, commands in enumerate(COMMANDS)],
+    ids=[commands[0].split(".py")[0].split()[-1] for commands in COMMANDS],
+)
 def test_a_script_runs_without_the_course(commands, folder, data):
     for command in commands:
         ended = run(command, folder, data)
