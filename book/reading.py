@@ -95,7 +95,8 @@ def chapter(source, partial=False):
     first = "".join(cells[0]["source"]).removeprefix("# ")
     cells[0]["source"] = f"# {source.stem[:2]} · {first}\n\n:::{{container}} ran\n{about}\n:::\n"
     kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
-    return made | {"cells": cells, "metadata": {"kernelspec": kernel, "language_info": {"name": "python"}}}
+    python = {"name": "python", "pygments_lexer": "ipython3"}  # which knows lines that begin with ! or %
+    return made | {"cells": cells, "metadata": {"kernelspec": kernel, "language_info": python}}
 
 
 def without_places(text):
