@@ -103,7 +103,7 @@ def command_line(argv):
 
 def cluster_of(name):
     found = pocket.status(name)
-    return found and [found.name, list(found.nodes)]
+    return found and [found.name, list(found.nodes), list(found.faults)]
 
 
 ACTS = (open_data, save_checkpoint, newest_checkpoint, command_line, cluster_of)

@@ -130,5 +130,5 @@ def test_a_cluster_of_any_files_is_one_with_nodes_or_none(forking, place, files)
     found = forking("cluster_of", "left", env={"XDG_CACHE_HOME": str(place)}).value_or_line()
     if found:
         assert found[0] == "left"
-        assert found[1]
+        assert found[1] or "its slurm.conf cannot be read" in found[2][0]
         assert all(isinstance(node, str) for node in found[1])
