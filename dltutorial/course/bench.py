@@ -18,7 +18,7 @@ from dltutorial import config, machine, node, paths
 from dltutorial.config import BENCHES
 from dltutorial.errors import CourseError
 from dltutorial.profile.timing import duration
-from dltutorial.record import records
+from dltutorial.record import plots, records
 from dltutorial.record.table import Table
 
 LEGEND = """from … to: the least and the largest of so many times
@@ -67,6 +67,18 @@ def table(rows: Sequence[BenchRow]) -> Table:
         for row in rows
     ]  # fmt: skip
     return Table.of(["what", "median", "from … to", "times", "predicted", "measured / predicted", *extra], lines)
+
+
+def recorded(name: str, published: str, folder: Path = Path(__file__).parents[1] / "reference" / "measured") -> Table:
+    """The newest run of a benchmark on another machine, which is named; else published figures, with their source."""
+    runs = [json.loads(file.read_text(encoding="utf-8")) for file in folder.glob(f"{name}-*.json")]
+    if not runs:
+        print(*plots.reference_source(published), sep="\n")
+        rows = plots.reference(published)
+        return Table.of(tuple(rows[0]), [tuple(row.values()) for row in rows])
+    run = max(runs, key=lambda run: run["time"])
+    print(f"recorded on {run['machine']}, {run['time'][:10]}, torch {run['versions']['torch']}")
+    return table([BenchRow(**{key: row[key] for key in row if key != "median"}) for row in run["rows"]])
 
 
 def run(name: str | None = None, repeats: int = 5, json_file: Path | None = None, preset: str = "auto") -> int:

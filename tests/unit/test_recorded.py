@@ -1,10 +1,10 @@
 import json
+from pathlib import Path
 
 import pytest
 
 from dltutorial.course import bench, benches
 from dltutorial.course.bench import BenchRow
-from dltutorial.profile import recorded as runs
 
 
 @pytest.fixture
@@ -20,27 +20,32 @@ def recorded(monkeypatch, tmp_path):
     return tmp_path
 
 
-def test_what_a_benchmark_wrote_is_read_back_with_its_label(recorded):
-    table = runs.show("known", "nersc_ladders", recorded)
-    assert table.header[1:] == ("median", "predicted", "final loss")
-    assert table.header[0].startswith("recorded on ")
-    assert list(table.rows) == [("naive", "11 samples/s", "9 samples/s", "0.12"), ("s", "2 s", "–", "–")]
+def test_what_a_benchmark_wrote_is_read_back_with_its_label(recorded, capsys):
+    table = bench.recorded("known", "nersc_ladders", recorded)
+    assert table.header[4:] == ("predicted", "measured / predicted", "final loss")
+    assert "recorded on " in capsys.readouterr().out
+    assert [(row[0], row[1], row[4], row[-1]) for row in table.rows] == [
+        ("naive", "11 samples/s", "9 samples/s", "0.12"),
+        ("s", "2 s", "–", "–"),
+    ]
 
 
-def test_the_newest_is_shown(recorded):
+def test_the_newest_is_shown(recorded, capsys):
     older = json.loads((recorded / "known-here.json").read_text()) | {"time": "2020-01-01T00:00:00+00:00"}
     (recorded / "known-before.json").write_text(json.dumps(older))
-    assert "2020" not in runs.newest("known", recorded).header[0]
+    capsys.readouterr()
+    bench.recorded("known", "nersc_ladders", recorded)
+    assert "2020" not in capsys.readouterr().out
 
 
 def test_what_is_not_recorded_is_not_invented_and_published_figures_stand_in_its_place(tmp_path, capsys):
-    assert runs.newest("ladder", tmp_path) is None
-    assert "bf16" in str(runs.show("ladder", "nersc_ladders", tmp_path))
+    assert "bf16" in str(bench.recorded("ladder", "nersc_ladders", tmp_path))
     assert "Source:" in capsys.readouterr().out
 
 
-def test_everything_recorded_in_the_course_can_be_shown():
-    for file in runs.FOLDER.glob("*.json"):
+def test_everything_recorded_in_the_course_can_be_shown(capsys):
+    for file in (Path(bench.__file__).parents[1] / "reference" / "measured").glob("*.json"):
         bench_name = file.name.partition("-")[0]
         assert bench_name in bench.BENCHES
-        assert runs.newest(bench_name)
+        assert bench.recorded(bench_name, "nersc_ladders")
+        assert "recorded on " in capsys.readouterr().out
