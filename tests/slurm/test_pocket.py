@@ -284,6 +284,7 @@ def test_a_cluster_of_a_processs_own_ends_with_it():
 
 AS_NOBODY = """
 import os, subprocess, sys
+import filelock  # while Python may be read: it may lie in a home folder
 from dltutorial.launch import pocket
 os.setgid(65534)
 os.setuid(65534)
