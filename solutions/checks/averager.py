@@ -194,9 +194,13 @@ def _trains(fn: Callable) -> None:
 
 
 _HINTS = (
-    "A bucket's row: torch.cat([p.grad.flatten() for p in bucket]). Keep it with the handle that start() returns.",
-    "on_gradient: find the parameter's bucket, count down, then start as many buckets as are full *and* next in turn.",
-    "finish: start the rest; for each bucket with its row and handle: wait, divide, split the row, copy into .grad.",
+    "What must a bucket remember between start() and finish()? Its flat row, and the handle that start() returned.",
+    "When is a bucket full? May it leave then, if the one before it has not?",
+    "Four things in finish(), in this order: what has not left leaves; wait; the mean; back into each .grad.",
+)
+_CODE = (
+    "row = torch.cat([p.grad.flatten() for p in bucket])",
+    "for p, part in zip(bucket, row.split([p.numel() for p in bucket])): p.grad = part.view_as(p)",
 )
 EXERCISE = Exercise(
     name="averager",
@@ -211,5 +215,6 @@ EXERCISE = Exercise(
         _trains,
     ),
     hints=_HINTS,
+    code=_CODE,
     deadline_s=180.0,
 )

@@ -231,6 +231,16 @@ def _killed_at_random(answer: _Answer) -> None:
     answer.finished(answer.start(), _BEFORE)
 
 
+_HINTS = (
+    "What does the next update depend on? Six things: run.step, four state_dicts, torch's random state.",
+    "What does a reader find under a checkpoint's name while it is being written? And after the power went?",
+    "Which files may go, and when? Which is the newest, if the newest is cut in the middle?",
+)
+_CODE = (
+    "with open(temporary, 'wb') as file: torch.save(state, file); file.flush(); os.fsync(file.fileno())",
+    "temporary.replace(folder / f'step-{run.step:08d}.pt')  # then remove all but the newest two",
+    "for file in sorted(folder.glob('step-*.pt'), reverse=True): try torch.load, except: the next",
+)
 EXERCISE = Exercise(
     name="kill_and_resume",
     chapter="10",
@@ -243,11 +253,7 @@ EXERCISE = Exercise(
         _is_orderly,
         _killed_at_random,
     ],
-    hints=[
-        "What does the next update depend on? Six things: run.step, four state_dicts, torch's random state.",
-        "with open(temporary, 'wb') as file: torch.save(state, file); file.flush(); os.fsync(file.fileno())",
-        "Then temporary.replace(folder / f'step-{run.step:08d}.pt'), and remove all but the newest two.",
-        "load: go through sorted(folder.glob('step-*.pt'), reverse=True); try torch.load, except: the next.",
-    ],
+    hints=_HINTS,
+    code=_CODE,
     deadline_s=180.0,
 )

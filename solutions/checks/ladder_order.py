@@ -151,9 +151,10 @@ _SEVERAL_PARTS = (
 )
 _HINTS = (
     "Two pieces: the seconds of a step from its parts, and a loop that takes the best knob.",
-    "The step: max(parts['load'], sum of the others). A knob: multiply each part that it names by its factor.",
-    "In the loop: among the knobs left, which gives the shortest step? Stop if it is not shorter than now.",
+    "The loader works beside the step: which of the parts add up, and which one waits for which?",
+    "In the loop: among the knobs left, which gives the shortest step? When does it end?",
 )
+_CODE = ("step_s = max(parts['load'], sum(s for part, s in parts.items() if part != 'load'))",)
 EXERCISE = Exercise(
     name="ladder_order",
     chapter="07",
@@ -165,4 +166,5 @@ EXERCISE = Exercise(
         case("A knob may act on several parts, for better and for worse", _compare, *_SEVERAL_PARTS),
     ),
     hints=_HINTS,
+    code=_CODE,
 )

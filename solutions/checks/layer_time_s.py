@@ -60,8 +60,12 @@ _CASES = (
     case("a batch of 64 on an A100's published peaks", _compare, (64, 8192, 8192, 2, 312e12, 1555e9)),
 )
 _HINTS = (
-    "Write down two times: FLOP divided by FLOP/s, bytes divided by bytes/s.",
-    "FLOP: each of the batch × n_out results is a sum of n_in products, so 2 × batch × n_in × n_out.",
-    "Bytes: batch × n_in inputs, n_in × n_out weights, batch × n_out outputs, each bytes_per_value long.",
+    "Write down two times: one that computing takes, one that moving takes. Which of them counts?",
+    "Of how many products is one of the batch × n_out results the sum? A multiplication and an addition are 2 FLOP.",
+    "Which three matrices are moved, and how many values has each?",
 )
-EXERCISE = Exercise(name="layer_time_s", chapter="00", cases=_CASES, hints=_HINTS)
+_CODE = (
+    "flop = 2 * batch * n_in * n_out",
+    "n_bytes = bytes_per_value * (batch * n_in + n_in * n_out + batch * n_out)",
+)
+EXERCISE = Exercise(name="layer_time_s", chapter="00", cases=_CASES, hints=_HINTS, code=_CODE)

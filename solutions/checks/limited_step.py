@@ -173,8 +173,13 @@ _DIVIDED = (
 )
 _HINTS = (
     "Write the scale as a tensor that is 1 within the limit and limit / largest beyond.",
-    "limit / max(largest, limit) is such a scale; for tensors the maximum with a number is clamp(min=…).",
-    "step = dt * change; scale = limit / step.abs().max().clamp(min=limit); return state + step * scale",
+    "Which expression of limit and largest is 1 within the limit? Which tensor method is a maximum with a number?",
+    "Who reads a tensor's value in an `if`, and what does the compiler then have to do?",
+)
+_CODE = (
+    "step = dt * change",
+    "scale = limit / step.abs().max().clamp(min=limit)",
+    "return state + step * scale",
 )
 EXERCISE = Exercise(
     name="limited_step",
@@ -191,4 +196,5 @@ EXERCISE = Exercise(
         case("Where nothing moves, the gradient is finite", _compare, 0.0, _DIVIDED, of=_gradient),
     ),
     hints=_HINTS,
+    code=_CODE,
 )

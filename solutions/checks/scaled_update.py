@@ -210,11 +210,13 @@ def _real_fp16(fn: Callable) -> None:
 
 
 _HINTS = (
-    "Six steps: clear; differentiate loss × scale; divide every gradient; look whether all are finite; step or skip; "
-    "new scale and count.",
-    "The optimizer knows its weights: for group in optimizer.param_groups, for p in group['params']. A weight that "
-    "takes no part has p.grad None.",
-    "p.grad.isfinite().all() is False if any element is inf or NaN. good_steps + 1 == interval: double, and 0.",
+    "Six steps: clear; differentiate loss × scale; divide each gradient; are all finite? step or skip; scale, count.",
+    "Which object knows all weights? What is p.grad of a weight that took no part in the loss?",
+    "How many updates in a row have been good once this one is? What happens to the count when the scale grows?",
+)
+_CODE = (
+    "weights = [p for group in optimizer.param_groups for p in group['params'] if p.grad is not None]",
+    "good = all(p.grad.isfinite().all() for p in weights)",
 )
 EXERCISE = Exercise(
     name="scaled_update",
@@ -233,4 +235,5 @@ EXERCISE = Exercise(
         _real_fp16,
     ),
     hints=_HINTS,
+    code=_CODE,
 )

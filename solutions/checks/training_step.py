@@ -141,12 +141,20 @@ def _stale_gradients(fn: Callable) -> None:
 
 _HINTS = (
     "Five lines: clear the gradients, compute the loss, differentiate, update, return.",
-    "F.mse_loss takes the mean; backward() fills the gradients of that very loss; step() uses what is in them.",
-    "Return loss.detach(): the number without the graph that led to it.",
+    "Whose gradients does optimizer.step() use, and which call fills them? What is in them from the step before?",
+    "What does the returned loss still hold on to? Which method of a tensor lets go of that, and waits for nothing?",
+)
+_CODE = (
+    "optimizer.zero_grad()",
+    "loss = F.mse_loss(model(x), y)",
+    "loss.backward()",
+    "optimizer.step()",
+    "return loss.detach()",
 )
 EXERCISE = Exercise(
     name="training_step",
     chapter="01",
     cases=(_one_update, _returns_loss, _keeps_nothing, _several_updates, _stale_gradients),
     hints=_HINTS,
+    code=_CODE,
 )

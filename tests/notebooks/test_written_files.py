@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from dltutorial import config
-from dltutorial.course import scripts
+from dltutorial.course import notebooks, scripts
 from dltutorial.data import weather
 
 ROOT = Path(__file__).parents[2]
@@ -36,6 +36,11 @@ COMMANDS = [
     [f"{RANKS} unequal.py"],
     ["python scaled.py lenses.pt --batch 64 --pieces 4", "python scaled.py lenses.pt --epochs 1 --warmup 0"],
 ]
+
+
+def code_cells(path):
+    return ["".join(cell["source"]) for cell in notebooks.read(path)["cells"] if cell["cell_type"] == "code"]
+
 
 X = torch.randn(600, 256, generator=torch.Generator().manual_seed(0))  # what chapter 12 keeps of its lenses
 Y = (X.sum(1) > 0).long()
@@ -96,6 +101,18 @@ def test_a_written_file_is_in_the_house_style(name):
             check=False,
         )
         assert ended.returncode == 0, ended.stdout
+
+
+def test_a_changed_file_needs_the_course_no_more_than_the_one_it_came_from():
+    """``scripts.change`` makes it in the chapter, which runs it; what it puts in names nothing of the course."""
+    changing = {path: [c for c in code_cells(path) if "scripts.change(" in c] for path in NOTEBOOKS}
+    assert sum(map(len, changing.values())) >= 8
+    for path, cells in changing.items():
+        for cell in cells:
+            lines = [
+                line for line in cell.splitlines() if not line.startswith(("from dltutorial", "import dltutorial"))
+            ]
+            assert "dltutorial" not in "\n".join(lines), path
 
 
 def test_two_chapters_write_one_name_only_if_they_write_the_same():
