@@ -35,6 +35,8 @@ COMMANDS = [
     [f"{RANKS} bandwidth.py"],
     [f"{RANKS} unequal.py"],
     ["python scaled.py lenses.pt --batch 64 --pieces 4", "python scaled.py lenses.pt --epochs 1 --warmup 0"],
+    ["python layerwise.py lenses.pt"],
+    [f"{RANKS} post_local.py lenses.pt"],
 ]
 
 
@@ -42,7 +44,7 @@ def code_cells(path):
     return ["".join(cell["source"]) for cell in notebooks.read(path)["cells"] if cell["cell_type"] == "code"]
 
 
-X = torch.randn(600, 256, generator=torch.Generator().manual_seed(0))  # what chapter 12 keeps of its lenses
+X = torch.randn(600, 256, generator=torch.Generator().manual_seed(0))  # what chapters 12 and 14 keep of their lenses
 Y = (X.sum(1) > 0).long()
 
 
