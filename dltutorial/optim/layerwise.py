@@ -2,8 +2,8 @@
 
 In: parameters with gradients. Out: changed weights. A *layer* is one tensor: a matrix, a kernel, a bias. Nothing asks
 the device for a number: norms and ratios stay tensors on it, so the host never waits, and a CUDA graph can record it.
-Each operation is one kernel for all layers where torch has it (``torch._foreach_…``); chapter 14 writes LAMB out layer
-by layer.
+Each operation is one kernel for all layers where torch has it (``torch._foreach_…``); chapter 14 writes LARS and LAMB
+out layer by layer.
 
 Legend: N layers.
 """
