@@ -36,12 +36,17 @@ class Wrong(Exception):
         self.expected, self.got, self.hint = expected, got, hint
 
 
+class NotTried(Exception):
+    """A case cannot run on this machine; the words say what is missing. Only the last cases raise it."""
+
+
 @dataclass(frozen=True)
 class Outcome:
     """What a learner's function did: ``status`` is "passed", "wrong" or "not attempted".
 
     ``passed`` and ``failed`` name the cases that passed and the first that did not; ``expected`` and ``got`` are in
-    words; ``hint`` is about this very mistake; ``trace`` holds the lines of the learner's code that led to an error.
+    words; ``hint`` is about this very mistake; ``trace`` holds the lines of the learner's code that led to an error;
+    ``not_tried`` names cases that cannot run here, and says why.
     """
 
     status: str
@@ -51,6 +56,7 @@ class Outcome:
     got: str = ""
     hint: str = ""
     trace: str = ""
+    not_tried: tuple[str, ...] = ()
 
 
 @dataclass
@@ -100,17 +106,21 @@ class Exercise:
         if not callable(fn):
             return Outcome("wrong", failed="a function", expected="the function itself", got=guard.brief(fn))
         passed: list[str] = []
+        not_tried: list[str] = []
         try:
             with guard.deadline(self.deadline_s):
                 for case in self.cases:
-                    case(fn)
-                    passed.append(_case_name(case))
+                    try:
+                        case(fn)
+                        passed.append(_case_name(case))
+                    except NotTried as missing:
+                        not_tried.append(f"{_case_name(case)}: {missing}")
         except KeyboardInterrupt:
             raise
         except BaseException as error:
-            if len(passed) < len(self.cases):  # else the deadline struck after the last case
+            if len(passed) + len(not_tried) < len(self.cases):  # else the deadline struck after the last case
                 return self._failure(error, tuple(passed))
-        return Outcome("passed", tuple(passed))
+        return Outcome("passed", tuple(passed), not_tried=tuple(not_tried))
 
     def _failure(self, error: BaseException, passed: tuple[str, ...]) -> Outcome:
         """What to tell about the exception that ended the cases."""
@@ -142,8 +152,9 @@ class Exercise:
         if outcome.status == "not attempted":
             return show.box("not shown here", f"{self.name}: not attempted yet", mark="not attempted")
         if outcome.status == "passed":
-            told = "; ".join(outcome.passed)
-            return show.box("shown", f"{self.name}: all {len(outcome.passed)} cases pass", [("", told)])
+            told = [("", "; ".join(outcome.passed)), *(("not tried", case) for case in outcome.not_tried)]
+            all_here = "all that can be tried here" if outcome.not_tried else f"all {len(outcome.passed)} cases"
+            return show.box("shown", f"{self.name}: {all_here} pass", told)
         lines = [*(("✓", name) for name in outcome.passed), ("✗", outcome.failed)]
         lines += [fact for fact in (("expected", outcome.expected), ("got", outcome.got)) if fact[1]]
         hints = [hint for hint in (outcome.hint, *self.hints[: self.attempts]) if hint]

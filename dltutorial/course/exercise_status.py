@@ -26,7 +26,7 @@ def status(root: Path | None = None) -> Table:
     checks, rows = _checks(root), []
     for solution in notebooks.chapters(root / "solutions"):
         file = root / "exercises" / solution.name
-        mine = [check for check in checks if check["chapter"] == solution.stem[:2]]
+        mine = [check for check in checks if check["chapter"] == notebooks.about(solution)["chapter"]]
         rows.append((solution.stem, exercises.look(file).state, *_score(mine), _newer(file, solution) or "no"))
     return Table.of(_HEADER, rows)
 

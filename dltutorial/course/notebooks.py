@@ -35,13 +35,13 @@ def folder() -> Path:
 
 
 def chapters(where: Path | None = None) -> list[Path]:
-    """The notebooks, in the order of their numbers.
+    """The notebooks, in the order of their numbers; last, in a folder of exercises, the capstone.
 
     Raises:
         CourseError: there are none.
     """
     where = folder() if where is None else Path(where)
-    if found := sorted(where.glob("[0-9][0-9]_*.ipynb")):
+    if found := [*sorted(where.glob("[0-9][0-9]_*.ipynb")), *where.glob("capstone.ipynb")]:
         return found
     raise CourseError(f"no notebooks NN_*.ipynb in {where}; run this in the course's folder")
 

@@ -1,0 +1,103 @@
+"""Wrong answers to the capstone, each a misconception: (label, source, part of the hint expected)."""
+
+from pathlib import Path
+
+from altered import altered
+
+from dltutorial.course import scripts
+
+RIGHT = scripts.written(Path(__file__).parents[3] / "solutions" / "capstone.ipynb")["capstone.py"]
+_AGREE = """            dist.all_reduce(stop)  # all leave after the same update
+"""
+_OWN_SUM = """            loss.backward()
+            for p in model.parameters():
+                dist.all_reduce(p.grad)
+"""
+_BROADCAST = """Network().to(device)
+    for p in model.parameters():
+        dist.broadcast(p.data, 0)
+"""
+_WRITE = """    with open(temporary := file.with_suffix(".partial"), "wb") as out:
+        torch.save(state, out)
+        out.flush()
+        os.fsync(out.fileno())
+    temporary.replace(file)
+"""
+_HANDLER = """        signal.signal(number, lambda *_: warned.append(True))  # no more than a note
+"""
+_WRAPPED = "DistributedDataParallel(Network().to(device))"
+
+
+def _with(*changes: tuple[str, str]) -> str:
+    """What writes the right script with something changed."""
+    return f"from pathlib import Path\nPath('capstone.py').write_text({altered(RIGHT, *changes)!r}, encoding='utf-8')"
+
+
+def _job(text: str) -> str:
+    return f"from pathlib import Path\nPath('capstone.sbatch').write_text({text!r}, encoding='utf-8')"
+
+
+WRONG = [
+    ("forgets set_epoch", _with(("        sampler.set_epoch(epoch)\n", "")), "sampler.set_epoch(epoch)"),
+    ("own weights on each rank", _with((_WRAPPED, "Network().to(device)"), ("model.module", "model")),
+     "Each rank begins with weights of its own"),
+    ("throughput of one rank", _with(("        dist.all_reduce(sums)\n", "")), "sum their samples"),
+    ("no sampler: every rank reads all", _with(("sampler=sampler)", "shuffle=True)")), "Every rank reads everything"),
+    ("the batch is each rank's", _with(("args.batch // dist.get_world_size()", "args.batch")), "of all ranks in one"),
+    ("drops the last batch", _with(("sampler=sampler)", "sampler=sampler, drop_last=True)")), "Do not drop it"),
+    ("each rank shuffles by itself", _with(("DistributedSampler(data := Samples())",
+                                            "DistributedSampler(data := Samples(), seed=rank)")), "one common order"),
+    ("no autocast", _with(("with torch.autocast(device.type, torch.bfloat16):", "if True:")), "inside torch.autocast"),
+    ("the whole network in bfloat16", _with(("Network().to(device)", "Network().to(device, torch.bfloat16)"),
+                                            ("x.to(device)", "x.to(device, torch.bfloat16)")), "Keep the weights"),
+    ("calls the network, not its wrapper", _with(("F.mse_loss(model(x", "F.mse_loss(model.module(x")),
+     "call the wrapper"),
+    ("sums the gradients", _with((_WRAPPED, _BROADCAST), ("model.module", "model"),
+                                 ("            loss.backward()\n", _OWN_SUM)), "a sum of gradients"),
+    ("divides by the ranks again", _with(("loss.backward()", "(loss / dist.get_world_size()).backward()")),
+     "DDP has divided"),
+    ("does not scale the rate", _with(("args.rate * args.batch / 64", "args.rate")), "scale it linearly"),
+    ("scales the rate by the ranks", _with(("args.batch / 64", "args.batch / 64 * dist.get_world_size()")),
+     "a rate times the ranks"),
+    ("never zeroes", _with(("            optimizer.zero_grad()\n", "")), "zero_grad()"),
+    ("another optimizer", _with(("SGD(model.parameters(), args.rate * args.batch / 64, momentum=0.9)",
+                                 "AdamW(model.parameters(), args.rate * args.batch / 64)")), "momentum 0.9"),
+    ("the loss of rank 0", _with(("        dist.all_reduce(sums)\n", "        dist.all_reduce(sums[1:])\n")),
+     "loss of one rank's samples alone"),
+    ("all ranks print", _with(("        if rank == 0:\n            speed", "        if True:\n            speed")),
+     "One rank prints for all"),
+    ("saves through the wrapper", _with(("save(model.module.state_dict()", "save(model.state_dict()")),
+     "begin with module."),
+    ("no destroy_process_group", _with(("    dist.destroy_process_group()\n", "")), "dist.destroy_process_group()"),
+    ("all ranks write", _with(("if rank == 0 and (stop", "if (stop")), "at the same time: if rank == 0"),
+    ("ignores the signal", _with((_HANDLER, "        pass\n")), "SIGUSR1 ended a rank at once"),
+    ("takes a note, and never looks at it", _with(("bool(warned)", "False")), "look at the note after each update"),
+    ("knows SIGUSR1 only", _with(("(signal.SIGTERM, signal.SIGUSR1)", "(signal.SIGUSR1,)")), "SIGTERM ended a rank"),
+    ("each rank leaves by its own note", _with((_AGREE, "")), "all stop after the same update"),
+    ("saves in the handler, and leaves", _with((_HANDLER, "        signal.signal(number, lambda *_: sys.exit(0))\n"),
+                                               ("import os\n", "import os\nimport sys\n")), None),
+    ("looks at an epoch's end", _with(("stop = torch.tensor(bool(warned)",
+                                       "stop = torch.tensor(bool(warned) and update % len(loader) == 0")),
+     "Until an epoch's end"),
+    ("leaves without a checkpoint", _with(("(stop or update % len(loader) == 0)", "update % len(loader) == 0")),
+     "so samples come twice"),
+    ("begins the epoch anew", _with(("            if update <= done:  # made before\n                continue\n", "")),
+     "so samples come twice"),
+    ("never resumes", _with(("if checkpoint.exists():", "if False:")), "It began anew"),
+    ("forgets the weights", _with(('        model.module.load_state_dict(state["model"])\n', "")),
+     "The weights are not those of the checkpoint"),
+    ("forgets the optimizer", _with(('        optimizer.load_state_dict(state["optimizer"])\n', "")),
+     "momentum is not"),
+    ("only rank 0 loads", _with(("if checkpoint.exists():", "if rank == 0 and checkpoint.exists():")), None),
+    ("saves when warned only", _with(("(stop or update % len(loader) == 0)", "stop")), "not every stop comes with"),
+    ("writes under its name", _with((_WRITE, "    torch.save(state, file)\n")), "write to another name, then rename"),
+    ("waits for ever", _with((", timeout=timedelta(seconds=args.timeout)", "")), "By default a rank waits"),
+    ("hides errors", _with(("    train(args, device, warned)\n    dist.destroy_process_group()\n",
+                            "    try:\n        train(args, device, warned)\n        dist.destroy_process_group()\n"
+                            "    except RuntimeError:\n        pass\n")), None),
+    ("imports the course", _with(("import torch\n", "import dltutorial\nimport torch\n")), "wherever torch is"),
+    ("a job script without a time limit", _job('#!/bin/bash\nsrun torchrun --standalone --nproc-per-node 2 '
+                                               'capstone.py "$@"\n'), "#SBATCH --time"),
+    ("a job script that hands nothing on", _job("#!/bin/bash\n#SBATCH --time=5\nsrun torchrun --standalone "
+                                                "--nproc-per-node 2 capstone.py job\n"), "arguments handed on"),
+]  # fmt: skip
