@@ -8,7 +8,7 @@ from test_exercises import CODE, edit, notebook
 
 from dltutorial import paths
 from dltutorial.cli import main
-from dltutorial.course import exercise_status, exercises
+from dltutorial.course import exercise_status, exercises, notebooks
 from dltutorial.course.checks import Registry
 from dltutorial.errors import CourseError
 from dltutorial.record.records import Writer
@@ -176,6 +176,6 @@ def test_the_command_shows_the_table_and_refuses_a_name_it_has_no_use_for(capsys
 
 
 def test_every_committed_exercise_carries_its_version():
-    for file in sorted((Path(__file__).parents[2] / "exercises").glob("[0-9][0-9]_*.ipynb")):
+    for file in notebooks.chapters(Path(__file__).parents[2] / "exercises"):
         about = json.loads(file.read_text())["metadata"]["dltutorial"]
         assert about["version"] == exercises.look(file).now, file.name
