@@ -105,8 +105,7 @@ class Exercise:
             return Outcome("not attempted")
         if not callable(fn):
             return Outcome("wrong", failed="a function", expected="the function itself", got=guard.brief(fn))
-        passed: list[str] = []
-        not_tried: list[str] = []
+        passed, not_tried = list[str](), list[str]()
         try:
             with guard.deadline(self.deadline_s):
                 for case in self.cases:
@@ -152,9 +151,8 @@ class Exercise:
         if outcome.status == "not attempted":
             return show.box("not shown here", f"{self.name}: not attempted yet", mark="not attempted")
         if outcome.status == "passed":
-            told = [("", "; ".join(outcome.passed)), *(("not tried", case) for case in outcome.not_tried)]
-            all_here = "all that can be tried here" if outcome.not_tried else f"all {len(outcome.passed)} cases"
-            return show.box("shown", f"{self.name}: {all_here} pass", told)
+            told = [("", "; ".join(outcome.passed)), *(("not tried here", case) for case in outcome.not_tried)]
+            return show.box("shown", f"{self.name}: all {len(outcome.passed)} cases pass", told)
         lines = [*(("✓", name) for name in outcome.passed), ("✗", outcome.failed)]
         lines += [fact for fact in (("expected", outcome.expected), ("got", outcome.got)) if fact[1]]
         hints = [hint for hint in (outcome.hint, *self.hints[: self.attempts]) if hint]

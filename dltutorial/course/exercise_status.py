@@ -25,8 +25,8 @@ def status(root: Path | None = None) -> Table:
     root = paths.course_folder("solutions") if root is None else Path(root)
     checks, rows = _checks(root), []
     for solution in notebooks.chapters(root / "solutions"):
-        file = root / "exercises" / solution.name
-        mine = [check for check in checks if check["chapter"] == notebooks.about(solution)["chapter"]]
+        file, chapter = root / "exercises" / solution.name, notebooks.about(solution)["chapter"]
+        mine = [check for check in checks if check["chapter"] == chapter]
         rows.append((solution.stem, exercises.look(file).state, *_score(mine), _newer(file, solution) or "no"))
     return Table.of(_HEADER, rows)
 

@@ -29,6 +29,7 @@ from torch.nn import functional as F
 
 from dltutorial.course import guard, scripts
 from dltutorial.course.checks import Exercise, NotTried, Outcome, Wrong
+from dltutorial.course.checks.capstone_watch import probe
 from dltutorial.launch import pocket
 
 PATIENCE_S = 60.0  # for ranks that share busy cores
@@ -40,6 +41,7 @@ _UPDATES = math.ceil(_SAMPLES / _BATCH)  # of an epoch
 _CLOSE = 0.03  # of the way that the weights went; the mistakes below lead away by more than 0.2 of it
 _LINE = re.compile(r"^epoch (\d+): loss (\S+), (\d+) samples in (\S+) s, (\S+) samples/s\s*$", re.MULTILINE)
 _SHOWN = "epoch 0: loss 0.123456, 76 samples in 0.1234 s, 616.0 samples/s"
+_AGREE = "One rank left, the other waits: all stop after the same update. A flag, summed over the ranks, tells all."
 _BLANK = "raise NotImplementedError"
 _HERE = Path(__file__).parent
 
@@ -64,6 +66,7 @@ class _Run:
         took_s: until the last process ended.
         updates: of each rank.
         saves: (rank, file) for each call of torch.save.
+        handles: the warnings that each rank does not die of.
         ended: for each rank that came to the end of the script, whether its process group was there still.
     """
 
@@ -72,6 +75,7 @@ class _Run:
     took_s: float = 0.0
     updates: dict[int, list[_Update]] = field(default_factory=lambda: {0: [], 1: []})
     saves: list[tuple[int, str]] = field(default_factory=list)
+    handles: dict[int, list[str]] = field(default_factory=dict)
     ended: dict[int, bool] = field(default_factory=dict)
 
     @property
@@ -220,6 +224,8 @@ def _with_notes(run: _Run, notes: Path) -> _Run:
                 what = known.pop("what")
                 if what == "pass":
                     run.updates[rank].append(_Update(**known))
+                elif what == "begin":
+                    run.handles[rank] = known["handles"]
                 elif what == "save":
                     run.saves.append((rank, known["file"]))
                 else:
@@ -233,7 +239,8 @@ def _comes_to_its_end(script: _Script) -> None:
     if run.hangs:
         raise Wrong("both ranks end", f"not within {PATIENCE_S:g} s", "Do both ranks call the same collectives?")
     if run.statuses != [0]:
-        raise Wrong("exit status 0", f"{run.statuses[0]}: {run.last_words}")
+        both = "Both ranks write into one file, and rename it: if rank == 0." if _written_by_both(run) else ""
+        raise Wrong("exit status 0", f"{run.statuses[0]}: {run.last_words}", both)
     if not all(run.updates.values()):
         counts = [len(of) for of in run.updates.values()]
         hint = "Each rank makes a Network and trains it on Samples, both imported from samples.py."
@@ -284,7 +291,9 @@ def _is_mixed(script: _Script) -> None:
         raise Wrong("outputs in torch.bfloat16", outputs, hint)
 
 
-def _one_process(run: _Run, begin: Path, mistake: str = "") -> tuple[torch.Tensor, list[list[float]]]:
+def _one_process(
+    run: _Run, begin: Path, mistake: str = "", epochs: int = _EPOCHS
+) -> tuple[torch.Tensor, list[list[float]]]:
     """One process that trains on both ranks' samples, or with a well-known mistake.
 
     Returns:
@@ -296,7 +305,7 @@ def _one_process(run: _Run, begin: Path, mistake: str = "") -> tuple[torch.Tenso
     network.load_state_dict(torch.load(begin, weights_only=True))
     rate = _RATE * _BATCH / _BASE * {"rate": _BASE / _BATCH, "double": 2.0, "half": 0.5}.get(mistake, 1.0)
     optimizer = torch.optim.SGD(network.parameters(), lr=rate, momentum=0.9)
-    for epoch in range(_EPOCHS):
+    for epoch in range(epochs):
         losses: list[list[float]] = [[], []]
         for number in range(epoch * _UPDATES, (epoch + 1) * _UPDATES):
             parts = [run.updates[rank][number].samples for rank in (0, 1)]
@@ -347,6 +356,7 @@ def _trains_as_one(script: _Script) -> None:
     way = (wanted - begin).norm()
     if (got - wanted).norm() <= _CLOSE * way:
         return
+    after_one = script.whole.updates[0][_UPDATES].probe  # one epoch: later, some mistakes lead anywhere
     mistakes = {
         "alone": "The gradients are not averaged: wrap the network in DistributedDataParallel, and call the wrapper.",
         "rate": f"--rate is that of a batch of {_BASE}: scale it linearly with --batch.",
@@ -355,7 +365,8 @@ def _trains_as_one(script: _Script) -> None:
         "zero": "Gradients of earlier updates stay: zero_grad() in each update.",
     }
     for mistake, hint in mistakes.items():
-        if (got - _one_process(script.whole, begins[0], mistake)[0]).norm() <= _CLOSE * way:
+        row = probe(_one_process(script.whole, begins[0], mistake, epochs=1)[0])
+        if math.dist(row, after_one) <= _CLOSE * math.dist(row, probe(begin)):
             raise Wrong("the weights of one process", f"those of {mistake!r}", hint)
     off = float((got - wanted).norm() / way)
     told = f"within {_CLOSE:.0%} of the way they went"
@@ -368,7 +379,8 @@ def _prints(script: _Script) -> None:
     run, lines = script.whole, _LINE.findall(script.whole.out)
     numbers = [line[0] for line in lines]
     if numbers != [str(epoch) for epoch in range(_EPOCHS)]:
-        hint = "One rank prints for all." if len(numbers) == 2 * _EPOCHS else f"Like this: {_SHOWN}"
+        n = len(re.findall(r"epoch \d+: loss", run.out))
+        hint = "One rank prints for all." if n == 2 * _EPOCHS else f"Like this: {_SHOWN}"
         raise Wrong(f"{_EPOCHS} lines, one an epoch", f"{len(numbers)} such lines", hint)
     begin = script.folder / "notes-1" / "begin-0.pt"
     means = _one_process(run, begin)[1]
@@ -392,16 +404,20 @@ def _prints(script: _Script) -> None:
         wanted, *of_ranks = means[epoch]
         if not math.isclose(loss, wanted, rel_tol=0.01):
             hint = "It is the mean over all samples of the epoch, of both ranks."
-            if any(math.isclose(loss, one, rel_tol=0.01) for one in of_ranks):
+            if any(math.isclose(loss * share, one, rel_tol=0.01) for one in of_ranks for share in (1, 2)):
                 hint = "That is the loss of one rank's samples alone: sum over the ranks, dist.all_reduce."
             raise Wrong(f"loss {wanted:.4f} in epoch {epoch}", f"{loss:.4f}", hint)
 
 
+def _written_by_both(run: _Run) -> set[str]:
+    files = [{file for rank, file in run.saves if rank == one} for one in (0, 1)]
+    return files[0] & files[1]
+
+
 def _one_rank_writes(script: _Script) -> None:
     """No file is written by two ranks"""
-    files = [{file for rank, file in script.whole.saves if rank == one} for one in (0, 1)]
-    if both := files[0] & files[1]:
-        hint = "Both ranks write into one file, at the same time: if rank == 0."
+    if both := _written_by_both(script.whole):
+        hint = "Both ranks write into one file: if rank == 0."
         raise Wrong("a file of rank 0's alone", f"{Path(min(both)).name} is written by both", hint)
 
 
@@ -437,14 +453,12 @@ def _goes_on(script: _Script, run: _Run, after: int, advice: str = "") -> None:
 def _stopped(run: _Run, at: int, name: str) -> None:
     """This start ended in order soon after the signal that came in its training pass ``at``."""
     counts = [len(updates) for updates in run.updates.values()]
-    agree = "One rank left, the other waits: all stop after the same update. A flag, summed over the ranks, tells all."
     if run.hangs:
-        raise Wrong("all ranks end", f"after {counts[0]} and {counts[1]} updates they wait", agree)
+        raise Wrong("all ranks end", f"after {counts[0]} and {counts[1]} updates they wait", _AGREE)
     if sorted(run.ended) != [0, 1]:
-        died = any(status == -getattr(signal, name) for status in run.statuses) or name == "SIGTERM"
         hint = f"{name} ended a rank at once. Let signal.signal({name}, …) take a note, before training begins."
-        said = run.last_words
-        raise Wrong("both ranks come to an end in order", said, hint if died and "Error" not in said else agree)
+        died = any(name not in known for known in run.handles.values())
+        raise Wrong("both ranks come to an end in order", run.last_words, hint if died else _AGREE)
     if counts[0] >= _EPOCHS * _UPDATES or counts[0] > at + 1:
         hint = "Until an epoch's end it may take longer than the warning leaves: look at the note after each update."
         raise Wrong(f"it stops after {name}", f"{counts[0] - at} more updates", hint)
@@ -455,8 +469,7 @@ def _a_warning_stops_all(script: _Script) -> None:
     run = script.warned
     _stopped(run, _UPDATES + 2, "SIGUSR1")
     if any(run.statuses):
-        hint = "A warned script ends in order, as any other."
-        raise Wrong("exit status 0", f"{run.statuses}: {run.last_words}", hint)
+        raise Wrong("exit status 0 of both ranks", f"{run.statuses}: {run.last_words}", _AGREE)
 
 
 def _goes_on_after_a_warning(script: _Script) -> None:

@@ -1,9 +1,9 @@
 """What the check adds to samples.py: it takes notes of a script's training, and strikes at a given moment.
 
 In: the folder for the notes and the blow, by the environment. Out: a file of notes for each rank, line by line: each
-training pass of the network with its samples, dtypes and four numbers that tell one state of the weights from another;
-each call of ``torch.save``; whether the process group was gone at the end. Imported by the learner's script, in a
-folder where nothing of the course is: so this file imports nothing of it, either.
+training pass of the network with its samples, dtypes and a probe of the weights; which signals are handled; each call
+of ``torch.save``; whether the process group was there still at the end. The learner's script imports it, in a folder
+where nothing of the course is: so this file imports nothing of it, either.
 """
 
 import atexit
@@ -20,7 +20,14 @@ import torch
 import torch.distributed as dist
 
 RANK = int(os.environ.get("RANK", 0))
+WARNINGS = (signal.SIGTERM, signal.SIGUSR1)
 PATIENCE_S = 20.0  # for a signal that torchrun hands on
+
+
+def probe(weights: torch.Tensor) -> list[float]:
+    """Four numbers that tell one state of the weights, a row, from another."""
+    generator = torch.Generator().manual_seed(1)
+    return [float(torch.randn(len(weights), generator=generator, dtype=torch.double) @ weights) for _ in range(4)]
 
 
 def watch(network: type) -> None:
@@ -41,17 +48,15 @@ def watch(network: type) -> None:
     def watched(self: Any, x: torch.Tensor) -> torch.Tensor:
         y = forward(self, x)
         if torch.is_grad_enabled() and self.training:
-            with torch.no_grad(), torch.autocast(x.device.type, enabled=False):
-                row = torch.cat([p.detach().double().flatten().cpu() for p in self.parameters()])
-                probe = torch.randn(4, len(row), generator=torch.Generator().manual_seed(1), dtype=torch.double) @ row
             if not passes:
                 save(self.state_dict(), notes / f"begin-{RANK}.pt")
+                note(what="begin", handles=[s.name for s in WARNINGS if callable(signal.getsignal(s))])
             passes.append(True)
             note(
                 what="pass",
                 samples=[round(number) for number in x[:, 0].tolist()],
                 dtypes=[str(y.dtype), str(next(self.parameters()).dtype)],
-                probe=probe.tolist(),
+                probe=probe(torch.cat([p.detach().double().flatten().cpu() for p in self.parameters()])),
                 time_s=time.monotonic(),
             )
             if int(rank) in (RANK, -1) and len(passes) == int(at):

@@ -48,6 +48,16 @@ def test_status_reads_records_of_an_older_release_and_stops_at_a_broken_line(cou
     assert "line 2 is not a record" in capsys.readouterr().err
 
 
+def test_the_capstone_stands_last_and_has_checks_of_its_own(course):
+    made = json.loads(notebook(CODE)) | {"metadata": {"dltutorial": {"chapter": "capstone"}}}
+    (course / "solutions" / "capstone.ipynb").write_text(json.dumps(made))
+    exercises.build(course)
+    Writer("capstone", "smoke").write("capstone", True, kind="check", status="passed", cases_passed=11, cases=11)
+    assert [row[0] for row in exercise_status.status(course).rows] == ["00_a", "01_b", "capstone"]
+    assert row(course, "capstone")["best"] == "11 of 11 cases"
+    assert exercise_status.reset("capstone", yes=True, root=course) == 0
+
+
 ODD = ["\ud800", "a\nb", "\0", 10**400, -1, 1.5, True, None, [1], {"a": 1}]
 
 

@@ -12,7 +12,7 @@ import torch
 
 from dltutorial import paths
 from dltutorial.course import check, checks, show
-from dltutorial.course.checks import Exercise, Wrong
+from dltutorial.course.checks import Exercise, NotTried, Wrong
 from dltutorial.course.checks.expect import expect, expect_close
 from dltutorial.errors import CourseError
 from dltutorial.record import records
@@ -56,6 +56,18 @@ def test_a_blank_is_not_attempted_and_costs_no_hint(exercise, tmp_path, capsys, 
 def test_an_answer_that_returns_nothing_is_told_so(exercise):
     assert exercise.examine(lambda x: None).status == "wrong"
     assert "return missing" in exercise.examine(lambda x: None).hint
+
+
+def test_a_case_that_cannot_run_here_is_neither_passed_nor_failed(exercise, tmp_path, capsys):
+    def as_a_job(fn):
+        raise NotTried("no Slurm here")
+
+    exercise.cases = [*exercise.cases, as_a_job]
+    assert exercise(lambda x: float(sum(x))) is True
+    assert "all 2 cases pass" in (out := capsys.readouterr().out)
+    assert "not tried here as a job: no Slurm here" in out
+    assert next(records.read(tmp_path / "records.jsonl"))["cases_passed"] == 2
+    assert exercise.examine(lambda x: 7.0).status == "wrong"
 
 
 def test_a_torch_operation_that_is_not_implemented_is_no_blank(exercise):
