@@ -455,10 +455,11 @@ def _stopped(run: _Run, at: int, name: str) -> None:
     counts = [len(updates) for updates in run.updates.values()]
     if run.hangs:
         raise Wrong("all ranks end", f"after {counts[0]} and {counts[1]} updates they wait", _AGREE)
-    if sorted(run.ended) != [0, 1]:
-        hint = f"{name} ended a rank at once. Let signal.signal({name}, …) take a note, before training begins."
-        died = any(name not in known for known in run.handles.values())
-        raise Wrong("both ranks come to an end in order", run.last_words, hint if died else _AGREE)
+    if sorted(run.ended) != [0, 1] or any(run.ended.values()):
+        hint = _AGREE if re.search(r"gloo|[Cc]onnection|[Tt]imed out", run.last_words) else ""
+        if any(name not in known for known in run.handles.values()):
+            hint = f"{name} ended a rank at once. Let signal.signal({name}, …) take a note, before training begins."
+        raise Wrong("both ranks come to an end in order", run.last_words, hint)
     if counts[0] >= _EPOCHS * _UPDATES or counts[0] > at + 1:
         hint = "Until an epoch's end it may take longer than the warning leaves: look at the note after each update."
         raise Wrong(f"it stops after {name}", f"{counts[0] - at} more updates", hint)
@@ -469,7 +470,7 @@ def _a_warning_stops_all(script: _Script) -> None:
     run = script.warned
     _stopped(run, _UPDATES + 2, "SIGUSR1")
     if any(run.statuses):
-        raise Wrong("exit status 0 of both ranks", f"{run.statuses}: {run.last_words}", _AGREE)
+        raise Wrong("exit status 0 of both ranks", str(run.statuses), "A warned script ends as at a good end.")
 
 
 def _goes_on_after_a_warning(script: _Script) -> None:
