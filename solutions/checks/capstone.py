@@ -65,7 +65,7 @@ class _Run:
         out: all that was printed.
         took_s: until the last process ended.
         updates: of each rank.
-        saves: (rank, file) for each call of torch.save.
+        saves: (rank, file, number of updates made) for each call of torch.save.
         handles: the warnings that each rank does not die of.
         ended: for each rank that came to the end of the script, whether its process group was there still.
     """
@@ -74,7 +74,7 @@ class _Run:
     out: str
     took_s: float = 0.0
     updates: dict[int, list[_Update]] = field(default_factory=lambda: {0: [], 1: []})
-    saves: list[tuple[int, str]] = field(default_factory=list)
+    saves: list[tuple[int, str, int]] = field(default_factory=list)
     handles: dict[int, list[str]] = field(default_factory=dict)
     ended: dict[int, bool] = field(default_factory=dict)
 
@@ -156,13 +156,11 @@ class _Script:
         job, until_s, state = queued.stdout.strip(), time.monotonic() + PATIENCE_S, ""
         going = ("", "PENDING", "CONFIGURING", "RUNNING", "COMPLETING")
         while state in going and time.monotonic() < until_s:
-            asked = subprocess.run(["squeue", "-h", "--states=all", "-j", job, "-o", "%T %l"], timeout=30, **how)
-            state, _, limit = asked.stdout.strip().partition(" ")
+            asked = subprocess.run(["squeue", "-h", "--states=all", "-j", job, "-o", "%T"], timeout=30, **how)
+            state = asked.stdout.strip()
             if state in going:
                 time.sleep(0.1)
         subprocess.run(["scancel", job], timeout=30, **how)
-        if limit == "UNLIMITED":
-            raise Wrong("a time limit", "none", "#SBATCH --time: without it a site refuses the job, or lets it wait.")
         file = self.folder / f"{notes.name}.out"
         out = file.read_text(encoding="utf-8", errors="replace") if file.exists() else ""
         return state, _with_notes(_Run([], out), notes)
@@ -227,7 +225,7 @@ def _with_notes(run: _Run, notes: Path) -> _Run:
                 elif what == "begin":
                     run.handles[rank] = known["handles"]
                 elif what == "save":
-                    run.saves.append((rank, known["file"]))
+                    run.saves.append((rank, known["file"], len(run.updates[rank])))
                 else:
                     run.ended[rank] = known["group"]
     return run
@@ -410,7 +408,7 @@ def _prints(script: _Script) -> None:
 
 
 def _written_by_both(run: _Run) -> set[str]:
-    files = [{file for rank, file in run.saves if rank == one} for one in (0, 1)]
+    files = [{file for rank, file, _ in run.saves if rank == one} for one in (0, 1)]
     return files[0] & files[1]
 
 
@@ -419,6 +417,10 @@ def _one_rank_writes(script: _Script) -> None:
     if both := _written_by_both(script.whole):
         hint = "Both ranks write into one file: if rank == 0."
         raise Wrong("a file of rank 0's alone", f"{Path(min(both)).name} is written by both", hint)
+
+
+def _place(updates: list[_Update], update: _Update) -> int | None:
+    return next((n for n, one in enumerate(updates) if one.samples == update.samples), None)
 
 
 def _goes_on(script: _Script, run: _Run, after: int, advice: str = "") -> None:
@@ -433,6 +435,9 @@ def _goes_on(script: _Script, run: _Run, after: int, advice: str = "") -> None:
         hint = advice or "Which checkpoint is the newest, and how many updates had been made then?"
         if found is None:
             hint = "After a restart the epoch has other samples: its order must follow from the epoch's number alone."
+            by_rank = [_place(whole.updates[rank], run.updates[rank][0]) for rank in (0, 1)]
+            if None not in by_rank and by_rank[0] != by_rank[1]:
+                hint = "The ranks go on at different places: each of them reads the checkpoint."
         elif found == 0:
             hint = advice or "It began anew: no checkpoint was written, or none was looked for at the start."
         elif found == after // _UPDATES * _UPDATES:
@@ -460,6 +465,9 @@ def _stopped(run: _Run, at: int, name: str) -> None:
         if any(name not in known for known in run.handles.values()):
             hint = f"{name} ended a rank at once. Let signal.signal({name}, …) take a note, before training begins."
         raise Wrong("both ranks come to an end in order", run.last_words, hint)
+    if run.saves and max(made for _, _, made in run.saves) < counts[0]:
+        hint = "A warned script saves before it leaves: what was done since the epoch began is lost."
+        raise Wrong(f"a checkpoint after {counts[0]} updates", "none", hint)
     if counts[0] >= _EPOCHS * _UPDATES or counts[0] > at + 1:
         hint = "Until an epoch's end it may take longer than the warning leaves: look at the note after each update."
         raise Wrong(f"it stops after {name}", f"{counts[0] - at} more updates", hint)
@@ -526,6 +534,9 @@ def _runs_as_a_job(script: _Script) -> None:
     if not script.job.exists() or _BLANK in script.job.read_text(encoding="utf-8"):
         hint = "What you type in a terminal, with srun before it and what Slurm needs above."
         raise Wrong("a job script, capstone.sbatch", "the blank", hint)
+    if not re.search(r"^#SBATCH\s.*(-t\b|--time\b)", script.job.read_text(encoding="utf-8"), re.MULTILINE):
+        hint = "#SBATCH --time=…: without it a site refuses the job, or lets it wait for long."
+        raise Wrong("a time limit in the job script", "none", hint)
     cluster = pocket.own("capstone", nodes=1)
     if cluster is None:
         raise NotTried(f"no Slurm here; {pocket.INSTALL}")
