@@ -40,7 +40,8 @@ nb_number_source_lines = False
 myst_enable_extensions = ["dollarmath", "colon_fence"]
 myst_heading_anchors = 3
 # Of two classes of one name, an annotation in quotes does not say which; it then leads to the first.
-suppress_warnings = ["ref.python"]
+# The capstone's job script is written by a cell of Python.
+suppress_warnings = ["ref.python", "misc.highlighting_failure"]
 
 # The reference: in the order of the file, types as in the signature, nothing mocked.
 autodoc_member_order = "bysource"
