@@ -64,7 +64,9 @@ def watch(network: type) -> None:
         return y
 
     def noted_save(state: Any, file: Any, *more: Any, **options: Any) -> None:
-        note(what="save", file=str(Path(getattr(file, "name", None) or file).resolve()))
+        name = getattr(file, "name", file)
+        if isinstance(name, (str, os.PathLike)):  # no buffer in memory
+            note(what="save", file=str(Path(name).resolve()))
         save(state, file, *more, **options)
 
     network.forward, torch.save = watched, noted_save  # type: ignore[attr-defined]

@@ -122,6 +122,14 @@ def test_the_misconception_most_are_still_at_comes_first(shared, look):
     assert (hint, still, len(ever)) == ("old", [], 4)
 
 
+def test_who_is_at_the_capstone_comes_after_the_last_chapter(shared, look):
+    write(shared, "early", line())
+    write(shared, "late", line(chapter="15"), line(chapter="capstone", what="capstone", status="passed"))
+    seen = look(shared)
+    assert not seen.problems
+    assert "From chapter 08 to chapter capstone" in seen.html
+
+
 def test_a_guess_counts_if_it_was_typed_and_the_latest_measurement_counts(shared, look):
     write(shared, "a", line("prediction", guess=1.0), line("prediction", guess=5.5), line("measurement", value=3.0))
     write(shared, "b", line("prediction", touched=False), line("measurement"), line("measurement", preset="gpu"))
