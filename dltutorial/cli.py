@@ -8,6 +8,7 @@ imports wait until a command needs them, so ``--help`` is quick.
 import argparse
 import contextlib
 import io
+import os
 import signal
 import sys
 import threading
@@ -32,6 +33,7 @@ class Parser(argparse.ArgumentParser):
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit status."""
+    sys.stdout, sys.stderr = (one or open(os.devnull, "w") for one in (sys.stdout, sys.stderr))  # noqa: SIM115 (closed)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a question mark for what a locale lacks, and no error

@@ -3,9 +3,15 @@
 The command line prints the line and exits with status 2; a notebook shows it as the exception's message.
 """
 
+import re
+
 
 class CourseError(Exception):
     """Something outside the code is not as it must be. The message is one clear line."""
+
+    def __str__(self) -> str:
+        """What bytes of a file's name would do to a terminal is shown, not done."""
+        return re.sub(r"[\0-\x08\x0b-\x1f\x7f-\x9f]", lambda found: repr(found[0])[1:-1], super().__str__())
 
     def _render_traceback_(self) -> list[str]:
         """What a notebook shows: the text alone says what to do. What was being handled when it arose is named."""

@@ -64,7 +64,8 @@ def course_folder(holding: str) -> Path:
     package = Path(__file__).resolve().parents[1]
     for folder in (Path.cwd(), *Path.cwd().parents, package):
         is_course = (folder / holding).is_dir() and (folder / "pyproject.toml").is_file()
-        if is_course and (folder == package or (folder / holding).lstat().st_uid == os.getuid()):
+        is_open = is_course and ((folder / holding).stat().st_mode | folder.stat().st_mode) & stat.S_IWOTH
+        if is_course and (folder == package or (not is_open and (folder / holding).lstat().st_uid == os.getuid())):
             return folder
     raise CourseError(f"no {holding}/ here or above; run this inside the course's folder (a git clone of it)")
 

@@ -189,8 +189,9 @@ def check(name: str, timeout_s: float) -> int:
             manager.start_kernel(stdout=log, stderr=log)
         except NoSuchKernel:
             sys.exit(f"no kernel {name!r}; install it: python hub/kernel.py install --name {name}")
-        except OSError as error:
-            sys.exit(f"kernel {name} cannot be started: {error}; install it again")
+        except Exception as error:  # a damaged kernel.json raises whatever comes of it
+            why = str(error).partition("\n")[0] or type(error).__name__
+            sys.exit(f"kernel {name} cannot be started: {why}; install it again")
         client = manager.blocking_client()
         try:
             client.start_channels()

@@ -132,9 +132,7 @@ def _chapter_rows(chapters: Sequence[Path], here: Machine, preset: str) -> list[
 def _measured_s(preset: str) -> dict[str, float]:
     """Median seconds of earlier runs of each chapter on this machine in this preset, from the records."""
     found: dict[str, list[float]] = {}
-    with contextlib.suppress(
-        CourseError, TypeError, ValueError, KeyError, OverflowError
-    ):  # no records yet, or a damaged file
+    with contextlib.suppress(CourseError, TypeError, ValueError, KeyError, OverflowError):  # none yet, or damaged
         for record in records.read(paths.records_file()):
             same = record.get("machine") == machine.label() and record.get("preset") == preset
             if same and record.get("kind") == "run" and record.get("unit") == "s":

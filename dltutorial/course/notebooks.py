@@ -74,7 +74,9 @@ def read(path: Path) -> dict[str, Any]:
         if not all(isinstance(one, dict) for one in objects):
             raise KeyError("metadata are no object")
         # What is no text raises, and so does half a character, which could be read but not written.
-        "".join([part for cell in cells for part in (cell["cell_type"], *cell["source"])])
+        about = metadata.get("dltutorial", {})
+        named = [about.get("chapter", ""), *about.get("better_with", ())]
+        "".join([*named, *(part for cell in cells for part in (cell["cell_type"], *cell["source"]))])
         json.dumps(notebook, ensure_ascii=False).encode()
         return {**notebook, "cells": cells, "metadata": dict(metadata)}
     except OSError as error:

@@ -17,6 +17,8 @@ from dltutorial.errors import CourseError
 
 _HALF_DONE = re.compile(r"^(You are (currently|still) |You have unmerged|All conflicts fixed|Unmerged paths).*", re.M)
 
+_SECRET = re.compile(r"(?<=//)[^/\s]*@|(?<=\?)[^\s'?]+")  # in an address: a password, a token
+
 
 def update(root: Path) -> str:
     """Bring the newer version, one update or build at a time; returns what to tell the learner.
@@ -27,6 +29,8 @@ def update(root: Path) -> str:
     os.environ["LC_ALL"] = "C"  # what git says is looked at, here and by nbgitpuller
     os.environ.setdefault("GIT_HTTP_LOW_SPEED_LIMIT", "1")  # a server that says nothing is waited for …
     os.environ.setdefault("GIT_HTTP_LOW_SPEED_TIME", "60")  # … so many seconds
+    if "GIT_SSH" not in os.environ and not _git(root, "config", "--default", "", "--get", "core.sshCommand").strip():
+        os.environ.setdefault("GIT_SSH_COMMAND", "ssh -o ConnectTimeout=60 -o ServerAliveInterval=20")
     with paths.locked(root, exercises.AT_WORK):
         if not (root / ".git").exists():  # one of a folder above would be somebody else's
             raise CourseError(f"{root} is no git clone; unpack the newer release over it")
@@ -83,7 +87,7 @@ def _pull(root: Path, url: str, branch: str) -> None:
         with contextlib.suppress(CourseError):
             _git(root, "merge", "--abort")
         begin = next((n for n, line in enumerate(said) if re.match("error:|fatal:|CONFLICT", line)), len(said))
-        why = " ".join(said[begin:])[:300] or str(error) or type(error).__name__
+        why = _SECRET.sub("…", " ".join(said[begin:]))[:300] or str(error) or type(error).__name__
         raise CourseError(f"the newer version is not merged ({why}); nothing that you have made is lost") from error
 
 
@@ -92,7 +96,8 @@ def _git(root: Path, *words: str, do: str = "see git status") -> str:
     done = subprocess.run(["git", *words], cwd=root, capture_output=True, encoding="utf-8", errors="surrogateescape")
     if done.returncode:
         said = [line for line in done.stderr.splitlines() if line and not line.startswith("warning:")]
-        why = re.sub("//[^/@]*@", "//", said[0]) if said else done.returncode  # an address may hold a password
+        blamed = next((line for line in said if re.match("error:|fatal:", line)), said[0] if said else "")
+        why = _SECRET.sub("…", blamed) or done.returncode
         raise CourseError(f"git {words[0]} failed ({why}); {do}")
     return done.stdout
 

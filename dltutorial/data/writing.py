@@ -12,6 +12,7 @@ Legend: B samples, T snapshots, C channels, H rows (latitude), W columns (longit
 import contextlib
 import math
 import os
+import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -27,6 +28,7 @@ from dltutorial.data.formats import Layout
 from dltutorial.errors import CourseError, DataError
 
 Put = Callable[[int, np.ndarray], object]
+_PARTIAL = re.compile(r"\..+\.(h5|npy|zarr|json)\.[0-9a-f]+\.partial")  # of this process or another; nobody else's
 
 
 def check_space(folder: Path, bytes_needed: int) -> None:
@@ -40,7 +42,7 @@ def check_space(folder: Path, bytes_needed: int) -> None:
 def clear_partial(folder: Path) -> None:
     """Remove what an interrupted run left half written."""
     for place in (folder, *(folder / name for name in (*store.SPLITS, "stats"))):
-        for left in place.glob(".*.partial"):
+        for left in (file for file in place.glob(".*.partial") if _PARTIAL.fullmatch(file.name)):
             if left.is_dir():
                 shutil.rmtree(left, ignore_errors=True)
             else:
@@ -180,9 +182,7 @@ def write_stats(folder: Path, progress: bool = False, overwrite: bool = True) ->
         raise DataError(f"{folder / 'stats'} has all statistics already; add --overwrite to replace them")
     shapes = store.year_shapes(folder, "train")
     count, sums_CHW, squares_C = sum(shape[0] for shape in shapes.values()), np.zeros(()), np.zeros(())
-    near_C11 = store.read_sample(next(iter(shapes)), 0)[:, :1, :1].astype(
-        np.float64
-    )  # no digits are lost to large means
+    near_C11 = store.read_sample(next(iter(shapes)), 0)[:, :1, :1].astype(np.float64)  # large means cost no digits
     with tqdm(desc="statistics", unit="sample", total=count, delay=2, disable=not progress) as bar:
         for file in shapes:
             for x_CHW in store.samples(file):

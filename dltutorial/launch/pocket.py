@@ -34,6 +34,7 @@ __all__ = ["INSTALL", "PocketCluster", "command", "down", "missing", "names", "o
 
 MAX_NODES = 64
 INSTALL = "on Debian or Ubuntu: apt-get install --no-install-recommends slurm-wlm munge"
+_HALF_MADE = re.compile(r"state|n\d+")  # what it has before its key
 _PROGRAMS = ("munged", "slurmctld", "slurmd", "scontrol", "sinfo", "squeue", "scancel", "sbatch", "srun")
 
 
@@ -155,11 +156,14 @@ def _start(name: str, nodes: int, tries: int = 5) -> PocketCluster:
 
 
 def _clear(folder: Path) -> bool:
-    """End every process of a cluster and remove its files; whether there was anything."""
+    """End every process of a cluster, remove its files; whether there was anything. CourseError: it is no cluster."""
     if not os.path.lexists(folder) and not daemons.processes(folder.resolve()):
         return False
     place = folder.resolve()
     daemons.kill(place)
+    names = [file.name for file in place.iterdir()] if place.is_dir() else ["a file"] * place.exists()
+    if not {"munge.key", "slurm.conf"}.intersection(names) and not all(map(_HALF_MADE.fullmatch, names)):
+        raise CourseError(f"{folder} is no pocket cluster's and stays as it is; choose another --name")
     if folder.is_dir() and (place == folder.parent.resolve() / folder.name or place.name.startswith(daemons.SHORT)):
         shutil.rmtree(place, ignore_errors=True)
     if os.path.lexists(folder):

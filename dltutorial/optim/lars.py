@@ -77,16 +77,9 @@ class LARS(Layerwise):
 class LARC(LARS):
     """Layer-wise adaptive rate clipping; see the module for the formula. Its coefficient is that of apex."""
 
-    def __init__(
-        self,
-        params: Any,
-        lr: float | Tensor,
-        momentum: float = 0.9,
-        weight_decay: float = 0.0,
-        trust_coefficient: float = 0.02,
-    ) -> None:
+    def __init__(self, params: Any, lr: float | Tensor, momentum: float = 0.9, **options: float) -> None:
         """Take the parameters; arguments as :class:`LARS` has them."""
-        super().__init__(params, lr, momentum, weight_decay, trust_coefficient)
+        super().__init__(params, lr, momentum, **{"trust_coefficient": 0.02, **options})
 
     def _rates(self, group: Group, w_norms: Tensor, g_norms: Tensor) -> Tensor:
         """min(λ, γ) of each layer; γ where a norm is 0."""

@@ -105,22 +105,19 @@ def restore(checkpoint: Checkpoint, state: TrainState) -> None:
             if isinstance(before["lr"], Tensor):  # a CUDA graph reads this very tensor; torch has put a copy there
                 before["lr"].fill_(float(group["lr"]))
             group.update({name: value for name, value in before.items() if name != "params"})  # the recipe's
-        for w in state.model.parameters() if not optimizer.state and checkpoint.step else optimizer.state:
+        trained = [w for w in state.model.parameters() if w.requires_grad and checkpoint.step]
+        for w in {*optimizer.state, *trained}:
             shapes = {name: w.shape if v.ndim else v.shape for name, v in _remembered(optimizer, w).items()}
             if {name: v.shape for name, v in optimizer.state[w].items()} != shapes:  # torch looks at the next update
                 raise ValueError("its optimizer remembers other layers")
-            optimizer.state[w].update(
-                {name: v.clone() for name, v in optimizer.state[w].items()}
-            )  # own memory for each
+            optimizer.state[w] = {name: v.clone() for name, v in optimizer.state[w].items()}  # own memory for each
         if scaler and checkpoint.scaler:
             scaler.load_state_dict(checkpoint.scaler)
         if rank() < len(checkpoint.random):
             set_random_states(checkpoint.random[rank()])
     except Exception as error:  # torch, NumPy and Python name no common base for what they cannot take
         why = str(error).partition("\n")[0].rstrip(":. ") or type(error).__name__
-        raise CheckpointError(
-            f"the checkpoint is of another model ({why}); resume with the code that wrote it"
-        ) from error
+        raise CheckpointError(f"it is a checkpoint of another model ({why}); resume with its code") from error
     device = next(state.model.parameters()).device
     state.step, state.losses = checkpoint.step, list(checkpoint.losses_N.to(device))
     state.scores = checkpoint.scores
@@ -175,12 +172,12 @@ def save(checkpoint: Checkpoint, folder: Path) -> Path:
     file = folder / f"step-{checkpoint.step:08d}-{_digest(content)}.pt"
     try:
         with paths.atomic(file) as temporary:
-            _write(temporary, content)
+            temporary.write_bytes(content)
         sync(folder)
     except OSError as error:
         why = f"{error.strerror}; make room for {len(content):,} bytes, then train again with --resume"
         raise CheckpointError(f"cannot write {file}: {why}") from error
-    for old in named(folder)[KEEP:]:
+    for old in (file for file in named(folder)[KEEP:] if not file.is_dir()):
         old.unlink(missing_ok=True)
     return file
 
@@ -260,10 +257,6 @@ def step_of(file: Path) -> int:
 
 def _digest(content: bytes | memoryview) -> str:
     return hashlib.blake2b(content, digest_size=8).hexdigest()
-
-
-def _write(file: Path, content: memoryview) -> None:
-    file.write_bytes(content)
 
 
 def sync(path: Path) -> None:

@@ -8,7 +8,9 @@ failed, which data, and the final scores. Of several ranks only rank 0 writes, w
 import contextlib
 import dataclasses
 import json
+import os
 import re
+import reprlib
 import shutil
 import sys
 import zipfile
@@ -33,11 +35,11 @@ CHECKPOINTS = "checkpoints"
 _PARTIAL = re.compile(rf"({CHECKPOINTS}/)?\.[^/]+\.[0-9a-f]{{8}}\.partial")
 _WANDB_RUN = r"wandb/(offline-)?run-[^/]+"
 _AGAIN = re.compile(
-    rf"progress\.jsonl|weights\.pt|tensorboard/events\.out\.[^/]+|wandb/(debug[^/]*\.log|latest-run)"
+    rf"progress\.jsonl|weights\.pt|tensorboard/events\.out\.tfevents\.\d+\.[^/]+|wandb/(debug(-(internal|cli|core)[^/]*)?\.log|latest-run)"
     rf"|{_WANDB_RUN}/(run-[^/]+\.wandb(\.synced)?|(files|logs|tmp)(/.+)?)"
 )
 _OURS = re.compile(
-    rf"{_AGAIN.pattern}|(recipe|status)\.json|({CHECKPOINTS}/)?(weights|step-\d{{8,}}-[0-9a-f]{{16}})\.pt(\.damaged)?"
+    rf"{_AGAIN.pattern}|(recipe|status)\.json|(weights|{CHECKPOINTS}/step-\d{{8,}}-[0-9a-f]{{16}})\.pt(\.damaged)?"
     rf"|tensorboard|wandb|{CHECKPOINTS}|{_WANDB_RUN}"
 )
 # As long as each other: on a full disk the second can still be written over the first.
@@ -120,18 +122,16 @@ def begin(folder: Path, recipe: Recipe, found: Checkpoint | None, resume: bool) 
             shutil.rmtree(real)
             aside.rename(real)
         raise
-    _remove(aside)
+    shutil.rmtree(aside, ignore_errors=True)
 
 
 def _replace(real: Path, aside: Path) -> None:
-    _remove(aside)  # a kill has left it
+    shutil.rmtree(aside, ignore_errors=True)  # a kill has left it
+    if os.path.lexists(aside):
+        raise CourseError(f"{aside} is in the way: no folder, so not a run's; rename it, then again")
     if real.exists():
         real.rename(aside)
     real.mkdir(parents=True)
-
-
-def _remove(aside: Path) -> None:
-    shutil.rmtree(aside, ignore_errors=True)
 
 
 def previous_recipe(folder: Path, overwrite: bool = False, resume: bool = False) -> Recipe | None:
@@ -183,7 +183,7 @@ def check_same(before: Mapping, recipe: Recipe, folder: Path, same_data: bool = 
     before, now = {**vars(Recipe()), **before}, vars(recipe)  # a knob younger than the run had its default
     differ = [name for name in now if name not in FREE_KNOBS and before[name] != now[name]]
     if differ:
-        said = ", ".join(f"{name}={before[name]!r} (now {now[name]!r})" for name in differ)
+        said = ", ".join(f"{name}={reprlib.repr(before[name])} (now {now[name]!r})" for name in differ)
         raise CheckpointError(f"{folder} was trained with {said}; resume with the same, or choose another run name")
 
 

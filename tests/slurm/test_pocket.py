@@ -175,13 +175,22 @@ def test_a_cluster_that_waits_for_another_pocket_says_so(name):
     assert waits.communicate()[1] == f"there was no cluster {name}\n"
 
 
-def test_another_thing_in_the_folders_place_makes_way(name):
-    pocket.up(1, name)
-    home = next(path for path in (paths.cache_dir() / "pocket").glob(f"*/{name}"))
-    pocket.down(name)
-    os.mkfifo(home)
-    assert pocket.status(name) is None
-    assert pocket.up(1, name).faults == ()
+@pytest.mark.parametrize("theirs", ["notes", "fifo", "file"])
+def test_what_is_no_clusters_stays(name, theirs):
+    folder = pocket._folder(name)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    if theirs == "notes":
+        folder.mkdir()
+        (folder / "notes.md").write_text("precious")
+    else:
+        os.mkfifo(folder) if theirs == "fifo" else folder.write_text("precious")
+    try:
+        for act in (pocket.down, lambda name: pocket.up(1, name)):
+            with pytest.raises(CourseError, match="is no pocket cluster's and stays as it is; choose another --name"):
+                act(name)
+        assert (folder / "notes.md").is_file() if theirs == "notes" else folder.exists()
+    finally:
+        shutil.rmtree(folder) if folder.is_dir() else folder.unlink()
 
 
 def test_ports_that_others_take_are_told_as_such_and_others_are_tried(name, monkeypatch):

@@ -91,6 +91,20 @@ def test_a_resumed_run_is_to_the_bit_the_one_never_stopped(whole, tiny_data, tmp
     assert_same_run(whole, tmp_path / "r")
 
 
+def test_a_folder_with_an_older_checkpoints_name_is_passed_over(whole, tiny_data, stopped):
+    own = stopped / "checkpoints" / "step-00000001-0123456789abcdef.pt"
+    own.mkdir()
+    train(tiny_data, stopped, resume=True)
+    assert_same_run(whole, stopped)
+    assert own.is_dir()
+
+
+def test_a_long_knob_is_told_shortened():
+    with pytest.raises(CheckpointError) as error:
+        run_folder.check_same({**vars(SMALL), "loader": "x" * 600_000}, SMALL, Path("r"))
+    assert len(str(error.value)) < 300
+
+
 def test_also_when_it_is_stopped_after_every_update(whole, tiny_data, tmp_path):
     for step in range(1, 20):
         stop_after(tiny_data, tmp_path / "r", step, resume=True)
@@ -465,6 +479,7 @@ WRONG = {
     "no second average of any layer": lambda content: [w.pop("exp_avg_sq") for w in layers_of(content)],
     "one number too many of every layer": lambda content: [w.update(more=torch.ones(())) for w in layers_of(content)],
     "nothing of any layer": lambda content: [w.clear() for w in layers_of(content)],
+    "nothing of one layer": lambda content: content["optimizer"]["state"].pop(0),
     "no layer": lambda content: content["optimizer"]["state"].clear(),
     "an average that is one number": of_adamw("exp_avg", torch.ones(())),
     "a sparse average": of_adamw("exp_avg", torch.ones(5, 5).to_sparse()),

@@ -373,6 +373,17 @@ def test_a_program_that_somebody_put_into_the_folder_is_not_run_where_the_page_i
     assert "PYTHONSAFEPATH" not in os.environ
 
 
+@pytest.mark.parametrize("which", [".", "pages"])
+def test_a_folder_that_all_may_write_to_is_not_the_courses(shared, monkeypatch, which):
+    monkeypatch.chdir(shared)
+    (shared / "pyproject.toml").touch()
+    (shared / "pages").mkdir()
+    shared.chmod(0o755)
+    assert paths.course_folder("pages") == shared
+    Path(which).chmod(0o777)
+    assert paths.course_folder("pages") == Path(paths.__file__).parents[1]
+
+
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can give a file away")
 def test_a_notebook_that_somebody_put_into_the_folder_is_not_the_courses(shared, tmp_path, monkeypatch):
     monkeypatch.chdir(shared)

@@ -450,3 +450,18 @@ def test_sigterm_while_workers_start_ends_all_of_them(tiny_data, tmp_path):
         process.kill()
     assert process.returncode == 75, said
     assert not psutil.wait_procs(workers, timeout=60)[1]
+
+
+def test_closed_output_is_no_reason_to_end(tmp_path):
+    words = [sys.executable, "-m", "dltutorial", "data", "weather", "--preset", "smoke", "--out", str(tmp_path / "w")]
+    code = f"import subprocess, os; os.close(1); os.close(2); os.execv({sys.executable!r}, {words!r})"
+    assert subprocess.run([sys.executable, "-c", code], timeout=120).returncode == 0
+    missing = f"import os; os.close(2); os.execv({sys.executable!r}, {[*words[:3], 'run', 'nonsense']!r})"
+    assert subprocess.run([sys.executable, "-c", missing], timeout=120).returncode == 2
+
+
+def test_control_bytes_of_a_name_are_shown_and_not_done(capsys, tmp_path):
+    assert cli.main(["data", "check", "--source", str(tmp_path / "a\x1b]0;x\x07b")]) == 2
+    said = capsys.readouterr().err
+    assert "\x1b" not in said
+    assert r"a\x1b]0;x\x07b" in said

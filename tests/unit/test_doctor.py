@@ -129,7 +129,12 @@ def test_torch_that_does_not_load_is_missing(chapters, monkeypatch):
     assert "pip install torch" in line_of(text, "does not load")
 
 
-@pytest.mark.parametrize("content", ["", "[]", '{"cells": []}'])
+ODD = '{{"cells": [], "metadata": {{"dltutorial": {{{}}}}}}}'
+
+
+@pytest.mark.parametrize(
+    "content", ["", "[]", '{"cells": []}', ODD.format('"chapter": 5'), ODD.format('"better_with": 5')]
+)
 def test_a_damaged_notebook_is_named(chapters, content):
     (chapters / "02_bad.ipynb").write_text(content)
     text, status = doctor.report(chapters)

@@ -162,8 +162,11 @@ def test_what_was_killed_while_writing_is_cleared_away(tiny_data, tmp_path):
     left = folder / "train" / ".1979.zarr.77.partial"
     left.mkdir()
     (folder / "train" / ".x.npy.abc.partial").write_text("half")
+    (folder / ".mine.partial").mkdir()
+    (folder / ".mine.partial" / "notes").write_text("precious")
     convert.convert(tiny_data, "zarr-chunk1", folder, progress=False)
     assert not list((folder / "train").glob(".*"))
+    assert (folder / ".mine.partial" / "notes").exists(), "what this course has not written is not removed"
 
 
 def test_a_conversion_that_was_killed_as_it_began_is_begun_again(tiny_data, tmp_path):

@@ -58,9 +58,9 @@ def start_helper(place, monkeypatch, *words, later_unset=()):
     return said.stderr
 
 
-def refused(*words):
+def refused(*words, action="install"):
     with pytest.raises(SystemExit) as told:
-        kernel.main(["install", *words])
+        kernel.main([action, *words])
     assert "\n" not in str(told.value)
     return str(told.value)
 
@@ -188,6 +188,14 @@ def test_what_cannot_be_is_one_line(tmp_path, capsys):
 
 THEIRS = '{"argv": ["/mine"], "display_name": "dltutorial", "language": "python"}'
 OURS = '{"argv": [], "display_name": "dltutorial", "language": "python", "metadata": {"dltutorial": {}}}'
+
+
+@pytest.mark.parametrize("text", ["{", "[]", "{}", "3", '{"argv": 5, "display_name": "x", "language": "python"}'])
+def test_a_damaged_kernel_is_one_line_of_the_check(place, text):
+    there = place / "share" / "jupyter" / "kernels" / "dltutorial"
+    there.mkdir(parents=True)
+    (there / "kernel.json").write_text(text)
+    assert "install it" in refused("--name", "dltutorial", action="check")
 
 
 @pytest.mark.parametrize(

@@ -451,6 +451,29 @@ def test_an_update_from_a_server_that_never_answers_ends_with_one_line(course, m
         assert "check the network" in course.refused()
 
 
+@pytest.mark.parametrize("own", ["", "GIT_SSH", "GIT_SSH_COMMAND", "core.sshCommand"])
+def test_an_update_over_ssh_has_limits_unless_the_learner_has_an_own_command(course, monkeypatch, tmp_path, own):
+    fake = tmp_path / "bin" / ("own" if own else "ssh")
+    fake.parent.mkdir()
+    fake.write_text(f'#!/bin/sh\necho "$*" > {tmp_path}/words\nexit 1\n')
+    fake.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{fake.parent}:{os.environ['PATH']}")
+    if own.startswith("GIT"):
+        monkeypatch.setenv(own, str(fake))
+    elif own:
+        git(course.learner, "config", own, str(fake))
+    git(course.learner, "remote", "set-url", "origin", "ssh://nowhere.invalid/c.git")
+    assert "check the network" in course.refused()
+    assert ("ConnectTimeout=60" in (tmp_path / "words").read_text()) == (not own)
+
+
+def test_a_token_in_an_address_is_not_shown(course):
+    git(course.learner, "remote", "set-url", "origin", "http://me:p@ss1@127.0.0.1:1/c.git?token=S3CRET")
+    said = course.refused()
+    assert "127.0.0.1" in said
+    assert not any(word in said for word in ("S3CRET", "ss1"))
+
+
 def test_a_course_whose_history_was_rewritten_is_told_as_such(course):
     git(course.author, "checkout", "-q", "--orphan", "anew")
     git(course.author, "commit", "-qm", "anew")

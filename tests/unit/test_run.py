@@ -295,6 +295,9 @@ OWN = [
     "wandb/notes.md",
     "wandb/offline-run-1-a/notes.md",
     "mine/of/mine.txt",
+    "tensorboard/events.out.mynotes",
+    "wandb/debug-my.log",
+    "checkpoints/weights.pt",
 ]
 
 
@@ -322,6 +325,14 @@ def test_a_run_without_a_checkpoint_starts_anew_and_leaves_a_file_of_your_own(ti
     assert train(tiny_data, tmp_path / "r", resume=True)
     assert (tmp_path / "r" / own).read_text() == "precious"
     assert not any(file.exists() for file in before)
+
+
+def test_a_file_where_the_overwritten_run_would_be_kept_is_told_as_such(tiny_data, tmp_path):
+    train(tiny_data, tmp_path / "r")
+    (tmp_path / ".r.overwritten").write_text("precious")
+    with pytest.raises(CourseError, match=r"\.r\.overwritten is in the way"):
+        train(tiny_data, tmp_path / "r", overwrite=True)
+    assert run_folder.run_status(tmp_path / "r") == "finished"
 
 
 def test_all_that_trackers_write_can_be_overwritten(tiny_data, tmp_path, monkeypatch):
