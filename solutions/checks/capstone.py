@@ -32,7 +32,7 @@ from dltutorial.course.checks import Exercise, NotTried, Outcome, Wrong
 from dltutorial.course.checks.capstone_watch import probe
 from dltutorial.launch import pocket
 
-PATIENCE_S = 60.0  # for ranks that share busy cores
+PATIENCE_S = 90.0  # for ranks that share busy cores
 _EPOCHS, _BATCH, _RATE, _SAMPLES = 4, 16, 0.08, 76
 _JOB_EPOCHS, _WAIT_S = 2, 5.0
 _BASE = 64  # the batch of which --rate is the rate
@@ -462,7 +462,9 @@ def _stopped(run: _Run, at: int, name: str) -> None:
         raise Wrong("all ranks end", f"after {counts[0]} and {counts[1]} updates they wait", _AGREE)
     if sorted(run.ended) != [0, 1] or any(run.ended.values()):
         hint = _AGREE if re.search(r"gloo|[Cc]onnection|[Tt]imed out", run.last_words) else ""
-        if any(name not in known for known in run.handles.values()):
+        if "DataLoader worker" in run.last_words:
+            hint = f"The signal goes to a rank's DataLoader workers, too: worker_init_fn lets them ignore {name}."
+        elif any(name not in known for known in run.handles.values()):
             hint = f"{name} ended a rank at once. Let signal.signal({name}, …) take a note, before training begins."
         raise Wrong("both ranks come to an end in order", run.last_words, hint)
     if run.saves and max(made for _, _, made in run.saves) < counts[0]:

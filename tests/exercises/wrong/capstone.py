@@ -73,6 +73,8 @@ WRONG = [
     ("all ranks write", _with(("if rank == 0 and (stop", "if (stop")), "Both ranks write into one file"),
     ("ignores the signal", _with((_HANDLER, "        pass\n")), "SIGUSR1 ended a rank at once"),
     ("takes a note, and never looks at it", _with(("bool(warned)", "False")), "look at the note after each update"),
+    ("workers that die of the signal", _with(("sampler=sampler)", "sampler=sampler, num_workers=1)")),
+     "DataLoader workers, too"),
     ("knows SIGUSR1 only", _with(("(signal.SIGTERM, signal.SIGUSR1)", "(signal.SIGUSR1,)")), "SIGTERM ended a rank"),
     ("each rank leaves by its own note", _with((_AGREE, "")), "all stop after the same update"),
     ("saves in the handler, and leaves", _with((_HANDLER, "        signal.signal(number, lambda *_: sys.exit(0))\n"),
