@@ -158,6 +158,12 @@ def make_parser() -> argparse.ArgumentParser:
     network = _add(of_pocket, "network", _network, text)
     network.add_argument("script", nargs=argparse.REMAINDER, help="a Python file, and its arguments")
 
+    predicts = "from your steps on 1, 2, 4, … ranks to steps on more, with an interval"
+    scaling = _add(commands, "scaling", _scaling, predicts)
+    scaling.add_argument("file", type=Path, metavar="FILE", help="CSV with columns ranks, samples (of a rank), step_s")
+    scaling.add_argument("--per-node", type=number(int, 1, 10_000), default=1, metavar="N", help="ranks (default: 1)")
+    scaling.add_argument("--to", type=number(int, 1, 10**9), metavar="N", help="ranks (default: 4 times the most)")
+
     report = _add(commands, "report", _report, "one HTML page of everything measured here")
     report.add_argument("records", nargs="*", type=Path, help="records files (default: the runs folder's)")
     report.add_argument("--out", type=Path, metavar="FILE", help="default: report.html in the runs folder")
@@ -267,6 +273,12 @@ def _network(args: argparse.Namespace) -> NoReturn:
     from dltutorial.launch import two_nodes
 
     two_nodes.run(args.script)
+
+
+def _scaling(args: argparse.Namespace) -> None:
+    from dltutorial.scaling import fit
+
+    print(fit.table(fit.read(args.file), args.per_node, args.to))
 
 
 def _report(args: argparse.Namespace) -> None:

@@ -4,7 +4,7 @@ In: names, sizes in bytes, how often. Out: for each (name, size) the seconds of 
 of the slowest rank. Starting ranks costs far more than a small message, so all is measured between the same ranks;
 turns alternate, so that a slow moment of the machine hits all alike. Where ranks share cores, only the *least* time
 tells what the algorithm costs: any other has waited for a core as well. The all-reduces of the backend itself, on
-several numbers of ranks, make a ``MeasuredNetwork``, which a simulator takes in place of a cluster's data sheet.
+several numbers of ranks, make a ``MeasuredNetwork``, from which follows the link behind them.
 
 Bandwidths as nccl-tests defines them: https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md
 """
@@ -19,7 +19,6 @@ import numpy as np
 
 from dltutorial.comm import collectives
 from dltutorial.comm.communicator import Communicator
-from dltutorial.errors import CourseError
 from dltutorial.launch import launch
 from dltutorial.profile.timing import Timing
 
@@ -126,24 +125,13 @@ def bus_bandwidth(name: str, world_size: int, size_bytes: int, seconds: float) -
 
 @dataclass(frozen=True)
 class MeasuredNetwork:
-    """What all-reduces cost here: for each number of ranks, seconds at some sizes; between sizes, a straight line.
+    """What all-reduces cost here: for each number of ranks, seconds at some sizes.
 
     Attributes:
         by_ranks: ranks → bytes → seconds.
     """
 
     by_ranks: Mapping[int, Mapping[int, float]]
-
-    def all_reduce_s(self, ranks_P: np.ndarray, n_bytes: float) -> np.ndarray:
-        """Seconds of one all-reduce; 0 for one rank.
-
-        Raises:
-            CourseError: so many ranks were not measured.
-        """
-        known, wanted = {1: {0: 0.0}, **self.by_ranks}, np.atleast_1d(ranks_P).astype(int).tolist()
-        if unknown := set(wanted) - set(known):
-            raise CourseError(f"no all-reduce among {min(unknown)} ranks was measured; there are: {list(known)}")
-        return np.array([np.interp(n_bytes, sorted(known[p]), [known[p][n] for n in sorted(known[p])]) for p in wanted])
 
     def link(self, ranks: int = 2) -> tuple[float, float]:
         """(seconds of a hop, bytes/s) of a ring that would take these times, by least squares of relative errors."""

@@ -18,7 +18,6 @@ from dltutorial import machine
 from dltutorial.config import LoopRecipe, Preset, Recipe
 from dltutorial.course.bench import BenchRow
 from dltutorial.errors import CourseError
-from dltutorial.launch import launch
 from dltutorial.profile import peaks
 from dltutorial.profile.timing import alternate
 
@@ -275,25 +274,14 @@ def convergence(preset: Preset, repeats: int) -> Iterator[BenchRow]:
 
 
 def scaling(preset: Preset, repeats: int) -> Iterator[BenchRow]:
-    """Real steps on as many ranks as cores or GPUs; emulated ones on up to 8, and published runs, both predicted."""
-    from dltutorial.comm import stopwatch
-    from dltutorial.scaling import published, steps
+    """Real steps on as many ranks as cores or GPUs; published runs, as measured and as a model has them."""
+    from dltutorial.scaling import published
     from dltutorial.train.ddp_comparison import TORCH, compare
 
     units = len(machine.accelerators()) if machine.device() == "cuda" else machine.cores()
-    warnings.filterwarnings("ignore", ".*ranks share")  # emulated steps do: a wait needs no core
     for p in range(1, min(8, units) + 1):
         recipe = Recipe.of(preset, global_batch_size=p * max(1, preset.global_batch_size // 4))
         yield BenchRow(f"real training, ranks: {p}", compare(p, recipe, [TORCH], 2 * repeats)[TORCH].samples_s)
-    network = stopwatch.measure_network((2, 4, 8), 2 * repeats)
-    work = steps.workload_for(network)
-    for p in (1, 2, 4, 8):
-        variants = steps.variants(work, p)
-        found = launch(steps.emulated, p, variants, 2 * repeats, backend="gloo")
-        for name, variant in variants.items():
-            told_s = float(steps.predict(variant, network, p).step_s[0])
-            step_s = steps.step_times(found, name)
-            yield BenchRow(f"emulated, {name}, ranks: {p}", tuple(step_s.tolist()), predicted=told_s)
     for run in published.runs():
         yield BenchRow(f"published: {run.what} ({run.key})", (run.efficiency,), "of ideal", run.predicted())
 

@@ -1,8 +1,8 @@
 """A training step on P ranks, simulated: compute, buckets that overlap with the backward pass, stragglers, input.
 
-In: a ``Workload`` (what a rank does), a network (what an all-reduce costs), the spread of the ranks' speeds, the input.
-Out: ``Steps``: for every number of ranks, where the time of a step goes. All of it is arrays over P: the numbers 1 to
-27,360 together take a fraction of a second. NumPy and SciPy, no torch.
+In: a ``Workload`` (what a rank does), a ``Cluster`` (what an all-reduce costs), how ranks differ, the input. Out:
+``Steps``: for every number of ranks, where the time of a step goes. All of it is arrays over P: the numbers 1 to 27,360
+together take a fraction of a second. NumPy and SciPy, no torch.
 
 The timeline of one rank. The forward pass takes a third of the work, the backward pass two thirds. Layers finish from
 the last to the first. When a bucket of gradients is full, its all-reduce starts, as soon as the one before has ended:
@@ -17,24 +17,16 @@ Legend: P numbers of ranks, B buckets.
 """
 
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 from scipy.integrate import trapezoid
-from scipy.special import digamma, log_ndtr
+from scipy.special import log_ndtr
 
 from dltutorial.parallel.bucket_model import DEFAULT_BYTES, FIRST_BYTES, assign_buckets
+from dltutorial.scaling.clusters import Cluster
 from dltutorial.scaling.workloads import Workload
 
 FORWARD_SHARE = 1 / 3
-SHAPES = ("normal", "exponential")  # of what ranks differ by: chips a little; a disturbance now and then
-
-
-class Network(Protocol):
-    """Anything that tells what an all-reduce costs, such as a ``Cluster``."""
-
-    def all_reduce_s(self, ranks_P: np.ndarray, n_bytes: float) -> np.ndarray:
-        """Seconds of one all-reduce of ``n_bytes`` on each of P ranks."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +84,7 @@ def buckets(workload: Workload, bucket_bytes: float = DEFAULT_BYTES) -> tuple[np
 
 def simulate(
     workload: Workload,
-    network: Network,
+    network: Cluster,
     ranks_P: float | np.ndarray,
     samples_per_rank: float | np.ndarray = 1.0,
     *,
@@ -134,21 +126,13 @@ def simulate(
     return Steps(ranks, samples, work_s + workload.fixed_s, straggler_s, communication_s, exposed_s, input_s)
 
 
-def expected_max(ranks_P: float | np.ndarray, shape: str = "normal") -> np.ndarray:
-    """Mean of the largest of P values, in standard deviations above their mean: what the slowest rank costs.
+def expected_max(ranks_P: float | np.ndarray) -> np.ndarray:
+    """Mean of the largest of P normal values, in standard deviations above their mean: what the slowest rank costs.
 
     An *order statistic*: it grows without bound, though slowly. David and Nagaraja, Order Statistics (2003), chapter 3.
     """
     ranks = np.asarray(ranks_P, dtype=float)
-    if shape == "exponential":
-        return digamma(ranks + 1) + np.euler_gamma - 1  # 1 + 1/2 + … + 1/P, minus the mean
     # ∫ x d(Φ(x)^P) by parts: the upper end minus the area below Φ^P. It is smooth in log P, so interpolate.
     x_X, nodes = np.linspace(-9, 9, 721), np.unique(np.r_[np.arange(1, 33), np.geomspace(1, ranks.max(), 128)])
     found = x_X[-1] - trapezoid(np.exp(np.multiply.outer(nodes, log_ndtr(x_X))), x_X)
     return np.maximum(np.interp(np.log(ranks), np.log(nodes), found), 0.0)
-
-
-def crossover(steps: Steps) -> int | None:
-    """The smallest simulated number of ranks at which all-reduces take longer than computing; None if there is none."""
-    found = steps.ranks_P[steps.communication_s > steps.compute_s]
-    return int(found.min()) if found.size else None

@@ -35,6 +35,7 @@ COMMANDS = [
     [f"{RANKS} bandwidth.py"],
     [f"{RANKS} unequal.py"],
     [f"{RANKS} capstone.py run --epochs 1", f"{RANKS} capstone.py run --epochs 2"],
+    [f"{FOUR} scale.py --sizes 1 2 --steps 3 --late 0.5"],
     ["python scaled.py lenses.pt --batch 64 --pieces 4", "python scaled.py lenses.pt --epochs 1 --warmup 0"],
     ["python layerwise.py lenses.pt"],
     [f"{RANKS} post_local.py lenses.pt"],

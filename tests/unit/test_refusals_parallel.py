@@ -1,17 +1,17 @@
 """What comm, parallel and scaling refuse, each in one clear line. What only ranks can refuse: tests/parallel."""
 
-import numpy as np
+from pathlib import Path
+
 import pytest
 import torch
 from torch import nn
 
 from dltutorial.comm.communicator import Communicator
 from dltutorial.comm.cost import Counts, counts, fit_regimes
-from dltutorial.comm.stopwatch import MeasuredNetwork
 from dltutorial.errors import CourseError
 from dltutorial.parallel.buckets import make_buckets
 from dltutorial.parallel.ddp import NaiveDDP
-from dltutorial.scaling import clusters, published
+from dltutorial.scaling import clusters, fit, published
 
 
 def fill_with_a_sparse_gradient():
@@ -25,15 +25,15 @@ REFUSALS = [
     ("a communicator outside of a launch", Communicator, ValueError, "process group has not been initialized"),
     ("a collective without formula", lambda: counts("gossip", 2, 8), ValueError, "no formula for 'gossip'"),
     ("too few sizes for two regimes", lambda: fit_regimes([(4, Counts(1), 1.0)]), ValueError, "at least four sizes"),
-    (
-        "ranks that were not measured",
-        lambda: MeasuredNetwork({2: {0: 0.001, 1000: 0.003}}).all_reduce_s(np.array(4), 1),
-        CourseError,
-        "no all-reduce among 4 ranks was measured; there are: [1, 2]",
-    ),
     ("a replica alone", lambda: NaiveDDP(nn.Linear(2, 2)), CourseError, "no process group"),
     ("a sparse gradient in a bucket", fill_with_a_sparse_gradient, CourseError, "sparse=False"),
     ("an unknown cluster", lambda: clusters.load("Titan"), CourseError, "no cluster 'Titan'; choose one of: Piz Daint"),
+    ("two sizes", lambda: fit.fit([(1, 8, 0.1), (1, 16, 0.2), (2, 8, 0.1)]), CourseError, "2 numbers of ranks"),
+    ("no size", lambda: fit.fit([]), CourseError, "0 numbers of ranks make no fit; time a step on three"),
+    ("a step of no time", lambda: fit.fit([(1, 8, 0.1), (2, 8, 0.0), (4, 8, 0.1)]), CourseError, "positive numbers"),
+    ("nan ranks", lambda: fit.fit([(float("nan"), 8, 0.1)] * 3), CourseError, "positive numbers"),
+    ("no file of steps", lambda: fit.read(Path("nowhere.csv")), CourseError, "cannot read nowhere.csv: No such file"),
+    ("a file that is no CSV", lambda: fit.read(Path(__file__)), CourseError, "header ranks,samples,step_s; write one"),
     ("an unknown run", lambda: published.run("x"), CourseError, "no published run 'x'; choose one of: "),
 ]
 

@@ -81,8 +81,8 @@ def test_page_needs_nothing_else_and_runs_nothing(runs):
     writer.write(evil, evil, evil)
     records.Writer("07", evil).write("ladder_gain", 2.0, evil, gains={"baseline": 1, f"only {evil}": 2}, told={})
     records.Writer("09", evil).write("ddp_step_s", 2.0, evil, wrapper=evil, world_size=evil)
-    records.Writer("11", evil).write("emulated step", 2.0, evil, arm=evil, ranks=1)
-    records.Writer("11", evil).write("emulated step", 2.0, evil, arm=evil, ranks=2)
+    records.Writer("11", evil).write("timed step", 2.0, evil, arm=evil, ranks=1)
+    records.Writer("11", evil).write("timed step", 2.0, evil, arm=evil, ranks=2)
     records.Writer("14", evil).write("optimizer race", 2.0, evil, scores={evil: [0.5]})
     train_run(runs / "$evil_{run$", [0.5], status=evil)
     page = executed()
@@ -145,9 +145,9 @@ def test_odd_values_do_not_stop_it(runs):
     for value in odd:
         for chapter, what in (
             ("00", "peak matmul fp32"), ("03", "loader: a"), ("05", "compile_gain_stencil"), ("07", "ladder_gain"),
-            ("09", "ddp_step_s"), ("11", "emulated step"), ("11", "simulated step"), ("11", "real step, 2 ranks"),
+            ("09", "ddp_step_s"), ("11", "timed step"), ("11", "simulated step"), ("11", "published runs within"),
             ("12", "steps against batch"), ("13", "simple_noise_scale"), ("14", "optimizer race"),
-            ("15", "median seconds: x"), ("bench", "baseline"), ("bench", "emulated, x, ranks: 2"),
+            ("15", "median seconds: x"), ("bench", "baseline"), ("bench", "real training, ranks: 2"),
         ):  # fmt: skip
             writer = records.Writer(chapter, "smoke")
             writer.write(what, value, gains=value, told=value, predicted=value, arm="x", ranks=value,

@@ -145,16 +145,13 @@ def test_ranks_compare_ways_to_average_gradients(book):
 
 
 def test_efficiency_of_these_ranks_stands_beside_published_runs(book):
-    for n, seconds in ((1, 0.1), (2, 0.125)):
-        book("11")(f"real step, {n} ranks", seconds, "s")
     for n, weak, strong in ((1, 0.2, 0.2), (8, 0.25, 0.05)):
-        book("11")("emulated step", weak, "s", arm="weak, overlap", ranks=n, predicted=weak)
-        book("11")("emulated step", strong, "s", arm="strong, overlap", ranks=n, predicted=0.04)
+        book("11")("timed step", weak, "s", arm="weak", ranks=n)
+        book("11")("timed step", strong, "s", arm="strong", ranks=n)
     book("11")("simulated step", 0.4, "s", ranks=[1, 27_360], step_s=[0.1, 0.4])
     section = book.section("Scaling")
-    assert section.finding == "Emulated steps (weak, overlap) keep 80% of ideal on 8 ranks; Summit kept 91% on 27,360"
-    assert "real: 1 ranks 100%, 2 ranks 80%" in section.body
-    assert "strong, overlap: 1 ranks 100%, 8 ranks 50%" in section.body
+    assert section.finding == "Timed steps (weak) keep 80% of ideal on 8 ranks; Summit kept 91% on 27,360"
+    assert "strong: 1 ranks 100%, 8 ranks 50%" in section.body
     assert "This machine's line is simulated" in section.body
     assert "DeepLabv3+ climate segmentation, 27360 V100: 91% published" in section.body
 
@@ -162,16 +159,15 @@ def test_efficiency_of_these_ranks_stands_beside_published_runs(book):
 def test_the_scaling_benchmark_counts_too(book):
     for n, seconds in ((1, 0.1), (4, 0.2)):
         book("bench")(f"real training, ranks: {n}", seconds, "s", bench="scaling")
-        book("bench")(f"emulated, weak, overlap, ranks: {n}", seconds, "s", bench="scaling")
     assert "keep 50% of ideal on 4 ranks" in book.section("Scaling").finding
 
 
-def test_real_steps_alone_are_called_that_once(book):
+def test_weak_steps_alone_are_told_with_their_tile(book):
     for n, seconds in ((1, 0.1), (2, 0.125)):
-        book("11")(f"real step, {n} ranks", seconds, "s")
+        book("11")("timed step", seconds, "s", arm="weak", ranks=n)
     section = book.section("Scaling")
-    assert section.finding.startswith("Real steps keep 80% of ideal on 2 ranks")
-    assert section.tile == ("80%", "of ideal on 2 ranks (real steps)")
+    assert section.finding.startswith("Timed steps (weak) keep 80% of ideal on 2 ranks")
+    assert section.tile == ("80%", "of ideal on 2 ranks (timed steps (weak))")
 
 
 def test_steps_against_batch_size_show_their_knee(book):

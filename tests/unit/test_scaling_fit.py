@@ -1,0 +1,104 @@
+"""Steps on more ranks from steps on few: what was planted is found, and published series are held out."""
+
+import numpy as np
+import pytest
+
+from dltutorial import cli
+from dltutorial.record import plots
+from dltutorial.scaling import fit
+from dltutorial.scaling.fit import TimedStep
+from dltutorial.scaling.simulator import expected_max
+
+
+def planted(ranks, samples=8, near=0.1, far=0.2, queue=0.0, per_node=4):
+    """A step of 0.1 s of work for 8 samples."""
+    inside, nodes = min(ranks, per_node), -(-ranks // per_node)
+    share = samples / 8 + near * (inside - 1) / inside + far * (nodes - 1) / nodes + queue * (ranks - 1)
+    return TimedStep(ranks, samples, 0.1 * share)
+
+
+def series():
+    """Published: name, ranks on a node → timed steps, by size."""
+    found = {}
+    for row in plots.reference("scaling_series"):
+        gpus, samples = int(row["gpus"]), int(row["samples_per_gpu"])
+        step = TimedStep(gpus, samples, gpus * samples / float(row["samples_per_s"]))
+        found.setdefault((row["series"], int(row["gpus_per_node"])), []).append(step)
+    return found
+
+
+@pytest.mark.parametrize("queue", [0.0, 0.01])
+def test_a_planted_step_is_foretold_within_its_interval(queue):
+    found = fit.fit([planted(p, queue=queue) for p in (1, 2, 4, 8, 16, 32)], 4)
+    for ranks in (64, 128):
+        low, middle, high = found.step_s(ranks)
+        assert low < planted(ranks, queue=queue).step_s < high
+        assert middle == pytest.approx(planted(ranks, queue=queue).step_s, rel=0.1)
+
+
+def test_near_and_far_are_told_apart():
+    near, far = (
+        fit.fit([planted(p, near=a, far=b) for p in (1, 2, 4, 8, 16)], 4).shares for a, b in ((0.3, 0), (0, 0.3))
+    )
+    assert near["near"] > 3 * near["far"]
+    assert far["far"] > 3 * far["near"]
+
+
+def test_weak_and_strong_steps_are_fitted_together():
+    steps = [planted(p, n) for p, n in ((1, 16), (2, 8), (4, 4), (1, 8), (2, 16), (4, 8))]
+    low, _, high = fit.fit(steps, 4).step_s(4, 32)
+    assert low < planted(4, 32).step_s < high
+    assert fit.fit(steps, 4).first == planted(1, 8)
+
+
+def test_the_interval_widens_with_distance():
+    found = fit.fit([planted(p) for p in (1, 2, 4)], 4)
+    widths = [high / low for low, _, high in map(found.step_s, (4, 16, 256))]
+    assert widths == sorted(widths)
+
+
+def test_ranks_that_differ_cost_the_slowest_of_them():
+    steps = [TimedStep(p, 8, 0.1 * (1 + 0.05 * float(expected_max(p)))) for p in (1, 2, 4, 8, 16, 32)]
+    low, _, high = fit.fit(steps, 64).step_s(64)
+    assert low < 0.1 * (1 + 0.05 * float(expected_max(64))) < high
+
+
+def test_published_series_name_what_they_are():
+    found = series()
+    assert len(found) == 22
+    for (name, _), steps in found.items():
+        assert len(steps) >= 4, name
+        assert steps[0].ranks == 1, name
+        assert steps == sorted(steps), name
+    assert {row["source"] for row in plots.reference("scaling_series")} == {"tensorflow docs", "Bugliarello", "CSC"}
+
+
+def test_held_out_sizes_are_met_better_than_by_the_last_efficiency_on_average():
+    """And no better in the typical series: chapter 11 says both."""
+    miss = []
+    for (_, per_node), (*rest, last) in series().items():
+        _, middle, _ = fit.fit(rest, per_node).step_s(last.ranks)
+        told = rest[0].step_s / np.array([middle, rest[-1].step_s, last.step_s])
+        miss.append(abs(told[:2] - told[2]))
+    (fitted, naive), (fitted_median, naive_median) = np.mean(miss, 0), np.median(miss, 0)
+    assert fitted < 0.75 * naive
+    assert fitted_median > 0.8 * naive_median
+
+
+def test_a_file_of_steps_becomes_a_table(tmp_path, capsys):
+    file = tmp_path / "steps.csv"
+    rows = "".join(f"{p},{n},{s}\n" for p, n, s in (planted(p) for p in (1, 2, 4)))
+    file.write_text("# by scale.py\nranks,samples,step_s\n" + rows)
+    assert cli.main(["scaling", str(file), "--per-node", "4", "--to", "32"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines[2:]] == ["1", "2", "4", "8", "16", "32"]
+    assert "as the largest: 107.5" in lines[-1]
+
+
+def test_a_file_with_holes_is_refused_in_one_line(tmp_path, capsys):
+    file = tmp_path / "steps.csv"
+    for text in ("ranks,samples,step_s\n1,8\n", "ranks,samples,step_s\n1,8,fast\n", "ranks,step_s\n1,0.1\n", "\0", ""):
+        file.write_text(text)
+        assert cli.main(["scaling", str(file)]) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert "steps.csv" in line or "0 numbers of ranks" in line
