@@ -6,7 +6,7 @@ that the simulator predicts, the error, and what the model leaves out.
 
 One more figure enters: how much GPUs of one kind differ. Sinha et al. 2022 (arXiv:2208.11035) measured it in five
 clusters: 8% on average. It is read here as the width between the whiskers of a box plot, which for a normal spread is
-5.4 standard deviations. They also report outliers, up to 1.5 times slower, which it leaves out: waiting costs that at least.
+5.4 standard deviations. They also report outliers, up to 1.5 times slower, which it leaves out.
 """
 
 from dataclasses import dataclass

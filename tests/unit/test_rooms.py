@@ -12,19 +12,19 @@ ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "dltutorial"
 # Lines of all Python files, blank lines and docstrings included: what there is, and no more: 18,500 in all.
 BUDGET = {
-    "": 1594,
+    "": 1606,
     "record": 615,
     "profile": 2335,
     "data": 2775,
     "models": 170,
     "optim": 345,
     "launch": 1500,
-    "comm": 795,
+    "comm": 775,
     "parallel": 435,
     "train": 2415,
-    "scaling": 590,
+    "scaling": 585,
     "convergence": 1695,
-    "course": 3340,
+    "course": 3330,
     "reference": 5,
 }
 # Words that only their author understands as the name of a file.
