@@ -162,14 +162,6 @@ def attempt(recipe: SolutionRecipe, task: SolutionTask, file: Path, seed: int) -
     return Attempt(seed, reached, diverged, job.state.step, *times, recipe.ranks, tuple(seen))
 
 
-def throughput_per_min(recipe: SolutionRecipe, task: SolutionTask, instances: int, first_seed: int = 0) -> float | None:
-    """MLPerf HPC's: models a minute when so many train at once, a rank each; None if one did not reach the target."""
-    found = launch(_instance, instances, recipe, task, images.prepare(task), first_seed)
-    if not all(run.reached for run, _, _ in found):
-        return None
-    return 60 * instances / (max(end for *_, end in found) - min(start for _, start, _ in found))
-
-
 def build(task: SolutionTask, seed: int, device: str = "cpu") -> nn.Sequential:
     """Chapter 12's network, with two outputs; the same seed gives the same weights, whatever the device."""
     return networks.network((task.n_features, *task.widths, 2), seed).to(device)
@@ -211,12 +203,3 @@ def settle(device: str | torch.device) -> None:
 
 def _on_rank(recipe: SolutionRecipe, task: SolutionTask, file: Path, seeds: Sequence[int]) -> list[Attempt]:
     return [attempt(recipe, task, file, seed) for seed in seeds]
-
-
-def _instance(recipe: SolutionRecipe, task: SolutionTask, file: Path, first_seed: int) -> tuple[Attempt, float, float]:
-    """On each rank: one attempt, beside those of the others; with the moments of its start and end."""
-    seed = first_seed + distributed.rank()
-    distributed.barrier()
-    torch.distributed.destroy_process_group()  # from here on each is a rank alone
-    start_s = time.monotonic()  # one clock for all processes of this machine
-    return attempt(recipe, task, file, seed), start_s, time.monotonic()

@@ -1,5 +1,6 @@
 """Every file that a notebook writes is plain PyTorch: it runs alone in an empty folder, where the course is not."""
 
+import json
 import os
 import subprocess
 import sys
@@ -33,6 +34,7 @@ COMMANDS = [
     [f"{FOUR} verbs.py"],
     [f"{FOUR} rings.py 1 1"],
     [f"{RANKS} bandwidth.py"],
+    [f"{RANKS} race.py race.json 0", f"{RANKS} race.py race.json 0 1 --alone"],
     [f"{RANKS} unequal.py"],
     [f"{RANKS} capstone.py run --epochs 1", f"{RANKS} capstone.py run --epochs 2"],
     [f"{FOUR} scale.py --sizes 1 2 --steps 3 --late 0.5"],
@@ -61,6 +63,18 @@ def folder(tmp_path):
     for name, text in PYTHON.items():
         (tmp_path / name).write_text(text, encoding="utf-8")
     torch.save({"x_train": X[:512], "y_train": Y[:512], "x_test": X[512:], "y_test": Y[512:]}, tmp_path / "lenses.pt")
+    race = {
+        "file": "race.pt",
+        "target": 0.99,
+        "widths": (8, 4),
+        "loader": "lean",
+        "batch": 64,
+        "rate": 0.1,
+        "steps": 20,
+    }
+    (tmp_path / "race.json").write_text(json.dumps(race))
+    images = {split: torch.randn(256, 32, 32) for split in ("train", "valid")}
+    torch.save(images | {f"{split}_labels": torch.arange(256) % 2 for split in images}, tmp_path / "race.pt")
     (tmp_path / "without").mkdir()
     (tmp_path / "without" / "dltutorial.py").write_text("raise ImportError('a script needs the course')\n")
     return tmp_path

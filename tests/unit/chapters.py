@@ -13,10 +13,13 @@ def written(chapter, /, *names, **known):
     (file,) = NOTEBOOKS.glob(f"{chapter}_*.ipynb")
     cells = json.loads(file.read_text(encoding="utf-8"))["cells"]
     sources = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+    files = [source for source in sources if source.startswith("%%writefile")]
     sources = [re.sub(r"^(\s*)(?:\w+ = )?[!%].*", r"\1pass", source, flags=re.MULTILINE) for source in sources
                if not source.startswith("%%")]  # fmt: skip
     parts = [part for source in sources for part in ast.parse(source).body]
-    imports = [part for part in parts if isinstance(part, (ast.Import, ast.ImportFrom))]
+    own = {source.split(maxsplit=2)[1] for source in files}  # what it imports of its own scripts stays out
+    imports = [part for part in parts if isinstance(part, (ast.Import, ast.ImportFrom))
+               and f"{getattr(part, 'module', '')}.py" not in own]  # fmt: skip
     defined = [part for part in parts if getattr(part, "name", None) in names]
     assert {part.name for part in defined} == set(names), f"chapter {chapter} does not write all of {names}"
     space = {"__name__": "__main__"} | known

@@ -23,7 +23,7 @@ BUDGET = {
     "parallel": 435,
     "train": 2415,
     "scaling": 585,
-    "convergence": 1695,
+    "convergence": 1675,
     "course": 3330,
     "reference": 5,
 }
