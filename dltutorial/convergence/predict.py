@@ -15,8 +15,6 @@ Legend: M batch sizes measured, K rates tried, S seeds.
 
 import itertools
 import math
-import statistics
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -29,7 +27,7 @@ from torch import Tensor
 
 from dltutorial.comm.stopwatch import measure_network
 from dltutorial.convergence import curves, ensemble, images
-from dltutorial.convergence.attempt import Job, noise, one_thread, own_device, settle
+from dltutorial.convergence.attempt import Job, noise, one_thread, own_device
 from dltutorial.convergence.recipe import LOADERS, SolutionRecipe, SolutionTask
 from dltutorial.errors import CourseError
 from dltutorial.profile.timing import alternate
@@ -155,15 +153,11 @@ def measure(
     idle, input_s, update_s, staging_s = SolutionRecipe(learning_rate=1e-6), {}, {}, {}
     with one_thread():
         for name in LOADERS:
-            jobs, seconds = [], []
-            for _ in range(max(3, repeats // 2)):
-                start_s = time.perf_counter()
-                jobs.append(Job(replace(idle, loader=name), task, file, 0, device))
-                settle(device)
-                seconds.append(time.perf_counter() - start_s)
-            staging_s[name] = statistics.median(seconds)
+            stage = partial(Job, replace(idle, loader=name), task, file, 0, device)
+            staging_s[name] = alternate({"stage": stage}, max(3, repeats // 2))["stage"].median_s
             few = sizes[:-1] if name == "naive" and len(sizes) > 2 else sizes  # the largest takes longest, tells least
-            input_s[name] = _line({n: partial(_load_some, jobs[0].load, task.train, n) for n in few}, repeats)
+            load = stage().load
+            input_s[name] = _line({n: partial(_load_some, load, task.train, n) for n in few}, repeats)
         for precision in precisions:
             job = Job(replace(idle, precision=precision), task, file, 0, device)
             works = {n: partial(_updates, job, replace(idle, steps=_IN_A_ROW), noise(task, n, device)) for n in sizes}
@@ -196,26 +190,6 @@ def learn(
         k = int(medians_K.argmin())
         best[batch_size], found[batch_size] = tried[k], steps_KS[k]
     return curves.fit(list(found), np.array(list(found.values()))), best
-
-
-def yardstick(task: SolutionTask) -> Callable[[], float]:
-    """A function that does a fixed piece of work, loading and updates, and returns its seconds.
-
-    Called before and during a race, it tells whether the machine as a whole has become slower, and by how much.
-    """
-    device, chosen_B = own_device(), torch.arange(min(64, task.train))
-    job = Job(SolutionRecipe(learning_rate=1e-6), task, images.prepare(task), 0, device)
-
-    def pace_s() -> float:
-        with one_thread():
-            start_s = time.perf_counter()
-            for _ in range(10):
-                job.state.update(*job.load(chosen_B))
-            settle(device)
-            return time.perf_counter() - start_s
-
-    pace_s()  # warm
-    return pace_s
 
 
 def _load_some(load: images.Load, n_images: int, n: int) -> None:
