@@ -1,8 +1,8 @@
 """Check of chapter 15's exercise: a recipe that beats the reference, on seeds that its author has not seen.
 
 The learner's function gets the reference recipe and the task and returns a recipe. What can be told without training
-is told first. Then it trains with three unseen seeds, with everything staged: loaders give the same images, and what
-never arrives is told soon. Three more run in turn with the reference under each better loader, which one knob gives:
+is told first. Then it trains with five unseen seeds, with everything staged: loaders give the same images, and what
+never arrives is told soon. Five more run in turn with the reference under each better loader, which one knob gives:
 all runs must reach the target, and take clearly fewer device-seconds than the best of those. Which mistake it was is
 read off recipe and runs.
 """
@@ -18,9 +18,10 @@ from dltutorial.convergence.recipe import SolutionRecipe, SolutionTask
 from dltutorial.course.checks import Exercise, Wrong
 from dltutorial.errors import RecipeError
 
-TASK = SolutionTask(target=0.90, train=8_000, valid=2_000, seed=15)
+TASK = SolutionTask(target=0.93, train=8_000, valid=2_000, seed=15)
 REFERENCE = SolutionRecipe(loader="naive", batch_size=64, learning_rate=2**-5, eval_every=10)
-SEEDS = 3  # twice
+SEEDS = 5  # twice
+PATIENCE = 4  # times the updates that a run takes, about: by then a recipe is there, or too slow for the race
 CLEARLY = 0.75  # of the device-seconds of one knob, the loader: less than that is no luck, and more than one knob
 ONE_KNOB = [replace(REFERENCE, loader=loader) for loader in ("lean", "staged")]
 
@@ -55,14 +56,16 @@ def _can_be(fn: Callable) -> None:
 
 
 def _reaches(fn: Callable) -> None:
-    """It reaches the target with every one of three unseen seeds"""
+    """It reaches the target with every one of five unseen seeds"""
     recipe = _recipe(fn)
+    most = min(recipe.steps, int(PATIENCE * _least_steps(recipe)))
+    soon = replace(recipe, loader="staged", ranks=1, steps=most, warmup_steps=min(recipe.warmup_steps, most - 1))
     for seed in _unseen():
-        _all_there(recipe, attempt.attempts(replace(recipe, loader="staged", ranks=1), TASK, [seed]))
+        _all_there(recipe, attempt.attempts(soon, TASK, [seed]))
 
 
 def _beats(fn: Callable) -> None:
-    """With three more it does so again, in clearly fewer device-seconds than the reference with a better loader"""
+    """With five more it does so again, in clearly fewer device-seconds than the reference with a better loader"""
     recipe = _recipe(fn)
     ours: list[Attempt] = []
     theirs: list[list[Attempt]] = [[] for _ in ONE_KNOB]
@@ -70,12 +73,13 @@ def _beats(fn: Callable) -> None:
         for runs, rival in zip([ours, *theirs], [recipe, *ONE_KNOB], strict=True):
             runs += attempt.attempts(rival, TASK, [seed])
     _all_there(recipe, ours)
-    device_s, *others_s = (statistics.median(run.device_s for run in runs) for runs in (ours, *theirs))
-    least_s = min(others_s)
-    if device_s > CLEARLY * least_s:
-        expected = f"less than {CLEARLY * least_s:.2f} device-seconds, {CLEARLY:.0%} of those with one knob, the loader"
-        rival = theirs[others_s.index(least_s)]
-        raise Wrong(expected, f"{device_s:.2f} device-seconds", _why_slow(recipe, ours, rival))
+    # The same seed at almost the same moment: a busy machine hits both. The better rival counts.
+    ratios = [statistics.median(a.device_s / b.device_s for a, b in zip(ours, runs, strict=True)) for runs in theirs]
+    if max(ratios) > CLEARLY:
+        rival = theirs[ratios.index(max(ratios))]
+        got = f"{max(ratios):.0%}, {statistics.median(run.device_s for run in ours):.2f} device-seconds"
+        expected = f"less than {CLEARLY:.0%} of those with one knob, the loader; median of {SEEDS} seeds"
+        raise Wrong(expected, got, _why_slow(recipe, ours, rival))
 
 
 def _unseen() -> list[int]:
@@ -93,7 +97,7 @@ def _all_there(recipe: SolutionRecipe, runs: list[Attempt]) -> None:
     expected = f"{TASK.target:.0%} with every seed"
     if any(run.diverged for run in runs):
         raise Wrong(expected, got, "It diverges: the outputs are no numbers any more. The learning rate is too large.")
-    if recipe.learning_rate > 3 * _sensible_rate(recipe):
+    if recipe.learning_rate > 2 * _sensible_rate(recipe):
         hint = "The learning rate is too large: the loss jumps about. In proportion to the batch is right below B_crit."
     elif recipe.steps < _least_steps(recipe):
         hint = "It gives up too early: steps is too small for most seeds. One lucky seed is no recipe."

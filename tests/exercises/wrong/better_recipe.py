@@ -10,7 +10,7 @@ def better_recipe(reference, task):
 
 WRONG = [
     ("one knob", _knobs('loader="staged"'), "first knob, not the only one"),
-    ("the rate in proportion to any batch", _knobs("batch_size=4096, learning_rate=8.0"), "too large"),
+    ("the rate in proportion to any batch", _knobs("batch_size=4096, learning_rate=2.0"), "too large"),
     ("the reference itself", _knobs(""), "turn at least one knob"),
     ("a batch larger than the data", _knobs("batch_size=10_000"), "cannot be larger than the data"),
     ("a warm-up longer than the run", _knobs("warmup_steps=2_000"), "The warm-up must end"),
