@@ -536,9 +536,13 @@ def _runs_as_a_job(script: _Script) -> None:
     if not script.job.exists() or _BLANK in script.job.read_text(encoding="utf-8"):
         hint = "What you type in a terminal, with srun before it and what Slurm needs above."
         raise Wrong("a job script, capstone.sbatch", "the blank", hint)
-    if not re.search(r"^#SBATCH\s.*(-t\b|--time\b)", script.job.read_text(encoding="utf-8"), re.MULTILINE):
+    asked = re.findall(r"^#SBATCH\s+(.*)", script.job.read_text(encoding="utf-8"), re.MULTILINE)
+    if not re.search(r"(^|\s)(-t\s*\d|--time[\s=])", "\n".join(asked)):
         hint = "#SBATCH --time=…: without it a site refuses the job, or lets it wait for long."
         raise Wrong("a time limit in the job script", "none", hint)
+    if not re.search(r"(^|\s)--signal\b", "\n".join(asked)):
+        hint = "#SBATCH --signal=TERM@120: else the job's first news of its end is the end."
+        raise Wrong("a warning in the job script", "none", hint)
     cluster = pocket.own("capstone", nodes=1)
     if cluster is None:
         raise NotTried(f"no Slurm here; {pocket.INSTALL}")

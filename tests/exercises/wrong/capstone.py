@@ -103,6 +103,9 @@ WRONG = [
     ("imports the course", _with(("import torch\n", "import dltutorial\nimport torch\n")), "wherever torch is"),
     ("a job script without a time limit", _job('#!/bin/bash\nsrun torchrun --standalone --nproc-per-node 2 '
                                                'capstone.py "$@"\n'), "#SBATCH --time"),
-    ("a job script that hands nothing on", _job("#!/bin/bash\n#SBATCH --time=5\nsrun torchrun --standalone "
-                                                "--nproc-per-node 2 capstone.py job\n"), "arguments handed on"),
+    ("a job that is not warned", _job('#!/bin/bash\n#SBATCH -t 5\nsrun torchrun --standalone --nproc-per-node 2 '
+                                      'capstone.py "$@"\n'), "--signal=TERM@120"),
+    ("a job script that hands nothing on", _job("#!/bin/bash\n#SBATCH --time=5 --signal=TERM@120\nsrun "
+                                                "torchrun --standalone --nproc-per-node 2 capstone.py job\n"),
+     "arguments handed on"),
 ]  # fmt: skip
