@@ -419,6 +419,20 @@ def _one_rank_writes(script: _Script) -> None:
         raise Wrong("a file of rank 0's alone", f"{Path(min(both)).name} is written by both", hint)
 
 
+def _asks_slurm(script: _Script) -> None:
+    """capstone.sbatch asks for a time limit, and for a warning before it"""
+    if not script.job.exists() or _BLANK in script.job.read_text(encoding="utf-8"):
+        hint = "What you type in a terminal, with srun before it and what Slurm needs above."
+        raise Wrong("a job script, capstone.sbatch", "the blank", hint)
+    asked = re.findall(r"^#SBATCH\s+(.*)", script.job.read_text(encoding="utf-8"), re.MULTILINE)
+    if not re.search(r"(^|\s)(-t\s*\d|--time[\s=])", "\n".join(asked)):
+        hint = "#SBATCH --time=…: without it a site refuses the job, or lets it wait for long."
+        raise Wrong("a time limit in the job script", "none", hint)
+    if not re.search(r"(^|\s)--signal\b", "\n".join(asked)):
+        hint = "#SBATCH --signal=TERM@120: else the job's first news of its end is the end."
+        raise Wrong("a warning in the job script", "none", hint)
+
+
 def _place(updates: list[_Update], update: _Update) -> int | None:
     return next((n for n, one in enumerate(updates) if one.samples == update.samples), None)
 
@@ -533,16 +547,6 @@ def _gives_up_waiting(script: _Script) -> None:
 
 def _runs_as_a_job(script: _Script) -> None:
     """capstone.sbatch runs it as a Slurm job"""
-    if not script.job.exists() or _BLANK in script.job.read_text(encoding="utf-8"):
-        hint = "What you type in a terminal, with srun before it and what Slurm needs above."
-        raise Wrong("a job script, capstone.sbatch", "the blank", hint)
-    asked = re.findall(r"^#SBATCH\s+(.*)", script.job.read_text(encoding="utf-8"), re.MULTILINE)
-    if not re.search(r"(^|\s)(-t\s*\d|--time[\s=])", "\n".join(asked)):
-        hint = "#SBATCH --time=…: without it a site refuses the job, or lets it wait for long."
-        raise Wrong("a time limit in the job script", "none", hint)
-    if not re.search(r"(^|\s)--signal\b", "\n".join(asked)):
-        hint = "#SBATCH --signal=TERM@120: else the job's first news of its end is the end."
-        raise Wrong("a warning in the job script", "none", hint)
     cluster = pocket.own("capstone", nodes=1)
     if cluster is None:
         raise NotTried(f"no Slurm here; {pocket.INSTALL}")
@@ -590,6 +594,7 @@ EXERCISE = _Capstone(
         _trains_as_one,
         _prints,
         _one_rank_writes,
+        _asks_slurm,
         _a_warning_stops_all,
         _goes_on_after_a_warning,
         _survives_a_kill,

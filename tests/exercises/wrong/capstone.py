@@ -72,7 +72,6 @@ WRONG = [
     ("no destroy_process_group", _with(("    dist.destroy_process_group()\n", "")), "dist.destroy_process_group()"),
     ("all ranks write", _with(("if rank == 0 and (stop", "if (stop")), "Both ranks write into one file"),
     ("ignores the signal", _with((_HANDLER, "        pass\n")), "SIGUSR1 ended a rank at once"),
-    ("takes a note, and never looks at it", _with(("bool(warned)", "False")), "look at the note after each update"),
     ("workers that die of the signal", _with(("sampler=sampler)", "sampler=sampler, num_workers=1)")),
      "DataLoader workers, too"),
     ("knows SIGUSR1 only", _with(("(signal.SIGTERM, signal.SIGUSR1)", "(signal.SIGUSR1,)")), "SIGTERM ended a rank"),
