@@ -28,5 +28,5 @@ def test_longer_computing_takes_longer_to_the_end_of_the_kernels():
 
 
 @pytest.mark.filterwarnings("ignore:.*ranks share")
-def test_emulated_steps_go_through_gloo_beside_a_gpu():
+def test_all_reduces_go_through_gloo_beside_a_gpu():
     assert stopwatch.measure_network((2,), 2, (4096,)).by_ranks[2][4096] > 0
