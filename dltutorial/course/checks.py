@@ -151,8 +151,10 @@ class Exercise:
         if outcome.status == "not attempted":
             return show.box("not shown here", f"{self.name}: not attempted yet", mark="not attempted")
         if outcome.status == "passed":
-            told = [("", "; ".join(outcome.passed)), *(("not tried here", case) for case in outcome.not_tried)]
-            return show.box("shown", f"{self.name}: all {len(outcome.passed)} cases pass", told)
+            told = [("", "; ".join(outcome.passed)), *(("not tried", case) for case in outcome.not_tried)]
+            n_passed, n_not = len(outcome.passed), len(outcome.not_tried)
+            title = f"{n_passed} cases pass, {n_not} not tried here" if n_not else f"all {n_passed} cases pass"
+            return show.box("shown", f"{self.name}: {title}", told)
         lines = [*(("✓", name) for name in outcome.passed), ("✗", outcome.failed)]
         lines += [fact for fact in (("expected", outcome.expected), ("got", outcome.got)) if fact[1]]
         hints = [hint for hint in (outcome.hint, *self.hints[: self.attempts]) if hint]
