@@ -38,6 +38,7 @@ COMMANDS = [
     [f"{RANKS} unequal.py"],
     [f"{RANKS} capstone.py run --epochs 1", f"{RANKS} capstone.py run --epochs 2"],
     [f"{FOUR} scale.py --sizes 1 2 --steps 3 --late 0.5"],
+    [f"{RANKS} noise.py digits.pt told.pt"],
     ["python scaled.py lenses.pt --batch 64 --pieces 4", "python scaled.py lenses.pt --epochs 1 --warmup 0"],
     ["python layerwise.py lenses.pt"],
     [f"{RANKS} post_local.py lenses.pt"],
@@ -75,6 +76,7 @@ def folder(tmp_path):
     (tmp_path / "race.json").write_text(json.dumps(race))
     images = {split: torch.randn(256, 32, 32) for split in ("train", "valid")}
     torch.save(images | {f"{split}_labels": torch.arange(256) % 2 for split in images}, tmp_path / "race.pt")
+    torch.save((X[:, :64].clone(), Y), tmp_path / "digits.pt")  # what chapter 13 keeps of its digits
     (tmp_path / "without").mkdir()
     (tmp_path / "without" / "dltutorial.py").write_text("raise ImportError('a script needs the course')\n")
     return tmp_path
