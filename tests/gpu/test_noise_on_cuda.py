@@ -7,13 +7,14 @@ import pytest
 import torch
 from torch import nn
 
-from dltutorial.convergence import noise
-
 sys.path.insert(0, str(Path(__file__).parents[1] / "unit"))  # what chapter 13 writes, is tried here too
 from chapters import written
 
 pytestmark = pytest.mark.gpu
-FUNCTIONS = "flat", "gradient", "hessian_times", "lanczos", "measure", "noisy_step", "square", "two_batches"
+FUNCTIONS = (
+    "flat", "gradient", "hessian_times", "lanczos", "batch_gradients", "exact_pair", "signal_and_noise", "measure",
+    "noisy_step",
+)  # fmt: skip
 
 
 def problem(device):
@@ -26,7 +27,7 @@ def problem(device):
 def found(device):
     model, x, y = problem(device)
     chapter = written("13", *FUNCTIONS, images=lambda survey: survey, digits=(x, y))
-    yield from noise.exact(model, x, y)
+    yield from chapter["exact_pair"](model, x, y)
     yield from chapter["measure"](model, (x, y), 8, 64, 20, 0).ravel()
     start_N = torch.ones(sum(p.numel() for p in model.parameters()), dtype=torch.float64, device=device)
     yield from chapter["lanczos"](model, start_N, 40)[0][:2].tolist()

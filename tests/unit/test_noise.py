@@ -8,24 +8,26 @@ import torch
 from chapters import written
 from torch import nn
 
-from dltutorial.convergence import noise
-
 SIZE, SQUARED, SIGMA = 10, 4.0, 3.0  # weights, |G|², standard deviation of each part of a sample's gradient
 TRACE = SIZE * SIGMA**2
 
 
 @pytest.fixture(scope="module")
 def chapter():
-    names = "scale", "two_batches", "measure", "square", "noisy_step", "naive_scale"
+    names = "scale", "signal_and_noise", "measure", "flat", "noisy_step", "naive_scale", "batch_gradients", "exact_pair"
     return written("13", *names, images=lambda survey: survey)
 
 
 def drawn(small, large, steps, seed=0):
-    """Squared lengths of gradients of known mean and variance: (mean over the small batches, large)."""
+    """Gradients of small batches, of known mean and variance: (steps, small batches of a large one, weights)."""
     rng = np.random.default_rng(seed)
-    exact = np.full(SIZE, math.sqrt(SQUARED / SIZE))
-    batches = exact + SIGMA / math.sqrt(small) * rng.standard_normal((steps, large // small, SIZE))
-    return (batches**2).sum(2).mean(1), (batches.mean(1) ** 2).sum(1)
+    noise_SMN = rng.standard_normal((steps, large // small, SIZE))
+    return torch.from_numpy(math.sqrt(SQUARED / SIZE) + SIGMA / math.sqrt(small) * noise_SMN)
+
+
+def estimates(chapter, gradients_SMN, small):
+    """|G|² and tr(Σ) of every step."""
+    return torch.stack([chapter["signal_and_noise"](g_MN, small) for g_MN in gradients_SMN]).T.numpy()
 
 
 def model_and_data(n_samples=64, seed=0):
@@ -41,21 +43,22 @@ def gradient(model, x, y):
 
 @pytest.mark.parametrize(("small", "large"), [(1, 2), (4, 8), (2, 64)])
 def test_both_parts_of_the_chapter_s_estimate_are_unbiased(chapter, small, large):
-    found = chapter["two_batches"](*drawn(small, large, 50_000), small, large)
+    found = estimates(chapter, drawn(small, large, 10_000), small)
     for values, truth in zip(found, (SQUARED, TRACE), strict=True):
         error = values.std() / math.sqrt(len(values))
         assert abs(values.mean() - truth) < 4 * error
-        assert error < 0.1 * truth
+        assert error < 0.2 * truth
 
 
 def test_the_chapter_s_naive_scale_is_too_small(chapter):
-    small, large = drawn(4, 8, 20_000)
-    assert large.mean() == pytest.approx(SQUARED + TRACE / 8, rel=0.03)
-    assert chapter["naive_scale"](small.mean(), large.mean(), 4, 8) < 0.5 * TRACE / SQUARED
+    gradients_SMN = drawn(4, 8, 20_000)
+    small, large = gradients_SMN.square().sum(2).mean(1), gradients_SMN.mean(1).square().sum(1)
+    assert float(large.mean()) == pytest.approx(SQUARED + TRACE / 8, rel=0.03)
+    assert chapter["naive_scale"](float(small.mean()), float(large.mean()), 4, 8) < 0.5 * TRACE / SQUARED
 
 
 def test_means_first_gives_the_scale_and_the_mean_of_ratios_does_not(chapter):
-    steps = chapter["two_batches"](*drawn(4, 8, 2_000), 4, 8)
+    steps = estimates(chapter, drawn(4, 8, 2_000), 4)
     assert chapter["scale"](*steps) == pytest.approx(TRACE / SQUARED, rel=0.15)
     raw = [chapter["scale"](*step) for step in zip(*steps, strict=True)]
     assert abs(np.nanmean(raw) / (TRACE / SQUARED) - 1) > 0.3
@@ -68,41 +71,42 @@ def test_what_cannot_be_told_is_nan_and_not_clipped(chapter):
 
 
 @pytest.mark.parametrize("size", [1, 3, 16])
-def test_each_batch_has_its_gradient(size):
+def test_each_batch_has_its_gradient(chapter, size):
     model, x, y = model_and_data()
     pick = torch.arange(48).flip(0)
-    rows = noise.batch_gradients(model, x, y, pick, size)
+    rows = chapter["batch_gradients"](model, x, y, pick, size)
     assert rows.dtype == torch.float64
     for row, batch in zip(rows, pick.split(size), strict=True):
         torch.testing.assert_close(row.float(), gradient(model, x[batch], y[batch]), rtol=1e-4, atol=1e-6)
 
 
-def test_more_batches_than_fit_at_once_come_in_order():
+def test_more_batches_than_fit_at_once_come_in_order(chapter):
     model, x, y = model_and_data()
     pick = torch.arange(64).repeat(10)
-    rows = noise.batch_gradients(model, x, y, pick, 1)
+    rows = chapter["batch_gradients"](model, x, y, pick, 1)
     torch.testing.assert_close(rows[:64], rows[-64:])
 
 
-def test_exact_is_the_variance_over_samples():
+def test_exact_is_the_variance_over_samples(chapter):
     model, x, y = model_and_data(600)
     gradients_BN = torch.stack([gradient(model, x[n : n + 1], y[n : n + 1]) for n in range(600)]).double()
     trace = gradients_BN.var(0).sum()
-    squared, found = noise.exact(model, x, y)
+    squared, found = chapter["exact_pair"](model, x, y)
     assert found == pytest.approx(float(trace), rel=1e-5)
     assert squared == pytest.approx(float(gradients_BN.mean(0).square().sum() - trace / len(x)), rel=1e-4)
 
 
 def test_the_chapter_s_measure_on_a_finite_set_agrees_with_exact(chapter):
     model, x, y = model_and_data(256)
-    for values, truth in zip(chapter["measure"](model, (x, y), 4, 64, 400, 0), noise.exact(model, x, y), strict=True):
+    for values, truth in zip(
+        chapter["measure"](model, (x, y), 4, 64, 400, 0), chapter["exact_pair"](model, x, y), strict=True
+    ):
         assert abs(values.mean() - truth) < 4 * values.std() / math.sqrt(len(values))
 
 
 def test_the_chapter_s_halves_leave_the_gradient_of_the_whole(chapter):
     model, x, y = model_and_data()
     one, other, whole = (gradient(model, x[part], y[part]) for part in (slice(32), slice(32, None), slice(None)))
-    small, large = (one.square().sum() + other.square().sum()) / 2, whole.square().sum()
     found = chapter["noisy_step"](model, torch.optim.SGD(model.parameters(), lr=0.1), x, y)
     torch.testing.assert_close(torch.cat([p.grad.flatten() for p in model.parameters()]), whole)
-    torch.testing.assert_close(found, torch.stack(chapter["two_batches"](small, large, 32, 64)))
+    torch.testing.assert_close(found, chapter["signal_and_noise"](torch.stack([one, other]), 32))

@@ -6,13 +6,11 @@ import math
 import clouds
 import numpy as np
 import pytest
-import torch
-from torch import nn
 
-from dltutorial.convergence import attempt, curves, ensemble, images, noise, sweep
+from dltutorial.convergence import attempt, curves, ensemble, images, sweep
 from dltutorial.convergence.ensemble import Replica
 from dltutorial.convergence.recipe import SolutionRecipe, SolutionTask
-from dltutorial.errors import CourseError, DataError, RecipeError
+from dltutorial.errors import DataError, RecipeError
 
 SIZES = (4, 16, 64, 256, 1024, 4096)
 Recipe = functools.partial(functools.partial, SolutionRecipe)  # made when it is called
@@ -73,11 +71,6 @@ ROWS = {  # what it is: (call, kind of error, words of the line); a call may tak
     "curve: hardly anybody arrived": (fit(lost=4), RecipeError, "2 of 6 batch sizes reached the target with most seed"),
     "curve: a knee above the data": (fit(1e6), RecipeError, "above all batch sizes.*larger"),
     "curve: a knee below the data": (fit(0.01), RecipeError, "below .*smaller"),
-    "noise: one sample": (
-        lambda: noise.exact(nn.Linear(5, 3), torch.ones(1, 5), torch.zeros(1, dtype=torch.long)),
-        CourseError,
-        "1 samples have no variance; give at least 2",
-    ),
     "recipe: an unknown loader": (Recipe(loader="quick"), RecipeError, "must be one of naive, lean, staged"),
     "recipe: no image": (Recipe(batch_size=0), RecipeError, "must be at least 1"),
     "recipe: a float of images": (Recipe(batch_size=64.0), RecipeError, "is not of type int"),

@@ -23,7 +23,7 @@ BUDGET = {
     "parallel": 435,
     "train": 2415,
     "scaling": 585,
-    "convergence": 1648,
+    "convergence": 1620,
     "course": 3330,
     "reference": 5,
 }
