@@ -75,8 +75,8 @@ def fit(steps: Sequence[TimedStep], ranks_per_node: int = 1) -> ScalingFit:
         CourseError: fewer than three numbers of ranks, or what is no positive number.
     """
     table_R3, rng = np.array(sorted(steps)), np.random.default_rng(0)
-    if not ((table_R3 > 0) & (table_R3 < 1e12)).all():
-        raise CourseError("scaling: ranks, samples and step_s must be positive numbers; look at what was timed")
+    if len(steps) and not ((table_R3 >= (1, 1e-9, 1e-9)) & (table_R3 < 1e12) & (table_R3[:, :1] % 1 == 0)).all():
+        raise CourseError("scaling: ranks are 1, 2, …; samples and step_s positive numbers; look at what was timed")
     if (n_sizes := len({ranks for ranks, *_ in steps})) < 3:
         raise CourseError(f"scaling: {n_sizes} numbers of ranks make no fit; time a step on three, such as 1, 2 and 4")
     first = TimedStep(*table_R3[0].tolist())
@@ -84,7 +84,7 @@ def fit(steps: Sequence[TimedStep], ranks_per_node: int = 1) -> ScalingFit:
     terms_RK = _terms(table_R3[:, :2], first, ranks_per_node) * first.step_s / table_R3[:, 2:]
     design = np.concatenate([terms_RK / error_R[:, None], np.diag(1 / WITHIN)])  # relative errors; what is expected
     wanted = np.concatenate([1 / error_R, LIKELY / WITHIN])
-    draws = [nnls(design, wanted + rng.standard_normal(len(wanted)))[0] for _ in range(DRAWS)]
+    draws = [nnls(design, wanted + rng.standard_normal(len(wanted)), maxiter=999)[0] for _ in range(DRAWS)]
     return ScalingFit(np.array(draws), first, ranks_per_node)
 
 

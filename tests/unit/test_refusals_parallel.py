@@ -31,6 +31,7 @@ REFUSALS = [
     ("two sizes", lambda: fit.fit([(1, 8, 0.1), (1, 16, 0.2), (2, 8, 0.1)]), CourseError, "2 numbers of ranks"),
     ("no size", lambda: fit.fit([]), CourseError, "0 numbers of ranks make no fit; time a step on three"),
     ("a step of no time", lambda: fit.fit([(1, 8, 0.1), (2, 8, 0.0), (4, 8, 0.1)]), CourseError, "positive numbers"),
+    ("half a rank", lambda: fit.fit([(p, 8, 0.1) for p in (1, 2.5, 4)]), CourseError, "ranks are 1, 2, …"),
     ("nan ranks", lambda: fit.fit([(float("nan"), 8, 0.1)] * 3), CourseError, "positive numbers"),
     ("no file of steps", lambda: fit.read(Path("nowhere.csv")), CourseError, "cannot read nowhere.csv: No such file"),
     ("a file that is no CSV", lambda: fit.read(Path(__file__)), CourseError, "header ranks,samples,step_s; write one"),
