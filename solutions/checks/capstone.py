@@ -263,6 +263,10 @@ def _reads_each_sample_once(script: _Script) -> None:
     if len(read[0] + read[1]) < _EPOCHS * _SAMPLES:
         hint = f"{_SAMPLES} samples are no multiple of {_BATCH}: the last batch of an epoch is smaller. Do not drop it."
         raise Wrong(f"{_EPOCHS * _SAMPLES} samples in {_EPOCHS} epochs", len(read[0] + read[1]), hint)
+    if any(len(of) != _EPOCHS * _UPDATES for of in updates.values()):
+        counts = " and ".join(str(len(of)) for of in updates.values())
+        hint = f"{_UPDATES} an epoch, --epochs times: one training pass of each rank an update."
+        raise Wrong(f"{_EPOCHS * _UPDATES} updates on each rank", counts, hint)
     orders = []
     for epoch in range(_EPOCHS):
         part = range(epoch * _UPDATES, (epoch + 1) * _UPDATES)

@@ -45,6 +45,7 @@ WRONG = [
     ("no sampler: every rank reads all", _with(("sampler=sampler)", "shuffle=True)")), "Every rank reads everything"),
     ("the batch is each rank's", _with(("args.batch // dist.get_world_size()", "args.batch")), "of all ranks in one"),
     ("drops the last batch", _with(("sampler=sampler)", "sampler=sampler, drop_last=True)")), "Do not drop it"),
+    ("an epoch too many", _with(("len(loader), args.epochs)", "len(loader), args.epochs + 1)")), "--epochs times"),
     ("each rank shuffles by itself", _with(("DistributedSampler(data := Samples())",
                                             "DistributedSampler(data := Samples(), seed=rank)")), "one common order"),
     ("no autocast", _with(("with torch.autocast(device.type, torch.bfloat16):", "if True:")), "inside torch.autocast"),
