@@ -14,7 +14,8 @@ No term is negative. Three sizes do not tell six terms apart, so each is expecte
 give or take ``WITHIN``), and the interval is that of many fits to data and expectations moved at random, each within
 its error (randomise, then optimise: Bardsley et al. 2014, doi:10.1137/140964023; the ring's terms: Patarasuk and Yuan
 2009, doi:10.1016/j.jpdc.2008.09.002; terms that grow with P: Gunther 2007, Guerrilla Capacity Planning, chapter 4).
-The further a step is below the largest, the less it counts. A bottleneck that no measured size has met is in no term.
+The further a step is below the largest, the less it counts; steps that scatter more than ``NOISE`` widen the interval.
+A bottleneck that no measured size has met is in no term.
 
 Legend: R timed steps, K terms, D draws.
 """
@@ -49,11 +50,12 @@ class TimedStep(NamedTuple):
 
 @dataclass(frozen=True)
 class ScalingFit:
-    """What was fitted: shares of the first step, one row for each draw, and what they refer to."""
+    """What was fitted: shares of the first step, one row for each draw; what they refer to; how noisy a step is."""
 
     terms_DK: np.ndarray
     first: TimedStep
     ranks_per_node: int
+    noise: float
 
     @property
     def shares(self) -> dict[str, float]:
@@ -63,7 +65,7 @@ class ScalingFit:
     def step_s(self, ranks: float, samples: float | None = None) -> tuple[float, float, float]:
         """Seconds of a step: the 5th, 50th and 95th percentile; samples of a rank, by default as in the first."""
         (row_K,) = _terms(np.array([[ranks, samples or self.first.samples]]), self.first, self.ranks_per_node)
-        noise_D = np.random.default_rng(0).normal(0, NOISE, len(self.terms_DK))
+        noise_D = np.random.default_rng(0).normal(0, self.noise, len(self.terms_DK))
         low, middle, high = self.first.step_s * np.percentile(self.terms_DK @ row_K * np.exp(noise_D), (5, 50, 95))
         return float(low), float(middle), float(high)
 
@@ -80,12 +82,16 @@ def fit(steps: Sequence[TimedStep], ranks_per_node: int = 1) -> ScalingFit:
     if (n_sizes := len({ranks for ranks, *_ in steps})) < 3:
         raise CourseError(f"scaling: {n_sizes} numbers of ranks make no fit; time a step on three, such as 1, 2 and 4")
     first = TimedStep(*table_R3[0].tolist())
-    error_R = NOISE * (1 + np.log2(table_R3[-1, 0] / table_R3[:, 0]))
     terms_RK = _terms(table_R3[:, :2], first, ranks_per_node) * first.step_s / table_R3[:, 2:]
-    design = np.concatenate([terms_RK / error_R[:, None], np.diag(1 / WITHIN)])  # relative errors; what is expected
-    wanted = np.concatenate([1 / error_R, LIKELY / WITHIN])
-    draws = [nnls(design, wanted + rng.standard_normal(len(wanted)), maxiter=999)[0] for _ in range(DRAWS)]
-    return ScalingFit(np.array(draws), first, ranks_per_node)
+    noise = NOISE
+    for n_draws in (0, DRAWS):  # once to see how noisy these steps are
+        error_R = noise * (1 + np.log2(table_R3[-1, 0] / table_R3[:, 0]))
+        design = np.concatenate([terms_RK / error_R[:, None], np.diag(1 / WITHIN)])  # relative errors; the expected
+        wanted = np.concatenate([1 / error_R, LIKELY / WITHIN])
+        best_K, _ = nnls(design, wanted, maxiter=999)
+        noise *= max(1.0, float(np.sqrt(np.mean(((terms_RK @ best_K - 1) / error_R) ** 2))))
+        draws = [nnls(design, wanted + rng.standard_normal(len(wanted)), maxiter=999)[0] for _ in range(n_draws)]
+    return ScalingFit(np.array(draws), first, ranks_per_node, noise)
 
 
 def _terms(sizes_R2: np.ndarray, first: TimedStep, ranks_per_node: int) -> np.ndarray:

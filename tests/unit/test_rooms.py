@@ -22,7 +22,7 @@ BUDGET = {
     "comm": 775,
     "parallel": 435,
     "train": 2415,
-    "scaling": 585,
+    "scaling": 588,
     "convergence": 1620,
     "course": 3330,
     "reference": 5,

@@ -57,6 +57,17 @@ def test_the_interval_widens_with_distance():
     assert widths == sorted(widths)
 
 
+def test_steps_that_scatter_widen_the_interval_until_it_holds_them():
+    scatter = (1.3, 0.8, 1.25, 0.75, 1.2, 0.85)
+    steps = [TimedStep(p, 8, f * planted(p).step_s) for p, f in zip((1, 1, 2, 2, 4, 4), scatter, strict=True)]
+    noisy, calm = fit.fit(steps, 4), fit.fit([planted(p) for p in (1, 1, 2, 2, 4, 4)], 4)
+    assert noisy.noise > 3 * calm.noise
+    for found in (noisy, calm):
+        low, _, high = found.step_s(4)
+        assert low < planted(4).step_s < high
+    assert np.divide(*noisy.step_s(8)[::2]) < np.divide(*calm.step_s(8)[::2])
+
+
 def test_ranks_that_differ_cost_the_slowest_of_them():
     steps = [TimedStep(p, 8, 0.1 * (1 + 0.05 * float(expected_max(p)))) for p in (1, 2, 4, 8, 16, 32)]
     low, _, high = fit.fit(steps, 64).step_s(64)
