@@ -105,8 +105,7 @@ def restore(checkpoint: Checkpoint, state: TrainState) -> None:
             if isinstance(before["lr"], Tensor):  # a CUDA graph reads this very tensor; torch has put a copy there
                 before["lr"].fill_(float(group["lr"]))
             group.update({name: value for name, value in before.items() if name != "params"})  # the recipe's
-        trained = [w for w in state.model.parameters() if w.requires_grad and checkpoint.step]
-        for w in {*optimizer.state, *trained}:
+        for w in state.model.parameters() if not optimizer.state and checkpoint.step else optimizer.state:
             shapes = {name: w.shape if v.ndim else v.shape for name, v in _remembered(optimizer, w).items()}
             if {name: v.shape for name, v in optimizer.state[w].items()} != shapes:  # torch looks at the next update
                 raise ValueError("its optimizer remembers other layers")

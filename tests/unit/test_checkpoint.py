@@ -479,7 +479,6 @@ WRONG = {
     "no second average of any layer": lambda content: [w.pop("exp_avg_sq") for w in layers_of(content)],
     "one number too many of every layer": lambda content: [w.update(more=torch.ones(())) for w in layers_of(content)],
     "nothing of any layer": lambda content: [w.clear() for w in layers_of(content)],
-    "nothing of one layer": lambda content: content["optimizer"]["state"].pop(0),
     "no layer": lambda content: content["optimizer"]["state"].clear(),
     "an average that is one number": of_adamw("exp_avg", torch.ones(())),
     "a sparse average": of_adamw("exp_avg", torch.ones(5, 5).to_sparse()),
