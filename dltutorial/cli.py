@@ -39,6 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             stream.reconfigure(errors="replace")  # a question mark for what a locale lacks, and no error
     try:
         with no_interrupt_lost():
+            _stands_somewhere()
             args = make_parser().parse_args(argv)
             return args.command(args) or 0
     except BaseException as error:
@@ -51,6 +52,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         else:
             sys.stderr.close()
         return status
+
+
+def _stands_somewhere() -> None:
+    """Raises: CourseError: the working folder has been removed."""
+    try:
+        Path.cwd()
+    except FileNotFoundError:
+        raise CourseError("the folder that you are in is gone; cd into one that is there, then again") from None
 
 
 @contextlib.contextmanager

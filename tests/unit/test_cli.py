@@ -460,6 +460,15 @@ def test_closed_output_is_no_reason_to_end(tmp_path):
     assert subprocess.run([sys.executable, "-c", missing], timeout=120).returncode == 2
 
 
+def test_a_folder_that_is_gone_is_told(capsys, tmp_path, monkeypatch):
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    assert cli.main(["exercises", "status"]) == 2
+    assert "the folder that you are in is gone; cd into" in capsys.readouterr().err
+
+
 def test_control_bytes_of_a_name_are_shown_and_not_done(capsys, tmp_path):
     assert cli.main(["data", "check", "--source", str(tmp_path / "a\x1b]0;x\x07b")]) == 2
     said = capsys.readouterr().err
