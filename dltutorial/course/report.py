@@ -35,8 +35,8 @@ def write(name: str, out: Path | None = None, refresh_s: float | None = None, **
     import papermill
     from papermill.exceptions import PapermillExecutionError
 
-    if out is not None:
-        paths.keep_others(out, lambda text: f'content="dltutorial {name}"' in text[:500], f"page of the {name}")
+    out = out or paths.runs_dir() / f"{name}.html"
+    paths.keep_others(out, lambda text: f'content="dltutorial {name}"' in text[:500], f"page of the {name}")
     source = paths.course_folder("pages") / "pages" / f"{name}.ipynb"
     notebook = nbformat.read(source, 4)
     here_is_no_code = "--InteractiveShellApp.ignore_cwd=True"  # in a class's folder all may write
@@ -51,7 +51,6 @@ def write(name: str, out: Path | None = None, refresh_s: float | None = None, **
         where = f"{name}.ipynb, cell {problem.cell_index}: {problem.ename}: "  # papermill has put in a cell of its own
         told = line if problem.ename == "CourseError" else f"{where}{line}; mend the notebook, or restore it with git"
         raise CourseError(told) from None
-    out = out or paths.runs_dir() / f"{name}.html"
     paths.write_text(out, _page(done, source.with_suffix(".css").read_text("utf-8"), refresh_s, name))
     return out
 

@@ -57,6 +57,8 @@ def take(*names: str) -> None:
 def change(name: str, into: str, lines: Mapping[str, str]) -> None:
     """Write the file ``name`` with some of its text replaced as the file ``into``, and show the difference.
 
+    What lies there and differs is kept, as by ``take``.
+
     Raises:
         CourseError: a text to be replaced does not stand there exactly once, or the file cannot be written.
     """
@@ -65,6 +67,7 @@ def change(name: str, into: str, lines: Mapping[str, str]) -> None:
         if after.count(old) != 1:
             raise CourseError(f"{old!r} stands {after.count(old)} times in {name}, not once; look at the file")
         after = after.replace(old, new)
+    _keep_own(Path(into), after)
     paths.write_text(Path(into), after)
     _show("\n".join(difflib.unified_diff(before.splitlines(), after.splitlines(), name, into, "", "", 1, "")), "diff")
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from test_exercises import CODE, edit, notebook
 
-from dltutorial import cli
+from dltutorial import cli, paths
 from dltutorial.course import bench, benches, classroom, exercise_status, exercises, notebooks, report, runner
 from dltutorial.errors import CourseError
 from dltutorial.record import sharing
@@ -88,6 +88,25 @@ def shared_file(make):
     return look
 
 
+def joined_where_my_records_are():
+    (file := paths.records_file()).parent.mkdir(parents=True, exist_ok=True)
+    classroom.join(file.parent, file.stem)
+
+
+def over_my_own(name, *words):
+    """A page without --out, where a file of its name lies that the course has not written."""
+
+    def write():
+        (own := paths.runs_dir() / f"{name}.html").parent.mkdir(parents=True, exist_ok=True)
+        own.write_text("mine")
+        try:
+            command(*words)()
+        finally:
+            assert own.read_text() == "mine"
+
+    return write
+
+
 def kept_nowhere():
     Path("exercises/kept").write_text("a file where the folder should be")
     exercise_status.reset("00", yes=True, root=Path())
@@ -125,6 +144,9 @@ REFUSALS = [
       for name in ("../escape", "a/b", "", ".hidden", "<b>", "line\nbr")),
     ("a long name", joined("x" * 41), "the name has 41 characters; take 40 at most"),
     ("a name that is taken", joined("taken"), "somebody is taken already in"),
+    ("a class where my records are", joined_where_my_records_are, "holds your own records; choose another name"),
+    ("a report over mine", over_my_own("report", "report"), "report.html is no page of the report and stays as it is"),
+    ("a view over mine", over_my_own("class", "class", "view", "class"), "class.html is no page of the class and stay"),
     ("no class", joined(folder="nowhere"), "ask your instructor for the class's folder"),
     ("a file for a class", joined(folder="class/taken.jsonl"), "ask your instructor for the class's folder"),
     ("a second class", joined_after(joined()), "leave it first: dltutorial class leave"),
@@ -156,6 +178,8 @@ def course(tmp_path, monkeypatch):
     """A course of one exercise and one chapter, a class, and a benchmark that nobody may measure."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.setenv("DLTUTORIAL_RUNS", str(tmp_path.with_name(f"{tmp_path.name}-runs")))
+    monkeypatch.delenv("DLTUTORIAL_RECORDS", raising=False)
     monkeypatch.setenv("DLTUTORIAL_NOTEBOOKS", "notebooks")
     monkeypatch.setattr(bench, "BENCHES", ("known",))
     monkeypatch.setattr(benches, "known", lambda preset, repeats: pytest.fail("it measured"), raising=False)

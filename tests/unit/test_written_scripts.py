@@ -55,6 +55,17 @@ def test_a_changed_file_shows_its_difference(course, capsys):
     assert "-b = 2\n+b = 3" in capsys.readouterr().out
 
 
+def test_a_learners_own_file_is_kept_from_a_change(course):
+    scripts.take("train.py")
+    for _ in range(2):
+        Path("quick.py").write_text("mine")
+        scripts.change("train.py", "quick.py", {"b = 2": "b = 3"})
+    scripts.change("train.py", "quick.py", {"b = 2": "b = 3"})  # as it is: nothing to keep
+    assert {name: text for name, text in files(course).items() if name != "train.py"} == {
+        "quick.py": "a = 1\nb = 3\n", "quick.mine1.py": "mine", "quick.mine2.py": "mine",
+    }  # fmt: skip
+
+
 @pytest.mark.parametrize("old", ["c = 2", " = "])
 def test_what_is_not_there_exactly_once_is_not_changed(course, old):
     scripts.take("train.py")
