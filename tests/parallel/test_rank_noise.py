@@ -1,4 +1,4 @@
-"""What chapter 13's hook hears in the buckets of torch's wrapper is each rank's own gradient, whatever the buckets."""
+"""What chapter 13's hook hears of the ranks' own gradients in torch's wrapper, whatever the buckets."""
 
 import sys
 from pathlib import Path
@@ -14,7 +14,7 @@ from dltutorial.launch import launch
 sys.path.insert(0, str(Path(__file__).parents[1] / "unit"))
 from chapters import written
 
-CHAPTER = written("13", "square", "listen")
+LISTEN = written("13", "listen", world_size=2)["listen"]
 
 
 def network():
@@ -33,21 +33,24 @@ def gradient(net, ranks, step):
 
 
 def heard(listen, network, sample, **options):
-    """This rank's |g|² in each of three steps, summed over the ranks, and the mean gradient at the end."""
-    own, model, found = torch.zeros((), dtype=torch.float64), DistributedDataParallel(network(), **options), []
-    model.register_comm_hook(own, listen)
+    """This rank's g · (the other's g) and |g|² in each of three steps, summed over ranks; the last mean gradient."""
+    told, model, found = torch.zeros(2, dtype=torch.float64), DistributedDataParallel(network(), **options), []
+    model.register_comm_hook(told, listen)
     for step in range(3):
-        model.zero_grad(), own.zero_()
+        model.zero_grad(), told.zero_()
         model(sample(dist.get_rank(), step)).square().mean().backward()
-        dist.all_reduce(own)
-        found.append(own.item())
+        dist.all_reduce(told)
+        found.append(told.tolist())
     return found, torch.cat([p.grad.flatten() for p in model.parameters()])
 
 
 @pytest.mark.parametrize("options", [{}, {"bucket_cap_mb": 16 / 2**20}, {"gradient_as_bucket_view": True}])
 def test_the_hook_hears_the_ranks_own_gradients_and_averages_them(options):
     net = network()
-    own = [sum(gradient(net, [rank], step).square().sum().item() for rank in range(2)) for step in range(3)]
-    for found, mean in launch(heard, 2, CHAPTER["listen"], network, sample, timeout_s=60, **options):
-        assert found == pytest.approx(own)
+    expected = []
+    for step in range(3):
+        one, other = (gradient(net, [rank], step) for rank in range(2))
+        expected.append(pytest.approx([2 * (one @ other).item(), (one @ one + other @ other).item()]))
+    for found, mean in launch(heard, 2, LISTEN, network, sample, timeout_s=60, **options):
+        assert found == expected
         torch.testing.assert_close(mean, gradient(net, range(2), 2))

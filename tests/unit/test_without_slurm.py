@@ -17,7 +17,7 @@ def test_without_slurm_everything_says_so(monkeypatch, tmp_path):
     assert pocket.own("x") is None
 
 
-def test_a_link_in_a_clusters_place_goes_and_what_it_leads_to_stays(monkeypatch, tmp_path):
+def test_a_link_in_a_clusters_place_stays_and_so_does_what_it_leads_to(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     (tmp_path / "thesis").mkdir()
     (tmp_path / "thesis" / "thesis.tex").write_text("years of work")
@@ -25,6 +25,7 @@ def test_a_link_in_a_clusters_place_goes_and_what_it_leads_to_stays(monkeypatch,
     home.mkdir(parents=True)
     (home / "mine").symlink_to(tmp_path / "thesis")
     os.mkfifo(home / ".lock")  # nor does a pipe without a reader hold it up
-    assert pocket.down("mine")
-    assert not os.path.lexists(home / "mine")
+    with pytest.raises(CourseError, match="mine is no pocket cluster's and stays as it is"):
+        pocket.down("mine")
+    assert (home / "mine").is_symlink()
     assert (tmp_path / "thesis" / "thesis.tex").read_text() == "years of work"
