@@ -19,7 +19,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Give the id that pytest-xdist has made to the pytest that has not seen it; the first groups first."""
+    """Give the id that pytest-xdist has made to the pytest that has not seen it; sort groups: first, others, last."""
     for item in items:
         if (with_group := vars(item).get("_nodeid", item.nodeid)) != item.nodeid:
             item._id = type(item.id).parse(with_group)
@@ -29,4 +29,4 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def _place(item: pytest.Item) -> int:
     mark = item.get_closest_marker("xdist_group")
     name = (*mark.args, *mark.kwargs.values())[0] if mark else None
-    return FIRST.index(name) if name in FIRST else len(FIRST)
+    return len(FIRST) + 1 if name == "last" else FIRST.index(name) if name in FIRST else len(FIRST)

@@ -35,3 +35,23 @@ def test_a_few_chapters_may_have_as_many_as_fifty_measurements_would(tmp_path):
     said, status = sub_pytest.end(tmp_path, CONFTEST, "-k", "[0] or [1] or [2]", test_some=CHAPTERS.replace("N)", "4)"))
     assert status == 0
     assert "4 of 30 measurements are otherwise; at most 10% may be" in said
+
+
+ALONE = """
+from measurements import ALONE, BESIDE, FOUND, OTHERWISE
+
+def test_chapters(record_property):
+    record_property(FOUND, 20)
+    record_property(BESIDE, ["it is quicker"] * 6)
+
+def test_again(record_property):
+    record_property(ALONE, True)
+    record_property(OTHERWISE, ["it is quicker"])
+"""
+
+
+@pytest.mark.parametrize(("chosen", "n", "status"), [("chapters", 6, 1), ("chapters or again", 1, 0)])
+def test_what_was_otherwise_beside_other_tests_counts_unless_it_was_tried_again_alone(tmp_path, chosen, n, status):
+    said, ended = sub_pytest.end(tmp_path, CONFTEST, "-k", chosen, test_some=ALONE)
+    assert ended == status
+    assert f"{n} of 20 measurements are otherwise" in said
