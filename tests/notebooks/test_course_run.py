@@ -67,7 +67,7 @@ def finish(process):
     return process.returncode, out, err.replace("\r", "\n")
 
 
-@pytest.mark.parametrize("options", [[], ["--jobs", "2"]])
+@pytest.mark.parametrize("options", [pytest.param([], marks=pytest.mark.full), ["--jobs", "2"]])
 def test_a_run_tells_all_and_goes_on_after_a_failure(course, options):
     dead = "import os; os.kill(os.getpid(), 9)"
     folder = course(_00_good=CLAIMS, _01_claim=FAILED_CLAIM, _02_dead=dead, _03_good="1", _04_other=OTHERWISE)

@@ -452,6 +452,7 @@ def test_sigterm_while_workers_start_ends_all_of_them(tiny_data, tmp_path):
     assert not psutil.wait_procs(workers, timeout=60)[1]
 
 
+@pytest.mark.full
 def test_closed_output_is_no_reason_to_end(tmp_path):
     words = [sys.executable, "-m", "dltutorial", "data", "weather", "--preset", "smoke", "--out", str(tmp_path / "w")]
     code = f"import subprocess, os; os.close(1); os.close(2); os.execv({sys.executable!r}, {words!r})"

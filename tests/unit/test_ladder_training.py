@@ -157,6 +157,7 @@ def test_a_race_too_short_to_compare_is_refused(start, data):
         ladder.compare({"baseline": start, "seldom": seldom}, data, rounds=1, turn_s=0.0)
 
 
+@pytest.mark.full
 def test_the_bench_gives_a_row_for_every_variant(start, tiny_data, tmp_path, monkeypatch):
     monkeypatch.setenv("DLTUTORIAL_DATA", str(tmp_path))
     monkeypatch.setattr(machine, "device", lambda: "cpu")
