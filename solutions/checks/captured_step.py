@@ -94,7 +94,7 @@ def _watched(case: Callable[[Callable, Watch], None]) -> Callable[[Callable], No
 
 @_watched
 def _warms_up_then_captures(fn: Callable, watch: Watch) -> None:
-    """It makes the warm-up steps inside graph.warm_up(), then captures one more, once"""
+    """It makes the warm-up steps on a side stream, then captures one more, once"""
     lab = _Lab(1, watch)
     lab.made(fn)
     n = lab.steps
