@@ -1,7 +1,8 @@
 """Checks of chapter 08's exercise: a ring all-reduce written from send and receive, on real ranks.
 
-The vector of rank r holds 10 to the power r, so every digit of a sum tells how often that rank has been added. What
-ranks send is counted on its way into torch.distributed; a deadlock ends at the deadline of the launch.
+The vector of rank r holds 10 to the power r, so every digit of a sum tells how often that rank has been added; in one
+case its numbers grow from place to place, too. What ranks send is counted on its way into torch.distributed; a deadlock
+ends at the deadline of the launch.
 """
 
 import functools
@@ -61,8 +62,11 @@ def _refuse(*args: Any, **options: Any) -> None:
     raise RuntimeError("the course's own collectives are no answer: write yours")
 
 
-def _on_ranks(packed: bytes, jobs: Sequence[tuple[int, str]]) -> list[tuple[list, Sent]]:
-    """On one rank, for each (length, dtype): the vector afterwards, and what was sent."""
+def _on_ranks(packed: bytes, jobs: Sequence[tuple[int, str]], step: int) -> list[tuple[list, Sent]]:
+    """On one rank, for each (length, dtype): the vector afterwards, and what was sent.
+
+    All numbers of a rank's vector are alike, or grow by ``step`` from place to place.
+    """
     now = [Sent()]
     for name in ("send", "isend"):
         send = getattr(distributed_c10d, name)
@@ -74,19 +78,21 @@ def _on_ranks(packed: bytes, jobs: Sequence[tuple[int, str]]) -> list[tuple[list
     found = []
     for n, dtype in jobs:
         now[0] = Sent()
-        x = torch.full((n,), 10 ** dist.get_rank(), dtype=getattr(torch, dtype))
+        x = (10 ** dist.get_rank() + step * torch.arange(n)).to(getattr(torch, dtype))
         fn(x)
         found.append((x.tolist(), now[0]))
     return found
 
 
-def _run(fn: Callable, p: int, *jobs: tuple[int, str], uneven: bool = False) -> list[list[tuple[list, Sent]]]:
+def _run(
+    fn: Callable, p: int, *jobs: tuple[int, str], uneven: bool = False, step: int = 0
+) -> list[list[tuple[list, Sent]]]:
     """The answer on p ranks: for each rank, for each job, what ``_on_ranks`` found."""
     try:
         packed = cloudpickle.dumps(fn)
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", ".*ranks share")
-            return launch(_on_ranks, p, packed, jobs, timeout_s=PATIENCE_S, backend="gloo")
+            return launch(_on_ranks, p, packed, jobs, step, timeout_s=PATIENCE_S, backend="gloo")
     except RanksHang as hang:
         raise Wrong(f"an end within {PATIENCE_S:g} s on {p} ranks", _place(str(hang)), _HANGS) from None
     except RankFailed as failed:
@@ -146,6 +152,18 @@ def _diagnosis(vectors: list[list[float]], n: int, p: int, messages: int) -> str
     return _MISSING
 
 
+def _in_place(fn: Callable) -> None:
+    """Every number is summed with those of its own place"""
+    wanted = [111 + 3 * 1000 * place for place in range(6)]
+    for rank, ((got, _),) in enumerate(_run(fn, 3, (6, "float32"), step=1000)):
+        if got != wanted:
+            hint = (
+                "Numbers of different places were added. Chunk c of a rank goes with chunk c of all others: which "
+                "chunk does the rank before you send in this round?"
+            )
+            raise Wrong(f"{wanted} on rank {rank} of 3", f"{got}", hint)
+
+
 def _traffic(fn: Callable) -> None:
     """Each rank sends 2 (p − 1) chunks, only to the next"""
     for p, n in ((4, 8), (3, 7)):
@@ -189,6 +207,7 @@ EXERCISE = Exercise(
     cases=(
         case("Two ranks sum six numbers", _sums, 2, (6, "float32")),
         case("Four ranks sum eight numbers", _sums, 4, (8, "float32")),
+        _in_place,
         case(
             "Three ranks sum 7, 4, 2, 1 and no numbers, whole ones too",
             _sums,

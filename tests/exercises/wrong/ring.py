@@ -54,6 +54,16 @@ WRONG = [
         _with(("(me - step - 1) % p], spare", "(me - step - 2) % p], spare")),
         None,
     ),
+    (
+        "each rank gives another chunk",
+        _with(
+            (HALF + FIRST, "    carry = chunks[me].clone()\n" + HALF + FIRST),
+            ("into = chunks[(me - step - 2) % p]", "into = chunks[me]"),
+            ("exchange(chunks[(me - step - 1) % p], spare)", "exchange(carry, spare)"),
+            ("        into += spare\n", "        into += spare\n        carry = spare\n"),
+        ),
+        "different places",
+    ),
     ("always the same chunk", _with(("(me - step - 1) % p], spare", "me], spare")), None),
     ("overwrites instead of adding", _with(("into += spare", "into.copy_(spare)")), "missing"),
     (
