@@ -26,6 +26,9 @@ def update(root: Path) -> str:
     Raises:
         CourseError: there is none to be had, or not into a folder in this state; nothing of the learner's is lost.
     """
+    for name in _git(root, "rev-parse", "--local-env-vars").split():  # such as GIT_DIR: it names another repository
+        if not name.startswith("GIT_CONFIG"):
+            os.environ.pop(name, None)
     os.environ["LC_ALL"] = "C"  # what git says is looked at, here and by nbgitpuller
     os.environ.setdefault("GIT_HTTP_LOW_SPEED_LIMIT", "1")  # a server that says nothing is waited for …
     os.environ.setdefault("GIT_HTTP_LOW_SPEED_TIME", "60")  # … so many seconds

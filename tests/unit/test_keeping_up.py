@@ -350,6 +350,22 @@ def test_several_updates_at_once_lose_nothing(course):
     assert [file.read_text() for file in course.learner.glob("notes__*.md")] == ["my notes\n"]
 
 
+@pytest.mark.parametrize("name", ["GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE"])
+def test_an_update_is_of_its_own_folder_whatever_repository_the_environment_names(course, tmp_path, name, monkeypatch):
+    other = tmp_path / "dotfiles"
+    git(tmp_path, "clone", "-q", course.url, str(other))
+    before = git(other, "log", "--oneline", "--all").stdout, git(other, "status", "--porcelain").stdout
+    names = {"GIT_DIR": other / ".git", "GIT_WORK_TREE": other, "GIT_INDEX_FILE": other / ".git" / "index"}
+    solve(course.learner / EX)
+    course.publish()
+    monkeypatch.setenv(name, str(names[name]))
+    course.update()
+    monkeypatch.delenv(name)
+    assert "return 42" in course.text(EX)
+    assert next(course.learner.glob("exercises/*.new.ipynb"))
+    assert (git(other, "log", "--oneline", "--all").stdout, git(other, "status", "--porcelain").stdout) == before
+
+
 def test_an_update_without_a_newer_version_leaves_what_was_run_where_it_is(course):
     execute(course.learner / CHAPTER)
     execute(course.learner / EX)
