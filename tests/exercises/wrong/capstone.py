@@ -60,6 +60,8 @@ WRONG = [
     ("does not scale the rate", _with(("args.rate * args.batch / 64", "args.rate")), "scale it linearly"),
     ("scales the rate by the ranks", _with(("args.batch / 64", "args.batch / 64 * dist.get_world_size()")),
      "a rate times the ranks"),
+    ("the last batch divided by --batch", _with(("loss.backward()", "(loss * len(x) * dist.get_world_size() / "
+                                                                    "args.batch).backward()")), "by its own size"),
     ("never zeroes", _with(("            optimizer.zero_grad()\n", "")), "zero_grad()"),
     ("another optimizer", _with(("SGD(model.parameters(), args.rate * args.batch / 64, momentum=0.9)",
                                  "AdamW(model.parameters(), args.rate * args.batch / 64)")), "momentum 0.9"),
