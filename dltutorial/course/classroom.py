@@ -86,19 +86,25 @@ def leave(remove: bool = False) -> str:
     """Stop sharing; with ``remove`` the file in the class's folder goes too. Returns what to tell the learner.
 
     Raises:
-        CourseError: the setting or the file cannot be removed.
+        CourseError: the setting or the file cannot be removed, or the class's folder is away; nothing is changed then.
     """
+    damaged = False
     try:
         member = sharing.membership()
-    except CourseError:  # damaged: leaving mends it
-        member = None
-    there, has_shared = sharing.setting_file().exists(), member is not None and member.file.exists()
+    except CourseError:  # leaving mends it
+        member, damaged = None, True
+    away = member is not None and not member.folder.is_dir()
+    if member and away and remove:
+        raise CourseError(f"{member.folder} is not there now; when it is, again, or leave without --remove")
+    there, has_shared = sharing.setting_file().exists(), member is not None and (away or member.file.exists())
     try:
         sharing.setting_file().unlink(missing_ok=True)
         if remove and member:
             member.file.unlink(missing_ok=True)
     except OSError as error:
         raise CourseError(f"cannot remove {error.filename}: {error.strerror}; remove it by hand") from error
+    if damaged:
+        return "You have left, but the setting was damaged: what was shared, if anything, stays in the class's folder."
     if member is None or not has_shared:
         return "You have left: nothing is shared." if there else "You are in no class: nothing is shared."
     kept = "is removed" if remove else "stays; remove it with rm if you like"

@@ -12,7 +12,7 @@ from typing import Any
 from markupsafe import Markup
 
 from dltutorial import paths
-from dltutorial.course import show
+from dltutorial.course import notebooks, show
 from dltutorial.course.execute import quick_imports
 from dltutorial.errors import CourseError
 
@@ -33,12 +33,18 @@ def write(name: str, out: Path | None = None, refresh_s: float | None = None, **
     quick_imports()
     import nbformat
     import papermill
+    from nbclient.exceptions import DeadKernelError
     from papermill.exceptions import PapermillExecutionError
 
     out = out or paths.runs_dir() / f"{name}.html"
     paths.keep_others(out, lambda text: f'content="dltutorial {name}"' in text[:500], f"page of the {name}")
     source = paths.course_folder("pages") / "pages" / f"{name}.ipynb"
-    notebook = nbformat.read(source, 4)
+    try:
+        css, plain = paths.read_text(source.with_suffix(".css")), notebooks.read(source)
+        nbformat.validate(notebook := nbformat.from_dict(plain))
+    except (OSError, ValueError, nbformat.ValidationError) as error:
+        told = str(error).partition("\n")[0]
+        raise CourseError(f"pages/{name}.ipynb or .css cannot be used ({told}); restore them from git") from error
     here_is_no_code = "--InteractiveShellApp.ignore_cwd=True"  # in a class's folder all may write
     try:
         with paths.environment({"PYTHONSAFEPATH": "1"}):
@@ -51,7 +57,9 @@ def write(name: str, out: Path | None = None, refresh_s: float | None = None, **
         where = f"{name}.ipynb, cell {problem.cell_index}: {problem.ename}: "  # papermill has put in a cell of its own
         told = line if problem.ename == "CourseError" else f"{where}{line}; mend the notebook, or restore it with git"
         raise CourseError(told) from None
-    paths.write_text(out, _page(done, source.with_suffix(".css").read_text("utf-8"), refresh_s, name))
+    except DeadKernelError as problem:
+        raise CourseError(f"the kernel of {name}.ipynb died; mend the notebook, or restore it with git") from problem
+    paths.write_text(out, _page(done, css, refresh_s, name))
     return out
 
 

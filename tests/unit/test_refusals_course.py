@@ -88,6 +88,35 @@ def shared_file(make):
     return look
 
 
+def left_while_the_class_is_away():
+    classroom.join(Path("class"), "me")
+    Path("class").rename("away")
+    try:
+        classroom.leave(remove=True)
+    finally:
+        Path("away").rename("class")
+        assert sharing.membership().name == "me"
+        Path("class/me.jsonl").unlink()
+
+
+def damaged_page(name, make):
+    """A report from pages that somebody has edited."""
+
+    def write():
+        page, mark = Path("pages", name), Path("pyproject.toml")  # which makes it the course's folder
+        page.unlink()
+        mark.touch()
+        make(page)
+        try:
+            report.write("report")
+        finally:
+            mark.unlink()
+            page.unlink(missing_ok=True)
+            shutil.copy(ROOT / page, page)
+
+    return write
+
+
 def joined_where_my_records_are():
     (file := paths.records_file()).parent.mkdir(parents=True, exist_ok=True)
     classroom.join(file.parent, file.stem)
@@ -150,6 +179,13 @@ REFUSALS = [
     ("no class", joined(folder="nowhere"), "ask your instructor for the class's folder"),
     ("a file for a class", joined(folder="class/taken.jsonl"), "ask your instructor for the class's folder"),
     ("a second class", joined_after(joined()), "leave it first: dltutorial class leave"),
+    ("a class that is away", left_while_the_class_is_away, "class is not there now; when it is, again, or leave wi"),
+    *(("a damaged page", damaged_page("report.ipynb", make), words) for make, words in (
+        (os.mkfifo, "no regular file; check the path"), (lambda page: page.write_text("{"), "not a notebook"),
+        (lambda page: page.write_bytes(b"\xe9"), "not a notebook"), (lambda page: None, "No such file"),
+        (lambda page: page.write_text('{"cells": [], "metadata": {}, "nbformat": 4}'), "restore them from git"))),
+    *(("a damaged style", damaged_page("report.css", make), "report.ipynb or .css cannot be used")
+      for make in (os.mkfifo, lambda page: None, lambda page: page.write_bytes(b"\xe9"))),
     ("a class without a folder", command("class", "join"), "class join needs the class's folder"),
     *(("a damaged setting", damaged_setting(make), "class.json cannot be read; leave it with dltutorial class leave")
       for make in (os.mkfifo, os.mkdir, lambda file: file.write_text("[" * 9999), lambda file: file.write_text("3"))),
