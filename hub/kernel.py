@@ -111,7 +111,7 @@ def install(args: argparse.Namespace) -> int:
         "metadata": {"debugger": True, "dltutorial": {"site": args.site}},
     }
     there = kernels / args.name
-    if os.path.lexists(there) and not is_ours(there):
+    if os.path.lexists(there) and (there.is_symlink() or not is_ours(there)):
         sys.exit(f"{there} holds a kernel that is not the course's; choose another --name, or remove it")
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "kernel.json").write_text(json.dumps(spec, indent=1) + "\n")
@@ -135,7 +135,7 @@ def is_ours(folder: Path) -> bool:
         names = {file.name for file in folder.iterdir()}
         spec = folder / "kernel.json"
         about = json.loads(spec.read_text(encoding="utf-8")) if spec.is_file() else {}
-        return not names or (names <= {HELPER, spec.name} and "dltutorial" in about["metadata"])
+        return not names or (names <= {HELPER, spec.name} and "dltutorial" in dict(about["metadata"]))
     except (OSError, ValueError, KeyError, TypeError):
         return False
 
@@ -153,6 +153,10 @@ def script(args: argparse.Namespace) -> str:
             sys.exit(f"site {args.site} needs {name}: {what}; then install again")
         lines.append(f'[ -n "${{{name}:-}}" ] || export {name}={shlex.quote(os.environ[name])}')
     knows_images = re.search(r"^[^#\n]*DLTUTORIAL_IMAGE", site, re.MULTILINE)
+    if args.container and (not args.container.strip() or re.search(r"[\"'\\]", args.container)):
+        sys.exit("--container is taken word by word, without quotes; give a command without blanks in its words")
+    if " " in args.container and Path(args.container).exists():
+        sys.exit(f"{args.container} has a blank in its name; link it under another one, and give the whole command")
     is_image = len(args.container.split()) == 1
     if is_image and not knows_images:
         given = f"'apptainer exec --nv {args.container}'"

@@ -11,7 +11,9 @@ takes the name; only a save within the microseconds of that step would go.
 import contextlib
 import datetime
 import hashlib
+import itertools
 import json
+import os
 import re
 import shutil
 import sys
@@ -183,7 +185,9 @@ def keep(file: Path) -> Path:
     Raises:
         CourseError: it cannot be copied.
     """
-    kept = file.parent / "kept" / f"{file.stem}.{datetime.datetime.now():%Y-%m-%d_%H-%M-%S.%f}{file.suffix}"
+    time = f"{datetime.datetime.now():%Y-%m-%d_%H-%M-%S.%f}"
+    names = (f"{file.stem}.{time}{'.' * bool(n)}{n or ''}{file.suffix}" for n in itertools.count())  # a clock may stand
+    kept = next(there for name in names if not os.path.lexists(there := file.parent / "kept" / name))
     try:
         kept.parent.mkdir(exist_ok=True)
         return Path(shutil.copy2(file, kept))

@@ -42,6 +42,8 @@ def write(name: str, out: Path | None = None, refresh_s: float | None = None, **
     try:
         css, plain = paths.read_text(source.with_suffix(".css")), notebooks.read(source)
         nbformat.validate(notebook := nbformat.from_dict(plain))
+        if not any("parameters" in cell["metadata"].get("tags", ()) for cell in plain["cells"]):
+            raise ValueError("no cell has the tag parameters, so it would show another folder")
     except (OSError, ValueError, nbformat.ValidationError) as error:
         told = str(error).partition("\n")[0]
         raise CourseError(f"pages/{name}.ipynb or .css cannot be used ({told}); restore them from git") from error

@@ -6,8 +6,10 @@ In: file names. Out: files in the folder of the notebook, which need nothing of 
     scripts.change("train.py", "train_bf16.py", {"old line": "new line"})  # and shows the difference
 """
 
+import contextlib
 import difflib
 import inspect
+import itertools
 import os
 import sys
 from collections.abc import Mapping
@@ -62,7 +64,10 @@ def change(name: str, into: str, lines: Mapping[str, str]) -> None:
     Raises:
         CourseError: a text to be replaced does not stand there exactly once, or the file cannot be written.
     """
-    before = after = paths.read_text(Path(name))
+    try:
+        before = after = paths.read_text(Path(name))
+    except (OSError, UnicodeDecodeError) as error:
+        raise CourseError(f"cannot read {name} ({error}); run the cell that writes it again") from error
     for old, new in lines.items():
         if after.count(old) != 1:
             raise CourseError(f"{old!r} stands {after.count(old)} times in {name}, not once; look at the file")
@@ -85,8 +90,12 @@ def _show(text: str, language: str) -> None:
 
 def _keep_own(file: Path, text: str) -> None:
     """Rename a file that holds anything but this text, so that it is not lost."""
-    if not file.exists() or paths.read_text(file) == text:
+    with contextlib.suppress(OSError, UnicodeDecodeError):
+        if paths.read_text(file) == text:
+            return
+    if not os.path.lexists(file):
         return
-    beside = next(b for n in range(1, 1000) if not (b := file.with_suffix(f".mine{n}{file.suffix}")).exists())
+    others = (file.with_suffix(f".mine{n}{file.suffix}") for n in itertools.count(1))
+    beside = next(other for other in others if not os.path.lexists(other))
     file.rename(beside)
     print(f"your own {file} is now {beside}")

@@ -141,6 +141,7 @@ def validate(folder: Path, progress: bool = False) -> str:
             why = "time_means.npy is far from global_means.npy"
             raise DataError(f"{folder / 'stats'} is of other data: {why}; {_anew(folder)}")
     low_C, high_C = np.full((2, len(means_C)), [[np.inf], [-np.inf]])
+    spread_C = np.zeros(len(means_C))  # mean square distance from the means, in squares of what stats/ says
     first_with: dict[int, Path] = {}  # a year's number, or the hash of what tells a snapshot from all others
     twice: dict[tuple[Path, Path], bool] = {}  # two files, and whether they are of two splits
     with tqdm(desc="reading", unit="sample", total=total, delay=2, disable=not progress) as bar:
@@ -154,6 +155,9 @@ def validate(folder: Path, progress: bool = False) -> str:
                     why = f"{file}, snapshot {index}, channel {at[1]}, {what}: if it says no value, leave the year out"
                     raise DataError(f"{why}; or {folder / 'stats'} is of other data: {_anew(folder)}")
                 low_C, high_C = np.minimum(low_C, ends_2C[0]), np.maximum(high_C, ends_2C[1])
+                if file.parent.name == "train":
+                    off_CHW = (x_CHW - means_C[:, None, None]) / stds_C[:, None, None]
+                    spread_C += np.square(off_CHW).mean((1, 2)) / splits[0].n_samples
                 for key in (int(file.stem[-4:]), hash(ends_2C.tobytes() + x_CHW[:, x_CHW.shape[1] // 2].tobytes())):
                     if (first := first_with.setdefault(key, file)) != file:
                         twice[first, file] = first.parent != file.parent
@@ -161,6 +165,10 @@ def validate(folder: Path, progress: bool = False) -> str:
                 bar.update()
     if not ((low_C <= means_C) & (means_C <= high_C)).all():
         why = "global_means.npy is beyond all values of a channel"
+        raise DataError(f"{folder / 'stats'} is of other data: {why}; {_anew(folder)}")
+    odd_C = (low_C < high_C) & ((spread_C < 0.25) | (spread_C > 4))
+    if odd_C.any():
+        why = f"the spread of channel {odd_C.argmax()} is {spread_C[odd_C.argmax()] ** 0.5:.2g} × global_stds.npy"
         raise DataError(f"{folder / 'stats'} is of other data: {why}; {_anew(folder)}")
     notes = [f"note: {len(flat)} fields hold one value only, first {flat[0]}"] if flat else []
     for (one, other), leaks in sorted(twice.items(), key=lambda item: not item[1])[:1]:

@@ -133,11 +133,12 @@ def command(action: str, nodes: int, name: str) -> int:
     _say(" · ".join(f"{node} {state}" for node, state in states(cluster).items()))
     print(f"export SLURM_CONF={shlex.quote(cluster.env['SLURM_CONF'])}")
     if action == "up":
-        _say(f"{nodes} nodes are up, after {time.monotonic() - begun_s:.2f} s")
+        _say(f"{nodes} node{'s' * (nodes > 1)} up, after {time.monotonic() - begun_s:.2f} s")
         if sys.stdout.isatty():
             _say('paste the line above, or start with: eval "$(dltutorial pocket up)"; then try: srun -N 1 hostname')
         else:
-            _say("next: source slurm/sites/pocket.sh; sbatch -N 2 slurm/train.sbatch; at last: dltutorial pocket down")
+            first = f"source slurm/sites/pocket.sh; sbatch -N {nodes} slurm/train.sbatch"
+            _say(f"next: {first}; at last: dltutorial pocket down")
     return 0
 
 

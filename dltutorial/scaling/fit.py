@@ -108,7 +108,8 @@ def read(file: Path) -> list[TimedStep]:
         CourseError: it cannot be read, lacks a column, or a cell is no number.
     """
     try:
-        lines = [line for line in paths.read_text(file, 2**20).splitlines() if line.strip() and line[0] != "#"]
+        lines = [line for line in paths.read_text(file, 2**20).removeprefix("\ufeff").splitlines()
+                 if line.strip() and line[0] != "#"]  # fmt: skip
         return [TimedStep(*(float(row[name]) for name in TimedStep._fields)) for row in csv.DictReader(lines)]
     except (KeyError, TypeError, ValueError, csv.Error):
         raise CourseError(f"{file} is no CSV file of numbers with the header ranks,samples,step_s; write one") from None
@@ -117,13 +118,14 @@ def read(file: Path) -> list[TimedStep]:
 
 
 def table(steps: Sequence[TimedStep], ranks_per_node: int = 1, most: int | None = None) -> Table:
-    """Measured steps, then twice as many ranks and again, up to ``most`` (default: 4 times), beside the naive guess.
+    """Measured steps, then twice as many ranks and again, the last time ``most`` (default: 4 times); a naive guess.
 
     The guess: as efficient as the largest one measured. What is predicted has as many samples a rank as that.
     """
     found, largest = fit(steps, ranks_per_node), max(steps)
-    n_doublings = int(math.log2(max(1.0, (most or 4 * largest.ranks) / largest.ranks)))
-    asked = [(2.0**n * largest.ranks, largest.samples) for n in range(1, 1 + n_doublings)]
+    most = most or int(4 * largest.ranks)
+    n_doublings = math.ceil(math.log2(max(1.0, most / largest.ranks)))
+    asked = [(min(2.0**n * largest.ranks, most), largest.samples) for n in range(1, 1 + n_doublings)]
     rows = []
     for ranks, samples, *seen in [*sorted(steps), *asked]:
         low, middle, high = (f"{1e3 * seconds:.4g}" for seconds in found.step_s(ranks, samples))

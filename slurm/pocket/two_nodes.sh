@@ -6,6 +6,7 @@
 # with unprivileged user namespaces, iproute2 (ip, tc) and util-linux (unshare). Nothing outside of the two namespaces
 # changes. Whatever ends this script ends all it has started: a namespace of processes dies with its first.
 set -euo pipefail
+[[ ${RANKS:-2} =~ ^[1-9][0-9]?$ ]] || { echo "RANKS=$RANKS is no number of ranks; give 1 or more, or unset it" >&2; exit 2; }
 if [ "${1:-}" != --inside ]; then
     setpriv --pdeathsig KILL unshare --user --map-root-user --net --pid --fork --kill-child "$0" --inside "$@" &
     wait $!

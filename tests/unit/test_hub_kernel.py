@@ -181,7 +181,11 @@ def test_what_cannot_be_is_one_line(tmp_path, capsys):
     assert "is an image alone; give the whole command" in refused(*where, "--container", "course.sif")
     refused(*where, "--site", "mars")
     assert "invalid choice: 'mars'" in capsys.readouterr().err
+    assert "word by word, without quotes" in refused(*where, "--container", "apptainer exec --bind '/my dir:/x' c.sif")
+    assert "word by word, without quotes" in refused(*where, "--container", "  ")
     assert not list(tmp_path.iterdir())
+    (tmp_path / "my image.sif").touch()
+    assert "has a blank in its name" in refused(*where, "--container", str(tmp_path / "my image.sif"))
     (tmp_path / "share").touch()
     assert re.match("cannot write .*choose --user", refused(*where))
 
@@ -198,10 +202,20 @@ def test_a_damaged_kernel_is_one_line_of_the_check(place, text):
     assert "install it" in refused("--name", "dltutorial", action="check")
 
 
+def test_a_link_in_a_kernels_place_stays(place, tmp_path):
+    there = place / "share" / "jupyter" / "kernels" / "dltutorial"
+    there.parent.mkdir(parents=True)
+    (mine := tmp_path / "mine").mkdir()
+    there.symlink_to(mine)
+    assert "choose another --name" in refused("--prefix", str(place))
+    assert there.is_symlink()
+
+
 @pytest.mark.parametrize(
     "files",
     [
         {"kernel.json": THEIRS},
+        {"kernel.json": THEIRS.replace("}", ', "metadata": "of dltutorial"}')},
         {"kernel.json": THEIRS, "notes": "mine"},
         {"kernel.json": OURS, "notes": "mine"},
         {"kernel.json": "cut"},

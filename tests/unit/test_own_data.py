@@ -394,6 +394,8 @@ ODD = {
     "a snapshot of zeros": (zeroed(4), "2016.h5, snapshot 4, holds one value a field"),
     "one snapshot": (one_snapshot, "valid has no two snapshots in a row"),
     "tiny deviations": (scaled("global_stds", 1e-30), "is of other data: "),
+    "twice the deviations": (scaled("global_stds", 2.5), "the spread of channel 0 is 0.4 × global_stds.npy"),
+    "half of the deviations": (scaled("global_stds", 0.4), "is of other data: the spread of channel 0 is 2.5 ×"),
     "huge means": (scaled("global_means", 1e30), "is of other data: "),
 }
 

@@ -113,3 +113,10 @@ def test_a_file_with_holes_is_refused_in_one_line(tmp_path, capsys):
         assert cli.main(["scaling", str(file)]) == 2
         (line,) = capsys.readouterr().err.splitlines()
         assert "steps.csv" in line or "0 numbers of ranks" in line
+
+
+def test_a_table_ends_at_the_ranks_that_are_asked_for(tmp_path):
+    (file := tmp_path / "steps.csv").write_text("\ufeffranks,samples,step_s\n1,8,0.1\n2,8,0.11\n4,8,0.12\n", "utf-8")
+    steps = fit.read(file)  # as a spreadsheet writes it
+    assert [row[0] for row in fit.table(steps, most=1000).rows][-2:] == ["512", "1,000"]
+    assert [row[0] for row in fit.table(steps).rows] == ["1", "2", "4", "8", "16"]

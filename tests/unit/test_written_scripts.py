@@ -88,3 +88,27 @@ def test_programs_of_a_notebook_find_this_python(monkeypatch):
     scripts.prepare()
     assert os.environ["PATH"].split(os.pathsep).count(str(Path(sys.executable).parent)) == 1
     assert os.environ["OMP_WAIT_POLICY"] == "PASSIVE"
+
+
+def latin_1(name):
+    Path(name).write_bytes(b"# caf\xe9")
+
+
+def dangling(name):
+    Path(name).symlink_to("nowhere")
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir, latin_1, dangling])
+def test_whatever_has_a_files_place_is_kept(course, make, capsys):
+    make("train.py")
+    scripts.take("train.py")
+    assert "your own train.py is now train.mine1.py" in capsys.readouterr().out
+    assert os.path.lexists("train.mine1.py")
+    make("train_2.py")
+    scripts.change("train.py", "train_2.py", {"b = 2": "b = 3"})
+    assert os.path.lexists("train_2.mine1.py")
+
+
+def test_a_file_to_change_that_cannot_be_read_is_one_line(course):
+    with pytest.raises(CourseError, match=r"cannot read train.py \(.*; run the cell that writes it again"):
+        scripts.change("train.py", "train_2.py", {"b = 2": "b = 3"})
