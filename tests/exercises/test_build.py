@@ -1,3 +1,4 @@
+import datetime
 from pathlib import Path
 
 from dltutorial.course import exercises, notebooks
