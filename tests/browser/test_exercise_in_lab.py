@@ -24,7 +24,7 @@ def test_not_attempted_then_wrong_with_hints_then_right_then_still_there(open_no
     expect(notebook.output(CHECK).locator('[aria-label="not attempted"]')).to_be_visible()
 
     hints = [attempt(notebook, number) for number in range(3)]
-    assert hints == [2, 3, 4], "every attempt unfolds one more, beside what is known about the mistake"
+    assert hints == [2, 5, 6], "one more each time, beside the known mistake; from the second on code, too"
     notebook.keep_picture("exercise_wrong")
 
     notebook.write(ANSWER, RIGHT)
