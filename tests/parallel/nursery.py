@@ -15,6 +15,7 @@ which the first is the end of a removal with nothing there.
 import ctypes
 import json
 import os
+import shutil
 import signal
 import sys
 import time
@@ -63,7 +64,7 @@ def kill_at(n, module=checkpoint, name="save", steps=((os, "fsync"), (Path, "rep
     """Inside a function, before one of the calls that are its steps, or at its end."""
     kill, acts, inside = Kill(n), getattr(module, name), []
     if module is checkpoint:
-        checkpoint._write = lambda file, content: write_slowly(file, content, kill)
+        Path.write_bytes = lambda file, content: write_slowly(file, content, kill)
 
     def before(act):
         def wrapped(*args, **options):
@@ -109,13 +110,13 @@ def live(request):
             os.environ[name] = value
     for trouble in request.get("trouble", []):
         if trouble == "slow":
-            checkpoint._write = write_slowly
+            Path.write_bytes = write_slowly
         elif trouble == "slow to close":
             close_slowly()
         elif trouble[0] == "kill in overwriting":
             kill_at(trouble[1], run_folder, "_replace", ((Path, "rename"), (Path, "mkdir")))
         elif trouble[0] == "kill in removing":
-            kill_at(trouble[1], run_folder, "_remove", ((os, "unlink"), (os, "rmdir")))
+            kill_at(trouble[1], shutil, "rmtree", ((os, "unlink"), (os, "rmdir")))
         else:
             kill_at(trouble[1])
     return cli.main(request["argv"])
