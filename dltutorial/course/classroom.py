@@ -104,10 +104,11 @@ def leave(remove: bool = False) -> str:
     except OSError as error:
         raise CourseError(f"cannot remove {error.filename}: {error.strerror}; remove it by hand") from error
     if damaged:
-        return "You have left, but the setting was damaged: what was shared, if anything, stays in the class's folder."
+        return "You have left, but the setting was damaged: what was shared, if anything, is in the class's folder."
     if member is None or not has_shared:
         return "You have left: nothing is shared." if there else "You are in no class: nothing is shared."
     kept = "is removed" if remove else "stays; remove it with rm if you like"
+    kept = "is out of reach now" if away else kept
     return f"You have left: nothing more is shared. What was shared, {member.file}, {kept}."
 
 

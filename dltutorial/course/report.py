@@ -33,7 +33,6 @@ def write(name: str, out: Path | None = None, refresh_s: float | None = None, **
     quick_imports()
     import nbformat
     import papermill
-    from nbclient.exceptions import DeadKernelError
     from papermill.exceptions import PapermillExecutionError
 
     out = out or paths.runs_dir() / f"{name}.html"
@@ -59,7 +58,9 @@ def write(name: str, out: Path | None = None, refresh_s: float | None = None, **
         where = f"{name}.ipynb, cell {problem.cell_index}: {problem.ename}: "  # papermill has put in a cell of its own
         told = line if problem.ename == "CourseError" else f"{where}{line}; mend the notebook, or restore it with git"
         raise CourseError(told) from None
-    except DeadKernelError as problem:
+    except RuntimeError as problem:
+        if type(problem).__name__ != "DeadKernelError":
+            raise
         raise CourseError(f"the kernel of {name}.ipynb died; mend the notebook, or restore it with git") from problem
     paths.write_text(out, _page(done, css, refresh_s, name))
     return out
