@@ -64,15 +64,18 @@ book: .venv/.book
 	@MPLBACKEND=agg OMP_NUM_THREADS=1 $(BIN)/python -m sphinx -q -E -n -W -j auto -c book -D partial=$(PARTIAL) $(ARGS) . build/book/new
 	@rm -rf build/book/html && mv build/book/new build/book/html && echo build/book/html/index.html
 
-# Three tests at a time, on two cores too: a third of their time is waiting. Coverage: of what runs in a test's own process.
+# Three tests at a time, on two cores too: a third of their time is waiting. Coverage: of what runs in a test's own process;
+# `make test ARGS=--cov=dltutorial` has counted it already.
 PYTEST = $(BIN)/python -m pytest -n 3 --dist loadgroup
 test: .venv/.test lint
+	@rm -f .coverage
 	@$(PYTEST) -m "not full" $(ARGS)
 
 test-all: .venv/.test
 	@$(PYTEST) -m full $(ARGS)
-	@$(PYTEST) -m "not full" -q --no-header --cov=dltutorial --cov-report=term:skip-covered tests/unit \
+	@[ -f .coverage ] || $(PYTEST) -m "not full" -q --no-header --cov=dltutorial --cov-report= tests/unit \
 		$(addprefix --ignore=tests/unit/test_,cli.py hub_kernel.py keeping_up.py project.py)
+	@$(BIN)/coverage report --skip-covered
 
 lint: .venv/.test
 	@$(BIN)/ruff check --quiet .
