@@ -4,6 +4,8 @@ In: events from whoever recorded them. Out: a frozen :class:`Trace`, in order; o
 long they are together, what lies between them, whose time it is.
 """
 
+import bisect
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -115,14 +117,25 @@ def without(intervals: Iterable[Interval], taken: Iterable[Interval]) -> list[In
     """What of the first is covered by none of the second."""
     left: list[Interval] = []
     blocks = merged(taken)
+    at = 0
     for start_s, end_s in merged(intervals):
-        for a, b in clip(blocks, start_s, end_s):
+        while at < len(blocks) and blocks[at][0] < end_s:
+            a, b = blocks[at]
             if a > start_s:
                 left.append((start_s, a))
-            start_s = b
+            start_s = max(start_s, b)
+            if b > end_s:
+                break  # it reaches into what comes next
+            at += 1
         if end_s > start_s:
             left.append((start_s, end_s))
     return left
+
+
+def covers(blocks: Sequence[Interval], moment_s: float) -> bool:
+    """Whether a moment lies in one of these merged intervals."""
+    at = bisect.bisect(blocks, (moment_s, math.inf)) - 1
+    return at >= 0 and moment_s < blocks[at][1]
 
 
 def outermost(events: Iterable[Event]) -> list[Event]:

@@ -18,6 +18,7 @@ from dltutorial.profile.events import (
     Interval,
     Trace,
     clip,
+    covers,
     intervals,
     length,
     merged,
@@ -96,7 +97,7 @@ class StepBreakdown:
         calls = [e for e in trace.events if e.category in ("operator", "runtime") and (kernels or e.row == first.row)]
         idle = without([(start_s, end_s)], [*cut(calls), *loads])
         gaps = [(a, b) for a, b in idle if b - a >= LONG_GAP_S]
-        stepping = [e for e in own if start_s <= e.start_s < end_s and not any(a <= e.start_s < b for a, b in loads)]
+        stepping = [e for e in own if start_s <= e.start_s < end_s and not covers(loads, e.start_s)]
         operators = [event for event in stepping if event.category == "operator"]
         work_s = end_s - start_s - length([*loads, *waits, *gaps])
         device_s = length(intervals(kernels))
@@ -120,9 +121,8 @@ class StepBreakdown:
 
 def _values_read(operators: Iterable[Event], ranges: Iterable[Event]) -> int:
     """Calls of ``item()``; those of the optimizer are left out: they read counters that no device holds."""
-    own = [event for event in ranges if event.name.startswith("Optimizer.step")]
-    read = [event for event in operators if event.name == _READS_A_VALUE]
-    return sum(not any(range_.start_s <= event.start_s < range_.end_s for range_ in own) for event in read)
+    own = merged(intervals(event for event in ranges if event.name.startswith("Optimizer.step")))
+    return sum(event.name == _READS_A_VALUE and not covers(own, event.start_s) for event in operators)
 
 
 def _by_kind(kernels: Sequence[Event], device_s: float) -> tuple[float, float]:
