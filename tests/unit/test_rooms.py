@@ -14,7 +14,7 @@ PACKAGE = ROOT / "dltutorial"
 BUDGET = {
     "": 1616,
     "record": 615,
-    "profile": 2335,
+    "profile": 2340,
     "data": 2785,
     "models": 170,
     "optim": 345,
