@@ -113,15 +113,16 @@ def install(args: argparse.Namespace) -> int:
     there = kernels / args.name
     if os.path.lexists(there) and (there.is_symlink() or not is_ours(there)):
         sys.exit(f"{there} holds a kernel that is not the course's; choose another --name, or remove it")
-    with tempfile.TemporaryDirectory() as folder:
-        Path(folder, "kernel.json").write_text(json.dumps(spec, indent=1) + "\n")
-        Path(folder, HELPER).write_text(helper)
-        Path(folder, HELPER).chmod(0o755)
-        Path(folder).chmod(0o755)
-        try:
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            Path(folder, "kernel.json").write_text(json.dumps(spec, indent=1) + "\n")
+            Path(folder, HELPER).write_text(helper)
+            Path(folder, HELPER).chmod(0o755)
+            Path(folder).chmod(0o755)
             made = manager.install_kernel_spec(folder, args.name, user=not args.prefix, prefix=args.prefix)
-        except OSError as error:
-            sys.exit(f"cannot write {error.filename}: {error.strerror}; choose --user, or another --prefix")
+    except OSError as error:  # shutil.Error among them, which names neither a file nor a reason by itself
+        why = f"{error.filename}: {error.strerror}" if error.filename else f"{there}: {error}"
+        sys.exit(f"cannot write {why}; make room, or choose --user, or another --prefix")
     print(f"installed {made}")
     if str(kernels) not in manager.kernel_dirs:
         print(f"Jupyter does not look there by itself: export JUPYTER_PATH={kernels.parent}")
@@ -152,17 +153,23 @@ def script(args: argparse.Namespace) -> str:
         if not os.environ.get(name):
             sys.exit(f"site {args.site} needs {name}: {what}; then install again")
         lines.append(f'[ -n "${{{name}:-}}" ] || export {name}={shlex.quote(os.environ[name])}')
+    python = args.python
+    if python and os.sep in python and not args.container:  # a kernel starts in the notebook's folder, not in this one
+        python = str(Path(python).absolute())
     knows_images = re.search(r"^[^#\n]*DLTUTORIAL_IMAGE", site, re.MULTILINE)
-    if args.container and (not args.container.strip() or re.search(r"[\"'\\]", args.container)):
-        sys.exit("--container is taken word by word, without quotes; give a command without blanks in its words")
-    if " " in args.container and Path(args.container).exists():
-        sys.exit(f"{args.container} has a blank in its name; link it under another one, and give the whole command")
+    if args.container and (not args.container.strip() or re.search(r"[\"'\\\n]", args.container)):
+        sys.exit("--container is taken word by word, in one line without quotes; no word may hold a blank")
+    words = [absolute(word) for word in args.container.split()]
+    for word in (absolute(args.container), *words):
+        if " " in word and is_there(word):
+            sys.exit(f"{word} has a blank in its name; link it under another one, and give the whole command")
+    container = " ".join(words)
     is_image = len(args.container.split()) == 1
     if is_image and not knows_images:
         given = f"'apptainer exec --nv {args.container}'"
         sys.exit(f"{args.container} is an image alone; give the whole command, such as --container {given}")
     if is_image:
-        lines.append(f"export DLTUTORIAL_IMAGE={shlex.quote(args.container)}")
+        lines.append(f"export DLTUTORIAL_IMAGE={shlex.quote(container)}")
     if args.site and args.site != "pocket":  # whose login node is somebody's own machine
         lines.append('export DLTUTORIAL_NODE="${DLTUTORIAL_NODE:-login}"')
     if args.site:
@@ -170,15 +177,28 @@ def script(args: argparse.Namespace) -> str:
     if args.modules:
         lines.append(f"module load {shlex.join(args.modules.split())}")
     if args.container and not is_image:
-        lines.append(f"export DLTUTORIAL_CONTAINER={shlex.quote(args.container)} DLTUTORIAL_PYTHON=python")
-    if args.python:
-        lines.append(f"export DLTUTORIAL_PYTHON={shlex.quote(args.python)}")
+        lines.append(f"export DLTUTORIAL_CONTAINER={shlex.quote(container)} DLTUTORIAL_PYTHON=python")
+    if python:
+        lines.append(f"export DLTUTORIAL_PYTHON={shlex.quote(python)}")
     if args.container or args.python:  # which need not have the course installed
         lines.append(f'export PYTHONPATH={shlex.quote(str(COURSE))}"${{PYTHONPATH:+:$PYTHONPATH}}"')
     head = "# Made by hub/kernel.py: install it again, do not edit it."
     before = [MODULE_COMMAND] if args.site or args.modules else []
-    python = f"python={shlex.quote(sys.executable)}"
-    return "\n".join(["#!/bin/bash", head, *before, "set -eo pipefail", *lines, python, START])
+    this = f"python={shlex.quote(sys.executable)}"
+    return "\n".join(["#!/bin/bash", head, *before, "set -eo pipefail", *lines, this, START])
+
+
+def absolute(word: str) -> str:
+    """A file's whole name, since a kernel starts in its notebook's folder; any other word as it is."""
+    return str(Path(word).absolute()) if is_there(word) else word
+
+
+def is_there(file: str) -> bool:
+    """Whether there is such a file; of a name that is too long there is none."""
+    try:
+        return Path(file).is_file()
+    except OSError:
+        return False
 
 
 def check(name: str, timeout_s: float) -> int:
@@ -235,4 +255,8 @@ def ask(client: object, question: str, timeout_s: float) -> str:
 
 if __name__ == "__main__":
     sys.stdout.reconfigure(errors="backslashreplace")  # what a locale lacks must not end it
-    sys.exit(main())
+    try:
+        status = main()
+    except KeyboardInterrupt:  # a kernel that was started has been shut down
+        sys.exit("stopped")
+    sys.exit(status)

@@ -8,6 +8,7 @@ import importlib.util
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -181,13 +182,32 @@ def test_what_cannot_be_is_one_line(tmp_path, capsys):
     assert "is an image alone; give the whole command" in refused(*where, "--container", "course.sif")
     refused(*where, "--site", "mars")
     assert "invalid choice: 'mars'" in capsys.readouterr().err
-    assert "word by word, without quotes" in refused(*where, "--container", "apptainer exec --bind '/my dir:/x' c.sif")
-    assert "word by word, without quotes" in refused(*where, "--container", "  ")
+    for words in ("apptainer exec --bind '/my dir:/x' c.sif", "  ", "apptainer exec\nc.sif"):
+        assert "word by word, in one line without quotes" in refused(*where, "--container", words)
     assert not list(tmp_path.iterdir())
     (tmp_path / "my image.sif").touch()
     assert "has a blank in its name" in refused(*where, "--container", str(tmp_path / "my image.sif"))
+    install(tmp_path / "long", "--container", f"env {'x' * 300}=1")
     (tmp_path / "share").touch()
     assert re.match("cannot write .*choose --user", refused(*where))
+
+
+def test_files_named_from_here_are_found_from_a_notebooks_folder_too(place, monkeypatch):
+    monkeypatch.chdir(place)
+    (place / "c.sif").touch()
+    helper = (install(place, "--container", "apptainer exec c.sif") / "kernel-helper.sh").read_text()
+    assert f"DLTUTORIAL_CONTAINER='apptainer exec {place / 'c.sif'}'" in helper
+    helper = (install(place, "--python", "bin/python") / "kernel-helper.sh").read_text()
+    assert f"DLTUTORIAL_PYTHON={place / 'bin' / 'python'}" in helper
+
+
+@pytest.mark.parametrize(("kib", "why"), [(0, "No usable temporary directory"), (1, "File too large")])
+def test_a_full_disk_is_one_line(place, kib, why):
+    words = [sys.executable, "hub/kernel.py", "install", "--prefix", str(place), "--modules", "m " * 600]
+    full = f"ulimit -f {kib}; trap '' XFSZ; exec {shlex.join(words)}"
+    done = subprocess.run(["bash", "-c", full], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert re.fullmatch(f"cannot write .*{why}.*; make room.*\n", done.stderr)
 
 
 THEIRS = '{"argv": ["/mine"], "display_name": "dltutorial", "language": "python"}'
