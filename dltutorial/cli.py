@@ -99,10 +99,10 @@ def make_parser() -> argparse.ArgumentParser:
     room = _add(commands, "class", _class, "share with a class, by your own choice; or look at one that you teach")
     actions = "join, leave, status: a learner's, who sees there all that is shared; view: one page of the class"
     room.add_argument("action", choices=["join", "leave", "status", "view"], help=actions)
-    room.add_argument("folder", nargs="?", type=Path, metavar="FOLDER", help="that the class shares")
+    room.add_argument("folder", nargs="?", type=place, metavar="FOLDER", help="that the class shares")
     room.add_argument("--name", help="of join: a name of your own (default: a pseudonym drawn by chance)")
     room.add_argument("--remove", action="store_true", help="of leave: remove what was shared, too")
-    room.add_argument("--out", type=Path, metavar="FILE", help="of view (default: class.html in the runs folder)")
+    room.add_argument("--out", type=place, metavar="FILE", help="of view (default: class.html in the runs folder)")
     room.add_argument("--watch", type=number(float, 1, 3600), metavar="S", help="of view: write it every S seconds")
 
     whats = _add(commands, "data", _data, "simulate a data set, check one, convert it, or compute its statistics")
@@ -114,20 +114,20 @@ def make_parser() -> argparse.ArgumentParser:
         made.add_argument("--seed", type=int, default=argparse.SUPPRESS, help="another planet's weather (default: 0)")
         cores, few = "default: one per usable core", number(int, 1, 1000)
         made.add_argument("--processes", type=few, default=argparse.SUPPRESS, metavar="N", help=cores)
-        made.add_argument("--out", type=Path, metavar="DIR", help="where to (default: the course's data folder)")
-    convert.add_argument("--source", type=Path, metavar="DIR", help="the data set (default: the preset's weather)")
+        made.add_argument("--out", type=place, metavar="DIR", help="where to (default: the course's data folder)")
+    convert.add_argument("--source", type=place, metavar="DIR", help="the data set (default: the preset's weather)")
     layouts = "hdf5-chunk1, hdf5-chunk16-gzip4, hdf5-auto-lzf, hdf5-contiguous, npy, zarr-chunk1-zstd, …"
     convert.add_argument("--layout", metavar="NAME", required=True, help=layouts)
     check = _add(data, "check", _data, "read a data set through: what is wrong, and what is odd")
     statistics = _add(data, "statistics", _data, "compute those of a data set's stats/ that it lacks")
     for given in (check, statistics):
-        given.add_argument("--source", type=Path, metavar="DIR", required=True, help="the data set")
+        given.add_argument("--source", type=place, metavar="DIR", required=True, help="the data set")
     statistics.add_argument("--overwrite", action="store_true", help="replace those that are there")
 
     trains = "train the weather model, alone or on the ranks of torchrun or srun; every knob of a recipe is an option"
     train = _add(commands, "train", _train, trains)
-    train.add_argument("--config", type=Path, metavar="FILE", help="a JSON file with knobs; options go before it")
-    train.add_argument("--data", type=Path, metavar="DIR", help="a data set (default: simulate the preset's)")
+    train.add_argument("--config", type=place, metavar="FILE", help="a JSON file with knobs; options go before it")
+    train.add_argument("--data", type=place, metavar="DIR", help="a data set (default: simulate the preset's)")
     train.add_argument("--name", help="of the run, a folder under the runs folder (default: made of date and time)")
     again = train.add_mutually_exclusive_group()
     again.add_argument("--overwrite", action="store_true", help="replace a run of that name")
@@ -140,14 +140,14 @@ def make_parser() -> argparse.ArgumentParser:
     run.add_argument("--jobs", type=number(int, 1, 1000), default=1, metavar="N", help="at a time (default: 1)")
     run.add_argument("-p", "--parameter", nargs=2, action="append", default=[], metavar=("NAME", "VALUE"))
     run.add_argument("--timeout", type=number(float, 1, 604_800), default=1800, metavar="S", help="seconds for a cell")
-    run.add_argument("--out", type=Path, metavar="DIR", help="default: runs/<date and time>")
+    run.add_argument("--out", type=place, metavar="DIR", help="default: runs/<date and time>")
 
     bench = _add(commands, "bench", _bench, "measure, and print a table")
     bench.add_argument(
         "name", metavar="NAME", nargs="?", help=f"{', '.join(BENCHES)}; without one, what each of them measures"
     )
     bench.add_argument("--repeats", type=number(int, 1, 1000), default=5, metavar="N")
-    bench.add_argument("--json", type=Path, metavar="FILE", help="write the figures there too")
+    bench.add_argument("--json", type=place, metavar="FILE", help="write the figures there too")
 
     exercises = _add(commands, "exercises", _exercises, "how far you are with them; start one afresh; make them")
     what = "status: a table of yours; reset NAME: start one afresh, yours is kept; build: make them from the solutions"
@@ -169,13 +169,13 @@ def make_parser() -> argparse.ArgumentParser:
 
     predicts = "from your steps on 1, 2, 4, … ranks to steps on more, with an interval"
     scaling = _add(commands, "scaling", _scaling, predicts)
-    scaling.add_argument("file", type=Path, metavar="FILE", help="CSV with columns ranks, samples (of a rank), step_s")
+    scaling.add_argument("file", type=place, metavar="FILE", help="CSV with columns ranks, samples (of a rank), step_s")
     scaling.add_argument("--per-node", type=number(int, 1, 10_000), default=1, metavar="N", help="ranks (default: 1)")
     scaling.add_argument("--to", type=number(int, 1, 10**9), metavar="N", help="ranks (default: 4 times the most)")
 
     report = _add(commands, "report", _report, "one HTML page of everything measured here")
-    report.add_argument("records", nargs="*", type=Path, help="records files (default: the runs folder's)")
-    report.add_argument("--out", type=Path, metavar="FILE", help="default: report.html in the runs folder")
+    report.add_argument("records", nargs="*", type=place, help="records files (default: the runs folder's)")
+    report.add_argument("--out", type=place, metavar="FILE", help="default: report.html in the runs folder")
     for command in (train, run, bench):
         command.add_argument("--preset", default="auto", help=_PRESETS)
     return parser
@@ -198,6 +198,13 @@ def number(kind: type, least: float, most: float) -> Callable[[str], float]:
 
     read.__name__ = kind.__name__  # argparse names it where a word is no number at all
     return read
+
+
+def place(word: str) -> Path:
+    """The type of an option that takes a file or folder; an empty word would be the current folder."""
+    if not word.strip():
+        raise argparse.ArgumentTypeError("a name is expected; is it a variable that is not set?")
+    return Path(word)
 
 
 def _doctor(args: argparse.Namespace) -> int:

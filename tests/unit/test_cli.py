@@ -129,6 +129,8 @@ def test_a_whole_data_set_passes_its_check(tiny_data, capsys):
         (["run", "99"], "99"),
         (["run", "-p", "stepz", "3"], "stepz"),
         (["run", "--jobs", "0"], "--jobs"),
+        (["class", "join", ""], "FOLDER: a name is expected; is it a variable that is not set?"),
+        (["data", "check", "--source", " "], "--source: a name is expected"),
         (["train", "--stepz", "3"], "--stepz"),
         (["train", "--steps", "many"], "many"),
         (["train", "--steps", "1" + "0" * 21], "steps must be below 2**63"),
