@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "dltutorial"
 # Lines of all Python files, blank lines and docstrings included: what there is, and no more: 18,500 in all.
 BUDGET = {
-    "": 1616,
+    "": 1624,
     "record": 615,
     "profile": 2340,
     "data": 2785,
