@@ -13,6 +13,7 @@
 import contextlib
 import errno
 import fcntl
+import functools
 import json
 import os
 import re
@@ -25,6 +26,7 @@ from typing import IO, Any
 
 from dltutorial.errors import CourseError
 
+_tell_once = functools.cache(functools.partial(print, file=sys.stderr))
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
@@ -67,6 +69,8 @@ def course_folder(holding: str) -> Path:
         is_open = is_course and ((folder / holding).stat().st_mode | folder.stat().st_mode) & stat.S_IWOTH
         if is_course and (folder == package or (not is_open and (folder / holding).lstat().st_uid == os.getuid())):
             return folder
+        if is_open:
+            _tell_once(f"dltutorial: everybody may write to {folder}, so it is passed over; to use it: chmod -R o-w it")
     raise CourseError(f"no {holding}/ here or above; run this inside the course's folder (a git clone of it)")
 
 

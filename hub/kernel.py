@@ -103,7 +103,8 @@ def install(args: argparse.Namespace) -> int:
         SystemExit: a kernel of that name that is not the course's, or a folder that cannot be written.
     """
     helper, manager = script(args), KernelSpecManager()
-    kernels = Path(args.prefix, "share", "jupyter", "kernels") if args.prefix else Path(manager.user_kernel_dir)
+    prefix = args.prefix and Path(args.prefix).absolute()
+    kernels = prefix / "share" / "jupyter" / "kernels" if prefix else Path(manager.user_kernel_dir)
     spec = {
         "argv": [f"{{resource_dir}}/{HELPER}", "-f", "{connection_file}"],
         "display_name": "dltutorial" + (f" ({args.site})" if args.site else ""),
@@ -114,16 +115,16 @@ def install(args: argparse.Namespace) -> int:
     if os.path.lexists(there) and (there.is_symlink() or not is_ours(there)):
         sys.exit(f"{there} holds a kernel that is not the course's; choose another --name, or remove it")
     try:
-        with tempfile.TemporaryDirectory() as folder:
-            Path(folder, "kernel.json").write_text(json.dumps(spec, indent=1) + "\n")
-            Path(folder, HELPER).write_text(helper)
-            Path(folder, HELPER).chmod(0o755)
-            Path(folder).chmod(0o755)
-            made = manager.install_kernel_spec(folder, args.name, user=not args.prefix, prefix=args.prefix)
-    except OSError as error:  # shutil.Error among them, which names neither a file nor a reason by itself
-        why = f"{error.filename}: {error.strerror}" if error.filename else f"{there}: {error}"
-        sys.exit(f"cannot write {why}; make room, or choose --user, or another --prefix")
-    print(f"installed {made}")
+        there.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=kernels.parent) as folder:  # whole, or the older kernel stays
+            for name, text in {"kernel.json": json.dumps(spec, indent=1) + "\n", HELPER: helper}.items():
+                Path(folder, name).write_text(text)
+                Path(folder, name).chmod(0o755 if name == HELPER else 0o644)
+            for name in (HELPER, "kernel.json"):
+                Path(folder, name).replace(there / name)
+    except OSError as error:
+        sys.exit(f"cannot write {error.filename or there}: {error.strerror}; make room, or choose another --prefix")
+    print(f"installed {there}")
     if str(kernels) not in manager.kernel_dirs:
         print(f"Jupyter does not look there by itself: export JUPYTER_PATH={kernels.parent}")
     print(f"try it: python hub/kernel.py check --name {args.name}")
@@ -157,8 +158,8 @@ def script(args: argparse.Namespace) -> str:
     if python and os.sep in python and not args.container:  # a kernel starts in the notebook's folder, not in this one
         python = str(Path(python).absolute())
     knows_images = re.search(r"^[^#\n]*DLTUTORIAL_IMAGE", site, re.MULTILINE)
-    if args.container and (not args.container.strip() or re.search(r"[\"'\\\n]", args.container)):
-        sys.exit("--container is taken word by word, in one line without quotes; no word may hold a blank")
+    if args.container and (not args.container.strip() or re.search(r"[\"'\\\n$*?]|(^|\s)~", args.container)):
+        sys.exit("--container is taken word by word, in one line; no word may hold a blank, a quote, or $ * ? and ~")
     words = [absolute(word) for word in args.container.split()]
     for word in (absolute(args.container), *words):
         if " " in word and is_there(word):

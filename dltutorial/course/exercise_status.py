@@ -3,6 +3,7 @@
 In: the course's folder, and the records of checks (kind "check"). Out: a table; a fresh exercise, the old one kept.
 """
 
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -70,7 +71,7 @@ def reset(name: str | None, yes: bool = False, root: Path | None = None) -> int:
     exercises.replace(file, seen, exercises.blank_notebook(solution))
     if exercises.look(new := exercises.beside(file)).is_pristine:
         new.unlink(missing_ok=True)  # the fresh one is as new
-    print(f"exercises/{file.name} is fresh{told}")
+    print(f"{os.path.relpath(file)} is fresh{told}")
     return 0
 
 

@@ -30,6 +30,9 @@ def update(root: Path) -> str:
         if not name.startswith("GIT_CONFIG"):
             os.environ.pop(name, None)
     os.environ["LC_ALL"] = "C"  # what git says is looked at, here and by nbgitpuller
+    n = int(os.environ.get("GIT_CONFIG_COUNT") or 0)  # nbgitpuller sees new names, but not that a file has moved
+    os.environ |= {f"GIT_CONFIG_KEY_{n}": "diff.renames", f"GIT_CONFIG_VALUE_{n}": "false"}
+    os.environ["GIT_CONFIG_COUNT"] = str(n + 1)
     os.environ.setdefault("GIT_HTTP_LOW_SPEED_LIMIT", "1")  # a server that says nothing is waited for …
     os.environ.setdefault("GIT_HTTP_LOW_SPEED_TIME", "60")  # … so many seconds
     if "GIT_SSH" not in os.environ and not _git(root, "config", "--default", "", "--get", "core.sshCommand").strip():
@@ -39,25 +42,33 @@ def update(root: Path) -> str:
             raise CourseError(f"{root} is no git clone; unpack the newer release over it")
         if (lock := root / ".git" / "index.lock").exists():
             raise CourseError(f"another git is at work here, or was killed; wait for it, or if none runs: rm {lock}")
-        state = _git(root, "status", "--untracked-files=no")
+        state = _git(root, "status", "--long", "--untracked-files=no")
         if half_done := _HALF_DONE.search(state):
             raise CourseError(f"{half_done[0].rstrip(':')}: finish that or undo it, as git status says; then again")
         if not (branch := state.splitlines()[0].removeprefix("On branch ")) or " " in branch:
             raise CourseError(f"{branch}: no branch can be updated; git switch main, then again")
         url = _git(root, "remote", "get-url", "origin", do="say where the course is: git remote add origin URL").strip()
         _git(root, "fetch", "origin", branch, do="check the network, and the name of your branch; then again")
+        newer, has = f"refs/remotes/origin/{branch}", f"git remote set-branches --add origin {branch}, then again"
+        _git(root, "rev-parse", "--verify", "--quiet", newer, do=has)
+        if mine := _git(root, "for-each-ref", f"refs/heads/origin/{branch}", f"refs/tags/origin/{branch}").split():
+            raise CourseError(f"git would take your {mine[-1]} for the course's; rename it, then again")
         anew = "the course's history is another one by now: clone it anew, and copy your files over"
-        base = _git(root, "merge-base", "HEAD", f"origin/{branch}", do=anew).strip()
-        changed = _git(root, "diff", "--name-only", "-z", base, f"origin/{branch}").split("\0")[:-1]
-        _refuse_obstacles(root)
+        base = _git(root, "merge-base", "HEAD", newer, do=anew).strip()
+        changed = _git(root, "diff", "--name-only", "-z", base, newer).split("\0")[:-1]
+        _refuse_obstacles(root, newer)
         _restore_chapters(root, base, changed)
         _pull(root, url, branch)
     return f"the course is up to date, {len(changed)} of its files are newer; what you have made stays"
 
 
-def _refuse_obstacles(root: Path) -> None:
-    """What has the place of a file of the course, or of its folder, would go. CourseError: something has."""
-    for name in _git(root, "diff", "--name-only", "--diff-filter=D", "-z").split("\0")[:-1]:
+def _refuse_obstacles(root: Path, newer: str) -> None:
+    """What has the place of a file of the course, or of its folder, would go. CourseError: something has.
+
+    A file in the place of a new one is nbgitpuller's to rename.
+    """
+    gone = _git(root, "diff", "--name-only", "--diff-filter=D", "-z")
+    for name in (gone + _git(root, "diff", "--name-only", "--diff-filter=A", "-z", "HEAD", newer)).split("\0")[:-1]:
         places = [root / part for part in (*reversed(Path(name).parents), Path(name))]
         for place in places:
             if place.is_symlink() or (place.exists() and place.is_dir() == (place == places[-1])):
@@ -90,13 +101,17 @@ def _pull(root: Path, url: str, branch: str) -> None:
         with contextlib.suppress(CourseError):
             _git(root, "merge", "--abort")
         begin = next((n for n, line in enumerate(said) if re.match("error:|fatal:|CONFLICT", line)), len(said))
-        why = _SECRET.sub("…", " ".join(said[begin:]))[:300] or str(error) or type(error).__name__
+        why = _SECRET.sub("…", " ".join(said[begin:]) or str(error))[:300] or type(error).__name__
         raise CourseError(f"the newer version is not merged ({why}); nothing that you have made is lost") from error
 
 
 def _git(root: Path, *words: str, do: str = "see git status") -> str:
     """What git says. CourseError: it fails; then ``do`` this."""
-    done = subprocess.run(["git", *words], cwd=root, capture_output=True, encoding="utf-8", errors="surrogateescape")
+    how = {"cwd": root, "capture_output": True, "encoding": "utf-8", "errors": "surrogateescape"}
+    try:
+        done = subprocess.run(["git", *words], **how)
+    except FileNotFoundError as error:
+        raise CourseError("there is no git here; install it, or unpack the newer release over the course") from error
     if done.returncode:
         said = [line for line in done.stderr.splitlines() if line and not line.startswith("warning:")]
         blamed = next((line for line in said if re.match("error:|fatal:", line)), said[0] if said else "")

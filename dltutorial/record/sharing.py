@@ -74,7 +74,7 @@ def membership() -> Membership | None:
 
 def switched_off() -> bool:
     """Whether this process shares nothing although its learner has joined a class."""
-    return os.environ.get("DLTUTORIAL_CLASS") == "off"
+    return os.environ.get("DLTUTORIAL_CLASS", "").lower() in ("off", "0", "no", "false")
 
 
 def share(record: Mapping[str, Any]) -> None:

@@ -69,6 +69,7 @@ class Course:
         git(folder, "clone", "-q", self.url, str(self.learner))
 
     def write(self, name, text):
+        (self.author / name).parent.mkdir(exist_ok=True)
         (self.author / name).write_text(text)
 
     def publish(self, **changes):
@@ -430,7 +431,28 @@ def stash(course):
     assert git(course.learner, "stash", "pop", check=False).returncode != 0
 
 
+def link_for_new_folder(course):
+    (course.learner.parent / "outside").mkdir()
+    (course.learner / "new").symlink_to(course.learner.parent / "outside")
+    course.publish(**{"new/file.sh": "the course's\n"})
+
+
+def ignored_file_for_new_folder(course):
+    (course.learner / ".git" / "info" / "exclude").write_text("/new\n")
+    (course.learner / "new").write_text("mine\n")
+    course.publish(**{"new/file.sh": "the course's\n"})
+
+
+def another_branch_only(course):
+    git(course.learner, "config", "remote.origin.fetch", "+refs/heads/other:refs/remotes/origin/other")
+    git(course.learner, "update-ref", "-d", "refs/remotes/origin/main")
+
+
 OBSTACLES = [
+    (link_for_new_folder, "new is in the way of the course's new/file.sh; rename it, then again"),
+    (ignored_file_for_new_folder, "new is in the way of the course's new/file.sh; rename it, then again"),
+    (another_branch_only, "git remote set-branches --add origin main, then again"),
+    (lambda course: git(course.learner, "branch", "origin/main"), "git would take your refs/heads/origin/main for the"),
     (lock, "another git is at work here, or was killed; wait for it, or if none runs: rm "),
     (folder_for_file, "site.sh is in the way of the course's site.sh; rename it, then again"),
     (file_for_folder, "notebooks is in the way of the course's notebooks/00_a.ipynb; rename it, then again"),
@@ -497,6 +519,32 @@ def test_a_course_whose_history_was_rewritten_is_told_as_such(course):
     assert "another one by now: clone it anew, and copy your files over" in course.refused()
 
 
+def test_what_the_newer_version_moves_to_a_place_where_git_ignores_the_learners_file_leaves_that_file(course):
+    (course.learner / ".git" / "info" / "exclude").write_text("/moved.sh\n")
+    (course.learner / "moved.sh").write_text("mine\n")
+    git(course.author, "mv", "site.sh", "moved.sh")
+    course.publish(**{"notes.md": "the course's\n"})
+    course.update()
+    assert "mine\n" in everything(course)
+
+
+@pytest.mark.parametrize("own", [("status.short", "true"), ("status.branch", "true"), ("diff.renames", "copies")])
+def test_a_learners_own_settings_of_git_change_nothing(course, own):
+    git(course.learner, "config", *own)
+    course.publish(**{"notes.md": "the course's\n"})
+    course.update()
+    assert course.text("notes.md") == "the course's\n"
+
+
+def test_without_git_an_update_says_what_to_do(course, monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    before = everything(course)
+    run = course.begin_update()
+    line = run.communicate()[1]
+    assert (run.returncode, everything(course)) == (1, before)
+    assert line.startswith("dltutorial: there is no git here; install it")
+
+
 @pytest.mark.parametrize("mine", ["new", "new/file.sh"])
 def test_what_only_the_newer_version_brings_has_its_place_or_the_update_is_refused(course, mine):
     (course.learner / mine).parent.mkdir(exist_ok=True)
@@ -508,7 +556,7 @@ def test_what_only_the_newer_version_brings_has_its_place_or_the_update_is_refus
     line = run.communicate()[1]
     assert "mine\n" in everything(course)
     assert line.count("\n") == run.returncode
-    assert not run.returncode or "is not merged" in line
+    assert not run.returncode or "is in the way of the course's new" in line
 
 
 # A hub's link: nbgitpuller alone, by its own rules

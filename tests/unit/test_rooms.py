@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "dltutorial"
 # Lines of all Python files, blank lines and docstrings included: what there is, and no more: 18,500 in all.
 BUDGET = {
-    "": 1624,
+    "": 1628,
     "record": 615,
     "profile": 2340,
     "data": 2785,
@@ -24,7 +24,7 @@ BUDGET = {
     "train": 2415,
     "scaling": 590,
     "convergence": 1620,
-    "course": 3330,
+    "course": 3345,
     "reference": 5,
 }
 # Words that only their author understands as the name of a file.
