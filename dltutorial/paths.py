@@ -26,7 +26,7 @@ from typing import IO, Any
 
 from dltutorial.errors import CourseError
 
-_tell_once = functools.cache(functools.partial(print, file=sys.stderr))
+_tell_once = functools.cache(lambda line: print(line, file=sys.stderr))
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 

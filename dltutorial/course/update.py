@@ -7,6 +7,7 @@ and lets it win where the course has changed the same. What would go wrong is re
 import contextlib
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -107,11 +108,9 @@ def _pull(root: Path, url: str, branch: str) -> None:
 
 def _git(root: Path, *words: str, do: str = "see git status") -> str:
     """What git says. CourseError: it fails; then ``do`` this."""
-    how = {"cwd": root, "capture_output": True, "encoding": "utf-8", "errors": "surrogateescape"}
-    try:
-        done = subprocess.run(["git", *words], **how)
-    except FileNotFoundError as error:
-        raise CourseError("there is no git here; install it, or unpack the newer release over the course") from error
+    if not shutil.which("git"):
+        raise CourseError("there is no git here; install it, or unpack the newer release over the course")
+    done = subprocess.run(["git", *words], cwd=root, capture_output=True, encoding="utf-8", errors="surrogateescape")
     if done.returncode:
         said = [line for line in done.stderr.splitlines() if line and not line.startswith("warning:")]
         blamed = next((line for line in said if re.match("error:|fatal:", line)), said[0] if said else "")
