@@ -16,6 +16,7 @@ case ${DLTUTORIAL_LAUNCHER:-torchrun} in
     torchrun | srun) ;;
     *) refuse "DLTUTORIAL_LAUNCHER=$DLTUTORIAL_LAUNCHER is no launcher; choose torchrun or srun, or unset it" ;;
 esac
+[[ ${MAX_RESTARTS:-50} =~ ^[0-9]{1,6}$ ]] || refuse "MAX_RESTARTS=$MAX_RESTARTS is no number of restarts; unset it"
 [[ ${DLTUTORIAL_RANKS_PER_NODE:-1} =~ ^[1-9][0-9]{0,4}$ ]] ||
     refuse "DLTUTORIAL_RANKS_PER_NODE=$DLTUTORIAL_RANKS_PER_NODE is no number of ranks; give 1 or more, or unset it"
 
@@ -38,6 +39,8 @@ start_ranks() {
     if [ -z "${DLTUTORIAL_MASTER_SUFFIX:-}" ]; then
         MASTER_ADDR=$(scontrol show node "$first" | sed -n 's/.*NodeAddr=\([^ ]*\).*/\1/p')
     fi
+    [ -n "$first" ] && [ -n "$MASTER_ADDR" ] ||
+        refuse "scontrol does not say the address of ${first:-the first node}; set DLTUTORIAL_MASTER_SUFFIX, or ask the site"
     # … on a port that another job on that node is unlikely to have.
     MASTER_PORT=$((20000 + SLURM_JOB_ID % 10000))
     export MASTER_ADDR MASTER_PORT

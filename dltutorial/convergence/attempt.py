@@ -26,6 +26,7 @@ from dltutorial.convergence.ensemble import Order
 from dltutorial.convergence.recipe import SolutionRecipe, SolutionTask
 from dltutorial.errors import DivergedError
 from dltutorial.launch import launch
+from dltutorial.profile.throughput import synchronise
 from dltutorial.ranks import RankInfo
 from dltutorial.train import distributed
 from dltutorial.train.loop import TrainState, loop
@@ -111,7 +112,7 @@ class Job:
     def look(self, model: nn.Module) -> Mapping[str, float]:
         """Accuracy on the validation images; each rank looks at its share, and all learn the sum."""
         x_NF, y_N = self._valid
-        settle(x_NF.device)
+        synchronise(x_NF.device)
         before_s = time.perf_counter()
         right = (model(x_NF).argmax(1) == y_N).sum().double()
         accuracy = (distributed.sum_over_ranks(right) if self._recipe.ranks > 1 else right).item() / self._wanted.valid
@@ -142,7 +143,7 @@ def attempt(recipe: SolutionRecipe, task: SolutionTask, file: Path, seed: int) -
     with one_thread():
         warm = Task(build(task, 0, device), lambda skip: (), cross_entropy)  # it touches no data
         TrainState(warm, recipe).update(*noise(task, recipe.rank_batch, device))
-        settle(device)
+        synchronise(device)
         if recipe.ranks > 1:
             distributed.barrier()
         start_s = time.perf_counter()
@@ -193,12 +194,6 @@ def one_thread() -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
-
-
-def settle(device: str | torch.device) -> None:
-    """Wait for a GPU."""
-    if torch.device(device).type == "cuda":
-        torch.cuda.synchronize(device)
 
 
 def _on_rank(recipe: SolutionRecipe, task: SolutionTask, file: Path, seeds: Sequence[int]) -> list[Attempt]:

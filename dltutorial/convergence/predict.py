@@ -157,7 +157,8 @@ def measure(
             staging_s[name] = alternate({"stage": stage}, max(3, repeats // 2))["stage"].median_s
             few = sizes[:-1] if name == "naive" and len(sizes) > 2 else sizes  # the largest takes longest, tells least
             load = stage().load
-            input_s[name] = _line({n: partial(_load_some, load, task.train, n) for n in few}, repeats)
+            works = {n: lambda n=n, load=load: load(torch.randint(task.train, (n,))) for n in few}
+            input_s[name] = _line(works, repeats)
         for precision in precisions:
             job = Job(replace(idle, precision=precision), task, file, 0, device)
             works = {n: partial(_updates, job, replace(idle, steps=_IN_A_ROW), noise(task, n, device)) for n in sizes}
@@ -190,10 +191,6 @@ def learn(
         k = int(medians_K.argmin())
         best[batch_size], found[batch_size] = tried[k], steps_KS[k]
     return curves.fit(list(found), np.array(list(found.values()))), best
-
-
-def _load_some(load: images.Load, n_images: int, n: int) -> None:
-    load(torch.randint(n_images, (n,)))
 
 
 def _updates(job: Job, recipe: SolutionRecipe, batch: tuple[Tensor, Tensor]) -> None:

@@ -17,7 +17,6 @@ from dltutorial.course import exercises
 from dltutorial.errors import CourseError
 
 _HALF_DONE = re.compile(r"^(You are (currently|still) |You have unmerged|All conflicts fixed|Unmerged paths).*", re.M)
-
 _SECRET = re.compile(r"(?<=//)[^/\s]*@|(?<=\?)[^\s'?]+")  # in an address: a password, a token
 
 
@@ -122,5 +121,5 @@ def _git(root: Path, *words: str, do: str = "see git status") -> str:
 if __name__ == "__main__":
     try:
         print(update(paths.course_folder("solutions")))
-    except (CourseError, KeyboardInterrupt) as error:
+    except (CourseError, FileNotFoundError, KeyboardInterrupt) as error:  # the folder that one is in may be gone
         sys.exit(f"dltutorial: {str(error) or 'interrupted; nothing that you have made is lost'}")

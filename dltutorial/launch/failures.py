@@ -151,8 +151,9 @@ def _headline(rank: int, failure: Failure, world_size: int) -> str:
 def _place(stack: str) -> str:
     """Where a rank is: the learner's innermost line, and what is called there. ``stack`` has the newest call first."""
     frames = [(file, int(line), name) for file, line, name in _STACK_LINE.findall(stack)]
-    for is_inner in (_is_not_yours, _is_library):  # where no line is the learner's, the course's own will do
-        place = next((n for n, (file, _, _) in enumerate(frames) if not is_inner(file)), None)
+    for course in (_PACKAGE + os.sep, "\0"):  # where no line is the learner's, the course's own will do
+        inner = (_is_library(file) or file.startswith(course) for file, _, _ in frames)
+        place = next((n for n, is_inner in enumerate(inner) if not is_inner), None)
         if place is None:
             continue
         file, line, name = frames[place]
@@ -167,10 +168,6 @@ def _is_library(file: str) -> bool:
     if file in (_WORKER, "<string>") or file.startswith("<frozen"):
         return True
     return file.startswith(_LIBRARIES) and not file.startswith(_PACKAGE + os.sep)
-
-
-def _is_not_yours(file: str) -> bool:
-    return _is_library(file) or file.startswith(_PACKAGE + os.sep)
 
 
 def _shown(file: str, line: int) -> str:

@@ -158,7 +158,7 @@ def _turn(
     for batch in itertools.islice(batches, lead):
         if step is not None:
             step(batch)
-    _synchronise(device)
+    synchronise(device)
     count, wait_s = 0, 0.0
     cpu_s, thread_s, start_s = cpu_time.wanted_s(), cpu_time.thread_wanted_s(), time.perf_counter()
     while count < _LEAST_BATCHES or time.perf_counter() - start_s < phase_s:
@@ -168,13 +168,14 @@ def _turn(
         if step is not None:
             step(batch)
         count += 1
-    _synchronise(device)
+    synchronise(device)
     whole_s = time.perf_counter() - start_s
     thread_s, cpu_s = cpu_time.thread_wanted_s() - thread_s, cpu_time.wanted_s() - cpu_s
     return whole_s / count, wait_s / count, cpu_s / whole_s, min(1.0, thread_s / whole_s)
 
 
-def _synchronise(device: str) -> None:
+def synchronise(device: str | torch.device) -> None:
+    """Wait until a GPU has done its work."""
     if torch.device(device).type == "cuda":
         torch.cuda.synchronize(device)
 

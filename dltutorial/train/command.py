@@ -80,7 +80,7 @@ def _train(preset_name: str, knobs: dict, data: Path | None, name: str | None, o
     from dltutorial.train.forecasting import weather_task
 
     say = print if is_main() else lambda line: None
-    default = broadcast_object(f"train-{datetime.datetime.now():%Y%m%d-%H%M%S}")
+    default = broadcast_object(f"train-{datetime.datetime.now():%Y%m%d-%H%M%S-%f}")
     with all_or_none():
         if resume and name is None:
             raise CourseError("--resume needs to know which run; give its --name")

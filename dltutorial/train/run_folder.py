@@ -221,6 +221,7 @@ def run_log(folder: Path, recipe: Recipe, data_id: str, begun: Checkpoint | None
     Raises:
         CourseError: a tracker cannot start, a record cannot be written, or the folder has another owner.
     """
+    run_lock.check(folder)
     file, status, done = folder / "progress.jsonl", folder / "status.json", begun.step if begun else 0
     state: dict = {"status": "failed", "data": data_id, "scores": begun.scores if begun else {}}
 
@@ -266,6 +267,7 @@ def save_weights(model: nn.Module, folder: Path) -> None:
     Raises:
         CourseError: it cannot be written.
     """
+    run_lock.check(folder)
     file = folder / "weights.pt"
     try:
         with paths.atomic(file) as temporary, open(temporary, "wb") as out:

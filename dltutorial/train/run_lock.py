@@ -24,6 +24,7 @@ from dltutorial.errors import CourseError
 
 _WAIT_S = 1.0  # so long an owner that was killed may take to be gone
 _HELD: dict[Path, FileIO] = {}  # by this very process, to which the system would give them again
+_FOLDERS: dict[Path, int] = {}  # the inodes of what they lock, as soon as that is there
 
 
 @contextlib.contextmanager
@@ -48,16 +49,21 @@ def owned(folder: Path) -> Iterator[None]:
         yield
     finally:
         del _HELD[file]
+        _FOLDERS.pop(file, None)
         if _is_there(lock):
             file.unlink(missing_ok=True)
         lock.close()
 
 
 def check(folder: Path) -> None:
-    """Raises: CourseError: this process, which wants to write into a folder, does not own it any more."""
-    lock = _HELD.get(_beside(folder))
+    """Raises: CourseError: this process, which wants to write into a folder, does not own it; or it was exchanged."""
+    file = _beside(folder)
+    lock, now = _HELD.get(file), Path(folder).stat().st_ino if Path(folder).exists() else 0
+    begun = _FOLDERS[file] = _FOLDERS.get(file) or now
     if lock is None or not _is_there(lock):
         raise CourseError(f"{folder} has another owner by now; this run ends and leaves it alone")
+    if now != begun:
+        raise CourseError(f"{folder} was moved away, or is another by now; this run ends and leaves it alone")
 
 
 def is_owned(folder: Path) -> bool:
@@ -71,7 +77,7 @@ def is_owned(folder: Path) -> bool:
 
 
 def _beside(folder: Path) -> Path:
-    real = Path(folder).resolve()
+    real = Path(os.path.realpath(folder))
     return real.with_name(f".{real.name}.lock")
 
 

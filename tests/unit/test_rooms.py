@@ -22,7 +22,7 @@ BUDGET = {
     "comm": 775,
     "parallel": 435,
     "train": 2415,
-    "scaling": 590,
+    "scaling": 591,
     "convergence": 1620,
     "course": 3345,
     "reference": 5,

@@ -414,6 +414,21 @@ def test_a_run_whose_lock_was_taken_from_it_ends_and_writes_no_more(tiny_data, t
     assert "weights.pt" not in files(tmp_path / "r")
 
 
+@pytest.mark.parametrize("another", [True, False])
+def test_a_run_whose_folder_was_exchanged_ends_and_leaves_the_other_alone(tiny_data, tmp_path, another):
+    train(tiny_data, tmp_path / "other")
+    recipe = dataclasses.replace(SMALL, checkpoint_every=2, track=())
+    training = run.train(weather_task(recipe, tiny_data), recipe, tmp_path / "r", progress=False)
+    next(training)
+    (tmp_path / "r").rename(tmp_path / "away")
+    if another:
+        (tmp_path / "other").rename(tmp_path / "r")
+    before = {file: file.read_bytes() for file in (tmp_path / "r").rglob("*") if file.is_file()}
+    with pytest.raises(CourseError, match="was moved away, or is another by now; this run ends"):
+        list(training)
+    assert {file: file.read_bytes() for file in (tmp_path / "r").rglob("*") if file.is_file()} == before
+
+
 def test_a_link_to_a_folder_elsewhere_is_overwritten_there(tiny_data, tmp_path):
     (tmp_path / "far").mkdir()
     (tmp_path / "r").symlink_to(tmp_path / "far" / "x")

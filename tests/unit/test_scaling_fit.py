@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from dltutorial import cli
+from dltutorial.errors import CourseError
 from dltutorial.record import plots
 from dltutorial.scaling import fit
 from dltutorial.scaling.fit import TimedStep
@@ -113,6 +114,12 @@ def test_a_file_with_holes_is_refused_in_one_line(tmp_path, capsys):
         assert cli.main(["scaling", str(file)]) == 2
         (line,) = capsys.readouterr().err.splitlines()
         assert "steps.csv" in line or "0 numbers of ranks" in line
+
+
+def test_decimal_commas_are_no_numbers(tmp_path):
+    (file := tmp_path / "steps.csv").write_text("ranks,samples,step_s\n1,8,1,05\n2,8,1,11\n4,8,1,12\n")
+    with pytest.raises(CourseError, match="is no CSV file of numbers"):
+        fit.read(file)
 
 
 def test_a_table_ends_at_the_ranks_that_are_asked_for(tmp_path):

@@ -137,6 +137,7 @@ def test_a_site_can_be_sourced(site):
             ("DLTUTORIAL_RANKS_PER_NODE", value, "is no number of ranks")
             for value in ("banana", "0", "-1", "2.5", "4 4")
         ),
+        ("MAX_RESTARTS", "abc", "is no number of restarts"),
         ("DLTUTORIAL_LAUNCHER", "mpirun", "is no launcher; choose torchrun or srun"),
     ],
 )
@@ -147,3 +148,13 @@ def test_a_setting_that_cannot_be_ends_a_job_in_one_line(variable, value, words)
     assert done.returncode == 2
     assert f"{variable}={value} {words}" in done.stderr
     assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_node_whose_address_slurm_does_not_tell_is_named(tmp_path):
+    (tmp_path / "scontrol").write_text('#!/bin/sh\n[ "$2" = hostnames ] && echo n1 || echo "NodeName=n1"\n')
+    (tmp_path / "scontrol").chmod(0o755)
+    source = f'set -euo pipefail; source "{FOLDER / "ranks.sh"}"; start_ranks 2 dltutorial train'
+    env = {"PATH": f"{tmp_path}:/usr/bin:/bin", "SLURM_JOB_NODELIST": "n[1-2]", "SLURM_JOB_ID": "7"}
+    done = subprocess.run(["bash", "-c", source], capture_output=True, text=True, env=env)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert "scontrol does not say the address of n1" in done.stderr
