@@ -1,0 +1,49 @@
+"""Wrong answers to the first part of chapter 16's exercise: (label, source, part of the hint expected)."""
+
+import functools
+
+from altered import altered
+
+RIGHT = """
+class Again(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, block, x):
+        ctx.block, ctx.state = block, torch.get_rng_state()
+        ctx.save_for_backward(x)
+        return block(x)
+
+    @staticmethod
+    def backward(ctx, slope):
+        (x,) = ctx.saved_tensors
+        x = x.detach().requires_grad_()
+        now = torch.get_rng_state()
+        torch.set_rng_state(ctx.state)
+        with torch.enable_grad():
+            y = ctx.block(x)
+        torch.set_rng_state(now)
+        y.backward(slope)
+        return None, x.grad
+"""
+_SET = "        torch.set_rng_state(ctx.state)\n"
+_with = functools.partial(altered, RIGHT)
+
+WRONG = [
+    ("the chapter's", _with((_SET, "")), "Dropout drew anew"),
+    ("a state that stays", _with(("        torch.set_rng_state(now)\n", "")), "The generator stands elsewhere"),
+    ("a seed set in both", _with(("ctx.block, ctx.state = block, torch.get_rng_state()",
+     "ctx.block = block; torch.manual_seed(0); ctx.state = torch.get_rng_state()")), ""),
+    ("one state for all", _with(("ctx.block, ctx.state = block, torch.get_rng_state()",
+     "ctx.block = block; Again.state = torch.get_rng_state()"), ("ctx.state)", "Again.state)")), "Each call keeps its own"),
+    ("not recorded", _with(("with torch.enable_grad():", "with torch.no_grad():")), None),
+    ("nobody records", _with(("with torch.enable_grad():\n            y", "if True:\n            y")), None),
+    ("kept all", _with(("return block(x)", "with torch.enable_grad():\n            ctx.y = block(x)\n        "
+     "return ctx.y.detach()")), "keep x alone"),
+    ("a slope of ones", _with(("y.backward(slope)", "y.backward(torch.ones_like(y))")), "Hand on the slope"),
+    ("the slope handed through", _with(("return None, x.grad", "return None, slope")), ""),
+    ("weights only", _with(("return None, x.grad", "return None, None")), "backward returns one gradient"),
+    ("input only", _with(("y.backward(slope)", "(x.grad,) = torch.autograd.grad(y, [x], slope)")), "The block's weights"),
+    ("cleared before", _with(("        y.backward(slope)", "        ctx.block.zero_grad()\n        y.backward(slope)")),
+     "Gradients of weights add up"),
+    ("run twice again", _with(("        y.backward(slope)", "        ctx.block(x.detach())\n        y.backward(slope)")),
+     "Once in forward, once in backward"),
+]  # fmt: skip

@@ -1,0 +1,49 @@
+"""Wrong answers to the second part of chapter 16's exercise: (label, source, part of the hint expected)."""
+
+import functools
+
+from altered import altered
+
+RIGHT = """
+def least_recomputing(blocks, budget):
+    def peak(again):
+        held = sum(b[1] if n in again else b[0] for n, b in enumerate(blocks))
+        return held + max([blocks[n][0] for n in again], default=0)
+
+    def work(again):
+        return sum(blocks[n][2] for n in again)
+
+    plans = [{n for n in range(len(blocks)) if bits >> n & 1} for bits in range(1 << len(blocks))]
+    able = [plan for plan in plans if peak(plan) <= budget]
+    return min(able, key=work, default=None)
+"""
+_with = functools.partial(altered, RIGHT)
+GREEDY = """
+def least_recomputing(blocks, budget):
+    def peak(again):
+        held = sum(b[1] if n in again else b[0] for n, b in enumerate(blocks))
+        return held + max([blocks[n][0] for n in again], default=0)
+
+    again = set()
+    for n in sorted(range(len(blocks)), key=lambda n: WORTH):
+        if peak(again) <= budget:
+            return again
+        again.add(n)
+    return again if peak(again) <= budget else None
+"""
+
+WRONG = [
+    ("no moment", _with((" + max([blocks[n][0] for n in again], default=0)", "")), "for a moment"),
+    ("the moment of the whole", _with(("max([blocks[n][0] for n in again], default=0)",
+     "sum(blocks[n][0] for n in again)")), None),
+    ("inputs are free", _with(("b[1] if n in again", "0 if n in again")), None),
+    ("strictly below", _with(("<= budget", "< budget")), None),
+    ("no plan is an empty one", _with((", default=None)", ", default=set())")), "return None"),
+    ("a list", _with(("return min(able, key=work, default=None)",
+     "best = min(able, key=work, default=None); return best if best is None else sorted(best)")), "Return a set"),
+    ("the fewest blocks", _with(("key=work", "key=len")), None),
+    ("all or nothing", _with(("able = [plan for plan in plans", "able = [plan for plan in (plans[0], plans[-1])")), None),
+    ("most bytes first", GREEDY.replace("WORTH", "blocks[n][1] - blocks[n][0]"), None),
+    ("least work first", GREEDY.replace("WORTH", "blocks[n][2]"), None),
+    ("bytes per FLOP", GREEDY.replace("WORTH", "blocks[n][2] / (blocks[n][0] - blocks[n][1])"), None),
+]  # fmt: skip
