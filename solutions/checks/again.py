@@ -85,7 +85,8 @@ def _compare(fn: Callable, hint: str, names: tuple[str, ...] = ("x", "weights", 
             if name == "weights":
                 what = "The block's weights have none: run it under torch.enable_grad(), and call y.backward(slope)."
             raise Wrong(f"a gradient of {name}", None, what)
-        expect_close(one, other, hint, [(torch.zeros_like(other), "The gradient stops: detach x, then requires_grad_.")])
+        stopped = (torch.zeros_like(other), "The gradient stops: detach x, then requires_grad_.")
+        expect_close(one, other, hint, [stopped])
 
 
 def _same_gradients(fn: Callable) -> None:
@@ -124,7 +125,7 @@ def _generator_after(fn: Callable) -> None:
 _HINTS = (
     "What does the backward pass need of the forward pass, if it may call the block? Which of it is no tensor?",
     "Is torch recording when your backward runs? Who says that it should?",
-    "Two draws must be the same, and the draws after them as if nothing had happened. What is to be kept, what put back?",
+    "Two draws must be the same, and those after them as if nothing had happened. What is to be kept, what put back?",
 )
 _CODE = (
     "ctx.state = torch.get_rng_state()",

@@ -16,6 +16,7 @@ def peak(blocks: Sequence[Block], again: set[int], moment: bool = True) -> int:
 
 
 def flop(blocks: Sequence[Block], again: set[int]) -> int:
+    """Work of computing these blocks once more."""
     return sum(blocks[n][2] for n in again)
 
 

@@ -33,7 +33,8 @@ WRONG = [
     ("a seed set in both", _with(("ctx.block, ctx.state = block, torch.get_rng_state()",
      "ctx.block = block; torch.manual_seed(0); ctx.state = torch.get_rng_state()")), ""),
     ("one state for all", _with(("ctx.block, ctx.state = block, torch.get_rng_state()",
-     "ctx.block = block; Again.state = torch.get_rng_state()"), ("ctx.state)", "Again.state)")), "Each call keeps its own"),
+     "ctx.block = block; Again.state = torch.get_rng_state()"), ("ctx.state)", "Again.state)")),
+     "Each call keeps its own"),
     ("not recorded", _with(("with torch.enable_grad():", "with torch.no_grad():")), None),
     ("nobody records", _with(("with torch.enable_grad():\n            y", "if True:\n            y")), None),
     ("kept all", _with(("return block(x)", "with torch.enable_grad():\n            ctx.y = block(x)\n        "
@@ -41,9 +42,11 @@ WRONG = [
     ("a slope of ones", _with(("y.backward(slope)", "y.backward(torch.ones_like(y))")), "Hand on the slope"),
     ("the slope handed through", _with(("return None, x.grad", "return None, slope")), ""),
     ("weights only", _with(("return None, x.grad", "return None, None")), "backward returns one gradient"),
-    ("input only", _with(("y.backward(slope)", "(x.grad,) = torch.autograd.grad(y, [x], slope)")), "The block's weights"),
+    ("input only", _with(("y.backward(slope)", "(x.grad,) = torch.autograd.grad(y, [x], slope)")),
+     "The block's weights"),
     ("cleared before", _with(("        y.backward(slope)", "        ctx.block.zero_grad()\n        y.backward(slope)")),
      "Gradients of weights add up"),
-    ("run twice again", _with(("        y.backward(slope)", "        ctx.block(x.detach())\n        y.backward(slope)")),
+    ("run twice again",
+     _with(("        y.backward(slope)", "        ctx.block(x.detach())\n        y.backward(slope)")),
      "Once in forward, once in backward"),
 ]  # fmt: skip
