@@ -162,6 +162,7 @@ class ModelRecipe(Knobs):
     fused_attention: bool = knob(True, "one kernel for attention, not products and a softmax that keeps T × T weights")
     head_bias: bool = knob(True, "the head adds numbers of its own to each patch")
     norm_eps: float = knob(1e-5, "added to the variance in layer norms", least=1e-12)
+    checkpoint_activations: bool = knob(False, "blocks keep their input only, and are computed again")
 
     def __post_init__(self) -> None:
         """Raises: RecipeError: sizes that do not fit together."""
@@ -247,6 +248,7 @@ class RankRecipe(Knobs):
     precision: str = knob("fp32", "of the matrix products; the weights are kept in float32", choices=PRECISIONS)
     compile: str = knob("off", "a mode of torch.compile, or off", choices=COMPILE_MODES)
     cuda_graph: bool = knob(False, "capture the whole step and launch it as one")
+    accumulate: int = knob(1, "parts of a rank's batch, in turns: less memory, one update", least=1)
     ddp: str = knob("torch", "how ranks average gradients: torch's DDP, or one of chapter 09's", choices=DDP)
     log_every: int = knob(10, "updates between two records", least=1)
     eval_every: int = knob(54, "updates between two validations; 0 validates only at the end", least=0)
@@ -295,16 +297,22 @@ class Recipe(LoopRecipe, DataRecipe, ModelRecipe):
 
         Weights, gradients, the optimizer's averages; of each sample two states, and what the backward pass reads in
         each block: eight of its numbers a token, of two bytes, and T × T weights of each head if those are written.
+        With checkpointed activations that is read in one block at a time; of all others, its input.
         """
         numbers = 4 if self.optimizer in ("adamw", "lamb") else 3
         weights = 0 if self.fused_attention else 2 * self.heads * self.n_tokens**2
-        sample = 8 * self.n_channels * self.n_lat * self.n_lon + self.depth * (16 * self.n_tokens * self.dim + weights)
-        return 4 * numbers * self.n_parameters + -(-self.global_batch_size // ranks) * sample
+        token = 2 * self.n_tokens * self.dim
+        blocks = self.depth * token + 8 * token if self.checkpoint_activations else self.depth * (8 * token + weights)
+        sample = 8 * self.n_channels * self.n_lat * self.n_lon + blocks
+        at_once = -(-self.global_batch_size // (ranks * self.accumulate))
+        return 4 * numbers * self.n_parameters + at_once * sample
 
     def require_room(self, ranks: int = 1) -> None:
         """Raises: CourseError: one of so many ranks takes more processes or memory than this machine has for it."""
         from dltutorial import limits, machine
 
+        fits = self.accumulate <= self.global_batch_size // ranks
+        self.require(fits, "accumulate", f"must be at most {self.global_batch_size // ranks}, the samples of a rank")
         limits.refuse_too_many("workers", self.workers)
         gpus = machine.accelerators() if self.device != "cpu" else ()
         shared = machine.memory_bytes()[0] // machine.RankInfo.from_env().local_world_size

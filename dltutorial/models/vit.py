@@ -15,6 +15,7 @@ the published head are in another order: row in the patch, column, channel; here
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 
 class Attention(nn.Module):
@@ -69,6 +70,7 @@ class ViT(nn.Module):
         fused_attention: attention as one kernel, or as its formula says.
         head_bias: whether the head adds numbers of its own to each patch.
         norm_eps: added to the variance in layer norms.
+        checkpoint_blocks: a block keeps its input only, and is computed again when its gradient is asked for.
     """
 
     def __init__(
@@ -85,9 +87,10 @@ class ViT(nn.Module):
         fused_attention: bool = True,
         head_bias: bool = True,
         norm_eps: float = 1e-5,
+        checkpoint_blocks: bool = False,
     ):
         super().__init__()
-        self.patch, self.predict_change = patch, predict_change
+        self.patch, self.predict_change, self.checkpoint_blocks = patch, predict_change, checkpoint_blocks
         self.embed = nn.Conv2d(channels, dim, patch, stride=patch)
         self.position_1TD = nn.Parameter(torch.zeros(1, (height // patch) * (width // patch), dim))
         self.blocks = nn.ModuleList(Block(dim, heads, fused_attention, norm_eps) for _ in range(depth))
@@ -104,7 +107,7 @@ class ViT(nn.Module):
         p = self.patch
         x_BTD = self.embed(x_BCHW).flatten(2).transpose(1, 2) + self.position_1TD
         for block in self.blocks:
-            x_BTD = block(x_BTD)
+            x_BTD = checkpoint(block, x_BTD, use_reentrant=False) if self.checkpoint_blocks else block(x_BTD)
         patches = self.head(self.norm(x_BTD)).view(B, H // p, W // p, C, p, p)
         y_BCHW = patches.permute(0, 3, 1, 4, 2, 5).reshape(B, C, H, W)
         return x_BCHW + y_BCHW if self.predict_change else y_BCHW

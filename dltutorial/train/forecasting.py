@@ -90,6 +90,7 @@ def make_vit(sizes: ModelRecipe) -> ViT:
         fused_attention=sizes.fused_attention,
         head_bias=sizes.head_bias,
         norm_eps=sizes.norm_eps,
+        checkpoint_blocks=sizes.checkpoint_activations,
     )
 
 

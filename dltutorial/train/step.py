@@ -5,6 +5,7 @@ all of them with one kernel. The arithmetic is the same. Loshchilov and Hutter 2
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 
 import torch
 from torch import Tensor, nn
@@ -29,6 +30,7 @@ def train_step(
     optimizer: torch.optim.Optimizer,
     clip_norm: float = 0.0,
     precision: Precision | None = None,
+    accumulate: int = 1,
 ) -> Tensor:
     """Compute the loss, differentiate it, move the weights.
 
@@ -39,6 +41,7 @@ def train_step(
         optimizer: holds the model's parameters.
         clip_norm: largest global gradient norm; 0 does not clip.
         precision: of the arithmetic; default: float32.
+        accumulate: parts of the batch that go through the model in turns; their gradients add up.
 
     Returns:
         The loss before the update: a detached scalar tensor. It stays on the device, because reading it as a Python
@@ -46,14 +49,20 @@ def train_step(
     """
     precision = precision or Precision("fp32", batch[0].device.type)
     optimizer.zero_grad(set_to_none=True)
+    parts = list(zip(*(tensor.tensor_split(accumulate) for tensor in batch), strict=True))
+    total = torch.zeros((), device=batch[0].device)
     with precision.products():
-        with annotate("forward"), precision.autocast():
-            value = loss(model, *batch)
-        with annotate("backward"):
-            precision.scaled(value).backward()
+        for n, part in enumerate(parts):
+            silent = n + 1 < accumulate and hasattr(model, "no_sync")  # ranks average after the last part
+            with model.no_sync() if silent else nullcontext():
+                with annotate("forward"), precision.autocast():
+                    value = loss(model, *part) * (len(part[0]) / len(batch[0]))
+                with annotate("backward"):
+                    precision.scaled(value).backward()
+            total += value.detach()
         with annotate("optimizer"):
             precision.update(optimizer, clip_norm)
-    return value.detach()
+    return total
 
 
 def make_step(
@@ -73,7 +82,7 @@ def make_step(
     called = compiled(model, recipe.compile)
 
     def step(*batch: Tensor) -> Tensor:
-        return train_step(called, batch, loss, optimizer, recipe.clip_norm, precision)
+        return train_step(called, batch, loss, optimizer, recipe.clip_norm, precision, recipe.accumulate)
 
     if recipe.compile != "off":
         step = explained(recipe.compile)(step)

@@ -20,6 +20,8 @@ OPTIMIZERS = ("auto", "for-loop", "foreach", "fused")
 # One, since it compiles for half a minute; tests/unit/test_compiling.py compiles the plainest.
 COMPILED = [{"precision": "bf16", "optimizer_impl": "fused", "fused_attention": True}]
 
+CHECKPOINTED = {"checkpoint_activations": True}
+
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
@@ -36,6 +38,30 @@ def losses(**knobs):
     recipe = Recipe(**{**vars(RECIPE), **knobs})
     torch.manual_seed(0)
     return [seen.loss for seen in loop(Task(make_vit(recipe), lambda skip: waves(recipe), squared_error), recipe)]
+
+
+def kept_bytes(**knobs):
+    """The most that one backward pass finds of what the forward pass before it kept, weights apart."""
+    recipe = Recipe(**{**vars(RECIPE), "steps": 2, "warmup_steps": 0, "depth": 6, **knobs})
+    now, most = 0, 0
+
+    def pack(tensor):
+        nonlocal now, most
+        now += 0 if tensor.untyped_storage().data_ptr() in weights else tensor.nbytes
+        most = max(most, now)
+        return tensor
+
+    def forget(gradient):
+        nonlocal now
+        now = 0
+        return gradient
+
+    task = Task(make_vit(recipe), lambda skip: waves(recipe), squared_error)
+    weights = {weight.untyped_storage().data_ptr() for weight in task.model.parameters()}
+    task.model.embed.weight.register_hook(forget)  # the last to get its gradient
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        list(loop(task, recipe))
+    return most
 
 
 @pytest.fixture(scope="module")
@@ -61,6 +87,18 @@ def test_every_optimizer_trains_alike_in_all_its_implementations(reference, opti
     assert found[0] != pytest.approx(reference, rel=1e-2)
     for other in found[1:]:
         assert other == pytest.approx(found[0], rel=TOLERANCE["fp32"])
+
+
+@pytest.mark.parametrize("knobs", [CHECKPOINTED, {"accumulate": 3}, {"accumulate": 2} | CHECKPOINTED])
+@pytest.mark.parametrize("precision", TOLERANCE)
+def test_what_saves_memory_trains_to_the_same_loss(reference, knobs, precision):
+    assert losses(precision=precision, **knobs) == pytest.approx(reference, rel=TOLERANCE[precision])
+
+
+def test_what_saves_memory_keeps_less(reference):
+    """Of what the forward pass hands to the backward pass, in bytes at a time."""
+    whole, again, parts = (kept_bytes(**knobs) for knobs in ({}, CHECKPOINTED, {"accumulate": 4}))
+    assert again < 0.6 * whole and parts < 0.3 * whole
 
 
 @pytest.mark.full
