@@ -151,6 +151,7 @@ REFUSALS = [
     ("workers without end", recipe_here(workers=100_000), "workers 100,000: the"),
     ("blocks without end", recipe_here(depth=10**9), "GiB or more, but a rank has"),
     ("a batch without end", recipe_here(global_batch_size=10**12), "GiB or more, but a rank has"),
+    ("more parts than samples", recipe_here(accumulate=17), "accumulate must be at most 16, the samples of a rank"),
     ("a rate beyond floats", recipe_of('{"learning_rate": 1' + "0" * 400 + "}"), "learning_rate must be below 2**63"),
     ("a rank with too many digits", torchrun(RANK="1" * 5000), "must be a whole number"),
     ("cores with too many digits", cores("1" * 5000), "is not a number of cores"),
