@@ -53,8 +53,8 @@ def train_step(
     total = torch.zeros((), device=batch[0].device)
     with precision.products():
         for n, part in enumerate(parts):
-            silent = n + 1 < accumulate and hasattr(model, "no_sync")  # ranks average after the last part
-            with model.no_sync() if silent else nullcontext():
+            last = n + 1 == accumulate  # after it ranks average
+            with nullcontext() if last else getattr(model, "no_sync", nullcontext)():
                 with annotate("forward"), precision.autocast():
                     value = loss(model, *part) * (len(part[0]) / len(batch[0]))
                 with annotate("backward"):

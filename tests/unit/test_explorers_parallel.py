@@ -1,4 +1,4 @@
-"""The explorers of chapters 08, 09 and 11: their numbers, found in another way."""
+"""The explorers of chapters 08, 09, 11 and 16: their numbers, found in another way."""
 
 import dataclasses
 import itertools
@@ -13,18 +13,22 @@ from explorer_examples import examples
 
 from dltutorial.comm.collectives import ALL_REDUCES
 from dltutorial.comm.cost import Prices, Regimes, counts
+from dltutorial.config import PRESETS, Recipe
 from dltutorial.course.explorers.explorer import size
+from dltutorial.course.explorers.memory import memory as make_memory
 from dltutorial.course.explorers.scale import LINKS, MODES, hidden_share, leads
 from dltutorial.course.explorers.scale import allreduce as make_allreduce
 from dltutorial.course.explorers.scale import overlap as make_overlap
 from dltutorial.course.explorers.scale import scaling as make_scaling
 from dltutorial.errors import CourseError
 from dltutorial.parallel.bucket_model import Link, Step
+from dltutorial.profile.memory import Shape, of_step
 from dltutorial.profile.timing import duration, three
 from dltutorial.scaling import clusters, published, simulator, workloads
 
 EXPLORERS = {
     "allreduce": make_allreduce(Prices(5e-5, 1e-9, 2e-10)),
+    "memory": make_memory(Recipe()),
     "overlap": make_overlap(Step([400, 0, 10**6, 3 * 10**6], 0.02, 0.01), Link(1e-4, 1e9), bucket_mib=2),
     "scaling": examples()["scaling"],
 }
@@ -308,6 +312,28 @@ def test_beside_strong_scaling_the_words_say_that_published_runs_scaled_weakly()
 @pytest.mark.parametrize(("gpus", "run"), [(27_360, "kurth-summit"), (1500, "mikami-1088")])
 def test_the_published_run_of_the_nearest_size_is_told(gpus, run):
     assert f"Published nearest to it: {run}, " in make_scaling(WORK, SUMMIT).picture(gpus=gpus).text
+
+
+# Memory: the model that test_memory.py holds against torch
+
+
+def test_memory_starts_at_the_recipe_and_says_what_is_drawn():
+    recipe = Recipe.of(PRESETS["laptop"], precision="bf16", optimizer="sgd")
+    explorer, shape = make_memory(recipe, device_gib=16), Shape.of(recipe)
+    found = of_step(shape, recipe.global_batch_size, "16-bit autocast", "sgd", ranks=8)
+    shown = explorer.picture()
+    assert f"{shape.parameters:,} weights" in shown.text
+    assert f"{size(found.total)} in all, fits into 16 GiB" in shown.text
+
+
+def test_memory_says_when_a_step_does_not_fit_and_what_would_help():
+    explorer = make_memory(Recipe.of(PRESETS["gpu"]), device_gib=40)
+    big = {"dim": 8192, "depth": 48, "batch": 1, "formats": "16-bit weights", "checkpointing": True}
+    assert "too much for 40 GiB" in explorer.picture(**big).text
+    assert "Not even one sample fits" in explorer.picture(**big, ranks=2).text
+    sharded = explorer.picture(**big, ranks=256, stage=3).text
+    assert "fits into 40 GiB" in sharded
+    assert int(re.search(r"largest batch that fits is (\d+)", sharded)[1]) >= 1
 
 
 # Words

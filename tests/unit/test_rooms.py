@@ -10,21 +10,21 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "dltutorial"
-# Lines of all Python files, blank lines and docstrings included: what there is, and no more: 18,500 in all.
+# Lines of all Python files, blank lines and docstrings included: what there is, and no more: 18,500 for chapters 00 to 15.
 BUDGET = {
-    "": 1628,
+    "": 1634,
     "record": 615,
-    "profile": 2340,
+    "profile": 2500,
     "data": 2785,
     "models": 170,
     "optim": 345,
     "launch": 1502,
     "comm": 775,
     "parallel": 435,
-    "train": 2415,
+    "train": 2425,
     "scaling": 591,
     "convergence": 1620,
-    "course": 3345,
+    "course": 3410,
     "reference": 5,
 }
 # Words that only their author understands as the name of a file.
