@@ -10,7 +10,8 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "dltutorial"
-# Lines of all Python files, blank lines and docstrings included: what there is, and no more: 18,500 for chapters 00 to 15.
+# Lines of all Python files, blank lines and docstrings included: what there is, and no more. 18,500 for chapters 00 to
+# 15; 22,000 at most with Part IV.
 BUDGET = {
     "": 1634,
     "record": 615,
