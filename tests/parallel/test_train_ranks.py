@@ -83,6 +83,12 @@ def test_the_knobs_of_part_one_work_on_ranks_too(data, alone, tmp_path):
         assert_close_runs(alone[1][0], seen)
 
 
+def test_what_saves_memory_trains_the_same_on_ranks(data, alone, tmp_path):
+    variants = [{"accumulate": 2, "checkpoint_activations": True}, {"accumulate": 2, "ddp": "overlapped"}]
+    for seen, _ in launch(mates.train_all, 2, data, tmp_path / "r", variants)[0]:
+        assert_close_runs(alone[1][0], seen)
+
+
 def test_validation_is_shared_and_its_scores_are_the_same_to_the_bit(data, alone):
     one = mates.scores(data)
     for found in launch(mates.scores, 4, data):
