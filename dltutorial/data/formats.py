@@ -172,6 +172,8 @@ def _open_hdf5(path: Path) -> Year:
     year = Year(path, fields, fields.chunks, fields.compression is not None, file.close)
     if fields.is_virtual or fields.external:
         raise DataError(elsewhere)
+    if fields.attrs.get("scale_factor", 1) != 1 or fields.attrs.get("add_offset", 0) != 0:
+        raise DataError(f"{path} has packed values, to be read with scale_factor and add_offset; write them unpacked")
     if fields.chunks is None:
         _refuse_holes(path, fields.shape, fields.shape, lambda: int(fields.id.get_storage_size() >= fields.nbytes))
     else:

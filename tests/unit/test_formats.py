@@ -310,6 +310,11 @@ def elsewhere(file):
         h5.create_virtual_dataset("fields", layout)
 
 
+def packed(file):
+    with h5py.File(file, "a") as h5:
+        h5["fields"].attrs["add_offset"] = 5.0
+
+
 def linked(to):
     """Damage: ``fields`` is a link, to a pipe in the end."""
 
@@ -379,6 +384,7 @@ DAMAGE = {
     ),
     "hdf5, in one piece, never written": ("hdf5-contiguous", created(), "lacks 1 of its 1 chunks"),
     "hdf5, that refers to lost files": ("hdf5-chunk1", elsewhere, "keeps its values in other files"),
+    "hdf5, packed": ("hdf5-chunk1", packed, "has packed values, to be read with scale_factor and add_offset"),
     "hdf5, raw values beside it": ("hdf5-contiguous", created(external=[("x.raw", 0, 46080)]), "in other files"),
     "hdf5, a link to a pipe": ("hdf5-chunk1", linked(h5py.ExternalLink("pipe", "fields")), "in other files"),
     "hdf5, a link to such a link": ("hdf5-chunk1", linked(h5py.SoftLink("/other")), "in other files"),
