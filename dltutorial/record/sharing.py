@@ -36,7 +36,7 @@ SHARED_MEASUREMENTS: Mapping[str, str] = MappingProxyType({
 })  # fmt: skip
 MOST_BYTES = 2 * 2**20  # of one learner's file; a day of work has a tenth of that
 MOST_TEXT = 240
-_PATH = re.compile(r"(?<![\w.])~?(?:/[\w.@+-]+){2,}/?|\b[A-Za-z]:\\\S*")
+_PATH = re.compile(r"\S+@\S+|(?<![\w.])(?:~[\w.-]*/\S+|(?:/[\w.@+-]+){2,}/?)|\b[A-Za-z]:\\\S*|\\\\\S+")  # or address
 
 
 class Membership(NamedTuple):

@@ -74,6 +74,15 @@ def test_only_the_listed_fields_are_shared(room):
     assert check["hint"] == "Look at …, line 3."
 
 
+@pytest.mark.parametrize(
+    "secret", ["/home/joe/x.py", "~joe/x.py", r"\\server\share\x", r"C:\Users\joe", "joe@x.org", "http://joe:pw@h/x"]
+)
+def test_no_path_and_no_address_goes_to_the_class(room, secret):
+    classroom.join(room, "me")
+    records.Writer("00", "smoke").write("peak memory copy", 1.0, f"see {secret} there")
+    assert '"see … there"' in (room / "me.jsonl").read_text()
+
+
 def test_a_number_that_is_none_is_not_shared(room):
     classroom.join(room, "me")
     records.Writer("00", "smoke").write("ladder_gain", float("nan"), "×")
