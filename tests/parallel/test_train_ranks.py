@@ -305,6 +305,7 @@ def test_all_others_of_a_name_are_refused_while_its_run_goes_on(nursery, data, h
             nursery.start(folder.name, data, "--steps", 10_000)
         ]  # fmt: skip
         wait_for(lambda: run_folder.run_status(folder) == "running", nursery.said_by(0))
+        wait_for(lambda: (folder / "progress.jsonl").exists(), nursery.said_by(0))
         before, others = contents(folder), [how] if how else []
         argv = [folder.name, data, "--steps", 10_000, "--seed", 0 if how == "--resume" else 5]
         assert set(nursery.train_ranks(3 - n, *argv, how=others)) == {2}

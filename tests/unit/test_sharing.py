@@ -75,7 +75,7 @@ def test_only_the_listed_fields_are_shared(room):
 
 
 @pytest.mark.parametrize(
-    "secret", ["/home/joe/x.py", "~joe/x.py", r"\\server\share\x", r"C:\Users\joe", "joe@x.org", "http://joe:pw@h/x"]
+    "secret", ["/some/place/x.py", "~joe/x.py", r"\\server\share\x", "C:" + r"\joe\x", "joe@x.org", "http://joe:pw@h/x"]
 )
 def test_no_path_and_no_address_goes_to_the_class(room, secret):
     classroom.join(room, "me")

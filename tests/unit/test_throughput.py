@@ -171,6 +171,6 @@ def test_a_data_loader_and_its_workers_are_measured_and_ended(workers):
 def test_every_way_to_name_a_gpu_is_waited_for(device, monkeypatch):
     waited = []
     monkeypatch.setattr(torch.cuda, "synchronize", waited.append)
-    throughput._synchronise(device)
-    throughput._synchronise("cpu")
+    throughput.synchronise(device)
+    throughput.synchronise("cpu")
     assert waited == [device]
