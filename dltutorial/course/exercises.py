@@ -192,6 +192,8 @@ def keep(file: Path) -> Path:
         kept.parent.mkdir(exist_ok=True)
         return Path(shutil.copy2(file, kept))
     except OSError as error:
+        with contextlib.suppress(OSError):
+            kept.unlink()
         why = f"{error.strerror or error}; nothing has changed; make room, or copy the file yourself"
         raise CourseError(f"cannot keep a copy of {file} in {kept.parent}: {why}") from error
 

@@ -30,7 +30,8 @@ def update(root: Path) -> str:
         if not name.startswith("GIT_CONFIG"):
             os.environ.pop(name, None)
     os.environ["LC_ALL"] = "C"  # what git says is looked at, here and by nbgitpuller
-    n = int(os.environ.get("GIT_CONFIG_COUNT") or 0)  # nbgitpuller sees new names, but not that a file has moved
+    count = os.environ.get("GIT_CONFIG_COUNT", "")
+    n = int(count) if count.isdecimal() else 0  # nbgitpuller sees new names, but not that a file has moved
     os.environ |= {f"GIT_CONFIG_KEY_{n}": "diff.renames", f"GIT_CONFIG_VALUE_{n}": "false"}
     os.environ["GIT_CONFIG_COUNT"] = str(n + 1)
     os.environ.setdefault("GIT_HTTP_LOW_SPEED_LIMIT", "1")  # a server that says nothing is waited for …
@@ -121,5 +122,7 @@ def _git(root: Path, *words: str, do: str = "see git status") -> str:
 if __name__ == "__main__":
     try:
         print(update(paths.course_folder("solutions")))
-    except (CourseError, FileNotFoundError, KeyboardInterrupt) as error:  # the folder that one is in may be gone
+    except FileNotFoundError:
+        sys.exit("dltutorial: the folder that you are in is gone; cd into the course's folder")
+    except (CourseError, KeyboardInterrupt) as error:
         sys.exit(f"dltutorial: {str(error) or 'interrupted; nothing that you have made is lost'}")

@@ -124,7 +124,8 @@ def command(action: str, nodes: int, name: str) -> int:
     cluster = up(nodes, name) if action == "up" else status(name)
     if cluster is None:
         others = ", ".join(names())
-        _say(f"there is no cluster {name}; " + (f"there is: {others}" if others else "start it: dltutorial pocket up"))
+        start = f"start it: dltutorial pocket up --name {name}"
+        _say(f"there is no cluster {name}; " + (f"there is: {others}" if others else start))
         return 1
     if cluster.faults:
         again = f"dltutorial pocket up --nodes {len(cluster.nodes) or nodes} --name {name}"

@@ -108,7 +108,8 @@ def begin(folder: Path, recipe: Recipe, found: Checkpoint | None, resume: bool) 
         CourseError: the folder cannot be written.
     """
     real = folder.resolve()
-    aside = real.with_name(f".{real.name}.overwritten")
+    aside, gone = (real.with_name(f".{real.name}.{word}") for word in ("overwritten", "removed"))
+    shutil.rmtree(gone, ignore_errors=True)  # a kill has left it
     if resume:
         _go_back(folder, recipe, found)
     else:
@@ -122,14 +123,17 @@ def begin(folder: Path, recipe: Recipe, found: Checkpoint | None, resume: bool) 
             shutil.rmtree(real)
             aside.rename(real)
         raise
-    shutil.rmtree(aside, ignore_errors=True)
+    if aside.is_dir() and _is_run(aside):
+        aside.rename(gone)  # so what is called overwritten is whole
+        shutil.rmtree(gone, ignore_errors=True)
 
 
 def _replace(real: Path, aside: Path) -> None:
-    shutil.rmtree(aside, ignore_errors=True)  # a kill has left it
-    if os.path.lexists(aside):
-        raise CourseError(f"{aside} is in the way: no folder, so not a run's; rename it, then again")
-    if real.exists():
+    if os.path.lexists(aside):  # a kill has left the older run there, and here no more than what was to replace it
+        if aside.is_symlink() or not aside.is_dir() or not _is_run(aside) or (real / "progress.jsonl").exists():
+            raise CourseError(f"{aside} is in the way; look what it holds, then remove or rename it")
+        shutil.rmtree(real, ignore_errors=True)
+    elif real.exists():
         real.rename(aside)
     real.mkdir(parents=True)
 

@@ -250,6 +250,29 @@ def test_a_run_that_is_to_be_overwritten_stays_where_the_new_one_cannot_start(
     assert [file.name for file in tmp_path.iterdir()] == ["r"]
 
 
+@pytest.mark.parametrize("overwrite", [True, False])
+def test_a_run_that_a_kill_has_left_aside_is_back_where_the_new_one_cannot_start(
+    finished, tiny_data, tmp_path, monkeypatch, overwrite
+):
+    shutil.copytree(finished[0], aside := tmp_path / ".r.overwritten")
+    before = {file.name: file.read_bytes() for file in aside.iterdir() if file.is_file()}
+    if overwrite:
+        SMALL.save(tmp_path / "r" / "recipe.json")
+    monkeypatch.setenv("WANDB_MODE", "bogus")
+    with pytest.raises(CourseError, match="W&B could not start"):
+        train(tiny_data, tmp_path / "r", dataclasses.replace(SMALL, track=("wandb",)), overwrite=overwrite)
+    assert {file.name: file.read_bytes() for file in (tmp_path / "r").iterdir() if file.is_file()} == before
+    assert [file.name for file in tmp_path.iterdir()] == ["r"]
+
+
+def test_what_is_no_run_is_not_removed_from_where_runs_are_put_aside(tiny_data, tmp_path):
+    (mine := tmp_path / ".r.overwritten" / "mine.txt").parent.mkdir()
+    mine.write_text("precious")
+    with pytest.raises(CourseError, match="is in the way; look what it holds"):
+        train(tiny_data, tmp_path / "r")
+    assert mine.read_text() == "precious"
+
+
 def test_checkpoints_behind_a_link_are_anothers(finished, tiny_data, tmp_path):
     shutil.copytree(finished[0], folder := tmp_path / "r")
     (other := tmp_path / "another's").mkdir()
