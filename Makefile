@@ -2,8 +2,8 @@
 # make lab    set up and open the course in JupyterLab, on this machine only
 # make update fetch a newer version of the course; what you have changed stays yours
 # make book   set up, run the chapters that have not run, and make a book of all: build/book/html/index.html (PARTIAL=1: as it is)
-# make test   set up and pass the tests: style, types, units, ranks, chapters 00 to 11, every exercise
-# make test-all   the rest of the tests: chapters from 12 on, Slurm, JupyterLab in a browser, hub, book, kills, a fresh clone, coverage
+# make test   set up and pass the tests: style, types, units, ranks, chapters 00 to 07, every exercise
+# make test-all   the rest of the tests: chapters from 08 on, Slurm, JupyterLab in a browser, hub, book, kills, a fresh clone, coverage
 # make lint   style of code and notebooks, types
 # make clean  remove what the targets made, simulated data and your runs excepted
 # Another Python: make run PYTHON=python3.12. More options for the course: make run ARGS="01 --preset laptop".
