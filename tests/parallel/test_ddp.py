@@ -101,7 +101,8 @@ def test_compression_errs_as_far_as_its_numbers_reach():
 def test_a_trace_shows_what_the_backward_pass_hides():
     for naive, bucketed, overlapped in launch(replicas.traced, 2, timeout_s=100):
         assert naive.n_messages > bucketed.n_messages == overlapped.n_messages > 2
-        assert naive.hidden_s == bucketed.hidden_s == 0 < overlapped.hidden_s
+        # A message's record may end a moment after the rank has been woken, and has begun to copy.
+        assert overlapped.hidden_share > 2 * max(naive.hidden_share, bucketed.hidden_share)
 
 
 def test_what_cannot_be_is_told_in_one_line():
