@@ -44,6 +44,7 @@ COMMANDS = [
     ["python scaled.py lenses.pt --batch 64 --pieces 4", "python scaled.py lenses.pt --epochs 1 --warmup 0"],
     ["python layerwise.py lenses.pt"],
     [f"{RANKS} post_local.py lenses.pt"],
+    [f"{ranks} fsdp.py DATA --vit 16 32 1 2 --batch 8 --out shards --stop {n}" for ranks, n in ((RANKS, 2), (FOUR, 4))],
 ]
 
 

@@ -1,0 +1,58 @@
+"""Wrong answers to the first part of chapter 17's exercise: (label, source, part of the hint expected)."""
+
+import functools
+
+from altered import altered
+
+RIGHT = """
+def deal(sizes, n):
+    has, owners = [0] * n, [0] * len(sizes)
+    for index in sorted(range(len(sizes)), key=lambda index: -sizes[index]):
+        owners[index] = has.index(min(has))
+        has[owners[index]] += sizes[index]
+    return owners
+
+
+def step(self):
+    for p, owner in zip(self.parameters, self.owners, strict=True):
+        p.grad = torch.zeros_like(p) if p.grad is None else p.grad
+        dist.reduce(p.grad, owner)
+        p.grad /= dist.get_world_size()
+    if self.optimizer:
+        self.optimizer.step()
+    for p, owner in zip(self.parameters, self.owners, strict=True):
+        dist.broadcast(p.data, owner)
+
+
+class Dealt:
+    def __init__(self, parameters, make_optimizer):
+        self.parameters = [p for p in parameters if p.requires_grad]
+        self.owners = deal([p.numel() for p in self.parameters], dist.get_world_size())
+        mine = [p for p, owner in zip(self.parameters, self.owners) if owner == dist.get_rank()]
+        self.optimizer = make_optimizer(mine) if mine else None
+
+    deal, step = staticmethod(deal), step
+"""
+_with = functools.partial(altered, RIGHT)
+_UPDATE = "    if self.optimizer:\n        self.optimizer.step()\n"
+_SENDS = """    for p, owner in zip(self.parameters, self.owners, strict=True):
+        dist.broadcast(p.data, owner)
+"""
+
+WRONG = [
+    ("a sum", _with(("        p.grad /= dist.get_world_size()\n", "")), "divide by the number of ranks"),
+    ("an all-reduce", _with(("dist.reduce(p.grad, owner)", "dist.all_reduce(p.grad)")), "An all-reduce tells all"),
+    ("dealt in turn", _with(("owners[index] = has.index(min(has))", "owners[index] = index % n")), "the largest first"),
+    ("all from rank 0", _with(("dist.broadcast(p.data, owner)", "dist.broadcast(p.data, 0)")), "from that owner"),
+    ("a gradient skipped", _with(("        p.grad = torch.zeros_like(p) if p.grad is None else p.grad\n",
+     "        if p.grad is None:\n            continue\n")), "One rank sends or waits"),
+    ("nothing sent back", _with((_SENDS, "")), "must reach all others"),
+    ("sent before the update", _with((_UPDATE + _SENDS, _SENDS + _UPDATE)), ""),
+    ("dealt in their order", _with((", key=lambda index: -sizes[index]", "")), "the largest first"),
+    ("the smallest first", _with(("-sizes[index])", "sizes[index])")), "the largest first"),
+    ("all to rank 0", _with(("owners[index] = has.index(min(has))", "owners[index] = 0")), "the largest first"),
+    ("ranks from 1", _with(("return owners", "return [owner + 1 for owner in owners]")), "0 to n - 1"),
+    ("one owner too few", _with(("return owners", "return owners[1:]")), "One rank for each size"),
+    ("its own gradients", _with(("        dist.reduce(p.grad, owner)\n        p.grad /= dist.get_world_size()\n", "")),
+     None),
+]  # fmt: skip

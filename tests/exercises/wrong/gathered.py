@@ -1,0 +1,56 @@
+"""Wrong answers to the second part of chapter 17's exercise: (label, source, part of the hint expected)."""
+
+import functools
+
+from altered import altered
+
+RIGHT = """
+class Gathered(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, rows):
+        ctx.save_for_backward(x, rows)
+        whole = rows.new_empty(len(rows) * dist.get_world_size(), rows.shape[1])
+        all_gather(whole, rows)
+        return x @ whole.T
+
+    @staticmethod
+    def backward(ctx, slope):
+        x, rows = ctx.saved_tensors
+        whole = rows.new_empty(len(rows) * dist.get_world_size(), rows.shape[1])
+        all_gather(whole, rows)
+        mine = torch.empty_like(rows)
+        reduce_scatter(mine, slope.flatten(0, -2).T @ x.flatten(0, -2))
+        return slope @ whole, mine / dist.get_world_size()
+"""
+_with = functools.partial(altered, RIGHT)
+_MINE = """        mine = torch.empty_like(rows)
+        reduce_scatter(mine, slope.flatten(0, -2).T @ x.flatten(0, -2))
+"""
+_CHUNK = ".chunk(dist.get_world_size())[dist.get_rank()]"
+_AGAIN = """        whole = rows.new_empty(len(rows) * dist.get_world_size(), rows.shape[1])
+        all_gather(whole, rows)
+        mine"""
+
+WRONG = [
+    ("kept whole", _with(("x, rows = ctx.saved_tensors", "x, rows, whole = ctx.saved_tensors"),
+     (_AGAIN, "        mine"), ("        ctx.save_for_backward(x, rows)\n", ""),
+     ("        return x @ whole.T", "        ctx.save_for_backward(x, rows, whole)\n        return x @ whole.T")),
+     "Keep the rows, and gather again"),
+    ("a sum", _with(("mine / dist.get_world_size()", "mine")), "divide by their number"),
+    ("its own samples", _with((_MINE, f"        mine = (slope.T @ x){_CHUNK} * dist.get_world_size()\n")),
+     "this rank's samples alone"),
+    ("its own samples, divided", _with((_MINE, f"        mine = (slope.T @ x){_CHUNK}\n")),
+     "this rank's samples alone"),
+    ("an all-reduce", _with((_MINE, "        every = slope.flatten(0, -2).T @ x.flatten(0, -2)\n"
+     f"        dist.all_reduce(every)\n        mine = every{_CHUNK}\n")), "reduce_scatter"),
+    ("two dimensions", _with(("slope.flatten(0, -2).T @ x.flatten(0, -2)", "slope.T @ x")), None),
+    ("no gradient of x", _with(("return slope @ whole, ", "return None, ")), "one gradient for x"),
+    ("no gradient of the rows", _with((", mine / dist.get_world_size()\n", ", None\n")), "one gradient for x"),
+    ("rows only", _with(("return x @ whole.T", "return x @ rows.T")), None),
+    ("the slope handed through", _with(("return slope @ whole,", "return slope[..., : x.shape[-1]],")),
+     "times the whole W"),
+    ("the mean of x, too", _with(("return slope @ whole,", "return slope @ whole / dist.get_world_size(),")),
+     "times the whole W"),
+    ("gathered twice", _with(("        return x @ whole.T",
+     "        all_gather(whole, rows)\n        return x @ whole.T")), "Gather once"),
+]  # fmt: skip
