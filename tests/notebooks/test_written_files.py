@@ -45,6 +45,7 @@ COMMANDS = [
     ["python layerwise.py lenses.pt"],
     [f"{RANKS} post_local.py lenses.pt"],
     [f"{ranks} fsdp.py DATA --vit 16 32 1 2 --batch 8 --out shards --stop {n}" for ranks, n in ((RANKS, 2), (FOUR, 4))],
+    [f"{RANKS} split.py 16 16 2"],
 ]
 
 

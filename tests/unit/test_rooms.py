@@ -21,7 +21,7 @@ BUDGET = {
     "optim": 345,
     "launch": 1502,
     "comm": 775,
-    "parallel": 685,
+    "parallel": 972,
     "train": 2427,
     "scaling": 591,
     "convergence": 1620,

@@ -1,0 +1,186 @@
+"""Tensor and sequence parallelism by hand: a transformer's block, its matrices cut over the ranks.
+
+In: a block that all ranks hold alike, and the same tokens on all ranks. Out: a block that computes the same from the
+pieces of its matrices that this rank keeps. A matrix product by columns needs no message for its result; one by rows,
+behind it, sums what the ranks found.
+
+    plain      4 all-reduces of B · T · D values in a step: two forward, two backward
+    sequence   between the products a rank holds T / p tokens: 4 all-gathers, 4 reduce-scatters, the same bytes
+
+- :class:`Enter`, :class:`Leave`, :class:`GatherTokens`, :class:`ScatterTokens` are the messages, with their gradients;
+- :class:`Columns` and :class:`Rows` the two products; :class:`TensorBlock` the block.
+
+Legend: B samples, T tokens, D width, N heads of this rank, E = width of a head.
+
+Source: Shoeybi et al. 2019 (arXiv:1909.08053), Korthikanti et al. 2022 (arXiv:2205.05198).
+"""
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from dltutorial.errors import CourseError
+
+# Torch 2.13's names; the older ones warn there.
+all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+
+
+def summed(x: Tensor) -> Tensor:
+    """The sum over all ranks; x stays as it is."""
+    x = x.contiguous().clone()
+    dist.all_reduce(x)
+    return x
+
+
+def gathered(x_BTD: Tensor) -> Tensor:
+    """All ranks' tokens, in the order of the ranks."""
+    mine_TBD = x_BTD.transpose(0, 1).contiguous()
+    all_TBD = mine_TBD.new_empty(dist.get_world_size() * len(mine_TBD), *mine_TBD.shape[1:])
+    all_gather(all_TBD, mine_TBD)
+    return all_TBD.transpose(0, 1)
+
+
+def scattered(x_BTD: Tensor) -> Tensor:
+    """Of the sum over all ranks, this rank's tokens."""
+    if x_BTD.shape[1] % dist.get_world_size():
+        raise CourseError(f"{x_BTD.shape[1]} tokens are not {dist.get_world_size()} equal pieces; pad them")
+    x_TBD = x_BTD.transpose(0, 1).contiguous()
+    mine_TBD = x_TBD.new_empty(len(x_TBD) // dist.get_world_size(), *x_TBD.shape[1:])
+    reduce_scatter(mine_TBD, x_TBD)
+    return mine_TBD.transpose(0, 1)
+
+
+class Enter(torch.autograd.Function):
+    """Forward: nothing. Backward: each rank knows a part of the gradient; sum."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        """The same tensor."""
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, slope: Tensor) -> Tensor:  # type: ignore[override]
+        """The sum of all ranks' slopes."""
+        return summed(slope)
+
+
+class Leave(torch.autograd.Function):
+    """Forward: each rank has a part of every number; sum. Backward: nothing."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        """The sum of all ranks' parts."""
+        return summed(x)
+
+    @staticmethod
+    def backward(ctx: Any, slope: Tensor) -> Tensor:  # type: ignore[override]
+        """The same slope."""
+        return slope
+
+
+class GatherTokens(torch.autograd.Function):
+    """Forward: all ranks' tokens. Backward: the sum of the slopes of this rank's."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        """All ranks' tokens."""
+        return gathered(x)
+
+    @staticmethod
+    def backward(ctx: Any, slope: Tensor) -> Tensor:  # type: ignore[override]
+        """Of the sum of slopes, this rank's tokens."""
+        return scattered(slope)
+
+
+class ScatterTokens(torch.autograd.Function):
+    """Forward: of the sum, this rank's tokens. Backward: all ranks' slopes."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        """Of the sum, this rank's tokens."""
+        return scattered(x)
+
+    @staticmethod
+    def backward(ctx: Any, slope: Tensor) -> Tensor:  # type: ignore[override]
+        """All ranks' slopes."""
+        return gathered(slope)
+
+
+def piece(x: Tensor, dim: int, parts: int = 1) -> nn.Parameter:
+    """This rank's share, as a parameter of its own: of each of the parts that lie one after the other in ``dim``.
+
+    Raises:
+        CourseError: the ranks do not divide it.
+    """
+    p = dist.get_world_size()
+    if x.shape[dim] % (parts * p):
+        raise CourseError(f"{x.shape[dim]} rows or columns are not {parts} × {p} equal pieces; take another width")
+    mine = [part.chunk(p, dim)[dist.get_rank()] for part in x.detach().chunk(parts, dim)]
+    return nn.Parameter(torch.cat(mine, dim).clone())
+
+
+class Columns(nn.Module):
+    """A linear layer of which each rank computes some outputs; with ``parts=3`` of q, of k and of v."""
+
+    def __init__(self, whole: nn.Linear, parts: int = 1) -> None:
+        super().__init__()
+        self.weight, self.bias = piece(whole.weight, 0, parts), piece(whole.bias, 0, parts)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """All inputs, some outputs."""
+        return F.linear(x, self.weight, self.bias)
+
+
+class Rows(nn.Module):
+    """A linear layer of which each rank has some inputs: a part of each output, to be summed. The bias comes after."""
+
+    def __init__(self, whole: nn.Linear) -> None:
+        super().__init__()
+        self.weight, self.bias = piece(whole.weight, 1), nn.Parameter(whole.bias.detach().clone())
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Some inputs, a part of all outputs."""
+        return F.linear(x, self.weight)
+
+
+class TensorBlock(nn.Module):
+    """Chapter 01's block, by heads: each rank has some of them, and some of the MLP's hidden numbers."""
+
+    def __init__(self, block: Any, *, sequence: bool = False, parts: int = 3) -> None:
+        """Cut the matrices.
+
+        Args:
+            block: with ``norm1``, ``qkv``, ``out``, ``norm2``, ``mlp`` and ``heads``; equal on all ranks.
+            sequence: between the products each rank has its T / p tokens; else all have all.
+            parts: that lie one after the other in ``qkv``; with 1 the wrong rows are cut, as chapter 18 shows.
+
+        Raises:
+            CourseError: the ranks do not divide the heads.
+        """
+        super().__init__()
+        p = dist.get_world_size()
+        if block.heads % p:
+            raise CourseError(f"{block.heads} heads are not for {p} ranks; take a number of ranks that divides them")
+        self.heads = block.heads // p
+        self.norm1, self.norm2 = block.norm1, block.norm2
+        self.qkv, self.out = Columns(block.qkv, parts), Rows(block.out)
+        self.up, self.activation, self.down = Columns(block.mlp[0]), block.mlp[1], Rows(block.mlp[2])
+        self.enter: Any = GatherTokens if sequence else Enter
+        self.leave: Any = ScatterTokens if sequence else Leave
+
+    def forward(self, x_BTD: Tensor) -> Tensor:
+        """One layer: two pairs of products, a message before and behind each pair, forward or backward."""
+        qkv_BT3NE = self.qkv(self.enter.apply(self.norm1(x_BTD))).unflatten(2, (3, self.heads, -1))
+        q_BNTE, k_BNTE, v_BNTE = qkv_BT3NE.permute(2, 0, 3, 1, 4)
+        mixed_BTD = F.scaled_dot_product_attention(q_BNTE, k_BNTE, v_BNTE).transpose(1, 2).flatten(2)
+        x_BTD = x_BTD + self.leave.apply(self.out(mixed_BTD)) + self.out.bias
+        hidden = self.activation(self.up(self.enter.apply(self.norm2(x_BTD))))
+        return x_BTD + self.leave.apply(self.down(hidden)) + self.down.bias
+
+    def partial(self) -> list[nn.Parameter]:
+        """What every rank holds whole, but sees only its own tokens pass, with ``sequence``: sum their gradients."""
+        return [*self.norm1.parameters(), *self.norm2.parameters(), self.out.bias, self.down.bias]

@@ -1,0 +1,32 @@
+"""Wrong answers to the second part of chapter 18's exercise: (label, source, part of the hint expected)."""
+
+import functools
+
+from altered import altered
+
+RIGHT = """
+import torch
+
+def merged(parts):
+    log_sums = torch.stack([log_sum for _, log_sum in parts])
+    whole = torch.logsumexp(log_sums, 0)
+    return sum(values * torch.exp(log_sum - whole) for values, log_sum in parts), whole
+"""
+_with = functools.partial(altered, RIGHT)
+
+WRONG = [
+    ("a mean", _with(("sum(values * torch.exp(log_sum - whole) for", "sum(values / len(parts) for")), "A plain mean"),
+    ("weights that do not add up to 1", _with(("torch.exp(log_sum - whole)", "torch.exp(log_sum)")), "divide by"),
+    ("values alone", _with((", whole\n", "\n")), "Return both"),
+    ("the log-sum of the last part", _with((", whole\n", ", parts[-1][1]\n")), "that of all parts together"),
+    ("naive exponentials", _with(("torch.logsumexp(log_sums, 0)", "torch.exp(log_sums).sum(0).log()")),
+     "Only differences"),
+    ("log-sums as weights", _with(("torch.exp(log_sum - whole)", "log_sum / log_sums.sum(0)")), "not the log-sums"),
+    ("log-sums added", _with((", whole\n", ", log_sums.sum(0)\n")), "Logarithms of sums do not add"),
+    ("the sum itself", _with((", whole\n", ", whole.exp()\n")), "Its logarithm"),
+    ("two parts only", _with(("    log_sums", "    parts = parts[:2]\n    log_sums")), "Merging pairs"),
+    ("relative to the first part", _with(("torch.logsumexp(log_sums, 0)",
+     "parts[0][1] + torch.exp(log_sums - parts[0][1]).sum(0).log()")), "no number"),
+    ("in place", _with(("sum(values * torch.exp(log_sum - whole) for",
+     "sum(values.mul_(torch.exp(log_sum - whole)) for")), "may be used again"),
+]  # fmt: skip

@@ -1,0 +1,62 @@
+"""Wrong answers to the first part of chapter 18's exercise: (label, source, part of the hint expected)."""
+
+import functools
+
+from altered import altered
+
+RIGHT = """
+import torch
+import torch.distributed as dist
+from torch.nn import functional as F
+
+def summed(part):
+    whole = part.clone(memory_format=torch.contiguous_format)
+    dist.all_reduce(whole)
+    return whole
+
+class Enter(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx, slope):
+        return summed(slope)
+
+class Leave(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, part):
+        return summed(part)
+
+    @staticmethod
+    def backward(ctx, slope):
+        return slope
+
+def split_mlp(x, up, first, down, last):
+    mine = torch.arange(len(up)).chunk(dist.get_world_size())[dist.get_rank()]
+    hidden = F.gelu(F.linear(Enter.apply(x), up[mine], first[mine]))
+    return Leave.apply(F.linear(hidden, down[:, mine])) + last
+"""
+_LEAVE = "Leave.apply(F.linear(hidden, down[:, mine])) + last"
+_with = functools.partial(altered, RIGHT)
+
+WRONG = [
+    ("no sum", _with((_LEAVE, "F.linear(hidden, down[:, mine]) + last")), "That is this rank's part"),
+    ("a bias from each rank", _with((_LEAVE, "Leave.apply(F.linear(hidden, down[:, mine], last))")), "once for each"),
+    ("x enters without a sum", _with(("Enter.apply(x)", "x")), "Where x enters"),
+    ("the sum's slope summed again", _with(("        return slope\n", "        return summed(slope)\n")), "too much"),
+    ("all alone", "from torch.nn import functional as F\n\ndef split_mlp(x, up, first, down, last):\n"
+     "    return F.linear(F.gelu(F.linear(x, up, first)), down, last)\n", "use nothing but this rank's piece"),
+    ("no last bias", _with((" + last", "")), "The last bias is missing"),
+    ("a mean", _with(("        return summed(part)", "        return summed(part) / dist.get_world_size()")), ""),
+    ("a sum outside the graph", _with(("    return Leave", "    with torch.no_grad():\n        return Leave")),
+     "The gradient stops"),
+    ("another piece of down", _with(("down[:, mine]", "down[:, mine.flip(0)]")), "the same piece"),
+    ("rows of up only", _with(("first[mine]", "first")), "the same piece"),
+    ("every other number", _with(("torch.arange(len(up)).chunk(dist.get_world_size())[dist.get_rank()]",
+     "torch.arange(dist.get_rank(), len(up), dist.get_world_size())")), "pieces in the order of the ranks"),
+    ("sums hidden numbers too", _with(("    return Leave", "    spare = summed(hidden.detach())\n    return Leave")),
+     "and no more"),
+    ("one rank sends twice", _with(("    return Leave", "    if dist.get_rank():\n        summed(x.detach())\n"
+     "    return Leave")), None),
+]  # fmt: skip
