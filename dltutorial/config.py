@@ -23,7 +23,10 @@ UPDATES = ("auto", "for-loop", "foreach", "fused")
 PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
 COMPILE_MODES = ("off", "default", "reduce-overhead", "max-autotune")
 DDP = ("torch", "overlapped", "bucketed", "naive")
-BENCHES = ("loaders", "precision", "graphs", "ddp", "collectives", "ladder", "convergence", "scaling", "solution")
+BENCHES = (
+    "loaders", "precision", "graphs", "ddp", "collectives", "ladder", "convergence", "scaling", "solution",
+    "memory", "shards",
+)  # fmt: skip
 # With these knobs the transformer of the preset gpu is that of the published ladder, to the bit: see models.vit.
 PUBLISHED = MappingProxyType({"predict_change": False, "head_bias": False, "norm_eps": 1e-6})
 

@@ -8,7 +8,7 @@ import functools
 import math
 import statistics
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -167,13 +167,8 @@ def ddp(preset: Preset, repeats: int) -> Iterator[BenchRow]:
     """
     from dltutorial.train import ddp_comparison
 
-    on_gpus, n_gpus = machine.device() == "cuda", len(machine.accelerators())
-    if on_gpus and n_gpus == 1:
-        raise CourseError("bench ddp needs a GPU for each rank, and there is one; set CUDA_VISIBLE_DEVICES= for CPUs")
-    ranks, cap_mib = (n_gpus, 25.0) if on_gpus else (2, 4.0)  # the network is small on a CPU
-    recipe = Recipe(n_lat=32, n_lon=64, dim=256, depth=8, heads=4, global_batch_size=8)
-    if preset.name in ("gpu", "cluster"):
-        recipe = dataclasses.replace(Recipe.of(preset), global_batch_size=4 * ranks)
+    ranks, recipe = _for_ranks("ddp", preset)
+    cap_mib = 25.0 if machine.device() == "cuda" else 4.0  # the network is small on a CPU
     step, link = ddp_comparison.measure_parts(ranks, recipe, repeats)
     found = ddp_comparison.compare(ranks, recipe, repeats=repeats, bucket_cap_mb=cap_mib)
     for name, timing in found.items():
@@ -183,6 +178,19 @@ def ddp(preset: Preset, repeats: int) -> Iterator[BenchRow]:
         share = timing.median_s / found[ddp_comparison.TORCH].median_s
         more = {"ranks": f"{ranks}", "of torch DDP": f"{share:.2f}"}
         yield BenchRow(name, timing.samples_s, predicted=told_s, more=more)
+
+
+def _for_ranks(name: str, preset: Preset) -> tuple[int, Recipe]:
+    """A rank for each GPU, or two on the CPU; and what they train."""
+    n_gpus = len(machine.accelerators()) if machine.device() == "cuda" else 0
+    if n_gpus == 1:
+        raise CourseError(
+            f"bench {name} needs a GPU for each rank, and there is one; set CUDA_VISIBLE_DEVICES= for CPUs"
+        )
+    ranks = n_gpus or 2
+    if preset.name in ("gpu", "cluster"):
+        return ranks, Recipe.of(preset, global_batch_size=4 * ranks)
+    return ranks, Recipe(n_lat=32, n_lon=64, dim=256, depth=8, heads=4, global_batch_size=8)
 
 
 def collectives(preset: Preset, repeats: int) -> Iterator[BenchRow]:
@@ -315,6 +323,122 @@ def solution(preset: Preset, repeats: int) -> Iterator[BenchRow]:
         else:
             steps = {"steps": f"{statistics.median(run.steps for run in runs):.0f}"}
             yield BenchRow(name, tuple(run.seconds for run in runs), predicted=told_s[name], more=steps)
+
+
+def memory(preset: Preset, repeats: int) -> Iterator[BenchRow]:
+    """Bytes of a step: as it is, with blocks computed again, in parts; and seconds of an update with each.
+
+    Bytes are the most in torch's record of a forward and a backward pass, beyond weights and averages, beside what the
+    formulas of ``profile.memory`` say of activations. Seconds of blocks computed again: one forward pass more.
+    """
+    from dltutorial.profile import memory as counted
+    from dltutorial.train.forecasting import build_model, squared_error
+    from dltutorial.train.step import make_optimizer, make_step
+
+    machine.use_cores()
+    plain, formats = Recipe.of(preset), counted.FORMATS["fp32"]
+    batch, n = _noise(plain, plain.global_batch_size), plain.global_batch_size
+    ways: dict[str, dict[str, Any]] = {
+        "as it is": {},
+        "blocks computed again": {"checkpoint_activations": True},
+        "in 4 parts": {"accumulate": 4},
+    }
+    updates, models = {}, {}
+    for how, knobs in ways.items():
+        recipe = dataclasses.replace(plain, **knobs)
+        model = models[how] = build_model(recipe)
+        updates[how] = functools.partial(make_step(model, squared_error, make_optimizer(model, recipe), recipe), *batch)
+        part = [tensor[: -(-n // recipe.accumulate)] for tensor in batch]
+        backward = functools.partial(_backward, model, part)
+        backward()  # the gradients are there from now on
+        peak = counted.peak_bytes(backward, machine.device()) / 1e6
+        shape = counted.Shape.of(recipe)
+        told = shape.activation_bytes(len(part[0]), formats, checkpointing=recipe.checkpoint_activations) / 1e6
+        yield BenchRow(f"bytes, {how}", (peak,), "MB", told)
+    forward = functools.partial(squared_error, models["as it is"], *batch)
+    before = alternate({"forward": forward, "update": updates["as it is"]}, repeats)
+    told_s = dict.fromkeys(ways, before["update"].median_s)
+    told_s["blocks computed again"] += before["forward"].median_s
+    for how, timing in alternate(updates, repeats).items():
+        yield BenchRow(f"an update, {how}", timing.samples_s, predicted=told_s[how])
+
+
+def _backward(model: torch.nn.Module, batch: Sequence[torch.Tensor]) -> None:
+    (model(batch[0]) - batch[1]).square().mean().backward()
+
+
+def shards(preset: Preset, repeats: int) -> Iterator[BenchRow]:
+    """Bytes a weight on the rank that holds most, beside ZeRO's formulas; seconds of an update, beside torch's own.
+
+    Stages 1 to 3 are written by hand, in ``parallel.shards``; torch's stage 1 is ``ZeroRedundancyOptimizer``, its stage
+    3 ``fully_shard``. With Adam; a rank for each GPU, or two on the CPU.
+    """
+    from dltutorial.comm import stopwatch
+    from dltutorial.launch import launch
+    from dltutorial.train import ddp_comparison
+    from dltutorial.train.forecasting import build_model
+
+    ranks, recipe = _for_ranks("shards", preset)
+    cut = {"DDP": 0, "stage 1": 8, "stage 2": 12, "stage 3": 16, "ZeroRedundancyOptimizer": 8, "fully_shard": 16}
+    own = {"stage 1": "ZeroRedundancyOptimizer", "stage 3": "fully_shard"}
+
+    def on_rank() -> tuple[dict[str, int], dict[str, list[float]]]:
+        batch, held = ddp_comparison.share(recipe), {}
+        parts = {way: _in_shards(build_model(recipe), way) for way in cut}
+        updates = {way: functools.partial(_update, *both, batch) for way, both in parts.items()}
+        for way, (model, optimizer) in parts.items():
+            updates[way]()
+            _backward(model, batch)
+            held[way] = _held(model, optimizer)
+            optimizer.step()
+        return held, ddp_comparison.in_turn(updates, repeats)
+
+    found = launch(on_rank, ranks, timeout_s=600.0)
+    seconds = stopwatch.slowest([times_s for _, times_s in found])
+    for way, n_bytes in cut.items():
+        most = max(held[way] for held, _ in found) / recipe.n_parameters
+        yield BenchRow(f"bytes a weight, {way}", (most,), "B", 16 - n_bytes + n_bytes / ranks, {"ranks": f"{ranks}"})
+    for way, timing in seconds.items():
+        times = np.divide(timing.samples_s, seconds[own[way]].samples_s) if way in own else ()  # by turn
+        more = {"× torch's own": f"{statistics.median(times):.2f}"} if way in own else {}
+        yield BenchRow(f"an update, {way}", timing.samples_s, more=more)
+
+
+def _in_shards(model: Any, way: str) -> tuple[torch.nn.Module, Any]:
+    """The model to call, and the optimizer to step, of ``bench shards``."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.optim import ZeroRedundancyOptimizer
+
+    from dltutorial.parallel.shards import Sharded
+
+    adam = functools.partial(torch.optim.Adam, lr=1e-4)
+    if way.startswith("stage"):
+        both = Sharded(model, adam, stage=int(way[-1]), blocks=model.blocks)
+        return both, both
+    if way == "fully_shard":
+        mesh = init_device_mesh(machine.device(), (torch.distributed.get_world_size(),))
+        for part in (*model.blocks, model):
+            fully_shard(part, mesh=mesh)
+        return model, adam(model.parameters())
+    ddp = torch.nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=True)
+    return ddp, adam(ddp.parameters()) if way == "DDP" else ZeroRedundancyOptimizer(ddp.parameters(), torch.optim.Adam)
+
+
+def _update(model: torch.nn.Module, optimizer: Any, batch: Sequence[torch.Tensor]) -> None:
+    model.zero_grad()
+    _backward(model, batch)
+    optimizer.step()
+
+
+def _held(model: Any, optimizer: Any) -> int:
+    """Bytes of weights, gradients and averages on this rank: storages, each once."""
+    inner = getattr(optimizer, "optim", getattr(optimizer, "optimizer", optimizer))
+    kept = [*model.parameters(), *(unit.shard for unit in getattr(model, "units", ()))]
+    kept += [weight.grad for weight in kept if weight.grad is not None]
+    kept += [t for of in inner.state.values() for t in of.values() if torch.is_tensor(t) and t.ndim]
+    storages = [(t.to_local() if hasattr(t, "to_local") else t).untyped_storage() for t in kept]
+    return sum({storage._cdata: storage.nbytes() for storage in storages}.values())
 
 
 def _noise(recipe: Recipe, batch_size: int) -> tuple[torch.Tensor, torch.Tensor]:

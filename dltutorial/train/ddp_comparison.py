@@ -48,7 +48,7 @@ def compare(
     """
 
     def on_rank() -> dict[str, list[float]]:
-        return _in_turn({name: make_update(recipe, name, options) for name in names}, repeats)
+        return in_turn({name: make_update(recipe, name, options) for name in names}, repeats)
 
     return slowest(launch(on_rank, world_size, timeout_s=300.0))
 
@@ -67,15 +67,15 @@ def measure_parts(world_size: int, recipe: Recipe, repeats: int = 7) -> tuple[St
 def make_update(recipe: Recipe, name: str, options: Mapping) -> Callable[[], Tensor]:
     """One update of a wrapped model on this rank's share of a batch that is there already; call it on every rank."""
     model = WRAPPERS[name](forecasting.build_model(recipe), **options)
-    batch, optimizer = _share(recipe), make_optimizer(model, recipe)
+    batch, optimizer = share(recipe), make_optimizer(model, recipe)
     return lambda: train_step(model, batch, forecasting.squared_error, optimizer)
 
 
 def _parts_on_rank(recipe: Recipe, repeats: int) -> dict[str, list[float]]:
     model, kept = forecasting.build_model(recipe), dict[str, Tensor]()
-    optimizer, (x_BCHW, y_BCHW) = make_optimizer(model, recipe), _share(recipe)
+    optimizer, (x_BCHW, y_BCHW) = make_optimizer(model, recipe), share(recipe)
     small, large = (torch.zeros(n, device=x_BCHW.device) for n in (1, _LARGE_BYTES // 4))
-    return _in_turn(
+    return in_turn(
         {
             "forward": lambda: kept.update(loss=(model(x_BCHW) - y_BCHW).square().mean()),
             "backward": lambda: kept["loss"].backward(),
@@ -87,13 +87,13 @@ def _parts_on_rank(recipe: Recipe, repeats: int) -> dict[str, list[float]]:
     )
 
 
-def _share(recipe: Recipe) -> tuple[Tensor, Tensor]:
+def share(recipe: Recipe) -> tuple[Tensor, Tensor]:
     """This rank's part of a batch."""
     shape = (max(1, recipe.global_batch_size // dist.get_world_size()), recipe.n_channels, recipe.n_lat, recipe.n_lon)
     return torch.randn(shape, device=machine.device()), torch.randn(shape, device=machine.device())
 
 
-def _in_turn(actions: Mapping[str, Callable[[], object]], repeats: int) -> dict[str, list[float]]:
+def in_turn(actions: Mapping[str, Callable[[], object]], repeats: int) -> dict[str, list[float]]:
     """Seconds of actions in turn; all ranks begin each one together."""
     times: dict[str, list[float]] = {name: [] for name in actions}
     for _ in range(repeats + 2):
