@@ -36,7 +36,7 @@ COMMANDS = [
     [f"{FOUR} verbs.py"],
     [f"{FOUR} rings.py 1 1"],
     [f"{RANKS} bandwidth.py"],
-    [f"{RANKS} race.py race.json 0", f"{RANKS} race.py race.json 0 1 --alone"],
+    [f"{RANKS} sums.py 32 256 32 16", f"{RANKS} race.py race.json 0", f"{RANKS} race.py race.json 0 1 --alone"],
     [f"{RANKS} unequal.py"],
     [f"{RANKS} capstone.py run --epochs 1", f"{RANKS} capstone.py run --epochs 2"],
     [f"{FOUR} scale.py --sizes 1 2 --steps 3 --late 0.5"],
