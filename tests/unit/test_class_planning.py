@@ -114,6 +114,8 @@ def test_what_cannot_be_is_one_line(plan, wrong):
 
 # Schedules
 
+SCHEDULES = ("Half a day", "One day", "Memory and shards")
+
 
 def tables(heading):
     """The rows, as lists of cells, of the first table under a heading of INSTRUCTORS.md."""
@@ -123,7 +125,7 @@ def tables(heading):
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
 
 
-@pytest.mark.parametrize("heading", ["Half a day", "One day"])
+@pytest.mark.parametrize("heading", SCHEDULES)
 def test_a_schedule_takes_the_minutes_that_its_notebooks_say_and_they_add_up(plan, heading):
     *rows, total = tables(heading)
     clock, chapters = 9 * 60, []
@@ -138,7 +140,7 @@ def test_a_schedule_takes_the_minutes_that_its_notebooks_say_and_they_add_up(pla
     assert (names["chapters"], names["needed_min"]) == (list(dict.fromkeys(chapters)), clock - 9 * 60)
 
 
-@pytest.mark.parametrize("heading", ["Half a day", "One day"])
+@pytest.mark.parametrize("heading", SCHEDULES)
 def test_the_guides_run_times_are_the_recorded_ones(heading):
     known = {row["chapter"]: row for row in plots.reference("course_runs")}
     for row in tables(heading)[:-1]:
