@@ -23,6 +23,7 @@ UPDATES = ("auto", "for-loop", "foreach", "fused")
 PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
 COMPILE_MODES = ("off", "default", "reduce-overhead", "max-autotune")
 DDP = ("torch", "overlapped", "bucketed", "naive")
+SHARDS = ("none", "optimizer", "gradients", "full")
 BENCHES = (
     "loaders", "precision", "graphs", "ddp", "collectives", "ladder", "convergence", "scaling", "solution",
     "memory", "shards",
@@ -253,6 +254,9 @@ class RankRecipe(Knobs):
     cuda_graph: bool = knob(False, "capture the whole step and launch it as one")
     accumulate: int = knob(1, "parts of a rank's batch, in turns: less memory, one update", least=1)
     ddp: str = knob("torch", "how ranks average gradients: torch's DDP, or one of chapter 09's", choices=DDP)
+    shard: str = knob("none", "what ranks share out among them: averages; gradients too; weights too", choices=SHARDS)
+    tensor: int = knob(1, "ranks next to each other that share heads and matrices; it divides heads", least=1)
+    context: int = knob(1, "ranks that share the tokens of each sample", least=1)
     log_every: int = knob(10, "updates between two records", least=1)
     eval_every: int = knob(54, "updates between two validations; 0 validates only at the end", least=0)
     checkpoint_every: int = knob(
@@ -267,6 +271,11 @@ class RankRecipe(Knobs):
         self.require(whole, "compile", "captures graphs of its own in this mode, so cuda_graph must be off")
         known = all(kind in ("tensorboard", "wandb") for kind in self.track)
         self.require(known, "track", "may name tensorboard and wandb only")
+
+    @property
+    def ranks_per_sample(self) -> int:
+        """Ranks that work on the same samples."""
+        return self.context * self.tensor
 
 
 @dataclass(frozen=True)
@@ -300,22 +309,25 @@ class Recipe(LoopRecipe, DataRecipe, ModelRecipe):
 
         Weights, gradients, the optimizer's averages; of each sample two states, and what the backward pass reads in
         each block: eight of its numbers a token, of two bytes, and T × T weights of each head if those are written.
-        With checkpointed activations that is read in one block at a time; of all others, its input.
+        With checkpointed activations that is read in one block at a time; of all others, its input. What ranks share
+        out among them counts as if it could be divided without a rest.
         """
         numbers = 4 if self.optimizer in ("adamw", "lamb") else 3
+        whole = {"optimizer": 2, "gradients": 1, "full": 0}.get(self.shard, numbers)
+        held = (whole + (numbers - whole) * self.tensor / ranks) / self.tensor
         weights = 0 if self.fused_attention else 2 * self.heads * self.n_tokens**2
         token = 2 * self.n_tokens * self.dim
         blocks = self.depth * token + 8 * token if self.checkpoint_activations else self.depth * (8 * token + weights)
         sample = 8 * self.n_channels * self.n_lat * self.n_lon + blocks
-        at_once = -(-self.global_batch_size // (ranks * self.accumulate))
-        return 4 * numbers * self.n_parameters + at_once * sample
+        at_once = -(-self.global_batch_size * self.ranks_per_sample // (ranks * self.accumulate))
+        return int(4 * held * self.n_parameters + at_once * sample / self.ranks_per_sample)
 
     def require_room(self, ranks: int = 1) -> None:
         """Raises: CourseError: one of so many ranks takes more processes or memory than this machine has for it."""
         from dltutorial import limits, machine
 
-        fits = self.accumulate <= self.global_batch_size // ranks
-        self.require(fits, "accumulate", f"must be at most {self.global_batch_size // ranks}, the samples of a rank")
+        samples = self.global_batch_size * self.ranks_per_sample // ranks
+        self.require(self.accumulate <= samples, "accumulate", f"must be at most {samples}, the samples of a rank")
         limits.refuse_too_many("workers", self.workers)
         gpus = machine.accelerators() if self.device != "cpu" else ()
         shared = machine.memory_bytes()[0] // machine.RankInfo.from_env().local_world_size

@@ -30,10 +30,10 @@ class Attention(nn.Module):
 
     def forward(self, x_BTD: Tensor) -> Tensor:
         """Mix the tokens of each sample."""
-        B, T, D = x_BTD.shape
-        q_BNTE, k_BNTE, v_BNTE = self.qkv(x_BTD).view(B, T, 3, self.heads, D // self.heads).permute(2, 0, 3, 1, 4)
+        B, T, _ = x_BTD.shape
+        q_BNTE, k_BNTE, v_BNTE = self.qkv(x_BTD).view(B, T, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
         mixed_BNTE = self.attend(q_BNTE, k_BNTE, v_BNTE)
-        return self.out(mixed_BNTE.transpose(1, 2).reshape(B, T, D))
+        return self.out(mixed_BNTE.transpose(1, 2).reshape(B, T, -1))
 
 
 def naive_attention(q_BNTE: Tensor, k_BNTE: Tensor, v_BNTE: Tensor) -> Tensor:

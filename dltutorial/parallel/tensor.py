@@ -15,6 +15,7 @@ Legend: B samples, T tokens, D width, N heads of this rank, E = width of a head.
 Source: Shoeybi et al. 2019 (arXiv:1909.08053), Korthikanti et al. 2022 (arXiv:2205.05198).
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -28,29 +29,32 @@ from dltutorial.errors import CourseError
 all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 
+Group = dist.ProcessGroup | None  # None: all ranks
 
-def summed(x: Tensor) -> Tensor:
+
+def summed(x: Tensor, group: Group = None) -> Tensor:
     """The sum over all ranks; x stays as it is."""
     x = x.contiguous().clone()
-    dist.all_reduce(x)
+    dist.all_reduce(x, group=group)
     return x
 
 
-def gathered(x_BTD: Tensor) -> Tensor:
+def gathered(x_BTD: Tensor, group: Group = None) -> Tensor:
     """All ranks' tokens, in the order of the ranks."""
     mine_TBD = x_BTD.transpose(0, 1).contiguous()
-    all_TBD = mine_TBD.new_empty(dist.get_world_size() * len(mine_TBD), *mine_TBD.shape[1:])
-    all_gather(all_TBD, mine_TBD)
+    all_TBD = mine_TBD.new_empty(dist.get_world_size(group) * len(mine_TBD), *mine_TBD.shape[1:])
+    all_gather(all_TBD, mine_TBD, group=group)
     return all_TBD.transpose(0, 1)
 
 
-def scattered(x_BTD: Tensor) -> Tensor:
+def scattered(x_BTD: Tensor, group: Group = None) -> Tensor:
     """Of the sum over all ranks, this rank's tokens."""
-    if x_BTD.shape[1] % dist.get_world_size():
-        raise CourseError(f"{x_BTD.shape[1]} tokens are not {dist.get_world_size()} equal pieces; pad them")
+    p = dist.get_world_size(group)
+    if x_BTD.shape[1] % p:
+        raise CourseError(f"{x_BTD.shape[1]} tokens are not {p} equal pieces; pad them")
     x_TBD = x_BTD.transpose(0, 1).contiguous()
-    mine_TBD = x_TBD.new_empty(len(x_TBD) // dist.get_world_size(), *x_TBD.shape[1:])
-    reduce_scatter(mine_TBD, x_TBD)
+    mine_TBD = x_TBD.new_empty(len(x_TBD) // p, *x_TBD.shape[1:])
+    reduce_scatter(mine_TBD, x_TBD, group=group)
     return mine_TBD.transpose(0, 1)
 
 
@@ -58,42 +62,44 @@ class Enter(torch.autograd.Function):
     """Forward: nothing. Backward: each rank knows a part of the gradient; sum."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
+    def forward(ctx: Any, x: Tensor, group: Group = None) -> Tensor:
         """The same tensor."""
+        ctx.group = group
         return x.view_as(x)
 
     @staticmethod
-    def backward(ctx: Any, slope: Tensor) -> Tensor:  # type: ignore[override]
+    def backward(ctx: Any, slope: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
         """The sum of all ranks' slopes."""
-        return summed(slope)
+        return summed(slope, ctx.group), None
 
 
 class Leave(torch.autograd.Function):
     """Forward: each rank has a part of every number; sum. Backward: nothing."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
+    def forward(ctx: Any, x: Tensor, group: Group = None) -> Tensor:
         """The sum of all ranks' parts."""
-        return summed(x)
+        return summed(x, group)
 
     @staticmethod
-    def backward(ctx: Any, slope: Tensor) -> Tensor:  # type: ignore[override]
+    def backward(ctx: Any, slope: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
         """The same slope."""
-        return slope
+        return slope, None
 
 
 class GatherTokens(torch.autograd.Function):
     """Forward: all ranks' tokens. Backward: the sum of the slopes of this rank's."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
+    def forward(ctx: Any, x: Tensor, group: Group = None) -> Tensor:
         """All ranks' tokens."""
-        return gathered(x)
+        ctx.group = group
+        return gathered(x, group)
 
     @staticmethod
-    def backward(ctx: Any, slope: Tensor) -> Tensor:  # type: ignore[override]
+    def backward(ctx: Any, slope: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
         """Of the sum of slopes, this rank's tokens."""
-        return scattered(slope)
+        return scattered(slope, ctx.group), None
 
 
 class ScatterTokens(torch.autograd.Function):
@@ -110,25 +116,35 @@ class ScatterTokens(torch.autograd.Function):
         return gathered(slope)
 
 
-def piece(x: Tensor, dim: int, parts: int = 1) -> nn.Parameter:
+def piece(x: Tensor, dim: int, parts: int = 1, group: Group = None) -> nn.Parameter:
     """This rank's share, as a parameter of its own: of each of the parts that lie one after the other in ``dim``.
+
+    It remembers in ``cut`` how it was cut.
 
     Raises:
         CourseError: the ranks do not divide it.
     """
-    p = dist.get_world_size()
+    p = dist.get_world_size(group)
     if x.shape[dim] % (parts * p):
         raise CourseError(f"{x.shape[dim]} rows or columns are not {parts} × {p} equal pieces; take another width")
-    mine = [part.chunk(p, dim)[dist.get_rank()] for part in x.detach().chunk(parts, dim)]
-    return nn.Parameter(torch.cat(mine, dim).clone())
+    mine = [part.chunk(p, dim)[dist.get_rank(group)] for part in x.detach().chunk(parts, dim)]
+    share = nn.Parameter(torch.cat(mine, dim).clone())
+    share.cut = dim, parts  # type: ignore[attr-defined]
+    return share
+
+
+def joined(pieces: Sequence[Tensor], dim: int, parts: int = 1) -> Tensor:
+    """The whole, from all ranks' pieces."""
+    by_part = zip(*(x.chunk(parts, dim) for x in pieces), strict=True)
+    return torch.cat([x for part in by_part for x in part], dim)
 
 
 class Columns(nn.Module):
     """A linear layer of which each rank computes some outputs; with ``parts=3`` of q, of k and of v."""
 
-    def __init__(self, whole: nn.Linear, parts: int = 1) -> None:
+    def __init__(self, whole: nn.Linear, parts: int = 1, group: Group = None) -> None:
         super().__init__()
-        self.weight, self.bias = piece(whole.weight, 0, parts), piece(whole.bias, 0, parts)
+        self.weight, self.bias = piece(whole.weight, 0, parts, group), piece(whole.bias, 0, parts, group)
 
     def forward(self, x: Tensor) -> Tensor:
         """All inputs, some outputs."""
@@ -138,9 +154,9 @@ class Columns(nn.Module):
 class Rows(nn.Module):
     """A linear layer of which each rank has some inputs: a part of each output, to be summed. The bias comes after."""
 
-    def __init__(self, whole: nn.Linear) -> None:
+    def __init__(self, whole: nn.Linear, group: Group = None) -> None:
         super().__init__()
-        self.weight, self.bias = piece(whole.weight, 1), nn.Parameter(whole.bias.detach().clone())
+        self.weight, self.bias = piece(whole.weight, 1, 1, group), nn.Parameter(whole.bias.detach().clone())
 
     def forward(self, x: Tensor) -> Tensor:
         """Some inputs, a part of all outputs."""

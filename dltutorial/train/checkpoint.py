@@ -5,6 +5,10 @@ containers and tensors. It is written under a hidden name, synced to disk, and o
 digest of its bytes: a kill at any moment leaves the checkpoints before it, and one that was cut or changed is passed
 over, but kept. Read with ``weights_only=True`` it executes nothing. docs.pytorch.org, "Serialization semantics".
 
+Where weights lie in shards every rank writes its tensors beside the checkpoint, into ``step-00000040-<digest>.shard``;
+then rank 0 writes the checkpoint, with the digests of these files in place of the tensors. A file that no checkpoint
+names counts for nothing. Read, a checkpoint is whole again, for any mesh and any number of ranks.
+
 How much data a run has seen is stored as the number of *global* batches. ``data.sampling`` works the order out from
 that alone, so a run may go on with another number of ranks and see the same batches.
 """
@@ -20,7 +24,7 @@ import random
 import re
 import sys
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -30,12 +34,14 @@ from torch import Tensor
 
 from dltutorial import paths
 from dltutorial.errors import CheckpointError
-from dltutorial.train.distributed import gather_objects, rank
+from dltutorial.parallel.tensor import joined
+from dltutorial.train.distributed import all_or_none, gather_objects, rank
 from dltutorial.train.loop import TrainState
 
 KEEP = 2  # the newest, and one to fall back on should it be damaged
 _FORMAT = 2
 _NAME = re.compile(r"step-(\d{8,})-([0-9a-f]{16})\.pt")
+_SHARD = re.compile(r"step-(\d{8,})-([0-9a-f]{16})\.shard")
 
 
 class DamagedError(CheckpointError):
@@ -56,6 +62,7 @@ class Checkpoint:
         random: for each rank the states of all generators that a model or an augmentation may draw from.
         losses_N: losses since the last record, which the next record is to average.
         scores: the last validation's.
+        shards: digests of the files that hold all ranks' parts of model and optimizer, if there are such files.
     """
 
     recipe: dict
@@ -68,21 +75,24 @@ class Checkpoint:
     random: list
     losses_N: Tensor
     scores: dict
+    shards: list
 
 
 def take(state: TrainState, recipe: object, data_id: str = "") -> Checkpoint:
     """The state of a run. It shares memory with it: save it before the next update. Several ranks take it together."""
+    weights, averages = state.mesh.state(state.optimizer)
     return Checkpoint(
         recipe=dict(vars(recipe)),
         data_id=data_id,
         step=state.step,
         global_batches=state.step,
-        model=state.model.state_dict(),
-        optimizer=state.optimizer.state_dict(),
+        model=weights,
+        optimizer=averages,
         scaler=state.precision.scaler.state_dict() if state.precision.scaler else None,
         random=gather_objects(random_states()),
         losses_N=torch.stack(state.losses).cpu() if state.losses else torch.empty(0),
         scores=dict(state.scores),
+        shards=[""] if state.mesh.is_sharded else [],  # to be written
     )
 
 
@@ -99,13 +109,18 @@ def restore(checkpoint: Checkpoint, state: TrainState) -> None:
         raise CheckpointError("the checkpoint is of a run in another precision; resume with its precision")
     groups = [dict(group) for group in optimizer.param_groups]
     try:
-        state.model.load_state_dict(checkpoint.model)
-        optimizer.load_state_dict(checkpoint.optimizer)
+        weights, averages = state.mesh.each(state.mesh.own, checkpoint.model, checkpoint.optimizer)
+        state.model.load_state_dict(weights)
+        state.optimizer.load_state_dict(averages)
         for group, before in zip(optimizer.param_groups, groups, strict=True):
             if isinstance(before["lr"], Tensor):  # a CUDA graph reads this very tensor; torch has put a copy there
                 before["lr"].fill_(float(group["lr"]))
             group.update({name: value for name, value in before.items() if name != "params"})  # the recipe's
-        for w in state.model.parameters() if not optimizer.state and checkpoint.step else optimizer.state:
+        if hasattr(optimizer, "optim"):  # of shared averages, those of this rank; torch has put a copy beside them
+            optimizer.state.clear()
+            optimizer = optimizer.optim
+        known = [p for group in optimizer.param_groups for p in group["params"]]
+        for w in known if not optimizer.state and checkpoint.step else optimizer.state:
             shapes = {name: w.shape if v.ndim else v.shape for name, v in _remembered(optimizer, w).items()}
             if {name: v.shape for name, v in optimizer.state[w].items()} != shapes:  # torch looks at the next update
                 raise ValueError("its optimizer remembers other layers")
@@ -124,7 +139,7 @@ def restore(checkpoint: Checkpoint, state: TrainState) -> None:
 
 def _remembered(optimizer: torch.optim.Optimizer, layer: Tensor) -> dict[str, Tensor]:
     """What an optimizer keeps of a layer: of a copy of it that updates a single number."""
-    w = layer.new_zeros(1).requires_grad_()
+    w = torch.zeros(1, dtype=layer.dtype, device=layer.device, requires_grad=True)
     w.grad = torch.zeros_like(w)
     other = copy.copy(optimizer)
     options = {**other.param_groups[0], "params": [w], "lr": 0.0, "capturable": False}  # that, not on a CPU
@@ -158,17 +173,38 @@ def set_random_states(states: dict) -> None:
 
 
 def save(checkpoint: Checkpoint, folder: Path) -> Path:
-    """Write a checkpoint, whole or not at all, and remove all but the newest two; returns its file.
+    """Write a checkpoint, whole or not at all, and remove all but the newest two; returns its file. All ranks call.
 
     Raises:
         CheckpointError: no room. The checkpoints before it stay.
         CourseError: no right to write.
     """
     folder = Path(folder)
+    if checkpoint.shards:
+        with all_or_none():
+            tensors = {"model": checkpoint.model, "optimizer": checkpoint.optimizer}
+            mine = _write(tensors, folder, checkpoint.step, "shard").stem.rpartition("-")[2]
+        checkpoint = replace(checkpoint, model={}, optimizer={}, shards=gather_objects(mine))
+    if rank() > 0:
+        return folder
+    for digest in checkpoint.shards:
+        if not (folder / f"step-{checkpoint.step:08d}-{digest}.shard").exists():
+            raise CheckpointError(f"rank 0 does not see what others write to {folder}; take a folder that all share")
+    file = _write({"format": _FORMAT} | vars(checkpoint), folder, checkpoint.step, "pt")
+    for old in (file for file in named(folder)[KEEP:] if not file.is_dir()):
+        old.unlink(missing_ok=True)
+    steps = {file.name.split("-")[1] for file in folder.glob("step-*.pt*")}  # also of one that was passed over
+    for old in (file for file in named(folder, _SHARD) if file.name.split("-")[1] not in steps):
+        old.unlink(missing_ok=True)
+    return file
+
+
+def _write(fields: dict, folder: Path, step: int, kind: str) -> Path:
+    """A file that has its digest in its name."""
     packed = io.BytesIO()
-    torch.save({"format": _FORMAT} | vars(checkpoint), packed)
+    torch.save(fields, packed)
     content = packed.getbuffer()
-    file = folder / f"step-{checkpoint.step:08d}-{_digest(content)}.pt"
+    file = folder / f"step-{step:08d}-{_digest(content)}.{kind}"
     try:
         with paths.atomic(file) as temporary:
             temporary.write_bytes(content)
@@ -176,8 +212,6 @@ def save(checkpoint: Checkpoint, folder: Path) -> Path:
     except OSError as error:
         why = f"{error.strerror}; make room for {len(content):,} bytes, then train again with --resume"
         raise CheckpointError(f"cannot write {file}: {why}") from error
-    for old in (file for file in named(folder)[KEEP:] if not file.is_dir()):
-        old.unlink(missing_ok=True)
     return file
 
 
@@ -208,14 +242,17 @@ def load(file: Path) -> Checkpoint:
     named = _NAME.fullmatch(file.name)
     if not named:
         raise DamagedError(f"{file} has not the name of a checkpoint; move it elsewhere")
-    with paths.open_regular(file) as stream:
-        content = stream.read()
-    if named[2] != _digest(content):
-        raise DamagedError(f"{file} does not hold the bytes that were written: cut or changed")
+    content = _read(file, named[2])
     try:
-        fields = torch.load(io.BytesIO(content), weights_only=True, map_location="cpu")
+        fields = {"shards": []} | _unpacked(content)  # an earlier version knew none
         if fields.pop("format") != _FORMAT:
             raise ValueError("another format")
+        if fields["shards"]:
+            names = {digest: file.with_name(f"step-{named[1]}-{digest}.shard") for digest in fields["shards"]}
+            shards = {digest: _unpacked(_read(place, digest)) for digest, place in names.items()}
+            if not _is_sound(shards):
+                raise ValueError("its shards hold NaN, or numbers that are no run's")
+            fields |= _whole([shards[digest] for digest in fields["shards"]], fields["recipe"]["tensor"])
         found = Checkpoint(**fields)
         wrong = [name for name, kind in get_type_hints(Checkpoint).items() if not isinstance(fields[name], kind)]
         numbers = [*found.scores.values(), *(found.scaler or {}).values()]
@@ -226,26 +263,54 @@ def load(file: Path) -> Checkpoint:
         if any(map(torch.is_tensor, [*found.recipe.values(), *numbers])) or not all(map(math.isfinite, numbers)):
             raise ValueError("not its recipe, scores or scaler")
         return found
+    except FileNotFoundError as error:
+        raise DamagedError(f"{file} needs {error.filename}, which is not there") from error
+    except (DamagedError, OSError):  # of a shard
+        raise
     except Exception as error:  # torch names no common base for what a foreign file can raise
         why = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
         why = "it holds more than tensors and plain values" if isinstance(error, pickle.UnpicklingError) else why
         raise CheckpointError(f"{file} is no checkpoint of this version of the course ({why}); move it away") from error
 
 
+def _read(file: Path, digest: str) -> bytes:
+    """Raises: DamagedError: it holds other bytes than the digest says. OSError: it cannot be read."""
+    with paths.open_regular(file) as stream:
+        content = stream.read()
+    if digest != _digest(content):
+        raise DamagedError(f"{file} does not hold the bytes that were written: cut or changed")
+    return content
+
+
+def _unpacked(content: bytes) -> Any:
+    return torch.load(io.BytesIO(content), weights_only=True, map_location="cpu")
+
+
+def _whole(parts: list, n_tensor: int) -> Any:
+    """What all ranks together have written: shards of a tensor, or of its pieces on so many ranks of ``tensor``."""
+    if isinstance(parts[0], dict):
+        return {name: _whole([part[name] for part in parts], n_tensor) for name in parts[0]}
+    if not isinstance(parts[0], tuple):
+        return parts[0]
+    pieces = [torch.cat([x for _, x in parts[n::n_tensor]]) for n in range(n_tensor)]
+    cut = parts[0][0]
+    return joined(pieces, *cut) if cut else pieces[0]
+
+
 def _is_sound(value: Any) -> bool:
     """Whether all tensors in it are dense, have memory for each of their numbers, and hold finite ones."""
     if not torch.is_tensor(value):
-        parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+        parts = value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else ()
         return all(map(_is_sound, parts))
     has_memory = value.layout == torch.strided and value.nbytes <= value.untyped_storage().nbytes()
     return has_memory and bool(torch.isfinite(value).all())
 
 
-def named(folder: Path) -> list[Path]:
+def named(folder: Path, name: re.Pattern = _NAME) -> list[Path]:
     """The files that have a checkpoint's name, newest first, whole or not. A folder that cannot be read: OSError."""
     found = []
     with contextlib.suppress(FileNotFoundError):
-        found = [file for file in Path(folder).iterdir() if _NAME.fullmatch(file.name)]
+        found = [file for file in Path(folder).iterdir() if name.fullmatch(file.name)]
     return sorted(found, key=lambda file: (step_of(file), file.lstat().st_mtime_ns), reverse=True)
 
 

@@ -37,17 +37,28 @@ def is_main() -> bool:
     return rank() == 0
 
 
-def wrap_ddp(model: nn.Module, kind: str = "torch") -> nn.Module:
+def data_world_size(ranks_per_sample: int) -> int:
+    """In how many parts a batch is cut, if so many ranks next to each other work on the same part."""
+    return world_size() // ranks_per_sample
+
+
+def data_rank(ranks_per_sample: int) -> int:
+    """Which part of a batch is this rank's."""
+    return rank() // ranks_per_sample
+
+
+def wrap_ddp(model: nn.Module, kind: str = "torch", group: dist.ProcessGroup | None = None) -> nn.Module:
     """The model for several ranks: rank 0's weights now, and after each backward pass the mean of all gradients.
 
     Args:
         model: the same on all ranks.
         kind: torch, for ``DistributedDataParallel``; or overlapped, bucketed or naive, of ``parallel.ddp``.
+        group: of these ranks; default: all.
     """
-    if world_size() == 1:
+    if world_size() == 1 or dist.get_world_size(group) == 1:
         return model
     own = {"overlapped": OverlappedDDP, "bucketed": BucketedDDP, "naive": NaiveDDP}
-    return own[kind](model) if kind in own else DistributedDataParallel(model)
+    return own.get(kind, DistributedDataParallel)(model, process_group=group)
 
 
 def mean_over_ranks(values: Tensor) -> Tensor:

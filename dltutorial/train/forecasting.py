@@ -24,8 +24,7 @@ from dltutorial.data import loaders, sampling, store
 from dltutorial.data.loaders import LOADERS, Pairs, endless_batches
 from dltutorial.errors import CourseError, DataError, RecipeError
 from dltutorial.models.vit import ViT
-from dltutorial.train import distributed
-from dltutorial.train.distributed import rank, sum_over_ranks, world_size
+from dltutorial.train.distributed import data_rank, data_world_size, rank, sum_over_ranks
 from dltutorial.train.task import Task
 
 
@@ -49,14 +48,14 @@ def weather_task(recipe: Recipe, folder: Path) -> Task:
         raise DataError(f"{folder}: {found}; cut to one size they would differ in resolution: make one of them anew")
     if len(valid) == 0:
         raise DataError(f"{Path(folder) / 'valid'} has no two snapshots in a row to forecast; make or fetch it anew")
-    model = build_model(recipe)
+    model, together = build_model(recipe), recipe.ranks_per_sample
     device = next(model.parameters()).device
     sampling.endless(len(Pairs(train)), recipe.global_batch_size)  # refuses a batch that is too large now, not later
     return Task(
         model,
-        lambda skip: batches(train, recipe, device, skip, distributed.rank(), distributed.world_size()),
+        lambda skip: batches(train, recipe, device, skip, data_rank(together), data_world_size(together)),
         squared_error,
-        lambda model: evaluate(model, valid).scalars(),
+        lambda model: evaluate(model, valid, ranks_per_sample=together).scalars(),
         data_id=fingerprint(train),
         check_data=lambda: store.validate(folder, progress=True),
     )
@@ -192,11 +191,12 @@ class Scores:
         return found
 
 
-@torch.inference_mode()
-def evaluate(model: nn.Module, pairs: Pairs, batch_size: int = 16) -> Scores:
+@torch.no_grad()  # of tensors made in inference mode ``fully_shard`` could not train later
+def evaluate(model: nn.Module, pairs: Pairs, batch_size: int = 16, ranks_per_sample: int = 1) -> Scores:
     """Forecast every pair of a split once and score it. The model is left in the mode it was found in.
 
-    Several ranks share the batches; each gets the scores of all, the very ones that one rank alone would find.
+    Several ranks share the batches; each gets the scores of all, the very ones that one rank alone would find. All
+    make as many forecasts, for each may be a message: who has no batch left repeats the last one, and keeps no score.
     """
     split, device = pairs.split, next(model.parameters()).device
     weights_H1 = row_weights(split.shape[-2], split.geometry, split.grid[0]).to(device)
@@ -205,11 +205,15 @@ def evaluate(model: nn.Module, pairs: Pairs, batch_size: int = 16) -> Scores:
     was_training = model.training
     model.eval()
     rows_5NC = torch.zeros(5, len(pairs), split.shape[0], device=device)
-    mine = torch.arange(len(pairs)).split(batch_size)[rank() :: world_size()]
+    batches, n = torch.arange(len(pairs)).split(batch_size), data_world_size(ranks_per_sample)
+    turns = range(data_rank(ranks_per_sample), -(-len(batches) // n) * n, n)
+    mine = [batches[min(turn, len(batches) - 1)] for turn in turns]
     loader = torch.utils.data.DataLoader(pairs, batch_sampler=[indices.tolist() for indices in mine])
-    for indices, (x_BCHW, y_BCHW) in zip(mine, loader, strict=True):
+    for turn, indices, (x_BCHW, y_BCHW) in zip(turns, mine, loader, strict=True):
         x_BCHW, y_BCHW = x_BCHW.to(device), y_BCHW.to(device)
         forecast_BCHW = model(x_BCHW)
+        if turn >= len(batches) or rank() % ranks_per_sample:
+            continue
         rows_5NC[:, indices.to(device)] = torch.stack(
             [
                 rmse(forecast_BCHW, y_BCHW, weights_H1),

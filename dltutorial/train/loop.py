@@ -17,7 +17,8 @@ from dltutorial import node
 from dltutorial.config import LoopRecipe
 from dltutorial.errors import CourseError, DivergedError, Interrupted
 from dltutorial.profile.ranges import annotate
-from dltutorial.train.distributed import StopFlag, mean_over_ranks, world_size, wrap_ddp
+from dltutorial.train.distributed import StopFlag, data_world_size, mean_over_ranks
+from dltutorial.train.mesh import Mesh
 from dltutorial.train.precision import Precision
 from dltutorial.train.step import learning_rate, make_optimizer, make_step, set_learning_rate
 from dltutorial.train.task import Task
@@ -49,6 +50,7 @@ class TrainState:
 
     Attributes:
         model, optimizer, precision: the live parts; ``update(*batch)`` moves them on by one step.
+        mesh: how the ranks share them.
         step: updates made.
         losses: of the updates since the last record, on the device.
         scores: of the last validation.
@@ -61,10 +63,11 @@ class TrainState:
             CourseError: this machine cannot do what the recipe asks for.
         """
         self.model = task.model
-        self.optimizer = make_optimizer(task.model, recipe)
         self.precision = Precision(recipe.precision, task.device.type)
-        model = wrap_ddp(task.model, recipe.ddp)
-        self.update = make_step(model, task.loss, self.optimizer, recipe, self.precision)
+        self.mesh = Mesh(task.model, recipe)
+        self.precision.clip = self.mesh.clip
+        self.optimizer = self.mesh.share(make_optimizer(task.model, recipe))
+        self.update = make_step(self.mesh.model, task.loss, self.optimizer, recipe, self.precision)
         self.step = 0
         self.losses: list[Tensor] = []
         self.scores: Mapping[str, float] = {}
@@ -118,7 +121,8 @@ def loop(
             scores = task.metrics(task.model) if task.metrics and validates else {}
             _check_finite(state.step, loss, scores)
             state.scores = scores or state.scores
-            yield Progress(state.step, loss, rate, step_s, world_size() * len(batch[0]) / step_s, scores)
+            samples = data_world_size(recipe.ranks_per_sample) * len(batch[0])
+            yield Progress(state.step, loss, rate, step_s, samples / step_s, scores)
             state.losses, untimed, start_s = [], 0, time.perf_counter()
         ends = not last and all_end()
         if save and (ends or (not last and _is_due(state.step, recipe.checkpoint_every))):

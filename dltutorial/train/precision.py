@@ -5,7 +5,7 @@ The weights, their gradients and the optimizer's averages stay in float32 (*mast
 what autocast counts to them run in fewer bits. Micikevicius et al. 2017 (arXiv:1710.03740).
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
@@ -24,6 +24,9 @@ _AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 class Precision:
     """One run's precision. It has a state only with fp16: the scale of the loss.
 
+    Attributes:
+        clip: ``clip(parameters, norm)`` scales gradients down; not torch's where ranks have pieces of them.
+
     Raises:
         CourseError: the device has no such precision.
     """
@@ -33,6 +36,7 @@ class Precision:
         if name == "tf32" and not (self.device == "cuda" and units_for("tf32")):
             raise CourseError("precision tf32 needs an NVIDIA GPU of 2020 or later; choose fp32 or bf16")
         self.scaler = torch.amp.GradScaler(self.device) if name == "fp16" else None
+        self.clip: Callable = nn.utils.clip_grad_norm_
 
     @contextmanager
     def products(self) -> Iterator[None]:
@@ -64,7 +68,7 @@ class Precision:
         if self.scaler:
             self.scaler.unscale_(optimizer)
         if clip_norm > 0:
-            nn.utils.clip_grad_norm_([p for group in optimizer.param_groups for p in group["params"]], clip_norm)
+            self.clip([p for group in optimizer.param_groups for p in group["params"]], clip_norm)
         if self.scaler:
             self.scaler.step(optimizer)
             self.scaler.update()

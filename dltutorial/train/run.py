@@ -69,7 +69,7 @@ def train(
         if is_main():
             run_lock.check(folder)
             checkpoint.sync(folder / "progress.jsonl")  # no record may be younger than the checkpoint after it
-            checkpoint.save(taken, folder / CHECKPOINTS)
+        checkpoint.save(taken, folder / CHECKPOINTS)
         barrier()  # nobody ends before it is there
 
     try:
@@ -89,8 +89,9 @@ def train(
             for seen in loop(task, recipe, state, save=save, asked_to_end=asked_to_end):
                 log(seen)
                 yield seen
+            weights = state.mesh.weights()
             if is_main():
-                save_weights(task.model, folder)
+                save_weights(weights, folder)
     except DivergedError:  # on all ranks at once; opening the data has checked a few samples only
         with all_or_none():
             if is_main():
@@ -104,11 +105,20 @@ def check_ranks(recipe: Recipe, n: int) -> None:
     Raises:
         RecipeError: naming the knob and what it may be.
     """
-    if recipe.global_batch_size % n:
-        lower = recipe.global_batch_size // n * n
+    together, mesh = recipe.ranks_per_sample, f"tensor={recipe.tensor}, context={recipe.context}"
+    if n % together:
+        raise RecipeError(f"{mesh} take a multiple of {together} ranks, there are {n}; start as many, or lower them")
+    if recipe.heads % recipe.tensor:
+        raise RecipeError(f"tensor={recipe.tensor} does not divide heads={recipe.heads}; take a number that does")
+    if recipe.context > recipe.n_tokens:
+        raise RecipeError(f"context={recipe.context} ranks for {recipe.n_tokens} tokens; take fewer ranks")
+    shares = n // together
+    if recipe.global_batch_size % shares:
+        lower = recipe.global_batch_size // shares * shares
+        who = f"{shares} ranks" if together == 1 else f"{shares} groups of ranks ({mesh})"
         raise RecipeError(
-            f"global_batch_size={recipe.global_batch_size} cannot be shared equally by {n} ranks; "
-            f"take {f'{lower} or ' if lower else ''}{lower + n}, or start another number of ranks"
+            f"global_batch_size={recipe.global_batch_size} cannot be shared equally by {who}; "
+            f"take {f'{lower} or ' if lower else ''}{lower + shares}, or start another number of ranks"
         )
     if n > 1 and recipe.cuda_graph:
         raise RecipeError("cuda_graph works on one rank only; set cuda_graph=False, or start one rank")
@@ -116,3 +126,12 @@ def check_ranks(recipe: Recipe, n: int) -> None:
         raise RecipeError(f"compile={recipe.compile} works on one rank only; take compile=default, or start one rank")
     if n > 1 and recipe.compile != "off" and recipe.ddp != "torch":
         raise RecipeError(f"compile={recipe.compile} works with torch's DDP only; set ddp=torch, or compile=off")
+    works: dict[str, tuple[str, ...]] = {}
+    if n > 1 and (together > 1 or recipe.shard != "none"):
+        works = {"ddp": ("torch",), "compile": ("off",)}
+    if n > 1 and (recipe.tensor > 1 or recipe.shard in ("gradients", "full")):  # a rank has pieces of a layer
+        works |= {"precision": ("fp32", "tf32", "bf16"), "optimizer": ("adamw", "sgd")}
+    for name, values in works.items():
+        if (value := getattr(recipe, name)) not in values:
+            others = f"{mesh}, shard={recipe.shard}; take {' or '.join(values)}, or another mesh"
+            raise RecipeError(f"{name}={value} does not work with {others}")

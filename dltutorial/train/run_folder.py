@@ -18,7 +18,6 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import torch
-from torch import nn
 from tqdm.auto import tqdm
 
 from dltutorial import paths
@@ -39,14 +38,17 @@ _AGAIN = re.compile(
     rf"|{_WANDB_RUN}/(run-[^/]+\.wandb(\.synced)?|(files|logs|tmp)(/.+)?)"
 )
 _OURS = re.compile(
-    rf"{_AGAIN.pattern}|(recipe|status)\.json|(weights|{CHECKPOINTS}/step-\d{{8,}}-[0-9a-f]{{16}})\.pt(\.damaged)?"
+    rf"{_AGAIN.pattern}|(recipe|status)\.json|(weights|{CHECKPOINTS}/step-\d{{8,}}-[0-9a-f]{{16}})\.(pt(\.damaged)?|shard)"
     rf"|tensorboard|wandb|{CHECKPOINTS}|{_WANDB_RUN}"
 )
 # As long as each other: on a full disk the second can still be written over the first.
 RUNNING, FAILED = '{"status": "running"}\n', '{"status": "failed" }\n'
 # Knobs that a resumed run may change: they decide neither the weights nor the data. (All others do, ``steps`` too: the
 # learning rate's schedule is stretched over them. Loaders agree on the batches only to the last bit but one.)
-FREE_KNOBS = frozenset({"preset", "device", "workers", "ddp", "log_every", "eval_every", "checkpoint_every", "track"})
+FREE_KNOBS = frozenset(
+    {"preset", "device", "workers", "ddp", "log_every", "eval_every", "checkpoint_every", "track"}
+    | {"shard", "tensor", "context"}
+)
 
 
 def run_status(folder: Path) -> str:
@@ -265,8 +267,8 @@ def run_log(folder: Path, recipe: Recipe, data_id: str, begun: Checkpoint | None
             raise
 
 
-def save_weights(model: nn.Module, folder: Path) -> None:
-    """Write ``weights.pt``, whole or not at all.
+def save_weights(weights: Mapping, folder: Path) -> None:
+    """Write a model's ``state_dict`` into ``weights.pt``, whole or not at all.
 
     Raises:
         CourseError: it cannot be written.
@@ -275,7 +277,7 @@ def save_weights(model: nn.Module, folder: Path) -> None:
     file = folder / "weights.pt"
     try:
         with paths.atomic(file) as temporary, open(temporary, "wb") as out:
-            torch.save(model.state_dict(), out)  # into a named file it would write that name, too
+            torch.save(weights, out)  # into a named file it would write that name, too
     except (OSError, RuntimeError) as error:  # torch's ways to say that the disk is full
         why = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise CourseError(f"cannot write {file}: {why}; make room, then train again") from error

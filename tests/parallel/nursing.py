@@ -44,15 +44,17 @@ class Nursery:
         line += ["--checkpoint-every", str(EVERY), *KNOBS, *map(str, argv), "--track"]
         return self.ask(argv=line, said=str(said), trouble=list(trouble), env=env or {})
 
-    def start_ranks(self, world_size, name, data, *argv, trouble=(), data_of=None, env=None, how=("--resume",)):
-        """The same on several ranks; only rank 0 has trouble. What rank r says goes to ``said.r``."""
+    def start_ranks(
+        self, world_size, name, data, *argv, trouble=(), data_of=None, env=None, how=("--resume",), victim=0
+    ):
+        """The same on several ranks; only the victim has trouble. What rank r says goes to ``said.r``."""
         with socket.create_server(("127.0.0.1", 0)) as free:
             meet = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1])}
         size = {"WORLD_SIZE": str(world_size), "LOCAL_WORLD_SIZE": str(world_size)}
         return [
             self.start(
                 name, (data_of or {}).get(rank, data), *argv,
-                trouble=[] if rank else trouble, said=self.said_by(rank), how=how,
+                trouble=trouble if rank == victim else [], said=self.said_by(rank), how=how,
                 env=meet | size | {"RANK": str(rank), "LOCAL_RANK": str(rank)} | (env or {}),
             )
             for rank in range(world_size)

@@ -72,6 +72,24 @@ def test_a_warned_job_queues_again_and_ends_with_the_same_losses(train, whole):
     assert losses("warned") == pytest.approx(whole[0], rel=1e-5)
 
 
+@pytest.mark.parametrize("mesh", ["--tensor 2", "--tensor 2 --context 2", "--tensor 2 --shard full"])
+def test_the_same_script_trains_the_same_model_on_a_mesh(train, whole, mesh):
+    name = mesh.replace("--", "").replace(" ", "-")
+    train(name, *STEPS, *mesh.split()).wait(250)
+    assert losses(name) == pytest.approx(whole[0], rel=1e-3)
+
+
+@pytest.mark.timed
+def test_a_warned_job_in_shards_queues_again_and_goes_on_from_them(train, whole):
+    job = train("shards", *STEPS, "--shard", "full")
+    wait_for(lambda: len(losses("shards")) > 0)
+    job.warn()
+    assert job.wait(250) == 1
+    assert "shards goes on after" in job.output.read_text()
+    assert len(list((paths.runs_dir() / "shards" / "checkpoints").glob("*.shard"))) == 4
+    assert losses("shards") == pytest.approx(whole[0], rel=1e-3)
+
+
 @pytest.mark.timed
 def test_a_job_whose_node_fails_goes_on_with_another_and_one_that_may_not_says_so(train, cluster, whole, tmp_path):
     (tmp_path / "wait.sbatch").write_text("#!/bin/bash\nsleep 1000\n")

@@ -246,7 +246,9 @@ def test_without_the_knob_only_a_signal_writes_one(tiny_data, tmp_path):
 def test_asked_to_end_at_the_last_update_is_finished(tiny_data, tmp_path, monkeypatch):
     judged = []
     monkeypatch.setattr(
-        forecasting, "evaluate", lambda *both, judge=forecasting.evaluate: judged.append(1) or judge(*both)
+        forecasting,
+        "evaluate",
+        lambda *both, judge=forecasting.evaluate, **how: judged.append(1) or judge(*both, **how),
     )
     seen = train(tiny_data, tmp_path / "r", asked_to_end=lambda: len(judged) == 3)
     assert seen[-1].step == 20

@@ -14,6 +14,7 @@ from dltutorial.train.compiling import compiled
 from dltutorial.train.forecasting import row_weights, squared_error
 from dltutorial.train.graphs import CudaGraph, GraphedStep
 from dltutorial.train.loop import loop
+from dltutorial.train.mesh import Mesh
 from dltutorial.train.precision import Precision
 from dltutorial.train.task import Task
 
@@ -48,6 +49,16 @@ def on_two(**knobs):
     recipe = dataclasses.replace(SMALL, **knobs)
     run.check_ranks(recipe, 1)
     run.check_ranks(recipe, 2)
+
+
+def on(n, **knobs):
+    """Of n ranks."""
+    run.check_ranks(dataclasses.replace(SMALL, global_batch_size=8, **knobs), n)
+
+
+def mesh_of(model):
+    """The course's transformer alone can be cut."""
+    Mesh(model, dataclasses.replace(SMALL, tensor=2))
 
 
 def look(how):
@@ -89,6 +100,49 @@ REFUSALS = [
     ("a graph on 2 ranks", lambda: on_two(cuda_graph=True), RecipeError, "cuda_graph works on one rank only"),
     ("graphs of torch's on 2 ranks", lambda: on_two(compile="reduce-overhead"), RecipeError, "on one rank only"),
     ("compiled, in our DDP", lambda: on_two(compile="default", ddp="naive"), RecipeError, "torch's DDP only"),
+    ("2 ranks a sample, of 3", lambda: on(3, tensor=2), RecipeError, "a multiple of 2 ranks, there are 3; start"),
+    ("4 ranks a sample, of 2", lambda: on(2, tensor=2, context=2), RecipeError, "take a multiple of 4 ranks"),
+    ("2 ranks a sample, alone", lambda: on(1, context=2), RecipeError, "tensor=1, context=2 take a multiple of 2"),
+    ("heads for 4 ranks", lambda: on(4, tensor=4), RecipeError, "tensor=4 does not divide heads=2; take a number that"),
+    ("a token for 2 ranks", lambda: on(2, context=2), RecipeError, "context=2 ranks for 1 tokens; take fewer"),
+    ("8 samples, 3 groups", lambda: on(6, tensor=2), RecipeError, "equally by 3 groups of ranks (tensor=2, con"),
+    (
+        "our DDP, with tensor",
+        lambda: on(2, tensor=2, ddp="naive"),
+        RecipeError,
+        "ddp=naive does not work with tensor=2",
+    ),
+    (
+        "our DDP, with shards",
+        lambda: on(2, shard="full", ddp="bucketed"),
+        RecipeError,
+        "with tensor=1, context=1, shard=full; take torch",
+    ),
+    ("compiled shards", lambda: on(2, shard="full", compile="default"), RecipeError, "compile=default does not work"),
+    ("compiled heads", lambda: on(2, tensor=2, compile="default"), RecipeError, "compile=default does not work with t"),
+    ("a graph of shards", lambda: on(2, shard="full", cuda_graph=True), RecipeError, "cuda_graph works on one rank"),
+    (
+        "fp16 in shards",
+        lambda: on(2, shard="gradients", precision="fp16"),
+        RecipeError,
+        "precision=fp16 does not work with",
+    ),
+    (
+        "fp16 by heads",
+        lambda: on(2, tensor=2, precision="fp16"),
+        RecipeError,
+        "shard=none; take fp32 or tf32 or bf16, or",
+    ),
+    ("LAMB in shards", lambda: on(2, shard="full", optimizer="lamb"), RecipeError, "optimizer=lamb does not work with"),
+    (
+        "LARS by heads",
+        lambda: on(2, tensor=2, optimizer="lars"),
+        RecipeError,
+        "optimizer=lars does not work with tensor=2",
+    ),
+    ("no such shards", lambda: on(2, shard="some"), RecipeError, "must be one of none, optimizer, gradients, full"),
+    ("no ranks for heads", lambda: on(2, tensor=0), RecipeError, "tensor=0, but tensor must be at least 1"),
+    ("blocks of another model", lambda: mesh_of(nn.Linear(2, 2)), CourseError, "Linear has no blocks to cut; take ten"),
     ("a race of no rounds", lambda: ladder.compare({}, {}, rounds=0), CourseError, "take at least one round"),
 ]
 
@@ -109,3 +163,13 @@ def test_a_profiled_run_is_refused_in_one_line(capsys, words, told):
     assert profiled.main(["--preset", "smoke", *words.split()]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith(f"dltutorial: {told}")
+
+
+@pytest.mark.parametrize(
+    "knobs",
+    [{"shard": kind} for kind in ("none", "optimizer", "gradients", "full")]
+    + [{"shard": "optimizer", "optimizer": "lamb"}, {"context": 2, "n_lat": 16, "precision": "fp16"}, {"tensor": 2}]
+    + [{"shard": "full", "ddp": "torch"}, {"shard": "optimizer", "precision": "fp16"}],
+)
+def test_what_holds_on_ranks_is_not_refused(knobs):
+    on(2, **knobs)

@@ -13,7 +13,7 @@ PACKAGE = ROOT / "dltutorial"
 # Lines of all Python files, blank lines and docstrings included: what there is, and no more. 18,500 for chapters 00 to
 # 15; 22,000 at most with Part IV.
 BUDGET = {
-    "": 1637,
+    "": 1649,
     "record": 611,
     "profile": 2519,
     "data": 2785,
@@ -21,8 +21,8 @@ BUDGET = {
     "optim": 333,
     "launch": 1499,
     "comm": 773,
-    "parallel": 971,
-    "train": 2427,
+    "parallel": 993,
+    "train": 2752,
     "scaling": 591,
     "convergence": 1583,
     "course": 3536,

@@ -1,0 +1,216 @@
+"""A mesh of ranks, data × context × tensor, and a model spread over it.
+
+In: a model that all ranks hold alike, and a recipe. Out: a model that trains as in one process, and what a checkpoint
+or ``weights.pt`` holds of it, which does not depend on the mesh.
+
+    tensor    ranks next to each other: each has some of the heads and of the MLP's hidden numbers (parallel.tensor)
+    context   each has some tokens of the same samples; keys and values go around (parallel.ring_attention)
+    data      all others: each has samples of its own
+
+Ranks with the same pieces of the model, data × context of them, are *copies*. DDP takes the mean of their gradients;
+with ``shard`` they share out averages, gradients and weights among them (parallel.shards).
+"""
+
+import copy
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.nn import functional as F
+
+from dltutorial.config import RankRecipe
+from dltutorial.errors import CourseError
+from dltutorial.parallel.ddp import broadcast_tensors
+from dltutorial.parallel.ring_attention import RingAttention
+from dltutorial.parallel.tensor import Columns, Enter, GatherTokens, Leave, Rows, all_gather, joined, piece
+from dltutorial.train.distributed import world_size, wrap_ddp
+
+
+class Mesh:
+    """The ranks of one run, and what of a model this one holds.
+
+    Attributes:
+        model: what a training step calls.
+        shard: what copies share out; none where there is a single one.
+        cuts: parameters of which each rank of ``tensor`` has a piece: cut along which dim, of how many parts.
+    """
+
+    def __init__(self, model: nn.Module, recipe: RankRecipe) -> None:
+        """Spread the model, in place. All ranks do so at the same time.
+
+        Raises:
+            CourseError: the model has no blocks that can be cut, or this torch cannot shard here.
+        """
+        n, device = world_size(), next(model.parameters()).device.type
+        self._whole, self._numbered = model, list(model.parameters())
+        self._n_tensor, self._n_copies = recipe.tensor, n // recipe.tensor
+        self.shard = recipe.shard if self._n_copies > 1 else "none"
+        self._tensor = self._copies = dist.group.WORLD if n > 1 else None
+        if recipe.ranks_per_sample > 1 or self.is_sharded:
+            if recipe.ranks_per_sample > 1 and not hasattr(model, "blocks"):
+                raise CourseError(f"{type(model).__name__} has no blocks to cut; take tensor=1 and context=1")
+            sizes = n // recipe.ranks_per_sample, recipe.context, recipe.tensor
+            axes = init_device_mesh(device, sizes, mesh_dim_names=("data", "context", "tensor"))
+            copies = init_device_mesh(device, (self._n_copies, recipe.tensor), mesh_dim_names=("copies", "tensor"))
+            self._tensor, self._copies = axes["tensor"].get_group(), copies["copies"].get_group()
+            if recipe.context > 1:
+                cut_tokens(model, axes["context"].get_group())
+            if recipe.tensor > 1:
+                cut_heads(model, self._tensor)
+        names = {name: p.cut for name, p in model.named_parameters() if hasattr(p, "cut")}
+        if self.is_sharded:
+            options = {} if self.shard == "full" else {"reshard_after_forward": False}  # whole until the backward pass
+            self.model = fully_sharded(model, copies["copies"], **options)
+        else:
+            self.model = wrap_ddp(model, recipe.ddp, self._copies)
+        self.cuts = {p: names[name] for name, p in model.named_parameters() if name in names}
+
+    @property
+    def is_sharded(self) -> bool:
+        """Whether each weight lies in shards on its copies."""
+        return self.shard in ("gradients", "full")
+
+    def share(self, optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
+        """The optimizer, or one of which each copy keeps the averages of some parameters."""
+        self._numbered = [p for group in optimizer.param_groups for p in group["params"]]
+        if self.shard != "optimizer":
+            return optimizer
+        from torch.distributed.optim import ZeroRedundancyOptimizer  # it takes a second
+
+        kind, rate = type(optimizer), optimizer.defaults["lr"]
+        return ZeroRedundancyOptimizer(optimizer.param_groups, kind, self._copies, lr=rate)
+
+    def clip(self, parameters: Sequence[nn.Parameter], largest: float) -> None:
+        """Scale the gradients so that the norm of all of them, over all ranks' pieces, is at most this."""
+        if not self.cuts:
+            nn.utils.clip_grad_norm_(parameters, largest)
+            return
+        gradients = {p: _local(p.grad) for p in parameters if p.grad is not None}
+        squares = torch.zeros(2, device=next(iter(gradients.values())).device)
+        for p, gradient in gradients.items():
+            squares[int(p in self.cuts)] += gradient.square().sum()
+        if self.is_sharded:
+            dist.all_reduce(squares, group=self._copies)
+        dist.all_reduce(squares[1:], group=self._tensor)  # what all have is counted once
+        for gradient in gradients.values():
+            gradient *= (largest / (squares.sum().sqrt() + 1e-6)).clamp(max=1.0)
+
+    def state(self, optimizer: torch.optim.Optimizer) -> tuple[dict, dict]:
+        """The ``state_dict`` of model and optimizer, on rank 0 as one process has them. All ranks call.
+
+        Of what lies in shards each rank has its own, with how ``tensor`` has cut it, in place of the whole.
+        """
+        if self.shard == "optimizer":
+            optimizer.consolidate_state_dict(to=0)  # type: ignore[attr-defined]
+        if self._copies is not None and not self.is_sharded and dist.get_rank(self._copies) > 0:
+            return {}, {}
+        change = self.part if self.is_sharded else self.whole
+        return self.each(change, self._whole.state_dict(), optimizer.state_dict())
+
+    def weights(self) -> dict:
+        """The model's ``state_dict`` as one process has it. All ranks call."""
+        return self.each(self.whole, self._whole.state_dict(), {"state": {}})[0]
+
+    def each(self, change: Callable[[Any, Any], Any], weights: dict, averages: dict) -> tuple[dict, dict]:
+        """Both with ``change(x, p)`` in place of each x of the parameter p; p is None for buffers and counts."""
+        named, weights = dict(self._whole.named_parameters()), copy.copy(weights)  # with what torch has noted on it
+        for name, x in weights.items():
+            weights[name] = change(x, named.get(name))
+        state = {}
+        for n, kept in averages["state"].items():
+            owner = {True: self._numbered[n], False: None}
+            state[n] = {word: change(x, owner[torch.is_tensor(x) and x.ndim > 0]) for word, x in kept.items()}
+        return weights, averages | {"state": state}
+
+    def part(self, x: Any, p: Any) -> Any:
+        """What this rank writes of x: a shard, and how ``tensor`` has cut that of which it is one."""
+        return (self.cuts.get(p), _local(x).cpu().clone()) if _local(x) is not x else x
+
+    def whole(self, x: Any, p: Any) -> Any:
+        """What one process has for this rank's x; if it is another tensor, in host memory."""
+        found = x if _local(x) is x else x.full_tensor()
+        if p in self.cuts:
+            rows = found.new_empty(self._n_tensor * len(found), *found.shape[1:])
+            all_gather(rows, found.detach().contiguous(), group=self._tensor)
+            found = joined(rows.chunk(self._n_tensor), *self.cuts[p])
+        return x if found is x else found.cpu()
+
+    def own(self, x: Any, p: Any) -> Any:
+        """What this rank has for one process's x."""
+        if p in self.cuts:
+            dim, parts = self.cuts[p]
+            x = piece(x, dim, parts, self._tensor).detach()
+        if p is None or _local(p) is p:
+            return x
+        if x.shape != p.shape:
+            raise ValueError(f"{tuple(x.shape)} in place of {tuple(p.shape)}")
+        mine = [*x.chunk(self._n_copies), *[x[:0]] * self._n_copies][dist.get_rank(self._copies)].to(p.device)
+        return type(p.data).from_local(mine, p.device_mesh, p.placements, shape=p.shape, stride=p.stride())
+
+
+def _local(x: Any) -> Any:
+    """This rank's shard of a DTensor; of all else, itself."""
+    return x.to_local() if hasattr(x, "to_local") else x
+
+
+def fully_sharded(model: nn.Module, copies: DeviceMesh, **options: Any) -> nn.Module:
+    """Torch's ``fully_shard`` for each block and for the rest, with the weights of the first of these ranks.
+
+    Raises:
+        CourseError: this torch adds up gradients where it should average.
+    """
+    from torch.distributed.fsdp import fully_shard  # it takes a second
+
+    broadcast_tensors([*model.parameters(), *model.buffers()], copies.get_group())
+    probe = nn.Linear(1, 1, bias=False, device=copies.device_type)
+    for part in (probe, *getattr(model, "blocks", ()), model):
+        fully_shard(part, mesh=copies, **options)
+        if hasattr(part, "set_force_sum_reduction_for_comms"):  # some gloo adds where it is to average
+            part.set_force_sum_reduction_for_comms(True)
+    probe(torch.ones(1, 1, device=copies.device_type)).sum().backward()
+    if probe.weight.grad.full_tensor().item() != 1.0:  # type: ignore[union-attr, operator]
+        raise CourseError("this torch adds up what it should average in shards; install a newer one, or set shard=none")
+    return model
+
+
+def cut_heads(model: Any, group: dist.ProcessGroup) -> None:
+    """Leave in each block this rank's heads and hidden numbers; of each pair of products the second is summed."""
+    for block in model.blocks:
+        attention, mlp = block.attention, block.mlp
+        attention.heads //= dist.get_world_size(group)
+        attention.qkv, attention.out = Columns(attention.qkv, 3, group), Rows(attention.out, group)
+        mlp[0], mlp[2] = Columns(mlp[0], 1, group), Rows(mlp[2], group)
+        for columns, rows in ((attention.qkv, attention.out), (mlp[0], mlp[2])):
+            columns.register_forward_pre_hook(lambda _, args: (Enter.apply(args[0], group),))
+            rows.register_forward_hook(lambda layer, _, part: Leave.apply(part, group) + layer.bias)
+
+
+def cut_tokens(model: Any, group: dist.ProcessGroup) -> None:
+    """From the first block to the head this rank has its tokens only, and their attention goes around the ring."""
+    n, me = dist.get_world_size(group), dist.get_rank(group)
+    sizes = [len(part) for part in torch.arange(model.position_1TD.shape[1]).tensor_split(n)]
+    model.blocks[0].register_forward_pre_hook(lambda _, args: (args[0].tensor_split(n, 1)[me],))
+    for block in model.blocks:
+        block.attention.attend = functools.partial(_attend_around, sizes, group)
+    model.head.register_forward_hook(lambda *seen: _all_tokens(sizes, group, seen[-1]))
+
+
+def _attend_around(sizes: Sequence[int], group: dist.ProcessGroup, *qkv: Tensor) -> Tensor:
+    """Ring attention, in float32 also where autocast has made 16 bits: its sums are merged again and again."""
+    with torch.autocast(qkv[0].device.type, enabled=False):
+        return RingAttention.apply(*(x.to(torch.promote_types(x.dtype, torch.float32)) for x in qkv), sizes, group)
+
+
+def _all_tokens(sizes: Sequence[int], group: dist.ProcessGroup, x_BTD: Tensor) -> Tensor:
+    """The tokens of all, which travel in pieces as long as the longest.
+
+    Backward, slopes are summed, and each rank has the loss of all tokens: as many times too much as there are ranks. So
+    the gradients of these ranks are parts of a sum, as many times too large: their mean, which DDP takes, is right.
+    """
+    whole_BTD = GatherTokens.apply(F.pad(x_BTD, (0, 0, 0, max(sizes) - x_BTD.shape[1])), group)
+    pieces = zip(whole_BTD.split(max(sizes), 1), sizes, strict=True)
+    return torch.cat([piece_BTD[:, :size] for piece_BTD, size in pieces], 1)
