@@ -404,6 +404,51 @@ def shards(preset: Preset, repeats: int) -> Iterator[BenchRow]:
         yield BenchRow(f"an update, {way}", timing.samples_s, more=more)
 
 
+def tensor(preset: Preset, repeats: int) -> Iterator[BenchRow]:
+    """Messages of a step cut by heads over the ranks: four a block; seconds of it by hand, and by torch's own plan.
+
+    By hand is ``parallel.tensor``, as in ``train --tensor``; torch's is ``parallelize_module``. Forward and backward
+    pass, no update; a rank for each GPU, or two on the CPU.
+    """
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor.debug import CommDebugMode
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+    from dltutorial.comm import stopwatch
+    from dltutorial.launch import launch
+    from dltutorial.train import ddp_comparison, mesh
+    from dltutorial.train.forecasting import build_model
+
+    ranks, recipe = _for_ranks("tensor", preset)
+
+    def on_rank() -> tuple[dict[str, int], dict[str, list[float]]]:
+        line, batch = init_device_mesh(machine.device(), (ranks,)), ddp_comparison.share(recipe)
+        by_hand, plan, counts = build_model(recipe), build_model(recipe), {}
+        mesh.cut_heads(by_hand, line.get_group())
+        columns, rows = ColwiseParallel(), RowwiseParallel()
+        names = {"attention.qkv": columns, "attention.out": rows, "mlp.0": columns, "mlp.2": rows}
+        for block in plan.blocks:  # of q, k and v other rows than by hand: to the time it makes no difference
+            block.attention.heads //= ranks
+            parallelize_module(block, line, names)
+        runs = {
+            "by hand": functools.partial(_backward, by_hand, batch),
+            "torch": functools.partial(_backward, plan, batch),
+        }
+        for way, run in runs.items():
+            with CommDebugMode() as seen:
+                run()
+            counts[way] = seen.get_total_counts()
+        return counts, ddp_comparison.in_turn(runs, repeats)
+
+    (counts, _), *_ = found = launch(on_rank, ranks, timeout_s=600.0)
+    for way, n in counts.items():
+        yield BenchRow(f"messages, {way}", (float(n),), "", 4 * recipe.depth, {"ranks": f"{ranks}"})
+    seconds = stopwatch.slowest([times_s for _, times_s in found])
+    for way, timing in seconds.items():
+        times = np.divide(timing.samples_s, seconds["torch"].samples_s)  # by turn
+        yield BenchRow(f"a step, {way}", timing.samples_s, more={"× torch's own": f"{statistics.median(times):.2f}"})
+
+
 def _in_shards(model: Any, way: str) -> tuple[torch.nn.Module, Any]:
     """The model to call, and the optimizer to step, of ``bench shards``."""
     from torch.distributed.device_mesh import init_device_mesh
