@@ -423,7 +423,8 @@ def tensor(preset: Preset, repeats: int) -> Iterator[BenchRow]:
 
     def on_rank() -> tuple[dict[str, int], dict[str, list[float]]]:
         line, batch = init_device_mesh(machine.device(), (ranks,)), ddp_comparison.share(recipe)
-        by_hand, plan, counts = build_model(recipe), build_model(recipe), {}
+        by_hand, counts = build_model(recipe), dict[str, int]()
+        plan: Any = build_model(recipe)
         mesh.cut_heads(by_hand, line.get_group())
         columns, rows = ColwiseParallel(), RowwiseParallel()
         names = {"attention.qkv": columns, "attention.out": rows, "mlp.0": columns, "mlp.2": rows}
