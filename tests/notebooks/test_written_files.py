@@ -46,6 +46,8 @@ COMMANDS = [
     [f"{RANKS} post_local.py lenses.pt"],
     [f"{ranks} fsdp.py DATA --vit 16 32 1 2 --batch 8 --out shards --stop {n}" for ranks, n in ((RANKS, 2), (FOUR, 4))],
     [f"{RANKS} split.py 16 16 2"],
+    [f"{RANKS} pipeline.py 16 4"],
+    [f"{FOUR} mesh.py 16 2"],
 ]
 
 

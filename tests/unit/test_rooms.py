@@ -21,7 +21,7 @@ BUDGET = {
     "optim": 333,
     "launch": 1499,
     "comm": 773,
-    "parallel": 993,
+    "parallel": 1313,
     "train": 2752,
     "scaling": 591,
     "convergence": 1583,

@@ -1,0 +1,54 @@
+"""Wrong answers to the second part of chapter 19's exercise: (label, source, part of the hint expected)."""
+
+import functools
+
+from altered import altered
+
+RIGHT = """
+def choose_mesh(ranks, node, heads, blocks, batch, states_gb, sample_gb, cap_gb, talk):
+    best = None
+    for t in range(1, ranks + 1):
+        for p in range(1, ranks + 1):
+            if ranks % (t * p):
+                continue
+            d = ranks // (t * p)
+            m = batch // d
+            if heads % t or node % t or blocks % p or batch % d:
+                continue
+            held = states_gb / (t * p) + min(m, p) * sample_gb / (t * p)
+            slow = (m + p - 1) / m * (1 + talk * (t - 1) / t)
+            if held <= cap_gb and (best is None or slow < best[0]):
+                best = slow, (d, t, p)
+    return best and best[1]
+"""
+_with = functools.partial(altered, RIGHT)
+_HELD = "states_gb / (t * p) + min(m, p) * sample_gb / (t * p)"
+
+WRONG = [
+    ("GPipe's activations", _with(("min(m, p) * sample", "m * sample")), "not all m"),
+    ("one part", _with(("min(m, p) * sample", "sample")), "more than one part"),
+    ("as many parts as stages", _with(("min(m, p) * sample", "p * sample")), "fewer parts than stages"),
+    ("states whole", _with(("states_gb / (t * p) +", "states_gb +")), "t and p cut the states"),
+    ("states not cut by t", _with(("states_gb / (t * p) +", "states_gb / p +")), "Cutting layers cuts their states"),
+    ("states not cut by p", _with(("states_gb / (t * p) +", "states_gb / t +")), "only its own blocks' states"),
+    ("activations not cut by p", _with(("sample_gb / (t * p)", "sample_gb / t")), "activations of its own blocks"),
+    ("activations not cut by t", _with(("sample_gb / (t * p)", "sample_gb / p")), "t cuts the activations, too"),
+    ("states alone", _with((_HELD, "states_gb / (t * p)")), "activations in flight need room"),
+    ("activations alone", _with((_HELD, "min(m, p) * sample_gb / (t * p)")), "states need room"),
+    ("messages are free", _with((" * (1 + talk * (t - 1) / t)", "")), "larger t costs messages"),
+    ("no bubble", _with(("(m + p - 1) / m * ", "")), "idles more"),
+    ("the bubble's share of all time", _with(("(m + p - 1) / m * ", "(1 + (p - 1) / (m + p - 1)) * ")), "share of all"),
+    ("the whole batch in each group", _with(("(m + p - 1) / m * ", "(batch + p - 1) / batch * ")), "m is batch / d"),
+    ("most data", _with(("(m + p - 1) / m * (1 + talk * (t - 1) / t)", "-d")), "Most data"),
+    ("least data", _with(("(m + p - 1) / m * (1 + talk * (t - 1) / t)", "d")), ""),
+    ("beyond the node", _with((" or node % t", "")), "lie in one node"),
+    ("half a head", _with(("heads % t or ", "")), "whole heads"),
+    ("uneven stages", _with((" or blocks % p", "")), "p must divide them"),
+    ("uneven groups", _with((" or batch % d", " or batch < d")), "d must divide the batch"),
+    ("strictly below", _with(("held <= cap_gb", "held < cap_gb")), "exactly fits"),
+    ("another order", _with(("(d, t, p)\n", "(t, d, p)\n")), "another order"),
+    ("no cap", _with(("held <= cap_gb and ", "")), "below the cap"),
+    ("an empty mesh", _with(("return best and best[1]", "return best[1] if best else (0, 0, 0)")), "return None"),
+    ("a list", _with(("(d, t, p)\n", "[d, t, p]\n")), "as a tuple"),
+    ("the first that fits", _with(("(best is None or slow < best[0])", "best is None")), None),
+]  # fmt: skip
