@@ -292,8 +292,8 @@ def _whole(parts: list, n_tensor: int) -> Any:
         return {name: _whole([part[name] for part in parts], n_tensor) for name in parts[0]}
     if not isinstance(parts[0], tuple):
         return parts[0]
-    pieces = [torch.cat([x for _, x in parts[n::n_tensor]]) for n in range(n_tensor)]
-    cut = parts[0][0]
+    cut, dim, _ = parts[0]
+    pieces = [torch.cat([x for *_, x in parts[n::n_tensor]], dim) for n in range(n_tensor)]
     return joined(pieces, *cut) if cut else pieces[0]
 
 

@@ -11,6 +11,7 @@ Ranks with the same pieces of the model, data × context of them, are *copies*. 
 with ``shard`` they share out averages, gradients and weights among them (parallel.shards).
 """
 
+import contextlib
 import copy
 import functools
 from collections.abc import Callable, Sequence
@@ -89,15 +90,16 @@ class Mesh:
         if not self.cuts:
             nn.utils.clip_grad_norm_(parameters, largest)
             return
-        gradients = {p: _local(p.grad) for p in parameters if p.grad is not None}
-        squares = torch.zeros(2, device=next(iter(gradients.values())).device)
-        for p, gradient in gradients.items():
-            squares[int(p in self.cuts)] += gradient.square().sum()
+        gradients = [(p in self.cuts, _local(p.grad)) for p in parameters if p.grad is not None]
+        squares = torch.zeros(2, device=gradients[0][1].device)
+        for is_cut, gradient in gradients:
+            squares[int(is_cut)] += gradient.square().sum()
         if self.is_sharded:
             dist.all_reduce(squares, group=self._copies)
         dist.all_reduce(squares[1:], group=self._tensor)  # what all have is counted once
-        for gradient in gradients.values():
-            gradient *= (largest / (squares.sum().sqrt() + 1e-6)).clamp(max=1.0)
+        scale = (largest / (squares.sum().sqrt() + 1e-6)).clamp(max=1.0)
+        for _, gradient in gradients:
+            gradient *= scale
 
     def state(self, optimizer: torch.optim.Optimizer) -> tuple[dict, dict]:
         """The ``state_dict`` of model and optimizer, on rank 0 as one process has them. All ranks call.
@@ -122,13 +124,13 @@ class Mesh:
             weights[name] = change(x, named.get(name))
         state = {}
         for n, kept in averages["state"].items():
-            owner = {True: self._numbered[n], False: None}
-            state[n] = {word: change(x, owner[torch.is_tensor(x) and x.ndim > 0]) for word, x in kept.items()}
+            counts = {word for word, x in kept.items() if not torch.is_tensor(x) or x.ndim == 0}
+            state[n] = {word: change(x, None if word in counts else self._numbered[n]) for word, x in kept.items()}
         return weights, averages | {"state": state}
 
     def part(self, x: Any, p: Any) -> Any:
-        """What this rank writes of x: a shard, and how ``tensor`` has cut that of which it is one."""
-        return (self.cuts.get(p), _local(x).cpu().clone()) if _local(x) is not x else x
+        """What this rank writes of x: how ``tensor`` has cut the whole, the dim of shards of its piece, its shard."""
+        return x if _local(x) is x else (self.cuts.get(p), x.placements[0].dim, _local(x).cpu().clone())
 
     def whole(self, x: Any, p: Any) -> Any:
         """What one process has for this rank's x; if it is another tensor, in host memory."""
@@ -148,7 +150,8 @@ class Mesh:
             return x
         if x.shape != p.shape:
             raise ValueError(f"{tuple(x.shape)} in place of {tuple(p.shape)}")
-        mine = [*x.chunk(self._n_copies), *[x[:0]] * self._n_copies][dist.get_rank(self._copies)].to(p.device)
+        shards = [*x.chunk(self._n_copies, p.placements[0].dim), *[x[:0]] * self._n_copies]
+        mine = shards[dist.get_rank(self._copies)].to(p.device)
         return type(p.data).from_local(mine, p.device_mesh, p.placements, shape=p.shape, stride=p.stride())
 
 
@@ -161,19 +164,29 @@ def fully_sharded(model: nn.Module, copies: DeviceMesh, **options: Any) -> nn.Mo
     """Torch's ``fully_shard`` for each block and for the rest, with the weights of the first of these ranks.
 
     Raises:
-        CourseError: this torch adds up gradients where it should average.
+        CourseError: this torch cannot average gradients over these ranks.
     """
     from torch.distributed.fsdp import fully_shard  # it takes a second
+    from torch.distributed.tensor import Shard
+
+    n = copies.size()
+
+    def placement(p: nn.Parameter) -> Shard:
+        """Along the first dim that is long enough; torch cuts all but dim 0 into equal shards only."""
+        fits = [dim for dim, size in enumerate(p.shape) if size >= n and (dim == 0 or size % n == 0)]
+        return Shard(fits[0] if fits else 0)
 
     broadcast_tensors([*model.parameters(), *model.buffers()], copies.get_group())
     probe = nn.Linear(1, 1, bias=False, device=copies.device_type)
     for part in (probe, *getattr(model, "blocks", ()), model):
-        fully_shard(part, mesh=copies, **options)
+        fully_shard(part, mesh=copies, shard_placement_fn=placement, **options)
         if hasattr(part, "set_force_sum_reduction_for_comms"):  # some gloo adds where it is to average
             part.set_force_sum_reduction_for_comms(True)
-    probe(torch.ones(1, 1, device=copies.device_type)).sum().backward()
-    if probe.weight.grad.full_tensor().item() != 1.0:  # type: ignore[union-attr, operator]
-        raise CourseError("this torch adds up what it should average in shards; install a newer one, or set shard=none")
+    with contextlib.suppress(RuntimeError):  # other gloo will not even try
+        probe(torch.ones(1, 1, device=copies.device_type)).sum().backward()
+    slope: Any = probe.weight.grad
+    if slope is None or slope.full_tensor().item() != 1.0:
+        raise CourseError("this torch cannot average gradients in shards here; install a newer one, or set shard=none")
     return model
 
 
@@ -206,10 +219,9 @@ def _attend_around(sizes: Sequence[int], group: dist.ProcessGroup, *qkv: Tensor)
 
 
 def _all_tokens(sizes: Sequence[int], group: dist.ProcessGroup, x_BTD: Tensor) -> Tensor:
-    """The tokens of all, which travel in pieces as long as the longest.
+    """The tokens of all, which travel in pieces as long as the longest; backward, the sum of all ranks' slopes.
 
-    Backward, slopes are summed, and each rank has the loss of all tokens: as many times too much as there are ranks. So
-    the gradients of these ranks are parts of a sum, as many times too large: their mean, which DDP takes, is right.
+    Each rank has the loss of all tokens: that sum is n times too large, so the mean that DDP takes is the sum it needs.
     """
     whole_BTD = GatherTokens.apply(F.pad(x_BTD, (0, 0, 0, max(sizes) - x_BTD.shape[1])), group)
     pieces = zip(whole_BTD.split(max(sizes), 1), sizes, strict=True)

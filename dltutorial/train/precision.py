@@ -24,8 +24,7 @@ _AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 class Precision:
     """One run's precision. It has a state only with fp16: the scale of the loss.
 
-    Attributes:
-        clip: ``clip(parameters, norm)`` scales gradients down; not torch's where ranks have pieces of them.
+    ``clip(parameters, norm)`` scales gradients down; it is not torch's where ranks have pieces of them.
 
     Raises:
         CourseError: the device has no such precision.

@@ -31,6 +31,20 @@ def trained(data, variants):
     return found
 
 
+def trained_without_means(data, adds):
+    """Of gradients in shards gloo adds up, where it is to average, as some versions do; or says that it cannot."""
+    from torch.distributed.fsdp import FSDPModule
+
+    force_sum = FSDPModule.set_force_sum_reduction_for_comms
+
+    def neither(part, _):
+        force_sum(part, adds)
+        part.set_gradient_divide_factor(1.0)
+
+    FSDPModule.set_force_sum_reduction_for_comms = neither
+    return trained(data, [{"shard": "full"}])
+
+
 def held(data, knobs):
     """Numbers that this rank holds: weights behind the forward pass and behind the update, gradients, averages."""
     mates.use_one_thread()

@@ -48,6 +48,14 @@ def test_losses_scores_and_weights_are_those_of_one_process(data, one, n, varian
                 torch.testing.assert_close(x, expected[1][name], rtol=1e-4, atol=1e-6, msg=f"{knobs} {name}")
 
 
+@pytest.mark.parametrize("adds", [True, False])
+def test_a_torch_that_cannot_average_gradients_in_shards_is_refused(data, adds):
+    pytest.importorskip("torch", "2.9")  # older ones have no such switches
+    with pytest.raises(RankFailed, match="this torch cannot average gradients in shards here; install") as refused:
+        launch(meshing.trained_without_means, 2, data, adds)
+    assert refused.value.kind == "CourseError"
+
+
 MEMORY = {"accumulate": 2, "checkpoint_activations": True}
 OTHER_KNOBS = [
     ({"n_lat": 8}, [{"context": 2}], 1e-5),  # 3 tokens
@@ -81,7 +89,7 @@ def sizes():
     [("none", 1, 1, 1, 1), ("optimizer", 1, 1, 1, 2), ("gradients", 1, 2, 2, 2), ("full", 2, 2, 2, 2)],
 )
 def test_a_rank_holds_what_the_formulas_say(data, shard, forward, weights, gradients, averages):
-    """The divisors are those of chapter 17. A tensor that is not cut evenly is no more in sum."""
+    """The divisors are those of chapter 17. ``ZeroRedundancyOptimizer`` deals out whole tensors."""
     blocks, rest, largest = sizes()
     P = blocks + rest
     expected = {
@@ -93,7 +101,7 @@ def test_a_rank_holds_what_the_formulas_say(data, shard, forward, weights, gradi
     found = launch(meshing.held, 2, data, {"shard": shard})
     for what, numbers in expected.items():
         assert sum(rank[what] for rank in found) == 2 * numbers, what
-        assert all(abs(rank[what] - numbers) <= 2 * largest for rank in found), what
+        assert all(abs(rank[what] - numbers) <= 2 * largest * (shard == "optimizer") for rank in found), what
 
 
 def test_with_tensor_a_rank_holds_its_part_of_the_matrices(data):
@@ -157,7 +165,7 @@ def test_a_run_goes_on_with_another_mesh_other_shards_and_another_number_of_rank
 
 
 def test_shards_that_are_not_equal_are_put_together_too(data, tmp_path):
-    """Of 3 ranks: 32 and 96 rows are not equal shards, and one row is one rank's."""
+    """Of 3 ranks: 32 and 128 rows are not equal shards."""
     knobs = {"global_batch_size": 6}
     go(data, tmp_path / "whole", 1, knobs, resume=False)
     go(data, tmp_path / "r", 3, knobs | {"shard": "full"}, 3, resume=False)
@@ -355,7 +363,7 @@ HARMFUL = [("NaN", torch.full((3, 3), torch.nan)), ("an expanded tensor", torch.
 
 @pytest.mark.parametrize("x", [row[1] for row in HARMFUL], ids=[row[0] for row in HARMFUL])
 def test_numbers_that_are_no_runs_are_refused(stopped, x):
-    digest = put({"model": {"head.weight": (None, x)}, "optimizer": {"state": {}}}, stopped / "checkpoints", "shard")
+    digest = put({"model": {"head.weight": (None, 0, x)}, "optimizer": {"state": {}}}, stopped / "checkpoints", "shard")
     foreign(stopped / "checkpoints", lambda fields: fields.update(shards=[digest] * 2))
     with pytest.raises(CheckpointError, match="no run's"):
         checkpoint.newest(stopped / "checkpoints")

@@ -22,7 +22,7 @@ BUDGET = {
     "launch": 1499,
     "comm": 773,
     "parallel": 1313,
-    "train": 2752,
+    "train": 2763,
     "scaling": 591,
     "convergence": 1583,
     "course": 3582,
