@@ -26,7 +26,7 @@ DDP = ("torch", "overlapped", "bucketed", "naive")
 SHARDS = ("none", "optimizer", "gradients", "full")
 BENCHES = (
     "loaders", "precision", "graphs", "ddp", "collectives", "ladder", "convergence", "scaling", "solution",
-    "memory", "shards", "tensor",
+    "memory", "shards", "tensor", "pipeline",
 )  # fmt: skip
 # With these knobs the transformer of the preset gpu is that of the published ladder, to the bit: see models.vit.
 PUBLISHED = MappingProxyType({"predict_change": False, "head_bias": False, "norm_eps": 1e-6})

@@ -450,6 +450,45 @@ def tensor(preset: Preset, repeats: int) -> Iterator[BenchRow]:
         yield BenchRow(f"a step, {way}", timing.samples_s, more={"× torch's own": f"{statistics.median(times):.2f}"})
 
 
+def pipeline(preset: Preset, repeats: int) -> Iterator[BenchRow]:
+    """The share of four ranks' time in which they idle, by order, beside that of the order played against the clock.
+
+    Eight parts. An act computes, then sleeps until it has lasted 20 ms forward, 40 ms backward, as a host waits for its
+    device; messages and waiting are real, by gloo.
+    """
+    from dltutorial.launch import launch
+    from dltutorial.parallel import pipeline as by_hand
+    from dltutorial.parallel import schedules
+
+    whole, half = {"F": 0.02, "B": 0.04}, {"F": 0.01, "B": 0.02}
+    split = {"F": 0.02, "B": 0.02, "W": 0.02}
+    orders: dict[str, tuple[Callable[[int, int], schedules.Orders], int, dict[str, float]]] = {
+        "GPipe": (schedules.gpipe, 1, whole),
+        "1F1B": (schedules.one_f_one_b, 1, whole),
+        "interleaved, 2 stages a rank": (schedules.interleaved, 2, half),
+        "zero bubble": (schedules.zero_bubble, 1, split),
+    }
+
+    def on_rank() -> dict[str, list[list[schedules.Span]]]:
+        me, parts = torch.distributed.get_rank(), list(torch.randn(8, 16, 64))
+        spans: dict[str, list[list[schedules.Span]]] = {}
+        for name, (order, n, lasts) in orders.items():
+            layers = {s: torch.nn.Sequential(torch.nn.Linear(64, 64)) for s in range(me, 4 * n, 4)}
+            stages = {s: by_hand.postponed(layer) for s, layer in layers.items()}
+            spans[name] = []
+            for _ in range(repeats + 1):
+                torch.distributed.barrier()
+                acts = order(4, 8)[me], stages, 4 * n, parts[0].shape, parts
+                spans[name].append(by_hand.run(*acts, lambda y, _: y.square().mean(), lasts).spans)
+        return spans
+
+    found = launch(on_rank, 4, timeout_s=300.0, backend="gloo")
+    for name, (order, _, lasts) in orders.items():
+        steps = list(zip(*(spans[name] for spans in found), strict=True))[1:]  # the first one warms up
+        told = schedules.bubble(schedules.timed(order(4, 8), lasts))
+        yield BenchRow(name, tuple(100 * schedules.bubble(step) for step in steps), "% idle", 100 * told)
+
+
 def _in_shards(model: Any, way: str) -> tuple[torch.nn.Module, Any]:
     """The model to call, and the optimizer to step, of ``bench shards``."""
     from torch.distributed.device_mesh import init_device_mesh
