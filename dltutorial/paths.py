@@ -14,6 +14,7 @@ import contextlib
 import errno
 import fcntl
 import functools
+import itertools
 import json
 import os
 import re
@@ -159,6 +160,12 @@ def keep_others(file: Path, is_own: Callable[[str], bool], what: str) -> None:
         is_replaced = False
     if not is_replaced:
         raise CourseError(f"{file} is no {what} and stays as it is; give another name")
+
+
+def set_aside(file: Path) -> Path:
+    """Rename ``x.py`` to ``x.mine1.py``, or the next number that is free; returns that path."""
+    others = (file.with_suffix(f".mine{n}{file.suffix}") for n in itertools.count(1))
+    return file.rename(next(other for other in others if not os.path.lexists(other)))
 
 
 def append_line(handle: int, line: bytes) -> None:

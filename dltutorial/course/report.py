@@ -5,6 +5,8 @@ loads nothing and runs nothing: its style and pictures are in it, code is left o
 notebooks make their parts with the functions of ``pages/parts.html``, which escape what comes in as plain text.
 """
 
+import contextlib
+import hashlib
 import re
 from pathlib import Path
 from typing import Any
@@ -62,8 +64,18 @@ def write(name: str, out: Path | None = None, refresh_s: float | None = None, **
         if type(problem).__name__ != "DeadKernelError":
             raise
         raise CourseError(f"the kernel of {name}.ipynb died; mend the notebook, or restore it with git") from problem
-    paths.write_text(out, _page(done, css, refresh_s, name))
+    page = _page(done, css, refresh_s, name)
+    with contextlib.suppress(OSError, ValueError):
+        before, _, seal = paths.read_text(out).rpartition("<!-- ")
+        if seal != _seal(before):
+            print(f"the page that you have edited is now {paths.set_aside(out).name}")
+    paths.write_text(out, f"{page}<!-- {_seal(page)}")
     return out
+
+
+def _seal(page: str) -> str:
+    """The end of a page that nobody has edited."""
+    return f"{hashlib.blake2b(page.encode(), digest_size=8).hexdigest()} -->\n"
 
 
 def parts() -> Any:

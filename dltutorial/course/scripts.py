@@ -9,7 +9,6 @@ In: file names. Out: files in the folder of the notebook, which need nothing of 
 import contextlib
 import difflib
 import inspect
-import itertools
 import os
 import sys
 from collections.abc import Mapping
@@ -29,6 +28,31 @@ def prepare() -> None:
     if here not in known.split(os.pathsep):
         os.environ["PATH"] = os.pathsep.join([here, known])
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    _guard_writefile()
+
+
+def _guard_writefile() -> None:
+    """From now on ``%%writefile`` keeps what lies there, as ``take`` does, unless it wrote that itself."""
+    from IPython import get_ipython
+
+    shell = get_ipython()
+    plain = shell and shell.find_cell_magic("writefile")
+    if not plain or hasattr(plain, "wrote"):
+        return
+    wrote: dict[Path, str] = {}
+
+    def writefile(line: str, cell: str) -> None:
+        file, there = Path(line.strip().strip("'\"")).absolute(), None
+        with contextlib.suppress(OSError, UnicodeDecodeError):
+            there = paths.read_text(file)
+        if not line.startswith("-"):  # such as -a, which adds
+            if there is None or there != wrote.get(file):
+                _keep_own(file, cell)
+            wrote[file] = cell
+        plain(line, cell)
+
+    writefile.wrote = wrote  # type: ignore[attr-defined]
+    shell.register_magic_function(writefile, "cell", "writefile")
 
 
 def written(notebook: Path) -> dict[str, str]:
@@ -93,9 +117,5 @@ def _keep_own(file: Path, text: str) -> None:
     with contextlib.suppress(OSError, UnicodeDecodeError):
         if paths.read_text(file) == text:
             return
-    if not os.path.lexists(file):
-        return
-    others = (file.with_suffix(f".mine{n}{file.suffix}") for n in itertools.count(1))
-    beside = next(other for other in others if not os.path.lexists(other))
-    file.rename(beside)
-    print(f"your own {file} is now {beside}")
+    if os.path.lexists(file):
+        print(f"your own {file.name} is now {paths.set_aside(file).name}")

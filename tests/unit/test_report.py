@@ -265,3 +265,15 @@ def test_the_notebooks_are_clean_and_no_chapters():
         assert not any(cell.outputs or cell.execution_count for cell in code), file.name
         assert sum("parameters" in cell.metadata.get("tags", ()) for cell in code) == 1
         assert not re.match(r"\d\d_", file.name)
+
+
+def test_a_page_that_was_edited_is_kept(runs, capsys):
+    page = runs / "report.html"
+    for _ in range(2):  # one that nobody has edited is replaced
+        assert cli.main(["report"]) == 0
+    edited = page.read_text().replace("</body>", "<p>what I conclude</p></body>")
+    page.write_text(edited)
+    assert cli.main(["report"]) == 0
+    assert "the page that you have edited is now report.mine1.html" in capsys.readouterr().out
+    assert "what I conclude" not in page.read_text()
+    assert [other.read_text() for other in runs.glob("report.mine*.html")] == [edited]

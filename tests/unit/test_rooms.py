@@ -13,7 +13,7 @@ PACKAGE = ROOT / "dltutorial"
 # Lines of all Python files, blank lines and docstrings included: what there is, and no more. 18,500 for chapters 00 to
 # 15; 22,000 at most with Part IV.
 BUDGET = {
-    "": 1649,
+    "": 1656,
     "record": 611,
     "profile": 2519,
     "data": 2785,
@@ -25,7 +25,7 @@ BUDGET = {
     "train": 2763,
     "scaling": 591,
     "convergence": 1583,
-    "course": 3621,
+    "course": 3653,
     "reference": 1,
 }
 # Words that only their author understands as the name of a file.

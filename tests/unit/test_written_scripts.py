@@ -112,3 +112,26 @@ def test_whatever_has_a_files_place_is_kept(course, make, capsys):
 def test_a_file_to_change_that_cannot_be_read_is_one_line(course):
     with pytest.raises(CourseError, match=r"cannot read train.py \(.*; run the cell that writes it again"):
         scripts.change("train.py", "train_2.py", {"b = 2": "b = 3"})
+
+
+@pytest.fixture
+def shell():
+    """What runs a notebook's cells."""
+    from IPython.core.interactiveshell import InteractiveShell
+
+    yield InteractiveShell.instance()
+    InteractiveShell.clear_instance()
+
+
+def test_run_all_keeps_a_file_that_was_edited_outside_of_its_cell(shell, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    scripts.prepare()
+    scripts.prepare()
+    for text in ("first", "second"):  # a cell that is edited and run again leaves one file
+        shell.run_cell(f"%%writefile answer.py\n{text}\n")
+    assert files(tmp_path) == {"answer.py": "second\n"}
+    (tmp_path / "answer.py").write_text("written in an editor\n")
+    shell.run_cell("%%writefile answer.py\nblank\n")
+    shell.run_cell("%%writefile -a answer.py\nmore\n")
+    assert files(tmp_path) == {"answer.py": "blank\nmore\n", "answer.mine1.py": "written in an editor\n"}
+    assert "your own answer.py is now answer.mine1.py" in capsys.readouterr().out
