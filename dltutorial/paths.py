@@ -43,17 +43,23 @@ def settings_dir() -> Path:
 
 def data_dir() -> Path:
     """The folder that holds the simulated data sets, one subfolder each."""
-    return Path(os.environ.get("DLTUTORIAL_DATA") or cache_dir() / "data")
+    return _named("DLTUTORIAL_DATA") or cache_dir() / "data"
 
 
 def runs_dir() -> Path:
     """The folder that holds the training runs, one subfolder each."""
-    return Path(os.environ.get("DLTUTORIAL_RUNS") or "runs")
+    return _named("DLTUTORIAL_RUNS") or Path("runs")
 
 
 def records_file() -> Path:
     """The JSON-lines file every measurement is appended to."""
-    return Path(os.environ.get("DLTUTORIAL_RECORDS") or runs_dir() / "records.jsonl")
+    return _named("DLTUTORIAL_RECORDS") or runs_dir() / "records.jsonl"
+
+
+def _named(variable: str) -> Path | None:
+    """The path in a variable of the environment, where no shell may have expanded a ``~``; None if it names none."""
+    given = os.environ.get(variable)
+    return Path(os.path.expanduser(given)) if given else None  # noqa: PTH111 - it leaves what it cannot expand
 
 
 def course_folder(holding: str) -> Path:

@@ -11,6 +11,7 @@ Legend: T snapshots in the year, N snapshots asked for, C channels, H rows (lati
 """
 
 import contextlib
+import errno
 import math
 import os
 import re
@@ -259,6 +260,7 @@ def blaming(path: Path) -> Iterator[None]:
         number = getattr(error, "errno", None) or next(map(int, _ERRNO.findall(str(error))), None)
         if number or isinstance(error, MemoryError):
             why = os.strerror(number) if number else "not enough memory"
+            why = "another program has it open for writing" if number == errno.EAGAIN else why
             raise DataError(f"{path} cannot be read: {why}; it may well be whole: mend that, run again") from error
         why = f"is not readable as {path.suffix.lstrip('.') or 'data'} ({first_line(error)})"
         if any(words in str(error) for words in ("truncated", "mmap length", "cannot reshape", "read all data")):

@@ -13,7 +13,7 @@ Legend: T snapshots, C channels, H rows (latitude), W columns (longitude).
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -144,6 +144,8 @@ def validate(folder: Path, progress: bool = False) -> str:
     spread_C = np.zeros(len(means_C))  # mean square distance from the means, in squares of what stats/ says
     first_with: dict[int, Path] = {}  # a year's number, or the hash of what tells a snapshot from all others
     twice: dict[tuple[Path, Path], bool] = {}  # two files, and whether they are of two splits
+    sums_F3C = {file: np.zeros((3, len(means_C))) for file in files}  # of ones, means and squares, in deviations
+    stuck, before = dict.fromkeys(files, 0), 0  # snapshots that are the one before once more
     with tqdm(desc="reading", unit="sample", total=total, delay=2, disable=not progress) as bar:
         for file in files:
             for index, x_CHW in enumerate(samples(file)):
@@ -155,10 +157,15 @@ def validate(folder: Path, progress: bool = False) -> str:
                     why = f"{file}, snapshot {index}, channel {at[1]}, {what}: if it says no value, leave the year out"
                     raise DataError(f"{why}; or {folder / 'stats'} is of other data: {_anew(folder)}")
                 low_C, high_C = np.minimum(low_C, ends_2C[0]), np.maximum(high_C, ends_2C[1])
+                off_CHW = (x_CHW - means_C[:, None, None]) / stds_C[:, None, None]
+                squares_C = np.square(off_CHW).mean((1, 2))
+                sums_F3C[file] += np.stack([np.ones_like(squares_C), off_CHW.mean((1, 2)), squares_C])
                 if file.parent.name == "train":
-                    off_CHW = (x_CHW - means_C[:, None, None]) / stds_C[:, None, None]
-                    spread_C += np.square(off_CHW).mean((1, 2)) / splits[0].n_samples
-                for key in (int(file.stem[-4:]), hash(ends_2C.tobytes() + x_CHW[:, x_CHW.shape[1] // 2].tobytes())):
+                    spread_C += squares_C / splits[0].n_samples
+                told = hash(ends_2C.tobytes() + x_CHW[:, x_CHW.shape[1] // 2].tobytes())
+                stuck[file] += told == before
+                before = told
+                for key in (int(file.stem[-4:]), told):
                     if (first := first_with.setdefault(key, file)) != file:
                         twice[first, file] = first.parent != file.parent
                 flat += [f"{file}, snapshot {index}, channel {c}" for c in np.flatnonzero(ends_2C[0] == ends_2C[1])]
@@ -171,6 +178,8 @@ def validate(folder: Path, progress: bool = False) -> str:
         why = f"the spread of channel {odd_C.argmax()} is {spread_C[odd_C.argmax()] ** 0.5:.2g} × global_stds.npy"
         raise DataError(f"{folder / 'stats'} is of other data: {why}; {_anew(folder)}")
     notes = [f"note: {len(flat)} fields hold one value only, first {flat[0]}"] if flat else []
+    notes += [f"note: {n} snapshots of {file} are the one before once more" for file, n in stuck.items() if n][:1]
+    notes += _odd_years(sums_F3C)
     for (one, other), leaks in sorted(twice.items(), key=lambda item: not item[1])[:1]:
         what = f"note: {len(twice)} years are there twice, or in part, first {one} and {other}"
         notes.append(f"{what}: a leak, {other.parent.name} scores what {one.parent.name} shows" if leaks else what)
@@ -180,6 +189,22 @@ def validate(folder: Path, progress: bool = False) -> str:
     counts = ", ".join(f"{split.name} {split.n_samples}" for split in splits)
     C, H, W = splits[0].shape
     return "\n".join([f"{folder}: {counts} samples of {C} × {H} × {W}; every value is finite", *notes])
+
+
+def _odd_years(sums_F3C: Mapping[Path, np.ndarray]) -> list[str]:
+    """A note on the year that is most unlike the others: shifted, in other units, or with channels exchanged."""
+    files, (ones, totals, squares) = list(sums_F3C), np.stack(list(sums_F3C.values()), 1)
+    means_FC = totals / ones
+    stds_FC = np.sqrt(np.maximum(squares / ones - means_FC**2, 0))
+    usual_C = np.maximum(np.median(stds_FC, 0), 1e-12)
+    off_FC = np.abs(means_FC - np.median(means_FC, 0)) / usual_C
+    spread_FC = np.maximum(stds_FC, 1e-12) / usual_C
+    odd_FC = np.where(usual_C > 1e-6, np.maximum(off_FC / 5, np.abs(np.log(spread_FC)) / np.log(4)), 0)
+    at, c = np.unravel_index(odd_FC.argmax(), odd_FC.shape)
+    if len(files) < 3 or odd_FC[at, c] < 1:
+        return []
+    how = f"its mean is {off_FC[at, c]:.1f} deviations off, its spread {spread_FC[at, c]:.2g} × theirs"
+    return [f"note: {files[at]} is unlike the other years in channel {c}: {how}"]
 
 
 def year_files(folder: Path, split: str) -> tuple[Path, ...]:

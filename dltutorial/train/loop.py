@@ -116,7 +116,7 @@ def loop(
         validates = task.metrics is not None and (last or _is_due(state.step, recipe.eval_every))
         if last or validates or _is_due(state.step, recipe.log_every):
             loss = _mean(state).item()  # the only place that waits for the device
-            step_s = (time.perf_counter() - start_s) / (len(state.losses) - untimed)
+            step_s = max(1e-9, time.perf_counter() - start_s) / (len(state.losses) - untimed)  # some clocks stand
             _check_finite(state.step, loss, {})
             scores = task.metrics(task.model) if task.metrics and validates else {}
             _check_finite(state.step, loss, scores)

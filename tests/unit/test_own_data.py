@@ -6,6 +6,8 @@ import os
 import re
 import resource
 import shutil
+import subprocess
+import sys
 import warnings
 from pathlib import Path
 
@@ -461,6 +463,42 @@ def test_a_check_notes_a_year_that_is_there_twice_and_that_it_is_a_leak(act, to,
     assert found.startswith(f"note: 1 years are there twice, or in part, first {own_data / 'train' / '1980.h5'} and ")
     assert str(own_data / to) in found
     assert ("a leak" in found) == (not to.startswith("train"))
+
+
+def stuck(fields):
+    fields[3:] = fields[3]
+
+
+def shifted(fields):
+    fields[:, 1] += 7 * fields[:, 1].std()
+
+
+def wider(fields):
+    fields[:, 0] += 4 * (fields[:, 0] - fields[:, 0].mean())
+
+
+@pytest.mark.parametrize(("spoil", "words"), [
+    (stuck, "the one before once more"),
+    (shifted, "is unlike the other years in channel 1: its mean is 7"),
+    (wider, "is unlike the other years in channel 0: its mean is 0"),
+])  # fmt: skip
+def test_a_check_notes_a_year_that_cannot_be_meant(spoil, words, own_data):
+    file = own_data / "train" / "1980.h5"
+    assert not re.search("once more|unlike", store.validate(own_data))
+    with h5py.File(file, "r+") as year:
+        fields = year["fields"][:]
+        spoil(fields)
+        year["fields"][:] = fields
+    assert cli.main(["data", "statistics", "--overwrite", "--source", str(own_data)]) == 0
+    noted = [line for line in store.validate(own_data).splitlines() if words in line]
+    assert len(noted) == 1 and str(file) in noted[0], store.validate(own_data)
+
+
+def test_a_file_that_another_program_writes_is_said_to_be_that(own_data):
+    with h5py.File(own_data / "train" / "1980.h5", "r+"):
+        code = "import sys; from dltutorial.data import store; store.validate(sys.argv[1])"
+        done = subprocess.run([sys.executable, "-c", code, str(own_data)], capture_output=True, text=True)
+    assert "another program has it open for writing" in done.stderr.splitlines()[-1]
 
 
 @pytest.mark.parametrize(("rows", "columns"), [(48, 24), (16, 48)])

@@ -13,10 +13,10 @@ PACKAGE = ROOT / "dltutorial"
 # Lines of all Python files, blank lines and docstrings included: what there is, and no more. 18,500 for chapters 00 to
 # 15; 22,000 at most with Part IV.
 BUDGET = {
-    "": 1656,
+    "": 1662,
     "record": 611,
     "profile": 2519,
-    "data": 2785,
+    "data": 2812,
     "models": 170,
     "optim": 333,
     "launch": 1499,

@@ -127,3 +127,8 @@ def test_a_table_ends_at_the_ranks_that_are_asked_for(tmp_path):
     steps = fit.read(file)  # as a spreadsheet writes it
     assert [row[0] for row in fit.table(steps, most=1000).rows][-2:] == ["512", "1,000"]
     assert [row[0] for row in fit.table(steps).rows] == ["1", "2", "4", "8", "16"]
+
+
+def test_blanks_after_commas_are_no_part_of_a_name(tmp_path):
+    (file := tmp_path / "steps.csv").write_text("ranks, samples, step_s\n1, 8, 1.05\n2, 8, 1.11\n")
+    assert [step.ranks for step in fit.read(file)] == [1, 2]

@@ -158,3 +158,15 @@ def test_a_node_whose_address_slurm_does_not_tell_is_named(tmp_path):
     done = subprocess.run(["bash", "-c", source], capture_output=True, text=True, env=env)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert "scontrol does not say the address of n1" in done.stderr
+
+
+@pytest.mark.parametrize("script", [script for script in JOBS if script.stem != "notebook"], **named)
+def test_a_job_sent_from_another_folder_says_where_to_go(script, tmp_path):
+    done = subprocess.run(
+        ["bash", str(script)], env={"PATH": "/usr/bin:/bin", "SLURM_SUBMIT_DIR": str(tmp_path)}, capture_output=True,
+        text=True,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert done.stderr.splitlines() == [
+        f"submitted from {tmp_path}, which is not the course's folder: cd there, and sbatch again"
+    ]
