@@ -110,6 +110,8 @@ def test_queued_jobs_outlive_a_killed_controller(name):
     cluster = pocket.up(1, name)
     env = os.environ | cluster.env
     subprocess.run(["sbatch", "--hold", "-o/dev/null", "--wrap", "true"], env=env, check=True, capture_output=True)
+    written = cluster.folder / "state" / "job_state"  # soon, but not before sbatch returns
+    wait_for(lambda: written.exists() and b"wrap" in written.read_bytes())
     daemon(cluster, "controller").kill()
     assert pocket.up(1, name) == cluster
     queued = subprocess.run(["squeue", "--noheader", "--states=all"], env=env, capture_output=True, text=True)

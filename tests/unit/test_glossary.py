@@ -29,6 +29,11 @@ def words_of(notebook):
     return " ".join("".join(cell["source"]) for cell in cells).lower()
 
 
+def test_a_blank_line_stands_before_each_term():
+    (block,) = re.findall(r"^```\{glossary\}\n(.*?)^```", PAGE, re.S | re.M)
+    assert re.findall(r"^ .*\n(\S.*)", block, re.M) == []
+
+
 def test_terms_are_sorted_and_none_stands_twice():
     first = ["".join(GREEK.get(sign, sign) for sign in names[0].lower()) for names, _ in ENTRIES]
     keys = [re.sub(r"[^a-z0-9]+", " ", name).strip() for name in first]
