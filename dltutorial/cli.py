@@ -135,6 +135,18 @@ def make_parser() -> argparse.ArgumentParser:
     again.add_argument("--resume", action="store_true", help=resume)
     add_options(train.add_argument_group("knobs"))
 
+    tune = _add(commands, "tune", _tune, "train many times with other knobs; workers that name one study share it")
+    tune.add_argument("--name", required=True, help="of the study, a folder under the runs folder")
+    tune.add_argument("--trials", type=number(int, 1, 10**6), default=27, metavar="N", help="in all (default: 27)")
+    how = "learning_rate=1e-4..1e-2:log, warmup_steps=0..40, optimizer=adamw,lamb: what to try of a knob"
+    tune.add_argument("--knob", action="append", required=True, metavar="NAME=VALUES", help=how)
+    tune.add_argument("--sampler", choices=["tpe", "random"], default="tpe", help="of what to try next (default: tpe)")
+    tune.add_argument(
+        "--stop-early", action=argparse.BooleanOptionalAction, default=True, help="end what is poor at 1/9, 1/3"
+    )
+    tune.add_argument("--data", type=place, metavar="DIR", help="a data set (default: simulate the preset's)")
+    add_options(tune.add_argument_group("knobs that all trials share"))
+
     run = _add(commands, "run", _run, "run chapters as notebooks, without a browser")
     run.add_argument("chapters", nargs="*", metavar="CHAPTER", help="01, or a notebook's name (default: all)")
     run.add_argument("--jobs", type=number(int, 1, 1000), default=1, metavar="N", help="at a time (default: 1)")
@@ -176,7 +188,7 @@ def make_parser() -> argparse.ArgumentParser:
     report = _add(commands, "report", _report, "one HTML page of everything measured here")
     report.add_argument("records", nargs="*", type=place, help="records files (default: the runs folder's)")
     report.add_argument("--out", type=place, metavar="FILE", help="default: report.html in the runs folder")
-    for command in (train, run, bench):
+    for command in (train, tune, run, bench):
         command.add_argument("--preset", default="auto", help=_PRESETS)
     return parser
 
@@ -251,6 +263,16 @@ def _train(args: argparse.Namespace) -> None:
     from dltutorial.train import command
 
     command.train(named, knobs | options, data=args.data, name=args.name, overwrite=args.overwrite, resume=args.resume)
+
+
+def _tune(args: argparse.Namespace) -> None:
+    fixed = {name: value for name, value in vars(args).items() if name in Recipe.knobs()}
+    if "track" in fixed:
+        fixed["track"] = tuple(fixed["track"])
+    from dltutorial.train import tune
+
+    how = {"sampler": args.sampler, "stop_early": args.stop_early}
+    tune.worker(args.preset, fixed, args.knob, data=args.data, name=args.name, trials=args.trials, **how)
 
 
 def _run(args: argparse.Namespace) -> int:

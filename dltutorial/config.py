@@ -25,7 +25,7 @@ COMPILE_MODES = ("off", "default", "reduce-overhead", "max-autotune")
 DDP = ("torch", "overlapped", "bucketed", "naive")
 SHARDS = ("none", "optimizer", "gradients", "full")
 BENCHES = (
-    "loaders", "precision", "graphs", "ddp", "collectives", "ladder", "convergence", "scaling", "solution",
+    "loaders", "precision", "graphs", "ddp", "collectives", "ladder", "convergence", "scaling",
     "memory", "shards", "tensor", "pipeline",
 )  # fmt: skip
 # With these knobs the transformer of the preset gpu is that of the published ladder, to the bit: see models.vit.
@@ -257,6 +257,7 @@ class RankRecipe(Knobs):
     shard: str = knob("none", "what ranks share out among them: averages; gradients too; weights too", choices=SHARDS)
     tensor: int = knob(1, "ranks next to each other that share heads and matrices; it divides heads", least=1)
     context: int = knob(1, "ranks that share the tokens of each sample", least=1)
+    pipeline: int = knob(1, "stages, each with some blocks; a batch passes them in --accumulate parts", least=1)
     log_every: int = knob(10, "updates between two records", least=1)
     eval_every: int = knob(54, "updates between two validations; 0 validates only at the end", least=0)
     checkpoint_every: int = knob(
@@ -275,7 +276,7 @@ class RankRecipe(Knobs):
     @property
     def ranks_per_sample(self) -> int:
         """Ranks that work on the same samples."""
-        return self.context * self.tensor
+        return self.pipeline * self.context * self.tensor
 
 
 @dataclass(frozen=True)
@@ -310,17 +311,19 @@ class Recipe(LoopRecipe, DataRecipe, ModelRecipe):
         Weights, gradients, the optimizer's averages; of each sample two states, and what the backward pass reads in
         each block: eight of its numbers a token, of two bytes, and T × T weights of each head if those are written.
         With checkpointed activations that is read in one block at a time; of all others, its input. What ranks share
-        out among them counts as if it could be divided without a rest.
+        out among them counts as if it could be divided without a rest. A pipeline's first stage holds a part of the
+        batch for each stage, in its share of the blocks.
         """
         numbers = 4 if self.optimizer in ("adamw", "lamb") else 3
         whole = {"optimizer": 2, "gradients": 1, "full": 0}.get(self.shard, numbers)
-        held = (whole + (numbers - whole) * self.tensor / ranks) / self.tensor
+        pieces = self.tensor * self.pipeline
+        held = (whole + (numbers - whole) * pieces / ranks) / pieces
         weights = 0 if self.fused_attention else 2 * self.heads * self.n_tokens**2
         token = 2 * self.n_tokens * self.dim
         blocks = self.depth * token + 8 * token if self.checkpoint_activations else self.depth * (8 * token + weights)
         sample = 8 * self.n_channels * self.n_lat * self.n_lon + blocks
         at_once = -(-self.global_batch_size * self.ranks_per_sample // (ranks * self.accumulate))
-        return int(4 * held * self.n_parameters + at_once * sample / self.ranks_per_sample)
+        return int(4 * held * self.n_parameters + at_once * sample / (self.context * self.tensor))
 
     def require_room(self, ranks: int = 1) -> None:
         """Raises: CourseError: one of so many ranks takes more processes or memory than this machine has for it."""

@@ -294,37 +294,6 @@ def scaling(preset: Preset, repeats: int) -> Iterator[BenchRow]:
         yield BenchRow(f"published: {run.what} ({run.key})", (run.efficiency,), "of ideal", run.predicted())
 
 
-def solution(preset: Preset, repeats: int) -> Iterator[BenchRow]:
-    """Seconds to a target quality, beside steps × their time; a recipe that missed it with a seed counts its seeds."""
-    from dltutorial.convergence import attempt, predict
-    from dltutorial.convergence.recipe import SolutionRecipe, task_for
-
-    task = task_for(preset)
-    several = (len(machine.accelerators()) if machine.device() == "cuda" else machine.cores()) > 1
-    seeds = range(10_000, 10_003)  # for tuning: others than those that count
-    here = predict.measure(task, precisions=("fp32", "bf16"), ranks=1 + several, seeds=seeds, repeats=repeats)
-    rows = [("naive", 256, "fp32", 1), ("lean", 256, "fp32", 1), ("staged", 256, "fp32", 1), ("staged", 64, "fp32", 1)]
-    rows += [("staged", 2048, "fp32", 1), ("staged", 256, "bf16", 1)]
-    rows += [("naive", 256, "fp32", 2), ("staged", 256, "fp32", 2)] if several else []
-    recipes = {}
-    for loader, batch, dtype, ranks in rows:
-        recipes[f"{loader}, batch {batch}, {dtype}, ranks {ranks}"] = SolutionRecipe(
-            loader=loader, batch_size=batch, precision=dtype, ranks=ranks, learning_rate=here.rate(batch)
-        )
-    told_s = {name: sum(predict.time_to_solution(recipe, here).values()) for name, recipe in recipes.items()}
-    turns = [
-        {name: attempt.attempts(recipe, task, [seed]) for name, recipe in recipes.items()} for seed in range(repeats)
-    ]
-    for name in recipes:
-        runs = [run for turn in turns for run in turn[name]]
-        reached = sum(run.reached for run in runs)
-        if reached < len(runs):
-            yield BenchRow(f"{name}: not reached", (float(reached),), f"of {len(runs)} seeds")
-        else:
-            steps = {"steps": f"{statistics.median(run.steps for run in runs):.0f}"}
-            yield BenchRow(name, tuple(run.seconds for run in runs), predicted=told_s[name], more=steps)
-
-
 def memory(preset: Preset, repeats: int) -> Iterator[BenchRow]:
     """Bytes of a step: as it is, with blocks computed again, in parts; and seconds of an update with each.
 

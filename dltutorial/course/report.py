@@ -74,8 +74,8 @@ def write(name: str, out: Path | None = None, refresh_s: float | None = None, **
 
 
 def _seal(page: str) -> str:
-    """The end of a page that nobody has edited."""
-    return f"{hashlib.blake2b(page.encode(), digest_size=8).hexdigest()} -->\n"
+    """The end of a page that nobody has edited, whichever ends its lines have."""
+    return f"{hashlib.blake2b(repr(page.splitlines()).encode(), digest_size=8).hexdigest()} -->\n"
 
 
 def parts() -> Any:

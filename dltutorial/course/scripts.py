@@ -39,16 +39,16 @@ def _guard_writefile() -> None:
     plain = shell and shell.find_cell_magic("writefile")
     if not plain or hasattr(plain, "wrote"):
         return
-    wrote: dict[Path, str] = {}
+    wrote: dict[Path, list[str]] = {}
 
     def writefile(line: str, cell: str) -> None:
         file, there = Path(line.strip().strip("'\"")).absolute(), None
         with contextlib.suppress(OSError, UnicodeDecodeError):
             there = paths.read_text(file)
         if not line.startswith("-"):  # such as -a, which adds
-            if there is None or there != wrote.get(file):
+            if there is None or there.splitlines() != wrote.get(file):
                 _keep_own(file, cell)
-            wrote[file] = cell
+            wrote[file] = cell.splitlines()
         plain(line, cell)
 
     writefile.wrote = wrote  # type: ignore[attr-defined]

@@ -78,7 +78,8 @@ def start(folder: Path, name: str, n_nodes: int) -> PocketCluster:
     Raises:
         CourseError: something of it cannot be.
     """
-    if len(os.fsencode(folder.resolve())) > _LONGEST_BYTES:  # then a link in its place leads to a short one
+    place = os.fsencode(folder.resolve())  # if Slurm cannot have it, a link in its place leads to a short one
+    if len(place) > _LONGEST_BYTES or re.search(rb"[^\w./-]", place):
         folder.symlink_to(tempfile.mkdtemp(prefix=SHORT))
     else:
         folder.mkdir(mode=0o700)

@@ -103,11 +103,22 @@ class ViT(nn.Module):
 
     def forward(self, x_BCHW: Tensor) -> Tensor:
         """The next state, in the units of the input."""
-        B, C, H, W = x_BCHW.shape
-        p = self.patch
-        x_BTD = self.embed(x_BCHW).flatten(2).transpose(1, 2) + self.position_1TD
+        return self.field(self.through(self.tokens(x_BCHW)), x_BCHW)
+
+    def tokens(self, x_BCHW: Tensor) -> Tensor:
+        """Patches as tokens that know where they are: shape (B, T, D)."""
+        return self.embed(x_BCHW).flatten(2).transpose(1, 2) + self.position_1TD
+
+    def through(self, x_BTD: Tensor) -> Tensor:
+        """The blocks, one after the other."""
         for block in self.blocks:
             x_BTD = checkpoint(block, x_BTD, use_reentrant=False) if self.checkpoint_blocks else block(x_BTD)
+        return x_BTD
+
+    def field(self, x_BTD: Tensor, x_BCHW: Tensor) -> Tensor:
+        """The next state, of its tokens and the state now."""
+        B, C, H, W = x_BCHW.shape
+        p = self.patch
         patches = self.head(self.norm(x_BTD)).view(B, H // p, W // p, C, p, p)
         y_BCHW = patches.permute(0, 3, 1, 4, 2, 5).reshape(B, C, H, W)
         return x_BCHW + y_BCHW if self.predict_change else y_BCHW

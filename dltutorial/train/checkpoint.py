@@ -109,7 +109,7 @@ def restore(checkpoint: Checkpoint, state: TrainState) -> None:
         raise CheckpointError("the checkpoint is of a run in another precision; resume with its precision")
     groups = [dict(group) for group in optimizer.param_groups]
     try:
-        weights, averages = state.mesh.each(state.mesh.own, checkpoint.model, checkpoint.optimizer)
+        weights, averages = state.mesh.placed(checkpoint.model, checkpoint.optimizer)
         state.model.load_state_dict(weights)
         state.optimizer.load_state_dict(averages)
         for group, before in zip(optimizer.param_groups, groups, strict=True):
@@ -289,7 +289,8 @@ def _unpacked(content: bytes) -> Any:
 def _whole(parts: list, n_tensor: int) -> Any:
     """What all ranks together have written: shards of a tensor, or of its pieces on so many ranks of ``tensor``."""
     if isinstance(parts[0], dict):
-        return {name: _whole([part[name] for part in parts], n_tensor) for name in parts[0]}
+        names = dict.fromkeys(name for part in parts for name in part)  # not all stages of a pipeline have all
+        return {name: _whole([part[name] for part in parts if name in part], n_tensor) for name in names}
     if not isinstance(parts[0], tuple):
         return parts[0]
     cut, dim, _ = parts[0]

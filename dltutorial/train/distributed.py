@@ -14,6 +14,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from dltutorial.config import RankRecipe
 from dltutorial.errors import CourseError
 from dltutorial.parallel.ddp import BucketedDDP, NaiveDDP, OverlappedDDP
 
@@ -37,14 +38,19 @@ def is_main() -> bool:
     return rank() == 0
 
 
-def data_world_size(ranks_per_sample: int) -> int:
-    """In how many parts a batch is cut, if so many ranks next to each other work on the same part."""
-    return world_size() // ranks_per_sample
+def data_world_size(recipe: RankRecipe) -> int:
+    """In how many parts a batch is cut."""
+    return world_size() // recipe.ranks_per_sample
 
 
-def data_rank(ranks_per_sample: int) -> int:
-    """Which part of a batch is this rank's."""
-    return rank() // ranks_per_sample
+def data_rank(recipe: RankRecipe) -> int:
+    """Which part of a batch is this rank's: of ranks next to each other the same, and of the stages of a pipeline."""
+    return rank() % (world_size() // recipe.pipeline) // (recipe.context * recipe.tensor)
+
+
+def tells_of_data(recipe: RankRecipe) -> bool:
+    """Whether this rank is the first one with its part of a batch."""
+    return rank() == data_rank(recipe) * recipe.context * recipe.tensor
 
 
 def wrap_ddp(model: nn.Module, kind: str = "torch", group: dist.ProcessGroup | None = None) -> nn.Module:

@@ -19,13 +19,15 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dltutorial import machine
-from dltutorial.config import ModelRecipe, Recipe
+from dltutorial.config import ModelRecipe, RankRecipe, Recipe
 from dltutorial.data import loaders, sampling, store
 from dltutorial.data.loaders import LOADERS, Pairs, endless_batches
 from dltutorial.errors import CourseError, DataError, RecipeError
 from dltutorial.models.vit import ViT
-from dltutorial.train.distributed import data_rank, data_world_size, rank, sum_over_ranks
+from dltutorial.train.distributed import data_rank, data_world_size, sum_over_ranks, tells_of_data
 from dltutorial.train.task import Task
+
+ALONE = RankRecipe()
 
 
 def weather_task(recipe: Recipe, folder: Path) -> Task:
@@ -48,14 +50,14 @@ def weather_task(recipe: Recipe, folder: Path) -> Task:
         raise DataError(f"{folder}: {found}; cut to one size they would differ in resolution: make one of them anew")
     if len(valid) == 0:
         raise DataError(f"{Path(folder) / 'valid'} has no two snapshots in a row to forecast; make or fetch it anew")
-    model, together = build_model(recipe), recipe.ranks_per_sample
+    model = build_model(recipe)
     device = next(model.parameters()).device
     sampling.endless(len(Pairs(train)), recipe.global_batch_size)  # refuses a batch that is too large now, not later
     return Task(
         model,
-        lambda skip: batches(train, recipe, device, skip, data_rank(together), data_world_size(together)),
+        lambda skip: batches(train, recipe, device, skip, data_rank(recipe), data_world_size(recipe)),
         squared_error,
-        lambda model: evaluate(model, valid, ranks_per_sample=together).scalars(),
+        lambda model: evaluate(model, valid, mesh=recipe).scalars(),
         data_id=fingerprint(train),
         check_data=lambda: store.validate(folder, progress=True),
     )
@@ -192,7 +194,7 @@ class Scores:
 
 
 @torch.no_grad()  # of tensors made in inference mode ``fully_shard`` could not train later
-def evaluate(model: nn.Module, pairs: Pairs, batch_size: int = 16, ranks_per_sample: int = 1) -> Scores:
+def evaluate(model: nn.Module, pairs: Pairs, batch_size: int = 16, mesh: RankRecipe = ALONE) -> Scores:
     """Forecast every pair of a split once and score it. The model is left in the mode it was found in.
 
     Several ranks share the batches; each gets the scores of all, the very ones that one rank alone would find. All
@@ -205,14 +207,14 @@ def evaluate(model: nn.Module, pairs: Pairs, batch_size: int = 16, ranks_per_sam
     was_training = model.training
     model.eval()
     rows_5NC = torch.zeros(5, len(pairs), split.shape[0], device=device)
-    batches, n = torch.arange(len(pairs)).split(batch_size), data_world_size(ranks_per_sample)
-    turns = range(data_rank(ranks_per_sample), -(-len(batches) // n) * n, n)
+    batches, n = torch.arange(len(pairs)).split(batch_size), data_world_size(mesh)
+    turns = range(data_rank(mesh), -(-len(batches) // n) * n, n)
     mine = [batches[min(turn, len(batches) - 1)] for turn in turns]
     loader = torch.utils.data.DataLoader(pairs, batch_sampler=[indices.tolist() for indices in mine])
     for turn, indices, (x_BCHW, y_BCHW) in zip(turns, mine, loader, strict=True):
         x_BCHW, y_BCHW = x_BCHW.to(device), y_BCHW.to(device)
         forecast_BCHW = model(x_BCHW)
-        if turn >= len(batches) or rank() % ranks_per_sample:
+        if turn >= len(batches) or not tells_of_data(mesh):
             continue
         rows_5NC[:, indices.to(device)] = torch.stack(
             [

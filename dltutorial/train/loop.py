@@ -20,6 +20,7 @@ from dltutorial.profile.ranges import annotate
 from dltutorial.train.distributed import StopFlag, data_world_size, mean_over_ranks
 from dltutorial.train.mesh import Mesh
 from dltutorial.train.precision import Precision
+from dltutorial.train.stages import make_pipelined_step
 from dltutorial.train.step import learning_rate, make_optimizer, make_step, set_learning_rate
 from dltutorial.train.task import Task
 
@@ -67,7 +68,12 @@ class TrainState:
         self.mesh = Mesh(task.model, recipe)
         self.precision.clip = self.mesh.clip
         self.optimizer = self.mesh.share(make_optimizer(task.model, recipe))
-        self.update = make_step(self.mesh.model, task.loss, self.optimizer, recipe, self.precision)
+        if self.mesh.stage:
+            self.update = make_pipelined_step(
+                self.mesh.model, self.mesh.stage, task.loss, self.optimizer, recipe, self.precision
+            )
+        else:
+            self.update = make_step(self.mesh.model, task.loss, self.optimizer, recipe, self.precision)
         self.step = 0
         self.losses: list[Tensor] = []
         self.scores: Mapping[str, float] = {}
@@ -121,7 +127,7 @@ def loop(
             scores = task.metrics(task.model) if task.metrics and validates else {}
             _check_finite(state.step, loss, scores)
             state.scores = scores or state.scores
-            samples = data_world_size(recipe.ranks_per_sample) * len(batch[0])
+            samples = data_world_size(recipe) * len(batch[0])
             yield Progress(state.step, loss, rate, step_s, samples / step_s, scores)
             state.losses, untimed, start_s = [], 0, time.perf_counter()
         ends = not last and all_end()

@@ -1,11 +1,12 @@
-"""A mesh of ranks, data × context × tensor, and a model spread over it.
+"""A mesh of ranks, pipeline × data × context × tensor, and a model spread over it.
 
 In: a model that all ranks hold alike, and a recipe. Out: a model that trains as in one process, and what a checkpoint
 or ``weights.pt`` holds of it, which does not depend on the mesh.
 
     tensor    ranks next to each other: each has some of the heads and of the MLP's hidden numbers (parallel.tensor)
     context   each has some tokens of the same samples; keys and values go around (parallel.ring_attention)
-    data      all others: each has samples of its own
+    data      each has samples of its own
+    pipeline  each has some of the blocks, and all samples of the ranks that it stands for (train.stages)
 
 Ranks with the same pieces of the model, data × context of them, are *copies*. DDP takes the mean of their gradients;
 with ``shard`` they share out averages, gradients and weights among them (parallel.shards).
@@ -14,7 +15,8 @@ with ``shard`` they share out averages, gradients and weights among them (parall
 import contextlib
 import copy
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from itertools import chain
 from typing import Any
 
 import torch
@@ -28,7 +30,8 @@ from dltutorial.errors import CourseError
 from dltutorial.parallel.ddp import broadcast_tensors
 from dltutorial.parallel.ring_attention import RingAttention
 from dltutorial.parallel.tensor import Columns, Enter, GatherTokens, Leave, Rows, all_gather, joined, piece
-from dltutorial.train.distributed import world_size, wrap_ddp
+from dltutorial.train.distributed import data_world_size, world_size, wrap_ddp
+from dltutorial.train.stages import Stage
 
 
 class Mesh:
@@ -37,6 +40,7 @@ class Mesh:
     Attributes:
         model: what a training step calls.
         shard: what copies share out; none where there is a single one.
+        stage: what a rank of a pipeline has of the model.
         cuts: parameters of which each rank of ``tensor`` has a piece: cut along which dim, of how many parts.
     """
 
@@ -47,27 +51,32 @@ class Mesh:
             CourseError: the model has no blocks that can be cut, or this torch cannot shard here.
         """
         n, device = world_size(), next(model.parameters()).device.type
-        self._whole, self._numbered = model, list(model.parameters())
-        self._n_tensor, self._n_copies = recipe.tensor, n // recipe.tensor
+        self._whole, self._every, self._groups = model, list(model.state_dict()), [[""]]
+        self._n_tensor, self._n_copies = recipe.tensor, n // (recipe.tensor * recipe.pipeline)
+        self.stage: Stage | None = None
         self.shard = recipe.shard if self._n_copies > 1 else "none"
         self._tensor = self._copies = dist.group.WORLD if n > 1 else None
         if recipe.ranks_per_sample > 1 or self.is_sharded:
             if recipe.ranks_per_sample > 1 and not hasattr(model, "blocks"):
-                raise CourseError(f"{type(model).__name__} has no blocks to cut; take tensor=1 and context=1")
-            sizes = n // recipe.ranks_per_sample, recipe.context, recipe.tensor
-            axes = init_device_mesh(device, sizes, mesh_dim_names=("data", "context", "tensor"))
-            copies = init_device_mesh(device, (self._n_copies, recipe.tensor), mesh_dim_names=("copies", "tensor"))
+                raise CourseError(f"{type(model).__name__} has no blocks to cut; take tensor=context=pipeline=1")
+            sizes = recipe.pipeline, data_world_size(recipe), recipe.context, recipe.tensor
+            axes = init_device_mesh(device, sizes, mesh_dim_names=("pipeline", "data", "context", "tensor"))
+            pieces = recipe.pipeline, self._n_copies, recipe.tensor
+            copies = init_device_mesh(device, pieces, mesh_dim_names=("pipeline", "copies", "tensor"))
             self._tensor, self._copies = axes["tensor"].get_group(), copies["copies"].get_group()
             if recipe.context > 1:
                 cut_tokens(model, axes["context"].get_group())
             if recipe.tensor > 1:
                 cut_heads(model, self._tensor)
+            if recipe.pipeline > 1:
+                self.stage = Stage(model, axes["pipeline"].get_group())
         names = {name: p.cut for name, p in model.named_parameters() if hasattr(p, "cut")}
         if self.is_sharded:
             options = {} if self.shard == "full" else {"reshard_after_forward": False}  # whole until the backward pass
-            self.model = fully_sharded(model, copies["copies"], **options)
+            self.model = fully_sharded(self.stage or model, copies["copies"], **options)
         else:
-            self.model = wrap_ddp(model, recipe.ddp, self._copies)
+            # Torch's DDP does not know the parts of a pipeline's batch: it stops at their second forward pass.
+            self.model = wrap_ddp(self.stage or model, "bucketed" if self.stage else recipe.ddp, self._copies)
         self.cuts = {p: names[name] for name, p in model.named_parameters() if name in names}
 
     @property
@@ -77,7 +86,8 @@ class Mesh:
 
     def share(self, optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
         """The optimizer, or one of which each copy keeps the averages of some parameters."""
-        self._numbered = [p for group in optimizer.param_groups for p in group["params"]]
+        names = {p: name for name, p in self._whole.named_parameters()}
+        self._groups = [[names[p] for p in group["params"]] for group in optimizer.param_groups]
         if self.shard != "optimizer":
             return optimizer
         from torch.distributed.optim import ZeroRedundancyOptimizer  # it takes a second
@@ -87,7 +97,7 @@ class Mesh:
 
     def clip(self, parameters: Sequence[nn.Parameter], largest: float) -> None:
         """Scale the gradients so that the norm of all of them, over all ranks' pieces, is at most this."""
-        if not self.cuts:
+        if not self.cuts and not self.stage:
             nn.utils.clip_grad_norm_(parameters, largest)
             return
         gradients = [(p in self.cuts, _local(p.grad)) for p in parameters if p.grad is not None]
@@ -97,6 +107,8 @@ class Mesh:
         if self.is_sharded:
             dist.all_reduce(squares, group=self._copies)
         dist.all_reduce(squares[1:], group=self._tensor)  # what all have is counted once
+        if self.stage:
+            dist.all_reduce(squares, group=self.stage.group)
         scale = (largest / (squares.sum().sqrt() + 1e-6)).clamp(max=1.0)
         for _, gradient in gradients:
             gradient *= scale
@@ -111,21 +123,47 @@ class Mesh:
         if self._copies is not None and not self.is_sharded and dist.get_rank(self._copies) > 0:
             return {}, {}
         change = self.part if self.is_sharded else self.whole
-        return self.each(change, self._whole.state_dict(), optimizer.state_dict())
+        weights, averages = self._each(change, self._whole.state_dict(), optimizer.state_dict())
+        averages = _renumbered(averages, self._groups, self._all_groups())
+        if not self.stage or self.is_sharded:
+            return weights, averages
+        parts = self._of_stages((weights, averages["state"]))
+        return _merged(part[0] for part in parts), averages | {"state": _merged(part[1] for part in parts)}
 
     def weights(self) -> dict:
-        """The model's ``state_dict`` as one process has it. All ranks call."""
-        return self.each(self.whole, self._whole.state_dict(), {"state": {}})[0]
+        """The model's ``state_dict``, on rank 0 as one process has it. All ranks call."""
+        found = self._each(self.whole, self._whole.state_dict(), {"state": {}})[0]
+        whole = _merged(self._of_stages(found)) if self.stage else found
+        return {name: whole[name] for name in self._every if name in whole}
 
-    def each(self, change: Callable[[Any, Any], Any], weights: dict, averages: dict) -> tuple[dict, dict]:
+    def placed(self, weights: dict, averages: dict) -> tuple[dict, dict]:
+        """What this rank has of the ``state_dict`` of one process's model and optimizer. All ranks call."""
+        others = set(self._every) - set(self._whole.state_dict())
+        weights = {name: x for name, x in weights.items() if name not in others}
+        return self._each(self.own, weights, _renumbered(averages, self._all_groups(), self._groups))
+
+    def _all_groups(self) -> list[list[str]]:
+        """Names of the parameters in each of the optimizer's groups, of all stages, as one process orders them."""
+        by_stage = zip(*self._of_stages(self._groups), strict=True)
+        return [sorted(chain(*parts), key=self._every.index) for parts in by_stage]
+
+    def _of_stages(self, mine: Any) -> list:
+        """What all stages have."""
+        found = [mine] if self.stage is None else [None] * len(self.stage.ranks)
+        if self.stage:
+            dist.all_gather_object(found, mine, self.stage.group)
+        return found
+
+    def _each(self, change: Callable[[Any, Any], Any], weights: dict, averages: dict) -> tuple[dict, dict]:
         """Both with ``change(x, p)`` in place of each x of the parameter p; p is None for buffers and counts."""
-        named, weights = dict(self._whole.named_parameters()), copy.copy(weights)  # with what torch has noted on it
+        named, numbered = dict(self._whole.named_parameters()), [*chain(*self._groups)]
+        weights = copy.copy(weights)  # with what torch has noted on it
         for name, x in weights.items():
             weights[name] = change(x, named.get(name))
         state = {}
         for n, kept in averages["state"].items():
             counts = {word for word, x in kept.items() if not torch.is_tensor(x) or x.ndim == 0}
-            state[n] = {word: change(x, None if word in counts else self._numbered[n]) for word, x in kept.items()}
+            state[n] = {word: change(x, None if word in counts else named[numbered[n]]) for word, x in kept.items()}
         return weights, averages | {"state": state}
 
     def part(self, x: Any, p: Any) -> Any:
@@ -139,7 +177,7 @@ class Mesh:
             rows = found.new_empty(self._n_tensor * len(found), *found.shape[1:])
             all_gather(rows, found.detach().contiguous(), group=self._tensor)
             found = joined(rows.chunk(self._n_tensor), *self.cuts[p])
-        return x if found is x else found.cpu()
+        return x if found is x and not (self.stage and torch.is_tensor(x)) else found.cpu()
 
     def own(self, x: Any, p: Any) -> Any:
         """What this rank has for one process's x."""
@@ -153,6 +191,21 @@ class Mesh:
         shards = [*x.chunk(self._n_copies, p.placements[0].dim), *[x[:0]] * self._n_copies]
         mine = shards[dist.get_rank(self._copies)].to(p.device)
         return type(p.data).from_local(mine, p.device_mesh, p.placements, shape=p.shape, stride=p.stride())
+
+
+def _renumbered(averages: dict, before: list[list[str]], after: list[list[str]]) -> dict:
+    """An optimizer's ``state_dict`` with the numbers of other groups, by the parameters' names; who has none is out."""
+    names, numbers = [*chain(*before)], {name: n for n, name in enumerate(chain(*after))}
+    state = {numbers[names[n]]: kept for n, kept in averages["state"].items() if names[n] in numbers}
+    groups = zip(averages["param_groups"], after, strict=True)
+    return averages | {
+        "state": state,
+        "param_groups": [options | {"params": [numbers[name] for name in group]} for options, group in groups],
+    }
+
+
+def _merged(parts: Iterable[dict]) -> dict:
+    return dict(chain.from_iterable(part.items() for part in parts))
 
 
 def _local(x: Any) -> Any:

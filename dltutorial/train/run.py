@@ -106,12 +106,16 @@ def check_ranks(recipe: Recipe, n: int) -> None:
         RecipeError: naming the knob and what it may be.
     """
     together, mesh = recipe.ranks_per_sample, f"tensor={recipe.tensor}, context={recipe.context}"
+    if recipe.pipeline > 1:
+        mesh += f", pipeline={recipe.pipeline}"
     if n % together:
         raise RecipeError(f"{mesh} take a multiple of {together} ranks, there are {n}; start as many, or lower them")
     if recipe.heads % recipe.tensor:
         raise RecipeError(f"tensor={recipe.tensor} does not divide heads={recipe.heads}; take a number that does")
     if recipe.context > recipe.n_tokens:
         raise RecipeError(f"context={recipe.context} ranks for {recipe.n_tokens} tokens; take fewer ranks")
+    if recipe.pipeline > recipe.depth:
+        raise RecipeError(f"pipeline={recipe.pipeline} stages for depth={recipe.depth} blocks; take fewer stages")
     shares = n // together
     if recipe.global_batch_size % shares:
         lower = recipe.global_batch_size // shares * shares
@@ -120,6 +124,10 @@ def check_ranks(recipe: Recipe, n: int) -> None:
             f"global_batch_size={recipe.global_batch_size} cannot be shared equally by {who}; "
             f"take {f'{lower} or ' if lower else ''}{lower + shares}, or start another number of ranks"
         )
+    samples = recipe.global_batch_size // shares
+    if recipe.pipeline > 1 and (recipe.accumulate < recipe.pipeline or samples % recipe.accumulate):
+        least = f"at least {recipe.pipeline}, one for each stage, that divides the {samples} samples of a rank"
+        raise RecipeError(f"accumulate={recipe.accumulate} parts of a batch do not fill a pipeline; take {least}")
     if n > 1 and recipe.cuda_graph:
         raise RecipeError("cuda_graph works on one rank only; set cuda_graph=False, or start one rank")
     if n > 1 and recipe.compile in ("reduce-overhead", "max-autotune"):
@@ -131,6 +139,8 @@ def check_ranks(recipe: Recipe, n: int) -> None:
         works = {"ddp": ("torch",), "compile": ("off",)}
     if n > 1 and (recipe.tensor > 1 or recipe.shard in ("gradients", "full")):  # a rank has pieces of a layer
         works |= {"precision": ("fp32", "tf32", "bf16"), "optimizer": ("adamw", "sgd")}
+    elif recipe.pipeline > 1:  # and nobody knows of another one's overflow
+        works |= {"precision": ("fp32", "tf32", "bf16")}
     for name, values in works.items():
         if (value := getattr(recipe, name)) not in values:
             others = f"{mesh}, shard={recipe.shard}; take {' or '.join(values)}, or another mesh"

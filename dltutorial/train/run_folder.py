@@ -47,7 +47,7 @@ RUNNING, FAILED = '{"status": "running"}\n', '{"status": "failed" }\n'
 # learning rate's schedule is stretched over them. Loaders agree on the batches only to the last bit but one.)
 FREE_KNOBS = frozenset(
     {"preset", "device", "workers", "ddp", "log_every", "eval_every", "checkpoint_every", "track"}
-    | {"shard", "tensor", "context"}
+    | {"accumulate", "shard", "tensor", "context", "pipeline"}
 )
 
 

@@ -79,6 +79,7 @@ def make_step(
     """
     device = next(model.parameters()).device.type
     precision = precision or Precision(recipe.precision, device)
+    precision.spare(model)
     called = compiled(model, recipe.compile)
 
     def step(*batch: Tensor) -> Tensor:

@@ -27,13 +27,15 @@ class _Block(nn.Module):
         self.one, self.other = (
             nn.Parameter(torch.randn(6, 6, generator=generator, dtype=torch.float64)) for _ in range(2)
         )
-        self.dropout, self.calls, self.made = dropout, 0, []
+        self.dropout, self.calls, self.made, self.modes = dropout, 0, [], []
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         self.calls += 1
+        self.modes.append(self.training)
         middle = torch.tanh(x @ self.one)
-        self.made.append(weakref.ref(middle))
-        return F.dropout(middle, self.dropout) @ self.other
+        y = F.dropout(middle, self.dropout) @ self.other
+        self.made += [weakref.ref(middle), weakref.ref(y)]
+        return y
 
 
 def _x(requires_grad: bool = True) -> torch.Tensor:
@@ -69,12 +71,16 @@ def _values(fn: Callable) -> None:
 
 def _forgets(fn: Callable) -> None:
     """After the forward pass nothing that the block made is there"""
-    block = _Block()
-    y = fn.apply(block, _x())
-    if any(made() is not None for made in block.made):
+    block, x, saved = _Block(), _x(), []
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: saved.append(t) or t, lambda t: t):
+        y = fn.apply(block, x)
+    after = y.sum()  # which needs no value of y
+    del y
+    others = [t.shape for t in saved if t.is_floating_point() and t.data_ptr() != x.data_ptr()]
+    if others or any(made() is not None for made in block.made):
         hint = "Inside forward torch records nothing by itself: no enable_grad there, and keep x alone."
         raise Wrong("only x kept", "what the block made is still there", hint)
-    del y
+    del after
 
 
 def _compare(fn: Callable, hint: str, names: tuple[str, ...] = ("x", "weights", "weights"), **how: object) -> None:
@@ -100,6 +106,16 @@ def _runs_again(fn: Callable) -> None:
     fn.apply(block, _x()).sum().backward()
     if block.calls != 2:
         raise Wrong("2 calls of the block", block.calls, "Once in forward, once in backward; no more, no less.")
+
+
+def _mode(fn: Callable) -> None:
+    """The block runs in the mode it was in, and is left in it"""
+    for training in (True, False):
+        block = _Block().train(training)
+        fn.apply(block, _x()).sum().backward()
+        if {*block.modes, block.training} != {training}:
+            got = f"{[*block.modes, block.training]}: forward, backward, afterwards"
+            raise Wrong(f"training is {training} throughout", got, "Whether it trains is not yours to change.")
 
 
 def _adds(fn: Callable) -> None:
@@ -139,6 +155,7 @@ EXERCISE = Exercise(
         _forgets,
         _same_gradients,
         _runs_again,
+        _mode,
         _adds,
         _same_dropout,
         _same_dropout_twice,

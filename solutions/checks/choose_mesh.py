@@ -96,6 +96,11 @@ MISTAKES: tuple[tuple[dict[str, Any], str], ...] = (
         _bubble(lambda m, p: 1 + (p - 1) / (m + p - 1)),
         "(p − 1)/(m + p − 1) is a share of all time; asked is all time over useful time.",
     ),
+    (_bubble(lambda m, p: 1 + p / m), "One stage alone has no bubble: (m + p − 1)/m."),
+    (
+        {"slow": lambda job, at: slowness(job, at, talk=False) + job.talk * (at[1] - 1) / at[1]},
+        "Messages are as much longer in a pipeline that waits: the two are multiplied.",
+    ),
     (
         {"slow": lambda job, at: slowness(job._replace(batch=job.batch * at[0]), at)},
         "Each of the d groups has its share of the batch only: m is batch / d.",
@@ -157,6 +162,12 @@ JOBS = {
     "A small batch": Job(16, 4, 12, 8, 4, 80, 16, 80, 0.8),
     "Fewer parts than stages": Job(16, 8, 4, 16, 2, 160, 20, 24, 0.8),
     "Few blocks, many samples": Job(8, 8, 4, 12, 64, 40, 4, 20, 0.4),
+    "Three stages": Job(24, 4, 8, 12, 16, 40, 4, 12, 0.1),
+    "Twelve stages below a tight cap": Job(24, 6, 8, 12, 16, 40, 20, 12, 0.1),
+    "Nodes of six": Job(24, 6, 12, 12, 16, 40, 4, 12, 0.1),
+    "Eight pieces": Job(24, 8, 8, 12, 16, 40, 4, 12, 0.1),
+    "Bubble and messages, one times the other": Job(16, 4, 8, 16, 32, 112, 8, 20, 0.5),
+    "Four heads in nodes of six": Job(24, 6, 4, 24, 24, 112, 6, 20, 0.1),
     "Nothing fits": Job(8, 8, 4, 24, 16, 40, 400, 20, 0.4),
 }
 

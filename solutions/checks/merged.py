@@ -16,10 +16,12 @@ _MEAN = "A plain mean. A part whose keys fit better weighs more: by e to its log
 _RAW = "A sum, but of what weights? They must add up to 1: divide by the sum of all."
 _ALONE = "Values are right; the log-sum that belongs to them is that of all parts together."
 _RANGE = "e to a large log-sum is infinite. Only differences of log-sums matter: subtract before you take e to it."
+_ROWS = torch.tensor([[800.0], [-800.0], [0.0], [30.0]], dtype=torch.float64)
+_EACH = "Each row has a largest log-sum of its own: subtract that, not one for all rows."
 _PAIRS = "Merging pairs? The log-sum must grow with each: carry the merged one on to the next."
 
 
-def _parts(sizes: Sequence[int], shift: float = 0.0) -> tuple[Parts, torch.Tensor, torch.Tensor]:
+def _parts(sizes: Sequence[int], shift: float | torch.Tensor = 0.0) -> tuple[Parts, torch.Tensor, torch.Tensor]:
     """The parts, attention to all, and the logarithm of the sum over all."""
     generator = torch.Generator().manual_seed(5)
     scores = [2 * torch.randn(4, n, generator=generator, dtype=torch.float64) + shift + k for k, n in enumerate(sizes)]
@@ -29,7 +31,7 @@ def _parts(sizes: Sequence[int], shift: float = 0.0) -> tuple[Parts, torch.Tenso
     return parts, all_scores.softmax(-1) @ torch.cat(values), all_scores.logsumexp(-1, keepdim=True)
 
 
-def _compare(fn: Callable, sizes: Sequence[int], shift: float = 0.0, hint: str = "") -> None:
+def _compare(fn: Callable, sizes: Sequence[int], shift: float | torch.Tensor = 0.0, hint: str = "") -> None:
     parts, mixed, log_sum = _parts(sizes, shift)
     kept = [(one.clone(), other.clone()) for one, other in parts]
     got = fn(parts)
@@ -77,6 +79,8 @@ EXERCISE = Exercise(
         case("One part is itself", _compare, (3,)),
         case("Large scores, as they come", _compare, (3, 4), 800.0, _RANGE),
         case("Very small ones", _compare, (3, 4), -800.0, _RANGE),
+        case("Large in one row, small in another", _compare, (3, 4), _ROWS, _EACH),
+        case("Seven parts", _compare, (2, 1, 3, 1, 2, 4, 1), 0.0, _PAIRS),
         _nothing,
     ),
     hints=_HINTS,

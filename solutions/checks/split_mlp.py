@@ -20,7 +20,7 @@ from dltutorial.course.checks.expect import expect_close
 from dltutorial.launch import RankFailed, RanksHang, launch
 
 PATIENCE_S = 20.0  # for ranks that share busy cores
-_N, _D, _H = 5, 6, 8  # samples, width, hidden numbers
+_N, _D, _H = 5, 6, 12  # samples, width, hidden numbers
 _NAMES = ("x", "up", "up's bias", "down", "down's bias")
 _NOTHING = "Nothing was sent. Take this rank's part of the hidden numbers, and sum the ranks' parts of the result."
 _PART = "That is this rank's part. The ranks' parts must be summed: an all-reduce."

@@ -47,6 +47,7 @@ COMMANDS = [
     [f"{RANKS} split.py 16 16 2"],
     [f"{RANKS} pipeline.py 16 4"],
     [f"{FOUR} mesh.py 16 2"],
+    ["python many.py lenses20.pt 3", "python asha.py 4"],
 ]
 
 
@@ -69,6 +70,8 @@ def folder(tmp_path):
     for name, text in PYTHON.items():
         (tmp_path / name).write_text(text, encoding="utf-8")
     torch.save({"x_train": X[:512], "y_train": Y[:512], "x_test": X[512:], "y_test": Y[512:]}, tmp_path / "lenses.pt")
+    parts = {"train": slice(0, 400), "valid": slice(400, 500), "test": slice(500, 600)}  # and chapter 20
+    torch.save({name: (X[part].clone(), Y[part].clone()) for name, part in parts.items()}, tmp_path / "lenses20.pt")
     race = {
         "file": "race.pt",
         "target": 0.99,

@@ -23,10 +23,12 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*ranks share")
 KILLS = int(os.environ.get("DLTUTORIAL_KILLS", 2))
 CLIPPED = [{"clip_norm": 0.0}, {}]
 SHARDS = [{"shard": kind} for kind in ("optimizer", "gradients", "full")]
-TWO = [{}, *SHARDS, {"tensor": 2}, {"context": 2}]
+STAGES = {"pipeline": 2, "accumulate": 2}
+TWO = [{}, *SHARDS, {"tensor": 2}, {"context": 2}, STAGES, {**STAGES, "accumulate": 4}]
 FOUR = [
     {"tensor": 4}, {"context": 4}, {"tensor": 2, "context": 2}, {"tensor": 2}, {"context": 2},
     *({"tensor": 2, **how} for how in SHARDS), *({"context": 2, **how} for how in SHARDS),
+    STAGES, {**STAGES, "tensor": 2}, {**STAGES, "context": 2}, *({**STAGES, **how} for how in SHARDS),
 ]  # fmt: skip
 
 
@@ -39,11 +41,11 @@ def one(data):
 @pytest.mark.parametrize(("n", "variants"), [(2, TWO), pytest.param(4, FOUR, marks=pytest.mark.full)])
 def test_losses_scores_and_weights_are_those_of_one_process(data, one, n, variants):
     ways = [(clipped | knobs, expected) for knobs in variants for clipped, expected in zip(CLIPPED, one, strict=True)]
-    for found in launch(meshing.trained, n, data, [knobs for knobs, _ in ways], timeout_s=300):
+    for rank, found in enumerate(launch(meshing.trained, n, data, [knobs for knobs, _ in ways], timeout_s=300)):
         for (knobs, expected), (seen, weights) in zip(ways, found, strict=True):
             for mine, other in zip(seen, expected[0], strict=True):
                 assert mine == pytest.approx(other, rel=1e-5), knobs
-            assert list(weights) == list(expected[1])
+            assert rank or list(weights) == list(expected[1])
             for name, x in weights.items():
                 torch.testing.assert_close(x, expected[1][name], rtol=1e-4, atol=1e-6, msg=f"{knobs} {name}")
 
@@ -59,10 +61,10 @@ def test_a_torch_that_cannot_average_gradients_in_shards_is_refused(data, adds):
 MEMORY = {"accumulate": 2, "checkpoint_activations": True}
 OTHER_KNOBS = [
     ({"n_lat": 8}, [{"context": 2}], 1e-5),  # 3 tokens
-    (MEMORY, [*SHARDS, {"tensor": 2}, {"context": 2}], 1e-5),
-    ({"optimizer": "adamw", "optimizer_impl": "fused"}, [*SHARDS, {"tensor": 2}], 1e-3),
-    ({"optimizer": "lamb"}, [{"shard": "optimizer"}, {"context": 2}], 1e-3),
-    ({"precision": "bf16"}, [*SHARDS, {"tensor": 2}, {"context": 2}], 2e-2),
+    (MEMORY, [*SHARDS, {"tensor": 2}, {"context": 2}, STAGES], 1e-5),
+    ({"optimizer": "adamw", "optimizer_impl": "fused"}, [*SHARDS, {"tensor": 2}, STAGES], 1e-3),
+    ({"optimizer": "lamb"}, [{"shard": "optimizer"}, {"context": 2}, STAGES], 1e-3),
+    ({"precision": "bf16"}, [*SHARDS, {"tensor": 2}, {"context": 2}, STAGES], 2e-2),
     ({"precision": "fp16"}, [{"shard": "optimizer"}, {"context": 2}], 1e-2),
 ]
 
@@ -113,6 +115,16 @@ def test_with_tensor_a_rank_holds_its_part_of_the_matrices(data):
         assert found["averages"] == 2 * found["gradients"] == 2 * found["weights"]
 
 
+def test_a_stage_holds_its_blocks_and_an_end_of_the_model(data):
+    blocks, rest, _ = sizes()
+    first, last = launch(meshing.held, 2, data, STAGES)
+    assert first["weights"] + last["weights"] == blocks + rest
+    ends = sum(p.numel() for name, p in make_vit(meshing.MESH).named_parameters() if re.match("embed|position", name))
+    assert first["weights"] == blocks / 2 + ends
+    for found in (first, last):
+        assert found["averages"] == 2 * found["gradients"] == 2 * found["weights"]
+
+
 # Stopped and gone on with
 
 
@@ -138,6 +150,7 @@ def unbroken(data, tmp_path_factory):
 CHAINS = [
     [(2, {"shard": "full"}), (1, {}), (2, {"shard": "optimizer"}), (2, {"tensor": 2}), (2, {"shard": "gradients"})],
     [(1, {"shard": "full"}), (2, {"shard": "full"}), (2, {"context": 2})],
+    [(2, STAGES), (1, {}), (2, {**STAGES, "accumulate": 4})],
 ]
 LONG_CHAINS = [
     [(2, {"shard": "full"}), (4, {"shard": "full"}), (1, {}), (4, {"tensor": 2, "shard": "full"}), (2, {"tensor": 2})],
@@ -147,6 +160,13 @@ LONG_CHAINS = [
         (4, {"tensor": 2, "shard": "gradients"}),
         (4, {"tensor": 2, "context": 2}),
         (4, {"context": 2, "shard": "full"}),
+    ],
+    [
+        (4, {**STAGES, "shard": "full"}),
+        (4, {**STAGES, "tensor": 2}),
+        (4, {**STAGES, "shard": "optimizer"}),
+        (2, STAGES),
+        (4, {**STAGES, "context": 2}),
     ],
 ]
 
@@ -426,8 +446,17 @@ def test_killed_at_random_moments_it_ends_with_the_same_weights(nursery, data, w
     finish(number)
 
 
+KNOBS = [
+    ("--tensor", "2"),
+    ("--context", "2"),
+    FULL,
+    ("--shard", "optimizer"),
+    ("--pipeline", "2", "--accumulate", "2", "--depth", "2"),
+]
+
+
 @pytest.mark.full
-@pytest.mark.parametrize("knobs", [("--tensor", "2"), ("--context", "2"), FULL, ("--shard", "optimizer")])
+@pytest.mark.parametrize("knobs", KNOBS)
 def test_a_rank_that_is_killed_leaves_nobody_waiting(nursery, data, knobs):
     name = f"lost{knobs[0]}{knobs[1]}"
     pids = nursery.start_ranks(4, name, data, "--global-batch-size", 8, "--steps", 10_000, *knobs)

@@ -252,13 +252,17 @@ def test_no_room_for_its_files_is_one_line_and_leaves_nothing(tmp_path, n_bytes)
     assert not [p for p in psutil.process_iter(["environ"]) if str(tmp_path) in str(p.info["environ"])]
 
 
-def test_a_folder_too_long_for_sockets_is_reached_by_a_short_one(name, tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / ("long" * 20)))
+@pytest.mark.parametrize("odd", ["long" * 20, "a b", "ö#"])
+def test_a_folder_that_slurm_cannot_have_is_reached_by_a_short_one(name, tmp_path, monkeypatch, odd):
+    """Too long for sockets, or of letters that its configuration does not know."""
+    place = tmp_path if len(odd) > 9 else Path(tempfile.mkdtemp())
+    monkeypatch.setenv("XDG_CACHE_HOME", str(place / odd))
     cluster = pocket.up(1, name)
     assert len(str(cluster.folder)) < 60
     assert pocket.status(name) == cluster
     pocket.down(name)
     assert not cluster.folder.exists()
+    shutil.rmtree(place)
 
 
 def test_the_command_prints_what_a_shell_evaluates(cluster):

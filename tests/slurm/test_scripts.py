@@ -79,6 +79,14 @@ def test_the_same_script_trains_the_same_model_on_a_mesh(train, whole, mesh):
     assert losses(name) == pytest.approx(whole[0], rel=1e-3)
 
 
+def test_and_in_stages(train):
+    two_blocks = (*STEPS, "--depth", "2")
+    train("blocks", *two_blocks).wait(250)
+    train("stages", *two_blocks, "--pipeline", "2", "--accumulate", "2", "--shard", "full").wait(250)
+    assert list(losses("stages")) == list(range(1, 31))
+    assert losses("stages") == pytest.approx(losses("blocks"), rel=1e-3)
+
+
 @pytest.mark.timed
 def test_a_warned_job_in_shards_queues_again_and_goes_on_from_them(train, whole):
     job = train("shards", *STEPS, "--shard", "full")

@@ -426,7 +426,7 @@ def test_ctrl_c_while_training_leaves_a_run_marked_as_interrupted(tiny_data, tmp
     folder = tmp_path / "runs" / "r"
     argv = ["train", "--data", tiny_data, "--name", "r", *TINY, "--steps", 100_000, "--log-every", 1]
     status, said = interrupted(argv, (folder / "progress.jsonl").exists, {"OMP_NUM_THREADS": "1"})
-    assert status == 130
+    assert status == 130, said
     assert [line for line in said if not line.startswith("training:")] == [
         "dltutorial: interrupted; what was finished is kept"
     ]

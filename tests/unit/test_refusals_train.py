@@ -143,6 +143,36 @@ REFUSALS = [
     ("no such shards", lambda: on(2, shard="some"), RecipeError, "must be one of none, optimizer, gradients, full"),
     ("no ranks for heads", lambda: on(2, tensor=0), RecipeError, "tensor=0, but tensor must be at least 1"),
     ("blocks of another model", lambda: mesh_of(nn.Linear(2, 2)), CourseError, "Linear has no blocks to cut; take ten"),
+    (
+        "4 stages of 2 blocks",
+        lambda: on(4, pipeline=4, depth=2, accumulate=4),
+        RecipeError,
+        "stages for depth=2 blocks; t",
+    ),
+    (
+        "a pipeline of one part",
+        lambda: on(2, pipeline=2, depth=2),
+        RecipeError,
+        "accumulate=1 parts of a batch do not fill a p",
+    ),
+    (
+        "parts that are not equal",
+        lambda: on(2, pipeline=2, depth=2, accumulate=3),
+        RecipeError,
+        "2, one for each stage, that di",
+    ),
+    (
+        "2 stages on 3 ranks",
+        lambda: on(3, pipeline=2, depth=2, accumulate=2),
+        RecipeError,
+        "pipeline=2 take a multiple of 2 r",
+    ),
+    (
+        "fp16 in stages",
+        lambda: on(2, pipeline=2, depth=2, accumulate=2, precision="fp16"),
+        RecipeError,
+        "precision=fp16 does n",
+    ),
     ("a race of no rounds", lambda: ladder.compare({}, {}, rounds=0), CourseError, "take at least one round"),
 ]
 
@@ -169,6 +199,7 @@ def test_a_profiled_run_is_refused_in_one_line(capsys, words, told):
     "knobs",
     [{"shard": kind} for kind in ("none", "optimizer", "gradients", "full")]
     + [{"shard": "optimizer", "optimizer": "lamb"}, {"context": 2, "n_lat": 16, "precision": "fp16"}, {"tensor": 2}]
+    + [{"pipeline": 2, "depth": 2, "accumulate": 4, "optimizer": "lamb"}]
     + [{"shard": "full", "ddp": "torch"}, {"shard": "optimizer", "precision": "fp16"}],
 )
 def test_what_holds_on_ranks_is_not_refused(knobs):

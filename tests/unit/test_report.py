@@ -242,6 +242,7 @@ def test_what_a_learner_adds_to_the_notebook_is_on_the_page_and_a_mistake_is_one
         nbformat.v4.new_code_cell("files = []", metadata={"tags": ["parameters"]}),
         nbformat.v4.new_markdown_cell("# My own page"),
         nbformat.v4.new_code_cell("import sys\nprint('a place', file=sys.stderr)\n1 + 1"),
+        nbformat.v4.new_code_cell("from IPython.display import HTML\nHTML('half a\\rline')"),
     ]
     (runs / "pages").mkdir()
     monkeypatch.setattr(report.paths, "course_folder", lambda holding: runs)
@@ -251,6 +252,8 @@ def test_what_a_learner_adds_to_the_notebook_is_on_the_page_and_a_mistake_is_one
     assert "<title>My own page" in page.source
     assert "2" in page.words
     assert "sys.stderr" not in page.source and "a place" not in page.source
+    executed()
+    assert not list(runs.glob("report.mine*.html"))  # a page that nobody has edited, whatever stands in it
     notebook.cells[2].source = "1 / 0"
     nbformat.write(notebook, runs / "pages" / "report.ipynb")
     with pytest.raises(CourseError, match=r"report.ipynb, cell 3: ZeroDivisionError: .*; mend the notebook"):

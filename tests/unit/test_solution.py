@@ -2,16 +2,13 @@ import dataclasses
 import math
 import types
 
-import numpy as np
 import pytest
 import torch
 from chapters import written
 
 from dltutorial import paths
-from dltutorial.convergence import attempt, curves, energy, images, predict
-from dltutorial.convergence.predict import BatchCost, MeasuredMachine, time_to_solution
+from dltutorial.convergence import attempt, energy, images
 from dltutorial.convergence.recipe import SolutionRecipe, SolutionTask
-from dltutorial.errors import CourseError
 from dltutorial.record import plots, records
 from dltutorial.train.step import learning_rate
 
@@ -130,70 +127,6 @@ def test_threads_are_as_before_after_an_attempt():
     before = torch.get_num_threads()
     attempt.attempts(QUICK, TASK, [0])
     assert torch.get_num_threads() == before
-
-
-# Predictions
-
-CURVE = curves.fit([32, 128, 512], np.array([[850.0], [250.0], [100.0]]))  # S_min 50, B_crit 512
-
-
-@pytest.fixture
-def known():
-    return MeasuredMachine(
-        SolutionTask(), {"naive": BatchCost(1e-4, 3e-5), "lean": BatchCost(0, 1e-6), "staged": BatchCost(0, 0)},
-        {"fp32": BatchCost(4e-4, 1e-6)}, {"naive": 0.0, "lean": 0.0, "staged": 0.1}, 1e-3, 5e-4, 1e9,
-        CURVE, {32: 0.1, 128: 0.2, 512: 0.4},
-    )  # fmt: skip
-
-
-def test_a_prediction_is_the_sum_of_its_parts(known):
-    found = time_to_solution(SolutionRecipe(loader="staged", batch_size=512), known)
-    wanted = {"staging": 0.1, "input": 0, "computing": 100 * (4e-4 + 512e-6), "communication": 0, "looking": 0.01}
-    assert found == pytest.approx(wanted)
-
-
-def test_ranks_divide_the_images_and_pay_for_messages(known):
-    one, two = (time_to_solution(SolutionRecipe(batch_size=512, ranks=n), known) for n in (1, 2))
-    assert max(one, key=one.get) == "input"
-    assert two["input"] == pytest.approx(one["input"] * (1e-4 + 256 * 3e-5) / (1e-4 + 512 * 3e-5))
-    assert two["communication"] == pytest.approx(100 * (2 * 5e-4 + 4 * SolutionTask().n_weights / 1e9))
-
-
-def test_steps_are_counted_until_the_next_look_or_until_a_recipe_gives_up(known):
-    for every, most, steps in ((1, 1500, 251), (10, 1500, 260), (100, 1500, 300), (10, 50, 50)):
-        recipe = SolutionRecipe(batch_size=128, eval_every=every, steps=most)
-        found = time_to_solution(recipe, known)["computing"] / known.update_s["fp32"].seconds(128)
-        assert abs(found - steps) <= 1
-
-
-def test_what_was_not_measured_is_not_predicted(known):
-    for knobs, what in (({"precision": "bf16"}, "bf16 with sgd"), ({"optimizer": "adamw"}, "fp32 with adamw")):
-        with pytest.raises(CourseError, match=f"{what} was not measured"):
-            time_to_solution(SolutionRecipe(**knobs), known)
-    with pytest.raises(CourseError, match="measure with ranks=2"):
-        time_to_solution(SolutionRecipe(ranks=2), dataclasses.replace(known, message_s=0.0))
-
-
-def test_a_line_is_found_again():
-    line = BatchCost.through({b: 2e-4 + b * 3e-6 for b in (32, 128, 512)})
-    assert (line.fixed_s, line.image_s) == pytest.approx((2e-4, 3e-6))
-    assert BatchCost.through({100: 1.0, 1000: 20.0}).fixed_s == 0
-
-
-def test_a_machine_is_measured_and_predicts():
-    rates = {16: (2**-4,), 50: (2**-3,), 200: (2**-2,)}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(predict, "RATES", rates)
-        here = predict.measure(TASK, repeats=1, seeds=[100, 101, 102])
-    assert here.curve.s_min > 0
-    assert here.rate(100) == pytest.approx(2**-2.5)
-    assert 0 < sum(time_to_solution(QUICK, here).values()) < 60
-
-
-def test_a_target_that_no_rate_reaches_is_told(file, monkeypatch):
-    monkeypatch.setattr(predict, "RATES", {200: (1e-6,)})
-    with pytest.raises(CourseError, match=r"did not reach 99\.9%"):
-        predict.learn(dataclasses.replace(TASK, target=0.999), file, seeds=[0])
 
 
 # MLPerf HPC's metrics

@@ -127,7 +127,7 @@ def test_run_all_keeps_a_file_that_was_edited_outside_of_its_cell(shell, tmp_pat
     monkeypatch.chdir(tmp_path)
     scripts.prepare()
     scripts.prepare()
-    for text in ("first", "second"):  # a cell that is edited and run again leaves one file
+    for text in ("first", "a\rb", "a\rc", "second"):  # a cell that is edited and run again leaves one file
         shell.run_cell(f"%%writefile answer.py\n{text}\n")
     assert files(tmp_path) == {"answer.py": "second\n"}
     (tmp_path / "answer.py").write_text("written in an editor\n")

@@ -59,6 +59,6 @@ def memory(recipe: Recipe, device_gib: float = 40.0) -> Explorer:
         optimizer=choice("Optimizer", "How many averages of every weight are kept.", OPTIMIZERS, recipe.optimizer),
         checkpointing=choice("Activations", "Checkpointing keeps each block's input only.", _KEPT, False),
         stage=choice("Sharding", "Stages of ZeRO: what each rank holds only its part of.", _STAGES, 0),
-        ranks=slider("Ranks", "That share what is sharded; each has a batch of its own.", 8, whole(1, 4096)),
+        ranks=slider("Ranks", "That share what is sharded; each has a batch of its own.", 1, whole(1, 4096)),
         device=slider("Memory of a device", "Drawn as a dashed line.", device_gib, geometric(1, 256), "GiB"),
     )

@@ -53,6 +53,23 @@ WRONG = [
     ("all to rank 0", _with(("owners[index] = has.index(min(has))", "owners[index] = 0")), "the largest first"),
     ("ranks from 1", _with(("return owners", "return [owner + 1 for owner in owners]")), "0 to n - 1"),
     ("one owner too few", _with(("return owners", "return owners[1:]")), "One rank for each size"),
+    ("an owner without a gradient does nothing",
+     _with(("        p.grad = torch.zeros_like(p) if p.grad is None else p.grad\n"
+            "        dist.reduce(p.grad, owner)\n        p.grad /= dist.get_world_size()\n",
+     "        g = torch.zeros_like(p) if p.grad is None else p.grad\n        dist.reduce(g, owner)\n"
+     "        if p.grad is not None:\n            p.grad = g / dist.get_world_size()\n")), None),
+    ("zeros on rank 1 alone", _with(("if p.grad is None else p.grad",
+     "if p.grad is None and dist.get_rank() == 1 else p.grad")), None),
+    ("all have an optimizer",
+     _with(("    if self.optimizer:\n        self.optimizer", "    if True:\n        self.optimizer")), None),
+    ("as many ranks as owners", _with(("dist.get_world_size()\n    if", "len(set(self.owners))\n    if")), None),
+    ("a snake", _with((RIGHT[RIGHT.index("    has, owners"):RIGHT.index("    return owners")],
+     "    owners = [0] * len(sizes)\n    for k, i in enumerate(sorted(range(len(sizes)), key=lambda i: -sizes[i])):\n"
+     "        owners[i] = k % n if k // n % 2 == 0 else n - 1 - k % n\n")), "the largest first"),
+    ("by size", _with(("    return owners\n", "    by_size = dict(zip(sizes, owners))\n"
+     "    return [by_size[size] for size in sizes]\n")), ""),
+    ("in sorted order", _with(("    return owners\n",
+     "    return [owners[i] for i in sorted(range(len(sizes)), key=lambda i: -sizes[i])]\n")), None),
     ("its own gradients", _with(("        dist.reduce(p.grad, owner)\n        p.grad /= dist.get_world_size()\n", "")),
      None),
 ]  # fmt: skip

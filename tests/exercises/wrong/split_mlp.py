@@ -37,10 +37,13 @@ def split_mlp(x, up, first, down, last):
     hidden = F.gelu(F.linear(Enter.apply(x), up[mine], first[mine]))
     return Leave.apply(F.linear(hidden, down[:, mine])) + last
 """
+_MINE = "torch.arange(len(up)).chunk(dist.get_world_size())[dist.get_rank()]"
 _LEAVE = "Leave.apply(F.linear(hidden, down[:, mine])) + last"
 _with = functools.partial(altered, RIGHT)
 
 WRONG = [
+    ("eight hidden numbers", _with((_MINE, "slice(dist.get_rank() * (8 // dist.get_world_size()), "
+     "(dist.get_rank() + 1) * (8 // dist.get_world_size()))")), None),
     ("no sum", _with((_LEAVE, "F.linear(hidden, down[:, mine]) + last")), "That is this rank's part"),
     ("a bias from each rank", _with((_LEAVE, "Leave.apply(F.linear(hidden, down[:, mine], last))")), "once for each"),
     ("x enters without a sum", _with(("Enter.apply(x)", "x")), "Where x enters"),

@@ -1,0 +1,268 @@
+"""``dltutorial tune``: many short trainings, of which the poor ones end early; any number of workers share one study.
+
+In: a space of knobs, how many trials. Out: a folder in the runs folder: ``journal.log``, Optuna's storage, to which all
+workers append, and a run's folder for each trial. Nobody leads: each worker asks the journal what to try next, trains,
+and tells. Rungs lie at 1/9, 1/3 and all of the updates; at each a trial goes on only if it is among the best third of
+those that came so far (asynchronous successive halving; Li et al. 2018, arXiv:1810.05934).
+
+A worker holds a lock for as long as it lives. The trial of one that has died counts as failed, and is tried anew with
+other knobs: the budget is spent on trials that ended.
+"""
+
+import contextlib
+import json
+import os
+import sys
+import time
+import uuid
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from dltutorial import node, paths
+from dltutorial.config import Preset, Recipe, preset
+from dltutorial.data import store, weather
+from dltutorial.errors import CourseError, DivergedError, Interrupted
+from dltutorial.ranks import RankInfo
+from dltutorial.train import run_lock
+
+SCORE = "valid/rmse_ratio_to_persistence"
+ETA = 3  # a rung is so many times as long as the one before, and every so many-th trial reaches it
+_NEW_S = 60.0  # so long a trial may have no name of its worker
+
+
+class Knob(NamedTuple):
+    """What may be tried of one knob: numbers from … to, on a logarithmic scale or not, or a few values."""
+
+    least: float = 0.0
+    most: float = 0.0
+    log: bool = False
+    values: tuple = ()
+
+
+def read_space(words: list[str]) -> dict[str, Knob]:
+    """``learning_rate=1e-4..1e-2:log``, ``warmup_steps=0..40`` or ``optimizer=adamw,lamb``, by name.
+
+    Raises:
+        CourseError: such a knob does not exist, is named twice, or has no such values.
+    """
+    kinds, found = {name: field.type for name, field in Recipe.knobs().items()}, {}
+    for word in words:
+        name, _, said = word.partition("=")
+        kind: Any = kinds.get(name := name.replace("-", "_"))
+        if kind not in (int, float, str, bool) or name in found or not said:
+            what = f"{name} is named twice" if name in found else f"{word!r} is no knob with values"
+            raise CourseError(f"--knob: {what}; write learning_rate=1e-4..1e-2:log, or optimizer=adamw,lamb")
+        read = {"true": True, "false": False}.__getitem__ if kind is bool else kind
+        try:
+            if ".." in said:
+                least, most = (float(read(x)) for x in said.removesuffix(":log").split(".."))
+                found[name] = Knob(least, most, said.endswith(":log"))
+                if not (kind in (int, float) and least < most and (least > 0 or not found[name].log)):
+                    raise ValueError
+            else:
+                found[name] = Knob(values=tuple(map(read, said.split(","))))
+        except (ValueError, KeyError):
+            why = f"{said!r} are no values of {name}, which is of type {kind.__name__}"
+            raise CourseError(f"--knob: {why}; a range is LEAST..MOST or LEAST..MOST:log, both above 0 there") from None
+    return found
+
+
+def worker(
+    preset_name: str, fixed: dict, words: list[str], *, data: Path | None, name: str, trials: int, **how: Any
+) -> None:
+    """One worker: try until so many trials of the study have ended, on all workers together; then print the best.
+
+    Args:
+        preset_name: where the knobs come from that are neither shared nor tried.
+        fixed: knobs that all trials share.
+        words: of the command line, for ``read_space``.
+        data: the data set; None: simulate the preset's.
+        name: of the study; workers that give the same one share it.
+        trials: that are to end, at the last rung or before.
+        how: ``sampler`` (``tpe``, ``random``) and ``stop_early``, the same for all workers.
+
+    Raises:
+        Interrupted: SIGTERM or SIGUSR1 came; the trial counts as failed.
+        CourseError: a knob that cannot be; the study has another space; its journal cannot be read or written.
+    """
+    node.refuse_on_login("tuning", "send workers to Slurm: sbatch --array=0-7 slurm/tune.sbatch, with the same options")
+    if RankInfo.from_env().world_size > 1:
+        raise CourseError("a worker is one process; start several as a job array, not as ranks")
+    base, space, folder = preset(preset_name), read_space(words), paths.inside(paths.runs_dir(), name)
+    if both := sorted(set(space) & set(fixed)):
+        raise CourseError(f"{both[0]} is to be tried and fixed; leave one out")
+    data = data or weather.ensure(base)
+    channels, rows, columns = store.open_split(data, "train").shape
+    os.environ.setdefault("WANDB_RUN_GROUP", name)  # with --track wandb the trials are a group
+    fixed = {"n_channels": channels, "n_lat": rows, "n_lon": columns} | fixed
+    from optuna.trial import TrialState
+
+    from dltutorial.train.command import stop_signals
+
+    with _journal(folder) as storage:
+        study = _study(storage, folder.name, {"fixed": fixed, "space": space, "preset": base.name} | how)
+        me = f"worker-{uuid.uuid4().hex[:8]}"
+        with run_lock.owned(folder / me), stop_signals() as came:
+            while True:
+                _give_back(study, folder)
+                every = study.get_trials(deepcopy=False)
+                ended = sum(trial.state in (TrialState.COMPLETE, TrialState.PRUNED) for trial in every)
+                if ended >= trials:
+                    break
+                if came:
+                    raise Interrupted(f"asked to end after {ended} of {trials} trials; the same command goes on")
+                if ended + sum(trial.state == TrialState.RUNNING for trial in every) >= trials:
+                    time.sleep(0.2)  # another worker may die
+                    continue
+                trial = study.ask()
+                trial.set_user_attr("worker", me)
+                before = [t for t in study.get_trials(deepcopy=False) if t.number < trial.number]
+                if sum(t.state not in (TrialState.FAIL, TrialState.WAITING) for t in before) >= trials:
+                    study.tell(trial, state=TrialState.FAIL)  # two have asked at once for the last one
+                    continue
+                _try(study, trial, base, fixed, space, data, folder, came)
+    _say_best(study)
+
+
+def _try(
+    study: Any,
+    trial: Any,
+    base: Preset,
+    fixed: Mapping,
+    space: Mapping[str, Knob],
+    data: Path,
+    folder: Path,
+    came: list,
+) -> None:
+    """Train with the knobs of one trial, up to the rung at which it is not among the best."""
+    from optuna.trial import TrialState
+
+    from dltutorial.train import run
+    from dltutorial.train.forecasting import weather_task
+
+    kinds: dict[str, Any] = {name: field.type for name, field in Recipe.knobs().items()}
+    place, state, value = folder / f"trial-{trial.number:04d}", TrialState.FAIL, None
+    chosen = {name: _suggest(trial, name, knob, kinds[name]) for name, knob in space.items()}
+    try:
+        recipe = Recipe.of(base, **{"log_every": 10**6} | dict(fixed) | chosen)
+        every = max(1, recipe.steps // ETA**2)
+        rungs = {every: 1, ETA * every: ETA, recipe.steps: ETA**2}
+        recipe = Recipe.of(base, **{"log_every": 10**6} | dict(fixed) | chosen | {"eval_every": every})
+        task = weather_task(recipe, data)
+        seen = run.train(task, recipe, place, progress=False, asked_to_end=lambda: bool(came))
+        with contextlib.closing(seen):  # type: ignore[type-var]
+            for record in seen:
+                value = record.scores.get(SCORE, value)
+                if record.scores and record.step in rungs:
+                    trial.report(value, rungs[record.step])
+                    if record.step < recipe.steps and trial.should_prune():
+                        state = TrialState.PRUNED
+                        break
+            else:
+                state = TrialState.COMPLETE
+    except DivergedError:
+        state = TrialState.PRUNED
+    finally:
+        study.tell(trial, value if state == TrialState.COMPLETE else None, state=state)
+    if "tensorboard" in recipe.track and value is not None:
+        from torch.utils.tensorboard import SummaryWriter
+
+        with SummaryWriter(str(place / "tensorboard")) as board:  # a page of all trials, HPARAMS
+            board.add_hparams(chosen, {"score": value}, run_name=".")
+    told = f"{value:.4f}" if value is not None else "diverged"
+    print(f"trial {trial.number}: {told}, {state.name.lower()} · {_words(chosen)}", flush=True)
+
+
+def _suggest(trial: Any, name: str, knob: Knob, kind: type) -> Any:
+    if knob.values:
+        return trial.suggest_categorical(name, knob.values)
+    if kind is int:
+        return trial.suggest_int(name, int(knob.least), int(knob.most), log=knob.log)
+    return trial.suggest_float(name, knob.least, knob.most, log=knob.log)
+
+
+def _words(chosen: Mapping[str, Any]) -> str:
+    return " ".join(f"--{name.replace('_', '-')} {v:.4g}" if type(v) is float else f"--{name.replace('_', '-')} {v}"
+                    for name, v in chosen.items())  # fmt: skip
+
+
+def _study(storage: Any, name: str, about: Mapping[str, Any]) -> Any:
+    """The study of that name, which all workers describe alike."""
+    import optuna
+
+    tpe = about["sampler"] == "tpe"
+    sampler = optuna.samplers.TPESampler(constant_liar=True) if tpe else optuna.samplers.RandomSampler()
+    pruner = optuna.pruners.SuccessiveHalvingPruner(min_resource=1, reduction_factor=ETA)
+    study = optuna.create_study(
+        storage=storage, study_name=name, sampler=sampler, load_if_exists=True,
+        pruner=pruner if about["stop_early"] else optuna.pruners.NopPruner(),
+    )  # fmt: skip
+    said = json.loads(json.dumps(about))
+    kept = study.user_attrs
+    for what, value in said.items():
+        if what not in kept:
+            study.set_user_attr(what, value)
+        elif kept[what] != value:
+            raise CourseError(f"the study {name} has another {what} ({kept[what]}); take it, or another --name")
+    return study
+
+
+def _give_back(study: Any, folder: Path) -> None:
+    """Trials whose worker has died are failed, so that others take their place."""
+    from optuna.trial import TrialState
+
+    for trial in study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
+        worker = trial.user_attrs.get("worker")
+        age_s = time.time() - trial.datetime_start.timestamp() if trial.datetime_start else 0.0
+        if (worker is None and age_s > _NEW_S) or (worker and not run_lock.is_owned(folder / worker)):
+            study.tell(trial.number, state=TrialState.FAIL, skip_if_finished=True)
+            print(f"trial {trial.number} was lost with its worker; its budget is given back", flush=True)
+
+
+@contextlib.contextmanager
+def _journal(folder: Path) -> Iterator[Any]:
+    """Optuna's storage in the study's folder.
+
+    Raises:
+        CourseError: it cannot be opened or read, here or inside ``with``.
+    """
+    import optuna
+    from optuna.storages import JournalStorage, journal
+
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    file = folder / "journal.log"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        backend = journal.JournalFileBackend(str(file))
+        lock = journal.JournalFileSymlinkLock(str(file))
+        lock.acquire()
+        try:
+            content = file.read_bytes()
+            if not content.endswith(b"\n") and content:
+                os.truncate(file, content.rfind(b"\n") + 1)
+                print(f"{file}: its last line was cut short by a kill, and is taken off", file=sys.stderr)
+        finally:
+            lock.release()
+        try:
+            storage = JournalStorage(backend)
+        except (ValueError, LookupError, TypeError, AttributeError) as error:  # whatever JSON it may be
+            raise CourseError(f"{file} is no journal of Optuna's ({error}); move it away, and begin anew") from error
+        yield storage
+    except OSError as error:
+        if not str(error.filename).startswith(str(folder / "journal")) and error.filename != str(folder):
+            raise  # of a trial
+        raise CourseError(f"cannot read or write {file}: {error.strerror}; choose a folder that all share") from error
+
+
+def _say_best(study: Any) -> None:
+    from optuna.trial import TrialState
+
+    n = Counter(trial.state.name.lower() for trial in study.trials)
+    print(f"{study.study_name}: {', '.join(f'{count} {state}' for state, count in sorted(n.items()))}")
+    if not study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,)):
+        raise CourseError("no trial came to its end: all diverged; let --knob name other values, under another --name")
+    best = study.best_trial
+    print(f"best: {best.value:.4f}, trial {best.number} · {_words(best.params)}")
+    print("one score in many is lucky: judge these knobs by dltutorial train with other --seed")

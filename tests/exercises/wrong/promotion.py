@@ -1,0 +1,76 @@
+"""Wrong answers to chapter 20's exercise: (label, source, part of the hint expected)."""
+
+import functools
+
+from altered import altered
+
+RIGHT = """
+class Promotion:
+    def __init__(self, configs, n_rungs, eta):
+        self.configs, self.eta = iter(configs), eta
+        self.errors = [{} for _ in range(n_rungs)]  # of who has arrived, by rung
+        self.promoted = [set() for _ in range(n_rungs)]
+        self.again = []  # to begin once more
+
+    def ask(self):
+        for rung in reversed(range(len(self.errors) - 1)):
+            arrived = sorted(self.errors[rung], key=self.errors[rung].get)
+            for config in arrived[: len(arrived) // self.eta]:
+                if config not in self.promoted[rung] and math.isfinite(self.errors[rung][config]):
+                    self.promoted[rung].add(config)
+                    return config, rung + 1
+        config = self.again.pop(0) if self.again else next(self.configs, None)
+        return None if config is None else (config, 0)
+
+    def tell(self, config, rung, error):
+        self.errors[rung][config] = error if math.isfinite(error) else math.inf
+
+    def lost(self, config, rung):
+        if rung:
+            self.promoted[rung - 1].discard(config)
+        else:
+            self.again.append(config)
+"""
+_with = functools.partial(altered, RIGHT)
+
+WRONG = [
+    ("promotes twice", _with(("config not in self.promoted[rung] and ", "")), None),
+    ("rounds up", _with(("len(arrived) // self.eta]", "-(-len(arrived) // self.eta)]")), "rounded down"),
+    ("the lowest rung first", _with(("in reversed(range(len(self.errors) - 1)):", "in range(len(self.errors) - 1):")),
+     "the higher one first"),
+    ("waits for all", _with(("for config in arrived[:",
+     "for config in [] if self.waits() else arrived[:"),
+     ("    def tell(", "    def waits(self):\n        return self.begun > sum(map(len, self.errors))\n\n    def tell("),
+     ("        self.again = []", "        self.begun, self.again = 0, []"),
+     ("            return config, rung + 1",
+      "            self.begun += 1\n                    return config, rung + 1"),
+     ("        return None if config is None",
+      "        self.begun += config is not None\n        return None if config is None")),
+     None),
+    ("compares rungs of different budget", _with(("arrived = sorted(self.errors[rung], key=self.errors[rung].get)",
+     "every = [e for errors in self.errors for e in errors.values()]\n            arrived = [c for c in "
+     "sorted(self.errors[rung], key=self.errors[rung].get) if self.errors[rung][c] <= "
+     "sorted(every)[len(every) // 2]]")),
+     None),
+    ("the largest errors", _with(("key=self.errors[rung].get)", "key=self.errors[rung].get, reverse=True)")), None),
+    ("forgets a dead trial", _with(("        if rung:\n"
+     "            self.promoted[rung - 1].discard(config)\n        else:\n"
+     "            self.again.append(config)", "        pass")), "Its worker died"),
+    ("begins a lost one from the start", _with(("            self.promoted[rung - 1].discard(config)\n",
+     "            self.again.append(config)\n")), "promotion counts for nothing"),
+    ("forgets what it had reached", _with(("            self.promoted[rung - 1].discard(config)\n",
+     "            self.promoted[rung - 1].discard(config)\n            del self.errors[rung - 1][config]\n")), None),
+    ("a dead one has arrived", _with(("            self.promoted[rung - 1].discard(config)\n",
+     "            self.errors[rung][config] = math.inf\n")), "promotion counts for nothing"),
+    ("NaN as it comes", _with(("error if math.isfinite(error) else math.inf", "error"),
+     (" and math.isfinite(self.errors[rung][config])", "")), "diverged"),
+    ("a diverged one goes on", _with((" and math.isfinite(self.errors[rung][config])", "")), "diverged"),
+    ("a diverged one has not arrived",
+     _with(("        self.errors[rung][config] = error if math.isfinite(error) else math.inf",
+     "        if math.isfinite(error):\n            self.errors[rung][config] = error")), None),
+    ("new ones first", _with(("self.again.pop(0) if self.again else next(self.configs, None)",
+     "next(self.configs, None)\n        config = self.again.pop(0) if config is None and self.again else config")),
+     "once more"),
+    ("the newest lost first", _with(("self.again.pop(0)", "self.again.pop()")), None),
+    ("a job only", _with(("return None if config is None else (config, 0)", "return config")), None),
+]  # fmt: skip
