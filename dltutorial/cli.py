@@ -141,9 +141,10 @@ def make_parser() -> argparse.ArgumentParser:
     how = "learning_rate=1e-4..1e-2:log, warmup_steps=0..40, optimizer=adamw,lamb: what to try of a knob"
     tune.add_argument("--knob", action="append", required=True, metavar="NAME=VALUES", help=how)
     tune.add_argument("--sampler", choices=["tpe", "random"], default="tpe", help="of what to try next (default: tpe)")
-    tune.add_argument(
-        "--stop-early", action=argparse.BooleanOptionalAction, default=True, help="end what is poor at 1/9, 1/3"
-    )
+    kinds = "asha: end what is poor at 1/9, 1/3 (default); pbt: let it go on as a good one; none"
+    tune.add_argument("--scheduler", choices=["asha", "pbt", "none"], default="asha", help=kinds)
+    who = "optuna: workers share a file, nobody leads (default); ray: this process leads a Ray cluster"
+    tune.add_argument("--engine", choices=["optuna", "ray"], default="optuna", help=who)
     tune.add_argument("--data", type=place, metavar="DIR", help="a data set (default: simulate the preset's)")
     add_options(tune.add_argument_group("knobs that all trials share"))
 
@@ -271,8 +272,8 @@ def _tune(args: argparse.Namespace) -> None:
         fixed["track"] = tuple(fixed["track"])
     from dltutorial.train import tune
 
-    how = {"sampler": args.sampler, "stop_early": args.stop_early}
-    tune.worker(args.preset, fixed, args.knob, data=args.data, name=args.name, trials=args.trials, **how)
+    how = {"sampler": args.sampler, "scheduler": args.scheduler, "engine": args.engine}
+    tune.tune(args.preset, fixed, args.knob, data=args.data, name=args.name, trials=args.trials, **how)
 
 
 def _run(args: argparse.Namespace) -> int:

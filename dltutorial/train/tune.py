@@ -6,11 +6,12 @@ and tells. Rungs lie at 1/9, 1/3 and all of the updates; at each a trial goes on
 those that came so far (asynchronous successive halving; Li et al. 2018, arXiv:1810.05934).
 
 A worker holds a lock for as long as it lives. The trial of one that has died counts as failed, and is tried anew with
-other knobs: the budget is spent on trials that ended.
+other knobs: the budget is spent on trials that ended. Ray Tune can lead instead (``tune_ray``).
 """
 
 import contextlib
 import json
+import math
 import os
 import sys
 import time
@@ -20,15 +21,22 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import optuna
+from optuna.storages import JournalStorage, journal
+from optuna.trial import TrialState
+
 from dltutorial import node, paths
 from dltutorial.config import Preset, Recipe, preset
 from dltutorial.data import store, weather
 from dltutorial.errors import CourseError, DivergedError, Interrupted
 from dltutorial.ranks import RankInfo
-from dltutorial.train import run_lock
+from dltutorial.train import run, run_lock
+from dltutorial.train.command import stop_signals
+from dltutorial.train.forecasting import fingerprint, weather_task
 
 SCORE = "valid/rmse_ratio_to_persistence"
 ETA = 3  # a rung is so many times as long as the one before, and every so many-th trial reaches it
+ADVICE = "one score in many is lucky: judge these knobs by dltutorial train with other --seed"
 _NEW_S = 60.0  # so long a trial may have no name of its worker
 
 
@@ -59,29 +67,58 @@ def read_space(words: list[str]) -> dict[str, Knob]:
             if ".." in said:
                 least, most = (float(read(x)) for x in said.removesuffix(":log").split(".."))
                 found[name] = Knob(least, most, said.endswith(":log"))
-                if not (kind in (int, float) and least < most and (least > 0 or not found[name].log)):
+                finite = math.isfinite(least) and math.isfinite(most)
+                if not (finite and kind in (int, float) and least < most and (least > 0 or not found[name].log)):
                     raise ValueError
             else:
                 found[name] = Knob(values=tuple(map(read, said.split(","))))
-        except (ValueError, KeyError):
+        except (ValueError, KeyError, OverflowError):
             why = f"{said!r} are no values of {name}, which is of type {kind.__name__}"
             raise CourseError(f"--knob: {why}; a range is LEAST..MOST or LEAST..MOST:log, both above 0 there") from None
     return found
 
 
-def worker(
-    preset_name: str, fixed: dict, words: list[str], *, data: Path | None, name: str, trials: int, **how: Any
+class Search(NamedTuple):
+    """What is to be tried: knobs that all trials share, knobs that differ, on which data, where, how many trials."""
+
+    base: Preset
+    fixed: dict
+    space: dict[str, Knob]
+    data: Path
+    data_id: str
+    folder: Path
+    trials: int
+
+    def recipe(self, chosen: Mapping[str, Any]) -> tuple[Recipe, dict[int, int]]:
+        """With some knobs chosen: a recipe that is validated at each rung, and the rungs by their update."""
+        knobs = {"log_every": 10**6} | self.fixed | dict(chosen)
+        steps = Recipe.of(self.base, **knobs).steps
+        every = max(1, steps // ETA**2)
+        return Recipe.of(self.base, **knobs | {"eval_every": every}), {every: 1, ETA * every: ETA, steps: ETA**2}
+
+
+def tune(
+    preset_name: str,
+    fixed: dict,
+    words: list[str],
+    *,
+    data: Path | None,
+    name: str,
+    trials: int,
+    engine: str,
+    **how: str,
 ) -> None:
-    """One worker: try until so many trials of the study have ended, on all workers together; then print the best.
+    """Be a worker of an Optuna study, or lead all workers of Ray's, until so many trials have ended; print the best.
 
     Args:
         preset_name: where the knobs come from that are neither shared nor tried.
         fixed: knobs that all trials share.
         words: of the command line, for ``read_space``.
         data: the data set; None: simulate the preset's.
-        name: of the study; workers that give the same one share it.
+        name: of the study; workers of Optuna that give the same one share it.
         trials: that are to end, at the last rung or before.
-        how: ``sampler`` (``tpe``, ``random``) and ``stop_early``, the same for all workers.
+        engine: ``optuna`` or ``ray``.
+        how: ``sampler`` (``tpe``, ``random``) and ``scheduler`` (``asha``, ``pbt``, ``none``), of all workers alike.
 
     Raises:
         Interrupted: SIGTERM or SIGUSR1 came; the trial counts as failed.
@@ -93,16 +130,31 @@ def worker(
     base, space, folder = preset(preset_name), read_space(words), paths.inside(paths.runs_dir(), name)
     if both := sorted(set(space) & set(fixed)):
         raise CourseError(f"{both[0]} is to be tried and fixed; leave one out")
+    if engine == "optuna" and how["scheduler"] == "pbt":
+        raise CourseError("--scheduler pbt copies weights from trial to trial, which Optuna cannot: add --engine ray")
+    if "eval_every" in {*space, *fixed}:
+        raise CourseError("eval_every is tune's own: a trial is validated at its rungs; leave it out")
     data = data or weather.ensure(base)
-    channels, rows, columns = store.open_split(data, "train").shape
+    train = store.open_split(data, "train")
+    channels, rows, columns = train.shape
     os.environ.setdefault("WANDB_RUN_GROUP", name)  # with --track wandb the trials are a group
     fixed = {"n_channels": channels, "n_lat": rows, "n_lon": columns} | fixed
-    from optuna.trial import TrialState
+    search = Search(base, fixed, space, data, fingerprint(train), folder, trials)
+    if engine == "ray":
+        from dltutorial.train import tune_ray
 
-    from dltutorial.train.command import stop_signals
+        tune_ray.lead(search, how["scheduler"])
+    else:
+        worker(search, how)
 
+
+def worker(search: Search, how: Mapping[str, str]) -> None:
+    """One worker of a study on Optuna's journal; see ``tune``."""
+    folder, trials = search.folder, search.trials
+    about = {"fixed": search.fixed, "space": search.space, "preset": search.base.name, "data set": search.data_id}
+    about |= how
     with _journal(folder) as storage:
-        study = _study(storage, folder.name, {"fixed": fixed, "space": space, "preset": base.name} | how)
+        study = _study(storage, folder.name, about)
         me = f"worker-{uuid.uuid4().hex[:8]}"
         with run_lock.owned(folder / me), stop_signals() as came:
             while True:
@@ -122,35 +174,18 @@ def worker(
                 if sum(t.state not in (TrialState.FAIL, TrialState.WAITING) for t in before) >= trials:
                     study.tell(trial, state=TrialState.FAIL)  # two have asked at once for the last one
                     continue
-                _try(study, trial, base, fixed, space, data, folder, came)
+                _try(study, trial, search, came)
     _say_best(study)
 
 
-def _try(
-    study: Any,
-    trial: Any,
-    base: Preset,
-    fixed: Mapping,
-    space: Mapping[str, Knob],
-    data: Path,
-    folder: Path,
-    came: list,
-) -> None:
+def _try(study: Any, trial: Any, search: Search, came: list) -> None:
     """Train with the knobs of one trial, up to the rung at which it is not among the best."""
-    from optuna.trial import TrialState
-
-    from dltutorial.train import run
-    from dltutorial.train.forecasting import weather_task
-
     kinds: dict[str, Any] = {name: field.type for name, field in Recipe.knobs().items()}
-    place, state, value = folder / f"trial-{trial.number:04d}", TrialState.FAIL, None
-    chosen = {name: _suggest(trial, name, knob, kinds[name]) for name, knob in space.items()}
+    place, state, value = search.folder / f"trial-{trial.number:04d}", TrialState.FAIL, None
+    chosen = {name: _suggest(trial, name, knob, kinds[name]) for name, knob in search.space.items()}
     try:
-        recipe = Recipe.of(base, **{"log_every": 10**6} | dict(fixed) | chosen)
-        every = max(1, recipe.steps // ETA**2)
-        rungs = {every: 1, ETA * every: ETA, recipe.steps: ETA**2}
-        recipe = Recipe.of(base, **{"log_every": 10**6} | dict(fixed) | chosen | {"eval_every": every})
-        task = weather_task(recipe, data)
+        recipe, rungs = search.recipe(chosen)
+        task = weather_task(recipe, search.data)
         seen = run.train(task, recipe, place, progress=False, asked_to_end=lambda: bool(came))
         with contextlib.closing(seen):  # type: ignore[type-var]
             for record in seen:
@@ -172,7 +207,7 @@ def _try(
         with SummaryWriter(str(place / "tensorboard")) as board:  # a page of all trials, HPARAMS
             board.add_hparams(chosen, {"score": value}, run_name=".")
     told = f"{value:.4f}" if value is not None else "diverged"
-    print(f"trial {trial.number}: {told}, {state.name.lower()} · {_words(chosen)}", flush=True)
+    print(f"trial {trial.number}: {told}, {state.name.lower()} · {in_words(chosen)}", flush=True)
 
 
 def _suggest(trial: Any, name: str, knob: Knob, kind: type) -> Any:
@@ -183,21 +218,20 @@ def _suggest(trial: Any, name: str, knob: Knob, kind: type) -> Any:
     return trial.suggest_float(name, knob.least, knob.most, log=knob.log)
 
 
-def _words(chosen: Mapping[str, Any]) -> str:
+def in_words(chosen: Mapping[str, Any]) -> str:
+    """Knobs as options of ``dltutorial train``."""
     return " ".join(f"--{name.replace('_', '-')} {v:.4g}" if type(v) is float else f"--{name.replace('_', '-')} {v}"
                     for name, v in chosen.items())  # fmt: skip
 
 
 def _study(storage: Any, name: str, about: Mapping[str, Any]) -> Any:
     """The study of that name, which all workers describe alike."""
-    import optuna
-
     tpe = about["sampler"] == "tpe"
     sampler = optuna.samplers.TPESampler(constant_liar=True) if tpe else optuna.samplers.RandomSampler()
     pruner = optuna.pruners.SuccessiveHalvingPruner(min_resource=1, reduction_factor=ETA)
     study = optuna.create_study(
         storage=storage, study_name=name, sampler=sampler, load_if_exists=True,
-        pruner=pruner if about["stop_early"] else optuna.pruners.NopPruner(),
+        pruner=pruner if about["scheduler"] == "asha" else optuna.pruners.NopPruner(),
     )  # fmt: skip
     said = json.loads(json.dumps(about))
     kept = study.user_attrs
@@ -211,8 +245,6 @@ def _study(storage: Any, name: str, about: Mapping[str, Any]) -> Any:
 
 def _give_back(study: Any, folder: Path) -> None:
     """Trials whose worker has died are failed, so that others take their place."""
-    from optuna.trial import TrialState
-
     for trial in study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
         worker = trial.user_attrs.get("worker")
         age_s = time.time() - trial.datetime_start.timestamp() if trial.datetime_start else 0.0
@@ -222,34 +254,79 @@ def _give_back(study: Any, folder: Path) -> None:
 
 
 @contextlib.contextmanager
+def _held(lock: Any) -> Iterator[None]:
+    lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _no_journal(file: Path, why: object) -> CourseError:
+    return CourseError(f"{file} is no journal of Optuna's ({why}); move {file.parent} away, or take another --name")
+
+
+def _mend(file: Path) -> None:
+    """Take off a last line that a kill or a full disk has cut short; its lock is held.
+
+    Raises:
+        CourseError: the last line is none that Optuna writes.
+        OSError: it is no regular file, or cannot be read.
+    """
+    if file.is_symlink():
+        raise _no_journal(file, "a link")
+    with paths.open_regular(file) as stream:
+        size = stream.seek(0, os.SEEK_END)
+        stream.seek(max(0, size - 2**20))
+        lines, newline, cut = stream.read().rpartition(b"\n")
+    begins = b'{"op_code":'
+    if newline and not (lines.rpartition(b"\n")[2].startswith(begins) and lines.endswith(b"}")):
+        raise _no_journal(file, "its last line is none")
+    if cut and cut.strip(b"\0") and not (cut.startswith(begins) or begins.startswith(cut)):
+        raise _no_journal(file, "its last line is none")
+    if cut:
+        os.truncate(file, size - len(cut))
+        print(f"{file}: its last line was cut short, and is taken off", file=sys.stderr)
+
+
+@contextlib.contextmanager
 def _journal(folder: Path) -> Iterator[Any]:
     """Optuna's storage in the study's folder.
 
     Raises:
         CourseError: it cannot be opened or read, here or inside ``with``.
     """
-    import optuna
-    from optuna.storages import JournalStorage, journal
+
+    class Backend(journal.JournalFileBackend):
+        """Optuna's own, where nobody appends to half a line that another one has left."""
+
+        def append_logs(self, logs: list[dict[str, Any]]) -> None:
+            lines = "".join(json.dumps(log, separators=(",", ":")) + "\n" for log in logs).encode()
+            with _held(lock):
+                _mend(file)
+                with open(file, "ab") as stream:
+                    stream.write(lines)
+                    stream.flush()
+                    os.fsync(stream.fileno())
 
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     file = folder / "journal.log"
+    lock = journal.JournalFileSymlinkLock(str(file))
     try:
+        others = [f for f in folder.glob("*") if not f.name.startswith("journal.log")]
+        if others and not file.exists():
+            raise CourseError(f"{folder} holds other things than a study; take another --name, or move it away")
         folder.mkdir(parents=True, exist_ok=True)
-        backend = journal.JournalFileBackend(str(file))
-        lock = journal.JournalFileSymlinkLock(str(file))
-        lock.acquire()
+        with _held(lock):
+            file.touch()
+            _mend(file)
         try:
-            content = file.read_bytes()
-            if not content.endswith(b"\n") and content:
-                os.truncate(file, content.rfind(b"\n") + 1)
-                print(f"{file}: its last line was cut short by a kill, and is taken off", file=sys.stderr)
-        finally:
-            lock.release()
-        try:
-            storage = JournalStorage(backend)
-        except (ValueError, LookupError, TypeError, AttributeError) as error:  # whatever JSON it may be
-            raise CourseError(f"{file} is no journal of Optuna's ({error}); move it away, and begin anew") from error
+            storage = JournalStorage(Backend(str(file)))
+        except (ValueError, LookupError, TypeError, AttributeError, AssertionError) as error:  # whatever JSON it may be
+            raise _no_journal(file, error) from error
         yield storage
+    except json.JSONDecodeError as error:  # somebody else has written into it
+        raise _no_journal(file, error) from error
     except OSError as error:
         if not str(error.filename).startswith(str(folder / "journal")) and error.filename != str(folder):
             raise  # of a trial
@@ -257,12 +334,10 @@ def _journal(folder: Path) -> Iterator[Any]:
 
 
 def _say_best(study: Any) -> None:
-    from optuna.trial import TrialState
-
     n = Counter(trial.state.name.lower() for trial in study.trials)
     print(f"{study.study_name}: {', '.join(f'{count} {state}' for state, count in sorted(n.items()))}")
     if not study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,)):
         raise CourseError("no trial came to its end: all diverged; let --knob name other values, under another --name")
     best = study.best_trial
-    print(f"best: {best.value:.4f}, trial {best.number} · {_words(best.params)}")
-    print("one score in many is lucky: judge these knobs by dltutorial train with other --seed")
+    print(f"best: {best.value:.4f}, trial {best.number} · {in_words(best.params)}")
+    print(ADVICE)

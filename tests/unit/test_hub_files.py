@@ -91,4 +91,4 @@ def test_ci_installs_the_proxy_that_the_hubs_configuration_finds():
     ci, text = (ROOT / ".ci" / "run").read_text(), (ROOT / "hub" / "jupyterhub_config.py").read_text()
     install = "--prefix .venv/node configurable-http-proxy@5"
     assert install in ci and install in text and install in (ROOT / "tests" / "conftest.py").read_text()
-    assert "DLTUTORIAL_REQUIRE=slurm,browser,hub" in ci
+    assert "DLTUTORIAL_REQUIRE=slurm,browser,hub,ray" in ci

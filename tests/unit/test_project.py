@@ -41,8 +41,9 @@ def project():
 
 
 def requirements():
-    """{name: allowed versions} of everything pyproject.toml asks for."""
-    texts = [*project()["dependencies"], *(t for extra in project()["optional-dependencies"].values() for t in extra)]
+    """{name: allowed versions} of everything pyproject.toml asks for, Ray excepted, which most do without."""
+    extras = [texts for name, texts in project()["optional-dependencies"].items() if name != "tune"]
+    texts = [*project()["dependencies"], *(text for extra in extras for text in extra)]
     return {canonicalize_name(Requirement(text).name): Requirement(text).specifier for text in texts}
 
 

@@ -57,6 +57,12 @@ REFUSED = [
     ("learning_rate=1..2 --knob learning_rate=1..3", "learning_rate is named twice"),
     ("steps=1..20", "steps is to be tried and fixed; leave one out"),
     ("optimizer=eggs,ham", "must be one of adamw, sgd"),
+    ("learning_rate=1e-4..inf", "'1e-4..inf' are no values of learning_rate"),
+    ("warmup_steps=0..1e400", "'0..1e400' are no values of warmup_steps"),
+    (f"seed=0..{'9' * 400}", "are no values of seed"),
+    ("eval_every=1..3", "eval_every is tune's own"),
+    ("beta1=0.1..0.9 --scheduler pbt", "copies weights from trial to trial, which Optuna cannot: add --engine ray"),
+    ("optimizer=adamw,sgd --scheduler pbt --engine ray", "optimizer must be a range of a real number"),
 ]
 
 
@@ -101,7 +107,7 @@ def test_a_poor_trial_ends_at_a_rung_and_costs_a_ninth(line, tmp_path):
 
 
 def test_all_go_to_the_end_where_none_is_ended_early(line, tmp_path):
-    assert cli.main([*line, "--trials", "3", *RATES, "--no-stop-early"]) == 0
+    assert cli.main([*line, "--trials", "3", *RATES, "--scheduler", "none"]) == 0
     assert [state for state, _ in trials(tmp_path)] == ["COMPLETE"] * 3
 
 
@@ -135,11 +141,29 @@ def test_a_line_that_a_kill_has_cut_short_is_taken_off(line, tmp_path, capsys):
     with (tmp_path / "study" / "journal.log").open("a") as journal:
         journal.write('{"op_code":4,"work')
     assert cli.main([*line, "--trials", "2", *RATES]) == 0
-    assert "its last line was cut short by a kill" in capsys.readouterr().err
+    assert "its last line was cut short" in capsys.readouterr().err
     assert len(trials(tmp_path)) == 2
 
 
-@pytest.mark.parametrize("content", [b"eggs\nham\n", b'{"eggs": 3}\n', b"[1]\n", b"\xff\xfe\n", b"3\n"])
+def test_who_lives_does_not_write_behind_half_a_line_of_one_who_died(line, tmp_path, tiny_data):
+    assert cli.main([*line, "--trials", "1", *RATES]) == 0
+    file = tmp_path / "study" / "journal.log"
+    with tune._journal(file.parent) as storage:
+        with file.open("a") as journal:
+            journal.write('{"op_code":4,"work')
+        storage.create_new_study([tune.optuna.study.StudyDirection.MINIMIZE], "another")
+    assert all(json.loads(text)["op_code"] >= 0 for text in file.read_text().splitlines())
+    assert cli.main([*line, "--trials", "2", *RATES]) == 0
+    assert len(trials(tmp_path)) == 2
+
+
+NO_JOURNALS = [
+    b"eggs\nham\n", b'{"eggs": 3}\n', b"[1]\n", b"\xff\xfe\n", b"3\n", b"one line", b"\n", b'{"op_code":99}\n',
+    b'{"op_code":0,"worker_id":"x"\n', b'{"op_code":0}\nham\n', b'{"op_code":0}\nham',
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("content", NO_JOURNALS)
 def test_a_file_that_is_no_journal_is_one_line_and_stays(line, tmp_path, capsys, content):
     (tmp_path / "study").mkdir()
     (tmp_path / "study" / "journal.log").write_bytes(content)
@@ -147,6 +171,46 @@ def test_a_file_that_is_no_journal_is_one_line_and_stays(line, tmp_path, capsys,
     (said,) = capsys.readouterr().err.splitlines()
     assert "is no journal of Optuna's" in said
     assert (tmp_path / "study" / "journal.log").read_bytes() == content
+    assert sorted(file.name for file in (tmp_path / "study").iterdir()) == ["journal.log"]
+
+
+def test_a_link_or_a_pipe_for_a_journal_is_one_line(line, tmp_path, capsys):
+    (tmp_path / "study").mkdir()
+    other = tmp_path / "notes.txt"
+    other.write_text("mine, without an end")
+    (tmp_path / "study" / "journal.log").symlink_to(other)
+    assert cli.main([*line, "--trials", "1", *RATES]) == 2
+    assert "is no journal of Optuna's (a link)" in capsys.readouterr().err
+    assert other.read_text() == "mine, without an end"
+    (tmp_path / "study" / "journal.log").unlink()
+    os.mkfifo(tmp_path / "study" / "journal.log")
+    assert cli.main([*line, "--trials", "1", *RATES]) == 2
+    assert "a pipe or device, no regular file" in capsys.readouterr().err
+
+
+def test_a_folder_that_holds_something_else_is_left_alone(line, tmp_path, capsys):
+    (tmp_path / "study").mkdir()
+    (tmp_path / "study" / "recipe.json").write_text("{}")
+    for more in ([], ["--engine", "ray"]):
+        assert cli.main([*line, "--trials", "1", *RATES, *more]) == 2
+        (said,) = capsys.readouterr().err.splitlines()
+        assert "another --name" in said
+        assert [file.name for file in (tmp_path / "study").iterdir()] == ["recipe.json"]
+
+
+def test_a_study_has_one_data_set(line, tmp_path, capsys):
+    import shutil
+
+    assert cli.main([*line, "--trials", "1", *RATES]) == 0
+    other = tmp_path / "other"
+    shutil.copytree(line[line.index("--data") + 1], other)
+    stds = other / "stats" / "global_stds.npy"
+    import numpy as np
+
+    np.save(stds, np.load(stds) * 2)
+    assert cli.main([*line, "--trials", "2", *RATES, "--data", str(other)]) == 2
+    assert "has another data set" in capsys.readouterr().err
+    assert len(trials(tmp_path)) == 1
 
 
 def test_a_study_where_nothing_can_be_written_is_one_line(line, tmp_path, capsys):
@@ -160,7 +224,7 @@ def test_ranks_are_no_workers(line, monkeypatch):
     for name, value in {"RANK": 0, "WORLD_SIZE": 2, "LOCAL_RANK": 0, "LOCAL_WORLD_SIZE": 2}.items():
         monkeypatch.setenv(name, str(value))
     with pytest.raises(CourseError, match="a worker is one process; start several as a job array"):
-        tune.worker("smoke", {}, ["steps=1..2"], data=None, name="x", trials=1)
+        tune.tune("smoke", {}, ["steps=1..2"], data=None, name="x", trials=1, engine="optuna", scheduler="asha")
 
 
 # Workers that die
@@ -175,7 +239,7 @@ def start(line, *more):
 
 @pytest.mark.full  # chapter 20 and the pocket cluster kill one, too
 def test_a_worker_that_is_killed_loses_one_trial_and_its_budget_is_given_back(line, tmp_path):
-    slow = [*line, "--steps", "200", "--trials", "4", "--no-stop-early"]
+    slow = [*line, "--steps", "200", "--trials", "4", "--scheduler", "none"]
     killed = start(slow)
     wait_for((tmp_path / "study" / "trial-0000" / "recipe.json").exists)
     killed.kill()
@@ -208,3 +272,45 @@ def test_its_files_are_a_runs(line, tmp_path):
     board = EventAccumulator(str(tmp_path / "study" / "trial-0000" / "tensorboard"))
     board.Reload()
     assert "score" in board.Tags()["scalars"]
+
+
+# Ray
+
+
+def test_without_ray_one_line_says_how_to_get_it(line, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    assert cli.main([*line, "--trials", "1", *RATES, "--engine", "ray"]) == 2
+    assert "--engine ray needs Ray" in (said := capsys.readouterr().err)
+    assert "pip install -e '.[tune]'" in said
+
+
+def test_a_trial_goes_on_with_another_ones_weights_and_its_own_rate(line, tmp_path, tiny_data):
+    """What population-based training does at a rung; here without Ray."""
+    import torch
+
+    from dltutorial.config import preset
+    from dltutorial.data import store
+    from dltutorial.errors import Interrupted
+    from dltutorial.train import checkpoint, run, tune_ray
+    from dltutorial.train.forecasting import fingerprint, weather_task
+
+    train = store.open_split(tiny_data, "train")
+    channels, rows, columns = train.shape
+    fixed = {"n_channels": channels, "n_lat": rows, "n_lon": columns, "patch": 4, "dim": 8, "heads": 1, "depth": 1}
+    fixed |= {"steps": 9, "global_batch_size": 2}
+    search = tune.Search(preset("smoke"), fixed, {}, tiny_data, fingerprint(train), tmp_path, 1)
+    good, _ = search.recipe({"learning_rate": 1e-2})
+    seen = []
+    with pytest.raises(Interrupted):
+        for record in run.train(
+            weather_task(good, tiny_data), good, tmp_path / "good", progress=False, asked_to_end=lambda: bool(seen)
+        ):
+            seen.append(record)
+    mine, _ = search.recipe({"learning_rate": 1e-4})
+    tune_ray._go_on_from(tmp_path / "good" / "checkpoints", mine, tmp_path / "mine")
+    both = [checkpoint.newest(tmp_path / name / "checkpoints") for name in ("good", "mine")]
+    assert both[0].step == both[1].step == seen[-1].step
+    assert all(torch.equal(both[0].model[name], both[1].model[name]) for name in both[0].model)
+    records = list(run.train(weather_task(mine, tiny_data), mine, tmp_path / "mine", resume=True, progress=False))
+    assert records[0].step > seen[-1].step
+    assert max(record.learning_rate for record in records) <= 1e-4

@@ -1,0 +1,70 @@
+"""``slurm/tune_ray.sbatch`` as it is: a Ray cluster inside a job of the pocket cluster, and a worker that is killed."""
+
+import contextlib
+import csv
+import subprocess
+from pathlib import Path
+
+import psutil
+import pytest
+from slurm_jobs import ROOT, said, sbatch
+from waiting import wait_for
+
+pytestmark = [
+    pytest.mark.slurm, pytest.mark.ray, pytest.mark.xdist_group("slurm"), pytest.mark.timeout(900)
+]  # fmt: skip
+LINE = (
+    *("--name", "study", "--preset", "smoke", "--dim", "16", "--heads", "1", "--depth", "1", "--steps", "27"),
+    *("--global-batch-size", "2", "--knob", "learning_rate=1e-3..3e-2:log", "--trials", "4"),
+)
+
+
+def processes(word, job):
+    """Those of a job whose command line, which Ray changes, holds a word."""
+    found = []
+    for process in psutil.process_iter(["cmdline"]):
+        with contextlib.suppress(psutil.Error):
+            named = word in (words := " ".join(process.info["cmdline"] or [])) and "IDLE" not in words
+            if named and process.environ().get("SLURM_JOB_ID") == job.number and process.status() != "zombie":
+                found.append(process)
+    return found
+
+
+def test_a_population_on_two_nodes_loses_a_worker_and_ends_clean(cluster, runs, monkeypatch):
+    monkeypatch.setenv("DLTUTORIAL_RUNS", str(runs))
+    job = sbatch("tune_ray", *LINE, "--scheduler", "pbt", nodes=2, env=cluster.env)
+    begun = wait_for(lambda: list((runs / "study").glob("trial-*/checkpoints/step-*.pt")), 300)
+    assert begun
+    assert len(wait_for(lambda: processes("raylet/raylet", job))) >= 1
+    wait_for(lambda: processes("ray::", job))[0].kill()
+    wait_for(lambda: not said(["squeue", "--noheader", f"--jobs={job.number}"], cluster.env).strip(), 400)
+    output = job.output.read_text()
+    assert job.wait() == 0, output
+    with (runs / "study" / "trials.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [row["rung"] for row in rows] == ["9"] * 4
+    assert "4 trials, 4 to the end, 0 failed" in output
+    assert "best: " in output
+    assert "Traceback" not in output
+    wait_for(lambda: not processes("raylet", job) and not processes("gcs_server", job))
+    assert not Path(f"/tmp/ray-{job.number}").exists()
+
+
+def test_a_job_that_is_cancelled_leaves_nothing(cluster, runs, monkeypatch):
+    monkeypatch.setenv("DLTUTORIAL_RUNS", str(runs))
+    job = sbatch("tune_ray", *LINE, "--name", "cancelled", nodes=1, env=cluster.env)
+    wait_for(lambda: processes("raylet/raylet", job), 120)
+    job.cancel()
+    wait_for(lambda: not processes("raylet", job) and not processes("gcs_server", job), 120)
+    job.ended()
+    wait_for(lambda: not Path(f"/tmp/ray-{job.number}").exists(), 60)
+
+
+def test_a_script_sent_from_elsewhere_is_one_line(tmp_path):
+    done = subprocess.run(
+        ["bash", str(ROOT / "slurm" / "tune_ray.sbatch")],
+        env={"SLURM_SUBMIT_DIR": str(tmp_path), "PATH": "/usr/bin:/bin"}, capture_output=True, text=True, timeout=30,
+    )  # fmt: skip
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert "which is not the course's folder" in line
