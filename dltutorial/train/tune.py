@@ -3,7 +3,8 @@
 In: a space of knobs, how many trials. Out: a folder in the runs folder: ``journal.log``, Optuna's storage, to which all
 workers append, and a run's folder for each trial. Nobody leads: each worker asks the journal what to try next, trains,
 and tells. Rungs lie at 1/9, 1/3 and all of the updates; at each a trial goes on only if it is among the best third of
-those that came so far (asynchronous successive halving; Li et al. 2018, arXiv:1810.05934).
+those that came so far; of the first two, if it is the best so far (Optuna's variant of asynchronous successive halving,
+which never takes up again whom it has stopped; Li et al. 2018, arXiv:1810.05934).
 
 A worker holds a lock for as long as it lives. The trial of one that has died counts as failed, and is tried anew with
 other knobs: the budget is spent on trials that ended. Ray Tune can lead instead (``tune_ray``).
