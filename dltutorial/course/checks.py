@@ -63,6 +63,8 @@ class Outcome:
 class Exercise:
     """One exercise. Calling it with the learner's function runs the cases in order, shows the result, records it.
 
+    A note that a case adds to the answer's own exception (``add_note``) is its hint.
+
     Attributes:
         name: as in ``check.NAME``.
         chapter: such as "01".
@@ -140,7 +142,7 @@ class Exercise:
         elif isinstance(error, SystemExit):
             got, hint = "sys.exit", "Return the answer; do not leave Python."
         else:
-            trace = guard.learners_frames(error, case)
+            trace, hint = guard.learners_frames(error, case), "; ".join(getattr(error, "__notes__", ()))
             got = guard.last_words(error) if trace else f"an answer this case cannot use ({guard.last_words(error)})"
             if isinstance(error, AssertionError) and not trace:
                 got = str(error) or "something else"
@@ -149,7 +151,8 @@ class Exercise:
     def _shown(self, outcome: Outcome) -> show.Shown:
         """The outcome as a list of cases, what was expected and got, and the hints unfolded so far."""
         if outcome.status == "not attempted":
-            return show.box("not shown here", f"{self.name}: not attempted yet", mark="not attempted")
+            begun = f"{len(outcome.passed)} cases pass, a part is still to be written" if outcome.passed else ""
+            return show.box("not shown here", f"{self.name}: {begun or 'not attempted yet'}", mark="not attempted")
         if outcome.status == "passed":
             told = [("", "; ".join(outcome.passed)), *(("not tried", case) for case in outcome.not_tried)]
             n_passed, n_not = len(outcome.passed), len(outcome.not_tried)

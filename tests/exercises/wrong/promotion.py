@@ -72,5 +72,25 @@ WRONG = [
      "next(self.configs, None)\n        config = self.again.pop(0) if config is None and self.again else config")),
      "once more"),
     ("the newest lost first", _with(("self.again.pop(0)", "self.again.pop()")), None),
+    ("always thirds", _with(("len(arrived) // self.eta]", "len(arrived) // 3]")), "are given to __init__"),
+    ("always three rungs", _with(("range(len(self.errors) - 1)", "range(2)")), "Nobody goes on from the last rung"),
+    ("from the last rung, too", _with(("range(len(self.errors) - 1)", "range(len(self.errors))")), None),
+    ("-inf goes on", _with(("error if math.isfinite(error) else math.inf", "math.inf if math.isnan(error) else error"),
+     ("math.isfinite(self.errors[rung][config])", "self.errors[rung][config] < math.inf")), "diverged"),
+    ("a limit lets all equal ones through", _with((
+     "            for config in arrived[: len(arrived) // self.eta]:\n                if config not in",
+     "            k = len(arrived) // self.eta\n            for config in arrived if k else ():\n                "
+     "if self.errors[rung][config] <= self.errors[rung][arrived[k - 1]] and config not in")), "equal errors"),
+    ("a quota of all who were promoted", _with((
+     "            for config in arrived[: len(arrived) // self.eta]:",
+     "            quota = len(arrived) // self.eta - len(self.promoted[rung])\n"
+     "            for config in arrived if quota > 0 else ():")), "may have left it"),
+    ("a queue of who was among the best once", _with((
+     "            for config in arrived[: len(arrived) // self.eta]:",
+     "            for config in self.queue[rung] if arrived else ():"),
+     ("        self.again = []", "        self.queue = [[] for _ in range(n_rungs)]\n        self.again = []"),
+     ("    def lost(", "        best = sorted(self.errors[rung], key=self.errors[rung].get)\n"
+      "        self.queue[rung] += best[: len(best) // self.eta]\n\n    def lost(")), "may have left it"),
+    ("an error of its own at the end", _with(("next(self.configs, None)", "next(self.configs)")), "None"),
     ("a job only", _with(("return None if config is None else (config, 0)", "return config")), None),
 ]  # fmt: skip
