@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from dltutorial import __version__, advice
+from dltutorial import __version__, advice, paths
 from dltutorial.config import BENCHES, PRESETS, Recipe, add_options, preset, read_knobs
 from dltutorial.errors import CourseError
 
@@ -39,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             stream.reconfigure(errors="replace")  # a question mark for what a locale lacks, and no error
     try:
         with no_interrupt_lost():
-            _stands_somewhere()
+            paths.stands_somewhere()
             args = make_parser().parse_args(argv)
             return args.command(args) or 0
     except BaseException as error:
@@ -52,14 +52,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         else:
             sys.stderr.close()
         return status
-
-
-def _stands_somewhere() -> None:
-    """Raises: CourseError: the working folder has been removed."""
-    try:
-        Path.cwd()
-    except FileNotFoundError:
-        raise CourseError("the folder that you are in is gone; cd into one that is there, then again") from None
 
 
 @contextlib.contextmanager
@@ -323,5 +315,5 @@ def _scaling(args: argparse.Namespace) -> None:
 def _report(args: argparse.Namespace) -> None:
     from dltutorial.course import report
 
-    files = [str(file.absolute()) for file in args.records]
+    files = list(dict.fromkeys(str(file.resolve()) for file in args.records))
     print(report.write("report", args.out, files=files))

@@ -46,6 +46,14 @@ def data_dir() -> Path:
     return _named("DLTUTORIAL_DATA") or cache_dir() / "data"
 
 
+def stands_somewhere() -> None:
+    """Raises: CourseError: the working folder has been removed."""
+    try:
+        Path.cwd()
+    except FileNotFoundError:
+        raise CourseError("the folder that you are in is gone; cd into one that is there, then again") from None
+
+
 def runs_dir() -> Path:
     """The folder that holds the training runs, one subfolder each."""
     return _named("DLTUTORIAL_RUNS") or Path("runs")

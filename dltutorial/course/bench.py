@@ -103,10 +103,6 @@ def run(name: str | None = None, repeats: int = 5, json_file: Path | None = None
     versions = ", ".join(f"{package} {version}" for package, version in machine.versions().items() if version)
     print(f"{name} on {machine.label()}, preset {chosen.name}; {versions}")
     print(inspect.getdoc(getattr(benches, name)), table(rows), LEGEND, sep="\n\n")
-    writer = records.Writer("bench", chosen.name)
-    for row in rows:
-        more = {"samples": row.samples, "predicted": row.predicted, "more": row.more}
-        writer.write(row.what, row.median, row.unit, bench=name, **more)
     if json_file is not None:
         now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         command = f"dltutorial bench {name} --preset {chosen.name} --repeats {repeats}"
@@ -114,6 +110,10 @@ def run(name: str | None = None, repeats: int = 5, json_file: Path | None = None
         about |= {"machine": machine.label(), "versions": machine.versions()}
         about["rows"] = [vars(row) | {"median": row.median} for row in rows]
         paths.write_text(json_file, json.dumps(about, indent=1) + "\n")
+    writer = records.Writer("bench", chosen.name)
+    for row in rows:
+        more = {"samples": row.samples, "predicted": row.predicted, "more": row.more}
+        writer.write(row.what, row.median, row.unit, bench=name, **more)
     return 0
 
 

@@ -124,7 +124,10 @@ def status() -> str:
     try:
         shared = paths.read_text(member.file)
     except (OSError, UnicodeDecodeError) as error:
-        raise CourseError(f"cannot read {member.file} ({error}); leave the class, and join again") from error
+        todo = (
+            "leave the class, and join again" if member.folder.is_dir() else "its folder is away: wait until it is back"
+        )
+        raise CourseError(f"cannot read {member.file} ({error}); {todo}") from error
     paused = " (switched off here by DLTUTORIAL_CLASS=off)" if sharing.switched_off() else ""
     fields = "\n".join(f"  {kind}: time, chapter, {', '.join(keys)}" for kind, keys in sharing.FIELDS.items())
     told = f"You are {member.name} in {member.folder}{paused}.\nShared of each kind of record, and nothing else:\n"

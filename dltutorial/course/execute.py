@@ -61,7 +61,7 @@ async def execute(
     """
     # The kernel chooses its own backend of matplotlib, and no session is live.
     around = {key: value for key, value in os.environ.items() if key not in ("MPLBACKEND", "JPY_SESSION_NAME")}
-    result = None
+    result, n_begun = None, 0
     with open(output.with_suffix(".log"), "ab") as log:
         process = await asyncio.create_subprocess_exec(  # in a session of its own: a terminal's Ctrl-C is its owner's
             *(sys.executable, "-P", "-m", "dltutorial.course.execute"), env={**around, **(env or {})},
@@ -74,13 +74,15 @@ async def execute(
         async for line in process.stdout:
             told = json.loads(line)
             if told is None:
+                n_begun += 1
                 on_cell()
             else:
                 result = Executed(**told)
     finally:
         process.stdin.close()  # it sees that, and ends
         await process.wait()
-    return result or Executed(0.0, error=f"the process that ran it ended with exit code {process.returncode}")
+    why = f"the process that ran it ended with exit code {process.returncode}, in the code cell {n_begun}"
+    return result or Executed(0.0, error=why)
 
 
 def _main() -> None:
@@ -108,13 +110,13 @@ def _execute_here(
     quick_imports()
     papermill: Any = importlib.import_module("papermill")
     started: list[int] = []
-    peak_bytes = [0]
+    peak_bytes, seen = [0], set[Any]()
 
     def starts(cell: Any, cell_index: int) -> None:
         started.append(cell_index)
         on_cell()
 
-    threading.Thread(target=_watch_memory, args=(peak_bytes,), daemon=True).start()
+    threading.Thread(target=_watch_memory, args=(peak_bytes, seen), daemon=True).start()
     error, began_s = "", time.monotonic()
     try:
         done = papermill.execute_notebook(
@@ -126,17 +128,30 @@ def _execute_here(
             error = "SystemExit: no cell after this one has run; leave sys.exit out"  # papermill calls that success
     except Exception as problem:
         error = _one_line(problem, timeout_s)
+        _end_ranks(seen)
     seconds = time.monotonic() - began_s
     return Executed(seconds, peak_bytes[0], _finish(Path(output), started[-1] if started else None, error), error)
 
 
-def _watch_memory(peak_bytes: list[int]) -> None:
-    """Keep in ``peak_bytes[0]`` the most that this process's descendants ever held together."""
+def _end_ranks(seen: set) -> None:
+    """A launcher that is killed with its kernel leaves its ranks, each in a session of its own."""
+    import psutil
+
+    for process in list(seen):
+        with contextlib.suppress(psutil.Error):
+            if process.is_running() and "TORCHELASTIC_RUN_ID" in process.environ():
+                process.kill()
+
+
+def _watch_memory(peak_bytes: list[int], seen: set) -> None:
+    """Keep in ``peak_bytes[0]`` the most that this process's descendants ever held together, and them in ``seen``."""
     import psutil
 
     while True:
         own, shared = 0, [0]
-        for process in psutil.Process().children(recursive=True):
+        here = psutil.Process().children(recursive=True)
+        seen.update(here)
+        for process in here:
             with contextlib.suppress(psutil.Error):
                 memory = process.memory_info()
                 shared.append(getattr(memory, "shared", 0))  # told on Linux only

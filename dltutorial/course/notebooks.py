@@ -21,6 +21,8 @@ from dltutorial import paths
 from dltutorial.course.execute import quick_imports
 from dltutorial.errors import CourseError, RecipeError
 
+_COPY = re.compile(r"-Copy\d+$|__\d{8,}")
+
 
 def folder() -> Path:
     """The folder of the notebooks: ``DLTUTORIAL_NOTEBOOKS``, else ``notebooks`` of the course here or above.
@@ -37,11 +39,14 @@ def folder() -> Path:
 def chapters(where: Path | None = None) -> list[Path]:
     """The notebooks, in the order of their numbers; last, in a folder of exercises, the capstone.
 
+    Copies that JupyterLab or nbgitpuller make beside them (``-Copy1``, ``__20261122…``) are a learner's own.
+
     Raises:
         CourseError: there are none.
     """
     where = folder() if where is None else Path(where)
-    if found := [*sorted(where.glob("[0-9][0-9]_*.ipynb")), *where.glob("capstone.ipynb")]:
+    numbered = sorted(file for file in where.glob("[0-9][0-9]_*.ipynb") if not _COPY.search(file.stem))
+    if found := [*numbered, *where.glob("capstone.ipynb")]:
         return found
     raise CourseError(f"no notebooks NN_*.ipynb in {where}; run this in the course's folder")
 

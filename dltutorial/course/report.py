@@ -61,9 +61,13 @@ def write(name: str, out: Path | None = None, refresh_s: float | None = None, **
         told = line if problem.ename == "CourseError" else f"{where}{line}; mend the notebook, or restore it with git"
         raise CourseError(told) from None
     except RuntimeError as problem:
-        if type(problem).__name__ != "DeadKernelError":
+        if type(problem).__name__ == "DeadKernelError":
+            why = f"the kernel of {name}.ipynb died; mend the notebook, or restore it with git"
+        elif "Kernel died" in str(problem):
+            why = "the kernel python3 does not start; see jupyter kernelspec list, and .venv/bin/dltutorial doctor"
+        else:
             raise
-        raise CourseError(f"the kernel of {name}.ipynb died; mend the notebook, or restore it with git") from problem
+        raise CourseError(why) from problem
     page = _page(done, css, refresh_s, name)
     with contextlib.suppress(OSError, ValueError):
         before, _, seal = paths.read_text(out).rpartition("<!-- ")

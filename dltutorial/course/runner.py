@@ -165,7 +165,7 @@ def _conclude(folder: Path, preset: str, selected: list[Path], done: Mapping[Pat
         row = {"notebook": source.name, "chapter": number, "status": status, "claims": dict(counts)}
         rows.append(row | (asdict(result) if result else {}))
         if result and result.error:
-            where = f"cell {result.cell}" if result.cell else "before its first cell"
+            where = f"cell {result.cell}" if result.cell else "not to its end"
             wrong.append(f"{source.name}, {where}: {result.error}")
         for claim in claims.get(number, []):
             if claim["status"] == "failed":

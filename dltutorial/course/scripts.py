@@ -42,10 +42,10 @@ def _guard_writefile() -> None:
     wrote: dict[Path, list[str]] = {}
 
     def writefile(line: str, cell: str) -> None:
-        file, there = Path(line.strip().strip("'\"")).absolute(), None
+        file, there = Path(line.strip().strip("'\"")).expanduser().absolute(), None
         with contextlib.suppress(OSError, UnicodeDecodeError):
             there = paths.read_text(file)
-        if not line.startswith("-"):  # such as -a, which adds
+        if not {"-a", "--append"} & set(line.split()):
             if there is None or there.splitlines() != wrote.get(file):
                 _keep_own(file, cell)
             wrote[file] = cell.splitlines()

@@ -41,7 +41,7 @@ def update(root: Path) -> str:
     with paths.locked(root, exercises.AT_WORK):
         if not (root / ".git").exists():  # one of a folder above would be somebody else's
             raise CourseError(f"{root} is no git clone; unpack the newer release over it")
-        if (lock := root / ".git" / "index.lock").exists():
+        if lock := next((root / ".git").glob("*.lock"), None):
             raise CourseError(f"another git is at work here, or was killed; wait for it, or if none runs: rm {lock}")
         state = _git(root, "status", "--long", "--untracked-files=no")
         if half_done := _HALF_DONE.search(state):

@@ -33,6 +33,7 @@ LAYOUTS = (
 _CHUNKED = r"-(auto|chunk[1-9]\d*)"
 _LAYOUT = re.compile(rf"npy|hdf5-contiguous|hdf5{_CHUNKED}(-gzip\d?|-lzf)?|zarr{_CHUNKED}(-gzip\d?|-zstd)?")
 _FOREIGN = "it is of another layout, remove it"
+_CHUNK = re.compile(r"(c\.)?\d+(\.\d+)*")  # the name of a file of Zarr's
 _ERRNO = re.compile(r"errno = ([1-9]\d*)")  # so HDF5 quotes the system
 _MOST_CHUNKS = 10**7  # to count more takes HDF5 minutes
 # From this size on a snapshot is read by h5py's ``read_direct``, straight to its place. It takes three times as long as
@@ -215,7 +216,7 @@ def _files_of_chunks(path: Path) -> int:
             elif not entry.is_file():
                 raise DataError(f"{entry.path} is no regular file; remove it, or make or fetch {path} anew")
             else:
-                n_files += entry.name != "zarr.json" and not entry.name.startswith(".")
+                n_files += bool(_CHUNK.fullmatch(entry.name))  # and no half written one, which has another name
     return n_files
 
 

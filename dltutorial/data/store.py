@@ -29,7 +29,8 @@ SPLITS = ("train", "valid", "test")
 STATISTICS = ("global_means", "global_stds", "time_means")
 _YEAR = re.compile(r".*\d{4}")
 _FAR = 1e3  # deviations from the mean: no data of these statistics
-_FILLS = np.array([-999, -9999, -32767, -32768, 1e20, -1e20], np.float32)  # what stands for "no value" in other formats
+# What stands for "no value" in other formats.
+_FILLS = np.array([-999, -9999, -99999, -32767, -32768, 1e15, 1e20, 9.999e20, -1e20], np.float32)
 _MOST = 1e30  # so does what is larger: 9.97e36 is netCDF's
 
 

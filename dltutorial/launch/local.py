@@ -135,6 +135,8 @@ def _sockets() -> str:
 def _stop_unreachable_server() -> None:
     """End a fork server whose socket somebody has removed, say with all temporary files: then a new one starts."""
     server: Any = forkserver._forkserver  # type: ignore[attr-defined]
+    if multiprocessing.parent_process() and server._forkserver_pid not in {p.pid for p in psutil.Process().children()}:
+        server._forkserver_pid = server._forkserver_alive_fd = server._forkserver_address = None  # it was our parent's
     if server._forkserver_address and not Path(server._forkserver_address).exists():
         with contextlib.suppress(FileNotFoundError):  # it removes its socket last
             server._stop()
@@ -308,8 +310,9 @@ class _Ranks:
         if len(self._rest[rank]) > _LONGEST_LINE:
             lines, self._rest[rank] = [*lines, self._rest[rank]], b""
         texts = [line.rstrip(b"\r").rsplit(b"\r")[-1].decode(errors="backslashreplace") for line in lines]
-        sys.stdout.write("".join(f"[rank {rank}] {text}\n" for text in texts))
-        sys.stdout.flush()
+        if sys.stdout:
+            sys.stdout.write("".join(f"[rank {rank}] {text}\n" for text in texts))
+            sys.stdout.flush()
 
     def _hear_end(self, rank: int) -> bool:
         """A rank stays until it is ended; one that ends before has failed, and may have said why."""
@@ -376,7 +379,8 @@ def _no_main() -> Iterator[None]:
 def _checked(world_size: int, timeout_s: float, backend: str) -> str:
     """The backend to use, if ranks can be had as they are asked for."""
     node.refuse_on_login("starting ranks")
-    if isinstance(world_size, bool) or not isinstance(world_size, int) or world_size < 1:
+    paths.stands_somewhere()
+    if isinstance(world_size, bool) or not isinstance(world_size, numbers.Integral) or world_size < 1:
         raise CourseError(f"world_size={world_size!r}: a launch needs a whole number of ranks, at least 1")
     if os.environ.get("WORLD_SIZE", str(world_size)) != str(world_size):
         raise CourseError(

@@ -92,7 +92,7 @@ def shared_line(record: Mapping[str, Any]) -> str | None:
     """The line that a class sees of a record; None: nothing of it."""
     kind = str(record.get("kind"))
     other = kind == "measurement" and record.get("what") not in SHARED_MEASUREMENTS
-    if other or kind not in FIELDS or not re.fullmatch(r"\d\d", str(record.get("chapter"))):
+    if other or kind not in FIELDS or not re.fullmatch("[0-9]{2}|capstone", str(record.get("chapter"))):
         return None
     line = {"time": str(record["time"])[:19] + "Z", "chapter": record["chapter"], "kind": kind}
     line |= {key: _harmless(record.get(key)) for key in FIELDS[kind]}

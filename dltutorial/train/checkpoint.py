@@ -267,6 +267,8 @@ def load(file: Path) -> Checkpoint:
         raise DamagedError(f"{file} needs {error.filename}, which is not there") from error
     except (DamagedError, OSError):  # of a shard
         raise
+    except MemoryError as error:
+        raise CheckpointError(f"{file} does not fit into this process's memory; give it more, then again") from error
     except Exception as error:  # torch names no common base for what a foreign file can raise
         why = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
         why = "it holds more than tensors and plain values" if isinstance(error, pickle.UnpicklingError) else why

@@ -23,7 +23,7 @@ from dltutorial.config import Preset, Recipe, preset
 from dltutorial.errors import CourseError, Interrupted
 from dltutorial.ranks import RankInfo
 
-_STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
+_STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
 _WATCH_S = 2.0  # between two looks for ranks that failed
 
 
@@ -149,13 +149,24 @@ def stop_signals() -> Iterator[list[int]]:
     """Inside ``with``, a signal that asks the program to end is noted in the list, and the run ends with a checkpoint.
 
     A batch system warns a job before it takes the nodes away: Slurm by SIGTERM, or by the signal that ``--signal``
-    names. Signals can be caught in a program's main thread only; in another one nothing is caught.
+    names; a terminal that is closed sends SIGHUP. Signals can be caught in a program's main thread only; in another
+    one nothing is caught.
     """
     came: list[int] = []
+
+    def note(number: int, _frame: object) -> None:
+        if number == signal.SIGHUP:  # nobody can be written to any more
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            for stream in (1, 2):
+                if os.isatty(stream):
+                    os.dup2(nowhere, stream)
+        came.append(number)
+
     before = {}
     if threading.current_thread() is threading.main_thread():
         for number in _STOP_SIGNALS:
-            before[number] = signal.signal(number, lambda number, _frame: came.append(number))
+            if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # nohup
+                before[number] = signal.signal(number, note)
     try:
         yield came
     finally:

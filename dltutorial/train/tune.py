@@ -200,8 +200,13 @@ def _try(study: Any, trial: Any, search: Search, came: list) -> None:
                 state = TrialState.COMPLETE
     except DivergedError:
         state = TrialState.PRUNED
+    except Interrupted:
+        why = f"asked to end in trial {trial.number}, which counts as failed; the same command goes on"
+        raise Interrupted(why) from None
+    except optuna.exceptions.UpdateFinishedTrialError:  # who removes hidden files removes locks
+        print(f"trial {trial.number} was taken back by another worker, which did not find this one's lock")
     finally:
-        study.tell(trial, value if state == TrialState.COMPLETE else None, state=state)
+        study.tell(trial, value if state == TrialState.COMPLETE else None, state=state, skip_if_finished=True)
     if "tensorboard" in recipe.track and value is not None:
         from torch.utils.tensorboard import SummaryWriter
 
@@ -249,7 +254,7 @@ def _give_back(study: Any, folder: Path) -> None:
     for trial in study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
         worker = trial.user_attrs.get("worker")
         age_s = time.time() - trial.datetime_start.timestamp() if trial.datetime_start else 0.0
-        if (worker is None and age_s > _NEW_S) or (worker and not run_lock.is_owned(folder / worker)):
+        if (worker is None and abs(age_s) > _NEW_S) or (worker and not run_lock.is_owned(folder / worker)):
             study.tell(trial.number, state=TrialState.FAIL, skip_if_finished=True)
             print(f"trial {trial.number} was lost with its worker; its budget is given back", flush=True)
 

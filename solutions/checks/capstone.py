@@ -32,6 +32,7 @@ from dltutorial.course.checks import Exercise, NotTried, Outcome, Wrong
 from dltutorial.course.checks.capstone_watch import probe
 from dltutorial.launch import pocket
 
+_MOST = 2**27  # bytes that a script may print
 PATIENCE_S = 90.0  # for ranks that share busy cores
 _EPOCHS, _BATCH, _RATE, _SAMPLES = 4, 16, 0.08, 76
 _JOB_EPOCHS, _WAIT_S = 2, 5.0
@@ -105,7 +106,7 @@ class _Script:
         (folder / "samples.py").write_text(watched, encoding="utf-8")
         shutil.copy(_HERE / "capstone_watch.py", folder)
         for file in (script, self.job):
-            if file.exists():
+            if file.is_file():
                 shutil.copy(file, folder / file.name)
         if script.name != "capstone.py":
             (folder / script.name).rename(folder / "capstone.py")
@@ -128,10 +129,10 @@ class _Script:
             blown = blow.endswith("SIGSTOP") or blow.endswith("SIGKILL")
             awaited = [p for rank, p in enumerate(processes) if not (blown and rank == int(blow.split()[0]))]
             until_s = begun_s + PATIENCE_S
-            while any(p.poll() is None for p in awaited) and time.monotonic() < until_s:
+            while any(p.poll() is None for p in awaited) and time.monotonic() < until_s and out.stat().st_size < _MOST:
                 time.sleep(0.02)
             run = _Run([p.poll() for p in awaited], "", time.monotonic() - begun_s)
-        run.out = out.read_text(encoding="utf-8", errors="replace")
+        run.out = _read(out)
         return _with_notes(run, notes)
 
     def environment(self) -> dict[str, str]:
@@ -162,7 +163,7 @@ class _Script:
                 time.sleep(0.1)
         subprocess.run(["scancel", job], timeout=30, **how)
         file = self.folder / f"{notes.name}.out"
-        out = file.read_text(encoding="utf-8", errors="replace") if file.exists() else ""
+        out = _read(file) if file.exists() else ""
         return state, _with_notes(_Run([], out), notes)
 
     @functools.cached_property
@@ -189,6 +190,12 @@ class _Script:
         self._count += 1
         (notes := self.folder / f"notes-{self._count}").mkdir()
         return notes
+
+
+def _read(file: Path) -> str:
+    """What was printed, as far as anybody would read it."""
+    with open(file, encoding="utf-8", errors="replace") as stream:
+        return stream.read(_MOST // 16)
 
 
 @contextlib.contextmanager

@@ -87,6 +87,15 @@ def test_and_in_stages(train):
     assert losses("stages") == pytest.approx(losses("blocks"), rel=1e-3)
 
 
+def test_a_job_that_is_warned_before_its_ranks_listen_queues_again(train, cluster):
+    job = train("early", "--steps", "100000", "--log-every", "1000")
+    wait_for(lambda: said(["squeue", "--noheader", "--steps", f"--jobs={job.number}"], cluster.env).strip())
+    job.warn()  # Python has not begun
+    wait_for(lambda: job.state()[1] == 1, 150)
+    job.cancel()
+    assert "warned: a checkpoint is written, the job queues again" in job.output.read_text()
+
+
 @pytest.mark.timed
 def test_a_warned_job_in_shards_queues_again_and_goes_on_from_them(train, whole):
     job = train("shards", *STEPS, "--shard", "full")

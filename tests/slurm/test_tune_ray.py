@@ -47,7 +47,7 @@ def test_a_population_on_two_nodes_loses_a_worker_and_ends_clean(cluster, runs, 
     assert "best: " in output
     assert "Traceback" not in output
     wait_for(lambda: not processes("raylet", job) and not processes("gcs_server", job))
-    assert not Path(f"/tmp/ray-{job.number}").exists()
+    assert not Path("/tmp", f"ray-{job.number}").exists()
 
 
 def test_a_job_that_is_cancelled_leaves_nothing(cluster, runs, monkeypatch):
@@ -57,7 +57,7 @@ def test_a_job_that_is_cancelled_leaves_nothing(cluster, runs, monkeypatch):
     job.cancel()
     wait_for(lambda: not processes("raylet", job) and not processes("gcs_server", job), 120)
     job.ended()
-    wait_for(lambda: not Path(f"/tmp/ray-{job.number}").exists(), 60)
+    wait_for(lambda: not Path("/tmp", f"ray-{job.number}").exists(), 60)
 
 
 def test_a_script_sent_from_elsewhere_is_one_line(tmp_path):

@@ -5,6 +5,7 @@ import pytest
 from dltutorial import cli
 from dltutorial.course import bench, benches
 from dltutorial.course.bench import BenchRow, table
+from dltutorial.errors import CourseError
 from dltutorial.record import records
 
 
@@ -79,6 +80,14 @@ def test_figures_are_recorded_and_written_as_json(rows, tmp_path):
     assert [row["median"] for row in written["rows"]] == [0.2, 5.0, 1.0]
     assert written["rows"][0]["samples"] == [0.2, 0.1, 0.4]
     assert written["versions"]["torch"]
+
+
+def test_figures_are_written_where_records_cannot_be(rows, tmp_path):
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / "records.jsonl").mkdir()
+    with pytest.raises(CourseError):
+        bench.run("known", json_file=tmp_path / "b.json")
+    assert json.loads((tmp_path / "b.json").read_text())["rows"]
 
 
 def test_earlier_figures_stay_until_there_are_new_ones(rows, monkeypatch, tmp_path):

@@ -1,11 +1,14 @@
 """Every mistake ends in one clear line on stderr and a status that is not 0; an interrupt leaves nothing half done."""
 
+import contextlib
 import json
 import os
+import pty
 import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 import weakref
 
@@ -14,6 +17,7 @@ import nbformat
 import numpy as np
 import psutil
 import pytest
+from waiting import wait_for
 
 from dltutorial import __version__, cli
 from dltutorial.train import run_folder
@@ -452,6 +456,29 @@ def test_sigterm_while_workers_start_ends_all_of_them(tiny_data, tmp_path):
         process.kill()
     assert process.returncode == 75, said
     assert not psutil.wait_procs(workers, timeout=60)[1]
+
+
+@pytest.mark.full
+def test_a_terminal_that_is_closed_costs_no_progress(tiny_data, tmp_path):
+    words = ["train", "--data", tiny_data, "--name", "r", *TINY, "--steps", 100_000, "--checkpoint-every", 0]
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.environ["OMP_NUM_THREADS"] = "1"
+        os.execv(sys.executable, [sys.executable, "-m", "dltutorial", *map(str, words)])
+    reader = threading.Thread(target=lambda: drain(terminal), daemon=True)
+    reader.start()
+    wait_for((tmp_path / "runs" / "r" / "progress.jsonl").exists)
+    os.close(terminal)  # the kernel sends SIGHUP
+    _, status = os.waitpid(pid, 0)
+    assert os.waitstatus_to_exitcode(status) == 75
+    assert run_folder.run_status(tmp_path / "runs" / "r") == "interrupted"
+    assert list((tmp_path / "runs" / "r" / "checkpoints").glob("step-*.pt"))
+
+
+def drain(terminal):
+    with contextlib.suppress(OSError):
+        while os.read(terminal, 2**16):
+            pass
 
 
 @pytest.mark.full

@@ -93,7 +93,7 @@ def test_conda_and_pip_get_the_same_packages():
 
 
 def test_what_the_library_imports_is_asked_for():
-    known = requirements().keys() | {"dltutorial", "mpi4py"}  # MPI is somebody else's, where there is one
+    known = requirements().keys() | {"dltutorial", "ray", "mpi4py"}  # MPI is somebody else's, where there is one
     distributions = {"sklearn": "scikit-learn"}
     for file in (ROOT / "dltutorial").rglob("*.py"):
         for node in ast.walk(ast.parse(file.read_text())):

@@ -13,19 +13,19 @@ PACKAGE = ROOT / "dltutorial"
 # Lines of all Python files, blank lines and docstrings included: what there is, and no more. 18,500 for chapters 00 to
 # 15; 22,000 at most with Part IV.
 BUDGET = {
-    "": 1687,
+    "": 1688,
     "record": 611,
     "profile": 2519,
-    "data": 2812,
+    "data": 2814,
     "models": 181,
     "optim": 333,
-    "launch": 1500,
+    "launch": 1504,
     "comm": 773,
     "parallel": 1313,
-    "train": 3275,
+    "train": 3552,
     "scaling": 591,
     "convergence": 1377,
-    "course": 3622,
+    "course": 3652,
     "reference": 1,
 }
 # Words that only their author understands as the name of a file.

@@ -24,7 +24,7 @@ def directives(script):
 
 
 def test_there_is_a_script_for_each_purpose_and_a_file_for_each_site():
-    assert {"train", "scaling", "profile", "notebook", "tune"} == {script.stem for script in JOBS}
+    assert {"train", "scaling", "profile", "notebook", "tune", "tune_ray"} == {script.stem for script in JOBS}
     wanted = {"perlmutter", "juwels_booster", "jupiter", "frontier", "generic", "pocket"}
     assert wanted == {site.stem for site in SITES}
 

@@ -1,5 +1,6 @@
 import json
 
+import nbformat
 import pytest
 
 from dltutorial.course import notebooks, runner
@@ -46,3 +47,9 @@ def test_the_notebooks_are_found_from_anywhere(tmp_path, monkeypatch):
     monkeypatch.delenv("DLTUTORIAL_NOTEBOOKS", raising=False)
     monkeypatch.chdir(tmp_path)
     assert notebooks.folder().name == "notebooks"
+
+
+def test_copies_that_jupyterlab_and_nbgitpuller_make_are_no_chapters(tmp_path):
+    for name in ("01_one", "01_one-Copy1", "01_one-Copy12", "01_one__20261122101530", "02_two", "capstone"):
+        nbformat.write(nbformat.v4.new_notebook(), tmp_path / f"{name}.ipynb")
+    assert [file.stem for file in notebooks.chapters(tmp_path)] == ["01_one", "02_two", "capstone"]

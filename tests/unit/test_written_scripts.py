@@ -135,3 +135,13 @@ def test_run_all_keeps_a_file_that_was_edited_outside_of_its_cell(shell, tmp_pat
     shell.run_cell("%%writefile -a answer.py\nmore\n")
     assert files(tmp_path) == {"answer.py": "blank\nmore\n", "answer.mine1.py": "written in an editor\n"}
     assert "your own answer.py is now answer.mine1.py" in capsys.readouterr().out
+    shell.run_cell("%%writefile answer.py -a\nmore\n")
+    assert files(tmp_path)["answer.py"] == "blank\nmore\nmore\n"
+
+
+def test_a_file_at_home_is_kept_too(shell, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "answer.py").write_text("written in an editor\n")
+    scripts.prepare()
+    shell.run_cell("%%writefile ~/answer.py\nblank\n")
+    assert files(tmp_path) == {"answer.py": "blank\n", "answer.mine1.py": "written in an editor\n"}
