@@ -118,12 +118,18 @@ def _execute_here(
 
     threading.Thread(target=_watch_memory, args=(peak_bytes, seen), daemon=True).start()
     error, began_s = "", time.monotonic()
+    how: dict[str, Any] = {
+        "cwd": work, "kernel_name": "python3", "progress_bar": False, "execution_timeout": math.ceil(timeout_s),
+        "shutdown_kernel": "immediate", "on_cell_start": starts,
+    }  # fmt: skip
+    files = [path.replace("{", "{{").replace("}", "}}") for path in (source, output)]
     try:
-        done = papermill.execute_notebook(
-            *(path.replace("{", "{{").replace("}", "}}") for path in (source, output)), parameters, cwd=work,
-            kernel_name="python3", progress_bar=False, execution_timeout=math.ceil(timeout_s),
-            shutdown_kernel="immediate", on_cell_start=starts,
-        )  # fmt: skip
+        try:
+            done = papermill.execute_notebook(*files, parameters, **how)
+        except RuntimeError as problem:  # another program has taken one of the ports that were chosen for it
+            if started or "Kernel died before replying" not in str(problem):
+                raise
+            done = papermill.execute_notebook(*files, parameters, **how)
         if any(item.get("ename") == "SystemExit" for cell in done.cells for item in cell.get("outputs", ())):
             error = "SystemExit: no cell after this one has run; leave sys.exit out"  # papermill calls that success
     except Exception as problem:
