@@ -120,7 +120,12 @@ class Exercise:
             raise
         except BaseException as error:
             if len(passed) + len(not_tried) < len(self.cases):  # else the deadline struck after the last case
-                return self._failure(error, tuple(passed))
+                try:
+                    with guard.deadline(self.deadline_s):  # to put an object into words is to call it
+                        return self._failure(error, tuple(passed))
+                except guard.TooLate:
+                    got = "what does not come to an end when it is put into words"
+                    return Outcome("wrong", tuple(passed), _case_name(self.cases[len(passed)]), got=got)
         return Outcome("passed", tuple(passed), not_tried=tuple(not_tried))
 
     def _failure(self, error: BaseException, passed: tuple[str, ...]) -> Outcome:

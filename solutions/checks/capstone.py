@@ -119,6 +119,7 @@ class _Script:
         torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", *arguments]
         begun_s, out = time.monotonic(), self.folder / f"{notes.name}.out"
         with open(out, "w") as file, contextlib.ExitStack() as stack:
+            stack.callback(_end_helpers, str(notes))
             how = {"cwd": self.folder, "stdout": file, "stderr": file, "stdin": subprocess.DEVNULL}
             ranks = [{}] if launcher == "torchrun" else _as_torchrun_tells(2)
             command = torchrun if launcher == "torchrun" else [sys.executable, *arguments]
@@ -190,6 +191,14 @@ class _Script:
         self._count += 1
         (notes := self.folder / f"notes-{self._count}").mkdir()
         return notes
+
+
+def _end_helpers(notes: str) -> None:
+    """End what a script has started and left, in sessions of its own too: it has the variable."""
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if process.environ().get("CAPSTONE_NOTES") == notes:
+                process.kill()
 
 
 def _read(file: Path) -> str:

@@ -1,5 +1,6 @@
 """A notebook in a kernel of its own, and whatever goes wrong there."""
 
+import json
 import os
 import signal
 import subprocess
@@ -177,3 +178,22 @@ def test_no_kernel_outlives_a_killed_owner(tmp_path):
         owner.kill()
         owner.wait()
     assert all(gone(pid) for pid in family)
+
+
+def test_a_kernel_that_does_not_start_gets_a_second_one(run, tmp_path):
+    """As one does whose ports another program has taken in the moment between."""
+    (spec := tmp_path / "jupyter" / "kernels" / "python3").mkdir(parents=True)
+    starter = tmp_path / "starter.py"
+    starter.write_text(
+        "import os, pathlib, runpy, sys\n"
+        f"tries = pathlib.Path({str(tmp_path / 'tries')!r})\n"
+        "with tries.open('a') as file: file.write('x')\n"
+        "if len(tries.read_text()) == 1: sys.exit(1)\n"
+        "sys.argv[0] = 'ipykernel_launcher'\n"
+        "runpy.run_module('ipykernel_launcher', run_name='__main__')\n"
+    )
+    argv = [sys.executable, str(starter), "-f", "{connection_file}"]
+    (spec / "kernel.json").write_text(json.dumps({"argv": argv, "display_name": "Python 3", "language": "python"}))
+    result, notebook = run("print(1)", JUPYTER_PATH=str(tmp_path / "jupyter"))
+    assert (result.error, text(notebook, 0)) == ("", "1\n")
+    assert (tmp_path / "tries").read_text() == "xx"

@@ -277,3 +277,24 @@ def test_a_check_is_imported_by_a_name_that_another_process_finds_too():
     code = "from dltutorial.course.checks import ring; print(ring.EXERCISE.name)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.stdout == "ring\n", done.stderr
+
+
+@pytest.mark.parametrize("how", ["returned", "raised"])
+def test_what_never_can_be_put_into_words_is_told_in_time(how):
+    class Endless(Exception):
+        def __repr__(self):
+            while True:
+                pass
+
+        __str__ = __repr__
+
+    def case(fn):
+        raise checks.Wrong(1, fn())
+
+    def answer():
+        if how == "raised":
+            raise Endless
+        return Endless()
+
+    outcome = checks.Exercise("e", "01", (case,), deadline_s=0.5).examine(answer)
+    assert outcome.status == "wrong"
