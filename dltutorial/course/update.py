@@ -31,9 +31,10 @@ def update(root: Path) -> str:
             os.environ.pop(name, None)
     os.environ["LC_ALL"] = "C"  # what git says is looked at, here and by nbgitpuller
     count = os.environ.get("GIT_CONFIG_COUNT", "")
-    n = int(count) if count.isdecimal() else 0  # nbgitpuller sees new names, but not that a file has moved
-    os.environ |= {f"GIT_CONFIG_KEY_{n}": "diff.renames", f"GIT_CONFIG_VALUE_{n}": "false"}
-    os.environ["GIT_CONFIG_COUNT"] = str(n + 1)
+    n = int(count) if count.isdecimal() else 0
+    for key in ("diff.renames", "core.quotePath"):  # nbgitpuller sees new names, not that a file has moved, nor \303\266
+        os.environ |= {f"GIT_CONFIG_KEY_{n}": key, f"GIT_CONFIG_VALUE_{n}": "false"}
+        os.environ["GIT_CONFIG_COUNT"] = str(n := n + 1)
     os.environ.setdefault("GIT_HTTP_LOW_SPEED_LIMIT", "1")  # a server that says nothing is waited for …
     os.environ.setdefault("GIT_HTTP_LOW_SPEED_TIME", "60")  # … so many seconds
     if "GIT_SSH" not in os.environ and not _git(root, "config", "--default", "", "--get", "core.sshCommand").strip():

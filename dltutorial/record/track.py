@@ -55,6 +55,22 @@ class Tracker:
                 self._wandb.finish()
 
 
+def write_table(folder: Path, columns: list, rows: list[list], file: Path) -> None:
+    """A W&B run of its own in this folder: the rows as the table ``trials``, and a file as an artifact.
+
+    Raises:
+        CourseError: as ``Tracker``.
+    """
+    import wandb
+
+    run = _wandb_run(folder, {})
+    run.log({"trials": wandb.Table(columns=columns, data=rows)})
+    artifact = wandb.Artifact(folder.parent.name, type="study")
+    artifact.add_file(str(file))
+    run.log_artifact(artifact)
+    run.finish()
+
+
 def read_wandb(folder: Path) -> Scalars:
     """Every number logged to the newest offline W&B run in a run's folder.
 

@@ -31,6 +31,7 @@ from dltutorial.config import Preset, Recipe, preset
 from dltutorial.data import store, weather
 from dltutorial.errors import CourseError, DivergedError, Interrupted
 from dltutorial.ranks import RankInfo
+from dltutorial.record import track
 from dltutorial.train import run, run_lock
 from dltutorial.train.command import stop_signals
 from dltutorial.train.forecasting import fingerprint, weather_task
@@ -176,6 +177,12 @@ def worker(search: Search, how: Mapping[str, str]) -> None:
                     study.tell(trial, state=TrialState.FAIL)  # two have asked at once for the last one
                     continue
                 _try(study, trial, search, came)
+    if "wandb" in search.fixed.get("track", ()):
+        with contextlib.suppress(FileExistsError):  # another worker tells
+            (about_all := folder / f"study-{trials}").mkdir()
+            columns = ["trial", "state", "score", *search.space]
+            rows = [[t.number, t.state.name, t.value, *map(t.params.get, search.space)] for t in study.trials]
+            track.write_table(about_all, columns, rows, folder / "journal.log")
     _say_best(study)
 
 
