@@ -32,7 +32,10 @@ def update(root: Path) -> str:
     os.environ["LC_ALL"] = "C"  # what git says is looked at, here and by nbgitpuller
     count = os.environ.get("GIT_CONFIG_COUNT", "")
     n = int(count) if count.isdecimal() else 0
-    for key in ("diff.renames", "core.quotePath"):  # nbgitpuller sees new names, not that a file has moved, nor \303\266
+    for key in (
+        "diff.renames",
+        "core.quotePath",
+    ):  # nbgitpuller sees new names, not that a file has moved, nor \303\266
         os.environ |= {f"GIT_CONFIG_KEY_{n}": key, f"GIT_CONFIG_VALUE_{n}": "false"}
         os.environ["GIT_CONFIG_COUNT"] = str(n := n + 1)
     os.environ.setdefault("GIT_HTTP_LOW_SPEED_LIMIT", "1")  # a server that says nothing is waited for …
@@ -67,13 +70,14 @@ def update(root: Path) -> str:
 def _refuse_obstacles(root: Path, newer: str) -> None:
     """What has the place of a file of the course, or of its folder, would go. CourseError: something has.
 
-    A file in the place of a new one is nbgitpuller's to rename.
+    A file in the place of a new one is nbgitpuller's to rename, if it can read its name: git quotes some.
     """
     gone = _git(root, "diff", "--name-only", "--diff-filter=D", "-z")
     for name in (gone + _git(root, "diff", "--name-only", "--diff-filter=A", "-z", "HEAD", newer)).split("\0")[:-1]:
         places = [root / part for part in (*reversed(Path(name).parents), Path(name))]
         for place in places:
-            if place.is_symlink() or (place.exists() and place.is_dir() == (place == places[-1])):
+            quoted = place.is_file() and re.search(r'["\\\x00-\x1f\x7f]', name)
+            if place.is_symlink() or quoted or (place.exists() and place.is_dir() == (place == places[-1])):
                 there = place.relative_to(root)
                 raise CourseError(f"{there} is in the way of the course's {name}; rename it, then again")
 

@@ -528,6 +528,17 @@ def test_what_the_newer_version_moves_to_a_place_where_git_ignores_the_learners_
     assert "mine\n" in everything(course)
 
 
+@pytest.mark.parametrize("name", ["größe.sh", "a b.sh", 'a"b.sh', "a\\b.sh", "a\tb.sh"])
+def test_a_file_whose_name_git_quotes_stays(course, name):
+    (course.learner / ".git" / "info" / "exclude").write_text("*.sh\n")
+    (course.learner / name).write_text("mine\n")
+    course.publish(**{name: "the course's\n"})
+    run = course.begin_update()
+    line = run.communicate()[1]
+    assert "mine\n" in everything(course)
+    assert run.returncode == 0 or "is in the way of the course's" in line
+
+
 @pytest.mark.parametrize("own", [("status.short", "true"), ("status.branch", "true"), ("diff.renames", "copies")])
 def test_a_learners_own_settings_of_git_change_nothing(course, own):
     git(course.learner, "config", *own)
