@@ -147,7 +147,7 @@ class Exercise:
         elif isinstance(error, SystemExit):
             got, hint = "sys.exit", "Return the answer; do not leave Python."
         else:
-            trace, hint = guard.learners_frames(error, case), "; ".join(getattr(error, "__notes__", ()))
+            trace, hint = guard.learners_frames(error, case), "; ".join(map(str, getattr(error, "__notes__", ())))
             got = guard.last_words(error) if trace else f"an answer this case cannot use ({guard.last_words(error)})"
             if isinstance(error, AssertionError) and not trace:
                 got = str(error) or "something else"

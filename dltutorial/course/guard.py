@@ -49,7 +49,8 @@ def deadline(limit_s: float) -> Iterator[None]:
 
 def last_words(error: BaseException) -> str:
     """The error's last line, such as ``ZeroDivisionError: division by zero``, even where ``str(error)`` fails."""
-    return "".join(traceback.format_exception_only(error)).strip().split("\n")[-1][:300]
+    line = "".join(traceback.format_exception_only(error)).strip().split("\n")[-1][:300]
+    return line.encode(errors="replace").decode()
 
 
 def learners_frames(error: BaseException, case: Callable) -> str:
@@ -79,5 +80,5 @@ def brief(value: Any) -> str:
             numbers = _SHORT.repr(value.reshape(-1)[:6].tolist()) if value.size else "[]"
             return f"{type(value).__name__} of shape {tuple(value.shape)}, {value.dtype}: {numbers}"
         return _SHORT.repr(value)
-    except Exception:
+    except (Exception, SystemExit, GeneratorExit):
         return f"an object of type {type(value).__name__}"

@@ -164,7 +164,9 @@ def _clear(folder: Path) -> bool:
     place = folder.resolve()
     daemons.kill(place)
     names = [file.name for file in place.iterdir()] if place.is_dir() else ["a file"] * place.exists()
-    if not {"munge.key", "slurm.conf"}.intersection(names) and not all(map(_HALF_MADE.fullmatch, names)):
+    half_made = all(_HALF_MADE.fullmatch(name) and (place / name).is_dir() for name in names)
+    conf = "slurm.conf" in names and (place / "slurm.conf").stat().st_size > 0
+    if not conf and "munge.key" not in names and not half_made:
         raise CourseError(f"{folder} is no pocket cluster's and stays as it is; choose another --name")
     if folder.is_dir() and (place == folder.parent.resolve() / folder.name or place.name.startswith(daemons.SHORT)):
         shutil.rmtree(place, ignore_errors=True)

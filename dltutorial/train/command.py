@@ -11,6 +11,7 @@ import datetime
 import os
 import re
 import signal
+import stat
 import sys
 import threading
 import traceback
@@ -158,7 +159,7 @@ def stop_signals() -> Iterator[list[int]]:
         if number == signal.SIGHUP:  # nobody can be written to any more
             nowhere = os.open(os.devnull, os.O_WRONLY)
             for stream in (1, 2):
-                if os.isatty(stream):
+                if stat.S_ISCHR(os.fstat(stream).st_mode):  # a terminal that has hung up says that it is none
                     os.dup2(nowhere, stream)
         came.append(number)
 

@@ -78,6 +78,10 @@ def to_go_on_from(folder: Path, recipe: Recipe, data_id: str, overwrite: bool, r
     if (folder / CHECKPOINTS).is_symlink():
         why = "is a link, and what lies behind it may be another run's; copy the checkpoints (cp -r) in place of it"
         raise CourseError(f"{folder / CHECKPOINTS} {why}")
+    real = folder.resolve()
+    if not overwrite and not resume and (aside := real.with_name(f".{real.name}.overwritten")).is_dir():
+        what = "it may be a run, and who was to overwrite it was killed"
+        raise CourseError(f"{aside} is in the way; look what it holds ({what}): --overwrite it, or rename it")
     before = previous_recipe(folder, overwrite, resume)
     if before is not None:
         check_same(vars(before), recipe, folder)
@@ -111,7 +115,8 @@ def begin(folder: Path, recipe: Recipe, found: Checkpoint | None, resume: bool) 
     """
     real = folder.resolve()
     aside, gone = (real.with_name(f".{real.name}.{word}") for word in ("overwritten", "removed"))
-    shutil.rmtree(gone, ignore_errors=True)  # a kill has left it
+    if all(_OURS.fullmatch(f.relative_to(gone).as_posix()) for f in _below(gone)):
+        shutil.rmtree(gone, ignore_errors=True)  # a kill has left it
     if resume:
         _go_back(folder, recipe, found)
     else:

@@ -12,14 +12,16 @@ import math
 import os
 import secrets
 import shutil
+import signal
 import sys
 import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
+import psutil
 import torch
 
 from dltutorial import machine
@@ -30,6 +32,7 @@ from dltutorial.train.forecasting import weather_task
 from dltutorial.train.run_folder import CHECKPOINTS
 from dltutorial.train.tune import ADVICE, ETA, SCORE, Knob, Search, in_words
 
+ENDED = "asked to end; what has ended is kept, take another --name to begin anew"
 _TRIES = 3  # of a trial whose worker dies
 
 
@@ -168,16 +171,30 @@ def _ray() -> Iterator[Any]:
         print("Ray's processes listen on this machine's addresses until it ends; a token guards them", file=sys.stderr)
         how |= {"address": "local", "num_cpus": cores, "include_dashboard": False, "_node_ip_address": "127.0.0.1"}
         how |= {"_temp_dir": str(own), "object_store_memory": 100 * 2**20}
+
+    def end(number: int, _frame: object) -> NoReturn:
+        raise Interrupted(ENDED)
+
     try:
+        signal.signal(signal.SIGTERM, end)
         try:
             ray.init(**how)
+        except Interrupted:
+            raise
         except Exception as error:  # of a dozen kinds
             why = (str(error).strip().splitlines() or [type(error).__name__])[-1]
             where = os.environ.get("RAY_ADDRESS", "this machine")
             raise CourseError(f"Ray does not start on {where}: {why}; look with `ray status`") from error
+        signal.signal(signal.SIGTERM, end)  # Ray has set its own
         logging.getLogger("ray").setLevel(logging.CRITICAL)  # a trial that is tried again is no news of fifty lines
         yield tune
+    except SystemExit:  # Ray's answer to SIGTERM, while it has its own
+        raise Interrupted(ENDED) from None
     finally:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
         ray.shutdown()
         if own:
+            for process in psutil.Process().children(recursive=True):  # of a start that did not come to its end
+                with contextlib.suppress(psutil.Error):
+                    process.kill()
             shutil.rmtree(own, ignore_errors=True)

@@ -47,7 +47,7 @@ def test_a_population_on_two_nodes_loses_a_worker_and_ends_clean(cluster, runs, 
     assert "best: " in output
     assert "Traceback" not in output
     wait_for(lambda: not processes("raylet", job) and not processes("gcs_server", job))
-    assert not Path("/tmp", f"ray-{job.number}").exists()
+    wait_for(lambda: not Path("/tmp", f"ray-{job.number}").exists())
 
 
 def test_a_job_that_is_cancelled_leaves_nothing(cluster, runs, monkeypatch):

@@ -250,17 +250,17 @@ def test_a_run_that_is_to_be_overwritten_stays_where_the_new_one_cannot_start(
     assert [file.name for file in tmp_path.iterdir()] == ["r"]
 
 
-@pytest.mark.parametrize("overwrite", [True, False])
 def test_a_run_that_a_kill_has_left_aside_is_back_where_the_new_one_cannot_start(
-    finished, tiny_data, tmp_path, monkeypatch, overwrite
+    finished, tiny_data, tmp_path, monkeypatch
 ):
     shutil.copytree(finished[0], aside := tmp_path / ".r.overwritten")
     before = {file.name: file.read_bytes() for file in aside.iterdir() if file.is_file()}
-    if overwrite:
-        SMALL.save(tmp_path / "r" / "recipe.json")
+    with pytest.raises(CourseError, match="is in the way; look what it holds"):
+        train(tiny_data, tmp_path / "r")
+    SMALL.save(tmp_path / "r" / "recipe.json")
     monkeypatch.setenv("WANDB_MODE", "bogus")
     with pytest.raises(CourseError, match="W&B could not start"):
-        train(tiny_data, tmp_path / "r", dataclasses.replace(SMALL, track=("wandb",)), overwrite=overwrite)
+        train(tiny_data, tmp_path / "r", dataclasses.replace(SMALL, track=("wandb",)), overwrite=True)
     assert {file.name: file.read_bytes() for file in (tmp_path / "r").iterdir() if file.is_file()} == before
     assert [file.name for file in tmp_path.iterdir()] == ["r"]
 
