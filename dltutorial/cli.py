@@ -132,7 +132,8 @@ def make_parser() -> argparse.ArgumentParser:
     tune.add_argument("--trials", type=number(int, 1, 10**6), default=27, metavar="N", help="in all (default: 27)")
     how = "learning_rate=1e-4..1e-2:log, warmup_steps=0..40, optimizer=adamw,lamb: what to try of a knob"
     tune.add_argument("--knob", action="append", required=True, metavar="NAME=VALUES", help=how)
-    tune.add_argument("--sampler", choices=["tpe", "random"], default="tpe", help="what Optuna tries next (default: tpe); Ray: random")
+    tried = "what Optuna tries next (default: tpe); Ray: random"
+    tune.add_argument("--sampler", choices=["tpe", "random"], default="tpe", help=tried)
     kinds = "asha: end what is poor at 1/9, 1/3 (default); pbt: let it go on as a good one; none"
     tune.add_argument("--scheduler", choices=["asha", "pbt", "none"], default="asha", help=kinds)
     who = "optuna: workers share a file, nobody leads (default); ray: this process leads a Ray cluster"

@@ -237,7 +237,7 @@ class OptimizerRecipe(Knobs):
         super().__post_init__()
         for name in ("beta1", "beta2"):
             self.require(getattr(self, name) < 1, name, "must be smaller than 1")
-        self.require(0 < self.learning_rate < 1e30, "learning_rate", "must be greater than 0, and below 1e30")
+        self.require(0 < self.learning_rate <= 1e30, "learning_rate", "must be greater than 0, and at most 1e30")
         self.require(self.final_rate_ratio <= 1, "final_rate_ratio", "must be at most 1")
         self.require(self.warmup_steps < self.steps, "warmup_steps", f"must be smaller than steps={self.steps}")
         fusible = self.optimizer in ("adamw", "sgd") or self.optimizer_impl != "fused"

@@ -139,15 +139,15 @@ def tune(
     data = data or weather.ensure(base)
     train = store.open_split(data, "train")
     channels, rows, columns = train.shape
-    os.environ.setdefault("WANDB_RUN_GROUP", name)  # with --track wandb the trials are a group
     fixed = {"n_channels": channels, "n_lat": rows, "n_lon": columns} | fixed
     search = Search(base, fixed, space, data, fingerprint(train), folder, trials)
-    if engine == "ray":
-        from dltutorial.train import tune_ray
+    with paths.environment({"WANDB_RUN_GROUP": os.environ.get("WANDB_RUN_GROUP", name)}):  # the trials are a group
+        if engine == "ray":
+            from dltutorial.train import tune_ray
 
-        tune_ray.lead(search, how["scheduler"])
-    else:
-        worker(search, how)
+            tune_ray.lead(search, how["scheduler"])
+        else:
+            worker(search, how)
 
 
 def worker(search: Search, how: Mapping[str, str]) -> None:
