@@ -100,6 +100,7 @@ def _wandb_run(folder: Path, config: Mapping[str, Any]) -> Any:
     wanted: dict[str, Any] = dict.fromkeys(off, True) | {"silent": True, "console": "off", "host": ""}
     settings = wandb.Settings(**{k: v for k, v in wanted.items() if k in wandb.Settings.model_fields})
     where: dict[str, Any] = {"project": "dltutorial", "name": folder.name, "dir": str(folder), "mode": mode}
+    where["group"] = os.environ.get("WANDB_RUN_GROUP")  # W&B itself reads it at its first run in a process only
     folder.mkdir(parents=True, exist_ok=True)
     try:
         return wandb.init(config=dict(config), settings=settings, **where)

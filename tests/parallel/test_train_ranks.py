@@ -382,8 +382,11 @@ command._WATCH_S = 0.1
 store, leaving = dist.HashStore(), threading.Event()
 {before}
 store.set('failed', '') if leaving.is_set() else None
-threading.Thread(target=command.end_with_others, args=(RankInfo(1, 1, 2, 2), store, leaving), daemon=True).start()
+watch = threading.Thread(target=command.end_with_others, args=(RankInfo(1, 1, 2, 2), store, leaving), daemon=True)
+watch.start()
 time.sleep({20 if status else 1})
+leaving.set()
+watch.join()  # a thread that is in torch while Python ends is ended by SIGABRT; dltutorial train ends by os._exit
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
     told = "dltutorial: rank 1 of 2: another rank has failed; see what it said\n"

@@ -277,18 +277,21 @@ def test_its_files_are_a_runs(line, tmp_path):
 def test_wandb_gets_a_group_of_trials_a_table_and_the_journal(line, tmp_path):
     assert cli.main([*line, "--trials", "2", *RATES, "--track", "wandb"]) == 0
     study = tmp_path / "study"
-    from dltutorial.record.track import read_wandb
+    from dltutorial.record import track
 
     for number in range(2):
-        assert "valid/rmse_ratio_to_persistence" in read_wandb(study / f"trial-{number:04d}")
+        assert "valid/rmse_ratio_to_persistence" in track.read_wandb(study / f"trial-{number:04d}")
     (table,) = (study / "study-2").rglob("*.table.json")  # W&B's own file
     told = json.loads(table.read_text())
     assert told["columns"] == ["trial", "state", "score", "learning_rate"]
     assert [(row[1], row[2]) for row in told["data"]] == trials(tmp_path)
     (kept,) = (study / "study-2").glob("wandb/offline-run-*/*.wandb")
     assert b"journal.log" in kept.read_bytes()
+    from wandb.proto.wandb_internal_pb2 import Record
+
     for file in study.glob("trial-*/wandb/offline-run-*/*.wandb"):
-        assert b"study" in file.read_bytes()  # the group
+        records = [Record.FromString(message) for message in track._messages(file.read_bytes())]
+        assert "study" in {record.run.run_group for record in records}
 
 
 # Ray
