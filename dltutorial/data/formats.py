@@ -80,7 +80,10 @@ class Year:
         chunk_TCHW: the piece that is stored, and so read and decompressed, as one; None where any byte can be read.
         compressed: whether chunks are.
         close: gives the file back.
+        no_value: what stands for "no value" by the file's own word, as NetCDF's ``_FillValue``; NaN without one.
     """
+
+    no_value = math.nan
 
     def __init__(
         self,
@@ -176,6 +179,7 @@ def _open_hdf5(path: Path) -> Year:
         raise DataError(elsewhere)
     if fields.attrs.get("scale_factor", 1) != 1 or fields.attrs.get("add_offset", 0) != 0:
         raise DataError(f"{path} has packed values, to be read with scale_factor and add_offset; write them unpacked")
+    year.no_value = float(np.float32(np.ravel(fields.attrs.get("_FillValue", math.nan))[0]))
     if fields.chunks is None:
         _refuse_holes(path, fields.shape, fields.shape, lambda: int(fields.id.get_storage_size() >= fields.nbytes))
     else:

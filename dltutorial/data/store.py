@@ -258,7 +258,10 @@ def samples(file: Path) -> Iterator[np.ndarray]:
     with formats.open_year(file) as year:
         depth = min(16, (year.chunk_TCHW or (1,))[0])
         for first in range(0, len(year), depth):
-            yield from whole(file, first, year.snapshots(first, min(depth, len(year) - first)))
+            x_NCHW = year.snapshots(first, min(depth, len(year) - first))
+            if (x_NCHW == year.no_value).any():
+                raise DataError(f"{file} holds {year.no_value:g}, its own word for no value; leave the year out")
+            yield from whole(file, first, x_NCHW)
 
 
 def whole(file: Path, first: int, x_NCHW: np.ndarray) -> np.ndarray:

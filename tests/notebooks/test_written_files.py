@@ -28,21 +28,21 @@ COMMANDS = [
     ["python memory.py 5 16 32 2 8 32 2 2"],
     ["python fast.py DATA --epochs 1 --vit 16 32 1 2 --hold --fused"],
     [f"{RANKS} ddp.py DATA --epochs 1 --vit 16 32 1 2 --pieces 2"],
-    ["python profiled.py DATA --trace trace.json --vit 16 32 1 2"],
+    ["python profiled.py DATA --trace trace15.json --vit 16 32 1 2"],
     ["python products.py"],
     ["python join.py 127.0.0.1:1"],
     ["python checkpoint.py run --steps 20 --every 5", "python checkpoint.py run --steps 20 --every 5"],
     [f"{FOUR} verbs.py"],
     [f"{FOUR} rings.py 1 1"],
     [f"{RANKS} bandwidth.py"],
-    [f"{RANKS} sums.py 32 256 32 16", f"{RANKS} race.py race.json 0", f"{RANKS} race.py race.json 0 1 --alone"],
+    [f"{RANKS} sums.py 32 256 32 16", f"{RANKS} race.py race15.json 0", f"{RANKS} race.py race15.json 0 1 --alone"],
     [f"{RANKS} unequal.py"],
     [f"{RANKS} capstone.py run --epochs 1", f"{RANKS} capstone.py run --epochs 2"],
     [f"{FOUR} scale.py --sizes 1 2 --steps 3 --late 0.5"],
-    [f"{RANKS} noise.py digits.pt told.pt"],
-    ["python scaled.py lenses.pt --batch 64 --pieces 4", "python scaled.py lenses.pt --epochs 1 --warmup 0"],
-    ["python layerwise.py lenses.pt"],
-    [f"{RANKS} post_local.py lenses.pt"],
+    [f"{RANKS} noise.py digits13.pt got13.pt"],
+    ["python scaled.py lenses12.pt --batch 64 --pieces 4", "python scaled.py lenses12.pt --epochs 1 --warmup 0"],
+    ["python layerwise.py lenses14.pt"],
+    [f"{RANKS} post_local.py lenses14.pt"],
     [f"{ranks} fsdp.py DATA --vit 16 32 1 2 --batch 8 --out shards --stop {n}" for ranks, n in ((RANKS, 2), (FOUR, 4))],
     [f"{RANKS} split.py 16 16 2"],
     [f"{RANKS} pipeline.py 16 4"],
@@ -69,11 +69,12 @@ def folder(tmp_path):
     """All written files in one folder, and beside it a module that stands in the course's place and refuses."""
     for name, text in PYTHON.items():
         (tmp_path / name).write_text(text, encoding="utf-8")
-    torch.save({"x_train": X[:512], "y_train": Y[:512], "x_test": X[512:], "y_test": Y[512:]}, tmp_path / "lenses.pt")
+    for name in ("lenses12.pt", "lenses14.pt"):
+        torch.save({"x_train": X[:512], "y_train": Y[:512], "x_test": X[512:], "y_test": Y[512:]}, tmp_path / name)
     parts = {"train": slice(0, 400), "valid": slice(400, 500), "test": slice(500, 600)}  # and chapter 20
     torch.save({name: (X[part].clone(), Y[part].clone()) for name, part in parts.items()}, tmp_path / "lenses20.pt")
     race = {
-        "file": "race.pt",
+        "file": "race15.pt",
         "target": 0.99,
         "widths": (8, 4),
         "loader": "lean",
@@ -81,10 +82,10 @@ def folder(tmp_path):
         "rate": 0.1,
         "steps": 20,
     }
-    (tmp_path / "race.json").write_text(json.dumps(race))
+    (tmp_path / "race15.json").write_text(json.dumps(race))
     images = {split: torch.randn(256, 32, 32) for split in ("train", "valid")}
-    torch.save(images | {f"{split}_labels": torch.arange(256) % 2 for split in images}, tmp_path / "race.pt")
-    torch.save((X[:, :64].clone(), Y), tmp_path / "digits.pt")  # what chapter 13 keeps of its digits
+    torch.save(images | {f"{split}_labels": torch.arange(256) % 2 for split in images}, tmp_path / "race15.pt")
+    torch.save((X[:, :64].clone(), Y), tmp_path / "digits13.pt")  # what chapter 13 keeps of its digits
     (tmp_path / "without").mkdir()
     (tmp_path / "without" / "dltutorial.py").write_text("raise ImportError('a script needs the course')\n")
     return tmp_path

@@ -223,6 +223,18 @@ def broken(fields):
     return fields
 
 
+def test_a_files_own_word_for_no_value_is_read(own_data, capsys):
+    with h5py.File(own_data / "train" / "1980.h5", "r+") as year:
+        year["fields"].attrs["_FillValue"] = np.array([-5.5], np.float32)  # an array of one, as NetCDF writes it
+    store.validate(own_data)
+    with h5py.File(own_data / "train" / "1980.h5", "r+") as year:
+        year["fields"][1, 1, :2] = -5.5
+    for command in (["check"], ["statistics", "--overwrite"]):
+        assert "1980.h5 holds -5.5, its own word for no value" in refused(
+            capsys, "data", *command, "--source", own_data
+        )
+
+
 @pytest.mark.parametrize(("change", "why"), [(still, "channel 1 has one value"), (broken, "snapshot 0, holds NaN")])
 def test_statistics_of_what_cannot_be_normalised_are_refused(own_data, capsys, change, why):
     rewritten(own_data, change)
