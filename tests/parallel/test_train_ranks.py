@@ -328,7 +328,8 @@ def test_of_two_that_start_in_the_same_instant_one_trains(nursery, data, how):
         for number, said in enumerate(says)
     ]  # fmt: skip
     ended = lambda: [pid for pid in pids if psutil.Process(pid).status() == psutil.STATUS_ZOMBIE]  # noqa: E731
-    wait_for(lambda: ended() and list((folder / "checkpoints").glob("step-*")), says[0])
+    wait_for(lambda: ended() and (folder / "progress.jsonl").exists(), says[0])
+    wait_for(lambda: list((folder / "checkpoints").glob("step-*")), says[0])
     (loser,) = ended()
     winner = pids.index(loser) ^ 1
     assert nursery.wait(loser) == 2
