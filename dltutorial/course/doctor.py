@@ -6,6 +6,7 @@ In: this machine, the folder of notebooks, records of earlier runs. Out: a plain
 import contextlib
 import shutil
 import statistics
+import subprocess
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -100,9 +101,11 @@ def problems() -> Iterator[tuple[str, str]]:
         from jupyter_client.kernelspec import KernelSpecManager
 
         program = KernelSpecManager().get_kernel_spec("python3").argv[0]
+        mend = "run: python -m ipykernel install --sys-prefix"
         if not shutil.which(program):
-            mend = "run: python -m ipykernel install --sys-prefix"
             yield "jupyter kernel", f"kernel python3 would start {program}, which is not there; {mend}"
+        elif subprocess.run([program, "-c", "import ipykernel"], capture_output=True, timeout=120).returncode:
+            yield "jupyter kernel", f"kernel python3 would start {program}, which has no ipykernel; {mend}"
     except Exception as error:  # a damaged kernel specification raises whatever its parser raises
         yield "jupyter kernel", f"kernel python3 cannot be found ({_line(error)}); install it: pip install ipykernel"
     for name, (place, variable) in FOLDERS.items():
