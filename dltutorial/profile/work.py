@@ -105,7 +105,8 @@ def _moved_bytes(func: Any, args: tuple, kwargs: dict, out: Any) -> float:
     if func.overloadpacket.__name__ in _MOVES_NOTHING:
         return 0.0
     read = args, {name: value for name, value in kwargs.items() if name != "out"}
-    tensors = [leaf for leaf in tree_leaves((read, out)) if isinstance(leaf, torch.Tensor)]
+    once = {id(leaf): leaf for leaf in tree_leaves(read)}.values()  # a tensor given twice is read once
+    tensors = [leaf for leaf in (*once, *tree_leaves(out)) if isinstance(leaf, torch.Tensor)]
     return float(sum(_bytes(tensor) for tensor in tensors if tensor.ndim))
 
 
