@@ -29,6 +29,7 @@ class Nursery:
         self._process = subprocess.Popen(
             [sys.executable, str(HERE / "nursery.py")],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=os.environ | one,
+            preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),  # nohup ignores it
         )  # fmt: skip
 
     def ask(self, **request):

@@ -464,6 +464,7 @@ def test_a_terminal_that_is_closed_costs_no_progress(tiny_data, tmp_path):
     pid, terminal = pty.fork()
     if pid == 0:
         os.environ["OMP_NUM_THREADS"] = "1"
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)  # whoever runs the tests under nohup ignores it
         os.execv(sys.executable, [sys.executable, "-m", "dltutorial", *map(str, words)])
     reader = threading.Thread(target=lambda: drain(terminal), daemon=True)
     reader.start()
