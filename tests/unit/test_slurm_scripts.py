@@ -1,10 +1,13 @@
 """The scripts of ``slurm/`` are shell that parses, careful, and nobody's own: no account, no path."""
 
 import re
+import signal
 import subprocess
 from pathlib import Path
 
+import psutil
 import pytest
+from waiting import wait_for
 
 FOLDER = Path(__file__).parents[2] / "slurm"
 SCRIPTS = sorted([*FOLDER.rglob("*.sbatch"), *FOLDER.rglob("*.sh")])
@@ -170,3 +173,40 @@ def test_a_job_sent_from_another_folder_says_where_to_go(script, tmp_path):
     assert done.stderr.splitlines() == [
         f"submitted from {tmp_path}, which is not the course's folder: cd there, and sbatch again"
     ]
+
+
+@pytest.mark.parametrize(
+    ("srun", "status"),
+    [("exec sleep 60", 138), ("trap 'exit 75' USR1; while :; do sleep 0.1; done", 75), ("exit 0", 0), ("exit 3", 3)],
+    ids=["dies of the warning", "writes a checkpoint", "ends by itself", "fails"],
+)  # fmt: skip
+def test_a_warned_job_waits_for_its_ranks_and_queues_again(tmp_path, srun, status):
+    """With an ``srun`` that acts for theirs; the real one is in ``tests/slurm``."""
+    slurm = {
+        "srun": srun,
+        "scontrol": 'case "$*" in *hostnames*) echo n0;; *node*) echo NodeAddr=::1;; *) echo "$@";; esac',
+    }
+    for name, does in slurm.items():
+        (tmp_path / name).write_text(f"#!/bin/bash\n{does}\n")
+        (tmp_path / name).chmod(0o755)
+    job = {
+        "JOB_ID": "7",
+        "JOB_NUM_NODES": "1",
+        "JOB_NODELIST": "n0",
+        "CPUS_ON_NODE": "1",
+        "SUBMIT_DIR": str(FOLDER.parent),
+    }
+    env = {"PATH": f"{tmp_path}:/usr/bin:/bin"} | {f"SLURM_{name}": value for name, value in job.items()}
+    started = subprocess.Popen(["bash", FOLDER / "train.sbatch"], env=env, stdout=subprocess.PIPE, text=True)
+    try:
+        warned = "exit 0" not in srun and "exit 3" not in srun
+        if warned:
+            wait_for(
+                lambda: [p for p in psutil.Process(started.pid).children() if "sleep" in p.name() or p.name() == "srun"]
+            )
+            started.send_signal(signal.SIGUSR1)
+        said, _ = started.communicate(timeout=30)
+    finally:
+        started.kill()
+    assert started.returncode == status
+    assert ("requeue 7" in said) == warned
