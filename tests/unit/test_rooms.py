@@ -15,7 +15,7 @@ PACKAGE = ROOT / "dltutorial"
 BUDGET = {
     "": 1689,
     "record": 628,
-    "profile": 2519,
+    "profile": 2520,
     "data": 2821,
     "models": 181,
     "optim": 333,

@@ -280,18 +280,21 @@ def test_wandb_gets_a_group_of_trials_a_table_and_the_journal(line, tmp_path):
     from dltutorial.record import track
 
     for number in range(2):
-        assert "valid/rmse_ratio_to_persistence" in track.read_wandb(study / f"trial-{number:04d}")
+        trial = study / f"trial-{number:04d}"
+        wait_for(lambda trial=trial: "valid/rmse_ratio_to_persistence" in track.read_wandb(trial))
     (table,) = (study / "study-2").rglob("*.table.json")  # W&B's own file
     told = json.loads(table.read_text())
     assert told["columns"] == ["trial", "state", "score", "learning_rate"]
     assert [(row[1], row[2]) for row in told["data"]] == trials(tmp_path)
     (kept,) = (study / "study-2").glob("wandb/offline-run-*/*.wandb")
-    assert b"journal.log" in kept.read_bytes()
+    wait_for(lambda: b"journal.log" in kept.read_bytes())  # a process of W&B's own writes
     from wandb.proto.wandb_internal_pb2 import Record
 
+    def group(file):
+        return {Record.FromString(message).run.run_group for message in track._messages(file.read_bytes())}
+
     for file in study.glob("trial-*/wandb/offline-run-*/*.wandb"):
-        records = [Record.FromString(message) for message in track._messages(file.read_bytes())]
-        assert "study" in {record.run.run_group for record in records}
+        wait_for(lambda file=file: "study" in group(file))
 
 
 # Ray
