@@ -5,6 +5,7 @@ from pathlib import Path
 
 import events
 import pytest
+from waiting import wait_for
 
 from dltutorial.record import track
 
@@ -17,6 +18,7 @@ def run(tmp_path_factory):
     for step in range(1, 2001):
         tracker.log(step, {"train/loss": 1 / step, "valid/rmse": float(step)})
     tracker.close()
+    wait_for(lambda: track.read_wandb(folder).get("valid/rmse", [(0, 0)])[-1][0] == 2000)  # W&B's own process writes
     return folder
 
 
