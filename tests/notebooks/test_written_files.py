@@ -28,7 +28,7 @@ COMMANDS = [
     ["python memory.py 5 16 32 2 8 32 2 2"],
     ["python fast.py DATA --epochs 1 --vit 16 32 1 2 --hold --fused"],
     [f"{RANKS} ddp.py DATA --epochs 1 --vit 16 32 1 2 --pieces 2"],
-    ["python profiled.py DATA --trace trace15.json --vit 16 32 1 2"],
+    ["python profiled.py DATA --trace trace.json --vit 16 32 1 2"],
     ["python products.py"],
     ["python join.py 127.0.0.1:1"],
     ["python checkpoint.py run --steps 20 --every 5", "python checkpoint.py run --steps 20 --every 5"],

@@ -201,9 +201,8 @@ def test_a_warned_job_waits_for_its_ranks_and_queues_again(tmp_path, srun, statu
     try:
         warned = "exit 0" not in srun and "exit 3" not in srun
         if warned:
-            wait_for(
-                lambda: [p for p in psutil.Process(started.pid).children() if "sleep" in p.name() or p.name() == "srun"]
-            )
+            below = psutil.Process(started.pid).children
+            wait_for(lambda: [process for process in below(recursive=True) if process.name() == "sleep"])
             started.send_signal(signal.SIGUSR1)
         said, _ = started.communicate(timeout=30)
     finally:
