@@ -98,9 +98,10 @@ def problems() -> Iterator[tuple[str, str]]:
     except (ImportError, OSError) as error:
         yield "torch", f"does not load ({_line(error)}); install it: pip install torch"
     try:
-        from jupyter_client.kernelspec import KernelSpecManager
+        from jupyter_client.manager import KernelManager
 
-        program = KernelSpecManager().get_kernel_spec("python3").argv[0]
+        # what Jupyter starts: a specification that says "python" means the Python that Jupyter runs with
+        program = KernelManager(kernel_name="python3").format_kernel_cmd()[0]
         mend = "run: python -m ipykernel install --sys-prefix"
         if not shutil.which(program):
             yield "jupyter kernel", f"kernel python3 would start {program}, which is not there; {mend}"

@@ -123,6 +123,14 @@ def test_a_kernel_that_cannot_start_is_missing(chapters, tmp_path, monkeypatch, 
     assert program in (line := line_of(text, "jupyter kernel")) and why in line
 
 
+def test_the_kernel_is_the_one_of_this_environment_whichever_python_the_path_names(chapters, tmp_path, monkeypatch):
+    (tmp_path / "python").write_text("#!/bin/sh\nexit 1\n")  # another Python, without ipykernel
+    (tmp_path / "python").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    text, status = doctor.report(chapters)
+    assert status == 0 and "jupyter kernel" not in text
+
+
 def test_torch_that_does_not_load_is_missing(chapters, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "torch", None)
     text, status = doctor.report(chapters, measure=True)
