@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 import tomllib
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -108,6 +109,15 @@ def test_pinned_versions_are_allowed_ones():
     assert pinned["torch"] == "2.13.0"
     for name, allowed in requirements().items():
         assert pinned[name] in allowed, name
+
+
+def test_the_oldest_python_asked_for_may_install_what_is_pinned():
+    oldest = next(iter(SpecifierSet(project()["requires-python"]))).version + ".0"
+    found = {canonicalize_name(one.name): one.metadata["Requires-Python"] or "" for one in metadata.distributions()}
+    asked = {name: found[name] for name in pins() if name in found}
+    assert len(asked) > 100
+    wrong = {name: text for name, text in asked.items() if oldest not in SpecifierSet(text)}
+    assert not wrong, f"Python {oldest}, as Debian's 3.11.2, cannot install {wrong}"
 
 
 def test_one_version_and_one_date_everywhere():
