@@ -7,14 +7,14 @@ from pathlib import Path
 
 import psutil
 import pytest
-from slurm_jobs import ROOT, said, sbatch
+from slurm_jobs import GOING, ROOT, said, sbatch
 from waiting import wait_for
 
 pytestmark = [
     pytest.mark.slurm, pytest.mark.ray, pytest.mark.xdist_group("slurm"), pytest.mark.timeout(900)
 ]  # fmt: skip
 LINE = (
-    *("--name", "study", "--preset", "smoke", "--dim", "16", "--heads", "1", "--depth", "1", "--steps", "27"),
+    *("--name", "population", "--preset", "smoke", "--dim", "16", "--heads", "1", "--depth", "1", "--steps", "27"),
     *("--global-batch-size", "2", "--knob", "learning_rate=1e-3..3e-2:log", "--trials", "4"),
 )
 
@@ -33,14 +33,15 @@ def processes(word, job):
 def test_a_population_on_two_nodes_loses_a_worker_and_ends_clean(cluster, runs, monkeypatch):
     monkeypatch.setenv("DLTUTORIAL_RUNS", str(runs))
     job = sbatch("tune_ray", *LINE, "--scheduler", "pbt", nodes=2, env=cluster.env)
-    begun = wait_for(lambda: list((runs / "study").glob("trial-*/checkpoints/step-*.pt")), 300)
-    assert begun
+    study = runs / "population"
+    wait_for(lambda: job.state()[0] not in GOING or list(study.glob("trial-*/checkpoints/step-*.pt")), 300)
+    assert job.state()[0] in GOING, job.output.read_text()
     assert len(wait_for(lambda: processes("raylet/raylet", job))) >= 1
     wait_for(lambda: processes("ray::", job))[0].kill()
     wait_for(lambda: not said(["squeue", "--noheader", f"--jobs={job.number}"], cluster.env).strip(), 400)
     output = job.output.read_text()
     assert job.wait() == 0, output
-    with (runs / "study" / "trials.csv").open() as file:
+    with (study / "trials.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert [row["rung"] for row in rows] == ["9"] * 4
     assert "4 trials, 4 to the end, 0 failed" in output
