@@ -72,13 +72,12 @@ def train(
 
 def _train(preset_name: str, knobs: dict, data: Path | None, name: str | None, overwrite: bool, resume: bool) -> None:
     """What each rank does."""
-    from dltutorial.data import store, weather
     from dltutorial.data.workers import workers_in_one_line
     from dltutorial.models.vit import count_parameters
     from dltutorial.record import records
+    from dltutorial.science import cases
     from dltutorial.train import run, run_folder
     from dltutorial.train.distributed import all_or_none, broadcast_object, is_main, world_size
-    from dltutorial.train.forecasting import weather_task
 
     say = print if is_main() else lambda line: None
     default = broadcast_object(f"train-{datetime.datetime.now():%Y%m%d-%H%M%S-%f}")
@@ -90,32 +89,26 @@ def _train(preset_name: str, knobs: dict, data: Path | None, name: str | None, o
     before = broadcast_object(before)
     with all_or_none():
         base, knobs = _base(preset_name, knobs, before)
+        case = cases.case(knobs.get("task", "weather"))
         if data is None:  # what cannot be is refused before anything is simulated
             shape = {name: getattr(before, name) for name in ("n_channels", "n_lat", "n_lon")} if before else {}
-            wanted = Recipe.of(base, **shape | knobs)
+            wanted = case.make_recipe(base, shape | knobs, None)
             run.check_ranks(wanted, world_size())
             wanted.require_room(world_size())
             if before:
                 run_folder.check_same(vars(before), wanted, folder)
     with all_or_none():
-        data = data or weather.ensure(base, progress=is_main())
-        split = store.open_split(data, "train")
-        n_channels, n_lat, n_lon = split.shape
-        recipe = Recipe.of(base, **{"n_channels": n_channels, "n_lat": n_lat, "n_lon": n_lon} | knobs)
+        data = data or case.ensure(wanted, progress=is_main())
+        recipe = case.make_recipe(base, knobs, data)
         run.check_ranks(recipe, world_size())
         recipe.require_room(world_size())
-        task = weather_task(recipe, data)
+        task = case.make_task(recipe, data)
     say(
         f"{folder}: {count_parameters(task.model):,} parameters, "
         f"{recipe.steps} updates of {recipe.global_batch_size} samples"
     )
-    if (recipe.n_lat, recipe.n_lon) != (n_lat, n_lon):
-        seam = "; --no-roll shifts none across the new seam" if recipe.roll and recipe.n_lon < n_lon else ""
-        where = f"the first {recipe.n_lat} of {n_lat} rows and {recipe.n_lon} of {n_lon} columns"
-        say(f"samples are cropped: {where}{seam}")
-    if split.time_means_1CHW is None:
-        how = f"dltutorial data statistics --source {data}"
-        say(f"the data have no time_means.npy, so no anomaly correlation is scored; to make it: {how}")
+    for line in case.notes(recipe, data):
+        say(line)
     seen = None
     with workers_in_one_line(), stop_signals() as came:
         for seen in run.train(

@@ -9,7 +9,7 @@ Legend: N samples in the split, B in a batch, C channels, H rows (latitude) × W
 
 import dataclasses
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,8 +19,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dltutorial import machine
-from dltutorial.config import ModelRecipe, RankRecipe, Recipe
-from dltutorial.data import loaders, sampling, store
+from dltutorial.config import ModelRecipe, Preset, RankRecipe, Recipe, preset
+from dltutorial.data import loaders, sampling, store, weather
 from dltutorial.data.loaders import LOADERS, Pairs, endless_batches
 from dltutorial.errors import CourseError, DataError, RecipeError
 from dltutorial.models.vit import ViT
@@ -28,9 +28,37 @@ from dltutorial.train.distributed import data_rank, data_world_size, sum_over_ra
 from dltutorial.train.task import Task
 
 ALONE = RankRecipe()
+SCORE = "valid/rmse_ratio_to_persistence"
 
 
-def weather_task(recipe: Recipe, folder: Path) -> Task:
+def make_recipe(base: Preset, knobs: Mapping, folder: Path | None) -> Recipe:
+    """The recipe of a preset with these knobs; what none of them sets of a sample's shape is the data's."""
+    channels, rows, columns = (
+        store.open_split(folder, "train").shape if folder else (base.n_channels, base.n_lat, base.n_lon)
+    )
+    return Recipe.of(base, **{"n_channels": channels, "n_lat": rows, "n_lon": columns, **knobs})
+
+
+def ensure(recipe: Recipe, progress: bool = True) -> Path:
+    """The folder of the simulated weather of the recipe's preset; see ``data.weather``."""
+    return weather.ensure(preset(recipe.preset), progress=progress)
+
+
+def notes(recipe: Recipe, folder: Path) -> list[str]:
+    """What whoever trains should know of these data."""
+    split, said = store.open_split(folder, "train"), []
+    _, n_lat, n_lon = split.shape
+    if (recipe.n_lat, recipe.n_lon) != (n_lat, n_lon):
+        seam = "; --no-roll shifts none across the new seam" if recipe.roll and recipe.n_lon < n_lon else ""
+        where = f"the first {recipe.n_lat} of {n_lat} rows and {recipe.n_lon} of {n_lon} columns"
+        said.append(f"samples are cropped: {where}{seam}")
+    if split.time_means_1CHW is None:
+        how = f"dltutorial data statistics --source {folder}"
+        said.append(f"the data have no time_means.npy, so no anomaly correlation is scored; to make it: {how}")
+    return said
+
+
+def make_task(recipe: Recipe, folder: Path) -> Task:
     """The task of a recipe on a data set, whose samples are cropped where the recipe asks for fewer rows or columns.
 
     Raises:

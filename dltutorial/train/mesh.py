@@ -57,7 +57,8 @@ class Mesh:
         self.shard = recipe.shard if self._n_copies > 1 else "none"
         self._tensor = self._copies = dist.group.WORLD if n > 1 else None
         if recipe.ranks_per_sample > 1 or self.is_sharded:
-            if recipe.ranks_per_sample > 1 and not hasattr(model, "blocks"):
+            cut_space = getattr(model, "cut_space", None)  # a convolutional model's own way to share samples out
+            if recipe.ranks_per_sample > 1 and not hasattr(model, "blocks") and not cut_space:
                 raise CourseError(f"{type(model).__name__} has no blocks to cut; take tensor=context=pipeline=1")
             sizes = recipe.pipeline, data_world_size(recipe), recipe.context, recipe.tensor
             axes = init_device_mesh(device, sizes, mesh_dim_names=("pipeline", "data", "context", "tensor"))
@@ -65,7 +66,7 @@ class Mesh:
             copies = init_device_mesh(device, pieces, mesh_dim_names=("pipeline", "copies", "tensor"))
             self._tensor, self._copies = axes["tensor"].get_group(), copies["copies"].get_group()
             if recipe.context > 1:
-                cut_tokens(model, axes["context"].get_group())
+                (cut_space or functools.partial(cut_tokens, model))(axes["context"].get_group())
             if recipe.tensor > 1:
                 cut_heads(model, self._tensor)
             if recipe.pipeline > 1:

@@ -31,7 +31,7 @@ def training_step(recipe: Recipe, data: Path) -> Callable[[], None]:
         CourseError: the data do not fit the recipe, this machine lacks what it asks for, or it is a login node.
     """
     node.refuse_on_login("training", "profile it in a job: sbatch -N 1 slurm/profile.sbatch")
-    task = forecasting.weather_task(recipe, data)
+    task = forecasting.make_task(recipe, data)
     update, batches = TrainState(task, recipe).update, iter(task.data(0))
 
     def step() -> None:

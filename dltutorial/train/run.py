@@ -106,13 +106,16 @@ def check_ranks(recipe: Recipe, n: int) -> None:
         RecipeError: naming the knob and what it may be.
     """
     together, mesh = recipe.ranks_per_sample, f"tensor={recipe.tensor}, context={recipe.context}"
+    if recipe.task != "weather":
+        for name in ("tensor", "pipeline", "context")[: 2 if recipe.task == "cosmology" else 3]:
+            recipe.require(getattr(recipe, name) == 1, name, f"must be 1: task={recipe.task} cannot be cut so")
     if recipe.pipeline > 1:
         mesh += f", pipeline={recipe.pipeline}"
     if n % together:
         raise RecipeError(f"{mesh} take a multiple of {together} ranks, there are {n}; start as many, or lower them")
     if recipe.heads % recipe.tensor:
         raise RecipeError(f"tensor={recipe.tensor} does not divide heads={recipe.heads}; take a number that does")
-    if recipe.context > recipe.n_tokens:
+    if recipe.context > recipe.n_tokens and recipe.task == "weather":
         raise RecipeError(f"context={recipe.context} ranks for {recipe.n_tokens} tokens; take fewer ranks")
     if recipe.pipeline > recipe.depth:
         raise RecipeError(f"pipeline={recipe.pipeline} stages for depth={recipe.depth} blocks; take fewer stages")

@@ -28,15 +28,13 @@ from optuna.trial import TrialState
 
 from dltutorial import node, paths
 from dltutorial.config import Preset, Recipe, preset
-from dltutorial.data import store, weather
 from dltutorial.errors import CourseError, DivergedError, Interrupted
 from dltutorial.ranks import RankInfo
 from dltutorial.record import track
+from dltutorial.science import cases
 from dltutorial.train import run, run_lock
 from dltutorial.train.command import stop_signals
-from dltutorial.train.forecasting import fingerprint, weather_task
 
-SCORE = "valid/rmse_ratio_to_persistence"
 ETA = 3  # a rung is so many times as long as the one before, and every so many-th trial reaches it
 ADVICE = "one score in many is lucky: judge these knobs by dltutorial train with other --seed"
 _NEW_S = 60.0  # so long a trial may have no name of its worker
@@ -91,12 +89,18 @@ class Search(NamedTuple):
     folder: Path
     trials: int
 
+    @property
+    def case(self) -> Any:
+        """What is trained: a module, see ``science.cases``."""
+        return cases.case(self.fixed.get("task", "weather"))
+
     def recipe(self, chosen: Mapping[str, Any]) -> tuple[Recipe, dict[int, int]]:
         """With some knobs chosen: a recipe that is validated at each rung, and the rungs by their update."""
         knobs = {"log_every": 10**6} | self.fixed | dict(chosen)
-        steps = Recipe.of(self.base, **knobs).steps
+        steps = self.case.make_recipe(self.base, knobs, self.data).steps
         every = max(1, steps // ETA**2)
-        return Recipe.of(self.base, **knobs | {"eval_every": every}), {every: 1, ETA * every: ETA, steps: ETA**2}
+        recipe = self.case.make_recipe(self.base, knobs | {"eval_every": every}, self.data)
+        return recipe, {every: 1, ETA * every: ETA, steps: ETA**2}
 
 
 def tune(
@@ -134,13 +138,13 @@ def tune(
         raise CourseError(f"{both[0]} is to be tried and fixed; leave one out")
     if engine == "optuna" and how["scheduler"] == "pbt":
         raise CourseError("--scheduler pbt copies weights from trial to trial, which Optuna cannot: add --engine ray")
-    if "eval_every" in {*space, *fixed}:
-        raise CourseError("eval_every is tune's own: a trial is validated at its rungs; leave it out")
-    data = data or weather.ensure(base)
-    train = store.open_split(data, "train")
-    channels, rows, columns = train.shape
-    fixed = {"n_channels": channels, "n_lat": rows, "n_lon": columns} | fixed
-    search = Search(base, fixed, space, data, fingerprint(train), folder, trials)
+    for word, why in (("eval_every", "a trial is validated at its rungs"), ("task", "a study has one: --task NAME")):
+        if word in space or word in set(fixed) - {"task"}:
+            raise CourseError(f"{word} is tune's own: {why}; leave it out")
+    case = cases.case(fixed.get("task", "weather"))
+    recipe = case.make_recipe(base, fixed, data)
+    data = data or case.ensure(recipe)
+    search = Search(base, fixed, space, data, case.make_task(recipe, data).data_id, folder, trials)
     with paths.environment({"WANDB_RUN_GROUP": os.environ.get("WANDB_RUN_GROUP", name)}):  # the trials are a group
         if engine == "ray":
             from dltutorial.train import tune_ray
@@ -193,11 +197,11 @@ def _try(study: Any, trial: Any, search: Search, came: list) -> None:
     chosen = {name: _suggest(trial, name, knob, kinds[name]) for name, knob in search.space.items()}
     try:
         recipe, rungs = search.recipe(chosen)
-        task = weather_task(recipe, search.data)
+        task = search.case.make_task(recipe, search.data)
         seen = run.train(task, recipe, place, progress=False, asked_to_end=lambda: bool(came))
         with contextlib.closing(seen):  # type: ignore[type-var]
             for record in seen:
-                value = record.scores.get(SCORE, value)
+                value = record.scores.get(search.case.SCORE, value)
                 if record.scores and record.step in rungs:
                     trial.report(value, rungs[record.step])
                     if record.step < recipe.steps and trial.should_prune():

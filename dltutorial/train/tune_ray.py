@@ -28,9 +28,8 @@ from dltutorial import machine
 from dltutorial.config import Recipe
 from dltutorial.errors import CourseError, DivergedError, Interrupted
 from dltutorial.train import checkpoint, run
-from dltutorial.train.forecasting import weather_task
 from dltutorial.train.run_folder import CHECKPOINTS
-from dltutorial.train.tune import ADVICE, ETA, SCORE, Knob, Search, in_words
+from dltutorial.train.tune import ADVICE, ETA, Knob, Search, in_words
 
 ENDED = "asked to end; what has ended is kept, take another --name to begin anew"
 _TRIES = 3  # of a trial whose worker dies
@@ -106,13 +105,13 @@ def _trial(chosen: dict, search: Search) -> None:
     while not reached or reached[-1][0] < ETA**2:
         reached.clear()
         seen = run.train(
-            weather_task(recipe, search.data), recipe, place,
+            search.case.make_task(recipe, search.data), recipe, place,
             resume=place.exists(), progress=False, asked_to_end=lambda: bool(reached),
         )  # fmt: skip
         try:
             for record in seen:
                 if record.scores and record.step in rungs:
-                    reached.append((rungs[record.step], record.scores[SCORE]))
+                    reached.append((rungs[record.step], record.scores[search.case.SCORE]))
         except Interrupted:
             pass
         except DivergedError:

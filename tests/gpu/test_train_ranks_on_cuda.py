@@ -13,7 +13,7 @@ import torch
 from dltutorial.config import PRESETS, Recipe
 from dltutorial.launch import launch
 from dltutorial.train import run, run_folder
-from dltutorial.train.forecasting import weather_task
+from dltutorial.train.forecasting import make_task
 
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore:.*ranks share")]
 SMALL = dataclasses.replace(
@@ -31,7 +31,7 @@ def data(tmp_path_factory):
 
 def losses(data, folder, knobs):
     recipe = dataclasses.replace(SMALL, **knobs)
-    return [seen.loss for seen in run.train(weather_task(recipe, data), recipe, folder, progress=False)]
+    return [seen.loss for seen in run.train(make_task(recipe, data), recipe, folder, progress=False)]
 
 
 @pytest.mark.parametrize("knobs", [{}, {"loader": "best"}, {"precision": "fp16"}, {"compile": "default"}], ids=str)

@@ -13,7 +13,7 @@ from dltutorial.data import store
 from dltutorial.data.loaders import Pairs
 from dltutorial.errors import Interrupted
 from dltutorial.train import distributed, forecasting, run
-from dltutorial.train.forecasting import evaluate, weather_task
+from dltutorial.train.forecasting import evaluate, make_task
 
 SMALL = dataclasses.replace(
     Recipe.of(PRESETS["smoke"], steps=12, eval_every=4),
@@ -39,7 +39,7 @@ def train(data, folder, recipe=SMALL, end_at=None, ends=0, **options):
         return made == end_at and distributed.rank() == ends
 
     try:
-        task = weather_task(recipe, Path(data))
+        task = make_task(recipe, Path(data))
         for record in run.train(task, recipe, Path(folder), progress=False, asked_to_end=asked_to_end, **options):
             seen.append((record.step, record.loss, record.scores))
     except Interrupted as ending:

@@ -8,7 +8,7 @@ from pathlib import Path
 import mates
 import torch.distributed as dist
 
-from dltutorial.train.forecasting import weather_task
+from dltutorial.train.forecasting import make_task
 from dltutorial.train.loop import TrainState, loop
 
 MESH = dataclasses.replace(
@@ -23,7 +23,7 @@ def trained(data, variants):
     found = []
     for knobs in variants:
         recipe = dataclasses.replace(MESH, **knobs)
-        state = TrainState(task := weather_task(recipe, Path(data)), recipe)
+        state = TrainState(task := make_task(recipe, Path(data)), recipe)
         records = list(loop(task, recipe, state))
         assert all(round(r.samples_per_s * r.step_s, 6) == recipe.global_batch_size for r in records)
         seen = [(record.loss, *record.scores.values()) for record in records]
@@ -49,7 +49,7 @@ def held(data, knobs):
     """Numbers that this rank holds: weights behind the forward pass and behind the update, gradients, averages."""
     mates.use_one_thread()
     recipe = dataclasses.replace(MESH, optimizer="adamw", **knobs)
-    task = weather_task(recipe, Path(data))
+    task = make_task(recipe, Path(data))
     numbers = {}
 
     def local(x):

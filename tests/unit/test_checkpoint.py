@@ -24,7 +24,7 @@ from dltutorial.config import LOADERS, PRESETS, Recipe
 from dltutorial.data import sampling, store, weather
 from dltutorial.errors import CheckpointError, CourseError, Interrupted
 from dltutorial.train import checkpoint, forecasting, loop, run, run_folder
-from dltutorial.train.forecasting import weather_task
+from dltutorial.train.forecasting import make_task
 from dltutorial.train.loop import TrainState
 from dltutorial.train.task import Task
 
@@ -37,7 +37,7 @@ SMALL = dataclasses.replace(
 
 
 def train(data, folder, recipe=SMALL, **options):
-    return list(run.train(weather_task(recipe, data), recipe, folder, progress=False, **options))
+    return list(run.train(make_task(recipe, data), recipe, folder, progress=False, **options))
 
 
 def stop_after(data, folder, step, recipe=SMALL, **options):
@@ -150,7 +150,7 @@ def test_the_state_of_fp16_loss_scaling_goes_on(tiny_data, tmp_path):
 
 def test_records_after_the_checkpoint_are_cut_back(whole, tiny_data, tmp_path):
     folder = tmp_path / "r"
-    training = run.train(weather_task(SMALL, tiny_data), SMALL, folder, progress=False)
+    training = run.train(make_task(SMALL, tiny_data), SMALL, folder, progress=False)
     assert [next(training).step for _ in range(3)] == [5, 8, 10]
     training.close()
     with open(folder / "progress.jsonl", "a") as lines:
@@ -171,7 +171,7 @@ def test_knobs_that_decide_nothing_may_change(whole, tiny_data, stopped):
 
 def test_tensorboard_shows_every_step_once(tiny_data, tmp_path):
     recipe = dataclasses.replace(SMALL, track=("tensorboard",), log_every=1)
-    training = run.train(weather_task(recipe, tiny_data), recipe, tmp_path / "r", progress=False)
+    training = run.train(make_task(recipe, tiny_data), recipe, tmp_path / "r", progress=False)
     assert [next(training).step for _ in range(8)][-1] == 8
     training.close()
     train(tiny_data, tmp_path / "r", recipe, resume=True)
@@ -420,7 +420,7 @@ def test_a_damaged_file_is_kept_and_never_gone_on_from_should_it_be_right_again(
     newest, _ = checkpoint.named(stopped / "checkpoints")
     right = newest.read_bytes()
     newest.write_bytes(flipped(right))
-    training = run.train(weather_task(SMALL, tiny_data), SMALL, stopped, progress=False, resume=True)
+    training = run.train(make_task(SMALL, tiny_data), SMALL, stopped, progress=False, resume=True)
     assert next(training).step == 8
     training.close()
     kept = stopped / "checkpoints" / f"{newest.name}.damaged"
@@ -602,7 +602,7 @@ def test_a_full_disk_is_one_line_and_keeps_the_checkpoint_before(whole, tiny_dat
 
 @pytest.mark.parametrize(("most_bytes", "expected"), [(26, "failed"), (10, "killed")])
 def test_a_disk_without_any_room_leaves_no_run_that_seems_to_go_on(tiny_data, tmp_path, most_bytes, expected):
-    training = run.train(weather_task(SMALL, tiny_data), SMALL, tmp_path / "r", progress=False)
+    training = run.train(make_task(SMALL, tiny_data), SMALL, tmp_path / "r", progress=False)
     next(training)
     assert run_folder.run_status(tmp_path / "r") == "running"
     _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)

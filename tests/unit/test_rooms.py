@@ -13,7 +13,7 @@ PACKAGE = ROOT / "dltutorial"
 # Lines of all Python files, blank lines and docstrings included: what there is, and no more. 18,500 for chapters 00 to
 # 15; 22,000 at most with Part IV.
 BUDGET = {
-    "": 1689,
+    "": 1699,
     "record": 628,
     "profile": 2520,
     "data": 2821,
@@ -22,11 +22,11 @@ BUDGET = {
     "launch": 1506,
     "comm": 773,
     "parallel": 1313,
-    "train": 3582,
+    "train": 3610,
     "scaling": 591,
     "convergence": 1377,
     "course": 3673,
-    "reference": 1,
+    "science": 1600,
 }
 # Words that only their author understands as the name of a file.
 PRIVATE = {"meeting", "lives", "panes", "standing", "endings", "rungs", "tape", "seats", "resident", "session"}

@@ -19,7 +19,7 @@ from dltutorial.data.loaders import LOADERS, Pairs
 from dltutorial.errors import CourseError, DataError, RecipeError
 from dltutorial.record import track
 from dltutorial.train import forecasting, run, run_folder
-from dltutorial.train.forecasting import evaluate, weather_task
+from dltutorial.train.forecasting import evaluate, make_task
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 SMALL = dataclasses.replace(
@@ -29,7 +29,7 @@ SMALL = dataclasses.replace(
 
 
 def train(data, folder, recipe=SMALL, **options):
-    return list(run.train(weather_task(recipe, data), recipe, folder, progress=False, **options))
+    return list(run.train(make_task(recipe, data), recipe, folder, progress=False, **options))
 
 
 @pytest.fixture(scope="module")
@@ -107,7 +107,7 @@ def test_another_seed_gives_another_run(finished, tiny_data, tmp_path):
 
 @pytest.mark.parametrize("how", ["close", "interrupt"])
 def test_a_stopped_run_is_interrupted_and_has_no_weights(tiny_data, tmp_path, how):
-    training = run.train(weather_task(SMALL, tiny_data), SMALL, tmp_path / "r", progress=False)
+    training = run.train(make_task(SMALL, tiny_data), SMALL, tmp_path / "r", progress=False)
     next(training)
     if how == "close":
         training.close()
@@ -119,7 +119,7 @@ def test_a_stopped_run_is_interrupted_and_has_no_weights(tiny_data, tmp_path, ho
 
 
 def test_a_run_in_progress_is_not_taken_for_whole(tiny_data, tmp_path):
-    training = run.train(weather_task(SMALL, tiny_data), SMALL, tmp_path / "r", progress=False)
+    training = run.train(make_task(SMALL, tiny_data), SMALL, tmp_path / "r", progress=False)
     next(training)
     assert run_folder.run_status(tmp_path / "r") == "running"
     assert "weights.pt" not in files(tmp_path / "r")
@@ -412,7 +412,7 @@ def test_a_refused_recipe_leaves_an_older_run_alone(tiny_data, tmp_path):
 def test_a_run_in_progress_is_refused_to_all_others_and_unharmed(tiny_data, tmp_path, how):
     folder = tmp_path / "r"
     recipe = dataclasses.replace(SMALL, checkpoint_every=5, track=())  # TensorBoard writes when it likes
-    training = run.train(weather_task(recipe, tiny_data), recipe, folder, progress=False)
+    training = run.train(make_task(recipe, tiny_data), recipe, folder, progress=False)
     next(training)
     before = {file: file.read_bytes() for file in folder.rglob("*") if file.is_file()}
     with pytest.raises(CourseError, match="is being trained by this process") as error:
@@ -425,7 +425,7 @@ def test_a_run_in_progress_is_refused_to_all_others_and_unharmed(tiny_data, tmp_
 
 
 def test_a_run_whose_lock_was_taken_from_it_ends_and_writes_no_more(tiny_data, tmp_path):
-    training = run.train(weather_task(SMALL, tiny_data), SMALL, tmp_path / "r", progress=False)
+    training = run.train(make_task(SMALL, tiny_data), SMALL, tmp_path / "r", progress=False)
     next(training)
     (tmp_path / ".r.lock").unlink()
     assert run_folder.run_status(tmp_path / "r") == "running"
@@ -441,7 +441,7 @@ def test_a_run_whose_lock_was_taken_from_it_ends_and_writes_no_more(tiny_data, t
 def test_a_run_whose_folder_was_exchanged_ends_and_leaves_the_other_alone(tiny_data, tmp_path, another):
     train(tiny_data, tmp_path / "other")
     recipe = dataclasses.replace(SMALL, checkpoint_every=2, track=())
-    training = run.train(weather_task(recipe, tiny_data), recipe, tmp_path / "r", progress=False)
+    training = run.train(make_task(recipe, tiny_data), recipe, tmp_path / "r", progress=False)
     next(training)
     (tmp_path / "r").rename(tmp_path / "away")
     if another:

@@ -315,7 +315,7 @@ def test_a_trial_goes_on_with_another_ones_weights_and_its_own_rate(line, tmp_pa
     from dltutorial.data import store
     from dltutorial.errors import Interrupted
     from dltutorial.train import checkpoint, run, tune_ray
-    from dltutorial.train.forecasting import fingerprint, weather_task
+    from dltutorial.train.forecasting import fingerprint, make_task
 
     train = store.open_split(tiny_data, "train")
     channels, rows, columns = train.shape
@@ -326,7 +326,7 @@ def test_a_trial_goes_on_with_another_ones_weights_and_its_own_rate(line, tmp_pa
     seen = []
     with pytest.raises(Interrupted):
         for record in run.train(
-            weather_task(good, tiny_data), good, tmp_path / "good", progress=False, asked_to_end=lambda: bool(seen)
+            make_task(good, tiny_data), good, tmp_path / "good", progress=False, asked_to_end=lambda: bool(seen)
         ):
             seen.append(record)
     mine, _ = search.recipe({"learning_rate": 1e-4})
@@ -334,6 +334,6 @@ def test_a_trial_goes_on_with_another_ones_weights_and_its_own_rate(line, tmp_pa
     both = [checkpoint.newest(tmp_path / name / "checkpoints") for name in ("good", "mine")]
     assert both[0].step == both[1].step == seen[-1].step
     assert all(torch.equal(both[0].model[name], both[1].model[name]) for name in both[0].model)
-    records = list(run.train(weather_task(mine, tiny_data), mine, tmp_path / "mine", resume=True, progress=False))
+    records = list(run.train(make_task(mine, tiny_data), mine, tmp_path / "mine", resume=True, progress=False))
     assert records[0].step > seen[-1].step
     assert max(record.learning_rate for record in records) <= 1e-4

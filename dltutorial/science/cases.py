@@ -1,0 +1,111 @@
+"""What can be trained, by name, and what the cases of science share: data that are kept, batches of them.
+
+A case is a module with
+
+    SCORE                               the score of its ``Task.metrics`` that tuning makes small
+    make_recipe(base, knobs, folder)    the ``Recipe`` of a preset with these knobs; a folder, if there is one, may tell
+    ensure(recipe, progress=True)       the folder of the simulated data for it, made unless it is there
+    make_task(recipe, folder)           its ``Task`` on that folder, or on real data in the same layout
+    notes(recipe, folder)               lines to say before the training
+
+Everything that comes as ``--data DIR`` is a folder in the layout that the case's module describes.
+"""
+
+import dataclasses
+import hashlib
+import importlib
+import json
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset, default_convert
+
+from dltutorial import node, paths
+from dltutorial.config import TASKS, Preset, Recipe
+from dltutorial.data import sampling, store, writing
+from dltutorial.data.workers import worker_batches
+from dltutorial.errors import RecipeError
+from dltutorial.train.distributed import data_rank, data_world_size
+
+_SEEDS = 2**31  # of augmentations
+
+#: ``read(indices, seeds)`` gives tensors (B, …) of these samples; the seeds (B,) are those of their augmentation.
+Read = Callable[[list[int], Tensor], tuple[Tensor, ...]]
+
+
+def case(name: object) -> Any:
+    """The module of a case.
+
+    Raises:
+        RecipeError: there is none of that name.
+    """
+    if name not in TASKS:
+        raise RecipeError(f"recipe: task={name!r}, but task must be one of {', '.join(TASKS)}; change it")
+    return importlib.import_module("dltutorial.train.forecasting" if name == "weather" else f"{__package__}.{name}")
+
+
+def recipe_of(base: Preset, defaults: Mapping[str, Mapping[str, Any]], knobs: Mapping[str, Any]) -> Recipe:
+    """The recipe of a case: its defaults for this preset (those of ``smoke`` where it names none), then the knobs."""
+    return Recipe.of(base, **{**defaults.get(base.name, defaults["smoke"]), **knobs})
+
+
+def kept(name: str, plan: Any, make: Callable[[Path], object], n_bytes: int, progress: bool = True) -> Path:
+    """The folder of simulated data, which ``make(folder)`` fills unless they are there; ``dataset.json`` comes last.
+
+    Args:
+        name: of the case.
+        plan: a dataclass of all that decides the data, their version included; another plan has another folder.
+        make: writes whole files only; after an interrupt it is called again.
+        n_bytes: that it will write.
+        progress: say so when another process is making them.
+
+    Raises:
+        DataError: the folder cannot be written, or has too little space.
+        CourseError: they have to be simulated, and this is a login node.
+    """
+    said = json.loads(json.dumps(dataclasses.asdict(plan)))
+    digest = hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()[:8]
+    folder = paths.data_dir() / f"{name}-{digest}"
+    if store.about(folder).get("plan") == said:
+        return folder
+    node.refuse_on_login(f"simulating data for {name}", f"in a job: sbatch -N 1 slurm/train.sbatch --task {name}")
+    with writing.locked(folder, progress):
+        if store.about(folder).get("plan") != said:  # another process may have been quicker
+            writing.check_space(folder, n_bytes)
+            with writing.refusals(folder):
+                make(folder)
+                paths.write_text(folder / "dataset.json", json.dumps({"case": name, "plan": said}, indent=1) + "\n")
+    return folder
+
+
+class _Samples(Dataset):
+    """Batches of keys (index, seed), in the process that loads."""
+
+    def __init__(self, read: Read) -> None:
+        self._read = read
+
+    def __getitems__(self, keys: list[tuple[int, int]]) -> tuple[Tensor, ...]:
+        """Tensors (B, …)."""
+        indices, seeds = zip(*keys, strict=True)
+        return self._read(list(indices), torch.tensor(seeds))
+
+
+def batches(n: int, read: Read, recipe: Recipe, skip: int = 0) -> Iterator[tuple[Tensor, ...]]:
+    """This rank's part of one batch after another, for ever, in the order that all ranks and all resumed runs share.
+
+    Args:
+        n: samples.
+        read: one batch; it travels to ``recipe.workers`` loading processes, if there are any.
+        recipe: batch size, seed, workers.
+        skip: batches that a resumed run has seen.
+
+    Raises:
+        DataError: fewer samples than a batch takes; what ``read`` raises.
+    """
+    place = {"rank": data_rank(recipe), "world_size": data_world_size(recipe), "skip": skip}
+    draws = sampling.endless(n, recipe.global_batch_size, seed=recipe.seed, width=_SEEDS, **place)
+    keys = (list(zip(indices, seeds, strict=True)) for indices, seeds in draws)
+    yield from worker_batches(_Samples(read), keys, recipe.workers, default_convert)
