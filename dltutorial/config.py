@@ -46,7 +46,7 @@ class Preset:
         snapshots: stored time steps in a year.
         patch, dim, depth, heads: the vision transformer.
         global_batch_size: samples in one update, over all ranks.
-        steps, learning_rate: updates of chapter 01's run, and AdamW's peak rate.
+        steps, learning_rate: updates of a run, of which chapter 01 makes seven tenths, and AdamW's peak rate.
     """
 
     name: str
