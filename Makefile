@@ -47,7 +47,7 @@ run: .venv/.course
 
 lab: .venv/.course
 	@$(BIN)/dltutorial exercises build
-	@$(BIN)/jupyter lab --ip=127.0.0.1 $(ROOT) --LabApp.default_url=/lab/tree/README.md $(ARGS)
+	@PYTHONSTARTUP="$${PYTHONSTARTUP-$(CURDIR)/hub/startup.py}" $(BIN)/jupyter lab --ip=127.0.0.1 $(ROOT) --LabApp.default_url=/lab/tree/README.md $(ARGS)
 
 update: .venv/.course
 	@$(BIN)/python -m dltutorial.course.update

@@ -47,6 +47,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         if ending is None:
             raise
         status, line = ending
+        if status == 130 and threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C would tear down what tidies up
         if line:
             print(f"dltutorial: {line}", file=sys.stderr)
         else:
@@ -285,8 +287,9 @@ def _bench(args: argparse.Namespace) -> int:
 def _exercises(args: argparse.Namespace) -> int:
     from dltutorial.course import exercise_status, exercises
 
-    if args.name and args.action != "reset":
-        raise CourseError(f"exercises {args.action} takes no name; see dltutorial exercises --help")
+    if bool(args.name) != (args.action == "reset"):
+        what = "needs the NAME of one, such as 01" if args.action == "reset" else "takes no name"
+        raise CourseError(f"exercises {args.action} {what}; see dltutorial exercises --help")
     if args.action == "status":
         print(exercise_status.status())
         return 0

@@ -400,7 +400,7 @@ def read_knobs(file: Path) -> dict:
         RecipeError: the file cannot be read or does not hold one JSON object.
     """
     try:
-        knobs = paths.from_json(paths.read_text(file, limit=2**20))
+        knobs = paths.from_json(paths.read_text(file, limit=2**20).removeprefix("\ufeff"))  # of a Windows editor
     except OSError as error:
         raise RecipeError(f"cannot read recipe {file}: {error.strerror}; give the path of a JSON file") from error
     except ValueError as error:

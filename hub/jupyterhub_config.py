@@ -76,6 +76,7 @@ c.Spawner.default_url = "/lab"
 c.Spawner.http_timeout = c.Spawner.start_timeout = 120  # forty servers that start at once
 c.Spawner.env_keep.extend(["DLTUTORIAL_PRESET", "DLTUTORIAL_NODE", "OMP_NUM_THREADS", "SLURM_CONF"])
 c.Spawner.environment = {
+    "PYTHONSTARTUP": str(COURSE / "hub" / "startup.py"),
     "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]),
     # Simulated once, read by all.
     "DLTUTORIAL_DATA": os.environ.get("DLTUTORIAL_DATA") or str(FOLDER / "data"),

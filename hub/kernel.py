@@ -44,6 +44,7 @@ fi"""
 START = """\
 # Threads that wait give their core away.
 export OMP_WAIT_POLICY="${OMP_WAIT_POLICY:-PASSIVE}"
+export PYTHONSTARTUP="${PYTHONSTARTUP-$course/hub/startup.py}"
 read -r -a words <<<"${DLTUTORIAL_CONTAINER:-}"
 exec "${words[@]}" "${DLTUTORIAL_PYTHON:-$python}" -m ipykernel_launcher "$@"
 """
@@ -185,7 +186,7 @@ def script(args: argparse.Namespace) -> str:
         lines.append(f'export PYTHONPATH={shlex.quote(str(COURSE))}"${{PYTHONPATH:+:$PYTHONPATH}}"')
     head = "# Made by hub/kernel.py: install it again, do not edit it."
     before = [MODULE_COMMAND] if args.site or args.modules else []
-    this = f"python={shlex.quote(sys.executable)}"
+    this = f"python={shlex.quote(sys.executable)} course={shlex.quote(str(COURSE))}"
     return "\n".join(["#!/bin/bash", head, *before, "set -eo pipefail", *lines, this, START])
 
 

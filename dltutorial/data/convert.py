@@ -54,6 +54,7 @@ def convert(
         for file in store.year_files(source, split)[:years]
     ]
     shape_of = {file: store.file_shape(file) for file in files}
+    store.require_alike(shape_of)
     statistics = list((source / "stats").glob("*.npy"))
     for file in statistics:
         formats.refuse_irregular(file)

@@ -94,6 +94,8 @@ def open_split(folder: Path, split: str = "train", crop: tuple[int, int] | None 
     folder, shapes = Path(folder), year_shapes(folder, split)
     files = tuple(shapes)
     C, H, W = shapes[files[0]][1:]
+    if split != "train" and (folder / "train").is_dir():  # before the statistics, which are the training years'
+        require_alike({**shapes, (first := year_files(folder, "train")[0]): file_shape(first)})
     for file in files[:: -(-len(files) // 8)]:
         for index in (0, shapes[file][0] - 1):
             read_sample(file, index)
@@ -129,8 +131,6 @@ def validate(folder: Path, progress: bool = False) -> str:
     folder = Path(folder)
     splits = [open_split(folder, name) for name in SPLITS if name != "test" or (folder / name).exists()]
     for split in splits:
-        if split.shape != splits[0].shape:
-            raise DataError(f"{folder}: {split.name} has samples {split.shape}, train {splits[0].shape}; remove one")
         if split.n_samples == len(split.files):
             raise DataError(f"{folder / split.name} has no two snapshots in a row to forecast; make or fetch it anew")
     files, flat = [file for split in splits for file in split.files], []
@@ -234,11 +234,16 @@ def year_files(folder: Path, split: str) -> tuple[Path, ...]:
 def year_shapes(folder: Path, split: str) -> dict[Path, tuple[int, int, int, int]]:
     """The files of one split and the shape of each; a DataError also if their samples differ in shape."""
     shapes = {file: file_shape(file) for file in year_files(folder, split)}
+    require_alike(shapes)
+    return shapes
+
+
+def require_alike(shapes: Mapping[Path, tuple[int, int, int, int]]) -> None:
+    """Raises: DataError: two years have samples of different shapes; it names both."""
     first, wanted = next(iter(shapes.items()))
     for file, shape in shapes.items():
         if shape[1:] != wanted[1:]:
             raise DataError(f"{file} has samples {shape[1:]}, but {first} has {wanted[1:]}; remove one of them")
-    return shapes
 
 
 def file_shape(file: Path) -> tuple[int, int, int, int]:

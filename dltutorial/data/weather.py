@@ -145,6 +145,10 @@ def _is_whole(plan: Plan, folder: Path) -> bool:
     years_are_there = all(file.exists() for file in wanted.values())
     stats = [folder / "stats" / f"{name}.npy" for name in store.STATISTICS]
     there = [file for file in stats if file.exists()]
+    own = {*store.SPLITS, "stats", ".lock"}
+    others = [place for place in folder.glob("*") if place.name not in own and not place.match(".*.partial")]
+    if others and not about:
+        raise DataError(f"{folder} holds {others[0].name}, and no data set; choose another folder")
     if there and not years_are_there and not about:
         raise DataError(f"{there[0]} is not of this data set and is not overwritten; {other}")
     return years_are_there and len(there) == len(stats) and bool(about)

@@ -15,6 +15,7 @@ that alone, so a run may go on with another number of ranks and see the same bat
 
 import contextlib
 import copy
+import errno
 import hashlib
 import io
 import math
@@ -210,7 +211,9 @@ def _write(fields: dict, folder: Path, step: int, kind: str) -> Path:
             temporary.write_bytes(content)
         sync(folder)
     except OSError as error:
-        why = f"{error.strerror}; make room for {len(content):,} bytes, then train again with --resume"
+        limited = error.errno == errno.EFBIG
+        room = "raise this shell's limit (ulimit -f)" if limited else f"make room for {len(content):,} bytes"
+        why = f"{error.strerror}; {room}, then train again with --resume"
         raise CheckpointError(f"cannot write {file}: {why}") from error
     return file
 

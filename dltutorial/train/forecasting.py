@@ -73,9 +73,6 @@ def make_task(recipe: Recipe, folder: Path) -> Task:
             f"set n_channels to {C}, n_lat to at most {H} and n_lon to at most {W}, or choose other data"
         )
     valid = Pairs(store.open_split(folder, "valid", crop))
-    if valid.split.grid != train.grid:
-        found = f"valid has fields of {valid.split.grid} rows and columns, train of {train.grid}"
-        raise DataError(f"{folder}: {found}; cut to one size they would differ in resolution: make one of them anew")
     if len(valid) == 0:
         raise DataError(f"{Path(folder) / 'valid'} has no two snapshots in a row to forecast; make or fetch it anew")
     model = build_model(recipe)

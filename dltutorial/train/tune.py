@@ -74,7 +74,8 @@ def read_space(words: list[str]) -> dict[str, Knob]:
                 found[name] = Knob(values=tuple(map(read, said.split(","))))
         except (ValueError, KeyError, OverflowError):
             why = f"{said!r} are no values of {name}, which is of type {kind.__name__}"
-            raise CourseError(f"--knob: {why}; a range is LEAST..MOST or LEAST..MOST:log, both above 0 there") from None
+            numbers = "two whole numbers" if kind is int else "LEAST below MOST"
+            raise CourseError(f"--knob: {why}; a range is LEAST..MOST, {numbers}, or with :log, above 0") from None
     return found
 
 
@@ -331,8 +332,9 @@ def _journal(folder: Path) -> Iterator[Any]:
     lock = journal.JournalFileSymlinkLock(str(file))
     try:
         others = [f for f in folder.glob("*") if not f.name.startswith("journal.log")]
-        if others and not file.exists():
-            raise CourseError(f"{folder} holds other things than a study; take another --name, or move it away")
+        if others and (not file.exists() or not file.stat().st_size):
+            why = "holds trials, but their journal is empty" if file.exists() else "holds other things than a study"
+            raise CourseError(f"{folder} {why}; take another --name, or move it away")
         folder.mkdir(parents=True, exist_ok=True)
         with _held(lock):
             file.touch()

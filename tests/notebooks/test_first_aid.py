@@ -1,6 +1,7 @@
 """In a real kernel: the traceback stays as it is, and below it stands one sentence of what to do."""
 
 import contextlib
+from pathlib import Path
 
 import pytest
 from live import Notebook
@@ -58,3 +59,18 @@ def test_an_error_of_a_rank_gets_its_box(cell):
 )
 def test_an_unforeseen_error_and_one_of_the_course_get_no_box(cell, source):
     assert cell(source)[2] == []
+
+
+def test_in_a_kernel_started_anew_a_later_cell_alone_keeps_what_you_edited(tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONSTARTUP", str(Path(__file__).parents[2] / "hub" / "startup.py"))
+    (mine := tmp_path / "train.py").write_text("mine = 1\n")
+    with contextlib.closing(Notebook("python3")) as notebook:
+        said = []
+        cell = f"%%writefile {mine}\ncourse = 1\n"
+        notebook.client.execute_interactive(cell, output_hook=said.append, timeout=150)
+        notebook.client.execute_interactive(
+            "sorted(globals().keys() & {'prepare', 'startup'})", output_hook=said.append
+        )
+    assert mine.read_text() == "course = 1\n"
+    assert (tmp_path / "train.mine1.py").read_text() == "mine = 1\n"
+    assert "your own train.py is now train.mine1.py" in str(said) and "'text/plain': '[]'" in str(said)

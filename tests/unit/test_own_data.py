@@ -521,7 +521,7 @@ def test_validation_on_another_grid_is_refused_before_both_are_cropped(rows, col
         del year["fields"]
         year["fields"] = np.tile(fields, (1, 1, rows // 16, columns // 24))
     line = refused(capsys, "train", "--data", own_data, *TINY, "--n-lat", 16, "--n-lon", 24)
-    assert f"valid has fields of ({rows}, {columns})" in line and "train of (16, 24)" in line
+    assert "valid/2016.h5" in line.replace(os.sep, "/") and f"{rows}, {columns})" in line and "16, 24)" in line
     assert not (tmp_path / "runs").exists()
 
 
@@ -546,3 +546,35 @@ def test_a_pipe_among_simulated_years_is_not_read(tmp_path):
     os.mkfifo(tmp_path / "train" / "sim_0001.h5")
     with pytest.raises(DataError, match=r"sim_0001\.h5 is no regular file"):
         weather.ensure(PRESETS["smoke"], tmp_path, progress=False)
+
+
+@pytest.mark.parametrize("split", ["valid", "test"])
+def test_a_split_of_another_grid_is_named_and_the_statistics_stay(split, own_data, capsys, tmp_path):
+    """ERA5's years of 721 rows beside some of 720."""
+    file = next((own_data / split).glob("*.h5"))
+    with h5py.File(file) as year:
+        fields = year["fields"][:, :, :-8]
+    with h5py.File(file, "w") as year:
+        year["fields"] = fields
+    for argv in (
+        ("check", "--source", own_data),
+        ("convert", "--source", own_data, "--layout", "npy", "--out", tmp_path / "n"),
+    ):
+        line = refused(capsys, "data", *argv)
+        assert file.name in line and "remove one of them" in line and "statistics" not in line
+    if split == "valid":
+        assert file.name in refused(capsys, "train", "--data", own_data, "--name", "r", *TINY)
+
+
+def test_no_data_set_is_simulated_into_a_folder_of_other_things(tmp_path, capsys):
+    (tmp_path / "notes.txt").write_text("mine")
+    line = refused(capsys, "data", "weather", "--preset", "smoke", "--out", tmp_path)
+    assert "holds notes.txt, and no data set" in line
+    assert sorted(place.name for place in tmp_path.iterdir() if place.name != "runs") == ["notes.txt"]
+
+
+def test_a_configuration_of_a_windows_editor_is_read(own_data, capsys, tmp_path):
+    (config := tmp_path / "c.json").write_text('\ufeff{"steps": 3}', encoding="utf-8")
+    assert trained(own_data, capsys, "--config", config, "--eval-every", "3")[1]["steps"] == 4  # the option goes before
+    config.write_text('\ufeff{"seed": 7}', encoding="utf-8")
+    assert trained(own_data, capsys, "--config", config)[1]["seed"] == 7

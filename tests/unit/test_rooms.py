@@ -13,16 +13,16 @@ PACKAGE = ROOT / "dltutorial"
 # Lines of all Python files, blank lines and docstrings included: what there is, and no more. 18,500 for chapters 00 to
 # 15; 22,000 at most with Part IV.
 BUDGET = {
-    "": 1699,
+    "": 1702,
     "record": 628,
     "profile": 2520,
-    "data": 2821,
+    "data": 2831,
     "models": 181,
     "optim": 333,
     "launch": 1506,
     "comm": 773,
     "parallel": 1313,
-    "train": 3610,
+    "train": 3612,
     "scaling": 591,
     "convergence": 1377,
     "course": 3673,

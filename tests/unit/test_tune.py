@@ -198,6 +198,15 @@ def test_a_folder_that_holds_something_else_is_left_alone(line, tmp_path, capsys
         assert [file.name for file in (tmp_path / "study").iterdir()] == ["recipe.json"]
 
 
+def test_trials_without_their_journal_are_left_alone(line, tmp_path, capsys):
+    assert cli.main([*line, "--trials", "1", *RATES]) == 0
+    capsys.readouterr()
+    (journal := next(tmp_path.rglob("journal.log"))).write_bytes(b"")
+    assert cli.main([*line, "--trials", "1", *RATES]) == 2
+    assert "holds trials, but their journal is empty; take another --name" in capsys.readouterr().err
+    assert journal.read_bytes() == b""
+
+
 def test_a_study_has_one_data_set(line, tmp_path, capsys):
     import shutil
 
