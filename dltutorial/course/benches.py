@@ -5,7 +5,6 @@ Variants take turns in one process; a prediction is made before its measurement.
 
 import dataclasses
 import functools
-import math
 import statistics
 import warnings
 from collections.abc import Callable, Iterator
@@ -21,13 +20,11 @@ from dltutorial.errors import CourseError
 from dltutorial.profile import peaks
 from dltutorial.profile.timing import alternate
 
-SMOKE_BATCHES = (8, 32, 64, 128, 256, 512, 2048)
-
 
 def loaders(preset: Preset, repeats: int) -> Iterator[BenchRow]:
-    """Samples per second of every rung, beside its prediction; of every layout; of train's loader and a DataLoader."""
+    """Samples per second of every rung, beside its prediction; of every layout."""
     from dltutorial.data import formats, loader_ladder
-    from dltutorial.data.loaders import LOADERS, Pairs, endless_batches
+    from dltutorial.data.loaders import LOADERS
 
     machine.use_cores(1)  # one core for the loader; the other is free for a worker
     splits, batch_size = loader_ladder.prepare(preset), min(8, preset.global_batch_size)
@@ -49,18 +46,6 @@ def loaders(preset: Preset, repeats: int) -> Iterator[BenchRow]:
     for name, samples in loader_ladder.rates(layouts, batch_size, rounds=repeats).items():
         megabytes = sum(map(formats.stored_bytes, splits[name].files)) / 1e6
         yield BenchRow(f"lean loader, {name}", samples, "samples/s", more={"MB on disk": f"{megabytes:.1f}"})
-    files = splits["hdf5-chunk1"]  # as data are made; the same work on both sides: read, normalise, roll, stack
-    plain = "a plain DataLoader over h5py slices"
-    for n in (0, 2):
-        both: dict[str, Callable[[], Iterator]] = {
-            plain: functools.partial(loader_ladder.plain_dataloader, files, batch_size, n),
-            "train's default": functools.partial(endless_batches, Pairs(files), batch_size, roll=True, workers=n),
-        }
-        found = loader_ladder.rates(both, batch_size, rounds=repeats)
-        for what, samples in found.items():
-            times = np.divide(samples, found[plain])
-            spread = f"{statistics.median(times):.2f} ({min(times):.2f} to {max(times):.2f})"
-            yield BenchRow(f"{what}, {n} workers", samples, "samples/s", more={"× a plain DataLoader": spread})
 
 
 def precision(preset: Preset, repeats: int) -> Iterator[BenchRow]:
@@ -256,29 +241,6 @@ def ladder(preset: Preset, repeats: int) -> Iterator[BenchRow]:
         more["final loss"] = f"{result.final_loss:.5f} after {result.updates}"
         yield BenchRow(name, result.samples_per_s, "samples/s", recipe.global_batch_size / told_s[name], more)
     print(*(f"no {name}: {why}" for name, why in missing.items()), sep="\n")
-
-
-def convergence(preset: Preset, repeats: int) -> Iterator[BenchRow]:
-    """Updates that five seeds needed by batch size, beside S_min (1 + B_crit / B); seeds are fixed, not repeats."""
-    from dltutorial.convergence import curves, sweep
-    from dltutorial.data import surveys
-
-    machine.use_cores()
-    sizes = SMOKE_BATCHES if preset.name == "smoke" else tuple(4 * 2**n for n in range(12))
-    for optimizer in ("sgd", "adam"):
-        found = sweep.sweep(surveys.lenses(), sizes, optimizer=optimizer)
-        fit = curves.fit(found.batch_sizes, found.steps_PS)
-        print(*(f"{optimizer}: {remark}" for remark in found.remarks()), sep="\n")
-        for point in found.points:
-            there = tuple(float(steps) for steps in point.steps_S if math.isfinite(steps))
-            more = {"seeds": f"{point.reached} of {len(point.steps_S)}"}
-            if there:
-                more["rate"] = f"2^{math.log2(point.best_rate):.0f}"
-                told = float(fit.steps(point.batch_size))
-                yield BenchRow(f"{optimizer}: batch {point.batch_size}", there, "updates", told, more)
-        for name, unit in (("s_min", "updates"), ("b_crit", "images")):
-            fitted = {"fitted": f"{getattr(fit, name):.0f}"}
-            yield BenchRow(f"{optimizer}: {name}", tuple(getattr(fit, f"{name}_K").tolist()), unit, more=fitted)
 
 
 def scaling(preset: Preset, repeats: int) -> Iterator[BenchRow]:

@@ -58,7 +58,6 @@ _LONGEST_LINE = 2**20  # bytes that a rank prints without a line's end
 _RANK_MB = 24  # an empty rank's own memory; most is shared
 _RANK_FILES, _SPARE_FILES = 5, 32  # open here for each rank, and for the rest of this program
 _LONGEST_FOLDER = 70  # characters of TMPDIR; multiprocessing adds about 35
-_WATCH_S = 0.5  # between two looks whether the fork server is stopped
 _END_S = 10.0  # for the system to end processes that are killed
 _STARTING = threading.Lock()
 
@@ -94,7 +93,7 @@ def launch(
     backend = _checked(world_size, timeout_s, backend)
     what = f"{getattr(function, '__name__', 'the function')} takes or refers to something"
     call = worker.packed((function, args, kwargs), what, LIMIT_BYTES)
-    with _wakeful_server(), contextlib.closing(_Ranks(world_size, timeout_s)) as ranks:
+    with contextlib.closing(_Ranks(world_size, timeout_s)) as ranks:
         ranks.start(call, backend)
         return [_unpacked(value, f"rank {rank} of {world_size}") for rank, value in enumerate(ranks.results())]
 
@@ -140,27 +139,6 @@ def _stop_unreachable_server() -> None:
     if server._forkserver_address and not Path(server._forkserver_address).exists():
         with contextlib.suppress(FileNotFoundError):  # it removes its socket last
             server._stop()
-
-
-@contextlib.contextmanager
-def _wakeful_server() -> Iterator[None]:
-    """Inside ``with``, a fork server that somebody stops (SIGSTOP) goes on: no rank begins or ends without it."""
-    done = threading.Event()
-
-    def watch() -> None:
-        while not done.wait(_WATCH_S):
-            with contextlib.suppress(psutil.Error):
-                server = psutil.Process(forkserver._forkserver._forkserver_pid)  # type: ignore[attr-defined]
-                if server.status() == psutil.STATUS_STOPPED:
-                    server.resume()
-
-    watcher = threading.Thread(target=watch, daemon=True)
-    watcher.start()
-    try:
-        yield
-    finally:
-        done.set()
-        watcher.join()
 
 
 class _Ranks:

@@ -48,10 +48,6 @@ class Workload:
         wire = bytes_per_value or self.bytes_per_value
         return dataclasses.replace(self, sample_s=1 / samples_per_s, bytes_per_value=wire)
 
-    def computing(self, flop_per_s: float) -> "Workload":
-        """The same network on a rank that reaches so many FLOP/s; forward and backward are three forward passes."""
-        return dataclasses.replace(self, sample_s=3 * self.forward_flop / flop_per_s)
-
 
 def even(name: str, n_parameters: float, n_layers: int = 50) -> Workload:
     """A network of which only the size is known: every layer has the same weights and the same work."""

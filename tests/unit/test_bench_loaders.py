@@ -1,17 +1,14 @@
 import contextlib
 import functools
-import itertools
 import re
 
 import pytest
-import torch
 
 from dltutorial import cli
 from dltutorial.config import PRESETS
 from dltutorial.course.bench import table
 from dltutorial.course.benches import loaders
 from dltutorial.data import convert, loader_ladder, store
-from dltutorial.data.loaders import Pairs
 
 
 @pytest.fixture
@@ -35,26 +32,6 @@ def test_every_rung_and_layout_has_its_row(tiny_ladder, one_thread):
     assert all(row.unit == "samples/s" and min(row.samples) > 0 for row in rows)
     assert all(row.predicted > 0 for row in rows[: len(loader_ladder.RUNGS)])
     assert "of the copy" in str(table(rows))
-
-
-def test_the_default_of_train_has_a_plain_dataloader_beside_it(tiny_ladder, one_thread):
-    rows = {row.what: row for row in loaders(PRESETS["smoke"], 2)}
-    for n in (0, 2):
-        assert len(rows[f"a plain DataLoader over h5py slices, {n} workers"].samples) == 2
-        ours = rows[f"train's default, {n} workers"]
-        assert re.fullmatch(r"[\d.]+ \([\d.]+ to [\d.]+\)", ours.more["× a plain DataLoader"])
-
-
-def test_the_plain_dataloader_does_the_same_work(tiny_data):
-    split = store.open_split(tiny_data, "train")
-    wanted = [torch.stack(pair) for pair in Pairs(split)]
-    seen = []
-    for now, then in itertools.islice(loader_ladder.plain_dataloader(split, 6, 0), 3):  # an epoch
-        for pair in torch.stack([now, then], 1):
-            every = [(i, by) for i, x in enumerate(wanted) for by in range(24) if torch.equal(pair, x.roll(by, -1))]
-            seen += every
-    assert sorted(i for i, _ in seen) == list(range(18))
-    assert len({by for _, by in seen}) > 3
 
 
 def test_data_convert_writes_a_data_set_that_checks(tiny_data, tmp_path, capsys):
