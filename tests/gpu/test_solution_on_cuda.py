@@ -6,8 +6,10 @@ import shutil
 import pytest
 import torch
 
-from dltutorial.convergence import attempt, energy
-from dltutorial.convergence.recipe import SolutionRecipe, SolutionTask
+from dltutorial.convergence import energy
+from dltutorial.convergence.images import SolutionTask
+from dltutorial.course.checks import attempts as attempt
+from dltutorial.course.checks.attempts import SolutionRecipe
 
 pytestmark = pytest.mark.gpu
 TASK = SolutionTask(target=0.7, train=600, valid=200, widths=(16,))
