@@ -33,7 +33,6 @@ LAYOUTS = (
 _CHUNKED = r"-(auto|chunk[1-9]\d*)"
 _LAYOUT = re.compile(rf"npy|hdf5-contiguous|hdf5{_CHUNKED}(-gzip\d?|-lzf)?|zarr{_CHUNKED}(-gzip\d?|-zstd)?")
 _FOREIGN = "it is of another layout, remove it"
-_CHUNK = re.compile(r"(c\.)?\d+(\.\d+)*")  # the name of a file of Zarr's
 _ERRNO = re.compile(r"errno = ([1-9]\d*)")  # so HDF5 quotes the system
 _MOST_CHUNKS = 10**7  # to count more takes HDF5 minutes
 # From this size on a snapshot is read by h5py's ``read_direct``, straight to its place. It takes three times as long as
@@ -198,30 +197,10 @@ def _open_npy(path: Path) -> Year:
 def _open_zarr(path: Path) -> Year:
     import zarr
 
-    n_files = _files_of_chunks(path)  # looked at before Zarr opens any
     fields = zarr.open_array(path, mode="r")
     year = Year(path, fields, fields.chunks, bool(fields.compressors))
-    _refuse_holes(path, fields.shape, fields.shards or fields.chunks, lambda: n_files)
+    _refuse_holes(path, fields.shape, fields.chunks, lambda: fields.nchunks_initialized)
     return year
-
-
-def _files_of_chunks(path: Path) -> int:
-    """How many files of a Zarr array hold its values.
-
-    Raises:
-        DataError: a pipe or a device is among them. What each is, the folder itself tells: no file is looked at.
-        OSError: a folder cannot be listed.
-    """
-    with os.scandir(path) as entries:
-        n_files = 0
-        for entry in entries:
-            if entry.is_dir(follow_symlinks=False):
-                n_files += _files_of_chunks(Path(entry))
-            elif not entry.is_file():
-                raise DataError(f"{entry.path} is no regular file; remove it, or make or fetch {path} anew")
-            else:
-                n_files += bool(_CHUNK.fullmatch(entry.name))  # and no half written one, which has another name
-    return n_files
 
 
 def _refuse_holes(path: Path, shape: tuple[int, ...], chunk: tuple[int, ...], count: Callable[[], int]) -> None:

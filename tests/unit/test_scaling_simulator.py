@@ -103,7 +103,6 @@ def test_gpus_of_a_node_share_its_way_out():
 
 def test_published_networks_have_their_published_sizes():
     assert sum(workloads.resnet50().weights_L) == 25_557_032
-    assert workloads.resnet50().forward_flop == pytest.approx(8.2e9, rel=0.01)
     assert sum(workloads.unet3d().weights_L) == 116_977_029
     for network in (workloads.resnet50(), workloads.unet3d(), workloads.even("e", 7e6)):
         assert sum(network.work_L) == pytest.approx(1)
@@ -125,7 +124,6 @@ def test_every_cluster_names_its_source():
     for cluster in found.values():
         assert len(cluster.source) > 20
         assert 1e9 < cluster.inter_bytes_per_s < 1e12
-        assert cluster.tensor_flop_per_s > 1e12
     for row in plots.reference("scaling_inputs"):
         assert row["cluster"] in found
         assert row["source"]
