@@ -152,7 +152,12 @@ def ddp(preset: Preset, repeats: int) -> Iterator[BenchRow]:
     """
     from dltutorial.train import ddp_comparison
 
-    ranks, recipe = _for_ranks("ddp", preset)
+    n_gpus = len(machine.accelerators()) if machine.device() == "cuda" else 0
+    if n_gpus == 1:
+        raise CourseError("bench ddp needs a GPU for each rank, and there is one; set CUDA_VISIBLE_DEVICES= for CPUs")
+    ranks, recipe = n_gpus or 2, Recipe(n_lat=32, n_lon=64, dim=256, depth=8, heads=4, global_batch_size=8)
+    if preset.name in ("gpu", "cluster"):
+        recipe = Recipe.of(preset, global_batch_size=4 * ranks)
     cap_mib = 25.0 if machine.device() == "cuda" else 4.0  # the network is small on a CPU
     step, link = ddp_comparison.measure_parts(ranks, recipe, repeats)
     found = ddp_comparison.compare(ranks, recipe, repeats=repeats, bucket_cap_mb=cap_mib)
@@ -163,19 +168,6 @@ def ddp(preset: Preset, repeats: int) -> Iterator[BenchRow]:
         share = timing.median_s / found[ddp_comparison.TORCH].median_s
         more = {"ranks": f"{ranks}", "of torch DDP": f"{share:.2f}"}
         yield BenchRow(name, timing.samples_s, predicted=told_s, more=more)
-
-
-def _for_ranks(name: str, preset: Preset) -> tuple[int, Recipe]:
-    """A rank for each GPU, or two on the CPU; and what they train."""
-    n_gpus = len(machine.accelerators()) if machine.device() == "cuda" else 0
-    if n_gpus == 1:
-        raise CourseError(
-            f"bench {name} needs a GPU for each rank, and there is one; set CUDA_VISIBLE_DEVICES= for CPUs"
-        )
-    ranks = n_gpus or 2
-    if preset.name in ("gpu", "cluster"):
-        return ranks, Recipe.of(preset, global_batch_size=4 * ranks)
-    return ranks, Recipe(n_lat=32, n_lon=64, dim=256, depth=8, heads=4, global_batch_size=8)
 
 
 def collectives(preset: Preset, repeats: int) -> Iterator[BenchRow]:

@@ -33,6 +33,7 @@ LAYOUTS = (
 _CHUNKED = r"-(auto|chunk[1-9]\d*)"
 _LAYOUT = re.compile(rf"npy|hdf5-contiguous|hdf5{_CHUNKED}(-gzip\d?|-lzf)?|zarr{_CHUNKED}(-gzip\d?|-zstd)?")
 _FOREIGN = "it is of another layout, remove it"
+_CHUNK = re.compile(r"(c\.)?\d+(\.\d+)*")  # the name of a file of Zarr's
 _ERRNO = re.compile(r"errno = ([1-9]\d*)")  # so HDF5 quotes the system
 _MOST_CHUNKS = 10**7  # to count more takes HDF5 minutes
 # From this size on a snapshot is read by h5py's ``read_direct``, straight to its place. It takes three times as long as
@@ -197,9 +198,14 @@ def _open_npy(path: Path) -> Year:
 def _open_zarr(path: Path) -> Year:
     import zarr
 
+    def fails(error: OSError) -> None:
+        raise error  # Zarr takes a folder that may not be read for an empty one
+
+    names = [name for *_, files in os.walk(path, onerror=fails) for name in files]
     fields = zarr.open_array(path, mode="r")
     year = Year(path, fields, fields.chunks, bool(fields.compressors))
-    _refuse_holes(path, fields.shape, fields.chunks, lambda: fields.nchunks_initialized)
+    n_files = sum(bool(_CHUNK.fullmatch(name)) for name in names)  # and no half written one, which has another name
+    _refuse_holes(path, fields.shape, fields.shards or fields.chunks, lambda: n_files)
     return year
 
 

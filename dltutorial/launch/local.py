@@ -162,6 +162,7 @@ class _Ranks:
     def start(self, call: bytes, backend: str) -> None:
         """Start all ranks; rank 0 takes the store's listening socket along, so nobody can take its port."""
         warm()
+        _resume_server()
         try:
             listener = socket.create_server(("127.0.0.1", 0), backlog=self._world_size + 8)
         except OSError as error:
@@ -191,6 +192,7 @@ class _Ranks:
 
     def close(self) -> None:
         """Kill all ranks with what they have started, wait for their end, print their last words."""
+        _resume_server()
         self._processes = [process for process in self._processes if process.pid]
         for process in self._processes:
             with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -315,6 +317,13 @@ class _Ranks:
                 if not data:
                     del asked[pipe]
         return {rank: text.decode(errors="replace") for rank, text in said.items()}
+
+
+def _resume_server() -> None:
+    """Somebody may have stopped it (SIGSTOP), and no rank begins or ends without it."""
+    if server_pid := forkserver._forkserver._forkserver_pid:  # type: ignore[attr-defined]
+        with contextlib.suppress(psutil.Error):
+            psutil.Process(server_pid).resume()
 
 
 def _pid(process: ForkServerProcess) -> int:

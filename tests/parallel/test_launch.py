@@ -340,7 +340,8 @@ say(faults.signal_the_server, 2, signal.NAME, timeout_s=20)
 say(faults.total, 1, 0)
 act()  # between two launches
 say(faults.total, 1, 0)
-threading.Thread(target=act_at_the_first_rank).start()
+if signal.NAME == signal.SIGKILL:
+    threading.Thread(target=act_at_the_first_rank).start()
 say(faults.total, 8, 0, timeout_s=20)
 say(faults.total, 1, 0)
 """

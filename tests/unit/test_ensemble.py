@@ -8,7 +8,7 @@ import torch
 from torch.nn import functional as F
 
 from dltutorial.convergence import ensemble, networks
-from dltutorial.convergence.ensemble import Order, Replica, batches
+from dltutorial.convergence.ensemble import Order, Replica
 
 WIDTHS = (12, 8)
 

@@ -5,7 +5,7 @@ import torch
 from torch.nn import functional as F
 
 from dltutorial.convergence import ensemble, networks
-from dltutorial.convergence.ensemble import Replica, batches
+from dltutorial.convergence.ensemble import Replica
 from dltutorial.convergence.stacked_optimizers import for_replicas
 from dltutorial.data.surveys import Survey
 from dltutorial.optim.lamb import LAMB
