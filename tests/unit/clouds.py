@@ -2,6 +2,7 @@
 
 import torch
 
+from dltutorial.convergence.ensemble import Order
 from dltutorial.data.surveys import Survey
 
 

@@ -1,5 +1,6 @@
 """Many replicas under LARS, LARC and LAMB at once are what each optimizer makes of one network alone."""
 
+import clouds
 import pytest
 import torch
 from torch.nn import functional as F
@@ -36,7 +37,7 @@ def factor(step):
 def alone(survey, replica, kind, options):
     model = networks.network((survey.n_features, *WIDTHS, survey.n_classes), replica.seed)
     optimizer = kind(without_adaptation(model, **options), lr=replica.learning_rate, **options)
-    for step, chosen in enumerate(batches(replica.seed, len(survey), BATCH, STEPS)):
+    for step, chosen in enumerate(clouds.batches(replica.seed, len(survey), BATCH, STEPS)):
         for group in optimizer.param_groups:
             group["lr"] = replica.learning_rate * factor(step)
         optimizer.zero_grad()
