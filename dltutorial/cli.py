@@ -251,21 +251,22 @@ def _train(args: argparse.Namespace) -> None:
     knobs = read_knobs(args.config) if args.config else {}
     kept = str(knobs.pop("preset", "auto"))
     named = kept if args.preset == "auto" else args.preset
+    options = {name: value for name, value in vars(args).items() if name in Recipe.knobs()}
+    if "track" in options:
+        options["track"] = tuple(options["track"])
     from dltutorial.train import command
 
-    command.train(named, knobs | _knobs(args), data=args.data, name=args.name, overwrite=args.overwrite, resume=args.resume)
-
-
-def _knobs(args: argparse.Namespace) -> dict:
-    given = {name: value for name, value in vars(args).items() if name in Recipe.knobs()}
-    return given | ({"track": tuple(given["track"])} if "track" in given else {})
+    command.train(named, knobs | options, data=args.data, name=args.name, overwrite=args.overwrite, resume=args.resume)
 
 
 def _tune(args: argparse.Namespace) -> None:
+    fixed = {name: value for name, value in vars(args).items() if name in Recipe.knobs()}
+    if "track" in fixed:
+        fixed["track"] = tuple(fixed["track"])
     from dltutorial.train import tune
 
     how = {"sampler": args.sampler, "scheduler": args.scheduler, "engine": args.engine}
-    tune.tune(args.preset, _knobs(args), args.knob, data=args.data, name=args.name, trials=args.trials, **how)
+    tune.tune(args.preset, fixed, args.knob, data=args.data, name=args.name, trials=args.trials, **how)
 
 
 def _run(args: argparse.Namespace) -> int:
