@@ -3,8 +3,7 @@
 In: names, sizes in bytes, how often. Out: for each (name, size) the seconds of one call, one figure for each turn: that
 of the slowest rank. Starting ranks costs far more than a small message, so all is measured between the same ranks;
 turns alternate, so that a slow moment of the machine hits all alike. Where ranks share cores, only the *least* time
-tells what the algorithm costs: any other has waited for a core as well. The all-reduces of the backend itself, on
-several numbers of ranks, make a ``MeasuredNetwork``, from which follows the link behind them.
+tells what the algorithm costs: any other has waited for a core as well.
 
 Bandwidths as nccl-tests defines them: https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md
 """
@@ -12,10 +11,7 @@ Bandwidths as nccl-tests defines them: https://github.com/NVIDIA/nccl-tests/blob
 import functools
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
-
-import numpy as np
 
 from dltutorial.comm import collectives
 from dltutorial.comm.communicator import Communicator
@@ -121,34 +117,3 @@ def bus_bandwidth(name: str, world_size: int, size_bytes: int, seconds: float) -
     p = world_size
     factor = {"broadcast": 1.0, "reduce": 1.0, "reduce_scatter": (p - 1) / p, "all_gather": (p - 1) / p}
     return size_bytes / seconds * factor.get(name, 2 * (p - 1) / p)
-
-
-@dataclass(frozen=True)
-class MeasuredNetwork:
-    """What all-reduces cost here: for each number of ranks, seconds at some sizes.
-
-    Attributes:
-        by_ranks: ranks → bytes → seconds.
-    """
-
-    by_ranks: Mapping[int, Mapping[int, float]]
-
-    def link(self, ranks: int = 2) -> tuple[float, float]:
-        """(seconds of a hop, bytes/s) of a ring that would take these times, by least squares of relative errors."""
-        points = self.by_ranks[ranks]
-        sizes, seconds = np.array(list(points), dtype=float), np.array(list(points.values()))
-        hops, share = 2 * (ranks - 1), 2 * (ranks - 1) / ranks
-        design = np.stack([np.full_like(sizes, hops), share * sizes], axis=1) / seconds[:, None]
-        (hop_s, byte_s), *_ = np.linalg.lstsq(design, np.ones_like(seconds), rcond=None)
-        return max(float(hop_s), 1e-9), 1 / max(float(byte_s), 1e-15)
-
-
-def measure_network(
-    ranks: Sequence[int], repeats: int, sizes: Sequence[int] = (MIB // 4, MIB, 4 * MIB), backend: str = "gloo"
-) -> MeasuredNetwork:
-    """All-reduces of the backend on some numbers of ranks of this machine: the medians; auto: of NCCL between GPUs."""
-    by_ranks = {}
-    for p in ranks:
-        timings = clock(["backend"], p, sizes, repeats, backend=backend)
-        by_ranks[p] = {size: timings["backend", size].median_s for size in sizes}
-    return MeasuredNetwork(by_ranks)

@@ -58,12 +58,6 @@ class Order:
         return batch_SB[self.which_R]
 
 
-def batches(seed: int, n_images: int, batch_size: int, steps: int) -> Tensor:
-    """The first batches (steps, B) that a replica of this seed sees: to train it alone."""
-    order = Order([seed], n_images)
-    return torch.cat([order.next(batch_size) for _ in range(steps)])
-
-
 @dataclass(frozen=True)
 class Replica:
     """One training run: its peak rate, the seed of its weights and order, its schedule (None: the ensemble's)."""

@@ -1,31 +1,63 @@
-"""The images of a task on disk, and three ways to get batches out of them.
+"""The task of chapter 15, at the size that suits a machine, and its images on disk: simulated once, kept for later.
 
-In: a task. Out: one file with images (N, H, W), float32, labels (N,) and the mean of the training images, which is
-subtracted from every image; simulated once, kept for later. From it ``make_loader`` gives a function from numbers of
-images to a batch on the device. The three loaders read the same file and give the same images, up to rounding; they
-differ in what that costs:
+Data, network and target quality are the same for all attempts, so nobody can win by training on the validation images,
+or by lowering the target. The images' file holds them, (N, H, W), float32, their labels (N,) and the training mean.
 
-- ``naive_batch``: one image after another, in float64, as in the notebooks we all once wrote;
-- ``lean_batch``: all images of a batch in one go, in float32;
-- staged: everything is read, and pooled, before the first step, then a batch is one lookup in memory.
-
-Legend: N images, B of a batch, H × W pixels, F features (pooled pixels, flattened).
+Legend: N images, H × W pixels.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from dltutorial import paths
-from dltutorial.convergence.recipe import SIZE, SolutionTask
+from dltutorial.config import Preset
 from dltutorial.data import lenses
-from dltutorial.data.surveys import Survey
-from dltutorial.errors import DataError
+from dltutorial.errors import DataError, RecipeError
 
-Load = Callable[[Tensor], tuple[Tensor, Tensor]]  # numbers of images (B,) → features (B, F), labels (B,)
+SIZE = 32  # pixels of an image's edge
+
+
+@dataclass(frozen=True)
+class SolutionTask:
+    """What every attempt must do: tell simulated strong lenses from other galaxies, this well.
+
+    Attributes:
+        target: accuracy on the validation images that counts as solved.
+        train, valid: images.
+        pool: edge of the square of pixels that becomes one feature.
+        widths: of the hidden layers.
+        seed: of the images; the weights and the order have the seed of a run.
+    """
+
+    target: float = 0.90
+    train: int = 20_000
+    valid: int = 2_000
+    pool: int = 2
+    widths: tuple[int, ...] = (64, 32)
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        """Raises: RecipeError: a target that tells nothing, or that nobody can reach."""
+        if not 0.5 < self.target < 1:
+            raise RecipeError(f"task: target={self.target!r} is not between 0.5 (guessing) and 1; choose such as 0.9")
+
+    @property
+    def n_features(self) -> int:
+        """Numbers that the network sees of an image."""
+        return (SIZE // self.pool) ** 2
+
+
+def task_for(preset: Preset, seed: int = 0) -> SolutionTask:
+    """The capstone's task at the size that suits a kind of machine."""
+    if preset.name in ("gpu", "cluster"):
+        return SolutionTask(target=0.95, widths=(1024, 256), seed=seed)
+    if preset.name == "smoke":
+        return SolutionTask(target=0.94, train=10_000, seed=seed)
+    return SolutionTask(target=0.95, seed=seed)
 
 
 def prepare(task: SolutionTask) -> Path:
@@ -55,49 +87,3 @@ def read(file: Path) -> Mapping[str, Tensor]:
         return torch.load(file, mmap=True, weights_only=True)
     except (OSError, RuntimeError, ValueError) as error:
         raise DataError(f"cannot read the images in {file} ({error}); remove that file, and run again") from error
-
-
-def pooled(images_BHW: Tensor, pool: int) -> Tensor:
-    """Means over squares of pixels, flattened: (B, F)."""
-    return F.avg_pool2d(images_BHW[:, None], pool).flatten(1)
-
-
-def naive_batch(images_NHW: Tensor, chosen_B: Tensor, mean_HW: Tensor, pool: int) -> Tensor:
-    """Features (B, F): one image after another, in double precision."""
-    features = []
-    for number in chosen_B.tolist():
-        image_HW = images_NHW[number].double() - mean_HW.double()
-        features.append(image_HW.reshape(SIZE // pool, pool, SIZE // pool, pool).mean((1, 3)).flatten().float())
-    return torch.stack(features)
-
-
-def lean_batch(images_NHW: Tensor, chosen_B: Tensor, mean_HW: Tensor, pool: int) -> Tensor:
-    """Features (B, F): all of them in one go."""
-    return pooled(images_NHW[chosen_B] - mean_HW, pool)
-
-
-def make_loader(name: str, file: Path, task: SolutionTask, device: str = "cpu") -> Load:
-    """A function that loads batches; making the staged one takes as long as reading everything does."""
-    if name == "staged":
-        x_NF, y_N = whole(file, "train", task, device)
-        return lambda chosen_B: (x_NF[chosen_B.to(device)], y_N[chosen_B.to(device)])
-    arrays, batch = read(file), {"naive": naive_batch, "lean": lean_batch}[name]
-
-    def load(chosen_B: Tensor) -> tuple[Tensor, Tensor]:
-        x_BF = batch(arrays["train"], chosen_B, arrays["mean"], task.pool)
-        return x_BF.to(device), arrays["train_labels"][chosen_B].to(device)
-
-    return load
-
-
-def whole(file: Path, split: str, task: SolutionTask, device: str = "cpu") -> tuple[Tensor, Tensor]:
-    """All features (N, F) and labels (N,) of a split, read, pooled and brought to the device."""
-    arrays = read(file)
-    x_NF = pooled(arrays[split] - arrays["mean"], task.pool)
-    return x_NF.to(device), arrays[f"{split}_labels"].clone().to(device)
-
-
-def survey(file: Path, task: SolutionTask) -> Survey:
-    """The same features as a ``Survey``, for an ensemble of networks; it has no images for a test."""
-    (x_train, y_train), (x_valid, y_valid) = (whole(file, split, task) for split in ("train", "valid"))
-    return Survey("simulated lenses", 2, x_train, y_train, x_valid, y_valid, x_valid[:0], y_valid[:0])

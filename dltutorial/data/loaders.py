@@ -176,15 +176,6 @@ def loader_config(name: LoaderConfig | str) -> LoaderConfig:
     return LOADERS[name]
 
 
-def tuned(device: str) -> LoaderConfig:
-    """The loader to train with on this kind of device, "cuda" or "cpu".
-
-    If the device is the CPU, augmentation "on the device" would run in the step's own thread; so the thread that reads
-    ahead does it.
-    """
-    return LOADERS["best" if device == "cuda" else "prefetch"]
-
-
 def make_loader(
     split: Split,
     batch_size: int,

@@ -57,7 +57,7 @@ class Unit:
         mine = self.whole_P.chunk(self.world_size)[dist.get_rank()]
         self.shard = nn.Parameter(mine.clone() if stage == 3 else mine)
         self.missing, self.in_backward = len(parameters), False
-        self._n_bytes, self._under_way = self.whole_P.nbytes, None
+        self._n_bytes = self.whole_P.nbytes
         self.release()
 
     @property
@@ -70,21 +70,14 @@ class Unit:
 
     @property
     def is_whole(self) -> bool:
-        """Whether the row is there, or on its way."""
+        """Whether the row is there."""
         return self.whole_P.untyped_storage().nbytes() > 0
-
-    def start_gather(self) -> None:
-        """Let the pieces come, and return at once."""
-        if not self.is_whole:
-            self.whole_P.untyped_storage().resize_(self._n_bytes)
-            self._under_way = all_gather(self.whole_P, self.shard.detach(), async_op=True)
 
     def gather(self) -> None:
         """When this returns, the weights are whole."""
-        self.start_gather()
-        if self._under_way is not None:
-            self._under_way.wait()
-            self._under_way = None
+        if not self.is_whole:
+            self.whole_P.untyped_storage().resize_(self._n_bytes)
+            all_gather(self.whole_P, self.shard.detach())
 
     def release(self) -> None:
         """Stage 3: give the row's memory back. The weights are still views of it, of nothing."""
@@ -116,7 +109,6 @@ class Sharded(nn.Module):
         *,
         stage: int,
         blocks: Iterable[nn.Module] = (),
-        prefetch: bool = False,
     ) -> None:
         """Cut the model into units: each block, and all the rest.
 
@@ -125,7 +117,6 @@ class Sharded(nn.Module):
             make_optimizer: such as ``torch.optim.AdamW``; it is given this rank's pieces.
             stage: 1, 2 or 3.
             blocks: submodules in the order in which they work; without any, the whole model is one unit.
-            prefetch: stage 3: ask for the next block's weights before this block computes.
 
         Raises:
             CourseError: no process group, no such stage, nothing to train, or a block's parameter used elsewhere, too.
@@ -135,7 +126,7 @@ class Sharded(nn.Module):
             raise CourseError("no process group: pieces need several ranks; run inside launch(f, n) or torchrun")
         if stage not in (1, 2, 3):
             raise CourseError(f"stage {stage!r}: 1 cuts averages, 2 gradients, 3 weights; for none of it take DDP")
-        self.model, self.stage, self.prefetch = model, stage, prefetch
+        self.model, self.stage = model, stage
         blocks = list(blocks)
         owned = [_trained(block) for block in blocks]
         inside = [p for parameters in owned for p in parameters]
@@ -151,7 +142,6 @@ class Sharded(nn.Module):
             raise CourseError("no parameter of this model is to be trained; set requires_grad, or do without shards")
         self.units = [unit for _, unit in made]
         self.optimizer = make_optimizer([unit.shard for unit in self.units])
-        self._in_turn = [unit for module, unit in made if module is not model]
         for module, unit in made:
             self._listen(module, unit)
 
@@ -171,14 +161,8 @@ class Sharded(nn.Module):
         if self.stage < 3:
             return
 
-        def before(towards: int) -> None:
-            unit.gather()
-            at = self._in_turn.index(unit) + towards if unit in self._in_turn else -1
-            if self.prefetch and 0 <= at < len(self._in_turn):
-                self._in_turn[at].start_gather()
-
         def before_forward(*_: Any) -> None:
-            before(0 if unit.in_backward else 1)
+            unit.gather()
 
         def after_forward(*_: Any) -> None:
             if not unit.in_backward and (module is not self.model or not torch.is_grad_enabled()):
@@ -186,7 +170,7 @@ class Sharded(nn.Module):
 
         def before_backward(*_: Any) -> None:
             unit.in_backward = True  # a block that is computed again there stays whole
-            before(-1)
+            unit.gather()
 
         module.register_forward_pre_hook(before_forward)
         module.register_forward_hook(after_forward)

@@ -29,8 +29,6 @@ from dltutorial.record.table import Table
 READ, PREPARE, LOADING = "slow read", "slow augmentation", "slow loading"
 CONTENTION, SYNCHRONISATION, LAUNCHES = "contention", "hidden synchronisation", "launch-bound"
 BANDWIDTH, COMPUTE, UNKNOWN = "bandwidth-bound", "compute-bound", "cannot tell"
-VERDICTS = (READ, PREPARE, LOADING, CONTENTION, SYNCHRONISATION, LAUNCHES, BANDWIDTH, COMPUTE, UNKNOWN)
-
 LEAST_SHARE = 0.2  # of the time must vanish with a cause, or it is not the bottleneck
 BUSY_DEVICE = 0.75  # a device that idles more than the rest of this is not limited by what it computes
 FEW_CORES = 0.5  # a loader that wants less than half a core waits for its data
@@ -45,7 +43,7 @@ class Finding:
     """One possible cause.
 
     Attributes:
-        name: one of ``VERDICTS``.
+        name: of the cause.
         share: of the time of a batch that would vanish if the cause cost nothing.
         why: the evidence, with numbers.
         advice: what to try next.

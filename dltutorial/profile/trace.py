@@ -14,8 +14,7 @@ import shutil
 import tempfile
 import warnings
 import zlib
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -66,7 +65,9 @@ def take(run_step: Callable[[], object], steps: int = 5, warmup: int = 3, *, fil
     on_cuda = torch.cuda.is_available()
     activities = [profiler.ProfilerActivity.CPU, *[profiler.ProfilerActivity.CUDA] * on_cuda]
     plan = profiler.schedule(wait=0, warmup=warmup, active=steps, repeat=1)
-    with tempfile.TemporaryDirectory(prefix="dltutorial-trace-") as folder, _quiet():
+    # Torch 2.13's recorder writes lines to the error stream when all is well; a level that is set already stays.
+    quiet = paths.environment({"KINETO_LOG_LEVEL": os.environ.get("KINETO_LOG_LEVEL") or "99"})
+    with tempfile.TemporaryDirectory(prefix="dltutorial-trace-") as folder, quiet:
         with ranges.enabled(), profiler.profile(activities=activities, schedule=plan) as recorder:
             for _ in range(warmup + steps):
                 run_step()
@@ -79,19 +80,6 @@ def take(run_step: Callable[[], object], steps: int = 5, warmup: int = 3, *, fil
     if on_cuda and all(row.device is None for row in trace.rows):
         warnings.warn("the steps ran nothing on the GPU, or its profiling is not permitted here", stacklevel=2)
     return trace
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Torch 2.13's recorder writes lines to the error stream when all is well; a level that is set already stays."""
-    name = "KINETO_LOG_LEVEL"
-    given = os.environ.get(name)
-    os.environ[name] = given or "99"
-    try:
-        yield
-    finally:
-        if given is None:
-            del os.environ[name]
 
 
 def _keep(made: Path, file: Path) -> None:

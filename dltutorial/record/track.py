@@ -1,19 +1,15 @@
-"""Experiment tracking: TensorBoard event files and W&B, written alike, and W&B's read back.
+"""Experiment tracking: TensorBoard event files and W&B, written alike.
 
-In: named scalars at a step. Out: files under a run's folder, and W&B's again as ``{name: [(step, value), …]}``. It
-stays offline unless ``WANDB_MODE`` says otherwise; offline it needs no key, no network and no answer to a prompt.
+In: named scalars at a step. Out: files under a run's folder. W&B stays offline unless ``WANDB_MODE`` says otherwise;
+offline it needs no key, no network and no answer to a prompt.
 """
 
-import json
 import os
-import struct
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from dltutorial.errors import CourseError
-
-Scalars = dict[str, list[tuple[int, float]]]
 
 
 class Tracker:
@@ -71,26 +67,6 @@ def write_table(folder: Path, columns: list, rows: list[list], file: Path) -> No
     run.finish()
 
 
-def read_wandb(folder: Path) -> Scalars:
-    """Every number logged to the newest offline W&B run in a run's folder.
-
-    Raises:
-        CourseError: no offline run there.
-    """
-    from wandb.proto.wandb_internal_pb2 import Record  # type: ignore[attr-defined]
-
-    files = sorted(folder.glob("wandb/offline-run-*/*.wandb"), key=lambda file: file.stat().st_mtime)
-    if not files:
-        raise CourseError(f"no offline W&B run in {folder}; train with track=('wandb',) first")
-    scalars: Scalars = {}
-    for history in (Record.FromString(message).history for message in _messages(files[-1].read_bytes())):
-        for item in history.item:  # a record of another kind has none
-            name, value = item.key or "/".join(item.nested_key), json.loads(item.value_json)
-            if isinstance(value, int | float) and not name.startswith("_"):
-                scalars.setdefault(name, []).append((history.step.num, float(value)))
-    return scalars
-
-
 def _wandb_run(folder: Path, config: Mapping[str, Any]) -> Any:
     """A W&B run into which neither the host's name nor its load, code, Git state or console output goes."""
     import wandb
@@ -107,25 +83,3 @@ def _wandb_run(folder: Path, config: Mapping[str, Any]) -> Any:
     except (wandb.Error, ValueError) as error:  # a mode that does not exist is a ValueError
         why = f"W&B could not start in mode {mode!r}: {str(error).partition(chr(10))[0] or type(error).__name__}"
         raise CourseError(f"{why}; run `wandb login`, or unset WANDB_MODE to stay offline") from None
-
-
-def _messages(raw: bytes) -> Iterator[bytes]:
-    """What W&B's file holds; its package has no reader any more. LevelDB's log format behind a head of 7 bytes.
-
-    Blocks of 32 KiB hold fragments of crc (4 bytes), length (2) and type (1: whole, 2: first, 3: middle, 4: last); a
-    rest under 7 bytes is padding. github.com/google/leveldb, doc/log_format.md.
-    """
-    position, message = 7, b""
-    while position + 7 <= len(raw):
-        left = 32768 - position % 32768
-        length, kind = struct.unpack_from("<HB", raw, position + 4)
-        if left < 7 or kind == 0:
-            position += left
-            continue
-        fragment = raw[position + 7 : position + 7 + length]
-        if len(fragment) < length:  # the writer was killed in the middle of this one
-            return
-        position += 7 + length
-        message = fragment if kind in (1, 2) else message + fragment
-        if kind in (1, 4):
-            yield message

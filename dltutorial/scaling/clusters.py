@@ -11,7 +11,6 @@ What can be said about latency stands in NCCL, which reckons with the same formu
 https://github.com/NVIDIA/nccl, src/graph/tuning.cc, commit 01afd20, protocol "Simple".
 """
 
-import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -38,11 +37,10 @@ class Cluster:
     """Two levels of links.
 
     Attributes:
-        name, gpu: for tables.
+        name: for tables.
         gpus_per_node: that share one way out of the node.
         intra_bytes_per_s: into and out of one GPU, inside the node, each way.
         inter_bytes_per_s: into and out of one node, each way, for all its GPUs together.
-        tensor_flop_per_s: peak of one GPU.
         latency: of the hops.
         source: where the figures come from.
     """
@@ -51,8 +49,6 @@ class Cluster:
     gpus_per_node: int
     intra_bytes_per_s: float
     inter_bytes_per_s: float
-    gpu: str = ""
-    tensor_flop_per_s: float = math.nan
     latency: Latency = Latency()
     source: str = ""
 
@@ -101,11 +97,9 @@ def load_all() -> tuple[Cluster, ...]:
     return tuple(
         Cluster(
             name=row["cluster"],
-            gpu=row["gpu"],
             gpus_per_node=int(row["gpus_per_node"]),
             intra_bytes_per_s=1e9 * float(row["intra_gbyte_per_s"] or "inf"),
             inter_bytes_per_s=1e9 * float(row["inter_gbyte_per_s"]),
-            tensor_flop_per_s=1e12 * float(row["tensor_tflop_per_s"]),
             source=row["source"],
         )
         for row in plots.reference("clusters")

@@ -1,6 +1,6 @@
-"""A training step on P ranks, simulated: compute, buckets that overlap with the backward pass, stragglers, input.
+"""A training step on P ranks, simulated: compute, buckets that overlap with the backward pass, stragglers.
 
-In: a ``Workload`` (what a rank does), a ``Cluster`` (what an all-reduce costs), how ranks differ, the input. Out:
+In: a ``Workload`` (what a rank does), a ``Cluster`` (what an all-reduce costs), how ranks differ. Out:
 ``Steps``: for every number of ranks, where the time of a step goes. All of it is arrays over P: the numbers 1 to 27,360
 together take a fraction of a second. NumPy and SciPy, no torch.
 
@@ -52,7 +52,6 @@ class Steps:
         straggler_s: waiting for the slowest.
         communication_s: all-reduces, hidden or not.
         exposed_s: the part of them that no computing hides.
-        input_s: waiting for data.
     """
 
     ranks_P: np.ndarray
@@ -61,12 +60,11 @@ class Steps:
     straggler_s: np.ndarray
     communication_s: np.ndarray
     exposed_s: np.ndarray
-    input_s: np.ndarray
 
     @property
     def step_s(self) -> np.ndarray:
         """The whole step."""
-        return self.compute_s + self.straggler_s + self.exposed_s + self.input_s
+        return self.compute_s + self.straggler_s + self.exposed_s
 
 
 def buckets(workload: Workload, bucket_bytes: float = DEFAULT_BYTES) -> tuple[np.ndarray, np.ndarray]:
@@ -89,8 +87,6 @@ def simulate(
     samples_per_rank: float | np.ndarray = 1.0,
     *,
     spread: Spread = Spread(),
-    rank_samples_per_s: float = np.inf,
-    shared_samples_per_s: float = np.inf,
     overlap: bool = True,
     bucket_bytes: float = DEFAULT_BYTES,
 ) -> Steps:
@@ -102,8 +98,6 @@ def simulate(
         ranks_P: numbers of ranks.
         samples_per_rank: one number for weak scaling; ``global_batch / ranks_P`` for strong scaling.
         spread: of the ranks' speeds.
-        rank_samples_per_s: that the loader of a rank prepares, beside the step.
-        shared_samples_per_s: that the file system gives to all ranks together.
         overlap: start a bucket's all-reduce during the backward pass; False waits for the end of it.
         bucket_bytes: of a bucket; ``np.inf`` sends everything at once.
     """
@@ -120,10 +114,7 @@ def simulate(
         share = FORWARD_SHARE + (1 - FORWARD_SHARE) * ready if overlap else 1.0
         end_s = np.maximum(end_s, share * slowest_s) + one_s
     exposed_s = np.where(ranks > 1, np.maximum(0.0, end_s - slowest_s), 0.0)
-    busy_s = slowest_s + workload.fixed_s + exposed_s
-    loading_s = samples * np.maximum(1 / rank_samples_per_s, ranks / shared_samples_per_s)
-    input_s = np.maximum(0.0, loading_s - busy_s)
-    return Steps(ranks, samples, work_s + workload.fixed_s, straggler_s, communication_s, exposed_s, input_s)
+    return Steps(ranks, samples, work_s + workload.fixed_s, straggler_s, communication_s, exposed_s)
 
 
 def expected_max(ranks_P: float | np.ndarray) -> np.ndarray:

@@ -24,7 +24,6 @@ class Workload:
         name: for tables.
         weights_L: parameters of each layer.
         work_L: share of the work of each layer, summing to 1.
-        forward_flop: of one sample, multiply and add counted apart; 0 if not known.
         sample_s: seconds that one sample takes on one rank, forward and backward, with nothing else around.
         fixed_s: seconds of a step that do not depend on the samples: optimizer, starting of kernels.
         bytes_per_value: of a gradient on the wire: 4 for float32, 2 for half precision.
@@ -33,7 +32,6 @@ class Workload:
     name: str
     weights_L: tuple[float, ...]
     work_L: tuple[float, ...]
-    forward_flop: float = 0.0
     sample_s: float = 0.0
     fixed_s: float = 0.0
     bytes_per_value: int = 4
@@ -47,10 +45,6 @@ class Workload:
         """The same network on a rank that trains so many samples a second on its own."""
         wire = bytes_per_value or self.bytes_per_value
         return dataclasses.replace(self, sample_s=1 / samples_per_s, bytes_per_value=wire)
-
-    def computing(self, flop_per_s: float) -> "Workload":
-        """The same network on a rank that reaches so many FLOP/s; forward and backward are three forward passes."""
-        return dataclasses.replace(self, sample_s=3 * self.forward_flop / flop_per_s)
 
 
 def even(name: str, n_parameters: float, n_layers: int = 50) -> Workload:
@@ -97,4 +91,4 @@ def _network(name: str, layers: Sequence[tuple[int, int, int]]) -> Workload:
     products = [kernel * points for kernel, _, points in layers]
     weights = tuple(float(kernel + other) for kernel, other, _ in reversed(layers))
     work = tuple(product / sum(products) for product in reversed(products))
-    return Workload(name, weights, work, forward_flop=2.0 * sum(products))
+    return Workload(name, weights, work)

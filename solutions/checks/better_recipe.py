@@ -12,10 +12,9 @@ import statistics
 from collections.abc import Callable
 from dataclasses import replace
 
-from dltutorial.convergence import attempt
-from dltutorial.convergence.attempt import Attempt
-from dltutorial.convergence.recipe import SolutionRecipe, SolutionTask
-from dltutorial.course.checks import Exercise, Wrong
+from dltutorial.convergence.images import SolutionTask
+from dltutorial.course.checks import Exercise, Wrong, attempts
+from dltutorial.course.checks.attempts import Attempt, SolutionRecipe
 from dltutorial.errors import RecipeError
 
 TASK = SolutionTask(target=0.94, train=8_000, valid=2_000, seed=15)
@@ -37,7 +36,7 @@ def _recipe(fn: Callable) -> SolutionRecipe:
     try:
         recipe = fn(REFERENCE, TASK)
         if isinstance(recipe, SolutionRecipe):
-            TASK.check(recipe)
+            attempts.check_fits(recipe, TASK)
             return recipe
     except RecipeError as error:
         told = next((hint for key, hint in _REASONS.items() if key in str(error)), "Read what the recipe says.")
@@ -64,7 +63,7 @@ def _reaches(fn: Callable) -> None:
     most = min(recipe.steps, int(PATIENCE * _least_steps(recipe)))
     soon = replace(recipe, loader="staged", ranks=1, steps=most, warmup_steps=min(recipe.warmup_steps, most - 1))
     for seed in _unseen():
-        _all_there(recipe, attempt.attempts(soon, TASK, [seed]))
+        _all_there(recipe, attempts.attempts(soon, TASK, [seed]))
 
 
 def _beats(fn: Callable) -> None:
@@ -74,7 +73,7 @@ def _beats(fn: Callable) -> None:
     theirs: list[list[Attempt]] = [[] for _ in ONE_KNOB]
     for seed in _unseen():
         for runs, rival in zip([ours, *theirs], [recipe, *ONE_KNOB], strict=True):
-            runs += attempt.attempts(rival, TASK, [seed])
+            runs += attempts.attempts(rival, TASK, [seed])
     _all_there(recipe, ours)
     # The same seed at almost the same moment: a busy machine hits both. The better rival counts.
     ratios = [statistics.median(a.device_s / b.device_s for a, b in zip(ours, runs, strict=True)) for runs in theirs]
@@ -125,7 +124,7 @@ def _why_slow(recipe: SolutionRecipe, ours: list[Attempt], theirs: list[Attempt]
         return "Much of the time goes into looking at the validation images: look less often."
     if steps > 1.5 * reference_steps:
         return "It needs more steps than the reference: look at the learning rate and the batch size."
-    return "Measure where the time goes, with attempt.attempts(recipe, task, [seed]), and shorten the largest part."
+    return "Measure where the time goes, with attempts.attempts(recipe, task, [seed]), and shorten the largest part."
 
 
 def _sensible_rate(recipe: SolutionRecipe) -> float:

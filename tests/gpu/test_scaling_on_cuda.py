@@ -5,7 +5,6 @@ import dataclasses
 import pytest
 import torch
 
-from dltutorial.comm import stopwatch
 from dltutorial.config import PRESETS, Recipe
 from dltutorial.train.ddp_comparison import TORCH, compare
 
@@ -25,8 +24,3 @@ def test_longer_computing_takes_longer_to_the_end_of_the_kernels():
         compare(1, Recipe.of(SMALL, global_batch_size=batch), [TORCH], 6)[TORCH].median_s for batch in (2, 512)
     )
     assert much > little
-
-
-@pytest.mark.filterwarnings("ignore:.*ranks share")
-def test_all_reduces_go_through_gloo_beside_a_gpu():
-    assert stopwatch.measure_network((2,), 2, (4096,)).by_ranks[2][4096] > 0

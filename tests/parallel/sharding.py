@@ -88,9 +88,8 @@ def in_shards(stage, pieces=1, clip=None, evaluates=False, again=False, whole=Fa
 
 WAYS = {
     **{f"stage {stage}": {"stage": stage} for stage in (1, 2, 3)},
-    "prefetched": {"stage": 3, "prefetch": True},
     "one unit": {"stage": 3, "whole": True},
-    "computed again": {"stage": 3, "again": True, "prefetch": True},
+    "computed again": {"stage": 3, "again": True},
     "evaluated between": {"stage": 3, "evaluates": True},
     **{f"two pieces, stage {stage}": {"stage": stage, "pieces": 2} for stage in (1, 2, 3)},
     **{f"clipped, stage {stage}": {"stage": stage, "clip": 0.5} for stage in (1, 3)},

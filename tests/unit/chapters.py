@@ -25,7 +25,10 @@ def written(chapter, /, *names, **known):
     for script in scripts:
         if (set(names) - in_cells) & {getattr(part, "name", None) for part in script}:
             parts += [part for part in script if getattr(part, "name", None) not in in_cells]
-    own = {source.split(maxsplit=2)[1] for source in files}  # what it imports of its own scripts stays out
+    # What it imports of scripts, its own or an earlier chapter's, stays out.
+    own = {
+        name for every in NOTEBOOKS.glob("*.ipynb") for name in re.findall(r'"%%writefile (\w+\.py)', every.read_text())
+    }
     imports = [part for part in parts if isinstance(part, (ast.Import, ast.ImportFrom))
                and f"{getattr(part, 'module', '')}.py" not in own]  # fmt: skip
     defined = [part for part in parts if getattr(part, "name", None) in names]

@@ -8,7 +8,7 @@ import torch
 from torch.nn import functional as F
 
 from dltutorial.convergence import ensemble, networks
-from dltutorial.convergence.ensemble import Order, Replica, batches
+from dltutorial.convergence.ensemble import Order, Replica
 
 WIDTHS = (12, 8)
 
@@ -26,7 +26,7 @@ def alone(survey, replica, make, batch_size=16, steps=40, schedule=None):
     """The same training with plain torch: a module, an optimizer of torch.optim, one batch after another."""
     model = networks.network((survey.n_features, *WIDTHS, survey.n_classes), replica.seed)
     optimizer, losses = make(model.parameters(), lr=replica.learning_rate), []
-    for step, chosen in enumerate(batches(replica.seed, len(survey), batch_size, steps)):
+    for step, chosen in enumerate(clouds.batches(replica.seed, len(survey), batch_size, steps)):
         for group in optimizer.param_groups:
             group["lr"] = replica.learning_rate * (schedule(step) if schedule else 1)
         loss = F.cross_entropy(model(survey.x_train[chosen]), survey.y_train[chosen])
@@ -71,7 +71,7 @@ def test_the_order_depends_on_the_seed_alone():
     seen = torch.cat([order.next(4) for _ in range(5)], 1)
     assert torch.equal(seen[0], seen[2]) and not torch.equal(seen[0], seen[1])
     assert sorted(seen[0, :10].tolist()) == sorted(seen[0, 10:].tolist()) == list(range(10))
-    assert torch.equal(seen[0], batches(3, 10, batch_size=10, steps=2).flatten())
+    assert torch.equal(seen[0], clouds.batches(3, 10, batch_size=10, steps=2).flatten())
 
 
 def test_each_replica_can_have_a_schedule(survey):

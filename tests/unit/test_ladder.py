@@ -16,7 +16,7 @@ from waiting import wait_for
 from dltutorial.config import PRESETS
 from dltutorial.data import augment, convert, formats, loader_ladder, loaders, store, workers
 from dltutorial.data.loader_ladder import RUNGS
-from dltutorial.data.loaders import LOADERS, LoaderConfig, tuned
+from dltutorial.data.loaders import LOADERS, LoaderConfig
 from dltutorial.data.prefetch import prefetched
 from dltutorial.errors import DataError
 
@@ -79,11 +79,6 @@ def test_ranks_share_the_batches(config, splits):
 
 def test_a_resumed_loader_goes_on_where_it_was(splits):
     assert_same(batches(splits["npy"], "best", 5, skip=6), batches(splits["npy"], "best", 11)[6:])
-
-
-def test_the_tuned_loader_augments_where_there_is_room_for_it():
-    assert (tuned("cuda").way, tuned("cpu").way) == ("device", "batched")
-    assert tuned("cpu").prefetch and tuned("cuda").prefetch
 
 
 @pytest.mark.parametrize("config", ["naive", "lean", "best", LoaderConfig(workers=1)])

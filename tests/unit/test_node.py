@@ -57,8 +57,9 @@ def heavy():
     """name → a call that would keep cores busy."""
     from torch import nn
 
-    from dltutorial.convergence import attempt, ensemble
+    from dltutorial.convergence import ensemble
     from dltutorial.course import bench, runner
+    from dltutorial.course.checks import attempts
     from dltutorial.data import surveys, weather
     from dltutorial.launch import launch
     from dltutorial.train import loop, profiled, run
@@ -74,7 +75,7 @@ def heavy():
         "the weather": lambda: weather.ensure(config.preset("smoke"), node.Path("nowhere")),
         "lenses": lambda: surveys.lenses(seed=98765),
         "an ensemble": lambda: ensemble.train(None, [], 1, 1),
-        "time to solution": lambda: attempt.attempts(None, None, [0]),
+        "time to solution": lambda: attempts.attempts(None, None, [0]),
         "a benchmark": lambda: bench.run("ladder"),
         "a chapter": lambda: runner.run(["00"]),
     }

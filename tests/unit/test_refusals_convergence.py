@@ -7,9 +7,11 @@ import clouds
 import numpy as np
 import pytest
 
-from dltutorial.convergence import attempt, curves, ensemble, images, sweep
+from dltutorial.convergence import curves, ensemble, images, sweep
 from dltutorial.convergence.ensemble import Replica
-from dltutorial.convergence.recipe import SolutionRecipe, SolutionTask
+from dltutorial.convergence.images import SolutionTask
+from dltutorial.course.checks import attempts as attempt
+from dltutorial.course.checks.attempts import SolutionRecipe
 from dltutorial.errors import DataError, RecipeError
 
 SIZES = (4, 16, 64, 256, 1024, 4096)

@@ -190,7 +190,7 @@ def test_it_is_refused_in_one_line(call, error, words):
     [("--preset nonsense", "preset 'nonsense'"), ("--loader best --workers 1", "recipe: workers=1")],
 )
 def test_a_profiled_run_is_refused_in_one_line(capsys, words, told):
-    assert profiled.main(["--preset", "smoke", *words.split()]) == 2
+    assert profiled.main(["--preset", "smoke", "--trace", "t.json", *words.split()]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith(f"dltutorial: {told}")
 

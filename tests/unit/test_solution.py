@@ -7,8 +7,11 @@ import torch
 from chapters import written
 
 from dltutorial import paths
-from dltutorial.convergence import attempt, energy, images
-from dltutorial.convergence.recipe import SolutionRecipe, SolutionTask
+from dltutorial.convergence import energy, images
+from dltutorial.convergence.images import SolutionTask
+from dltutorial.course.checks import attempts as attempt
+from dltutorial.course.checks.attempts import SolutionRecipe
+from dltutorial.data.surveys import Survey
 from dltutorial.record import plots, records
 from dltutorial.train.step import learning_rate
 
@@ -42,23 +45,19 @@ def test_the_rate_rises_over_the_warm_up_and_then_stays():
     assert learning_rate(0, SolutionRecipe(learning_rate=1.0)) == 1
 
 
-def test_weights_are_counted_as_the_network_has_them():
-    assert TASK.n_weights == sum(p.numel() for p in attempt.build(TASK, 0).parameters())
-
-
 # Images
 
 
 def test_all_loaders_give_the_same_images(file):
     chosen = torch.tensor([5, 3, 599, 0])
-    naive, lean, staged = (images.make_loader(name, file, TASK)(chosen) for name in ("naive", "lean", "staged"))
+    naive, lean, staged = (attempt.make_loader(name, file, TASK)(chosen) for name in ("naive", "lean", "staged"))
     torch.testing.assert_close(naive[0], staged[0])
     torch.testing.assert_close(lean[0], staged[0])
     assert naive[1].tolist() == lean[1].tolist() == staged[1].tolist()
 
 
 def test_the_mean_training_image_is_subtracted(file):
-    x_NF, _ = images.whole(file, "train", TASK)
+    x_NF, _ = attempt.whole(file, "train", TASK)
     assert x_NF.shape == (600, 256)
     torch.testing.assert_close(x_NF.mean(0), torch.zeros(256), atol=1e-5, rtol=0)
 
@@ -95,8 +94,10 @@ def test_an_attempt_is_one_replica_of_the_ensemble(file):
     from dltutorial.convergence import ensemble
 
     (found,) = attempt.attempts(QUICK, TASK, [7])
+    parts = [x for split in ("train", "valid", "valid") for x in attempt.whole(file, split, TASK)]
+    survey = Survey("lenses", 2, *parts)
     run = ensemble.train(
-        images.survey(file, TASK), [ensemble.Replica(QUICK.learning_rate, 7)], QUICK.batch_size, found.steps,
+        survey, [ensemble.Replica(QUICK.learning_rate, 7)], QUICK.batch_size, found.steps,
         widths=TASK.widths, evaluate_every=QUICK.eval_every, device="cpu",
     )  # fmt: skip
     assert run.valid_accuracy_RE[0].tolist() == pytest.approx([a for *_, a in found.seen], abs=0.011)

@@ -1,11 +1,12 @@
 """Many replicas under LARS, LARC and LAMB at once are what each optimizer makes of one network alone."""
 
+import clouds
 import pytest
 import torch
 from torch.nn import functional as F
 
 from dltutorial.convergence import ensemble, networks
-from dltutorial.convergence.ensemble import Replica, batches
+from dltutorial.convergence.ensemble import Replica
 from dltutorial.convergence.stacked_optimizers import for_replicas
 from dltutorial.data.surveys import Survey
 from dltutorial.optim.lamb import LAMB
@@ -36,7 +37,7 @@ def factor(step):
 def alone(survey, replica, kind, options):
     model = networks.network((survey.n_features, *WIDTHS, survey.n_classes), replica.seed)
     optimizer = kind(without_adaptation(model, **options), lr=replica.learning_rate, **options)
-    for step, chosen in enumerate(batches(replica.seed, len(survey), BATCH, STEPS)):
+    for step, chosen in enumerate(clouds.batches(replica.seed, len(survey), BATCH, STEPS)):
         for group in optimizer.param_groups:
             group["lr"] = replica.learning_rate * factor(step)
         optimizer.zero_grad()

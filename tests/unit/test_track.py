@@ -5,6 +5,7 @@ from pathlib import Path
 
 import events
 import pytest
+import wandbfile
 from waiting import wait_for
 
 from dltutorial.record import track
@@ -18,11 +19,11 @@ def run(tmp_path_factory):
     for step in range(1, 2001):
         tracker.log(step, {"train/loss": 1 / step, "valid/rmse": float(step)})
     tracker.close()
-    wait_for(lambda: track.read_wandb(folder).get("valid/rmse", [(0, 0)])[-1][0] == 2000)  # W&B's own process writes
+    wait_for(lambda: wandbfile.read(folder).get("valid/rmse", [(0, 0)])[-1][0] == 2000)  # W&B's own process writes
     return folder
 
 
-@pytest.mark.parametrize("read", [events.read, track.read_wandb])
+@pytest.mark.parametrize("read", [events.read, wandbfile.read])
 def test_what_was_logged_is_read_back(run, read):
     scalars = read(run)
     assert set(scalars) == {"train/loss", "valid/rmse"}
@@ -36,7 +37,7 @@ def test_truncated_wandb_file_gives_what_is_whole(run, tmp_path):
     target = tmp_path / "wandb" / "offline-run-1" / "run.wandb"
     target.parent.mkdir(parents=True)
     target.write_bytes(file.read_bytes()[:50_000])
-    steps = [step for step, _ in track.read_wandb(tmp_path)["train/loss"]]
+    steps = [step for step, _ in wandbfile.read(tmp_path)["train/loss"]]
     assert steps == list(range(1, len(steps) + 1))
     assert 0 < len(steps) < 2000
 

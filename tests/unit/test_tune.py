@@ -286,11 +286,11 @@ def test_its_files_are_a_runs(line, tmp_path):
 def test_wandb_gets_a_group_of_trials_a_table_and_the_journal(line, tmp_path):
     assert cli.main([*line, "--trials", "2", *RATES, "--track", "wandb"]) == 0
     study = tmp_path / "study"
-    from dltutorial.record import track
+    import wandbfile
 
     for number in range(2):
         trial = study / f"trial-{number:04d}"
-        wait_for(lambda trial=trial: "valid/rmse_ratio_to_persistence" in track.read_wandb(trial))
+        wait_for(lambda trial=trial: "valid/rmse_ratio_to_persistence" in wandbfile.read(trial))
     (table,) = (study / "study-2").rglob("*.table.json")  # W&B's own file
     told = json.loads(table.read_text())
     assert told["columns"] == ["trial", "state", "score", "learning_rate"]
@@ -300,7 +300,7 @@ def test_wandb_gets_a_group_of_trials_a_table_and_the_journal(line, tmp_path):
     from wandb.proto.wandb_internal_pb2 import Record
 
     def group(file):
-        return {Record.FromString(message).run.run_group for message in track._messages(file.read_bytes())}
+        return {Record.FromString(message).run.run_group for message in wandbfile.messages(file.read_bytes())}
 
     for file in study.glob("trial-*/wandb/offline-run-*/*.wandb"):
         wait_for(lambda file=file: "study" in group(file))

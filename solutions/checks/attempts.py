@@ -1,4 +1,4 @@
-"""One attempt: train by a recipe until the target is reached, with a clock that starts before the data are touched.
+"""The attempts of chapter 15's exercise: train by a recipe until the target is reached, all knobs of the loop to turn.
 
 In: a recipe, a task, a seed. Out: an ``Attempt``: seconds and updates to the target, where the time went, how the
 accuracy rose. As in MLPerf HPC's rules the clock includes staging: whatever is read before the first update. Before it
@@ -6,13 +6,18 @@ processes start, and torch loads its parts, in one update on noise. Unlike there
 emptying that needs the machine's administrator.
 
 An attempt that diverges or runs out of updates has not reached the target: its seconds are those that were lost.
+Three loaders give the same images, up to rounding: one image after another (naive), a batch in one go (lean), all read
+and pooled before the first step (staged).
+
+Legend: N images, B of a batch, H × W pixels, F features (pooled pixels, flattened).
 
 Farrell et al. 2021, arXiv:2110.11466; https://github.com/mlcommons/training_policies, hpc_training_rules.adoc
 """
 
 import contextlib
+import dataclasses
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,16 +26,109 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dltutorial import machine, node
+from dltutorial.config import LoopRecipe, knob
 from dltutorial.convergence import images, networks
 from dltutorial.convergence.ensemble import Order
-from dltutorial.convergence.recipe import SolutionRecipe, SolutionTask
-from dltutorial.errors import DivergedError
+from dltutorial.convergence.images import SIZE, SolutionTask
+from dltutorial.errors import DivergedError, RecipeError
 from dltutorial.launch import launch
 from dltutorial.profile.throughput import synchronise
 from dltutorial.ranks import RankInfo
 from dltutorial.train import distributed
 from dltutorial.train.loop import TrainState, loop
 from dltutorial.train.task import Task
+
+Load = Callable[[Tensor], tuple[Tensor, Tensor]]  # numbers of images (B,) → features (B, F), labels (B,)
+
+LOADERS = ("naive", "lean", "staged")
+
+
+@dataclass(frozen=True)
+class SolutionRecipe(LoopRecipe):
+    """How to train to the target: a constant rate after the warm-up, no decay and no clipping unless asked for.
+
+    Attributes:
+        steps: updates after which an attempt is given up.
+        eval_every: updates between two looks at the validation images.
+    """
+
+    loader: str = knob("naive", "image by image, a batch at once (lean), or all read first (staged)", choices=LOADERS)
+    ranks: int = knob(1, "processes that share each batch; each has a device (a core, or a GPU) of its own", least=1)
+    batch_size: int = knob(64, "images in one update, over all ranks", least=1)
+    steps: int = 1500
+    eval_every: int = 10
+    warmup_steps: int = 0
+    optimizer: str = "sgd"
+    learning_rate: float = 2**-5
+    final_rate_ratio: float = 1.0
+    weight_decay: float = 0.0
+    clip_norm: float = 0.0
+    beta2: float = 0.999
+    ddp: str = "bucketed"
+
+    def __post_init__(self) -> None:
+        """Raises: RecipeError: naming the knob, its value and what it may be."""
+        super().__post_init__()
+        self.require(self.batch_size % self.ranks == 0, "batch_size", f"must be divisible by ranks={self.ranks}")
+
+    @property
+    def rank_batch(self) -> int:
+        """Images of one update on each rank."""
+        return self.batch_size // self.ranks
+
+    def describe(self) -> str:
+        """In words, the knobs that are not at their defaults."""
+        usual, knobs = dataclasses.asdict(SolutionRecipe()), dataclasses.asdict(self)
+        turned = {name: value for name, value in knobs.items() if value != usual[name]}
+        words = (f"{name} {v:g}" if isinstance(v, float) else f"{name} {v}" for name, v in turned.items())
+        return ", ".join(words) or "none"
+
+
+def check_fits(recipe: SolutionRecipe, task: SolutionTask) -> None:
+    """Raises: RecipeError: the recipe's batch is larger than the data."""
+    if recipe.batch_size > task.train:
+        told = f"there are {task.train} training images; choose fewer"
+        raise RecipeError(f"recipe: batch_size={recipe.batch_size}, but {told}")
+
+
+def pooled(images_BHW: Tensor, pool: int) -> Tensor:
+    """Means over squares of pixels, flattened: (B, F)."""
+    return F.avg_pool2d(images_BHW[:, None], pool).flatten(1)
+
+
+def naive_batch(images_NHW: Tensor, chosen_B: Tensor, mean_HW: Tensor, pool: int) -> Tensor:
+    """Features (B, F): one image after another, in double precision."""
+    features = []
+    for number in chosen_B.tolist():
+        image_HW = images_NHW[number].double() - mean_HW.double()
+        features.append(image_HW.reshape(SIZE // pool, pool, SIZE // pool, pool).mean((1, 3)).flatten().float())
+    return torch.stack(features)
+
+
+def lean_batch(images_NHW: Tensor, chosen_B: Tensor, mean_HW: Tensor, pool: int) -> Tensor:
+    """Features (B, F): all of them in one go."""
+    return pooled(images_NHW[chosen_B] - mean_HW, pool)
+
+
+def make_loader(name: str, file: Path, task: SolutionTask, device: str = "cpu") -> Load:
+    """A function that loads batches; making the staged one takes as long as reading everything does."""
+    if name == "staged":
+        x_NF, y_N = whole(file, "train", task, device)
+        return lambda chosen_B: (x_NF[chosen_B.to(device)], y_N[chosen_B.to(device)])
+    arrays, batch = images.read(file), {"naive": naive_batch, "lean": lean_batch}[name]
+
+    def load(chosen_B: Tensor) -> tuple[Tensor, Tensor]:
+        x_BF = batch(arrays["train"], chosen_B, arrays["mean"], task.pool)
+        return x_BF.to(device), arrays["train_labels"][chosen_B].to(device)
+
+    return load
+
+
+def whole(file: Path, split: str, task: SolutionTask, device: str = "cpu") -> tuple[Tensor, Tensor]:
+    """All features (N, F) and labels (N,) of a split, read, pooled and brought to the device."""
+    arrays = images.read(file)
+    x_NF = pooled(arrays[split] - arrays["mean"], task.pool)
+    return x_NF.to(device), arrays[f"{split}_labels"].clone().to(device)
 
 
 @dataclass(frozen=True)
@@ -92,8 +190,8 @@ class Job:
         """Read what the recipe reads first; all ranks of one attempt do so."""
         self._recipe, self._wanted, self._seed = recipe, task, seed
         self._rank = distributed.rank() if recipe.ranks > 1 else 0
-        self.load = images.make_loader(recipe.loader, file, task, device)
-        x_NF, y_N = images.whole(file, "valid", task, device)
+        self.load = make_loader(recipe.loader, file, task, device)
+        x_NF, y_N = whole(file, "valid", task, device)
         self._valid = x_NF[self._rank :: recipe.ranks], y_N[self._rank :: recipe.ranks]
         self.task = Task(build(task, seed, device), self._batches, cross_entropy, self.look)
         self.state = TrainState(self.task, recipe)
@@ -130,7 +228,7 @@ def attempts(
         CourseError: the images cannot be had, or the ranks; a login node.
     """
     node.refuse_on_login("training")
-    task.check(recipe)
+    check_fits(recipe, task)
     file = images.prepare(task)
     if recipe.ranks == 1:
         return [attempt(recipe, task, file, seed) for seed in seeds]
