@@ -81,7 +81,9 @@ def _whole(n: int, repeated: bool, temperature: float, without: str = "") -> tup
             same = same & ~apart
         if without == "others":
             same = same | apart
-        partner = torch.arange(len(ids)) % _B if without == "place" else torch.arange(len(ids))
+        partner = torch.arange(len(ids)) % _B if without.startswith("place") else torch.arange(len(ids))
+        if without == "place of all":
+            same = (ids[:, None] == ids) & (partner[:, None] != torch.arange(len(ids)))
         losses.append(F.cross_entropy(logits.masked_fill(same, -torch.inf), partner))
     loss = losses[0] if without == "one way" else sum(losses) / (1 if without == "half" else 2)
     loss = loss * (_B if without == "mean" else 1)
@@ -91,6 +93,7 @@ def _whole(n: int, repeated: bool, temperature: float, without: str = "") -> tup
 _MISTAKES = {
     "others": _OTHERS,
     "place": _PLACE,
+    "place of all": _PLACE,
     "length": _LENGTH,
     "one way": _ONE_WAY,
     "half": _BOTH,
