@@ -242,6 +242,11 @@ def read(file: Path) -> tuple[Tensor, Tensor]:
     return torch.from_numpy(np.log1p(counts.astype(np.float32))).movedim(3, 0), torch.from_numpy(unit)
 
 
+def even(x: Tensor) -> Tensor:
+    """What the network is given: log(1 + count), so that a usual cell has about 0, and a deviation of about 1."""
+    return (x - 1.2) / 0.9
+
+
 def boxes(folder: Path, name: str, most: int = 0) -> list[Path]:
     """The files of a part.
 
@@ -282,7 +287,7 @@ def make_task(recipe: Recipe, folder: Path) -> Task:
     def load(indices: list[int], seeds_B: Tensor) -> tuple[Tensor, ...]:
         pairs = [read(train[index]) for index in indices]
         x_BCDHW = [turned(x, seed) for (x, _), seed in zip(pairs, seeds_B.tolist(), strict=True)]
-        return torch.stack(x_BCDHW), torch.stack([unit for _, unit in pairs])
+        return even(torch.stack(x_BCDHW)), torch.stack([unit for _, unit in pairs])
 
     def data(skip: int) -> Iterator[tuple[Tensor, ...]]:
         return cases.batches(len(train), load, recipe, skip)
@@ -308,7 +313,7 @@ def scores(model: nn.Module, files: list[Path], recipe: Recipe, batch: int = 16)
     for turn in range(data_rank(recipe), -(-len(parts) // n) * n, n):
         indices = parts[min(turn, len(parts) - 1)]
         x, unit = zip(*(read(files[index]) for index in indices.tolist()), strict=True)
-        told_BP = model(torch.stack(x).to(device)).float()
+        told_BP = model(even(torch.stack(x)).to(device)).float()
         found = torch.zeros(2, len(files), told_BP.shape[1], device=device) if found is None else found
         if turn < len(parts) and tells_of_data(recipe):
             found[:, indices.to(device)] = torch.stack((told_BP, torch.stack(unit).to(device)))
