@@ -212,7 +212,7 @@ def make_task(recipe: Recipe, folder: Path) -> Task:
         data,
         contrast if network == "simclr" else named,
         lambda model: {SCORE: probe_error(model, valid_NCHW, valid_N)},
-        data_id=f"{len(x_NCHW)}-{x_NCHW.double().nansum().item():.6e}",
+        data_id=f"{len(x_NCHW)}-{centre.item():.6e}-{scale.item():.6e}",
         check_data=lambda: check_finite(folder),
     )
 
