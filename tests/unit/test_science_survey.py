@@ -1,0 +1,131 @@
+"""The case survey: views, the loss, the probe, and data that cannot be."""
+
+import dataclasses
+
+import h5py
+import pytest
+import torch
+from torch.nn import functional as F
+
+from dltutorial.config import preset
+from dltutorial.errors import DataError, RecipeError
+from dltutorial.science import survey
+
+
+@pytest.fixture
+def folder(tmp_path):
+    draw = torch.Generator().manual_seed(0)
+    for name, n in (("train", 40), ("valid", 20)):
+        with h5py.File(tmp_path / f"{name}.h5", "w") as file:
+            file["images"] = torch.randn(n, 1, 16, 16, generator=draw).numpy()
+            file["labels"] = (torch.arange(n) % 2).numpy()
+    return tmp_path
+
+
+def recipe(**knobs):
+    return survey.make_recipe(preset("smoke"), {"global_batch_size": 8, "device": "cpu", **knobs}, None)
+
+
+def change(folder, name, **values):
+    with h5py.File(folder / f"{name}.h5", "a") as file:
+        for key, value in values.items():
+            del file[key]
+            if value is not None:
+                file[key] = value
+
+
+def test_a_view_depends_on_its_image_and_its_seed_alone():
+    x_BCHW, seeds_B = torch.randn(6, 1, 16, 16), torch.arange(6)
+    whole = survey.views(x_BCHW, seeds_B)
+    assert torch.equal(survey.views(x_BCHW[4:5], seeds_B[4:5]), whole[4:5])
+    assert not torch.allclose(survey.views(x_BCHW, seeds_B + 1), whole)
+
+
+def test_turning_keeps_a_round_image():
+    x, y = torch.meshgrid(torch.linspace(-1, 1, 32), torch.linspace(-1, 1, 32), indexing="ij")
+    blob_BCHW = torch.exp(-10 * (x**2 + y**2)).expand(64, 1, 32, 32)
+    seen = survey.views(blob_BCHW, torch.arange(64))
+    share = seen.sum((1, 2, 3)) / blob_BCHW.sum((1, 2, 3))
+    assert 0.8 < share.mean() < 1.3  # zoomed, brighter or fainter; nothing is lost
+
+
+def test_the_loss_is_the_cross_entropy_of_naming_ones_partner():
+    a_BP, b_BP = torch.randn(3, 4), torch.randn(3, 4)
+    z = F.normalize(torch.cat((a_BP, b_BP)), dim=1)
+    by_hand = 0.0
+    for i in range(6):
+        others = [j for j in range(6) if j != i]
+        logits = torch.stack([z[i] @ z[j] / survey.TEMPERATURE for j in others])
+        by_hand += torch.logsumexp(logits, 0) - z[i] @ z[(i + 3) % 6] / survey.TEMPERATURE
+    torch.testing.assert_close(survey.info_nce(a_BP, b_BP), by_hand / 6)
+
+
+def test_two_batches_of_half_the_size_are_another_loss():
+    a_BP, b_BP = torch.randn(8, 4), torch.randn(8, 4)
+    halves = (survey.info_nce(a_BP[:4], b_BP[:4]) + survey.info_nce(a_BP[4:], b_BP[4:])) / 2
+    assert halves < survey.info_nce(a_BP, b_BP) - 0.1  # fewer others: easier
+    assert survey.notes(recipe(accumulate=2), None)
+
+
+def test_a_probe_finds_what_a_feature_holds():
+    torch.manual_seed(0)
+    model = survey.WithHead(survey.Encoder(1, 16))
+    y_N = torch.arange(200) % 2
+    x_NCHW = torch.randn(200, 1, 16, 16)
+    x_NCHW[y_N == 1] = x_NCHW[y_N == 1].cumsum(3)  # smooth along rows
+    assert survey.probe_error(model, x_NCHW, y_N) < 0.1
+    assert survey.probe_error(model, torch.randn(200, 1, 16, 16), y_N) > 0.3
+
+
+@pytest.mark.parametrize("network", survey.NETWORKS)
+def test_a_task_learns_from_views_or_labels(folder, network):
+    task = survey.make_task(recipe(network=network, samples=40), folder)
+    batch, again = next(iter(task.data(1))), list(zip(range(2), task.data(0), strict=False))[1][1]
+    assert all(torch.equal(one, other) for one, other in zip(batch, again, strict=True))
+    task.loss(task.model, *batch).backward()
+    assert all(p.grad is not None for p in task.model.parameters())
+    assert 0 <= task.metrics(task.model)[survey.SCORE] <= 1
+    task.check_data()
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "network", "says"),
+    [
+        ("valid", {"labels": torch.full((20,), 3).numpy()}, "", "labels out of range: 3"),
+        ("valid", {"labels": torch.zeros(20, dtype=torch.int64).numpy()}, "", "class 1 never occurs"),
+        ("valid", {"labels": None}, "", "no labels"),
+        ("train", {"labels": None}, "supervised", "no labels"),
+        ("train", {"labels": torch.zeros(3).numpy()}, "", "40 images and 3 labels"),
+        ("train", {"images": torch.zeros(40, 16, 16).numpy()}, "", "no images"),
+    ],
+)
+def test_data_that_cannot_be_are_refused_in_one_line(folder, name, values, network, says):
+    change(folder, name, **values)
+    with pytest.raises(DataError, match=says) as refused:
+        survey.make_task(recipe(network=network, samples=40), folder)
+    assert "\n" not in str(refused.value)
+
+
+def test_an_image_with_nan_is_named(folder):
+    images = torch.zeros(40, 1, 16, 16)
+    images[7, 0, 3, 3] = torch.nan
+    change(folder, "train", images=images.numpy())
+    with pytest.raises(DataError, match="image 7 holds NaN"):
+        survey.make_task(recipe(samples=40), folder).check_data()
+
+
+def test_knobs_that_cannot_be_are_refused(folder):
+    with pytest.raises(RecipeError, match="network"):
+        recipe(network="moco")
+    with pytest.raises(RecipeError, match="no negatives"):
+        survey.make_task(recipe(accumulate=8, samples=40), folder)
+
+
+def test_simulated_images_are_the_same_for_ever(tmp_path, monkeypatch):
+    monkeypatch.setenv("DLTUTORIAL_DATA", str(tmp_path))
+    made = survey.ensure(dataclasses.replace(recipe(), samples=64), progress=False)
+    assert survey.ensure(dataclasses.replace(recipe(), samples=64), progress=False) == made
+    x_NCHW, y_N = survey.read(made / "train.h5", True)
+    assert x_NCHW.shape == (64, 1, 16, 16)
+    assert y_N is not None
+    assert set(y_N.tolist()) == {0, 1}
