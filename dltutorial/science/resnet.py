@@ -48,7 +48,6 @@ class Bottleneck(nn.Module):
         )
         same = n_in == n_out and stride == 1
         self.shortcut = nn.Identity() if same else convolution(n_in, n_out, 1, stride, relu=False)
-        nn.init.zeros_(self.branch[-1][1].weight)  # at first the block gives its input (Goyal et al. 2017)
 
     def forward(self, x_BCHW: Tensor) -> Tensor:
         """(B, 4 × width, H / stride, W / stride)."""
