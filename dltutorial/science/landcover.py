@@ -95,7 +95,9 @@ def simulate(n: int, size: int, noise: float = 0.3, seed: int = 0) -> tuple[np.n
     """Tiles (N, 12, size, size) and labels (N, 19); the classes look alike for every seed."""
     K, C = len(CLASSES), len(BANDS)
     look = torch.Generator().manual_seed(21)
-    spectra_KC = torch.randn(K, C, generator=look).cumsum(1) * 1.5 / math.sqrt(C)  # neighbouring bands resemble each other
+    spectra_KC = (
+        torch.randn(K, C, generator=look).cumsum(1) * 1.5 / math.sqrt(C)
+    )  # neighbouring bands resemble each other
     rough_K = 0.1 + 0.5 * torch.rand(K, generator=look)
     handicap_K = torch.linspace(0, 2.6, K)[torch.randperm(K, generator=look)]
     draw = torch.Generator().manual_seed(seed)

@@ -96,9 +96,7 @@ def _play(fn: Callable, sizes: Sequence[int], seed: int = 0, alter: Callable = l
     for rank, got in enumerate(ranks.run(fn, given)):
         if not isinstance(got, (tuple, list)) or len(got) != 2:
             raise Wrong("(micro, macro), two floats", got, "Return both, micro first.")
-        for name, one, right, of_mean, other in zip(
-            ("micro", "macro"), got, wanted, mean, wanted[::-1], strict=True
-        ):
+        for name, one, right, of_mean, other in zip(("micro", "macro"), got, wanted, mean, wanted[::-1], strict=True):
             mistakes = [(other, _SWAPPED)]
             if len(sizes) > 1:
                 mistakes += [(of_mean, _MEAN), (sum(a[name == "macro"] for a in alone), _MEAN)]

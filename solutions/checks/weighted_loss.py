@@ -19,7 +19,9 @@ _SUM = "A sum grows with the batch; the mean over pixels does not."
 _HALF = "Cross entropy in 16 bits loses digits: turn the logits into float32 first."
 _LATER = "The label of each pixel picks the weight: weight_K[label]."
 _TRIED = "Try every score that occurs, each as its own t; a fixed 0.5 is a threshold of nobody's data."
-_IOU = "Intersection over union: hits over hits, false alarms and misses together; right answers elsewhere do not count."
+_IOU = (
+    "Intersection over union: hits over hits, false alarms and misses together; right answers elsewhere do not count."
+)
 _EQUAL = "score >= t counts a pixel whose score is t itself."
 _FIRST = "Of thresholds that are equally good, the smallest."
 
@@ -121,8 +123,8 @@ def _threshold(fn: Callable) -> None:
         iou = (said & there).sum(1) / (said | there).sum(1)
         above = ((score > values[:, None]) & there).sum(1) / ((score > values[:, None]) | there).sum(1)
         accuracy = (said == there).float().mean(1)
-        f_half = torch.tensor(0.5)
-        mistakes = [(values[accuracy.argmax()], _IOU), (values[above.argmax()], _EQUAL), (f_half, _TRIED)]
+        last = values[(iou == iou.max()).nonzero().max()]
+        mistakes = [(last, _FIRST), (values[accuracy.argmax()], _IOU), (values[above.argmax()], _EQUAL), (0.5, _TRIED)]
         got = fn(SHARE_K.clone(), -1).threshold(score.clone(), there.clone())
         expect_close(got, values[iou.argmax()].item(), f"{_TRIED} {_IOU}", mistakes, rtol=1e-5, atol=1e-6)
 

@@ -44,7 +44,7 @@ WRONG = [
     ("one weight for all", _with(("[label_BHW]", ".mean()")), "label of each pixel"),
     ("the weight of what is said", _with(("[label_BHW] *", "[logits_BKHW.argmax(1)] *")), "not of what the network"),
     ("sixteen bits", _with(("logits_BKHW.float()", "logits_BKHW")), "float32 first"),
-    ("a number", _with(("* each_BHW).mean()", "* each_BHW).mean().item()")), "differentiated"),
+    ("a number", _with(("* each_BHW).mean()", "* each_BHW).mean().item()")), "No .item()"),
     ("the best accuracy",
      _with(("iou = (said_N & there_N).sum().item() / union", "iou = (said_N == there_N).float().mean().item()")),
      "Intersection over union"),
