@@ -15,6 +15,7 @@ Legend: B samples, C channels, H rows × W columns, K classes; counts_3K: hits, 
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import h5py
@@ -37,7 +38,7 @@ SPLITS = {"train": "train", "valid": "validation", "test": "test"}
 SCORE = "valid/loss"
 # Of DeepCAM's pixels: background, tropical cyclones, atmospheric rivers (deepCam/train.py).
 DEEPCAM_SHARES = 0.986267818390377, 0.0004578708870701058, 0.01327431072255291
-_SMOKE = {"steps": 100, "global_batch_size": 4, "learning_rate": 2e-2, "weight_decay": 0.0}
+_SMOKE = {"steps": 140, "global_batch_size": 4, "learning_rate": 2e-2, "weight_decay": 0.0}
 _GPU = {"steps": 2000, "global_batch_size": 16, "learning_rate": 1e-3, "precision": "bf16", "weight_decay": 0.0}
 _DEFAULTS = {"smoke": _SMOKE, "laptop": {**_SMOKE, "steps": 1500}, "gpu": _GPU, "cluster": _GPU}
 
@@ -316,23 +317,12 @@ def make_task(recipe: Recipe, folder: Path, power: float = -0.5) -> Task:
 
     return Task(
         model,
-        lambda skip: cases.batches(n, _Reader(train, recipe.roll), recipe, skip),
+        lambda skip: cases.batches(n, partial(train.batch, roll=recipe.roll), recipe, skip),
         weighted_error(weight_K),
         metrics,
         data_id=f"{len(train)} {train.shape} {train.low_C.sum():.9g} {train.scale_C.sum():.9g}",
         check_data=lambda: [split.read(n) for split in (train, valid) for n in range(len(split))],
     )
-
-
-@dataclass(frozen=True)
-class _Reader:
-    """One batch of a split; it travels to loading processes."""
-
-    samples: Samples
-    roll: bool
-
-    def __call__(self, indices: list[int], seeds: Tensor) -> tuple[Tensor, ...]:
-        return self.samples.batch(indices, seeds, self.roll)
 
 
 def notes(recipe: Recipe, folder: Path) -> list[str]:

@@ -16,6 +16,7 @@ Legend: N samples, B in a batch, C bands, H × W pixels, K classes; counts_3K: h
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import h5py
@@ -136,8 +137,8 @@ class Tiles:
         """Tiles."""
         return self.shape[0]
 
-    def batch(self, indices: list[int], seeds: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """(B, C, H, W) about 0, and labels (B, K); a seed mirrors and turns its tile."""
+    def batch(self, indices: list[int], seeds: Tensor | None = None, turn: bool = False) -> tuple[Tensor, Tensor]:
+        """(B, C, H, W) about 0, and labels (B, K); ``turn`` mirrors and turns each, by its seed."""
         order = sorted(set(indices))
         with formats.blaming(self.file), h5py.File(self.file, "r") as h5:
             read = h5["images"][order].astype(np.float32)
@@ -147,21 +148,10 @@ class Tiles:
             bad = [index for index, x in zip(indices, x_BCHW, strict=True) if not torch.isfinite(x).all()]
             raise DataError(f"{self.file}: tile {bad[0]} holds NaN or infinity; leave it out")
         x_BCHW = (x_BCHW - 2000) / 500
-        if seeds is not None:
+        if turn and seeds is not None:
             turned = [torch.rot90(x, int(s) % 4, (1, 2)) for x, s in zip(x_BCHW, seeds, strict=True)]
             x_BCHW = torch.stack([x.flip(2) if int(s) & 4 else x for x, s in zip(turned, seeds, strict=True)])
         return x_BCHW, self.labels_NK[indices]
-
-
-@dataclass(frozen=True)
-class _Reader:
-    """One batch of a split; it travels to loading processes."""
-
-    tiles: Tiles
-    turn: bool
-
-    def __call__(self, indices: list[int], seeds: Tensor) -> tuple[Tensor, ...]:
-        return self.tiles.batch(indices, seeds if self.turn else None)
 
 
 def make_network(network: str, channels: int) -> nn.Module:
@@ -192,7 +182,7 @@ def make_task(recipe: Recipe, folder: Path) -> Task:
         raise DataError(f"{train.file}: no tile has {names}, so nothing can be learned of it; add samples")
     n = min(recipe.samples or len(train), len(train))
     sampling.endless(n, recipe.global_batch_size)  # refuses a batch that is too large now, not later
-    reader = _Reader(train, recipe.roll)
+    reader = partial(train.batch, turn=recipe.roll)
     return Task(
         seeded(
             lambda: make_network(recipe.network or _DEFAULTS[recipe.preset].get("network", ""), train.shape[1]), recipe

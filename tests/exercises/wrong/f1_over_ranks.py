@@ -33,7 +33,8 @@ WRONG = [
      _with(("f1(*counts_3K).mean()", "f1(*counts_3K[:, counts_3K.sum(0) > 0]).mean()")), "counts in the macro mean"),
     ("an absent class is perfect",
      _with(("        return 2 * hits / (2 * hits + false + missed).clamp(min=1)",
-            "        n = 2 * hits + false + missed\n        return torch.where(n > 0, 2 * hits / n.clamp(min=1), 1.0)")),
+            "        n = 2 * hits + false + missed\n"
+            "        return torch.where(n > 0, 2 * hits / n.clamp(min=1), 1.0)")),
      "counts in the macro mean"),
     ("a rank without samples stays away",
      _with((_SUM, "    if len(said_NK):\n        all_reduce(counts_3K)\n")), "equally often"),
