@@ -38,7 +38,7 @@ SPLITS = {"train": "train", "valid": "validation", "test": "test"}
 SCORE = "valid/loss"
 # Of DeepCAM's pixels: background, tropical cyclones, atmospheric rivers (deepCam/train.py).
 DEEPCAM_SHARES = 0.986267818390377, 0.0004578708870701058, 0.01327431072255291
-_SMOKE = {"steps": 120, "global_batch_size": 4, "learning_rate": 2e-2, "weight_decay": 0.0}
+_SMOKE = {"steps": 100, "global_batch_size": 4, "learning_rate": 2e-2, "weight_decay": 0.0}
 _GPU = {"steps": 2000, "global_batch_size": 16, "learning_rate": 1e-3, "precision": "bf16", "weight_decay": 0.0}
 _DEFAULTS = {"smoke": _SMOKE, "laptop": {**_SMOKE, "steps": 1500}, "gpu": _GPU, "cluster": _GPU}
 
