@@ -156,7 +156,7 @@ def make_network(network: str, channels: int) -> nn.Module:
     """ResNet-50 for so many bands, or a small one; random weights from torch's generator."""
     if network == "resnet50":
         return ResNet(channels, len(CLASSES))
-    return ResNet(channels, len(CLASSES), depths=(1, 1, 1), width=8, quarter=False)
+    return ResNet(channels, len(CLASSES), depths=(1, 1, 1), width=12, quarter=False)
 
 
 def error(model: nn.Module, x_BCHW: Tensor, label_BK: Tensor) -> Tensor:
