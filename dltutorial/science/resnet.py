@@ -89,6 +89,9 @@ class ResNet(nn.Module):
             self.body.append(nn.Sequential(first, *(Bottleneck(n_in, narrow, 1, rate) for _ in range(depth - 1))))
         self.n_out = n_in
         self.head = nn.Linear(n_in, classes) if classes else None
+        for block in self.modules() if classes else ():
+            if isinstance(block, Bottleneck):  # at first it gives its input (Goyal et al. 2017)
+                nn.init.zeros_(block.branch[-1][1].weight)
 
     def stages(self, x_BCHW: Tensor) -> list[Tensor]:
         """What each stage gives."""
