@@ -1,0 +1,368 @@
+"""Extreme weather as a segmentation: which grid points belong to a cyclone, which to a front.
+
+The fields are the course's simulated weather (``data.weather``) with noise on them; the labels come from the fields
+without it, by rules: cyclones where rotation beats strain (Okubo and Weiss), fronts where the tracer jumps.
+So both are rare, as tropical cyclones and atmospheric rivers are. The layout is DeepCAM's (mlcommons/hpc):
+
+    <folder>/train/*.h5, validation/*.h5, test/*.h5     one file a sample: ``climate/data`` (H, W, C) float32,
+                                                        ``climate/labels_0`` (H, W): 0 background, 1, 2 events
+    <folder>/stats.h5                                   ``climate/minval``, ``climate/maxval`` (C) of the training data
+
+Here 1 is a cyclone, 2 a front; there a tropical cyclone, an atmospheric river. Kurth et al. 2018 (arXiv:1810.01993).
+
+Legend: B samples, C channels, H rows × W columns, K classes; counts_3K: hits, false alarms, misses of each class.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import h5py
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from dltutorial.config import Preset, RankRecipe, Recipe, preset
+from dltutorial.data import formats, sampling, store, weather
+from dltutorial.errors import DataError
+from dltutorial.science import cases
+from dltutorial.science.resnet import ResNet, convolution, norm, seeded
+from dltutorial.train.distributed import data_rank, data_world_size, sum_over_ranks, tells_of_data
+from dltutorial.train.task import Task
+
+CLASSES = "background", "cyclone", "front"
+NETWORKS = "atrous", "tiramisu"
+SPLITS = {"train": "train", "valid": "validation", "test": "test"}
+SCORE = "valid/loss"
+# Of DeepCAM's pixels: background, tropical cyclones, atmospheric rivers (deepCam/train.py).
+DEEPCAM_SHARES = 0.986267818390377, 0.0004578708870701058, 0.01327431072255291
+_SMOKE = {"steps": 100, "global_batch_size": 4, "learning_rate": 2e-2, "weight_decay": 0.0}
+_GPU = {"steps": 2000, "global_batch_size": 16, "learning_rate": 1e-3, "precision": "bf16", "weight_decay": 0.0}
+_DEFAULTS = {"smoke": _SMOKE, "laptop": {**_SMOKE, "steps": 1500}, "gpu": _GPU, "cluster": _GPU}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All that decides the data: the weather's plan, noise in standard deviations, the rules, the version of them."""
+
+    weather: str
+    noise: float = 0.1
+    spin: float = 3.0
+    slope: float = 2.0
+    version: int = 1
+
+
+def make_recipe(base: Preset, knobs: Mapping, folder: Path | None) -> Recipe:
+    """The recipe of a preset with these knobs.
+
+    Raises:
+        RecipeError: a network or a knob that cannot be.
+    """
+    recipe = cases.recipe_of(base, _DEFAULTS, knobs)
+    recipe.require(recipe.network in ("", *NETWORKS), "network", f"must be one of {', '.join(NETWORKS)}")
+    return recipe
+
+
+def ensure(recipe: Recipe, progress: bool = True) -> Path:
+    """The folder of labelled weather of the recipe's preset."""
+    base = preset(recipe.preset)
+    made = weather.Plan.of(base)
+    n_bytes = sum(made.years) * made.snapshots * (4 * int(np.prod(made.shape)) + 8 * base.n_lat * base.n_lon)
+    plan = Plan(made.digest)
+    return cases.kept(
+        "climate", plan, lambda folder: _label(weather.ensure(base, progress=progress), folder, plan), n_bytes
+    )
+
+
+def _label(source: Path, folder: Path, plan: Plan) -> None:
+    """Write every snapshot as a file of its own, with labels and noise; then the statistics."""
+    low_C, high_C = np.inf, -np.inf
+    limits = None
+    for number, (name, there) in enumerate(SPLITS.items()):
+        split = store.open_split(source, name)
+        (folder / there).mkdir(parents=True, exist_ok=True)
+        for n_year in range(len(split.files)):
+            with split.open_year(n_year) as year:
+                x_TCHW = year.snapshots(0, len(year))
+            spin_THW, slope_THW = event_fields(x_TCHW)
+            if limits is None:  # of the first training year
+                limits = -plan.spin * spin_THW.std(), slope_THW.mean() + plan.slope * slope_THW.std()
+            labels_THW = np.where(slope_THW > limits[1], 2, 0)
+            labels_THW[spin_THW < limits[0]] = 1
+            draw = np.random.default_rng((number, n_year, 21))
+            x_TCHW = x_TCHW + plan.noise * split.stds_1C11 * draw.standard_normal(x_TCHW.shape, np.float32)
+            if name == "train":
+                low_C = np.minimum(low_C, x_TCHW.min((0, 2, 3)))
+                high_C = np.maximum(high_C, x_TCHW.max((0, 2, 3)))
+            for n, (x_CHW, label_HW) in enumerate(zip(x_TCHW, labels_THW, strict=True)):
+                file = folder / there / f"data-{n_year + 1:04d}-{n:03d}.h5"
+                with h5py.File(file, "w") as h5:
+                    h5["climate/data"] = np.ascontiguousarray(x_CHW.transpose(1, 2, 0), np.float32)
+                    h5["climate/labels_0"] = label_HW.astype(np.uint8)
+    with h5py.File(folder / "stats.h5", "w") as h5:
+        h5["climate/minval"], h5["climate/maxval"] = low_C, high_C
+
+
+def event_fields(x_TCHW: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """What the labels are rules of, (T, H, W) each, from the first layer's fields without noise.
+
+    Strain squared less vorticity squared where the vorticity is that of cyclones, else 0 (Okubo 1970, Weiss 1991); and
+    the tracer's slope. Differences over four grid lengths; the grid closes on itself in both directions.
+    """
+
+    def slopes(field_THW: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        along_y, along_x = ((np.roll(field_THW, -2, axis) - np.roll(field_THW, 2, axis)) / 4 for axis in (1, 2))
+        return along_x, along_y
+
+    (u_x, u_y), (v_x, v_y), (t_x, t_y) = (slopes(x_TCHW[:, channel].astype(np.float64)) for channel in (0, 1, 4))
+    vorticity = v_x - u_y
+    spin = (u_x - v_y) ** 2 + (v_x + u_y) ** 2 - vorticity**2
+    return np.where(vorticity > 0, spin, 0.0), np.hypot(t_x, t_y)
+
+
+class Samples:
+    """One split of a folder in DeepCAM's layout.
+
+    Raises:
+        DataError: no files, or one that is not of the layout.
+    """
+
+    def __init__(self, folder: Path, split: str) -> None:
+        self.place = Path(folder) / SPLITS[split]
+        self.files = sorted(self.place.glob("*.h5"))
+        if not self.files:
+            raise DataError(f"{self.place} holds no .h5 file; give a folder in DeepCAM's layout (science/climate.py)")
+        stats = Path(folder) / "stats.h5"
+        with formats.blaming(stats), h5py.File(stats, "r") as h5:
+            low_C, high_C = (np.asarray(h5[f"climate/{name}"], np.float32).ravel() for name in ("minval", "maxval"))
+        if not (high_C > low_C).all():
+            raise DataError(f"{stats}: a channel's maxval is not above its minval; leave the channel out")
+        self.low_C, self.scale_C = low_C, 1 / (high_C - low_C)
+        x_CHW, _ = self.read(0)
+        self.shape = tuple(x_CHW.shape)
+
+    def __len__(self) -> int:
+        """Samples."""
+        return len(self.files)
+
+    def read(self, index: int) -> tuple[np.ndarray, np.ndarray]:
+        """Fields (C, H, W) between −1/2 and 1/2 or about it, labels (H, W)."""
+        file = self.files[index]
+        with formats.blaming(file), h5py.File(file, "r") as h5:
+            x_HWC, label_HW = h5["climate/data"][...], h5["climate/labels_0"][...]
+        if x_HWC.shape[2:] != self.low_C.shape or label_HW.shape != x_HWC.shape[:2]:
+            raise DataError(
+                f"{file}: data {x_HWC.shape}, labels {label_HW.shape}, {len(self.low_C)} channels in stats.h5"
+            )
+        if not np.isfinite(x_HWC).all():
+            raise DataError(f"{file} holds NaN or infinity; remove the file")
+        if label_HW.min() < 0 or label_HW.max() >= len(CLASSES):
+            found = f"labels from {label_HW.min()} to {label_HW.max()}"
+            raise DataError(f"{file} has {found}, but there are {len(CLASSES)} classes; map them to 0, 1, 2")
+        x_HWC = (x_HWC - self.low_C) * self.scale_C - 0.5
+        return np.ascontiguousarray(x_HWC.transpose(2, 0, 1), np.float32), label_HW.astype(np.int64)
+
+    def batch(self, indices: list[int], seeds: Tensor | None = None, roll: bool = False) -> tuple[Tensor, Tensor]:
+        """(B, C, H, W) and (B, H, W); ``roll`` shifts each along longitude, by its seed."""
+        read = [self.read(index) for index in indices]
+        if roll and seeds is not None:
+            width = read[0][0].shape[-1]
+            shifts = [int(seed) % width for seed in seeds]
+            read = [tuple(np.roll(part, by, -1) for part in pair) for pair, by in zip(read, shifts, strict=True)]
+        return tuple(torch.from_numpy(np.stack(parts)) for parts in zip(*read, strict=True))
+
+    def shares(self) -> np.ndarray:
+        """The share of each class among all pixels.
+
+        Raises:
+            DataError: a class never occurs, so no weight can be made of its share.
+        """
+        counts = sum(np.bincount(self.read(n)[1].ravel(), minlength=len(CLASSES)) for n in range(len(self)))
+        if not counts.all():
+            names = [name for name, count in zip(CLASSES, counts, strict=True) if not count]
+            raise DataError(
+                f"{self.place}: no pixel is of class {', '.join(names)}; it can have no weight: add samples"
+            )
+        return counts / counts.sum()
+
+
+class AtrousNet(nn.Module):
+    """An encoder whose last stage has gaps, atrous convolutions side by side, and a decoder: as DeepLabv3+.
+
+    Chen et al. 2018 (arXiv:1802.02611), figure 2, with a residual encoder. The decoder goes on to the full grid, as
+    DeepCAM's does: what is drawn is thin.
+    """
+
+    def __init__(self, channels: int, classes: int, depths: tuple[int, ...], width: int, quarter: bool) -> None:
+        super().__init__()
+        self.encoder = ResNet(channels, 0, depths, width, quarter, atrous=1)
+        n_deep, inner, rates = self.encoder.n_out, 4 * width, (6, 12, 18) if quarter else (2, 4, 6)
+        kinds = [(1, 1), *((3, rate) for rate in rates)]
+        self.side_by_side = nn.ModuleList(convolution(n_deep, inner, kernel, 1, rate) for kernel, rate in kinds)
+        self.of_all = nn.Conv2d(n_deep, inner, 1)
+        self.merge = convolution(5 * inner, inner, 1)
+        self.fine = convolution(4 * width, 3 * width // 4, 1)
+        self.draw = nn.Sequential(convolution(inner + 3 * width // 4, inner), convolution(inner, 2 * width))
+        self.sharp = convolution(channels, width)
+        self.head = nn.Sequential(convolution(3 * width, 2 * width), nn.Conv2d(2 * width, classes, 1))
+
+    def forward(self, x_BCHW: Tensor) -> Tensor:
+        """Logits (B, K, H, W)."""
+        fine, *_, deep = self.encoder.stages(x_BCHW)
+        whole = F.relu(self.of_all(deep.mean((2, 3), keepdim=True))).expand(-1, -1, *deep.shape[2:])
+        deep = self.merge(torch.cat([*(layer(deep) for layer in self.side_by_side), whole], 1))
+        deep = F.interpolate(deep, size=fine.shape[2:], mode="bilinear")
+        drawn = self.draw(torch.cat([deep, self.fine(fine)], 1))
+        drawn = F.interpolate(drawn, size=x_BCHW.shape[2:], mode="bilinear")
+        return self.head(torch.cat([drawn, self.sharp(x_BCHW)], 1))
+
+
+class _Dense(nn.Module):
+    """Each layer sees what all before it have made; given back is what is new, on request with what came in."""
+
+    def __init__(self, n_in: int, depth: int, growth: int) -> None:
+        super().__init__()
+        sizes = [n_in + n * growth for n in range(depth)]
+        self.layers = nn.ModuleList(
+            nn.Sequential(norm(n), nn.ReLU(), nn.Conv2d(n, growth, 3, padding=1, bias=False)) for n in sizes
+        )
+
+    def forward(self, x_BCHW: Tensor, with_input: bool) -> Tensor:
+        """(B, depth × growth, H, W), and the input's channels before them."""
+        for n, layer in enumerate(self.layers):
+            x_BCHW = torch.cat([x_BCHW, layer(x_BCHW)], 1)
+            n_new = (n + 1) * self.layers[0][2].out_channels
+        return x_BCHW if with_input else x_BCHW[:, -n_new:]
+
+
+class Tiramisu(nn.Module):
+    """Dense blocks down and up again, with shortcuts across: as Jégou et al. 2016 (arXiv:1611.09326)."""
+
+    def __init__(self, channels: int, classes: int, depths: tuple[int, ...], growth: int) -> None:
+        super().__init__()
+        n, across = 2 * growth, []
+        self.stem = nn.Conv2d(channels, n, 3, padding=1, bias=False)
+        self.down, self.shrink, self.grow, self.up = (nn.ModuleList() for _ in range(4))
+        for depth in depths[:-1]:
+            self.down.append(_Dense(n, depth, growth))
+            n += depth * growth
+            across.append(n)
+            self.shrink.append(nn.Sequential(norm(n), nn.ReLU(), nn.Conv2d(n, n, 1, bias=False), nn.MaxPool2d(2)))
+        self.bottom, n = _Dense(n, depths[-1], growth), depths[-1] * growth
+        for depth, beside in zip(depths[-2::-1], across[::-1], strict=True):
+            self.grow.append(nn.ConvTranspose2d(n, n, 2, 2))
+            self.up.append(_Dense(n + beside, depth, growth))
+            n = depth * growth
+        self.head = nn.Conv2d(n, classes, 1)
+
+    def forward(self, x_BCHW: Tensor) -> Tensor:
+        """Logits (B, K, H, W)."""
+        h, across = self.stem(x_BCHW), []
+        for dense, shrink in zip(self.down, self.shrink, strict=True):
+            across.append(dense(h, with_input=True))
+            h = shrink(across[-1])
+        h = self.bottom(h, with_input=False)
+        for grow, dense in zip(self.grow, self.up, strict=True):
+            h = dense(torch.cat([grow(h), across.pop()], 1), with_input=False)
+        return self.head(h)
+
+
+def make_network(network: str, channels: int, published: bool) -> nn.Module:
+    """A network by name, of published depth or one for two cores; random weights from torch's generator."""
+    if network == "tiramisu":
+        return Tiramisu(channels, len(CLASSES), (2, 2, 2, 4, 5) if published else (1, 2, 2), 32 if published else 4)
+    depths, width = ((3, 4, 6, 3), 64) if published else ((1, 1, 1), 4)
+    return AtrousNet(channels, len(CLASSES), depths, width, quarter=published)
+
+
+def class_weights(shares: np.ndarray | tuple[float, ...], power: float) -> Tensor:
+    """Of the classes' shares: (K,) float32. With −1 all classes weigh the same in all, with 0 all pixels."""
+    return torch.tensor(shares, dtype=torch.float64).pow(power).float()
+
+
+def weighted_error(weight_K: Tensor) -> Callable[..., Tensor]:
+    """The loss: each pixel's cross entropy times its class's weight, and the mean over pixels.
+
+    Not divided by the sum of the weights, as ``F.cross_entropy`` does: that sum differs from rank to rank and from part
+    to part of a batch, so the mean of their losses would not be the loss of all.
+    """
+
+    def loss(model: nn.Module, x_BCHW: Tensor, label_BHW: Tensor) -> Tensor:
+        each_BHW = F.cross_entropy(model(x_BCHW).float(), label_BHW, reduction="none")
+        return (weight_K.to(label_BHW.device)[label_BHW] * each_BHW).mean()
+
+    return loss
+
+
+def make_task(recipe: Recipe, folder: Path, power: float = -0.5) -> Task:
+    """The task of a recipe on a folder; the weights are the training shares to this power.
+
+    Raises:
+        CourseError: data that do not fit the recipe, or too few.
+    """
+    train, valid = Samples(folder, "train"), Samples(folder, "valid")
+    if valid.shape != train.shape:
+        raise DataError(f"{folder}: validation has samples {valid.shape}, train {train.shape}; remove one of them")
+    n = min(recipe.samples or len(train), len(train))
+    sampling.endless(n, recipe.global_batch_size)  # refuses a batch that is too large now, not later
+    model = seeded(lambda: make_network(recipe.network, train.shape[0], recipe.preset in ("gpu", "cluster")), recipe)
+    weight_K = class_weights(train.shares(), power)
+
+    def metrics(model: nn.Module) -> dict[str, float]:
+        counts_3K, loss = evaluate(model, valid, weight_K, mesh=recipe)
+        scores = {f"valid/iou {name}": value for name, value in zip(CLASSES, iou(counts_3K).tolist(), strict=True)}
+        return {"valid/loss": loss, "valid/accuracy": (counts_3K[0].sum() / counts_3K[[0, 2]].sum()).item()} | scores
+
+    return Task(
+        model,
+        lambda skip: cases.batches(n, partial(train.batch, roll=recipe.roll), recipe, skip),
+        weighted_error(weight_K),
+        metrics,
+        data_id=f"{len(train)} {train.shape} {train.low_C.sum():.9g} {train.scale_C.sum():.9g}",
+        check_data=lambda: [split.read(n) for split in (train, valid) for n in range(len(split))],
+    )
+
+
+def notes(recipe: Recipe, folder: Path) -> list[str]:
+    """The classes' shares, which say what doing nothing scores."""
+    shares = Samples(folder, "train").shares()
+    told = ", ".join(f"{name} {share:.2%}" for name, share in zip(CLASSES, shares, strict=True))
+    return [f"of the pixels are {told}: who always says background is right at {shares[0]:.2%}"]
+
+
+def count(said: Tensor, label: Tensor, classes: int = len(CLASSES)) -> Tensor:
+    """Hits, false alarms and misses of each class: (3, K), float64, so that sums over ranks are exact."""
+    pairs_KK = torch.bincount((label * classes + said).flatten(), minlength=classes**2).view(classes, classes).double()
+    hits_K = pairs_KK.diagonal()
+    return torch.stack([hits_K, pairs_KK.sum(0) - hits_K, pairs_KK.sum(1) - hits_K])
+
+
+def iou(counts_3K: Tensor) -> Tensor:
+    """Intersection over union of each class, (K,): 1 where neither side has the class."""
+    union_K = counts_3K.sum(0)
+    return torch.where(union_K > 0, counts_3K[0] / union_K.clamp_min(1), 1.0)
+
+
+@torch.no_grad()
+def evaluate(
+    model: nn.Module, samples: Samples, weight_K: Tensor, batch_size: int = 8, mesh: RankRecipe | None = None
+) -> tuple[Tensor, float]:
+    """(3, K) counts over a whole split, and the weighted loss; several ranks share the batches and get the sums."""
+    mesh, device = mesh or RankRecipe(), next(model.parameters()).device
+    was_training = model.training
+    model.eval()
+    batches, n = torch.arange(len(samples)).split(batch_size), data_world_size(mesh)
+    total = torch.zeros(len(CLASSES) * 3 + 1, dtype=torch.float64, device=device)
+    for turn in range(data_rank(mesh), -(-len(batches) // n) * n, n):  # all make as many: each may be a message
+        indices = batches[min(turn, len(batches) - 1)].tolist()
+        x_BCHW, label_BHW = (part.to(device) for part in samples.batch(indices))
+        logits_BKHW = model(x_BCHW).float()
+        if turn < len(batches) and tells_of_data(mesh):
+            each = F.cross_entropy(logits_BKHW, label_BHW, reduction="none")
+            loss = (weight_K.to(device)[label_BHW] * each).double().mean() * len(indices)
+            total += torch.cat([count(logits_BKHW.argmax(1), label_BHW).flatten(), loss[None]])
+    model.train(was_training)
+    total = sum_over_ranks(total).cpu()
+    return total[:-1].view(3, -1), total[-1].item() / len(samples)
