@@ -33,7 +33,7 @@ from dltutorial.train.task import Task
 
 SCORE = "valid/rmse"
 CONSTANTS = ("spreading", "nutrient's diffusion", "growth", "death")
-LEAST, MOST = (2e-3, 1e-3, 30.0, 1.0), (2e-2, 2e-2, 120.0, 8.0)
+LEAST, MOST = (2e-3, 1e-3, 20.0, 1.0), (2e-2, 2e-2, 60.0, 8.0)
 N_POINTS, N_STEPS = 64, 200
 _DEFAULTS = {
     "smoke": {"samples": 2000, "global_batch_size": 64, "steps": 1500, "learning_rate": 3e-3, "dim": 128, "depth": 3},
