@@ -4,8 +4,8 @@ A solute c in a channel, carried by a flow a and spread by diffusion b, unknown 
 
     c_t + a c_x = b c_xx,      0 ≤ x ≤ 1,      c(0, t) = 0,      c(1, t) = 1
 
-From c = x + sin(2πx) it settles to (exp(x a/b) - 1)/(exp(a/b) - 1), which knows a/b alone. The network is
-fitted to noisy observations and, at random points, to the equation; a and b are two weights more. Raissi, Perdikaris and
+From c = x + sin(2πx) it settles to (exp(x a/b) - 1)/(exp(a/b) - 1), which knows a/b alone. The network is fitted to
+noisy observations and, at random points, to the equation; a and b are two weights more. Raissi, Perdikaris and
 Karniadakis 2019 (doi:10.1016/j.jcp.2018.10.045).
 
 Files: ``train.h5`` and ``valid.h5`` with ``points`` (N, 2), x and t, and ``c`` (N,), float32; ``train.h5`` may have the
@@ -15,6 +15,7 @@ from 0.
 Legend: N observations, B in a batch, X cells, D width, J = 4 rows: a value, its ∂x, ∂xx and ∂t.
 """
 
+import itertools
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -28,7 +29,7 @@ from torch.nn import functional as F
 
 from dltutorial import paths
 from dltutorial.config import Preset, Recipe
-from dltutorial.errors import DataError, RecipeError
+from dltutorial.errors import DataError
 from dltutorial.science import cases
 from dltutorial.science.surrogate import seeded
 from dltutorial.train.distributed import data_rank, data_world_size, sum_over_ranks
@@ -95,7 +96,7 @@ class Pinn(nn.Module):
         super().__init__()
         self.begin, self.lasts = begin, lasts
         sizes = (2, *(dim,) * depth, 1)
-        self.layers = nn.ModuleList(nn.Linear(n, m) for n, m in zip(sizes, sizes[1:], strict=False))
+        self.layers = nn.ModuleList(nn.Linear(n, m) for n, m in itertools.pairwise(sizes))
         self.constants = nn.Parameter(torch.full((2,), 0.5))
 
     def forward(self, points_B2: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -127,8 +128,7 @@ def make_recipe(base: Preset, knobs: Mapping, folder: Path | None) -> Recipe:
         RecipeError: a network that is neither watched nor settled.
     """
     recipe = cases.recipe_of(base, _DEFAULTS, {"weight_decay": 0.0, **knobs})
-    if recipe.network not in ("", *START):
-        raise RecipeError(f"recipe: network={recipe.network!r}, but of a pinn it is one of {', '.join(START)}; change it")
+    recipe.require(recipe.network in ("", *START), "network", f"of a pinn must be one of {', '.join(START)}")
     return recipe
 
 

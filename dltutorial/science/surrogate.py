@@ -227,6 +227,7 @@ def scores(model: nn.Module, settings_NP: Tensor, profiles_NX: Tensor, recipe: R
     """The root mean squared error, and that as a share of the deviation from the mean profile: ranks share the runs."""
     mine, device = slice(data_rank(recipe), None, data_world_size(recipe)), next(model.parameters()).device
     guess_NX, truth_NX = model(settings_NP[mine].to(device)).float(), profiles_NX[mine].to(device)
-    errors_2 = torch.stack([(guess_NX - truth_NX).square().sum(), (truth_NX - profiles_NX.mean(0).to(device)).square().sum()])
+    mean_X = profiles_NX.mean(0).to(device)
+    errors_2 = torch.stack([(guess_NX - truth_NX).square().sum(), (mean_X - truth_NX).square().sum()])
     error, spread = (sum_over_ranks(errors_2) / profiles_NX.numel()).sqrt().tolist()
     return {"valid/rmse": error, "valid/rmse_ratio_to_mean": error / spread}

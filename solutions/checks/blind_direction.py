@@ -40,7 +40,8 @@ def _one(fn: Callable, c_x: torch.Tensor, c_xx: torch.Tensor, right: tuple[float
         along = got / got.norm()
         if torch.allclose(along, wanted, rtol=1e-4, atol=1e-8):
             raise Wrong(wanted, got, "A direction has length 1.")
-    expect_close(got, wanted, hint, [(torch.tensor(v) if isinstance(v, list) else v, h) for v, h in mistakes], atol=1e-8)
+    mistakes = [(torch.tensor(value) if isinstance(value, list) else value, advice) for value, advice in mistakes]
+    expect_close(got, wanted, hint, mistakes, atol=1e-8)
 
 
 def _none(fn: Callable, c_x: torch.Tensor, c_xx: torch.Tensor, hint: str) -> None:

@@ -13,7 +13,7 @@ from dltutorial.course.checks.cases import case
 from dltutorial.course.checks.expect import expect_close
 
 A, B = 0.7, 0.3
-_GRAPH = "The first derivative is to be differentiated again, and all of it by the weights: create_graph=True each time."
+_GRAPH = "The first derivative is differentiated again, and all of it by the weights: create_graph=True each time."
 _PLANE = "c_x does not depend on the points here: allow_unused=True, materialize_grads=True give zeros for that."
 _OWN = "Differentiate by a copy of your own: points.detach().requires_grad_()."
 
