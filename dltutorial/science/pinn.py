@@ -59,7 +59,7 @@ class Plan:
     version: int = 1
 
 
-def solve(a: float, b: float, times_T: Tensor, n_cells: int = 200) -> Tensor:
+def solve(a: float, b: float, times: Tensor, n_cells: int = 200) -> Tensor:
     """c (T, X + 1) at the ends of n cells and at these times: central differences, exact in time; float64."""
     x_X = torch.linspace(0, 1, n_cells + 1, dtype=torch.float64)
     h, inner = 1 / n_cells, n_cells - 1
@@ -70,9 +70,9 @@ def solve(a: float, b: float, times_T: Tensor, n_cells: int = 200) -> Tensor:
     source[-1] = right  # the wall at x = 1, where c = 1
     settled = torch.linalg.solve(rates, -source)
     begin = (x_X + torch.sin(2 * math.pi * x_X))[1:-1]
-    out_TX = torch.zeros(len(times_T), n_cells + 1, dtype=torch.float64)
+    out_TX = torch.zeros(len(times), n_cells + 1, dtype=torch.float64)
     out_TX[:, -1] = 1
-    for row_X, time in zip(out_TX, times_T.double(), strict=True):
+    for row_X, time in zip(out_TX, times.double(), strict=True):
         row_X[1:-1] = settled + torch.linalg.matrix_exp(rates * time) @ (begin - settled)
     return out_TX
 
@@ -81,7 +81,7 @@ def observe(kind: str, n: int, seed: int, noise: float = NOISE) -> tuple[Tensor,
     """Points (N, 2), at random in space, at 65 times, and c (N,) there with noise."""
     generator = torch.Generator().manual_seed(seed)
     times_T = START[kind] + torch.linspace(0, LASTS, 65)
-    c_TX = solve(**TRUE, times_T=times_T)
+    c_TX = solve(**TRUE, times=times_T)
     t_N = torch.randint(len(times_T), (n,), generator=generator)
     x_N = torch.randint(c_TX.shape[1], (n,), generator=generator)
     points_N2 = torch.stack([x_N / (c_TX.shape[1] - 1), times_T[t_N]], 1)
@@ -104,18 +104,18 @@ class Pinn(nn.Module):
 
         Derivatives go forward through the layers beside the value, by the chain rule: no second backward pass.
         """
-        B = len(points_B2)
-        value_B2 = (points_B2 - points_B2.new_tensor([0.0, self.begin])) * points_B2.new_tensor([2.0, 2 / self.lasts])
-        slope_JB2 = value_B2.new_zeros(3, B, 2)
-        slope_JB2[0, :, 0], slope_JB2[2, :, 1] = 2.0, 2 / self.lasts
-        rows_JBD = torch.cat([value_B2[None] - 1, slope_JB2])
-        for n, layer in enumerate(self.layers):
-            rows_JBD = torch.cat([layer(rows_JBD[:1]), F.linear(rows_JBD[1:], layer.weight)]).float()
-            if n + 1 < len(self.layers):
-                z, z_x, z_xx, z_t = rows_JBD
+        zero_B2, scale_2 = torch.zeros_like(points_B2), points_B2.new_tensor([2.0, 2 / self.lasts])
+        value_B2 = (points_B2 - points_B2.new_tensor([0.0, self.begin])) * scale_2 - 1
+        by_x_2, by_t_2 = torch.diag(scale_2)
+        rows_JBD = torch.stack([value_B2, zero_B2 + by_x_2, zero_B2, zero_B2 + by_t_2])
+        for layer in self.layers:
+            z, z_x, z_xx, z_t = F.linear(rows_JBD, layer.weight).to(points_B2.dtype)  # the rest is not for 16 bits
+            z = z + layer.bias
+            if layer is not self.layers[-1]:
                 y = torch.tanh(z)
                 dy = 1 - y**2
-                rows_JBD = torch.stack([y, dy * z_x, dy * z_xx - 2 * y * dy * z_x**2, dy * z_t])
+                z, z_x, z_xx, z_t = y, dy * z_x, dy * z_xx - 2 * y * dy * z_x**2, dy * z_t
+            rows_JBD = torch.stack([z, z_x, z_xx, z_t])
         c_B, c_x_B, c_xx_B, c_t_B = rows_JBD[..., 0]
         a, b = found = self.constants
         return c_B, c_t_B + a * c_x_B - b * c_xx_B, found
