@@ -17,21 +17,21 @@ Legend: N observations, B in a batch, X cells, D width, J = 4 rows: a value, its
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import h5py
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dltutorial import paths
 from dltutorial.config import Preset, Recipe
+from dltutorial.data import sampling
 from dltutorial.errors import DataError
 from dltutorial.science import cases
-from dltutorial.science.surrogate import seeded
+from dltutorial.science.surrogate import arrays, seeded
 from dltutorial.train.distributed import data_rank, data_world_size, sum_over_ranks
 from dltutorial.train.task import Task
 
@@ -39,6 +39,7 @@ SCORE = "valid/rmse"
 TRUE = {"a": 1.0, "b": 0.2}
 START = {"watched": 0.0, "settled": 2.0}  # time of the first observation
 LASTS, NOISE = 0.25, 0.01
+WEIGHT = 0.01  # of the equation beside the observations
 _DEFAULTS = {
     "smoke": {"samples": 512, "global_batch_size": 128, "steps": 2000, "learning_rate": 5e-3, "dim": 32, "depth": 3},
     "gpu": {"samples": 100_000, "global_batch_size": 16_384, "steps": 20_000, "learning_rate": 2e-3, "dim": 256,
@@ -48,13 +49,12 @@ _DEFAULTS["cluster"] = _DEFAULTS["gpu"]
 
 
 @dataclass(frozen=True)
-class Plan:
+class FilmPlan:
     """All that decides the simulated observations."""
 
     kind: str
     samples: int
     n_valid: int = 500
-    noise: float = NOISE
     seed: int = 0
     version: int = 1
 
@@ -77,7 +77,7 @@ def solve(a: float, b: float, times: Tensor, n_cells: int = 200) -> Tensor:
     return out_TX
 
 
-def observe(kind: str, n: int, seed: int, noise: float = NOISE) -> tuple[Tensor, Tensor]:
+def observe(kind: str, n: int, seed: int) -> tuple[Tensor, Tensor]:
     """Points (N, 2), at random in space, at 65 times, and c (N,) there with noise."""
     generator = torch.Generator().manual_seed(seed)
     times_T = START[kind] + torch.linspace(0, LASTS, 65)
@@ -85,7 +85,7 @@ def observe(kind: str, n: int, seed: int, noise: float = NOISE) -> tuple[Tensor,
     t_N = torch.randint(len(times_T), (n,), generator=generator)
     x_N = torch.randint(c_TX.shape[1], (n,), generator=generator)
     points_N2 = torch.stack([x_N / (c_TX.shape[1] - 1), times_T[t_N]], 1)
-    return points_N2, c_TX[t_N, x_N].float() + noise * torch.randn(n, generator=generator)
+    return points_N2, c_TX[t_N, x_N].float() + NOISE * torch.randn(n, generator=generator)
 
 
 class Pinn(nn.Module):
@@ -134,13 +134,13 @@ def make_recipe(base: Preset, knobs: Mapping, folder: Path | None) -> Recipe:
 
 def ensure(recipe: Recipe, progress: bool = True) -> Path:
     """The folder of the simulated observations."""
-    plan = Plan(recipe.network or "watched", recipe.samples)
+    plan = FilmPlan(recipe.network or "watched", recipe.samples)
     return cases.kept("pinn", plan, lambda folder: _make(plan, folder), 12 * (plan.samples + plan.n_valid), progress)
 
 
-def _make(plan: Plan, folder: Path) -> None:
+def _make(plan: FilmPlan, folder: Path) -> None:
     for n, (split, size) in enumerate({"train": plan.samples, "valid": plan.n_valid}.items()):
-        points_N2, c_N = observe(plan.kind, size, 2 * plan.seed + n, plan.noise)
+        points_N2, c_N = observe(plan.kind, size, 2 * plan.seed + n)
         with paths.atomic(folder / f"{split}.h5") as temporary, h5py.File(temporary, "w") as out:
             out["points"], out["c"] = points_N2.numpy(), c_N.numpy()
             out.attrs.update(TRUE)
@@ -152,17 +152,12 @@ def read(file: Path) -> tuple[Tensor, Tensor, dict[str, float]]:
     Raises:
         DataError: no such file, other shapes, or numbers that are not finite.
     """
-    try:
-        with h5py.File(file) as data:
-            points_N2, c_N = (torch.from_numpy(np.asarray(data[name][:], np.float32)) for name in ("points", "c"))
-            true = {name: float(data.attrs[name]) for name in TRUE if name in data.attrs}
-    except (OSError, KeyError) as error:
-        raise DataError(f"{file} cannot be read ({error}); make it as dltutorial/science/pinn.py says") from error
+    points_N2, c_N = arrays(file, "points", "c")
+    with h5py.File(file) as data:
+        true = {name: float(data.attrs[name]) for name in TRUE if name in data.attrs}
     if points_N2.shape != (len(c_N), 2) or c_N.ndim != 1:
         shapes = f"points {tuple(points_N2.shape)} and c {tuple(c_N.shape)}"
         raise DataError(f"{file}: {shapes}, but they must be (N, 2) and (N,); make it anew")
-    if not (points_N2.isfinite().all() and c_N.isfinite().all()):
-        raise DataError(f"{file} holds numbers that are not finite; leave those observations out")
     return points_N2, c_N, true
 
 
@@ -185,6 +180,7 @@ def make_task(recipe: Recipe, folder: Path) -> Task:
     low_2, high_2 = points_N2.amin(0), points_N2.amax(0)
     if not (high_2 > low_2).all():
         raise DataError(f"{folder}: all observations are at one x or one t; derivatives need several")
+    sampling.endless(n, recipe.global_batch_size)  # refuses a batch that is too large now, not later
     begin, lasts = low_2[1].item(), (high_2 - low_2)[1].item()
     model = seeded(lambda: Pinn(begin, lasts, recipe.dim, recipe.depth), recipe)
 
@@ -192,12 +188,9 @@ def make_task(recipe: Recipe, folder: Path) -> Task:
         draws = [torch.rand(2, generator=torch.Generator().manual_seed(seed)) for seed in seeds.tolist()]
         return points_N2[indices], c_N[indices], low_2 + torch.stack(draws) * (high_2 - low_2)
 
-    def data(skip: int) -> Iterator[tuple[Tensor, ...]]:
-        return cases.batches(n, picked, recipe, skip)
-
     return Task(
         model,
-        data,
+        lambda skip: cases.batches(n, picked, recipe, skip),
         misfit,
         lambda model: scores(model, *valid, true, recipe),
         data_id=f"{n} observations, {points_N2.double().sum():.9g}, {c_N.double().sum():.9g}",
@@ -223,6 +216,3 @@ def scores(model: nn.Module, points_N2: Tensor, c_N: Tensor, true: Mapping, reci
         if name in true:
             said[f"valid/{name}_error"] = abs(value / true[name] - 1)
     return said
-
-
-WEIGHT = 1e-3  # of the equation beside the observations

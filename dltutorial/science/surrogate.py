@@ -15,7 +15,7 @@ Legend: N runs, B in a batch, P constants, X points, K cosines.
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,9 +26,11 @@ from torch import Tensor, nn
 
 from dltutorial import machine, paths
 from dltutorial.config import Preset, Recipe
+from dltutorial.data import sampling
 from dltutorial.errors import CourseError, DataError
 from dltutorial.science import cases
 from dltutorial.train.distributed import data_rank, data_world_size, sum_over_ranks
+from dltutorial.train.forecasting import squared_error
 from dltutorial.train.task import Task
 
 SCORE = "valid/rmse"
@@ -37,7 +39,6 @@ LEAST, MOST = (2e-3, 1e-3, 20.0, 1.0), (2e-2, 2e-2, 60.0, 8.0)
 N_POINTS, N_STEPS = 64, 200
 _DEFAULTS = {
     "smoke": {"samples": 2000, "global_batch_size": 64, "steps": 1500, "learning_rate": 3e-3, "dim": 128, "depth": 3},
-    "laptop": {"samples": 8000, "global_batch_size": 64, "steps": 8000, "learning_rate": 2e-3, "dim": 256, "depth": 3},
     "gpu": {"samples": 100_000, "global_batch_size": 1024, "steps": 20_000, "learning_rate": 2e-3, "dim": 1024,
             "depth": 6},
 }  # fmt: skip
@@ -45,7 +46,7 @@ _DEFAULTS["cluster"] = _DEFAULTS["gpu"]
 
 
 @dataclass(frozen=True)
-class Plan:
+class RunsPlan:
     """All that decides the simulated runs."""
 
     samples: int
@@ -128,12 +129,12 @@ def make_recipe(base: Preset, knobs: Mapping, folder: Path | None) -> Recipe:
 
 def ensure(recipe: Recipe, progress: bool = True) -> Path:
     """The folder of the simulated runs."""
-    plan = Plan(recipe.samples)
+    plan = RunsPlan(recipe.samples)
     n_bytes = 4 * (plan.samples + plan.n_valid) * (N_POINTS + len(CONSTANTS))
     return cases.kept("surrogate", plan, lambda folder: _make(plan, folder), n_bytes, progress)
 
 
-def _make(plan: Plan, folder: Path) -> None:
+def _make(plan: RunsPlan, folder: Path) -> None:
     generator = torch.Generator().manual_seed(plan.seed)
     for split, n in (("train", plan.samples), ("valid", plan.n_valid)):
         settings_NP = torch.rand(n, len(CONSTANTS), generator=generator)
@@ -153,22 +154,31 @@ def read(file: Path) -> tuple[Tensor, Tensor]:
     Raises:
         DataError: no such file, other shapes, numbers that are not finite, or settings outside of 0 … 1.
     """
-    try:
-        with h5py.File(file) as data:
-            found = [np.asarray(data[name][:], np.float32) for name in ("settings", "tensor")]
-    except (OSError, KeyError) as error:
-        raise DataError(f"{file} cannot be read ({error}); make it as dltutorial/science/surrogate.py says") from error
-    settings_NP, profiles_NX = map(torch.from_numpy, found)
+    settings_NP, profiles_NX = arrays(file, "settings", "tensor")
     if settings_NP.ndim != 2 or profiles_NX.ndim != 2 or len(settings_NP) != len(profiles_NX):
         shapes = f"settings {tuple(settings_NP.shape)} and tensor {tuple(profiles_NX.shape)}"
         raise DataError(f"{file}: {shapes}, but they must be (N, P) and (N, X); make it anew")
-    good_N = profiles_NX.isfinite().all(1) & settings_NP.isfinite().all(1)
-    if not good_N.all():
-        run = int(good_N.logical_not().nonzero()[0])
-        raise DataError(f"{file}: run {run} holds numbers that are not finite; leave it out, or simulate it again")
     if not ((settings_NP >= 0) & (settings_NP <= 1)).all():
         raise DataError(f"{file}: settings from {settings_NP.min():g} to {settings_NP.max():g}; scale them to 0 … 1")
     return settings_NP, profiles_NX
+
+
+def arrays(file: Path, *names: str) -> list[Tensor]:
+    """What an HDF5 file holds under these names, float32.
+
+    Raises:
+        DataError: it cannot be read, has no such data, or numbers among them that are not finite.
+    """
+    try:
+        with h5py.File(file) as data:
+            found = [torch.from_numpy(np.asarray(data[name][:], np.float32)) for name in names]
+    except (OSError, KeyError, ValueError) as error:
+        raise DataError(f"{file} cannot be read ({error}); dltutorial/science says how it is to be made") from error
+    for name, rows in zip(names, found, strict=True):
+        if not rows.isfinite().all():
+            row = int((~rows.isfinite()).nonzero()[0, 0])
+            raise DataError(f"{file}: row {row} of {name} holds numbers that are not finite; leave it out")
+    return found
 
 
 def notes(recipe: Recipe, folder: Path) -> list[str]:
@@ -186,17 +196,15 @@ def make_task(recipe: Recipe, folder: Path) -> Task:
     if [part.shape[1] for part in train] != [part.shape[1] for part in valid]:
         raise DataError(f"{folder}: train.h5 and valid.h5 differ in constants or points; make them anew")
     n = min(recipe.samples, len(train[0])) if recipe.samples else len(train[0])
+    sampling.endless(n, recipe.global_batch_size)  # refuses a batch that is too large now, not later
     model = seeded(lambda: Surrogate(train[0].shape[1], train[1].shape[1], recipe.dim, recipe.depth), recipe)
 
     def picked(indices: list[int], seeds: Tensor) -> tuple[Tensor, ...]:
         return tuple(part[indices] for part in train)
 
-    def data(skip: int) -> Iterator[tuple[Tensor, ...]]:
-        return cases.batches(n, picked, recipe, skip)
-
     return Task(
         model,
-        data,
+        lambda skip: cases.batches(n, picked, recipe, skip),
         squared_error,
         lambda model: scores(model, *valid, recipe),
         data_id=f"{n} runs, {train[0].double().sum():.9g}, {train[1].double().sum():.9g}",
@@ -215,11 +223,6 @@ def seeded(make: Callable[[], nn.Module], recipe: Recipe) -> nn.Module:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(recipe.seed)
         return make().to(device)
-
-
-def squared_error(model: nn.Module, settings_BP: Tensor, profiles_BX: Tensor) -> Tensor:
-    """Mean over runs and points."""
-    return (model(settings_BP).float() - profiles_BX).square().mean()
 
 
 @torch.no_grad()

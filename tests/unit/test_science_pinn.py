@@ -11,7 +11,7 @@ from dltutorial.science import pinn
 
 @pytest.fixture
 def folder(tmp_path):
-    pinn._make(pinn.Plan("watched", 60, n_valid=20), tmp_path)
+    pinn._make(pinn.FilmPlan("watched", 60, n_valid=20), tmp_path)
     return tmp_path
 
 
@@ -40,7 +40,7 @@ def test_twice_the_cells_change_little():
 def test_the_noise_is_as_large_as_said():
     points, seen = pinn.observe("watched", 4000, 0)
     c_TX = pinn.solve(**pinn.TRUE, times=points[:, 1].unique())
-    when = torch.searchsorted(points[:, 1].unique(), points[:, 1])
+    when = torch.searchsorted(points[:, 1].unique(), points[:, 1].contiguous())
     off = seen - c_TX[when, (points[:, 0] * 200).round().long()]
     assert off.std() == pytest.approx(pinn.NOISE, rel=0.1)
 
@@ -74,6 +74,11 @@ def test_the_scores_name_the_constants_and_their_errors_where_they_are_known(fol
 def test_another_network_is_refused():
     with pytest.raises(RecipeError, match="watched, settled"):
         recipe(network="resnet")
+
+
+def test_more_in_a_batch_than_there_are_is_refused(folder):
+    with pytest.raises(DataError):
+        pinn.make_task(recipe(global_batch_size=100), folder)
 
 
 @pytest.mark.parametrize(

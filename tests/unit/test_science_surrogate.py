@@ -13,7 +13,7 @@ MIDDLE = torch.full((1, 4), 0.5)
 
 @pytest.fixture
 def folder(tmp_path):
-    surrogate._make(surrogate.Plan(60, n_valid=20), tmp_path)
+    surrogate._make(surrogate.RunsPlan(60, n_valid=20), tmp_path)
     return tmp_path
 
 
@@ -59,7 +59,7 @@ def test_the_simulation_has_a_gradient():
 
 def test_the_same_plan_gives_the_same_runs(folder, tmp_path):
     (again := tmp_path / "again").mkdir()
-    surrogate._make(surrogate.Plan(60, n_valid=20), again)
+    surrogate._make(surrogate.RunsPlan(60, n_valid=20), again)
     for one, other in zip(surrogate.read(folder / "train.h5"), surrogate.read(again / "train.h5"), strict=True):
         assert torch.equal(one, other)
 
@@ -84,7 +84,10 @@ def test_the_loss_is_the_mean_over_runs_and_points_and_the_scores_know_the_mean(
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (lambda data: data["tensor"].__setitem__((3, 5), float("nan")), "run 3 holds numbers that are not finite"),
+        (
+            lambda data: data["tensor"].__setitem__((3, 5), float("nan")),
+            "row 3 of tensor holds numbers that are not finite",
+        ),
         (lambda data: data["settings"].__setitem__((0, 0), 1.5), "scale them to 0"),
         (lambda data: data.__delitem__("settings"), "cannot be read"),
     ],
