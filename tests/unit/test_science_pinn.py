@@ -1,5 +1,7 @@
 """The pinn's case: the equation's solution, derivatives carried forward, data that are the same again, refusals."""
 
+import itertools
+
 import h5py
 import pytest
 import torch
@@ -79,6 +81,12 @@ def test_another_network_is_refused():
 def test_more_in_a_batch_than_there_are_is_refused(folder):
     with pytest.raises(DataError):
         pinn.make_task(recipe(global_batch_size=100), folder)
+
+
+def test_a_resumed_run_gets_the_batches_that_it_would_have_got(folder):
+    task = pinn.make_task(recipe(), folder)
+    third = list(itertools.islice(task.data(0), 3))[-1]
+    assert all(torch.equal(one, other) for one, other in zip(next(iter(task.data(2))), third, strict=True))
 
 
 @pytest.mark.parametrize(

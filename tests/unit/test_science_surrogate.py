@@ -1,5 +1,7 @@
 """The surrogate's case: the simulation is right, its data are the same again, and bad data are refused in one line."""
 
+import itertools
+
 import h5py
 import pytest
 import torch
@@ -79,6 +81,12 @@ def test_the_loss_is_the_mean_over_runs_and_points_and_the_scores_know_the_mean(
     assert torch.allclose(task.loss(task.model, settings, profiles), by_hand)
     scores = task.metrics(task.model)
     assert scores[surrogate.SCORE] > 0 and scores["valid/rmse_ratio_to_mean"] > 0
+
+
+def test_a_resumed_run_gets_the_batches_that_it_would_have_got(folder):
+    task = surrogate.make_task(recipe(), folder)
+    third = list(itertools.islice(task.data(0), 3))[-1]
+    assert all(torch.equal(one, other) for one, other in zip(next(iter(task.data(2))), third, strict=True))
 
 
 @pytest.mark.parametrize(
