@@ -48,6 +48,12 @@ COMMANDS = [
     [f"{RANKS} pipeline.py 16 4"],
     [f"{FOUR} mesh.py 16 2"],
     ["python many.py lenses20.pt 3", "python asha.py 4"],
+    [f"{RANKS} rare.py"],
+    [f"{RANKS} f1.py"],
+    [f"{RANKS} simclr.py galaxies22.pt"],
+    [f"{RANKS} halo.py"],
+    ["python roll.py DATA --lead 2 --updates 2 --batch 2 --vit 16 32 1 2"],
+    ["python invert.py settled23.pt 0.5 0.5 5"],
 ]
 
 
@@ -86,6 +92,8 @@ def folder(tmp_path):
     images = {split: torch.randn(256, 32, 32) for split in ("train", "valid")}
     torch.save(images | {f"{split}_labels": torch.arange(256) % 2 for split in images}, tmp_path / "race15.pt")
     torch.save((X[:, :64].clone(), Y), tmp_path / "digits13.pt")  # what chapter 13 keeps of its digits
+    torch.save(X[:160].reshape(-1, 1, 16, 16).clone(), tmp_path / "galaxies22.pt")
+    torch.save({"points": X[:, :2].sigmoid().contiguous(), "c": X[:, 2].sigmoid()}, tmp_path / "settled23.pt")
     (tmp_path / "without").mkdir()
     (tmp_path / "without" / "dltutorial.py").write_text("raise ImportError('a script needs the course')\n")
     return tmp_path

@@ -1,0 +1,83 @@
+"""Checks of chapter 23's exercise, second part: which change of the constants no residual sees."""
+
+from collections.abc import Callable
+
+import torch
+
+from dltutorial.course.checks import Exercise, Wrong
+from dltutorial.course.checks.cases import case
+from dltutorial.course.checks.expect import expect_close
+
+_BOTH = "The two columns differ in shape: no change of a is undone by one of b, so None."
+_UNITS = "Lengths in millimetres make c_xx a million times smaller, and tell as much: give both columns length 1 first."
+_SIGN = "Its first number that is not zero is positive."
+_BACK = "You scaled the columns: the direction is one of a and b again after dividing by the same lengths."
+X = torch.linspace(0, 1, 41, dtype=torch.float64)
+
+
+def _settled(ratio: float) -> tuple[torch.Tensor, torch.Tensor]:
+    slope = torch.exp(ratio * (X - 1))
+    return slope, ratio * slope
+
+
+def _one(fn: Callable, c_x: torch.Tensor, c_xx: torch.Tensor, right: tuple[float, float], hint: str = "") -> None:
+    got, wanted = fn(c_x, c_xx), torch.tensor(right, dtype=torch.float64)
+    wanted = wanted / wanted.norm()
+    if got is None:
+        raise Wrong(wanted, None, hint or "c_x da - c_xx db is 0 everywhere in this direction: it is not None.")
+    c, s = wanted.tolist()
+    scaled = wanted * torch.stack([c_x.norm(), c_xx.norm()])
+    mistakes = [
+        (-wanted, _SIGN),
+        ([c, -s], "The residual changes by c_x da - c_xx db: mind the minus."),
+        ([-c, s], "The residual changes by c_x da - c_xx db: mind the minus."),
+        ([s, c], "a first, then b."),
+        ([s, -c], "That is the direction which is told best: take the smallest singular value's."),
+        ([-s, c], "That is the direction which is told best: take the smallest singular value's."),
+        (scaled / scaled.norm().clamp(min=1e-300), _BACK),
+    ]
+    if torch.is_tensor(got) and got.shape == (2,) and not torch.isclose(got.norm(), wanted.norm(), rtol=1e-4):
+        along = got / got.norm()
+        if torch.allclose(along, wanted, rtol=1e-4, atol=1e-8):
+            raise Wrong(wanted, got, "A direction has length 1.")
+    mistakes = [(torch.tensor(value) if isinstance(value, list) else value, advice) for value, advice in mistakes]
+    expect_close(got, wanted, hint, mistakes, atol=1e-8)
+
+
+def _none(fn: Callable, c_x: torch.Tensor, c_xx: torch.Tensor, hint: str) -> None:
+    if (got := fn(c_x, c_xx)) is not None:
+        raise Wrong(None, got, hint)
+
+
+def _wave(scale: float = 1.0, share: float = 1.0) -> tuple[torch.Tensor, torch.Tensor]:
+    """c_x of a settled profile and of a wave beside it, of which share says how large it is."""
+    c_x, c_xx = _settled(5.0)
+    return c_x + share * torch.cos(6 * X), scale * (c_xx - 6 * share * torch.sin(6 * X))
+
+
+_ZERO = "A column of zeros tells nothing of its constant: that constant alone may move. Mind the division by 0."
+_NOISE = "Noise makes no two columns exactly alike: blind below a thousandth of the largest singular value."
+_WEAK = "Small, but more than a thousandth of the largest singular value: it can be told."
+EXERCISE = Exercise(
+    name="blind_direction",
+    chapter="23",
+    cases=(
+        case("A settled profile, a/b = 5", _one, *_settled(5.0), (5.0, 1.0)),
+        case("A settled profile, a/b = 0.5", _one, *_settled(0.5), (0.5, 1.0)),
+        case("A flow to the left, a/b = -5", _one, *_settled(-5.0), (5.0, -1.0), _SIGN),
+        case("A wave beside it: both are told", _none, *_wave(), _BOTH),
+        case("The same wave in other units: both are told", _none, *_wave(1e-6), _UNITS),
+        case("A settled profile in other units", _one, _settled(5.0)[0], 1e-6 * _settled(5.0)[1], (5e-6, 1.0), _UNITS),
+        case("A straight line: nothing of b", _one, torch.ones_like(X), torch.zeros_like(X), (0.0, 1.0), _ZERO),
+        case("Where c_x is 0: nothing of a", _one, torch.zeros_like(X), torch.ones_like(X), (1.0, 0.0), _ZERO),
+        case("A settled profile, nearly", _one, _settled(5.0)[0], _settled(5.0)[1] + 1e-5 * torch.sin(9 * X),
+             (5.0, 1.0), _NOISE),
+        case("A weak wave: both are told", _none, *_wave(share=0.02), _WEAK),
+    ),
+    hints=(
+        "By how much does the residual of each point change, if a grows by da and b by db? When by nothing at all?",
+        "Put c_x and -c_xx side by side: two columns. Which singular vector makes them nearly 0?",
+        "What may scales of the columns change in your answer, and what not?",
+    ),
+    code=("_, sizes, directions = torch.linalg.svd(columns_N2 / lengths_2, full_matrices=False)",),
+)  # fmt: skip

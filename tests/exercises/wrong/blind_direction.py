@@ -1,0 +1,37 @@
+"""Wrong answers to the second part of chapter 23's exercise: (label, source, part of the hint expected)."""
+
+import functools
+
+from altered import altered
+
+RIGHT = """
+def blind_direction(c_x_N, c_xx_N, tolerance=1e-3):
+    columns_N2 = torch.stack([c_x_N, -c_xx_N], 1)
+    lengths_2 = columns_N2.norm(dim=0)
+    if (lengths_2 == 0).any():
+        return (lengths_2 == 0).to(columns_N2)
+    _, sizes, directions = torch.linalg.svd(columns_N2 / lengths_2, full_matrices=False)
+    if sizes[1] > tolerance * sizes[0]:
+        return None
+    blind = directions[1] / lengths_2
+    blind = blind / blind.norm()
+    return -blind if blind[0] < 0 else blind
+"""
+_with = functools.partial(altered, RIGHT)
+
+WRONG = [
+    ("always none", "def blind_direction(c_x_N, c_xx_N, tolerance=1e-3):\n    return None\n", "it is not None"),
+    ("never none", _with(("        return None", "        pass")), "no change of a is undone"),
+    ("plus", _with(("-c_xx_N", "c_xx_N")), "mind the minus"),
+    ("told best", _with(("directions[1]", "directions[0]")), None),
+    ("not scaled", _with((" / lengths_2, full", ", full"), ("directions[1] / lengths_2", "directions[1]")), "length 1"),
+    ("not scaled back", _with(("directions[1] / lengths_2", "directions[1]")), "dividing by the same lengths"),
+    ("any sign", _with(("return -blind if blind[0] < 0 else blind", "return blind if blind[0] < 0 else -blind")),
+     "is positive"),
+    ("not of length 1", _with(("    blind = blind / blind.norm()\n", "    blind = 3 * blind\n")), "has length 1"),
+    ("b first", _with(("[c_x_N, -c_xx_N]", "[-c_xx_N, c_x_N]")), None),
+    ("zeros divided", _with(("    if (lengths_2 == 0).any():\n        return (lengths_2 == 0).to(columns_N2)\n", "")),
+     None),
+    ("exact", _with(("tolerance * sizes[0]", "1e-12 * sizes[0]")), "Noise"),
+    ("too blunt", _with(("tolerance * sizes[0]", "0.3 * sizes[0]")), "it can be told"),
+]  # fmt: skip

@@ -1,0 +1,42 @@
+"""Wrong answers to the first part of chapter 23's exercise: (label, source, part of the hint expected)."""
+
+import functools
+
+from altered import altered
+
+RIGHT = """
+def pde_residual(model, points_B2, a, b):
+    points_B2 = points_B2.detach().requires_grad_()
+    c_B = model(points_B2)
+    (slope_B2,) = torch.autograd.grad(c_B.sum(), points_B2, create_graph=True)
+    c_x_B, c_t_B = slope_B2.unbind(1)
+    (second_B2,) = torch.autograd.grad(
+        c_x_B.sum(), points_B2, create_graph=True, allow_unused=True, materialize_grads=True
+    )
+    return c_t_B + a * c_x_B - b * second_B2[:, 0]
+"""
+_with = functools.partial(altered, RIGHT)
+_RETURN = "return c_t_B + a * c_x_B - b * second_B2[:, 0]"
+_SECOND = "\n        c_x_B.sum(), points_B2, create_graph=True, allow_unused=True, materialize_grads=True\n    "
+
+WRONG = [
+    ("plus diffusion", _with(("- b *", "+ b *")), "Diffusion stands on the other side"),
+    ("minus flow", _with(("+ a *", "- a *")), "The flow stands on the left"),
+    ("t first", _with(("c_x_B, c_t_B = slope", "c_t_B, c_x_B = slope")), None),
+    ("names swapped at the end", _with((_RETURN, "return c_x_B + a * c_t_B - b * second_B2[:, 0]")), "first column"),
+    ("squared slope", _with(("second_B2[:, 0]", "c_x_B**2")), "no square of the first"),
+    ("mixed derivative", _with(("second_B2[:, 0]", "second_B2[:, 1]")), "not by t"),
+    ("both columns", _with(("second_B2[:, 0]", "second_B2.sum(1)")), "x alone"),
+    ("squared", _with((_RETURN, f"{_RETURN.replace('return ', 'return (')}) ** 2")), "not its square"),
+    ("mean", _with((_RETURN, f"{_RETURN.replace('return ', 'return (')}).mean()")), "One residual for each point"),
+    ("a column", _with((_RETURN, f"{_RETURN.replace('return ', 'return (')})[:, None]")), "Shape (B,)"),
+    ("second without a graph", _with((_SECOND, "c_x_B.sum(), points_B2, retain_graph=True, allow_unused=True, "
+     "materialize_grads=True")), "create_graph"),
+    ("detached slope", _with((_RETURN, _RETURN.replace("c_t_B", "c_t_B.detach()"))), "c_t is a constant"),
+    ("detached all", _with((_RETURN, f"{_RETURN.replace('return ', 'return (')}).detach()")), "create_graph"),
+    ("constants as numbers", _with((_RETURN, _RETURN.replace("a *", "float(a) *"))), "may be a tensor"),
+    ("a plane fails", _with((", allow_unused=True, materialize_grads=True", "")), "materialize_grads"),
+    ("the points marked", _with(("points_B2.detach().requires_grad_()", "points_B2.requires_grad_()")), "copy"),
+    ("backward", _with(("    return", "    c_B.sum().backward(retain_graph=True)\n    return")), "backward() adds"),
+    ("called twice", _with(("    (second", "    model(points_B2)\n    (second")), "One forward pass"),
+]  # fmt: skip
