@@ -114,7 +114,7 @@ def test_what_cannot_be_is_one_line(plan, wrong):
 
 # Schedules
 
-SCHEDULES = ("Half a day", "One day", "Memory and shards", "Model parallelism")
+SCHEDULES = ("Half a day", "One day", "Memory and shards", "Model parallelism", "A second day: science at scale")
 
 
 def tables(heading):
