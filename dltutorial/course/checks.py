@@ -157,8 +157,9 @@ class Exercise:
     def _shown(self, outcome: Outcome) -> show.Shown:
         """The outcome as a list of cases, what was expected and got, and the hints unfolded so far."""
         if outcome.status == "not attempted":
-            begun = f"{len(outcome.passed)} of {len(self.cases)} cases pass, a part is still to be written" if outcome.passed else ""
-            return show.box("not shown here", f"{self.name}: {begun or 'not attempted yet'}", mark="not attempted")
+            begun = f"{len(outcome.passed)} of {len(self.cases)} cases pass, a part is still to be written"
+            told = begun if outcome.passed else "not attempted yet"
+            return show.box("not shown here", f"{self.name}: {told}", mark="not attempted")
         if outcome.status == "passed":
             told = [("", "; ".join(outcome.passed)), *(("not tried", case) for case in outcome.not_tried)]
             n_passed, n_not = len(outcome.passed), len(outcome.not_tried)
