@@ -27,7 +27,7 @@ _STEPS, _RATE = 3, 0.1
 _UNLIKE = "One rank sends or waits where the other does not: all must call the same, in the same order."
 _STAND = "Some tensors stand still on all ranks: what an owner has updated must reach all others, from that owner."
 # A frame of the learner's in the traceback of a rank: a cell, or what was compiled from a string.
-_FRAME = re.compile(r'^  (?:Cell In|File "<(?!frozen)).*(line \d+, in \w+)(?:\n    (.*))?', re.MULTILINE)
+_FRAME = re.compile(r'^  (?:Cell In|File "<(?!frozen)).*(line \d+, in [\w<>]+)(?:\n    (.*))?', re.MULTILINE)
 COST = {"allreduce": 2, "allreduce_coalesced": 2}  # of a message, in its whole bytes; 1 for all others
 
 
@@ -61,7 +61,7 @@ def ranks(function: Callable, n: int, patience_s: float, *given: Any) -> list[An
     except RankFailed as failed:
         if failed.kind == "NotImplementedError" and not failed.message:
             raise NotImplementedError from None
-        got = f"{failed.kind} on rank {failed.rank}: {failed.message}"
+        got = f"{failed.kind} on rank {failed.rank}: {failed.message.strip()}"
         where = "\n".join(f"{place}:  {line}".rstrip(": ") for place, line in _FRAME.findall(str(failed))[-3:])
         # gloo ends a process whose messages do not fit those of the others
         raise Wrong("no error", got, _UNLIKE if failed.kind.startswith("SIG") else "", where) from None

@@ -83,7 +83,7 @@ def _run(fn: Callable, p: int, back: bool = True) -> list[tuple[Any, list, list,
     try:
         return ranks(_on_rank, p, PATIENCE_S, fn, back)
     except Wrong as failed:
-        if "shape" in failed.got or "size" in failed.got:
+        if "gradient" not in failed.got and ("shape" in failed.got or "size" in failed.got):
             failed.hint = _HIDDEN
         raise
 
