@@ -28,12 +28,12 @@ except CourseError:  # told when a check is asked for
 
 
 class Wrong(Exception):
-    """An answer is not the expected one; ``hint`` is about this very mistake."""
+    """An answer is not the expected one; ``hint`` is about this very mistake, ``trace`` are lines that led there."""
 
-    def __init__(self, expected: Any, got: Any, hint: str = "") -> None:
-        """Keep the three as they are; they are put into words when shown."""
+    def __init__(self, expected: Any, got: Any, hint: str = "", trace: str = "") -> None:
+        """Keep all as they are; they are put into words when shown."""
         super().__init__(expected, got, hint)
-        self.expected, self.got, self.hint = expected, got, hint
+        self.expected, self.got, self.hint, self.trace = expected, got, hint, trace
 
 
 class NotTried(Exception):
@@ -136,6 +136,7 @@ class Exercise:
         expected = hint = trace = ""
         if isinstance(error, Wrong):
             expected, got, hint = guard.brief(error.expected), guard.brief(error.got), error.hint
+            trace = error.trace
             if error.got is None and not hint:
                 hint = "Your function returned None. Is a return missing?"
         elif isinstance(error, guard.TooLate):
@@ -156,8 +157,9 @@ class Exercise:
     def _shown(self, outcome: Outcome) -> show.Shown:
         """The outcome as a list of cases, what was expected and got, and the hints unfolded so far."""
         if outcome.status == "not attempted":
-            begun = f"{len(outcome.passed)} cases pass, a part is still to be written" if outcome.passed else ""
-            return show.box("not shown here", f"{self.name}: {begun or 'not attempted yet'}", mark="not attempted")
+            begun = f"{len(outcome.passed)} of {len(self.cases)} cases pass, a part is still to be written"
+            told = begun if outcome.passed else "not attempted yet"
+            return show.box("not shown here", f"{self.name}: {told}", mark="not attempted")
         if outcome.status == "passed":
             told = [("", "; ".join(outcome.passed)), *(("not tried", case) for case in outcome.not_tried)]
             n_passed, n_not = len(outcome.passed), len(outcome.not_tried)

@@ -49,7 +49,9 @@ def deadline(limit_s: float) -> Iterator[None]:
 
 def last_words(error: BaseException) -> str:
     """The error's last line, such as ``ZeroDivisionError: division by zero``, even where ``str(error)`` fails."""
-    line = "".join(traceback.format_exception_only(error)).strip().split("\n")[-1][:300]
+    told = traceback.TracebackException(type(error), error, None)
+    told.__notes__ = None  # what was added to it are not its own words
+    line = "".join(told.format_exception_only()).strip().split("\n")[-1][:300]
     return line.encode(errors="replace").decode()
 
 

@@ -15,6 +15,8 @@ from dltutorial.course.checks import Exercise, Wrong
 from dltutorial.course.checks.expect import expect_close
 
 _STATE = "Dropout drew anew. Keep torch.get_rng_state() in the forward pass, and set it before the block runs again."
+_TWICE = "Twice as much: backward went on into x itself. Run the block on x.detach(), which then requires_grad_."
+_OFF = "Inside backward torch records nothing by itself: the block runs again under torch.enable_grad()."
 _AFTER = "The generator stands elsewhere than without checkpointing. Put its state back when the block has run again."
 
 
@@ -84,7 +86,13 @@ def _forgets(fn: Callable) -> None:
 
 
 def _compare(fn: Callable, hint: str, names: tuple[str, ...] = ("x", "weights", "weights"), **how: object) -> None:
-    wanted, got = _gradients(_plain, **how), _gradients(fn.apply, **how)
+    wanted = _gradients(_plain, **how)
+    try:
+        got = _gradients(fn.apply, **how)
+    except RuntimeError as error:
+        if "does not require grad" in str(error):
+            error.add_note(_OFF)
+        raise
     for name, one, other in zip(names, got, wanted, strict=False):
         if one is None:
             what = "backward returns one gradient for each argument of forward: None for the block, x.grad for x."
@@ -92,7 +100,7 @@ def _compare(fn: Callable, hint: str, names: tuple[str, ...] = ("x", "weights", 
                 what = "The block's weights have none: run it under torch.enable_grad(), and call y.backward(slope)."
             raise Wrong(f"a gradient of {name}", None, what)
         stopped = (torch.zeros_like(other), "The gradient stops: detach x, then requires_grad_.")
-        expect_close(one, other, hint, [stopped])
+        expect_close(one, other, hint, [stopped, (2 * other, _TWICE if name == "x" else hint)])
 
 
 def _same_gradients(fn: Callable) -> None:

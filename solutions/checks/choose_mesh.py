@@ -1,6 +1,7 @@
 """Checks of chapter 19's exercise, second part: the fastest mesh (data, tensor, pipeline) below a cap on memory."""
 
 import itertools
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -69,6 +70,14 @@ def _cut(by: str) -> dict[str, Callable]:
     return {"held": lambda job, at: held_gb(job, at, cut=by)}
 
 
+def _parts(m: Callable) -> dict[str, Callable]:
+    """Who takes m(job, layout) for the number of parts, held and waited for."""
+    return {
+        "held": lambda job, at: held_gb(job, at, lambda _, p: min(m(job, at), p)),
+        "slow": lambda job, at: slowness(job, at, bubble=lambda _, p: (m(job, at) + p - 1) / m(job, at)),
+    }
+
+
 def _bubble(bubble: Callable) -> dict[str, Callable]:
     return {"slow": lambda job, at: slowness(job, at, bubble=bubble)}
 
@@ -104,6 +113,22 @@ MISTAKES: tuple[tuple[dict[str, Any], str], ...] = (
     (
         {"slow": lambda job, at: slowness(job._replace(batch=job.batch * at[0]), at)},
         "Each of the d groups has its share of the batch only: m is batch / d.",
+    ),
+    (
+        _parts(lambda job, at: job.batch),
+        "Each of the d groups has its share of the batch only: m is batch / d, for what is held and for the bubble.",
+    ),
+    (
+        _parts(lambda job, at: job.batch / (at[0] * at[2])),
+        "All parts of a group pass through each of its stages: m is batch / d, whatever p is.",
+    ),
+    (
+        {"slow": lambda job, at: slowness(job, at, talk=False) * (1 + job.talk * (at[1] - 1))},
+        "Messages take talk · (t − 1)/t times the work: divided by t.",
+    ),
+    (
+        {"held": lambda job, at: held_gb(job, at) if at[1] * at[2] <= job.node else math.inf},
+        "Only the t ranks of a layer must lie in one node; a pipeline may go through several: t · p is not bound.",
     ),
     ({"slow": lambda job, at: -at[0]}, "Most data parallelism is not always fastest: fewer parts, more bubble."),
     ({"slow": lambda job, at: at[0]}, "Fewest groups are not always fastest: a group costs no bubble of its own."),

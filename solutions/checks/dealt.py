@@ -4,6 +4,7 @@ Looked at: the deal; the weights beside one process that averages all ranks' gra
 them to its process group.
 """
 
+import re
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -21,9 +22,12 @@ from dltutorial.launch import RankFailed, RanksHang, launch
 PATIENCE_S = 20.0  # for ranks that share busy cores
 _SIZES, _FEW = (2, 6, 3, 5, 4), (3, 2)
 _UNUSED = {(1, 1), (3, 1), (4, 1), (0, 0), (2, 0)}  # (tensor, rank): whoever owns it, here an owner, there another
+_BY_NOBODY = (1, 1)  # (step, tensor): momentum moves it all the same
 _STEPS, _RATE = 3, 0.1
 _UNLIKE = "One rank sends or waits where the other does not: all must call the same, in the same order."
 _STAND = "Some tensors stand still on all ranks: what an owner has updated must reach all others, from that owner."
+# A frame of the learner's in the traceback of a rank: a cell, or what was compiled from a string.
+_FRAME = re.compile(r'^  (?:Cell In|File "<(?!frozen)).*(line \d+, in [\w<>]+)(?:\n    (.*))?', re.MULTILINE)
 COST = {"allreduce": 2, "allreduce_coalesced": 2}  # of a message, in its whole bytes; 1 for all others
 
 
@@ -52,13 +56,15 @@ def ranks(function: Callable, n: int, patience_s: float, *given: Any) -> list[An
             warnings.filterwarnings("ignore", ".*ranks share")
             return launch(function, n, *given, timeout_s=patience_s, backend="gloo")
     except RanksHang as hang:
-        raise Wrong("all ranks end", str(hang).split(";")[0], _UNLIKE) from None
+        told, _, where = str(hang).partition("\n\n")
+        raise Wrong("all ranks end", told.split(";")[0], _UNLIKE, where) from None
     except RankFailed as failed:
-        if failed.kind == "NotImplementedError":
+        if failed.kind == "NotImplementedError" and not failed.message:
             raise NotImplementedError from None
-        got = f"{failed.kind} on rank {failed.rank}: {failed.message}"
+        got = f"{failed.kind} on rank {failed.rank}: {failed.message.strip()}"
+        where = "\n".join(f"{place}:  {line}".rstrip(": ") for place, line in _FRAME.findall(str(failed))[-3:])
         # gloo ends a process whose messages do not fit those of the others
-        raise Wrong("no error", got, _UNLIKE if failed.kind.startswith("SIG") else "") from None
+        raise Wrong("no error", got, _UNLIKE if failed.kind.startswith("SIG") else "", where) from None
 
 
 def _weights(sizes: tuple[int, ...]) -> list[nn.Parameter]:
@@ -67,7 +73,7 @@ def _weights(sizes: tuple[int, ...]) -> list[nn.Parameter]:
 
 
 def _gradient(step: int, rank: int, index: int, size: int, unused: bool) -> torch.Tensor | None:
-    if unused and (index, rank) in _UNUSED:
+    if unused and ((index, rank) in _UNUSED or (step, index) == _BY_NOBODY):
         return None
     return torch.randn(size, generator=torch.Generator().manual_seed(100 * step + 10 * rank + index))
 
@@ -97,7 +103,7 @@ def _one(n: int, sizes: tuple[int, ...], unused: bool, scale: float = 0.0) -> li
     for step in range(_STEPS):
         for index, p in enumerate(parameters):
             every = [_gradient(step, rank, index, p.numel(), unused) for rank in range(n)]
-            there = torch.stack([g for g in every if g is not None])
+            there = torch.stack([g for g in every if g is not None] or [torch.zeros_like(p)])
             p.grad = scale * there.sum(0) if scale else there.mean(0)
         optimizer.step()
         rows.append(torch.cat([p.detach() for p in parameters]).clone())
@@ -161,7 +167,7 @@ def _more_ranks_than_tensors(fn: Callable) -> None:
 
 
 def _unused(fn: Callable) -> None:
-    """A gradient that is None on one rank counts as zero there"""
+    """A gradient that is None on one rank counts as zero there, and so it does if it is None on all"""
     _trains_as_one(fn, 2, True)
 
 

@@ -10,6 +10,8 @@ import numpy as np
 
 from dltutorial.course.checks import Wrong
 
+_SHOWN = 6  # numbers of an array that are put into words
+
 
 def expect(got: Any, expected: Any, hint: str = "", mistakes: Sequence[tuple[Any, str]] = ()) -> None:
     """``got`` must be of the type and value of ``expected``: for strings, bools, counts, lists of them.
@@ -60,12 +62,22 @@ def expect_close(
         raise Wrong(expected, got, "" if got is None else f"Return a number or an array, not {type(got).__name__}.")
     if close(wanted):
         return
+    if numbers.shape == wanted.shape:
+        right = np.isclose(numbers, wanted, rtol=rtol, atol=atol, equal_nan=True)
+        if right.ravel()[:_SHOWN].all():
+            expected, got = (_from(int(right.argmin()), value) for value in (wanted, numbers))
     for value, advice in mistakes:
         if close(_numbers(value)):
             raise Wrong(expected, got, advice)
     if numbers.shape != wanted.shape:
         raise Wrong(expected, got, hint or f"The shape is {numbers.shape}, it should be {wanted.shape}.")
     raise Wrong(expected, got, hint or ("There is NaN in the answer." if np.isnan(numbers).any() else ""))
+
+
+def _from(first: int, numbers: np.ndarray) -> str:
+    """The numbers from that one on, and where it stands: those before it are right, and say nothing."""
+    place = ", ".join(str(n) for n in np.unravel_index(first, numbers.shape))
+    return f"shape {numbers.shape}, from [{place}] on: {numbers.ravel()[first : first + _SHOWN // 2].tolist()}"
 
 
 def _numbers(value: Any) -> np.ndarray | None:

@@ -4,6 +4,7 @@ Parts are made of random scores and values in float64; what is right is softmax 
 """
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 
@@ -19,6 +20,8 @@ _RANGE = "e to a large log-sum is infinite. Only differences of log-sums matter:
 _ROWS = torch.tensor([[800.0], [-800.0], [0.0], [30.0]], dtype=torch.float64)
 _EACH = "Each row has a largest log-sum of its own: subtract that, not one for all rows."
 _PAIRS = "Merging pairs? The log-sum must grow with each: carry the merged one on to the next."
+_NO_NUMBER = "e to −∞ is 0, but −∞ less −∞ is no number: subtract the log-sum of all parts, not a part's."
+_PAIR_OF_NONE = "Here the log-sum to subtract is −∞ itself, and −∞ less −∞ is no number: such parts weigh 0."
 
 
 def _parts(sizes: Sequence[int], shift: float | torch.Tensor = 0.0) -> tuple[Parts, torch.Tensor, torch.Tensor]:
@@ -50,15 +53,34 @@ def _compare(fn: Callable, sizes: Sequence[int], shift: float | torch.Tensor = 0
         raise Wrong("parts as they were", "changed ones", "The parts may be used again: write into none of them.")
 
 
+def _empty() -> tuple[torch.Tensor, torch.Tensor]:
+    return torch.zeros(4, 3, dtype=torch.float64), torch.full((4, 1), -torch.inf, dtype=torch.float64)
+
+
 def _nothing(fn: Callable) -> None:
     """A part without any key, of log-sum −∞, adds nothing"""
-    parts, mixed, log_sum = _parts([3, 2])
-    empty = torch.zeros(4, 3, dtype=torch.float64), torch.full((4, 1), -torch.inf, dtype=torch.float64)
+    (parts, mixed, log_sum), empty = _parts([3, 2]), _empty()
     for place in range(3):
-        got = fn([*parts[:place], empty, *parts[place:]])
-        hint = "e to −∞ is 0, but −∞ less −∞ is no number: subtract the log-sum of all parts, not a part's."
-        expect_close(got[0], mixed, hint)
-        expect_close(got[1], log_sum, hint)
+        _expect_pair(fn([*parts[:place], empty, *parts[place:]]), mixed, log_sum, _NO_NUMBER)
+
+
+def _nothing_first(fn: Callable) -> None:
+    """Two parts without any key come first"""
+    parts, mixed, log_sum = _parts([3, 2])
+    _expect_pair(fn([_empty(), _empty(), *parts]), mixed, log_sum, _PAIR_OF_NONE)
+
+
+def _nothing_at_all(fn: Callable) -> None:
+    """No part has any key: zeros, and −∞"""
+    for n in (1, 3):
+        _expect_pair(fn([_empty() for _ in range(n)]), *_empty(), _PAIR_OF_NONE)
+
+
+def _expect_pair(got: Any, mixed: torch.Tensor, log_sum: torch.Tensor, hint: str) -> None:
+    if not isinstance(got, (tuple, list)) or len(got) != 2:
+        raise Wrong("a pair: values, log-sum", got, "Return both: what is merged can be merged again.")
+    expect_close(got[0], mixed, hint)
+    expect_close(got[1], log_sum, hint)
 
 
 _HINTS = (
@@ -82,6 +104,8 @@ EXERCISE = Exercise(
         case("Large in one row, small in another", _compare, (3, 4), _ROWS, _EACH),
         case("Seven parts", _compare, (2, 1, 3, 1, 2, 4, 1), 0.0, _PAIRS),
         _nothing,
+        _nothing_first,
+        _nothing_at_all,
     ),
     hints=_HINTS,
     code=_CODE,

@@ -61,9 +61,14 @@ def _play(fn: Callable, n_configs: int, events: list[tuple], hint: str, n_rungs:
             continue
         got = tuple(got) if isinstance(got, list) else got
         if got not in given:
-            before = ", ".join(story[-8:]) or "the beginning"
-            raise Wrong(f"ask() → {' or '.join(map(str, given))}, after {before}", got, hint)
+            raise _other(" or ".join(map(str, given)), got, story, hint)
         story.append(f"ask → {got}")
+
+
+def _other(wanted: Any, got: Any, story: list[str], hint: str) -> Wrong:
+    """It answered something else, after all that is in the story."""
+    told = "\n".join(", ".join(story[n : n + 6]) for n in range(0, len(story), 6))
+    return Wrong(f"ask() → {wanted}, {'after what is told below' if story else 'at the beginning'}", got, hint, told)
 
 
 def _arrive(errors: Iterable[float], rung: int = 0, first: int = 0) -> list[tuple]:
@@ -88,6 +93,9 @@ _END = "Nothing to do now is not the end: later arrivals may promote somebody."
 
 _OVER = "Only the best third of those that have arrived *now*: one that was promoted before may have left it."
 _LAST = "Nobody goes on from the last rung; how many rungs there are, and eta, are given to __init__."
+_FIRST = "Of two with one error the first that arrived goes on: keep them in that order."
+_BEFORE = "Promotions come before all that begins at rung 0, also before what was lost there."
+_QUEUE = "Several were lost at rung 0: the one that was lost first begins first."
 _TIES = "With equal errors, too, no more than one in eta goes on."
 
 _LATER = [("ask", (1, 1)), *_asks(3, 3), *_arrive((0.3, 0.45, 0.1), first=3)]  # of 6 two: 5, and 1 again
@@ -98,9 +106,9 @@ def _long_days(fn: Callable) -> None:
     found = [day for day in (_day(fn, random.Random(n), n % 2 > 0) for n in range(200)) if day]
     if found:
         wanted, got, story = min(found, key=lambda day: len(day[2]))
-        what = "it is in what follows a death" if any("lost" in told for told in story) else "nobody died here"
-        told = ", ".join(story[-12:])
-        raise Wrong(f"ask() → {wanted}, after {told}", got, f"All cases above pass, and {what}: play it on paper.")
+        deaths = "with" if any("lost" in told for told in story) else "without"
+        hint = f"All cases above pass; this is a day {deaths} a death: play it on paper."
+        raise _other(wanted, got, story, hint)
 
 
 def _day(fn: Callable, draw: random.Random, deaths: bool) -> tuple | None:
@@ -149,6 +157,9 @@ EXERCISE = Exercise(
               ("ask", (1, 2)), ("ask", (11, 1))], f"{_HIGH} {_APART}"),
         case("Of equal ones one", _play, 9,
              [*_asks(3), *_arrive((0.3, 0.3, 0.3)), ("ask", (0, 1), (1, 1), (2, 1)), ("ask", (3, 0))], _TIES),
+        case("Of equal ones the first that arrived", _play, 9,
+             [*_asks(5), *_arrive((0.4, 0.3), first=3), *_arrive((0.3, 0.5, 0.3)), ("ask", (4, 1)), ("ask", (5, 0)),
+              ("tell", 5, 0, 0.3), ("ask", (0, 1))], _FIRST),
         case("Two rungs, of which each second one passes", _play, 9,
              [*_asks(4), *_arrive((0.5, 0.2, 0.4, 0.1)), ("ask", (3, 1)), ("ask", (1, 1)), ("tell", 3, 1, 0.05),
               ("tell", 1, 1, 0.06), ("ask", (4, 0))], _LAST, n_rungs=2, eta=2),
@@ -158,6 +169,10 @@ EXERCISE = Exercise(
         case("Lost at the first rung: once more", _play, 9,
              [*_asks(3), ("lost", 1, 0), ("ask", (1, 0)), ("ask", (3, 0)), *_arrive((0.5, 0.2, 0.4)), ("ask", (1, 1))],
              _LOST_0),
+        case("Two are lost at the first rung", _play, 9,
+             [*_asks(3), ("lost", 2, 0), ("lost", 0, 0), ("ask", (2, 0)), ("ask", (0, 0)), ("ask", (3, 0))], _QUEUE),
+        case("One to promote, and one that was lost", _play, 9,
+             [*_asks(4), ("lost", 3, 0), *_arrive((0.5, 0.2, 0.4)), ("ask", (1, 1)), ("ask", (3, 0))], _BEFORE),
         case("Lost at a higher rung: promoted once more", _play, 9,
              [*_asks(3), *_arrive((0.5, 0.2, 0.4)), ("ask", (1, 1)), ("lost", 1, 1), ("ask", (1, 1)), ("ask", (3, 0))],
              _LOST_1),

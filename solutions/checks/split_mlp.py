@@ -9,15 +9,14 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-import cloudpickle
 import torch
 from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from dltutorial.course.checks import Exercise, Wrong
 from dltutorial.course.checks.cases import case
+from dltutorial.course.checks.dealt import ranks
 from dltutorial.course.checks.expect import expect_close
-from dltutorial.launch import RankFailed, RanksHang, launch
 
 PATIENCE_S = 20.0  # for ranks that share busy cores
 _N, _D, _H = 5, 6, 12  # samples, width, hidden numbers
@@ -30,6 +29,10 @@ _ENTERS = "This is the slope through this rank's hidden numbers alone. Where x e
 _TIMES = "Once too much for each rank: behind the sum every rank has the whole slope, and backward nothing is sent."
 _OTHERS = "A gradient of what other ranks hold: use nothing but this rank's piece of the hidden numbers."
 _ORDER = "Right numbers of another rank: pieces in the order of the ranks, as tensor.chunk cuts them."
+_SHARE = "The mean over the ranks. Each of them has another part of the slope: they are summed."
+_STOPS = "The gradient stops. Messages are no part of the graph: write an autograd.Function around each."
+_NO_PART = "x has a gradient, this has none on this rank: hand its piece to your layers as it came, not detached."
+_LAST = "This rank has not used the last bias. All ranks have it, whole: each adds it, once, after the sum."
 _TWO = "One sum forward, for the result, and one backward, for x's slope: each of N × D values, and no more."
 
 
@@ -60,10 +63,9 @@ def _whole(x: torch.Tensor, up: torch.Tensor, b: torch.Tensor, down: torch.Tenso
     return F.linear(F.gelu(F.linear(x, up, b)), down, c)
 
 
-def _on_rank(packed: bytes) -> tuple[Any, list, list, list]:
+def _on_rank(fn: Callable, back: bool) -> tuple[Any, list, list, list]:
     """Result, gradients, and the messages forward and backward."""
     warnings.filterwarnings("ignore")
-    fn = cloudpickle.loads(packed)
     given, slope = _given()
     forward, backward = _Counter(), _Counter()
     with forward:
@@ -72,25 +74,18 @@ def _on_rank(packed: bytes) -> tuple[Any, list, list, list]:
         return y, [], [], []
     told = y.detach().clone()
     with backward:
-        if y.requires_grad and y.shape == slope.shape:
+        if back and y.requires_grad and y.shape == slope.shape:
             y.backward(slope)
     return told, [tensor.grad for tensor in given], forward.sent, backward.sent
 
 
-def _run(fn: Callable, p: int) -> list[tuple[Any, list, list, list]]:
+def _run(fn: Callable, p: int, back: bool = True) -> list[tuple[Any, list, list, list]]:
     try:
-        packed = cloudpickle.dumps(fn)
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", ".*ranks share")
-            return launch(_on_rank, p, packed, timeout_s=PATIENCE_S, backend="gloo")
-    except RanksHang as hang:
-        hint = "Every rank must send the same messages in the same order, forward and backward."
-        raise Wrong(f"an end within {PATIENCE_S:g} s on {p} ranks", str(hang).splitlines()[-1], hint) from None
-    except RankFailed as failed:
-        if failed.kind == "NotImplementedError" and not failed.message:
-            raise NotImplementedError from None
-        hint = _HIDDEN if "shape" in failed.message or "size" in failed.message else ""
-        raise Wrong(f"an end without an error on {p} ranks", str(failed).splitlines()[0], hint) from None
+        return ranks(_on_rank, p, PATIENCE_S, fn, back)
+    except Wrong as failed:
+        if "gradient" not in failed.got and ("shape" in failed.got or "size" in failed.got):
+            failed.hint = _HIDDEN
+        raise
 
 
 def _result(fn: Callable, p: int) -> None:
@@ -98,7 +93,7 @@ def _result(fn: Callable, p: int) -> None:
     with torch.no_grad():
         x, up, b, down, c = given
         wanted = _whole(*given)
-        for rank, (got, *_) in enumerate(_run(fn, p)):
+        for rank, (got, *_) in enumerate(_run(fn, p, back=False)):
             mine = slice(rank * _H // p, (rank + 1) * _H // p)
             part = _whole(x, up[mine], b[mine], down[:, mine], torch.zeros_like(c))
             mistakes = [
@@ -122,7 +117,7 @@ def _gradients(fn: Callable, p: int, of: range) -> None:
         for n in of:
             wanted, got = given[n].grad.clone(), grads[n] if grads else None
             if got is None:
-                hint = "The gradient stops. Messages are no part of the graph: write an autograd.Function around each."
+                hint = _STOPS if n == 0 else _NO_PART if n < 4 else _LAST
                 raise Wrong(f"a gradient of {_NAMES[n]} on rank {rank} of {p}", None, hint)
             if n in (1, 2, 3):
                 kept = torch.zeros_like(wanted)
@@ -131,10 +126,11 @@ def _gradients(fn: Callable, p: int, of: range) -> None:
                 every = torch.zeros_like(wanted)
                 at = (slice(None), slice(rank, None, p)) if n == 3 else slice(rank, None, p)
                 every[at] = wanted[at]
-                mistakes = [(wanted, _OTHERS), (p * kept, _TIMES), (every, _ORDER)]
+                mistakes = [(wanted, _OTHERS), (p * kept, _TIMES), (every, _ORDER), (kept / p, _SHARE)]
                 expect_close(got, kept, f"The gradient of {_NAMES[n]} is another.", mistakes, atol=1e-12)
             else:
-                mistakes = [(p * wanted, _TIMES)] + [(x.grad, _ENTERS), (p * x.grad, _ENTERS)] * (n == 0)
+                mistakes = [(p * wanted, _TIMES), (wanted / p, _SHARE)]
+                mistakes += [(x.grad, _ENTERS), (p * x.grad, _ENTERS)] * (n == 0)
                 expect_close(got, wanted, f"The gradient of {_NAMES[n]} is another.", mistakes)
 
 

@@ -16,6 +16,7 @@ from IPython.core.inputtransformer2 import TransformerManager
 from dltutorial.course import check, notebooks, scripts
 
 ROOT = Path(__file__).parents[2]
+WRONG = ROOT / "tests" / "exercises" / "wrong"
 NAMES = sorted(dir(check))
 UNIVERSAL = {
     "returns nothing": lambda *args, **options: None,
@@ -41,7 +42,7 @@ def marks(name):
 
 
 def wrong_answers():
-    for file in sorted((ROOT / "tests" / "exercises" / "wrong").glob("*.py")):
+    for file in sorted(WRONG.glob("*.py")):
         for number, (label, source, hint) in enumerate(runpy.run_path(str(file))["WRONG"]):
             more = [pytest.mark.full] * (number >= FEWER.get(file.stem, QUICK))
             yield pytest.param(file.stem, source, hint, id=f"{file.stem}: {label}", marks=marks(file.stem) + more)
@@ -123,6 +124,18 @@ def test_the_solution_passes(name):
     assert outcome.status == "passed", outcome
 
 
+def other_right_answers():
+    for file in sorted(WRONG.glob("*.py")):
+        for label, source in runpy.run_path(str(file)).get("RIGHT_TOO", ()):
+            yield pytest.param(file.stem, source, id=f"{file.stem}: {label}", marks=marks(file.stem))
+
+
+@pytest.mark.parametrize(("name", "source"), list(other_right_answers()))
+def test_another_right_answer_passes(name, source):
+    outcome = getattr(check, name).examine(answer("solutions", name, instead=source))
+    assert outcome.status == "passed", outcome
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_the_blank_is_not_attempted_and_does_not_raise(name, capsys):
     assert getattr(check, name)(answer("exercises", name)) is False
@@ -146,3 +159,54 @@ def test_a_wrong_answer_is_rejected_with_its_own_hint(name, source, hint, impati
     assert outcome.status == "wrong"
     if hint is not None:
         assert hint in outcome.hint
+
+
+BACKWARD = """
+    @staticmethod
+    def backward(ctx, slope):
+        raise WHAT
+"""
+FAILS_BACK = {
+    "gathered": "class Gathered(Gathered):" + BACKWARD,
+    "split_mlp": """right = split_mlp
+
+def split_mlp(*given):
+    return Fails.apply(right(*given))
+
+class Fails(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, y):
+        return y.clone()
+"""
+    + BACKWARD,
+}
+
+
+@pytest.mark.timed
+@pytest.mark.parametrize("name", FAILS_BACK)
+def test_an_error_in_backward_is_told_with_its_line_after_the_forward_pass_has_passed(name):
+    source = FAILS_BACK[name].replace("WHAT", "ValueError('not this way')")
+    outcome = getattr(check, name).examine(answer("solutions", name, instead=source))
+    assert (outcome.status, len(outcome.passed)) == ("wrong", 1)
+    assert "ValueError on rank" in outcome.got
+    assert "not this way" in outcome.got
+    assert outcome.trace.endswith("in backward")  # a string has no lines to be shown
+
+
+@pytest.mark.timed
+@pytest.mark.parametrize("name", FAILS_BACK)
+def test_a_backward_pass_still_to_be_written_leaves_the_forward_pass_its_tick(name):
+    source = FAILS_BACK[name].replace("WHAT", "NotImplementedError")
+    outcome = getattr(check, name).examine(answer("solutions", name, instead=source))
+    assert (outcome.status, len(outcome.passed)) == ("not attempted", 1)
+
+
+def test_a_record_of_events_is_told_in_full_and_an_error_by_its_name():
+    wrong = {label: source for label, source, _ in runpy.run_path(str(WRONG / "promotion.py"))["WRONG"]}
+    long = "a death at the last rung undoes the first promotion"
+    outcome = check.promotion.examine(answer("solutions", "promotion", instead=wrong[long]))
+    assert len(outcome.trace.split("), ")) > 12
+    assert "..." not in outcome.trace
+    outcome = check.promotion.examine(answer("solutions", "promotion", instead=wrong["an error in ask"]))
+    assert outcome.got == "NameError: name 'errs' is not defined"
+    assert outcome.trace.endswith("in ask")

@@ -141,6 +141,41 @@ def test_an_error_is_shown_by_the_learners_own_lines_only(exercise):
     assert exercise.examine(deep).trace.endswith("in deep:  return torch.zeros(2) @ torch.zeros(3)")
 
 
+def test_a_note_on_an_error_is_a_hint_and_hides_no_word_of_it(exercise):
+    def noted(fn):
+        try:
+            fn([])
+        except ZeroDivisionError as error:
+            error.add_note("Is it empty?")
+            raise
+
+    exercise.cases = [noted]
+    outcome = exercise.examine(lambda x: 1 / len(x))
+    assert (outcome.got, outcome.hint) == ("ZeroDivisionError: division by zero", "Is it empty?")
+
+
+def test_lines_that_a_case_knows_are_shown(exercise, capsys):
+    def on_a_rank(fn):
+        raise Wrong("no error", "ValueError on rank 1", trace="line 3, in fn")
+
+    exercise.cases = [on_a_rank]
+    exercise(lambda x: 1)
+    assert "line 3, in fn" in capsys.readouterr().out
+
+
+def test_of_long_arrays_the_first_numbers_that_differ_are_shown():
+    right = np.arange(12.0).reshape(4, 3)
+    wrong = right.copy()
+    wrong[3, 1:] = -1
+    with pytest.raises(Wrong) as caught:
+        expect_close(torch.tensor(wrong), right)
+    assert caught.value.expected == "shape (4, 3), from [3, 1] on: [10.0, 11.0]"
+    assert caught.value.got == "shape (4, 3), from [3, 1] on: [-1.0, -1.0]"
+    with pytest.raises(Wrong) as caught:
+        expect_close(right + 1, right)  # nothing to look for
+    assert caught.value.expected is right
+
+
 def spin(x):
     while True:
         with contextlib.suppress(Exception):

@@ -36,7 +36,9 @@ WRONG = [
      "ctx.block = block; Again.state = torch.get_rng_state()"), ("ctx.state)", "Again.state)")),
      "Each call keeps its own"),
     ("not recorded", _with(("with torch.enable_grad():", "with torch.no_grad():")), None),
-    ("nobody records", _with(("with torch.enable_grad():\n            y", "if True:\n            y")), None),
+    ("nobody records", _with(("with torch.enable_grad():\n            y", "if True:\n            y")),
+     "again under torch.enable_grad()"),
+    ("x itself", _with(("        x = x.detach().requires_grad_()\n", "")), "on x.detach()"),
     ("kept all", _with(("return block(x)", "with torch.enable_grad():\n            ctx.y = block(x)\n        "
      "return ctx.y.detach()")), "keep x alone"),
     ("the output kept, too", _with(("return block(x)", "ctx.y = block(x)\n        return ctx.y")), "keep x alone"),

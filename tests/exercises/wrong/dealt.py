@@ -70,6 +70,9 @@ WRONG = [
      "    return [by_size[size] for size in sizes]\n")), ""),
     ("in sorted order", _with(("    return owners\n",
      "    return [owners[i] for i in sorted(range(len(sizes)), key=lambda i: -sizes[i])]\n")), None),
+    ("no update where nobody has a gradient", _with(
+     ("    if self.optimizer:\n", "    for p in self.parameters:\n        p.grad = p.grad if p.grad.any() else None\n"
+      "    if self.optimizer:\n")), None),
     ("its own gradients", _with(("        dist.reduce(p.grad, owner)\n        p.grad /= dist.get_world_size()\n", "")),
      None),
 ]  # fmt: skip

@@ -31,6 +31,29 @@ _AGAIN = """        whole = rows.new_empty(len(rows) * dist.get_world_size(), ro
         all_gather(whole, rows)
         mine"""
 
+RIGHT_TOO = [
+    (
+        "gathered into views of the whole",
+        _with(
+            (
+                "all_gather(whole, rows)\n        return",
+                "dist.all_gather(list(whole.chunk(dist.get_world_size())), rows)\n        return",
+            )
+        ),
+    ),
+    (
+        "a list of parts",
+        _with(
+            (
+                "        all_gather(whole, rows)\n        return",
+                "        parts = "
+                "[torch.empty_like(rows) for _ in range(dist.get_world_size())]\n        dist.all_gather(parts, rows)\n"
+                "        whole = torch.cat(parts)\n        return",
+            )
+        ),
+    ),
+]
+
 WRONG = [
     ("kept whole", _with(("x, rows = ctx.saved_tensors", "x, rows, whole = ctx.saved_tensors"),
      (_AGAIN, "        mine"), ("        ctx.save_for_backward(x, rows)\n", ""),
@@ -57,6 +80,9 @@ WRONG = [
      "times the whole W"),
     ("the mean of x, too", _with(("return slope @ whole,", "return slope @ whole / dist.get_world_size(),")),
      "times the whole W"),
+    ("views of the whole kept", _with(("        return x @ whole.T",
+     "        ctx.parts = list(whole.chunk(2))\n        ctx.w = ctx.parts[0]._base\n        return x @ whole.T")),
+     "is there between the passes"),
     ("gathered twice", _with(("        return x @ whole.T",
      "        all_gather(whole, rows)\n        return x @ whole.T")), "Gather once"),
 ]  # fmt: skip

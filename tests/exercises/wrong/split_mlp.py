@@ -54,6 +54,11 @@ WRONG = [
     ("a mean", _with(("        return summed(part)", "        return summed(part) / dist.get_world_size()")), ""),
     ("a sum outside the graph", _with(("    return Leave", "    with torch.no_grad():\n        return Leave")),
      "The gradient stops"),
+    ("a bias on rank 0 only", _with((_LEAVE, "Leave.apply(F.linear(hidden, down[:, mine], "
+     "None if dist.get_rank() else last))")), "has not used the last bias"),
+    ("up detached", _with(("up[mine]", "up.detach()[mine]")), "not detached"),
+    ("slopes averaged", _with(("        return summed(slope)\n",
+     "        return summed(slope) / dist.get_world_size()\n")), "they are summed"),
     ("another piece of down", _with(("down[:, mine]", "down[:, mine.flip(0)]")), "the same piece"),
     ("rows of up only", _with(("first[mine]", "first")), "the same piece"),
     ("every other number", _with(("torch.arange(len(up)).chunk(dist.get_world_size())[dist.get_rank()]",
