@@ -50,7 +50,7 @@ lab: .venv/.course
 	@PYTHONSTARTUP="$${PYTHONSTARTUP-$(CURDIR)/hub/startup.py}" $(BIN)/jupyter lab --ip=127.0.0.1 $(ROOT) --LabApp.default_url=/lab/tree/README.md $(ARGS)
 
 update: .venv/.course
-	@$(BIN)/python -m dltutorial.course.update
+	@$(BIN)/python hub/update.py
 	@$(BIN)/dltutorial exercises build
 
 .venv/.book: .venv/.course

@@ -87,7 +87,7 @@ class Course:
 
     def begin_update(self, **options):
         """The first line of `make update`; the course's own Makefile runs it so."""
-        words = [sys.executable, "-m", "dltutorial.course.update"]
+        words = [sys.executable, str(ROOT / "hub" / "update.py")]
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
         return subprocess.Popen(words, cwd=self.learner, env=os.environ | {"PYTHONPATH": str(ROOT)}, **pipes, **options)
 
@@ -306,7 +306,7 @@ def test_the_makefile_updates_so():
         text=True,
     ).stdout
     assert [line.split("/")[-1] for line in told.splitlines()] == [
-        "python -m dltutorial.course.update",
+        "update.py",
         "dltutorial exercises build",
     ]
 

@@ -25,7 +25,7 @@ BUDGET = {
     "train": 3576,
     "scaling": 570,
     "convergence": 1049,
-    "course": 3677,
+    "course": 3544,
     "science": 1600,
 }
 # Words that only their author understands as the name of a file.
