@@ -158,8 +158,8 @@ class Exercise:
         """The outcome as a list of cases, what was expected and got, and the hints unfolded so far."""
         if outcome.status == "not attempted":
             begun = f"{len(outcome.passed)} of {len(self.cases)} cases pass, a part is still to be written"
-            told = begun if outcome.passed else "not attempted yet"
-            return show.box("not shown here", f"{self.name}: {told}", mark="not attempted")
+            how_far = begun if outcome.passed else "not attempted yet"
+            return show.box("not shown here", f"{self.name}: {how_far}", mark="not attempted")
         if outcome.status == "passed":
             told = [("", "; ".join(outcome.passed)), *(("not tried", case) for case in outcome.not_tried)]
             n_passed, n_not = len(outcome.passed), len(outcome.not_tried)
