@@ -15,23 +15,20 @@ from 0.
 Legend: N observations, B in a batch, X cells, D width, J = 4 rows: a value, its ∂x, ∂xx and ∂t.
 """
 
-import itertools
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 import h5py
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
-from dltutorial import paths
 from dltutorial.config import Preset, Recipe
-from dltutorial.data import sampling
+from dltutorial.data import formats, sampling
 from dltutorial.errors import DataError
 from dltutorial.science import cases
-from dltutorial.science.surrogate import arrays, seeded
+from dltutorial.science.resnet import seeded
+from dltutorial.science.surrogate import Plan, read, write
 from dltutorial.train.distributed import data_rank, data_world_size, sum_over_ranks
 from dltutorial.train.task import Task
 
@@ -48,33 +45,14 @@ _DEFAULTS = {
 _DEFAULTS["cluster"] = _DEFAULTS["gpu"]
 
 
-@dataclass(frozen=True)
-class FilmPlan:
-    """All that decides the simulated observations."""
-
-    kind: str
-    samples: int
-    n_valid: int = 500
-    seed: int = 0
-    version: int = 1
-
-
 def solve(a: float, b: float, times: Tensor, n_cells: int = 200) -> Tensor:
-    """c (T, X + 1) at the ends of n cells and at these times: central differences, exact in time; float64."""
+    """c (T, X) at the ends of n cells and at these times: central differences, exact in time; float64."""
     x_X = torch.linspace(0, 1, n_cells + 1, dtype=torch.float64)
-    h, inner = 1 / n_cells, n_cells - 1
-    left, right = b / h**2 + a / (2 * h), b / h**2 - a / (2 * h)
-    ones = torch.ones(inner, dtype=torch.float64)
-    rates = torch.diag(-2 * b / h**2 * ones) + torch.diag(left * ones[1:], -1) + torch.diag(right * ones[1:], 1)
-    source = torch.zeros(inner, dtype=torch.float64)
-    source[-1] = right  # the wall at x = 1, where c = 1
-    settled = torch.linalg.solve(rates, -source)
-    begin = (x_X + torch.sin(2 * math.pi * x_X))[1:-1]
-    out_TX = torch.zeros(len(times), n_cells + 1, dtype=torch.float64)
-    out_TX[:, -1] = 1
-    for row_X, time in zip(out_TX, times.double(), strict=True):
-        row_X[1:-1] = settled + torch.linalg.matrix_exp(rates * time) @ (begin - settled)
-    return out_TX
+    right, left = (torch.diag(torch.ones_like(x_X[1:]), side) for side in (1, -1))
+    rate_XX = b * n_cells**2 * (right + left - 2 * torch.eye(len(x_X))) - a * n_cells / 2 * (right - left)
+    rate_XX[[0, -1]] = 0  # the walls stay as they are
+    begin_X = x_X + torch.sin(2 * math.pi * x_X)
+    return torch.stack([torch.linalg.matrix_exp(rate_XX * time) @ begin_X for time in times.double()])
 
 
 def observe(kind: str, n: int, seed: int) -> tuple[Tensor, Tensor]:
@@ -95,8 +73,8 @@ class Pinn(nn.Module):
         """The weights are random; a and b begin at 0.5."""
         super().__init__()
         self.begin, self.lasts = begin, lasts
-        sizes = (2, *(dim,) * depth, 1)
-        self.layers = nn.ModuleList(nn.Linear(n, m) for n, m in itertools.pairwise(sizes))
+        inner = [nn.Linear(dim, dim) for _ in range(depth - 1)]
+        self.layers = nn.ModuleList([nn.Linear(2, dim), *inner, nn.Linear(dim, 1)])
         self.constants = nn.Parameter(torch.full((2,), 0.5))
 
     def forward(self, points_B2: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -109,7 +87,7 @@ class Pinn(nn.Module):
         by_x_2, by_t_2 = torch.diag(scale_2)
         rows_JBD = torch.stack([value_B2, zero_B2 + by_x_2, zero_B2, zero_B2 + by_t_2])
         for layer in self.layers:
-            z, z_x, z_xx, z_t = F.linear(rows_JBD, layer.weight).to(points_B2.dtype)  # the rest is not for 16 bits
+            z, z_x, z_xx, z_t = (rows_JBD @ layer.weight.T).to(points_B2.dtype)  # the rest is not for 16 bits
             z = z + layer.bias
             if layer is not self.layers[-1]:
                 y = torch.tanh(z)
@@ -134,38 +112,22 @@ def make_recipe(base: Preset, knobs: Mapping, folder: Path | None) -> Recipe:
 
 def ensure(recipe: Recipe, progress: bool = True) -> Path:
     """The folder of the simulated observations."""
-    plan = FilmPlan(recipe.network or "watched", recipe.samples)
+    plan = Plan(recipe.samples, kind=recipe.network or "watched")
     return cases.kept("pinn", plan, lambda folder: _make(plan, folder), 12 * (plan.samples + plan.n_valid), progress)
 
 
-def _make(plan: FilmPlan, folder: Path) -> None:
+def _make(plan: Plan, folder: Path) -> None:
     for n, (split, size) in enumerate({"train": plan.samples, "valid": plan.n_valid}.items()):
         points_N2, c_N = observe(plan.kind, size, 2 * plan.seed + n)
-        with paths.atomic(folder / f"{split}.h5") as temporary, h5py.File(temporary, "w") as out:
-            out["points"], out["c"] = points_N2.numpy(), c_N.numpy()
-            out.attrs.update(TRUE)
-
-
-def read(file: Path) -> tuple[Tensor, Tensor, dict[str, float]]:
-    """Points (N, 2), c (N,), and the true constants, if they are known.
-
-    Raises:
-        DataError: no such file, other shapes, or numbers that are not finite.
-    """
-    points_N2, c_N = arrays(file, "points", "c")
-    with h5py.File(file) as data:
-        true = {name: float(data.attrs[name]) for name in TRUE if name in data.attrs}
-    if points_N2.shape != (len(c_N), 2) or c_N.ndim != 1:
-        shapes = f"points {tuple(points_N2.shape)} and c {tuple(c_N.shape)}"
-        raise DataError(f"{file}: {shapes}, but they must be (N, 2) and (N,); make it anew")
-    return points_N2, c_N, true
+        write(folder / f"{split}.h5", {"points": points_N2, "c": c_N}, **TRUE)
 
 
 def notes(recipe: Recipe, folder: Path) -> list[str]:
     """What such observations cannot tell."""
-    points_N2, _, _ = read(Path(folder) / "train.h5")
-    late = "; what has settled tells a/b alone" if points_N2[:, 1].min() >= START["settled"] else ""
-    return [f"observations from t = {points_N2[:, 1].min():g} to {points_N2[:, 1].max():g}{late}"]
+    (points_N2,) = read(Path(folder) / "train.h5", points="N2")
+    begin, end = points_N2[:, 1].aminmax()
+    late = "; what has settled tells a/b alone" if begin >= START["settled"] else ""
+    return [f"observations from t = {begin:g} to {end:g}{late}"]
 
 
 def make_task(recipe: Recipe, folder: Path) -> Task:
@@ -174,22 +136,24 @@ def make_task(recipe: Recipe, folder: Path) -> Task:
     Raises:
         DataError: files that cannot be, or fewer observations than a batch takes.
     """
-    points_N2, c_N, true = read(Path(folder) / "train.h5")
-    valid = read(Path(folder) / "valid.h5")[:2]
-    n = min(recipe.samples, len(c_N)) if recipe.samples else len(c_N)
-    low_2, high_2 = points_N2.amin(0), points_N2.amax(0)
+    file, shapes = Path(folder) / "train.h5", {"points": "N2", "c": "N"}
+    points_N2, c_N = read(file, **shapes)
+    valid = read(Path(folder) / "valid.h5", **shapes)
+    with formats.blaming(file), h5py.File(file) as data:
+        true = {name: float(data.attrs[name]) for name in TRUE if name in data.attrs}
+    n = min(recipe.samples or len(c_N), len(c_N))
+    sampling.endless(n, recipe.global_batch_size)  # refuses a batch that is too large now, not later
+    low_2, high_2 = points_N2.aminmax(dim=0)
     if not (high_2 > low_2).all():
         raise DataError(f"{folder}: all observations are at one x or one t; derivatives need several")
-    sampling.endless(n, recipe.global_batch_size)  # refuses a batch that is too large now, not later
     begin, lasts = low_2[1].item(), (high_2 - low_2)[1].item()
-    model = seeded(lambda: Pinn(begin, lasts, recipe.dim, recipe.depth), recipe)
 
     def picked(indices: list[int], seeds: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         draws = [torch.rand(2, generator=torch.Generator().manual_seed(seed)) for seed in seeds.tolist()]
         return points_N2[indices], c_N[indices], low_2 + torch.stack(draws) * (high_2 - low_2)
 
     return Task(
-        model,
+        seeded(lambda: Pinn(begin, lasts, recipe.dim, recipe.depth), recipe),
         lambda skip: cases.batches(n, picked, recipe, skip),
         misfit,
         lambda model: scores(model, *valid, true, recipe),
@@ -210,9 +174,6 @@ def scores(model: nn.Module, points_N2: Tensor, c_N: Tensor, true: Mapping, reci
     mine, device = slice(data_rank(recipe), None, data_world_size(recipe)), next(model.parameters()).device
     found_N, _, constants = model(points_N2[mine].to(device))
     error = sum_over_ranks((found_N - c_N[mine].to(device)).square().sum()) / len(c_N)
-    said = {SCORE: error.sqrt().item()}
-    for name, value in zip(TRUE, constants.tolist(), strict=True):
-        said[f"valid/{name}"] = value
-        if name in true:
-            said[f"valid/{name}_error"] = abs(value / true[name] - 1)
-    return said
+    named = dict(zip(TRUE, constants.tolist(), strict=True))
+    off = {f"valid/{name}_error": abs(named[name] / value - 1) for name, value in true.items()}
+    return {SCORE: error.sqrt().item(), **{f"valid/{name}": value for name, value in named.items()}, **off}

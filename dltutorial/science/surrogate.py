@@ -15,7 +15,7 @@ Legend: N runs, B in a batch, P constants, X points, K cosines.
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,11 +24,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from dltutorial import machine, paths
+from dltutorial import paths
 from dltutorial.config import Preset, Recipe
-from dltutorial.data import sampling
-from dltutorial.errors import CourseError, DataError
+from dltutorial.data import formats, sampling
+from dltutorial.errors import DataError
 from dltutorial.science import cases
+from dltutorial.science.resnet import seeded
 from dltutorial.train.distributed import data_rank, data_world_size, sum_over_ranks
 from dltutorial.train.forecasting import squared_error
 from dltutorial.train.task import Task
@@ -46,11 +47,12 @@ _DEFAULTS["cluster"] = _DEFAULTS["gpu"]
 
 
 @dataclass(frozen=True)
-class RunsPlan:
-    """All that decides the simulated runs."""
+class Plan:
+    """All that decides simulated samples; of several kinds, if the case has them."""
 
     samples: int
     n_valid: int = 500
+    kind: str = ""
     seed: int = 0
     version: int = 1
 
@@ -67,16 +69,11 @@ def simulate(settings_BP: Tensor, n_points: int = N_POINTS, n_steps: int = N_STE
     Strang's splitting: half a step of diffusion, exact in cosines; reaction by Heun's method; half a step again.
     """
     device, dt = settings_BP.device, 1 / n_steps
-    spread_B1, feed_B1, growth_B1, death_B1 = constants(settings_BP).split(1, 1)
-    x_X, to_XK = points(n_points).to(device), cosines(n_points).to(device)
-    waves_K = math.pi * torch.arange(n_points, device=device)
-    fades = [torch.exp(-dt / 2 * rate_B1 * waves_K**2) for rate_B1 in (spread_B1, feed_B1)]
-    fade_2BK = torch.stack(fades)
-    u_BX = torch.exp(-((x_X / 0.1) ** 2)).expand(len(settings_BP), -1)
+    *rates_2B1, growth_B1, death_B1 = constants(settings_BP).split(1, 1)
+    to_XK, waves_K = cosines(n_points).to(device), math.pi * torch.arange(n_points, device=device)
+    fade_2BK = torch.stack([torch.exp(-dt / 2 * rate_B1 * waves_K**2) for rate_B1 in rates_2B1])
+    u_BX = torch.exp(-((points(n_points).to(device) / 0.1) ** 2)).expand(len(settings_BP), -1)
     state_2BX = torch.stack([u_BX, torch.ones_like(u_BX)])
-
-    def spread(state_2BX: Tensor) -> Tensor:
-        return ((state_2BX @ to_XK) * fade_2BK) @ to_XK.T
 
     def react(state_2BX: Tensor) -> Tensor:
         u_BX, n_BX = state_2BX
@@ -84,10 +81,10 @@ def simulate(settings_BP: Tensor, n_points: int = N_POINTS, n_steps: int = N_STE
         return torch.stack([grown_BX - death_B1 * u_BX, -grown_BX])
 
     for _ in range(n_steps):
-        state_2BX = spread(state_2BX)
+        state_2BX = ((state_2BX @ to_XK) * fade_2BK) @ to_XK.T
         first_2BX = react(state_2BX)
         state_2BX = state_2BX + dt / 2 * (first_2BX + react(state_2BX + dt * first_2BX))
-        state_2BX = spread(state_2BX)
+        state_2BX = ((state_2BX @ to_XK) * fade_2BK) @ to_XK.T
     return state_2BX[0]
 
 
@@ -107,7 +104,6 @@ class Surrogate(nn.Module):
     """Settings (B, P) in, profiles (B, X) out: blocks of linear layers, each added to its input."""
 
     def __init__(self, n_constants: int = 4, n_points: int = N_POINTS, dim: int = 128, depth: int = 3) -> None:
-        """The weights are random."""
         super().__init__()
         self.embed, self.head = nn.Linear(n_constants, dim), nn.Linear(dim, n_points)
         self.blocks = nn.ModuleList(
@@ -129,52 +125,39 @@ def make_recipe(base: Preset, knobs: Mapping, folder: Path | None) -> Recipe:
 
 def ensure(recipe: Recipe, progress: bool = True) -> Path:
     """The folder of the simulated runs."""
-    plan = RunsPlan(recipe.samples)
+    plan = Plan(recipe.samples)
     n_bytes = 4 * (plan.samples + plan.n_valid) * (N_POINTS + len(CONSTANTS))
     return cases.kept("surrogate", plan, lambda folder: _make(plan, folder), n_bytes, progress)
 
 
-def _make(plan: RunsPlan, folder: Path) -> None:
+def _make(plan: Plan, folder: Path) -> None:
     generator = torch.Generator().manual_seed(plan.seed)
     for split, n in (("train", plan.samples), ("valid", plan.n_valid)):
         settings_NP = torch.rand(n, len(CONSTANTS), generator=generator)
-        write(folder / f"{split}.h5", settings_NP, torch.cat([simulate(part) for part in settings_NP.split(1000)]))
+        runs = {"settings": settings_NP, "tensor": torch.cat([simulate(part) for part in settings_NP.split(1000)])}
+        write(folder / f"{split}.h5", runs | {"x-coordinate": points(N_POINTS)})
 
 
-def write(file: Path, settings_NP: Tensor, profiles_NX: Tensor) -> None:
-    """Runs as a file of the layout above, whole or not at all."""
+def write(file: Path, arrays: Mapping[str, Tensor], **attributes: float) -> None:
+    """An HDF5 file of these arrays, whole or not at all."""
     with paths.atomic(file) as temporary, h5py.File(temporary, "w") as out:
-        out["tensor"], out["settings"] = profiles_NX.numpy(), settings_NP.numpy()
-        out["x-coordinate"] = points(profiles_NX.shape[1]).numpy()
+        for name, rows in arrays.items():
+            out[name] = rows.numpy()
+        out.attrs.update(attributes)
 
 
-def read(file: Path) -> tuple[Tensor, Tensor]:
-    """Settings (N, P) and profiles (N, X).
-
-    Raises:
-        DataError: no such file, other shapes, numbers that are not finite, or settings outside of 0 … 1.
-    """
-    settings_NP, profiles_NX = arrays(file, "settings", "tensor")
-    if settings_NP.ndim != 2 or profiles_NX.ndim != 2 or len(settings_NP) != len(profiles_NX):
-        shapes = f"settings {tuple(settings_NP.shape)} and tensor {tuple(profiles_NX.shape)}"
-        raise DataError(f"{file}: {shapes}, but they must be (N, P) and (N, X); make it anew")
-    if not ((settings_NP >= 0) & (settings_NP <= 1)).all():
-        raise DataError(f"{file}: settings from {settings_NP.min():g} to {settings_NP.max():g}; scale them to 0 … 1")
-    return settings_NP, profiles_NX
-
-
-def arrays(file: Path, *names: str) -> list[Tensor]:
-    """What an HDF5 file holds under these names, float32.
+def read(file: Path, **shapes: str) -> list[Tensor]:
+    """What an HDF5 file holds under these names, float32; a shape is a letter or a digit for each dimension.
 
     Raises:
-        DataError: it cannot be read, has no such data, or numbers among them that are not finite.
+        DataError: no such file or data, other shapes, or numbers that are not finite.
     """
-    try:
-        with h5py.File(file) as data:
-            found = [torch.from_numpy(np.asarray(data[name][:], np.float32)) for name in names]
-    except (OSError, KeyError, ValueError) as error:
-        raise DataError(f"{file} cannot be read ({error}); dltutorial/science says how it is to be made") from error
-    for name, rows in zip(names, found, strict=True):
+    with formats.blaming(file), h5py.File(file) as data:
+        found = [torch.from_numpy(np.asarray(data[name][:], np.float32)) for name in shapes]
+    sizes = {"2": 2}
+    for (name, shape), rows in zip(shapes.items(), found, strict=True):
+        if len(shape) != rows.ndim or any(sizes.setdefault(d, n) != n for d, n in zip(shape, rows.shape, strict=True)):
+            raise DataError(f"{file}: {name} is {tuple(rows.shape)}, and must be ({', '.join(shape)}); make it anew")
         if not rows.isfinite().all():
             row = int((~rows.isfinite()).nonzero()[0, 0])
             raise DataError(f"{file}: row {row} of {name} holds numbers that are not finite; leave it out")
@@ -190,39 +173,24 @@ def make_task(recipe: Recipe, folder: Path) -> Task:
     """The task of a recipe on a folder of runs.
 
     Raises:
-        DataError: files that cannot be, or fewer runs than a batch takes.
+        DataError: files that cannot be, settings outside of 0 … 1, or fewer runs than a batch takes.
     """
-    train, valid = read(Path(folder) / "train.h5"), read(Path(folder) / "valid.h5")
-    if [part.shape[1] for part in train] != [part.shape[1] for part in valid]:
+    train, valid = (read(Path(folder) / f"{split}.h5", settings="NP", tensor="NX") for split in ("train", "valid"))
+    (n, n_constants), n_points = train[0].shape, train[1].shape[1]
+    if (n_constants, n_points) != (valid[0].shape[1], valid[1].shape[1]):
         raise DataError(f"{folder}: train.h5 and valid.h5 differ in constants or points; make them anew")
-    n = min(recipe.samples, len(train[0])) if recipe.samples else len(train[0])
+    low, high = torch.cat([train[0], valid[0]]).aminmax()
+    if low < 0 or high > 1:
+        raise DataError(f"{folder}: settings from {low:g} to {high:g}; scale them to 0 … 1")
+    n = min(recipe.samples or n, n)
     sampling.endless(n, recipe.global_batch_size)  # refuses a batch that is too large now, not later
-    model = seeded(lambda: Surrogate(train[0].shape[1], train[1].shape[1], recipe.dim, recipe.depth), recipe)
-
-    def picked(indices: list[int], seeds: Tensor) -> tuple[Tensor, ...]:
-        return tuple(part[indices] for part in train)
-
     return Task(
-        model,
-        lambda skip: cases.batches(n, picked, recipe, skip),
+        seeded(lambda: Surrogate(n_constants, n_points, recipe.dim, recipe.depth), recipe),
+        lambda skip: cases.batches(n, lambda rows, _: tuple(part[rows] for part in train), recipe, skip),
         squared_error,
         lambda model: scores(model, *valid, recipe),
         data_id=f"{n} runs, {train[0].double().sum():.9g}, {train[1].double().sum():.9g}",
     )
-
-
-def seeded(make: Callable[[], nn.Module], recipe: Recipe) -> nn.Module:
-    """A model with the recipe's initial weights, on its device.
-
-    Raises:
-        CourseError: the recipe asks for cuda and there is none.
-    """
-    device = machine.device() if recipe.device == "auto" else recipe.device
-    if device == "cuda" and not torch.cuda.is_available():
-        raise CourseError("device cuda was asked for, but torch sees no CUDA device here; use device=auto")
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(recipe.seed)
-        return make().to(device)
 
 
 @torch.no_grad()

@@ -13,8 +13,8 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*ranks share")
 def data(tmp_path_factory):
     folder = tmp_path_factory.mktemp("data")
     for name, case, plan in (
-        ("surrogate", surrogate, surrogate.RunsPlan(40, n_valid=11)),
-        ("pinn", pinn, pinn.FilmPlan("watched", 40, n_valid=11)),
+        ("surrogate", surrogate, surrogate.Plan(40, 11)),
+        ("pinn", pinn, pinn.Plan(40, 11, "watched")),
     ):
         (folder / name).mkdir()
         case._make(plan, folder / name)

@@ -13,7 +13,7 @@ from dltutorial.science import pinn
 
 @pytest.fixture
 def folder(tmp_path):
-    pinn._make(pinn.FilmPlan("watched", 60, n_valid=20), tmp_path)
+    pinn._make(pinn.Plan(60, 20, "watched"), tmp_path)
     return tmp_path
 
 
@@ -94,7 +94,7 @@ def test_a_resumed_run_gets_the_batches_that_it_would_have_got(folder):
     [
         (lambda data: data["c"].__setitem__(3, float("nan")), "not finite"),
         (lambda data: data["points"].__setitem__((slice(None), 1), 2.0), "at one x or one t"),
-        (lambda data: data.__delitem__("points"), "cannot be read"),
+        (lambda data: data.__delitem__("points"), "train.h5 is not readable"),
     ],
     ids=["nan", "one time", "missing"],
 )
