@@ -11,6 +11,7 @@ The loss of a batch is no sum over samples: with ``accumulate`` each part is con
 Legend: B images of this rank, N of all ranks or in a file, C channels, H × W pixels, F features, P of a projection.
 """
 
+import itertools
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -26,7 +27,7 @@ from dltutorial.data import formats, lenses, sampling
 from dltutorial.errors import DataError
 from dltutorial.parallel.tensor import GatherTokens
 from dltutorial.science import cases
-from dltutorial.science.resnet import ResNet, seeded
+from dltutorial.science.resnet import ResNet, convolution, seeded
 from dltutorial.train.distributed import rank, world_size
 from dltutorial.train.task import Task
 
@@ -42,12 +43,16 @@ _CLUSTER = {**_GPU, "samples": 500_000, "global_batch_size": 4096, "learning_rat
 _DEFAULTS = {"smoke": _SMOKE, "laptop": _LAPTOP, "gpu": _GPU, "cluster": _CLUSTER}
 
 
-def make_network(network: str, channels: int, n_projected: int = 32) -> ResNet:
-    """ResNet-50 or a small one; for its head a projection (B, P), which is thrown away after training."""
-    model = ResNet(channels) if network == "resnet50" else ResNet(channels, 1, (1, 1), width=12, quarter=False)
-    n = model.n_out
-    model.head = nn.Sequential(nn.Linear(n, n), nn.ReLU(), nn.Linear(n, n_projected))
-    return model
+def make_network(network: str, channels: int, width: int = 12, n_projected: int = 32) -> nn.Sequential:
+    """ResNet-50 or three convolutions; behind it a projection (B, P), which is thrown away after training."""
+    if network == "resnet50":
+        body = ResNet(channels)
+        body.head, n = nn.Identity(), body.n_out
+    else:
+        sizes, n = (channels, width, 2 * width, 4 * width), 4 * width
+        layers = [convolution(*pair, stride=min(k, 2)) for k, pair in enumerate(itertools.pairwise(sizes), 1)]
+        body = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    return nn.Sequential(body, nn.Sequential(nn.Linear(n, n), nn.ReLU(), nn.Linear(n, n_projected)))
 
 
 def views(x_BCHW: Tensor, seeds_B: Tensor) -> Tensor:
@@ -151,7 +156,7 @@ def make_task(recipe: Recipe, folder: Path) -> Task:
     sampling.endless(len(x_NCHW), recipe.global_batch_size)  # refuses a batch that is too large now, not later
 
     def two_views(indices: list[int], seeds_B: Tensor) -> tuple[Tensor, ...]:
-        return views(x_NCHW[indices], seeds_B), views(x_NCHW[indices], seeds_B + 2**32)
+        return views(x_NCHW[indices], seeds_B), views(x_NCHW[indices], seeds_B + 2**31)  # 32 bits of a seed count
 
     return Task(
         seeded(lambda: make_network(recipe.network, x_NCHW.shape[1]), recipe),
@@ -170,8 +175,8 @@ def contrast(model: nn.Module, a_BCHW: Tensor, b_BCHW: Tensor) -> Tensor:
 @torch.no_grad()
 def probe_error(model: nn.Module, x_NCHW: Tensor, y_N: Tensor, ridge: float = 1e-2) -> float:
     """Share of the second half that a linear probe names wrongly, fitted to the first half, on frozen features."""
-    head, found = getattr(model, "module", model).head, []
-    hook = head.register_forward_pre_hook(lambda layer, features: found.append(features[0].float().cpu()))
+    body, found = getattr(model, "module", model)[0], []
+    hook = body.register_forward_hook(lambda layer, x, features: found.append(features.float().cpu()))
     for part_BCHW in x_NCHW.split(500):
         model(part_BCHW.to(next(model.parameters()).device))
     hook.remove()

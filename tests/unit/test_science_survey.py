@@ -82,6 +82,7 @@ def test_a_task_learns_from_views(folder, network):
     task = survey.make_task(recipe(network=network, samples=40), folder)
     batch, again = next(iter(task.data(1))), list(zip(range(2), task.data(0), strict=False))[1][1]
     assert all(torch.equal(one, other) for one, other in zip(batch, again, strict=True))
+    assert not torch.allclose(*batch, atol=0.1)  # two views, not one twice
     task.loss(task.model, *batch).backward()
     assert all(p.grad is not None for p in task.model.parameters())
     assert 0 <= task.metrics(task.model)[survey.SCORE] <= 1
