@@ -185,8 +185,7 @@ def ensure(recipe: Recipe, progress: bool = True) -> Path:
         at_once = max(1, 2**22 // plan.size**3)
         for number, (name, n) in enumerate((("train", plan.samples), ("valid", plan.n_valid))):
             for first in range(0, n, at_once):
-                seed = plan.seed * 10**6 + number * 10**5 + first
-                made = simulate(min(at_once, n - first), plan.size, seed)
+                made = simulate(min(at_once, n - first), plan.size, plan.seed + number * 10**5 + first)
                 for box, (x_CDHW, unit_P) in enumerate(zip(*made, strict=True), first):
                     write(folder / name / f"box_{box:06}.h5", x_CDHW, unit_P)
 

@@ -61,12 +61,10 @@ def views(x_BCHW: Tensor, seeds_B: Tensor) -> Tensor:
     Whatever the batch and the rank, the same image with the same seed gives the same view.
     """
     H, W = x_BCHW.shape[2:]
-    drawn, noise = [], []
-    for seed in seeds_B.tolist():
-        generator = torch.Generator().manual_seed(seed)
-        drawn.append(torch.rand(6, generator=generator))
-        noise.append(torch.randn(x_BCHW.shape[1:], generator=generator))
-    turn_B, zoom_B, mirror_B, bright_B, *shift_B = torch.stack(drawn, 1).to(x_BCHW)
+    draws = [torch.Generator().manual_seed(seed) for seed in seeds_B.tolist()]
+    drawn = torch.stack([torch.rand(6, generator=draw) for draw in draws], 1)
+    noise_BCHW = torch.stack([torch.randn(x_BCHW.shape[1:], generator=draw) for draw in draws])
+    turn_B, zoom_B, mirror_B, bright_B, *shift_B = drawn.to(x_BCHW)
     zoom_B, mirror_B = torch.exp(0.3 * (zoom_B - 0.5)), torch.where(mirror_B < 0.5, -1.0, 1.0)
     cos_B, sin_B = zoom_B * torch.cos(2 * torch.pi * turn_B), zoom_B * torch.sin(2 * torch.pi * turn_B)
     right_B, down_B = (0.2 * (x - 0.5) for x in shift_B)
@@ -74,7 +72,7 @@ def views(x_BCHW: Tensor, seeds_B: Tensor) -> Tensor:
     places = F.affine_grid(torch.stack(rows, 1).view(-1, 2, 3), list(x_BCHW.shape), align_corners=False)
     seen_BCHW = F.grid_sample(x_BCHW, places, padding_mode="reflection", align_corners=False)
     brightness_B111 = torch.exp(0.6 * (bright_B - 0.5))[:, None, None, None]
-    return seen_BCHW * brightness_B111 + 0.15 * torch.stack(noise).to(x_BCHW)
+    return seen_BCHW * brightness_B111 + 0.15 * noise_BCHW.to(x_BCHW)
 
 
 def info_nce(a_BP: Tensor, b_BP: Tensor, temperature: float = TEMPERATURE) -> Tensor:
@@ -117,12 +115,14 @@ def read(file: Path, want_labels: bool) -> tuple[Tensor, Tensor | None]:
     """Images (N, C, H, W) and, if they are wanted, labels (N,).
 
     Raises:
-        DataError: no such file, another shape, no labels, labels that are neither 0 nor 1, or one that never occurs.
+        DataError: no such file, another shape, NaN, no labels, others than 0 and 1, or one that never occurs.
     """
     with formats.blaming(file), h5py.File(file) as found:
         if "images" not in found or found["images"].ndim != 4:
             raise DataError(f"{file} has no images (N, C, H, W); see dltutorial/science/survey.py for the layout")
         x_NCHW = torch.from_numpy(found["images"][:].astype(np.float32))
+        if len(bad := (~x_NCHW.flatten(1).isfinite().all(1)).nonzero()):
+            raise DataError(f"{file}: image {int(bad[0])} holds NaN or infinity; leave it out")
         if not want_labels:
             return x_NCHW, None
         if "labels" not in found:
@@ -141,16 +141,12 @@ def make_task(recipe: Recipe, folder: Path) -> Task:
     """SimCLR on views of the images, and a linear probe.
 
     Raises:
-        DataError: see ``read``; an image that holds NaN or infinity; fewer images than a batch takes.
+        DataError: see ``read``; fewer images than a batch takes.
         RecipeError: parts that are too small to contrast anything in.
     """
-    part = recipe.global_batch_size // recipe.accumulate
-    recipe.require(part >= 2, "global_batch_size", "must be larger: one image alone has no negatives")
+    recipe.require(recipe.global_batch_size >= 2 * recipe.accumulate, "global_batch_size", "leaves no negatives")
     (x_NCHW, _), (valid_NCHW, valid_N) = read(Path(folder) / "train.h5", False), read(Path(folder) / "valid.h5", True)
     x_NCHW = x_NCHW[: recipe.samples or None]
-    for name, images_NCHW in (("train", x_NCHW), ("valid", valid_NCHW)):
-        if len(bad := (~images_NCHW.flatten(1).isfinite().all(1)).nonzero()):
-            raise DataError(f"{Path(folder) / name}.h5: image {int(bad[0])} holds NaN or infinity; leave it out")
     centre, scale = x_NCHW.mean(), x_NCHW.std()
     x_NCHW, valid_NCHW = (x_NCHW - centre) / scale, (valid_NCHW - centre) / scale
     sampling.endless(len(x_NCHW), recipe.global_batch_size)  # refuses a batch that is too large now, not later
