@@ -36,6 +36,17 @@ _SEEDS = 2**31  # of augmentations
 Read = Callable[[list[int], Tensor], tuple[Tensor, ...]]
 
 
+@dataclasses.dataclass(frozen=True)
+class Simulated:
+    """All that decides simulated images or boxes: how many to train with and to validate, pixels along an edge, ..."""
+
+    samples: int
+    n_valid: int
+    size: int
+    seed: int = 0
+    version: int = 1
+
+
 def case(name: object) -> Any:
     """The module of a case.
 

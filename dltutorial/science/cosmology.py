@@ -1,8 +1,8 @@
 """Cosmology from the distribution of matter: a 3-D convolutional network like CosmoFlow's, its boxes cut over ranks.
 
-In: a recipe and a folder with ``train/*.h5`` and ``valid/*.h5``, one box a file, as CosmoFlow's HDF5 files are
-(mlcommons/hpc, cosmoflow): ``full`` (side, side, side, 4), int16, particles a cell at four redshifts, and ``unitPar``
-(4,), what the universe was made with, each between −1 and 1. Out: a ``Task``: the second from the first.
+In: a recipe and a folder with ``train/*.h5`` and ``valid/*.h5``, one box a file, as CosmoFlow's HDF5 files are, cut to
+128 cells an edge (mlcommons/hpc, cosmoflow): ``full`` (side, side, side, 4), int16, particles a cell at four redshifts,
+and ``unitPar`` (4,), what the universe was made with, each from −1 to 1. Out: a ``Task``: the second from the first.
 
 Simulated boxes are lognormal: a Gaussian field with the linear power spectrum of Bardeen et al. 1986 (BBKS), its
 exponential, and particles drawn from it (Coles and Jones 1991). So what is in them beyond the spectrum is simple.
@@ -13,10 +13,9 @@ With ``context`` each box is cut into slabs, one a rank. Before each convolution
 Legend: B boxes, C channels, D × H × W cells of a box or a slab, P parameters.
 """
 
-import dataclasses
 import itertools
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -27,12 +26,12 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dltutorial import machine
 from dltutorial.config import Preset, Recipe
 from dltutorial.data import formats, sampling
 from dltutorial.errors import DataError, RecipeError
 from dltutorial.parallel.tensor import GatherTokens
 from dltutorial.science import cases
+from dltutorial.science.resnet import seeded
 from dltutorial.train.distributed import data_rank, data_world_size, sum_over_ranks, tells_of_data
 from dltutorial.train.task import Task
 
@@ -42,39 +41,26 @@ SCALE_FACTORS = (1.0, 0.8, 0.6, 0.45)  # 1 / (1 + redshift)
 CELL_MPC_H = 8.0
 PARTICLES = 4.0  # a cell, on average
 NETWORKS = ("mean", "published")
-SHAPES = {"smoke": (16, 8, 3), "laptop": (32, 16, 4)}  # cells along an edge, channels of the first layer, layers
-_PUBLISHED = (128, 32, 5)
-DEFAULTS = {
-    "smoke": {"samples": 1000, "global_batch_size": 32, "steps": 240, "learning_rate": 4e-3},
-    "laptop": {"samples": 4000, "global_batch_size": 32, "steps": 2000, "learning_rate": 4e-3},
-    "gpu": {"samples": 512, "global_batch_size": 16, "steps": 500, "learning_rate": 1e-3, "network": "published"},
-    "cluster": {"samples": 2048, "global_batch_size": 64, "steps": 1000, "learning_rate": 1e-3, "network": "published"},
-}
+# Cells along an edge, channels of the first layer, layers.
+SHAPES = {"smoke": (16, 8, 3), "laptop": (32, 16, 4), "gpu": (128, 32, 5), "cluster": (128, 32, 5)}
+_SMOKE = {"samples": 1000, "global_batch_size": 32, "steps": 240, "learning_rate": 4e-3}
+_GPU = {"network": "published", "samples": 512, "global_batch_size": 16, "steps": 500, "learning_rate": 1e-3}
+_CLUSTER = {**_GPU, "samples": 2048, "global_batch_size": 64, "steps": 1000}
+_DEFAULTS = {"smoke": _SMOKE, "laptop": {**_SMOKE, "samples": 4000, "steps": 2000}, "gpu": _GPU, "cluster": _CLUSTER}
 
 
-@dataclasses.dataclass(frozen=True)
-class Plan:
-    """All that decides the simulated boxes."""
-
-    samples: int
-    n_valid: int
-    side: int
-    seed: int = 0
-    version: int = 1
-
-
-def swap(to_previous: Tensor, to_next: Tensor, group: Any = None) -> tuple[Tensor, Tensor]:
-    """What the previous and the next rank have sent to this one; zeros where there is no neighbour."""
+def swap(x_BCDHW: Tensor, group: Any = None) -> tuple[Tensor, Tensor]:
+    """The last plane of the previous rank's slab, and the first of the next one's; zeros where nobody is."""
     rank, n, todo = dist.get_rank(group), dist.get_world_size(group), []
-    got = torch.zeros_like(to_previous), torch.zeros_like(to_next)
-    for peer, mine, theirs in ((rank - 1, to_previous, got[0]), (rank + 1, to_next, got[1])):
-        if 0 <= peer < n:
-            place = dist.get_global_rank(group, peer) if group is not None else peer
-            todo.append(dist.P2POp(dist.isend, mine.contiguous(), place, group))
-            todo.append(dist.P2POp(dist.irecv, theirs, place, group))
+    mine = x_BCDHW[:, :, :1].contiguous(), x_BCDHW[:, :, -1:].contiguous()
+    theirs = torch.zeros_like(mine[0]), torch.zeros_like(mine[1])
+    for to, sent, received in zip((rank - 1, rank + 1), mine, theirs, strict=True):
+        if 0 <= to < n:
+            place = dist.get_global_rank(group, to) if group is not None else to
+            todo += [dist.P2POp(dist.isend, sent, place, group), dist.P2POp(dist.irecv, received, place, group)]
     for work in dist.batch_isend_irecv(todo) if todo else ():
         work.wait()
-    return got
+    return theirs
 
 
 class Halo(torch.autograd.Function):
@@ -84,13 +70,13 @@ class Halo(torch.autograd.Function):
     def forward(ctx: Any, x_BCDHW: Tensor, group: Any = None) -> Tensor:
         """Two planes more."""
         ctx.group = group
-        below, above = swap(x_BCDHW[:, :, :1].contiguous(), x_BCDHW[:, :, -1:].contiguous(), group)
+        below, above = swap(x_BCDHW, group)
         return torch.cat((below, x_BCDHW, above), 2)
 
     @staticmethod
     def backward(ctx: Any, slope: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
         """The slopes of the planes that were lent go home, and are added there."""
-        below, above = swap(slope[:, :, :1].contiguous(), slope[:, :, -1:].contiguous(), ctx.group)
+        below, above = swap(slope, ctx.group)
         own = slope[:, :, 1:-1].clone()
         own[:, :, :1] += below
         own[:, :, -1:] += above
@@ -100,21 +86,20 @@ class Halo(torch.autograd.Function):
 class CosmoNet(nn.Module):
     """Convolutions with a pooling behind each, then three dense layers: (B, C, side, side, side) → (B, P).
 
-    ``mean`` averages over space before the dense layers. ``published`` is MLPerf HPC's: kernels of 2 cells, all places
-    side by side for the dense layers; but no dropout, and no limit to what comes out.
+    ``mean`` averages, in pools and over space before the dense layers. ``published`` is MLPerf HPC's since its version
+    1.0: maxima in pools, all places side by side for the dense layers; but no dropout, and no limit to what comes out.
     """
 
-    def __init__(self, side: int, width: int, n_layers: int, kind: str = "mean", n_channels: int = 4, n_out: int = 4):
+    def __init__(self, side: int, width: int, n_layers: int, kind: str = "mean", n_channels: int = 4):
         super().__init__()
         if side % 2**n_layers:
             raise RecipeError(f"boxes of {side} cells an edge cannot be halved {n_layers} times; take other boxes")
         sizes = [n_channels, *(width * 2**n for n in range(n_layers))]
-        kernel = 2 if kind == "published" else 3
-        self.convolutions = nn.ModuleList(nn.Conv3d(*pair, kernel) for pair in itertools.pairwise(sizes))
+        self.convolutions = nn.ModuleList(nn.Conv3d(*pair, 3, padding=(0, 1, 1)) for pair in itertools.pairwise(sizes))
         self.kind, self.side, self.group = kind, side, None
         n_flat = sizes[-1] * ((side // 2**n_layers) ** 3 if kind == "published" else 1)
-        dense = nn.Linear(n_flat, 128), nn.LeakyReLU(), nn.Linear(128, 64), nn.LeakyReLU(), nn.Linear(64, n_out)
-        self.dense = nn.Sequential(*dense)
+        last = nn.Linear(64, len(PARAMETERS))
+        self.dense = nn.Sequential(nn.Linear(n_flat, 128), nn.LeakyReLU(), nn.Linear(128, 64), nn.LeakyReLU(), last)
 
     def cut_space(self, group: Any) -> None:
         """From now on each rank of the group computes its slab of every box.
@@ -124,9 +109,8 @@ class CosmoNet(nn.Module):
         """
         n, least = dist.get_world_size(group), 2 ** len(self.convolutions)
         if self.side % (n * least):
-            most = self.side // least
             why = f"boxes of {self.side} cells an edge, halved {len(self.convolutions)} times, do not divide by {n}"
-            raise RecipeError(f"context={n} ranks: {why}; take a number that divides {most}")
+            raise RecipeError(f"context={n} ranks: {why}; take a number that divides {self.side // least}")
         self.group = group
 
     def forward(self, x_BCDHW: Tensor) -> Tensor:
@@ -135,14 +119,10 @@ class CosmoNet(nn.Module):
         if group is not None:
             x_BCDHW = x_BCDHW.chunk(dist.get_world_size(group), 2)[dist.get_rank(group)]
         for convolution in self.convolutions:
-            before = convolution.kernel_size[0] - 2  # planes that it reads below its own; above it is one
             x_BCDHW = Halo.apply(x_BCDHW, group) if group is not None else F.pad(x_BCDHW, (0, 0, 0, 0, 1, 1))
-            x_BCDHW = convolution(F.pad(x_BCDHW, (before, 1, before, 1))[:, :, 1 - before :])
-            x_BCDHW = pool(F.leaky_relu(x_BCDHW), 2)
+            x_BCDHW = pool(F.leaky_relu(convolution(x_BCDHW)), 2)
         if group is not None:  # backward it sums the slopes of n equal losses, and DDP takes the mean of n ranks
-            _, C, _, H, W = x_BCDHW.shape
-            whole = GatherTokens.apply(x_BCDHW.transpose(1, 2).flatten(2), group)
-            x_BCDHW = whole.unflatten(2, (C, H, W)).transpose(1, 2)
+            x_BCDHW = GatherTokens.apply(x_BCDHW.transpose(1, 2), group).transpose(1, 2)
         return self.dense(x_BCDHW.flatten(1) if self.kind == "published" else x_BCDHW.mean((2, 3, 4)))
 
 
@@ -185,33 +165,31 @@ def simulate(n: int, side: int, seed: int = 0) -> tuple[Tensor, Tensor]:
     counts = []
     for a in SCALE_FACTORS:
         field = now_BDHW * growth(omega, a)
-        density = torch.exp(field - field.var((1, 2, 3), keepdim=True) / 2)
-        counts.append(torch.poisson(PARTICLES * density, generator=generator))
+        mean_count = PARTICLES * torch.exp(field - field.var((1, 2, 3), keepdim=True) / 2)
+        counts.append(torch.poisson(mean_count, generator=generator))
     return torch.stack(counts, 1).clamp(max=2**15 - 1), unit_BP
 
 
 def make_recipe(base: Preset, knobs: Mapping, folder: Path | None) -> Recipe:
     """The recipe of a preset with these knobs."""
-    recipe = cases.recipe_of(base, DEFAULTS, knobs)
+    recipe = cases.recipe_of(base, _DEFAULTS, knobs)
     recipe.require(recipe.network in ("", *NETWORKS), "network", f"must be one of {', '.join(NETWORKS)}")
     return recipe
 
 
 def ensure(recipe: Recipe, progress: bool = True) -> Path:
     """The folder of simulated boxes."""
-    plan = Plan(recipe.samples, max(8, recipe.samples // 4), SHAPES.get(recipe.preset, _PUBLISHED)[0])
+    plan = cases.Simulated(recipe.samples, max(8, recipe.samples // 4), SHAPES[recipe.preset][0])
 
     def make(folder: Path) -> None:
-        at_once = max(1, 2**22 // plan.side**3)
+        at_once = max(1, 2**22 // plan.size**3)
         for number, (name, n) in enumerate((("train", plan.samples), ("valid", plan.n_valid))):
             for first in range(0, n, at_once):
-                seed = plan.seed * 10**6 + number * 10**5 + first
-                x_BCDHW, unit_BP = simulate(min(at_once, n - first), plan.side, seed)
-                for box, (x_CDHW, unit_P) in enumerate(zip(x_BCDHW, unit_BP, strict=True), first):
+                made = simulate(min(at_once, n - first), plan.size, plan.seed + number * 10**5 + first)
+                for box, (x_CDHW, unit_P) in enumerate(zip(*made, strict=True), first):
                     write(folder / name / f"box_{box:06}.h5", x_CDHW, unit_P)
 
-    size = 8 * plan.side**3 * (plan.samples + plan.n_valid)
-    return cases.kept("cosmology", plan, make, size, progress)
+    return cases.kept("cosmology", plan, make, 8 * plan.size**3 * (plan.samples + plan.n_valid), progress)
 
 
 def write(file: Path, x_CDHW: Tensor, unit_P: Tensor) -> None:
@@ -232,8 +210,9 @@ def read(file: Path) -> tuple[Tensor, Tensor]:
         DataError: it is no such box, or a parameter is out of range.
     """
     with formats.blaming(file), h5py.File(file) as found:
-        if not {"full", "unitPar"} <= set(found) or found["full"].ndim != 4 or len(set(found["full"].shape[:3])) > 1:
-            raise DataError(f"{file} has no cube full (side, side, side, C) and unitPar; see science/cosmology.py")
+        shapes = [found[name].shape for name in ("full", "unitPar") if name in found]
+        if [len(shape) for shape in shapes] != [4, 1] or len({*shapes[0][:3]}) > 1 or shapes[1][0] != len(PARAMETERS):
+            raise DataError(f"{file} has no cube full (side, side, side, C) and unitPar (4,); see science/cosmology.py")
         counts, unit = found["full"][:], found["unitPar"][:].astype(np.float32)
     if not np.isfinite(counts).all() or counts.min() < 0:
         raise DataError(f"{file} holds NaN or less than no particles in a cell; leave it out")
@@ -275,26 +254,18 @@ def make_task(recipe: Recipe, folder: Path) -> Task:
         RecipeError: boxes that cannot be halved so often.
     """
     train, valid = boxes(folder, "train", recipe.samples), boxes(folder, "valid")
-    first, unit_P = read(train[0])
-    _, width, n_layers = SHAPES.get(recipe.preset, _PUBLISHED)
-    sampling.endless(len(train), recipe.global_batch_size)  # refuses a batch that is too large
-    device = machine.device() if recipe.device == "auto" else recipe.device
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(recipe.seed)
-        kind = recipe.network or NETWORKS[0]
-        model = CosmoNet(first.shape[1], width, n_layers, kind, len(first), len(unit_P)).to(device)
+    first, _ = read(train[0])
+    shape = first.shape[1], *SHAPES[recipe.preset][1:], recipe.network or NETWORKS[0], len(first)
+    sampling.endless(len(train), recipe.global_batch_size)  # refuses a batch that is too large now, not later
 
     def load(indices: list[int], seeds_B: Tensor) -> tuple[Tensor, ...]:
-        pairs = [read(train[index]) for index in indices]
-        x_BCDHW = [turned(x, seed) for (x, _), seed in zip(pairs, seeds_B.tolist(), strict=True)]
-        return even(torch.stack(x_BCDHW)), torch.stack([unit for _, unit in pairs])
-
-    def data(skip: int) -> Iterator[tuple[Tensor, ...]]:
-        return cases.batches(len(train), load, recipe, skip)
+        x, unit = zip(*(read(train[index]) for index in indices), strict=True)
+        x_BCDHW = torch.stack([turned(*pair) for pair in zip(x, seeds_B.tolist(), strict=True)])
+        return even(x_BCDHW), torch.stack(unit)
 
     return Task(
-        model,
-        data,
+        seeded(lambda: CosmoNet(*shape), recipe),
+        lambda skip: cases.batches(len(train), load, recipe, skip),
         lambda model, x_BCDHW, unit_BP: F.mse_loss(model(x_BCDHW), unit_BP),
         lambda model: scores(model, valid, recipe),
         data_id=f"{len(train)}-{first.double().sum().item():.6e}",
@@ -309,19 +280,17 @@ def scores(model: nn.Module, files: list[Path], recipe: Recipe, batch: int = 16)
     Each call of the model may be a message, so all make as many: who has none left repeats the last.
     """
     parts, n = torch.arange(len(files)).split(batch), data_world_size(recipe)
-    device, found = next(model.parameters()).device, None
+    device = next(model.parameters()).device
+    found = torch.zeros(2, len(files), len(PARAMETERS), device=device)
     for turn in range(data_rank(recipe), -(-len(parts) // n) * n, n):
         indices = parts[min(turn, len(parts) - 1)]
         x, unit = zip(*(read(files[index]) for index in indices.tolist()), strict=True)
         told_BP = model(even(torch.stack(x)).to(device)).float()
-        found = torch.zeros(2, len(files), told_BP.shape[1], device=device) if found is None else found
         if turn < len(parts) and tells_of_data(recipe):
             found[:, indices.to(device)] = torch.stack((told_BP, torch.stack(unit).to(device)))
-    assert found is not None
     told_NP, unit_NP = sum_over_ranks(found).cpu().double()
     r2_P = 1 - (told_NP - unit_NP).square().mean(0) / unit_NP.var(0, correction=0)
-    names = PARAMETERS if len(PARAMETERS) == len(r2_P) else range(len(r2_P))
-    by_name = {f"valid/r2_{name}": r2 for name, r2 in zip(names, r2_P.tolist(), strict=True)}
+    by_name = {f"valid/r2_{name}": r2 for name, r2 in zip(PARAMETERS, r2_P.tolist(), strict=True)}
     return {SCORE: (told_NP - unit_NP).abs().mean().item(), **by_name}
 
 

@@ -49,7 +49,7 @@ def test_the_published_network_has_the_weights_of_its_configuration():
     with torch.device("meta"):
         model = cosmology.CosmoNet(128, 32, 5, "published")
         assert model(torch.empty(2, 4, 128, 128, 128)).shape == (2, 4)
-    assert sum(p.numel() for p in model.parameters()) == 5_597_604
+    assert sum(p.numel() for p in model.parameters()) == 8_907_556
 
 
 def test_the_network_is_convolutions_with_zeros_around():
@@ -94,6 +94,7 @@ def change(file, name, value):
         ("unitPar", [0, 0, float("nan"), 0], "is not between -1 and 1"),
         ("full", torch.full((16, 16, 16, 4), torch.nan).numpy(), "holds NaN"),
         ("full", torch.zeros(16, 16, 8, 4).numpy(), "no cube"),
+        ("unitPar", [0, 0, 0], "no cube"),
     ],
 )
 def test_a_box_that_cannot_be_is_named_in_one_line(folder, name, value, says):
