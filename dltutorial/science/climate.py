@@ -132,9 +132,7 @@ class Samples:
         with formats.blaming(file), h5py.File(file, "r") as h5:
             x_HWC, label_HW = h5["climate/data"][...], h5["climate/labels_0"][...]
         if x_HWC.shape[2:] != self.low_C.shape or label_HW.shape != x_HWC.shape[:2]:
-            raise DataError(
-                f"{file}: data {x_HWC.shape}, labels {label_HW.shape}, {len(self.low_C)} channels in stats.h5"
-            )
+            raise DataError(f"{file}: data {x_HWC.shape}, labels {label_HW.shape}, stats.h5 {self.low_C.shape}")
         if not np.isfinite(x_HWC).all():
             raise DataError(f"{file} holds NaN or infinity; remove the file")
         if label_HW.min() < 0 or label_HW.max() >= len(CLASSES):
@@ -316,5 +314,4 @@ def scores(model: nn.Module, samples: Samples, weight_K: Tensor, mesh: RankRecip
             total_3K += count(logits_BKHW.argmax(1), label_BHW)
     total_3K, loss = sum_over_ranks(total_3K).cpu(), sum_over_ranks(total).item() / len(samples)
     by_class = {f"valid/iou {name}": value for name, value in zip(CLASSES, iou(total_3K).tolist(), strict=True)}
-    accuracy = (total_3K[0].sum() / total_3K[[0, 2]].sum()).item()
-    return {"valid/loss": loss, "valid/accuracy": accuracy, **by_class}
+    return {"valid/loss": loss, "valid/accuracy": (total_3K[0].sum() / total_3K[[0, 2]].sum()).item(), **by_class}

@@ -11,6 +11,8 @@ Legend: B samples, C channels, H rows × W columns, K classes.
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from dltutorial.science.cases import seeded as seeded
+
 
 def norm(channels: int) -> nn.GroupNorm:
     """At least four channels in each group, and at most 32 groups."""
@@ -57,8 +59,7 @@ class ResNet(nn.Module):
 
         Args:
             channels, classes: of the images, of the logits; with 0 classes there is no head, only ``stages``.
-            depths: blocks in each stage; each has twice the width of the one before.
-            width: of the first stage's narrow convolutions.
+            depths, width: blocks of each stage; of the first one's narrow convolutions, and the next has twice that.
             quarter: the stem keeps a quarter of the rows (7 × 7, then a pool), as for photographs; else half of them.
             atrous: so many of the last stages do not halve the image; their convolutions have gaps instead.
         """
