@@ -20,15 +20,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.data import Dataset, default_convert
 
-from dltutorial import node, paths
-from dltutorial.config import TASKS, Preset, Recipe
+from dltutorial import machine, node, paths
+from dltutorial.config import TASKS, Preset, RankRecipe, Recipe
 from dltutorial.data import sampling, store, writing
 from dltutorial.data.workers import worker_batches
-from dltutorial.errors import RecipeError
-from dltutorial.train.distributed import data_rank, data_world_size
+from dltutorial.errors import CourseError, RecipeError
+from dltutorial.train.distributed import data_rank, data_world_size, tells_of_data
 
 _SEEDS = 2**31  # of augmentations
 
@@ -58,9 +58,32 @@ def case(name: object) -> Any:
     return importlib.import_module("dltutorial.train.forecasting" if name == "weather" else f"{__package__}.{name}")
 
 
-def recipe_of(base: Preset, defaults: Mapping[str, Mapping[str, Any]], knobs: Mapping[str, Any]) -> Recipe:
-    """The recipe of a case: its defaults for this preset (those of ``smoke`` where it names none), then the knobs."""
-    return Recipe.of(base, **{**defaults.get(base.name, defaults["smoke"]), **knobs})
+def recipe_of(
+    base: Preset, defaults: Mapping[str, Mapping[str, Any]], knobs: Mapping[str, Any], networks: tuple[str, ...] = ()
+) -> Recipe:
+    """The recipe of a case: its defaults for this preset (those of ``smoke`` where it names none), then the knobs.
+
+    Raises:
+        RecipeError: a knob that cannot be, or a network that is none of these, if they are given.
+    """
+    recipe = Recipe.of(base, **{**defaults.get(base.name, defaults["smoke"]), **knobs})
+    if networks:
+        recipe.require(recipe.network in ("", *networks), "network", f"must be one of {', '.join(networks)}")
+    return recipe
+
+
+def seeded(make: Callable[[], nn.Module], recipe: Recipe) -> nn.Module:
+    """The network with the initial weights of the recipe's seed, on the recipe's device.
+
+    Raises:
+        CourseError: the recipe asks for cuda and there is none.
+    """
+    device = machine.device() if recipe.device == "auto" else recipe.device
+    if device == "cuda" and not torch.cuda.is_available():
+        raise CourseError("device cuda was asked for, but torch sees no CUDA device here; use device=auto")
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(recipe.seed)
+        return make().to(device)
 
 
 def kept(name: str, plan: Any, make: Callable[[Path], object], n_bytes: int, progress: bool = True) -> Path:
@@ -120,3 +143,21 @@ def batches(n: int, read: Read, recipe: Recipe, skip: int = 0) -> Iterator[tuple
     draws = sampling.endless(n, recipe.global_batch_size, seed=recipe.seed, width=_SEEDS, **place)
     keys = (list(zip(indices, seeds, strict=True)) for indices, seeds in draws)
     yield from worker_batches(_Samples(read), keys, recipe.workers, default_convert)
+
+
+def feed(there: int, read: Read, recipe: Recipe) -> Callable[[int], Iterator[tuple[Tensor, ...]]]:
+    """``batches`` of as many samples as the recipe wants, by skip; a batch that is too large is refused now, not later.
+
+    Raises:
+        DataError: fewer samples than a batch takes.
+    """
+    n = min(recipe.samples or there, there)
+    sampling.endless(n, recipe.global_batch_size)
+    return lambda skip: batches(n, read, recipe, skip)
+
+
+def shared(n: int, size: int, mesh: RankRecipe) -> Iterator[tuple[list[int], bool]]:
+    """This rank's batches of n samples, and whether each counts: all ranks get as many, for each may be a message."""
+    parts, ranks = torch.arange(n).split(size), data_world_size(mesh)
+    for turn in range(data_rank(mesh), -(-len(parts) // ranks) * ranks, ranks):
+        yield parts[min(turn, len(parts) - 1)].tolist(), turn < len(parts) and tells_of_data(mesh)

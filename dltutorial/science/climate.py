@@ -1,14 +1,13 @@
 """Extreme weather as a segmentation: which grid points belong to a cyclone, which to a front.
 
 The fields are the course's simulated weather (``data.weather``) with noise on them; the labels come from the fields
-without it, by rules: cyclones where rotation beats strain (Okubo and Weiss), fronts where the tracer jumps.
-So both are rare, as tropical cyclones and atmospheric rivers are. The layout is DeepCAM's (mlcommons/hpc):
+without it, by rules: cyclones where rotation beats strain (Okubo and Weiss), fronts where the tracer jumps. Both are
+rare, as DeepCAM's tropical cyclones (1) and atmospheric rivers (2) are (Kurth et al. 2018, arXiv:1810.01993), and stand
+in their place in its layout (mlcommons/hpc):
 
     <folder>/train/*.h5, validation/*.h5, test/*.h5     one file a sample: ``climate/data`` (H, W, C) float32,
                                                         ``climate/labels_0`` (H, W): 0 background, 1, 2 events
     <folder>/stats.h5                                   ``climate/minval``, ``climate/maxval`` (C) of the training data
-
-Here 1 is a cyclone, 2 a front; there a tropical cyclone, an atmospheric river. Kurth et al. 2018 (arXiv:1810.01993).
 
 Legend: B samples, C channels, H rows × W columns, K classes; counts_3K: hits, false alarms, misses of each class.
 """
@@ -25,11 +24,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dltutorial.config import Preset, RankRecipe, Recipe, preset
-from dltutorial.data import formats, sampling, store, weather
+from dltutorial.data import formats, store, weather
 from dltutorial.errors import DataError
 from dltutorial.science import cases
-from dltutorial.science.resnet import ResNet, convolution, norm, seeded
-from dltutorial.train.distributed import data_rank, data_world_size, sum_over_ranks, tells_of_data
+from dltutorial.science.resnet import ResNet, convolution, norm
+from dltutorial.train.distributed import sum_over_ranks
 from dltutorial.train.task import Task
 
 CLASSES = "background", "cyclone", "front"
@@ -55,14 +54,8 @@ class Plan:
 
 
 def make_recipe(base: Preset, knobs: Mapping, folder: Path | None) -> Recipe:
-    """The recipe of a preset with these knobs.
-
-    Raises:
-        RecipeError: a network or a knob that cannot be.
-    """
-    recipe = cases.recipe_of(base, _DEFAULTS, knobs)
-    recipe.require(recipe.network in ("", *NETWORKS), "network", f"must be one of {', '.join(NETWORKS)}")
-    return recipe
+    """The recipe of a preset with these knobs."""
+    return cases.recipe_of(base, _DEFAULTS, knobs, NETWORKS)
 
 
 def ensure(recipe: Recipe, progress: bool = True) -> Path:
@@ -71,15 +64,13 @@ def ensure(recipe: Recipe, progress: bool = True) -> Path:
     made = weather.Plan.of(base)
     n_bytes = sum(made.years) * made.snapshots * (4 * int(np.prod(made.shape)) + 8 * base.n_lat * base.n_lon)
     plan = Plan(made.digest)
-    return cases.kept(
-        "climate", plan, lambda folder: _label(weather.ensure(base, progress=progress), folder, plan), n_bytes
-    )
+    return cases.kept("climate", plan, partial(_label, base, plan, progress), n_bytes, progress)
 
 
-def _label(source: Path, folder: Path, plan: Plan) -> None:
+def _label(base: Preset, plan: Plan, progress: bool, folder: Path) -> None:
     """Write every snapshot as a file of its own, with labels and noise; then the statistics."""
-    low_C, high_C = np.inf, -np.inf
-    limits = None
+    source = weather.ensure(base, progress=progress)
+    extremes_C, limits = [], None
     for number, (name, there) in enumerate(SPLITS.items()):
         split = store.open_split(source, name)
         (folder / there).mkdir(parents=True, exist_ok=True)
@@ -89,20 +80,17 @@ def _label(source: Path, folder: Path, plan: Plan) -> None:
             spin_THW, slope_THW = event_fields(x_TCHW)
             if limits is None:  # of the first training year
                 limits = -plan.spin * spin_THW.std(), slope_THW.mean() + plan.slope * slope_THW.std()
-            labels_THW = np.where(slope_THW > limits[1], 2, 0)
-            labels_THW[spin_THW < limits[0]] = 1
+            labels_THW = np.where(spin_THW < limits[0], 1, np.where(slope_THW > limits[1], 2, 0))
             draw = np.random.default_rng((number, n_year, 21))
             x_TCHW = x_TCHW + plan.noise * split.stds_1C11 * draw.standard_normal(x_TCHW.shape, np.float32)
             if name == "train":
-                low_C = np.minimum(low_C, x_TCHW.min((0, 2, 3)))
-                high_C = np.maximum(high_C, x_TCHW.max((0, 2, 3)))
+                extremes_C += [x_TCHW.min((0, 2, 3)), x_TCHW.max((0, 2, 3))]
             for n, (x_CHW, label_HW) in enumerate(zip(x_TCHW, labels_THW, strict=True)):
-                file = folder / there / f"data-{n_year + 1:04d}-{n:03d}.h5"
-                with h5py.File(file, "w") as h5:
+                with h5py.File(folder / there / f"data-{n_year + 1:04d}-{n:03d}.h5", "w") as h5:
                     h5["climate/data"] = np.ascontiguousarray(x_CHW.transpose(1, 2, 0), np.float32)
                     h5["climate/labels_0"] = label_HW.astype(np.uint8)
     with h5py.File(folder / "stats.h5", "w") as h5:
-        h5["climate/minval"], h5["climate/maxval"] = low_C, high_C
+        h5["climate/minval"], h5["climate/maxval"] = np.min(extremes_C, 0), np.max(extremes_C, 0)
 
 
 def event_fields(x_TCHW: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -111,23 +99,15 @@ def event_fields(x_TCHW: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     Strain squared less vorticity squared where the vorticity is that of cyclones, else 0 (Okubo 1970, Weiss 1991); and
     the tracer's slope. Differences over four grid lengths; the grid closes on itself in both directions.
     """
-
-    def slopes(field_THW: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        along_y, along_x = ((np.roll(field_THW, -2, axis) - np.roll(field_THW, 2, axis)) / 4 for axis in (1, 2))
-        return along_x, along_y
-
-    (u_x, u_y), (v_x, v_y), (t_x, t_y) = (slopes(x_TCHW[:, channel].astype(np.float64)) for channel in (0, 1, 4))
+    x_3THW = x_TCHW[:, [0, 1, 4]].swapaxes(0, 1).astype(np.float64)
+    (u_y, v_y, t_y), (u_x, v_x, t_x) = ((np.roll(x_3THW, -2, axis) - np.roll(x_3THW, 2, axis)) / 4 for axis in (2, 3))
     vorticity = v_x - u_y
     spin = (u_x - v_y) ** 2 + (v_x + u_y) ** 2 - vorticity**2
     return np.where(vorticity > 0, spin, 0.0), np.hypot(t_x, t_y)
 
 
 class Samples:
-    """One split of a folder in DeepCAM's layout.
-
-    Raises:
-        DataError: no files, or one that is not of the layout.
-    """
+    """One split of a folder in DeepCAM's layout. DataError: no files, or one that is not of the layout."""
 
     def __init__(self, folder: Path, split: str) -> None:
         self.place = Path(folder) / SPLITS[split]
@@ -140,8 +120,7 @@ class Samples:
         if not (high_C > low_C).all():
             raise DataError(f"{stats}: a channel's maxval is not above its minval; leave the channel out")
         self.low_C, self.scale_C = low_C, 1 / (high_C - low_C)
-        x_CHW, _ = self.read(0)
-        self.shape = tuple(x_CHW.shape)
+        self.shape = self.read(0)[0].shape
 
     def __len__(self) -> int:
         """Samples."""
@@ -153,46 +132,35 @@ class Samples:
         with formats.blaming(file), h5py.File(file, "r") as h5:
             x_HWC, label_HW = h5["climate/data"][...], h5["climate/labels_0"][...]
         if x_HWC.shape[2:] != self.low_C.shape or label_HW.shape != x_HWC.shape[:2]:
-            raise DataError(
-                f"{file}: data {x_HWC.shape}, labels {label_HW.shape}, {len(self.low_C)} channels in stats.h5"
-            )
+            raise DataError(f"{file}: data {x_HWC.shape}, labels {label_HW.shape}, stats.h5 {self.low_C.shape}")
         if not np.isfinite(x_HWC).all():
             raise DataError(f"{file} holds NaN or infinity; remove the file")
         if label_HW.min() < 0 or label_HW.max() >= len(CLASSES):
-            found = f"labels from {label_HW.min()} to {label_HW.max()}"
-            raise DataError(f"{file} has {found}, but there are {len(CLASSES)} classes; map them to 0, 1, 2")
+            raise DataError(f"{file} has labels from {label_HW.min()} to {label_HW.max()}; map them to 0, 1, 2")
         x_HWC = (x_HWC - self.low_C) * self.scale_C - 0.5
         return np.ascontiguousarray(x_HWC.transpose(2, 0, 1), np.float32), label_HW.astype(np.int64)
 
     def batch(self, indices: list[int], seeds: Tensor | None = None, roll: bool = False) -> tuple[Tensor, Tensor]:
         """(B, C, H, W) and (B, H, W); ``roll`` shifts each along longitude, by its seed."""
-        read = [self.read(index) for index in indices]
-        if roll and seeds is not None:
-            width = read[0][0].shape[-1]
-            shifts = [int(seed) % width for seed in seeds]
-            read = [tuple(np.roll(part, by, -1) for part in pair) for pair, by in zip(read, shifts, strict=True)]
-        return tuple(torch.from_numpy(np.stack(parts)) for parts in zip(*read, strict=True))
+        x_BCHW, label_BHW = map(np.stack, zip(*map(self.read, indices), strict=True))
+        if roll:
+            for n, seed in enumerate(seeds.tolist()):
+                x_BCHW[n], label_BHW[n] = (np.roll(part[n], seed, -1) for part in (x_BCHW, label_BHW))
+        return torch.from_numpy(x_BCHW), torch.from_numpy(label_BHW)
 
     def shares(self) -> np.ndarray:
-        """The share of each class among all pixels.
-
-        Raises:
-            DataError: a class never occurs, so no weight can be made of its share.
-        """
+        """The share of each class among all pixels. DataError: one never occurs, so its share gives no weight."""
         counts = sum(np.bincount(self.read(n)[1].ravel(), minlength=len(CLASSES)) for n in range(len(self)))
         if not counts.all():
-            names = [name for name, count in zip(CLASSES, counts, strict=True) if not count]
-            raise DataError(
-                f"{self.place}: no pixel is of class {', '.join(names)}; it can have no weight: add samples"
-            )
+            names = ", ".join(name for name, count in zip(CLASSES, counts, strict=True) if not count)
+            raise DataError(f"{self.place}: no pixel is of class {names}; it can have no weight: add samples")
         return counts / counts.sum()
 
 
 class AtrousNet(nn.Module):
-    """An encoder whose last stage has gaps, atrous convolutions side by side, and a decoder: as DeepLabv3+.
+    """A residual encoder whose last stage has gaps, atrous convolutions side by side, and a decoder: as DeepLabv3+.
 
-    Chen et al. 2018 (arXiv:1802.02611), figure 2, with a residual encoder. The decoder goes on to the full grid, as
-    DeepCAM's does: what is drawn is thin.
+    Chen et al. 2018 (arXiv:1802.02611), figure 2; but drawn on the full grid, as DeepCAM does: what is drawn is thin.
     """
 
     def __init__(self, channels: int, classes: int, depths: tuple[int, ...], width: int, quarter: bool) -> None:
@@ -220,21 +188,20 @@ class AtrousNet(nn.Module):
 
 
 class _Dense(nn.Module):
-    """Each layer sees what all before it have made; given back is what is new, on request with what came in."""
+    """Each layer sees what came in and what all before it have made; given back is what is new."""
 
     def __init__(self, n_in: int, depth: int, growth: int) -> None:
         super().__init__()
-        sizes = [n_in + n * growth for n in range(depth)]
-        self.layers = nn.ModuleList(
-            nn.Sequential(norm(n), nn.ReLU(), nn.Conv2d(n, growth, 3, padding=1, bias=False)) for n in sizes
-        )
+        self.layers = nn.ModuleList()
+        for n in range(n_in, n_in + depth * growth, growth):
+            self.layers.append(nn.Sequential(norm(n), nn.ReLU(), nn.Conv2d(n, growth, 3, padding=1, bias=False)))
 
-    def forward(self, x_BCHW: Tensor, with_input: bool) -> Tensor:
-        """(B, depth × growth, H, W), and the input's channels before them."""
-        for n, layer in enumerate(self.layers):
-            x_BCHW = torch.cat([x_BCHW, layer(x_BCHW)], 1)
-            n_new = (n + 1) * self.layers[0][2].out_channels
-        return x_BCHW if with_input else x_BCHW[:, -n_new:]
+    def forward(self, x_BCHW: Tensor) -> Tensor:
+        """(B, depth × growth, H, W)."""
+        seen = [x_BCHW]
+        for layer in self.layers:
+            seen.append(layer(torch.cat(seen, 1)))
+        return torch.cat(seen[1:], 1)
 
 
 class Tiramisu(nn.Module):
@@ -261,11 +228,11 @@ class Tiramisu(nn.Module):
         """Logits (B, K, H, W)."""
         h, across = self.stem(x_BCHW), []
         for dense, shrink in zip(self.down, self.shrink, strict=True):
-            across.append(dense(h, with_input=True))
+            across.append(torch.cat([h, dense(h)], 1))
             h = shrink(across[-1])
-        h = self.bottom(h, with_input=False)
+        h = self.bottom(h)
         for grow, dense in zip(self.grow, self.up, strict=True):
-            h = dense(torch.cat([grow(h), across.pop()], 1), with_input=False)
+            h = dense(torch.cat([grow(h), across.pop()], 1))
         return self.head(h)
 
 
@@ -297,29 +264,17 @@ def weighted_error(weight_K: Tensor) -> Callable[..., Tensor]:
 
 
 def make_task(recipe: Recipe, folder: Path, power: float = -0.5) -> Task:
-    """The task of a recipe on a folder; the weights are the training shares to this power.
-
-    Raises:
-        CourseError: data that do not fit the recipe, or too few.
-    """
+    """The task on a folder; weights are its shares to this power. CourseError: data that do not fit, or too few."""
     train, valid = Samples(folder, "train"), Samples(folder, "valid")
     if valid.shape != train.shape:
         raise DataError(f"{folder}: validation has samples {valid.shape}, train {train.shape}; remove one of them")
-    n = min(recipe.samples or len(train), len(train))
-    sampling.endless(n, recipe.global_batch_size)  # refuses a batch that is too large now, not later
-    model = seeded(lambda: make_network(recipe.network, train.shape[0], recipe.preset in ("gpu", "cluster")), recipe)
+    published = recipe.preset in ("gpu", "cluster")
     weight_K = class_weights(train.shares(), power)
-
-    def metrics(model: nn.Module) -> dict[str, float]:
-        counts_3K, loss = evaluate(model, valid, weight_K, mesh=recipe)
-        scores = {f"valid/iou {name}": value for name, value in zip(CLASSES, iou(counts_3K).tolist(), strict=True)}
-        return {"valid/loss": loss, "valid/accuracy": (counts_3K[0].sum() / counts_3K[[0, 2]].sum()).item()} | scores
-
     return Task(
-        model,
-        lambda skip: cases.batches(n, partial(train.batch, roll=recipe.roll), recipe, skip),
+        cases.seeded(lambda: make_network(recipe.network, train.shape[0], published), recipe),
+        cases.feed(len(train), partial(train.batch, roll=recipe.roll), recipe),
         weighted_error(weight_K),
-        metrics,
+        lambda model: scores(model, valid, weight_K, recipe),
         data_id=f"{len(train)} {train.shape} {train.low_C.sum():.9g} {train.scale_C.sum():.9g}",
         check_data=lambda: [split.read(n) for split in (train, valid) for n in range(len(split))],
     )
@@ -346,23 +301,17 @@ def iou(counts_3K: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def evaluate(
-    model: nn.Module, samples: Samples, weight_K: Tensor, batch_size: int = 8, mesh: RankRecipe | None = None
-) -> tuple[Tensor, float]:
-    """(3, K) counts over a whole split, and the weighted loss; several ranks share the batches and get the sums."""
-    mesh, device = mesh or RankRecipe(), next(model.parameters()).device
-    was_training = model.training
-    model.eval()
-    batches, n = torch.arange(len(samples)).split(batch_size), data_world_size(mesh)
-    total = torch.zeros(len(CLASSES) * 3 + 1, dtype=torch.float64, device=device)
-    for turn in range(data_rank(mesh), -(-len(batches) // n) * n, n):  # all make as many: each may be a message
-        indices = batches[min(turn, len(batches) - 1)].tolist()
+def scores(model: nn.Module, samples: Samples, weight_K: Tensor, mesh: RankRecipe) -> dict[str, float]:
+    """The weighted loss, accuracy and IoU by class of a whole split; several ranks share the batches and add up."""
+    device = next(model.parameters()).device
+    total_3K, loss = torch.zeros(3, len(CLASSES), dtype=torch.float64, device=device), weighted_error(weight_K)
+    total = torch.zeros((), dtype=torch.float64, device=device)
+    for indices, counts in cases.shared(len(samples), 8, mesh):
         x_BCHW, label_BHW = (part.to(device) for part in samples.batch(indices))
-        logits_BKHW = model(x_BCHW).float()
-        if turn < len(batches) and tells_of_data(mesh):
-            each = F.cross_entropy(logits_BKHW, label_BHW, reduction="none")
-            loss = (weight_K.to(device)[label_BHW] * each).double().mean() * len(indices)
-            total += torch.cat([count(logits_BKHW.argmax(1), label_BHW).flatten(), loss[None]])
-    model.train(was_training)
-    total = sum_over_ranks(total).cpu()
-    return total[:-1].view(3, -1), total[-1].item() / len(samples)
+        logits_BKHW = model(x_BCHW)
+        if counts:
+            total += len(indices) * loss(nn.Identity(), logits_BKHW, label_BHW).double()
+            total_3K += count(logits_BKHW.argmax(1), label_BHW)
+    total_3K, loss = sum_over_ranks(total_3K).cpu(), sum_over_ranks(total).item() / len(samples)
+    by_class = {f"valid/iou {name}": value for name, value in zip(CLASSES, iou(total_3K).tolist(), strict=True)}
+    return {"valid/loss": loss, "valid/accuracy": (total_3K[0].sum() / total_3K[[0, 2]].sum()).item(), **by_class}

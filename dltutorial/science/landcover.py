@@ -1,19 +1,15 @@
 """Land cover: which of 19 classes a multispectral tile holds, several at once, some of them rare.
 
-The tiles are simulated. Smooth random fields compete for each pixel; a class's handicap makes it rare. Each class has a
-spectrum of 12 bands and a roughness; a tile has a brightness of its own, for season and sun, and noise. A class is a
-label of the tile if it has 5% of the pixels.
-
-Bands, their order and unit (reflectance × 10,000) and the classes are those of BigEarthNet v2 with Sentinel-2 (Clasen
-et al. 2024, arXiv:2407.03653), whose 120 × 120 tiles come as GeoTIFFs, a file a band, which this course cannot read.
-So its tiles go into one file a split:
+Simulated: smooth random fields compete for each pixel; a class's handicap makes it rare. Each class has a spectrum and
+a roughness, each tile a brightness and noise; with 5% of its pixels a class is one of its labels. Bands, unit
+(reflectance × 10,000) and classes are those of BigEarthNet v2 with Sentinel-2 (Clasen et al. 2024, arXiv:2407.03653),
+whose 120 × 120 tiles come as GeoTIFFs, which this course cannot read. So its tiles go into one file a split:
 
     <folder>/train.h5, validation.h5, test.h5      ``images`` (N, 12, H, W) uint16, ``labels`` (N, 19) uint8, 0 or 1
 
 Legend: N samples, B in a batch, C bands, H × W pixels, K classes; counts_3K: hits, false alarms, misses of each class.
 """
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -26,11 +22,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dltutorial.config import Preset, RankRecipe, Recipe
-from dltutorial.data import formats, sampling
+from dltutorial.data import formats
 from dltutorial.errors import DataError
 from dltutorial.science import cases
-from dltutorial.science.resnet import ResNet, seeded
-from dltutorial.train.distributed import data_rank, data_world_size, sum_over_ranks, tells_of_data
+from dltutorial.science.resnet import ResNet
+from dltutorial.train.distributed import sum_over_ranks
 from dltutorial.train.task import Task
 
 CLASSES = (
@@ -43,6 +39,7 @@ BANDS = "B01", "B02", "B03", "B04", "B05", "B06", "B07", "B08", "B8A", "B09", "B
 NETWORKS = "small", "resnet50"
 SPLITS = {"train": "train", "valid": "validation", "test": "test"}
 SCORE = "valid/loss"
+ALONE = RankRecipe()
 _SMOKE = {"steps": 90, "global_batch_size": 32, "learning_rate": 1e-2, "weight_decay": 0.0}
 _GPU = {**_SMOKE, "network": "resnet50", "steps": 5000, "global_batch_size": 512, "learning_rate": 1e-3}
 _DEFAULTS = {"smoke": _SMOKE, "laptop": {**_SMOKE, "steps": 1000}, "gpu": _GPU, "cluster": _GPU}
@@ -60,45 +57,35 @@ class Plan:
 
 
 def make_recipe(base: Preset, knobs: Mapping, folder: Path | None) -> Recipe:
-    """The recipe of a preset with these knobs.
-
-    Raises:
-        RecipeError: a network or a knob that cannot be.
-    """
-    recipe = cases.recipe_of(base, _DEFAULTS, knobs)
-    recipe.require(recipe.network in ("", *NETWORKS), "network", f"must be one of {', '.join(NETWORKS)}")
-    return recipe
+    """The recipe of a preset with these knobs."""
+    return cases.recipe_of(base, _DEFAULTS, knobs, NETWORKS)
 
 
 def ensure(recipe: Recipe, progress: bool = True) -> Path:
     """The folder of simulated tiles for a recipe."""
     n, size = _SIZES[recipe.preset]
     plan = Plan(recipe.samples or n, size)
-    n_bytes = (plan.n + 2 * (plan.n // 4)) * (2 * len(BANDS) * size**2 + len(CLASSES))
-    return cases.kept("landcover", plan, lambda folder: _make(folder, plan), n_bytes, progress)
+    lengths = plan.n, plan.n // 4, plan.n // 4
 
+    def make(folder: Path) -> None:
+        for number, (name, n) in enumerate(zip(SPLITS.values(), lengths, strict=True)):
+            with h5py.File(folder / f"{name}.h5", "w") as h5:
+                shape = n, len(BANDS), size, size
+                images = h5.create_dataset("images", shape, np.uint16, chunks=(1, *shape[1:]))
+                labels = h5.create_dataset("labels", (n, len(CLASSES)), np.uint8)
+                for first in range(0, n, 250):
+                    part, seed = slice(first, min(n, first + 250)), (number << 32) + first
+                    images[part], labels[part] = simulate(part.stop - first, size, plan.noise, seed)
 
-def _make(folder: Path, plan: Plan) -> None:
-    """Write three splits of tiles, some hundred at a time."""
-    for number, (name, n) in enumerate((("train", plan.n), ("valid", plan.n // 4), ("test", plan.n // 4))):
-        with h5py.File(folder / f"{SPLITS[name]}.h5", "w") as h5:
-            shape = n, len(BANDS), plan.size, plan.size
-            images = h5.create_dataset("images", shape, np.uint16, chunks=(1, *shape[1:]))
-            labels = h5.create_dataset("labels", (n, len(CLASSES)), np.uint8)
-            for first in range(0, n, 250):
-                last = min(n, first + 250)
-                images[first:last], labels[first:last] = simulate(
-                    last - first, plan.size, plan.noise, seed=(number << 32) + first
-                )
+    n_bytes = sum(lengths) * (2 * len(BANDS) * size**2 + len(CLASSES))
+    return cases.kept("landcover", plan, make, n_bytes, progress)
 
 
 def simulate(n: int, size: int, noise: float = 0.3, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
     """Tiles (N, 12, size, size) and labels (N, 19); the classes look alike for every seed."""
     K, C = len(CLASSES), len(BANDS)
     look = torch.Generator().manual_seed(21)
-    spectra_KC = (
-        torch.randn(K, C, generator=look).cumsum(1) * 1.5 / math.sqrt(C)
-    )  # neighbouring bands resemble each other
+    spectra_KC = torch.randn(K, C, generator=look).cumsum(1) * 1.5 / C**0.5  # neighbours resemble each other
     rough_K = 0.1 + 0.5 * torch.rand(K, generator=look)
     handicap_K = torch.linspace(0, 2.6, K)[torch.randperm(K, generator=look)]
     draw = torch.Generator().manual_seed(seed)
@@ -116,11 +103,7 @@ def simulate(n: int, size: int, noise: float = 0.3, seed: int = 0) -> tuple[np.n
 
 
 class Tiles:
-    """One split of a folder.
-
-    Raises:
-        DataError: it is missing, of another layout, or its labels are not 0 and 1.
-    """
+    """One split of a folder. DataError: it is missing, of another layout, or its labels are not 0 and 1."""
 
     def __init__(self, folder: Path, split: str) -> None:
         self.file = Path(folder) / f"{SPLITS[split]}.h5"
@@ -142,13 +125,12 @@ class Tiles:
         with formats.blaming(self.file), h5py.File(self.file, "r") as h5:
             images = h5["images"]  # one by one: h5py is slow with a list of places
             x_BCHW = torch.from_numpy(np.stack([images[index] for index in indices]).astype(np.float32))
-        if not torch.isfinite(x_BCHW).all():
-            bad = [index for index, x in zip(indices, x_BCHW, strict=True) if not torch.isfinite(x).all()]
-            raise DataError(f"{self.file}: tile {bad[0]} holds NaN or infinity; leave it out")
+        if (bad_B := ~torch.isfinite(x_BCHW).flatten(1).all(1)).any():
+            raise DataError(f"{self.file}: tile {indices[bad_B.int().argmax()]} holds NaN or infinity; leave it out")
         x_BCHW = (x_BCHW - 2000) / 500
-        if turn and seeds is not None:
-            turned = [torch.rot90(x, int(s) % 4, (1, 2)) for x, s in zip(x_BCHW, seeds, strict=True)]
-            x_BCHW = torch.stack([x.flip(2) if int(s) & 4 else x for x, s in zip(turned, seeds, strict=True)])
+        if turn:
+            turned = [torch.rot90(x, s % 4, (1, 2)) for x, s in zip(x_BCHW, seeds.tolist(), strict=True)]
+            x_BCHW = torch.stack([x.flip(2) if s & 4 else x for x, s in zip(turned, seeds.tolist(), strict=True)])
         return x_BCHW, self.labels_NK[indices]
 
 
@@ -159,35 +141,19 @@ def make_network(network: str, channels: int) -> nn.Module:
     return ResNet(channels, len(CLASSES), depths=(1, 1, 1), width=12, quarter=False)
 
 
-def error(model: nn.Module, x_BCHW: Tensor, label_BK: Tensor) -> Tensor:
-    """The mean binary cross entropy of all classes: each is a question of its own."""
-    return F.binary_cross_entropy_with_logits(model(x_BCHW).float(), label_BK)
-
-
 def make_task(recipe: Recipe, folder: Path) -> Task:
-    """The task of a recipe on a folder.
-
-    Raises:
-        CourseError: data that do not fit the recipe, or too few.
-    """
+    """The task of a recipe on a folder. CourseError: data that do not fit the recipe, or too few."""
     train, valid = Tiles(folder, "train"), Tiles(folder, "valid")
     if valid.shape[1:] != train.shape[1:]:
-        raise DataError(
-            f"{folder}: validation has tiles {valid.shape[1:]}, train {train.shape[1:]}; remove one of them"
-        )
+        raise DataError(f"{folder}: validation has tiles {valid.shape[1:]}, train {train.shape[1:]}; remove one")
     if (never_K := train.labels_NK.sum(0) == 0).any():
         names = ", ".join(name for name, never in zip(CLASSES, never_K, strict=True) if never)
         raise DataError(f"{train.file}: no tile has {names}, so nothing can be learned of it; add samples")
-    n = min(recipe.samples or len(train), len(train))
-    sampling.endless(n, recipe.global_batch_size)  # refuses a batch that is too large now, not later
-    reader = partial(train.batch, turn=recipe.roll)
     return Task(
-        seeded(
-            lambda: make_network(recipe.network or _DEFAULTS[recipe.preset].get("network", ""), train.shape[1]), recipe
-        ),
-        lambda skip: cases.batches(n, reader, recipe, skip),
-        error,
-        lambda model: scores(*logits(model, valid, mesh=recipe)),
+        cases.seeded(lambda: make_network(recipe.network, train.shape[1]), recipe),
+        cases.feed(len(train), partial(train.batch, turn=recipe.roll), recipe),
+        lambda model, x_BCHW, label_BK: F.binary_cross_entropy_with_logits(model(x_BCHW).float(), label_BK),
+        lambda model: scores(*logits(model, valid, recipe)),
         data_id=f"{train.shape} {train.labels_NK.sum():.0f} {train.batch([0])[0].sum():.9g}",
         check_data=lambda: [t.batch([n]) for t in (train, valid) for n in range(len(t))],
     )
@@ -202,21 +168,14 @@ def notes(recipe: Recipe, folder: Path) -> list[str]:
 
 
 @torch.no_grad()
-def logits(
-    model: nn.Module, tiles: Tiles, batch_size: int = 128, mesh: RankRecipe | None = None
-) -> tuple[Tensor, Tensor]:
+def logits(model: nn.Module, tiles: Tiles, mesh: RankRecipe = ALONE) -> tuple[Tensor, Tensor]:
     """Logits and labels (N, K) of a whole split, on the host; several ranks share the batches and all get all."""
-    mesh, device = mesh or RankRecipe(), next(model.parameters()).device
-    was_training = model.training
-    model.eval()
+    device = next(model.parameters()).device
     found_NK = torch.zeros(len(tiles), len(CLASSES), device=device)
-    batches, n = torch.arange(len(tiles)).split(batch_size), data_world_size(mesh)
-    for turn in range(data_rank(mesh), -(-len(batches) // n) * n, n):  # all make as many: each may be a message
-        indices = batches[min(turn, len(batches) - 1)]
-        mine_BK = model(tiles.batch(indices.tolist())[0].to(device)).float()
-        if turn < len(batches) and tells_of_data(mesh):
-            found_NK[indices.to(device)] = mine_BK
-    model.train(was_training)
+    for indices, counts in cases.shared(len(tiles), 128, mesh):
+        mine_BK = model(tiles.batch(indices)[0].to(device)).float()
+        if counts:
+            found_NK[indices] = mine_BK
     return sum_over_ranks(found_NK).cpu(), tiles.labels_NK
 
 

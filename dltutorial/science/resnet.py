@@ -8,27 +8,19 @@ arXiv:1803.08494): as many weights as batch norm has, and two ranks compute what
 Legend: B samples, C channels, H rows × W columns, K classes.
 """
 
-from collections.abc import Callable
-
-import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dltutorial import machine
-from dltutorial.config import Recipe
-from dltutorial.errors import CourseError
+from dltutorial.science.cases import seeded as seeded
 
 
 def norm(channels: int) -> nn.GroupNorm:
-    """Of a quarter of the channels in each group, but at most 32 groups."""
-    return nn.GroupNorm(
-        max(n for n in (1, 2, 4, 8, 16, 32) if (channels % n == 0 and channels >= 4 * n) or n == 1), channels
-    )
+    """At least four channels in each group, and at most 32 groups."""
+    sizes = [n for n in (32, 16, 8, 4, 2) if channels % n == 0 and channels >= 4 * n]
+    return nn.GroupNorm(max(sizes, default=1), channels)
 
 
-def convolution(
-    n_in: int, n_out: int, kernel: int = 3, stride: int = 1, rate: int = 1, relu: bool = True
-) -> nn.Sequential:
+def convolution(n_in: int, n_out: int, kernel: int = 3, stride: int = 1, rate: int = 1, relu: bool = True) -> nn.Module:
     """A convolution that keeps the size but for its stride, a norm, and perhaps a ReLU; ``rate`` 2 leaves gaps of 1."""
     padding = rate * (kernel // 2)
     layers = [nn.Conv2d(n_in, n_out, kernel, stride, padding, rate, bias=False), norm(n_out)]
@@ -41,11 +33,8 @@ class Bottleneck(nn.Module):
     def __init__(self, n_in: int, width: int, stride: int = 1, rate: int = 1) -> None:
         super().__init__()
         n_out = 4 * width
-        self.branch = nn.Sequential(
-            convolution(n_in, width, 1),
-            convolution(width, width, 3, stride, rate),
-            convolution(width, n_out, 1, relu=False),
-        )
+        first, second = convolution(n_in, width, 1), convolution(width, width, 3, stride, rate)
+        self.branch = nn.Sequential(first, second, convolution(width, n_out, 1, relu=False))
         same = n_in == n_out and stride == 1
         self.shortcut = nn.Identity() if same else convolution(n_in, n_out, 1, stride, relu=False)
 
@@ -69,10 +58,8 @@ class ResNet(nn.Module):
         """Random weights.
 
         Args:
-            channels: of the images.
-            classes: logits; 0: no head, for who asks for ``stages`` alone.
-            depths: blocks in each stage; each has twice the width of the one before.
-            width: of the first stage's narrow convolutions.
+            channels, classes: of the images, of the logits; with 0 classes there is no head, only ``stages``.
+            depths, width: blocks of each stage; of the first one's narrow convolutions, and the next has twice that.
             quarter: the stem keeps a quarter of the rows (7 × 7, then a pool), as for photographs; else half of them.
             atrous: so many of the last stages do not halve the image; their convolutions have gaps instead.
         """
@@ -84,9 +71,9 @@ class ResNet(nn.Module):
             gaps = number >= len(depths) - atrous
             rate, stride = (2 * rate if gaps else 1), (1 if gaps or number == 0 else 2)
             narrow = width * 2**number
-            first = Bottleneck(n_in, narrow, stride, rate)
+            more = (Bottleneck(4 * narrow, narrow, 1, rate) for _ in range(depth - 1))
+            self.body.append(nn.Sequential(Bottleneck(n_in, narrow, stride, rate), *more))
             n_in = 4 * narrow
-            self.body.append(nn.Sequential(first, *(Bottleneck(n_in, narrow, 1, rate) for _ in range(depth - 1))))
         self.n_out = n_in
         self.head = nn.Linear(n_in, classes) if classes else None
         for block in self.modules() if classes else ():
@@ -95,26 +82,11 @@ class ResNet(nn.Module):
 
     def stages(self, x_BCHW: Tensor) -> list[Tensor]:
         """What each stage gives."""
-        found, x_BCHW = [], self.stem(x_BCHW)
+        found = [self.stem(x_BCHW)]
         for stage in self.body:
-            x_BCHW = stage(x_BCHW)
-            found.append(x_BCHW)
-        return found
+            found.append(stage(found[-1]))
+        return found[1:]
 
     def forward(self, x_BCHW: Tensor) -> Tensor:
         """Logits (B, K)."""
         return self.head(self.stages(x_BCHW)[-1].mean((2, 3)))
-
-
-def seeded(make: Callable[[], nn.Module], recipe: Recipe) -> nn.Module:
-    """The network with the initial weights of the recipe's seed, on the recipe's device.
-
-    Raises:
-        CourseError: the recipe asks for cuda and there is none.
-    """
-    device = machine.device() if recipe.device == "auto" else recipe.device
-    if device == "cuda" and not torch.cuda.is_available():
-        raise CourseError("device cuda was asked for, but torch sees no CUDA device here; use device=auto")
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(recipe.seed)
-        return make().to(device)
