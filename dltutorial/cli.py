@@ -212,7 +212,7 @@ def place(word: str) -> Path:
     """The type of an option that takes a file or folder; an empty word would be the current folder."""
     if not word.strip():
         raise argparse.ArgumentTypeError("a name is expected; is it a variable that is not set?")
-    return Path(word)
+    return Path(word).expanduser()  # --out=~/x: no shell has expanded it
 
 
 def _doctor(args: argparse.Namespace) -> int:

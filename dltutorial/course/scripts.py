@@ -45,7 +45,7 @@ def _guard_writefile() -> None:
         file, there = Path(line.strip().strip("'\"")).expanduser().absolute(), None
         with contextlib.suppress(OSError, UnicodeDecodeError):
             there = paths.read_text(file)
-        if not {"-a", "--append"} & set(line.split()):
+        if line.strip() and not file.is_dir() and not {"-a", "--append"} & set(line.split()):
             if there is None or there.splitlines() != wrote.get(file):
                 _keep_own(file, cell)
             wrote[file] = cell.splitlines()

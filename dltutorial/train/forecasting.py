@@ -36,7 +36,12 @@ def make_recipe(base: Preset, knobs: Mapping, folder: Path | None) -> Recipe:
     channels, rows, columns = (
         store.open_split(folder, "train").shape if folder else (base.n_channels, base.n_lat, base.n_lon)
     )
-    return Recipe.of(base, **{"n_channels": channels, "n_lat": rows, "n_lon": columns, **knobs})
+    recipe = Recipe.of(base, **{"n_channels": channels, "n_lat": rows, "n_lon": columns, **knobs})
+    for name in ("network", "samples"):
+        recipe.require(
+            not getattr(recipe, name), name, "is a science case's; the weather has one network, and all years"
+        )
+    return recipe
 
 
 def ensure(recipe: Recipe, progress: bool = True) -> Path:

@@ -245,6 +245,8 @@ def in_words(chosen: Mapping[str, Any]) -> str:
 def _study(storage: Any, name: str, about: Mapping[str, Any]) -> Any:
     """The study of that name, which all workers describe alike."""
     tpe = about["sampler"] == "tpe"
+    if (others := optuna.get_all_study_names(storage)) and name not in others:
+        raise CourseError(f"its journal is of the study {others[0]}: give the folder that name again")
     sampler = optuna.samplers.TPESampler(constant_liar=True) if tpe else optuna.samplers.RandomSampler()
     pruner = optuna.pruners.SuccessiveHalvingPruner(min_resource=1, reduction_factor=ETA)
     study = optuna.create_study(

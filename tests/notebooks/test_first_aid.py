@@ -66,6 +66,9 @@ def test_in_a_kernel_started_anew_a_later_cell_alone_keeps_what_you_edited(tmp_p
     (mine := tmp_path / "train.py").write_text("mine = 1\n")
     with contextlib.closing(Notebook("python3")) as notebook:
         said = []
+        for nothing in ("%%writefile\nx = 1", "%%writefile .\nx = 1", f"%%writefile {tmp_path}\nx = 1"):
+            notebook.client.execute_interactive(nothing, output_hook=said.append, timeout=150)
+        assert (tmp_path / "train.py").exists()  # no folder was renamed
         cell = f"%%writefile {mine}\ncourse = 1\n"
         notebook.client.execute_interactive(cell, output_hook=said.append, timeout=150)
         notebook.client.execute_interactive(

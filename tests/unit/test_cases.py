@@ -39,6 +39,12 @@ def test_the_weather_is_a_case_like_any_other():
         assert hasattr(case, name)
 
 
+@pytest.mark.parametrize("knobs", [{"network": "unet"}, {"samples": 50}])
+def test_the_weather_ignores_no_knob_of_others(knobs):
+    with pytest.raises(RecipeError, match="is a science case's"):
+        forecasting.make_recipe(preset("smoke"), knobs, None)
+
+
 @pytest.mark.parametrize("name", ["wether", "", "../weather", 3, None, "cases"])
 def test_an_unknown_case_is_one_line_that_names_the_known_ones(name):
     with pytest.raises(RecipeError, match=r"task must be one of weather, climate"):

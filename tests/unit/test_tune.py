@@ -207,6 +207,15 @@ def test_trials_without_their_journal_are_left_alone(line, tmp_path, capsys):
     assert journal.read_bytes() == b""
 
 
+def test_a_study_that_was_renamed_is_one_line(line, tmp_path, capsys):
+    assert cli.main([*line, "--trials", "1", *RATES]) == 0
+    capsys.readouterr()
+    (tmp_path / "study").rename(tmp_path / "other")
+    words = [word if word != "study" else "other" for word in line]
+    assert cli.main([*words, "--trials", "2", *RATES]) == 2
+    assert "its journal is of the study study" in capsys.readouterr().err
+
+
 def test_a_study_has_one_data_set(line, tmp_path, capsys):
     import shutil
 
