@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import h5py
 import numpy as np
@@ -37,8 +38,14 @@ SPLITS = {"train": "train", "valid": "validation", "test": "test"}
 SCORE = "valid/loss"
 # Of DeepCAM's pixels: background, tropical cyclones, atmospheric rivers (deepCam/train.py).
 DEEPCAM_SHARES = 0.986267818390377, 0.0004578708870701058, 0.01327431072255291
-_SMOKE = {"steps": 100, "global_batch_size": 4, "learning_rate": 2e-2, "weight_decay": 0.0}
-_GPU = {"steps": 2000, "global_batch_size": 16, "learning_rate": 1e-3, "precision": "bf16", "weight_decay": 0.0}
+_SMOKE: dict[str, Any] = {"steps": 100, "global_batch_size": 4, "learning_rate": 2e-2, "weight_decay": 0.0}
+_GPU: dict[str, Any] = {
+    "steps": 2000,
+    "global_batch_size": 16,
+    "learning_rate": 1e-3,
+    "precision": "bf16",
+    "weight_decay": 0.0,
+}
 _DEFAULTS = {"smoke": _SMOKE, "laptop": {**_SMOKE, "steps": 1500}, "gpu": _GPU, "cluster": _GPU}
 
 
@@ -143,14 +150,16 @@ class Samples:
     def batch(self, indices: list[int], seeds: Tensor | None = None, roll: bool = False) -> tuple[Tensor, Tensor]:
         """(B, C, H, W) and (B, H, W); ``roll`` shifts each along longitude, by its seed."""
         x_BCHW, label_BHW = map(np.stack, zip(*map(self.read, indices), strict=True))
-        if roll:
+        if roll and seeds is not None:
             for n, seed in enumerate(seeds.tolist()):
                 x_BCHW[n], label_BHW[n] = (np.roll(part[n], seed, -1) for part in (x_BCHW, label_BHW))
         return torch.from_numpy(x_BCHW), torch.from_numpy(label_BHW)
 
     def shares(self) -> np.ndarray:
         """The share of each class among all pixels. DataError: one never occurs, so its share gives no weight."""
-        counts = sum(np.bincount(self.read(n)[1].ravel(), minlength=len(CLASSES)) for n in range(len(self)))
+        counts = np.zeros(len(CLASSES), np.int64)
+        for n in range(len(self)):
+            counts += np.bincount(self.read(n)[1].ravel(), minlength=len(CLASSES))
         if not counts.all():
             names = ", ".join(name for name, count in zip(CLASSES, counts, strict=True) if not count)
             raise DataError(f"{self.place}: no pixel is of class {names}; it can have no weight: add samples")
@@ -304,13 +313,13 @@ def iou(counts_3K: Tensor) -> Tensor:
 def scores(model: nn.Module, samples: Samples, weight_K: Tensor, mesh: RankRecipe) -> dict[str, float]:
     """The weighted loss, accuracy and IoU by class of a whole split; several ranks share the batches and add up."""
     device = next(model.parameters()).device
-    total_3K, loss = torch.zeros(3, len(CLASSES), dtype=torch.float64, device=device), weighted_error(weight_K)
+    total_3K, error = torch.zeros(3, len(CLASSES), dtype=torch.float64, device=device), weighted_error(weight_K)
     total = torch.zeros((), dtype=torch.float64, device=device)
     for indices, counts in cases.shared(len(samples), 8, mesh):
         x_BCHW, label_BHW = (part.to(device) for part in samples.batch(indices))
         logits_BKHW = model(x_BCHW)
         if counts:
-            total += len(indices) * loss(nn.Identity(), logits_BKHW, label_BHW).double()
+            total += len(indices) * error(nn.Identity(), logits_BKHW, label_BHW).double()
             total_3K += count(logits_BKHW.argmax(1), label_BHW)
     total_3K, loss = sum_over_ranks(total_3K).cpu(), sum_over_ranks(total).item() / len(samples)
     by_class = {f"valid/iou {name}": value for name, value in zip(CLASSES, iou(total_3K).tolist(), strict=True)}

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import h5py
 import numpy as np
@@ -40,8 +41,8 @@ NETWORKS = "small", "resnet50"
 SPLITS = {"train": "train", "valid": "validation", "test": "test"}
 SCORE = "valid/loss"
 ALONE = RankRecipe()
-_SMOKE = {"steps": 90, "global_batch_size": 32, "learning_rate": 1e-2, "weight_decay": 0.0}
-_GPU = {**_SMOKE, "network": "resnet50", "steps": 5000, "global_batch_size": 512, "learning_rate": 1e-3}
+_SMOKE: dict[str, Any] = {"steps": 90, "global_batch_size": 32, "learning_rate": 1e-2, "weight_decay": 0.0}
+_GPU: dict[str, Any] = {**_SMOKE, "network": "resnet50", "steps": 5000, "global_batch_size": 512, "learning_rate": 1e-3}
 _DEFAULTS = {"smoke": _SMOKE, "laptop": {**_SMOKE, "steps": 1000}, "gpu": _GPU, "cluster": _GPU}
 _SIZES = {"smoke": (3000, 24), "laptop": (12_000, 24), "gpu": (60_000, 120), "cluster": (60_000, 120)}
 
@@ -128,7 +129,7 @@ class Tiles:
         if (bad_B := ~torch.isfinite(x_BCHW).flatten(1).all(1)).any():
             raise DataError(f"{self.file}: tile {indices[bad_B.int().argmax()]} holds NaN or infinity; leave it out")
         x_BCHW = (x_BCHW - 2000) / 500
-        if turn:
+        if turn and seeds is not None:
             turned = [torch.rot90(x, s % 4, (1, 2)) for x, s in zip(x_BCHW, seeds.tolist(), strict=True)]
             x_BCHW = torch.stack([x.flip(2) if s & 4 else x for x, s in zip(turned, seeds.tolist(), strict=True)])
         return x_BCHW, self.labels_NK[indices]

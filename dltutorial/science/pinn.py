@@ -59,7 +59,7 @@ def observe(kind: str, n: int, seed: int) -> tuple[Tensor, Tensor]:
     """Points (N, 2), at random in space, at 65 times, and c (N,) there with noise."""
     generator = torch.Generator().manual_seed(seed)
     times_T = START[kind] + torch.linspace(0, LASTS, 65)
-    c_TX = solve(**TRUE, times=times_T)
+    c_TX = solve(TRUE["a"], TRUE["b"], times_T)
     t_N = torch.randint(len(times_T), (n,), generator=generator)
     x_N = torch.randint(c_TX.shape[1], (n,), generator=generator)
     points_N2 = torch.stack([x_N / (c_TX.shape[1] - 1), times_T[t_N]], 1)
@@ -87,7 +87,7 @@ class Pinn(nn.Module):
         by_x_2, by_t_2 = torch.diag(scale_2)
         rows_JBD = torch.stack([value_B2, zero_B2 + by_x_2, zero_B2, zero_B2 + by_t_2])
         for layer in self.layers:
-            z, z_x, z_xx, z_t = (rows_JBD @ layer.weight.T).to(points_B2.dtype)  # the rest is not for 16 bits
+            z, z_x, z_xx, z_t = (rows_JBD @ layer.weight.T).to(points_B2.dtype)  # type: ignore[operator]  # the rest is not for 16 bits
             z = z + layer.bias
             if layer is not self.layers[-1]:
                 y = torch.tanh(z)
@@ -156,7 +156,7 @@ def make_task(recipe: Recipe, folder: Path) -> Task:
         seeded(lambda: Pinn(begin, lasts, recipe.dim, recipe.depth), recipe),
         lambda skip: cases.batches(n, picked, recipe, skip),
         misfit,
-        lambda model: scores(model, *valid, true, recipe),
+        lambda model: scores(model, valid[0], valid[1], true, recipe),
         data_id=f"{n} observations, {points_N2.double().sum():.9g}, {c_N.double().sum():.9g}",
     )
 

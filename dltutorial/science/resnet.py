@@ -75,10 +75,10 @@ class ResNet(nn.Module):
             self.body.append(nn.Sequential(Bottleneck(n_in, narrow, stride, rate), *more))
             n_in = 4 * narrow
         self.n_out = n_in
-        self.head = nn.Linear(n_in, classes) if classes else None
+        self.head: nn.Module = nn.Linear(n_in, classes) if classes else nn.Identity()
         for block in self.modules() if classes else ():
             if isinstance(block, Bottleneck):  # at first it gives its input (Goyal et al. 2017)
-                nn.init.zeros_(block.branch[-1][1].weight)
+                nn.init.zeros_(block.branch[-1][1].weight)  # type: ignore[index]
 
     def stages(self, x_BCHW: Tensor) -> list[Tensor]:
         """What each stage gives."""

@@ -188,7 +188,7 @@ def make_task(recipe: Recipe, folder: Path) -> Task:
         seeded(lambda: Surrogate(n_constants, n_points, recipe.dim, recipe.depth), recipe),
         lambda skip: cases.batches(n, lambda rows, _: tuple(part[rows] for part in train), recipe, skip),
         squared_error,
-        lambda model: scores(model, *valid, recipe),
+        lambda model: scores(model, valid[0], valid[1], recipe),
         data_id=f"{n} runs, {train[0].double().sum():.9g}, {train[1].double().sum():.9g}",
     )
 

@@ -14,6 +14,7 @@ Legend: B images of this rank, N of all ranks or in a file, C channels, H × W p
 import itertools
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import h5py
 import numpy as np
@@ -36,9 +37,15 @@ NETWORKS = ("small", "resnet50")
 N_VALID = 2000
 TEMPERATURE = 0.1
 SIZES = {"smoke": 16, "laptop": 32, "gpu": 64, "cluster": 64}  # pixels along an edge
-_SMOKE = {"samples": 8000, "global_batch_size": 128, "steps": 240, "learning_rate": 3e-3}
+_SMOKE: dict[str, Any] = {"samples": 8000, "global_batch_size": 128, "steps": 240, "learning_rate": 3e-3}
 _LAPTOP = {**_SMOKE, "samples": 24_000, "global_batch_size": 256, "steps": 2000}
-_GPU = {"network": "resnet50", "samples": 200_000, "global_batch_size": 1024, "steps": 10_000, "learning_rate": 1e-3}
+_GPU: dict[str, Any] = {
+    "network": "resnet50",
+    "samples": 200_000,
+    "global_batch_size": 1024,
+    "steps": 10_000,
+    "learning_rate": 1e-3,
+}
 _CLUSTER = {**_GPU, "samples": 500_000, "global_batch_size": 4096, "learning_rate": 2e-3}
 _DEFAULTS = {"smoke": _SMOKE, "laptop": _LAPTOP, "gpu": _GPU, "cluster": _CLUSTER}
 
@@ -46,7 +53,7 @@ _DEFAULTS = {"smoke": _SMOKE, "laptop": _LAPTOP, "gpu": _GPU, "cluster": _CLUSTE
 def make_network(network: str, channels: int, width: int = 12, n_projected: int = 32) -> nn.Sequential:
     """ResNet-50 or three convolutions; behind it a projection (B, P), which is thrown away after training."""
     if network == "resnet50":
-        body = ResNet(channels)
+        body: Any = ResNet(channels)
         body.head, n = nn.Identity(), body.n_out
     else:
         sizes, n = (channels, width, 2 * width, 4 * width), 4 * width
@@ -158,7 +165,7 @@ def make_task(recipe: Recipe, folder: Path) -> Task:
         seeded(lambda: make_network(recipe.network, x_NCHW.shape[1]), recipe),
         lambda skip: cases.batches(len(x_NCHW), two_views, recipe, skip),
         contrast,
-        lambda model: {SCORE: probe_error(model, valid_NCHW, valid_N)},
+        lambda model: {SCORE: probe_error(model, valid_NCHW, torch.as_tensor(valid_N))},
         data_id=f"{len(x_NCHW)}-{centre.item():.6e}-{scale.item():.6e}",
     )
 
@@ -171,7 +178,8 @@ def contrast(model: nn.Module, a_BCHW: Tensor, b_BCHW: Tensor) -> Tensor:
 @torch.no_grad()
 def probe_error(model: nn.Module, x_NCHW: Tensor, y_N: Tensor, ridge: float = 1e-2) -> float:
     """Share of the second half that a linear probe names wrongly, fitted to the first half, on frozen features."""
-    body, found = getattr(model, "module", model)[0], []
+    body: Any = getattr(model, "module", model)
+    body, found = body[0], []
     hook = body.register_forward_hook(lambda layer, x, features: found.append(features.float().cpu()))
     for part_BCHW in x_NCHW.split(500):
         model(part_BCHW.to(next(model.parameters()).device))
