@@ -6,7 +6,7 @@ A case is a module with
     make_recipe(base, knobs, folder)    the ``Recipe`` of a preset with these knobs; a folder, if there is one, may tell
     ensure(recipe, progress=True)       the folder of the simulated data for it, made unless it is there
     make_task(recipe, folder)           its ``Task`` on that folder, or on real data in the same layout
-    notes(recipe, folder)               lines to say before the training
+    notes(recipe, folder)               lines to say before the training, if there are any
 
 Everything that comes as ``--data DIR`` is a folder in the layout that the case's module describes.
 """
@@ -38,11 +38,12 @@ Read = Callable[[list[int], Tensor], tuple[Tensor, ...]]
 
 @dataclasses.dataclass(frozen=True)
 class Simulated:
-    """All that decides simulated images or boxes: how many to train with and to validate, pixels along an edge, ..."""
+    """All that decides simulated samples: how many to train with and to validate, cells along an edge, a kind, …"""
 
     samples: int
-    n_valid: int
-    size: int
+    n_valid: int = 500
+    size: int = 0
+    kind: str = ""
     seed: int = 0
     version: int = 1
 

@@ -50,7 +50,7 @@ _DEFAULTS = {"smoke": _SMOKE, "laptop": {**_SMOKE, "steps": 1500}, "gpu": _GPU, 
 
 
 @dataclass(frozen=True)
-class Plan:
+class EventPlan:
     """All that decides the data: the weather's plan, noise in standard deviations, the rules, the version of them."""
 
     weather: str
@@ -70,11 +70,11 @@ def ensure(recipe: Recipe, progress: bool = True) -> Path:
     base = preset(recipe.preset)
     made = weather.Plan.of(base)
     n_bytes = sum(made.years) * made.snapshots * (4 * int(np.prod(made.shape)) + 8 * base.n_lat * base.n_lon)
-    plan = Plan(made.digest)
+    plan = EventPlan(made.digest)
     return cases.kept("climate", plan, partial(_label, base, plan, progress), n_bytes, progress)
 
 
-def _label(base: Preset, plan: Plan, progress: bool, folder: Path) -> None:
+def _label(base: Preset, plan: EventPlan, progress: bool, folder: Path) -> None:
     """Write every snapshot as a file of its own, with labels and noise; then the statistics."""
     source = weather.ensure(base, progress=progress)
     extremes_C, limits = [], None

@@ -27,12 +27,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dltutorial.config import Preset, Recipe
-from dltutorial.data import formats, sampling
+from dltutorial.data import formats
 from dltutorial.errors import DataError, RecipeError
 from dltutorial.parallel.tensor import GatherTokens
 from dltutorial.science import cases
-from dltutorial.science.resnet import seeded
-from dltutorial.train.distributed import data_rank, data_world_size, sum_over_ranks, tells_of_data
+from dltutorial.train.distributed import sum_over_ranks
 from dltutorial.train.task import Task
 
 SCORE = "valid/mae"
@@ -178,9 +177,7 @@ def simulate(n: int, side: int, seed: int = 0) -> tuple[Tensor, Tensor]:
 
 def make_recipe(base: Preset, knobs: Mapping, folder: Path | None) -> Recipe:
     """The recipe of a preset with these knobs."""
-    recipe = cases.recipe_of(base, _DEFAULTS, knobs)
-    recipe.require(recipe.network in ("", *NETWORKS), "network", f"must be one of {', '.join(NETWORKS)}")
-    return recipe
+    return cases.recipe_of(base, _DEFAULTS, knobs, NETWORKS)
 
 
 def ensure(recipe: Recipe, progress: bool = True) -> Path:
@@ -262,7 +259,6 @@ def make_task(recipe: Recipe, folder: Path) -> Task:
     train, valid = boxes(folder, "train", recipe.samples), boxes(folder, "valid")
     first, _ = read(train[0])
     shape = first.shape[1], *SHAPES[recipe.preset][1:], recipe.network or NETWORKS[0], len(first)
-    sampling.endless(len(train), recipe.global_batch_size)  # refuses a batch that is too large now, not later
 
     def load(indices: list[int], seeds_B: Tensor) -> tuple[Tensor, ...]:
         x, unit = zip(*(read(train[index]) for index in indices), strict=True)
@@ -270,8 +266,8 @@ def make_task(recipe: Recipe, folder: Path) -> Task:
         return even(x_BCDHW), torch.stack(unit)
 
     return Task(
-        seeded(lambda: CosmoNet(*shape), recipe),
-        lambda skip: cases.batches(len(train), load, recipe, skip),
+        cases.seeded(lambda: CosmoNet(*shape), recipe),
+        cases.feed(len(train), load, recipe),
         lambda model, x_BCDHW, unit_BP: F.mse_loss(model(x_BCDHW), unit_BP),
         lambda model: scores(model, valid, recipe),
         data_id=f"{len(train)}-{first.double().sum().item():.6e}",
@@ -281,25 +277,15 @@ def make_task(recipe: Recipe, folder: Path) -> Task:
 
 @torch.no_grad()
 def scores(model: nn.Module, files: list[Path], recipe: Recipe, batch: int = 16) -> dict[str, float]:
-    """Mean absolute error in units of ``unitPar``, and R² of each parameter. Ranks share the boxes; all get the same.
-
-    Each call of the model may be a message, so all make as many: who has none left repeats the last.
-    """
-    parts, n = torch.arange(len(files)).split(batch), data_world_size(recipe)
+    """Mean absolute error in units of ``unitPar``, R² of each parameter. Ranks share the boxes; all get the same."""
     device = next(model.parameters()).device
     found = torch.zeros(2, len(files), len(PARAMETERS), device=device)
-    for turn in range(data_rank(recipe), -(-len(parts) // n) * n, n):
-        indices = parts[min(turn, len(parts) - 1)]
-        x, unit = zip(*(read(files[index]) for index in indices.tolist()), strict=True)
+    for indices, counts in cases.shared(len(files), batch, recipe):
+        x, unit = zip(*(read(files[index]) for index in indices), strict=True)
         told_BP = model(even(torch.stack(x)).to(device)).float()
-        if turn < len(parts) and tells_of_data(recipe):
-            found[:, indices.to(device)] = torch.stack((told_BP, torch.stack(unit).to(device)))
+        if counts:
+            found[:, indices] = torch.stack((told_BP, torch.stack(unit).to(device)))
     told_NP, unit_NP = sum_over_ranks(found).cpu().double()
     r2_P = 1 - (told_NP - unit_NP).square().mean(0) / unit_NP.var(0, correction=0)
     by_name = {f"valid/r2_{name}": r2 for name, r2 in zip(PARAMETERS, r2_P.tolist(), strict=True)}
     return {SCORE: (told_NP - unit_NP).abs().mean().item(), **by_name}
-
-
-def notes(recipe: Recipe, folder: Path) -> list[str]:
-    """Nothing but what the score means."""
-    return ["a guess of the middle has a mean absolute error of 0.5, CosmoFlow's target is 0.124 (MLPerf HPC)"]

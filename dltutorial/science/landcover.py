@@ -48,7 +48,7 @@ _SIZES = {"smoke": (3000, 24), "laptop": (12_000, 24), "gpu": (60_000, 120), "cl
 
 
 @dataclass(frozen=True)
-class Plan:
+class TilePlan:
     """All that decides the data: training tiles, pixels along an edge, the noise, the version of the code."""
 
     n: int
@@ -65,7 +65,7 @@ def make_recipe(base: Preset, knobs: Mapping, folder: Path | None) -> Recipe:
 def ensure(recipe: Recipe, progress: bool = True) -> Path:
     """The folder of simulated tiles for a recipe."""
     n, size = _SIZES[recipe.preset]
-    plan = Plan(recipe.samples or n, size)
+    plan = TilePlan(recipe.samples or n, size)
     lengths = plan.n, plan.n // 4, plan.n // 4
 
     def make(folder: Path) -> None:

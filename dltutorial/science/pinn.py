@@ -24,11 +24,10 @@ import torch
 from torch import Tensor, nn
 
 from dltutorial.config import Preset, Recipe
-from dltutorial.data import formats, sampling
+from dltutorial.data import formats
 from dltutorial.errors import DataError
 from dltutorial.science import cases
-from dltutorial.science.resnet import seeded
-from dltutorial.science.surrogate import Plan, read, write
+from dltutorial.science.surrogate import read, write
 from dltutorial.train.distributed import data_rank, data_world_size, sum_over_ranks
 from dltutorial.train.task import Task
 
@@ -112,11 +111,11 @@ def make_recipe(base: Preset, knobs: Mapping, folder: Path | None) -> Recipe:
 
 def ensure(recipe: Recipe, progress: bool = True) -> Path:
     """The folder of the simulated observations."""
-    plan = Plan(recipe.samples, kind=recipe.network or "watched")
+    plan = cases.Simulated(recipe.samples, kind=recipe.network or "watched")
     return cases.kept("pinn", plan, lambda folder: _make(plan, folder), 12 * (plan.samples + plan.n_valid), progress)
 
 
-def _make(plan: Plan, folder: Path) -> None:
+def _make(plan: cases.Simulated, folder: Path) -> None:
     for n, (split, size) in enumerate({"train": plan.samples, "valid": plan.n_valid}.items()):
         points_N2, c_N = observe(plan.kind, size, 2 * plan.seed + n)
         write(folder / f"{split}.h5", {"points": points_N2, "c": c_N}, **TRUE)
@@ -141,8 +140,6 @@ def make_task(recipe: Recipe, folder: Path) -> Task:
     valid = read(Path(folder) / "valid.h5", **shapes)
     with formats.blaming(file), h5py.File(file) as data:
         true = {name: float(data.attrs[name]) for name in TRUE if name in data.attrs}
-    n = min(recipe.samples or len(c_N), len(c_N))
-    sampling.endless(n, recipe.global_batch_size)  # refuses a batch that is too large now, not later
     low_2, high_2 = points_N2.aminmax(dim=0)
     if not (high_2 > low_2).all():
         raise DataError(f"{folder}: all observations are at one x or one t; derivatives need several")
@@ -153,11 +150,11 @@ def make_task(recipe: Recipe, folder: Path) -> Task:
         return points_N2[indices], c_N[indices], low_2 + torch.stack(draws) * (high_2 - low_2)
 
     return Task(
-        seeded(lambda: Pinn(begin, lasts, recipe.dim, recipe.depth), recipe),
-        lambda skip: cases.batches(n, picked, recipe, skip),
+        cases.seeded(lambda: Pinn(begin, lasts, recipe.dim, recipe.depth), recipe),
+        cases.feed(len(c_N), picked, recipe),
         misfit,
         lambda model: scores(model, valid[0], valid[1], true, recipe),
-        data_id=f"{n} observations, {points_N2.double().sum():.9g}, {c_N.double().sum():.9g}",
+        data_id=f"{len(c_N)} observations, {points_N2.double().sum():.9g}, {c_N.double().sum():.9g}",
     )
 
 

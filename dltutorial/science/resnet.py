@@ -11,8 +11,6 @@ Legend: B samples, C channels, H rows × W columns, K classes.
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dltutorial.science.cases import seeded as seeded
-
 
 def norm(channels: int) -> nn.GroupNorm:
     """At least four channels in each group, and at most 32 groups."""

@@ -16,7 +16,6 @@ Legend: N runs, B in a batch, P constants, X points, K cosines.
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 import h5py
@@ -26,10 +25,9 @@ from torch import Tensor, nn
 
 from dltutorial import paths
 from dltutorial.config import Preset, Recipe
-from dltutorial.data import formats, sampling
+from dltutorial.data import formats
 from dltutorial.errors import DataError
 from dltutorial.science import cases
-from dltutorial.science.resnet import seeded
 from dltutorial.train.distributed import data_rank, data_world_size, sum_over_ranks
 from dltutorial.train.forecasting import squared_error
 from dltutorial.train.task import Task
@@ -44,17 +42,6 @@ _DEFAULTS = {
             "depth": 6},
 }  # fmt: skip
 _DEFAULTS["cluster"] = _DEFAULTS["gpu"]
-
-
-@dataclass(frozen=True)
-class Plan:
-    """All that decides simulated samples; of several kinds, if the case has them."""
-
-    samples: int
-    n_valid: int = 500
-    kind: str = ""
-    seed: int = 0
-    version: int = 1
 
 
 def constants(settings_BP: Tensor) -> Tensor:
@@ -125,12 +112,12 @@ def make_recipe(base: Preset, knobs: Mapping, folder: Path | None) -> Recipe:
 
 def ensure(recipe: Recipe, progress: bool = True) -> Path:
     """The folder of the simulated runs."""
-    plan = Plan(recipe.samples)
+    plan = cases.Simulated(recipe.samples)
     n_bytes = 4 * (plan.samples + plan.n_valid) * (N_POINTS + len(CONSTANTS))
     return cases.kept("surrogate", plan, lambda folder: _make(plan, folder), n_bytes, progress)
 
 
-def _make(plan: Plan, folder: Path) -> None:
+def _make(plan: cases.Simulated, folder: Path) -> None:
     generator = torch.Generator().manual_seed(plan.seed)
     for split, n in (("train", plan.samples), ("valid", plan.n_valid)):
         settings_NP = torch.rand(n, len(CONSTANTS), generator=generator)
@@ -164,11 +151,6 @@ def read(file: Path, **shapes: str) -> list[Tensor]:
     return found
 
 
-def notes(recipe: Recipe, folder: Path) -> list[str]:
-    """Where what it learns holds."""
-    return [f"it learns settings from 0 to 1 of {len(CONSTANTS)} constants; outside of them nothing has taught it"]
-
-
 def make_task(recipe: Recipe, folder: Path) -> Task:
     """The task of a recipe on a folder of runs.
 
@@ -182,11 +164,9 @@ def make_task(recipe: Recipe, folder: Path) -> Task:
     low, high = torch.cat([train[0], valid[0]]).aminmax()
     if low < 0 or high > 1:
         raise DataError(f"{folder}: settings from {low:g} to {high:g}; scale them to 0 … 1")
-    n = min(recipe.samples or n, n)
-    sampling.endless(n, recipe.global_batch_size)  # refuses a batch that is too large now, not later
     return Task(
-        seeded(lambda: Surrogate(n_constants, n_points, recipe.dim, recipe.depth), recipe),
-        lambda skip: cases.batches(n, lambda rows, _: tuple(part[rows] for part in train), recipe, skip),
+        cases.seeded(lambda: Surrogate(n_constants, n_points, recipe.dim, recipe.depth), recipe),
+        cases.feed(n, lambda rows, _: tuple(part[rows] for part in train), recipe),
         squared_error,
         lambda model: scores(model, valid[0], valid[1], recipe),
         data_id=f"{n} runs, {train[0].double().sum():.9g}, {train[1].double().sum():.9g}",

@@ -24,11 +24,11 @@ from torch.nn import functional as F
 
 from dltutorial import paths
 from dltutorial.config import Preset, Recipe
-from dltutorial.data import formats, lenses, sampling
+from dltutorial.data import formats, lenses
 from dltutorial.errors import DataError
 from dltutorial.parallel.tensor import GatherTokens
 from dltutorial.science import cases
-from dltutorial.science.resnet import ResNet, convolution, seeded
+from dltutorial.science.resnet import ResNet, convolution
 from dltutorial.train.distributed import rank, world_size
 from dltutorial.train.task import Task
 
@@ -100,9 +100,7 @@ def info_nce(a_BP: Tensor, b_BP: Tensor, temperature: float = TEMPERATURE) -> Te
 
 def make_recipe(base: Preset, knobs: Mapping, folder: Path | None) -> Recipe:
     """The recipe of a preset with these knobs."""
-    recipe = cases.recipe_of(base, _DEFAULTS, knobs)
-    recipe.require(recipe.network in ("", *NETWORKS), "network", f"must be one of {', '.join(NETWORKS)}")
-    return recipe
+    return cases.recipe_of(base, _DEFAULTS, knobs, NETWORKS)
 
 
 def ensure(recipe: Recipe, progress: bool = True) -> Path:
@@ -156,14 +154,13 @@ def make_task(recipe: Recipe, folder: Path) -> Task:
     x_NCHW = x_NCHW[: recipe.samples or None]
     centre, scale = x_NCHW.mean(), x_NCHW.std()
     x_NCHW, valid_NCHW = (x_NCHW - centre) / scale, (valid_NCHW - centre) / scale
-    sampling.endless(len(x_NCHW), recipe.global_batch_size)  # refuses a batch that is too large now, not later
 
     def two_views(indices: list[int], seeds_B: Tensor) -> tuple[Tensor, ...]:
         return views(x_NCHW[indices], seeds_B), views(x_NCHW[indices], seeds_B + 2**31)  # 32 bits of a seed count
 
     return Task(
-        seeded(lambda: make_network(recipe.network, x_NCHW.shape[1]), recipe),
-        lambda skip: cases.batches(len(x_NCHW), two_views, recipe, skip),
+        cases.seeded(lambda: make_network(recipe.network, x_NCHW.shape[1]), recipe),
+        cases.feed(len(x_NCHW), two_views, recipe),
         contrast,
         lambda model: {SCORE: probe_error(model, valid_NCHW, torch.as_tensor(valid_N))},
         data_id=f"{len(x_NCHW)}-{centre.item():.6e}-{scale.item():.6e}",

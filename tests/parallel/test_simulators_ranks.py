@@ -4,7 +4,7 @@ import pytest
 import simulators
 
 from dltutorial.launch import launch
-from dltutorial.science import pinn, surrogate
+from dltutorial.science import cases, pinn, surrogate
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*ranks share")
 
@@ -13,8 +13,8 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*ranks share")
 def data(tmp_path_factory):
     folder = tmp_path_factory.mktemp("data")
     for name, case, plan in (
-        ("surrogate", surrogate, surrogate.Plan(40, 11)),
-        ("pinn", pinn, pinn.Plan(40, 11, "watched")),
+        ("surrogate", surrogate, cases.Simulated(40, 11)),
+        ("pinn", pinn, cases.Simulated(40, 11, kind="watched")),
     ):
         (folder / name).mkdir()
         case._make(plan, folder / name)

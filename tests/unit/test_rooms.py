@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "dltutorial"
 # Lines of all Python files, blank lines and docstrings included: what there is, and no more. 18,500 for chapters 00 to
-# 15; 22,000 at most with Part IV.
+# 15; 22,000 at most with Parts IV and V.
 BUDGET = {
     "": 1702,
     "record": 582,
@@ -22,11 +22,11 @@ BUDGET = {
     "launch": 1506,
     "comm": 738,
     "parallel": 1297,
-    "train": 3576,
+    "train": 3583,
     "scaling": 570,
     "convergence": 1049,
     "course": 3544,
-    "science": 1600,
+    "science": 1630,
 }
 # Words that only their author understands as the name of a file.
 PRIVATE = {"meeting", "lives", "panes", "standing", "endings", "rungs", "tape", "seats", "resident", "session"}

@@ -8,12 +8,12 @@ import torch
 
 from dltutorial.config import PRESETS
 from dltutorial.errors import DataError, RecipeError
-from dltutorial.science import pinn
+from dltutorial.science import cases, pinn
 
 
 @pytest.fixture
 def folder(tmp_path):
-    pinn._make(pinn.Plan(60, 20, "watched"), tmp_path)
+    pinn._make(cases.Simulated(60, 20, kind="watched"), tmp_path)
     return tmp_path
 
 

@@ -8,14 +8,14 @@ import torch
 
 from dltutorial.config import PRESETS
 from dltutorial.errors import DataError
-from dltutorial.science import surrogate
+from dltutorial.science import cases, surrogate
 
 MIDDLE = torch.full((1, 4), 0.5)
 
 
 @pytest.fixture
 def folder(tmp_path):
-    surrogate._make(surrogate.Plan(60, n_valid=20), tmp_path)
+    surrogate._make(cases.Simulated(60, n_valid=20), tmp_path)
     return tmp_path
 
 
@@ -61,7 +61,7 @@ def test_the_simulation_has_a_gradient():
 
 def test_the_same_plan_gives_the_same_runs(folder, tmp_path):
     (again := tmp_path / "again").mkdir()
-    surrogate._make(surrogate.Plan(60, n_valid=20), again)
+    surrogate._make(cases.Simulated(60, n_valid=20), again)
     shapes = {"settings": "NP", "tensor": "NX"}
     both = (surrogate.read(place / "train.h5", **shapes) for place in (folder, again))
     for one, other in zip(*both, strict=True):
