@@ -1,6 +1,8 @@
 """Checks of chapter 23's exercise, second part: which change of the constants no residual sees."""
 
+import contextlib
 from collections.abc import Callable
+from typing import Any
 
 import torch
 
@@ -20,8 +22,16 @@ def _settled(ratio: float) -> tuple[torch.Tensor, torch.Tensor]:
     return slope, ratio * slope
 
 
+def _numbers(got: Any) -> Any:
+    """A tuple, a list or a tensor of floats as float64; anything else as it is."""
+    if isinstance(got, (tuple, list)):
+        with contextlib.suppress(Exception):
+            return torch.tensor([float(part) for part in got], dtype=torch.float64)
+    return got.double() if torch.is_tensor(got) and got.is_floating_point() else got
+
+
 def _one(fn: Callable, c_x: torch.Tensor, c_xx: torch.Tensor, right: tuple[float, float], hint: str = "") -> None:
-    got, wanted = fn(c_x, c_xx), torch.tensor(right, dtype=torch.float64)
+    got, wanted = _numbers(fn(c_x, c_xx)), torch.tensor(right, dtype=torch.float64)
     wanted = wanted / wanted.norm()
     if got is None:
         raise Wrong(wanted, None, hint or "c_x da - c_xx db is 0 everywhere in this direction: it is not None.")

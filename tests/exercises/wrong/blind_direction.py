@@ -18,6 +18,13 @@ def blind_direction(c_x_N, c_xx_N, tolerance=1e-3):
     return -blind if blind[0] < 0 else blind
 """
 _with = functools.partial(altered, RIGHT)
+_LAST = "return -blind if blind[0] < 0 else blind"
+
+RIGHT_TOO = [
+    ("a tuple", _with((_LAST, f"{_LAST.replace('return ', 'return tuple((')}).tolist())"))),
+    ("a list", _with((_LAST, f"{_LAST.replace('return ', 'return list(')})"))),
+    ("float32", _with((_LAST, f"{_LAST.replace('return ', 'return (')}).float()"))),
+]
 
 WRONG = [
     ("always none", "def blind_direction(c_x_N, c_xx_N, tolerance=1e-3):\n    return None\n", "it is not None"),
