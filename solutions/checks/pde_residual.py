@@ -14,7 +14,12 @@ from dltutorial.course.checks.expect import expect_close
 
 A, B = 0.7, 0.3
 _GRAPH = "The first derivative is differentiated again, and all of it by the weights: create_graph=True each time."
+_FIRST = "The first column of points is x, the second t."
 _PLANE = "c_x does not depend on the points here: allow_unused=True, materialize_grads=True give zeros for that."
+_RAMP = (
+    "Without weights c_x has no graph at all here, and is not differentiated again: the second derivative is 0. "
+    "With 0 * points added to the slope it hangs on the points."
+)
 _OWN = "Differentiate by a copy of your own: points.detach().requires_grad_()."
 
 
@@ -58,9 +63,12 @@ def _values(fn: Callable, n: int) -> None:
     c_x, c_xx, c_t, c_xt = model.parts(points)
     right = c_t + A * c_x - B * c_xx
     mistakes = [
+        (c_t + A * c_x, "c_xx is 0 or missing here. The first derivative is differentiated again: create_graph=True."),
         (c_t + A * c_x + B * c_xx, "Diffusion stands on the other side: - b c_xx."),
         (c_t - A * c_x - B * c_xx, "The flow stands on the left: + a c_x."),
-        (c_x + A * c_t - B * c_xx, "The first column of points is x, the second t."),
+        (c_x + A * c_t - B * c_xx, _FIRST),
+        (c_x + A * c_t - B * c_xt, _FIRST),
+        (c_x + A * c_t + 9 * B * model(points).detach(), _FIRST),
         (c_t + A * c_x - B * c_x**2, "The second derivative is no square of the first: differentiate c_x again."),
         (c_t + A * c_x - B * c_xt, "c_xx is c_x differentiated by x, not by t: its first column."),
         (c_t + A * c_x - B * (c_xx + c_xt), "c_x differentiated by x alone: do not add the column of t."),
@@ -107,9 +115,21 @@ def _plane(fn: Callable) -> None:
     try:
         got = fn(_Plane(), _points(), A, B)
     except RuntimeError as error:
-        error.add_note(_PLANE)
+        if "used in the graph" in str(error):
+            error.add_note(_PLANE)
         raise
     expect_close(got, torch.full((6,), 3 + A * 2, dtype=torch.float64), _PLANE, rtol=1e-6)
+
+
+def _ramp(fn: Callable) -> None:
+    """A plane without weights: its slope has no graph"""
+    try:
+        got = fn(lambda points: 2 * points[:, 0] + 3 * points[:, 1], _points(), A, B)
+    except RuntimeError as error:
+        if "does not require grad" in str(error):
+            error.add_note(_RAMP)
+        raise
+    expect_close(got, torch.full((6,), 3 + A * 2, dtype=torch.float64), _RAMP, rtol=1e-6)
 
 
 def _points_stay(fn: Callable) -> None:
@@ -153,6 +173,7 @@ EXERCISE = Exercise(
         _weights,
         _constants,
         _plane,
+        _ramp,
         _points_stay,
         _no_grad_data,
         _nothing_left,

@@ -9,20 +9,25 @@ def pde_residual(model, points_B2, a, b):
     points_B2 = points_B2.detach().requires_grad_()
     c_B = model(points_B2)
     (slope_B2,) = torch.autograd.grad(c_B.sum(), points_B2, create_graph=True)
-    c_x_B, c_t_B = slope_B2.unbind(1)
-    (second_B2,) = torch.autograd.grad(
-        c_x_B.sum(), points_B2, create_graph=True, allow_unused=True, materialize_grads=True
-    )
+    c_x_B, c_t_B = (slope_B2 + 0 * points_B2).unbind(1)
+    (second_B2,) = torch.autograd.grad(c_x_B.sum(), points_B2, create_graph=True)
     return c_t_B + a * c_x_B - b * second_B2[:, 0]
 """
 _with = functools.partial(altered, RIGHT)
 _RETURN = "return c_t_B + a * c_x_B - b * second_B2[:, 0]"
-_SECOND = "\n        c_x_B.sum(), points_B2, create_graph=True, allow_unused=True, materialize_grads=True\n    "
+_SECOND = "c_x_B.sum(), points_B2, create_graph=True"
+_UNUSED = ("create_graph=True)\n    return", "create_graph=True, allow_unused=True, materialize_grads=True)\n    return")
+_ZERO = (" + 0 * points_B2", "")
+_GUARD = """torch.zeros_like(points_B2),
+    if c_x_B.requires_grad:
+        (second_B2,) = torch.autograd.grad("""
+
+RIGHT_TOO = [("a guard", _with(_ZERO, _UNUSED, ("torch.autograd.grad(c_x_B", f"{_GUARD}c_x_B")))]
 
 WRONG = [
     ("plus diffusion", _with(("- b *", "+ b *")), "Diffusion stands on the other side"),
     ("minus flow", _with(("+ a *", "- a *")), "The flow stands on the left"),
-    ("t first", _with(("c_x_B, c_t_B = slope", "c_t_B, c_x_B = slope")), None),
+    ("t first", _with(("c_x_B, c_t_B = (slope", "c_t_B, c_x_B = (slope")), "first column"),
     ("names swapped at the end", _with((_RETURN, "return c_x_B + a * c_t_B - b * second_B2[:, 0]")), "first column"),
     ("squared slope", _with(("second_B2[:, 0]", "c_x_B**2")), "no square of the first"),
     ("mixed derivative", _with(("second_B2[:, 0]", "second_B2[:, 1]")), "not by t"),
@@ -30,12 +35,17 @@ WRONG = [
     ("squared", _with((_RETURN, f"{_RETURN.replace('return ', 'return (')}) ** 2")), "not its square"),
     ("mean", _with((_RETURN, f"{_RETURN.replace('return ', 'return (')}).mean()")), "One residual for each point"),
     ("a column", _with((_RETURN, f"{_RETURN.replace('return ', 'return (')})[:, None]")), "Shape (B,)"),
-    ("second without a graph", _with((_SECOND, "c_x_B.sum(), points_B2, retain_graph=True, allow_unused=True, "
-     "materialize_grads=True")), "create_graph"),
+    ("second without a graph", _with((_SECOND, "c_x_B.sum(), points_B2, retain_graph=True")), "create_graph"),
     ("detached slope", _with((_RETURN, _RETURN.replace("c_t_B", "c_t_B.detach()"))), "c_t is a constant"),
     ("detached all", _with((_RETURN, f"{_RETURN.replace('return ', 'return (')}).detach()")), "create_graph"),
     ("constants as numbers", _with((_RETURN, _RETURN.replace("a *", "float(a) *"))), "may be a tensor"),
-    ("a plane fails", _with((", allow_unused=True, materialize_grads=True", "")), "materialize_grads"),
+    ("a plane fails", _with(_ZERO), "materialize_grads"),
+    ("a plane without weights fails", _with(_ZERO, _UNUSED), "no graph at all"),
+    ("all by t", _with(("c_x_B, c_t_B = (slope", "c_t_B, c_x_B = (slope"), ("second_B2[:, 0]", "second_B2[:, 1]")),
+     "first column"),
+    ("no graph of the slope",
+     _with(("c_B.sum(), points_B2, create_graph=True", "c_B.sum(), points_B2, retain_graph=True")),
+     "create_graph"),
     ("the points marked", _with(("points_B2.detach().requires_grad_()", "points_B2.requires_grad_()")), "copy"),
     ("backward", _with(("    return", "    c_B.sum().backward(retain_graph=True)\n    return")), "backward() adds"),
     ("called twice", _with(("    (second", "    model(points_B2)\n    (second")), "One forward pass"),
