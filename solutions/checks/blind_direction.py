@@ -13,6 +13,7 @@ from dltutorial.course.checks.expect import expect_close
 _BOTH = "The two columns differ in shape: no change of a is undone by one of b, so None."
 _UNITS = "Lengths in millimetres make c_xx a million times smaller, and tell as much: give both columns length 1 first."
 _SIGN = "Its first number that is not zero is positive."
+_MINUS = "The residual changes by c_x da - c_xx db: mind the minus. And take the smallest singular value's vector."
 _BACK = "You scaled the columns: the direction is one of a and b again after dividing by the same lengths."
 X = torch.linspace(0, 1, 41, dtype=torch.float64)
 
@@ -30,8 +31,14 @@ def _numbers(got: Any) -> Any:
     return got.double() if torch.is_tensor(got) and got.is_floating_point() else got
 
 
-def _one(fn: Callable, c_x: torch.Tensor, c_xx: torch.Tensor, right: tuple[float, float], hint: str = "") -> None:
-    got, wanted = _numbers(fn(c_x, c_xx)), torch.tensor(right, dtype=torch.float64)
+def _one(fn: Callable, c_x: torch.Tensor, c_xx: torch.Tensor, right: tuple, hint: str = "", **given: float) -> None:
+    try:
+        got = _numbers(fn(c_x, c_xx, **given))
+    except (RuntimeError, ValueError) as error:  # of linear algebra, too
+        if hint and not isinstance(error, NotImplementedError):
+            error.add_note(hint)
+        raise
+    wanted = torch.tensor(right, dtype=torch.float64)
     wanted = wanted / wanted.norm()
     if got is None:
         raise Wrong(wanted, None, hint or "c_x da - c_xx db is 0 everywhere in this direction: it is not None.")
@@ -39,9 +46,10 @@ def _one(fn: Callable, c_x: torch.Tensor, c_xx: torch.Tensor, right: tuple[float
     scaled = wanted * torch.stack([c_x.norm(), c_xx.norm()])
     mistakes = [
         (-wanted, _SIGN),
-        ([c, -s], "The residual changes by c_x da - c_xx db: mind the minus."),
-        ([-c, s], "The residual changes by c_x da - c_xx db: mind the minus."),
-        ([s, c], "a first, then b."),
+        ([0.0, 0.0], "A direction has length 1. The sign of 0 is 0."),
+        ([c, -s], _MINUS),  # of two columns of one length both mistakes give the same numbers
+        ([-c, s], _MINUS),
+        ([s, c], "a first, then b; and lengths that you divided by divide the direction again."),
         ([s, -c], "That is the direction which is told best: take the smallest singular value's."),
         ([-s, c], "That is the direction which is told best: take the smallest singular value's."),
         (scaled / scaled.norm().clamp(min=1e-300), _BACK),
@@ -51,11 +59,11 @@ def _one(fn: Callable, c_x: torch.Tensor, c_xx: torch.Tensor, right: tuple[float
         if torch.allclose(along, wanted, rtol=1e-4, atol=1e-8):
             raise Wrong(wanted, got, "A direction has length 1.")
     mistakes = [(torch.tensor(value) if isinstance(value, list) else value, advice) for value, advice in mistakes]
-    expect_close(got, wanted, hint, mistakes, atol=1e-8)
+    expect_close(got, wanted, hint, mistakes, rtol=1e-3, atol=1e-8)
 
 
-def _none(fn: Callable, c_x: torch.Tensor, c_xx: torch.Tensor, hint: str) -> None:
-    if (got := fn(c_x, c_xx)) is not None:
+def _none(fn: Callable, c_x: torch.Tensor, c_xx: torch.Tensor, hint: str, **given: float) -> None:
+    if (got := fn(c_x, c_xx, **given)) is not None:
         raise Wrong(None, got, hint)
 
 
@@ -65,9 +73,17 @@ def _wave(scale: float = 1.0, share: float = 1.0) -> tuple[torch.Tensor, torch.T
     return c_x + share * torch.cos(6 * X), scale * (c_xx - 6 * share * torch.sin(6 * X))
 
 
+def _least(c_x: torch.Tensor, c_xx: torch.Tensor) -> tuple[float, float]:
+    """The direction of the smallest singular value, for columns c_x and c_xx of one sign."""
+    return c_xx.norm().item(), c_x.norm().item()
+
+
 _ZERO = "A column of zeros tells nothing of its constant: that constant alone may move. Mind the division by 0."
 _NOISE = "Noise makes no two columns exactly alike: blind below a thousandth of the largest singular value."
 _WEAK = "Small, but more than a thousandth of the largest singular value: it can be told."
+_GIVEN = "What counts as 0 is at most tolerance, as it was given, times the largest singular value."
+_LENGTH = "Columns of one length, and tolerance times the *largest* singular value: no sum, no square, no other scale."
+_SMALL, _TINY = _wave(share=5e-3), _wave(share=5e-4)  # singular values of 0.0081 and 0.00082 times the largest
 EXERCISE = Exercise(
     name="blind_direction",
     chapter="23",
@@ -83,6 +99,12 @@ EXERCISE = Exercise(
         case("A settled profile, nearly", _one, _settled(5.0)[0], _settled(5.0)[1] + 1e-5 * torch.sin(9 * X),
              (5.0, 1.0), _NOISE),
         case("A weak wave: both are told", _none, *_wave(share=0.02), _WEAK),
+        case("A weaker wave, 0.008 of the largest: both are told", _none, *_SMALL, _WEAK),
+        case("The same with tolerance 0.05", _one, *_SMALL, _least(*_SMALL), _GIVEN, tolerance=0.05),
+        case("A wave of 0.0008 of the largest", _one, *_TINY, _least(*_TINY), _NOISE),
+        case("The same with tolerance 0.0001: both are told", _none, *_TINY, _GIVEN, tolerance=1e-4),
+        case("A strong wave, 0.7 of the largest, with tolerance 0.6: both are told", _none, *_wave(), _LENGTH,
+             tolerance=0.6),
     ),
     hints=(
         "By how much does the residual of each point change, if a grows by da and b by db? When by nothing at all?",

@@ -16,7 +16,10 @@ def pde_residual(model, points_B2, a, b):
 _with = functools.partial(altered, RIGHT)
 _RETURN = "return c_t_B + a * c_x_B - b * second_B2[:, 0]"
 _SECOND = "c_x_B.sum(), points_B2, create_graph=True"
-_UNUSED = ("create_graph=True)\n    return", "create_graph=True, allow_unused=True, materialize_grads=True)\n    return")
+_UNUSED = (
+    "create_graph=True)\n    return",
+    "create_graph=True, allow_unused=True, materialize_grads=True)\n    return",
+)
 _ZERO = (" + 0 * points_B2", "")
 _GUARD = """torch.zeros_like(points_B2),
     if c_x_B.requires_grad:
