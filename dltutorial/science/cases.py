@@ -20,14 +20,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils.data import Dataset, default_convert
 
-from dltutorial import machine, node, paths
+from dltutorial import node, paths
 from dltutorial.config import TASKS, Preset, RankRecipe, Recipe
 from dltutorial.data import sampling, store, writing
 from dltutorial.data.workers import worker_batches
-from dltutorial.errors import CourseError, RecipeError
+from dltutorial.errors import RecipeError
 from dltutorial.train.distributed import data_rank, data_world_size, tells_of_data
 
 _SEEDS = 2**31  # of augmentations
@@ -71,20 +71,6 @@ def recipe_of(
     if networks:
         recipe.require(recipe.network in ("", *networks), "network", f"must be one of {', '.join(networks)}")
     return recipe
-
-
-def seeded(make: Callable[[], nn.Module], recipe: Recipe) -> nn.Module:
-    """The network with the initial weights of the recipe's seed, on the recipe's device.
-
-    Raises:
-        CourseError: the recipe asks for cuda and there is none.
-    """
-    device = machine.device() if recipe.device == "auto" else recipe.device
-    if device == "cuda" and not torch.cuda.is_available():
-        raise CourseError("device cuda was asked for, but torch sees no CUDA device here; use device=auto")
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(recipe.seed)
-        return make().to(device)
 
 
 def kept(name: str, plan: Any, make: Callable[[Path], object], n_bytes: int, progress: bool = True) -> Path:

@@ -30,7 +30,7 @@ from dltutorial.errors import DataError
 from dltutorial.science import cases
 from dltutorial.science.resnet import ResNet, convolution, norm
 from dltutorial.train.distributed import sum_over_ranks
-from dltutorial.train.task import Task
+from dltutorial.train.task import Task, seeded
 
 CLASSES = "background", "cyclone", "front"
 NETWORKS = "atrous", "tiramisu"
@@ -280,7 +280,7 @@ def make_task(recipe: Recipe, folder: Path, power: float = -0.5) -> Task:
     published = recipe.preset in ("gpu", "cluster")
     weight_K = class_weights(train.shares(), power)
     return Task(
-        cases.seeded(lambda: make_network(recipe.network, train.shape[0], published), recipe),
+        seeded(lambda: make_network(recipe.network, train.shape[0], published), recipe),
         cases.feed(len(train), partial(train.batch, roll=recipe.roll), recipe),
         weighted_error(weight_K),
         lambda model: scores(model, valid, weight_K, recipe),

@@ -32,7 +32,7 @@ from dltutorial.errors import DataError, RecipeError
 from dltutorial.parallel.tensor import GatherTokens
 from dltutorial.science import cases
 from dltutorial.train.distributed import sum_over_ranks
-from dltutorial.train.task import Task
+from dltutorial.train.task import Task, seeded
 
 SCORE = "valid/mae"
 PARAMETERS = {"omegaM": (0.3, 0.1), "sigma8": (0.8, 0.2), "ns": (0.96, 0.16), "H0": (70.0, 10.0)}  # middle, ± reach
@@ -266,7 +266,7 @@ def make_task(recipe: Recipe, folder: Path) -> Task:
         return even(x_BCDHW), torch.stack(unit)
 
     return Task(
-        cases.seeded(lambda: CosmoNet(*shape), recipe),
+        seeded(lambda: CosmoNet(*shape), recipe),
         cases.feed(len(train), load, recipe),
         lambda model, x_BCDHW, unit_BP: F.mse_loss(model(x_BCDHW), unit_BP),
         lambda model: scores(model, valid, recipe),

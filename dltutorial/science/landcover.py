@@ -28,7 +28,7 @@ from dltutorial.errors import DataError
 from dltutorial.science import cases
 from dltutorial.science.resnet import ResNet
 from dltutorial.train.distributed import sum_over_ranks
-from dltutorial.train.task import Task
+from dltutorial.train.task import Task, seeded
 
 CLASSES = (
     "urban fabric", "industrial or commercial", "arable land", "permanent crops", "pastures",
@@ -151,7 +151,7 @@ def make_task(recipe: Recipe, folder: Path) -> Task:
         names = ", ".join(name for name, never in zip(CLASSES, never_K, strict=True) if never)
         raise DataError(f"{train.file}: no tile has {names}, so nothing can be learned of it; add samples")
     return Task(
-        cases.seeded(lambda: make_network(recipe.network, train.shape[1]), recipe),
+        seeded(lambda: make_network(recipe.network, train.shape[1]), recipe),
         cases.feed(len(train), partial(train.batch, turn=recipe.roll), recipe),
         lambda model, x_BCHW, label_BK: F.binary_cross_entropy_with_logits(model(x_BCHW).float(), label_BK),
         lambda model: scores(*logits(model, valid, recipe)),

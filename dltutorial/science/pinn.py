@@ -29,7 +29,7 @@ from dltutorial.errors import DataError
 from dltutorial.science import cases
 from dltutorial.science.surrogate import read, write
 from dltutorial.train.distributed import data_rank, data_world_size, sum_over_ranks
-from dltutorial.train.task import Task
+from dltutorial.train.task import Task, seeded
 
 SCORE = "valid/rmse"
 TRUE = {"a": 1.0, "b": 0.2}
@@ -150,7 +150,7 @@ def make_task(recipe: Recipe, folder: Path) -> Task:
         return points_N2[indices], c_N[indices], low_2 + torch.stack(draws) * (high_2 - low_2)
 
     return Task(
-        cases.seeded(lambda: Pinn(begin, lasts, recipe.dim, recipe.depth), recipe),
+        seeded(lambda: Pinn(begin, lasts, recipe.dim, recipe.depth), recipe),
         cases.feed(len(c_N), picked, recipe),
         misfit,
         lambda model: scores(model, valid[0], valid[1], true, recipe),

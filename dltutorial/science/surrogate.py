@@ -30,7 +30,7 @@ from dltutorial.errors import DataError
 from dltutorial.science import cases
 from dltutorial.train.distributed import data_rank, data_world_size, sum_over_ranks
 from dltutorial.train.forecasting import squared_error
-from dltutorial.train.task import Task
+from dltutorial.train.task import Task, seeded
 
 SCORE = "valid/rmse"
 CONSTANTS = ("spreading", "nutrient's diffusion", "growth", "death")
@@ -165,7 +165,7 @@ def make_task(recipe: Recipe, folder: Path) -> Task:
     if low < 0 or high > 1:
         raise DataError(f"{folder}: settings from {low:g} to {high:g}; scale them to 0 … 1")
     return Task(
-        cases.seeded(lambda: Surrogate(n_constants, n_points, recipe.dim, recipe.depth), recipe),
+        seeded(lambda: Surrogate(n_constants, n_points, recipe.dim, recipe.depth), recipe),
         cases.feed(n, lambda rows, _: tuple(part[rows] for part in train), recipe),
         squared_error,
         lambda model: scores(model, valid[0], valid[1], recipe),

@@ -30,7 +30,7 @@ from dltutorial.parallel.tensor import GatherTokens
 from dltutorial.science import cases
 from dltutorial.science.resnet import ResNet, convolution
 from dltutorial.train.distributed import rank, world_size
-from dltutorial.train.task import Task
+from dltutorial.train.task import Task, seeded
 
 SCORE = "valid/probe_error"
 NETWORKS = ("small", "resnet50")
@@ -159,7 +159,7 @@ def make_task(recipe: Recipe, folder: Path) -> Task:
         return views(x_NCHW[indices], seeds_B), views(x_NCHW[indices], seeds_B + 2**31)  # 32 bits of a seed count
 
     return Task(
-        cases.seeded(lambda: make_network(recipe.network, x_NCHW.shape[1]), recipe),
+        seeded(lambda: make_network(recipe.network, x_NCHW.shape[1]), recipe),
         cases.feed(len(x_NCHW), two_views, recipe),
         contrast,
         lambda model: {SCORE: probe_error(model, valid_NCHW, torch.as_tensor(valid_N))},

@@ -18,14 +18,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dltutorial import machine
 from dltutorial.config import ModelRecipe, Preset, RankRecipe, Recipe, preset
 from dltutorial.data import loaders, sampling, store, weather
 from dltutorial.data.loaders import LOADERS, Pairs, endless_batches
-from dltutorial.errors import CourseError, DataError, RecipeError
+from dltutorial.errors import DataError, RecipeError
 from dltutorial.models.vit import ViT
 from dltutorial.train.distributed import data_rank, data_world_size, sum_over_ranks, tells_of_data
-from dltutorial.train.task import Task
+from dltutorial.train.task import Task, seeded
 
 ALONE = RankRecipe()
 SCORE = "valid/rmse_ratio_to_persistence"
@@ -104,12 +103,7 @@ def build_model(recipe: Recipe) -> ViT:
     Raises:
         CourseError: the recipe asks for cuda and there is none.
     """
-    device = machine.device() if recipe.device == "auto" else recipe.device
-    if device == "cuda" and not torch.cuda.is_available():
-        raise CourseError("device cuda was asked for, but torch sees no CUDA device here; use device=auto")
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(recipe.seed)
-        return make_vit(recipe).to(device)
+    return seeded(lambda: make_vit(recipe), recipe)
 
 
 def make_vit(sizes: ModelRecipe) -> ViT:

@@ -2,11 +2,17 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
 
+from dltutorial import machine
+from dltutorial.config import Recipe
+from dltutorial.errors import CourseError
+
 Batch = tuple[Tensor, ...]
+Network = TypeVar("Network", bound=nn.Module)
 
 
 @dataclass(frozen=True)
@@ -34,3 +40,17 @@ class Task:
     def device(self) -> torch.device:
         """Where it is trained."""
         return next(self.model.parameters()).device
+
+
+def seeded(make: Callable[[], Network], recipe: Recipe) -> Network:
+    """The network with the initial weights of the recipe's seed, on the recipe's device.
+
+    Raises:
+        CourseError: the recipe asks for cuda and there is none.
+    """
+    device = machine.device() if recipe.device == "auto" else recipe.device
+    if device == "cuda" and not torch.cuda.is_available():
+        raise CourseError("device cuda was asked for, but torch sees no CUDA device here; use device=auto")
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(recipe.seed)
+        return make().to(device)
