@@ -68,7 +68,7 @@ class Failure:
     @property
     def is_effect(self) -> bool:
         """Whether another rank's end is the likely cause."""
-        return lost_another_rank(self.kind, self.message)
+        return self.kind == "AnotherRankFailed" or lost_another_rank(self.kind, self.message)
 
 
 def lost_another_rank(kind: str, message: str) -> bool:

@@ -3,7 +3,20 @@ import runpy
 from pathlib import Path
 
 import pytest
+import torch
 from nursing import Nursery
+
+from dltutorial import machine
+
+
+@pytest.fixture(scope="module", autouse=True)
+def threads_as_before():
+    """What ranks do is done in this process, too, where ``mates.use_one_thread`` would stay for other tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(machine, "use_cores", machine.use_cores)
+        before = torch.get_num_threads()
+        yield
+        torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")
