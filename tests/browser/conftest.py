@@ -63,7 +63,8 @@ def lab_command() -> list[str]:
     """What ``make lab`` runs, with this Python."""
     said = subprocess.run(["make", "-n", "lab", "ARGS="], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     (line,) = [line for line in said.splitlines() if "jupyter lab" in line]
-    return [sys.executable, "-m", "jupyterlab", *shlex.split(line)[2:]]
+    words = shlex.split(line)
+    return [sys.executable, "-m", "jupyterlab", *words[words.index("lab") + 1 :]]
 
 
 def lab_environment(place: Path) -> dict[str, str]:
@@ -82,7 +83,8 @@ def lab_environment(place: Path) -> dict[str, str]:
         "DLTUTORIAL_RUNS": "runs",
     }
     env = {name: value for name, value in os.environ.items() if name not in ("MPLBACKEND", "JPY_SESSION_NAME")}
-    return env | {name: str(place / folder) for name, folder in folders.items()} | {"DLTUTORIAL_PRESET": "smoke"}
+    extra = {"DLTUTORIAL_PRESET": "smoke", "PYTHONSTARTUP": str(ROOT / "hub" / "startup.py")}
+    return env | {name: str(place / folder) for name, folder in folders.items()} | extra
 
 
 def wait_until_up(server: subprocess.Popen, place: Path, seconds: float = 200) -> Lab:
