@@ -55,7 +55,9 @@ python_use_unqualified_type_names = True
 python_maximum_signature_line_length = 90
 add_module_names = False
 # What other packages define has no page here. A name of this package without one is an error.
-nitpick_ignore_regex = [(r"py:(class|obj|data)", r"(?!dltutorial\b)\w+\..*|Tensor|Axes|Figure|t\.Any|.*\.(Key|Network)")]
+nitpick_ignore_regex = [
+    (r"py:(class|obj|data)", r"(?!dltutorial\b)\w+\..*|Tensor|Axes|Figure|t\.Any|.*\.(Key|Network)")
+]
 # The list of a page's objects stands in its text; in every page's navigation it would treble the time a book takes.
 toc_object_entries = False
 
