@@ -84,4 +84,6 @@ lint: .venv/.test
 	@$(BIN)/dltutorial exercises build --check
 
 clean:
-	rm -rf .venv artifacts build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache
+	rm -rf .venv build/book *.egg-info .mypy_cache .pytest_cache .ruff_cache .coverage
+	rm -rf $(addprefix artifacts/,browser cache config data door.lock ipython jupyter otherwise room.lock)
+	@rmdir --ignore-fail-on-non-empty artifacts build 2>/dev/null || true

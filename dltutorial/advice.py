@@ -66,7 +66,7 @@ def exit_status(error: BaseException) -> tuple[int, str] | None:
         status = error.exit_status if isinstance(error, errors.Interrupted) else 2
         return status, f"{error}\n\n{found.do}" if found else str(error)
     if isinstance(error, KeyboardInterrupt):
-        return 130, "interrupted; what was finished is kept"
+        return 130, str(error) or "interrupted; what was finished is kept"
     if isinstance(error, BrokenPipeError):
         return 141, ""
     if found and (found.outside or isinstance(error, OSError)):

@@ -92,7 +92,7 @@ def run(name: str | None = None, repeats: int = 5, json_file: Path | None = None
     if name is not None:
         node.refuse_on_login("a benchmark", f"run it in a job: sbatch -N 1 --wrap '.venv/bin/dltutorial bench {name}'")
     if json_file is not None:
-        _may_be_written(json_file)
+        _may_be_written(json_file, name)
     from dltutorial.course import benches
 
     if name is None:
@@ -117,18 +117,18 @@ def run(name: str | None = None, repeats: int = 5, json_file: Path | None = None
     return 0
 
 
-def _is_result(text: str) -> bool:
-    found = paths.from_json(text)
-    return isinstance(found, dict) and found.keys() == _KEYS
-
-
-def _may_be_written(file: Path) -> None:
+def _may_be_written(file: Path, name: str | None) -> None:
     """A place that cannot be written is told before minutes of measuring, and nothing but earlier figures is replaced.
 
     Raises:
         CourseError: it cannot be written, or holds something else.
     """
-    paths.keep_others(file, _is_result, "result of a benchmark")
+
+    def is_earlier(text: str) -> bool:
+        found = paths.from_json(text)
+        return isinstance(found, dict) and found.keys() == _KEYS and name in (None, found["bench"])
+
+    paths.keep_others(file, is_earlier, f"result of dltutorial bench {name}")
     trial = file.with_name(f".{secrets.token_hex(8)}.trial")
     paths.write_text(trial, "")
     trial.unlink()

@@ -101,6 +101,7 @@ def _end_with_owner() -> None:
     for process in psutil.Process().children(recursive=True):  # the kernel, and what its cells wait for
         with contextlib.suppress(psutil.Error):
             process.kill()
+    _end_clusters()
     os._exit(1)
 
 
@@ -135,8 +136,18 @@ def _execute_here(
     except Exception as problem:
         error = _one_line(problem, timeout_s)
         _end_ranks(seen)
+        _end_clusters()
     seconds = time.monotonic() - began_s
     return Executed(seconds, peak_bytes[0], _finish(Path(output), started[-1] if started else None, error), error)
+
+
+def _end_clusters() -> None:
+    """A kernel that is killed leaves its pocket cluster."""
+    from dltutorial.errors import CourseError
+    from dltutorial.launch import pocket
+
+    with contextlib.suppress(CourseError):
+        pocket.end_left()
 
 
 def _end_ranks(seen: set) -> None:

@@ -6,6 +6,7 @@ In: any callable. Out: strings that are short enough to read, whatever the funct
 import contextlib
 import reprlib
 import signal
+import sys
 import sysconfig
 import threading
 import traceback
@@ -28,6 +29,9 @@ class TooLate(BaseException):
 def deadline(limit_s: float) -> Iterator[None]:
     """Raise :class:`TooLate` inside the block after ``limit_s``, and again twice a second until the block ends.
 
+    A bare ``except`` swallows it. So every second time it comes at one of the next lines instead, each time a later
+    one, until that line is outside of the ``try``.
+
     Works in the main thread of a system with SIGALRM; elsewhere there is no deadline. A timer that was already
     running (a test's own) goes on afterwards.
     """
@@ -35,14 +39,34 @@ def deadline(limit_s: float) -> Iterator[None]:
         yield
         return
 
+    n_late, tracer = 0, sys.gettrace()
+
     def late(number: int, frame: FrameType | None) -> None:
-        raise TooLate
+        nonlocal n_late
+        n_late, lines_left = n_late + 1, n_late
+
+        def trace(where: FrameType, event: str, arg: object) -> Callable | None:
+            nonlocal lines_left
+            if where.f_code.co_filename.startswith((_PACKAGE, *_INSTALLED)):
+                return None  # not in what ends this block
+            lines_left -= event == "line"
+            if lines_left <= 0:
+                raise TooLate
+            return trace
+
+        if n_late % 2:
+            raise TooLate
+        while frame and not frame.f_code.co_filename.startswith(_PACKAGE):
+            frame.f_trace = trace
+            frame = frame.f_back
+        sys.settrace(trace)
 
     handler = signal.signal(signal.SIGALRM, late)
     before_s = signal.setitimer(signal.ITIMER_REAL, limit_s, 0.5)
     try:
         yield
     finally:
+        sys.settrace(tracer)
         signal.setitimer(signal.ITIMER_REAL, *before_s)
         signal.signal(signal.SIGALRM, handler)
 

@@ -35,6 +35,7 @@ _LAYOUT = re.compile(rf"npy|hdf5-contiguous|hdf5{_CHUNKED}(-gzip\d?|-lzf)?|zarr{
 _FOREIGN = "it is of another layout, remove it"
 _CHUNK = re.compile(r"(c\.)?\d+(\.\d+)*")  # the name of a file of Zarr's
 _ERRNO = re.compile(r"errno = ([1-9]\d*)")  # so HDF5 quotes the system
+_ANEW = "make or fetch it anew"
 _MOST_CHUNKS = 10**7  # to count more takes HDF5 minutes
 # From this size on a snapshot is read by h5py's ``read_direct``, straight to its place. It takes three times as long as
 # a slice to set up; a slice costs a new array and a copy. So slices take 0.4 × the time at 160 KiB, and 2 × at 20 MiB.
@@ -100,7 +101,7 @@ class Year:
         if 0 in shape_TCHW:
             raise DataError(f"{holds}: not one value; remove it, or make or fetch it anew")
         self.path, self.chunk_TCHW, self.compressed, self.close = path, chunk_TCHW, compressed, close
-        self._fields, self._n = fields, shape_TCHW[0]
+        self._fields, self._n, self._bytes = fields, shape_TCHW[0], path.stat().st_size * path.is_file()
         self.shape: tuple[int, int, int] = shape_TCHW[1:]
         self._window: tuple[slice, ...] = ()
 
@@ -129,7 +130,11 @@ class Year:
         """
         self._require(first, count)
         with blaming(self.path), np.errstate(over="ignore"):  # what becomes infinite is noticed as such
-            return np.asarray(self._fields[(slice(first, first + count), *self._window)], np.float32)
+            x_NCHW = np.asarray(self._fields[(slice(first, first + count), *self._window)], np.float32)
+        for x_CHW in x_NCHW if not self._bytes else ():
+            if not np.ptp(x_CHW[0, 0]) > 0 and x_CHW[0].size > 1 and not (np.ptp(x_CHW, (1, 2)) > 0).any():
+                raise DataError(f"{self.path} holds one value a field, as if a chunk was removed; {_ANEW}")
+        return x_NCHW
 
     def read_into(self, first: int, out_NCHW: np.ndarray) -> None:
         """Fill ``out_NCHW`` with the snapshots from ``first`` on; errors as of ``snapshots``."""
@@ -143,9 +148,12 @@ class Year:
                 self._fields.read_direct(out_CHW, (index, *self._window))
 
     def _require(self, first: int, count: int) -> None:
-        """Raises: IndexError: the year lacks some of these snapshots."""
+        """Raises: IndexError: the year lacks some of these snapshots; DataError: by now, as it was shortened."""
         if not 0 <= first <= first + count <= self._n:
             raise IndexError(f"snapshots {first} to {first + count - 1} of {self._n} in {self.path}")
+        with blaming(self.path):
+            if self._bytes and self.path.stat().st_size < self._bytes:  # HDF5 would read zeros, and a map crash
+                raise DataError(f"{self.path} was shortened while it was in use; {_ANEW}")
 
 
 def open_year(path: Path, crop: tuple[int, int] | None = None) -> Year:

@@ -96,9 +96,8 @@ def open_split(folder: Path, split: str = "train", crop: tuple[int, int] | None 
     C, H, W = shapes[files[0]][1:]
     if split != "train" and (folder / "train").is_dir():  # before the statistics, which are the training years'
         require_alike({**shapes, (first := year_files(folder, "train")[0]): file_shape(first)})
-    for file in files[:: -(-len(files) // 8)]:
-        for index in (0, shapes[file][0] - 1):
-            read_sample(file, index)
+    for file, index in looked_at({file: shape[0] for file, shape in shapes.items()}):
+        read_sample(file, index)
     said, (rows, columns) = about(folder, C), crop or (H, W)
     means, stds = (_stats(folder, name, (1, C, 1, 1)) for name in STATISTICS[:2])
     climate = _stats(folder, STATISTICS[2], (1, C, H, W)) if (folder / "stats" / "time_means.npy").exists() else None
@@ -117,6 +116,12 @@ def open_split(folder: Path, split: str = "train", crop: tuple[int, int] | None 
         stds_1C11=stds,
         time_means_1CHW=None if climate is None else climate[..., :rows, :columns],
     )
+
+
+def looked_at(snapshots: Mapping[Path, int]) -> list[tuple[Path, int]]:
+    """The first, a middle and the last sample of up to eight years: (file, index) each."""
+    some = list(snapshots.items())[:: -(-len(snapshots) // 8)]
+    return [(file, index) for file, n in some for index in sorted({0, n // 2, n - 1})]
 
 
 def validate(folder: Path, progress: bool = False) -> str:

@@ -66,7 +66,7 @@ def _ended(batches: Any) -> Iterator[Iterator]:
 
 def _ignore_stop_signals(_worker: int) -> None:
     """A signal that asks a run to end reaches its workers, too; the run ends them, after its last update."""
-    for name in ("SIGTERM", "SIGUSR1"):
+    for name in ("SIGTERM", "SIGUSR1", "SIGINT"):
         signal.signal(getattr(signal, name), signal.SIG_IGN)
 
 

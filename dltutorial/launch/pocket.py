@@ -72,10 +72,7 @@ def own(name: str, nodes: int = 2) -> PocketCluster | None:
     """A cluster of this process's own, which ends with it; None where Slurm is not installed or does not start."""
     if missing():
         return None
-    for other in names():
-        owner = re.fullmatch(rf"{re.escape(name)}-(\d+)", other)
-        if owner and not psutil.pid_exists(int(owner[1])):  # of a notebook that was killed
-            down(other)
+    end_left()
     mine = f"{name}-{os.getpid()}"
     atexit.register(down, mine)
     try:
@@ -83,6 +80,13 @@ def own(name: str, nodes: int = 2) -> PocketCluster | None:
     except CourseError as error:
         print(f"no cluster: {error}", file=sys.stderr)
         return None
+
+
+def end_left() -> None:
+    """End the clusters of ``own`` whose process was killed."""
+    for name in names():
+        if (owner := re.fullmatch(r".*-(\d+)", name)) and not psutil.pid_exists(int(owner[1])):
+            down(name)
 
 
 def down(name: str = "pocket") -> bool:

@@ -8,10 +8,12 @@ import html
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+_SHOWN = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if chr(code) != "\n"}
+
 
 @dataclass(frozen=True, repr=False)
 class Table:
-    """Rows under a header; every cell is text."""
+    """Rows under a header; every cell is text, in which control characters are shown, not obeyed."""
 
     header: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
@@ -23,7 +25,9 @@ class Table:
         Raises:
             ValueError: a row has another length than the header.
         """
-        cells = tuple(tuple("not available" if cell is None else str(cell) for cell in row) for row in rows)
+        cells = tuple(
+            tuple("not available" if cell is None else str(cell).translate(_SHOWN) for cell in row) for row in rows
+        )
         if any(len(row) != len(header) for row in cells):
             raise ValueError(f"every row needs {len(header)} cells, one for each of {', '.join(header)}")
         return cls(tuple(header), cells)

@@ -11,6 +11,8 @@ from typing import Any
 
 from dltutorial.errors import CourseError
 
+MINE = ".dltutorial"  # so end the names of its event files: those of others are no run's to remove
+
 
 class Tracker:
     """Writes scalars to the named kinds of trackers (``tensorboard``, ``wandb``) in a run's folder.
@@ -31,7 +33,8 @@ class Tracker:
         if "tensorboard" in kinds:
             from torch.utils.tensorboard import SummaryWriter
 
-            self._board = SummaryWriter(log_dir=str(folder / "tensorboard"), purge_step=done + 1 if done else None)
+            purge_step = done + 1 if done else None
+            self._board = SummaryWriter(str(folder / "tensorboard"), purge_step=purge_step, filename_suffix=MINE)
 
     def log(self, step: int, scalars: Mapping[str, float]) -> None:
         """Write scalars that belong to one update."""

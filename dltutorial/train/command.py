@@ -37,7 +37,7 @@ def train(
     given here must agree.
 
     Raises:
-        Interrupted: SIGTERM or SIGUSR1 came; a checkpoint is written.
+        Interrupted: SIGTERM or SIGUSR1 came; a checkpoint is written. (Ctrl-C: KeyboardInterrupt, with one, too.)
         CourseError: a knob, name, data set or folder that cannot be; ranks that do not meet; a login node.
     """
     node.refuse_on_login("training", "send it to Slurm: sbatch -N 1 slurm/train.sbatch, with the same options")
@@ -143,8 +143,11 @@ def stop_signals() -> Iterator[list[int]]:
     """Inside ``with``, a signal that asks the program to end is noted in the list, and the run ends with a checkpoint.
 
     A batch system warns a job before it takes the nodes away: Slurm by SIGTERM, or by the signal that ``--signal``
-    names; a terminal that is closed sends SIGHUP. Signals can be caught in a program's main thread only; in another
-    one nothing is caught.
+    names; a terminal that is closed sends SIGHUP, Ctrl-C SIGINT: a second one ends the program at once. Signals can be
+    caught in a program's main thread only; in another one nothing is caught.
+
+    Raises:
+        KeyboardInterrupt: instead of Interrupted, where Ctrl-C has ended a run of one rank.
     """
     came: list[int] = []
 
@@ -154,15 +157,22 @@ def stop_signals() -> Iterator[list[int]]:
             for stream in (1, 2):
                 if stat.S_ISCHR(os.fstat(stream).st_mode):  # a terminal that has hung up says that it is none
                     os.dup2(nowhere, stream)
+        if number == signal.SIGINT:
+            signal.signal(number, signal.default_int_handler)
+            os.write(2, b"\ndltutorial: ends after this update; Ctrl-C again ends it at once\n")
         came.append(number)
 
     before = {}
     if threading.current_thread() is threading.main_thread():
-        for number in _STOP_SIGNALS:
-            if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # nohup
+        for number in (*_STOP_SIGNALS, signal.SIGINT):
+            if number in _STOP_SIGNALS[:2] or signal.getsignal(number) != signal.SIG_IGN:  # nohup, or a shell's &
                 before[number] = signal.signal(number, note)
     try:
         yield came
+    except Interrupted as error:
+        if came[:1] == [signal.SIGINT] and RankInfo.from_env().world_size == 1:
+            raise KeyboardInterrupt(str(error)) from None
+        raise
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

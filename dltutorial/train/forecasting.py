@@ -143,9 +143,11 @@ def batches(
 
 
 def fingerprint(split: store.Split) -> str:
-    """What the years hold, and the statistics they are normalised with."""
+    """What the years hold, by the samples that ``open_split`` has read, and the statistics they are normalised with."""
     digest = hashlib.blake2b(repr(tuple(split.snapshots)).encode(), digest_size=8)
     digest.update(split.means_1C11.tobytes() + split.stds_1C11.tobytes())
+    for file, index in store.looked_at(dict(zip(split.files, split.snapshots, strict=True))):
+        digest.update(store.read_sample(file, index).tobytes())
     return digest.hexdigest()
 
 

@@ -34,8 +34,8 @@ CHECKPOINTS = "checkpoints"
 _PARTIAL = re.compile(rf"({CHECKPOINTS}/)?\.[^/]+\.[0-9a-f]{{8}}\.partial")
 _WANDB_RUN = r"wandb/(offline-)?run-[^/]+"
 _AGAIN = re.compile(
-    rf"progress\.jsonl|weights\.pt|tensorboard/events\.out\.tfevents\.\d+\.[^/]+|wandb/(debug(-(internal|cli|core)[^/]*)?\.log|latest-run)"
-    rf"|{_WANDB_RUN}/(run-[^/]+\.wandb(\.synced)?|(files|logs|tmp)(/.+)?)"
+    rf"progress\.jsonl|weights\.pt|tensorboard/events\.out\.tfevents\.[^/]+{track.MINE}"
+    rf"|wandb/(debug(-(internal|cli|core)[^/]*)?\.log|latest-run)|{_WANDB_RUN}/(run-[^/]+\.wandb(\.synced)?|(files|logs|tmp)(/.+)?)"
 )
 _OURS = re.compile(
     rf"{_AGAIN.pattern}|(recipe|status)\.json|(weights|{CHECKPOINTS}/step-\d{{8,}}-[0-9a-f]{{16}})\.(pt(\.damaged)?|shard)"
@@ -131,6 +131,8 @@ def begin(folder: Path, recipe: Recipe, found: Checkpoint | None, resume: bool) 
             aside.rename(real)
         raise
     if aside.is_dir() and _is_run(aside):
+        while gone.exists():  # with what could not be removed, such as NFS's own name for an open file
+            gone = gone.with_name(f"{gone.name}_")
         aside.rename(gone)  # so what is called overwritten is whole
         shutil.rmtree(gone, ignore_errors=True)
 

@@ -7,7 +7,8 @@ those that came so far; of the first two, if it is the best so far (Optuna's var
 which never takes up again whom it has stopped; Li et al. 2018, arXiv:1810.05934).
 
 A worker holds a lock for as long as it lives. The trial of one that has died counts as failed, and is tried anew with
-other knobs: the budget is spent on trials that ended. Ray Tune can lead instead (``tune_ray``).
+other knobs: the budget is spent on trials that ended. So, after a while, does that of one that was stopped. Ray Tune
+can lead instead (``tune_ray``).
 """
 
 import contextlib
@@ -18,7 +19,7 @@ import sys
 import time
 import uuid
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -38,6 +39,8 @@ from dltutorial.train.command import stop_signals
 ETA = 3  # a rung is so many times as long as the one before, and every so many-th trial reaches it
 ADVICE = "one score in many is lucky: judge these knobs by dltutorial train with other --seed"
 _NEW_S = 60.0  # so long a trial may have no name of its worker
+_SILENT_S = 300.0  # so long its worker may make no update
+_TELL_S = 10.0  # so long one waits for others without a word
 
 
 class Knob(NamedTuple):
@@ -164,6 +167,7 @@ def worker(search: Search, how: Mapping[str, str]) -> None:
         study = _study(storage, folder.name, about)
         me = f"worker-{uuid.uuid4().hex[:8]}"
         with run_lock.owned(folder / me), stop_signals() as came:
+            began_s, told = time.monotonic(), False
             while True:
                 _give_back(study, folder)
                 every = study.get_trials(deepcopy=False)
@@ -173,15 +177,20 @@ def worker(search: Search, how: Mapping[str, str]) -> None:
                 if came:
                     raise Interrupted(f"asked to end after {ended} of {trials} trials; the same command goes on")
                 if ended + sum(trial.state == TrialState.RUNNING for trial in every) >= trials:
+                    waited_s = time.monotonic() - began_s
+                    if waited_s > _TELL_S and not told:
+                        told = True
+                        print(f"waits for the last trials of other workers; {_SILENT_S:g} s without an update end one")
                     time.sleep(0.2)  # another worker may die
                     continue
+                began_s, told = time.monotonic(), False
                 trial = study.ask()
                 trial.set_user_attr("worker", me)
                 before = [t for t in study.get_trials(deepcopy=False) if t.number < trial.number]
                 if sum(t.state not in (TrialState.FAIL, TrialState.WAITING) for t in before) >= trials:
                     study.tell(trial, state=TrialState.FAIL)  # two have asked at once for the last one
                     continue
-                _try(study, trial, search, came)
+                _try(study, trial, search, lambda: run_lock.beat(folder / me) and bool(came))
     if "wandb" in search.fixed.get("track", ()):
         with contextlib.suppress(FileExistsError):  # another worker tells
             (about_all := folder / f"study-{trials}").mkdir()
@@ -191,7 +200,7 @@ def worker(search: Search, how: Mapping[str, str]) -> None:
     _say_best(study)
 
 
-def _try(study: Any, trial: Any, search: Search, came: list) -> None:
+def _try(study: Any, trial: Any, search: Search, asked_to_end: Callable[[], bool]) -> None:
     """Train with the knobs of one trial, up to the rung at which it is not among the best."""
     kinds: dict[str, Any] = {name: field.type for name, field in Recipe.knobs().items()}
     place, state, value = search.folder / f"trial-{trial.number:04d}", TrialState.FAIL, None
@@ -199,7 +208,7 @@ def _try(study: Any, trial: Any, search: Search, came: list) -> None:
     try:
         recipe, rungs = search.recipe(chosen)
         task = search.case.make_task(recipe, search.data)
-        seen = run.train(task, recipe, place, progress=False, asked_to_end=lambda: bool(came))
+        seen = run.train(task, recipe, place, progress=False, asked_to_end=asked_to_end)
         with contextlib.closing(seen):  # type: ignore[type-var]
             for record in seen:
                 value = record.scores.get(search.case.SCORE, value)
@@ -222,7 +231,9 @@ def _try(study: Any, trial: Any, search: Search, came: list) -> None:
     if "tensorboard" in recipe.track and value is not None:
         from torch.utils.tensorboard import SummaryWriter
 
-        with SummaryWriter(str(place / "tensorboard")) as board:  # a page of all trials, HPARAMS
+        with SummaryWriter(
+            str(place / "tensorboard"), filename_suffix=track.MINE
+        ) as board:  # a page of all trials, HPARAMS
             board.add_hparams(chosen, {"score": value}, run_name=".")
     told = f"{value:.4f}" if value is not None else "diverged"
     print(f"trial {trial.number}: {told}, {state.name.lower()} · {in_words(chosen)}", flush=True)
@@ -264,11 +275,12 @@ def _study(storage: Any, name: str, about: Mapping[str, Any]) -> Any:
 
 
 def _give_back(study: Any, folder: Path) -> None:
-    """Trials whose worker has died are failed, so that others take their place."""
+    """Trials whose worker has died, or made no update for long, are failed, so that others take their place."""
     for trial in study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
         worker = trial.user_attrs.get("worker")
         age_s = time.time() - trial.datetime_start.timestamp() if trial.datetime_start else 0.0
-        if (worker is None and abs(age_s) > _NEW_S) or (worker and not run_lock.is_owned(folder / worker)):
+        silent = worker and run_lock.silent_s(folder / worker) > _SILENT_S
+        if (worker is None and abs(age_s) > _NEW_S) or (worker and not run_lock.is_owned(folder / worker)) or silent:
             study.tell(trial.number, state=TrialState.FAIL, skip_if_finished=True)
             print(f"trial {trial.number} was lost with its worker; its budget is given back", flush=True)
 

@@ -11,8 +11,10 @@ import sys
 import tempfile
 from pathlib import Path
 
+import nbformat
 import psutil
 import pytest
+from executing import executed
 from waiting import wait_for
 
 from dltutorial import paths
@@ -287,6 +289,18 @@ def test_each_process_has_a_cluster_of_its_own_and_those_of_dead_ones_end():
     finally:
         pocket.down(mine.name)
     assert mine.name not in pocket.names()
+
+
+def test_a_chapter_that_takes_too_long_leaves_no_cluster(tmp_path):
+    """Its kernel is killed, with no time to end anything."""
+    code = "import time\nfrom dltutorial.launch import pocket\nprint(pocket.own('late', nodes=1).name)\ntime.sleep(99)"
+    cells = [nbformat.v4.new_code_cell(code)]
+    nbformat.write(nbformat.v4.new_notebook(cells=cells), tmp_path / "late.ipynb")
+    done = executed(tmp_path / "late.ipynb", tmp_path / "out.ipynb", tmp_path, timeout_s=15)
+    assert "took longer than 15 s" in done.error
+    (told,) = nbformat.read(tmp_path / "out.ipynb", 4).cells[0].outputs[:1]
+    assert told.text.startswith("late-")
+    assert told.text.strip() not in pocket.names()
 
 
 def test_a_cluster_of_a_processs_own_ends_with_it():

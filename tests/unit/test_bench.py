@@ -139,6 +139,6 @@ def test_predictions_and_other_columns_show_where_there_are_any():
 
 def test_a_file_beside_that_for_results_stays(tmp_path):
     (beside := tmp_path / "figures.json.trial").write_text("precious")
-    bench._may_be_written(tmp_path / "figures.json")
+    bench._may_be_written(tmp_path / "figures.json", "vit")
     assert [file.name for file in tmp_path.iterdir()] == [beside.name]
     assert beside.read_text() == "precious"

@@ -13,6 +13,7 @@ import signal
 from pathlib import Path
 
 import events
+import h5py
 import numpy as np
 import pytest
 import torch
@@ -713,3 +714,11 @@ def test_data_have_a_fingerprint(tiny_data, own_data):
     one, other = (forecasting.fingerprint(store.open_split(data, "train")) for data in (tiny_data, own_data))
     assert one == other
     assert one != forecasting.fingerprint(store.open_split(tiny_data, "valid"))
+
+
+@pytest.mark.parametrize("index", [0, 5, 9])
+def test_years_that_were_changed_in_place_are_other_data(own_data, index):
+    before = forecasting.fingerprint(store.open_split(own_data, "train"))
+    with h5py.File(store.year_files(own_data, "train")[0], "r+") as file:
+        file["fields"][index] *= 1.01
+    assert forecasting.fingerprint(store.open_split(own_data, "train")) != before

@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import pty
+import re
 import shutil
 import signal
 import subprocess
@@ -393,11 +394,12 @@ def interrupted(argv, ready, env=None):
     process = subprocess.Popen(
         [sys.executable, "-m", "dltutorial", *map(str, argv)], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         text=True, env=os.environ | (env or {}), preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        start_new_session=True,
     )  # fmt: skip
     deadline = time.monotonic() + 100
     while not ready() and process.poll() is None and time.monotonic() < deadline:
         time.sleep(0.02)
-    process.send_signal(signal.SIGINT)
+    os.killpg(process.pid, signal.SIGINT)
     try:
         _, said = process.communicate(timeout=150)
     finally:
@@ -425,16 +427,19 @@ def test_an_interrupt_where_python_drops_it_comes_again(where):
     del kept
 
 
-def test_ctrl_c_while_training_leaves_a_run_marked_as_interrupted(tiny_data, tmp_path):
-
+@pytest.mark.parametrize("workers", [0, 1])
+def test_ctrl_c_while_training_leaves_a_checkpoint(tiny_data, tmp_path, workers):
+    """A terminal sends it to the loading processes, too."""
     folder = tmp_path / "runs" / "r"
     argv = ["train", "--data", tiny_data, "--name", "r", *TINY, "--steps", 100_000, "--log-every", 1]
+    argv += ["--checkpoint-every", 0, "--workers", workers]
     status, said = interrupted(argv, (folder / "progress.jsonl").exists, {"OMP_NUM_THREADS": "1"})
     assert status == 130, said
-    assert [line for line in said if not line.startswith("training:")] == [
-        "dltutorial: interrupted; what was finished is kept"
-    ]
+    first, last = [line for line in said if not line.startswith("training:")]
+    assert "Ctrl-C again" in first
+    assert re.fullmatch(r"dltutorial: asked to end after \d+ updates; a checkpoint is written, .* --resume", last)
     assert run_folder.run_status(folder) == "interrupted"
+    assert len(list((folder / "checkpoints").glob("step-*.pt"))) == 1
     assert not (folder / "weights.pt").exists()
 
 

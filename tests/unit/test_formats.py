@@ -45,6 +45,25 @@ def test_every_layout_holds_the_same_numbers(layout, converted, tiny_data):
 
 
 @every_layout
+def test_a_year_that_is_shortened_while_it_is_read_is_one_line(layout, converted, tmp_path):
+    """HDF5 and Zarr would read zeros, and a memory map would end the process."""
+    year = store.year_files(converted[layout], "train")[0]
+    mine = tmp_path / year.name
+    shutil.copytree(year, mine) if year.is_dir() else shutil.copy(year, mine)
+    with formats.open_year(mine) as reading:
+        assert reading.snapshots(0, 1).any()
+        if mine.is_dir():
+            for chunk in [file for file in mine.rglob("*") if file.is_file() and file.suffix != ".json"]:
+                chunk.unlink()
+        else:
+            os.truncate(mine, 3000)
+        out_NCHW = np.zeros((1, *reading.shape), np.float32)
+        for read in (lambda: reading.snapshots(9, 1), lambda: reading.read_into(9, out_NCHW)):
+            with pytest.raises(DataError, match=f"{mine.name} (was shortened|holds one value a field)"):
+                read()
+
+
+@every_layout
 def test_snapshots_are_read_to_any_place_and_not_beyond_the_end(layout, converted):
     with formats.open_year(store.year_files(converted[layout], "train")[0]) as year:
         block = np.zeros((2, 5, *year.shape), np.float32)

@@ -295,6 +295,21 @@ def test_make_says_what_it_can_do(clone):
     assert all(f"make {target}" in said for target in TARGETS if target != "help")
 
 
+def test_make_clean_leaves_what_it_has_not_made(clone):
+    theirs = [clone / name for name in ("artifacts/cache/x", "build/book/html/index.html", "artifacts/room.lock")]
+    mine = [clone / name for name in ("artifacts/figure.png", "build/notes.txt", "dist/mine.tar", "runs/r/weights.pt")]
+    for file in (*theirs, *mine):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.touch()
+    subprocess.run(["make", "clean"], cwd=clone, check=True, capture_output=True)
+    assert [file for file in (*theirs, *mine) if file.exists()] == mine
+    mine[0].unlink()
+    subprocess.run(["make", "clean"], cwd=clone, check=True, capture_output=True)
+    assert not (clone / "artifacts").exists()
+    for name in ("build", "dist", "runs"):
+        shutil.rmtree(clone / name)
+
+
 def test_every_module_of_a_fresh_clone_imports(clone):
     code = (
         "import importlib, pkgutil, dltutorial\n"

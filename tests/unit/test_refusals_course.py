@@ -193,9 +193,9 @@ REFUSALS = [
       for make in (os.mkfifo, os.mkdir, lambda file: file.symlink_to("/dev/zero"))),
     ("an unknown benchmark", command("bench", "unknown"), "no benchmark 'unknown'; choose one of: known"),
     ("figures below a file", command("bench", "known", "--json", "class/taken.jsonl/b.json"), "cannot write class/tak"),
-    *((f"figures over {text[:20]!r}", over(text, BENCH), "mine is no result of a benchmark and stays as it is; give an")
+    *((f"figures over {text[:20]!r}", over(text, BENCH), "mine is no result of dltutorial bench known and stays")
       for text in ("", "my notes", "3", '{"cells": []}', RECORD, '{"bench": 1}', json.dumps(FIGURES | {"notes": 1}),
-                   "[" * 100_000, "\udcff", "pipe", "folder", "device")),
+                   json.dumps(FIGURES | {"bench": "other"}), "[" * 100_000, "\udcff", "pipe", "folder", "device")),
     *((f"a report over {text[:20]!r}", over(text, REPORT), "mine is no page of the report and stays as it is; give an")
       for text in ("", RECORD, "<!doctype html>", PAGE.format("class"), "\udcff", "pipe", "folder", "device")),
     *((f"a view over {text[:20]!r}", over(text, VIEW), "mine is no page of the class and stays as it is; give another")

@@ -231,6 +231,25 @@ def test_a_run_is_not_overwritten_unless_asked(finished, tiny_data, tmp_path):
     assert len(list((folder / "tensorboard").iterdir())) == 1
 
 
+def test_what_cannot_be_removed_of_an_overwritten_run_is_in_nobodys_way(tiny_data, finished, tmp_path):
+    """Such as a file that another program has open on NFS, which stays under a name of NFS's own."""
+    shutil.copytree(finished[0], folder := tmp_path / "r")
+    (mine := tmp_path / ".r.removed" / ".nfs00001").parent.mkdir()
+    mine.write_text("open")
+    for seed in (5, 6):
+        train(tiny_data, folder, dataclasses.replace(SMALL, seed=seed), overwrite=True)
+        assert Recipe.load(folder / "recipe.json").seed == seed
+    assert mine.read_text() == "open"
+    assert sorted(file.name for file in tmp_path.iterdir()) == [".r.removed", "r"]
+
+
+def test_event_files_of_ones_own_are_not_overwritten_with_a_run(tiny_data, finished, tmp_path):
+    shutil.copytree(finished[0], folder := tmp_path / "r")
+    (folder / "tensorboard" / "events.out.tfevents.1700000000.here.1.0").write_text("mine")
+    with pytest.raises(CourseError, match=r"tensorboard/events.*1\.0, which no run writes"):
+        train(tiny_data, folder, overwrite=True)
+
+
 def test_a_folder_that_is_no_run_is_never_removed(tiny_data, tmp_path):
     (tmp_path / "thesis.tex").write_text("precious")
     with pytest.raises(CourseError, match="not a training run"):

@@ -188,7 +188,28 @@ def stubborn(x):
             time.sleep(60)
 
 
-@pytest.mark.parametrize("fn", [spin, stubborn])
+def swallow(x):
+    n = 0
+    while True:
+        try:
+            n += 1
+        except:  # noqa: E722
+            n -= 1
+
+
+def swallow_below(x):
+    def wait():
+        time.sleep(0.01)
+
+    while True:
+        try:
+            wait()
+        except BaseException:
+            n = 0
+            n += 1
+
+
+@pytest.mark.parametrize("fn", [spin, stubborn, swallow, swallow_below])
 def test_an_endless_answer_ends_at_the_deadline(exercise, fn):
     outcome = dataclasses.replace(exercise, deadline_s=0.3).examine(fn)
     assert outcome.status == "wrong"

@@ -269,6 +269,29 @@ def test_a_worker_that_is_killed_loses_one_trial_and_its_budget_is_given_back(li
     assert sum("trial 0 was lost with its worker; its budget is given back" in text for text in said) == 1
 
 
+@pytest.mark.full
+def test_the_trial_of_a_worker_that_is_stopped_is_given_back_after_a_while(line, tmp_path, monkeypatch, capsys):
+    """It holds its lock: others would wait for it as long as it exists. Going on, it sees what it has lost."""
+    slow = [*line, "--steps", "200", "--trials", "1", "--scheduler", "none"]
+    stopped = start(slow)
+    wait_for((tmp_path / "study" / "trial-0000" / "recipe.json").exists)
+    stopped.send_signal(signal.SIGSTOP)
+    monkeypatch.setattr(tune, "_SILENT_S", 20.0)
+    monkeypatch.setattr(tune, "_TELL_S", 1.0)
+    try:
+        assert cli.main([*slow, *RATES]) == 0
+        said = capsys.readouterr().out
+        assert "waits for the last trials of other workers" in said
+        assert "trial 0 was lost with its worker" in said
+        stopped.send_signal(signal.SIGCONT)
+        ends, _ = stopped.communicate(timeout=60)
+        assert stopped.returncode == 0, ends
+        assert "trial 0 was taken back by another worker" in ends
+    finally:
+        stopped.kill()
+    assert [state for state, _ in trials(tmp_path)] == ["FAIL", "COMPLETE"]
+
+
 def test_a_worker_that_is_asked_to_end_gives_its_trial_back_at_once(line, tmp_path):
     slow = [*line, "--steps", "100000", "--trials", "1"]
     worker = start(slow)
