@@ -54,6 +54,12 @@ def _has_ray() -> bool:
     return importlib.util.find_spec("ray") is not None
 
 
+def _has_mpi() -> bool:
+    from dltutorial.comm import mpi
+
+    return mpi.missing() is None
+
+
 def _has_hub_proxy() -> bool:
     places = os.pathsep.join([os.environ.get("PATH", ""), str(ROOT / ".venv" / "node" / "node_modules" / ".bin")])
     return bool(shutil.which("configurable-http-proxy", path=places))
@@ -63,6 +69,7 @@ NEEDS = {
     "browser": (lambda: bool(shutil.which("chromium")), "Chromium is not installed (apt-get install chromium)"),
     "slurm": (_has_slurm, "Slurm is not installed (apt-get install slurm-wlm munge)"),
     "ray": (_has_ray, "Ray is not installed (.venv/bin/pip install -c constraints.txt -e '.[tune]')"),
+    "mpi": (_has_mpi, "MPI is not installed (.venv/bin/pip install -c constraints.txt -e '.[mpi]')"),
     "gpu": (_has_gpu, "no CUDA device here"),
     "hub": (_has_hub_proxy, "no configurable-http-proxy (npm install --prefix .venv/node configurable-http-proxy@5)"),
 }

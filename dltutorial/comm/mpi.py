@@ -14,6 +14,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -28,11 +29,16 @@ _MARK = "dltutorial-mpi "
 
 def missing() -> str | None:
     """What is not here, in one line; None if MPI can be used."""
-    if shutil.which("mpiexec") is None:
-        return "MPI: not available here (no mpiexec; install an MPI, such as apt-get install mpich)"
+    if mpiexec() is None:
+        return "MPI: not available here (no mpiexec; install both: .venv/bin/pip install -e '.[mpi]')"
     if importlib.util.find_spec("mpi4py") is None:
         return "MPI: not available here (mpiexec is there, mpi4py is not: pip install mpi4py)"
     return None
+
+
+def mpiexec() -> str | None:
+    """MPI's launcher: the one beside this Python, whose MPI mpi4py then takes; else the system's."""
+    return shutil.which("mpiexec", path=os.pathsep.join([str(Path(sys.executable).parent), *os.get_exec_path()]))
 
 
 class MpiTransport:
@@ -66,7 +72,7 @@ def _run(world_size: int, job: dict[str, Any], timeout_s: float = 300.0) -> list
     """What every process of an ``mpiexec`` answers to ``job``."""
     if (why := missing()) is not None:
         raise CourseError(why)
-    command = ["mpiexec", "-n", str(world_size), sys.executable, "-m", "dltutorial.comm.mpi", json.dumps(job)]
+    command = [mpiexec() or "", "-n", str(world_size), sys.executable, "-m", "dltutorial.comm.mpi", json.dumps(job)]
     env = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "OMP_NUM_THREADS": "1"}
     # Open MPI refuses more ranks than cores unless told; other MPIs do not read these.
     env |= {"OMPI_MCA_rmaps_base_oversubscribe": "1", "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe"}

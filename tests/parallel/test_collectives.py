@@ -77,11 +77,13 @@ def test_the_stopwatch_times_every_name_and_size_on_the_slowest_rank():
     assert all(len(timing.samples_s) == 3 and timing.best_s > 0 for timing in found.values())
 
 
-@pytest.mark.skipif(bool(mpi.missing()), reason=mpi.missing() or "")
+@pytest.mark.full
+@pytest.mark.mpi
 def test_the_same_code_runs_through_mpi():
     found = mpi.clock(["backend", "ring", "server"], 2, [4, 4096], repeats=2)
     assert all(timing.best_s > 0 for timing in found.values())
     assert len(found) == 6
     script = Path(__file__).with_name("sums_through_mpi.py")
-    said = subprocess.run(["mpiexec", "-n", "3", sys.executable, script], capture_output=True, text=True, timeout=120)
+    command = [mpi.mpiexec(), "-n", "3", sys.executable, script]
+    said = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert said.stdout.split("\n")[0] == "wrong: []", said.stderr

@@ -23,13 +23,13 @@ def planted(names, p, sizes, repeats, node_size, backend="gloo", timeout_s=0):
 @pytest.fixture
 def rows(monkeypatch, one_thread, capsys):
     monkeypatch.setattr(stopwatch, "clock", planted)
-    monkeypatch.setattr(mpi.shutil, "which", lambda name: None)
+    monkeypatch.setattr(mpi.shutil, "which", lambda name, path: None)
     monkeypatch.setattr(benches.machine, "device", lambda: "cpu")
     found = list(benches.collectives(PRESETS["smoke"], 1))
     said = capsys.readouterr().out
     assert said.splitlines() == [
         "NCCL: not available here (a rank needs a GPU of its own; 0 GPUs)",
-        "MPI: not available here (no mpiexec; install an MPI, such as apt-get install mpich)",
+        "MPI: not available here (no mpiexec; install both: .venv/bin/pip install -e '.[mpi]')",
     ]
     return {row.what: row for row in found}
 
