@@ -60,6 +60,10 @@ def _has_mpi() -> bool:
     return mpi.missing() is None
 
 
+def _has_dali() -> bool:
+    return importlib.util.find_spec("nvidia") is not None and importlib.util.find_spec("nvidia.dali") is not None
+
+
 def _has_hub_proxy() -> bool:
     places = os.pathsep.join([os.environ.get("PATH", ""), str(ROOT / ".venv" / "node" / "node_modules" / ".bin")])
     return bool(shutil.which("configurable-http-proxy", path=places))
@@ -70,6 +74,7 @@ NEEDS = {
     "slurm": (_has_slurm, "Slurm is not installed (apt-get install slurm-wlm munge)"),
     "ray": (_has_ray, "Ray is not installed (.venv/bin/pip install -c constraints.txt -e '.[tune]')"),
     "mpi": (_has_mpi, "MPI is not installed (.venv/bin/pip install -c constraints.txt -e '.[mpi]')"),
+    "dali": (_has_dali, "DALI is not installed (.venv/bin/pip install -c constraints.txt -e '.[dali]')"),
     "gpu": (_has_gpu, "no CUDA device here"),
     "hub": (_has_hub_proxy, "no configurable-http-proxy (npm install --prefix .venv/node configurable-http-proxy@5)"),
 }
