@@ -5,6 +5,7 @@ import json
 import os
 import pty
 import re
+import select
 import shutil
 import signal
 import subprocess
@@ -471,9 +472,11 @@ def test_a_terminal_that_is_closed_costs_no_progress(tiny_data, tmp_path):
         os.environ["OMP_NUM_THREADS"] = "1"
         signal.signal(signal.SIGHUP, signal.SIG_DFL)  # whoever runs the tests under nohup ignores it
         os.execv(sys.executable, [sys.executable, "-m", "dltutorial", *map(str, words)])
-    reader = threading.Thread(target=lambda: drain(terminal), daemon=True)
+    reader = threading.Thread(target=drain, args=(terminal, (ends := threading.Event())), daemon=True)
     reader.start()
     wait_for((tmp_path / "runs" / "r" / "progress.jsonl").exists)
+    ends.set()
+    reader.join()  # a read that waits would keep the terminal open
     os.close(terminal)  # the kernel sends SIGHUP
     _, status = os.waitpid(pid, 0)
     assert os.waitstatus_to_exitcode(status) == 75
@@ -481,10 +484,11 @@ def test_a_terminal_that_is_closed_costs_no_progress(tiny_data, tmp_path):
     assert list((tmp_path / "runs" / "r" / "checkpoints").glob("step-*.pt"))
 
 
-def drain(terminal):
+def drain(terminal, ends):
     with contextlib.suppress(OSError):
-        while os.read(terminal, 2**16):
-            pass
+        while not ends.is_set():
+            if select.select([terminal], [], [], 0.1)[0]:
+                os.read(terminal, 2**16)
 
 
 @pytest.mark.full
