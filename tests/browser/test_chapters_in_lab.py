@@ -1,7 +1,7 @@
 """Chapters by Run All in JupyterLab, in a real browser: they run through, their figures show, what moves is alive.
 
-All chapters run by papermill in other tests. Here run a short one of each part, and the profiling chapter down to its
-timeline; with DLTUTORIAL_BROWSER=all every chapter runs, every timeline moves, and every exercise runs, unsolved.
+All chapters run by papermill in other tests. Here run two short ones, and the profiling chapter down to its timeline;
+with DLTUTORIAL_BROWSER=all every chapter runs, every timeline moves, and every exercise runs, unsolved.
 """
 
 import os
@@ -18,7 +18,7 @@ IN_PAGE = "document.querySelector('.jp-Notebook').innerText"
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(1500)]
 # Two workers share the browser tests: the long chapters, one of which may run again, are one's, the rest the other's.
 HERE, THERE = pytest.mark.xdist_group("chapters"), pytest.mark.xdist_group("browser")
-LONG = ("notebooks/06", "notebooks/11")
+LONG = ("notebooks/06",)
 
 
 def chosen(folder, chapters):
@@ -39,7 +39,7 @@ def test_a_cell_that_fails_is_noticed_at_once(open_notebook, lab, cells):
         open_notebook("fails.ipynb").run_all()
 
 
-@pytest.mark.parametrize("path", chosen("notebooks", ("00", "06", "11")))
+@pytest.mark.parametrize("path", chosen("notebooks", ("00", "06")))
 def test_chapter_runs_and_what_moves_in_it_is_alive(open_notebook, path):
     notebook = open_notebook(path).run_all()
     notebook.keep_picture(path.replace("/", "_").removesuffix(".ipynb"))

@@ -99,6 +99,36 @@ def folder(tmp_path):
     return tmp_path
 
 
+# What these promise about signals, the end of a process or its launcher wants the real thing; of the others the first.
+BY_THEIR_LAUNCHER = ("train.py", "checkpoint.py", "capstone.py", "join.py", "ddp.py")
+
+
+@pytest.fixture(scope="module")
+def forking():
+    """A process that runs scripts with torch already imported."""
+    env = {**os.environ, "PYTHONSAFEPATH": "", "OMP_NUM_THREADS": "1"}
+    with subprocess.Popen(
+        [sys.executable, Path(__file__).with_name("forked_scripts.py")], env=env, text=True,
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+    ) as process:  # fmt: skip
+        yield process
+        process.stdin.close()
+
+
+def run_forked(command, folder, data, process):
+    """As torchrun or Python would run it; a CompletedProcess."""
+    words = command.replace("DATA", str(data)).split()
+    at = next(n for n, word in enumerate(words) if word.endswith(".py"))
+    ranks = int(words[at - 1]) if words[0] == "torchrun" else 0
+    said = folder / "said.txt"
+    said.unlink(missing_ok=True)
+    job = {"script": words[at], "argv": words[at + 1 :], "ranks": ranks, "cwd": str(folder), "said": str(said)}
+    process.stdin.write(json.dumps(job) + "\n")
+    process.stdin.flush()
+    statuses = json.loads(process.stdout.readline())
+    return subprocess.CompletedProcess(words, max(map(abs, statuses)), said.read_text(), "")
+
+
 def run(command, folder, data):
     program, *rest = command.replace("DATA", str(data)).split()
     env = {**os.environ, "PYTHONPATH": str(folder / "without"), "PYTHONSAFEPATH": "", "OMP_NUM_THREADS": "1"}
@@ -112,10 +142,32 @@ def run(command, folder, data):
     [pytest.param(commands, marks=[pytest.mark.full] * bool(n)) for n, commands in enumerate(COMMANDS)],
     ids=[commands[0].split(".py")[0].split()[-1] for commands in COMMANDS],
 )
-def test_a_script_runs_without_the_course(commands, folder, data):
+def test_a_script_runs_without_the_course(commands, folder, data, request):
+    alone = any(name in command for command in commands for name in BY_THEIR_LAUNCHER)
     for command in commands:
-        ended = run(command, folder, data)
+        if alone:
+            ended = run(command, folder, data)
+        else:
+            ended = run_forked(command, folder, data, request.getfixturevalue("forking"))
         assert ended.returncode == 0, f"{command}\n{ended.stdout[-2000:]}\n{ended.stderr[-3000:]}"
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("import dltutorial", "a script needs the course"),
+        (
+            "import os, time\nif os.environ['RANK'] == '1':\n    raise ValueError('one rank')\ntime.sleep(99)",
+            "one rank",
+        ),
+    ],
+)
+def test_a_script_that_fails_is_noticed(text, said, folder, data, forking):
+    (folder / "fails.py").write_text(text)
+    ended = run_forked(f"{RANKS} fails.py", folder, data, forking)
+    assert ended.returncode != 0
+    assert said in ended.stdout
 
 
 def test_every_written_file_is_run():

@@ -58,7 +58,7 @@ def test_a_job_that_is_cancelled_leaves_nothing(cluster, runs, monkeypatch):
     job.cancel()
     wait_for(lambda: not processes("raylet", job) and not processes("gcs_server", job), 120)
     job.ended()
-    wait_for(lambda: not Path("/tmp", f"ray-{job.number}").exists(), 60)
+    wait_for(lambda: not Path("/tmp", f"ray-{job.number}").exists(), 150)
 
 
 def test_a_script_sent_from_elsewhere_is_one_line(tmp_path):
