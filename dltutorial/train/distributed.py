@@ -58,7 +58,7 @@ def wrap_ddp(model: nn.Module, kind: str = "torch", group: dist.ProcessGroup | N
 
     Args:
         model: the same on all ranks.
-        kind: torch, for ``DistributedDataParallel``; overlapped, bucketed or naive, of ``parallel.ddp``; late, of ``lag``.
+        kind: torch, for ``DistributedDataParallel``; overlapped, bucketed, naive of ``parallel.ddp``; late for ``lag``.
         group: of these ranks; default: all.
     """
     if kind == "late" or world_size() == 1 or dist.get_world_size(group) == 1:
