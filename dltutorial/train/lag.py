@@ -24,8 +24,7 @@ class LateGradients:
         self._work: dist.Work | None = None
         if world_size() > 1:
             broadcast_tensors([*model.parameters(), *model.buffers()])
-        optimizer.register_state_dict_pre_hook(self._put)
-        optimizer.register_state_dict_post_hook(self._take_out)
+        optimizer.register_state_dict_post_hook(self._put)
         optimizer.register_load_state_dict_post_hook(self._take)
 
     def swap(self) -> None:
@@ -46,15 +45,11 @@ class LateGradients:
         parts = self._under_way.split([p.numel() for p in self._parameters])
         return [(p, part.view_as(p)) for p, part in zip(self._parameters, parts, strict=True)]
 
-    def _put(self, optimizer: torch.optim.Optimizer) -> None:
-        """Into a ``state_dict`` that is about to be made. Not for longer: an optimizer may count what it remembers."""
+    def _put(self, optimizer: torch.optim.Optimizer, made: dict) -> None:
+        """Into a ``state_dict``, and there only: an optimizer may count what it remembers."""
+        numbers = {p: n for n, p in enumerate(p for group in optimizer.param_groups for p in group["params"])}
         for p, late in self._late():
-            optimizer.state[p]["late"] = late
-
-    def _take_out(self, optimizer: torch.optim.Optimizer, made: dict) -> None:
-        made["state"] = {n: dict(kept) for n, kept in made["state"].items()}
-        for p in self._parameters:
-            del optimizer.state[p]["late"]
+            made["state"][numbers[p]] = made["state"].get(numbers[p], {}) | {"late": late}
 
     def _take(self, optimizer: torch.optim.Optimizer) -> None:
         """From a ``state_dict`` that was loaded."""

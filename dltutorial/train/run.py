@@ -139,11 +139,11 @@ def check_ranks(recipe: Recipe, n: int) -> None:
         raise RecipeError(f"compile={recipe.compile} works with torch's DDP only; set ddp=torch, or compile=off")
     if recipe.gradient_lag:
         alone = {"shard": "none", "tensor": 1, "context": 1, "pipeline": 1, "ddp": "torch", "cuda_graph": False}
-        others = [name for name, value in alone.items() if getattr(recipe, name) != value]
-        others += ["precision"] * (recipe.precision == "fp16")
-        if others:
-            told = ", ".join(f"{name}={getattr(recipe, name)}" for name in others)
-            raise RecipeError(f"gradient_lag=1 does not work with {told}; leave {' and '.join(others)} out")
+        unfit = [name for name, value in alone.items() if getattr(recipe, name) != value]
+        unfit += ["precision"] * (recipe.precision == "fp16")
+        if unfit:
+            named = ", ".join(f"{name}={getattr(recipe, name)}" for name in unfit)
+            raise RecipeError(f"gradient_lag=1 does not work with {named}; leave {' and '.join(unfit)} out")
     works: dict[str, tuple[str, ...]] = {}
     if n > 1 and (together > 1 or recipe.shard != "none"):
         works = {"ddp": ("torch",), "compile": ("off",)}
