@@ -264,6 +264,7 @@ class RankRecipe(Knobs):
     cuda_graph: bool = knob(False, "capture the whole step and launch it as one")
     accumulate: int = knob(1, "parts of a rank's batch, in turns: less memory, one update", least=1)
     ddp: str = knob("torch", "how ranks average gradients: torch's DDP, or one of chapter 09's", choices=DDP)
+    gradient_lag: int = knob(0, "1: an update takes the gradients of the step before, which travel meanwhile", least=0)
     shard: str = knob("none", "what ranks share out among them: averages; gradients too; weights too", choices=SHARDS)
     tensor: int = knob(1, "ranks next to each other that share heads and matrices; it divides heads", least=1)
     context: int = knob(1, "ranks that share the tokens of each sample", least=1)
@@ -280,6 +281,7 @@ class RankRecipe(Knobs):
         super().__post_init__()
         whole = not (self.cuda_graph and self.compile in ("reduce-overhead", "max-autotune"))
         self.require(whole, "compile", "captures graphs of its own in this mode, so cuda_graph must be off")
+        self.require(self.gradient_lag <= 1, "gradient_lag", "must be 0 or 1")
         known = all(kind in ("tensorboard", "wandb") for kind in self.track)
         self.require(known, "track", "may name tensorboard and wandb only")
 

@@ -58,10 +58,10 @@ def wrap_ddp(model: nn.Module, kind: str = "torch", group: dist.ProcessGroup | N
 
     Args:
         model: the same on all ranks.
-        kind: torch, for ``DistributedDataParallel``; or overlapped, bucketed or naive, of ``parallel.ddp``.
+        kind: torch, for ``DistributedDataParallel``; overlapped, bucketed, naive of ``parallel.ddp``; late for ``lag``.
         group: of these ranks; default: all.
     """
-    if world_size() == 1 or dist.get_world_size(group) == 1:
+    if kind == "late" or world_size() == 1 or dist.get_world_size(group) == 1:
         return model
     own = {"overlapped": OverlappedDDP, "bucketed": BucketedDDP, "naive": NaiveDDP}
     return own.get(kind, DistributedDataParallel)(model, process_group=group)

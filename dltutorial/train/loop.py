@@ -18,6 +18,7 @@ from dltutorial.config import LoopRecipe
 from dltutorial.errors import CourseError, DivergedError, Interrupted
 from dltutorial.profile.ranges import annotate
 from dltutorial.train.distributed import StopFlag, data_world_size, mean_over_ranks
+from dltutorial.train.lag import LateGradients
 from dltutorial.train.mesh import Mesh
 from dltutorial.train.precision import Precision
 from dltutorial.train.stages import make_pipelined_step
@@ -68,6 +69,8 @@ class TrainState:
         self.mesh = Mesh(task.model, recipe)
         self.precision.clip = self.mesh.clip
         self.optimizer = self.mesh.share(make_optimizer(task.model, recipe))
+        if recipe.gradient_lag:
+            self.precision.average = LateGradients(task.model, self.optimizer).swap
         if self.mesh.stage:
             self.update = make_pipelined_step(
                 self.mesh.model, self.mesh.stage, task.loss, self.optimizer, recipe, self.precision

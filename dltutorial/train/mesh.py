@@ -77,7 +77,8 @@ class Mesh:
             self.model = fully_sharded(self.stage or model, copies["copies"], **options)
         else:
             # Torch's DDP does not know the parts of a pipeline's batch: it stops at their second forward pass.
-            self.model = wrap_ddp(self.stage or model, "bucketed" if self.stage else recipe.ddp, self._copies)
+            kind = "late" if recipe.gradient_lag else "bucketed" if self.stage else recipe.ddp
+            self.model = wrap_ddp(self.stage or model, kind, self._copies)
         self.cuts = {p: names[name] for name, p in model.named_parameters() if name in names}
 
     @property

@@ -39,6 +39,7 @@ class Precision:
             raise CourseError("precision tf32 needs an NVIDIA GPU of 2020 or later; choose fp32 or bf16")
         self.scaler = torch.amp.GradScaler(self.device) if name == "fp16" else None
         self.clip: Callable = nn.utils.clip_grad_norm_
+        self.average: Callable[[], None] = lambda: None  # of gradients over ranks, where no wrapper has done it
 
     @contextmanager
     def products(self) -> Iterator[None]:
@@ -80,6 +81,7 @@ class Precision:
 
     def update(self, optimizer: torch.optim.Optimizer, clip_norm: float = 0.0) -> None:
         """Clip the gradients' norm (0 does not) and move the weights; with fp16, not if a gradient overflowed."""
+        self.average()
         if self.scaler:
             self.scaler.unscale_(optimizer)
         if clip_norm > 0:

@@ -137,6 +137,13 @@ def check_ranks(recipe: Recipe, n: int) -> None:
         raise RecipeError(f"compile={recipe.compile} works on one rank only; take compile=default, or start one rank")
     if n > 1 and recipe.compile != "off" and recipe.ddp != "torch":
         raise RecipeError(f"compile={recipe.compile} works with torch's DDP only; set ddp=torch, or compile=off")
+    if recipe.gradient_lag:
+        alone = {"shard": "none", "tensor": 1, "context": 1, "pipeline": 1, "ddp": "torch", "cuda_graph": False}
+        unfit = [name for name, value in alone.items() if getattr(recipe, name) != value]
+        unfit += ["precision"] * (recipe.precision == "fp16")
+        if unfit:
+            named = ", ".join(f"{name}={getattr(recipe, name)}" for name in unfit)
+            raise RecipeError(f"gradient_lag=1 does not work with {named}; leave {' and '.join(unfit)} out")
     works: dict[str, tuple[str, ...]] = {}
     if n > 1 and (together > 1 or recipe.shard != "none"):
         works = {"ddp": ("torch",), "compile": ("off",)}

@@ -54,6 +54,9 @@ COMMANDS = [
     [f"{RANKS} halo.py"],
     ["python roll.py DATA --lead 2 --updates 2 --batch 2 --vit 16 32 1 2"],
     ["python invert.py settled23.pt 0.5 0.5 5"],
+    [f"{FOUR} server.py digits24.pt 0.2"],
+    [f"{RANKS} lagged.py digits24.pt"],
+    [f"{FOUR} actors.py 0.5"],
 ]
 
 
@@ -93,6 +96,8 @@ def folder(tmp_path):
     torch.save(images | {f"{split}_labels": torch.arange(256) % 2 for split in images}, tmp_path / "race15.pt")
     torch.save((X[:, :64].clone(), Y), tmp_path / "digits13.pt")  # what chapter 13 keeps of its digits
     torch.save(X[:160].reshape(-1, 1, 16, 16).clone(), tmp_path / "galaxies22.pt")
+    digits = {"x_train": X[:512, :64], "y_train": Y[:512], "x_test": X[512:, :64], "y_test": Y[512:]}
+    torch.save({name: part.clone() for name, part in digits.items()}, tmp_path / "digits24.pt")
     torch.save({"points": X[:, :2].sigmoid().contiguous(), "c": X[:, 2].sigmoid()}, tmp_path / "settled23.pt")
     (tmp_path / "without").mkdir()
     (tmp_path / "without" / "dltutorial.py").write_text("raise ImportError('a script needs the course')\n")

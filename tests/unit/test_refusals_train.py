@@ -106,6 +106,16 @@ REFUSALS = [
     ("heads for 4 ranks", lambda: on(4, tensor=4), RecipeError, "tensor=4 does not divide heads=2; take a number that"),
     ("a token for 2 ranks", lambda: on(2, context=2), RecipeError, "context=2 ranks for 1 tokens; take fewer"),
     ("8 samples, 3 groups", lambda: on(6, tensor=2), RecipeError, "equally by 3 groups of ranks (tensor=2, con"),
+    ("late, in shards", lambda: on_two(gradient_lag=1, shard="full"), RecipeError, "not work with shard=full; leave"),
+    ("late, in fp16", lambda: on_two(gradient_lag=1, precision="fp16"), RecipeError, "work with precision=fp16; leave"),
+    ("late, in a graph", lambda: on(1, gradient_lag=1, cuda_graph=True), RecipeError, "work with cuda_graph=True; le"),
+    (
+        "late, cut",
+        lambda: on(2, gradient_lag=1, tensor=2, ddp="naive"),
+        RecipeError,
+        "with tensor=2, ddp=naive; leave tensor and ddp out",
+    ),
+    ("late by two", lambda: on_two(gradient_lag=2), RecipeError, "gradient_lag must be 0 or 1"),
     (
         "our DDP, with tensor",
         lambda: on(2, tensor=2, ddp="naive"),

@@ -13,7 +13,7 @@ PACKAGE = ROOT / "dltutorial"
 # Lines of all Python files, blank lines and docstrings included: what there is, and no more. 18,500 for chapters 00 to
 # 15; 22,000 at most with Parts IV and V.
 BUDGET = {
-    "": 1702,
+    "": 1704,
     "record": 582,
     "profile": 2457,
     "data": 2822,
@@ -22,7 +22,7 @@ BUDGET = {
     "launch": 1506,
     "comm": 738,
     "parallel": 1297,
-    "train": 3597,
+    "train": 3710,
     "scaling": 570,
     "convergence": 1049,
     "course": 3544,
