@@ -13,7 +13,6 @@ Legend: B samples, C channels, H rows × W columns, K classes; counts_3K: hits, 
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -47,17 +46,7 @@ _GPU: dict[str, Any] = {
     "weight_decay": 0.0,
 }
 _DEFAULTS = {"smoke": _SMOKE, "laptop": {**_SMOKE, "steps": 1500}, "gpu": _GPU, "cluster": _GPU}
-
-
-@dataclass(frozen=True)
-class EventPlan:
-    """All that decides the data: the weather's plan, noise in standard deviations, the rules, the version of them."""
-
-    weather: str
-    noise: float = 0.1
-    spin: float = 3.0
-    slope: float = 2.0
-    version: int = 1
+NOISE, SPIN, SLOPE = 0.1, 3.0, 2.0  # of the fields, of the rules, in standard deviations; the data's version says which
 
 
 def make_recipe(base: Preset, knobs: Mapping, folder: Path | None) -> Recipe:
@@ -70,11 +59,11 @@ def ensure(recipe: Recipe, progress: bool = True) -> Path:
     base = preset(recipe.preset)
     made = weather.Plan.of(base)
     n_bytes = sum(made.years) * made.snapshots * (4 * int(np.prod(made.shape)) + 8 * base.n_lat * base.n_lon)
-    plan = EventPlan(made.digest)
-    return cases.kept("climate", plan, partial(_label, base, plan, progress), n_bytes, progress)
+    plan = cases.Simulated(sum(made.years) * made.snapshots, kind=made.digest)
+    return cases.kept("climate", plan, partial(_label, base, progress), n_bytes, progress)
 
 
-def _label(base: Preset, plan: EventPlan, progress: bool, folder: Path) -> None:
+def _label(base: Preset, progress: bool, folder: Path) -> None:
     """Write every snapshot as a file of its own, with labels and noise; then the statistics."""
     source = weather.ensure(base, progress=progress)
     extremes_C, limits = [], None
@@ -86,10 +75,10 @@ def _label(base: Preset, plan: EventPlan, progress: bool, folder: Path) -> None:
                 x_TCHW = year.snapshots(0, len(year))
             spin_THW, slope_THW = event_fields(x_TCHW)
             if limits is None:  # of the first training year
-                limits = -plan.spin * spin_THW.std(), slope_THW.mean() + plan.slope * slope_THW.std()
+                limits = -SPIN * spin_THW.std(), slope_THW.mean() + SLOPE * slope_THW.std()
             labels_THW = np.where(spin_THW < limits[0], 1, np.where(slope_THW > limits[1], 2, 0))
             draw = np.random.default_rng((number, n_year, 21))
-            x_TCHW = x_TCHW + plan.noise * split.stds_1C11 * draw.standard_normal(x_TCHW.shape, np.float32)
+            x_TCHW = x_TCHW + NOISE * split.stds_1C11 * draw.standard_normal(x_TCHW.shape, np.float32)
             if name == "train":
                 extremes_C += [x_TCHW.min((0, 2, 3)), x_TCHW.max((0, 2, 3))]
             for n, (x_CHW, label_HW) in enumerate(zip(x_TCHW, labels_THW, strict=True)):

@@ -11,7 +11,6 @@ Legend: N samples, B in a batch, C bands, H × W pixels, K classes; counts_3K: h
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -47,16 +46,6 @@ _DEFAULTS = {"smoke": _SMOKE, "laptop": {**_SMOKE, "steps": 1000}, "gpu": _GPU, 
 _SIZES = {"smoke": (3000, 24), "laptop": (12_000, 24), "gpu": (60_000, 120), "cluster": (60_000, 120)}
 
 
-@dataclass(frozen=True)
-class TilePlan:
-    """All that decides the data: training tiles, pixels along an edge, the noise, the version of the code."""
-
-    n: int
-    size: int
-    noise: float = 0.3
-    version: int = 1
-
-
 def make_recipe(base: Preset, knobs: Mapping, folder: Path | None) -> Recipe:
     """The recipe of a preset with these knobs."""
     return cases.recipe_of(base, _DEFAULTS, knobs, NETWORKS)
@@ -65,8 +54,8 @@ def make_recipe(base: Preset, knobs: Mapping, folder: Path | None) -> Recipe:
 def ensure(recipe: Recipe, progress: bool = True) -> Path:
     """The folder of simulated tiles for a recipe."""
     n, size = _SIZES[recipe.preset]
-    plan = TilePlan(recipe.samples or n, size)
-    lengths = plan.n, plan.n // 4, plan.n // 4
+    plan = cases.Simulated(recipe.samples or n, (recipe.samples or n) // 4, size)
+    lengths = plan.samples, plan.n_valid, plan.n_valid
 
     def make(folder: Path) -> None:
         for number, (name, n) in enumerate(zip(SPLITS.values(), lengths, strict=True)):
@@ -76,7 +65,7 @@ def ensure(recipe: Recipe, progress: bool = True) -> Path:
                 labels = h5.create_dataset("labels", (n, len(CLASSES)), np.uint8)
                 for first in range(0, n, 250):
                     part, seed = slice(first, min(n, first + 250)), (number << 32) + first
-                    images[part], labels[part] = simulate(part.stop - first, size, plan.noise, seed)
+                    images[part], labels[part] = simulate(part.stop - first, size, seed=seed)
 
     n_bytes = sum(lengths) * (2 * len(BANDS) * size**2 + len(CLASSES))
     return cases.kept("landcover", plan, make, n_bytes, progress)

@@ -30,7 +30,7 @@ from dltutorial.errors import CourseError
 from dltutorial.parallel.ddp import broadcast_tensors
 from dltutorial.parallel.ring_attention import RingAttention
 from dltutorial.parallel.tensor import Columns, Enter, GatherTokens, Leave, Rows, all_gather, joined, piece
-from dltutorial.train.distributed import data_world_size, world_size, wrap_ddp
+from dltutorial.train.distributed import all_or_none, data_world_size, world_size, wrap_ddp
 from dltutorial.train.stages import Stage
 
 
@@ -66,7 +66,8 @@ class Mesh:
             copies = init_device_mesh(device, pieces, mesh_dim_names=("pipeline", "copies", "tensor"))
             self._tensor, self._copies = axes["tensor"].get_group(), copies["copies"].get_group()
             if recipe.context > 1:
-                (cut_space or functools.partial(cut_tokens, model))(axes["context"].get_group())
+                with all_or_none():
+                    (cut_space or functools.partial(cut_tokens, model))(axes["context"].get_group())
             if recipe.tensor > 1:
                 cut_heads(model, self._tensor)
             if recipe.pipeline > 1:

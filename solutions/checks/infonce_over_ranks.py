@@ -28,6 +28,7 @@ _BOTH = "The mean of both ways, not their sum."
 _TEMPERATURE = "Cosines are divided by the temperature."
 _SAME = "The same galaxy on another rank is no negative: leave pairs of one id out, but for the partner itself."
 _HERE = "The ids of all ranks matter: gather them, too."
+_DIGITS = "Ids are whole numbers; float32 has 24 bits for digits, and takes many ids for one. Leave them as they are."
 _SUM = "The mean over this rank's samples, not their sum."
 _CUT = "The value is right, the gradient is not: each embedding is a negative on other ranks, too. Hand that back."
 _TIMES = "The gradient is this many times too large: sum slopes over the ranks once; DDP takes the mean."
@@ -42,6 +43,7 @@ def _given(rank: int, repeated: bool) -> tuple[Tensor, Tensor, Tensor]:
     if repeated:  # with the next rank, and on one rank
         ids = torch.tensor([rank, 100, rank + 1])
         ids[1] = rank if rank == 1 else 100 + rank
+        ids += 2**40  # as surveys number them
     return image, spectrum, ids
 
 
@@ -77,6 +79,8 @@ def _whole(n: int, repeated: bool, temperature: float, without: str = "") -> tup
         apart = rank[:, None] != rank
         if without == "ids":
             same = torch.zeros_like(same)
+        if without == "digits":
+            same = (ids[:, None].float() == ids.float()) & ~torch.eye(len(ids), dtype=torch.bool)
         if without == "ids of others":
             same = same & ~apart
         if without == "others":
@@ -120,7 +124,7 @@ def _compare(fn: Callable, n: int = 2, repeated: bool = False, temperature: floa
     wanted, wanted_slopes = _whole(n, repeated, temperature)
     wrong = [(_whole(n, repeated, temperature, what)[0], hint) for what, hint in _MISTAKES.items()]
     if repeated:
-        for what, hint in (("ids", _SAME), ("ids of others", _HERE)):
+        for what, hint in (("ids", _SAME), ("ids of others", _HERE), ("digits", _DIGITS)):
             wrong.append((_whole(n, repeated, temperature, what)[0], hint))
     expect_close(got, wanted, "The mean over ranks is to be the loss of one process.", wrong, **_CLOSE)
     if not slopes:

@@ -3,6 +3,7 @@
 import dataclasses
 
 import pytest
+import science_data
 import torch
 import volumes
 
@@ -50,3 +51,12 @@ def test_slabs_compute_the_whole_gradients_included(kind):
             torch.testing.assert_close(mine, right)
         assert "do not divide by 4" in rank[2]
         assert "\n" not in rank[2]
+
+
+def test_boxes_that_do_not_divide_by_the_ranks_are_told_once(nursery, tmp_path):
+    data = science_data.write("cosmology", tmp_path / "boxes")
+    assert nursery.train_ranks(3, "cut", data, "--task", "cosmology", "--context", 3) == [2, 2, 2]
+    (line,) = [line for line in nursery.said_by(0).read_text().splitlines() if "parameters" not in line]
+    assert "do not divide by 3; take a number that divides 2" in line
+    assert nursery.said_by(1).read_text() == nursery.said_by(2).read_text() == ""
+    assert not nursery.run("cut").exists()

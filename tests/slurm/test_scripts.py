@@ -8,6 +8,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+import science_data
 from slurm_jobs import TINY, Refused, losses, said, sbatch
 from waiting import wait_for
 
@@ -200,3 +201,18 @@ def test_the_notebook_server_wants_a_token_and_listens_on_the_loopback(cluster, 
     finally:
         job.cancel()
     job.ended()
+
+
+def test_a_case_of_science_trains_on_two_nodes_as_on_one(cluster, runs, monkeypatch, tmp_path):
+    monkeypatch.setenv("DLTUTORIAL_RUNS", str(runs))
+    data = science_data.write("survey", tmp_path / "survey")
+    knobs = ["--task", "survey", "--data", str(data), "--preset", "smoke", "--steps", "6", "--warmup-steps", "1"]
+    knobs += ["--global-batch-size", "8", "--log-every", "1", "--eval-every", "6", "--optimizer", "sgd"]
+    for name, nodes in (("sky-alone", 1), ("sky", 2)):
+        env = cluster.env | {"RUN_NAME": name, "DLTUTORIAL_RANKS_PER_NODE": "1", "DLTUTORIAL_LAUNCHER": "torchrun"}
+        job = sbatch("train", *knobs, "--learning-rate", "0.05", nodes=nodes, env=env)
+        job.wait(250)
+    assert "2 nodes: n[0-1]" in job.output.read_text()
+    assert "probe_error" in job.output.read_text()
+    assert list(losses("sky")) == list(range(1, 7))
+    assert losses("sky") == pytest.approx(losses("sky-alone"), rel=1e-4)  # each rank has the other's negatives

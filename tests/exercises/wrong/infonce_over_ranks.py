@@ -88,6 +88,21 @@ WRONG = [
         "ids of all ranks",
     ),
     (
+        "ids as float32",
+        _with(("Gather.apply(id_B)", "Gather.apply(id_B.float())")),
+        "float32 has 24 bits",
+    ),
+    (
+        "ids between the embeddings",
+        _with(
+            (
+                "len(id_B), Gather.apply(id_B)",
+                "len(id_B), Gather.apply(torch.cat((image_BP.float(), id_B[:, None]), 1))[:, -1]",
+            )
+        ),
+        "float32 has 24 bits",
+    ),
+    (
         "the sum over samples",
         _with(("-torch.inf), partner_B)", "-torch.inf), partner_B, reduction='sum')")),
         "not their sum",
