@@ -7,10 +7,9 @@ import torch
 from chapters import written
 
 from dltutorial import paths
-from dltutorial.convergence import energy, images
-from dltutorial.convergence.images import SolutionTask
+from dltutorial.convergence import energy
 from dltutorial.course.checks import attempts as attempt
-from dltutorial.course.checks.attempts import SolutionRecipe
+from dltutorial.course.checks.attempts import SolutionRecipe, SolutionTask
 from dltutorial.data.surveys import Survey
 from dltutorial.record import plots, records
 from dltutorial.train.step import learning_rate
@@ -23,7 +22,7 @@ QUICK = SolutionRecipe(loader="staged", batch_size=100, learning_rate=2**-3, ste
 def file(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("DLTUTORIAL_DATA", str(tmp_path_factory.mktemp("data")))
-        yield images.prepare(TASK)
+        yield attempt.prepare(TASK)
 
 
 @pytest.fixture(autouse=True)
@@ -63,8 +62,8 @@ def test_the_mean_training_image_is_subtracted(file):
 
 
 def test_images_are_simulated_once(file, monkeypatch):
-    monkeypatch.setattr(images.lenses, "simulate", lambda *args, **kwargs: pytest.fail("simulated again"))
-    assert images.prepare(TASK) == file
+    monkeypatch.setattr(attempt.lenses, "simulate", lambda *args, **kwargs: pytest.fail("simulated again"))
+    assert attempt.prepare(TASK) == file
 
 
 # Attempts
