@@ -385,16 +385,19 @@ def tensor(preset: Preset, repeats: int) -> Iterator[BenchRow]:
 
     from dltutorial.comm import stopwatch
     from dltutorial.launch import launch
-    from dltutorial.train import ddp_comparison, mesh
+    from dltutorial.parallel.tensor import cut_block
+    from dltutorial.train import ddp_comparison
     from dltutorial.train.forecasting import build_model
 
     ranks, recipe = _for_ranks("tensor", preset)
 
     def on_rank() -> tuple[dict[str, int], dict[str, list[float]]]:
         line, batch = init_device_mesh(machine.device(), (ranks,)), ddp_comparison.share(recipe)
-        by_hand, counts = build_model(recipe), dict[str, int]()
+        by_hand: Any = build_model(recipe)
         plan: Any = build_model(recipe)
-        mesh.cut_heads(by_hand, line.get_group())
+        counts: dict[str, int] = {}
+        for block in by_hand.blocks:
+            cut_block(block.attention, block.mlp, line.get_group())
         columns, rows = ColwiseParallel(), RowwiseParallel()
         names = {"attention.qkv": columns, "attention.out": rows, "mlp.0": columns, "mlp.2": rows}
         for block in plan.blocks:  # of q, k and v other rows than by hand: to the time it makes no difference
