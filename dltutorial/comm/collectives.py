@@ -76,17 +76,17 @@ def tree_all_reduce(x: "Tensor", comm: Communicator) -> None:
     broadcast(x, comm)
 
 
-def server_all_reduce(x: "Tensor", comm: Communicator, server: int = 0) -> None:
-    """Sum on every rank through one of them, a parameter server: all send to it, it adds, and sends to all.
+def server_all_reduce(x: "Tensor", comm: Communicator) -> None:
+    """Sum on every rank through rank 0, a parameter server: all send to it, it adds, and sends to all.
 
     Two rounds, whatever p is; but all bytes pass through one rank.
     """
     x = _flat(x)
-    if _place(server, comm) != 0:
-        comm.send(x, server)
-        comm.receive(x, server)
+    if comm.rank > 0:
+        comm.send(x, 0)
+        comm.receive(x, 0)
         return
-    workers = [rank for rank in range(comm.size) if rank != server]
+    workers = range(1, comm.size)
     inbox = comm.spare(x, len(workers), x.numel())
     comm.exchange_all([], [(inbox[n], worker) for n, worker in enumerate(workers)])
     for received in inbox:
