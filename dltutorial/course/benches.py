@@ -108,22 +108,19 @@ def graphs(preset: Preset, repeats: int) -> Iterator[BenchRow]:
 
     Predictions are made from three smaller networks: time against operations is a line, either way.
     """
-    from dltutorial.models.tiny import NarrowMLP
     from dltutorial.train.forecasting import build_model
 
-    def narrow(depth: int) -> torch.nn.Module:
-        return NarrowMLP((5, 8, 8), 16, depth).to(device)
-
     machine.use_cores(1)  # one thread starts the operations
-    device, recipe = machine.device(), Recipe.of(preset)
-    x_BCHW = torch.randn(8, 5, 8, 8, device=device)
-    small = [_ways(functools.partial(narrow, depth), (x_BCHW, x_BCHW.roll(1, -1))) for depth in (4, 10, 16)]
+    recipe, narrow = Recipe.of(preset), Recipe(n_lat=8, n_lon=8, patch=4, dim=16, heads=2)
+    *small, deep = (
+        _ways(functools.partial(build_model, dataclasses.replace(narrow, depth=depth)), _noise(narrow, 8))
+        for depth in (2, 4, 6, 12 if preset.name == "smoke" else 24)
+    )
     found = alternate({f"{how} {n}": run for n, runs in small for how, run in runs.items()}, repeats)
     line = {}
     for how in small[0][1]:
         line[how] = np.poly1d(np.polyfit([n for n, _ in small], [found[f"{how} {n}"].best_s for n, _ in small], 1))
         yield BenchRow(f"one operation in {'an' if how == 'eager' else 'a'} {how} step", (float(line[how][1]),))
-    deep = _ways(lambda: narrow(32 if preset.name == "smoke" else 64), (x_BCHW, x_BCHW.roll(1, -1)))
     whole = _ways(lambda: build_model(recipe), _noise(recipe, 4))
     for name, (n, runs) in (("narrow network", deep), ("transformer", whole)):
         timings, told = alternate(runs, repeats), {}
