@@ -22,7 +22,7 @@ BUDGET = {
     "launch": 1502,
     "comm": 720,
     "parallel": 1279,
-    "train": 3603,
+    "train": 3598,
     "scaling": 555,
     "convergence": 940,
     "course": 3544,
