@@ -2,7 +2,7 @@
 
 In: an exception, or its kind and words. Out: one sentence of ``advice.toml``; for a command, its exit status and last
 line. An error of the course says by itself what to do, so it gets none, except where it passes on a rank's.
-``page()`` is the whole table as TROUBLESHOOTING.md shows it.
+TROUBLESHOOTING.md shows the whole table.
 """
 
 import functools
@@ -79,29 +79,8 @@ def exit_status(error: BaseException) -> tuple[int, str] | None:
     return None
 
 
-def page() -> str:
-    """The table as a page in Markdown."""
-    lines = [
-        "# Troubleshooting",
-        "",
-        "What you may see, and what to do. In a course notebook the sentence also appears below the traceback; the",
-        "`dltutorial` commands end with it. Made by `python -m dltutorial.advice > TROUBLESHOOTING.md`.",
-    ]
-    for group in dict.fromkeys(advice.group for advice in table()):
-        lines += ["", f"## {group}", "| you see | what to do |", "|---|---|"]
-        for advice in table():
-            if advice.group == group:
-                escaped = re.sub(r"([|*_<>])", r"\\\1", advice.do)
-                lines.append(f"| `{advice.seen}` | {escaped} |")
-    return "\n".join(lines) + "\n"
-
-
 def _search(kind: str, message: str) -> Advice | None:
     if kind in _COURSE:
         return None
     words = f"{kind}: {message}" if kind else message
     return next((advice for advice in table() if re.search(advice.pattern, words)), None)
-
-
-if __name__ == "__main__":
-    print(page(), end="")

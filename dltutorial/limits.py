@@ -1,7 +1,7 @@
 """How many cores and how much memory this process may use, which is often less than the machine has.
 
 In: the scheduler's affinity mask, control groups (versions 1 and 2), Slurm's variables. Out: cores, bytes.
-``root`` stands for ``/``, so that tests can bring their own ``/proc`` and ``/sys``.
+``ROOT`` stands for ``/``, so that tests can bring their own ``/proc`` and ``/sys``.
 
 Source: https://docs.kernel.org/admin-guide/cgroup-v2.html (cpu.max, memory.max) and ``cgroup-v1``.
 """
@@ -16,19 +16,13 @@ _UNLIMITED = 1 << 60  # version 1 writes "no limit" as a number near 2**63
 ROOT = Path("/")
 
 
-def cores(env: Mapping[str, str] | None = None, root: Path = ROOT, affinity: int | None = None) -> int:
+def cores() -> int:
     """Cores this process may use: the least of affinity mask, CPU quota and Slurm's share, at least 1.
-
-    Args:
-        env: instead of ``os.environ``.
-        root: instead of ``/``.
-        affinity: instead of the number of cores in the scheduler's mask.
 
     Raises:
         CourseError: Slurm's variables hold no number.
     """
-    env = os.environ if env is None else env
-    limits = [affinity or affinity_cores(), *_cpu_quotas(root)]
+    env, limits = os.environ, [affinity_cores(), *_cpu_quotas()]
     limits += [slurm_cores(env, name) for name in ("SLURM_CPUS_PER_TASK", "SLURM_CPUS_ON_NODE") if env.get(name)]
     return max(1, int(min(limits)))  # rounded down: a thread too many is throttled for part of each period
 
@@ -51,13 +45,13 @@ def slurm_cores(env: Mapping[str, str], name: str) -> int:
     return int(env[name])
 
 
-def memory_bytes(root: Path = ROOT) -> tuple[int, int]:
+def memory_bytes() -> tuple[int, int]:
     """Memory this process may use: (total, available), in bytes."""
     import psutil
 
     here = psutil.virtual_memory()
     total, available = here.total, here.available
-    for limit, used in _memory_limits(root):
+    for limit, used in _memory_limits():
         total, available = min(total, limit), min(available, max(0, limit - used))
     return total, available
 
@@ -69,18 +63,18 @@ def refuse_too_many(what: str, n: int) -> None:
         raise CourseError(f"{what} {n:,}: the {cores()} cores of this process serve {most} at most; take fewer")
 
 
-def _cpu_quotas(root: Path) -> Iterator[float]:
+def _cpu_quotas() -> Iterator[float]:
     """Quotas of this process's control groups and all their parents, in cores."""
-    for folder in _cgroups(root, "cpu"):
+    for folder in _cgroups("cpu"):
         words = _read(folder / "cpu.max").split()
         words = words or [_read(folder / "cpu.cfs_quota_us"), _read(folder / "cpu.cfs_period_us")]
         if len(words) == 2 and all(word.isdecimal() and int(word) > 0 for word in words):
             yield int(words[0]) / int(words[1])
 
 
-def _memory_limits(root: Path) -> Iterator[tuple[int, int]]:
+def _memory_limits() -> Iterator[tuple[int, int]]:
     """(limit, in use), in bytes, of this process's control groups and all their parents."""
-    for folder in _cgroups(root, "memory"):
+    for folder in _cgroups("memory"):
         for limit_name, used_name, file_cache in (
             ("memory.max", "memory.current", "inactive_file"),
             ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
@@ -92,13 +86,13 @@ def _memory_limits(root: Path) -> Iterator[tuple[int, int]]:
                 yield int(limit), max(0, int(used) - int(statistics.get(file_cache, 0)))
 
 
-def _cgroups(root: Path, controller: str) -> Iterator[Path]:
+def _cgroups(controller: str) -> Iterator[Path]:
     """Folders of this process's control groups for one controller, each followed by its parents."""
-    for line in _read(root / "proc/self/cgroup").splitlines():
+    for line in _read(ROOT / "proc/self/cgroup").splitlines():
         _, controllers, inner = line.split(":", 2)
         if controllers and controller not in controllers.split(","):
             continue
-        mount = root / "sys/fs/cgroup" / controllers
+        mount = ROOT / "sys/fs/cgroup" / controllers
         folder = mount / inner.lstrip("/")
         # In a container the path may be the host's; its parents up to the mount are still looked at.
         yield from (place for place in (folder, *folder.parents) if place.is_relative_to(mount))

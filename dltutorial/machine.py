@@ -131,20 +131,19 @@ def suggest_preset() -> str:
     Raises:
         CourseError: the variables of a launcher contradict each other.
     """
-    n_devices = _n_devices()
-    if n_devices:
-        return "cluster" if n_devices > 1 or RankInfo.from_env().world_size > 1 else "gpu"
+    if n := n_devices():
+        return "cluster" if n > 1 or RankInfo.from_env().world_size > 1 else "gpu"
     return "smoke" if os.environ.get("CI") or cores() < 4 else "laptop"
 
 
 def device() -> str:
     """Where the course computes: "cuda" where torch can use a GPU (ROCm goes by that name too), else "cpu"."""
-    return "cuda" if _n_devices() else "cpu"
+    return "cuda" if n_devices() else "cpu"
 
 
 def accelerators() -> tuple[Accelerator, ...]:
     """The GPUs that torch can use here; loads torch only if a driver's device file is there."""
-    if not _n_devices():
+    if not n_devices():
         return ()
     import torch
 
@@ -231,7 +230,8 @@ def use_cores(n: int | None = None) -> int:
     return n
 
 
-def _n_devices() -> int:
+def n_devices() -> int:
+    """How many GPUs torch can use here."""
     driver = sys.platform == "win32" or any(any(Path("/dev").glob(name)) for name in _DEVICE_FILES)
     if not driver or os.environ.get("CUDA_VISIBLE_DEVICES", "all").strip() in ("", "-1"):
         return 0

@@ -3,7 +3,7 @@
 In: a contiguous tensor, of any shape and dtype that adds up, and a ``Communicator``. Out: the tensor itself, changed in
 place, as torch.distributed does it. Every rank calls the same collective with the same shape. p is the number of
 ranks, n the tensor's bytes; the rounds, messages and bytes of each are counted in ``comm.traffic`` and predicted in
-``cost``. A tensor that is not contiguous, or a root that does not exist, is a ValueError.
+``cost``. A tensor that is not contiguous is a ValueError.
 
 ``x`` is seen as p *chunks*, as even as can be: with 7 numbers on 3 ranks they hold 3, 2 and 2.
 
@@ -21,25 +21,25 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-def broadcast(x: "Tensor", comm: Communicator, source: int = 0) -> None:
-    """Every rank gets the source's ``x``, down a binary tree: in each round, all who have it pass it on."""
-    place, x = _place(source, comm), _flat(x)
+def broadcast(x: "Tensor", comm: Communicator) -> None:
+    """Every rank gets rank 0's ``x``, down a binary tree: in each round, all who have it pass it on."""
+    me, x = comm.rank, _flat(x)
     for distance in reversed(_distances(comm.size)):
-        if place % (2 * distance) == 0 and place + distance < comm.size:
-            comm.send(x, (place + distance + source) % comm.size)
-        elif place % (2 * distance) == distance:
-            comm.receive(x, (place - distance + source) % comm.size)
+        if me % (2 * distance) == 0 and me + distance < comm.size:
+            comm.send(x, me + distance)
+        elif me % (2 * distance) == distance:
+            comm.receive(x, me - distance)
 
 
-def reduce(x: "Tensor", comm: Communicator, target: int = 0) -> None:
-    """The target gets the sum of all, up a binary tree. On other ranks ``x`` holds a part of the sum afterwards."""
-    place, x = _place(target, comm), _flat(x)
+def reduce(x: "Tensor", comm: Communicator) -> None:
+    """Rank 0 gets the sum of all, up a binary tree. On other ranks ``x`` holds a part of the sum afterwards."""
+    me, x = comm.rank, _flat(x)
     for distance in _distances(comm.size):
-        if place % (2 * distance) == distance:
-            comm.send(x, (place - distance + target) % comm.size)
-        elif place % (2 * distance) == 0 and place + distance < comm.size:
+        if me % (2 * distance) == distance:
+            comm.send(x, me - distance)
+        elif me % (2 * distance) == 0 and me + distance < comm.size:
             spare = comm.spare(x)
-            comm.receive(spare, (place + distance + target) % comm.size)
+            comm.receive(spare, me + distance)
             comm.add(x, spare)
 
 
@@ -76,17 +76,17 @@ def tree_all_reduce(x: "Tensor", comm: Communicator) -> None:
     broadcast(x, comm)
 
 
-def server_all_reduce(x: "Tensor", comm: Communicator, server: int = 0) -> None:
-    """Sum on every rank through one of them, a parameter server: all send to it, it adds, and sends to all.
+def server_all_reduce(x: "Tensor", comm: Communicator) -> None:
+    """Sum on every rank through rank 0, a parameter server: all send to it, it adds, and sends to all.
 
     Two rounds, whatever p is; but all bytes pass through one rank.
     """
     x = _flat(x)
-    if _place(server, comm) != 0:
-        comm.send(x, server)
-        comm.receive(x, server)
+    if comm.rank > 0:
+        comm.send(x, 0)
+        comm.receive(x, 0)
         return
-    workers = [rank for rank in range(comm.size) if rank != server]
+    workers = range(1, comm.size)
     inbox = comm.spare(x, len(workers), x.numel())
     comm.exchange_all([], [(inbox[n], worker) for n, worker in enumerate(workers)])
     for received in inbox:
@@ -147,13 +147,6 @@ def _flat(x: "Tensor") -> "Tensor":
     if not x.is_contiguous():
         raise ValueError(f"a tensor of strides {x.stride()} is not contiguous; pass x.contiguous()")
     return x.view(-1)
-
-
-def _place(root: int, comm: Communicator) -> int:
-    """This rank's place if counting starts at ``root``."""
-    if not 0 <= root < comm.size:
-        raise ValueError(f"no rank {root} among {comm.size}; choose 0 … {comm.size - 1}")
-    return (comm.rank - root) % comm.size
 
 
 def _distances(p: int) -> list[int]:

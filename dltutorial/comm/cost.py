@@ -1,7 +1,7 @@
 """What a collective takes, rounds, messages and bytes in closed form, and what that costs by three prices.
 
 In: a collective's name, ranks, bytes. Out: ``Counts``, the very numbers that a communicator's ``Traffic`` counts while
-it runs (``tally`` brings those into the same form); and from them seconds, by the α–β–γ model
+it runs, of all ranks together; and from them seconds, by the α–β–γ model
 
     T = α max(rounds, messages / lanes) + max(path bytes, all bytes / lanes) / β + max(path sums, all sums / lanes) γ
 
@@ -13,12 +13,10 @@ fitted in two regimes.
 Source: R. Thakur, R. Rabenseifner, W. Gropp 2005, doi:10.1177/1094342005051521; lanes are this course's addition.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import astuple, dataclass
 
 import numpy as np
-
-from dltutorial.comm.communicator import Traffic
 
 
 @dataclass(frozen=True)
@@ -40,15 +38,6 @@ class Counts:
     def __add__(self, other: "Counts") -> "Counts":
         """One after the other."""
         return Counts(*(a + b for a, b in zip(astuple(self), astuple(other), strict=True)))
-
-
-def tally(traffic: Iterable[Traffic]) -> Counts:
-    """The counts of a run, from the counters of all its ranks."""
-    ranks = list(traffic)
-    return Counts(
-        *(max(getattr(rank, name) for rank in ranks) for name in ("rounds", "path_bytes", "reduced_bytes")),
-        *(sum(getattr(rank, name) for rank in ranks) for name in ("messages", "sent_bytes", "reduced_bytes")),
-    )
 
 
 def counts(name: str, p: int, n: float, node_size: int = 0) -> Counts:

@@ -5,9 +5,9 @@ In: a block of work. Out: ``Energy``: joules, how they were found, whether that 
 - a GPU: the sum that ``nvidia-smi`` gives of the boards' power, several times a second, times the seconds;
 - a CPU: RAPL, the counters in ``/sys/class/powercap`` (on most machines only the administrator may read them); they
   count whole processor packages, whoever keeps them busy;
-- nothing: None, which is shown as "not available"; the power that a data sheet states is good for an estimate.
+- nothing: None, which is shown as "not available".
 
-Source: https://docs.kernel.org/power/powercap/powercap.html; ``reference/accelerators.csv``.
+Source: https://docs.kernel.org/power/powercap/powercap.html
 """
 
 import contextlib
@@ -21,7 +21,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dltutorial import machine
-from dltutorial.record import plots
 
 POWERCAP = Path("/sys/class/powercap")
 _EVERY_MS = 100
@@ -54,25 +53,20 @@ class Meter:
 
 
 @contextlib.contextmanager
-def meter(device: str | None = None, powercap: Path = POWERCAP) -> Iterator[Meter]:
-    """``with meter() as found:`` work; then ``found.energy``.
-
-    Args:
-        device: cuda or cpu; default: the course's device.
-        powercap: where the counters of processors are.
-    """
+def meter() -> Iterator[Meter]:
+    """``with meter() as found:`` work; then ``found.energy``."""
     found, reader = Meter(), None
-    if (device or machine.device()).startswith("cuda") and shutil.which("nvidia-smi"):
+    if machine.device() == "cuda" and shutil.which("nvidia-smi"):
         query = ["nvidia-smi", "--query-gpu=index,power.draw", "--format=csv,noheader,nounits", f"-lms={_EVERY_MS}"]
         if visible := os.environ.get("CUDA_VISIBLE_DEVICES"):
             query.append(f"--id={visible}")
         reader = subprocess.Popen(query, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-    before, start_s = _counters(powercap), time.perf_counter()
+    before, start_s = _counters(), time.perf_counter()
     try:
         yield found
     finally:
         if reader is None:
-            found.energy = _of_packages(before, _counters(powercap))
+            found.energy = _of_packages(before, _counters())
         else:
             seconds = time.perf_counter() - start_s
             reader.terminate()
@@ -92,21 +86,10 @@ def from_readings(lines: str, seconds: float) -> Energy:
     return Energy(power * seconds, f"nvidia-smi, boards: {len(watts)}, readings: {sum(map(len, watts.values()))}", True)
 
 
-def stated_watt(accelerator: str) -> tuple[float, str] | None:
-    """(watts, source) that the data sheet of an accelerator states; None if it is not in the table of SXM boards."""
-    name = accelerator.upper()
-    for row in plots.reference("accelerators"):
-        model = row["accelerator"].upper().removeprefix("NVIDIA ").split()[0]
-        others = any(word in name for word in ("PCIE", "NVL", "MIG"))  # which take less power
-        if model in name and row.get("board_watt") and not others:
-            return float(row["board_watt"]), row["source"]
-    return None
-
-
-def _counters(powercap: Path) -> dict[str, tuple[int, int]]:
+def _counters() -> dict[str, tuple[int, int]]:
     """Package → (microjoules so far, where the counter starts again at 0); empty if none may be read."""
     found = {}
-    for zone in sorted(powercap.glob("intel-rapl:*")):
+    for zone in sorted(POWERCAP.glob("intel-rapl:*")):
         try:
             if (zone / "name").read_text().startswith("package"):  # others are parts of a package
                 so_far, most = (int((zone / name).read_text()) for name in ("energy_uj", "max_energy_range_uj"))

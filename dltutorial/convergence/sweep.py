@@ -115,7 +115,6 @@ def sweep(
     optimizer: str | Update = "sgd",
     seeds: Sequence[int] = tuple(range(100, 105)),
     tuning_seeds: Sequence[int] = (0, 1, 2),
-    first_rate: float | None = None,
     limit: int = 16_000,
     progress: bool = True,
     **options: Any,
@@ -129,7 +128,6 @@ def sweep(
         optimizer: as ``ensemble.train`` takes it; so are the options, such as widths or momentum.
         seeds: fresh ones, that count; at least 5.
         tuning_seeds: others.
-        first_rate: in the middle of the first grid; default: what suits the optimizer.
         limit: updates at most.
         progress: show a bar.
 
@@ -151,8 +149,7 @@ def sweep(
     fresh = dataclasses.replace(survey, x_valid=survey.x_valid[half:], y_valid=survey.y_valid[half:])
     name = optimizer if isinstance(optimizer, str) else getattr(optimizer, "__name__", "own optimizer")
     options |= {"optimizer": optimizer}
-    if first_rate is None:
-        first_rate = FIRST_RATES.get(name, FIRST_RATES["sgd"]) * sizes[0]
+    first_rate = FIRST_RATES.get(name, FIRST_RATES["sgd"]) * sizes[0]
     grid, points = _grid(first_rate / 4, first_rate * 4), list[SweepPoint]()
     for size in tqdm(sizes, desc=f"{name}: batch sizes", unit="size", disable=not progress):
         tuned, start = [point for point in points if point.reached], 16

@@ -8,6 +8,7 @@ import math
 from typing import Any
 
 from dltutorial.course import show
+from dltutorial.profile.timing import three
 from dltutorial.record import records
 
 
@@ -82,7 +83,7 @@ def _off(ratio: float) -> str:
     """How far from the measurement, in words: ``ratio`` is prediction over measurement."""
     if 0.95 <= ratio <= 1.05:
         return f"right within 5% ({ratio:.2f} of the measurement)"
-    return f"{show.number(ratio)} × too high" if ratio > 1 else f"{show.number(1 / ratio)} × too low"
+    return f"{three(ratio)} × too high" if ratio > 1 else f"{three(1 / ratio)} × too low"
 
 
 def _ratio(prediction: float | None, measured: float) -> float | None:

@@ -14,6 +14,8 @@ from typing import Any
 
 import jinja2
 
+from dltutorial.profile.timing import three
+
 BLUE, ORANGE, GREEN, RED = "#0072B2", "#E69F00", "#009E73", "#D55E00"
 SIGNS = {"shown": "✓", "not shown here": "–", "otherwise": "≠", "failed": "✗"}
 _COLOURS = {"shown": GREEN, "failed": RED, "otherwise": BLUE, "not shown here": "#888888", "advice": BLUE}
@@ -97,16 +99,6 @@ def line(*parts: tuple[str, str]) -> Shown:
     return Shown(str(template(_HTML).module.line(parts)), text)
 
 
-def number(value: float) -> str:
-    """Three significant digits, without an exponent where it can be avoided: 0.0123, 45.6, 12,300."""
-    if not math.isfinite(value) or value == 0:
-        return f"{value:g}"
-    if 1e-3 <= abs(value) < 1e7:
-        rounded = float(f"{value:.3g}")
-        return f"{rounded:,.{max(0, 2 - math.floor(math.log10(abs(rounded))))}f}"
-    return f"{value:.3g}"
-
-
 def log_bars(title: str, bars: Sequence[tuple[str, float]], unit: str) -> Shown:
     """Horizontal bars over decades, the last one (the measurement) solid, those before it hollow.
 
@@ -115,7 +107,7 @@ def log_bars(title: str, bars: Sequence[tuple[str, float]], unit: str) -> Shown:
         bars: ``(label, value)``: guess, model, measured; every value positive and finite.
         unit: of all the values.
     """
-    rows = [(label, number(value), math.log10(value), _OF_LABEL[label]) for label, value in bars]
+    rows = [(label, three(value), math.log10(value), _OF_LABEL[label]) for label, value in bars]
     decades = [decade for *_, decade, _ in rows]
     low = math.floor(min(decades) - 0.3)  # room for the shortest bar to be seen
     page = template(_HTML).module.log_bars(title, rows, low, max(low + 1, math.ceil(max(decades))), unit)

@@ -151,17 +151,6 @@ def rk4_step(state_BSHK: Tensor, ops: Operators) -> Tensor:
     return half * (decayed + dt / 6 * (half * k1 + 2 * (k2 + k3))) + dt / 6 * k4
 
 
-def invariants(state_BSHK: Tensor, ops: Operators) -> tuple[Tensor, Tensor]:
-    """Energy -½⟨ψq⟩ and potential enstrophy ½⟨q²⟩, mean over domain and layers, shape (B,) each.
-
-    A free flow keeps both, but for the error of the time step.
-    """
-    size = (ops.flow.n_lat, ops.flow.n_lon)
-    q_BLHW = irfft2(state_BSHK[:, : ops.flow.n_layers], s=size, norm="forward")
-    psi_BLHW = irfft2(streamfunction(state_BSHK, ops), s=size, norm="forward")
-    return -0.5 * (psi_BLHW * q_BLHW).mean((1, 2, 3)), 0.5 * (q_BLHW**2).mean((1, 2, 3))
-
-
 def fields(state_BSHK: Tensor, ops: Operators) -> Tensor:
     """The state on the grid in SI units, shape (B, C, H, W); channels as in ``Flow.channel_names``."""
     psi_BLHK = streamfunction(state_BSHK, ops)

@@ -14,7 +14,9 @@ import dataclasses
 import itertools
 import math
 import os
+from collections import deque
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -24,7 +26,6 @@ from torch.utils.data import Dataset, default_convert, get_worker_info
 
 from dltutorial.data import formats, sampling
 from dltutorial.data.augment import device_augment, lean_augment, naive_augment
-from dltutorial.data.prefetch import prefetched
 from dltutorial.data.sampling import Draws
 from dltutorial.data.store import Split
 from dltutorial.data.workers import worker_batches
@@ -238,6 +239,27 @@ def host_batches(
     else:
         batches = _stacked(pairs, draws, config)
     return prefetched(batches, config.prefetch) if config.prefetch else batches
+
+
+def prefetched(items: Iterator, depth: int = 2) -> Iterator:
+    """Yield what ``items`` yields, made by a thread that is up to ``depth`` items ahead.
+
+    Loading overlaps with the step as far as both let go of Python's lock: reading files and large array operations do.
+    An error of ``items`` is raised here, in its place in the order. When the consumer stops early (closes the
+    generator, or drops it), the thread ends with the item that it makes, and ``items`` are closed. At any time at most
+    ``depth + 2`` items exist: one in use, ``depth`` that wait, one in the making.
+    """
+    end = object()
+    with ThreadPoolExecutor(1, "prefetch") as thread:
+        ahead = deque(thread.submit(next, items, end) for _ in range(depth + 1))
+        try:
+            while (item := ahead.popleft().result()) is not end:
+                ahead.append(thread.submit(next, items, end))
+                yield item
+                del item  # so that it does not live on while the next one is waited for
+        finally:
+            thread.shutdown(cancel_futures=True)
+            getattr(items, "close", lambda: None)()
 
 
 class _Items(Dataset):

@@ -83,25 +83,20 @@ def lenses(seed: int = 0, train: int = 20_000, valid: int = 2_000, test: int = 2
     return _split("simulated lenses", x_NF, y_N, counts)
 
 
-def digits(seed: int = 0, valid: int = 400, test: int = 400) -> Survey:
+def digits(seed: int = 0) -> Survey:
     """Which digit did somebody write? 1797 real images of 8 × 8 pixels, 64 features, 10 classes.
 
     From scikit-learn, which has the test part of the UCI set "Optical Recognition of Handwritten Digits"
-    (Alpaydin and Kaynak 1998). No download. The seed tells which images come into which part; what ``valid`` and
-    ``test`` leave is for training.
-
-    Raises:
-        RecipeError: parts that do not fit.
+    (Alpaydin and Kaynak 1998). No download. The seed tells which images come into which part: 400 each to validate
+    and to test, the others to train.
     """
     from sklearn.datasets import load_digits
 
     found = load_digits()
     n = len(found.target)
-    if min(valid, test) < 1 or valid + test >= n:
-        raise RecipeError(f"{n} digits cannot be split into {valid} + {test} and a rest; take fewer")
     order = torch.randperm(n, generator=torch.Generator().manual_seed(seed))
     x_NF, y_N = torch.from_numpy(found.data).float()[order], torch.from_numpy(found.target).long()[order]
-    return _split("handwritten digits", x_NF, y_N, (n - valid - test, valid, test))
+    return _split("handwritten digits", x_NF, y_N, (n - 800, 400, 400))
 
 
 def cache_file(seed: int, counts: tuple[int, int, int]) -> Path:

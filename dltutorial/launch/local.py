@@ -393,7 +393,7 @@ def _checked(world_size: int, timeout_s: float, backend: str) -> str:
     if backend not in ("auto", "gloo", "nccl"):
         raise CourseError(f"no backend {backend!r}; choose auto, gloo or nccl")
     _refuse_too_many(world_size)
-    n_gpus = _n_gpus()
+    n_gpus = machine.n_devices()
     if backend == "nccl" and n_gpus < world_size:
         raise CourseError(f"nccl needs a GPU for each rank: {world_size} ranks, {n_gpus} GPUs; use backend='gloo'")
     if world_size > machine.cores():
@@ -415,11 +415,3 @@ def _refuse_too_many(world_size: int) -> None:
         if (fit := max(0, room // of_each)) < world_size:
             needs = f"with {of_each} for each there are {max(0, room):,} {what}"
             raise CourseError(f"{world_size} ranks do not fit here, {fit} do: {needs}")
-
-
-def _n_gpus() -> int:
-    if machine.device() == "cpu":
-        return 0
-    import torch
-
-    return torch.cuda.device_count()

@@ -10,6 +10,7 @@ A linear layer that is :func:`postponed` splits its backward pass: the slope of 
 weights when the order says W. Until then what it needs stays.
 """
 
+import functools
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -43,23 +44,17 @@ class _Late(torch.autograd.Function):
         return slope @ weight if ctx.needs_input_grad[0] else None, None, None, None
 
 
-class _LateLinear(nn.Module):
-    def __init__(self, linear: nn.Linear, todo: list) -> None:
-        super().__init__()
-        self.weight, self.bias, self.todo = linear.weight, linear.bias, todo
-
-    def forward(self, x: Tensor) -> Tensor:
-        return _Late.apply(x, self.weight, self.bias, self.todo)
-
-
 def postponed(stage: Any) -> Any:
     """The same stage; its linear layers compute their weights' gradients when the order says W."""
     stage.todo = []
-    for module in list(stage.modules()):
-        for name, child in list(module.named_children()):
-            if type(child) is nn.Linear:
-                setattr(module, name, _LateLinear(child, stage.todo))
+    for layer in stage.modules():
+        if type(layer) is nn.Linear:  # no bound method: a copy of the stage is to have its own weights and todo
+            layer.forward = functools.partial(_late, layer, stage.todo)  # type: ignore[method-assign]
     return stage
+
+
+def _late(layer: nn.Linear, todo: list, x: Tensor) -> Tensor:
+    return _Late.apply(x, layer.weight, layer.bias, todo)
 
 
 def _weights(todo: list) -> None:

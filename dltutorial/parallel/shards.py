@@ -25,10 +25,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from dltutorial.errors import CourseError
-
-# Torch 2.13's names; the older ones warn there.
-all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
-reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+from dltutorial.parallel.tensor import all_gather, reduce_scatter
 
 MakeOptimizer = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
 

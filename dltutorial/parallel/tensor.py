@@ -8,9 +8,9 @@ behind it, sums what the ranks found.
     sequence   between the products a rank holds T / p tokens: 4 all-gathers, 4 reduce-scatters, the same bytes
 
 - :class:`Enter`, :class:`Leave`, :class:`GatherTokens`, :class:`ScatterTokens` are the messages, with their gradients;
-- :class:`Columns` and :class:`Rows` the two products; :class:`TensorBlock` the block.
+- :class:`Columns` and :class:`Rows` the two products; :func:`cut_block` puts them into a block.
 
-Legend: B samples, T tokens, D width, N heads of this rank, E = width of a head.
+Legend: B samples, T tokens, D width.
 
 Source: Shoeybi et al. 2019 (arXiv:1909.08053), Korthikanti et al. 2022 (arXiv:2205.05198).
 """
@@ -106,14 +106,15 @@ class ScatterTokens(torch.autograd.Function):
     """Forward: of the sum, this rank's tokens. Backward: all ranks' slopes."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
+    def forward(ctx: Any, x: Tensor, group: Group = None) -> Tensor:
         """Of the sum, this rank's tokens."""
-        return scattered(x)
+        ctx.group = group
+        return scattered(x, group)
 
     @staticmethod
-    def backward(ctx: Any, slope: Tensor) -> Tensor:  # type: ignore[override]
+    def backward(ctx: Any, slope: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
         """All ranks' slopes."""
-        return gathered(slope)
+        return gathered(slope, ctx.group), None
 
 
 def piece(x: Tensor, dim: int, parts: int = 1, group: Group = None) -> nn.Parameter:
@@ -163,40 +164,29 @@ class Rows(nn.Module):
         return F.linear(x, self.weight)
 
 
-class TensorBlock(nn.Module):
-    """Chapter 01's block, by heads: each rank has some of them, and some of the MLP's hidden numbers."""
+def cut_block(attention: Any, mlp: Any, group: Group = None, *, sequence: bool = False, parts: int = 3) -> None:
+    """Leave in a transformer's block, in place, this rank's heads, and its hidden numbers of the MLP.
 
-    def __init__(self, block: Any, *, sequence: bool = False, parts: int = 3) -> None:
-        """Cut the matrices.
+    Of each of the two pairs of products the first is cut by columns, the second by rows. A message goes before and
+    behind each pair, forward or backward.
 
-        Args:
-            block: with ``norm1``, ``qkv``, ``out``, ``norm2``, ``mlp`` and ``heads``; equal on all ranks.
-            sequence: between the products each rank has its T / p tokens; else all have all.
-            parts: that lie one after the other in ``qkv``; with 1 the wrong rows are cut, as chapter 18 shows.
+    Args:
+        attention: with ``qkv``, ``out`` and ``heads``; equal on all ranks.
+        mlp: whose first and third layers are linear.
+        group: the ranks.
+        sequence: between the pairs each rank has its T / p tokens; else all have all.
+        parts: that lie one after the other in ``qkv``; with 1 the wrong rows are cut, as chapter 18 shows.
 
-        Raises:
-            CourseError: the ranks do not divide the heads.
-        """
-        super().__init__()
-        p = dist.get_world_size()
-        if block.heads % p:
-            raise CourseError(f"{block.heads} heads are not for {p} ranks; take a number of ranks that divides them")
-        self.heads = block.heads // p
-        self.norm1, self.norm2 = block.norm1, block.norm2
-        self.qkv, self.out = Columns(block.qkv, parts), Rows(block.out)
-        self.up, self.activation, self.down = Columns(block.mlp[0]), block.mlp[1], Rows(block.mlp[2])
-        self.enter: Any = GatherTokens if sequence else Enter
-        self.leave: Any = ScatterTokens if sequence else Leave
-
-    def forward(self, x_BTD: Tensor) -> Tensor:
-        """One layer: two pairs of products, a message before and behind each pair, forward or backward."""
-        qkv_BT3NE = self.qkv(self.enter.apply(self.norm1(x_BTD))).unflatten(2, (3, self.heads, -1))
-        q_BNTE, k_BNTE, v_BNTE = qkv_BT3NE.permute(2, 0, 3, 1, 4)
-        mixed_BTD = F.scaled_dot_product_attention(q_BNTE, k_BNTE, v_BNTE).transpose(1, 2).flatten(2)
-        x_BTD = x_BTD + self.leave.apply(self.out(mixed_BTD)) + self.out.bias
-        hidden = self.activation(self.up(self.enter.apply(self.norm2(x_BTD))))
-        return x_BTD + self.leave.apply(self.down(hidden)) + self.down.bias
-
-    def partial(self) -> list[nn.Parameter]:
-        """What every rank holds whole, but sees only its own tokens pass, with ``sequence``: sum their gradients."""
-        return [*self.norm1.parameters(), *self.norm2.parameters(), self.out.bias, self.down.bias]
+    Raises:
+        CourseError: the ranks do not divide the heads.
+    """
+    p = dist.get_world_size(group)
+    if attention.heads % p:
+        raise CourseError(f"{attention.heads} heads are not for {p} ranks; take a number of ranks that divides them")
+    attention.heads //= p
+    attention.qkv, attention.out = Columns(attention.qkv, parts, group), Rows(attention.out, group)
+    mlp[0], mlp[2] = Columns(mlp[0], 1, group), Rows(mlp[2], group)
+    enter, leave = (GatherTokens, ScatterTokens) if sequence else (Enter, Leave)
+    for columns, rows in ((attention.qkv, attention.out), (mlp[0], mlp[2])):
+        columns.register_forward_pre_hook(lambda _, args: (enter.apply(args[0], group),))
+        rows.register_forward_hook(lambda layer, _, part: leave.apply(part, group) + layer.bias)

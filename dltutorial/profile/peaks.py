@@ -101,7 +101,7 @@ class Peaks:
         return {**matmul, "memory copy": self.memory, **reads}
 
 
-def measure(refresh: bool = False, progress: bool = True, *, folder: Path | None = None, seconds: float = 4.0) -> Peaks:
+def measure(refresh: bool = False, progress: bool = True, *, seconds: float = 4.0) -> Peaks:
     """Peaks of this machine: from the cache if there, else measured now and kept.
 
     Peaks that were taken while other programs held the cores are used for ten minutes, then measured again.
@@ -109,30 +109,28 @@ def measure(refresh: bool = False, progress: bool = True, *, folder: Path | None
     Args:
         refresh: measure even if the cache has them.
         progress: show a progress bar while measuring.
-        folder: on the disk to measure; default: the data folder.
         seconds: about how long to measure, torch's loading apart.
     """
-    folder = Path(folder or paths.data_dir())
-    known = None if refresh else load(folder)
+    known = None if refresh else load()
     if known is not None and (known.steady or _age_s(known) < 600):
         return known
-    peaks = _measure(folder, seconds, progress)
+    peaks = _measure(seconds, progress)
     with contextlib.suppress(CourseError, OSError):  # a cache that cannot be written only costs time
-        paths.write_text(cache_file(folder), json.dumps({"layout": _LAYOUT, **dataclasses.asdict(peaks)}, indent=1))
+        paths.write_text(cache_file(), json.dumps({"layout": _LAYOUT, **dataclasses.asdict(peaks)}, indent=1))
     return peaks
 
 
-def load(folder: Path | None = None) -> Peaks | None:
+def load() -> Peaks | None:
     """Peaks from the cache; None if this machine was not measured yet, or the file is damaged."""
     try:
-        return _from_json(paths.from_json(paths.read_text(cache_file(folder))))
+        return _from_json(paths.from_json(paths.read_text(cache_file())))
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return None
 
 
-def cache_file(folder: Path | None = None) -> Path:
-    """Where the peaks of this machine, with the disk of ``folder``, are kept."""
-    folder = Path(folder or paths.data_dir()).absolute()
+def cache_file() -> Path:
+    """Where the peaks of this machine, with the disk of the data folder, are kept."""
+    folder = paths.data_dir().absolute()
     there = next((place for place in (folder, *folder.parents) if place.exists()), None)
     key = (
         *(machine.cpu_model(), machine.cores(), machine.rank_cores(), machine.label()),
@@ -143,7 +141,7 @@ def cache_file(folder: Path | None = None) -> Path:
     return paths.cache_dir() / "machine" / f"peaks-{name}.json"
 
 
-def _measure(folder: Path, seconds: float, progress: bool) -> Peaks:
+def _measure(seconds: float, progress: bool) -> Peaks:
     import torch
     from tqdm.auto import tqdm
 
@@ -158,7 +156,7 @@ def _measure(folder: Path, seconds: float, progress: bool) -> Peaks:
         if dtype != "tf32" or has_tf32
     }
     experiments["memory"] = functools.partial(probes.copy_bytes_per_s, device, share_s)
-    experiments["disk"] = functools.partial(disk.read_bytes_per_s, folder, 3 * share_s)
+    experiments["disk"] = functools.partial(disk.read_bytes_per_s, paths.data_dir(), 3 * share_s)
     threads_before, threads = torch.get_num_threads(), machine.use_cores()
     before = cpu_time.of_threads(os.getpid())
     try:

@@ -1,4 +1,4 @@
-"""Named ranges of code, for whoever watches: torch's profiler everywhere, NVTX (``nsys``) on NVIDIA.
+"""Named ranges of code, for torch's profiler.
 
 In: a name around a piece of code. Out: nothing, unless ranges are switched on around it; then the range shows in the
 trace with its name. Off, a range costs a look at one context variable.
@@ -7,7 +7,7 @@ Switched on is a *context*, not a process: a thread starts with ranges off, unle
 ``Thread(target=contextvars.copy_context().run, args=(work,))``. A generator's body follows whoever asks it for the
 next item. Inside what ``torch.compile`` compiles there are no ranges, and they break no graph.
 
-Source: docs.pytorch.org, torch.profiler.record_function and torch.cuda.nvtx.
+Source: docs.pytorch.org, torch.profiler.record_function.
 """
 
 from collections.abc import Callable, Iterator
@@ -46,22 +46,10 @@ class annotate:
 
 
 @contextmanager
-def enabled(nvtx: bool | None = None) -> Iterator[None]:
-    """Switch ranges on inside the block, for this thread and what inherits its context.
-
-    Args:
-        nvtx: also tell NVIDIA's tools; default: where there is a CUDA device.
-    """
-    nvtx = torch.cuda.is_available() if nvtx is None else nvtx
-    token = _MAKE.set(_with_nvtx if nvtx else torch.profiler.record_function)
+def enabled() -> Iterator[None]:
+    """Switch ranges on inside the block, for this thread and what inherits its context."""
+    token = _MAKE.set(torch.profiler.record_function)
     try:
         yield
     finally:
         _MAKE.reset(token)
-
-
-@contextmanager
-def _with_nvtx(name: str) -> Iterator[None]:
-    """One range, told to NVTX and to torch's profiler."""
-    with torch.cuda.nvtx.range(name), torch.profiler.record_function(name):
-        yield

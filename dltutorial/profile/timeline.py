@@ -1,6 +1,6 @@
 """An interactive timeline of one trace, or of two above each other, in one HTML page that asks nothing of a network.
 
-In: traces. Out: in a notebook a frame that zooms and pans; elsewhere :meth:`Timeline.save` writes the page. The page
+In: traces. Out: in a notebook a frame that zooms and pans; :meth:`Timeline.page` is the page. It
 holds the events as columns of 32-bit integers (start as the distance from the start before it in its lane, length,
 index of the name), compressed, and draws only those in view. Beside the picture stand tables that say the same, and
 for two traces a list of what changed.
@@ -19,13 +19,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from importlib import resources
-from pathlib import Path
 from string import Template
 from typing import NamedTuple
 
 import numpy as np
 
-from dltutorial import paths
 from dltutorial.profile import trace_summary
 from dltutorial.profile.events import Event, Trace
 from dltutorial.profile.timing import duration
@@ -116,14 +114,6 @@ class Timeline:
             data=self._columns(),
             script=_resource("timeline.js"),
         )
-
-    def save(self, file: Path) -> None:
-        """Write the page; whole or not at all.
-
-        Raises:
-            CourseError: the file cannot be written.
-        """
-        paths.write_text(Path(file), self.page())
 
     @cached_property
     def changes(self) -> Table | None:

@@ -107,8 +107,8 @@ def duration(seconds: float) -> str:
 
 
 def three(value: float) -> str:
-    """A number of three digits, or of all those before the point: ``1``, ``25.7``, ``25,657``."""
-    return f"{value:.3g}" if abs(value) < 999.5 else f"{value:,.0f}"
+    """A number of three digits, or of all those before the point: ``1``, ``25.7``, ``25,657``; ``2.5e+07``."""
+    return f"{value:,.0f}" if 999.5 <= abs(value) < 1e7 else f"{value:.3g}"
 
 
 def rate(per_s: float, unit: str) -> str:

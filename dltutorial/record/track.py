@@ -5,7 +5,7 @@ offline it needs no key, no network and no answer to a prompt.
 """
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +21,10 @@ class Tracker:
     do that offline: there, each part of a resumed run is a run of its own.
 
     Raises:
-        CourseError: a kind that does not exist; W&B has no key, no network, or a mode that does not exist.
+        CourseError: W&B has no key, no network, or a mode that does not exist.
     """
 
-    def __init__(self, kinds: Iterable[str], folder: Path, config: Mapping[str, Any], done: int = 0):
-        kinds = set(kinds)
-        if unknown := kinds - {"tensorboard", "wandb"}:
-            raise CourseError(f"no tracker {unknown.pop()!r}; choose tensorboard, wandb or both")
+    def __init__(self, kinds: Collection[str], folder: Path, config: Mapping[str, Any], done: int = 0):
         self._wandb = _wandb_run(folder, config) if "wandb" in kinds else None
         self._board = None
         if "tensorboard" in kinds:

@@ -86,21 +86,14 @@ def load(name: str) -> Cluster:
     Raises:
         CourseError: it is not there.
     """
-    found = {cluster.name: cluster for cluster in load_all()}
+    found = {row["cluster"]: row for row in plots.reference("clusters")}
     if name not in found:
         raise CourseError(f"no cluster {name!r}; choose one of: {', '.join(found)}")
-    return found[name]
-
-
-def load_all() -> tuple[Cluster, ...]:
-    """Every cluster of ``reference/clusters.csv``, oldest first."""
-    return tuple(
-        Cluster(
-            name=row["cluster"],
-            gpus_per_node=int(row["gpus_per_node"]),
-            intra_bytes_per_s=1e9 * float(row["intra_gbyte_per_s"] or "inf"),
-            inter_bytes_per_s=1e9 * float(row["inter_gbyte_per_s"]),
-            source=row["source"],
-        )
-        for row in plots.reference("clusters")
+    row = found[name]
+    return Cluster(
+        name=name,
+        gpus_per_node=int(row["gpus_per_node"]),
+        intra_bytes_per_s=1e9 * float(row["intra_gbyte_per_s"] or "inf"),
+        inter_bytes_per_s=1e9 * float(row["inter_gbyte_per_s"]),
+        source=row["source"],
     )

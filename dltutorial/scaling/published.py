@@ -59,12 +59,6 @@ class PublishedRun:
         return float(base_s / all_s)
 
     @property
-    def predicted_share(self) -> float:
-        """What switching the all-reduces off would gain: nobody would wait for the slowest either."""
-        found = self.simulate(np.array([self.gpus]))
-        return float((found.exposed_s + found.straggler_s)[0] / found.step_s[0])
-
-    @property
     def error(self) -> float:
         """Predicted minus published efficiency; positive: the model promises too much."""
         return self.predicted() - self.efficiency

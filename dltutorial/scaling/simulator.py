@@ -104,7 +104,7 @@ def simulate(
     ranks = np.atleast_1d(np.asarray(ranks_P, dtype=float))
     samples = np.broadcast_to(np.asarray(samples_per_rank, dtype=float), ranks.shape)
     work_s = workload.sample_s * samples
-    deviation_s = np.hypot(spread.speed * (work_s + workload.fixed_s), spread.jitter_s)
+    deviation_s = np.hypot(spread.speed * work_s, spread.jitter_s)
     straggler_s = expected_max(ranks) * deviation_s
     slowest_s = work_s + straggler_s  # an all-reduce starts when the last rank's gradients are there
     communication_s, end_s = np.zeros_like(ranks), np.zeros_like(ranks)
@@ -114,7 +114,7 @@ def simulate(
         share = FORWARD_SHARE + (1 - FORWARD_SHARE) * ready if overlap else 1.0
         end_s = np.maximum(end_s, share * slowest_s) + one_s
     exposed_s = np.where(ranks > 1, np.maximum(0.0, end_s - slowest_s), 0.0)
-    return Steps(ranks, samples, work_s + workload.fixed_s, straggler_s, communication_s, exposed_s)
+    return Steps(ranks, samples, work_s, straggler_s, communication_s, exposed_s)
 
 
 def expected_max(ranks_P: float | np.ndarray) -> np.ndarray:

@@ -25,7 +25,6 @@ class Workload:
         weights_L: parameters of each layer.
         work_L: share of the work of each layer, summing to 1.
         sample_s: seconds that one sample takes on one rank, forward and backward, with nothing else around.
-        fixed_s: seconds of a step that do not depend on the samples: optimizer, starting of kernels.
         bytes_per_value: of a gradient on the wire: 4 for float32, 2 for half precision.
     """
 
@@ -33,7 +32,6 @@ class Workload:
     weights_L: tuple[float, ...]
     work_L: tuple[float, ...]
     sample_s: float = 0.0
-    fixed_s: float = 0.0
     bytes_per_value: int = 4
 
     @property

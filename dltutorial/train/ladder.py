@@ -132,11 +132,6 @@ class Result:
     updates: int
     peak_bytes: int | None
 
-    @property
-    def best(self) -> float:
-        """Samples per second, the quickest round: what it can do when nothing disturbs it."""
-        return max(self.samples_per_s)
-
 
 def compare(
     variants: Mapping[str, Recipe], data: Mapping[str, store.Split], *, rounds: int = 5, turn_s: float = 0.5

@@ -29,7 +29,7 @@ from dltutorial.config import RankRecipe
 from dltutorial.errors import CourseError
 from dltutorial.parallel.ddp import broadcast_tensors
 from dltutorial.parallel.ring_attention import RingAttention
-from dltutorial.parallel.tensor import Columns, Enter, GatherTokens, Leave, Rows, all_gather, joined, piece
+from dltutorial.parallel.tensor import GatherTokens, all_gather, cut_block, joined, piece
 from dltutorial.train.distributed import all_or_none, data_world_size, world_size, wrap_ddp
 from dltutorial.train.stages import Stage
 
@@ -69,7 +69,8 @@ class Mesh:
                 with all_or_none():
                     (cut_space or functools.partial(cut_tokens, model))(axes["context"].get_group())
             if recipe.tensor > 1:
-                cut_heads(model, self._tensor)
+                for block in model.blocks:  # type: ignore[union-attr]
+                    cut_block(block.attention, block.mlp, self._tensor)
             if recipe.pipeline > 1:
                 self.stage = Stage(model, axes["pipeline"].get_group())
         names = {name: p.cut for name, p in model.named_parameters() if hasattr(p, "cut")}
@@ -244,18 +245,6 @@ def fully_sharded(model: nn.Module, copies: DeviceMesh, **options: Any) -> nn.Mo
     if slope is None or slope.full_tensor().item() != 1.0:
         raise CourseError("this torch cannot average gradients in shards here; install a newer one, or set shard=none")
     return model
-
-
-def cut_heads(model: Any, group: dist.ProcessGroup) -> None:
-    """Leave in each block this rank's heads and hidden numbers; of each pair of products the second is summed."""
-    for block in model.blocks:
-        attention, mlp = block.attention, block.mlp
-        attention.heads //= dist.get_world_size(group)
-        attention.qkv, attention.out = Columns(attention.qkv, 3, group), Rows(attention.out, group)
-        mlp[0], mlp[2] = Columns(mlp[0], 1, group), Rows(mlp[2], group)
-        for columns, rows in ((attention.qkv, attention.out), (mlp[0], mlp[2])):
-            columns.register_forward_pre_hook(lambda _, args: (Enter.apply(args[0], group),))
-            rows.register_forward_hook(lambda layer, _, part: Leave.apply(part, group) + layer.bias)
 
 
 def cut_tokens(model: Any, group: dist.ProcessGroup) -> None:

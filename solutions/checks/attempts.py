@@ -25,12 +25,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dltutorial import machine, node
+from dltutorial import machine, node, paths
 from dltutorial.config import LoopRecipe, knob
-from dltutorial.convergence import images, networks
+from dltutorial.convergence import networks
 from dltutorial.convergence.ensemble import Order
-from dltutorial.convergence.images import SIZE, SolutionTask
-from dltutorial.errors import DivergedError, RecipeError
+from dltutorial.data import lenses
+from dltutorial.errors import DataError, DivergedError, RecipeError
 from dltutorial.launch import launch
 from dltutorial.profile.throughput import synchronise
 from dltutorial.ranks import RankInfo
@@ -41,6 +41,69 @@ from dltutorial.train.task import Task
 Load = Callable[[Tensor], tuple[Tensor, Tensor]]  # numbers of images (B,) → features (B, F), labels (B,)
 
 LOADERS = ("naive", "lean", "staged")
+SIZE = 32  # pixels of an image's edge
+
+
+@dataclass(frozen=True)
+class SolutionTask:
+    """What every attempt must do: tell simulated strong lenses from other galaxies, this well.
+
+    Data, network and target are the same for all, so nobody can win by training on the validation images, or by
+    lowering the target.
+
+    Attributes:
+        target: accuracy on the validation images that counts as solved.
+        train, valid: images.
+        pool: edge of the square of pixels that becomes one feature.
+        widths: of the hidden layers.
+        seed: of the images; the weights and the order have the seed of a run.
+    """
+
+    target: float = 0.90
+    train: int = 20_000
+    valid: int = 2_000
+    pool: int = 2
+    widths: tuple[int, ...] = (64, 32)
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        """Raises: RecipeError: a target that tells nothing, or that nobody can reach."""
+        if not 0.5 < self.target < 1:
+            raise RecipeError(f"task: target={self.target!r} is not between 0.5 (guessing) and 1; choose such as 0.9")
+
+    @property
+    def n_features(self) -> int:
+        """Numbers that the network sees of an image."""
+        return (SIZE // self.pool) ** 2
+
+
+def prepare(task: SolutionTask) -> Path:
+    """The file of a task's images, labels and training mean; simulated and written if it is not there yet.
+
+    Raises:
+        CourseError: it cannot be written.
+    """
+    file = paths.data_dir() / f"solution-{task.seed}-{task.train}-{task.valid}.pt"
+    if not file.exists():
+        images_NHW, labels_N = lenses.simulate(task.train + task.valid, SIZE, task.seed, progress=False)
+        arrays = {"mean": images_NHW[: task.train].mean(0)}
+        for split, part in (("train", slice(task.train)), ("valid", slice(task.train, None))):
+            arrays |= {split: images_NHW[part].clone(), f"{split}_labels": labels_N[part].clone()}
+        with paths.atomic(file) as temporary:
+            torch.save(arrays, temporary)
+    return file
+
+
+def read(file: Path) -> Mapping[str, Tensor]:
+    """The arrays "train", "train_labels", "valid", "valid_labels" and "mean", mapped into memory, not read.
+
+    Raises:
+        DataError: the file is missing or damaged.
+    """
+    try:
+        return torch.load(file, mmap=True, weights_only=True)
+    except (OSError, RuntimeError, ValueError) as error:
+        raise DataError(f"cannot read the images in {file} ({error}); remove that file, and run again") from error
 
 
 @dataclass(frozen=True)
@@ -115,7 +178,7 @@ def make_loader(name: str, file: Path, task: SolutionTask, device: str = "cpu") 
     if name == "staged":
         x_NF, y_N = whole(file, "train", task, device)
         return lambda chosen_B: (x_NF[chosen_B.to(device)], y_N[chosen_B.to(device)])
-    arrays, batch = images.read(file), {"naive": naive_batch, "lean": lean_batch}[name]
+    arrays, batch = read(file), {"naive": naive_batch, "lean": lean_batch}[name]
 
     def load(chosen_B: Tensor) -> tuple[Tensor, Tensor]:
         x_BF = batch(arrays["train"], chosen_B, arrays["mean"], task.pool)
@@ -126,7 +189,7 @@ def make_loader(name: str, file: Path, task: SolutionTask, device: str = "cpu") 
 
 def whole(file: Path, split: str, task: SolutionTask, device: str = "cpu") -> tuple[Tensor, Tensor]:
     """All features (N, F) and labels (N,) of a split, read, pooled and brought to the device."""
-    arrays = images.read(file)
+    arrays = read(file)
     x_NF = pooled(arrays[split] - arrays["mean"], task.pool)
     return x_NF.to(device), arrays[f"{split}_labels"].clone().to(device)
 
@@ -229,7 +292,7 @@ def attempts(
     """
     node.refuse_on_login("training")
     check_fits(recipe, task)
-    file = images.prepare(task)
+    file = prepare(task)
     if recipe.ranks == 1:
         return [attempt(recipe, task, file, seed) for seed in seeds]
     return launch(_on_rank, recipe.ranks, recipe, task, file, tuple(seeds), timeout_s=timeout_s)[0]

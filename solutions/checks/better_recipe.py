@@ -12,9 +12,8 @@ import statistics
 from collections.abc import Callable
 from dataclasses import replace
 
-from dltutorial.convergence.images import SolutionTask
 from dltutorial.course.checks import Exercise, Wrong, attempts
-from dltutorial.course.checks.attempts import Attempt, SolutionRecipe
+from dltutorial.course.checks.attempts import Attempt, SolutionRecipe, SolutionTask
 from dltutorial.errors import RecipeError
 
 TASK = SolutionTask(target=0.94, train=8_000, valid=2_000, seed=15)

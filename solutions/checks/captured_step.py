@@ -16,8 +16,8 @@ from dltutorial import machine
 from dltutorial.config import Recipe
 from dltutorial.course.checks import Exercise, Wrong
 from dltutorial.course.checks.expect import expect, expect_close
+from dltutorial.course.checks.narrow import NarrowMLP
 from dltutorial.course.checks.rehearsal import Watch
-from dltutorial.models.tiny import NarrowMLP
 from dltutorial.train.forecasting import squared_error
 from dltutorial.train.step import make_optimizer, set_learning_rate, train_step
 

@@ -39,7 +39,7 @@ def page(browser):
 
 def opened(page, tmp_path, timeline):
     """The timeline as a page of its own; returns its canvas."""
-    timeline.save(tmp_path / "timeline.html")
+    (tmp_path / "timeline.html").write_text(timeline.page())
     page.goto((tmp_path / "timeline.html").as_uri())
     page.wait_for_selector("canvas[data-ready]")
     return page.locator("canvas")
@@ -153,7 +153,7 @@ def test_in_a_page_that_forbids_scripts_it_lives_if_its_hash_is_named(browser, t
 
 
 def test_without_its_script_the_page_says_so_and_keeps_the_tables(browser, tmp_path):
-    Timeline(steps(3)).save(tmp_path / "timeline.html")
+    (tmp_path / "timeline.html").write_text(Timeline(steps(3)).page())
     context = browser.new_context(java_script_enabled=False)
     page = context.new_page()
     page.goto((tmp_path / "timeline.html").as_uri())

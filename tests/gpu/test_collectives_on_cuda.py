@@ -3,10 +3,11 @@
 import pytest
 import torch
 import torch.distributed as dist
+from tallying import tally
 
 from dltutorial.comm import stopwatch
 from dltutorial.comm.communicator import Communicator
-from dltutorial.comm.cost import counts, tally
+from dltutorial.comm.cost import counts
 from dltutorial.launch import launch
 
 pytestmark = pytest.mark.gpu

@@ -9,8 +9,8 @@ import torch
 
 from dltutorial.config import Recipe, preset
 from dltutorial.course import benches
+from dltutorial.course.checks.narrow import NarrowMLP
 from dltutorial.errors import CourseError
-from dltutorial.models.tiny import NarrowMLP
 from dltutorial.train.forecasting import make_vit, squared_error
 from dltutorial.train.loop import loop
 from dltutorial.train.step import make_optimizer, make_step, set_learning_rate

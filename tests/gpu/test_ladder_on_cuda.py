@@ -29,7 +29,7 @@ def test_every_rung_can_be_taken_and_ends_at_the_same_loss(climbed):
 @pytest.mark.timed
 def test_the_whole_ladder_is_faster_than_the_baseline(climbed):
     _, results = climbed
-    assert results["+ graph"].best > 2 * results["baseline"].best
+    assert max(results["+ graph"].samples_per_s) > 2 * max(results["baseline"].samples_per_s)
 
 
 def test_memory_is_told_for_each_variant_and_attention_by_its_formula_needs_more(climbed):

@@ -7,9 +7,8 @@ import pytest
 import torch
 
 from dltutorial.convergence import energy
-from dltutorial.convergence.images import SolutionTask
 from dltutorial.course.checks import attempts as attempt
-from dltutorial.course.checks.attempts import SolutionRecipe
+from dltutorial.course.checks.attempts import SolutionRecipe, SolutionTask
 
 pytestmark = pytest.mark.gpu
 TASK = SolutionTask(target=0.7, train=600, valid=200, widths=(16,))

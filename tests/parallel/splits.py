@@ -7,7 +7,7 @@ from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from dltutorial.parallel.ring_attention import RingAttention
-from dltutorial.parallel.tensor import ScatterTokens, TensorBlock
+from dltutorial.parallel.tensor import ScatterTokens, cut_block
 
 
 class Block(nn.Module):
@@ -69,15 +69,22 @@ def train(layers, x, y, also=None, n_steps=3):
     return model(x).detach(), x.grad
 
 
+def partial(block):
+    """What all hold whole, while each sees only its own tokens pass."""
+    return [*block.norm1.parameters(), *block.norm2.parameters(), block.out.bias, block.mlp[2].bias]
+
+
 def updates(sequence):
     """How far whole and split training are apart, and the messages of one step."""
     p, me = dist.get_world_size(), dist.get_rank()
     x, y = tokens()
     wanted, slope = train(blocks(), x, y)
-    split = [TensorBlock(block, sequence=sequence) for block in blocks()]
+    split = blocks()
+    for block in split:
+        cut_block(block, block.mlp, sequence=sequence)
     if sequence:
         x, y, wanted, slope = (t.chunk(p, 1)[me] for t in (x, y, wanted, slope))
-    also = (lambda: [w for block in split for w in block.partial()]) if sequence else None
+    also = (lambda: [w for block in split for w in partial(block)]) if sequence else None
     got, got_slope = train(split, x, y, also)
     with Counter() as counter:
         split[0](x.clone().requires_grad_()).sum().backward()
@@ -107,7 +114,8 @@ def ring(n_tokens):
 
 
 def odd_heads():
-    TensorBlock(Block(dim=12, heads=3))
+    block = Block(dim=12, heads=3)
+    cut_block(block, block.mlp)
 
 
 def odd_tokens():

@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
+import troubleshooting
 from torch.nn import functional
 from torch.utils.data import DataLoader, Dataset
 
@@ -442,7 +443,7 @@ def test_advice_is_one_plain_sentence_and_fits_what_the_page_shows_of_the_error(
 
 
 def test_troubleshooting_is_the_table():
-    assert (ROOT / "TROUBLESHOOTING.md").read_text(encoding="utf-8") == advice.page()
+    assert (ROOT / "TROUBLESHOOTING.md").read_text(encoding="utf-8") == troubleshooting.page()
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,10 @@
 import numpy as np
 import pytest
+from tallying import tally
 
 from dltutorial.comm import stopwatch
 from dltutorial.comm.communicator import Traffic
-from dltutorial.comm.cost import Counts, Prices, Regimes, counts, fit, fit_regimes, rms, tally
+from dltutorial.comm.cost import Counts, Prices, Regimes, counts, fit, fit_regimes, rms
 
 NAMES = tuple(stopwatch.OURS)
 SIZES = [4**k for k in range(4, 13)]

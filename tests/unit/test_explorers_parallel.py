@@ -344,7 +344,7 @@ def test_sizes_and_times_have_three_digits_and_a_unit_that_suits():
         "8 B", "1 KiB", "1.46 KiB", "1 KiB", "1 MiB", "5 GiB", "4,096 PiB",
     ]  # fmt: skip
     assert [duration(s) for s in (2e-6, 0.0123, 1, 25_657)] == ["2 µs", "12.3 ms", "1 s", "25,657 s"]
-    assert [three(x) for x in (0, 999.6, 0.5)] == ["0", "1,000", "0.5"]
+    assert [three(x) for x in (0, 999.6, 0.5, 45.62, 3e-7, 2e12)] == ["0", "1,000", "0.5", "45.6", "3e-07", "2e+12"]
 
 
 @pytest.mark.parametrize(

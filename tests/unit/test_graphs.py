@@ -7,9 +7,9 @@ import torch
 from dltutorial.config import PRESETS, Recipe
 from dltutorial.course import benches
 from dltutorial.course.bench import table
+from dltutorial.course.checks.narrow import NarrowMLP
 from dltutorial.course.checks.rehearsal import Tape
 from dltutorial.errors import CourseError
-from dltutorial.models.tiny import NarrowMLP
 from dltutorial.train.forecasting import squared_error
 from dltutorial.train.graphs import CudaGraph, GraphedStep
 from dltutorial.train.step import make_optimizer, set_learning_rate, train_step

@@ -16,8 +16,7 @@ from waiting import wait_for
 from dltutorial.config import PRESETS
 from dltutorial.data import augment, convert, formats, loader_ladder, loaders, store, workers
 from dltutorial.data.loader_ladder import RUNGS
-from dltutorial.data.loaders import LOADERS, LoaderConfig
-from dltutorial.data.prefetch import prefetched
+from dltutorial.data.loaders import LOADERS, LoaderConfig, prefetched
 from dltutorial.errors import DataError
 
 
@@ -154,7 +153,7 @@ def test_lean_and_device_augmentation_equal_the_naive_one(shift):
 
 
 def threads():
-    return [thread for thread in threading.enumerate() if thread.name == "prefetch"]
+    return [thread for thread in threading.enumerate() if thread.name.startswith("prefetch")]
 
 
 def gone(deadline_s=90.0):

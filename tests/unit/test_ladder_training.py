@@ -127,7 +127,7 @@ def test_a_race_measures_all_variants_and_their_losses_agree(start, data):
     assert all(len(result.samples_per_s) == 2 and result.updates == 6 for result in results.values())
     loss = results["baseline"].final_loss
     assert all(result.final_loss == pytest.approx(loss, rel=1e-3) for result in results.values())
-    assert all(result.peak_bytes is None and result.best == max(result.samples_per_s) for result in results.values())
+    assert all(result.peak_bytes is None for result in results.values())
 
 
 def test_turns_change_nothing_of_a_run(start, data):

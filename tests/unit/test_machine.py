@@ -65,8 +65,21 @@ def cgroups(root, lines, files):
     return root
 
 
-def test_cores_are_those_of_the_affinity_mask(tmp_path):
-    assert limits.cores({}, tmp_path, affinity=6) == 6
+@pytest.fixture
+def limited(monkeypatch):
+    """``limits.cores`` for an environment, a root and a mask."""
+
+    def cores(env, root, affinity):
+        monkeypatch.setattr(limits, "ROOT", root)
+        monkeypatch.setattr(limits.os, "environ", env)
+        monkeypatch.setattr(limits, "affinity_cores", lambda: affinity)
+        return limits.cores()
+
+    return cores
+
+
+def test_cores_are_those_of_the_affinity_mask(tmp_path, limited):
+    assert limited({}, tmp_path, 6) == 6
 
 
 @pytest.mark.parametrize(
@@ -84,22 +97,23 @@ def test_cores_are_those_of_the_affinity_mask(tmp_path):
         ("3:cpuset:/j\n", {"cpuset/j/cpu.cfs_quota_us": "100000", "cpuset/j/cpu.cfs_period_us": "100000"}, 8),
     ],
 )  # fmt: skip
-def test_cores_respect_the_quota_of_control_groups(tmp_path, lines, files, cores):
-    assert limits.cores({}, cgroups(tmp_path, lines, files), affinity=8) == cores
+def test_cores_respect_the_quota_of_control_groups(tmp_path, lines, files, cores, limited):
+    assert limited({}, cgroups(tmp_path, lines, files), 8) == cores
 
 
-def test_cores_respect_slurms_share(tmp_path):
-    assert limits.cores({"SLURM_CPUS_PER_TASK": "3", "SLURM_CPUS_ON_NODE": "6"}, tmp_path, affinity=8) == 3
-    assert limits.cores({"SLURM_CPUS_PER_TASK": "30"}, tmp_path, affinity=8) == 8
+def test_cores_respect_slurms_share(tmp_path, limited):
+    assert limited({"SLURM_CPUS_PER_TASK": "3", "SLURM_CPUS_ON_NODE": "6"}, tmp_path, 8) == 3
+    assert limited({"SLURM_CPUS_PER_TASK": "30"}, tmp_path, 8) == 8
 
 
-def test_memory_respects_control_groups_and_counts_cached_files_as_free(tmp_path):
+def test_memory_respects_control_groups_and_counts_cached_files_as_free(tmp_path, monkeypatch):
     files = {
         "j/memory.max": str(2 << 20),
         "j/memory.current": str(1 << 20),
         "j/memory.stat": f"inactive_file {1 << 19}",
     }
-    assert limits.memory_bytes(cgroups(tmp_path, "0::/j\n", files)) == (2 << 20, 3 << 19)
+    monkeypatch.setattr(limits, "ROOT", cgroups(tmp_path, "0::/j\n", files))
+    assert limits.memory_bytes() == (2 << 20, 3 << 19)
 
 
 def test_memory_without_limits_is_the_machines():
@@ -197,7 +211,7 @@ def test_the_preset_fits_the_machine(no_launcher, monkeypatch):
         (1, 8, "true", 2, "cluster"),
         (4, 8, "", 1, "cluster"),
     ]:
-        monkeypatch.setattr(machine, "_n_devices", lambda n=n_devices: n)
+        monkeypatch.setattr(machine, "n_devices", lambda n=n_devices: n)
         monkeypatch.setattr(machine, "cores", lambda n=cores: n)
         monkeypatch.setenv("CI", ci)
         ranks = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": str(world_size), "LOCAL_WORLD_SIZE": "1"}

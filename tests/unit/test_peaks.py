@@ -97,12 +97,13 @@ def test_a_damaged_file_is_measured_again(measured, damage):
         file.write_text(whole)
 
 
-def test_nothing_is_left_in_the_measured_folder_and_torch_stays_as_it_was(cache, tmp_path):
+def test_nothing_is_left_in_the_measured_folder_and_torch_stays_as_it_was(cache, tmp_path, monkeypatch):
+    monkeypatch.setenv("DLTUTORIAL_DATA", str(tmp_path / "data"))
     torch.manual_seed(3)
     threads, state = torch.get_num_threads(), torch.get_rng_state()
     precision = torch.get_float32_matmul_precision()
-    peaks.measure(refresh=True, progress=False, folder=tmp_path, seconds=0.05)
-    assert list(tmp_path.iterdir()) == []
+    peaks.measure(refresh=True, progress=False, seconds=0.05)
+    assert list((tmp_path / "data").iterdir()) == []
     assert torch.get_num_threads() == threads
     assert torch.equal(torch.get_rng_state(), state)
     assert torch.get_float32_matmul_precision() == precision

@@ -10,7 +10,7 @@ from dltutorial.profile.ranges import annotate
 
 @pytest.fixture
 def seen(monkeypatch):
-    """Names in the order in which torch's profiler and NVTX are told of them, "/name" at their end."""
+    """Names in the order in which torch's profiler is told of them, "/name" at their end."""
     told = []
 
     class Recorded:
@@ -24,8 +24,6 @@ def seen(monkeypatch):
             told.append(f"/{self.name}")
 
     monkeypatch.setattr(torch.profiler, "record_function", Recorded)
-    monkeypatch.setattr(torch.cuda.nvtx, "range_push", lambda name: told.append(f"nvtx {name}"))
-    monkeypatch.setattr(torch.cuda.nvtx, "range_pop", lambda: told.append("nvtx /"))
     return told
 
 
@@ -37,7 +35,7 @@ def test_off_a_range_tells_nobody(seen):
 
 
 def test_on_ranges_nest_and_off_again_after_the_block(seen):
-    with ranges.enabled(nvtx=False):
+    with ranges.enabled():
         assert ranges._MAKE.get() is not None
         with annotate("step"), annotate("forward"):
             pass
@@ -46,21 +44,15 @@ def test_on_ranges_nest_and_off_again_after_the_block(seen):
     assert seen == ["step", "forward", "/forward", "/step"]
 
 
-def test_nvtx_is_told_too(seen):
-    with ranges.enabled(nvtx=True), annotate("step"):
-        pass
-    assert seen == ["nvtx step", "step", "/step", "nvtx /"]
-
-
 def test_a_range_is_closed_by_an_error_which_goes_on(seen):
-    with ranges.enabled(nvtx=False), pytest.raises(ZeroDivisionError), annotate("step"):
+    with ranges.enabled(), pytest.raises(ZeroDivisionError), annotate("step"):
         _ = 1 / 0
     assert seen == ["step", "/step"]
 
 
 def test_what_was_opened_is_closed_even_when_switched_off_in_between(seen):
     open_range = annotate("step")
-    with ranges.enabled(nvtx=False):
+    with ranges.enabled():
         open_range.__enter__()
     open_range.__exit__(None, None, None)
     assert seen == ["step", "/step"]
@@ -71,7 +63,7 @@ def test_a_thread_is_off_unless_it_is_given_the_context(seen):
         with annotate(threading.current_thread().name):
             pass
 
-    with ranges.enabled(nvtx=False):
+    with ranges.enabled():
         threads = [
             threading.Thread(name="bare", target=work),
             threading.Thread(name="given", target=contextvars.copy_context().run, args=(work,)),
@@ -89,6 +81,6 @@ def test_a_range_in_a_compiled_function_breaks_no_graph(seen):
             return 2 * x
 
     assert double(torch.ones(1)).item() == 2
-    with ranges.enabled(nvtx=False):
+    with ranges.enabled():
         assert double(torch.ones(1)).item() == 2
     assert [name for name in seen if "dynamo_timed" not in name] == []  # torch 2.6 tells of its compiler's own ranges

@@ -7,11 +7,10 @@ import clouds
 import numpy as np
 import pytest
 
-from dltutorial.convergence import curves, ensemble, images, sweep
+from dltutorial.convergence import curves, ensemble, sweep
 from dltutorial.convergence.ensemble import Replica
-from dltutorial.convergence.images import SolutionTask
 from dltutorial.course.checks import attempts as attempt
-from dltutorial.course.checks.attempts import SolutionRecipe
+from dltutorial.course.checks.attempts import SolutionRecipe, SolutionTask
 from dltutorial.errors import DataError, RecipeError
 
 SIZES = (4, 16, 64, 256, 1024, 4096)
@@ -41,7 +40,7 @@ def fit(b_crit=250, lost=0):
 def damaged(content):
     def read(folder):
         (folder / "x.pt").write_bytes(content)
-        return images.read(folder / "x.pt")
+        return attempt.read(folder / "x.pt")
 
     return read
 

@@ -46,7 +46,6 @@ ROWS = [
         (f"no {part} part", lambda p=part: surveys.lenses(**{p: 0}), RecipeError, "each part needs at least 1")
         for part in ("train", "valid", "test")
     ),
-    ("too many digits", lambda: surveys.digits(valid=1000, test=797), RecipeError, "1797 digits cannot be split"),
 ]
 
 

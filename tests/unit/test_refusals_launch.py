@@ -60,7 +60,7 @@ ROWS = [
 @pytest.mark.parametrize(("call", "words"), [row[1:] for row in ROWS], ids=[row[0] for row in ROWS])
 def test_what_cannot_be_is_one_line(call, words, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(local, "_n_gpus", lambda: 0)
+    monkeypatch.setattr(local.machine, "n_devices", lambda: 0)
     with pytest.raises(CourseError, match=words) as caught:
         call()
     assert "\n" not in str(caught.value)

@@ -59,7 +59,6 @@ REFUSALS = [
     ("another line inside", reading(b"notes\n\n"), CourseError, "line 1 is not a record; remove that line"),
     ("no events", lambda: board.show(Path()), CourseError, "or below; give the folder that holds some, or train with"),
     ("no folder of events", lambda: board.show(Path("a")), CourseError, "no TensorBoard event files (*tfevents*) in a"),
-    ("an unknown tracker", tracked("mlflow", "offline"), CourseError, "no tracker 'mlflow'; choose tensorboard, wandb"),
     ("an unknown mode of W&B", tracked("wandb", "nonsense"), CourseError, "in mode 'nonsense'"),
     ("a ragged row", lambda: Table.of(["a", "b"], [["1"]]), ValueError, "every row needs 2 cells"),
 ]  # fmt: skip

@@ -65,7 +65,11 @@ def listen(name):
 
 
 def cores(words):
-    return lambda: limits.cores({"SLURM_CPUS_PER_TASK": words}, Path(), affinity=8)
+    def ask():
+        with mock.patch.dict(os.environ, {"SLURM_CPUS_PER_TASK": words}):
+            limits.cores()
+
+    return ask
 
 
 def write_below_a_file():

@@ -320,5 +320,5 @@ def test_other_quantities_stand_by_chapter_with_three_digits(book):
     book("03")("a time", 1000.0, "s", kind="run")
     book("04")("a share", 0.5, "of all")
     body = book.section("Measurements").body
-    cells = [f'data-head="latest value">{text}</td>' for text in ("1,000", "0.500", "1.01e+11")]
+    cells = [f'data-head="latest value">{text}</td>' for text in ("1,000", "0.5", "1.01e+11")]
     assert sorted(map(body.index, cells)) == [body.index(cell) for cell in cells]

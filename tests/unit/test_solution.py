@@ -7,10 +7,9 @@ import torch
 from chapters import written
 
 from dltutorial import paths
-from dltutorial.convergence import energy, images
-from dltutorial.convergence.images import SolutionTask
+from dltutorial.convergence import energy
 from dltutorial.course.checks import attempts as attempt
-from dltutorial.course.checks.attempts import SolutionRecipe
+from dltutorial.course.checks.attempts import SolutionRecipe, SolutionTask
 from dltutorial.data.surveys import Survey
 from dltutorial.record import plots, records
 from dltutorial.train.step import learning_rate
@@ -23,7 +22,7 @@ QUICK = SolutionRecipe(loader="staged", batch_size=100, learning_rate=2**-3, ste
 def file(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("DLTUTORIAL_DATA", str(tmp_path_factory.mktemp("data")))
-        yield images.prepare(TASK)
+        yield attempt.prepare(TASK)
 
 
 @pytest.fixture(autouse=True)
@@ -63,8 +62,8 @@ def test_the_mean_training_image_is_subtracted(file):
 
 
 def test_images_are_simulated_once(file, monkeypatch):
-    monkeypatch.setattr(images.lenses, "simulate", lambda *args, **kwargs: pytest.fail("simulated again"))
-    assert images.prepare(TASK) == file
+    monkeypatch.setattr(attempt.lenses, "simulate", lambda *args, **kwargs: pytest.fail("simulated again"))
+    assert attempt.prepare(TASK) == file
 
 
 # Attempts
@@ -195,17 +194,21 @@ def zones(folder, microjoules):
         (folder / name / "max_energy_range_uj").write_text("9999999")
 
 
-def test_rapl_adds_the_packages_and_survives_a_counter_that_starts_again(tmp_path):
+def test_rapl_adds_the_packages_and_survives_a_counter_that_starts_again(tmp_path, monkeypatch):
+    monkeypatch.setattr(energy, "POWERCAP", tmp_path)
+    monkeypatch.setattr(energy.machine, "device", lambda: "cpu")
     zones(tmp_path, 9_000_000)
-    with energy.meter("cpu", tmp_path) as found:
+    with energy.meter() as found:
         zones(tmp_path, 500_000)
     assert found.energy.joules == pytest.approx(2 * 1.5)
     assert found.energy.measured
     assert "measured (RAPL" in str(found.energy)
 
 
-def test_energy_that_nothing_can_tell_is_not_available(tmp_path):
-    with energy.meter("cpu", tmp_path) as found:
+def test_energy_that_nothing_can_tell_is_not_available(tmp_path, monkeypatch):
+    monkeypatch.setattr(energy, "POWERCAP", tmp_path)
+    monkeypatch.setattr(energy.machine, "device", lambda: "cpu")
+    with energy.meter() as found:
         pass
     assert found.energy.joules is None
     assert str(found.energy).startswith("not available")
@@ -215,13 +218,6 @@ def test_readings_of_boards_are_averaged_and_added():
     found = energy.from_readings("0, 100.0\n1, 50.0\n0, 300.0\n1, 50.0\n0, [N/A]\n1", 2.0)
     assert found.joules == 2 * (200 + 50)
     assert energy.from_readings("0, [N/A]\n", 2.0).joules is None
-
-
-def test_a_stated_power_is_that_of_the_very_device():
-    assert energy.stated_watt("NVIDIA A100-SXM4-40GB")[0] == 400
-    assert energy.stated_watt("NVIDIA H200")[0] == 700
-    assert energy.stated_watt("NVIDIA A100-PCIE-40GB") is None
-    assert energy.stated_watt("AMD EPYC") is None
 
 
 def test_the_published_arithmetic_comes_out():

@@ -43,8 +43,9 @@ def test_the_best_rate_is_that_of_the_quickest_slowest_seed_and_does_not_stand_a
     assert not any(point.at_edge for point in found.points)
 
 
-def test_a_first_rate_far_off_is_mended_by_widening_the_grid(survey, found):
-    (point,) = swept(survey, [4], first_rate=found.points[0].best_rate / 128).points
+def test_a_first_rate_far_off_is_mended_by_widening_the_grid(survey, found, monkeypatch):
+    monkeypatch.setitem(sweep.FIRST_RATES, "sgd", found.points[0].best_rate / 128 / 4)
+    (point,) = swept(survey, [4]).points
     assert not point.at_edge and point.best_rate > found.points[0].best_rate / 4
 
 

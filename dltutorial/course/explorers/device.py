@@ -7,10 +7,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dltutorial.course.explorers.explorer import Explorer, around, choice, slider, whole
-from dltutorial.course.show import number
 from dltutorial.errors import CourseError
 from dltutorial.profile.peaks import Peaks
-from dltutorial.profile.timing import duration
+from dltutorial.profile.timing import duration, three
 from dltutorial.record.plots import BLUE, GREEN, GREY, ORANGE
 
 _BYTES = {"fp64": 8, "fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2}  # of a number in memory
@@ -43,7 +42,7 @@ def roofline(peaks: Peaks, measured: Mapping[str, tuple[float, float]]) -> Explo
         reached, time_s = min(1.0, intensity / ridge), peaks.predict_s(flop, n_bytes, v.dtype)
         roof_N = np.minimum(_INTENSITY_N * slope, peak)
         ax.plot(_INTENSITY_N, roof_N, color=BLUE, label=f"{v.dtype} {peak:,.0f} GFLOP/s")
-        ax.axvline(ridge, color=GREY, ls="--", lw=1.2, label=f"ridge {number(ridge)}")
+        ax.axvline(ridge, color=GREY, ls="--", lw=1.2, label=f"ridge {three(ridge)}")
         ax.plot(intensity, reached * peak, "D", ms=9, color=ORANGE, label="the layer, at best")
         for name, (x, flop_per_s) in measured.items() if v.dtype == "fp32" else ():
             ax.plot(x, flop_per_s / 1e9, "o", ms=8, mfc="none", color=GREEN)
@@ -53,7 +52,7 @@ def roofline(peaks: Peaks, measured: Mapping[str, tuple[float, float]]) -> Explo
         ax.legend(loc="lower right")
         return (
             f"{v.samples:,} sample{'s' * (v.samples > 1)} through a layer {v.width:,} wide in {v.dtype}: "
-            f"{number(intensity)} FLOP per byte, with the ridge at {number(ridge)}. Bound by "
+            f"{three(intensity)} FLOP per byte, with the ridge at {three(ridge)}. Bound by "
             f"{'memory' if intensity < ridge else 'arithmetic'}: at most {reached:.0%} of the peak, at least "
             f"{duration(time_s)}{f', {duration(time_s / v.samples)} a sample' * (v.samples > 1)}."
         )
