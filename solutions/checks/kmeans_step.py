@@ -71,13 +71,13 @@ def _mistakes(parts: list[Tensor], centres: Tensor, rank: int) -> list[tuple[Ten
     (sums, counts), own = _sums(x, now), [_sums(part, now) for part in parts]
     wrong = [(_means(sums, counts, torch.zeros_like(now)), _STAYS), (_means(*_sums(x, now, last=True), now), _TIES)]
     if len(parts) > 1:
+        wrong += [(torch.where(own[rank][1] > 0, _means(sums, counts, now), now), _ALL)]
         for empty in (now, torch.zeros_like(now)):
             means = torch.stack([_means(*each, empty) for each in own])
             weights = torch.stack([n > 0 for _, n in own]).double()
             wrong += [(means.mean(0), _MEANS), ((means * weights).sum(0) / weights.sum(0).clamp(min=1), _MEANS)]
         wrong += [(_means(*own[rank], now), _OWN), (_means(sums, own[rank][1], now), _COUNTS)]
         wrong += [(sums / own[rank][1], _COUNTS), (sums / own[rank][1].clamp(min=1), _COUNTS)]
-        wrong += [(torch.where(own[rank][1] > 0, _means(sums, counts, now), now), _ALL)]
     return wrong
 
 

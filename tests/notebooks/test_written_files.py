@@ -54,6 +54,7 @@ COMMANDS = [
     [f"{RANKS} halo.py"],
     ["python roll.py DATA --lead 2 --updates 2 --batch 2 --vit 16 32 1 2"],
     ["python invert.py settled23.pt 0.5 0.5 5"],
+    [f"{RANKS} suite.py rows25.pt"],
 ]
 
 
@@ -93,6 +94,7 @@ def folder(tmp_path):
     torch.save(images | {f"{split}_labels": torch.arange(256) % 2 for split in images}, tmp_path / "race15.pt")
     torch.save((X[:, :64].clone(), Y), tmp_path / "digits13.pt")  # what chapter 13 keeps of its digits
     torch.save(X[:160].reshape(-1, 1, 16, 16).clone(), tmp_path / "galaxies22.pt")
+    torch.save({"x": X[:, :8].double(), "y": 2.0 * Y - 1, "start": X[:3, :8].double()}, tmp_path / "rows25.pt")
     torch.save({"points": X[:, :2].sigmoid().contiguous(), "c": X[:, 2].sigmoid()}, tmp_path / "settled23.pt")
     (tmp_path / "without").mkdir()
     (tmp_path / "without" / "dltutorial.py").write_text("raise ImportError('a script needs the course')\n")
