@@ -25,7 +25,27 @@ WORDS, CELLS, CODE_LINES, CODE_IN_A_ROW = 1500, 48, 32, 2  # the longest cells w
 SCRIPT_LINES = 80  # of a file that a cell writes, blank ones apart
 OUTSIDE = re.compile(r"""(?<![\w.:/<])(/(home|root|work|tmp|Users|mnt|var|opt|scratch|pscratch|global)/|[A-Z]:\\)""")
 
-_LEAVE = ["01", "02", "03", "04", "06", "07", "09", "10", "11", "12", "13", "14", "15", "16", "17", "20", "22", "23", "25"]
+_LEAVE = [
+    "01",
+    "02",
+    "03",
+    "04",
+    "06",
+    "07",
+    "09",
+    "10",
+    "11",
+    "12",
+    "13",
+    "14",
+    "15",
+    "16",
+    "17",
+    "20",
+    "22",
+    "23",
+    "25",
+]
 LEAVE_FILES = {f"notebooks/{number}" for number in _LEAVE}
 # The chapters with a measurement that was otherwise beside other tests; None where there are none beside.
 _SESSION = os.environ.get("PYTEST_XDIST_TESTRUNUID")
