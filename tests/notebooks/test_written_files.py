@@ -57,6 +57,7 @@ COMMANDS = [
     [f"{FOUR} server.py digits24.pt 0.2"],
     [f"{RANKS} lagged.py digits24.pt"],
     [f"{FOUR} actors.py 0.5"],
+    [f"{RANKS} suite.py rows25.pt"],
 ]
 
 
@@ -98,6 +99,7 @@ def folder(tmp_path):
     torch.save(X[:160].reshape(-1, 1, 16, 16).clone(), tmp_path / "galaxies22.pt")
     digits = {"x_train": X[:512, :64], "y_train": Y[:512], "x_test": X[512:, :64], "y_test": Y[512:]}
     torch.save({name: part.clone() for name, part in digits.items()}, tmp_path / "digits24.pt")
+    torch.save({"x": X[:, :8].double(), "y": 2.0 * Y - 1, "start": X[:3, :8].double()}, tmp_path / "rows25.pt")
     torch.save({"points": X[:, :2].sigmoid().contiguous(), "c": X[:, 2].sigmoid()}, tmp_path / "settled23.pt")
     (tmp_path / "without").mkdir()
     (tmp_path / "without" / "dltutorial.py").write_text("raise ImportError('a script needs the course')\n")
