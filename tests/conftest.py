@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import time
+import warnings
 from pathlib import Path
 
 import groups
@@ -158,6 +159,17 @@ def browser():
         chromium = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=flags)
         yield chromium
         chromium.close()
+
+
+@pytest.fixture(autouse=True)
+def _ctrl_c_as_it_was(request: pytest.FixtureRequest):
+    """A test that leaves Ctrl-C to something else is named, and the next one has it back."""
+    before = signal.getsignal(signal.SIGINT)
+    yield
+    if signal.getsignal(signal.SIGINT) is not before:
+        warnings.warn(f"{request.node.nodeid} left another answer to Ctrl-C", stacklevel=1)
+        with contextlib.suppress(ValueError):  # not in the main thread
+            signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture(autouse=True)

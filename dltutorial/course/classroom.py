@@ -70,7 +70,7 @@ def join(folder: Path, name: str | None = None) -> str:
     with contextlib.suppress(OSError):
         member.file.chmod(0o644)  # the instructor reads it, whatever the umask
     try:
-        setting = {"folder": str(member.folder), "name": member.name}
+        setting = {"folder": str(member.folder), "name": member.name, "inode": member.file.stat().st_ino}
         paths.write_text(sharing.setting_file(), json.dumps(setting) + "\n")
     except CourseError:
         member.file.unlink(missing_ok=True)
@@ -96,10 +96,11 @@ def leave(remove: bool = False) -> str:
     away = member is not None and not member.folder.is_dir()
     if member and away and remove:
         raise CourseError(f"{member.folder} is not there now; when it is, again, or leave without --remove")
+    theirs = bool(member and member.inode and member.file.exists() and member.file.stat().st_ino != member.inode)
     there, has_shared = sharing.setting_file().exists(), member is not None and (away or member.file.exists())
     try:
         sharing.setting_file().unlink(missing_ok=True)
-        if remove and member:
+        if remove and member and not theirs:
             member.file.unlink(missing_ok=True)
     except OSError as error:
         raise CourseError(f"cannot remove {error.filename}: {error.strerror}; remove it by hand") from error
@@ -108,6 +109,7 @@ def leave(remove: bool = False) -> str:
     if member is None or not has_shared:
         return "You have left: nothing is shared." if there else "You are in no class: nothing is shared."
     kept = "is removed" if remove else "stays; remove it with rm if you like"
+    kept = "is somebody else's by now, and stays" if theirs else kept
     kept = "is out of reach now" if away else kept
     return f"You have left: nothing more is shared. What was shared, {member.file}, {kept}."
 

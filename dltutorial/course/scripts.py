@@ -42,12 +42,15 @@ def _guard_writefile() -> None:
     wrote: dict[Path, list[str]] = {}
 
     def writefile(line: str, cell: str) -> None:
-        file, there = Path(line.strip().strip("'\"")).expanduser().absolute(), None
+        name = line.strip().removeprefix("-- ").strip().strip("'\"")
+        file, there = Path(name).expanduser().absolute(), None
         with contextlib.suppress(OSError, UnicodeDecodeError):
             there = paths.read_text(file)
         if line.strip() and not file.is_dir() and not {"-a", "--append"} & set(line.split()):
             if there is None or there.splitlines() != wrote.get(file):
                 _keep_own(file, cell)
+            elif file.is_symlink() or file.stat().st_nlink > 1:
+                file.unlink()  # what has another name, too, keeps what it holds
             wrote[file] = cell.splitlines()
         plain(line, cell)
 

@@ -265,11 +265,13 @@ def blaming(path: Path) -> Iterator[None]:
     """
     try:
         yield
-    except DataError:
+    except (DataError, ImportError):
         raise
     except FileNotFoundError as error:
         raise DataError(f"{path} is missing; make or fetch it anew") from error
     except Exception as error:
+        if isinstance(error, AttributeError) and str(error).startswith("module "):
+            raise  # a library that was not loaded whole
         number = getattr(error, "errno", None) or next(map(int, _ERRNO.findall(str(error))), None)
         if number or isinstance(error, MemoryError):
             why = os.strerror(number) if number else "not enough memory"

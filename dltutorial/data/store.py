@@ -118,8 +118,10 @@ def open_split(folder: Path, split: str = "train", crop: tuple[int, int] | None 
     )
 
 
-def looked_at(snapshots: Mapping[Path, int]) -> list[tuple[Path, int]]:
-    """The first, a middle and the last sample of up to eight years: (file, index) each."""
+def looked_at(snapshots: Mapping[Path, int], most: int = 0) -> list[tuple[Path, int]]:
+    """The first, a middle and the last sample of up to eight years, (file, index) each; all if they are ``most``."""
+    if sum(snapshots.values()) <= most:
+        return [(file, index) for file, n in snapshots.items() for index in range(n)]
     some = list(snapshots.items())[:: -(-len(snapshots) // 8)]
     return [(file, index) for file, n in some for index in sorted({0, n // 2, n - 1})]
 

@@ -177,6 +177,8 @@ def write_stats(folder: Path, progress: bool = False, overwrite: bool = True) ->
             are all there.
     """
     files = {name: folder / "stats" / f"{name}.npy" for name in store.STATISTICS}
+    if link := next((file for file in (folder / "stats", *files.values()) if file.is_symlink()), None):
+        raise DataError(f"{link} is a link, and what lies behind it may be another set's; copy it in place of the link")
     wanted = {name: file for name, file in files.items() if overwrite or not file.exists()}
     if not wanted:
         raise DataError(f"{folder / 'stats'} has all statistics already; add --overwrite to replace them")

@@ -104,7 +104,7 @@ def status(name: str = "pocket") -> PocketCluster | None:
             cluster = PocketCluster(name, _folder(name).resolve(), tuple(found[1].split(",")))
             return replace(cluster, faults=tuple(" ".join(fault) for fault in daemons.faults(cluster).items()))
     damaged = PocketCluster(name, _folder(name).resolve(), (), ("its slurm.conf cannot be read, or names no nodes",))
-    return damaged if os.path.lexists(conf) else None
+    return damaged if os.path.lexists(conf) or daemons.processes(damaged.folder) else None
 
 
 def names() -> list[str]:
@@ -168,7 +168,7 @@ def _clear(folder: Path) -> bool:
     place = folder.resolve()
     daemons.kill(place)
     names = [file.name for file in place.iterdir()] if place.is_dir() else ["a file"] * place.exists()
-    half_made = all(_HALF_MADE.fullmatch(name) and (place / name).is_dir() for name in names)
+    half_made = all(_HALF_MADE.fullmatch(n) and (place / n).is_dir() and not any((place / n).iterdir()) for n in names)
     conf = "slurm.conf" in names and (place / "slurm.conf").stat().st_size > 0
     if not conf and "munge.key" not in names and not half_made:
         raise CourseError(f"{folder} is no pocket cluster's and stays as it is; choose another --name")

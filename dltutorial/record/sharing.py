@@ -40,10 +40,11 @@ _PATH = re.compile(r"\S+@\S+|(?<![\w.])(?:~[\w.-]*/\S+|(?:/[\w.@+-]+){2,}/?)|\b[
 
 
 class Membership(NamedTuple):
-    """Where a learner shares, and under which name."""
+    """Where a learner shares, and under which name; the inode of the file that was made then, 0 if nobody noted it."""
 
     folder: Path
     name: str
+    inode: int = 0
 
     @property
     def file(self) -> Path:
@@ -65,7 +66,8 @@ def membership() -> Membership | None:
     file = setting_file()
     try:
         about = paths.from_json(paths.read_text(file, limit=2**16))
-        return Membership(Path(about["folder"]), paths.inside(Path(about["folder"]), about["name"]).name)
+        name = paths.inside(Path(about["folder"]), about["name"]).name
+        return Membership(Path(about["folder"]), name, int(about.get("inode", 0)))
     except FileNotFoundError:
         return None
     except (OSError, ValueError, TypeError, KeyError, CourseError) as error:

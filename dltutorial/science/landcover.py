@@ -54,7 +54,7 @@ def make_recipe(base: Preset, knobs: Mapping, folder: Path | None) -> Recipe:
 def ensure(recipe: Recipe, progress: bool = True) -> Path:
     """The folder of simulated tiles for a recipe."""
     n, size = _SIZES[recipe.preset]
-    plan = cases.Simulated(recipe.samples or n, (recipe.samples or n) // 4, size)
+    plan = cases.Simulated(recipe.samples or n, max(1, (recipe.samples or n) // 4), size)
     lengths = plan.samples, plan.n_valid, plan.n_valid
 
     def make(folder: Path) -> None:

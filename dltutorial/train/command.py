@@ -14,6 +14,7 @@ import signal
 import stat
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,6 +27,7 @@ from dltutorial.ranks import RankInfo
 
 _STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
 _WATCH_S = 2.0  # between two looks for ranks that failed
+_SILENT_S = 300.0  # after which a rank that gives no sign of life has
 
 
 def train(
@@ -72,6 +74,7 @@ def train(
 
 def _train(preset_name: str, knobs: dict, data: Path | None, name: str | None, overwrite: bool, resume: bool) -> None:
     """What each rank does."""
+    import numpy  # noqa: F401, I001 (torch would load it, and lose a Ctrl-C that comes meanwhile)
     from dltutorial.data.workers import workers_in_one_line
     from dltutorial.models.vit import count_parameters
     from dltutorial.record import records
@@ -199,8 +202,12 @@ def _tell(error: BaseException, info: RankInfo) -> int:
 
 
 def end_with_others(info: RankInfo, store: Any, leaving: threading.Event) -> None:
-    """End this process soon after another one has failed, whatever it waits for: NCCL waits half an hour for a peer."""
-    failed = False
+    """End this process soon after another one has failed, whatever it waits for: NCCL waits half an hour for a peer.
+
+    Each also looks whether the next one is still alive: one that was stopped, or whose node hangs, fails by silence.
+    """
+    failed, beats, heard, last_s, seen_s = False, 0, b"", time.monotonic(), time.monotonic()
+    following = (info.rank + 1) % info.world_size
     while not leaving.wait(_WATCH_S):
         if failed:
             line = f"rank {info.rank} of {info.world_size}: another rank has failed; see what it said"
@@ -208,6 +215,17 @@ def end_with_others(info: RankInfo, store: Any, leaving: threading.Event) -> Non
             os._exit(1)
         try:
             failed = store.check(["failed"])
+            store.set(f"alive/{info.rank}", str(beats := beats + 1))
+            before, heard = heard, store.get(name) if store.check([name := f"alive/{following}"]) else b""
+            now_s = time.monotonic()
+            if heard != before or now_s - seen_s > 10 * _WATCH_S:  # it is alive; or this one was stopped itself
+                last_s = now_s
+            elif now_s - last_s > _SILENT_S:
+                line = f"rank {following} of {info.world_size} was not heard of for {_SILENT_S:g} s: stopped, or gone"
+                print(f"dltutorial: {line}; go on with --resume", file=sys.stderr, flush=True)
+                store.set("failed", "")
+                failed = True
+            seen_s = now_s
         except RuntimeError:  # the store went with rank 0
             failed = True
 

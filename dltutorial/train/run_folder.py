@@ -75,9 +75,9 @@ def to_go_on_from(folder: Path, recipe: Recipe, data_id: str, overwrite: bool, r
         CheckpointError: the run to resume has another recipe, or other data; its checkpoints cannot be read.
         CourseError: the folder is taken by something else.
     """
-    if (folder / CHECKPOINTS).is_symlink():
-        why = "is a link, and what lies behind it may be another run's; copy the checkpoints (cp -r) in place of it"
-        raise CourseError(f"{folder / CHECKPOINTS} {why}")
+    for link in (place for name in (CHECKPOINTS, "tensorboard", "wandb") if (place := folder / name).is_symlink()):
+        why = "is a link, and what lies behind it may be another run's; copy that (cp -r) in place of it"
+        raise CourseError(f"{link} {why}")
     real = folder.resolve()
     if not overwrite and not resume and (aside := real.with_name(f".{real.name}.overwritten")).is_dir():
         what = "it may be a run, and who was to overwrite it was killed"

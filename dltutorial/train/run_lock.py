@@ -107,6 +107,9 @@ def _take(file: Path) -> FileIO | None:
     while time.monotonic() < give_up_s:
         lock = FileIO(file, "a+", opener=_open_own)
         got = _lock(lock)
+        if got is not False and lock.seek(0, os.SEEK_END) and "owner" not in _about(file):
+            lock.close()
+            raise CourseError(f"{file} holds something else than a lock; rename it, or choose another run name")
         if got is not False and _is_there(lock):  # its last owner removes it
             if got is None:
                 print(f"{file} cannot be locked on this file system: start no run of this name twice", file=sys.stderr)

@@ -208,6 +208,8 @@ def _try(study: Any, trial: Any, search: Search, asked_to_end: Callable[[], bool
     try:
         recipe, rungs = search.recipe(chosen)
         task = search.case.make_task(recipe, search.data)
+        if place.exists():
+            raise CourseError(f"{place} is there already, which the journal does not know; take another --name")
         seen = run.train(task, recipe, place, progress=False, asked_to_end=asked_to_end)
         with contextlib.closing(seen):  # type: ignore[type-var]
             for record in seen:

@@ -74,6 +74,12 @@ def test_in_a_kernel_started_anew_a_later_cell_alone_keeps_what_you_edited(tmp_p
         notebook.client.execute_interactive(
             "sorted(globals().keys() & {'prepare', 'startup'})", output_hook=said.append
         )
-    assert mine.read_text() == "course = 1\n"
+        (tmp_path / "backup.py").hardlink_to(mine)
+        (tmp_path / "linked.py").symlink_to(mine)
+        more = cell.replace("course = 1", "course = 2")
+        for later in (more, more.replace("train.py", "linked.py"), more.replace("train.py", "linked.py")):
+            notebook.client.execute_interactive(later, output_hook=said.append, timeout=150)
+    assert mine.read_text() == "course = 2\n"
+    assert (tmp_path / "backup.py").read_text() == "course = 1\n"
     assert (tmp_path / "train.mine1.py").read_text() == "mine = 1\n"
     assert "your own train.py is now train.mine1.py" in str(said) and "'text/plain': '[]'" in str(said)

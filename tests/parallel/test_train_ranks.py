@@ -370,8 +370,13 @@ def test_one_rank_tells_its_error_and_the_other_that_it_is_gone(nursery, data, t
     assert run_folder.run_status(nursery.run("damaged")) == "failed"
 
 
-@pytest.mark.parametrize(("before", "status"), [("store.set('failed', '')", 1), ("leaving.set()", 0), ("", 0)])
+@pytest.mark.parametrize(
+    ("before", "status"),
+    [("store.set('failed', '')", 1), ("leaving.set()", 0), ("", 0), ("command._SILENT_S = 0.5", 1)],
+)
 def test_a_rank_that_waits_for_ever_ends_when_another_has_failed(before, status):
+    """Or has been silent for long, as one that was stopped."""
+
     program = f"""
 import threading, time
 import torch.distributed as dist
@@ -389,6 +394,9 @@ watch.join()  # a thread that is in torch while Python ends is ended by SIGABRT;
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
     told = "dltutorial: rank 1 of 2: another rank has failed; see what it said\n"
+    if "SILENT" in before:
+        silent = "dltutorial: rank 0 of 2 was not heard of for 0.5 s: stopped, or gone; go on with --resume\n"
+        told = silent + told
     assert (done.returncode, done.stderr) == (status, told if status else "")
 
 

@@ -291,6 +291,16 @@ def test_each_process_has_a_cluster_of_its_own_and_those_of_dead_ones_end():
     assert mine.name not in pocket.names()
 
 
+def test_what_somebody_keeps_where_a_cluster_would_be_stays(name):
+    (mine := pocket._home() / name / "state" / "notes").parent.mkdir(parents=True)
+    mine.write_text("mine")
+    for act in (lambda: pocket.up(1, name), lambda: pocket.down(name)):
+        with pytest.raises(CourseError, match="is no pocket cluster's and stays"):
+            act()
+    assert mine.read_text() == "mine"
+    shutil.rmtree(mine.parents[1])
+
+
 def test_a_chapter_that_takes_too_long_leaves_no_cluster(tmp_path):
     """Its kernel is killed, with no time to end anything."""
     code = "import time\nfrom dltutorial.launch import pocket\nprint(pocket.own('late', nodes=1).name)\ntime.sleep(99)"

@@ -716,9 +716,11 @@ def test_data_have_a_fingerprint(tiny_data, own_data):
     assert one != forecasting.fingerprint(store.open_split(tiny_data, "valid"))
 
 
-@pytest.mark.parametrize("index", [0, 5, 9])
+@pytest.mark.parametrize("index", [0, 1, 5, 9])
 def test_years_that_were_changed_in_place_are_other_data(own_data, index):
     before = forecasting.fingerprint(store.open_split(own_data, "train"))
     with h5py.File(store.year_files(own_data, "train")[0], "r+") as file:
         file["fields"][index] *= 1.01
-    assert forecasting.fingerprint(store.open_split(own_data, "train")) != before
+    assert (other := forecasting.fingerprint(store.open_split(own_data, "train"))) != before
+    (own_data / "dataset.json").write_text('{"geometry": "beta-plane"}')
+    assert forecasting.fingerprint(store.open_split(own_data, "train")) != other

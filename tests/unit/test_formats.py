@@ -513,6 +513,12 @@ def test_what_may_not_be_read_is_not_called_damaged(layout, what, converted, tmp
     assert "\n" not in str(caught.value) and "delete" not in str(caught.value)
 
 
+def test_a_library_that_was_not_loaded_whole_is_no_damage(tmp_path):
+    """A Ctrl-C that comes while torch loads NumPy is lost there, and NumPy is half loaded."""
+    with pytest.raises(AttributeError, match="module 'numpy'"), formats.blaming(tmp_path / "a.h5"):
+        raise AttributeError("module 'numpy' has no attribute 'matrix'")
+
+
 def test_an_error_of_the_disk_is_not_called_damage():
     quoted = "Can't read data (file read failed: errno = 5, error message = 'Input/output error', buf = 0x1)"
     for error in (OSError(5, "Input/output error"), OSError(quoted)):

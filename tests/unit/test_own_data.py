@@ -197,6 +197,15 @@ def test_statistics_that_are_there_are_replaced_only_if_asked(own_data, capsys):
     np.testing.assert_allclose(np.load(means), right, rtol=1e-5, atol=1e-6)
 
 
+def test_statistics_behind_a_link_are_another_sets(own_data, tmp_path):
+    (own_data / "stats").rename(other := tmp_path / "other")
+    (own_data / "stats").symlink_to(other)
+    before = {file.name: file.read_bytes() for file in other.iterdir()}
+    with pytest.raises(DataError, match="stats is a link, and what lies behind it"):
+        writing.write_stats(own_data)
+    assert {file.name: file.read_bytes() for file in other.iterdir()} == before
+
+
 def test_statistics_are_replaced_all_or_none(own_data):
     """A disk that takes the two small files, and not the large one."""
     for file in (own_data / "stats").iterdir():

@@ -146,11 +146,13 @@ def test_a_tracker_that_cannot_start_makes_a_failed_run(tiny_data, tmp_path, mon
 
 
 @pytest.mark.parametrize("split", ["train", "valid"])
-def test_nan_deep_in_the_data_is_blamed_on_the_data(own_data, tmp_path, split):
+def test_nan_deep_in_the_data_is_blamed_on_the_data(own_data, tmp_path, split, monkeypatch):
+    """Of data too large to be read whole before a run."""
+    monkeypatch.setattr(forecasting, "_WHOLE_BYTES", 0)
     file = sorted((own_data / split).glob("*.h5"))[0]
     with h5py.File(file, "r+") as year:
-        year["fields"][5, 1, 3, 3] = np.nan
-    with pytest.raises(DataError, match=rf"{file.name}, snapshot 5"):
+        year["fields"][3, 1, 3, 3] = np.nan
+    with pytest.raises(DataError, match=rf"{file.name}, snapshot 3"):
         train(own_data, tmp_path / "r")
     assert run_folder.run_status(tmp_path / "r") == "failed"
 
@@ -241,6 +243,18 @@ def test_what_cannot_be_removed_of_an_overwritten_run_is_in_nobodys_way(tiny_dat
         assert Recipe.load(folder / "recipe.json").seed == seed
     assert mine.read_text() == "open"
     assert sorted(file.name for file in tmp_path.iterdir()) == [".r.removed", "r"]
+
+
+def test_a_trackers_folder_behind_a_link_is_anothers(tiny_data, finished, tmp_path):
+    shutil.copytree(finished[0], folder := tmp_path / "r")
+    (folder / "weights.pt").unlink()
+    (folder / "tensorboard").rename(other := tmp_path / "other")
+    (folder / "tensorboard").symlink_to(other)
+    before = list(other.iterdir())
+    for how in ({"resume": True}, {"overwrite": True}):
+        with pytest.raises(CourseError, match="tensorboard is a link, and what lies behind it"):
+            train(tiny_data, folder, **how)
+    assert list(other.iterdir()) == before
 
 
 def test_event_files_of_ones_own_are_not_overwritten_with_a_run(tiny_data, finished, tmp_path):

@@ -123,6 +123,14 @@ def test_status_shows_every_line_and_leaving_ends_it(room):
     assert classroom.leave() == "You are in no class: nothing is shared."
 
 
+def test_leaving_removes_no_file_that_is_somebody_elses_by_now(room):
+    classroom.join(room, "ann")
+    (room / "ann.jsonl").rename(room / "old")
+    (room / "ann.jsonl").write_text("another's\n")
+    assert "is somebody else's by now, and stays" in classroom.leave(remove=True)
+    assert (room / "ann.jsonl").read_text() == "another's\n"
+
+
 def test_joining_twice_or_nowhere_is_one_line(room, tmp_path, capsys):
     assert cli.main(["class", "join", str(tmp_path / "nowhere")]) == 2
     assert cli.main(["class", "join"]) == 2
