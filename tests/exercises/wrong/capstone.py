@@ -111,3 +111,19 @@ WRONG = [
                                                 "torchrun --standalone --nproc-per-node 2 capstone.py job\n"),
      "arguments handed on"),
 ]  # fmt: skip
+
+# What the cases before it take a minute to let pass: the test of these begins with the case that is to reject them.
+FIRST_CASE = {
+    label: case
+    for case, labels in {
+        "_a_warning_stops_all": ("ignores the signal", "workers that die of the signal", "knows SIGUSR1 only",
+                                 "each rank leaves by its own note", "saves in the handler, and leaves",
+                                 "looks at an epoch's end", "leaves without a checkpoint"),
+        "_goes_on_after_a_warning": ("begins the epoch anew", "never resumes", "forgets the weights",
+                                     "forgets the optimizer", "only rank 0 loads"),
+        "_survives_a_kill": ("saves when warned only", "writes under its name"),
+        "_gives_up_waiting": ("waits for ever",),
+        "_runs_as_a_job": ("a job script that hands nothing on",),
+    }.items()
+    for label in labels
+}  # fmt: skip
