@@ -9,7 +9,7 @@ and none of them waits for a worker that is long busy with another. For that pyt
 
 import pytest
 
-FIRST = ("chapters", "browser")
+FIRST = ("slurm", "browser", "chapters")  # the longest first
 
 
 def pytest_configure(config: pytest.Config) -> None:
