@@ -104,7 +104,7 @@ def status(name: str = "pocket") -> PocketCluster | None:
             cluster = PocketCluster(name, _folder(name).resolve(), tuple(found[1].split(",")))
             return replace(cluster, faults=tuple(" ".join(fault) for fault in daemons.faults(cluster).items()))
     damaged = PocketCluster(name, _folder(name).resolve(), (), ("its slurm.conf cannot be read, or names no nodes",))
-    return damaged if os.path.lexists(conf) or daemons.processes(damaged.folder) else None
+    return damaged if os.path.lexists(conf) else None
 
 
 def names() -> list[str]:
