@@ -107,7 +107,8 @@ def _take(file: Path) -> FileIO | None:
     while time.monotonic() < give_up_s:
         lock = FileIO(file, "a+", opener=_open_own)
         got = _lock(lock)
-        if got is not False and lock.seek(0, os.SEEK_END) and "owner" not in _about(file):
+        lock.seek(0)  # not by its name: to close it once more would give the lock away
+        if got is not False and (text := lock.read(2**16)) and b'"owner"' not in text:
             lock.close()
             raise CourseError(f"{file} holds something else than a lock; rename it, or choose another run name")
         if got is not False and _is_there(lock):  # its last owner removes it

@@ -233,9 +233,8 @@ def _try(study: Any, trial: Any, search: Search, asked_to_end: Callable[[], bool
     if "tensorboard" in recipe.track and value is not None:
         from torch.utils.tensorboard import SummaryWriter
 
-        with SummaryWriter(
-            str(place / "tensorboard"), filename_suffix=track.MINE
-        ) as board:  # a page of all trials, HPARAMS
+        where = str(place / "tensorboard")
+        with SummaryWriter(where, filename_suffix=track.MINE) as board:  # a page of all trials, HPARAMS
             board.add_hparams(chosen, {"score": value}, run_name=".")
     told = f"{value:.4f}" if value is not None else "diverged"
     print(f"trial {trial.number}: {told}, {state.name.lower()} · {in_words(chosen)}", flush=True)

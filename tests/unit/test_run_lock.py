@@ -118,10 +118,17 @@ def test_a_killed_owner_has_none_any_more_though_its_forked_children_live(ask, t
         os.kill(owner.pid, signal.SIGKILL)
         with run_lock.owned(tmp_path / "r"):
             os.kill(child, 0)
+            assert "is being trained by" in says(ask())  # what was left by the killed one is this one's now
     finally:
         os.kill(child, signal.SIGKILL)
     assert not run_lock.is_owned(tmp_path / "r")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_that_is_no_lock_stays_where_a_lock_would_be(ask, tmp_path):
+    (tmp_path / ".r.lock").write_text("my notes")
+    assert "holds something else than a lock; rename it" in says(ask())
+    assert (tmp_path / ".r.lock").read_text() == "my notes"
 
 
 def test_this_process_is_refused_what_it_has_and_keeps_it(ask, tmp_path):
