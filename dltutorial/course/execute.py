@@ -186,7 +186,7 @@ def _one_line(problem: Any, timeout_s: float) -> str:
     elif name == "CellTimeoutError":
         text = f"the cell took longer than {timeout_s:g} s; give it more with --timeout"
     elif name == "DeadKernelError":
-        text = "the kernel died: killed for want of memory (try a smaller preset), or ended by its own code"
+        text = "the kernel died; for want of memory (try a smaller preset), or by its own code"
     else:
         text = f"{name}: {problem}"
     line = next((line.strip() for line in text.splitlines() if line.strip()), name)
