@@ -73,7 +73,7 @@ def own(name: str, nodes: int = 2) -> PocketCluster | None:
     if missing():
         return None
     end_left()
-    mine = f"{name}-{os.getpid()}"
+    mine = f"{name}-of-{os.getpid()}"  # no name that somebody gives to a cluster by chance
     atexit.register(down, mine)
     try:
         return up(nodes, mine)
@@ -85,7 +85,7 @@ def own(name: str, nodes: int = 2) -> PocketCluster | None:
 def end_left() -> None:
     """End the clusters of ``own`` whose process was killed."""
     for name in names():
-        if (owner := re.fullmatch(r".*-(\d+)", name)) and not psutil.pid_exists(int(owner[1])):
+        if (owner := re.fullmatch(r".*-of-(\d+)", name)) and not psutil.pid_exists(int(owner[1])):
             down(name)
 
 

@@ -280,14 +280,17 @@ def test_the_command_prints_what_a_shell_evaluates(cluster):
 def test_each_process_has_a_cluster_of_its_own_and_those_of_dead_ones_end():
     gone = subprocess.Popen(["true"])
     gone.wait()
-    left = f"lab-{gone.pid}"
+    left, kept = f"lab-of-{gone.pid}", f"lab-{gone.pid}"  # the second is what somebody called a cluster by hand
     pocket.up(1, left)
+    pocket.up(1, kept)
     mine = pocket.own("lab", nodes=1)
     try:
-        assert mine.name == f"lab-{os.getpid()}"
+        assert mine.name == f"lab-of-{os.getpid()}"
         assert left not in pocket.names()
+        assert pocket.status(kept).faults == ()
     finally:
         pocket.down(mine.name)
+        pocket.down(kept)
     assert mine.name not in pocket.names()
 
 
