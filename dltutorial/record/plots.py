@@ -8,12 +8,15 @@ import base64
 import csv
 import html
 import io
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 BLUE, ORANGE, GREEN, PURPLE = "#0072B2", "#D55E00", "#009E73", "#CC79A7"
@@ -89,6 +92,32 @@ def image(fig: "Figure", alt: str) -> str:
     plt.close(fig)
     source = f'src="data:image/png;base64,{base64.b64encode(buffer.getvalue()).decode()}" alt="{html.escape(alt)}"'
     return f'<img class="dlt-figure" {source} style="max-width:100%;background:white">'
+
+
+def roofline(
+    ax: "Axes",
+    bytes_per_s: float,
+    flop_per_s: Mapping[str, float],
+    points: Mapping[str, tuple[float, float, float]] | None = None,
+) -> None:
+    """Attainable speed against arithmetic intensity. Williams et al. 2009, doi:10.1145/1498765.1498785.
+
+    Args:
+        ax: gets logarithmic axes.
+        bytes_per_s: the slope: memory bandwidth.
+        flop_per_s: a ceiling for each dtype.
+        points: name → (FLOP per byte, FLOP/s predicted, FLOP/s measured).
+    """
+    x = np.logspace(-2, 4, 200)
+    for (name, peak), colour in zip(flop_per_s.items(), (BLUE, ORANGE, GREEN, PURPLE), strict=False):
+        ax.plot(x, np.minimum(x * bytes_per_s, peak) / 1e9, color=colour)
+        label: dict[str, Any] = {"textcoords": "offset points", "ha": "right", "color": colour, "fontweight": "bold"}
+        ax.annotate(f"{name} {peak / 1e9:,.0f} GFLOP/s", (x[-1], peak / 1e9), xytext=(0, 5), **label)
+    for (name, (intensity, predicted, measured)), marker in zip((points or {}).items(), "osD^v", strict=False):
+        ax.plot(intensity, predicted / 1e9, marker, mfc="white", mec="black", ms=9)
+        ax.plot(intensity, measured / 1e9, marker, color="black", ms=9)
+        ax.annotate(name, (intensity, measured / 1e9), xytext=(9, -12), textcoords="offset points")
+    ax.set(xscale="log", yscale="log", xlabel="arithmetic intensity, FLOP per byte", ylabel="GFLOP/s")
 
 
 def reference(name: str) -> list[dict[str, str]]:
