@@ -92,18 +92,25 @@ def test_so_many_trials_end_and_the_same_command_has_nothing_left_to_do(line, tm
 
 
 def test_a_poor_trial_ends_at_a_rung_and_costs_a_ninth(line, tmp_path):
-    """After one good rate: those that change nothing."""
-    assert cli.main([*line, "--trials", "1", "--knob", "learning_rate=1e-2,1e-9", "--sampler", "random"]) == 0
-    assert cli.main([*line, "--trials", "9", "--knob", "learning_rate=1e-2,1e-9", "--sampler", "random"]) == 0
-    updates = {1e-2: [], 1e-9: []}
+    """Two rates, drawn at random: one that learns, one that changes nothing, all of whose scores are equal.
+
+    The latter ends at the first rung as soon as the best third of those seen there are of the former.
+    """
+    good, poor = 1e-2, 1e-9
+    assert cli.main([*line, "--trials", "12", "--knob", f"learning_rate={good},{poor}", "--sampler", "random"]) == 0
+    rates, updates = [], []
     for folder in sorted((tmp_path / "study").glob("trial-*")):
+        rates.append(json.loads((folder / "recipe.json").read_text())["learning_rate"])
         last = (folder / "progress.jsonl").read_text().splitlines()[-1]
-        rate = json.loads((folder / "recipe.json").read_text())["learning_rate"]
-        updates[rate].append(json.loads(last)["step"])
-    assert set(updates[1e-2] + updates[1e-9]) <= {1, 3, 9}
-    if updates[1e-2] and len(updates[1e-9]) > 3:
-        assert 1 in updates[1e-9]
-    assert max(updates[1e-2] + updates[1e-9]) == 9
+        updates.append(json.loads(last)["step"])
+    assert set(updates) <= {1, 3, 9}
+    assert 9 in updates
+    for n, (rate, end) in enumerate(zip(rates, updates, strict=True), 1):
+        better = rates[:n].count(good)
+        if rate == poor:
+            assert (end == 1) == (better >= max(1, n // 3)), (rates[:n], updates[:n])
+        elif n == better:
+            assert end == 9, (rates[:n], updates[:n])
 
 
 def test_all_go_to_the_end_where_none_is_ended_early(line, tmp_path):
