@@ -60,8 +60,11 @@ def runs_dir() -> Path:
 
 
 def records_file() -> Path:
-    """The JSON-lines file every measurement is appended to."""
-    return _named("DLTUTORIAL_RECORDS") or runs_dir() / "records.jsonl"
+    """The JSON-lines file every measurement is appended to. CourseError: the name of another kind of file is set."""
+    named = _named("DLTUTORIAL_RECORDS")
+    if named and named.suffix != ".jsonl":
+        raise CourseError(f"DLTUTORIAL_RECORDS names {named}; records go to a file whose name ends in .jsonl")
+    return named or runs_dir() / "records.jsonl"
 
 
 def _named(variable: str) -> Path | None:

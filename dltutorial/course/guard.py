@@ -4,6 +4,7 @@ In: any callable. Out: strings that are short enough to read, whatever the funct
 """
 
 import contextlib
+import faulthandler
 import reprlib
 import signal
 import sys
@@ -17,6 +18,7 @@ from typing import Any
 
 _PACKAGE = str(Path(__file__).resolve().parents[1])
 _INSTALLED = tuple(sysconfig.get_paths()[key] for key in ("stdlib", "platstdlib", "purelib", "platlib"))
+_GIVE_UP_S = 60  # beyond a deadline
 _SHORT = reprlib.Repr()
 _SHORT.maxstring = _SHORT.maxlong = 200
 
@@ -30,7 +32,9 @@ def deadline(limit_s: float) -> Iterator[None]:
     """Raise :class:`TooLate` inside the block after ``limit_s``, and again twice a second until the block ends.
 
     A bare ``except`` swallows it. So every second time it comes at one of the next lines instead, each time a later
-    one, until that line is outside of the ``try``.
+    one, until that line is outside of the ``try``. Python raises it between two steps of its own: one call into C, such
+    as ``sum(range(10**11))``, nothing interrupts. Where such a call lasts a minute more, the process ends, and
+    standard error says in which line it was.
 
     Works in the main thread of a system with SIGALRM; elsewhere there is no deadline. A timer that was already
     running (a test's own) goes on afterwards.
@@ -63,9 +67,12 @@ def deadline(limit_s: float) -> Iterator[None]:
 
     handler = signal.signal(signal.SIGALRM, late)
     before_s = signal.setitimer(signal.ITIMER_REAL, limit_s, 0.5)
+    if sys.__stderr__:
+        faulthandler.dump_traceback_later(limit_s + _GIVE_UP_S, exit=True, file=sys.__stderr__)
     try:
         yield
     finally:
+        faulthandler.cancel_dump_traceback_later()
         sys.settrace(tracer)
         signal.setitimer(signal.ITIMER_REAL, *before_s)
         signal.signal(signal.SIGALRM, handler)

@@ -13,6 +13,7 @@ import contextlib
 import math
 import os
 import re
+import secrets
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -28,7 +29,7 @@ from dltutorial.data.formats import Layout
 from dltutorial.errors import CourseError, DataError
 
 Put = Callable[[int, np.ndarray], object]
-_PARTIAL = re.compile(r"\..+\.(h5|npy|zarr|json)\.[0-9a-f]+\.partial")  # of this process or another; nobody else's
+_PARTIAL = re.compile(r"\..+\.(h5|npy|zarr|json)\.[0-9a-f]{8}\.partial")  # of this process or another; nobody else's
 
 
 def check_space(folder: Path, bytes_needed: int) -> None:
@@ -67,9 +68,9 @@ def refusals(target: Path) -> Iterator[None]:
 @contextlib.contextmanager
 def atomic_folder(path: Path) -> Iterator[Path]:
     """Yield an empty folder beside ``path``; on success it takes that name, whole, and on any error it is removed."""
-    temporary = path.parent / f".{path.name}.{os.getpid()}.partial"
+    temporary = path.parent / f".{path.name}.{secrets.token_hex(4)}.partial"
+    temporary.mkdir(parents=True)
     try:
-        temporary.mkdir(parents=True)
         yield temporary
         temporary.rename(path)
     finally:

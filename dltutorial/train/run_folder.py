@@ -7,10 +7,12 @@ failed, which data, and the final scores. Of several ranks only rank 0 writes, w
 
 import contextlib
 import dataclasses
+import glob
 import json
 import os
 import re
 import reprlib
+import secrets
 import shutil
 import sys
 import zipfile
@@ -114,9 +116,12 @@ def begin(folder: Path, recipe: Recipe, found: Checkpoint | None, resume: bool) 
         CourseError: the folder cannot be written.
     """
     real = folder.resolve()
-    aside, gone = (real.with_name(f".{real.name}.{word}") for word in ("overwritten", "removed"))
-    if all(_OURS.fullmatch(f.relative_to(gone).as_posix()) for f in _below(gone)):
-        shutil.rmtree(gone, ignore_errors=True)  # a kill has left it
+    aside, gone = (real.with_name(f".{real.name}.{word}") for word in ("overwritten", f"removed-{secrets.token_hex(4)}"))
+    for left in real.parent.glob(f".{glob.escape(real.name)}.removed-*"):  # by a kill
+        if re.fullmatch(r"[0-9a-f]{8}", left.name[-8:]) and all(
+            _OURS.fullmatch(f.relative_to(left).as_posix()) for f in _below(left)
+        ):
+            shutil.rmtree(left, ignore_errors=True)
     if resume:
         _go_back(folder, recipe, found)
     else:
@@ -131,10 +136,8 @@ def begin(folder: Path, recipe: Recipe, found: Checkpoint | None, resume: bool) 
             aside.rename(real)
         raise
     if aside.is_dir() and _is_run(aside):
-        while gone.exists():  # with what could not be removed, such as NFS's own name for an open file
-            gone = gone.with_name(f"{gone.name}_")
         aside.rename(gone)  # so what is called overwritten is whole
-        shutil.rmtree(gone, ignore_errors=True)
+        shutil.rmtree(gone, ignore_errors=True)  # but what cannot be, such as NFS's own name for an open file
 
 
 def _replace(real: Path, aside: Path) -> None:
@@ -214,7 +217,8 @@ def _go_back(folder: Path, recipe: Recipe, found: Checkpoint | None) -> None:
         if found is None or checkpoint.step_of(file) > found.step:
             file.rename(f"{file}.damaged")
     for left in [*folder.glob(".*.partial"), *folder.glob(f"{CHECKPOINTS}/.*.partial")]:  # half written at a kill
-        left.unlink(missing_ok=True)
+        if _PARTIAL.fullmatch(left.relative_to(folder).as_posix()):
+            left.unlink(missing_ok=True)
 
 
 def cut_back(file: Path, step: int) -> None:

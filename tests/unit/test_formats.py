@@ -178,13 +178,14 @@ def test_an_interrupted_conversion_is_taken_up_and_a_whole_one_kept(tiny_data, t
 def test_what_was_killed_while_writing_is_cleared_away(tiny_data, tmp_path):
     folder = convert.convert(tiny_data, "zarr-chunk1", tmp_path / "out", progress=False)
     (folder / "dataset.json").unlink()
-    left = folder / "train" / ".1979.zarr.77.partial"
+    left = folder / "train" / ".1979.zarr.0123abcd.partial"
     left.mkdir()
-    (folder / "train" / ".x.npy.abc.partial").write_text("half")
+    (folder / "train" / ".x.npy.89abcdef.partial").write_text("half")
     (folder / ".mine.partial").mkdir()
     (folder / ".mine.partial" / "notes").write_text("precious")
+    (folder / "train" / ".x.h5.1234.partial").write_text("precious")
     convert.convert(tiny_data, "zarr-chunk1", folder, progress=False)
-    assert not list((folder / "train").glob(".*"))
+    assert [file.name for file in (folder / "train").glob(".*")] == [".x.h5.1234.partial"]
     assert (folder / ".mine.partial" / "notes").exists(), "what this course has not written is not removed"
 
 
@@ -192,7 +193,7 @@ def test_a_conversion_that_was_killed_as_it_began_is_begun_again(tiny_data, tmp_
     folder = tmp_path / "out"
     folder.mkdir()
     (folder / ".lock").touch()
-    (folder / ".convert.json.abc.partial").write_text("{")
+    (folder / ".convert.json.01234567.partial").write_text("{")
     convert.convert(tiny_data, "npy", folder, progress=False)
     assert "finite" in store.validate(folder)
 

@@ -236,13 +236,18 @@ def test_a_run_is_not_overwritten_unless_asked(finished, tiny_data, tmp_path):
 def test_what_cannot_be_removed_of_an_overwritten_run_is_in_nobodys_way(tiny_data, finished, tmp_path):
     """Such as a file that another program has open on NFS, which stays under a name of NFS's own."""
     shutil.copytree(finished[0], folder := tmp_path / "r")
-    (mine := tmp_path / ".r.removed" / ".nfs00001").parent.mkdir()
+    (mine := tmp_path / ".r.removed-0123abcd" / ".nfs00001").parent.mkdir()
     mine.write_text("open")
+    (left := tmp_path / ".r.removed-89abcdef").mkdir()
+    (left / "weights.pt").touch()
+    (named_so := tmp_path / ".r.removed" / "weights.pt").parent.mkdir()
+    named_so.touch()
     for seed in (5, 6):
         train(tiny_data, folder, dataclasses.replace(SMALL, seed=seed), overwrite=True)
         assert Recipe.load(folder / "recipe.json").seed == seed
     assert mine.read_text() == "open"
-    assert sorted(file.name for file in tmp_path.iterdir()) == [".r.removed", "r"]
+    assert named_so.exists()
+    assert sorted(file.name for file in tmp_path.iterdir()) == [".r.removed", ".r.removed-0123abcd", "r"]
 
 
 def test_a_trackers_folder_behind_a_link_is_anothers(tiny_data, finished, tmp_path):

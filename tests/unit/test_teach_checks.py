@@ -216,6 +216,20 @@ def test_an_endless_answer_ends_at_the_deadline(exercise, fn):
     assert fn is stubborn or outcome.got == "none within 0.3 s"
 
 
+def test_an_answer_that_stays_in_one_call_into_c_ends_its_process_and_says_where():
+    code = """
+from dltutorial.course import guard
+guard._GIVE_UP_S = 0.5
+def answer():
+    sum(range(10**14))
+with guard.deadline(0.2):
+    answer()
+"""
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert ended.returncode == 1
+    assert "line 5 in answer" in ended.stderr
+
+
 def test_what_takes_long_after_the_answer_returned_is_no_endless_loop(exercise):
     def trains_for_long(fn):
         time.sleep(fn([]) + 60)
