@@ -67,6 +67,10 @@ def _one_update(fn: Callable) -> None:
         ),
         (_Lab(1).run(summed), "Take the mean of the squared errors, not their sum."),
         (
+            _Lab(1).run(_with(lambda model, x, y: F.mse_loss(model(x), y, reduction="sum") / len(x))),
+            "The mean is over every squared error: samples, channels and points. Yours is over the samples only.",
+        ),
+        (
             _Lab(1).run(_with(lambda model, x, y: F.l1_loss(model(x), y))),
             "Square the errors: this is the mean of their absolute values.",
         ),

@@ -25,7 +25,7 @@ FOUR = RANKS.replace("2", "4")
 COMMANDS = [
     ["python train.py DATA --epochs 1 --vit 16 32 1 2"],
     ["python graphs.py DATA", "python graph_sizes.py DATA"],
-    ["python memory.py 5 16 32 2 8 32 2 2"],
+    ["python memory.py 5 16 32 2 8 32 2 2", "python memory.py 5 16 32 2 8 32 2 2 bf16"],
     ["python fast.py DATA --epochs 1 --vit 16 32 1 2 --hold --fused"],
     [f"{RANKS} ddp.py DATA --epochs 1 --vit 16 32 1 2 --pieces 2"],
     ["python profiled.py DATA --trace trace.json --vit 16 32 1 2"],

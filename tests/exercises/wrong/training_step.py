@@ -50,6 +50,11 @@ WRONG = [
     ),
     ("sum instead of mean", _with("y_BCHW)\n    loss.b", "y_BCHW, reduction='sum')\n    loss.b"), "not their sum"),
     (
+        "mean over the samples only",
+        _with("y_BCHW)\n    loss.b", "y_BCHW, reduction='sum') / len(x_BCHW)\n    loss.b"),
+        "over the samples only",
+    ),
+    (
         "loss after the update",
         _with("return loss.detach()", "return F.mse_loss(model(x_BCHW), y_BCHW).detach()"),
         "after the update",
