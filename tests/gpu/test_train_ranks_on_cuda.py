@@ -34,10 +34,16 @@ def losses(data, folder, knobs):
     return [seen.loss for seen in run.train(make_task(recipe, data), recipe, folder, progress=False)]
 
 
-@pytest.mark.parametrize("knobs", [{}, {"loader": "best"}, {"precision": "fp16"}, {"compile": "default"}], ids=str)
+KNOBS = [{}, {"loader": "best"}, {"precision": "fp16"}, {"compile": "default"}, {"checkpoint_activations": True}]
+KNOBS += [{"shard": stage} for stage in ("optimizer", "gradients", "full")]
+KNOBS += [{"tensor": 2}, {"context": 2}, {"pipeline": 2, "accumulate": 2}]
+
+
+@pytest.mark.parametrize("knobs", KNOBS, ids=str)
 def test_two_ranks_have_the_losses_of_one(data, tmp_path, send_whole, knobs):
     """Over NCCL with two GPUs, over gloo with one that they share."""
-    one = losses(data, tmp_path / "one", knobs)
+    alone = {name: value for name, value in knobs.items() if name not in ("shard", "tensor", "context", "pipeline")}
+    one = losses(data, tmp_path / "one", alone)
     first, second = launch(losses, 2, data, tmp_path / "two", knobs, timeout_s=300)
     assert first == second == pytest.approx(one, rel=2e-2 if "precision" in knobs else 1e-3)
 
