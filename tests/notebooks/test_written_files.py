@@ -34,6 +34,7 @@ COMMANDS = [
     ["python checkpoint.py run --steps 20 --every 5", "python checkpoint.py run --steps 20 --every 5"],
     [f"{FOUR} verbs.py"],
     [f"{FOUR} rings.py 1 1"],
+    [f"{FOUR} grid.py"],
     [f"{RANKS} bandwidth.py"],
     [f"{RANKS} sums.py 32 256 32 16", f"{RANKS} race.py race15.json 0", f"{RANKS} race.py race15.json 0 1 --alone"],
     [f"{RANKS} unequal.py"],
