@@ -31,6 +31,7 @@ COMMANDS = [
     ["python profiled.py DATA --trace trace.json --vit 16 32 1 2"],
     ["python products.py"],
     ["python join.py 127.0.0.1:1"],
+    [f"{FOUR} slices.py"],
     ["python checkpoint.py run --steps 20 --every 5", "python checkpoint.py run --steps 20 --every 5"],
     [f"{FOUR} verbs.py"],
     [f"{FOUR} rings.py 1 1"],
