@@ -1,7 +1,8 @@
 """Taking a trace (what ran when, on which thread or stream) and reading a kept one.
 
-In: a function that makes one step, or a file in Chrome's trace format as torch's profiler exports it. Out: a frozen
-:class:`~dltutorial.profile.events.Trace`. ``trace_summary`` adds it up, ``timeline`` draws it.
+In: a function that makes one step, or a file: in Chrome's trace format, as torch's profiler exports it, or of Nsight
+Systems, as ``nsys`` does. Out: a frozen :class:`~dltutorial.profile.events.Trace`. ``trace_summary`` adds it up,
+``timeline`` draws it.
 
 Source: "Trace Event Format" (Google, docs of Perfetto); docs.pytorch.org, torch.profiler.
 """
@@ -23,7 +24,7 @@ from torch import profiler
 
 from dltutorial import paths
 from dltutorial.errors import CourseError
-from dltutorial.profile import ranges
+from dltutorial.profile import nsys, ranges
 from dltutorial.profile.events import ON_DEVICE, STEP, Event, Trace, TraceRow
 
 Row = tuple[str, str]  # process (of a kernel: device) and thread (stream), as the file names them
@@ -93,11 +94,16 @@ def _keep(made: Path, file: Path) -> None:
 def read(file: Path) -> Trace:
     """Read ``.json`` or ``.json.gz`` of torch's profiler; every ``ProfilerStep#…`` becomes the range ``step``.
 
+    Or what ``nsys export --type sqlite`` writes: NVTX ranges are its ranges, those named ``step`` its steps.
+
     Raises:
-        CourseError: no such file, cut short, or not a trace of torch's profiler.
+        CourseError: no such file, cut short, or not a trace of torch's profiler or of nsys.
     """
     file = Path(file)
     try:
+        with file.open("rb") as stream:
+            if stream.read(len(nsys.MAGIC)) == nsys.MAGIC:
+                return _assemble(nsys.entries(file))
         with gzip.open(file) if file.suffix == ".gz" else file.open("rb") as stream:
             found = json.load(stream)
         listed = found["traceEvents"] if isinstance(found, dict) else found
@@ -105,7 +111,8 @@ def read(file: Path) -> Trace:
     except OSError as error:
         raise CourseError(f"cannot read the trace {file}: {error.strerror or error}; check its path") from error
     except (EOFError, zlib.error, ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as e:
-        raise CourseError(f"{file} is not a whole trace of torch's profiler ({type(e).__name__}); take it again") from e
+        made = "; first: nsys export --type sqlite" if file.suffix == ".nsys-rep" else "; take it again"
+        raise CourseError(f"{file} is not a whole trace of torch's profiler ({type(e).__name__}){made}") from e
 
 
 def _assemble(entries: list[dict[str, Any]]) -> Trace:
@@ -120,7 +127,7 @@ def _assemble(entries: list[dict[str, Any]]) -> Trace:
         if not (abs(start_s) + duration_s < _MOST_S and duration_s >= 0):
             raise ValueError(f"{name} has no proper time")
         name = name.encode("utf-8", "replace").decode()  # JSON may hold half of a character, a page may not
-        if category == "range" and name.startswith("ProfilerStep#"):
+        if category == "range" and (name == STEP or name.startswith("ProfilerStep#")):
             name = STEP
             stepping.add(row)
         if category in ON_DEVICE:

@@ -15,7 +15,7 @@ PACKAGE = ROOT / "dltutorial"
 BUDGET = {
     "": 1677,
     "record": 583,
-    "profile": 2433,
+    "profile": 2496,
     "data": 2746,
     "models": 137,
     "optim": 333,
