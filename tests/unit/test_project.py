@@ -44,7 +44,9 @@ def project():
 def requirements():
     """{name: allowed versions} of everything pyproject.toml asks for, Ray excepted, which most do without."""
     extras = [
-        texts for name, texts in project()["optional-dependencies"].items() if name not in ("tune", "mpi", "dali")
+        texts
+        for name, texts in project()["optional-dependencies"].items()
+        if name not in ("tune", "mpi", "dali", "mlflow")
     ]
     texts = [*project()["dependencies"], *(text for extra in extras for text in extra)]
     return {canonicalize_name(Requirement(text).name): Requirement(text).specifier for text in texts}
