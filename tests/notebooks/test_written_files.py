@@ -43,7 +43,7 @@ COMMANDS = [
     [f"{FOUR} scale.py --sizes 1 2 --steps 3 --late 0.5"],
     [f"{RANKS} noise.py digits13.pt got13.pt"],
     ["python scaled.py lenses12.pt --batch 64 --pieces 4", "python scaled.py lenses12.pt --epochs 1 --warmup 0"],
-    ["python layerwise.py lenses14.pt"],
+    ["python layerwise.py lenses14.pt", "python matrixwise.py"],
     [f"{RANKS} post_local.py lenses14.pt"],
     [f"{ranks} fsdp.py DATA --vit 16 32 1 2 --batch 8 --out shards --stop {n}" for ranks, n in ((RANKS, 2), (FOUR, 4))],
     [f"{RANKS} split.py 16 16 2"],

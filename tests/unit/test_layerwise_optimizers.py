@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import pytorch_optimizer
 import torch
+from chapters import written
 from torch import nn
 
 from dltutorial.errors import CourseError
@@ -140,6 +141,19 @@ def test_lamb_without_decay_keeps_step_with_a_well_kept_implementation():
         nn.init.ones_(model[1].bias)
     mine = train(ours, LAMB(ours.parameters(), lr=3e-3, eps=1e-12))
     other = train(theirs, TheirLAMB(theirs.parameters(), lr=3e-3, eps=1e-12, adam_debias=True))
+    assert (mine - other).abs().max() < CLOSE
+
+
+@pytest.mark.parametrize("name", ["NovoGrad", "Shampoo"])
+def test_chapter_14_s_optimizers_keep_step_with_a_well_kept_implementation(name):
+    """Shampoo in its first step; from then on the other's momentum is of another kind."""
+    own = written("14", "novograd", "inverse_root", "shampoo", "OfOne", name)[name]
+    ours, theirs = net(), net()
+    more = {"weight_decay": 0.1} if name == "NovoGrad" else {"matrix_eps": 1e-4}
+    steps = range(STEPS if name == "NovoGrad" else 1)
+    mine = train(ours, own(ours.parameters(), 0.003, **({"decay": 0.1} if name == "NovoGrad" else {})), steps)
+    other = train(theirs, getattr(pytorch_optimizer, name)(theirs.parameters(), 0.003, **more), steps)
+    assert (mine[-1] - row(net())).abs().max() > 1e-3
     assert (mine - other).abs().max() < CLOSE
 
 
