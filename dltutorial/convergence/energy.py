@@ -5,9 +5,12 @@ In: a block of work. Out: ``Energy``: joules, how they were found, whether that 
 - a GPU: the sum that ``nvidia-smi`` gives of the boards' power, several times a second, times the seconds;
 - a CPU: RAPL, the counters in ``/sys/class/powercap`` (on most machines only the administrator may read them); they
   count whole processor packages, whoever keeps them busy;
+- a power that the caller states, such as a data sheet's TDP: that power times the measured load, an estimate;
 - nothing: None, which is shown as "not available".
 
-Source: https://docs.kernel.org/power/powercap/powercap.html
+A job that has ended: what Slurm's accounting kept of it.
+
+Sources: https://docs.kernel.org/power/powercap/powercap.html, https://slurm.schedmd.com/sacct.html
 """
 
 import contextlib
@@ -53,24 +56,57 @@ class Meter:
 
 
 @contextlib.contextmanager
-def meter() -> Iterator[Meter]:
-    """``with meter() as found:`` work; then ``found.energy``."""
+def meter(watt: float = 0.0, whose: str = "stated by you") -> Iterator[Meter]:
+    """``with meter() as found:`` work; then ``found.energy``.
+
+    Args:
+        watt: what one core or GPU takes at full load, for an estimate where no counter can be read; 0 if unknown.
+        whose: where that figure comes from.
+    """
     found, reader = Meter(), None
     if machine.device() == "cuda" and shutil.which("nvidia-smi"):
         query = ["nvidia-smi", "--query-gpu=index,power.draw", "--format=csv,noheader,nounits", f"-lms={_EVERY_MS}"]
         if visible := os.environ.get("CUDA_VISIBLE_DEVICES"):
             query.append(f"--id={visible}")
         reader = subprocess.Popen(query, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-    before, start_s = _counters(), time.perf_counter()
+    before, start_s, start_busy_s = _counters(), time.perf_counter(), _busy_s()
     try:
         yield found
     finally:
+        seconds, busy_s = time.perf_counter() - start_s, _busy_s() - start_busy_s
         if reader is None:
             found.energy = _of_packages(before, _counters())
         else:
-            seconds = time.perf_counter() - start_s
             reader.terminate()
             found.energy = from_readings(reader.communicate()[0], seconds)
+        if found.energy.joules is None and watt > 0:
+            found.energy = estimated(watt, whose, seconds, busy_s)
+
+
+def estimated(watt: float, whose: str, seconds: float, busy_s: float) -> Energy:
+    """Stated watts times load: of a CPU the measured one, busy core-seconds; a GPU, whose load is not known, all on."""
+    if machine.device() == "cuda":
+        return Energy(watt * seconds, f"{watt:g} W, {whose}; load unknown, taken as full")
+    return Energy(watt * busy_s, f"{watt:g} W a core, {whose}; {busy_s / seconds:.2f} cores busy")
+
+
+def of_job(job: str) -> Energy:
+    """What Slurm kept of a job that has ended. Its steps run at the same time: the largest counts, not their sum."""
+    command = ["sacct", "--noheader", "--parsable2", f"--jobs={job}", "--format=ConsumedEnergyRaw"]
+    try:
+        rows = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False).stdout.split()
+    except (OSError, subprocess.TimeoutExpired):
+        return Energy(None, "no answer from sacct here")
+    joules = max((int(row) for row in rows if row.isdecimal() and int(row) < 2**63), default=0)  # 2⁶⁴ - 2: no value
+    if not joules:
+        return Energy(None, f"Slurm has kept no energy of job {job}")
+    return Energy(float(joules), f"sacct, whole nodes of job {job}", True)
+
+
+def _busy_s() -> float:
+    """Seconds that cores have worked for this process and for those of its children that have ended."""
+    children = os.times()
+    return time.process_time() + children.children_user + children.children_system
 
 
 def from_readings(lines: str, seconds: float) -> Energy:

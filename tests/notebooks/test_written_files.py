@@ -38,6 +38,8 @@ COMMANDS = [
     [f"{FOUR} grid.py"],
     [f"{RANKS} bandwidth.py"],
     [f"{RANKS} sums.py 32 256 32 16", f"{RANKS} race.py race15.json 0", f"{RANKS} race.py race15.json 0 1 --alone"],
+    [f"{RANKS} laws.py states15.pt --widths 8 12 --steps 2 4 --seeds 0 1"],
+    ["python serve.py forecast15.pt2 states15.pt 2 1 3"],
     [f"{RANKS} unequal.py"],
     [f"{RANKS} capstone.py run --epochs 1", f"{RANKS} capstone.py run --epochs 2"],
     [f"{FOUR} scale.py --sizes 1 2 --steps 3 --late 0.5"],
@@ -97,6 +99,8 @@ def folder(tmp_path):
     (tmp_path / "race15.json").write_text(json.dumps(race))
     images = {split: torch.randn(256, 32, 32) for split in ("train", "valid")}
     torch.save(images | {f"{split}_labels": torch.arange(256) % 2 for split in images}, tmp_path / "race15.pt")
+    states = {name: torch.randn(2, 33, 5, 8, 8) for name in ("train", "test")}
+    torch.save(states, tmp_path / "states15.pt")
     torch.save((X[:, :64].clone(), Y), tmp_path / "digits13.pt")  # what chapter 13 keeps of its digits
     torch.save(X[:160].reshape(-1, 1, 16, 16).clone(), tmp_path / "galaxies22.pt")
     digits = {"x_train": X[:512, :64], "y_train": Y[:512], "x_test": X[512:, :64], "y_test": Y[512:]}
@@ -153,6 +157,10 @@ def run(command, folder, data):
 )
 def test_a_script_runs_without_the_course(commands, folder, data, request):
     alone = any(name in command for command in commands for name in BY_THEIR_LAUNCHER)
+    if any("serve.py" in command for command in commands):  # a network as chapter 15 exports one
+        any_size = ({0: torch.export.Dim("batch", max=64)},)
+        exported = torch.export.export(torch.nn.Conv2d(5, 5, 1), (torch.randn(2, 5, 8, 8),), dynamic_shapes=any_size)
+        torch.export.save(exported, folder / "forecast15.pt2")
     for command in commands:
         if alone:
             ended = run(command, folder, data)

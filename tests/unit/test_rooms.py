@@ -24,7 +24,7 @@ BUDGET = {
     "parallel": 1279,
     "train": 3693,
     "scaling": 555,
-    "convergence": 940,
+    "convergence": 976,
     "course": 3576,
     "science": 1588,
 }

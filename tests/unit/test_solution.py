@@ -1,5 +1,7 @@
 import dataclasses
 import math
+import subprocess
+import sys
 import types
 
 import pytest
@@ -214,6 +216,47 @@ def test_energy_that_nothing_can_tell_is_not_available(tmp_path, monkeypatch):
     assert str(found.energy).startswith("not available")
 
 
+def test_without_a_counter_energy_is_the_stated_power_times_the_measured_load(tmp_path, monkeypatch):
+    monkeypatch.setattr(energy, "POWERCAP", tmp_path)
+    clocks = {"cpu": "10 W a core, assumed; 0.50 cores busy", "cuda": "10 W, assumed; load unknown, taken as full"}
+    for device, how in clocks.items():
+        monkeypatch.setattr(energy.machine, "device", lambda device=device: device)
+        found = energy.estimated(10, "assumed", seconds=4.0, busy_s=2.0)
+        assert str(found) == f"{20 if device == 'cpu' else 40} J, estimated ({how})"
+    monkeypatch.setattr(energy.machine, "device", lambda: "cpu")
+    busy_s = iter((1.0, 4.0))
+    monkeypatch.setattr(energy, "_busy_s", lambda: next(busy_s))
+    with energy.meter(10, "assumed") as found:
+        pass
+    assert (found.energy.joules, found.energy.measured) == (30.0, False)
+
+
+def test_the_seconds_of_busy_cores_count_children_that_have_ended():
+    before_s = energy._busy_s()
+    subprocess.run([sys.executable, "-c", "while __import__('time').process_time() < 0.2: pass"], check=True)
+    assert energy._busy_s() - before_s >= 0.19
+
+
+@pytest.mark.parametrize(
+    ("said", "joules"),
+    [
+        ("echo 900; echo 1200; echo; echo 300", 1200),  # the steps of a job run at the same time
+        ("echo 0; echo 0", None),
+        ("echo 18446744073709551614", None),  # Slurm's "no value"
+        ("echo 'Slurm accounting storage is disabled' >&2; exit 1", None),
+        (None, None),
+    ],
+)
+def test_the_energy_of_a_job_is_what_sacct_kept(said, joules, tmp_path, monkeypatch):
+    if said:
+        (tmp_path / "sacct").write_text(f'#!/bin/sh\n[ "$3" = --jobs=77 ] || exit 2\n{said}\n')
+        (tmp_path / "sacct").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    found = energy.of_job("77")
+    assert (found.joules, found.measured) == (joules, joules is not None)
+    assert ("sacct, whole nodes of job 77" if joules else "not available") in str(found)
+
+
 def test_readings_of_boards_are_averaged_and_added():
     found = energy.from_readings("0, 100.0\n1, 50.0\n0, 300.0\n1, 50.0\n0, [N/A]\n1", 2.0)
     assert found.joules == 2 * (200 + 50)
@@ -229,3 +272,4 @@ def test_the_published_arithmetic_comes_out():
     assert round(hours * usd_per_hour["reserved 3 years"]) == 3_045_116
     assert usd_per_hour["pay as you go"] == pytest.approx(3.06)
     assert published["work"] / published["rate supposed"] / 3600 == pytest.approx(hours, rel=0.01)
+    assert round(published["energy"] * published["grid"] / 1e3) == published["emissions"]
