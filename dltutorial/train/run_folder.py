@@ -116,7 +116,8 @@ def begin(folder: Path, recipe: Recipe, found: Checkpoint | None, resume: bool) 
         CourseError: the folder cannot be written.
     """
     real = folder.resolve()
-    aside, gone = (real.with_name(f".{real.name}.{word}") for word in ("overwritten", f"removed-{secrets.token_hex(4)}"))
+    aside = real.with_name(f".{real.name}.overwritten")
+    gone = real.with_name(f".{real.name}.removed-{secrets.token_hex(4)}")
     for left in real.parent.glob(f".{glob.escape(real.name)}.removed-*"):  # by a kill
         if re.fullmatch(r"[0-9a-f]{8}", left.name[-8:]) and all(
             _OURS.fullmatch(f.relative_to(left).as_posix()) for f in _below(left)

@@ -54,7 +54,7 @@ def named(name):
 # (what it is, a call, its error, words of the line)
 REFUSALS = [
     ("no room for records", write_below_a_file, CourseError, "set DLTUTORIAL_RECORDS to a file you may write"),
-    ("records into notes", lambda: named("thesis.txt"), CourseError, "names thesis.txt; records go to a file whose name"),
+    ("records into notes", lambda: named("thesis.txt"), CourseError, "names thesis.txt; records go to a file whose"),
     ("records into a pipe", written_to_a_pipe, CourseError, "r.jsonl: a pipe or device, no regular file; make room"),
     ("records of a pipe", read_from("pipe"), CourseError, "cannot read records pipe: a pipe or device"),
     ("records of a device", read_from("/dev/zero"), CourseError, "cannot read records /dev/zero: a pipe or device"),

@@ -13,19 +13,19 @@ PACKAGE = ROOT / "dltutorial"
 # Lines of all Python files, blank lines and docstrings included: what there is, and no more. 18,500 for chapters 00 to
 # 15; 22,000 at most with Parts IV and V.
 BUDGET = {
-    "": 1677,
+    "": 1680,
     "record": 583,
     "profile": 2496,
-    "data": 2746,
+    "data": 2747,
     "models": 137,
     "optim": 333,
     "launch": 1502,
     "comm": 726,
     "parallel": 1279,
-    "train": 3693,
+    "train": 3698,
     "scaling": 555,
     "convergence": 976,
-    "course": 3576,
+    "course": 3583,
     "science": 1588,
 }
 # Words that only their author understands as the name of a file.
