@@ -89,7 +89,8 @@ def open_split(folder: Path, split: str = "train", crop: tuple[int, int] | None 
         crop: take at most so many rows and columns, the first ones (ERA5 has 721 rows, which no patch divides).
 
     Raises:
-        DataError: the folder or a file is missing, empty, truncated, of another layout, or holds NaN.
+        DataError: the folder or a file is missing, empty, truncated, of another layout, or holds NaN; the statistics
+            are of two data sets.
     """
     folder, shapes = Path(folder), year_shapes(folder, split)
     files = tuple(shapes)
@@ -101,6 +102,9 @@ def open_split(folder: Path, split: str = "train", crop: tuple[int, int] | None 
     said, (rows, columns) = about(folder, C), crop or (H, W)
     means, stds = (_stats(folder, name, (1, C, 1, 1)) for name in STATISTICS[:2])
     climate = _stats(folder, STATISTICS[2], (1, C, H, W)) if (folder / "stats" / "time_means.npy").exists() else None
+    if climate is not None and not (np.median(np.abs((climate - means) / stds)[0], (1, 2)).max() < 2):  # most points
+        why = "time_means.npy is far from global_means.npy"
+        raise DataError(f"{folder / 'stats'} is of other data: {why}; {_anew(folder)}")
     return Split(
         folder=folder,
         name=split,

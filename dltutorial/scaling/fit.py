@@ -122,14 +122,22 @@ def table(steps: Sequence[TimedStep], ranks_per_node: int = 1, most: int | None 
     """Measured steps, then twice as many ranks and again, the last time ``most`` (default: 4 times); a naive guess.
 
     The guess: as efficient as the largest one measured. What is predicted has as many samples a rank as that.
+
+    Raises:
+        CourseError: as ``fit``; or ``most`` is no more than what was measured.
     """
     found, largest = fit(steps, ranks_per_node), max(steps)
+    if most and most <= largest.ranks:
+        raise CourseError(
+            f"scaling: {largest.ranks:g} ranks were measured, so --to {most} foretells nothing; ask for more"
+        )
     most = most or int(4 * largest.ranks)
     n_doublings = math.ceil(math.log2(max(1.0, most / largest.ranks)))
     asked = [(min(2.0**n * largest.ranks, most), largest.samples) for n in range(1, 1 + n_doublings)]
     rows = []
     for ranks, samples, *seen in [*sorted(steps), *asked]:
         low, middle, high = (f"{1e3 * seconds:.4g}" for seconds in found.step_s(ranks, samples))
-        measured = f"{1e3 * seen[0]:.4g}" if seen else f"as the largest: {1e3 * largest.step_s:.4g}"
+        odd = "" if not seen or float(low) / 2e3 < seen[0] < 2e-3 * float(high) else "; far from the fit: time it again"
+        measured = f"{1e3 * seen[0]:.4g}{odd}" if seen else f"as the largest: {1e3 * largest.step_s:.4g}"
         rows.append((f"{ranks:,.0f}", f"{samples:g}", measured, middle, f"{low} … {high}"))
     return Table.of(("ranks", "samples a rank", "measured, ms", "fitted, ms", "5% … 95%"), rows)

@@ -429,6 +429,12 @@ def test_a_check_refuses_what_cannot_be_trained_on(odd, own_data, capsys):
     assert why in refused(capsys, "data", "check", "--source", own_data)
 
 
+def test_training_refuses_means_of_other_data(own_data, capsys):
+    file = own_data / "stats" / "global_means.npy"
+    np.save(file, np.load(file) + 1000 * np.load(own_data / "stats" / "global_stds.npy"))
+    assert "time_means.npy is far from global_means.npy" in refused(capsys, "train", "--data", own_data, *TINY)
+
+
 def test_a_check_notes_fields_of_one_value(own_data):
     zeroed(np.s_[4, 1])(own_data)
     found = [line for line in store.validate(own_data).splitlines() if "one value" in line]

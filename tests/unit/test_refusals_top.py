@@ -175,7 +175,7 @@ def test_what_cannot_be_gets_one_line(call, words, tmp_path, monkeypatch):
 def test_a_tilde_that_no_shell_has_expanded_is_the_home_folder(monkeypatch, tmp_path):
     monkeypatch.setenv("HOME", str(tmp_path))
     for variable, folder in (("RUNS", paths.runs_dir), ("DATA", paths.data_dir), ("RECORDS", paths.records_file)):
-        monkeypatch.setenv(f"DLTUTORIAL_{variable}", "~/mine")
-        assert folder() == tmp_path / "mine"
+        monkeypatch.setenv(f"DLTUTORIAL_{variable}", "~/mine.jsonl")
+        assert folder() == tmp_path / "mine.jsonl"
     monkeypatch.setenv("DLTUTORIAL_RUNS", "~nobody-of-that-name/mine")
     assert str(paths.runs_dir()) == "~nobody-of-that-name/mine"

@@ -129,6 +129,17 @@ def test_a_table_ends_at_the_ranks_that_are_asked_for(tmp_path):
     assert [row[0] for row in fit.table(steps).rows] == ["1", "2", "4", "8", "16"]
 
 
+def test_no_more_ranks_than_were_timed_foretell_nothing():
+    with pytest.raises(CourseError, match="4 ranks were measured, so --to 4 foretells nothing"):
+        fit.table([planted(p) for p in (1, 2, 4)], most=4)
+
+
+def test_a_step_far_from_the_fit_is_marked():
+    steps = [fit.TimedStep(p, 8, s) for p, s in ((1, 1.0), (2, 1.1), (4, 1.2), (8, 1e6))]
+    marked = ["time it again" in row[2] for row in fit.table(steps).rows]
+    assert marked[:4] == [False, False, False, True]
+
+
 def test_blanks_after_commas_are_no_part_of_a_name(tmp_path):
     (file := tmp_path / "steps.csv").write_text("ranks, samples, step_s\n1, 8, 1.05\n2, 8, 1.11\n")
     assert [step.ranks for step in fit.read(file)] == [1, 2]

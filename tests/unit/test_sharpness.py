@@ -33,7 +33,7 @@ def dense(chapter, net):
 def of_matrix(chapter, matrix):
     """The chapter's Lanczos on a matrix that is written out."""
     space = chapter.lanczos.__globals__
-    space["hessian_times"] = lambda matrix, v_N: matrix @ v_N
+    space["hessian_times"] = lambda matrix, v_N, first=None: matrix @ v_N
     return lambda start_N, products: chapter.lanczos(matrix, start_N, products)
 
 

@@ -105,7 +105,7 @@ def until(condition, seconds=90):
 
 def test_half_a_file_is_cleared_and_not_read(made, tmp_path, in_process):
     (tmp_path / "train").mkdir()
-    (tmp_path / "train" / ".sim_0001.h5.abc.partial").write_bytes(b"half")
+    (tmp_path / "train" / ".sim_0001.h5.0123abcd.partial").write_bytes(b"half")
     weather.ensure(TINY, tmp_path, device="cpu", progress=False)
     assert contents(tmp_path) == contents(made)
 
