@@ -103,8 +103,7 @@ def open_split(folder: Path, split: str = "train", crop: tuple[int, int] | None 
     means, stds = (_stats(folder, name, (1, C, 1, 1)) for name in STATISTICS[:2])
     climate = _stats(folder, STATISTICS[2], (1, C, H, W)) if (folder / "stats" / "time_means.npy").exists() else None
     if climate is not None and not (np.median(np.abs((climate - means) / stds)[0], (1, 2)).max() < 2):  # most points
-        why = "time_means.npy is far from global_means.npy"
-        raise DataError(f"{folder / 'stats'} is of other data: {why}; {_anew(folder)}")
+        raise _far_off(folder)
     return Split(
         folder=folder,
         name=split,
@@ -150,8 +149,7 @@ def validate(folder: Path, progress: bool = False) -> str:
     if (climate_1CHW := splits[0].time_means_1CHW) is not None:
         off_CHW = (climate_1CHW[0] - means_C[:, None, None]) / stds_C[:, None, None]
         if not (np.abs(off_CHW).max() < _FAR and np.abs(off_CHW.mean((1, 2))).max() < 1):
-            why = "time_means.npy is far from global_means.npy"
-            raise DataError(f"{folder / 'stats'} is of other data: {why}; {_anew(folder)}")
+            raise _far_off(folder)
     low_C, high_C = np.full((2, len(means_C)), [[np.inf], [-np.inf]])
     spread_C = np.zeros(len(means_C))  # mean square distance from the means, in squares of what stats/ says
     first_with: dict[int, Path] = {}  # a year's number, or the hash of what tells a snapshot from all others
@@ -347,6 +345,11 @@ def _stats(folder: Path, name: str, shape: tuple[int, ...]) -> np.ndarray:
     if not np.isfinite(x).all() or (name == "global_stds" and not (x > 0).all()):
         raise DataError(f"{file} holds, in float32, NaN, infinity, or a deviation of 0; {_anew(folder)}")
     return x
+
+
+def _far_off(folder: Path) -> DataError:
+    why = "time_means.npy is far from global_means.npy"
+    return DataError(f"{folder / 'stats'} is of other data: {why}; {_anew(folder)}")
 
 
 def _anew(folder: Path) -> str:

@@ -128,16 +128,16 @@ def table(steps: Sequence[TimedStep], ranks_per_node: int = 1, most: int | None 
     """
     found, largest = fit(steps, ranks_per_node), max(steps)
     if most and most <= largest.ranks:
-        raise CourseError(
-            f"scaling: {largest.ranks:g} ranks were measured, so --to {most} foretells nothing; ask for more"
-        )
+        raise CourseError(f"scaling: {largest.ranks:g} ranks were measured; --to {most} foretells nothing, ask for more")
     most = most or int(4 * largest.ranks)
     n_doublings = math.ceil(math.log2(max(1.0, most / largest.ranks)))
     asked = [(min(2.0**n * largest.ranks, most), largest.samples) for n in range(1, 1 + n_doublings)]
     rows = []
     for ranks, samples, *seen in [*sorted(steps), *asked]:
-        low, middle, high = (f"{1e3 * seconds:.4g}" for seconds in found.step_s(ranks, samples))
-        odd = "" if not seen or float(low) / 2e3 < seen[0] < 2e-3 * float(high) else "; far from the fit: time it again"
-        measured = f"{1e3 * seen[0]:.4g}{odd}" if seen else f"as the largest: {1e3 * largest.step_s:.4g}"
-        rows.append((f"{ranks:,.0f}", f"{samples:g}", measured, middle, f"{low} … {high}"))
+        low_s, middle_s, high_s = found.step_s(ranks, samples)
+        measured = f"{1e3 * seen[0]:.4g}" if seen else f"as the largest: {1e3 * largest.step_s:.4g}"
+        if seen and not low_s / 2 < seen[0] < 2 * high_s:
+            measured += "; far from the fit: time it again"
+        interval = f"{1e3 * low_s:.4g} … {1e3 * high_s:.4g}"
+        rows.append((f"{ranks:,.0f}", f"{samples:g}", measured, f"{1e3 * middle_s:.4g}", interval))
     return Table.of(("ranks", "samples a rank", "measured, ms", "fitted, ms", "5% … 95%"), rows)

@@ -16,7 +16,7 @@ BUDGET = {
     "": 1680,
     "record": 583,
     "profile": 2496,
-    "data": 2751,
+    "data": 2754,
     "models": 137,
     "optim": 333,
     "launch": 1502,

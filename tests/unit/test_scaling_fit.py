@@ -130,7 +130,7 @@ def test_a_table_ends_at_the_ranks_that_are_asked_for(tmp_path):
 
 
 def test_no_more_ranks_than_were_timed_foretell_nothing():
-    with pytest.raises(CourseError, match="4 ranks were measured, so --to 4 foretells nothing"):
+    with pytest.raises(CourseError, match="4 ranks were measured; --to 4 foretells nothing"):
         fit.table([planted(p) for p in (1, 2, 4)], most=4)
 
 
