@@ -128,7 +128,7 @@ def table(steps: Sequence[TimedStep], ranks_per_node: int = 1, most: int | None 
     """
     found, largest = fit(steps, ranks_per_node), max(steps)
     if most and most <= largest.ranks:
-        raise CourseError(f"scaling: {largest.ranks:g} ranks were measured; --to {most} foretells nothing, ask for more")
+        raise CourseError(f"scaling: {largest.ranks:g} ranks were measured; --to {most} foretells nothing, give more")
     most = most or int(4 * largest.ranks)
     n_doublings = math.ceil(math.log2(max(1.0, most / largest.ranks)))
     asked = [(min(2.0**n * largest.ranks, most), largest.samples) for n in range(1, 1 + n_doublings)]
