@@ -7,6 +7,7 @@ for ``view`` a page, made by ``pages/class.ipynb``. Only what is recorded after 
 import argparse
 import contextlib
 import json
+import os
 import secrets
 import sys
 import time
@@ -96,7 +97,10 @@ def leave(remove: bool = False) -> str:
     away = member is not None and not member.folder.is_dir()
     if member and away and remove:
         raise CourseError(f"{member.folder} is not there now; when it is, again, or leave without --remove")
-    theirs = bool(member and member.inode and member.file.exists() and member.file.stat().st_ino != member.inode)
+    theirs = False
+    if member and member.inode and member.file.exists():
+        now = member.file.stat()
+        theirs = (now.st_ino, now.st_uid) != (member.inode, os.getuid())
     there, has_shared = sharing.setting_file().exists(), member is not None and (away or member.file.exists())
     try:
         sharing.setting_file().unlink(missing_ok=True)

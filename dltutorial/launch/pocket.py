@@ -35,6 +35,7 @@ __all__ = ["INSTALL", "PocketCluster", "command", "down", "missing", "names", "o
 MAX_NODES = 64
 INSTALL = "on Debian or Ubuntu: apt-get install --no-install-recommends slurm-wlm munge"
 _HALF_MADE = re.compile(r"state|n\d+")  # what it has before its key
+_OWN = re.compile(r".*-of-(\d+)")  # of a process, and ends with it
 _PROGRAMS = ("munged", "slurmctld", "slurmd", "scontrol", "sinfo", "squeue", "scancel", "sbatch", "srun")
 
 
@@ -85,7 +86,7 @@ def own(name: str, nodes: int = 2) -> PocketCluster | None:
 def end_left() -> None:
     """End the clusters of ``own`` whose process was killed."""
     for name in names():
-        if (owner := re.fullmatch(r".*-of-(\d+)", name)) and not psutil.pid_exists(int(owner[1])):
+        if (owner := _OWN.fullmatch(name)) and not psutil.pid_exists(int(owner[1])):
             down(name)
 
 
@@ -119,11 +120,13 @@ def command(action: str, nodes: int, name: str) -> int:
     ``eval "$(dltutorial pocket up)"`` shows the one and runs the other.
 
     Raises:
-        CourseError: as ``up``.
+        CourseError: as ``up``, or such a name is not for people.
     """
     if action == "down":
         _say(f"the cluster {name} has ended" if down(name) else f"there was no cluster {name}")
         return 0
+    if action == "up" and _OWN.fullmatch(name):
+        raise CourseError(f"{name} is a name of clusters that end with a process; choose another --name")
     begun_s = time.monotonic()
     cluster = up(nodes, name) if action == "up" else status(name)
     if cluster is None:

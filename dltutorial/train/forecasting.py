@@ -86,7 +86,7 @@ def make_task(recipe: Recipe, folder: Path) -> Task:
         lambda skip: batches(train, recipe, device, skip, data_rank(recipe), data_world_size(recipe)),
         squared_error,
         lambda model: evaluate(model, valid, mesh=recipe),
-        data_id=fingerprint(train),
+        data_id=fingerprint(train, valid.split),
         check_data=lambda: store.validate(folder, progress=True),
     )
 
@@ -141,13 +141,15 @@ def batches(
     return loaders.make_loader(split, size, config, seed=seed, roll=roll, device=device, **part)
 
 
-def fingerprint(split: store.Split) -> str:
+def fingerprint(*splits: store.Split) -> str:
     """What the years hold, more than ``_WHOLE_BYTES`` by a few samples, and what normalises and weighs them."""
-    digest = hashlib.blake2b(repr((split.snapshots, split.geometry, split.snapshot_s)).encode(), digest_size=8)
-    digest.update(split.means_1C11.tobytes() + split.stds_1C11.tobytes())
-    snapshots = dict(zip(split.files, split.snapshots, strict=True))
-    for file, index in store.looked_at(snapshots, _WHOLE_BYTES // split.sample_bytes):
-        digest.update(store.read_sample(file, index).tobytes())
+    digest = hashlib.blake2b(digest_size=8)
+    for split in splits:
+        digest.update(repr((split.snapshots, split.geometry, split.snapshot_s)).encode())
+        digest.update(split.means_1C11.tobytes() + split.stds_1C11.tobytes())
+        snapshots = dict(zip(split.files, split.snapshots, strict=True))
+        for file, index in store.looked_at(snapshots, _WHOLE_BYTES // split.sample_bytes):
+            digest.update(store.read_sample(file, index).tobytes())
     return digest.hexdigest()
 
 

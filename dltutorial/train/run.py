@@ -70,6 +70,8 @@ def train(
             run_lock.check(folder)
             checkpoint.sync(folder / "progress.jsonl")  # no record may be younger than the checkpoint after it
         checkpoint.save(taken, folder / CHECKPOINTS)
+        if is_main():
+            run_folder.let_go(folder)
         barrier()  # nobody ends before it is there
 
     try:
@@ -92,6 +94,7 @@ def train(
             weights = state.mesh.weights()
             if is_main():
                 save_weights(weights, folder)
+                run_folder.let_go(folder)
     except DivergedError:  # on all ranks at once; opening the data has checked a few samples only
         with all_or_none():
             if is_main():

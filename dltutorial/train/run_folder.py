@@ -80,8 +80,7 @@ def to_go_on_from(folder: Path, recipe: Recipe, data_id: str, overwrite: bool, r
     for link in (place for name in (CHECKPOINTS, "tensorboard", "wandb") if (place := folder / name).is_symlink()):
         why = "is a link, and what lies behind it may be another run's; copy that (cp -r) in place of it"
         raise CourseError(f"{link} {why}")
-    real = folder.resolve()
-    if not overwrite and not resume and (aside := real.with_name(f".{real.name}.overwritten")).is_dir():
+    if not overwrite and not resume and (aside := _aside(folder)).is_dir():
         what = "it may be a run, and who was to overwrite it was killed"
         raise CourseError(f"{aside} is in the way; look what it holds ({what}): --overwrite it, or rename it")
     before = previous_recipe(folder, overwrite, resume)
@@ -109,15 +108,13 @@ def begin(folder: Path, recipe: Recipe, found: Checkpoint | None, resume: bool) 
     """Make the folder of a new run, or bring that of an older one back to a checkpoint; without one it starts anew.
 
     Records after the checkpoint are cut: the run writes them again. A run that is overwritten is moved aside, under
-    another name in one go, so that a kill never leaves half a run under its own. It is removed at the end of ``with``,
-    in which all else starts that a run needs, and is back if that fails.
+    another name in one go, so that a kill never leaves half a run under its own. It is back if what starts in ``with``
+    fails, and stays aside until ``let_go`` is called: when there is something of the new one to go on from.
 
     Raises:
         CourseError: the folder cannot be written.
     """
-    real = folder.resolve()
-    aside = real.with_name(f".{real.name}.overwritten")
-    gone = real.with_name(f".{real.name}.removed-{secrets.token_hex(4)}")
+    real, aside = folder.resolve(), _aside(folder)
     for left in real.parent.glob(f".{glob.escape(real.name)}.removed-*"):  # by a kill
         if re.fullmatch(r"[0-9a-f]{8}", left.name[-8:]) and all(
             _OURS.fullmatch(f.relative_to(left).as_posix()) for f in _below(left)
@@ -136,14 +133,25 @@ def begin(folder: Path, recipe: Recipe, found: Checkpoint | None, resume: bool) 
             shutil.rmtree(real)
             aside.rename(real)
         raise
-    if aside.is_dir() and _is_run(aside):
+
+
+def _aside(folder: Path) -> Path:
+    """Where the run that is overwritten in this folder stays until the new one has a checkpoint or its weights."""
+    return (real := folder.resolve()).with_name(f".{real.name}.overwritten")
+
+
+def let_go(folder: Path) -> None:
+    """Remove the run that was overwritten here, if there is one still."""
+    if (aside := _aside(folder)).is_dir() and _is_run(aside):
+        gone = aside.with_name(f".{folder.resolve().name}.removed-{secrets.token_hex(4)}")
         aside.rename(gone)  # so what is called overwritten is whole
         shutil.rmtree(gone, ignore_errors=True)  # but what cannot be, such as NFS's own name for an open file
 
 
 def _replace(real: Path, aside: Path) -> None:
-    if os.path.lexists(aside):  # a kill has left the older run there, and here no more than what was to replace it
-        if aside.is_symlink() or not aside.is_dir() or not _is_run(aside) or (real / "progress.jsonl").exists():
+    if os.path.lexists(aside):  # the older run is there still, and here no more than the beginnings of another one
+        begun = (real / "weights.pt").exists() or checkpoint.named(real / CHECKPOINTS)
+        if aside.is_symlink() or not aside.is_dir() or not _is_run(aside) or begun:
             raise CourseError(f"{aside} is in the way; look what it holds, then remove or rename it")
         shutil.rmtree(real, ignore_errors=True)
     elif real.exists():
@@ -241,7 +249,8 @@ def run_log(folder: Path, recipe: Recipe, data_id: str, begun: Checkpoint | None
     """
     run_lock.check(folder)
     file, status, done = folder / "progress.jsonl", folder / "status.json", begun.step if begun else 0
-    state: dict = {"status": "failed", "data": data_id, "scores": begun.scores if begun else {}}
+    decisive = {name: value for name, value in vars(recipe).items() if name not in FREE_KNOBS}
+    state: dict = {"status": "failed", "recipe": decisive, "data": data_id, "scores": begun.scores if begun else {}}
 
     def write(seen: Progress) -> None:
         run_lock.check(folder)
@@ -264,6 +273,9 @@ def run_log(folder: Path, recipe: Recipe, data_id: str, begun: Checkpoint | None
             with contextlib.suppress(OSError), open(status, "r+b") as there:
                 there.write(FAILED.encode())
             raise
+        if state["status"] != "finished" and (aside := _aside(folder)).is_dir():
+            what = f"the run that was to be overwritten is kept, in {aside}"
+            print(f"{what}; --overwrite once more, or move it", file=sys.stderr)
 
     with contextlib.ExitStack() as ending:
         ending.callback(end)
@@ -309,7 +321,8 @@ def is_finished(folder: Path, recipe: Recipe, data_id: str) -> bool:
         if said["status"] != "finished":
             return False
         same_data = said.get("data", data_id) == data_id  # a run of an earlier version has not told
-        check_same(vars(Recipe.load(folder / "recipe.json")), recipe, folder, same_data)
+        now = vars(Recipe.load(folder / "recipe.json"))
+        check_same(said.get("recipe", now), recipe, folder, same_data)  # what was trained, whatever it was edited to
         with contextlib.suppress(*damage), paths.open_regular(weights) as file, zipfile.ZipFile(file) as parts:
             if parts.testzip() is None:
                 return True

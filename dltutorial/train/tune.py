@@ -13,6 +13,7 @@ can lead instead (``tune_ray``).
 
 import contextlib
 import json
+import logging
 import math
 import os
 import sys
@@ -343,8 +344,10 @@ def _journal(folder: Path) -> Iterator[Any]:
                     os.fsync(stream.fileno())
 
     optuna.logging.set_verbosity(optuna.logging.ERROR)
+    waits = logging.getLogger(journal.JournalFileOpenLock.__module__)  # for a lock: 30 s if a dead one's
+    waits.setLevel(logging.WARNING)
     file = folder / "journal.log"
-    lock = journal.JournalFileSymlinkLock(str(file))
+    lock = journal.JournalFileOpenLock(str(file))
     try:
         others = [f for f in folder.glob("*") if not f.name.startswith("journal.log")]
         if others and (not file.exists() or not file.stat().st_size):

@@ -50,10 +50,10 @@ def lead(search: Search, scheduler: str) -> None:
         search.recipe({name: _edge(knob, kinds[name], at_least) for name, knob in search.space.items()})
     with _ray() as tune:
         space = {name: _domain(tune, knob, kinds[name]) for name, knob in search.space.items()}
+        each = {"cpu": 1, "gpu": int(torch.cuda.is_available())}
+        trial = tune.with_resources(tune.with_parameters(_trial, search=search), each)
         found = tune.Tuner(
-            tune.with_resources(
-                tune.with_parameters(_trial, search=search), {"cpu": 1, "gpu": int(torch.cuda.is_available())}
-            ),
+            trial,
             param_space=space,
             tune_config=tune.TuneConfig(
                 metric="score",
@@ -70,6 +70,8 @@ def lead(search: Search, scheduler: str) -> None:
                 verbose=0,
             ),
         ).fit()
+        if found.errors:  # Ray gives up a trial whose worker dies while it starts, whatever max_failures says
+            found = tune.Tuner.restore(str(search.folder / "ray"), trial, resume_errored=True, param_space=space).fit()
         found.get_dataframe().to_csv(search.folder / "trials.csv", index=False)
         _say_best(found)
 
@@ -78,7 +80,8 @@ def _say_best(found: Any) -> None:
     for result in found:
         metrics = result.metrics or {}
         told = f"{metrics.get('score', math.nan):.4f} at {metrics.get('rung', 0)}/{ETA**2}"
-        print(f"trial {metrics.get('trial_id')}: {'failed' if result.error else told} · {in_words(result.config)}")
+        told = "failed" if result.error else told
+        print(f"trial {metrics.get('trial_id')}: {told} · {in_words(metrics.get('config', {}))}")
     ended = [r for r in found if not r.error and r.metrics and r.metrics.get("rung") == ETA**2]
     ended = [r for r in ended if math.isfinite(r.metrics["score"])]
     print(f"{len(found)} trials, {len(ended)} to the end, {len(found.errors)} failed")

@@ -716,6 +716,14 @@ def test_data_have_a_fingerprint(tiny_data, own_data):
     assert one != forecasting.fingerprint(store.open_split(tiny_data, "valid"))
 
 
+def test_a_run_goes_on_with_the_validation_data_that_it_had(tiny_data, own_data, tmp_path):
+    """Else its scores are of two sets."""
+    before = forecasting.make_task(SMALL, own_data).data_id
+    with h5py.File(store.year_files(own_data, "valid")[0], "r+") as file:
+        file["fields"][3] *= 1.01
+    assert forecasting.make_task(SMALL, own_data).data_id != before
+
+
 @pytest.mark.parametrize("index", [0, 1, 5, 9])
 def test_years_that_were_changed_in_place_are_other_data(own_data, index):
     before = forecasting.fingerprint(store.open_split(own_data, "train"))

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import warnings
 from pathlib import Path
+from unittest import mock
 
 import h5py
 import numpy as np
@@ -388,9 +389,19 @@ def filled(value, statistics=True):
         with h5py.File(folder / "train" / "1980.h5", "r+") as year:
             year["fields"][4, 1, 2:4, 3:9] = value
         if statistics:
-            writing.write_stats(folder)
+            with mock.patch.multiple(store, FILLS=(), MOST=np.inf):
+                writing.write_stats(folder)
 
     return act
+
+
+@pytest.mark.parametrize("value", [9.96921e36, -9999, 1e20])
+def test_no_statistics_are_made_of_what_says_no_value(value, own_data, capsys):
+    filled(value, statistics=False)(own_data)
+    before = {file.name: file.read_bytes() for file in (own_data / "stats").iterdir()}
+    said = refused(capsys, "data", "statistics", "--overwrite", "--source", own_data)
+    assert f"1980.h5 holds {value:g}, which stands for no value elsewhere; leave the year out" in said
+    assert {file.name: file.read_bytes() for file in (own_data / "stats").iterdir()} == before
 
 
 def moved(name, by=1000):

@@ -16,7 +16,7 @@ from dltutorial import config
 from dltutorial.config import PRESETS, Recipe
 from dltutorial.data import store
 from dltutorial.data.loaders import LOADERS, Pairs
-from dltutorial.errors import CourseError, DataError, RecipeError
+from dltutorial.errors import CheckpointError, CourseError, DataError, DivergedError, RecipeError
 from dltutorial.record import track
 from dltutorial.train import forecasting, run, run_folder
 from dltutorial.train.forecasting import evaluate, make_task
@@ -56,7 +56,8 @@ def test_a_run_keeps_its_recipe_records_weights_and_status(finished):
     assert Recipe.load(folder / "recipe.json") == SMALL
     lines = (folder / "progress.jsonl").read_text().splitlines()
     assert [json.loads(line) for line in lines] == [dataclasses.asdict(record) for record in seen]
-    assert status(folder) == {"status": "finished", "data": ANY, "scores": seen[-1].scores}
+    assert status(folder) == {"status": "finished", "recipe": ANY, "data": ANY, "scores": seen[-1].scores}
+    assert {"steps": SMALL.steps, "seed": SMALL.seed}.items() <= status(folder)["recipe"].items()
 
 
 def test_the_tracker_got_the_same_figures(finished):
@@ -301,6 +302,47 @@ def test_a_run_that_a_kill_has_left_aside_is_back_where_the_new_one_cannot_start
         train(tiny_data, tmp_path / "r", dataclasses.replace(SMALL, track=("wandb",)), overwrite=True)
     assert {file.name: file.read_bytes() for file in (tmp_path / "r").iterdir() if file.is_file()} == before
     assert [file.name for file in tmp_path.iterdir()] == ["r"]
+
+
+def diverging(data):
+    task = make_task(SMALL, data)
+    return dataclasses.replace(task, loss=lambda model, x, y: model(x).mean() * torch.nan)
+
+
+def test_a_run_that_is_to_be_overwritten_stays_until_the_new_one_has_something(finished, tiny_data, tmp_path, capsys):
+    """A loss that is NaN, also twice, costs nothing that was there; one that is not, ends it."""
+    shutil.copytree(finished[0], folder := tmp_path / "r")
+    aside, before = tmp_path / ".r.overwritten", (folder / "weights.pt").read_bytes()
+    for _ in range(2):
+        with pytest.raises(DivergedError):
+            list(run.train(diverging(tiny_data), SMALL, folder, progress=False, overwrite=True))
+        assert (aside / "weights.pt").read_bytes() == before
+        assert f"the run that was to be overwritten is kept, in {aside}" in capsys.readouterr().err
+        assert not (folder / "weights.pt").exists()
+    train(tiny_data, folder, dataclasses.replace(SMALL, seed=5), overwrite=True)
+    assert not aside.exists()
+    assert Recipe.load(folder / "recipe.json").seed == 5
+
+
+def test_a_new_run_that_is_killed_before_its_first_checkpoint_has_not_cost_the_older_one(finished, tiny_data, tmp_path):
+    shutil.copytree(finished[0], folder := tmp_path / "r")
+    recipe = dataclasses.replace(SMALL, checkpoint_every=10)
+    seen = run.train(make_task(recipe, tiny_data), recipe, folder, progress=False, overwrite=True)
+    next(seen)
+    assert (tmp_path / ".r.overwritten" / "weights.pt").exists()
+    for _ in range(2):
+        next(seen)
+    assert not (tmp_path / ".r.overwritten").exists()
+    seen.close()
+
+
+def test_a_finished_run_is_what_was_trained_whatever_its_recipe_was_edited_to(finished, tiny_data, tmp_path):
+    shutil.copytree(finished[0], folder := tmp_path / "r")
+    longer = dataclasses.replace(SMALL, steps=60)
+    longer.save(folder / "recipe.json")
+    with pytest.raises(CheckpointError, match=r"was trained with steps=30 \(now 60\)"):
+        train(tiny_data, folder, longer, resume=True)
+    assert train(tiny_data, folder, SMALL, resume=True) == []
 
 
 def test_what_is_no_run_is_not_removed_from_where_runs_are_put_aside(tiny_data, tmp_path):

@@ -131,6 +131,13 @@ def test_leaving_removes_no_file_that_is_somebody_elses_by_now(room):
     assert (room / "ann.jsonl").read_text() == "another's\n"
 
 
+def test_leaving_removes_no_file_of_another_user_that_has_the_number_of_the_old_one(room, monkeypatch):
+    classroom.join(room, "ann")
+    monkeypatch.setattr(os, "getuid", lambda: (room / "ann.jsonl").stat().st_uid + 1)
+    assert "is somebody else's by now, and stays" in classroom.leave(remove=True)
+    assert (room / "ann.jsonl").exists()
+
+
 def test_joining_twice_or_nowhere_is_one_line(room, tmp_path, capsys):
     assert cli.main(["class", "join", str(tmp_path / "nowhere")]) == 2
     assert cli.main(["class", "join"]) == 2

@@ -1,7 +1,9 @@
 """The scripts of ``slurm/`` are shell that parses, careful, and nobody's own: no account, no path."""
 
+import contextlib
 import re
 import signal
+import socket
 import subprocess
 from pathlib import Path
 
@@ -209,3 +211,47 @@ def test_a_warned_job_waits_for_its_ranks_and_queues_again(tmp_path, srun, statu
         started.kill()
     assert started.returncode == status
     assert ("requeue 7" in said) == warned
+
+
+def test_a_port_that_is_taken_ends_a_ray_job_in_one_line(tmp_path):
+    (tmp_path / "scontrol").write_text('#!/bin/sh\n[ "$2" = hostnames ] && echo n1 || echo "NodeAddr=127.0.0.1 "\n')
+    (tmp_path / "scontrol").chmod(0o755)
+    with contextlib.ExitStack() as stack:
+        for port in range(20000, 30000):
+            taken = stack.enter_context(socket.socket())
+            with contextlib.suppress(OSError):
+                taken.bind(("127.0.0.1", port))
+                taken.listen()
+                break
+        env = {"PATH": f"{tmp_path}:/usr/bin:/bin", "DLTUTORIAL_PYTHON": "true", "DLTUTORIAL_RUNS": str(tmp_path)}
+        job = {"JOB_ID": str(port - 20000), "JOB_NUM_NODES": "1", "JOB_NODELIST": "n1", "CPUS_ON_NODE": "1"}
+        env |= {f"SLURM_{name}": value for name, value in job.items()} | {"SLURM_SUBMIT_DIR": str(FOLDER.parent)}
+        done = subprocess.run(["bash", str(FOLDER / "tune_ray.sbatch")], env=env, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert done.stderr.splitlines() == [
+        f"port {port} of n1 is taken; queue the job anew, under its number it has another"
+    ]
+
+
+def test_what_a_killed_node_of_ray_leaves_the_next_one_removes_but_nothing_of_the_living(tmp_path):
+    def node(number, *command):
+        return subprocess.Popen(["bash", str(FOLDER / "ray_node.sh"), str(tmp_path / f"ray-{number}"), *command])
+
+    (tmp_path / "ray-notes").mkdir()  # nobody's
+    killed, living = node(1, "sleep", "60"), node(2, "sleep", "60")
+    try:
+        for number in (1, 2):
+            wait_for((tmp_path / f"ray-{number}" / "lock").exists)
+        for process in [*psutil.Process(killed.pid).children(), psutil.Process(killed.pid)]:
+            process.kill()
+        killed.wait()
+        assert (tmp_path / "ray-1").exists()
+        assert node(3, "bash", "-c", "exit 5").wait(30) == 5
+        assert {path.name for path in tmp_path.iterdir()} == {"ray-2", "ray-notes"}
+        living.terminate()
+        assert living.wait(30) == 143
+        assert [path.name for path in tmp_path.iterdir()] == ["ray-notes"]
+    finally:
+        for process in psutil.Process().children(recursive=True):
+            if process.name() == "sleep":
+                process.kill()
