@@ -3,6 +3,7 @@
 import contextlib
 import csv
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -83,6 +84,33 @@ def test_on_this_machine_alone_trials_end_at_their_rungs(runs, scheduler):
     assert f"4 trials, {len(to_the_end)} to the end, 0 failed" in done.stdout
     assert f"best: {min(to_the_end):.4f}" in done.stdout
     assert not [word for word in psutil.process_iter() if word.name() == "raylet" and word.ppid() == os.getpid()]
+
+
+DIES = """
+import os, sys
+from dltutorial import cli
+from dltutorial.train import tune_ray
+tune_ray._TRIES, whole = 0, tune_ray._trial
+def dies_once(chosen, search):
+    try:
+        (search.folder / "died").mkdir(parents=True)
+    except FileExistsError:
+        return whole(chosen, search)
+    os.kill(os.getpid(), 9)
+tune_ray._trial = dies_once
+sys.exit(cli.main(sys.argv[1:]))
+"""
+
+
+def test_a_trial_that_ray_gives_up_with_its_worker_is_tried_once_more(runs):
+    """Ray does so with one whose worker dies while it starts, however many tries it has; here it has none."""
+    done = subprocess.run(
+        [sys.executable, "-c", DIES, "tune", "--engine", "ray", *LINE, "--name", "dies", "--scheduler", "asha"],
+        env={**os.environ, "DLTUTORIAL_RUNS": str(runs)}, capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert (runs / "dies" / "died").exists()
+    assert re.search(r"^4 trials, \d to the end, 0 failed$", done.stdout, re.MULTILINE), done.stdout
 
 
 def test_a_script_sent_from_elsewhere_is_one_line(tmp_path):
