@@ -188,11 +188,12 @@ class AtrousNet(nn.Module):
 class _Dense(nn.Module):
     """Each layer sees what came in and what all before it have made; given back is what is new."""
 
-    def __init__(self, n_in: int, depth: int, growth: int) -> None:
+    def __init__(self, n_in: int, depth: int, growth: int, kernel: int) -> None:
         super().__init__()
         self.layers = nn.ModuleList()
         for n in range(n_in, n_in + depth * growth, growth):
-            self.layers.append(nn.Sequential(norm(n), nn.ReLU(), nn.Conv2d(n, growth, 3, padding=1, bias=False)))
+            layer = nn.Conv2d(n, growth, kernel, padding=kernel // 2, bias=False)
+            self.layers.append(nn.Sequential(norm(n), nn.ReLU(), layer))
 
     def forward(self, x_BCHW: Tensor) -> Tensor:
         """(B, depth × growth, H, W)."""
@@ -205,20 +206,20 @@ class _Dense(nn.Module):
 class Tiramisu(nn.Module):
     """Dense blocks down and up again, with shortcuts across: as Jégou et al. 2016 (arXiv:1611.09326)."""
 
-    def __init__(self, channels: int, classes: int, depths: tuple[int, ...], growth: int) -> None:
+    def __init__(self, channels: int, classes: int, depths: tuple[int, ...], growth: int, kernel: int) -> None:
         super().__init__()
         n, across = 2 * growth, []
-        self.stem = nn.Conv2d(channels, n, 3, padding=1, bias=False)
+        self.stem = nn.Conv2d(channels, n, kernel, padding=kernel // 2, bias=False)
         self.down, self.shrink, self.grow, self.up = (nn.ModuleList() for _ in range(4))
         for depth in depths[:-1]:
-            self.down.append(_Dense(n, depth, growth))
+            self.down.append(_Dense(n, depth, growth, kernel))
             n += depth * growth
             across.append(n)
             self.shrink.append(nn.Sequential(norm(n), nn.ReLU(), nn.Conv2d(n, n, 1, bias=False), nn.MaxPool2d(2)))
-        self.bottom, n = _Dense(n, depths[-1], growth), depths[-1] * growth
+        self.bottom, n = _Dense(n, depths[-1], growth, kernel), depths[-1] * growth
         for depth, beside in zip(depths[-2::-1], across[::-1], strict=True):
             self.grow.append(nn.ConvTranspose2d(n, n, 2, 2))
-            self.up.append(_Dense(n + beside, depth, growth))
+            self.up.append(_Dense(n + beside, depth, growth, kernel))
             n = depth * growth
         self.head = nn.Conv2d(n, classes, 1)
 
@@ -237,7 +238,8 @@ class Tiramisu(nn.Module):
 def make_network(network: str, channels: int, published: bool) -> nn.Module:
     """A network by name, of published depth or one for two cores; random weights from torch's generator."""
     if network == "tiramisu":
-        return Tiramisu(channels, len(CLASSES), (2, 2, 2, 4, 5) if published else (1, 2, 2), 32 if published else 4)
+        sizes: tuple = ((2, 2, 2, 4, 5), 32, 5) if published else ((1, 2, 2), 4, 3)  # of Kurth et al.'s runs on Summit
+        return Tiramisu(channels, len(CLASSES), *sizes)
     depths, width = ((3, 4, 6, 3), 64) if published else ((1, 1, 1), 4)
     return AtrousNet(channels, len(CLASSES), depths, width, quarter=published)
 
