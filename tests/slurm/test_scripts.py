@@ -4,12 +4,14 @@ import contextlib
 import json
 import os
 import re
+import subprocess
 from pathlib import Path
 
 import psutil
 import pytest
 import science_data
-from slurm_jobs import TINY, Refused, losses, said, sbatch
+import torch
+from slurm_jobs import ROOT, TINY, Refused, losses, said, sbatch
 from waiting import wait_for
 
 from dltutorial import paths
@@ -216,3 +218,58 @@ def test_a_case_of_science_trains_on_two_nodes_as_on_one(cluster, runs, monkeypa
     assert "probe_error" in job.output.read_text()
     assert list(losses("sky")) == list(range(1, 7))
     assert losses("sky") == pytest.approx(losses("sky-alone"), rel=1e-4)  # each rank has the other's negatives
+
+
+def printed(chapter, begins):
+    """A command of a chapter's page, as a learner would copy it."""
+    (file,) = (ROOT / "notebooks").glob(f"{chapter}_*.ipynb")
+    text = "".join(line for cell in json.loads(file.read_text())["cells"] for line in [*cell["source"], "\n"])
+    (command,) = re.findall(rf"^{re.escape(begins)}(?:.*\\\n)*.*$", text, re.MULTILINE)
+    return command
+
+
+def of_site(cluster, folder, *lines):
+    """What a shell says to lines that a learner types in this folder, with the site's file sourced."""
+    there = "\n".join(["set -e", "source slurm/sites/pocket.sh", *lines])
+    env = {**os.environ, **cluster.env, "DLTUTORIAL_RUNS": str(folder / "runs")}
+    done = subprocess.run(["bash", "-c", there], cwd=folder, env=env, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_the_suite_of_chapter_25_runs_on_two_nodes_by_the_chapters_own_line(cluster, tmp_path):
+    for name in (".venv", "slurm"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    (tmp_path / "notebooks").mkdir()
+    (chapter,) = (ROOT / "notebooks").glob("25_*.ipynb")
+    sources = ["".join(cell["source"]) for cell in json.loads(chapter.read_text())["cells"]]
+    (suite,) = (source for source in sources if source.startswith("%%writefile suite.py\n"))
+    (tmp_path / "notebooks" / "suite.py").write_text(suite.partition("\n")[2])
+    draw = torch.Generator().manual_seed(0)
+    x_ND = torch.randn(203, 5, generator=draw).double()
+    y_N = torch.where(x_ND[:, 0] > 0.1, 1.0, -1.0).double()
+    torch.save({"x": x_ND, "y": y_N, "start": x_ND[:3].clone()}, tmp_path / "notebooks" / "rows25.pt")
+    line = printed("25", "sbatch -N 2 ").replace("sbatch ", "sbatch --wait --output=out.txt ")
+    of_site(cluster, tmp_path, printed("25", "export DLTUTORIAL_PYTHON="), line)
+    rows = [json.loads(row) for row in (tmp_path / "out.txt").read_text().splitlines() if row.startswith("{")]
+    assert {row["ranks"] for row in rows} == {4}
+    assert {row["workload"] for row in rows} == {"pca", "kmeans", "svm"}
+    found = torch.load(tmp_path / "notebooks" / "got25_4.pt", weights_only=True)
+    assert found["alike"]
+    variance_D = torch.linalg.eigvalsh(torch.cov(x_ND.T)).flip(0)
+    assert torch.allclose(found["pca"]["variance"], variance_D)
+
+
+def test_an_ensemble_of_chapter_23_is_an_array_by_the_chapters_own_line(cluster, tmp_path):
+    for name in (".venv", "slurm"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    line = printed("23", "sbatch --array=0-7 -t 01:00:00 --gpus").partition("   #")[0]
+    for was, now in (("0-7", "0-1 --wait"), ("--gpus-per-node=1 ", ""), ("--preset gpu", "--preset smoke --steps 20")):
+        assert line.count(was) == 1
+        line = line.replace(was, now)
+    of_site(cluster, tmp_path, line)
+    recipes = [json.loads((tmp_path / "runs" / f"member-{n}" / "recipe.json").read_text()) for n in range(2)]
+    assert [recipe["seed"] for recipe in recipes] == [0, 1]
+    scores = [json.loads((tmp_path / "runs" / f"member-{n}" / "status.json").read_text()) for n in range(2)]
+    assert [score["status"] for score in scores] == ["finished"] * 2
+    assert scores[0]["scores"] != scores[1]["scores"]
