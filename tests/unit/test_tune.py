@@ -316,10 +316,18 @@ def test_its_files_are_a_runs(line, tmp_path):
     assert list((tmp_path / "study" / "trial-0000" / "tensorboard").iterdir())
     assert paths.runs_dir() == tmp_path
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+    from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 
     board = EventAccumulator(str(tmp_path / "study" / "trial-0000" / "tensorboard"))
     board.Reload()
-    assert "score" in board.Tags()["scalars"]
+    (score,) = board.Scalars("score")
+    ((_, value),) = trials(tmp_path)
+    assert score.value == pytest.approx(value)
+    told = [HParamsPluginData.FromString(text) for text in board.PluginTagToContent("hparams").values()]
+    (began,) = (one.session_start_info for one in told if one.WhichOneof("data") == "session_start_info")
+    (knob,) = began.hparams.items()
+    recipe = json.loads((tmp_path / "study" / "trial-0000" / "recipe.json").read_text())
+    assert (knob[0], knob[1].number_value) == ("learning_rate", recipe["learning_rate"])
 
 
 def test_wandb_gets_a_group_of_trials_a_table_and_the_journal(line, tmp_path):
