@@ -14,6 +14,11 @@ _BOTH = "The two columns differ in shape: no change of a is undone by one of b, 
 _UNITS = "Lengths in millimetres make c_xx a million times smaller, and tell as much: give both columns length 1 first."
 _SIGN = "Its first number that is not zero is positive."
 _MINUS = "The residual changes by c_x da - c_xx db: mind the minus. And take the smallest singular value's vector."
+_ORDER = "a first, then b; and lengths that you divided by divide the direction again."
+_STILL = {
+    (0.0, 1.0): "c_xx is 0: b may be anything, so the direction is (0, 1). No mean is taken off the columns.",
+    (1.0, 0.0): "c_x is 0: a may be anything, so the direction is (1, 0). No mean is taken off the columns.",
+}
 _BACK = "You scaled the columns: the direction is one of a and b again after dividing by the same lengths."
 X = torch.linspace(0, 1, 41, dtype=torch.float64)
 
@@ -49,7 +54,8 @@ def _one(fn: Callable, c_x: torch.Tensor, c_xx: torch.Tensor, right: tuple, hint
         ([0.0, 0.0], "A direction has length 1. The sign of 0 is 0."),
         ([c, -s], _MINUS),  # of two columns of one length both mistakes give the same numbers
         ([-c, s], _MINUS),
-        ([s, c], "a first, then b; and lengths that you divided by divide the direction again."),
+        ([s, c], _STILL.get((c, s), _ORDER)),
+        ([1.0, 1.0], _STILL.get((c, s), _ORDER)),
         ([s, -c], "That is the direction which is told best: take the smallest singular value's."),
         ([-s, c], "That is the direction which is told best: take the smallest singular value's."),
         (scaled / scaled.norm().clamp(min=1e-300), _BACK),

@@ -19,6 +19,13 @@ _SWAPPED = "Micro adds up over classes first, macro means the classes' F1: you m
 _COUNTS = "Add hits, false alarms and misses over ranks, once; then make both F1 of the sums."
 _ABSENT = "A class that nobody has and nobody says counts in the macro mean, as 0: no NaN, and not left out."
 _ALL = "Each rank calls all_reduce equally often, also one without samples."
+_HERE = (
+    "These are this rank's samples alone: add up over ranks. "
+    "all_reduce changes its own argument in place; the sum of a copy is lost."
+)
+_NOTHING = "all_reduce returns nothing: it changes its argument."
+_F1 = "With one rank already: F1 = 2 hits / (2 hits + false alarms + misses), "
+_KINDS = {"micro": f"{_F1}of the sums over classes.", "macro": f"{_F1}class by class; then the plain mean."}
 _FEW = "Send 3 × K counts, not samples."
 
 
@@ -29,7 +36,7 @@ class _Ranks:
         self.n, self.numbers, self.lost = n, [0] * n, False
         self._meet, self._given = threading.Barrier(n), [torch.empty(0)] * n
 
-    def all_reduce(self, rank: int, tensor: Tensor) -> Tensor:
+    def all_reduce(self, rank: int, tensor: Tensor) -> None:
         """The sum over ranks, in place."""
         self._given[rank] = tensor.clone()
         self.numbers[rank] += tensor.numel()
@@ -39,7 +46,6 @@ class _Ranks:
         total = torch.stack(self._given).sum(0).to(tensor.dtype)
         self._wait()
         tensor.copy_(total)
-        return tensor
 
     def _wait(self) -> None:
         try:
@@ -68,7 +74,7 @@ class _Ranks:
         own = [error for error in errors if "did not come" not in str(error)]
         if own or errors:
             error = (own or errors)[0]
-            error.add_note(_ALL)
+            error.add_note(_NOTHING if "NoneType" in str(error) else _ALL)
             raise error
         return found
 
@@ -85,24 +91,35 @@ def _right(said: Tensor, there: Tensor) -> tuple[float, float]:
     return (2 * hits.sum() / (2 * hits + false + missed).sum().clamp(min=1)).item(), each.mean().item()
 
 
+def _other_scores(said: Tensor, there: Tensor) -> dict[str, list[float]]:
+    """Intersection over union; and the F1 of mean precision and mean recall."""
+    hits, either = (said & there).sum(0).double(), (said | there).sum(0)
+    precision, recall = ((hits / kind.sum(0).clamp(min=1)).mean() for kind in (said, there))
+    both = 2 * precision * recall / (precision + recall)
+    return {
+        "micro": [(hits.sum() / either.sum()).item()],
+        "macro": [(hits / either.clamp(min=1)).mean().item(), both.item()],
+    }
+
+
 def _play(fn: Callable, sizes: Sequence[int], seed: int = 0, alter: Callable = lambda said, there: None) -> _Ranks:
     said, there = _samples(sum(sizes), seed=seed)
     alter(said, there)
     parts = list(zip(said.split(list(sizes)), there.split(list(sizes)), strict=True))
     wanted, alone = _right(said, there), [_right(*part) for part in parts]
     mean = tuple(sum(each) / len(parts) for each in zip(*alone, strict=True))
-    ranks = _Ranks(len(sizes))
+    ranks, others = _Ranks(len(sizes)), _other_scores(said, there)
     given = [(a.clone(), b.clone()) for a, b in parts]
     for rank, got in enumerate(ranks.run(fn, given)):
         if not isinstance(got, (tuple, list)) or len(got) != 2:
-            raise Wrong("(micro, macro), two floats", got, "Return both, micro first.")
+            raise Wrong("(micro, macro), two numbers", got, "Return both, micro first.")
         for name, one, right, of_mean, other in zip(("micro", "macro"), got, wanted, mean, wanted[::-1], strict=True):
-            mistakes = [(other, _SWAPPED)]
+            mistakes = [(other, _SWAPPED), *((score, _KINDS[name]) for score in others[name])]
             if len(sizes) > 1:
                 mistakes += [(of_mean, _MEAN), (sum(a[name == "macro"] for a in alone), _MEAN)]
-                mistakes += [(alone[rank][name == "macro"], "These are this rank's samples alone: add up over ranks.")]
+                mistakes += [(alone[rank][name == "macro"], _HERE)]
             try:
-                expect_close(one, right, _COUNTS, mistakes)
+                expect_close(one, right, _COUNTS if len(sizes) > 1 else _KINDS[name], mistakes)
             except Wrong as wrong:
                 wrong.expected = f"{name} F1 {right:.6f} on rank {rank} of {len(sizes)}"
                 raise

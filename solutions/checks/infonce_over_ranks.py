@@ -30,9 +30,24 @@ _SAME = "The same galaxy on another rank is no negative: leave pairs of one id o
 _HERE = "The ids of all ranks matter: gather them, too."
 _DIGITS = "Ids are whole numbers; float32 has 24 bits for digits, and takes many ids for one. Leave them as they are."
 _SUM = "The mean over this rank's samples, not their sum."
-_CUT = "The value is right, the gradient is not: each embedding is a negative on other ranks, too. Hand that back."
+_CUT = (
+    "The value is right, the gradient is not: each embedding is a negative on other ranks, too: "
+    "their slopes of it must be added to yours."
+)
 _TIMES = "The gradient is this many times too large: sum slopes over the ranks once; DDP takes the mean."
 _SMALL = "What all ranks want of a rank's embeddings is to be added, not averaged: DDP's mean is the only one."
+_WHOLE = (
+    f"{_SMALL} If each rank computes the whole loss but only its own piece has a gradient, it is n times too small."
+)
+_OUT = "the partner has the same id, and was left out too. Put it back."
+_BACK = (
+    "The partner has the same id, and was left out too: put it back. And a cosine of 0 still counts: its logit is −∞."
+)
+_ZERO = "Left out is not a cosine of 0: e⁰ still counts. Its logit is −∞."
+_NEITHER = "Neither right nor wrong: a copy is no partner either. One target each."
+_VIEWS = "An image chooses among spectra only: N candidates. The chapter's views had 2N − 1."
+_TRANSPOSED = "Spectra look among the images of all ranks: one rank's table transposed holds only its own."
+_ROWS = "Only the pair is left out; each galaxy still looks for its partner."
 
 
 def _given(rank: int, repeated: bool) -> tuple[Tensor, Tensor, Tensor]:
@@ -77,6 +92,8 @@ def _whole(n: int, repeated: bool, temperature: float, without: str = "") -> tup
         same = (ids[:, None] == ids) & ~torch.eye(len(ids), dtype=torch.bool)
         rank = torch.arange(len(ids)) // _B
         apart = rank[:, None] != rank
+        if without == "slopes of others":
+            logits = torch.where(apart, mine @ there.detach().T / temperature, logits)
         if without == "ids":
             same = torch.zeros_like(same)
         if without == "digits":
@@ -92,6 +109,46 @@ def _whole(n: int, repeated: bool, temperature: float, without: str = "") -> tup
     loss = losses[0] if without == "one way" else sum(losses) / (1 if without == "half" else 2)
     loss = loss * (_B if without == "mean" else 1)
     return loss.detach(), list(torch.autograd.grad(loss, weights))
+
+
+def _tables(n: int, repeated: bool, temperature: float) -> list[tuple[Tensor, str]]:
+    """Values of one process whose tables of cosines hold something else, and a hint for each."""
+    weights, parts = _weights(), [_given(rank, repeated) for rank in range(n)]
+    image, spectrum, ids = (torch.cat(several) for several in zip(*parts, strict=True))
+    a, b = (F.normalize(x @ w.detach(), dim=1) for x, w in zip((image, spectrum), weights, strict=True))
+    each, rank = torch.arange(len(ids)), torch.arange(len(ids)) // _B
+    alike, apart = ids[:, None] == ids, rank[:, None] != rank
+    copy = alike & (each[:, None] != each)
+    raw = a @ b.T / temperature, b @ a.T / temperature
+    ways = [way.masked_fill(copy, -torch.inf) for way in raw]
+    both = torch.cat((a, b))
+    views = (both @ both.T / temperature).fill_diagonal_(-torch.inf)
+    views.masked_fill_(copy.repeat(2, 2), -torch.inf)
+
+    def mean(tables: Any, target: Tensor = each) -> Tensor:
+        return torch.stack([F.cross_entropy(table, target) for table in tables]).mean()
+
+    share = alike.double() / alike.sum(1, keepdim=True)
+    inside = torch.stack([(way.logsumexp(1) - way.masked_fill(~alike, -torch.inf).logsumexp(1)).mean() for way in raw])
+    found = [
+        (torch.tensor(torch.inf), f"Infinite: {_OUT}"),
+        (mean(way.masked_fill(alike, -1e9) for way in raw), f"Nearly infinite: {_OUT}"),
+        (mean(way.masked_fill(alike, 0.0) for way in raw), _BACK),
+        (mean(way.masked_fill(copy, 0.0) for way in raw), _ZERO),
+        (mean(raw, share), _NEITHER),
+        (mean(raw, alike.double()), _NEITHER),
+        (inside.mean(), _NEITHER),
+        (F.cross_entropy(views, torch.cat((each + len(ids), each))), _VIEWS),
+        (mean((ways[0], ways[1].masked_fill(apart, -torch.inf))), _TRANSPOSED),
+    ]
+    lone = ~copy.any(1)
+    for tables in (ways, raw, [way.masked_fill(~lone, -torch.inf) for way in raw]):
+        rows = torch.stack([F.cross_entropy(table, each, reduction="none") for table in tables]).mean(0)
+        kept = [rows[(rank == r) & lone] for r in range(n)]
+        found.append((torch.stack([row.mean() for row in kept]).nanmean(), _ROWS))
+        found.append((torch.cat(kept).sum() / len(ids), _ROWS))
+        found.append((torch.cat(kept).mean(), _ROWS))
+    return found
 
 
 _MISTAKES = {
@@ -126,14 +183,15 @@ def _compare(fn: Callable, n: int = 2, repeated: bool = False, temperature: floa
     if repeated:
         for what, hint in (("ids", _SAME), ("ids of others", _HERE), ("digits", _DIGITS)):
             wrong.append((_whole(n, repeated, temperature, what)[0], hint))
+    wrong += _tables(n, repeated, temperature)
     expect_close(got, wanted, "The mean over ranks is to be the loss of one process.", wrong, **_CLOSE)
     if not slopes:
         return
-    cut = _whole(n, repeated, temperature, "slopes")[1]
-    for mine, right, without in zip(got_slopes, wanted_slopes, cut, strict=True):
+    cut, own = (_whole(n, repeated, temperature, what)[1] for what in ("slopes", "slopes of others"))
+    for mine, right, without, of_own in zip(got_slopes, wanted_slopes, cut, own, strict=True):
         averaged = without + (right - without) / n
-        known = [(without, _CUT), (averaged, _SMALL)]
-        known += [(k * right, _TIMES) for k in (n, n * n)] + [(right / n, _SMALL)]
+        known = [(without, _CUT), (of_own, _CUT), (averaged, _SMALL)]
+        known += [(k * right, _TIMES) for k in (n, n * n)] + [(right / n, _WHOLE)]
         hint = "The mean of the ranks' gradients is to be that of one process; the value is right."
         expect_close(mine, right, hint, known, **_CLOSE)
 

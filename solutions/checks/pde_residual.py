@@ -14,6 +14,13 @@ from dltutorial.course.checks.expect import expect_close
 
 A, B = 0.7, 0.3
 _GRAPH = "The first derivative is differentiated again, and all of it by the weights: create_graph=True each time."
+_SECOND = (
+    "c_xx is differentiated once more, by the weights: create_graph=True in the second call, too; "
+    "retain_graph is not enough."
+)
+_NO_GRAPH = "c_x has no graph: create_graph=True in the first call."
+_MEAN = "B times too small: the gradient of a mean. Take the sum."
+_NEARLY = "Nearly right: derivatives by autograd, no differences, in the dtype of the points."
 _FIRST = "The first column of points is x, the second t."
 _PLANE = "c_x does not depend on the points here: allow_unused=True, materialize_grads=True give zeros for that."
 _RAMP = (
@@ -77,8 +84,20 @@ def _values(fn: Callable, n: int) -> None:
         (right.mean(), "One residual for each point, shape (B,)."),
         (right.sum(), "One residual for each point, shape (B,)."),
         (right[:, None], "Shape (B,), as the model's."),
+        *((value, _MEAN) for value in (right / n, (c_t + A * c_x) / n - B * c_xx / n**2)),
+        (c_t + A * c_x - B * c_xx / n, f"c_xx is {_MEAN}"),
     ]
-    got = fn(model, points, A, B)
+    try:
+        got = fn(model, points, A, B)
+    except RuntimeError as error:
+        if "does not have a grad_fn" in str(error):
+            error.add_note(_NO_GRAPH)
+        elif "retain_graph" in str(error):
+            error.add_note(_GRAPH)
+        raise
+    if isinstance(got, Tensor) and got.shape == right.shape:
+        off = (got.detach() - right).abs().max()
+        mistakes += [(got, _NEARLY)] if off < 0.01 * right.abs().max() else []
     expect_close(got, right, "c_t + a c_x - b c_xx, point by point.", mistakes, rtol=1e-6)
 
 
@@ -88,7 +107,12 @@ def _weights(fn: Callable) -> None:
     left = fn(model, points, A, B)
     if not isinstance(left, Tensor) or not left.requires_grad:
         raise Wrong("a residual that training can differentiate", "one without a graph", _GRAPH)
-    (slope,) = torch.autograd.grad(left.square().sum(), [model.w], allow_unused=True)
+    try:
+        (slope,) = torch.autograd.grad(left.square().sum(), [model.w], allow_unused=True)
+    except RuntimeError as error:
+        if "retain_graph" in str(error):
+            error.add_note(_SECOND)
+        raise
     c_x, c_xx, c_t, _ = model.parts(points)
     parts = {"c_t": c_t, "a c_x": A * c_x, "b c_xx": -B * c_xx}
     right, w = sum(parts.values()), model.w.detach()

@@ -15,6 +15,11 @@ SHARE_K = torch.tensor([0.9, 0.03, 0.07])
 _NORMALISED = "Divided by the sum of the weights: each part of a batch has another sum. Divide by the number of pixels."
 _PLAIN = "The classes weigh alike: multiply each pixel's cross entropy by its class's weight."
 _POWER = "The weight is the share to the power that is given: with −1 the rare weigh most, with 0 all weigh 1."
+_ALONE = (
+    "The weight is the share to the power and nothing else: do not normalise it, "
+    "and multiply the cross entropies by it, not the logits."
+)
+_THIRD = "A third of it: neither the sum of the weights nor the number of classes divides, but the number of pixels."
 _SUM = "A sum grows with the batch; the mean over pixels does not."
 _HALF = "Cross entropy in 16 bits loses digits: turn the logits into float32 first."
 _LATER = "The label of each pixel picks the weight: weight_K[label]."
@@ -24,6 +29,7 @@ _IOU = (
 )
 _EQUAL = "score >= t counts a pixel whose score is t itself."
 _FIRST = "Of thresholds that are equally good, the smallest."
+_POOR = "Here the best is poor. Return a score that was given, however small its intersection over union: even 0."
 
 
 def _pixels(n: int = 4, seed: int = 0, scale: float = 2.0) -> tuple[torch.Tensor, torch.Tensor]:
@@ -38,8 +44,12 @@ def _right(logits: torch.Tensor, label: torch.Tensor, power: float) -> torch.Ten
     return ((SHARE_K.double() ** power)[label] * each).mean()
 
 
+def _normalisers(weight: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    return (SHARE_K * weight).sum(), weight.sum(), weight.mean(), weight.max(), weight.min()
+
+
 def _mistakes(logits: torch.Tensor, label: torch.Tensor, power: float) -> list[tuple]:
-    weight = SHARE_K**power
+    weight, wide = SHARE_K**power, logits.float()
     each = F.cross_entropy(logits.float(), label, reduction="none")
     return [
         (F.cross_entropy(logits.float(), label, weight=weight), _NORMALISED),
@@ -51,6 +61,10 @@ def _mistakes(logits: torch.Tensor, label: torch.Tensor, power: float) -> list[t
         (_right(logits, label, -0.5), _POWER),
         ((each.mean() * weight.mean()), _LATER),
         ((each.mean() * weight.sum()), _LATER),
+        *(((weight[label] * each).mean() / by, _ALONE) for by in _normalisers(weight)),
+        (F.cross_entropy(wide * weight[:, None, None], label), _ALONE),
+        (F.cross_entropy(wide * weight[label][:, None], label), _ALONE),
+        (F.cross_entropy(wide + weight.log()[:, None, None], label), _ALONE),
         ((each * weight[logits.argmax(1)]).mean(), "The weight is that of the label, not of what the network says."),
     ]
 
@@ -61,6 +75,7 @@ def _even(fn: Callable) -> None:
     mistakes = [(_right(logits, label, -1), _POWER), (_right(logits, label, -0.5), _POWER)]
     each = F.cross_entropy(logits, label, reduction="none")
     mistakes += [(each.sum(), _SUM), (each.sum((1, 2)).mean(), _SUM)]
+    mistakes += [(each.mean() / 3, _THIRD)]
     expect_close(fn(SHARE_K.clone(), 0).loss(logits, label), _right(logits, label, 0), _POWER, mistakes)
 
 
@@ -140,6 +155,15 @@ def _ties(fn: Callable) -> None:
     expect_close(rule.threshold(score, there), 0.25, _FIRST, [(0.875, _FIRST)])
 
 
+def _poor(fn: Callable) -> None:
+    """The best threshold may be a poor one, or all have 0"""
+    rule = fn(SHARE_K.clone(), -1)
+    score, there = torch.arange(1, 33) / 32, torch.zeros(32, dtype=torch.bool)
+    expect_close(rule.threshold(score.clone(), there.clone()), 1 / 32, f"{_POOR} {_FIRST}")
+    there[4] = True  # 1 of 28
+    expect_close(rule.threshold(score.clone(), there.clone()), 5 / 32, _POOR)
+
+
 def _logit_scores(fn: Callable) -> None:
     """Scores may be logits, below 0"""
     score = torch.tensor([-4.0, -3.0, -2.5, -6.0])
@@ -156,7 +180,7 @@ _CODE = ('each = F.cross_entropy(logits.float(), label, reduction="none")', "for
 EXERCISE = Exercise(
     name="weighted_loss",
     chapter="21",
-    cases=(_even, _weighted, _parts, _absent, _slopes, _sixteen_bits, _threshold, _ties, _logit_scores),
+    cases=(_even, _weighted, _parts, _absent, _slopes, _sixteen_bits, _threshold, _ties, _poor, _logit_scores),
     hints=_HINTS,
     code=_CODE,
 )

@@ -19,6 +19,11 @@ def blind_direction(c_x_N, c_xx_N, tolerance=1e-3):
 """
 _with = functools.partial(altered, RIGHT)
 _LAST = "return -blind if blind[0] < 0 else blind"
+_CENTRED = ("], 1)\n", "], 1)\n    columns_N2 = columns_N2 - columns_N2.mean(0)\n")
+_WHERE = (
+    "return (lengths_2 == 0).to(columns_N2)",
+    "return torch.tensor([1.0, 0.0] if lengths_2[0] == 0 else [0.0, 1.0])",
+)
 
 RIGHT_TOO = [
     ("a tuple", _with((_LAST, f"{_LAST.replace('return ', 'return tuple((')}).tolist())"))),
@@ -39,6 +44,10 @@ WRONG = [
     ("b first", _with(("[c_x_N, -c_xx_N]", "[-c_xx_N, c_x_N]")), "a first"),
     ("zeros divided", _with(("    if (lengths_2 == 0).any():\n        return (lengths_2 == 0).to(columns_N2)\n", "")),
      "Mind the division"),
+    ("zero cases swapped", _with(("return (lengths_2 == 0)", "return (lengths_2 != 0)")), "b may be anything"),
+    ("columns centred", _with(_CENTRED, _WHERE), "No mean"),
+    ("columns centred, and both are 0", _with(_CENTRED), "No mean"),
+    ("the second zero case swapped", _with((_WHERE[0], "return torch.tensor([0.0, 1.0])")), "a may be anything"),
     ("exact", _with(("tolerance * sizes[0]", "1e-12 * sizes[0]")), "Noise"),
     ("too blunt", _with(("tolerance * sizes[0]", "0.3 * sizes[0]")), "it can be told"),
     ("tolerance is not used", _with(("> tolerance *", "> 1e-3 *")), "as it was given"),

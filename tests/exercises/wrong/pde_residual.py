@@ -16,6 +16,17 @@ def pde_residual(model, points_B2, a, b):
 _with = functools.partial(altered, RIGHT)
 _RETURN = "return c_t_B + a * c_x_B - b * second_B2[:, 0]"
 _SECOND = "c_x_B.sum(), points_B2, create_graph=True"
+_FIRST = "c_B.sum(), points_B2, create_graph=True"
+_LINE = f"    (slope_B2,) = torch.autograd.grad({_FIRST})\n"
+_TWICE = f"    torch.autograd.grad(c_B.sum(), points_B2)\n{_LINE}"
+_DIFFERENCES = """
+def pde_residual(model, points_B2, a, b):
+    points_B2 = points_B2.detach()
+    x, t = torch.eye(2).to(points_B2) * {h}
+    c_B, left_B, right_B = model(points_B2), model(points_B2 - x), model(points_B2 + x)
+    c_t_B = (model(points_B2 + t) - model(points_B2 - t)) / (2 * {h})
+    return c_t_B + a * (right_B - left_B) / (2 * {h}) - b * (right_B - 2 * c_B + left_B) / {h} ** 2
+"""
 _UNUSED = (
     "create_graph=True)\n    return",
     "create_graph=True, allow_unused=True, materialize_grads=True)\n    return",
@@ -39,6 +50,17 @@ WRONG = [
     ("mean", _with((_RETURN, f"{_RETURN.replace('return ', 'return (')}).mean()")), "One residual for each point"),
     ("a column", _with((_RETURN, f"{_RETURN.replace('return ', 'return (')})[:, None]")), "Shape (B,)"),
     ("second without a graph", _with((_SECOND, "c_x_B.sum(), points_B2, retain_graph=True")), "create_graph"),
+    ("second frees the graph", _with((_SECOND, "c_x_B.sum(), points_B2")), "in the second call, too"),
+    ("first without a graph", _with(_ZERO, (_FIRST, "c_B.sum(), points_B2, retain_graph=True")), "in the first call"),
+    ("first frees the graph", _with(_ZERO, (_FIRST, "c_B.sum(), points_B2")), "in the first call"),
+    ("twice without a graph", _with((_LINE, _TWICE)), "create_graph=True each time"),
+    ("gradients of means", _with((".sum()", ".mean()")), "B times too small"),
+    ("gradient of the mean c", _with(("c_B.sum()", "c_B.mean()")), "B times too small"),
+    ("gradient of the mean c_x", _with(("c_x_B.sum()", "c_x_B.mean()")), "c_xx is B times too small"),
+    ("differences", _DIFFERENCES.format(h=1e-3), "no differences"),
+    ("coarse differences", _DIFFERENCES.format(h=1e-2), "no differences"),
+    ("fine differences", _DIFFERENCES.format(h=1e-4), "One forward pass"),
+    ("float16", _with(("model(points_B2)", "model(points_B2.half()).half()")), "in the dtype of the points"),
     ("detached slope", _with((_RETURN, _RETURN.replace("c_t_B", "c_t_B.detach()"))), "c_t is a constant"),
     ("detached all", _with((_RETURN, f"{_RETURN.replace('return ', 'return (')}).detach()")), "create_graph"),
     ("constants as numbers", _with((_RETURN, _RETURN.replace("a *", "float(a) *"))), "may be a tensor"),
