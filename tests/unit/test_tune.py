@@ -1,5 +1,6 @@
 """``dltutorial tune``: workers that share a study, the trials they try, and what becomes of one that dies."""
 
+import functools
 import json
 import os
 import signal
@@ -297,6 +298,21 @@ def test_the_trial_of_a_worker_that_is_stopped_is_given_back_after_a_while(line,
     finally:
         stopped.kill()
     assert [state for state, _ in trials(tmp_path)] == ["FAIL", "COMPLETE"]
+
+
+def test_a_lock_that_a_killed_worker_has_left_is_waited_for_a_while_only(line, tmp_path, monkeypatch):
+    """Also where the runs folder is a relative path: a link for a lock would then lead nowhere, and bind for ever."""
+    from optuna.storages import journal
+
+    (tmp_path / "study").mkdir()
+    (tmp_path / "study" / "journal.log").touch()
+    monkeypatch.chdir(tmp_path.parent)
+    monkeypatch.setenv("DLTUTORIAL_RUNS", tmp_path.name)
+    killed = journal.JournalFileOpenLock(f"{tmp_path.name}/study/journal.log")
+    killed.acquire()
+    monkeypatch.setattr(journal, "JournalFileOpenLock", functools.partial(journal.JournalFileOpenLock, grace_period=3))
+    assert cli.main([*line, "--trials", "1", *RATES]) == 0
+    assert [state for state, _ in trials(tmp_path)] == ["COMPLETE"]
 
 
 def test_a_worker_that_is_asked_to_end_gives_its_trial_back_at_once(line, tmp_path):
