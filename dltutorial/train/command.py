@@ -18,7 +18,7 @@ import time
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from dltutorial import advice, node, paths
 from dltutorial.config import Preset, Recipe, preset
@@ -213,6 +213,9 @@ def end_with_others(info: RankInfo, store: Any, leaving: threading.Event) -> Non
             line = f"rank {info.rank} of {info.world_size}: another rank has failed; see what it said"
             print(f"dltutorial: {line}", file=sys.stderr, flush=True)
             os._exit(1)
+        stopped = threading.Timer(_SILENT_S, _without_store, [info])
+        stopped.daemon = True
+        stopped.start()
         try:
             failed = store.check(["failed"])
             store.set(f"alive/{info.rank}", str(beats := beats + 1))
@@ -228,6 +231,14 @@ def end_with_others(info: RankInfo, store: Any, leaving: threading.Event) -> Non
             seen_s = now_s
         except RuntimeError:  # the store went with rank 0
             failed = True
+        stopped.cancel()
+
+
+def _without_store(info: RankInfo) -> NoReturn:
+    """End: who holds the store was stopped, or its node hangs, and the store is waited for without a limit."""
+    line = f"rank {info.rank} of {info.world_size}: the ranks' store did not answer for {_SILENT_S:g} s"
+    print(f"dltutorial: {line}: rank 0, or its launcher, was stopped or is gone; go on with --resume", file=sys.stderr)
+    os._exit(1)
 
 
 def _ignore_signals() -> None:

@@ -400,6 +400,42 @@ watch.join()  # a thread that is in torch while Python ends is ended by SIGABRT;
     assert (done.returncode, done.stderr) == (status, told if status else "")
 
 
+def test_a_rank_ends_when_who_holds_the_store_was_stopped():
+    """Without torchrun that is rank 0; a question to it waits without a limit."""
+    holds = """
+import sys, time
+import torch.distributed as dist
+store = dist.TCPStore("127.0.0.1", 0, 2, is_master=True, wait_for_workers=False)
+print(store.port, flush=True)
+time.sleep(60)
+"""
+    asks = """
+import sys, threading, time
+import torch.distributed as dist
+from dltutorial.ranks import RankInfo
+from dltutorial.train import command
+command._WATCH_S, command._SILENT_S = 0.1, 2.0
+store = dist.TCPStore("127.0.0.1", int(sys.argv[1]), 2, is_master=False)
+print("asks", flush=True)
+sys.stdin.readline()  # until it is stopped
+threading.Thread(target=command.end_with_others, args=(RankInfo(1, 1, 2, 2), store, threading.Event())).start()
+time.sleep(60)
+"""
+    holder = subprocess.Popen([sys.executable, "-c", holds], stdout=subprocess.PIPE, text=True)
+    try:
+        line = [sys.executable, "-c", asks, holder.stdout.readline().strip()]
+        pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+        with subprocess.Popen(line, **pipes, text=True) as asker:
+            assert asker.stdout.readline() == "asks\n"
+            holder.send_signal(signal.SIGSTOP)
+            _, said = asker.communicate("go\n", timeout=30)
+    finally:
+        holder.kill()
+        holder.wait()
+    assert asker.returncode == 1
+    assert "rank 1 of 2: the ranks' store did not answer for 2 s: rank 0, or its launcher, was stopped" in said
+
+
 def test_what_all_ranks_refuse_rank_0_says_once(nursery, data):
     assert nursery.train_ranks(2, "odd", data, "--global-batch-size", 7) == [2, 2]
     (line,) = said_in(nursery, 0)

@@ -22,7 +22,7 @@ BUDGET = {
     "launch": 1505,
     "comm": 726,
     "parallel": 1279,
-    "train": 3722,
+    "train": 3733,
     "scaling": 563,
     "convergence": 976,
     "course": 3587,
