@@ -84,18 +84,11 @@ def describe(folder: Path | None = None) -> Machine:
     total, available = memory_bytes()
     commands = "commands" if shutil.which("sinfo") and shutil.which("sbatch") else None
     return Machine(
-        system=f"{platform.system()} {platform.release()} {platform.machine()}",
-        device=device(),
-        accelerators=accelerators(),
-        cpu_model=cpu_model(),
-        cores=cores(),
-        cpu_units=cpu_units(),
-        memory_bytes=total,
-        memory_available_bytes=available,
-        disk_free_bytes=disk_free_bytes(folder or paths.data_dir()),
-        slurm="a job" if "SLURM_JOB_ID" in os.environ else commands,
-        rank=RankInfo.from_env(),
-    )
+        system=f"{platform.system()} {platform.release()} {platform.machine()}", device=device(),
+        accelerators=accelerators(), cpu_model=cpu_model(), cores=cores(), cpu_units=cpu_units(), memory_bytes=total,
+        memory_available_bytes=available, disk_free_bytes=disk_free_bytes(folder or paths.data_dir()),
+        slurm="a job" if "SLURM_JOB_ID" in os.environ else commands, rank=RankInfo.from_env(),
+    )  # fmt: skip
 
 
 @functools.cache

@@ -98,6 +98,8 @@ def inside(folder: Path, name: str) -> Path:
     Raises:
         CourseError: the name has a separator, starts with a dot, is empty or longer than 100 characters.
     """
+    if name in ("records.jsonl", "report.html", "class.html"):
+        raise CourseError(f"{name} is a file's name here; choose another")
     if not _NAME.fullmatch(name):
         raise CourseError(
             f"bad name {name[:120]!r}: at most 100 letters, digits, '.', '_' and '-', the first a letter or digit, "
@@ -250,10 +252,16 @@ def read_text(file: Path, limit: int = 2**30) -> str:
     return text
 
 
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    if len(found := dict(pairs)) < len(pairs):
+        raise json.JSONDecodeError("a name stands twice in it", "", 0)
+    return found
+
+
 def from_json(text: str) -> Any:
     """What a JSON text says. ValueError: it is no JSON, or such that Python does not read it."""
     try:
-        return json.loads(text)
+        return json.loads(text, object_pairs_hook=_once)
     except json.JSONDecodeError:
         raise
     except (ValueError, RecursionError):

@@ -8,6 +8,7 @@ import contextlib
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -32,11 +33,14 @@ def update(root: Path) -> str:
     os.environ["LC_ALL"] = "C"  # what git says is looked at, here and by nbgitpuller
     count = os.environ.get("GIT_CONFIG_COUNT", "")
     n = int(count) if count.isdecimal() else 0
-    for key in (
-        "diff.renames",
-        "core.quotePath",
-    ):  # nbgitpuller sees new names, not that a file has moved, nor \303\266
-        os.environ |= {f"GIT_CONFIG_KEY_{n}": key, f"GIT_CONFIG_VALUE_{n}": "false"}
+    own = dict.fromkeys(("diff.renames", "core.quotePath"), "false")  # nbgitpuller sees new names, not moves, nor \303
+    own |= {
+        "merge.ff": "true",
+        "core.hooksPath": os.devnull,
+    }  # what it commits and merges is nobody's work to sign or check
+    own |= dict.fromkeys(("commit.gpgSign", "merge.verifySignatures"), "false")
+    for key, value in own.items():
+        os.environ |= {f"GIT_CONFIG_KEY_{n}": key, f"GIT_CONFIG_VALUE_{n}": value}
         os.environ["GIT_CONFIG_COUNT"] = str(n := n + 1)
     os.environ.setdefault("GIT_HTTP_LOW_SPEED_LIMIT", "1")  # a server that says nothing is waited for …
     os.environ.setdefault("GIT_HTTP_LOW_SPEED_TIME", "60")  # … so many seconds
@@ -107,6 +111,8 @@ def _pull(root: Path, url: str, branch: str) -> None:
         with contextlib.suppress(CourseError):
             _git(root, "merge", "--abort")
         begin = next((n for n, line in enumerate(said) if re.match("error:|fatal:|CONFLICT", line)), len(said))
+        if isinstance(error, KeyboardInterrupt) or getattr(error, "returncode", 0) == -signal.SIGINT:
+            raise KeyboardInterrupt from None
         why = _SECRET.sub("…", " ".join(said[begin:]) or str(error))[:300] or type(error).__name__
         raise CourseError(f"the newer version is not merged ({why}); nothing that you have made is lost") from error
 

@@ -130,12 +130,9 @@ def hierarchical_all_reduce(x: "Tensor", comm: Communicator) -> None:
 
 
 ALL_REDUCES: Mapping[str, Callable[["Tensor", Communicator], None]] = {
-    "ring": ring_all_reduce,
-    "tree": tree_all_reduce,
-    "doubling": doubling_all_reduce,
-    "server": server_all_reduce,
+    "ring": ring_all_reduce, "tree": tree_all_reduce, "doubling": doubling_all_reduce, "server": server_all_reduce,
     "hierarchical": hierarchical_all_reduce,
-}
+}  # fmt: skip
 
 
 def chunks_of(x: "Tensor", p: int) -> tuple["Tensor", ...]:

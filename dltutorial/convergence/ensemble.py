@@ -202,15 +202,10 @@ def train(
             if not len(group.there) or (stop is not None and stop(end, reached_R.clone())):
                 break
     return EnsembleRun(
-        steps=torch.tensor(done[1:]),
-        train_loss_RE=torch.stack(losses, 1),
-        valid_accuracy_RE=torch.stack(scores, 1),
-        diverged_at_R=group.diverged_at_R,
-        layers=group.weights(),
-        kept_layers=kept,
-        at_loss_layers=at_loss,
+        steps=torch.tensor(done[1:]), train_loss_RE=torch.stack(losses, 1), valid_accuracy_RE=torch.stack(scores, 1),
+        diverged_at_R=group.diverged_at_R, layers=group.weights(), kept_layers=kept, at_loss_layers=at_loss,
         at_loss_step_R=at_loss_step_R,
-    )
+    )  # fmt: skip
 
 
 def log_spaced(steps: int, ratio: float = 1.06) -> list[int]:

@@ -96,7 +96,10 @@ def run(name: str | None = None, repeats: int = 5, json_file: Path | None = None
     from dltutorial.course import benches
 
     if name is None:
-        print(*(f"{known:12} {(getattr(benches, known).__doc__ or '').splitlines()[0]}" for known in BENCHES), sep="\n")
+        print(
+            *(f"{known:12} {(getattr(benches, known).__doc__ or '').partition(chr(10))[0]}" for known in BENCHES),
+            sep="\n",
+        )
         return 0
     chosen = config.preset(preset)
     rows = list(getattr(benches, name)(chosen, repeats))

@@ -103,9 +103,9 @@ def leave(remove: bool = False) -> str:
         theirs = (now.st_ino, now.st_uid) != (member.inode, os.getuid())
     there, has_shared = sharing.setting_file().exists(), member is not None and (away or member.file.exists())
     try:
-        sharing.setting_file().unlink(missing_ok=True)
         if remove and member and not theirs:
             member.file.unlink(missing_ok=True)
+        sharing.setting_file().unlink(missing_ok=True)
     except OSError as error:
         raise CourseError(f"cannot remove {error.filename}: {error.strerror}; remove it by hand") from error
     if damaged:

@@ -158,7 +158,7 @@ def look(file: Path) -> Copy:
     try:
         return look_at(paths.read_text(file))
     except FileNotFoundError:
-        return Copy("missing")
+        return Copy("unreadable" if file.is_symlink() else "missing")  # of a link whose end is away now
     except (OSError, UnicodeDecodeError):
         return Copy("unreadable")
 

@@ -58,12 +58,14 @@ def run(
     given = {path: notebooks.checked(path, parameters or {}) for path in selected}
     limits.refuse_too_many("--jobs", min(jobs, len(selected)))
     node.refuse_on_login("a whole chapter", "run it in a job: sbatch -N 1 --wrap '.venv/bin/dltutorial run 01'")
+    paths.records_file()  # which may have been named wrongly
+    numbers = {path: str(notebooks.about(path)["chapter"]) for path in selected}  # it may be edited meanwhile
     folder, done = new_folder(out), dict[Path, Executed]()
     try:
-        asyncio.run(_execute_all(given, preset, folder, jobs, timeout_s, done))
-        return _conclude(folder, preset, selected, done)
+        asyncio.run(_execute_all(given, numbers, preset, folder, jobs, timeout_s, done))
+        return _conclude(folder, preset, numbers, done)
     except KeyboardInterrupt:
-        _conclude(folder, preset, selected, done)
+        _conclude(folder, preset, numbers, done)
         told = f"interrupted: {len(done)} of {len(selected)} chapters are finished"
         print(f"{told}; they are in {folder / 'index.html'}", file=sys.stderr)
         return 130
@@ -100,7 +102,7 @@ def environment(preset: str, folder: Path, jobs: int = 1) -> dict[str, str]:
     }
     for name in ("DLTUTORIAL_DATA", "DLTUTORIAL_RUNS", "XDG_CACHE_HOME"):
         if os.environ.get(name):  # a relative path would move with the kernel's working directory
-            env[name] = str(Path(os.environ[name]).absolute())
+            env[name] = str(Path(os.path.expanduser(os.environ[name])).absolute())  # noqa: PTH111 - as ``paths`` does
     if jobs > 1 and "OMP_NUM_THREADS" not in os.environ:
         env["OMP_NUM_THREADS"] = str(max(1, machine.cores() // jobs))
     return env
@@ -118,6 +120,7 @@ def read_claims(folder: Path) -> dict[str, list[dict[str, Any]]]:
 
 async def _execute_all(
     given: Mapping[Path, Mapping[str, Any]],
+    numbers: Mapping[Path, str],
     preset: str,
     folder: Path,
     jobs: int,
@@ -131,18 +134,23 @@ async def _execute_all(
 
     async def one(source: Path) -> None:
         work = folder / "work" / source.stem[:2]
-        work.mkdir(exist_ok=True)
         output = work.parent / source.name
         async with slots:
             running.append(source.stem)
             bar.set_description(" ".join(running))
-            result = done[source] = await execute(source, output, work, given[source], env, timeout_s, bar.update)
+            try:
+                work.mkdir(exist_ok=True)
+                result = await execute(source, output, work, given[source], env, timeout_s, bar.update)
+            except OSError as error:
+                result = Executed(0.0, error=f"{error.filename}: {error.strerror}")
+            done[source] = result
             running.remove(source.stem)
-        with contextlib.suppress(FileNotFoundError):
+        with contextlib.suppress(OSError, ValueError):
+            json.loads(output.read_bytes())
             output.replace(folder / source.name)  # it is whole
         for file in (folder / "records.jsonl", paths.records_file()) if not result.error else ():
             with contextlib.suppress(CourseError):  # the run stands without it
-                writer = records.Writer(notebooks.about(source)["chapter"], preset, file)
+                writer = records.Writer(numbers[source], preset, file)
                 writer.write(source.stem, result.seconds, "s", kind="run", peak_bytes=result.peak_bytes)
 
     # Parameters are put into a cell of their own.
@@ -153,13 +161,13 @@ async def _execute_all(
                 group.create_task(one(source))
 
 
-def _conclude(folder: Path, preset: str, selected: list[Path], done: Mapping[Path, Executed]) -> int:
-    """Write the summary and the pages, print the table and the failures; 1 if there is one."""
+def _conclude(folder: Path, preset: str, numbers: Mapping[Path, str], done: Mapping[Path, Executed]) -> int:
+    """Print the table and the failures, write the summary and the pages; 1 if there is one."""
     for left in (folder / "work").glob("*.ipynb"):  # half executed: not to be mistaken for whole
         left.unlink()
     claims, rows, wrong = read_claims(folder), [], []
-    for source in selected:
-        number, result = notebooks.about(source)["chapter"], done.get(source)
+    for source, number in numbers.items():
+        result = done.get(source)
         counts = Counter(claim["status"] for claim in claims.get(number, []))
         status = "not run" if result is None else "failed" if result.error or counts["failed"] else "finished"
         row = {"notebook": source.name, "chapter": number, "status": status, "claims": dict(counts)}
@@ -172,12 +180,12 @@ def _conclude(folder: Path, preset: str, selected: list[Path], done: Mapping[Pat
                 wrong.append(f"{source.name}: this claim does not hold: {claim['what']} ({claim['evidence']})")
     here = {"machine": machine.label(), "versions": machine.versions(), "date": f"{datetime.date.today()}"}
     about = here | {"preset": preset, "chapters": rows}
-    paths.write_text(folder / "run.json", json.dumps(about, indent=1) + "\n")
     print(_table(rows))
+    print("\n".join(wrong), file=sys.stderr, end="\n" * bool(wrong))
     from dltutorial.course import site
 
+    paths.write_text(folder / "run.json", json.dumps(about, indent=1) + "\n")
     print(f"pages: {site.write(folder, about, claims)}")
-    print("\n".join(wrong), file=sys.stderr, end="\n" * bool(wrong))
     return int(any(row["status"] != "finished" for row in rows))
 
 

@@ -34,6 +34,9 @@ def prepare() -> None:
 def _guard_writefile() -> None:
     """From now on ``%%writefile`` keeps what lies there, as ``take`` does, unless it wrote that itself."""
     from IPython import get_ipython
+    from IPython.core.error import UsageError
+    from IPython.core.magic_arguments import parse_argstring
+    from IPython.core.magics.osm import OSMagics
 
     shell = get_ipython()
     plain = shell and shell.find_cell_magic("writefile")
@@ -42,11 +45,14 @@ def _guard_writefile() -> None:
     wrote: dict[Path, list[str]] = {}
 
     def writefile(line: str, cell: str) -> None:
-        name = line.strip().removeprefix("-- ").strip().strip("'\"")
-        file, there = Path(name).expanduser().absolute(), None
+        try:
+            given = parse_argstring(OSMagics.writefile, line)
+        except UsageError:
+            return plain(line, cell)  # which says so
+        file, there = Path(given.filename.strip("'\"")).expanduser().absolute(), None
         with contextlib.suppress(OSError, UnicodeDecodeError):
             there = paths.read_text(file)
-        if line.strip() and not file.is_dir() and not {"-a", "--append"} & set(line.split()):
+        if not file.is_dir() and not given.append:
             if there is None or there.splitlines() != wrote.get(file):
                 _keep_own(file, cell)
             elif file.is_symlink() or file.stat().st_nlink > 1:

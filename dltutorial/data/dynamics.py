@@ -72,16 +72,11 @@ def operators(flow: Flow, device: torch.device | str = "cpu", dtype: torch.dtype
         return x.to(device, dtype.to_complex() if x.is_complex() else dtype)
 
     return Operators(
-        flow=flow,
-        ddx_1K=put(1j * k_1K),
-        ddy_H1=put(1j * l_H1),
-        wavenumber2_HK=put(k2_HK),
-        keep_HK=keep_HK.to(device, dtype),
-        inverse_LLHK=put(_inverse(coupling_LL, k2_HK) * keep_HK),
-        linear_LHK=put(linear_LHK * keep_HK),
-        forcing_SHK=put(forcing_SHK * keep_HK),
+        flow=flow, ddx_1K=put(1j * k_1K), ddy_H1=put(1j * l_H1), wavenumber2_HK=put(k2_HK),
+        keep_HK=keep_HK.to(device, dtype), inverse_LLHK=put(_inverse(coupling_LL, k2_HK) * keep_HK),
+        linear_LHK=put(linear_LHK * keep_HK), forcing_SHK=put(forcing_SHK * keep_HK),
         decay_half_SHK=put(decay_half_SHK * keep_HK),
-    )
+    )  # fmt: skip
 
 
 def _coupling(n_layers: int, deformation_radius: float) -> Tensor:
@@ -155,12 +150,9 @@ def fields(state_BSHK: Tensor, ops: Operators) -> Tensor:
     """The state on the grid in SI units, shape (B, C, H, W); channels as in ``Flow.channel_names``."""
     psi_BLHK = streamfunction(state_BSHK, ops)
     spectra = (
-        -ops.ddy_H1 * psi_BLHK,
-        ops.ddx_1K * psi_BLHK,
-        -ops.wavenumber2_HK * psi_BLHK,
-        psi_BLHK,
+        -ops.ddy_H1 * psi_BLHK, ops.ddx_1K * psi_BLHK, -ops.wavenumber2_HK * psi_BLHK, psi_BLHK,
         state_BSHK[:, ops.flow.n_layers :],
-    )
+    )  # fmt: skip
     scaled = [factor * x for (_, factor), x in zip(CHANNELS.values(), spectra, strict=True)]
     x_BL5HW = irfft2(torch.stack(scaled, 2), s=(ops.flow.n_lat, ops.flow.n_lon), norm="forward")
     return x_BL5HW.flatten(1, 2)

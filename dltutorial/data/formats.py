@@ -134,6 +134,12 @@ class Year:
         for x_CHW in x_NCHW if not self._bytes else ():
             if not np.ptp(x_CHW[0, 0]) > 0 and x_CHW[0].size > 1 and not (np.ptp(x_CHW, (1, 2)) > 0).any():
                 raise DataError(f"{self.path} holds one value a field, as if a chunk was removed; {_ANEW}")
+        return self._with_values(x_NCHW)
+
+    def _with_values(self, x_NCHW: np.ndarray) -> np.ndarray:
+        """As given. DataError: what stands for no value is among them."""
+        if not math.isnan(self.no_value) and (x_NCHW == self.no_value).any():
+            raise DataError(f"{self.path} holds {self.no_value:g}, its own word for no value; leave the year out")
         return x_NCHW
 
     def read_into(self, first: int, out_NCHW: np.ndarray) -> None:
@@ -146,6 +152,7 @@ class Year:
         with blaming(self.path):
             for index, out_CHW in enumerate(out_NCHW, first):
                 self._fields.read_direct(out_CHW, (index, *self._window))
+        self._with_values(out_NCHW)
 
     def _require(self, first: int, count: int) -> None:
         """Raises: IndexError: the year lacks some of these snapshots; DataError: by now, as it was shortened."""
@@ -185,9 +192,9 @@ def _open_hdf5(path: Path) -> Year:
     year = Year(path, fields, fields.chunks, fields.compression is not None, file.close)
     if fields.is_virtual or fields.external:
         raise DataError(elsewhere)
-    if fields.attrs.get("scale_factor", 1) != 1 or fields.attrs.get("add_offset", 0) != 0:
+    if np.any(fields.attrs.get("scale_factor", 1) != 1) or np.any(fields.attrs.get("add_offset", 0) != 0):
         raise DataError(f"{path} has packed values, to be read with scale_factor and add_offset; write them unpacked")
-    year.no_value = float(np.float32(np.ravel(fields.attrs.get("_FillValue", math.nan))[0]))
+    year.no_value = _no_value(path, fields.attrs)
     if fields.chunks is None:
         _refuse_holes(path, fields.shape, fields.shape, lambda: int(fields.id.get_storage_size() >= fields.nbytes))
     else:
@@ -209,8 +216,18 @@ def _open_zarr(path: Path) -> Year:
     n_files = _files_of_chunks(path)  # looked at before Zarr opens any
     fields = zarr.open_array(path, mode="r")
     year = Year(path, fields, fields.chunks, bool(fields.compressors))
+    year.no_value = _no_value(path, fields.attrs)
     _refuse_holes(path, fields.shape, fields.shards or fields.chunks, lambda: n_files)
     return year
+
+
+def _no_value(path: Path, attributes: Any) -> float:
+    """What a file says that stands for no value. DataError: it says no number."""
+    said = attributes.get("_FillValue", attributes.get("missing_value", math.nan))
+    try:
+        return float(np.float32(np.ravel(said)[0]))
+    except (ValueError, TypeError, IndexError) as error:
+        raise DataError(f"{path}: _FillValue or missing_value is no number; correct or remove it") from error
 
 
 def _files_of_chunks(path: Path) -> int:

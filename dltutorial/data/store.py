@@ -105,20 +105,13 @@ def open_split(folder: Path, split: str = "train", crop: tuple[int, int] | None 
     if climate is not None and not (np.median(np.abs((climate - means) / stds)[0], (1, 2)).max() < 2):  # most points
         raise _far_off(folder)
     return Split(
-        folder=folder,
-        name=split,
-        files=files,
-        snapshots=tuple(shape[0] for shape in shapes.values()),
-        shape=(C, min(H, rows), min(W, columns)),
-        grid=(H, W),
+        folder=folder, name=split, files=files, snapshots=tuple(shape[0] for shape in shapes.values()),
+        shape=(C, min(H, rows), min(W, columns)), grid=(H, W),
         channel_names=tuple(said.get("channels") or (f"channel {i}" for i in range(C))),
-        channel_units=tuple(said.get("units") or [""] * C),
-        geometry=said.get("geometry", "sphere"),
-        snapshot_s=said.get("snapshot_s"),
-        means_1C11=means,
-        stds_1C11=stds,
+        channel_units=tuple(said.get("units") or [""] * C), geometry=said.get("geometry", "sphere"),
+        snapshot_s=said.get("snapshot_s"), means_1C11=means, stds_1C11=stds,
         time_means_1CHW=None if climate is None else climate[..., :rows, :columns],
-    )
+    )  # fmt: skip
 
 
 def looked_at(snapshots: Mapping[Path, int], most: int = 0) -> list[tuple[Path, int]]:
@@ -272,10 +265,7 @@ def samples(file: Path) -> Iterator[np.ndarray]:
     with formats.open_year(file) as year:
         depth = min(16, (year.chunk_TCHW or (1,))[0])
         for first in range(0, len(year), depth):
-            x_NCHW = year.snapshots(first, min(depth, len(year) - first))
-            if (x_NCHW == year.no_value).any():
-                raise DataError(f"{file} holds {year.no_value:g}, its own word for no value; leave the year out")
-            yield from whole(file, first, x_NCHW)
+            yield from whole(file, first, year.snapshots(first, min(depth, len(year) - first)))
 
 
 def whole(file: Path, first: int, x_NCHW: np.ndarray) -> np.ndarray:
@@ -306,7 +296,8 @@ def about(folder: Path, n_channels: int | None = None) -> dict[str, Any]:
     if not all(isinstance(n, list) and len(n) == n_channels and all(isinstance(x, str) for x in n) for n in names):
         raise DataError(f"{file}: channels and units must be {n_channels} texts each, as the files have; correct it")
     geometry, snapshot_s = said.get("geometry", "sphere"), said.get("snapshot_s", 1.0)
-    if geometry not in ("sphere", "beta-plane") or not isinstance(snapshot_s, (int, float)):
+    numeric = isinstance(snapshot_s, (int, float)) and not isinstance(snapshot_s, bool)
+    if geometry not in ("sphere", "beta-plane") or not numeric or not 0 < snapshot_s < np.inf:
         raise DataError(
             f"{file}: geometry {geometry!r} (sphere or beta-plane) or snapshot_s {snapshot_s!r}: correct it"
         )

@@ -204,8 +204,14 @@ def write_stats(folder: Path, progress: bool = False, overwrite: bool = True) ->
         raise DataError(f"{folder}: channel {channel} has one value in all training years; write the data without it")
     arrays = means_C11 + near_C11, stds_C[:, None, None], time_means_CHW + near_C11
     found = dict(zip(files, arrays, strict=True))
-    with refusals(folder / "stats"), contextlib.ExitStack() as all_or_none:
-        for name, file in wanted.items():
-            with open(all_or_none.enter_context(paths.atomic(file)), "wb") as out:
-                np.save(out, found[name][None].astype(np.float32))
+    before = {file: file.read_bytes() for file in wanted.values() if file.exists()}
+    try:
+        with refusals(folder / "stats"), contextlib.ExitStack() as all_or_none:
+            for name, file in wanted.items():
+                with open(all_or_none.enter_context(paths.atomic(file)), "wb") as out:
+                    np.save(out, found[name][None].astype(np.float32))
+    except BaseException:
+        for file in (file for file, content in before.items() if file.read_bytes() != content):  # some are new already
+            file.write_bytes(before[file])
+        raise
     return list(wanted.values())

@@ -102,6 +102,8 @@ def mend(cluster: PocketCluster) -> PocketCluster:
     """
     for role in faults(cluster):
         kill(cluster.folder, role)
+        if role in cluster.nodes:  # Slurm learns that its jobs there are lost, and queues them anew or ends them
+            _asked(cluster, "scontrol", "update", f"NodeName={role}", "State=DOWN", "Reason=restarted")
         spawn(cluster, role)
     _asked(cluster, "scontrol", "update", f"NodeName={','.join(cluster.nodes)}", "State=RESUME")  # if one was drained
     return _settled(cluster)
@@ -189,17 +191,11 @@ def _configuration(cluster: PocketCluster) -> str:
     except KeyError:  # as in a container that runs under a number
         raise CourseError(f"user {os.getuid()} has no name, which Slurm needs; give it one in /etc/passwd") from None
     return string.Template(template).substitute(
-        name=f"pocket-{cluster.name}".lower(),
-        host=host(),
-        user=user,
-        folder=cluster.folder,
-        controller_port=controller_port,
-        node_ports=",".join(map(str, node_ports)),
-        nodes=",".join(cluster.nodes),
-        cores=max(4, machine.cores()),
-        memory_mb=(machine.memory_bytes()[0] or 2**30) // 2**20,
+        name=f"pocket-{cluster.name}".lower(), host=host(), user=user, folder=cluster.folder,
+        controller_port=controller_port, node_ports=",".join(map(str, node_ports)), nodes=",".join(cluster.nodes),
+        cores=max(4, machine.cores()), memory_mb=(machine.memory_bytes()[0] or 2**30) // 2**20,
         first_job=secrets.choice(range(1000, 19000)),
-    )
+    )  # fmt: skip
 
 
 def _belongs(env: dict[str, str], folder: Path, role: str | None) -> bool:

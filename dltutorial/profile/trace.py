@@ -32,16 +32,10 @@ Row = tuple[str, str]  # process (of a kernel: device) and thread (stream), as t
 _MOST_S = 1e12  # 30,000 years; nanoseconds of it can be counted
 # What the profiler calls an event → what the course calls it. Others (flow arrows, the profiler's own) are left out.
 _CATEGORIES = {
-    "user_annotation": "range",
-    "gpu_user_annotation": "device range",
-    "cpu_op": "operator",
-    "cuda_runtime": "runtime",
-    "cuda_driver": "runtime",
-    "kernel": "kernel",
-    "gpu_memcpy": "copy",
-    "gpu_memset": "copy",
+    "user_annotation": "range", "gpu_user_annotation": "device range", "cpu_op": "operator", "cuda_runtime": "runtime",
+    "cuda_driver": "runtime", "kernel": "kernel", "gpu_memcpy": "copy", "gpu_memset": "copy",
     "python_function": "python",
-}
+}  # fmt: skip
 
 
 def take(run_step: Callable[[], object], steps: int = 5, warmup: int = 3, *, file: Path | None = None) -> Trace:

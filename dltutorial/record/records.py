@@ -37,17 +37,11 @@ class Writer:
             CourseError: the file cannot be written.
         """
         record = {
-            "time": datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds"),
-            "chapter": self.chapter,
-            "what": what,
-            "value": _plain(value),
-            "unit": unit,
-            "kind": kind,
-            "preset": self.preset,
-            "machine": machine.label(),
-            "versions": machine.versions(),
+            "time": datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds"), "chapter": self.chapter,
+            "what": what, "value": _plain(value), "unit": unit, "kind": kind, "preset": self.preset,
+            "machine": machine.label(), "versions": machine.versions(),
             **{key: _plain(item) for key, item in more.items()},
-        }
+        }  # fmt: skip
         path = self.file or paths.records_file()
         try:
             path.parent.mkdir(parents=True, exist_ok=True)

@@ -66,11 +66,13 @@ def membership() -> Membership | None:
     file = setting_file()
     try:
         about = paths.from_json(paths.read_text(file, limit=2**16))
+        if "\0" in about["folder"]:
+            raise ValueError
         name = paths.inside(Path(about["folder"]), about["name"]).name
         return Membership(Path(about["folder"]), name, int(about.get("inode", 0)))
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, TypeError, KeyError, CourseError) as error:
+    except (OSError, ValueError, TypeError, KeyError, OverflowError, CourseError) as error:
         raise CourseError(f"{file} cannot be read; leave it with dltutorial class leave, and join again") from error
 
 

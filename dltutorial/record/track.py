@@ -31,7 +31,10 @@ class Tracker:
             from torch.utils.tensorboard import SummaryWriter
 
             purge_step = done + 1 if done else None
-            self._board = SummaryWriter(str(folder / "tensorboard"), purge_step=purge_step, filename_suffix=MINE)
+            try:
+                self._board = SummaryWriter(str(folder / "tensorboard"), purge_step=purge_step, filename_suffix=MINE)
+            except UnicodeEncodeError as error:
+                raise CourseError(f"TensorBoard cannot write to {str(folder)!r}; choose a name in UTF-8") from error
 
     def log(self, step: int, scalars: Mapping[str, float]) -> None:
         """Write scalars that belong to one update."""

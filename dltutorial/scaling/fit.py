@@ -111,8 +111,10 @@ def read(file: Path) -> list[TimedStep]:
         lines = [line for line in paths.read_text(file, 2**20).removeprefix("\ufeff").splitlines()
                  if line.strip() and line[0] != "#"]  # fmt: skip
         rows = csv.DictReader(lines, restkey="ranks", skipinitialspace=True)  # so what is surplus is no number
-        return [TimedStep(*(float(row[name]) for name in TimedStep._fields)) for row in rows]
-    except (KeyError, TypeError, ValueError, csv.Error):
+        if len(set(rows.fieldnames or ())) < len(rows.fieldnames or ()):
+            raise ValueError
+        return [TimedStep(*(float(row[name].replace("_", "?")) for name in TimedStep._fields)) for row in rows]
+    except (KeyError, TypeError, AttributeError, ValueError, csv.Error):
         raise CourseError(f"{file} is no CSV file of numbers with the header ranks,samples,step_s; write one") from None
     except OSError as error:
         raise CourseError(f"cannot read {file}: {error.strerror}; give a CSV file") from None

@@ -86,14 +86,10 @@ def _run(row: dict[str, str], given: dict[str, str]) -> PublishedRun:
     known = workloads.NETWORKS.get(given["workload"])
     layers = known() if known else workloads.even(row["workload"], 1e6 * float(given["million_parameters"]))
     return PublishedRun(
-        key=row["run"],
-        what=f"{row['workload']}, {row['accelerators']} {row['accelerator']}",
-        cluster=given["cluster"],
-        workload=layers.at(float(given["rank_samples_per_s"]), int(given["bytes_per_value"])),
-        base=int(row["base"]),
-        gpus=int(row["accelerators"]),
-        samples_per_gpu=int(given["samples_per_rank"]),
+        key=row["run"], what=f"{row['workload']}, {row['accelerators']} {row['accelerator']}", cluster=given["cluster"],
+        workload=layers.at(float(given["rank_samples_per_s"]), int(given["bytes_per_value"])), base=int(row["base"]),
+        gpus=int(row["accelerators"]), samples_per_gpu=int(given["samples_per_rank"]),
         efficiency=float(row["efficiency"]),
         communication_share=float(row["communication_share"]) if row["communication_share"] else None,
         left_out=given["left_out"],
-    )
+    )  # fmt: skip

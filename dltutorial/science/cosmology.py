@@ -44,12 +44,8 @@ NETWORKS = ("mean", "published")
 SHAPES = {"smoke": (16, 8, 3), "laptop": (32, 16, 4), "gpu": (128, 32, 5), "cluster": (128, 32, 5)}
 _SMOKE: dict[str, Any] = {"samples": 1000, "global_batch_size": 32, "steps": 240, "learning_rate": 4e-3}
 _GPU: dict[str, Any] = {
-    "network": "published",
-    "samples": 512,
-    "global_batch_size": 16,
-    "steps": 500,
-    "learning_rate": 1e-3,
-}
+    "network": "published", "samples": 512, "global_batch_size": 16, "steps": 500, "learning_rate": 1e-3,
+}  # fmt: skip
 _CLUSTER = {**_GPU, "samples": 2048, "global_batch_size": 64, "steps": 1000}
 _DEFAULTS = {"smoke": _SMOKE, "laptop": {**_SMOKE, "samples": 4000, "steps": 2000}, "gpu": _GPU, "cluster": _CLUSTER}
 

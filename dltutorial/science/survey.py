@@ -40,12 +40,8 @@ SIZES = {"smoke": 16, "laptop": 32, "gpu": 64, "cluster": 64}  # pixels along an
 _SMOKE: dict[str, Any] = {"samples": 8000, "global_batch_size": 128, "steps": 240, "learning_rate": 3e-3}
 _LAPTOP = {**_SMOKE, "samples": 24_000, "global_batch_size": 256, "steps": 2000}
 _GPU: dict[str, Any] = {
-    "network": "resnet50",
-    "samples": 200_000,
-    "global_batch_size": 1024,
-    "steps": 10_000,
-    "learning_rate": 1e-3,
-}
+    "network": "resnet50", "samples": 200_000, "global_batch_size": 1024, "steps": 10_000, "learning_rate": 1e-3,
+}  # fmt: skip
 _CLUSTER = {**_GPU, "samples": 500_000, "global_batch_size": 4096, "learning_rate": 2e-3}
 _DEFAULTS = {"smoke": _SMOKE, "laptop": _LAPTOP, "gpu": _GPU, "cluster": _CLUSTER}
 

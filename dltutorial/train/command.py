@@ -128,9 +128,13 @@ def _train(preset_name: str, knobs: dict, data: Path | None, name: str | None, o
                 say(f"step {seen.step}: loss {seen.loss:.4f} · {seen.samples_per_s:.1f} samples/s · {scores}")
     if seen is None:
         say(f"{folder} is finished already, after {recipe.steps} updates; nothing was done")
-    elif is_main():
-        for what, value in seen.scores.items():
-            records.Writer("train", recipe.preset).write(what, value, run=folder.name, steps=seen.step)
+    final = dict(seen.scores) if seen else run_folder.scores_of(folder) if is_main() else {}
+    with contextlib.suppress(CourseError):  # a run may have been killed before it was recorded
+        for record in records.read(paths.records_file()) if final and not seen else ():
+            if record.get("run") == folder.name:
+                final.pop(record["what"], None)
+    for name, value in final.items() if is_main() else ():
+        records.Writer("train", recipe.preset).write(name, value, run=folder.name, steps=recipe.steps)
 
 
 def _base(preset_name: str, knobs: dict, before: Recipe | None) -> tuple[Preset, dict]:

@@ -109,13 +109,9 @@ def make_vit(sizes: ModelRecipe) -> ViT:
     """A vision transformer of these sizes, with random weights."""
     shape = sizes.n_channels, sizes.n_lat, sizes.n_lon, sizes.patch, sizes.dim, sizes.depth, sizes.heads
     return ViT(
-        *shape,
-        predict_change=sizes.predict_change,
-        fused_attention=sizes.fused_attention,
-        head_bias=sizes.head_bias,
-        norm_eps=sizes.norm_eps,
-        checkpoint_blocks=sizes.checkpoint_activations,
-    )
+        *shape, predict_change=sizes.predict_change, fused_attention=sizes.fused_attention, head_bias=sizes.head_bias,
+        norm_eps=sizes.norm_eps, checkpoint_blocks=sizes.checkpoint_activations,
+    )  # fmt: skip
 
 
 def batches(

@@ -53,14 +53,10 @@ def rungs(device: str, every: int = 4) -> dict[str, dict[str, Any]]:
     """Name → knobs, in the order of the chapters; once it is read seldom, the loss is every ``every`` updates."""
     only_fp16 = device == "cuda" and units_for("fp16") and not units_for("bf16")
     return {
-        "loader": {"loader": "best"},
-        "loss": {"log_every": every},
-        "attention": {"fused_attention": True},
-        "precision": {"precision": "fp16" if only_fp16 else "bf16"},
-        "optimizer": {"optimizer_impl": "fused"},
-        "compile": {"compile": "default"},
-        "graph": {"cuda_graph": True},
-    }
+        "loader": {"loader": "best"}, "loss": {"log_every": every}, "attention": {"fused_attention": True},
+        "precision": {"precision": "fp16" if only_fp16 else "bf16"}, "optimizer": {"optimizer_impl": "fused"},
+        "compile": {"compile": "default"}, "graph": {"cuda_graph": True},
+    }  # fmt: skip
 
 
 def missing(start: Recipe) -> dict[str, str]:

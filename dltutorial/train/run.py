@@ -88,6 +88,7 @@ def train(
                 if is_main():
                     with run_folder.begin(folder, recipe, begun, resume):
                         log = ending.enter_context(run_log(folder, recipe, task.data_id, begun, progress))
+                    ending.callback(run_folder.tell_kept, folder)
             for seen in loop(task, recipe, state, save=save, asked_to_end=asked_to_end):
                 log(seen)
                 yield seen

@@ -80,10 +80,10 @@ def to_go_on_from(folder: Path, recipe: Recipe, data_id: str, overwrite: bool, r
     for link in (place for name in (CHECKPOINTS, "tensorboard", "wandb") if (place := folder / name).is_symlink()):
         why = "is a link, and what lies behind it may be another run's; copy that (cp -r) in place of it"
         raise CourseError(f"{link} {why}")
-    if not overwrite and not resume and (aside := _aside(folder)).is_dir():
+    before = previous_recipe(folder, overwrite, resume)
+    if not overwrite and (before is None) and (aside := _aside(folder)).is_dir():
         what = "it may be a run, and who was to overwrite it was killed"
         raise CourseError(f"{aside} is in the way; look what it holds ({what}): --overwrite it, or rename it")
-    before = previous_recipe(folder, overwrite, resume)
     if before is not None:
         check_same(vars(before), recipe, folder)
     with _reading(folder / CHECKPOINTS):
@@ -138,6 +138,13 @@ def begin(folder: Path, recipe: Recipe, found: Checkpoint | None, resume: bool) 
 def _aside(folder: Path) -> Path:
     """Where the run that is overwritten in this folder stays until the new one has a checkpoint or its weights."""
     return (real := folder.resolve()).with_name(f".{real.name}.overwritten")
+
+
+def tell_kept(folder: Path) -> None:
+    """At the end of a run that has replaced none: where the one is that it was to overwrite."""
+    if (aside := _aside(folder)).is_dir():
+        what = f"the run that was to be overwritten is kept, in {aside}"
+        print(f"{what}; --overwrite once more, or move it", file=sys.stderr)
 
 
 def let_go(folder: Path) -> None:
@@ -249,8 +256,7 @@ def run_log(folder: Path, recipe: Recipe, data_id: str, begun: Checkpoint | None
     """
     run_lock.check(folder)
     file, status, done = folder / "progress.jsonl", folder / "status.json", begun.step if begun else 0
-    decisive = {name: value for name, value in vars(recipe).items() if name not in FREE_KNOBS}
-    state: dict = {"status": "failed", "recipe": decisive, "data": data_id, "scores": begun.scores if begun else {}}
+    state: dict = {"status": "failed", **_about(recipe, data_id), "scores": begun.scores if begun else {}}
 
     def write(seen: Progress) -> None:
         run_lock.check(folder)
@@ -273,9 +279,6 @@ def run_log(folder: Path, recipe: Recipe, data_id: str, begun: Checkpoint | None
             with contextlib.suppress(OSError), open(status, "r+b") as there:
                 there.write(FAILED.encode())
             raise
-        if state["status"] != "finished" and (aside := _aside(folder)).is_dir():
-            what = f"the run that was to be overwritten is kept, in {aside}"
-            print(f"{what}; --overwrite once more, or move it", file=sys.stderr)
 
     with contextlib.ExitStack() as ending:
         ending.callback(end)
@@ -291,6 +294,11 @@ def run_log(folder: Path, recipe: Recipe, data_id: str, begun: Checkpoint | None
             raise
 
 
+def _about(recipe: Recipe, data_id: str) -> dict:
+    """What decides a run's weights and scores."""
+    return {"recipe": {k: v for k, v in vars(recipe).items() if k not in FREE_KNOBS}, "data": data_id}
+
+
 def save_weights(weights: Mapping, folder: Path) -> None:
     """Write a model's ``state_dict`` into ``weights.pt``, whole or not at all.
 
@@ -304,7 +312,12 @@ def save_weights(weights: Mapping, folder: Path) -> None:
             torch.save(weights, out)  # into a named file it would write that name, too
     except (OSError, RuntimeError) as error:  # torch's ways to say that the disk is full
         why = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise CourseError(f"cannot write {file}: {why}; make room, then train again") from error
+        raise CourseError(f"cannot write {file}: {why}; make room, then train again with --resume") from error
+
+
+def scores_of(folder: Path) -> dict:
+    """The final scores of a finished run."""
+    return dict(_said(folder).get("scores", {}))
 
 
 def is_finished(folder: Path, recipe: Recipe, data_id: str) -> bool:
@@ -317,14 +330,26 @@ def is_finished(folder: Path, recipe: Recipe, data_id: str) -> bool:
     with _reading(folder):
         with contextlib.suppress(FileNotFoundError, NotADirectoryError), paths.open_regular(weights):
             pass  # a pipe is told now, not when they are to be written
-        said = _said(folder)
-        if said["status"] != "finished":
-            return False
+        said, last = _said(folder), _last_record(folder)
+        if late := said["status"] != "finished":  # a kill, or a full disk, came between the weights and the status
+            if run_lock.is_owned(folder) or last.get("step") != recipe.steps:
+                return False
+            said = {"status": "finished", **_about(recipe, data_id), "scores": last["scores"]}
         same_data = said.get("data", data_id) == data_id  # a run of an earlier version has not told
         now = vars(Recipe.load(folder / "recipe.json"))
         check_same(said.get("recipe", now), recipe, folder, same_data)  # what was trained, whatever it was edited to
         with contextlib.suppress(*damage), paths.open_regular(weights) as file, zipfile.ZipFile(file) as parts:
             if parts.testzip() is None:
+                if late:
+                    with run_lock.owned(folder):
+                        paths.write_text(folder / "status.json", json.dumps(said) + "\n")
                 return True
     print(f"{folder} is finished, but its weights.pt is missing or damaged; it is made again", file=sys.stderr)
     return False
+
+
+def _last_record(folder: Path) -> dict:
+    """Of ``progress.jsonl``; nothing where there is none, or a kill has cut it."""
+    with contextlib.suppress(OSError, UnicodeDecodeError, ValueError, IndexError, TypeError):
+        return {} | paths.from_json(paths.read_text(folder / "progress.jsonl").splitlines()[-1])
+    return {}

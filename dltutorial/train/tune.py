@@ -217,7 +217,7 @@ def _try(study: Any, trial: Any, search: Search, asked_to_end: Callable[[], bool
                 value = record.scores.get(search.case.SCORE, value)
                 if record.scores and record.step in rungs:
                     trial.report(value, rungs[record.step])
-                    if record.step < recipe.steps and trial.should_prune():
+                    if record.step < recipe.steps and trial.should_prune() and not _is_last_hope(study, search.trials):
                         state = TrialState.PRUNED
                         break
             else:
@@ -239,6 +239,12 @@ def _try(study: Any, trial: Any, search: Search, asked_to_end: Callable[[], bool
             board.add_hparams(chosen, {"score": value}, run_name=".")
     told = f"{value:.4f}" if value is not None else "diverged"
     print(f"trial {trial.number}: {told}, {state.name.lower()} · {in_words(chosen)}", flush=True)
+
+
+def _is_last_hope(study: Any, trials: int) -> bool:
+    """Whether this is the budget's last trial, and none has come to its end. (Killed ones count at their rungs.)"""
+    states = Counter(trial.state for trial in study.get_trials(deepcopy=False))
+    return not states[TrialState.COMPLETE] and states[TrialState.PRUNED] >= trials - 1
 
 
 def _suggest(trial: Any, name: str, knob: Knob, kind: type) -> Any:
@@ -374,7 +380,8 @@ def _say_best(study: Any) -> None:
     n = Counter(trial.state.name.lower() for trial in study.trials)
     print(f"{study.study_name}: {', '.join(f'{count} {state}' for state, count in sorted(n.items()))}")
     if not study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,)):
-        raise CourseError("no trial came to its end: all diverged; let --knob name other values, under another --name")
+        why = "all diverged or ended early; let --knob name other values, under another --name"
+        raise CourseError(f"no trial came to its end: {why}")
     best = study.best_trial
     print(f"best: {best.value:.4f}, trial {best.number} · {in_words(best.params)}")
     print(ADVICE)

@@ -194,3 +194,41 @@ def test_an_interrupt_while_a_notebooks_process_starts_gives_no_traceback(course
 def spawned(pid):
     """The processes that are about to execute a notebook."""
     return [p for p in psutil.Process(pid).children() if "dltutorial.course.execute" in p.cmdline()]
+
+
+MOVES = "import os, pathlib; pathlib.Path(os.environ['DLTUTORIAL_NOTEBOOKS'], '00_good.ipynb').rename('mine.ipynb')"
+REMOVES = "import os, pathlib, shutil; shutil.rmtree(pathlib.Path(os.environ['DLTUTORIAL_RECORDS']).parent)"
+
+
+def test_a_chapter_that_is_renamed_while_it_runs_costs_no_table(course):
+    status, out, _ = finish(start(course(_00_good=MOVES)))
+    assert status == 0
+    assert "✓ 00_good" in out
+    assert (course() / "out" / "run.json").exists()
+
+
+def test_a_folder_that_is_removed_while_a_run_writes_it_is_told_for_each_chapter(course):
+    status, out, err = finish(start(course(_00_good=REMOVES, _01_next="1")))
+    assert status in (1, 2)
+    assert "✗ 01_next" in out
+    assert "01_next.ipynb, not to its end" in err
+    assert "Traceback" not in err
+
+
+def test_a_wrong_name_for_records_is_told_before_anything_runs(course, monkeypatch):
+    monkeypatch.setenv("DLTUTORIAL_RECORDS", "mine.txt")
+    folder = course(_00_good="1")
+    status, _, err = finish(start(folder))
+    assert status == 2
+    assert "DLTUTORIAL_RECORDS" in err
+    assert "Traceback" not in err
+    assert not (folder / "out").exists()
+
+
+def test_a_tilde_in_a_folders_name_is_the_home_for_the_kernels_too(course, monkeypatch):
+    folder = course(_00_good="from dltutorial import paths; print(paths.runs_dir())")
+    monkeypatch.setenv("HOME", str(folder))
+    monkeypatch.setenv("DLTUTORIAL_RUNS", "~/my runs")
+    status, _, err = finish(start(folder))
+    assert status == 0, err
+    assert f"{folder}/my runs\\n" in (folder / "out" / "00_good.ipynb").read_text()

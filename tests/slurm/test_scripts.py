@@ -136,6 +136,20 @@ def test_a_job_whose_node_fails_goes_on_with_another_and_one_that_may_not_says_s
     wait_for(lambda: set(pocket.states(cluster).values()) == {"idle"})
 
 
+def test_a_node_whose_daemon_was_killed_and_started_again_loses_its_jobs_and_slurm_knows(train, cluster, tmp_path):
+    """It would else wait for ranks that are gone, until the job's time is over."""
+    job = train("killed", *STEPS, "--checkpoint-every", "5", ranks=1)
+    wait_for(lambda: len(losses("killed")) > 5)
+    (daemon,) = (p for p in daemons.processes(cluster.folder, "n1") if p.name() == "slurmd")
+    daemon.kill()
+    wait_for(lambda: not daemon.is_running() or daemon.status() == psutil.STATUS_ZOMBIE)
+    assert pocket.up(len(cluster.nodes), cluster.name).faults == ()
+    wait_for(lambda: job.state()[1] == 1)
+    job.wait(250)
+    assert "killed goes on after" in job.output.read_text()
+    wait_for(lambda: set(pocket.states(cluster).values()) == {"idle"})
+
+
 def test_an_array_scales_over_the_nodes(train, cluster):
     job = train("", *STEPS, "--steps", "10", ranks=1, script="scaling", options=("--array=1,2",))
     for ranks in (1, 2):

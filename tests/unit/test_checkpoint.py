@@ -694,6 +694,7 @@ def test_weights_of_a_finished_run_that_cannot_be_read_are_left_alone(tiny_data,
         (["--name", "r", "--resume", "--seed", "4"], "seed=0 (now 4)"),
         (["--name", "r", "--resume", "--preset", "laptop"], "learning_rate=0.003 (now 0.001)"),
         (["--name", "../r", "--resume"], "bad name"),
+        (["--name", "records.jsonl"], "is a file's name here"),
     ],
 )
 def test_what_cannot_be_resumed_is_one_line(tiny_data, capsys, argv, said):

@@ -219,7 +219,9 @@ def test_a_learners_own_files_stay(course, force):
     assert sorted(path.name for path in folder.iterdir()) == sorted([*mine, "00_a.ipynb", "data", "kept"])
 
 
-@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir, lambda path: path.symlink_to("/dev/zero")])
+@pytest.mark.parametrize(
+    "make", [os.mkfifo, os.mkdir, lambda path: path.symlink_to("/dev/zero"), lambda path: path.symlink_to("/away/now")]
+)
 def test_what_is_no_file_in_an_exercises_place_stays_and_the_exercise_comes_beside(course, make):
     exercises.build(course)
     file = course / "exercises" / "00_a.ipynb"

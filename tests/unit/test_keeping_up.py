@@ -213,6 +213,22 @@ def test_a_file_of_the_learner_where_the_course_brings_one_and_one_that_it_drops
     assert course.text("site.sh") == "mine\n"
 
 
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("commit.gpgsign", "true"), ("merge.ff", "only"), ("merge.verifySignatures", "true"), ("core.hooksPath", "hooks")],
+)
+def test_a_learners_settings_of_git_are_in_no_updates_way(course, key, value):
+    (course.learner / "hooks").mkdir()
+    (course.learner / "hooks" / "pre-commit").write_text("#!/bin/sh\nexit 1\n")
+    (course.learner / "hooks" / "pre-commit").chmod(0o755)
+    git(course.learner, "config", key, value)
+    (course.learner / "site.sh").write_text("mine\ntwo\nthree\n")
+    course.publish(**{"site.sh": "one\ntwo\nnewer\n"})
+    course.update()
+    assert course.text("site.sh").startswith("mine\ntwo\n")
+    assert "newer" in course.text(EX)
+
+
 @pytest.mark.parametrize("staged_only", [True, False])
 def test_what_the_learner_has_staged_or_committed_stays(course, update, staged_only):
     solve(course.learner / EX)

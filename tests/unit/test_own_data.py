@@ -222,6 +222,25 @@ def test_statistics_are_replaced_all_or_none(own_data):
     assert {file: file.read_bytes() for file in (own_data / "stats").iterdir()} == before
 
 
+def test_statistics_are_replaced_all_or_none_also_if_one_cannot_take_its_name(own_data, monkeypatch):
+    for file in (own_data / "stats").iterdir():
+        np.save(file, np.load(file) * 2)
+    before = {file: file.read_bytes() for file in (own_data / "stats").iterdir()}
+    plain = os.replace
+
+    def replace(source, target, **how):
+        if str(target).endswith("global_means.npy"):
+            raise PermissionError(1, "Operation not permitted", str(target))
+        plain(source, target, **how)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", replace)
+        patch.setattr(Path, "replace", lambda file, target: replace(file, target))
+        with pytest.raises(DataError):
+            writing.write_stats(own_data)
+    assert {file: file.read_bytes() for file in (own_data / "stats").iterdir()} == before
+
+
 def still(fields):
     fields[:, 1] = 273.15  # a sum of squares in float32, or far from 0, would not find it constant
     return fields
@@ -393,6 +412,35 @@ def filled(value, statistics=True):
                 writing.write_stats(folder)
 
     return act
+
+
+@pytest.mark.parametrize("attribute", ["_FillValue", "missing_value"])
+def test_a_word_of_the_files_own_for_no_value_is_read_by_all(own_data, tmp_path, capsys, attribute):
+    filled(-888, statistics=False)(own_data)
+    with h5py.File(own_data / "train" / "1980.h5", "r+") as year:
+        year["fields"].attrs[attribute] = np.float32(-888)
+    convert = ["convert", "--layout", "npy", "--out", tmp_path / "c"]
+    for command in (["check"], ["statistics", "--overwrite"], convert):
+        assert "1980.h5 holds -888, its own word for no value" in refused(
+            capsys, "data", *command, "--source", own_data
+        )
+    assert "1980.h5 holds -888" in refused(capsys, "train", "--data", own_data, *TINY)
+    with h5py.File(own_data / "train" / "1980.h5", "r+") as year:
+        year["fields"].attrs[attribute] = "none"
+    assert "missing_value is no number; correct" in refused(capsys, "data", "check", "--source", own_data)
+
+
+def test_a_data_set_is_not_converted_into_itself(own_data, capsys):
+    out = own_data / "train" / "c"
+    said = refused(capsys, "data", "convert", "--layout", "npy", "--source", own_data, "--out", out)
+    assert "lies in the data set itself" in said
+    assert not out.exists()
+
+
+@pytest.mark.parametrize("value", ["NaN", "0", "-5", "true", "Infinity"])
+def test_no_time_that_cannot_be_lies_between_snapshots(own_data, capsys, value):
+    (own_data / "dataset.json").write_text(f'{{"snapshot_s": {value}}}')
+    assert "snapshot_s" in refused(capsys, "data", "check", "--source", own_data)
 
 
 @pytest.mark.parametrize("value", [9.96921e36, -9999, 1e20])

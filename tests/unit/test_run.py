@@ -278,13 +278,14 @@ def test_a_folder_that_is_no_run_is_never_removed(tiny_data, tmp_path):
 
 
 def test_a_run_that_is_to_be_overwritten_stays_where_the_new_one_cannot_start(
-    finished, tiny_data, tmp_path, monkeypatch
+    finished, tiny_data, tmp_path, monkeypatch, capsys
 ):
     shutil.copytree(finished[0], folder := tmp_path / "r")
     before = {file.name: file.read_bytes() for file in folder.iterdir() if file.is_file()}
     monkeypatch.setenv("WANDB_MODE", "bogus")
     with pytest.raises(CourseError, match="W&B could not start"):
         train(tiny_data, folder, dataclasses.replace(SMALL, track=("wandb",)), overwrite=True)
+    assert "is kept" not in capsys.readouterr().err
     assert {file.name: file.read_bytes() for file in folder.iterdir() if file.is_file()} == before
     assert [file.name for file in tmp_path.iterdir()] == ["r"]
 
@@ -334,6 +335,27 @@ def test_a_new_run_that_is_killed_before_its_first_checkpoint_has_not_cost_the_o
         next(seen)
     assert not (tmp_path / ".r.overwritten").exists()
     seen.close()
+
+
+@pytest.mark.parametrize("damage", ["removed", "emptied", "killed before it"])
+def test_weights_that_are_whole_are_no_run_to_begin_anew(finished, tiny_data, tmp_path, damage):
+    """A kill, or a full disk, came between them and the status."""
+    shutil.copytree(finished[0], folder := tmp_path / "r")
+    before, said = (folder / "weights.pt").read_bytes(), status(folder)
+    (folder / "status.json").write_text(run_folder.RUNNING if damage == "killed before it" else "")
+    if damage == "removed":
+        (folder / "status.json").unlink()
+    assert train(tiny_data, folder, resume=True) == []
+    assert (folder / "weights.pt").read_bytes() == before
+    assert status(folder) == said
+
+
+def test_a_name_whose_folder_is_gone_costs_no_run_that_was_to_be_overwritten(finished, tiny_data, tmp_path):
+    shutil.copytree(finished[0], aside := tmp_path / ".r.overwritten")
+    for resume in (False, True):
+        with pytest.raises(CourseError, match="is in the way; look what it holds"):
+            train(tiny_data, tmp_path / "r", resume=resume)
+    assert (aside / "weights.pt").exists()
 
 
 def test_a_finished_run_is_what_was_trained_whatever_its_recipe_was_edited_to(finished, tiny_data, tmp_path):
@@ -420,6 +442,7 @@ def test_a_run_with_a_file_of_your_own_is_not_overwritten_but_can_be_resumed(fin
 @pytest.mark.parametrize("own", OWN)
 def test_a_run_without_a_checkpoint_starts_anew_and_leaves_a_file_of_your_own(tiny_data, tmp_path, own):
     train(tiny_data, tmp_path / "r")
+    (tmp_path / "r" / "weights.pt").unlink()
     shutil.rmtree(tmp_path / "r" / "checkpoints", ignore_errors=True)
     (tmp_path / "r" / "status.json").write_text(run_folder.RUNNING)
     before = list((tmp_path / "r" / "tensorboard").iterdir())

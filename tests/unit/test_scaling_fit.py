@@ -143,3 +143,10 @@ def test_a_step_far_from_the_fit_is_marked():
 def test_blanks_after_commas_are_no_part_of_a_name(tmp_path):
     (file := tmp_path / "steps.csv").write_text("ranks, samples, step_s\n1, 8, 1.05\n2, 8, 1.11\n")
     assert [step.ranks for step in fit.read(file)] == [1, 2]
+
+
+@pytest.mark.parametrize("text", ["ranks,samples,step_s,step_s\n1,8,0.1,0.2\n", "ranks,samples,step_s\n1_0,8,0.1\n"])
+def test_a_column_twice_and_a_number_of_pythons_own_are_no_steps(tmp_path, text):
+    (tmp_path / "steps.csv").write_text(text)
+    with pytest.raises(CourseError, match="header ranks,samples,step_s"):
+        fit.read(tmp_path / "steps.csv")

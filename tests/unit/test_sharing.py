@@ -13,6 +13,7 @@ import pytest
 from dltutorial import cli, machine
 from dltutorial.course import classroom
 from dltutorial.course.checks import Exercise, Wrong
+from dltutorial.errors import CourseError
 from dltutorial.record import records, sharing
 
 
@@ -121,6 +122,33 @@ def test_status_shows_every_line_and_leaving_ends_it(room):
     classroom.leave(remove=True)
     assert [file.name for file in room.iterdir()] == ["blue-whale.jsonl"]
     assert classroom.leave() == "You are in no class: nothing is shared."
+
+
+def test_a_file_that_cannot_be_removed_keeps_the_membership(room, monkeypatch):
+    """So the learner can remove it later."""
+    classroom.join(room, "ann")
+    plain = Path.unlink
+
+    def unlink(file, missing_ok=False):
+        if file.suffix == ".jsonl":
+            raise PermissionError(1, "Operation not permitted", str(file))
+        plain(file, missing_ok)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "unlink", unlink)
+        with pytest.raises(CourseError, match="cannot remove"):
+            classroom.leave(remove=True)
+    assert "is removed" in classroom.leave(remove=True)
+    assert not list(room.iterdir())
+
+
+@pytest.mark.parametrize("about", ['"folder": "/x", "inode": 1e400', '"folder": "/x\\u0000y"'])
+def test_a_membership_that_cannot_be_is_told_and_left(room, about):
+    sharing.setting_file().parent.mkdir(parents=True, exist_ok=True)
+    sharing.setting_file().write_text(f'{{{about}, "name": "ann"}}')
+    with pytest.raises(CourseError, match="leave it with dltutorial class leave"):
+        classroom.status()
+    assert "the setting was damaged" in classroom.leave()
 
 
 def test_leaving_removes_no_file_that_is_somebody_elses_by_now(room):

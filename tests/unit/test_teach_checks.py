@@ -1,5 +1,6 @@
 import contextlib
 import dataclasses
+import os
 import signal
 import subprocess
 import sys
@@ -68,6 +69,25 @@ def test_a_case_that_cannot_run_here_is_neither_passed_nor_failed(exercise, tmp_
     assert "not tried as a job: no Slurm here" in out
     assert next(records.read(tmp_path / "records.jsonl"))["cases_passed"] == 2
     assert exercise.examine(lambda x: 7.0).status == "wrong"
+
+
+def test_an_answer_that_says_it_was_not_tried_has_not_passed(exercise):
+    def fn(x):
+        raise NotTried("by me")
+
+    assert exercise.examine(fn).status == "wrong"
+
+
+def test_an_answer_that_forks_leaves_no_child(exercise):
+    forked = []
+
+    def fn(x):
+        forked.append(os.fork())
+        return float(sum(x))
+
+    assert exercise.examine(fn).status == "passed"
+    for pid in forked:
+        assert os.waitpid(pid, 0) == (pid, 0)
 
 
 def test_a_torch_operation_that_is_not_implemented_is_no_blank(exercise):

@@ -369,6 +369,23 @@ def test_wandb_gets_a_group_of_trials_a_table_and_the_journal(line, tmp_path):
         wait_for(lambda file=file: "study" in group(file))
 
 
+def test_the_last_of_a_budget_goes_to_its_end_where_none_has(line, tmp_path, capsys):
+    """A trial that was killed still counts at its rungs, so that all others may be worse."""
+    import optuna
+    from optuna.storages import JournalStorage, journal
+    from optuna.trial import TrialState
+
+    storage = JournalStorage(journal.JournalFileBackend(str(tmp_path / "journal.log")))
+    study = optuna.create_study(storage=storage)
+    states = TrialState.FAIL, TrialState.PRUNED
+    for state in states:
+        study.tell(study.ask(), state=state)
+    assert tune._is_last_hope(study, 2)
+    assert not tune._is_last_hope(study, 3)
+    study.tell(study.ask(), 1.0)
+    assert not tune._is_last_hope(study, 2)
+
+
 # Ray
 
 

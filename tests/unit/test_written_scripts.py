@@ -145,3 +145,15 @@ def test_a_file_at_home_is_kept_too(shell, tmp_path, monkeypatch):
     scripts.prepare()
     shell.run_cell("%%writefile ~/answer.py\nblank\n")
     assert files(tmp_path) == {"answer.py": "blank\n", "answer.mine1.py": "written in an editor\n"}
+
+
+@pytest.mark.parametrize("name", ['"my -a run.py"', "-- -a"])
+def test_a_name_that_looks_like_an_option_is_kept_too(shell, tmp_path, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    file = tmp_path / name.removeprefix("-- ").strip('"')
+    file.write_text("written in an editor\n")
+    scripts.prepare()
+    shell.run_cell(f"%%writefile {name}\nblank\n")
+    shell.run_cell("%%writefile\nblank\n")  # IPython says what is missing
+    assert "written in an editor\n" in files(tmp_path).values()
+    assert file.read_text() == "blank\n"
