@@ -203,8 +203,13 @@ def test_a_warned_job_waits_for_its_ranks_and_queues_again(tmp_path, srun, statu
     try:
         warned = "exit 0" not in srun and "exit 3" not in srun
         if warned:
-            below = psutil.Process(started.pid).children
-            wait_for(lambda: [process for process in below(recursive=True) if process.name() == "sleep"])
+
+            def sleeps():
+                with contextlib.suppress(psutil.Error):  # one of them has just ended
+                    below = psutil.Process(started.pid).children(recursive=True)
+                    return [process for process in below if process.name() == "sleep"]
+
+            wait_for(sleeps)
             started.send_signal(signal.SIGUSR1)
         said, _ = started.communicate(timeout=30)
     finally:
