@@ -81,7 +81,8 @@ def to_go_on_from(folder: Path, recipe: Recipe, data_id: str, overwrite: bool, r
         why = "is a link, and what lies behind it may be another run's; copy that (cp -r) in place of it"
         raise CourseError(f"{link} {why}")
     before = previous_recipe(folder, overwrite, resume)
-    if not overwrite and (before is None) and (aside := _aside(folder)).is_dir():
+    begun = before is not None or (resume and folder.exists())
+    if not overwrite and not begun and (aside := _aside(folder)).is_dir():
         what = "it may be a run, and who was to overwrite it was killed"
         raise CourseError(f"{aside} is in the way; look what it holds ({what}): --overwrite it, or rename it")
     if before is not None:

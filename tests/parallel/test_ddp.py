@@ -98,6 +98,7 @@ def test_compression_errs_as_far_as_its_numbers_reach():
         assert found["fp16, ours against torch's"] < 1e-6
 
 
+@pytest.mark.timed
 def test_a_trace_shows_what_the_backward_pass_hides():
     for naive, bucketed, overlapped in launch(replicas.traced, 2, timeout_s=100):
         assert naive.n_messages > bucketed.n_messages == overlapped.n_messages > 2

@@ -71,6 +71,10 @@ def test_killed_while_it_overwrites_a_run_it_leaves_the_old_one_or_a_new_one(nur
     if (what, at) == ("overwriting", 1):
         assert run_folder.run_status(folder) == "finished"
         return
+    if not folder.exists() and how == "--resume":  # there is nothing to resume, and the old one is not to be lost
+        assert nursery.train(name, data, how=[how]) == 2
+        assert f"{name}.overwritten is in the way; look what it holds" in nursery.said.read_text()
+        how = "--overwrite"
     assert nursery.train(name, data, how=[how]) == 0, nursery.said.read_text()
     assert_same_run(whole[0], folder)
     assert nursery.train(name, data, how=["--overwrite"]) == 0, nursery.said.read_text()
