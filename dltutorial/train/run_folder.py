@@ -338,7 +338,7 @@ def is_finished(folder: Path, recipe: Recipe, data_id: str) -> bool:
             said = {"status": "finished", **_about(recipe, data_id), "scores": last["scores"]}
         same_data = said.get("data", data_id) == data_id  # a run of an earlier version has not told
         now = vars(Recipe.load(folder / "recipe.json"))
-        check_same(said.get("recipe", now), recipe, folder, same_data)  # what was trained, whatever it was edited to
+        check_same(now if late else said.get("recipe", now), recipe, folder, same_data)  # whatever it was edited to
         with contextlib.suppress(*damage), paths.open_regular(weights) as file, zipfile.ZipFile(file) as parts:
             if parts.testzip() is None:
                 if late:
