@@ -182,9 +182,12 @@ def keep_others(file: Path, is_own: Callable[[str], bool], what: str) -> None:
 
 
 def set_aside(file: Path) -> Path:
-    """Rename ``x.py`` to ``x.mine1.py``, or the next number that is free; returns that path."""
+    """Rename ``x.py`` to ``x.mine1.py``, or the next number that is free; returns that path. CourseError: no right to."""
     others = (file.with_suffix(f".mine{n}{file.suffix}") for n in itertools.count(1))
-    return file.rename(next(other for other in others if not os.path.lexists(other)))
+    try:
+        return file.rename(next(other for other in others if not os.path.lexists(other)))
+    except OSError as error:
+        raise CourseError(f"cannot keep your own {file} ({error.strerror}); rename it, then again") from error
 
 
 def append_line(handle: int, line: bytes) -> None:

@@ -114,7 +114,9 @@ def _pull(root: Path, url: str, branch: str) -> None:
         if isinstance(error, KeyboardInterrupt) or getattr(error, "returncode", 0) == -signal.SIGINT:
             raise KeyboardInterrupt from None
         why = _SECRET.sub("…", " ".join(said[begin:]) or str(error))[:300] or type(error).__name__
-        raise CourseError(f"the newer version is not merged ({why}); nothing that you have made is lost") from error
+        raise CourseError(
+            f"the newer version is not merged ({why}); nothing that you have made is lost; see git status"
+        ) from error
 
 
 def _git(root: Path, *words: str, do: str = "see git status") -> str:

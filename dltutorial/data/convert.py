@@ -88,6 +88,8 @@ def convert(
                 for file in statistics:
                     with paths.atomic(folder / "stats" / file.name) as temporary:
                         shutil.copyfile(file, temporary)
+                if _identity(source, store.about(source), [*files, *statistics]) != identity:
+                    raise DataError(f"{source} was changed meanwhile; delete {folder}, and convert again")
                 text = json.dumps(about | {"converted": origin}, indent=1) + "\n"
                 paths.write_text(folder / "dataset.json", text)
     return folder

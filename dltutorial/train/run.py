@@ -79,8 +79,11 @@ def train(
             with all_or_none():
                 if is_main():
                     ending.enter_context(run_lock.owned(folder))
+                    finished = resume and run_folder.is_finished(folder, recipe, task.data_id, mine=True)  # meanwhile
                     begun = run_folder.to_go_on_from(folder, recipe, task.data_id, overwrite, resume)
-            begun = broadcast_object(begun)  # only rank 0 has to see the folder
+            begun, finished = broadcast_object((begun, finished))  # only rank 0 has to see the folder
+            if finished:
+                return
             with all_or_none():
                 if begun:
                     checkpoint.restore(begun, state)

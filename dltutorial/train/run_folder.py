@@ -117,9 +117,7 @@ def begin(folder: Path, recipe: Recipe, found: Checkpoint | None, resume: bool) 
     """
     real, aside = folder.resolve(), _aside(folder)
     for left in real.parent.glob(f".{glob.escape(real.name)}.removed-*"):  # by a kill
-        if re.fullmatch(r"[0-9a-f]{8}", left.name[-8:]) and all(
-            _OURS.fullmatch(f.relative_to(left).as_posix()) for f in _below(left)
-        ):
+        if re.fullmatch(r"[0-9a-f]{8}", left.name[-8:]) and not _foreign(left):
             shutil.rmtree(left, ignore_errors=True)
     if resume:
         _go_back(folder, recipe, found)
@@ -150,10 +148,17 @@ def tell_kept(folder: Path) -> None:
 
 def let_go(folder: Path) -> None:
     """Remove the run that was overwritten here, if there is one still."""
-    if (aside := _aside(folder)).is_dir() and _is_run(aside):
+    if (aside := _aside(folder)).is_dir() and _is_run(aside) and not _foreign(aside):
         gone = aside.with_name(f".{folder.resolve().name}.removed-{secrets.token_hex(4)}")
         aside.rename(gone)  # so what is called overwritten is whole
-        shutil.rmtree(gone, ignore_errors=True)  # but what cannot be, such as NFS's own name for an open file
+        if not _foreign(gone):  # nothing came meanwhile
+            shutil.rmtree(gone, ignore_errors=True)  # but what cannot be, such as NFS's own name for an open file
+
+
+def _foreign(folder: Path) -> list[str]:
+    """What a run's folder holds that no run writes."""
+    names = (file.relative_to(folder).as_posix() for file in _below(folder))
+    return [name for name in names if not _OURS.fullmatch(name) and not _PARTIAL.fullmatch(name)]
 
 
 def _replace(real: Path, aside: Path) -> None:
@@ -184,8 +189,7 @@ def previous_recipe(folder: Path, overwrite: bool = False, resume: bool = False)
             raise CourseError(f"{folder} is not a training run, so it is left alone; choose another run name")
     if not overwrite and not resume:
         raise CourseError(f"{folder} holds a run already; choose another run name, --overwrite it, or --resume it")
-    others = [name for name in names if not _OURS.fullmatch(name) and not _PARTIAL.fullmatch(name)]
-    if overwrite and others:
+    if overwrite and (others := _foreign(folder)):
         raise CourseError(f"{folder} holds {others[0]}, which no run writes: move it away, or choose another run name")
     return before
 
@@ -321,8 +325,10 @@ def scores_of(folder: Path) -> dict:
     return dict(_said(folder).get("scores", {}))
 
 
-def is_finished(folder: Path, recipe: Recipe, data_id: str) -> bool:
+def is_finished(folder: Path, recipe: Recipe, data_id: str, mine: bool = False) -> bool:
     """Whether a run has nothing left to do. If it has lost its weights a line says so: they can be made again.
+
+    ``mine``: this process owns the folder.
 
     Raises:
         CheckpointError: the run has another recipe, or other data; its status or weights cannot be read.
@@ -333,7 +339,7 @@ def is_finished(folder: Path, recipe: Recipe, data_id: str) -> bool:
             pass  # a pipe is told now, not when they are to be written
         said, last = _said(folder), _last_record(folder)
         if late := said["status"] != "finished":  # a kill, or a full disk, came between the weights and the status
-            if run_lock.is_owned(folder) or last.get("step") != recipe.steps:
+            if (run_lock.is_owned(folder) and not mine) or last.get("step") != recipe.steps:
                 return False
             said = {"status": "finished", **_about(recipe, data_id), "scores": last["scores"]}
         same_data = said.get("data", data_id) == data_id  # a run of an earlier version has not told
@@ -342,7 +348,7 @@ def is_finished(folder: Path, recipe: Recipe, data_id: str) -> bool:
         with contextlib.suppress(*damage), paths.open_regular(weights) as file, zipfile.ZipFile(file) as parts:
             if parts.testzip() is None:
                 if late:
-                    with run_lock.owned(folder):
+                    with contextlib.nullcontext() if mine else run_lock.owned(folder):
                         paths.write_text(folder / "status.json", json.dumps(said) + "\n")
                 return True
     print(f"{folder} is finished, but its weights.pt is missing or damaged; it is made again", file=sys.stderr)

@@ -437,6 +437,21 @@ def test_a_data_set_is_not_converted_into_itself(own_data, capsys):
     assert not out.exists()
 
 
+def test_a_source_that_is_changed_while_it_is_converted_gives_no_data_set(own_data, tmp_path, monkeypatch):
+    plain = convert._write_years
+
+    def write_years(todo, layout, progress):
+        plain(todo, layout, progress)
+        with h5py.File(own_data / "train" / "1980.h5", "r+") as year:
+            year["fields"][...] *= 3
+        os.utime(own_data / "train" / "1980.h5", (1, 1))
+
+    monkeypatch.setattr(convert, "_write_years", write_years)
+    with pytest.raises(DataError, match=r"was changed meanwhile; delete .*, and convert again"):
+        convert.convert(own_data, "npy", tmp_path / "c", progress=False)
+    assert not (tmp_path / "c" / "dataset.json").exists()
+
+
 @pytest.mark.parametrize("value", ["NaN", "0", "-5", "true", "Infinity"])
 def test_no_time_that_cannot_be_lies_between_snapshots(own_data, capsys, value):
     (own_data / "dataset.json").write_text(f'{{"snapshot_s": {value}}}')

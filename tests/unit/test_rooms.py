@@ -13,16 +13,16 @@ PACKAGE = ROOT / "dltutorial"
 # Lines of all Python files, blank lines and docstrings included: what there is, and no more. 18,500 for chapters 00 to
 # 15; 22,000 at most with Parts IV and V.
 BUDGET = {
-    "": 1681,
+    "": 1684,
     "record": 582,
     "profile": 2490,
-    "data": 2765,
+    "data": 2767,
     "models": 137,
     "optim": 333,
     "launch": 1501,
     "comm": 723,
     "parallel": 1279,
-    "train": 3763,
+    "train": 3772,
     "scaling": 561,
     "convergence": 971,
     "course": 3609,

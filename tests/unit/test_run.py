@@ -352,6 +352,31 @@ def test_weights_that_are_whole_are_no_run_to_begin_anew(finished, tiny_data, tm
     assert status(folder) == said
 
 
+def test_a_file_of_your_own_in_a_run_that_is_overwritten_stays(finished, tiny_data, tmp_path, capsys):
+    """Written there while the new one trained, as by a shell that is in that folder."""
+    shutil.copytree(finished[0], folder := tmp_path / "r")
+    recipe = dataclasses.replace(SMALL, checkpoint_every=10)
+    seen = run.train(make_task(recipe, tiny_data), recipe, folder, progress=False, overwrite=True)
+    next(seen)
+    (mine := tmp_path / ".r.overwritten" / "notes.txt").write_text("precious")
+    assert len(list(seen)) > 1
+    assert mine.read_text() == "precious"
+    assert "is kept, in" in capsys.readouterr().err
+
+
+def test_a_run_that_ends_while_another_process_waits_for_it_is_not_begun_anew(
+    finished, tiny_data, tmp_path, monkeypatch
+):
+    shutil.copytree(finished[0], folder := tmp_path / "r")
+    before, look = (folder / "weights.pt").read_bytes(), run_folder.is_finished
+    monkeypatch.setattr(run_folder, "is_finished", lambda *given, mine=False: mine and look(*given, mine=mine))
+    for text in ((folder / "status.json").read_text(), run_folder.RUNNING):  # the owner died after its weights
+        (folder / "status.json").write_text(text)
+        assert train(tiny_data, folder, resume=True) == []
+        assert (folder / "weights.pt").read_bytes() == before
+        assert status(folder)["status"] == "finished"
+
+
 def test_a_name_whose_folder_is_gone_costs_no_run_that_was_to_be_overwritten(finished, tiny_data, tmp_path):
     shutil.copytree(finished[0], aside := tmp_path / ".r.overwritten")
     for resume in (False, True):

@@ -147,6 +147,18 @@ def test_a_file_at_home_is_kept_too(shell, tmp_path, monkeypatch):
     assert files(tmp_path) == {"answer.py": "blank\n", "answer.mine1.py": "written in an editor\n"}
 
 
+def test_a_file_that_cannot_be_set_aside_is_one_line(course, monkeypatch):
+    Path("train.py").write_text("mine")
+
+    def rename(file, target):
+        raise PermissionError(1, "Operation not permitted", str(file))
+
+    monkeypatch.setattr(Path, "rename", rename)
+    with pytest.raises(CourseError, match=r"cannot keep your own train.py .Operation not permitted.; rename it"):
+        scripts.take("train.py")
+    assert Path("train.py").read_text() == "mine"
+
+
 @pytest.mark.parametrize("name", ['"my -a run.py"', "-- -a"])
 def test_a_name_that_looks_like_an_option_is_kept_too(shell, tmp_path, monkeypatch, name):
     monkeypatch.chdir(tmp_path)
