@@ -182,7 +182,7 @@ def keep_others(file: Path, is_own: Callable[[str], bool], what: str) -> None:
 
 
 def set_aside(file: Path) -> Path:
-    """Rename ``x.py`` to ``x.mine1.py``, or the next number that is free; returns that path. CourseError: no right to."""
+    """Rename ``x.py`` to ``x.mine1.py``, or the next free number; returns that path. CourseError: no right to."""
     others = (file.with_suffix(f".mine{n}{file.suffix}") for n in itertools.count(1))
     try:
         return file.rename(next(other for other in others if not os.path.lexists(other)))

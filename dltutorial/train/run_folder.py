@@ -237,6 +237,10 @@ def _go_back(folder: Path, recipe: Recipe, found: Checkpoint | None) -> None:
     for file in checkpoint.named(folder / CHECKPOINTS):  # read wrong today, it may be whole tomorrow
         if found is None or checkpoint.step_of(file) > found.step:
             file.rename(f"{file}.damaged")
+    _clear_partial(folder)
+
+
+def _clear_partial(folder: Path) -> None:
     for left in [*folder.glob(".*.partial"), *folder.glob(f"{CHECKPOINTS}/.*.partial")]:  # half written at a kill
         if _PARTIAL.fullmatch(left.relative_to(folder).as_posix()):
             left.unlink(missing_ok=True)
@@ -349,6 +353,7 @@ def is_finished(folder: Path, recipe: Recipe, data_id: str, mine: bool = False) 
             if parts.testzip() is None:
                 if late:
                     with contextlib.nullcontext() if mine else run_lock.owned(folder):
+                        _clear_partial(folder)
                         paths.write_text(folder / "status.json", json.dumps(said) + "\n")
                 return True
     print(f"{folder} is finished, but its weights.pt is missing or damaged; it is made again", file=sys.stderr)

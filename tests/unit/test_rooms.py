@@ -22,7 +22,7 @@ BUDGET = {
     "launch": 1501,
     "comm": 723,
     "parallel": 1279,
-    "train": 3772,
+    "train": 3777,
     "scaling": 561,
     "convergence": 971,
     "course": 3609,

@@ -345,11 +345,13 @@ def test_weights_that_are_whole_are_no_run_to_begin_anew(finished, tiny_data, tm
     (folder / "status.json").write_text(run_folder.RUNNING if damage == "killed before it" else "")
     if damage == "removed":
         (folder / "status.json").unlink()
+    (folder / ".status.json.0123abcd.partial").touch()
     with pytest.raises(CheckpointError, match="was trained with seed"):
         train(tiny_data, folder, dataclasses.replace(SMALL, seed=9), resume=True)
     assert train(tiny_data, folder, resume=True) == []
     assert (folder / "weights.pt").read_bytes() == before
     assert status(folder) == said
+    assert not list(folder.glob(".*.partial"))
 
 
 def test_a_file_of_your_own_in_a_run_that_is_overwritten_stays(finished, tiny_data, tmp_path, capsys):
