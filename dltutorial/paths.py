@@ -43,7 +43,7 @@ def settings_dir() -> Path:
 
 def data_dir() -> Path:
     """The folder that holds the simulated data sets, one subfolder each."""
-    return _named("DLTUTORIAL_DATA") or cache_dir() / "data"
+    return of_variable("DLTUTORIAL_DATA") or cache_dir() / "data"
 
 
 def stands_somewhere() -> None:
@@ -56,18 +56,18 @@ def stands_somewhere() -> None:
 
 def runs_dir() -> Path:
     """The folder that holds the training runs, one subfolder each."""
-    return _named("DLTUTORIAL_RUNS") or Path("runs")
+    return of_variable("DLTUTORIAL_RUNS") or Path("runs")
 
 
 def records_file() -> Path:
     """The JSON-lines file every measurement is appended to. CourseError: the name of another kind of file is set."""
-    named = _named("DLTUTORIAL_RECORDS")
+    named = of_variable("DLTUTORIAL_RECORDS")
     if named and named.suffix != ".jsonl":
         raise CourseError(f"DLTUTORIAL_RECORDS names {named}; records go to a file whose name ends in .jsonl")
     return named or runs_dir() / "records.jsonl"
 
 
-def _named(variable: str) -> Path | None:
+def of_variable(variable: str) -> Path | None:
     """The path in a variable of the environment, where no shell may have expanded a ``~``; None if it names none."""
     given = os.environ.get(variable)
     return Path(os.path.expanduser(given)) if given else None  # noqa: PTH111 - it leaves what it cannot expand

@@ -33,12 +33,9 @@ def update(root: Path) -> str:
     os.environ["LC_ALL"] = "C"  # what git says is looked at, here and by nbgitpuller
     count = os.environ.get("GIT_CONFIG_COUNT", "")
     n = int(count) if count.isdecimal() else 0
-    own = dict.fromkeys(("diff.renames", "core.quotePath"), "false")  # nbgitpuller sees new names, not moves, nor \303
-    own |= {
-        "merge.ff": "true",
-        "core.hooksPath": os.devnull,
-    }  # what it commits and merges is nobody's work to sign or check
-    own |= dict.fromkeys(("commit.gpgSign", "merge.verifySignatures"), "false")
+    # nbgitpuller sees new names, not that a file has moved, nor \303\266; what it commits nobody has to sign or check.
+    own = dict.fromkeys(("diff.renames", "core.quotePath", "commit.gpgSign", "merge.verifySignatures"), "false")
+    own |= {"merge.ff": "true", "core.hooksPath": os.devnull}
     for key, value in own.items():
         os.environ |= {f"GIT_CONFIG_KEY_{n}": key, f"GIT_CONFIG_VALUE_{n}": value}
         os.environ["GIT_CONFIG_COUNT"] = str(n := n + 1)
@@ -114,9 +111,8 @@ def _pull(root: Path, url: str, branch: str) -> None:
         if isinstance(error, KeyboardInterrupt) or getattr(error, "returncode", 0) == -signal.SIGINT:
             raise KeyboardInterrupt from None
         why = _SECRET.sub("…", " ".join(said[begin:]) or str(error))[:300] or type(error).__name__
-        raise CourseError(
-            f"the newer version is not merged ({why}); nothing that you have made is lost; see git status"
-        ) from error
+        kept = "nothing that you have made is lost; see git status"
+        raise CourseError(f"the newer version is not merged ({why}); {kept}") from error
 
 
 def _git(root: Path, *words: str, do: str = "see git status") -> str:

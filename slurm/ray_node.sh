@@ -7,12 +7,12 @@ folder=$1 && shift
 sweep() {
     local old
     for old in "${folder%-*}"-*; do
-        [[ ${old##*-} =~ ^[0-9]+$ ]] || continue
+        [[ -O $old && ! -L $old && ${old##*-} =~ ^[0-9]+$ ]] || continue # /tmp is everybody's
         (flock --nonblock 8 && rm -rf "$old") 2>/dev/null 8>>"$old/lock"
     done
 }
 # Shared, since nodes of a pocket cluster are one machine; twice, since another one may have swept in between.
-own() { mkdir -p "$folder" && exec 9>>"$folder/lock" && flock --shared 9 && [ -e "$folder/lock" ]; }
+own() { mkdir -p -m 700 "$folder" && [[ -O $folder && ! -L $folder ]] && exec 9>>"$folder/lock" && flock --shared 9 && [ -e "$folder/lock" ]; }
 
 sweep
 own || own || exit 2

@@ -96,10 +96,8 @@ def run(name: str | None = None, repeats: int = 5, json_file: Path | None = None
     from dltutorial.course import benches
 
     if name is None:
-        print(
-            *(f"{known:12} {(getattr(benches, known).__doc__ or '').partition(chr(10))[0]}" for known in BENCHES),
-            sep="\n",
-        )
+        for known in BENCHES:
+            print(f"{known:12}", (getattr(benches, known).__doc__ or "").partition("\n")[0])
         return 0
     chosen = config.preset(preset)
     rows = list(getattr(benches, name)(chosen, repeats))

@@ -101,8 +101,8 @@ def environment(preset: str, folder: Path, jobs: int = 1) -> dict[str, str]:
         "OMP_WAIT_POLICY": os.environ.get("OMP_WAIT_POLICY", "PASSIVE"),
     }
     for name in ("DLTUTORIAL_DATA", "DLTUTORIAL_RUNS", "XDG_CACHE_HOME"):
-        if os.environ.get(name):  # a relative path would move with the kernel's working directory
-            env[name] = str(Path(os.path.expanduser(os.environ[name])).absolute())  # noqa: PTH111 - as ``paths`` does
+        if named := paths.of_variable(name):  # a relative path would move with the kernel's working directory
+            env[name] = str(named.absolute())
     if jobs > 1 and "OMP_NUM_THREADS" not in os.environ:
         env["OMP_NUM_THREADS"] = str(max(1, machine.cores() // jobs))
     return env

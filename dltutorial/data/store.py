@@ -30,8 +30,8 @@ STATISTICS = ("global_means", "global_stds", "time_means")
 _YEAR = re.compile(r".*\d{4}")
 _FAR = 1e3  # deviations from the mean: no data of these statistics
 # What stands for "no value" in other formats.
-FILLS = np.array([-999, -9999, -99999, -32767, -32768, 1e15, 1e20, 9.999e20, -1e20], np.float32)
-MOST = 1e30  # so does what is larger: 9.97e36 is netCDF's
+_FILLS = np.array([-999, -9999, -99999, -32767, -32768, 1e15, 1e20, 9.999e20, -1e20], np.float32)
+_MOST = 1e30  # so does what is larger: 9.97e36 is netCDF's
 
 
 @dataclass(frozen=True, eq=False)
@@ -154,7 +154,7 @@ def validate(folder: Path, progress: bool = False) -> str:
             for index, x_CHW in enumerate(samples(file)):
                 ends_2C = np.stack([x_CHW.min((1, 2)), x_CHW.max((1, 2))])
                 far_2C = np.abs(ends_2C - means_C) / stds_C
-                odd_2C = ~(far_2C < _FAR) | (np.abs(ends_2C) > MOST) | np.isin(ends_2C, FILLS)
+                odd_2C = ~(far_2C < _FAR) | no_value(ends_2C)
                 for at in map(tuple, np.argwhere(odd_2C)):
                     what = f"holds {ends_2C[at]:g}, {far_2C[at]:.0e} deviations from the mean"
                     why = f"{file}, snapshot {index}, channel {at[1]}, {what}: if it says no value, leave the year out"
@@ -192,6 +192,11 @@ def validate(folder: Path, progress: bool = False) -> str:
     counts = ", ".join(f"{split.name} {split.n_samples}" for split in splits)
     C, H, W = splits[0].shape
     return "\n".join([f"{folder}: {counts} samples of {C} × {H} × {W}; every value is finite", *notes])
+
+
+def no_value(x: np.ndarray) -> np.ndarray:
+    """Which numbers are what other formats write for none."""
+    return (np.abs(x) > _MOST) | np.isin(x, _FILLS)
 
 
 def _odd_years(sums_F3C: Mapping[Path, np.ndarray]) -> list[str]:

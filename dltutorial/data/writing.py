@@ -189,9 +189,9 @@ def write_stats(folder: Path, progress: bool = False, overwrite: bool = True) ->
     with tqdm(desc="statistics", unit="sample", total=count, delay=2, disable=not progress) as bar:
         for file in shapes:
             for x_CHW in store.samples(file):
-                for x in (*x_CHW.min((1, 2)), *x_CHW.max((1, 2))):
-                    if x in store.FILLS or abs(x) > store.MOST:
-                        raise DataError(f"{file} holds {x:g}, which stands for no value elsewhere; leave the year out")
+                ends_2C = np.stack([x_CHW.min((1, 2)), x_CHW.max((1, 2))])
+                for x in ends_2C[store.no_value(ends_2C)]:
+                    raise DataError(f"{file} holds {x:g}, which stands for no value elsewhere; leave the year out")
                 x_CHW = x_CHW - near_C11
                 sums_CHW = sums_CHW + x_CHW
                 squares_C = squares_C + np.einsum("chw,chw->c", x_CHW, x_CHW)

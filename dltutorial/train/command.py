@@ -131,8 +131,8 @@ def _train(preset_name: str, knobs: dict, data: Path | None, name: str | None, o
     final = dict(seen.scores) if seen else run_folder.scores_of(folder) if is_main() else {}
     with contextlib.suppress(CourseError):  # a run may have been killed before it was recorded
         for record in records.read(paths.records_file()) if final and not seen else ():
-            if record.get("run") == folder.name:
-                final.pop(record["what"], None)
+            if record.get("run") == folder.name and final.get(record["what"]) == record["value"]:
+                del final[record["what"]]
     for name, value in final.items() if is_main() else ():
         records.Writer("train", recipe.preset).write(name, value, run=folder.name, steps=recipe.steps)
 
@@ -235,7 +235,8 @@ def end_with_others(info: RankInfo, store: Any, leaving: threading.Event) -> Non
             seen_s = now_s
         except RuntimeError:  # the store went with rank 0
             failed = True
-        stopped.cancel()
+        finally:
+            stopped.cancel()
 
 
 def _without_store(info: RankInfo) -> NoReturn:

@@ -63,10 +63,12 @@ def _said(folder: Path) -> dict:
     """What ``status.json`` holds. OSError: it cannot be read, or is no regular file."""
     try:
         said = paths.from_json(paths.read_text(folder / "status.json"))
-        return said if said["status"] in ("finished", "interrupted", "failed", "running") else {"status": "damaged"}
+        is_sound = all(isinstance(said.get(name, {}), dict) for name in ("recipe", "scores"))
+        is_sound &= said["status"] in ("finished", "interrupted", "failed", "running")
+        return said if is_sound else {"status": "damaged"}
     except (FileNotFoundError, NotADirectoryError):
         return {"status": "missing"}
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, AttributeError):
         return {"status": "damaged"}
 
 
@@ -345,7 +347,7 @@ def is_finished(folder: Path, recipe: Recipe, data_id: str, mine: bool = False) 
         if late := said["status"] != "finished":  # a kill, or a full disk, came between the weights and the status
             if (run_lock.is_owned(folder) and not mine) or last.get("step") != recipe.steps:
                 return False
-            said = {"status": "finished", **_about(recipe, data_id), "scores": last["scores"]}
+            said = {"status": "finished", **_about(recipe, data_id), "scores": last.get("scores", {})}
         same_data = said.get("data", data_id) == data_id  # a run of an earlier version has not told
         now = vars(Recipe.load(folder / "recipe.json"))
         check_same(now if late else said.get("recipe", now), recipe, folder, same_data)  # whatever it was edited to

@@ -49,6 +49,8 @@ def lead(search: Search, scheduler: str) -> None:
     for at_least in (True, False):  # what cannot be is refused before a cluster starts
         search.recipe({name: _edge(knob, kinds[name], at_least) for name, knob in search.space.items()})
     with _ray() as tune:
+        from ray.exceptions import RayActorError
+
         space = {name: _domain(tune, knob, kinds[name]) for name, knob in search.space.items()}
         each = {"cpu": 1, "gpu": int(torch.cuda.is_available())}
         trial = tune.with_resources(tune.with_parameters(_trial, search=search), each)
@@ -70,7 +72,7 @@ def lead(search: Search, scheduler: str) -> None:
                 verbose=0,
             ),
         ).fit()
-        if found.errors:  # Ray gives up a trial whose worker dies while it starts, whatever max_failures says
+        if any(isinstance(error, RayActorError) for error in found.errors):  # of a worker that died while it started
             found = tune.Tuner.restore(str(search.folder / "ray"), trial, resume_errored=True, param_space=space).fit()
         found.get_dataframe().to_csv(search.folder / "trials.csv", index=False)
         _say_best(found)

@@ -637,6 +637,37 @@ def test_a_finished_run_says_so_and_stays(tiny_data, tmp_path, capsys):
     assert (tmp_path / "runs" / "r" / "weights.pt").stat().st_mtime_ns == before
 
 
+def recorded(folder):
+    lines = [json.loads(line) for line in (folder / "records.jsonl").read_text().splitlines()]
+    return [(line["what"], line["value"]) for line in lines if line.get("run") == "r"]
+
+
+def test_what_a_killed_run_has_not_recorded_is_recorded_by_who_resumes_it(tiny_data, tmp_path):
+    """Also where an older run of that name, which it has replaced, was."""
+    runs = tmp_path / "runs"
+    assert call(tiny_data, "--name", "r", "--seed", "3") == 0
+    older = recorded(runs)
+    kept = (runs / "records.jsonl").read_text()
+    assert call(tiny_data, "--name", "r", "--overwrite") == 0
+    both = recorded(runs)
+    assert both[: len(older)] == older
+    assert len(both) == 2 * len(older) > 0
+    (runs / "records.jsonl").write_text(kept)  # as if it had been killed before
+    for _ in range(2):
+        assert call(tiny_data, "--name", "r", "--resume") == 0
+        assert recorded(runs) == both
+
+
+@pytest.mark.parametrize("part", ["recipe", "scores"])
+def test_a_status_whose_parts_are_no_objects_is_damaged(tiny_data, tmp_path, part):
+    assert call(tiny_data, "--name", "r") == 0
+    status = tmp_path / "runs" / "r" / "status.json"
+    status.write_text(json.dumps(json.loads(status.read_text()) | {part: "many"}))
+    assert run_folder.run_status(tmp_path / "runs" / "r") == "damaged"
+    assert call(tiny_data, "--name", "r", "--resume") == 0
+    assert run_folder.run_status(tmp_path / "runs" / "r") == "finished"
+
+
 def test_a_run_is_resumed_by_its_name_alone(tiny_data, tmp_path):
     with at_update(3, lambda: os.kill(os.getpid(), signal.SIGTERM)):
         assert call(tiny_data, "--name", "r") == Interrupted.exit_status == 75

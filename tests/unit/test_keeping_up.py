@@ -1,5 +1,6 @@
 """What becomes of a learner's work when the course changes under it: real git, real nbgitpuller, real archives."""
 
+import importlib.util
 import json
 import os
 import shutil
@@ -658,3 +659,16 @@ def test_what_the_link_of_a_hub_does_lose_is_said_where_the_link_is(course):
     assert visit(course)
     told = "a file of your own in the place of one of the course's folders"
     assert ("an own file" in everything(course)) == (told not in " ".join((ROOT / "README.md").read_text().split()))
+
+
+def test_a_ctrl_c_that_reaches_git_is_an_interruption(course, monkeypatch):
+    spec = importlib.util.spec_from_file_location("hub_update", ROOT / "hub" / "update.py")
+    spec.loader.exec_module(module := importlib.util.module_from_spec(spec))
+
+    def pull(self):
+        yield "$ git merge"
+        raise subprocess.CalledProcessError(-signal.SIGINT, ["git", "merge"])
+
+    monkeypatch.setattr("nbgitpuller.pull.GitPuller.pull", pull)
+    with pytest.raises(KeyboardInterrupt):
+        module._pull(course.learner, course.url, "main")

@@ -1,6 +1,7 @@
 import dataclasses
 import json
 import multiprocessing
+import os
 import shutil
 import time
 from unittest.mock import ANY
@@ -670,3 +671,10 @@ def test_building_a_model_leaves_the_global_seed_alone():
     assert torch.equal(torch.rand(3), expected)
     again = forecasting.build_model(SMALL)
     assert all(torch.equal(a, b) for a, b in zip(model.parameters(), again.parameters(), strict=True))
+
+
+def test_a_folder_whose_name_is_no_text_is_one_line(tiny_data, tmp_path):
+    """TensorBoard writes into no such one."""
+    place = tmp_path / os.fsdecode(b"q\xff")
+    with pytest.raises(CourseError, match="TensorBoard cannot write to"):
+        train(tiny_data, place / "r", dataclasses.replace(SMALL, track=("tensorboard",)))

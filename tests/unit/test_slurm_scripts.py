@@ -243,6 +243,8 @@ def test_what_a_killed_node_of_ray_leaves_the_next_one_removes_but_nothing_of_th
         return subprocess.Popen(["bash", str(FOLDER / "ray_node.sh"), str(tmp_path / f"ray-{number}"), *command])
 
     (tmp_path / "ray-notes").mkdir()  # nobody's
+    (mine := tmp_path / "mine").mkdir()
+    (tmp_path / "ray-4").symlink_to(mine)
     killed, living = node(1, "sleep", "60"), node(2, "sleep", "60")
     try:
         for number in (1, 2):
@@ -252,10 +254,11 @@ def test_what_a_killed_node_of_ray_leaves_the_next_one_removes_but_nothing_of_th
         killed.wait()
         assert (tmp_path / "ray-1").exists()
         assert node(3, "bash", "-c", "exit 5").wait(30) == 5
-        assert {path.name for path in tmp_path.iterdir()} == {"ray-2", "ray-notes"}
+        assert {path.name for path in tmp_path.iterdir()} == {"ray-2", "ray-4", "ray-notes", "mine"}
+        assert not list(mine.iterdir())
         living.terminate()
         assert living.wait(30) == 143
-        assert [path.name for path in tmp_path.iterdir()] == ["ray-notes"]
+        assert {path.name for path in tmp_path.iterdir()} == {"ray-4", "ray-notes", "mine"}
     finally:
         for process in psutil.Process().children(recursive=True):
             if process.name() == "sleep":

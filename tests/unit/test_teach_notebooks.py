@@ -4,6 +4,8 @@ import nbformat
 import pytest
 
 from dltutorial.course import notebooks, runner
+from dltutorial.course.execute import Executed
+from dltutorial.errors import CourseError
 
 
 def write(path, *cells):
@@ -53,3 +55,23 @@ def test_copies_that_jupyterlab_and_nbgitpuller_make_are_no_chapters(tmp_path):
     for name in ("01_one", "01_one-Copy1", "01_one-Copy12", "01_one__20261122101530", "02_two", "capstone"):
         nbformat.write(nbformat.v4.new_notebook(), tmp_path / f"{name}.ipynb")
     assert [file.stem for file in notebooks.chapters(tmp_path)] == ["01_one", "02_two", "capstone"]
+
+
+def test_a_notebook_that_a_full_disk_has_cut_is_not_among_the_whole_and_the_table_comes_first(
+    course, tmp_path, monkeypatch, capsys
+):
+    async def execute(source, output, *_):
+        output.write_text('{"cells": [' if source.stem.startswith("03") else source.read_text())
+        return Executed(1.0, error="No space left" if source.stem.startswith("03") else "")
+
+    def write_text(file, text):
+        raise CourseError(f"cannot write {file}: No space left")
+
+    monkeypatch.setattr(runner, "execute", execute)
+    with monkeypatch.context() as patch, pytest.raises(CourseError, match=r"run\.json"):
+        patch.setattr(runner.paths, "write_text", write_text)
+        runner.run(out=tmp_path / "out")
+    said = capsys.readouterr()
+    assert "✗ 03_feed" in said.out
+    assert "No space left" in said.err
+    assert [file.name for file in (tmp_path / "out").glob("*.ipynb")] == ["00_welcome.ipynb"]
