@@ -1,5 +1,7 @@
 # Sourced by the job scripts, on the first node of a job.
 #   in_force                     print what this job runs with
+#   of_this_start NAME           print NAME; if Slurm starts the job anew, with the number of the start
+#   refuse_taken PATH…           end the job if one of them is there already
 #   start_ranks N MODULE ARGS…   become srun, which runs `python -m MODULE ARGS…` on every rank of N nodes
 # What a site may set (slurm/sites/*.sh):
 #   DLTUTORIAL_RANKS_PER_NODE    default: one for each GPU of the job's node, else one
@@ -26,6 +28,21 @@ in_force() {
     echo "job $SLURM_JOB_ID, start $((${SLURM_RESTART_COUNT:-0} + 1)), $SLURM_JOB_NUM_NODES nodes: $SLURM_JOB_NODELIST"
     echo "$(ranks_per_node) ranks a node, $SLURM_CPUS_ON_NODE CPUs a node, launcher ${DLTUTORIAL_LAUNCHER:-torchrun}"
     env | grep -E '^(DLTUTORIAL|NCCL|FI|GLOO|OMP|CUDA_VISIBLE|ROCR_VISIBLE|TORCH)_?[A-Z_]*=' | sort || true
+}
+
+# A job that is started anew has runs of its own: what an earlier start has written stays.
+of_this_start() {
+    local restarts=${SLURM_RESTART_COUNT:-0}
+    if [ "$restarts" -gt 0 ]; then echo "$1-start-$((restarts + 1))"; else echo "$1"; fi
+}
+
+# Numbers of jobs are a cluster's own, and begin anew with it; the folder of runs may have seen other clusters.
+refuse_taken() {
+    local path
+    for path in "$@"; do
+        [ ! -e "$path" ] || refuse "$path is there already, of another job with this number, and stays;" \
+            "move it away, or queue the job anew: it gets another number"
+    done
 }
 
 start_ranks() {

@@ -5,6 +5,7 @@ import json
 import os
 import re
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -161,6 +162,20 @@ def test_an_array_scales_over_the_nodes(train, cluster):
         )
         recipe = json.loads((paths.runs_dir() / f"scaling-{job.number}-{ranks}" / "recipe.json").read_text())
         assert recipe["global_batch_size"] == 16 * ranks
+
+
+def test_a_measured_job_that_is_started_anew_has_another_run_beside_the_first(train, cluster):
+    job = train("", *STEPS, "--steps", "10", ranks=1, nodes=1, script="scaling", options=("--array=1",))
+    task = replace(job, number=f"{job.number}_1", output=Path(str(job.output).replace("%a", "1")))
+    first = paths.runs_dir() / f"scaling-{job.number}-1"
+    assert task.wait() == 0
+    kept = {file: file.read_bytes() for file in first.rglob("*") if file.is_file()}
+    said(["scontrol", "requeue", task.number], cluster.env)
+    wait_for(lambda: task.state()[1] == 1)
+    assert task.wait() == 1
+    assert {file: file.read_bytes() for file in first.rglob("*") if file.is_file()} == kept
+    assert len(losses(f"{first.name}-start-2")) == len(losses(first.name)) > 0
+    assert task.output.read_text().count("start 1, 1 nodes") == task.output.read_text().count("start 2, 1 nodes") == 1
 
 
 def test_a_profile_of_one_rank_is_written_where_there_is_no_nsys(cluster, runs, monkeypatch):

@@ -2,6 +2,7 @@
 
 import contextlib
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -177,6 +178,79 @@ def test_a_job_sent_from_another_folder_says_where_to_go(script, tmp_path):
     ]
 
 
+def in_job(folder, srun, **more):
+    """The environment of a job whose ``srun`` does that; the real one is in ``tests/slurm``."""
+    slurm = {
+        "srun": srun,
+        "scontrol": 'case "$*" in *hostnames*) echo n0;; *node*) echo NodeAddr=::1;; *) echo "$@";; esac',
+    }
+    for name, does in slurm.items():
+        (folder / name).write_text(f"#!/bin/bash\n{does}\n")
+        (folder / name).chmod(0o755)
+    job = {"JOB_ID": "7", "JOB_NUM_NODES": "1", "JOB_NODELIST": "n0", "CPUS_ON_NODE": "1"}
+    job |= {"SUBMIT_DIR": str(FOLDER.parent), "ARRAY_JOB_ID": "7", "ARRAY_TASK_ID": "1"}
+    return {"PATH": f"{folder}:/usr/bin:/bin"} | {f"SLURM_{name}": value for name, value in job.items()} | more
+
+
+def started(script, env):
+    """How a job's script ended, and what it has said."""
+    return subprocess.run(["bash", str(FOLDER / f"{script}.sbatch")], env=env, capture_output=True, text=True)
+
+
+no_nsys = pytest.mark.skipif(bool(shutil.which("nsys", path="/usr/bin:/bin")), reason="nsys is here")
+
+
+@pytest.mark.parametrize(
+    ("script", "nsys", "begins"),
+    [
+        ("scaling", False, "--name scaling-7-1"),
+        pytest.param("profile", False, "/runs/profiles/profile-7", marks=no_nsys),
+        ("profile", True, "--name profile-7"),
+    ],
+)
+def test_each_start_of_a_job_has_a_run_of_its_own_and_overwrites_none(tmp_path, script, nsys, begins):
+    env = in_job(tmp_path, 'echo "$@"', DLTUTORIAL_RUNS=str(tmp_path / "runs"))
+    if nsys:
+        (tmp_path / "nsys").symlink_to("/bin/true")
+    for count, ending in ((None, ""), ("1", "-start-2"), ("10", "-start-11")):
+        done = started(script, env | ({"SLURM_RESTART_COUNT": count} if count else {}))
+        assert done.returncode == 0, done.stderr
+        assert re.search(rf"{begins}{ending}(?=[. ])", done.stdout), done.stdout
+        assert not nsys or f"--output={tmp_path}/runs/profiles/profile-7{ending}-%h" in done.stdout
+        assert "overwrite" not in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("script", "count", "taken"),
+    [
+        ("scaling", "0", "scaling-7-1"),
+        ("scaling", "2", "scaling-7-1-start-3"),
+        ("profile", "0", "profile-7"),
+        ("profile", "0", "profiles/profile-7.json.gz"),
+        ("profile", "1", "profiles/profile-7-start-2-n0.nsys-rep"),
+        ("train", "0", "train-7"),
+    ],
+)
+def test_what_another_job_of_this_number_has_left_stays_and_is_named_in_one_line(tmp_path, script, count, taken):
+    """It was another cluster's, say: their numbers are the same, and so may be the folder of runs."""
+    env = in_job(tmp_path, "echo ran", DLTUTORIAL_RUNS=str(tmp_path / "runs"), SLURM_RESTART_COUNT=count)
+    (tmp_path / "runs" / taken).mkdir(parents=True)
+    done = started(script, env)
+    assert (done.returncode, "ran" in done.stdout.split()) == (2, False)
+    (line,) = done.stderr.splitlines()
+    assert line == (
+        f"{tmp_path}/runs/{taken} is there already, of another job with this number, and stays; "
+        "move it away, or queue the job anew: it gets another number"
+    )
+
+
+def test_a_training_that_is_queued_again_or_has_a_name_goes_on_in_its_folder(tmp_path):
+    (tmp_path / "runs" / "train-7").mkdir(parents=True)
+    env = in_job(tmp_path, 'echo "$@"', DLTUTORIAL_RUNS=str(tmp_path / "runs"))
+    for more in ({"SLURM_RESTART_COUNT": "1"}, {"RUN_NAME": "train-7"}):
+        assert "--name train-7 --resume" in started("train", env | more).stdout
+
+
 @pytest.mark.parametrize(
     ("srun", "status"),
     [("exec sleep 60", 138), ("trap 'exit 75' USR1; while :; do sleep 0.1; done", 75), ("exit 0", 0), ("exit 3", 3)],
@@ -184,21 +258,7 @@ def test_a_job_sent_from_another_folder_says_where_to_go(script, tmp_path):
 )  # fmt: skip
 def test_a_warned_job_waits_for_its_ranks_and_queues_again(tmp_path, srun, status):
     """With an ``srun`` that acts for theirs; the real one is in ``tests/slurm``."""
-    slurm = {
-        "srun": srun,
-        "scontrol": 'case "$*" in *hostnames*) echo n0;; *node*) echo NodeAddr=::1;; *) echo "$@";; esac',
-    }
-    for name, does in slurm.items():
-        (tmp_path / name).write_text(f"#!/bin/bash\n{does}\n")
-        (tmp_path / name).chmod(0o755)
-    job = {
-        "JOB_ID": "7",
-        "JOB_NUM_NODES": "1",
-        "JOB_NODELIST": "n0",
-        "CPUS_ON_NODE": "1",
-        "SUBMIT_DIR": str(FOLDER.parent),
-    }
-    env = {"PATH": f"{tmp_path}:/usr/bin:/bin"} | {f"SLURM_{name}": value for name, value in job.items()}
+    env = in_job(tmp_path, srun)
     started = subprocess.Popen(["bash", FOLDER / "train.sbatch"], env=env, stdout=subprocess.PIPE, text=True)
     try:
         warned = "exit 0" not in srun and "exit 3" not in srun
