@@ -64,13 +64,9 @@ _STARTING = threading.Lock()
 
 
 def launch(
-    function: Callable[..., Any],
-    world_size: int,
-    *args: Any,
-    timeout_s: float = 120.0,
-    backend: str = "auto",
-    **kwargs: Any,
-) -> list[Any]:
+    function: Callable[..., Any], world_size: int, *args: Any,
+    timeout_s: float = 120.0, backend: str = "auto", **kwargs: Any,
+) -> list[Any]:  # fmt: skip
     """Run ``function(*args, **kwargs)`` on ``world_size`` ranks of this machine.
 
     Args:

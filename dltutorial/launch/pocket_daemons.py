@@ -156,11 +156,17 @@ def processes(folder: Path, role: str | None = None) -> list[psutil.Process]:
 
 
 def kill(folder: Path, role: str | None = None) -> None:
-    """Kill them, and what they start meanwhile, until none is left.
+    """Kill them, and what they start meanwhile, until none is left; a controller alone first writes down its jobs.
 
     Raises:
         CourseError: one does not end.
     """
+    if role == "controller":
+        for process in (asked := processes(folder, role)):
+            with contextlib.suppress(psutil.Error):
+                process.resume()  # whoever is stopped hears nothing
+                process.terminate()
+        psutil.wait_procs(asked, timeout=_END_S)
     until_s = time.monotonic() + _END_S
     while left := processes(folder, role):
         if time.monotonic() > until_s:

@@ -127,15 +127,11 @@ def _join(task: Assignment, listener: socket.socket | None) -> Any:
     info = RankInfo.from_env()
     process_group.use_loopback()
     store = dist.TCPStore(
-        "127.0.0.1",
-        int(os.environ["MASTER_PORT"]),
-        info.world_size,
-        is_master=listener is not None,
-        timeout=datetime.timedelta(seconds=task.group_timeout_s),
-        wait_for_workers=False,
+        "127.0.0.1", int(os.environ["MASTER_PORT"]), info.world_size, is_master=listener is not None,
+        timeout=datetime.timedelta(seconds=task.group_timeout_s), wait_for_workers=False,
         master_listen_fd=None if listener is None else listener.detach(),
         use_libuv=False,  # the libuv store of torch 2.6 takes no open socket
-    )
+    )  # fmt: skip
     process_group.make_process_group(info, store, task.backend, task.group_timeout_s)
     return store
 

@@ -120,6 +120,26 @@ def test_queued_jobs_outlive_a_killed_controller(name):
     assert len(queued.stdout.splitlines()) == 1
 
 
+def test_a_job_that_a_stopped_controller_has_not_written_down_is_not_lost(name):
+    """It writes the first at once, the next ones seconds later, or as it ends."""
+    cluster = pocket.up(1, name)
+    env, written = os.environ | cluster.env, cluster.folder / "state" / "job_state"
+    controller, queued = daemon(cluster, "controller"), []
+    while not queued or queued[-1].encode() in (written.read_bytes() if written.exists() else b""):
+        controller.resume()
+        queued.append(f"job-{len(queued)}-")
+        held = ["sbatch", "--hold", "-o/dev/null", f"--job-name={queued[-1]}", "--wrap", "true"]
+        subprocess.run(held, env=env, check=True, capture_output=True)
+        controller.suspend()
+    assert pocket.status(name).faults == ("controller does not run",)
+    assert pocket.up(1, name) == cluster
+    told = ["squeue", "--noheader", "--states=all", "--sort=i", "--format=%j"]
+    assert subprocess.run(told, env=env, capture_output=True, text=True).stdout.split() == queued
+    daemon(cluster, "controller").suspend()
+    assert pocket.down(name)  # at once, all the same
+    assert not daemons.processes(cluster.folder)
+
+
 def test_a_drained_node_and_a_lost_socket_are_told_and_mended(name):
     cluster = pocket.up(2, name)
     drain = ["scontrol", "update", "NodeName=n1", "State=DRAIN", "Reason=test"]
