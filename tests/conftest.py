@@ -10,6 +10,7 @@ import time
 import warnings
 from pathlib import Path
 
+import encodable
 import groups
 import pytest
 from measurements import Tally
@@ -106,6 +107,7 @@ _TURNS = Turns(ARTIFACTS)
 def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(SecondTry(_TURNS))
     config.pluginmanager.register(groups)
+    config.pluginmanager.register(encodable)
     if not hasattr(config, "workerinput"):  # no worker of pytest-xdist
         config.pluginmanager.register(Tally())
 

@@ -21,6 +21,6 @@ def end(folder: Path, conftest: str, *options: str, **tests: str) -> tuple[str, 
     env = {name: value for name, value in os.environ.items() if name not in LEFT_OUT}
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *options, str(folder)],
-        cwd=folder, env=env | {"PYTHONPATH": str(TESTS)}, capture_output=True, text=True, timeout=120,
+        cwd=folder, env=env | {"PYTHONPATH": str(TESTS)}, capture_output=True, text=True, timeout=250,
     )  # fmt: skip
     return done.stdout, done.returncode

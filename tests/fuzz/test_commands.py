@@ -166,8 +166,9 @@ def test_a_program_ends_as_documented(jail, line, drawn, locale):
     if is_left_out(line) or any("\udcff" in word for word in line):
         return
     env = os.environ | environment(jail, drawn | {"LC_ALL": locale})
-    done = subprocess.run(
-        [sys.executable, "-m", "dltutorial", *line], cwd=jail / "work", stdin=subprocess.DEVNULL, capture_output=True,
+    done = subprocess.run(  # -P: a cache drawn into the folder of work has the package's name, and -m would take it
+        [sys.executable, "-P", "-m", "dltutorial", *line],
+        cwd=jail / "work", stdin=subprocess.DEVNULL, capture_output=True,
         env={name: value for name, value in env.items() if value is not None}, timeout=120, check=False,
     )  # fmt: skip
     judged(line, done.returncode, done.stderr.decode("utf-8", "replace"))
