@@ -98,13 +98,13 @@ def down(name: str = "pocket") -> bool:
 
 def status(name: str = "pocket") -> PocketCluster | None:
     """The cluster of this name, whole or not; None if there is none."""
-    conf = _folder(name) / "slurm.conf"
+    conf = Path(os.path.realpath(_folder(name))) / "slurm.conf"  # resolve() raises an error if a link goes round
     with contextlib.suppress(OSError):
         text = conf.read_text(errors="replace") if conf.is_file() else ""
         if found := re.search(r"^NodeName=(n\d+(?:,n\d+)*) ", text, re.MULTILINE):
-            cluster = PocketCluster(name, _folder(name).resolve(), tuple(found[1].split(",")))
+            cluster = PocketCluster(name, conf.parent, tuple(found[1].split(",")))
             return replace(cluster, faults=tuple(" ".join(fault) for fault in daemons.faults(cluster).items()))
-    damaged = PocketCluster(name, _folder(name).resolve(), (), ("its slurm.conf cannot be read, or names no nodes",))
+    damaged = PocketCluster(name, conf.parent, (), ("its slurm.conf cannot be read, or names no nodes",))
     return damaged if os.path.lexists(conf) else None
 
 
@@ -166,9 +166,9 @@ def _start(name: str, nodes: int, tries: int = 5) -> PocketCluster:
 
 def _clear(folder: Path) -> bool:
     """End every process of a cluster, remove its files; whether there was anything. CourseError: it is no cluster."""
-    if not os.path.lexists(folder) and not daemons.processes(folder.resolve()):
+    place = Path(os.path.realpath(folder))
+    if not os.path.lexists(folder) and not daemons.processes(place):
         return False
-    place = folder.resolve()
     daemons.kill(place)
     names = [file.name for file in place.iterdir()] if place.is_dir() else ["a file"] * place.exists()
     half_made = all(_HALF_MADE.fullmatch(n) and (place / n).is_dir() and not any((place / n).iterdir()) for n in names)

@@ -29,3 +29,19 @@ def test_a_link_in_a_clusters_place_stays_and_so_does_what_it_leads_to(monkeypat
         pocket.down("mine")
     assert (home / "mine").is_symlink()
     assert (tmp_path / "thesis" / "thesis.tex").read_text() == "years of work"
+
+
+@pytest.mark.parametrize("loop", ["cache", "cluster"])
+def test_a_link_that_goes_round_is_no_cluster(monkeypatch, tmp_path, loop):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    link = tmp_path / "cache" if loop == "cache" else pocket._home() / "mine"
+    link.parent.mkdir(parents=True, exist_ok=True)
+    link.symlink_to(link.name)
+    assert pocket.status("mine") is None
+    assert pocket.command("status", 2, "mine") == 1
+    if loop == "cache":
+        with pytest.raises(CourseError, match=r"cannot hold a pocket cluster \(Too many levels of symbolic links\)"):
+            pocket.down("mine")
+    else:
+        assert pocket.down("mine")
+        assert not link.is_symlink()
