@@ -55,6 +55,7 @@ def convert(
     ]
     shape_of = {file: store.file_shape(file) for file in files}
     store.require_alike(shape_of)
+    store.refuse_mixed(source)
     statistics = list((source / "stats").glob("*.npy"))
     for file in statistics:
         formats.refuse_irregular(file)
@@ -85,13 +86,14 @@ def convert(
                 writing.check_space(folder, int(1.05 * 4 * sum(math.prod(shapes[target]) for target in todo)))
                 paths.write_text(folder / "convert.json", json.dumps(origin, indent=1) + "\n")
                 _write_years(todo, layout, progress)
-                for file in statistics:
+                for file in (file for file in statistics if not (folder / "stats" / file.name).exists()):
                     with paths.atomic(folder / "stats" / file.name) as temporary:
                         shutil.copyfile(file, temporary)
                 if _identity(source, store.about(source), [*files, *statistics]) != identity:
                     raise DataError(f"{source} was changed meanwhile; delete {folder}, and convert again")
-                text = json.dumps(about | {"converted": origin}, indent=1) + "\n"
-                paths.write_text(folder / "dataset.json", text)
+                if not (folder / "dataset.json").exists():
+                    text = json.dumps(about | {"converted": origin}, indent=1) + "\n"
+                    paths.write_text(folder / "dataset.json", text)
     return folder
 
 

@@ -27,6 +27,7 @@ from dltutorial.errors import DataError
 
 SPLITS = ("train", "valid", "test")
 STATISTICS = ("global_means", "global_stds", "time_means")
+REPLACING = ".replacing"  # in ``stats/`` while one set of statistics takes the place of another
 _YEAR = re.compile(r".*\d{4}")
 _FAR = 1e3  # deviations from the mean: no data of these statistics
 # What stands for "no value" in other formats.
@@ -100,6 +101,7 @@ def open_split(folder: Path, split: str = "train", crop: tuple[int, int] | None 
     for file, index in looked_at({file: shape[0] for file, shape in shapes.items()}):
         read_sample(file, index)
     said, (rows, columns) = about(folder, C), crop or (H, W)
+    refuse_mixed(folder)
     means, stds = (_stats(folder, name, (1, C, 1, 1)) for name in STATISTICS[:2])
     climate = _stats(folder, STATISTICS[2], (1, C, H, W)) if (folder / "stats" / "time_means.npy").exists() else None
     if climate is not None and not (np.median(np.abs((climate - means) / stds)[0], (1, 2)).max() < 2):  # most points
@@ -323,6 +325,13 @@ def read_json(file: Path) -> dict[str, Any] | None:
     if not isinstance(found, dict):
         raise DataError(f"{file} is no JSON object; delete it or make it anew")
     return found
+
+
+def refuse_mixed(folder: Path) -> None:
+    """Raises: DataError: some of the statistics may be old and others new: who replaced them was killed."""
+    if (folder / "stats" / REPLACING).exists():
+        why = "old and new files may be beside each other, as replacing them was cut short"
+        raise DataError(f"{folder / 'stats'} may be of two computations: {why}; {_anew(folder)}")
 
 
 def _stats(folder: Path, name: str, shape: tuple[int, ...]) -> np.ndarray:

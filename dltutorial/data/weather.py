@@ -97,7 +97,8 @@ def ensure(
 ) -> Path:
     """Make the data set of a preset unless it is there, and return its folder.
 
-    An interrupted run is taken up where it stopped: whole years are kept. Several callers at once make it once.
+    Only what is missing is made: years, statistics and ``dataset.json`` that are there stay as they are, be it after
+    an interrupt. Several callers at once make it once.
 
     Args:
         preset: sizes.
@@ -155,7 +156,7 @@ def _is_whole(plan: Plan, folder: Path) -> bool:
 
 
 def _make(plan: Plan, folder: Path, processes: int | None, device: str, progress: bool) -> None:
-    """Simulate what is missing, all cores or the whole GPU at work; statistics follow, ``dataset.json`` comes last."""
+    """Simulate what is missing, all cores or the whole GPU at work; then statistics, and last ``dataset.json``."""
     files = plan.files(folder)
     missing = {year: file for year, file in files.items() if not file.exists()}
     sample_bytes = 4 * math.prod(plan.shape)
@@ -168,15 +169,14 @@ def _make(plan: Plan, folder: Path, processes: int | None, device: str, progress
             from dltutorial.data import simulate
 
             simulate.make_years(plan, missing, device, bar.update)
-    writing.write_stats(folder, progress)
-    about: dict[str, Any] = {
-        "channels": plan.flow.channel_names,
-        "units": plan.flow.channel_units,
-        "geometry": "beta-plane",
-    }
-    about |= {"snapshot_s": INTERVAL * TIME_S, "digest": plan.digest, "plan": dataclasses.asdict(plan)}
-    with writing.refusals(folder):
-        paths.write_text(folder / "dataset.json", json.dumps(about, indent=1) + "\n")
+    if not all((folder / "stats" / f"{name}.npy").exists() for name in store.STATISTICS):
+        writing.write_stats(folder, progress, overwrite=False)  # one's own stay
+    about: dict[str, Any] = {"channels": plan.flow.channel_names, "units": plan.flow.channel_units}
+    about |= {"geometry": "beta-plane", "snapshot_s": INTERVAL * TIME_S}
+    about |= {"digest": plan.digest, "plan": dataclasses.asdict(plan)}
+    if not store.about(folder):
+        with writing.refusals(folder):
+            paths.write_text(folder / "dataset.json", json.dumps(about, indent=1) + "\n")
 
 
 def run_processes(plan: Plan, files: Mapping[int, Path], processes: int, tick: Callable[[], object]) -> None:

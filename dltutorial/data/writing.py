@@ -180,6 +180,8 @@ def write_stats(folder: Path, progress: bool = False, overwrite: bool = True) ->
     files = {name: folder / "stats" / f"{name}.npy" for name in store.STATISTICS}
     if link := next((file for file in (folder / "stats", *files.values()) if file.is_symlink()), None):
         raise DataError(f"{link} is a link, and what lies behind it may be another set's; copy it in place of the link")
+    if not overwrite:
+        store.refuse_mixed(folder)
     wanted = {name: file for name, file in files.items() if overwrite or not file.exists()}
     if not wanted:
         raise DataError(f"{folder / 'stats'} has all statistics already; add --overwrite to replace them")
@@ -205,13 +207,21 @@ def write_stats(folder: Path, progress: bool = False, overwrite: bool = True) ->
     arrays = means_C11 + near_C11, stds_C[:, None, None], time_means_CHW + near_C11
     found = dict(zip(files, arrays, strict=True))
     before = {file: file.read_bytes() for file in wanted.values() if file.exists()}
+    mark = folder / "stats" / store.REPLACING  # of a kill between the first new file and the last
+    was_mixed = mark.exists()
     try:
         with refusals(folder / "stats"), contextlib.ExitStack() as all_or_none:
             for name, file in wanted.items():
-                with open(all_or_none.enter_context(paths.atomic(file)), "wb") as out:
+                temporary = all_or_none.enter_context(paths.atomic(file, mark.touch if before else lambda: None))
+                with open(temporary, "wb") as out:
                     np.save(out, found[name][None].astype(np.float32))
+                    out.flush()
+                    os.fsync(out.fileno())  # of all, before the first takes its name
     except BaseException:
         for file in (file for file, content in before.items() if file.read_bytes() != content):  # some are new already
             file.write_bytes(before[file])
+        if not was_mixed:
+            mark.unlink(missing_ok=True)
         raise
+    mark.unlink(missing_ok=True)
     return list(wanted.values())

@@ -241,6 +241,81 @@ def test_statistics_are_replaced_all_or_none_also_if_one_cannot_take_its_name(ow
     assert {file: file.read_bytes() for file in (own_data / "stats").iterdir()} == before
 
 
+KILLED = """
+import os, sys
+from pathlib import Path
+from dltutorial.data import writing
+
+plain, taken = Path.replace, []
+
+def replace(file, target):
+    taken.append(target)
+    if len(taken) > int(sys.argv[2]):
+        os._exit(9)
+    return plain(file, target)
+
+Path.replace = replace
+writing.write_stats(Path(sys.argv[1]))
+"""
+
+
+@pytest.mark.parametrize("after", [0, 1, 2])
+def test_statistics_half_replaced_by_a_kill_are_told_until_they_are_made_anew(after, own_data, tmp_path, capsys):
+    """``after`` so many of three: those of the years before they were changed, and after."""
+    with h5py.File(own_data / "train" / "1980.h5", "r+") as year:
+        year["fields"][...] *= 2
+    before = {file.name: file.read_bytes() for file in (own_data / "stats").iterdir()}
+    killed = subprocess.run([sys.executable, "-c", KILLED, str(own_data), str(after)], capture_output=True, text=True)
+    assert killed.returncode == 9, killed.stderr
+    there = {file.name: file.read_bytes() for file in (own_data / "stats").glob("*.npy")}
+    assert sum(there[name] != before[name] for name in before) == after
+    source = "--source", own_data
+    for command in (
+        ("train", "--data", own_data, *TINY),
+        ("data", "check", *source),
+        ("data", "statistics", *source),
+        ("data", "convert", "--layout", "npy", "--out", tmp_path / "c", *source),
+    ):
+        line = refused(capsys, *command)
+        assert "stats may be of two computations" in line
+        assert line.endswith(f"make them anew: dltutorial data statistics --overwrite --source {own_data}")
+    assert cli.main(["data", "statistics", "--overwrite", "--source", str(own_data)]) == 0
+    assert "every value is finite" in store.validate(own_data)
+    trained(own_data, capsys)
+
+
+def test_statistics_that_were_not_made_leave_half_replaced_ones_told(own_data, capsys):
+    (own_data / "stats" / store.REPLACING).touch()
+    rewritten(own_data, still)
+    assert "channel 1 has one value" in refused(capsys, "data", "statistics", "--overwrite", "--source", own_data)
+    assert "of two computations" in refused(capsys, "train", "--data", own_data, *TINY)
+
+
+def test_new_statistics_are_all_on_the_disk_before_the_first_takes_its_name(own_data, monkeypatch):
+    acts, sync, plain = [], os.fsync, Path.replace
+    monkeypatch.setattr(os, "fsync", lambda handle: (acts.append("sync"), sync(handle))[1])
+    monkeypatch.setattr(Path, "replace", lambda file, target: (acts.append("replace"), plain(file, target))[1])
+    writing.write_stats(own_data)
+    assert acts[:3] == ["sync"] * 3
+    assert acts.count("replace") == 3
+    assert sorted(file.name for file in (own_data / "stats").iterdir()) == sorted(f"{n}.npy" for n in store.STATISTICS)
+
+
+@pytest.mark.parametrize("missing", ["train/1980.npy", "stats/time_means.npy", "dataset.json"])
+def test_in_a_converted_set_what_is_ones_own_stays(missing, own_data, tmp_path):
+    out = convert.convert(own_data, "npy", tmp_path / "c", progress=False)
+    before = (out / missing).read_bytes()
+    for name in ("global_means", "global_stds"):
+        np.save(out / "stats" / f"{name}.npy", 2 * np.load(out / "stats" / f"{name}.npy"))
+    about = json.loads((out / "dataset.json").read_text())
+    (out / "dataset.json").write_text(json.dumps(about | {"channels": ["t", "u", "v"]}))
+    own = {file: file.read_bytes() for file in out.rglob("*") if file.is_file()}
+    (out / missing).unlink()
+    convert.convert(own_data, "npy", out, progress=False)
+    if missing != "stats/time_means.npy":  # which may be missing
+        assert {file: file.read_bytes() for file in own} == own | {out / missing: before}
+
+
 def still(fields):
     fields[:, 1] = 273.15  # a sum of squares in float32, or far from 0, would not find it constant
     return fields

@@ -1,4 +1,5 @@
 import dataclasses
+import json
 import signal
 import subprocess
 import sys
@@ -129,6 +130,22 @@ def test_whole_data_set_is_reused(made, in_process):
     assert weather.ensure(TINY, made, progress=False) == made
     assert {file: file.stat().st_mtime_ns for file in made.rglob("*")} == before
     assert in_process == []
+
+
+@pytest.mark.parametrize("missing", ["valid/sim_0002.h5", "stats/time_means.npy", "dataset.json"])
+def test_what_is_missing_is_made_and_ones_own_statistics_and_names_stay(missing, tmp_path, in_process):
+    small = dataclasses.replace(TINY, years=(1, 1, 1))
+    weather.ensure(small, tmp_path, device="cpu", progress=False)
+    before = contents(tmp_path)
+    for file in (tmp_path / "stats").iterdir():
+        np.save(file, np.load(file) * 2)
+    about = json.loads((tmp_path / "dataset.json").read_text())
+    (tmp_path / "dataset.json").write_text(json.dumps(about | {"units": ["knots"] * 5, "seen": "by me"}))
+    own = contents(tmp_path)
+    (tmp_path / missing).unlink()
+    weather.ensure(small, tmp_path, device="cpu", progress=False)
+    assert contents(tmp_path) == own | {missing: before[missing]}
+    assert in_process == [1, 2, 3, *([2] if missing.startswith("valid") else [])]
 
 
 def test_data_of_another_plan_are_not_overwritten(made):
