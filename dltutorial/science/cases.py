@@ -15,7 +15,10 @@ import dataclasses
 import hashlib
 import importlib
 import json
-from collections.abc import Callable, Iterator, Mapping
+import math
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +28,13 @@ from torch.utils.data import Dataset, default_convert
 
 from dltutorial import node, paths
 from dltutorial.config import TASKS, Preset, RankRecipe, Recipe
-from dltutorial.data import sampling, store, writing
+from dltutorial.data import formats, sampling, store, writing
 from dltutorial.data.workers import worker_batches
-from dltutorial.errors import RecipeError
+from dltutorial.errors import DataError, RecipeError
 from dltutorial.train.distributed import data_rank, data_world_size, tells_of_data
 
 _SEEDS = 2**31  # of augmentations
+_WHOLE_BYTES, _BLOCK_BYTES, _SMALL_BYTES = 2**28, 2**18, 2**16  # of ``digest``: of all files, of a block, of a file
 
 #: ``read(indices, seeds)`` gives tensors (B, …) of these samples; the seeds (B,) are those of their augmentation.
 Read = Callable[[list[int], Tensor], tuple[Tensor, ...]]
@@ -73,33 +77,75 @@ def recipe_of(
     return recipe
 
 
+def digest(files: Sequence[Path]) -> str:
+    """Sixteen characters for what these files hold, in this order; each case names its data by them.
+
+    All bytes count; of more than 256 MiB the size of each file, its ends, and blocks spread evenly between them. Small
+    files are read whole.
+
+    Raises:
+        DataError: a file cannot be read, or is no regular one.
+    """
+    sizes = []
+    for file in files:
+        with formats.blaming(file):
+            sizes.append(file.stat().st_size)
+    told, share = hashlib.blake2b(repr(sizes).encode(), digest_size=8), min(1.0, _WHOLE_BYTES / max(1, sum(sizes)))
+    for file, size in zip(files, sizes, strict=True):
+        wanted = max(min(size, _SMALL_BYTES), math.ceil(share * size))
+        n = max(2, -(-wanted // _BLOCK_BYTES))
+        block = -(-wanted // n)
+        with formats.blaming(file), paths.open_regular(file) as stream:
+            for place in range(n):
+                stream.seek(place * (size - block) // (n - 1))
+                told.update(stream.read(block))
+    return told.hexdigest()
+
+
 def kept(name: str, plan: Any, make: Callable[[Path], object], n_bytes: int, progress: bool = True) -> Path:
-    """The folder of simulated data, which ``make(folder)`` fills unless they are there; ``dataset.json`` comes last.
+    """The folder of simulated data; what is missing there is made, what is there stays. ``dataset.json`` comes last.
 
     Args:
         name: of the case.
         plan: a dataclass of all that decides the data, their version included; another plan has another folder.
-        make: writes whole files only; after an interrupt it is called again.
+        make: fills an empty folder; after an interrupt it is called again.
         n_bytes: that it will write.
         progress: say so when another process is making them.
 
     Raises:
-        DataError: the folder cannot be written, or has too little space.
+        DataError: the folder cannot be written, has too little space, or holds other data.
         CourseError: they have to be simulated, and this is a login node.
     """
     said = json.loads(json.dumps(dataclasses.asdict(plan)))
-    digest = hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()[:8]
-    folder = paths.data_dir() / f"{name}-{digest}"
-    if store.about(folder).get("plan") == said:
+    planned = hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()[:8]
+    folder = paths.data_dir() / f"{name}-{planned}"
+    if _is_whole(folder, said):
         return folder
     node.refuse_on_login(f"simulating data for {name}", f"in a job: sbatch -N 1 slurm/train.sbatch --task {name}")
     with writing.locked(folder, progress):
-        if store.about(folder).get("plan") != said:  # another process may have been quicker
+        if not _is_whole(folder, said):  # another process may have been quicker
+            for left in folder.glob(".*.partial"):  # of one that was killed
+                shutil.rmtree(left, ignore_errors=True)
             writing.check_space(folder, n_bytes)
-            with writing.refusals(folder):
-                make(folder)
-                paths.write_text(folder / "dataset.json", json.dumps({"case": name, "plan": said}, indent=1) + "\n")
+            with writing.refusals(folder), tempfile.TemporaryDirectory(".partial", ".", folder) as new:
+                make(Path(new))
+                files = {str(file.relative_to(new)): file for file in Path(new).rglob("*") if file.is_file()}
+                about = {"case": name, "plan": said, "files": sorted(files)}
+                paths.write_text(Path(new) / "dataset.json", json.dumps(about, indent=1) + "\n")
+                for there, file in (files | {"dataset.json": Path(new) / "dataset.json"}).items():
+                    if not (place := folder / there).exists():
+                        place.parent.mkdir(exist_ok=True)
+                        file.rename(place)
     return folder
+
+
+def _is_whole(folder: Path, plan: Mapping[str, Any]) -> bool:
+    """Whether all files of simulated data are there. DataError: the folder holds data of another plan."""
+    about = store.about(folder)
+    if about and about.get("plan") != plan:
+        raise DataError(f"{folder} holds data of another plan, which are not overwritten; move the folder away")
+    with formats.blaming(folder / "dataset.json"):  # whatever it was edited to
+        return bool(about) and all((folder / name).is_file() for name in about.get("files", ()))
 
 
 class _Samples(Dataset):

@@ -271,7 +271,7 @@ def make_task(recipe: Recipe, folder: Path, power: float = -0.5) -> Task:
         cases.feed(len(train), partial(train.batch, roll=recipe.roll), recipe),
         weighted_error(weight_K),
         lambda model: scores(model, valid, weight_K, recipe),
-        data_id=f"{len(train)} {train.shape} {train.low_C.sum():.9g} {train.scale_C.sum():.9g}",
+        data_id=f"{len(train)} {cases.digest([*train.files, Path(folder) / 'stats.h5', *valid.files])}",
         check_data=lambda: [split.read(n) for split in (train, valid) for n in range(len(split))],
     )
 

@@ -266,7 +266,7 @@ def make_task(recipe: Recipe, folder: Path) -> Task:
         cases.feed(len(train), load, recipe),
         lambda model, x_BCDHW, unit_BP: F.mse_loss(model(x_BCDHW), unit_BP),
         lambda model: scores(model, valid, recipe),
-        data_id=f"{len(train)}-{first.double().sum().item():.6e}",
+        data_id=f"{len(train)} {cases.digest([*train, *valid])}",
         check_data=lambda: [read(file) for file in (*train, *valid)],
     )
 

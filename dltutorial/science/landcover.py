@@ -139,12 +139,13 @@ def make_task(recipe: Recipe, folder: Path) -> Task:
     if (never_K := train.labels_NK.sum(0) == 0).any():
         names = ", ".join(name for name, never in zip(CLASSES, never_K, strict=True) if never)
         raise DataError(f"{train.file}: no tile has {names}, so nothing can be learned of it; add samples")
+    train.batch([0])  # what cannot be is refused now, not later
     return Task(
         seeded(lambda: make_network(recipe.network, train.shape[1]), recipe),
         cases.feed(len(train), partial(train.batch, turn=recipe.roll), recipe),
         lambda model, x_BCHW, label_BK: F.binary_cross_entropy_with_logits(model(x_BCHW).float(), label_BK),
         lambda model: scores(*logits(model, valid, recipe)),
-        data_id=f"{train.shape} {train.labels_NK.sum():.0f} {train.batch([0])[0].sum():.9g}",
+        data_id=cases.digest([train.file, valid.file]),
         check_data=lambda: [t.batch([n]) for t in (train, valid) for n in range(len(t))],
     )
 

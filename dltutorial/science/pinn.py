@@ -148,7 +148,7 @@ def make_task(recipe: Recipe, folder: Path) -> Task:
         cases.feed(len(c_N), picked, recipe),
         misfit,
         lambda model: scores(model, valid[0], valid[1], true, recipe),
-        data_id=f"{len(c_N)} observations, {points_N2.double().sum():.9g}, {c_N.double().sum():.9g}",
+        data_id=cases.digest([file, file.with_name("valid.h5")]),
     )
 
 

@@ -169,7 +169,7 @@ def make_task(recipe: Recipe, folder: Path) -> Task:
         cases.feed(n, lambda rows, _: tuple(part[rows] for part in train), recipe),
         squared_error,
         lambda model: scores(model, valid[0], valid[1], recipe),
-        data_id=f"{n} runs, {train[0].double().sum():.9g}, {train[1].double().sum():.9g}",
+        data_id=cases.digest([Path(folder) / "train.h5", Path(folder) / "valid.h5"]),
     )
 
 

@@ -159,7 +159,7 @@ def make_task(recipe: Recipe, folder: Path) -> Task:
         cases.feed(len(x_NCHW), two_views, recipe),
         contrast,
         lambda model: {SCORE: probe_error(model, valid_NCHW, torch.as_tensor(valid_N))},
-        data_id=f"{len(x_NCHW)}-{centre.item():.6e}-{scale.item():.6e}",
+        data_id=cases.digest([Path(folder) / "train.h5", Path(folder) / "valid.h5"]),
     )
 
 

@@ -138,11 +138,12 @@ def batches(
 
 
 def fingerprint(*splits: store.Split) -> str:
-    """What the years hold, more than ``_WHOLE_BYTES`` by a few samples, and what normalises and weighs them."""
+    """What the years hold, more than ``_WHOLE_BYTES`` by a few samples, and what normalises, weighs and scores them."""
     digest = hashlib.blake2b(digest_size=8)
     for split in splits:
         digest.update(repr((split.snapshots, split.geometry, split.snapshot_s)).encode())
         digest.update(split.means_1C11.tobytes() + split.stds_1C11.tobytes())
+        digest.update(b"" if split.time_means_1CHW is None else split.time_means_1CHW.tobytes())
         snapshots = dict(zip(split.files, split.snapshots, strict=True))
         for file, index in store.looked_at(snapshots, _WHOLE_BYTES // split.sample_bytes):
             digest.update(store.read_sample(file, index).tobytes())

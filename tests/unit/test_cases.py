@@ -66,7 +66,7 @@ def test_data_are_made_once_for_each_plan(monkeypatch, tmp_path):
         (folder / "a.txt").write_text("a")
 
     first = cases.kept("demo", Plan(), make, 10)
-    assert cases.kept("demo", Plan(), make, 10) == first and made == [first]
+    assert cases.kept("demo", Plan(), make, 10) == first and len(made) == 1
     assert cases.kept("demo", Plan(size=4), make, 10) != first and len(made) == 2
     assert json.loads((first / "dataset.json").read_text())["plan"] == {"size": 3, "version": 1}
 
@@ -84,6 +84,107 @@ def test_data_whose_making_was_interrupted_are_made_again(monkeypatch, tmp_path)
         cases.kept("demo", Plan(), make, 10)
     folder = cases.kept("demo", Plan(), make, 10)
     assert len(calls) == 2 and (folder / "dataset.json").exists()
+
+
+def make_two(folder):
+    (folder / "train").mkdir(exist_ok=True)
+    (folder / "train" / "a.txt").write_text("a")
+    (folder / "b.txt").write_text("b")
+
+
+@pytest.mark.parametrize("missing", [["train/a.txt"], ["dataset.json"], ["train/a.txt", "dataset.json"]])
+def test_of_simulated_data_only_what_is_missing_is_made_again(missing, monkeypatch, tmp_path):
+    monkeypatch.setenv("DLTUTORIAL_DATA", str(tmp_path))
+    folder = cases.kept("demo", Plan(), make_two, 10)
+    before = {name: (folder / name).read_text() for name in missing}
+    (folder / "b.txt").write_text("mine")
+    for name in missing:
+        (folder / name).unlink()
+    assert cases.kept("demo", Plan(), make_two, 10) == folder
+    assert {name: (folder / name).read_text() for name in missing} == before
+    assert (folder / "b.txt").read_text() == "mine"
+    assert sorted(file.name for file in folder.iterdir()) == [".lock", "b.txt", "dataset.json", "train"]
+
+
+def test_what_a_killed_making_has_left_is_no_data_and_goes(monkeypatch, tmp_path):
+    monkeypatch.setenv("DLTUTORIAL_DATA", str(tmp_path))
+    folder = cases.kept("demo", Plan(), make_two, 10)
+    (folder / "dataset.json").unlink()
+    (folder / ".killed.partial").mkdir()
+    (folder / ".killed.partial" / "b.txt").write_text("half")
+    cases.kept("demo", Plan(), make_two, 10)
+    assert not list(folder.rglob("*.partial"))
+
+
+@pytest.mark.parametrize("about", ['{"plan": {"size": 4}}', '{"mine": 1}', "[]", "{"])
+def test_a_folder_whose_dataset_json_says_something_else_is_left_as_it_is(about, monkeypatch, tmp_path):
+    monkeypatch.setenv("DLTUTORIAL_DATA", str(tmp_path))
+    folder = cases.kept("demo", Plan(), make_two, 10)
+    (folder / "dataset.json").write_text(about)
+    (folder / "b.txt").write_text("mine")
+    with pytest.raises(DataError, match=str(folder)) as refused:
+        cases.kept("demo", Plan(), make_two, 10)
+    assert "\n" not in str(refused.value)
+    assert ((folder / "b.txt").read_text(), (folder / "dataset.json").read_text()) == ("mine", about)
+
+
+def test_a_list_of_files_that_is_none_is_one_line(monkeypatch, tmp_path):
+    monkeypatch.setenv("DLTUTORIAL_DATA", str(tmp_path))
+    folder = cases.kept("demo", Plan(), make_two, 10)
+    about = json.loads((folder / "dataset.json").read_text())
+    (folder / "dataset.json").write_text(json.dumps(about | {"files": 3}))
+    with pytest.raises(DataError, match=r"dataset\.json is not readable"):
+        cases.kept("demo", Plan(), make_two, 10)
+
+
+@pytest.fixture
+def three(tmp_path):
+    """Files of 0, 10 and 1000 bytes."""
+    files = [tmp_path / name for name in "abc"]
+    for file, n in zip(files, (0, 10, 1000), strict=True):
+        file.write_bytes(bytes(n % 251 for n in range(n)))
+    return files
+
+
+def flip(file, place):
+    content = bytearray(file.read_bytes())
+    content[place] ^= 1
+    file.write_bytes(content)
+
+
+@pytest.mark.parametrize("block", [1, 7, 400, 2**18])
+def test_every_byte_of_a_data_set_counts(three, block, monkeypatch):
+    monkeypatch.setattr(cases, "_BLOCK_BYTES", block)
+    before = cases.digest(three)
+    for file, n in ((three[1], 10), (three[2], 1000)):
+        for place in range(0, n, 3):
+            flip(file, place)
+            assert cases.digest(three) != before, (file, place)
+            flip(file, place)
+    assert cases.digest(three) == before
+    assert len({before, cases.digest(three[::-1]), cases.digest(three[1:]), cases.digest([])}) == 4
+
+
+def test_of_large_files_the_sizes_the_ends_and_blocks_between_count(three, monkeypatch):
+    monkeypatch.setattr(cases, "_WHOLE_BYTES", 100)
+    monkeypatch.setattr(cases, "_BLOCK_BYTES", 10)
+    monkeypatch.setattr(cases, "_SMALL_BYTES", 20)
+    before, noticed = cases.digest(three), []
+    for place in range(1000):
+        flip(three[2], place)
+        noticed += [place] if cases.digest(three) != before else []
+        flip(three[2], place)
+    assert {0, 9, 990, 999} <= set(noticed)
+    assert 80 <= len(noticed) <= 120
+    assert max(b - a for a, b in itertools.pairwise(noticed)) < 130
+    flip(three[1], 5)  # a small file counts whole
+    assert cases.digest(three) != before
+
+
+def test_what_cannot_be_read_has_no_digest(three, tmp_path):
+    for file in (tmp_path, tmp_path / "none"):
+        with pytest.raises(DataError, match=str(file)):
+            cases.digest([*three, file])
 
 
 def test_data_larger_than_the_disk_are_refused_before_they_are_made(monkeypatch, tmp_path):

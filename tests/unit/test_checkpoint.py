@@ -756,6 +756,14 @@ def test_a_run_goes_on_with_the_validation_data_that_it_had(tiny_data, own_data,
     assert forecasting.make_task(SMALL, own_data).data_id != before
 
 
+@pytest.mark.parametrize("name", store.STATISTICS)
+def test_a_run_goes_on_with_the_statistics_that_it_had(own_data, name):
+    before = forecasting.make_task(SMALL, own_data).data_id
+    file = own_data / "stats" / f"{name}.npy"
+    np.save(file, np.load(file) * np.float32(1.001))
+    assert forecasting.make_task(SMALL, own_data).data_id != before
+
+
 @pytest.mark.parametrize("index", [0, 1, 5, 9])
 def test_years_that_were_changed_in_place_are_other_data(own_data, index):
     before = forecasting.fingerprint(store.open_split(own_data, "train"))

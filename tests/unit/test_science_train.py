@@ -1,5 +1,7 @@
 """``dltutorial train --task …`` of every case: a resumed run is the run never stopped; what cannot be is one line."""
 
+import shutil
+
 import h5py
 import numpy as np
 import pytest
@@ -50,6 +52,65 @@ def put(name, place, value):
         h5[name][place] = value
 
     return change
+
+
+def swap(name, one, other):
+    """Exchange two samples of a data set, or two values."""
+
+    def change(h5):
+        found = h5[name][...]
+        found[[one, other]] = found[[other, one]]
+        h5[name][...] = found
+
+    return change
+
+
+def attribute(name, value):
+    """Write an attribute of the file."""
+    return lambda h5: h5.attrs.__setitem__(name, value)
+
+
+@pytest.mark.parametrize(
+    ("task", "file", "change"),
+    [
+        ("climate", "train/data-007.h5", put("climate/data", (3, 3, 1), 0.25)),
+        ("climate", "train/data-007.h5", swap("climate/labels_0", 0, 1)),
+        ("climate", "validation/data-003.h5", swap("climate/labels_0", 0, 1)),
+        ("climate", "stats.h5", put("climate/minval", 0, -4.0001)),
+        ("landcover", "train.h5", swap("labels", 1, 2)),
+        ("landcover", "train.h5", swap("images", 5, 6)),
+        ("landcover", "validation.h5", swap("labels", 1, 2)),
+        ("cosmology", "train/box_07.h5", put("unitPar", 1, 0.5)),
+        ("cosmology", "train/box_07.h5", swap("full", 1, 2)),
+        ("cosmology", "valid/box_02.h5", put("unitPar", 1, 0.5)),
+        ("survey", "train.h5", swap("images", 5, 6)),
+        ("survey", "valid.h5", swap("labels", 1, 2)),
+        ("survey", "valid.h5", swap("images", 5, 6)),
+        ("surrogate", "train.h5", swap("tensor", 1, 2)),
+        ("surrogate", "valid.h5", swap("tensor", 1, 2)),
+        ("pinn", "train.h5", swap("c", 1, 2)),
+        ("pinn", "valid.h5", put("c", 3, 0.5)),
+        ("pinn", "train.h5", attribute("a", 1.5)),  # the error of the constant is scored by it
+    ],
+)
+def test_a_run_does_not_go_on_with_labels_or_samples_that_were_changed(train, task, file, change, tmp_path, capsys):
+    data = science_data.write(task, tmp_path / "data")
+    assert train(task, data, "r", "--steps", "2") == 0
+    with h5py.File(data / file, "r+") as h5:
+        change(h5)
+    capsys.readouterr()
+    assert train(task, data, "r", "--steps", "2", "--resume") == 2
+    (said,) = capsys.readouterr().err.splitlines()
+    assert "was trained on other data; give the same --data" in said
+
+
+@pytest.mark.parametrize("task", science_data.TASKS)
+def test_the_same_data_elsewhere_are_the_same(train, task, tmp_path, capsys):
+    data = science_data.write(task, tmp_path / "data")
+    assert train(task, data, "r", "--steps", "2") == 0
+    shutil.copytree(data, tmp_path / "copy")
+    assert train(task, tmp_path / "copy", "r", "--steps", "2", "--resume") == 0
+    assert "is finished already" in capsys.readouterr().out
 
 
 def keep_but(name, value):
