@@ -13,10 +13,10 @@ can lead instead (``tune_ray``).
 
 import contextlib
 import json
-import logging
 import math
 import os
 import sys
+import threading
 import time
 import uuid
 from collections import Counter
@@ -42,6 +42,7 @@ ADVICE = "one score in many is lucky: judge these knobs by dltutorial train with
 _NEW_S = 60.0  # so long a trial may have no name of its worker
 _SILENT_S = 300.0  # so long its worker may make no update
 _TELL_S = 10.0  # so long one waits for others without a word
+_LOCKED_S = 2.0  # so long for the journal's lock, which is held for milliseconds
 
 
 class Knob(NamedTuple):
@@ -81,6 +82,29 @@ def read_space(words: list[str]) -> dict[str, Knob]:
             numbers = "two whole numbers" if kind is int else "LEAST below MOST"
             raise CourseError(f"--knob: {why}; a range is LEAST..MOST, {numbers}, or with :log, above 0") from None
     return found
+
+
+def _ends(knob: Knob, kind: Any) -> tuple:
+    """What may be tried of a knob of this type: its values, or the ends of its range."""
+    return knob.values or (kind(knob.least), kind(knob.most))
+
+
+def _refuse_values(space: Mapping[str, Knob], look: Callable[[dict], object]) -> None:
+    """Look at each value, and both ends of each range: with the other knobs as they are, else at their first.
+
+    Raises:
+        CourseError: one can be neither way.
+    """
+    tried = {name: _ends(knob, Recipe.knobs()[name].type) for name, knob in space.items()}
+    firsts = {name: values[0] for name, values in tried.items()}
+    for name, value in ((name, value) for name, values in tried.items() for value in values):
+        with contextlib.suppress(CourseError):
+            look({name: value})
+            continue
+        try:
+            look(firsts | {name: value})
+        except CourseError as error:
+            raise CourseError(f"--knob {name}={value} cannot be tried: {error}") from error
 
 
 class Search(NamedTuple):
@@ -148,6 +172,8 @@ def tune(
             raise CourseError(f"{word} is tune's own: {why}; leave it out")
     case = cases.case(fixed.get("task", "weather"))
     recipe = case.make_recipe(base, fixed, data)
+    shape = {name: getattr(recipe, name) for name in ("n_channels", "n_lat", "n_lon")}  # so no file is read again
+    _refuse_values(space, lambda chosen: run.check_ranks(case.make_recipe(base, shape | fixed | chosen, None), 1))
     data = data or case.ensure(recipe)
     search = Search(base, fixed, space, data, case.make_task(recipe, data).data_id, folder, trials)
     with paths.environment({"WANDB_RUN_GROUP": os.environ.get("WANDB_RUN_GROUP", name)}):  # the trials are a group
@@ -294,8 +320,15 @@ def _give_back(study: Any, folder: Path) -> None:
 
 
 @contextlib.contextmanager
-def _held(lock: Any) -> Iterator[None]:
-    lock.acquire()
+def _held(lock: Any, file: Path) -> Iterator[None]:
+    """Hold the journal's lock; after a while in vain say what is waited for."""
+    says = f"waits for {file}.lock, which another worker holds; if it was killed, {lock.grace_period} s"
+    told = threading.Timer(_LOCKED_S, print, [says], {"file": sys.stderr})
+    told.start()
+    try:
+        lock.acquire()
+    finally:
+        told.cancel()
     try:
         yield
     finally:
@@ -307,7 +340,7 @@ def _no_journal(file: Path, why: object) -> CourseError:
 
 
 def _mend(file: Path) -> None:
-    """Take off a last line that a kill or a full disk has cut short; its lock is held.
+    """Take off a last line that a kill or a full disk has cut short, end one that is whole; the lock is held.
 
     Raises:
         CourseError: the last line is none that Optuna writes.
@@ -324,6 +357,11 @@ def _mend(file: Path) -> None:
         raise _no_journal(file, "its last line is none")
     if cut and cut.strip(b"\0") and not (cut.startswith(begins) or begins.startswith(cut)):
         raise _no_journal(file, "its last line is none")
+    with contextlib.suppress(ValueError):
+        if paths.from_json(cut.decode()):  # the next line would be glued to it
+            with open(file, "ab") as stream:
+                stream.write(b"\n")
+            return
     if cut:
         os.truncate(file, size - len(cut))
         print(f"{file}: its last line was cut short, and is taken off", file=sys.stderr)
@@ -342,7 +380,7 @@ def _journal(folder: Path) -> Iterator[Any]:
 
         def append_logs(self, logs: list[dict[str, Any]]) -> None:
             lines = "".join(json.dumps(log, separators=(",", ":")) + "\n" for log in logs).encode()
-            with _held(lock):
+            with _held(lock, file):
                 _mend(file)
                 with open(file, "ab") as stream:
                     stream.write(lines)
@@ -350,8 +388,6 @@ def _journal(folder: Path) -> Iterator[Any]:
                     os.fsync(stream.fileno())
 
     optuna.logging.set_verbosity(optuna.logging.ERROR)
-    waits = logging.getLogger(journal.JournalFileOpenLock.__module__)  # for a lock: 30 s if a dead one's
-    waits.setLevel(logging.WARNING)
     file = folder / "journal.log"
     lock = journal.JournalFileOpenLock(str(file))
     try:
@@ -360,7 +396,7 @@ def _journal(folder: Path) -> Iterator[Any]:
             why = "holds trials, but their journal is empty" if file.exists() else "holds other things than a study"
             raise CourseError(f"{folder} {why}; take another --name, or move it away")
         folder.mkdir(parents=True, exist_ok=True)
-        with _held(lock):
+        with _held(lock, file):
             file.touch()
             _mend(file)
         try:

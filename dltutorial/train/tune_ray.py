@@ -46,8 +46,6 @@ def lead(search: Search, scheduler: str) -> None:
         raise CourseError(f"pbt changes a knob in the midst of a training: {fast[0]} must be a range of a real number")
     if search.folder.exists():
         raise CourseError(f"{search.folder} is there already; Ray begins anew: take another --name")
-    for at_least in (True, False):  # what cannot be is refused before a cluster starts
-        search.recipe({name: _edge(knob, kinds[name], at_least) for name, knob in search.space.items()})
     with _ray() as tune:
         from ray.exceptions import RayActorError
 
@@ -131,10 +129,6 @@ def _go_on_from(folder: Path, recipe: Recipe, place: Path) -> None:
     if found := checkpoint.newest(folder):
         checkpoint.save(replace(found, recipe=dict(vars(recipe))), place / CHECKPOINTS)
         recipe.save(place / "recipe.json")
-
-
-def _edge(knob: Knob, kind: type, at_least: bool) -> Any:
-    return knob.values[0 if at_least else -1] if knob.values else kind(knob.least if at_least else knob.most)
 
 
 def _domain(tune: Any, knob: Knob, kind: type) -> Any:

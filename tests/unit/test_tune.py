@@ -12,6 +12,7 @@ import pytest
 from waiting import wait_for
 
 from dltutorial import cli, paths
+from dltutorial.config import preset
 from dltutorial.errors import CourseError
 from dltutorial.train import tune
 from dltutorial.train.tune import Knob, read_space
@@ -165,6 +166,71 @@ def test_who_lives_does_not_write_behind_half_a_line_of_one_who_died(line, tmp_p
     assert len(trials(tmp_path)) == 2
 
 
+@pytest.mark.parametrize("alive", [False, True])
+def test_a_last_line_without_its_end_is_whole_and_keeps_its_trial(line, tmp_path, capsys, alive):
+    """As an editor leaves it, or a kill between the line and its end."""
+    assert cli.main([*line, "--trials", "2", "--scheduler", "none", *RATES]) == 0
+    file, before = tmp_path / "study" / "journal.log", trials(tmp_path)
+    lines = file.read_text()
+    assert lines.endswith("}\n")
+    if alive:
+        with tune._journal(file.parent) as storage:
+            file.write_text(lines[:-1])
+            storage.create_new_study([tune.optuna.study.StudyDirection.MINIMIZE], "another")
+    else:
+        file.write_text(lines[:-1])
+        assert cli.main([*line, "--trials", "3", "--scheduler", "none", *RATES]) == 0
+    assert file.read_text().startswith(lines)
+    assert [json.loads(text)["op_code"] for text in file.read_text().splitlines()]
+    assert trials(tmp_path)[:2] == before
+    assert "cut short" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("at", [1, 20, -2])
+def test_half_a_last_line_costs_no_other_line(line, tmp_path, at):
+    assert cli.main([*line, "--trials", "2", "--scheduler", "none", *RATES]) == 0
+    file, before = tmp_path / "study" / "journal.log", trials(tmp_path)
+    lines = file.read_text().splitlines(keepends=True)
+    file.write_text("".join(lines[:-1]) + lines[-1].rstrip()[:at])
+    assert cli.main([*line, "--trials", "3", "--scheduler", "none", *RATES]) == 0
+    assert file.read_text().startswith("".join(lines[:-1]))
+    assert trials(tmp_path)[0] == before[0]
+    assert [state for state, _ in trials(tmp_path)].count("COMPLETE") == 3
+
+
+NEVER = [
+    (["global_batch_size=16,-3"], "--knob global_batch_size=-3 cannot be tried: recipe: global_batch_size=-3"),
+    (["heads=1,3"], "--knob heads=3 cannot be tried: recipe: heads=3, but heads must divide dim=8"),
+    (["learning_rate=1e-4,1e-3", "depth=2,0"], "--knob depth=0 cannot be tried"),
+    (["depth=0,2", "heads=1,2"], "--knob depth=0 cannot be tried"),
+    (["beta1=0.5..1.5"], "--knob beta1=1.5 cannot be tried: recipe: beta1=1.5, but beta1 must be smaller than 1"),
+    (["warmup_steps=0..40"], "--knob warmup_steps=40 cannot be tried"),
+    (["optimizer=adamw,eggs"], "--knob optimizer=eggs cannot be tried"),
+    (["tensor=1,2"], "--knob tensor=2 cannot be tried"),
+]
+
+
+@pytest.mark.parametrize("engine", ["optuna", "ray"])
+@pytest.mark.parametrize(("words", "told"), NEVER, ids=[" ".join(words) for words, _ in NEVER])
+def test_a_value_that_can_never_be_is_told_before_anything_begins(line, tmp_path, capsys, words, told, engine):
+    for word in words:  # what is tried is not fixed
+        if (option := f"--{word.partition('=')[0].replace('_', '-')}") in line:
+            del line[line.index(option) : line.index(option) + 2]
+    knobs = [part for word in words for part in ("--knob", word)]
+    assert cli.main([*line, "--trials", "1", *knobs, "--engine", engine]) == 2
+    (said,) = capsys.readouterr().err.splitlines()
+    assert told in said
+    assert not (tmp_path / "study").exists()
+
+
+def test_values_that_fit_each_other_need_not_fit_the_preset(line, tmp_path):
+    """Whose dim three heads cannot share."""
+    assert preset("smoke").dim % 3
+    words = " ".join(line).replace("--dim 8 --heads 1", "--knob heads=3,6 --knob dim=12,24").split()
+    assert cli.main([*words, "--trials", "2"]) == 0
+    assert len(trials(tmp_path)) == 2
+
+
 NO_JOURNALS = [
     b"eggs\nham\n", b'{"eggs": 3}\n', b"[1]\n", b"\xff\xfe\n", b"3\n", b"one line", b"\n", b'{"op_code":99}\n',
     b'{"op_code":0,"worker_id":"x"\n', b'{"op_code":0}\nham\n', b'{"op_code":0}\nham',
@@ -300,7 +366,7 @@ def test_the_trial_of_a_worker_that_is_stopped_is_given_back_after_a_while(line,
     assert [state for state, _ in trials(tmp_path)] == ["FAIL", "COMPLETE"]
 
 
-def test_a_lock_that_a_killed_worker_has_left_is_waited_for_a_while_only(line, tmp_path, monkeypatch):
+def test_a_lock_that_a_killed_worker_has_left_is_waited_for_a_while_only(line, tmp_path, monkeypatch, capsys):
     """Also where the runs folder is a relative path: a link for a lock would then lead nowhere, and bind for ever."""
     from optuna.storages import journal
 
@@ -311,8 +377,13 @@ def test_a_lock_that_a_killed_worker_has_left_is_waited_for_a_while_only(line, t
     killed = journal.JournalFileOpenLock(f"{tmp_path.name}/study/journal.log")
     killed.acquire()
     monkeypatch.setattr(journal, "JournalFileOpenLock", functools.partial(journal.JournalFileOpenLock, grace_period=3))
+    monkeypatch.setattr(tune, "_LOCKED_S", 0.1)
     assert cli.main([*line, "--trials", "1", *RATES]) == 0
     assert [state for state, _ in trials(tmp_path)] == ["COMPLETE"]
+    said = [text for text in capsys.readouterr().err.splitlines() if "journal.log.lock" in text]
+    assert said == [
+        f"waits for {tmp_path.name}/study/journal.log.lock, which another worker holds; if it was killed, 3 s"
+    ]
 
 
 def test_a_worker_that_is_asked_to_end_gives_its_trial_back_at_once(line, tmp_path):
