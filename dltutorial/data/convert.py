@@ -20,14 +20,9 @@ from dltutorial.errors import DataError, RecipeError
 
 
 def convert(
-    source: Path,
-    layout: Layout | str,
-    out: Path | None = None,
-    *,
-    splits: tuple[str, ...] = store.SPLITS,
-    years: int | None = None,
-    progress: bool = True,
-) -> Path:
+    source: Path, layout: Layout | str, out: Path | None = None,
+    *, splits: tuple[str, ...] = store.SPLITS, years: int | None = None, progress: bool = True,
+) -> Path:  # fmt: skip
     """Write a data set in another layout, unless it is there, and return its folder.
 
     Args:
@@ -47,12 +42,8 @@ def convert(
     if years is not None and years < 1:
         raise RecipeError(f"{years} years cannot be converted; take at least 1")
     part = "" if splits == store.SPLITS else "-" + "-".join(splits)
-    files = [
-        file
-        for split in splits
-        if split != "test" or (source / split).is_dir()
-        for file in store.year_files(source, split)[:years]
-    ]
+    there = [split for split in splits if split != "test" or (source / split).is_dir()]
+    files = [file for split in there for file in store.year_files(source, split)[:years]]
     shape_of = {file: store.file_shape(file) for file in files}
     store.require_alike(shape_of)
     store.refuse_mixed(source)
@@ -69,9 +60,8 @@ def convert(
     shapes = {target: shape_of[file] for target, file in targets.items()}
     for target, shape in shapes.items():
         if isinstance(layout.chunk, int) and layout.chunk > shape[0]:
-            raise DataError(
-                f"{targets[target]} has {shape[0]} snapshots, so no chunk can hold {layout.chunk}; take 1 to {shape[0]}"
-            )
+            why = f"has {shape[0]} snapshots, so no chunk can hold {layout.chunk}; take 1 to {shape[0]}"
+            raise DataError(f"{targets[target]} {why}")
     years_TCHW = [[target.parent.name, target.stem, *shape] for target, shape in shapes.items()]
     origin = {"layout": layout.name, "digest": about.pop("digest", None), "source": identity, "files": years_TCHW}
     about.pop("plan", None)

@@ -18,12 +18,9 @@ TIME_S = LENGTH_M / SPEED_M_PER_S
 
 # One layer's channels, their SI units, and the factor from numbers without dimension.
 CHANNELS = {
-    "u": ("m/s", SPEED_M_PER_S),
-    "v": ("m/s", SPEED_M_PER_S),
-    "vorticity": ("1/s", 1 / TIME_S),
-    "streamfunction": ("m^2/s", LENGTH_M * SPEED_M_PER_S),
-    "tracer": ("1", 1.0),
-}
+    "u": ("m/s", SPEED_M_PER_S), "v": ("m/s", SPEED_M_PER_S), "vorticity": ("1/s", 1 / TIME_S),
+    "streamfunction": ("m^2/s", LENGTH_M * SPEED_M_PER_S), "tracer": ("1", 1.0),
+}  # fmt: skip
 
 
 @dataclass(frozen=True)

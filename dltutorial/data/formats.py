@@ -87,13 +87,9 @@ class Year:
     no_value = math.nan
 
     def __init__(
-        self,
-        path: Path,
-        fields: Any,
-        chunk_TCHW: tuple[int, ...] | None = None,
-        compressed: bool = False,
-        close: Callable[[], None] = lambda: None,
-    ) -> None:
+        self, path: Path, fields: Any, chunk_TCHW: tuple[int, ...] | None = None,
+        compressed: bool = False, close: Callable[[], None] = lambda: None,
+    ) -> None:  # fmt: skip
         shape_TCHW = tuple(fields.shape or ())  # HDF5 has data sets without any
         holds = f"{path} holds {fields.dtype} {shape_TCHW}"
         if len(shape_TCHW) != 4 or fields.dtype.kind != "f":

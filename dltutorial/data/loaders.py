@@ -178,14 +178,9 @@ def loader_config(name: LoaderConfig | str) -> LoaderConfig:
 
 
 def make_loader(
-    split: Split,
-    batch_size: int,
-    config: LoaderConfig | str = "best",
-    *,
-    roll: bool = False,
-    device: str | torch.device = "cpu",
-    **place: int,
-) -> Iterator[tuple[Tensor, Tensor]]:
+    split: Split, batch_size: int, config: LoaderConfig | str = "best",
+    *, roll: bool = False, device: str | torch.device = "cpu", **place: int,
+) -> Iterator[tuple[Tensor, Tensor]]:  # fmt: skip
     """Batches (x_BCHW, y_BCHW) on ``device``, for ever; the same for every config.
 
     From ``batched`` on memory is used again: a batch is valid until the next one is asked for. ``close`` the iterator

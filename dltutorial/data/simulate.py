@@ -43,10 +43,8 @@ def make_years(plan: Plan, files: Mapping[int, Path], device: str, tick: Callabl
             if not wanted:
                 continue
             with contextlib.ExitStack() as stack:
-                about = {"digest": plan.digest}
-                writers = {
-                    n: writing.year_writer(file, plan.snapshots, plan.shape, about) for n, file in wanted.items()
-                }
+                about = plan.snapshots, plan.shape, {"digest": plan.digest}
+                writers = {n: writing.year_writer(file, *about) for n, file in wanted.items()}
                 appends = {n: stack.enter_context(writer) for n, writer in writers.items()}
                 for x_BCHW in simulate(plan, group, device):
                     for place, append in appends.items():

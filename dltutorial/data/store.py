@@ -305,9 +305,8 @@ def about(folder: Path, n_channels: int | None = None) -> dict[str, Any]:
     geometry, snapshot_s = said.get("geometry", "sphere"), said.get("snapshot_s", 1.0)
     numeric = isinstance(snapshot_s, (int, float)) and not isinstance(snapshot_s, bool)
     if geometry not in ("sphere", "beta-plane") or not numeric or not 0 < snapshot_s < np.inf:
-        raise DataError(
-            f"{file}: geometry {geometry!r} (sphere or beta-plane) or snapshot_s {snapshot_s!r}: correct it"
-        )
+        what = f"geometry {geometry!r} (sphere or beta-plane) or snapshot_s {snapshot_s!r}"
+        raise DataError(f"{file}: {what}: correct it")
     return said
 
 

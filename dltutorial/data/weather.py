@@ -87,14 +87,9 @@ class Plan:
 
 
 def ensure(
-    preset: Preset,
-    out: Path | None = None,
-    *,
-    processes: int | None = None,
-    seed: int = 0,
-    device: str = "auto",
-    progress: bool = True,
-) -> Path:
+    preset: Preset, out: Path | None = None,
+    *, processes: int | None = None, seed: int = 0, device: str = "auto", progress: bool = True,
+) -> Path:  # fmt: skip
     """Make the data set of a preset unless it is there, and return its folder.
 
     Only what is missing is made: years, statistics and ``dataset.json`` that are there stay as they are, be it after

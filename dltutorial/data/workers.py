@@ -28,15 +28,10 @@ def worker_batches(dataset: Dataset, keys: Iterable[list], workers: int, collate
     """
     limits.refuse_too_many("workers", workers)
     loader = DataLoader(
-        dataset,
-        batch_sampler=keys,
-        num_workers=workers,
-        collate_fn=collate,
+        dataset, batch_sampler=keys, num_workers=workers, collate_fn=collate, worker_init_fn=_ignore_stop_signals,
         generator=torch.Generator().manual_seed(0),  # of the workers' own seeds, which nothing here uses
-        pin_memory=torch.cuda.is_available(),
-        timeout=WORKER_DEADLINE_S if workers else 0,
-        worker_init_fn=_ignore_stop_signals,
-    )
+        pin_memory=torch.cuda.is_available(), timeout=WORKER_DEADLINE_S if workers else 0,
+    )  # fmt: skip
     try:
         with workers_in_one_line(), _ended(iter(loader)) as batches:
             yield from batches

@@ -89,12 +89,9 @@ def locked(folder: Path, progress: bool) -> Iterator[None]:
 
 @contextlib.contextmanager
 def year_writer(
-    file: Path,
-    snapshots: int,
-    shape: tuple[int, int, int],
-    attributes: Mapping[str, str] | None = None,
+    file: Path, snapshots: int, shape: tuple[int, int, int], attributes: Mapping[str, str] | None = None,
     layout: Layout = Layout.of("hdf5-chunk1"),  # noqa: B008 (frozen)
-) -> Iterator[Callable[[np.ndarray], None]]:
+) -> Iterator[Callable[[np.ndarray], None]]:  # fmt: skip
     """Yield a function that appends samples (B, C, H, W) or (C, H, W) to a year; the file appears when it is whole.
 
     Args:

@@ -53,11 +53,7 @@ class Simulated:
 
 
 def case(name: object) -> Any:
-    """The module of a case.
-
-    Raises:
-        RecipeError: there is none of that name.
-    """
+    """The module of a case. RecipeError: there is none of that name."""
     if name not in TASKS:
         raise RecipeError(f"recipe: task={name!r}, but task must be one of {', '.join(TASKS)}; change it")
     return importlib.import_module("dltutorial.train.forecasting" if name == "weather" else f"{__package__}.{name}")
@@ -134,7 +130,7 @@ def kept(name: str, plan: Any, make: Callable[[Path], object], n_bytes: int, pro
                 paths.write_text(Path(new) / "dataset.json", json.dumps(about, indent=1) + "\n")
                 for there, file in (files | {"dataset.json": Path(new) / "dataset.json"}).items():
                     if not (place := folder / there).exists():
-                        place.parent.mkdir(exist_ok=True)
+                        place.parent.mkdir(parents=True, exist_ok=True)
                         file.rename(place)
     return folder
 

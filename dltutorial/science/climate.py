@@ -38,9 +38,7 @@ SCORE = "valid/loss"
 # Of DeepCAM's pixels: background, tropical cyclones, atmospheric rivers (deepCam/train.py).
 DEEPCAM_SHARES = 0.986267818390377, 0.0004578708870701058, 0.01327431072255291
 _SMOKE: dict[str, Any] = {"steps": 100, "global_batch_size": 4, "learning_rate": 2e-2, "weight_decay": 0.0}
-_GPU: dict[str, Any] = {
-    "steps": 2000, "global_batch_size": 16, "learning_rate": 1e-3, "precision": "bf16", "weight_decay": 0.0,
-}  # fmt: skip
+_GPU = {**_SMOKE, "steps": 2000, "global_batch_size": 16, "learning_rate": 1e-3, "precision": "bf16"}
 _DEFAULTS = {"smoke": _SMOKE, "laptop": {**_SMOKE, "steps": 1500}, "gpu": _GPU, "cluster": _GPU}
 NOISE, SPIN, SLOPE = 0.1, 3.0, 2.0  # of the fields, of the rules, in standard deviations; the data's version says which
 

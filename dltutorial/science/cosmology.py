@@ -43,9 +43,7 @@ NETWORKS = ("mean", "published")
 # Cells along an edge, channels of the first layer, layers.
 SHAPES = {"smoke": (16, 8, 3), "laptop": (32, 16, 4), "gpu": (128, 32, 5), "cluster": (128, 32, 5)}
 _SMOKE: dict[str, Any] = {"samples": 1000, "global_batch_size": 32, "steps": 240, "learning_rate": 4e-3}
-_GPU: dict[str, Any] = {
-    "network": "published", "samples": 512, "global_batch_size": 16, "steps": 500, "learning_rate": 1e-3,
-}  # fmt: skip
+_GPU = {**_SMOKE, "network": "published", "samples": 512, "global_batch_size": 16, "steps": 500, "learning_rate": 1e-3}
 _CLUSTER = {**_GPU, "samples": 2048, "global_batch_size": 64, "steps": 1000}
 _DEFAULTS = {"smoke": _SMOKE, "laptop": {**_SMOKE, "samples": 4000, "steps": 2000}, "gpu": _GPU, "cluster": _CLUSTER}
 
@@ -103,11 +101,7 @@ class CosmoNet(nn.Module):
         self.dense = nn.Sequential(nn.Linear(n_flat, 128), nn.LeakyReLU(), nn.Linear(128, 64), nn.LeakyReLU(), last)
 
     def cut_space(self, group: Any) -> None:
-        """From now on each rank of the group computes its slab of every box.
-
-        Raises:
-            RecipeError: the box does not divide.
-        """
+        """From now on each rank of the group computes its slab of every box. RecipeError: the box does not divide."""
         n, least = dist.get_world_size(group), 2 ** len(self.convolutions)
         if self.side % (n * least):
             why = f"boxes of {self.side} cells an edge, halved {len(self.convolutions)} times, do not divide by {n}"
@@ -226,11 +220,7 @@ def even(x: Tensor) -> Tensor:
 
 
 def boxes(folder: Path, name: str, most: int = 0) -> list[Path]:
-    """The files of a part.
-
-    Raises:
-        DataError: there are none.
-    """
+    """The files of a part. DataError: there are none."""
     found = sorted(file for file in (Path(folder) / name).glob("*") if file.suffix in (".h5", ".hdf5"))
     if not found:
         raise DataError(f"{Path(folder) / name} has no box (*.h5, *.hdf5); see science/cosmology.py for the layout")

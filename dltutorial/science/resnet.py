@@ -45,14 +45,9 @@ class ResNet(nn.Module):
     """Stem, stages, mean over the image, one matrix."""
 
     def __init__(
-        self,
-        channels: int = 3,
-        classes: int = 1000,
-        depths: tuple[int, ...] = (3, 4, 6, 3),
-        width: int = 64,
-        quarter: bool = True,
-        atrous: int = 0,
-    ) -> None:
+        self, channels: int = 3, classes: int = 1000, depths: tuple[int, ...] = (3, 4, 6, 3),
+        width: int = 64, quarter: bool = True, atrous: int = 0,
+    ) -> None:  # fmt: skip
         """Random weights.
 
         Args:

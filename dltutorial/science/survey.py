@@ -22,7 +22,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dltutorial import paths
 from dltutorial.config import Preset, Recipe
 from dltutorial.data import formats, lenses
 from dltutorial.errors import DataError
@@ -106,7 +105,7 @@ def ensure(recipe: Recipe, progress: bool = True) -> Path:
     def make(folder: Path) -> None:
         images_NHW, y_N = lenses.simulate(plan.samples + plan.n_valid, plan.size, plan.seed, "cpu", progress)
         for name, part in (("train", slice(plan.samples)), ("valid", slice(plan.samples, None))):
-            with paths.atomic(folder / f"{name}.h5") as temporary, h5py.File(temporary, "w") as file:
+            with h5py.File(folder / f"{name}.h5", "w") as file:
                 file["images"], file["labels"] = images_NHW[part, None].numpy(), y_N[part].numpy()
 
     return cases.kept("survey", plan, make, 4 * plan.size**2 * (plan.samples + plan.n_valid), progress)

@@ -26,19 +26,17 @@ from dltutorial.train.distributed import data_rank, data_world_size, sum_over_ra
 from dltutorial.train.task import Task, seeded
 
 SCORE = "valid/rmse_ratio_to_persistence"
+ALONE = RankRecipe()
 _WHOLE_BYTES = 2**28  # so large may data be that are read whole before a run
 
 
 def make_recipe(base: Preset, knobs: Mapping, folder: Path | None) -> Recipe:
     """The recipe of a preset with these knobs; what none of them sets of a sample's shape is the data's."""
-    channels, rows, columns = (
-        store.open_split(folder, "train").shape if folder else (base.n_channels, base.n_lat, base.n_lon)
-    )
-    recipe = Recipe.of(base, **{"n_channels": channels, "n_lat": rows, "n_lon": columns, **knobs})
+    C, H, W = store.open_split(folder, "train").shape if folder else (base.n_channels, base.n_lat, base.n_lon)
+    recipe = Recipe.of(base, **{"n_channels": C, "n_lat": H, "n_lon": W, **knobs})
+    why = "is a science case's; the weather has one network, and all years"
     for name in ("network", "samples"):
-        recipe.require(
-            not getattr(recipe, name), name, "is a science case's; the weather has one network, and all years"
-        )
+        recipe.require(not getattr(recipe, name), name, why)
     return recipe
 
 
@@ -97,11 +95,7 @@ def squared_error(model: nn.Module, now: Tensor, then: Tensor) -> Tensor:
 
 
 def build_model(recipe: Recipe) -> ViT:
-    """The recipe's model with its seeded initial weights, on the recipe's device.
-
-    Raises:
-        CourseError: the recipe asks for cuda and there is none.
-    """
+    """The recipe's model with its seeded initial weights, on its device. CourseError: there is no such one."""
     return seeded(lambda: make_vit(recipe), recipe)
 
 
@@ -115,13 +109,9 @@ def make_vit(sizes: ModelRecipe) -> ViT:
 
 
 def batches(
-    split: store.Split,
-    recipe: Recipe,
-    device: str | torch.device = "cpu",
-    skip: int = 0,
-    rank: int = 0,
-    world_size: int = 1,
-) -> Iterator[tuple[Tensor, Tensor]]:
+    split: store.Split, recipe: Recipe, device: str | torch.device = "cpu",
+    skip: int = 0, rank: int = 0, world_size: int = 1,
+) -> Iterator[tuple[Tensor, Tensor]]:  # fmt: skip
     """Batches (x_BCHW, y_BCHW) for ever, from the recipe's loader; for one seed all loaders give the same batches.
 
     The first ``skip`` are left out: a resumed run has seen them. One rank of several gets its part of each.
@@ -188,12 +178,7 @@ def anomaly_correlation(forecast_BCHW: Tensor, truth_BCHW: Tensor, climate_1CHW:
 
 
 @torch.no_grad()  # of tensors made in inference mode ``fully_shard`` could not train later
-def evaluate(
-    model: nn.Module,
-    pairs: Pairs,
-    batch_size: int = 16,
-    mesh: RankRecipe = RankRecipe(),  # noqa: B008 (frozen)
-) -> dict[str, float]:
+def evaluate(model: nn.Module, pairs: Pairs, batch_size: int = 16, mesh: RankRecipe = ALONE) -> dict[str, float]:
     """Forecast every pair of a split once; scores by name. The model is left in the mode it was found in.
 
     ``valid/rmse`` is in each channel's standard deviations over the training years, a mean over samples and channels;

@@ -43,11 +43,7 @@ class Task:
 
 
 def seeded(make: Callable[[], Network], recipe: Recipe) -> Network:
-    """The network with the initial weights of the recipe's seed, on the recipe's device.
-
-    Raises:
-        CourseError: the recipe asks for cuda and there is none.
-    """
+    """The network with the initial weights of the recipe's seed, on its device. CourseError: there is no such one."""
     device = machine.device() if recipe.device == "auto" else recipe.device
     if device == "cuda" and not torch.cuda.is_available():
         raise CourseError("device cuda was asked for, but torch sees no CUDA device here; use device=auto")

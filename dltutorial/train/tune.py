@@ -84,19 +84,12 @@ def read_space(words: list[str]) -> dict[str, Knob]:
     return found
 
 
-def _ends(knob: Knob, kind: Any) -> tuple:
-    """What may be tried of a knob of this type: its values, or the ends of its range."""
-    return knob.values or (kind(knob.least), kind(knob.most))
-
-
 def _refuse_values(space: Mapping[str, Knob], look: Callable[[dict], object]) -> None:
-    """Look at each value, and both ends of each range: with the other knobs as they are, else at their first.
-
-    Raises:
-        CourseError: one can be neither way.
-    """
-    tried = {name: _ends(knob, Recipe.knobs()[name].type) for name, knob in space.items()}
+    """Look at each value and end of a range, other knobs as they are or at their first. CourseError: one cannot be."""
+    kinds: dict[str, Any] = {name: field.type for name, field in Recipe.knobs().items()}
+    tried = {name: knob.values or [*map(kinds[name], knob[:2])] for name, knob in space.items()}
     firsts = {name: values[0] for name, values in tried.items()}
+    look({})  # what all share
     for name, value in ((name, value) for name, values in tried.items() for value in values):
         with contextlib.suppress(CourseError):
             look({name: value})
@@ -133,16 +126,9 @@ class Search(NamedTuple):
 
 
 def tune(
-    preset_name: str,
-    fixed: dict,
-    words: list[str],
-    *,
-    data: Path | None,
-    name: str,
-    trials: int,
-    engine: str,
-    **how: str,
-) -> None:
+    preset_name: str, fixed: dict, words: list[str],
+    *, data: Path | None, name: str, trials: int, engine: str, **how: str,
+) -> None:  # fmt: skip
     """Be a worker of an Optuna study, or lead all workers of Ray's, until so many trials have ended; print the best.
 
     Args:
@@ -322,7 +308,7 @@ def _give_back(study: Any, folder: Path) -> None:
 @contextlib.contextmanager
 def _held(lock: Any, file: Path) -> Iterator[None]:
     """Hold the journal's lock; after a while in vain say what is waited for."""
-    says = f"waits for {file}.lock, which another worker holds; if it was killed, {lock.grace_period} s"
+    says = f"waits for {file}.lock, which another worker holds: {lock.grace_period} s if that one was killed"
     told = threading.Timer(_LOCKED_S, print, [says], {"file": sys.stderr})
     told.start()
     try:

@@ -52,24 +52,16 @@ def lead(search: Search, scheduler: str) -> None:
         space = {name: _domain(tune, knob, kinds[name]) for name, knob in search.space.items()}
         each = {"cpu": 1, "gpu": int(torch.cuda.is_available())}
         trial = tune.with_resources(tune.with_parameters(_trial, search=search), each)
-        found = tune.Tuner(
-            trial,
-            param_space=space,
-            tune_config=tune.TuneConfig(
-                metric="score",
-                mode="min",
-                num_samples=search.trials,
-                reuse_actors=True,
-                scheduler=_scheduler(scheduler, space),
-            ),
-            run_config=tune.RunConfig(
-                name="ray",
-                storage_path=str(search.folder),
-                stop={"rung": ETA**2},  # no population changes one that has ended
-                failure_config=tune.FailureConfig(max_failures=_TRIES),
-                verbose=0,
-            ),
-        ).fit()
+        tries = tune.FailureConfig(max_failures=_TRIES)
+        kept = tune.RunConfig(
+            name="ray", storage_path=str(search.folder), failure_config=tries, verbose=0,
+            stop={"rung": ETA**2},  # no population changes one that has ended
+        )  # fmt: skip
+        config = tune.TuneConfig(
+            metric="score", mode="min", num_samples=search.trials, reuse_actors=True,
+            scheduler=_scheduler(scheduler, space),
+        )  # fmt: skip
+        found = tune.Tuner(trial, param_space=space, tune_config=config, run_config=kept).fit()
         if any(isinstance(error, RayActorError) for error in found.errors):  # of a worker that died while it started
             found = tune.Tuner.restore(str(search.folder / "ray"), trial, resume_errored=True, param_space=space).fit()
         found.get_dataframe().to_csv(search.folder / "trials.csv", index=False)
@@ -98,9 +90,8 @@ def _trial(chosen: dict, search: Search) -> None:
 
     recipe, rungs = search.recipe(chosen)
     name = f"trial-{tune.get_context().get_trial_id()}"
-    place = next(
-        folder for n in count() if not (folder := search.folder / (f"{name}-{n}" if n else name)).exists()
-    )  # one that was killed, or went on as another one, has its own
+    places = (search.folder / (f"{name}-{n}" if n else name) for n in count())
+    place = next(folder for folder in places if not folder.exists())  # one that was killed, or went on, has its own
     if given := tune.get_checkpoint():
         with given.as_directory() as folder:
             _go_on_from(Path(folder), recipe, place)

@@ -382,7 +382,7 @@ def test_a_lock_that_a_killed_worker_has_left_is_waited_for_a_while_only(line, t
     assert [state for state, _ in trials(tmp_path)] == ["COMPLETE"]
     said = [text for text in capsys.readouterr().err.splitlines() if "journal.log.lock" in text]
     assert said == [
-        f"waits for {tmp_path.name}/study/journal.log.lock, which another worker holds; if it was killed, 3 s"
+        f"waits for {tmp_path.name}/study/journal.log.lock, which another worker holds: 3 s if that one was killed"
     ]
 
 
