@@ -166,7 +166,8 @@ def tune(
         if engine == "ray":
             from dltutorial.train import tune_ray
 
-            tune_ray.lead(search, how["scheduler"])
+            elsewhere = search._replace(data=data.absolute(), folder=folder.absolute())  # its workers stand there
+            tune_ray.lead(elsewhere, how["scheduler"])
         else:
             worker(search, how)
 

@@ -467,6 +467,19 @@ def test_without_ray_one_line_says_how_to_get_it(line, monkeypatch, capsys):
     assert "pip install -e '.[tune]'" in said
 
 
+def test_rays_workers_find_data_and_runs_wherever_they_stand(line, tmp_path, tiny_data, monkeypatch):
+    from dltutorial.train import tune_ray
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("DLTUTORIAL_RUNS")  # ./runs
+    seen = []
+    monkeypatch.setattr(tune_ray, "lead", lambda search, scheduler: seen.append(search))
+    words = [os.path.relpath(word) if word == str(tiny_data) else word for word in line]
+    assert cli.main([*words, "--trials", "1", *RATES, "--engine", "ray"]) == 0
+    assert seen[0].folder == tmp_path / "runs" / "study"
+    assert seen[0].data.is_absolute() and seen[0].data.resolve() == tiny_data.resolve()
+
+
 def test_a_trial_goes_on_with_another_ones_weights_and_its_own_rate(line, tmp_path, tiny_data):
     """What population-based training does at a rung; here without Ray."""
     import torch
