@@ -212,7 +212,10 @@ def place(word: str) -> Path:
     """The type of an option that takes a file or folder; an empty word would be the current folder."""
     if not word.strip():
         raise argparse.ArgumentTypeError("a name is expected; is it a variable that is not set?")
-    return Path(word).expanduser()  # --out=~/x: no shell has expanded it
+    try:
+        return Path(word).expanduser()  # --out=~/x: no shell has expanded it
+    except RuntimeError:
+        raise argparse.ArgumentTypeError(f"there is no home folder {word[:40]!r}; give the whole path") from None
 
 
 def _doctor(args: argparse.Namespace) -> int:

@@ -32,13 +32,21 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
 def cache_dir() -> Path:
-    """The folder for what can be made again: measured peaks, simulated data."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dltutorial"
+    """The folder for what can be made again: measured peaks, simulated data. CourseError: as ``settings_dir``."""
+    return _of_user("XDG_CACHE_HOME", ".cache")
 
 
 def settings_dir() -> Path:
-    """The folder for what a person has chosen, and what cannot be made again."""
-    return Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "dltutorial"
+    """The folder for what a person has chosen, and what cannot be made again. CourseError: this user has no home."""
+    return _of_user("XDG_CONFIG_HOME", ".config")
+
+
+def _of_user(variable: str, place: str) -> Path:
+    try:
+        return Path(os.environ.get(variable) or Path.home() / place) / "dltutorial"
+    except RuntimeError:
+        what = f"{variable} (for data alone, DLTUTORIAL_DATA)" if place == ".cache" else variable
+        raise CourseError(f"this user has no home folder; set {what} to a folder that you may write to") from None
 
 
 def data_dir() -> Path:
@@ -183,9 +191,18 @@ def keep_others(file: Path, is_own: Callable[[str], bool], what: str) -> None:
 
 def set_aside(file: Path) -> Path:
     """Rename ``x.py`` to ``x.mine1.py``, or the next free number; returns that path. CourseError: no right to."""
-    others = (file.with_suffix(f".mine{n}{file.suffix}") for n in itertools.count(1))
+    is_folder = file.is_dir() and not file.is_symlink()
     try:
-        return file.rename(next(other for other in others if not os.path.lexists(other)))
+        for n in itertools.count(1):
+            other = file.with_suffix(f".mine{n}{file.suffix}")
+            with contextlib.suppress(FileExistsError):  # a name is taken first: another process may want the same one
+                other.mkdir() if is_folder else other.touch(exist_ok=False)
+                break
+        try:
+            return file.rename(other)
+        except OSError:
+            other.rmdir() if is_folder else other.unlink()
+            raise
     except OSError as error:
         raise CourseError(f"cannot keep your own {file} ({error.strerror}); rename it, then again") from error
 

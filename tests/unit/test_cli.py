@@ -357,6 +357,23 @@ def test_a_variable_that_cannot_be_is_refused_in_one_line(variable, value, words
     refused(*words.split())
 
 
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        ("doctor", "XDG_CACHE_HOME"),
+        ("data weather --preset smoke", "DLTUTORIAL_DATA"),
+        ("class join .", "XDG_CONFIG_HOME"),
+        ("data check --source ~/x", "no home folder '~/x'; give the whole path"),
+        ("report --out=~nobody-of-that-name/x", "no home folder '~nobody-of-that-name/x'; give the whole path"),
+    ],
+)
+def test_a_user_without_a_home_is_told_so_in_one_line(words, named, refused, course, monkeypatch):
+    for name in ("HOME", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "DLTUTORIAL_DATA"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("pwd.getpwuid", lambda uid: {}[uid])
+    assert named in refused(*words.split())
+
+
 def test_a_variable_that_others_read_does_no_harm(file):
     env = {"OMP_NUM_THREADS": "banana", "COLUMNS": "0", "CUDA_VISIBLE_DEVICES": "banana", "DLTUTORIAL_PRESET": ""}
     done = python("-c", "import os, runpy, sys; os.environ.pop('HOME', 0); sys.argv = ['dltutorial', 'doctor'];"

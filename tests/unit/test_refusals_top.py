@@ -179,3 +179,18 @@ def test_a_tilde_that_no_shell_has_expanded_is_the_home_folder(monkeypatch, tmp_
         assert folder() == tmp_path / "mine.jsonl"
     monkeypatch.setenv("DLTUTORIAL_RUNS", "~nobody-of-that-name/mine")
     assert str(paths.runs_dir()) == "~nobody-of-that-name/mine"
+
+
+@pytest.mark.parametrize(
+    ("folder", "variable"),
+    [(paths.cache_dir, "XDG_CACHE_HOME"), (paths.data_dir, "DLTUTORIAL_DATA"), (paths.settings_dir, "XDG_CONFIG_HOME")],
+)
+def test_a_user_without_a_home_is_told_what_to_set(monkeypatch, tmp_path, folder, variable):
+    for name in ("HOME", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "DLTUTORIAL_DATA"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("pwd.getpwuid", mock.Mock(side_effect=KeyError("getpwuid(): uid not found: 12345")))
+    with pytest.raises(CourseError, match=f"this user has no home folder; set .*{variable}") as refused:
+        folder()
+    assert "\n" not in str(refused.value)
+    monkeypatch.setenv(variable, str(tmp_path))
+    assert folder().is_relative_to(tmp_path)

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from dltutorial import paths
 from dltutorial.course import scripts
 from dltutorial.errors import CourseError
 
@@ -157,6 +158,38 @@ def test_a_file_that_cannot_be_set_aside_is_one_line(course, monkeypatch):
     with pytest.raises(CourseError, match=r"cannot keep your own train.py .Operation not permitted.; rename it"):
         scripts.take("train.py")
     assert Path("train.py").read_text() == "mine"
+
+
+@pytest.mark.parametrize("make", [lambda file: file.write_text("mine"), Path.mkdir])
+def test_two_who_set_a_file_aside_at_once_never_choose_one_name(course, monkeypatch, make):
+    plain, second = Path.rename, []
+
+    def rename(file, target):
+        if not second:  # another process does all of it between this one's choice of a name and its renaming
+            second.append(None)
+            plain(file, "away")
+            make(file)
+            second[0] = paths.set_aside(file)
+            plain(Path("away"), file)
+        return plain(file, target)
+
+    make(Path("train.py"))
+    monkeypatch.setattr(Path, "rename", rename)
+    first = paths.set_aside(Path("train.py"))
+    assert {first.name, second[0].name} == {"train.mine1.py", "train.mine2.py"} == set(os.listdir())
+
+
+@pytest.mark.parametrize("make", [lambda file: file.write_text("mine"), Path.mkdir])
+def test_a_name_that_is_not_used_in_the_end_is_free_again(course, monkeypatch, make):
+    make(Path("train.py"))
+
+    def rename(file, target):
+        raise PermissionError(1, "Operation not permitted", str(file))
+
+    monkeypatch.setattr(Path, "rename", rename)
+    with pytest.raises(CourseError, match=r"cannot keep your own train\.py"):
+        paths.set_aside(Path("train.py"))
+    assert os.listdir() == ["train.py"]
 
 
 @pytest.mark.parametrize("name", ['"my -a run.py"', "-- -a"])
