@@ -173,6 +173,20 @@ def write_text(path: Path, text: str, before: Callable[[], None] = lambda: None)
         raise CourseError(f"cannot write {path}: {error.strerror}; make room, then run again") from error
 
 
+def replace_text(file: Path, was: str | None, new: str, otherwise: str = "run this again") -> None:
+    """Write ``new`` to ``file`` as long as that holds ``was``, what ``held`` gave when it was looked at.
+
+    Raises:
+        CourseError: it was saved meanwhile and stays, and ``otherwise`` is to be done; or as ``write_text``.
+    """
+
+    def same() -> None:
+        if os.path.lexists(file) and (was is None or held(file) != was):
+            raise CourseError(f"{file} was saved just now, and stays; {otherwise}")
+
+    write_text(file, new, same)
+
+
 def keep_others(file: Path, is_own: Callable[[str], bool], what: str) -> None:
     """Make sure that writing ``file`` replaces nothing but an earlier one of its kind, which its text tells.
 
@@ -258,14 +272,21 @@ def open_regular(file: Path, mode: str = "rb", **how: Any) -> Iterator[IO[Any]]:
         yield stream
 
 
-def read_text(file: Path, limit: int = 2**30) -> str:
-    """The text of a regular file, in UTF-8; a pipe or a device, which may never end, is not read.
+def held(file: Path) -> str | None:
+    """All that a regular file holds, exactly: ends of lines, and what is no text. None: there is none to read."""
+    with contextlib.suppress(OSError):
+        return read_text(file, errors="surrogateescape", newline="")
+    return None
+
+
+def read_text(file: Path, limit: int = 2**30, **how: Any) -> str:
+    """The text of a regular file, in UTF-8; a pipe or a device, which may never end, is not read. ``how``: as ``open``.
 
     Raises:
         OSError: it cannot be read, is no regular file, or is longer than ``limit``; ``strerror`` says which.
         UnicodeDecodeError: it is not text.
     """
-    with open_regular(file, "r", encoding="utf-8") as stream:
+    with open_regular(file, "r", encoding="utf-8", **how) as stream:
         text = stream.read(limit + 1)
     if len(text) > limit:
         raise OSError(errno.EFBIG, f"longer than {limit:,} characters", str(file))

@@ -91,8 +91,7 @@ def run(name: str | None = None, repeats: int = 5, json_file: Path | None = None
         raise CourseError(f"no benchmark {name!r}; choose one of: {', '.join(BENCHES)}")
     if name is not None:
         node.refuse_on_login("a benchmark", f"run it in a job: sbatch -N 1 --wrap '.venv/bin/dltutorial bench {name}'")
-    if json_file is not None:
-        _may_be_written(json_file, name)
+    was = None if json_file is None else _may_be_written(json_file, name)
     from dltutorial.course import benches
 
     if name is None:
@@ -104,22 +103,27 @@ def run(name: str | None = None, repeats: int = 5, json_file: Path | None = None
     versions = ", ".join(f"{package} {version}" for package, version in machine.versions().items() if version)
     print(f"{name} on {machine.label()}, preset {chosen.name}; {versions}")
     print(inspect.getdoc(getattr(benches, name)), table(rows), LEGEND, sep="\n\n")
-    if json_file is not None:
-        now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-        command = f"dltutorial bench {name} --preset {chosen.name} --repeats {repeats}"
-        about: dict[str, Any] = {"bench": name, "command": command, "time": now, "preset": chosen.name}
-        about |= {"machine": machine.label(), "versions": machine.versions()}
-        about["rows"] = [vars(row) | {"median": row.median} for row in rows]
-        paths.write_text(json_file, json.dumps(about, indent=1) + "\n")
-    writer = records.Writer("bench", chosen.name)
-    for row in rows:
-        more = {"samples": row.samples, "predicted": row.predicted, "more": row.more}
-        writer.write(row.what, row.median, row.unit, bench=name, **more)
+    try:
+        if json_file is not None:
+            now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+            command = f"dltutorial bench {name} --preset {chosen.name} --repeats {repeats}"
+            about: dict[str, Any] = {"bench": name, "command": command, "time": now, "preset": chosen.name}
+            about |= {"machine": machine.label(), "versions": machine.versions()}
+            about["rows"] = [vars(row) | {"median": row.median} for row in rows]
+            text = json.dumps(about, indent=1) + "\n"
+            paths.replace_text(json_file, was, text, "the figures stand above, and in your records")
+    finally:
+        writer = records.Writer("bench", chosen.name)
+        for row in rows:
+            more = {"samples": row.samples, "predicted": row.predicted, "more": row.more}
+            writer.write(row.what, row.median, row.unit, bench=name, **more)
     return 0
 
 
-def _may_be_written(file: Path, name: str | None) -> None:
+def _may_be_written(file: Path, name: str | None) -> str | None:
     """A place that cannot be written is told before minutes of measuring, and nothing but earlier figures is replaced.
+
+    Returns what the file holds.
 
     Raises:
         CourseError: it cannot be written, or holds something else.
@@ -129,7 +133,9 @@ def _may_be_written(file: Path, name: str | None) -> None:
         found = paths.from_json(text)
         return isinstance(found, dict) and found.keys() == _KEYS and name in (None, found["bench"])
 
+    was = paths.held(file)
     paths.keep_others(file, is_earlier, f"result of dltutorial bench {name}")
     trial = file.with_name(f".{secrets.token_hex(8)}.trial")
     paths.write_text(trial, "")
     trial.unlink()
+    return was

@@ -40,13 +40,13 @@ class Copy:
     """What a file is: ``state`` is "missing", "as it came", "run", "edited" or "unreadable".
 
     ``version``: of the exercise it was made from; ``now``: what its version as it is now would be. Both are empty where
-    the file does not tell. ``text``: all that it holds.
+    the file does not tell. ``text``: all that it holds, as ``paths.held`` has it.
     """
 
     state: str
     version: str = ""
     now: str = ""
-    text: str = ""
+    text: str | None = None
 
     @property
     def is_pristine(self) -> bool:
@@ -75,11 +75,21 @@ def build(root: Path | None = None, check: bool = False, force: bool = False) ->
             told = f"exercises/{file.name} is out of step with solutions/"
             print(f"{told}; run: dltutorial exercises build", file=sys.stderr)
         return int(bool(wrong))
-    if wrong:  # without need of a lock, nor of the right to write, where there is nothing to do
+    if wrong or _left(root):  # without need of a lock, nor of the right to write, where there is nothing to do
         with paths.locked(root, AT_WORK):
+            for file in _left(root):
+                file.unlink(missing_ok=True)
             for file, text in _out_of_step(root).items():  # again: another process may have been quicker
                 _write(file, text, force)
     return 0
+
+
+def _left(root: Path) -> list[Path]:
+    """What a build that was killed has left half written: files whose names only ``paths.atomic`` gives."""
+    solutions = notebooks.chapters(root / "solutions")
+    names = "|".join(re.escape(one.name) for path in solutions for one in (path, beside(path)))
+    partial = re.compile(rf"\.({names})\.[0-9a-f]{{8}}\.partial")
+    return [file for file in (root / "exercises").glob(".*.partial") if partial.fullmatch(file.name)]
 
 
 def _out_of_step(root: Path) -> dict[Path, str]:
@@ -108,15 +118,7 @@ def _write(file: Path, text: str, force: bool) -> None:
 
 def replace(file: Path, seen: Copy, text: str) -> None:
     """Write ``file`` anew. CourseError: it does not hold any more what was ``seen`` in it, and stays."""
-
-    def same() -> None:
-        now = ""
-        with contextlib.suppress(OSError, UnicodeDecodeError):
-            now = paths.read_text(file)
-        if now != seen.text:
-            raise CourseError(f"exercises/{file.name} was saved just now, and stays; run: dltutorial exercises build")
-
-    paths.write_text(file, text, same)
+    paths.replace_text(file, seen.text, text)
 
 
 def blank_notebook(path: Path) -> str:
@@ -155,12 +157,10 @@ def blank(source: str) -> str:
 
 def look(file: Path) -> Copy:
     """What ``file`` is; never raises for what is in it."""
-    try:
-        return look_at(paths.read_text(file))
-    except FileNotFoundError:
-        return Copy("unreadable" if file.is_symlink() else "missing")  # of a link whose end is away now
-    except (OSError, UnicodeDecodeError):
-        return Copy("unreadable")
+    text = paths.held(file)
+    if text is None:
+        return Copy("unreadable" if os.path.lexists(file) else "missing")  # such as a link whose end is away now
+    return look_at(text)
 
 
 def look_at(text: str) -> Copy:

@@ -5,8 +5,8 @@ loads nothing and runs nothing: its style and pictures are in it, code is left o
 notebooks make their parts with the functions of ``pages/parts.html``, which escape what comes in as plain text.
 """
 
-import contextlib
 import hashlib
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -68,12 +68,12 @@ def write(name: str, out: Path | None = None, refresh_s: float | None = None, **
         else:
             raise
         raise CourseError(why) from problem
-    page = _page(done, css, refresh_s, name)
-    with contextlib.suppress(OSError, ValueError):
-        before, _, seal = paths.read_text(out).rpartition("<!-- ")
-        if seal != _seal(before):
-            print(f"the page that you have edited is now {paths.set_aside(out).name}")
-    paths.write_text(out, f"{page}<!-- {_seal(page)}")
+    page, was = _page(done, css, refresh_s, name), paths.held(out)
+    before, _, seal = (was or "").rpartition("<!-- ")
+    if os.path.lexists(out) and seal.replace("\r\n", "\n") != _seal(before):
+        print(f"the page that you have edited is now {paths.set_aside(out).name}")
+        was = None
+    paths.replace_text(out, was, f"{page}<!-- {_seal(page)}")
     return out
 
 

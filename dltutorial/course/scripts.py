@@ -6,7 +6,6 @@ In: file names. Out: files in the folder of the notebook, which need nothing of 
     scripts.change("train.py", "train_bf16.py", {"old line": "new line"})  # and shows the difference
 """
 
-import contextlib
 import difflib
 import inspect
 import os
@@ -42,23 +41,20 @@ def _guard_writefile() -> None:
     plain = shell and shell.find_cell_magic("writefile")
     if not plain or hasattr(plain, "wrote"):
         return
-    wrote: dict[Path, list[str]] = {}
+    wrote: dict[Path, str] = {}
 
     def writefile(line: str, cell: str) -> None:
         try:
             given = parse_argstring(OSMagics.writefile, line)
         except UsageError:
             return plain(line, cell)  # which says so
-        file, there = Path(given.filename.strip("'\"")).expanduser().absolute(), None
-        with contextlib.suppress(OSError, UnicodeDecodeError):
-            there = paths.read_text(file)
-        if not file.is_dir() and not given.append:
-            if there is None or there.splitlines() != wrote.get(file):
-                _keep_own(file, cell)
-            elif file.is_symlink() or file.stat().st_nlink > 1:
-                file.unlink()  # what has another name, too, keeps what it holds
-            wrote[file] = cell.splitlines()
-        plain(line, cell)
+        name = os.path.expanduser(given.filename.strip("'\""))  # noqa: PTH111 - as IPython: what it cannot, it leaves
+        file = Path(name).absolute()
+        if given.append or file.is_dir() or file.is_char_device() or not file.parent.is_dir():
+            return plain(line, cell)
+        _write(file, cell, wrote.get(file))
+        wrote[file] = cell
+        print(f"Writing {name}")
 
     writefile.wrote = wrote  # type: ignore[attr-defined]
     shell.register_magic_function(writefile, "cell", "writefile")
@@ -84,9 +80,7 @@ def take(*names: str) -> None:
         text = next((files[name] for files in by_chapter if name in files), None)
         if text is None:
             raise CourseError(f"no chapter writes {name!r}; look for {WRITES}in the notebooks")
-        file = Path(name)
-        _keep_own(file, text)
-        paths.write_text(file, text)
+        _write(Path(name), text)
 
 
 def change(name: str, into: str, lines: Mapping[str, str]) -> None:
@@ -105,8 +99,7 @@ def change(name: str, into: str, lines: Mapping[str, str]) -> None:
         if after.count(old) != 1:
             raise CourseError(f"{old!r} stands {after.count(old)} times in {name}, not once; look at the file")
         after = after.replace(old, new)
-    _keep_own(Path(into), after)
-    paths.write_text(Path(into), after)
+    _write(Path(into), after)
     _show("\n".join(difflib.unified_diff(before.splitlines(), after.splitlines(), name, into, "", "", 1, "")), "diff")
 
 
@@ -121,10 +114,13 @@ def _show(text: str, language: str) -> None:
     show.display(Code(text, language=language))
 
 
-def _keep_own(file: Path, text: str) -> None:
-    """Rename a file that holds anything but this text, so that it is not lost."""
-    with contextlib.suppress(OSError, UnicodeDecodeError):
-        if paths.read_text(file) == text:
-            return
-    if os.path.lexists(file):
+def _write(file: Path, text: str, before: str | None = None) -> None:
+    """Write a file that holds this text, or still ``before``; anything else that lies there is renamed and kept."""
+    was = paths.held(file)
+    if os.path.lexists(file) and (was is None or was not in (text, before)):
         print(f"your own {file.name} is now {paths.set_aside(file).name}")
+        was = None
+    mode = None if was is None else file.stat().st_mode  # somebody may have made it executable
+    paths.replace_text(file, was, text)
+    if mode is not None:
+        file.chmod(mode)

@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from dltutorial import cli
+from dltutorial import cli, paths
 from dltutorial.course import bench, benches
 from dltutorial.course.bench import BenchRow, table
 from dltutorial.errors import CourseError
@@ -99,6 +99,38 @@ def test_earlier_figures_stay_until_there_are_new_ones(rows, monkeypatch, tmp_pa
         bench.run("known", json_file=tmp_path / "b.json")
     assert (tmp_path / "b.json").read_text() == before
     assert not list(tmp_path.glob("*.trial"))
+
+
+@pytest.mark.parametrize("mine", ["my notes", "{}", b"\xff", None])
+@pytest.mark.parametrize("earlier", [False, True])
+def test_what_is_saved_at_the_files_place_while_it_measures_stays_and_the_figures_are_recorded(
+    rows, monkeypatch, tmp_path, mine, earlier
+):
+    file = tmp_path / "b.json"
+    if earlier:
+        bench.run("known", json_file=file)
+
+    def saved_meanwhile(preset, repeats):
+        yield from rows
+        if mine is None:  # by another program that measures the same
+            mate = tmp_path / "mate.json"
+            bench.run("other", json_file=mate)
+            mate.replace(file)
+        else:
+            file.write_bytes(mine if isinstance(mine, bytes) else mine.encode())
+        kept.append(file.read_bytes())
+
+    kept = []
+    measure(monkeypatch, saved_meanwhile)
+    monkeypatch.setattr(bench, "BENCHES", ("known", "other"))
+    monkeypatch.setattr(benches, "other", lambda preset, repeats: iter(rows), raising=False)
+    before = paths.records_file().read_text().count('"bench": "known"') if earlier else 0
+    with pytest.raises(
+        CourseError, match=r"b\.json was saved just now, and stays; the figures stand above, and in you"
+    ):
+        bench.run("known", json_file=file)
+    assert [file.read_bytes()] == kept
+    assert paths.records_file().read_text().count('"bench": "known"') == before + len(rows)
 
 
 def interrupted(preset, repeats):

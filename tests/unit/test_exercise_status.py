@@ -1,3 +1,4 @@
+import contextlib
 import json
 import os
 import sys
@@ -176,6 +177,22 @@ def test_what_is_saved_while_a_reset_writes_is_not_lost(course, monkeypatch):
     with pytest.raises(CourseError, match="was saved just now, and stays"):
         exercise_status.reset("01", yes=True, root=course)
     assert file.read_text() == "saved just now"
+
+
+def test_a_reset_and_a_build_wait_for_each_other(course, monkeypatch):
+    held = []
+
+    @contextlib.contextmanager
+    def locked(folder, waiting=""):
+        held.append(folder)
+        yield
+        held.append((course / "exercises" / "01_b.ipynb").read_text())
+
+    edit(course / "exercises" / "01_b.ipynb")
+    monkeypatch.setattr(paths, "locked", locked)
+    exercise_status.reset("01", yes=True, root=course)
+    assert held[0] == course
+    assert "mine" not in held[1]
 
 
 def test_the_command_shows_the_table_and_refuses_a_name_it_has_no_use_for(capsys):

@@ -1,3 +1,4 @@
+import contextlib
 import json
 import os
 import shutil
@@ -371,7 +372,7 @@ def test_what_is_saved_while_a_build_writes_is_not_lost(course, monkeypatch, the
         fsync(number)
 
     monkeypatch.setattr(os, "fsync", save)
-    with pytest.raises(CourseError, match=r"exercises/00_a\..*ipynb was saved just now, and stays; run: dltutorial"):
+    with pytest.raises(CourseError, match=r"exercises/00_a\..*ipynb was saved just now, and stays; run this again"):
         exercises.build(course, force=there == "forced")
     assert saves.read_text() == saved[0]
     assert exercises.build(course, force=there == "forced") == 0
@@ -379,3 +380,55 @@ def test_what_is_saved_while_a_build_writes_is_not_lost(course, monkeypatch, the
     assert saved[0] in texts
     assert any("print(2)" in text for text in texts)
     assert len(set(texts)) == len(texts)
+
+
+def test_an_edit_of_line_ends_alone_while_a_build_writes_is_not_lost(course, monkeypatch):
+    exercises.build(course)
+    file, fsync = course / "exercises" / "00_a.ipynb", os.fsync
+    edit(course / "solutions" / "00_a.ipynb", by="print(2)")
+    saved = file.read_bytes().replace(b"\n", b"\r\n")
+
+    def save(number):
+        file.write_bytes(saved)
+        fsync(number)
+
+    monkeypatch.setattr(os, "fsync", save)
+    with pytest.raises(CourseError, match="was saved just now, and stays; run this again"):
+        exercises.build(course)
+    assert file.read_bytes() == saved
+
+
+@pytest.mark.parametrize("in_step", [False, True])
+def test_the_next_build_removes_what_a_killed_one_left_half_written_and_nothing_else(course, in_step):
+    exercises.build(course)
+    folder = course / "exercises"
+    left = [".00_a.ipynb.0123abcd.partial", ".00_a.new.ipynb.ffffffff.partial"]
+    others = [
+        "00_a.ipynb.0123abcd.partial", ".00_a.ipynb.partial", ".00_a.ipynb.0123abc.partial", ".mine.0123abcd.partial",
+        ".00_a.ipynb.0123ABCD.partial", ".01_b.ipynb.0123abcd.partial", ".00_a.ipynb.0123abcd.partial.mine",
+        ".00_a_ipynb.0123abcd.partial",
+    ]  # fmt: skip
+    for name in (*left, *others):
+        (folder / name).write_text("half")
+    if not in_step:
+        edit(course / "solutions" / "00_a.ipynb", by="print(2)")
+    assert exercises.build(course, check=True) == int(not in_step)
+    assert {path.name for path in folder.iterdir()} == {"00_a.ipynb", *left, *others}
+    exercises.build(course)
+    assert {path.name for path in folder.iterdir()} == {"00_a.ipynb", *others}
+
+
+def test_what_another_build_is_about_to_write_is_not_removed(course, monkeypatch):
+    """It holds the lock as long as its file has that name."""
+    exercises.build(course)
+    (partial := course / "exercises" / ".00_a.ipynb.0123abcd.partial").touch()
+    plain = exercises.paths.locked
+
+    @contextlib.contextmanager
+    def locked(root, waiting=""):
+        partial.unlink()  # the other one has come to its end
+        with plain(root, waiting):
+            yield
+
+    monkeypatch.setattr(exercises.paths, "locked", locked)
+    assert exercises.build(course) == 0

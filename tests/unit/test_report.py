@@ -280,3 +280,37 @@ def test_a_page_that_was_edited_is_kept(runs, capsys):
     assert "the page that you have edited is now report.mine1.html" in capsys.readouterr().out
     assert "what I conclude" not in page.read_text()
     assert [other.read_text() for other in runs.glob("report.mine*.html")] == [edited]
+
+
+def saved_as_it_goes_to_disk(monkeypatch, file, text):
+    """Somebody saves ``file`` in the moment in which its newer version, written beside, goes to disk."""
+    fsync = os.fsync
+
+    def save(number):
+        file.write_text(text)
+        fsync(number)
+
+    monkeypatch.setattr(os, "fsync", save)
+
+
+def test_a_page_that_is_saved_while_it_is_written_anew_stays(runs, monkeypatch, capsys):
+    page = runs / "report.html"
+    assert cli.main(["report"]) == 0
+    with monkeypatch.context() as patch:
+        saved_as_it_goes_to_disk(patch, page, "what I conclude")
+        assert cli.main(["report"]) == 2
+    assert "report.html was saved just now, and stays; run this again" in capsys.readouterr().err
+    assert page.read_text() == "what I conclude"
+
+
+@pytest.mark.parametrize("content", [b"my notes", b"\xff\xfe"])
+def test_what_comes_to_the_pages_place_while_the_notebook_runs_is_kept(runs, monkeypatch, content):
+    plain = report._page
+
+    def page(*words):
+        (runs / "report.html").write_bytes(content)
+        return plain(*words)
+
+    monkeypatch.setattr(report, "_page", page)
+    assert cli.main(["report"]) == 0
+    assert [other.read_bytes() for other in runs.glob("report.mine*.html")] == [content]
