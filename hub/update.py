@@ -7,6 +7,7 @@ and lets it win where the course has changed the same. What would go wrong is re
 import contextlib
 import os
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -34,8 +35,11 @@ def update(root: Path) -> str:
     count = os.environ.get("GIT_CONFIG_COUNT", "")
     n = int(count) if count.isdecimal() else 0
     # nbgitpuller sees new names, not that a file has moved, nor \303\266; what it commits nobody has to sign or check.
-    own = dict.fromkeys(("diff.renames", "core.quotePath", "commit.gpgSign", "merge.verifySignatures"), "false")
-    own |= {"merge.ff": "true", "core.hooksPath": os.devnull}
+    # A merge that takes a new chapter for the one that goes would put the learner's edits of that into it; older gits
+    # heed merge.renames in the strategy recursive only.
+    names = ("diff.renames", "merge.renames", "core.quotePath", "commit.gpgSign", "merge.verifySignatures")
+    own = dict.fromkeys(names, "false")
+    own |= {"merge.ff": "true", "core.hooksPath": os.devnull, "pull.twohead": "recursive"}
     for key, value in own.items():
         os.environ |= {f"GIT_CONFIG_KEY_{n}": key, f"GIT_CONFIG_VALUE_{n}": value}
         os.environ["GIT_CONFIG_COUNT"] = str(n := n + 1)
@@ -63,7 +67,7 @@ def update(root: Path) -> str:
         base = _git(root, "merge-base", "HEAD", newer, do=anew).strip()
         changed = _git(root, "diff", "--name-only", "-z", base, newer).split("\0")[:-1]
         _refuse_obstacles(root, newer)
-        _restore_chapters(root, base, changed)
+        _keep_notebooks(root, base, changed)
         _pull(root, url, branch)
     return f"the course is up to date, {len(changed)} of its files are newer; what you have made stays"
 
@@ -83,17 +87,34 @@ def _refuse_obstacles(root: Path, newer: str) -> None:
                 raise CourseError(f"{there} is in the way of the course's {name}; rename it, then again")
 
 
-def _restore_chapters(root: Path, base: str, changed: list[str]) -> None:
-    """Keep each chapter that was run, but not edited, in ``notebooks/kept/``, and put back the one that it was.
+def _keep_notebooks(root: Path, base: str, changed: list[str]) -> None:
+    """Copy into the folder ``kept`` beside it each notebook that comes anew and whose file git does not hold as it is.
 
-    So an update brings the whole of its newer version; git would merge outputs with it, line by line.
+    git may not know of outputs: a filter such as nbstripout hides them. An exercise that it sees as edited stays whole.
+    A chapter that was run, but not edited, is put back as it was, so that the whole of its newer version comes; git
+    would merge outputs with it, line by line.
+
+    Raises:
+        CourseError: there is no room for a copy, or a chapter is saved at this moment.
     """
-    for file in (root / name for name in changed if Path(name).match("notebooks/*.ipynb") and (root / name).is_file()):
-        with contextlib.suppress(CourseError):  # it is a file of the learner's where the course brings one
-            came = _git(root, "show", f"{base}:notebooks/{file.name}")
-            if file.read_bytes() != came.encode() and exercises.look(file).now == exercises.look_at(came).now != "":
-                print(f"notebooks/{file.name}: as you ran it, it is kept as notebooks/kept/{exercises.keep(file).name}")
-                paths.write_text(file, came)
+    for name in (name for name in changed if name.endswith(".ipynb")):
+        file, is_exercise = root / name, name.startswith("exercises/")
+        here, head, came = paths.held(file), _blob(root, "HEAD", name), _blob(root, base, name)
+        if file.is_symlink() or here is None or head is None:
+            continue  # of what git has not, a file of the learner's where the course brings one, nbgitpuller makes room
+        text = here.replace("\r\n", "\n").replace("\r", "\n")  # as _git has it
+        ran = name.startswith("notebooks/") and came not in (None, text)
+        ran = ran and exercises.look_at(text).now == exercises.look_at(came).now != ""
+        if ran or (text != head and not (is_exercise and _git(root, "diff", "--name-only", "HEAD", "--", name))):
+            print(f"{name}: as you had it, it is kept as {exercises.keep(file).relative_to(root)}")
+        if ran:
+            paths.replace_text(file, here, came)
+
+
+def _blob(root: Path, commit: str, name: str) -> str | None:
+    with contextlib.suppress(CourseError):
+        return _git(root, "cat-file", "blob", f"{commit}:{name}")
+    return None
 
 
 def _pull(root: Path, url: str, branch: str) -> None:
@@ -105,11 +126,17 @@ def _pull(root: Path, url: str, branch: str) -> None:
         for line in GitPuller(url, str(root), branch=branch).pull():
             said.append(line.strip())
     except (Exception, KeyboardInterrupt) as error:
+        both = ""
         with contextlib.suppress(CourseError):
+            names = _git(root, "diff", "--name-only", "--diff-filter=U", "-z").split("\0")[:-1]
+            both = shlex.join(name for name in names if _blob(root, f"origin/{branch}", name) is not None)
             _git(root, "merge", "--abort")
         begin = next((n for n, line in enumerate(said) if re.match("error:|fatal:|CONFLICT", line)), len(said))
         if isinstance(error, KeyboardInterrupt) or getattr(error, "returncode", 0) == -signal.SIGINT:
             raise KeyboardInterrupt from None
+        if both:
+            do = f"rename yours, take the course's by git checkout origin/{branch} -- {both}, then again"
+            raise CourseError(f"yours and the course's cannot be joined: {both}; {do}") from error
         why = _SECRET.sub("…", " ".join(said[begin:]) or str(error))[:300] or type(error).__name__
         kept = "nothing that you have made is lost; see git status"
         raise CourseError(f"the newer version is not merged ({why}); {kept}") from error

@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -15,6 +16,7 @@ from test_exercises import CODE, edit, notebook
 
 from dltutorial import advice, paths
 from dltutorial.course import exercises
+from dltutorial.errors import CourseError
 
 ROOT = Path(__file__).parents[2]
 EX, CHAPTER = "exercises/00_a.ipynb", "notebooks/00_a.ipynb"
@@ -672,3 +674,151 @@ def test_a_ctrl_c_that_reaches_git_is_an_interruption(course, monkeypatch):
     monkeypatch.setattr("nbgitpuller.pull.GitPuller.pull", pull)
     with pytest.raises(KeyboardInterrupt):
         module._pull(course.learner, course.url, "main")
+
+
+# Saved, hidden, moved, in conflict: what an update must not take for its own
+
+
+@pytest.fixture
+def updating():
+    """hub/update.py as a module; what it sets in the environment goes again."""
+    before = dict(os.environ)
+    spec = importlib.util.spec_from_file_location("hub_update", ROOT / "hub" / "update.py")
+    spec.loader.exec_module(module := importlib.util.module_from_spec(spec))
+    yield module
+    os.environ.clear()
+    os.environ.update(before)
+
+
+def test_a_chapter_that_is_saved_while_it_is_put_back_stays_and_nothing_is_merged(course, updating, monkeypatch):
+    execute(course.learner / CHAPTER)
+    course.publish(**{CHAPTER: chapter("a = 1", "print('other')")})
+    before, fsync = git(course.learner, "log").stdout, os.fsync
+
+    def save(number):
+        edit(course.learner / CHAPTER, "seen", "saved just now")
+        fsync(number)
+
+    with (
+        monkeypatch.context() as patch,
+        pytest.raises(CourseError, match=r"00_a\.ipynb was saved just now, and stays; r"),
+    ):
+        patch.setattr(os, "fsync", save)
+        updating.update(course.learner)
+    assert "saved just now" in course.text(CHAPTER)
+    assert git(course.learner, "log").stdout == before
+    course.update()
+    assert course.text(CHAPTER) == (course.author / CHAPTER).read_text()
+    assert any("saved just now" in file.read_text() for file in course.learner.glob("notebooks/kept/*"))
+
+
+def strip_outputs(course, required="false"):
+    """What ``nbstripout --install`` does: git sees no outputs any more, though they are on disk."""
+    code = """import json, sys
+text = sys.stdin.read()
+found = json.loads(text)
+for cell in found["cells"]:
+    cell.update(outputs=[], execution_count=None)
+print(json.dumps(found, indent=1, ensure_ascii=False), end="\\n" * text.endswith("\\n"))"""
+    (course.learner.parent / "strip.py").write_text(code)
+    git(course.learner, "config", "filter.nbstripout.clean", f"{sys.executable} {course.learner.parent}/strip.py")
+    git(course.learner, "config", "filter.nbstripout.required", required)
+    (course.learner / ".git" / "info").mkdir(exist_ok=True)
+    (course.learner / ".git" / "info" / "attributes").write_text(
+        "/notebooks/*.ipynb filter=nbstripout\n/exercises/*.ipynb filter=nbstripout\n"
+    )
+
+
+def kept(course, folder="notebooks"):
+    return [file.read_text() for file in course.learner.glob(f"{folder}/kept/*")]
+
+
+@pytest.mark.parametrize("edited", ["no", "committed", "only on disk"])
+def test_outputs_that_git_is_told_not_to_see_are_kept_when_a_chapter_comes_anew(course, edited):
+    strip_outputs(course)
+    if edited != "no":
+        edit(course.learner / CHAPTER, "a = 1", "a = 'mine'")
+    if edited == "committed":
+        git(course.learner, "commit", "-qam", "mine")
+    execute(course.learner / CHAPTER)
+    if edited != "only on disk":
+        assert git(course.learner, "diff").stdout == ""
+    before = course.text(CHAPTER)
+    course.publish(**{CHAPTER: chapter("a = 1", "print(1)", "print('other')")})
+    said = course.update()
+    assert kept(course) == [before]
+    assert "notebooks/00_a.ipynb: as you had it, it is kept as notebooks/kept/00_a." in said
+    assert ("a = 'mine'" in course.text(CHAPTER)) == (edited != "no")
+    assert "print('other')" in course.text(CHAPTER)
+
+
+def test_outputs_that_git_is_told_not_to_see_are_kept_when_the_course_drops_a_chapter_or_brings_an_exercise(course):
+    strip_outputs(course)
+    for name in (CHAPTER, EX):
+        execute(course.learner / name)
+    before = [course.text(name) for name in (CHAPTER, EX)]
+    course.publish(**{CHAPTER: None, "notebooks/01_b.ipynb": chapter("b = 1")})
+    course.update()
+    assert not (course.learner / CHAPTER).exists()
+    assert [*kept(course), *kept(course, "exercises")] == before
+
+
+def test_a_notebook_of_which_git_has_every_byte_or_that_differs_in_line_ends_alone_is_not_copied(course):
+    edit(course.learner / CHAPTER, "a = 1", "a = 'mine'")
+    git(course.learner, "commit", "-qam", "mine")
+    (course.learner / EX).write_bytes((course.learner / EX).read_bytes().replace(b"\n", b"\r\n"))
+    git(course.learner, "config", "core.autocrlf", "input")
+    course.publish(**{CHAPTER: chapter("a = 1", "print(1)", "print('other')")})
+    course.update()
+    assert "a = 'mine'" in course.text(CHAPTER)
+    assert "newer" in course.text(EX)
+    assert [*kept(course), *kept(course, "exercises")] == []
+
+
+def test_an_edited_exercise_is_not_copied_at_each_update(course):
+    solve(course.learner / EX)
+    execute(course.learner / EX)
+    course.publish()
+    course.update()
+    assert kept(course, "exercises") == []
+
+
+def test_a_learners_edits_of_a_chapter_that_goes_do_not_come_into_a_new_one(course):
+    lines = [f"line_{n} = {n}" for n in range(40)]
+    course.publish(**{CHAPTER: chapter(*lines)})
+    course.update()
+    edit(course.learner / CHAPTER, "line_7 = 7", "mine = 7")
+    course.publish(**{CHAPTER: None, "notebooks/09_new.ipynb": (new := chapter(*lines, "new = True"))})
+    course.update()
+    assert course.text("notebooks/09_new.ipynb") == new
+    assert "mine = 7" in course.text(CHAPTER)
+
+
+def a_link(course):
+    """The learner has a link, elsewhere, where the course has a file that it changes."""
+    (course.learner / "site.sh").unlink()
+    (course.learner / "mine.sh").write_text("mine\n")
+    (course.learner / "site.sh").symlink_to("mine.sh")
+
+
+@pytest.mark.parametrize("is_committed", [False, True])
+def test_a_conflict_is_one_line_with_the_way_on_and_nothing_is_lost(course, is_committed):
+    a_link(course)
+    if is_committed:
+        git(course.learner, "add", "-A")
+        git(course.learner, "commit", "-qm", "mine")
+    solve(course.learner / EX)
+    course.publish(**{"site.sh": "newer\n"})
+    before = everything(course)
+    run = course.begin_update()
+    said, line = run.communicate()
+    assert (run.returncode, said, everything(course)) == (1, "", before)
+    way_on = "rename yours, take the course's by git checkout origin/main -- site.sh, then again"
+    assert line == f"dltutorial: yours and the course's cannot be joined: site.sh; {way_on}\n"
+    assert git(course.learner, "status", "--porcelain", "--untracked-files=no").stdout == ""
+    (course.learner / "site.sh").rename(course.learner / "mine_too.sh")
+    git(course.learner, *re.search("git (.*), then", line)[1].split())
+    course.update()
+    assert course.text("site.sh") == "newer\n"
+    assert (course.learner / "mine_too.sh").readlink() == Path("mine.sh")
+    assert "return 42" in course.text(EX)
