@@ -91,7 +91,8 @@ class Exercise:
         The record names the first case that failed and what that case knows about this very mistake; where it knows
         nothing, ``hint`` is empty. What the function returned is not recorded.
         """
-        outcome = self.examine(fn)
+        with guard.working_folder():
+            outcome = self.examine(fn)
         self.attempts += outcome.status == "wrong"
         show.display(self._shown(outcome))
         records.Writer(self.chapter, os.environ.get("DLTUTORIAL_PRESET", "auto")).write(

@@ -39,13 +39,19 @@ def folder() -> Path:
 def chapters(where: Path | None = None) -> list[Path]:
     """The notebooks, in the order of their numbers; last, in a folder of exercises, the capstone.
 
-    Copies that JupyterLab or nbgitpuller make beside them (``-Copy1``, ``__20261122…``) are a learner's own.
+    Copies that JupyterLab or nbgitpuller make beside them (``-Copy1``, ``__20261122…``) are a learner's own. So is what
+    has the number of a chapter, but not the name of its exercise: the course has both, under one name.
 
     Raises:
         CourseError: there are none.
     """
     where = folder() if where is None else Path(where)
     numbered = sorted(file for file in where.glob("[0-9][0-9]_*.ipynb") if not _COPY.search(file.stem))
+    named = {
+        file.name for file in (where.parent / ("solutions" if where.name == "notebooks" else "notebooks")).glob("*")
+    }
+    taken = {name[:2] for name in named & {file.name for file in numbered}}
+    numbered = [file for file in numbered if file.name in named or file.stem[:2] not in taken]
     if found := [*numbered, *where.glob("capstone.ipynb")]:
         return found
     raise CourseError(f"no notebooks NN_*.ipynb in {where}; run this in the course's folder")
@@ -55,13 +61,17 @@ def find(wanted: str, among: Sequence[Path] | None = None, kind: str = "chapter"
     """The notebook of this ``kind`` with this number ("03", "3"), name ("03_feed", "feed") or file name.
 
     Raises:
-        CourseError: there is none; the message lists those there are.
+        CourseError: there is none, and the message lists those there are; or there are several.
     """
     among = chapters() if among is None else among
     name = Path(wanted).name.removesuffix(".ipynb")
-    for path in among:
-        if (name and name.zfill(2) == path.stem[:2]) or name in (path.stem, path.stem[3:]):
-            return path
+    number = [path for path in among if name and name.zfill(2) == path.stem[:2]]
+    found = [path for path in among if path.stem == name] or number or [path for path in among if path.stem[3:] == name]
+    if len(found) > 1:
+        told = " or ".join(path.stem for path in found)
+        raise CourseError(f"{kind} {wanted!r} may be {told}; give the whole name of one")
+    if found:
+        return found[0]
     there = ", ".join(path.stem for path in among)
     raise CourseError(f"no {kind} {wanted!r}; choose a number or name of: {there}")
 

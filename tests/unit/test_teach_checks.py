@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -76,6 +77,27 @@ def test_an_answer_that_says_it_was_not_tried_has_not_passed(exercise):
         raise NotTried("by me")
 
     assert exercise.examine(fn).status == "wrong"
+
+
+@pytest.mark.parametrize("is_gone", [False, True])
+def test_an_answer_that_goes_elsewhere_takes_no_record_with_it(tmp_path, monkeypatch, is_gone):
+    """Where runs and records go is told from the working folder, unless a variable says otherwise."""
+    monkeypatch.delenv("DLTUTORIAL_RUNS", raising=False)
+    monkeypatch.delenv("DLTUTORIAL_RECORDS", raising=False)
+    (here := tmp_path / "here").mkdir()
+    monkeypatch.chdir(here)
+
+    def fn(x):
+        os.chdir(tmp_path)
+        if is_gone:
+            here.rename(tmp_path / "moved")
+        return float(sum(x))
+
+    Exercise("total", "07", [small], deadline_s=60)(fn)
+    there = tmp_path / "moved" if is_gone else here
+    assert Path.cwd() == there
+    assert [record["what"] for record in records.read(there / "runs" / "records.jsonl")] == ["total"]
+    assert {path.name for path in tmp_path.iterdir()} == {there.name}
 
 
 def test_an_answer_that_forks_leaves_no_child(exercise):

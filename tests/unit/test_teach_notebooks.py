@@ -57,6 +57,34 @@ def test_copies_that_jupyterlab_and_nbgitpuller_make_are_no_chapters(tmp_path):
     assert [file.stem for file in notebooks.chapters(tmp_path)] == ["01_one", "02_two", "capstone"]
 
 
+def empty(*files):
+    for file in files:
+        file.parent.mkdir(exist_ok=True)
+        nbformat.write(nbformat.v4.new_notebook(), file)
+
+
+@pytest.mark.parametrize("folder", ["notebooks", "solutions"])
+@pytest.mark.parametrize("mine", ["01_a", "01_mine", "01_zebra"])
+def test_a_learners_notebook_with_the_number_of_a_chapter_is_no_chapter(tmp_path, folder, mine):
+    for where in ("notebooks", "solutions"):
+        empty(tmp_path / where / "01_one.ipynb", tmp_path / where / "02_two.ipynb")
+    empty(tmp_path / folder / f"{mine}.ipynb", tmp_path / folder / "77_alone.ipynb")
+    there = notebooks.chapters(tmp_path / folder)
+    assert [file.stem for file in there] == ["01_one", "02_two", "77_alone"]
+    assert notebooks.find("01", there).stem == "01_one"
+    with pytest.raises(CourseError, match=f"no chapter '{mine}'"):
+        notebooks.find(mine, there)
+
+
+@pytest.mark.parametrize("wanted", ["01", "1", "same"])
+def test_of_two_notebooks_that_might_be_meant_none_is_chosen_but_by_its_whole_name(tmp_path, wanted):
+    empty(tmp_path / "01_one.ipynb", tmp_path / "01_same.ipynb", tmp_path / "02_same.ipynb")
+    there = notebooks.chapters(tmp_path)
+    with pytest.raises(CourseError, match=f"chapter '{wanted}' may be 01_.* or 0._same; give the whole name of one"):
+        notebooks.find(wanted, there)
+    assert [notebooks.find(file.name, there) for file in there] == there
+
+
 def test_a_notebook_that_a_full_disk_has_cut_is_not_among_the_whole_and_the_table_comes_first(
     course, tmp_path, monkeypatch, capsys
 ):
