@@ -91,13 +91,17 @@ def make_parser() -> argparse.ArgumentParser:
     doctor.add_argument("--measure", action="store_true", help="measure the machine's peaks first (seconds)")
 
     room = _add(commands, "class", _class, "share with a class, by your own choice; or look at one that you teach")
-    actions = "join, leave, status: a learner's, who sees there all that is shared; view: one page of the class"
-    room.add_argument("action", choices=["join", "leave", "status", "view"], help=actions)
-    room.add_argument("folder", nargs="?", type=place, metavar="FOLDER", help="that the class shares")
-    room.add_argument("--name", help="of join: a name of your own (default: a pseudonym drawn by chance)")
-    room.add_argument("--remove", action="store_true", help="of leave: remove what was shared, too")
-    room.add_argument("--out", type=place, metavar="FILE", help="of view (default: class.html in the runs folder)")
-    room.add_argument("--watch", type=number(float, 1, 3600), metavar="S", help="of view: write it every S seconds")
+    of_room = room.add_subparsers(dest="action", metavar="join|leave|status|view", required=True)
+    join = _add(of_room, "join", _class, "share a few fields of your records from now on")
+    join.add_argument("--name", help="a name of your own (default: a pseudonym drawn by chance)")
+    leave = _add(of_room, "leave", _class, "share nothing more")
+    leave.add_argument("--remove", action="store_true", help="remove what was shared, too")
+    _add(of_room, "status", _class, "whether anything is shared, and all of it")
+    view = _add(of_room, "view", _class, "one page of the class that you teach")
+    view.add_argument("--out", type=place, metavar="FILE", help="default: class.html in the runs folder")
+    view.add_argument("--watch", type=number(float, 1, 3600), metavar="S", help="write it again every S seconds")
+    for one in (join, view):
+        one.add_argument("folder", type=place, metavar="FOLDER", help="that the class shares")
 
     whats = _add(commands, "data", _data, "simulate a data set, check one, convert it, or compute its statistics")
     data = whats.add_subparsers(metavar="WHAT", dest="what", required=True)
@@ -158,12 +162,14 @@ def make_parser() -> argparse.ArgumentParser:
     bench.add_argument("--json", type=place, metavar="FILE", help="write the figures there too")
 
     exercises = _add(commands, "exercises", _exercises, "how far you are with them; start one afresh; make them")
-    what = "status: a table of yours; reset NAME: start one afresh, yours is kept; build: make them from the solutions"
-    exercises.add_argument("action", choices=["status", "reset", "build"], help=what)
-    exercises.add_argument("name", nargs="?", metavar="NAME", help="of reset: 01, or a notebook's name")
-    exercises.add_argument("--yes", action="store_true", help="of reset: do not ask")
-    exercises.add_argument("--check", action="store_true", help="of build: change nothing; exit 1 if out of step")
-    exercises.add_argument("--force", action="store_true", help="of build: replace those you edited, and keep yours")
+    of_them = exercises.add_subparsers(dest="action", metavar="status|reset|build", required=True)
+    _add(of_them, "status", _exercises, "a table of yours")
+    reset = _add(of_them, "reset", _exercises, "start one afresh; yours is kept")
+    reset.add_argument("name", metavar="NAME", help="01, or a notebook's name")
+    reset.add_argument("--yes", action="store_true", help="do not ask")
+    build = _add(of_them, "build", _exercises, "make them from the solutions; those that you edited stay")
+    build.add_argument("--check", action="store_true", help="change nothing; exit 1 if out of step")
+    build.add_argument("--force", action="store_true", help="replace those you edited, and keep yours")
 
     pocket = _add(commands, "pocket", _pocket, "a real Slurm cluster on this machine, for you alone")
     of_pocket = pocket.add_subparsers(dest="action", metavar="up|down|status|network", required=True)
@@ -290,9 +296,6 @@ def _bench(args: argparse.Namespace) -> int:
 def _exercises(args: argparse.Namespace) -> int:
     from dltutorial.course import exercise_status, exercises
 
-    if bool(args.name) != (args.action == "reset"):
-        what = "needs the NAME of one, such as 01" if args.action == "reset" else "takes no name"
-        raise CourseError(f"exercises {args.action} {what}; see dltutorial exercises --help")
     if args.action == "status":
         print(exercise_status.status())
         return 0

@@ -31,13 +31,7 @@ _WHO = (
 
 
 def run(args: argparse.Namespace) -> None:
-    """Do what ``args.action`` says.
-
-    Raises:
-        CourseError: an action lacks its folder; or as the action.
-    """
-    if args.action in ("join", "view") and args.folder is None:
-        raise CourseError(f"class {args.action} needs the class's folder: dltutorial class {args.action} FOLDER")
+    """Do what ``args.action`` says; CourseError: as the action."""
     if args.action == "view":
         view(args.folder, args.out, args.watch)
     else:
@@ -70,8 +64,12 @@ def join(folder: Path, name: str | None = None) -> str:
         raise CourseError(f"cannot write to {folder}: {error.strerror}; ask your instructor") from error
     with contextlib.suppress(OSError):
         member.file.chmod(0o644)  # the instructor reads it, whatever the umask
+    mark = ""
+    with contextlib.suppress(OSError, AttributeError):  # some file systems, and some systems, have no marks
+        os.setxattr(member.file, sharing.MARK, (made := secrets.token_hex(8)).encode())
+        mark = made
     try:
-        setting = {"folder": str(member.folder), "name": member.name, "inode": member.file.stat().st_ino}
+        setting = {"folder": str(member.folder), "name": member.name, "inode": member.file.stat().st_ino, "mark": mark}
         paths.write_text(sharing.setting_file(), json.dumps(setting) + "\n")
     except CourseError:
         member.file.unlink(missing_ok=True)
@@ -97,10 +95,7 @@ def leave(remove: bool = False) -> str:
     away = member is not None and not member.folder.is_dir()
     if member and away and remove:
         raise CourseError(f"{member.folder} is not there now; when it is, again, or leave without --remove")
-    theirs = False
-    if member and member.inode and member.file.exists():
-        now = member.file.stat()
-        theirs = (now.st_ino, now.st_uid) != (member.inode, os.getuid())
+    theirs = member is not None and member.file.exists() and not member.is_mine(member.file)
     there, has_shared = sharing.setting_file().exists(), member is not None and (away or member.file.exists())
     try:
         if remove and member and not theirs:
@@ -129,6 +124,8 @@ def status() -> str:
         return "You are in no class: nothing is shared. To join one: dltutorial class join FOLDER"
     try:
         shared = paths.read_text(member.file)
+        if not member.is_mine(member.file):
+            raise CourseError(sharing.NOT_YOURS.format(member.file))
     except (OSError, UnicodeDecodeError) as error:
         todo = (
             "leave the class, and join again" if member.folder.is_dir() else "its folder is away: wait until it is back"

@@ -4,6 +4,7 @@ In: records as they are written, and the learner's own setting (``dltutorial cla
 Out: lines of ``FOLDER/PSEUDONYM.jsonl`` with the fields of ``FIELDS``: no machine, no path, no answer of the learner's.
 """
 
+import contextlib
 import json
 import os
 import re
@@ -34,22 +35,35 @@ SHARED_MEASUREMENTS: Mapping[str, str] = MappingProxyType({
     "peak disk cold random sample": "disk, cold, one sample at a time",
     "samples_per_s": "training",
 })  # fmt: skip
+MARK = "user.dltutorial"  # an extended attribute
+NOT_YOURS = "{} is gone or not yours any more; join again: dltutorial class leave, then dltutorial class join FOLDER"
 MOST_BYTES = 2 * 2**20  # of one learner's file; a day of work has a tenth of that
 MOST_TEXT = 240
 _PATH = re.compile(r"\S+@\S+|(?<![\w.])(?:~[\w.-]*/\S+|(?:/[\w.@+-]+){2,}/?)|\b[A-Za-z]:\\\S*|\\\\\S+")  # or address
 
 
 class Membership(NamedTuple):
-    """Where a learner shares, and under which name; the inode of the file that was made then, 0 if nobody noted it."""
+    """Where a learner shares, and under which name; the inode of the file that was made then, and a mark on it.
+
+    Nobody may have noted the inode: 0. Where files take no marks it is empty.
+    """
 
     folder: Path
     name: str
     inode: int = 0
+    mark: str = ""
 
     @property
     def file(self) -> Path:
         """The learner's own file in the class's folder."""
         return self.folder / f"{self.name}.jsonl"
+
+    def is_mine(self, file: Path | int) -> bool:
+        """Whether this file is the one that was made at joining: another may have its name by now, and its inode."""
+        about, mark = os.stat(file), ""  # noqa: PTH116 - of a handle, too
+        with contextlib.suppress(OSError, AttributeError):  # no marks here
+            mark = os.getxattr(file, MARK).decode()
+        return about.st_uid == os.getuid() and self.inode in (0, about.st_ino) and self.mark in ("", mark)
 
 
 def setting_file() -> Path:
@@ -63,13 +77,16 @@ def membership() -> Membership | None:
     Raises:
         CourseError: the setting is damaged.
     """
-    file = setting_file()
+    try:
+        file = setting_file()
+    except CourseError:  # without a home nobody can have joined
+        return None
     try:
         about = paths.from_json(paths.read_text(file, limit=2**16))
         if "\0" in about["folder"]:
             raise ValueError
         name = paths.inside(Path(about["folder"]), about["name"]).name
-        return Membership(Path(about["folder"]), name, int(about.get("inode", 0)))
+        return Membership(Path(about["folder"]), name, int(about.get("inode", 0)), str(about.get("mark", "")))
     except FileNotFoundError:
         return None
     except (OSError, ValueError, TypeError, KeyError, OverflowError, CourseError) as error:
@@ -85,7 +102,7 @@ def share(record: Mapping[str, Any]) -> None:
     """Append what the class may see of ``record``; a folder that cannot be written gives a warning, never an error."""
     try:
         if not switched_off() and (member := membership()) and (line := shared_line(record)):
-            _append(member.file, line)
+            _append(member, line)
     except (CourseError, OSError) as error:
         told = error.strerror if isinstance(error, OSError) else str(error)
         words = f"your records are kept, but not shared with the class ({told}); see dltutorial class status"
@@ -106,14 +123,19 @@ def shared_line(record: Mapping[str, Any]) -> str | None:
     return json.dumps(line, ensure_ascii=False) + "\n" if compared else None
 
 
-def _append(file: Path, line: str) -> None:
-    """Append to the learner's own file: never through a link, into a pipe, or beyond ``MOST_BYTES``."""
-    flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
-    handle = os.open(file, flags, 0o644)
+def _append(member: Membership, line: str) -> None:
+    """Append to the learner's own file: never to another, through a link, into a pipe, or beyond ``MOST_BYTES``."""
+    flags, file = os.O_RDWR | os.O_APPEND | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0), member.file
+    try:
+        handle = os.open(file, flags)
+    except FileNotFoundError:
+        if not member.folder.is_dir():  # a shared disk that is away
+            raise
+        raise CourseError(NOT_YOURS.format(file)) from None
     try:
         about = os.fstat(handle)
-        if not stat.S_ISREG(about.st_mode) or about.st_uid != os.getuid():
-            raise CourseError(f"{file.name} in the class's folder is not yours")
+        if not stat.S_ISREG(about.st_mode) or not member.is_mine(handle):
+            raise CourseError(NOT_YOURS.format(file))
         if about.st_size + len(line.encode()) > MOST_BYTES:
             raise CourseError(f"{file.name} has reached {MOST_BYTES >> 20} MiB")
         paths.append_line(handle, line.encode())

@@ -84,6 +84,7 @@ def test_a_full_disk_takes_a_whole_record_or_says_so_and_leaves_no_part_of_one(t
 def test_a_full_disk_takes_a_whole_line_for_the_class_or_warns(tmp_path):
     (tmp_path / "class").mkdir()
     (tmp_path / "config" / "dltutorial").mkdir(parents=True)
+    (tmp_path / "class" / "me.jsonl").touch()
     setting = json.dumps({"folder": str(tmp_path / "class"), "name": "me"})
     (tmp_path / "config" / "dltutorial" / "class.json").write_text(setting)
     written, ending = fill(tmp_path, 777, "class", XDG_CONFIG_HOME=str(tmp_path / "config"))

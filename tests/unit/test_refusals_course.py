@@ -168,7 +168,6 @@ REFUSALS = [
     *((f"a reset of {name!r}", lambda n=name: exercise_status.reset(n, yes=True, root=Path()),
        f"no exercise {name or ''!r}; choose a number or name of: 00_a") for name in (None, "", "99", ".")),
     ("no place to keep", kept_nowhere, "exercises/kept: File exists; nothing has changed; make room, or copy"),
-    ("a name for a status", command("exercises", "status", "01"), "exercises status takes no name"),
     *((f"a name {name!r}", joined(name), "bad name")
       for name in ("../escape", "a/b", "", ".hidden", "<b>", "line\nbr")),
     ("a long name", joined("x" * 41), "the name has 41 characters; take 40 at most"),
@@ -186,7 +185,6 @@ REFUSALS = [
         (lambda page: page.write_text('{"cells": [], "metadata": {}, "nbformat": 4}'), "restore them from git"))),
     *(("a damaged style", damaged_page("report.css", make), "report.ipynb or .css cannot be used")
       for make in (os.mkfifo, lambda page: None, lambda page: page.write_bytes(b"\xe9"))),
-    ("a class without a folder", command("class", "join"), "class join needs the class's folder"),
     *(("a damaged setting", damaged_setting(make), "class.json cannot be read; leave it with dltutorial class leave")
       for make in (os.mkfifo, os.mkdir, lambda file: file.write_text("[" * 9999), lambda file: file.write_text("3"))),
     *(("a shared file that is none", shared_file(make), "leave the class, and join again")

@@ -168,13 +168,95 @@ def test_leaving_removes_no_file_of_another_user_that_has_the_number_of_the_old_
 
 def test_joining_twice_or_nowhere_is_one_line(room, tmp_path, capsys):
     assert cli.main(["class", "join", str(tmp_path / "nowhere")]) == 2
-    assert cli.main(["class", "join"]) == 2
+    with pytest.raises(SystemExit, match="2"):
+        cli.main(["class", "join"])
     assert cli.main(["class", "join", str(room)]) == 0
     assert cli.main(["class", "join", str(room)]) == 2
     assert cli.main(["class", "status"]) == 0
     errors = capsys.readouterr().err.splitlines()
     assert len(errors) == 3
-    assert all((line.startswith("dltutorial: ") and ";" in line) or "needs" in line for line in errors)
+    assert all(line.startswith("dltutorial") and ";" in line for line in errors)
+    assert "class join: the following arguments are required: FOLDER; see dltutorial class join --help" in errors[1]
+
+
+@pytest.mark.parametrize("words", [["--name", "me", "{}"], ["{}", "--name", "me"], ["--name=me", "{}"]])
+def test_the_options_of_joining_may_stand_before_or_behind_the_folder(room, words, capsys):
+    assert cli.main(["class", "join", *(word.format(room) for word in words)]) == 0
+    assert cli.main(["class", "leave", "--remove"]) == 0
+    assert "me.jsonl, is removed" in capsys.readouterr().out
+
+
+def joined_by_another(monkeypatch, room, tmp_path):
+    """Somebody else, of the same account as in many a hub, joins under the same name; returns what they share."""
+    with monkeypatch.context() as patch:
+        patch.setenv("XDG_CONFIG_HOME", str(tmp_path / "another"))
+        classroom.join(room, "me")
+        records.Writer("00", "smoke").write("ladder_gain", 3.0)
+    return (room / "me.jsonl").read_text()
+
+
+def no_marks(*_):
+    raise OSError(95, "Operation not supported")
+
+
+@pytest.mark.parametrize("how", ["same inode", "no marks", "no such function"])
+def test_after_the_room_was_cleaned_nobody_writes_into_the_file_of_another(room, tmp_path, monkeypatch, how):
+    if how == "no marks":
+        monkeypatch.setattr(os, "setxattr", no_marks, raising=False)
+        monkeypatch.setattr(os, "getxattr", no_marks, raising=False)
+    elif how == "no such function":
+        monkeypatch.delattr(os, "setxattr", raising=False)
+        monkeypatch.delattr(os, "getxattr", raising=False)
+    classroom.join(room, "me")
+    if how == "same inode":  # the file system gives the place of what is removed to the next file
+        monkeypatch.setattr(sharing.Membership, "inode", property(lambda self: self.file.stat().st_ino))
+        try:
+            os.setxattr(room / "me.jsonl", "user.test", b"1")
+        except (OSError, AttributeError):
+            pytest.skip("files take no marks here")
+        (room / "me.jsonl").unlink()
+    else:
+        (room / "me.jsonl").rename(room / "old")
+    theirs = joined_by_another(monkeypatch, room, tmp_path)
+    with pytest.warns(
+        UserWarning, match=r"me\.jsonl is gone or not yours any more; join again: dltutorial class leave"
+    ):
+        records.Writer("00", "smoke").write("ladder_gain", 2.0)
+    assert (room / "me.jsonl").read_text() == theirs
+    assert "3.0" in theirs
+    with pytest.raises(CourseError, match="is gone or not yours any more; join again"):
+        classroom.status()
+    assert "is somebody else's by now, and stays" in classroom.leave(remove=True)
+    assert (room / "me.jsonl").read_text() == theirs
+
+
+def test_in_a_room_that_was_cleaned_no_file_comes_again_by_itself(room):
+    classroom.join(room, "me")
+    (room / "me.jsonl").unlink()
+    with pytest.warns(UserWarning, match="join again"):
+        records.Writer("00", "smoke").write("ladder_gain", 2.0)
+    assert not list(room.iterdir())
+    classroom.leave()
+    classroom.join(room, "me")
+    records.Writer("00", "smoke").write("ladder_gain", 2.0)
+    assert len(shared(room)) == 1
+
+
+def test_a_membership_of_an_older_release_goes_on(room):
+    classroom.join(room, "me")
+    about = json.loads(sharing.setting_file().read_text())
+    sharing.setting_file().write_text(json.dumps({name: about[name] for name in ("folder", "name")}))
+    records.Writer("00", "smoke").write("ladder_gain", 2.0)
+    assert len(shared(room)) == 1
+
+
+def test_a_user_without_a_home_records_without_a_word_about_a_class(room, monkeypatch, recwarn):
+    monkeypatch.delenv("XDG_CONFIG_HOME")
+    monkeypatch.delenv("HOME", raising=False)
+    monkeypatch.setattr("pwd.getpwuid", lambda uid: {}[uid])
+    records.Writer("00", "smoke").write("ladder_gain", 2.0)
+    assert not recwarn.list
+    assert "You are in no class" in classroom.status()
 
 
 @pytest.mark.parametrize("obstacle", ["gone", "link", "pipe", "full", "damaged"])
