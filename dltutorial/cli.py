@@ -155,9 +155,8 @@ def make_parser() -> argparse.ArgumentParser:
     run.add_argument("--out", type=place, metavar="DIR", help="default: runs/<date and time>")
 
     bench = _add(commands, "bench", _bench, "measure, and print a table")
-    bench.add_argument(
-        "name", metavar="NAME", nargs="?", help=f"{', '.join(BENCHES)}; without one, what each of them measures"
-    )
+    names = f"{', '.join(BENCHES)}; without one, what each of them measures"
+    bench.add_argument("name", metavar="NAME", nargs="?", help=names)
     bench.add_argument("--repeats", type=number(int, 1, 1000), default=5, metavar="N")
     bench.add_argument("--json", type=place, metavar="FILE", help="write the figures there too")
 
@@ -181,8 +180,9 @@ def make_parser() -> argparse.ArgumentParser:
     network = _add(of_pocket, "network", _network, text)
     network.add_argument("script", nargs=argparse.REMAINDER, help="a Python file, and its arguments")
 
-    predicts = "from your steps on 1, 2, 4, … ranks to steps on more, with an interval"
-    scaling = _add(commands, "scaling", _scaling, predicts)
+    scaling = _add(
+        commands, "scaling", _scaling, "from your steps on 1, 2, 4, … ranks to steps on more, with an interval"
+    )
     scaling.add_argument("file", type=place, metavar="FILE", help="CSV with columns ranks, samples (of a rank), step_s")
     scaling.add_argument("--per-node", type=number(int, 1, 10_000), default=1, metavar="N", help="ranks (default: 1)")
     scaling.add_argument("--to", type=number(int, 1, 10**9), metavar="N", help="ranks (default: 4 times the most)")
@@ -235,7 +235,10 @@ def _doctor(args: argparse.Namespace) -> int:
 def _class(args: argparse.Namespace) -> None:
     from dltutorial.course import classroom
 
-    classroom.run(args)
+    if args.action == "view":
+        return classroom.view(args.folder, args.out, args.watch)
+    told = {"join": lambda: classroom.join(args.folder, args.name), "leave": lambda: classroom.leave(args.remove)}
+    print(told.get(args.action, classroom.status)())
 
 
 def _data(args: argparse.Namespace) -> None:

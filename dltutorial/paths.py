@@ -45,8 +45,8 @@ def _of_user(variable: str, place: str) -> Path:
     try:
         return Path(os.environ.get(variable) or Path.home() / place) / "dltutorial"
     except RuntimeError:
-        what = f"{variable} (for data alone, DLTUTORIAL_DATA)" if place == ".cache" else variable
-        raise CourseError(f"this user has no home folder; set {what} to a folder that you may write to") from None
+        todo = f"set {variable}, or for data DLTUTORIAL_DATA, to a folder that you may write to"
+        raise CourseError(f"this user has no home folder; {todo}") from None
 
 
 def data_dir() -> Path:
@@ -161,11 +161,7 @@ def atomic(path: Path, before: Callable[[], None] = lambda: None) -> Iterator[Pa
 
 
 def write_text(path: Path, text: str, before: Callable[[], None] = lambda: None) -> None:
-    """Write ``text`` to ``path``, whole or not at all, ``before`` as in ``atomic``.
-
-    Raises:
-        CourseError: it cannot be written: no such right, a full disk, a folder of that name.
-    """
+    """Write ``text`` to ``path``, whole or not at all; ``before`` and what is raised: as in ``atomic``."""
     try:
         with atomic(path, before) as temporary:
             temporary.write_text(text, encoding="utf-8")
@@ -174,7 +170,7 @@ def write_text(path: Path, text: str, before: Callable[[], None] = lambda: None)
 
 
 def replace_text(file: Path, was: str | None, new: str, otherwise: str = "run this again") -> None:
-    """Write ``new`` to ``file`` as long as that holds ``was``, what ``held`` gave when it was looked at.
+    """Write ``new`` to ``file`` if it still holds ``was``, as ``held`` had it, or nothing is there by now.
 
     Raises:
         CourseError: it was saved meanwhile and stays, and ``otherwise`` is to be done; or as ``write_text``.
@@ -188,19 +184,11 @@ def replace_text(file: Path, was: str | None, new: str, otherwise: str = "run th
 
 
 def keep_others(file: Path, is_own: Callable[[str], bool], what: str) -> None:
-    """Make sure that writing ``file`` replaces nothing but an earlier one of its kind, which its text tells.
-
-    Raises:
-        CourseError: something else is there.
-    """
-    try:
-        is_replaced = is_own(read_text(file))
-    except (FileNotFoundError, NotADirectoryError):
-        return
-    except (OSError, ValueError):  # a folder, a pipe, no text
-        is_replaced = False
-    if not is_replaced:
-        raise CourseError(f"{file} is no {what} and stays as it is; give another name")
+    """CourseError: to write ``file`` would replace anything but an earlier one of its kind, which its text tells."""
+    with contextlib.suppress(OSError, ValueError):  # a folder, a pipe, no text
+        if not file.exists() or is_own(read_text(file)):
+            return
+    raise CourseError(f"{file} is no {what} and stays as it is; give another name")
 
 
 def set_aside(file: Path) -> Path:

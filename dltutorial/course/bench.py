@@ -115,8 +115,8 @@ def run(name: str | None = None, repeats: int = 5, json_file: Path | None = None
     finally:
         writer = records.Writer("bench", chosen.name)
         for row in rows:
-            more = {"samples": row.samples, "predicted": row.predicted, "more": row.more}
-            writer.write(row.what, row.median, row.unit, bench=name, **more)
+            figures = {"samples": row.samples, "predicted": row.predicted, "more": row.more}
+            writer.write(row.what, row.median, row.unit, bench=name, **figures)
     return 0
 
 

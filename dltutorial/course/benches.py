@@ -32,11 +32,9 @@ def loaders(preset: Preset, repeats: int) -> Iterator[BenchRow]:
     machine.use_cores(1)  # one core for the loader; the other is free for a worker
     splits, batch_size = loader_ladder.prepare(preset), min(8, preset.global_batch_size)
     costs = loader_ladder.measure_costs(splits["hdf5-chunk1-gzip4"], splits["npy"], batch_size)
-    device = machine.device()
+    device, whole = machine.device(), loader_ladder.whole_loader
     rungs = loader_ladder.rungs(device)
-    variants = {
-        rung.cause: loader_ladder.whole_loader(splits[rung.layout], batch_size, rung.loader, device) for rung in rungs
-    }
+    variants = {rung.cause: whole(splits[rung.layout], batch_size, rung.loader, device) for rung in rungs}
     copy = "copy of the same bytes from the page cache"
     variants[copy] = lambda: loader_ladder.copies(splits["npy"], batch_size)
     found = loader_ladder.rates(variants, batch_size, rounds=repeats)
@@ -45,17 +43,16 @@ def loaders(preset: Preset, repeats: int) -> Iterator[BenchRow]:
         share = statistics.median(np.array(found[rung.cause]) / found[copy])  # by turn: a slow moment hits both
         yield BenchRow(rung.cause, found[rung.cause], "samples/s", predicted, {"of the copy": f"{share:.0%}"})
     yield BenchRow(copy, found[copy], "samples/s")
-    layouts = {name: loader_ladder.whole_loader(split, batch_size, "lean", "cpu") for name, split in splits.items()}
+    layouts = {name: whole(split, batch_size, "lean", "cpu") for name, split in splits.items()}
     for name, samples in loader_ladder.rates(layouts, batch_size, rounds=repeats).items():
         megabytes = sum(map(formats.stored_bytes, splits[name].files)) / 1e6
         yield BenchRow(f"lean loader, {name}", samples, "samples/s", more={"MB on disk": f"{megabytes:.1f}"})
     files = splits["hdf5-chunk1"]  # as data are made; the same work on both sides: read, normalise, roll, stack
     plain = "a plain DataLoader over h5py slices"
     for n in (0, 2):
-        both: dict[str, Callable[[], Iterator]] = {
-            plain: functools.partial(loader_ladder.plain_dataloader, files, batch_size, n),
-            "train's default": functools.partial(endless_batches, Pairs(files), batch_size, roll=True, workers=n),
-        }
+        both: dict[str, Callable[[], Iterator]] = {}
+        both[plain] = functools.partial(loader_ladder.plain_dataloader, files, batch_size, n)
+        both["train's default"] = functools.partial(endless_batches, Pairs(files), batch_size, roll=True, workers=n)
         found = loader_ladder.rates(both, batch_size, rounds=repeats)
         for what, samples in found.items():
             times = np.divide(samples, found[plain])
@@ -134,9 +131,7 @@ def graphs(preset: Preset, repeats: int) -> Iterator[BenchRow]:
             yield BenchRow(f"{name}, {how}", timing.samples_s, predicted=told.get(how), more=more)
 
 
-def _ways(
-    make: Callable[[], torch.nn.Module], batch: tuple[torch.Tensor, ...]
-) -> tuple[int, dict[str, Callable[[], torch.Tensor]]]:
+def _ways(make: Callable[[], torch.nn.Module], batch: tuple[torch.Tensor, ...]) -> tuple[int, dict[str, Callable]]:
     """Operations in a training step of a model; the step as it is, and on a GPU its replay on a twin, captured."""
     from dltutorial.profile import work
     from dltutorial.train.forecasting import squared_error
@@ -181,9 +176,7 @@ def _for_ranks(name: str, preset: Preset) -> tuple[int, Recipe]:
     """A rank for each GPU, or two on the CPU; and what they train."""
     n_gpus = len(machine.accelerators()) if machine.device() == "cuda" else 0
     if n_gpus == 1:
-        raise CourseError(
-            f"bench {name} needs a GPU for each rank, and there is one; set CUDA_VISIBLE_DEVICES= for CPUs"
-        )
+        raise CourseError(f"bench {name} needs a GPU a rank, and there is one; set CUDA_VISIBLE_DEVICES= for CPUs")
     ranks = n_gpus or 2
     if preset.name in ("gpu", "cluster"):
         return ranks, Recipe.of(preset, global_batch_size=4 * ranks)
@@ -304,11 +297,8 @@ def memory(preset: Preset, repeats: int) -> Iterator[BenchRow]:
     machine.use_cores()
     plain, formats = Recipe.of(preset), counted.FORMATS["fp32"]
     batch, n = _noise(plain, plain.global_batch_size), plain.global_batch_size
-    ways: dict[str, dict[str, Any]] = {
-        "as it is": {},
-        "blocks computed again": {"checkpoint_activations": True},
-        "in 4 parts": {"accumulate": 4},
-    }
+    ways: dict[str, dict[str, Any]] = {"as it is": {}, "blocks computed again": {"checkpoint_activations": True}}
+    ways["in 4 parts"] = {"accumulate": 4}
     updates, models = {}, {}
     for how, knobs in ways.items():
         recipe = dataclasses.replace(plain, **knobs)
@@ -400,10 +390,7 @@ def tensor(preset: Preset, repeats: int) -> Iterator[BenchRow]:
         for block in plan.blocks:  # of q, k and v other rows than by hand: to the time it makes no difference
             block.attention.heads //= ranks
             parallelize_module(block, line, names)
-        runs = {
-            "by hand": functools.partial(_backward, by_hand, batch),
-            "torch": functools.partial(_backward, plan, batch),
-        }
+        runs = {way: functools.partial(_backward, m, batch) for way, m in (("by hand", by_hand), ("torch", plan))}
         for way, run in runs.items():
             with CommDebugMode() as seen:
                 run()
@@ -429,8 +416,7 @@ def pipeline(preset: Preset, repeats: int) -> Iterator[BenchRow]:
     from dltutorial.parallel import pipeline as by_hand
     from dltutorial.parallel import schedules
 
-    whole, half = {"F": 0.02, "B": 0.04}, {"F": 0.01, "B": 0.02}
-    split = {"F": 0.02, "B": 0.02, "W": 0.02}
+    whole, half, split = {"F": 0.02, "B": 0.04}, {"F": 0.01, "B": 0.02}, {"F": 0.02, "B": 0.02, "W": 0.02}
     orders: dict[str, tuple[Callable[[int, int], schedules.Orders], int, dict[str, float]]] = {
         "GPipe": (schedules.gpipe, 1, whole),
         "1F1B": (schedules.one_f_one_b, 1, whole),

@@ -44,15 +44,9 @@ class Chapter:
         advise_below_tracebacks()
 
     def claim(
-        self,
-        text: str,
-        holds: Any,
-        evidence: str,
-        needs: str | None = None,
-        *,
-        measured: bool = False,
-        folded: bool = False,
-    ) -> None:
+        self, text: str, holds: Any, evidence: str, needs: str | None = None, *,
+        measured: bool = False, folded: bool = False,
+    ) -> None:  # fmt: skip
         """Show a sentence of the course with its evidence, and record it: "shown", "failed", "otherwise".
 
         What needs hardware that is not there has ``holds`` None: it is "not shown here", and never counts as passed.

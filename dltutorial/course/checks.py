@@ -91,8 +91,12 @@ class Exercise:
         The record names the first case that failed and what that case knows about this very mistake; where it knows
         nothing, ``hint`` is empty. What the function returned is not recorded.
         """
-        with guard.working_folder():
+        here = os.open(".", os.O_RDONLY)
+        try:
             outcome = self.examine(fn)
+        finally:
+            os.fchdir(here)  # wherever the answer went: records and runs go here
+            os.close(here)
         self.attempts += outcome.status == "wrong"
         show.display(self._shown(outcome))
         records.Writer(self.chapter, os.environ.get("DLTUTORIAL_PRESET", "auto")).write(
@@ -177,10 +181,8 @@ class Exercise:
         not_run = len(self.cases) - len(outcome.passed) - 1
         counts = [(len(outcome.passed), "passed"), (1, "failed"), (not_run, "not run")]
         title = f"{self.name}: cases {', '.join(f'{n} {word}' for n, word in counts if n)}"
-        code = self.code if self.attempts > 1 else ()
-        return show.box(
-            "failed", title, lines, kind="check", mark="check failed", trace=outcome.trace, hints=hints, code=code
-        )
+        trace, code = outcome.trace, self.code if self.attempts > 1 else ()
+        return show.box("failed", title, lines, kind="check", mark="check failed", trace=trace, hints=hints, code=code)
 
 
 class Registry:

@@ -4,7 +4,6 @@ In: the class's folder, a name or none. Out: text for the terminal; the learner'
 for ``view`` a page, made by ``pages/class.ipynb``. Only what is recorded after joining is shared (``record.sharing``).
 """
 
-import argparse
 import contextlib
 import json
 import os
@@ -28,15 +27,6 @@ _WHO = (
     "badger bear beaver bison cat crane curlew deer dolphin eagle egret falcon finch fox gecko goose hare hawk "
     "heron ibex jay koala lark lemur lynx marten mole newt otter owl panda plover puffin raven robin seal swan"
 )
-
-
-def run(args: argparse.Namespace) -> None:
-    """Do what ``args.action`` says; CourseError: as the action."""
-    if args.action == "view":
-        view(args.folder, args.out, args.watch)
-    else:
-        actions = {"join": lambda: join(args.folder, args.name), "leave": lambda: leave(args.remove), "status": status}
-        print(actions[args.action]())
 
 
 def join(folder: Path, name: str | None = None) -> str:
@@ -127,9 +117,7 @@ def status() -> str:
         if not member.is_mine(member.file):
             raise CourseError(sharing.NOT_YOURS.format(member.file))
     except (OSError, UnicodeDecodeError) as error:
-        todo = (
-            "leave the class, and join again" if member.folder.is_dir() else "its folder is away: wait until it is back"
-        )
+        todo = "leave the class, and join again" if member.folder.is_dir() else "its folder is away: wait for it"
         raise CourseError(f"cannot read {member.file} ({error}); {todo}") from error
     paused = " (switched off here by DLTUTORIAL_CLASS=off)" if sharing.switched_off() else ""
     fields = "\n".join(f"  {kind}: time, chapter, {', '.join(keys)}" for kind, keys in sharing.FIELDS.items())

@@ -50,10 +50,9 @@ def report(folder: Path | None = None, measure: bool = False) -> tuple[str, int]
         _section(f"This machine: {machine.label()}", inventory(here)),
         _section(f"Measured peaks{f', {known.time[:10]}' if known else ''}", list(_peak_rows(known))),
         _section(f"Chapters, in preset {preset.name} ({preset.machine})", chapters),
+        *([_section("Missing, and the course cannot run without it", missing)] if missing else []),
+        "The course cannot run yet: see above." if missing else "The course can run.",
     ]
-    if missing:
-        parts.append(_section("Missing, and the course cannot run without it", missing))
-    parts.append("The course cannot run yet: see above." if missing else "The course can run.")
     return "\n\n".join(parts), int(bool(missing))
 
 
@@ -115,8 +114,7 @@ def problems() -> Iterator[tuple[str, str]]:
             with tempfile.TemporaryFile(dir=next(one for one in (folder, *folder.parents) if one.exists())) as file:
                 file.write(b"x")
         except OSError as error:
-            told = f"cannot write to {folder} ({error.strerror}); set {variable} to a folder that you may write to"
-            yield name, told
+            yield name, f"cannot write to {folder} ({error.strerror}); set {variable} to a folder that you may write to"
 
 
 def _chapter_rows(chapters: Sequence[Path], here: Machine, preset: str) -> list[tuple[str, ...]]:

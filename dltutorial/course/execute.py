@@ -40,14 +40,9 @@ def quick_imports() -> None:
 
 
 async def execute(
-    source: Path,
-    output: Path,
-    work: Path,
-    parameters: Mapping[str, Any] | None = None,
-    env: Mapping[str, str] | None = None,
-    timeout_s: float = 1800.0,
-    on_cell: Callable[[], object] = lambda: None,
-) -> Executed:
+    source: Path, output: Path, work: Path, parameters: Mapping[str, Any] | None = None,
+    env: Mapping[str, str] | None = None, timeout_s: float = 1800.0, on_cell: Callable[[], object] = lambda: None,
+) -> Executed:  # fmt: skip
     """Execute a notebook; its process, and so its kernel, ends when this is cancelled, and when this process ends.
 
     Args:

@@ -69,7 +69,7 @@ def reset(name: str | None, yes: bool = False, root: Path | None = None) -> int:
         if os.path.lexists(file):
             kept = exercises.keep(file)
             told, seen = f"; your old one is kept as exercises/kept/{kept.name}", exercises.look(kept)
-        exercises.replace(file, seen, exercises.blank_notebook(solution))
+        paths.replace_text(file, seen.text, exercises.blank_notebook(solution))
         if exercises.look(new := exercises.beside(file)).is_pristine:
             new.unlink(missing_ok=True)  # the fresh one is as new
     print(f"{os.path.relpath(file)} is fresh{told}")

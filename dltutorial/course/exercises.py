@@ -86,10 +86,10 @@ def build(root: Path | None = None, check: bool = False, force: bool = False) ->
 
 def _left(root: Path) -> list[Path]:
     """What a build that was killed has left half written: files whose names only ``paths.atomic`` gives."""
-    solutions = notebooks.chapters(root / "solutions")
-    names = "|".join(re.escape(one.name) for path in solutions for one in (path, beside(path)))
-    partial = re.compile(rf"\.({names})\.[0-9a-f]{{8}}\.partial")
-    return [file for file in (root / "exercises").glob(".*.partial") if partial.fullmatch(file.name)]
+    names = {one.name for path in notebooks.chapters(root / "solutions") for one in (path, beside(path))}
+    half = re.compile(r"\.(.+)\.[0-9a-f]{8}\.partial")
+    files = (root / "exercises").glob(".*.partial")
+    return [file for file in files if (found := half.fullmatch(file.name)) and found[1] in names]
 
 
 def _out_of_step(root: Path) -> dict[Path, str]:
@@ -103,22 +103,17 @@ def _write(file: Path, text: str, force: bool) -> None:
     copy, newest, new = look(file), look_at(text).version, look(beside(file))
     is_old = copy.version != newest
     if copy.is_pristine:
-        replace(file, copy, text)
+        paths.replace_text(file, copy.text, text)
         print(f"wrote exercises/{file.name}")
     elif force or (is_old and (copy.state == "run" or copy.now == newest)):
         kept = keep(file)
-        replace(file, look(kept), text)
+        paths.replace_text(file, look(kept).text, text)
         print(f"exercises/{file.name}: new; yours is kept as exercises/kept/{kept.name}")
     elif is_old and new.version != newest:
         if not new.is_pristine:  # somebody went on working in the new one
             new = look(keep(beside(file)))
-        replace(beside(file), new, text)
+        paths.replace_text(beside(file), new.text, text)
         print(f"exercises/{file.name} holds your work and stays; its new version is exercises/{beside(file).name}")
-
-
-def replace(file: Path, seen: Copy, text: str) -> None:
-    """Write ``file`` anew. CourseError: it does not hold any more what was ``seen`` in it, and stays."""
-    paths.replace_text(file, seen.text, text)
 
 
 def blank_notebook(path: Path) -> str:

@@ -5,7 +5,6 @@ In: any callable. Out: strings that are short enough to read, whatever the funct
 
 import contextlib
 import faulthandler
-import os
 import reprlib
 import signal
 import sys
@@ -77,17 +76,6 @@ def deadline(limit_s: float) -> Iterator[None]:
         sys.settrace(tracer)
         signal.setitimer(signal.ITIMER_REAL, *before_s)
         signal.signal(signal.SIGALRM, handler)
-
-
-@contextlib.contextmanager
-def working_folder() -> Iterator[None]:
-    """After ``with``, the working folder is what it was, wherever a function went: records and runs go there."""
-    here = os.open(".", os.O_RDONLY)
-    try:
-        yield
-    finally:
-        os.fchdir(here)
-        os.close(here)
 
 
 def last_words(error: BaseException) -> str:

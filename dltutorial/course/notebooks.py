@@ -67,13 +67,11 @@ def find(wanted: str, among: Sequence[Path] | None = None, kind: str = "chapter"
     name = Path(wanted).name.removesuffix(".ipynb")
     number = [path for path in among if name and name.zfill(2) == path.stem[:2]]
     found = [path for path in among if path.stem == name] or number or [path for path in among if path.stem[3:] == name]
-    if len(found) > 1:
-        told = " or ".join(path.stem for path in found)
-        raise CourseError(f"{kind} {wanted!r} may be {told}; give the whole name of one")
-    if found:
+    if len(found) == 1:
         return found[0]
-    there = ", ".join(path.stem for path in among)
-    raise CourseError(f"no {kind} {wanted!r}; choose a number or name of: {there}")
+    there, several = ", ".join(path.stem for path in among), " or ".join(path.stem for path in found)
+    which = f"{kind} {wanted!r} may be {several}; give the whole name of one"
+    raise CourseError(which if found else f"no {kind} {wanted!r}; choose a number or name of: {there}")
 
 
 def read(path: Path) -> dict[str, Any]:

@@ -29,13 +29,9 @@ _SIGNS = {"finished": "✓", "failed": "✗", "not run": "·"}
 
 
 def run(
-    wanted: Iterable[str] = (),
-    preset: str = "auto",
-    jobs: int = 1,
-    parameters: Mapping[str, Any] | None = None,
-    out: Path | None = None,
-    timeout_s: float = 1800.0,
-) -> int:
+    wanted: Iterable[str] = (), preset: str = "auto", jobs: int = 1, parameters: Mapping[str, Any] | None = None,
+    out: Path | None = None, timeout_s: float = 1800.0,
+) -> int:  # fmt: skip
     """Run chapters and write what came of it; see the module's first lines.
 
     Args:
@@ -119,14 +115,9 @@ def read_claims(folder: Path) -> dict[str, list[dict[str, Any]]]:
 
 
 async def _execute_all(
-    given: Mapping[Path, Mapping[str, Any]],
-    numbers: Mapping[Path, str],
-    preset: str,
-    folder: Path,
-    jobs: int,
-    timeout_s: float,
-    done: dict[Path, Executed],
-) -> None:
+    given: Mapping[Path, Mapping[str, Any]], numbers: Mapping[Path, str], preset: str, folder: Path, jobs: int,
+    timeout_s: float, done: dict[Path, Executed],
+) -> None:  # fmt: skip
     """Execute notebooks, some at once, each in a process of its own; when this is cancelled, those that run end."""
     from tqdm import tqdm
 

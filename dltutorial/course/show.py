@@ -52,17 +52,9 @@ def in_notebook() -> bool:
 
 
 def box(
-    status: str,
-    title: str,
-    lines: Sequence[tuple[str, str]] = (),
-    *,
-    kind: str = "claim",
-    mark: str = "",
-    trace: str = "",
-    hints: Sequence[str] = (),
-    code: Sequence[str] = (),
-    folded: bool = False,
-) -> Shown:
+    status: str, title: str, lines: Sequence[tuple[str, str]] = (), *, kind: str = "claim", mark: str = "",
+    trace: str = "", hints: Sequence[str] = (), code: Sequence[str] = (), folded: bool = False,
+) -> Shown:  # fmt: skip
     """A title with its sign, and under it what shows it; the first hint is open.
 
     Args:

@@ -54,8 +54,7 @@ def write(folder: Path, about: dict[str, Any], claims: Mapping[str, list[dict[st
             script = f"script-src {timeline.script_hash()}"  # a notebook's page lets timelines draw
             paths.write_text(folder / more["page"], page(more["title"], css + colours, inside, script))
         rows.append(row | more)
-    title = "Deep learning at scale: a run of the course"
-    text = page(title, css, run=about, chapters=rows, signs=show.SIGNS)
+    text = page("Deep learning at scale: a run of the course", css, run=about, chapters=rows, signs=show.SIGNS)
     paths.write_text(folder / "index.html", text)
     return folder / "index.html"
 

@@ -43,10 +43,7 @@ _PATH = re.compile(r"\S+@\S+|(?<![\w.])(?:~[\w.-]*/\S+|(?:/[\w.@+-]+){2,}/?)|\b[
 
 
 class Membership(NamedTuple):
-    """Where a learner shares, and under which name; the inode of the file that was made then, and a mark on it.
-
-    Nobody may have noted the inode: 0. Where files take no marks it is empty.
-    """
+    """Where a learner shares, under which name; inode and mark of the file that was made then, 0 and "": not noted."""
 
     folder: Path
     name: str
@@ -126,12 +123,9 @@ def shared_line(record: Mapping[str, Any]) -> str | None:
 def _append(member: Membership, line: str) -> None:
     """Append to the learner's own file: never to another, through a link, into a pipe, or beyond ``MOST_BYTES``."""
     flags, file = os.O_RDWR | os.O_APPEND | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0), member.file
-    try:
-        handle = os.open(file, flags)
-    except FileNotFoundError:
-        if not member.folder.is_dir():  # a shared disk that is away
-            raise
-        raise CourseError(NOT_YOURS.format(file)) from None
+    if member.folder.is_dir() and not os.path.lexists(file):  # else a shared disk may be away
+        raise CourseError(NOT_YOURS.format(file))
+    handle = os.open(file, flags)
     try:
         about = os.fstat(handle)
         if not stat.S_ISREG(about.st_mode) or not member.is_mine(handle):
