@@ -30,9 +30,8 @@ class Tracker:
         if "tensorboard" in kinds:
             from torch.utils.tensorboard import SummaryWriter
 
-            purge_step = done + 1 if done else None
             try:
-                self._board = SummaryWriter(str(folder / "tensorboard"), purge_step=purge_step, filename_suffix=MINE)
+                self._board = SummaryWriter(str(folder / "tensorboard"), purge_step=done + 1, filename_suffix=MINE)
             except UnicodeEncodeError as error:
                 raise CourseError(f"TensorBoard cannot write to {str(folder)!r}; choose a name in UTF-8") from error
 

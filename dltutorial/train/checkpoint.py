@@ -25,6 +25,7 @@ import random
 import re
 import sys
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -173,8 +174,10 @@ def set_random_states(states: dict) -> None:
 # Files
 
 
-def save(checkpoint: Checkpoint, folder: Path) -> Path:
+def save(checkpoint: Checkpoint, folder: Path, check: Callable[[], None] = lambda: None) -> Path:
     """Write a checkpoint, whole or not at all, and remove all but the newest two; returns its file. All ranks call.
+
+    ``check`` is called right before a file is begun, takes its name or is removed, and may raise.
 
     Raises:
         CheckpointError: no room. The checkpoints before it stay.
@@ -184,14 +187,15 @@ def save(checkpoint: Checkpoint, folder: Path) -> Path:
     if checkpoint.shards:
         with all_or_none():
             tensors = {"model": checkpoint.model, "optimizer": checkpoint.optimizer}
-            mine = _write(tensors, folder, checkpoint.step, "shard").stem.rpartition("-")[2]
+            mine = _write(tensors, folder, checkpoint.step, "shard", check).stem.rpartition("-")[2]
         checkpoint = replace(checkpoint, model={}, optimizer={}, shards=gather_objects(mine))
     if rank() > 0:
         return folder
     for digest in checkpoint.shards:
         if not (folder / f"step-{checkpoint.step:08d}-{digest}.shard").exists():
             raise CheckpointError(f"rank 0 does not see what others write to {folder}; take a folder that all share")
-    file = _write({"format": _FORMAT} | vars(checkpoint), folder, checkpoint.step, "pt")
+    file = _write({"format": _FORMAT} | vars(checkpoint), folder, checkpoint.step, "pt", check)
+    check()
     for old in (file for file in named(folder)[KEEP:] if not file.is_dir()):
         old.unlink(missing_ok=True)
     steps = {file.name.split("-")[1] for file in folder.glob("step-*.pt*")}  # also of one that was passed over
@@ -200,14 +204,15 @@ def save(checkpoint: Checkpoint, folder: Path) -> Path:
     return file
 
 
-def _write(fields: dict, folder: Path, step: int, kind: str) -> Path:
+def _write(fields: dict, folder: Path, step: int, kind: str, check: Callable[[], None]) -> Path:
     """A file that has its digest in its name."""
     packed = io.BytesIO()
     torch.save(fields, packed)
     content = packed.getbuffer()
     file = folder / f"step-{step:08d}-{_digest(content)}.{kind}"
     try:
-        with paths.atomic(file) as temporary:
+        check()
+        with paths.atomic(file, check) as temporary:
             temporary.write_bytes(content)
         sync(folder)
     except OSError as error:

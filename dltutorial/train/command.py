@@ -6,7 +6,6 @@ say so, and end too: none is left waiting.
 """
 
 import contextlib
-import dataclasses
 import datetime
 import os
 import re
@@ -138,11 +137,13 @@ def _train(preset_name: str, knobs: dict, data: Path | None, name: str | None, o
 
 
 def _base(preset_name: str, knobs: dict, before: Recipe | None) -> tuple[Preset, dict]:
-    """The preset, and the knobs on top of it: all of a run that is to be resumed, unless a preset was named."""
-    if before is None or preset_name != "auto":
-        return preset(preset_name), knobs
-    kept = dataclasses.asdict(before)
-    return preset(kept.pop("preset")), kept | knobs
+    """The preset, and the knobs on top of it: a run's that is to be resumed; of them the free ones if one was named."""
+    from dltutorial.train.run_folder import FREE_KNOBS
+
+    is_named = before is None or preset_name != "auto"
+    kept = {k: v for k, v in vars(before).items() if k in FREE_KNOBS or not is_named} if before else {}
+    was = kept.pop("preset", "")
+    return preset(preset_name if is_named else was), kept | knobs
 
 
 @contextlib.contextmanager

@@ -5,6 +5,7 @@ It runs alone or on any number of ranks, each of which calls ``train`` with the 
 
 import contextlib
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 from dltutorial import machine, node
@@ -51,7 +52,7 @@ def train(
     """
     node.refuse_on_login("training")
     machine.use_cores()
-    mine = {**vars(recipe), "data": task.data_id}
+    mine = {**vars(recipe), "data": task.data_id, "run name": folder.name}
     of_main = broadcast_object(mine)
     with all_or_none():
         if differ := [name for name, value in of_main.items() if value != mine[name]]:
@@ -63,13 +64,14 @@ def train(
         return
     state = TrainState(task, recipe)  # refuses what cannot be here, before there is a folder
     begun, log = None, lambda seen: None  # of all ranks but the first
+    look = partial(run_lock.check, folder, None if is_main() else {})
 
     def save(state: TrainState) -> None:
         taken = checkpoint.take(state, recipe, task.data_id)
         if is_main():
-            run_lock.check(folder)
+            look()
             checkpoint.sync(folder / "progress.jsonl")  # no record may be younger than the checkpoint after it
-        checkpoint.save(taken, folder / CHECKPOINTS)
+        checkpoint.save(taken, folder / CHECKPOINTS, look)
         if is_main():
             run_folder.let_go(folder)
         barrier()  # nobody ends before it is there

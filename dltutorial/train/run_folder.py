@@ -13,10 +13,10 @@ import os
 import re
 import reprlib
 import secrets
-import shutil
 import sys
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -31,17 +31,18 @@ from dltutorial.train.checkpoint import Checkpoint
 from dltutorial.train.loop import Progress
 
 CHECKPOINTS = "checkpoints"
-# What a kill leaves half written; what a run that starts anew makes again; all that a run writes. By the path in its
-# folder. Nothing else is ever removed with a run.
+# What a kill leaves half written, and all that a run writes, by the path in its folder: nothing else is ever removed
+# with a run. W&B writes media and code only where it is told to, and no run tells it.
 _PARTIAL = re.compile(rf"({CHECKPOINTS}/)?\.[^/]+\.[0-9a-f]{{8}}\.partial")
-_WANDB_RUN = r"wandb/(offline-)?run-[^/]+"
-_AGAIN = re.compile(
-    rf"progress\.jsonl|weights\.pt|tensorboard/events\.out\.tfevents\.[^/]+{track.MINE}"
-    rf"|wandb/(debug(-(internal|cli|core)[^/]*)?\.log|latest-run)|{_WANDB_RUN}/(run-[^/]+\.wandb(\.synced)?|(files|logs|tmp)(/.+)?)"
+_LOG = r"debug(-(internal|core|cli(\.[^/]+)?))?\.log"
+_WANDB = (
+    r"(config|conda-environment)\.yaml|output\.log|requirements\.txt|wandb-(metadata|summary|events|history)\.jsonl?"
 )
 _OURS = re.compile(
-    rf"{_AGAIN.pattern}|(recipe|status)\.json|(weights|{CHECKPOINTS}/step-\d{{8,}}-[0-9a-f]{{16}})\.(pt(\.damaged)?|shard)"
-    rf"|tensorboard|wandb|{CHECKPOINTS}|{_WANDB_RUN}"
+    rf"(recipe|status)\.json|progress\.jsonl|weights\.pt|tensorboard(/events\.out\.tfevents\.[^/]+{track.MINE})?"
+    rf"|{CHECKPOINTS}(/step-\d{{8,}}-[0-9a-f]{{16}}\.(pt(\.damaged)?|shard))?|{_PARTIAL.pattern}"
+    rf"|wandb(/(latest-run|{_LOG}|(offline-)?run-\d{{8}}_\d{{6}}-(?P<id>[^/]+)"
+    rf"(/(run-(?P=id)\.wandb(\.synced)?|logs(/{_LOG})?|tmp(/code)?|files(/({_WANDB}))?))?))?"
 )
 # As long as each other: on a full disk the second can still be written over the first.
 RUNNING, FAILED = '{"status": "running"}\n', '{"status": "failed" }\n'
@@ -79,9 +80,7 @@ def to_go_on_from(folder: Path, recipe: Recipe, data_id: str, overwrite: bool, r
         CheckpointError: the run to resume has another recipe, or other data; its checkpoints cannot be read.
         CourseError: the folder is taken by something else.
     """
-    for link in (place for name in (CHECKPOINTS, "tensorboard", "wandb") if (place := folder / name).is_symlink()):
-        why = "is a link, and what lies behind it may be another run's; copy that (cp -r) in place of it"
-        raise CourseError(f"{link} {why}")
+    run_lock.refuse_links(folder)
     before = previous_recipe(folder, overwrite, resume)
     begun = before is not None or (resume and folder.exists())
     if not overwrite and not begun and (aside := _aside(folder)).is_dir():
@@ -119,8 +118,8 @@ def begin(folder: Path, recipe: Recipe, found: Checkpoint | None, resume: bool) 
     """
     real, aside = folder.resolve(), _aside(folder)
     for left in real.parent.glob(f".{glob.escape(real.name)}.removed-*"):  # by a kill
-        if re.fullmatch(r"[0-9a-f]{8}", left.name[-8:]) and not _foreign(left):
-            shutil.rmtree(left, ignore_errors=True)
+        if re.fullmatch(r"[0-9a-f]{8}", left.name[-8:]):
+            _remove(left)
     if resume:
         _go_back(folder, recipe, found)
     else:
@@ -131,8 +130,9 @@ def begin(folder: Path, recipe: Recipe, found: Checkpoint | None, resume: bool) 
         yield
     except BaseException:
         if not resume and aside.exists():
-            shutil.rmtree(real)
+            failed = _out_of_the_way(real, real)
             aside.rename(real)
+            _remove(failed)
         raise
 
 
@@ -150,17 +150,35 @@ def tell_kept(folder: Path) -> None:
 
 def let_go(folder: Path) -> None:
     """Remove the run that was overwritten here, if there is one still."""
-    if (aside := _aside(folder)).is_dir() and _is_run(aside) and not _foreign(aside):
-        gone = aside.with_name(f".{folder.resolve().name}.removed-{secrets.token_hex(4)}")
-        aside.rename(gone)  # so what is called overwritten is whole
-        if not _foreign(gone):  # nothing came meanwhile
-            shutil.rmtree(gone, ignore_errors=True)  # but what cannot be, such as NFS's own name for an open file
+    with contextlib.suppress(OSError):  # what may not be changed any more is told of at the end
+        if (aside := _aside(folder)).is_dir() and _is_run(aside) and not _foreign(aside):
+            _remove(_out_of_the_way(aside, folder.resolve()))
+
+
+def _out_of_the_way(place: Path, real: Path) -> Path:
+    """A name for what is about to be removed, so that what is called by another one is whole."""
+    return place.rename(real.with_name(f".{real.name}.removed-{secrets.token_hex(4)}"))
+
+
+def _remove(folder: Path) -> None:
+    """Remove of a run's folder what runs write, file by file. Whatever else is there by now stays; a line says where.
+
+    So does what cannot be removed, such as NFS's own name for an open file. No link is followed.
+    """
+    with contextlib.suppress(OSError):
+        for file in reversed([] if folder.is_symlink() else [*_below(folder)]):
+            with contextlib.suppress(OSError):
+                if _OURS.fullmatch(file.relative_to(folder).as_posix()):
+                    file.rmdir() if file.is_dir() and not file.is_symlink() else file.unlink()
+        folder.rmdir()
+    if os.path.lexists(folder):
+        print(f"{folder} is left of a run: look what it holds that no run writes, then move it away", file=sys.stderr)
 
 
 def _foreign(folder: Path) -> list[str]:
     """What a run's folder holds that no run writes."""
     names = (file.relative_to(folder).as_posix() for file in _below(folder))
-    return [name for name in names if not _OURS.fullmatch(name) and not _PARTIAL.fullmatch(name)]
+    return [name for name in names if not _OURS.fullmatch(name)]
 
 
 def _replace(real: Path, aside: Path) -> None:
@@ -168,7 +186,7 @@ def _replace(real: Path, aside: Path) -> None:
         begun = (real / "weights.pt").exists() or checkpoint.named(real / CHECKPOINTS)
         if aside.is_symlink() or not aside.is_dir() or not _is_run(aside) or begun:
             raise CourseError(f"{aside} is in the way; look what it holds, then remove or rename it")
-        shutil.rmtree(real, ignore_errors=True)
+        _remove(_out_of_the_way(real, real)) if real.exists() else None
     elif real.exists():
         real.rename(aside)
     real.mkdir(parents=True)
@@ -180,8 +198,10 @@ def previous_recipe(folder: Path, overwrite: bool = False, resume: bool = False)
     Raises:
         CourseError: the folder holds something else; or a run, which was not to be overwritten.
     """
-    if folder == paths.records_file() or (folder.exists() and not folder.is_dir()):
-        raise CourseError(f"{folder} is a file, not a training run; choose another run name")
+    is_loop = Path(os.path.realpath(folder)).is_symlink()
+    if is_loop or folder == paths.records_file() or (folder.exists() and not folder.is_dir()):
+        what = "a link that leads to itself" if is_loop else "a file"
+        raise CourseError(f"{folder} is {what}, not a training run; choose another run name")
     with _reading(folder):
         names = [file.relative_to(folder).as_posix() for file in _below(folder)]
         if all(_PARTIAL.fullmatch(name) for name in names):
@@ -228,11 +248,10 @@ def check_same(before: Mapping, recipe: Recipe, folder: Path, same_data: bool = 
 
 def _go_back(folder: Path, recipe: Recipe, found: Checkpoint | None) -> None:
     if found is None:
-        print(f"{folder} has no checkpoint to resume from; it starts anew", file=sys.stderr)
         # The recipe stays: a kill meanwhile leaves the folder known as a run.
-        for file in list(_below(folder)):
-            if _AGAIN.fullmatch(file.relative_to(folder).as_posix()) and (file.is_symlink() or not file.is_dir()):
-                file.unlink()
+        made = [file for name in ("progress.jsonl", "weights.pt") if os.path.lexists(file := folder / name)]
+        kept = f"; what it had made is now {' and '.join(paths.set_aside(file).name for file in made)}" if made else ""
+        print(f"{folder} has no checkpoint to resume from; it starts anew{kept}", file=sys.stderr)
     else:
         cut_back(folder / "progress.jsonl", found.step)
         print(f"{folder} goes on after {found.step} of {recipe.steps} updates", file=sys.stderr)
@@ -316,10 +335,10 @@ def save_weights(weights: Mapping, folder: Path) -> None:
     Raises:
         CourseError: it cannot be written.
     """
-    run_lock.check(folder)
+    (look := partial(run_lock.check, folder))()
     file = folder / "weights.pt"
     try:
-        with paths.atomic(file) as temporary, open(temporary, "wb") as out:
+        with paths.atomic(file, look) as temporary, open(temporary, "wb") as out:
             torch.save(weights, out)  # into a named file it would write that name, too
     except (OSError, RuntimeError) as error:  # torch's ways to say that the disk is full
         why = str(error).splitlines()[0] if str(error) else type(error).__name__

@@ -27,6 +27,7 @@ _WAIT_S = 1.0  # so long an owner that was killed may take to be gone
 _HELD: dict[Path, FileIO] = {}  # by this very process, to which the system would give them again
 _BEATS: dict[Path, float] = {}
 _FOLDERS: dict[Path, int] = {}  # the inodes of what they lock, as soon as that is there
+_NO_LINKS = ("checkpoints", "tensorboard", "wandb", "progress.jsonl", "status.json")  # a write would go through one
 
 
 @contextlib.contextmanager
@@ -51,21 +52,35 @@ def owned(folder: Path) -> Iterator[None]:
         yield
     finally:
         del _HELD[file]
-        _FOLDERS.pop(file, None)
-        if _is_there(lock):
-            file.unlink(missing_ok=True)
+        _FOLDERS.pop(Path(folder), None)
+        with contextlib.suppress(OSError):  # in a folder that is read-only by now; a lock that is left binds nobody
+            if _is_there(lock):
+                file.unlink(missing_ok=True)
         lock.close()
 
 
-def check(folder: Path) -> None:
-    """Raises: CourseError: this process, which wants to write into a folder, does not own it; or it was exchanged."""
-    file = _beside(folder)
-    lock, now = _HELD.get(file), Path(folder).stat().st_ino if Path(folder).exists() else 0
-    begun = _FOLDERS[file] = _FOLDERS.get(file) or now
-    if lock is None or not _is_there(lock):
+def check(folder: Path, noted: dict[Path, int] | None = None) -> None:
+    """Look at a folder before a write. ``noted``: what a rank that owns none has seen of it so far.
+
+    Raises:
+        CourseError: this process does not own it; it was exchanged; a link leads out of it.
+    """
+    folder = Path(folder)
+    lock, now = _HELD.get(_beside(folder)), folder.stat().st_ino if folder.exists() else 0
+    known = _FOLDERS if noted is None else noted
+    begun = known[folder] = known.get(folder) or now
+    if noted is None and (lock is None or not _is_there(lock)):
         raise CourseError(f"{folder} has another owner by now; this run ends and leaves it alone")
-    if now != begun:
+    if now != begun or (noted is not None and not now):
         raise CourseError(f"{folder} was moved away, or is another by now; this run ends and leaves it alone")
+    refuse_links(folder)
+
+
+def refuse_links(folder: Path) -> None:
+    """Raises: CourseError: what is written in a run's folder would go elsewhere."""
+    for link in (place for name in _NO_LINKS if (place := folder / name).is_symlink()):
+        why = "is a link, and what lies behind it may be another run's; copy that (cp -r) in place of it"
+        raise CourseError(f"{link} {why}")
 
 
 def is_owned(folder: Path) -> bool:

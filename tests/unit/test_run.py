@@ -1,9 +1,11 @@
 import dataclasses
+import functools
 import json
 import multiprocessing
 import os
 import shutil
 import time
+from pathlib import Path
 from unittest.mock import ANY
 
 import events
@@ -13,7 +15,7 @@ import pytest
 import torch
 from torch import nn
 
-from dltutorial import config
+from dltutorial import cli, config
 from dltutorial.config import PRESETS, Recipe
 from dltutorial.data import store
 from dltutorial.data.loaders import LOADERS, Pairs
@@ -235,7 +237,7 @@ def test_a_run_is_not_overwritten_unless_asked(finished, tiny_data, tmp_path):
     assert len(list((folder / "tensorboard").iterdir())) == 1
 
 
-def test_what_cannot_be_removed_of_an_overwritten_run_is_in_nobodys_way(tiny_data, finished, tmp_path):
+def test_what_cannot_be_removed_of_an_overwritten_run_is_in_nobodys_way(tiny_data, finished, tmp_path, capsys):
     """Such as a file that another program has open on NFS, which stays under a name of NFS's own."""
     shutil.copytree(finished[0], folder := tmp_path / "r")
     (mine := tmp_path / ".r.removed-0123abcd" / ".nfs00001").parent.mkdir()
@@ -247,6 +249,7 @@ def test_what_cannot_be_removed_of_an_overwritten_run_is_in_nobodys_way(tiny_dat
     for seed in (5, 6):
         train(tiny_data, folder, dataclasses.replace(SMALL, seed=seed), overwrite=True)
         assert Recipe.load(folder / "recipe.json").seed == seed
+        assert f"{mine.parent} is left of a run: look what it holds" in capsys.readouterr().err
     assert mine.read_text() == "open"
     assert named_so.exists()
     assert sorted(file.name for file in tmp_path.iterdir()) == [".r.removed", ".r.removed-0123abcd", "r"]
@@ -262,6 +265,61 @@ def test_a_trackers_folder_behind_a_link_is_anothers(tiny_data, finished, tmp_pa
         with pytest.raises(CourseError, match="tensorboard is a link, and what lies behind it"):
             train(tiny_data, folder, **how)
     assert list(other.iterdir()) == before
+
+
+def test_what_comes_while_an_overwritten_run_is_removed_stays_and_is_told_of(
+    tiny_data, finished, tmp_path, capsys, monkeypatch
+):
+    shutil.copytree(finished[0], folder := tmp_path / "r")
+    unlink = Path.unlink
+
+    def late(file, **how):
+        if ".removed-" in str(file):
+            (file.parents[len(file.relative_to(tmp_path).parts) - 2] / "tensorboard" / "notes.md").write_text(
+                "precious"
+            )
+        unlink(file, **how)
+
+    monkeypatch.setattr(Path, "unlink", late)
+    train(tiny_data, folder, dataclasses.replace(SMALL, seed=5), overwrite=True)
+    (left,) = tmp_path.glob(".r.removed-*")
+    assert [file for file in left.rglob("*") if file.is_file()] == [left / "tensorboard" / "notes.md"]
+    assert (left / "tensorboard" / "notes.md").read_text() == "precious"
+    assert f"{left} is left of a run: look what it holds that no run writes" in capsys.readouterr().err
+
+
+def test_nothing_of_your_own_goes_with_what_a_kill_has_left_of_a_removal(tiny_data, tmp_path):
+    """Nor what a link there leads to."""
+    (notes := tmp_path / ".r.removed-0123abcd" / "wandb" / "notes.md").parent.mkdir(parents=True)
+    notes.write_text("precious")
+    (other := tmp_path / "other").mkdir()
+    for place in (tmp_path, notes.parents[1] / "wandb"):
+        (place / ".r.removed-89abcdef").symlink_to(other)
+    (notes.parents[1] / "checkpoints").symlink_to(other)
+    for file in (notes.parents[1] / "weights.pt", other / "weights.pt", other / "step-00000002-0123456789abcdef.pt"):
+        file.touch()
+    train(tiny_data, tmp_path / "r")
+    assert notes.read_text() == "precious"
+    assert sorted(file.name for file in other.iterdir()) == ["step-00000002-0123456789abcdef.pt", "weights.pt"]
+    assert not (notes.parents[1] / "weights.pt").exists()
+    assert not (notes.parents[1] / "checkpoints").is_symlink()
+
+
+def test_a_file_of_your_own_in_a_run_that_does_not_start_stays(finished, tiny_data, tmp_path, monkeypatch, capsys):
+    shutil.copytree(finished[0], folder := tmp_path / "r")
+
+    def tracker(*_):
+        (folder / "notes.md").write_text("precious")
+        raise CourseError("no key")
+
+    monkeypatch.setattr(track, "Tracker", tracker)
+    with pytest.raises(CourseError, match="no key"):
+        train(tiny_data, folder, overwrite=True)
+    (left,) = tmp_path.glob(".r.removed-*")
+    assert [file.name for file in left.iterdir()] == ["notes.md"]
+    assert f"{left} is left of a run" in capsys.readouterr().err
+    assert run_folder.run_status(folder) == "finished"
+    assert (folder / "weights.pt").read_bytes() == (finished[0] / "weights.pt").read_bytes()
 
 
 def test_event_files_of_ones_own_are_not_overwritten_with_a_run(tiny_data, finished, tmp_path):
@@ -453,7 +511,10 @@ OWN = [
     "tensorboard/events.out.mynotes",
     "wandb/debug-my.log",
     "checkpoints/weights.pt",
-]
+    *(f"wandb/offline-run-20260101_000000-a1/{name}" for name in (
+        "files/notes.md", "files/media/images/mine.png", "logs/mine.log", "tmp/code/mine.py", "run-mine.wandb"
+    )),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("own", OWN)
@@ -480,7 +541,35 @@ def test_a_run_without_a_checkpoint_starts_anew_and_leaves_a_file_of_your_own(ti
     (tmp_path / "r" / own).write_text("precious")
     assert train(tiny_data, tmp_path / "r", resume=True)
     assert (tmp_path / "r" / own).read_text() == "precious"
-    assert not any(file.exists() for file in before)
+    assert all(file.exists() for file in before)
+
+
+def test_what_a_run_has_made_is_kept_where_it_starts_anew(tiny_data, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    tracked = dataclasses.replace(SMALL, track=("tensorboard", "wandb"), log_every=1)
+    folder = tmp_path / "r"
+    train(tiny_data, folder, tracked)
+    (folder / "weights.pt").write_bytes(b"damaged")
+    made = {
+        file: file.read_bytes()
+        for pattern in ("tensorboard/*", "wandb/*run-*/*.wandb")
+        for file in folder.glob(pattern)
+    }
+    records = (folder / "progress.jsonl").read_text()
+    assert len(train(tiny_data, folder, tracked, resume=True)) == SMALL.steps
+    assert (
+        "it starts anew; what it had made is now progress.mine1.jsonl and weights.mine1.pt" in capsys.readouterr().err
+    )
+    assert (folder / "progress.mine1.jsonl").read_text() == records
+    assert (folder / "weights.mine1.pt").read_bytes() == b"damaged"
+    assert len(made) == 2
+    assert {file: file.read_bytes() for file in made} == made
+    assert [step for step, _ in events.read(folder)["train/loss"]] == list(range(1, SMALL.steps + 1))
+    (folder / "weights.pt").unlink()
+    train(tiny_data, folder, tracked, resume=True)
+    assert (folder / "progress.mine2.jsonl").exists()
+    with pytest.raises(CourseError, match=r"holds progress\.mine1\.jsonl, which no run writes: move it away"):
+        train(tiny_data, folder, tracked, overwrite=True)
 
 
 def test_a_file_where_the_overwritten_run_would_be_kept_is_told_as_such(tiny_data, tmp_path):
@@ -583,6 +672,91 @@ def test_a_run_whose_folder_was_exchanged_ends_and_leaves_the_other_alone(tiny_d
     with pytest.raises(CourseError, match="was moved away, or is another by now; this run ends"):
         list(training)
     assert {file: file.read_bytes() for file in (tmp_path / "r").rglob("*") if file.is_file()} == before
+
+
+@pytest.mark.parametrize("name", ["checkpoints", "tensorboard", "wandb", "progress.jsonl", "status.json"])
+def test_what_becomes_a_link_while_the_run_goes_on_is_not_written_through(tiny_data, finished, tmp_path, name):
+    shutil.copytree(finished[0], other := tmp_path / "other")
+    (other / "checkpoints").mkdir()
+    for step in (2, 4, 6):
+        (other / "checkpoints" / f"step-{step:08d}-0123456789abcdef.pt").touch()
+    before = {file: file.read_bytes() for file in other.rglob("*") if file.is_file()}
+    recipe = dataclasses.replace(SMALL, checkpoint_every=7, track=())
+    training = run.train(make_task(recipe, tiny_data), recipe, folder := tmp_path / "r", progress=False)
+    assert [next(training).step for _ in range(2)] == [5, 10]
+    if (folder / name).exists():
+        (folder / name).rename(tmp_path / "away")
+    (folder / name).symlink_to(other / name)
+    with pytest.raises(CourseError, match=rf"r/{name} is a link, and what lies behind it may be another run's"):
+        list(training)
+    assert {file: file.read_bytes() for file in other.rglob("*") if file.is_file()} == before
+
+
+@pytest.mark.parametrize("when", ["packed", "written", "named"])
+@pytest.mark.parametrize("how", ["moved away", "link"])
+def test_a_checkpoint_goes_nowhere_else_when_its_folder_changes_meanwhile(tiny_data, tmp_path, monkeypatch, how, when):
+    recipe = dataclasses.replace(SMALL, checkpoint_every=3, track=(), steps=12, warmup_steps=1)
+    training = run.train(make_task(recipe, tiny_data), recipe, folder := tmp_path / "r", progress=False)
+    assert next(training).step == 5
+    (other := tmp_path / "other" / "checkpoints").mkdir(parents=True)
+    for step in (1, 2, 3):
+        (other / f"step-{step:08d}-0123456789abcdef.pt").touch()
+    place, name = {"packed": (torch, "save"), "written": (Path, "write_bytes"), "named": (Path, "replace")}[when]
+    act = getattr(place, name)
+
+    def change(*args, **options):
+        done = act(*args, **options)
+        if "checkpoints" in str(args[0]) or when == "packed":
+            monkeypatch.setattr(place, name, act)
+            (folder if how == "moved away" else folder / "checkpoints").rename(tmp_path / "away")
+            if how == "link":
+                (folder / "checkpoints").symlink_to(other)
+        return done
+
+    monkeypatch.setattr(place, name, change)
+    with pytest.raises(
+        CourseError, match="was moved away, or is another by now" if how == "moved away" else "is a link"
+    ):
+        list(training)
+    assert len(list(other.iterdir())) == 3
+    assert folder.exists() == (how == "link")
+
+
+def test_a_run_whose_lock_cannot_be_removed_is_finished_all_the_same(
+    finished, tiny_data, tmp_path, monkeypatch, capsys
+):
+    """Nor what it has overwritten, as in a folder that is read-only by then."""
+    shutil.copytree(finished[0], folder := tmp_path / "r")
+    training = run.train(make_task(SMALL, tiny_data), SMALL, folder, progress=False, overwrite=True)
+    next(training)
+
+    def refused(file, *_, act, **__):
+        if file.parent == tmp_path:
+            raise PermissionError(13, "Permission denied", str(file))
+        return act(file, *_, **__)
+
+    for name in ("unlink", "rename"):
+        monkeypatch.setattr(Path, name, functools.partialmethod(refused, act=getattr(Path, name)))
+    list(training)
+    assert run_folder.run_status(folder) == "finished"
+    assert f"is kept, in {tmp_path / '.r.overwritten'}" in capsys.readouterr().err
+    monkeypatch.undo()
+    assert train(tiny_data, folder, resume=True) == []
+
+
+@pytest.mark.parametrize("how", [{}, {"overwrite": True}, {"resume": True}])
+def test_a_name_that_is_a_link_to_itself_is_one_line(tiny_data, tmp_path, monkeypatch, capsys, how):
+    (tmp_path / "r").symlink_to("r")
+    with pytest.raises(
+        CourseError, match=r"r is a link that leads to itself|Too many levels of symbolic links"
+    ) as error:
+        train(tiny_data, tmp_path / "r", **how)
+    assert "\n" not in str(error.value)
+    monkeypatch.setenv("DLTUTORIAL_RUNS", str(tmp_path))
+    assert cli.main(["train", "--data", str(tiny_data), "--name", "r", *(f"--{word}" for word in how)]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "r is a link that leads to itself, not a training run" in line
+    assert [entry.name for entry in tmp_path.iterdir()] == ["r"]
 
 
 def test_a_link_to_a_folder_elsewhere_is_overwritten_there(tiny_data, tmp_path):
