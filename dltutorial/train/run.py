@@ -94,6 +94,7 @@ def train(
                     with run_folder.begin(folder, recipe, begun, resume):
                         log = ending.enter_context(run_log(folder, recipe, task.data_id, begun, progress))
                     ending.callback(run_folder.tell_kept, folder)
+            look()  # each rank notes which folder it is
             for seen in loop(task, recipe, state, save=save, asked_to_end=asked_to_end):
                 log(seen)
                 yield seen

@@ -262,6 +262,7 @@ def _go_back(folder: Path, recipe: Recipe, found: Checkpoint | None) -> None:
 
 
 def _clear_partial(folder: Path) -> None:
+    run_lock.refuse_links(folder)
     for left in [*folder.glob(".*.partial"), *folder.glob(f"{CHECKPOINTS}/.*.partial")]:  # half written at a kill
         if _PARTIAL.fullmatch(left.relative_to(folder).as_posix()):
             left.unlink(missing_ok=True)

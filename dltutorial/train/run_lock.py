@@ -60,18 +60,18 @@ def owned(folder: Path) -> Iterator[None]:
 
 
 def check(folder: Path, noted: dict[Path, int] | None = None) -> None:
-    """Look at a folder before a write. ``noted``: what a rank that owns none has seen of it so far.
+    """Look at a folder before a write. ``noted``: where a rank that owns none notes that it was there once.
 
     Raises:
         CourseError: this process does not own it; it was exchanged; a link leads out of it.
     """
-    folder = Path(folder)
-    lock, now = _HELD.get(_beside(folder)), folder.stat().st_ino if folder.exists() else 0
-    known = _FOLDERS if noted is None else noted
+    folder, known, is_owner = Path(folder), _FOLDERS if noted is None else noted, noted is None
+    lock, there = _HELD.get(_beside(folder)), folder.exists()
+    now = folder.stat().st_ino if there and is_owner else int(there)  # which it is another node may learn late
     begun = known[folder] = known.get(folder) or now
-    if noted is None and (lock is None or not _is_there(lock)):
+    if is_owner and (lock is None or not _is_there(lock)):
         raise CourseError(f"{folder} has another owner by now; this run ends and leaves it alone")
-    if now != begun or (noted is not None and not now):
+    if now != begun:
         raise CourseError(f"{folder} was moved away, or is another by now; this run ends and leaves it alone")
     refuse_links(folder)
 

@@ -8,14 +8,12 @@ Troubles: ``slow`` makes a checkpoint's bytes reach its file bit by bit; ``slow 
 status; ``["kill", N]`` ends the child by SIGKILL at the N-th step of writing checkpoints: the eight pieces of the file,
 before its sync, before it takes its name, before the temporary name is cleared, before the folder's sync, before an
 old file is removed if there is one, the end; ``["kill in overwriting", N]`` at the N-th change of the folder that is
-overwritten: its rename, the new one, the end; ``["kill in removing", N]`` at the N-th file or folder of the old one, of
-which the first is the end of a removal with nothing there.
+overwritten: its rename, the new one, the end; ``["kill in removing", N]`` at the N-th file or folder of the old one.
 """
 
 import ctypes
 import json
 import os
-import shutil
 import signal
 import sys
 import time
@@ -90,9 +88,9 @@ def kill_at(n, module=checkpoint, name="save", steps=((os, "fsync"), (Path, "rep
 def close_slowly():
     write_text = paths.write_text
 
-    def late(file, text):
+    def late(file, text, *more):
         time.sleep(1.0 if "interrupted" in text else 0.0)
-        write_text(file, text)
+        write_text(file, text, *more)
 
     paths.write_text = late
 
@@ -116,7 +114,7 @@ def live(request):
         elif trouble[0] == "kill in overwriting":
             kill_at(trouble[1], run_folder, "_replace", ((Path, "rename"), (Path, "mkdir")))
         elif trouble[0] == "kill in removing":
-            kill_at(trouble[1], shutil, "rmtree", ((os, "unlink"), (os, "rmdir")))
+            kill_at(trouble[1], run_folder, "_remove", ((Path, "unlink"), (Path, "rmdir")))
         else:
             kill_at(trouble[1])
     return cli.main(request["argv"])

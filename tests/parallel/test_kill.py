@@ -60,7 +60,7 @@ def test_killed_at_each_step_of_writing_it_goes_on_from_a_whole_checkpoint(nurse
 
 @pytest.mark.parametrize("how", ["--overwrite", "--resume"])
 @pytest.mark.parametrize(
-    ("what", "at"), [("overwriting", 1), ("overwriting", 2), ("overwriting", 3), ("removing", 2), ("removing", 6)]
+    ("what", "at"), [("overwriting", 1), ("overwriting", 2), ("overwriting", 3), ("removing", 1), ("removing", 6)]
 )
 def test_killed_while_it_overwrites_a_run_it_leaves_the_old_one_or_a_new_one(nursery, data, whole, what, at, how):
     name = f"{what}-{at}{how}"

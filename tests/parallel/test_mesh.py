@@ -299,6 +299,19 @@ def test_shards_in_folders_that_rank_0_does_not_see_are_one_line(data, tmp_path)
     assert not list(tmp_path.rglob("step-*.pt"))
 
 
+def test_a_shard_does_not_bring_back_a_folder_that_was_moved_away(data, tmp_path):
+    with pytest.raises(RankFailed, match=r"r was moved away, or is another by now; this run ends"):
+        launch(meshing.trained_and_moved, 2, data, tmp_path / "r", {"shard": "full", "checkpoint_every": 2})
+    assert not (tmp_path / "r").exists()
+    assert {file.name.split("-")[1] for file in tmp_path.rglob("step-*")} == {"00000002"}
+
+
+def test_ranks_of_runs_with_different_names_are_refused(data, tmp_path):
+    with pytest.raises(RankFailed, match="rank 1 has another run name than rank 0; start all ranks alike"):
+        launch(meshing.named_apart, 2, data, tmp_path / "r")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_full_disk_of_one_rank_is_one_line_of_that_rank_and_nobody_waits(data, tmp_path):
     with pytest.raises(RankFailed, match=r"make room for|raise this shell") as failed:
         launch(meshing.trained_without_room, 2, data, tmp_path / "r", {"shard": "full", "checkpoint_every": 2})

@@ -436,6 +436,20 @@ time.sleep(60)
     assert "rank 1 of 2: the ranks' store did not answer for 2 s: rank 0, or its launcher, was stopped" in said
 
 
+@pytest.mark.parametrize("apart", [["--name", "other"], ["--steps", "30"]])
+def test_ranks_that_were_not_started_alike_are_refused_in_one_line(nursery, data, apart):
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--no-python", "bash", "-c"]
+    command += ['exec "$@" $([ $RANK = 1 ] && echo "$APART")', "bash", sys.executable, "-m", "dltutorial", "train"]
+    command += ["--name", "alike", "--data", str(data), "--device", "cpu", *KNOBS, "--track"]
+    env = {"DLTUTORIAL_RUNS": str(nursery.folder / "apart"), "APART": " ".join(apart)}
+    done = subprocess.run(command, capture_output=True, text=True, env=os.environ | env, timeout=250)
+    assert done.returncode != 0
+    (line,) = [line for line in done.stderr.splitlines() if line.startswith("dltutorial:")]
+    assert "rank 1 has another " in line
+    assert "than rank 0; start all ranks alike" in line
+    assert not (nursery.folder / "apart").exists()
+
+
 def test_what_all_ranks_refuse_rank_0_says_once(nursery, data):
     assert nursery.train_ranks(2, "odd", data, "--global-batch-size", 7) == [2, 2]
     (line,) = said_in(nursery, 0)

@@ -474,6 +474,12 @@ def test_checkpoints_behind_a_link_are_anothers(finished, tiny_data, tmp_path):
         with pytest.raises(CourseError, match="is a link, and what lies behind it"):
             train(tiny_data, folder, **how)
     assert [file.read_bytes() for file in other.iterdir()] == [precious.read_bytes()] == [b"precious"]
+    (half := other / ".step-00000004-0123456789abcdef.pt.0123abcd.partial").touch()  # it is being written
+    shutil.copy(finished[0] / "weights.pt", folder)
+    (folder / "status.json").write_text(run_folder.RUNNING)
+    with pytest.raises(CourseError, match="is a link, and what lies behind it"):
+        train(tiny_data, folder, resume=True)
+    assert half.exists()
 
 
 @pytest.mark.parametrize("how", ["overwrite", "resume"])
@@ -659,17 +665,20 @@ def test_a_run_whose_lock_was_taken_from_it_ends_and_writes_no_more(tiny_data, t
     assert "weights.pt" not in files(tmp_path / "r")
 
 
-@pytest.mark.parametrize("another", [True, False])
+@pytest.mark.parametrize("another", ["folder", "link", ""])
 def test_a_run_whose_folder_was_exchanged_ends_and_leaves_the_other_alone(tiny_data, tmp_path, another):
     train(tiny_data, tmp_path / "other")
     recipe = dataclasses.replace(SMALL, checkpoint_every=2, track=())
     training = run.train(make_task(recipe, tiny_data), recipe, tmp_path / "r", progress=False)
     next(training)
     (tmp_path / "r").rename(tmp_path / "away")
-    if another:
+    if another == "folder":
         (tmp_path / "other").rename(tmp_path / "r")
+    elif another == "link":
+        (tmp_path / "r").symlink_to(tmp_path / "other")
     before = {file: file.read_bytes() for file in (tmp_path / "r").rglob("*") if file.is_file()}
-    with pytest.raises(CourseError, match="was moved away, or is another by now; this run ends"):
+    why = "has another owner by now" if another == "link" else "was moved away, or is another by now"
+    with pytest.raises(CourseError, match=f"{why}; this run ends"):
         list(training)
     assert {file: file.read_bytes() for file in (tmp_path / "r").rglob("*") if file.is_file()} == before
 
