@@ -271,9 +271,7 @@ class RankRecipe(Knobs):
     pipeline: int = knob(1, "stages, each with some blocks; a batch passes them in --accumulate parts", least=1)
     log_every: int = knob(10, "updates between two records", least=1)
     eval_every: int = knob(54, "updates between two validations; 0 validates only at the end", least=0)
-    checkpoint_every: int = knob(
-        0, "updates between two checkpoints; 0: one when a signal asks the run to end", least=0
-    )
+    checkpoint_every: int = knob(0, "updates between two checkpoints; 0: one when a signal asks it to end", least=0)
     track: tuple[str, ...] = knob(("tensorboard",), "where records go besides the run's file: tensorboard, wandb")
 
     def __post_init__(self) -> None:

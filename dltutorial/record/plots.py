@@ -22,36 +22,18 @@ if TYPE_CHECKING:
 BLUE, ORANGE, GREEN, PURPLE = "#0072B2", "#D55E00", "#009E73", "#CC79A7"
 SKY, YELLOW, GREY = "#56B4E9", "#E69F00", "#6E6E6E"
 STYLE: Any = {
-    "figure.figsize": (8, 4.2),
-    "figure.dpi": 110,
-    "figure.constrained_layout.use": True,
-    "font.size": 10.5,
-    "axes.titlesize": 12,
-    "axes.titleweight": "bold",
-    "axes.titlelocation": "left",
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "axes.axisbelow": True,
+    "figure.figsize": (8, 4.2), "figure.dpi": 110, "figure.constrained_layout.use": True, "font.size": 10.5,
+    "axes.titlesize": 12, "axes.titleweight": "bold", "axes.titlelocation": "left",
+    "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True, "axes.axisbelow": True,
     "axes.prop_cycle": f"cycler('color', {[c[1:] for c in (BLUE, ORANGE, GREEN, PURPLE, SKY, YELLOW, GREY)]})",
     "axes.formatter.min_exponent": 3,  # on a log axis 0.3, not 3 × 10⁻¹
-    "grid.color": "#DDDDDD",
-    "grid.linewidth": 0.7,
-    "legend.frameon": False,
-    "lines.linewidth": 2,
-    "image.origin": "lower",
-    "image.interpolation": "nearest",
-}
+    "grid.color": "#DDDDDD", "grid.linewidth": 0.7, "legend.frameon": False, "lines.linewidth": 2,
+    "image.origin": "lower", "image.interpolation": "nearest",
+}  # fmt: skip
 
 
 @contextmanager
-def figure(
-    title: str,
-    alt: str,
-    n_rows: int = 1,
-    n_cols: int = 1,
-    size: tuple[float, float] | None = None,
-) -> Iterator:
+def figure(title: str, alt: str, n_rows: int = 1, n_cols: int = 1, size: tuple[float, float] | None = None) -> Iterator:
     """Draw inside ``with figure(title, alt) as ax:``; the figure is shown, with its alt text, when the block ends.
 
     Args:

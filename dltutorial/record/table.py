@@ -25,9 +25,7 @@ class Table:
         Raises:
             ValueError: a row has another length than the header.
         """
-        cells = tuple(
-            tuple("not available" if cell is None else str(cell).translate(_SHOWN) for cell in row) for row in rows
-        )
+        cells = tuple(tuple("not available" if x is None else str(x).translate(_SHOWN) for x in row) for row in rows)
         if any(len(row) != len(header) for row in cells):
             raise ValueError(f"every row needs {len(header)} cells, one for each of {', '.join(header)}")
         return cls(tuple(header), cells)

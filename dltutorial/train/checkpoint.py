@@ -84,18 +84,14 @@ def take(state: TrainState, recipe: object, data_id: str = "") -> Checkpoint:
     """The state of a run. It shares memory with it: save it before the next update. Several ranks take it together."""
     weights, averages = state.mesh.state(state.optimizer)
     return Checkpoint(
-        recipe=dict(vars(recipe)),
-        data_id=data_id,
-        step=state.step,
-        global_batches=state.step,
-        model=weights,
-        optimizer=averages,
+        recipe=dict(vars(recipe)), data_id=data_id, step=state.step, global_batches=state.step,
+        model=weights, optimizer=averages,
         scaler=state.precision.scaler.state_dict() if state.precision.scaler else None,
         random=gather_objects(random_states()),
         losses_N=torch.stack(state.losses).cpu() if state.losses else torch.empty(0),
         scores=dict(state.scores),
         shards=[""] if state.mesh.is_sharded else [],  # to be written
-    )
+    )  # fmt: skip
 
 
 def restore(checkpoint: Checkpoint, state: TrainState) -> None:

@@ -105,23 +105,16 @@ def _train(preset_name: str, knobs: dict, data: Path | None, name: str | None, o
         run.check_ranks(recipe, world_size())
         recipe.require_room(world_size())
         task = case.make_task(recipe, data)
-    say(
-        f"{folder}: {count_parameters(task.model):,} parameters, "
-        f"{recipe.steps} updates of {recipe.global_batch_size} samples"
-    )
+    updates = f"{recipe.steps} updates of {recipe.global_batch_size} samples"
+    say(f"{folder}: {count_parameters(task.model):,} parameters, {updates}")
     for line in getattr(case, "notes", lambda *_: ())(recipe, data):
         say(line)
     seen = None
     with workers_in_one_line(), stop_signals() as came:
         for seen in run.train(
-            task,
-            recipe,
-            folder,
-            overwrite=overwrite,
-            resume=resume,
-            progress=is_main(),
+            task, recipe, folder, overwrite=overwrite, resume=resume, progress=is_main(),
             asked_to_end=lambda: bool(came),
-        ):
+        ):  # fmt: skip
             if seen.scores:
                 scores = " · ".join(f"{key.removeprefix('valid/')} {value:.3f}" for key, value in seen.scores.items())
                 say(f"step {seen.step}: loss {seen.loss:.4f} · {seen.samples_per_s:.1f} samples/s · {scores}")

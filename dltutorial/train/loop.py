@@ -83,13 +83,9 @@ class TrainState:
 
 
 def loop(
-    task: Task,
-    recipe: LoopRecipe,
-    state: TrainState | None = None,
-    *,
-    save: Callable[[TrainState], object] | None = None,
-    asked_to_end: Callable[[], bool] = lambda: False,
-) -> Iterator[Progress]:
+    task: Task, recipe: LoopRecipe, state: TrainState | None = None, *,
+    save: Callable[[TrainState], object] | None = None, asked_to_end: Callable[[], bool] = lambda: False,
+) -> Iterator[Progress]:  # fmt: skip
     """Train up to update ``recipe.steps``, yielding a record every ``recipe.log_every``.
 
     Args:

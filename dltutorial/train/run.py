@@ -20,15 +20,9 @@ from dltutorial.train.task import Task
 
 
 def train(
-    task: Task,
-    recipe: Recipe,
-    folder: Path,
-    *,
-    overwrite: bool = False,
-    resume: bool = False,
-    progress: bool = True,
+    task: Task, recipe: Recipe, folder: Path, *, overwrite: bool = False, resume: bool = False, progress: bool = True,
     asked_to_end: Callable[[], bool] = lambda: False,
-) -> Iterator[Progress]:
+) -> Iterator[Progress]:  # fmt: skip
     """Train as the recipe says, yielding each record after it was written.
 
     Of several ranks each gets the same records; rank 0 writes the folder.

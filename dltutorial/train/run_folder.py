@@ -35,9 +35,7 @@ CHECKPOINTS = "checkpoints"
 # with a run. W&B writes media and code only where it is told to, and no run tells it.
 _PARTIAL = re.compile(rf"({CHECKPOINTS}/)?\.[^/]+\.[0-9a-f]{{8}}\.partial")
 _LOG = r"debug(-(internal|core|cli(\.[^/]+)?))?\.log"
-_WANDB = (
-    r"(config|conda-environment)\.yaml|output\.log|requirements\.txt|wandb-(metadata|summary|events|history)\.jsonl?"
-)
+_WANDB = r"(config|conda-environment)\.yaml|output\.log|requirements\.txt|wandb-(metadata|summary)\.json"
 _OURS = re.compile(
     rf"(recipe|status)\.json|progress\.jsonl|weights\.pt|tensorboard(/events\.out\.tfevents\.[^/]+{track.MINE})?"
     rf"|{CHECKPOINTS}(/step-\d{{8,}}-[0-9a-f]{{16}}\.(pt(\.damaged)?|shard))?|{_PARTIAL.pattern}"
