@@ -107,9 +107,10 @@ def _reading(place: Path) -> Iterator[None]:
 def begin(folder: Path, recipe: Recipe, found: Checkpoint | None, resume: bool) -> Iterator[None]:
     """Make the folder of a new run, or bring that of an older one back to a checkpoint; without one it starts anew.
 
-    Records after the checkpoint are cut: the run writes them again. A run that is overwritten is moved aside, under
-    another name in one go, so that a kill never leaves half a run under its own. It is back if what starts in ``with``
-    fails, and stays aside until ``let_go`` is called: when there is something of the new one to go on from.
+    Records after the checkpoint are cut: the run writes them again. Without one they are set aside, and the weights.
+    A run that is overwritten is moved aside, under another name in one go, so that a kill never leaves half a run under
+    its own. It is back if what starts in ``with`` fails, and stays aside until ``let_go`` is called: when there is
+    something of the new one to go on from.
 
     Raises:
         CourseError: the folder cannot be written.
