@@ -121,9 +121,7 @@ def run(name: str | None = None, repeats: int = 5, json_file: Path | None = None
 
 
 def _may_be_written(file: Path, name: str | None) -> str | None:
-    """A place that cannot be written is told before minutes of measuring, and nothing but earlier figures is replaced.
-
-    Returns what the file holds.
+    """What ``file`` holds: nothing, or earlier figures. What cannot be written is told before minutes of measuring.
 
     Raises:
         CourseError: it cannot be written, or holds something else.

@@ -47,9 +47,8 @@ def chapters(where: Path | None = None) -> list[Path]:
     """
     where = folder() if where is None else Path(where)
     numbered = sorted(file for file in where.glob("[0-9][0-9]_*.ipynb") if not _COPY.search(file.stem))
-    named = {
-        file.name for file in (where.parent / ("solutions" if where.name == "notebooks" else "notebooks")).glob("*")
-    }
+    other = where.parent / ("solutions" if where.name == "notebooks" else "notebooks")
+    named = {file.name for file in other.glob("*")}
     taken = {name[:2] for name in named & {file.name for file in numbered}}
     numbered = [file for file in numbered if file.name in named or file.stem[:2] not in taken]
     if found := [*numbered, *where.glob("capstone.ipynb")]:

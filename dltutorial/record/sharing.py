@@ -4,7 +4,7 @@ In: records as they are written, and the learner's own setting (``dltutorial cla
 Out: lines of ``FOLDER/PSEUDONYM.jsonl`` with the fields of ``FIELDS``: no machine, no path, no answer of the learner's.
 """
 
-import contextlib
+import errno
 import json
 import os
 import re
@@ -57,9 +57,11 @@ class Membership(NamedTuple):
 
     def is_mine(self, file: Path | int) -> bool:
         """Whether this file is the one that was made at joining: another may have its name by now, and its inode."""
-        about, mark = os.stat(file), ""  # noqa: PTH116 - of a handle, too
-        with contextlib.suppress(OSError, AttributeError):  # no marks here
+        about = os.stat(file)  # noqa: PTH116 - of a handle, too
+        try:
             mark = os.getxattr(file, MARK).decode()
+        except (OSError, AttributeError) as error:  # there is none; or none is seen from here, as on another node
+            mark = "" if getattr(error, "errno", None) == errno.ENODATA else self.mark
         return about.st_uid == os.getuid() and self.inode in (0, about.st_ino) and self.mark in ("", mark)
 
 

@@ -230,6 +230,14 @@ def test_after_the_room_was_cleaned_nobody_writes_into_the_file_of_another(room,
     assert (room / "me.jsonl").read_text() == theirs
 
 
+def test_where_marks_cannot_be_seen_a_learner_goes_on_sharing(room, monkeypatch):
+    """As on a node that mounts the class's folder in another way than the one on which the learner joined."""
+    classroom.join(room, "me")
+    monkeypatch.setattr(os, "getxattr", no_marks, raising=False)
+    records.Writer("00", "smoke").write("ladder_gain", 2.0)
+    assert len(shared(room)) == 1
+
+
 def test_in_a_room_that_was_cleaned_no_file_comes_again_by_itself(room):
     classroom.join(room, "me")
     (room / "me.jsonl").unlink()
