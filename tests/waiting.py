@@ -6,7 +6,7 @@ import time
 import psutil
 
 
-def wait_for(condition, within_s=90.0):
+def wait_for(condition, within_s=240.0):
     """What the condition gives, once that is true."""
     until = time.monotonic() + within_s
     while not (found := condition()):
@@ -15,7 +15,7 @@ def wait_for(condition, within_s=90.0):
     return found
 
 
-def gone(pid, within_s=10.0):
+def gone(pid, within_s=60.0):
     """Whether a process ends in time; a zombie has ended."""
     until = time.monotonic() + within_s
     while time.monotonic() < until:

@@ -30,7 +30,7 @@ from dltutorial.train import checkpoint, command, run  # noqa: F401 (as above)
 from dltutorial.train.loop import TrainState
 from dltutorial.train.task import Task
 
-CPU_S, WALL_S, MORE_BYTES, FILE_BYTES = 20, 90, 3 * 2**30, 64 * 2**20
+CPU_S, WALL_S, MORE_BYTES, FILE_BYTES = 20, 240, 3 * 2**30, 64 * 2**20
 _PR_SET_PDEATHSIG = 1
 
 

@@ -55,4 +55,4 @@ class Forking:
 
     def close(self):
         self._process.stdin.close()
-        self._process.wait(timeout=60)
+        self._process.wait(timeout=150)

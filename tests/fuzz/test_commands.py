@@ -169,7 +169,7 @@ def test_a_program_ends_as_documented(jail, line, drawn, locale):
     done = subprocess.run(  # -P: a cache drawn into the folder of work has the package's name, and -m would take it
         [sys.executable, "-P", "-m", "dltutorial", *line],
         cwd=jail / "work", stdin=subprocess.DEVNULL, capture_output=True,
-        env={name: value for name, value in env.items() if value is not None}, timeout=120, check=False,
+        env={name: value for name, value in env.items() if value is not None}, timeout=250, check=False,
     )  # fmt: skip
     judged(line, done.returncode, done.stderr.decode("utf-8", "replace"))
 

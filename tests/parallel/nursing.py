@@ -84,7 +84,7 @@ class Nursery:
 
 def wait_for(condition, said):
     """Until something is seen of a run that is under way."""
-    deadline = time.monotonic() + 100
+    deadline = time.monotonic() + 240
     while not condition():
         assert time.monotonic() < deadline, said.read_text()
         time.sleep(0.005)

@@ -28,7 +28,7 @@ from dltutorial.launch import local as launching
 from dltutorial.ranks import RankInfo
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*ranks share")
-SOON_S = 60.0  # long before the deadline of 120 s
+FAR_S = 3000.0  # a deadline that a test, which has minutes, does not see: what ends, ends long before it
 LAUNCHES = int(os.environ.get("DLTUTORIAL_LAUNCHES", 20))
 
 
@@ -110,10 +110,8 @@ def test_lines_appear_while_ranks_work(tmp_path, monkeypatch):
 
 
 def test_an_exception_is_that_ranks_with_its_own_frames():
-    started = time.monotonic()
     with pytest.raises(RankFailed) as caught:
-        launch(faults.divide_on_rank_1, 3)
-    assert time.monotonic() - started < SOON_S
+        launch(faults.divide_on_rank_1, 3, timeout_s=FAR_S)
     assert (caught.value.rank, caught.value.kind) == (1, "ZeroDivisionError")
     text = str(caught.value)
     assert text.splitlines()[0] == "rank 1 of 3 failed: ZeroDivisionError: division by zero"
@@ -137,10 +135,8 @@ def test_a_chain_of_exceptions_is_told_in_order():
     [("SIGKILL", "killed by SIGKILL"), ("SIGSEGV", "killed by SIGSEGV"), ("exit", "ended with exit code 3")],
 )
 def test_a_dead_rank_is_named(how, told):
-    started = time.monotonic()
     with pytest.raises(RankFailed, match=f"rank 1 of 2 failed: .*{told}"):
-        launch(faults.die, 2, how)
-    assert time.monotonic() - started < SOON_S
+        launch(faults.die, 2, how, timeout_s=FAR_S)
 
 
 def test_sys_exit_is_no_return():
@@ -437,7 +433,7 @@ def test_a_signal_at_any_moment_leaves_nothing(tmp_path, how, moments_s, number)
         assert script.stdout.readline() == "begins\n"
         time.sleep(moment_s)
         os.killpg(script.pid, number)  # as a terminal does, to all that is in the foreground
-        out, errors = script.communicate(timeout=60)
+        out, errors = script.communicate(timeout=200)
         if number == signal.SIGINT:
             assert (out, script.returncode) == ("interrupted\n", 0), errors
             assert "Traceback" not in errors

@@ -23,7 +23,7 @@ def said(words, env):
     own = {name: value for name, value in os.environ.items() if not name.startswith("SLURM_")}
     env = {"DLTUTORIAL_PYTHON": sys.executable, "DLTUTORIAL_RUNS": str(paths.runs_dir().absolute()), **own, **env}
     done = subprocess.run(
-        words, env=env, cwd=ROOT, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60
+        words, env=env, cwd=ROOT, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120
     )
     if done.returncode and "Invalid job id" not in done.stderr:
         raise Refused(done.stderr.strip().splitlines()[-1])
@@ -45,7 +45,7 @@ class Job:
         word, restarts = line.split("|")[:2]
         return word, int(restarts or 0)
 
-    def ended(self, timeout_s=120.0):
+    def ended(self, timeout_s=250.0):
         """Its state, once it is over."""
         until_s = time.monotonic() + timeout_s
         while self.state()[0] in GOING:
@@ -53,7 +53,7 @@ class Job:
             time.sleep(0.5)
         return self.state()
 
-    def wait(self, timeout_s=120.0):
+    def wait(self, timeout_s=250.0):
         """How often it was started again, once it has ended well."""
         word, restarts = self.ended(timeout_s)
         assert word == "COMPLETED", self.output.read_text()

@@ -326,14 +326,17 @@ def test_what_somebody_keeps_where_a_cluster_would_be_stays(name):
 
 def test_a_chapter_that_takes_too_long_leaves_no_cluster(tmp_path):
     """Its kernel is killed, with no time to end anything."""
-    code = "import time\nfrom dltutorial.launch import pocket\nprint(pocket.own('late', nodes=1).name)\ntime.sleep(99)"
+    code = "import time\nfrom dltutorial.launch import pocket\nprint(pocket.own('late', nodes=1).name)\ntime.sleep(999)"
     cells = [nbformat.v4.new_code_cell(code)]
     nbformat.write(nbformat.v4.new_notebook(cells=cells), tmp_path / "late.ipynb")
-    done = executed(tmp_path / "late.ipynb", tmp_path / "out.ipynb", tmp_path, timeout_s=15)
-    assert "took longer than 15 s" in done.error
-    (told,) = nbformat.read(tmp_path / "out.ipynb", 4).cells[0].outputs[:1]
-    assert told.text.startswith("late-")
-    assert told.text.strip() not in pocket.names()
+    for timeout_s in (15, 120):  # on a busy machine the cluster itself may take long
+        done = executed(tmp_path / "late.ipynb", tmp_path / "out.ipynb", tmp_path, timeout_s=timeout_s)
+        assert f"took longer than {timeout_s} s" in done.error
+        outputs = nbformat.read(tmp_path / "out.ipynb", 4).cells[0].outputs
+        if told := [output.text.strip() for output in outputs if output.get("name") == "stdout"]:
+            break
+    assert told[0].startswith("late-")
+    assert told[0] not in pocket.names()
 
 
 def test_a_cluster_of_a_processs_own_ends_with_it():

@@ -61,7 +61,7 @@ def test_a_script_sent_from_elsewhere_is_one_line(tmp_path):
 
     done = subprocess.run(
         ["bash", str(ROOT / "slurm" / "tune.sbatch")], env={"SLURM_SUBMIT_DIR": str(tmp_path), "PATH": "/usr/bin:/bin"},
-        capture_output=True, text=True, timeout=30,
+        capture_output=True, text=True, timeout=120,
     )  # fmt: skip
     assert done.returncode == 2
     (line,) = done.stderr.splitlines()

@@ -62,7 +62,7 @@ def test_a_job_that_is_cancelled_leaves_nothing(cluster, runs, monkeypatch):
     job.ended()
     # Slurm ends its tidying after KillWait, done or not. What is left has no owner, and the node's next job removes it.
     left = Path("/tmp", f"dltutorial-ray-{job.number}")
-    subprocess.run(["bash", ROOT / "slurm" / "ray_node.sh", f"{left}0", "true"], check=True, timeout=30)
+    subprocess.run(["bash", ROOT / "slurm" / "ray_node.sh", f"{left}0", "true"], check=True, timeout=120)
     assert not left.exists()
 
 
@@ -86,7 +86,7 @@ def test_on_this_machine_alone_asha_stops_trials_at_rungs_and_one_that_ray_gives
     """Ray gives up one whose worker dies while it starts, however many tries it has; here it has none."""
     done = subprocess.run(
         [sys.executable, "-c", DIES, "tune", "--engine", "ray", *LINE, "--name", "dies", "--scheduler", "asha"],
-        env={**os.environ, "DLTUTORIAL_RUNS": str(runs)}, capture_output=True, text=True, timeout=300,
+        env={**os.environ, "DLTUTORIAL_RUNS": str(runs)}, capture_output=True, text=True, timeout=1200,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert (runs / "dies" / "died").exists()
@@ -102,7 +102,7 @@ def test_on_this_machine_alone_asha_stops_trials_at_rungs_and_one_that_ray_gives
 def test_a_script_sent_from_elsewhere_is_one_line(tmp_path):
     done = subprocess.run(
         ["bash", str(ROOT / "slurm" / "tune_ray.sbatch")],
-        env={"SLURM_SUBMIT_DIR": str(tmp_path), "PATH": "/usr/bin:/bin"}, capture_output=True, text=True, timeout=30,
+        env={"SLURM_SUBMIT_DIR": str(tmp_path), "PATH": "/usr/bin:/bin"}, capture_output=True, text=True, timeout=120,
     )  # fmt: skip
     assert done.returncode == 2
     (line,) = done.stderr.splitlines()

@@ -271,7 +271,7 @@ def test_a_warned_job_waits_for_its_ranks_and_queues_again(tmp_path, srun, statu
 
             wait_for(sleeps)
             started.send_signal(signal.SIGUSR1)
-        said, _ = started.communicate(timeout=30)
+        said, _ = started.communicate(timeout=120)
     finally:
         started.kill()
     assert started.returncode == status
