@@ -328,5 +328,5 @@ def _scaling(args: argparse.Namespace) -> None:
 def _report(args: argparse.Namespace) -> None:
     from dltutorial.course import report
 
-    files = list(dict.fromkeys(str(file.resolve()) for file in args.records))
+    files = list(dict.fromkeys(map(os.path.realpath, args.records)))
     print(report.write("report", args.out, files=files))

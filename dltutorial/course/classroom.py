@@ -44,7 +44,7 @@ def join(folder: Path, name: str | None = None) -> str:
     member = Membership(folder, paths.inside(folder, drawn if name is None else name).name)
     if len(member.name) > 40:
         raise CourseError(f"the name has {len(member.name)} characters; take 40 at most")
-    if member.file.resolve() == paths.records_file().resolve():
+    if os.path.realpath(member.file) == os.path.realpath(paths.records_file()):
         raise CourseError(f"{member.file} holds your own records; choose another name, or the class's folder")
     try:
         member.file.touch(exist_ok=False)  # which nobody else has

@@ -130,6 +130,9 @@ def blank_notebook(path: Path) -> str:
             cell.update(outputs=[], execution_count=None)
             cell["metadata"].pop("execution", None)
             source = blank(source)
+        else:  # only what was run has outputs
+            cell.pop("outputs", None)
+            cell.pop("execution_count", None)
         if _MENTION.search(source):
             told = "each ### BEGIN SOLUTION of a code cell needs its ### END SOLUTION, both on lines of their own"
             raise CourseError(f"{path.name}, cell {number}: {told}")

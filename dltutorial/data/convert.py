@@ -8,6 +8,7 @@ first, ``dataset.json`` last.
 import hashlib
 import json
 import math
+import os
 import shutil
 from pathlib import Path
 
@@ -54,7 +55,7 @@ def convert(
     identity = _identity(source, about, [*files, *statistics])
     name = f"{source.absolute().name}{part}{f'-{years}y' if years else ''}-{layout.name}-{identity}"
     folder = Path(out) if out is not None else paths.data_dir() / name
-    if folder.resolve().is_relative_to(source.resolve()):
+    if Path(os.path.realpath(folder)).is_relative_to(os.path.realpath(source)):
         raise DataError(f"{folder} lies in the data set itself; choose another folder with --out")
     targets = {folder / file.parent.name / f"{file.stem}{layout.suffix}": file for file in files}
     shapes = {target: shape_of[file] for target, file in targets.items()}

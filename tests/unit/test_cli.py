@@ -202,6 +202,15 @@ def test_what_cannot_be_is_refused_in_one_line(argv, named, refused, course, tmp
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.mark.parametrize(
+    "argv", ["report loop", "class join loop", "data check --source loop", "train --name x --data loop", "scaling loop"]
+)
+def test_a_link_that_goes_round_is_one_line(argv, refused, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "loop").symlink_to("loop")
+    assert "loop" in refused(*argv.split())
+
+
 @pytest.mark.parametrize("command", ["train", "run", "doctor", "data weather"])
 def test_an_unknown_preset_in_the_environment_is_named(command, refused, course, monkeypatch):
     monkeypatch.setenv("DLTUTORIAL_PRESET", "nonsense")

@@ -73,6 +73,17 @@ def test_an_exercise_differs_only_in_its_blanks_and_has_no_outputs(course):
     assert cells[0]["metadata"] == {"tags": ["t"]}
 
 
+def test_outputs_of_a_cell_that_is_no_code_do_not_make_an_exercise_look_run(course):
+    solution = json.loads(notebook(CODE))
+    text = {"cell_type": "markdown", "id": "t", "metadata": {}, "source": "Text.", "outputs": 1, "execution_count": 3}
+    solution["cells"].append(text)
+    (course / "solutions" / "00_a.ipynb").write_text(json.dumps(solution))
+    exercises.build(course)
+    made = course / "exercises" / "00_a.ipynb"
+    assert json.loads(made.read_text())["cells"][1].keys() == {"cell_type", "id", "metadata", "source"}
+    assert exercises.look(made).state == "as it came"
+
+
 def test_check_tells_what_is_out_of_step_and_writes_nothing(course, capsys):
     assert exercises.build(course, check=True) == 1
     assert not (course / "exercises").exists()
