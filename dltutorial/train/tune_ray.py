@@ -145,6 +145,7 @@ def _ray() -> Iterator[Any]:
     """Ray's module ``tune``, connected to a cluster; what was started here ends with ``with``."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_AIR_NEW_OUTPUT", "0")
+    os.environ.setdefault("RAY_NUM_REDIS_GET_RETRIES", "120")  # of 2 s: a busy machine starts Ray slowly
     if not os.environ.get("RAY_ADDRESS"):  # Ray reads them when it is imported
         os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
     try:

@@ -13,7 +13,7 @@ from slurm_jobs import GOING, ROOT, said, sbatch
 from waiting import wait_for
 
 pytestmark = [
-    pytest.mark.slurm, pytest.mark.ray, pytest.mark.xdist_group("slurm"), pytest.mark.timeout(900)
+    pytest.mark.slurm, pytest.mark.ray, pytest.mark.xdist_group("slurm"), pytest.mark.timeout(1500)
 ]  # fmt: skip
 LINE = (
     *("--name", "population", "--preset", "smoke", "--dim", "16", "--heads", "1", "--depth", "1", "--steps", "27"),
@@ -36,7 +36,7 @@ def test_a_population_on_two_nodes_loses_a_worker_and_ends_clean(cluster, runs, 
     monkeypatch.setenv("DLTUTORIAL_RUNS", str(runs))
     job = sbatch("tune_ray", *LINE, "--scheduler", "pbt", nodes=2, env=cluster.env)
     study = runs / "population"
-    wait_for(lambda: job.state()[0] not in GOING or list(study.glob("trial-*/checkpoints/step-*.pt")), 300)
+    wait_for(lambda: job.state()[0] not in GOING or list(study.glob("trial-*/checkpoints/step-*.pt")), 600)
     assert job.state()[0] in GOING, job.output.read_text()
     assert len(wait_for(lambda: processes("raylet/raylet", job))) >= 1
     wait_for(lambda: processes("ray::", job))[0].kill()
@@ -56,7 +56,7 @@ def test_a_population_on_two_nodes_loses_a_worker_and_ends_clean(cluster, runs, 
 def test_a_job_that_is_cancelled_leaves_nothing(cluster, runs, monkeypatch):
     monkeypatch.setenv("DLTUTORIAL_RUNS", str(runs))
     job = sbatch("tune_ray", *LINE, "--name", "cancelled", nodes=1, env=cluster.env)
-    wait_for(lambda: processes("raylet/raylet", job), 120)
+    wait_for(lambda: processes("raylet/raylet", job), 400)
     job.cancel()
     wait_for(lambda: not processes("raylet", job) and not processes("gcs_server", job), 120)
     job.ended()

@@ -22,7 +22,7 @@ BUDGET = {
     "launch": 1499,
     "comm": 723,
     "parallel": 1279,
-    "train": 3794,
+    "train": 3795,
     "scaling": 561,
     "convergence": 971,
     "course": 3556,
