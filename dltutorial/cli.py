@@ -180,9 +180,7 @@ def make_parser() -> argparse.ArgumentParser:
     network = _add(of_pocket, "network", _network, text)
     network.add_argument("script", nargs=argparse.REMAINDER, help="a Python file, and its arguments")
 
-    scaling = _add(
-        commands, "scaling", _scaling, "from your steps on 1, 2, 4, … ranks to steps on more, with an interval"
-    )
+    scaling = _add(commands, "scaling", _scaling, "from your steps on 1, 2, 4, … ranks to more, with an interval")
     scaling.add_argument("file", type=place, metavar="FILE", help="CSV with columns ranks, samples (of a rank), step_s")
     scaling.add_argument("--per-node", type=number(int, 1, 10_000), default=1, metavar="N", help="ranks (default: 1)")
     scaling.add_argument("--to", type=number(int, 1, 10**9), metavar="N", help="ranks (default: 4 times the most)")

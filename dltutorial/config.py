@@ -136,9 +136,8 @@ class Knobs:
             least, choices = field.metadata["least"], field.metadata["choices"]
             wanted: Any = (int, float) if kind is float else get_origin(kind) or kind
             if not isinstance(value, wanted) or (isinstance(value, bool) and kind is not bool):
-                raise RecipeError(
-                    f"recipe: {name}={value!r} is not of type {getattr(kind, '__name__', kind)}; change it"
-                )
+                what = getattr(kind, "__name__", kind)
+                raise RecipeError(f"recipe: {name}={value!r} is not of type {what}; change it")
             if isinstance(value, float) and not math.isfinite(value):
                 raise RecipeError(f"recipe: {name}={value!r} is not finite; change it")
             self.require(not isinstance(value, int) or value < 2**63, name, "must be below 2**63")
@@ -231,9 +230,7 @@ class OptimizerRecipe(Knobs):
 
     steps: int = knob(160, "updates in all", least=1)
     warmup_steps: int = knob(16, "updates in which the learning rate rises linearly to its peak", least=0)
-    optimizer: str = knob(
-        "adamw", "sgd has momentum; lars, larc suit convolutions, lamb transformers", choices=OPTIMIZERS
-    )
+    optimizer: str = knob("adamw", "sgd has momentum; lars, larc: convolutions, lamb: transformers", choices=OPTIMIZERS)
     learning_rate: float = knob(3e-3, "the peak of the schedule; each optimizer has its own scale")
     final_rate_ratio: float = knob(0.01, "the cosine ends at this share of the peak", least=0)
     weight_decay: float = knob(0.05, "on matrices; lars, larc, lamb: also on patch embedding and positions", least=0)

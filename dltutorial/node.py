@@ -77,9 +77,7 @@ def refuse_on_login(what: str, instead: str = "") -> None:
         CourseError: this is a login node.
     """
     if sign := login_sign():
-        instead = instead or (
-            "open the notebook in a job (sbatch -N 1 slurm/notebook.sbatch), or send a script to one (sbatch)"
-        )
+        instead = instead or "open the notebook in a job (sbatch -N 1 slurm/notebook.sbatch), or sbatch a script"
         raise CourseError(
             f"{what} does not run on a login node ({sign}), which everybody shares; {instead}; "
             "if this is no login node, set DLTUTORIAL_NODE=compute"

@@ -77,9 +77,8 @@ def _run(world_size: int, job: dict[str, Any], timeout_s: float = 300.0) -> list
     # Open MPI refuses more ranks than cores unless told; other MPIs do not read these.
     env |= {"OMPI_MCA_rmaps_base_oversubscribe": "1", "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe"}
     try:
-        done = subprocess.run(
-            command, capture_output=True, encoding="utf-8", errors="replace", timeout=timeout_s, env=env
-        )
+        how: dict = {"encoding": "utf-8", "errors": "replace", "timeout": timeout_s, "env": env}
+        done = subprocess.run(command, capture_output=True, **how)
     except subprocess.TimeoutExpired:
         raise CourseError(f"mpiexec did not end within {timeout_s:g} s; try mpiexec -n 2 hostname") from None
     for line in done.stdout.splitlines():

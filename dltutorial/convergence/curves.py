@@ -84,9 +84,7 @@ def fit(batch_sizes: Sequence[int], steps_PS: np.ndarray, resampled: int = 500, 
     s_min, b_crit, spread = (value[0] for value in _least_squares(sizes_P, np.median(logs_PS, 1)[None], trials_G))
     if not sizes_P.min() / 4 < b_crit < sizes_P.max() * 4:
         place, other = ("above", "larger") if b_crit > sizes_P.max() else ("below", "smaller")
-        raise RecipeError(
-            f"the knee is {place} all batch sizes, {sizes_P.min():g} to {sizes_P.max():g}; take {other} ones"
-        )
+        raise RecipeError(f"the knee is {place} all sizes, {sizes_P.min():g} to {sizes_P.max():g}; take {other} ones")
     rng = np.random.default_rng(seed)
     drawn_KPS = rng.integers(logs_PS.shape[1], size=(resampled, *logs_PS.shape))
     again_KP = np.median(np.take_along_axis(logs_PS[None], drawn_KPS, axis=2), 2)
@@ -94,9 +92,7 @@ def fit(batch_sizes: Sequence[int], steps_PS: np.ndarray, resampled: int = 500, 
     return Fit(float(s_min), float(b_crit), s_min_K, b_crit_K, float(spread))
 
 
-def _least_squares(
-    sizes_P: np.ndarray, logs_KP: np.ndarray, trials_G: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _least_squares(sizes_P: np.ndarray, logs_KP: np.ndarray, trials_G: np.ndarray) -> tuple[np.ndarray, ...]:
     """S_min, B_crit and spread (K,) of K curves: for any B_crit the best S_min is a mean, so B_crit is tried out."""
     shapes_GP = np.log1p(trials_G[:, None] / sizes_P)
     rest_KGP = logs_KP[:, None] - shapes_GP

@@ -141,9 +141,7 @@ def sweep(
     if not 0 < target <= 1:
         raise RecipeError(f"a target of {target} is no accuracy; take more than 0 and at most 1")
     if len(set(seeds)) < 5 or set(seeds) & set(tuning_seeds):
-        raise RecipeError(
-            f"seeds {tuple(seeds)}: take at least 5 different ones, and others than {tuple(tuning_seeds)}"
-        )
+        raise RecipeError(f"seeds {tuple(seeds)}: take 5 different ones or more, others than {tuple(tuning_seeds)}")
     half = len(survey.x_valid) // 2
     tuning = dataclasses.replace(survey, x_valid=survey.x_valid[:half], y_valid=survey.y_valid[:half])
     fresh = dataclasses.replace(survey, x_valid=survey.x_valid[half:], y_valid=survey.y_valid[half:])

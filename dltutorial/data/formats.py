@@ -27,9 +27,7 @@ import numpy as np
 from dltutorial.errors import DataError, RecipeError
 
 SUFFIXES = (".h5", ".npy", ".zarr")
-LAYOUTS = (
-    "npy, or hdf5 or zarr with -auto, -contiguous (hdf5 only) or -chunkN, then -gzipL, -lzf (hdf5) or -zstd (zarr)"
-)
+LAYOUTS = "npy, or hdf5 or zarr with -auto, -contiguous (hdf5) or -chunkN, then -gzipL, -lzf (hdf5) or -zstd (zarr)"
 _CHUNKED = r"-(auto|chunk[1-9]\d*)"
 _LAYOUT = re.compile(rf"npy|hdf5-contiguous|hdf5{_CHUNKED}(-gzip\d?|-lzf)?|zarr{_CHUNKED}(-gzip\d?|-zstd)?")
 _FOREIGN = "it is of another layout, remove it"

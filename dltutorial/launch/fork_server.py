@@ -48,6 +48,7 @@ def end_children() -> None:
 
 def preload() -> None:
     """Import what every rank needs."""
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # no C++ frames when another rank is gone
     for name in NEEDED:
         importlib.import_module(name)
     gc.collect()

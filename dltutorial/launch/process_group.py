@@ -156,9 +156,7 @@ def _first_node(env: Mapping[str, str]) -> str:
 def _own_gpu(info: RankInfo, store: dist.Store) -> torch.device:
     """A GPU that no other rank has. Slurm may show each rank just its own one."""
     if not dist.is_nccl_available():
-        raise CourseError(
-            "several ranks with GPUs need NCCL, which this torch lacks; install torch for CUDA, or take --device cpu"
-        )
+        raise CourseError("ranks with GPUs need NCCL, which this torch lacks; install torch for CUDA, or --device cpu")
     device = torch.device("cuda", info.local_rank % torch.cuda.device_count())
     torch.cuda.set_device(device)
     name = getattr(torch.cuda.get_device_properties(device), "uuid", f"of rank {info.rank}")  # else NCCL will tell

@@ -38,9 +38,7 @@ class Table:
         lines = [self.header, *self.rows]
         widths = [max(len(line[i]) for line in lines) for i in range(len(self.header))]
         sides = [f">{width}" if right else f"<{width}" for width, right in zip(widths, self._numeric(), strict=True)]
-        head, *rows = (
-            "  ".join(f"{cell:{side}}" for cell, side in zip(line, sides, strict=True)).rstrip() for line in lines
-        )
+        head, *rows = ("  ".join(f"{x:{side}}" for x, side in zip(line, sides, strict=True)).rstrip() for line in lines)
         return "\n".join([head, "─" * (sum(widths) + 2 * len(widths) - 2), *rows])
 
     __repr__ = __str__

@@ -44,8 +44,7 @@ def train(
     node.refuse_on_login("training", "send it to Slurm: sbatch -N 1 slurm/train.sbatch, with the same options")
     info = RankInfo.from_env()
     if info.world_size == 1:
-        _train(preset_name, knobs, data, name, overwrite, resume)
-        return
+        return _train(preset_name, knobs, data, name, overwrite, resume)
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # before torch is loaded: no C++ frames for a lost connection
     from dltutorial.launch import process_group
     from dltutorial.train.distributed import barrier
@@ -71,6 +70,31 @@ def train(
     process_group.leave(info, store, status, timeout_s=60.0 if status in (0, Interrupted.exit_status) else 2.0)
 
 
+class _Heard:
+    """A standard stream that ends no run: once nobody reads it (``| head``), or its disk is full, it goes nowhere."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        try:
+            self._stream.write(text)
+            self._stream.flush()
+        except OSError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), self._stream.fileno())
+        return len(text)
+
+
+@contextlib.contextmanager
+def _heard() -> Iterator[None]:
+    with contextlib.redirect_stdout(_Heard(sys.stdout)), contextlib.redirect_stderr(_Heard(sys.stderr)):
+        yield
+
+
+@_heard()
 def _train(preset_name: str, knobs: dict, data: Path | None, name: str | None, overwrite: bool, resume: bool) -> None:
     """What each rank does."""
     import numpy  # noqa: F401, I001 (torch would load it, and lose a Ctrl-C that comes meanwhile)
@@ -160,7 +184,8 @@ def stop_signals() -> Iterator[list[int]]:
                     os.dup2(nowhere, stream)
         if number == signal.SIGINT:
             signal.signal(number, signal.default_int_handler)
-            os.write(2, b"\ndltutorial: ends after this update; Ctrl-C again ends it at once\n")
+            with contextlib.suppress(OSError):  # it has ended `| tee log`, too
+                os.write(2, b"\ndltutorial: ends after this update; Ctrl-C again ends it at once\n")
         came.append(number)
 
     before = {}

@@ -108,9 +108,7 @@ def loop(
         with annotate("load"):
             batch = next(batches, None)
         if batch is None:
-            raise CourseError(
-                f"the batches ran out after {state.step} of {recipe.steps} updates; give an endless iterator"
-            )
+            raise CourseError(f"no batch after {state.step} of {recipe.steps} updates; give an endless iterator")
         with annotate("to device"):
             batch = tuple(tensor.to(task.device, non_blocking=True) for tensor in batch)
         rate = learning_rate(state.step, recipe)
@@ -155,6 +153,4 @@ def _check_finite(step: int, loss: float, scores: Mapping[str, float]) -> None:
     if not math.isfinite(loss):
         raise DivergedError(f"the loss is {loss} after {step} updates; lower learning_rate or raise warmup_steps")
     if not all(map(math.isfinite, scores.values())):
-        raise DivergedError(
-            f"the scores are not finite after {step} updates; lower learning_rate, or leave out what never changes"
-        )
+        raise DivergedError(f"scores are not finite after {step} updates; lower learning_rate, or leave out constants")

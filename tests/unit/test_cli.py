@@ -424,6 +424,46 @@ runpy.run_module("dltutorial", run_name="__main__")
     assert [line.partition(";")[0] for line in done.stderr.splitlines()] == ["dltutorial: interrupted"]
 
 
+UNHEARD = """
+import os, signal, sys
+from dltutorial import cli
+from dltutorial.train import run
+plain, how = run.train, sys.argv.pop(1)
+def unheard(*args, **options):
+    for n, seen in enumerate(plain(*args, **options)):
+        if n == 0 and how != "full disk":  # from now on nobody reads either stream
+            reads, writes = os.pipe()
+            os.close(reads)
+            os.dup2(writes, 1), os.dup2(writes, 2)
+        if n == 0 and how == "Ctrl-C":  # ends `| tee log`, too
+            os.kill(os.getpid(), signal.SIGINT)
+        yield seen
+run.train = unheard
+sys.exit(cli.main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.parametrize(("how", "ends"), [("full disk", "finished"), ("gone", "finished"), ("Ctrl-C", "interrupted")])
+def test_a_run_that_nobody_hears_any_more_goes_on_or_ends_with_a_checkpoint(how, ends, tiny_data, tmp_path):
+    line = ["train", "--name", "unheard", "--data", tiny_data, "--preset", "smoke", "--patch", "4", "--steps", "40"]
+    line += ["--dim", "8", "--heads", "1", "--depth", "1", "--global-batch-size", "2", "--log-every", "1"]
+    with open("/dev/full" if how == "full disk" else tmp_path / "log", "w") as out:
+        done = subprocess.run(
+            [sys.executable, "-c", UNHEARD, how, *map(str, line), "--eval-every", "5", "--track"], check=False,
+            stdout=out, stderr=out, env=os.environ | {"DLTUTORIAL_RUNS": str(tmp_path)}, timeout=250,
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        )  # fmt: skip
+    folder = tmp_path / "unheard"
+    assert json.loads((folder / "status.json").read_text())["status"] == ends
+    steps = len((folder / "progress.jsonl").read_text().splitlines())
+    if how == "Ctrl-C":
+        assert steps < 40
+        assert list((folder / "checkpoints").glob("step-*.pt"))
+    else:
+        assert (steps, done.returncode) == (40, 0)
+        assert (folder / "weights.pt").exists()
+
+
 def interrupted(argv, ready, env=None):
     """Start a command, interrupt it as Ctrl-C would once ``ready()``; returns its status and what it said."""
     process = subprocess.Popen(

@@ -66,7 +66,7 @@ ROWS = {  # what it is: (call, kind of error, words of the line); a call may tak
     ),
     "sweep: no batch size": (swept([]), RecipeError, "take some of 1 to 200"),
     "sweep: a target in per cent": (swept(target=90), RecipeError, "a target of 90 is no accuracy"),
-    "sweep: three seeds": (swept(seeds=(50, 51, 52)), RecipeError, "take at least 5 different ones"),
+    "sweep: three seeds": (swept(seeds=(50, 51, 52)), RecipeError, "take 5 different ones or more"),
     "sweep: a seed of the tuning": (swept(seeds=(1, 51, 52, 53, 54)), RecipeError, r"others than \(0, 1, 2\)"),
     "sweep: an unknown optimizer": (swept(optimizer="lion"), RecipeError, "no optimizer 'lion'"),
     "curve: hardly anybody arrived": (fit(lost=4), RecipeError, "2 of 6 batch sizes reached the target with most seed"),

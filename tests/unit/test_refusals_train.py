@@ -72,7 +72,7 @@ GRAPH, LOOKS = "cuda_graph needs a CUDA device", "move .item(), print(tensor) an
 OTHER_BATCH = "captured for batches (4, 2) of torch.float32, this one is"
 REFUSALS = [
     ("a loss that is not finite", lambda: train([(X, X * torch.nan)] * 20), CourseError, "the loss is nan after 5"),
-    ("batches that run out", lambda: train([(X, X)] * 7), CourseError, "the batches ran out after 7 of 20"),
+    ("batches that run out", lambda: train([(X, X)] * 7), CourseError, "no batch after 7 of 20 updates"),
     ("an unknown planet", lambda: row_weights(8, "torus"), ValueError, "torus"),
     ("CUDA in vain", lambda: forecasting.build_model(Recipe(device="cuda")), CourseError, "device=auto"),
     ("tf32 on a CPU", lambda: Precision("tf32", "cpu"), CourseError, "precision tf32 needs an NVIDIA GPU of 2020"),

@@ -33,9 +33,8 @@ def memory(recipe: Recipe, device_gib: float = 40.0) -> Explorer:
         bars[-1].set_hatch("//")
         ax.bar_label(bars, [size(n_bytes) if n_bytes else "none" for n_bytes in items.values()], padding=3)
         ax.axvline(v.device, color=ORANGE, ls="--")
-        ax.set(
-            xlabel=f"GiB (dashed: {size(room)})", xlim=(0, 1.2 * max(found.total, min(room, 3 * found.total)) / _GIB)
-        )
+        end = 1.2 * max(found.total, min(room, 3 * found.total)) / _GIB
+        ax.set(xlabel=f"GiB (dashed: {size(room)})", xlim=(0, end))
         ax.invert_yaxis()
         ax.figure.subplots_adjust(left=0.2)
         left, largest = room - found.total, max(_NAMES, key=items.__getitem__)
