@@ -70,7 +70,7 @@ ROWS = {  # what it is: (call, kind of error, words of the line); a call may tak
     "sweep: a seed of the tuning": (swept(seeds=(1, 51, 52, 53, 54)), RecipeError, r"others than \(0, 1, 2\)"),
     "sweep: an unknown optimizer": (swept(optimizer="lion"), RecipeError, "no optimizer 'lion'"),
     "curve: hardly anybody arrived": (fit(lost=4), RecipeError, "2 of 6 batch sizes reached the target with most seed"),
-    "curve: a knee above the data": (fit(1e6), RecipeError, "above all batch sizes.*larger"),
+    "curve: a knee above the data": (fit(1e6), RecipeError, "above all sizes.*larger"),
     "curve: a knee below the data": (fit(0.01), RecipeError, "below .*smaller"),
     "recipe: an unknown loader": (Recipe(loader="quick"), RecipeError, "must be one of naive, lean, staged"),
     "recipe: no image": (Recipe(batch_size=0), RecipeError, "must be at least 1"),
