@@ -43,6 +43,7 @@ def update(root: Path) -> str:
     for key, value in own.items():
         os.environ |= {f"GIT_CONFIG_KEY_{n}": key, f"GIT_CONFIG_VALUE_{n}": value}
         os.environ["GIT_CONFIG_COUNT"] = str(n := n + 1)
+    os.environ["GIT_MERGE_AUTOEDIT"] = "no"  # an editor would wait for somebody who does not see it
     os.environ.setdefault("GIT_HTTP_LOW_SPEED_LIMIT", "1")  # a server that says nothing is waited for …
     os.environ.setdefault("GIT_HTTP_LOW_SPEED_TIME", "60")  # … so many seconds
     if "GIT_SSH" not in os.environ and not _git(root, "config", "--default", "", "--get", "core.sshCommand").strip():
@@ -107,7 +108,7 @@ def _keep_notebooks(root: Path, base: str, changed: list[str]) -> None:
         ran = ran and exercises.look_at(text).now == exercises.look_at(came).now != ""
         if ran or (text != head and not (is_exercise and _git(root, "diff", "--name-only", "HEAD", "--", name))):
             print(f"{name}: as you had it, it is kept as {exercises.keep(file).relative_to(root)}")
-        if ran:
+        if ran or (name.startswith("notebooks/") and text == came != here):  # or an editor has changed its line ends
             paths.replace_text(file, here, came)
 
 

@@ -130,24 +130,24 @@ def _is_whole(plan: Plan, folder: Path) -> bool:
     other = "choose another folder, or delete this one"
     if about and about.get("digest") != plan.digest:
         raise DataError(f"{folder} holds a data set of another plan or origin, which is not overwritten; {other}")
-    for file in (file for split in store.SPLITS for file in (folder / split).glob("*.h5")):
+    for file in (file for split in store.SPLITS for file in (folder / split).glob("[!.]*")):
+        if file not in wanted.values():  # in whatever layout
+            raise DataError(f"{file} is not of this data set and is not overwritten; {other}")
         shape = store.file_shape(file)
         with formats.blaming(file), h5py.File(file, "r") as h5:
             digest = h5.attrs.get("digest")
-        if file not in wanted.values() or digest != plan.digest:
+        if digest != plan.digest:
             raise DataError(f"{file} is not of this data set and is not overwritten; {other}")
         if shape != (plan.snapshots, *plan.shape):
             raise DataError(f"{file} has shape {shape}; delete it and run again to make it anew")
     years_are_there = all(file.exists() for file in wanted.values())
-    stats = [folder / "stats" / f"{name}.npy" for name in store.STATISTICS]
-    there = [file for file in stats if file.exists()]
-    own = {*store.SPLITS, "stats", ".lock"}
-    others = [place for place in folder.glob("*") if place.name not in own and not place.match(".*.partial")]
+    there = [file for name in store.STATISTICS if (file := folder / "stats" / f"{name}.npy").exists()]
+    others = {p.name for p in folder.glob("*") if not p.match(".*.partial")} - {*store.SPLITS, "stats", ".lock"}
     if others and not about:
-        raise DataError(f"{folder} holds {others[0].name}, and no data set; choose another folder")
+        raise DataError(f"{folder} holds {min(others)}, and no data set; choose another folder")
     if there and not years_are_there and not about:
         raise DataError(f"{there[0]} is not of this data set and is not overwritten; {other}")
-    return years_are_there and len(there) == len(stats) and bool(about)
+    return years_are_there and len(there) == len(store.STATISTICS) and bool(about)
 
 
 def _make(plan: Plan, folder: Path, processes: int | None, device: str, progress: bool) -> None:

@@ -21,6 +21,9 @@ LINE = (
 )
 
 
+SLOW = "not start"  # so says Ray, whose raylet gives up where an agent takes 15 s to start, on a busy machine
+
+
 def processes(word, job):
     """Those of a job whose command line, which Ray changes, holds a word."""
     found = []
@@ -34,9 +37,12 @@ def processes(word, job):
 
 def test_a_population_on_two_nodes_loses_a_worker_and_ends_clean(cluster, runs, monkeypatch):
     monkeypatch.setenv("DLTUTORIAL_RUNS", str(runs))
-    job = sbatch("tune_ray", *LINE, "--scheduler", "pbt", nodes=2, env=cluster.env)
     study = runs / "population"
-    wait_for(lambda: job.state()[0] not in GOING or list(study.glob("trial-*/checkpoints/step-*.pt")), 600)
+    for _ in range(4):
+        job = sbatch("tune_ray", *LINE, "--scheduler", "pbt", nodes=2, env=cluster.env)
+        wait_for(lambda job=job: job.state()[0] not in GOING or list(study.glob("trial-*/checkpoints/step-*.pt")), 600)
+        if job.state()[0] in GOING or SLOW not in job.output.read_text():
+            break
     assert job.state()[0] in GOING, job.output.read_text()
     assert len(wait_for(lambda: processes("raylet/raylet", job))) >= 1
     wait_for(lambda: processes("ray::", job))[0].kill()
@@ -62,8 +68,12 @@ def test_a_job_that_is_cancelled_leaves_nothing(cluster, runs, monkeypatch):
     job.ended()
     # Slurm ends its tidying after KillWait, done or not. What is left has no owner, and the node's next job removes it.
     left = Path("/tmp", f"dltutorial-ray-{job.number}")
-    subprocess.run(["bash", ROOT / "slurm" / "ray_node.sh", f"{left}0", "true"], check=True, timeout=120)
-    assert not left.exists()
+
+    def is_swept():
+        subprocess.run(["bash", ROOT / "slurm" / "ray_node.sh", f"{left}0", "true"], check=True, timeout=120)
+        return not left.exists()
+
+    wait_for(is_swept)  # a process of Ray's may still write as it ends
 
 
 DIES = """
@@ -84,10 +94,13 @@ sys.exit(cli.main(sys.argv[1:]))
 
 def test_on_this_machine_alone_asha_stops_trials_at_rungs_and_one_that_ray_gives_up_is_tried_once_more(runs):
     """Ray gives up one whose worker dies while it starts, however many tries it has; here it has none."""
-    done = subprocess.run(
-        [sys.executable, "-c", DIES, "tune", "--engine", "ray", *LINE, "--name", "dies", "--scheduler", "asha"],
-        env={**os.environ, "DLTUTORIAL_RUNS": str(runs)}, capture_output=True, text=True, timeout=1200,
-    )  # fmt: skip
+    for _ in range(4):
+        done = subprocess.run(
+            [sys.executable, "-c", DIES, "tune", "--engine", "ray", *LINE, "--name", "dies", "--scheduler", "asha"],
+            env={**os.environ, "DLTUTORIAL_RUNS": str(runs)}, capture_output=True, text=True, timeout=1200,
+        )  # fmt: skip
+        if SLOW not in done.stderr:
+            break
     assert done.returncode == 0, done.stderr
     assert (runs / "dies" / "died").exists()
     with (runs / "dies" / "trials.csv").open() as file:

@@ -232,6 +232,16 @@ def test_a_learners_settings_of_git_are_in_no_updates_way(course, key, value):
     assert "newer" in course.text(EX)
 
 
+def test_no_editor_is_waited_for(course, monkeypatch):
+    monkeypatch.setenv("GIT_MERGE_AUTOEDIT", "yes")
+    monkeypatch.setenv("GIT_EDITOR", "false")
+    (course.learner / "site.sh").write_text("mine\ntwo\nthree\n")
+    course.publish(**{"site.sh": "one\ntwo\nnewer\n"})
+    course.update()
+    assert course.text("site.sh").startswith("mine\ntwo\n")
+    assert "newer" in course.text(EX)
+
+
 @pytest.mark.parametrize("staged_only", [True, False])
 def test_what_the_learner_has_staged_or_committed_stays(course, update, staged_only):
     solve(course.learner / EX)
@@ -773,6 +783,14 @@ def test_a_notebook_of_which_git_has_every_byte_or_that_differs_in_line_ends_alo
     assert "a = 'mine'" in course.text(CHAPTER)
     assert "newer" in course.text(EX)
     assert [*kept(course), *kept(course, "exercises")] == []
+
+
+def test_a_chapter_of_which_an_editor_has_changed_the_line_ends_alone_comes_anew(course):
+    (course.learner / CHAPTER).write_bytes((course.learner / CHAPTER).read_bytes().replace(b"\n", b"\r\n"))
+    course.publish(**{CHAPTER: chapter("a = 2", "print(2)")})
+    course.update()
+    assert "a = 2" in course.text(CHAPTER)
+    assert "print(1)" not in course.text(CHAPTER)
 
 
 def test_an_edited_exercise_is_not_copied_at_each_update(course):

@@ -148,6 +148,17 @@ def test_what_is_missing_is_made_and_ones_own_statistics_and_names_stay(missing,
     assert in_process == [1, 2, 3, *([2] if missing.startswith("valid") else [])]
 
 
+@pytest.mark.parametrize("name", ["train/mine_0001.npy", "valid/1990.zarr", "train/x.h5"])
+def test_no_year_is_simulated_beside_somebodys_own_in_whatever_layout(tmp_path, name):
+    (tmp_path / name).parent.mkdir()
+    (tmp_path / name).write_text("mine")
+    with pytest.raises(DataError, match=f"{name} is not of this data set and is not overwritten"):
+        weather.ensure(PRESETS["smoke"], tmp_path, progress=False)
+    assert [str(file.relative_to(tmp_path)) for file in tmp_path.rglob("*") if file.name[0] != "."] == [
+        name.split("/")[0], name
+    ]  # fmt: skip
+
+
 def test_data_of_another_plan_are_not_overwritten(made):
     before = contents(made)
     with pytest.raises(DataError, match="of another plan or origin, which is not overwritten"):
