@@ -66,6 +66,11 @@ def update(root: Path) -> str:
             raise CourseError(f"git would take your {mine[-1]} for the course's; rename it, then again")
         anew = "the course's history is another one by now: clone it anew, and copy your files over"
         base = _git(root, "merge-base", "HEAD", newer, do=anew).strip()
+        tip = base  # the course's last commit that came here, as far as git remembers; it may have been taken back
+        with contextlib.suppress(CourseError):
+            tip = _git(root, "merge-base", "--fork-point", newer, "HEAD").strip()
+        if _git(root, "merge-base", tip, newer).strip() != tip:  # a merge would take it for the learner's work
+            raise CourseError(anew)
         changed = _git(root, "diff", "--name-only", "-z", base, newer).split("\0")[:-1]
         _refuse_obstacles(root, newer)
         _keep_notebooks(root, base, changed)

@@ -793,6 +793,22 @@ def test_a_chapter_of_which_an_editor_has_changed_the_line_ends_alone_comes_anew
     assert "print(1)" not in course.text(CHAPTER)
 
 
+@pytest.mark.parametrize("how", ["amended", "taken back"])
+def test_a_commit_that_the_course_has_taken_back_is_not_kept_as_if_it_were_the_learners(course, how):
+    course.publish(**{"site.sh": "one\ntwo\nwrong\n"})
+    course.update()
+    git(course.author, "reset", "-q", "--hard", "HEAD^")
+    if how == "amended":
+        course.write("site.sh", "one\ntwo\nright\n")
+        git(course.author, "commit", "-qam", "newer")
+    git(course.author, "push", "-qf", "origin", "main")
+    for _ in range(2):  # nor at the next try
+        run = course.begin_update()
+        assert "the course's history is another one by now: clone it anew" in run.communicate()[1]
+        assert run.returncode == 1
+    assert "wrong" in course.text("site.sh")
+
+
 def test_an_edited_exercise_is_not_copied_at_each_update(course):
     solve(course.learner / EX)
     execute(course.learner / EX)
