@@ -94,7 +94,7 @@ def membership() -> Membership | None:
 
 def switched_off() -> bool:
     """Whether this process shares nothing although its learner has joined a class."""
-    return os.environ.get("DLTUTORIAL_CLASS", "").lower() in ("off", "0", "no", "false")
+    return os.environ.get("DLTUTORIAL_CLASS", "").strip().lower() in ("off", "0", "n", "no", "none", "false")
 
 
 def share(record: Mapping[str, Any]) -> None:

@@ -211,7 +211,7 @@ def previous_recipe(folder: Path, overwrite: bool = False, resume: bool = False)
     if not overwrite and not resume:
         raise CourseError(f"{folder} holds a run already; choose another run name, --overwrite it, or --resume it")
     if overwrite and (others := _foreign(folder)):
-        raise CourseError(f"{folder} holds {others[0]}, which no run writes: move it away, or choose another run name")
+        raise CourseError(f"{folder} holds {others[0]}, which no run removes: move it away, or choose another run name")
     return before
 
 

@@ -325,7 +325,7 @@ def test_a_file_of_your_own_in_a_run_that_does_not_start_stays(finished, tiny_da
 def test_event_files_of_ones_own_are_not_overwritten_with_a_run(tiny_data, finished, tmp_path):
     shutil.copytree(finished[0], folder := tmp_path / "r")
     (folder / "tensorboard" / "events.out.tfevents.1700000000.here.1.0").write_text("mine")
-    with pytest.raises(CourseError, match=r"tensorboard/events.*1\.0, which no run writes"):
+    with pytest.raises(CourseError, match=r"tensorboard/events.*1\.0, which no run removes"):
         train(tiny_data, folder, overwrite=True)
 
 
@@ -528,7 +528,7 @@ def test_a_run_with_a_file_of_your_own_is_not_overwritten_but_can_be_resumed(fin
     folder = shutil.copytree(finished[0], tmp_path / "r")
     (folder / own).parent.mkdir(parents=True, exist_ok=True)
     (folder / own).write_text("precious")
-    with pytest.raises(CourseError, match=r"r holds (\S+), which no run writes: move it away") as error:
+    with pytest.raises(CourseError, match=r"r holds (\S+), which no run removes: move it away") as error:
         train(tiny_data, folder, overwrite=True)
     assert "\n" not in str(error.value)
     assert train(tiny_data, folder, resume=True) == []
@@ -574,7 +574,7 @@ def test_what_a_run_has_made_is_kept_where_it_starts_anew(tiny_data, tmp_path, m
     (folder / "weights.pt").unlink()
     train(tiny_data, folder, tracked, resume=True)
     assert (folder / "progress.mine2.jsonl").exists()
-    with pytest.raises(CourseError, match=r"holds progress\.mine1\.jsonl, which no run writes: move it away"):
+    with pytest.raises(CourseError, match=r"holds progress\.mine1\.jsonl, which no run removes: move it away"):
         train(tiny_data, folder, tracked, overwrite=True)
 
 

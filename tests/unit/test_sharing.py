@@ -300,9 +300,10 @@ def test_the_instructor_can_read_what_a_learner_with_a_strict_mask_shares(room):
     assert stat.S_IMODE((room / "me.jsonl").stat().st_mode) == 0o644
 
 
-def test_it_can_be_switched_off_for_one_process(room, monkeypatch):
+@pytest.mark.parametrize("word", ["off", "OFF ", " 0", "n", "none", "False"])
+def test_it_can_be_switched_off_for_one_process(room, monkeypatch, word):
     classroom.join(room, "me")
-    monkeypatch.setenv("DLTUTORIAL_CLASS", "off")
+    monkeypatch.setenv("DLTUTORIAL_CLASS", word)
     do_something()
     assert (room / "me.jsonl").read_text() == ""
     assert "switched off" in classroom.status()
