@@ -57,6 +57,8 @@ class Mesh:
         self.shard = recipe.shard if self._n_copies > 1 else "none"
         self._tensor = self._copies = dist.group.WORLD if n > 1 else None
         if recipe.ranks_per_sample > 1 or self.is_sharded:
+            if device != "cpu" and dist.get_backend() == "gloo":  # some of its calls crash there
+                raise CourseError("ranks that share a GPU cannot cut samples or weights; set device=cpu, or more GPUs")
             cut_space = getattr(model, "cut_space", None)  # a convolutional model's own way to share samples out
             if recipe.ranks_per_sample > 1 and not hasattr(model, "blocks") and not cut_space:
                 raise CourseError(f"{type(model).__name__} has no blocks to cut; take tensor=context=pipeline=1")

@@ -7,6 +7,8 @@ Legend: B samples, C channels, H × W grid points.
 """
 
 import functools
+import gc
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -190,6 +192,21 @@ def _leaves_the_callers_tensors(fn: Callable, watch: Watch) -> None:
 
 
 @_watched
+def _keeps_alive_what_the_graph_reads(fn: Callable, watch: Watch) -> None:
+    """It holds on to the step when its caller does not"""
+    lab = _Lab(9, watch)
+
+    def step(x_BCHW: torch.Tensor, y_BCHW: torch.Tensor) -> torch.Tensor:
+        return lab.step(x_BCHW, y_BCHW)
+
+    captured, held = fn(step, lab.x, lab.y, _N_WARMUP), weakref.ref(step)
+    del step
+    gc.collect()
+    hint = "The step is forgotten, its optimizer's memory free for others. Keep it: captured_step.keeps = step."
+    expect(callable(captured) and held() is not None, True, hint=hint)
+
+
+@_watched
 def _refuses_another_shape(fn: Callable, watch: Watch) -> None:
     """A batch of another shape, x or y, is a ValueError, not a wrong result"""
     lab = _Lab(8, watch)
@@ -234,6 +251,7 @@ _CODE = (
     "static_x.copy_(x)",
     "graph.replay()",
     "return static_loss.clone()",
+    "# and behind it: captured_step.keeps = step",
 )
 EXERCISE = Exercise(
     name="captured_step",
@@ -246,6 +264,7 @@ EXERCISE = Exercise(
         _ends_with_the_same_weights,
         _keeps_an_old_loss,
         _leaves_the_callers_tensors,
+        _keeps_alive_what_the_graph_reads,
         _refuses_another_shape,
     ),
     hints=_HINTS,

@@ -28,7 +28,7 @@ def found(device):
     model, x, y = problem(device)
     chapter = written("13", *FUNCTIONS, images=lambda survey: survey, digits=(x, y))
     yield from chapter["exact_pair"](model, x, y)
-    yield from chapter["measure"](model, (x, y), 8, 64, 20, 0).ravel()
+    yield from chapter["measure"](model, (x, y), 8, 64, 20, 0).ravel().tolist()
     start_N = torch.ones(sum(p.numel() for p in model.parameters()), dtype=torch.float64, device=device)
     yield from chapter["lanczos"](model, start_N, 40)[0][:2].tolist()
     yield from chapter["noisy_step"](model, torch.optim.SGD(model.parameters(), lr=0.1), x, y).tolist()

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from dltutorial.config import PRESETS, Recipe
-from dltutorial.launch import launch
+from dltutorial.launch import RankFailed, launch
 from dltutorial.train import run, run_folder
 from dltutorial.train.forecasting import make_task
 
@@ -36,12 +36,17 @@ def losses(data, folder, knobs):
 
 KNOBS = [{}, {"loader": "best"}, {"precision": "fp16"}, {"compile": "default"}, {"checkpoint_activations": True}]
 KNOBS += [{"shard": stage} for stage in ("optimizer", "gradients", "full")]
+CUTS = {"tensor", "context", "pipeline"}
 KNOBS += [{"tensor": 2}, {"context": 2}, {"pipeline": 2, "accumulate": 2}]
 
 
 @pytest.mark.parametrize("knobs", KNOBS, ids=str)
 def test_two_ranks_have_the_losses_of_one(data, tmp_path, send_whole, knobs):
-    """Over NCCL with two GPUs, over gloo with one that they share."""
+    """Over NCCL with two GPUs, over gloo with one that they share, where what gloo cannot do is refused."""
+    if torch.cuda.device_count() < 2 and (CUTS & knobs.keys() or knobs.get("shard") in ("gradients", "full")):
+        with pytest.raises(RankFailed, match="ranks that share a GPU cannot cut"):
+            launch(losses, 2, data, tmp_path / "two", knobs, timeout_s=300)
+        return
     alone = {name: value for name, value in knobs.items() if name not in ("shard", "tensor", "context", "pipeline")}
     one = losses(data, tmp_path / "one", alone)
     first, second = launch(losses, 2, data, tmp_path / "two", knobs, timeout_s=300)

@@ -22,6 +22,7 @@ def make_captured_step(step, example_x, example_y, n_warmup):
         graph.replay()
         return static_loss.clone()
 
+    captured_step.keeps = step
     return captured_step
 """
 COPIES = "        static_x.copy_(x)\n        static_y.copy_(y)\n"
@@ -130,6 +131,7 @@ WRONG = [
         _with(CHECK, "        assert x.shape == static_x.shape and y.shape == static_y.shape\n"),
         "Compare the shapes before",
     ),
+    ("the step is not kept", _with("    captured_step.keeps = step\n", ""), "captured_step.keeps = step"),
     ("the side stream does not wait", _with(WAIT, ""), "wait_stream() first"),
     ("the loss of the capture returned", _with("return captured_step\n", "return static_loss\n"), "not its result"),
 ]
