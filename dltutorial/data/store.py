@@ -28,6 +28,7 @@ from dltutorial.errors import DataError
 SPLITS = ("train", "valid", "test")
 STATISTICS = ("global_means", "global_stds", "time_means")
 REPLACING = ".replacing"  # in ``stats/`` while one set of statistics takes the place of another
+_LIKE_YEARS = {*formats.SUFFIXES, ".hdf5", ".hdf", ".he5", ".nc", ".nc4", ".npz"}  # in capitals too
 _YEAR = re.compile(r".*\d{4}")
 _FAR = 1e3  # deviations from the mean: no data of these statistics
 # What stands for "no value" in other formats.
@@ -229,7 +230,11 @@ def year_files(folder: Path, split: str) -> tuple[Path, ...]:
     if there is None:
         what = f"{folder} has no folder {split}" if Path(folder).is_dir() else f"no data folder {folder}"
         raise DataError(f"{what}; {hint}")
-    files = tuple(file for file in there if file.suffix in formats.SUFFIXES and not file.name.startswith("."))
+    there = [file for file in there if not file.name.startswith(".")]
+    if odd := next((f for f in there if f.suffix.lower() in _LIKE_YEARS and f.suffix not in formats.SUFFIXES), None):
+        todo = "rename it if it is one of these, else move it away"
+        raise DataError(f"{odd} would be left out: years are named *.h5, *.npy or *.zarr; {todo}")
+    files = tuple(file for file in there if file.suffix in formats.SUFFIXES)
     if not files:
         raise DataError(f"{place} holds no .h5 file, nor .npy nor .zarr; {hint}")
     for file in files:
@@ -247,12 +252,13 @@ def year_shapes(folder: Path, split: str) -> dict[Path, tuple[int, int, int, int
     return shapes
 
 
-def require_alike(shapes: Mapping[Path, tuple[int, int, int, int]]) -> None:
+def require_alike(shapes: Mapping[Path, tuple[int, ...]]) -> None:
     """Raises: DataError: two years have samples of different shapes; it names both."""
     first, wanted = next(iter(shapes.items()))
     for file, shape in shapes.items():
         if shape[1:] != wanted[1:]:
-            raise DataError(f"{file} has samples {shape[1:]}, but {first} has {wanted[1:]}; remove one of them")
+            one, other = tuple(shape[1:]), tuple(wanted[1:])
+            raise DataError(f"{file} has samples {one}, but {first} has {other}; remove one of them")
 
 
 def file_shape(file: Path) -> tuple[int, int, int, int]:
