@@ -230,14 +230,12 @@ def year_files(folder: Path, split: str) -> tuple[Path, ...]:
     if there is None:
         what = f"{folder} has no folder {split}" if Path(folder).is_dir() else f"no data folder {folder}"
         raise DataError(f"{what}; {hint}")
-    there = [file for file in there if not file.name.startswith(".")]
-    if odd := next((f for f in there if f.suffix.lower() in _LIKE_YEARS and f.suffix not in formats.SUFFIXES), None):
-        todo = "rename it if it is one of these, else move it away"
-        raise DataError(f"{odd} would be left out: years are named *.h5, *.npy or *.zarr; {todo}")
-    files = tuple(file for file in there if file.suffix in formats.SUFFIXES)
+    files = tuple(file for file in there if file.suffix.lower() in _LIKE_YEARS and not file.name.startswith("."))
     if not files:
         raise DataError(f"{place} holds no .h5 file, nor .npy nor .zarr; {hint}")
     for file in files:
+        if file.suffix not in formats.SUFFIXES:
+            raise DataError(f"{file} would be left out: name it *.h5, *.npy or *.zarr if it is such, else move it away")
         if file.suffix != files[0].suffix:
             raise DataError(f"{files[0]} and {file.name} are of two layouts; remove one of them")
         if not _YEAR.fullmatch(file.stem):
@@ -257,8 +255,7 @@ def require_alike(shapes: Mapping[Path, tuple[int, ...]]) -> None:
     first, wanted = next(iter(shapes.items()))
     for file, shape in shapes.items():
         if shape[1:] != wanted[1:]:
-            one, other = tuple(shape[1:]), tuple(wanted[1:])
-            raise DataError(f"{file} has samples {one}, but {first} has {other}; remove one of them")
+            raise DataError(f"{file} has samples {shape[1:]}, but {first} has {wanted[1:]}; remove one of them")
 
 
 def file_shape(file: Path) -> tuple[int, int, int, int]:

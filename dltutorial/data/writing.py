@@ -134,23 +134,19 @@ def _create_hdf5(file: Path, shape_TCHW: tuple[int, ...], layout: Layout, attrib
 
 @contextlib.contextmanager
 def hdf5(file: Path, n_bytes: int) -> Iterator[h5py.File]:
-    """A new HDF5 file for so much, removed on any error. Room is set aside first.
+    """A new HDF5 file for so much, under a name that goes if it does not become whole.
 
     Raises:
-        OSError: the disk refuses; in the midst of HDF5's work that would end the process.
+        OSError: the disk sets no room aside. In the midst of HDF5's work that would end the process.
     """
-    try:
-        with h5py.File(file, "w", locking=False) as h5:  # some shared file systems have no locks
-            if hasattr(os, "posix_fallocate"):  # on Linux
-                with open(file, "r+b") as out:
-                    os.posix_fallocate(out.fileno(), 0, 2**20 + int(1.02 * n_bytes))
-            yield h5
-            h5.flush()
-            size = h5.id.get_filesize()
-        os.truncate(file, size)
-    except BaseException:
-        file.unlink(missing_ok=True)
-        raise
+    with h5py.File(file, "w", locking=False) as h5:  # nobody else sees it, and some shared file systems have no locks
+        if hasattr(os, "posix_fallocate"):  # on Linux
+            with open(file, "r+b") as out:
+                os.posix_fallocate(out.fileno(), 0, 2**20 + int(1.02 * n_bytes))
+        yield h5
+        h5.flush()
+        size = h5.id.get_filesize()
+    os.truncate(file, size)
 
 
 @contextlib.contextmanager

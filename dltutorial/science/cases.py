@@ -130,7 +130,7 @@ def files(place: Path, layout: str) -> list[Path]:
 
 
 def write(file: Path, content: Mapping[str, Any], **attributes: float) -> None:
-    """An HDF5 file of these arrays, removed if it does not become whole. OSError: the disk refuses."""
+    """An HDF5 file of these arrays. OSError: the disk refuses."""
     with writing.hdf5(file, sum(np.asarray(array).nbytes for array in content.values())) as out:
         for name, array in content.items():
             out[name] = array

@@ -193,11 +193,7 @@ def write(file: Path, x_CDHW: Tensor, unit_P: Tensor) -> None:
 
 
 def read(file: Path, shape: str = "SSSC") -> tuple[Tensor, Tensor]:
-    """A box (C, D, H, W), log(1 + count), and its parameters (P,); sizes in the shape are those it must have.
-
-    Raises:
-        DataError: it is no such box, or a parameter is out of range.
-    """
+    """A box (C, D, H, W), log(1 + count), and its parameters (P,). DataError: it is none, or none of this shape."""
     counts, unit = cases.arrays(file, full=shape, unitPar=str(len(PARAMETERS)))
     if counts.min() < 0:
         raise DataError(f"{file} holds less than no particles in a cell; leave it out")
@@ -227,9 +223,7 @@ def turned(x_CDHW: Tensor, seed: int) -> Tensor:
 def make_task(recipe: Recipe, folder: Path) -> Task:
     """The network on these boxes, with the mean squared error of the parameters.
 
-    Raises:
-        DataError: see ``boxes`` and ``read``; fewer boxes than a batch takes.
-        RecipeError: boxes that cannot be halved so often.
+    CourseError: see ``boxes`` and ``read``; fewer boxes than a batch takes; boxes that cannot be halved so often.
     """
     train, valid = boxes(folder, "train", recipe.samples), boxes(folder, "valid")
     first, _ = read(train[0])

@@ -96,9 +96,8 @@ class Tiles:
 
     def __init__(self, folder: Path, split: str) -> None:
         self.file = Path(folder) / f"{SPLITS[split]}.h5"
-        with cases.opened(self.file, images="NCHW", labels=f"N{len(CLASSES)}") as (images, _):
-            self.shape = images.shape
-        (labels_NK,) = cases.arrays(self.file, labels="NK")
+        with cases.opened(self.file, images="NCHW", labels=f"N{len(CLASSES)}") as (images, labels):
+            self.shape, labels_NK = images.shape, labels[...]
         self.labels_NK = torch.from_numpy(cases.classes(self.file, labels_NK, 2)).float()
 
     def __len__(self) -> int:

@@ -123,11 +123,7 @@ def notes(recipe: Recipe, folder: Path) -> list[str]:
 
 
 def make_task(recipe: Recipe, folder: Path) -> Task:
-    """The task of a recipe on a folder of observations.
-
-    Raises:
-        DataError: files that cannot be, or fewer observations than a batch takes.
-    """
+    """The task of a recipe on a folder of observations. DataError: files that cannot be; less than a batch takes."""
     files = [Path(folder) / f"{split}.h5" for split in ("train", "valid")]
     (points_N2, c_N), valid = (list(map(torch.from_numpy, cases.arrays(f, points="N2", c="N"))) for f in files)
     with formats.blaming(files[0]), h5py.File(files[0], "r") as data:

@@ -122,11 +122,7 @@ def _make(plan: cases.Simulated, folder: Path) -> None:
 
 
 def make_task(recipe: Recipe, folder: Path) -> Task:
-    """The task of a recipe on a folder of runs.
-
-    Raises:
-        DataError: files that cannot be, settings outside of 0 … 1, or fewer runs than a batch takes.
-    """
+    """The task of a recipe on a folder of runs. DataError: files or settings that cannot be; less than a batch."""
     files = [Path(folder) / f"{split}.h5" for split in ("train", "valid")]
     train = list(map(torch.from_numpy, cases.arrays(files[0], settings="NP", tensor="NX")))
     (n, n_constants), n_points = train[0].shape, train[1].shape[1]

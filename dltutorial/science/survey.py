@@ -109,11 +109,7 @@ def ensure(recipe: Recipe, progress: bool = True) -> Path:
 
 
 def read(file: Path, want_labels: bool) -> tuple[Tensor, Tensor | None]:
-    """Images (N, C, H, W) and, if they are wanted, labels (N,).
-
-    Raises:
-        DataError: as of ``cases.arrays`` and ``cases.classes``; a class is missing in a half.
-    """
+    """Images (N, C, H, W) and, if wanted, labels (N,). DataError: as of ``cases``; half of the labels lack a class."""
     x_NCHW, *labels = cases.arrays(file, images="NCHW", **{"labels": "N"} if want_labels else {})
     if not want_labels:
         return torch.from_numpy(x_NCHW), None
@@ -125,16 +121,11 @@ def read(file: Path, want_labels: bool) -> tuple[Tensor, Tensor | None]:
 
 
 def make_task(recipe: Recipe, folder: Path) -> Task:
-    """SimCLR on views of the images, and a linear probe.
-
-    Raises:
-        DataError: see ``read``; fewer images than a batch takes.
-        RecipeError: parts that are too small to contrast anything in.
-    """
+    """SimCLR on views of the images, and a linear probe. CourseError: see ``read``; batches too large or too small."""
     recipe.require(recipe.global_batch_size >= 2 * recipe.accumulate, "global_batch_size", "leaves no negatives")
     files = [Path(folder) / f"{name}.h5" for name in ("train", "valid")]
     (x_NCHW, _), (valid_NCHW, valid_N) = read(files[0], False), read(files[1], True)
-    store.require_alike(dict(zip(files, (x_NCHW.shape, valid_NCHW.shape), strict=True)))
+    store.require_alike({f: tuple(x.shape) for f, x in zip(files, (x_NCHW, valid_NCHW), strict=True)})
     x_NCHW = x_NCHW[: recipe.samples or None]
     centre, scale = x_NCHW.mean(), x_NCHW.std()
     x_NCHW, valid_NCHW = (x_NCHW - centre) / scale, (valid_NCHW - centre) / scale

@@ -276,7 +276,7 @@ def test_what_never_ends_is_not_read(train, task, file, name, kind, tmp_path, ca
         ("climate", "train/data-003.h5", instead("climate/labels_0", half), "003.h5 has a label 0.5, but"),
         ("climate", "train/data-003.h5", instead("climate/labels_0", missing), "row 0 of climate/labels_0 holds NaN"),
         ("landcover", "train.h5", instead("labels", half), "train.h5 has a label 0.5, but"),
-        ("landcover", "train.h5", instead("labels", missing), "row 0 of labels holds NaN"),
+        ("landcover", "train.h5", instead("labels", missing), "train.h5 has a label nan, but"),
         ("survey", "valid.h5", instead("labels", half), "valid.h5 has a label 0.5, but"),
         ("survey", "valid.h5", instead("labels", missing), "row 3 of labels holds NaN"),
         ("survey", "valid.h5", instead("labels", np.sort), "must occur in both"),

@@ -39,13 +39,6 @@ def test_a_disk_that_takes_no_more_is_an_error_and_not_the_end_of_the_process(la
     assert not list(tmp_path.iterdir())
 
 
-def test_of_a_file_that_does_not_become_whole_nothing_stays(tmp_path):
-    with pytest.raises(KeyboardInterrupt), writing.hdf5(tmp_path / "a.h5", 8) as h5:
-        h5["x"] = 1.0
-        raise KeyboardInterrupt
-    assert not list(tmp_path.iterdir())
-
-
 def test_between_writes_an_interrupt_is_immediate(tmp_path):
     with pytest.raises(KeyboardInterrupt), writing.year_writer(tmp_path / "1980.h5", 2, SHAPE) as append:
         append(np.zeros(SHAPE))
