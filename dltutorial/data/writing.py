@@ -134,11 +134,7 @@ def _create_hdf5(file: Path, shape_TCHW: tuple[int, ...], layout: Layout, attrib
 
 @contextlib.contextmanager
 def hdf5(file: Path, n_bytes: int) -> Iterator[h5py.File]:
-    """A new HDF5 file for so much, under a name that goes if it does not become whole.
-
-    Raises:
-        OSError: the disk sets no room aside. In the midst of HDF5's work that would end the process.
-    """
+    """A new HDF5 file for so much, under a name that goes if it stays half written. OSError: no room for it."""
     with h5py.File(file, "w", locking=False) as h5:  # nobody else sees it, and some shared file systems have no locks
         if hasattr(os, "posix_fallocate"):  # on Linux
             with open(file, "r+b") as out:

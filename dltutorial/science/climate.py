@@ -119,6 +119,8 @@ class Samples:
         file = self.files[index]
         shapes = f"{self.size} {len(self.low_C)}", self.size
         x_HWC, label_HW = cases.arrays(file, **dict(zip(SAMPLE, shapes, strict=True)))
+        if not np.ptp(x_HWC) > 0:
+            raise DataError(f"{file} holds one value only, as if never written; remove it, or make it anew")
         x_HWC = (x_HWC - self.low_C) * self.scale_C - 0.5
         return np.ascontiguousarray(x_HWC.transpose(2, 0, 1)), cases.classes(file, label_HW, len(CLASSES))
 

@@ -195,8 +195,8 @@ def write(file: Path, x_CDHW: Tensor, unit_P: Tensor) -> None:
 def read(file: Path, shape: str = "SSSC") -> tuple[Tensor, Tensor]:
     """A box (C, D, H, W), log(1 + count), and its parameters (P,). DataError: it is none, or none of this shape."""
     counts, unit = cases.arrays(file, full=shape, unitPar=str(len(PARAMETERS)))
-    if counts.min() < 0:
-        raise DataError(f"{file} holds less than no particles in a cell; leave it out")
+    if counts.min() < 0 or not counts.any():
+        raise DataError(f"{file} holds less than no particles in a cell, or none in all; leave it out")
     if (np.abs(unit) > 1.001).any():
         raise DataError(f"{file}: unitPar {unit.tolist()} is not between -1 and 1; scale it")
     return torch.from_numpy(np.log1p(counts)).movedim(3, 0), torch.from_numpy(unit)
@@ -221,10 +221,7 @@ def turned(x_CDHW: Tensor, seed: int) -> Tensor:
 
 
 def make_task(recipe: Recipe, folder: Path) -> Task:
-    """The network on these boxes, with the mean squared error of the parameters.
-
-    CourseError: see ``boxes`` and ``read``; fewer boxes than a batch takes; boxes that cannot be halved so often.
-    """
+    """The network on these boxes, and its mean squared error. CourseError: see ``read``, ``CosmoNet``; too few boxes."""
     train, valid = boxes(folder, "train", recipe.samples), boxes(folder, "valid")
     first, _ = read(train[0])
     side, n_channels = first.shape[1], len(first)

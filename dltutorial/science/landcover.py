@@ -109,8 +109,10 @@ class Tiles:
         with formats.blaming(self.file), h5py.File(self.file, "r") as h5:
             images = h5["images"]  # one by one: h5py is slow with a list of places
             x_BCHW = torch.from_numpy(np.stack([images[index] for index in indices]).astype(np.float32))
-        if (bad_B := ~torch.isfinite(x_BCHW).flatten(1).all(1)).any():
-            raise DataError(f"{self.file}: tile {indices[bad_B.int().argmax()]} holds NaN or infinity; leave it out")
+        spread_B = x_BCHW.amax((1, 2, 3)) - x_BCHW.amin((1, 2, 3))
+        if (bad_B := ~((spread_B > 0) & spread_B.isfinite())).any():
+            bad = indices[bad_B.int().argmax()]
+            raise DataError(f"{self.file}: tile {bad} holds NaN, infinity, or one value only; leave it out")
         x_BCHW = (x_BCHW - 2000) / 500
         if turn and seeds is not None:
             turned = [torch.rot90(x, s % 4, (1, 2)) for x, s in zip(x_BCHW, seeds.tolist(), strict=True)]

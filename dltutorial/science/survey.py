@@ -111,6 +111,8 @@ def ensure(recipe: Recipe, progress: bool = True) -> Path:
 def read(file: Path, want_labels: bool) -> tuple[Tensor, Tensor | None]:
     """Images (N, C, H, W) and, if wanted, labels (N,). DataError: as of ``cases``; half of the labels lack a class."""
     x_NCHW, *labels = cases.arrays(file, images="NCHW", **{"labels": "N"} if want_labels else {})
+    if (flat_N := x_NCHW.max((1, 2, 3)) == x_NCHW.min((1, 2, 3))).any():
+        raise DataError(f"{file}: image {flat_N.argmax()} holds one value only, as if never written; leave it out")
     if not want_labels:
         return torch.from_numpy(x_NCHW), None
     y_N = torch.from_numpy(cases.classes(file, labels[0], 2))
