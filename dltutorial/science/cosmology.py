@@ -221,7 +221,7 @@ def turned(x_CDHW: Tensor, seed: int) -> Tensor:
 
 
 def make_task(recipe: Recipe, folder: Path) -> Task:
-    """The network on these boxes, and its mean squared error. CourseError: see ``read``, ``CosmoNet``; too few boxes."""
+    """The network on these boxes, and the squared error. CourseError: see ``read``, ``CosmoNet``; too few boxes."""
     train, valid = boxes(folder, "train", recipe.samples), boxes(folder, "valid")
     first, _ = read(train[0])
     side, n_channels = first.shape[1], len(first)
