@@ -12,6 +12,7 @@ Legend: T snapshots in the year, N snapshots asked for, C channels, H rows (lati
 
 import contextlib
 import errno
+import itertools
 import math
 import os
 import re
@@ -177,23 +178,33 @@ def open_year(path: Path, crop: tuple[int, int] | None = None) -> Year:
 
 def _open_hdf5(path: Path) -> Year:
     file = h5py.File(path, "r")
-    elsewhere = f"{path} keeps its values in other files, whose loss would read as zeros; copy them into one file"
-    if isinstance(file.get("fields", getlink=True), (h5py.ExternalLink, h5py.SoftLink)):  # to follow may never end
-        raise DataError(elsewhere)
-    fields = file.get("fields")
-    if not isinstance(fields, h5py.Dataset):
-        raise DataError(f"{path} has no dataset 'fields' but {sorted(file)}; {_FOREIGN}")
+    fields = dataset(path, file, "fields")
     year = Year(path, fields, fields.chunks, fields.compression is not None, file.close)
-    if fields.is_virtual or fields.external:
-        raise DataError(elsewhere)
-    if np.any(fields.attrs.get("scale_factor", 1) != 1) or np.any(fields.attrs.get("add_offset", 0) != 0):
-        raise DataError(f"{path} has packed values, to be read with scale_factor and add_offset; write them unpacked")
     year.no_value = _no_value(path, fields.attrs)
-    if fields.chunks is None:
-        _refuse_holes(path, fields.shape, fields.shape, lambda: int(fields.id.get_storage_size() >= fields.nbytes))
-    else:
-        _refuse_holes(path, fields.shape, fields.chunks, fields.id.get_num_chunks)
     return year
+
+
+def dataset(path: Path, file: h5py.File, name: str) -> h5py.Dataset:
+    """A dataset of an HDF5 file, all of whose values lie in that file, and as they are.
+
+    Raises:
+        DataError: there is none of that name; or its values are elsewhere, packed, or not all written.
+    """
+    elsewhere = f"{path} keeps its values in other files, whose loss would read as zeros; copy them into one file"
+    for place in itertools.accumulate(name.split("/"), "{}/{}".format):
+        if isinstance(file.get(place, getlink=True), (h5py.ExternalLink, h5py.SoftLink)):  # to follow may never end
+            raise DataError(elsewhere)
+    found = file.get(name)
+    if not isinstance(found, h5py.Dataset):
+        raise DataError(f"{path} has no dataset {name!r} but {sorted(file)}; {_FOREIGN}")
+    if found.is_virtual or found.external:
+        raise DataError(elsewhere)
+    if np.any(found.attrs.get("scale_factor", 1) != 1) or np.any(found.attrs.get("add_offset", 0) != 0):
+        raise DataError(f"{path} has packed values, to be read with scale_factor and add_offset; write them unpacked")
+    if found.size:
+        count = found.id.get_num_chunks if found.chunks else lambda: int(found.id.get_storage_size() >= found.nbytes)
+        _refuse_holes(path, found.shape, found.chunks or found.shape, count)
+    return found
 
 
 def _open_npy(path: Path) -> Year:
@@ -253,7 +264,7 @@ def _refuse_holes(path: Path, shape: tuple[int, ...], chunk: tuple[int, ...], co
     """
     chunks = math.prod(-(-n // part) for n, part in zip(shape, chunk, strict=True))
     if chunks > _MOST_CHUNKS:
-        raise DataError(f"{path} claims {shape[0]:,} snapshots in {chunks:,} chunks, too many; make or fetch it anew")
+        raise DataError(f"{path} claims {shape[0]:,} samples in {chunks:,} chunks, too many; make or fetch it anew")
     if missing := chunks - count():
         raise DataError(f"{path} lacks {missing:,} of its {chunks:,} chunks; make or fetch it anew")
 

@@ -28,6 +28,7 @@ from dltutorial.errors import DataError
 SPLITS = ("train", "valid", "test")
 STATISTICS = ("global_means", "global_stds", "time_means")
 REPLACING = ".replacing"  # in ``stats/`` while one set of statistics takes the place of another
+_LIKE_YEARS = {*formats.SUFFIXES, ".hdf5", ".hdf", ".he5", ".nc", ".nc4", ".npz"}  # in capitals too
 _YEAR = re.compile(r".*\d{4}")
 _FAR = 1e3  # deviations from the mean: no data of these statistics
 # What stands for "no value" in other formats.
@@ -229,10 +230,12 @@ def year_files(folder: Path, split: str) -> tuple[Path, ...]:
     if there is None:
         what = f"{folder} has no folder {split}" if Path(folder).is_dir() else f"no data folder {folder}"
         raise DataError(f"{what}; {hint}")
-    files = tuple(file for file in there if file.suffix in formats.SUFFIXES and not file.name.startswith("."))
+    files = tuple(file for file in there if file.suffix.lower() in _LIKE_YEARS and not file.name.startswith("."))
     if not files:
         raise DataError(f"{place} holds no .h5 file, nor .npy nor .zarr; {hint}")
     for file in files:
+        if file.suffix not in formats.SUFFIXES:
+            raise DataError(f"{file} would be left out: name it *.h5, *.npy or *.zarr if it is such, else move it away")
         if file.suffix != files[0].suffix:
             raise DataError(f"{files[0]} and {file.name} are of two layouts; remove one of them")
         if not _YEAR.fullmatch(file.stem):
@@ -247,7 +250,7 @@ def year_shapes(folder: Path, split: str) -> dict[Path, tuple[int, int, int, int
     return shapes
 
 
-def require_alike(shapes: Mapping[Path, tuple[int, int, int, int]]) -> None:
+def require_alike(shapes: Mapping[Path, tuple[int, ...]]) -> None:
     """Raises: DataError: two years have samples of different shapes; it names both."""
     first, wanted = next(iter(shapes.items()))
     for file, shape in shapes.items():

@@ -111,7 +111,7 @@ def pooled(images_NHW: Tensor) -> Tensor:
 
 def _read(file: Path, n: int) -> tuple[Tensor, Tensor]:
     """Features (N, F) and labels (N,) that ``lenses`` kept."""
-    with formats.blaming(file), np.load(file, allow_pickle=False) as found:
+    with formats.blaming(file), paths.open_regular(file) as stream, np.load(stream, allow_pickle=False) as found:
         x_NF, y_N = found["features"], found["labels"]
     if x_NF.dtype != np.float32 or not len(x_NF) == len(y_N) == n or not np.isfinite(x_NF).all():
         raise DataError(f"{file} does not hold {n} images with labels")

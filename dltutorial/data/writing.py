@@ -126,21 +126,23 @@ def year_writer(
 def _create_hdf5(file: Path, shape_TCHW: tuple[int, ...], layout: Layout, attributes: Mapping) -> Iterator[Put]:
     chunks: Any = (layout.chunk, *shape_TCHW[1:]) if isinstance(layout.chunk, int) else layout.chunk == "auto" or None
     codec = {"compression": layout.compression, "compression_opts": layout.level}
-    with h5py.File(file, "w", locking=False) as h5:  # nobody else sees it, and some shared file systems have no locks
-        _reserve(file, 2**20 + int(1.02 * 4 * math.prod(shape_TCHW)))
+    with hdf5(file, 4 * math.prod(shape_TCHW)) as h5:
         h5.attrs.update(attributes)
         fields = h5.create_dataset("fields", shape_TCHW, np.float32, chunks=chunks, **codec)
         yield lambda first, x_BCHW: fields.__setitem__(slice(first, first + len(x_BCHW)), x_BCHW)
+
+
+@contextlib.contextmanager
+def hdf5(file: Path, n_bytes: int) -> Iterator[h5py.File]:
+    """A new HDF5 file for so much, under a name that goes if it stays half written. OSError: no room for it."""
+    with h5py.File(file, "w", locking=False) as h5:  # nobody else sees it, and some shared file systems have no locks
+        if hasattr(os, "posix_fallocate"):  # on Linux
+            with open(file, "r+b") as out:
+                os.posix_fallocate(out.fileno(), 0, 2**20 + int(1.02 * n_bytes))
+        yield h5
         h5.flush()
-        n_bytes = h5.id.get_filesize()
-    os.truncate(file, n_bytes)
-
-
-def _reserve(file: Path, n_bytes: int) -> None:
-    """Have the disk set room aside. An OSError here is told; one in the midst of HDF5's work ends the process."""
-    if hasattr(os, "posix_fallocate"):  # on Linux
-        with open(file, "r+b") as out:
-            os.posix_fallocate(out.fileno(), 0, n_bytes)
+        size = h5.id.get_filesize()
+    os.truncate(file, size)
 
 
 @contextlib.contextmanager

@@ -11,17 +11,21 @@ A case is a module with
 Everything that comes as ``--data DIR`` is a folder in the layout that the case's module describes.
 """
 
+import contextlib
 import dataclasses
 import hashlib
 import importlib
 import json
 import math
+import re
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import h5py
+import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import Dataset, default_convert
@@ -67,10 +71,70 @@ def recipe_of(
     Raises:
         RecipeError: a knob that cannot be, or a network that is none of these, if they are given.
     """
-    recipe = Recipe.of(base, **{**defaults.get(base.name, defaults["smoke"]), **knobs})
+    said = {name: value for name, value in knobs.items() if (name, value) != ("samples", 0)}  # 0: the preset's
+    recipe = Recipe.of(base, **{**defaults.get(base.name, defaults["smoke"]), **said})
     if networks:
         recipe.require(recipe.network in ("", *networks), "network", f"must be one of {', '.join(networks)}")
     return recipe
+
+
+@contextlib.contextmanager
+def opened(file: Path, **shapes: str) -> Iterator[list[h5py.Dataset]]:
+    """Datasets of an HDF5 file, by name; a shape has a letter for any number of a dimension, or digits: ``N H W 19``.
+
+    Raises:
+        DataError: as of ``formats.dataset``; no numbers, other shapes, or sizes that differ under one letter.
+    """
+    sizes: dict[str, int] = {}
+    with formats.blaming(file):
+        formats.refuse_irregular(file)
+        with h5py.File(file, "r") as h5:
+            found = [formats.dataset(file, h5, name) for name in shapes]
+            for (name, shape), data in zip(shapes.items(), found, strict=True):
+                is_now, dims = tuple(data.shape or ()), re.findall(r"[A-Z]|\d+", shape)
+                fits = len(dims) == len(is_now) and all(
+                    n == (int(d) if d.isdigit() else sizes.setdefault(d, n)) for d, n in zip(dims, is_now, strict=True)
+                )
+                if not fits or 0 in is_now or data.dtype.kind not in "fiub":
+                    wanted = ", ".join(str(sizes.get(d, d)) for d in dims)
+                    raise DataError(f"{file}: {name} is {data.dtype} {is_now}, not numbers ({wanted}); make it anew")
+            yield found
+
+
+def arrays(file: Path, **shapes: str) -> list[np.ndarray]:
+    """What ``opened`` finds, float32. DataError: also if a number is NaN or infinite."""
+    with opened(file, **shapes) as found, np.errstate(over="ignore"):
+        read = [np.asarray(data[...], np.float32) for data in found]
+    for name, rows in zip(shapes, read, strict=True):
+        if not (finite := np.isfinite(rows)).all():
+            row = np.argwhere(~finite)[0, 0]
+            raise DataError(f"{file}: row {row} of {name} holds NaN or infinity; correct it, or leave it out")
+    return read
+
+
+def classes(file: Path, labels: np.ndarray, n: int) -> np.ndarray:
+    """Labels as int64. DataError: one is none of the whole numbers from 0 to n - 1."""
+    if (bad := ~np.isin(labels, np.arange(n))).any():
+        wrong = f"has a label {labels[bad][0]:g}, but all must be whole numbers from 0 to {n - 1}"
+        raise DataError(f"{file} {wrong}; correct them")
+    return labels.astype(np.int64)
+
+
+def files(place: Path, layout: str) -> list[Path]:
+    """The HDF5 files of a folder, in the order of their names. DataError: there are none; ``layout`` says of what."""
+    with formats.blaming(place):
+        there = sorted(place.iterdir()) if place.is_dir() else []
+    if found := [f for f in there if f.suffix.lower() in (".h5", ".hdf5") and not f.name.startswith(".")]:
+        return found
+    raise DataError(f"{place} holds no .h5 file; see science/{layout}.py for the layout")
+
+
+def write(file: Path, content: Mapping[str, Any], **attributes: float) -> None:
+    """An HDF5 file of these arrays. OSError: the disk refuses."""
+    with writing.hdf5(file, sum(np.asarray(array).nbytes for array in content.values())) as out:
+        for name, array in content.items():
+            out[name] = array
+        out.attrs.update(attributes)
 
 
 def digest(files: Sequence[Path]) -> str:
@@ -85,6 +149,7 @@ def digest(files: Sequence[Path]) -> str:
     sizes = []
     for file in files:
         with formats.blaming(file):
+            formats.refuse_irregular(file)
             sizes.append(file.stat().st_size)
     told, share = hashlib.blake2b(repr(sizes).encode(), digest_size=8), min(1.0, _WHOLE_BYTES / max(1, sum(sizes)))
     for file, size in zip(files, sizes, strict=True):

@@ -17,14 +17,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import h5py
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dltutorial.config import Preset, RankRecipe, Recipe, preset
-from dltutorial.data import formats, store, weather
+from dltutorial.data import store, weather
 from dltutorial.errors import DataError
 from dltutorial.science import cases
 from dltutorial.science.resnet import ResNet, convolution, norm
@@ -35,6 +34,7 @@ CLASSES = "background", "cyclone", "front"
 NETWORKS = "atrous", "tiramisu"
 SPLITS = {"train": "train", "valid": "validation", "test": "test"}
 SCORE = "valid/loss"
+SAMPLE, STATS = ("climate/data", "climate/labels_0"), ("climate/minval", "climate/maxval")
 # Of DeepCAM's pixels: background, tropical cyclones, atmospheric rivers (deepCam/train.py).
 DEEPCAM_SHARES = 0.986267818390377, 0.0004578708870701058, 0.01327431072255291
 _SMOKE: dict[str, Any] = {"steps": 100, "global_batch_size": 4, "learning_rate": 2e-2, "weight_decay": 0.0}
@@ -76,11 +76,10 @@ def _label(base: Preset, progress: bool, folder: Path) -> None:
             if name == "train":
                 extremes_C += [x_TCHW.min((0, 2, 3)), x_TCHW.max((0, 2, 3))]
             for n, (x_CHW, label_HW) in enumerate(zip(x_TCHW, labels_THW, strict=True)):
-                with h5py.File(folder / there / f"data-{n_year + 1:04d}-{n:03d}.h5", "w") as h5:
-                    h5["climate/data"] = np.ascontiguousarray(x_CHW.transpose(1, 2, 0), np.float32)
-                    h5["climate/labels_0"] = label_HW.astype(np.uint8)
-    with h5py.File(folder / "stats.h5", "w") as h5:
-        h5["climate/minval"], h5["climate/maxval"] = np.min(extremes_C, 0), np.max(extremes_C, 0)
+                file = folder / there / f"data-{n_year + 1:04d}-{n:03d}.h5"
+                x_HWC = np.ascontiguousarray(x_CHW.transpose(1, 2, 0), np.float32)
+                cases.write(file, dict(zip(SAMPLE, (x_HWC, label_HW.astype(np.uint8)), strict=True)))
+    cases.write(folder / "stats.h5", {STATS[0]: np.min(extremes_C, 0), STATS[1]: np.max(extremes_C, 0)})
 
 
 def event_fields(x_TCHW: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -101,16 +100,15 @@ class Samples:
 
     def __init__(self, folder: Path, split: str) -> None:
         self.place = Path(folder) / SPLITS[split]
-        self.files = sorted(self.place.glob("*.h5"))
-        if not self.files:
-            raise DataError(f"{self.place} holds no .h5 file; give a folder in DeepCAM's layout (science/climate.py)")
-        stats = Path(folder) / "stats.h5"
-        with formats.blaming(stats), h5py.File(stats, "r") as h5:
-            low_C, high_C = (np.asarray(h5[f"climate/{name}"], np.float32).ravel() for name in ("minval", "maxval"))
-        if not (high_C > low_C).all():
-            raise DataError(f"{stats}: a channel's maxval is not above its minval; leave the channel out")
-        self.low_C, self.scale_C = low_C, 1 / (high_C - low_C)
+        self.files, stats = cases.files(self.place, "climate"), Path(folder) / "stats.h5"
+        self.low_C, high_C = cases.arrays(stats, **dict.fromkeys(STATS, "C"))
+        with np.errstate(over="ignore", divide="ignore"):
+            self.scale_C = 1 / (high_C - self.low_C)
+        if not ((self.scale_C > 0) & np.isfinite(self.scale_C)).all():
+            raise DataError(f"{stats}: a channel's maxval is not above its minval, or too far; leave the channel out")
+        self.size = "HW"
         self.shape = self.read(0)[0].shape
+        self.size = "{1} {2}".format(*self.shape)  # of all others too
 
     def __len__(self) -> int:
         """Samples."""
@@ -119,16 +117,12 @@ class Samples:
     def read(self, index: int) -> tuple[np.ndarray, np.ndarray]:
         """Fields (C, H, W) between −1/2 and 1/2 or about it, labels (H, W)."""
         file = self.files[index]
-        with formats.blaming(file), h5py.File(file, "r") as h5:
-            x_HWC, label_HW = h5["climate/data"][...], h5["climate/labels_0"][...]
-        if x_HWC.shape[2:] != self.low_C.shape or label_HW.shape != x_HWC.shape[:2]:
-            raise DataError(f"{file}: data {x_HWC.shape}, labels {label_HW.shape}, stats.h5 {self.low_C.shape}")
-        if not np.isfinite(x_HWC).all():
-            raise DataError(f"{file} holds NaN or infinity; remove the file")
-        if label_HW.min() < 0 or label_HW.max() >= len(CLASSES):
-            raise DataError(f"{file} has labels from {label_HW.min()} to {label_HW.max()}; map them to 0, 1, 2")
+        shapes = f"{self.size} {len(self.low_C)}", self.size
+        x_HWC, label_HW = cases.arrays(file, **dict(zip(SAMPLE, shapes, strict=True)))
+        if not np.ptp(x_HWC) > 0:
+            raise DataError(f"{file} holds one value only, as if never written; remove it, or make it anew")
         x_HWC = (x_HWC - self.low_C) * self.scale_C - 0.5
-        return np.ascontiguousarray(x_HWC.transpose(2, 0, 1), np.float32), label_HW.astype(np.int64)
+        return np.ascontiguousarray(x_HWC.transpose(2, 0, 1)), cases.classes(file, label_HW, len(CLASSES))
 
     def batch(self, indices: list[int], seeds: Tensor | None = None, roll: bool = False) -> tuple[Tensor, Tensor]:
         """(B, C, H, W) and (B, H, W); ``roll`` shifts each along longitude, by its seed."""
@@ -260,8 +254,7 @@ def weighted_error(weight_K: Tensor) -> Callable[..., Tensor]:
 def make_task(recipe: Recipe, folder: Path, power: float = -0.5) -> Task:
     """The task on a folder; weights are its shares to this power. CourseError: data that do not fit, or too few."""
     train, valid = Samples(folder, "train"), Samples(folder, "valid")
-    if valid.shape != train.shape:
-        raise DataError(f"{folder}: validation has samples {valid.shape}, train {train.shape}; remove one of them")
+    store.require_alike({split.files[0]: (1, *split.shape) for split in (train, valid)})
     published = recipe.preset in ("gpu", "cluster")
     weight_K = class_weights(train.shares(), power)
     return Task(

@@ -19,7 +19,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import h5py
 import numpy as np
 import torch
 import torch.distributed as dist
@@ -27,7 +26,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dltutorial.config import Preset, Recipe
-from dltutorial.data import formats
 from dltutorial.errors import DataError, RecipeError
 from dltutorial.parallel.tensor import GatherTokens
 from dltutorial.science import cases
@@ -189,29 +187,19 @@ def write(file: Path, x_CDHW: Tensor, unit_P: Tensor) -> None:
     """One box in CosmoFlow's layout."""
     file.parent.mkdir(exist_ok=True)
     middle_P, reach_P = np.array(list(PARAMETERS.values())).T
-    with h5py.File(file, "w") as out:
-        out["full"] = x_CDHW.movedim(0, 3).numpy().astype(np.int16)
-        out["unitPar"], out["physPar"] = unit_P.numpy(), middle_P + reach_P * unit_P.numpy()
-        out["namePar"] = [name.encode() for name in PARAMETERS]
-        out["redshifts"] = [1 / a - 1 for a in SCALE_FACTORS]
+    content = {"full": x_CDHW.movedim(0, 3).numpy().astype(np.int16), "unitPar": unit_P}
+    content |= {"physPar": middle_P + reach_P * unit_P.numpy(), "namePar": [name.encode() for name in PARAMETERS]}
+    cases.write(file, content | {"redshifts": [1 / a - 1 for a in SCALE_FACTORS]})
 
 
-def read(file: Path) -> tuple[Tensor, Tensor]:
-    """A box (C, D, H, W), log(1 + count), and its parameters (P,).
-
-    Raises:
-        DataError: it is no such box, or a parameter is out of range.
-    """
-    with formats.blaming(file), h5py.File(file) as found:
-        shapes = [found[name].shape for name in ("full", "unitPar") if name in found]
-        if [len(shape) for shape in shapes] != [4, 1] or len({*shapes[0][:3]}) > 1 or shapes[1][0] != len(PARAMETERS):
-            raise DataError(f"{file} has no cube full (side, side, side, C) and unitPar (4,); see science/cosmology.py")
-        counts, unit = found["full"][:], found["unitPar"][:].astype(np.float32)
-    if not np.isfinite(counts).all() or counts.min() < 0:
-        raise DataError(f"{file} holds NaN or less than no particles in a cell; leave it out")
-    if not (np.abs(unit) <= 1.001).all():
+def read(file: Path, shape: str = "SSSC") -> tuple[Tensor, Tensor]:
+    """A box (C, D, H, W), log(1 + count), and its parameters (P,). DataError: it is none, or none of this shape."""
+    counts, unit = cases.arrays(file, full=shape, unitPar=str(len(PARAMETERS)))
+    if counts.min() < 0 or not counts.any():
+        raise DataError(f"{file} holds less than no particles in a cell, or none in all; leave it out")
+    if (np.abs(unit) > 1.001).any():
         raise DataError(f"{file}: unitPar {unit.tolist()} is not between -1 and 1; scale it")
-    return torch.from_numpy(np.log1p(counts.astype(np.float32))).movedim(3, 0), torch.from_numpy(unit)
+    return torch.from_numpy(np.log1p(counts)).movedim(3, 0), torch.from_numpy(unit)
 
 
 def even(x: Tensor) -> Tensor:
@@ -221,10 +209,7 @@ def even(x: Tensor) -> Tensor:
 
 def boxes(folder: Path, name: str, most: int = 0) -> list[Path]:
     """The files of a part. DataError: there are none."""
-    found = sorted(file for file in (Path(folder) / name).glob("*") if file.suffix in (".h5", ".hdf5"))
-    if not found:
-        raise DataError(f"{Path(folder) / name} has no box (*.h5, *.hdf5); see science/cosmology.py for the layout")
-    return found[: most or None]
+    return cases.files(Path(folder) / name, "cosmology")[: most or None]
 
 
 def turned(x_CDHW: Tensor, seed: int) -> Tensor:
@@ -236,38 +221,35 @@ def turned(x_CDHW: Tensor, seed: int) -> Tensor:
 
 
 def make_task(recipe: Recipe, folder: Path) -> Task:
-    """The network on these boxes, with the mean squared error of the parameters.
-
-    Raises:
-        DataError: see ``boxes`` and ``read``; fewer boxes than a batch takes.
-        RecipeError: boxes that cannot be halved so often.
-    """
+    """The network on these boxes, and the squared error. CourseError: see ``read``, ``CosmoNet``; too few boxes."""
     train, valid = boxes(folder, "train", recipe.samples), boxes(folder, "valid")
     first, _ = read(train[0])
-    shape = first.shape[1], *SHAPES[recipe.preset][1:], recipe.network or NETWORKS[0], len(first)
+    side, n_channels = first.shape[1], len(first)
+    net = side, *SHAPES[recipe.preset][1:], recipe.network or NETWORKS[0], n_channels
+    shape = f"{side} {side} {side} {n_channels}"
 
     def load(indices: list[int], seeds_B: Tensor) -> tuple[Tensor, ...]:
-        x, unit = zip(*(read(train[index]) for index in indices), strict=True)
+        x, unit = zip(*(read(train[index], shape) for index in indices), strict=True)
         x_BCDHW = torch.stack([turned(*pair) for pair in zip(x, seeds_B.tolist(), strict=True)])
         return even(x_BCDHW), torch.stack(unit)
 
     return Task(
-        seeded(lambda: CosmoNet(*shape), recipe),
+        seeded(lambda: CosmoNet(*net), recipe),
         cases.feed(len(train), load, recipe),
         lambda model, x_BCDHW, unit_BP: F.mse_loss(model(x_BCDHW), unit_BP),
-        lambda model: scores(model, valid, recipe),
+        lambda model: scores(model, valid, recipe, shape),
         data_id=f"{len(train)} {cases.digest([*train, *valid])}",
-        check_data=lambda: [read(file) for file in (*train, *valid)],
+        check_data=lambda: [read(file, shape) for file in (*train, *valid)],
     )
 
 
 @torch.no_grad()
-def scores(model: nn.Module, files: list[Path], recipe: Recipe, batch: int = 16) -> dict[str, float]:
+def scores(model: nn.Module, files: list[Path], recipe: Recipe, shape: str) -> dict[str, float]:
     """Mean absolute error in units of ``unitPar``, R² of each parameter. Ranks share the boxes; all get the same."""
     device = next(model.parameters()).device
     found = torch.zeros(2, len(files), len(PARAMETERS), device=device)
-    for indices, counts in cases.shared(len(files), batch, recipe):
-        x, unit = zip(*(read(files[index]) for index in indices), strict=True)
+    for indices, counts in cases.shared(len(files), 16, recipe):
+        x, unit = zip(*(read(files[index], shape) for index in indices), strict=True)
         told_BP = model(even(torch.stack(x)).to(device)).float()
         if counts:
             found[:, indices] = torch.stack((told_BP, torch.stack(unit).to(device)))

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dltutorial.config import Preset, RankRecipe, Recipe
-from dltutorial.data import formats
+from dltutorial.data import formats, store, writing
 from dltutorial.errors import DataError
 from dltutorial.science import cases
 from dltutorial.science.resnet import ResNet
@@ -55,20 +55,19 @@ def ensure(recipe: Recipe, progress: bool = True) -> Path:
     """The folder of simulated tiles for a recipe."""
     n, size = _SIZES[recipe.preset]
     plan = cases.Simulated(recipe.samples or n, max(1, (recipe.samples or n) // 4), size)
-    lengths = plan.samples, plan.n_valid, plan.n_valid
+    lengths, n_bytes = (plan.samples, plan.n_valid, plan.n_valid), 2 * len(BANDS) * size**2 + len(CLASSES)
 
     def make(folder: Path) -> None:
         for number, (name, n) in enumerate(zip(SPLITS.values(), lengths, strict=True)):
-            with h5py.File(folder / f"{name}.h5", "w") as h5:
-                shape = n, len(BANDS), size, size
+            shape = n, len(BANDS), size, size
+            with writing.hdf5(folder / f"{name}.h5", n * n_bytes) as h5:
                 images = h5.create_dataset("images", shape, np.uint16, chunks=(1, *shape[1:]))
                 labels = h5.create_dataset("labels", (n, len(CLASSES)), np.uint8)
                 for first in range(0, n, 250):
                     part, seed = slice(first, min(n, first + 250)), (number << 32) + first
                     images[part], labels[part] = simulate(part.stop - first, size, seed=seed)
 
-    n_bytes = sum(lengths) * (2 * len(BANDS) * size**2 + len(CLASSES))
-    return cases.kept("landcover", plan, make, n_bytes, progress)
+    return cases.kept("landcover", plan, make, sum(lengths) * n_bytes, progress)
 
 
 def simulate(n: int, size: int, noise: float = 0.3, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -97,14 +96,9 @@ class Tiles:
 
     def __init__(self, folder: Path, split: str) -> None:
         self.file = Path(folder) / f"{SPLITS[split]}.h5"
-        with formats.blaming(self.file), h5py.File(self.file, "r") as h5:
-            self.shape, labels_NK = h5["images"].shape, h5["labels"][...]
-        if len(self.shape) != 4 or labels_NK.shape != (self.shape[0], len(CLASSES)):
-            found = f"images {self.shape} and labels {labels_NK.shape}"
-            raise DataError(f"{self.file} has {found}; it should be (N, C, H, W) and (N, {len(CLASSES)})")
-        if labels_NK.max(initial=0) > 1 or labels_NK.min(initial=0) < 0:
-            raise DataError(f"{self.file}: labels run to {labels_NK.max()}, but a class is there (1) or not (0)")
-        self.labels_NK = torch.from_numpy(labels_NK.astype(np.float32))
+        with cases.opened(self.file, images="NCHW", labels=f"N{len(CLASSES)}") as (images, labels):
+            self.shape, labels_NK = images.shape, labels[...]
+        self.labels_NK = torch.from_numpy(cases.classes(self.file, labels_NK, 2)).float()
 
     def __len__(self) -> int:
         """Tiles."""
@@ -115,8 +109,10 @@ class Tiles:
         with formats.blaming(self.file), h5py.File(self.file, "r") as h5:
             images = h5["images"]  # one by one: h5py is slow with a list of places
             x_BCHW = torch.from_numpy(np.stack([images[index] for index in indices]).astype(np.float32))
-        if (bad_B := ~torch.isfinite(x_BCHW).flatten(1).all(1)).any():
-            raise DataError(f"{self.file}: tile {indices[bad_B.int().argmax()]} holds NaN or infinity; leave it out")
+        spread_B = x_BCHW.amax((1, 2, 3)) - x_BCHW.amin((1, 2, 3))
+        if (bad_B := ~((spread_B > 0) & spread_B.isfinite())).any():
+            bad = indices[bad_B.int().argmax()]
+            raise DataError(f"{self.file}: tile {bad} holds NaN, infinity, or one value only; leave it out")
         x_BCHW = (x_BCHW - 2000) / 500
         if turn and seeds is not None:
             turned = [torch.rot90(x, s % 4, (1, 2)) for x, s in zip(x_BCHW, seeds.tolist(), strict=True)]
@@ -134,8 +130,7 @@ def make_network(network: str, channels: int) -> nn.Module:
 def make_task(recipe: Recipe, folder: Path) -> Task:
     """The task of a recipe on a folder. CourseError: data that do not fit the recipe, or too few."""
     train, valid = Tiles(folder, "train"), Tiles(folder, "valid")
-    if valid.shape[1:] != train.shape[1:]:
-        raise DataError(f"{folder}: validation has tiles {valid.shape[1:]}, train {train.shape[1:]}; remove one")
+    store.require_alike({train.file: train.shape, valid.file: valid.shape})
     if (never_K := train.labels_NK.sum(0) == 0).any():
         names = ", ".join(name for name, never in zip(CLASSES, never_K, strict=True) if never)
         raise DataError(f"{train.file}: no tile has {names}, so nothing can be learned of it; add samples")

@@ -27,7 +27,6 @@ from dltutorial.config import Preset, Recipe
 from dltutorial.data import formats
 from dltutorial.errors import DataError
 from dltutorial.science import cases
-from dltutorial.science.surrogate import read, write
 from dltutorial.train.distributed import data_rank, data_world_size, sum_over_ranks
 from dltutorial.train.task import Task, seeded
 
@@ -112,28 +111,25 @@ def ensure(recipe: Recipe, progress: bool = True) -> Path:
 def _make(plan: cases.Simulated, folder: Path) -> None:
     for n, (split, size) in enumerate({"train": plan.samples, "valid": plan.n_valid}.items()):
         points_N2, c_N = observe(plan.kind, size, 2 * plan.seed + n)
-        write(folder / f"{split}.h5", {"points": points_N2, "c": c_N}, **TRUE)
+        cases.write(folder / f"{split}.h5", {"points": points_N2, "c": c_N}, **TRUE)
 
 
 def notes(recipe: Recipe, folder: Path) -> list[str]:
     """What such observations cannot tell."""
-    (points_N2,) = read(Path(folder) / "train.h5", points="N2")
-    begin, end = points_N2[:, 1].aminmax()
+    (points_N2,) = cases.arrays(Path(folder) / "train.h5", points="N2")
+    begin, end = points_N2[:, 1].min(), points_N2[:, 1].max()
     late = "; what has settled tells a/b alone" if begin >= START["settled"] else ""
     return [f"observations from t = {begin:g} to {end:g}{late}"]
 
 
 def make_task(recipe: Recipe, folder: Path) -> Task:
-    """The task of a recipe on a folder of observations.
-
-    Raises:
-        DataError: files that cannot be, or fewer observations than a batch takes.
-    """
-    file, shapes = Path(folder) / "train.h5", {"points": "N2", "c": "N"}
-    points_N2, c_N = read(file, **shapes)
-    valid = read(Path(folder) / "valid.h5", **shapes)
-    with formats.blaming(file), h5py.File(file) as data:
+    """The task of a recipe on a folder of observations. DataError: files that cannot be; less than a batch takes."""
+    files = [Path(folder) / f"{split}.h5" for split in ("train", "valid")]
+    (points_N2, c_N), valid = (list(map(torch.from_numpy, cases.arrays(f, points="N2", c="N"))) for f in files)
+    with formats.blaming(files[0]), h5py.File(files[0], "r") as data:
         true = {name: float(data.attrs[name]) for name in TRUE if name in data.attrs}
+    if not all(map(math.isfinite, true.values())):
+        raise DataError(f"{files[0]}: its attributes a and b are {true}; correct them, or leave them out")
     low_2, high_2 = points_N2.aminmax(dim=0)
     if not (high_2 > low_2).all():
         raise DataError(f"{folder}: all observations are at one x or one t; derivatives need several")
@@ -148,7 +144,7 @@ def make_task(recipe: Recipe, folder: Path) -> Task:
         cases.feed(len(c_N), picked, recipe),
         misfit,
         lambda model: scores(model, valid[0], valid[1], true, recipe),
-        data_id=cases.digest([file, file.with_name("valid.h5")]),
+        data_id=cases.digest(files),
     )
 
 
@@ -161,10 +157,10 @@ def misfit(model: nn.Module, points_B2: Tensor, c_B: Tensor, inside_B2: Tensor) 
 
 @torch.no_grad()
 def scores(model: nn.Module, points_N2: Tensor, c_N: Tensor, true: Mapping, recipe: Recipe) -> dict[str, float]:
-    """The error on other observations, the constants, and how far they are off, where that is known."""
+    """The error on other observations, the constants, and where they are known how far off, as a share; of 0 in all."""
     mine, device = slice(data_rank(recipe), None, data_world_size(recipe)), next(model.parameters()).device
     found_N, _, constants = model(points_N2[mine].to(device))
     error = sum_over_ranks((found_N - c_N[mine].to(device)).square().sum()) / len(c_N)
     named = dict(zip(TRUE, constants.tolist(), strict=True))
-    off = {f"valid/{name}_error": abs(named[name] / value - 1) for name, value in true.items()}
+    off = {f"valid/{name}_error": abs(named[name] - value) / (abs(value) or 1) for name, value in true.items()}
     return {SCORE: error.sqrt().item(), **{f"valid/{name}": value for name, value in named.items()}, **off}

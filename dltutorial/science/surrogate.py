@@ -18,14 +18,10 @@ import math
 from collections.abc import Mapping
 from pathlib import Path
 
-import h5py
-import numpy as np
 import torch
 from torch import Tensor, nn
 
-from dltutorial import paths
 from dltutorial.config import Preset, Recipe
-from dltutorial.data import formats
 from dltutorial.errors import DataError
 from dltutorial.science import cases
 from dltutorial.train.distributed import data_rank, data_world_size, sum_over_ranks
@@ -122,45 +118,18 @@ def _make(plan: cases.Simulated, folder: Path) -> None:
     for split, n in (("train", plan.samples), ("valid", plan.n_valid)):
         settings_NP = torch.rand(n, len(CONSTANTS), generator=generator)
         runs = {"settings": settings_NP, "tensor": torch.cat([simulate(part) for part in settings_NP.split(1000)])}
-        write(folder / f"{split}.h5", runs | {"x-coordinate": points(N_POINTS)})
-
-
-def write(file: Path, arrays: Mapping[str, Tensor], **attributes: float) -> None:
-    """An HDF5 file of these arrays, whole or not at all."""
-    with paths.atomic(file) as temporary, h5py.File(temporary, "w") as out:
-        for name, rows in arrays.items():
-            out[name] = rows.numpy()
-        out.attrs.update(attributes)
-
-
-def read(file: Path, **shapes: str) -> list[Tensor]:
-    """What an HDF5 file holds under these names, float32; a shape is a letter or a digit for each dimension.
-
-    Raises:
-        DataError: no such file or data, other shapes, or numbers that are not finite.
-    """
-    with formats.blaming(file), h5py.File(file) as data:
-        found = [torch.from_numpy(np.asarray(data[name][:], np.float32)) for name in shapes]
-    sizes = {"2": 2}
-    for (name, shape), rows in zip(shapes.items(), found, strict=True):
-        if len(shape) != rows.ndim or any(sizes.setdefault(d, n) != n for d, n in zip(shape, rows.shape, strict=True)):
-            raise DataError(f"{file}: {name} is {tuple(rows.shape)}, and must be ({', '.join(shape)}); make it anew")
-        if not rows.isfinite().all():
-            row = int((~rows.isfinite()).nonzero()[0, 0])
-            raise DataError(f"{file}: row {row} of {name} holds numbers that are not finite; leave it out")
-    return found
+        cases.write(folder / f"{split}.h5", runs | {"x-coordinate": points(N_POINTS)})
 
 
 def make_task(recipe: Recipe, folder: Path) -> Task:
-    """The task of a recipe on a folder of runs.
-
-    Raises:
-        DataError: files that cannot be, settings outside of 0 … 1, or fewer runs than a batch takes.
-    """
-    train, valid = (read(Path(folder) / f"{split}.h5", settings="NP", tensor="NX") for split in ("train", "valid"))
+    """The task of a recipe on a folder of runs. DataError: files or settings that cannot be; less than a batch."""
+    files = [Path(folder) / f"{split}.h5" for split in ("train", "valid")]
+    train = list(map(torch.from_numpy, cases.arrays(files[0], settings="NP", tensor="NX")))
     (n, n_constants), n_points = train[0].shape, train[1].shape[1]
-    if (n_constants, n_points) != (valid[0].shape[1], valid[1].shape[1]):
-        raise DataError(f"{folder}: train.h5 and valid.h5 differ in constants or points; make them anew")
+    shapes = {"settings": f"N{n_constants}", "tensor": f"N{n_points}"}
+    valid = list(map(torch.from_numpy, cases.arrays(files[1], **shapes)))
+    if not (valid[1] != valid[1][0]).any():
+        raise DataError(f"{files[1]}: all runs are alike, and so is their mean, with which one compares; add others")
     low, high = torch.cat([train[0], valid[0]]).aminmax()
     if low < 0 or high > 1:
         raise DataError(f"{folder}: settings from {low:g} to {high:g}; scale them to 0 … 1")
@@ -169,7 +138,7 @@ def make_task(recipe: Recipe, folder: Path) -> Task:
         cases.feed(n, lambda rows, _: tuple(part[rows] for part in train), recipe),
         squared_error,
         lambda model: scores(model, valid[0], valid[1], recipe),
-        data_id=cases.digest([Path(folder) / "train.h5", Path(folder) / "valid.h5"]),
+        data_id=cases.digest(files),
     )
 
 

@@ -16,14 +16,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import h5py
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dltutorial.config import Preset, Recipe
-from dltutorial.data import formats, lenses
+from dltutorial.data import lenses, store
 from dltutorial.errors import DataError
 from dltutorial.parallel.tensor import GatherTokens
 from dltutorial.science import cases
@@ -105,47 +103,31 @@ def ensure(recipe: Recipe, progress: bool = True) -> Path:
     def make(folder: Path) -> None:
         images_NHW, y_N = lenses.simulate(plan.samples + plan.n_valid, plan.size, plan.seed, "cpu", progress)
         for name, part in (("train", slice(plan.samples)), ("valid", slice(plan.samples, None))):
-            with h5py.File(folder / f"{name}.h5", "w") as file:
-                file["images"], file["labels"] = images_NHW[part, None].numpy(), y_N[part].numpy()
+            cases.write(folder / f"{name}.h5", {"images": images_NHW[part, None], "labels": y_N[part]})
 
     return cases.kept("survey", plan, make, 4 * plan.size**2 * (plan.samples + plan.n_valid), progress)
 
 
 def read(file: Path, want_labels: bool) -> tuple[Tensor, Tensor | None]:
-    """Images (N, C, H, W) and, if they are wanted, labels (N,).
-
-    Raises:
-        DataError: no such file, another shape, NaN, no labels, others than 0 and 1, or one that never occurs.
-    """
-    with formats.blaming(file), h5py.File(file) as found:
-        if "images" not in found or found["images"].ndim != 4:
-            raise DataError(f"{file} has no images (N, C, H, W); see dltutorial/science/survey.py for the layout")
-        x_NCHW = torch.from_numpy(found["images"][:].astype(np.float32))
-        if len(bad := (~x_NCHW.flatten(1).isfinite().all(1)).nonzero()):
-            raise DataError(f"{file}: image {int(bad[0])} holds NaN or infinity; leave it out")
-        if not want_labels:
-            return x_NCHW, None
-        if "labels" not in found:
-            raise DataError(f"{file} has no labels (N,), which are needed here; add them, 0 or 1")
-        y_N = torch.from_numpy(found["labels"][:].astype(np.int64))
-    if len(y_N) != len(x_NCHW):
-        raise DataError(f"{file} has {len(x_NCHW)} images and {len(y_N)} labels; make it anew")
-    if wrong := sorted(set(y_N.tolist()) - {0, 1}):
-        raise DataError(f"{file} has labels out of range: {wrong[0]}, but 0 and 1 are all there are; correct them")
-    if len(y_N.unique()) < 2:
-        raise DataError(f"{file}: class {1 - int(y_N[0])} never occurs, so nothing can be told apart; add some of it")
-    return x_NCHW, y_N
+    """Images (N, C, H, W) and, if wanted, labels (N,). DataError: as of ``cases``; half of the labels lack a class."""
+    x_NCHW, *labels = cases.arrays(file, images="NCHW", **{"labels": "N"} if want_labels else {})
+    if (flat_N := x_NCHW.max((1, 2, 3)) == x_NCHW.min((1, 2, 3))).any():
+        raise DataError(f"{file}: image {flat_N.argmax()} holds one value only, as if never written; leave it out")
+    if not want_labels:
+        return torch.from_numpy(x_NCHW), None
+    y_N = torch.from_numpy(cases.classes(file, labels[0], 2))
+    if min(len(half.unique()) for half in y_N.tensor_split([len(y_N) // 2])) < 2:
+        why = "a linear probe is fitted to the first half of the images, and tried on the second"
+        raise DataError(f"{file}: {why}; labels 0 and 1 must occur in both: mix them, or add some")
+    return torch.from_numpy(x_NCHW), y_N
 
 
 def make_task(recipe: Recipe, folder: Path) -> Task:
-    """SimCLR on views of the images, and a linear probe.
-
-    Raises:
-        DataError: see ``read``; fewer images than a batch takes.
-        RecipeError: parts that are too small to contrast anything in.
-    """
+    """SimCLR on views of the images, and a linear probe. CourseError: see ``read``; batches too large or too small."""
     recipe.require(recipe.global_batch_size >= 2 * recipe.accumulate, "global_batch_size", "leaves no negatives")
-    (x_NCHW, _), (valid_NCHW, valid_N) = read(Path(folder) / "train.h5", False), read(Path(folder) / "valid.h5", True)
+    files = [Path(folder) / f"{name}.h5" for name in ("train", "valid")]
+    (x_NCHW, _), (valid_NCHW, valid_N) = read(files[0], False), read(files[1], True)
+    store.require_alike({f: tuple(x.shape) for f, x in zip(files, (x_NCHW, valid_NCHW), strict=True)})
     x_NCHW = x_NCHW[: recipe.samples or None]
     centre, scale = x_NCHW.mean(), x_NCHW.std()
     x_NCHW, valid_NCHW = (x_NCHW - centre) / scale, (valid_NCHW - centre) / scale
@@ -158,7 +140,7 @@ def make_task(recipe: Recipe, folder: Path) -> Task:
         cases.feed(len(x_NCHW), two_views, recipe),
         contrast,
         lambda model: {SCORE: probe_error(model, valid_NCHW, torch.as_tensor(valid_N))},
-        data_id=cases.digest([Path(folder) / "train.h5", Path(folder) / "valid.h5"]),
+        data_id=cases.digest(files),
     )
 
 

@@ -237,6 +237,11 @@ def put_nan(folder):
         year["fields"][0, 0, 0, 0] = np.nan
 
 
+def spell(suffix):
+    """Another end of a year's name."""
+    return lambda folder: (folder / "train" / "1980.h5").rename(folder / "train" / f"1980{suffix}")
+
+
 DAMAGE = {
     "missing": (shutil.rmtree, "no data folder"),
     "empty": (lambda folder: (shutil.rmtree(folder), folder.mkdir()), "no folder train"),
@@ -246,6 +251,9 @@ DAMAGE = {
     "another layout": (rename_dataset, "no dataset 'fields'"),
     "half written": (leave_unwritten, "1980.h5 lacks 6 of its 10 chunks"),
     "NaN": (put_nan, "1979.h5, snapshot 0, holds NaN"),
+    "capitals": (spell(".H5"), "1980.H5 would be left out"),
+    "another spelling": (spell(".hdf5"), "1980.hdf5 would be left out"),
+    "NetCDF": (spell(".nc"), "1980.nc would be left out"),
     "without statistics": (lambda folder: shutil.rmtree(folder / "stats"), "global_means.npy is missing"),
     "without valid": (lambda folder: shutil.rmtree(folder / "valid"), "no folder valid"),
     "name": (lambda folder: (folder / "train" / "1979.h5").rename(folder / "train" / "a.h5"), "four digits"),

@@ -415,13 +415,13 @@ DAMAGE = {
     "zarr, a pipe for another version's": ("zarr-chunk1", pipe_for(".zarray"), r"\.zarray is no regular file"),
     "zarr, a pipe for a chunk": ("zarr-chunk1", pipe_for("c/3/0/0/0"), r"c/3/0/0/0 is no regular file"),
     "hdf5, a billion snapshots": (
-        *("hdf5-chunk1", created(put(1, 0), (10**9, 3, 16, 24), "latest", **PIECES), "claims 1,000,000,000 snapshots"),
+        *("hdf5-chunk1", created(put(1, 0), (10**9, 3, 16, 24), "latest", **PIECES), "claims 1,000,000,000 samples"),
     ),
     "hdf5, a million snapshots": (
         *("hdf5-chunk1", created(put(1, 0), (10**6, 3, 16, 24), **PIECES), "lacks 999,999 of its 1,000,000 chunks"),
     ),
     "npy, a billion snapshots": ("npy", a_billion_in_npy, "is truncated"),
-    "zarr, a billion snapshots": ("zarr-chunk1", a_billion_in_zarr, "claims 1,000,000,000 snapshots"),
+    "zarr, a billion snapshots": ("zarr-chunk1", a_billion_in_zarr, "claims 1,000,000,000 samples"),
     "hdf5, a pipe": ("hdf5-chunk1", replaced_by(os.mkfifo), "is no regular file"),
     "npy, a pipe": ("npy", replaced_by(os.mkfifo), "is no regular file"),
     "zarr, a pipe": ("zarr-chunk1", replaced_by(os.mkfifo), "is no folder"),

@@ -89,8 +89,8 @@ def nan(images, labels):
     ("change", "why"),
     [
         (never, "no tile has .*pastures"),
-        (lambda x, y: (x, y + 1), "labels run to 2"),
-        (lambda x, y: (x, y[:, :5]), "it should be"),
+        (lambda x, y: (x, y + 1), "has a label 2, but"),
+        (lambda x, y: (x, y[:, :5]), r"labels is uint8 \(60, 5\)"),
         (lambda x, y: nan(*every_class(x, y)), "tile 0 holds NaN"),
     ],
 )

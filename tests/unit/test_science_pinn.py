@@ -92,9 +92,9 @@ def test_a_resumed_run_gets_the_batches_that_it_would_have_got(folder):
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (lambda data: data["c"].__setitem__(3, float("nan")), "not finite"),
+        (lambda data: data["c"].__setitem__(3, float("nan")), "row 3 of c holds NaN"),
         (lambda data: data["points"].__setitem__((slice(None), 1), 2.0), "at one x or one t"),
-        (lambda data: data.__delitem__("points"), "train.h5 is not readable"),
+        (lambda data: data.__delitem__("points"), "train.h5 has no dataset .points."),
     ],
     ids=["nan", "one time", "missing"],
 )

@@ -1,3 +1,5 @@
+import os
+
 import numpy as np
 import pytest
 import torch
@@ -68,6 +70,15 @@ def test_a_damaged_file_is_named_in_one_line_and_made_again(damage, capsys):
     assert not list(file.parent.glob("*.partial"))
     surveys.lenses(**SIZES, progress=False)
     assert capsys.readouterr().err == ""
+
+
+@pytest.mark.timeout(60)
+def test_a_pipe_in_the_place_of_the_file_is_not_read(capsys):
+    file = surveys.cache_file(0, (40, 12, 8))
+    file.parent.mkdir(parents=True)
+    os.mkfifo(file)
+    assert len(surveys.lenses(**SIZES, progress=False)) == 40
+    assert [str(file) in line for line in capsys.readouterr().err.splitlines()] == [True, True]
 
 
 def test_digits_are_real_and_split_by_the_seed():
