@@ -96,7 +96,7 @@ def environment(preset: str, folder: Path, jobs: int = 1) -> dict[str, str]:
         # Threads that spin while they wait cost a busy machine up to ten times more than they gain on a quiet one.
         "OMP_WAIT_POLICY": os.environ.get("OMP_WAIT_POLICY", "PASSIVE"),
     }
-    for name in ("DLTUTORIAL_DATA", "DLTUTORIAL_RUNS", "XDG_CACHE_HOME"):
+    for name in ("DLTUTORIAL_DATA", "DLTUTORIAL_RUNS"):
         if named := paths.of_variable(name):  # a relative path would move with the kernel's working directory
             env[name] = str(named.absolute())
     if jobs > 1 and "OMP_NUM_THREADS" not in os.environ:

@@ -91,7 +91,7 @@ def end_left() -> None:
 
 
 def down(name: str = "pocket") -> bool:
-    """End a cluster with its jobs, at once, and remove its folder; whether there was anything to end."""
+    """Cancel a cluster's jobs, end it within seconds, remove its folder; whether there was anything to end."""
     with _locked():
         return _clear(_folder(name))
 
