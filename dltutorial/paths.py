@@ -30,8 +30,9 @@ from dltutorial.errors import CourseError
 
 _tell_once = functools.cache(lambda line: print(line, file=sys.stderr))
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+_RECORD = re.compile(rb'\{"time": ?".*("machine": ?"|[^}\n]\n?$)')  # its line; or a part, which a kill has left
 _PATIENCE_S = 5.0  # for a lock that is held while a line is written
-_IMPATIENT: set[tuple[int, int]] = set()  # files whose lock somebody has kept for longer
+_IMPATIENT: set[Path] = set()  # files whose lock somebody has kept for longer
 
 
 def cache_dir() -> Path:
@@ -78,16 +79,9 @@ def records_file() -> Path:
         raise CourseError(f"DLTUTORIAL_RECORDS names {named}; records go to a file whose name ends in .jsonl")
     with contextlib.suppress(OSError), open_regular(named or Path(os.devnull)) as stream:
         first = stream.readline(2**24)
-    if first and not _is_record(first):
+    if first and not _RECORD.match(first):
         raise CourseError(f"DLTUTORIAL_RECORDS names {named}, which holds something else than records; name a new file")
     return named or runs_dir() / "records.jsonl"
-
-
-def _is_record(line: bytes) -> bool:
-    with contextlib.suppress(ValueError):
-        found = from_json(line.decode())
-        return isinstance(found, dict) and found.keys() >= {"time", "chapter", "what", "kind", "preset", "machine"}
-    return line.startswith(b'{"time": "')  # one that a kill has cut short
 
 
 def of_variable(variable: str) -> Path | None:
@@ -124,10 +118,8 @@ def inside(folder: Path, name: str) -> Path:
     if name in ("records.jsonl", "report.html", "class.html"):
         raise CourseError(f"{name} is a file's name here; choose another")
     if not _NAME.fullmatch(name):
-        raise CourseError(
-            f"bad name {name[:120]!r}: at most 100 letters, digits, '.', '_' and '-', the first a letter or digit, "
-            "so that it stays inside its folder; choose another"
-        )
+        may = "at most 100 letters, digits, '.', '_' and '-', the first a letter or digit"
+        raise CourseError(f"bad name {name[:120]!r}: {may}, so that it stays inside its folder; choose another")
     return folder / name
 
 
@@ -247,14 +239,13 @@ def append_line(handle: int, line: bytes, file: Path) -> None:
 
 def _lock(handle: int, file: Path) -> None:
     """Lock an open file until it is closed. Where that cannot be had, a line says so: no measurement is lost for it."""
-    about = os.fstat(handle)
-    until_s = time.monotonic() + _PATIENCE_S * ((key := (about.st_dev, about.st_ino)) not in _IMPATIENT)
+    until_s = time.monotonic() + _PATIENCE_S * (file not in _IMPATIENT)
     while True:
         try:
             return fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             if time.monotonic() > until_s:
-                _IMPATIENT.add(key)  # who holds it for ever delays one line, not all
+                _IMPATIENT.add(file)  # who holds it for ever delays one line, not all
                 return _tell_once(f"{file} is kept locked by another process; it is written to all the same")
             time.sleep(0.02)
         except OSError:
@@ -305,10 +296,8 @@ def read_text(file: Path, limit: int = 2**30, **how: Any) -> str:
         UnicodeDecodeError: it is not text.
     """
     with open_regular(file, "r", encoding="utf-8", **how) as stream:
-        is_long = os.fstat(stream.fileno()).st_size > 4 * limit  # bytes, of which a character has 4 at most
-        text = "" if is_long else stream.read(limit + 1)
-    if is_long or len(text) > limit:
-        raise OSError(errno.EFBIG, f"longer than {limit:,} characters", str(file))
+        if os.fstat(stream.fileno()).st_size > 4 * limit or len(text := stream.read(limit + 1)) > limit:
+            raise OSError(errno.EFBIG, f"longer than {limit:,} characters", str(file))
     return text
 
 

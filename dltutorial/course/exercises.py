@@ -10,7 +10,6 @@ takes the name; only a save within the microseconds of that step would go.
 
 import contextlib
 import datetime
-import errno
 import hashlib
 import itertools
 import json
@@ -27,7 +26,6 @@ from dltutorial.course import notebooks
 from dltutorial.errors import CourseError
 
 AT_WORK = "another build or update is at work in this folder"
-MOST_BYTES = 2**30  # of a notebook that is kept
 _BLOCK = re.compile(
     r"^(?P<indent>[ \t]*)### BEGIN SOLUTION\s*\n(?P<inside>.*?)^[ \t]*### END SOLUTION[ \t]*$", re.MULTILINE | re.DOTALL
 )
@@ -191,9 +189,8 @@ def keep(file: Path) -> Path:
     names = (f"{file.stem}.{time}{'.' * bool(n)}{n or ''}{file.suffix}" for n in itertools.count())  # a clock may stand
     kept = next(there for name in names if not os.path.lexists(there := file.parent / "kept" / name))
     try:
-        with paths.open_regular(file) as stream:  # a device might never end
-            if os.fstat(stream.fileno()).st_size > MOST_BYTES:
-                raise OSError(errno.EFBIG, f"it is longer than {MOST_BYTES >> 20} MiB, and no exercise")
+        if paths.held(file) is None:  # a device might never end
+            raise OSError("it cannot be read, is no regular file, or is too long")
         kept.parent.mkdir(exist_ok=True)
         return Path(shutil.copy2(file, kept))
     except OSError as error:

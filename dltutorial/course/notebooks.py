@@ -11,7 +11,6 @@ There ``minutes`` are a learner's, ``smoke_s`` the seconds of a run in preset sm
 import ast
 import contextlib
 import json
-import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -62,10 +62,8 @@ def up(nodes: int = 2, name: str = "pocket") -> PocketCluster:
         if found.faults:
             return daemons.mend(replace(found, faults=()))
     if len(found.nodes) != nodes:
-        raise CourseError(
-            f"the pocket cluster {name} is up with {len(found.nodes)} nodes, not {nodes}; "
-            f"end it first: dltutorial pocket down --name {name}"
-        )
+        is_up = f"the pocket cluster {name} is up with {len(found.nodes)} nodes, not {nodes}"
+        raise CourseError(f"{is_up}; end it first: dltutorial pocket down --name {name}")
     return found
 
 

@@ -185,12 +185,8 @@ def _cancel(folder: Path) -> None:
     """Cancel all jobs, wait while they end. Kill then what still waits for one (srun): it would for ever."""
 
     def waiting() -> list[psutil.Process]:
-        found, conf = [], str(folder / "slurm.conf")
-        for process in psutil.process_iter():
-            with contextlib.suppress(psutil.Error, OSError):
-                if process.name() in _WAIT and process.environ().get("SLURM_CONF") == conf and not _is_gone(process):
-                    found.append(process)
-        return found
+        every, conf = psutil.process_iter(["name", "environ"]), str(folder / "slurm.conf")
+        return [p for p in every if p.info["name"] in _WAIT and (p.info["environ"] or {}).get("SLURM_CONF") == conf]
 
     cluster, until_s = PocketCluster("", folder, ()), time.monotonic() + _CANCEL_S
     if {"munge", "controller"} <= _running(folder) and _asked(cluster, "scancel", f"--user={os.getuid()}") is not None:

@@ -9,14 +9,12 @@ import json
 import os
 import re
 import stat
-import sys
-import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from dltutorial import paths
+from dltutorial import errors, paths
 from dltutorial.errors import CourseError
 
 # Kind of record → what is shared of it, beside time, chapter and kind.
@@ -105,11 +103,7 @@ def share(record: Mapping[str, Any]) -> None:
             _append(member, line)
     except (CourseError, OSError) as error:
         told = error.strerror if isinstance(error, OSError) else str(error)
-        words = f"your records are kept, but not shared with the class ({told}); see dltutorial class status"
-        try:
-            warnings.warn(words, stacklevel=3)
-        except UserWarning:  # whoever wants warnings to be errors loses no chapter by this one
-            print(words, file=sys.stderr)
+        errors.warn(f"your records are kept, but not shared with the class ({told}); see dltutorial class status")
 
 
 def shared_line(record: Mapping[str, Any]) -> str | None:

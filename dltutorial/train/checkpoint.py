@@ -150,11 +150,10 @@ def random_states() -> dict:
     """States of the global random generators: torch's on the CPU and on this rank's GPU, NumPy's, Python's."""
     numpy: Any = np.random.get_state()  # noqa: NPY002
     return {
-        "torch": torch.get_rng_state(),
+        "torch": torch.get_rng_state(), "python": random.getstate(),
         "cuda": torch.cuda.get_rng_state() if torch.cuda.is_available() else None,
         "numpy": [numpy[0], torch.from_numpy(numpy[1].astype(np.int64)), *numpy[2:]],
-        "python": random.getstate(),
-    }
+    }  # fmt: skip
 
 
 def set_random_states(states: dict) -> None:

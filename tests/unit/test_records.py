@@ -186,12 +186,16 @@ OTHERS = {
 def test_a_file_that_holds_something_else_gets_no_records(tmp_path, monkeypatch, text):
     (file := tmp_path / "progress.jsonl").write_text(text)
     monkeypatch.setenv("DLTUTORIAL_RECORDS", str(file))
-    with pytest.raises(CourseError, match="names .*, which holds something else than records; name a new file$"):
+    with pytest.raises(CourseError, match=r"names .*, which holds something else than records; name a new file$"):
         records.Writer("01", "smoke").write("a", 1)
     assert file.read_text() == text
 
 
-@pytest.mark.parametrize("before", ["", json.dumps(GOOD) + "\n", '{"time": "2026-01-0', '{"time": "2026-01-0\n'])
+TIGHT = json.dumps(GOOD, separators=(",", ":"))
+TORN = '{"time": "2026-01-0'
+
+
+@pytest.mark.parametrize("before", ["", json.dumps(GOOD) + "\n", TIGHT + "\n", TORN, TORN + "\n"])
 def test_a_file_of_records_goes_on_whether_empty_or_torn(tmp_path, monkeypatch, before):
     (file := tmp_path / "mine.jsonl").write_text(before)
     monkeypatch.setenv("DLTUTORIAL_RECORDS", str(file))
