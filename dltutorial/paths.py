@@ -72,12 +72,12 @@ def runs_dir() -> Path:
     return of_variable("DLTUTORIAL_RUNS") or Path("runs")
 
 
-def records_file() -> Path:
-    """The JSON-lines file every measurement is appended to. CourseError: another kind of file is set."""
+def records_file(to_read: bool = False) -> Path:
+    """The JSON-lines file every measurement is appended to. CourseError: another kind of file is set to be written."""
     named, first = of_variable("DLTUTORIAL_RECORDS"), b""
     if named and named.suffix != ".jsonl":
         raise CourseError(f"DLTUTORIAL_RECORDS names {named}; records go to a file whose name ends in .jsonl")
-    with contextlib.suppress(OSError), open_regular(named or Path(os.devnull)) as stream:
+    with contextlib.suppress(OSError), open_regular(Path(os.devnull) if to_read or not named else named) as stream:
         first = stream.readline(2**24)
     if first and not _RECORD.match(first):
         raise CourseError(f"DLTUTORIAL_RECORDS names {named}, which holds something else than records; name a new file")

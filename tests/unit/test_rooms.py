@@ -22,10 +22,10 @@ BUDGET = {
     "launch": 1500,
     "comm": 722,
     "parallel": 1279,
-    "train": 3788,
+    "train": 3786,
     "scaling": 561,
     "convergence": 965,
-    "course": 3555,
+    "course": 3557,
     "science": 1603,
 }
 # Words that only their author understands as the name of a file.
