@@ -378,8 +378,7 @@ def _checked(world_size: int, timeout_s: float, backend: str) -> str:
         raise CourseError(f"world_size={world_size!r}: a launch needs a whole number of ranks, at least 1")
     if os.environ.get("WORLD_SIZE", str(world_size)) != str(world_size):
         told = f"WORLD_SIZE={os.environ['WORLD_SIZE']} is set here, but {world_size} ranks are asked for"
-        todo = "unset it if it is left over, and start none from a process that is itself one of torchrun's ranks"
-        raise CourseError(f"{told}; {todo}")
+        raise CourseError(f"{told}; unset it if it is left over, and start none from within one of torchrun's ranks")
     is_number = isinstance(timeout_s, numbers.Real) and not isinstance(timeout_s, bool)
     if not is_number or not 0 < timeout_s < LONGEST_S:
         raise CourseError(f"timeout_s={timeout_s!r}: a deadline is a number of seconds above 0, at most a month")

@@ -189,7 +189,8 @@ def _cancel(folder: Path) -> None:
         return [p for p in every if p.info["name"] in _WAIT and (p.info["environ"] or {}).get("SLURM_CONF") == conf]
 
     cluster, until_s = PocketCluster("", folder, ()), time.monotonic() + _CANCEL_S
-    if {"munge", "controller"} <= _running(folder) and _asked(cluster, "scancel", f"--user={os.getuid()}") is not None:
+    asks = "SLURM_JOB_ID" not in os.environ and {"munge", "controller"} <= _running(folder)  # salloc's shell is hung up
+    if asks and _asked(cluster, "scancel", f"--user={os.getuid()}") is not None:
         while (waiting() or _asked(cluster, "squeue", "--noheader")) and time.monotonic() < until_s:
             time.sleep(0.05)
     for process in waiting():

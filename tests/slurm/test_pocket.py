@@ -101,6 +101,25 @@ def test_down_from_inside_a_job_ends_the_cluster(name, tmp_path):
     assert pocket.status(name) is None
 
 
+def test_down_from_the_shell_of_an_allocation_ends_the_cluster(name, tmp_path):
+    """Slurm hangs up what runs in such a shell once its job is cancelled."""
+    cluster = pocket.up(1, name)
+    terminal = "import pty; pty.spawn(['salloc', '-N1', 'bash', '--norc', '-i'])"
+    shell = subprocess.Popen(
+        [sys.executable, "-c", terminal], env=os.environ | cluster.env, cwd=ROOT, stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    wait_for(lambda: states_of_jobs(cluster) == ["R"])
+    try:
+        down = f"{sys.executable} -m dltutorial pocket down --name {name} > {tmp_path}/said 2>&1; exit"
+        shell.stdin.write(f"{down}\n".encode())
+        shell.stdin.flush()
+        wait_for(lambda: (tmp_path / "said").exists() and "has ended" in (tmp_path / "said").read_text())
+        assert pocket.status(name) is None
+    finally:
+        shell.communicate(timeout=200)
+
+
 def test_all_its_daemons_listen_on_the_loopback_only(cluster):
     ports = [c.laddr for p in daemons.processes(cluster.folder) for c in p.net_connections() if c.status == "LISTEN"]
     assert len(ports) == 1 + len(cluster.nodes)
