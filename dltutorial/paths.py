@@ -21,6 +21,7 @@ import re
 import secrets
 import stat
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
@@ -29,6 +30,9 @@ from dltutorial.errors import CourseError
 
 _tell_once = functools.cache(lambda line: print(line, file=sys.stderr))
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+_RECORD = re.compile(rb'\{"time": ?".*("machine": ?"|[^}\n]\n?$)')  # its line; or a part, which a kill has left
+_PATIENCE_S = 5.0  # for a lock that is held while a line is written
+_IMPATIENT: set[Path] = set()  # files whose lock somebody has kept for longer
 
 
 def cache_dir() -> Path:
@@ -42,8 +46,9 @@ def settings_dir() -> Path:
 
 
 def _of_user(variable: str, place: str) -> Path:
+    named = of_variable(variable)  # one that is relative is to be ignored: specifications.freedesktop.org/basedir-spec
     try:
-        return Path(os.environ.get(variable) or Path.home() / place) / "dltutorial"
+        return (named if named and named.is_absolute() else Path.home() / place) / "dltutorial"
     except RuntimeError:
         todo = f"set {variable}, or for data DLTUTORIAL_DATA, to a folder that you may write to"
         raise CourseError(f"this user has no home folder; {todo}") from None
@@ -67,11 +72,15 @@ def runs_dir() -> Path:
     return of_variable("DLTUTORIAL_RUNS") or Path("runs")
 
 
-def records_file() -> Path:
-    """The JSON-lines file every measurement is appended to. CourseError: the name of another kind of file is set."""
-    named = of_variable("DLTUTORIAL_RECORDS")
+def records_file(to_read: bool = False) -> Path:
+    """The JSON-lines file every measurement is appended to. CourseError: another kind of file is set to be written."""
+    named, first = of_variable("DLTUTORIAL_RECORDS"), b""
     if named and named.suffix != ".jsonl":
         raise CourseError(f"DLTUTORIAL_RECORDS names {named}; records go to a file whose name ends in .jsonl")
+    with contextlib.suppress(OSError), open_regular(Path(os.devnull) if to_read or not named else named) as stream:
+        first = stream.readline(2**24)
+    if first and not _RECORD.match(first):
+        raise CourseError(f"DLTUTORIAL_RECORDS names {named}, which holds something else than records; name a new file")
     return named or runs_dir() / "records.jsonl"
 
 
@@ -109,10 +118,8 @@ def inside(folder: Path, name: str) -> Path:
     if name in ("records.jsonl", "report.html", "class.html"):
         raise CourseError(f"{name} is a file's name here; choose another")
     if not _NAME.fullmatch(name):
-        raise CourseError(
-            f"bad name {name[:120]!r}: at most 100 letters, digits, '.', '_' and '-', the first a letter or digit, "
-            "so that it stays inside its folder; choose another"
-        )
+        may = "at most 100 letters, digits, '.', '_' and '-', the first a letter or digit"
+        raise CourseError(f"bad name {name[:120]!r}: {may}, so that it stays inside its folder; choose another")
     return folder / name
 
 
@@ -209,17 +216,16 @@ def set_aside(file: Path) -> Path:
         raise CourseError(f"cannot keep your own {file} ({error.strerror}); rename it, then again") from error
 
 
-def append_line(handle: int, line: bytes) -> None:
-    """Append a line to a file that is open for reading and appending: all of it or nothing, whoever else appends.
+def append_line(handle: int, line: bytes, file: Path) -> None:
+    """Append a line to ``file``, open for reading and appending: all of it or nothing, whoever else appends.
 
     Raises:
         OSError: it cannot be written, such as on a full disk, or is no regular file.
     """
-    with contextlib.suppress(OSError):  # some file systems have no locks; somebody may hold this one for ever
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    about, written = os.fstat(handle), 0
-    if not stat.S_ISREG(about.st_mode):
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
         raise OSError(errno.EINVAL, "a pipe or device, no regular file")
+    _lock(handle, file)
+    about, written = os.fstat(handle), 0
     is_torn = about.st_size > 0 and os.pread(handle, 1, about.st_size - 1) != b"\n"  # by a kill
     whole = b"\n" * is_torn + line
     try:
@@ -229,6 +235,21 @@ def append_line(handle: int, line: bytes) -> None:
         if os.fstat(handle).st_size == about.st_size + written:  # nobody else has written since
             os.ftruncate(handle, about.st_size)
         raise
+
+
+def _lock(handle: int, file: Path) -> None:
+    """Lock an open file until it is closed. Where that cannot be had, a line says so: no measurement is lost for it."""
+    until_s = time.monotonic() + _PATIENCE_S * (file not in _IMPATIENT)
+    while True:
+        try:
+            return fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > until_s:
+                _IMPATIENT.add(file)  # who holds it for ever delays one line, not all
+                return _tell_once(f"{file} is kept locked by another process; it is written to all the same")
+            time.sleep(0.02)
+        except OSError:
+            return _tell_once(f"{file} cannot be locked on this file system: let one program at a time write to it")
 
 
 @contextlib.contextmanager
@@ -275,9 +296,8 @@ def read_text(file: Path, limit: int = 2**30, **how: Any) -> str:
         UnicodeDecodeError: it is not text.
     """
     with open_regular(file, "r", encoding="utf-8", **how) as stream:
-        text = stream.read(limit + 1)
-    if len(text) > limit:
-        raise OSError(errno.EFBIG, f"longer than {limit:,} characters", str(file))
+        if os.fstat(stream.fileno()).st_size > 4 * limit or len(text := stream.read(limit + 1)) > limit:
+            raise OSError(errno.EFBIG, f"longer than {limit:,} characters", str(file))
     return text
 
 

@@ -418,11 +418,10 @@ def pipeline(preset: Preset, repeats: int) -> Iterator[BenchRow]:
 
     whole, half, split = {"F": 0.02, "B": 0.04}, {"F": 0.01, "B": 0.02}, {"F": 0.02, "B": 0.02, "W": 0.02}
     orders: dict[str, tuple[Callable[[int, int], schedules.Orders], int, dict[str, float]]] = {
-        "GPipe": (schedules.gpipe, 1, whole),
-        "1F1B": (schedules.one_f_one_b, 1, whole),
+        "GPipe": (schedules.gpipe, 1, whole), "1F1B": (schedules.one_f_one_b, 1, whole),
         "interleaved, 2 stages a rank": (schedules.interleaved, 2, half),
         "zero bubble": (schedules.zero_bubble, 1, split),
-    }
+    }  # fmt: skip
 
     def on_rank() -> dict[str, list[list[schedules.Span]]]:
         me, parts = torch.distributed.get_rank(), list(torch.randn(8, 16, 64))

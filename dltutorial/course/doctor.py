@@ -20,10 +20,9 @@ from dltutorial.record import records
 from dltutorial.train import compiling
 
 FOLDERS = {
-    "cache folder": (paths.cache_dir, "XDG_CACHE_HOME"),
-    "data folder": (paths.data_dir, "DLTUTORIAL_DATA"),
+    "cache folder": (paths.cache_dir, "XDG_CACHE_HOME"), "data folder": (paths.data_dir, "DLTUTORIAL_DATA"),
     "runs folder": (paths.runs_dir, "DLTUTORIAL_RUNS"),
-}
+}  # fmt: skip
 
 
 def report(folder: Path | None = None, measure: bool = False) -> tuple[str, int]:
@@ -75,13 +74,12 @@ def inventory(here: Machine) -> list[tuple[str, str]]:
         ("precision units", "none known" if here.cpu_units == () else " ".join(here.cpu_units or ()) or UNKNOWN),
         ("memory", f"{_gib(here.memory_available_bytes)} available of {_gib(here.memory_bytes)}"),
         ("disk", f"{_gib(here.disk_free_bytes)} free for data"),
-        ("ranks", f"{here.rank.world_size} ({here.rank.launcher})"),
-        ("runs on", node.told()),
+        ("ranks", f"{here.rank.world_size} ({here.rank.launcher})"), ("runs on", node.told()),
         ("Slurm", here.slurm or UNKNOWN),
         ("browser", _found("chromium", "chromium-browser", "google-chrome", "chrome") or UNKNOWN),
         ("compiler", f"{compilers}; torch.compile needs {lacking}" if lacking else compilers),
         *((name, machine.package_version(name) or "not installed") for name in packages),
-    ]
+    ]  # fmt: skip
 
 
 def has(need: str, here: Machine) -> bool:

@@ -87,7 +87,8 @@ def _agreed(name: str) -> bool:
 
 def _checks(root: Path) -> list[dict[str, Any]]:
     """The records of checks in the order of their files: the runs folder's, and those of kernels that knew of none."""
-    places = [paths.records_file(), *(root / folder / "runs/records.jsonl" for folder in ("exercises", "notebooks"))]
+    elsewhere = (root / folder / "runs/records.jsonl" for folder in ("exercises", "notebooks"))
+    places = [paths.records_file(to_read=True), *elsewhere]
     found: list[dict[str, Any]] = []
     for file in dict.fromkeys(place.resolve() for place in places if place.is_file()):
         try:

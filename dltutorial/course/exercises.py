@@ -95,7 +95,7 @@ def _left(root: Path) -> list[Path]:
 def _out_of_step(root: Path) -> dict[Path, str]:
     """The exercises whose files are not what the solutions make, and what they make."""
     made = {root / "exercises" / path.name: blank_notebook(path) for path in notebooks.chapters(root / "solutions")}
-    return {file: text for file, text in made.items() if not file.is_file() or file.read_bytes() != text.encode()}
+    return {file: text for file, text in made.items() if paths.held(file) != text}
 
 
 def _write(file: Path, text: str, force: bool) -> None:
@@ -113,7 +113,8 @@ def _write(file: Path, text: str, force: bool) -> None:
         if not new.is_pristine:  # somebody went on working in the new one
             new = look(keep(beside(file)))
         paths.replace_text(beside(file), new.text, text)
-        print(f"exercises/{file.name} holds your work and stays; its new version is exercises/{beside(file).name}")
+        told = "is not a whole notebook" if copy.state == "unreadable" else "holds your work"
+        print(f"exercises/{file.name} {told} and stays; its new version is exercises/{beside(file).name}")
 
 
 def blank_notebook(path: Path) -> str:
@@ -164,9 +165,10 @@ def look(file: Path) -> Copy:
 def look_at(text: str) -> Copy:
     """What a notebook with this text is. Outputs do not count: running is not editing."""
     try:
-        notebook = json.loads(text)
+        notebook = paths.from_json(text)  # of two names alike the second would hide the first one's work
         now, version = _digest(notebook), str(notebook["metadata"].get("dltutorial", {}).get("version", ""))
         ran = any(cell.get("outputs") or cell.get("execution_count") for cell in notebook["cells"])
+        ran = ran or bool(notebook["metadata"].get("widgets"))  # what a learner has set there is a result, too
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return Copy("unreadable", text=text)
     return Copy("edited" if now != version else "run" if ran else "as it came", version, now, text)
@@ -187,12 +189,14 @@ def keep(file: Path) -> Path:
     names = (f"{file.stem}.{time}{'.' * bool(n)}{n or ''}{file.suffix}" for n in itertools.count())  # a clock may stand
     kept = next(there for name in names if not os.path.lexists(there := file.parent / "kept" / name))
     try:
+        if paths.held(file) is None:  # a device might never end
+            raise OSError("it cannot be read, is no regular file, or is too long")
         kept.parent.mkdir(exist_ok=True)
         return Path(shutil.copy2(file, kept))
     except OSError as error:
         with contextlib.suppress(OSError):
             kept.unlink()
-        why = f"{error.strerror or error}; nothing has changed; make room, or copy the file yourself"
+        why = f"{error.strerror or error}; nothing has changed; make room, or move it away yourself"
         raise CourseError(f"cannot keep a copy of {file} in {kept.parent}: {why}") from error
 
 

@@ -11,7 +11,6 @@ There ``minutes`` are a learner's, ``smoke_s`` the seconds of a run in preset sm
 import ast
 import contextlib
 import json
-import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -30,10 +29,10 @@ def folder() -> Path:
     Raises:
         CourseError: there is none.
     """
-    named = os.environ.get("DLTUTORIAL_NOTEBOOKS")
-    if named and not Path(named).is_dir():
-        raise CourseError(f"DLTUTORIAL_NOTEBOOKS {named!r} is not a folder; name the one with the notebooks")
-    return Path(named).resolve() if named else paths.course_folder("notebooks") / "notebooks"
+    named = paths.of_variable("DLTUTORIAL_NOTEBOOKS")
+    if named and not named.is_dir():
+        raise CourseError(f"DLTUTORIAL_NOTEBOOKS {str(named)!r} is not a folder; name the one with the notebooks")
+    return named.resolve() if named else paths.course_folder("notebooks") / "notebooks"
 
 
 def chapters(where: Path | None = None) -> list[Path]:

@@ -96,7 +96,7 @@ def environment(preset: str, folder: Path, jobs: int = 1) -> dict[str, str]:
         # Threads that spin while they wait cost a busy machine up to ten times more than they gain on a quiet one.
         "OMP_WAIT_POLICY": os.environ.get("OMP_WAIT_POLICY", "PASSIVE"),
     }
-    for name in ("DLTUTORIAL_DATA", "DLTUTORIAL_RUNS", "XDG_CACHE_HOME"):
+    for name in ("DLTUTORIAL_DATA", "DLTUTORIAL_RUNS"):
         if named := paths.of_variable(name):  # a relative path would move with the kernel's working directory
             env[name] = str(named.absolute())
     if jobs > 1 and "OMP_NUM_THREADS" not in os.environ:
@@ -122,6 +122,7 @@ async def _execute_all(
     from tqdm import tqdm
 
     env, slots, running = environment(preset, folder, jobs), asyncio.Semaphore(jobs), list[str]()
+    mine = paths.records_file()
 
     async def one(source: Path) -> None:
         work = folder / "work" / source.stem[:2]
@@ -139,7 +140,7 @@ async def _execute_all(
         with contextlib.suppress(OSError, ValueError):
             json.loads(output.read_bytes())
             output.replace(folder / source.name)  # it is whole
-        for file in (folder / "records.jsonl", paths.records_file()) if not result.error else ():
+        for file in (folder / "records.jsonl", mine) if not result.error else ():
             with contextlib.suppress(CourseError):  # the run stands without it
                 writer = records.Writer(numbers[source], preset, file)
                 writer.write(source.stem, result.seconds, "s", kind="run", peak_bytes=result.peak_bytes)

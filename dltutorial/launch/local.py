@@ -36,7 +36,6 @@ import sys
 import tempfile
 import threading
 import time
-import warnings
 from collections.abc import Callable, Iterator
 from multiprocessing import connection, forkserver, resource_tracker, util
 from multiprocessing.context import ForkServerProcess
@@ -46,7 +45,7 @@ from typing import Any
 
 import psutil
 
-from dltutorial import machine, node, paths
+from dltutorial import errors, machine, node, paths
 from dltutorial.errors import CourseError
 from dltutorial.launch import failures, worker
 
@@ -258,10 +257,9 @@ class _Ranks:
             for its_end in (its_control, its_output, its_stack):
                 its_end.close()
         self._hear |= {
-            control: lambda: self._hear_control(rank),
-            output: lambda: self._hear_output(rank),
+            control: lambda: self._hear_control(rank), output: lambda: self._hear_output(rank),
             process.sentinel: lambda: self._hear_end(rank),
-        }
+        }  # fmt: skip
 
     def _waiting(self) -> list[int]:
         """Ranks that have neither returned nor failed."""
@@ -379,10 +377,8 @@ def _checked(world_size: int, timeout_s: float, backend: str) -> str:
     if isinstance(world_size, bool) or not isinstance(world_size, numbers.Integral) or world_size < 1:
         raise CourseError(f"world_size={world_size!r}: a launch needs a whole number of ranks, at least 1")
     if os.environ.get("WORLD_SIZE", str(world_size)) != str(world_size):
-        raise CourseError(
-            f"WORLD_SIZE={os.environ['WORLD_SIZE']} is set here, but {world_size} ranks are asked for; unset it if "
-            "it is left over, and start none from a process that is itself one of torchrun's ranks"
-        )
+        told = f"WORLD_SIZE={os.environ['WORLD_SIZE']} is set here, but {world_size} ranks are asked for"
+        raise CourseError(f"{told}; unset it if it is left over, and start none from within one of torchrun's ranks")
     is_number = isinstance(timeout_s, numbers.Real) and not isinstance(timeout_s, bool)
     if not is_number or not 0 < timeout_s < LONGEST_S:
         raise CourseError(f"timeout_s={timeout_s!r}: a deadline is a number of seconds above 0, at most a month")
@@ -393,8 +389,7 @@ def _checked(world_size: int, timeout_s: float, backend: str) -> str:
     if backend == "nccl" and n_gpus < world_size:
         raise CourseError(f"nccl needs a GPU for each rank: {world_size} ranks, {n_gpus} GPUs; use backend='gloo'")
     if world_size > machine.cores():
-        told = f"{world_size} ranks share {machine.cores()} cores: right results, but no speed-up to be seen"
-        warnings.warn(told, stacklevel=3)
+        errors.warn(f"{world_size} ranks share {machine.cores()} cores: right results, but no speed-up to be seen")
     return backend if backend != "auto" else "nccl" if n_gpus >= world_size else "gloo"
 
 

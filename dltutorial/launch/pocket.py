@@ -62,10 +62,8 @@ def up(nodes: int = 2, name: str = "pocket") -> PocketCluster:
         if found.faults:
             return daemons.mend(replace(found, faults=()))
     if len(found.nodes) != nodes:
-        raise CourseError(
-            f"the pocket cluster {name} is up with {len(found.nodes)} nodes, not {nodes}; "
-            f"end it first: dltutorial pocket down --name {name}"
-        )
+        is_up = f"the pocket cluster {name} is up with {len(found.nodes)} nodes, not {nodes}"
+        raise CourseError(f"{is_up}; end it first: dltutorial pocket down --name {name}")
     return found
 
 
@@ -91,7 +89,7 @@ def end_left() -> None:
 
 
 def down(name: str = "pocket") -> bool:
-    """End a cluster with its jobs, at once, and remove its folder; whether there was anything to end."""
+    """Cancel a cluster's jobs, end it within seconds, remove its folder; whether there was anything to end."""
     with _locked():
         return _clear(_folder(name))
 

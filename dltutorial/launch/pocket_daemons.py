@@ -27,9 +27,11 @@ from dltutorial.errors import CourseError
 
 SYSTEM = "/usr/sbin:/usr/local/sbin:/sbin"  # where daemons live; often not in an ordinary user's PATH
 _START_S, _ANSWER_S, _END_S = 60.0, 15.0, 60.0  # on busy cores; else it takes one
+_CANCEL_S = 10.0  # for cancelled jobs to end; KillWait is 5
 SHORT = "dltutorial-pocket-"  # so begins the name of a folder that a link in a cluster's place leads to
 _LONGEST_BYTES = 60  # of the folder: the name of a Unix socket in it must stay below 108
 _MARK = "DLTUTORIAL_POCKET_DAEMON"
+_WAIT = {"srun", "sattach", "sbatch"}  # programs that wait for jobs; salloc waits for a command of its user's own
 _STEP = re.compile(r"slurmstepd: \[(\d+)\.")
 _PROGRAMS = {"munge": "munged", "controller": "slurmctld"}  # by role; that of a node is slurmd
 _FIT = {"idle", "mixed", "allocated", "completing", "planned", "reserved"}  # states of a node that takes or has jobs
@@ -161,6 +163,8 @@ def kill(folder: Path, role: str | None = None) -> None:
     Raises:
         CourseError: one does not end.
     """
+    if role is None and not _belongs(dict(os.environ), folder, None):  # from inside a job it would end with that
+        _cancel(folder)
     if role == "controller":
         for process in (asked := processes(folder, role)):
             with contextlib.suppress(psutil.Error):
@@ -175,6 +179,23 @@ def kill(folder: Path, role: str | None = None) -> None:
             with contextlib.suppress(psutil.Error):
                 process.kill()
         time.sleep(0.02)
+
+
+def _cancel(folder: Path) -> None:
+    """Cancel all jobs, wait while they end. Kill then what still waits for one (srun): it would for ever."""
+
+    def waiting() -> list[psutil.Process]:
+        every, conf = psutil.process_iter(["name", "environ"]), str(folder / "slurm.conf")
+        return [p for p in every if p.info["name"] in _WAIT and (p.info["environ"] or {}).get("SLURM_CONF") == conf]
+
+    cluster, until_s = PocketCluster("", folder, ()), time.monotonic() + _CANCEL_S
+    asks = "SLURM_JOB_ID" not in os.environ and {"munge", "controller"} <= _running(folder)  # salloc's shell is hung up
+    if asks and _asked(cluster, "scancel", f"--user={os.getuid()}") is not None:
+        while (waiting() or _asked(cluster, "squeue", "--noheader")) and time.monotonic() < until_s:
+            time.sleep(0.05)
+    for process in waiting():
+        with contextlib.suppress(psutil.Error):
+            process.kill()
 
 
 def host() -> str:

@@ -17,7 +17,7 @@ import sys
 import threading
 import time
 from collections.abc import Mapping
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import torch
 import torch.distributed as dist
@@ -82,17 +82,13 @@ def make_process_group(info: RankInfo, store: dist.Store, backend: str, timeout_
         CourseError: the ranks cannot connect to each other, or two have the same GPU.
     """
     device = _own_gpu(info, store) if "nccl" in backend else torch.device("cpu")
-    timeout = datetime.timedelta(seconds=timeout_s)
-    bound = device if backend == "nccl" else None  # connects at once
+    how: dict[str, Any] = {"timeout": datetime.timedelta(seconds=timeout_s)}
+    how["device_id"] = device if backend == "nccl" else None  # connects at once
     try:
-        dist.init_process_group(
-            backend, store=store, rank=info.rank, world_size=info.world_size, timeout=timeout, device_id=bound
-        )
+        dist.init_process_group(backend, store=store, rank=info.rank, world_size=info.world_size, **how)
     except (RuntimeError, ValueError) as error:
-        raise CourseError(
-            f"the ranks have met but cannot connect to each other ({_first_line(error)}); "
-            "set GLOO_SOCKET_IFNAME to the network interface that joins the nodes"
-        ) from error
+        told = f"the ranks have met but cannot connect to each other ({_first_line(error)})"
+        raise CourseError(f"{told}; set GLOO_SOCKET_IFNAME to the network interface that joins the nodes") from error
     return device
 
 
@@ -124,10 +120,8 @@ def address(info: RankInfo, env: Mapping[str, str]) -> dict[str, str]:
         port = port or str(15000 + (31 * job + step) % 15000)  # below those that systems hand out
         host = host or ("127.0.0.1" if info.local_world_size == info.world_size else _first_node(env))
     if not host or not port:
-        raise CourseError(
-            f"WORLD_SIZE={info.world_size}, but MASTER_ADDR and MASTER_PORT do not say where the ranks meet; start "
-            "through torchrun or srun, or unset RANK and WORLD_SIZE to run one process"
-        )
+        told = f"WORLD_SIZE={info.world_size}, but MASTER_ADDR and MASTER_PORT do not say where the ranks meet"
+        raise CourseError(f"{told}; start through torchrun or srun, or unset RANK and WORLD_SIZE to run one process")
     if not (port.isdecimal() and 0 < int(port) < 65536):
         raise CourseError(f"MASTER_PORT={port!r} is no port; set it to a number from 1024 to 65535, or unset it")
     return {"MASTER_ADDR": host, "MASTER_PORT": port}
@@ -162,10 +156,8 @@ def _own_gpu(info: RankInfo, store: dist.Store) -> torch.device:
     name = getattr(torch.cuda.get_device_properties(device), "uuid", f"of rank {info.rank}")  # else NCCL will tell
     other = store.compare_set(f"gpu {name}", "", str(info.rank)).decode()
     if other != str(info.rank):
-        raise CourseError(
-            f"ranks {other} and {info.rank} would share one GPU, and NCCL needs one for each rank; start as many ranks "
-            "as there are GPUs, or --device cpu"
-        )
+        told = f"ranks {other} and {info.rank} would share one GPU, and NCCL needs one for each rank"
+        raise CourseError(f"{told}; start as many ranks as there are GPUs, or --device cpu")
     return device
 
 

@@ -16,13 +16,13 @@ import os
 import pickle
 import random
 import signal
-import socket
 import sys
 import tempfile
 import threading
 from dataclasses import dataclass
 from multiprocessing import forkserver
 from multiprocessing.connection import Connection
+from socket import socket
 from typing import Any
 
 from dltutorial import machine
@@ -48,9 +48,7 @@ class Assignment:
     cells: dict[str, Any]  # sources of notebook cells, as ``linecache.cache`` has them
 
 
-def main(
-    task: Assignment, control: Connection, output: Connection, stack: Connection, listener: socket.socket | None
-) -> None:
+def main(task: Assignment, control: Connection, output: Connection, stack: Connection, listener: socket | None) -> None:
     """Be one rank from the first line to the end of the process."""
     os.setsid()  # a process group of its own, which the caller ends as a whole
     pid = os.getpid()
@@ -118,7 +116,7 @@ def _take_over(task: Assignment) -> None:
     os.environ["OMP_NUM_THREADS"] = str(machine.use_cores())
 
 
-def _join(task: Assignment, listener: socket.socket | None) -> Any:
+def _join(task: Assignment, listener: socket | None) -> Any:
     """Make the process group; returns the store, which rank 0 holds, on the socket that the caller has opened."""
     import torch.distributed as dist
 
@@ -150,8 +148,6 @@ def packed(value: Any, what: str, limit_bytes: int) -> bytes:
         told = (str(error).splitlines() or [type(error).__name__])[0]
         raise CourseError(f"{what} that cannot be sent ({told}); use numbers, arrays, tensors, plain objects") from None
     if len(data) > limit_bytes:
-        raise CourseError(
-            f"{what} of {len(data) / 2**20:.0f} MiB, more than the {limit_bytes / 2**20:.0f} MiB that a launch sends; "
-            "save it to a file and send the path"
-        )
+        told = f"more than the {limit_bytes / 2**20:.0f} MiB that a launch sends; save it to a file and send the path"
+        raise CourseError(f"{what} of {len(data) / 2**20:.0f} MiB, {told}")
     return data

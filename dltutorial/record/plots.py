@@ -77,11 +77,9 @@ def image(fig: "Figure", alt: str) -> str:
 
 
 def roofline(
-    ax: "Axes",
-    bytes_per_s: float,
-    flop_per_s: Mapping[str, float],
+    ax: "Axes", bytes_per_s: float, flop_per_s: Mapping[str, float],
     points: Mapping[str, tuple[float, float, float]] | None = None,
-) -> None:
+) -> None:  # fmt: skip
     """Attainable speed against arithmetic intensity. Williams et al. 2009, doi:10.1145/1498765.1498785.
 
     Args:

@@ -47,7 +47,7 @@ class Writer:
             path.parent.mkdir(parents=True, exist_ok=True)
             handle = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
             try:
-                paths.append_line(handle, (json.dumps(record, allow_nan=False) + "\n").encode())
+                paths.append_line(handle, (json.dumps(record, allow_nan=False) + "\n").encode(), path)
             finally:
                 os.close(handle)
         except OSError as error:

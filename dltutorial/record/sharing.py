@@ -9,13 +9,12 @@ import json
 import os
 import re
 import stat
-import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from dltutorial import paths
+from dltutorial import errors, paths
 from dltutorial.errors import CourseError
 
 # Kind of record → what is shared of it, beside time, chapter and kind.
@@ -82,7 +81,7 @@ def membership() -> Membership | None:
         return None
     try:
         about = paths.from_json(paths.read_text(file, limit=2**16))
-        if "\0" in about["folder"]:
+        if b"\0" in os.fsencode(about["folder"]):  # half a character raises, too
             raise ValueError
         name = paths.inside(Path(about["folder"]), about["name"]).name
         return Membership(Path(about["folder"]), name, int(about.get("inode", 0)), str(about.get("mark", "")))
@@ -104,8 +103,7 @@ def share(record: Mapping[str, Any]) -> None:
             _append(member, line)
     except (CourseError, OSError) as error:
         told = error.strerror if isinstance(error, OSError) else str(error)
-        words = f"your records are kept, but not shared with the class ({told}); see dltutorial class status"
-        warnings.warn(words, stacklevel=3)
+        errors.warn(f"your records are kept, but not shared with the class ({told}); see dltutorial class status")
 
 
 def shared_line(record: Mapping[str, Any]) -> str | None:
@@ -134,7 +132,7 @@ def _append(member: Membership, line: str) -> None:
             raise CourseError(NOT_YOURS.format(file))
         if about.st_size + len(line.encode()) > MOST_BYTES:
             raise CourseError(f"{file.name} has reached {MOST_BYTES >> 20} MiB")
-        paths.append_line(handle, line.encode())
+        paths.append_line(handle, line.encode(), file)
     finally:
         os.close(handle)
 

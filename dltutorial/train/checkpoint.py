@@ -150,11 +150,10 @@ def random_states() -> dict:
     """States of the global random generators: torch's on the CPU and on this rank's GPU, NumPy's, Python's."""
     numpy: Any = np.random.get_state()  # noqa: NPY002
     return {
-        "torch": torch.get_rng_state(),
+        "torch": torch.get_rng_state(), "python": random.getstate(),
         "cuda": torch.cuda.get_rng_state() if torch.cuda.is_available() else None,
         "numpy": [numpy[0], torch.from_numpy(numpy[1].astype(np.int64)), *numpy[2:]],
-        "python": random.getstate(),
-    }
+    }  # fmt: skip
 
 
 def set_random_states(states: dict) -> None:
@@ -254,22 +253,21 @@ def load(file: Path) -> Checkpoint:
         if fields["shards"]:
             names = {digest: file.with_name(f"step-{named[1]}-{digest}.shard") for digest in fields["shards"]}
             shards = {digest: _unpacked(_read(place, digest)) for digest, place in names.items()}
-            if not _is_sound(shards):
-                raise ValueError("its shards hold NaN, or numbers that are no run's")
+            _require_sound(file, shards)
             fields |= _whole([shards[digest] for digest in fields["shards"]], fields["recipe"]["tensor"])
         found = Checkpoint(**fields)
         wrong = [name for name, kind in get_type_hints(Checkpoint).items() if not isinstance(fields[name], kind)]
         numbers = [*found.scores.values(), *(found.scaler or {}).values()]
-        if wrong or found.step != int(named[1]) or found.losses_N.ndim != 1 or not found.losses_N.is_floating_point():
+        is_list = not wrong and found.losses_N.ndim == 1 and found.losses_N.is_floating_point()
+        if not is_list or found.step != int(named[1]) or len(found.losses_N) > found.step:
             raise ValueError(f"not its {(wrong or ['step or losses'])[0]}")
-        if len(found.losses_N) > found.step or not _is_sound([found.losses_N, found.model, found.optimizer["state"]]):
-            raise ValueError("it holds NaN, or numbers that are no run's")
+        _require_sound(file, [found.losses_N, found.model, found.optimizer["state"]])
         if any(map(torch.is_tensor, [*found.recipe.values(), *numbers])) or not all(map(math.isfinite, numbers)):
             raise ValueError("not its recipe, scores or scaler")
         return found
     except FileNotFoundError as error:
         raise DamagedError(f"{file} needs {error.filename}, which is not there") from error
-    except (DamagedError, OSError):  # of a shard
+    except (CheckpointError, OSError):  # of a shard
         raise
     except MemoryError as error:
         raise CheckpointError(f"{file} does not fit into this process's memory; give it more, then again") from error
@@ -302,6 +300,12 @@ def _whole(parts: list, n_tensor: int) -> Any:
     cut, dim, _ = parts[0]
     pieces = [torch.cat([x for *_, x in parts[n::n_tensor]], dim) for n in range(n_tensor)]
     return joined(pieces, *cut) if cut else pieces[0]
+
+
+def _require_sound(file: Path, value: Any) -> None:
+    if not _is_sound(value):
+        why = "it may have diverged; move that file away to go on from the one before"
+        raise CheckpointError(f"{file} holds NaN, infinities or tensors without memory, no run's to go on from: {why}")
 
 
 def _is_sound(value: Any) -> bool:

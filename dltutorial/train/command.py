@@ -29,9 +29,7 @@ _WATCH_S = 2.0  # between two looks for ranks that failed
 _SILENT_S = 300.0  # after which a rank that gives no sign of life has
 
 
-def train(
-    preset_name: str, knobs: dict, *, data: Path | None, name: str | None, overwrite: bool, resume: bool = False
-) -> None:
+def train(preset_name: str, knobs: dict, *, data: Path | None, name: str | None, overwrite: bool, resume: bool) -> None:
     """Simulate the data if none are given, train, print one line per record. With several ranks it ends the process.
 
     The shape of a sample is taken from the data where no knob sets it. A run to resume has its knobs already; those

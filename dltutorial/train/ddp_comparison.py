@@ -75,16 +75,11 @@ def _parts_on_rank(recipe: Recipe, repeats: int) -> dict[str, list[float]]:
     model, kept = forecasting.build_model(recipe), dict[str, Tensor]()
     optimizer, (x_BCHW, y_BCHW) = make_optimizer(model, recipe), share(recipe)
     small, large = (torch.zeros(n, device=x_BCHW.device) for n in (1, _LARGE_BYTES // 4))
-    return in_turn(
-        {
-            "forward": lambda: kept.update(loss=(model(x_BCHW) - y_BCHW).square().mean()),
-            "backward": lambda: kept["loss"].backward(),
-            "optimizer": lambda: (optimizer.step(), optimizer.zero_grad()),
-            "small": lambda: dist.all_reduce(small),
-            "large": lambda: dist.all_reduce(large),
-        },
-        repeats,
-    )
+    return in_turn({
+        "forward": lambda: kept.update(loss=(model(x_BCHW) - y_BCHW).square().mean()),
+        "backward": lambda: kept["loss"].backward(), "optimizer": lambda: (optimizer.step(), optimizer.zero_grad()),
+        "small": lambda: dist.all_reduce(small), "large": lambda: dist.all_reduce(large),
+    }, repeats)  # fmt: skip
 
 
 def share(recipe: Recipe) -> tuple[Tensor, Tensor]:

@@ -69,10 +69,9 @@ def make_task(recipe: Recipe, folder: Path) -> Task:
     train = store.open_split(folder, "train", crop)
     wanted, C, (H, W) = (recipe.n_channels, *crop), train.shape[0], train.grid
     if train.shape != wanted:
-        raise RecipeError(
-            f"recipe expects samples of (channels, lat, lon) {wanted}, the data have {(C, H, W)}; "
-            f"set n_channels to {C}, n_lat to at most {H} and n_lon to at most {W}, or choose other data"
-        )
+        told = f"recipe expects samples of (channels, lat, lon) {wanted}, the data have {(C, H, W)}"
+        todo = f"set n_channels to {C}, n_lat to at most {H} and n_lon to at most {W}, or choose other data"
+        raise RecipeError(f"{told}; {todo}")
     valid = Pairs(store.open_split(folder, "valid", crop))
     if len(valid) == 0:
         raise DataError(f"{Path(folder) / 'valid'} has no two snapshots in a row to forecast; make or fetch it anew")
@@ -80,13 +79,10 @@ def make_task(recipe: Recipe, folder: Path) -> Task:
     device = next(model.parameters()).device
     sampling.endless(len(Pairs(train)), recipe.global_batch_size)  # refuses a batch that is too large now, not later
     return Task(
-        model,
-        lambda skip: batches(train, recipe, device, skip, data_rank(recipe), data_world_size(recipe)),
-        squared_error,
-        lambda model: evaluate(model, valid, mesh=recipe),
-        data_id=fingerprint(train, valid.split),
-        check_data=lambda: store.validate(folder, progress=True),
-    )
+        model, lambda skip: batches(train, recipe, device, skip, data_rank(recipe), data_world_size(recipe)),
+        squared_error, lambda model: evaluate(model, valid, mesh=recipe),
+        data_id=fingerprint(train, valid.split), check_data=lambda: store.validate(folder, progress=True),
+    )  # fmt: skip
 
 
 def squared_error(model: nn.Module, now: Tensor, then: Tensor) -> Tensor:

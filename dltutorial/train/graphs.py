@@ -56,10 +56,8 @@ class CudaGraph:
         except RuntimeError as error:
             torch.cuda.set_stream(before)  # torch does not, when ending the capture fails
             why = str(error).partition("\n")[0]
-            raise CourseError(
-                f"the step cannot be captured ({why}); move .item(), print(tensor) and `if tensor:` out of it, then "
-                "start this process (the notebook's kernel) anew"
-            ) from error
+            todo = "move .item(), print(tensor) and `if tensor:` out of it, then start this process (the kernel) anew"
+            raise CourseError(f"the step cannot be captured ({why}); {todo}") from error
 
     def replay(self) -> None:
         """Launch everything that was captured, on the current stream."""
@@ -110,10 +108,9 @@ class GraphedStep:
             self._batch = buffers
         for buffer, new in zip(self._batch, batch, strict=True):
             if new.shape != buffer.shape or new.dtype != buffer.dtype:  # copying would convert, or spread one sample
-                raise CourseError(
-                    f"the graph was captured for batches {tuple(buffer.shape)} of {buffer.dtype}, this one is "
-                    f"{tuple(new.shape)} of {new.dtype}; leave incomplete batches out, or set cuda_graph=False"
-                )
+                told = f"the graph was captured for batches {tuple(buffer.shape)} of {buffer.dtype}, this one is"
+                todo = "leave incomplete batches out, or set cuda_graph=False"
+                raise CourseError(f"{told} {tuple(new.shape)} of {new.dtype}; {todo}")
             buffer.copy_(new, non_blocking=True)
         self._graph.replay()
         return self._loss.clone()  # the next replay overwrites it

@@ -160,9 +160,7 @@ def compare(
     return results
 
 
-def _turns(
-    recipe: Recipe, split: store.Split, turn_s: float, losses: dict[int, float]
-) -> Iterator[tuple[float, int | None]]:
+def _turns(recipe: Recipe, split: store.Split, turn_s: float, losses: dict) -> Iterator[tuple[float, int | None]]:
     """One variant's turns: samples per second, and the most bytes that it had on the device up to the first turn's end.
 
     ``losses`` gets each record's, by its update. Each turn first uses up the batches that were read ahead while others

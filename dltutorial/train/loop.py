@@ -71,12 +71,11 @@ class TrainState:
         self.optimizer = self.mesh.share(make_optimizer(task.model, recipe))
         if recipe.gradient_lag:
             self.precision.average = LateGradients(task.model, self.optimizer).swap
+        rest = task.loss, self.optimizer, recipe, self.precision
         if self.mesh.stage:
-            self.update = make_pipelined_step(
-                self.mesh.model, self.mesh.stage, task.loss, self.optimizer, recipe, self.precision
-            )
+            self.update = make_pipelined_step(self.mesh.model, self.mesh.stage, *rest)
         else:
-            self.update = make_step(self.mesh.model, task.loss, self.optimizer, recipe, self.precision)
+            self.update = make_step(self.mesh.model, *rest)
         self.step = 0
         self.losses: list[Tensor] = []
         self.scores: Mapping[str, float] = {}

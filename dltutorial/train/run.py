@@ -127,10 +127,8 @@ def check_ranks(recipe: Recipe, n: int) -> None:
     if recipe.global_batch_size % shares:
         lower = recipe.global_batch_size // shares * shares
         who = f"{shares} ranks" if together == 1 else f"{shares} groups of ranks ({mesh})"
-        raise RecipeError(
-            f"global_batch_size={recipe.global_batch_size} cannot be shared equally by {who}; "
-            f"take {f'{lower} or ' if lower else ''}{lower + shares}, or start another number of ranks"
-        )
+        todo = f"take {f'{lower} or ' if lower else ''}{lower + shares}, or start another number of ranks"
+        raise RecipeError(f"global_batch_size={recipe.global_batch_size} cannot be shared equally by {who}; {todo}")
     samples = recipe.global_batch_size // shares
     if recipe.pipeline > 1 and (recipe.accumulate < recipe.pipeline or samples % recipe.accumulate):
         least = f"at least {recipe.pipeline}, one for each stage, that divides the {samples} samples of a rank"

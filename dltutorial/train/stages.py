@@ -79,13 +79,9 @@ class Stage(nn.Module):
 
 
 def make_pipelined_step(
-    model: nn.Module,
-    stage: Stage,
-    loss: Callable[..., Tensor],
-    optimizer: torch.optim.Optimizer,
-    recipe: LoopRecipe,
-    precision: Precision,
-) -> Callable[..., Tensor]:
+    model: nn.Module, stage: Stage, loss: Callable[..., Tensor], optimizer: torch.optim.Optimizer,
+    recipe: LoopRecipe, precision: Precision,
+) -> Callable[..., Tensor]:  # fmt: skip
     """``step(*batch)``: an update by ``recipe.accumulate`` equal parts of the batch, which pass through all stages.
 
     It returns this rank's share of the loss, so that the mean over all ranks is the loss: only the last stage has it.

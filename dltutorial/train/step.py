@@ -24,14 +24,9 @@ Step = Callable[..., Tensor]
 
 
 def train_step(
-    model: Callable[..., Tensor],
-    batch: Sequence[Tensor],
-    loss: Callable[..., Tensor],
-    optimizer: torch.optim.Optimizer,
-    clip_norm: float = 0.0,
-    precision: Precision | None = None,
-    accumulate: int = 1,
-) -> Tensor:
+    model: Callable[..., Tensor], batch: Sequence[Tensor], loss: Callable[..., Tensor],
+    optimizer: torch.optim.Optimizer, clip_norm: float = 0.0, precision: Precision | None = None, accumulate: int = 1,
+) -> Tensor:  # fmt: skip
     """Compute the loss, differentiate it, move the weights.
 
     Args:
@@ -66,12 +61,9 @@ def train_step(
 
 
 def make_step(
-    model: nn.Module,
-    loss: Callable[..., Tensor],
-    optimizer: torch.optim.Optimizer,
-    recipe: LoopRecipe,
+    model: nn.Module, loss: Callable[..., Tensor], optimizer: torch.optim.Optimizer, recipe: LoopRecipe,
     precision: Precision | None = None,
-) -> Step:
+) -> Step:  # fmt: skip
     """``step(*batch)``: an update as the recipe wants it, in its precision, compiled or not, as a graph or not.
 
     Raises:
@@ -96,12 +88,8 @@ def make_optimizer(model: nn.Module, recipe: LoopRecipe) -> torch.optim.Optimize
     AdamW's and SGD's weight decay acts on matrices, not on biases, norms, positions and the patch embedding. The other
     three spare biases and norms, which no ratio scales either; they always work like ``foreach``.
     """
-    implementation = {
-        "auto": {},
-        "for-loop": {"foreach": False, "fused": False},
-        "foreach": {"foreach": True},
-        "fused": {"fused": True},
-    }[recipe.optimizer_impl]
+    how = recipe.optimizer_impl
+    implementation = {"auto": {}, "for-loop": {"foreach": False, "fused": False}}.get(how, {how: True})
     rate: float | torch.Tensor = recipe.learning_rate
     if recipe.cuda_graph:  # a graph sees no Python number change: the rate lives on the device
         rate = torch.tensor(rate, device=next(model.parameters()).device)

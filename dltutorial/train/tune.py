@@ -12,6 +12,7 @@ can lead instead (``tune_ray``).
 """
 
 import contextlib
+import itertools
 import json
 import math
 import os
@@ -85,19 +86,19 @@ def read_space(words: list[str]) -> dict[str, Knob]:
 
 
 def _refuse_values(space: Mapping[str, Knob], look: Callable[[dict], object]) -> None:
-    """Look at each value and end of a range, other knobs as they are or at their first. CourseError: one cannot be."""
+    """Look at each value and end of a range, and (of many, some) at all together. CourseError: what cannot be."""
     kinds: dict[str, Any] = {name: field.type for name, field in Recipe.knobs().items()}
     tried = {name: knob.values or [*map(kinds[name], knob[:2])] for name, knob in space.items()}
     firsts = {name: values[0] for name, values in tried.items()}
+    each = (firsts | {name: value} for name, values in tried.items() for value in values)
+    every = (dict(zip(tried, values, strict=True)) for values in itertools.product(*tried.values()))
     look({})  # what all share
-    for name, value in ((name, value) for name, values in tried.items() for value in values):
-        with contextlib.suppress(CourseError):
-            look({name: value})
-            continue
+    for chosen in itertools.chain(each, itertools.islice(every, 1000)):
         try:
-            look(firsts | {name: value})
+            look(chosen)
         except CourseError as error:
-            raise CourseError(f"--knob {name}={value} cannot be tried: {error}") from error
+            words = " ".join(f"--knob {name}={value}" for name, value in chosen.items() if name in str(error))
+            raise CourseError(f"{words or chosen} cannot be tried: {error}") from error
 
 
 class Search(NamedTuple):

@@ -57,6 +57,71 @@ def test_up_is_the_same_again_and_down_leaves_nothing(name):
     assert not pocket.down(name)
 
 
+def waits_for(cluster, *words):
+    env = os.environ | cluster.env
+    return subprocess.Popen(words, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def states_of_jobs(cluster):
+    said = subprocess.run(["squeue", "--noheader", "--format=%t"], env=os.environ | cluster.env, capture_output=True)
+    return said.stdout.decode().split()
+
+
+def test_down_ends_whoever_waits_for_a_job_that_runs_or_is_queued(name):
+    cluster = pocket.up(1, name)
+    runs = waits_for(cluster, "srun", "--exclusive", "sleep", "1000")
+    wait_for(lambda: states_of_jobs(cluster) == ["R"])
+    queued = waits_for(cluster, "srun", "sleep", "1000")
+    batch = waits_for(cluster, "sbatch", "--wait", "-o/dev/null", "--wrap", "sleep 1000")
+    wait_for(lambda: sorted(states_of_jobs(cluster)) == ["PD", "PD", "R"])
+    done = command("down", "--name", name)
+    assert done.returncode == 0
+    assert done.stderr.splitlines()[-1] == f"the cluster {name} has ended"  # above, it may wait for another's
+    for who, told in ((runs, "CANCELLED|erminat"), (queued, "cancelled"), (batch, "")):
+        assert re.search(told, who.communicate(timeout=200)[0])
+
+
+@pytest.mark.parametrize("role", ["munge", "controller", "n0"])
+def test_down_ends_in_bounded_time_where_a_daemon_is_stopped_and_somebody_waits(name, role):
+    cluster = pocket.up(1, name)
+    stubborn = waits_for(cluster, "srun", "bash", "-c", "trap '' TERM; while true; do sleep 1; done")
+    wait_for(lambda: states_of_jobs(cluster) == ["R"])
+    daemon(cluster, role).suspend()
+    done = command("down", "--name", name)
+    assert done.returncode == 0
+    assert done.stderr.splitlines()[-1] == f"the cluster {name} has ended"  # above, it may wait for another's
+    stubborn.communicate(timeout=200)
+    assert not daemons.processes(cluster.folder)
+
+
+def test_down_from_inside_a_job_ends_the_cluster(name, tmp_path):
+    cluster = pocket.up(1, name)
+    down = f"{sys.executable} -m dltutorial pocket down --name {name} > {tmp_path}/said 2>&1"
+    job = ["sbatch", "-o/dev/null", "--wrap", down]
+    subprocess.run(job, env=os.environ | cluster.env, cwd=ROOT, check=True, capture_output=True)
+    wait_for(lambda: (tmp_path / "said").exists() and "has ended" in (tmp_path / "said").read_text())
+    assert pocket.status(name) is None
+
+
+def test_down_from_the_shell_of_an_allocation_ends_the_cluster(name, tmp_path):
+    """Slurm hangs up what runs in such a shell once its job is cancelled."""
+    cluster = pocket.up(1, name)
+    terminal = "import pty; pty.spawn(['salloc', '-N1', 'bash', '--norc', '-i'])"
+    shell = subprocess.Popen(
+        [sys.executable, "-c", terminal], env=os.environ | cluster.env, cwd=ROOT, stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    wait_for(lambda: states_of_jobs(cluster) == ["R"])
+    try:
+        down = f"{sys.executable} -m dltutorial pocket down --name {name} > {tmp_path}/said 2>&1; exit"
+        shell.stdin.write(f"{down}\n".encode())
+        shell.stdin.flush()
+        wait_for(lambda: (tmp_path / "said").exists() and "has ended" in (tmp_path / "said").read_text())
+        assert pocket.status(name) is None
+    finally:
+        shell.communicate(timeout=200)
+
+
 def test_all_its_daemons_listen_on_the_loopback_only(cluster):
     ports = [c.laddr for p in daemons.processes(cluster.folder) for c in p.net_connections() if c.status == "LISTEN"]
     assert len(ports) == 1 + len(cluster.nodes)

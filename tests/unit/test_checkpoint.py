@@ -512,6 +512,18 @@ def test_wrong_fields_in_a_file_with_a_right_digest_are_one_line_and_nothing_cha
     assert everything(stopped) == before
 
 
+@pytest.mark.parametrize("number", [torch.inf, -torch.inf, torch.nan])
+def test_the_weights_of_a_run_that_has_diverged_are_called_so(stopped, number):
+    newest, _ = checkpoint.named(stopped / "checkpoints")
+    content = torch.load(newest, weights_only=True)
+    next(iter(content["model"].values())).view(-1)[0] = number
+    torch.save(content, newest)
+    newest = newest.rename(newest.with_name(f"step-00000007-{checkpoint._digest(newest.read_bytes())}.pt"))
+    with pytest.raises(CheckpointError, match=f"^{newest} holds NaN, infinities or .*: it may have diverged;") as told:
+        checkpoint.newest(stopped / "checkpoints")
+    assert "version" not in str(told.value)
+
+
 @pytest.mark.parametrize("wrong", [{"scale": "much"}, {"scale": 1.0}, {"scale": torch.ones(2)}])
 def test_a_wrong_scaler_is_one_line(tiny_data, tmp_path, wrong):
     recipe = dataclasses.replace(SMALL, precision="fp16")

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from dltutorial.course import exercises
+from dltutorial.course import exercise_status, exercises
 from dltutorial.errors import CourseError
 
 CODE = """def double(x):
@@ -245,6 +245,65 @@ def test_what_is_no_file_in_an_exercises_place_stays_and_the_exercise_comes_besi
     assert exercises.build(course) == 0
     assert exercises.beside(file).read_bytes() == fresh
     assert os.lstat(file).st_ino == before.st_ino
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        os.mkfifo,
+        os.mkdir,
+        lambda path: path.symlink_to("/dev/zero"),
+        lambda path: path.symlink_to("/away/now"),
+        lambda path: path.touch() or os.truncate(path, 2**40),
+    ],
+    ids=["fifo", "folder", "device", "away", "huge"],
+)
+def test_what_cannot_be_kept_is_one_line_and_stays(course, make):
+    exercises.build(course)
+    file = course / "exercises" / "00_a.ipynb"
+    file.unlink()
+    make(file)
+    before = os.lstat(file)
+    for act in (lambda: exercises.build(course, force=True), lambda: exercise_status.reset("0", True, course)):
+        with pytest.raises(CourseError, match=r"cannot keep a copy of .*; nothing has changed;") as refused:
+            act()
+        assert "\n" not in str(refused.value)
+    assert os.lstat(file).st_ino == before.st_ino
+    assert not list(course.glob("exercises/kept/*"))
+
+
+def twice(file):
+    """A merge has left both sides' cells."""
+    text = file.read_text()
+    cells = json.dumps(json.loads(text)["cells"]).replace("print(1)", "print('mine')")
+    file.write_text(text.replace('"cells":', f'"cells": {cells},\n "cells":'))
+    return file.read_bytes()
+
+
+def test_cells_that_stand_twice_in_a_notebook_are_not_dropped(course, capsys):
+    exercises.build(course)
+    file = course / "exercises" / "00_a.ipynb"
+    mine = twice(file)
+    assert exercises.look(file).state == "unreadable"
+    edit(course / "solutions" / "00_a.ipynb", by="print(2)")
+    capsys.readouterr()
+    assert exercises.build(course) == 0
+    assert file.read_bytes() == mine
+    told = "exercises/00_a.ipynb is not a whole notebook and stays; its new version is exercises/00_a.new.ipynb\n"
+    assert capsys.readouterr().out == told
+    assert exercise_status.reset("0", True, course) == 0
+    assert [kept.read_bytes() for kept in (file.parent / "kept").iterdir()] == [mine]
+
+
+def test_saved_widgets_are_results_and_kept(course):
+    exercises.build(course)
+    file = course / "exercises" / "00_a.ipynb"
+    OF_PROGRAMS["widgets"](file)
+    mine = file.read_bytes()
+    edit(course / "solutions" / "00_a.ipynb", by="print(2)")
+    exercises.build(course)
+    assert "print(2)" in file.read_text()
+    assert [kept.read_bytes() for kept in (file.parent / "kept").iterdir()] == [mine]
 
 
 def test_where_no_lock_can_be_had_a_build_goes_on(course):

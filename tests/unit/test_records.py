@@ -1,11 +1,15 @@
+import errno
 import fcntl
 import json
 import os
 import subprocess
 import sys
+import threading
+from unittest import mock
 
 import pytest
 
+from dltutorial import paths
 from dltutorial.errors import CourseError
 from dltutorial.record import records
 
@@ -47,7 +51,8 @@ from pathlib import Path
 from dltutorial.course import classroom
 from dltutorial.record import records, sharing
 most, folder = int(sys.argv[1]), Path(sys.argv[2])
-warnings.simplefilter("error")
+def told(message, *where): raise RuntimeError(message)
+warnings.showwarning = told
 resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))  # a file has no room beyond this, as on a full disk
 try:
     for number in range(100):
@@ -115,12 +120,38 @@ def test_lines_of_several_processes_and_threads_stay_whole_and_none_is_lost(tmp_
     assert found == sorted((f"{p} {t}", n) for p in range(3) for t in range(3) for n in range(25))
 
 
-def test_who_holds_the_file_for_ever_stops_nobody(tmp_path):
+def test_who_holds_the_file_for_ever_stops_nobody_and_a_line_says_so_once(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(paths, "_PATIENCE_S", 0.2)
     records.Writer("01", "smoke", tmp_path / "r.jsonl").write("first", 1)
     with open(tmp_path / "r.jsonl") as file:  # to read is enough, as others may in a class's folder
         fcntl.flock(file, fcntl.LOCK_EX)
-        records.Writer("01", "smoke", tmp_path / "r.jsonl").write("second", 2)
+        for number in (2, 3):
+            records.Writer("01", "smoke", tmp_path / "r.jsonl").write("later", number)
+    assert [record["value"] for record in records.read(tmp_path / "r.jsonl")] == [1, 2, 3]
+    told = f"{tmp_path}/r.jsonl is kept locked by another process; it is written to all the same\n"
+    assert capsys.readouterr().err == told
+
+
+def test_a_line_waits_while_another_process_writes_one(tmp_path, capsys):
+    records.Writer("01", "smoke", tmp_path / "r.jsonl").write("first", 1)
+    write = lambda: records.Writer("01", "smoke", tmp_path / "r.jsonl").write("second", 2)  # noqa: E731
+    with open(tmp_path / "r.jsonl", "ab") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        (writer := threading.Thread(target=write)).start()
+        writer.join(0.5)
+        assert len(list(records.read(tmp_path / "r.jsonl"))) == 1
+    writer.join()
     assert [record["value"] for record in records.read(tmp_path / "r.jsonl")] == [1, 2]
+    assert capsys.readouterr().err == ""
+
+
+def test_where_no_file_can_be_locked_a_line_says_so_once_and_records_are_kept(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(paths.fcntl, "flock", mock.Mock(side_effect=OSError(errno.ENOLCK, "No locks available")))
+    for number in (1, 2):
+        records.Writer("01", "smoke", tmp_path / "r.jsonl").write("a", number)
+    assert [record["value"] for record in records.read(tmp_path / "r.jsonl")] == [1, 2]
+    told = f"{tmp_path}/r.jsonl cannot be locked on this file system: let one program at a time write to it\n"
+    assert capsys.readouterr().err == told
 
 
 GOOD = {"time": "2026-01-01", "chapter": "01", "what": "a", "kind": "claim", "preset": "smoke", "machine": "m"}
@@ -140,3 +171,34 @@ def test_a_line_that_is_no_record_is_named_and_one_cut_short_at_the_end_passed_o
         next(found)
     file.write_text(f"{good}\n{line[:1000]}")
     assert list(records.read(file)) == [GOOD]
+
+
+OTHERS = {
+    "progress": '{"step": 1, "loss": 0.5, "time": "2026-01-01"}\n',
+    "notebook": '{"cells": [], "metadata": {}}',
+    "table": "ranks,samples,step_s\n1,2,3\n",
+    "bytes": "\0\0\0",
+    "of a class": '{"time": "2026-01-01Z", "chapter": "01", "kind": "claim", "status": "shown"}\n',
+}
+
+
+@pytest.mark.parametrize("text", OTHERS.values(), ids=OTHERS)
+def test_a_file_that_holds_something_else_gets_no_records(tmp_path, monkeypatch, text):
+    (file := tmp_path / "progress.jsonl").write_text(text)
+    monkeypatch.setenv("DLTUTORIAL_RECORDS", str(file))
+    with pytest.raises(CourseError, match=r"names .*, which holds something else than records; name a new file$"):
+        records.Writer("01", "smoke").write("a", 1)
+    assert file.read_text() == text
+
+
+TIGHT = json.dumps(GOOD, separators=(",", ":"))
+TORN = '{"time": "2026-01-0'
+
+
+@pytest.mark.parametrize("before", ["", json.dumps(GOOD) + "\n", TIGHT + "\n", TORN, TORN + "\n"])
+def test_a_file_of_records_goes_on_whether_empty_or_torn(tmp_path, monkeypatch, before):
+    (file := tmp_path / "mine.jsonl").write_text(before)
+    monkeypatch.setenv("DLTUTORIAL_RECORDS", str(file))
+    records.Writer("01", "smoke").write("a", 1)
+    assert file.read_text().startswith(before)
+    assert json.loads(file.read_text().splitlines()[-1])["value"] == 1

@@ -181,6 +181,17 @@ def test_a_tilde_that_no_shell_has_expanded_is_the_home_folder(monkeypatch, tmp_
     assert str(paths.runs_dir()) == "~nobody-of-that-name/mine"
 
 
+@pytest.mark.parametrize(("folder", "variable"), [(paths.cache_dir, "CACHE"), (paths.settings_dir, "CONFIG")])
+def test_a_folder_of_the_desktops_that_is_relative_is_ignored(monkeypatch, tmp_path, folder, variable):
+    """As its specification has it; a ``~`` that no shell has expanded is the home folder."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for named in ("here", "./here", "~nobody-of-that-name/here", ""):
+        monkeypatch.setenv(f"XDG_{variable}_HOME", named)
+        assert folder() == tmp_path / f".{variable.lower()}" / "dltutorial"
+    monkeypatch.setenv(f"XDG_{variable}_HOME", "~/mine")
+    assert folder() == tmp_path / "mine" / "dltutorial"
+
+
 @pytest.mark.parametrize(
     ("folder", "variable"),
     [(paths.cache_dir, "XDG_CACHE_HOME"), (paths.data_dir, "DLTUTORIAL_DATA"), (paths.settings_dir, "XDG_CONFIG_HOME")],

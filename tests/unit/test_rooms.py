@@ -13,19 +13,19 @@ PACKAGE = ROOT / "dltutorial"
 # Lines of all Python files, blank lines and docstrings included: what there is, and no more. 18,500 for chapters 00 to
 # 15; 22,000 at most with Parts IV and V.
 BUDGET = {
-    "": 1710,
-    "record": 577,
+    "": 1740,
+    "record": 573,
     "profile": 2490,
     "data": 2770,
     "models": 137,
     "optim": 333,
-    "launch": 1498,
+    "launch": 1500,
     "comm": 722,
     "parallel": 1279,
-    "train": 3816,
+    "train": 3788,
     "scaling": 561,
     "convergence": 965,
-    "course": 3555,
+    "course": 3557,
     "science": 1585,
 }
 # Words that only their author understands as the name of a file.

@@ -6,6 +6,7 @@ import os
 import re
 import socket
 import stat
+import warnings
 from pathlib import Path
 
 import pytest
@@ -307,3 +308,20 @@ def test_it_can_be_switched_off_for_one_process(room, monkeypatch, word):
     do_something()
     assert (room / "me.jsonl").read_text() == ""
     assert "switched off" in classroom.status()
+
+
+def test_a_warning_that_is_an_error_here_loses_no_record(room, tmp_path, capsys):
+    classroom.join(room, "me")
+    (room / "me.jsonl").unlink()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        records.Writer("00", "smoke").write("ladder_gain", 2.0)
+    assert "your records are kept, but not shared with the class" in capsys.readouterr().err
+
+
+def test_a_setting_with_half_a_character_is_one_line(room, capsys):
+    sharing.setting_file().parent.mkdir(parents=True)
+    for setting in ({"folder": "/a\ud800", "name": "me"}, {"folder": "/a", "name": "\ud800"}):
+        sharing.setting_file().write_text(json.dumps(setting))
+        assert cli.main(["class", "status"]) == 2
+        assert capsys.readouterr().err.endswith("leave it with dltutorial class leave, and join again\n")

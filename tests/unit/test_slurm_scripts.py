@@ -166,7 +166,7 @@ def test_a_node_whose_address_slurm_does_not_tell_is_named(tmp_path):
     assert "scontrol does not say the address of n1" in done.stderr
 
 
-@pytest.mark.parametrize("script", [script for script in JOBS if script.stem != "notebook"], **named)
+@pytest.mark.parametrize("script", JOBS, **named)
 def test_a_job_sent_from_another_folder_says_where_to_go(script, tmp_path):
     done = subprocess.run(
         ["bash", str(script)], env={"PATH": "/usr/bin:/bin", "SLURM_SUBMIT_DIR": str(tmp_path)}, capture_output=True,
@@ -218,6 +218,13 @@ def test_each_start_of_a_job_has_a_run_of_its_own_and_overwrites_none(tmp_path, 
         assert re.search(rf"{begins}{ending}(?=[. ])", done.stdout), done.stdout
         assert not nsys or f"--output={tmp_path}/runs/profiles/profile-7{ending}-%h" in done.stdout
         assert "overwrite" not in done.stdout
+
+
+def test_an_array_index_that_is_no_number_of_nodes_is_told(tmp_path):
+    for index, told in (("0", "array index 0 is no number of nodes"), ("2", "array index 2 is more than the 1 nodes")):
+        done = started("scaling", in_job(tmp_path, "echo ran", SLURM_ARRAY_TASK_ID=index))
+        assert (done.returncode, "ran" in done.stdout.split()) == (2, False)
+        assert done.stderr.startswith(told) and done.stderr.count("\n") == 1
 
 
 @pytest.mark.parametrize(

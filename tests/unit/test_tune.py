@@ -207,6 +207,7 @@ NEVER = [
     (["warmup_steps=0..40"], "--knob warmup_steps=40 cannot be tried"),
     (["optimizer=adamw,eggs"], "--knob optimizer=eggs cannot be tried"),
     (["tensor=1,2"], "--knob tensor=2 cannot be tried"),
+    (["dim=12,8", "heads=1,3"], "--knob dim=8 --knob heads=3 cannot be tried: recipe: heads=3"),
 ]
 
 
