@@ -296,9 +296,9 @@ class _Join:
             if ran or text != _lines(self.text(self.head[name])):  # git may not know of outputs: a filter hides them
                 print(f"{name}: as you had it, it is kept as {exercises.keep(file).relative_to(self.root)}")
         new, old = self.room / "new" / name, self.room / "old" / name
-        for folder in (file.parent, old.parent):
-            folder.mkdir(parents=True, exist_ok=True)
+        file.parent.mkdir(parents=True, exist_ok=True)
         if was:  # a program may have it open, and be about to write
+            old.parent.mkdir(parents=True, exist_ok=True)
             with contextlib.suppress(OSError):  # a file system without links
                 os.link(file, old, follow_symlinks=False)
         if _lies(self.root, name) != was:
