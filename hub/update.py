@@ -1,18 +1,27 @@
 """``make update``: a newer version of the course, by git; what a learner has made stays.
 
-In: the course's folder, a git clone. Out: the newer version in it. nbgitpuller commits what the learner has changed,
-and lets it win where the course has changed the same. What would go wrong is refused before anything changes.
+In: the course's folder, a git clone. Out: the newer version in it. As nbgitpuller does, it commits what the learner has
+changed, and lets it win where the course has changed the same. Git joins the two beside the learner's files, not in
+them. Then each file that is newer takes its place at once, if what lies there is still what was joined. What would go
+wrong is refused before anything changes; what was saved meanwhile stays, and the next update joins it as well.
 """
 
 import contextlib
+import datetime
+import itertools
 import os
 import re
+import select
 import shlex
 import shutil
 import signal
+import stat
 import subprocess
 import sys
-from pathlib import Path
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import psutil
 
 from dltutorial import paths
 from dltutorial.course import exercises
@@ -20,6 +29,11 @@ from dltutorial.errors import CourseError
 
 _HALF_DONE = re.compile(r"^(You are (currently|still) |You have unmerged|All conflicts fixed|Unmerged paths).*", re.M)
 _SECRET = re.compile(r"(?<=//)[^/\s]*@|(?<=\?)[^\s'?]+")  # in an address: a password, a token
+_SILENCE_S = 90.0  # a server that says nothing is waited for so long; one that sends is heard of twice a second
+_GIT = ["git", "-c", f"core.hooksPath={os.devnull}", "-c", "user.name=make update", "-c", "user.email=update@localhost"]
+
+Entry = tuple[str, str]  # of a file in a commit: its mode, and git's name of what it holds
+Lies = tuple[int, str | None]  # of what is on disk: its mode, and all that it holds, or where it leads
 
 
 def update(root: Path) -> str:
@@ -31,20 +45,8 @@ def update(root: Path) -> str:
     for name in _git(root, "rev-parse", "--local-env-vars").split():  # such as GIT_DIR: it names another repository
         if not name.startswith("GIT_CONFIG"):
             os.environ.pop(name, None)
-    os.environ["LC_ALL"] = "C"  # what git says is looked at, here and by nbgitpuller
-    count = os.environ.get("GIT_CONFIG_COUNT", "")
-    n = int(count) if count.isdecimal() else 0
-    # nbgitpuller sees new names, not that a file has moved, nor \303\266; what it commits nobody has to sign or check.
-    # A merge that takes a new chapter for the one that goes would put the learner's edits of that into it; older gits
-    # heed merge.renames in the strategy recursive only.
-    names = ("diff.renames", "merge.renames", "core.quotePath", "commit.gpgSign", "merge.verifySignatures")
-    own = dict.fromkeys(names, "false")
-    own |= {"merge.ff": "true", "core.hooksPath": os.devnull, "pull.twohead": "recursive"}
-    for key, value in own.items():
-        os.environ |= {f"GIT_CONFIG_KEY_{n}": key, f"GIT_CONFIG_VALUE_{n}": value}
-        os.environ["GIT_CONFIG_COUNT"] = str(n := n + 1)
-    os.environ["GIT_MERGE_AUTOEDIT"] = "no"  # an editor would wait for somebody who does not see it
-    os.environ.setdefault("GIT_HTTP_LOW_SPEED_LIMIT", "1")  # a server that says nothing is waited for …
+    os.environ["LC_ALL"] = "C"  # what git says is looked at
+    os.environ.setdefault("GIT_HTTP_LOW_SPEED_LIMIT", "1")  # a web server that falls silent is waited for …
     os.environ.setdefault("GIT_HTTP_LOW_SPEED_TIME", "60")  # … so many seconds
     if "GIT_SSH" not in os.environ and not _git(root, "config", "--default", "", "--get", "core.sshCommand").strip():
         os.environ.setdefault("GIT_SSH_COMMAND", "ssh -o ConnectTimeout=60 -o ServerAliveInterval=20")
@@ -58,107 +60,339 @@ def update(root: Path) -> str:
             raise CourseError(f"{half_done[0].rstrip(':')}: finish that or undo it, as git status says; then again")
         if not (branch := state.splitlines()[0].removeprefix("On branch ")) or " " in branch:
             raise CourseError(f"{branch}: no branch can be updated; git switch main, then again")
-        url = _git(root, "remote", "get-url", "origin", do="say where the course is: git remote add origin URL").strip()
-        _git(root, "fetch", "origin", branch, do="check the network, and the name of your branch; then again")
+        note = f"refs/dltutorial/{branch}"
+        if _git(root, "for-each-ref", note):  # an update was killed; what it was bringing comes first
+            _bring(root, note, note)
+        _git(root, "remote", "get-url", "origin", do="say where the course is: git remote add origin URL")
+        _fetch(root, branch)
         newer, has = f"refs/remotes/origin/{branch}", f"git remote set-branches --add origin {branch}, then again"
         _git(root, "rev-parse", "--verify", "--quiet", newer, do=has)
         if mine := _git(root, "for-each-ref", f"refs/heads/origin/{branch}", f"refs/tags/origin/{branch}").split():
             raise CourseError(f"git would take your {mine[-1]} for the course's; rename it, then again")
         anew = "the course's history is another one by now: clone it anew, and copy your files over"
-        base = _git(root, "merge-base", "HEAD", newer, do=anew).strip()
-        tip = base  # the course's last commit that came here, as far as git remembers; it may have been taken back
-        with contextlib.suppress(CourseError):
+        tip = _git(root, "merge-base", "HEAD", newer, do=anew).strip()
+        with contextlib.suppress(CourseError):  # the last that came here, as far as git remembers
             tip = _git(root, "merge-base", "--fork-point", newer, "HEAD").strip()
-        if _git(root, "merge-base", tip, newer).strip() != tip:  # a merge would take it for the learner's work
+        if _git(root, "merge-base", tip, newer).strip() != tip:  # taken back; it would pass for the learner's work
             raise CourseError(anew)
-        changed = _git(root, "diff", "--name-only", "-z", base, newer).split("\0")[:-1]
-        _refuse_obstacles(root, newer)
-        _keep_notebooks(root, base, changed)
-        _pull(root, url, branch)
-    return f"the course is up to date, {len(changed)} of its files are newer; what you have made stays"
+        n = _bring(root, f"origin/{branch}", note)
+    return f"the course is up to date, {n} of its files are newer; what you have made stays"
 
 
-def _refuse_obstacles(root: Path, newer: str) -> None:
-    """What has the place of a file of the course, or of its folder, would go. CourseError: something has.
+def _fetch(root: Path, branch: str) -> None:
+    """Have git fetch the course, as long as something comes.
 
-    A file in the place of a new one is nbgitpuller's to rename, if it can read its name: git quotes some.
-    """
-    gone = _git(root, "diff", "--name-only", "--diff-filter=D", "-z")
-    for name in (gone + _git(root, "diff", "--name-only", "--diff-filter=A", "-z", "HEAD", newer)).split("\0")[:-1]:
-        places = [root / part for part in (*reversed(Path(name).parents), Path(name))]
-        for place in places:
-            quoted = place.is_file() and re.search(r'["\\\x00-\x1f\x7f]', name)
-            if place.is_symlink() or quoted or (place.exists() and place.is_dir() == (place == places[-1])):
-                there = place.relative_to(root)
-                raise CourseError(f"{there} is in the way of the course's {name}; rename it, then again")
-
-
-def _keep_notebooks(root: Path, base: str, changed: list[str]) -> None:
-    """Copy into the folder ``kept`` beside it each notebook that comes anew and whose file git does not hold as it is.
-
-    git may not know of outputs: a filter such as nbstripout hides them. An exercise that it sees as edited stays whole.
-    A chapter that was run, but not edited, is put back as it was, so that the whole of its newer version comes; git
-    would merge outputs with it, line by line.
+    It is in this program's group, as only that of a terminal may ask there for a password.
 
     Raises:
-        CourseError: there is no room for a copy, or a chapter is saved at this moment.
+        CourseError: it fails, or the server is silent.
     """
-    for name in (name for name in changed if name.endswith(".ipynb")):
-        file, is_exercise = root / name, name.startswith("exercises/")
-        here, head, came = paths.held(file), _blob(root, "HEAD", name), _blob(root, base, name)
-        if file.is_symlink() or here is None or head is None:
-            continue  # of what git has not, a file of the learner's where the course brings one, nbgitpuller makes room
-        text = here.replace("\r\n", "\n").replace("\r", "\n")  # as _git has it
-        ran = name.startswith("notebooks/") and came not in (None, text)
-        ran = ran and exercises.look_at(text).now == exercises.look_at(came).now != ""
-        if ran or (text != head and not (is_exercise and _git(root, "diff", "--name-only", "HEAD", "--", name))):
-            print(f"{name}: as you had it, it is kept as {exercises.keep(file).relative_to(root)}")
-        if ran or (name.startswith("notebooks/") and text == came != here):  # or an editor has changed its line ends
-            paths.replace_text(file, here, came)
+    said, do = b"", "check the network, and the name of your branch; then again"
+    command = [*_GIT, "fetch", "--progress", "origin", branch]
+    with subprocess.Popen(command, cwd=root, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as run:
+        try:
+            while select.select([run.stderr], [], [], _SILENCE_S)[0]:
+                if not (part := os.read(run.stderr.fileno(), 2**16)):
+                    break
+                said += part
+            else:
+                raise CourseError(f"the course's server has said nothing for {_SILENCE_S:.0f} seconds; {do}")
+            run.wait()
+        finally:
+            if run.poll() is None:
+                _end(psutil.Process(run.pid))
+    _check(run.returncode, "fetch", said, do)
 
 
-def _blob(root: Path, commit: str, name: str) -> str | None:
-    with contextlib.suppress(CourseError):
-        return _git(root, "cat-file", "blob", f"{commit}:{name}")
-    return None
+def _end(git: psutil.Process) -> None:
+    """End a git and what it has started, such as a connection that waits."""
+    alive = [*git.children(recursive=True), git]
+    for end in (psutil.Process.terminate, psutil.Process.kill):
+        for process in alive:
+            with contextlib.suppress(psutil.Error):  # it has just ended
+                end(process)
+        alive = psutil.wait_procs(alive, timeout=5)[1]
 
 
-def _pull(root: Path, url: str, branch: str) -> None:
-    """What nbgitpuller does. CourseError: it fails; a merge that it began is undone."""
-    from nbgitpuller.pull import GitPuller
+def _bring(root: Path, newer: str, note: str) -> int:
+    """Join ``newer`` with what is here; ``note`` names the joined commit until all of it is. Returns how many changed.
 
-    said = []
+    Raises:
+        CourseError: it cannot be joined, and nothing has changed; or a file was saved just now, and the next update
+            goes on from ``note``.
+    """
+    room = root / ".update.partial"  # on the file system of the files: from there each takes its place at once
+    shutil.rmtree(room, ignore_errors=True)
     try:
-        for line in GitPuller(url, str(root), branch=branch).pull():
-            said.append(line.strip())
-    except (Exception, KeyboardInterrupt) as error:
-        both = ""
-        with contextlib.suppress(CourseError):
-            names = _git(root, "diff", "--name-only", "--diff-filter=U", "-z").split("\0")[:-1]
-            both = shlex.join(name for name in names if _blob(root, f"origin/{branch}", name) is not None)
-            _git(root, "merge", "--abort")
-        begin = next((n for n, line in enumerate(said) if re.match("error:|fatal:|CONFLICT", line)), len(said))
-        if isinstance(error, KeyboardInterrupt) or getattr(error, "returncode", 0) == -signal.SIGINT:
-            raise KeyboardInterrupt from None
+        room.mkdir()
+        return _Join(root, room, newer).bring(note)
+    except OSError as error:
+        raise CourseError(f"cannot write {error.filename} ({error.strerror}); mend that, then again") from error
+    finally:
+        shutil.rmtree(room, ignore_errors=True)
+
+
+class _Join:
+    """What lies in the course's folder, joined with a newer version.
+
+    Of each file that the course or the learner has changed: ``was``, what lay there on disk; and what git holds of it:
+    ``mine`` of that, ``head`` of the last commit here, ``new`` of the newer version, ``base`` of the one before it.
+    """
+
+    def __init__(self, root: Path, room: Path, newer: str) -> None:
+        self.root, self.room, self.newer = root, room, newer
+        self.here, self.there = (self.git("rev-parse", f"{name}^{{commit}}") for name in ("HEAD", newer))
+        self.before = self.git("merge-base", self.here, self.there)
+        self.head, self.new, self.base = (self.files(commit) for commit in (self.here, self.there, self.before))
+        self.changed = {name for name in self.base | self.new if self.base.get(name) != self.new.get(name)}
+        names = self.changed | _names(self.git("diff-index", "--name-only", "-z", "HEAD"))
+        self.was = {name: _lies(root, name) for name in sorted(names & (self.head | self.new).keys())}
+        present = [name for name, lies in self.was.items() if lies and (stat.S_ISREG(lies[0]) or stat.S_ISLNK(lies[0]))]
+        self.git("read-tree", "HEAD")
+        self.git("update-index", "--add", "--replace", "-z", "--stdin", given="\0".join(present))
+        found = self.files(self.git("write-tree"))
+        self.mine = {name: found[name] for name in present}
+        self.came: dict[str, Lies | None] = {}  # of each file that was written: what was
+
+    def git(self, *words: str, given: str = "") -> str:
+        """What git says. It has an index of its own: the learner's, and the files, stay as they are."""
+        return _git(self.root, *words, given=given, index=self.room / "index").removesuffix("\n")
+
+    def files(self, commit: str) -> dict[str, Entry]:
+        """Each file of a commit."""
+        lines = [line.split("\t", 1) for line in self.git("ls-tree", "-r", "-z", commit).split("\0")[:-1]]
+        return {name: (about.split()[0], about.split()[2]) for about, name in lines}
+
+    def text(self, entry: Entry | None) -> str:
+        """What git holds of a file; of none, nothing."""
+        return _git(self.root, "cat-file", "blob", entry[1]) if entry else ""
+
+    def bring(self, note: str) -> int:
+        """Bring it, or refuse to before anything changes: see ``_bring``."""
+        wanted, own = self.wanted()
+        todo = {name: entry for name, entry in wanted.items() if entry != self.mine.get(name)}
+        if self.changed or todo:
+            self.refuse_staged()
+            self.refuse_obstacles(todo)
+            mine = self.commit(own, "What the learner has changed", self.here) if own else self.here
+            merged = {self.before: self.there}.get(mine) or {self.before: self.here}.get(self.there)
+            merged = merged or self.commit(own | wanted, "A newer version of the course", mine, self.there)
+            self.index(own | wanted)
+            anew = "\0".join(name for name, entry in todo.items() if entry)
+            self.git("checkout-index", f"--prefix={self.room.name}/new/", "-z", "--stdin", given=anew)
+            _git(self.root, "update-ref", note, merged)
+            try:
+                for name in sorted(todo, key=lambda name: (todo[name] is not None, name)):  # what goes makes room
+                    self.place(name, todo[name])
+            finally:
+                if saved := [file for name in todo if (file := self.look_back(name))]:
+                    raise _saved(saved[0])
+            _git(self.root, "read-tree", "-m", "-i", merged, do="then again")
+            with contextlib.suppress(CourseError):  # what is not as in the commit, such as a file saved by now
+                _git(self.root, "update-index", "-q", "--refresh")
+            _git(self.root, "update-ref", "-m", "make update", "HEAD", merged, self.here, do="then again")
+        _git(self.root, "update-ref", "-d", note)
+        return len(self.changed)
+
+    def wanted(self) -> tuple[dict[str, Entry | None], dict[str, Entry | None]]:
+        """What shall lie in each place, and what of the learner's the last commit has not.
+
+        A file that the learner has deleted comes again. A chapter that was run, but not edited, is the course's: git
+        would merge outputs with it, line by line. So is what an update that was killed has brought already.
+        """
+        wanted: dict[str, Entry | None] = {}
+        own: dict[str, Entry | None] = {}
+        both = []
+        for name in self.was:
+            mine, base, new = self.mine.get(name), self.base.get(name), self.new.get(name)
+            if name not in self.head or mine in (None, base, new) or self.is_as_it_came(name):
+                wanted[name] = new
+            else:
+                own |= {name: mine} if mine != self.head[name] else {}
+                wanted[name] = self.joined(name, mine, base, new) if name in self.changed else mine
+                both += [name] if wanted[name] is None else []
         if both:
-            do = f"rename yours, take the course's by git checkout origin/{branch} -- {both}, then again"
-            raise CourseError(f"yours and the course's cannot be joined: {both}; {do}") from error
-        why = _SECRET.sub("…", " ".join(said[begin:]) or str(error))[:300] or type(error).__name__
-        kept = "nothing that you have made is lost; see git status"
-        raise CourseError(f"the newer version is not merged ({why}); {kept}") from error
+            do = f"rename yours, take the course's by git checkout {self.newer} -- {shlex.join(both)}, then again"
+            raise CourseError(f"yours and the course's cannot be joined: {shlex.join(both)}; {do}")
+        return wanted, own
+
+    def joined(self, name: str, mine: Entry, base: Entry | None, new: Entry | None) -> Entry | None:
+        """The lines of both, and the learner's where both have changed the same. None: they are no two files."""
+        if new is None:  # the course drops what the learner has changed
+            return mine
+        if not mine[0].startswith("100") or not new[0].startswith("100"):  # a link
+            return None
+        mode = new[0] if base and base[0] == mine[0] else mine[0]
+        if self.git("check-attr", "merge", "--", name).endswith(": unset"):
+            return mode, mine[1]
+        files = [self.room / which for which in ("mine", "came", "newer")]
+        for file, entry in zip(files, (mine, base, new), strict=True):
+            file.write_text(self.text(entry), encoding="utf-8", errors="surrogateescape", newline="")
+        with contextlib.suppress(CourseError):  # it is no text
+            lines = _git(self.root, "merge-file", "-p", "-q", "--ours", *map(str, files))
+            return mode, self.git("hash-object", "-w", "--stdin", given=lines)
+        return mode, mine[1]
+
+    def is_as_it_came(self, name: str) -> bool:
+        """Whether it is a chapter that was run at most, or of which an editor has changed the line ends alone."""
+        if not (name in self.changed and name in self.base and name.startswith("notebooks/") and self.lines(name)):
+            return False
+        now, came = self.lines(name), _lines(self.text(self.base[name]))
+        return now == came or exercises.look_at(now).now == exercises.look_at(came).now != ""
+
+    def lines(self, name: str) -> str:
+        """What a notebook held, line ends as in git; "" if it is none."""
+        lies = self.was[name]
+        return _lines(lies[1] or "") if lies and stat.S_ISREG(lies[0]) and name.endswith(".ipynb") else ""
+
+    def index(self, files: dict[str, Entry | None]) -> None:
+        """Have the last commit in the index of its own, but for these files."""
+        self.git("read-tree", "HEAD")
+        gone = ("0", "0" * len(self.here))
+        lines = sorted(f"{' '.join(entry or gone)}\t{name}\0" for name, entry in files.items())  # what goes makes room
+        self.git("update-index", "-z", "--index-info", given="".join(lines))
+
+    def commit(self, files: dict[str, Entry | None], what: str, *parents: str) -> str:
+        """A commit of the last one's files, but for these."""
+        self.index(files)
+        return self.git("commit-tree", *(f"-p{parent}" for parent in parents), "-m", what, self.git("write-tree"))
+
+    def refuse_staged(self) -> None:
+        """CourseError: the index holds what neither the file nor a commit does; it would go."""
+        kinds = (("--cached", "HEAD"), ("--cached", self.there), ())
+        found = [_names(_git(self.root, "diff", "--no-renames", "--name-only", "-z", *kind)) for kind in kinds]
+        if staged := sorted(set.intersection(*found)):
+            do = "git commit -m staged, then again"
+            raise CourseError(f"you have staged {staged[0]}, and then changed it; so that both stay: {do}")
+
+    def refuse_obstacles(self, todo: dict[str, Entry | None]) -> None:
+        """What has the place of a file of the course, or of its folder, would go. CourseError: something has."""
+        go = {name for name in todo if todo[name] is None and name in self.mine}
+        for name in (name for name in todo if todo[name]):
+            for place in (*map(str, reversed(PurePosixPath(name).parents)), name)[1:]:
+                there = self.root / place
+                is_folder = there.is_dir() and not there.is_symlink()
+                if place == name and is_folder:
+                    inside = (path for path in there.rglob("*") if path.is_symlink() or not path.is_dir())
+                    in_way = any(
+                        str(path.relative_to(self.root)) not in go and not _is_pythons(path) for path in inside
+                    )
+                else:  # a file in the place of a new one is renamed
+                    in_way = place != name and os.path.lexists(there) and not is_folder and place not in go
+                if in_way:
+                    raise CourseError(f"{place} is in the way of the course's {name}; rename it, then again")
+
+    def place(self, name: str, entry: Entry | None) -> None:
+        """Have the file of the newer version lie there. CourseError: it was saved since, and stays."""
+        file, was = self.root / name, self.was[name]
+        if was and stat.S_ISDIR(was[0]):
+            _clear(file)
+            was = None
+        elif was and not (name in self.head and name in self.mine):
+            print(f"{name}: yours is now {file.rename(_free(file)).name}, as the course brings one of this name")
+            was = None
+        elif text := self.lines(name):
+            ran = self.is_as_it_came(name) and text != _lines(self.text(self.base[name]))
+            if ran or text != _lines(self.text(self.head[name])):  # git may not know of outputs: a filter hides them
+                print(f"{name}: as you had it, it is kept as {exercises.keep(file).relative_to(self.root)}")
+        new, old = self.room / "new" / name, self.room / "old" / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        if was:  # a program may have it open, and be about to write
+            old.parent.mkdir(parents=True, exist_ok=True)
+            with contextlib.suppress(OSError):  # a file system without links
+                os.link(file, old, follow_symlinks=False)
+        if _lies(self.root, name) != was:
+            raise _saved(file)
+        if entry:
+            self.came[name] = _lies(self.room / "new", name)
+            new.replace(file)
+        elif was:
+            file.unlink()
+            with contextlib.suppress(OSError):  # until one holds something
+                for folder in file.parents:
+                    folder.rmdir()
+
+    def look_back(self, name: str) -> Path | None:
+        """Where the file is that lay there, if a program has written into it since: in its place again, or beside."""
+        file, old = self.root / name, self.room / "old" / name
+        if not os.path.lexists(old) or _lies(old.parent, old.name) == self.was[name]:
+            return None
+        if os.path.lexists(file) and os.path.samestat(file.lstat(), old.lstat()):
+            return None  # nothing was written there
+        file.parent.mkdir(parents=True, exist_ok=True)
+        if _lies(self.root, name) != self.came.get(name):
+            file = _free(file)
+        return old.replace(file)
 
 
-def _git(root: Path, *words: str, do: str = "see git status") -> str:
-    """What git says. CourseError: it fails; then ``do`` this."""
+def _saved(file: Path) -> CourseError:
+    return CourseError(f"{file} was saved just now, and stays; run make update again")
+
+
+def _lies(root: Path, name: str) -> Lies | None:
+    """What lies on disk under a name. None: nothing, or a link or a file where the name has a folder."""
+    file = root / name
+    if any((root / folder).is_symlink() for folder in PurePosixPath(name).parents[:-1]):
+        return None
+    try:
+        mode = file.lstat().st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return mode, str(file.readlink()) if stat.S_ISLNK(mode) else paths.held(file)
+
+
+def _clear(folder: Path) -> None:
+    """Remove a folder that has nothing but folders in it, and what Python keeps there."""
+    for path in sorted((folder, *folder.rglob("*")), reverse=True):
+        if path.is_dir():
+            path.rmdir()
+        elif _is_pythons(path):
+            path.unlink()
+
+
+def _is_pythons(path: Path) -> bool:
+    return path.parent.name == "__pycache__"
+
+
+def _free(file: Path) -> Path:
+    """A name that is free, as nbgitpuller gives it: with the time in it."""
+    stamp = f"__{datetime.datetime.now():%Y%m%d%H%M%S}"
+    names = (f"{file.stem}{stamp}{'_' * bool(n)}{n or ''}{file.suffix}" for n in itertools.count())
+    return next(other for name in names if not os.path.lexists(other := file.with_name(name)))
+
+
+def _lines(text: str) -> str:
+    return text.replace("\r\n", "\n").replace("\r", "\n")
+
+
+def _names(listed: str) -> set[str]:
+    return set(listed.split("\0")[:-1])
+
+
+def _git(root: Path, *words: str, given: str = "", index: Path | None = None, do: str = "see git status") -> str:
+    """What git says, byte for byte, to what is ``given``. CourseError: it fails; then ``do`` this.
+
+    A Ctrl-C, or a kill of this program's group, does not reach it: it ends by itself, and leaves no lock.
+    """
     if not shutil.which("git"):
         raise CourseError("there is no git here; install it, or unpack the newer release over the course")
-    done = subprocess.run(["git", *words], cwd=root, capture_output=True, encoding="utf-8", errors="surrogateescape")
-    if done.returncode:
-        said = [line for line in done.stderr.splitlines() if line and not line.startswith("warning:")]
+    env = os.environ | ({"GIT_INDEX_FILE": str(index)} if index else {})
+    pipes: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    with subprocess.Popen([*_GIT, *words], cwd=root, env=env, start_new_session=True, **pipes) as run:
+        said, errors = run.communicate(given.encode("utf-8", "surrogateescape"))
+    _check(run.returncode, words[0], errors, do)
+    return said.decode("utf-8", "surrogateescape")
+
+
+def _check(code: int, word: str, errors: bytes, do: str) -> None:
+    """CourseError: git has failed. KeyboardInterrupt: a Ctrl-C has reached it."""
+    if code == -signal.SIGINT:
+        raise KeyboardInterrupt
+    if code:
+        lines = errors.decode(errors="replace").splitlines()
+        said = [line for line in lines if line and not line.startswith("warning:")]
         blamed = next((line for line in said if re.match("error:|fatal:", line)), said[0] if said else "")
-        why = _SECRET.sub("…", blamed) or done.returncode
-        raise CourseError(f"git {words[0]} failed ({why}); {do}")
-    return done.stdout
+        raise CourseError(f"git {word} failed ({_SECRET.sub('…', blamed) or code}); {do}")
 
 
 if __name__ == "__main__":

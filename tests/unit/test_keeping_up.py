@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -253,6 +254,58 @@ def test_what_the_learner_has_staged_or_committed_stays(course, update, staged_o
     assert "return 42" in course.text(EX)
     assert "newer" not in course.text(EX)
     assert "newer" in course.text("exercises/00_a.new.ipynb")
+
+
+@pytest.mark.parametrize("is_gone", [False, True])
+def test_a_staged_version_that_is_nowhere_else_is_told_and_stays(course, is_gone):
+    (course.learner / "site.sh").write_text("staged\n")
+    git(course.learner, "add", "site.sh")
+    (course.learner / "site.sh").unlink() if is_gone else (course.learner / "site.sh").write_text("and then this\n")
+    course.publish()
+    line = course.refused()
+    assert "you have staged site.sh, and then changed it; so that both stay: git commit -m staged, then again" in line
+    assert git(course.learner, "show", ":site.sh").stdout == "staged\n"
+    git(course.learner, *re.search("git (.*), then", line)[1].split())
+    course.update()
+    assert "staged" in git(course.learner, "log", "-p").stdout
+    assert course.text("site.sh") == ("one\ntwo\nthree\n" if is_gone else "and then this\n")
+
+
+@pytest.mark.parametrize("theirs", ["site.sh/inside.sh", "notebooks"])
+def test_a_folder_that_becomes_a_file_and_a_file_that_becomes_a_folder_come(course, theirs):
+    (course.learner / "notebooks" / "__pycache__").mkdir()
+    (course.learner / "notebooks" / "__pycache__" / "a.pyc").write_text("")
+    (course.author / "site.sh").unlink() if "/" in theirs else shutil.rmtree(course.author / "notebooks")
+    course.publish(**{theirs: "the course's\n"})
+    course.update()
+    assert course.text(theirs) == "the course's\n"
+    assert git(course.learner, "status", "--porcelain").stdout == ""
+
+
+@pytest.mark.parametrize("is_committed", [False, True])
+@pytest.mark.parametrize(
+    ("theirs", "mine", "is_new"),
+    [
+        ("site.sh/inside.sh", "site.sh", False),
+        ("notebooks", CHAPTER, False),
+        ("notebooks", "notebooks/mine.txt", True),
+    ],
+)
+def test_a_learners_work_is_in_the_way_of_a_folder_that_becomes_a_file_and_there_is_a_way_on(
+    course, theirs, mine, is_new, is_committed
+):
+    (course.learner / mine).write_text(chapter("mine"))
+    if is_committed:
+        git(course.learner, "add", "-A")
+        git(course.learner, "commit", "-qm", "mine")
+    (course.author / "site.sh").unlink() if "/" in theirs else shutil.rmtree(course.author / "notebooks")
+    course.publish(**{theirs: "the course's\n"})
+    there = theirs.split("/")[0]
+    assert f"{there} is in the way of the course's {theirs}; rename it, then again" in course.refused()
+    (course.learner / there).rename(course.learner / "mine")
+    course.update()
+    assert course.text(theirs) == "the course's\n"
+    assert chapter("mine") in everything(course)
 
 
 def test_an_edited_exercise_that_the_course_drops_stays(course, update):
@@ -518,6 +571,33 @@ def test_an_update_from_a_server_that_never_answers_ends_with_one_line(course, m
         assert "check the network" in course.refused()
 
 
+@pytest.mark.parametrize("scheme", ["git", "https"])
+def test_an_update_from_a_server_that_takes_a_call_and_is_silent_ends_with_one_line(course, updating, scheme):
+    updating._SILENCE_S = 1
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        mute.settimeout(60)
+        git(course.learner, "remote", "set-url", "origin", f"{scheme}://127.0.0.1:{mute.getsockname()[1]}/c.git")
+        with pytest.raises(CourseError, match=r"said nothing for 1 seconds; check the network"):
+            updating.update(course.learner)
+        caller = mute.accept()[0]
+        caller.settimeout(60)
+        while caller.recv(2**16):  # until the last process that called has ended
+            pass
+
+
+def test_a_transfer_that_is_slow_but_lives_is_waited_for(course, updating, tmp_path):
+    updating._SILENCE_S = 5
+    slow = tmp_path / "slow"
+    slow.write_text(
+        '#!/bin/sh\nfor n in $(seq 20); do echo still counting >&2; sleep 0.5; done\nexec git-upload-pack "$@"\n'
+    )
+    slow.chmod(0o755)
+    git(course.learner, "config", "remote.origin.uploadpack", str(slow))
+    course.publish()
+    assert "files are newer" in updating.update(course.learner)
+    assert "newer" in course.text(EX)
+
+
 @pytest.mark.parametrize("own", ["", "GIT_SSH", "GIT_SSH_COMMAND", "core.sshCommand"])
 def test_an_update_over_ssh_has_limits_unless_the_learner_has_an_own_command(course, monkeypatch, tmp_path, own):
     fake = tmp_path / "bin" / ("own" if own else "ssh")
@@ -673,17 +753,15 @@ def test_what_the_link_of_a_hub_does_lose_is_said_where_the_link_is(course):
     assert ("an own file" in everything(course)) == (told not in " ".join((ROOT / "README.md").read_text().split()))
 
 
-def test_a_ctrl_c_that_reaches_git_is_an_interruption(course, monkeypatch):
-    spec = importlib.util.spec_from_file_location("hub_update", ROOT / "hub" / "update.py")
-    spec.loader.exec_module(module := importlib.util.module_from_spec(spec))
-
-    def pull(self):
-        yield "$ git merge"
-        raise subprocess.CalledProcessError(-signal.SIGINT, ["git", "merge"])
-
-    monkeypatch.setattr("nbgitpuller.pull.GitPuller.pull", pull)
-    with pytest.raises(KeyboardInterrupt):
-        module._pull(course.learner, course.url, "main")
+@pytest.mark.parametrize("word", ["merge-base", "fetch", "read-tree", "checkout-index", "update-ref"])
+def test_a_ctrl_c_that_reaches_git_is_an_interruption(course, tmp_path, monkeypatch, word):
+    fake = tmp_path / "bin" / "git"
+    fake.parent.mkdir()
+    fake.write_text(f'#!/bin/sh\ncase "$*" in *{word}*) kill -INT $$; esac\nexec {shutil.which("git")} "$@"\n')
+    fake.chmod(0o755)
+    course.publish()
+    monkeypatch.setenv("PATH", f"{fake.parent}:{os.environ['PATH']}")
+    assert course.refused() == "dltutorial: interrupted; nothing that you have made is lost\n"
 
 
 # Saved, hidden, moved, in conflict: what an update must not take for its own
@@ -700,26 +778,112 @@ def updating():
     os.environ.update(before)
 
 
-def test_a_chapter_that_is_saved_while_it_is_put_back_stays_and_nothing_is_merged(course, updating, monkeypatch):
+def test_a_chapter_that_is_saved_while_its_newer_version_comes_stays_and_is_joined_next_time(
+    course, updating, monkeypatch
+):
     execute(course.learner / CHAPTER)
     course.publish(**{CHAPTER: chapter("a = 1", "print('other')")})
-    before, fsync = git(course.learner, "log").stdout, os.fsync
+    before, keep = git(course.learner, "log").stdout, exercises.keep
 
-    def save(number):
+    def save(file):
         edit(course.learner / CHAPTER, "seen", "saved just now")
-        fsync(number)
+        return keep(file)
 
     with (
         monkeypatch.context() as patch,
-        pytest.raises(CourseError, match=r"00_a\.ipynb was saved just now, and stays; r"),
+        pytest.raises(CourseError, match=r"00_a\.ipynb was saved just now, and stays; run make update again"),
     ):
-        patch.setattr(os, "fsync", save)
+        patch.setattr(exercises, "keep", save)
         updating.update(course.learner)
     assert "saved just now" in course.text(CHAPTER)
     assert git(course.learner, "log").stdout == before
     course.update()
     assert course.text(CHAPTER) == (course.author / CHAPTER).read_text()
     assert any("saved just now" in file.read_text() for file in course.learner.glob("notebooks/kept/*"))
+
+
+def text(n, first="one", last="three"):
+    return f"{first} {n}\ntwo\n2\n3\n{last}\n"
+
+
+MANY = [f"many/{n:03}.txt" for n in range(400)]
+
+
+@pytest.fixture
+def many(course):
+    """Of its many files the learner has edited two; there is a newer version of each, of others none, and new ones."""
+    course.publish(**{name: text(n) for n, name in enumerate(MANY[:390])})
+    git(course.learner, "pull", "-q")
+    for name in (MANY[7], MANY[380]):
+        (course.learner / name).write_text(text("mine"))
+    solve(course.learner / EX)
+    course.publish(**{name: text(n, last="newer") for n, name in enumerate(MANY[5:], 5)} | {MANY[1]: None})
+    return course
+
+
+def assert_whole(many, last="newer", mine=(7, 380)):
+    """The newer version is there, the learner's lines are in it, and git takes nothing else for the learner's."""
+    own = {EX, *(MANY[n] for n in mine)}
+    for n, name in enumerate(MANY[5:], 5):
+        assert many.text(name) == text("mine" if name in own else n, last=last), name
+    assert not (many.learner / MANY[1]).exists()
+    assert "return 42" in many.text(EX)
+    assert git(many.learner, "status", "--porcelain").stdout == ""
+    assert set(git(many.learner, "diff", "--name-only", "origin/main", "HEAD").stdout.split()) == own
+    assert git(many.learner, "for-each-ref", "refs/dltutorial").stdout == ""
+    assert not list(many.learner.glob(".update*"))
+
+
+@pytest.mark.parametrize("n", [6, 7, 20, 200, 399])
+def test_what_a_learner_saves_while_the_course_is_written_stays(many, n):
+    run = many.begin_update()
+    while "newer" not in many.text(MANY[5]) and run.poll() is None:
+        pass
+    is_newer = (many.learner / MANY[n]).is_file() and "newer" in many.text(MANY[n])
+    saved = text(n, "mine", "newer" if is_newer else "three")
+    (many.learner / MANY[n]).write_text(saved)  # as JupyterLab does, into the file that is there
+    line = run.communicate()[1]
+    assert many.text(MANY[n]) == saved, line
+    assert line.count("\n") == run.returncode
+    assert not run.returncode or f"{MANY[n]} was saved just now, and stays; run make update again" in line
+    many.update()
+    found = [file.read_text() for file in many.learner.glob(f"many/{n:03}*.txt")]
+    assert text(n, "mine", "newer") in found or (n == 399 and saved in found)  # a file of its own in a new one's place
+    assert any("newer" in one for one in found)
+
+
+@pytest.mark.parametrize("begun", [5, 100, 398])
+@pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGINT])
+def test_an_update_that_is_ended_while_it_writes_goes_on_and_mixes_no_versions(many, begun, end):
+    run = many.begin_update(start_new_session=True)
+    while not ((many.learner / MANY[begun]).is_file() and "newer" in many.text(MANY[begun])) and run.poll() is None:
+        pass
+    os.killpg(run.pid, end) if run.poll() is None else None
+    assert run.communicate()[1] in ("", "dltutorial: interrupted; nothing that you have made is lost\n")
+    many.publish(**{name: text(n, last="newest") for n, name in enumerate(MANY[5:], 5)})
+    many.update()
+    assert_whole(many, last="newest")
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGINT])
+def test_an_update_that_is_ended_at_any_moment_goes_on_and_mixes_no_versions(many, tmp_path, end):
+    as_it_was = shutil.copytree(many.learner, tmp_path / "as it was", symlinks=True)
+    began = time.monotonic()
+    many.update()
+    whole_s = time.monotonic() - began
+    assert_whole(many)
+    moments = 24
+    for moment in range(moments):
+        shutil.rmtree(many.learner)
+        shutil.copytree(as_it_was, many.learner, symlinks=True)
+        run = many.begin_update(start_new_session=True)
+        time.sleep(whole_s * moment / moments)
+        os.killpg(run.pid, end)
+        run.communicate()
+        git(many.learner, "update-ref", "refs/remotes/origin/main", "origin/main")  # waits for a git that still ends
+        many.update()
+        assert_whole(many)
 
 
 def strip_outputs(course, required="false"):
@@ -843,13 +1007,9 @@ def test_a_conflict_is_one_line_with_the_way_on_and_nothing_is_lost(course, is_c
         git(course.learner, "commit", "-qm", "mine")
     solve(course.learner / EX)
     course.publish(**{"site.sh": "newer\n"})
-    before = everything(course)
-    run = course.begin_update()
-    said, line = run.communicate()
-    assert (run.returncode, said, everything(course)) == (1, "", before)
+    line = course.refused()
     way_on = "rename yours, take the course's by git checkout origin/main -- site.sh, then again"
     assert line == f"dltutorial: yours and the course's cannot be joined: site.sh; {way_on}\n"
-    assert git(course.learner, "status", "--porcelain", "--untracked-files=no").stdout == ""
     (course.learner / "site.sh").rename(course.learner / "mine_too.sh")
     git(course.learner, *re.search("git (.*), then", line)[1].split())
     course.update()
