@@ -25,7 +25,7 @@ EVIL = "</title><script>document.title='harmed'</script><img src=x onerror=alert
 
 def line(kind="check", minutes_ago=1.0, **fields):
     """A good line, some fields of it replaced."""
-    when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(NOW_S - 60 * minutes_ago))
+    when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() - 60 * minutes_ago))
     good = {
         "check": {"what": "ring", "status": "wrong", "failed": "a case", "hint": "All-gather is missing."},
         "prediction": {"what": "gain", "unit": "×", "guess": 4.0, "touched": True, "measured": 2.75},

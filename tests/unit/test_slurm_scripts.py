@@ -316,7 +316,8 @@ def test_what_a_killed_node_of_ray_leaves_the_next_one_removes_but_nothing_of_th
     try:
         for number in (1, 2):
             wait_for((tmp_path / f"ray-{number}" / "lock").exists)
-        for process in [*psutil.Process(killed.pid).children(), psutil.Process(killed.pid)]:
+        for process in [*wait_for(lambda: [p for p in psutil.Process(killed.pid).children() if p.name() == "sleep"]),
+                        psutil.Process(killed.pid)]:  # fmt: skip
             process.kill()
         killed.wait()
         assert (tmp_path / "ray-1").exists()
