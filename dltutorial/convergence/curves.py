@@ -76,10 +76,8 @@ def fit(batch_sizes: Sequence[int], steps_PS: np.ndarray, resampled: int = 500, 
     whole = np.isfinite(np.median(logs_PS, 1))
     sizes_P, logs_PS = np.asarray(batch_sizes, dtype=np.float64)[whole], logs_PS[whole]
     if len(sizes_P) < 3:
-        raise RecipeError(
-            f"{len(sizes_P)} of {len(whole)} batch sizes reached the target with most seeds, a curve needs 3; "
-            "lower the target, or train for longer"
-        )
+        told = f"{len(sizes_P)} of {len(whole)} batch sizes reached the target with most seeds, a curve needs 3"
+        raise RecipeError(f"{told}; lower the target, or train for longer")
     trials_G = np.geomspace(sizes_P.min() / 100, sizes_P.max() * 100, _TRIALS)
     s_min, b_crit, spread = (value[0] for value in _least_squares(sizes_P, np.median(logs_PS, 1)[None], trials_G))
     if not sizes_P.min() / 4 < b_crit < sizes_P.max() * 4:

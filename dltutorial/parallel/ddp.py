@@ -75,10 +75,9 @@ class ReplicatedModule(nn.Module):
     def _on_backward_end(self) -> None:
         missing = [name for name, parameter in self.trained.items() if parameter.grad is None]
         if missing:
-            raise CourseError(
-                f"no gradient for {', '.join(missing[:3])}{' and more' * (len(missing) > 3)}: no part of the loss on "
-                f"rank {dist.get_rank()}; freeze what is not used, or take torch's DDP with find_unused_parameters=True"
-            )
+            told = f"no gradient for {', '.join(missing[:3])}{' and more' * (len(missing) > 3)}: no part of the loss on"
+            todo = "freeze what is not used, or take torch's DDP with find_unused_parameters=True"
+            raise CourseError(f"{told} rank {dist.get_rank()}; {todo}")
         with annotate("average gradients"):
             self.sync_gradients()
         self.reset()

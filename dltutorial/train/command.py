@@ -143,10 +143,13 @@ def _train(preset_name: str, knobs: dict, data: Path | None, name: str | None, o
     if seen is None:
         say(f"{folder} is finished already, after {recipe.steps} updates; nothing was done")
     final = dict(seen.scores) if seen else run_folder.scores_of(folder) if is_main() else {}
-    with contextlib.suppress(CourseError):  # a run may have been killed before it was recorded
+    try:  # a run may have been killed before it was recorded
         for record in records.read(paths.records_file()) if final and not seen else ():
             if record.get("run") == folder.name and final.get(record["what"]) == record["value"]:
                 del final[record["what"]]
+    except CourseError as error:  # which of them are there cannot be known
+        say(f"no score is recorded: {error}")
+        final = {}
     for name, value in final.items() if is_main() else ():
         records.Writer("train", recipe.preset).write(name, value, run=folder.name, steps=recipe.steps)
 

@@ -203,11 +203,9 @@ def _renumbered(averages: dict, before: list[list[str]], after: list[list[str]])
     """An optimizer's ``state_dict`` with the numbers of other groups, by the parameters' names; who has none is out."""
     names, numbers = [*chain(*before)], {name: n for n, name in enumerate(chain(*after))}
     state = {numbers[names[n]]: kept for n, kept in averages["state"].items() if names[n] in numbers}
-    groups = zip(averages["param_groups"], after, strict=True)
-    return averages | {
-        "state": state,
-        "param_groups": [options | {"params": [numbers[name] for name in group]} for options, group in groups],
-    }
+    both = zip(averages["param_groups"], after, strict=True)
+    groups = [options | {"params": [numbers[name] for name in group]} for options, group in both]
+    return averages | {"state": state, "param_groups": groups}
 
 
 def _merged(parts: Iterable[dict]) -> dict:

@@ -46,10 +46,8 @@ _OURS = re.compile(
 RUNNING, FAILED = '{"status": "running"}\n', '{"status": "failed" }\n'
 # Knobs that a resumed run may change: they decide neither the weights nor the data. (All others do, ``steps`` too: the
 # learning rate's schedule is stretched over them. Loaders agree on the batches only to the last bit but one.)
-FREE_KNOBS = frozenset(
-    {"preset", "device", "workers", "ddp", "log_every", "eval_every", "checkpoint_every", "track"}
-    | {"accumulate", "shard", "tensor", "context", "pipeline"}
-)
+FREE_KNOBS = frozenset({"preset", "device", "workers", "ddp", "log_every", "eval_every", "checkpoint_every", "track",
+                        "accumulate", "shard", "tensor", "context", "pipeline"})  # fmt: skip
 
 
 def run_status(folder: Path) -> str:
@@ -143,8 +141,7 @@ def _aside(folder: Path) -> Path:
 def tell_kept(folder: Path) -> None:
     """At the end of a run that has replaced none: where the one is that it was to overwrite."""
     if (aside := _aside(folder)).is_dir():
-        what = f"the run that was to be overwritten is kept, in {aside}"
-        print(f"{what}; --overwrite once more, or move it", file=sys.stderr)
+        print(f"the run that was to be overwritten is kept, in {aside}; --overwrite it, or move it", file=sys.stderr)
 
 
 def let_go(folder: Path) -> None:
@@ -188,7 +185,11 @@ def _replace(real: Path, aside: Path) -> None:
         _remove(_out_of_the_way(real, real)) if real.exists() else None
     elif real.exists():
         real.rename(aside)
-    real.mkdir(parents=True)
+    try:
+        real.mkdir(parents=True)
+    except OSError as error:
+        aside.rename(real) if aside.exists() else None
+        raise CourseError(f"cannot make {real}: {error.strerror}; make room, then again") from error
 
 
 def previous_recipe(folder: Path, overwrite: bool = False, resume: bool = False) -> Recipe | None:

@@ -26,7 +26,7 @@ from dltutorial.errors import CourseError
 _WAIT_S = 1.0  # so long an owner that was killed may take to be gone
 _HELD: dict[Path, FileIO] = {}  # by this very process, to which the system would give them again
 _BEATS: dict[Path, float] = {}
-_FOLDERS: dict[Path, int] = {}  # the inodes of what they lock, as soon as that is there
+_FOLDERS: dict[Path, int] = {}  # what they lock, as soon as it is there: open, so that no other has its inode
 _NO_LINKS = ("checkpoints", "tensorboard", "wandb", "progress.jsonl", "status.json")  # a write would go through one
 
 
@@ -52,7 +52,8 @@ def owned(folder: Path) -> Iterator[None]:
         yield
     finally:
         del _HELD[file]
-        _FOLDERS.pop(Path(folder), None)
+        if Path(folder) in _FOLDERS:
+            os.close(_FOLDERS.pop(Path(folder)))
         with contextlib.suppress(OSError):  # in a folder that is read-only by now; a lock that is left binds nobody
             if _is_there(lock):
                 file.unlink(missing_ok=True)
@@ -67,20 +68,21 @@ def check(folder: Path, noted: dict[Path, int] | None = None) -> None:
     """
     folder, known, is_owner = Path(folder), _FOLDERS if noted is None else noted, noted is None
     lock, there = _HELD.get(_beside(folder)), folder.exists()
-    now = folder.stat().st_ino if there and is_owner else int(there)  # which it is another node may learn late
-    begun = known[folder] = known.get(folder) or now
+    if there and folder not in known:
+        known[folder] = os.open(folder, getattr(os, "O_PATH", os.O_RDONLY)) if is_owner else 1
     if is_owner and (lock is None or not _is_there(lock)):
         raise CourseError(f"{folder} has another owner by now; this run ends and leaves it alone")
-    if now != begun:
+    is_another = there and is_owner and not os.path.samestat(folder.stat(), os.fstat(known[folder]))
+    if there != (folder in known) or is_another:  # which it is another node may learn late
         raise CourseError(f"{folder} was moved away, or is another by now; this run ends and leaves it alone")
     refuse_links(folder)
 
 
 def refuse_links(folder: Path) -> None:
     """Raises: CourseError: what is written in a run's folder would go elsewhere."""
-    for link in (place for name in _NO_LINKS if (place := folder / name).is_symlink()):
-        why = "is a link, and what lies behind it may be another run's; copy that (cp -r) in place of it"
-        raise CourseError(f"{link} {why}")
+    for link in (place for name in _NO_LINKS if (place := folder / name).is_symlink() or place.is_fifo()):
+        told = f"{link} is a {'pipe' if link.is_fifo() else 'link'}, and what lies behind it may be another run's"
+        raise CourseError(f"{told}; copy that (cp -r) in place of it")
 
 
 def is_owned(folder: Path) -> bool:

@@ -108,8 +108,7 @@ def make_optimizer(model: nn.Module, recipe: LoopRecipe) -> torch.optim.Optimize
     ]
     if recipe.optimizer == "sgd":
         return torch.optim.SGD(groups, lr=rate, momentum=recipe.beta1, **implementation)
-    if recipe.cuda_graph:
-        implementation["capturable"] = True
+    implementation |= {"capturable": True} if recipe.cuda_graph else {}
     return torch.optim.AdamW(groups, lr=rate, betas=betas, **implementation)
 
 

@@ -670,6 +670,16 @@ def test_what_a_killed_run_has_not_recorded_is_recorded_by_who_resumes_it(tiny_d
         assert recorded(runs) == both
 
 
+def test_records_that_cannot_be_read_are_not_written_a_second_time(tiny_data, tmp_path, capsys):
+    assert call(tiny_data, "--name", "r") == 0
+    file = tmp_path / "runs" / "records.jsonl"
+    file.write_text(before := "{ torn\n" + file.read_text())
+    for _ in range(2):
+        assert call(tiny_data, "--name", "r", "--resume") == 0
+        assert "no score is recorded: " in capsys.readouterr().out
+        assert file.read_text() == before
+
+
 @pytest.mark.parametrize("part", ["recipe", "scores"])
 def test_a_status_whose_parts_are_no_objects_is_damaged(tiny_data, tmp_path, part):
     assert call(tiny_data, "--name", "r") == 0

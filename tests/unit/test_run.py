@@ -1,4 +1,5 @@
 import dataclasses
+import errno
 import functools
 import json
 import multiprocessing
@@ -665,13 +666,17 @@ def test_a_run_whose_lock_was_taken_from_it_ends_and_writes_no_more(tiny_data, t
     assert "weights.pt" not in files(tmp_path / "r")
 
 
-@pytest.mark.parametrize("another", ["folder", "link", ""])
+@pytest.mark.parametrize("another", ["folder", "link", "", "copy"])
 def test_a_run_whose_folder_was_exchanged_ends_and_leaves_the_other_alone(tiny_data, tmp_path, another):
     train(tiny_data, tmp_path / "other")
     recipe = dataclasses.replace(SMALL, checkpoint_every=2, track=())
     training = run.train(make_task(recipe, tiny_data), recipe, tmp_path / "r", progress=False)
     next(training)
-    (tmp_path / "r").rename(tmp_path / "away")
+    if another == "copy":  # in the place of one that was removed: it may get the very inode
+        shutil.rmtree(tmp_path / "r")
+        shutil.copytree(tmp_path / "other", tmp_path / "r")
+    else:
+        (tmp_path / "r").rename(tmp_path / "away")
     if another == "folder":
         (tmp_path / "other").rename(tmp_path / "r")
     elif another == "link":
@@ -681,6 +686,34 @@ def test_a_run_whose_folder_was_exchanged_ends_and_leaves_the_other_alone(tiny_d
     with pytest.raises(CourseError, match=f"{why}; this run ends"):
         list(training)
     assert {file: file.read_bytes() for file in (tmp_path / "r").rglob("*") if file.is_file()} == before
+
+
+def test_what_becomes_a_pipe_while_the_run_goes_on_is_not_waited_for(tiny_data, tmp_path):
+    training = run.train(make_task(SMALL, tiny_data), SMALL, folder := tmp_path / "r", progress=False)
+    next(training)
+    (folder / "progress.jsonl").unlink()
+    os.mkfifo(folder / "progress.jsonl")
+    with pytest.raises(CourseError, match=r"progress\.jsonl is a pipe"):
+        list(training)
+
+
+def test_a_run_that_is_to_be_overwritten_is_back_where_no_folder_can_be_made(
+    finished, tiny_data, tmp_path, monkeypatch
+):
+    """As where a quota counts files."""
+    shutil.copytree(finished[0], folder := tmp_path / "r")
+    before, mkdir = files(folder), Path.mkdir
+
+    def full(self, *args, **kwargs):
+        if self == folder:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return mkdir(self, *args, **kwargs)
+
+    monkeypatch.setattr(Path, "mkdir", full)
+    with pytest.raises(CourseError, match=r"cannot make .*r: No space left on device; make room"):
+        train(tiny_data, folder, overwrite=True)
+    assert files(folder) == before
+    assert [file.name for file in tmp_path.iterdir()] == ["r"]
 
 
 @pytest.mark.parametrize("name", ["checkpoints", "tensorboard", "wandb", "progress.jsonl", "status.json"])
