@@ -21,10 +21,10 @@ BUDGET = {
     "optim": 333,
     "launch": 1500,
     "comm": 722,
-    "parallel": 1279,
-    "train": 3788,
+    "parallel": 1278,
+    "train": 3791,
     "scaling": 561,
-    "convergence": 965,
+    "convergence": 963,
     "course": 3557,
     "science": 1585,
 }
