@@ -282,13 +282,14 @@ def whole(file: Path, first: int, x_NCHW: np.ndarray) -> np.ndarray:
     """The snapshots of a year from ``first`` on, as given.
 
     Raises:
-        DataError: one holds NaN or infinity, or nothing but one value a field, as what was set to zero does.
+        DataError: one holds NaN, infinity, or what stands for no value as the least or largest of a channel.
     """
     for index, x_CHW in enumerate(x_NCHW, first):
-        if not np.isfinite(x_CHW).all():
+        if not np.isfinite(ends_2C := np.stack([x_CHW.min((1, 2)), x_CHW.max((1, 2))])).all():
             raise DataError(f"{file}, snapshot {index}, holds NaN or infinity; remove the file, or make it anew")
-        if x_CHW[0].size > 1 and not np.ptp(x_CHW, (1, 2)).any():
-            raise DataError(f"{file}, snapshot {index}, holds one value a field, as if zeroed; make or fetch it anew")
+        for at in map(tuple, np.argwhere(no_value(ends_2C))):
+            what = f"snapshot {index}, channel {at[1]}, holds {ends_2C[at]:g}, which stands for no value elsewhere"
+            raise DataError(f"{file}, {what}; leave the year out")
     return x_NCHW
 
 

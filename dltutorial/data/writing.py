@@ -179,6 +179,8 @@ def write_stats(folder: Path, progress: bool = False, overwrite: bool = True) ->
     files = {name: folder / "stats" / f"{name}.npy" for name in store.STATISTICS}
     if link := next((file for file in (folder / "stats", *files.values()) if file.is_symlink()), None):
         raise DataError(f"{link} is a link, and what lies behind it may be another set's; copy it in place of the link")
+    for place in filter(Path.exists, (folder / "stats", *files.values())):
+        formats.refuse_irregular(place, folder=place.name == "stats")
     if not overwrite:
         store.refuse_mixed(folder)
     wanted = {name: file for name, file in files.items() if overwrite or not file.exists()}
@@ -190,9 +192,6 @@ def write_stats(folder: Path, progress: bool = False, overwrite: bool = True) ->
     with tqdm(desc="statistics", unit="sample", total=count, delay=2, disable=not progress) as bar:
         for file in shapes:
             for x_CHW in store.samples(file):
-                ends_2C = np.stack([x_CHW.min((1, 2)), x_CHW.max((1, 2))])
-                for x in ends_2C[store.no_value(ends_2C)]:
-                    raise DataError(f"{file} holds {x:g}, which stands for no value elsewhere; leave the year out")
                 x_CHW = x_CHW - near_C11
                 sums_CHW = sums_CHW + x_CHW
                 squares_C = squares_C + np.einsum("chw,chw->c", x_CHW, x_CHW)

@@ -95,11 +95,11 @@ def read(file: Path) -> Trace:
     """
     file = Path(file)
     try:
-        with file.open("rb") as stream:
+        with paths.open_regular(file) as stream:
             if stream.read(len(nsys.MAGIC)) == nsys.MAGIC:
                 return _assemble(nsys.entries(file))
-        with gzip.open(file) if file.suffix == ".gz" else file.open("rb") as stream:
-            found = json.load(stream)
+            stream.seek(0)
+            found = json.load(gzip.GzipFile(fileobj=stream) if file.suffix == ".gz" else stream)
         listed = found["traceEvents"] if isinstance(found, dict) else found
         return _assemble([entry for entry in listed if entry.get("ph") == "X" and entry.get("cat") in _CATEGORIES])
     except OSError as error:

@@ -538,7 +538,10 @@ def test_no_statistics_are_made_of_what_says_no_value(value, own_data, capsys):
     filled(value, statistics=False)(own_data)
     before = {file.name: file.read_bytes() for file in (own_data / "stats").iterdir()}
     said = refused(capsys, "data", "statistics", "--overwrite", "--source", own_data)
-    assert f"1980.h5 holds {value:g}, which stands for no value elsewhere; leave the year out" in said
+    assert (
+        f"1980.h5, snapshot 4, channel 1, holds {value:g}, which stands for no value elsewhere; leave the year out"
+        in said
+    )
     assert {file.name: file.read_bytes() for file in (own_data / "stats").iterdir()} == before
 
 
@@ -582,6 +585,29 @@ def test_training_refuses_means_of_other_data(own_data, capsys):
     file = own_data / "stats" / "global_means.npy"
     np.save(file, np.load(file) + 1000 * np.load(own_data / "stats" / "global_stds.npy"))
     assert "time_means.npy is far from global_means.npy" in refused(capsys, "train", "--data", own_data, *TINY)
+
+
+def test_training_refuses_what_says_no_value(own_data, capsys):
+    filled(-9999)(own_data)
+    said = refused(capsys, "train", "--data", own_data, *TINY)
+    assert "1980.h5, snapshot 4, channel 1, holds -9999, which stands for no value elsewhere" in said
+
+
+@pytest.mark.parametrize("layout", ["hdf5-chunk1", "hdf5-chunk4-gzip1", "npy"])
+@pytest.mark.parametrize("large", [2**30, 0])  # what is read straight to its place
+@pytest.mark.parametrize("name", LOADERS)
+def test_every_loader_refuses_a_snapshot_of_zeros(layout, large, name, own_data, tmp_path, monkeypatch):
+    monkeypatch.setattr(formats, "READ_DIRECT_BYTES", large)
+    folder = convert.convert(own_data, layout, tmp_path / "c", progress=False)
+    split = store.open_split(folder, "train")
+    if layout == "npy":
+        np.load(split.files[1], mmap_mode="r+")[2] = 0
+    else:
+        with h5py.File(split.files[1], "r+") as year:
+            year["fields"][2] = 0
+    with pytest.raises(DataError, match=rf"{split.files[1].name}, snapshot 2, holds one value a field"):
+        for _ in itertools.islice(loaders.make_loader(split, 1, name), 2 * len(Pairs(split))):
+            pass
 
 
 def test_a_check_notes_fields_of_one_value(own_data):
@@ -702,6 +728,16 @@ def test_what_never_ends_is_not_read(own_data, name, kind, tmp_path):
             act(own_data)
         assert "\n" not in str(caught.value)
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("name", ["stats/global_stds.npy", "stats/time_means.npy", "stats"])
+@pytest.mark.parametrize("kind", ["pipe", "other"])
+def test_statistics_that_are_no_files_are_not_replaced(own_data, name, kind, capsys):
+    place = own_data / name
+    shutil.rmtree(place) if place.is_dir() else place.unlink()
+    os.mkfifo(place) if kind == "pipe" else place.write_text("x") if name == "stats" else place.mkdir()
+    why = f"{place} is no {'folder' if name == 'stats' else 'regular file'}; remove it"
+    assert why in refused(capsys, "data", "statistics", "--overwrite", "--source", own_data)
 
 
 def test_a_pipe_among_simulated_years_is_not_read(tmp_path):
