@@ -91,6 +91,7 @@ def run(name: str | None = None, repeats: int = 5, json_file: Path | None = None
         raise CourseError(f"no benchmark {name!r}; choose one of: {', '.join(BENCHES)}")
     if name is not None:
         node.refuse_on_login("a benchmark", f"run it in a job: sbatch -N 1 --wrap '.venv/bin/dltutorial bench {name}'")
+        paths.records_file()  # one that cannot be is told before minutes of measuring
     was = None if json_file is None else _may_be_written(json_file, name)
     from dltutorial.course import benches
 

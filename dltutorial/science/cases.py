@@ -102,13 +102,17 @@ def opened(file: Path, **shapes: str) -> Iterator[list[h5py.Dataset]]:
 
 
 def arrays(file: Path, **shapes: str) -> list[np.ndarray]:
-    """What ``opened`` finds, float32. DataError: also if a number is NaN or infinite."""
+    """What ``opened`` finds, float32. DataError: also if a number is NaN, infinite, or stands for no value."""
     with opened(file, **shapes) as found, np.errstate(over="ignore"):
         read = [np.asarray(data[...], np.float32) for data in found]
-    for name, rows in zip(shapes, read, strict=True):
+        own = [formats.own_no_value(file, data.attrs) for data in found]
+    for name, rows, no_value in zip(shapes, read, own, strict=True):
         if not (finite := np.isfinite(rows)).all():
             row = np.argwhere(~finite)[0, 0]
             raise DataError(f"{file}: row {row} of {name} holds NaN or infinity; correct it, or leave it out")
+        ends = np.stack([rows.min(), rows.max()])
+        for x in (*ends[store.no_value(ends)], *rows[rows == no_value][:1]):
+            raise DataError(f"{file}: {name} holds {x:g}, which stands for no value; correct it, or leave it out")
     return read
 
 
@@ -188,11 +192,17 @@ def kept(name: str, plan: Any, make: Callable[[Path], object], n_bytes: int, pro
             for left in folder.glob(".*.partial"):  # of one that was killed
                 shutil.rmtree(left, ignore_errors=True)
             writing.check_space(folder, n_bytes)
+            begun = store.about(folder)
             with writing.refusals(folder), tempfile.TemporaryDirectory(".partial", ".", folder) as new:
                 make(Path(new))
                 files = {str(file.relative_to(new)): file for file in Path(new).rglob("*") if file.is_file()}
                 about = {"case": name, "plan": said, "files": sorted(files)}
                 paths.write_text(Path(new) / "dataset.json", json.dumps(about, indent=1) + "\n")
+                for own in (n for n, file in files.items() if not begun and (folder / n).exists()):
+                    if digest([folder / own]) != digest(
+                        [files[own]]
+                    ):  # of a making that was cut short they are the same
+                        raise DataError(f"{folder / own} is not of this data set, and stays; move it away, then again")
                 for there, file in (files | {"dataset.json": Path(new) / "dataset.json"}).items():
                     if not (place := folder / there).exists():
                         place.parent.mkdir(parents=True, exist_ok=True)
