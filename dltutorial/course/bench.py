@@ -122,11 +122,7 @@ def run(name: str | None = None, repeats: int = 5, json_file: Path | None = None
 
 
 def _may_be_written(file: Path, name: str | None) -> str | None:
-    """What ``file`` holds: nothing, or earlier figures. What cannot be written is told before minutes of measuring.
-
-    Raises:
-        CourseError: it cannot be written, or holds something else.
-    """
+    """What ``file`` holds: nothing, or earlier figures. CourseError, before measuring: else, or not writable."""
 
     def is_earlier(text: str) -> bool:
         found = paths.from_json(text)

@@ -207,9 +207,7 @@ def dataset(path: Path, file: h5py.File, name: str) -> h5py.Dataset:
     packing = found.id.get_create_plist()
     for code, _, _, name in map(packing.get_filter, range(packing.get_nfilters())):
         if not h5py.h5z.filter_avail(code):
-            what = (
-                f"{path} is packed with filter {code} ({name.decode(errors='replace')[:40]}), whose plugin is not here"
-            )
+            what = f"{path} is packed with filter {code} ({os.fsdecode(name)[:40]}), whose plugin is not here"
             raise DataError(f"{what}; it may well be whole: unpack it where the plugin is, as with h5repack")
     if found.size:
         count = found.id.get_num_chunks if found.chunks else lambda: int(found.id.get_storage_size() >= found.nbytes)
@@ -231,9 +229,7 @@ def _open_zarr(path: Path) -> Year:
     n_files = _files_of_chunks(path)  # looked at before Zarr opens any
     fields = zarr.open(path, mode="r")
     if not isinstance(fields, zarr.Array):
-        raise DataError(
-            f"{path} is a Zarr group, as xarray writes it, and may well be whole; write its fields as an array"
-        )
+        raise DataError(f"{path} is a Zarr group, as xarray writes it, and may well be whole; write it as an array")
     year = Year(path, fields, fields.chunks, bool(fields.compressors))
     year.no_value = own_no_value(path, fields.attrs)
     _refuse_holes(path, fields.shape, fields.shards or fields.chunks, lambda: n_files)
@@ -292,12 +288,9 @@ def refuse_irregular(path: Path, folder: bool = False) -> None:
 
 @contextlib.contextmanager
 def blaming(path: Path) -> Iterator[None]:
-    """Whatever a library says about a bad file, as one line that names the file.
+    """Whatever a library says about a bad file, as one line that names the file. DataError: instead of any error.
 
     h5py, NumPy, Zarr and its codecs have no common word for damage, so any error is taken.
-
-    Raises:
-        DataError: instead of any error.
     """
     try:
         yield

@@ -71,18 +71,14 @@ def take(run_step: Callable[[], object], steps: int = 5, warmup: int = 3, *, fil
         recorder.export_chrome_trace(str(made))
         trace = read(made)  # first: what cannot be read back is not kept
         if file is not None:
-            _keep(made, Path(file))
+            try:
+                with paths.atomic(Path(file)) as partial:
+                    shutil.copyfile(made, partial)
+            except OSError as error:
+                raise CourseError(f"cannot write {file}: {error.strerror or error}; make room, run again") from error
     if on_cuda and all(row.device is None for row in trace.rows):
         warnings.warn("the steps ran nothing on the GPU, or its profiling is not permitted here", stacklevel=2)
     return trace
-
-
-def _keep(made: Path, file: Path) -> None:
-    try:
-        with paths.atomic(file) as partial:
-            shutil.copyfile(made, partial)
-    except OSError as error:
-        raise CourseError(f"cannot write {file}: {error.strerror or error}; make room, then run again") from error
 
 
 def read(file: Path) -> Trace:

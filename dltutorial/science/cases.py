@@ -136,19 +136,15 @@ def files(place: Path, layout: str) -> list[Path]:
 def write(file: Path, content: Mapping[str, Any], **attributes: float) -> None:
     """An HDF5 file of these arrays. OSError: the disk refuses."""
     with writing.hdf5(file, sum(np.asarray(array).nbytes for array in content.values())) as out:
-        for name, array in content.items():
-            out[name] = array
+        out.update(content)
         out.attrs.update(attributes)
 
 
 def digest(files: Sequence[Path]) -> str:
-    """Sixteen characters for what these files hold, in this order; each case names its data by them.
+    """Sixteen characters for what these files hold, in this order. DataError: one cannot be read, or is irregular.
 
     All bytes count; of more than 256 MiB the size of each file, its ends, and blocks spread evenly between them. Small
     files are read whole.
-
-    Raises:
-        DataError: a file cannot be read, or is no regular one.
     """
     sizes = []
     for file in files:
@@ -192,13 +188,12 @@ def kept(name: str, plan: Any, make: Callable[[Path], object], n_bytes: int, pro
             for left in folder.glob(".*.partial"):  # of one that was killed
                 shutil.rmtree(left, ignore_errors=True)
             writing.check_space(folder, n_bytes)
-            begun = store.about(folder)
             with writing.refusals(folder), tempfile.TemporaryDirectory(".partial", ".", folder) as new:
                 make(Path(new))
                 files = {str(file.relative_to(new)): file for file in Path(new).rglob("*") if file.is_file()}
                 about = {"case": name, "plan": said, "files": sorted(files)}
                 paths.write_text(Path(new) / "dataset.json", json.dumps(about, indent=1) + "\n")
-                for own in (n for n, file in files.items() if not begun and (folder / n).exists()):
+                for own in (n for n in files if (folder / n).exists() and not store.about(folder)):
                     if digest([folder / own]) != digest(
                         [files[own]]
                     ):  # of a making that was cut short they are the same
@@ -250,11 +245,7 @@ def batches(n: int, read: Read, recipe: Recipe, skip: int = 0) -> Iterator[tuple
 
 
 def feed(there: int, read: Read, recipe: Recipe) -> Callable[[int], Iterator[tuple[Tensor, ...]]]:
-    """``batches`` of as many samples as the recipe wants, by skip; a batch that is too large is refused now, not later.
-
-    Raises:
-        DataError: fewer samples than a batch takes.
-    """
+    """``batches`` of as many samples as the recipe wants, by skip. DataError, now, not later: a batch takes more."""
     n = min(recipe.samples or there, there)
     sampling.endless(n, recipe.global_batch_size)
     return lambda skip: batches(n, read, recipe, skip)

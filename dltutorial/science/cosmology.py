@@ -227,8 +227,7 @@ def make_task(recipe: Recipe, folder: Path) -> Task:
     side, n_channels = first.shape[1], len(first)
     unit_NP = np.stack([cases.arrays(file, unitPar=str(len(PARAMETERS)))[0] for file in valid])
     if still := [name for name, spread in zip(PARAMETERS, np.ptp(unit_NP, 0), strict=True) if not spread]:
-        what = f"all {len(valid)} boxes have one {', '.join(still)}"
-        raise DataError(f"{valid[0].parent}: {what}, which scores cannot compare; add boxes with others")
+        raise DataError(f"{folder}: all {len(valid)} boxes to validate have one {', '.join(still)}; add others")
     net = side, *SHAPES[recipe.preset][1:], recipe.network or NETWORKS[0], n_channels
     shape = f"{side} {side} {side} {n_channels}"
 

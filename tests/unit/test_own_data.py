@@ -618,6 +618,12 @@ def test_a_check_notes_fields_of_one_value(own_data):
     ]
 
 
+def test_a_check_notes_a_snapshot_half_of_whose_rows_are_zeros(own_data):
+    zeroed(np.s_[4, :, 8:])(own_data)
+    note = f"note: 1 snapshots have many rows of one value, first {own_data / 'valid' / '2016.h5'}, snapshot 4"
+    assert note in store.validate(own_data).splitlines()
+
+
 @pytest.mark.parametrize("layout", ["npy", "hdf5-chunk4-gzip1"])
 def test_nan_and_zeros_are_not_converted(own_data, tmp_path, layout):
     zeroed(np.s_[7])(own_data)
@@ -738,6 +744,23 @@ def test_statistics_that_are_no_files_are_not_replaced(own_data, name, kind, cap
     os.mkfifo(place) if kind == "pipe" else place.write_text("x") if name == "stats" else place.mkdir()
     why = f"{place} is no {'folder' if name == 'stats' else 'regular file'}; remove it"
     assert why in refused(capsys, "data", "statistics", "--overwrite", "--source", own_data)
+
+
+def test_statistics_that_may_not_be_written_are_told_before_the_data_are_read(own_data, monkeypatch, capsys):
+    monkeypatch.setattr(os, "access", lambda place, mode: False)
+    monkeypatch.setattr(store, "samples", lambda file: pytest.fail("it read"))
+    said = refused(capsys, "data", "statistics", "--overwrite", "--source", own_data)
+    assert f"you may not write to {own_data / 'stats'}, where statistics belong; ask for it" in said
+
+
+@pytest.mark.parametrize("command", [
+    ["statistics", "--source", "{}"], ["check", "--source", "{}"], ["convert", "--layout", "npy", "--source", "{}"],
+    ["weather", "--preset", "smoke", "--out", "{}"], ["convert", "--layout", "npy", "--source", "{own}", "--out", "{}"],
+])  # fmt: skip
+def test_a_path_that_is_too_long_is_said_to_be_that(command, own_data, tmp_path, capsys):
+    long = tmp_path / ("x" * 300)
+    said = refused(capsys, "data", *(word.format(long, own=own_data) for word in command))
+    assert str(long) in said and "disk" not in said and "Errno" not in said
 
 
 def test_a_pipe_among_simulated_years_is_not_read(tmp_path):

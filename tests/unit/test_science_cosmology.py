@@ -112,11 +112,11 @@ def test_parameters_that_no_score_can_compare_are_refused(folder):
             unit_P = box["unitPar"][:]
         unit_P[2] = 0.5
         change(file, "unitPar", unit_P)
-    with pytest.raises(DataError, match=rf"all {len(files)} boxes have one ns, which scores cannot compare"):
+    with pytest.raises(DataError, match=rf"all {len(files)} boxes to validate have one ns; add others"):
         cosmology.make_task(recipe(), folder)
     for file in files[1:]:
         file.unlink()
-    with pytest.raises(DataError, match="all 1 boxes have one omegaM, sigma8, ns, H0"):
+    with pytest.raises(DataError, match="all 1 boxes to validate have one omegaM, sigma8, ns, H0"):
         cosmology.make_task(recipe(), folder)
 
 

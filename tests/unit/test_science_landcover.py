@@ -100,7 +100,7 @@ def nan(images, labels):
         (lambda x, y: (x, y + 1), "has a label 2, but"),
         (lambda x, y: (x, y[:, :5]), r"labels is uint8 \(60, 5\)"),
         (lambda x, y: nan(*every_class(x, y)), "tile 0 holds NaN"),
-        (lambda x, y: (x / np.float32(10_000), every_class(x, y)[1]), "others than reflectance × 10,000"),
+        (lambda x, y: (x / np.float32(10_000), every_class(x, y)[1]), "another unit than reflectance × 10,000"),
     ],
 )
 def test_data_that_cannot_be_are_refused_in_one_line(change, why, tmp_path):
