@@ -91,6 +91,7 @@ def run(name: str | None = None, repeats: int = 5, json_file: Path | None = None
         raise CourseError(f"no benchmark {name!r}; choose one of: {', '.join(BENCHES)}")
     if name is not None:
         node.refuse_on_login("a benchmark", f"run it in a job: sbatch -N 1 --wrap '.venv/bin/dltutorial bench {name}'")
+        paths.records_file()  # one that cannot be is told before minutes of measuring
     was = None if json_file is None else _may_be_written(json_file, name)
     from dltutorial.course import benches
 
@@ -121,11 +122,7 @@ def run(name: str | None = None, repeats: int = 5, json_file: Path | None = None
 
 
 def _may_be_written(file: Path, name: str | None) -> str | None:
-    """What ``file`` holds: nothing, or earlier figures. What cannot be written is told before minutes of measuring.
-
-    Raises:
-        CourseError: it cannot be written, or holds something else.
-    """
+    """What ``file`` holds: nothing, or earlier figures. CourseError, before measuring: else, or not writable."""
 
     def is_earlier(text: str) -> bool:
         found = paths.from_json(text)

@@ -43,7 +43,8 @@ def convert(
     if years is not None and years < 1:
         raise RecipeError(f"{years} years cannot be converted; take at least 1")
     part = "" if splits == store.SPLITS else "-" + "-".join(splits)
-    there = [split for split in splits if split != "test" or (source / split).is_dir()]
+    with formats.blaming(source):
+        there = [split for split in splits if split != "test" or (source / split).is_dir()]
     files = [file for split in there for file in store.year_files(source, split)[:years]]
     shape_of = {file: store.file_shape(file) for file in files}
     store.require_alike(shape_of)
@@ -82,9 +83,8 @@ def convert(
                         shutil.copyfile(file, temporary)
                 if _identity(source, store.about(source), [*files, *statistics]) != identity:
                     raise DataError(f"{source} was changed meanwhile; delete {folder}, and convert again")
-                if not (folder / "dataset.json").exists():
-                    text = json.dumps(about | {"converted": origin}, indent=1) + "\n"
-                    paths.write_text(folder / "dataset.json", text)
+                if not (file := folder / "dataset.json").exists():
+                    paths.write_text(file, json.dumps(about | {"converted": origin}, indent=1) + "\n")
     return folder
 
 
@@ -101,8 +101,9 @@ def _is_whole(folder: Path, origin: dict, shapes: dict[Path, tuple[int, int, int
     Raises:
         DataError: something else is in the way, or a year was damaged since.
     """
-    if folder.exists() and not folder.is_dir():
-        raise DataError(f"{folder} is a file, not a folder; choose another")
+    with formats.blaming(folder):
+        if folder.exists() and not folder.is_dir():
+            raise DataError(f"{folder} is a file, not a folder; choose another")
     # Looked for before convert.json: another process may begin between the two looks.
     taken = any(place.name != ".lock" and not place.match(".*.partial") for place in folder.glob("*"))
     begun = store.read_json(folder / "convert.json")

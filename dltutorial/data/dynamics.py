@@ -128,8 +128,7 @@ def tendency(state_BSHK: Tensor, ops: Operators) -> Tensor:
     psi_BLHK = streamfunction(state_BSHK, ops)
     spectra = torch.cat([-ops.ddy_H1 * psi_BLHK, ops.ddx_1K * psi_BLHK, state_BSHK], 1)
     u_BLHW, v_BLHW, carried_BSHW = irfft2(spectra, s=size, norm="forward").split([L, L, 2 * L], 1)
-    flux_x = rfft2(carried_BSHW * u_BLHW.repeat(1, 2, 1, 1), norm="forward")
-    flux_y = rfft2(carried_BSHW * v_BLHW.repeat(1, 2, 1, 1), norm="forward")
+    flux_x, flux_y = (rfft2(carried_BSHW * wind.repeat(1, 2, 1, 1), norm="forward") for wind in (u_BLHW, v_BLHW))
     change_BSHK = ops.forcing_SHK - ops.keep_HK * (ops.ddx_1K * flux_x + ops.ddy_H1 * flux_y)
     change_BSHK[:, :L] += ops.linear_LHK * psi_BLHK
     return change_BSHK
@@ -171,8 +170,7 @@ def initial_state(ops: Operators, seeds: Sequence[int | Sequence[int]], eddy_spe
     flow, size = ops.flow, (ops.flow.n_lat, ops.flow.n_lon)
     noise = np.stack([np.random.default_rng(seed).standard_normal((flow.n_layers, *size)) for seed in seeds])
     noise_BLHK = rfft2(torch.from_numpy(noise), norm="forward")
-    l_H1 = ops.ddy_H1.imag.cpu().double()
-    k2_HK = ops.wavenumber2_HK.cpu().double()
+    l_H1, k2_HK = (x.cpu().double() for x in (ops.ddy_H1.imag, ops.wavenumber2_HK))
     eddies_BLHW = irfft2(noise_BLHK * torch.exp(-k2_HK / 4) * (k2_HK > 0), s=size, norm="forward")
     spectra = rfft2(eddies_BLHW, norm="forward")
     speed = irfft2(1j * l_H1 * spectra, s=size, norm="forward").std((1, 2, 3), keepdim=True)

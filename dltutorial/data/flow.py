@@ -84,8 +84,7 @@ def atmosphere(n_lat: int, n_lon: int, n_layers: int = 1) -> Flow:
     """The forced and damped flow that the course's data come from."""
     flow = Flow(n_lat, n_lon, n_layers, beta=1.07, tracer_rate=0.2, viscosity=_viscosity(n_lat))
     if n_layers == 1:
-        jets = (3.5,)
-        return dataclasses.replace(flow, jet_speeds=jets, jet_sharpness=2.0, vorticity_rates=(0.2,), thermal_rate=0.2)
+        return dataclasses.replace(flow, jet_speeds=(3.5,), jet_sharpness=2.0, vorticity_rates=(0.2,), thermal_rate=0.2)
     speeds = tuple(4.0 * (1 - k / (n_layers - 1)) for k in range(n_layers))  # none at the ground
     drag = (0.0,) * (n_layers - 1) + (0.15,)
     return dataclasses.replace(flow, deformation_radius=0.6, jet_speeds=speeds, vorticity_rates=drag, thermal_rate=0.3)

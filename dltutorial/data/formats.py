@@ -126,13 +126,16 @@ class Year:
         self._require(first, count)
         with blaming(self.path), np.errstate(over="ignore"):  # what becomes infinite is noticed as such
             x_NCHW = np.asarray(self._fields[(slice(first, first + count), *self._window)], np.float32)
-        for x_CHW in x_NCHW if not self._bytes else ():
-            if not np.ptp(x_CHW[0, 0]) > 0 and x_CHW[0].size > 1 and not (np.ptp(x_CHW, (1, 2)) > 0).any():
-                raise DataError(f"{self.path} holds one value a field, as if a chunk was removed; {_ANEW}")
-        return self._with_values(x_NCHW)
+        return self._with_values(first, x_NCHW)
 
-    def _with_values(self, x_NCHW: np.ndarray) -> np.ndarray:
-        """As given. DataError: what stands for no value is among them."""
+    def _with_values(self, first: int, x_NCHW: np.ndarray) -> np.ndarray:
+        """As given. DataError: what stands for no value is among them, or one snapshot has one value a field."""
+        for index, x_CHW in enumerate(x_NCHW, first):
+            one, other = x_CHW[0, 0, 0], x_CHW[0, 0, -1]  # where they differ, as they do mostly, no more is looked at
+            if not (one < other or one > other) and x_CHW[0].size > 1 and not (np.ptp(x_CHW, (1, 2)) > 0).any():
+                kind = "NaN or infinity" if not np.isfinite(x_CHW).all() else "one value a field"
+                why = "as if zeroed, or a chunk was removed"
+                raise DataError(f"{self.path}, snapshot {index}, holds {kind}, {why}; {_ANEW}")
         if not math.isnan(self.no_value) and (x_NCHW == self.no_value).any():
             raise DataError(f"{self.path} holds {self.no_value:g}, its own word for no value; leave the year out")
         return x_NCHW
@@ -147,7 +150,7 @@ class Year:
         with blaming(self.path):
             for index, out_CHW in enumerate(out_NCHW, first):
                 self._fields.read_direct(out_CHW, (index, *self._window))
-        self._with_values(out_NCHW)
+        self._with_values(first, out_NCHW)
 
     def _require(self, first: int, count: int) -> None:
         """Raises: IndexError: the year lacks some of these snapshots; DataError: by now, as it was shortened."""
@@ -180,7 +183,7 @@ def _open_hdf5(path: Path) -> Year:
     file = h5py.File(path, "r")
     fields = dataset(path, file, "fields")
     year = Year(path, fields, fields.chunks, fields.compression is not None, file.close)
-    year.no_value = _no_value(path, fields.attrs)
+    year.no_value = own_no_value(path, fields.attrs)
     return year
 
 
@@ -201,6 +204,11 @@ def dataset(path: Path, file: h5py.File, name: str) -> h5py.Dataset:
         raise DataError(elsewhere)
     if np.any(found.attrs.get("scale_factor", 1) != 1) or np.any(found.attrs.get("add_offset", 0) != 0):
         raise DataError(f"{path} has packed values, to be read with scale_factor and add_offset; write them unpacked")
+    packing = found.id.get_create_plist()
+    for code, _, _, name in map(packing.get_filter, range(packing.get_nfilters())):
+        if not h5py.h5z.filter_avail(code):
+            what = f"{path} is packed with filter {code} ({os.fsdecode(name)[:40]}), whose plugin is not here"
+            raise DataError(f"{what}; it may well be whole: unpack it where the plugin is, as with h5repack")
     if found.size:
         count = found.id.get_num_chunks if found.chunks else lambda: int(found.id.get_storage_size() >= found.nbytes)
         _refuse_holes(path, found.shape, found.chunks or found.shape, count)
@@ -219,15 +227,17 @@ def _open_zarr(path: Path) -> Year:
     import zarr
 
     n_files = _files_of_chunks(path)  # looked at before Zarr opens any
-    fields = zarr.open_array(path, mode="r")
+    fields = zarr.open(path, mode="r")
+    if not isinstance(fields, zarr.Array):
+        raise DataError(f"{path} is a Zarr group, as xarray writes it, and may well be whole; write it as an array")
     year = Year(path, fields, fields.chunks, bool(fields.compressors))
-    year.no_value = _no_value(path, fields.attrs)
+    year.no_value = own_no_value(path, fields.attrs)
     _refuse_holes(path, fields.shape, fields.shards or fields.chunks, lambda: n_files)
     return year
 
 
-def _no_value(path: Path, attributes: Any) -> float:
-    """What a file says that stands for no value. DataError: it says no number."""
+def own_no_value(path: Path, attributes: Any) -> float:
+    """What a file says that stands for no value, NaN if nothing. DataError: it says no number."""
     said = attributes.get("_FillValue", attributes.get("missing_value", math.nan))
     try:
         return float(np.float32(np.ravel(said)[0]))
@@ -278,12 +288,9 @@ def refuse_irregular(path: Path, folder: bool = False) -> None:
 
 @contextlib.contextmanager
 def blaming(path: Path) -> Iterator[None]:
-    """Whatever a library says about a bad file, as one line that names the file.
+    """Whatever a library says about a bad file, as one line that names the file. DataError: instead of any error.
 
     h5py, NumPy, Zarr and its codecs have no common word for damage, so any error is taken.
-
-    Raises:
-        DataError: instead of any error.
     """
     try:
         yield
@@ -301,10 +308,10 @@ def blaming(path: Path) -> Iterator[None]:
             raise DataError(f"{path} cannot be read: {why}; it may well be whole: mend that, run again") from error
         why = f"is not readable as {path.suffix.lstrip('.') or 'data'} ({first_line(error)})"
         if any(words in str(error) for words in ("truncated", "mmap length", "cannot reshape", "read all data")):
-            why = "is truncated"
-        elif any(words in str(error) for words in ("allow_pickle", "Python objects")):
+            raise DataError(f"{path} is truncated; delete it and make or fetch it anew") from error
+        if any(words in str(error) for words in ("allow_pickle", "Python objects")):
             why = "is no array of numbers"  # NumPy's own advice, to trust the file, is none
-        raise DataError(f"{path} {why}; delete it and make or fetch it anew") from error
+        raise DataError(f"{path} {why}: damaged, or of a kind not read here; look before you remove it") from error
 
 
 def first_line(error: BaseException) -> str:

@@ -129,8 +129,7 @@ class Costs:
     def pair_s(self, year: formats.Year, config: LoaderConfig, device: str = "cpu") -> float:
         """Seconds that one pair should take this machine's memory, from the page cache to the batch, in one thread."""
         values = 2 * math.prod(year.shape)
-        touched = formats.read_amplification(year, 2)
-        mapped = year.path.suffix == ".npy"
+        touched, mapped = formats.read_amplification(year, 2), year.path.suffix == ".npy"
         moved = 0.0 if mapped else COPY * (touched + 1)  # chunks to the library, the part asked for to the array
         on_device = COPY + (DEVICE if device == "cpu" else 0)
         moved += on_device if config.way == "device" else LEAN if config.reaches("lean") else NAIVE

@@ -38,10 +38,8 @@ def make_years(plan: Plan, files: Mapping[int, Path], device: str, tick: Callabl
     if device == "cpu":
         torch.set_num_threads(1)  # a second would round differently, and cost more than it brings on arrays this small
     try:
-        for group in _groups(plan, device):
+        for group in (group for group in _groups(plan, device) if not files.keys().isdisjoint(group)):
             wanted = {place: files[year] for place, year in enumerate(group) if year in files}
-            if not wanted:
-                continue
             with contextlib.ExitStack() as stack:
                 about = plan.snapshots, plan.shape, {"digest": plan.digest}
                 writers = {n: writing.year_writer(file, *about) for n, file in wanted.items()}
@@ -64,8 +62,7 @@ def _groups(plan: Plan, device: str) -> Iterator[tuple[int, ...]]:
 @torch.inference_mode()
 def simulate(plan: Plan, numbers: tuple[int, ...], device: str) -> Iterator[Tensor]:
     """Yield the snapshots (B, C, H, W), in SI units, of these years side by side."""
-    coarse = dynamics.operators(coarsest(plan.flow), device)
-    fine = dynamics.operators(plan.flow, device)
+    coarse, fine = (dynamics.operators(flow, device) for flow in (coarsest(plan.flow), plan.flow))
     state_BSHK = dynamics.initial_state(coarse, [(plan.seed, number) for number in numbers])
     state_BSHK = _advance(state_BSHK, coarse, plan.spin_up)
     state_BSHK = _advance(dynamics.refine(state_BSHK, fine), fine, plan.settle)

@@ -139,7 +139,7 @@ def validate(folder: Path, progress: bool = False) -> str:
     for split in splits:
         if split.n_samples == len(split.files):
             raise DataError(f"{folder / split.name} has no two snapshots in a row to forecast; make or fetch it anew")
-    files, flat = [file for split in splits for file in split.files], []
+    files, flat, torn = [file for split in splits for file in split.files], [], []
     total = sum(split.n_samples for split in splits)
     means_C, stds_C = (x.ravel().astype(np.float64) for x in (splits[0].means_1C11, splits[0].stds_1C11))
     if (climate_1CHW := splits[0].time_means_1CHW) is not None:
@@ -174,6 +174,7 @@ def validate(folder: Path, progress: bool = False) -> str:
                 for key in (int(file.stem[-4:]), told):
                     if (first := first_with.setdefault(key, file)) != file:
                         twice[first, file] = first.parent != file.parent
+                torn += [f"{file}, snapshot {index}"] * int((np.ptp(x_CHW, 2) == 0).all(0).mean() > 0.25)
                 flat += [f"{file}, snapshot {index}, channel {c}" for c in np.flatnonzero(ends_2C[0] == ends_2C[1])]
                 bar.update()
     if not ((low_C <= means_C) & (means_C <= high_C)).all():
@@ -184,6 +185,7 @@ def validate(folder: Path, progress: bool = False) -> str:
         why = f"the spread of channel {odd_C.argmax()} is {spread_C[odd_C.argmax()] ** 0.5:.2g} × global_stds.npy"
         raise DataError(f"{folder / 'stats'} is of other data: {why}; {_anew(folder)}")
     notes = [f"note: {len(flat)} fields hold one value only, first {flat[0]}"] if flat else []
+    notes += [f"note: {len(torn)} snapshots have many rows of one value, first {torn[0]}"] if torn else []
     notes += [f"note: {n} snapshots of {file} are the one before once more" for file, n in stuck.items() if n][:1]
     notes += _odd_years(sums_F3C)
     for (one, other), leaks in sorted(twice.items(), key=lambda item: not item[1])[:1]:
@@ -279,16 +281,13 @@ def samples(file: Path) -> Iterator[np.ndarray]:
 
 
 def whole(file: Path, first: int, x_NCHW: np.ndarray) -> np.ndarray:
-    """The snapshots of a year from ``first`` on, as given.
-
-    Raises:
-        DataError: one holds NaN or infinity, or nothing but one value a field, as what was set to zero does.
-    """
+    """As given. DataError: a snapshot holds NaN, infinity, or no value as a channel's least or largest."""
     for index, x_CHW in enumerate(x_NCHW, first):
-        if not np.isfinite(x_CHW).all():
+        if not np.isfinite(ends_2C := np.stack([x_CHW.min((1, 2)), x_CHW.max((1, 2))])).all():
             raise DataError(f"{file}, snapshot {index}, holds NaN or infinity; remove the file, or make it anew")
-        if x_CHW[0].size > 1 and not np.ptp(x_CHW, (1, 2)).any():
-            raise DataError(f"{file}, snapshot {index}, holds one value a field, as if zeroed; make or fetch it anew")
+        for at in map(tuple, np.argwhere(no_value(ends_2C))):
+            what = f"snapshot {index}, channel {at[1]}, holds {ends_2C[at]:g}, which stands for no value elsewhere"
+            raise DataError(f"{file}, {what}; leave the year out")
     return x_NCHW
 
 

@@ -113,7 +113,8 @@ def _read(file: Path, n: int) -> tuple[Tensor, Tensor]:
     """Features (N, F) and labels (N,) that ``lenses`` kept."""
     with formats.blaming(file), paths.open_regular(file) as stream, np.load(stream, allow_pickle=False) as found:
         x_NF, y_N = found["features"], found["labels"]
-    if x_NF.dtype != np.float32 or not len(x_NF) == len(y_N) == n or not np.isfinite(x_NF).all():
+    fits = (x_NF.dtype, x_NF.shape[:-1], y_N.shape, y_N.dtype.kind) == (np.float32, (n,), (n,), "i")
+    if not fits or not np.isfinite(x_NF).all() or y_N.min() < 0:
         raise DataError(f"{file} does not hold {n} images with labels")
     return torch.from_numpy(x_NF), torch.from_numpy(y_N).long()
 

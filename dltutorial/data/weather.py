@@ -57,11 +57,7 @@ class Plan:
 
     @classmethod
     def of(cls, preset: Preset, seed: int = 0) -> "Plan":
-        """The data set of a preset. The time step is the longest up to the documented one that meets every snapshot.
-
-        Raises:
-            RecipeError: a seed below 0.
-        """
+        """That of a preset. The time step is the longest documented that meets all snapshots. RecipeError: seed < 0."""
         if seed < 0:
             raise RecipeError(f"seed {seed} cannot be; take 0 or more")
         flow = atmosphere(preset.n_lat, preset.n_lon, preset.n_layers)
@@ -124,8 +120,9 @@ def ensure(
 
 def _is_whole(plan: Plan, folder: Path) -> bool:
     """Whether every file is there. DataError: something else is in the way."""
-    if folder.exists() and not folder.is_dir():
-        raise DataError(f"{folder} is a file, not a folder; choose another")
+    with formats.blaming(folder):
+        if folder.exists() and not folder.is_dir():
+            raise DataError(f"{folder} is a file, not a folder; choose another")
     about, wanted = store.about(folder), plan.files(folder)
     other = "choose another folder, or delete this one"
     if about and about.get("digest") != plan.digest:
@@ -204,19 +201,14 @@ def run_processes(plan: Plan, files: Mapping[int, Path], processes: int, tick: C
 
 def _start() -> subprocess.Popen:
     """A simulating process, in a session of its own so that Ctrl-C reaches the parent alone."""
-    package = str(Path(dltutorial.__file__).parents[1])
-    search = os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH")]))
+    search = os.pathsep.join(filter(None, [str(Path(dltutorial.__file__).parents[1]), os.environ.get("PYTHONPATH")]))
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "PYTHONPATH": search}
     command = [sys.executable, "-P", "-m", "dltutorial.data.simulate"]
     return subprocess.Popen(command, stdin=PIPE, stdout=PIPE, stderr=STDOUT, env=environment, start_new_session=True)
 
 
 def _follow(child: subprocess.Popen, plan: Plan, files: dict[int, Path], tick: Callable[[], object]) -> None:
-    """Give a process its job and listen until it ends: it says "snapshot" again and again.
-
-    Raises:
-        DataError: the child's own, or that it died.
-    """
+    """Give a process its job; it says "snapshot" again and again until it ends. DataError: its own, or that it died."""
     assert child.stdin is not None and child.stdout is not None
     last = ""
     with contextlib.suppress(OSError):  # it may be gone already

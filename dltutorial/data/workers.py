@@ -67,11 +67,7 @@ def _ignore_stop_signals(_worker: int) -> None:
 
 @contextlib.contextmanager
 def workers_in_one_line() -> Iterator[None]:
-    """Around whatever runs beside workers: torch reports a worker's death at once, in the midst of a step, too.
-
-    Raises:
-        DataError: a worker died.
-    """
+    """Around what runs beside workers: torch reports a death in the midst of a step, too. DataError: one died."""
     try:
         yield
     except RuntimeError as error:

@@ -44,10 +44,7 @@ def clear_partial(folder: Path) -> None:
     """Remove what an interrupted run left half written."""
     for place in (folder, *(folder / name for name in (*store.SPLITS, "stats"))):
         for left in (file for file in place.glob(".*.partial") if _PARTIAL.fullmatch(file.name)):
-            if left.is_dir():
-                shutil.rmtree(left, ignore_errors=True)
-            else:
-                left.unlink(missing_ok=True)
+            shutil.rmtree(left, ignore_errors=True) if left.is_dir() else left.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
@@ -177,8 +174,14 @@ def write_stats(folder: Path, progress: bool = False, overwrite: bool = True) ->
             are all there.
     """
     files = {name: folder / "stats" / f"{name}.npy" for name in store.STATISTICS}
-    if link := next((file for file in (folder / "stats", *files.values()) if file.is_symlink()), None):
-        raise DataError(f"{link} is a link, and what lies behind it may be another set's; copy it in place of the link")
+    with formats.blaming(stats := folder / "stats"):
+        for place in (stats, *files.values()):
+            if place.is_symlink():
+                raise DataError(f"{place} is a link, and what lies behind it may be another's; copy it in its place")
+            if place.exists():
+                formats.refuse_irregular(place, folder=place == stats)
+        if folder.exists() and not os.access(stats if stats.exists() else folder, os.W_OK):
+            raise DataError(f"you may not write to {stats}, where statistics belong; ask for it, or copy the data set")
     if not overwrite:
         store.refuse_mixed(folder)
     wanted = {name: file for name, file in files.items() if overwrite or not file.exists()}
@@ -190,9 +193,6 @@ def write_stats(folder: Path, progress: bool = False, overwrite: bool = True) ->
     with tqdm(desc="statistics", unit="sample", total=count, delay=2, disable=not progress) as bar:
         for file in shapes:
             for x_CHW in store.samples(file):
-                ends_2C = np.stack([x_CHW.min((1, 2)), x_CHW.max((1, 2))])
-                for x in ends_2C[store.no_value(ends_2C)]:
-                    raise DataError(f"{file} holds {x:g}, which stands for no value elsewhere; leave the year out")
                 x_CHW = x_CHW - near_C11
                 sums_CHW = sums_CHW + x_CHW
                 squares_C = squares_C + np.einsum("chw,chw->c", x_CHW, x_CHW)
@@ -203,8 +203,7 @@ def write_stats(folder: Path, progress: bool = False, overwrite: bool = True) ->
     if not (stds_C > 0).all():
         channel = np.flatnonzero(stds_C <= 0)[0]
         raise DataError(f"{folder}: channel {channel} has one value in all training years; write the data without it")
-    arrays = means_C11 + near_C11, stds_C[:, None, None], time_means_CHW + near_C11
-    found = dict(zip(files, arrays, strict=True))
+    found = dict(zip(files, (means_C11 + near_C11, stds_C[:, None, None], time_means_CHW + near_C11), strict=True))
     before = {file: file.read_bytes() for file in wanted.values() if file.exists()}
     mark = folder / "stats" / store.REPLACING  # of a kill between the first new file and the last
     was_mixed = mark.exists()

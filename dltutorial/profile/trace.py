@@ -71,18 +71,14 @@ def take(run_step: Callable[[], object], steps: int = 5, warmup: int = 3, *, fil
         recorder.export_chrome_trace(str(made))
         trace = read(made)  # first: what cannot be read back is not kept
         if file is not None:
-            _keep(made, Path(file))
+            try:
+                with paths.atomic(Path(file)) as partial:
+                    shutil.copyfile(made, partial)
+            except OSError as error:
+                raise CourseError(f"cannot write {file}: {error.strerror or error}; make room, run again") from error
     if on_cuda and all(row.device is None for row in trace.rows):
         warnings.warn("the steps ran nothing on the GPU, or its profiling is not permitted here", stacklevel=2)
     return trace
-
-
-def _keep(made: Path, file: Path) -> None:
-    try:
-        with paths.atomic(file) as partial:
-            shutil.copyfile(made, partial)
-    except OSError as error:
-        raise CourseError(f"cannot write {file}: {error.strerror or error}; make room, then run again") from error
 
 
 def read(file: Path) -> Trace:
@@ -95,11 +91,11 @@ def read(file: Path) -> Trace:
     """
     file = Path(file)
     try:
-        with file.open("rb") as stream:
+        with paths.open_regular(file) as stream:
             if stream.read(len(nsys.MAGIC)) == nsys.MAGIC:
                 return _assemble(nsys.entries(file))
-        with gzip.open(file) if file.suffix == ".gz" else file.open("rb") as stream:
-            found = json.load(stream)
+            stream.seek(0)
+            found = json.load(gzip.GzipFile(fileobj=stream) if file.suffix == ".gz" else stream)
         listed = found["traceEvents"] if isinstance(found, dict) else found
         return _assemble([entry for entry in listed if entry.get("ph") == "X" and entry.get("cat") in _CATEGORIES])
     except OSError as error:

@@ -102,13 +102,17 @@ def opened(file: Path, **shapes: str) -> Iterator[list[h5py.Dataset]]:
 
 
 def arrays(file: Path, **shapes: str) -> list[np.ndarray]:
-    """What ``opened`` finds, float32. DataError: also if a number is NaN or infinite."""
+    """What ``opened`` finds, float32. DataError: also if a number is NaN, infinite, or stands for no value."""
     with opened(file, **shapes) as found, np.errstate(over="ignore"):
         read = [np.asarray(data[...], np.float32) for data in found]
-    for name, rows in zip(shapes, read, strict=True):
+        own = [formats.own_no_value(file, data.attrs) for data in found]
+    for name, rows, no_value in zip(shapes, read, own, strict=True):
         if not (finite := np.isfinite(rows)).all():
             row = np.argwhere(~finite)[0, 0]
             raise DataError(f"{file}: row {row} of {name} holds NaN or infinity; correct it, or leave it out")
+        ends = np.stack([rows.min(), rows.max()])
+        for x in (*ends[store.no_value(ends)], *rows[rows == no_value][:1]):
+            raise DataError(f"{file}: {name} holds {x:g}, which stands for no value; correct it, or leave it out")
     return read
 
 
@@ -132,19 +136,15 @@ def files(place: Path, layout: str) -> list[Path]:
 def write(file: Path, content: Mapping[str, Any], **attributes: float) -> None:
     """An HDF5 file of these arrays. OSError: the disk refuses."""
     with writing.hdf5(file, sum(np.asarray(array).nbytes for array in content.values())) as out:
-        for name, array in content.items():
-            out[name] = array
+        out.update(content)
         out.attrs.update(attributes)
 
 
 def digest(files: Sequence[Path]) -> str:
-    """Sixteen characters for what these files hold, in this order; each case names its data by them.
+    """Sixteen characters for what these files hold, in this order. DataError: one cannot be read, or is irregular.
 
     All bytes count; of more than 256 MiB the size of each file, its ends, and blocks spread evenly between them. Small
     files are read whole.
-
-    Raises:
-        DataError: a file cannot be read, or is no regular one.
     """
     sizes = []
     for file in files:
@@ -193,6 +193,11 @@ def kept(name: str, plan: Any, make: Callable[[Path], object], n_bytes: int, pro
                 files = {str(file.relative_to(new)): file for file in Path(new).rglob("*") if file.is_file()}
                 about = {"case": name, "plan": said, "files": sorted(files)}
                 paths.write_text(Path(new) / "dataset.json", json.dumps(about, indent=1) + "\n")
+                for own in (n for n in files if (folder / n).exists() and not store.about(folder)):
+                    if digest([folder / own]) != digest(
+                        [files[own]]
+                    ):  # of a making that was cut short they are the same
+                        raise DataError(f"{folder / own} is not of this data set, and stays; move it away, then again")
                 for there, file in (files | {"dataset.json": Path(new) / "dataset.json"}).items():
                     if not (place := folder / there).exists():
                         place.parent.mkdir(parents=True, exist_ok=True)
@@ -240,11 +245,7 @@ def batches(n: int, read: Read, recipe: Recipe, skip: int = 0) -> Iterator[tuple
 
 
 def feed(there: int, read: Read, recipe: Recipe) -> Callable[[int], Iterator[tuple[Tensor, ...]]]:
-    """``batches`` of as many samples as the recipe wants, by skip; a batch that is too large is refused now, not later.
-
-    Raises:
-        DataError: fewer samples than a batch takes.
-    """
+    """``batches`` of as many samples as the recipe wants, by skip. DataError, now, not later: a batch takes more."""
     n = min(recipe.samples or there, there)
     sampling.endless(n, recipe.global_batch_size)
     return lambda skip: batches(n, read, recipe, skip)

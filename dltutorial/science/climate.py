@@ -24,7 +24,7 @@ from torch.nn import functional as F
 
 from dltutorial.config import Preset, RankRecipe, Recipe, preset
 from dltutorial.data import store, weather
-from dltutorial.errors import DataError
+from dltutorial.errors import DataError, RecipeError
 from dltutorial.science import cases
 from dltutorial.science.resnet import ResNet, convolution, norm
 from dltutorial.train.distributed import sum_over_ranks
@@ -40,6 +40,7 @@ DEEPCAM_SHARES = 0.986267818390377, 0.0004578708870701058, 0.01327431072255291
 _SMOKE: dict[str, Any] = {"steps": 100, "global_batch_size": 4, "learning_rate": 2e-2, "weight_decay": 0.0}
 _GPU = {**_SMOKE, "steps": 2000, "global_batch_size": 16, "learning_rate": 1e-3, "precision": "bf16"}
 _DEFAULTS = {"smoke": _SMOKE, "laptop": {**_SMOKE, "steps": 1500}, "gpu": _GPU, "cluster": _GPU}
+_FAR, _OTHER = 100, "as if it was of other data; make stats.h5 of these, or leave out what stands for no value"
 NOISE, SPIN, SLOPE = 0.1, 3.0, 2.0  # of the fields, of the rules, in standard deviations; the data's version says which
 
 
@@ -122,6 +123,8 @@ class Samples:
         if not np.ptp(x_HWC) > 0:
             raise DataError(f"{file} holds one value only, as if never written; remove it, or make it anew")
         x_HWC = (x_HWC - self.low_C) * self.scale_C - 0.5
+        if not -_FAR < x_HWC.min() <= x_HWC.max() < _FAR:
+            raise DataError(f"{file} holds values that are {_FAR} ranges beyond stats.h5, {_OTHER}")
         return np.ascontiguousarray(x_HWC.transpose(2, 0, 1)), cases.classes(file, label_HW, len(CLASSES))
 
     def batch(self, indices: list[int], seeds: Tensor | None = None, roll: bool = False) -> tuple[Tensor, Tensor]:
@@ -135,8 +138,14 @@ class Samples:
     def shares(self) -> np.ndarray:
         """The share of each class among all pixels. DataError: one never occurs, so its share gives no weight."""
         counts = np.zeros(len(CLASSES), np.int64)
+        low_C, high_C = np.full((2, len(self.low_C)), [[np.inf], [-np.inf]])
         for n in range(len(self)):
-            counts += np.bincount(self.read(n)[1].ravel(), minlength=len(CLASSES))
+            x_CHW, label_HW = self.read(n)
+            low_C, high_C = np.minimum(low_C, x_CHW.min((1, 2))), np.maximum(high_C, x_CHW.max((1, 2)))
+            counts += np.bincount(label_HW.ravel(), minlength=len(CLASSES))
+        if (narrow_C := high_C - low_C < 1 / _FAR).any():
+            what = f"the values of channel {narrow_C.argmax()} are less than a {_FAR}th of what stats.h5 says apart"
+            raise DataError(f"{self.place}: {what}, {_OTHER}")
         if not counts.all():
             names = ", ".join(name for name, count in zip(CLASSES, counts, strict=True) if not count)
             raise DataError(f"{self.place}: no pixel is of class {names}; it can have no weight: add samples")
@@ -255,7 +264,9 @@ def make_task(recipe: Recipe, folder: Path, power: float = -0.5) -> Task:
     """The task on a folder; weights are its shares to this power. CourseError: data that do not fit, or too few."""
     train, valid = Samples(folder, "train"), Samples(folder, "valid")
     store.require_alike({split.files[0]: (1, *split.shape) for split in (train, valid)})
-    published = recipe.preset in ("gpu", "cluster")
+    published, (_, H, W) = recipe.preset in ("gpu", "cluster"), train.shape
+    if recipe.network == "tiramisu" and (H % (least := 16 if published else 4) or W % least):
+        raise RecipeError(f"network=tiramisu: {H} × {W} points do not divide by {least}; take atrous, or crop the data")
     weight_K = class_weights(train.shares(), power)
     return Task(
         seeded(lambda: make_network(recipe.network, train.shape[0], published), recipe),

@@ -225,6 +225,9 @@ def make_task(recipe: Recipe, folder: Path) -> Task:
     train, valid = boxes(folder, "train", recipe.samples), boxes(folder, "valid")
     first, _ = read(train[0])
     side, n_channels = first.shape[1], len(first)
+    unit_NP = np.stack([cases.arrays(file, unitPar=str(len(PARAMETERS)))[0] for file in valid])
+    if still := [name for name, spread in zip(PARAMETERS, np.ptp(unit_NP, 0), strict=True) if not spread]:
+        raise DataError(f"{folder}: all {len(valid)} boxes to validate have one {', '.join(still)}; add others")
     net = side, *SHAPES[recipe.preset][1:], recipe.network or NETWORKS[0], n_channels
     shape = f"{side} {side} {side} {n_channels}"
 

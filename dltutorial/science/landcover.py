@@ -110,21 +110,21 @@ class Tiles:
             images = h5["images"]  # one by one: h5py is slow with a list of places
             x_BCHW = torch.from_numpy(np.stack([images[index] for index in indices]).astype(np.float32))
         spread_B = x_BCHW.amax((1, 2, 3)) - x_BCHW.amin((1, 2, 3))
-        if (bad_B := ~((spread_B > 0) & spread_B.isfinite())).any():
-            bad = indices[bad_B.int().argmax()]
-            raise DataError(f"{self.file}: tile {bad} holds NaN, infinity, or one value only; leave it out")
+        if (bad_B := ~((spread_B > 2) & spread_B.isfinite())).any():  # reflectances have more, be they × 10,000
+            has = f"tile {indices[bad_B.int().argmax()]} holds NaN, infinity, one value, or another unit"
+            raise DataError(f"{self.file}: {has} than reflectance × 10,000; leave it out, or write that unit")
         x_BCHW = (x_BCHW - 2000) / 500
         if turn and seeds is not None:
-            turned = [torch.rot90(x, s % 4, (1, 2)) for x, s in zip(x_BCHW, seeds.tolist(), strict=True)]
+            step = 1 if self.shape[2] == self.shape[3] else 2  # a tile that is not square stays so
+            turned = [torch.rot90(x, step * (s % 4), (1, 2)) for x, s in zip(x_BCHW, seeds.tolist(), strict=True)]
             x_BCHW = torch.stack([x.flip(2) if s & 4 else x for x, s in zip(turned, seeds.tolist(), strict=True)])
         return x_BCHW, self.labels_NK[indices]
 
 
 def make_network(network: str, channels: int) -> nn.Module:
     """ResNet-50 for so many bands, or a small one; random weights from torch's generator."""
-    if network == "resnet50":
-        return ResNet(channels, len(CLASSES))
-    return ResNet(channels, len(CLASSES), depths=(1, 1, 1), width=12, quarter=False)
+    small: dict[str, Any] = {"depths": (1, 1, 1), "width": 12, "quarter": False}
+    return ResNet(channels, len(CLASSES), **({} if network == "resnet50" else small))
 
 
 def make_task(recipe: Recipe, folder: Path) -> Task:

@@ -20,6 +20,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import h5py
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -127,9 +128,11 @@ def make_task(recipe: Recipe, folder: Path) -> Task:
     files = [Path(folder) / f"{split}.h5" for split in ("train", "valid")]
     (points_N2, c_N), valid = (list(map(torch.from_numpy, cases.arrays(f, points="N2", c="N"))) for f in files)
     with formats.blaming(files[0]), h5py.File(files[0], "r") as data:
-        true = {name: float(data.attrs[name]) for name in TRUE if name in data.attrs}
-    if not all(map(math.isfinite, true.values())):
-        raise DataError(f"{files[0]}: its attributes a and b are {true}; correct them, or leave them out")
+        said = {name: np.asarray(data.attrs[name]) for name in TRUE if name in data.attrs}
+    if not all(x.size == 1 and x.dtype.kind in "fiu" and np.isfinite(x).all() for x in said.values()):
+        found = ", ".join(f"{name} = {x.tolist()!s:.40}" for name, x in said.items())
+        raise DataError(f"{files[0]}: its attributes {found} are no two numbers; correct them, or leave them out")
+    true = {name: float(x.item()) for name, x in said.items()}
     low_2, high_2 = points_N2.aminmax(dim=0)
     if not (high_2 > low_2).all():
         raise DataError(f"{folder}: all observations are at one x or one t; derivatives need several")

@@ -20,8 +20,7 @@ def norm(channels: int) -> nn.GroupNorm:
 
 def convolution(n_in: int, n_out: int, kernel: int = 3, stride: int = 1, rate: int = 1, relu: bool = True) -> nn.Module:
     """A convolution that keeps the size but for its stride, a norm, and perhaps a ReLU; ``rate`` 2 leaves gaps of 1."""
-    padding = rate * (kernel // 2)
-    layers = [nn.Conv2d(n_in, n_out, kernel, stride, padding, rate, bias=False), norm(n_out)]
+    layers = [nn.Conv2d(n_in, n_out, kernel, stride, rate * (kernel // 2), rate, bias=False), norm(n_out)]
     return nn.Sequential(*layers, *[nn.ReLU()] * relu)
 
 

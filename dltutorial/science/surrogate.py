@@ -146,8 +146,8 @@ def make_task(recipe: Recipe, folder: Path) -> Task:
 def scores(model: nn.Module, settings_NP: Tensor, profiles_NX: Tensor, recipe: Recipe) -> dict[str, float]:
     """The root mean squared error, and that as a share of the deviation from the mean profile: ranks share the runs."""
     mine, device = slice(data_rank(recipe), None, data_world_size(recipe)), next(model.parameters()).device
-    guess_NX, truth_NX = model(settings_NP[mine].to(device)).float(), profiles_NX[mine].to(device)
-    mean_X = profiles_NX.mean(0).to(device)
+    guess_NX, truth_NX = model(settings_NP[mine].to(device)).double(), profiles_NX[mine].to(device).double()
+    mean_X = profiles_NX.double().mean(0).to(device)  # in float32 squares of what is small are 0
     errors_2 = torch.stack([(guess_NX - truth_NX).square().sum(), (mean_X - truth_NX).square().sum()])
     error, spread = (sum_over_ranks(errors_2) / profiles_NX.numel()).sqrt().tolist()
     return {"valid/rmse": error, "valid/rmse_ratio_to_mean": error / spread}

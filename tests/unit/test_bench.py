@@ -90,6 +90,13 @@ def test_figures_are_written_where_records_cannot_be(rows, tmp_path):
     assert json.loads((tmp_path / "b.json").read_text())["rows"]
 
 
+def test_records_that_cannot_be_are_told_before_anything_is_measured(monkeypatch, tmp_path):
+    measure(monkeypatch, lambda preset, repeats: pytest.fail("it measured"))
+    monkeypatch.setenv("DLTUTORIAL_RECORDS", str(tmp_path / "records.csv"))
+    with pytest.raises(CourseError, match="DLTUTORIAL_RECORDS names"):
+        bench.run("known")
+
+
 def test_earlier_figures_stay_until_there_are_new_ones(rows, monkeypatch, tmp_path):
     bench.run("known", json_file=tmp_path / "b.json")
     bench.run("known", json_file=tmp_path / "b.json")

@@ -97,13 +97,26 @@ def test_of_simulated_data_only_what_is_missing_is_made_again(missing, monkeypat
     monkeypatch.setenv("DLTUTORIAL_DATA", str(tmp_path))
     folder = cases.kept("demo", Plan(), make_two, 10)
     before = {name: (folder / name).read_text() for name in missing}
-    (folder / "b.txt").write_text("mine")
+    own = "b" if "dataset.json" in missing else "mine"
+    (folder / "b.txt").write_text(own)
     for name in missing:
         (folder / name).unlink()
     assert cases.kept("demo", Plan(), make_two, 10) == folder
     assert {name: (folder / name).read_text() for name in missing} == before
-    assert (folder / "b.txt").read_text() == "mine"
+    assert (folder / "b.txt").read_text() == own
     assert sorted(file.name for file in folder.iterdir()) == [".lock", "b.txt", "dataset.json", "train"]
+
+
+def test_ones_own_data_are_not_mixed_with_simulated_ones(monkeypatch, tmp_path):
+    monkeypatch.setenv("DLTUTORIAL_DATA", str(tmp_path))
+    folder = cases.kept("demo", Plan(), make_two, 10)
+    for file in (folder / "dataset.json", folder / "b.txt"):
+        file.unlink()
+    (folder / "train" / "a.txt").write_text("mine")
+    with pytest.raises(DataError, match=r"train/a\.txt is not of this data set, and stays; move it away"):
+        cases.kept("demo", Plan(), make_two, 10)
+    assert sorted(file.name for file in folder.iterdir()) == [".lock", "train"]
+    assert (folder / "train" / "a.txt").read_text() == "mine"
 
 
 def test_what_a_killed_making_has_left_is_no_data_and_goes(monkeypatch, tmp_path):

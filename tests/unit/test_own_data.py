@@ -538,7 +538,10 @@ def test_no_statistics_are_made_of_what_says_no_value(value, own_data, capsys):
     filled(value, statistics=False)(own_data)
     before = {file.name: file.read_bytes() for file in (own_data / "stats").iterdir()}
     said = refused(capsys, "data", "statistics", "--overwrite", "--source", own_data)
-    assert f"1980.h5 holds {value:g}, which stands for no value elsewhere; leave the year out" in said
+    assert (
+        f"1980.h5, snapshot 4, channel 1, holds {value:g}, which stands for no value elsewhere; leave the year out"
+        in said
+    )
     assert {file.name: file.read_bytes() for file in (own_data / "stats").iterdir()} == before
 
 
@@ -584,12 +587,41 @@ def test_training_refuses_means_of_other_data(own_data, capsys):
     assert "time_means.npy is far from global_means.npy" in refused(capsys, "train", "--data", own_data, *TINY)
 
 
+def test_training_refuses_what_says_no_value(own_data, capsys):
+    filled(-9999)(own_data)
+    said = refused(capsys, "train", "--data", own_data, *TINY)
+    assert "1980.h5, snapshot 4, channel 1, holds -9999, which stands for no value elsewhere" in said
+
+
+@pytest.mark.parametrize("layout", ["hdf5-chunk1", "hdf5-chunk4-gzip1", "npy"])
+@pytest.mark.parametrize("large", [2**30, 0])  # what is read straight to its place
+@pytest.mark.parametrize("name", LOADERS)
+def test_every_loader_refuses_a_snapshot_of_zeros(layout, large, name, own_data, tmp_path, monkeypatch):
+    monkeypatch.setattr(formats, "READ_DIRECT_BYTES", large)
+    folder = convert.convert(own_data, layout, tmp_path / "c", progress=False)
+    split = store.open_split(folder, "train")
+    if layout == "npy":
+        np.load(split.files[1], mmap_mode="r+")[2] = 0
+    else:
+        with h5py.File(split.files[1], "r+") as year:
+            year["fields"][2] = 0
+    with pytest.raises(DataError, match=rf"{split.files[1].name}, snapshot 2, holds one value a field"):
+        for _ in itertools.islice(loaders.make_loader(split, 1, name), 2 * len(Pairs(split))):
+            pass
+
+
 def test_a_check_notes_fields_of_one_value(own_data):
     zeroed(np.s_[4, 1])(own_data)
     found = [line for line in store.validate(own_data).splitlines() if "one value" in line]
     assert found == [
         f"note: 1 fields hold one value only, first {own_data / 'valid' / '2016.h5'}, snapshot 4, channel 1"
     ]
+
+
+def test_a_check_notes_a_snapshot_half_of_whose_rows_are_zeros(own_data):
+    zeroed(np.s_[4, :, 8:])(own_data)
+    note = f"note: 1 snapshots have many rows of one value, first {own_data / 'valid' / '2016.h5'}, snapshot 4"
+    assert note in store.validate(own_data).splitlines()
 
 
 @pytest.mark.parametrize("layout", ["npy", "hdf5-chunk4-gzip1"])
@@ -702,6 +734,33 @@ def test_what_never_ends_is_not_read(own_data, name, kind, tmp_path):
             act(own_data)
         assert "\n" not in str(caught.value)
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("name", ["stats/global_stds.npy", "stats/time_means.npy", "stats"])
+@pytest.mark.parametrize("kind", ["pipe", "other"])
+def test_statistics_that_are_no_files_are_not_replaced(own_data, name, kind, capsys):
+    place = own_data / name
+    shutil.rmtree(place) if place.is_dir() else place.unlink()
+    os.mkfifo(place) if kind == "pipe" else place.write_text("x") if name == "stats" else place.mkdir()
+    why = f"{place} is no {'folder' if name == 'stats' else 'regular file'}; remove it"
+    assert why in refused(capsys, "data", "statistics", "--overwrite", "--source", own_data)
+
+
+def test_statistics_that_may_not_be_written_are_told_before_the_data_are_read(own_data, monkeypatch, capsys):
+    monkeypatch.setattr(os, "access", lambda place, mode: False)
+    monkeypatch.setattr(store, "samples", lambda file: pytest.fail("it read"))
+    said = refused(capsys, "data", "statistics", "--overwrite", "--source", own_data)
+    assert f"you may not write to {own_data / 'stats'}, where statistics belong; ask for it" in said
+
+
+@pytest.mark.parametrize("command", [
+    ["statistics", "--source", "{}"], ["check", "--source", "{}"], ["convert", "--layout", "npy", "--source", "{}"],
+    ["weather", "--preset", "smoke", "--out", "{}"], ["convert", "--layout", "npy", "--source", "{own}", "--out", "{}"],
+])  # fmt: skip
+def test_a_path_that_is_too_long_is_said_to_be_that(command, own_data, tmp_path, capsys):
+    long = tmp_path / ("x" * 300)
+    said = refused(capsys, "data", *(word.format(long, own=own_data) for word in command))
+    assert str(long) in said and "disk" not in said and "Errno" not in said
 
 
 def test_a_pipe_among_simulated_years_is_not_read(tmp_path):

@@ -113,6 +113,33 @@ def nan(x):
     return x
 
 
+def one(value):
+    """One point of a field has this value."""
+
+    def act(x):
+        x[3, 4, 1] = value
+        return x
+
+    return act
+
+
+@pytest.mark.parametrize("attribute", ["_FillValue", "missing_value"])
+def test_a_word_of_the_files_own_for_no_value_is_read(attribute, tmp_path):
+    folder = write(tmp_path / "own", value=one(3.75))
+    for file in folder.glob("*/*.h5"):
+        with h5py.File(file, "r+") as h5:
+            h5["climate/data"].attrs[attribute] = np.float32(3.75)
+    with pytest.raises(DataError, match=r"data-000\.h5: climate/data holds 3.75, which stands for no value"):
+        climate.make_task(recipe(), folder)
+
+
+def test_a_map_that_the_pools_of_a_network_do_not_divide_is_refused(tmp_path):
+    folder = write(tmp_path / "cam", size=18, label=lambda draw: draw.integers(0, 3, (18, 18)))
+    with pytest.raises(RecipeError, match=r"network=tiramisu: 18 × 18 points do not divide by 4; take atrous"):
+        climate.make_task(recipe(network="tiramisu"), folder)
+    climate.make_task(recipe(network="atrous"), folder)
+
+
 @pytest.mark.parametrize(
     ("bad", "why"),
     [
@@ -120,6 +147,11 @@ def nan(x):
         ({"label": lambda draw: draw.integers(0, 2, (16, 16))}, "no pixel is of class front"),
         ({"label": lambda draw: draw.integers(0, 3, (16, 8))}, r"labels_0 is uint8 \(16, 8\)"),
         ({"value": nan}, "NaN"),
+        ({"value": one(1e20)}, r"climate/data holds 1e\+20, which stands for no value"),
+        ({"value": one(-9999)}, "climate/data holds -9999, which stands for no value"),
+        ({"value": one(3000)}, "holds values that are 100 ranges beyond stats.h5, as if it was of other data"),
+        ({"value": lambda x: x + 1e6}, "as if it was of other data"),
+        ({"value": lambda x: x * 1e-6}, "channel 0 are less than a 100th .* as if it was of other data"),
     ],
 )
 def test_data_that_cannot_be_are_refused_in_one_line(bad, why, tmp_path):

@@ -105,6 +105,21 @@ def test_a_box_that_cannot_be_is_named_in_one_line(folder, name, value, says):
     assert "\n" not in str(refused.value)
 
 
+def test_parameters_that_no_score_can_compare_are_refused(folder):
+    files = sorted((folder / "valid").iterdir())
+    for file in files:
+        with h5py.File(file) as box:
+            unit_P = box["unitPar"][:]
+        unit_P[2] = 0.5
+        change(file, "unitPar", unit_P)
+    with pytest.raises(DataError, match=rf"all {len(files)} boxes to validate have one ns; add others"):
+        cosmology.make_task(recipe(), folder)
+    for file in files[1:]:
+        file.unlink()
+    with pytest.raises(DataError, match="all 1 boxes to validate have one omegaM, sigma8, ns, H0"):
+        cosmology.make_task(recipe(), folder)
+
+
 def test_what_cannot_be_is_refused(folder, tmp_path):
     with pytest.raises(DataError, match=r"holds no \.h5 file"):
         cosmology.make_task(recipe(), tmp_path / "nowhere")

@@ -68,6 +68,14 @@ def test_a_seed_turns_and_mirrors_its_tile(tmp_path):
     assert torch.equal(turned[1], x[1].flip(2))
 
 
+def test_a_tile_that_is_not_square_stays_so(tmp_path):
+    tiles = landcover.Tiles(write(tmp_path / "tiles", change=lambda x, y: (x[..., :8], y)), "train")
+    x, _ = tiles.batch([0, 2])
+    turned, _ = tiles.batch([0, 2], torch.tensor([1, 6]), turn=True)
+    assert torch.equal(turned[0], torch.rot90(x[0], 2, (1, 2)))
+    assert torch.equal(turned[1], x[1].flip(2))
+
+
 def test_a_task_has_batches_a_loss_and_both_f1(tmp_path):
     task = landcover.make_task(recipe(), write(tmp_path / "tiles", change=every_class))
     task.loss(task.model, *next(task.data(0))).backward()
@@ -92,6 +100,7 @@ def nan(images, labels):
         (lambda x, y: (x, y + 1), "has a label 2, but"),
         (lambda x, y: (x, y[:, :5]), r"labels is uint8 \(60, 5\)"),
         (lambda x, y: nan(*every_class(x, y)), "tile 0 holds NaN"),
+        (lambda x, y: (x / np.float32(10_000), every_class(x, y)[1]), "another unit than reflectance × 10,000"),
     ],
 )
 def test_data_that_cannot_be_are_refused_in_one_line(change, why, tmp_path):

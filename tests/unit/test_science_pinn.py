@@ -89,6 +89,17 @@ def test_a_resumed_run_gets_the_batches_that_it_would_have_got(folder):
     assert all(torch.equal(one, other) for one, other in zip(next(iter(task.data(2))), third, strict=True))
 
 
+@pytest.mark.parametrize("value", ["one", [1.0, 2.0], float("inf"), h5py.Empty("f4")], ids=str)
+def test_constants_that_are_no_numbers_are_refused(folder, value):
+    with h5py.File(folder / "train.h5", "r+") as data:
+        data.attrs["a"] = value
+    with pytest.raises(
+        DataError, match=r"train\.h5: its attributes a = .*, b = 0.2 are no two numbers; correct"
+    ) as refusal:
+        pinn.make_task(recipe(), folder)
+    assert "\n" not in str(refusal.value)
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [

@@ -1,6 +1,7 @@
 """The surrogate's case: the simulation is right, its data are the same again, and bad data are refused in one line."""
 
 import itertools
+import math
 
 import h5py
 import pytest
@@ -109,6 +110,14 @@ def test_runs_that_cannot_be_are_refused(folder, change, said):
     with pytest.raises(DataError, match=said) as refusal:
         surrogate.make_task(recipe(), folder)
     assert "\n" not in str(refusal.value)
+
+
+def test_runs_whose_squares_float32_cannot_hold_have_scores(folder):
+    for split in ("train", "valid"):
+        with h5py.File(folder / f"{split}.h5", "r+") as data:
+            data["tensor"][...] *= 1e-25
+    task = surrogate.make_task(recipe(), folder)
+    assert 0 < task.metrics(task.model)["valid/rmse_ratio_to_mean"] < math.inf
 
 
 def test_points_that_differ_between_the_files_are_refused(folder):

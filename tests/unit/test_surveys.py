@@ -58,7 +58,12 @@ def nan(file):
     np.savez(file, features=x, labels=y)
 
 
-@pytest.mark.parametrize("damage", [cut, empty, foreign, nan])
+def text(file):
+    with np.load(file) as found:
+        np.savez(file, features=found["features"], labels=np.full(len(found["labels"]), "lens"))
+
+
+@pytest.mark.parametrize("damage", [cut, empty, foreign, nan, text])
 def test_a_damaged_file_is_named_in_one_line_and_made_again(damage, capsys):
     first = surveys.lenses(**SIZES, progress=False)
     file = surveys.cache_file(0, (40, 12, 8))

@@ -71,6 +71,14 @@ def test_packed_and_plain_files_read_alike(tmp_path):
     assert trace.read(plain) == trace.read(packed)
 
 
+@pytest.mark.parametrize("name", ["t.json", "t.json.gz"])
+@pytest.mark.parametrize("make", [os.mkfifo, lambda file: file.symlink_to("/dev/zero")])
+def test_a_pipe_or_a_device_is_no_trace(name, make, tmp_path):
+    make(tmp_path / name)
+    with pytest.raises(CourseError, match=r"cannot read the trace .*a pipe or device, no regular file"):
+        trace.read(tmp_path / name)
+
+
 def test_half_a_character_in_a_name_does_no_harm(tmp_path):
     found = trace.read(written(tmp_path / "a.json", [chrome("a\ud800b", "cpu_op", 5, 3)]))
     assert found.events[0].name == "a?b"
