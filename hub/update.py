@@ -8,7 +8,10 @@ wrong is refused before anything changes; what was saved meanwhile stays, and th
 
 import contextlib
 import datetime
+import errno
+import hashlib
 import itertools
+import json
 import os
 import re
 import select
@@ -35,6 +38,11 @@ _GIT = ["git", "-c", f"core.hooksPath={os.devnull}", "-c", "user.name=make updat
 Entry = tuple[str, str]  # of a file in a commit: its mode, and git's name of what it holds
 Lies = tuple[int, str | None]  # of what is on disk: its mode, and all that it holds, or where it leads
 
+# Where the newer files wait, and what they replace is put: on the file system of the files, so that each moves at once.
+_ROOM = ".update.partial"
+_OURS = "of-make-update"  # a file in it, which says that it is no folder of the learner's
+_LISTING = "listing.json"  # in it, while files are placed: what lay there and what comes; who finds it looks back first
+
 
 def update(root: Path) -> str:
     """Bring the newer version, one update or build at a time; returns what to tell the learner.
@@ -53,6 +61,7 @@ def update(root: Path) -> str:
     with paths.locked(root, exercises.AT_WORK):
         if not (root / ".git").exists():  # one of a folder above would be somebody else's
             raise CourseError(f"{root} is no git clone; unpack the newer release over it")
+        _open_room(root)
         if lock := next((root / ".git").glob("*.lock"), None):
             raise CourseError(f"another git is at work here, or was killed; wait for it, or if none runs: rm {lock}")
         state = _git(root, "status", "--long", "--untracked-files=no")
@@ -121,15 +130,45 @@ def _bring(root: Path, newer: str, note: str) -> int:
         CourseError: it cannot be joined, and nothing has changed; or a file was saved just now, and the next update
             goes on from ``note``.
     """
-    room = root / ".update.partial"  # on the file system of the files: from there each takes its place at once
-    shutil.rmtree(room, ignore_errors=True)
+    room = _open_room(root)
     try:
-        room.mkdir()
+        room.mkdir(exist_ok=True)
+        (room / _OURS).write_text("make update works in this folder, and removes it\n", encoding="utf-8")
         return _Join(root, room, newer).bring(note)
     except OSError as error:
-        raise CourseError(f"cannot write {error.filename} ({error.strerror}); mend that, then again") from error
+        named = [Path(name) for name in (error.filename, error.filename2) if isinstance(name, str)]
+        file = next((name for name in named if not name.is_relative_to(room)), named[0] if named else root)
+        raise CourseError(f"cannot write {file} ({error.strerror or error}); mend that, then again") from error
     finally:
-        shutil.rmtree(room, ignore_errors=True)
+        _close_room(room)
+
+
+def _open_room(root: Path) -> Path:
+    """The place of the folder to work in. What an update that was killed has left there is brought back first.
+
+    Raises:
+        CourseError: a folder of the learner's has its name; or what it holds of the learner's cannot be brought back.
+    """
+    room = root / _ROOM
+    if not os.path.lexists(room):
+        return room
+    if room.is_symlink() or not room.is_dir() or (any(room.iterdir()) and not (room / _OURS).is_file()):
+        raise CourseError(f"{room} is in the way of what make update puts there; rename it, then again")
+    if (room / _LISTING).exists():
+        for name, file, is_newer in _look_back(root, room):
+            if is_newer:
+                _tell(f"{name}: it was saved while the last update was at work, and lies in {file.name}")
+    _close_room(room)
+    return room
+
+
+def _close_room(room: Path) -> None:
+    """Remove the folder, unless it has something of the learner's; what says whose it is goes last."""
+    if (room / _OURS).exists() and not (room / _LISTING).exists():
+        with contextlib.suppress(OSError):  # the next update removes it
+            for path in (path for path in room.iterdir() if path.name != _OURS):
+                shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink(missing_ok=True)
+            shutil.rmtree(room)
 
 
 class _Join:
@@ -152,7 +191,6 @@ class _Join:
         self.git("update-index", "--add", "--replace", "-z", "--stdin", given="\0".join(present))
         found = self.files(self.git("write-tree"))
         self.mine = {name: found[name] for name in present}
-        self.came: dict[str, Lies | None] = {}  # of each file that was written: what was
 
     def git(self, *words: str, given: str = "") -> str:
         """What git says. It has an index of its own: the learner's, and the files, stay as they are."""
@@ -179,14 +217,19 @@ class _Join:
             merged = merged or self.commit(own | wanted, "A newer version of the course", mine, self.there)
             self.index(own | wanted)
             anew = "\0".join(name for name, entry in todo.items() if entry)
-            self.git("checkout-index", f"--prefix={self.room.name}/new/", "-z", "--stdin", given=anew)
+            self.git("checkout-index", "--force", f"--prefix={self.room.name}/new/", "-z", "--stdin", given=anew)
             _git(self.root, "update-ref", note, merged)
+            self.list(todo)
+            back: list[tuple[str, Path, bool]] = []
             try:
                 for name in sorted(todo, key=lambda name: (todo[name] is not None, name)):  # what goes makes room
                     self.place(name, todo[name])
             finally:
-                if saved := [file for name in todo if (file := self.look_back(name))]:
+                back += _look_back(self.root, self.room)
+                if saved := [file for _, file, is_newer in back if is_newer]:
                     raise _saved(saved[0])
+            if back:  # the learner has deleted a newer file
+                raise _saved(back[0][1])
             _git(self.root, "read-tree", "-m", "-i", merged, do="then again")
             with contextlib.suppress(CourseError):  # what is not as in the commit, such as a file saved by now
                 _git(self.root, "update-index", "-q", "--refresh")
@@ -289,40 +332,132 @@ class _Join:
             _clear(file)
             was = None
         elif was and not (name in self.head and name in self.mine):
-            print(f"{name}: yours is now {file.rename(_free(file)).name}, as the course brings one of this name")
+            _tell(f"{name}: yours is now {file.rename(_free(file)).name}, as the course brings one of this name")
             was = None
         elif text := self.lines(name):
             ran = self.is_as_it_came(name) and text != _lines(self.text(self.base[name]))
             if ran or text != _lines(self.text(self.head[name])):  # git may not know of outputs: a filter hides them
-                print(f"{name}: as you had it, it is kept as {exercises.keep(file).relative_to(self.root)}")
-        new, old = self.room / "new" / name, self.room / "old" / name
+                _tell(f"{name}: as you had it, it is kept as {exercises.keep(file).relative_to(self.root)}")
         file.parent.mkdir(parents=True, exist_ok=True)
-        if was:  # a program may have it open, and be about to write
-            old.parent.mkdir(parents=True, exist_ok=True)
-            with contextlib.suppress(OSError):  # a file system without links
-                os.link(file, old, follow_symlinks=False)
-        if _lies(self.root, name) != was:
+        if _lies(self.root, name) != was or (was and not _take(file, self.room / "old" / name, _digest(was))):
             raise _saved(file)
         if entry:
-            self.came[name] = _lies(self.room / "new", name)
-            new.replace(file)
+            try:
+                _put(self.room / "new" / name, file)
+            except FileExistsError:
+                raise _saved(file) from None
         elif was:
-            file.unlink()
             with contextlib.suppress(OSError):  # until one holds something
                 for folder in file.parents:
                     folder.rmdir()
 
-    def look_back(self, name: str) -> Path | None:
-        """Where the file is that lay there, if a program has written into it since: in its place again, or beside."""
-        file, old = self.root / name, self.room / "old" / name
-        if not os.path.lexists(old) or _lies(old.parent, old.name) == self.was[name]:
-            return None
-        if os.path.lexists(file) and os.path.samestat(file.lstat(), old.lstat()):
-            return None  # nothing was written there
+    def list(self, todo: dict[str, Entry | None]) -> None:
+        """Note what lies where files will be placed, and what comes, for who looks back: see ``_look_back``."""
+        listed = {name: (_digest(self.was[name]), _digest(_lies(self.room / "new", name))) for name in todo}
+        with open(self.room / "listing", "w", encoding="utf-8") as stream:
+            json.dump(listed, stream)
+            stream.flush()
+            os.fsync(stream.fileno())
+        (self.room / "listing").replace(self.room / _LISTING)
+
+
+def _look_back(root: Path, room: Path) -> list[tuple[str, Path, bool]]:
+    """Bring back what is in ``room`` alone of the learner's: to its place, or beside what has been saved there since.
+
+    Such is what a program that had it open has written into it; and what was taken away when the update was ended.
+
+    Returns:
+        The name of each, where it is by now, and whether it was written since.
+
+    Raises:
+        CourseError: one cannot be brought back; the others are, and the room keeps it for the next update.
+    """
+    try:
+        listed = json.loads((room / _LISTING).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        do = f"copy what is yours out of {room}, and remove it; then again"
+        raise CourseError(f"an update was killed, and its {_LISTING} cannot be read; {do}") from None
+    back, stuck = [], []
+    for name, (was, came) in listed.items():
+        for folder in ("away", "old"):
+            try:
+                if file := _back(root, room, folder, name, was, came):
+                    back.append((name, file[0], file[1]))
+            except OSError as error:
+                stuck.append(f"{room / folder / name} cannot go back to its place ({error.strerror or error})")
+    if stuck:
+        raise CourseError(f"{stuck[0]}; mend that, then again; until then it stays there")
+    (room / _LISTING).unlink()
+    return back
+
+
+def _back(root: Path, room: Path, folder: str, name: str, was: str, came: str) -> tuple[Path, bool] | None:
+    """Bring one file back, if it must be: where it is by now, and whether it was written since."""
+    file, kept = root / name, room / folder / name
+    try:
+        about = kept.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    is_newer = _digest(_lies(room / folder, name)) != (was if folder == "old" else came)
+    is_there = os.path.lexists(file)
+    if is_there and os.path.samestat(file.lstat(), about):
+        return None
+    if not is_newer and (is_there or folder == "away" or came == _digest(None)):
+        return None
+    try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        if _lies(self.root, name) != self.came.get(name):
-            file = _free(file)
-        return old.replace(file)
+    except (FileExistsError, NotADirectoryError):  # a file has the place of its folder
+        file = root / name.replace("/", "_")
+    if os.path.lexists(file) and not (
+        folder == "old" and _digest(_lies(root, name)) == came and _take(file, room / "away" / name, came)
+    ):
+        file = _free(file)
+    try:
+        _put(kept, file)
+    except FileExistsError:  # saved just now
+        _put(kept, file := _free(file))
+    return file, is_newer
+
+
+def _take(file: Path, to: Path, expected: str) -> bool:
+    """Move a file away. False: it is not as ``expected``, such as one that was saved just now, and is there again."""
+    to.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        file.rename(to)
+    except (FileNotFoundError, NotADirectoryError):  # the learner has taken it away
+        return False
+    if _digest(_lies(to.parent, to.name)) == expected:
+        return True
+    try:
+        _put(to, file)
+    except FileExistsError:
+        _put(to, other := _free(file))
+        _tell(f"{file}: it was saved twice just now; the first of both is {other.name}")
+    return False
+
+
+def _put(source: Path, file: Path) -> None:
+    """Move a file to a place where nothing lies. FileExistsError: something does by now, and both stay."""
+    try:
+        os.link(source, file, follow_symlinks=False)
+    except FileExistsError:
+        raise
+    except OSError:  # a folder, or a file system without links
+        if os.path.lexists(file):
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(source), None, str(file)) from None
+        source.rename(file)
+    else:
+        source.unlink()
+
+
+def _digest(lies: Lies | None) -> str:
+    return hashlib.sha256(repr(lies).encode("utf-8", "surrogateescape")).hexdigest()
+
+
+def _tell(line: str) -> None:
+    """Say it; an output that is closed or full is no reason to stop."""
+    with contextlib.suppress(OSError):
+        print(line, flush=True)
 
 
 def _saved(file: Path) -> CourseError:

@@ -1,5 +1,6 @@
 """What becomes of a learner's work when the course changes under it: real git, real nbgitpuller, real archives."""
 
+import contextlib
 import importlib.util
 import json
 import os
@@ -1016,3 +1017,163 @@ def test_a_conflict_is_one_line_with_the_way_on_and_nothing_is_lost(course, is_c
     assert course.text("site.sh") == "newer\n"
     assert (course.learner / "mine_too.sh").readlink() == Path("mine.sh")
     assert "return 42" in course.text(EX)
+
+
+def save_by_rename(file, words):
+    """As many an editor does: a whole new file takes the place of the old one."""
+    (file.parent / "saving").write_text(words)
+    (file.parent / "saving").replace(file)
+
+
+@pytest.mark.parametrize("links", [True, False])
+@pytest.mark.parametrize("moment", ["_take", "_put"])
+@pytest.mark.parametrize("newer", ["one\ntwo\nnewer\n", None])
+def test_what_is_saved_by_a_rename_at_the_last_moment_stays(course, updating, monkeypatch, moment, newer, links):
+    course.publish(**{"site.sh": newer})
+    original, file = getattr(updating, moment), course.learner / "site.sh"
+
+    def hit(*words):
+        if file in words:
+            save_by_rename(file, "mine\ntwo\nthree\n")
+        return original(*words)
+
+    if not links:
+        monkeypatch.setattr(os, "link", lambda *_, **__: (_ for _ in ()).throw(PermissionError(1, "no links here")))
+    with monkeypatch.context() as patch, contextlib.ExitStack() as stack:
+        patch.setattr(updating, moment, hit)
+        if moment == "_take" or newer:
+            words = r"site\.sh was saved just now, and stays; run make update again"
+            stack.enter_context(pytest.raises(CourseError, match=words))
+        updating.update(course.learner)
+    if moment == "_take" or newer:
+        assert course.text("site.sh") == "mine\ntwo\nthree\n"
+        course.update()
+        assert course.text("site.sh").startswith("mine\ntwo\n")
+    assert not list(course.learner.glob(".update*"))
+
+
+def killed(course, words):
+    """An update that these words are put into is killed by them, or ends; those of ``site.sh`` are open in ``opened``.
+
+    The words know ``name``, of the file that was just placed, and ``original``, of the function that they replace.
+    """
+    code = f"""
+import importlib.util, os, signal
+from pathlib import Path
+spec = importlib.util.spec_from_file_location("hub_update", {str(ROOT / "hub" / "update.py")!r})
+spec.loader.exec_module(module := importlib.util.module_from_spec(spec))
+site = Path("site.sh")
+opened = site.open("r+")
+kill = lambda: os.kill(os.getpid(), signal.SIGKILL)
+def save(text):
+    opened.write(text), opened.truncate(), opened.flush()
+{words}
+module.update(Path.cwd())
+"""
+    run = subprocess.run(
+        [sys.executable, "-c", code], cwd=course.learner, env=os.environ | {"PYTHONPATH": str(ROOT)}, stderr=-1
+    )
+    assert run.returncode == -signal.SIGKILL, run.stderr.decode()
+
+
+AFTER_PLACING = """
+place = module._Join.place
+def hit(self, name, entry):
+    place(self, name, entry)
+    if name == "site.sh":
+        ACT
+        kill()
+module._Join.place = hit"""
+BETWEEN = """
+def hit(source, file):
+    if file.name == "site.sh":
+        assert not site.exists()
+        ACT
+        kill()
+    put(source, file)
+put, module._put = module._put, hit"""
+
+
+@pytest.mark.parametrize("newer", ["one\ntwo\nnewer\n", None])
+def test_what_a_program_writes_into_a_file_as_an_update_is_killed_is_back_after_the_next(course, newer):
+    course.publish(**{"site.sh": newer})
+    killed(course, AFTER_PLACING.replace("ACT", "save('mine\\ntwo\\nthree\\n')"))
+    said = course.update()
+    assert course.text("site.sh").startswith("mine\ntwo\n")
+    assert "site.sh: it was saved while the last update was at work, and lies in site.sh\n" in said
+    assert not list(course.learner.glob(".update*"))
+    assert git(course.learner, "for-each-ref", "refs/dltutorial").stdout == ""
+
+
+def test_both_are_kept_if_a_file_is_saved_anew_after_an_update_was_killed(course):
+    course.publish(**{"site.sh": "one\ntwo\nnewer\n"})
+    killed(course, AFTER_PLACING.replace("ACT", "save('mine\\ntwo\\nthree\\n')"))
+    (course.learner / "site.sh").write_text("later\ntwo\nnewer\n")
+    said = course.update()
+    assert course.text("site.sh") == "later\ntwo\nnewer\n"
+    beside = next(course.learner.glob("site__*.sh"))
+    assert beside.read_text() == "mine\ntwo\nthree\n"
+    assert f"site.sh: it was saved while the last update was at work, and lies in {beside.name}\n" in said
+
+
+@pytest.mark.parametrize("act", ["pass", "save('mine\\ntwo\\nthree\\n')"])
+def test_a_file_that_is_taken_away_as_an_update_is_killed_is_back_before_anything_else(course, act):
+    (course.learner / "site.sh").write_text("mine\ntwo\nthree\n")
+    course.publish(**{"site.sh": "one\ntwo\nnewer\n"})
+    killed(course, BETWEEN.replace("ACT", act))
+    assert not (course.learner / "site.sh").exists()
+    course.hub.rename(course.hub.with_suffix(".away"))
+    run = course.begin_update()  # which cannot reach the course
+    assert "git fetch failed" in run.communicate()[1]
+    assert course.text("site.sh").startswith("mine\ntwo\n")
+    course.hub.with_suffix(".away").rename(course.hub)
+    course.update()
+    assert course.text("site.sh") == "mine\ntwo\nnewer\n"
+
+
+def test_what_cannot_go_back_to_its_place_stays_where_it_is_until_it_can(course, updating, monkeypatch):
+    course.publish(**{"site.sh": "one\ntwo\nnewer\n", "a.sh": "new\n"})
+    killed(course, AFTER_PLACING.replace("ACT", "save('mine\\ntwo\\nthree\\n')"))
+    with monkeypatch.context() as patch:
+        patch.setattr(updating, "_put", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+        for _ in range(2):
+            with pytest.raises(
+                CourseError, match=r"site\.sh cannot go back to its place \(No space left on device\); "
+            ):
+                updating.update(course.learner)
+    course.update()
+    assert course.text("site.sh").startswith("mine\ntwo\n")
+
+
+@pytest.mark.parametrize("kind", ["folder", "file", "link"])
+def test_a_learners_own_folder_of_the_name_that_an_update_uses_stays(course, kind):
+    own = course.learner / ".update.partial"
+    if kind == "link":
+        (course.learner.parent / "elsewhere").mkdir()
+        own.symlink_to(course.learner.parent / "elsewhere")
+    elif kind == "folder":
+        own.mkdir()
+        (own / "thesis.txt").write_text("mine")
+    else:
+        own.write_text("mine")
+    course.publish()
+    assert ".update.partial is in the way of what make update puts there; rename it, then again" in course.refused()
+    own.rename(course.learner / "mine")
+    course.update()
+    assert "newer" in course.text(EX)
+    assert os.path.lexists(course.learner / "mine")
+
+
+def test_a_folder_of_a_learner_that_cannot_be_written_is_named(course, updating, monkeypatch):
+    course.publish(**{"new/file.sh": "new\n"})
+
+    def refuse(source, file):
+        if file.name == "file.sh":
+            raise PermissionError(13, "Permission denied", str(source), None, str(file))
+        put(source, file)
+
+    put = updating._put
+    monkeypatch.setattr(updating, "_put", refuse)
+    with pytest.raises(CourseError) as told:
+        updating.update(course.learner)
+    assert str(told.value).startswith(f"cannot write {course.learner}/new/file.sh (Permission denied); ")
