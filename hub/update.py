@@ -74,8 +74,7 @@ def update(root: Path) -> str:
             _bring(root, note, note)
         _git(root, "remote", "get-url", "origin", do="say where the course is: git remote add origin URL")
         _fetch(root, branch)
-        newer, has = f"refs/remotes/origin/{branch}", f"git remote set-branches --add origin {branch}, then again"
-        _git(root, "rev-parse", "--verify", "--quiet", newer, do=has)
+        newer = f"refs/remotes/origin/{branch}"
         if mine := _git(root, "for-each-ref", f"refs/heads/origin/{branch}", f"refs/tags/origin/{branch}").split():
             raise CourseError(f"git would take your {mine[-1]} for the course's; rename it, then again")
         anew = "the course's history is another one by now: clone it anew, and copy your files over"
@@ -97,7 +96,8 @@ def _fetch(root: Path, branch: str) -> None:
         CourseError: it fails, or the server is silent.
     """
     said, do = b"", "check the network, and the name of your branch; then again"
-    command = [*_GIT, "fetch", "--progress", "origin", branch]
+    there = f"+refs/heads/{branch}:refs/remotes/origin/{branch}"  # whatever remote.origin.fetch says
+    command = [*_GIT, "fetch", "--progress", "--no-recurse-submodules", "origin", there]
     with subprocess.Popen(command, cwd=root, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as run:
         try:
             while select.select([run.stderr], [], [], _SILENCE_S)[0]:
@@ -191,15 +191,18 @@ class _Join:
         self.git("update-index", "--add", "--replace", "-z", "--stdin", given="\0".join(present))
         found = self.files(self.git("write-tree"))
         self.mine = {name: found[name] for name in present}
+        listed = _names(_git(root, "ls-files", "-t", "-z"))  # S: git is told not to have it on disk
+        self.hidden = {name for name, lies in self.was.items() if not lies and f"S {name}" in listed} & self.head.keys()
+        self.mine |= {name: self.head[name] for name in self.hidden}
 
     def git(self, *words: str, given: str = "") -> str:
         """What git says. It has an index of its own: the learner's, and the files, stay as they are."""
         return _git(self.root, *words, given=given, index=self.room / "index").removesuffix("\n")
 
-    def files(self, commit: str) -> dict[str, Entry]:
-        """Each file of a commit."""
+    def files(self, commit: str, kind: str = "blob") -> dict[str, Entry]:
+        """Each file of a commit; a repository in it is none, and stays as it is."""
         lines = [line.split("\t", 1) for line in self.git("ls-tree", "-r", "-z", commit).split("\0")[:-1]]
-        return {name: (about.split()[0], about.split()[2]) for about, name in lines}
+        return {name: (about.split()[0], about.split()[2]) for about, name in lines if about.split()[1] == kind}
 
     def text(self, entry: Entry | None) -> str:
         """What git holds of a file; of none, nothing."""
@@ -208,7 +211,7 @@ class _Join:
     def bring(self, note: str) -> int:
         """Bring it, or refuse to before anything changes: see ``_bring``."""
         wanted, own = self.wanted()
-        todo = {name: entry for name, entry in wanted.items() if entry != self.mine.get(name)}
+        todo = {name: to for name, to in wanted.items() if to != self.mine.get(name) and name not in self.hidden}
         if self.changed or todo:
             self.refuse_staged()
             self.refuse_obstacles(todo)
@@ -288,6 +291,16 @@ class _Join:
         lies = self.was[name]
         return _lines(lies[1] or "") if lies and stat.S_ISREG(lies[0]) and name.endswith(".ipynb") else ""
 
+    def is_nowhere_else(self, name: str, text: str) -> bool:
+        """Whether git has not all that a file holds, as a filter hides some of it, or it is a notebook with outputs."""
+        if self.lines(name):
+            ran = self.is_as_it_came(name) and _lines(text) != _lines(self.text(self.base[name]))
+            return ran or _lines(text) != _lines(self.text(self.head[name]))
+        if _lines(text) == _lines(self.text(self.mine[name])):
+            return False
+        anew = self.git("cat-file", "--filters", f"--path={name}", self.mine[name][1])  # as git would write it again
+        return _lines(text).removesuffix("\n") != _lines(anew).removesuffix("\n")
+
     def index(self, files: dict[str, Entry | None]) -> None:
         """Have the last commit in the index of its own, but for these files."""
         self.git("read-tree", "HEAD")
@@ -311,6 +324,7 @@ class _Join:
     def refuse_obstacles(self, todo: dict[str, Entry | None]) -> None:
         """What has the place of a file of the course, or of its folder, would go. CourseError: something has."""
         go = {name for name in todo if todo[name] is None and name in self.mine}
+        repositories = self.files(self.here, "commit")
         for name in (name for name in todo if todo[name]):
             for place in (*map(str, reversed(PurePosixPath(name).parents)), name)[1:]:
                 there = self.root / place
@@ -322,7 +336,7 @@ class _Join:
                     )
                 else:  # a file in the place of a new one is renamed
                     in_way = place != name and os.path.lexists(there) and not is_folder and place not in go
-                if in_way:
+                if in_way or place in repositories:
                     raise CourseError(f"{place} is in the way of the course's {name}; rename it, then again")
 
     def place(self, name: str, entry: Entry | None) -> None:
@@ -334,10 +348,8 @@ class _Join:
         elif was and not (name in self.head and name in self.mine):
             _tell(f"{name}: yours is now {file.rename(_free(file)).name}, as the course brings one of this name")
             was = None
-        elif text := self.lines(name):
-            ran = self.is_as_it_came(name) and text != _lines(self.text(self.base[name]))
-            if ran or text != _lines(self.text(self.head[name])):  # git may not know of outputs: a filter hides them
-                _tell(f"{name}: as you had it, it is kept as {exercises.keep(file).relative_to(self.root)}")
+        elif was and stat.S_ISREG(was[0]) and self.is_nowhere_else(name, was[1] or ""):
+            _tell(f"{name}: as you had it, it is kept as {exercises.keep(file).relative_to(self.root)}")
         file.parent.mkdir(parents=True, exist_ok=True)
         if _lies(self.root, name) != was or (was and not _take(file, self.room / "old" / name, _digest(was))):
             raise _saved(file)
@@ -353,6 +365,12 @@ class _Join:
 
     def list(self, todo: dict[str, Entry | None]) -> None:
         """Note what lies where files will be placed, and what comes, for who looks back: see ``_look_back``."""
+        for name in (name for name, entry in todo.items() if entry and entry[0].startswith("100")):
+            was, new = self.was[name], self.room / "new" / name
+            if was and stat.S_ISREG(was[0]):  # who may read and write it stays; whether it is a program is git's
+                mode = was[0] & 0o666 | ((was[0] & 0o444) >> 2 if new.stat().st_mode & 0o100 else 0)
+                with contextlib.suppress(OSError):  # a file system without such rights
+                    new.chmod(mode)
         listed = {name: (_digest(self.was[name]), _digest(_lies(self.room / "new", name))) for name in todo}
         with open(self.room / "listing", "w", encoding="utf-8") as stream:
             json.dump(listed, stream)

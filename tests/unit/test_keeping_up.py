@@ -526,15 +526,9 @@ def ignored_file_for_new_folder(course):
     course.publish(**{"new/file.sh": "the course's\n"})
 
 
-def another_branch_only(course):
-    git(course.learner, "config", "remote.origin.fetch", "+refs/heads/other:refs/remotes/origin/other")
-    git(course.learner, "update-ref", "-d", "refs/remotes/origin/main")
-
-
 OBSTACLES = [
     (link_for_new_folder, "new is in the way of the course's new/file.sh; rename it, then again"),
     (ignored_file_for_new_folder, "new is in the way of the course's new/file.sh; rename it, then again"),
-    (another_branch_only, "git remote set-branches --add origin main, then again"),
     (lambda course: git(course.learner, "branch", "origin/main"), "git would take your refs/heads/origin/main for the"),
     (lock, "another git is at work here, or was killed; wait for it, or if none runs: rm "),
     (folder_for_file, "site.sh is in the way of the course's site.sh; rename it, then again"),
@@ -1177,3 +1171,97 @@ def test_a_folder_of_a_learner_that_cannot_be_written_is_named(course, updating,
     with pytest.raises(CourseError) as told:
         updating.update(course.learner)
     assert str(told.value).startswith(f"cannot write {course.learner}/new/file.sh (Permission denied); ")
+
+
+@pytest.mark.parametrize("how", ["sparse", "skip-worktree"])
+def test_what_git_is_told_not_to_have_on_disk_stays_in_the_history_and_off_the_disk(course, how):
+    course.publish(**{"far/course.sh": "one\n", "far/both.sh": "one\ntwo\nthree\n"})
+    git(course.learner, "pull", "-q")
+    (course.learner / "mine").mkdir()
+    (course.learner / "mine" / "thesis.txt").write_text("mine\n")
+    (course.learner / "far" / "both.sh").write_text("mine\ntwo\nthree\n")
+    git(course.learner, "add", "-A")
+    git(course.learner, "commit", "-qm", "mine")
+    off = {"mine/thesis.txt": "mine\n", "far/course.sh": "newer\n", "far/both.sh": "mine\ntwo\nnewer\n"}
+    if how == "sparse":
+        git(course.learner, "sparse-checkout", "set", "notebooks", "exercises", "solutions")
+    else:
+        git(course.learner, "update-index", "--skip-worktree", *off)
+        shutil.rmtree(course.learner / "mine")
+        shutil.rmtree(course.learner / "far")
+    course.publish(**{"far/course.sh": "newer\n", "far/both.sh": "one\ntwo\nnewer\n"})
+    course.update()
+    assert "newer" in course.text(EX)
+    for name, holds in off.items():
+        assert git(course.learner, "show", f"HEAD:{name}").stdout == holds
+        assert not (course.learner / name).exists()
+    assert git(course.learner, "status", "--porcelain").stdout == ""
+    git(course.learner, "update-index", "--no-skip-worktree", *off) if how != "sparse" else None
+    git(course.learner, *(("sparse-checkout", "disable") if how == "sparse" else ("checkout", ".")))
+    assert {name: course.text(name) for name in off} == off
+
+
+def test_a_file_that_is_on_disk_though_git_is_told_not_to_look_is_the_learners(course):
+    git(course.learner, "update-index", "--skip-worktree", "site.sh")
+    (course.learner / "site.sh").write_text("mine\ntwo\nthree\n")
+    course.publish(**{"site.sh": "one\ntwo\nnewer\n"})
+    course.update()
+    assert course.text("site.sh") == "mine\ntwo\nnewer\n"
+
+
+def test_a_repository_of_the_learners_in_the_course_stays(course):
+    other = course.learner / "mine"
+    git(course.learner, "init", "-q", "mine")
+    (other / "thesis.txt").write_text("mine\n")
+    git(other, "add", "-A")
+    git(other, "commit", "-qm", "mine")
+    git(course.learner, "-c", "advice.addEmbeddedRepo=false", "add", "mine")
+    git(course.learner, "commit", "-qm", "mine")
+    before = git(course.learner, "ls-tree", "HEAD", "mine").stdout
+    assert before.startswith("160000 commit")
+    course.publish(**{"site.sh": "newer\n"})
+    course.update()
+    assert course.text("site.sh") == "newer\n"
+    course.publish(**{"mine/file.sh": "the course's\n"})
+    assert "mine is in the way of the course's mine/file.sh; rename it, then again" in course.refused()
+    assert git(course.learner, "ls-tree", "HEAD", "mine").stdout == before
+    assert git(course.learner, "status", "--porcelain").stdout == ""
+    assert (other / "thesis.txt").read_text() == "mine\n"
+
+
+@pytest.mark.parametrize("smudge", ["cat", "sed s/ACCOUNT=/ACCOUNT=m1234/"])
+def test_what_a_filter_hides_from_git_is_kept_unless_git_puts_it_there_again(course, smudge):
+    course.publish(**{"slurm/site.sh": "ACCOUNT=\nB=2\n"})
+    git(course.learner, "pull", "-q")
+    git(course.learner, "config", "filter.account.clean", "sed s/ACCOUNT=.*/ACCOUNT=/")
+    git(course.learner, "config", "filter.account.smudge", smudge)
+    (course.learner / ".git" / "info").mkdir(exist_ok=True)
+    (course.learner / ".git" / "info" / "attributes").write_text("/slurm/*.sh filter=account\n")
+    (course.learner / "slurm" / "site.sh").write_text("ACCOUNT=m1234\nB=2\n")
+    course.publish(**{"slurm/site.sh": "ACCOUNT=\nB=3\n"})
+    said = course.update()
+    assert kept(course, "slurm") == (["ACCOUNT=m1234\nB=2\n"] if smudge == "cat" else [])
+    assert ("slurm/site.sh: as you had it, it is kept as slurm/kept/site." in said) == (smudge == "cat")
+    assert course.text("slurm/site.sh").endswith("B=3\n")
+
+
+@pytest.mark.parametrize("fetches", ["other", "main"])
+def test_the_newer_version_comes_whatever_a_clone_is_set_to_fetch(course, fetches):
+    git(course.learner, "config", "remote.origin.fetch", f"+refs/heads/{fetches}:refs/remotes/origin/{fetches}")
+    if fetches == "main":
+        git(course.learner, "update-ref", "-d", "refs/remotes/origin/main")
+    course.publish(**{"site.sh": "newer\n"})
+    course.update()
+    assert course.text("site.sh") == "newer\n"
+
+
+def test_a_file_that_only_its_owner_may_read_stays_so(course):
+    (course.learner / "site.sh").chmod(0o600)
+    (course.learner / CHAPTER).chmod(0o700)
+    (course.author / "pyproject.toml").chmod(0o755)
+    (course.learner / "pyproject.toml").chmod(0o640)
+    course.publish(**{"site.sh": "newer\n", CHAPTER: chapter("b = 1")})
+    course.update()
+    modes = [(course.learner / name).stat().st_mode & 0o777 for name in ("site.sh", CHAPTER, "pyproject.toml")]
+    assert course.text("site.sh") == "newer\n"
+    assert modes == [0o600, 0o600, 0o750]  # who runs it is git's to say
