@@ -6,34 +6,51 @@ them. Then each file that is newer takes its place at once, if what lies there i
 wrong is refused before anything changes; what was saved meanwhile stays, and the next update joins it as well.
 """
 
-import contextlib
-import datetime
-import errno
-import hashlib
-import itertools
-import json
-import os
-import re
-import select
-import shlex
-import shutil
-import signal
-import stat
-import subprocess
 import sys
-from pathlib import Path, PurePosixPath
-from typing import Any
 
-import psutil
+try:  # loaded so, a Ctrl-C meanwhile ends in one line as it does later
+    import contextlib
+    import datetime
+    import errno
+    import hashlib
+    import io
+    import itertools
+    import json
+    import os
+    import re
+    import select
+    import shlex
+    import shutil
+    import signal
+    import stat
+    import subprocess
+    from pathlib import Path, PurePosixPath
+    from typing import Any
 
-from dltutorial import paths
-from dltutorial.course import exercises
-from dltutorial.errors import CourseError
+    import psutil
+
+    from dltutorial import paths
+    from dltutorial.course import exercises
+    from dltutorial.errors import CourseError
+except KeyboardInterrupt:
+    print("dltutorial: interrupted", file=sys.stderr)
+    sys.exit(130)
 
 _HALF_DONE = re.compile(r"^(You are (currently|still) |You have unmerged|All conflicts fixed|Unmerged paths).*", re.M)
 _SECRET = re.compile(r"(?<=//)[^/\s]*@|(?<=\?)[^\s'?]+")  # in an address: a password, a token
+_NO_ROOM = re.compile(
+    rb"^(error|fatal): .*(No space left on device|Read-only file system|Disk quota exceeded|Permission denied$|"
+    rb"insufficient permission)",
+    re.M,
+)
 _SILENCE_S = 90.0  # a server that says nothing is waited for so long; one that sends is heard of twice a second
-_GIT = ["git", "-c", f"core.hooksPath={os.devnull}", "-c", "user.name=make update", "-c", "user.email=update@localhost"]
+_SET = {  # whatever the learner has set
+    "core.hooksPath": os.devnull,
+    "status.displayCommentPrefix": "false",
+    "user.name": "make update",
+    "user.email": "update@localhost",
+}
+_GIT = ["git", *(word for name, value in _SET.items() for word in ("-c", f"{name}={value}"))]
 
 Entry = tuple[str, str]  # of a file in a commit: its mode, and git's name of what it holds
 Lies = tuple[int, str | None]  # of what is on disk: its mode, and all that it holds, or where it leads
@@ -62,7 +79,8 @@ def update(root: Path) -> str:
         if not (root / ".git").exists():  # one of a folder above would be somebody else's
             raise CourseError(f"{root} is no git clone; unpack the newer release over it")
         _open_room(root)
-        if lock := next((root / ".git").glob("*.lock"), None):
+        locks = itertools.chain((root / ".git").glob("*.lock"), (root / ".git" / "refs").rglob("*.lock"))
+        if lock := next(locks, None):
             raise CourseError(f"another git is at work here, or was killed; wait for it, or if none runs: rm {lock}")
         state = _git(root, "status", "--long", "--untracked-files=no")
         if half_done := _HALF_DONE.search(state):
@@ -110,7 +128,10 @@ def _fetch(root: Path, branch: str) -> None:
         finally:
             if run.poll() is None:
                 _end(psutil.Process(run.pid))
-    _check(run.returncode, "fetch", said, do)
+    here = _NO_ROOM.search(said.replace(b"\r", b"\n"))
+    _check(
+        run.returncode, "fetch", said, "make room in .git, and see that you may write there; then again" if here else do
+    )
 
 
 def _end(git: psutil.Process) -> None:
@@ -474,8 +495,10 @@ def _digest(lies: Lies | None) -> str:
 
 def _tell(line: str) -> None:
     """Say it; an output that is closed or full is no reason to stop."""
-    with contextlib.suppress(OSError):
+    try:
         print(line, flush=True)
+    except OSError:  # what is left of it would fail once more as Python ends
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _saved(file: Path) -> CourseError:
@@ -548,10 +571,22 @@ def _check(code: int, word: str, errors: bytes, do: str) -> None:
         raise CourseError(f"git {word} failed ({_SECRET.sub('…', blamed) or code}); {do}")
 
 
-if __name__ == "__main__":
+def main() -> str | None:
+    """Update the course; returns the line to end with, if it fails."""
+    sys.stdout, sys.stderr = (one or open(os.devnull, "w") for one in (sys.stdout, sys.stderr))  # noqa: SIM115 (closed)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a question mark for what a locale lacks, and no error
     try:
-        print(update(paths.course_folder("solutions")))
+        _tell(update(paths.course_folder("solutions")))
+        return None
     except FileNotFoundError:
-        sys.exit("dltutorial: the folder that you are in is gone; cd into the course's folder")
+        return "dltutorial: the folder that you are in is gone; cd into the course's folder"
+    except OSError as error:
+        return f"dltutorial: cannot use {error.filename} ({error.strerror or error}); mend that, then again"
     except (CourseError, KeyboardInterrupt) as error:
-        sys.exit(f"dltutorial: {str(error) or 'interrupted; nothing that you have made is lost'}")
+        return f"dltutorial: {str(error) or 'interrupted; nothing that you have made is lost'}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -526,7 +526,12 @@ def ignored_file_for_new_folder(course):
     course.publish(**{"new/file.sh": "the course's\n"})
 
 
+def lock_of_a_branch(course):
+    (course.learner / ".git" / "refs" / "remotes" / "origin" / "main.lock").touch()
+
+
 OBSTACLES = [
+    (lock_of_a_branch, ".git/refs/remotes/origin/main.lock\n"),
     (link_for_new_folder, "new is in the way of the course's new/file.sh; rename it, then again"),
     (ignored_file_for_new_folder, "new is in the way of the course's new/file.sh; rename it, then again"),
     (lambda course: git(course.learner, "branch", "origin/main"), "git would take your refs/heads/origin/main for the"),
@@ -643,7 +648,13 @@ def test_a_file_whose_name_git_quotes_stays(course, name):
     assert run.returncode == 0 or "is in the way of the course's" in line
 
 
-@pytest.mark.parametrize("own", [("status.short", "true"), ("status.branch", "true"), ("diff.renames", "copies")])
+OWN = [
+    ("status.short", "true"), ("status.branch", "true"), ("status.displayCommentPrefix", "true"),
+    ("diff.renames", "copies"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("own", OWN)
 def test_a_learners_own_settings_of_git_change_nothing(course, own):
     git(course.learner, "config", *own)
     course.publish(**{"notes.md": "the course's\n"})
@@ -1265,3 +1276,64 @@ def test_a_file_that_only_its_owner_may_read_stays_so(course):
     modes = [(course.learner / name).stat().st_mode & 0o777 for name in ("site.sh", CHAPTER, "pyproject.toml")]
     assert course.text("site.sh") == "newer\n"
     assert modes == [0o600, 0o600, 0o750]  # who runs it is git's to say
+
+
+@pytest.mark.parametrize("why", ["No space left on device", "Read-only file system", "Permission denied"])
+def test_a_disk_that_takes_nothing_is_not_taken_for_a_network_that_fails(course, tmp_path, monkeypatch, why):
+    fake = tmp_path / "bin" / "git"
+    fake.parent.mkdir()
+    says = f"echo 'fatal: cannot open .git/FETCH_HEAD: {why}' >&2; exit 128"
+    fake.write_text(f'#!/bin/sh\ncase "$*" in *fetch*) {says}; esac\nexec {shutil.which("git")} "$@"\n')
+    fake.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{fake.parent}:{os.environ['PATH']}")
+    line = course.refused()
+    assert f"FETCH_HEAD: {why}); make room in .git, and see that you may write there; then again" in line
+    assert "network" not in line
+
+
+@pytest.mark.parametrize("module", ["psutil", "dltutorial"])
+def test_a_ctrl_c_while_an_update_loads_is_one_line(course, tmp_path, module):
+    """A module of that name in its way interrupts, as the key would."""
+    code = "import os, signal\nos.kill(os.getpid(), signal.SIGINT)\nimport time\ntime.sleep(60)\n"
+    (tmp_path / f"{module}.py").write_text(code)
+    run = subprocess.run(
+        [sys.executable, str(ROOT / "hub" / "update.py")],
+        cwd=course.learner,
+        env=os.environ | {"PYTHONPATH": f"{tmp_path}:{ROOT}"},
+        capture_output=True,
+        text=True,
+    )
+    assert (run.returncode, run.stdout, run.stderr) == (130, "", "dltutorial: interrupted\n")
+
+
+def test_a_name_that_a_locale_lacks_stops_no_update(course, monkeypatch):
+    (course.learner / "größe.sh").write_text("mine\n")
+    course.publish(**{"größe.sh": "the course's\n"})
+    monkeypatch.setenv("PYTHONIOENCODING", "ascii")
+    assert "gr??e.sh: yours is now gr??e__" in course.update()
+    assert course.text("größe.sh") == "the course's\n"
+
+
+@pytest.mark.parametrize("output", ["nobody reads it", "it is full", "it is closed"])
+def test_an_output_that_takes_nothing_stops_no_update(course, output):
+    (course.learner / "notes.md").write_text("mine\n")
+    course.publish(**{"notes.md": "the course's\n"})
+    if output == "it is full" and not Path("/dev/full").exists():
+        pytest.skip("this system has no /dev/full")
+    to = {"nobody reads it": "| true", "it is full": ">/dev/full", "it is closed": ">&-"}[output]
+    run = subprocess.run(
+        [
+            "bash",
+            "-c",
+            f'set -o pipefail; (sleep 0.2; "$0" "$1") {to}',
+            sys.executable,
+            str(ROOT / "hub" / "update.py"),
+        ],
+        cwd=course.learner,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert (run.returncode, run.stderr) == (0, "")
+    assert course.text("notes.md") == "the course's\n"
+    assert git(course.learner, "for-each-ref", "refs/dltutorial").stdout == ""
