@@ -128,10 +128,9 @@ def _fetch(root: Path, branch: str) -> None:
         finally:
             if run.poll() is None:
                 _end(psutil.Process(run.pid))
-    here = _NO_ROOM.search(said.replace(b"\r", b"\n"))
-    _check(
-        run.returncode, "fetch", said, "make room in .git, and see that you may write there; then again" if here else do
-    )
+    if _NO_ROOM.search(said.replace(b"\r", b"\n")):
+        do = "make room in .git, and see that you may write there; then again"
+    _check(run.returncode, "fetch", said, do)
 
 
 def _end(git: psutil.Process) -> None:
@@ -243,7 +242,7 @@ class _Join:
             anew = "\0".join(name for name, entry in todo.items() if entry)
             self.git("checkout-index", "--force", f"--prefix={self.room.name}/new/", "-z", "--stdin", given=anew)
             _git(self.root, "update-ref", note, merged)
-            self.list(todo)
+            self.note_down(todo)
             back: list[tuple[str, Path, bool]] = []
             try:
                 for name in sorted(todo, key=lambda name: (todo[name] is not None, name)):  # what goes makes room
@@ -313,14 +312,17 @@ class _Join:
         return _lines(lies[1] or "") if lies and stat.S_ISREG(lies[0]) and name.endswith(".ipynb") else ""
 
     def is_nowhere_else(self, name: str, text: str) -> bool:
-        """Whether git has not all that a file holds, as a filter hides some of it, or it is a notebook with outputs."""
+        """Whether git would not write a file again as it is: a filter hides some of it, or it is a chapter that ran."""
         if self.lines(name):
             ran = self.is_as_it_came(name) and _lines(text) != _lines(self.text(self.base[name]))
             return ran or _lines(text) != _lines(self.text(self.head[name]))
         if _lines(text) == _lines(self.text(self.mine[name])):
             return False
-        anew = self.git("cat-file", "--filters", f"--path={name}", self.mine[name][1])  # as git would write it again
-        return _lines(text).removesuffix("\n") != _lines(anew).removesuffix("\n")
+        with contextlib.suppress(CourseError):  # a filter that fails
+            return _lines(text) != _lines(
+                _git(self.root, "cat-file", "--filters", f"--path={name}", self.mine[name][1])
+            )
+        return True
 
     def index(self, files: dict[str, Entry | None]) -> None:
         """Have the last commit in the index of its own, but for these files."""
@@ -372,19 +374,26 @@ class _Join:
         elif was and stat.S_ISREG(was[0]) and self.is_nowhere_else(name, was[1] or ""):
             _tell(f"{name}: as you had it, it is kept as {exercises.keep(file).relative_to(self.root)}")
         file.parent.mkdir(parents=True, exist_ok=True)
-        if _lies(self.root, name) != was or (was and not _take(file, self.room / "old" / name, _digest(was))):
+        new, old = self.room / "new" / name, self.room / "old" / name
+        if was:
+            old.parent.mkdir(parents=True, exist_ok=True)
+        if _lies(self.root, name) != was:
             raise _saved(file)
-        if entry:
-            try:
-                _put(self.room / "new" / name, file)
-            except FileExistsError:
-                raise _saved(file) from None
-        elif was:
+        try:
+            if was:  # whatever lies there by now is taken away, not overwritten; the next call fills the gap
+                file.rename(old)
+            if entry:
+                _put(new, file)
+        except (FileExistsError, FileNotFoundError, NotADirectoryError):  # saved, or taken away
+            raise _saved(file) from None
+        if was and _lies(old.parent, old.name) != was:  # who looks back puts it there again
+            raise _saved(file)
+        if not entry:
             with contextlib.suppress(OSError):  # until one holds something
                 for folder in file.parents:
                     folder.rmdir()
 
-    def list(self, todo: dict[str, Entry | None]) -> None:
+    def note_down(self, todo: dict[str, Entry | None]) -> None:
         """Note what lies where files will be placed, and what comes, for who looks back: see ``_look_back``."""
         for name in (name for name, entry in todo.items() if entry and entry[0].startswith("100")):
             was, new = self.was[name], self.room / "new" / name
