@@ -6,34 +6,59 @@ them. Then each file that is newer takes its place at once, if what lies there i
 wrong is refused before anything changes; what was saved meanwhile stays, and the next update joins it as well.
 """
 
-import contextlib
-import datetime
-import itertools
-import os
-import re
-import select
-import shlex
-import shutil
-import signal
-import stat
-import subprocess
 import sys
-from pathlib import Path, PurePosixPath
-from typing import Any
 
-import psutil
+try:  # loaded so, a Ctrl-C meanwhile ends in one line as it does later
+    import contextlib
+    import datetime
+    import errno
+    import hashlib
+    import io
+    import itertools
+    import json
+    import os
+    import re
+    import select
+    import shlex
+    import shutil
+    import signal
+    import stat
+    import subprocess
+    from pathlib import Path, PurePosixPath
+    from typing import Any
 
-from dltutorial import paths
-from dltutorial.course import exercises
-from dltutorial.errors import CourseError
+    import psutil
+
+    from dltutorial import paths
+    from dltutorial.course import exercises
+    from dltutorial.errors import CourseError
+except KeyboardInterrupt:
+    print("dltutorial: interrupted", file=sys.stderr)
+    sys.exit(130)
 
 _HALF_DONE = re.compile(r"^(You are (currently|still) |You have unmerged|All conflicts fixed|Unmerged paths).*", re.M)
 _SECRET = re.compile(r"(?<=//)[^/\s]*@|(?<=\?)[^\s'?]+")  # in an address: a password, a token
+_NO_ROOM = re.compile(
+    rb"^(error|fatal): .*(No space left on device|Read-only file system|Disk quota exceeded|Permission denied$|"
+    rb"insufficient permission)",
+    re.M,
+)
 _SILENCE_S = 90.0  # a server that says nothing is waited for so long; one that sends is heard of twice a second
-_GIT = ["git", "-c", f"core.hooksPath={os.devnull}", "-c", "user.name=make update", "-c", "user.email=update@localhost"]
+_SET = {  # whatever the learner has set
+    "core.hooksPath": os.devnull,
+    "status.displayCommentPrefix": "false",
+    "user.name": "make update",
+    "user.email": "update@localhost",
+}
+_GIT = ["git", *(word for name, value in _SET.items() for word in ("-c", f"{name}={value}"))]
 
 Entry = tuple[str, str]  # of a file in a commit: its mode, and git's name of what it holds
 Lies = tuple[int, str | None]  # of what is on disk: its mode, and all that it holds, or where it leads
+
+# Where the newer files wait, and what they replace is put: on the file system of the files, so that each moves at once.
+_ROOM = ".update.partial"
+_OURS = "of-make-update"  # a file in it, which says that it is no folder of the learner's
+_LISTING = "listing.json"  # in it, while files are placed: what lay there and what comes; who finds it looks back first
 
 
 def update(root: Path) -> str:
@@ -53,7 +78,9 @@ def update(root: Path) -> str:
     with paths.locked(root, exercises.AT_WORK):
         if not (root / ".git").exists():  # one of a folder above would be somebody else's
             raise CourseError(f"{root} is no git clone; unpack the newer release over it")
-        if lock := next((root / ".git").glob("*.lock"), None):
+        _open_room(root)
+        locks = itertools.chain((root / ".git").glob("*.lock"), (root / ".git" / "refs").rglob("*.lock"))
+        if lock := next(locks, None):
             raise CourseError(f"another git is at work here, or was killed; wait for it, or if none runs: rm {lock}")
         state = _git(root, "status", "--long", "--untracked-files=no")
         if half_done := _HALF_DONE.search(state):
@@ -65,8 +92,7 @@ def update(root: Path) -> str:
             _bring(root, note, note)
         _git(root, "remote", "get-url", "origin", do="say where the course is: git remote add origin URL")
         _fetch(root, branch)
-        newer, has = f"refs/remotes/origin/{branch}", f"git remote set-branches --add origin {branch}, then again"
-        _git(root, "rev-parse", "--verify", "--quiet", newer, do=has)
+        newer = f"refs/remotes/origin/{branch}"
         if mine := _git(root, "for-each-ref", f"refs/heads/origin/{branch}", f"refs/tags/origin/{branch}").split():
             raise CourseError(f"git would take your {mine[-1]} for the course's; rename it, then again")
         anew = "the course's history is another one by now: clone it anew, and copy your files over"
@@ -88,7 +114,8 @@ def _fetch(root: Path, branch: str) -> None:
         CourseError: it fails, or the server is silent.
     """
     said, do = b"", "check the network, and the name of your branch; then again"
-    command = [*_GIT, "fetch", "--progress", "origin", branch]
+    there = f"+refs/heads/{branch}:refs/remotes/origin/{branch}"  # whatever remote.origin.fetch says
+    command = [*_GIT, "fetch", "--progress", "--no-recurse-submodules", "origin", there]
     with subprocess.Popen(command, cwd=root, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as run:
         try:
             while select.select([run.stderr], [], [], _SILENCE_S)[0]:
@@ -101,6 +128,8 @@ def _fetch(root: Path, branch: str) -> None:
         finally:
             if run.poll() is None:
                 _end(psutil.Process(run.pid))
+    if _NO_ROOM.search(said.replace(b"\r", b"\n")):
+        do = "make room in .git, and see that you may write there; then again"
     _check(run.returncode, "fetch", said, do)
 
 
@@ -121,15 +150,45 @@ def _bring(root: Path, newer: str, note: str) -> int:
         CourseError: it cannot be joined, and nothing has changed; or a file was saved just now, and the next update
             goes on from ``note``.
     """
-    room = root / ".update.partial"  # on the file system of the files: from there each takes its place at once
-    shutil.rmtree(room, ignore_errors=True)
+    room = _open_room(root)
     try:
-        room.mkdir()
+        room.mkdir(exist_ok=True)
+        (room / _OURS).write_text("make update works in this folder, and removes it\n", encoding="utf-8")
         return _Join(root, room, newer).bring(note)
     except OSError as error:
-        raise CourseError(f"cannot write {error.filename} ({error.strerror}); mend that, then again") from error
+        named = [Path(name) for name in (error.filename, error.filename2) if isinstance(name, str)]
+        file = next((name for name in named if not name.is_relative_to(room)), named[0] if named else root)
+        raise CourseError(f"cannot write {file} ({error.strerror or error}); mend that, then again") from error
     finally:
-        shutil.rmtree(room, ignore_errors=True)
+        _close_room(room)
+
+
+def _open_room(root: Path) -> Path:
+    """The place of the folder to work in. What an update that was killed has left there is brought back first.
+
+    Raises:
+        CourseError: a folder of the learner's has its name; or what it holds of the learner's cannot be brought back.
+    """
+    room = root / _ROOM
+    if not os.path.lexists(room):
+        return room
+    if room.is_symlink() or not room.is_dir() or (any(room.iterdir()) and not (room / _OURS).is_file()):
+        raise CourseError(f"{room} is in the way of what make update puts there; rename it, then again")
+    if (room / _LISTING).exists():
+        for name, file, is_newer in _look_back(root, room):
+            if is_newer:
+                _tell(f"{name}: it was saved while the last update was at work, and lies in {file.name}")
+    _close_room(room)
+    return room
+
+
+def _close_room(room: Path) -> None:
+    """Remove the folder, unless it has something of the learner's; what says whose it is goes last."""
+    if (room / _OURS).exists() and not (room / _LISTING).exists():
+        with contextlib.suppress(OSError):  # the next update removes it
+            for path in (path for path in room.iterdir() if path.name != _OURS):
+                shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink(missing_ok=True)
+            shutil.rmtree(room)
 
 
 class _Join:
@@ -152,16 +211,18 @@ class _Join:
         self.git("update-index", "--add", "--replace", "-z", "--stdin", given="\0".join(present))
         found = self.files(self.git("write-tree"))
         self.mine = {name: found[name] for name in present}
-        self.came: dict[str, Lies | None] = {}  # of each file that was written: what was
+        listed = _names(_git(root, "ls-files", "-t", "-z"))  # S: git is told not to have it on disk
+        self.hidden = {name for name, lies in self.was.items() if not lies and f"S {name}" in listed} & self.head.keys()
+        self.mine |= {name: self.head[name] for name in self.hidden}
 
     def git(self, *words: str, given: str = "") -> str:
         """What git says. It has an index of its own: the learner's, and the files, stay as they are."""
         return _git(self.root, *words, given=given, index=self.room / "index").removesuffix("\n")
 
-    def files(self, commit: str) -> dict[str, Entry]:
-        """Each file of a commit."""
+    def files(self, commit: str, kind: str = "blob") -> dict[str, Entry]:
+        """Each file of a commit; a repository in it is none, and stays as it is."""
         lines = [line.split("\t", 1) for line in self.git("ls-tree", "-r", "-z", commit).split("\0")[:-1]]
-        return {name: (about.split()[0], about.split()[2]) for about, name in lines}
+        return {name: (about.split()[0], about.split()[2]) for about, name in lines if about.split()[1] == kind}
 
     def text(self, entry: Entry | None) -> str:
         """What git holds of a file; of none, nothing."""
@@ -170,7 +231,7 @@ class _Join:
     def bring(self, note: str) -> int:
         """Bring it, or refuse to before anything changes: see ``_bring``."""
         wanted, own = self.wanted()
-        todo = {name: entry for name, entry in wanted.items() if entry != self.mine.get(name)}
+        todo = {name: to for name, to in wanted.items() if to != self.mine.get(name) and name not in self.hidden}
         if self.changed or todo:
             self.refuse_staged()
             self.refuse_obstacles(todo)
@@ -179,14 +240,19 @@ class _Join:
             merged = merged or self.commit(own | wanted, "A newer version of the course", mine, self.there)
             self.index(own | wanted)
             anew = "\0".join(name for name, entry in todo.items() if entry)
-            self.git("checkout-index", f"--prefix={self.room.name}/new/", "-z", "--stdin", given=anew)
+            self.git("checkout-index", "--force", f"--prefix={self.room.name}/new/", "-z", "--stdin", given=anew)
             _git(self.root, "update-ref", note, merged)
+            self.note_down(todo)
+            back: list[tuple[str, Path, bool]] = []
             try:
                 for name in sorted(todo, key=lambda name: (todo[name] is not None, name)):  # what goes makes room
                     self.place(name, todo[name])
             finally:
-                if saved := [file for name in todo if (file := self.look_back(name))]:
+                back += _look_back(self.root, self.room)
+                if saved := [file for _, file, is_newer in back if is_newer]:
                     raise _saved(saved[0])
+            if back:  # the learner has deleted a newer file
+                raise _saved(back[0][1])
             _git(self.root, "read-tree", "-m", "-i", merged, do="then again")
             with contextlib.suppress(CourseError):  # what is not as in the commit, such as a file saved by now
                 _git(self.root, "update-index", "-q", "--refresh")
@@ -245,6 +311,19 @@ class _Join:
         lies = self.was[name]
         return _lines(lies[1] or "") if lies and stat.S_ISREG(lies[0]) and name.endswith(".ipynb") else ""
 
+    def is_nowhere_else(self, name: str, text: str) -> bool:
+        """Whether git would not write a file again as it is: a filter hides some of it, or it is a chapter that ran."""
+        if self.lines(name):
+            ran = self.is_as_it_came(name) and _lines(text) != _lines(self.text(self.base[name]))
+            return ran or _lines(text) != _lines(self.text(self.head[name]))
+        if _lines(text) == _lines(self.text(self.mine[name])):
+            return False
+        with contextlib.suppress(CourseError):  # a filter that fails
+            return _lines(text) != _lines(
+                _git(self.root, "cat-file", "--filters", f"--path={name}", self.mine[name][1])
+            )
+        return True
+
     def index(self, files: dict[str, Entry | None]) -> None:
         """Have the last commit in the index of its own, but for these files."""
         self.git("read-tree", "HEAD")
@@ -268,6 +347,7 @@ class _Join:
     def refuse_obstacles(self, todo: dict[str, Entry | None]) -> None:
         """What has the place of a file of the course, or of its folder, would go. CourseError: something has."""
         go = {name for name in todo if todo[name] is None and name in self.mine}
+        repositories = self.files(self.here, "commit")
         for name in (name for name in todo if todo[name]):
             for place in (*map(str, reversed(PurePosixPath(name).parents)), name)[1:]:
                 there = self.root / place
@@ -279,7 +359,7 @@ class _Join:
                     )
                 else:  # a file in the place of a new one is renamed
                     in_way = place != name and os.path.lexists(there) and not is_folder and place not in go
-                if in_way:
+                if in_way or place in repositories:
                     raise CourseError(f"{place} is in the way of the course's {name}; rename it, then again")
 
     def place(self, name: str, entry: Entry | None) -> None:
@@ -289,40 +369,145 @@ class _Join:
             _clear(file)
             was = None
         elif was and not (name in self.head and name in self.mine):
-            print(f"{name}: yours is now {file.rename(_free(file)).name}, as the course brings one of this name")
+            _tell(f"{name}: yours is now {file.rename(_free(file)).name}, as the course brings one of this name")
             was = None
-        elif text := self.lines(name):
-            ran = self.is_as_it_came(name) and text != _lines(self.text(self.base[name]))
-            if ran or text != _lines(self.text(self.head[name])):  # git may not know of outputs: a filter hides them
-                print(f"{name}: as you had it, it is kept as {exercises.keep(file).relative_to(self.root)}")
-        new, old = self.room / "new" / name, self.room / "old" / name
+        elif was and stat.S_ISREG(was[0]) and self.is_nowhere_else(name, was[1] or ""):
+            _tell(f"{name}: as you had it, it is kept as {exercises.keep(file).relative_to(self.root)}")
         file.parent.mkdir(parents=True, exist_ok=True)
-        if was:  # a program may have it open, and be about to write
+        new, old = self.room / "new" / name, self.room / "old" / name
+        if was:
             old.parent.mkdir(parents=True, exist_ok=True)
-            with contextlib.suppress(OSError):  # a file system without links
-                os.link(file, old, follow_symlinks=False)
         if _lies(self.root, name) != was:
             raise _saved(file)
-        if entry:
-            self.came[name] = _lies(self.room / "new", name)
-            new.replace(file)
-        elif was:
-            file.unlink()
+        try:
+            if was:  # whatever lies there by now is taken away, not overwritten; the next call fills the gap
+                file.rename(old)
+            if entry:
+                _put(new, file)
+        except (FileExistsError, FileNotFoundError, NotADirectoryError):  # saved, or taken away
+            raise _saved(file) from None
+        if was and _lies(old.parent, old.name) != was:  # who looks back puts it there again
+            raise _saved(file)
+        if not entry:
             with contextlib.suppress(OSError):  # until one holds something
                 for folder in file.parents:
                     folder.rmdir()
 
-    def look_back(self, name: str) -> Path | None:
-        """Where the file is that lay there, if a program has written into it since: in its place again, or beside."""
-        file, old = self.root / name, self.room / "old" / name
-        if not os.path.lexists(old) or _lies(old.parent, old.name) == self.was[name]:
-            return None
-        if os.path.lexists(file) and os.path.samestat(file.lstat(), old.lstat()):
-            return None  # nothing was written there
+    def note_down(self, todo: dict[str, Entry | None]) -> None:
+        """Note what lies where files will be placed, and what comes, for who looks back: see ``_look_back``."""
+        for name in (name for name, entry in todo.items() if entry and entry[0].startswith("100")):
+            was, new = self.was[name], self.room / "new" / name
+            if was and stat.S_ISREG(was[0]):  # who may read and write it stays; whether it is a program is git's
+                mode = was[0] & 0o666 | ((was[0] & 0o444) >> 2 if new.stat().st_mode & 0o100 else 0)
+                with contextlib.suppress(OSError):  # a file system without such rights
+                    new.chmod(mode)
+        listed = {name: (_digest(self.was[name]), _digest(_lies(self.room / "new", name))) for name in todo}
+        with open(self.room / "listing", "w", encoding="utf-8") as stream:
+            json.dump(listed, stream)
+            stream.flush()
+            os.fsync(stream.fileno())
+        (self.room / "listing").replace(self.room / _LISTING)
+
+
+def _look_back(root: Path, room: Path) -> list[tuple[str, Path, bool]]:
+    """Bring back what is in ``room`` alone of the learner's: to its place, or beside what has been saved there since.
+
+    Such is what a program that had it open has written into it; and what was taken away when the update was ended.
+
+    Returns:
+        The name of each, where it is by now, and whether it was written since.
+
+    Raises:
+        CourseError: one cannot be brought back; the others are, and the room keeps it for the next update.
+    """
+    try:
+        listed = json.loads((room / _LISTING).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        do = f"copy what is yours out of {room}, and remove it; then again"
+        raise CourseError(f"an update was killed, and its {_LISTING} cannot be read; {do}") from None
+    back, stuck = [], []
+    for name, (was, came) in listed.items():
+        for folder in ("away", "old"):
+            try:
+                if file := _back(root, room, folder, name, was, came):
+                    back.append((name, file[0], file[1]))
+            except OSError as error:
+                stuck.append(f"{room / folder / name} cannot go back to its place ({error.strerror or error})")
+    if stuck:
+        raise CourseError(f"{stuck[0]}; mend that, then again; until then it stays there")
+    (room / _LISTING).unlink()
+    return back
+
+
+def _back(root: Path, room: Path, folder: str, name: str, was: str, came: str) -> tuple[Path, bool] | None:
+    """Bring one file back, if it must be: where it is by now, and whether it was written since."""
+    file, kept = root / name, room / folder / name
+    try:
+        about = kept.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    is_newer = _digest(_lies(room / folder, name)) != (was if folder == "old" else came)
+    is_there = os.path.lexists(file)
+    if is_there and os.path.samestat(file.lstat(), about):
+        return None
+    if not is_newer and (is_there or folder == "away" or came == _digest(None)):
+        return None
+    try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        if _lies(self.root, name) != self.came.get(name):
-            file = _free(file)
-        return old.replace(file)
+    except (FileExistsError, NotADirectoryError):  # a file has the place of its folder
+        file = root / name.replace("/", "_")
+    if os.path.lexists(file) and not (
+        folder == "old" and _digest(_lies(root, name)) == came and _take(file, room / "away" / name, came)
+    ):
+        file = _free(file)
+    try:
+        _put(kept, file)
+    except FileExistsError:  # saved just now
+        _put(kept, file := _free(file))
+    return file, is_newer
+
+
+def _take(file: Path, to: Path, expected: str) -> bool:
+    """Move a file away. False: it is not as ``expected``, such as one that was saved just now, and is there again."""
+    to.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        file.rename(to)
+    except (FileNotFoundError, NotADirectoryError):  # the learner has taken it away
+        return False
+    if _digest(_lies(to.parent, to.name)) == expected:
+        return True
+    try:
+        _put(to, file)
+    except FileExistsError:
+        _put(to, other := _free(file))
+        _tell(f"{file}: it was saved twice just now; the first of both is {other.name}")
+    return False
+
+
+def _put(source: Path, file: Path) -> None:
+    """Move a file to a place where nothing lies. FileExistsError: something does by now, and both stay."""
+    try:
+        os.link(source, file, follow_symlinks=False)
+    except FileExistsError:
+        raise
+    except OSError:  # a folder, or a file system without links
+        if os.path.lexists(file):
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(source), None, str(file)) from None
+        source.rename(file)
+    else:
+        source.unlink()
+
+
+def _digest(lies: Lies | None) -> str:
+    return hashlib.sha256(repr(lies).encode("utf-8", "surrogateescape")).hexdigest()
+
+
+def _tell(line: str) -> None:
+    """Say it; an output that is closed or full is no reason to stop."""
+    try:
+        print(line, flush=True)
+    except OSError:  # what is left of it would fail once more as Python ends
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _saved(file: Path) -> CourseError:
@@ -395,10 +580,22 @@ def _check(code: int, word: str, errors: bytes, do: str) -> None:
         raise CourseError(f"git {word} failed ({_SECRET.sub('…', blamed) or code}); {do}")
 
 
-if __name__ == "__main__":
+def main() -> str | None:
+    """Update the course; returns the line to end with, if it fails."""
+    sys.stdout, sys.stderr = (one or open(os.devnull, "w") for one in (sys.stdout, sys.stderr))  # noqa: SIM115 (closed)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a question mark for what a locale lacks, and no error
     try:
-        print(update(paths.course_folder("solutions")))
+        _tell(update(paths.course_folder("solutions")))
+        return None
     except FileNotFoundError:
-        sys.exit("dltutorial: the folder that you are in is gone; cd into the course's folder")
+        return "dltutorial: the folder that you are in is gone; cd into the course's folder"
+    except OSError as error:
+        return f"dltutorial: cannot use {error.filename} ({error.strerror or error}); mend that, then again"
     except (CourseError, KeyboardInterrupt) as error:
-        sys.exit(f"dltutorial: {str(error) or 'interrupted; nothing that you have made is lost'}")
+        return f"dltutorial: {str(error) or 'interrupted; nothing that you have made is lost'}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,5 +1,6 @@
 """What becomes of a learner's work when the course changes under it: real git, real nbgitpuller, real archives."""
 
+import contextlib
 import importlib.util
 import json
 import os
@@ -525,15 +526,14 @@ def ignored_file_for_new_folder(course):
     course.publish(**{"new/file.sh": "the course's\n"})
 
 
-def another_branch_only(course):
-    git(course.learner, "config", "remote.origin.fetch", "+refs/heads/other:refs/remotes/origin/other")
-    git(course.learner, "update-ref", "-d", "refs/remotes/origin/main")
+def lock_of_a_branch(course):
+    (course.learner / ".git" / "refs" / "remotes" / "origin" / "main.lock").touch()
 
 
 OBSTACLES = [
+    (lock_of_a_branch, ".git/refs/remotes/origin/main.lock\n"),
     (link_for_new_folder, "new is in the way of the course's new/file.sh; rename it, then again"),
     (ignored_file_for_new_folder, "new is in the way of the course's new/file.sh; rename it, then again"),
-    (another_branch_only, "git remote set-branches --add origin main, then again"),
     (lambda course: git(course.learner, "branch", "origin/main"), "git would take your refs/heads/origin/main for the"),
     (lock, "another git is at work here, or was killed; wait for it, or if none runs: rm "),
     (folder_for_file, "site.sh is in the way of the course's site.sh; rename it, then again"),
@@ -648,7 +648,13 @@ def test_a_file_whose_name_git_quotes_stays(course, name):
     assert run.returncode == 0 or "is in the way of the course's" in line
 
 
-@pytest.mark.parametrize("own", [("status.short", "true"), ("status.branch", "true"), ("diff.renames", "copies")])
+OWN = [
+    ("status.short", "true"), ("status.branch", "true"), ("status.displayCommentPrefix", "true"),
+    ("diff.renames", "copies"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("own", OWN)
 def test_a_learners_own_settings_of_git_change_nothing(course, own):
     git(course.learner, "config", *own)
     course.publish(**{"notes.md": "the course's\n"})
@@ -834,12 +840,19 @@ def assert_whole(many, last="newer", mine=(7, 380)):
     assert not list(many.learner.glob(".update*"))
 
 
+def has_come(many, name):
+    """Whether the newer version of a file lies there; for a moment none does."""
+    with contextlib.suppress(FileNotFoundError):
+        return "newer" in many.text(name)
+    return False
+
+
 @pytest.mark.parametrize("n", [6, 7, 20, 200, 399])
 def test_what_a_learner_saves_while_the_course_is_written_stays(many, n):
     run = many.begin_update()
-    while "newer" not in many.text(MANY[5]) and run.poll() is None:
+    while not has_come(many, MANY[5]) and run.poll() is None:
         pass
-    is_newer = (many.learner / MANY[n]).is_file() and "newer" in many.text(MANY[n])
+    is_newer = has_come(many, MANY[n])
     saved = text(n, "mine", "newer" if is_newer else "three")
     (many.learner / MANY[n]).write_text(saved)  # as JupyterLab does, into the file that is there
     line = run.communicate()[1]
@@ -856,7 +869,7 @@ def test_what_a_learner_saves_while_the_course_is_written_stays(many, n):
 @pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGINT])
 def test_an_update_that_is_ended_while_it_writes_goes_on_and_mixes_no_versions(many, begun, end):
     run = many.begin_update(start_new_session=True)
-    while not ((many.learner / MANY[begun]).is_file() and "newer" in many.text(MANY[begun])) and run.poll() is None:
+    while not has_come(many, MANY[begun]) and run.poll() is None:
         pass
     os.killpg(run.pid, end) if run.poll() is None else None
     assert run.communicate()[1] in ("", "dltutorial: interrupted; nothing that you have made is lost\n")
@@ -1016,3 +1029,327 @@ def test_a_conflict_is_one_line_with_the_way_on_and_nothing_is_lost(course, is_c
     assert course.text("site.sh") == "newer\n"
     assert (course.learner / "mine_too.sh").readlink() == Path("mine.sh")
     assert "return 42" in course.text(EX)
+
+
+def save_by_rename(file, words):
+    """As many an editor does: a whole new file takes the place of the old one."""
+    (file.parent / "saving").write_text(words)
+    (file.parent / "saving").replace(file)
+
+
+@pytest.mark.parametrize("links", [True, False])
+@pytest.mark.parametrize("moment", ["after the last look", "in the gap"])
+@pytest.mark.parametrize("newer", ["one\ntwo\nnewer\n", None])
+def test_what_is_saved_by_a_rename_at_the_last_moment_stays(course, updating, monkeypatch, moment, newer, links):
+    course.publish(**{"site.sh": newer})
+    file, lies, put, looks = course.learner / "site.sh", updating._lies, updating._put, []
+    words = "mine\ntwo\nthree\n"
+
+    def look(root, name):
+        found = lies(root, name)
+        if root / name == file:
+            looks.append(name)
+            save_by_rename(file, words) if len(looks) == 2 else None
+        return found
+
+    def fill(source, place):
+        if place == file:
+            assert not file.exists() or file.read_text() == words
+            save_by_rename(file, words)
+        return put(source, place)
+
+    if not links:
+        monkeypatch.setattr(os, "link", lambda *_, **__: (_ for _ in ()).throw(PermissionError(1, "no links here")))
+    with monkeypatch.context() as patch, contextlib.ExitStack() as stack:
+        patch.setattr(updating, *(("_put", fill) if moment == "in the gap" else ("_lies", look)))
+        if moment != "in the gap" or newer:
+            line = r"site\.sh was saved just now, and stays; run make update again"
+            stack.enter_context(pytest.raises(CourseError, match=line))
+        updating.update(course.learner)
+    if moment != "in the gap" or newer:
+        assert course.text("site.sh") == "mine\ntwo\nthree\n"
+        course.update()
+        assert course.text("site.sh").startswith("mine\ntwo\n")
+    assert not list(course.learner.glob(".update*"))
+
+
+def killed(course, words):
+    """An update that these words are put into is killed by them, or ends; those of ``site.sh`` are open in ``opened``.
+
+    The words know ``name``, of the file that was just placed, and ``original``, of the function that they replace.
+    """
+    code = f"""
+import importlib.util, os, signal
+from pathlib import Path
+spec = importlib.util.spec_from_file_location("hub_update", {str(ROOT / "hub" / "update.py")!r})
+spec.loader.exec_module(module := importlib.util.module_from_spec(spec))
+site = Path("site.sh")
+opened = site.open("r+")
+kill = lambda: os.kill(os.getpid(), signal.SIGKILL)
+def save(text):
+    opened.write(text), opened.truncate(), opened.flush()
+{words}
+module.update(Path.cwd())
+"""
+    run = subprocess.run(
+        [sys.executable, "-c", code], cwd=course.learner, env=os.environ | {"PYTHONPATH": str(ROOT)}, stderr=-1
+    )
+    assert run.returncode == -signal.SIGKILL, run.stderr.decode()
+
+
+AFTER_PLACING = """
+place = module._Join.place
+def hit(self, name, entry):
+    place(self, name, entry)
+    if name == "site.sh":
+        ACT
+        kill()
+module._Join.place = hit"""
+BETWEEN = """
+def hit(source, file):
+    if file.name == "site.sh":
+        assert not site.exists()
+        ACT
+        kill()
+    put(source, file)
+put, module._put = module._put, hit"""
+
+
+@pytest.mark.parametrize("newer", ["one\ntwo\nnewer\n", None])
+def test_what_a_program_writes_into_a_file_as_an_update_is_killed_is_back_after_the_next(course, newer):
+    course.publish(**{"site.sh": newer})
+    killed(course, AFTER_PLACING.replace("ACT", "save('mine\\ntwo\\nthree\\n')"))
+    said = course.update()
+    assert course.text("site.sh").startswith("mine\ntwo\n")
+    assert "site.sh: it was saved while the last update was at work, and lies in site.sh\n" in said
+    assert not list(course.learner.glob(".update*"))
+    assert git(course.learner, "for-each-ref", "refs/dltutorial").stdout == ""
+
+
+def test_both_are_kept_if_a_file_is_saved_anew_after_an_update_was_killed(course):
+    course.publish(**{"site.sh": "one\ntwo\nnewer\n"})
+    killed(course, AFTER_PLACING.replace("ACT", "save('mine\\ntwo\\nthree\\n')"))
+    (course.learner / "site.sh").write_text("later\ntwo\nnewer\n")
+    said = course.update()
+    assert course.text("site.sh") == "later\ntwo\nnewer\n"
+    beside = next(course.learner.glob("site__*.sh"))
+    assert beside.read_text() == "mine\ntwo\nthree\n"
+    assert f"site.sh: it was saved while the last update was at work, and lies in {beside.name}\n" in said
+
+
+@pytest.mark.parametrize("act", ["pass", "save('mine\\ntwo\\nthree\\n')"])
+def test_a_file_that_is_taken_away_as_an_update_is_killed_is_back_before_anything_else(course, act):
+    (course.learner / "site.sh").write_text("mine\ntwo\nthree\n")
+    course.publish(**{"site.sh": "one\ntwo\nnewer\n"})
+    killed(course, BETWEEN.replace("ACT", act))
+    assert not (course.learner / "site.sh").exists()
+    course.hub.rename(course.hub.with_suffix(".away"))
+    run = course.begin_update()  # which cannot reach the course
+    assert "git fetch failed" in run.communicate()[1]
+    assert course.text("site.sh").startswith("mine\ntwo\n")
+    course.hub.with_suffix(".away").rename(course.hub)
+    course.update()
+    assert course.text("site.sh") == "mine\ntwo\nnewer\n"
+
+
+def test_what_cannot_go_back_to_its_place_stays_where_it_is_until_it_can(course, updating, monkeypatch):
+    course.publish(**{"site.sh": "one\ntwo\nnewer\n", "a.sh": "new\n"})
+    killed(course, AFTER_PLACING.replace("ACT", "save('mine\\ntwo\\nthree\\n')"))
+    with monkeypatch.context() as patch:
+        patch.setattr(updating, "_put", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+        for _ in range(2):
+            with pytest.raises(
+                CourseError, match=r"site\.sh cannot go back to its place \(No space left on device\); "
+            ):
+                updating.update(course.learner)
+    course.update()
+    assert course.text("site.sh").startswith("mine\ntwo\n")
+
+
+@pytest.mark.parametrize("kind", ["folder", "file", "link"])
+def test_a_learners_own_folder_of_the_name_that_an_update_uses_stays(course, kind):
+    own = course.learner / ".update.partial"
+    if kind == "link":
+        (course.learner.parent / "elsewhere").mkdir()
+        own.symlink_to(course.learner.parent / "elsewhere")
+    elif kind == "folder":
+        own.mkdir()
+        (own / "thesis.txt").write_text("mine")
+    else:
+        own.write_text("mine")
+    course.publish()
+    assert ".update.partial is in the way of what make update puts there; rename it, then again" in course.refused()
+    own.rename(course.learner / "mine")
+    course.update()
+    assert "newer" in course.text(EX)
+    assert os.path.lexists(course.learner / "mine")
+
+
+def test_a_folder_of_a_learner_that_cannot_be_written_is_named(course, updating, monkeypatch):
+    course.publish(**{"new/file.sh": "new\n"})
+
+    def refuse(source, file):
+        if file.name == "file.sh":
+            raise PermissionError(13, "Permission denied", str(source), None, str(file))
+        put(source, file)
+
+    put = updating._put
+    monkeypatch.setattr(updating, "_put", refuse)
+    with pytest.raises(CourseError) as told:
+        updating.update(course.learner)
+    assert str(told.value).startswith(f"cannot write {course.learner}/new/file.sh (Permission denied); ")
+
+
+@pytest.mark.parametrize("how", ["sparse", "skip-worktree"])
+def test_what_git_is_told_not_to_have_on_disk_stays_in_the_history_and_off_the_disk(course, how):
+    course.publish(**{"far/course.sh": "one\n", "far/both.sh": "one\ntwo\nthree\n"})
+    git(course.learner, "pull", "-q")
+    (course.learner / "mine").mkdir()
+    (course.learner / "mine" / "thesis.txt").write_text("mine\n")
+    (course.learner / "far" / "both.sh").write_text("mine\ntwo\nthree\n")
+    git(course.learner, "add", "-A")
+    git(course.learner, "commit", "-qm", "mine")
+    off = {"mine/thesis.txt": "mine\n", "far/course.sh": "newer\n", "far/both.sh": "mine\ntwo\nnewer\n"}
+    if how == "sparse":
+        git(course.learner, "sparse-checkout", "set", "notebooks", "exercises", "solutions")
+    else:
+        git(course.learner, "update-index", "--skip-worktree", *off)
+        shutil.rmtree(course.learner / "mine")
+        shutil.rmtree(course.learner / "far")
+    course.publish(**{"far/course.sh": "newer\n", "far/both.sh": "one\ntwo\nnewer\n"})
+    course.update()
+    assert "newer" in course.text(EX)
+    for name, holds in off.items():
+        assert git(course.learner, "show", f"HEAD:{name}").stdout == holds
+        assert not (course.learner / name).exists()
+    assert git(course.learner, "status", "--porcelain").stdout == ""
+    git(course.learner, "update-index", "--no-skip-worktree", *off) if how != "sparse" else None
+    git(course.learner, *(("sparse-checkout", "disable") if how == "sparse" else ("checkout", ".")))
+    assert {name: course.text(name) for name in off} == off
+
+
+def test_a_file_that_is_on_disk_though_git_is_told_not_to_look_is_the_learners(course):
+    git(course.learner, "update-index", "--skip-worktree", "site.sh")
+    (course.learner / "site.sh").write_text("mine\ntwo\nthree\n")
+    course.publish(**{"site.sh": "one\ntwo\nnewer\n"})
+    course.update()
+    assert course.text("site.sh") == "mine\ntwo\nnewer\n"
+
+
+def test_a_repository_of_the_learners_in_the_course_stays(course):
+    other = course.learner / "mine"
+    git(course.learner, "init", "-q", "mine")
+    (other / "thesis.txt").write_text("mine\n")
+    git(other, "add", "-A")
+    git(other, "commit", "-qm", "mine")
+    git(course.learner, "-c", "advice.addEmbeddedRepo=false", "add", "mine")
+    git(course.learner, "commit", "-qm", "mine")
+    before = git(course.learner, "ls-tree", "HEAD", "mine").stdout
+    assert before.startswith("160000 commit")
+    course.publish(**{"site.sh": "newer\n"})
+    course.update()
+    assert course.text("site.sh") == "newer\n"
+    course.publish(**{"mine/file.sh": "the course's\n"})
+    assert "mine is in the way of the course's mine/file.sh; rename it, then again" in course.refused()
+    assert git(course.learner, "ls-tree", "HEAD", "mine").stdout == before
+    assert git(course.learner, "status", "--porcelain").stdout == ""
+    assert (other / "thesis.txt").read_text() == "mine\n"
+
+
+@pytest.mark.parametrize("smudge", ["cat", "sed s/ACCOUNT=/ACCOUNT=m1234/"])
+def test_what_a_filter_hides_from_git_is_kept_unless_git_puts_it_there_again(course, smudge):
+    course.publish(**{"slurm/site.sh": "ACCOUNT=\nB=2\n"})
+    git(course.learner, "pull", "-q")
+    git(course.learner, "config", "filter.account.clean", "sed s/ACCOUNT=.*/ACCOUNT=/")
+    git(course.learner, "config", "filter.account.smudge", smudge)
+    (course.learner / ".git" / "info").mkdir(exist_ok=True)
+    (course.learner / ".git" / "info" / "attributes").write_text("/slurm/*.sh filter=account\n")
+    (course.learner / "slurm" / "site.sh").write_text("ACCOUNT=m1234\nB=2\n")
+    course.publish(**{"slurm/site.sh": "ACCOUNT=\nB=3\n"})
+    said = course.update()
+    assert kept(course, "slurm") == (["ACCOUNT=m1234\nB=2\n"] if smudge == "cat" else [])
+    assert ("slurm/site.sh: as you had it, it is kept as slurm/kept/site." in said) == (smudge == "cat")
+    assert course.text("slurm/site.sh").endswith("B=3\n")
+
+
+@pytest.mark.parametrize("fetches", ["other", "main"])
+def test_the_newer_version_comes_whatever_a_clone_is_set_to_fetch(course, fetches):
+    git(course.learner, "config", "remote.origin.fetch", f"+refs/heads/{fetches}:refs/remotes/origin/{fetches}")
+    if fetches == "main":
+        git(course.learner, "update-ref", "-d", "refs/remotes/origin/main")
+    course.publish(**{"site.sh": "newer\n"})
+    course.update()
+    assert course.text("site.sh") == "newer\n"
+
+
+def test_a_file_that_only_its_owner_may_read_stays_so(course):
+    (course.learner / "site.sh").chmod(0o600)
+    (course.learner / CHAPTER).chmod(0o700)
+    (course.author / "pyproject.toml").chmod(0o755)
+    (course.learner / "pyproject.toml").chmod(0o640)
+    course.publish(**{"site.sh": "newer\n", CHAPTER: chapter("b = 1")})
+    course.update()
+    modes = [(course.learner / name).stat().st_mode & 0o777 for name in ("site.sh", CHAPTER, "pyproject.toml")]
+    assert course.text("site.sh") == "newer\n"
+    assert modes == [0o600, 0o600, 0o750]  # who runs it is git's to say
+
+
+@pytest.mark.parametrize("why", ["No space left on device", "Read-only file system", "Permission denied"])
+def test_a_disk_that_takes_nothing_is_not_taken_for_a_network_that_fails(course, tmp_path, monkeypatch, why):
+    fake = tmp_path / "bin" / "git"
+    fake.parent.mkdir()
+    says = f"echo 'fatal: cannot open .git/FETCH_HEAD: {why}' >&2; exit 128"
+    fake.write_text(f'#!/bin/sh\ncase "$*" in *fetch*) {says}; esac\nexec {shutil.which("git")} "$@"\n')
+    fake.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{fake.parent}:{os.environ['PATH']}")
+    line = course.refused()
+    assert f"FETCH_HEAD: {why}); make room in .git, and see that you may write there; then again" in line
+    assert "network" not in line
+
+
+@pytest.mark.parametrize("module", ["psutil", "dltutorial"])
+def test_a_ctrl_c_while_an_update_loads_is_one_line(course, tmp_path, module):
+    """A module of that name in its way interrupts, as the key would."""
+    code = "import os, signal\nos.kill(os.getpid(), signal.SIGINT)\nimport time\ntime.sleep(60)\n"
+    (tmp_path / f"{module}.py").write_text(code)
+    run = subprocess.run(
+        [sys.executable, str(ROOT / "hub" / "update.py")],
+        cwd=course.learner,
+        env=os.environ | {"PYTHONPATH": f"{tmp_path}:{ROOT}"},
+        capture_output=True,
+        text=True,
+    )
+    assert (run.returncode, run.stdout, run.stderr) == (130, "", "dltutorial: interrupted\n")
+
+
+def test_a_name_that_a_locale_lacks_stops_no_update(course, monkeypatch):
+    (course.learner / "größe.sh").write_text("mine\n")
+    course.publish(**{"größe.sh": "the course's\n"})
+    monkeypatch.setenv("PYTHONIOENCODING", "ascii")
+    assert "gr??e.sh: yours is now gr??e__" in course.update()
+    assert course.text("größe.sh") == "the course's\n"
+
+
+@pytest.mark.parametrize("output", ["nobody reads it", "it is full", "it is closed"])
+def test_an_output_that_takes_nothing_stops_no_update(course, output):
+    (course.learner / "notes.md").write_text("mine\n")
+    course.publish(**{"notes.md": "the course's\n"})
+    if output == "it is full" and not Path("/dev/full").exists():
+        pytest.skip("this system has no /dev/full")
+    to = {"nobody reads it": "| true", "it is full": ">/dev/full", "it is closed": ">&-"}[output]
+    run = subprocess.run(
+        [
+            "bash",
+            "-c",
+            f'set -o pipefail; (sleep 0.2; "$0" "$1") {to}',
+            sys.executable,
+            str(ROOT / "hub" / "update.py"),
+        ],
+        cwd=course.learner,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert (run.returncode, run.stderr) == (0, "")
+    assert course.text("notes.md") == "the course's\n"
+    assert git(course.learner, "for-each-ref", "refs/dltutorial").stdout == ""
