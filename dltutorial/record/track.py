@@ -4,14 +4,20 @@ In: named scalars at a step. Out: files under a run's folder. W&B stays offline 
 offline it needs no key, no network and no answer to a prompt.
 """
 
+import contextlib
 import os
-from collections.abc import Collection, Mapping
+import threading
+from collections.abc import Callable, Collection, Iterator, Mapping
+from concurrent.futures import Future
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from dltutorial import errors
 from dltutorial.errors import CourseError
 
 MINE = ".dltutorial"  # so end the names of its event files: those of others are no run's to remove
+PATIENCE_S = 60  # with W&B's process; where it uploads, ten times that
 
 
 class Tracker:
@@ -25,32 +31,39 @@ class Tracker:
     """
 
     def __init__(self, kinds: Collection[str], folder: Path, config: Mapping[str, Any], done: int = 0):
+        self._folder, self._board = folder, None
         self._wandb = _wandb_run(folder, config) if "wandb" in kinds else None
-        self._board = None
         if "tensorboard" in kinds:
             from torch.utils.tensorboard import SummaryWriter
 
-            try:
+            self._others, threading.excepthook = threading.excepthook, self._told_here
+            with _events(folder):
                 self._board = SummaryWriter(str(folder / "tensorboard"), purge_step=done + 1, filename_suffix=MINE)
-            except UnicodeEncodeError as error:
-                raise CourseError(f"TensorBoard cannot write to {str(folder)!r}; choose a name in UTF-8") from error
 
     def log(self, step: int, scalars: Mapping[str, float]) -> None:
-        """Write scalars that belong to one update."""
+        """Write scalars that belong to one update. CourseError: TensorBoard cannot; W&B that cannot is given up."""
         if self._board:
-            for name, value in scalars.items():
-                self._board.add_scalar(name, value, step)
-        if self._wandb:
-            self._wandb.log(dict(scalars), step=step)
+            with _events(self._folder):
+                for name, value in scalars.items():
+                    self._board.add_scalar(name, value, step)
+        if self._wandb and not _in_time(self._folder, partial(self._wandb.log, dict(scalars), step=step)):
+            self._wandb = None
 
     def close(self) -> None:
-        """Flush everything to disk; the tracker cannot be used afterwards."""
+        """Flush everything to disk; the tracker cannot be used afterwards. Fails as ``log`` does."""
         try:
             if self._board:
-                self._board.close()
+                with _events(self._folder):
+                    self._board.close()
+                threading.excepthook = self._others  # else its thread may yet fail
         finally:
             if self._wandb:
-                self._wandb.finish()
+                _in_time(self._folder, self._wandb.finish)
+
+    def _told_here(self, about: threading.ExceptHookArgs) -> None:
+        """Print nothing where TensorBoard's own thread fails: its next call here raises that error."""
+        if type(about.thread).__name__ != "_AsyncWriterThread":
+            self._others(about)
 
 
 def write_table(folder: Path, columns: list, rows: list[list], file: Path) -> None:
@@ -61,12 +74,53 @@ def write_table(folder: Path, columns: list, rows: list[list], file: Path) -> No
     """
     import wandb
 
+    def write() -> None:
+        run.log({"trials": wandb.Table(columns=columns, data=rows)})
+        artifact = wandb.Artifact(folder.parent.name, type="study")
+        artifact.add_file(str(file))
+        run.log_artifact(artifact)
+        run.finish()
+
     run = _wandb_run(folder, {})
-    run.log({"trials": wandb.Table(columns=columns, data=rows)})
-    artifact = wandb.Artifact(folder.parent.name, type="study")
-    artifact.add_file(str(file))
-    run.log_artifact(artifact)
-    run.finish()
+    _in_time(folder, write)
+
+
+@contextlib.contextmanager
+def _events(folder: Path) -> Iterator[None]:
+    """What TensorBoard cannot write, in one line."""
+    try:
+        yield
+    except UnicodeEncodeError as error:
+        raise CourseError(f"TensorBoard cannot write to {str(folder)!r}; choose a name in UTF-8") from error
+    except FileNotFoundError as error:
+        raise CourseError(f"{folder} was removed or moved away while the run wrote there; train again") from error
+    except OSError as error:
+        why = f"cannot write TensorBoard's events in {folder}: {error.strerror or error}"
+        raise CourseError(f"{why}; make room, then --resume") from error
+
+
+def _in_time(folder: Path, call: Callable[[], object]) -> bool:
+    """Whether W&B did it. Else its process failed or hangs: a warning says so, and nothing waits for it any more."""
+    import wandb
+
+    def attempt() -> None:
+        try:
+            done.set_result(call())
+        except Exception as error:
+            done.set_exception(error)
+
+    done: Future = Future()
+    threading.Thread(target=attempt, daemon=True).start()
+    try:
+        done.result(PATIENCE_S if os.environ.get("WANDB_MODE", "offline") == "offline" else 10 * PATIENCE_S)
+        return True
+    except Exception as error:
+        told = f"W&B's process is gone or hangs ({type(error).__name__}): its record of {folder.name} ends here"
+        errors.warn(f"{told}; the course's own files have everything")
+    for end in (lambda: wandb.setup()._connection._proc._process.kill(), wandb.teardown):  # type: ignore[union-attr]
+        with contextlib.suppress(Exception, SystemExit):
+            end()
+    return False
 
 
 def _wandb_run(folder: Path, config: Mapping[str, Any]) -> Any:
