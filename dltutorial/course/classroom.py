@@ -36,10 +36,8 @@ def join(folder: Path, name: str | None = None) -> str:
         CourseError: no such folder, it cannot be written, the name is taken or cannot be one, or a class is joined.
     """
     with paths.locked(sharing.setting_file().parent):  # of two at the same moment one joins
-        if before := sharing.membership():
-            raise CourseError(
-                f"you are {before.name} in {before.folder} already; leave it first: dltutorial class leave"
-            )
+        if now := sharing.membership():
+            raise CourseError(f"you are {now.name} in {now.folder} already; leave it first: dltutorial class leave")
         folder = Path(folder).absolute()
         if not folder.is_dir():
             raise CourseError(f"no folder {folder}; ask your instructor for the class's folder")
@@ -62,13 +60,8 @@ def join(folder: Path, name: str | None = None) -> str:
             os.setxattr(member.file, sharing.MARK, (made := secrets.token_hex(8)).encode())
             mark = made
         try:
-            setting = {
-                "folder": str(member.folder),
-                "name": member.name,
-                "inode": member.file.stat().st_ino,
-                "mark": mark,
-            }
-            paths.write_text(sharing.setting_file(), json.dumps(setting) + "\n")
+            noted = {"folder": str(folder), "inode": member.file.stat().st_ino, "mark": mark}
+            paths.write_text(sharing.setting_file(), json.dumps(member._asdict() | noted) + "\n")
         except CourseError:
             member.file.unlink(missing_ok=True)
             raise

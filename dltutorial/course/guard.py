@@ -84,10 +84,10 @@ def plain_torch() -> Iterator[None]:
     import torch
 
     dtype, device = torch.get_default_dtype(), torch.get_default_device()
+    torch.set_default_dtype(torch.float32)
+    torch.set_default_device(None)
     try:
         with torch.enable_grad():
-            torch.set_default_dtype(torch.float32)
-            torch.set_default_device(None)
             yield
     finally:
         torch.set_default_dtype(dtype)

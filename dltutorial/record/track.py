@@ -13,8 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from dltutorial import errors
-from dltutorial.errors import CourseError
+from dltutorial.errors import CourseError, warn
 
 MINE = ".dltutorial"  # so end the names of its event files: those of others are no run's to remove
 PATIENCE_S = 60  # with W&B's process; where it uploads, ten times that
@@ -95,8 +94,8 @@ def _events(folder: Path) -> Iterator[None]:
     except FileNotFoundError as error:
         raise CourseError(f"{folder} was removed or moved away while the run wrote there; train again") from error
     except OSError as error:
-        why = f"cannot write TensorBoard's events in {folder}: {error.strerror or error}"
-        raise CourseError(f"{why}; make room, then --resume") from error
+        why = error.strerror or error
+        raise CourseError(f"cannot write TensorBoard's events in {folder}: {why}; make room, then --resume") from error
 
 
 def _in_time(folder: Path, call: Callable[[], object]) -> bool:
@@ -116,7 +115,7 @@ def _in_time(folder: Path, call: Callable[[], object]) -> bool:
         return True
     except Exception as error:
         told = f"W&B's process is gone or hangs ({type(error).__name__}): its record of {folder.name} ends here"
-        errors.warn(f"{told}; the course's own files have everything")
+        warn(f"{told}; the course's own files have everything")
     for end in (lambda: wandb.setup()._connection._proc._process.kill(), wandb.teardown):  # type: ignore[union-attr]
         with contextlib.suppress(Exception, SystemExit):
             end()
