@@ -30,14 +30,9 @@ Samples = dict[tuple[str, int], list[float]]  # (name, bytes) → seconds
 
 
 def clock(
-    names: Sequence[str],
-    world_size: int,
-    sizes_bytes: Sequence[int],
-    repeats: int = 20,
-    node_size: int = 0,
-    backend: str = "gloo",
-    timeout_s: float = 300.0,
-) -> dict[tuple[str, int], Timing]:
+    names: Sequence[str], world_size: int, sizes_bytes: Sequence[int], repeats: int = 20, node_size: int = 0,
+    backend: str = "gloo", timeout_s: float = 300.0,
+) -> dict[tuple[str, int], Timing]:  # fmt: skip
     """Time collectives of float32 on ranks of this machine.
 
     Args:

@@ -108,17 +108,10 @@ class Sweep:
 
 
 def sweep(
-    survey: Survey,
-    batch_sizes: Sequence[int],
-    target: float = 0.9,
-    *,
-    optimizer: str | Update = "sgd",
-    seeds: Sequence[int] = tuple(range(100, 105)),
-    tuning_seeds: Sequence[int] = (0, 1, 2),
-    limit: int = 16_000,
-    progress: bool = True,
-    **options: Any,
-) -> Sweep:
+    survey: Survey, batch_sizes: Sequence[int], target: float = 0.9, *, optimizer: str | Update = "sgd",
+    seeds: Sequence[int] = tuple(range(100, 105)), tuning_seeds: Sequence[int] = (0, 1, 2), limit: int = 16_000,
+    progress: bool = True, **options: Any,
+) -> Sweep:  # fmt: skip
     """Updates to the target for every batch size, the learning rate tuned for each.
 
     Args:

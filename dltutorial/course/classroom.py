@@ -19,14 +19,8 @@ from dltutorial.record import sharing
 from dltutorial.record.sharing import Membership
 
 # Pseudonyms such as calm-otter-417: drawn by chance, so that they say nothing about anybody.
-_HOW = (
-    "able amber bold brave bright calm clever cosy daring early eager fair fast fond gentle glad golden happy keen "
-    "kind lively lucky merry neat patient quick quiet ready silver steady"
-)
-_WHO = (
-    "badger bear beaver bison cat crane curlew deer dolphin eagle egret falcon finch fox gecko goose hare hawk "
-    "heron ibex jay koala lark lemur lynx marten mole newt otter owl panda plover puffin raven robin seal swan"
-)
+_HOW = "able amber bold brave bright calm clever cosy daring early eager fair fast fond gentle glad golden happy keen"
+_WHO = "badger bear beaver bison crane deer dolphin eagle falcon finch fox gecko hare heron ibex koala lynx otter owl"
 
 
 def join(folder: Path, name: str | None = None) -> str:
@@ -35,35 +29,36 @@ def join(folder: Path, name: str | None = None) -> str:
     Raises:
         CourseError: no such folder, it cannot be written, the name is taken or cannot be one, or a class is joined.
     """
-    if before := sharing.membership():
-        raise CourseError(f"you are {before.name} in {before.folder} already; leave it first: dltutorial class leave")
-    folder = Path(folder).absolute()
-    if not folder.is_dir():
-        raise CourseError(f"no folder {folder}; ask your instructor for the class's folder")
-    drawn = f"{secrets.choice(_HOW.split())}-{secrets.choice(_WHO.split())}-{100 + secrets.randbelow(900)}"
-    member = Membership(folder, paths.inside(folder, drawn if name is None else name).name)
-    if len(member.name) > 40:
-        raise CourseError(f"the name has {len(member.name)} characters; take 40 at most")
-    if os.path.realpath(member.file) == os.path.realpath(paths.records_file()):
-        raise CourseError(f"{member.file} holds your own records; choose another name, or the class's folder")
-    try:
-        member.file.touch(exist_ok=False)  # which nobody else has
-    except FileExistsError:
-        raise CourseError(f"somebody is {member.name} already in {folder}; choose another name") from None
-    except OSError as error:
-        raise CourseError(f"cannot write to {folder}: {error.strerror}; ask your instructor") from error
-    with contextlib.suppress(OSError):
-        member.file.chmod(0o644)  # the instructor reads it, whatever the umask
-    mark = ""
-    with contextlib.suppress(OSError, AttributeError):  # some file systems, and some systems, have no marks
-        os.setxattr(member.file, sharing.MARK, (made := secrets.token_hex(8)).encode())
-        mark = made
-    try:
-        setting = {"folder": str(member.folder), "name": member.name, "inode": member.file.stat().st_ino, "mark": mark}
-        paths.write_text(sharing.setting_file(), json.dumps(setting) + "\n")
-    except CourseError:
-        member.file.unlink(missing_ok=True)
-        raise
+    with paths.locked(sharing.setting_file().parent):  # of two at the same moment one joins
+        if now := sharing.membership():
+            raise CourseError(f"you are {now.name} in {now.folder} already; leave it first: dltutorial class leave")
+        folder = Path(folder).absolute()
+        if not folder.is_dir():
+            raise CourseError(f"no folder {folder}; ask your instructor for the class's folder")
+        drawn = f"{secrets.choice(_HOW.split())}-{secrets.choice(_WHO.split())}-{100 + secrets.randbelow(900)}"
+        member = Membership(folder, paths.inside(folder, drawn if name is None else name).name)
+        if len(member.name) > 40:
+            raise CourseError(f"the name has {len(member.name)} characters; take 40 at most")
+        if os.path.realpath(member.file) == os.path.realpath(paths.records_file()):
+            raise CourseError(f"{member.file} holds your own records; choose another name, or the class's folder")
+        try:
+            member.file.touch(exist_ok=False)  # which nobody else has
+        except FileExistsError:
+            raise CourseError(f"somebody is {member.name} already in {folder}; choose another name") from None
+        except OSError as error:
+            raise CourseError(f"cannot write to {folder}: {error.strerror}; ask your instructor") from error
+        with contextlib.suppress(OSError):
+            member.file.chmod(0o644)  # the instructor reads it, whatever the umask
+        mark = ""
+        with contextlib.suppress(OSError, AttributeError):  # some file systems, and some systems, have no marks
+            os.setxattr(member.file, sharing.MARK, (made := secrets.token_hex(8)).encode())
+            mark = made
+        try:
+            noted = {"folder": str(folder), "inode": member.file.stat().st_ino, "mark": mark}
+            paths.write_text(sharing.setting_file(), json.dumps(member._asdict() | noted) + "\n")
+        except CourseError:
+            member.file.unlink(missing_ok=True)
+            raise
     return (
         f"You are {member.name}. From now on a few fields of your records go into {member.file}\n"
         "and nowhere else: how checks end, guesses, a few speeds of the machine, where you are in the course.\n"

@@ -78,6 +78,22 @@ def deadline(limit_s: float) -> Iterator[None]:
         signal.signal(signal.SIGALRM, handler)
 
 
+@contextlib.contextmanager
+def plain_torch() -> Iterator[None]:
+    """Torch with its own dtype, device and gradients, whatever a cell or an answer sets; afterwards as it was."""
+    import torch
+
+    dtype, device = torch.get_default_dtype(), torch.get_default_device()
+    torch.set_default_dtype(torch.float32)
+    torch.set_default_device(None)
+    try:
+        with torch.enable_grad():
+            yield
+    finally:
+        torch.set_default_dtype(dtype)
+        torch.set_default_device(None if device.type == "cpu" else device)
+
+
 def last_words(error: BaseException) -> str:
     """The error's last line, such as ``ZeroDivisionError: division by zero``, even where ``str(error)`` fails."""
     told = traceback.TracebackException(type(error), error, None)

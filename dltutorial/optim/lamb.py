@@ -24,14 +24,9 @@ class LAMB(Layerwise):
     """Layer-wise adaptive moments; see the module for the formula."""
 
     def __init__(
-        self,
-        params: Any,
-        lr: float | Tensor,
-        betas: tuple[float, float] = (0.9, 0.999),
-        eps: float = 1e-6,
-        weight_decay: float = 0.0,
-        capturable: bool = False,
-    ) -> None:
+        self, params: Any, lr: float | Tensor, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-6,
+        weight_decay: float = 0.0, capturable: bool = False,
+    ) -> None:  # fmt: skip
         """Take the parameters; ``without_adaptation(model)`` makes the usual two groups.
 
         Args:

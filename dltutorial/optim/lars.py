@@ -32,13 +32,9 @@ class LARS(Layerwise):
     """Layer-wise adaptive rate scaling; see the module for the formula."""
 
     def __init__(
-        self,
-        params: Any,
-        lr: float | Tensor,
-        momentum: float = 0.9,
-        weight_decay: float = 0.0,
+        self, params: Any, lr: float | Tensor, momentum: float = 0.9, weight_decay: float = 0.0,
         trust_coefficient: float = 1e-3,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """Take the parameters; ``without_adaptation(model)`` makes the usual two groups.
 
         Args:

@@ -127,15 +127,10 @@ class Worker:
 
 
 def run(
-    order: Sequence[Act],
-    stages: Mapping[int, nn.Module],
-    n_stages: int,
-    shape: Sequence[int],
-    parts: Sequence[Tensor],
-    loss: Callable[[Tensor, int], Tensor],
-    at_least_s: Mapping[str, float] | None = None,
+    order: Sequence[Act], stages: Mapping[int, nn.Module], n_stages: int, shape: Sequence[int],
+    parts: Sequence[Tensor], loss: Callable[[Tensor, int], Tensor], at_least_s: Mapping[str, float] | None = None,
     group: Group = None,
-) -> Run:
+) -> Run:  # fmt: skip
     """One step on this rank; all ranks call it, each with its order.
 
     Args:

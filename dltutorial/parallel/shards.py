@@ -100,13 +100,8 @@ class Sharded(nn.Module):
     """A model and its optimizer in pieces. Call it as the model; ``loss.backward()``; then ``step()``."""
 
     def __init__(
-        self,
-        model: nn.Module,
-        make_optimizer: MakeOptimizer,
-        *,
-        stage: int,
-        blocks: Iterable[nn.Module] = (),
-    ) -> None:
+        self, model: nn.Module, make_optimizer: MakeOptimizer, *, stage: int, blocks: Iterable[nn.Module] = (),
+    ) -> None:  # fmt: skip
         """Cut the model into units: each block, and all the rest.
 
         Args:

@@ -94,15 +94,9 @@ def investigate(evidence: Evidence) -> Report:
 
 
 def gather(
-    loader: Iterable | Callable[[], Iterable],
-    step: Callable[[Any], object],
-    *,
-    peaks: Peaks | None = None,
-    dtype: str = "fp32",
-    rounds: int = 5,
-    phase_s: float = 0.3,
-    steps: int = 5,
-) -> Evidence:
+    loader: Iterable | Callable[[], Iterable], step: Callable[[Any], object], *, peaks: Peaks | None = None,
+    dtype: str = "fp32", rounds: int = 5, phase_s: float = 0.3, steps: int = 5,
+) -> Evidence:  # fmt: skip
     """Measure a loader and a step: throughput split, trace, and, with ``peaks``, the work of a step.
 
     Args:

@@ -125,16 +125,9 @@ class Memory:
 
 
 def of_step(
-    shape: Shape,
-    batch: int,
-    formats: str = "fp32",
-    optimizer: str = "adamw",
-    *,
-    fused: bool = True,
-    checkpointing: bool = False,
-    ranks: int = 1,
-    stage: int = 0,
-) -> Memory:
+    shape: Shape, batch: int, formats: str = "fp32", optimizer: str = "adamw", *, fused: bool = True,
+    checkpointing: bool = False, ranks: int = 1, stage: int = 0,
+) -> Memory:  # fmt: skip
     """What one rank needs for a step.
 
     Args:

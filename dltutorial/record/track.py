@@ -4,12 +4,15 @@ In: named scalars at a step. Out: files under a run's folder. W&B stays offline 
 offline it needs no key, no network and no answer to a prompt.
 """
 
+import contextlib
 import os
-from collections.abc import Collection, Mapping
+import threading
+from collections.abc import Callable, Collection, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from dltutorial.errors import CourseError
+from dltutorial.errors import CourseError, warn
 
 MINE = ".dltutorial"  # so end the names of its event files: those of others are no run's to remove
 
@@ -25,32 +28,39 @@ class Tracker:
     """
 
     def __init__(self, kinds: Collection[str], folder: Path, config: Mapping[str, Any], done: int = 0):
+        self._folder, self._board = folder, None
         self._wandb = _wandb_run(folder, config) if "wandb" in kinds else None
-        self._board = None
         if "tensorboard" in kinds:
             from torch.utils.tensorboard import SummaryWriter
 
-            try:
+            self._others, threading.excepthook = threading.excepthook, self._told_here
+            with _events(folder):
                 self._board = SummaryWriter(str(folder / "tensorboard"), purge_step=done + 1, filename_suffix=MINE)
-            except UnicodeEncodeError as error:
-                raise CourseError(f"TensorBoard cannot write to {str(folder)!r}; choose a name in UTF-8") from error
 
     def log(self, step: int, scalars: Mapping[str, float]) -> None:
-        """Write scalars that belong to one update."""
+        """Write scalars that belong to one update. CourseError: TensorBoard cannot; W&B that cannot is given up."""
         if self._board:
-            for name, value in scalars.items():
-                self._board.add_scalar(name, value, step)
-        if self._wandb:
-            self._wandb.log(dict(scalars), step=step)
+            with _events(self._folder):
+                for name, value in scalars.items():
+                    self._board.add_scalar(name, value, step)
+        if self._wandb and not _done(self._folder, partial(self._wandb.log, dict(scalars), step=step)):
+            self._wandb = None
 
     def close(self) -> None:
-        """Flush everything to disk; the tracker cannot be used afterwards."""
+        """Flush everything to disk; the tracker cannot be used afterwards. Fails as ``log`` does."""
         try:
             if self._board:
-                self._board.close()
+                with _events(self._folder):
+                    self._board.close()
+                threading.excepthook = self._others  # else its thread may yet fail
         finally:
             if self._wandb:
-                self._wandb.finish()
+                _done(self._folder, self._wandb.finish)
+
+    def _told_here(self, about: threading.ExceptHookArgs) -> None:
+        """Print nothing where TensorBoard's own thread fails: its next call here raises that error."""
+        if type(about.thread).__name__ != "_AsyncWriterThread":
+            self._others(about)
 
 
 def write_table(folder: Path, columns: list, rows: list[list], file: Path) -> None:
@@ -67,6 +77,35 @@ def write_table(folder: Path, columns: list, rows: list[list], file: Path) -> No
     artifact.add_file(str(file))
     run.log_artifact(artifact)
     run.finish()
+
+
+@contextlib.contextmanager
+def _events(folder: Path) -> Iterator[None]:
+    """What TensorBoard cannot write, in one line."""
+    try:
+        yield
+    except UnicodeEncodeError as error:
+        raise CourseError(f"TensorBoard cannot write to {str(folder)!r}; choose a name in UTF-8") from error
+    except FileNotFoundError as error:
+        raise CourseError(f"{folder} was removed or moved away while the run wrote there; train again") from error
+    except OSError as error:
+        why = error.strerror or error
+        raise CourseError(f"cannot write TensorBoard's events in {folder}: {why}; make room, then --resume") from error
+
+
+def _done(folder: Path, call: Callable[[], object]) -> bool:
+    """Whether W&B did it. Else its process is gone: a warning says so, and nobody asks it any more."""
+    import wandb
+
+    try:
+        call()
+        return True
+    except Exception as error:
+        told = f"W&B's process is gone ({type(error).__name__}): its record of {folder.name} ends here"
+        warn(f"{told}; the course's own files have everything")
+    with contextlib.suppress(Exception, SystemExit):
+        wandb.teardown()  # else its end at this program's end is a traceback
+    return False
 
 
 def _wandb_run(folder: Path, config: Mapping[str, Any]) -> Any:

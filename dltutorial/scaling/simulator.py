@@ -81,15 +81,9 @@ def buckets(workload: Workload, bucket_bytes: float = DEFAULT_BYTES) -> tuple[np
 
 
 def simulate(
-    workload: Workload,
-    network: Cluster,
-    ranks_P: float | np.ndarray,
-    samples_per_rank: float | np.ndarray = 1.0,
-    *,
-    spread: Spread = Spread(),
-    overlap: bool = True,
-    bucket_bytes: float = DEFAULT_BYTES,
-) -> Steps:
+    workload: Workload, network: Cluster, ranks_P: float | np.ndarray, samples_per_rank: float | np.ndarray = 1.0, *,
+    spread: Spread = Spread(), overlap: bool = True, bucket_bytes: float = DEFAULT_BYTES,
+) -> Steps:  # fmt: skip
     """The step of each number of ranks.
 
     Args:

@@ -6,6 +6,7 @@ import os
 import re
 import socket
 import stat
+import threading
 import warnings
 from pathlib import Path
 
@@ -178,6 +179,30 @@ def test_joining_twice_or_nowhere_is_one_line(room, tmp_path, capsys):
     assert len(errors) == 3
     assert all(line.startswith("dltutorial") and ";" in line for line in errors)
     assert "class join: the following arguments are required: FOLDER; see dltutorial class join --help" in errors[1]
+
+
+def test_of_two_that_join_at_the_same_moment_one_is_told_so(room, monkeypatch):
+    told, look = [], sharing.membership
+
+    def second():
+        try:
+            told.append(classroom.join(room, "second"))
+        except CourseError as error:
+            told.append(str(error))
+
+    def look_and_linger():
+        found = look()
+        if threading.current_thread() is not other and not other.ident:
+            other.start()
+            other.join(1)
+        return found
+
+    other = threading.Thread(target=second)
+    monkeypatch.setattr(sharing, "membership", look_and_linger)
+    assert classroom.join(room, "first").startswith("You are first.")
+    other.join()
+    assert told[0].startswith("you are first in ")
+    assert [file.name for file in room.iterdir()] == ["first.jsonl"]
 
 
 @pytest.mark.parametrize("words", [["--name", "me", "{}"], ["{}", "--name", "me"], ["--name=me", "{}"]])

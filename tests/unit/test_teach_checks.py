@@ -112,6 +112,40 @@ def test_an_answer_that_forks_leaves_no_child(exercise):
         assert os.waitpid(pid, 0) == (pid, 0)
 
 
+@pytest.fixture
+def torch_as_it_was():
+    yield
+    torch.set_default_dtype(torch.float32)
+    torch.set_default_device(None)
+    torch.set_grad_enabled(True)
+
+
+def of_torchs_defaults(fn):
+    x = torch.ones(2, requires_grad=True)
+    expect((str(fn(x).dtype), str(torch.ones(1).device), fn(x).requires_grad), ("torch.float32", "cpu", True))
+
+
+def set_defaults():
+    torch.set_default_dtype(torch.float64)
+    torch.set_default_device("meta")
+    torch.set_grad_enabled(False)
+
+
+def defaults():
+    return torch.get_default_dtype(), torch.get_default_device().type, torch.is_grad_enabled()
+
+
+def test_a_right_answer_is_right_whatever_a_cell_set_of_torchs_defaults(torch_as_it_was):
+    set_defaults()
+    assert Exercise("doubled", "07", [of_torchs_defaults]).examine(lambda x: 2 * x).status == "passed"
+    assert defaults() == (torch.float64, "meta", False)
+
+
+def test_what_an_answer_sets_of_torchs_defaults_ends_with_the_check(torch_as_it_was):
+    Exercise("doubled", "07", [of_torchs_defaults]).examine(lambda x: set_defaults() or x)
+    assert defaults() == (torch.float32, "cpu", True)
+
+
 def test_a_torch_operation_that_is_not_implemented_is_no_blank(exercise):
     def fn(x):
         raise NotImplementedError("addmm is not implemented for 'Half'")

@@ -1,6 +1,8 @@
+import contextlib
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import events
@@ -9,6 +11,77 @@ import wandbfile
 from waiting import wait_for
 
 from dltutorial.record import track
+
+# A run that goes on until its tracker cannot; {} is what befalls it after the first step.
+BEFALLEN = """
+import itertools, os, pathlib, psutil, resource, shutil, signal, sys, threading
+from dltutorial.errors import CourseError
+from dltutorial.record import track
+
+def core():
+    return next(p for p in psutil.Process().children(recursive=True) if p.name().startswith("wandb-core"))
+
+kind, folder = sys.argv[1], pathlib.Path(sys.argv[2]) / "befallen"
+tracker = track.Tracker((kind,), folder, dict(a=1))
+tracker.log(1, dict(loss=1.0))
+{}
+for write in (lambda: [tracker.log(step, dict(loss=1.0)) for step in range(2, 20000)], tracker.close):
+    try:
+        write()
+    except CourseError as error:
+        print("LINE", error)
+print("THE END")
+"""
+
+
+@pytest.mark.parametrize(("what", "told"), [
+    ("resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))", "cannot write TensorBoard's events in "),
+    ("shutil.rmtree(folder)", "befallen was removed or moved away while the run wrote there"),
+])  # fmt: skip
+def test_events_that_cannot_be_written_are_one_line_and_no_traceback(tmp_path, what, told):
+    done = subprocess.run(
+        [sys.executable, "-c", BEFALLEN.format(what), "tensorboard", str(tmp_path)], capture_output=True, text=True,
+        timeout=250,
+    )  # fmt: skip
+    *lines, end = done.stdout.splitlines()
+    assert end == "THE END"
+    assert lines
+    assert all(line.startswith("LINE") and told in line for line in lines)
+    assert "Traceback" not in done.stderr
+
+
+def test_an_error_in_a_thread_of_somebody_else_is_told_as_before(tmp_path, monkeypatch):
+    seen = []
+    monkeypatch.setattr(threading, "excepthook", seen.append)
+    tracker = track.Tracker(("tensorboard",), tmp_path / "r", {})
+    thread = threading.Thread(target=lambda: 1 / 0)
+    thread.start()
+    thread.join()
+    tracker.close()
+    assert [about.exc_type for about in seen] == [ZeroDivisionError]
+    assert threading.excepthook == seen.append
+
+
+@pytest.mark.parametrize("signal", ["SIGKILL"])
+def test_without_an_answer_of_wandb_the_run_goes_on_and_ends(tmp_path, signal):
+    """Its process killed, as for want of memory, or hanging."""
+    what = f"process = core(); process.send_signal(signal.{signal}); print(process.pid)"
+    done = subprocess.Popen(
+        [sys.executable, "-c", BEFALLEN.format(what), "wandb", str(tmp_path)],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+    )  # fmt: skip
+    pid = int(done.stdout.readline())
+    try:
+        out, err = done.communicate(timeout=250)
+    finally:
+        done.kill()
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, 9)
+    assert out == "THE END\n"
+    assert done.returncode == 0
+    assert "Traceback" not in err
+    (line,) = [line for line in err.splitlines() if "W&B" in line]
+    assert "): its record of befallen ends here; the course" in line
 
 
 @pytest.fixture(scope="module")
