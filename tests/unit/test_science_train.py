@@ -274,7 +274,7 @@ def test_what_never_ends_is_not_read(train, task, file, name, kind, tmp_path, ca
         ("cosmology", "train/box_11.h5", put("unitPar", 1, 4.0), "is not between -1 and 1"),
         ("cosmology", "train/box_11.h5", put("full", (0, 0, 0, 0), -1), "less than no particles"),
         ("climate", "validation/data-003.h5", put("climate/data", slice(None), 0), "003.h5 holds one value only"),
-        ("landcover", "train.h5", put("images", 7, 0), "tile 7 holds NaN, infinity, or one value only"),
+        ("landcover", "train.h5", put("images", 7, 0), "tile 7 holds NaN, infinity, one value, or another unit"),
         ("survey", "train.h5", put("images", 7, 0), "image 7 holds one value only"),
         ("cosmology", "train/box_11.h5", put("full", slice(None), 0), "or none in all"),
         ("climate", "train/data-003.h5", instead("climate/labels_0", half), "003.h5 has a label 0.5, but"),
@@ -300,7 +300,7 @@ def test_what_never_ends_is_not_read(train, task, file, name, kind, tmp_path, ca
         ("cosmology", "valid/box_02.h5", instead("full", lambda x: x[:8, :8, :8]), "not numbers (16, 16, 16, 4)"),
         ("surrogate", "valid.h5", instead("tensor", lambda x: x[:, :9]), "not numbers (20, 64)"),
         ("surrogate", "valid.h5", instead("tensor", lambda x: 0 * x), "valid.h5: all runs are alike"),
-        ("pinn", "train.h5", attribute("a", np.nan), "its attributes a and b are"),
+        ("pinn", "train.h5", attribute("a", np.nan), "its attributes a = nan, b = 0.2 are no two numbers"),
         ("pinn", "train.h5", attribute("a", "fast"), "train.h5"),
     ],
 )
