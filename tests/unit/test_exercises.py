@@ -502,3 +502,13 @@ def test_what_another_build_is_about_to_write_is_not_removed(course, monkeypatch
 
     monkeypatch.setattr(exercises.paths, "locked", locked)
     assert exercises.build(course) == 0
+
+
+@pytest.mark.parametrize("add", [lambda nb: nb.update(mine="x"), lambda nb: nb["cells"][0].update(note="x")])
+def test_what_no_program_writes_into_a_notebook_makes_it_somebodys(add):
+    notebook = {"cells": [{"cell_type": "markdown", "id": "a", "metadata": {}, "source": ["b"]}],
+                "metadata": {}, "nbformat": 4, "nbformat_minor": 5}  # fmt: skip
+    notebook["metadata"]["dltutorial"] = {"version": exercises._digest(notebook)}
+    assert exercises.look_at(json.dumps(notebook)).state == "as it came"
+    add(notebook)
+    assert exercises.look_at(json.dumps(notebook)).state == "run"
