@@ -30,20 +30,7 @@ _BLOCK = re.compile(
     r"^(?P<indent>[ \t]*)### BEGIN SOLUTION\s*\n(?P<inside>.*?)^[ \t]*### END SOLUTION[ \t]*$", re.MULTILINE | re.DOTALL
 )
 _MENTION = re.compile(r"(BEGIN|END) SOLUTION")
-_KNOWN = set(
-    [
-        "cells",
-        "metadata",
-        "nbformat",
-        "nbformat_minor",
-        "cell_type",
-        "source",
-        "outputs",
-        "execution_count",
-        "id",
-        "attachments",
-    ]
-)
+_KNOWN = re.compile(r"cells|metadata|nbformat(_minor)?|cell_type|source|outputs|execution_count|id|attachments")
 # Metadata that programs write unasked when a notebook is opened, run or looked at; all other is a person's.
 _OF_PROGRAMS = {"kernelspec", "language_info", "widgets", "execution", "trusted", "collapsed", "scrolled", "jupyter"}
 _HINT = re.compile(r"^\s*# HINT:\s*(.+?)\s*$", re.MULTILINE)
@@ -183,7 +170,7 @@ def look_at(text: str) -> Copy:
         now, version = _digest(notebook), str(notebook["metadata"].get("dltutorial", {}).get("version", ""))
         ran = any(cell.get("outputs") or cell.get("execution_count") for cell in notebook["cells"])
         ran = ran or bool(notebook["metadata"].get("widgets"))  # what a learner has set there is a result, too
-        ran = ran or any(part.keys() - _KNOWN for part in (notebook, *notebook["cells"]))  # somebody's own
+        ran = ran or not all(_KNOWN.fullmatch(key) for part in (notebook, *notebook["cells"]) for key in part)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return Copy("unreadable", text=text)
     return Copy("edited" if now != version else "run" if ran else "as it came", version, now, text)
