@@ -94,14 +94,14 @@ def _events(folder: Path) -> Iterator[None]:
 
 
 def _done(folder: Path, call: Callable[[], object]) -> bool:
-    """Whether W&B did it. Else its process is gone: a warning says so, and nobody asks it any more."""
+    """Whether W&B did it. Else, as where its process is gone, a warning says so, and nobody asks it any more."""
     import wandb
 
     try:
         call()
         return True
     except Exception as error:
-        told = f"W&B's process is gone ({type(error).__name__}): its record of {folder.name} ends here"
+        told = f"W&B has failed ({type(error).__name__}): its record of {folder.name} ends here"
         warn(f"{told}; the course's own files have everything")
     with contextlib.suppress(Exception, SystemExit):
         wandb.teardown()  # else its end at this program's end is a traceback
