@@ -96,16 +96,15 @@ def course_folder(holding: str) -> Path:
     What others have put into a folder that all may write, as a class's, is no course: its notebooks would be executed.
 
     Raises:
-        CourseError: there is none.
+        CourseError: there is none, or everybody may write to this user's own.
     """
     package = Path(__file__).resolve().parents[1]
     for folder in (Path.cwd(), *Path.cwd().parents, package):
         is_course = (folder / holding).is_dir() and (folder / "pyproject.toml").is_file()
-        is_open = is_course and ((folder / holding).stat().st_mode | folder.stat().st_mode) & stat.S_IWOTH
-        if is_course and (folder == package or (not is_open and (folder / holding).lstat().st_uid == os.getuid())):
+        if is_course and (folder == package or (folder / holding).lstat().st_uid == os.getuid()):
+            if folder != package and ((folder / holding).stat().st_mode | folder.stat().st_mode) & stat.S_IWOTH:
+                raise CourseError(f"everybody may write to {folder}, so no course is taken from there: chmod -R o-w it")
             return folder
-        if is_open:
-            _tell_once(f"dltutorial: everybody may write to {folder}, so it is passed over; to use it: chmod -R o-w it")
     raise CourseError(f"no {holding}/ here or above; run this inside the course's folder (a git clone of it)")
 
 

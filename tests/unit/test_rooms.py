@@ -13,7 +13,7 @@ PACKAGE = ROOT / "dltutorial"
 # Lines of all Python files, blank lines and docstrings included: what there is, and no more. 18,500 for chapters 00 to
 # 15; 22,000 at most with Parts IV and V.
 BUDGET = {
-    "": 1740,
+    "": 1739,
     "record": 612,
     "profile": 2473,
     "data": 2758,
