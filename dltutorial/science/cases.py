@@ -194,9 +194,7 @@ def kept(name: str, plan: Any, make: Callable[[Path], object], n_bytes: int, pro
                 about = {"case": name, "plan": said, "files": sorted(files)}
                 paths.write_text(Path(new) / "dataset.json", json.dumps(about, indent=1) + "\n")
                 for own in (n for n in files if (folder / n).exists() and not store.about(folder)):
-                    if digest([folder / own]) != digest(
-                        [files[own]]
-                    ):  # of a making that was cut short they are the same
+                    if digest([folder / own]) != digest([files[own]]):  # a making that was cut short left the same
                         raise DataError(f"{folder / own} is not of this data set, and stays; move it away, then again")
                 for there, file in (files | {"dataset.json": Path(new) / "dataset.json"}).items():
                     if not (place := folder / there).exists():
