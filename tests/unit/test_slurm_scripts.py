@@ -57,6 +57,15 @@ def test_a_job_script_is_careful_and_says_how_it_is_called(script):
 
 
 @pytest.mark.parametrize("script", JOBS, **named)
+def test_a_job_script_that_bash_runs_says_that_it_is_none(script, tmp_path, monkeypatch):
+    monkeypatch.delenv("SLURM_SUBMIT_DIR", raising=False)
+    done = subprocess.run(["bash", str(script)], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode != 0
+    assert done.stderr.endswith("this is no job; send the script with sbatch\n")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("script", JOBS, **named)
 def test_a_job_script_names_no_account_partition_or_path(script):
     for directive in directives(script):
         option = re.match(r"--?([a-z-]+)", directive)[1]
