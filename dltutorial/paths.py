@@ -74,14 +74,14 @@ def runs_dir() -> Path:
 
 def records_file(to_read: bool = False) -> Path:
     """The JSON-lines file every measurement is appended to. CourseError: another kind of file is set to be written."""
-    named, first = of_variable("DLTUTORIAL_RECORDS"), b""
-    if named and named.suffix != ".jsonl":
-        raise CourseError(f"DLTUTORIAL_RECORDS names {named}; records go to a file whose name ends in .jsonl")
-    with contextlib.suppress(OSError), open_regular(Path(os.devnull) if to_read or not named else named) as stream:
+    file, first = of_variable("DLTUTORIAL_RECORDS") or runs_dir() / "records.jsonl", b""
+    if file.suffix != ".jsonl":
+        raise CourseError(f"DLTUTORIAL_RECORDS names {file}; records go to a file whose name ends in .jsonl")
+    with contextlib.suppress(OSError), open_regular(Path(os.devnull) if to_read else file) as stream:
         first = stream.readline(2**24)
     if first and not _RECORD.match(first):
-        raise CourseError(f"DLTUTORIAL_RECORDS names {named}, which holds something else than records; name a new file")
-    return named or runs_dir() / "records.jsonl"
+        raise CourseError(f"{file} holds something else than records; let DLTUTORIAL_RECORDS name a new file")
+    return file
 
 
 def of_variable(variable: str) -> Path | None:
@@ -96,7 +96,7 @@ def course_folder(holding: str) -> Path:
     What others have put into a folder that all may write, as a class's, is no course: its notebooks would be executed.
 
     Raises:
-        CourseError: there is none, or everybody may write to this user's own.
+        CourseError: there is none, or one that this user is in is not to be taken.
     """
     package = Path(__file__).resolve().parents[1]
     for folder in (Path.cwd(), *Path.cwd().parents, package):
@@ -105,6 +105,9 @@ def course_folder(holding: str) -> Path:
             if folder != package and ((folder / holding).stat().st_mode | folder.stat().st_mode) & stat.S_IWOTH:
                 raise CourseError(f"everybody may write to {folder}, so no course is taken from there: chmod -R o-w it")
             return folder
+        if (folder / "hub" / "update.py").is_file():  # a clone: the package's would be another than the one meant
+            do = f"git restore {holding}, or chown -R {os.getuid()} it; then again"
+            raise CourseError(f"{folder} lacks {holding}/, or it is not yours: {do}")
     raise CourseError(f"no {holding}/ here or above; run this inside the course's folder (a git clone of it)")
 
 
@@ -256,14 +259,20 @@ def locked(folder: Path, waiting: str = "") -> Iterator[None]:
     """Hold ``folder`` alone, by a file ``.lock`` in it; after a second in vain say ``waiting``, who is there."""
     import filelock
 
-    lock = filelock.FileLock(folder / ".lock")
+    lock, told = filelock.FileLock(folder / ".lock"), f"{waiting}; waiting for it\n" if waiting else ""
     with contextlib.suppress(OSError):  # some shared file systems have no locks; what may not be written says so later
         try:
             lock.acquire(timeout=1)
         except filelock.Timeout:
-            if waiting:
-                print(f"{waiting}; waiting for it", file=sys.stderr, flush=True)
+            print(told, end="", file=sys.stderr, flush=True)
             lock.acquire()
+        except PermissionError:  # another user's, who alone can hold it, is waited for
+            with (folder / ".lock").open() as theirs:
+                try:
+                    fcntl.flock(theirs, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    print(told, end="", file=sys.stderr, flush=True)
+                    fcntl.flock(theirs, fcntl.LOCK_SH)
     try:
         yield
     finally:

@@ -12,6 +12,7 @@ try:  # loaded so, a Ctrl-C meanwhile ends in one line as it does later
     import contextlib
     import datetime
     import errno
+    import fcntl
     import hashlib
     import io
     import itertools
@@ -46,6 +47,9 @@ _NO_ROOM = re.compile(
 _SILENCE_S = 90.0  # a server that says nothing is waited for so long; one that sends is heard of twice a second
 _SET = {  # whatever the learner has set
     "core.hooksPath": os.devnull,
+    "core.safecrlf": "false",
+    "color.ui": "false",
+    "color.status": "false",
     "status.displayCommentPrefix": "false",
     "user.name": "make update",
     "user.email": "update@localhost",
@@ -88,8 +92,9 @@ def update(root: Path) -> str:
         if not (branch := state.splitlines()[0].removeprefix("On branch ")) or " " in branch:
             raise CourseError(f"{branch}: no branch can be updated; git switch main, then again")
         note = f"refs/dltutorial/{branch}"
+        newer_files: set[str] = set()
         if _git(root, "for-each-ref", note):  # an update was killed; what it was bringing comes first
-            _bring(root, note, note)
+            newer_files |= _bring(root, note, note)
         _git(root, "remote", "get-url", "origin", do="say where the course is: git remote add origin URL")
         _fetch(root, branch)
         newer = f"refs/remotes/origin/{branch}"
@@ -101,8 +106,8 @@ def update(root: Path) -> str:
             tip = _git(root, "merge-base", "--fork-point", newer, "HEAD").strip()
         if _git(root, "merge-base", tip, newer).strip() != tip:  # taken back; it would pass for the learner's work
             raise CourseError(anew)
-        n = _bring(root, f"origin/{branch}", note)
-    return f"the course is up to date, {n} of its files are newer; what you have made stays"
+        newer_files |= _bring(root, f"origin/{branch}", note)
+    return f"the course in {root} is up to date, {len(newer_files)} of its files are newer; what you have made stays"
 
 
 def _fetch(root: Path, branch: str) -> None:
@@ -143,8 +148,8 @@ def _end(git: psutil.Process) -> None:
         alive = psutil.wait_procs(alive, timeout=5)[1]
 
 
-def _bring(root: Path, newer: str, note: str) -> int:
-    """Join ``newer`` with what is here; ``note`` names the joined commit until all of it is. Returns how many changed.
+def _bring(root: Path, newer: str, note: str) -> set[str]:
+    """Join ``newer`` with what is here; ``note`` names the joined commit until all of it is. Returns what changed.
 
     Raises:
         CourseError: it cannot be joined, and nothing has changed; or a file was saved just now, and the next update
@@ -228,12 +233,13 @@ class _Join:
         """What git holds of a file; of none, nothing."""
         return _git(self.root, "cat-file", "blob", entry[1]) if entry else ""
 
-    def bring(self, note: str) -> int:
+    def bring(self, note: str) -> set[str]:
         """Bring it, or refuse to before anything changes: see ``_bring``."""
         wanted, own = self.wanted()
         todo = {name: to for name, to in wanted.items() if to != self.mine.get(name) and name not in self.hidden}
         if self.changed or todo:
             self.refuse_staged()
+            self.refuse_halves()
             self.refuse_obstacles(todo)
             mine = self.commit(own, "What the learner has changed", self.here) if own else self.here
             merged = {self.before: self.there}.get(mine) or {self.before: self.here}.get(self.there)
@@ -258,7 +264,7 @@ class _Join:
                 _git(self.root, "update-index", "-q", "--refresh")
             _git(self.root, "update-ref", "-m", "make update", "HEAD", merged, self.here, do="then again")
         _git(self.root, "update-ref", "-d", note)
-        return len(self.changed)
+        return self.changed
 
     def wanted(self) -> tuple[dict[str, Entry | None], dict[str, Entry | None]]:
         """What shall lie in each place, and what of the learner's the last commit has not.
@@ -344,13 +350,24 @@ class _Join:
             do = "git commit -m staged, then again"
             raise CourseError(f"you have staged {staged[0]}, and then changed it; so that both stay: {do}")
 
+    def refuse_halves(self) -> None:
+        """CourseError: a notebook of the learner's ends in its midst, as while it is saved on a slow disk."""
+        for name in sorted(name for name in self.changed & self.mine.keys() if name.endswith(".ipynb")):
+            whole = exercises.look_at(_lines(self.text(self.head.get(name)))).now
+            if whole and not exercises.look_at(self.lines(name)).now:
+                raise CourseError(f"{name} is no whole notebook: wait until it is saved, or rename it; then again")
+
     def refuse_obstacles(self, todo: dict[str, Entry | None]) -> None:
         """What has the place of a file of the course, or of its folder, would go. CourseError: something has."""
         go = {name for name in todo if todo[name] is None and name in self.mine}
         repositories = self.files(self.here, "commit")
+        mounts = {part.mountpoint for part in psutil.disk_partitions(all=True)}
         for name in (name for name in todo if todo[name]):
             for place in (*map(str, reversed(PurePosixPath(name).parents)), name)[1:]:
                 there = self.root / place
+                if str(there.resolve()) in mounts:
+                    do = "unmount it, or unpack the newer release over the course"
+                    raise CourseError(f"{place} is mounted by itself, so no newer file can be moved there; {do}")
                 is_folder = there.is_dir() and not there.is_symlink()
                 if place == name and is_folder:
                     inside = (path for path in there.rglob("*") if path.is_symlink() or not path.is_dir())
@@ -377,7 +394,7 @@ class _Join:
         new, old = self.room / "new" / name, self.room / "old" / name
         if was:
             old.parent.mkdir(parents=True, exist_ok=True)
-        if _lies(self.root, name) != was:
+        if _lies(self.root, name) != was or (was and _is_being_written(file)):
             raise _saved(file)
         try:
             if was:  # whatever lies there by now is taken away, not overwritten; the next call fills the gap
@@ -526,6 +543,17 @@ def _lies(root: Path, name: str) -> Lies | None:
     return mode, str(file.readlink()) if stat.S_ISLNK(mode) else paths.held(file)
 
 
+def _is_being_written(file: Path) -> bool:
+    """Whether a program has it open to write, as far as this system tells (Linux, and no network's file system)."""
+    with contextlib.suppress(AttributeError, OSError), file.open("rb") as stream:
+        try:
+            fcntl.fcntl(stream, fcntl.F_SETLEASE, fcntl.F_RDLCK)
+        except BlockingIOError:
+            return True
+        fcntl.fcntl(stream, fcntl.F_SETLEASE, fcntl.F_UNLCK)
+    return False
+
+
 def _clear(folder: Path) -> None:
     """Remove a folder that has nothing but folders in it, and what Python keeps there."""
     for path in sorted((folder, *folder.rglob("*")), reverse=True):
@@ -587,12 +615,13 @@ def main() -> str | None:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a question mark for what a locale lacks, and no error
     try:
+        signal.signal(signal.SIGIO, signal.SIG_IGN)  # else who opens a file while it is looked at would end this
         _tell(update(paths.course_folder("solutions")))
         return None
     except FileNotFoundError:
         return "dltutorial: the folder that you are in is gone; cd into the course's folder"
     except OSError as error:
-        return f"dltutorial: cannot use {error.filename} ({error.strerror or error}); mend that, then again"
+        return f"dltutorial: cannot use {error.filename or 'a file'} ({error.strerror or error}); mend that, then again"
     except (CourseError, KeyboardInterrupt) as error:
         return f"dltutorial: {str(error) or 'interrupted; nothing that you have made is lost'}"
 

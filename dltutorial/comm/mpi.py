@@ -58,11 +58,7 @@ class MpiTransport:
 def clock(
     names: Sequence[str], world_size: int, sizes_bytes: Sequence[int], repeats: int = 20, node_size: int = 0
 ) -> dict[tuple[str, int], Timing]:
-    """As ``stopwatch.clock``, through MPI.
-
-    Raises:
-        CourseError: there is no MPI here, or it fails: with its own last words.
-    """
+    """As ``stopwatch.clock``, through MPI. CourseError: there is no MPI here, or it fails: with its own last words."""
     job = {"names": list(names), "sizes": list(sizes_bytes), "repeats": repeats, "node_size": node_size}
     ranks = [{(name, n): samples for name, n, samples in rank} for rank in _run(world_size, job)]
     return stopwatch.slowest(ranks)

@@ -60,11 +60,7 @@ class Bucket:
         return self._index == self._n_buckets - 1
 
     def copy_in(self, parameter: nn.Parameter) -> None:
-        """Copy a parameter's gradient into its place.
-
-        Raises:
-            CourseError: a sparse gradient.
-        """
+        """Copy a parameter's gradient into its place. CourseError: a sparse gradient."""
         gradient, view = parameter.grad, self._views[parameter]
         if gradient is None or gradient.layout != torch.strided:
             raise CourseError("a bucket holds no sparse gradient; make the embedding with sparse=False")

@@ -1083,6 +1083,7 @@ import importlib.util, os, signal
 from pathlib import Path
 spec = importlib.util.spec_from_file_location("hub_update", {str(ROOT / "hub" / "update.py")!r})
 spec.loader.exec_module(module := importlib.util.module_from_spec(spec))
+module._is_being_written = lambda file: False  # as on a network's file system
 site = Path("site.sh")
 opened = site.open("r+")
 kill = lambda: os.kill(os.getpid(), signal.SIGKILL)
@@ -1353,3 +1354,64 @@ def test_an_output_that_takes_nothing_stops_no_update(course, output):
     assert (run.returncode, run.stderr) == (0, "")
     assert course.text("notes.md") == "the course's\n"
     assert git(course.learner, "for-each-ref", "refs/dltutorial").stdout == ""
+
+
+def test_a_notebook_that_is_being_saved_slowly_is_waited_for(course):
+    """As on a slow disk: a half of it is there, and its program goes on writing."""
+    course.publish(**{CHAPTER: chapter("a = 1", "print('other')")})
+    file = course.learner / CHAPTER
+    whole = file.read_text().replace("a = 1", "a = 2  # mine")
+    for half in (whole[: len(whole) // 2], ""):
+        file.write_text(half)
+        assert "00_a.ipynb is no whole notebook: wait until it is saved" in course.refused()
+    file.write_text(whole)
+    course.update()
+    assert "a = 2  # mine" in file.read_text()
+    assert "other" in file.read_text()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells who has a file open")
+def test_a_file_that_a_program_has_open_to_write_stays_until_it_is_closed(course):
+    course.publish(**{"site.sh": "one\ntwo\nnewer\n"})
+    with (course.learner / "site.sh").open("r+") as stream:
+        stream.write("own")
+        stream.flush()
+        assert "site.sh was saved just now, and stays" in course.begin_update().communicate()[1]
+        stream.write("\ntwo\nthree\n")
+    course.update()
+    assert course.text("site.sh") == "own\ntwo\nnewer\n"
+
+
+@pytest.mark.parametrize("place", ["exercises", "notebooks", "site.sh"])
+def test_a_folder_or_file_that_is_mounted_by_itself_is_refused_before_anything_changes(
+    course, updating, monkeypatch, place
+):
+    course.publish(**{"site.sh": "newer\n", CHAPTER: chapter("a = 1", "print('other')")})
+    mount = type("Mount", (), {"mountpoint": str((course.learner / place).resolve())})
+    monkeypatch.setattr(updating.psutil, "disk_partitions", lambda **_: [mount])
+    before = everything(course)
+    with pytest.raises(CourseError, match=f"^{place} is mounted by itself, so no newer file can be moved there; "):
+        updating.update(course.learner)
+    assert everything(course) == before
+
+
+def test_colours_and_checks_of_line_ends_that_a_learner_has_set_do_not_matter(course):
+    colours = [f"color.{what}" for what in ("ui=always", "status=always", "status.branch=green", "status.header=red")]
+    for setting in [*colours, "core.safecrlf=true", "core.autocrlf=true"]:
+        git(course.learner, "config", *setting.split("="))
+    (course.learner / "site.sh").write_text("mine\ntwo\nthree\n")
+    course.publish(**{"site.sh": "one\ntwo\nnewer\n"})
+    course.update()
+    assert course.text("site.sh").split() == ["mine", "two", "newer"]
+
+
+def test_files_that_an_update_brought_before_it_was_killed_count(course):
+    course.publish(**{"site.sh": "one\ntwo\nnewer\n"})
+    killed(course, AFTER_PLACING.replace("ACT", "pass"))
+    assert "3 of its files are newer" in course.update()
+
+
+def test_of_a_clone_that_cannot_be_taken_no_other_course_is_updated(course):
+    shutil.copytree(ROOT / "hub", course.learner / "hub")
+    shutil.rmtree(course.learner / "solutions")
+    assert f"{course.learner} lacks solutions/, or it is not yours: git restore solutions" in course.refused()

@@ -7,7 +7,9 @@ import sys
 import threading
 from unittest import mock
 
+import filelock
 import pytest
+from waiting import wait_for
 
 from dltutorial import paths
 from dltutorial.errors import CourseError
@@ -186,9 +188,46 @@ OTHERS = {
 def test_a_file_that_holds_something_else_gets_no_records(tmp_path, monkeypatch, text):
     (file := tmp_path / "progress.jsonl").write_text(text)
     monkeypatch.setenv("DLTUTORIAL_RECORDS", str(file))
-    with pytest.raises(CourseError, match=r"names .*, which holds something else than records; name a new file$"):
+    line = r"progress.jsonl holds something else than records; let DLTUTORIAL_RECORDS name a new file$"
+    with pytest.raises(CourseError, match=line):
         records.Writer("01", "smoke").write("a", 1)
     assert file.read_text() == text
+
+
+@pytest.mark.parametrize("is_link", [False, True])
+def test_a_persons_own_file_in_the_place_of_the_records_gets_none(tmp_path, monkeypatch, is_link):
+    monkeypatch.delenv("DLTUTORIAL_RECORDS", raising=False)
+    monkeypatch.setenv("DLTUTORIAL_RUNS", str(tmp_path / "runs"))
+    own = tmp_path / "runs" / "records.jsonl"
+    own.parent.mkdir()
+    if is_link:
+        own.symlink_to(tmp_path / "diary.txt")
+    own.write_text('{"id": 1, "text": "my own data"}\n')
+    with pytest.raises(CourseError, match=r"records.jsonl holds something else than records; let DLTUTORIAL_RECORDS"):
+        records.Writer("01", "smoke").write("a", 1)
+    assert own.read_text() == '{"id": 1, "text": "my own data"}\n'
+
+
+def test_a_folder_that_another_user_holds_is_waited_for(tmp_path, monkeypatch, capsys):
+    """Of whose lock this one may only read."""
+
+    def refused(*_, **__):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(filelock.FileLock, "acquire", refused)
+    entered = threading.Event()
+
+    def enter():
+        with paths.locked(tmp_path, "another process is making it"):
+            entered.set()
+
+    with (tmp_path / ".lock").open("w") as theirs:
+        fcntl.flock(theirs, fcntl.LOCK_EX)
+        (waits := threading.Thread(target=enter)).start()
+        wait_for(lambda: "another process is making it; waiting for it" in capsys.readouterr().err)
+        assert not entered.is_set()
+    waits.join(60)
+    assert entered.is_set()
 
 
 TIGHT = json.dumps(GOOD, separators=(",", ":"))
