@@ -35,6 +35,11 @@ __all__ = ["INSTALL", "PocketCluster", "command", "down", "missing", "names", "o
 MAX_NODES = 64
 INSTALL = "on Debian or Ubuntu: apt-get install --no-install-recommends slurm-wlm munge"
 _HALF_MADE = re.compile(r"state|n\d+")  # what it has before its key
+_FILES = re.compile(  # all that a cluster ever writes; in Slurm's own folders, names of the kind that Slurm gives
+    r"slurm\.conf|\.slurm\.conf\.\w+\.partial|(.+/)?(core(\.\d+)?|\.nfs\w+)"
+    r"|(munge|controller|slurmctld|n\d+)\.(key|log|out|pid|seed|socket(\.lock)?)|(state|n\d+)"
+    r"(/(\w+_\w+|clustername|heartbeat|dbd|hash|job\d*|script|environment)(\.(\d+|old|new|xml|messages))*)*"
+)
 _OWN = re.compile(r".*-of-(\d+)")  # of a process, and ends with it
 _PROGRAMS = ("munged", "slurmctld", "slurmd", "scontrol", "sinfo", "squeue", "scancel", "sbatch", "srun")
 
@@ -45,11 +50,7 @@ def missing() -> str | None:
 
 
 def up(nodes: int = 2, name: str = "pocket") -> PocketCluster:
-    """Start a cluster, or return the one of this name if it runs with as many nodes; what is down of it is mended.
-
-    Raises:
-        CourseError: Slurm is not installed, it runs with another number of nodes, or it does not start.
-    """
+    """Start a cluster, or return the one of this name, mended. CourseError: no Slurm, other nodes, does not start."""
     if isinstance(nodes, bool) or not isinstance(nodes, int) or not 1 <= nodes <= MAX_NODES:
         raise CourseError(f"nodes={nodes!r}: a pocket cluster has 1 to {MAX_NODES} nodes")
     if lacking := missing():
@@ -85,7 +86,8 @@ def end_left() -> None:
     """End the clusters of ``own`` whose process was killed."""
     for name in names():
         if (owner := _OWN.fullmatch(name)) and not psutil.pid_exists(int(owner[1])):
-            down(name)
+            with contextlib.suppress(CourseError):  # somebody keeps a file there
+                down(name)
 
 
 def down(name: str = "pocket") -> bool:
@@ -115,10 +117,8 @@ def command(action: str, nodes: int, name: str) -> int:
     """``dltutorial pocket up|down|status``; returns the exit status: of ``status``, 0 if the cluster is whole.
 
     What a shell is to evaluate goes to standard output, what a person is to read to standard error, so that
-    ``eval "$(dltutorial pocket up)"`` shows the one and runs the other.
-
-    Raises:
-        CourseError: as ``up``, or such a name is not for people.
+    ``eval "$(dltutorial pocket up)"`` shows the one and runs the other. CourseError: as ``up``, or such a name is
+    not for people.
     """
     if action == "down":
         _say(f"the cluster {name} has ended" if down(name) else f"there was no cluster {name}")
@@ -128,9 +128,8 @@ def command(action: str, nodes: int, name: str) -> int:
     begun_s = time.monotonic()
     cluster = up(nodes, name) if action == "up" else status(name)
     if cluster is None:
-        others = ", ".join(names())
         start = f"start it: dltutorial pocket up --name {name}"
-        _say(f"there is no cluster {name}; " + (f"there is: {others}" if others else start))
+        _say(f"there is no cluster {name}; " + (f"there is: {', '.join(others)}" if (others := names()) else start))
         return 1
     if cluster.faults:
         again = f"dltutorial pocket up --nodes {len(cluster.nodes) or nodes} --name {name}"
@@ -168,15 +167,15 @@ def _clear(folder: Path) -> bool:
     if not os.path.lexists(folder) and not daemons.processes(place):
         return False
     daemons.kill(place)
-    names = [file.name for file in place.iterdir()] if place.is_dir() else ["a file"] * place.exists()
-    half_made = all(_HALF_MADE.fullmatch(n) and (place / n).is_dir() and not any((place / n).iterdir()) for n in names)
-    conf = "slurm.conf" in names and (place / "slurm.conf").stat().st_size > 0
-    if not conf and "munge.key" not in names and not half_made:
+    daemons.end_own_step(place)
+    files = [str(f.relative_to(place)) for f in place.rglob("*")] if place.is_dir() else ["a file"] * place.exists()
+    if "munge.key" not in files and not all(_HALF_MADE.fullmatch(f) and (place / f).is_dir() for f in files):
         raise CourseError(f"{folder} is no pocket cluster's and stays as it is; choose another --name")
+    if other := next((file for file in sorted(files) if not _FILES.fullmatch(file)), None):
+        raise CourseError(f"{folder} stays: {other!r} in it is no pocket cluster's; move that away, then try again")
     if folder.is_dir() and (place == folder.parent.resolve() / folder.name or place.name.startswith(daemons.SHORT)):
         shutil.rmtree(place, ignore_errors=True)
-    if os.path.lexists(folder):
-        folder.unlink()  # a link, or what else has taken its place
+    folder.unlink(missing_ok=True)  # a link, or what else has taken its place
     return True
 
 

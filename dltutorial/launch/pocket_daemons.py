@@ -7,6 +7,7 @@ with a mark of the folder in their environment: so they and their jobs are found
 """
 
 import contextlib
+import itertools
 import os
 import pwd
 import re
@@ -32,7 +33,10 @@ SHORT = "dltutorial-pocket-"  # so begins the name of a folder that a link in a 
 _LONGEST_BYTES = 60  # of the folder: the name of a Unix socket in it must stay below 108
 _MARK = "DLTUTORIAL_POCKET_DAEMON"
 _WAIT = {"srun", "sattach", "sbatch"}  # programs that wait for jobs; salloc waits for a command of its user's own
-_STEP = re.compile(r"slurmstepd: \[(\d+)\.")
+_STEP = re.compile(r"^slurmstepd: \[(\d+)\.")
+# Its last words are on the way for a moment; and a process's number may be another's by then.
+_AFTER = """while kill -0 $1; do sleep 0.1; done; sleep 1; shift
+for pid; do grep -qE '^s(lurmstepd|run|attach|batch)$' /proc/$pid/comm && kill -9 $pid; done"""
 _PROGRAMS = {"munge": "munged", "controller": "slurmctld"}  # by role; that of a node is slurmd
 _FIT = {"idle", "mixed", "allocated", "completing", "planned", "reserved"}  # states of a node that takes or has jobs
 
@@ -75,11 +79,7 @@ def faults(cluster: PocketCluster) -> dict[str, str]:
 
 
 def start(folder: Path, name: str, n_nodes: int) -> PocketCluster:
-    """Make the folder, start the daemons, wait until all nodes are idle.
-
-    Raises:
-        CourseError: something of it cannot be.
-    """
+    """Make the folder, start the daemons, wait until all nodes are idle. CourseError: something of it cannot be."""
     place = os.fsencode(folder.resolve())  # if Slurm cannot have it, a link in its place leads to a short one
     if len(place) > _LONGEST_BYTES or re.search(rb"[^\w./-]", place):
         folder.symlink_to(tempfile.mkdtemp(prefix=SHORT))
@@ -97,26 +97,18 @@ def start(folder: Path, name: str, n_nodes: int) -> PocketCluster:
 
 
 def mend(cluster: PocketCluster) -> PocketCluster:
-    """Start again what is not as it must be. Jobs stay, but for what ran on a node whose daemon starts again.
-
-    Raises:
-        CourseError: it cannot be mended.
-    """
+    """Start again what is not as it must be; jobs stay but on a node that starts again. CourseError: it cannot be."""
     for role in faults(cluster):
-        kill(cluster.folder, role)
-        if role in cluster.nodes:  # Slurm learns that its jobs there are lost, and queues them anew or ends them
+        if role in cluster.nodes:  # Slurm queues its jobs there anew or ends them, before it hears that they failed
             _asked(cluster, "scontrol", "update", f"NodeName={role}", "State=DOWN", "Reason=restarted")
+        kill(cluster.folder, role)
         spawn(cluster, role)
     _asked(cluster, "scontrol", "update", f"NodeName={','.join(cluster.nodes)}", "State=RESUME")  # if one was drained
     return _settled(cluster)
 
 
 def spawn(cluster: PocketCluster, role: str) -> None:
-    """Start the daemon of a role (munge, controller, or a node's name); it goes to the background by itself.
-
-    Raises:
-        CourseError: it does not.
-    """
+    """Start the daemon of a role (munge, controller, a node's name), in the background. CourseError: it does not."""
     program = _PROGRAMS.get(role, "slurmd")
     arguments = ["-i"] if role == "controller" else ["-N", role]
     if role == "munge":  # all its files in this folder; --force since nobody else may enter that, which it finds odd
@@ -124,8 +116,7 @@ def spawn(cluster: PocketCluster, role: str) -> None:
         options = [f"--{option}={cluster.folder / role}.{end}" for option, end in files.items()]
         arguments = ["--force", "--num-threads=1", *options]
     env = {name: os.environ[name] for name in ("HOME", "LANG", "TMPDIR") if name in os.environ}
-    env |= {"PATH": f"{os.environ.get('PATH', os.defpath)}:{SYSTEM}", **cluster.env}
-    env |= {_MARK: f"{cluster.folder}:{role}"}
+    env |= {"PATH": f"{os.environ.get('PATH', os.defpath)}:{SYSTEM}", **cluster.env, _MARK: f"{cluster.folder}:{role}"}
     said = cluster.folder / f"{role}.out"
     try:
         with open(said, "w") as out:
@@ -134,35 +125,26 @@ def spawn(cluster: PocketCluster, role: str) -> None:
                 stdout=out, stderr=out, timeout=_START_S, check=True, start_new_session=True,
             )  # fmt: skip
     except (OSError, subprocess.SubprocessError) as error:
-        why = _blamed(said) or str(error)
-        raise CourseError(f"{program} does not start: {why}; mend that, then dltutorial pocket up") from error
+        why = f"{program} does not start: {_blamed(said) or error}"
+        raise CourseError(f"{why}; mend that, then dltutorial pocket up") from error
 
 
 def processes(folder: Path, role: str | None = None) -> list[psutil.Process]:
     """The processes that run for one role, or all of the cluster; never this one or those it came from."""
     own = {psutil.Process(), *psutil.Process().parents()}
-    # Jobs that have steps: each has a socket <node>/<node>_<job>.<step>.
-    jobs = {path.name.rpartition("_")[2].partition(".")[0] for path in folder.glob("*/*_*.*")}
+    jobs = {path.name.rpartition("_")[2].partition(".")[0] for path in folder.glob("*/*_*.*")}  # <node>_<job>.<step>
     found: set[psutil.Process] = set()
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error, OSError):
             if process.uids().real != os.getuid():
                 continue
-            step = _STEP.match(" ".join(process.cmdline()))
-            if step and step[1] in jobs and role is None:  # an ordinary user cannot see its environment
-                found |= {process}
-            elif not step and _belongs(process.environ(), folder, role):
-                steps = [parent for parent in process.parents() if _STEP.match(" ".join(parent.cmdline()))]
-                found |= {process, *process.children(recursive=True), *steps}
+            if (role is None and _step(process) in jobs) or _belongs(_environment(process), folder, role):
+                found |= {process, *process.children(recursive=True), *filter(_step, process.parents())}
     return [process for process in found - own if not _is_gone(process)]
 
 
 def kill(folder: Path, role: str | None = None) -> None:
-    """Kill them, and what they start meanwhile, until none is left; a controller alone first writes down its jobs.
-
-    Raises:
-        CourseError: one does not end.
-    """
+    """Kill them all; a controller alone first writes down its jobs. CourseError: one does not end."""
     if role is None and not _belongs(dict(os.environ), folder, None):  # from inside a job it would end with that
         _cancel(folder)
     if role == "controller":
@@ -181,19 +163,29 @@ def kill(folder: Path, role: str | None = None) -> None:
         time.sleep(0.02)
 
 
+def end_own_step(folder: Path) -> None:
+    """Once the job that this is part of has ended, kill its step daemon and who waits for it: they would for ever."""
+    for child, parent in itertools.pairwise([psutil.Process(), *psutil.Process().parents()]):
+        with contextlib.suppress(psutil.Error, OSError):
+            if _step(parent) and _belongs(_environment(parent), folder, None):
+                pids, null = [str(process.pid) for process in (parent, *_waiting(folder))], subprocess.DEVNULL
+                after = ["sh", "-c", _AFTER, "sh", str(child.pid), *pids]
+                subprocess.Popen(after, stdin=null, stdout=null, stderr=null, start_new_session=True)
+
+
+def _waiting(folder: Path) -> list[psutil.Process]:
+    every, conf = psutil.process_iter(["name", "environ"]), str(folder / "slurm.conf")
+    return [p for p in every if p.info["name"] in _WAIT and (p.info["environ"] or {}).get("SLURM_CONF") == conf]
+
+
 def _cancel(folder: Path) -> None:
     """Cancel all jobs, wait while they end. Kill then what still waits for one (srun): it would for ever."""
-
-    def waiting() -> list[psutil.Process]:
-        every, conf = psutil.process_iter(["name", "environ"]), str(folder / "slurm.conf")
-        return [p for p in every if p.info["name"] in _WAIT and (p.info["environ"] or {}).get("SLURM_CONF") == conf]
-
     cluster, until_s = PocketCluster("", folder, ()), time.monotonic() + _CANCEL_S
     asks = "SLURM_JOB_ID" not in os.environ and {"munge", "controller"} <= _running(folder)  # salloc's shell is hung up
     if asks and _asked(cluster, "scancel", f"--user={os.getuid()}") is not None:
-        while (waiting() or _asked(cluster, "squeue", "--noheader")) and time.monotonic() < until_s:
+        while (_waiting(folder) or _asked(cluster, "squeue", "--noheader")) and time.monotonic() < until_s:
             time.sleep(0.05)
-    for process in waiting():
+    for process in _waiting(folder):
         with contextlib.suppress(psutil.Error):
             process.kill()
 
@@ -226,11 +218,20 @@ def _configuration(cluster: PocketCluster) -> str:
 
 
 def _belongs(env: dict[str, str], folder: Path, role: str | None) -> bool:
-    mark, node = env.get(_MARK, ""), env.get("SLURMD_NODENAME")
-    is_job = node is not None and env.get("SLURM_CONF") == str(folder / "slurm.conf")
-    if role is None:
-        return is_job or mark.startswith(f"{folder}:")
-    return (is_job and node == role) or mark == f"{folder}:{role}"
+    place, _, whose = env.get(_MARK, "").rpartition(":")
+    node = env.get("SLURMD_NODENAME") if env.get("SLURM_CONF") == str(folder / "slurm.conf") else None
+    return (node is not None and role in (None, node)) or (place == str(folder) and role in (None, whose))
+
+
+def _step(process: psutil.Process) -> str | None:
+    """Of a step daemon the number of its job."""
+    return next(iter(_STEP.findall(" ".join(process.cmdline()))), None)
+
+
+def _environment(process: psutil.Process) -> dict[str, str]:
+    """All of it; psutil stops where a step daemon has written its title over the first part."""
+    text = os.fsdecode(Path(f"/proc/{process.pid}/environ").read_bytes())
+    return dict(line.split("=", 1) for line in text.split("\0") if "=" in line)
 
 
 def _is_gone(process: psutil.Process) -> bool:

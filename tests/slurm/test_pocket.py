@@ -94,13 +94,44 @@ def test_down_ends_in_bounded_time_where_a_daemon_is_stopped_and_somebody_waits(
     assert not daemons.processes(cluster.folder)
 
 
-def test_down_from_inside_a_job_ends_the_cluster(name, tmp_path):
+def step_daemons(cluster):
+    every = psutil.process_iter(["name"])
+    return [p for p in every if p.info["name"] == "slurmstepd" and environment_names(p, cluster.folder)]
+
+
+def environment_names(process, folder):
+    with contextlib.suppress(OSError):
+        return f"{folder}".encode() in Path(f"/proc/{process.pid}/environ").read_bytes()
+
+
+@pytest.mark.parametrize("job", [["sbatch", "-o/dev/null", "--wrap"], ["srun", "bash", "-c"]])
+def test_down_from_inside_a_job_ends_the_cluster_and_its_own_step_daemon(name, tmp_path, job):
+    """A step daemon asks its controller for ever, and srun waits for that."""
     cluster = pocket.up(1, name)
-    down = f"{sys.executable} -m dltutorial pocket down --name {name} > {tmp_path}/said 2>&1"
-    job = ["sbatch", "-o/dev/null", "--wrap", down]
-    subprocess.run(job, env=os.environ | cluster.env, cwd=ROOT, check=True, capture_output=True)
+    down = f"{sys.executable} -m dltutorial pocket down --name {name} > {tmp_path}/said 2>&1; cat {tmp_path}/said"
+    env = os.environ | cluster.env
+    said = subprocess.run([*job, down], env=env, cwd=ROOT, capture_output=True, text=True, timeout=250).stdout
     wait_for(lambda: (tmp_path / "said").exists() and "has ended" in (tmp_path / "said").read_text())
+    assert "has ended" in said or job[0] == "sbatch"
     assert pocket.status(name) is None
+    wait_for(lambda: not step_daemons(cluster))
+    assert not pocket.down(name)
+
+
+def test_a_step_daemon_that_has_lost_its_cluster_and_its_folder_still_ends(name):
+    cluster = pocket.up(1, name)
+    job = ["sbatch", "-o/dev/null", "--wrap", "exec sleep 79"]
+    subprocess.run(job, env=os.environ | cluster.env, check=True, capture_output=True)
+    asleep = lambda: [p for p in daemons.processes(cluster.folder) if "79" in p.cmdline()]  # noqa: E731
+    (script,) = wait_for(asleep)
+    for role in PROGRAM.keys() - {"n1"}:
+        daemon(cluster, role).kill()
+    shutil.rmtree(cluster.folder)
+    script.kill()
+    (step,) = wait_for(lambda: step_daemons(cluster))
+    wait_for(lambda: not step.children())
+    assert pocket.down(name)
+    assert not step_daemons(cluster)
 
 
 def test_down_from_the_shell_of_an_allocation_ends_the_cluster(name, tmp_path):
@@ -171,6 +202,22 @@ def test_whichever_daemon_is_killed_or_stopped_status_tells_and_up_mends(name):
                 ["srun", "-N2", "echo", "here"], env=os.environ | cluster.env, capture_output=True, timeout=100
             )
             assert said.stdout == b"here\nhere\n", (role, said.stderr)
+
+
+def test_slurm_knows_that_a_node_is_down_before_its_jobs_are_killed(name, monkeypatch):
+    """Else a job's end, which it hears of first, makes it failed where it asked to be queued anew."""
+    cluster, kill, seen = pocket.up(2, name), daemons.kill, []
+
+    def asks_first(folder, role=None):
+        seen.append((role, pocket.states(cluster)["n1"]))
+        kill(folder, role)
+
+    monkeypatch.setattr(daemons, "kill", asks_first)
+    daemon(cluster, "n1").kill()
+    assert pocket.up(2, name) == cluster
+    ((role, state),) = seen
+    assert role == "n1"
+    assert state.startswith("down")
 
 
 def test_queued_jobs_outlive_a_killed_controller(name):
@@ -264,22 +311,56 @@ def test_a_cluster_that_waits_for_another_pocket_says_so(name):
     assert waits.communicate()[1] == f"there was no cluster {name}\n"
 
 
-@pytest.mark.parametrize("theirs", ["notes", "fifo", "file"])
+@pytest.mark.parametrize("theirs", ["notes", "notes and slurm.conf", "slurm.conf", "fifo", "file"])
 def test_what_is_no_clusters_stays(name, theirs):
     folder = pocket._folder(name)
     folder.parent.mkdir(parents=True, exist_ok=True)
-    if theirs == "notes":
+    if theirs not in ("fifo", "file"):
         folder.mkdir()
-        (folder / "notes.md").write_text("precious")
+        for file in theirs.split(" and "):
+            (folder / file).write_text("precious")
     else:
         os.mkfifo(folder) if theirs == "fifo" else folder.write_text("precious")
     try:
         for act in (pocket.down, lambda name: pocket.up(1, name)):
             with pytest.raises(CourseError, match="is no pocket cluster's and stays as it is; choose another --name"):
                 act(name)
-        assert (folder / "notes.md").is_file() if theirs == "notes" else folder.exists()
+        assert not folder.is_dir() or {file.read_text() for file in folder.iterdir()} == {"precious"}
+        assert folder.exists()
     finally:
         shutil.rmtree(folder) if folder.is_dir() else folder.unlink()
+
+
+@pytest.mark.parametrize("theirs", ["notes.md", "work/notes", "state/notes.md", "n0/notes", "slurm-1001.out", ".git"])
+def test_a_file_that_somebody_keeps_in_a_cluster_stays_and_all_else_too_until_it_is_moved(name, theirs):
+    cluster = pocket.up(1, name)
+    file, first = cluster.folder / theirs, "work" if theirs == "work/notes" else theirs
+    file.parent.mkdir(exist_ok=True)
+    file.write_text("precious")
+    told = command("down", "--name", name)
+    assert told.returncode == 2
+    (line,) = [line for line in told.stderr.splitlines() if "waiting for it" not in line]
+    assert f"stays: {first!r} in it is no pocket cluster's; move that away, then try again" in line
+    assert file.read_text() == "precious"
+    assert (cluster.folder / "munge.key").is_file()
+    assert not daemons.processes(cluster.folder)
+    file.unlink()
+    if first != theirs:
+        file.parent.rmdir()
+    assert pocket.up(1, name).faults == ()
+
+
+def test_all_that_a_cluster_has_written_after_jobs_of_each_kind_goes(name):
+    cluster = pocket.up(2, name)
+    env = os.environ | cluster.env
+    subprocess.run(["sbatch", "-o/dev/null", "-N2", "--wrap", "srun sleep 1000"], env=env, check=True)
+    subprocess.run(["sbatch", "-o/dev/null", "--array=0-1", "--wrap", "sleep 1000"], env=env, check=True)
+    subprocess.run(["sbatch", "-o/dev/null", "--hold", "--wrap", "true"], env=env, check=True)
+    subprocess.run(["srun", "-N2", "true"], env=env, check=True)
+    wait_for(lambda: states_of_jobs(cluster).count("R") == 3)
+    (cluster.folder / "core").touch()  # where the machine writes such
+    assert pocket.down(name)
+    assert not cluster.folder.exists()
 
 
 def test_ports_that_others_take_are_told_as_such_and_others_are_tried(name, monkeypatch):
