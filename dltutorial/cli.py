@@ -33,7 +33,11 @@ class Parser(argparse.ArgumentParser):
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit status."""
-    sys.stdout, sys.stderr = (one or open(os.devnull, "w") for one in (sys.stdout, sys.stderr))  # noqa: SIM115 (closed)
+    while (free := os.open(os.devnull, os.O_RDWR)) < 3:  # its stream is closed; a file of ours would take the number
+        os.set_inheritable(free, True)
+    os.close(free)
+    streams = (one or open(os.devnull, "r+") for one in (sys.stdin, sys.stdout, sys.stderr))  # noqa: SIM115 (closed)
+    sys.stdin, sys.stdout, sys.stderr = streams
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a question mark for what a locale lacks, and no error
@@ -43,8 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             args = make_parser().parse_args(argv)
             return args.command(args) or 0
     except BaseException as error:
-        ending = advice.exit_status(error)
-        if ending is None:
+        if (ending := advice.exit_status(error)) is None:
             raise
         status, line = ending
         if status == 130 and threading.current_thread() is threading.main_thread():
@@ -263,18 +266,14 @@ def _train(args: argparse.Namespace) -> None:
     knobs = read_knobs(args.config) if args.config else {}
     kept = str(knobs.pop("preset", "auto"))
     named = kept if args.preset == "auto" else args.preset
-    options = {name: value for name, value in vars(args).items() if name in Recipe.knobs()}
-    if "track" in options:
-        options["track"] = tuple(options["track"])
+    options = {name: tuple(v) if name == "track" else v for name, v in vars(args).items() if name in Recipe.knobs()}
     from dltutorial.train import command
 
     command.train(named, knobs | options, data=args.data, name=args.name, overwrite=args.overwrite, resume=args.resume)
 
 
 def _tune(args: argparse.Namespace) -> None:
-    fixed = {name: value for name, value in vars(args).items() if name in Recipe.knobs()}
-    if "track" in fixed:
-        fixed["track"] = tuple(fixed["track"])
+    fixed = {name: tuple(v) if name == "track" else v for name, v in vars(args).items() if name in Recipe.knobs()}
     from dltutorial.train import tune
 
     how = {"sampler": args.sampler, "scheduler": args.scheduler, "engine": args.engine}
@@ -284,8 +283,7 @@ def _tune(args: argparse.Namespace) -> None:
 def _run(args: argparse.Namespace) -> int:
     from dltutorial.course import runner
 
-    limits = {"jobs": args.jobs, "timeout_s": args.timeout}
-    return runner.run(args.chapters, preset=args.preset, parameters=dict(args.parameter), out=args.out, **limits)
+    return runner.run(args.chapters, args.preset, args.jobs, dict(args.parameter), args.out, args.timeout)
 
 
 def _bench(args: argparse.Namespace) -> int:

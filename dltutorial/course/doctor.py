@@ -102,7 +102,7 @@ def problems() -> Iterator[tuple[str, str]]:
         mend = "run: python -m ipykernel install --sys-prefix"
         if not shutil.which(program):
             yield "jupyter kernel", f"kernel python3 would start {program}, which is not there; {mend}"
-        elif subprocess.run([program, "-c", "import ipykernel"], capture_output=True, timeout=120).returncode:
+        elif subprocess.run([program, "-P", "-c", "import ipykernel"], capture_output=True, timeout=120).returncode:
             yield "jupyter kernel", f"kernel python3 would start {program}, which has no ipykernel; {mend}"
     except Exception as error:  # a damaged kernel specification raises whatever its parser raises
         yield "jupyter kernel", f"kernel python3 cannot be found ({_line(error)}); install it: pip install ipykernel"

@@ -10,6 +10,7 @@ import importlib
 import json
 import math
 import os
+import sqlite3
 import sys
 import threading
 import time
@@ -206,9 +207,10 @@ def _finish(output: Path, index: int | None, error: str) -> int | None:
             cells[index].outputs.append(told)
         number = 1 + sum("injected-parameters" not in cell.metadata.get("tags", ()) for cell in cells[:index])
     nbformat.write(notebook, output)
-    notary = NotebookNotary()
-    notary.sign(nbformat.read(output, 4))
-    notary.store.close()
+    with contextlib.suppress(OSError, sqlite3.Error):  # such as a home that may not be written
+        notary = NotebookNotary()
+        notary.sign(nbformat.read(output, 4))
+        notary.store.close()
     return number
 
 
