@@ -72,9 +72,8 @@ def write(name: str, out: Path | None = None, refresh_s: float | None = None, **
         else:
             raise
         raise CourseError(why) from problem
-    outputs = (output for cell in done.cells for output in cell.get("outputs", ()) if output.get("name") == "stderr")
-    said = (line for output in outputs for line in output.text.splitlines(keepends=True))
-    sys.stderr.writelines(line for line in said if line.startswith("dltutorial: "))  # of records that it passed over
+    said = "".join(one.text for cell in done.cells for one in cell.get("outputs", ()) if one.get("name") == "stderr")
+    sys.stderr.writelines(re.findall("^dltutorial: .*\n", said, re.MULTILINE))  # of records that it passed over
     page, was = _page(done, css, refresh_s, name), paths.held(out)
     before, _, seal = (was or "").rpartition("<!-- ")
     if os.path.lexists(out) and seal.replace("\r\n", "\n") != _seal(before):

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from dltutorial import config, limits, machine, node, paths
-from dltutorial.course import notebooks, show
+from dltutorial.course import notebooks, show, site
 from dltutorial.course.execute import Executed, execute
 from dltutorial.errors import CourseError
 from dltutorial.record import records
@@ -47,8 +47,7 @@ def run(
         timeout_s: for each cell.
 
     Returns:
-        0, 1 if a chapter failed; 130, 143 or 129 if Ctrl-C, SIGTERM (as of a batch system) or SIGHUP (of a terminal
-        that closes) ended it: all kernels end then; finished chapters and the index stay.
+        0, 1 if a chapter failed; 130, 143, 129: Ctrl-C, SIGTERM, SIGHUP; kernels end, finished chapters and index stay.
 
     Raises:
         CourseError: unknown chapter or parameter, a folder that cannot be used, a login node; nothing has run then.
@@ -62,9 +61,8 @@ def run(
     paths.records_file()  # which may have been named wrongly
     numbers = {path: str(notebooks.about(path)["chapter"]) for path in selected}  # it may be edited meanwhile
     folder, done, came = new_folder(out), dict[Path, Executed](), list[int]()
-    is_main = threading.current_thread() is threading.main_thread()  # only there may a signal be caught
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP) if is_main}
-    ends = {number: was for number, was in handlers.items() if was != signal.SIG_IGN}  # nohup ignores the second
+    here = threading.current_thread() is threading.main_thread()  # no other may catch a signal; nohup ignores SIGHUP
+    ends = {n: was for n in (signal.SIGTERM, signal.SIGHUP) if here and (was := signal.getsignal(n)) != signal.SIG_IGN}
     try:
         asyncio.run(_execute_all(given, numbers, preset, folder, jobs, timeout_s, done, ends, came))
         return _conclude(folder, preset, numbers, done)
@@ -151,10 +149,9 @@ async def _execute_all(
             bar.set_description(" ".join(running))
             try:
                 work.mkdir(exist_ok=True)
-                result = await execute(source, output, work, given[source], env, timeout_s, bar.update)
+                result = done[source] = await execute(source, output, work, given[source], env, timeout_s, bar.update)
             except OSError as error:
-                result = Executed(0.0, error=f"{error.filename}: {error.strerror}")
-            done[source] = result
+                result = done[source] = Executed(0.0, error=f"{error.filename}: {error.strerror}")
             running.remove(source.stem)
         with contextlib.suppress(OSError, ValueError):
             json.loads(output.read_bytes())
@@ -184,15 +181,11 @@ def _conclude(folder: Path, preset: str, numbers: Mapping[Path, str], done: Mapp
         row = {"notebook": source.name, "chapter": number, "status": status, "claims": dict(counts)}
         rows.append(row | (asdict(result) if result else {}))
         if result and result.error:
-            where = f"cell {result.cell}" if result.cell else "not to its end"
-            wrong.append(f"{source.name}, {where}: {result.error}")
-        for claim in claims.get(number, []):
-            if claim["status"] == "failed":
-                wrong.append(f"{source.name}: this claim does not hold: {claim['what']} ({claim['evidence']})")
+            wrong.append(f"{source.name}, {f'cell {result.cell}' if result.cell else 'not to its end'}: {result.error}")
+        failed = [claim for claim in claims.get(number, []) if claim["status"] == "failed"]
+        wrong += [f"{source.name}: this claim does not hold: {one['what']} ({one['evidence']})" for one in failed]
     here = {"machine": machine.label(), "versions": machine.versions(), "date": f"{datetime.date.today()}"}
     about = here | {"preset": preset, "chapters": rows}
-    from dltutorial.course import site
-
     try:
         paths.write_text(folder / "run.json", json.dumps(about, indent=1) + "\n")
         index = site.write(folder, about, claims)

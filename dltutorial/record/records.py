@@ -68,10 +68,8 @@ def read(file: Path) -> Iterator[dict]:
         raise CourseError(f"cannot read records {file}: {error.strerror}; run a chapter first") from error
     except UnicodeDecodeError as error:
         raise CourseError(f"{file} is not a file of records (not text); give the path of a records.jsonl") from error
-    torn, n_read, bad = [], 0, "{}, line {} is not a record; remove that line"
-    for number, line in enumerate(lines, 1):
-        if not line:
-            continue
+    torn, record, bad = [], None, "{}, line {} is not a record; remove that line"
+    for number, line in ((number, line) for number, line in enumerate(lines, 1) if line):
         try:
             record = paths.from_json(line) if len(line) <= _MOST_CHARACTERS else None
         except ValueError:
@@ -79,13 +77,11 @@ def read(file: Path) -> Iterator[dict]:
             continue
         if not isinstance(record, dict) or not all(isinstance(record.get(key), str) for key in _KEYS):
             raise CourseError(bad.format(file, number))
-        n_read += 1
         yield record
-    if torn and not n_read:  # another kind of file
+    if torn and record is None:  # another kind of file
         raise CourseError(bad.format(file, torn[0]))
     if torn:
-        others = f" (and {len(torn) - 1} more)" * (len(torn) > 1)
-        print(f"dltutorial: {file}, line {torn[0]}{others} is cut short or no JSON, and passed over", file=sys.stderr)
+        print(f"dltutorial: {file}, line {torn[0]} cannot be read, so passed over ({len(torn)} such)", file=sys.stderr)
 
 
 def _plain(value: Any) -> Any:

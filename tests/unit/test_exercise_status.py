@@ -83,7 +83,7 @@ def test_status_of_damaged_records_counts_all_others_and_names_the_line(course, 
     file.write_text(file.read_text() + line)
     Writer("01", "smoke").write("thing", kind="check", status="passed")
     assert (row(course)["attempts"], row(course)["passed"]) == ("2", "1")
-    told = f"dltutorial: {file}, line 2 is cut short or no JSON, and passed over"
+    told = f"dltutorial: {file}, line 2 cannot be read, so passed over (1 such)"
     assert capsys.readouterr().err.splitlines() == [told, told]
 
 

@@ -42,9 +42,9 @@ def test_a_torn_line_is_passed_over_and_hides_no_later_record(tmp_path, capsys):
     assert capsys.readouterr().err == ""  # it may just be written
     writer.write("third", 3)
     assert [json.loads(line)["what"] for line in file.read_text().splitlines()[::2]] == ["first", "third"]
-    for others in ("", " (and 1 more)"):
+    for number in (1, 2):
         assert [record["what"] for record in records.read(file)] == ["first", "third"]
-        told = f"dltutorial: {file}, line 2{others} is cut short or no JSON, and passed over\n"
+        told = f"dltutorial: {file}, line 2 cannot be read, so passed over ({number} such)\n"
         assert capsys.readouterr().err == told
         file.write_text(file.read_text() + "\0\0\n")
 
@@ -170,7 +170,7 @@ def test_a_line_that_no_parser_reads_is_passed_over_and_named(tmp_path, line, ca
     file, good = tmp_path / "r.jsonl", json.dumps(GOOD)
     file.write_text(f"{good}\n{line}\n{good}\n")
     assert list(records.read(file)) == [GOOD, GOOD]
-    assert capsys.readouterr().err == f"dltutorial: {file}, line 2 is cut short or no JSON, and passed over\n"
+    assert capsys.readouterr().err == f"dltutorial: {file}, line 2 cannot be read, so passed over (1 such)\n"
 
 
 def test_a_file_of_which_no_line_is_a_record_is_another_file(tmp_path):

@@ -204,7 +204,7 @@ def test_the_command_says_which_line_was_passed_over(runs, capsys):
     file.write_text('{"time": "20\n' + file.read_text())
     assert cli.main(["report"]) == 0
     (line,) = capsys.readouterr().err.splitlines()
-    assert line == f"dltutorial: {file}, line 1 is cut short or no JSON, and passed over"
+    assert line == f"dltutorial: {file}, line 1 cannot be read, so passed over (1 such)"
 
 
 def test_lists_nested_hundreds_deep_are_one_line(runs, monkeypatch):
