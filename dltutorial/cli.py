@@ -33,7 +33,10 @@ class Parser(argparse.ArgumentParser):
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit status."""
-    sys.stdout, sys.stderr = (one or open(os.devnull, "w") for one in (sys.stdout, sys.stderr))  # noqa: SIM115 (closed)
+    while (free := os.open(os.devnull, os.O_RDWR)) < 3:  # its stream is closed; a file of ours would take the number
+        os.set_inheritable(free, True)
+    os.close(free)
+    sys.stdin, sys.stdout, sys.stderr = (one or open(os.devnull, "r+") for one in (sys.stdin, sys.stdout, sys.stderr))  # noqa: SIM115
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a question mark for what a locale lacks, and no error
@@ -43,8 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             args = make_parser().parse_args(argv)
             return args.command(args) or 0
     except BaseException as error:
-        ending = advice.exit_status(error)
-        if ending is None:
+        if (ending := advice.exit_status(error)) is None:
             raise
         status, line = ending
         if status == 130 and threading.current_thread() is threading.main_thread():
@@ -86,7 +88,6 @@ def make_parser() -> argparse.ArgumentParser:
     parser = Parser(prog="dltutorial", description="Hands-on deep learning at scale.")
     parser.add_argument("--version", action="version", version=f"dltutorial {__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
-
     doctor = _add(commands, "doctor", _doctor, "what this machine has, and what each chapter can show on it")
     doctor.add_argument("--measure", action="store_true", help="measure the machine's peaks first (seconds)")
 
@@ -153,7 +154,6 @@ def make_parser() -> argparse.ArgumentParser:
     run.add_argument("-p", "--parameter", nargs=2, action="append", default=[], metavar=("NAME", "VALUE"))
     run.add_argument("--timeout", type=number(float, 1, 604_800), default=1800, metavar="S", help="seconds for a cell")
     run.add_argument("--out", type=place, metavar="DIR", help="default: runs/<date and time>")
-
     bench = _add(commands, "bench", _bench, "measure, and print a table")
     names = f"{', '.join(BENCHES)}; without one, what each of them measures"
     bench.add_argument("name", metavar="NAME", nargs="?", help=names)
@@ -177,14 +177,12 @@ def make_parser() -> argparse.ArgumentParser:
         one.add_argument("--nodes", type=int, default=2, metavar="N", help="of up (default: 2)")
         one.add_argument("--name", default="pocket", help="to have several (default: pocket)")
     text = "run a script under torchrun on two nodes of this machine, two ranks on each, joined by a slow link"
-    network = _add(of_pocket, "network", _network, text)
+    network = _add(of_pocket, "network", _pocket, text)
     network.add_argument("script", nargs=argparse.REMAINDER, help="a Python file, and its arguments")
-
     scaling = _add(commands, "scaling", _scaling, "from your steps on 1, 2, 4, … ranks to more, with an interval")
     scaling.add_argument("file", type=place, metavar="FILE", help="CSV with columns ranks, samples (of a rank), step_s")
     scaling.add_argument("--per-node", type=number(int, 1, 10_000), default=1, metavar="N", help="ranks (default: 1)")
     scaling.add_argument("--to", type=number(int, 1, 10**9), metavar="N", help="ranks (default: 4 times the most)")
-
     report = _add(commands, "report", _report, "one HTML page of everything measured here")
     report.add_argument("records", nargs="*", type=place, help="records files (default: the runs folder's)")
     report.add_argument("--out", type=place, metavar="FILE", help="default: report.html in the runs folder")
@@ -203,8 +201,7 @@ def number(kind: type, least: float, most: float) -> Callable[[str], float]:
     """The type of an option that takes a number between these two, so neither nan nor inf."""
 
     def read(word: str) -> float:
-        value = kind(word)
-        if not least <= value <= most:
+        if not least <= (value := kind(word)) <= most:
             raise argparse.ArgumentTypeError(f"{word[:40]} is not from {least:,} to {most:,}")
         return value
 
@@ -263,18 +260,14 @@ def _train(args: argparse.Namespace) -> None:
     knobs = read_knobs(args.config) if args.config else {}
     kept = str(knobs.pop("preset", "auto"))
     named = kept if args.preset == "auto" else args.preset
-    options = {name: value for name, value in vars(args).items() if name in Recipe.knobs()}
-    if "track" in options:
-        options["track"] = tuple(options["track"])
+    options = {name: tuple(v) if name == "track" else v for name, v in vars(args).items() if name in Recipe.knobs()}
     from dltutorial.train import command
 
     command.train(named, knobs | options, data=args.data, name=args.name, overwrite=args.overwrite, resume=args.resume)
 
 
 def _tune(args: argparse.Namespace) -> None:
-    fixed = {name: value for name, value in vars(args).items() if name in Recipe.knobs()}
-    if "track" in fixed:
-        fixed["track"] = tuple(fixed["track"])
+    fixed = {name: tuple(v) if name == "track" else v for name, v in vars(args).items() if name in Recipe.knobs()}
     from dltutorial.train import tune
 
     how = {"sampler": args.sampler, "scheduler": args.scheduler, "engine": args.engine}
@@ -284,8 +277,7 @@ def _tune(args: argparse.Namespace) -> None:
 def _run(args: argparse.Namespace) -> int:
     from dltutorial.course import runner
 
-    limits = {"jobs": args.jobs, "timeout_s": args.timeout}
-    return runner.run(args.chapters, preset=args.preset, parameters=dict(args.parameter), out=args.out, **limits)
+    return runner.run(args.chapters, args.preset, args.jobs, dict(args.parameter), args.out, args.timeout)
 
 
 def _bench(args: argparse.Namespace) -> int:
@@ -306,15 +298,11 @@ def _exercises(args: argparse.Namespace) -> int:
 
 
 def _pocket(args: argparse.Namespace) -> int:
-    from dltutorial.launch import pocket
+    from dltutorial.launch import pocket, two_nodes
 
+    if args.action == "network":
+        two_nodes.run(args.script)
     return pocket.command(args.action, args.nodes, args.name)
-
-
-def _network(args: argparse.Namespace) -> NoReturn:
-    from dltutorial.launch import two_nodes
-
-    two_nodes.run(args.script)
 
 
 def _scaling(args: argparse.Namespace) -> None:
@@ -326,5 +314,4 @@ def _scaling(args: argparse.Namespace) -> None:
 def _report(args: argparse.Namespace) -> None:
     from dltutorial.course import report
 
-    files = list(dict.fromkeys(map(os.path.realpath, args.records)))
-    print(report.write("report", args.out, files=files))
+    print(report.write("report", args.out, files=list(dict.fromkeys(map(os.path.realpath, args.records)))))

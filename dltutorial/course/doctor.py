@@ -43,8 +43,7 @@ def report(folder: Path | None = None, measure: bool = False) -> tuple[str, int]
     except CourseError as error:
         chapters = [("none found",)]
         missing.append(("chapters", str(error)))
-    has_torch = "torch" not in dict(missing)
-    known = peaks.measure(refresh=True) if measure and has_torch else peaks.load()
+    known = peaks.measure(refresh=True) if measure and "torch" not in dict(missing) else peaks.load()
     parts = [
         _section(f"This machine: {machine.label()}", inventory(here)),
         _section(f"Measured peaks{f', {known.time[:10]}' if known else ''}", list(_peak_rows(known))),
@@ -63,8 +62,7 @@ def inventory(here: Machine) -> list[tuple[str, str]]:
         + (f", tensor cores for {' '.join(gpu.tensor_core_dtypes)}" if gpu.tensor_core_dtypes else "")
         for gpu in here.accelerators
     ]
-    compilers = _found("gcc", "g++", "clang++", "nvcc") or "none"
-    lacking = compiling.missing(here.device)
+    compilers, lacking = _found("gcc", "g++", "clang++", "nvcc") or "none", compiling.missing(here.device)
     packages = ("torch", "jupyterlab", "papermill", "h5py", "tensorboard", "wandb")
     return [
         ("system", here.system),
@@ -102,7 +100,7 @@ def problems() -> Iterator[tuple[str, str]]:
         mend = "run: python -m ipykernel install --sys-prefix"
         if not shutil.which(program):
             yield "jupyter kernel", f"kernel python3 would start {program}, which is not there; {mend}"
-        elif subprocess.run([program, "-c", "import ipykernel"], capture_output=True, timeout=120).returncode:
+        elif subprocess.run([program, "-P", "-c", "import ipykernel"], capture_output=True, timeout=120).returncode:
             yield "jupyter kernel", f"kernel python3 would start {program}, which has no ipykernel; {mend}"
     except Exception as error:  # a damaged kernel specification raises whatever its parser raises
         yield "jupyter kernel", f"kernel python3 cannot be found ({_line(error)}); install it: pip install ipykernel"
@@ -133,10 +131,9 @@ def _measured_s(preset: str) -> dict[str, float]:
     """Median seconds of earlier runs of each chapter on this machine in this preset, from the records."""
     found: dict[str, list[float]] = {}
     with contextlib.suppress(CourseError, TypeError, ValueError, KeyError, OverflowError):  # none yet, or damaged
-        for record in records.read(paths.records_file()):
-            same = record.get("machine") == machine.label() and record.get("preset") == preset
-            if same and record.get("kind") == "run" and record.get("unit") == "s":
-                found.setdefault(record["chapter"], []).append(float(record["value"]))
+        for r in records.read(paths.records_file()):
+            if [r.get(key) for key in ("machine", "preset", "kind", "unit")] == [machine.label(), preset, "run", "s"]:
+                found.setdefault(r["chapter"], []).append(float(r["value"]))
     return {chapter: statistics.median(seconds) for chapter, seconds in found.items()}
 
 
@@ -145,8 +142,7 @@ def _peak_rows(known: peaks.Peaks | None) -> Iterator[tuple[str, ...]]:
         yield ("not measured yet: run chapter 00, or dltutorial doctor --measure",)
         return
     for name, at in known.figures().items():
-        told = (timing.rate(at.best, at.unit), f"median {at.spread:.0%} lower", at.how) if at else (UNKNOWN,)
-        yield name, *told
+        yield (name, timing.rate(at.best, at.unit), f"median {at.spread:.0%} lower", at.how) if at else (name, UNKNOWN)
     if not known.steady:
         yield ("this machine was busy meanwhile: when it is quiet, run dltutorial doctor --measure",)
 

@@ -10,6 +10,7 @@ import importlib
 import json
 import math
 import os
+import sqlite3
 import sys
 import threading
 import time
@@ -17,6 +18,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 from dltutorial import advice
 
@@ -90,8 +93,6 @@ def _main() -> None:
 
 
 def _end_with_owner() -> None:
-    import psutil
-
     os.read(0, 1)  # the owner writes no more: this returns when it has ended
     for process in psutil.Process().children(recursive=True):  # the kernel, and what its cells wait for
         with contextlib.suppress(psutil.Error):
@@ -100,9 +101,7 @@ def _end_with_owner() -> None:
     os._exit(1)
 
 
-def _execute_here(
-    on_cell: Callable[[], None], source: str, output: str, work: str, parameters: dict, timeout_s: float
-) -> Executed:
+def _execute_here(tell: Callable, source: str, output: str, work: str, parameters: dict, timeout_s: float) -> Executed:
     quick_imports()
     papermill: Any = importlib.import_module("papermill")
     started: list[int] = []
@@ -110,7 +109,7 @@ def _execute_here(
 
     def starts(cell: Any, cell_index: int) -> None:
         started.append(cell_index)
-        on_cell()
+        tell()
 
     threading.Thread(target=_watch_memory, args=(peak_bytes, seen), daemon=True).start()
     error, began_s = "", time.monotonic()
@@ -147,8 +146,6 @@ def _end_clusters() -> None:
 
 def _end_ranks(seen: set) -> None:
     """A launcher that is killed with its kernel leaves its ranks, each in a session of its own."""
-    import psutil
-
     for process in list(seen):
         with contextlib.suppress(psutil.Error):
             if process.is_running() and "TORCHELASTIC_RUN_ID" in process.environ():
@@ -157,8 +154,6 @@ def _end_ranks(seen: set) -> None:
 
 def _watch_memory(peak_bytes: list[int], seen: set) -> None:
     """Keep in ``peak_bytes[0]`` the most that this process's descendants ever held together, and them in ``seen``."""
-    import psutil
-
     while True:
         own, shared = 0, [0]
         here = psutil.Process().children(recursive=True)
@@ -206,9 +201,10 @@ def _finish(output: Path, index: int | None, error: str) -> int | None:
             cells[index].outputs.append(told)
         number = 1 + sum("injected-parameters" not in cell.metadata.get("tags", ()) for cell in cells[:index])
     nbformat.write(notebook, output)
-    notary = NotebookNotary()
-    notary.sign(nbformat.read(output, 4))
-    notary.store.close()
+    with contextlib.suppress(OSError, sqlite3.Error):  # such as a home that may not be written
+        notary = NotebookNotary()
+        notary.sign(nbformat.read(output, 4))
+        notary.store.close()
     return number
 
 

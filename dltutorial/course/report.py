@@ -8,6 +8,7 @@ notebooks make their parts with the functions of ``pages/parts.html``, which esc
 import hashlib
 import os
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,10 @@ def write(name: str, out: Path | None = None, refresh_s: float | None = None, **
     import papermill
     from papermill.exceptions import PapermillExecutionError
 
-    out = out or paths.runs_dir() / f"{name}.html"
+    shown = out or paths.runs_dir() / f"{name}.html"
+    out = Path(os.path.realpath(shown))  # a link stays one
+    if out.is_symlink():
+        raise CourseError(f"{shown} is a link that leads round to itself; remove it, or give another name")
     paths.keep_others(out, lambda text: f'content="dltutorial {name}"' in text[:500], f"page of the {name}")
     source = paths.course_folder("pages") / "pages" / f"{name}.ipynb"
     try:
@@ -68,13 +72,15 @@ def write(name: str, out: Path | None = None, refresh_s: float | None = None, **
         else:
             raise
         raise CourseError(why) from problem
+    said = "".join(one.text for cell in done.cells for one in cell.get("outputs", ()) if one.get("name") == "stderr")
+    sys.stderr.writelines(re.findall("^dltutorial: .*\n", said, re.MULTILINE))  # of records that it passed over
     page, was = _page(done, css, refresh_s, name), paths.held(out)
     before, _, seal = (was or "").rpartition("<!-- ")
     if os.path.lexists(out) and seal.replace("\r\n", "\n") != _seal(before):
         print(f"the page that you have edited is now {paths.set_aside(out).name}")
         was = None
     paths.replace_text(out, was, f"{page}<!-- {_seal(page)}")
-    return out
+    return shown
 
 
 def _seal(page: str) -> str:

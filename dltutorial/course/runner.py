@@ -1,9 +1,9 @@
 """``dltutorial run``: the course's notebooks without a browser; a progress bar, a table, an index.
 
 In: chapters by number or name, a preset, parameters. Out: ``runs/<time>/`` with the executed notebooks, their records
-(``records.jsonl``), a summary (``run.json``) and an ``index.html``; a table; 0, 1 if a chapter failed, 130 if
-interrupted. Everything that can be known to be wrong is told before anything runs. A chapter fails by an error, or by
-a fact that does not hold; the others go on. A measurement that comes out otherwise is counted and fails nothing.
+(``records.jsonl``), a summary (``run.json``) and an ``index.html``; a table; the exit status. Everything that can be
+known to be wrong is told before anything runs. A chapter fails by an error, or by a fact that does not hold; the others
+go on. A measurement that comes out otherwise is counted and fails nothing.
 """
 
 import asyncio
@@ -11,7 +11,9 @@ import contextlib
 import datetime
 import json
 import os
+import signal
 import sys
+import threading
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
@@ -19,15 +21,17 @@ from pathlib import Path
 from typing import Any
 
 from dltutorial import config, limits, machine, node, paths
-from dltutorial.course import notebooks, show
+from dltutorial.course import notebooks, show, site
 from dltutorial.course.execute import Executed, execute
 from dltutorial.errors import CourseError
 from dltutorial.record import records
 from dltutorial.record.table import Table
+from dltutorial.train import command
 
 _SIGNS = {"finished": "✓", "failed": "✗", "not run": "·"}
 
 
+@command._heard()  # that nobody reads the output, or that it has no room, costs no result
 def run(
     wanted: Iterable[str] = (), preset: str = "auto", jobs: int = 1, parameters: Mapping[str, Any] | None = None,
     out: Path | None = None, timeout_s: float = 1800.0,
@@ -43,7 +47,7 @@ def run(
         timeout_s: for each cell.
 
     Returns:
-        0, 1 if a chapter failed, 130 if interrupted: all kernels end then; finished chapters and the index stay.
+        0, 1 if a chapter failed; 130, 143, 129: Ctrl-C, SIGTERM, SIGHUP; kernels end, finished chapters and index stay.
 
     Raises:
         CourseError: unknown chapter or parameter, a folder that cannot be used, a login node; nothing has run then.
@@ -56,15 +60,20 @@ def run(
     node.refuse_on_login("a whole chapter", "run it in a job: sbatch -N 1 --wrap '.venv/bin/dltutorial run 01'")
     paths.records_file()  # which may have been named wrongly
     numbers = {path: str(notebooks.about(path)["chapter"]) for path in selected}  # it may be edited meanwhile
-    folder, done = new_folder(out), dict[Path, Executed]()
+    folder, done, came = new_folder(out), dict[Path, Executed](), list[int]()
+    here = threading.current_thread() is threading.main_thread()  # no other may catch a signal; nohup ignores SIGHUP
+    ends = {n: was for n in (signal.SIGTERM, signal.SIGHUP) if here and (was := signal.getsignal(n)) != signal.SIG_IGN}
     try:
-        asyncio.run(_execute_all(given, numbers, preset, folder, jobs, timeout_s, done))
+        asyncio.run(_execute_all(given, numbers, preset, folder, jobs, timeout_s, done, ends, came))
         return _conclude(folder, preset, numbers, done)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, asyncio.CancelledError):
         _conclude(folder, preset, numbers, done)
         told = f"interrupted: {len(done)} of {len(selected)} chapters are finished"
         print(f"{told}; they are in {folder / 'index.html'}", file=sys.stderr)
-        return 130
+        return 128 + (came or [signal.SIGINT])[0]
+    finally:
+        for number, handler in ends.items():
+            signal.signal(number, handler)
 
 
 def new_folder(out: Path | None) -> Path:
@@ -116,13 +125,21 @@ def read_claims(folder: Path) -> dict[str, list[dict[str, Any]]]:
 
 async def _execute_all(
     given: Mapping[Path, Mapping[str, Any]], numbers: Mapping[Path, str], preset: str, folder: Path, jobs: int,
-    timeout_s: float, done: dict[Path, Executed],
+    timeout_s: float, done: dict[Path, Executed], ends: Iterable[int], came: list[int],
 ) -> None:  # fmt: skip
     """Execute notebooks, some at once, each in a process of its own; when this is cancelled, those that run end."""
     from tqdm import tqdm
 
     env, slots, running = environment(preset, folder, jobs), asyncio.Semaphore(jobs), list[str]()
-    mine = paths.records_file()
+    mine, loop, task = paths.records_file(), asyncio.get_running_loop(), asyncio.current_task()
+
+    def end(number: int, _frame: object) -> None:
+        came.append(number)
+        if task and not loop.is_closed():  # else the pages are being written, and it ends soon
+            loop.call_soon_threadsafe(task.cancel)
+
+    for number in ends:
+        signal.signal(number, end)
 
     async def one(source: Path) -> None:
         work = folder / "work" / source.stem[:2]
@@ -132,10 +149,9 @@ async def _execute_all(
             bar.set_description(" ".join(running))
             try:
                 work.mkdir(exist_ok=True)
-                result = await execute(source, output, work, given[source], env, timeout_s, bar.update)
+                result = done[source] = await execute(source, output, work, given[source], env, timeout_s, bar.update)
             except OSError as error:
-                result = Executed(0.0, error=f"{error.filename}: {error.strerror}")
-            done[source] = result
+                result = done[source] = Executed(0.0, error=f"{error.filename}: {error.strerror}")
             running.remove(source.stem)
         with contextlib.suppress(OSError, ValueError):
             json.loads(output.read_bytes())
@@ -154,7 +170,7 @@ async def _execute_all(
 
 
 def _conclude(folder: Path, preset: str, numbers: Mapping[Path, str], done: Mapping[Path, Executed]) -> int:
-    """Print the table and the failures, write the summary and the pages; 1 if there is one."""
+    """Write the summary and the pages, print the table and the failures; 1 if there is one."""
     for left in (folder / "work").glob("*.ipynb"):  # half executed: not to be mistaken for whole
         left.unlink()
     claims, rows, wrong = read_claims(folder), [], []
@@ -165,19 +181,18 @@ def _conclude(folder: Path, preset: str, numbers: Mapping[Path, str], done: Mapp
         row = {"notebook": source.name, "chapter": number, "status": status, "claims": dict(counts)}
         rows.append(row | (asdict(result) if result else {}))
         if result and result.error:
-            where = f"cell {result.cell}" if result.cell else "not to its end"
-            wrong.append(f"{source.name}, {where}: {result.error}")
-        for claim in claims.get(number, []):
-            if claim["status"] == "failed":
-                wrong.append(f"{source.name}: this claim does not hold: {claim['what']} ({claim['evidence']})")
+            wrong.append(f"{source.name}, {f'cell {result.cell}' if result.cell else 'not to its end'}: {result.error}")
+        failed = [claim for claim in claims.get(number, []) if claim["status"] == "failed"]
+        wrong += [f"{source.name}: this claim does not hold: {one['what']} ({one['evidence']})" for one in failed]
     here = {"machine": machine.label(), "versions": machine.versions(), "date": f"{datetime.date.today()}"}
     about = here | {"preset": preset, "chapters": rows}
-    print(_table(rows))
-    print("\n".join(wrong), file=sys.stderr, end="\n" * bool(wrong))
-    from dltutorial.course import site
-
-    paths.write_text(folder / "run.json", json.dumps(about, indent=1) + "\n")
-    print(f"pages: {site.write(folder, about, claims)}")
+    try:
+        paths.write_text(folder / "run.json", json.dumps(about, indent=1) + "\n")
+        index = site.write(folder, about, claims)
+    finally:
+        print(_table(rows))
+        print("\n".join(wrong), file=sys.stderr, end="\n" * bool(wrong))
+    print(f"pages: {index}")
     return int(any(row["status"] != "finished" for row in rows))
 
 

@@ -9,6 +9,7 @@ import datetime
 import json
 import math
 import os
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,11 +46,8 @@ class Writer:
         path = self.file or paths.records_file()
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            handle = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
-            try:
-                paths.append_line(handle, (json.dumps(record, allow_nan=False) + "\n").encode(), path)
-            finally:
-                os.close(handle)
+            with open(path, "ab+", buffering=0, opener=lambda file, flags: os.open(file, flags, 0o644)) as stream:
+                paths.append_line(stream.fileno(), (json.dumps(record, allow_nan=False) + "\n").encode(), path)
         except OSError as error:
             hint = "make room, or set DLTUTORIAL_RECORDS to a file you may write"
             raise CourseError(f"cannot write records to {path}: {error.strerror}; {hint}") from error
@@ -59,10 +57,10 @@ class Writer:
 
 
 def read(file: Path) -> Iterator[dict]:
-    """Yield the records of a file in order; a last line cut short by a kill is passed over.
+    """Yield the records of a file in order; what is no JSON, as a crash leaves it, is passed over, and a line says so.
 
     Raises:
-        CourseError: there is no such file, it is not text, or a line inside it is not a record.
+        CourseError: there is no such file, it is not text, it holds no record but other lines, or JSON that is none.
     """
     try:
         lines = paths.read_text(file).split("\n")
@@ -70,18 +68,20 @@ def read(file: Path) -> Iterator[dict]:
         raise CourseError(f"cannot read records {file}: {error.strerror}; run a chapter first") from error
     except UnicodeDecodeError as error:
         raise CourseError(f"{file} is not a file of records (not text); give the path of a records.jsonl") from error
-    for number, line in enumerate(lines, 1):
-        if not line:
-            continue
+    torn, record, bad = [], None, "{}, line {} is not a record; remove that line"
+    for number, line in ((number, line) for number, line in enumerate(lines, 1) if line):
         try:
             record = paths.from_json(line) if len(line) <= _MOST_CHARACTERS else None
         except ValueError:
-            if number == len(lines):
-                return
-            record = None
+            torn += [number] * (number < len(lines))  # the last one may just be written
+            continue
         if not isinstance(record, dict) or not all(isinstance(record.get(key), str) for key in _KEYS):
-            raise CourseError(f"{file}, line {number} is not a record; remove that line")
+            raise CourseError(bad.format(file, number))
         yield record
+    if torn and record is None:  # another kind of file
+        raise CourseError(bad.format(file, torn[0]))
+    if torn:
+        print(f"dltutorial: {file}, line {torn[0]} cannot be read, so passed over ({len(torn)} such)", file=sys.stderr)
 
 
 def _plain(value: Any) -> Any:

@@ -1,5 +1,6 @@
 """``dltutorial run`` from outside: what it leaves, prints and returns, whatever the notebooks do."""
 
+import contextlib
 import json
 import os
 import signal
@@ -32,6 +33,7 @@ if "dltutorial.course.execute" in sys.orig_argv:
     time.sleep(1)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
 """
+ASKS_TO_END = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 LONG = "import os, time; open(os.environ['PID_FILE'], 'w').write(str(os.getpid())); time.sleep(1000)"
 
 
@@ -54,12 +56,13 @@ def course(tmp_path):
     return make
 
 
-def start(folder, *options):
+def start(folder, *options, ignored=None):
     env = {**os.environ, "DLTUTORIAL_NOTEBOOKS": str(folder / "notebooks"), "PID_FILE": str(folder / "pid")}
     command = [sys.executable, "-m", "dltutorial", "run", "--preset", "smoke", "--out", str(folder / "out"), *options]
     return subprocess.Popen(
-        command, cwd=folder, env=env, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
-    )
+        command, cwd=folder, env=env, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
+        preexec_fn=lambda: [signal.signal(n, signal.SIG_IGN if n == ignored else signal.SIG_DFL) for n in ASKS_TO_END],
+    )  # fmt: skip
 
 
 def finish(process):
@@ -163,6 +166,63 @@ def test_an_interrupt_ends_the_kernels_and_keeps_what_was_finished(course):
     assert sorted(path.name for path in (folder / "out").glob("*.ipynb")) == ["00_good.ipynb"]
     assert "00_good.html" in (folder / "out" / "index.html").read_text()
     assert psutil.wait_procs(family, timeout=90)[1] == []
+
+
+@pytest.mark.parametrize(
+    "ignored", [None, signal.SIGINT, signal.SIGHUP], ids=["plain", "in a script's background", "nohup"]
+)
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_what_was_finished_is_kept_when_the_time_is_up_or_the_terminal_closes(course, number, ignored):
+    folder = course(_00_good="1", _01_long=LONG, _02_never="1")
+    process = start(folder, ignored=ignored)
+    wait_for(lambda: process.poll() is not None or (folder / "pid").exists())
+    family = psutil.Process(process.pid).children(recursive=True)
+    process.send_signal(number)
+    if number == ignored:
+        time.sleep(1)
+        assert process.poll() is None
+        process.send_signal(signal.SIGTERM)
+        number = signal.SIGTERM
+    with contextlib.suppress(ProcessLookupError):
+        process.send_signal(number)  # a terminal's comes twice
+    status, out, err = finish(process)
+    assert status == 128 + number
+    assert err.splitlines()[-1].startswith("interrupted: 1 of 3 chapters are finished; they are in ")
+    assert "Traceback" not in err
+    assert "not run" in out
+    assert sorted(path.name for path in (folder / "out").glob("*.ipynb")) == ["00_good.ipynb"]
+    assert "00_good.html" in (folder / "out" / "index.html").read_text()
+    rows = json.loads((folder / "out" / "run.json").read_text())["chapters"]
+    assert [row["status"] for row in rows] == ["finished", "not run", "not run"]
+    assert psutil.wait_procs(family, timeout=90)[1] == []
+
+
+@pytest.mark.parametrize("output", [">&$gone", ">&$gone 2>&1", ">/dev/full", ">/dev/full 2>&1", ">&- 2>&-"])
+def test_whoever_reads_the_output_the_results_are_written(course, output):
+    folder = course(_00_good="1", _01_good="2")
+    env = os.environ | {"DLTUTORIAL_NOTEBOOKS": str(folder / "notebooks")}
+    words = f"{sys.executable} -m dltutorial run --preset smoke --out out {output}"
+    gone = "exec {gone}> >(exec true); wait $!; "  # a pipe that nobody reads
+    done = subprocess.run(
+        ["bash", "-c", gone + words], cwd=folder, env=env, capture_output=True, text=True, timeout=250
+    )
+    assert done.returncode == 0
+    assert "dltutorial:" not in done.stderr
+    assert "Traceback" not in done.stderr
+    rows = json.loads((folder / "out" / "run.json").read_text())["chapters"]
+    assert [row["status"] for row in rows] == ["finished", "finished"]
+    assert {"00_good.html", "01_good.html", "index.html"} <= {path.name for path in (folder / "out").iterdir()}
+
+
+def test_a_home_that_cannot_be_written_fails_no_chapter(course, monkeypatch):
+    folder = course(_00_good="1")
+    (folder / "home").touch()  # the superuser may write anywhere but inside a file
+    for name in ("JUPYTER_DATA_DIR", "XDG_DATA_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("JUPYTER_DATA_DIR", str(folder / "home" / "jupyter"))
+    status, out, err = finish(start(folder))
+    assert (status, err.count("exit code")) == (0, 0)
+    assert "✓ 00_good" in out
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])

@@ -675,7 +675,7 @@ def test_what_a_killed_run_has_not_recorded_is_recorded_by_who_resumes_it(tiny_d
 def test_records_that_cannot_be_read_are_not_written_a_second_time(tiny_data, tmp_path, capsys):
     assert call(tiny_data, "--name", "r") == 0
     file = tmp_path / "runs" / "records.jsonl"
-    file.write_text(before := "{ torn\n" + file.read_text())
+    file.write_text(before := "{}\n" + file.read_text())
     for _ in range(2):
         assert call(tiny_data, "--name", "r", "--resume") == 0
         assert "no score is recorded: " in capsys.readouterr().out

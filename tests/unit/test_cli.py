@@ -582,6 +582,22 @@ def test_closed_output_is_no_reason_to_end(tmp_path):
     assert subprocess.run([sys.executable, "-c", missing], timeout=120).returncode == 2
 
 
+@pytest.mark.parametrize("closed", [">&-", "<&- >&-", "<&- >&- 2>&-"])
+def test_a_page_is_written_whichever_streams_are_closed(closed, tmp_path):
+    words = f"{sys.executable} -m dltutorial report --out page.html {closed}"
+    env = os.environ | {"DLTUTORIAL_RUNS": str(tmp_path)}
+    (tmp_path / "records.jsonl").touch()
+    done = subprocess.run(["bash", "-c", words], cwd=tmp_path, env=env, stderr=subprocess.PIPE, text=True, timeout=250)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "<section" in (tmp_path / "page.html").read_text()
+
+
+def test_a_question_finds_nobody_where_the_input_is_closed(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "stdin", None)
+    assert call("--version") == 0
+    assert not sys.stdin.isatty() and sys.stdin.read() == ""
+
+
 def test_a_folder_that_is_gone_is_told(capsys, tmp_path, monkeypatch):
     gone = tmp_path / "gone"
     gone.mkdir()

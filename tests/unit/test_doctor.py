@@ -131,6 +131,14 @@ def test_the_kernel_is_the_one_of_this_environment_whichever_python_the_path_nam
     assert status == 0 and "jupyter kernel" not in text
 
 
+def test_files_of_a_learners_folder_are_not_taken_for_pythons_own(chapters, tmp_path, monkeypatch):
+    for name in ("random", "types", "code"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit(1)\n")
+    monkeypatch.chdir(tmp_path)
+    text, status = doctor.report(chapters)
+    assert status == 0 and "jupyter kernel" not in text
+
+
 def test_torch_that_does_not_load_is_missing(chapters, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "torch", None)
     text, status = doctor.report(chapters, measure=True)

@@ -46,7 +46,7 @@ def test_status_reads_records_of_an_older_release_and_stops_at_a_broken_line(cou
     file.write_text(file.read_text() + "no record\n{}\n")
     assert row(course)["passed"] == "1"
     assert row(course)["best"] == "–"
-    assert "line 2 is not a record" in capsys.readouterr().err
+    assert "line 3 is not a record" in capsys.readouterr().err
 
 
 def test_the_capstone_stands_last_and_has_checks_of_its_own(course):
@@ -77,12 +77,14 @@ def test_status_of_odd_records_can_be_printed(course, odd, monkeypatch, capsys):
 
 
 @pytest.mark.parametrize("line", ["[" * 100_000, '{"value": ' + "7" * 5000 + "}", "\0" * 99], ids=["[", "7", "NUL"])
-def test_status_of_damaged_records_counts_what_stands_above_and_names_the_line(course, line, capsys):
-    Writer("01", "smoke").write("thing", kind="check", status="passed")
+def test_status_of_damaged_records_counts_all_others_and_names_the_line(course, line, capsys):
+    Writer("01", "smoke").write("thing", kind="check", status="wrong")
     file = paths.records_file()
-    file.write_text(file.read_text() + line + "\n{}\n")
-    assert row(course)["passed"] == "1"
-    assert capsys.readouterr().err.splitlines() == [f"dltutorial: {file}, line 2 is not a record; remove that line"]
+    file.write_text(file.read_text() + line)
+    Writer("01", "smoke").write("thing", kind="check", status="passed")
+    assert (row(course)["attempts"], row(course)["passed"]) == ("2", "1")
+    told = f"dltutorial: {file}, line 2 cannot be read, so passed over (1 such)"
+    assert capsys.readouterr().err.splitlines() == [told, told]
 
 
 def test_status_finds_records_of_kernels_that_had_no_runs_folder_set(course):

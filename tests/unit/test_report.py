@@ -189,12 +189,22 @@ def test_missing_or_damaged_records_are_one_line(tmp_path, monkeypatch, content)
 
 
 @pytest.mark.parametrize("line", ["[" * 100_000, '{"value": ' + "7" * 5000 + "}", "\0" * 99], ids=["[", "7", "NUL"])
-def test_what_no_parser_reads_is_one_line(runs, monkeypatch, line):
+def test_what_no_parser_reads_is_passed_over_and_spoils_no_page(runs, monkeypatch, line):
+    for name in ("before_it", "behind_it"):
+        records.Writer("00", "smoke").write(name, 1.0)
+        with open(runs / "records.jsonl", "a") as file:
+            file.write(f"{line}\n")
+    page = undrawn(monkeypatch)
+    assert "before_it" in page.text and "behind_it" in page.text
+
+
+def test_the_command_says_which_line_was_passed_over(runs, capsys):
     records.Writer("00", "smoke").write("whole", 1.0)
     file = runs / "records.jsonl"
-    file.write_text(f"{file.read_text()}{line}\n\n")
-    with pytest.raises(CourseError, match=f"^{file}, line 2 is not a record; remove that line$"):
-        undrawn(monkeypatch)
+    file.write_text('{"time": "20\n' + file.read_text())
+    assert cli.main(["report"]) == 0
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line == f"dltutorial: {file}, line 1 cannot be read, so passed over (1 such)"
 
 
 def test_lists_nested_hundreds_deep_are_one_line(runs, monkeypatch):
@@ -280,6 +290,29 @@ def test_a_page_that_was_edited_is_kept(runs, capsys):
     assert "the page that you have edited is now report.mine1.html" in capsys.readouterr().out
     assert "what I conclude" not in page.read_text()
     assert [other.read_text() for other in runs.glob("report.mine*.html")] == [edited]
+
+
+def test_a_link_stays_one_and_its_page_becomes_new(runs, capsys):
+    (runs / "link.html").symlink_to("published.html")
+    for _ in range(2):  # at first it leads nowhere
+        assert cli.main(["report", "--out", str(runs / "link.html")]) == 0
+        assert capsys.readouterr().out == f"{runs / 'link.html'}\n"
+        assert (runs / "link.html").is_symlink()
+        assert "<section" in (runs / "published.html").read_text()
+        (runs / "published.html").write_text((runs / "published.html").read_text())
+    (runs / "published.html").write_text(edited := (runs / "published.html").read_text() + "what I conclude")
+    assert cli.main(["report", "--out", str(runs / "link.html")]) == 0
+    assert "the page that you have edited is now published.mine1.html" in capsys.readouterr().out
+    assert (runs / "published.mine1.html").read_text() == edited
+
+
+def test_a_link_that_leads_round_is_one_line_and_stays(runs, capsys):
+    (runs / "round.html").symlink_to("again.html")
+    (runs / "again.html").symlink_to("round.html")
+    assert cli.main(["report", "--out", str(runs / "round.html")]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "round.html is a link that leads round" in line
+    assert (runs / "round.html").is_symlink()
 
 
 def saved_as_it_goes_to_disk(monkeypatch, file, text):

@@ -13,7 +13,7 @@ PACKAGE = ROOT / "dltutorial"
 # Lines of all Python files, blank lines and docstrings included: what there is, and no more. 18,500 for chapters 00 to
 # 15; 22,000 at most with Parts IV and V.
 BUDGET = {
-    "": 1748,
+    "": 1735,
     "record": 612,
     "profile": 2473,
     "data": 2758,
@@ -25,7 +25,7 @@ BUDGET = {
     "train": 3791,
     "scaling": 555,
     "convergence": 956,
-    "course": 3567,
+    "course": 3580,
     "science": 1600,
 }
 # Words that only their author understands as the name of a file.
