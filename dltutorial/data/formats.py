@@ -85,10 +85,8 @@ class Year:
 
     no_value = math.nan
 
-    def __init__(
-        self, path: Path, fields: Any, chunk_TCHW: tuple[int, ...] | None = None,
-        compressed: bool = False, close: Callable[[], None] = lambda: None,
-    ) -> None:  # fmt: skip
+    def __init__(self, path: Path, fields: Any, chunk_TCHW: tuple[int, ...] | None = None, compressed: bool = False,
+                 close: Callable[[], None] = lambda: None) -> None:  # fmt: skip
         shape_TCHW = tuple(fields.shape or ())  # HDF5 has data sets without any
         holds = f"{path} holds {fields.dtype} {shape_TCHW}"
         if len(shape_TCHW) != 4 or fields.dtype.kind != "f":
@@ -119,9 +117,7 @@ class Year:
     def snapshots(self, first: int, count: int) -> np.ndarray:
         """Snapshots (N, C, H, W) to look at, not to write to: a new array, or of an npy file the map itself.
 
-        Raises:
-            IndexError: the year ends before.
-            DataError: they cannot be read.
+        Raises: IndexError: the year ends before; DataError: they cannot be read.
         """
         self._require(first, count)
         with blaming(self.path), np.errstate(over="ignore"):  # what becomes infinite is noticed as such
@@ -164,14 +160,13 @@ class Year:
 def open_year(path: Path, crop: tuple[int, int] | None = None) -> Year:
     """Open one year, or its first so many rows and columns; only its header and the list of its chunks are read.
 
-    Raises:
-        DataError: it is missing, truncated, of another layout, holds something else than snapshots, or lacks chunks.
+    DataError: it is missing, truncated, of another layout, holds something else than snapshots, or lacks chunks.
     """
     path = Path(path)
     kinds = {".h5": _open_hdf5, ".npy": _open_npy, ".zarr": _open_zarr}
     if path.suffix not in kinds:
         raise DataError(f"{path} is none of {', '.join('*' + suffix for suffix in SUFFIXES)}; convert it, or remove it")
-    with blaming(path):
+    with blaming(path), np.errstate(over="ignore"):  # a fill value of a file in float64 may be any
         refuse_irregular(path, folder=path.suffix == ".zarr")
         year = kinds[path.suffix](path)
     if crop is not None:
@@ -183,15 +178,15 @@ def _open_hdf5(path: Path) -> Year:
     file = h5py.File(path, "r")
     fields = dataset(path, file, "fields")
     year = Year(path, fields, fields.chunks, fields.compression is not None, file.close)
-    year.no_value = own_no_value(path, fields.attrs)
+    has_fill = fields.id.get_create_plist().fill_value_defined() == h5py.h5d.FILL_VALUE_USER_DEFINED
+    year.no_value = own_no_value(path, fields.attrs, fields.fillvalue if has_fill else None)
     return year
 
 
 def dataset(path: Path, file: h5py.File, name: str) -> h5py.Dataset:
     """A dataset of an HDF5 file, all of whose values lie in that file, and as they are.
 
-    Raises:
-        DataError: there is none of that name; or its values are elsewhere, packed, or not all written.
+    DataError: there is none of that name; or its values are elsewhere, packed, or not all written.
     """
     elsewhere = f"{path} keeps its values in other files, whose loss would read as zeros; copy them into one file"
     for place in itertools.accumulate(name.split("/"), "{}/{}".format):
@@ -202,8 +197,7 @@ def dataset(path: Path, file: h5py.File, name: str) -> h5py.Dataset:
         raise DataError(f"{path} has no dataset {name!r} but {sorted(file)}; {_FOREIGN}")
     if found.is_virtual or found.external:
         raise DataError(elsewhere)
-    if np.any(found.attrs.get("scale_factor", 1) != 1) or np.any(found.attrs.get("add_offset", 0) != 0):
-        raise DataError(f"{path} has packed values, to be read with scale_factor and add_offset; write them unpacked")
+    _refuse_packed(path, found.attrs)
     packing = found.id.get_create_plist()
     for code, _, _, name in map(packing.get_filter, range(packing.get_nfilters())):
         if not h5py.h5z.filter_avail(code):
@@ -213,6 +207,13 @@ def dataset(path: Path, file: h5py.File, name: str) -> h5py.Dataset:
         count = found.id.get_num_chunks if found.chunks else lambda: int(found.id.get_storage_size() >= found.nbytes)
         _refuse_holes(path, found.shape, found.chunks or found.shape, count)
     return found
+
+
+def _refuse_packed(path: Path, attributes: Any) -> None:
+    """DataError: by these attributes the values are not what is stored."""
+    packing = {"scale_factor": 1, "add_offset": 0}
+    if any(np.any(np.ravel(attributes.get(name, none)) != none) for name, none in packing.items()):
+        raise DataError(f"{path} has packed values, to be read with scale_factor and add_offset; write them unpacked")
 
 
 def _open_npy(path: Path) -> Year:
@@ -230,15 +231,17 @@ def _open_zarr(path: Path) -> Year:
     fields = zarr.open(path, mode="r")
     if not isinstance(fields, zarr.Array):
         raise DataError(f"{path} is a Zarr group, as xarray writes it, and may well be whole; write it as an array")
+    _refuse_packed(path, fields.attrs)
     year = Year(path, fields, fields.chunks, bool(fields.compressors))
-    year.no_value = own_no_value(path, fields.attrs)
+    is_version_2 = fields.metadata.zarr_format == 2  # later ones fill with it what was never written, and no more
+    year.no_value = own_no_value(path, fields.attrs, fields.fill_value if is_version_2 else None)
     _refuse_holes(path, fields.shape, fields.shards or fields.chunks, lambda: n_files)
     return year
 
 
-def own_no_value(path: Path, attributes: Any) -> float:
-    """What a file says that stands for no value, NaN if nothing. DataError: it says no number."""
-    said = attributes.get("_FillValue", attributes.get("missing_value", math.nan))
+def own_no_value(path: Path, attributes: Any, fill: Any = None) -> float:
+    """What stands for no value by an attribute, else ``fill`` unless it is 0, else NaN. DataError: it is no number."""
+    said = attributes.get("_FillValue", attributes.get("missing_value", fill or math.nan))  # 0 is the libraries' own
     try:
         return float(np.float32(np.ravel(said)[0]))
     except (ValueError, TypeError, IndexError) as error:
@@ -246,11 +249,9 @@ def own_no_value(path: Path, attributes: Any) -> float:
 
 
 def _files_of_chunks(path: Path) -> int:
-    """How many files of a Zarr array hold its values.
+    """How many files of a Zarr array hold its values. OSError: a folder cannot be listed.
 
-    Raises:
-        DataError: a pipe or a device is among them. What each is, the folder itself tells: no file is looked at.
-        OSError: a folder cannot be listed.
+    DataError: a pipe or a device is among them. What each is, the folder itself tells: no file is looked at.
     """
     with os.scandir(path) as entries:
         n_files = 0
@@ -268,9 +269,7 @@ def _refuse_holes(path: Path, shape: tuple[int, ...], chunk: tuple[int, ...], co
     """What was never written would read as a fill value, and nobody would notice.
 
     (HDF5 can also set chunks aside as it creates a file. Those look written; ``store.whole`` notices what they hold.)
-
-    Raises:
-        DataError: there are fewer chunks than the header says; or it says what no file holds.
+    DataError: there are fewer chunks than the header says; or it says what no file holds.
     """
     chunks = math.prod(-(-n // part) for n, part in zip(shape, chunk, strict=True))
     if chunks > _MOST_CHUNKS:
@@ -335,5 +334,4 @@ def read_amplification(year: Year, count: int = 1) -> float:
 
 def stored_bytes(path: Path) -> int:
     """What a year takes on disk: a file, or all the files of a folder."""
-    files = [path] if path.is_file() else [part for part in path.rglob("*") if part.is_file()]
-    return sum(file.stat().st_size for file in files)
+    return sum(part.stat().st_size for part in (path, *path.rglob("*")) if part.is_file())

@@ -7,6 +7,7 @@ Systems, as ``nsys`` does. Out: a frozen :class:`~dltutorial.profile.events.Trac
 Source: "Trace Event Format" (Google, docs of Perfetto); docs.pytorch.org, torch.profiler.
 """
 
+import contextlib
 import gzip
 import json
 import math
@@ -19,8 +20,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import profiler
+import torch.profiler
 
 from dltutorial import paths
 from dltutorial.errors import CourseError
@@ -31,11 +31,9 @@ Row = tuple[str, str]  # process (of a kernel: device) and thread (stream), as t
 
 _MOST_S = 1e12  # 30,000 years; nanoseconds of it can be counted
 # What the profiler calls an event → what the course calls it. Others (flow arrows, the profiler's own) are left out.
-_CATEGORIES = {
-    "user_annotation": "range", "gpu_user_annotation": "device range", "cpu_op": "operator", "cuda_runtime": "runtime",
-    "cuda_driver": "runtime", "kernel": "kernel", "gpu_memcpy": "copy", "gpu_memset": "copy",
-    "python_function": "python",
-}  # fmt: skip
+_CATEGORIES = {"user_annotation": "range", "gpu_user_annotation": "device range", "cpu_op": "operator",
+               "cuda_runtime": "runtime", "cuda_driver": "runtime", "kernel": "kernel", "gpu_memcpy": "copy",
+               "gpu_memset": "copy", "python_function": "python"}  # fmt: skip
 
 
 def take(run_step: Callable[[], object], steps: int = 5, warmup: int = 3, *, file: Path | None = None) -> Trace:
@@ -50,20 +48,20 @@ def take(run_step: Callable[[], object], steps: int = 5, warmup: int = 3, *, fil
         file: keep the trace, as ``….json`` or ``….json.gz`` (Perfetto and vizviewer open it too).
 
     Raises:
-        CourseError: a number of steps that cannot be, or the file cannot be written.
+        CourseError: a number of steps that cannot be, the file cannot be written, or as ``require_place``.
     """
     if steps < 1 or warmup < 1:
         raise CourseError(f"cannot trace {steps} steps after {warmup} of warm-up; give at least 1 of each")
     name = Path(file).name if file else "trace.json"
-    if not name.endswith((".json", ".json.gz")):
-        raise CourseError(f"a trace is kept as ….json or ….json.gz, not {name}; choose such a name")
+    if file:
+        require_place(Path(file))
     on_cuda = torch.cuda.is_available()
-    activities = [profiler.ProfilerActivity.CPU, *[profiler.ProfilerActivity.CUDA] * on_cuda]
-    plan = profiler.schedule(wait=0, warmup=warmup, active=steps, repeat=1)
+    activities = [torch.profiler.ProfilerActivity.CPU, *[torch.profiler.ProfilerActivity.CUDA] * on_cuda]
+    plan = torch.profiler.schedule(wait=0, warmup=warmup, active=steps, repeat=1)
     # Torch 2.13's recorder writes lines to the error stream when all is well; a level that is set already stays.
     quiet = paths.environment({"KINETO_LOG_LEVEL": os.environ.get("KINETO_LOG_LEVEL") or "99"})
     with tempfile.TemporaryDirectory(prefix="dltutorial-trace-") as folder, quiet:
-        with ranges.enabled(), profiler.profile(activities=activities, schedule=plan) as recorder:
+        with ranges.enabled(), torch.profiler.profile(activities=activities, schedule=plan) as recorder:
             for _ in range(warmup + steps):
                 run_step()
                 recorder.step()
@@ -72,7 +70,7 @@ def take(run_step: Callable[[], object], steps: int = 5, warmup: int = 3, *, fil
         trace = read(made)  # first: what cannot be read back is not kept
         if file is not None:
             try:
-                with paths.atomic(Path(file)) as partial:
+                with paths.atomic(Path(file), lambda: require_place(Path(file))) as partial:
                     shutil.copyfile(made, partial)
             except OSError as error:
                 raise CourseError(f"cannot write {file}: {error.strerror or error}; make room, run again") from error
@@ -81,13 +79,21 @@ def take(run_step: Callable[[], object], steps: int = 5, warmup: int = 3, *, fil
     return trace
 
 
+def require_place(file: Path) -> None:
+    """CourseError: no trace is kept under such a name, or what is there by now is none, and would be lost."""
+    if not file.name.endswith((".json", ".json.gz")):
+        raise CourseError(f"a trace is kept as ….json or ….json.gz, not {file.name}; choose such a name")
+    with contextlib.suppress(OSError, CourseError):
+        if not file.exists() or read(file):
+            return
+    raise CourseError(f"{file} is no trace that can be read, and stays as it is; give another name")
+
+
 def read(file: Path) -> Trace:
     """Read ``.json`` or ``.json.gz`` of torch's profiler; every ``ProfilerStep#…`` becomes the range ``step``.
 
     Or what ``nsys export --type sqlite`` writes: NVTX ranges are its ranges, those named ``step`` its steps.
-
-    Raises:
-        CourseError: no such file, cut short, or not a trace of torch's profiler or of nsys.
+    CourseError: no such file, cut short, or not a trace of torch's profiler or of nsys.
     """
     file = Path(file)
     try:
@@ -110,7 +116,7 @@ def _assemble(entries: list[dict[str, Any]]) -> Trace:
     if not entries:
         raise ValueError("no event of torch's profiler")
     first_s: dict[Row, float] = {}
-    devices, stepping, found = set(), set(), []
+    stepping, found = set(), []
     for entry in entries:
         category, name, row = _CATEGORIES[entry["cat"]], entry["name"], (str(entry["pid"]), str(entry["tid"]))
         start_s, duration_s = float(entry["ts"]) * 1e-6, float(entry["dur"]) * 1e-6
@@ -120,10 +126,9 @@ def _assemble(entries: list[dict[str, Any]]) -> Trace:
         if category == "range" and (name == STEP or name.startswith("ProfilerStep#")):
             name = STEP
             stepping.add(row)
-        if category in ON_DEVICE:
-            devices.add(row)
         first_s[row] = min(start_s, first_s.get(row, math.inf))
         found.append((Event(name, category, start_s, duration_s, 0), row))
+    devices = {row for event, row in found if event.category in ON_DEVICE}
     # In the order of reading: the thread that steps first, the other threads, the devices' streams.
     order = sorted(first_s, key=lambda row: (row in devices, row not in stepping, first_s[row]))
     rows = [

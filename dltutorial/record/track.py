@@ -64,11 +64,7 @@ class Tracker:
 
 
 def write_table(folder: Path, columns: list, rows: list[list], file: Path) -> None:
-    """A W&B run of its own in this folder: the rows as the table ``trials``, and a file as an artifact.
-
-    Raises:
-        CourseError: as ``Tracker``.
-    """
+    """A W&B run here of its own: rows as the table ``trials``, a file as an artifact. CourseError: as ``Tracker``."""
     import wandb
 
     run = _wandb_run(folder, {})
@@ -88,6 +84,8 @@ def _events(folder: Path) -> Iterator[None]:
         raise CourseError(f"TensorBoard cannot write to {str(folder)!r}; choose a name in UTF-8") from error
     except FileNotFoundError as error:
         raise CourseError(f"{folder} was removed or moved away while the run wrote there; train again") from error
+    except (FileExistsError, NotADirectoryError) as error:
+        raise CourseError(f"{folder / 'tensorboard'} is no folder; move it away, then --resume") from error
     except OSError as error:
         why = error.strerror or error
         raise CourseError(f"cannot write TensorBoard's events in {folder}: {why}; make room, then --resume") from error

@@ -22,8 +22,7 @@ from dltutorial.train.loop import TrainState
 def training_step(recipe: Recipe, data: Path) -> Callable[[], None]:
     """A function that loads one batch and trains on it, each part in a range of its own.
 
-    Raises:
-        CourseError: the data do not fit the recipe, this machine lacks what it asks for, or it is a login node.
+    CourseError: the data do not fit the recipe, this machine lacks what it asks for, or it is a login node.
     """
     node.refuse_on_login("training", "profile it in a job: sbatch -N 1 slurm/profile.sbatch")
     task = forecasting.make_task(recipe, data)
@@ -55,8 +54,8 @@ def main(words: Sequence[str] | None = None) -> int:
         sizes = preset(name)
         recipe = Recipe.of(sizes, **knobs)
         machine.use_cores()
-        step = training_step(recipe, weather.ensure(sizes))
-        trace.take(step, steps, warmup, file=file)
+        trace.require_place(file)
+        trace.take(training_step(recipe, weather.ensure(sizes)), steps, warmup, file=file)
     except CourseError as error:
         print(f"dltutorial: {error}", file=sys.stderr)
         return 2

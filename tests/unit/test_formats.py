@@ -5,6 +5,7 @@ import shutil
 import socket
 import tempfile
 import tracemalloc
+import warnings
 from pathlib import Path
 
 import h5py
@@ -338,6 +339,19 @@ def packed(file):
         h5["fields"].attrs["add_offset"] = 5.0
 
 
+def packed_zarr(version, **attributes):
+    """Damage: whole values, as they were packed."""
+
+    def act(folder):
+        import zarr
+
+        x_TCHW = zarr.open(folder, mode="r")[:]
+        fields = zarr.create_array(folder, data=x_TCHW, zarr_format=version, overwrite=True)
+        fields.attrs.update(attributes)
+
+    return act
+
+
 def linked(to):
     """Damage: ``fields`` is a link, to a pipe in the end."""
 
@@ -432,6 +446,9 @@ DAMAGE = {
     "hdf5, in one piece, never written": ("hdf5-contiguous", created(), "lacks 1 of its 1 chunks"),
     "hdf5, that refers to lost files": ("hdf5-chunk1", elsewhere, "keeps its values in other files"),
     "hdf5, packed": ("hdf5-chunk1", packed, "has packed values, to be read with scale_factor and add_offset"),
+    "zarr, packed": ("zarr-chunk1", packed_zarr(3, add_offset=5.0), "has packed values, to be read with scale_factor"),
+    "zarr, packed, of version 2": ("zarr-chunk1", packed_zarr(2, scale_factor=0.1), "has packed values"),
+    "zarr, packed with no number": ("zarr-chunk1", packed_zarr(3, scale_factor="a tenth"), "has packed values"),
     "hdf5, raw values beside it": ("hdf5-contiguous", created(external=[("x.raw", 0, 46080)]), "in other files"),
     "hdf5, a link to a pipe": ("hdf5-chunk1", linked(h5py.ExternalLink("pipe", "fields")), "in other files"),
     "hdf5, a link to such a link": ("hdf5-chunk1", linked(h5py.SoftLink("/other")), "in other files"),
@@ -513,6 +530,74 @@ def test_a_zarr_array_in_shards_is_counted_by_them(tmp_path):
         formats.open_year(tmp_path / "1980.zarr")
     fields[5:] = 1
     assert len(formats.open_year(tmp_path / "1980.zarr")) == 10
+
+
+def in_hdf5(file, x_TCHW, **how):
+    with h5py.File(file, "w") as h5:
+        h5.create_dataset("fields", data=x_TCHW, **{"fillvalue" if k == "fill_value" else k: v for k, v in how.items()})
+
+
+def in_zarr(version):
+    def write(file, x_TCHW, **how):
+        import zarr
+
+        fields = zarr.create_array(file, shape=x_TCHW.shape, dtype=x_TCHW.dtype, zarr_format=version, **how)
+        fields[:] = x_TCHW
+
+    return write
+
+
+FILLED = {"hdf5": (".h5", in_hdf5), "zarr 2": (".zarr", in_zarr(2)), "zarr 3": (".zarr", in_zarr(3))}
+
+
+def filled(kind, folder, value, **how):
+    """A year of one kind, a value of which is this."""
+    suffix, write = FILLED[kind]
+    x_TCHW = np.arange(2 * 1 * 4 * 4, dtype=np.float32).reshape(2, 1, 4, 4)
+    x_TCHW[1, 0, 2, 2] = value
+    write(folder / f"1980{suffix}", x_TCHW, **how)
+    return formats.open_year(folder / f"1980{suffix}")
+
+
+@pytest.mark.parametrize("kind", ["hdf5", "zarr 2"])
+def test_a_fill_value_that_no_attribute_names_stands_for_no_value(kind, tmp_path):
+    with filled(kind, tmp_path, -7777, fill_value=-7777) as year:
+        assert year.no_value == -7777
+        assert year.snapshots(0, 1).any()
+        with pytest.raises(DataError, match=r"1980\.\w+ holds -7777, its own word for no value; leave the year out"):
+            year.snapshots(1, 1)
+
+
+@pytest.mark.parametrize("fill_value", [None, 0, np.nan])
+@pytest.mark.parametrize("kind", FILLED)
+def test_a_fill_value_that_the_library_sets_is_no_word_of_the_files_own(kind, fill_value, tmp_path):
+    """Else a field with a zero in it, as all the snow of a summer, could not be read."""
+    with filled(kind, tmp_path, 0, fill_value=fill_value) as year:
+        assert np.isnan(year.no_value)
+        assert year.snapshots(1, 1)[0, 0, 2, 2] == 0
+
+
+def test_a_fill_value_of_zarr_3_is_only_what_was_never_written(tmp_path):
+    with filled("zarr 3", tmp_path, -7777, fill_value=-7777) as year:
+        assert year.snapshots(1, 1)[0, 0, 2, 2] == -7777
+
+
+def test_a_year_of_hdf5_whose_fill_value_is_left_undefined_is_read(tmp_path):
+    file, size = tmp_path / "1980.h5", b"\4\0\0\0"
+    with filled("hdf5", tmp_path, 0, fill_value=-7777):
+        before = file.read_bytes()
+    is_defined = b"\1" + size + np.float32(-7777).tobytes()
+    assert before.count(is_defined) == 1
+    file.write_bytes(before.replace(is_defined, b"\0" + is_defined[1:]))
+    with formats.open_year(file) as year:
+        assert np.isnan(year.no_value)
+        assert year.snapshots(0, 1).any()
+
+
+def test_a_fill_value_too_large_for_float32_is_no_warning(tmp_path):
+    in_hdf5(tmp_path / "1980.h5", np.arange(16.0).reshape(1, 1, 4, 4), fillvalue=1e300)
+    with warnings.catch_warnings(action="error"), formats.open_year(tmp_path / "1980.h5") as year:
+        assert year.snapshots(0, 1).any()
 
 
 @contextlib.contextmanager

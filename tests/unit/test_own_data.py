@@ -505,6 +505,20 @@ def test_a_word_of_the_files_own_for_no_value_is_read_by_all(own_data, tmp_path,
     assert "missing_value is no number; correct" in refused(capsys, "data", "check", "--source", own_data)
 
 
+def test_a_fill_value_of_a_files_own_is_read_by_all(own_data, tmp_path, capsys):
+    filled(-888, statistics=False)(own_data)
+    with h5py.File(own_data / "train" / "1980.h5", "r+") as year:
+        fields = year["fields"][:]
+        del year["fields"]
+        year.create_dataset("fields", data=fields, fillvalue=-888)
+    convert = ["convert", "--layout", "npy", "--out", tmp_path / "c"]
+    for command in (["check"], ["statistics", "--overwrite"], convert):
+        assert "1980.h5 holds -888, its own word for no value" in refused(
+            capsys, "data", *command, "--source", own_data
+        )
+    assert "1980.h5 holds -888" in refused(capsys, "train", "--data", own_data, *TINY)
+
+
 def test_a_data_set_is_not_converted_into_itself(own_data, capsys):
     out = own_data / "train" / "c"
     said = refused(capsys, "data", "convert", "--layout", "npy", "--source", own_data, "--out", out)

@@ -1,9 +1,23 @@
+import gzip
+import json
+
+import pytest
 import torch
 
 from dltutorial.config import Recipe, preset
 from dltutorial.data.loaders import LOADERS
 from dltutorial.profile import trace
 from dltutorial.train import profiled
+
+OTHERS = {
+    "notes": ("notes.json", b'{"cells": "mine"}\n'),
+    "a list": ("notes.json", b"[1, 2]"),
+    "a text that names the key": ("notes.json", b'"traceEvents"'),
+    "no JSON": ("notes.json", b"mine"),
+    "nothing yet": ("notes.json", b""),
+    "notes, packed": ("notes.json.gz", gzip.compress(json.dumps({"cells": "mine"}).encode())),
+    "notes that are not packed": ("notes.json.gz", b'{"cells": "mine"}\n'),
+}
 
 
 def test_a_profiled_step_names_its_parts(tiny_data, one_thread):
@@ -25,6 +39,24 @@ def test_the_profiled_run_is_the_one_that_was_asked_for(tiny_data, tmp_path, mon
         Recipe.of(preset("smoke"), loader="best", precision="bf16", compile="default", optimizer_impl="foreach",
                   device="cpu")
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("held", OTHERS)
+def test_what_is_no_trace_stays_and_no_data_are_made_for_it(held, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(profiled.weather, "ensure", lambda sizes: pytest.fail("data were made"))
+    name, content = OTHERS[held]
+    file = tmp_path / name
+    file.write_bytes(content)
+    assert profiled.main(["--preset", "smoke", "--steps", "1", "--warmup", "1", "--trace", str(file)]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line == f"dltutorial: {file} is no trace that can be read, and stays as it is; give another name"
+    assert (file.read_bytes(), list(tmp_path.iterdir())) == (content, [file])
+
+
+def test_a_name_that_no_trace_has_is_told_before_data_are_made(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(profiled.weather, "ensure", lambda sizes: pytest.fail("data were made"))
+    assert profiled.main(["--preset", "smoke", "--trace", str(tmp_path / "trace.txt")]) == 2
+    assert "choose such a name" in capsys.readouterr().err
 
 
 def test_it_loads_with_the_loader_of_the_recipe(tiny_data, one_thread, monkeypatch):

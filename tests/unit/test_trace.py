@@ -230,6 +230,33 @@ def test_a_kept_trace_reads_back_the_same(taken):
     assert trace.read(file) == found
 
 
+@pytest.mark.parametrize("name", ["trace.json", "trace.json.gz"])
+def test_a_trace_is_taken_again_in_its_own_place(tmp_path, name):
+    file = tmp_path / name
+    for steps in (1, 2):
+        trace.take(lambda: torch.ones(3) + 1, steps=steps, warmup=1, file=file)
+        assert len(trace.read(file).steps) == steps
+
+
+@pytest.mark.parametrize("when", ["before", "meanwhile"])
+def test_what_is_no_trace_keeps_its_place(tmp_path, when):
+    file, ran = tmp_path / "notes.json", []
+
+    def run_step():
+        ran.append(when)
+        file.write_text('{"cells": "mine"}')
+
+    if when == "before":
+        run_step()
+    with pytest.raises(
+        CourseError, match=r"notes\.json is no trace that can be read, and stays as it is; give another"
+    ):
+        trace.take(run_step, steps=1, warmup=1, file=file)
+    assert file.read_text() == '{"cells": "mine"}'
+    assert list(tmp_path.iterdir()) == [file]
+    assert len(ran) == {"before": 1, "meanwhile": 2}[when]
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="a trace without device events is worth a warning there")
 def test_taking_a_trace_says_nothing_and_leaves_the_environment_as_it_was(capfd, monkeypatch):
     monkeypatch.delenv("KINETO_LOG_LEVEL", raising=False)

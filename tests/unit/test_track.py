@@ -10,6 +10,7 @@ import pytest
 import wandbfile
 from waiting import wait_for
 
+from dltutorial.errors import CourseError
 from dltutorial.record import track
 
 # A run that goes on until its tracker cannot; {} is what befalls it after the first step.
@@ -36,6 +37,7 @@ print("THE END")
 
 @pytest.mark.parametrize(("what", "told"), [
     ("resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))", "cannot write TensorBoard's events in "),
+    ("(folder / 'tensorboard').rename(folder / 'b').with_name('tensorboard').touch()", "is no folder; move it away"),
     ("shutil.rmtree(folder)", "befallen was removed or moved away while the run wrote there"),
 ])  # fmt: skip
 def test_events_that_cannot_be_written_are_one_line_and_no_traceback(tmp_path, what, told):
@@ -48,6 +50,14 @@ def test_events_that_cannot_be_written_are_one_line_and_no_traceback(tmp_path, w
     assert lines
     assert all(line.startswith("LINE") and told in line for line in lines)
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("put", [Path.touch, lambda board: board.symlink_to("nowhere")])
+def test_what_stands_in_the_place_of_the_events_is_named(tmp_path, put):
+    put(tmp_path / "tensorboard")
+    with pytest.raises(CourseError) as refused:
+        track.Tracker(("tensorboard",), tmp_path, {})
+    assert str(refused.value) == f"{tmp_path / 'tensorboard'} is no folder; move it away, then --resume"
 
 
 def test_an_error_in_a_thread_of_somebody_else_is_told_as_before(tmp_path, monkeypatch):
