@@ -103,7 +103,6 @@ def mend(cluster: PocketCluster) -> PocketCluster:
             _asked(cluster, "scontrol", "update", f"NodeName={role}", "State=DOWN", "Reason=restarted")
         kill(cluster.folder, role)
         spawn(cluster, role)
-    _asked(cluster, "scontrol", "update", f"NodeName={','.join(cluster.nodes)}", "State=RESUME")  # if one was drained
     return _settled(cluster)
 
 
@@ -266,6 +265,8 @@ def _settled(cluster: PocketCluster) -> PocketCluster:
     times_gone = 0  # a daemon that is just leaving its starter's side is overlooked now and then
     while wrong := faults(cluster):
         role, fault = next(iter(wrong.items()))
+        if re.search("drain|down", fault):
+            _asked(cluster, "scontrol", "update", f"NodeName={role}", "State=RESUME")
         times_gone = times_gone + 1 if fault == "does not run" else 0
         if time.monotonic() > until_s or times_gone > 10:
             why = f"{role} {fault} ({_blamed(cluster.folder / f'{role}.log')})"
