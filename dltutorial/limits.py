@@ -35,11 +35,7 @@ def affinity_cores() -> int:
 
 
 def slurm_cores(env: Mapping[str, str], name: str) -> int:
-    """A positive number of cores from one of Slurm's variables.
-
-    Raises:
-        CourseError: it is no positive number.
-    """
+    """A positive number of cores from one of Slurm's variables. CourseError: it is no positive number."""
     if not env[name].isdecimal() or not 1 <= int(env[name][:10]) < 10**9:
         raise CourseError(f"{name}={env[name]!r} is not a number of cores; unset it, or start through srun")
     return int(env[name])

@@ -94,11 +94,7 @@ class Chapter:
         return guess
 
     def record(self, what: str, value: Any, unit: str, **more: Any) -> None:
-        """Append one measurement to the records.
-
-        Raises:
-            CourseError: the file cannot be written.
-        """
+        """Append one measurement to the records. CourseError: the file cannot be written."""
         self._writer.write(what, value, unit, **more)
 
 

@@ -73,11 +73,7 @@ def find(wanted: str, among: Sequence[Path] | None = None, kind: str = "chapter"
 
 
 def read(path: Path) -> dict[str, Any]:
-    """A notebook as plain JSON.
-
-    Raises:
-        CourseError: it cannot be read, or is no notebook.
-    """
+    """A notebook as plain JSON. CourseError: it cannot be read, or is no notebook."""
     try:
         notebook = paths.from_json(paths.read_text(path))
         cells, metadata = list(notebook["cells"]), notebook["metadata"]

@@ -31,7 +31,7 @@ from dltutorial.train import command
 _SIGNS = {"finished": "✓", "failed": "✗", "not run": "·"}
 
 
-@command._heard()  # that nobody reads the output, or that it has no room, costs no result
+@command.heard()  # that nobody reads the output, or that it has no room, costs no result
 def run(
     wanted: Iterable[str] = (), preset: str = "auto", jobs: int = 1, parameters: Mapping[str, Any] | None = None,
     out: Path | None = None, timeout_s: float = 1800.0,
@@ -77,11 +77,7 @@ def run(
 
 
 def new_folder(out: Path | None) -> Path:
-    """An empty folder for a run's results, made now.
-
-    Raises:
-        CourseError: it cannot be made, or holds something already.
-    """
+    """An empty folder for a run's results, made now. CourseError: it cannot be made, or holds something already."""
     target = Path(out or paths.runs_dir() / f"{datetime.datetime.now():%Y-%m-%d_%H-%M-%S.%f}").absolute()
     try:
         target.mkdir(parents=True, exist_ok=True)

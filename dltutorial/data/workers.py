@@ -6,7 +6,10 @@ longer answers.
 
 import atexit
 import contextlib
+import math
 import signal
+import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -24,7 +27,7 @@ def worker_batches(dataset: Dataset, keys: Iterable[list], workers: int, collate
     """Batches of ``dataset[key]``, collated by torch unless told how, read by worker processes; 0 reads here.
 
     Raises:
-        DataError: as the module says; nothing is waited for longer than ``WORKER_DEADLINE_S``.
+        DataError: as the module says, ``WORKER_DEADLINE_S`` after the last batch; or no more processes may be started.
     """
     limits.refuse_too_many("workers", workers)
     loader = DataLoader(
@@ -33,8 +36,8 @@ def worker_batches(dataset: Dataset, keys: Iterable[list], workers: int, collate
         pin_memory=torch.cuda.is_available(), timeout=WORKER_DEADLINE_S if workers else 0,
     )  # fmt: skip
     try:
-        with workers_in_one_line(), _ended(iter(loader)) as batches:
-            yield from batches
+        with workers_in_one_line():
+            yield from _in_time(_started(loader))
     except DataError as error:  # out of a worker it comes wrapped in that process's traceback
         line = str(error).strip().splitlines()[-1]
         raise DataError(line.removeprefix(f"{DataError.__module__}.DataError: ")) from None
@@ -42,18 +45,62 @@ def worker_batches(dataset: Dataset, keys: Iterable[list], workers: int, collate
         raise DataError(_gone(error)) from None
 
 
-@contextlib.contextmanager
-def _ended(batches: Any) -> Iterator[Iterator]:
-    """End the workers with the block or with the program; at last by force, as they ignore torch's SIGTERM."""
+def _started(loader: DataLoader) -> Iterator:
+    """Start the workers where there is room for their threads: one that gets none says nothing, and is waited for."""
+    n, tried = loader.num_workers, threading.Event()  # a worker and its two threads, one here that feeds it; two more
+    trial = [threading.Thread(target=tried.wait) for _ in range(4 * n + 2 if n else 0)]
+    told = f"no more processes may be started here (ulimit -u) for workers={n}; lower workers"
+    try:
+        for thread in trial:
+            thread.start()
+    except RuntimeError:
+        raise DataError(told) from None
+    finally:
+        tried.set()
+        for thread in filter(threading.Thread.is_alive, trial):
+            thread.join()
+    try:
+        return iter(loader)
+    except BlockingIOError:  # others have taken the room
+        raise DataError(told) from None
+
+
+def _in_time(batches: Any) -> Iterator:
+    """The batches. The workers end with them or with the program; at last by force, as they ignore torch's SIGTERM.
+
+    So they do once one is late: torch's own limit is for the wait until a batch begins to come.
+    """
+    workers, ended, since_s = getattr(batches, "_workers", ()), threading.Event(), time.monotonic()
+
+    def kill() -> None:
+        for worker in workers:
+            worker.kill()
 
     def end() -> None:
-        getattr(batches, "_shutdown_workers", lambda: None)()
-        for worker in getattr(batches, "_workers", ()):
-            worker.kill()
+        nonlocal since_s
+        since_s = min(since_s, time.monotonic())
+        with contextlib.suppress(RuntimeError):  # one was late, and is killed just now
+            getattr(batches, "_shutdown_workers", lambda: None)()
+        kill()
+        ended.set()
+
+    def watch() -> None:
+        while not ended.wait(WORKER_DEADLINE_S / 10):
+            if time.monotonic() - since_s > WORKER_DEADLINE_S:
+                kill()
 
     atexit.register(end)
     try:
-        yield batches
+        if workers:
+            threading.Thread(target=watch, daemon=True).start()
+        for batch in batches:
+            since_s = math.inf
+            yield batch
+            since_s = time.monotonic()
+    except (RuntimeError, OSError, EOFError):
+        if not workers or time.monotonic() - since_s < WORKER_DEADLINE_S:
+            raise
+        raise RuntimeError(f"DataLoader timed out: no batch came for {WORKER_DEADLINE_S:g} s") from None
     finally:
         atexit.unregister(end)
         end()

@@ -96,6 +96,9 @@ def launch(
 
 def warm() -> None:
     """Start the fork server now, in the background, so that the first launch does not wait for its imports."""
+    while (nowhere := os.open(os.devnull, os.O_RDWR)) <= 2:  # a standard stream that is closed: its number must not
+        os.set_inheritable(nowhere, True)  # be that of one of the server's pipes, which it would close
+    os.close(nowhere)
     known_before_torch_is_loaded = {
         "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
         "PYTHONSAFEPATH": "1",
@@ -174,6 +177,7 @@ class _Ranks:
         self._values: dict[int, bytes] = {}
         self._failures: dict[int, failures.Failure] = {}
         self._rest = [b""] * world_size  # of what each has printed: the line that is not whole yet
+        self._is_unheard = False
         self._deadline_s = float("inf")  # until the ranks run
 
     def start(self, call: bytes, backend: str) -> None:
@@ -304,9 +308,14 @@ class _Ranks:
         if len(self._rest[rank]) > _LONGEST_LINE:
             lines, self._rest[rank] = [*lines, self._rest[rank]], b""
         texts = [line.rstrip(b"\r").rsplit(b"\r")[-1].decode(errors="backslashreplace") for line in lines]
-        if sys.stdout:
-            sys.stdout.write("".join(f"[rank {rank}] {text}\n" for text in texts))
-            sys.stdout.flush()
+        out, said = sys.stdout, "".join(f"[rank {rank}] {text}\n" for text in texts)
+        if out and not self._is_unheard:
+            encoding = getattr(out, "encoding", None) or "utf-8"
+            try:
+                out.write(said.encode(encoding, "replace").decode(encoding))
+                out.flush()
+            except OSError:  # nobody reads it any more (`| head`), or its disk is full: what the ranks return is kept
+                self._is_unheard = True
 
     def _hear_end(self, rank: int) -> bool:
         """A rank stays until it is ended; one that ends before has failed, and may have said why."""

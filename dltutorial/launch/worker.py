@@ -135,11 +135,7 @@ def _join(task: Assignment, listener: socket | None) -> Any:
 
 
 def packed(value: Any, what: str, limit_bytes: int) -> bytes:
-    """Pickle a value that goes to or comes from a rank.
-
-    Raises:
-        CourseError: it cannot be pickled, or is too large.
-    """
+    """Pickle a value that goes to or comes from a rank. CourseError: it cannot be pickled, or is too large."""
     import cloudpickle
 
     try:

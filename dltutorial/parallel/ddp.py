@@ -217,11 +217,7 @@ def broadcast_tensors(tensors: Iterable[Tensor], group: dist.ProcessGroup | None
 
 
 def check_same_model(module: nn.Module, group: dist.ProcessGroup | None = None) -> None:
-    """Compare names, shapes and dtypes of the parameters over the ranks.
-
-    Raises:
-        CourseError: a rank holds another model.
-    """
+    """Compare names, shapes and dtypes of the parameters over the ranks. CourseError: a rank holds another model."""
     mine = [(name, tuple(p.shape), str(p.dtype), p.requires_grad) for name, p in module.named_parameters()]
     everyones: list[Any] = [None] * dist.get_world_size(group)
     dist.all_gather_object(everyones, mine, group=group)

@@ -65,11 +65,7 @@ class Trace:
 
     @classmethod
     def of(cls, events: Iterable[Event], rows: Iterable[TraceRow]) -> "Trace":
-        """Put events in order and let the first one start at 0.
-
-        Raises:
-            CourseError: no event.
-        """
+        """Put events in order and let the first one start at 0. CourseError: no event."""
         ordered = sorted(events, key=lambda event: (event.start_s, -event.duration_s))
         if not ordered:
             raise CourseError("a trace without events; let run_step call torch, or name a range in it")

@@ -71,11 +71,7 @@ class Peaks:
 
     @property
     def memory_bytes_per_s(self) -> float:
-        """Memory bandwidth.
-
-        Raises:
-            CourseError: it was not measured here.
-        """
+        """Memory bandwidth. CourseError: it was not measured here."""
         if self.memory is None:
             raise CourseError(f"no memory bandwidth on {self.machine}: free some memory, then measure(refresh=True)")
         return self.memory.best

@@ -214,11 +214,7 @@ def to_device(batch: Any, device: Any) -> Any:
 
 
 def samples_in(batch: Any) -> int:
-    """Samples in a batch: the length of the first tensor or array in it.
-
-    Raises:
-        CourseError: there is none.
-    """
+    """Samples in a batch: the length of the first tensor or array in it. CourseError: there is none."""
     for leaf in tree_leaves(batch):
         if getattr(leaf, "ndim", 0):
             return int(leaf.shape[0])

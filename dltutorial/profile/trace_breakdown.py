@@ -74,11 +74,7 @@ class StepBreakdown:
 
     @classmethod
     def of(cls, trace: Trace) -> "StepBreakdown":
-        """Read it out of a trace.
-
-        Raises:
-            CourseError: the trace has no step.
-        """
+        """Read it out of a trace. CourseError: the trace has no step."""
         if not trace.steps:
             raise CourseError("the trace holds no step; take it with trace.take, or name each step's range 'step'")
         n, first, end_s = len(trace.steps), trace.steps[0], trace.steps[-1].end_s

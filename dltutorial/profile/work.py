@@ -58,11 +58,7 @@ class Work:
 
 
 def count(run_step: Callable[[], object]) -> Work:
-    """Run a step once and count what its operators need.
-
-    Raises:
-        CourseError: the step called no operator of torch.
-    """
+    """Run a step once and count what its operators need. CourseError: the step called no operator of torch."""
     with _Counter() as counter:
         run_step()
     if not counter.operators:

@@ -70,11 +70,7 @@ def setting_file() -> Path:
 
 
 def membership() -> Membership | None:
-    """The class this learner has joined, if any.
-
-    Raises:
-        CourseError: the setting is damaged.
-    """
+    """The class this learner has joined, if any. CourseError: the setting is damaged."""
     try:
         file = setting_file()
     except CourseError:  # without a home nobody can have joined

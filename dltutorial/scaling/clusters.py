@@ -81,11 +81,7 @@ class Cluster:
 
 
 def load(name: str) -> Cluster:
-    """A cluster of ``reference/clusters.csv``.
-
-    Raises:
-        CourseError: it is not there.
-    """
+    """A cluster of ``reference/clusters.csv``. CourseError: it is not there."""
     found = {row["cluster"]: row for row in plots.reference("clusters")}
     if name not in found:
         raise CourseError(f"no cluster {name!r}; choose one of: {', '.join(found)}")

@@ -71,11 +71,7 @@ def runs() -> tuple[PublishedRun, ...]:
 
 
 def run(key: str) -> PublishedRun:
-    """One of them.
-
-    Raises:
-        CourseError: there is none of that name.
-    """
+    """One of them. CourseError: there is none of that name."""
     found = {item.key: item for item in runs()}
     if key not in found:
         raise CourseError(f"no published run {key!r}; choose one of: {', '.join(found)}")

@@ -24,7 +24,8 @@ from dltutorial.config import Preset, Recipe, preset
 from dltutorial.errors import CourseError, Interrupted
 from dltutorial.ranks import RankInfo
 
-_STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
+# The first three are taken even where they are ignored. (`launch` asks its ranks by SIGUSR2, so there it is ignored.)
+_STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGXCPU, signal.SIGUSR2, signal.SIGHUP)
 _WATCH_S = 2.0  # between two looks for ranks that failed
 _SILENT_S = 300.0  # after which a rank that gives no sign of life has
 
@@ -36,7 +37,7 @@ def train(preset_name: str, knobs: dict, *, data: Path | None, name: str | None,
     given here must agree.
 
     Raises:
-        Interrupted: SIGTERM or SIGUSR1 came; a checkpoint is written. (Ctrl-C: KeyboardInterrupt, with one, too.)
+        Interrupted: a signal asked the run to end; a checkpoint is written. (Ctrl-C: KeyboardInterrupt, with one, too.)
         CourseError: a knob, name, data set or folder that cannot be; ranks that do not meet; a login node.
     """
     node.refuse_on_login("training", "send it to Slurm: sbatch -N 1 slurm/train.sbatch, with the same options")
@@ -87,12 +88,12 @@ class _Heard:
 
 
 @contextlib.contextmanager
-def _heard() -> Iterator[None]:
+def heard() -> Iterator[None]:
     with contextlib.redirect_stdout(_Heard(sys.stdout)), contextlib.redirect_stderr(_Heard(sys.stderr)):
         yield
 
 
-@_heard()
+@heard()
 def _train(preset_name: str, knobs: dict, data: Path | None, name: str | None, overwrite: bool, resume: bool) -> None:
     """What each rank does."""
     import numpy  # noqa: F401, I001 (torch would load it, and lose a Ctrl-C that comes meanwhile)
@@ -192,7 +193,7 @@ def stop_signals() -> Iterator[list[int]]:
     before = {}
     if threading.current_thread() is threading.main_thread():
         for number in (*_STOP_SIGNALS, signal.SIGINT):
-            if number in _STOP_SIGNALS[:2] or signal.getsignal(number) != signal.SIG_IGN:  # nohup, or a shell's &
+            if number in _STOP_SIGNALS[:3] or signal.getsignal(number) != signal.SIG_IGN:  # nohup, or a shell's &
                 before[number] = signal.signal(number, note)
     try:
         yield came

@@ -81,11 +81,7 @@ def prepare() -> None:
 
 @contextmanager
 def explained(mode: str) -> Iterator[None]:
-    """Around calls of what was compiled: the first one writes kernels to disk, which can fail.
-
-    Raises:
-        CourseError: it did.
-    """
+    """Around calls of what was compiled: the first one writes kernels to disk, which can fail. CourseError: it did."""
     try:
         yield
     except (RuntimeError, OSError) as error:

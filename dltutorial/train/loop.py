@@ -59,11 +59,7 @@ class TrainState:
     """
 
     def __init__(self, task: Task, recipe: LoopRecipe) -> None:
-        """Begin. All ranks do so at the same time.
-
-        Raises:
-            CourseError: this machine cannot do what the recipe asks for.
-        """
+        """Begin. All ranks do so at the same time. CourseError: this machine cannot do what the recipe asks for."""
         self.model = task.model
         self.precision = Precision(recipe.precision, task.device.type)
         self.mesh = Mesh(task.model, recipe)

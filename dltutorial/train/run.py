@@ -104,11 +104,7 @@ def train(
 
 
 def check_ranks(recipe: Recipe, n: int) -> None:
-    """Refuse what cannot be shared by so many ranks.
-
-    Raises:
-        RecipeError: naming the knob and what it may be.
-    """
+    """Refuse what cannot be shared by so many ranks. RecipeError: naming the knob and what it may be."""
     together, mesh = recipe.ranks_per_sample, f"tensor={recipe.tensor}, context={recipe.context}"
     if recipe.task != "weather":
         for name in ("tensor", "pipeline", "context")[: 2 if recipe.task == "cosmology" else 3]:

@@ -240,10 +240,14 @@ def check_same(before: Mapping, recipe: Recipe, folder: Path, same_data: bool = 
     if not same_data:
         raise CheckpointError(f"{folder} was trained on other data; give the same --data, or choose another run name")
     before, now = {**vars(Recipe()), **before}, vars(recipe)  # a knob younger than the run had its default
-    differ = [name for name in now if name not in FREE_KNOBS and before[name] != now[name]]
+    differ = [name for name in now if not _is_free(name, recipe) and before[name] != now[name]]
     if differ:
         said = ", ".join(f"{name}={reprlib.repr(before[name])} (now {now[name]!r})" for name in differ)
         raise CheckpointError(f"{folder} was trained with {said}; resume with the same, or choose another run name")
+
+
+def _is_free(name: str, recipe: Recipe) -> bool:
+    return name in FREE_KNOBS and (name, recipe.task) != ("accumulate", "survey")  # there each part has its own loss
 
 
 def _go_back(folder: Path, recipe: Recipe, found: Checkpoint | None) -> None:
@@ -327,15 +331,11 @@ def run_log(folder: Path, recipe: Recipe, data_id: str, begun: Checkpoint | None
 
 def _about(recipe: Recipe, data_id: str) -> dict:
     """What decides a run's weights and scores."""
-    return {"recipe": {k: v for k, v in vars(recipe).items() if k not in FREE_KNOBS}, "data": data_id}
+    return {"recipe": {k: v for k, v in vars(recipe).items() if not _is_free(k, recipe)}, "data": data_id}
 
 
 def save_weights(weights: Mapping, folder: Path) -> None:
-    """Write a model's ``state_dict`` into ``weights.pt``, whole or not at all.
-
-    Raises:
-        CourseError: it cannot be written.
-    """
+    """Write a model's ``state_dict`` into ``weights.pt``, whole or not at all. CourseError: it cannot be written."""
     (look := partial(run_lock.check, folder))()
     file = folder / "weights.pt"
     try:
@@ -369,8 +369,8 @@ def is_finished(folder: Path, recipe: Recipe, data_id: str, mine: bool = False) 
                 return False
             said = {"status": "finished", **_about(recipe, data_id), "scores": last.get("scores", {})}
         same_data = said.get("data", data_id) == data_id  # a run of an earlier version has not told
-        now = vars(Recipe.load(folder / "recipe.json"))
-        check_same(now if late else said.get("recipe", now), recipe, folder, same_data)  # whatever it was edited to
+        now = vars(Recipe.load(folder / "recipe.json")) | ({} if late else said.get("recipe", {}))
+        check_same(now, recipe, folder, same_data)  # whatever it was edited to
         with contextlib.suppress(*damage), paths.open_regular(weights) as file, zipfile.ZipFile(file) as parts:
             if parts.testzip() is None:
                 if late:
@@ -384,6 +384,6 @@ def is_finished(folder: Path, recipe: Recipe, data_id: str, mine: bool = False) 
 
 def _last_record(folder: Path) -> dict:
     """Of ``progress.jsonl``; nothing where there is none, or a kill has cut it."""
-    with contextlib.suppress(OSError, UnicodeDecodeError, ValueError, IndexError, TypeError):
+    with contextlib.suppress(OSError, ValueError, IndexError, TypeError):
         return {} | paths.from_json(paths.read_text(folder / "progress.jsonl").splitlines()[-1])
     return {}

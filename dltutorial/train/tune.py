@@ -357,11 +357,7 @@ def _mend(file: Path) -> None:
 
 @contextlib.contextmanager
 def _journal(folder: Path) -> Iterator[Any]:
-    """Optuna's storage in the study's folder.
-
-    Raises:
-        CourseError: it cannot be opened or read, here or inside ``with``.
-    """
+    """Optuna's storage in the study's folder. CourseError: it cannot be opened or read, here or inside ``with``."""
 
     class Backend(journal.JournalFileBackend):
         """Optuna's own, where nobody appends to half a line that another one has left."""

@@ -81,7 +81,7 @@ def test_killed_while_it_overwrites_a_run_it_leaves_the_old_one_or_a_new_one(nur
     assert not [entry for entry in folder.parent.iterdir() if entry.name.startswith(f".{name}")]
 
 
-@pytest.mark.parametrize("name", ["SIGTERM", "SIGUSR1", "SIGHUP"])
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGUSR1", "SIGHUP", "SIGUSR2", "SIGXCPU"])
 def test_a_signal_that_asks_to_end_is_obeyed_with_a_checkpoint(nursery, data, whole, name):
     folder = nursery.run(name)
     pid = nursery.start(name, data, trouble=["slow"])

@@ -3,6 +3,7 @@
 import contextlib
 import errno
 import gc
+import io
 import os
 import re
 import signal
@@ -293,6 +294,33 @@ def test_a_closed_output_and_a_flood_of_it_are_no_obstacle(capsys):
     for how in ("line", "lines"):
         assert launch(faults.odd, 1, how, timeout_s=60) == ["its value"]
         assert len(capsys.readouterr().out) > 10**8
+
+
+SPEAKS = """
+import sys
+from pathlib import Path
+from dltutorial.launch import launch
+def speak():
+    print("\N{RIGHTWARDS ARROW}", "x" * 9000)
+    return 5
+Path(sys.argv[1]).write_text(str([launch(speak, 1), launch(speak, 1)]))
+"""
+
+
+@pytest.mark.parametrize("how", [">&-", "2>&-", "<&-", ">&- 2>&- <&-", ">/dev/full", "| head -c 1"])
+def test_a_script_whose_standard_streams_are_closed_or_full_gets_its_values(tmp_path, how):
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "PYTHONIOENCODING": "latin-1"}
+    line = f"{sys.executable} -c '{SPEAKS}' {tmp_path / 'values'} {how}"
+    done = subprocess.run(["bash", "-c", line], env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    assert (tmp_path / "values").exists(), done.stderr
+    assert (tmp_path / "values").read_text() == "[[5], [5]]"
+    assert "Traceback" not in done.stderr
+
+
+def test_what_the_callers_output_cannot_show_is_no_obstacle(monkeypatch):
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), "latin-1"))
+    assert launch(print, 1, "\N{RIGHTWARDS ARROW} here") == [None]
+    assert sys.stdout.buffer.getvalue() == b"[rank 0] ? here\n"
 
 
 def test_a_lost_folder_for_temporary_files_costs_a_start_and_no_more(tmp_path):

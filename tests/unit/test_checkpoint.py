@@ -10,6 +10,7 @@ import random
 import resource
 import shutil
 import signal
+import zipfile
 from pathlib import Path
 
 import events
@@ -98,6 +99,26 @@ def test_a_folder_with_an_older_checkpoints_name_is_passed_over(whole, tiny_data
     train(tiny_data, stopped, resume=True)
     assert_same_run(whole, stopped)
     assert own.is_dir()
+
+
+def test_a_survey_whose_loss_depends_on_them_keeps_its_parts_of_a_batch():
+    was = dataclasses.replace(SMALL, task="survey", accumulate=2)
+    with pytest.raises(CheckpointError, match=r"was trained with accumulate=1 \(now 2\)"):
+        run_folder.check_same(vars(SMALL) | {"task": "survey"}, was, Path("r"))
+    run_folder.check_same(vars(was), was, Path("r"))
+    run_folder.check_same(vars(SMALL), dataclasses.replace(SMALL, accumulate=2), Path("r"))
+
+
+def test_a_finished_survey_in_parts_is_known_as_finished(tmp_path):
+    recipe = dataclasses.replace(SMALL, task="survey", accumulate=2)
+    recipe.save(tmp_path / "recipe.json")
+    with zipfile.ZipFile(tmp_path / "weights.pt", "w") as weights:
+        weights.writestr("w", b"")
+    now = run_folder._about(recipe, "data")
+    earlier = {**now, "recipe": {name: value for name, value in now["recipe"].items() if name != "accumulate"}}
+    for about in (now, earlier):
+        (tmp_path / "status.json").write_text(json.dumps({"status": "finished", **about, "scores": {}}))
+        assert run_folder.is_finished(tmp_path, recipe, "data")
 
 
 def test_a_long_knob_is_told_shortened():

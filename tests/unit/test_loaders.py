@@ -1,9 +1,11 @@
+import concurrent.futures
 import itertools
 import multiprocessing
 import pickle
 import subprocess
 import sys
 import time
+from multiprocessing import resource_sharer
 
 import h5py
 import numpy as np
@@ -160,6 +162,51 @@ def test_a_program_that_leaves_a_loader_open_ends_with_its_workers():
         "batches = workers.worker_batches(data, iter([[0], [1], [2], [3]] * 10), 2)\nnext(batches)\n"
     )
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+
+
+class Silent(torch.utils.data.Dataset):
+    """In a process that answers no longer when a batch has begun to come: where no thread is left that would do so."""
+
+    def __getitem__(self, index):
+        resource_sharer._resource_sharer._serve = lambda: None
+        return torch.zeros(1)
+
+
+@pytest.mark.parametrize("beside", [False, True])
+def test_a_batch_that_has_only_begun_to_come_is_not_waited_for_longer(monkeypatch, beside):
+    monkeypatch.setattr(workers, "WORKER_DEADLINE_S", 0.5)
+    batches = workers.worker_batches(Silent(), [[0]], 1)
+    told = pytest.raises(DataError, match=r"a loading process is gone: DataLoader timed out.*; lower workers")
+    with concurrent.futures.ThreadPoolExecutor(1) as thread, told:
+        thread.submit(next, batches).result() if beside else next(batches)  # there no signal tells of a dead worker
+
+
+def test_who_takes_long_over_a_batch_gets_the_next_one(monkeypatch):
+    monkeypatch.setattr(workers, "WORKER_DEADLINE_S", 20.0)  # looked at every tenth of it
+    batches = workers.worker_batches(Numbered(9), [[n] for n in range(9)], 1)
+    next(batches)
+    monkeypatch.setattr(workers, "WORKER_DEADLINE_S", 0.1)
+    time.sleep(2.5)
+    monkeypatch.undo()
+    assert len(list(batches)) == 8
+
+
+def test_where_no_process_may_be_started_it_says_so_in_one_line():
+    program = """
+import os, resource, torch
+from dltutorial.data import workers
+from dltutorial.errors import DataError
+resource.setrlimit(resource.RLIMIT_NPROC, (1, 1))
+if os.geteuid() == 0:  # for whom there is no limit
+    os.setuid(54321)
+try:
+    next(workers.worker_batches(torch.utils.data.StackDataset(torch.zeros(4, 1)), [[0]], 2))
+except DataError as error:
+    print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=100)
+    said = "no more processes may be started here (ulimit -u) for workers=2; lower workers\n"
+    assert (done.stdout, done.stderr) == (said, "")
 
 
 class Stuck(torch.utils.data.Dataset):
