@@ -89,6 +89,7 @@ class _Heard:
 
 @contextlib.contextmanager
 def heard() -> Iterator[None]:
+    """Print on, into nothing, where nobody reads it any more or there is no room."""
     with contextlib.redirect_stdout(_Heard(sys.stdout)), contextlib.redirect_stderr(_Heard(sys.stderr)):
         yield
 

@@ -22,7 +22,7 @@ BUDGET = {
     "launch": 1506,
     "comm": 713,
     "parallel": 1260,
-    "train": 3775,
+    "train": 3776,
     "scaling": 547,
     "convergence": 956,
     "course": 3568,
