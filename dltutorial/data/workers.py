@@ -6,7 +6,6 @@ longer answers.
 
 import atexit
 import contextlib
-import math
 import signal
 import threading
 import time
@@ -66,35 +65,29 @@ def _started(loader: DataLoader) -> Iterator:
 
 
 def _in_time(batches: Any) -> Iterator:
-    """The batches. The workers end with them or with the program; at last by force, as they ignore torch's SIGTERM.
-
-    So they do once one is late: torch's own limit is for the wait until a batch begins to come.
-    """
+    """The batches. The workers end with them or with the program; at last by force, as they ignore torch's SIGTERM."""
     workers, ended, since_s = getattr(batches, "_workers", ()), threading.Event(), time.monotonic()
-
-    def kill() -> None:
-        for worker in workers:
-            worker.kill()
 
     def end() -> None:
         nonlocal since_s
         since_s = min(since_s, time.monotonic())
         with contextlib.suppress(RuntimeError):  # one was late, and is killed just now
             getattr(batches, "_shutdown_workers", lambda: None)()
-        kill()
+        for worker in workers:
+            worker.kill()
         ended.set()
 
-    def watch() -> None:
+    def watch() -> None:  # torch's own limit is for the wait until a batch begins to come, not for its rest
         while not ended.wait(WORKER_DEADLINE_S / 10):
-            if time.monotonic() - since_s > WORKER_DEADLINE_S:
-                kill()
+            for worker in workers if time.monotonic() - since_s > WORKER_DEADLINE_S else ():
+                worker.kill()
 
     atexit.register(end)
     try:
         if workers:
             threading.Thread(target=watch, daemon=True).start()
         for batch in batches:
-            since_s = math.inf
+            since_s = float("inf")
             yield batch
             since_s = time.monotonic()
     except (RuntimeError, OSError, EOFError):
@@ -108,7 +101,7 @@ def _in_time(batches: Any) -> Iterator:
 
 def _ignore_stop_signals(_worker: int) -> None:
     """A signal that asks a run to end reaches its workers, too; the run ends them, after its last update."""
-    for name in ("SIGTERM", "SIGUSR1", "SIGINT"):
+    for name in ("SIGTERM", "SIGUSR1", "SIGUSR2", "SIGXCPU", "SIGINT"):
         signal.signal(getattr(signal, name), signal.SIG_IGN)
 
 

@@ -170,15 +170,12 @@ class _Ranks:
     def __init__(self, world_size: int, timeout_s: float) -> None:
         self._world_size, self._timeout_s = world_size, timeout_s
         self._processes: list[ForkServerProcess] = []
-        self._controls: list[connection.Connection] = []
-        self._outputs: list[connection.Connection] = []
-        self._stacks: list[connection.Connection] = []
+        self._controls, self._outputs, self._stacks = (list[connection.Connection]() for _ in range(3))
         self._hear: dict[Any, Callable[[], bool]] = {}  # what may speak: who takes it, and says whether more may come
         self._values: dict[int, bytes] = {}
         self._failures: dict[int, failures.Failure] = {}
         self._rest = [b""] * world_size  # of what each has printed: the line that is not whole yet
-        self._is_unheard = False
-        self._deadline_s = float("inf")  # until the ranks run
+        self._is_unheard, self._deadline_s = False, float("inf")  # until the ranks run
 
     def start(self, call: bytes, backend: str) -> None:
         """Start all ranks; rank 0 takes the store's listening socket along, so nobody can take its port."""

@@ -240,14 +240,10 @@ def check_same(before: Mapping, recipe: Recipe, folder: Path, same_data: bool = 
     if not same_data:
         raise CheckpointError(f"{folder} was trained on other data; give the same --data, or choose another run name")
     before, now = {**vars(Recipe()), **before}, vars(recipe)  # a knob younger than the run had its default
-    differ = [name for name in now if not _is_free(name, recipe) and before[name] != now[name]]
+    differ = [name for name in _about(recipe, "")["recipe"] if before[name] != now[name]]
     if differ:
         said = ", ".join(f"{name}={reprlib.repr(before[name])} (now {now[name]!r})" for name in differ)
         raise CheckpointError(f"{folder} was trained with {said}; resume with the same, or choose another run name")
-
-
-def _is_free(name: str, recipe: Recipe) -> bool:
-    return name in FREE_KNOBS and (name, recipe.task) != ("accumulate", "survey")  # there each part has its own loss
 
 
 def _go_back(folder: Path, recipe: Recipe, found: Checkpoint | None) -> None:
@@ -331,7 +327,8 @@ def run_log(folder: Path, recipe: Recipe, data_id: str, begun: Checkpoint | None
 
 def _about(recipe: Recipe, data_id: str) -> dict:
     """What decides a run's weights and scores."""
-    return {"recipe": {k: v for k, v in vars(recipe).items() if not _is_free(k, recipe)}, "data": data_id}
+    free = FREE_KNOBS - {"accumulate" if recipe.task == "survey" else ""}  # there each part has a loss of its own
+    return {"recipe": {k: v for k, v in vars(recipe).items() if k not in free}, "data": data_id}
 
 
 def save_weights(weights: Mapping, folder: Path) -> None:
