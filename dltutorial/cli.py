@@ -1,7 +1,7 @@
 """The command line: ``dltutorial --help`` lists the commands.
 
 Every mistake a user can make ends in one line on stderr and exit status 2, an interrupt in status 130. Training that
-SIGTERM or SIGUSR1 ended, with a checkpoint to resume from, has status 75: a job script can queue it again. Heavy
+a signal asked to end, with a checkpoint to resume from, has status 75: a job script can queue it again. Heavy
 imports wait until a command needs them, so ``--help`` is quick.
 """
 

@@ -143,7 +143,7 @@ def tune(
         how: ``sampler`` (``tpe``, ``random``) and ``scheduler`` (``asha``, ``pbt``, ``none``), of all workers alike.
 
     Raises:
-        Interrupted: SIGTERM or SIGUSR1 came; the trial counts as failed.
+        Interrupted: a signal asked for an end; the trial counts as failed.
         CourseError: a knob that cannot be; the study has another space; its journal cannot be read or written.
     """
     node.refuse_on_login("tuning", "send workers to Slurm: sbatch --array=0-7 slurm/tune.sbatch, with the same options")
