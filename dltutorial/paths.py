@@ -78,8 +78,8 @@ def records_file(to_read: bool = False) -> Path:
     if file.suffix != ".jsonl":
         raise CourseError(f"DLTUTORIAL_RECORDS names {file}; records go to a file whose name ends in .jsonl")
     with contextlib.suppress(OSError), open_regular(Path(os.devnull) if to_read else file) as stream:
-        first = stream.readline(2**24)
-    if first and not _RECORD.match(first):
+        first = stream.read(2**16)
+    if first and not any(map(_RECORD.match, first.splitlines(keepends=True))):
         raise CourseError(f"{file} holds something else than records; let DLTUTORIAL_RECORDS name a new file")
     return file
 

@@ -42,7 +42,7 @@ def write(name: str, out: Path | None = None, refresh_s: float | None = None, **
     out = Path(os.path.realpath(shown))  # a link stays one
     if out.is_symlink():
         raise CourseError(f"{shown} is a link that leads round to itself; remove it, or give another name")
-    paths.keep_others(out, lambda text: f'content="dltutorial {name}"' in text[:500], f"page of the {name}")
+    paths.keep_others(shown, lambda text: f'content="dltutorial {name}"' in text[:500], f"page of the {name}")
     source = paths.course_folder("pages") / "pages" / f"{name}.ipynb"
     try:
         css, plain = paths.read_text(source.with_suffix(".css")), notebooks.read(source)

@@ -105,12 +105,15 @@ def test_large_snapshots_are_the_same_in_any_place(depth, crop, large):
 def test_large_snapshots_are_read_without_a_copy_of_them(depth, large):
     with formats.open_year(large[depth]) as year:
         block = np.zeros((2, 3, *year.shape), np.float32)
-        tracemalloc.start()
-        try:
-            year.read_into(2, block[:, 1])
-            assert tracemalloc.get_traced_memory()[1] < block[0, 0].nbytes / 2
-        finally:
-            tracemalloc.stop()
+        most = []
+        for _ in range(3):  # threads of other tests may still end meanwhile
+            tracemalloc.start()
+            try:
+                year.read_into(2, block[:, 1])
+                most.append(tracemalloc.get_traced_memory()[1])
+            finally:
+                tracemalloc.stop()
+        assert min(most) < block[0, 0].nbytes / 2
 
 
 def test_a_large_snapshot_that_cannot_be_read_is_one_line(tmp_path):
