@@ -110,6 +110,7 @@ def _train(preset_name: str, knobs: dict, data: Path | None, name: str | None, o
     with all_or_none():
         if resume and name is None:
             raise CourseError("--resume needs to know which run; give its --name")
+        paths.records_file()  # one that holds something else is told now, not after the training
         folder = paths.inside(paths.runs_dir(), default if name is None else name)
         before = run_folder.previous_recipe(folder, overwrite, resume) if is_main() else None
     before = broadcast_object(before)

@@ -693,6 +693,16 @@ def test_what_a_killed_run_has_not_recorded_is_recorded_by_who_resumes_it(tiny_d
         assert recorded(runs) == both
 
 
+def test_a_persons_own_file_in_the_place_of_the_records_is_told_before_the_training(tiny_data, tmp_path, capsys):
+    file = tmp_path / "runs" / "records.jsonl"
+    file.parent.mkdir()
+    file.write_text('{"id": 1}\n')
+    assert call(tiny_data, "--name", "r") == 2
+    assert "records.jsonl holds something else than records; let DLTUTORIAL_RECORDS" in capsys.readouterr().err
+    assert [path.name for path in file.parent.iterdir()] == ["records.jsonl"]
+    assert file.read_text() == '{"id": 1}\n'
+
+
 def test_records_that_cannot_be_read_are_not_written_a_second_time(tiny_data, tmp_path, capsys):
     assert call(tiny_data, "--name", "r") == 0
     file = tmp_path / "runs" / "records.jsonl"

@@ -22,7 +22,7 @@ BUDGET = {
     "launch": 1503,
     "comm": 713,
     "parallel": 1260,
-    "train": 3773,
+    "train": 3774,
     "scaling": 547,
     "convergence": 956,
     "course": 3568,
