@@ -126,6 +126,9 @@ def blank_notebook(path: Path) -> str:
     """
     notebook = notebooks.read(path)
     notebook["metadata"].pop("widgets", None)
+    for part in (notebook, *notebook["cells"]):  # what no program writes would count as a learner's work
+        for key in [key for key in part if not _KNOWN.fullmatch(key)]:
+            del part[key]
     for number, cell in enumerate(notebook["cells"], 1):
         source = "".join(cell["source"])
         if cell["cell_type"] == "code":

@@ -512,3 +512,14 @@ def test_what_no_program_writes_into_a_notebook_makes_it_somebodys(add):
     assert exercises.look_at(json.dumps(notebook)).state == "as it came"
     add(notebook)
     assert exercises.look_at(json.dumps(notebook)).state == "run"
+
+
+def test_what_no_program_writes_into_a_solution_does_not_come_into_its_exercise(course):
+    """There it would count as a learner's work."""
+    file = course / "solutions" / "00_a.ipynb"
+    made = json.loads(file.read_text())
+    made["mine"] = made["cells"][0]["mine"] = None
+    file.write_text(json.dumps(made))
+    exercises.build(course)
+    assert "mine" not in (course / "exercises" / "00_a.ipynb").read_text()
+    assert "as it came" in str(exercise_status.status(course))
