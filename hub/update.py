@@ -394,7 +394,7 @@ class _Join:
         new, old = self.room / "new" / name, self.room / "old" / name
         if was:
             old.parent.mkdir(parents=True, exist_ok=True)
-        if _lies(self.root, name) != was or (was and _is_being_written(file)):
+        if _lies(self.root, name) != was or (was and stat.S_ISREG(was[0]) and _is_being_written(file)):
             raise _saved(file)
         try:
             if was:  # whatever lies there by now is taken away, not overwritten; the next call fills the gap

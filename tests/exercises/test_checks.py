@@ -174,8 +174,6 @@ def test_a_wrong_answer_is_rejected_with_its_own_hint(name, source, hint, impati
         names = [case.__name__ for case in exercise.cases]
         exercise = dataclasses.replace(exercise, cases=exercise.cases[names.index(first) :])
     outcome = exercise.examine(answer("solutions", name, instead=source))
-    if outcome.status == "passed" and "workers that die of the signal" in request.node.callspec.id:
-        outcome = exercise.examine(answer("solutions", name, instead=source))  # it came when no worker was alive
     assert outcome.status == "wrong"
     if hint is not None:
         assert hint in outcome.hint
