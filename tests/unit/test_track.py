@@ -25,6 +25,8 @@ def core():
 kind, folder = sys.argv[1], pathlib.Path(sys.argv[2]) / "befallen"
 tracker = track.Tracker((kind,), folder, dict(a=1))
 tracker.log(1, dict(loss=1.0))
+if kind == "tensorboard":
+    tracker._board.flush()  # its own thread writes nothing while its folder is exchanged
 {}
 for write in (lambda: [tracker.log(step, dict(loss=1.0)) for step in range(2, 20000)], tracker.close):
     try:
