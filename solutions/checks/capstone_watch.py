@@ -8,6 +8,8 @@ where nothing of the course is: so this file imports nothing of it, either.
 
 import atexit
 import json
+import multiprocessing
+import multiprocessing.connection
 import os
 import resource
 import select
@@ -76,12 +78,15 @@ def watch(network: type) -> None:
 def strike(what: str, notes: Path) -> None:
     """The blow."""
     if what == "torchrun":
+        workers = [one.sentinel for one in multiprocessing.active_children()]  # it reaches a rank's processes, too
         came, goes = os.pipe()
         os.set_blocking(goes, False)
         signal.set_wakeup_fd(goes)
         os.kill(os.getppid(), signal.SIGTERM)
         select.select([came], [], [], PATIENCE_S)
         signal.set_wakeup_fd(-1)
+        if workers:  # one that dies of it is not to be overtaken by the training's end
+            multiprocessing.connection.wait(workers, 2.0)
     elif what == "writing":
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
