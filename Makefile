@@ -5,7 +5,7 @@
 # make test   set up and pass the tests: style, types, units, ranks, chapters 00 to 07, every exercise
 # make test-all   the rest of the tests: chapters from 08 on, Slurm, JupyterLab in a browser, hub, book, kills, a fresh clone, coverage
 # make lint   style of code and notebooks, types
-# make clean  remove what the targets made, simulated data and your runs excepted
+# make clean  remove what the targets made (.venv, the book, what tests keep in artifacts); simulated data and your runs stay
 # Another Python: make run PYTHON=python3.12. More options for the course: make run ARGS="01 --preset laptop".
 .DEFAULT_GOAL := help
 .PHONY: help run lab update book test test-all lint clean
@@ -22,6 +22,9 @@ export DLTUTORIAL_RUNS ?= $(CURDIR)/runs
 # Threads that wait give their core away. Measured on 2 cores: a fifth slower alone, 4 to 10 times faster beside other work.
 export OMP_WAIT_POLICY ?= PASSIVE
 # JupyterLab refuses to start for root without this word.
+ifneq ($(lastword $(MAKEFILE_LIST)),Makefile)
+$(error this Makefile works in its own folder only: make -C $(dir $(lastword $(MAKEFILE_LIST))))
+endif
 ROOT := $(if $(filter 0,$(shell id -u)),--allow-root)
 
 help:
@@ -84,6 +87,6 @@ lint: .venv/.test
 	@$(BIN)/dltutorial exercises build --check
 
 clean:
-	rm -rf .venv build/book *.egg-info .mypy_cache .pytest_cache .ruff_cache .coverage
+	rm -rf .venv $(addprefix build/book/,html new) *.egg-info .mypy_cache .pytest_cache .ruff_cache .coverage
 	rm -rf $(addprefix artifacts/,browser cache config data door.lock ipython jupyter otherwise room.lock)
-	@rmdir --ignore-fail-on-non-empty artifacts build 2>/dev/null || true
+	@rmdir --ignore-fail-on-non-empty artifacts build/book build 2>/dev/null || true

@@ -352,9 +352,9 @@ class _Join:
 
     def refuse_halves(self) -> None:
         """CourseError: a notebook of the learner's ends in its midst, as while it is saved on a slow disk."""
-        for name in sorted(name for name in self.changed & self.mine.keys() if name.endswith(".ipynb")):
-            whole = exercises.look_at(_lines(self.text(self.head.get(name)))).now
-            if whole and not exercises.look_at(self.lines(name)).now:
+        for name in sorted((self.changed & self.mine.keys()) - self.hidden):
+            notebook = name.endswith(".ipynb") and exercises.look_at(_lines(self.text(self.head.get(name)))).now
+            if notebook and not exercises.look_at(self.lines(name)).now:
                 raise CourseError(f"{name} is no whole notebook: wait until it is saved, or rename it; then again")
 
     def refuse_obstacles(self, todo: dict[str, Entry | None]) -> None:
@@ -610,6 +610,8 @@ def _check(code: int, word: str, errors: bytes, do: str) -> None:
 
 def main() -> str | None:
     """Update the course; returns the line to end with, if it fails."""
+    if sys.getfilesystemencoding() != "utf-8":  # as LC_ALL=C has it for whom PYTHONUTF8 is 0: git's names are in UTF-8
+        os.execv(sys.executable, [sys.executable, "-X", "utf8", *sys.orig_argv[1:]])
     sys.stdout, sys.stderr = (one or open(os.devnull, "w") for one in (sys.stdout, sys.stderr))  # noqa: SIM115 (closed)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):

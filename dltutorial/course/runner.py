@@ -28,6 +28,7 @@ from dltutorial.record import records
 from dltutorial.record.table import Table
 from dltutorial.train import command
 
+_ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _SIGNS = {"finished": "✓", "failed": "✗", "not run": "·"}
 
 
@@ -60,9 +61,11 @@ def run(
     node.refuse_on_login("a whole chapter", "run it in a job: sbatch -N 1 --wrap '.venv/bin/dltutorial run 01'")
     paths.records_file()  # which may have been named wrongly
     numbers = {path: str(notebooks.about(path)["chapter"]) for path in selected}  # it may be edited meanwhile
+    if twice := [path.name for path, number in numbers.items() if list(numbers.values()).count(number) > 1]:
+        raise CourseError(f"{' and '.join(twice)} have one number, as would their records; rename one")
     folder, done, came = new_folder(out), dict[Path, Executed](), list[int]()
     here = threading.current_thread() is threading.main_thread()  # no other may catch a signal; nohup ignores SIGHUP
-    ends = {n: was for n in (signal.SIGTERM, signal.SIGHUP) if here and (was := signal.getsignal(n)) != signal.SIG_IGN}
+    ends = {n: was for n in _ENDS if here and (was := signal.getsignal(n)) != signal.SIG_IGN}
     try:
         asyncio.run(_execute_all(given, numbers, preset, folder, jobs, timeout_s, done, ends, came))
         return _conclude(folder, preset, numbers, done)
@@ -131,6 +134,8 @@ async def _execute_all(
 
     def end(number: int, _frame: object) -> None:
         came.append(number)
+        if came.count(signal.SIGINT) > 5:  # an end of kernels that takes too long for somebody
+            raise KeyboardInterrupt
         if task and not loop.is_closed():  # else the pages are being written, and it ends soon
             loop.call_soon_threadsafe(task.cancel)
 

@@ -1,6 +1,8 @@
 """In a real kernel: the traceback stays as it is, and below it stands one sentence of what to do."""
 
 import contextlib
+import resource
+import signal
 from pathlib import Path
 
 import pytest
@@ -8,6 +10,8 @@ from live import Notebook
 from test_kernel import run  # noqa: F401 -- a fixture: a notebook in its kernel
 
 from dltutorial import advice
+from dltutorial.course import scripts
+from dltutorial.errors import CourseError
 
 ASK = "from dltutorial.course import Chapter\nChapter('00', 'smoke')"
 SHAPES = next(one.do for one in advice.table() if one.name == "shapes")
@@ -59,6 +63,23 @@ def test_an_error_of_a_rank_gets_its_box(cell):
 )
 def test_an_unforeseen_error_and_one_of_the_course_get_no_box(cell, source):
     assert cell(source)[2] == []
+
+
+def test_where_there_is_no_room_what_you_edited_keeps_its_place(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("train.py").write_text("mine = 1\n")
+    full = resource.getrlimit(resource.RLIMIT_FSIZE)
+    was = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (16, full[1]))
+    try:
+        with pytest.raises(CourseError, match=r"cannot write train\.py: File too large; make room, then run again"):
+            scripts.take("train.py")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, full)
+        signal.signal(signal.SIGXFSZ, was)
+    assert [(file.name, file.read_text()) for file in tmp_path.iterdir()] == [("train.py", "mine = 1\n")]
+    scripts.take("train.py")
+    assert Path("train.mine1.py").read_text() == "mine = 1\n"
 
 
 def test_in_a_kernel_started_anew_a_later_cell_alone_keeps_what_you_edited(tmp_path, monkeypatch):

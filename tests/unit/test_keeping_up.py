@@ -1203,7 +1203,8 @@ def test_a_folder_of_a_learner_that_cannot_be_written_is_named(course, updating,
 
 @pytest.mark.parametrize("how", ["sparse", "skip-worktree"])
 def test_what_git_is_told_not_to_have_on_disk_stays_in_the_history_and_off_the_disk(course, how):
-    course.publish(**{"far/course.sh": "one\n", "far/both.sh": "one\ntwo\nthree\n"})
+    notebook = {"far/00_a.ipynb": chapter("a = 1", "print('far')")}
+    course.publish(**{"far/course.sh": "one\n", "far/both.sh": "one\ntwo\nthree\n"} | notebook)
     git(course.learner, "pull", "-q")
     (course.learner / "mine").mkdir()
     (course.learner / "mine" / "thesis.txt").write_text("mine\n")
@@ -1214,17 +1215,18 @@ def test_what_git_is_told_not_to_have_on_disk_stays_in_the_history_and_off_the_d
     if how == "sparse":
         git(course.learner, "sparse-checkout", "set", "notebooks", "exercises", "solutions")
     else:
-        git(course.learner, "update-index", "--skip-worktree", *off)
+        git(course.learner, "update-index", "--skip-worktree", *off, *notebook)
         shutil.rmtree(course.learner / "mine")
         shutil.rmtree(course.learner / "far")
-    course.publish(**{"far/course.sh": "newer\n", "far/both.sh": "one\ntwo\nnewer\n"})
+    notebook["far/00_a.ipynb"] = chapter("a = 1", "print('farther')")
+    course.publish(**{"far/course.sh": "newer\n", "far/both.sh": "one\ntwo\nnewer\n"} | notebook)
     course.update()
     assert "newer" in course.text(EX)
     for name, holds in off.items():
         assert git(course.learner, "show", f"HEAD:{name}").stdout == holds
         assert not (course.learner / name).exists()
     assert git(course.learner, "status", "--porcelain").stdout == ""
-    git(course.learner, "update-index", "--no-skip-worktree", *off) if how != "sparse" else None
+    git(course.learner, "update-index", "--no-skip-worktree", *off, *notebook) if how != "sparse" else None
     git(course.learner, *(("sparse-checkout", "disable") if how == "sparse" else ("checkout", ".")))
     assert {name: course.text(name) for name in off} == off
 
@@ -1354,6 +1356,18 @@ def test_an_output_that_takes_nothing_stops_no_update(course, output):
     assert (run.returncode, run.stderr) == (0, "")
     assert course.text("notes.md") == "the course's\n"
     assert git(course.learner, "for-each-ref", "refs/dltutorial").stdout == ""
+
+
+@pytest.mark.parametrize("locale", ["C", "C.UTF-8"])
+def test_a_name_that_the_locale_cannot_write_is_one_like_others(course, monkeypatch, locale):
+    monkeypatch.setenv("LC_ALL", locale)
+    monkeypatch.setenv("PYTHONUTF8", "0")
+    course.publish(**{"notebooks/übung ☃.md": "one\ntwo\nthree\n"})
+    course.update()
+    (course.learner / "notebooks" / "übung ☃.md").write_text("mine\ntwo\nthree\n")
+    course.publish(**{"notebooks/übung ☃.md": "one\ntwo\nnewer\n"})
+    course.update()
+    assert course.text("notebooks/übung ☃.md") == "mine\ntwo\nnewer\n"
 
 
 def test_a_notebook_that_is_being_saved_slowly_is_waited_for(course):

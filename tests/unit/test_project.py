@@ -301,7 +301,9 @@ def test_make_says_what_it_can_do(clone):
 
 def test_make_clean_leaves_what_it_has_not_made(clone):
     theirs = [clone / name for name in ("artifacts/cache/x", "build/book/html/index.html", "artifacts/room.lock")]
-    mine = [clone / name for name in ("artifacts/figure.png", "build/notes.txt", "dist/mine.tar", "runs/r/weights.pt")]
+    mine = [
+        clone / name for name in ("artifacts/figure.png", "build/book/notes.txt", "dist/mine.tar", "runs/r/weights.pt")
+    ]
     for file in (*theirs, *mine):
         file.parent.mkdir(parents=True, exist_ok=True)
         file.touch()
@@ -312,6 +314,17 @@ def test_make_clean_leaves_what_it_has_not_made(clone):
     assert not (clone / "artifacts").exists()
     for name in ("build", "dist", "runs"):
         shutil.rmtree(clone / name)
+
+
+def test_make_clean_from_another_folder_removes_nothing_there(clone, tmp_path):
+    (mine := tmp_path / ".venv" / "x").parent.mkdir()
+    mine.touch()
+    done = subprocess.run(
+        ["make", "-f", str(clone / "Makefile"), "clean"], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert done.returncode == 2
+    assert done.stderr.endswith(f"this Makefile works in its own folder only: make -C {clone}/.  Stop.\n")
+    assert mine.exists()
 
 
 def test_every_module_of_a_fresh_clone_imports(clone):

@@ -57,6 +57,11 @@ def test_a_job_script_is_careful_and_says_how_it_is_called(script):
 
 
 @pytest.mark.parametrize("script", JOBS, **named)
+def test_a_job_that_is_queued_again_keeps_what_its_first_start_said(script):
+    assert "--open-mode=append" in directives(script)
+
+
+@pytest.mark.parametrize("script", JOBS, **named)
 def test_a_job_script_that_bash_runs_says_that_it_is_none(script, tmp_path, monkeypatch):
     monkeypatch.delenv("SLURM_SUBMIT_DIR", raising=False)
     done = subprocess.run(["bash", str(script)], cwd=tmp_path, capture_output=True, text=True)
