@@ -116,6 +116,7 @@ def _show(text: str, language: str) -> None:
 
 def _write(file: Path, text: str, before: str | None = None) -> None:
     """Write a file that holds this text, or still ``before``; anything else that lies there is renamed and kept."""
+
     def keep() -> None:
         print(f"your own {file.name} is now {paths.set_aside(file).name}")
 
