@@ -17,6 +17,7 @@ from docutils import nodes
 from sphinx.util import logging
 
 from dltutorial.course import exercises, notebooks, site
+from dltutorial.errors import CourseError
 
 ROOT = Path(__file__).resolve().parents[1]
 WIDGET = "application/vnd.jupyter.widget-view+json"
@@ -60,13 +61,18 @@ def run_of(source):
     today = [(cell["cell_type"], "".join(cell["source"])) for cell in notebooks.read(source)["cells"]]
     for run in sorted(runs, key=lambda file: -file.stat().st_mtime):
         copy = run.parent / source.name
-        cells = own_cells(notebooks.read(copy)) if copy.is_file() else []
+        try:
+            told = json.loads(run.read_text(encoding="utf-8"))
+            cells = own_cells(notebooks.read(copy)) if copy.is_file() else []
+        except (CourseError, OSError, ValueError):  # cut by a kill, or by a full disk
+            continue
         outputs = [output for cell in cells for output in cell.get("outputs", ())]
         whole = all(
             c.get("execution_count") for c in cells if c["cell_type"] == "code" and "".join(c["source"]).strip()
         )
         failed = any(output["output_type"] == "error" for output in outputs)
-        if whole and not failed and [(c["cell_type"], "".join(c["source"])) for c in cells] == today:
+        known = isinstance(told, dict) and {"machine", "preset", "versions"} <= told.keys()
+        if known and whole and not failed and [(c["cell_type"], "".join(c["source"])) for c in cells] == today:
             return run.parent
     return None
 

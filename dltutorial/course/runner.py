@@ -23,7 +23,7 @@ from typing import Any
 from dltutorial import config, limits, machine, node, paths
 from dltutorial.course import notebooks, show, site
 from dltutorial.course.execute import Executed, execute
-from dltutorial.errors import CourseError
+from dltutorial.errors import CourseError, warn
 from dltutorial.record import records
 from dltutorial.record.table import Table
 from dltutorial.train import command
@@ -61,8 +61,13 @@ def run(
     node.refuse_on_login("a whole chapter", "run it in a job: sbatch -N 1 --wrap '.venv/bin/dltutorial run 01'")
     paths.records_file()  # which may have been named wrongly
     numbers = {path: str(notebooks.about(path)["chapter"]) for path in selected}  # it may be edited meanwhile
-    if twice := [path.name for path, number in numbers.items() if list(numbers.values()).count(number) > 1]:
-        raise CourseError(f"{' and '.join(twice)} have one number, as would their records; rename one")
+    of = {number: path for path, number in reversed(numbers.items())}  # the first that says so
+    for path in [path for path in selected if of[numbers[path]] != path]:
+        told = f"{path.name} says that it is chapter {numbers[path]}, as {of[numbers[path]].name} does"
+        if len(selected) < len(there):
+            raise CourseError(f"{told}, and their records would mix; run one at a time")
+        warn(f"{told}: it is left out; run it by its name")
+        del numbers[path], given[path]
     folder, done, came = new_folder(out), dict[Path, Executed](), list[int]()
     here = threading.current_thread() is threading.main_thread()  # no other may catch a signal; nohup ignores SIGHUP
     ends = {n: was for n in _ENDS if here and (was := signal.getsignal(n)) != signal.SIG_IGN}

@@ -106,6 +106,15 @@ def test_the_newest_run_that_fits_is_taken(reading, pair):
     assert reading.run_of(source) == run
 
 
+@pytest.mark.parametrize(("name", "text"), [("00_rise.ipynb", '{"cells": [{"ce'), ("run.json", ""), ("run.json", "[]")])
+def test_a_run_that_was_cut_short_is_passed_over(reading, pair, name, text):
+    source, run = pair
+    save(run.with_name("newer") / source.name, *json.loads(source.read_text())["cells"])
+    about(run.with_name("newer"))
+    (run.with_name("newer") / name).write_text(text)
+    assert reading.run_of(source) == run
+
+
 def test_chapters_that_have_not_run_as_they_are_today_are_listed(tmp_path):
     env = {"DLTUTORIAL_RUNS": str(tmp_path), "PATH": "", "PYTHONPATH": str(ROOT)}
     done = subprocess.run(

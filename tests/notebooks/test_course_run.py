@@ -153,11 +153,15 @@ def test_a_wrong_order_gets_one_line_and_runs_nothing(course, options, why):
 
 def test_two_notebooks_of_one_number_are_told_apart_first(course):
     folder = course(_00_good="1", _01_one="1", _01_other="1")
-    status, out, err = finish(start(folder))
-    told = "dltutorial: 01_one.ipynb and 01_other.ipynb have one number, as would their records; rename one\n"
-    assert (status, out, err) == (2, "", told)
+    status, out, err = finish(start(folder, "01_one", "01_other"))
+    told = "01_other.ipynb says that it is chapter 01, as 01_one.ipynb does"
+    assert (status, out, err) == (2, "", f"dltutorial: {told}, and their records would mix; run one at a time\n")
     assert not (folder / "out").exists()
-    assert finish(start(folder, "00", "01_one"))[0] == 0
+    status, out, err = finish(start(folder))
+    assert status == 0
+    assert f"{told}: it is left out; run it by its name" in err
+    assert sorted(path.name for path in (folder / "out").glob("*.ipynb")) == ["00_good.ipynb", "01_one.ipynb"]
+    assert f"pages: {folder / 'again'}" in finish(start(folder, "01_other", "--out", str(folder / "again")))[1]
 
 
 def test_an_interrupt_ends_the_kernels_and_keeps_what_was_finished(course):
