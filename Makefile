@@ -50,7 +50,7 @@ run: .venv/.course
 
 lab: .venv/.course
 	@$(BIN)/dltutorial exercises build
-	@PYTHONSTARTUP="$${PYTHONSTARTUP-$(CURDIR)/hub/startup.py}" $(BIN)/jupyter lab --ip=127.0.0.1 $(ROOT) --LabApp.default_url=/lab/tree/README.md $(ARGS)
+	@DLTUTORIAL_STARTUP="$${PYTHONSTARTUP:-}" PYTHONSTARTUP="$(CURDIR)/hub/startup.py" $(BIN)/jupyter lab --ip=127.0.0.1 $(ROOT) --LabApp.default_url=/lab/tree/README.md $(ARGS)
 
 update: .venv/.course
 	@$(BIN)/python hub/update.py

@@ -171,6 +171,8 @@ class ModelRecipe(Knobs):
     def __post_init__(self) -> None:
         """Raises: RecipeError: sizes that do not fit together."""
         super().__post_init__()
+        if getattr(self, "task", "weather") != "weather":  # its network has no heads and no patches
+            return
         self.require(self.dim % self.heads == 0, "heads", f"must divide dim={self.dim}")
         for name in ("n_lat", "n_lon"):
             given = getattr(self, name)

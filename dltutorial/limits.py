@@ -29,9 +29,7 @@ def cores() -> int:
 
 def affinity_cores() -> int:
     """Cores in this process's affinity mask; where there are no masks (macOS), the cores of the machine."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def slurm_cores(env: Mapping[str, str], name: str) -> int:

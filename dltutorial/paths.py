@@ -77,8 +77,11 @@ def records_file(to_read: bool = False) -> Path:
     file, first = of_variable("DLTUTORIAL_RECORDS") or runs_dir() / "records.jsonl", b""
     if file.suffix != ".jsonl":
         raise CourseError(f"DLTUTORIAL_RECORDS names {file}; records go to a file whose name ends in .jsonl")
-    with contextlib.suppress(OSError), open_regular(Path(os.devnull) if to_read else file) as stream:
-        first = stream.read(2**16)
+    with contextlib.suppress(OSError):
+        if not (to_read or stat.S_ISREG(file.stat().st_mode)):
+            raise CourseError(f"{file} is a folder, a pipe or a device; let DLTUTORIAL_RECORDS name a new file")
+        with open_regular(Path(os.devnull) if to_read else file) as stream:
+            first = stream.read(2**16)
     if first and not any(map(_RECORD.match, first.splitlines(keepends=True))):
         raise CourseError(f"{file} holds something else than records; let DLTUTORIAL_RECORDS name a new file")
     return file

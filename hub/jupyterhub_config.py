@@ -6,7 +6,8 @@
     .venv/bin/jupyterhub -f hub/jupyterhub_config.py
 
 Then each learner opens the link of the README's section "On a hub" with http://127.0.0.1:8000 in place of https://HUB,
-logs in with a name of their own and the password, and gets the course in a folder of their own.
+logs in with a name of their own and the password, and gets the course in a folder of their own. Who takes a name that
+another has, in capitals or not, comes into the other's folder: give names out, such as those of the seats.
 
 | variable | what it sets | default |
 |---|---|---|
@@ -50,10 +51,16 @@ places = os.pathsep.join([os.environ.get("PATH", ""), str(COURSE / ".venv" / "no
 proxy = shutil.which("configurable-http-proxy", path=places)
 if proxy is None:
     sys.exit("hub: no configurable-http-proxy; run: npm install --prefix .venv/node configurable-http-proxy@5")
-FOLDER.mkdir(mode=0o700, parents=True, exist_ok=True)
+try:
+    FOLDER.mkdir(mode=0o700, parents=True, exist_ok=True)
+except OSError as error:
+    sys.exit(f"hub: cannot make {FOLDER} ({error.strerror}); let DLTUTORIAL_HUB_FOLDER name a folder of your own")
+port = os.environ.get("DLTUTORIAL_HUB_PORT") or "8000"
+if not (port.isascii() and port.isdecimal() and 0 < int(port[:6]) < 2**16):
+    sys.exit(f"hub: DLTUTORIAL_HUB_PORT={port!r} is no port; take a number from 1024 to 65535")
 
 # Everything listens on the loopback: the proxy, its own interface, the hub, the learners' servers.
-c.JupyterHub.bind_url = f"http://127.0.0.1:{os.environ.get('DLTUTORIAL_HUB_PORT') or 8000}"
+c.JupyterHub.bind_url = f"http://127.0.0.1:{port}"
 c.JupyterHub.hub_bind_url = f"http://127.0.0.1:{free_port()}"
 c.ConfigurableHTTPProxy.command = [proxy]
 c.ConfigurableHTTPProxy.api_url = f"http://127.0.0.1:{free_port()}"

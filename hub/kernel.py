@@ -44,7 +44,7 @@ fi"""
 START = """\
 # Threads that wait give their core away.
 export OMP_WAIT_POLICY="${OMP_WAIT_POLICY:-PASSIVE}"
-export PYTHONSTARTUP="${PYTHONSTARTUP-$course/hub/startup.py}"
+export DLTUTORIAL_STARTUP="${PYTHONSTARTUP:-}" PYTHONSTARTUP="$course/hub/startup.py"
 read -r -a words <<<"${DLTUTORIAL_CONTAINER:-}"
 exec "${words[@]}" "${DLTUTORIAL_PYTHON:-$python}" -m ipykernel_launcher "$@"
 """

@@ -117,9 +117,7 @@ def _equilibrium(flow: Flow, l_H1: Tensor) -> tuple[Tensor, Tensor]:
 def streamfunction(state_BSHK: Tensor, ops: Operators) -> Tensor:
     """Spectrum of ψ, shape (B, L, H, K), from the potential vorticity of all layers."""
     q_BLHK = state_BSHK[:, : ops.flow.n_layers]
-    if ops.flow.n_layers == 1:
-        return ops.inverse_LLHK[0] * q_BLHK
-    return (ops.inverse_LLHK * q_BLHK[:, None]).sum(2)
+    return ops.inverse_LLHK[0] * q_BLHK if ops.flow.n_layers == 1 else (ops.inverse_LLHK * q_BLHK[:, None]).sum(2)
 
 
 def tendency(state_BSHK: Tensor, ops: Operators) -> Tensor:

@@ -68,8 +68,7 @@ def endless(
     if batch_size < world_size:
         raise RecipeError(f"a batch of {batch_size} cannot be shared by {world_size} ranks; raise the batch size")
     if n < batch_size:
-        more = "lower global_batch_size or simulate more years"
-        raise DataError(f"a batch of {batch_size} needs more than the {n} pairs there are; {more}")
+        raise DataError(f"a batch of {batch_size} needs more than the {n} samples there are; lower global_batch_size")
 
     def draws() -> Draws:
         for number in itertools.count(skip):

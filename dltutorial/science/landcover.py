@@ -98,6 +98,7 @@ class Tiles:
         self.file = Path(folder) / f"{SPLITS[split]}.h5"
         with cases.opened(self.file, images="NCHW", labels=f"N{len(CLASSES)}") as (images, labels):
             self.shape, labels_NK = images.shape, labels[...]
+            self.no_value = formats.own_no_value(self.file, images.attrs)
         self.labels_NK = torch.from_numpy(cases.classes(self.file, labels_NK, 2)).float()
 
     def __len__(self) -> int:
@@ -109,9 +110,10 @@ class Tiles:
         with formats.blaming(self.file), h5py.File(self.file, "r") as h5:
             images = h5["images"]  # one by one: h5py is slow with a list of places
             x_BCHW = torch.from_numpy(np.stack([images[index] for index in indices]).astype(np.float32))
-        spread_B = x_BCHW.amax((1, 2, 3)) - x_BCHW.amin((1, 2, 3))
-        if (bad_B := ~((spread_B > 2) & spread_B.isfinite())).any():  # reflectances have more, be they × 10,000
-            has = f"tile {indices[bad_B.int().argmax()]} holds NaN, infinity, one value, or another unit"
+        ends_2B = torch.stack([x_BCHW.amin((1, 2, 3)), x_BCHW.amax((1, 2, 3))])
+        none_B = torch.from_numpy(store.no_value(ends_2B.numpy())).any(0) | (x_BCHW == self.no_value).flatten(1).any(1)
+        if (bad_B := none_B | ~((ends_2B[1] - ends_2B[0] > 2) & ends_2B.isfinite().all(0))).any():  # reflectances: more
+            has = f"tile {indices[bad_B.int().argmax()]} holds NaN, infinity, no value, one value, or another unit"
             raise DataError(f"{self.file}: {has} than reflectance × 10,000; leave it out, or write that unit")
         x_BCHW = (x_BCHW - 2000) / 500
         if turn and seeds is not None:

@@ -111,6 +111,8 @@ def _train(preset_name: str, knobs: dict, data: Path | None, name: str | None, o
         if resume and name is None:
             raise CourseError("--resume needs to know which run; give its --name")
         paths.records_file()  # one that holds something else is told now, not after the training
+        if overwrite and any(os.getenv(f"{who}_RESTART_COUNT", "").strip("0") for who in ("TORCHELASTIC", "SLURM")):
+            raise CourseError("started anew: --overwrite would take what the start before has made; give --resume")
         folder = paths.inside(paths.runs_dir(), default if name is None else name)
         before = run_folder.previous_recipe(folder, overwrite, resume) if is_main() else None
     before = broadcast_object(before)
@@ -121,14 +123,12 @@ def _train(preset_name: str, knobs: dict, data: Path | None, name: str | None, o
             shape = {name: getattr(before, name) for name in ("n_channels", "n_lat", "n_lon")} if before else {}
             wanted = case.make_recipe(base, shape | knobs, None)
             run.check_ranks(wanted, world_size())
-            wanted.require_room(world_size())
             if before:
                 run_folder.check_same(vars(before), wanted, folder)
     with all_or_none():
         data = data or case.ensure(wanted, progress=is_main())
         recipe = case.make_recipe(base, knobs, data)
         run.check_ranks(recipe, world_size())
-        recipe.require_room(world_size())
         task = case.make_task(recipe, data)
     updates = f"{recipe.steps} updates of {recipe.global_batch_size} samples"
     say(f"{folder}: {count_parameters(task.model):,} parameters, {updates}")

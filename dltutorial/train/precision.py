@@ -58,9 +58,7 @@ class Precision:
 
     def autocast(self) -> AbstractContextManager:
         """Around the forward pass and the loss: chooses the precision of each operation."""
-        if self.name in _AUTOCAST:
-            return torch.autocast(self.device, _AUTOCAST[self.name])
-        return nullcontext()
+        return torch.autocast(self.device, _AUTOCAST[self.name]) if self.name in _AUTOCAST else nullcontext()
 
     def spare(self, model: nn.Module) -> None:
         """Leave convolutions in float32 that this CPU gets wrong in 16 bits; a line on stderr names each.

@@ -104,7 +104,7 @@ def train(
 
 
 def check_ranks(recipe: Recipe, n: int) -> None:
-    """Refuse what cannot be shared by so many ranks. RecipeError: naming the knob and what it may be."""
+    """Refuse what so many ranks cannot share, or has no room here. RecipeError: naming the knob and what it may be."""
     together, mesh = recipe.ranks_per_sample, f"tensor={recipe.tensor}, context={recipe.context}"
     if recipe.task != "weather":
         for name in ("tensor", "pipeline", "context")[: 2 if recipe.task == "cosmology" else 3]:
@@ -135,6 +135,7 @@ def check_ranks(recipe: Recipe, n: int) -> None:
         raise RecipeError(f"compile={recipe.compile} works on one rank only; take compile=default, or start one rank")
     if n > 1 and recipe.compile != "off" and recipe.ddp != "torch":
         raise RecipeError(f"compile={recipe.compile} works with torch's DDP only; set ddp=torch, or compile=off")
+    recipe.require_room(n)
     if recipe.gradient_lag:
         alone = {"shard": "none", "tensor": 1, "context": 1, "pipeline": 1, "ddp": "torch", "cuda_graph": False}
         unfit = [name for name, value in alone.items() if getattr(recipe, name) != value]

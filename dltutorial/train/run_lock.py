@@ -10,11 +10,11 @@ import contextlib
 import errno
 import fcntl
 import json
-import math
 import os
 import socket
 import stat
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from io import FileIO
@@ -25,7 +25,6 @@ from dltutorial.errors import CourseError
 
 _WAIT_S = 1.0  # so long an owner that was killed may take to be gone
 _HELD: dict[Path, FileIO] = {}  # by this very process, to which the system would give them again
-_BEATS: dict[Path, float] = {}
 _FOLDERS: dict[Path, int] = {}  # what they lock, as soon as it is there: open, so that no other has its inode
 _NO_LINKS = ("checkpoints", "tensorboard", "wandb", "progress.jsonl", "status.json")  # a write would go through one
 
@@ -70,7 +69,7 @@ def check(folder: Path, noted: dict[Path, int] | None = None) -> None:
     lock, there = _HELD.get(_beside(folder)), folder.exists()
     if there and folder not in known:
         known[folder] = os.open(folder, getattr(os, "O_PATH", os.O_RDONLY)) if is_owner else 1
-    if is_owner and (lock is None or not _is_there(lock)):
+    if is_owner and (lock is None or not _is_there(lock) or _lock(lock) is False):  # this process may have read it
         raise CourseError(f"{folder} has another owner by now; this run ends and leaves it alone")
     is_another = there and is_owner and not os.path.samestat(folder.stat(), os.fstat(known[folder]))
     if there != (folder in known) or is_another:  # which it is another node may learn late
@@ -95,13 +94,21 @@ def is_owned(folder: Path) -> bool:
     return True
 
 
-def beat(folder: Path) -> bool:
-    """The owner's sign of life, for ``silent_s``; at most one in 5 s is written. True."""
-    if time.monotonic() - _BEATS.get(folder, -math.inf) > 5:
-        _BEATS[folder] = time.monotonic()
-        with contextlib.suppress(OSError):
-            os.utime(_beside(folder))  # to open it, and close it, would give the lock away
-    return True
+@contextlib.contextmanager
+def beating(folder: Path, every_s: float = 5.0) -> Iterator[None]:
+    """Inside ``with`` the owner gives signs of life, for ``silent_s``: as long as its process is not stopped."""
+    file, ended = _beside(folder), threading.Event()
+
+    def beat() -> None:
+        while not ended.wait(every_s):
+            with contextlib.suppress(OSError):
+                os.utime(file)  # to open it, and close it, would give the lock away
+
+    threading.Thread(target=beat, daemon=True).start()
+    try:
+        yield
+    finally:
+        ended.set()
 
 
 def silent_s(folder: Path) -> float:

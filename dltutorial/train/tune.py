@@ -181,7 +181,7 @@ def worker(search: Search, how: Mapping[str, str]) -> None:
     with _journal(folder) as storage:
         study = _study(storage, folder.name, about)
         me = f"worker-{uuid.uuid4().hex[:8]}"
-        with run_lock.owned(folder / me), stop_signals() as came:
+        with run_lock.owned(folder / me), run_lock.beating(folder / me), stop_signals() as came:
             began_s, told = time.monotonic(), False
             while True:
                 _give_back(study, folder)
@@ -195,7 +195,7 @@ def worker(search: Search, how: Mapping[str, str]) -> None:
                     waited_s = time.monotonic() - began_s
                     if waited_s > _TELL_S and not told:
                         told = True
-                        print(f"waits for the last trials of other workers; {_SILENT_S:g} s without an update end one")
+                        print(f"waits for the last trials of other workers; {_SILENT_S:g} s of silence end one")
                     time.sleep(0.2)  # another worker may die
                     continue
                 began_s, told = time.monotonic(), False
@@ -205,7 +205,7 @@ def worker(search: Search, how: Mapping[str, str]) -> None:
                 if sum(t.state not in (TrialState.FAIL, TrialState.WAITING) for t in before) >= trials:
                     study.tell(trial, state=TrialState.FAIL)  # two have asked at once for the last one
                     continue
-                _try(study, trial, search, lambda: run_lock.beat(folder / me) and bool(came))
+                _try(study, trial, search, lambda: bool(came))
     if "wandb" in search.fixed.get("track", ()):
         with contextlib.suppress(FileExistsError):  # another worker tells
             (about_all := folder / f"study-{trials}").mkdir()
@@ -242,7 +242,7 @@ def _try(study: Any, trial: Any, search: Search, asked_to_end: Callable[[], bool
         why = f"asked to end in trial {trial.number}, which counts as failed; the same command goes on"
         raise Interrupted(why) from None
     except optuna.exceptions.UpdateFinishedTrialError:  # who removes hidden files removes locks
-        print(f"trial {trial.number} was taken back by another worker, which did not find this one's lock")
+        print(f"trial {trial.number} was taken back by another worker, which saw no sign of life of this one")
     finally:
         study.tell(trial, value if state == TrialState.COMPLETE else None, state=state, skip_if_finished=True)
     if "tensorboard" in recipe.track and value is not None:
@@ -297,7 +297,7 @@ def _study(storage: Any, name: str, about: Mapping[str, Any]) -> Any:
 
 
 def _give_back(study: Any, folder: Path) -> None:
-    """Trials whose worker has died, or made no update for long, are failed, so that others take their place."""
+    """Trials whose worker has died, or gave no sign of life for long, are failed, so that others take their place."""
     for trial in study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
         worker = trial.user_attrs.get("worker")
         age_s = time.time() - trial.datetime_start.timestamp() if trial.datetime_start else 0.0

@@ -57,6 +57,13 @@ def test_what_has_no_blocks_is_not_cut(knobs):
         check_ranks(dataclasses.replace(SMALL, task="climate", **knobs), 2)
 
 
+@pytest.mark.parametrize("knobs", [{"task": "pinn", "dim": 30, "heads": 4}, {"task": "surrogate", "n_lat": 7}])
+def test_a_network_without_heads_asks_for_none(knobs):
+    with pytest.raises(RecipeError, match="must (divide dim|be divisible by patch)"):
+        Recipe.of(preset("laptop"), **knobs | {"task": "weather"})
+    assert vars(Recipe.of(preset("laptop"), **knobs)).items() >= knobs.items()
+
+
 def test_data_are_made_once_for_each_plan(monkeypatch, tmp_path):
     monkeypatch.setenv("DLTUTORIAL_DATA", str(tmp_path))
     made = []

@@ -693,6 +693,30 @@ def test_what_a_killed_run_has_not_recorded_is_recorded_by_who_resumes_it(tiny_d
         assert recorded(runs) == both
 
 
+@pytest.mark.parametrize("put", [Path.mkdir, os.mkfifo])
+def test_records_that_cannot_be_a_file_are_told_before_the_training(tiny_data, tmp_path, capsys, put):
+    (tmp_path / "runs").mkdir()
+    put(tmp_path / "runs" / "records.jsonl")
+    assert call(tiny_data, "--name", "r") == 2
+    told = "records.jsonl is a folder, a pipe or a device; let DLTUTORIAL_RECORDS name a new file"
+    assert told in capsys.readouterr().err
+    assert not (tmp_path / "runs" / "r").exists()
+
+
+@pytest.mark.parametrize("who", ["TORCHELASTIC", "SLURM"])
+def test_a_start_anew_overwrites_nothing_that_the_first_has_made(tiny_data, tmp_path, capsys, monkeypatch, who):
+    """The launcher says the same words again when a rank or a node has failed."""
+    monkeypatch.setenv(f"{who}_RESTART_COUNT", "0")
+    assert call(tiny_data, "--name", "r", "--overwrite") == 0
+    made = {file: file.read_bytes() for file in (tmp_path / "runs" / "r").rglob("*") if file.is_file()}
+    monkeypatch.setenv(f"{who}_RESTART_COUNT", "1")
+    capsys.readouterr()
+    assert call(tiny_data, "--name", "r", "--overwrite") == 2
+    assert "--overwrite would take what the start before has made; give --resume" in capsys.readouterr().err
+    assert {file: file.read_bytes() for file in (tmp_path / "runs" / "r").rglob("*") if file.is_file()} == made
+    assert call(tiny_data, "--name", "r", "--resume") == 0
+
+
 def test_a_persons_own_file_in_the_place_of_the_records_is_told_before_the_training(tiny_data, tmp_path, capsys):
     file = tmp_path / "runs" / "records.jsonl"
     file.parent.mkdir()

@@ -2,8 +2,10 @@
 
 import os
 import re
+import runpy
 import subprocess
 import tomllib
+import unittest.mock
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
@@ -85,6 +87,26 @@ def test_the_hubs_configuration_holds_no_password_and_only_the_loopback():
     assert not re.search(r"""(password|token|secret)\w* *= *["'][^"']""", code)
     assert set(re.findall(r"http://([\w.]+)", code)) == {"127.0.0.1"}
     assert "0.0.0.0" not in text
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "told"),
+    [
+        ("FOLDER", "/proc/x", "cannot make /proc/x (No such file or directory); let DLTUTORIAL_HUB_FOLDER name"),
+        ("PORT", "abc", "DLTUTORIAL_HUB_PORT='abc' is no port; take a number"),
+        ("PORT", "99999", "DLTUTORIAL_HUB_PORT='99999' is no port; take a number"),
+    ],
+)
+def test_a_setting_of_the_hub_that_cannot_be_is_one_line(tmp_path, monkeypatch, name, value, told):
+    (tmp_path / "configurable-http-proxy").symlink_to("/bin/true")
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.setenv("DLTUTORIAL_HUB_PASSWORD", "p" * 12)
+    monkeypatch.setenv("DLTUTORIAL_HUB_FOLDER", str(tmp_path / "hub"))
+    monkeypatch.setenv(f"DLTUTORIAL_HUB_{name}", value)
+    begins = {"get_config": unittest.mock.MagicMock}
+    with pytest.raises(SystemExit) as refused:
+        runpy.run_path(str(ROOT / "hub" / "jupyterhub_config.py"), begins)
+    assert str(refused.value).startswith(f"hub: {told}")
 
 
 def test_ci_installs_the_proxy_that_the_hubs_configuration_finds():

@@ -5,8 +5,10 @@ import os
 import signal
 import subprocess
 import sys
+import time
 
 import pytest
+from waiting import wait_for
 
 from dltutorial.errors import CourseError
 from dltutorial.train import run_lock
@@ -129,6 +131,31 @@ def test_a_file_that_is_no_lock_stays_where_a_lock_would_be(ask, tmp_path):
     (tmp_path / ".r.lock").write_text("my notes")
     assert "holds something else than a lock; rename it" in says(ask())
     assert (tmp_path / ".r.lock").read_text() == "my notes"
+
+
+def test_a_lock_that_this_process_loses_by_reading_it_is_had_again_or_the_run_ends(ask, tmp_path):
+    """POSIX: who closes a file gives its locks back, as a kernel does that makes an archive of its runs."""
+    with run_lock.owned(tmp_path / "r"):
+        (tmp_path / ".r.lock").read_bytes()
+        run_lock.check(tmp_path / "r")
+        assert f"by process {os.getpid()}" in says(ask())
+        (tmp_path / ".r.lock").read_bytes()
+        other = ask()
+        assert says(other) == "mine"
+        with pytest.raises(CourseError, match="has another owner by now; this run ends"):
+            run_lock.check(tmp_path / "r")
+        go(other)
+        assert other.wait(30) == 0
+
+
+def test_an_owner_shows_that_it_lives_whatever_it_waits_for(tmp_path, monkeypatch):
+    with run_lock.owned(tmp_path / "r"), run_lock.beating(tmp_path / "r", 0.05):
+        os.utime(tmp_path / ".r.lock", (0, 0))
+        assert wait_for(lambda: run_lock.silent_s(tmp_path / "r") < 60)
+    os.close(os.open(tmp_path / ".r.lock", os.O_CREAT))
+    os.utime(tmp_path / ".r.lock", (0, 0))
+    time.sleep(0.3)
+    assert run_lock.silent_s(tmp_path / "r") > 60
 
 
 def test_this_process_is_refused_what_it_has_and_keeps_it(ask, tmp_path):

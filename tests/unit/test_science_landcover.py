@@ -109,6 +109,23 @@ def test_data_that_cannot_be_are_refused_in_one_line(change, why, tmp_path):
     assert "\n" not in str(refused.value)
 
 
+@pytest.mark.parametrize("attribute", ["_FillValue", "missing_value", None])
+def test_a_part_of_a_tile_that_no_satellite_saw_is_no_reflectance(attribute, tmp_path):
+    unseen = 65535 if attribute else -9999
+
+    def change(x, y):
+        x, y = every_class(x.astype(np.int32), y)
+        x[0, :, 2:5] = unseen
+        return x, y
+
+    folder = write(tmp_path / "unseen", change=change)
+    for file in folder.glob("*.h5") if attribute else ():
+        with h5py.File(file, "r+") as h5:
+            h5["images"].attrs[attribute] = np.uint16(unseen)
+    with pytest.raises(DataError, match="tile 0 holds NaN, infinity, no value"):
+        landcover.make_task(recipe(), folder)
+
+
 def test_a_network_that_is_not_there_is_refused():
     with pytest.raises(RecipeError, match="network"):
         recipe(network="vit")

@@ -1,6 +1,7 @@
 """The scripts of ``slurm/`` are shell that parses, careful, and nobody's own: no account, no path."""
 
 import contextlib
+import os
 import re
 import shutil
 import signal
@@ -68,6 +69,17 @@ def test_a_job_script_that_bash_runs_says_that_it_is_none(script, tmp_path, monk
     assert done.returncode != 0
     assert done.stderr.endswith("this is no job; send the script with sbatch\n")
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", ["../evil", "a b", "-x", "x" * 101, "a\nb"])
+def test_a_name_that_no_run_can_have_is_refused_before_ranks_start(tmp_path, name):
+    given = {"SLURM_SUBMIT_DIR": str(FOLDER.parent), "RUN_NAME": name, "DLTUTORIAL_NODE": "compute"}
+    done = subprocess.run(
+        ["bash", str(FOLDER / "train.sbatch")], cwd=tmp_path, env=os.environ | given, capture_output=True, text=True
+    )
+    assert done.returncode == 2
+    told = f"RUN_NAME='{name}': at most 100 letters, digits, '.', '_' and '-', the first a letter or digit"
+    assert done.stderr.strip() == told
 
 
 @pytest.mark.parametrize("script", JOBS, **named)

@@ -13,7 +13,7 @@ from waiting import wait_for
 
 from dltutorial import cli, paths
 from dltutorial.config import preset
-from dltutorial.errors import CourseError
+from dltutorial.errors import CourseError, DivergedError
 from dltutorial.train import tune
 from dltutorial.train.tune import Knob, read_space
 
@@ -207,6 +207,7 @@ NEVER = [
     (["warmup_steps=0..40"], "--knob warmup_steps=40 cannot be tried"),
     (["optimizer=adamw,eggs"], "--knob optimizer=eggs cannot be tried"),
     (["tensor=1,2"], "--knob tensor=2 cannot be tried"),
+    (["workers=0,9999"], "--knob workers=9999 cannot be tried: workers 9,999"),
     (["dim=12,8", "heads=1,3"], "--knob dim=8 --knob heads=3 cannot be tried: recipe: heads=3"),
 ]
 
@@ -342,6 +343,20 @@ def test_a_worker_that_is_killed_loses_one_trial_and_its_budget_is_given_back(li
     assert [worker.returncode for worker in others] == [0, 0], said
     assert [state for state, _ in trials(tmp_path)] == ["FAIL"] + ["COMPLETE"] * 4
     assert sum("trial 0 was lost with its worker; its budget is given back" in text for text in said) == 1
+
+
+def test_a_worker_shows_that_it_lives_before_its_first_update(line, tmp_path, monkeypatch):
+    """Compiling, validating, or looking at all samples may take longer than others wait."""
+
+    def train(*_, **options):
+        (lock,) = (tmp_path / "study").glob(".worker-*.lock")
+        os.utime(lock, (0, 0))
+        assert wait_for(lambda: lock.stat().st_mtime > 0)
+        raise DivergedError("enough")
+
+    monkeypatch.setattr(tune.run, "train", train)
+    assert cli.main([*line, "--trials", "1", *RATES]) == 2  # for no trial came to its end
+    assert [state for state, _ in trials(tmp_path)] == ["PRUNED"]
 
 
 @pytest.mark.full
