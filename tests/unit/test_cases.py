@@ -59,7 +59,7 @@ def test_what_has_no_blocks_is_not_cut(knobs):
 
 @pytest.mark.parametrize("knobs", [{"task": "pinn", "dim": 30, "heads": 4}, {"task": "surrogate", "n_lat": 7}])
 def test_a_network_without_heads_asks_for_none(knobs):
-    with pytest.raises(RecipeError, match="must (divide dim|be divisible by patch)"):
+    with pytest.raises(RecipeError, match=r"must (divide dim|be divisible by patch)"):
         Recipe.of(preset("laptop"), **knobs | {"task": "weather"})
     assert vars(Recipe.of(preset("laptop"), **knobs)).items() >= knobs.items()
 
