@@ -20,6 +20,7 @@ from dltutorial.errors import CourseError
 from dltutorial.profile.timing import duration
 from dltutorial.record import plots, records
 from dltutorial.record.table import Table
+from dltutorial.train import command
 
 LEGEND = """from … to: the least and the largest of so many times
 predicted: by the model that the lines above name; –: by none
@@ -52,9 +53,7 @@ class BenchRow:
 
     def shown(self, value: float | None) -> str:
         """A value of this row in its unit."""
-        if value is None:
-            return "–"
-        return duration(value) if self.unit == "s" else f"{value:,.3g} {self.unit}"
+        return "–" if value is None else duration(value) if self.unit == "s" else f"{value:,.3g} {self.unit}"
 
 
 def table(rows: Sequence[BenchRow]) -> Table:
@@ -81,6 +80,7 @@ def recorded(name: str, published: str, folder: Path = Path(__file__).parents[1]
     return table([BenchRow(**{key: row[key] for key in row if key != "median"}) for row in run["rows"]])
 
 
+@command.heard()  # that nobody reads the table costs no figure
 def run(name: str | None = None, repeats: int = 5, json_file: Path | None = None, preset: str = "auto") -> int:
     """Run the benchmark of that name, or list them; returns the exit status.
 
@@ -107,8 +107,8 @@ def run(name: str | None = None, repeats: int = 5, json_file: Path | None = None
     try:
         if json_file is not None:
             now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-            command = f"dltutorial bench {name} --preset {chosen.name} --repeats {repeats}"
-            about: dict[str, Any] = {"bench": name, "command": command, "time": now, "preset": chosen.name}
+            words = f"dltutorial bench {name} --preset {chosen.name} --repeats {repeats}"
+            about: dict[str, Any] = {"bench": name, "command": words, "time": now, "preset": chosen.name}
             about |= {"machine": machine.label(), "versions": machine.versions()}
             about["rows"] = [vars(row) | {"median": row.median} for row in rows]
             text = json.dumps(about, indent=1) + "\n"

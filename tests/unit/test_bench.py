@@ -1,4 +1,6 @@
+import contextlib
 import json
+import os
 
 import pytest
 
@@ -82,9 +84,12 @@ def test_figures_are_recorded_and_written_as_json(rows, tmp_path):
     assert written["versions"]["torch"]
 
 
-def test_figures_are_written_where_records_cannot_be(rows, tmp_path):
-    (tmp_path / "runs").mkdir()
-    (tmp_path / "runs" / "records.jsonl").mkdir()
+def test_figures_are_written_where_records_cannot_be(rows, monkeypatch, tmp_path):
+    def no_longer(preset, repeats):
+        (tmp_path / "runs" / "records.jsonl").mkdir(parents=True)
+        yield from rows
+
+    measure(monkeypatch, no_longer)
     with pytest.raises(CourseError):
         bench.run("known", json_file=tmp_path / "b.json")
     assert json.loads((tmp_path / "b.json").read_text())["rows"]
@@ -138,6 +143,16 @@ def test_what_is_saved_at_the_files_place_while_it_measures_stays_and_the_figure
         bench.run("known", json_file=file)
     assert [file.read_bytes()] == kept
     assert paths.records_file().read_text().count('"bench": "known"') == before + len(rows)
+
+
+def test_a_table_that_nobody_reads_costs_no_figure(rows, tmp_path):
+    """Such as of `dltutorial bench known --json FILE | head -n 1`."""
+    reads, writes = os.pipe()
+    os.close(reads)
+    with os.fdopen(writes, "w") as gone, contextlib.redirect_stdout(gone):
+        assert bench.run("known", json_file=tmp_path / "b.json") == 0
+    assert len(json.loads((tmp_path / "b.json").read_text())["rows"]) == len(rows)
+    assert len([one for one in records.read(paths.records_file()) if one.get("bench") == "known"]) >= len(rows)
 
 
 def interrupted(preset, repeats):

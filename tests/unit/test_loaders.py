@@ -137,7 +137,7 @@ def test_roll_is_torch_roll_of_each_sample():
 
 
 def test_too_few_pairs_for_a_batch_are_named():
-    with pytest.raises(DataError, match="batch of 16 needs more than the 10 pairs"):
+    with pytest.raises(DataError, match="batch of 16 needs more than the 10 samples"):
         next(endless_batches(Numbered(10), 16))
 
 

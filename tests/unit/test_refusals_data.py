@@ -26,7 +26,7 @@ ROWS = [
     ("no rank", lambda: sampling.endless(10, 5, rank=2, world_size=2), RecipeError, "rank 2 of 2"),
     ("a rank below 0", lambda: sampling.endless(10, 5, rank=-1), RecipeError, "ranks count from 0"),
     ("less than one sample a rank", lambda: sampling.endless(10, 2, world_size=3), RecipeError, "shared by 3 ranks"),
-    ("a batch above all", lambda: sampling.endless(10, 11), DataError, "batch of 11 needs more than the 10 pairs"),
+    ("a batch above all", lambda: sampling.endless(10, 11), DataError, "batch of 11 needs more than the 10 samples"),
     ("no such way", lambda: LoaderConfig("quick"), RecipeError, "choose one of naive, open"),
     ("workers beside one block", lambda: LoaderConfig("batched", workers=1), RecipeError, "reads in one thread"),
     ("workers below 0", lambda: LoaderConfig(workers=-1), RecipeError, "no negative number"),
@@ -63,8 +63,8 @@ def test_what_cannot_be_is_one_line(call, error, words, tmp_path, monkeypatch):
     ("call", "words"),
     [
         (lambda d, out: convert.convert(d, "hdf5-chunk11", out), r"1979\.h5 has 10 snapshots, so no chunk can hold 11"),
-        (lambda d, out: loaders.make_loader(store.open_split(d), 99, "naive"), "99 needs more than the 18 pairs"),
-        (lambda d, out: loaders.make_loader(store.open_split(d), 99, "best"), "99 needs more than the 18 pairs"),
+        (lambda d, out: loaders.make_loader(store.open_split(d), 99, "naive"), "99 needs more than the 18 samples"),
+        (lambda d, out: loaders.make_loader(store.open_split(d), 99, "best"), "99 needs more than the 18 samples"),
     ],
 )
 def test_what_cannot_be_had_of_these_data_is_one_line(call, words, tiny_data, tmp_path):
