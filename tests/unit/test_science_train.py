@@ -274,7 +274,12 @@ def test_what_never_ends_is_not_read(train, task, file, name, kind, tmp_path, ca
         ("cosmology", "train/box_11.h5", put("unitPar", 1, 4.0), "is not between -1 and 1"),
         ("cosmology", "train/box_11.h5", put("full", (0, 0, 0, 0), -1), "less than no particles"),
         ("climate", "validation/data-003.h5", put("climate/data", slice(None), 0), "003.h5 holds one value only"),
-        ("landcover", "train.h5", put("images", 7, 0), "tile 7 holds NaN, infinity, no value, one value, or another unit"),
+        (
+            "landcover",
+            "train.h5",
+            put("images", 7, 0),
+            "tile 7 holds NaN, infinity, no value, one value, or another unit",
+        ),
         ("survey", "train.h5", put("images", 7, 0), "image 7 holds one value only"),
         ("cosmology", "train/box_11.h5", put("full", slice(None), 0), "or none in all"),
         ("climate", "train/data-003.h5", instead("climate/labels_0", half), "003.h5 has a label 0.5, but"),
