@@ -43,9 +43,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         with no_interrupt_lost():
             paths.stands_somewhere()
-            args = make_parser().parse_args(argv)
-            return args.command(args) or 0
+            try:
+                args = make_parser().parse_args(argv)
+                return args.command(args) or 0
+            finally:
+                sys.stdout.flush()  # what fails while Python ends nobody can catch
     except BaseException as error:
+        try:
+            sys.stdout.flush()
+        except OSError:  # nor is it to fail there once more
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         if (ending := advice.exit_status(error)) is None:
             raise
         status, line = ending

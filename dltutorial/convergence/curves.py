@@ -94,8 +94,7 @@ def _least_squares(sizes_P: np.ndarray, logs_KP: np.ndarray, trials_G: np.ndarra
     """S_min, B_crit and spread (K,) of K curves: for any B_crit the best S_min is a mean, so B_crit is tried out."""
     shapes_GP = np.log1p(trials_G[:, None] / sizes_P)
     rest_KGP = logs_KP[:, None] - shapes_GP
-    log_s_KG = rest_KGP.mean(2)
-    error_KG = ((rest_KGP - log_s_KG[..., None]) ** 2).mean(2)
+    error_KG = ((rest_KGP - rest_KGP.mean(2)[..., None]) ** 2).mean(2)
     inner_K = error_KG.argmin(1).clip(1, len(trials_G) - 2)
     every = np.arange(len(logs_KP))
     low, mid, high = (error_KG[every, inner_K + step] for step in (-1, 0, 1))  # a parabola through three trials

@@ -100,11 +100,13 @@ def run(name: str | None = None, repeats: int = 5, json_file: Path | None = None
             print(f"{known:12}", (getattr(benches, known).__doc__ or "").partition("\n")[0])
         return 0
     chosen = config.preset(preset)
-    rows = list(getattr(benches, name)(chosen, repeats))
-    versions = ", ".join(f"{package} {version}" for package, version in machine.versions().items() if version)
-    print(f"{name} on {machine.label()}, preset {chosen.name}; {versions}")
-    print(inspect.getdoc(getattr(benches, name)), table(rows), LEGEND, sep="\n\n")
+    rows: list[Any] = []
     try:
+        for row in getattr(benches, name)(chosen, repeats):
+            rows.append(row)
+        versions = ", ".join(f"{package} {version}" for package, version in machine.versions().items() if version)
+        print(f"{name} on {machine.label()}, preset {chosen.name}; {versions}")
+        print(inspect.getdoc(getattr(benches, name)), table(rows), LEGEND, sep="\n\n")
         if json_file is not None:
             now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
             words = f"dltutorial bench {name} --preset {chosen.name} --repeats {repeats}"
@@ -113,7 +115,7 @@ def run(name: str | None = None, repeats: int = 5, json_file: Path | None = None
             about["rows"] = [vars(row) | {"median": row.median} for row in rows]
             text = json.dumps(about, indent=1) + "\n"
             paths.replace_text(json_file, was, text, "the figures stand above, and in your records")
-    finally:
+    finally:  # what was measured is kept, whatever comes after it
         writer = records.Writer("bench", chosen.name)
         for row in rows:
             figures = {"samples": row.samples, "predicted": row.predicted, "more": row.more}

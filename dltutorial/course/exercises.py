@@ -201,7 +201,7 @@ def keep(file: Path) -> Path:
     except OSError as error:
         with contextlib.suppress(OSError):
             kept.unlink()
-        why = f"{error.strerror or error}; nothing has changed; make room, or move it away yourself"
+        why = f"{error.strerror or error}; make room, or move it away yourself; then again"
         raise CourseError(f"cannot keep a copy of {file} in {kept.parent}: {why}") from error
 
 

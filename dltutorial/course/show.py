@@ -109,5 +109,4 @@ def log_bars(title: str, bars: Sequence[tuple[str, float]], unit: str) -> Shown:
 @functools.cache
 def template(file: Path) -> Any:
     """A template of jinja2's; it escapes whatever comes in as plain text (markupsafe)."""
-    folder = jinja2.FileSystemLoader(file.parent)
-    return jinja2.Environment(loader=folder, autoescape=True).get_template(file.name)
+    return jinja2.Environment(loader=jinja2.FileSystemLoader(file.parent), autoescape=True).get_template(file.name)

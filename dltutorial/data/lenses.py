@@ -55,8 +55,7 @@ def deflection(
     flattening = torch.sqrt(1 - axis_ratio * axis_ratio).clamp_min(_ROUND)
     scale = einstein_radius * torch.sqrt(axis_ratio) / flattening
     along = scale * torch.asinh(flattening / axis_ratio * u / r)
-    across = scale * torch.asin(flattening * v / r)
-    return rotate(along, across, -angle)
+    return rotate(along, scale * torch.asin(flattening * v / r), -angle)
 
 
 def sersic(

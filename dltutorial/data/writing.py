@@ -146,8 +146,7 @@ def hdf5(file: Path, n_bytes: int) -> Iterator[h5py.File]:
 def _create_npy(file: Path, shape_TCHW: tuple[int, ...], layout: Layout, attributes: Mapping) -> Iterator[Put]:
     """Written as a stream, not through a map: a full disk is then an error, and not the end of the process."""
     with open(file, "wb") as out:
-        header = {"descr": "<f4", "fortran_order": False, "shape": shape_TCHW}
-        np.lib.format.write_array_header_2_0(out, header)
+        np.lib.format.write_array_header_2_0(out, {"descr": "<f4", "fortran_order": False, "shape": shape_TCHW})
         yield lambda first, x_BCHW: out.write(np.ascontiguousarray(x_BCHW, "<f4").data)
 
 

@@ -22,8 +22,7 @@ def cosine(steps: int, final: float = 0.0) -> Schedule:
     """Half a cosine from 1 down to ``final``. Loshchilov and Hutter 2016 (arXiv:1608.03983)."""
 
     def factor(step: int) -> float:
-        height = 0.5 * (1 + math.cos(math.pi * min(1.0, step / steps)))
-        return final + (1 - final) * height
+        return final + (1 - final) * 0.5 * (1 + math.cos(math.pi * min(1.0, step / steps)))
 
     return factor
 

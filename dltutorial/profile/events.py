@@ -69,8 +69,7 @@ class Trace:
         ordered = sorted(events, key=lambda event: (event.start_s, -event.duration_s))
         if not ordered:
             raise CourseError("a trace without events; let run_step call torch, or name a range in it")
-        first_s = ordered[0].start_s
-        return cls(tuple(event._replace(start_s=event.start_s - first_s) for event in ordered), tuple(rows))
+        return cls(tuple(event._replace(start_s=event.start_s - ordered[0].start_s) for event in ordered), tuple(rows))
 
     @property
     def span_s(self) -> float:

@@ -98,8 +98,7 @@ def simulate(
     ranks = np.atleast_1d(np.asarray(ranks_P, dtype=float))
     samples = np.broadcast_to(np.asarray(samples_per_rank, dtype=float), ranks.shape)
     work_s = workload.sample_s * samples
-    deviation_s = np.hypot(spread.speed * work_s, spread.jitter_s)
-    straggler_s = expected_max(ranks) * deviation_s
+    straggler_s = expected_max(ranks) * np.hypot(spread.speed * work_s, spread.jitter_s)
     slowest_s = work_s + straggler_s  # an all-reduce starts when the last rank's gradients are there
     communication_s, end_s = np.zeros_like(ranks), np.zeros_like(ranks)
     for n_bytes, ready in zip(*buckets(workload, bucket_bytes), strict=True):

@@ -92,8 +92,7 @@ def event_fields(x_TCHW: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     x_3THW = x_TCHW[:, [0, 1, 4]].swapaxes(0, 1).astype(np.float64)
     (u_y, v_y, t_y), (u_x, v_x, t_x) = ((np.roll(x_3THW, -2, axis) - np.roll(x_3THW, 2, axis)) / 4 for axis in (2, 3))
     vorticity = v_x - u_y
-    spin = (u_x - v_y) ** 2 + (v_x + u_y) ** 2 - vorticity**2
-    return np.where(vorticity > 0, spin, 0.0), np.hypot(t_x, t_y)
+    return np.where(vorticity > 0, (u_x - v_y) ** 2 + (v_x + u_y) ** 2 - vorticity**2, 0.0), np.hypot(t_x, t_y)
 
 
 class Samples:

@@ -119,8 +119,7 @@ def loop(
             scores = task.metrics(task.model) if task.metrics and validates else {}
             _check_finite(state.step, loss, scores)
             state.scores = scores or state.scores
-            samples = data_world_size(recipe) * len(batch[0])
-            yield Progress(state.step, loss, rate, step_s, samples / step_s, scores)
+            yield Progress(state.step, loss, rate, step_s, data_world_size(recipe) * len(batch[0]) / step_s, scores)
             state.losses, untimed, start_s = [], 0, time.perf_counter()
         ends = not last and all_end()
         if save and (ends or (not last and _is_due(state.step, recipe.checkpoint_every))):

@@ -183,10 +183,10 @@ def _replace(real: Path, aside: Path) -> None:
         if aside.is_symlink() or not aside.is_dir() or not _is_run(aside) or begun:
             raise CourseError(f"{aside} is in the way; look what it holds, then remove or rename it")
         _remove(_out_of_the_way(real, real)) if real.exists() else None
-    elif real.exists():
+    elif real.exists() and any(real.iterdir()):  # else it is taken as it is: who made it has given it its rights
         real.rename(aside)
     try:
-        real.mkdir(parents=True)
+        real.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         aside.rename(real) if aside.exists() else None
         raise CourseError(f"cannot make {real}: {error.strerror}; make room, then again") from error

@@ -155,6 +155,18 @@ def test_a_table_that_nobody_reads_costs_no_figure(rows, tmp_path):
     assert len([one for one in records.read(paths.records_file()) if one.get("bench") == "known"]) >= len(rows)
 
 
+def test_what_was_measured_before_a_ctrl_c_is_in_the_records(monkeypatch, tmp_path):
+    def measured(preset, repeats):
+        yield BenchRow("first", (0.25,))
+        raise KeyboardInterrupt
+
+    measure(monkeypatch, measured)
+    with pytest.raises(KeyboardInterrupt):
+        bench.run("known", json_file=tmp_path / "b.json")
+    assert [one["value"] for one in records.read(paths.records_file()) if one["what"] == "first"] == [0.25]
+    assert not (tmp_path / "b.json").exists()
+
+
 def interrupted(preset, repeats):
     raise KeyboardInterrupt
 

@@ -407,6 +407,24 @@ def test_a_variable_that_others_read_does_no_harm(file):
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize("words", ["--version", "--help", "exercises"])
+@pytest.mark.parametrize(
+    ("output", "status", "told"), [("/dev/full", 2, r"dltutorial: .*No space left.*\n"), ("", 141, "")]
+)
+def test_what_cannot_be_printed_at_the_end_is_one_line_or_none(words, output, status, told):
+    """Python keeps a short text back until it ends, unless PYTHONUNBUFFERED is set."""
+    env = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    reads, writes = os.pipe()
+    os.close(reads)
+    with open(output or os.devnull, "w") as there:
+        done = subprocess.run(
+            [sys.executable, "-m", "dltutorial", *words.split()], env=env, stdout=there if output else writes,
+            stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+    os.close(writes)
+    assert (done.returncode, bool(re.fullmatch(told, done.stderr))) == (status, True), done.stderr
+
+
 # Ctrl-C
 
 

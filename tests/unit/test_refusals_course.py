@@ -167,7 +167,7 @@ REFUSALS = [
     ("nobody to ask", lambda: exercise_status.reset("00", root=Path()), "nobody is here to answer; add --yes"),
     *((f"a reset of {name!r}", lambda n=name: exercise_status.reset(n, yes=True, root=Path()),
        f"no exercise {name or ''!r}; choose a number or name of: 00_a") for name in (None, "", "99", ".")),
-    ("no place to keep", kept_nowhere, "exercises/kept: File exists; nothing has changed; make room, or move it away"),
+    ("no place to keep", kept_nowhere, "exercises/kept: File exists; make room, or move it away"),
     *((f"a name {name!r}", joined(name), "bad name")
       for name in ("../escape", "a/b", "", ".hidden", "<b>", "line\nbr")),
     ("a long name", joined("x" * 41), "the name has 41 characters; take 40 at most"),

@@ -13,20 +13,20 @@ PACKAGE = ROOT / "dltutorial"
 # Lines of all Python files, blank lines and docstrings included: what there is, and no more. 18,500 for chapters 00 to
 # 15; 22,000 at most with Parts IV and V.
 BUDGET = {
-    "": 1734,
+    "": 1741,
     "record": 606,
-    "profile": 2458,
-    "data": 2793,
+    "profile": 2457,
+    "data": 2791,
     "models": 137,
-    "optim": 324,
+    "optim": 323,
     "launch": 1503,
     "comm": 713,
     "parallel": 1260,
-    "train": 3780,
-    "scaling": 547,
-    "convergence": 956,
-    "course": 3587,
-    "science": 1602,
+    "train": 3779,
+    "scaling": 546,
+    "convergence": 955,
+    "course": 3588,
+    "science": 1601,
 }
 # Words that only their author understands as the name of a file.
 PRIVATE = {"meeting", "lives", "panes", "standing", "endings", "rungs", "tape", "seats", "resident", "session"}

@@ -337,6 +337,18 @@ def test_a_folder_that_is_no_run_is_never_removed(tiny_data, tmp_path):
     assert (tmp_path / "thesis.tex").read_text() == "precious"
 
 
+def test_an_empty_folder_is_no_run_that_was_overwritten_and_keeps_its_rights(tiny_data, tmp_path, capsys):
+    """Such as a container's volume, a folder that a group shares, or what a full disk has left of a start."""
+    (folder := tmp_path / "r").mkdir()
+    folder.chmod(0o2775)
+    before = folder.stat()
+    train(tiny_data, folder)
+    assert (folder.stat().st_ino, folder.stat().st_mode) == (before.st_ino, before.st_mode)
+    assert [path.name for path in tmp_path.iterdir()] == ["r"]
+    assert capsys.readouterr().err == ""
+    train(tiny_data, folder, dataclasses.replace(SMALL, seed=5), overwrite=True)
+
+
 def test_a_run_that_is_to_be_overwritten_stays_where_the_new_one_cannot_start(
     finished, tiny_data, tmp_path, monkeypatch, capsys
 ):
