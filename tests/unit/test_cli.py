@@ -407,7 +407,7 @@ def test_a_variable_that_others_read_does_no_harm(file):
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize("words", ["--version", "--help", "exercises"])
+@pytest.mark.parametrize("words", ["--version", "--help", "doctor"])
 @pytest.mark.parametrize(
     ("output", "status", "told"), [("/dev/full", 2, r"dltutorial: .*No space left.*\n"), ("", 141, "")]
 )
