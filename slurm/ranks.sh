@@ -41,7 +41,7 @@ refuse_taken() {
     local path
     for path in "$@"; do
         [ ! -e "$path" ] || refuse "$path is there already, of another job with this number, and stays;" \
-            "move it away, or queue the job anew: it gets another number"
+            "move it away, or sbatch the job again: it gets another number"
     done
 }
 

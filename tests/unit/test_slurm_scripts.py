@@ -71,6 +71,19 @@ def test_a_job_script_that_bash_runs_says_that_it_is_none(script, tmp_path, monk
     assert not list(tmp_path.iterdir())
 
 
+def test_what_a_job_has_refused_at_first_it_does_not_take_when_it_is_queued_again(tmp_path):
+    """A run of that number is another cluster's, in the same folder of runs."""
+    (tmp_path / "runs" / "train-7").mkdir(parents=True)
+    given = {"SLURM_SUBMIT_DIR": str(FOLDER.parent), "SLURM_JOB_ID": "7", "DLTUTORIAL_RUNS": str(tmp_path / "runs")}
+    given |= {"SLURM_JOB_NUM_NODES": "1", "SLURM_JOB_NODELIST": "n0", "SLURM_CPUS_ON_NODE": "1", "RUN_NAME": ""}
+    for restarts, told in (("0", "is there already, of another job"), ("1", "is of another job with this number")):
+        done = subprocess.run(
+            ["bash", str(FOLDER / "train.sbatch")], cwd=tmp_path, capture_output=True, text=True,
+            env=os.environ | given | {"SLURM_RESTART_COUNT": restarts},
+        )  # fmt: skip
+        assert (done.returncode, done.stderr.startswith(f"{tmp_path / 'runs' / 'train-7'} {told}")) == (2, True)
+
+
 @pytest.mark.parametrize("name", ["../evil", "a b", "-x", "x" * 101, "a\nb"])
 def test_a_name_that_no_run_can_have_is_refused_before_ranks_start(tmp_path, name):
     given = {"SLURM_SUBMIT_DIR": str(FOLDER.parent), "RUN_NAME": name, "DLTUTORIAL_NODE": "compute"}
@@ -273,7 +286,7 @@ def test_what_another_job_of_this_number_has_left_stays_and_is_named_in_one_line
     (line,) = done.stderr.splitlines()
     assert line == (
         f"{tmp_path}/runs/{taken} is there already, of another job with this number, and stays; "
-        "move it away, or queue the job anew: it gets another number"
+        "move it away, or sbatch the job again: it gets another number"
     )
 
 
