@@ -7,6 +7,9 @@
 # make lint   style of code and notebooks, types
 # make clean  remove what the targets made (.venv, the book, what tests keep in artifacts); simulated data and your runs stay
 # Another Python: make run PYTHON=python3.12. More options for the course: make run ARGS="01 --preset laptop".
+ifneq ($(lastword $(MAKEFILE_LIST)),Makefile)
+$(error this Makefile works in its own folder only: make -C $(dir $(lastword $(MAKEFILE_LIST))))
+endif
 .DEFAULT_GOAL := help
 .PHONY: help run lab update book test test-all lint clean
 SHELL := /bin/bash
@@ -22,9 +25,6 @@ export DLTUTORIAL_RUNS ?= $(CURDIR)/runs
 # Threads that wait give their core away. Measured on 2 cores: a fifth slower alone, 4 to 10 times faster beside other work.
 export OMP_WAIT_POLICY ?= PASSIVE
 # JupyterLab refuses to start for root without this word.
-ifneq ($(lastword $(MAKEFILE_LIST)),Makefile)
-$(error this Makefile works in its own folder only: make -C $(dir $(lastword $(MAKEFILE_LIST))))
-endif
 ROOT := $(if $(filter 0,$(shell id -u)),--allow-root)
 
 help:

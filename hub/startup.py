@@ -18,7 +18,7 @@ def _own():
     from pathlib import Path
 
     own = os.environ.get("DLTUTORIAL_STARTUP", "")
-    if own and not own.endswith("hub/startup.py"):
+    if Path(own).is_file() and not own.endswith("hub/startup.py"):
         exec(compile(Path(own).read_text(encoding="utf-8"), own, "exec"), globals())
 
 

@@ -76,7 +76,7 @@ def run(
         return _conclude(folder, preset, numbers, done)
     except (KeyboardInterrupt, asyncio.CancelledError):
         _conclude(folder, preset, numbers, done)
-        told = f"interrupted: {len(done)} of {len(selected)} chapters are finished"
+        told = f"interrupted: {len(done)} of {len(numbers)} chapters are finished"
         print(f"{told}; they are in {folder / 'index.html'}", file=sys.stderr)
         return 128 + (came or [signal.SIGINT])[0]
     finally:

@@ -116,17 +116,16 @@ def _show(text: str, language: str) -> None:
 
 def _write(file: Path, text: str, before: str | None = None) -> None:
     """Write a file that holds this text, or still ``before``; anything else that lies there is renamed and kept."""
-
-    def keep() -> None:
-        print(f"your own {file.name} is now {paths.set_aside(file).name}")
-
-    was = paths.held(file)
+    kept, was = None, paths.held(file)
     if os.path.lexists(file) and (was is None or was not in (text, before)):
-        if file.is_file():
-            return paths.write_text(file, text, keep)  # once there is room for the other
-        keep()
-        was = None
+        kept, was = paths.set_aside(file), None
     mode = None if was is None else file.stat().st_mode  # somebody may have made it executable
-    paths.replace_text(file, was, text)
+    try:
+        paths.replace_text(file, was, text)
+    finally:
+        if kept and not os.path.lexists(file):  # there is no room for the other
+            kept.rename(file)
+        elif kept:
+            print(f"your own {file.name} is now {kept.name}")
     if mode is not None:
         file.chmod(mode)

@@ -112,7 +112,7 @@ class Tiles:
             x_BCHW = torch.from_numpy(np.stack([images[index] for index in indices]).astype(np.float32))
         ends_2B = torch.stack([x_BCHW.amin((1, 2, 3)), x_BCHW.amax((1, 2, 3))])
         none_B = torch.from_numpy(store.no_value(ends_2B.numpy())).any(0) | (x_BCHW == self.no_value).flatten(1).any(1)
-        if (bad_B := none_B | ~((ends_2B[1] - ends_2B[0] > 2) & ends_2B.isfinite().all(0))).any():  # reflectances: more
+        if (bad_B := none_B | ~((ends_2B[1] - ends_2B[0] > 2) & ends_2B.isfinite().all(0))).any():  # tiles spread more
             has = f"tile {indices[bad_B.int().argmax()]} holds NaN, infinity, no value, one value, or another unit"
             raise DataError(f"{self.file}: {has} than reflectance × 10,000; leave it out, or write that unit")
         x_BCHW = (x_BCHW - 2000) / 500
