@@ -256,9 +256,14 @@ def ask(client: object, question: str, timeout_s: float) -> str:
 
 
 if __name__ == "__main__":
+    sys.stdout, sys.stderr = (one or open(os.devnull, "w") for one in (sys.stdout, sys.stderr))  # noqa: SIM115 (closed)
     sys.stdout.reconfigure(errors="backslashreplace")  # what a locale lacks must not end it
     try:
         status = main()
+        sys.stdout.flush()
+    except OSError as error:  # of a full disk, or because nobody reads what it says
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(f"kernel: {error.strerror or error}; see that there is room, and that its words can be printed")
     except KeyboardInterrupt:  # a kernel that was started has been shut down
         sys.exit("stopped")
     sys.exit(status)

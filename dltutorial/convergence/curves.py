@@ -83,8 +83,7 @@ def fit(batch_sizes: Sequence[int], steps_PS: np.ndarray, resampled: int = 500, 
     if not sizes_P.min() / 4 < b_crit < sizes_P.max() * 4:
         place, other = ("above", "larger") if b_crit > sizes_P.max() else ("below", "smaller")
         raise RecipeError(f"the knee is {place} all sizes, {sizes_P.min():g} to {sizes_P.max():g}; take {other} ones")
-    rng = np.random.default_rng(seed)
-    drawn_KPS = rng.integers(logs_PS.shape[1], size=(resampled, *logs_PS.shape))
+    drawn_KPS = np.random.default_rng(seed).integers(logs_PS.shape[1], size=(resampled, *logs_PS.shape))
     again_KP = np.median(np.take_along_axis(logs_PS[None], drawn_KPS, axis=2), 2)
     s_min_K, b_crit_K, _ = _least_squares(sizes_P, again_KP[np.isfinite(again_KP).all(1)], trials_G)
     return Fit(float(s_min), float(b_crit), s_min_K, b_crit_K, float(spread))
@@ -92,8 +91,7 @@ def fit(batch_sizes: Sequence[int], steps_PS: np.ndarray, resampled: int = 500, 
 
 def _least_squares(sizes_P: np.ndarray, logs_KP: np.ndarray, trials_G: np.ndarray) -> tuple[np.ndarray, ...]:
     """S_min, B_crit and spread (K,) of K curves: for any B_crit the best S_min is a mean, so B_crit is tried out."""
-    shapes_GP = np.log1p(trials_G[:, None] / sizes_P)
-    rest_KGP = logs_KP[:, None] - shapes_GP
+    rest_KGP = logs_KP[:, None] - np.log1p(trials_G[:, None] / sizes_P)
     error_KG = ((rest_KGP - rest_KGP.mean(2)[..., None]) ** 2).mean(2)
     inner_K = error_KG.argmin(1).clip(1, len(trials_G) - 2)
     every = np.arange(len(logs_KP))

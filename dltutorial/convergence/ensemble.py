@@ -119,8 +119,7 @@ class EnsembleRun:
     def steps_to(self, target: float) -> Tensor:
         """Updates (R,), float32, until an evaluation first had this validation accuracy; nan where none had."""
         there_RE = self.valid_accuracy_RE >= target  # nan is not
-        first_R = there_RE.int().argmax(1)
-        return self.steps[first_R].float().masked_fill(~there_RE.any(1), torch.nan)
+        return self.steps[there_RE.int().argmax(1)].float().masked_fill(~there_RE.any(1), torch.nan)
 
 
 def train(

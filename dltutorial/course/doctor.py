@@ -107,7 +107,8 @@ def problems() -> Iterator[tuple[str, str]]:
     for name, (place, variable) in FOLDERS.items():
         folder = place().absolute()
         try:
-            with tempfile.TemporaryFile(dir=next(one for one in (folder, *folder.parents) if one.exists())) as file:
+            there = next(one for one in (folder, *folder.parents) if one.exists() or one.is_symlink())
+            with tempfile.TemporaryFile(dir=there) as file:
                 file.write(b"x")
         except OSError as error:
             yield name, f"cannot write to {folder} ({error.strerror}); set {variable} to a folder that you may write to"

@@ -77,13 +77,14 @@ def read(path: Path) -> dict[str, Any]:
     try:
         notebook = paths.from_json(paths.read_text(path))
         cells, metadata = list(notebook["cells"]), notebook["metadata"]
-        objects = [metadata, metadata.get("dltutorial", {}), *(cell["metadata"] for cell in cells)]
-        if not all(isinstance(one, dict) for one in objects):
-            raise KeyError("metadata are no object")
+        objects = [metadata, *(metadata.get(name, {}) for name in ("dltutorial", "kernelspec"))]
+        objects += [cell["metadata"] for cell in cells if cell["cell_type"] in ("code", "markdown", "raw")]
+        if len(objects) < 3 + len(cells) or not all(isinstance(one, dict) for one in objects):
+            raise KeyError("metadata are no object, or a cell is of no kind")
         # What is no text raises, and so does half a character, which could be read but not written.
         about = metadata.get("dltutorial", {})
         named = [about.get("chapter", ""), *about.get("better_with", ())]
-        "".join([*named, *(part for cell in cells for part in (cell["cell_type"], *cell["source"]))])
+        "".join([*named, *(part for cell in cells for part in (cell.get("id", ""), *cell["source"]))])
         json.dumps(notebook, ensure_ascii=False).encode()
         return {**notebook, "cells": cells, "metadata": dict(metadata)}
     except OSError as error:

@@ -17,8 +17,7 @@ def naive_augment(raw_2CHW: np.ndarray, shift: int, means_1C11: np.ndarray, stds
     x_2CHW = raw_2CHW.astype(np.float64)
     x_2CHW = x_2CHW - means_1C11.astype(np.float64)
     x_2CHW = x_2CHW / stds_1C11.astype(np.float64)
-    x_2CHW = np.roll(x_2CHW, shift, axis=-1)
-    return x_2CHW.astype(np.float32)
+    return np.roll(x_2CHW, shift, axis=-1).astype(np.float32)
 
 
 def lean_augment(raw_2CHW: Tensor, shift: int, means_1C11: Tensor, stds_1C11: Tensor, out_2CHW: Tensor) -> None:

@@ -125,5 +125,4 @@ def _split(name: str, x_NF: Tensor, y_N: Tensor, counts: tuple[int, int, int]) -
     y_train, y_valid, y_test = y_N.split(counts)
     mean, std = x_train.mean(), x_train.std()
     parts = [(x - mean) / std for x in (x_train, x_valid, x_test)]
-    n_classes = int(y_N.max()) + 1
-    return Survey(name, n_classes, parts[0], y_train, parts[1], y_valid, parts[2], y_test)
+    return Survey(name, int(y_N.max()) + 1, parts[0], y_train, parts[1], y_valid, parts[2], y_test)

@@ -200,8 +200,7 @@ class Timeline:
 
 def script_hash() -> str:
     """What a page's Content-Security-Policy must name in ``script-src`` for timelines inside it to come alive."""
-    digest = hashlib.sha256(_resource("timeline.js").encode()).digest()
-    return f"'sha256-{base64.b64encode(digest).decode()}'"
+    return f"'sha256-{base64.b64encode(hashlib.sha256(_resource('timeline.js').encode()).digest()).decode()}'"
 
 
 def _resource(name: str) -> str:

@@ -180,7 +180,10 @@ def _foreign(folder: Path) -> list[str]:
 def _replace(real: Path, aside: Path) -> None:
     if os.path.lexists(aside):  # the older run is there still, and here no more than the beginnings of another one
         begun = (real / "weights.pt").exists() or checkpoint.named(real / CHECKPOINTS)
-        if aside.is_symlink() or not aside.is_dir() or not _is_run(aside) or begun:
+        if (is_run := not aside.is_symlink() and aside.is_dir() and _is_run(aside)) and begun:
+            what = f"{real} has begun to replace the run in {aside}"
+            raise CourseError(f"{what}: --resume it; if it is finished, remove the older one")
+        if not is_run:
             raise CourseError(f"{aside} is in the way; look what it holds, then remove or rename it")
         _remove(_out_of_the_way(real, real)) if real.exists() else None
     elif real.exists() and any(real.iterdir()):  # else it is taken as it is: who made it has given it its rights
@@ -203,8 +206,7 @@ def previous_recipe(folder: Path, overwrite: bool = False, resume: bool = False)
         what = "a link that leads to itself" if is_loop else "a file"
         raise CourseError(f"{folder} is {what}, not a training run; choose another run name")
     with _reading(folder):
-        names = [file.relative_to(folder).as_posix() for file in _below(folder)]
-        if all(_PARTIAL.fullmatch(name) for name in names):
+        if all(_PARTIAL.fullmatch(file.relative_to(folder).as_posix()) for file in _below(folder)):
             return None
         before = Recipe.load(folder / "recipe.json") if resume and (folder / "recipe.json").exists() else None
         if (resume and before is None) or not _is_run(folder):

@@ -146,17 +146,31 @@ def test_torch_that_does_not_load_is_missing(chapters, monkeypatch):
     assert "pip install torch" in line_of(text, "does not load")
 
 
-ODD = '{{"cells": [], "metadata": {{"dltutorial": {{{}}}}}}}'
+def odd(cells="", **metadata):
+    return f'{{"cells": [{cells}], "metadata": {json.dumps(metadata)}}}'
 
 
 @pytest.mark.parametrize(
-    "content", ["", "[]", '{"cells": []}', ODD.format('"chapter": 5'), ODD.format('"better_with": 5')]
+    "content",
+    [
+        *("", "[]", '{"cells": []}', odd(dltutorial={"chapter": 5}), odd(dltutorial={"better_with": 5})),
+        *(odd(kernelspec=None), odd('{"cell_type": "heading", "source": [], "metadata": {}}')),
+        odd('{"cell_type": "raw", "id": 7, "source": [], "metadata": {}}'),
+    ],
 )
 def test_a_damaged_notebook_is_named(chapters, content):
     (chapters / "02_bad.ipynb").write_text(content)
     text, status = doctor.report(chapters)
     assert status == 1
     assert "02_bad.ipynb is not a notebook" in text
+
+
+def test_folders_below_a_link_that_leads_to_itself_are_told(chapters, tmp_path, monkeypatch):
+    (tmp_path / "round").symlink_to("round")
+    monkeypatch.setenv("DLTUTORIAL_RUNS", str(tmp_path / "round" / "runs"))
+    text, status = doctor.report(chapters)
+    assert status == 1
+    assert "cannot write to" in line_of(text, "runs folder")
 
 
 def test_a_folder_without_notebooks_is_missing(chapters, tmp_path):

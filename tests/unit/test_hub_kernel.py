@@ -256,3 +256,19 @@ def test_a_kernel_of_somebody_else_stays(place, files):
     said = refused("--prefix", str(place), "--name", "python3")
     assert "holds a kernel that is not the course's; choose another --name" in said
     assert {file.name: file.read_text() if file.is_file() else None for file in theirs.iterdir()} == files
+
+
+@pytest.mark.parametrize("output", [">/dev/full", ">&-", "2>&-", ">&- 2>&- <&-", ">/dev/full 2>&-"])
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_words_that_cannot_be_printed_are_no_traceback(place, output, unbuffered):
+    words = shlex.join([sys.executable, str(ROOT / "hub" / "kernel.py"), "install", "--prefix", str(place)])
+    environment = os.environ | {"PYTHONUNBUFFERED": unbuffered}
+    ended = subprocess.run(f"{words} {output}", shell=True, stderr=subprocess.PIPE, text=True, env=environment)
+    is_full = "full" in output
+    assert ended.returncode == is_full
+    assert ended.stderr == (
+        "kernel: No space left on device; see that there is room, and that its words can be printed\n"
+        if is_full and "2>" not in output
+        else ""
+    )
+    assert (place / "share" / "jupyter" / "kernels" / "dltutorial" / "kernel.json").exists()

@@ -599,6 +599,19 @@ def test_a_file_where_the_overwritten_run_would_be_kept_is_told_as_such(tiny_dat
     assert run_folder.run_status(tmp_path / "r") == "finished"
 
 
+def test_a_run_that_has_begun_to_replace_another_is_resumed(tiny_data, tmp_path):
+    recipe = dataclasses.replace(SMALL, checkpoint_every=2)
+    train(tiny_data, tmp_path / "r", recipe)
+    shutil.copytree(tmp_path / "r", tmp_path / ".r.overwritten")
+    (tmp_path / "r" / "weights.pt").unlink()
+    told = r"r has begun to replace the run in .*\.r\.overwritten: --resume it; if it is finished, remove the older"
+    with pytest.raises(CourseError, match=told):
+        train(tiny_data, tmp_path / "r", recipe, overwrite=True)
+    train(tiny_data, tmp_path / "r", recipe, resume=True)
+    assert not (tmp_path / ".r.overwritten").exists()
+    assert train(tiny_data, tmp_path / "r", recipe, overwrite=True)
+
+
 def test_all_that_trackers_write_can_be_overwritten(tiny_data, tmp_path, monkeypatch):
     monkeypatch.setenv("WANDB_SILENT", "true")
     tracked = dataclasses.replace(SMALL, track=("tensorboard", "wandb"))

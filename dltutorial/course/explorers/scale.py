@@ -81,8 +81,7 @@ def leads(seconds_AN: np.ndarray) -> list[tuple[float, str]]:
     """(bytes, names) from which on these all-reduces are the quickest; those that cost the same share the lead."""
     first_AN = seconds_AN <= seconds_AN.min(0) * (1 + 1e-9)
     changes = np.flatnonzero((first_AN[:, 1:] != first_AN[:, :-1]).any(0)) + 1
-    names = np.array(list(ALL_REDUCES))
-    return [(float(_BYTES_N[n]), " = ".join(names[first_AN[:, n]])) for n in (0, *changes)]
+    return [(float(_BYTES_N[n]), " = ".join(np.array(list(ALL_REDUCES))[first_AN[:, n]])) for n in (0, *changes)]
 
 
 def overlap(step: Step, link: Link, bucket_mib: float = 25.0) -> Explorer:
