@@ -48,20 +48,22 @@ export DLTUTORIAL_STARTUP="${PYTHONSTARTUP:-}" PYTHONSTARTUP="$course/hub/startu
 read -r -a words <<<"${DLTUTORIAL_CONTAINER:-}"
 exec "${words[@]}" "${DLTUTORIAL_PYTHON:-$python}" -m ipykernel_launcher "$@"
 """
-# Asked inside the kernel, each by itself.
+# Asked inside the kernel, each by itself. No assert: PYTHONOPTIMIZE would leave it out.
 QUESTIONS = {
     "dltutorial": "from dltutorial import cli, machine, node",
     "doctor": "status = cli.main(['doctor'])",
-    "course": "assert status == 0, 'the doctor says what is missing'",
+    "course": "if status: raise RuntimeError('the doctor says what is missing')",
     "device": """
 import os
 in_job = os.environ.get("SLURM_GPUS_ON_NODE") or os.environ.get("SLURM_JOB_GPUS")
 told = "this job has GPUs, but torch sees none: a build for CPUs, or a container without --nv"
-assert machine.accelerators() or not in_job, told""",
+if in_job and not machine.accelerators():
+    raise RuntimeError(told)""",
     "Slurm": """
 import shutil
 told = "sbatch is not on this kernel's PATH, so nothing can be sent; work on a compute node instead"
-assert shutil.which("sbatch") or not node.login_sign(), told""",
+if node.login_sign() and not shutil.which("sbatch"):
+    raise RuntimeError(told)""",
     "ranks": """
 from dltutorial.launch import launch
 if node.login_sign():
@@ -252,7 +254,7 @@ def ask(client: object, question: str, timeout_s: float) -> str:
         return f"no answer after {timeout_s:g} s"
     if reply["status"] == "ok":
         return ""
-    return f"{reply['ename']}: {reply['evalue']}".removeprefix("AssertionError: ").splitlines()[0]
+    return f"{reply['ename']}: {reply['evalue']}".removeprefix("RuntimeError: ").splitlines()[0]
 
 
 if __name__ == "__main__":

@@ -151,8 +151,7 @@ def fields(state_BSHK: Tensor, ops: Operators) -> Tensor:
         state_BSHK[:, ops.flow.n_layers :],
     )  # fmt: skip
     scaled = [factor * x for (_, factor), x in zip(CHANNELS.values(), spectra, strict=True)]
-    x_BL5HW = irfft2(torch.stack(scaled, 2), s=(ops.flow.n_lat, ops.flow.n_lon), norm="forward")
-    return x_BL5HW.flatten(1, 2)
+    return irfft2(torch.stack(scaled, 2), s=(ops.flow.n_lat, ops.flow.n_lon), norm="forward").flatten(1, 2)
 
 
 def state_from(psi_BLHW: Tensor, tracer_BLHW: Tensor, ops: Operators) -> Tensor:

@@ -71,8 +71,7 @@ def sersic(
     radius = torch.sqrt(u * u / axis_ratio + v * v * axis_ratio) / half_light_radius
     b = 2 * index - 1 / 3 + 4 / (405 * index) + 46 / (25515 * index * index)
     log_area = torch.log(2 * math.pi * index) + torch.lgamma(2 * index) - 2 * index * torch.log(b)
-    peak = flux / half_light_radius**2 * torch.exp(-log_area)
-    return peak * torch.exp(-b * radius ** (1 / index))
+    return flux / half_light_radius**2 * torch.exp(-log_area) * torch.exp(-b * radius ** (1 / index))
 
 
 @dataclass(frozen=True)
@@ -136,8 +135,7 @@ def simulate(
     for chosen in tqdm(torch.arange(n).split(_BATCH), desc="simulating lenses", unit="batch", disable=not progress):
         light_BHW = blur(render(systems, chosen, size, device))
         noise_BHW = torch.randn(light_BHW.shape, generator=generator).to(device)
-        noisy_BHW = light_BHW + noise_BHW * torch.sqrt(1 + _PHOTONS * light_BHW)
-        images_NHW[chosen] = torch.asinh(noisy_BHW / STRETCH).cpu()
+        images_NHW[chosen] = torch.asinh((light_BHW + noise_BHW * torch.sqrt(1 + _PHOTONS * light_BHW)) / STRETCH).cpu()
     return images_NHW, systems.labels_N
 
 

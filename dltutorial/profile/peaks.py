@@ -171,8 +171,7 @@ def _measure(seconds: float, progress: bool) -> Peaks:
 
 
 def _age_s(peaks: Peaks) -> float:
-    measured = datetime.datetime.fromisoformat(peaks.time)
-    return (datetime.datetime.now(datetime.UTC) - measured).total_seconds()
+    return (datetime.datetime.now(datetime.UTC) - datetime.datetime.fromisoformat(peaks.time)).total_seconds()
 
 
 def _from_json(found: dict[str, Any]) -> Peaks:

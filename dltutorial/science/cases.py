@@ -95,6 +95,8 @@ def opened(file: Path, **shapes: str) -> Iterator[list[h5py.Dataset]]:
                 fits = len(dims) == len(is_now) and all(
                     n == (int(d) if d.isdigit() else sizes.setdefault(d, n)) for d, n in zip(dims, is_now, strict=True)
                 )
+                if fits and shape == "NCHW" and is_now[-1] < min(is_now[1:-1]):
+                    raise DataError(f"{file}: {name} is {is_now}, channels last, it seems; write N, C, H, W")
                 if not fits or 0 in is_now or data.dtype.kind not in "fiub":
                     wanted = ", ".join(str(sizes.get(d, d)) for d in dims)
                     raise DataError(f"{file}: {name} is {data.dtype} {is_now}, not numbers ({wanted}); make it anew")

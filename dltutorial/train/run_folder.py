@@ -40,7 +40,7 @@ _OURS = re.compile(
     rf"(recipe|status)\.json|progress\.jsonl|weights\.pt|tensorboard(/events\.out\.tfevents\.[^/]+{track.MINE})?"
     rf"|{CHECKPOINTS}(/step-\d{{8,}}-[0-9a-f]{{16}}\.(pt(\.damaged)?|shard))?|{_PARTIAL.pattern}"
     rf"|wandb(/(latest-run|{_LOG}|(offline-)?run-\d{{8}}_\d{{6}}-(?P<id>[^/]+)"
-    rf"(/(run-(?P=id)\.wandb(\.synced)?|logs(/{_LOG})?|tmp(/code)?|files(/({_WANDB}))?))?))?"
+    rf"(/(run-(?P=id)\.wandb(\.sync(ed|state))?|logs(/{_LOG})?|tmp(/code)?|files(/({_WANDB}))?))?))?"
 )
 # As long as each other: on a full disk the second can still be written over the first.
 RUNNING, FAILED = '{"status": "running"}\n', '{"status": "failed" }\n'
@@ -255,8 +255,9 @@ def _go_back(folder: Path, recipe: Recipe, found: Checkpoint | None) -> None:
         kept = f"; what it had made is now {' and '.join(paths.set_aside(file).name for file in made)}" if made else ""
         print(f"{folder} has no checkpoint to resume from; it starts anew{kept}", file=sys.stderr)
     else:
-        cut_back(folder / "progress.jsonl", found.step)
-        print(f"{folder} goes on after {found.step} of {recipe.steps} updates", file=sys.stderr)
+        last, every = cut_back(folder / "progress.jsonl", found.step), found.recipe.get("log_every", found.step + 1)
+        lacks = f", but its records end with update {last}" if last <= found.step - every else ""
+        print(f"{folder} goes on after {found.step} of {recipe.steps} updates{lacks}", file=sys.stderr)
     for file in checkpoint.named(folder / CHECKPOINTS):  # read wrong today, it may be whole tomorrow
         if found is None or checkpoint.step_of(file) > found.step:
             file.rename(f"{file}.damaged")
@@ -270,14 +271,19 @@ def _clear_partial(folder: Path) -> None:
             left.unlink(missing_ok=True)
 
 
-def cut_back(file: Path, step: int) -> None:
-    """Remove from a run's records those after ``step``, and a last line that a kill left half written."""
-    kept = ""
+def cut_back(file: Path, step: int) -> int:
+    """Remove from a run's records those after ``step``, and a last line that a kill left half written.
+
+    Returns the update of the last record that is left; 0: none is.
+    """
+    kept, last = "", 0
     with _reading(file), contextlib.suppress(FileNotFoundError), paths.open_regular(file) as lines:
         for line in lines:
             with contextlib.suppress(ValueError, KeyError, TypeError):
-                kept += f"{line.decode().rstrip()}\n" if paths.from_json(line.decode())["step"] <= step else ""
+                if (at := paths.from_json(line.decode())["step"]) <= step:
+                    kept, last = f"{kept}{line.decode().rstrip()}\n", at
     paths.write_text(file, kept)
+    return last
 
 
 @contextlib.contextmanager

@@ -183,6 +183,12 @@ def test_records_after_the_checkpoint_are_cut_back(whole, tiny_data, tmp_path):
     assert_same_run(whole, folder)
 
 
+def test_records_that_are_older_than_the_checkpoint_are_told(tiny_data, stopped, capsys):
+    (stopped / "progress.jsonl").write_text("")  # as a backup that was copied over it
+    train(tiny_data, stopped, resume=True)
+    assert "goes on after 7 of 20 updates, but its records end with update 0" in capsys.readouterr().err
+
+
 def test_knobs_that_decide_nothing_may_change(whole, tiny_data, stopped):
     other = dataclasses.replace(SMALL, log_every=4, checkpoint_every=0, eval_every=0, workers=1, preset="laptop")
     train(tiny_data, stopped, other, resume=True)

@@ -618,6 +618,7 @@ def test_all_that_trackers_write_can_be_overwritten(tiny_data, tmp_path, monkeyp
     train(tiny_data, tmp_path / "r", tracked)
     (run,) = (tmp_path / "r" / "wandb").glob("offline-run-*/*.wandb")
     run.with_name(f"{run.name}.synced").touch()
+    run.with_name(f"{run.name}.syncstate").touch()
     assert train(tiny_data, tmp_path / "r", overwrite=True)
     assert "wandb" not in files(tmp_path / "r")
 

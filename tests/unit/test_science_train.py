@@ -294,6 +294,15 @@ def test_what_never_ends_is_not_read(train, task, file, name, kind, tmp_path, ca
         ("climate", "stats.h5", put("climate/maxval", 0, np.inf), "row 0 of climate/maxval holds"),
         ("climate", "stats.h5", put("climate/maxval", 0, 1e300), "row 0 of climate/maxval holds"),
         ("climate", "stats.h5", put("climate/maxval", 0, -4.0), "maxval is not above its minval"),
+        *(
+            (
+                task,
+                f"{name}.h5",
+                instead("images", lambda x, n=n: np.ones((len(x), 24, 24, n), x.dtype)),
+                "channels last, it seems; write",
+            )
+            for task, name, n in (("landcover", "train", 12), ("landcover", "validation", 12), ("survey", "train", 3))
+        ),
         (
             "climate",
             "train/data-003.h5",
