@@ -7,6 +7,7 @@ with a mark of the folder in their environment: so they and their jobs are found
 """
 
 import contextlib
+import fcntl
 import itertools
 import os
 import pwd
@@ -15,6 +16,7 @@ import secrets
 import shutil
 import socket
 import string
+import struct
 import subprocess
 import tempfile
 import time
@@ -29,7 +31,7 @@ from dltutorial.errors import CourseError
 SYSTEM = "/usr/sbin:/usr/local/sbin:/sbin"  # where daemons live; often not in an ordinary user's PATH
 _START_S, _ANSWER_S, _END_S = 60.0, 15.0, 60.0  # on busy cores; else it takes one
 _CANCEL_S = 10.0  # for cancelled jobs to end; KillWait is 5
-SHORT = "dltutorial-pocket-"  # so begins the name of a folder that a link in a cluster's place leads to
+SHORT = "dltutorial-pocket-"  # so begins the name of a folder that a link in a cluster's place leads to; then whose
 _LONGEST_BYTES = 60  # of the folder: the name of a Unix socket in it must stay below 108
 _MARK = "DLTUTORIAL_POCKET_DAEMON"
 _WAIT = {"srun", "sattach", "sbatch"}  # programs that wait for jobs; salloc waits for a command of its user's own
@@ -38,6 +40,7 @@ _STEP = re.compile(r"^slurmstepd: \[(\d+)\.")
 _AFTER = """while kill -0 $1; do sleep 0.1; done; sleep 1; shift
 for pid; do grep -qE '^s(lurmstepd|run|attach|batch)$' /proc/$pid/comm && kill -9 $pid; done"""
 _PROGRAMS = {"munge": "munged", "controller": "slurmctld"}  # by role; that of a node is slurmd
+_DAEMONS = ("munged", "slurmctld", "slurmd")
 _FIT = {"idle", "mixed", "allocated", "completing", "planned", "reserved"}  # states of a node that takes or has jobs
 
 
@@ -82,7 +85,7 @@ def start(folder: Path, name: str, n_nodes: int) -> PocketCluster:
     """Make the folder, start the daemons, wait until all nodes are idle. CourseError: something of it cannot be."""
     place = os.fsencode(folder.resolve())  # if Slurm cannot have it, a link in its place leads to a short one
     if len(place) > _LONGEST_BYTES or re.search(rb"[^\w./-]", place):
-        folder.symlink_to(tempfile.mkdtemp(prefix=SHORT))
+        folder.symlink_to(tempfile.mkdtemp(prefix=_short()))
     else:
         folder.mkdir(mode=0o700)
     cluster = PocketCluster(name, folder.resolve(), tuple(f"n{number}" for number in range(n_nodes)))
@@ -140,6 +143,30 @@ def processes(folder: Path, role: str | None = None) -> list[psutil.Process]:
             if (role is None and _step(process) in jobs) or _belongs(_environment(process), folder, role):
                 found |= {process, *process.children(recursive=True), *filter(_step, process.parents())}
     return [process for process in found - own if not _is_gone(process)]
+
+
+def refuse_elsewhere(folder: Path) -> None:
+    """CourseError: its daemons live in another container, and cannot be seen from here; but they lock files."""
+    place, lock = Path(os.path.realpath(folder)), struct.Struct("hhqqi4x")  # type, 3 × where in it, process
+    there = bool(re.match(rf"{SHORT}\d+-", place.name)) and not place.name.startswith(_short()) and not place.exists()
+    for file in (*place.glob("*.pid"), place / "munge.socket.lock"):
+        with contextlib.suppress(OSError), open(os.open(file, os.O_WRONLY | os.O_NONBLOCK), "wb") as held:
+            asked = fcntl.fcntl(held, fcntl.F_GETLK, lock.pack(fcntl.F_WRLCK, 0, 0, 0, 0))
+            there |= lock.unpack(asked)[0] != fcntl.F_UNLCK and lock.unpack(asked)[-1] <= 0  # no number of here
+    if there and not processes(place):
+        end = f"end it there: dltutorial pocket down --name {folder.name}; if that container is gone, remove {folder}"
+        raise CourseError(f"a pocket cluster of another container is up in {folder}; {end}")
+
+
+def is_inside(folder: Path) -> bool:
+    """Whether its daemons, seen from here, live in a container, where processes have other numbers."""
+    every = [process.pid for process in processes(folder) if process.name() in _DAEMONS]
+    return any(re.search(r"^NSpid:\t\d+\t", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE) for pid in every)
+
+
+def _short() -> str:
+    own = Path("/proc/self/ns/pid").stat().st_ino
+    return f"{SHORT}{own}-"  # of this container: each may have such folders of its own
 
 
 def kill(folder: Path, role: str | None = None) -> None:
@@ -244,7 +271,7 @@ def _running(folder: Path) -> set[str]:
     marks = set()
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error, OSError):
-            if process.name() in ("munged", "slurmctld", "slurmd") and process.status() != psutil.STATUS_STOPPED:
+            if process.name() in _DAEMONS and process.status() != psutil.STATUS_STOPPED:
                 marks.add(process.environ().get(_MARK, ""))
     return {mark.rpartition(":")[2] for mark in marks if mark.startswith(f"{folder}:")}
 
