@@ -134,6 +134,7 @@ async def _execute_all(
     """Execute notebooks, some at once, each in a process of its own; when this is cancelled, those that run end."""
     from tqdm import tqdm
 
+    begins = Counter(source.stem[:2] for source in given)  # the whole name is a folder's where two begin alike
     env, slots, running = environment(preset, folder, jobs), asyncio.Semaphore(jobs), list[str]()
     mine, loop, task = paths.records_file(), asyncio.get_running_loop(), asyncio.current_task()
 
@@ -148,7 +149,7 @@ async def _execute_all(
         signal.signal(number, end)
 
     async def one(source: Path) -> None:
-        work = folder / "work" / source.stem[:2]
+        work = folder / "work" / source.stem[: 2 if begins[source.stem[:2]] == 1 else None]
         output = work.parent / source.name
         async with slots:
             running.append(source.stem)
