@@ -60,6 +60,7 @@ def run(
     limits.refuse_too_many("--jobs", min(jobs, len(selected)))
     node.refuse_on_login("a whole chapter", "run it in a job: sbatch -N 1 --wrap '.venv/bin/dltutorial run 01'")
     paths.records_file()  # which may have been named wrongly
+    Path.home()  # without one no kernel starts
     numbers = {path: str(notebooks.about(path)["chapter"]) for path in selected}  # it may be edited meanwhile
     of = {number: path for path, number in reversed(numbers.items())}  # the first that says so
     for path in [path for path in selected if of[numbers[path]] != path]:

@@ -11,16 +11,19 @@ import json
 import math
 import os
 import pickle
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
+from itertools import repeat
 from pathlib import Path
 from subprocess import PIPE, STDOUT
 from typing import Any
 
 import h5py
+import psutil
 from tqdm.auto import tqdm
 
 import dltutorial
@@ -176,7 +179,8 @@ def run_processes(plan: Plan, files: Mapping[int, Path], processes: int, tick: C
 
     They are ordinary children that run ``python -m dltutorial.data.simulate``: nothing of the caller is imported or
     forked, so it works alike from a notebook that has used torch, from a script without a main guard, and from
-    standard input. On an error or an interrupt all end at once; years already whole stay.
+    standard input. On an error or an interrupt all end at once; years already whole stay. One that somebody has
+    stopped is waited for, and told of.
 
     Raises:
         DataError: a year cannot be made, or a process died.
@@ -186,13 +190,20 @@ def run_processes(plan: Plan, files: Mapping[int, Path], processes: int, tick: C
     with ThreadPoolExecutor(max(1, len(children))) as threads:  # one to listen to each child
         try:
             shares = [{year: files[year] for year in years[n::processes]} for n in range(len(children))]
-            jobs = zip(children, shares, strict=True)
-            ends = [threads.submit(_follow, child, plan, share, tick) for child, share in jobs]
-            for end in as_completed(ends):
-                end.result()
+            ends: set[Future] = {threads.submit(_follow, *job, tick) for job in zip(children, repeat(plan), shares)}
+            told = set[int]()
+            while ends:
+                done, ends = wait(ends, 2, FIRST_COMPLETED)
+                for end in done:
+                    end.result()
+                for pid in {child.pid for child in children if _is_stopped(child.pid)} - told:
+                    what = f"process {pid}, which simulates for this one, is stopped"
+                    tqdm.write(f"{what}; waiting until it goes on: kill -CONT {pid}", sys.stderr)
+                    told.add(pid)
         finally:
             for child in children:
                 child.terminate()  # politely, so that it removes its partial file
+                child.send_signal(signal.SIGCONT)  # whoever is stopped hears nothing
             for child in children:
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     child.wait(5)
@@ -200,11 +211,17 @@ def run_processes(plan: Plan, files: Mapping[int, Path], processes: int, tick: C
 
 
 def _start() -> subprocess.Popen:
-    """A simulating process, in a session of its own so that Ctrl-C reaches the parent alone."""
+    """A simulating process, in a group of its own: Ctrl-C reaches the parent alone; who is stopped ends with that."""
     search = os.pathsep.join(filter(None, [str(Path(dltutorial.__file__).parents[1]), os.environ.get("PYTHONPATH")]))
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "PYTHONPATH": search}
     command = [sys.executable, "-P", "-m", "dltutorial.data.simulate"]
-    return subprocess.Popen(command, stdin=PIPE, stdout=PIPE, stderr=STDOUT, env=environment, start_new_session=True)
+    return subprocess.Popen(command, stdin=PIPE, stdout=PIPE, stderr=STDOUT, env=environment, process_group=0)
+
+
+def _is_stopped(pid: int) -> bool:
+    with contextlib.suppress(psutil.Error):
+        return psutil.Process(pid).status() == psutil.STATUS_STOPPED
+    return False
 
 
 def _follow(child: subprocess.Popen, plan: Plan, files: dict[int, Path], tick: Callable[[], object]) -> None:

@@ -15,6 +15,7 @@ import os
 import re
 import secrets
 import shutil
+import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -181,6 +182,10 @@ def write_stats(folder: Path, progress: bool = False, overwrite: bool = True) ->
                 formats.refuse_irregular(place, folder=place == stats)
         if folder.exists() and not os.access(stats if stats.exists() else folder, os.W_OK):
             raise DataError(f"you may not write to {stats}, where statistics belong; ask for it, or copy the data set")
+    for left in (file for name in files for file in stats.glob(f".{name}.npy.*.partial")):
+        with contextlib.suppress(OSError):
+            if _PARTIAL.fullmatch(left.name) and time.time() - left.lstat().st_mtime > 10:  # else it is being written
+                left.unlink()
     if not overwrite:
         store.refuse_mixed(folder)
     wanted = {name: file for name, file in files.items() if overwrite or not file.exists()}
