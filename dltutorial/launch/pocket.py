@@ -37,7 +37,7 @@ INSTALL = "on Debian or Ubuntu: apt-get install --no-install-recommends slurm-wl
 _HALF_MADE = re.compile(r"state/|n\d+/")  # what it has before its key
 _FILES = re.compile(  # all that a cluster ever writes, folders with a slash: in Slurm's own, the names that Slurm gives
     r"slurm\.conf/?|\.slurm\.conf\.\w+\.partial|(.+/)?(core(\.\d+)?|\.nfs\w+)|state/|n\d+/|n\d+/job\d+/(slurm_script)?"
-    r"|(munge|controller|slurmctld|n\d+)\.(key|log|out|pid|seed|socket(\.lock)?)|state/hash\.\d+/(job\.\d+/\w*)?"
+    r"|(munge|controller|slurmctld|n\d+)\.(key|log|out|pid|seed|socket(\.lock)?)|state/hash\.\d+/(job\.\d+/(script|environment)?)?"
     r"|(state|n\d+)/(\w+_(state|usage|tres|lite|ran|whole|\d+)|clustername|heartbeat|dbd)(\.(\d+|old|new|xml|messages))*"
 )
 _OWN = re.compile(r".*-of-(\d+)")  # of a process, and ends with it
@@ -87,8 +87,8 @@ def end_left() -> None:
     for name in names():
         if (owner := _OWN.fullmatch(name)) and not psutil.pid_exists(int(owner[1])):
             with contextlib.suppress(CourseError, OSError, psutil.Error):  # somebody keeps a file there
-                if not daemons.is_inside(Path(os.path.realpath(_folder(name)))):  # where that number is another's
-                    down(name)
+                daemons.refuse_elsewhere(_folder(name), is_seen=True)  # where that number is another's
+                down(name)
 
 
 def down(name: str = "pocket") -> bool:
@@ -118,9 +118,8 @@ def names() -> list[str]:
 def command(action: str, nodes: int, name: str) -> int:
     """``dltutorial pocket up|down|status``; returns the exit status: of ``status``, 0 if the cluster is whole.
 
-    What a shell is to evaluate goes to standard output, what a person is to read to standard error, so that
-    ``eval "$(dltutorial pocket up)"`` shows the one and runs the other. CourseError: as ``up``, or such a name is
-    not for people.
+    What a shell is to evaluate goes to standard output, what a person is to read to standard error: so it is with
+    ``eval "$(dltutorial pocket up)"``. CourseError: as ``up``, or such a name is not for people.
     """
     if action == "down":
         _say(f"the cluster {name} has ended" if down(name) else f"there was no cluster {name}")
@@ -141,11 +140,11 @@ def command(action: str, nodes: int, name: str) -> int:
     print(f"export SLURM_CONF={shlex.quote(cluster.env['SLURM_CONF'])}")
     if action == "up":
         _say(f"{nodes} node{'s' * (nodes > 1)} up, after {time.monotonic() - begun_s:.2f} s")
-        if sys.stdout.isatty():
-            _say('paste the line above, or start with: eval "$(dltutorial pocket up)"; then try: srun -N 1 hostname')
-        else:
-            first = f"source slurm/sites/pocket.sh; sbatch -N {nodes} slurm/train.sbatch"
-            _say(f"next: {first}; at last: dltutorial pocket down")
+        hint = (
+            f"next: source slurm/sites/pocket.sh; sbatch -N {nodes} slurm/train.sbatch; at last: dltutorial pocket down"
+        )
+        by_hand = 'paste the line above, or start with: eval "$(dltutorial pocket up)"; then try: srun -N 1 hostname'
+        _say(by_hand if sys.stdout.isatty() else hint)
     return 0
 
 

@@ -122,9 +122,7 @@ def ended(processes):
 def test_a_process_that_is_stopped_is_named_and_an_interrupt_ends_it_as_any_other(stopped, tmp_path):
     parent, children = stopped
     pids = [child.pid for child in children]
-    lines = {
-        f"process {n}, which simulates for this one, is stopped; waiting until it goes on: kill -CONT {n}" for n in pids
-    }
+    lines = {f"a simulating process is stopped; to go on: kill -CONT {n}" for n in pids}
     until(lambda: lines <= {*(tmp_path / "said").read_text().splitlines()})
     parent.send_signal(signal.SIGINT)
     parent.wait(90)
