@@ -36,9 +36,10 @@ MAX_NODES = 64
 INSTALL = "on Debian or Ubuntu: apt-get install --no-install-recommends slurm-wlm munge"
 _HALF_MADE = re.compile(r"state/|n\d+/")  # what it has before its key
 _FILES = re.compile(  # all that a cluster ever writes, folders with a slash: in Slurm's own, the names that Slurm gives
-    r"slurm\.conf/?|\.slurm\.conf\.\w+\.partial|(.+/)?(core(\.\d+)?|\.nfs\w+)|state/|n\d+/|n\d+/job\d+/(slurm_script)?"
-    r"|(munge|controller|slurmctld|n\d+)\.(key|log|out|pid|seed|socket(\.lock)?)|state/hash\.\d+/(job\.\d+/(script|environment)?)?"
-    r"|(state|n\d+)/(\w+_(state|usage|tres|lite|ran|whole|\d+)|clustername|heartbeat|dbd)(\.(\d+|old|new|xml|messages))*"
+    r"slurm\.conf/?|\.slurm\.conf\.\w+\.partial|(.+/)?(core(\.\d+)?|\.nfs\w+)"
+    r"|(munge|controller|slurmctld|n\d+)\.(key|log|out|pid|seed|socket(\.lock)?)|n\d+/(job\d+/(slurm_script)?)?"
+    r"|state/(hash\.\d+/(job\.\d+/(script|environment)?)?)?|(state|n\d+)/(clustername|heartbeat|dbd"
+    r"|\w+_(state|usage|tres|lite|ran|base|whole|\d+))(\.(\d+|old|new|xml|messages))*"
 )
 _OWN = re.compile(r".*-of-(\d+)")  # of a process, and ends with it
 _PROGRAMS = ("munged", "slurmctld", "slurmd", "scontrol", "sinfo", "squeue", "scancel", "sbatch", "srun")
@@ -140,11 +141,9 @@ def command(action: str, nodes: int, name: str) -> int:
     print(f"export SLURM_CONF={shlex.quote(cluster.env['SLURM_CONF'])}")
     if action == "up":
         _say(f"{nodes} node{'s' * (nodes > 1)} up, after {time.monotonic() - begun_s:.2f} s")
-        hint = (
-            f"next: source slurm/sites/pocket.sh; sbatch -N {nodes} slurm/train.sbatch; at last: dltutorial pocket down"
-        )
+        first = f"source slurm/sites/pocket.sh; sbatch -N {nodes} slurm/train.sbatch"
         by_hand = 'paste the line above, or start with: eval "$(dltutorial pocket up)"; then try: srun -N 1 hostname'
-        _say(by_hand if sys.stdout.isatty() else hint)
+        _say(by_hand if sys.stdout.isatty() else f"next: {first}; at last: dltutorial pocket down")
     return 0
 
 

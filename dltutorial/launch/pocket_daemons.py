@@ -141,8 +141,8 @@ def processes(folder: Path, role: str | None = None) -> list[psutil.Process]:
 
 
 def refuse_elsewhere(folder: Path, is_seen: bool = False) -> None:
-    """CourseError: its daemons live in another container, unseen from here, or ``is_seen``; but they lock files."""
-    place, lock = Path(os.path.realpath(folder)), struct.Struct("hhqqi4x")  # type, 3 × where in it, process
+    """CourseError: its daemons, which lock files, live in another container, unseen from here; ``is_seen``: or seen."""
+    place, lock = Path(os.path.realpath(folder)), struct.Struct("hhqqi4x")  # type, 3 × where, process
     whose = re.match(rf"{SHORT}(\d+)-", place.name)  # each container may have such folders of its own
     there = whose is not None and int(whose[1]) != _SPACE.stat().st_ino and not place.exists()
     for file in (*place.glob("*.pid"), place / "munge.socket.lock"):

@@ -19,7 +19,7 @@ BUDGET = {
     "data": 2787,
     "models": 137,
     "optim": 323,
-    "launch": 1515,
+    "launch": 1514,
     "comm": 713,
     "parallel": 1260,
     "train": 3779,
