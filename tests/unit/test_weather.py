@@ -108,6 +108,8 @@ def stopped(tmp_path):
     children = psutil.Process(parent.pid).children()
     for child in children:
         child.suspend()
+    threads = [file for child in children for file in Path(f"/proc/{child.pid}/task").glob("*/status")]
+    until(lambda: all("State:\tT" in file.read_text() for file in threads))  # on a busy machine they take a while
     yield parent, children
     parent.kill()
     parent.wait()
