@@ -96,6 +96,12 @@ def main(words: list[str] | None = None) -> int:
         sys.exit(f"--name {args.name!r}: small letters, digits, '.', '_' and '-' only; choose another")
     if not 1 <= args.timeout <= 86_400:
         sys.exit(f"--timeout {args.timeout:g}: give seconds, from 1 to 86,400")
+    try:
+        Path.home()
+    except RuntimeError:
+        sys.exit(
+            "this user has no home folder, where Jupyter keeps its settings; set HOME to a folder that you may write to"
+        )
     return check(args.name, args.timeout) if args.action == "check" else install(args)
 
 

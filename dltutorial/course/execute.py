@@ -137,10 +137,9 @@ def _execute_here(tell: Callable, source: str, output: str, work: str, parameter
 
 def _end_clusters() -> None:
     """A kernel that is killed leaves its pocket cluster."""
-    from dltutorial.errors import CourseError
     from dltutorial.launch import pocket
 
-    with contextlib.suppress(CourseError):
+    with contextlib.suppress(pocket.CourseError):
         pocket.end_left()
 
 
@@ -156,8 +155,7 @@ def _watch_memory(peak_bytes: list[int], seen: set) -> None:
     """Keep in ``peak_bytes[0]`` the most that this process's descendants ever held together, and them in ``seen``."""
     while True:
         own, shared = 0, [0]
-        here = psutil.Process().children(recursive=True)
-        seen.update(here)
+        seen.update(here := psutil.Process().children(recursive=True))
         for process in here:
             with contextlib.suppress(psutil.Error):
                 memory = process.memory_info()
@@ -197,8 +195,9 @@ def _finish(output: Path, index: int | None, error: str) -> int | None:
     number = None
     if error and index is not None:
         if not any(item.output_type == "error" for cell in cells for item in cell.get("outputs", ())):
-            told = nbformat.v4.new_output("error", ename="NotFinished", evalue=error, traceback=[error])
-            cells[index].outputs.append(told)
+            cells[index].outputs += [
+                nbformat.v4.new_output("error", ename="NotFinished", evalue=error, traceback=[error])
+            ]
         number = 1 + sum("injected-parameters" not in cell.metadata.get("tags", ()) for cell in cells[:index])
     nbformat.write(notebook, output)
     with contextlib.suppress(OSError, sqlite3.Error):  # such as a home that may not be written

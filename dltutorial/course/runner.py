@@ -60,6 +60,7 @@ def run(
     limits.refuse_too_many("--jobs", min(jobs, len(selected)))
     node.refuse_on_login("a whole chapter", "run it in a job: sbatch -N 1 --wrap '.venv/bin/dltutorial run 01'")
     paths.records_file()  # which may have been named wrongly
+    Path.home()  # without one no kernel starts
     numbers = {path: str(notebooks.about(path)["chapter"]) for path in selected}  # it may be edited meanwhile
     of = {number: path for path, number in reversed(numbers.items())}  # the first that says so
     for path in [path for path in selected if of[numbers[path]] != path]:
@@ -134,6 +135,7 @@ async def _execute_all(
     """Execute notebooks, some at once, each in a process of its own; when this is cancelled, those that run end."""
     from tqdm import tqdm
 
+    begins = Counter(source.stem[:2] for source in given)  # the whole name is a folder's where two begin alike
     env, slots, running = environment(preset, folder, jobs), asyncio.Semaphore(jobs), list[str]()
     mine, loop, task = paths.records_file(), asyncio.get_running_loop(), asyncio.current_task()
 
@@ -148,7 +150,7 @@ async def _execute_all(
         signal.signal(number, end)
 
     async def one(source: Path) -> None:
-        work = folder / "work" / source.stem[:2]
+        work = folder / "work" / source.stem[: 2 if begins[source.stem[:2]] == 1 else None]
         output = work.parent / source.name
         async with slots:
             running.append(source.stem)

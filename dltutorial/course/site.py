@@ -27,15 +27,9 @@ _FIGURE = re.compile(r'<img[^>]*\bsrc="data:image/[^>]*>')
 
 
 def write(folder: Path, about: dict[str, Any], claims: Mapping[str, list[dict[str, Any]]]) -> Path:
-    """Write the pages of the run in ``folder``; returns the path of its index.
+    """Write the pages of the run in ``folder``, which holds the executed notebooks; returns the path of its index.
 
-    Args:
-        folder: with the executed notebooks.
-        about: the run, as its ``run.json`` has it.
-        claims: the records of its claims, by chapter.
-
-    Raises:
-        CourseError: a page cannot be written.
+    ``about``: as in its ``run.json``; ``claims``: their records, by chapter. CourseError: a page cannot be written.
     """
     from pygments.formatters import HtmlFormatter
 
@@ -60,10 +54,7 @@ def write(folder: Path, about: dict[str, Any], claims: Mapping[str, list[dict[st
 
 
 def page(title: str, css: str, inside: str = "", script: str = "", **words: Any) -> str:
-    """A whole page that loads nothing: HTML to stand ``inside`` it, or the ``words`` of an index.
-
-    ``script``: what its policy allows of scripts; none without.
-    """
+    """A page that loads nothing: HTML ``inside`` it, or ``words`` of an index; it allows this ``script`` only."""
     policy, template = Markup("; ".join(filter(None, (_POLICY, script)))), show.template(_HTML)
     return template.render(words, title=title, style=Markup(css), body=Markup(inside), policy=policy)
 

@@ -11,16 +11,18 @@ import json
 import math
 import os
 import pickle
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
 from subprocess import PIPE, STDOUT
 from typing import Any
 
 import h5py
+import psutil
 from tqdm.auto import tqdm
 
 import dltutorial
@@ -36,24 +38,15 @@ _IN_A_JOB = "make it in a job: sbatch -N 1 --wrap '.venv/bin/dltutorial data wea
 
 @dataclass(frozen=True)
 class Plan:
-    """All that decides the bytes of a data set.
+    """All that decides the bytes of a data set."""
 
-    Attributes:
-        flow: grid, physics, time step.
-        years: (train, valid, test) files; they are numbered through, from 1.
-        snapshots: in a year.
-        seed: of the whole data set; a year's is (seed, number).
-        spin_up, settle: time units before the first snapshot, on the coarse and on the own grid.
-        version: of the code; raised when it gives other bytes for the same plan.
-    """
-
-    flow: Flow
-    years: tuple[int, int, int]
-    snapshots: int
-    seed: int = 0
-    spin_up: float = 25.0
-    settle: float = 6.0
-    version: int = 1
+    flow: Flow  # grid, physics, time step
+    years: tuple[int, int, int]  # (train, valid, test) files; they are numbered through, from 1
+    snapshots: int  # in a year
+    seed: int = 0  # of the whole data set; a year's is (seed, number)
+    spin_up: float = 25.0  # time units before the first snapshot, on the coarse grid …
+    settle: float = 6.0  # … and then on its own
+    version: int = 1  # of the code; raised when it gives other bytes for the same plan
 
     @classmethod
     def of(cls, preset: Preset, seed: int = 0) -> "Plan":
@@ -63,8 +56,7 @@ class Plan:
         flow = atmosphere(preset.n_lat, preset.n_lon, preset.n_layers)
         flow = dataclasses.replace(flow, dt=INTERVAL / math.ceil(INTERVAL / flow.step))
         spin_up, settle = (25.0, 6.0) if preset.n_layers == 1 else (40.0, 9.0)  # several layers overshoot at first
-        train, valid, test = preset.years
-        return cls(flow, (train, valid, test), preset.snapshots, seed, spin_up, settle)
+        return cls(flow, preset.years, preset.snapshots, seed, spin_up, settle)
 
     @property
     def digest(self) -> str:
@@ -89,7 +81,8 @@ def ensure(
     """Make the data set of a preset unless it is there, and return its folder.
 
     Only what is missing is made: years, statistics and ``dataset.json`` that are there stay as they are, be it after
-    an interrupt. Several callers at once make it once.
+    an interrupt. Several callers at once make it once. DataError: the folder holds other data, a damaged file, cannot
+    be written, or lacks space. RecipeError: a seed, device or processes that cannot be. CourseError: on a login node.
 
     Args:
         preset: sizes.
@@ -98,23 +91,17 @@ def ensure(
         seed: other numbers give other years.
         device: auto, cpu or cuda.
         progress: show a bar.
-
-    Raises:
-        DataError: the folder holds other data, a damaged file, cannot be written, or has too little space.
-        RecipeError: a seed, device or number of processes that cannot be.
-        CourseError: something is missing, and this is a login node.
     """
     plan = Plan.of(preset, seed)
     if (processes is not None and processes < 1) or device not in ("auto", "cpu", "cuda"):
         raise RecipeError(f"{processes} processes on {device!r}: take at least 1, and device auto, cpu or cuda")
     folder = Path(out) if out is not None else paths.data_dir() / f"weather-{preset.name}-{plan.digest}"
-    if _is_whole(plan, folder):
-        return folder
-    node.refuse_on_login("simulating the weather", _IN_A_JOB)
-    with writing.locked(folder, progress):
-        writing.clear_partial(folder)
-        if not _is_whole(plan, folder):  # again: another process may have been quicker
-            _make(plan, folder, processes, machine.device() if device == "auto" else device, progress)
+    if not _is_whole(plan, folder):
+        node.refuse_on_login("simulating the weather", _IN_A_JOB)
+        with writing.locked(folder, progress):
+            writing.clear_partial(folder)
+            if not _is_whole(plan, folder):  # again: another process may have been quicker
+                _make(plan, folder, processes, machine.device() if device == "auto" else device, progress)
     return folder
 
 
@@ -128,11 +115,11 @@ def _is_whole(plan: Plan, folder: Path) -> bool:
     if about and about.get("digest") != plan.digest:
         raise DataError(f"{folder} holds a data set of another plan or origin, which is not overwritten; {other}")
     for file in (file for split in store.SPLITS for file in (folder / split).glob("[!.]*")):
-        if file not in wanted.values():  # in whatever layout
-            raise DataError(f"{file} is not of this data set and is not overwritten; {other}")
-        shape = store.file_shape(file)
-        with formats.blaming(file), h5py.File(file, "r") as h5:
-            digest = h5.attrs.get("digest")
+        digest = None
+        if file in wanted.values():  # else it is not, in whatever layout
+            shape = store.file_shape(file)
+            with formats.blaming(file), h5py.File(file, "r") as h5:
+                digest = h5.attrs.get("digest")
         if digest != plan.digest:
             raise DataError(f"{file} is not of this data set and is not overwritten; {other}")
         if shape != (plan.snapshots, *plan.shape):
@@ -149,8 +136,7 @@ def _is_whole(plan: Plan, folder: Path) -> bool:
 
 def _make(plan: Plan, folder: Path, processes: int | None, device: str, progress: bool) -> None:
     """Simulate what is missing, all cores or the whole GPU at work; then statistics, and last ``dataset.json``."""
-    files = plan.files(folder)
-    missing = {year: file for year, file in files.items() if not file.exists()}
+    missing = {year: file for year, file in plan.files(folder).items() if not file.exists()}
     sample_bytes = 4 * math.prod(plan.shape)
     writing.check_space(folder, int(1.02 * len(missing) * plan.snapshots * sample_bytes) + 3 * sample_bytes)
     total = plan.snapshots * len(missing)
@@ -164,11 +150,12 @@ def _make(plan: Plan, folder: Path, processes: int | None, device: str, progress
     if not all((folder / "stats" / f"{name}.npy").exists() for name in store.STATISTICS):
         writing.write_stats(folder, progress, overwrite=False)  # one's own stay
     about: dict[str, Any] = {"channels": plan.flow.channel_names, "units": plan.flow.channel_units}
-    about |= {"geometry": "beta-plane", "snapshot_s": INTERVAL * TIME_S}
-    about |= {"digest": plan.digest, "plan": dataclasses.asdict(plan)}
+    about |= {"geometry": "beta-plane", "snapshot_s": INTERVAL * TIME_S, "digest": plan.digest}
     if not store.about(folder):
         with writing.refusals(folder):
-            paths.write_text(folder / "dataset.json", json.dumps(about, indent=1) + "\n")
+            paths.write_text(
+                folder / "dataset.json", json.dumps(about | {"plan": dataclasses.asdict(plan)}, indent=1) + "\n"
+            )
 
 
 def run_processes(plan: Plan, files: Mapping[int, Path], processes: int, tick: Callable[[], object]) -> None:
@@ -176,23 +163,31 @@ def run_processes(plan: Plan, files: Mapping[int, Path], processes: int, tick: C
 
     They are ordinary children that run ``python -m dltutorial.data.simulate``: nothing of the caller is imported or
     forked, so it works alike from a notebook that has used torch, from a script without a main guard, and from
-    standard input. On an error or an interrupt all end at once; years already whole stay.
-
-    Raises:
-        DataError: a year cannot be made, or a process died.
+    standard input. On an error or an interrupt all end at once; years already whole stay. One that somebody has
+    stopped is waited for, and told of. DataError: a year cannot be made, or a process died.
     """
     years = list(files)
     children = [_start() for _ in range(min(processes, len(years)))]
     with ThreadPoolExecutor(max(1, len(children))) as threads:  # one to listen to each child
         try:
             shares = [{year: files[year] for year in years[n::processes]} for n in range(len(children))]
-            jobs = zip(children, shares, strict=True)
-            ends = [threads.submit(_follow, child, plan, share, tick) for child, share in jobs]
-            for end in as_completed(ends):
-                end.result()
+            ends: set[Future] = {
+                threads.submit(_follow, *job, plan, tick) for job in zip(children, shares, strict=True)
+            }
+            mine, told = {child.pid for child in children}, set[int]()
+            while ends:
+                done, ends = wait(ends, 2, FIRST_COMPLETED)
+                for end in done:
+                    end.result()
+                with contextlib.suppress(psutil.Error):  # one that ends just now
+                    stopped = {p.pid for p in psutil.Process().children() if p.status() == psutil.STATUS_STOPPED} & mine
+                    for pid in stopped - told:
+                        tqdm.write(f"a simulating process is stopped; to go on: kill -CONT {pid}", sys.stderr)
+                    told = stopped
         finally:
             for child in children:
                 child.terminate()  # politely, so that it removes its partial file
+                child.send_signal(signal.SIGCONT)  # whoever is stopped hears nothing
             for child in children:
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     child.wait(5)
@@ -200,14 +195,14 @@ def run_processes(plan: Plan, files: Mapping[int, Path], processes: int, tick: C
 
 
 def _start() -> subprocess.Popen:
-    """A simulating process, in a session of its own so that Ctrl-C reaches the parent alone."""
+    """A simulating process, in a group of its own: Ctrl-C reaches the parent alone; who is stopped ends with that."""
     search = os.pathsep.join(filter(None, [str(Path(dltutorial.__file__).parents[1]), os.environ.get("PYTHONPATH")]))
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "PYTHONPATH": search}
     command = [sys.executable, "-P", "-m", "dltutorial.data.simulate"]
-    return subprocess.Popen(command, stdin=PIPE, stdout=PIPE, stderr=STDOUT, env=environment, start_new_session=True)
+    return subprocess.Popen(command, stdin=PIPE, stdout=PIPE, stderr=STDOUT, env=environment, process_group=0)
 
 
-def _follow(child: subprocess.Popen, plan: Plan, files: dict[int, Path], tick: Callable[[], object]) -> None:
+def _follow(child: subprocess.Popen, files: dict[int, Path], plan: Plan, tick: Callable[[], object]) -> None:
     """Give a process its job; it says "snapshot" again and again until it ends. DataError: its own, or that it died."""
     assert child.stdin is not None and child.stdout is not None
     last = ""

@@ -15,6 +15,7 @@ import os
 import re
 import secrets
 import shutil
+import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -91,14 +92,13 @@ def year_writer(
 ) -> Iterator[Callable[[np.ndarray], None]]:  # fmt: skip
     """Yield a function that appends samples (B, C, H, W) or (C, H, W) to a year; the file appears when it is whole.
 
+    DataError: a value is not finite, samples are missing at the end, or the disk refuses.
+
     Args:
         file: its name ends as the layout wants.
         snapshots, shape: T and (C, H, W).
         attributes: texts that an HDF5 file carries about itself.
         layout: on disk.
-
-    Raises:
-        DataError: a value is not finite, samples are missing at the end, or the disk refuses.
     """
     written = 0
     atomic = atomic_folder if layout.kind == "zarr" else paths.atomic
@@ -166,11 +166,8 @@ def _create_zarr(file: Path, shape_TCHW: tuple[int, ...], layout: Layout, attrib
 def write_stats(folder: Path, progress: bool = False, overwrite: bool = True) -> list[Path]:
     """Means and deviations of each channel, and the mean of each grid point, over the training years, in float64.
 
-    Without ``overwrite`` only those that are missing are written. Returns the files.
-
-    Raises:
-        DataError: the training years cannot be read, or a channel never changes; the statistics cannot be written, or
-            are all there.
+    Without ``overwrite`` only those that are missing are written. Returns the files. DataError: the training years
+    cannot be read, or a channel never changes; the statistics cannot be written, or are all there.
     """
     files = {name: folder / "stats" / f"{name}.npy" for name in store.STATISTICS}
     with formats.blaming(stats := folder / "stats"):
@@ -181,6 +178,10 @@ def write_stats(folder: Path, progress: bool = False, overwrite: bool = True) ->
                 formats.refuse_irregular(place, folder=place == stats)
         if folder.exists() and not os.access(stats if stats.exists() else folder, os.W_OK):
             raise DataError(f"you may not write to {stats}, where statistics belong; ask for it, or copy the data set")
+    for left in (file for name in files for file in stats.glob(f".{name}.npy.*.partial")):
+        with contextlib.suppress(OSError):
+            if _PARTIAL.fullmatch(left.name) and time.time() - left.lstat().st_mtime > 10:  # else it is being written
+                left.unlink()
     if not overwrite:
         store.refuse_mixed(folder)
     wanted = {name: file for name, file in files.items() if overwrite or not file.exists()}

@@ -34,11 +34,12 @@ __all__ = ["INSTALL", "PocketCluster", "command", "down", "missing", "names", "o
 
 MAX_NODES = 64
 INSTALL = "on Debian or Ubuntu: apt-get install --no-install-recommends slurm-wlm munge"
-_HALF_MADE = re.compile(r"state|n\d+")  # what it has before its key
-_FILES = re.compile(  # all that a cluster ever writes; in Slurm's own folders, names of the kind that Slurm gives
-    r"slurm\.conf|\.slurm\.conf\.\w+\.partial|(.+/)?(core(\.\d+)?|\.nfs\w+)"
-    r"|(munge|controller|slurmctld|n\d+)\.(key|log|out|pid|seed|socket(\.lock)?)|(state|n\d+)"
-    r"(/(\w+_\w+|clustername|heartbeat|dbd|hash|job\d*|script|environment)(\.(\d+|old|new|xml|messages))*)*"
+_HALF_MADE = re.compile(r"state/|n\d+/")  # what it has before its key
+_FILES = re.compile(  # all that a cluster ever writes, folders with a slash: in Slurm's own, the names that Slurm gives
+    r"slurm\.conf/?|\.slurm\.conf\.\w+\.partial|(.+/)?(core(\.\d+)?|\.nfs\w+)"
+    r"|(munge|controller|slurmctld|n\d+)\.(key|log|out|pid|seed|socket(\.lock)?)|n\d+/(job\d+/(slurm_script)?)?"
+    r"|state/(hash\.\d+/(job\.\d+/(script|environment)?)?)?|(state|n\d+)/(clustername|heartbeat|dbd"
+    r"|\w+_(state|usage|tres|lite|ran|base|whole|\d+))(\.(\d+|old|new|xml|messages))*"
 )
 _OWN = re.compile(r".*-of-(\d+)")  # of a process, and ends with it
 _PROGRAMS = ("munged", "slurmctld", "slurmd", "scontrol", "sinfo", "squeue", "scancel", "sbatch", "srun")
@@ -74,9 +75,9 @@ def own(name: str, nodes: int = 2) -> PocketCluster | None:
         return None
     end_left()
     mine = f"{name}-of-{os.getpid()}"  # no name that somebody gives to a cluster by chance
-    atexit.register(down, mine)
     try:
-        return up(nodes, mine)
+        atexit.register(down, (cluster := up(nodes, mine)).name)
+        return cluster
     except CourseError as error:
         print(f"no cluster: {error}", file=sys.stderr)
         return None
@@ -86,7 +87,8 @@ def end_left() -> None:
     """End the clusters of ``own`` whose process was killed."""
     for name in names():
         if (owner := _OWN.fullmatch(name)) and not psutil.pid_exists(int(owner[1])):
-            with contextlib.suppress(CourseError):  # somebody keeps a file there
+            with contextlib.suppress(CourseError, OSError, psutil.Error):  # somebody keeps a file there
+                daemons.refuse_elsewhere(_folder(name), is_seen=True)  # where that number is another's
                 down(name)
 
 
@@ -97,7 +99,8 @@ def down(name: str = "pocket") -> bool:
 
 
 def status(name: str = "pocket") -> PocketCluster | None:
-    """The cluster of this name, whole or not; None if there is none."""
+    """The cluster of this name, whole or not; None if there is none. CourseError: it is another container's."""
+    daemons.refuse_elsewhere(_folder(name))
     conf = Path(os.path.realpath(_folder(name))) / "slurm.conf"  # resolve() raises an error if a link goes round
     with contextlib.suppress(OSError):
         text = conf.read_text(errors="replace") if conf.is_file() else ""
@@ -116,9 +119,8 @@ def names() -> list[str]:
 def command(action: str, nodes: int, name: str) -> int:
     """``dltutorial pocket up|down|status``; returns the exit status: of ``status``, 0 if the cluster is whole.
 
-    What a shell is to evaluate goes to standard output, what a person is to read to standard error, so that
-    ``eval "$(dltutorial pocket up)"`` shows the one and runs the other. CourseError: as ``up``, or such a name is
-    not for people.
+    What a shell is to evaluate goes to standard output, what a person is to read to standard error: so it is with
+    ``eval "$(dltutorial pocket up)"``. CourseError: as ``up``, or such a name is not for people.
     """
     if action == "down":
         _say(f"the cluster {name} has ended" if down(name) else f"there was no cluster {name}")
@@ -139,11 +141,9 @@ def command(action: str, nodes: int, name: str) -> int:
     print(f"export SLURM_CONF={shlex.quote(cluster.env['SLURM_CONF'])}")
     if action == "up":
         _say(f"{nodes} node{'s' * (nodes > 1)} up, after {time.monotonic() - begun_s:.2f} s")
-        if sys.stdout.isatty():
-            _say('paste the line above, or start with: eval "$(dltutorial pocket up)"; then try: srun -N 1 hostname')
-        else:
-            first = f"source slurm/sites/pocket.sh; sbatch -N {nodes} slurm/train.sbatch"
-            _say(f"next: {first}; at last: dltutorial pocket down")
+        first = f"source slurm/sites/pocket.sh; sbatch -N {nodes} slurm/train.sbatch"
+        by_hand = 'paste the line above, or start with: eval "$(dltutorial pocket up)"; then try: srun -N 1 hostname'
+        _say(by_hand if sys.stdout.isatty() else f"next: {first}; at last: dltutorial pocket down")
     return 0
 
 
@@ -166,12 +166,14 @@ def _clear(folder: Path) -> bool:
     place = Path(os.path.realpath(folder))
     if not os.path.lexists(folder) and not daemons.processes(place):
         return False
+    daemons.refuse_elsewhere(folder)
     daemons.kill(place)
     daemons.end_own_step(place)
-    files = [str(f.relative_to(place)) for f in place.rglob("*")] if place.is_dir() else ["a file"] * place.exists()
-    if "munge.key" not in files and not all(_HALF_MADE.fullmatch(f) and (place / f).is_dir() for f in files):
+    every = place.rglob("*") if place.is_dir() else [place] * place.exists()
+    files = [f"{f.relative_to(place)}{'/' * (f.is_dir() and not f.is_symlink())}" for f in every]
+    if "munge.key" not in files and not all(_HALF_MADE.fullmatch(file) for file in files):
         raise CourseError(f"{folder} is no pocket cluster's and stays as it is; choose another --name")
-    if other := next((file for file in sorted(files) if not _FILES.fullmatch(file)), None):
+    if other := next((file.strip("/") for file in sorted(files) if not _FILES.fullmatch(file)), None):
         raise CourseError(f"{folder} stays: {other!r} in it is no pocket cluster's; move that away, then try again")
     if folder.is_dir() and (place == folder.parent.resolve() / folder.name or place.name.startswith(daemons.SHORT)):
         shutil.rmtree(place, ignore_errors=True)

@@ -7,6 +7,7 @@ with a mark of the folder in their environment: so they and their jobs are found
 """
 
 import contextlib
+import fcntl
 import itertools
 import os
 import pwd
@@ -15,6 +16,7 @@ import secrets
 import shutil
 import socket
 import string
+import struct
 import subprocess
 import tempfile
 import time
@@ -29,8 +31,9 @@ from dltutorial.errors import CourseError
 SYSTEM = "/usr/sbin:/usr/local/sbin:/sbin"  # where daemons live; often not in an ordinary user's PATH
 _START_S, _ANSWER_S, _END_S = 60.0, 15.0, 60.0  # on busy cores; else it takes one
 _CANCEL_S = 10.0  # for cancelled jobs to end; KillWait is 5
-SHORT = "dltutorial-pocket-"  # so begins the name of a folder that a link in a cluster's place leads to
+SHORT = "dltutorial-pocket-"  # so begins the name of a folder that a link in a cluster's place leads to; then whose
 _LONGEST_BYTES = 60  # of the folder: the name of a Unix socket in it must stay below 108
+_SPACE = Path("/proc/self/ns/pid")  # its number is that of the container in which numbers of processes are these
 _MARK = "DLTUTORIAL_POCKET_DAEMON"
 _WAIT = {"srun", "sattach", "sbatch"}  # programs that wait for jobs; salloc waits for a command of its user's own
 _STEP = re.compile(r"^slurmstepd: \[(\d+)\.")
@@ -38,6 +41,7 @@ _STEP = re.compile(r"^slurmstepd: \[(\d+)\.")
 _AFTER = """while kill -0 $1; do sleep 0.1; done; sleep 1; shift
 for pid; do grep -qE '^s(lurmstepd|run|attach|batch)$' /proc/$pid/comm && kill -9 $pid; done"""
 _PROGRAMS = {"munge": "munged", "controller": "slurmctld"}  # by role; that of a node is slurmd
+_DAEMONS = {*_PROGRAMS.values(), "slurmd"}
 _FIT = {"idle", "mixed", "allocated", "completing", "planned", "reserved"}  # states of a node that takes or has jobs
 
 
@@ -57,10 +61,7 @@ class PocketCluster:
 
 
 def states(cluster: PocketCluster) -> dict[str, str]:
-    """What Slurm says of each node: idle, mixed, allocated, down, …; a star means that the node is silent.
-
-    Nothing if the controller does not answer.
-    """
+    """What Slurm says of each node: idle, down, …; a star: it is silent. Nothing if the controller does not answer."""
     said = _asked(cluster, "sinfo", "--noheader", "--Node", "--format=%N %T")
     return dict(line.split() for line in (said or "").splitlines())
 
@@ -82,7 +83,7 @@ def start(folder: Path, name: str, n_nodes: int) -> PocketCluster:
     """Make the folder, start the daemons, wait until all nodes are idle. CourseError: something of it cannot be."""
     place = os.fsencode(folder.resolve())  # if Slurm cannot have it, a link in its place leads to a short one
     if len(place) > _LONGEST_BYTES or re.search(rb"[^\w./-]", place):
-        folder.symlink_to(tempfile.mkdtemp(prefix=SHORT))
+        folder.symlink_to(tempfile.mkdtemp(prefix=f"{SHORT}{_SPACE.stat().st_ino}-"))
     else:
         folder.mkdir(mode=0o700)
     cluster = PocketCluster(name, folder.resolve(), tuple(f"n{number}" for number in range(n_nodes)))
@@ -116,13 +117,10 @@ def spawn(cluster: PocketCluster, role: str) -> None:
         arguments = ["--force", "--num-threads=1", *options]
     env = {name: os.environ[name] for name in ("HOME", "LANG", "TMPDIR") if name in os.environ}
     env |= {"PATH": f"{os.environ.get('PATH', os.defpath)}:{SYSTEM}", **cluster.env, _MARK: f"{cluster.folder}:{role}"}
-    said = cluster.folder / f"{role}.out"
+    how: dict = {"cwd": cluster.folder, "stdin": subprocess.DEVNULL, "timeout": _START_S, "start_new_session": True}
     try:
-        with open(said, "w") as out:
-            subprocess.run(
-                [which(program) or program, *arguments], env=env, cwd=cluster.folder, stdin=subprocess.DEVNULL,
-                stdout=out, stderr=out, timeout=_START_S, check=True, start_new_session=True,
-            )  # fmt: skip
+        with open(said := cluster.folder / f"{role}.out", "w") as out:
+            subprocess.run([which(program) or program, *arguments], env=env, stdout=out, stderr=out, check=True, **how)
     except (OSError, subprocess.SubprocessError) as error:
         why = f"{program} does not start: {_blamed(said) or error}"
         raise CourseError(f"{why}; mend that, then dltutorial pocket up") from error
@@ -140,6 +138,23 @@ def processes(folder: Path, role: str | None = None) -> list[psutil.Process]:
             if (role is None and _step(process) in jobs) or _belongs(_environment(process), folder, role):
                 found |= {process, *process.children(recursive=True), *filter(_step, process.parents())}
     return [process for process in found - own if not _is_gone(process)]
+
+
+def refuse_elsewhere(folder: Path, is_seen: bool = False) -> None:
+    """CourseError: its daemons, which lock files, live in another container, unseen from here; ``is_seen``: or seen."""
+    place, lock = Path(os.path.realpath(folder)), struct.Struct("hhqqi4x")  # type, 3 × where, process
+    whose = re.match(rf"{SHORT}(\d+)-", place.name)  # each container may have such folders of its own
+    there = whose is not None and int(whose[1]) != _SPACE.stat().st_ino and not place.exists()
+    for file in (*place.glob("*.pid"), place / "munge.socket.lock"):
+        with contextlib.suppress(OSError), open(os.open(file, os.O_WRONLY | os.O_NONBLOCK), "wb") as held:
+            asked = fcntl.fcntl(held, fcntl.F_GETLK, lock.pack(fcntl.F_WRLCK, 0, 0, 0, 0))
+            there |= lock.unpack(asked)[0] != fcntl.F_UNLCK and lock.unpack(asked)[-1] <= 0  # no number of here
+    seen = processes(place) if there or is_seen else []
+    pids = [process.pid for process in seen if process.name() in _DAEMONS]
+    inner = (re.search(r"^NSpid:\t\d+\t", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE) for pid in pids)
+    if (there and not seen) or (is_seen and any(inner)):  # with a number here, and another one there
+        end = f"end it there: dltutorial pocket down --name {folder.name}; if that container is gone, remove {folder}"
+        raise CourseError(f"a pocket cluster of another container is up in {folder}; {end}")
 
 
 def kill(folder: Path, role: str | None = None) -> None:
@@ -244,7 +259,7 @@ def _running(folder: Path) -> set[str]:
     marks = set()
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error, OSError):
-            if process.name() in ("munged", "slurmctld", "slurmd") and process.status() != psutil.STATUS_STOPPED:
+            if process.name() in _DAEMONS and process.status() != psutil.STATUS_STOPPED:
                 marks.add(process.environ().get(_MARK, ""))
     return {mark.rpartition(":")[2] for mark in marks if mark.startswith(f"{folder}:")}
 
@@ -252,10 +267,8 @@ def _running(folder: Path) -> set[str]:
 def _asked(cluster: PocketCluster, program: str, *arguments: str) -> str | None:
     """What a command of munge's or Slurm's says; None if it fails or gets no answer."""
     with contextlib.suppress(OSError, subprocess.SubprocessError):
-        return subprocess.run(
-            [which(program) or program, *arguments],
-            env=os.environ | cluster.env, capture_output=True, text=True, timeout=_ANSWER_S, check=True,
-        ).stdout  # fmt: skip
+        words, env = [which(program) or program, *arguments], os.environ | cluster.env
+        return subprocess.run(words, env=env, capture_output=True, text=True, timeout=_ANSWER_S, check=True).stdout
     return None
 
 

@@ -30,11 +30,7 @@ def missing() -> str:
 
 
 def run(script: Sequence[str]) -> NoReturn:
-    """Become the program that runs a Python file, with its arguments, on two nodes; how it ends is how this ends.
-
-    Raises:
-        CourseError: no script, no such file, or this machine cannot.
-    """
+    """Become what runs a Python file, with its arguments, on two nodes. CourseError: no such file, or none here."""
     if not script or not Path(script[0]).is_file():
         told = f"{script[0]!r} is no file" if script else "which script?"
         raise CourseError(f"pocket network: {told}; give a Python file that torchrun can run, and its arguments")

@@ -164,6 +164,17 @@ def test_two_notebooks_of_one_number_are_told_apart_first(course):
     assert f"pages: {folder / 'again'}" in finish(start(folder, "01_other", "--out", str(folder / "again")))[1]
 
 
+@pytest.mark.parametrize("options", [[], ["--jobs", "2"]])
+def test_two_notebooks_whose_names_begin_alike_do_not_share_a_folder(course, options):
+    mine = "open('mine', 'x').write(os.environ['DLTUTORIAL_PRESET'])"
+    folder = course(_00_good=f"import os; {mine}", _30_a=f"import os; {mine}", _30_b=f"import os; {mine}")
+    other = folder / "notebooks" / "30_b.ipynb"
+    other.write_text(other.read_text().replace('"chapter": "30"', '"chapter": "31"'))
+    status, _, err = finish(start(folder, *options))
+    assert status == 0, err
+    assert sorted(file.parent.name for file in (folder / "out" / "work").glob("*/mine")) == ["00", "30_a", "30_b"]
+
+
 def test_an_interrupt_ends_the_kernels_and_keeps_what_was_finished(course):
     folder = course(_00_good="1", _01_long=LONG, _02_never="1")
     process = start(folder)

@@ -331,10 +331,16 @@ def test_what_is_no_clusters_stays(name, theirs):
         shutil.rmtree(folder) if folder.is_dir() else folder.unlink()
 
 
-@pytest.mark.parametrize("theirs", ["notes.md", "work/notes", "state/notes.md", "n0/notes", "slurm-1001.out", ".git"])
+@pytest.mark.parametrize(
+    "theirs", [
+        "notes.md", "work/notes", "state/notes.md", "n0/notes", "slurm-1001.out", ".git", "n7", "state/to_do",
+        "n0/my_results", "n0/job01001/job_1", "state/my_work/run_1",
+    ],
+)  # fmt: skip
 def test_a_file_that_somebody_keeps_in_a_cluster_stays_and_all_else_too_until_it_is_moved(name, theirs):
     cluster = pocket.up(1, name)
-    file, first = cluster.folder / theirs, "work" if theirs == "work/notes" else theirs
+    file = cluster.folder / theirs
+    first = {"work/notes": "work", "state/my_work/run_1": "state/my_work"}.get(theirs, theirs)
     file.parent.mkdir(exist_ok=True)
     file.write_text("precious")
     told = command("down", "--name", name)
@@ -491,6 +497,105 @@ def test_a_cluster_of_a_processs_own_ends_with_it():
     name, folder = done.stdout.splitlines()
     assert name.startswith("brief-") and not Path(folder).exists()
     assert name not in pocket.names()
+
+
+IN_A_CONTAINER = ["unshare", "--pid", "--fork", "--mount-proc"]  # with this home and this host's name
+WITH_ITS_OWN_TMP = ["sh", "-c", 'mount -t tmpfs none "$TMPDIR" && exec "$@"', "sh"]
+contained = pytest.mark.skipif(
+    subprocess.run([*IN_A_CONTAINER, "true"], capture_output=True).returncode != 0,
+    reason="a namespace of processes takes root and unshare",
+)
+
+
+@pytest.fixture
+def home(monkeypatch):
+    """A cache of the test's own, with a short name: end_left looks at all clusters of it."""
+    with tempfile.TemporaryDirectory(prefix="c") as folder:
+        monkeypatch.setenv("XDG_CACHE_HOME", folder)
+        yield Path(folder)
+
+
+def contained_command(*words, before=()):
+    run = [*IN_A_CONTAINER, *before, sys.executable, *words]
+    return subprocess.run(run, capture_output=True, text=True, cwd=ROOT, timeout=250)
+
+
+@contained
+@pytest.mark.parametrize("action", ["status", "up", "down"])
+def test_another_containers_cluster_is_left_alone(home, name, action):
+    """Its daemons cannot be seen there, and so looked dead."""
+    cluster = pocket.up(1, name)
+    done = contained_command("-m", "dltutorial", "pocket", action, "--name", name)
+    assert (done.returncode, done.stdout) == (2, "")
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(
+        f"dltutorial: a pocket cluster of another container is up in {cluster.folder}; end it there: "
+    )
+    assert pocket.status(name) == cluster
+    assert pocket.down(name)
+    assert "there is no cluster" in contained_command("-m", "dltutorial", "pocket", "status", "--name", name).stderr
+
+
+@contained
+def test_what_a_container_has_left_when_it_ended_is_no_cluster_any_more(home, name):
+    done = contained_command("-m", "dltutorial", "pocket", "up", "--nodes", "1", "--name", name)
+    assert done.returncode == 0, done.stderr
+    assert pocket.status(name).faults[0] == "munge does not run"
+    assert pocket.up(1, name).faults == ()
+    assert pocket.down(name)
+
+
+@contained
+@pytest.mark.parametrize("before", [[], WITH_ITS_OWN_TMP], ids=["same", "own"])
+def test_another_containers_cluster_behind_a_link_is_left_alone(home, name, monkeypatch, before):
+    """A long path is reached by a short one, below a folder that each container may have for itself."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(home / ("long" * 20)))
+    (own := home / "t").mkdir()
+    monkeypatch.setenv("TMPDIR", str(own))
+    monkeypatch.setattr(tempfile, "tempdir", str(own))
+    cluster = pocket.up(1, name)
+    assert cluster.folder.parent == own
+    for action in ("status", "down", "up"):
+        done = contained_command("-m", "dltutorial", "pocket", action, "--name", name, before=before)
+        assert (done.returncode, len(done.stderr.splitlines())) == (2, 1), done.stderr
+        assert "of another container is up" in done.stderr
+    assert pocket.status(name) == cluster
+    daemons.kill(cluster.folder)
+    shutil.rmtree(cluster.folder)  # by who tidies such folders, say: nobody else's
+    assert pocket.down(name)
+
+
+@contained
+def test_clusters_of_processes_in_other_containers_do_not_end_for_a_number_that_is_unknown_here(home):
+    """Neither within, where the daemons are not seen, nor outside, where their owner has another number."""
+    nobody = f"lab-of-{2**22 + 1}"  # more than a process's number can be
+    outer = pocket.up(1, nobody)
+    try:
+        done = contained_command("-c", "from dltutorial.launch import pocket; pocket.end_left()")
+        assert (done.returncode, done.stderr) == (0, "")
+        assert pocket.status(nobody) == outer
+    finally:
+        pocket.down(nobody)
+    code = f"from dltutorial.launch import pocket; pocket.up(1, {nobody!r}); print('up', flush=True); input()\n"
+    code += f"print(pocket.status({nobody!r}).faults); pocket.end_left(); print(pocket.names())"
+    run = [*IN_A_CONTAINER, sys.executable, "-c", code]
+    inside = subprocess.Popen(run, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT)
+    assert inside.stdout.readline() == "up\n"
+    pocket.end_left()
+    assert inside.communicate("\n", timeout=250)[0].splitlines() == ["()", "[]"]
+
+
+@contained
+def test_a_process_whose_number_another_container_has_too_goes_without_a_cluster(home):
+    other = pocket.up(1, "lab-of-1")
+    try:
+        done = contained_command("-c", "from dltutorial.launch import pocket; print(pocket.own('lab', nodes=1))")
+        assert (done.returncode, done.stdout) == (0, "None\n")
+        (line,) = done.stderr.splitlines()
+        assert line.startswith("no cluster: a pocket cluster of another container is up in ")
+        assert pocket.status(other.name) == other
+    finally:
+        pocket.down(other.name)
 
 
 AS_NOBODY = """

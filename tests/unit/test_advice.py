@@ -13,6 +13,7 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from unittest import mock
 
 import h5py
 import numpy as np
@@ -248,6 +249,13 @@ def too_many_open_files(folder):
         resource.setrlimit(resource.RLIMIT_NOFILE, (50, before[1]))
         for _ in range(200):
             stack.enter_context(open(os.devnull))
+
+
+@met("no-home")
+def a_user_without_a_home(folder):
+    with mock.patch.dict(os.environ), mock.patch("pwd.getpwuid", side_effect=KeyError("uid not found: 12345")):
+        os.environ.pop("HOME", None)
+        Path.home()
 
 
 @met("no-permission")

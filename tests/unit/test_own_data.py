@@ -8,6 +8,7 @@ import resource
 import shutil
 import subprocess
 import sys
+import time
 import warnings
 from pathlib import Path
 from unittest import mock
@@ -282,6 +283,20 @@ def test_statistics_half_replaced_by_a_kill_are_told_until_they_are_made_anew(af
     assert cli.main(["data", "statistics", "--overwrite", "--source", str(own_data)]) == 0
     assert "every value is finite" in store.validate(own_data)
     trained(own_data, capsys)
+
+
+@pytest.mark.parametrize("options", [[], ["--overwrite"]])
+def test_what_a_kill_has_left_of_statistics_goes_and_nothing_that_is_written_or_somebodys(own_data, capsys, options):
+    stats, long_ago = own_data / "stats", time.time() - 3600
+    left, written = stats / ".time_means.npy.0123abcd.partial", stats / ".global_stds.npy.4567abcd.partial"
+    mine = {stats / ".time_means.npy.0123abcd.mine.partial", stats / ".notes.npy.0123abcd.partial"}
+    for file in (left, written, *mine):
+        file.write_text("half")
+        os.utime(file, None if file == written else (long_ago, long_ago))
+    (stats / "time_means.npy").unlink()
+    assert "every value is finite" in store.validate(own_data)
+    assert cli.main(["data", "statistics", "--source", str(own_data), *options]) == 0
+    assert {*stats.glob(".*")} == {written, *mine}
 
 
 def test_statistics_that_were_not_made_leave_half_replaced_ones_told(own_data, capsys):

@@ -2,6 +2,8 @@
 
 import os
 import socket
+import subprocess
+import sys
 from pathlib import Path
 from unittest import mock
 
@@ -12,6 +14,7 @@ from dltutorial.config import PRESETS, Recipe
 from dltutorial.errors import CourseError
 from dltutorial.ranks import RankInfo
 
+ROOT = Path(__file__).parents[2]
 TORCHRUN = {"RANK": "5", "LOCAL_RANK": "1", "WORLD_SIZE": "8", "LOCAL_WORLD_SIZE": "4"}
 SRUN = {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_PROCID": "4", "SLURM_LOCALID": "0", "SLURM_GTIDS": "4",
         "SLURM_STEP_NUM_TASKS": "5"}  # fmt: skip
@@ -205,3 +208,31 @@ def test_a_user_without_a_home_is_told_what_to_set(monkeypatch, tmp_path, folder
     assert "\n" not in str(refused.value)
     monkeypatch.setenv(variable, str(tmp_path))
     assert folder().is_relative_to(tmp_path)
+
+
+NO_HOME = """
+import pwd
+def getpwuid(uid):
+    raise KeyError(f"getpwuid(): uid not found: {uid}")
+pwd.getpwuid = getpwuid
+"""
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("-m", "dltutorial", "run", "00"),
+        ("-m", "dltutorial", "report"),
+        ("hub/kernel.py", "install"),
+        ("hub/kernel.py", "check"),
+    ],
+)
+def test_where_jupyter_needs_a_home_and_there_is_none_it_is_one_line(tmp_path, words):
+    (tmp_path / "sitecustomize.py").write_text(NO_HOME)
+    env = {name: value for name, value in os.environ.items() if name not in ("HOME", "JUPYTER_DATA_DIR")}
+    env |= {"PYTHONPATH": str(tmp_path), "DLTUTORIAL_RUNS": str(tmp_path / "runs")}
+    done = subprocess.run([sys.executable, *words], cwd=ROOT, env=env, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (1 if words[0] == "hub/kernel.py" else 2, "")
+    (line,) = done.stderr.splitlines()
+    assert "set HOME to a folder that you may write to" in line
+    assert not (tmp_path / "runs").exists()

@@ -84,6 +84,43 @@ def test_what_a_job_has_refused_at_first_it_does_not_take_when_it_is_queued_agai
         assert (done.returncode, done.stderr.startswith(f"{tmp_path / 'runs' / 'train-7'} {told}")) == (2, True)
 
 
+SERVER = """#!/bin/bash
+[ "$1" != -c ] || exec echo "a-token-of-this-start"
+echo "the server has the token $JUPYTER_TOKEN"
+"""
+
+
+def notebook_job(folder, restarts):
+    """The script with a server that ends at once; its job is number 7."""
+    (folder / "python").write_text(SERVER)
+    (folder / "python").chmod(0o755)
+    given = {"SLURM_SUBMIT_DIR": str(FOLDER.parent), "SLURM_JOB_ID": "7", "DLTUTORIAL_RUNS": str(folder / "runs")}
+    given |= {"DLTUTORIAL_PYTHON": str(folder / "python"), "SLURM_RESTART_COUNT": restarts}
+    script = ["bash", str(FOLDER / "notebook.sbatch")]
+    return subprocess.run(script, cwd=folder, env=os.environ | given, capture_output=True, text=True)
+
+
+@pytest.mark.parametrize(("restarts", "name"), [("0", "notebook-7.token"), ("2", "notebook-7-start-3.token")])
+def test_the_notebook_server_leaves_a_file_that_has_its_tokens_name(tmp_path, restarts, name):
+    (tmp_path / "runs").mkdir()
+    (mine := tmp_path / "runs" / name).write_text("mine\n")
+    done = notebook_job(tmp_path, restarts)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"{mine} is there already, of another job with this number, and stays; ")
+    assert mine.read_text() == "mine\n"
+
+
+def test_a_notebook_server_that_is_queued_again_goes_on_beside_the_token_of_a_killed_node(tmp_path):
+    (tmp_path / "runs").mkdir()
+    (left := tmp_path / "runs" / "notebook-7.token").write_text("of the first start\n")
+    done = notebook_job(tmp_path, "1")
+    assert done.returncode == 0, done.stderr
+    assert f"cat {tmp_path}/runs/notebook-7-start-2.token" in done.stdout
+    assert done.stdout.endswith("the server has the token a-token-of-this-start\n")
+    assert list((tmp_path / "runs").iterdir()) == [left]
+    assert left.read_text() == "of the first start\n"
+
+
 @pytest.mark.parametrize("name", ["../evil", "a b", "-x", "x" * 101, "a\nb"])
 def test_a_name_that_no_run_can_have_is_refused_before_ranks_start(tmp_path, name):
     given = {"SLURM_SUBMIT_DIR": str(FOLDER.parent), "RUN_NAME": name, "DLTUTORIAL_NODE": "compute"}

@@ -97,6 +97,48 @@ def test_killed_run_leaves_no_process_and_goes_on_to_the_same_bytes(made, tmp_pa
     assert contents(out) == contents(made)
 
 
+@pytest.fixture
+def stopped(tmp_path):
+    """(parent, its children): two of them simulate a year for long, and somebody has stopped them."""
+    script = SCRIPT.replace("snapshots=4", "snapshots=9999")
+    words = [sys.executable, "-c", script, tmp_path / "out", "2"]
+    with open(tmp_path / "said", "w") as said:
+        parent = subprocess.Popen(words, stderr=said, start_new_session=True)
+    until(lambda: len(list(tmp_path.glob("out/train/.*.partial"))) == 2)
+    children = psutil.Process(parent.pid).children()
+    for child in children:
+        child.suspend()
+    threads = [file for child in children for file in Path(f"/proc/{child.pid}/task").glob("*/status")]
+    until(lambda: all("State:\tT" in file.read_text() for file in threads))  # on a busy machine they take a while
+    yield parent, children
+    parent.kill()
+    parent.wait()
+    for child in filter(psutil.Process.is_running, children):
+        child.kill()
+
+
+def ended(processes):
+    return all(not process.is_running() or process.status() == psutil.STATUS_ZOMBIE for process in processes)
+
+
+def test_a_process_that_is_stopped_is_named_and_an_interrupt_ends_it_as_any_other(stopped, tmp_path):
+    parent, children = stopped
+    pids = [child.pid for child in children]
+    lines = {f"a simulating process is stopped; to go on: kill -CONT {n}" for n in pids}
+    until(lambda: lines <= {*(tmp_path / "said").read_text().splitlines()})
+    parent.send_signal(signal.SIGINT)
+    parent.wait(90)
+    assert ended(children)
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
+def test_a_process_that_is_stopped_ends_with_its_parent(stopped, how):
+    parent, children = stopped
+    parent.send_signal(how)
+    parent.wait(90)
+    until(lambda: ended(children))
+
+
 def until(condition, seconds=90):
     end = time.monotonic() + seconds
     while not condition():
