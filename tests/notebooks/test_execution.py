@@ -57,7 +57,8 @@ def run(path, folder, env):
     mine = learners_files(path, work)
     result = executed(path, folder / path.name, work, env=env, timeout_s=600)
     assert result.error == "", f"{path.name}, cell {result.cell}: {result.error}"
-    assert [name for name in mine if (work / name).read_text() != f"my {name}"] == []
+    kept = {name for name in mine if (work / name).is_file() and (work / name).read_bytes() == f"my {name}".encode()}
+    assert mine - kept == set(), "replaced or removed"
     left = {file.name for file in work.iterdir() if file.suffix != ".py"} - mine
     left -= {"__pycache__", "runs", *scripts.written(path)}
     assert left == set(), "beside the notebook; what it writes goes into a folder made for this sitting"
