@@ -25,6 +25,11 @@ WORDS, CELLS, CODE_LINES, CODE_IN_A_ROW = 1650, 52, 32, 2  # the longest cells w
 SCRIPT_LINES = 80  # of a file that a cell writes, blank ones apart
 OUTSIDE = re.compile(r"""(?<![\w.:/<])(/(home|root|work|tmp|Users|mnt|var|opt|scratch|pscratch|global)/|[A-Z]:\\)""")
 
+# What code may name only within a folder: files of data, what --out and --trace take, what is opened or removed.
+DATA = re.compile(r"(?!{[^}]*}/|{args\.)[\w{}./-]*[\w}]\.(bin|csv|db|h5|json|log|np[yz]|pkl|png|pt2?|sqlite|svg|txt)")
+GIVEN = re.compile(r"--(?:out|trace) +([\w.][^\s\"']*)")
+OPENS = {"Path", "open", "File", "SummaryWriter", "rmtree", "makedirs", "mkdir", "chdir", "remove", "unlink", "rename"}
+
 _LEAVE = [*range(1, 5), 6, 7, *range(9, 18), 20, *range(22, 26)]
 LEAVE_FILES = {f"notebooks/{number:02}" for number in _LEAVE}
 # The chapters with a measurement that was otherwise beside other tests; None where there are none beside.
@@ -49,8 +54,14 @@ def run(path, folder, env):
     (folder / "records.jsonl").unlink(missing_ok=True)
     (work := folder / "work").mkdir(exist_ok=True)
     env = runner.environment("smoke", folder) | env
+    mine = learners_files(path, work)
     result = executed(path, folder / path.name, work, env=env, timeout_s=600)
     assert result.error == "", f"{path.name}, cell {result.cell}: {result.error}"
+    kept = {name for name in mine if (work / name).is_file() and (work / name).read_bytes() == f"my {name}".encode()}
+    assert mine - kept == set(), "replaced or removed"
+    left = {file.name for file in work.iterdir() if file.suffix != ".py"} - mine
+    left -= {"__pycache__", "runs", *scripts.written(path)}
+    assert left == set(), "beside the notebook; what it writes goes into a folder made for this sitting"
     claims = runner.read_claims(folder)
     assert set(claims) == ({path.stem[:2]} if path in CHAPTERS else set())
     claims = claims.get(path.stem[:2], [])
@@ -63,11 +74,51 @@ def otherwise(claims):
     return [f"{claim['what']} ({claim['evidence']})" for claim in claims if claim["status"] == "otherwise"]
 
 
+def learners_files(path, work):
+    """A file of the learner's for each word in the code of a notebook and of the scripts that it names."""
+    own = "\n".join(code(path))
+    texts = [text for chapter in CHAPTERS for name, text in scripts.written(chapter).items() if name in own]
+    words = {word for word in re.findall(r"\w[\w.-]*", "\n".join([own, *texts])) if len(word) < 100}
+    names = {word for word in words if not word.endswith(".py")} - {"runs", *scripts.written(path)}
+    for name in names:
+        (work / name).write_text(f"my {name}")
+    return names
+
+
+def fixed_names(path):
+    """The names that code gives to files in the folder where a learner works, the scripts that it writes apart."""
+    for source in code(path):
+        if source.startswith(scripts.WRITES):
+            head, _, source = source.partition("\n")
+            if not head.endswith(".py"):
+                continue
+        nodes = list(ast.walk(ast.parse(TransformerManager().transform_cell(source))))
+        within = {id(node.right) for node in nodes if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div)}
+        within |= {id(node.value) for node in nodes if isinstance(node, ast.Expr)}  # docstrings
+        within |= {id(part) for node in nodes if isinstance(node, ast.JoinedStr) for part in node.values}
+        for node in nodes:
+            if isinstance(node, ast.Call):
+                name = getattr(node.func, "attr", getattr(node.func, "id", ""))
+                given = node.args[:1] if name in OPENS else []
+                if name == "add_argument" and ast.unparse(node.args[0]) in ("'--out'", "'--trace'"):
+                    given = [word.value for word in node.keywords if word.arg == "default"]
+                yield from (one.value for one in given if isinstance(one, ast.Constant))
+            if isinstance(node, ast.JoinedStr) and id(node) not in within:
+                text = "".join(
+                    part.value if isinstance(part, ast.Constant) else f"{{{ast.unparse(part.value).split(' ')[0]}}}"
+                    for part in node.values
+                )
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in within:
+                text = node.value
+            else:
+                continue
+            yield from (word for word in re.split(r"[\s\"']+", text) if DATA.fullmatch(word))
+            yield from GIVEN.findall(text)
+
+
 def files_left(folder):
-    """What a notebook has written where a second run of it would find it, the files of its own cells apart."""
-    own = {name for path in ALL for name in scripts.written(path)}
-    left = [path for name in ("work", "runs") for path in (folder / name).rglob("*") if path.is_file()]
-    return [path for path in left if path.name not in own and "__pycache__" not in path.parts]
+    """What a notebook has written, the files of its own cells apart."""
+    return [path for path in (folder / "runs").rglob("*") if path.is_file()]
 
 
 def read(path):
@@ -145,6 +196,12 @@ def test_a_notebook_is_valid_with_ids_and_without_outputs(path):
             assert cell["outputs"] == []
             assert cell["execution_count"] is None
     assert "widgets" not in read(path)["metadata"]
+
+
+@every_notebook
+def test_a_notebook_names_no_file_that_a_learner_may_have_beside_it(path):
+    """What it writes goes into a folder made for this sitting; ``%%writefile`` keeps what lies there."""
+    assert list(fixed_names(path)) == []
 
 
 @every_notebook

@@ -277,13 +277,15 @@ def test_the_suite_of_chapter_25_runs_on_two_nodes_by_the_chapters_own_line(clus
     draw = torch.Generator().manual_seed(0)
     x_ND = torch.randn(203, 5, generator=draw).double()
     y_N = torch.where(x_ND[:, 0] > 0.1, 1.0, -1.0).double()
-    torch.save({"x": x_ND, "y": y_N, "start": x_ND[:3].clone()}, tmp_path / "notebooks" / "rows25.pt")
+    torch.save({"x": x_ND, "y": y_N, "start": x_ND[:3].clone()}, tmp_path / "rows25.pt")
     line = printed("25", "sbatch -N 2 ").replace("sbatch ", "sbatch --wait --output=out.txt ")
+    assert line.count("OUT/rows25.pt") == 1
+    line = line.replace("OUT/rows25.pt", f"{tmp_path}/rows25.pt {tmp_path}/got25_4.pt")
     of_site(cluster, tmp_path, printed("25", "export DLTUTORIAL_PYTHON="), line)
     rows = [json.loads(row) for row in (tmp_path / "out.txt").read_text().splitlines() if row.startswith("{")]
     assert {row["ranks"] for row in rows} == {4}
     assert {row["workload"] for row in rows} == {"pca", "kmeans", "svm"}
-    found = torch.load(tmp_path / "notebooks" / "got25_4.pt", weights_only=True)
+    found = torch.load(tmp_path / "got25_4.pt", weights_only=True)
     assert found["alike"]
     variance_D = torch.linalg.eigvalsh(torch.cov(x_ND.T)).flip(0)
     assert torch.allclose(found["pca"]["variance"], variance_D)
