@@ -101,6 +101,8 @@ def update(root: Path) -> str:
         if mine := _git(root, "for-each-ref", f"refs/heads/origin/{branch}", f"refs/tags/origin/{branch}").split():
             raise CourseError(f"git would take your {mine[-1]} for the course's; rename it, then again")
         anew = "the course's history is another one by now: clone it anew, and copy your files over"
+        if _git(root, "rev-parse", "--is-shallow-repository").strip() == "true":
+            anew = "this clone lacks older commits of the course: git fetch --unshallow, then again"
         tip = _git(root, "merge-base", "HEAD", newer, do=anew).strip()
         with contextlib.suppress(CourseError):  # the last that came here, as far as git remembers
             tip = _git(root, "merge-base", "--fork-point", newer, "HEAD").strip()

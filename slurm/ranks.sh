@@ -10,10 +10,14 @@
 #   DLTUTORIAL_PYTHON            default: .venv/bin/python
 #   DLTUTORIAL_MASTER_SUFFIX     what makes a node's name, as Slurm lists it, that of its fast network
 
+export SLURM_EXPORT_ENV=ALL # sbatch --export=NONE, a rule of some sites, would have srun start ranks without a PATH
+
 refuse() {
     echo "$*" >&2
     exit 2
 }
+# Also of a job that was sent with --chdir.
+if ! cd "${SLURM_SUBMIT_DIR:-.}"; then refuse "this job cannot work in $SLURM_SUBMIT_DIR; sbatch it from there"; fi
 case ${DLTUTORIAL_LAUNCHER:-torchrun} in
     torchrun | srun) ;;
     *) refuse "DLTUTORIAL_LAUNCHER=$DLTUTORIAL_LAUNCHER is no launcher; choose torchrun or srun, or unset it" ;;

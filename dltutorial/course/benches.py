@@ -89,8 +89,7 @@ def precision(preset: Preset, repeats: int) -> Iterator[BenchRow]:
         recipe = Recipe.of(preset, precision=name)
         model = build_model(recipe)
         step = make_step(model, squared_error, make_optimizer(model, recipe), recipe)
-        batch = _noise(recipe, recipe.global_batch_size)
-        updates[name] = functools.partial(step, *batch)
+        updates[name] = functools.partial(step, *_noise(recipe, recipe.global_batch_size))
     timings = alternate(updates, repeats)
     product_s = {name: 3 * recipe.global_batch_size * recipe.forward_flop / peak[name] for name in peak}
     rest_s = max(0.0, timings["fp32"].best_s - product_s["fp32"])

@@ -77,10 +77,10 @@ def leave(remove: bool = False) -> str:
         member = sharing.membership()
     except CourseError:  # leaving mends it
         member, damaged = None, True
-    away = member is not None and not member.folder.is_dir()
+    away = member is not None and not os.access(member.folder, os.X_OK)
     if member and away and remove:
-        raise CourseError(f"{member.folder} is not there now; when it is, again, or leave without --remove")
-    theirs = member is not None and member.file.exists() and not member.is_mine(member.file)
+        raise CourseError(f"{member.folder} is out of reach now; when it is not, again, or leave without --remove")
+    theirs = member is not None and not away and member.file.exists() and not member.is_mine(member.file)
     there, has_shared = sharing.setting_file().exists(), member is not None and (away or member.file.exists())
     try:
         if remove and member and not theirs:
@@ -93,7 +93,7 @@ def leave(remove: bool = False) -> str:
     if member is None or not has_shared:
         return "You have left: nothing is shared." if there else "You are in no class: nothing is shared."
     kept = "is removed" if remove else "stays; remove it with rm if you like"
-    kept = "is somebody else's by now, and stays" if theirs else kept
+    kept = "is a copy, or somebody else's by now, and stays" if theirs else kept
     kept = "is out of reach now" if away else kept
     return f"You have left: nothing more is shared. What was shared, {member.file}, {kept}."
 

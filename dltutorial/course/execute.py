@@ -89,7 +89,12 @@ def _main() -> None:
     threading.Thread(target=_end_with_owner, daemon=True).start()
     tell = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # what the kernel and its processes print goes to the log
-    print(json.dumps(asdict(_execute_here(lambda: print("null", file=tell), *words))), file=tell)
+    try:
+        result = _execute_here(lambda: print("null", file=tell), *words)
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", "") or "it is half written, as on a full disk"
+        result = Executed(0.0, error=f"what was executed cannot be kept: {why}; make room, then again")
+    print(json.dumps(asdict(result)), file=tell)
 
 
 def _end_with_owner() -> None:
@@ -195,9 +200,8 @@ def _finish(output: Path, index: int | None, error: str) -> int | None:
     number = None
     if error and index is not None:
         if not any(item.output_type == "error" for cell in cells for item in cell.get("outputs", ())):
-            cells[index].outputs += [
-                nbformat.v4.new_output("error", ename="NotFinished", evalue=error, traceback=[error])
-            ]
+            told = nbformat.v4.new_output("error", ename="NotFinished", evalue=error, traceback=[error])
+            cells[index].outputs.append(told)
         number = 1 + sum("injected-parameters" not in cell.metadata.get("tags", ()) for cell in cells[:index])
     nbformat.write(notebook, output)
     with contextlib.suppress(OSError, sqlite3.Error):  # such as a home that may not be written

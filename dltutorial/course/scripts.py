@@ -57,7 +57,8 @@ def _guard_writefile() -> None:
         print(f"Writing {name}")
 
     writefile.wrote = wrote  # type: ignore[attr-defined]
-    shell.register_magic_function(writefile, "cell", "writefile")
+    for name in ("writefile", "file"):
+        shell.register_magic_function(writefile, "cell", name)
 
 
 def written(notebook: Path) -> dict[str, str]:

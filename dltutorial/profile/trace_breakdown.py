@@ -91,8 +91,7 @@ class StepBreakdown:
         waits = without(cut(event for event in own if _waits_for_device(event)), loads)
         # With a device, the backward pass has a thread of its own: while it works, the stepping thread is not idle.
         calls = [e for e in trace.events if e.category in ("operator", "runtime") and (kernels or e.row == first.row)]
-        idle = without([(start_s, end_s)], [*cut(calls), *loads])
-        gaps = [(a, b) for a, b in idle if b - a >= LONG_GAP_S]
+        gaps = [(a, b) for a, b in without([(start_s, end_s)], [*cut(calls), *loads]) if b - a >= LONG_GAP_S]
         stepping = [e for e in own if start_s <= e.start_s < end_s and not covers(loads, e.start_s)]
         operators = [event for event in stepping if event.category == "operator"]
         work_s = end_s - start_s - length([*loads, *waits, *gaps])

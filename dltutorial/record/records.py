@@ -65,7 +65,8 @@ def read(file: Path) -> Iterator[dict]:
     try:
         lines = paths.read_text(file).split("\n")
     except OSError as error:
-        raise CourseError(f"cannot read records {file}: {error.strerror}; run a chapter first") from error
+        mend = "run a chapter first, or let DLTUTORIAL_RUNS name the folder of its runs"
+        raise CourseError(f"cannot read records {file}: {error.strerror}; {mend}") from error
     except UnicodeDecodeError as error:
         raise CourseError(f"{file} is not a file of records (not text); give the path of a records.jsonl") from error
     torn, record, bad = [], None, "{}, line {} is not a record; remove that line"

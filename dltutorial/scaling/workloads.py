@@ -88,5 +88,4 @@ def _network(name: str, layers: Sequence[tuple[int, int, int]]) -> Workload:
     """From (weights of the kernel, other weights, points) of every layer in the order of the forward pass."""
     products = [kernel * points for kernel, _, points in layers]
     weights = tuple(float(kernel + other) for kernel, other, _ in reversed(layers))
-    work = tuple(product / sum(products) for product in reversed(products))
-    return Workload(name, weights, work)
+    return Workload(name, weights, tuple(product / sum(products) for product in reversed(products)))

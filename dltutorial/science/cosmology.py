@@ -216,8 +216,7 @@ def turned(x_CDHW: Tensor, seed: int) -> Tensor:
     """A box mirrored and turned, one of the 48 ways, as its seed says."""
     draw = torch.Generator().manual_seed(seed)
     order = (torch.randperm(3, generator=draw) + 1).tolist()
-    mirrored = [axis for axis in (1, 2, 3) if torch.rand((), generator=draw) < 0.5]
-    return x_CDHW.permute(0, *order).flip(mirrored)
+    return x_CDHW.permute(0, *order).flip([axis for axis in (1, 2, 3) if torch.rand((), generator=draw) < 0.5])
 
 
 def make_task(recipe: Recipe, folder: Path) -> Task:

@@ -98,7 +98,7 @@ class Tiles:
         self.file = Path(folder) / f"{SPLITS[split]}.h5"
         with cases.opened(self.file, images="NCHW", labels=f"N{len(CLASSES)}") as (images, labels):
             self.shape, labels_NK = images.shape, labels[...]
-            self.no_value = formats.own_no_value(self.file, images.attrs)
+            self.no_value = formats.own_no_value(self.file, images.attrs, images.fillvalue or 65535)  # uint16's last
         self.labels_NK = torch.from_numpy(cases.classes(self.file, labels_NK, 2)).float()
 
     def __len__(self) -> int:

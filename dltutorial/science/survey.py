@@ -71,8 +71,7 @@ def views(x_BCHW: Tensor, seeds_B: Tensor) -> Tensor:
     rows = mirror_B * cos_B, -sin_B * H / W, right_B, mirror_B * sin_B * W / H, cos_B, down_B
     places = F.affine_grid(torch.stack(rows, 1).view(-1, 2, 3), list(x_BCHW.shape), align_corners=False)
     seen_BCHW = F.grid_sample(x_BCHW, places, padding_mode="reflection", align_corners=False)
-    brightness_B111 = torch.exp(0.6 * (bright_B - 0.5))[:, None, None, None]
-    return seen_BCHW * brightness_B111 + 0.15 * noise_BCHW.to(x_BCHW)
+    return seen_BCHW * torch.exp(0.6 * (bright_B - 0.5))[:, None, None, None] + 0.15 * noise_BCHW.to(x_BCHW)
 
 
 def info_nce(a_BP: Tensor, b_BP: Tensor, temperature: float = TEMPERATURE) -> Tensor:

@@ -34,6 +34,15 @@ if "dltutorial.course.execute" in sys.orig_argv:
     time.sleep(1)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
 """
+# What papermill writes of a notebook is half of it.
+FULL_DISK = """import sys
+if "dltutorial.course.execute" in sys.orig_argv:
+    from papermill.iorw import LocalHandler
+    def write(self, buf, path):
+        with open(path, "w") as file:
+            file.write(buf[:20]){}
+    LocalHandler.write = write
+"""
 ASKS_TO_END = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 LONG = "import os, time; open(os.environ['PID_FILE'], 'w').write(str(os.getpid())); time.sleep(1000)"
 
@@ -69,6 +78,17 @@ def start(folder, *options, ignored=None):
 def finish(process):
     out, err = process.communicate(timeout=250)
     return process.returncode, out, err.replace("\r", "\n")
+
+
+@pytest.mark.parametrize("ending", ["", "; raise OSError(28, 'No space left on device')"])
+def test_a_disk_that_is_full_is_told_as_such(course, monkeypatch, ending):
+    folder = course(_00_a="1 + 1")
+    (folder / "sitecustomize.py").write_text(FULL_DISK.format(ending))
+    monkeypatch.setenv("PYTHONPATH", str(folder), prepend=os.pathsep)
+    status, _, err = finish(start(folder))
+    assert status == 1
+    assert "what was executed cannot be kept: it is half written, as on a full disk; make room, then again" in err
+    assert "exit code" not in err
 
 
 @pytest.mark.parametrize("options", [pytest.param([], marks=pytest.mark.full), ["--jobs", "2"]])

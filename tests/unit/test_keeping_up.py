@@ -626,6 +626,9 @@ def test_a_course_whose_history_was_rewritten_is_told_as_such(course):
     git(course.author, "commit", "-qm", "anew")
     git(course.author, "push", "-qf", "origin", "anew:main")
     assert "another one by now: clone it anew, and copy your files over" in course.refused()
+    tip = git(course.learner, "rev-parse", "HEAD").stdout.strip()
+    (course.learner / ".git" / "shallow").write_text(f"{tip}\n")  # as of git clone --depth 1: the rest may be unknown
+    assert "this clone lacks older commits of the course: git fetch --unshallow, then again" in course.refused()
 
 
 def test_what_the_newer_version_moves_to_a_place_where_git_ignores_the_learners_file_leaves_that_file(course):

@@ -327,6 +327,20 @@ def test_make_clean_from_another_folder_removes_nothing_there(clone, tmp_path):
     assert mine.exists()
 
 
+def test_make_in_a_copied_folder_does_not_run_the_others_code(clone, tmp_path):
+    """A copied .venv has the course of the folder that it was made in."""
+    shutil.copytree(clone, tmp_path / "copy")
+    (tmp_path / "copy" / ".venv" / "bin").mkdir(parents=True)
+    (tmp_path / "copy" / ".venv" / "bin" / "python").symlink_to(sys.executable)
+    (tmp_path / "copy" / ".venv" / ".course").touch()
+    for target in ("run", "lab", "update", "book", "test"):
+        done = make(tmp_path / "copy", target)
+        assert done.returncode == 2
+        assert (
+            "is of another place: this folder was copied or moved. Remove it (rm -rf .venv), and make a" in done.stderr
+        )
+
+
 def test_every_module_of_a_fresh_clone_imports(clone):
     code = (
         "import importlib, pkgutil, dltutorial\n"

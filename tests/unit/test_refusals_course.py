@@ -178,7 +178,7 @@ REFUSALS = [
     ("no class", joined(folder="nowhere"), "ask your instructor for the class's folder"),
     ("a file for a class", joined(folder="class/taken.jsonl"), "ask your instructor for the class's folder"),
     ("a second class", joined_after(joined()), "leave it first: dltutorial class leave"),
-    ("a class that is away", left_while_the_class_is_away, "class is not there now; when it is, again, or leave wi"),
+    ("a class that is away", left_while_the_class_is_away, "class is out of reach now; when it is not, again, or l"),
     *(("a damaged page", damaged_page("report.ipynb", make), words) for make, words in (
         (os.mkfifo, "no regular file; check the path"), (lambda page: page.write_text("{"), "not a notebook"),
         (lambda page: page.write_bytes(b"\xe9"), "not a notebook"), (lambda page: None, "No such file"),

@@ -157,14 +157,29 @@ def test_leaving_removes_no_file_that_is_somebody_elses_by_now(room):
     classroom.join(room, "ann")
     (room / "ann.jsonl").rename(room / "old")
     (room / "ann.jsonl").write_text("another's\n")
-    assert "is somebody else's by now, and stays" in classroom.leave(remove=True)
+    assert "is a copy, or somebody else's by now, and stays" in classroom.leave(remove=True)
     assert (room / "ann.jsonl").read_text() == "another's\n"
+
+
+def test_who_may_not_look_into_the_class_any_more_can_leave_it(room, monkeypatch):
+    classroom.join(room, "ann")
+    monkeypatch.setattr(os, "access", lambda place, how: Path(place) != room)
+    exists = Path.exists
+    monkeypatch.setattr(Path, "exists", lambda file: _denied(file) if file.parent == room else exists(file))
+    with pytest.raises(CourseError, match="is out of reach now"):
+        classroom.leave(remove=True)
+    assert "is out of reach now" in classroom.leave()
+    assert not sharing.setting_file().exists()
+
+
+def _denied(file):
+    raise PermissionError(13, "Permission denied", str(file))
 
 
 def test_leaving_removes_no_file_of_another_user_that_has_the_number_of_the_old_one(room, monkeypatch):
     classroom.join(room, "ann")
     monkeypatch.setattr(os, "getuid", lambda: (room / "ann.jsonl").stat().st_uid + 1)
-    assert "is somebody else's by now, and stays" in classroom.leave(remove=True)
+    assert "is a copy, or somebody else's by now, and stays" in classroom.leave(remove=True)
     assert (room / "ann.jsonl").exists()
 
 
@@ -252,7 +267,7 @@ def test_after_the_room_was_cleaned_nobody_writes_into_the_file_of_another(room,
     assert "3.0" in theirs
     with pytest.raises(CourseError, match="is gone or not yours any more; join again"):
         classroom.status()
-    assert "is somebody else's by now, and stays" in classroom.leave(remove=True)
+    assert "is a copy, or somebody else's by now, and stays" in classroom.leave(remove=True)
     assert (room / "me.jsonl").read_text() == theirs
 
 

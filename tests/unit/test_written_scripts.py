@@ -200,6 +200,7 @@ def test_a_name_that_looks_like_an_option_is_kept_too(shell, tmp_path, monkeypat
     file = tmp_path / name.removeprefix("-- ").strip('"')
     file.write_text("written in an editor\n")
     scripts.prepare()
+    shell.run_cell(f"%%file {name}\nblank\n")
     shell.run_cell(f"%%writefile {name}\nblank\n")
     shell.run_cell("%%writefile\nblank\n")  # IPython says what is missing
     assert "written in an editor\n" in files(tmp_path).values()
