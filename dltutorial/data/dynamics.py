@@ -104,8 +104,7 @@ def _equilibrium(flow: Flow, l_H1: Tensor) -> tuple[Tensor, Tensor]:
     profile_H = torch.exp(flow.jet_sharpness * (torch.cos(2 * y_H) - 1))
     profile_H = (profile_H - profile_H.mean()) / (1 - profile_H.mean())  # mean 0, peak 1
     # MKL in torch 2.6 refuses expanded views, whose columns are one and the same memory.
-    profile_HW = profile_H[:, None].expand(-1, flow.n_lon).contiguous()
-    spectrum_H1 = rfft2(profile_HW, norm="forward")[:, :1]
+    spectrum_H1 = rfft2(profile_H[:, None].expand(-1, flow.n_lon).contiguous(), norm="forward")[:, :1]
     speeds_L11 = torch.tensor(flow.jet_speeds or (0.0,) * flow.n_layers, dtype=torch.float64)[:, None, None]
     jets_LHK = torch.zeros(flow.n_layers, flow.n_lat, flow.n_lon // 2 + 1, dtype=torch.complex128)
     safe_H1 = torch.where(l_H1 == 0, 1.0, l_H1)

@@ -268,7 +268,8 @@ def _asked(cluster: PocketCluster, program: str, *arguments: str) -> str | None:
     """What a command of munge's or Slurm's says; None if it fails or gets no answer."""
     with contextlib.suppress(OSError, subprocess.SubprocessError):
         words, env = [which(program) or program, *arguments], os.environ | cluster.env
-        return subprocess.run(words, env=env, capture_output=True, text=True, timeout=_ANSWER_S, check=True).stdout
+        done = subprocess.run(words, env=env, capture_output=True, errors="replace", timeout=_ANSWER_S, check=True)
+        return done.stdout
     return None
 
 

@@ -120,10 +120,7 @@ class ScatterTokens(torch.autograd.Function):
 def piece(x: Tensor, dim: int, parts: int = 1, group: Group = None) -> nn.Parameter:
     """This rank's share, as a parameter of its own: of each of the parts that lie one after the other in ``dim``.
 
-    It remembers in ``cut`` how it was cut.
-
-    Raises:
-        CourseError: the ranks do not divide it.
+    It remembers in ``cut`` how it was cut. CourseError: the ranks do not divide it.
     """
     p = dist.get_world_size(group)
     if x.shape[dim] % (parts * p):

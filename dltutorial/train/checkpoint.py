@@ -108,6 +108,8 @@ def restore(checkpoint: Checkpoint, state: TrainState) -> None:
     groups = [dict(group) for group in optimizer.param_groups]
     try:
         weights, averages = state.mesh.placed(checkpoint.model, checkpoint.optimizer)
+        if any(weights[name].dtype != w.dtype for name, w in state.model.state_dict().items() if name in weights):
+            raise ValueError("its weights are numbers of another kind")
         state.model.load_state_dict(weights)
         state.optimizer.load_state_dict(averages)
         for group, before in zip(optimizer.param_groups, groups, strict=True):

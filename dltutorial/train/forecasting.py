@@ -140,10 +140,7 @@ def row_weights(n_lat: int, geometry: str, of_rows: int | None = None) -> Tensor
     """The share of the area that each row stands for: shape (H, 1), mean 1; of the first rows of a grid of more.
 
     On a ``sphere`` rows shrink towards the poles with the cosine of latitude, which runs from 90° to −90° with both
-    poles on the grid (ERA5). On the flat ``beta-plane`` all rows count the same.
-
-    Raises:
-        ValueError: another geometry.
+    poles on the grid (ERA5). On the flat ``beta-plane`` all rows count the same. ValueError: another geometry.
     """
     if geometry == "beta-plane":
         return torch.ones(n_lat, 1)

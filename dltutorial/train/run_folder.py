@@ -108,10 +108,7 @@ def begin(folder: Path, recipe: Recipe, found: Checkpoint | None, resume: bool) 
     Records after the checkpoint are cut: the run writes them again. Without one they are set aside, and the weights.
     A run that is overwritten is moved aside, under another name in one go, so that a kill never leaves half a run under
     its own. It is back if what starts in ``with`` fails, and stays aside until ``let_go`` is called: when there is
-    something of the new one to go on from.
-
-    Raises:
-        CourseError: the folder cannot be written.
+    something of the new one to go on from. CourseError: the folder cannot be written.
     """
     real, aside = folder.resolve(), _aside(folder)
     for left in real.parent.glob(f".{glob.escape(real.name)}.removed-*"):  # by a kill

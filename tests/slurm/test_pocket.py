@@ -275,6 +275,23 @@ def test_a_cluster_killed_as_a_whole_starts_anew_and_one_without_its_folder_stil
     assert not daemons.processes(cluster.folder)
 
 
+def test_a_cluster_with_bytes_that_are_no_text_ends_all_the_same(name, tmp_path):
+    """squeue cuts a job's name after so many bytes, in the middle of a character."""
+    cluster = pocket.up(1, name)
+    script = f"trap '' TERM; touch {tmp_path}/began; sleep 60"
+    words = ["sbatch", "-o/dev/null", "--job-name=Übung7ä", "--wrap", script]
+    subprocess.run(words, env=os.environ | cluster.env, check=True, capture_output=True)
+    wait_for((tmp_path / "began").exists)
+    assert pocket.status(name) == cluster
+    with open(cluster.folder / "slurm.conf", "ab") as conf:
+        conf.write(b"# \xff\n\xfe\x80 = \xff\n")
+    said = command("status", "--name", name)
+    assert "Traceback" not in said.stderr
+    said = command("down", "--name", name)
+    assert said.returncode == 0, said.stderr
+    assert not daemons.processes(cluster.folder)
+
+
 @pytest.mark.parametrize("damage", ["cut", "words", "fifo", "folder", "gone"])
 def test_a_damaged_description_kills_nobody_else_and_up_mends(name, damage):
     cluster = pocket.up(1, name)

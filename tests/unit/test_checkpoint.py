@@ -502,6 +502,9 @@ WRONG = {
     "a recipe of tensors": lambda content: content["recipe"].update(dim=torch.ones(2)),
     "no weights": lambda content: content.update(model={}),
     "weights that are no tensors": lambda content: content["model"].update(dict.fromkeys(content["model"], 1.0)),
+    "weights that are whole numbers": lambda content: [
+        content["model"].update({name: w.long()}) for name, w in list(content["model"].items())
+    ],
     "weights in another shape": lambda content: content["model"].update(dict.fromkeys(content["model"], torch.ones(1))),
     "an optimizer without state": lambda content: content["optimizer"].pop("state"),
     "an optimizer's state that is a list": lambda content: content["optimizer"].update(state=[1]),

@@ -469,6 +469,24 @@ def test_a_check_notes_years_that_are_in_no_split(own_data):
     assert "\n" not in store.validate(own_data)
 
 
+@pytest.mark.parametrize("plan", [{"years": [2, 2, 1]}, {"years": [2, 2]}, {"years": "many"}, [2, 3], "of mine", None])
+def test_a_check_notes_a_first_or_last_year_that_is_gone(own_data, plan):
+    n = len(list(own_data.glob("*/*.h5")))
+    (own_data / "dataset.json").write_text(json.dumps({"plan": plan}))
+    notes = store.validate(own_data).splitlines()[1:]
+    told = [note for note in notes if "dataset.json tells of" in note]
+    is_more = isinstance(plan, dict) and isinstance(plan["years"], list) and sum(plan["years"]) > n
+    assert told == ([f"note: dataset.json tells of {sum(plan['years'])} years, but {n} are there"] if is_more else [])
+
+
+def test_statistics_of_almost_nothing_are_one_line(own_data, capsys):
+    file = own_data / "stats" / "global_stds.npy"
+    np.save(file, np.full_like(np.load(file), 1e-38))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert "stats" in refused(capsys, "data", "check", "--source", own_data)
+
+
 def zeroed(places):
     def act(folder):
         with h5py.File(folder / "valid" / "2016.h5", "r+") as year:
