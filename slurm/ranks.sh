@@ -16,8 +16,6 @@ refuse() {
     echo "$*" >&2
     exit 2
 }
-# Also of a job that was sent with --chdir.
-if ! cd "${SLURM_SUBMIT_DIR:-.}"; then refuse "this job cannot work in $SLURM_SUBMIT_DIR; sbatch it from there"; fi
 case ${DLTUTORIAL_LAUNCHER:-torchrun} in
     torchrun | srun) ;;
     *) refuse "DLTUTORIAL_LAUNCHER=$DLTUTORIAL_LAUNCHER is no launcher; choose torchrun or srun, or unset it" ;;

@@ -56,6 +56,13 @@ def test_two_nodes_with_two_ranks_each_train(whole):
     assert "2 ranks a node" in text
 
 
+def test_a_job_that_takes_little_of_the_environment_and_begins_elsewhere_trains(train, whole):
+    """``--export=NONE`` is a rule of some sites: srun would start ranks without a PATH."""
+    taken = ("DLTUTORIAL_RUNS", "DLTUTORIAL_PYTHON", "DLTUTORIAL_RANKS_PER_NODE", "DLTUTORIAL_LAUNCHER", "RUN_NAME")
+    train("elsewhere", *STEPS, options=(f"--export={','.join(taken)}", "--chdir=/")).wait(250)
+    assert losses("elsewhere") == pytest.approx(whole[0], rel=1e-5)
+
+
 def test_ranks_meet_at_slurms_address_or_at_the_first_node_s_name_with_the_site_s_suffix(cluster, runs):
     for suffix, address in (("", "127.0.0.1"), ("i", "n0i")):
         env = {"DLTUTORIAL_LAUNCHER": "srun", "DLTUTORIAL_RANKS_PER_NODE": "1", "DLTUTORIAL_PYTHON": "bash -c printenv"}
