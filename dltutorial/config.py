@@ -401,7 +401,7 @@ def read_knobs(file: Path) -> dict:
     try:
         knobs = paths.from_json(paths.read_text(file, limit=2**20).removeprefix("\ufeff"))  # of a Windows editor
     except OSError as error:
-        raise RecipeError(f"cannot read recipe {file}: {error.strerror}; give the path of a JSON file") from error
+        raise RecipeError(f"cannot read recipe {file}: {error.strerror}; mend that, or name another file") from error
     except ValueError as error:
         raise RecipeError(f"recipe {file} is not JSON ({error}); write it like a run's recipe.json") from error
     if not isinstance(knobs, dict):
