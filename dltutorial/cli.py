@@ -137,7 +137,7 @@ def make_parser() -> argparse.ArgumentParser:
     train.add_argument("--name", help="of the run, a folder under the runs folder (default: made of date and time)")
     again = train.add_mutually_exclusive_group()
     again.add_argument("--overwrite", action="store_true", help="replace a run of that name")
-    resume = "go on with the run --name from its newest checkpoint, or start it; knobs not given are its (--preset gives all)"
+    resume = "start run --name, or go on from its newest checkpoint; knobs not given (nor by --preset) are the run's"
     again.add_argument("--resume", action="store_true", help=resume)
     add_options(train.add_argument_group("knobs"))
 
