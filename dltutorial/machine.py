@@ -77,9 +77,7 @@ class Machine:
 
 def describe(folder: Path | None = None) -> Machine:
     """Look at everything. Loads torch where it is installed; ``folder`` (default: the data) tells which disk.
-
-    Raises:
-        CourseError: the variables of a launcher contradict each other.
+    CourseError: the variables of a launcher contradict each other.
     """
     total, available = memory_bytes()
     commands = "commands" if shutil.which("sinfo") and shutil.which("sbatch") else None
@@ -120,9 +118,7 @@ def package_version(package: str) -> str | None:
 
 def suggest_preset() -> str:
     """The preset that fits: cluster and gpu need accelerators; smoke suits CI and fewer than 4 cores, else laptop.
-
-    Raises:
-        CourseError: the variables of a launcher contradict each other.
+    CourseError: the variables of a launcher contradict each other.
     """
     if n := n_devices():
         return "cluster" if n > 1 or RankInfo.from_env().world_size > 1 else "gpu"
@@ -201,9 +197,7 @@ def rank_cores() -> int:
 
     A process without a launcher takes no more than ``OMP_NUM_THREADS``, as torch does; torchrun sets that to 1 for
     want of better knowledge, so there it does not count.
-
-    Raises:
-        CourseError: the variables of a launcher contradict each other.
+    CourseError: the variables of a launcher contradict each other.
     """
     here, env = RankInfo.from_env(), os.environ
     on_node = slurm_cores(env, "SLURM_CPUS_ON_NODE") if env.get("SLURM_CPUS_ON_NODE") else 0

@@ -35,9 +35,7 @@ _JSC_FILE = Path("/etc/FZJ/systemname")
 
 def login_sign(env: Mapping[str, str] | None = None, jsc_file: Path = _JSC_FILE) -> str | None:
     """The sign by which this is a login node; None in a Slurm job and on a machine of your own.
-
-    Raises:
-        CourseError: ``DLTUTORIAL_NODE`` is neither login nor compute.
+    CourseError: ``DLTUTORIAL_NODE`` is neither login nor compute.
     """
     env = os.environ if env is None else env
     said = env.get("DLTUTORIAL_NODE", "")
@@ -55,9 +53,7 @@ def login_sign(env: Mapping[str, str] | None = None, jsc_file: Path = _JSC_FILE)
 
 def told(env: Mapping[str, str] | None = None, jsc_file: Path = _JSC_FILE) -> str:
     """What this is, in a few words: a login node and by which sign, a Slurm job, or this machine.
-
-    Raises:
-        CourseError: ``DLTUTORIAL_NODE`` is neither login nor compute.
+    CourseError: ``DLTUTORIAL_NODE`` is neither login nor compute.
     """
     env = os.environ if env is None else env
     sign, hub = login_sign(env, jsc_file), ", through JupyterHub" if "JUPYTERHUB_SERVICE_PREFIX" in env else ""

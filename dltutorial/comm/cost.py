@@ -154,9 +154,7 @@ def fit_regimes(samples: Sequence[Sample], lanes: float = 1) -> Regimes:
     """Two fits, split at the size that leaves the least error; each has at least two sizes.
 
     Small tensors tell α; in large ones it drowns, and is taken over from the small.
-
-    Raises:
-        ValueError: fewer than four sizes.
+    ValueError: fewer than four sizes.
     """
     sizes = sorted({n_bytes for n_bytes, *_ in samples})
     if len(sizes) < 4:

@@ -7,6 +7,7 @@ record for each row, and the same figures as a JSON file if asked for. What is m
 import datetime
 import inspect
 import json
+import os
 import secrets
 import statistics
 from collections.abc import Mapping, Sequence
@@ -100,26 +101,28 @@ def run(name: str | None = None, repeats: int = 5, json_file: Path | None = None
             print(f"{known:12}", (getattr(benches, known).__doc__ or "").partition("\n")[0])
         return 0
     chosen = config.preset(preset)
-    rows: list[Any] = []
-    try:
-        for row in getattr(benches, name)(chosen, repeats):
-            rows.append(row)
-        versions = ", ".join(f"{package} {version}" for package, version in machine.versions().items() if version)
-        print(f"{name} on {machine.label()}, preset {chosen.name}; {versions}")
-        print(inspect.getdoc(getattr(benches, name)), table(rows), LEGEND, sep="\n\n")
-        if json_file is not None:
-            now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-            words = f"dltutorial bench {name} --preset {chosen.name} --repeats {repeats}"
-            about: dict[str, Any] = {"bench": name, "command": words, "time": now, "preset": chosen.name}
-            about |= {"machine": machine.label(), "versions": machine.versions()}
-            about["rows"] = [vars(row) | {"median": row.median} for row in rows]
-            text = json.dumps(about, indent=1) + "\n"
-            paths.replace_text(json_file, was, text, "the figures stand above, and in your records")
-    finally:  # what was measured is kept, whatever comes after it
-        writer = records.Writer("bench", chosen.name)
-        for row in rows:
-            figures = {"samples": row.samples, "predicted": row.predicted, "more": row.more}
+    rows, writer, unwritten = list[Any](), records.Writer("bench", chosen.name), None
+    for row in getattr(benches, name)(chosen, repeats):
+        rows.append(row)
+        figures = {"samples": row.samples, "predicted": row.predicted, "more": row.more}
+        try:  # what was measured is kept, whatever comes after it
             writer.write(row.what, row.median, row.unit, bench=name, **figures)
+        except CourseError as error:  # the table is shown all the same
+            unwritten = error
+    versions = ", ".join(f"{package} {version}" for package, version in machine.versions().items() if version)
+    print(f"{name} on {machine.label()}, preset {chosen.name}; {versions}")
+    print(inspect.getdoc(getattr(benches, name)), table(rows), LEGEND, sep="\n\n")
+    if json_file is not None:
+        now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+        words = f"dltutorial bench {name} --preset {chosen.name} --repeats {repeats}"
+        about: dict[str, Any] = {"bench": name, "command": words, "time": now, "preset": chosen.name}
+        about |= {"machine": machine.label(), "versions": machine.versions()}
+        about["rows"] = [vars(row) | {"median": row.median} for row in rows]
+        text = json.dumps(about, indent=1) + "\n"
+        kept = Path(os.path.realpath(json_file))  # a link stays one
+        paths.replace_text(kept, was, text, "the figures stand above, and in your records")
+    if unwritten:
+        raise unwritten
     return 0
 
 

@@ -208,8 +208,8 @@ class Registry:
 
     def __dir__(self) -> list[str]:
         """The names of the exercises, for completion."""
-        files = (file for folder in __path__ for file in Path(folder).glob("*.py"))
-        return sorted(file.stem for file in files if "\nEXERCISE = " in file.read_text(encoding="utf-8"))
+        files = (file for folder in __path__ for file in Path(folder).glob("[!.]*.py"))
+        return sorted(file.stem for file in files if b"\nEXERCISE = " in file.read_bytes())
 
     def _tell_of_newer_version(self) -> None:
         """Once, in an exercise that is open in JupyterLab; its tracebacks get a sentence of advice from now on."""

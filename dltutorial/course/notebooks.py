@@ -118,7 +118,10 @@ def checked(path: Path, given: Mapping[str, Any]) -> dict[str, Any]:
     quick_imports()
     import papermill
 
-    known, made = papermill.inspect_notebook(str(path)), dict(given)
+    try:
+        known, made = papermill.inspect_notebook(str(path)), dict(given)
+    except ValueError as error:
+        raise RecipeError(f"{path}: {error} Restore its metadata from git to give it parameters") from error
     for name, value in given.items():
         if name not in known:
             raise RecipeError(f"{path.stem} has no parameter {name!r}; it has: {', '.join(known) or 'none'}")

@@ -128,7 +128,11 @@ class Year:
         """As given. DataError: what stands for no value is among them, or one snapshot has one value a field."""
         for index, x_CHW in enumerate(x_NCHW, first):
             one, other = x_CHW[0, 0, 0], x_CHW[0, 0, -1]  # where they differ, as they do mostly, no more is looked at
-            if not (one < other or one > other) and x_CHW[0].size > 1 and not (np.ptp(x_CHW, (1, 2)) > 0).any():
+            if (
+                not (one < other or one > other)
+                and x_CHW[0].size > 1
+                and not (x_CHW.max((1, 2)) > x_CHW.min((1, 2))).any()
+            ):
                 kind = "NaN or infinity" if not np.isfinite(x_CHW).all() else "one value a field"
                 why = "as if zeroed, or a chunk was removed"
                 raise DataError(f"{self.path}, snapshot {index}, holds {kind}, {why}; {_ANEW}")
@@ -194,7 +198,8 @@ def dataset(path: Path, file: h5py.File, name: str) -> h5py.Dataset:
             raise DataError(elsewhere)
     found = file.get(name)
     if not isinstance(found, h5py.Dataset):
-        raise DataError(f"{path} has no dataset {name!r} but {sorted(file)}; {_FOREIGN}")
+        instead = "a group of that name" if found else sorted(file)
+        raise DataError(f"{path} has no dataset {name!r} but {instead}; {_FOREIGN}")
     if found.is_virtual or found.external:
         raise DataError(elsewhere)
     _refuse_packed(path, found.attrs)

@@ -37,9 +37,7 @@ def backend_for(device: str) -> str:
 
 def rendezvous(info: RankInfo, timeout_s: float = JOIN_S) -> dist.Store:
     """Wait until all ranks are there; returns the store that they share. Rank 0 or torchrun's agent holds it.
-
-    Raises:
-        CourseError: nothing says where the ranks meet, or they did not.
+    CourseError: nothing says where the ranks meet, or they did not.
     """
     where = address(info, os.environ)
     os.environ.update(where)
@@ -110,9 +108,7 @@ def leave(info: RankInfo, store: dist.Store, status: int = 0, timeout_s: float =
 
 def address(info: RankInfo, env: Mapping[str, str]) -> dict[str, str]:
     """``MASTER_ADDR`` and ``MASTER_PORT``: as they are set; under plain srun the step's first node, and a port of it.
-
-    Raises:
-        CourseError: they are not set, and this is no job step; or the port cannot be.
+    CourseError: they are not set, and this is no job step; or the port cannot be.
     """
     host, port = env.get("MASTER_ADDR"), env.get("MASTER_PORT")
     if info.launcher == "slurm":

@@ -52,9 +52,7 @@ def one_f_one_b(p: int, m: int) -> Orders:
 
 def interleaved(p: int, m: int, v: int = 2) -> Orders:
     """1F1B where each rank has v thin stages, p apart; each part goes around v times.
-
-    Raises:
-        CourseError: parts go around in groups of p, and m is no multiple of it.
+    CourseError: parts go around in groups of p, and m is no multiple of it.
     """
     if v > 1 and m % p:
         raise CourseError(f"{m} parts are not groups of {p}, as interleaving needs; take a multiple of {p}")
@@ -106,9 +104,7 @@ def needs(act: Act, n_stages: int) -> list[Act]:
 
 def timed(orders: Orders, seconds: Mapping[str, float]) -> list[list[Span]]:
     """When each act begins and ends, where ``seconds`` says how long a kind takes and messages take no time.
-
-    Raises:
-        CourseError: the ranks wait for each other for ever.
+    CourseError: the ranks wait for each other for ever.
     """
     n_stages = 1 + max(act.stage for order in orders for act in order)
     spans: list[list[Span]] = [[] for _ in orders]

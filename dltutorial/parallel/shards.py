@@ -191,9 +191,7 @@ class Sharded(nn.Module):
 
     def step(self) -> None:
         """Update this rank's pieces; then let the others have them, if they hold whole weights.
-
-        Raises:
-            CourseError: a parameter took no part in the loss.
+        CourseError: a parameter took no part in the loss.
         """
         odd = [unit for unit in self.units if unit.missing < len(unit.parameters)] if self.stage > 1 else []
         if odd:

@@ -72,9 +72,7 @@ class ScalingFit:
 
 def fit(steps: Sequence[TimedStep], ranks_per_node: int = 1) -> ScalingFit:
     """Fit the terms to timed steps; the first, on fewest ranks, is the unit.
-
-    Raises:
-        CourseError: fewer than three numbers of ranks, or what is no positive number.
+    CourseError: fewer than three numbers of ranks, or what is no positive number.
     """
     table_R3, rng = np.array(sorted(steps)), np.random.default_rng(0)
     if len(steps) and not ((table_R3 >= (1, 1e-9, 1e-9)) & (table_R3 < 1e12) & (table_R3[:, :1] % 1 == 0)).all():
@@ -103,9 +101,7 @@ def _terms(sizes_R2: np.ndarray, first: TimedStep, ranks_per_node: int) -> np.nd
 
 def read(file: Path) -> list[TimedStep]:
     """The timed steps of a CSV file with the columns ranks, samples (of a rank) and step_s.
-
-    Raises:
-        CourseError: it cannot be read, lacks a column, or a cell is no number.
+    CourseError: it cannot be read, lacks a column, or a cell is no number.
     """
     try:
         lines = [line for line in paths.read_text(file, 2**20).removeprefix("\ufeff").splitlines()
@@ -124,9 +120,7 @@ def table(steps: Sequence[TimedStep], ranks_per_node: int = 1, most: int | None 
     """Measured steps, then twice as many ranks and again, the last time ``most`` (default: 4 times); a naive guess.
 
     The guess: as efficient as the largest one measured. What is predicted has as many samples a rank as that.
-
-    Raises:
-        CourseError: as ``fit``; or ``most`` is no more than what was measured.
+    CourseError: as ``fit``; or ``most`` is no more than what was measured.
     """
     found, largest = fit(steps, ranks_per_node), max(steps)
     if most and most <= largest.ranks:

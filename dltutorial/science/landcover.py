@@ -98,6 +98,8 @@ class Tiles:
         self.file = Path(folder) / f"{SPLITS[split]}.h5"
         with cases.opened(self.file, images="NCHW", labels=f"N{len(CLASSES)}") as (images, labels):
             self.shape, labels_NK = images.shape, labels[...]
+            if images.dtype.itemsize == 1:  # a picture for the eye
+                raise DataError(f"{self.file}: images is {images.dtype}, no reflectance × 10,000; write that unit")
             self.no_value = formats.own_no_value(self.file, images.attrs, images.fillvalue or 65535)  # uint16's last
         self.labels_NK = torch.from_numpy(cases.classes(self.file, labels_NK, 2)).float()
 
@@ -107,7 +109,7 @@ class Tiles:
 
     def batch(self, indices: list[int], seeds: Tensor | None = None, turn: bool = False) -> tuple[Tensor, Tensor]:
         """(B, C, H, W) about 0, and labels (B, K); ``turn`` mirrors and turns each, by its seed."""
-        with formats.blaming(self.file), h5py.File(self.file, "r") as h5:
+        with formats.blaming(self.file), h5py.File(self.file, "r") as h5, np.errstate(over="ignore"):
             images = h5["images"]  # one by one: h5py is slow with a list of places
             x_BCHW = torch.from_numpy(np.stack([images[index] for index in indices]).astype(np.float32))
         ends_2B = torch.stack([x_BCHW.amin((1, 2, 3)), x_BCHW.amax((1, 2, 3))])

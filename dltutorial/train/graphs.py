@@ -19,9 +19,7 @@ WARMUP_STEPS = 3  # run before capture: libraries choose their kernels, the opti
 
 class CudaGraph:
     """A ``torch.cuda.CUDAGraph`` with a stream of its own, on which it is warmed up and captured.
-
-    Raises:
-        CourseError: the device is not CUDA's, or not there.
+    CourseError: the device is not CUDA's, or not there.
     """
 
     def __init__(self, device: str = "cuda") -> None:
@@ -42,9 +40,7 @@ class CudaGraph:
     @contextmanager
     def capture(self) -> Iterator[None]:
         """Record what is launched inside, without running it.
-
-        Raises:
-            CourseError: the step did what cannot be recorded, such as asking for a value.
+        CourseError: the step did what cannot be recorded, such as asking for a value.
         """
         self._graph = torch.cuda.CUDAGraph()  # one that was captured before cannot be captured again
         before = torch.cuda.current_stream()
@@ -93,9 +89,7 @@ class GraphedStep:
 
     def __call__(self, *batch: Tensor) -> Tensor:
         """One update; returns the loss before it, on the device.
-
-        Raises:
-            CourseError: another shape or type of numbers than captured.
+        CourseError: another shape or type of numbers than captured.
         """
         if self._steps_made < WARMUP_STEPS:
             self._steps_made += 1

@@ -206,6 +206,10 @@ def previous_recipe(folder: Path, overwrite: bool = False, resume: bool = False)
         if all(_PARTIAL.fullmatch(file.relative_to(folder).as_posix()) for file in _below(folder)):
             return None
         before = Recipe.load(folder / "recipe.json") if resume and (folder / "recipe.json").exists() else None
+        if not overwrite and not (folder / "recipe.json").exists() and checkpoint.named(folder / CHECKPOINTS):
+            raise CourseError(
+                f"{folder} has checkpoints, but lost its recipe.json: put that back, or rename the folder"
+            )
         if (resume and before is None) or not _is_run(folder):
             raise CourseError(f"{folder} is not a training run, so it is left alone; choose another run name")
     if not overwrite and not resume:

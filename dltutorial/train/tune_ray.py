@@ -44,9 +44,7 @@ def lead(search: Search, scheduler: str) -> None:
     kinds: dict[str, Any] = {name: field.type for name, field in Recipe.knobs().items()}
     if scheduler == "pbt" and (fast := [n for n in search.space if kinds[n] is not float or search.space[n].values]):
         raise CourseError(f"pbt changes a knob in the midst of a training: {fast[0]} must be a range of a real number")
-    if search.folder.exists():
-        raise CourseError(f"{search.folder} is there already; Ray begins anew: take another --name")
-    with _ray() as tune:
+    with _begun(search.folder), _ray() as tune:
         from ray.exceptions import RayActorError
 
         space = {name: _domain(tune, knob, kinds[name]) for name, knob in search.space.items()}
@@ -66,6 +64,20 @@ def lead(search: Search, scheduler: str) -> None:
             found = tune.Tuner.restore(str(search.folder / "ray"), trial, resume_errored=True, param_space=space).fit()
         found.get_dataframe().to_csv(search.folder / "trials.csv", index=False)
         _say_best(found)
+
+
+@contextlib.contextmanager
+def _begun(folder: Path) -> Iterator[None]:
+    """Take a study's folder, before Ray takes its time to start; it goes again if nothing comes into it."""
+    try:
+        folder.mkdir(parents=True)
+    except FileExistsError as error:
+        raise CourseError(f"{folder} is there already; Ray begins anew: take another --name") from error
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError):  # it holds something
+            folder.rmdir()
 
 
 def _say_best(found: Any) -> None:
@@ -178,7 +190,9 @@ def _ray() -> Iterator[Any]:
         signal.signal(signal.SIGTERM, end)  # Ray has set its own
         logging.getLogger("ray").setLevel(logging.CRITICAL)  # a trial that is tried again is no news of fifty lines
         yield tune
-    except SystemExit:  # Ray's answer to SIGTERM, while it has its own
+    except (SystemExit, SystemError) as error:  # Ray's answers to SIGTERM: while it has its own, and from within
+        if isinstance(error, SystemError) and not isinstance(error.__cause__, Interrupted):
+            raise
         raise Interrupted(ENDED) from None
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)

@@ -1,6 +1,8 @@
 import contextlib
 import json
 import os
+import subprocess
+import sys
 
 import pytest
 
@@ -165,6 +167,31 @@ def test_what_was_measured_before_a_ctrl_c_is_in_the_records(monkeypatch, tmp_pa
         bench.run("known", json_file=tmp_path / "b.json")
     assert [one["value"] for one in records.read(paths.records_file()) if one["what"] == "first"] == [0.25]
     assert not (tmp_path / "b.json").exists()
+
+
+def test_what_was_measured_before_it_was_ended_is_in_the_records(tmp_path):
+    """By a batch system at the end of a job's time, or with the terminal."""
+    program = """
+import os, signal
+from dltutorial.course import bench, benches
+def measured(preset, repeats):
+    yield bench.BenchRow("first", (0.25,))
+    os.kill(os.getpid(), signal.SIG{})
+bench.BENCHES, benches.known = ("known",), measured
+bench.run("known")
+"""
+    for name in ("TERM", "HUP", "KILL"):
+        assert subprocess.run([sys.executable, "-c", program.format(name)], timeout=250).returncode < 0
+    assert [one["value"] for one in records.read(paths.records_file()) if one["what"] == "first"] == [0.25] * 3
+
+
+def test_a_link_to_earlier_figures_stays_one(rows, tmp_path):
+    bench.run("known", json_file=tmp_path / "b.json")
+    (tmp_path / "b.json").write_text(before := (tmp_path / "b.json").read_text().replace("quick", "older"))
+    (tmp_path / "link.json").symlink_to("b.json")
+    bench.run("known", json_file=tmp_path / "link.json")
+    assert (tmp_path / "link.json").is_symlink()
+    assert (tmp_path / "b.json").read_text() != before
 
 
 def interrupted(preset, repeats):

@@ -131,7 +131,9 @@ def test_who_is_at_the_capstone_comes_after_the_last_chapter(shared, look):
 
 
 def test_a_guess_counts_if_it_was_typed_and_the_latest_measurement_counts(shared, look):
-    write(shared, "a", line("prediction", guess=1.0), line("prediction", guess=5.5), line("measurement", value=3.0))
+    all_run_again = line("prediction", touched=False)  # in the same kernel: the field is at its default again
+    typed = line("prediction", guess=1.0), line("prediction", guess=5.5)
+    write(shared, "a", *typed, all_run_again, line("measurement", value=3.0))
     write(shared, "b", line("prediction", touched=False), line("measurement"), line("measurement", preset="gpu"))
     seen = look(shared)
     (guesses,) = seen.guessed.values()

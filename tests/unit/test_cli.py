@@ -227,6 +227,12 @@ def rename_dataset(folder):
         year.move("fields", "t2m")
 
 
+def rename_into_a_group(folder):
+    with h5py.File(folder / "train" / "1980.h5", "r+") as year:
+        year.move("fields", "t2m")
+        year.create_group("fields").move("/t2m", "t2m")
+
+
 def leave_unwritten(folder):
     with h5py.File(folder / "train" / "1980.h5", "w") as year:
         year.create_dataset("fields", (10, 3, 16, 24), np.float32, chunks=(1, 3, 16, 24))[:4] = 1
@@ -248,7 +254,8 @@ DAMAGE = {
     "without files": (lambda folder: [f.unlink() for f in (folder / "train").iterdir()], "no .h5 file"),
     "truncated": (truncate, "1980.h5 is truncated"),
     "no HDF5": (lambda folder: (folder / "train" / "1980.h5").write_text("no"), "1980.h5 is not readable"),
-    "another layout": (rename_dataset, "no dataset 'fields'"),
+    "another layout": (rename_dataset, "no dataset 'fields' but ['t2m']"),
+    "a group in its place": (rename_into_a_group, "no dataset 'fields' but a group of that name"),
     "half written": (leave_unwritten, "1980.h5 lacks 6 of its 10 chunks"),
     "NaN": (put_nan, "1979.h5, snapshot 0, holds NaN"),
     "capitals": (spell(".H5"), "1980.H5 would be left out"),

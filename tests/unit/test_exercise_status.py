@@ -9,7 +9,7 @@ from test_exercises import CODE, edit, notebook
 
 from dltutorial import paths
 from dltutorial.cli import main
-from dltutorial.course import exercise_status, exercises, notebooks
+from dltutorial.course import checks, exercise_status, exercises, notebooks
 from dltutorial.course.checks import Registry
 from dltutorial.errors import CourseError
 from dltutorial.record.records import Writer
@@ -126,6 +126,15 @@ def test_an_opened_exercise_is_told_of_its_newer_version(course, monkeypatch, ca
     capsys.readouterr()
     _ = Registry().layer_time_s
     assert "It is exercises/01_b.new.ipynb. Yours stays as it is." in capsys.readouterr().out
+
+
+def test_files_of_an_editor_or_a_share_beside_the_checks_are_none(tmp_path, monkeypatch):
+    names = dir(Registry())
+    (tmp_path / "._ring.py").write_bytes(b"\xff\x00EXERCISE = ")
+    (tmp_path / ".#ring.py").symlink_to("somebody@somewhere.1234")
+    (tmp_path / "old.py").write_bytes(b"# \xe9\n")
+    monkeypatch.setattr(checks, "__path__", [*checks.__path__, str(tmp_path)])
+    assert names and dir(Registry()) == names
 
 
 @pytest.mark.parametrize("name", ["01", "1", "01_b", "b", "01_b.ipynb", "exercises/01_b.ipynb"])

@@ -57,6 +57,19 @@ def over(text, call):
     return write
 
 
+def without(metadata):
+    """Parameters for a notebook that does not say its kernel, or not its language."""
+
+    def run():
+        (own := paths.runs_dir() / "00_own.ipynb").parent.mkdir(parents=True, exist_ok=True)
+        made = json.loads(notebook(KNOWN)) | {"metadata": metadata}
+        made["cells"][0]["metadata"]["tags"] = ["parameters"]
+        own.write_text(json.dumps(made))
+        notebooks.checked(own, {"preset": "smoke"})
+
+    return run
+
+
 def joined(name="me", folder="class"):
     return lambda: classroom.join(Path(folder), name)
 
@@ -152,6 +165,8 @@ REFUSALS = [
       for name in ("07", "nonsense", "", "fee")),
     ("an unknown chapter to run", lambda: runner.run(["nonsense"]), "no chapter 'nonsense'"),
     ("a misspelt parameter", lambda: runner.run(parameters={"stepz": 1}), "has no parameter 'stepz'; it has: preset"),
+    *((f"parameters without {what}", without(metadata), "Restore its metadata from git") for what, metadata in (
+        ("a kernel", {}), ("a language", {"kernelspec": {"name": "python3", "display_name": "x"}}))),
     ("an unknown preset", lambda: runner.run(preset="nonsense"), "preset 'nonsense' is not one of"),
     ("a run over a folder of mine", lambda: runner.run(out=Path("class")), "class is not empty; choose another folder"),
     *((f"a run over a {what}", over(what, lambda: runner.run(out=Path("mine"))), "mine: File exists; choose another f")

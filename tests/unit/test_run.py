@@ -653,6 +653,20 @@ def test_what_is_left_of_a_run_can_be_overwritten_but_not_resumed(tiny_data, tmp
     assert run_folder.run_status(tmp_path / "r") == "finished"
 
 
+@pytest.mark.parametrize("again", [{}, {"resume": True}])
+def test_a_run_that_lost_its_recipe_is_told_so(tiny_data, tmp_path, again):
+    """A purge of old files takes it first: it is written once."""
+    train(tiny_data, tmp_path / "r", dataclasses.replace(SMALL, checkpoint_every=2))
+    for name in ("recipe.json", "weights.pt", "progress.jsonl"):
+        (tmp_path / "r" / name).unlink()
+    (tmp_path / "r" / "status.json").write_text(run_folder.RUNNING)
+    before = files(tmp_path / "r")
+    with pytest.raises(CourseError, match=r"has checkpoints, but lost its recipe\.json: put that back, or rename"):
+        train(tiny_data, tmp_path / "r", **again)
+    assert files(tmp_path / "r") == before
+    assert train(tiny_data, tmp_path / "r", overwrite=True)
+
+
 def test_a_refused_recipe_leaves_an_older_run_alone(tiny_data, tmp_path):
     train(tiny_data, tmp_path / "r")
     wrong = dataclasses.replace(SMALL, n_channels=4)

@@ -266,6 +266,12 @@ def test_what_never_ends_is_not_read(train, task, file, name, kind, tmp_path, ca
         ("landcover", "train.h5", put("images", (7, 0, 0, 0), np.nan), "tile 7 holds NaN"),
         ("landcover", "validation.h5", put("images", (7, 0, 0, 0), np.inf), "tile 7 holds NaN"),
         ("landcover", "train.h5", put("images", (7, 0, 0, 0), 65535), "tile 7 holds NaN, infinity, no value"),
+        (
+            "landcover",
+            "train.h5",
+            instead("images", lambda x: (x / 40).astype("u1")),
+            "images is uint8, no reflectance",
+        ),
         ("survey", "valid.h5", put("labels", 3, 5), "has a label 5, but"),
         ("survey", "valid.h5", put("labels", slice(None), 1), "must occur in both"),
         ("survey", "train.h5", put("images", (7, 0, 0, 0), np.nan), "row 7 of images holds NaN"),

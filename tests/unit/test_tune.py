@@ -1,5 +1,6 @@
 """``dltutorial tune``: workers that share a study, the trials they try, and what becomes of one that dies."""
 
+import contextlib
 import functools
 import json
 import os
@@ -14,7 +15,7 @@ from waiting import wait_for
 from dltutorial import cli, paths
 from dltutorial.config import preset
 from dltutorial.errors import CourseError, DivergedError
-from dltutorial.train import tune
+from dltutorial.train import tune, tune_ray
 from dltutorial.train.tune import Knob, read_space
 
 RATES = ("--knob", "learning_rate=1e-4..1e-1:log")
@@ -526,3 +527,25 @@ def test_a_trial_goes_on_with_another_ones_weights_and_its_own_rate(line, tmp_pa
     records = list(run.train(make_task(mine, tiny_data), mine, tmp_path / "mine", resume=True, progress=False))
     assert records[0].step > seen[-1].step
     assert max(record.learning_rate for record in records) <= 1e-4
+
+
+def test_two_leaders_of_one_study_by_ray_do_not_share_its_folder(tmp_path, monkeypatch):
+    """Ray takes its time to start; the folder is taken before."""
+    search = tune.Search(preset("smoke"), {}, {}, tmp_path, "", tmp_path / "runs" / "study", 2)
+
+    @contextlib.contextmanager
+    def slow():
+        with pytest.raises(CourseError, match="is there already; Ray begins anew: take another --name"):
+            tune_ray.lead(search, "asha")
+        raise CourseError("Ray does not start")
+        yield
+
+    monkeypatch.setattr(tune_ray, "_ray", slow)
+    for _ in range(2):  # nor is it taken for ever
+        with pytest.raises(CourseError, match="Ray does not start"):
+            tune_ray.lead(search, "asha")
+    (tmp_path / "runs" / "study").mkdir()
+    (tmp_path / "runs" / "study" / "trials.csv").touch()
+    with pytest.raises(CourseError, match="is there already"):
+        tune_ray.lead(search, "asha")
+    assert (tmp_path / "runs" / "study" / "trials.csv").exists()
