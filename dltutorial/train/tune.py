@@ -12,6 +12,7 @@ can lead instead (``tune_ray``).
 """
 
 import contextlib
+import errno
 import itertools
 import json
 import math
@@ -320,7 +321,10 @@ def _held(lock: Any, file: Path) -> Iterator[None]:
     try:
         yield
     finally:
-        lock.release()
+        try:
+            lock.release()
+        except RuntimeError as error:  # its folder was moved away meanwhile
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(file)) from error
 
 
 def _no_journal(file: Path, why: object) -> CourseError:

@@ -173,6 +173,7 @@ def test_what_was_measured_before_it_was_ended_is_in_the_records(tmp_path):
     """By a batch system at the end of a job's time, or with the terminal."""
     program = """
 import os, signal
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup ignores it
 from dltutorial.course import bench, benches
 def measured(preset, repeats):
     yield bench.BenchRow("first", (0.25,))

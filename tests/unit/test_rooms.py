@@ -22,7 +22,7 @@ BUDGET = {
     "launch": 1511,
     "comm": 711,
     "parallel": 1251,
-    "train": 3795,
+    "train": 3799,
     "scaling": 539,
     "convergence": 952,
     "course": 3590,

@@ -549,3 +549,17 @@ def test_two_leaders_of_one_study_by_ray_do_not_share_its_folder(tmp_path, monke
     with pytest.raises(CourseError, match="is there already"):
         tune_ray.lead(search, "asha")
     assert (tmp_path / "runs" / "study" / "trials.csv").exists()
+
+
+def test_a_lock_that_is_gone_with_its_folder_is_a_file_that_is_gone(tmp_path):
+    class Gone:
+        grace_period = 30
+
+        def acquire(self):
+            pass
+
+        def release(self):
+            raise RuntimeError("Error: did not possess lock")  # Optuna's word
+
+    with pytest.raises(FileNotFoundError, match=r"journal\.log"), tune._held(Gone(), tmp_path / "journal.log"):
+        pass
