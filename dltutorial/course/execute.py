@@ -142,9 +142,10 @@ def _execute_here(tell: Callable, source: str, output: str, work: str, parameter
 
 def _end_clusters() -> None:
     """A kernel that is killed leaves its pocket cluster."""
+    from dltutorial.errors import CourseError
     from dltutorial.launch import pocket
 
-    with contextlib.suppress(pocket.CourseError):
+    with contextlib.suppress(CourseError):
         pocket.end_left()
 
 
@@ -160,7 +161,8 @@ def _watch_memory(peak_bytes: list[int], seen: set) -> None:
     """Keep in ``peak_bytes[0]`` the most that this process's descendants ever held together, and them in ``seen``."""
     while True:
         own, shared = 0, [0]
-        seen.update(here := psutil.Process().children(recursive=True))
+        here = psutil.Process().children(recursive=True)
+        seen.update(here)
         for process in here:
             with contextlib.suppress(psutil.Error):
                 memory = process.memory_info()

@@ -128,11 +128,8 @@ class Year:
         """As given. DataError: what stands for no value is among them, or one snapshot has one value a field."""
         for index, x_CHW in enumerate(x_NCHW, first):
             one, other = x_CHW[0, 0, 0], x_CHW[0, 0, -1]  # where they differ, as they do mostly, no more is looked at
-            if (
-                not (one < other or one > other)
-                and x_CHW[0].size > 1
-                and not (x_CHW.max((1, 2)) > x_CHW.min((1, 2))).any()
-            ):
+            are_equal = not (one < other or one > other) and x_CHW[0].size > 1
+            if are_equal and not (x_CHW.max((1, 2)) > x_CHW.min((1, 2))).any():
                 kind = "NaN or infinity" if not np.isfinite(x_CHW).all() else "one value a field"
                 why = "as if zeroed, or a chunk was removed"
                 raise DataError(f"{self.path}, snapshot {index}, holds {kind}, {why}; {_ANEW}")

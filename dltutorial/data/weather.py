@@ -115,11 +115,11 @@ def _is_whole(plan: Plan, folder: Path) -> bool:
     if about and about.get("digest") != plan.digest:
         raise DataError(f"{folder} holds a data set of another plan or origin, which is not overwritten; {other}")
     for file in (file for split in store.SPLITS for file in (folder / split).glob("[!.]*")):
-        digest = None
-        if file in wanted.values():  # else it is not, in whatever layout
-            shape = store.file_shape(file)
-            with formats.blaming(file), h5py.File(file, "r") as h5:
-                digest = h5.attrs.get("digest")
+        if file not in wanted.values():  # in whatever layout
+            raise DataError(f"{file} is not of this data set and is not overwritten; {other}")
+        shape = store.file_shape(file)
+        with formats.blaming(file), h5py.File(file, "r") as h5:
+            digest = h5.attrs.get("digest")
         if digest != plan.digest:
             raise DataError(f"{file} is not of this data set and is not overwritten; {other}")
         if shape != (plan.snapshots, *plan.shape):
@@ -150,12 +150,11 @@ def _make(plan: Plan, folder: Path, processes: int | None, device: str, progress
     if not all((folder / "stats" / f"{name}.npy").exists() for name in store.STATISTICS):
         writing.write_stats(folder, progress, overwrite=False)  # one's own stay
     about: dict[str, Any] = {"channels": plan.flow.channel_names, "units": plan.flow.channel_units}
-    about |= {"geometry": "beta-plane", "snapshot_s": INTERVAL * TIME_S, "digest": plan.digest}
+    about |= {"geometry": "beta-plane", "snapshot_s": INTERVAL * TIME_S}
+    about |= {"digest": plan.digest, "plan": dataclasses.asdict(plan)}
     if not store.about(folder):
         with writing.refusals(folder):
-            paths.write_text(
-                folder / "dataset.json", json.dumps(about | {"plan": dataclasses.asdict(plan)}, indent=1) + "\n"
-            )
+            paths.write_text(folder / "dataset.json", json.dumps(about, indent=1) + "\n")
 
 
 def run_processes(plan: Plan, files: Mapping[int, Path], processes: int, tick: Callable[[], object]) -> None:
@@ -171,9 +170,8 @@ def run_processes(plan: Plan, files: Mapping[int, Path], processes: int, tick: C
     with ThreadPoolExecutor(max(1, len(children))) as threads:  # one to listen to each child
         try:
             shares = [{year: files[year] for year in years[n::processes]} for n in range(len(children))]
-            ends: set[Future] = {
-                threads.submit(_follow, *job, plan, tick) for job in zip(children, shares, strict=True)
-            }
+            jobs = zip(children, shares, strict=True)
+            ends: set[Future] = {threads.submit(_follow, child, plan, share, tick) for child, share in jobs}
             mine, told = {child.pid for child in children}, set[int]()
             while ends:
                 done, ends = wait(ends, 2, FIRST_COMPLETED)
@@ -202,7 +200,7 @@ def _start() -> subprocess.Popen:
     return subprocess.Popen(command, stdin=PIPE, stdout=PIPE, stderr=STDOUT, env=environment, process_group=0)
 
 
-def _follow(child: subprocess.Popen, files: dict[int, Path], plan: Plan, tick: Callable[[], object]) -> None:
+def _follow(child: subprocess.Popen, plan: Plan, files: dict[int, Path], tick: Callable[[], object]) -> None:
     """Give a process its job; it says "snapshot" again and again until it ends. DataError: its own, or that it died."""
     assert child.stdin is not None and child.stdout is not None
     last = ""

@@ -37,7 +37,8 @@ from dltutorial.data.workers import worker_batches
 from dltutorial.errors import DataError, RecipeError
 from dltutorial.train.distributed import data_rank, data_world_size, tells_of_data
 
-_SEEDS, _CHANNELS = 2**31, (1, 3, 4, 10, 12, 13)  # of augmentations; of pictures, and of Sentinel-2
+_SEEDS = 2**31  # of augmentations
+_CHANNELS = (1, 3, 4, 10, 12, 13)  # of pictures, and of Sentinel-2
 _WHOLE_BYTES, _BLOCK_BYTES, _SMALL_BYTES = 2**28, 2**18, 2**16  # of ``digest``: of all files, of a block, of a file
 
 #: ``read(indices, seeds)`` gives tensors (B, …) of these samples; the seeds (B,) are those of their augmentation.

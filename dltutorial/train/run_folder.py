@@ -207,9 +207,7 @@ def previous_recipe(folder: Path, overwrite: bool = False, resume: bool = False)
             return None
         before = Recipe.load(folder / "recipe.json") if resume and (folder / "recipe.json").exists() else None
         if not overwrite and not (folder / "recipe.json").exists() and checkpoint.named(folder / CHECKPOINTS):
-            raise CourseError(
-                f"{folder} has checkpoints, but lost its recipe.json: put that back, or rename the folder"
-            )
+            raise CourseError(f"{folder} has lost its recipe.json, not its checkpoints: put that back, or rename it")
         if (resume and before is None) or not _is_run(folder):
             raise CourseError(f"{folder} is not a training run, so it is left alone; choose another run name")
     if not overwrite and not resume:

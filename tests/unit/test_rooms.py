@@ -16,17 +16,17 @@ BUDGET = {
     "": 1731,
     "record": 607,
     "profile": 2454,
-    "data": 2791,
+    "data": 2786,
     "models": 137,
     "optim": 323,
     "launch": 1511,
     "comm": 711,
     "parallel": 1251,
-    "train": 3799,
+    "train": 3797,
     "scaling": 539,
     "convergence": 952,
-    "course": 3590,
-    "science": 1603,
+    "course": 3592,
+    "science": 1604,
 }
 # Words that only their author understands as the name of a file.
 PRIVATE = {"meeting", "lives", "panes", "standing", "endings", "rungs", "tape", "seats", "resident", "session"}

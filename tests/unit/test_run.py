@@ -661,7 +661,7 @@ def test_a_run_that_lost_its_recipe_is_told_so(tiny_data, tmp_path, again):
         (tmp_path / "r" / name).unlink()
     (tmp_path / "r" / "status.json").write_text(run_folder.RUNNING)
     before = files(tmp_path / "r")
-    with pytest.raises(CourseError, match=r"has checkpoints, but lost its recipe\.json: put that back, or rename"):
+    with pytest.raises(CourseError, match=r"has lost its recipe\.json, not its checkpoints: put that back, or rename"):
         train(tiny_data, tmp_path / "r", **again)
     assert files(tmp_path / "r") == before
     assert train(tiny_data, tmp_path / "r", overwrite=True)
