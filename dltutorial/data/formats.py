@@ -121,6 +121,7 @@ class Year:
         """
         self._require(first, count)
         with blaming(self.path), np.errstate(over="ignore"):  # what becomes infinite is noticed as such
+            self._refuse_shortened()
             x_NCHW = np.asarray(self._fields[(slice(first, first + count), *self._window)], np.float32)
         return self._with_values(first, x_NCHW)
 
@@ -145,17 +146,20 @@ class Year:
             return
         self._require(first, len(out_NCHW))
         with blaming(self.path):
+            self._refuse_shortened()
             for index, out_CHW in enumerate(out_NCHW, first):
                 self._fields.read_direct(out_CHW, (index, *self._window))
         self._with_values(first, out_NCHW)
 
     def _require(self, first: int, count: int) -> None:
-        """Raises: IndexError: the year lacks some of these snapshots; DataError: by now, as it was shortened."""
+        """Raises: IndexError: the year lacks some of these snapshots."""
         if not 0 <= first <= first + count <= self._n:
             raise IndexError(f"snapshots {first} to {first + count - 1} of {self._n} in {self.path}")
-        with blaming(self.path):
-            if self._bytes and self.path.stat().st_size < self._bytes:  # HDF5 would read zeros, and a map crash
-                raise DataError(f"{self.path} was shortened while it was in use; {_ANEW}")
+
+    def _refuse_shortened(self) -> None:
+        """Raises: DataError: since it was opened; HDF5 would read zeros, and a map would crash."""
+        if self._bytes and self.path.stat().st_size < self._bytes:
+            raise DataError(f"{self.path} was shortened while it was in use; {_ANEW}")
 
 
 def open_year(path: Path, crop: tuple[int, int] | None = None) -> Year:

@@ -113,11 +113,10 @@ class _Batches(Dataset):
     def __getitems__(self, keys: list[tuple[int, int]]) -> Tensor:
         """A batch in memory of its own; torch's ``DataLoader`` asks for it in the process that loads."""
         both_2BCHW = torch.empty(0)
+        own = type(self.pairs) is Pairs  # a subclass may give other samples, normalised already
+        statistics = _statistics(self.pairs.split) if own else (torch.zeros(()), torch.ones(()))  # type: ignore[attr-defined]
         for place, (index, shift) in enumerate(keys):
-            if type(self.pairs) is Pairs:  # a subclass may give other samples
-                raw_2CHW, statistics = self.pairs.raw(index), _statistics(self.pairs.split)
-            else:  # normalised already
-                raw_2CHW, statistics = torch.stack(self.pairs[index]), (torch.zeros(()), torch.ones(()))
+            raw_2CHW = self.pairs.raw(index) if own else torch.stack(self.pairs[index])  # type: ignore[attr-defined]
             if not place:
                 size = 2, len(keys), *raw_2CHW.shape[1:]
                 both_2BCHW = raw_2CHW.new_empty(size if get_worker_info() is None else 0)

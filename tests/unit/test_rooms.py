@@ -16,7 +16,7 @@ BUDGET = {
     "": 1731,
     "record": 607,
     "profile": 2454,
-    "data": 2786,
+    "data": 2789,
     "models": 137,
     "optim": 323,
     "launch": 1511,
