@@ -19,9 +19,7 @@ _HEADER = ("exercise", "file", "attempts", "passed", "last check", "best", "newe
 
 def status(root: Path | None = None) -> Table:
     """A row for each exercise: what became of its file, how often its checks ran and how they ended.
-
-    Raises:
-        CourseError: this is not the course's folder.
+    CourseError: this is not the course's folder.
     """
     root = paths.course_folder("solutions") if root is None else Path(root)
     checks, rows = _checks(root), []

@@ -120,9 +120,7 @@ def _write(file: Path, text: str, force: bool) -> None:
 
 def blank_notebook(path: Path) -> str:
     """The text of the exercise notebook that belongs to the solution notebook ``path``.
-
-    Raises:
-        CourseError: not a notebook, or markers that do not pair, naming notebook and cell.
+    CourseError: not a notebook, or markers that do not pair, naming notebook and cell.
     """
     notebook = notebooks.read(path)
     notebook["metadata"].pop("widgets", None)
@@ -186,9 +184,7 @@ def beside(file: Path) -> Path:
 
 def keep(file: Path) -> Path:
     """Copy ``file``, as it is, into the folder ``kept`` beside it, under a name with date and time.
-
-    Raises:
-        CourseError: it cannot be copied.
+    CourseError: it cannot be copied.
     """
     time = f"{datetime.datetime.now():%Y-%m-%d_%H-%M-%S.%f}"
     names = (f"{file.stem}.{time}{'.' * bool(n)}{n or ''}{file.suffix}" for n in itertools.count())  # a clock may stand

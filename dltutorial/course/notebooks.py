@@ -25,9 +25,7 @@ _COPY = re.compile(r"-Copy\d+$|__\d{8,}")
 
 def folder() -> Path:
     """The folder of the notebooks: ``DLTUTORIAL_NOTEBOOKS``, else ``notebooks`` of the course here or above.
-
-    Raises:
-        CourseError: there is none.
+    CourseError: there is none.
     """
     named = paths.of_variable("DLTUTORIAL_NOTEBOOKS")
     if named and not named.is_dir():
@@ -40,9 +38,7 @@ def chapters(where: Path | None = None) -> list[Path]:
 
     Copies that JupyterLab or nbgitpuller make beside them (``-Copy1``, ``__20261122…``) are a learner's own. So is what
     has the number of a chapter, but not the name of its exercise: the course has both, under one name.
-
-    Raises:
-        CourseError: there are none.
+    CourseError: there are none.
     """
     where = folder() if where is None else Path(where)
     numbered = sorted(file for file in where.glob("[0-9][0-9]_*.ipynb") if not _COPY.search(file.stem))
@@ -109,9 +105,7 @@ def checked(path: Path, given: Mapping[str, Any]) -> dict[str, Any]:
     """The given parameters of a notebook, in the type of their defaults in its cell tagged ``parameters``.
 
     Text becomes a number, list or truth value where it reads as one, unless the default is text.
-
-    Raises:
-        RecipeError: the notebook has no parameter of that name.
+    RecipeError: the notebook has no parameter of that name.
     """
     if not given:
         return {}

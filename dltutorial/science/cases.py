@@ -105,10 +105,16 @@ def opened(file: Path, **shapes: str) -> Iterator[list[h5py.Dataset]]:
 
 
 def arrays(file: Path, **shapes: str) -> list[np.ndarray]:
-    """What ``opened`` finds, float32. DataError: also if a number is NaN, infinite, or stands for no value."""
-    with opened(file, **shapes) as found, np.errstate(over="ignore"):
-        read = [np.asarray(data[...], np.float32) for data in found]
+    """What ``opened`` finds, float32.
+
+    DataError: also if a number is NaN, infinite, or stands for no value; or if float32 holds too few of its digits.
+    """
+    with opened(file, **shapes) as found, np.errstate(over="ignore", invalid="ignore"):
+        stored = [data[...] for data in found]
         own = [formats.own_no_value(file, data.attrs) for data in found]
+        read = [rows.astype(np.float32, copy=False) for rows in stored]
+        for name, rows in zip(shapes, stored, strict=True):  # a table by its columns
+            store.refuse_coarse(file, name, rows.min(axis := 0 if rows.ndim == 2 else None), rows.max(axis))
     for name, rows, no_value in zip(shapes, read, own, strict=True):
         if not (finite := np.isfinite(rows)).all():
             row = np.argwhere(~finite)[0, 0]

@@ -89,6 +89,16 @@ def test_a_resumed_run_gets_the_batches_that_it_would_have_got(folder):
     assert all(torch.equal(one, other) for one, other in zip(next(iter(task.data(2))), third, strict=True))
 
 
+def test_times_of_which_float32_keeps_few_digits_are_refused(folder):
+    with h5py.File(folder / "train.h5", "r+") as data:
+        points = data["points"][:].astype(float)
+        points[:, 1] += 1.7e9  # seconds since 1970
+        del data["points"]
+        data["points"] = points
+    with pytest.raises(DataError, match=r"train\.h5: points is within 17.* float32 has steps of 1.3e\+02; write it"):
+        pinn.make_task(recipe(), folder)
+
+
 @pytest.mark.parametrize("value", ["one", [1.0, 2.0], float("inf"), h5py.Empty("f4")], ids=str)
 def test_constants_that_are_no_numbers_are_refused(folder, value):
     with h5py.File(folder / "train.h5", "r+") as data:

@@ -54,6 +54,20 @@ def test_statistics_are_those_of_the_training_years(era5):
     np.testing.assert_allclose(split.time_means_1CHW, x_TCHW.mean(0, keepdims=True), rtol=1e-5)
 
 
+@pytest.mark.parametrize(("offset", "times"), [(1e5, 1e-3), (-1e6, 1)])
+def test_a_channel_of_which_float32_keeps_few_digits_is_refused(era5, offset, times):
+    for file in [*era5.glob("train/*"), *era5.glob("valid/*")]:
+        with h5py.File(file, "r+") as h5:
+            x_TCHW = h5["fields"][:].astype(np.float64)
+            x_TCHW[:, 1] = x_TCHW[:, 1] * times + offset
+            del h5["fields"]
+            h5["fields"] = x_TCHW
+    writing.write_stats(era5)
+    with pytest.raises(DataError, match="; write it less its mean, or in another unit") as refusal:
+        store.open_split(era5)
+    assert f"{era5 / 'stats'}: a channel of the years is within" in str(refusal.value)
+
+
 def test_year_is_stored_one_sample_a_chunk(era5):
     with h5py.File(era5 / "train" / "1979.h5") as h5:
         fields = h5["fields"]

@@ -202,6 +202,7 @@ def test_half_a_last_line_costs_no_other_line(line, tmp_path, at):
 NEVER = [
     (["global_batch_size=16,-3"], "--knob global_batch_size=-3 cannot be tried: recipe: global_batch_size=-3"),
     (["heads=1,3"], "--knob heads=3 cannot be tried: recipe: heads=3, but heads must divide dim=8"),
+    (["heads=1..4"], "--knob heads=3 cannot be tried: recipe: heads=3, but heads must divide dim=8"),
     (["learning_rate=1e-4,1e-3", "depth=2,0"], "--knob depth=0 cannot be tried"),
     (["depth=0,2", "heads=1,2"], "--knob depth=0 cannot be tried"),
     (["beta1=0.5..1.5"], "--knob beta1=1.5 cannot be tried: recipe: beta1=1.5, but beta1 must be smaller than 1"),
