@@ -193,7 +193,7 @@ def dataset(path: Path, file: h5py.File, name: str) -> h5py.Dataset:
 
     DataError: there is none of that name; or its values are elsewhere, packed, or not all written.
     """
-    elsewhere = f"{path} keeps its values in other files, whose loss would read as zeros; copy them into one file"
+    elsewhere = f"{path} keeps its values in other files or behind links, which may get lost; copy them into one"
     for place in itertools.accumulate(name.split("/"), "{}/{}".format):
         if isinstance(file.get(place, getlink=True), (h5py.ExternalLink, h5py.SoftLink)):  # to follow may never end
             raise DataError(elsewhere)

@@ -202,6 +202,7 @@ def validate(folder: Path, progress: bool = False) -> str:
         notes.append(f"note: dataset.json tells of {sum(years)} years, but {len(files)} are there")
     counts = ", ".join(f"{split.name} {split.n_samples}" for split in splits)
     C, H, W = splits[0].shape
+    notes += ["note: channels come last, it seems; write (time, channel, lat, lon)"] if min(C, H) > 2 * W else []
     return "\n".join([f"{folder}: {counts} samples of {C} × {H} × {W}; every value is finite", *notes])
 
 
@@ -241,7 +242,8 @@ def year_files(folder: Path, split: str) -> tuple[Path, ...]:
     Raises:
         DataError: no folder, no files, files of two layouts, or a name that does not end in four digits.
     """
-    place, hint = Path(folder) / split, "make data with: dltutorial data weather --out DIR"
+    place, has_others = Path(folder) / split, split != "train" and (Path(folder) / "train").is_dir()
+    hint = "move some years of train there" if has_others else "make data with: dltutorial data weather --out DIR"
     with formats.blaming(place):
         there = sorted(place.iterdir()) if place.is_dir() else None
     if there is None:

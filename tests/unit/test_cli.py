@@ -262,7 +262,10 @@ DAMAGE = {
     "another spelling": (spell(".hdf5"), "1980.hdf5 would be left out"),
     "NetCDF": (spell(".nc"), "1980.nc would be left out"),
     "without statistics": (lambda folder: shutil.rmtree(folder / "stats"), "global_means.npy is missing"),
-    "without valid": (lambda folder: shutil.rmtree(folder / "valid"), "no folder valid"),
+    "without valid": (
+        lambda folder: shutil.rmtree(folder / "valid"),
+        "no folder valid; move some years of train there",
+    ),
     "name": (lambda folder: (folder / "train" / "1979.h5").rename(folder / "train" / "a.h5"), "four digits"),
 }
 

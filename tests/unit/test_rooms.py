@@ -16,7 +16,7 @@ BUDGET = {
     "": 1731,
     "record": 607,
     "profile": 2454,
-    "data": 2799,
+    "data": 2801,
     "models": 137,
     "optim": 323,
     "launch": 1511,

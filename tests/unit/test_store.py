@@ -68,6 +68,19 @@ def test_a_channel_of_which_float32_keeps_few_digits_is_refused(era5, offset, ti
     assert f"{era5 / 'stats'}: a channel of the years is within" in str(refusal.value)
 
 
+def test_years_with_their_channels_last_are_noted(tmp_path):
+    x_THWC = np.random.default_rng(0).normal(3, 2, (5, 8, 16, 3)).astype(np.float32)
+    for file in ("train/1979.h5", "valid/1980.h5"):
+        write_year(tmp_path / file, x_THWC)
+    writing.write_stats(tmp_path)
+    assert "note: channels come last, it seems" in store.validate(tmp_path)
+    for file in ("train/1979.h5", "valid/1980.h5"):
+        (tmp_path / file).unlink()
+        write_year(tmp_path / file, np.moveaxis(x_THWC, 3, 1))
+    writing.write_stats(tmp_path)
+    assert "channels come last" not in store.validate(tmp_path)
+
+
 def test_year_is_stored_one_sample_a_chunk(era5):
     with h5py.File(era5 / "train" / "1979.h5") as h5:
         fields = h5["fields"]
