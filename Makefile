@@ -74,8 +74,8 @@ book: .venv/.book
 	@rm -rf build/book/html && mv build/book/new build/book/html && echo build/book/html/index.html
 
 # Three tests at a time, on two cores too: a third of their time is waiting. Coverage: of what runs in a test's own process;
-# `make test ARGS=--cov=dltutorial` has counted it already.
-PYTEST = $(BIN)/python -m pytest -n 3 --dist loadgroup
+# `make test ARGS=--cov=dltutorial` has counted it already. With bytecode: pytest makes that of 400 files of tests itself.
+PYTEST = env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -n 3 --dist loadgroup
 test: .venv/.test lint
 	@rm -f .coverage
 	@$(PYTEST) -m "not full" $(ARGS)

@@ -68,6 +68,7 @@ def test_an_exception_names_its_cell_and_keeps_what_ran(run):
     assert [len(cell.outputs) for cell in notebook.cells] == [1, 1, 0]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("death", ["os.kill(os.getpid(), 9)", "os._exit(0)", "os._exit(3)", "os.kill(os.getpid(), 11)"])
 def test_a_kernel_that_dies_is_told_in_one_line(run, death):
     result, notebook = run("import os; print(1)", death)

@@ -307,6 +307,7 @@ Path(sys.argv[1]).write_text(str([launch(speak, 1), launch(speak, 1)]))
 """
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("how", [">&-", "2>&-", "<&-", ">&- 2>&- <&-", ">/dev/full", "| head -c 1"])
 def test_a_script_whose_standard_streams_are_closed_or_full_gets_its_values(tmp_path, how):
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "PYTHONIOENCODING": "latin-1"}
@@ -323,6 +324,7 @@ def test_what_the_callers_output_cannot_show_is_no_obstacle(monkeypatch):
     assert sys.stdout.buffer.getvalue() == b"[rank 0] ? here\n"
 
 
+@pytest.mark.full
 def test_a_lost_folder_for_temporary_files_costs_a_start_and_no_more(tmp_path):
     code = """
 import shutil, os
@@ -388,6 +390,7 @@ def test_a_fork_server_that_is_stopped_or_killed_costs_no_more_than_one_launch(n
     assert "Traceback" not in done.stderr, done.stderr
 
 
+@pytest.mark.full
 def test_where_too_few_files_may_be_open_it_says_how_many_ranks_fit():
     code = """
 import re, sys, warnings
@@ -501,6 +504,7 @@ def pids(folder, name):
     return [int((folder / f"{name}{rank}").read_text()) for rank in (0, 1)]
 
 
+@pytest.mark.full
 def test_no_rank_and_no_server_outlives_an_interrupted_or_a_killed_script(tmp_path):
     (tmp_path / "script.py").write_text(SCRIPT)
     (tmp_path / "tmp").mkdir()

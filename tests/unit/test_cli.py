@@ -339,6 +339,7 @@ def test_a_closed_pipe_is_no_traceback():
     assert done.stderr == ""
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("command", ["doctor", "bench", "exercises status", "class status"])
 def test_a_locale_without_utf_8_ends_no_command(command):
     done = python("-m", "dltutorial", *command.split(), env=LOCALES["POSIX"], errors="replace")
@@ -417,6 +418,7 @@ def test_a_variable_that_others_read_does_no_harm(file):
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("words", ["--version", "--help", "doctor"])
 @pytest.mark.parametrize(
     ("output", "status", "told"), [("/dev/full", 2, r"dltutorial: .*No space left.*\n"), ("", 141, "")]
@@ -479,6 +481,7 @@ sys.exit(cli.main(sys.argv[1:]))
 """
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("how", "ends"), [("full disk", "finished"), ("gone", "finished"), ("Ctrl-C", "interrupted")])
 def test_a_run_that_nobody_hears_any_more_goes_on_or_ends_with_a_checkpoint(how, ends, tiny_data, tmp_path):
     line = ["train", "--name", "unheard", "--data", tiny_data, "--preset", "smoke", "--patch", "4", "--steps", "40"]
@@ -610,6 +613,7 @@ def test_closed_output_is_no_reason_to_end(tmp_path):
     assert subprocess.run([sys.executable, "-c", missing], timeout=120).returncode == 2
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("closed", [">&-", "<&- >&-", "<&- >&- 2>&-"])
 def test_a_page_is_written_whichever_streams_are_closed(closed, tmp_path):
     words = f"{sys.executable} -m dltutorial report --out page.html {closed}"

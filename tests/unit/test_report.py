@@ -96,6 +96,7 @@ def test_page_needs_nothing_else_and_runs_nothing(runs):
     assert {"name": "generator", "content": "dltutorial report"} in [attrs for tag, attrs in page.tags if tag == "meta"]
 
 
+@pytest.mark.full
 def test_charts_are_part_of_the_page_and_of_its_theme(fresh):
     page = fresh
     assert not set(re.findall(r'style="[^"]*?: (#[0-9a-f]{6})', page.source))  # colours are the page's variables
@@ -198,6 +199,7 @@ def test_what_no_parser_reads_is_passed_over_and_spoils_no_page(runs, monkeypatc
     assert "before_it" in page.text and "behind_it" in page.text
 
 
+@pytest.mark.full
 def test_the_command_says_which_line_was_passed_over(runs, capsys):
     records.Writer("00", "smoke").write("whole", 1.0)
     file = runs / "records.jsonl"
@@ -280,6 +282,7 @@ def test_the_notebooks_are_clean_and_no_chapters():
         assert not re.match(r"\d\d_", file.name)
 
 
+@pytest.mark.full
 def test_a_page_that_was_edited_is_kept(runs, capsys):
     page = runs / "report.html"
     for _ in range(2):  # one that nobody has edited is replaced
@@ -292,6 +295,7 @@ def test_a_page_that_was_edited_is_kept(runs, capsys):
     assert [other.read_text() for other in runs.glob("report.mine*.html")] == [edited]
 
 
+@pytest.mark.full
 def test_a_link_stays_one_and_its_page_becomes_new(runs, capsys):
     (runs / "link.html").symlink_to("published.html")
     for _ in range(2):  # at first it leads nowhere
@@ -326,6 +330,7 @@ def saved_as_it_goes_to_disk(monkeypatch, file, text):
     monkeypatch.setattr(os, "fsync", save)
 
 
+@pytest.mark.full
 def test_a_page_that_is_saved_while_it_is_written_anew_stays(runs, monkeypatch, capsys):
     page = runs / "report.html"
     assert cli.main(["report"]) == 0
@@ -336,6 +341,7 @@ def test_a_page_that_is_saved_while_it_is_written_anew_stays(runs, monkeypatch, 
     assert page.read_text() == "what I conclude"
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("content", [b"my notes", b"\xff\xfe"])
 def test_what_comes_to_the_pages_place_while_the_notebook_runs_is_kept(runs, monkeypatch, content):
     plain = report._page

@@ -121,6 +121,7 @@ def ended(processes):
     return all(not process.is_running() or process.status() == psutil.STATUS_ZOMBIE for process in processes)
 
 
+@pytest.mark.full
 def test_a_process_that_is_stopped_is_named_and_an_interrupt_ends_it_as_any_other(stopped, tmp_path):
     parent, children = stopped
     pids = [child.pid for child in children]
@@ -131,6 +132,7 @@ def test_a_process_that_is_stopped_is_named_and_an_interrupt_ends_it_as_any_othe
     assert ended(children)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
 def test_a_process_that_is_stopped_ends_with_its_parent(stopped, how):
     parent, children = stopped
@@ -146,6 +148,7 @@ def until(condition, seconds=90):
         time.sleep(0.002)
 
 
+@pytest.mark.full
 def test_half_a_file_is_cleared_and_not_read(made, tmp_path, in_process):
     (tmp_path / "train").mkdir()
     (tmp_path / "train" / ".sim_0001.h5.0123abcd.partial").write_bytes(b"half")
