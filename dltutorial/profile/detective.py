@@ -82,9 +82,7 @@ class Report:
 
 def investigate(evidence: Evidence) -> Report:
     """Ask every rule, and name the cause without which a batch would be quickest.
-
-    Raises:
-        CourseError: the trace has no step.
+    CourseError: the trace has no step.
     """
     rules = (loading, contention, synchronisation, launches, compute, bandwidth)
     findings = sorted(filter(None, (rule(evidence) for rule in rules)), key=lambda finding: -finding.share)

@@ -118,3 +118,9 @@ def test_a_slider_has_its_ends_and_its_start_among_its_stops():
 def test_a_start_that_cannot_be_gets_one_line(value):
     with pytest.raises(CourseError, match=r"X is .*; give a positive"):
         slider("X", "A number.", value, [1, 2])
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -1, 0])
+def test_stops_around_what_has_none_get_one_line(value):
+    with pytest.raises(CourseError, match=r"there are no equal ratios; give positive"):
+        around(value, 20)

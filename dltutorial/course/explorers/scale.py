@@ -215,7 +215,7 @@ def batches(points: Points, s_min: float, b_crit: float, best: tuple[float, floa
         raise CourseError("fewer than two batch sizes reached the target with most seeds; train for more steps")
     seen = np.array([(batch, steps) for batch, values in points.items() for steps in values], float)
     reached = seen[np.isfinite(seen[:, 1])]
-    batch_N = np.geomspace(reached[:, 0].min() / 1.5, reached[:, 0].max() * 1.5, 61)
+    batch_N = np.array(geometric(reached[:, 0].min() / 1.5, reached[:, 0].max() * 1.5))
 
     def draw(ax: Any, v: Any) -> str:
         ax.plot(*reached.T, "o", mfc="none", color=BLUE, label="measured, one seed")
