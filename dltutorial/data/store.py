@@ -104,7 +104,7 @@ def open_split(folder: Path, split: str = "train", crop: tuple[int, int] | None 
     said, (rows, columns) = about(folder, C), crop or (H, W)
     refuse_mixed(folder)
     means, stds = (_stats(folder, name, (1, C, 1, 1)) for name in STATISTICS[:2])
-    refuse_coarse(folder / "stats", "a channel of the years", (means - 2 * stds).ravel(), (means + 2 * stds).ravel())
+    refuse_coarse(folder / "stats", "a channel of the years", *(means + n * stds.astype(float) for n in (-2, 2)))
     climate = _stats(folder, STATISTICS[2], (1, C, H, W)) if (folder / "stats" / "time_means.npy").exists() else None
     if climate is not None and not (np.median(np.abs(climate - means)[0], (1, 2)) < 2 * stds.ravel()).all():
         raise _far_off(folder)  # at most points
@@ -209,7 +209,8 @@ def validate(folder: Path, progress: bool = False) -> str:
 def refuse_coarse(file: Path, what: str, low: np.ndarray, high: np.ndarray) -> None:
     """Raises: DataError: some of the ranges from ``low`` to ``high`` are less than 1,000 steps of float32."""
     low, high = np.asarray(low, np.float64).ravel(), np.asarray(high, np.float64).ravel()
-    step = np.spacing(np.maximum(np.abs(low), np.abs(high)).astype(np.float32))
+    with np.errstate(all="ignore"):
+        step = np.spacing(np.maximum(np.abs(low), np.abs(high)).astype(np.float32))
     for at in np.flatnonzero((low < high) & (high - low < 1000 * step))[:1]:
         why = f"{what} is within {low[at]:.10g} and {high[at]:.10g}, where float32 has steps of {step[at]:.2g}"
         raise DataError(f"{file}: {why}; write it less its mean, or in another unit")

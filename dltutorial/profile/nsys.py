@@ -31,9 +31,7 @@ _VERSION = re.compile(r"_v\d+$")  # of a call: cudaLaunchKernel_v7000
 
 def entries(file: Path) -> list[dict[str, Any]]:
     """The events of an export; what has no end, as an NVTX mark, is left out.
-
-    Raises:
-        CourseError: a file of SQLite that is no such export.
+    CourseError: a file of SQLite that is no such export.
     """
     found = []
     try:
