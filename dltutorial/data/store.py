@@ -106,7 +106,8 @@ def open_split(folder: Path, split: str = "train", crop: tuple[int, int] | None 
     means, stds = (_stats(folder, name, (1, C, 1, 1)) for name in STATISTICS[:2])
     refuse_coarse(folder / "stats", "a channel of the years", *(means + n * stds.astype(float) for n in (-2, 2)))
     climate = _stats(folder, STATISTICS[2], (1, C, H, W)) if (folder / "stats" / "time_means.npy").exists() else None
-    if climate is not None and not (np.median(np.abs(climate - means)[0], (1, 2)) < 2 * stds.ravel()).all():
+    off_C = 0 if climate is None else np.median(np.abs(climate[0] - means[0].astype(float)), (1, 2))
+    if not (off_C < 2 * stds.ravel().astype(float)).all():
         raise _far_off(folder)  # at most points
     return Split(
         folder=folder, name=split, files=files, snapshots=tuple(shape[0] for shape in shapes.values()),

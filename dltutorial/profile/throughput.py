@@ -183,9 +183,7 @@ def synchronise(device: str | torch.device) -> None:
 @contextlib.contextmanager
 def batches_of(loader: Iterable | Callable[[], Iterable], device: str) -> Iterator[Iterator]:
     """Batches of any loader for ever, on the device; worker processes end with the block.
-
-    Raises:
-        CourseError: no batch, or an iterator that has ended.
+    CourseError: no batch, or an iterator that has ended.
     """
     with contextlib.closing(_endless(loader)) as endless:
         yield (to_device(batch, device) for batch in endless)

@@ -15,8 +15,8 @@ PACKAGE = ROOT / "dltutorial"
 BUDGET = {
     "": 1731,
     "record": 607,
-    "profile": 2450,
-    "data": 2802,
+    "profile": 2448,
+    "data": 2803,
     "models": 137,
     "optim": 323,
     "launch": 1511,
