@@ -113,9 +113,10 @@ def arrays(file: Path, **shapes: str) -> list[np.ndarray]:
         stored = [data[...] for data in found]
         own = [formats.own_no_value(file, data.attrs) for data in found]
         read = [rows.astype(np.float32, copy=False) for rows in stored]
-        for name, rows, kept in zip(shapes, stored, read, strict=True):  # a table by its columns; some lose nothing
-            loses = (rows != kept).any(axis := 0 if rows.ndim == 2 else None)
-            store.refuse_coarse(file, name, loses * rows.min(axis), loses * rows.max(axis))
+        for name, rows, kept in zip(shapes, stored, read, strict=True):
+            if len(rows) > 50:  # samples, no list of statistics; a table by its columns; some lose nothing
+                loses = (rows != kept).any(axis := 0 if rows.ndim == 2 else None)
+                store.refuse_coarse(file, name, loses * rows.min(axis), loses * rows.max(axis))
     for name, rows, no_value in zip(shapes, read, own, strict=True):
         if not (finite := np.isfinite(rows)).all():
             row = np.argwhere(~finite)[0, 0]

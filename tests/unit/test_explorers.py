@@ -120,7 +120,6 @@ def test_a_start_that_cannot_be_gets_one_line(value):
         slider("X", "A number.", value, [1, 2])
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), -1, 0])
-def test_stops_around_what_has_none_get_one_line(value):
-    with pytest.raises(CourseError, match=r"there are no equal ratios; give positive"):
-        around(value, 20)
+def test_there_are_no_stops_around_0():
+    with pytest.raises(CourseError, match=r"from 0 to 0 there are no equal ratios; give positive"):
+        around(0, 20)

@@ -137,8 +137,10 @@ def execute(file):
 
 
 def everything(course):
-    """All that is in the learner's folder, git's own files left out, as one text."""
-    files = [path for path in course.learner.rglob("*") if path.is_file() and ".git/" not in str(path)]
+    """All that is in the learner's folder, git's own files and Python's bytecode left out, as one text."""
+    files = [
+        path for path in course.learner.rglob("*") if path.is_file() and not re.search("\\.git/|\\.pyc", str(path))
+    ]
     return "".join(file.read_text() for file in sorted(files))
 
 
