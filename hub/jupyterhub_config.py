@@ -26,6 +26,7 @@ https://jupyterhub.readthedocs.io/en/stable/howto/configuration/config-proxy.htm
 
 import os
 import shutil
+import signal
 import socket
 import sys
 from pathlib import Path
@@ -42,6 +43,10 @@ def free_port() -> int:
         free.bind(("127.0.0.1", 0))
         return free.getsockname()[1]
 
+
+# JupyterHub ends its proxy at SIGTERM; at a closed terminal's SIGHUP it would die and leave it. nohup stays nohup.
+if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:
+    signal.signal(signal.SIGHUP, lambda *_: os.kill(os.getpid(), signal.SIGTERM))
 
 # The environment of this process is not for the proxy and the learners' servers: take the password out of it.
 password = os.environ.pop("DLTUTORIAL_HUB_PASSWORD", "")

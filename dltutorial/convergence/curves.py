@@ -72,7 +72,7 @@ def fit(batch_sizes: Sequence[int], steps_PS: np.ndarray, resampled: int = 500, 
     Raises:
         RecipeError: fewer than three batch sizes at which most seeds reached the target, or no knee among them.
     """
-    logs_PS = np.log(np.nan_to_num(np.asarray(steps_PS, dtype=np.float64), nan=np.inf))
+    logs_PS = np.log(np.nan_to_num(np.asarray(steps_PS, np.float64), nan=np.inf, posinf=np.inf))
     whole = np.isfinite(np.median(logs_PS, 1))
     sizes_P, logs_PS = np.asarray(batch_sizes, dtype=np.float64)[whole], logs_PS[whole]
     if len(sizes_P) < 3:

@@ -66,7 +66,7 @@ class SweepPoint:
     @property
     def median(self) -> float:
         """Of the fresh seeds' updates, one that is not there counting as more than any; nan if it is the middle one."""
-        middle = float(np.median(np.nan_to_num(self.steps_S, nan=np.inf)))
+        middle = float(np.median(np.nan_to_num(self.steps_S, nan=np.inf, posinf=np.inf)))
         return middle if math.isfinite(middle) else math.nan
 
 

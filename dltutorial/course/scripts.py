@@ -72,9 +72,7 @@ def take(*names: str) -> None:
     """Put the files of these names here, each as the first chapter that writes it does.
 
     What lies here under that name and differs, a learner's own, is kept: as ``train.mine1.py``, ``train.mine2.py``, ….
-
-    Raises:
-        CourseError: no chapter writes such a file, or it cannot be written here.
+    CourseError: no chapter writes such a file, or it cannot be written here.
     """
     by_chapter = [written(chapter) for chapter in notebooks.chapters()]
     for name in names:
@@ -88,9 +86,7 @@ def change(name: str, into: str, lines: Mapping[str, str]) -> None:
     """Write the file ``name`` with some of its text replaced as the file ``into``, and show the difference.
 
     What lies there and differs is kept, as by ``take``.
-
-    Raises:
-        CourseError: a text to be replaced does not stand there exactly once, or the file cannot be written.
+    CourseError: a text to be replaced does not stand there exactly once, or the file cannot be written.
     """
     try:
         before = after = paths.read_text(Path(name))

@@ -111,4 +111,4 @@ def reference_source(name: str) -> list[str]:
 
 
 def _reference_lines(name: str) -> list[str]:
-    return (Path(__file__).parents[1] / "reference" / f"{name}.csv").read_text(encoding="utf-8").splitlines()
+    return (Path(__file__).parents[1] / "reference" / f"{name}.csv").read_text(encoding="utf-8-sig").splitlines()

@@ -130,7 +130,7 @@ def make_task(recipe: Recipe, folder: Path) -> Task:
     with formats.blaming(files[0]), h5py.File(files[0], "r") as data:
         said = {name: np.asarray(data.attrs[name]) for name in TRUE if name in data.attrs}
     if not all(x.size == 1 and x.dtype.kind in "fiu" and np.isfinite(x).all() for x in said.values()):
-        found = ", ".join(f"{name} = {x.tolist()!s:.40}" for name, x in said.items())
+        found = ", ".join(f"{name} = {x.tolist()!r:.40}" for name, x in said.items())
         raise DataError(f"{files[0]}: its attributes {found} are no two numbers; correct them, or leave them out")
     true = {name: float(x.item()) for name, x in said.items()}
     low_2, high_2 = points_N2.aminmax(dim=0)

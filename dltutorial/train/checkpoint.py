@@ -98,9 +98,7 @@ def restore(checkpoint: Checkpoint, state: TrainState) -> None:
     """Put a checkpoint into the live parts of a run, on whatever device they are.
 
     A rank that the checkpoint does not know keeps the random states it has.
-
-    Raises:
-        CheckpointError: it belongs to another model, optimizer or precision.
+    CheckpointError: it belongs to another model, optimizer or precision.
     """
     optimizer, scaler = state.optimizer, state.precision.scaler
     if (scaler is None) != (checkpoint.scaler is None):

@@ -174,9 +174,7 @@ def stop_signals() -> Iterator[list[int]]:
     A batch system warns a job before it takes the nodes away: Slurm by SIGTERM, or by the signal that ``--signal``
     names; a terminal that is closed sends SIGHUP, Ctrl-C SIGINT: a second one ends the program at once. Signals can be
     caught in a program's main thread only; in another one nothing is caught.
-
-    Raises:
-        KeyboardInterrupt: instead of Interrupted, where Ctrl-C has ended a run of one rank.
+    KeyboardInterrupt: instead of Interrupted, where Ctrl-C has ended a run of one rank.
     """
     came: list[int] = []
 

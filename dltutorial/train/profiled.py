@@ -10,12 +10,11 @@ from pathlib import Path
 
 from dltutorial import machine, node
 from dltutorial.config import Recipe, add_options, preset
-from dltutorial.data import weather
 from dltutorial.errors import CourseError
 from dltutorial.profile import trace
 from dltutorial.profile.ranges import annotate
 from dltutorial.profile.throughput import to_device
-from dltutorial.train import forecasting
+from dltutorial.science import cases
 from dltutorial.train.loop import TrainState
 
 
@@ -25,7 +24,7 @@ def training_step(recipe: Recipe, data: Path) -> Callable[[], None]:
     CourseError: the data do not fit the recipe, this machine lacks what it asks for, or it is a login node.
     """
     node.refuse_on_login("training", "profile it in a job: sbatch -N 1 slurm/profile.sbatch")
-    task = forecasting.make_task(recipe, data)
+    task = cases.case(recipe.task).make_task(recipe, data)
     update, batches = TrainState(task, recipe).update, iter(task.data(0))
 
     def step() -> None:
@@ -51,11 +50,11 @@ def main(words: Sequence[str] | None = None) -> int:
     knobs = vars(parser.parse_args(words))
     name, steps, warmup, file = (knobs.pop(key) for key in ("preset", "steps", "warmup", "trace"))
     try:
-        sizes = preset(name)
-        recipe = Recipe.of(sizes, **knobs)
+        case = cases.case(knobs.get("task", "weather"))
+        recipe = case.make_recipe(preset(name), knobs, None)
         machine.use_cores()
         trace.require_place(file)
-        trace.take(training_step(recipe, weather.ensure(sizes)), steps, warmup, file=file)
+        trace.take(training_step(recipe, case.ensure(recipe)), steps, warmup, file=file)
     except CourseError as error:
         print(f"dltutorial: {error}", file=sys.stderr)
         return 2

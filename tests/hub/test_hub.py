@@ -2,6 +2,7 @@
 
 import json
 import re
+import signal
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -10,7 +11,7 @@ from urllib.parse import quote
 import psutil
 import pytest
 from learner import BOARD, Learner, errors, html, printed
-from workshop import command, environment
+from workshop import command, environment, running
 
 ROOT = Path(__file__).parents[2]
 CHAPTER = "notebooks/00_welcome.ipynb"
@@ -137,6 +138,19 @@ def test_the_readmes_link_opens_the_course(hub, learners, repository):
     assert repository in page.text and f"lab/tree/dltutorial/{CHAPTER}" in page.text
     opened = learners["ada"].ask(f"api/contents/dltutorial/{CHAPTER}").json()["content"]
     assert ["".join(cell["source"]) for cell in opened["cells"] if cell["cell_type"] == "code"] == cells()
+
+
+def test_a_closed_terminal_ends_the_hub_with_its_proxy(tmp_path):
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # under nohup the hub would inherit that it is ignored
+    try:
+        with running(tmp_path) as hub:
+            family = hub.processes()
+            assert len(family) >= 2
+            hub.process.send_signal(signal.SIGHUP)
+            _, left = psutil.wait_procs(family, 60)
+            assert left == []
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 def test_without_a_password_or_a_proxy_the_hub_says_what_to_do(tmp_path):

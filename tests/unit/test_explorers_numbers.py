@@ -32,8 +32,10 @@ def test_the_scale_reaches_the_overflow():
     assert "<1%" in make([1.0] * 999 + [1e-12]).picture().text
 
 
-def test_tensors_are_taken_signs_and_all():
-    assert "50% of the gradients are 0" in make(torch.tensor([[-1.0], [1e-20]])).picture().text
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_tensors_are_taken_signs_and_all(dtype):
+    values = torch.tensor([[-1.0], [1e-20]], dtype=dtype, requires_grad=True)
+    assert "50% of the gradients are 0" in make(values).picture().text
 
 
 @pytest.mark.parametrize("values", [[], [0.0], [1.0, float("nan")], [float("inf")]])

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 
 from dltutorial.course.explorers.explorer import Explorer, around, choice, slider, whole
 from dltutorial.errors import CourseError
@@ -167,12 +168,14 @@ def numbers(values: Any, log2_scale: int = 0) -> Explorer:
     """Gradients on the number line of a format, and a loss scale that moves them, out of zero and towards infinity.
 
     Args:
-        values: an array, or a tensor on the CPU; signs do not matter.
+        values: an array, or a tensor; signs do not matter.
         log2_scale: where the scale starts, as a power of two.
 
     Raises:
         CourseError: there is no number but 0, or one that is not finite.
     """
+    if isinstance(values, torch.Tensor):
+        values = values.detach().cpu().double()
     magnitudes = np.abs(np.asarray(values, dtype=np.float64)).ravel()
     if not (magnitudes.any() and np.isfinite(magnitudes).all()):
         raise CourseError(f"{magnitudes.size} numbers, none of them positive, or one not finite: give others to draw")

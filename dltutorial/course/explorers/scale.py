@@ -254,4 +254,4 @@ def misfit(points: Points, s_min: float, b_crit: float) -> float:
 
 def _middle(values: Sequence[float]) -> float:
     """The median, by ratio; infinite where half of the seeds or more never reached the target."""
-    return float(np.exp(np.median(np.log(np.nan_to_num(np.asarray(values, float), nan=np.inf)))))
+    return float(np.exp(np.median(np.log(np.nan_to_num(np.asarray(values, float), nan=np.inf, posinf=np.inf)))))
