@@ -20,6 +20,11 @@ def test_the_misfit_is_a_factor():
     assert misfit(scattered, 100, 64) == pytest.approx(math.exp(math.sqrt(math.log(200 / 125) ** 2 / 2)))
 
 
+def test_inf_means_as_nan_does_that_the_target_was_never_reached():
+    never, written = ({**EXACT, 4096: [value] * 3} for value in (math.nan, math.inf))
+    assert misfit(written, 120, 280) == misfit(never, 120, 280) == pytest.approx(2)
+
+
 def test_no_curve_beats_the_fit_whose_misfit_the_chapter_tells():
     points = {8: [1100, 1400, 1600], 32: [380, 400, 590], 128: [120, 260, 140], 512: [100, 110, math.nan]}
     fit = curves.fit(list(points), list(points.values()), resampled=2)
