@@ -22,7 +22,7 @@ import threading
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -92,10 +92,10 @@ def _refuse_values(space: Mapping[str, Knob], look: Callable[[dict], object]) ->
     Of a range: its whole numbers, if they are at most 100, else its ends.
     """
     kinds: dict[str, Any] = {name: field.type for name, field in Recipe.knobs().items()}
-    tried: dict[str, Sequence] = {name: knob.values or [*map(kinds[name], knob[:2])] for name, knob in space.items()}
+    tried: dict[str, Any] = {name: knob.values or [*map(kinds[name], knob[:2])] for name, knob in space.items()}
     for name in (n for n, knob in space.items() if not knob.values and kinds[n] is int):
-        least, most = tried[name]
-        tried[name] = [least, most, *range(least + 1, most)] if most - least < 100 else [least, most]
+        between = range(tried[name][0] + 1, tried[name][1])
+        tried[name] += between if len(between) < 99 else ()
     firsts = {name: values[0] for name, values in tried.items()}
     each = (firsts | {name: value} for name, values in tried.items() for value in values)
     every = (dict(zip(tried, values, strict=True)) for values in itertools.product(*tried.values()))
