@@ -84,6 +84,7 @@ def recorded(name: str, published: str, folder: Path = Path(__file__).parents[1]
 @command.heard()  # that nobody reads the table costs no figure
 def run(name: str | None = None, repeats: int = 5, json_file: Path | None = None, preset: str = "auto") -> int:
     """Run the benchmark of that name, or list them; returns the exit status.
+
     CourseError: there is none of that name, a file that cannot be written, or a login node.
     """
     if name not in (None, *BENCHES):

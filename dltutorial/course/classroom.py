@@ -25,6 +25,7 @@ _WHO = "badger bear beaver bison crane deer dolphin eagle falcon finch fox gecko
 
 def join(folder: Path, name: str | None = None) -> str:
     """Start sharing, under ``name`` or a pseudonym drawn by chance; returns what to tell the learner.
+
     CourseError: no such folder, it cannot be written, the name is taken or cannot be one, or a class is joined.
     """
     with paths.locked(sharing.setting_file().parent):  # of two at the same moment one joins
@@ -66,6 +67,7 @@ def join(folder: Path, name: str | None = None) -> str:
 
 def leave(remove: bool = False) -> str:
     """Stop sharing; with ``remove`` the file in the class's folder goes too. Returns what to tell the learner.
+
     CourseError: the setting or the file cannot be removed, or the class's folder is away; nothing is changed then.
     """
     damaged = False
@@ -96,6 +98,7 @@ def leave(remove: bool = False) -> str:
 
 def status() -> str:
     """Whether anything is shared, and every line of it.
+
     CourseError: the setting is damaged, or the file cannot be read.
     """
     member = sharing.membership()
@@ -116,6 +119,7 @@ def status() -> str:
 
 def view(folder: Path, out: Path | None = None, every_s: float | None = None) -> None:
     """Write the page of the class (default: ``class.html`` in the runs folder), again every ``every_s`` seconds.
+
     CourseError: as ``report.write``, the first time; later it is only told.
     """
     out = report.write("class", out, every_s, folder=str(folder))

@@ -120,6 +120,7 @@ def _write(file: Path, text: str, force: bool) -> None:
 
 def blank_notebook(path: Path) -> str:
     """The text of the exercise notebook that belongs to the solution notebook ``path``.
+
     CourseError: not a notebook, or markers that do not pair, naming notebook and cell.
     """
     notebook = notebooks.read(path)
@@ -184,6 +185,7 @@ def beside(file: Path) -> Path:
 
 def keep(file: Path) -> Path:
     """Copy ``file``, as it is, into the folder ``kept`` beside it, under a name with date and time.
+
     CourseError: it cannot be copied.
     """
     time = f"{datetime.datetime.now():%Y-%m-%d_%H-%M-%S.%f}"

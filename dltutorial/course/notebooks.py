@@ -25,6 +25,7 @@ _COPY = re.compile(r"-Copy\d+$|__\d{8,}")
 
 def folder() -> Path:
     """The folder of the notebooks: ``DLTUTORIAL_NOTEBOOKS``, else ``notebooks`` of the course here or above.
+
     CourseError: there is none.
     """
     named = paths.of_variable("DLTUTORIAL_NOTEBOOKS")

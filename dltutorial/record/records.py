@@ -33,6 +33,7 @@ class Writer:
 
     def write(self, what: str, value: Any = None, unit: str = "", *, kind: str = "measurement", **more: Any) -> dict:
         """Append one record, whole, and return it; any number of writers may share a file.
+
         CourseError: the file cannot be written.
         """
         record = {
@@ -56,6 +57,7 @@ class Writer:
 
 def read(file: Path) -> Iterator[dict]:
     """Yield the records of a file in order; what is no JSON, as a crash leaves it, is passed over, and a line says so.
+
     CourseError: there is no such file, it is not text, it holds no record but other lines, or JSON that is none.
     """
     try:
