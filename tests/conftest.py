@@ -84,15 +84,16 @@ NEEDS = {
 }
 
 
-# What `make test` leaves to `make test-all`: whole programs, whole clusters, and kills.
-FULL = ("book", "browser", "fresh", "fuzz", "hub", "slurm")
+# Whole folders that carry a marker: what `.ci/run` adds to `make test`, and what runs before a release only.
+FOLDER_MARKERS = {"book": "ci", "browser": "ci", "fresh": "ci", "hub": "ci", "slurm": "ci", "fuzz": "nightly"}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests in the folders of ``FULL`` carry the marker ``full``, as single tests elsewhere do."""
+    """Tests in the folders of ``FOLDER_MARKERS`` carry that marker, as single tests elsewhere do."""
     for item in items:
-        if item.path.relative_to(ROOT / "tests").parts[0] in FULL:
-            item.add_marker("full")
+        marker = FOLDER_MARKERS.get(item.path.relative_to(ROOT / "tests").parts[0])
+        if marker:
+            item.add_marker(marker)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

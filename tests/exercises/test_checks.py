@@ -46,7 +46,7 @@ def marks(name):
 def wrong_answers():
     for file in sorted(WRONG.glob("*.py")):
         for number, (label, source, hint) in enumerate(runpy.run_path(str(file))["WRONG"]):
-            more = [pytest.mark.full] * (number >= FEWER.get(file.stem, QUICK))
+            more = [pytest.mark.ci] * (number >= FEWER.get(file.stem, QUICK))
             yield pytest.param(file.stem, source, hint, id=f"{file.stem}: {label}", marks=marks(file.stem) + more)
 
 
@@ -140,7 +140,7 @@ def test_the_solution_passes(name):
 def other_right_answers():
     for file in sorted(WRONG.glob("*.py")):
         for number, (label, source) in enumerate(runpy.run_path(str(file)).get("RIGHT_TOO", ())):
-            more = [pytest.mark.full] * (number > 0)
+            more = [pytest.mark.ci] * (number > 0)
             yield pytest.param(file.stem, source, id=f"{file.stem}: {label}", marks=marks(file.stem) + more)
 
 
@@ -202,7 +202,6 @@ class Fails(torch.autograd.Function):
 }
 
 
-@pytest.mark.timed
 @pytest.mark.parametrize("name", FAILS_BACK)
 def test_an_error_in_backward_is_told_with_its_line_after_the_forward_pass_has_passed(name):
     source = FAILS_BACK[name].replace("WHAT", "ValueError('not this way')")
@@ -213,7 +212,6 @@ def test_an_error_in_backward_is_told_with_its_line_after_the_forward_pass_has_p
     assert outcome.trace.endswith("in backward")  # a string has no lines to be shown
 
 
-@pytest.mark.timed
 @pytest.mark.parametrize("name", FAILS_BACK)
 def test_a_backward_pass_still_to_be_written_leaves_the_forward_pass_its_tick(name):
     source = FAILS_BACK[name].replace("WHAT", "NotImplementedError")

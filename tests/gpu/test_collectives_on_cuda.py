@@ -59,7 +59,6 @@ def test_counts_are_the_formulas(send_whole):
         assert tally(rank[name] for rank in found) == counts(name, n_ranks(), 4 * DIVISIBLE, 2), name
 
 
-@pytest.mark.timed
 def test_the_stopwatch_waits_for_the_device():
     if n_ranks() < 2:
         pytest.skip("NCCL needs a GPU for each of two ranks")

@@ -35,14 +35,12 @@ def test_nccl_ranks_equal_one_process(two_gpus):
         assert max(found.values()) < 1e-5
 
 
-@pytest.mark.timed
 def test_the_overlapped_step_hides_communication_under_kernels(two_gpus):
     naive, bucketed, overlapped = launch(replicas.traced, 2, BIG, 4)[0]
     assert naive.hidden_share < 0.1
     assert overlapped.hidden_share > bucketed.hidden_share + 0.2
 
 
-@pytest.mark.timed
 def test_the_overlapped_step_is_as_quick_as_torchs(two_gpus):
     found = ddp_comparison.compare(2, BIG, ["overlapped", ddp_comparison.TORCH], repeats=15)
     assert found["overlapped"].median_s < 1.2 * found[ddp_comparison.TORCH].median_s

@@ -26,7 +26,6 @@ def test_every_rung_can_be_taken_and_ends_at_the_same_loss(climbed):
     assert all(result.final_loss == pytest.approx(first, rel=2e-2) for result in results.values())
 
 
-@pytest.mark.timed
 def test_the_whole_ladder_is_faster_than_the_baseline(climbed):
     _, results = climbed
     assert max(results["+ graph"].samples_per_s) > 2 * max(results["baseline"].samples_per_s)

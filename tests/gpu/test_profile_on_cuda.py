@@ -56,7 +56,6 @@ def test_a_trace_holds_kernels_their_idle_share_and_ranges_of_the_host():
     assert breakdown.product_s > 0
 
 
-@pytest.mark.timed
 def test_the_three_rates_wait_for_the_device():
     model, width = layers(2048, 8), 2048
     split = throughput.measure(batches(1024, width), stepping(model), rounds=3, phase_s=0.1)

@@ -80,7 +80,7 @@ def finish(process):
     return process.returncode, out, err.replace("\r", "\n")
 
 
-@pytest.mark.full
+@pytest.mark.ci
 @pytest.mark.parametrize("ending", ["", "; raise OSError(28, 'No space left on device')"])
 def test_a_disk_that_is_full_is_told_as_such(course, monkeypatch, ending):
     folder = course(_00_a="1 + 1")
@@ -92,7 +92,7 @@ def test_a_disk_that_is_full_is_told_as_such(course, monkeypatch, ending):
     assert "exit code" not in err
 
 
-@pytest.mark.parametrize("options", [pytest.param([], marks=pytest.mark.full), ["--jobs", "2"]])
+@pytest.mark.parametrize("options", [pytest.param([], marks=pytest.mark.ci), ["--jobs", "2"]])
 def test_a_run_tells_all_and_goes_on_after_a_failure(course, options):
     dead = "import os; os.kill(os.getpid(), 9)"
     folder = course(_00_good=CLAIMS, _01_claim=FAILED_CLAIM, _02_dead=dead, _03_good="1", _04_other=OTHERWISE)
@@ -146,8 +146,7 @@ def test_parameters_reach_the_notebook_in_their_type(course):
     assert finish(start(folder, "-p", "steps", "5"))[0] == 0
 
 
-@pytest.mark.full
-@pytest.mark.timed
+@pytest.mark.ci
 def test_a_chapter_that_takes_too_long_is_told_in_one_line(course):
     folder = course(_00_slow=LONG)
     status, _, err = finish(start(folder, "--timeout", "4"))
@@ -173,7 +172,7 @@ def test_a_wrong_order_gets_one_line_and_runs_nothing(course, options, why):
     assert not (folder / "out").exists()
 
 
-@pytest.mark.full
+@pytest.mark.ci
 def test_two_notebooks_of_one_number_are_told_apart_first(course):
     folder = course(_00_good="1", _01_one="1", _01_other="1")
     status, out, err = finish(start(folder, "01_one", "01_other"))
@@ -187,7 +186,7 @@ def test_two_notebooks_of_one_number_are_told_apart_first(course):
     assert f"pages: {folder / 'again'}" in finish(start(folder, "01_other", "--out", str(folder / "again")))[1]
 
 
-@pytest.mark.full
+@pytest.mark.ci
 @pytest.mark.parametrize("options", [[], ["--jobs", "2"]])
 def test_two_notebooks_whose_names_begin_alike_do_not_share_a_folder(course, options):
     mine = "open('mine', 'x').write(os.environ['DLTUTORIAL_PRESET'])"
@@ -217,7 +216,7 @@ def test_an_interrupt_ends_the_kernels_and_keeps_what_was_finished(course):
     assert psutil.wait_procs(family, timeout=90)[1] == []
 
 
-@pytest.mark.full
+@pytest.mark.ci
 @pytest.mark.parametrize(
     "ignored", [None, signal.SIGINT, signal.SIGHUP], ids=["plain", "in a script's background", "nohup"]
 )
@@ -247,7 +246,7 @@ def test_what_was_finished_is_kept_when_the_time_is_up_or_the_terminal_closes(co
     assert psutil.wait_procs(family, timeout=90)[1] == []
 
 
-@pytest.mark.full
+@pytest.mark.ci
 @pytest.mark.parametrize("output", [">&$gone", ">&$gone 2>&1", ">/dev/full", ">/dev/full 2>&1", ">&- 2>&-"])
 def test_whoever_reads_the_output_the_results_are_written(course, output):
     folder = course(_00_good="1", _01_good="2")

@@ -42,7 +42,7 @@ SECOND_RUN = ("notebooks/10",)  # a training that finds its checkpoints
 SOON = [path for path in CHAPTERS if path.stem < "08"]
 to_be_run = pytest.mark.parametrize(
     "path",
-    [pytest.param(path, marks=[pytest.mark.full] * (path not in SOON)) for path in ALL],
+    [pytest.param(path, marks=[pytest.mark.ci] * (path not in SOON)) for path in ALL],
     ids=[f"{path.parent.name}/{path.stem}" for path in ALL],
 )
 every_notebook = pytest.mark.parametrize("path", ALL, ids=lambda path: f"{path.parent.name}/{path.stem}")
@@ -164,7 +164,7 @@ def test_a_notebook_runs_within_3_gb(path, tmp_path, threads_env, record_propert
 
 @pytest.mark.timeout(3000)
 @pytest.mark.xdist_group("last")
-@pytest.mark.parametrize("when", ["soon", pytest.param("later", marks=pytest.mark.full)])
+@pytest.mark.parametrize("when", ["soon", pytest.param("later", marks=pytest.mark.ci)])
 def test_what_was_otherwise_beside_other_tests_is_tried_again_alone(when, tmp_path, alone, record_property):
     """Other tests may have spoiled a chapter's measurement, and the peaks that it rests on: it runs once more."""
     paths_beside = [path for path in CHAPTERS if OTHERWISE_BESIDE and (OTHERWISE_BESIDE / path.stem).exists()]

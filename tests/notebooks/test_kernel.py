@@ -68,7 +68,7 @@ def test_an_exception_names_its_cell_and_keeps_what_ran(run):
     assert [len(cell.outputs) for cell in notebook.cells] == [1, 1, 0]
 
 
-@pytest.mark.full
+@pytest.mark.ci
 @pytest.mark.parametrize("death", ["os.kill(os.getpid(), 9)", "os._exit(0)", "os._exit(3)", "os.kill(os.getpid(), 11)"])
 def test_a_kernel_that_dies_is_told_in_one_line(run, death):
     result, notebook = run("import os; print(1)", death)
@@ -77,7 +77,6 @@ def test_a_kernel_that_dies_is_told_in_one_line(run, death):
     assert notebook.cells[1].outputs[-1].output_type == "error"
 
 
-@pytest.mark.timed  # the cell before it has the same limit
 def test_a_cell_that_takes_too_long_is_ended_and_told_in_one_line(run, tmp_path):
     pid_file = tmp_path / "pid"
     result, _ = run(
@@ -88,8 +87,7 @@ def test_a_cell_that_takes_too_long_is_ended_and_told_in_one_line(run, tmp_path)
     assert gone(int(pid_file.read_text()))
 
 
-@pytest.mark.full
-@pytest.mark.timed
+@pytest.mark.ci
 def test_a_launcher_that_takes_too_long_leaves_no_ranks(run, tmp_path):
     script = tmp_path / "waits.py"
     note = f"open({str(tmp_path)!r} + '/pid' + os.environ['RANK'], 'w').write(str(os.getpid()))"
@@ -101,7 +99,6 @@ def test_a_launcher_that_takes_too_long_leaves_no_ranks(run, tmp_path):
     assert [gone(int((tmp_path / f"pid{rank}").read_text())) for rank in range(2)] == [True, True]
 
 
-@pytest.mark.timed
 def test_a_kernel_stuck_with_the_lock_of_the_interpreter_is_ended_too(run, tmp_path):
     pid_file = tmp_path / "pid"
     stuck = "import ctypes; ctypes.PyDLL(None).sleep(600)"  # PyDLL keeps the lock

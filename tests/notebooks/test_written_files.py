@@ -152,7 +152,7 @@ def run(command, folder, data):
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     "commands",  # their chapters run them all in make test
-    [pytest.param(commands, marks=[pytest.mark.full] * bool(n)) for n, commands in enumerate(COMMANDS)],
+    [pytest.param(commands, marks=[pytest.mark.ci] * bool(n)) for n, commands in enumerate(COMMANDS)],
     ids=[commands[0].split(".py")[0].split()[-1] for commands in COMMANDS],
 )
 def test_a_script_runs_without_the_course(commands, folder, data, request):
@@ -169,7 +169,7 @@ def test_a_script_runs_without_the_course(commands, folder, data, request):
         assert ended.returncode == 0, f"{command}\n{ended.stdout[-2000:]}\n{ended.stderr[-3000:]}"
 
 
-@pytest.mark.full
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("text", "said"),
     [

@@ -20,7 +20,7 @@ DIVISIBLE = 840  # by 1 … 8
 launch = functools.partial(launch_auto, backend="gloo")  # also where there are GPUs
 
 
-@pytest.mark.parametrize("p", [*range(1, 5), *(pytest.param(p, marks=pytest.mark.full) for p in range(5, 9))])
+@pytest.mark.parametrize("p", [*range(1, 5), *(pytest.param(p, marks=pytest.mark.ci) for p in range(5, 9))])
 def test_all_dtypes_and_odd_sizes_equal_the_backends(p):
     assert launch(collecting.all_against_backend, p) == [[]] * p
 
@@ -77,7 +77,7 @@ def test_the_stopwatch_times_every_name_and_size_on_the_slowest_rank():
     assert all(len(timing.samples_s) == 3 and timing.best_s > 0 for timing in found.values())
 
 
-@pytest.mark.full
+@pytest.mark.ci
 @pytest.mark.mpi
 def test_the_same_code_runs_through_mpi():
     found = mpi.clock(["backend", "ring", "server"], 2, [4, 4096], repeats=2)

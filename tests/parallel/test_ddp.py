@@ -62,7 +62,6 @@ def test_buffers_are_rank_0s_as_torchs(found):
         assert max(rank["buffers"].values()) < ROUNDING
 
 
-@pytest.mark.timed  # until the deadline rank 0 has to return
 def test_uneven_inputs_end_at_the_deadline():
     with pytest.raises(RanksHang, match=r"rank 0 had returned|rank 1 waits") as caught:
         launch(replicas.uneven_without_join, 2, timeout_s=3)
@@ -98,7 +97,6 @@ def test_compression_errs_as_far_as_its_numbers_reach():
         assert found["fp16, ours against torch's"] < 1e-6
 
 
-@pytest.mark.timed
 def test_a_trace_shows_what_the_backward_pass_hides():
     for naive, bucketed, overlapped in launch(replicas.traced, 2, timeout_s=100):
         assert naive.n_messages > bucketed.n_messages == overlapped.n_messages > 2

@@ -30,8 +30,8 @@ def test_updates_are_those_of_five_lines_by_hand(n):
 @pytest.mark.parametrize("n", [1, 2])
 @pytest.mark.parametrize(
     ("optimizer", "stop"),
-    [("adamw", 5), ("sgd", 1), pytest.param("lamb", 7, marks=pytest.mark.full),
-     pytest.param("adamw", 1, marks=pytest.mark.full)],
+    [("adamw", 5), ("sgd", 1), pytest.param("lamb", 7, marks=pytest.mark.ci),
+     pytest.param("adamw", 1, marks=pytest.mark.ci)],
 )  # fmt: skip
 def test_a_run_that_was_stopped_goes_on_with_the_gradients_under_way(data, tmp_path, n, optimizer, stop):
     recipe = dataclasses.replace(LATE, optimizer=optimizer)

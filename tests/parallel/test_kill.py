@@ -10,7 +10,7 @@ from same_run import assert_same_run
 
 from dltutorial.train import checkpoint, run_folder
 
-pytestmark = pytest.mark.full
+pytestmark = pytest.mark.ci
 
 KILLS = int(os.environ.get("DLTUTORIAL_KILLS", 8))
 NAMED_AT = 10  # the step of writing before which a checkpoint has not yet its name; see the nursery

@@ -145,7 +145,6 @@ def test_sys_exit_is_no_return():
         launch(faults.leave, 1)
 
 
-@pytest.mark.timed  # until the deadline all ranks have to arrive where they stay
 def test_a_hang_says_who_waits_where():
     with pytest.raises(RanksHang) as caught:
         launch(faults.mismatched, 3, timeout_s=1.5)
@@ -158,7 +157,6 @@ def test_a_hang_says_who_waits_where():
     assert re.search(r"rank 2 waits in barrier, called at .*: dist\.barrier\(\)", text)
 
 
-@pytest.mark.timed
 def test_a_rank_that_keeps_pythons_lock_says_where_too():
     with pytest.raises(RanksHang, match=r"rank 0 is at .*PyDLL\(None\)\.sleep\(60\)"):
         launch(faults.stuck_with_the_lock, 1, timeout_s=1)
@@ -307,7 +305,7 @@ Path(sys.argv[1]).write_text(str([launch(speak, 1), launch(speak, 1)]))
 """
 
 
-@pytest.mark.full
+@pytest.mark.ci
 @pytest.mark.parametrize("how", [">&-", "2>&-", "<&-", ">&- 2>&- <&-", ">/dev/full", "| head -c 1"])
 def test_a_script_whose_standard_streams_are_closed_or_full_gets_its_values(tmp_path, how):
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "PYTHONIOENCODING": "latin-1"}
@@ -324,7 +322,7 @@ def test_what_the_callers_output_cannot_show_is_no_obstacle(monkeypatch):
     assert sys.stdout.buffer.getvalue() == b"[rank 0] ? here\n"
 
 
-@pytest.mark.full
+@pytest.mark.ci
 def test_a_lost_folder_for_temporary_files_costs_a_start_and_no_more(tmp_path):
     code = """
 import shutil, os
@@ -373,7 +371,7 @@ say(faults.total, 1, 0)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere ranks outlive their server")
-@pytest.mark.parametrize("name", ["SIGSTOP", pytest.param("SIGKILL", marks=pytest.mark.full)])
+@pytest.mark.parametrize("name", ["SIGSTOP", pytest.param("SIGKILL", marks=pytest.mark.ci)])
 def test_a_fork_server_that_is_stopped_or_killed_costs_no_more_than_one_launch(name):
     code = SERVER_ENDS.replace("HERE", repr(str(Path(faults.__file__).parent))).replace("NAME", name)
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
@@ -390,7 +388,7 @@ def test_a_fork_server_that_is_stopped_or_killed_costs_no_more_than_one_launch(n
     assert "Traceback" not in done.stderr, done.stderr
 
 
-@pytest.mark.full
+@pytest.mark.ci
 def test_where_too_few_files_may_be_open_it_says_how_many_ranks_fit():
     code = """
 import re, sys, warnings
@@ -450,7 +448,7 @@ def marked(value):
     return found
 
 
-@pytest.mark.full
+@pytest.mark.ci
 @pytest.mark.parametrize(("how", "moments_s"), [("warm", (0.01, 0.05, 0.3)), ("cold", (0.0, 0.02, 0.1, 1.0))])
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_at_any_moment_leaves_nothing(tmp_path, how, moments_s, number):
@@ -504,7 +502,7 @@ def pids(folder, name):
     return [int((folder / f"{name}{rank}").read_text()) for rank in (0, 1)]
 
 
-@pytest.mark.full
+@pytest.mark.ci
 def test_no_rank_and_no_server_outlives_an_interrupted_or_a_killed_script(tmp_path):
     (tmp_path / "script.py").write_text(SCRIPT)
     (tmp_path / "tmp").mkdir()
@@ -524,7 +522,7 @@ def test_no_rank_and_no_server_outlives_an_interrupted_or_a_killed_script(tmp_pa
     assert not list((tmp_path / "tmp").iterdir())
 
 
-@pytest.mark.full
+@pytest.mark.ci
 def test_a_long_folder_for_temporary_files_is_no_obstacle(tmp_path):
     """A socket's path has at most 107 bytes; the folders of jobs and of test runs can be longer."""
     long = tmp_path / ("x" * 100)
@@ -582,7 +580,6 @@ except RanksHang as error:
 ]
 
 
-@pytest.mark.timed  # for the hang of the last cell
 def test_a_notebook_that_has_computed_launches_functions_of_its_cells(tmp_path):
     execute.quick_imports()
     import nbformat

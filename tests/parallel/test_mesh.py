@@ -38,7 +38,7 @@ def one(data):
     return launch(meshing.trained, 1, data, CLIPPED)[0]
 
 
-@pytest.mark.parametrize(("n", "variants"), [(2, TWO), pytest.param(4, FOUR, marks=pytest.mark.full)])
+@pytest.mark.parametrize(("n", "variants"), [(2, TWO), pytest.param(4, FOUR, marks=pytest.mark.ci)])
 def test_losses_scores_and_weights_are_those_of_one_process(data, one, n, variants):
     ways = [(clipped | knobs, expected) for knobs in variants for clipped, expected in zip(CLIPPED, one, strict=True)]
     for rank, found in enumerate(launch(meshing.trained, n, data, [knobs for knobs, _ in ways], timeout_s=300)):
@@ -69,7 +69,7 @@ OTHER_KNOBS = [
 ]
 
 
-@pytest.mark.full
+@pytest.mark.ci
 @pytest.mark.parametrize(("knobs", "ways", "rounding"), OTHER_KNOBS, ids=[str(row[0]) for row in OTHER_KNOBS])
 def test_the_other_knobs_hold_on_a_mesh(data, knobs, ways, rounding):
     (one,) = launch(meshing.trained, 1, data, [knobs])[0]
@@ -171,7 +171,7 @@ LONG_CHAINS = [
 ]
 
 
-@pytest.mark.parametrize("chain", [*CHAINS, *(pytest.param(chain, marks=pytest.mark.full) for chain in LONG_CHAINS)])
+@pytest.mark.parametrize("chain", [*CHAINS, *(pytest.param(chain, marks=pytest.mark.ci) for chain in LONG_CHAINS)])
 def test_a_run_goes_on_with_another_mesh_other_shards_and_another_number_of_ranks(data, unbroken, tmp_path, chain):
     losses = {}
     for number, (n, knobs) in enumerate(chain):
@@ -419,7 +419,7 @@ def whole(nursery, data):
     return nursery.run("whole"), time.perf_counter() - start
 
 
-@pytest.mark.full
+@pytest.mark.ci
 @pytest.mark.parametrize("at", [4, 10, 11, 12, 16, 22, 23, 24, 25, 26, 27, 28])
 def test_rank_0_killed_at_each_step_of_writing_leaves_a_whole_checkpoint(nursery, data, whole, at):
     """The third checkpoint, so that there are old files to remove."""
@@ -433,7 +433,7 @@ def test_rank_0_killed_at_each_step_of_writing_leaves_a_whole_checkpoint(nursery
     assert len(list((nursery.run(name) / "checkpoints").iterdir())) == 6
 
 
-@pytest.mark.full
+@pytest.mark.ci
 @pytest.mark.parametrize("at", [4, 10, 12])
 def test_another_rank_killed_while_it_writes_leaves_the_checkpoint_before(nursery, data, whole, at):
     name = f"other-{at}"
@@ -445,7 +445,7 @@ def test_another_rank_killed_while_it_writes_leaves_the_checkpoint_before(nurser
     assert_same_run(whole[0], nursery.run(name))
 
 
-@pytest.mark.full
+@pytest.mark.ci
 def test_killed_at_random_moments_it_ends_with_the_same_weights(nursery, data, whole):
     whole, life_s = whole
 
@@ -469,7 +469,7 @@ KNOBS = [
 ]
 
 
-@pytest.mark.full
+@pytest.mark.ci
 @pytest.mark.parametrize("knobs", KNOBS)
 def test_a_rank_that_is_killed_leaves_nobody_waiting(nursery, data, knobs):
     name = f"lost{knobs[0]}{knobs[1]}"

@@ -64,7 +64,7 @@ def test_real_ranks_with_such_an_order_end_at_the_deadline():
 
 
 @pytest.mark.parametrize("name", pipelines.ORDERS)
-@pytest.mark.parametrize("p", [1, 2, pytest.param(4, marks=pytest.mark.full)])
+@pytest.mark.parametrize("p", [1, 2, pytest.param(4, marks=pytest.mark.ci)])
 def test_three_updates_are_those_of_one_process(name, p):
     found = launch(pipelines.updates, p, name, timeout_s=60)
     _right(found)
@@ -72,7 +72,7 @@ def test_three_updates_are_those_of_one_process(name, p):
     assert [len(losses) for _, losses, _ in found] == [0] * (p - 1) + [pipelines.M]
 
 
-@pytest.mark.full
+@pytest.mark.ci
 def test_two_pipelines_side_by_side_train_with_half_of_the_batch_each():
     found = launch(pipelines.updates, 4, "1f1b", 2, timeout_s=60)
     _right(found[:2])

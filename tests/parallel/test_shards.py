@@ -28,7 +28,7 @@ def plain_ways():
     return sharding.one_process(), sharding.one_process(clip=0.5)
 
 
-@pytest.mark.parametrize("n", [1, 2, pytest.param(4, marks=pytest.mark.full)])
+@pytest.mark.parametrize("n", [1, 2, pytest.param(4, marks=pytest.mark.ci)])
 def test_four_updates_are_those_of_one_process_at_every_stage(n, plain):
     for ways in launch(sharding.all_ways, n, timeout_s=100):
         assert set(ways) == set(sharding.WAYS)
@@ -36,7 +36,7 @@ def test_four_updates_are_those_of_one_process_at_every_stage(n, plain):
             assert apart(state, plain["clipped" in name]) < 1e-9, name
 
 
-@pytest.mark.parametrize("n", [2, pytest.param(4, marks=pytest.mark.full)])
+@pytest.mark.parametrize("n", [2, pytest.param(4, marks=pytest.mark.ci)])
 @pytest.mark.parametrize(("stage", "whole", "cut"), [(1, 2, 2), (2, 1, 3), (3, 0, 4)])
 def test_a_rank_holds_what_the_formula_says(n, stage, whole, cut):
     for numbers in launch(sharding.held, n, stage):

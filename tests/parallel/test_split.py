@@ -10,14 +10,14 @@ ROUNDING = 1e-10
 BYTES = 3 * 8 * 16 * 8  # B · T · D float64
 
 
-@pytest.mark.parametrize("p", [1, 2, pytest.param(4, marks=pytest.mark.full)])
+@pytest.mark.parametrize("p", [1, 2, pytest.param(4, marks=pytest.mark.ci)])
 def test_three_updates_of_cut_blocks_are_those_of_whole_ones_with_four_all_reduces(p):
     for out, slope, sent in launch(splits.updates, p, False, timeout_s=60):
         assert max(out, slope) < ROUNDING
         assert sent == [("allreduce_", BYTES)] * 4
 
 
-@pytest.mark.parametrize("p", [2, pytest.param(4, marks=pytest.mark.full)])
+@pytest.mark.parametrize("p", [2, pytest.param(4, marks=pytest.mark.ci)])
 def test_with_cut_tokens_too_there_are_as_many_bytes_in_gathers_and_scatters(p):
     for out, slope, sent in launch(splits.updates, p, True, timeout_s=60):
         assert max(out, slope) < ROUNDING
@@ -26,7 +26,7 @@ def test_with_cut_tokens_too_there_are_as_many_bytes_in_gathers_and_scatters(p):
         assert {n for _, n in sent} == {BYTES}
 
 
-@pytest.mark.parametrize(("p", "n_tokens"), [(1, 5), (2, 7), (3, 10), pytest.param(4, 9, marks=pytest.mark.full)])
+@pytest.mark.parametrize(("p", "n_tokens"), [(1, 5), (2, 7), (3, 10), pytest.param(4, 9, marks=pytest.mark.ci)])
 def test_attention_around_a_ring_is_attention_also_with_uneven_tokens(p, n_tokens):
     found = launch(splits.ring, p, n_tokens, timeout_s=60)
     token_bytes = 2 * 2 * 3 * 4 * 8  # k and v

@@ -16,8 +16,7 @@ TINY = ["--preset", "smoke", "--dim", "32", "--depth", "1", "--steps", "200", "-
 CPU = {"CUDA_VISIBLE_DEVICES": "", "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
 
 
-@pytest.mark.full
-@pytest.mark.timed  # the warning has to come before the end
+@pytest.mark.ci
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_a_warned_run_goes_on_by_itself(ranks, tmp_path):
     words = ["bash", "-c", 'trap "" USR1; exec "$@"', "ranks", sys.executable, "-m", "torch.distributed.run"]

@@ -75,7 +75,7 @@ def test_losses_and_scores_are_those_of_one_rank(data, alone, tmp_path):
             torch.testing.assert_close(torch.load(folder / "weights.pt")[name], one, rtol=1e-3, atol=1e-5)
 
 
-@pytest.mark.full
+@pytest.mark.ci
 def test_the_knobs_of_part_one_work_on_ranks_too(data, alone, tmp_path):
     variants = [{"loader": "naive"}, {"loader": "best", "optimizer_impl": "fused", "fused_attention": False}]
     variants += [] if compiling.missing("cpu") else [{"compile": "default"}]
@@ -211,7 +211,7 @@ def test_torchrun_starts_the_same_command_and_rank_0_alone_prints(nursery, data,
     assert set(logs) == {"0"}
 
 
-@pytest.mark.full
+@pytest.mark.ci
 def test_what_torchrun_starts_again_goes_on(nursery, data, whole):
     """With the same store, in which ranks have said that they failed."""
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
@@ -245,7 +245,7 @@ def test_under_srun_ranks_find_each_other_without_being_told_where(nursery, data
     assert_same_run(whole[0], nursery.run("srun"))
 
 
-@pytest.mark.full
+@pytest.mark.ci
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGUSR1"])
 def test_a_signal_to_one_rank_ends_all_with_one_checkpoint(nursery, data, whole, name):
     folder = nursery.run(name)
@@ -293,7 +293,7 @@ def steps_of(folder):
     return [line["step"] for line in records(folder)]
 
 
-@pytest.mark.full
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("how", "why"),
     [("--resume", "is being trained by process"), ("--overwrite", "is being trained by process"), (None, "already")],
@@ -319,7 +319,7 @@ def test_all_others_of_a_name_are_refused_while_its_run_goes_on(nursery, data, h
     assert [entry.name for entry in folder.parent.glob(f".{folder.name}*")] == []
 
 
-@pytest.mark.full
+@pytest.mark.ci
 @pytest.mark.parametrize("how", ["--resume", "--overwrite", None])
 def test_of_two_that_start_in_the_same_instant_one_trains(nursery, data, how):
     folder = nursery.run(f"instant{how}")
@@ -374,7 +374,7 @@ def test_one_rank_tells_its_error_and_the_other_that_it_is_gone(nursery, data, t
     assert run_folder.run_status(nursery.run("damaged")) == "failed"
 
 
-@pytest.mark.full
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("before", "status"),
     [("store.set('failed', '')", 1), ("leaving.set()", 0), ("", 0), ("command._SILENT_S = 0.5", 1)],
@@ -405,7 +405,7 @@ watch.join()  # a thread that is in torch while Python ends is ended by SIGABRT;
     assert (done.returncode, done.stderr) == (status, told if status else "")
 
 
-@pytest.mark.full
+@pytest.mark.ci
 def test_a_rank_ends_when_who_holds_the_store_was_stopped():
     """Without torchrun that is rank 0; a question to it waits without a limit."""
     holds = """
@@ -442,7 +442,7 @@ time.sleep(60)
     assert "rank 1 of 2: the ranks' store did not answer for 2 s: rank 0, or its launcher, was stopped" in said
 
 
-@pytest.mark.full
+@pytest.mark.ci
 @pytest.mark.parametrize("apart", [["--name", "other"], ["--steps", "30"]])
 def test_ranks_that_were_not_started_alike_are_refused_in_one_line(nursery, data, apart):
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--no-python", "bash", "-c"]
@@ -479,7 +479,7 @@ def test_nan_in_the_data_is_found_by_one_rank_and_told_once(nursery, data, tmp_p
     assert said_in(nursery, 1) == []
 
 
-@pytest.mark.full
+@pytest.mark.ci
 def test_killed_at_random_moments_two_ranks_end_with_the_same_weights(nursery, data, whole, record_property):
     whole, life_s = whole
 

@@ -65,7 +65,7 @@ def ends(holds, within_s=120.0):
 
 
 @needs_networks
-@pytest.mark.full
+@pytest.mark.ci
 def test_two_ranks_on_each_of_two_nodes_meet_and_only_the_link_joins_them(script):
     process = start(script, "0", "-1")
     out, err = process.communicate(timeout=200)
@@ -77,7 +77,7 @@ def test_two_ranks_on_each_of_two_nodes_meet_and_only_the_link_joins_them(script
 
 
 @needs_networks
-@pytest.mark.full
+@pytest.mark.ci
 def test_a_rank_that_fails_on_one_node_ends_both(script):
     process = start(script, "0", "3")
     _, err = process.communicate(timeout=200)
@@ -87,7 +87,7 @@ def test_a_rank_that_fails_on_one_node_ends_both(script):
 
 
 @needs_networks
-@pytest.mark.full
+@pytest.mark.ci
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
 def test_nothing_is_left_however_it_is_ended(script, number):
     process = start(script, "300", "-1")

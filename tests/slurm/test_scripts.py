@@ -71,7 +71,6 @@ def test_ranks_meet_at_slurms_address_or_at_the_first_node_s_name_with_the_site_
         assert set(re.findall("^MASTER_ADDR=(.*)$", job.output.read_text(), re.MULTILINE)) == {address}
 
 
-@pytest.mark.timed  # the warning has to come before the end
 def test_a_warned_job_queues_again_and_ends_with_the_same_losses(train, whole):
     job = train("warned", *STEPS)
     wait_for(lambda: len(losses("warned")) > 0)
@@ -111,7 +110,6 @@ def test_a_job_that_is_warned_before_its_ranks_listen_queues_again(train, cluste
     assert "warned: the job queues again" in job.output.read_text()
 
 
-@pytest.mark.timed
 def test_a_warned_job_in_shards_queues_again_and_goes_on_from_them(train, whole):
     job = train("shards", *STEPS, "--shard", "full")
     wait_for(lambda: len(losses("shards")) > 0)
@@ -122,7 +120,6 @@ def test_a_warned_job_in_shards_queues_again_and_goes_on_from_them(train, whole)
     assert losses("shards") == pytest.approx(whole[0], rel=1e-3)
 
 
-@pytest.mark.timed
 def test_a_job_whose_node_fails_goes_on_with_another_and_one_that_may_not_says_so(train, cluster, whole, tmp_path):
     (tmp_path / "wait.sbatch").write_text("#!/bin/bash\nsleep 1000\n")
     job = train("lost", *STEPS, "--checkpoint-every", "5", launcher="srun", options=["--ntasks-per-node=2"])

@@ -169,7 +169,7 @@ def test_what_was_measured_before_a_ctrl_c_is_in_the_records(monkeypatch, tmp_pa
     assert not (tmp_path / "b.json").exists()
 
 
-@pytest.mark.full
+@pytest.mark.ci
 def test_what_was_measured_before_it_was_ended_is_in_the_records(tmp_path):
     """By a batch system at the end of a job's time, or with the terminal."""
     program = """

@@ -339,14 +339,14 @@ def test_a_closed_pipe_is_no_traceback():
     assert done.stderr == ""
 
 
-@pytest.mark.full
+@pytest.mark.ci
 @pytest.mark.parametrize("command", ["doctor", "bench", "exercises status", "class status"])
 def test_a_locale_without_utf_8_ends_no_command(command):
     done = python("-m", "dltutorial", *command.split(), env=LOCALES["POSIX"], errors="replace")
     assert (done.returncode, done.stderr) == (0, "")
 
 
-@pytest.mark.parametrize("locale", [pytest.param("latin-1", marks=pytest.mark.full), "POSIX"])
+@pytest.mark.parametrize("locale", [pytest.param("latin-1", marks=pytest.mark.ci), "POSIX"])
 def test_a_locale_without_utf_8_ends_no_training(locale, tiny_data, tmp_path):
     env = LOCALES[locale] | {"DLTUTORIAL_RUNS": str(tmp_path / "runs"), "OMP_NUM_THREADS": "1"}
     words = ["train", "--data", tiny_data, "--name", "r", *TINY]
@@ -355,7 +355,7 @@ def test_a_locale_without_utf_8_ends_no_training(locale, tiny_data, tmp_path):
     assert "rmse" in done.stdout
 
 
-@pytest.mark.parametrize("locale", [pytest.param("latin-1", marks=pytest.mark.full), "POSIX"])
+@pytest.mark.parametrize("locale", [pytest.param("latin-1", marks=pytest.mark.ci), "POSIX"])
 def test_a_locale_without_utf_8_ends_no_chapter(locale, course, tmp_path):
     """Nor a script that a cell starts."""
     (tmp_path / "say.py").write_text("print('\u00b7 \u2713')", encoding="utf-8")
@@ -418,7 +418,7 @@ def test_a_variable_that_others_read_does_no_harm(file):
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.full
+@pytest.mark.ci
 @pytest.mark.parametrize("words", ["--version", "--help", "doctor"])
 @pytest.mark.parametrize(
     ("output", "status", "told"), [("/dev/full", 2, r"dltutorial: .*No space left.*\n"), ("", 141, "")]
@@ -481,7 +481,7 @@ sys.exit(cli.main(sys.argv[1:]))
 """
 
 
-@pytest.mark.full
+@pytest.mark.ci
 @pytest.mark.parametrize(("how", "ends"), [("full disk", "finished"), ("gone", "finished"), ("Ctrl-C", "interrupted")])
 def test_a_run_that_nobody_hears_any_more_goes_on_or_ends_with_a_checkpoint(how, ends, tiny_data, tmp_path):
     line = ["train", "--name", "unheard", "--data", tiny_data, "--preset", "smoke", "--patch", "4", "--steps", "40"]
@@ -557,7 +557,7 @@ def test_ctrl_c_while_training_leaves_a_checkpoint(tiny_data, tmp_path, workers)
     assert not (folder / "weights.pt").exists()
 
 
-@pytest.mark.full
+@pytest.mark.ci
 def test_sigterm_while_workers_start_ends_all_of_them(tiny_data, tmp_path):
     env = os.environ | {"OMP_NUM_THREADS": "1"}
     words = ["train", "--data", tiny_data, "--name", "r", *TINY, "--steps", 100_000, "--workers", 4]
@@ -577,7 +577,7 @@ def test_sigterm_while_workers_start_ends_all_of_them(tiny_data, tmp_path):
     assert not psutil.wait_procs(workers, timeout=60)[1]
 
 
-@pytest.mark.full
+@pytest.mark.ci
 def test_a_terminal_that_is_closed_costs_no_progress(tiny_data, tmp_path):
     words = ["train", "--data", tiny_data, "--name", "r", *TINY, "--steps", 100_000, "--checkpoint-every", 0]
     pid, terminal = pty.fork()
@@ -604,7 +604,7 @@ def drain(terminal, ends):
                 os.read(terminal, 2**16)
 
 
-@pytest.mark.full
+@pytest.mark.ci
 def test_closed_output_is_no_reason_to_end(tmp_path):
     words = [sys.executable, "-m", "dltutorial", "data", "weather", "--preset", "smoke", "--out", str(tmp_path / "w")]
     code = f"import subprocess, os; os.close(1); os.close(2); os.execv({sys.executable!r}, {words!r})"
@@ -613,7 +613,7 @@ def test_closed_output_is_no_reason_to_end(tmp_path):
     assert subprocess.run([sys.executable, "-c", missing], timeout=120).returncode == 2
 
 
-@pytest.mark.full
+@pytest.mark.ci
 @pytest.mark.parametrize("closed", [">&-", "<&- >&-", "<&- >&- 2>&-"])
 def test_a_page_is_written_whichever_streams_are_closed(closed, tmp_path):
     words = f"{sys.executable} -m dltutorial report --out page.html {closed}"

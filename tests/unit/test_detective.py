@@ -79,9 +79,8 @@ def wrongly_judged(numbers, here):
     return wrong
 
 
-@pytest.mark.full
+@pytest.mark.ci
 @pytest.mark.timeout(900)
-@pytest.mark.timed
 def test_at_least_nine_of_ten_planted_bottlenecks_are_named():
     n_runs, here = len(planted()), peaks.measure(progress=False, refresh=True, seconds=2)
     assert n_runs >= 10
@@ -90,7 +89,6 @@ def test_at_least_nine_of_ten_planted_bottlenecks_are_named():
     assert len(wrong) <= n_runs // 10, "\n".join(wrong.values())
 
 
-@pytest.mark.timed
 def test_python_that_computes_in_the_step_is_no_wait():
     def compute():
         sum(range(600_000))

@@ -1,7 +1,7 @@
 import pytest
 import sub_pytest
 
-pytestmark = pytest.mark.full  # the tests of the tests
+pytestmark = pytest.mark.ci  # the tests of the tests
 
 WITH = "import encodable\n\ndef pytest_configure(config):\n    config.pluginmanager.register(encodable)\n"
 HALF_A_CHARACTER = r"""

@@ -4,7 +4,7 @@ import groups
 import pytest
 import sub_pytest
 
-pytestmark = pytest.mark.full  # the tests of the tests
+pytestmark = pytest.mark.ci  # the tests of the tests
 
 WITH = "import groups\n\ndef pytest_configure(config):\n    config.pluginmanager.register(groups)\n"
 # Two files of the same group, and tests of no group between them: enough for a second worker to take some.

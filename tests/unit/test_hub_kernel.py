@@ -113,7 +113,7 @@ def test_a_kernel_that_does_not_start_says_why(place, module, words, problem):
     assert "\n" not in str(told.value)
 
 
-@pytest.mark.full
+@pytest.mark.ci
 @pytest.mark.parametrize(
     "name, value, wrong",
     [

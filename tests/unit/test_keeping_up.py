@@ -285,7 +285,7 @@ def test_a_folder_that_becomes_a_file_and_a_file_that_becomes_a_folder_come(cour
     assert git(course.learner, "status", "--porcelain").stdout == ""
 
 
-@pytest.mark.full
+@pytest.mark.ci
 @pytest.mark.parametrize("is_committed", [False, True])
 @pytest.mark.parametrize(
     ("theirs", "mine", "is_new"),
@@ -574,7 +574,7 @@ def test_an_update_from_a_server_that_never_answers_ends_with_one_line(course, m
         assert "check the network" in course.refused()
 
 
-@pytest.mark.full
+@pytest.mark.ci
 @pytest.mark.parametrize("scheme", ["git", "https"])
 def test_an_update_from_a_server_that_takes_a_call_and_is_silent_ends_with_one_line(course, updating, scheme):
     updating._SILENCE_S = 1
@@ -589,7 +589,7 @@ def test_an_update_from_a_server_that_takes_a_call_and_is_silent_ends_with_one_l
             pass
 
 
-@pytest.mark.full
+@pytest.mark.ci
 def test_a_transfer_that_is_slow_but_lives_is_waited_for(course, updating, tmp_path):
     updating._SILENCE_S = 5
     slow = tmp_path / "slow"
@@ -746,7 +746,7 @@ def of_the_learner(course):
     return words | {text for text in files if b"return 42" in text}
 
 
-@pytest.mark.full
+@pytest.mark.ci
 @pytest.mark.parametrize("left", LEFT)
 def test_the_link_of_a_hub_loses_nothing_of_the_learners(course, left):
     left(course)
@@ -856,7 +856,7 @@ def has_come(many, name):
     return False
 
 
-@pytest.mark.full
+@pytest.mark.ci
 @pytest.mark.parametrize("n", [6, 7, 20, 200, 399])
 def test_what_a_learner_saves_while_the_course_is_written_stays(many, n):
     run = many.begin_update()
@@ -875,7 +875,7 @@ def test_what_a_learner_saves_while_the_course_is_written_stays(many, n):
     assert any("newer" in one for one in found)
 
 
-@pytest.mark.full
+@pytest.mark.ci
 @pytest.mark.parametrize("begun", [5, 100, 398])
 @pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGINT])
 def test_an_update_that_is_ended_while_it_writes_goes_on_and_mixes_no_versions(many, begun, end):
@@ -889,7 +889,7 @@ def test_an_update_that_is_ended_while_it_writes_goes_on_and_mixes_no_versions(m
     assert_whole(many, last="newest")
 
 
-@pytest.mark.full
+@pytest.mark.ci
 @pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGINT])
 def test_an_update_that_is_ended_at_any_moment_goes_on_and_mixes_no_versions(many, tmp_path, end):
     as_it_was = shutil.copytree(many.learner, tmp_path / "as it was", symlinks=True)
@@ -931,7 +931,7 @@ def kept(course, folder="notebooks"):
     return [file.read_text() for file in course.learner.glob(f"{folder}/kept/*")]
 
 
-@pytest.mark.full
+@pytest.mark.ci
 @pytest.mark.parametrize("edited", ["no", "committed", "only on disk"])
 def test_outputs_that_git_is_told_not_to_see_are_kept_when_a_chapter_comes_anew(course, edited):
     strip_outputs(course)
@@ -1049,7 +1049,7 @@ def save_by_rename(file, words):
     (file.parent / "saving").replace(file)
 
 
-@pytest.mark.full
+@pytest.mark.ci
 @pytest.mark.parametrize("links", [True, False])
 @pytest.mark.parametrize("moment", ["after the last look", "in the gap"])
 @pytest.mark.parametrize("newer", ["one\ntwo\nnewer\n", None])
@@ -1151,7 +1151,7 @@ def test_both_are_kept_if_a_file_is_saved_anew_after_an_update_was_killed(course
     assert f"site.sh: it was saved while the last update was at work, and lies in {beside.name}\n" in said
 
 
-@pytest.mark.full
+@pytest.mark.ci
 @pytest.mark.parametrize("act", ["pass", "save('mine\\ntwo\\nthree\\n')"])
 def test_a_file_that_is_taken_away_as_an_update_is_killed_is_back_before_anything_else(course, act):
     (course.learner / "site.sh").write_text("mine\ntwo\nthree\n")
@@ -1181,7 +1181,7 @@ def test_what_cannot_go_back_to_its_place_stays_where_it_is_until_it_can(course,
     assert course.text("site.sh").startswith("mine\ntwo\n")
 
 
-@pytest.mark.full
+@pytest.mark.ci
 @pytest.mark.parametrize("kind", ["folder", "file", "link"])
 def test_a_learners_own_folder_of_the_name_that_an_update_uses_stays(course, kind):
     own = course.learner / ".update.partial"

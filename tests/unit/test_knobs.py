@@ -101,7 +101,7 @@ def test_what_saves_memory_keeps_less(reference):
     assert again < 0.6 * whole and parts < 0.3 * whole
 
 
-@pytest.mark.full
+@pytest.mark.ci
 @pytest.mark.skipif(bool(compiling.missing("cpu")), reason="nothing to compile with here")
 @pytest.mark.parametrize("knobs", COMPILED, ids=lambda knobs: "-".join(map(str, knobs.values())))
 def test_compiled_it_trains_to_the_same_loss(reference, knobs):

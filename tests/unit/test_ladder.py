@@ -111,7 +111,6 @@ class Hangs(torch.utils.data.Dataset):
         time.sleep(2)
 
 
-@pytest.mark.timed
 def test_a_worker_that_hangs_is_one_line(monkeypatch):
     monkeypatch.setattr(workers, "WORKER_DEADLINE_S", 0.5)
     with pytest.raises(DataError, match=r"a loading process is gone: .*timed out"):

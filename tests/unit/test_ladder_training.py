@@ -145,14 +145,14 @@ def test_a_variant_that_trains_otherwise_is_found(start, data):
     assert abs(wrong.final_loss / right.final_loss - 1) > 1e-2
 
 
-@pytest.mark.full
+@pytest.mark.ci
 def test_a_race_too_short_to_compare_is_refused(start, data):
     seldom = dataclasses.replace(start, log_every=50)
     with pytest.raises(CourseError, match="too few to compare"):
         ladder.compare({"baseline": start, "seldom": seldom}, data, rounds=1, turn_s=0.0)
 
 
-@pytest.mark.full
+@pytest.mark.ci
 def test_the_bench_gives_a_row_for_every_variant(start, tiny_data, tmp_path, monkeypatch):
     monkeypatch.setenv("DLTUTORIAL_DATA", str(tmp_path))
     monkeypatch.setattr(machine, "device", lambda: "cpu")

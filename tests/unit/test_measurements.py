@@ -1,7 +1,7 @@
 import pytest
 import sub_pytest
 
-pytestmark = pytest.mark.full  # the tests of the tests
+pytestmark = pytest.mark.ci  # the tests of the tests
 
 CONFTEST = """
 from measurements import Tally

@@ -40,7 +40,6 @@ def test_every_figure_is_finite_and_says_how_it_was_measured(measured):
             assert figure.how
 
 
-@pytest.mark.timed
 def test_the_figures_are_those_of_a_computer(measured):
     assert 1e9 < measured.peak_flops_per_s("fp32") < 1e16
     assert measured.peak_flops_per_s("fp64") < 2 * measured.peak_flops_per_s("fp32")

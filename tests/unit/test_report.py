@@ -96,7 +96,7 @@ def test_page_needs_nothing_else_and_runs_nothing(runs):
     assert {"name": "generator", "content": "dltutorial report"} in [attrs for tag, attrs in page.tags if tag == "meta"]
 
 
-@pytest.mark.full
+@pytest.mark.ci
 def test_charts_are_part_of_the_page_and_of_its_theme(fresh):
     page = fresh
     assert not set(re.findall(r'style="[^"]*?: (#[0-9a-f]{6})', page.source))  # colours are the page's variables
@@ -140,7 +140,7 @@ def _pop(runs):
     return lines
 
 
-@pytest.mark.full
+@pytest.mark.ci
 def test_odd_values_do_not_stop_it(runs):
     odd = (None, True, float("nan"), [1, 2], {"a": 1}, "wor\ud800ds", 10**30, 10**400, 1e-310, 1e150, -1, 0)
     for value in odd:
@@ -162,7 +162,7 @@ def test_odd_values_do_not_stop_it(runs):
     executed()
 
 
-@pytest.mark.full
+@pytest.mark.ci
 def test_other_files_and_another_place(runs, tmp_path, capsys):
     other = tmp_path / "elsewhere" / "other.jsonl"
     records.Writer("03", "gpu", other).write("quick_loader", 5.0, "samples/s")
@@ -199,7 +199,7 @@ def test_what_no_parser_reads_is_passed_over_and_spoils_no_page(runs, monkeypatc
     assert "before_it" in page.text and "behind_it" in page.text
 
 
-@pytest.mark.full
+@pytest.mark.ci
 def test_the_command_says_which_line_was_passed_over(runs, capsys):
     records.Writer("00", "smoke").write("whole", 1.0)
     file = runs / "records.jsonl"
@@ -282,7 +282,7 @@ def test_the_notebooks_are_clean_and_no_chapters():
         assert not re.match(r"\d\d_", file.name)
 
 
-@pytest.mark.full
+@pytest.mark.ci
 def test_a_page_that_was_edited_is_kept(runs, capsys):
     page = runs / "report.html"
     for _ in range(2):  # one that nobody has edited is replaced
@@ -295,7 +295,7 @@ def test_a_page_that_was_edited_is_kept(runs, capsys):
     assert [other.read_text() for other in runs.glob("report.mine*.html")] == [edited]
 
 
-@pytest.mark.full
+@pytest.mark.ci
 def test_a_link_stays_one_and_its_page_becomes_new(runs, capsys):
     (runs / "link.html").symlink_to("published.html")
     for _ in range(2):  # at first it leads nowhere
@@ -330,7 +330,7 @@ def saved_as_it_goes_to_disk(monkeypatch, file, text):
     monkeypatch.setattr(os, "fsync", save)
 
 
-@pytest.mark.full
+@pytest.mark.ci
 def test_a_page_that_is_saved_while_it_is_written_anew_stays(runs, monkeypatch, capsys):
     page = runs / "report.html"
     assert cli.main(["report"]) == 0
@@ -341,7 +341,7 @@ def test_a_page_that_is_saved_while_it_is_written_anew_stays(runs, monkeypatch, 
     assert page.read_text() == "what I conclude"
 
 
-@pytest.mark.full
+@pytest.mark.ci
 @pytest.mark.parametrize("content", [b"my notes", b"\xff\xfe"])
 def test_what_comes_to_the_pages_place_while_the_notebook_runs_is_kept(runs, monkeypatch, content):
     plain = report._page

@@ -214,7 +214,7 @@ PLACES = [
 ]
 
 
-@pytest.mark.full
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("change", "says"),
     [
@@ -390,7 +390,7 @@ except DataError as error:
 """
 
 
-@pytest.mark.full
+@pytest.mark.ci
 @pytest.mark.parametrize("task", [task for task in science_data.TASKS if task != "climate"])
 def test_a_disk_that_takes_no_more_is_an_error_and_not_the_end_of_the_process(task, tmp_path):
     command, environment = [sys.executable, "-c", FULL, task], os.environ | {"DLTUTORIAL_DATA": str(tmp_path)}

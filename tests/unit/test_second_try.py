@@ -3,7 +3,7 @@ import re
 import pytest
 import sub_pytest
 
-pytestmark = pytest.mark.full  # the tests of the tests
+pytestmark = pytest.mark.ci  # the tests of the tests
 
 CONFTEST = """
 from pathlib import Path
@@ -22,11 +22,9 @@ def measured():
     TRIES.append(1)
     return len(TRIES)
 
-@pytest.mark.timed
 def test_spoiled_once(measured):
     assert measured == 2, "the machine was busy"
 
-@pytest.mark.timed
 def test_a_spoiled_fixture():
     pass
 
@@ -37,7 +35,6 @@ def test_that_measures_nothing():
 NEVER = """
 import pytest
 
-@pytest.mark.timed
 def test_wrong():
     assert 1 == 2
 """
@@ -57,7 +54,6 @@ def test_long():
     assert (HERE / "failed").exists() and not (HERE / "again").exists()
 
 @pytest.mark.xdist_group("b")
-@pytest.mark.timed
 def test_spoiled():
     if (HERE / "failed").exists():
         (HERE / "again").touch()

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from waiting import gone, wait_for
 
-pytestmark = pytest.mark.full  # the tests of the tests
+pytestmark = pytest.mark.ci  # the tests of the tests
 TESTS = Path(__file__).parents[1]
 # As a JupyterLab without a terminal: Ctrl-C does not end it.
 SERVER = """

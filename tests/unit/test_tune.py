@@ -333,7 +333,7 @@ def start(line, *more):
     )  # fmt: skip
 
 
-@pytest.mark.full  # chapter 20 and the pocket cluster kill one, too
+@pytest.mark.ci  # chapter 20 and the pocket cluster kill one, too
 def test_a_worker_that_is_killed_loses_one_trial_and_its_budget_is_given_back(line, tmp_path):
     slow = [*line, "--steps", "200", "--trials", "4", "--scheduler", "none"]
     killed = start(slow)
@@ -361,7 +361,7 @@ def test_a_worker_shows_that_it_lives_before_its_first_update(line, tmp_path, mo
     assert [state for state, _ in trials(tmp_path)] == ["PRUNED"]
 
 
-@pytest.mark.full
+@pytest.mark.ci
 def test_the_trial_of_a_worker_that_is_stopped_is_given_back_after_a_while(line, tmp_path, monkeypatch, capsys):
     """It holds its lock: others would wait for it as long as it exists. Going on, it sees what it has lost."""
     slow = [*line, "--steps", "200", "--trials", "1", "--scheduler", "none"]

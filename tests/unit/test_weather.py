@@ -72,14 +72,13 @@ def test_every_year_is_another(made):
             assert np.abs(x_CHW - y_CHW)[0].max() > 1  # m/s
 
 
-@pytest.mark.full
+@pytest.mark.ci
 def test_two_processes_from_standard_input_make_the_same_bytes(made, tmp_path):
     subprocess.run([sys.executable, "-", tmp_path / "two", "2"], input=SCRIPT, text=True, check=True)
     assert contents(tmp_path / "two") == contents(made)
 
 
-@pytest.mark.full
-@pytest.mark.timed  # it may have made all files before it is killed
+@pytest.mark.ci
 @pytest.mark.parametrize("kill", [signal.SIGINT, signal.SIGKILL])
 def test_killed_run_leaves_no_process_and_goes_on_to_the_same_bytes(made, tmp_path, in_process, kill):
     out = tmp_path / "killed"
@@ -121,7 +120,7 @@ def ended(processes):
     return all(not process.is_running() or process.status() == psutil.STATUS_ZOMBIE for process in processes)
 
 
-@pytest.mark.full
+@pytest.mark.ci
 def test_a_process_that_is_stopped_is_named_and_an_interrupt_ends_it_as_any_other(stopped, tmp_path):
     parent, children = stopped
     pids = [child.pid for child in children]
@@ -132,7 +131,7 @@ def test_a_process_that_is_stopped_is_named_and_an_interrupt_ends_it_as_any_othe
     assert ended(children)
 
 
-@pytest.mark.full
+@pytest.mark.ci
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
 def test_a_process_that_is_stopped_ends_with_its_parent(stopped, how):
     parent, children = stopped
@@ -148,7 +147,7 @@ def until(condition, seconds=90):
         time.sleep(0.002)
 
 
-@pytest.mark.full
+@pytest.mark.ci
 def test_half_a_file_is_cleared_and_not_read(made, tmp_path, in_process):
     (tmp_path / "train").mkdir()
     (tmp_path / "train" / ".sim_0001.h5.0123abcd.partial").write_bytes(b"half")
