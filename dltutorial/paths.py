@@ -6,7 +6,7 @@
 | what a machine was measured to do | ``~/.cache/dltutorial/machine`` | ``XDG_CACHE_HOME`` |
 | kernels that torch compiled | ``~/.cache/dltutorial/compiled`` | ``TORCHINDUCTOR_CACHE_DIR`` |
 | runs: recipes, events, weights | ``./runs`` | ``DLTUTORIAL_RUNS`` |
-| records, one JSON line per measurement | ``<runs>/records.jsonl`` | ``DLTUTORIAL_RECORDS`` |
+| records, one file per process | ``<runs>/records`` | ``DLTUTORIAL_RECORDS`` |
 | which class a learner has joined | ``~/.config/dltutorial`` | ``XDG_CONFIG_HOME`` |
 """
 
@@ -30,7 +30,6 @@ from dltutorial.errors import CourseError
 
 _tell_once = functools.cache(lambda line: print(line, file=sys.stderr))
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
-_RECORD = re.compile(rb'\{"time": ?".*("machine": ?"|[^}\n]\n?$)')  # its line; or a part, which a kill has left
 _PATIENCE_S = 5.0  # for a lock that is held while a line is written
 _IMPATIENT: set[Path] = set()  # files whose lock somebody has kept for longer
 
@@ -72,19 +71,9 @@ def runs_dir() -> Path:
     return of_variable("DLTUTORIAL_RUNS") or Path("runs")
 
 
-def records_file(to_read: bool = False) -> Path:
-    """The JSON-lines file every measurement is appended to. CourseError: another kind of file is set to be written."""
-    file, first = of_variable("DLTUTORIAL_RECORDS") or runs_dir() / "records.jsonl", b""
-    if file.suffix != ".jsonl":
-        raise CourseError(f"DLTUTORIAL_RECORDS names {file}; records go to a file whose name ends in .jsonl")
-    with contextlib.suppress(OSError):
-        if not (to_read or stat.S_ISREG(file.stat().st_mode)):
-            raise CourseError(f"{file} is a folder, a pipe or a device; let DLTUTORIAL_RECORDS name a new file")
-        with open_regular(Path(os.devnull) if to_read else file) as stream:
-            first = stream.read(2**16)
-    if first and not any(map(_RECORD.match, first.splitlines(keepends=True))):
-        raise CourseError(f"{file} holds something else than records; let DLTUTORIAL_RECORDS name a new file")
-    return file
+def records_dir() -> Path:
+    """The folder of the records, to which each process adds a file of its own."""
+    return of_variable("DLTUTORIAL_RECORDS") or runs_dir() / "records"
 
 
 def of_variable(variable: str) -> Path | None:

@@ -3,7 +3,6 @@
 In: this machine, the folder of notebooks, records of earlier runs. Out: a plain-text table and an exit status.
 """
 
-import contextlib
 import shutil
 import statistics
 import subprocess
@@ -131,10 +130,9 @@ def _chapter_rows(chapters: Sequence[Path], here: Machine, preset: str) -> list[
 def _measured_s(preset: str) -> dict[str, float]:
     """Median seconds of earlier runs of each chapter on this machine in this preset, from the records."""
     found: dict[str, list[float]] = {}
-    with contextlib.suppress(CourseError, TypeError, ValueError, KeyError, OverflowError):  # none yet, or damaged
-        for r in records.read(paths.records_file()):
-            if [r.get(key) for key in ("machine", "preset", "kind", "unit")] == [machine.label(), preset, "run", "s"]:
-                found.setdefault(r["chapter"], []).append(float(r["value"]))
+    for record in records.read(paths.records_dir()):
+        if (record["machine"], record["preset"], record["kind"]) == (machine.label(), preset, "run"):
+            found.setdefault(record["chapter"], []).append(record["value"])
     return {chapter: statistics.median(seconds) for chapter, seconds in found.items()}
 
 

@@ -2,6 +2,9 @@
 
 In: a notebook. Out: the executed one, signed so that JupyterLab trusts its widgets and frames, and :class:`Executed`
 with seconds, bytes, and the one line that says what went wrong. Loads no torch.
+
+The process of its own makes sure that a notebook ends together with all that it has started: the kernel, its ranks and
+its Slurm cluster. They end at Ctrl-C, at the time limit of a cell, and when the process that asked for it is killed.
 """
 
 import asyncio
@@ -10,7 +13,6 @@ import importlib
 import json
 import math
 import os
-import sqlite3
 import sys
 import threading
 import time
@@ -21,14 +23,19 @@ from typing import Any
 
 import psutil
 
-from dltutorial import advice
+from dltutorial import advice, paths
+from dltutorial.errors import CourseError
 
 
 @dataclass(frozen=True)
 class Executed:
-    """How it went: ``error`` is empty, or one line; ``cell`` counts from 1, all kinds of cells, in the source.
+    """What came of a notebook.
 
-    ``peak_bytes`` is the most memory of the kernel and its descendants together; what they share is counted once.
+    Attributes:
+        seconds: from the start of the kernel to its end.
+        peak_bytes: the most memory of the kernel and its descendants together. Memory that they share counts once.
+        cell: the cell that failed, or None. All kinds of cells of the source are counted, from 1.
+        error: one line that says what went wrong, or an empty string.
     """
 
     seconds: float
@@ -38,150 +45,212 @@ class Executed:
 
 
 def quick_imports() -> None:
-    """Called before ``import nbformat``, spares it a second for a grammar of addresses that nobody uses here."""
+    """Make ``import nbformat`` a second faster: it then loads no grammar of addresses, which the course does not use.
+
+    Call this before nbformat is imported.
+    """
     sys.modules.setdefault("rfc3987_syntax", None)  # type: ignore[arg-type]  # jsonschema does without
 
 
 async def execute(
-    source: Path, output: Path, work: Path, parameters: Mapping[str, Any] | None = None,
-    env: Mapping[str, str] | None = None, timeout_s: float = 1800.0, on_cell: Callable[[], object] = lambda: None,
-) -> Executed:  # fmt: skip
-    """Execute a notebook; its process, and so its kernel, ends when this is cancelled, and when this process ends.
+    source: Path,
+    output: Path,
+    work: Path,
+    parameters: Mapping[str, Any] | None = None,
+    env: Mapping[str, str] | None = None,
+    timeout_s: float = 1800.0,
+    on_cell: Callable[[], object] = lambda: None,
+) -> Executed:
+    """Execute a notebook. Its kernel ends when this is cancelled, and when this process ends.
 
     Args:
         source: the notebook.
-        output: where it goes, with as much as was executed, whatever happens in it.
-        work: working directory of the kernel; it must exist.
+        output: the executed notebook, also of one that failed. It is written at the end. What the kernel's programs
+            print outside of cells goes to a file beside it that ends in ``.log``.
+        work: working folder of the kernel; it must exist.
         parameters: put into the cell after the one tagged ``parameters``.
         env: variables of the kernel, beside those of this process.
         timeout_s: for each cell.
         on_cell: called as each cell is about to run.
+
+    Returns:
+        What came of it.
     """
-    # The kernel chooses its own backend of matplotlib, and no session is live.
-    around = {key: value for key, value in os.environ.items() if key not in ("MPLBACKEND", "JPY_SESSION_NAME")}
-    result, n_begun = None, 0
+    # The kernel chooses its own backend of matplotlib, and belongs to no session of JupyterLab.
+    inherited = {key: value for key, value in os.environ.items() if key not in ("MPLBACKEND", "JPY_SESSION_NAME")}
+    result = None
+    n_cells = 0
     with open(output.with_suffix(".log"), "ab") as log:
-        process = await asyncio.create_subprocess_exec(  # in a session of its own: a terminal's Ctrl-C is its owner's
-            *(sys.executable, "-P", "-m", "dltutorial.course.execute"), env={**around, **(env or {})},
-            stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=log, start_new_session=True,
-        )  # fmt: skip
-    assert process.stdin is not None and process.stdout is not None
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-P", "-m", "dltutorial.course.execute"),
+            env={**inherited, **(env or {})},
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=log,
+            start_new_session=True,  # Ctrl-C in the terminal reaches this process only, which then ends the other
+        )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    order = {
+        "source": str(source),
+        "output": str(output),
+        "work": str(work),
+        "parameters": dict(parameters or {}),
+        "timeout_s": timeout_s,
+    }
     try:
-        words = [str(source), str(output), str(work), dict(parameters or {}), timeout_s]
-        process.stdin.write(f"{json.dumps(words, default=str)}\n".encode())
+        process.stdin.write(f"{json.dumps(order, default=str)}\n".encode())
         async for line in process.stdout:
-            told = json.loads(line)
-            if told is None:
-                n_begun += 1
+            message = json.loads(line)
+            if message == "cell":
+                n_cells += 1
                 on_cell()
             else:
-                result = Executed(**told)
+                result = Executed(**message)
     finally:
-        process.stdin.close()  # it sees that, and ends
+        process.stdin.close()  # the process sees this, and ends
         await process.wait()
-    why = f"the process that ran it ended with exit code {process.returncode}, in the code cell {n_begun}"
-    return result or Executed(0.0, error=why)
+        _partial(output).unlink(missing_ok=True)
+    if result is None:
+        return Executed(0.0, error=f"its process ended with exit code {process.returncode}, in code cell {n_cells}")
+    return result
+
+
+def _partial(output: Path) -> Path:
+    """Where papermill writes a notebook while it runs."""
+    return output.with_name(f".{output.name}")
 
 
 def _main() -> None:
-    """In the notebook's process: read what to do, tell each cell and then the result, a line of JSON each."""
-    words = json.loads(sys.stdin.readline())
+    """In the notebook's process: read the order; write a line of JSON for each cell, and one for the result."""
+    order = json.loads(sys.stdin.readline())
     threading.Thread(target=_end_with_owner, daemon=True).start()
-    tell = os.fdopen(os.dup(1), "w", buffering=1)
+    messages = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # what the kernel and its processes print goes to the log
+
+    def on_cell() -> None:
+        print('"cell"', file=messages)
+
     try:
-        result = _execute_here(lambda: print("null", file=tell), *words)
-    except (OSError, ValueError) as error:
-        why = getattr(error, "strerror", "") or "it is half written, as on a full disk"
-        result = Executed(0.0, error=f"what was executed cannot be kept: {why}; make room, then again")
-    print(json.dumps(asdict(result)), file=tell)
+        result = _execute_here(on_cell, **order)
+    except OSError as error:
+        result = Executed(0.0, error=f"cannot write {order['output']}: {error.strerror}; make room, then run it again")
+    except CourseError as error:
+        result = Executed(0.0, error=str(error))
+    print(json.dumps(asdict(result)), file=messages)
 
 
 def _end_with_owner() -> None:
-    os.read(0, 1)  # the owner writes no more: this returns when it has ended
-    for process in psutil.Process().children(recursive=True):  # the kernel, and what its cells wait for
+    """Wait until the process that gave the order closes its end of the pipe or is killed; then end everything."""
+    os.read(0, 1)
+    for process in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.Error):
             process.kill()
     _end_clusters()
     os._exit(1)
 
 
-def _execute_here(tell: Callable, source: str, output: str, work: str, parameters: dict, timeout_s: float) -> Executed:
+def _execute_here(
+    on_cell: Callable[[], None], source: str, output: str, work: str, parameters: dict[str, Any], timeout_s: float
+) -> Executed:
+    """Execute the notebook in a kernel that this process starts.
+
+    Raises:
+        OSError, CourseError: The executed notebook cannot be written.
+    """
     quick_imports()
     papermill: Any = importlib.import_module("papermill")
     started: list[int] = []
-    peak_bytes, seen = [0], set[Any]()
+    peak_bytes = [0]
+    descendants: set[psutil.Process] = set()
 
-    def starts(cell: Any, cell_index: int) -> None:
+    def on_cell_start(cell: Any, cell_index: int) -> None:
         started.append(cell_index)
-        tell()
+        on_cell()
 
-    threading.Thread(target=_watch_memory, args=(peak_bytes, seen), daemon=True).start()
-    error, began_s = "", time.monotonic()
-    how: dict[str, Any] = {
-        "cwd": work, "kernel_name": "python3", "progress_bar": False, "execution_timeout": math.ceil(timeout_s),
-        "shutdown_kernel": "immediate", "on_cell_start": starts,
-    }  # fmt: skip
-    files = [path.replace("{", "{{").replace("}", "}}") for path in (source, output)]
+    def execute_once() -> None:
+        papermill.execute_notebook(
+            source,
+            str(_partial(Path(output))),
+            parameters,
+            cwd=work,
+            kernel_name="python3",
+            progress_bar=False,
+            execution_timeout=math.ceil(timeout_s),
+            shutdown_kernel="immediate",
+            on_cell_start=on_cell_start,
+        )
+
+    threading.Thread(target=_watch_memory, args=(peak_bytes, descendants), daemon=True).start()
+    error = ""
+    start_s = time.monotonic()
     try:
         try:
-            done = papermill.execute_notebook(*files, parameters, **how)
-        except RuntimeError as problem:  # another program has taken one of the ports that were chosen for it
+            execute_once()
+        except RuntimeError as problem:
+            # Another program may have taken one of the ports that were chosen for the kernel.
             if started or "Kernel died before replying" not in str(problem):
                 raise
-            done = papermill.execute_notebook(*files, parameters, **how)
-        if any(item.get("ename") == "SystemExit" for cell in done.cells for item in cell.get("outputs", ())):
-            error = "SystemExit: no cell after this one has run; leave sys.exit out"  # papermill calls that success
+            execute_once()
+    except OSError:
+        raise
     except Exception as problem:
         error = _one_line(problem, timeout_s)
-        _end_ranks(seen)
+        _end_all(descendants)
         _end_clusters()
-    seconds = time.monotonic() - began_s
-    return Executed(seconds, peak_bytes[0], _finish(Path(output), started[-1] if started else None, error), error)
+    seconds = time.monotonic() - start_s
+    cell = _finish(Path(output), started[-1] if started else None, error)
+    return Executed(seconds, peak_bytes[0], cell, error)
+
+
+def _end_all(processes: set[psutil.Process]) -> None:
+    """End what a kernel that was killed has left, such as ranks of torchrun, which have sessions of their own."""
+    for process in list(processes):
+        with contextlib.suppress(psutil.Error):
+            process.kill()
 
 
 def _end_clusters() -> None:
-    """A kernel that is killed leaves its pocket cluster."""
-    from dltutorial.errors import CourseError
+    """End the pocket cluster of a kernel that was killed."""
     from dltutorial.launch import pocket
 
     with contextlib.suppress(CourseError):
         pocket.end_left()
 
 
-def _end_ranks(seen: set) -> None:
-    """A launcher that is killed with its kernel leaves its ranks, each in a session of its own."""
-    for process in list(seen):
-        with contextlib.suppress(psutil.Error):
-            if process.is_running() and "TORCHELASTIC_RUN_ID" in process.environ():
-                process.kill()
+def _watch_memory(peak_bytes: list[int], descendants: set[psutil.Process]) -> None:
+    """Keep in ``peak_bytes[0]`` the most memory that this process's descendants ever had together.
 
-
-def _watch_memory(peak_bytes: list[int], seen: set) -> None:
-    """Keep in ``peak_bytes[0]`` the most that this process's descendants ever held together, and them in ``seen``."""
+    Args:
+        peak_bytes: a list of one number, which grows.
+        descendants: a set to which all processes that were seen are added.
+    """
     while True:
-        own, shared = 0, [0]
-        here = psutil.Process().children(recursive=True)
-        seen.update(here)
-        for process in here:
+        own = 0
+        shared = 0
+        processes = psutil.Process().children(recursive=True)
+        descendants.update(processes)
+        for process in processes:
             with contextlib.suppress(psutil.Error):
                 memory = process.memory_info()
-                shared.append(getattr(memory, "shared", 0))  # told on Linux only
-                own += memory.rss - shared[-1]
-        peak_bytes[0] = max(peak_bytes[0], own + max(shared))
+                shared_here = getattr(memory, "shared", 0)  # known on Linux only
+                own += memory.rss - shared_here
+                shared = max(shared, shared_here)
+        peak_bytes[0] = max(peak_bytes[0], own + shared)
         time.sleep(0.2)
 
 
 def _one_line(problem: Any, timeout_s: float) -> str:
     """What a learner needs to know of an exception of papermill or nbclient."""
-    name, found = type(problem).__name__, None
+    name = type(problem).__name__
+    found = None
     if name == "PapermillExecutionError":
         text = f"{problem.ename}: {problem.evalue}".rstrip(": ")
         found = advice.of_words(problem.ename, str(problem.evalue))
     elif name == "CellTimeoutError":
         text = f"the cell took longer than {timeout_s:g} s; give it more with --timeout"
     elif name == "DeadKernelError":
-        text = "the kernel died; for want of memory (try a smaller preset), or by its own code"
+        text = "the kernel died; it may have run out of memory (try a smaller preset), or its own code ended it"
     else:
         text = f"{name}: {problem}"
     line = next((line.strip() for line in text.splitlines() if line.strip()), name)
@@ -189,27 +258,36 @@ def _one_line(problem: Any, timeout_s: float) -> str:
 
 
 def _finish(output: Path, index: int | None, error: str) -> int | None:
-    """Sign the executed notebook, without papermill's error cells and host paths; returns the cell of the error."""
-    if not output.is_file():
+    """Write the executed notebook without papermill's own cells and the paths of this machine, and sign it.
+
+    Args:
+        output: the executed notebook.
+        index: the cell that ran last, or None if none has run.
+        error: what went wrong, or an empty string.
+
+    Returns:
+        The number of the cell that failed, or None.
+    """
+    if not _partial(output).is_file():
         return None
     import nbformat
     from nbformat.sign import NotebookNotary
 
-    notebook = nbformat.read(output, 4)
+    notebook = nbformat.read(_partial(output), 4)
     for key in ("input_path", "output_path"):
         notebook.metadata.get("papermill", {}).pop(key, None)
-    cells = notebook.cells = [c for c in notebook.cells if "papermill-error-cell-tag" not in c.metadata.get("tags", ())]
+    cells = [cell for cell in notebook.cells if "papermill-error-cell-tag" not in cell.metadata.get("tags", ())]
+    notebook.cells = cells
     number = None
     if error and index is not None:
         if not any(item.output_type == "error" for cell in cells for item in cell.get("outputs", ())):
-            told = nbformat.v4.new_output("error", ename="NotFinished", evalue=error, traceback=[error])
-            cells[index].outputs.append(told)
+            shown = nbformat.v4.new_output("error", ename="NotFinished", evalue=error, traceback=[error])
+            cells[index].outputs.append(shown)
         number = 1 + sum("injected-parameters" not in cell.metadata.get("tags", ()) for cell in cells[:index])
-    nbformat.write(notebook, output)
-    with contextlib.suppress(OSError, sqlite3.Error):  # such as a home that may not be written
-        notary = NotebookNotary()
-        notary.sign(nbformat.read(output, 4))
-        notary.store.close()
+    paths.write_text(output, nbformat.writes(notebook) + "\n")
+    notary = NotebookNotary()
+    notary.sign(nbformat.read(output, 4))
+    notary.store.close()
     return number
 
 

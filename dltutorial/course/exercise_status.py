@@ -84,18 +84,14 @@ def _agreed(name: str) -> bool:
 
 
 def _checks(root: Path) -> list[dict[str, Any]]:
-    """The records of checks in the order of their files: the runs folder's, and those of kernels that knew of none."""
-    elsewhere = (root / folder / "runs/records.jsonl" for folder in ("exercises", "notebooks"))
-    places = [paths.records_file(to_read=True), *elsewhere]
-    found: list[dict[str, Any]] = []
-    for file in dict.fromkeys(place.resolve() for place in places if place.is_file()):
-        try:
-            for record in records.read(file):
-                if record["kind"] == "check":
-                    found.append(record)
-        except CourseError as error:  # what stands above the bad line counts
-            print(f"dltutorial: {error}", file=sys.stderr)
-    return found
+    """The records of checks, from the folder of the records and from those beside exercises and notebooks.
+
+    A kernel that JupyterLab starts works in the folder of its notebook, so without ``DLTUTORIAL_RUNS`` its records are
+    there.
+    """
+    places = [paths.records_dir(), *(root / folder / "runs" / "records" for folder in ("exercises", "notebooks"))]
+    folders = dict.fromkeys(place.resolve() for place in places)
+    return [record for folder in folders for record in records.read(folder) if record["kind"] == "check"]
 
 
 def _score(checks: list[dict[str, Any]]) -> tuple[object, ...]:
@@ -103,14 +99,15 @@ def _score(checks: list[dict[str, Any]]) -> tuple[object, ...]:
     tried = [check for check in checks if check.get("status") in ("passed", "wrong")]
     if not tried:
         return 0, 0, "not attempted yet", "–"
-    last = sorted(tried, key=lambda check: check["time"])[-1]  # of one millisecond the later
+    last = max(tried, key=lambda check: check["time"])
     passes = sum(check["status"] == "passed" for check in tried)
-    counts = [(check.get("cases_passed"), check.get("cases")) for check in tried]
-    counted = [(n, of) for n, of in counts if type(n) is type(of) is int and 0 <= n <= of != 0]
-    passed, cases = max(counted, key=lambda pair: pair[0] / pair[1], default=(0, 0))
-    said = last["status"] if last["status"] == "passed" or not last.get("failed") else f"wrong: {last['failed']}"
-    told = f"{said} ({last['time'][:10]})".encode("utf-8", "replace").decode()  # half a character cannot be printed
-    return len(tried), passes, " ".join(told.split()), f"{passed} of {cases} cases" if cases else "–"
+    counts = [(check["cases_passed"], check["cases"]) for check in tried if check.get("cases")]
+    best = max(counts, key=lambda count: count[0] / count[1], default=None)
+    result = last["status"]
+    if result == "wrong" and last.get("failed"):
+        result = f"wrong: {last['failed']}"
+    last_check = " ".join(f"{result} ({last['time'][:10]})".split())
+    return len(tried), passes, last_check, f"{best[0]} of {best[1]} cases" if best else "–"
 
 
 def _newer(file: Path, solution: Path) -> str:

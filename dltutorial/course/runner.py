@@ -1,19 +1,17 @@
-"""``dltutorial run``: the course's notebooks without a browser; a progress bar, a table, an index.
+"""``dltutorial run``: the course's notebooks without a browser, with a progress bar, a table and an index.
 
 In: chapters by number or name, a preset, parameters. Out: ``runs/<time>/`` with the executed notebooks, their records
-(``records.jsonl``), a summary (``run.json``) and an ``index.html``; a table; the exit status. Everything that can be
-known to be wrong is told before anything runs. A chapter fails by an error, or by a fact that does not hold; the others
-go on. A measurement that comes out otherwise is counted and fails nothing.
+(the folder ``records``), a summary (``run.json``) and an ``index.html``; a table; the exit status.
+
+A chapter fails by an error, or by a fact that does not hold. The other chapters run all the same. A measurement that
+comes out otherwise is counted and fails nothing.
 """
 
 import asyncio
-import contextlib
 import datetime
 import json
 import os
-import signal
 import sys
-import threading
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
@@ -23,70 +21,69 @@ from typing import Any
 from dltutorial import config, limits, machine, node, paths
 from dltutorial.course import notebooks, show, site
 from dltutorial.course.execute import Executed, execute
-from dltutorial.errors import CourseError, warn
+from dltutorial.errors import CourseError
 from dltutorial.record import records
 from dltutorial.record.table import Table
-from dltutorial.train import command
 
-_ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _SIGNS = {"finished": "✓", "failed": "✗", "not run": "·"}
 
 
-@command.heard()  # that nobody reads the output, or that it has no room, costs no result
 def run(
-    wanted: Iterable[str] = (), preset: str = "auto", jobs: int = 1, parameters: Mapping[str, Any] | None = None,
-    out: Path | None = None, timeout_s: float = 1800.0,
-) -> int:  # fmt: skip
-    """Run chapters and write what came of it; see the module's first lines.
+    wanted: Iterable[str] = (),
+    preset: str = "auto",
+    jobs: int = 1,
+    parameters: Mapping[str, Any] | None = None,
+    out: Path | None = None,
+    timeout_s: float = 1800.0,
+) -> int:
+    """Run chapters and write what came of it.
 
     Args:
-        wanted: chapters by number or name; none: all.
-        preset: sizes; also the kernels' ``DLTUTORIAL_PRESET``.
-        jobs: notebooks at a time.
-        parameters: of the notebooks, as in their cell tagged ``parameters``.
-        out: folder for the results; None: ``runs/<date and time>``.
-        timeout_s: for each cell.
+        wanted: chapters by number or name. Without any, all chapters run.
+        preset: sizes; the kernels find it in ``DLTUTORIAL_PRESET``.
+        jobs: how many notebooks run at a time.
+        parameters: values for the notebooks' cells tagged ``parameters``.
+        out: folder for the results. None means ``runs/<date and time>``.
+        timeout_s: seconds for each cell.
 
     Returns:
-        0, 1 if a chapter failed; 130, 143, 129: Ctrl-C, SIGTERM, SIGHUP; kernels end, finished chapters and index stay.
+        0 if all chapters finished, 1 if one failed, and 130 after Ctrl-C. Ctrl-C ends the kernels, and the finished
+        chapters stay.
 
     Raises:
-        CourseError: unknown chapter or parameter, a folder that cannot be used, a login node; nothing has run then.
+        CourseError: A chapter or parameter is unknown, the folder cannot be used, or this is a login node. Then
+            nothing has run.
     """
-    there = notebooks.chapters()
-    selected = list(dict.fromkeys(notebooks.find(one, there) for one in wanted)) or there
+    available = notebooks.chapters()
+    selected = list(dict.fromkeys(notebooks.find(name, available) for name in wanted)) or available
     preset = config.preset(preset).name
     given = {path: notebooks.checked(path, parameters or {}) for path in selected}
     limits.refuse_too_many("--jobs", min(jobs, len(selected)))
     node.refuse_on_login("a whole chapter", "run it in a job: sbatch -N 1 --wrap '.venv/bin/dltutorial run 01'")
-    paths.records_file()  # which may have been named wrongly
-    Path.home()  # without one no kernel starts
-    numbers = {path: str(notebooks.about(path)["chapter"]) for path in selected}  # it may be edited meanwhile
-    of = {number: path for path, number in reversed(numbers.items())}  # the first that says so
-    for path in [path for path in selected if of[numbers[path]] != path]:
-        told = f"{path.name} says that it is chapter {numbers[path]}, as {of[numbers[path]].name} does"
-        if len(selected) < len(there):
-            raise CourseError(f"{told}, and their records would mix; run one at a time")
-        warn(f"{told}: it is left out; run it by its name")
-        del numbers[path], given[path]
-    folder, done, came = new_folder(out), dict[Path, Executed](), list[int]()
-    here = threading.current_thread() is threading.main_thread()  # no other may catch a signal; nohup ignores SIGHUP
-    ends = {n: was for n in _ENDS if here and (was := signal.getsignal(n)) != signal.SIG_IGN}
+    folder = new_folder(out)
+    results: dict[Path, Executed] = {}
     try:
-        asyncio.run(_execute_all(given, numbers, preset, folder, jobs, timeout_s, done, ends, came))
-        return _conclude(folder, preset, numbers, done)
-    except (KeyboardInterrupt, asyncio.CancelledError):
-        _conclude(folder, preset, numbers, done)
-        told = f"interrupted: {len(done)} of {len(numbers)} chapters are finished"
-        print(f"{told}; they are in {folder / 'index.html'}", file=sys.stderr)
-        return 128 + (came or [signal.SIGINT])[0]
-    finally:
-        for number, handler in ends.items():
-            signal.signal(number, handler)
+        asyncio.run(_execute_all(given, preset, folder, jobs, timeout_s, results))
+    except KeyboardInterrupt:
+        _conclude(folder, preset, selected, results)
+        finished = f"{len(results)} of {len(selected)} chapters are finished"
+        print(f"interrupted: {finished}; they are in {folder / 'index.html'}", file=sys.stderr)
+        return 130
+    return _conclude(folder, preset, selected, results)
 
 
 def new_folder(out: Path | None) -> Path:
-    """An empty folder for a run's results, made now. CourseError: it cannot be made, or holds something already."""
+    """Make an empty folder for a run's results.
+
+    Args:
+        out: the folder. None means a new folder in the runs folder, named by date and time.
+
+    Returns:
+        The absolute path of the folder.
+
+    Raises:
+        CourseError: The folder cannot be made, or it is not empty.
+    """
     target = Path(out or paths.runs_dir() / f"{datetime.datetime.now():%Y-%m-%d_%H-%M-%S.%f}").absolute()
     try:
         target.mkdir(parents=True, exist_ok=True)
@@ -99,20 +96,18 @@ def new_folder(out: Path | None) -> Path:
 
 
 def environment(preset: str, folder: Path, jobs: int = 1) -> dict[str, str]:
-    """What the kernels find in their environment: nothing asks the network or the learner."""
+    """What the kernels find in their environment, so that nothing asks the network or the learner."""
     env = {
         "DLTUTORIAL_PRESET": preset,
-        "DLTUTORIAL_RECORDS": str(folder / "records.jsonl"),
-        "DLTUTORIAL_CLASS": "off",  # a run of the whole course is nobody's place in it
+        "DLTUTORIAL_RECORDS": str(folder / "records"),
         "WANDB_MODE": "offline",
-        "PYTHONUTF8": "1",  # programs that a cell starts may print and write any character, whatever the locale
-        "PYTHONIOENCODING": "utf-8",
-        # Threads that spin while they wait cost a busy machine up to ten times more than they gain on a quiet one.
+        # Threads that spin while they wait cost a busy machine up to ten times more than they gain on an idle one.
         "OMP_WAIT_POLICY": os.environ.get("OMP_WAIT_POLICY", "PASSIVE"),
     }
     for name in ("DLTUTORIAL_DATA", "DLTUTORIAL_RUNS"):
-        if named := paths.of_variable(name):  # a relative path would move with the kernel's working directory
-            env[name] = str(named.absolute())
+        # A relative path would mean another folder in the working folder of the kernel.
+        if path := paths.of_variable(name):
+            env[name] = str(path.absolute())
     if jobs > 1 and "OMP_NUM_THREADS" not in os.environ:
         env["OMP_NUM_THREADS"] = str(max(1, machine.cores() // jobs))
     return env
@@ -120,88 +115,99 @@ def environment(preset: str, folder: Path, jobs: int = 1) -> dict[str, str]:
 
 def read_claims(folder: Path) -> dict[str, list[dict[str, Any]]]:
     """The records of a run's claims, by chapter."""
-    found: dict[str, list[dict[str, Any]]] = {}
-    with contextlib.suppress(CourseError):
-        for record in records.read(folder / "records.jsonl"):
-            if record["kind"] == "claim":
-                found.setdefault(record["chapter"], []).append(record)
-    return found
+    claims: dict[str, list[dict[str, Any]]] = {}
+    for record in records.read(folder / "records"):
+        if record["kind"] == "claim":
+            claims.setdefault(record["chapter"], []).append(record)
+    return claims
 
 
 async def _execute_all(
-    given: Mapping[Path, Mapping[str, Any]], numbers: Mapping[Path, str], preset: str, folder: Path, jobs: int,
-    timeout_s: float, done: dict[Path, Executed], ends: Iterable[int], came: list[int],
-) -> None:  # fmt: skip
-    """Execute notebooks, some at once, each in a process of its own; when this is cancelled, those that run end."""
+    given: Mapping[Path, Mapping[str, Any]],
+    preset: str,
+    folder: Path,
+    jobs: int,
+    timeout_s: float,
+    results: dict[Path, Executed],
+) -> None:
+    """Execute notebooks, some at once, and put what came of each into ``results``.
+
+    When this is cancelled, the notebooks that run are ended.
+    """
     from tqdm import tqdm
 
-    begins = Counter(source.stem[:2] for source in given)  # the whole name is a folder's where two begin alike
-    env, slots, running = environment(preset, folder, jobs), asyncio.Semaphore(jobs), list[str]()
-    mine, loop, task = paths.records_file(), asyncio.get_running_loop(), asyncio.current_task()
-
-    def end(number: int, _frame: object) -> None:
-        came.append(number)
-        if came.count(signal.SIGINT) > 5:  # an end of kernels that takes too long for somebody
-            raise KeyboardInterrupt
-        if task and not loop.is_closed():  # else the pages are being written, and it ends soon
-            loop.call_soon_threadsafe(task.cancel)
-
-    for number in ends:
-        signal.signal(number, end)
-
-    async def one(source: Path) -> None:
-        work = folder / "work" / source.stem[: 2 if begins[source.stem[:2]] == 1 else None]
-        output = work.parent / source.name
-        async with slots:
-            running.append(source.stem)
-            bar.set_description(" ".join(running))
-            try:
-                work.mkdir(exist_ok=True)
-                result = done[source] = await execute(source, output, work, given[source], env, timeout_s, bar.update)
-            except OSError as error:
-                result = done[source] = Executed(0.0, error=f"{error.filename}: {error.strerror}")
-            running.remove(source.stem)
-        with contextlib.suppress(OSError, ValueError):
-            json.loads(output.read_bytes())
-            output.replace(folder / source.name)  # it is whole
-        for file in (folder / "records.jsonl", mine) if not result.error else ():
-            with contextlib.suppress(CourseError):  # the run stands without it
-                writer = records.Writer(numbers[source], preset, file)
-                writer.write(source.stem, result.seconds, "s", kind="run", peak_bytes=result.peak_bytes)
-
+    env = environment(preset, folder, jobs)
+    slots = asyncio.Semaphore(jobs)
+    running: list[str] = []
     # Parameters are put into a cell of their own.
-    n_cells = sum(len(notebooks.read(source)["cells"]) + bool(named) for source, named in given.items())
+    n_cells = sum(len(notebooks.read(source)["cells"]) + bool(values) for source, values in given.items())
     with tqdm(total=n_cells, unit="cell", mininterval=0.1 if sys.stderr.isatty() else 30, dynamic_ncols=True) as bar:
+
+        async def execute_one(source: Path) -> None:
+            work = folder / "work" / source.stem[:2]
+            async with slots:
+                running.append(source.stem)
+                bar.set_description(" ".join(running))
+                try:
+                    work.mkdir(exist_ok=True)
+                    output = folder / source.name
+                    result = await execute(source, output, work, given[source], env, timeout_s, bar.update)
+                except OSError as error:
+                    result = Executed(0.0, error=f"{error.filename}: {error.strerror}")
+                results[source] = result
+                running.remove(source.stem)
+
         async with asyncio.TaskGroup() as group:
             for source in given:
-                group.create_task(one(source))
+                group.create_task(execute_one(source))
 
 
-def _conclude(folder: Path, preset: str, numbers: Mapping[Path, str], done: Mapping[Path, Executed]) -> int:
-    """Write the summary and the pages, print the table and the failures; 1 if there is one."""
-    for left in (folder / "work").glob("*.ipynb"):  # half executed: not to be mistaken for whole
-        left.unlink()
-    claims, rows, wrong = read_claims(folder), [], []
-    for source, number in numbers.items():
-        result = done.get(source)
-        counts = Counter(claim["status"] for claim in claims.get(number, []))
-        status = "not run" if result is None else "failed" if result.error or counts["failed"] else "finished"
-        row = {"notebook": source.name, "chapter": number, "status": status, "claims": dict(counts)}
-        rows.append(row | (asdict(result) if result else {}))
-        if result and result.error:
-            wrong.append(f"{source.name}, {f'cell {result.cell}' if result.cell else 'not to its end'}: {result.error}")
-        failed = [claim for claim in claims.get(number, []) if claim["status"] == "failed"]
-        wrong += [f"{source.name}: this claim does not hold: {one['what']} ({one['evidence']})" for one in failed]
-    here = {"machine": machine.label(), "versions": machine.versions(), "date": f"{datetime.date.today()}"}
-    about = here | {"preset": preset, "chapters": rows}
-    try:
-        paths.write_text(folder / "run.json", json.dumps(about, indent=1) + "\n")
-        index = site.write(folder, about, claims)
-    finally:
-        print(_table(rows))
-        print("\n".join(wrong), file=sys.stderr, end="\n" * bool(wrong))
-    print(f"pages: {index}")
+def _conclude(folder: Path, preset: str, selected: list[Path], results: Mapping[Path, Executed]) -> int:
+    """Print the table and the failures, write the summary, the records and the pages; 1 if a chapter failed."""
+    claims = read_claims(folder)
+    rows = []
+    failures = []
+    for source in selected:
+        result = results.get(source)
+        number = notebooks.about(source)["chapter"]
+        of_chapter = claims.get(number, [])
+        counts = Counter(claim["status"] for claim in of_chapter)
+        row = {"notebook": source.name, "chapter": number, "status": _status(result, counts), "claims": dict(counts)}
+        if result:
+            row |= asdict(result)
+            if result.error:
+                place = f"cell {result.cell}" if result.cell else "not to its end"
+                failures.append(f"{source.name}, {place}: {result.error}")
+        for claim in of_chapter:
+            if claim["status"] == "failed":
+                failures.append(f"{source.name}: this claim does not hold: {claim['what']} ({claim['evidence']})")
+        rows.append(row)
+    print(_table(rows))
+    for line in failures:
+        print(line, file=sys.stderr)
+    about = {
+        "machine": machine.label(),
+        "versions": machine.versions(),
+        "date": f"{datetime.date.today()}",
+        "preset": preset,
+        "chapters": rows,
+    }
+    paths.write_text(folder / "run.json", json.dumps(about, indent=1) + "\n")
+    for row in rows:
+        if row["status"] != "not run" and not row["error"]:
+            for place in (folder / "records", paths.records_dir()):
+                writer = records.Writer(row["chapter"], preset, place)
+                name = Path(row["notebook"]).stem
+                writer.write(name, row["seconds"], "s", kind="run", peak_bytes=row["peak_bytes"])
+    print(f"pages: {site.write(folder, about, claims)}")
     return int(any(row["status"] != "finished" for row in rows))
+
+
+def _status(result: Executed | None, counts: Mapping[str, int]) -> str:
+    """What became of a chapter, as a key of ``_SIGNS``."""
+    if result is None:
+        return "not run"
+    return "failed" if result.error or counts.get("failed") else "finished"
 
 
 def _table(rows: list[dict[str, Any]]) -> Table:

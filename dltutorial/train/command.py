@@ -110,7 +110,6 @@ def _train(preset_name: str, knobs: dict, data: Path | None, name: str | None, o
     with all_or_none():
         if resume and name is None:
             raise CourseError("--resume needs to know which run; give its --name")
-        paths.records_file()  # one that holds something else is told now, not after the training
         if overwrite and any(os.getenv(f"{who}_RESTART_COUNT", "").strip("0") for who in ("TORCHELASTIC", "SLURM")):
             raise CourseError("started anew: --overwrite would take what the start before has made; give --resume")
         folder = paths.inside(paths.runs_dir(), default if name is None else name)
@@ -146,13 +145,10 @@ def _train(preset_name: str, knobs: dict, data: Path | None, name: str | None, o
     if seen is None:
         say(f"{folder} is finished already, after {recipe.steps} updates; nothing was done")
     final = dict(seen.scores) if seen else run_folder.scores_of(folder) if is_main() else {}
-    try:  # a run may have been killed before it was recorded
-        for record in records.read(paths.records_file()) if final and not seen else ():
+    if final and not seen:  # a run may have been killed before it was recorded
+        for record in records.read(paths.records_dir()):
             if record.get("run") == folder.name and final.get(record["what"]) == record["value"]:
                 del final[record["what"]]
-    except CourseError as error:  # which of them are there cannot be known
-        say(f"no score is recorded: {error}")
-        final = {}
     for name, value in final.items() if is_main() else ():
         records.Writer("train", recipe.preset).write(name, value, run=folder.name, steps=recipe.steps)
 

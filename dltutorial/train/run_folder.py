@@ -199,7 +199,7 @@ def previous_recipe(folder: Path, overwrite: bool = False, resume: bool = False)
         CourseError: the folder holds something else; or a run, which was not to be overwritten.
     """
     is_loop = Path(os.path.realpath(folder)).is_symlink()
-    if is_loop or folder == paths.records_file() or (folder.exists() and not folder.is_dir()):
+    if is_loop or (folder.exists() and not folder.is_dir()):
         what = "a link that leads to itself" if is_loop else "a file"
         raise CourseError(f"{folder} is {what}, not a training run; choose another run name")
     with _reading(folder):

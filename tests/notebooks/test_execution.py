@@ -5,6 +5,7 @@ import itertools
 import json
 import os
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -51,7 +52,7 @@ every_chapter = pytest.mark.parametrize("path", CHAPTERS, ids=lambda path: path.
 
 def run(path, folder, env):
     """Run in ``folder/work``; an error, as any fact that does not hold, fails the test. Returns result and claims."""
-    (folder / "records.jsonl").unlink(missing_ok=True)
+    shutil.rmtree(folder / "records", ignore_errors=True)
     (work := folder / "work").mkdir(exist_ok=True)
     env = runner.environment("smoke", folder) | env
     mine = learners_files(path, work)
