@@ -58,9 +58,15 @@ lab: .venv/.course
 	@$(BIN)/dltutorial exercises build
 	@DLTUTORIAL_STARTUP="$${PYTHONSTARTUP:-}" PYTHONSTARTUP="$(CURDIR)/hub/startup.py" $(BIN)/jupyter lab --ip=127.0.0.1 $(ROOT) --LabApp.default_url=/lab/tree/README.md $(ARGS)
 
+# gitpuller ends with a traceback where the branch is missing, so git is asked for the branch first.
 update: .venv/.course
-	@$(BIN)/python hub/update.py
-	@$(BIN)/dltutorial exercises build
+	@branch="$$(git branch --show-current 2>/dev/null)"; \
+	if git ls-remote --quiet --exit-code origin "refs/heads/$$branch" >/dev/null 2>&1; then \
+		$(BIN)/gitpuller "$$(git remote get-url origin)" "$$branch" .; \
+	else \
+		echo "make update: no branch '$$branch' can be read from the remote 'origin'; git remote -v shows its address" >&2; \
+		exit 2; \
+	fi
 
 .venv/.book: .venv/.course
 	@echo "adding what the book needs"
