@@ -56,7 +56,7 @@ run: .venv/.course
 
 lab: .venv/.course
 	@$(BIN)/dltutorial exercises build
-	@DLTUTORIAL_STARTUP="$${PYTHONSTARTUP:-}" PYTHONSTARTUP="$(CURDIR)/hub/startup.py" $(BIN)/jupyter lab --ip=127.0.0.1 $(ROOT) --LabApp.default_url=/lab/tree/README.md $(ARGS)
+	@PYTHONSTARTUP="$(CURDIR)/hub/startup.py" $(BIN)/jupyter lab --ip=127.0.0.1 $(ROOT) --LabApp.default_url=/lab/tree/README.md $(ARGS)
 
 # gitpuller ends with a traceback where the branch is missing, so git is asked for the branch first.
 update: .venv/.course

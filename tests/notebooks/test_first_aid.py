@@ -84,8 +84,6 @@ def test_where_there_is_no_room_what_you_edited_keeps_its_place(tmp_path, monkey
 
 def test_in_a_kernel_started_anew_a_later_cell_alone_keeps_what_you_edited(tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONSTARTUP", str(Path(__file__).parents[2] / "hub" / "startup.py"))
-    monkeypatch.setenv("DLTUTORIAL_STARTUP", str(tmp_path / "own startup.py"))
-    (tmp_path / "own startup.py").write_text("import os\nstartup = os.getpid()\n")
     (mine := tmp_path / "train.py").write_text("mine = 1\n")
     with contextlib.closing(Notebook("python3")) as notebook:
         said = []
@@ -94,9 +92,6 @@ def test_in_a_kernel_started_anew_a_later_cell_alone_keeps_what_you_edited(tmp_p
         assert (tmp_path / "train.py").exists()  # no folder was renamed
         cell = f"%%writefile {mine}\ncourse = 1\n"
         notebook.client.execute_interactive(cell, output_hook=said.append, timeout=150)
-        notebook.client.execute_interactive(
-            "sorted(globals().keys() & {'prepare', '_own', 'startup', 'os'})", output_hook=said.append
-        )
         (tmp_path / "backup.py").hardlink_to(mine)
         (tmp_path / "linked.py").symlink_to(mine)
         more = cell.replace("course = 1", "course = 2")
@@ -105,4 +100,4 @@ def test_in_a_kernel_started_anew_a_later_cell_alone_keeps_what_you_edited(tmp_p
     assert mine.read_text() == "course = 2\n"
     assert (tmp_path / "backup.py").read_text() == "course = 1\n"
     assert (tmp_path / "train.mine1.py").read_text() == "mine = 1\n"
-    assert "your own train.py is now train.mine1.py" in str(said) and "['os', 'startup']" in str(said)
+    assert "your own train.py is now train.mine1.py" in str(said)
