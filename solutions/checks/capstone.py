@@ -244,7 +244,22 @@ def _with_notes(run: _Run, notes: Path) -> _Run:
                     run.saves.append((rank, known["file"], len(run.updates[rank])))
                 else:
                     run.ended[rank] = known["group"]
+    if _aborted_after_its_end(run):
+        run.statuses = [0] * len(run.statuses)
     return run
+
+
+def _aborted_after_its_end(run: _Run) -> bool:
+    """Whether torch aborted a rank after the learner's script had come to its end.
+
+    If one of gloo's threads still releases a tensor while Python ends, the process aborts with SIGABRT
+    (https://github.com/pytorch/pytorch/issues/190489). The script is not to blame for that.
+    """
+    ended_well = run.ended == {0: False, 1: False}
+    statuses = {status for status in run.statuses if status}
+    if statuses == {1}:  # torchrun's own; it prints the status of each rank that failed
+        statuses = {int(status) for status in re.findall(r"exitcode\s*: (-?\d+)", run.out)}
+    return ended_well and statuses == {-signal.SIGABRT} and "terminate called without an active exception" in run.out
 
 
 def _comes_to_its_end(script: _Script) -> None:

@@ -20,6 +20,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+import torch.distributed.nn  # imported after init_process_group, it keeps gloo's threads alive until Python ends
 
 RANK = int(os.environ.get("RANK", 0))
 WARNINGS = (signal.SIGTERM, signal.SIGUSR1)
