@@ -1,4 +1,4 @@
-"""A learner as the hub sees one: logs in with a name and the password, has an own token, runs cells by websocket."""
+"""A learner as the hub sees one: logs in with the password, has a token, pulls the course and runs cells."""
 
 import json
 import time
@@ -8,136 +8,78 @@ from urllib.parse import quote
 import requests
 import websocket
 
-# A cell that logs a run and shows it.
-BOARD = """
-from pathlib import Path
-from dltutorial.record import board, track
-tracker = track.Tracker(("tensorboard",), Path("runs/watched"), {})
-for step in range(1, 6):
-    tracker.log(step, {"train/loss": 1 / step})
-tracker.close()
-board.show(Path("runs/watched"))
-"""
-
 
 class Learner:
-    """One learner, logged in.
+    """One learner, who is logged in if the password is right.
 
     Attributes:
-        name: on the hub.
+        name: the learner's name on the hub.
         page: a session with the cookies of a browser.
-        token: of this learner, made by this learner.
+        login: the hub's answer to the password; its status code is 302 if the password is right.
+        token: a token that this learner has made; empty if the password is wrong.
     """
 
     def __init__(self, hub_url: str, name: str, password: str):
-        self.name, self._hub = name, hub_url
+        self.name = name
+        self.hub_url = hub_url
         self.page = requests.Session()
         self.page.get(f"{hub_url}/hub/login", timeout=60).raise_for_status()
-        form = {"username": name, "password": password, "_xsrf": self.xsrf()}
+        form = {"username": name, "password": password, "_xsrf": self._xsrf()}
         self.login = self.page.post(f"{hub_url}/hub/login", data=form, allow_redirects=False, timeout=60)
         self.token = self._make_token() if self.login.status_code == 302 else ""
 
-    def xsrf(self) -> str:
+    def _xsrf(self) -> str:
         """The hub's cookie against forged requests."""
         return next(cookie.value for cookie in self.page.cookies if cookie.name == "_xsrf" and "/hub" in cookie.path)
 
     def _make_token(self) -> str:
-        made = self.page.post(
-            f"{self._hub}/hub/api/users/{self.name}/tokens",
-            json={"note": "test"},
-            headers={"X-XSRFToken": self.xsrf()},
-            timeout=60,
-        )
-        made.raise_for_status()
-        return made.json()["token"]
+        address = f"{self.hub_url}/hub/api/users/{self.name}/tokens"
+        answer = self.page.post(address, json={"note": "test"}, headers={"X-XSRFToken": self._xsrf()}, timeout=60)
+        answer.raise_for_status()
+        return answer.json()["token"]
 
-    def ask(self, path: str, method: str = "GET", whose: str = "", **options) -> requests.Response:
-        """A request with this learner's token to the server of ``whose`` (default: their own)."""
-        url = f"{self._hub}/user/{whose or self.name}/{path}"
-        return self._request(method, url, **options)
-
-    def ask_hub(self, path: str, method: str = "GET", **options) -> requests.Response:
-        """A request with this learner's token to the hub."""
-        return self._request(method, f"{self._hub}/hub/api/{path}", **options)
-
-    def _request(self, method: str, url: str, **options) -> requests.Response:
+    def request(self, path: str, method: str = "GET", **options) -> requests.Response:
+        """Send a request with this learner's token; ``path`` begins after the hub's address."""
         headers = {"Authorization": f"token {self.token}"}
-        return requests.request(method, url, headers=headers, timeout=120, allow_redirects=False, **options)
+        address = f"{self.hub_url}/{path}"
+        return requests.request(method, address, headers=headers, timeout=120, allow_redirects=False, **options)
 
-    def start_server(self, within_s: float = 120) -> None:
-        """Spawn this learner's server, and wait until it answers."""
-        self.ask_hub(f"users/{self.name}/server", "POST").raise_for_status()
-        until_s = time.monotonic() + within_s
-        while self.ask("api/status").status_code != 200:
-            assert time.monotonic() < until_s, f"no server for {self.name}"
-            time.sleep(0.1)
-
-    def stop_server(self, within_s: float = 60) -> None:
-        """End it, and wait until it has."""
-        until_s = time.monotonic() + within_s
-        while self.ask_hub(f"users/{self.name}/server", "DELETE").status_code != 204:
-            assert time.monotonic() < until_s, f"the server of {self.name} does not end"
+    def start_server(self, timeout_s: float = 120) -> None:
+        """Start this learner's server, and wait until it answers."""
+        self.request(f"hub/api/users/{self.name}/server", "POST").raise_for_status()
+        deadline_s = time.monotonic() + timeout_s
+        while self.request(f"user/{self.name}/api/status").status_code != 200:
+            assert time.monotonic() < deadline_s, f"no server for {self.name}"
             time.sleep(0.1)
 
     def pull(self, repository: str, target: str) -> list[dict]:
-        """What nbgitpuller says while it pulls."""
-        asked = f"git-pull/api?repo={quote(repository, safe='')}&targetpath={target}&branch=main"
-        text = self.ask(asked).text
-        return [json.loads(line.removeprefix("data: ")) for line in text.splitlines() if line.startswith("data: ")]
+        """Pull a repository with nbgitpuller, as its page does; returns what nbgitpuller reports."""
+        words = f"repo={quote(repository, safe='')}&targetpath={target}&branch=main"
+        lines = self.request(f"user/{self.name}/git-pull/api?{words}").text.splitlines()
+        return [json.loads(line.removeprefix("data: ")) for line in lines if line.startswith("data: ")]
 
-    def open_notebook(self, path: str) -> "Kernel":
-        """A kernel for a notebook, as JupyterLab starts it."""
-        wanted = {"path": path, "name": path, "type": "notebook", "kernel": {"name": "python3"}}
-        made = self.ask("api/sessions", "POST", json=wanted)
-        made.raise_for_status()
-        return Kernel(self._hub.replace("http", "ws", 1), f"user/{self.name}/", self.token, made.json()["kernel"]["id"])
-
-
-class Kernel:
-    """A running kernel of a server; ``base`` is the server's part of the address."""
-
-    def __init__(self, url: str, base: str, token: str, kernel_id: str):
-        self._socket = websocket.create_connection(
-            f"{url}/{base}api/kernels/{kernel_id}/channels",
-            header=[f"Authorization: token {token}"],
-            timeout=200,
+    def run_cell(self, notebook: str, code: str) -> list[dict]:
+        """Open a notebook in a new kernel and run one cell, as JupyterLab does; returns the cell's outputs."""
+        session = {"path": notebook, "name": notebook, "type": "notebook", "kernel": {"name": "python3"}}
+        answer = self.request(f"user/{self.name}/api/sessions", "POST", json=session)
+        answer.raise_for_status()
+        address = f"{self.hub_url}/user/{self.name}/api/kernels/{answer.json()['kernel']['id']}/channels"
+        socket = websocket.create_connection(
+            address.replace("http", "ws", 1), header=[f"Authorization: token {self.token}"], timeout=200
         )
-
-    def run(self, code: str) -> list[dict]:
-        """The outputs of a cell, until the kernel is idle again."""
-        number, outputs, open_ends = uuid.uuid4().hex, [], {"idle", "reply"}
+        number = uuid.uuid4().hex
         header = {"msg_id": number, "msg_type": "execute_request", "username": "", "session": number, "version": "5.3"}
-        content = {"code": code, "silent": False, "store_history": True, "allow_stdin": False, "stop_on_error": True}
-        message = {"header": header, "parent_header": {}, "metadata": {}, "content": content, "buffers": []}
-        self._socket.send(json.dumps(message | {"channel": "shell"}))
-        while open_ends:
-            got = json.loads(self._socket.recv())
-            if got["parent_header"].get("msg_id") != number:
+        content = {"code": code, "silent": False, "store_history": True, "allow_stdin": False}
+        request = {"header": header, "parent_header": {}, "metadata": {}, "content": content, "buffers": []}
+        socket.send(json.dumps(request | {"channel": "shell"}))
+        outputs = []
+        state = ""
+        while state != "idle":
+            message = json.loads(socket.recv())
+            if message["parent_header"].get("msg_id") != number:
                 continue
-            kind = got["msg_type"]
-            if kind == "execute_reply":
-                open_ends.discard("reply")
-            elif kind == "status" and got["content"]["execution_state"] == "idle":
-                open_ends.discard("idle")
-            elif kind in ("stream", "display_data", "execute_result", "error"):
-                outputs.append({"kind": kind, **got["content"]})
+            state = message["content"].get("execution_state", state)
+            if message["msg_type"] in ("stream", "display_data", "execute_result", "error"):
+                outputs.append(message["content"])
+        socket.close()
         return outputs
-
-    def close(self) -> None:
-        """Leave; the kernel lives on, as when a page is closed."""
-        self._socket.close()
-
-
-def html(outputs: list[dict]) -> str:
-    """All HTML among outputs."""
-    return "\n".join(output["data"].get("text/html", "") for output in outputs if "data" in output)
-
-
-def printed(outputs: list[dict]) -> str:
-    """All text that was printed."""
-    return "".join(output["text"] for output in outputs if output["kind"] == "stream")
-
-
-def errors(outputs: list[dict]) -> list[str]:
-    """What went wrong in the cells."""
-    return [f"{output['ename']}: {output['evalue']}" for output in outputs if output["kind"] == "error"]
