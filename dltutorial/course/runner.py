@@ -31,17 +31,20 @@ _SIGNS = {"finished": "✓", "failed": "✗", "not run": "·"}
 def run(
     wanted: Iterable[str] = (),
     preset: str = "auto",
-    jobs: int = 1,
+    jobs: int | None = None,
     parameters: Mapping[str, Any] | None = None,
     out: Path | None = None,
     timeout_s: float = 1800.0,
 ) -> int:
     """Run chapters and write what came of it.
 
+    A chapter whose claims compare times says so in its metadata (``measures_time``). Without ``jobs``, such a chapter
+    runs alone, and the other chapters run two at a time if there are two cores.
+
     Args:
         wanted: chapters by number or name. Without any, all chapters run.
         preset: sizes; the kernels find it in ``DLTUTORIAL_PRESET``.
-        jobs: how many notebooks run at a time.
+        jobs: how many notebooks run at a time, of all kinds. None makes the choice described above.
         parameters: values for the notebooks' cells tagged ``parameters``.
         out: folder for the results. None means ``runs/<date and time>``.
         timeout_s: seconds for each cell.
@@ -58,7 +61,8 @@ def run(
     selected = list(dict.fromkeys(notebooks.find(name, available) for name in wanted)) or available
     preset = config.preset(preset).name
     given = {path: notebooks.checked(path, parameters or {}) for path in selected}
-    limits.refuse_too_many("--jobs", min(jobs, len(selected)))
+    if jobs:
+        limits.refuse_too_many("--jobs", min(jobs, len(selected)))
     node.refuse_on_login("a whole chapter", "run it in a job: sbatch -N 1 --wrap '.venv/bin/dltutorial run 01'")
     folder = new_folder(out)
     results: dict[Path, Executed] = {}
@@ -88,7 +92,7 @@ def new_folder(out: Path | None) -> Path:
     try:
         target.mkdir(parents=True, exist_ok=True)
         if any(target.iterdir()):
-            raise CourseError(f"{target} is not empty; choose another folder for --out, or remove it")
+            raise CourseError(f"{target} is not empty; choose another folder for --out")
         (target / "work").mkdir()
     except OSError as error:
         raise CourseError(f"cannot write to {target}: {error.strerror}; choose another folder with --out") from error
@@ -126,7 +130,7 @@ async def _execute_all(
     given: Mapping[Path, Mapping[str, Any]],
     preset: str,
     folder: Path,
-    jobs: int,
+    jobs: int | None,
     timeout_s: float,
     results: dict[Path, Executed],
 ) -> None:
@@ -136,14 +140,12 @@ async def _execute_all(
     """
     from tqdm import tqdm
 
-    env = environment(preset, folder, jobs)
-    slots = asyncio.Semaphore(jobs)
     running: list[str] = []
     # Parameters are put into a cell of their own.
     n_cells = sum(len(notebooks.read(source)["cells"]) + bool(values) for source, values in given.items())
     with tqdm(total=n_cells, unit="cell", mininterval=0.1 if sys.stderr.isatty() else 30, dynamic_ncols=True) as bar:
 
-        async def execute_one(source: Path) -> None:
+        async def execute_one(source: Path, slots: asyncio.Semaphore, env: Mapping[str, str]) -> None:
             work = folder / "work" / source.stem[:2]
             async with slots:
                 running.append(source.stem)
@@ -157,9 +159,21 @@ async def _execute_all(
                 results[source] = result
                 running.remove(source.stem)
 
-        async with asyncio.TaskGroup() as group:
-            for source in given:
-                group.create_task(execute_one(source))
+        for sources, at_a_time in _batches(list(given), jobs):
+            slots = asyncio.Semaphore(at_a_time)
+            env = environment(preset, folder, at_a_time)
+            async with asyncio.TaskGroup() as group:
+                for source in sources:
+                    group.create_task(execute_one(source, slots, env))
+
+
+def _batches(sources: list[Path], jobs: int | None) -> list[tuple[list[Path], int]]:
+    """Which notebooks run one after the other, and how many of them at a time: pairs of a list and that number."""
+    if jobs:
+        return [(sources, jobs)]
+    timed = [source for source in sources if notebooks.about(source).get("measures_time")]
+    others = [source for source in sources if source not in timed]
+    return [(timed, 1), (others, min(2, machine.cores()))]
 
 
 def _conclude(folder: Path, preset: str, selected: list[Path], results: Mapping[Path, Executed]) -> int:
