@@ -9,11 +9,9 @@ from torch import nn
 
 from dltutorial import machine
 from dltutorial.config import PRESETS, Recipe
-from dltutorial.data import store
-from dltutorial.data.loaders import Pairs
 from dltutorial.errors import Interrupted
-from dltutorial.train import distributed, forecasting, run
-from dltutorial.train.forecasting import evaluate, make_task
+from dltutorial.train import distributed, run
+from dltutorial.train.forecasting import make_task
 
 SMALL = dataclasses.replace(
     Recipe.of(PRESETS["smoke"], steps=12, eval_every=4),
@@ -53,13 +51,6 @@ def train_all(data, folder, variants):
     return [train(data, f"{folder}-{number}", recipe) for number, recipe in enumerate(runs)]
 
 
-def scores(data):
-    """Of fresh weights, in batches of three."""
-    use_one_thread()
-    split = store.open_split(Path(data), "valid")
-    return evaluate(forecasting.build_model(SMALL), Pairs(split), batch_size=3)
-
-
 class Net(nn.Module):
     """Some parameters of different sizes, one of them frozen, one used twice."""
 
@@ -71,18 +62,6 @@ class Net(nn.Module):
 
     def forward(self, x):
         return self.c(self.b(self.b(self.a(x))))
-
-
-def gradients(kind, passes=3):
-    """Of the last of some backward passes on this rank's part of a batch."""
-    torch.set_num_threads(1)
-    rank, n = dist.get_rank(), dist.get_world_size()
-    net = distributed.wrap_ddp(Net(), kind)
-    for number in range(passes):
-        net.zero_grad()
-        x = torch.randn(12, 5, generator=torch.Generator().manual_seed(number))
-        net(x[rank::n]).square().mean().backward()
-    return [None if p.grad is None else p.grad for p in net.parameters()]
 
 
 def agreements():
@@ -97,7 +76,6 @@ def agreements():
         "broadcast": distributed.broadcast_object({"from": rank}),
         "gather": distributed.gather_objects(f"rank {rank}"),
         "mean": mean,
-        "again": distributed.mean_over_ranks(mean),
         "sum": distributed.sum_over_ranks(torch.tensor([1.0, 2.0])),
     }
 
@@ -112,14 +90,6 @@ def all_or_none(fail):
     except Exception as error:
         return type(error).__name__, str(error)
     return None
-
-
-def share(kind):
-    torch.manual_seed(dist.get_rank())
-    net = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3))
-    net[1].running_mean += dist.get_rank()
-    distributed.wrap_ddp(net, kind)
-    return list(net.state_dict().values())
 
 
 def differing(data, folder):

@@ -6,7 +6,6 @@ import signal
 from pathlib import Path
 
 import mates
-import torch
 import torch.distributed as dist
 
 from dltutorial.train.forecasting import make_task
@@ -30,20 +29,6 @@ def trained(data, variants):
         seen = [(record.loss, *record.scores.values()) for record in records]
         found.append((seen, {name: x.detach().clone() for name, x in state.mesh.weights().items()}))
     return found
-
-
-def trained_without_means(data, adds):
-    """Of gradients in shards gloo adds up, where it is to average, as some versions do; or says that it cannot."""
-    from torch.distributed.fsdp import FSDPModule
-
-    force_sum = FSDPModule.set_force_sum_reduction_for_comms
-
-    def neither(part, _):
-        force_sum(part, adds)
-        part.set_gradient_divide_factor(1.0)
-
-    FSDPModule.set_force_sum_reduction_for_comms = neither
-    return trained(data, [{"shard": "full"}])
 
 
 def held(data, knobs):
@@ -79,29 +64,6 @@ def trained_on(data, folder, knobs, **how):
 
 
 ADAM = {"optimizer": "adamw", "learning_rate": 3e-3, "steps": 14}
-
-
-def trained_apart(data, folder, knobs):
-    """Each rank sees a folder of its own."""
-    return trained_on(data, Path(f"{folder}-{dist.get_rank()}") / "r", knobs)
-
-
-def trained_and_moved(data, folder, knobs):
-    """The run's folder is moved away while rank 1 packs its part of the second checkpoint."""
-    save, packed = torch.save, []
-
-    def moving(*args, **how):  # what ranks send each other is saved, too, in another way
-        save(*args, **how)
-        packed.extend([args] if not how else [])
-        if len(packed) == 2:
-            Path(folder).rename(f"{folder}-away")
-
-    torch.save = moving if dist.get_rank() == 1 else save
-    return trained_on(data, folder, knobs)
-
-
-def named_apart(data, folder):
-    return trained_on(data, f"{folder}-{dist.get_rank()}", {})
 
 
 def trained_without_room(data, folder, knobs):

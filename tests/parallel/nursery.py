@@ -1,14 +1,14 @@
 """A process that has imported torch, has computed nothing with it, and forks: a child starts in 50 ms, not in 3 s.
 
-One JSON line in, one out. ``{"argv": […], "said": FILE, "trouble": [NAME, …], "env": {…}}`` forks a child that runs
-the command line ``dltutorial argv`` with its output in a file, and answers its pid; ``{"wait": PID}`` waits until it
-has ended and answers its exit status, or minus the signal that ended it. The children end with this process.
+It reads one JSON line and writes one JSON line. ``{"argv": […], "said": FILE, "trouble": [NAME, …], "env": {…}}`` forks
+a child that runs the command line ``dltutorial argv`` with its output in a file. The answer is the child's pid.
+``{"wait": PID}`` waits until that child has ended. The answer is its exit status, or minus the signal that ended it.
+The children end with this process.
 
-Troubles: ``slow`` makes a checkpoint's bytes reach its file bit by bit; ``slow to close`` delays an interrupted run's
-status; ``["kill", N]`` ends the child by SIGKILL at the N-th step of writing checkpoints: the eight pieces of the file,
-before its sync, before it takes its name, before the temporary name is cleared, before the folder's sync, before an
-old file is removed if there is one, the end; ``["kill in overwriting", N]`` at the N-th change of the folder that is
-overwritten: its rename, the new one, the end; ``["kill in removing", N]`` at the N-th file or folder of the old one.
+Trouble ``slow`` writes a checkpoint to its file piece by piece. Trouble ``["kill", N]`` ends the child by SIGKILL at
+the N-th step of writing checkpoints. The steps of one checkpoint are: the eight pieces of the file, before its sync,
+before it takes its name, before the temporary name is cleared, before the folder's sync, before an old file is removed
+if there is one, and the end.
 """
 
 import ctypes
@@ -23,15 +23,9 @@ from pathlib import Path
 import torch
 import torch._dynamo  # the first optimizer would import it
 
-from dltutorial import cli, paths
+from dltutorial import cli
 from dltutorial.launch import process_group  # noqa: F401 (what a child will need)
-from dltutorial.train import (  # noqa: F401 (what a child will need)
-    checkpoint,
-    command,
-    forecasting,
-    run,
-    run_folder,
-)
+from dltutorial.train import checkpoint, command, forecasting, run  # noqa: F401 (what a child will need)
 
 PIECES = 8
 PIECE_S = 0.002
@@ -46,53 +40,40 @@ def write_slowly(file, content, after_piece=lambda: time.sleep(PIECE_S)):
             after_piece()
 
 
-class Kill:
-    """Ends this process the N-th time it is called."""
+def kill_at(n):
+    """Inside ``checkpoint.save``, end this process before its n-th step."""
+    save = checkpoint.save
+    steps_left = n
+    saving = False
 
-    def __init__(self, n):
-        self.left = n
-
-    def __call__(self):
-        self.left -= 1
-        if self.left == 0:
+    def step():
+        nonlocal steps_left
+        steps_left -= 1
+        if steps_left == 0:
             os.kill(os.getpid(), signal.SIGKILL)
-
-
-def kill_at(n, module=checkpoint, name="save", steps=((os, "fsync"), (Path, "replace"), (Path, "unlink"))):
-    """Inside a function, before one of the calls that are its steps, or at its end."""
-    kill, acts, inside = Kill(n), getattr(module, name), []
-    if module is checkpoint:
-        Path.write_bytes = lambda file, content: write_slowly(file, content, kill)
 
     def before(act):
         def wrapped(*args, **options):
-            if inside:
-                kill()
+            if saving:
+                step()
             return act(*args, **options)
 
         return wrapped
 
-    def outer(*args, **options):
-        inside.append(True)
+    def save_in_steps(*args, **options):
+        nonlocal saving
+        saving = True
         try:
-            return acts(*args, **options)
+            return save(*args, **options)
         finally:
-            inside.pop()
-            kill()
+            saving = False
+            step()
 
-    for place, step in steps:
-        setattr(place, step, before(getattr(place, step)))
-    setattr(module, name, outer)
-
-
-def close_slowly():
-    write_text = paths.write_text
-
-    def late(file, text, *more):
-        time.sleep(1.0 if "interrupted" in text else 0.0)
-        write_text(file, text, *more)
-
-    paths.write_text = late
+    Path.write_bytes = lambda file, content: write_slowly(file, content, step)
+    os.fsync = before(os.fsync)
+    Path.replace = before(Path.replace)
+    Path.unlink = before(Path.unlink)
+    checkpoint.save = save_in_steps
 
 
 def live(request):
@@ -100,21 +81,12 @@ def live(request):
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     out = os.open(request["said"], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    for number in (1, 2):
-        os.dup2(out, number)
-    for name, value in request.get("env", {}).items():
-        os.environ.pop(name, None)
-        if value is not None:
-            os.environ[name] = value
-    for trouble in request.get("trouble", []):
+    os.dup2(out, 1)
+    os.dup2(out, 2)
+    os.environ.update(request["env"])
+    for trouble in request["trouble"]:
         if trouble == "slow":
             Path.write_bytes = write_slowly
-        elif trouble == "slow to close":
-            close_slowly()
-        elif trouble[0] == "kill in overwriting":
-            kill_at(trouble[1], run_folder, "_replace", ((Path, "rename"), (Path, "mkdir")))
-        elif trouble[0] == "kill in removing":
-            kill_at(trouble[1], run_folder, "_remove", ((Path, "unlink"), (Path, "rmdir")))
         else:
             kill_at(trouble[1])
     return cli.main(request["argv"])

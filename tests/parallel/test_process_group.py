@@ -66,10 +66,6 @@ def test_under_srun_it_is_the_first_node_and_a_port_of_the_step(tmp_path, monkey
     assert process_group.address(here, SRUN | TORCHRUN) == TORCHRUN
 
 
-def test_ranks_of_one_node_need_no_name():
-    assert process_group.address(rank(1, 2, launcher="slurm"), SRUN)["MASTER_ADDR"] == "127.0.0.1"
-
-
 def test_a_name_that_nobody_knows_is_told_at_once(port, monkeypatch):
     monkeypatch.setenv("MASTER_ADDR", "no-such-node.invalid")
     with pytest.raises(CourseError, match=r"no-such-node.invalid.*set MASTER_ADDR"):
@@ -81,15 +77,6 @@ def test_ranks_that_stay_alone_are_told_in_one_line(port, number):
     with pytest.raises(CourseError, match=rf"^rank {number} of 3 did not meet the others at 127\.0\.0\.1") as error:
         process_group.rendezvous(rank(number, 3), timeout_s=1)
     assert "\n" not in str(error.value)
-
-
-@pytest.mark.parametrize("number", [0, 1])
-def test_rank_0_says_that_it_waits(port, number, monkeypatch, capsys):
-    monkeypatch.setattr(process_group, "PATIENCE_S", 0.2)
-    with pytest.raises(CourseError):
-        process_group.rendezvous(rank(number), timeout_s=1)
-    waits = f"rank 0 of 2 waits for the others at 127.0.0.1:{port}\n"
-    assert capsys.readouterr().err == ("" if number else waits)
 
 
 def test_a_port_in_use_is_told(port):
