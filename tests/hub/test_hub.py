@@ -114,7 +114,7 @@ def test_a_learner_runs_a_cell_of_the_course_and_sees_tensorboard(learner):
 
     assert not [output for output in outputs if "ename" in output], outputs
     folder, user, knows_password = json.loads("".join(output.get("text", "") for output in outputs))
-    assert folder.endswith("/home/ada/dltutorial/notebooks")
+    assert folder.endswith("ada/dltutorial/notebooks")
     assert user == "ada"
     assert not knows_password
     html = "".join(output["data"].get("text/html", "") for output in outputs if "data" in output)

@@ -1,13 +1,9 @@
-"""What the project's own files say about each other is true: packages, versions, links, commands, targets."""
+"""The project's own files agree with each other: packages, versions, links, commands and make targets."""
 
 import ast
 import contextlib
-import functools
-import io
 import json
-import os
 import re
-import shutil
 import subprocess
 import sys
 import tomllib
@@ -24,9 +20,10 @@ import dltutorial
 from dltutorial.cli import make_parser
 
 ROOT = Path(__file__).parents[2]
-NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
-TARGETS = ["help", "run", "lab", "book", "update", "test", "lint", "clean"]
-# Built from parts, so that this file does not hold what it forbids. System places (/proc, /dev, /usr) are none.
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+DOCUMENTS = ["README.md", "INSTRUCTORS.md", "CONTRIBUTING.md", "TROUBLESHOOTING.md"]
+NOT_IN_CONDA = {"tune", "mpi", "dali", "mlflow"}  # extras that most people do without
+# Paths below these folders belong to one machine. System folders such as /proc and /dev are on every machine.
 MACHINE_PATH = re.compile(
     r"(?<![\w.~}\)-])/(?:home|root|work|tmp|mnt|Users|scratch|pscratch|global|opt|srv)/\w|\b[A-Z]:\\\w"
 )
@@ -36,326 +33,167 @@ def read(name):
     return (ROOT / name).read_text(encoding="utf-8")
 
 
-@functools.cache
-def project():
-    return tomllib.loads(read("pyproject.toml"))["project"]
-
-
 def requirements():
-    """{name: allowed versions} of everything pyproject.toml asks for, Ray excepted, which most do without."""
-    extras = [
-        texts
-        for name, texts in project()["optional-dependencies"].items()
-        if name not in ("tune", "mpi", "dali", "mlflow")
-    ]
-    texts = [*project()["dependencies"], *(text for extra in extras for text in extra)]
-    return {canonicalize_name(Requirement(text).name): Requirement(text).specifier for text in texts}
+    """Return {name: allowed versions} of the packages that pyproject.toml and environment.yml both have."""
+    lines = list(PROJECT["dependencies"])
+    for extra, more in PROJECT["optional-dependencies"].items():
+        if extra not in NOT_IN_CONDA:
+            lines += more
+    return {canonicalize_name(Requirement(line).name): Requirement(line).specifier for line in lines}
 
 
 def conda_packages():
-    """The same from environment.yml, under PyPI's names, and the names in its pip block."""
+    """Return {name on PyPI: allowed versions} from environment.yml."""
     entries = yaml.safe_load(read("environment.yml"))["dependencies"]
-    pip = next(entry["pip"] for entry in entries if isinstance(entry, dict))
-    found = {}
-    for text in [e for e in entries if isinstance(e, str)] + [p for p in pip if not p.startswith("-e")]:
-        name, versions = re.fullmatch(r"([\w-]+) *(.*)", text).groups()
-        found["torch" if name == "pytorch" else canonicalize_name(name)] = SpecifierSet(versions)
-    return found, pip
+    lines = [entry for entry in entries if isinstance(entry, str)]
+    lines += [line for entry in entries if isinstance(entry, dict) for line in entry["pip"]]
+    assert lines[-1] == "-e ."
+    packages = {}
+    for line in lines[:-1]:
+        if line.startswith("-e"):
+            continue
+        name, versions = re.fullmatch(r"([\w-]+) *(.*)", line).groups()
+        packages["torch" if name == "pytorch" else canonicalize_name(name)] = SpecifierSet(versions)
+    return packages
 
 
-def pins():
-    """{name: the version the course was tested with}."""
+def pinned_versions():
+    """Return {name: the version that the course was tested with} from constraints.txt."""
     lines = [line.split("==") for line in read("constraints.txt").splitlines() if not line.startswith("#")]
     return {canonicalize_name(name): version for name, version in lines}
 
 
-def tracked():
+def tracked_files():
     if not (ROOT / ".git").exists():
         pytest.skip("not a git checkout")
-    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True)
-    return [ROOT / name for name in listed.stdout.split("\0") if name and (ROOT / name).is_file()]
-
-
-def make(folder, *words):
-    env = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS"))}
-    return subprocess.run(["make", *words], cwd=folder, capture_output=True, text=True, env=env, timeout=250)
-
-
-def ignored(path):
-    """Whether a path lies in a folder that runs make, so that it need not exist."""
-    return path.split("/")[0] + "/" in {line.lstrip("/") for line in read(".gitignore").splitlines()}
+    names = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    return [ROOT / name for name in names.split("\0") if name and (ROOT / name).is_file()]
 
 
 # Packages and versions
 
 
-def test_conda_and_pip_get_the_same_packages():
-    conda, pip = conda_packages()
-    assert conda.pop("python") == SpecifierSet(project()["requires-python"])
+def test_conda_and_pip_install_the_same_packages():
+    conda = conda_packages()
+    assert conda.pop("python") == SpecifierSet(PROJECT["requires-python"])
     conda.pop("pip")
     assert conda == requirements()
-    assert pip[-1] == "-e ."
 
 
-def test_what_the_library_imports_is_asked_for():
-    known = requirements().keys() | {"dltutorial", "ray", "mpi4py"}  # MPI is somebody else's, where there is one
-    distributions = {"sklearn": "scikit-learn"}
+def test_the_library_imports_only_what_pyproject_asks_for():
+    known = requirements().keys() | {"dltutorial", "ray", "mpi4py", "nvidia"}
     for file in (ROOT / "dltutorial").rglob("*.py"):
         for node in ast.walk(ast.parse(file.read_text())):
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-            names += [node.module] if isinstance(node, ast.ImportFrom) and node.module else []
+            if isinstance(node, ast.ImportFrom) and node.module:
+                names.append(node.module)
             for name in {name.split(".")[0] for name in names} - sys.stdlib_module_names:
-                assert canonicalize_name(distributions.get(name, name)) in known, f"{file.name} imports {name}"
+                package = "scikit-learn" if name == "sklearn" else name
+                assert canonicalize_name(package) in known, f"{file.name} imports {name}"
 
 
-def test_pinned_versions_are_allowed_ones():
-    pinned = pins()
-    assert pinned["torch"] == "2.13.0"
+def test_pinned_versions_are_allowed():
+    pinned = pinned_versions()
     for name, allowed in requirements().items():
         assert pinned[name] in allowed, name
 
 
-def test_the_oldest_python_asked_for_may_install_what_is_pinned():
-    oldest = next(iter(SpecifierSet(project()["requires-python"]))).version + ".0"
-    found = {canonicalize_name(one.name): one.metadata["Requires-Python"] or "" for one in metadata.distributions()}
-    asked = {name: found[name] for name in pins() if name in found}
-    assert len(asked) > 100
-    wrong = {name: text for name, text in asked.items() if oldest not in SpecifierSet(text)}
-    assert not wrong, f"Python {oldest}, as Debian's 3.11.2, cannot install {wrong}"
+def test_the_oldest_python_can_install_what_is_pinned():
+    oldest = next(iter(SpecifierSet(PROJECT["requires-python"]))).version + ".0"
+    pinned = pinned_versions()
+    for package in metadata.distributions():
+        if canonicalize_name(package.name) in pinned:
+            assert oldest in SpecifierSet(package.metadata["Requires-Python"] or ""), package.name
 
 
-def test_one_version_and_one_date_everywhere():
+def test_version_and_date_are_the_same_everywhere():
     citation = yaml.safe_load(read("CITATION.cff"))
     version, date = re.search(r"^## (\S+) \((\S+)\)", read("CHANGELOG.md"), re.MULTILINE).groups()
     assert citation["version"] == version == dltutorial.__version__
     assert str(citation["date-released"]) == date
-    assert project()["dynamic"] == ["version"]
-    assert citation["license"] in project()["license"]
+    assert citation["license"] in PROJECT["license"]
 
 
 # What is in the repository
 
 
-def test_no_file_names_a_place_on_someones_machine():
+def test_no_file_names_a_path_of_one_machine():
     found = []
-    for file in tracked():
+    for file in tracked_files():
         with contextlib.suppress(UnicodeDecodeError):
-            found += [f"{file.relative_to(ROOT)}: {hit[0]}" for hit in MACHINE_PATH.finditer(file.read_text())]
+            found += [f"{file.name}: {match[0]}" for match in MACHINE_PATH.finditer(file.read_text())]
     assert not found
 
 
-def test_no_big_files():
-    assert not [file for file in tracked() if file.stat().st_size > 2**20]
+def test_no_file_is_larger_than_a_mebibyte():
+    assert not [file for file in tracked_files() if file.stat().st_size > 2**20]
 
 
-# README
+# Documents
 
 
-@functools.cache
-def readme():
-    return read("README.md")
+def commands(document):
+    """Return the lines of all code blocks and the code spans, without comments."""
+    text = read(document)
+    blocks = re.findall(r"^```[^\n]*\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    lines = [line.split(" #")[0].strip() for block in blocks for line in block.splitlines()]
+    return lines + re.findall(r"`([^`\n]+)`", re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL))
 
 
-def blocks():
-    """The fenced blocks, without their fences."""
-    return re.findall(r"^```[^\n]*\n(.*?)^```", readme(), re.MULTILINE | re.DOTALL)
+def is_ignored(path):
+    """Tell whether a path lies in a folder that git ignores, so that it need not exist."""
+    return path.split("/")[0] + "/" in {line.lstrip("/") for line in read(".gitignore").splitlines()}
 
 
-def prose():
-    return re.sub(r"^```.*?^```", "", readme(), flags=re.MULTILINE | re.DOTALL)
-
-
-def spans():
-    """What stands in backticks."""
-    return re.findall(r"`([^`\n]+)`", prose())
-
-
-def commands():
-    """Lines of code blocks, and code spans: where a command may stand."""
-    return [line.split(" #")[0].strip() for block in blocks() for line in block.splitlines()] + spans()
-
-
-def links():
-    """(text, target, line) of every link and picture."""
-    pattern = re.compile(r"\[([^\]]*)\]\(([^)\s]+)\)|src=\"([^\"]+)\"")
-    for line in prose().splitlines():
-        for text, target, source in pattern.findall(line):
-            yield text, target or source, line
-
-
-def slug(heading):
-    return re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-")
-
-
-def test_readme_links_lead_somewhere():
-    anchors = {slug(heading) for heading in re.findall(r"^#+ (.*)", readme(), re.MULTILINE)}
-    for _, target, _ in links():
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_links_lead_somewhere(document):
+    headings = re.findall(r"^#+ (.*)", read(document), re.MULTILINE)
+    anchors = {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+    for target in re.findall(r"\]\(([^)\s]+)\)", read(document)):
         path, _, anchor = target.partition("#")
-        if re.match(r"https?:", target):
-            continue
-        assert path == "" or (ROOT / path).exists(), target
-        assert path or anchor in anchors, target
+        if not re.match(r"https?:", target):
+            assert path == "" or (ROOT / path).exists(), target
+            assert path or anchor in anchors, target
 
 
-def test_readme_says_why_to_follow_each_link():
-    for text, target, line in links():
-        if re.match(r"https?:", target):
-            around = line.replace(f"[{text}]({target})", "")
-            assert len(re.findall(r"[A-Za-z]{2,}", around)) >= 3, f"no reason beside {target}"
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_commands_exist(document):
+    """Words in brackets and capital letters such as NAME stand for something that the reader chooses."""
+    targets = re.search(r"^\.PHONY: (.*)", read("Makefile"), re.MULTILINE)[1].split()
+    for command in commands(document):
+        for target in re.findall(r"\bmake ([a-z][a-z-]*)", command):
+            assert target in targets, command
+        if match := re.search(r"(?:^|/|\()dltutorial ((?!/)[a-z].*)", command):
+            words = [word for word in match[1].rstrip(" &\\)'\"").split() if not re.search(r"[<>…\[\]]", word)]
+            make_parser().parse_args(words)
 
 
-def test_readme_paths_exist():
-    paths = [span for span in spans() if "/" in span and not re.search(r"[\s=$~*]|^https?:|^/", span)]
+@pytest.mark.parametrize("document", ["README.md", "CONTRIBUTING.md"])
+def test_paths_exist(document):
+    paths = [text for text in commands(document) if re.fullmatch(r"[\w.-]+(/[\w.-]+)*/?", text) and "/" in text]
     for path in paths:
-        path = re.split(r"[<…]", path)[0]
-        assert ignored(path) or (ROOT / path).exists() or (ROOT / "dltutorial" / path).exists(), path
+        if "NAME" not in path:
+            assert is_ignored(path) or (ROOT / path).exists() or (ROOT / "dltutorial" / path).exists(), path
 
 
-def test_readme_tree_is_the_repository():
-    """An indented list of names with a note each; `folder/` opens a level."""
-    trees = [block for block in blocks() if re.search(r"^[\w.-]+/(\s{2,}|$)", block, re.MULTILINE)]
-    stack = []
-    for line in "\n".join(trees).splitlines():
-        indent, name = re.match(r"( *)(\S*)", line).groups()
-        stack = [(i, n) for i, n in stack if i < len(indent)]
-        if not name or "…" in name:
-            continue
-        path = "".join(n for _, n in stack) + name
-        assert ignored(path) or (ROOT / path).exists(), path
-        if name.endswith("/"):
-            stack.append((len(indent), name))
+def test_the_readmes_map_is_the_repository():
+    """The map is a list of names. The names below ``dltutorial/`` are indented."""
+    block = re.search(r"## What is where\n```\n(.*?)```", read("README.md"), re.DOTALL)[1]
+    for line in block.splitlines():
+        folder = "dltutorial/" if line.startswith(" ") else ""
+        assert (ROOT / folder / line.split()[0]).exists(), line
 
 
-def test_readme_names_real_make_targets():
-    named = {target for command in commands() for target in re.findall(r"\bmake ([a-z]+)", command)}
-    assert {"run", "lab"} <= named <= set(TARGETS)
-
-
-def test_readme_commands_parse():
-    found = [re.search(r"(?:^|/| )dltutorial ((?!/)[a-z].*)", command) for command in commands()]
-    found = [match[1].rstrip(" &\\") for match in found if match]
-    assert found, "the README shows no dltutorial command"
-    for command in found:
-        words = [word for word in command.split() if not re.search(r"^[\[<…]|[\]>]$", word)]
-        with contextlib.redirect_stderr(io.StringIO()) as said:
-            try:
-                make_parser().parse_args(words)
-            except SystemExit:
-                pytest.fail(f"dltutorial {command}: {said.getvalue()}")
-
-
-def test_readme_variables_are_read_somewhere():
-    files = [*(ROOT / "dltutorial").rglob("*.py"), *(ROOT / "tests").rglob("*.py"), ROOT / "Makefile"]
-    code = "".join(file.read_text() for file in files)
-    for name in re.findall(r"\bDLTUTORIAL_[A-Z]+\b", readme()):
+def test_the_readmes_variables_are_read_somewhere():
+    code = "".join(file.read_text() for file in [*(ROOT / "dltutorial").rglob("*.py"), ROOT / "Makefile"])
+    for name in re.findall(r"\bDLTUTORIAL_[A-Z]+\b", read("README.md")):
         assert name in code, name
 
 
-def test_readme_versions_are_the_ones_asked_for_or_tested():
-    known = requirements() | {"python": SpecifierSet(project()["requires-python"])}
-    known["pytorch"] = known["torch"]
-    tested = pins() | {"pytorch": pins()["torch"]}
-    for name, version in re.findall(r"\b([A-Za-z][\w-]+)`? ?(?:≥|>=|==|from)? ?(\d+\.\d+(?:\.\d+)*)", readme()):
-        if name.lower() in known:
-            asked = {spec.version for spec in known[name.lower()]}
-            assert version in asked or tested.get(name.lower(), "").startswith(version), f"{name} {version}"
-
-
-def test_readme_lists_every_chapter_with_its_minutes():
-    rows = {cells[0]: cells for cells in table_rows() if re.fullmatch(r"\d\d", cells[0])}
-    for file in NOTEBOOKS:
+def test_the_readme_lists_every_chapter_with_its_minutes():
+    rows = [line for line in read("README.md").splitlines() if re.match(r"\| \d\d \|", line)]
+    for file in sorted((ROOT / "notebooks").glob("[0-9]*.ipynb")):
         about = json.loads(file.read_text())["metadata"]["dltutorial"]
-        row = rows[about["chapter"]]
-        assert any(file.name in cell for cell in row), f"the row of {about['chapter']} does not lead to {file.name}"
-        assert any(re.search(rf"\b{about['minutes']}\b", cell) for cell in row[2:]), f"{file.name}: minutes"
-
-
-def table_rows():
-    """Cells of every table row."""
-    return [[c.strip() for c in line.strip("| ").split("|")] for line in prose().splitlines() if line.startswith("|")]
-
-
-# Makefile
-
-
-@pytest.fixture(scope="module")
-def clone(tmp_path_factory):
-    """The repository as a newcomer gets it: what is committed, nothing else."""
-    if not (ROOT / ".git").exists() or not shutil.which("git"):
-        pytest.skip("not a git checkout")
-    folder = tmp_path_factory.mktemp("clone") / "course"
-    subprocess.run(["git", "clone", "--quiet", "--depth", "1", ROOT.as_uri(), str(folder)], check=True)
-    return folder
-
-
-@pytest.mark.parametrize("target", TARGETS)
-def test_make_knows_what_to_do_in_a_fresh_clone(clone, target):
-    done = make(clone, "-n", target)
-    assert done.returncode == 0, done.stderr
-
-
-def test_make_says_what_it_can_do(clone):
-    said = make(clone).stdout
-    assert all(f"make {target}" in said for target in TARGETS if target != "help")
-
-
-def test_make_clean_leaves_what_it_has_not_made(clone):
-    theirs = [clone / name for name in ("artifacts/cache/x", "build/book/html/index.html", "artifacts/room.lock")]
-    mine = [
-        clone / name for name in ("artifacts/figure.png", "build/book/notes.txt", "dist/mine.tar", "runs/r/weights.pt")
-    ]
-    for file in (*theirs, *mine):
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.touch()
-    subprocess.run(["make", "clean"], cwd=clone, check=True, capture_output=True)
-    assert [file for file in (*theirs, *mine) if file.exists()] == mine
-    mine[0].unlink()
-    subprocess.run(["make", "clean"], cwd=clone, check=True, capture_output=True)
-    assert not (clone / "artifacts").exists()
-    for name in ("build", "dist", "runs"):
-        shutil.rmtree(clone / name)
-
-
-def test_make_clean_from_another_folder_removes_nothing_there(clone, tmp_path):
-    (mine := tmp_path / ".venv" / "x").parent.mkdir()
-    mine.touch()
-    done = subprocess.run(
-        ["make", "-f", str(clone / "Makefile"), "clean"], cwd=tmp_path, capture_output=True, text=True
-    )
-    assert done.returncode == 2
-    assert done.stderr.endswith(f"this Makefile works in its own folder only: make -C {clone}/.  Stop.\n")
-    assert mine.exists()
-
-
-def test_make_in_a_copied_folder_does_not_run_the_others_code(clone, tmp_path):
-    """A copied .venv has the course of the folder that it was made in."""
-    shutil.copytree(clone, tmp_path / "copy")
-    (tmp_path / "copy" / ".venv" / "bin").mkdir(parents=True)
-    (tmp_path / "copy" / ".venv" / "bin" / "python").symlink_to(sys.executable)
-    (tmp_path / "copy" / ".venv" / ".course").touch()
-    for target in ("run", "lab", "update", "book", "test"):
-        done = make(tmp_path / "copy", target)
-        assert done.returncode == 2
-        assert (
-            "is of another place: this folder was copied or moved. Remove it (rm -rf .venv), and make a" in done.stderr
-        )
-
-
-def test_every_module_of_a_fresh_clone_imports(clone):
-    code = (
-        "import importlib, pkgutil, dltutorial\n"
-        "names = [m.name for m in pkgutil.walk_packages(dltutorial.__path__, 'dltutorial.')]\n"
-        "[importlib.import_module(n) for n in names if not n.endswith('__main__')]\n"
-        "print(dltutorial.__file__)"
-    )
-    env = os.environ | {"PYTHONPATH": str(clone)}
-    done = subprocess.run([sys.executable, "-c", code], cwd=clone, env=env, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr.splitlines()[-1]
-    assert done.stdout.strip().startswith(str(clone))
-
-
-def test_test_folders_can_be_collected_together():
-    """pytest puts every test folder on the path: a name that two of them hold means the first one's file."""
-    files = [file for file in (ROOT / "tests").rglob("*.py") if file.name != "conftest.py"]
-    assert len({file.name for file in files}) == len(files)
-    assert not [file for file in files if re.search(r"^(from|import) conftest\b", file.read_text(), re.MULTILINE)]
+        (row,) = [row for row in rows if f"(notebooks/{file.name})" in row]
+        assert row.startswith(f"| {about['chapter']} |")
+        assert f"| {about['minutes']} |" in row
