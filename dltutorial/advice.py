@@ -1,8 +1,8 @@
-"""Errors of others, in plain words: what to do about what torch, Python, CUDA, NCCL or git says.
+"""What to do about an error of torch, Python, CUDA, NCCL, HDF5 or git, in plain words.
 
-In: an exception, or its kind and words. Out: one sentence of ``advice.toml``; for a command, its exit status and last
-line. An error of the course says by itself what to do, so it gets none, except where it passes on a rank's.
-TROUBLESHOOTING.md shows the whole table.
+The input is an exception, or the name of its class and its message. The output is one sentence of ``advice.toml``. For
+a command the output is its exit status and its last line. An error of the course says itself what to do. Therefore it
+gets no advice, except if it passes on the error of a rank. TROUBLESHOOTING.md shows the whole table.
 """
 
 import functools
@@ -22,12 +22,12 @@ _COURSE = frozenset(
 
 @dataclass(frozen=True)
 class Advice:
-    """What to do about one kind of error; ``advice.toml`` begins with what each means."""
+    """What to do about one kind of error. The first lines of ``advice.toml`` explain the attributes."""
 
     name: str
     group: str
     pattern: str
-    seen: str
+    example: str
     do: str
     outside: bool = False
 
@@ -55,27 +55,27 @@ def of_words(kind: str, message: str) -> Advice | None:
 
 
 def exit_status(error: BaseException) -> tuple[int, str] | None:
-    """(exit status, what to print) of a command that ends with this error; None where nobody foresaw it.
+    """How a command ends with this error.
 
-    Status 2: it can be mended, and the line says how; 75: a signal ended training, with a checkpoint; 130: Ctrl-C;
-    141: nobody reads the output any more. An error that is known, but likely to be a mistake in somebody's code, gets
-    its advice as a note: the traceback, which says where, ends with it.
+    An error that is known, but likely to be a mistake in somebody's code, gets its advice as a note: the traceback,
+    which says where the mistake is, ends with it.
+
+    Returns:
+        The exit status and the line to print, or None if the traceback is to be shown. Status 2 means that the line
+        says what to do, 75 that a signal ended training with a checkpoint, and 130 that it was Ctrl-C.
     """
+    if isinstance(error, KeyboardInterrupt):
+        return 130, str(error) or "interrupted; what was finished is kept"
     found = of(error)
     if isinstance(error, errors.CourseError):
         status = error.exit_status if isinstance(error, errors.Interrupted) else 2
         return status, f"{error}\n\n{found.do}" if found else str(error)
-    if isinstance(error, KeyboardInterrupt):
-        return 130, str(error) or "interrupted; what was finished is kept"
-    if isinstance(error, BrokenPipeError):
-        return 141, ""
-    if found and (found.outside or isinstance(error, OSError)):
-        said = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
-        return 2, f"{said.rstrip('.')}. {found.do}"
-    if isinstance(error, OSError):  # a place that nobody thought of: a full disk, a folder where a file should be
-        return 2, f"{error}; make sure that you may write there and that the disk has room"
-    if found:
-        error.add_note(found.do)
+    if found is None:
+        return None
+    if found.outside or isinstance(error, OSError):
+        first_line = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+        return 2, f"{first_line.rstrip('.')}. {found.do}"
+    error.add_note(found.do)
     return None
 
 

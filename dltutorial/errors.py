@@ -3,31 +3,20 @@
 The command line prints the line and exits with status 2; a notebook shows it as the exception's message.
 """
 
-import re
-import sys
 import warnings
 
 
 def warn(words: str) -> None:
-    """Warn at the line two calls above the caller's; no error, even where warnings are to be errors."""
-    try:
-        warnings.warn(words, stacklevel=4)
-    except UserWarning:
-        print(words, file=sys.stderr)
+    """Warn at the line two calls above the caller's."""
+    warnings.warn(words, stacklevel=4)
 
 
 class CourseError(Exception):
     """Something outside the code is not as it must be. The message is one clear line."""
 
-    def __str__(self) -> str:
-        """What bytes of a file's name would do to a terminal is shown, not done."""
-        return re.sub(r"[\0-\x08\x0b-\x1f\x7f-\x9f]", lambda found: repr(found[0])[1:-1], super().__str__())
-
     def _render_traceback_(self) -> list[str]:
-        """What a notebook shows: the text alone says what to do. What was being handled when it arose is named."""
+        """What a notebook shows: the message without the traceback, because the message says what to do."""
         lines = [f"{type(self).__name__}: {self}", *getattr(self, "__notes__", ())]
-        if self.__context__ is not None and not self.__suppress_context__:
-            lines.append(f"(while this was handled: {type(self.__context__).__name__}: {self.__context__})")
         return "\n\n".join(lines).split("\n")
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import dltutorial
 from dltutorial import paths
-from dltutorial.limits import affinity_cores, cores, memory_bytes, slurm_cores
+from dltutorial.limits import affinity_cores, cores, memory_bytes
 from dltutorial.ranks import RankInfo
 
 __all__ = ["Accelerator", "Machine", "RankInfo", "cores", "describe", "device", "label", "memory_bytes"]
@@ -200,7 +200,7 @@ def rank_cores() -> int:
     CourseError: the variables of a launcher contradict each other.
     """
     here, env = RankInfo.from_env(), os.environ
-    on_node = slurm_cores(env, "SLURM_CPUS_ON_NODE") if env.get("SLURM_CPUS_ON_NODE") else 0
+    on_node = int(env.get("SLURM_CPUS_ON_NODE") or 0)
     # srun hands each task its own cores, if told how many or if it binds tasks; torchrun's processes share theirs.
     if here.launcher == "single" and env.get("OMP_NUM_THREADS", "").isdecimal():
         return max(1, min(cores(), int(env["OMP_NUM_THREADS"][:9])))

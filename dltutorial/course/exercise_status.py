@@ -60,17 +60,19 @@ def reset(name: str | None, yes: bool = False, root: Path | None = None) -> int:
     """
     root = paths.course_folder("solutions") if root is None else Path(root)
     solution = notebooks.find(name or "", notebooks.chapters(root / "solutions"), "exercise")
-    file, told, seen = root / "exercises" / solution.name, "", exercises.Copy("missing")
-    if os.path.lexists(file) and not (yes or _agreed(file.name)):
-        return 1
-    with paths.locked(root, exercises.AT_WORK):
-        if os.path.lexists(file):
-            kept = exercises.keep(file)
-            told, seen = f"; your old one is kept as exercises/kept/{kept.name}", exercises.look(kept)
-        paths.replace_text(file, seen.text, exercises.blank_notebook(solution))
-        if exercises.look(new := exercises.beside(file)).is_pristine:
-            new.unlink(missing_ok=True)  # the fresh one is as new
-    print(f"{os.path.relpath(file)} is fresh{told}")
+    file = root / "exercises" / solution.name
+    kept = None
+    if file.exists():
+        if not (yes or _agreed(file.name)):
+            return 1
+        kept = exercises.keep(file)
+    paths.write_text(file, exercises.blank_notebook(solution))
+    newer = exercises.beside(file)
+    if exercises.look(newer).is_pristine:
+        newer.unlink(missing_ok=True)  # the fresh one is as new
+    print(f"{os.path.relpath(file)} is fresh")
+    if kept:
+        print(f"your old one is kept as exercises/kept/{kept.name}")
     return 0
 
 

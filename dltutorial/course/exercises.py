@@ -4,16 +4,13 @@ In: ``solutions/NN_*.ipynb``, whose code cells hold blocks between ``### BEGIN S
 (the markers of nbgrader, nbgrader.readthedocs.io). Out: ``exercises/NN_*.ipynb``, the same notebooks with a blank
 for each block and no outputs. Each carries its version, a hash of what a person can change in it: so a copy tells by
 itself whether it was changed since, whatever brought it here. A newer version of an edited copy is put beside it, as
-``NN_*.new.ipynb``. What another program saves while a build is at work is looked at again right before the newer file
-takes the name; only a save within the microseconds of that step would go.
+``NN_*.new.ipynb``.
 """
 
 import contextlib
 import datetime
 import hashlib
-import itertools
 import json
-import os
 import re
 import shutil
 import sys
@@ -25,7 +22,6 @@ from dltutorial import paths
 from dltutorial.course import notebooks
 from dltutorial.errors import CourseError
 
-AT_WORK = "another build or update is at work in this folder"
 _BLOCK = re.compile(
     r"^(?P<indent>[ \t]*)### BEGIN SOLUTION\s*\n(?P<inside>.*?)^[ \t]*### END SOLUTION[ \t]*$", re.MULTILINE | re.DOTALL
 )
@@ -41,7 +37,7 @@ class Copy:
     """What a file is: ``state`` is "missing", "as it came", "run", "edited" or "unreadable".
 
     ``version``: of the exercise it was made from; ``now``: what its version as it is now would be. Both are empty where
-    the file does not tell. ``text``: all that it holds, as ``paths.held`` has it.
+    the file does not tell. ``text``: all that it holds.
     """
 
     state: str
@@ -76,27 +72,15 @@ def build(root: Path | None = None, check: bool = False, force: bool = False) ->
             told = f"exercises/{file.name} is out of step with solutions/"
             print(f"{told}; run: dltutorial exercises build", file=sys.stderr)
         return int(bool(wrong))
-    if wrong or _left(root):  # without need of a lock, nor of the right to write, where there is nothing to do
-        with paths.locked(root, AT_WORK):
-            for file in _left(root):
-                file.unlink(missing_ok=True)
-            for file, text in _out_of_step(root).items():  # again: another process may have been quicker
-                _write(file, text, force)
+    for file, text in wrong.items():
+        _write(file, text, force)
     return 0
-
-
-def _left(root: Path) -> list[Path]:
-    """What a build that was killed has left half written: files whose names only ``paths.atomic`` gives."""
-    names = {one.name for path in notebooks.chapters(root / "solutions") for one in (path, beside(path))}
-    half = re.compile(r"\.(.+)\.[0-9a-f]{8}\.partial")
-    files = (root / "exercises").glob(".*.partial")
-    return [file for file in files if (found := half.fullmatch(file.name)) and found[1] in names]
 
 
 def _out_of_step(root: Path) -> dict[Path, str]:
     """The exercises whose files are not what the solutions make, and what they make."""
     made = {root / "exercises" / path.name: blank_notebook(path) for path in notebooks.chapters(root / "solutions")}
-    return {file: text for file, text in made.items() if paths.held(file) != text}
+    return {file: text for file, text in made.items() if look(file).text != text}
 
 
 def _write(file: Path, text: str, force: bool) -> None:
@@ -104,16 +88,16 @@ def _write(file: Path, text: str, force: bool) -> None:
     copy, newest, new = look(file), look_at(text).version, look(beside(file))
     is_old = copy.version != newest
     if copy.is_pristine:
-        paths.replace_text(file, copy.text, text)
+        paths.write_text(file, text)
         print(f"wrote exercises/{file.name}")
     elif force or (is_old and (copy.state == "run" or copy.now == newest)):
         kept = keep(file)
-        paths.replace_text(file, look(kept).text, text)
+        paths.write_text(file, text)
         print(f"exercises/{file.name}: new; yours is kept as exercises/kept/{kept.name}")
     elif is_old and new.version != newest:
         if not new.is_pristine:  # somebody went on working in the new one
-            new = look(keep(beside(file)))
-        paths.replace_text(beside(file), new.text, text)
+            keep(beside(file))
+        paths.write_text(beside(file), text)
         told = "is not a whole notebook" if copy.state == "unreadable" else "holds your work"
         print(f"exercises/{file.name} {told} and stays; its new version is exercises/{beside(file).name}")
 
@@ -159,16 +143,18 @@ def blank(source: str) -> str:
 
 def look(file: Path) -> Copy:
     """What ``file`` is; never raises for what is in it."""
-    text = paths.held(file)
-    if text is None:
-        return Copy("unreadable" if os.path.lexists(file) else "missing")  # such as a link whose end is away now
-    return look_at(text)
+    if not file.exists():
+        return Copy("missing")
+    try:
+        return look_at(file.read_text(encoding="utf-8"))
+    except UnicodeDecodeError:
+        return Copy("unreadable")
 
 
 def look_at(text: str) -> Copy:
     """What a notebook with this text is. Outputs do not count: running is not editing."""
     try:
-        notebook = paths.from_json(text)  # of two names alike the second would hide the first one's work
+        notebook = json.loads(text)
         now, version = _digest(notebook), str(notebook["metadata"].get("dltutorial", {}).get("version", ""))
         ran = any(cell.get("outputs") or cell.get("execution_count") for cell in notebook["cells"])
         ran = ran or bool(notebook["metadata"].get("widgets"))  # what a learner has set there is a result, too
@@ -189,11 +175,8 @@ def keep(file: Path) -> Path:
     CourseError: it cannot be copied.
     """
     time = f"{datetime.datetime.now():%Y-%m-%d_%H-%M-%S.%f}"
-    names = (f"{file.stem}.{time}{'.' * bool(n)}{n or ''}{file.suffix}" for n in itertools.count())  # a clock may stand
-    kept = next(there for name in names if not os.path.lexists(there := file.parent / "kept" / name))
+    kept = file.parent / "kept" / f"{file.stem}.{time}{file.suffix}"
     try:
-        if paths.held(file) is None:  # a device might never end
-            raise OSError("it cannot be read, is no regular file, or is too long")
         kept.parent.mkdir(exist_ok=True)
         return Path(shutil.copy2(file, kept))
     except OSError as error:

@@ -72,7 +72,7 @@ def find(wanted: str, among: Sequence[Path] | None = None, kind: str = "chapter"
 def read(path: Path) -> dict[str, Any]:
     """A notebook as plain JSON. CourseError: it cannot be read, or is no notebook."""
     try:
-        notebook = paths.from_json(paths.read_text(path))
+        notebook = json.loads(path.read_text(encoding="utf-8"))
         cells, metadata = list(notebook["cells"]), notebook["metadata"]
         objects = [metadata, *(metadata.get(name, {}) for name in ("dltutorial", "kernelspec"))]
         objects += [cell["metadata"] for cell in cells if cell["cell_type"] in ("code", "markdown", "raw")]

@@ -8,6 +8,7 @@ In: file names. Out: files in the folder of the notebook, which need nothing of 
 
 import difflib
 import inspect
+import itertools
 import os
 import sys
 from collections.abc import Mapping
@@ -31,9 +32,8 @@ def prepare() -> None:
 
 
 def _guard_writefile() -> None:
-    """From now on ``%%writefile`` keeps what lies there, as ``take`` does, unless it wrote that itself."""
+    """From now on ``%%writefile`` keeps a learner's file, as ``take`` does, unless a cell of this kernel wrote it."""
     from IPython import get_ipython
-    from IPython.core.error import UsageError
     from IPython.core.magic_arguments import parse_argstring
     from IPython.core.magics.osm import OSMagics
 
@@ -44,14 +44,11 @@ def _guard_writefile() -> None:
     wrote: dict[Path, str] = {}
 
     def writefile(line: str, cell: str) -> None:
-        try:
-            given = parse_argstring(OSMagics.writefile, line)
-        except UsageError:
-            return plain(line, cell)  # which says so
-        name = os.path.expanduser(given.filename.strip("'\""))  # noqa: PTH111 - as IPython: what it cannot, it leaves
-        file = Path(name).absolute()
-        if given.append or file.is_dir() or file.is_char_device() or not file.parent.is_dir():
+        arguments = parse_argstring(OSMagics.writefile, line)
+        if arguments.append:
             return plain(line, cell)
+        name = arguments.filename.strip("'\"")
+        file = Path(name).expanduser().absolute()
         _write(file, cell, wrote.get(file))
         wrote[file] = cell
         print(f"Writing {name}")
@@ -71,8 +68,10 @@ def written(notebook: Path) -> dict[str, str]:
 def take(*names: str) -> None:
     """Put the files of these names here, each as the first chapter that writes it does.
 
-    What lies here under that name and differs, a learner's own, is kept: as ``train.mine1.py``, ``train.mine2.py``, ….
-    CourseError: no chapter writes such a file, or it cannot be written here.
+    A file of this name that differs is the learner's own. It is kept as ``train.mine1.py``, ``train.mine2.py``, ….
+
+    Raises:
+        CourseError: No chapter writes such a file, or it cannot be written here.
     """
     by_chapter = [written(chapter) for chapter in notebooks.chapters()]
     for name in names:
@@ -85,12 +84,14 @@ def take(*names: str) -> None:
 def change(name: str, into: str, lines: Mapping[str, str]) -> None:
     """Write the file ``name`` with some of its text replaced as the file ``into``, and show the difference.
 
-    What lies there and differs is kept, as by ``take``.
-    CourseError: a text to be replaced does not stand there exactly once, or the file cannot be written.
+    A file ``into`` that differs is kept, as by ``take``.
+
+    Raises:
+        CourseError: A text to be replaced does not stand there exactly once, or the file cannot be written.
     """
     try:
-        before = after = paths.read_text(Path(name))
-    except (OSError, UnicodeDecodeError) as error:
+        before = after = Path(name).read_text(encoding="utf-8")
+    except OSError as error:
         raise CourseError(f"cannot read {name} ({error}); run the cell that writes it again") from error
     for old, new in lines.items():
         if after.count(old) != 1:
@@ -112,17 +113,20 @@ def _show(text: str, language: str) -> None:
 
 
 def _write(file: Path, text: str, before: str | None = None) -> None:
-    """Write a file that holds this text, or still ``before``; anything else that lies there is renamed and kept."""
-    kept, was = None, paths.held(file)
-    if os.path.lexists(file) and (was is None or was not in (text, before)):
-        kept, was = paths.set_aside(file), None
-    mode = None if was is None else file.stat().st_mode  # somebody may have made it executable
-    try:
-        paths.replace_text(file, was, text)
-    finally:
-        if kept and not os.path.lexists(file):  # there is no room for the other
-            kept.rename(file)
-        elif kept:
-            print(f"your own {file.name} is now {kept.name}")
-    if mode is not None:
-        file.chmod(mode)
+    """Write a file. If it holds anything but ``text`` or ``before``, it is a learner's, and is renamed first."""
+    if file.is_file():
+        current = file.read_text(encoding="utf-8", errors="replace")
+        if current == text:
+            return
+        if current != before:
+            print(f"your own {file.name} is now {_rename(file).name}")
+    paths.write_text(file, text)
+
+
+def _rename(file: Path) -> Path:
+    """Rename ``train.py`` to ``train.mine1.py``, or to the next number that is free."""
+    for number in itertools.count(1):
+        other = file.with_suffix(f".mine{number}{file.suffix}")
+        if not other.exists():
+            break
+    return file.rename(other)

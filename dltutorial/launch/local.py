@@ -36,7 +36,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from multiprocessing import connection, forkserver, resource_tracker, util
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
@@ -109,7 +109,7 @@ def warm() -> None:
     }
     _stop_unreachable_server()
     Path(sockets).mkdir(mode=0o700, parents=True, exist_ok=True)  # an earlier server may have removed it
-    with _STARTING, paths.environment(known_before_torch_is_loaded):
+    with _STARTING, _environment(known_before_torch_is_loaded):
         resource_tracker.ensure_running()  # at its start it unblocks SIGINT, so it comes first
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # the server begins with it, too
         try:
@@ -117,6 +117,21 @@ def warm() -> None:
             forkserver.ensure_running()
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
+@contextlib.contextmanager
+def _environment(variables: Mapping[str, str]) -> Iterator[None]:
+    """Set environment variables for the processes that start inside ``with``; afterwards they are as before."""
+    before = dict(os.environ)
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name in variables:
+            if name in before:
+                os.environ[name] = before[name]
+            else:
+                del os.environ[name]
 
 
 def _sockets() -> str:
@@ -379,7 +394,6 @@ def _no_main() -> Iterator[None]:
 def _checked(world_size: int, timeout_s: float, backend: str) -> str:
     """The backend to use, if ranks can be had as they are asked for."""
     node.refuse_on_login("starting ranks")
-    paths.stands_somewhere()
     if isinstance(world_size, bool) or not isinstance(world_size, numbers.Integral) or world_size < 1:
         raise CourseError(f"world_size={world_size!r}: a launch needs a whole number of ranks, at least 1")
     if os.environ.get("WORLD_SIZE", str(world_size)) != str(world_size):

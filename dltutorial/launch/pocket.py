@@ -23,6 +23,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import filelock
 import psutil
 
 from dltutorial import paths
@@ -195,7 +196,7 @@ def _locked() -> Iterator[None]:
     """One call at a time starts or ends clusters; where their folder cannot be written, it is told."""
     try:
         _home().mkdir(parents=True, exist_ok=True, mode=0o700)
-        with paths.locked(_home(), "another dltutorial pocket is at work here"):
+        with filelock.FileLock(_home() / ".lock"):
             yield
     except OSError as error:
         told = f"{_home()} cannot hold a pocket cluster ({error.strerror}); make room there, or set XDG_CACHE_HOME"

@@ -119,7 +119,7 @@ def measure(refresh: bool = False, progress: bool = True, *, seconds: float = 4.
 def load() -> Peaks | None:
     """Peaks from the cache; None if this machine was not measured yet, or the file is damaged."""
     try:
-        return _from_json(paths.from_json(paths.read_text(cache_file())))
+        return _from_json(json.loads(cache_file().read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return None
 

@@ -30,7 +30,6 @@ from typing import NamedTuple
 import numpy as np
 from scipy.optimize import nnls
 
-from dltutorial import paths
 from dltutorial.errors import CourseError
 from dltutorial.record.table import Table
 from dltutorial.scaling.simulator import expected_max
@@ -104,7 +103,7 @@ def read(file: Path) -> list[TimedStep]:
     CourseError: it cannot be read, lacks a column, or a cell is no number.
     """
     try:
-        lines = [line for line in paths.read_text(file, 2**20).removeprefix("\ufeff").splitlines()
+        lines = [line for line in file.read_text(encoding="utf-8-sig").splitlines()
                  if line.strip() and line[0] != "#"]  # fmt: skip
         rows = csv.DictReader(lines, restkey="ranks", skipinitialspace=True)  # so what is surplus is no number
         if len(set(rows.fieldnames or ())) < len(rows.fieldnames or ()):

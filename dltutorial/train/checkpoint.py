@@ -15,7 +15,6 @@ that alone, so a run may go on with another number of ranks and see the same bat
 
 import contextlib
 import copy
-import errno
 import hashlib
 import io
 import math
@@ -35,7 +34,7 @@ import torch
 from torch import Tensor
 
 from dltutorial import paths
-from dltutorial.errors import CheckpointError
+from dltutorial.errors import CheckpointError, CourseError
 from dltutorial.parallel.tensor import joined
 from dltutorial.train.distributed import all_or_none, gather_objects, rank
 from dltutorial.train.loop import TrainState
@@ -205,16 +204,13 @@ def _write(fields: dict, folder: Path, step: int, kind: str, check: Callable[[],
     torch.save(fields, packed)
     content = packed.getbuffer()
     file = folder / f"step-{step:08d}-{_digest(content)}.{kind}"
+    check()
     try:
-        check()
-        with paths.atomic(file, check) as temporary:
+        with paths.atomic(file) as temporary:
             temporary.write_bytes(content)
         sync(folder)
-    except OSError as error:
-        limited = error.errno == errno.EFBIG
-        room = "raise this shell's limit (ulimit -f)" if limited else f"make room for {len(content):,} bytes"
-        why = f"{error.strerror}; {room}, then train again with --resume"
-        raise CheckpointError(f"cannot write {file}: {why}") from error
+    except (OSError, CourseError) as error:
+        raise CheckpointError(f"{error}; then train again with --resume") from error
     return file
 
 
@@ -279,7 +275,7 @@ def load(file: Path) -> Checkpoint:
 
 def _read(file: Path, digest: str) -> bytes:
     """Raises: DamagedError: it holds other bytes than the digest says. OSError: it cannot be read."""
-    with paths.open_regular(file) as stream:
+    with open(file, "rb") as stream:
         content = stream.read()
     if digest != _digest(content):
         raise DamagedError(f"{file} does not hold the bytes that were written: cut or changed")

@@ -8,6 +8,7 @@ failed, which data, and the final scores. Of several ranks only rank 0 writes, w
 import contextlib
 import dataclasses
 import glob
+import itertools
 import json
 import os
 import re
@@ -16,7 +17,6 @@ import secrets
 import sys
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
-from functools import partial
 from pathlib import Path
 
 import torch
@@ -59,7 +59,7 @@ def run_status(folder: Path) -> str:
 def _said(folder: Path) -> dict:
     """What ``status.json`` holds. OSError: it cannot be read, or is no regular file."""
     try:
-        said = paths.from_json(paths.read_text(folder / "status.json"))
+        said = json.loads((folder / "status.json").read_text(encoding="utf-8"))
         is_sound = all(isinstance(said.get(name, {}), dict) for name in ("recipe", "scores"))
         is_sound &= said["status"] in ("finished", "interrupted", "failed", "running")
         return said if is_sound else {"status": "damaged"}
@@ -179,9 +179,9 @@ def _replace(real: Path, aside: Path) -> None:
         begun = (real / "weights.pt").exists() or checkpoint.named(real / CHECKPOINTS)
         if (is_run := not aside.is_symlink() and aside.is_dir() and _is_run(aside)) and begun:
             what = f"{real} has begun to replace the run in {aside}"
-            raise CourseError(f"{what}: --resume it; if it is finished, remove the older one")
+            raise CourseError(f"{what}: --resume it; if it is finished, move the older one away")
         if not is_run:
-            raise CourseError(f"{aside} is in the way; look what it holds, then remove or rename it")
+            raise CourseError(f"{aside} is in the way; look what it holds, then rename it")
         _remove(_out_of_the_way(real, real)) if real.exists() else None
     elif real.exists() and any(real.iterdir()):  # else it is taken as it is: who made it has given it its rights
         real.rename(aside)
@@ -251,7 +251,7 @@ def _go_back(folder: Path, recipe: Recipe, found: Checkpoint | None) -> None:
     if found is None:
         # The recipe stays: a kill meanwhile leaves the folder known as a run.
         made = [file for name in ("progress.jsonl", "weights.pt") if os.path.lexists(file := folder / name)]
-        kept = f"; what it had made is now {' and '.join(paths.set_aside(file).name for file in made)}" if made else ""
+        kept = f"; what it had made is now {' and '.join(_set_aside(file).name for file in made)}" if made else ""
         print(f"{folder} has no checkpoint to resume from; it starts anew{kept}", file=sys.stderr)
     else:
         last, every = cut_back(folder / "progress.jsonl", found.step), found.recipe.get("log_every", found.step + 1)
@@ -261,6 +261,15 @@ def _go_back(folder: Path, recipe: Recipe, found: Checkpoint | None) -> None:
         if found is None or checkpoint.step_of(file) > found.step:
             file.rename(f"{file}.damaged")
     _clear_partial(folder)
+
+
+def _set_aside(file: Path) -> Path:
+    """Rename a file to ``weights.mine1.pt``, or to the next number that is free."""
+    for number in itertools.count(1):
+        other = file.with_suffix(f".mine{number}{file.suffix}")
+        if not os.path.lexists(other):
+            break
+    return file.rename(other)
 
 
 def _clear_partial(folder: Path) -> None:
@@ -276,10 +285,10 @@ def cut_back(file: Path, step: int) -> int:
     Returns the update of the last record that is left; 0: none is.
     """
     kept, last = "", 0
-    with _reading(file), contextlib.suppress(FileNotFoundError), paths.open_regular(file) as lines:
+    with _reading(file), contextlib.suppress(FileNotFoundError), open(file, "rb") as lines:
         for line in lines:
             with contextlib.suppress(ValueError, KeyError, TypeError):
-                if (at := paths.from_json(line.decode())["step"]) <= step:
+                if (at := json.loads(line)["step"]) <= step:
                     kept, last = f"{kept}{line.decode().rstrip()}\n", at
     paths.write_text(file, kept)
     return last
@@ -340,10 +349,10 @@ def _about(recipe: Recipe, data_id: str) -> dict:
 
 def save_weights(weights: Mapping, folder: Path) -> None:
     """Write a model's ``state_dict`` into ``weights.pt``, whole or not at all. CourseError: it cannot be written."""
-    (look := partial(run_lock.check, folder))()
+    run_lock.check(folder)
     file = folder / "weights.pt"
     try:
-        with paths.atomic(file, look) as temporary, open(temporary, "wb") as out:
+        with paths.atomic(file) as temporary, open(temporary, "wb") as out:
             torch.save(weights, out)  # into a named file it would write that name, too
     except (OSError, RuntimeError) as error:  # torch's ways to say that the disk is full
         why = str(error).splitlines()[0] if str(error) else type(error).__name__
@@ -365,7 +374,7 @@ def is_finished(folder: Path, recipe: Recipe, data_id: str, mine: bool = False) 
     """
     weights, damage = folder / "weights.pt", (FileNotFoundError, zipfile.BadZipFile, EOFError, RuntimeError, ValueError)
     with _reading(folder):
-        with contextlib.suppress(FileNotFoundError, NotADirectoryError), paths.open_regular(weights):
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError), open(weights, "rb"):
             pass  # a pipe is told now, not when they are to be written
         said, last = _said(folder), _last_record(folder)
         if late := said["status"] != "finished":  # a kill, or a full disk, came between the weights and the status
@@ -375,7 +384,7 @@ def is_finished(folder: Path, recipe: Recipe, data_id: str, mine: bool = False) 
         same_data = said.get("data", data_id) == data_id  # a run of an earlier version has not told
         now = vars(Recipe.load(folder / "recipe.json")) | ({} if late else said.get("recipe", {}))
         check_same(now, recipe, folder, same_data)  # whatever it was edited to
-        with contextlib.suppress(*damage), paths.open_regular(weights) as file, zipfile.ZipFile(file) as parts:
+        with contextlib.suppress(*damage), open(weights, "rb") as file, zipfile.ZipFile(file) as parts:
             if parts.testzip() is None:
                 if late:
                     with contextlib.nullcontext() if mine else run_lock.owned(folder):
@@ -389,5 +398,5 @@ def is_finished(folder: Path, recipe: Recipe, data_id: str, mine: bool = False) 
 def _last_record(folder: Path) -> dict:
     """Of ``progress.jsonl``; nothing where there is none, or a kill has cut it."""
     with contextlib.suppress(OSError, ValueError, IndexError, TypeError):
-        return {} | paths.from_json(paths.read_text(folder / "progress.jsonl").splitlines()[-1])
+        return {} | json.loads((folder / "progress.jsonl").read_text(encoding="utf-8").splitlines()[-1])
     return {}

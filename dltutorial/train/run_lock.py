@@ -20,7 +20,6 @@ from collections.abc import Iterator
 from io import FileIO
 from pathlib import Path
 
-from dltutorial import paths
 from dltutorial.errors import CourseError
 
 _WAIT_S = 1.0  # so long an owner that was killed may take to be gone
@@ -45,7 +44,7 @@ def owned(folder: Path) -> Iterator[None]:
     if lock is None:
         who = "this process" if file in _HELD else _about(file).get("owner", "another process")
         why = "wait for its end, or choose another run name"
-        raise CourseError(f"{folder} is being trained by {who}; {why} (should that machine be gone: remove {file})")
+        raise CourseError(f"{folder} is being trained by {who}; {why} (should that machine be gone: move {file} away)")
     _HELD[file] = lock
     try:
         yield
@@ -158,7 +157,7 @@ def _open_own(name: str, flags: int) -> int:
     if stat.S_ISREG(found.st_mode) and found.st_nlink <= 1:
         return handle
     os.close(handle)
-    raise OSError(errno.EMLINK, "it is a link, or no regular file: remove it")
+    raise OSError(errno.EMLINK, "it is a link, or no regular file: move it away")
 
 
 def _lock(lock: FileIO) -> bool | None:
@@ -181,5 +180,5 @@ def _is_there(lock: FileIO) -> bool:
 def _about(file: Path) -> dict:
     """What the owner says of itself."""
     with contextlib.suppress(OSError, ValueError, TypeError):
-        return {} | paths.from_json(paths.read_text(file))
+        return {} | json.loads(file.read_text(encoding="utf-8"))
     return {}

@@ -170,7 +170,7 @@ def tune(
     _refuse_values(space, lambda chosen: run.check_ranks(case.make_recipe(base, shape | fixed | chosen, None), 1))
     data = data or case.ensure(recipe)
     search = Search(base, fixed, space, data, case.make_task(recipe, data).data_id, folder, trials)
-    with paths.environment({"WANDB_RUN_GROUP": os.environ.get("WANDB_RUN_GROUP", name)}):  # the trials are a group
+    with _environment("WANDB_RUN_GROUP", os.environ.get("WANDB_RUN_GROUP", name)):  # the trials are a group
         if engine == "ray":
             from dltutorial.train import tune_ray
 
@@ -178,6 +178,20 @@ def tune(
             tune_ray.lead(elsewhere, how["scheduler"])
         else:
             worker(search, how)
+
+
+@contextlib.contextmanager
+def _environment(name: str, value: str) -> Iterator[None]:
+    """Set an environment variable inside ``with``; afterwards it is as before."""
+    before = os.environ.get(name)
+    os.environ[name] = value
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = before
 
 
 def worker(search: Search, how: Mapping[str, str]) -> None:
@@ -346,7 +360,7 @@ def _mend(file: Path) -> None:
     """
     if file.is_symlink():
         raise _no_journal(file, "a link")
-    with paths.open_regular(file) as stream:
+    with open(file, "rb") as stream:
         size = stream.seek(0, os.SEEK_END)
         stream.seek(max(0, size - 2**20))
         lines, newline, cut = stream.read().rpartition(b"\n")
@@ -356,7 +370,7 @@ def _mend(file: Path) -> None:
     if cut and cut.strip(b"\0") and not (cut.startswith(begins) or begins.startswith(cut)):
         raise _no_journal(file, "its last line is none")
     with contextlib.suppress(ValueError):
-        if paths.from_json(cut.decode()):  # the next line would be glued to it
+        if json.loads(cut):  # the next line would be glued to it
             with open(file, "ab") as stream:
                 stream.write(b"\n")
             return
