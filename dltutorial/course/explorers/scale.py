@@ -88,7 +88,7 @@ def overlap(step: Step, link: Link, bucket_mib: float = 25.0) -> Explorer:
     """One step on a time axis, its buckets sent beside it or after it. Model: ``parallel.bucket_model``.
 
     Args:
-        step: of one rank, as ``ddp_comparison.measure_parts`` measures it.
+        step: of one rank, without communication.
         link: what a message costs.
         bucket_mib: that buckets start with.
 
