@@ -10,7 +10,7 @@ from dltutorial import config, machine
 from dltutorial.science import cases, climate, landcover
 from dltutorial.train import run
 
-VARIANTS = ({}, {"accumulate": 2}, {"precision": "bf16"})
+VARIANTS = ({}, {"accumulate": 2})
 
 
 def write_climate(folder):

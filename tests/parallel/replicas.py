@@ -1,21 +1,13 @@
 """What ranks do in the tests of data parallelism. A file of its own, so that a rank imports nothing but this."""
 
-import copy
-
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 from torch.nn.parallel import DistributedDataParallel
 
-from dltutorial.config import Recipe
-from dltutorial.errors import CourseError
 from dltutorial.parallel.ddp import BucketedDDP, NaiveDDP, OverlappedDDP
-from dltutorial.profile import trace
-from dltutorial.profile.trace_summary import overlap
-from dltutorial.train import ddp_comparison
 
-TINY_MODEL = Recipe(n_lat=16, n_lon=32, dim=64, depth=4, heads=2, global_batch_size=16)
 TINY = 16 / 2**20  # MiB: a bucket holds two numbers, so every parameter has its own
 OURS = {
     "naive": lambda m, **o: NaiveDDP(m, **o),
@@ -93,36 +85,6 @@ def equal_to_one_process():
     return found
 
 
-def four_ranks():
-    """All four together, and two pairs that know nothing of each other."""
-    rank = dist.get_rank()
-    pairs = [dist.new_group(ranks) for ranks in ([0, 1], [2, 3])]
-    expected = train(Odd(0), batches(5))
-    together = train(OverlappedDDP(Odd(rank), bucket_cap_mb=TINY), batches(5, rank, 4))
-    pair = {"process_group": pairs[rank // 2], "bucket_cap_mb": TINY}
-    seeds = rank % 2  # each pair's first rank begins as the single process does
-    apart_by_pairs = apart(train(OverlappedDDP(Odd(seeds), **pair), batches(5, rank % 2)), expected)
-    return apart(together, expected), apart_by_pairs
-
-
-def silent():
-    """The spare head is used in a silent pass only, the last one in the other: both are averaged."""
-    rank, found = dist.get_rank(), {}
-
-    def gradients(model, x, silent_pass):
-        with silent_pass:
-            model(x, spare=True).sum().backward()
-        model(x).sum().backward()
-        return [p.grad.clone() for p in model.parameters() if p.requires_grad]
-
-    alone = gradients(Odd(0, with_spare=True), batches(1)[0], torch.enable_grad())
-    for name, wrap in OURS.items():
-        model = wrap(Odd(rank, with_spare=True))
-        got = gradients(model, batches(1, rank)[0], model.no_sync())
-        found[name] = apart(got, [gradient / 2 for gradient in alone])
-    return found
-
-
 def unused_without_leave(name):
     rank = dist.get_rank()
     model = OURS[name](Odd(rank, with_spare=True))
@@ -153,45 +115,6 @@ def buffers():
 def uneven_without_join():
     rank = dist.get_rank()
     train(OverlappedDDP(Odd(rank)), batches(3 + 2 * rank, rank))
-
-
-def other_models():
-    NaiveDDP(nn.Linear(2, 2 + dist.get_rank()))
-
-
-def nothing_to_train():
-    NaiveDDP(nn.Linear(2, 2).requires_grad_(False))
-
-
-class Stumbles(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x):
-        return x.clone()
-
-    @staticmethod
-    def backward(ctx, gradient):
-        raise ArithmeticError("half-way")
-
-
-def after_a_failed_backward():
-    """A backward pass that fails on all ranks leaves nothing behind."""
-    rank, found = dist.get_rank(), {}
-    for name, wrap in OURS.items():
-        model = wrap(nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 1)).double())
-        x = batches(1, rank)[0]
-        loss = model.module[1](Stumbles.apply(model.module[0](x))).sum()
-        try:
-            loss.backward()
-            found[name] = "no error"
-        except ArithmeticError:
-            dist.barrier()
-            model.zero_grad()
-            model(x).sum().backward()
-            alone = copy.deepcopy(model.module)
-            alone.zero_grad()
-            (alone(batches(1)[0]).sum() / 2).backward()
-            found[name] = apart([p.grad for p in model.parameters()], [p.grad for p in alone.parameters()])
-    return found
 
 
 def messages():
@@ -272,27 +195,6 @@ def averaged(average):
 def many_cases(*names):
     """Several of the functions above in one launch."""
     return {name: globals()[name]() for name in names}
-
-
-def traced(recipe=TINY_MODEL, bucket_cap_mb=0.25):
-    """Communication in a trace of two updates, by wrapper."""
-    options = {"bucket_cap_mb": bucket_cap_mb}
-    return [
-        overlap(trace.take(ddp_comparison.make_update(recipe, name, options), steps=2))
-        for name in ("naive", "bucketed", "overlapped")
-    ]
-
-
-def error_of(function):
-    try:
-        function()
-    except CourseError as error:
-        return str(error)
-    return ""
-
-
-def refusals():
-    return [error_of(function) for function in (other_models, nothing_to_train)]
 
 
 def on_cuda():

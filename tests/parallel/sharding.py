@@ -7,7 +7,6 @@ import torch.distributed as dist
 from torch import nn
 from torch.utils import checkpoint
 
-from dltutorial.errors import CourseError
 from dltutorial.parallel.shards import Sharded
 
 sgd = functools.partial(torch.optim.SGD, lr=0.05, momentum=0.9, weight_decay=0.1)
@@ -115,26 +114,6 @@ def held(stage):
     return sum(storages.values()) / 8
 
 
-def refused():
-    """What is said, by what was tried."""
-    shared, alien, frozen = Net(0), Net(0), Net(0).requires_grad_(False)
-    shared.blocks[1].one = shared.blocks[0].one
-    alien.blocks[0].one = alien.first
-    two = nn.Linear(2, 2)
-    two.bias.data = two.bias.data.double()
-    said = {}
-    for name, model, stage in (("shared", shared, 3), ("alien", alien, 3), ("frozen", frozen, 3), ("stage", Net(0), 4)):
-        try:
-            Sharded(model, sgd, stage=stage, blocks=model.blocks)
-        except CourseError as error:
-            said[name] = str(error)
-    try:
-        Sharded(two, sgd, stage=1)
-    except CourseError as error:
-        said["dtypes"] = str(error)
-    return said
-
-
 def leaves_one_out():
     """A weight that takes no part in the loss."""
     model = Net(0)
@@ -143,12 +122,3 @@ def leaves_one_out():
     model.blocks[1].forward = lambda x: x @ model.blocks[1].one.weight
     both(x).square().mean().backward()
     both.step()
-
-
-def dies():
-    """Rank 1 ends before its first gather."""
-    model = Net(0)
-    both = Sharded(model, sgd, stage=3, blocks=model.blocks)
-    if dist.get_rank() == 1:
-        raise ValueError("a disk is full")
-    both(batches(1)[0])

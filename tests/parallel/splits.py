@@ -7,7 +7,7 @@ from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from dltutorial.parallel.ring_attention import RingAttention
-from dltutorial.parallel.tensor import ScatterTokens, cut_block
+from dltutorial.parallel.tensor import cut_block
 
 
 class Block(nn.Module):
@@ -116,13 +116,3 @@ def ring(n_tokens):
 def odd_heads():
     block = Block(dim=12, heads=3)
     cut_block(block, block.mlp)
-
-
-def odd_tokens():
-    ScatterTokens.apply(torch.ones(1, 3, 2))
-
-
-def dies_on_the_way():
-    if dist.get_rank() == 1:
-        raise OSError("gone")
-    ring(9)

@@ -9,22 +9,18 @@ import replicas
 import torch
 from torch import nn
 
-from dltutorial import config, machine
-from dltutorial.config import Recipe
-from dltutorial.course import benches
 from dltutorial.launch import RankFailed, RanksHang, launch
 from dltutorial.parallel.bucket_model import Link, Step
 from dltutorial.parallel.buckets import make_buckets
 from dltutorial.profile.events import Event, Trace, TraceRow
 from dltutorial.profile.trace_summary import Overlap, overlap
-from dltutorial.train import ddp_comparison
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "unit"))
 from chapters import written
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*ranks share")
 ROUNDING, ROUNDING_FP32 = 1e-12, 1e-6
-CASES = ("equal_to_one_process", "silent", "buffers", "after_a_failed_backward", "messages")
+CASES = ("equal_to_one_process", "buffers", "messages")
 
 
 @pytest.fixture(scope="module")
@@ -41,20 +37,9 @@ def test_five_updates_are_those_of_one_process_on_the_whole_batch(found):
         assert max(apart.values()) < ROUNDING_FP32  # one weight is float32
 
 
-def test_four_ranks_and_two_pairs_of_ranks_do_the_same():
-    for together, by_pairs in launch(replicas.four_ranks, 4, timeout_s=100):
-        assert max(together, by_pairs) < ROUNDING_FP32
-
-
-def test_a_gradient_of_a_silent_pass_alone_is_averaged_too(found):
-    for rank in found:
-        assert max(rank["silent"].values()) < ROUNDING_FP32
-
-
-@pytest.mark.parametrize("name", ["naive", "one bucket", "overlapped"])
-def test_an_unused_parameter_is_one_clear_error_and_no_hang(name):
+def test_an_unused_parameter_is_one_clear_error_and_no_deadlock():
     with pytest.raises(RankFailed, match=r"no gradient for (spare|last)\.weight.*find_unused_parameters=True"):
-        launch(replicas.unused_without_leave, 2, name, timeout_s=100)
+        launch(replicas.unused_without_leave, 2, "overlapped", timeout_s=100)
 
 
 def test_buffers_are_rank_0s_as_torchs(found):
@@ -66,11 +51,6 @@ def test_uneven_inputs_end_at_the_deadline():
     with pytest.raises(RanksHang, match=r"rank 0 had returned|rank 1 waits") as caught:
         launch(replicas.uneven_without_join, 2, timeout_s=3)
     assert caught.value.waiting == (1,)
-
-
-def test_a_backward_pass_that_fails_leaves_nothing_behind(found):
-    for rank in found:
-        assert max(rank["after_a_failed_backward"].values()) < ROUNDING
 
 
 def test_messages_are_counted_and_only_overlapped_ones_leave_early(found):
@@ -97,29 +77,6 @@ def test_compression_errs_as_far_as_its_numbers_reach():
         assert found["fp16, ours against torch's"] < 1e-6
 
 
-def test_a_trace_shows_what_the_backward_pass_hides():
-    for naive, bucketed, overlapped in launch(replicas.traced, 2, timeout_s=100):
-        assert naive.n_messages > bucketed.n_messages == overlapped.n_messages > 2
-        # A message's record may end a moment after the rank has been woken, and has begun to copy.
-        assert overlapped.hidden_share > 2 * max(naive.hidden_share, bucketed.hidden_share)
-
-
-def test_what_cannot_be_is_told_in_one_line():
-    for other, nothing in launch(replicas.refusals, 2, timeout_s=100):
-        assert "rank 1 holds another model than rank 0 (bias)" in other
-        assert "to be trained" in nothing
-
-
-def test_the_benchmark_measures_and_predicts(monkeypatch):
-    tiny = Recipe(n_lat=16, n_lon=32, dim=16, depth=1, heads=1, global_batch_size=2)
-    monkeypatch.setattr(benches, "Recipe", lambda **sizes: tiny)
-    monkeypatch.setattr(machine, "device", lambda: "cpu")
-    rows = {row.what: row for row in benches.ddp(config.preset("smoke"), 2)}
-    assert list(rows) == list(ddp_comparison.WRAPPERS)
-    assert all(len(row.samples) == 2 and row.predicted > 0 for row in rows.values())
-    assert rows[ddp_comparison.TORCH].more["of torch DDP"] == "1.00"
-
-
 # Without ranks
 
 
@@ -135,11 +92,6 @@ def test_buckets_are_filled_from_the_last_layer_and_of_one_kind():
     assert {bucket.buffer().dtype for bucket in buckets} == {torch.float32, torch.float64}
 
 
-def test_no_cap_sends_every_gradient_by_itself():
-    parameters = [nn.Parameter(torch.zeros(n)) for n in (3, 4, 5)]
-    assert [len(bucket.parameters()) for bucket in make_buckets(parameters, 0)] == [1, 1, 1]
-
-
 def test_the_model_knows_when_overlap_helps_and_when_small_buckets_hurt():
     step = Step([2**20] * 20, backward_s=0.1, rest_s=0.05)
     link = Link(latency_s=1e-3, bytes_per_s=2**20 * 250)
@@ -152,7 +104,7 @@ def test_the_model_knows_when_overlap_helps_and_when_small_buckets_hurt():
     assert step.seconds(slow, 2**30, overlap=True) < step.seconds(slow, 0, overlap=True)
 
 
-@pytest.mark.parametrize("lag", [0, 1, 2, 5])
+@pytest.mark.parametrize("lag", [0, 2])
 def test_chapter_09_s_descent_with_lag_diverges_just_beyond_the_largest_stable_rate(lag):
     known = {"A": torch.zeros(1, 1), "hessian": torch.full((1, 1), 4.0).double(), "slope": torch.ones(1).double()}
     converges = written("09", "converges", **known)["converges"]

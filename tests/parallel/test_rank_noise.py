@@ -44,7 +44,7 @@ def heard(listen, network, sample, **options):
     return found, torch.cat([p.grad.flatten() for p in model.parameters()])
 
 
-@pytest.mark.parametrize("options", [{}, {"bucket_cap_mb": 16 / 2**20}, {"gradient_as_bucket_view": True}])
+@pytest.mark.parametrize("options", [{}, {"bucket_cap_mb": 16 / 2**20}])
 def test_the_hook_hears_the_ranks_own_gradients_and_averages_them(options):
     net = network()
     expected = []

@@ -27,11 +27,10 @@ def runs(tmp_path_factory):
 def test_two_ranks_have_the_losses_and_scores_of_one(runs, case, variant):
     alone, (first, second) = runs
     losses, scores = alone[case, variant]
-    rel = 2e-2 if rare_labels.VARIANTS[variant].get("precision") else 1e-5
     assert first[case, variant] == second[case, variant]
-    assert first[case, variant][0] == pytest.approx(losses, rel=rel)
+    assert first[case, variant][0] == pytest.approx(losses, rel=1e-5)
     assert losses[0] != losses[-1]
-    assert first[case, variant][1] == pytest.approx(scores, rel=max(rel, 1e-3), abs=0.02 if rel > 1e-3 else 1e-3)
+    assert first[case, variant][1] == pytest.approx(scores, rel=1e-3, abs=1e-3)
 
 
 def test_parts_that_take_turns_have_the_losses_of_the_whole(runs):

@@ -1,35 +1,30 @@
-"""One pocket cluster for all tests of this folder, on one worker, and runs small enough for two cores."""
+"""One pocket cluster for all tests of this folder."""
 
 import os
 
 import pytest
-from slurm_jobs import TINY, sbatch
 
 from dltutorial.launch import pocket
-
-NODES = 4
+from dltutorial.launch import pocket_daemons as daemons
 
 
 @pytest.fixture(scope="session")
 def cluster():
+    """Two nodes, which end with the tests and leave nothing."""
     name = f"tests-{os.getpid()}"
-    yield pocket.up(NODES, name)
-    pocket.down(name)
+    cluster = pocket.up(2, name)
+    yield cluster
+    assert pocket.down(name)
+    assert not daemons.processes(cluster.folder)
+    assert not cluster.folder.exists()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def runs(tmp_path_factory):
+    """The folder of the runs of all tests of a file."""
     return tmp_path_factory.mktemp("runs")
 
 
-@pytest.fixture
-def train(cluster, runs, monkeypatch):
-    """Submit ``train.sbatch`` with a tiny model; runs go to one folder for all tests."""
+@pytest.fixture(autouse=True)
+def _runs_in_one_folder(runs, monkeypatch):
     monkeypatch.setenv("DLTUTORIAL_RUNS", str(runs))
-
-    def submit(name, *arguments, nodes=2, ranks=2, launcher="torchrun", script="train", options=()):
-        env = cluster.env | {"RUN_NAME": name, "DLTUTORIAL_RANKS_PER_NODE": str(ranks)}
-        env["DLTUTORIAL_LAUNCHER"] = launcher
-        return sbatch(script, *TINY, *arguments, nodes=nodes, env=env, options=options)
-
-    return submit
