@@ -2,16 +2,17 @@
 # make lab    set up and open the course in JupyterLab, on this machine only
 # make update fetch a newer version of the course; what you have changed stays yours
 # make book   set up, run the chapters that have not run, and make a book of all: build/book/html/index.html (PARTIAL=1: as it is)
-# make test   set up and pass the tests: style, types, units, ranks, chapters 00 to 07, every exercise
-# make test-all   the rest of the tests: chapters from 08 on, Slurm, JupyterLab in a browser, hub, book, kills, a fresh clone, coverage
+# make test   set up and pass the tests: style, types, units, ranks, every exercise, chapters 00, 01, 08 and 09
+# make test-ci   what .ci/run adds: the other chapters, Slurm, JupyterLab in a browser, a hub, the book, a fresh clone
+# make test-nightly   what takes very long, before a release: all wrong answers, the fuzzer, 100 kills, Ray, MPI, DALI
 # make lint   style of code and notebooks, types
-# make clean  remove what the targets made (.venv, the book, what tests keep in artifacts); simulated data and your runs stay
+# make clean  remove what the targets made (.venv, the book, artifacts/); your runs and the data in your cache stay
 # Another Python: make run PYTHON=python3.12. More options for the course: make run ARGS="01 --preset laptop".
 ifneq ($(lastword $(MAKEFILE_LIST)),Makefile)
 $(error this Makefile works in its own folder only: make -C $(dir $(lastword $(MAKEFILE_LIST))))
 endif
 .DEFAULT_GOAL := help
-.PHONY: help here run lab update book test test-all lint clean
+.PHONY: help here run lab update book test test-ci test-nightly lint clean
 SHELL := /bin/bash
 PYTHON ?= python3
 ARGS ?=
@@ -79,18 +80,27 @@ book: .venv/.book
 	@MPLBACKEND=agg OMP_NUM_THREADS=1 $(BIN)/python -m sphinx -q -E -n -W -j auto -c book -D partial=$(PARTIAL) $(ARGS) . build/book/new
 	@rm -rf build/book/html && mv build/book/new build/book/html && echo build/book/html/index.html
 
-# Three tests at a time, on two cores too: a third of their time is waiting. Coverage: of what runs in a test's own process;
-# `make test ARGS=--cov=dltutorial` has counted it already. With bytecode: pytest makes that of 400 files of tests itself.
-PYTEST = env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -n 3 --dist loadgroup
-test: .venv/.test lint
-	@rm -f .coverage
-	@$(PYTEST) -m "not full" $(ARGS)
+# Each chapter is executed once: four of them by make test, the others by make test-ci. tests/chapters reads the results.
+CHAPTERS := $(foreach file,$(wildcard notebooks/[0-9][0-9]_*.ipynb),$(firstword $(subst _, ,$(notdir $(file)))))
+FIRST := 00 01 08 09
+REST := $(filter-out $(FIRST),$(CHAPTERS))
+OWN_FOLDERS = XDG_CACHE_HOME=$(CURDIR)/artifacts/cache DLTUTORIAL_DATA=$(CURDIR)/artifacts/data DLTUTORIAL_RUNS=$(CURDIR)/artifacts/runs
+EXECUTE = rm -rf artifacts/chapters/$(1) && \
+	$(OWN_FOLDERS) $(BIN)/dltutorial run $(2) --preset smoke --jobs 2 --out artifacts/chapters/$(1)
+# Tests of one file stay together, because they share what is slow to start. pytest makes bytecode of its own files.
+PYTEST = env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -n 2 --dist loadfile
 
-test-all: .venv/.test
-	@$(PYTEST) -m full $(ARGS)
-	@[ -f .coverage ] || $(PYTEST) -m "not full" -q --no-header --cov=dltutorial --cov-report= tests/unit \
-		$(addprefix --ignore=tests/unit/test_,cli.py hub_kernel.py keeping_up.py project.py)
-	@$(BIN)/coverage report --skip-covered
+test: .venv/.test lint
+	@$(call EXECUTE,first,$(FIRST))
+	@$(PYTEST) -m "not ci and not nightly" $(ARGS)
+
+test-ci: .venv/.test
+	@$(call EXECUTE,rest,$(REST))
+	@$(PYTEST) -m "ci and not nightly" $(ARGS)
+
+# Needs the extras tune, mpi and dali; what is missing is skipped, and the summary says so.
+test-nightly: .venv/.test
+	@$(PYTEST) -m nightly $(ARGS)
 
 lint: .venv/.test
 	@$(BIN)/ruff check --quiet .
@@ -99,6 +109,4 @@ lint: .venv/.test
 	@$(BIN)/dltutorial exercises build --check
 
 clean:
-	rm -rf .venv $(addprefix build/book/,html new) *.egg-info .mypy_cache .pytest_cache .ruff_cache .coverage
-	rm -rf $(addprefix artifacts/,browser cache config data door.lock ipython jupyter otherwise room.lock)
-	@rmdir --ignore-fail-on-non-empty artifacts build/book build 2>/dev/null || true
+	rm -rf .venv build artifacts *.egg-info .mypy_cache .pytest_cache .ruff_cache

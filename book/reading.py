@@ -17,7 +17,6 @@ from docutils import nodes
 from sphinx.util import logging
 
 from dltutorial.course import exercises, notebooks, site
-from dltutorial.errors import CourseError
 
 ROOT = Path(__file__).resolve().parents[1]
 WIDGET = "application/vnd.jupyter.widget-view+json"
@@ -56,24 +55,16 @@ def read_page(app, name, content):
 
 
 def run_of(source):
-    """The newest run whose copy of a notebook is whole and has today's cells; None if there is none."""
+    """The newest run that executed a notebook as it is today, to its end and without an error, or None."""
     runs = Path(os.environ.get("DLTUTORIAL_RUNS") or ROOT / "runs").glob("*/run.json")
     today = [(cell["cell_type"], "".join(cell["source"])) for cell in notebooks.read(source)["cells"]]
     for run in sorted(runs, key=lambda file: -file.stat().st_mtime):
-        copy = run.parent / source.name
-        try:
-            told = json.loads(run.read_text(encoding="utf-8"))
-            cells = own_cells(notebooks.read(copy)) if copy.is_file() else []
-        except (CourseError, OSError, ValueError):  # cut by a kill, or by a full disk
-            continue
-        outputs = [output for cell in cells for output in cell.get("outputs", ())]
-        whole = all(
-            c.get("execution_count") for c in cells if c["cell_type"] == "code" and "".join(c["source"]).strip()
-        )
-        failed = any(output["output_type"] == "error" for output in outputs)
-        known = isinstance(told, dict) and {"machine", "preset", "versions"} <= told.keys()
-        if known and whole and not failed and [(c["cell_type"], "".join(c["source"])) for c in cells] == today:
-            return run.parent
+        rows = json.loads(run.read_text(encoding="utf-8"))["chapters"]
+        finished = [row["notebook"] for row in rows if row["status"] == "finished"]
+        if source.name in finished:
+            cells = own_cells(notebooks.read(run.parent / source.name))
+            if [(cell["cell_type"], "".join(cell["source"])) for cell in cells] == today:
+                return run.parent
     return None
 
 

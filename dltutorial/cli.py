@@ -6,18 +6,13 @@ imports wait until a command needs them, so ``--help`` is quick.
 """
 
 import argparse
-import contextlib
-import io
-import os
-import signal
 import sys
-import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from dltutorial import __version__, advice, paths
-from dltutorial.config import BENCHES, PRESETS, Recipe, add_options, preset, read_knobs
+from dltutorial import __version__, advice
+from dltutorial.config import PRESETS, Recipe, add_options, preset, read_knobs
 from dltutorial.errors import CourseError
 
 _PRESETS = f"{', '.join(PRESETS)}, or auto: what fits this machine"
@@ -32,62 +27,24 @@ class Parser(argparse.ArgumentParser):
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; returns the exit status."""
-    while (free := os.open(os.devnull, os.O_RDWR)) < 3:  # its stream is closed; a file of ours would take the number
-        os.set_inheritable(free, True)
-    os.close(free)
-    sys.stdin, sys.stdout, sys.stderr = (one or open(os.devnull, "r+") for one in (sys.stdin, sys.stdout, sys.stderr))  # noqa: SIM115
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # a question mark for what a locale lacks, and no error
+    """Run one command.
+
+    Args:
+        argv: the words after ``dltutorial``. None means those of this process.
+
+    Returns:
+        The exit status: 0, 2 after a mistake, 75 if a signal ended training, 130 after Ctrl-C, or the command's own.
+    """
     try:
-        with no_interrupt_lost():
-            paths.stands_somewhere()
-            try:
-                args = make_parser().parse_args(argv)
-                return args.command(args) or 0
-            finally:
-                sys.stdout.flush()  # what fails while Python ends nobody can catch
-    except BaseException as error:
-        try:
-            sys.stdout.flush()
-        except OSError:  # nor is it to fail there once more
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        if (ending := advice.exit_status(error)) is None:
+        args = make_parser().parse_args(argv)
+        return args.command(args) or 0
+    except (Exception, KeyboardInterrupt) as error:
+        ending = advice.exit_status(error)
+        if ending is None:
             raise
         status, line = ending
-        if status == 130 and threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C would tear down what tidies up
-        if line:
-            print(f"dltutorial: {line}", file=sys.stderr)
-        else:
-            sys.stderr.close()
+        print(f"dltutorial: {line}", file=sys.stderr)
         return status
-
-
-@contextlib.contextmanager
-def no_interrupt_lost() -> Iterator[None]:
-    """Inside ``with``, a Ctrl-C that was raised where none can be caught is raised again, a moment later.
-
-    Python raises it wherever the main thread happens to be. In a weak reference's callback or a ``__del__`` it reports
-    it as ignored and goes on, and a run of hours that was to end does not.
-    """
-    before = sys.unraisablehook
-
-    def hook(unraisable: "sys.UnraisableHookArgs") -> None:
-        if isinstance(unraisable.exc_value, KeyboardInterrupt):
-            # A real signal: it also ends a call that waits, which _thread.interrupt_main would not.
-            again = threading.Timer(0.05, signal.pthread_kill, (threading.main_thread().ident, signal.SIGINT))
-            again.daemon = True
-            again.start()
-        else:
-            before(unraisable)
-
-    sys.unraisablehook = hook
-    try:
-        yield
-    finally:
-        sys.unraisablehook = before
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -97,19 +54,6 @@ def make_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     doctor = _add(commands, "doctor", _doctor, "what this machine has, and what each chapter can show on it")
     doctor.add_argument("--measure", action="store_true", help="measure the machine's peaks first (seconds)")
-
-    room = _add(commands, "class", _class, "share with a class, by your own choice; or look at one that you teach")
-    of_room = room.add_subparsers(dest="action", metavar="join|leave|status|view", required=True)
-    join = _add(of_room, "join", _class, "share a few fields of your records from now on")
-    join.add_argument("--name", help="a name of your own (default: a pseudonym drawn by chance)")
-    leave = _add(of_room, "leave", _class, "share nothing more")
-    leave.add_argument("--remove", action="store_true", help="remove what was shared, too")
-    _add(of_room, "status", _class, "whether anything is shared, and all of it")
-    view = _add(of_room, "view", _class, "one page of the class that you teach")
-    view.add_argument("--out", type=place, metavar="FILE", help="default: class.html in the runs folder")
-    view.add_argument("--watch", type=number(float, 1, 3600), metavar="S", help="write it again every S seconds")
-    for one in (join, view):
-        one.add_argument("folder", type=place, metavar="FOLDER", help="that the class shares")
 
     whats = _add(commands, "data", _data, "simulate a data set, check one, convert it, or compute its statistics")
     data = whats.add_subparsers(metavar="WHAT", dest="what", required=True)
@@ -157,25 +101,20 @@ def make_parser() -> argparse.ArgumentParser:
 
     run = _add(commands, "run", _run, "run chapters as notebooks, without a browser")
     run.add_argument("chapters", nargs="*", metavar="CHAPTER", help="01, or a notebook's name (default: all)")
-    run.add_argument("--jobs", type=number(int, 1, 1000), default=1, metavar="N", help="at a time (default: 1)")
+    jobs = "how many at a time (default: one that measures times runs alone, the others run two at a time)"
+    run.add_argument("--jobs", type=number(int, 1, 1000), metavar="N", help=jobs)
     run.add_argument("-p", "--parameter", nargs=2, action="append", default=[], metavar=("NAME", "VALUE"))
     run.add_argument("--timeout", type=number(float, 1, 604_800), default=1800, metavar="S", help="seconds for a cell")
     run.add_argument("--out", type=place, metavar="DIR", help="default: runs/<date and time>")
-    bench = _add(commands, "bench", _bench, "measure, and print a table")
-    names = f"{', '.join(BENCHES)}; without one, what each of them measures"
-    bench.add_argument("name", metavar="NAME", nargs="?", help=names)
-    bench.add_argument("--repeats", type=number(int, 1, 1000), default=5, metavar="N")
-    bench.add_argument("--json", type=place, metavar="FILE", help="write the figures there too")
 
-    exercises = _add(commands, "exercises", _exercises, "how far you are with them; start one afresh; make them")
+    exercises = _add(commands, "exercises", _exercises, "how far you are with them; start one again; make them")
     of_them = exercises.add_subparsers(dest="action", metavar="status|reset|build", required=True)
     _add(of_them, "status", _exercises, "a table of yours")
-    reset = _add(of_them, "reset", _exercises, "start one afresh; yours is kept")
+    reset = _add(of_them, "reset", _exercises, "start one again; a copy of your file is kept")
     reset.add_argument("name", metavar="NAME", help="01, or a notebook's name")
     reset.add_argument("--yes", action="store_true", help="do not ask")
-    build = _add(of_them, "build", _exercises, "make them from the solutions; those that you edited stay")
+    build = _add(of_them, "build", _exercises, "for authors: make them from the solutions")
     build.add_argument("--check", action="store_true", help="change nothing; exit 1 if out of step")
-    build.add_argument("--force", action="store_true", help="replace those you edited, and keep yours")
 
     pocket = _add(commands, "pocket", _pocket, "a real Slurm cluster on this machine, for you alone")
     of_pocket = pocket.add_subparsers(dest="action", metavar="up|down|status|network", required=True)
@@ -190,10 +129,7 @@ def make_parser() -> argparse.ArgumentParser:
     scaling.add_argument("file", type=place, metavar="FILE", help="CSV with columns ranks, samples (of a rank), step_s")
     scaling.add_argument("--per-node", type=number(int, 1, 10_000), default=1, metavar="N", help="ranks (default: 1)")
     scaling.add_argument("--to", type=number(int, 1, 10**9), metavar="N", help="ranks (default: 4 times the most)")
-    report = _add(commands, "report", _report, "one HTML page of everything measured here")
-    report.add_argument("records", nargs="*", type=place, help="records files (default: the runs folder's)")
-    report.add_argument("--out", type=place, metavar="FILE", help="default: report.html in the runs folder")
-    for command in (train, tune, run, bench):
+    for command in (train, tune, run):
         command.add_argument("--preset", default="auto", help=_PRESETS)
     return parser
 
@@ -217,13 +153,8 @@ def number(kind: type, least: float, most: float) -> Callable[[str], float]:
 
 
 def place(word: str) -> Path:
-    """The type of an option that takes a file or folder; an empty word would be the current folder."""
-    if not word.strip():
-        raise argparse.ArgumentTypeError("a name is expected; is it a variable that is not set?")
-    try:
-        return Path(word).expanduser()  # --out=~/x: no shell has expanded it
-    except RuntimeError:
-        raise argparse.ArgumentTypeError(f"there is no home folder {word[:40]!r}; give the whole path") from None
+    """The type of an option that takes a file or folder. A shell does not expand the ``~`` of ``--out=~/x``."""
+    return Path(word).expanduser()
 
 
 def _doctor(args: argparse.Namespace) -> int:
@@ -232,15 +163,6 @@ def _doctor(args: argparse.Namespace) -> int:
     text, status = doctor.report(measure=args.measure)
     print(text)
     return status
-
-
-def _class(args: argparse.Namespace) -> None:
-    from dltutorial.course import classroom
-
-    if args.action == "view":
-        return classroom.view(args.folder, args.out, args.watch)
-    told = {"join": lambda: classroom.join(args.folder, args.name), "leave": lambda: classroom.leave(args.remove)}
-    print(told.get(args.action, classroom.status)())
 
 
 def _data(args: argparse.Namespace) -> None:
@@ -287,12 +209,6 @@ def _run(args: argparse.Namespace) -> int:
     return runner.run(args.chapters, args.preset, args.jobs, dict(args.parameter), args.out, args.timeout)
 
 
-def _bench(args: argparse.Namespace) -> int:
-    from dltutorial.course import bench
-
-    return bench.run(args.name, repeats=args.repeats, json_file=args.json, preset=args.preset)
-
-
 def _exercises(args: argparse.Namespace) -> int:
     from dltutorial.course import exercise_status, exercises
 
@@ -301,7 +217,7 @@ def _exercises(args: argparse.Namespace) -> int:
         return 0
     if args.action == "reset":
         return exercise_status.reset(args.name, yes=args.yes)
-    return exercises.build(check=args.check, force=args.force)
+    return exercises.build(check=args.check)
 
 
 def _pocket(args: argparse.Namespace) -> int:
@@ -316,9 +232,3 @@ def _scaling(args: argparse.Namespace) -> None:
     from dltutorial.scaling import fit
 
     print(fit.table(fit.read(args.file), args.per_node, args.to))
-
-
-def _report(args: argparse.Namespace) -> None:
-    from dltutorial.course import report
-
-    print(report.write("report", args.out, files=list(dict.fromkeys(map(os.path.realpath, args.records)))))

@@ -12,7 +12,7 @@ import torch
 CHAPTER = Path(__file__).parents[2] / "notebooks" / "03_feed_the_device.ipynb"
 
 
-@pytest.mark.ci
+@pytest.mark.nightly
 @pytest.mark.dali
 @pytest.mark.parametrize("shift", [0, 3])
 def test_dali_normalises_as_torch_does(shift):

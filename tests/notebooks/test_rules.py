@@ -1,0 +1,159 @@
+"""Every notebook is made as the course makes notebooks. Nothing is executed here."""
+
+import ast
+import itertools
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from IPython.core.inputtransformer2 import TransformerManager
+
+from dltutorial.course import notebooks, scripts
+from dltutorial.course.execute import quick_imports
+
+ROOT = Path(__file__).parents[2]
+ALL = [path for folder in ("notebooks", "solutions", "exercises") for path in notebooks.chapters(ROOT / folder)]
+CHAPTERS = [path for path in ALL if path.parent.name == "notebooks"]
+WORDS = 2600
+CELLS = 52
+CODE_LINES = 32  # of a cell
+SCRIPT_LINES = 82  # of a file that a cell writes, without blank lines
+# A path of a machine. Links and words with a slash in them are none.
+MACHINE_PATH = re.compile(
+    r"""(?<![\w.:/<])(/(home|root|work|tmp|Users|mnt|var|opt|scratch|pscratch|global)/|[A-Z]:\\)"""
+)
+
+every_notebook = pytest.mark.parametrize("path", ALL, ids=lambda path: f"{path.parent.name}/{path.stem}")
+every_chapter = pytest.mark.parametrize("path", CHAPTERS, ids=lambda path: path.stem)
+
+
+def read(path):
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def code(path):
+    return ["".join(cell["source"]) for cell in read(path)["cells"] if cell["cell_type"] == "code"]
+
+
+def links(path):
+    """Where the links and pictures of a notebook's text lead, in their order."""
+    texts = ["".join(cell["source"]) for cell in read(path)["cells"] if cell["cell_type"] == "markdown"]
+    return [target for text in texts for target in re.findall(r"\]\(([^)\s]+)\)", text)]
+
+
+def written_files():
+    """(name, text, notebook) of each Python file that a chapter or a solution writes."""
+    for path in ALL:
+        if path.parent.name != "exercises":
+            for name, text in scripts.written(path).items():
+                if name.endswith(".py"):
+                    yield name, text, path
+
+
+@every_notebook
+def test_a_notebook_is_valid_with_ids_and_without_outputs(path):
+    quick_imports()
+    import nbformat
+
+    notebook = read(path)
+    nbformat.validate(notebook)
+    ids = [cell["id"] for cell in notebook["cells"]]
+    assert len(set(ids)) == len(ids)
+    for cell in notebook["cells"]:
+        if cell["cell_type"] == "code":
+            assert cell["outputs"] == []
+            assert cell["execution_count"] is None
+    assert "widgets" not in notebook["metadata"]
+    assert notebook["metadata"]["kernelspec"]["name"] == "python3"
+
+
+@every_notebook
+def test_the_first_code_cell_holds_the_parameters(path):
+    cells = [cell for cell in read(path)["cells"] if cell["cell_type"] == "code"]
+    tagged = ["parameters" in cell["metadata"].get("tags", ()) for cell in cells]
+    assert tagged == [True] + [False] * (len(cells) - 1)
+    assert "".join(cells[0]["source"]).startswith('preset = "auto"')
+
+
+@every_notebook
+def test_a_notebook_names_no_path_of_a_machine(path):
+    for cell in read(path)["cells"]:
+        source = "".join(cell["source"])
+        assert not MACHINE_PATH.search(source), source
+
+
+@every_notebook
+def test_every_link_to_a_file_leads_to_one(path):
+    for target in links(path):
+        if not re.match(r"[a-z]+:|#", target):
+            assert (path.parent / target.partition("#")[0]).exists(), target
+
+
+@pytest.mark.parametrize(
+    ("path", "following"), list(itertools.pairwise(CHAPTERS)), ids=lambda path: path.stem.partition("_")[0]
+)
+def test_a_chapter_ends_with_the_way_to_the_next(path, following):
+    last = "".join(read(path)["cells"][-1]["source"]).splitlines()[-1]
+    assert last.startswith(("- Next: [", "Next: ["))
+    assert links(path)[-1] == following.name
+
+
+@every_notebook
+def test_a_notebook_keeps_to_its_limits(path):
+    cells = read(path)["cells"]
+    words = sum(len("".join(cell["source"]).split()) for cell in cells if cell["cell_type"] == "markdown")
+    assert words <= WORDS
+    assert len(cells) <= CELLS
+    for source in code(path):
+        if source.startswith(scripts.WRITES):
+            lines = [line for line in source.splitlines()[1:] if line.strip() and not line.endswith(" SOLUTION")]
+            assert len(lines) <= SCRIPT_LINES
+        else:
+            assert source.count("\n") + 1 <= CODE_LINES
+
+
+@every_notebook
+def test_a_notebook_imports_no_stars(path):
+    for source in code(path):
+        for node in ast.walk(ast.parse(TransformerManager().transform_cell(source))):
+            if isinstance(node, ast.ImportFrom):
+                assert [alias.name for alias in node.names] != ["*"]
+
+
+@every_chapter
+def test_a_chapter_says_what_it_takes(path):
+    notebook = read(path)
+    about = notebook["metadata"]["dltutorial"]
+    assert about["chapter"] == path.stem[:2]
+    card = "".join(notebook["cells"][0]["source"]).splitlines()[6]
+    (minutes,) = re.findall(r"(\d+) reading, (\d+) doing, (\d+) exercise", card)
+    reading, doing, exercise = map(int, minutes)
+    assert reading + doing == about["minutes"]
+    assert exercise == about["exercise_min"]
+    assert 0 < about["smoke_s"] <= 60
+    assert isinstance(about["measures_time"], bool)
+
+
+def test_written_files_need_nothing_of_the_course_and_are_in_the_house_style(tmp_path):
+    """A learner takes these files along, so they are plain PyTorch."""
+    texts = {}
+    for name, text, path in written_files():
+        assert "dltutorial" not in text, (path, name)
+        texts.setdefault(name, text)
+    for name, text in texts.items():
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    ruff = Path(sys.executable).parent / "ruff"
+    config = ["--config", ROOT / "notebooks" / ".ruff.toml"]
+    for command in (["check", "--extend-ignore", "D1"], ["format", "--check", "--diff"]):
+        done = subprocess.run([ruff, *command, *config, tmp_path], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout
+
+
+def test_two_chapters_write_one_name_only_if_they_write_the_same():
+    texts = {}
+    for name, text, path in written_files():
+        if path.parent.name == "notebooks":
+            assert texts.setdefault(name, text) == text, f"{name} differs between chapters: give it another name"
