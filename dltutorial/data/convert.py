@@ -48,10 +48,7 @@ def convert(
     files = [file for split in there for file in store.year_files(source, split)[:years]]
     shape_of = {file: store.file_shape(file) for file in files}
     store.require_alike(shape_of)
-    store.refuse_mixed(source)
     statistics = list((source / "stats").glob("*.npy"))
-    for file in statistics:
-        formats.refuse_irregular(file)
     about = store.about(source)
     identity = _identity(source, about, [*files, *statistics])
     name = f"{source.absolute().name}{part}{f'-{years}y' if years else ''}-{layout.name}-{identity}"
@@ -82,7 +79,7 @@ def convert(
                     with paths.atomic(folder / "stats" / file.name) as temporary:
                         shutil.copyfile(file, temporary)
                 if _identity(source, store.about(source), [*files, *statistics]) != identity:
-                    raise DataError(f"{source} was changed meanwhile; delete {folder}, and convert again")
+                    raise DataError(f"{source} was changed meanwhile; convert into another folder with --out")
                 if not (file := folder / "dataset.json").exists():
                     paths.write_text(file, json.dumps(about | {"converted": origin}, indent=1) + "\n")
     return folder
@@ -111,10 +108,11 @@ def _is_whole(folder: Path, origin: dict, shapes: dict[Path, tuple[int, int, int
         raise DataError(f"{folder} is not empty and no conversion began it; choose another folder")
     if begun not in (None, json.loads(json.dumps(origin))):
         why = f"{folder} holds another data set, or this one before it was changed, and is not overwritten"
-        raise DataError(f"{why}; choose another folder with --out, or delete it")
+        raise DataError(f"{why}; choose another folder with --out")
     for target, shape in shapes.items():
         if target.exists() and store.file_shape(target) != shape:
-            raise DataError(f"{target} has shape {store.file_shape(target)}, not {shape}; delete it, convert again")
+            why = f"has shape {store.file_shape(target)}, not {shape}"
+            raise DataError(f"{target} {why}; convert into another folder with --out")
     return (folder / "dataset.json").exists() and all(target.exists() for target in shapes)
 
 

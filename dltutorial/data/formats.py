@@ -11,12 +11,9 @@ Legend: T snapshots in the year, N snapshots asked for, C channels, H rows (lati
 """
 
 import contextlib
-import errno
-import itertools
 import math
 import os
 import re
-import stat
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,10 +28,10 @@ SUFFIXES = (".h5", ".npy", ".zarr")
 LAYOUTS = "npy, or hdf5 or zarr with -auto, -contiguous (hdf5) or -chunkN, then -gzipL, -lzf (hdf5) or -zstd (zarr)"
 _CHUNKED = r"-(auto|chunk[1-9]\d*)"
 _LAYOUT = re.compile(rf"npy|hdf5-contiguous|hdf5{_CHUNKED}(-gzip\d?|-lzf)?|zarr{_CHUNKED}(-gzip\d?|-zstd)?")
-_FOREIGN = "it is of another layout, remove it"
 _CHUNK = re.compile(r"(c\.)?\d+(\.\d+)*")  # the name of a file of Zarr's
 _ERRNO = re.compile(r"errno = ([1-9]\d*)")  # so HDF5 quotes the system
-_ANEW = "make or fetch it anew"
+_COPY_AGAIN = "copy it again from its source"
+_LOCK_ERRORS = ("unable to lock file", "file locking flag values don't match")
 _MOST_CHUNKS = 10**7  # to count more takes HDF5 minutes
 # From this size on a snapshot is read by h5py's ``read_direct``, straight to its place. It takes three times as long as
 # a slice to set up; a slice costs a new array and a copy. So slices take 0.4 × the time at 160 KiB, and 2 × at 20 MiB.
@@ -90,11 +87,11 @@ class Year:
         shape_TCHW = tuple(fields.shape or ())  # HDF5 has data sets without any
         holds = f"{path} holds {fields.dtype} {shape_TCHW}"
         if len(shape_TCHW) != 4 or fields.dtype.kind != "f":
-            raise DataError(f"{holds}, not floats (time, channel, lat, lon); write it as such, or remove it")
+            raise DataError(f"{holds}, not floats (time, channel, lat, lon); write it as such")
         if 0 in shape_TCHW:
-            raise DataError(f"{holds}: not one value; remove it, or make or fetch it anew")
+            raise DataError(f"{holds}, so it has no values; {_COPY_AGAIN}")
         self.path, self.chunk_TCHW, self.compressed, self.close = path, chunk_TCHW, compressed, close
-        self._fields, self._n, self._bytes = fields, shape_TCHW[0], path.stat().st_size * path.is_file()
+        self._fields, self._n = fields, shape_TCHW[0]
         self.shape: tuple[int, int, int] = shape_TCHW[1:]
         self._window: tuple[slice, ...] = ()
 
@@ -121,7 +118,6 @@ class Year:
         """
         self._require(first, count)
         with blaming(self.path), np.errstate(over="ignore"):  # what becomes infinite is noticed as such
-            self._refuse_shortened()
             x_NCHW = np.asarray(self._fields[(slice(first, first + count), *self._window)], np.float32)
         return self._with_values(first, x_NCHW)
 
@@ -132,10 +128,10 @@ class Year:
             are_equal = not (one < other or one > other) and x_CHW[0].size > 1
             if are_equal and not (x_CHW.max((1, 2)) > x_CHW.min((1, 2))).any():
                 kind = "NaN or infinity" if not np.isfinite(x_CHW).all() else "one value a field"
-                why = "as if zeroed, or a chunk was removed"
-                raise DataError(f"{self.path}, snapshot {index}, holds {kind}, {why}; {_ANEW}")
+                why = "as if a part of the file was never written"
+                raise DataError(f"{self.path}, snapshot {index}, holds {kind}, {why}; {_COPY_AGAIN}")
         if not math.isnan(self.no_value) and (x_NCHW == self.no_value).any():
-            raise DataError(f"{self.path} holds {self.no_value:g}, its own word for no value; leave the year out")
+            raise DataError(f"{self.path} holds {self.no_value:g}, its own sign for a missing value; fill these values")
         return x_NCHW
 
     def read_into(self, first: int, out_NCHW: np.ndarray) -> None:
@@ -146,7 +142,6 @@ class Year:
             return
         self._require(first, len(out_NCHW))
         with blaming(self.path):
-            self._refuse_shortened()
             for index, out_CHW in enumerate(out_NCHW, first):
                 self._fields.read_direct(out_CHW, (index, *self._window))
         self._with_values(first, out_NCHW)
@@ -155,11 +150,6 @@ class Year:
         """Raises: IndexError: the year lacks some of these snapshots."""
         if not 0 <= first <= first + count <= self._n:
             raise IndexError(f"snapshots {first} to {first + count - 1} of {self._n} in {self.path}")
-
-    def _refuse_shortened(self) -> None:
-        """Raises: DataError: since it was opened; HDF5 would read zeros, and a map would crash."""
-        if self._bytes and self.path.stat().st_size < self._bytes:
-            raise DataError(f"{self.path} was shortened while it was in use; {_ANEW}")
 
 
 def open_year(path: Path, crop: tuple[int, int] | None = None) -> Year:
@@ -170,9 +160,8 @@ def open_year(path: Path, crop: tuple[int, int] | None = None) -> Year:
     path = Path(path)
     kinds = {".h5": _open_hdf5, ".npy": _open_npy, ".zarr": _open_zarr}
     if path.suffix not in kinds:
-        raise DataError(f"{path} is none of {', '.join('*' + suffix for suffix in SUFFIXES)}; convert it, or remove it")
+        raise DataError(f"{path} is none of {', '.join('*' + suffix for suffix in SUFFIXES)}; convert it to one")
     with blaming(path), np.errstate(over="ignore"):  # a fill value of a file in float64 may be any
-        refuse_irregular(path, folder=path.suffix == ".zarr")
         year = kinds[path.suffix](path)
     if crop is not None:
         year.crop(*crop)
@@ -180,7 +169,7 @@ def open_year(path: Path, crop: tuple[int, int] | None = None) -> Year:
 
 
 def _open_hdf5(path: Path) -> Year:
-    file = h5py.File(path, "r")
+    file = open_hdf5(path)
     fields = dataset(path, file, "fields")
     year = Year(path, fields, fields.chunks, fields.compression is not None, file.close)
     has_fill = fields.id.get_create_plist().fill_value_defined() == h5py.h5d.FILL_VALUE_USER_DEFINED
@@ -188,21 +177,35 @@ def _open_hdf5(path: Path) -> Year:
     return year
 
 
+def open_hdf5(path: Path) -> h5py.File:
+    """Open an HDF5 file for reading, with or without a lock.
+
+    The course reads only files that are complete, so it needs no lock. Some NFS and Lustre file systems cannot lock
+    files, and there h5py refuses to open a file with a lock. HDF5 also refuses to open a file twice in one process if
+    one call locks it and the other does not. Therefore the lock is tried first, as in ``h5py.File(path)`` in a cell.
+
+    Raises:
+        OSError: The file cannot be read.
+    """
+    try:
+        return h5py.File(path, "r")
+    except OSError as error:
+        if not any(words in str(error) for words in _LOCK_ERRORS):
+            raise
+        return h5py.File(path, "r", locking=False)
+
+
 def dataset(path: Path, file: h5py.File, name: str) -> h5py.Dataset:
     """A dataset of an HDF5 file, all of whose values lie in that file, and as they are.
 
     DataError: there is none of that name; or its values are elsewhere, packed, or not all written.
     """
-    elsewhere = f"{path} keeps its values in other files or behind links, which may get lost; copy them into one"
-    for place in itertools.accumulate(name.split("/"), "{}/{}".format):
-        if isinstance(file.get(place, getlink=True), (h5py.ExternalLink, h5py.SoftLink)):  # to follow may never end
-            raise DataError(elsewhere)
     found = file.get(name)
     if not isinstance(found, h5py.Dataset):
         instead = "a group of that name" if found else sorted(file)
-        raise DataError(f"{path} has no dataset {name!r} but {instead}; {_FOREIGN}")
+        raise DataError(f"{path} has no dataset {name!r} but {instead}; write its values into a dataset {name!r}")
     if found.is_virtual or found.external:
-        raise DataError(elsewhere)
+        raise DataError(f"{path} keeps its values in other files; copy them into one file")
     _refuse_packed(path, found.attrs)
     packing = found.id.get_create_plist()
     for code, _, _, name in map(packing.get_filter, range(packing.get_nfilters())):
@@ -226,7 +229,7 @@ def _open_npy(path: Path) -> Year:
     """Mapped into memory. Do not shorten a file that is mapped: the kernel ends the reader."""
     mapped = np.load(path, mmap_mode="c", allow_pickle=False)  # as "r", but torch takes it without a warning
     if not isinstance(mapped, np.ndarray):
-        raise DataError(f"{path} holds several arrays; {_FOREIGN}")
+        raise DataError(f"{path} holds several arrays; write one array (time, channel, lat, lon)")
     return Year(path, mapped.view(np.ndarray))  # slices of a np.memmap are slow to make
 
 
@@ -251,24 +254,12 @@ def own_no_value(path: Path, attributes: Any, fill: Any = None) -> float:
     try:
         return float(np.float32(np.ravel(said)[0]))
     except (ValueError, TypeError, IndexError) as error:
-        raise DataError(f"{path}: _FillValue or missing_value is no number; correct or remove it") from error
+        raise DataError(f"{path}: _FillValue or missing_value is no number; correct this attribute") from error
 
 
 def _files_of_chunks(path: Path) -> int:
-    """How many files of a Zarr array hold its values. OSError: a folder cannot be listed.
-
-    DataError: a pipe or a device is among them. What each is, the folder itself tells: no file is looked at.
-    """
-    with os.scandir(path) as entries:
-        n_files = 0
-        for entry in entries:
-            if entry.is_dir(follow_symlinks=False):
-                n_files += _files_of_chunks(Path(entry))
-            elif not entry.is_file():
-                raise DataError(f"{entry.path} is no regular file; remove it, or make or fetch {path} anew")
-            else:
-                n_files += bool(_CHUNK.fullmatch(entry.name))  # and no half written one, which has another name
-    return n_files
+    """Return the number of files that hold values of a Zarr array; the names tell which do."""
+    return sum(bool(_CHUNK.fullmatch(name)) for _, _, names in os.walk(path) for name in names)
 
 
 def _refuse_holes(path: Path, shape: tuple[int, ...], chunk: tuple[int, ...], count: Callable[[], int]) -> None:
@@ -279,16 +270,9 @@ def _refuse_holes(path: Path, shape: tuple[int, ...], chunk: tuple[int, ...], co
     """
     chunks = math.prod(-(-n // part) for n, part in zip(shape, chunk, strict=True))
     if chunks > _MOST_CHUNKS:
-        raise DataError(f"{path} claims {shape[0]:,} samples in {chunks:,} chunks, too many; make or fetch it anew")
+        raise DataError(f"{path} claims {shape[0]:,} samples in {chunks:,} chunks, too many; {_COPY_AGAIN}")
     if missing := chunks - count():
-        raise DataError(f"{path} lacks {missing:,} of its {chunks:,} chunks; make or fetch it anew")
-
-
-def refuse_irregular(path: Path, folder: bool = False) -> None:
-    """Refuse, as a DataError, a pipe or a device, which may never end, and a folder in the place of a file."""
-    mode = path.stat().st_mode
-    if not (stat.S_ISDIR(mode) if folder else stat.S_ISREG(mode)):
-        raise DataError(f"{path} is no {'folder' if folder else 'regular file'}; remove it, or make or fetch it anew")
+        raise DataError(f"{path} lacks {missing:,} of its {chunks:,} chunks; {_COPY_AGAIN}")
 
 
 @contextlib.contextmanager
@@ -302,21 +286,20 @@ def blaming(path: Path) -> Iterator[None]:
     except (DataError, ImportError):
         raise
     except FileNotFoundError as error:
-        raise DataError(f"{path} is missing; make or fetch it anew") from error
+        raise DataError(f"{path} is missing; make it, or copy it from its source") from error
     except Exception as error:
         if isinstance(error, AttributeError) and str(error).startswith("module "):
             raise  # a library that was not loaded whole
         number = getattr(error, "errno", None) or next(map(int, _ERRNO.findall(str(error))), None)
         if number or isinstance(error, MemoryError):
             why = os.strerror(number) if number else "not enough memory"
-            why = "another program has it open for writing" if number == errno.EAGAIN else why
-            raise DataError(f"{path} cannot be read: {why}; it may well be whole: mend that, run again") from error
+            raise DataError(f"{path} cannot be read: {why}; correct that, for the file may be good") from error
         why = f"is not readable as {path.suffix.lstrip('.') or 'data'} ({first_line(error)})"
         if any(words in str(error) for words in ("truncated", "mmap length", "cannot reshape", "read all data")):
-            raise DataError(f"{path} is truncated; delete it and make or fetch it anew") from error
+            raise DataError(f"{path} is truncated; {_COPY_AGAIN}") from error
         if any(words in str(error) for words in ("allow_pickle", "Python objects")):
             why = "is no array of numbers"  # NumPy's own advice, to trust the file, is none
-        raise DataError(f"{path} {why}: damaged, or of a kind not read here; look before you remove it") from error
+        raise DataError(f"{path} {why}: it is damaged or of another format; compare it with its source") from error
 
 
 def first_line(error: BaseException) -> str:

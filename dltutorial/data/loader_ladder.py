@@ -142,7 +142,7 @@ class Costs:
 def measure_costs(gzipped: Split, mapped: Split, batch_size: int, repeats: int = 5) -> Costs:
     """Measure the figures on one data set in two layouts: HDF5 with gzip, and npy."""
     file = gzipped.files[0]
-    with formats.blaming(file), h5py.File(file, "r") as h5:
+    with formats.blaming(file), formats.open_hdf5(file) as h5:
         _, deflated = h5["fields"].id.read_direct_chunk((0, 0, 0, 0))
         chunk_bytes = 4 * math.prod(h5["fields"].chunks)
     batches = copies(mapped, batch_size)
@@ -182,7 +182,7 @@ class Slices(Pairs):
         """A pair, rolled by a random number of grid points."""
         year, first = self.where(index)
         if year not in self._fields:
-            self._fields[year] = h5py.File(self.split.files[year])["fields"]
+            self._fields[year] = formats.open_hdf5(self.split.files[year])["fields"]
         means_C11, stds_C11 = self.split.means_1C11[0], self.split.stds_1C11[0]
         shift = int(torch.randint(self.split.shape[-1], ()))
         now, then = (np.roll((self._fields[year][t] - means_C11) / stds_C11, shift, -1) for t in (first, first + 1))

@@ -12,6 +12,7 @@ In: a folder. Out: a ``Split`` that says where what is, checked; or one clear ``
 Legend: T snapshots, C channels, H rows (latitude), W columns (longitude).
 """
 
+import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -21,13 +22,11 @@ from typing import Any
 import numpy as np
 from tqdm.auto import tqdm
 
-from dltutorial import paths
 from dltutorial.data import formats
 from dltutorial.errors import DataError
 
 SPLITS = ("train", "valid", "test")
 STATISTICS = ("global_means", "global_stds", "time_means")
-REPLACING = ".replacing"  # in ``stats/`` while one set of statistics takes the place of another
 _LIKE_YEARS = {*formats.SUFFIXES, ".hdf5", ".hdf", ".he5", ".nc", ".nc4", ".npz"}  # in capitals too
 _YEAR = re.compile(r".*\d{4}")
 _FAR = 1e3  # deviations from the mean: no data of these statistics
@@ -102,7 +101,6 @@ def open_split(folder: Path, split: str = "train", crop: tuple[int, int] | None 
     for file, index in looked_at({file: shape[0] for file, shape in shapes.items()}):
         read_sample(file, index)
     said, (rows, columns) = about(folder, C), crop or (H, W)
-    refuse_mixed(folder)
     means, stds = (_stats(folder, name, (1, C, 1, 1)) for name in STATISTICS[:2])
     refuse_coarse(folder / "stats", "a channel of the years", *(means + n * stds.astype(float) for n in (-2, 2)))
     climate = _stats(folder, STATISTICS[2], (1, C, H, W)) if (folder / "stats" / "time_means.npy").exists() else None
@@ -140,7 +138,7 @@ def validate(folder: Path, progress: bool = False) -> str:
     splits = [open_split(folder, name) for name in SPLITS if name != "test" or (folder / name).exists()]
     for split in splits:
         if split.n_samples == len(split.files):
-            raise DataError(f"{folder / split.name} has no two snapshots in a row to forecast; make or fetch it anew")
+            raise DataError(f"{folder / split.name} has no two snapshots in a row to forecast; put longer years there")
     files, flat, torn = [file for split in splits for file in split.files], [], []
     total = sum(split.n_samples for split in splits)
     means_C, stds_C = (x.ravel().astype(np.float64) for x in (splits[0].means_1C11, splits[0].stds_1C11))
@@ -163,8 +161,8 @@ def validate(folder: Path, progress: bool = False) -> str:
                 odd_2C = ~(far_2C < _FAR) | no_value(ends_2C)
                 for at in map(tuple, np.argwhere(odd_2C)):
                     what = f"holds {ends_2C[at]:g}, {far_2C[at]:.0e} deviations from the mean"
-                    why = f"{file}, snapshot {index}, channel {at[1]}, {what}: if it says no value, leave the year out"
-                    raise DataError(f"{why}; or {folder / 'stats'} is of other data: {_anew(folder)}")
+                    why = f"{file}, snapshot {index}, channel {at[1]}, {what}: if that means a missing value, fill it"
+                    raise DataError(f"{why}; or {folder / 'stats'} is of other data: {_again(folder)}")
                 low_C, high_C = np.minimum(low_C, ends_2C[0]), np.maximum(high_C, ends_2C[1])
                 off_CHW = (x_CHW - means_C[:, None, None]) / stds_C[:, None, None]
                 squares_C = np.square(off_CHW).mean((1, 2))
@@ -182,11 +180,11 @@ def validate(folder: Path, progress: bool = False) -> str:
                 bar.update()
     if not ((low_C <= means_C) & (means_C <= high_C)).all():
         why = "global_means.npy is beyond all values of a channel"
-        raise DataError(f"{folder / 'stats'} is of other data: {why}; {_anew(folder)}")
+        raise DataError(f"{folder / 'stats'} is of other data: {why}; {_again(folder)}")
     odd_C = (low_C < high_C) & ((spread_C < 0.25) | (spread_C > 4))
     if odd_C.any():
         why = f"the spread of channel {odd_C.argmax()} is {spread_C[odd_C.argmax()] ** 0.5:.2g} × global_stds.npy"
-        raise DataError(f"{folder / 'stats'} is of other data: {why}; {_anew(folder)}")
+        raise DataError(f"{folder / 'stats'} is of other data: {why}; {_again(folder)}")
     notes = [f"note: {len(flat)} fields hold one value only, first {flat[0]}"] if flat else []
     notes += [f"note: {len(torn)} snapshots have many rows of one value, first {torn[0]}"] if torn else []
     notes += [f"note: {n} snapshots of {file} are the one before once more" for file, n in stuck.items() if n][:1]
@@ -258,9 +256,9 @@ def year_files(folder: Path, split: str) -> tuple[Path, ...]:
         if file.suffix not in formats.SUFFIXES:
             raise DataError(f"{file} would be left out: name it *.h5, *.npy or *.zarr if it is such, else move it away")
         if file.suffix != files[0].suffix:
-            raise DataError(f"{files[0]} and {file.name} are of two layouts; remove one of them")
+            raise DataError(f"{files[0]} and {file.name} are of two layouts; dltutorial data convert makes them alike")
         if not _YEAR.fullmatch(file.stem):
-            raise DataError(f"{file}: a year's name must end in four digits, as in sim_0001.h5; rename or remove it")
+            raise DataError(f"{file}: a year's name must end in four digits, as in sim_0001.h5; rename it")
     return files
 
 
@@ -276,7 +274,8 @@ def require_alike(shapes: Mapping[Path, tuple[int, ...]]) -> None:
     first, wanted = next(iter(shapes.items()))
     for file, shape in shapes.items():
         if shape[1:] != wanted[1:]:
-            raise DataError(f"{file} has samples {shape[1:]}, but {first} has {wanted[1:]}; remove one of them")
+            sizes = f"{file} has samples {shape[1:]}, but {first} has {wanted[1:]}"
+            raise DataError(f"{sizes}; all years of a data set must have the same shape, so move one elsewhere")
 
 
 def file_shape(file: Path) -> tuple[int, int, int, int]:
@@ -302,11 +301,13 @@ def samples(file: Path) -> Iterator[np.ndarray]:
 def whole(file: Path, first: int, x_NCHW: np.ndarray) -> np.ndarray:
     """As given. DataError: a snapshot holds NaN, infinity, or no value as a channel's least or largest."""
     for index, x_CHW in enumerate(x_NCHW, first):
-        if not np.isfinite(ends_2C := np.stack([x_CHW.min((1, 2)), x_CHW.max((1, 2))])).all():
-            raise DataError(f"{file}, snapshot {index}, holds NaN or infinity; remove the file, or make it anew")
+        ends_2C = np.stack([x_CHW.min((1, 2)), x_CHW.max((1, 2))])
+        for channel in np.flatnonzero(~np.isfinite(ends_2C).all(0)):
+            what = f"snapshot {index}, channel {channel}, holds NaN or infinity"
+            raise DataError(f"{file}, {what}; fill these values, or write the data without this channel")
         for at in map(tuple, np.argwhere(no_value(ends_2C))):
             what = f"snapshot {index}, channel {at[1]}, holds {ends_2C[at]:g}, which stands for no value elsewhere"
-            raise DataError(f"{file}, {what}; leave the year out")
+            raise DataError(f"{file}, {what}; fill these values, or write the data without this channel")
     return x_NCHW
 
 
@@ -334,24 +335,17 @@ def about(folder: Path, n_channels: int | None = None) -> dict[str, Any]:
 def read_json(file: Path) -> dict[str, Any] | None:
     """The object in a JSON file, None where there is no file; a DataError if it is damaged or no object."""
     try:
-        found = paths.from_json(paths.read_text(file))
+        found = json.loads(file.read_text(encoding="utf-8"))
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
-        raise DataError(f"{file} cannot be read: {error.strerror}; mend that, and run again") from error
+        raise DataError(f"{file} cannot be read: {error.strerror}; correct that, and run again") from error
     except ValueError as error:
         why = formats.first_line(error)
-        raise DataError(f"{file} is not readable JSON ({why}); delete it or make it anew") from error
+        raise DataError(f"{file} is not readable JSON ({why}); correct it") from error
     if not isinstance(found, dict):
-        raise DataError(f"{file} is no JSON object; delete it or make it anew")
+        raise DataError(f"{file} is no JSON object; correct it")
     return found
-
-
-def refuse_mixed(folder: Path) -> None:
-    """Raises: DataError: some of the statistics may be old and others new: who replaced them was killed."""
-    if (folder / "stats" / REPLACING).exists():
-        why = "old and new files may be beside each other, as replacing them was cut short"
-        raise DataError(f"{folder / 'stats'} may be of two computations: {why}; {_anew(folder)}")
 
 
 def _stats(folder: Path, name: str, shape: tuple[int, ...]) -> np.ndarray:
@@ -360,22 +354,21 @@ def _stats(folder: Path, name: str, shape: tuple[int, ...]) -> np.ndarray:
     with formats.blaming(file):
         if not file.exists():
             raise DataError(f"{file} is missing; make it: dltutorial data statistics --source {folder}")
-        formats.refuse_irregular(file)
         stored = np.load(file, mmap_mode="r", allow_pickle=False)
     if getattr(stored, "shape", None) != shape or stored.dtype.kind != "f":
         is_now = f"{stored.dtype} {stored.shape}" if isinstance(stored, np.ndarray) else "several arrays"
-        raise DataError(f"{file} is {is_now}, but the files need floats {shape}; {_anew(folder)}")
+        raise DataError(f"{file} is {is_now}, but the files need floats {shape}; {_again(folder)}")
     with np.errstate(over="ignore"):
         x = np.array(stored, np.float32)
     if not np.isfinite(x).all() or (name == "global_stds" and not (x > 0).all()):
-        raise DataError(f"{file} holds, in float32, NaN, infinity, or a deviation of 0; {_anew(folder)}")
+        raise DataError(f"{file} holds, in float32, NaN, infinity, or a deviation of 0; {_again(folder)}")
     return x
 
 
 def _far_off(folder: Path) -> DataError:
     why = "time_means.npy is far from global_means.npy"
-    return DataError(f"{folder / 'stats'} is of other data: {why}; {_anew(folder)}")
+    return DataError(f"{folder / 'stats'} is of other data: {why}; {_again(folder)}")
 
 
-def _anew(folder: Path) -> str:
-    return f"make them anew: dltutorial data statistics --overwrite --source {folder}"
+def _again(folder: Path) -> str:
+    return f"compute them again: dltutorial data statistics --overwrite --source {folder}"

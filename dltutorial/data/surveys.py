@@ -111,7 +111,7 @@ def pooled(images_NHW: Tensor) -> Tensor:
 
 def _read(file: Path, n: int) -> tuple[Tensor, Tensor]:
     """Features (N, F) and labels (N,) that ``lenses`` kept."""
-    with formats.blaming(file), paths.open_regular(file) as stream, np.load(stream, allow_pickle=False) as found:
+    with formats.blaming(file), open(file, "rb") as stream, np.load(stream, allow_pickle=False) as found:
         x_NF, y_N = found["features"], found["labels"]
     fits = (x_NF.dtype, x_NF.shape[:-1], y_N.shape, y_N.dtype.kind) == (np.float32, (n,), (n,), "i")
     if not fits or not np.isfinite(x_NF).all() or y_N.min() < 0:

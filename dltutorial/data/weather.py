@@ -11,18 +11,15 @@ import json
 import math
 import os
 import pickle
-import signal
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 from subprocess import PIPE, STDOUT
 from typing import Any
 
-import h5py
-import psutil
 from tqdm.auto import tqdm
 
 import dltutorial
@@ -111,19 +108,19 @@ def _is_whole(plan: Plan, folder: Path) -> bool:
         if folder.exists() and not folder.is_dir():
             raise DataError(f"{folder} is a file, not a folder; choose another")
     about, wanted = store.about(folder), plan.files(folder)
-    other = "choose another folder, or delete this one"
+    other = "choose another folder with --out"
     if about and about.get("digest") != plan.digest:
         raise DataError(f"{folder} holds a data set of another plan or origin, which is not overwritten; {other}")
     for file in (file for split in store.SPLITS for file in (folder / split).glob("[!.]*")):
         if file not in wanted.values():  # in whatever layout
             raise DataError(f"{file} is not of this data set and is not overwritten; {other}")
         shape = store.file_shape(file)
-        with formats.blaming(file), h5py.File(file, "r") as h5:
+        with formats.blaming(file), formats.open_hdf5(file) as h5:
             digest = h5.attrs.get("digest")
         if digest != plan.digest:
             raise DataError(f"{file} is not of this data set and is not overwritten; {other}")
         if shape != (plan.snapshots, *plan.shape):
-            raise DataError(f"{file} has shape {shape}; delete it and run again to make it anew")
+            raise DataError(f"{file} has shape {shape}, not {(plan.snapshots, *plan.shape)}; {other}")
     years_are_there = all(file.exists() for file in wanted.values())
     there = [file for name in store.STATISTICS if (file := folder / "stats" / f"{name}.npy").exists()]
     others = {p.name for p in folder.glob("*") if not p.match(".*.partial")} - {*store.SPLITS, "stats", ".lock"}
@@ -160,10 +157,12 @@ def _make(plan: Plan, folder: Path, processes: int | None, device: str, progress
 def run_processes(plan: Plan, files: Mapping[int, Path], processes: int, tick: Callable[[], object]) -> None:
     """Simulate these years, divided among processes; ``tick`` for every snapshot that any of them has stored.
 
-    They are ordinary children that run ``python -m dltutorial.data.simulate``: nothing of the caller is imported or
-    forked, so it works alike from a notebook that has used torch, from a script without a main guard, and from
-    standard input. On an error or an interrupt all end at once; years already whole stay. One that somebody has
-    stopped is waited for, and told of. DataError: a year cannot be made, or a process died.
+    They are ordinary child processes that run ``python -m dltutorial.data.simulate``. Nothing of the caller is imported
+    or forked, so this works from a notebook that has used torch, from a script without a main guard, and from standard
+    input. After an error or an interrupt all end at once. Years that are complete stay.
+
+    Raises:
+        DataError: A year cannot be made, or a process died.
     """
     years = list(files)
     children = [_start() for _ in range(min(processes, len(years)))]
@@ -171,21 +170,12 @@ def run_processes(plan: Plan, files: Mapping[int, Path], processes: int, tick: C
         try:
             shares = [{year: files[year] for year in years[n::processes]} for n in range(len(children))]
             jobs = zip(children, shares, strict=True)
-            ends: set[Future] = {threads.submit(_follow, child, plan, share, tick) for child, share in jobs}
-            mine, told = {child.pid for child in children}, set[int]()
-            while ends:
-                done, ends = wait(ends, 2, FIRST_COMPLETED)
-                for end in done:
-                    end.result()
-                with contextlib.suppress(psutil.Error):  # one that ends just now
-                    stopped = {p.pid for p in psutil.Process().children() if p.status() == psutil.STATUS_STOPPED} & mine
-                    for pid in stopped - told:
-                        tqdm.write(f"a simulating process is stopped; to go on: kill -CONT {pid}", sys.stderr)
-                    told = stopped
+            ends = {threads.submit(_follow, child, plan, share, tick) for child, share in jobs}
+            for end in as_completed(ends):
+                end.result()
         finally:
             for child in children:
                 child.terminate()  # politely, so that it removes its partial file
-                child.send_signal(signal.SIGCONT)  # whoever is stopped hears nothing
             for child in children:
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     child.wait(5)
@@ -193,7 +183,7 @@ def run_processes(plan: Plan, files: Mapping[int, Path], processes: int, tick: C
 
 
 def _start() -> subprocess.Popen:
-    """A simulating process, in a group of its own: Ctrl-C reaches the parent alone; who is stopped ends with that."""
+    """A simulating process, in a group of its own, so that Ctrl-C reaches the parent alone."""
     search = os.pathsep.join(filter(None, [str(Path(dltutorial.__file__).parents[1]), os.environ.get("PYTHONPATH")]))
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "PYTHONPATH": search}
     command = [sys.executable, "-P", "-m", "dltutorial.data.simulate"]

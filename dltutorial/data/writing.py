@@ -15,11 +15,12 @@ import os
 import re
 import secrets
 import shutil
-import time
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import filelock
 import h5py
 import numpy as np
 from tqdm.auto import tqdm
@@ -78,11 +79,20 @@ def atomic_folder(path: Path) -> Iterator[Path]:
 @contextlib.contextmanager
 def locked(folder: Path, progress: bool) -> Iterator[None]:
     """Hold the folder alone; say so if that takes waiting. DataError: it cannot be written."""
-    with contextlib.ExitStack() as held:
-        with refusals(folder):
-            folder.mkdir(parents=True, exist_ok=True)
-            held.enter_context(paths.locked(folder, f"another process is making {folder}" if progress else ""))
+    with refusals(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    lock = filelock.FileLock(folder / ".lock")
+    with contextlib.suppress(OSError):  # some shared file systems have no locks
+        try:
+            lock.acquire(timeout=1)
+        except filelock.Timeout:
+            if progress:
+                print(f"another process is making {folder}; waiting for it", file=sys.stderr, flush=True)
+            lock.acquire()
+    try:
         yield
+    finally:
+        lock.release()
 
 
 @contextlib.contextmanager
@@ -170,20 +180,6 @@ def write_stats(folder: Path, progress: bool = False, overwrite: bool = True) ->
     cannot be read, or a channel never changes; the statistics cannot be written, or are all there.
     """
     files = {name: folder / "stats" / f"{name}.npy" for name in store.STATISTICS}
-    with formats.blaming(stats := folder / "stats"):
-        for place in (stats, *files.values()):
-            if place.is_symlink():
-                raise DataError(f"{place} is a link, and what lies behind it may be another's; copy it in its place")
-            if place.exists():
-                formats.refuse_irregular(place, folder=place == stats)
-        if folder.exists() and not os.access(stats if stats.exists() else folder, os.W_OK):
-            raise DataError(f"you may not write to {stats}, where statistics belong; ask for it, or copy the data set")
-    for left in (file for name in files for file in stats.glob(f".{name}.npy.*.partial")):
-        with contextlib.suppress(OSError):
-            if _PARTIAL.fullmatch(left.name) and time.time() - left.lstat().st_mtime > 10:  # else it is being written
-                left.unlink()
-    if not overwrite:
-        store.refuse_mixed(folder)
     wanted = {name: file for name, file in files.items() if overwrite or not file.exists()}
     if not wanted:
         raise DataError(f"{folder / 'stats'} has all statistics already; add --overwrite to replace them")
@@ -204,22 +200,8 @@ def write_stats(folder: Path, progress: bool = False, overwrite: bool = True) ->
         channel = np.flatnonzero(stds_C <= 0)[0]
         raise DataError(f"{folder}: channel {channel} has one value in all training years; write the data without it")
     found = dict(zip(files, (means_C11 + near_C11, stds_C[:, None, None], time_means_CHW + near_C11), strict=True))
-    before = {file: file.read_bytes() for file in wanted.values() if file.exists()}
-    mark = folder / "stats" / store.REPLACING  # of a kill between the first new file and the last
-    was_mixed = mark.exists()
-    try:
-        with refusals(folder / "stats"), contextlib.ExitStack() as all_or_none:
-            for name, file in wanted.items():
-                temporary = all_or_none.enter_context(paths.atomic(file, mark.touch if before else lambda: None))
-                with open(temporary, "wb") as out:
-                    np.save(out, found[name][None].astype(np.float32))
-                    out.flush()
-                    os.fsync(out.fileno())  # of all, before the first takes its name
-    except BaseException:
-        for file in (file for file, content in before.items() if file.read_bytes() != content):  # some are new already
-            file.write_bytes(before[file])
-        if not was_mixed:
-            mark.unlink(missing_ok=True)
-        raise
-    mark.unlink(missing_ok=True)
+    with refusals(folder / "stats"):
+        for name, file in wanted.items():
+            with paths.atomic(file) as temporary, open(temporary, "wb") as out:
+                np.save(out, found[name][None].astype(np.float32))
     return list(wanted.values())

@@ -87,21 +87,20 @@ def opened(file: Path, **shapes: str) -> Iterator[list[h5py.Dataset]]:
         DataError: as of ``formats.dataset``; no numbers, other shapes, or sizes that differ under one letter.
     """
     sizes: dict[str, int] = {}
-    with formats.blaming(file):
-        formats.refuse_irregular(file)
-        with h5py.File(file, "r") as h5:
-            found = [formats.dataset(file, h5, name) for name in shapes]
-            for (name, shape), data in zip(shapes.items(), found, strict=True):
-                is_now, dims = tuple(data.shape or ()), re.findall(r"[A-Z]|\d+", shape)
-                fits = len(dims) == len(is_now) and all(
-                    n == (int(d) if d.isdigit() else sizes.setdefault(d, n)) for d, n in zip(dims, is_now, strict=True)
-                )
-                if shape == "NCHW" and fits and is_now[1] == is_now[2] > is_now[3] and is_now[3] in _CHANNELS:
-                    raise DataError(f"{file}: {name} is {is_now}, channels last, it seems; write N, C, H, W")
-                if not fits or 0 in is_now or data.dtype.kind not in "fiub":
-                    wanted = ", ".join(str(sizes.get(d, d)) for d in dims)
-                    raise DataError(f"{file}: {name} is {data.dtype} {is_now}, not numbers ({wanted}); make it anew")
-            yield found
+    with formats.blaming(file), formats.open_hdf5(file) as h5:
+        found = [formats.dataset(file, h5, name) for name in shapes]
+        for (name, shape), data in zip(shapes.items(), found, strict=True):
+            is_now, dims = tuple(data.shape or ()), re.findall(r"[A-Z]|\d+", shape)
+            fits = len(dims) == len(is_now) and all(
+                n == (int(d) if d.isdigit() else sizes.setdefault(d, n)) for d, n in zip(dims, is_now, strict=True)
+            )
+            if shape == "NCHW" and fits and is_now[1] == is_now[2] > is_now[3] and is_now[3] in _CHANNELS:
+                raise DataError(f"{file}: {name} is {is_now}, channels last, it seems; write N, C, H, W")
+            if not fits or 0 in is_now or data.dtype.kind not in "fiub":
+                wanted = ", ".join(str(sizes.get(d, d)) for d in dims)
+                what = f"{name} is {data.dtype} {is_now}, not numbers ({wanted})"
+                raise DataError(f"{file}: {what}; write it as such")
+        yield found
 
 
 def arrays(file: Path, **shapes: str) -> list[np.ndarray]:
@@ -160,14 +159,13 @@ def digest(files: Sequence[Path]) -> str:
     sizes = []
     for file in files:
         with formats.blaming(file):
-            formats.refuse_irregular(file)
             sizes.append(file.stat().st_size)
     told, share = hashlib.blake2b(repr(sizes).encode(), digest_size=8), min(1.0, _WHOLE_BYTES / max(1, sum(sizes)))
     for file, size in zip(files, sizes, strict=True):
         wanted = max(min(size, _SMALL_BYTES), math.ceil(share * size))
         n = max(2, -(-wanted // _BLOCK_BYTES))
         block = -(-wanted // n)
-        with formats.blaming(file), paths.open_regular(file) as stream:
+        with formats.blaming(file), open(file, "rb") as stream:
             for place in range(n):
                 stream.seek(place * (size - block) // (n - 1))
                 told.update(stream.read(block))

@@ -120,7 +120,7 @@ class Samples:
         shapes = f"{self.size} {len(self.low_C)}", self.size
         x_HWC, label_HW = cases.arrays(file, **dict(zip(SAMPLE, shapes, strict=True)))
         if not np.ptp(x_HWC) > 0:
-            raise DataError(f"{file} holds one value only, as if never written; remove it, or make it anew")
+            raise DataError(f"{file} holds one value only, as if never written; copy it again from its source")
         x_HWC = (x_HWC - self.low_C) * self.scale_C - 0.5
         if not -_FAR < x_HWC.min() <= x_HWC.max() < _FAR:
             raise DataError(f"{file} holds values that are {_FAR} ranges beyond stats.h5, {_OTHER}")

@@ -15,7 +15,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import h5py
 import numpy as np
 import torch
 from torch import Tensor, nn
@@ -109,7 +108,7 @@ class Tiles:
 
     def batch(self, indices: list[int], seeds: Tensor | None = None, turn: bool = False) -> tuple[Tensor, Tensor]:
         """(B, C, H, W) about 0, and labels (B, K); ``turn`` mirrors and turns each, by its seed."""
-        with formats.blaming(self.file), h5py.File(self.file, "r") as h5, np.errstate(over="ignore"):
+        with formats.blaming(self.file), formats.open_hdf5(self.file) as h5, np.errstate(over="ignore"):
             images = h5["images"]  # one by one: h5py is slow with a list of places
             x_BCHW = torch.from_numpy(np.stack([images[index] for index in indices]).astype(np.float32))
         ends_2B = torch.stack([x_BCHW.amin((1, 2, 3)), x_BCHW.amax((1, 2, 3))])

@@ -19,7 +19,6 @@ import math
 from collections.abc import Mapping
 from pathlib import Path
 
-import h5py
 import numpy as np
 import torch
 from torch import Tensor, nn
@@ -127,7 +126,7 @@ def make_task(recipe: Recipe, folder: Path) -> Task:
     """The task of a recipe on a folder of observations. DataError: files that cannot be; less than a batch takes."""
     files = [Path(folder) / f"{split}.h5" for split in ("train", "valid")]
     (points_N2, c_N), valid = (list(map(torch.from_numpy, cases.arrays(f, points="N2", c="N"))) for f in files)
-    with formats.blaming(files[0]), h5py.File(files[0], "r") as data:
+    with formats.blaming(files[0]), formats.open_hdf5(files[0]) as data:
         said = {name: np.asarray(data.attrs[name]) for name in TRUE if name in data.attrs}
     if not all(x.size == 1 and x.dtype.kind in "fiu" and np.isfinite(x).all() for x in said.values()):
         found = ", ".join(f"{name} = {x.tolist()!r:.40}" for name, x in said.items())

@@ -74,7 +74,7 @@ def make_task(recipe: Recipe, folder: Path) -> Task:
         raise RecipeError(f"{told}; {todo}")
     valid = Pairs(store.open_split(folder, "valid", crop))
     if len(valid) == 0:
-        raise DataError(f"{Path(folder) / 'valid'} has no two snapshots in a row to forecast; make or fetch it anew")
+        raise DataError(f"{Path(folder) / 'valid'} has no two snapshots in a row to forecast; put longer years there")
     model = build_model(recipe)
     device = next(model.parameters()).device
     sampling.endless(len(Pairs(train)), recipe.global_batch_size)  # refuses a batch that is too large now, not later

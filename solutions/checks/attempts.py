@@ -103,7 +103,7 @@ def read(file: Path) -> Mapping[str, Tensor]:
     try:
         return torch.load(file, mmap=True, weights_only=True)
     except (OSError, RuntimeError, ValueError) as error:
-        raise DataError(f"cannot read the images in {file} ({error}); remove that file, and run again") from error
+        raise DataError(f"cannot read the images in {file} ({error}); rename that file, and run again") from error
 
 
 @dataclass(frozen=True)

@@ -3,10 +3,13 @@
 Those of ranks are met in tests/parallel/test_advice_of_ranks.py, those of a GPU in tests/gpu/test_advice_on_cuda.py.
 """
 
+import ast
 import contextlib
+import ctypes
 import multiprocessing
 import os
 import pickle
+import re
 import resource
 import signal
 import socket
@@ -195,7 +198,7 @@ def a_module_that_nobody_has(folder):
     __import__("no_such_module_at_all")
 
 
-@met("file-broken")
+@met("file-truncated")
 def a_truncated_hdf5_file(folder):
     with h5py.File(folder / "x.h5", "w") as file:
         file["x"] = np.zeros(10_000)
@@ -203,27 +206,27 @@ def a_truncated_hdf5_file(folder):
     h5py.File(folder / "x.h5")
 
 
-@met("file-broken")
+@met("no-hdf5")
 def a_file_that_is_no_hdf5(folder):
     (folder / "x.h5").write_text("hello")
     h5py.File(folder / "x.h5")
 
 
-@met("file-broken")
+@met("file-truncated")
 def a_truncated_npy_file(folder):
     np.save(folder / "x.npy", np.zeros(1000))
     os.truncate(folder / "x.npy", 500)
     np.load(folder / "x.npy")
 
 
-@met("file-broken")
+@met("file-truncated")
 def a_truncated_npy_file_that_is_mapped(folder):
     np.save(folder / "x.npy", np.zeros(1000))
     os.truncate(folder / "x.npy", 500)
     np.load(folder / "x.npy", mmap_mode="r")
 
 
-@met("file-broken")
+@met("checkpoint-truncated")
 def a_truncated_checkpoint(folder):
     torch.save(torch.ones(1000), folder / "x.pt")
     os.truncate(folder / "x.pt", 500)
@@ -234,6 +237,41 @@ def a_truncated_checkpoint(folder):
 def a_checkpoint_with_more_than_tensors(folder):
     torch.save(Killed(), folder / "x.pt")
     torch.load(folder / "x.pt", weights_only=True)
+
+
+@met("dataset-missing")
+def a_dataset_that_the_file_does_not_have(folder):
+    with h5py.File(folder / "x.h5", "w") as file:
+        file["t2m"] = np.zeros(3)
+    h5py.File(folder / "x.h5")["fields"]
+
+
+@met("file-busy")
+def a_file_that_another_process_writes(folder):
+    with h5py.File(folder / "x.h5", "w"):
+        code = f"import h5py; h5py.File({str(folder / 'x.h5')!r})"
+        run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    kind, _, message = run.stderr.strip().splitlines()[-1].partition(": ")
+    raise {"BlockingIOError": BlockingIOError}[kind](message)
+
+
+@met("file-lock-flags")
+def a_file_that_is_open_with_and_without_a_lock(folder):
+    with h5py.File(folder / "x.h5", "w") as file:
+        file["x"] = np.zeros(3)
+    with h5py.File(folder / "x.h5"):
+        h5py.File(folder / "x.h5", locking=False)
+
+
+@met("command-missing")
+def a_program_that_is_not_installed(folder):
+    with mock.patch.dict(os.environ, {"PATH": str(folder)}):
+        subprocess.run(["srun"])
+
+
+@met("library-missing")
+def a_library_that_is_not_installed(folder):
+    ctypes.CDLL("libmpi.so.99")
 
 
 @met("file-missing")
@@ -299,6 +337,16 @@ def attention_of_two_dtypes(folder):
 @met("state-dict")
 def weights_of_another_model(folder):
     torch.nn.Linear(3, 4).load_state_dict(torch.nn.Linear(3, 5).state_dict())
+
+
+@met("state-dict-wrapped")
+def weights_of_a_compiled_model(folder):
+    torch.nn.Linear(3, 4).load_state_dict(torch.compile(torch.nn.Linear(3, 4)).state_dict())
+
+
+@met("state-dict-wrapped")
+def weights_of_a_wrapped_model(folder):
+    torch.nn.Linear(3, 4).load_state_dict(torch.nn.DataParallel(torch.nn.Linear(3, 4)).state_dict())
 
 
 @met("shapes")
@@ -375,7 +423,7 @@ def a_name_of_a_cell_that_was_not_run(folder):
     print(model)  # noqa: F821
 
 
-# What this machine cannot make happen: what torch, CUDA and NCCL say, in the classes in which they say it.
+# What this machine cannot make happen: what torch, CUDA, NCCL and HDF5 say, in the classes in which they say it.
 WORDS = {
     "gpu-memory": torch.OutOfMemoryError(
         "CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0 has a total capacity of 79.15 GiB of which 3.50 GiB is "
@@ -401,9 +449,22 @@ WORDS = {
         "downloading and installing a new version from the URL: http://www.nvidia.com/Download/index.aspx"
     ),
     "capture": RuntimeError("CUDA error: operation not permitted when stream is capturing"),
+    "file-lock": OSError(
+        "[Errno 37] Unable to synchronously open file (unable to lock file, errno = 37, error message = 'No locks "
+        "available')"
+    ),
+    "hdf5-fork": OSError("Unable to synchronously open object (bad object header version number)"),
+    "disk-error": OSError(5, "Input/output error"),
+    "python-headers": RuntimeError(
+        "C++ compile error\n\n/tmp/x.cpp:1: fatal error: Python.h: No such file or directory"
+    ),
+    "name-resolution": RuntimeError(
+        "The client socket has failed to connect to any network address of (node-a01, 29500). The IPv6 network "
+        "addresses of (node-a01, 29500) cannot be retrieved (gai error: -2 - Name or service not known)."
+    ),
     "cuda-broken": RuntimeError("CUDA error: device-side assert triggered\nCUDA kernel errors might be asynchronously"),
 }
-ELSEWHERE = {  # where they are met: the ranks' tests, test_teach_update.py, and below
+ELSEWHERE = {  # the tests of ranks, and below
     "rank-killed", "rank-aborted", "ranks-differ", "unused-parameters", "git-pull", "main-guard",
 }  # fmt: skip
 
@@ -426,7 +487,7 @@ def test_an_error_that_is_met_leads_to_its_advice(name, raises, tmp_path):
 
 
 @pytest.mark.parametrize(("name", "error"), WORDS.items(), ids=WORDS)
-def test_the_words_of_an_error_that_needs_a_gpu_lead_to_its_advice(name, error):
+def test_the_words_of_an_error_that_this_machine_lacks_lead_to_its_advice(name, error):
     assert advice.of(error).name == name
 
 
@@ -447,7 +508,54 @@ def test_advice_is_one_plain_sentence_and_fits_what_the_page_shows_of_the_error(
     assert one.do.endswith(".")
     assert one.do.count(". ") == 0
     assert "\n" not in one.do
-    assert advice.of_words("", one.seen) == one
+    assert advice.of_words("", one.example) == one
+
+
+# What people reported, and what an earlier version answered: delete the file, install g++, make /dev/shm larger.
+REPORTED = [
+    (
+        "OSError",
+        "Unable to open file (unable to lock file, errno = 37, error message = 'No locks available')",
+        "file-lock",
+    ),
+    ("OSError", "Unable to synchronously open file (unable to lock file, errno = 5, …)", "file-lock"),
+    (
+        "BlockingIOError",
+        "[Errno 11] Unable to synchronously open file (unable to lock file, errno = 11, …)",
+        "file-busy",
+    ),
+    (
+        "PermissionError",
+        "[Errno 13] Unable to open file (unable to open file: name = 'x.h5', errno = 13)",
+        "no-permission",
+    ),
+    ("RuntimeError", "unable to open shared memory object </torch_1> … Too many open files (24)", "too-many-files"),
+    ("FileNotFoundError", "[Errno 2] No such file or directory: 'g++'", "compiler"),
+    ("FileNotFoundError", "[Errno 2] No such file or directory: '/data/era5.zarr/fields'", "file-missing"),
+]
+
+
+@pytest.mark.parametrize(("kind", "message", "name"), REPORTED, ids=[f"{row[2]}: {row[0]}" for row in REPORTED])
+def test_errors_that_people_reported_lead_to_their_advice(kind, message, name):
+    assert advice.of_words(kind, message).name == name
+
+
+@pytest.mark.parametrize("one", advice.table(), ids=lambda one: one.name)
+def test_no_advice_tells_a_user_to_delete_a_file(one):
+    assert not re.search(r"\b(remove|delete|erase|unlink|overwrite|rm)\b", one.do, re.IGNORECASE)
+
+
+def test_no_message_of_the_course_tells_a_user_to_delete_a_file():
+    places = [ROOT / "dltutorial", ROOT / "hub", ROOT / "solutions" / "checks"]
+    messages = [
+        f"{file.relative_to(ROOT)}:{node.lineno}: {ast.unparse(node)}"
+        for place in places
+        for file in place.rglob("*.py")
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+        if isinstance(node, (ast.Raise, ast.Assign))
+    ]
+    orders = re.compile(r"(?:[;,:(]|\b(?:or|and|then|please)) (?:remove|delete|erase) (?:it|the|that|this|them|one|\{)")
+    assert [message for message in messages if orders.search(message)] == []
 
 
 def test_troubleshooting_is_the_table():
