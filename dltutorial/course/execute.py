@@ -192,9 +192,9 @@ def _execute_here(
             if started or "Kernel died before replying" not in str(problem):
                 raise
             execute_once()
-    except OSError:
-        raise
     except Exception as problem:
+        if isinstance(problem, OSError) and problem.errno:  # such as a full disk; a cell's time limit has no number
+            raise
         error = _one_line(problem, timeout_s)
         _end_all(descendants)
         _end_clusters()
