@@ -6,7 +6,6 @@ raises, so that a notebook of exercises runs from top to bottom. Exercises live 
 the module ``dltutorial.course.checks.ring``.
 """
 
-import contextlib
 import importlib
 import os
 from collections.abc import Callable, Sequence
@@ -15,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from dltutorial import paths
-from dltutorial.course import exercise_status, guard, show
+from dltutorial.course import guard, show
 from dltutorial.course.chapter import advise_below_tracebacks
 from dltutorial.errors import CourseError
 from dltutorial.record import records
@@ -91,12 +90,7 @@ class Exercise:
         The record names the first case that failed and what that case knows about this very mistake; where it knows
         nothing, ``hint`` is empty. What the function returned is not recorded.
         """
-        here = os.open(".", os.O_RDONLY)
-        try:
-            outcome = self.examine(fn)
-        finally:
-            os.fchdir(here)  # wherever the answer went: records and runs go here
-            os.close(here)
+        outcome = self.examine(fn)
         self.attempts += outcome.status == "wrong"
         show.display(self._shown(outcome))
         records.Writer(self.chapter, os.environ.get("DLTUTORIAL_PRESET", "auto")).write(
@@ -112,37 +106,25 @@ class Exercise:
             return Outcome("not attempted")
         if not callable(fn):
             return Outcome("wrong", failed="a function", expected="the function itself", got=guard.brief(fn))
-        passed, not_tried, owner = list[str](), list[str](), os.getpid()
+        passed: list[str] = []
+        not_tried: list[str] = []
+        case = self.cases[0]
         try:
-            with guard.plain_torch(), guard.deadline(self.deadline_s):
+            with guard.deadline(self.deadline_s):
                 for case in self.cases:
                     try:
                         case(fn)
                         passed.append(_case_name(case))
                     except NotTried as missing:
                         not_tried.append(f"{_case_name(case)}: {missing}")
-                    finally:
-                        if os.getpid() != owner:  # an answer has forked
-                            os._exit(0)
-        except KeyboardInterrupt:
-            raise
-        except BaseException as error:
-            if len(passed) + len(not_tried) < len(self.cases):  # else the deadline struck after the last case
-                try:
-                    with guard.deadline(self.deadline_s):  # to put an object into words is to call it
-                        return self._failure(error, tuple(passed))
-                except guard.TooLate:
-                    got = "what does not come to an end when it is put into words"
-                    return Outcome("wrong", tuple(passed), _case_name(self.cases[len(passed)]), got=got)
-        if not passed:  # a check has cases that can be tried anywhere
-            return Outcome("wrong", failed=_case_name(self.cases[0]), got=f"{NotTried.__name__}, raised by the answer")
+        except (Exception, SystemExit, guard.TooLate) as error:
+            return self._failure(error, case, tuple(passed))
         return Outcome("passed", tuple(passed), not_tried=tuple(not_tried))
 
-    def _failure(self, error: BaseException, passed: tuple[str, ...]) -> Outcome:
-        """What to tell about the exception that ended the cases."""
+    def _failure(self, error: BaseException, case: Callable, passed: tuple[str, ...]) -> Outcome:
+        """Return the outcome for the exception that ``case`` ended with."""
         if isinstance(error, NotImplementedError) and not error.args:
             return Outcome("not attempted", passed)
-        case = self.cases[len(passed)]
         expected = hint = trace = ""
         if isinstance(error, Wrong):
             expected, got, hint = guard.brief(error.expected), guard.brief(error.got), error.hint
@@ -189,11 +171,11 @@ class Registry:
     """Finds exercises by name: ``check.NAME`` is the :class:`Exercise` of that name."""
 
     def __getattr__(self, name: str) -> Exercise:
-        """The exercise in ``solutions/checks/NAME.py``; the first time, tell of a newer version of the notebook.
+        """Return the exercise in ``solutions/checks/NAME.py``. Tracebacks in this notebook end with advice from now on.
 
         Raises:
-            AttributeError: there is no such exercise; the message lists those there are.
-            CourseError: there is no folder of checks.
+            AttributeError: There is no such exercise. The message lists the exercises.
+            CourseError: There is no folder of checks.
         """
         if name.startswith("_"):
             raise AttributeError(name)
@@ -202,22 +184,13 @@ class Registry:
             paths.course_folder(_FOLDER)
         if name not in names:
             raise AttributeError(f"no exercise {name!r}; there are: {', '.join(names) or 'none yet'}")
-        if not vars(self):
-            self._tell_of_newer_version()
+        advise_below_tracebacks()
         return importlib.import_module(f"{__name__}.{name}").EXERCISE
 
     def __dir__(self) -> list[str]:
         """The names of the exercises, for completion."""
-        files = (file for folder in __path__ for file in Path(folder).glob("[!.]*.py"))
-        return sorted(file.stem for file in files if b"\nEXERCISE = " in file.read_bytes())
-
-    def _tell_of_newer_version(self) -> None:
-        """Once, in an exercise that is open in JupyterLab; its tracebacks get a sentence of advice from now on."""
-        self._told = True
-        advise_below_tracebacks()
-        with contextlib.suppress(CourseError):  # a solution that cannot be read concerns nobody here
-            if told := exercise_status.notice(os.environ.get("JPY_SESSION_NAME")):
-                show.display(show.advice(told, "Newer version"))
+        files = (file for folder in __path__ for file in Path(folder).glob("*.py"))
+        return sorted(file.stem for file in files if "\nEXERCISE = " in file.read_text(encoding="utf-8"))
 
 
 check = Registry()

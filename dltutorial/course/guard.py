@@ -1,13 +1,11 @@
-"""Running a learner's function without letting it break the notebook: a deadline, a short traceback, a safe repr.
+"""Run a learner's function with a time limit, and put what it returned or raised into a few words.
 
-In: any callable. Out: strings that are short enough to read, whatever the function did.
+The time limit is the alarm signal of Unix (https://docs.python.org/3/library/signal.html#signal.setitimer).
 """
 
 import contextlib
-import faulthandler
 import reprlib
 import signal
-import sys
 import sysconfig
 import threading
 import traceback
@@ -18,110 +16,80 @@ from typing import Any
 
 _PACKAGE = str(Path(__file__).resolve().parents[1])
 _INSTALLED = tuple(sysconfig.get_paths()[key] for key in ("stdlib", "platstdlib", "purelib", "platlib"))
-_GIVE_UP_S = 60  # beyond a deadline
 _SHORT = reprlib.Repr()
-_SHORT.maxstring = _SHORT.maxlong = 200
+_SHORT.maxstring = 200
+_SHORT.maxlong = 200
 
 
 class TooLate(BaseException):
-    """The deadline passed. No ``Exception``, so that a learner's ``except Exception`` does not swallow it."""
+    """The time limit has passed. It is no ``Exception``, so that a learner's ``except Exception`` does not catch it."""
 
 
 @contextlib.contextmanager
 def deadline(limit_s: float) -> Iterator[None]:
-    """Raise :class:`TooLate` inside the block after ``limit_s``, and again twice a second until the block ends.
+    """Limit the time of the block.
 
-    A bare ``except`` swallows it. So every second time it comes at one of the next lines instead, each time a later
-    one, until that line is outside of the ``try``. Python raises it between two steps of its own: one call into C, such
-    as ``sum(range(10**11))``, nothing interrupts. Where such a call lasts a minute more, the process ends, and
-    standard error says in which line it was.
+    Python can deliver a signal to the main thread only. In another thread there is no limit. A bare ``except`` in the
+    block can catch :class:`TooLate`; then the block goes on until the learner stops it. An alarm that was already set
+    is set again afterwards.
 
-    Works in the main thread of a system with SIGALRM; elsewhere there is no deadline. A timer that was already
-    running (a test's own) goes on afterwards.
+    Args:
+        limit_s: The limit in seconds.
+
+    Raises:
+        TooLate: The block was still running after ``limit_s``.
     """
-    if threading.current_thread() is not threading.main_thread() or not hasattr(signal, "SIGALRM"):
+    if threading.current_thread() is not threading.main_thread():
         yield
         return
 
-    n_late, tracer = 0, sys.gettrace()
+    def raise_too_late(number: int, frame: FrameType | None) -> None:
+        raise TooLate
 
-    def late(number: int, frame: FrameType | None) -> None:
-        nonlocal n_late
-        n_late, lines_left = n_late + 1, n_late
-
-        def trace(where: FrameType, event: str, arg: object) -> Callable | None:
-            nonlocal lines_left
-            if where.f_code.co_filename.startswith((_PACKAGE, *_INSTALLED)):
-                return None  # not in what ends this block
-            lines_left -= event == "line"
-            if lines_left <= 0:
-                raise TooLate
-            return trace
-
-        if n_late % 2:
-            raise TooLate
-        while frame and not frame.f_code.co_filename.startswith(_PACKAGE):
-            frame.f_trace = trace
-            frame = frame.f_back
-        sys.settrace(trace)
-
-    handler = signal.signal(signal.SIGALRM, late)
-    before_s = signal.setitimer(signal.ITIMER_REAL, limit_s, 0.5)
-    if sys.__stderr__:
-        faulthandler.dump_traceback_later(limit_s + _GIVE_UP_S, exit=True, file=sys.__stderr__)
+    previous_handler = signal.signal(signal.SIGALRM, raise_too_late)
+    previous_timer = signal.setitimer(signal.ITIMER_REAL, limit_s)
     try:
         yield
     finally:
-        faulthandler.cancel_dump_traceback_later()
-        sys.settrace(tracer)
-        signal.setitimer(signal.ITIMER_REAL, *before_s)
-        signal.signal(signal.SIGALRM, handler)
-
-
-@contextlib.contextmanager
-def plain_torch() -> Iterator[None]:
-    """Torch with its own dtype, device and gradients, whatever a cell or an answer sets; afterwards as it was."""
-    import torch
-
-    dtype, device = torch.get_default_dtype(), torch.get_default_device()
-    torch.set_default_dtype(torch.float32)
-    torch.set_default_device(None)
-    try:
-        with torch.enable_grad():
-            yield
-    finally:
-        torch.set_default_dtype(dtype)
-        torch.set_default_device(None if device.type == "cpu" else device)
+        signal.setitimer(signal.ITIMER_REAL, *previous_timer)
+        signal.signal(signal.SIGALRM, previous_handler)
 
 
 def last_words(error: BaseException) -> str:
-    """The error's last line, such as ``ZeroDivisionError: division by zero``, even where ``str(error)`` fails."""
-    told = traceback.TracebackException(type(error), error, None)
-    told.__notes__ = None  # what was added to it are not its own words
-    line = "".join(told.format_exception_only()).strip().split("\n")[-1][:300]
-    return line.encode(errors="replace").decode()
+    """Return the last line of an error message, such as ``ZeroDivisionError: division by zero``."""
+    summary = traceback.TracebackException(type(error), error, None)
+    summary.__notes__ = None  # notes are what a check added, not the error's own words
+    text = "".join(summary.format_exception_only()).strip()
+    return text.split("\n")[-1][:300]
 
 
 def learners_frames(error: BaseException, case: Callable) -> str:
-    """The lines of the learner's own code that led to ``error``; empty where there is none.
+    """Return the last five lines of the learner's own code that led to an error, or an empty string.
 
-    Frames of the case, the checks, this package, Python and installed packages are left out: the learner wrote none
-    of them.
+    Frames of the case, the checks, this package, Python and installed packages are left out.
+
+    Args:
+        error: What was raised.
+        case: The case of the check that called the learner's function.
+
+    Returns:
+        One line per frame, with the line number, the name of the function and the source.
     """
-    not_theirs = (_PACKAGE, *_INSTALLED, "<frozen")
-    stack = traceback.StackSummary.extract(
-        (frame, line)
-        for frame, line in traceback.walk_tb(error.__traceback__)
-        if frame.f_code is not getattr(case, "__code__", None)
-        and not frame.f_code.co_filename.startswith(not_theirs)
-        and Path(frame.f_code.co_filename).parent.parts[-2:] != ("solutions", "checks")
-    )
+    others = (_PACKAGE, *_INSTALLED, "<frozen")
+    learners = []
+    for frame, line in traceback.walk_tb(error.__traceback__):
+        file = frame.f_code.co_filename
+        is_check = Path(file).parent.parts[-2:] == ("solutions", "checks")
+        is_case = frame.f_code is getattr(case, "__code__", None)
+        if not (file.startswith(others) or is_check or is_case):
+            learners.append((frame, line))
+    stack = traceback.StackSummary.extract(learners)
     lines = [f"line {frame.lineno}, in {frame.name}:  {frame.line or ''}".rstrip(": ") for frame in stack]
     return "\n".join(lines[-5:])
 
 
 def brief(value: Any) -> str:
-    """What ``value`` is, short: arrays and tensors with shape and dtype, long strings cut; never raises."""
+    """Return ``repr(value)`` cut to a readable length. An array or tensor is shown with its shape and dtype."""
     try:
         if isinstance(value, BaseException):
             return last_words(value)
@@ -129,5 +97,5 @@ def brief(value: Any) -> str:
             numbers = _SHORT.repr(value.reshape(-1)[:6].tolist()) if value.size else "[]"
             return f"{type(value).__name__} of shape {tuple(value.shape)}, {value.dtype}: {numbers}"
         return _SHORT.repr(value)
-    except (Exception, SystemExit, GeneratorExit):
+    except Exception:  # a learner's own class may not have a repr that works
         return f"an object of type {type(value).__name__}"
