@@ -1,14 +1,9 @@
 """Whole training steps as CUDA graphs."""
 
-import copy
-import subprocess
-import sys
-
 import pytest
 import torch
 
-from dltutorial.config import Recipe, preset
-from dltutorial.course import benches
+from dltutorial.config import Recipe
 from dltutorial.course.checks.narrow import NarrowMLP
 from dltutorial.errors import CourseError
 from dltutorial.train.forecasting import make_vit, squared_error
@@ -19,21 +14,6 @@ from dltutorial.train.task import Task
 pytestmark = pytest.mark.gpu
 
 SHAPE = (2, 8, 8)
-LOOKS = """
-import torch
-from dltutorial.errors import CourseError
-from dltutorial.train.graphs import CudaGraph, GraphedStep
-weight = torch.zeros(4, device="cuda")
-def step(x, y):
-    weight.add_(x.mean())
-    return weight.sum() if weight.sum().item() >= 0 else weight.mean()
-graphed, x = GraphedStep(step, CudaGraph()), torch.ones(4, device="cuda")
-try:
-    for _ in range(5):
-        graphed(x, x)
-except CourseError as error:
-    print(error)
-"""
 
 
 def batches(n=13):
@@ -92,46 +72,6 @@ def test_the_loop_trains_with_a_graph_as_without():
     assert seen(cuda_graph=True) == pytest.approx(seen(), rel=1e-3)
 
 
-def test_validation_between_replays_changes_nothing():
-    recipe = Recipe(n_lat=8, n_lon=8, n_channels=2, dim=32, depth=2, steps=12, warmup_steps=2, log_every=1)
-    other = torch.randn(3, 2, 8, 8, device="cuda")
-
-    @torch.inference_mode()
-    def evaluate(model):
-        return {"mean": model(other).mean().item()}
-
-    def seen(eval_every):
-        torch.manual_seed(0)
-        wanted = Recipe(**{**vars(recipe), "cuda_graph": True, "eval_every": eval_every})
-        return [
-            record.loss
-            for record in loop(
-                Task(make_vit(wanted).to("cuda"), lambda skip: batches(), squared_error, evaluate), wanted
-            )
-        ]
-
-    assert seen(eval_every=1) == pytest.approx(seen(eval_every=0), rel=1e-5)
-
-
-def test_a_graph_does_not_share_the_scratch_memory_of_products():
-    """Others may have it cleared (reduce-overhead does when it records); the memory then belongs to somebody else."""
-    recipe = Recipe(cuda_graph=True, optimizer_impl="fused", precision="bf16")
-    torch.manual_seed(0)
-    model = NarrowMLP(SHAPE, dim=512, depth=2).to("cuda")
-    expected, _ = losses(recipe, copy.deepcopy(model))
-    optimizer = make_optimizer(model, recipe)
-    step, found = make_step(model, squared_error, optimizer, recipe), []
-    for n, batch in enumerate(batches()):
-        if n == 6:  # captured by now
-            torch._C._cuda_clearCublasWorkspaces()
-            torch.cuda.empty_cache()
-            taken = torch.full((1 << 26,), torch.nan, device="cuda")
-        set_learning_rate(optimizer, 1e-3 / (1 + n))
-        found.append(step(*batch))
-    assert taken.isnan().all()
-    assert torch.allclose(torch.stack(found), expected, rtol=1e-3)
-
-
 def test_a_batch_of_another_shape_is_refused():
     recipe = Recipe(cuda_graph=True)
     model = NarrowMLP(SHAPE, dim=8, depth=1).to("cuda")
@@ -140,15 +80,3 @@ def test_a_batch_of_another_shape_is_refused():
         step(*batch)
     with pytest.raises(CourseError, match="leave incomplete batches out"):
         step(batch[0][:1], batch[1][:1])
-
-
-def test_a_step_that_looks_at_a_value_cannot_be_captured_and_one_line_says_so():
-    """In a process of its own: a capture that failed leaves the device's random numbers unusable."""
-    done = subprocess.run([sys.executable, "-c", LOOKS], capture_output=True, text=True, timeout=300)
-    assert "the step cannot be captured" in done.stdout, done.stderr
-    assert "move .item()" in done.stdout
-
-
-def test_the_bench_counts_operations_and_times_both_ways():
-    rows = {row.what: row for row in benches.graphs(preset("smoke"), 3)}
-    assert rows["one operation in a replayed step"].median < rows["one operation in an eager step"].median

@@ -1,6 +1,5 @@
 """Knobs on a GPU: in a CUDA graph a recipe trains as it does without one, and tensor cores run where they should."""
 
-import itertools
 import sys
 from pathlib import Path
 
@@ -12,7 +11,6 @@ from chapters import written
 
 from dltutorial import machine
 from dltutorial.config import Recipe
-from dltutorial.errors import CourseError
 from dltutorial.profile import trace
 from dltutorial.train.forecasting import make_vit, squared_error
 from dltutorial.train.loop import loop
@@ -24,7 +22,6 @@ pytestmark = pytest.mark.gpu
 SMALL = {"n_lat": 32, "n_lon": 64, "dim": 64, "depth": 2, "heads": 2, "global_batch_size": 8, "device": "cuda"}
 KNOBS = {"steps": 24, "warmup_steps": 2, "log_every": 6, "learning_rate": 1e-2}
 TOLERANCE = {"fp32": 1e-4, "tf32": 3e-3, "bf16": 1e-2, "fp16": 3e-3}  # relative, to float32 without a graph
-OPTIMIZERS = ("auto", "for-loop", "foreach", "fused")
 BEFORE_OVERFLOW = 12
 
 
@@ -63,12 +60,17 @@ def reference():
 @pytest.mark.parametrize(
     ("precision", "optimizer_impl", "fused_attention", "cuda_graph"),
     [
-        knobs
-        for knobs in itertools.product(TOLERANCE, OPTIMIZERS, (False, True), (False, True))
-        if not (knobs[0] == "fp16" and knobs[1] != "fused" and knobs[3])  # refused by the recipe
+        ("fp32", "auto", False, False),
+        ("fp32", "foreach", True, True),
+        ("tf32", "for-loop", True, False),
+        ("tf32", "fused", True, True),
+        ("bf16", "fused", False, False),
+        ("bf16", "foreach", True, True),
+        ("fp16", "auto", True, False),
+        ("fp16", "fused", True, True),
     ],
 )
-def test_every_combination_trains_to_the_same_loss(reference, precision, optimizer_impl, fused_attention, cuda_graph):
+def test_every_knob_trains_to_the_same_loss(reference, precision, optimizer_impl, fused_attention, cuda_graph):
     found, _ = trained(
         precision=precision, optimizer_impl=optimizer_impl, fused_attention=fused_attention, cuda_graph=cuda_graph
     )
@@ -97,17 +99,6 @@ def test_an_overflow_of_fp16_skips_one_update_in_a_graph_too(cuda_graph):
     )
     assert all(p.isfinite().all() for p in model.parameters())
     assert losses[-1] < losses[0]
-
-
-def test_the_graph_refuses_another_batch_size():
-    recipe = Recipe(**SMALL | KNOBS, cuda_graph=True)
-    model = make_vit(recipe).to("cuda")
-    step = make_step(model, squared_error, make_optimizer(model, recipe), recipe)
-    x, y = (t.cuda() for t in next(waves(recipe)))
-    for _ in range(5):
-        step(x, y)
-    with pytest.raises(CourseError, match="captured for batches"):
-        step(x[:4], y[:4])
 
 
 @pytest.mark.parametrize("precision", ["fp32", "tf32", "bf16", "fp16"])

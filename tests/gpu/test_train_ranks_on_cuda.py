@@ -12,7 +12,7 @@ import torch
 
 from dltutorial.config import PRESETS, Recipe
 from dltutorial.launch import RankFailed, launch
-from dltutorial.train import run, run_folder
+from dltutorial.train import run
 from dltutorial.train.forecasting import make_task
 
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore:.*ranks share")]
@@ -51,18 +51,6 @@ def test_two_ranks_have_the_losses_of_one(data, tmp_path, send_whole, knobs):
     one = losses(data, tmp_path / "one", alone)
     first, second = launch(losses, 2, data, tmp_path / "two", knobs, timeout_s=300)
     assert first == second == pytest.approx(one, rel=2e-2 if "precision" in knobs else 1e-3)
-
-
-def test_every_gpu_takes_part_over_nccl(data, tmp_path):
-    n = torch.cuda.device_count()
-    if n < 2:
-        pytest.skip("one GPU here: NCCL needs one for each rank")
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "-m", "dltutorial", "train"]
-    command += ["--name", "r", "--data", str(data), "--dim", "32", "--depth", "1", "--heads", "2", "--steps", "6"]
-    env = os.environ | {"DLTUTORIAL_RUNS": str(tmp_path)}
-    done = subprocess.run([*command, "--track"], capture_output=True, text=True, env=env, timeout=300)
-    assert done.returncode == 0, done.stderr
-    assert run_folder.run_status(tmp_path / "r") == "finished"
 
 
 def test_ranks_that_share_a_gpu_are_told_in_one_line(data, tmp_path):

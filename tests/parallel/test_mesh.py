@@ -20,6 +20,7 @@ KINDS = [
 ]
 
 
+@pytest.mark.ci
 def test_losses_scores_and_weights_are_those_of_one_rank(data):
     """Clipping hides a constant factor of the gradients, so each kind trains without clipping and with it."""
     expected = launch(meshing.trained, 1, data, [NOT_CLIPPED, {}])[0]
@@ -87,7 +88,7 @@ def test_a_run_in_shards_goes_on_with_another_mesh_and_without_a_damaged_checkpo
 
 @pytest.mark.ci
 def test_a_full_disk_of_one_rank_is_one_line_of_that_rank_and_nobody_waits(data, tmp_path):
-    with pytest.raises(RankFailed, match=r"make room for|raise this shell") as failed:
+    with pytest.raises(RankFailed, match="make room") as failed:
         launch(meshing.trained_without_room, 2, data, tmp_path / "r", {"shard": "full", "checkpoint_every": 2})
     assert (failed.value.rank, failed.value.kind) == (1, "CheckpointError")
     assert not list(tmp_path.rglob("step-*.pt"))

@@ -84,6 +84,7 @@ def test_a_port_in_use_is_told(port):
         process_group.rendezvous(rank(), timeout_s=5)
 
 
+@pytest.mark.ci
 def test_ranks_meet_and_part_without_destroying_the_group(port):
     envs = [{"RANK": n, "LOCAL_RANK": n, "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"} for n in "01"]
     ranks = [subprocess.Popen([sys.executable, "-c", RANK], env=os.environ | env) for env in envs]

@@ -277,9 +277,7 @@ def test_a_full_disk_is_one_line_and_keeps_the_checkpoint_before(whole, tiny_dat
     size = checkpoint.named(stopped / "checkpoints")[0].stat().st_size
     resource.setrlimit(resource.RLIMIT_FSIZE, (size // 2, hard))
     try:
-        with pytest.raises(
-            CheckpointError, match=r"cannot write .*step-00000009.*: .*; (make room|raise this shell)"
-        ) as error:
+        with pytest.raises(CheckpointError, match=r"cannot write .*step-00000009.*: .*; make room") as error:
             train(tiny_data, stopped, resume=True)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))

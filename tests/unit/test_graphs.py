@@ -1,17 +1,12 @@
-import contextlib
-import dataclasses
-
 import pytest
 import torch
 
-from dltutorial.config import PRESETS, Recipe
-from dltutorial.course import benches
-from dltutorial.course.bench import table
+from dltutorial.config import Recipe
 from dltutorial.course.checks.narrow import NarrowMLP
 from dltutorial.course.checks.rehearsal import Tape
 from dltutorial.errors import CourseError
 from dltutorial.train.forecasting import squared_error
-from dltutorial.train.graphs import CudaGraph, GraphedStep
+from dltutorial.train.graphs import GraphedStep
 from dltutorial.train.step import make_optimizer, set_learning_rate, train_step
 
 SHAPE = (2, 4, 4)
@@ -52,26 +47,6 @@ def test_a_step_that_looks_at_its_loss_is_refused_at_capture():
             lab.losses(step)
 
 
-def test_a_capture_has_scratch_memory_of_its_own(monkeypatch):
-    """What torch keeps for all products is cleared before, and what lies in the graph's pool afterwards."""
-    order = []
-
-    @contextlib.contextmanager
-    def recording(*args, **options):
-        order.append("begin")
-        yield
-        order.append("end")
-
-    monkeypatch.setattr(torch._C, "_cuda_clearCublasWorkspaces", lambda: order.append("clear"), raising=False)
-    for name, fake in {"graph": recording, "CUDAGraph": object, "current_stream": lambda: None}.items():
-        monkeypatch.setattr(torch.cuda, name, fake)
-    graph = object.__new__(CudaGraph)
-    graph._stream = None
-    with graph.capture():
-        order.append("step")
-    assert order == ["clear", "begin", "step", "end", "clear"]
-
-
 def test_the_narrow_network_is_launch_bound():
     """Its operations at a microsecond each take ten times as long as its products on a slow core (20 GFLOP/s)."""
     model = NarrowMLP((5, 8, 8))
@@ -95,15 +70,3 @@ def count(model, x):
     with tape.capture():
         train_step(model, (x, x), squared_error, optimizer)
     return len(tape)
-
-
-def test_the_bench_predicts_the_launch_bound_step_and_replays_nothing_without_a_gpu(one_thread):
-    tiny = dataclasses.replace(PRESETS["smoke"], n_lat=8, n_lon=8, dim=8, heads=2, depth=1)
-    rows = list(benches.graphs(tiny, 1))
-    assert [row.what for row in rows] == [
-        "one operation in an eager step",
-        "narrow network, eager",
-        "transformer, eager",
-    ]
-    assert [row.predicted is not None for row in rows] == [False, True, False]
-    assert "gain" in str(table(rows))

@@ -1,13 +1,10 @@
-"""Every knob alone and together: a recipe's precision, compilation, optimizer and attention train to the same loss."""
-
-import itertools
+"""A recipe's precision, compilation, optimizer and attention train to the same loss."""
 
 import pytest
 import torch
 
 from dltutorial.config import Recipe
 from dltutorial.errors import RecipeError
-from dltutorial.train import compiling
 from dltutorial.train.forecasting import make_vit, squared_error
 from dltutorial.train.loop import loop
 from dltutorial.train.task import Task
@@ -17,9 +14,6 @@ RECIPE = Recipe(**SMALL, steps=24, warmup_steps=2, log_every=6, learning_rate=1e
 # How far a loss may be from that of float32, relative: rounding to 2⁻⁸ in bf16, 2⁻¹¹ in fp16, of order alone in fp32.
 TOLERANCE = {"fp32": 1e-5, "bf16": 2e-3, "fp16": 2e-4}
 OPTIMIZERS = ("auto", "for-loop", "foreach", "fused")
-# One, since it compiles for half a minute; tests/unit/test_compiling.py compiles the plainest.
-COMPILED = [{"precision": "bf16", "optimizer_impl": "fused", "fused_attention": True}]
-
 CHECKPOINTED = {"checkpoint_activations": True}
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -72,9 +66,10 @@ def reference():
 
 
 @pytest.mark.parametrize(
-    ("precision", "optimizer_impl", "fused_attention"), list(itertools.product(TOLERANCE, OPTIMIZERS, (False, True)))
+    ("precision", "optimizer_impl", "fused_attention"),
+    [("fp32", "auto", True), ("fp32", "foreach", False), ("bf16", "fused", True), ("fp16", "for-loop", True)],
 )
-def test_every_combination_trains_to_the_same_loss(reference, precision, optimizer_impl, fused_attention):
+def test_every_knob_trains_to_the_same_loss(reference, precision, optimizer_impl, fused_attention):
     found = losses(precision=precision, optimizer_impl=optimizer_impl, fused_attention=fused_attention)
     assert found == pytest.approx(reference, rel=TOLERANCE[precision])
 
@@ -89,23 +84,16 @@ def test_every_optimizer_trains_alike_in_all_its_implementations(reference, opti
         assert other == pytest.approx(found[0], rel=TOLERANCE["fp32"])
 
 
-@pytest.mark.parametrize("knobs", [CHECKPOINTED, {"accumulate": 3}, {"accumulate": 2} | CHECKPOINTED])
-@pytest.mark.parametrize("precision", TOLERANCE)
-def test_what_saves_memory_trains_to_the_same_loss(reference, knobs, precision):
-    assert losses(precision=precision, **knobs) == pytest.approx(reference, rel=TOLERANCE[precision])
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_what_saves_memory_trains_to_the_same_loss(reference, precision):
+    found = losses(precision=precision, accumulate=2, **CHECKPOINTED)
+    assert found == pytest.approx(reference, rel=TOLERANCE[precision])
 
 
 def test_what_saves_memory_keeps_less(reference):
     """Of what the forward pass hands to the backward pass, in bytes at a time."""
     whole, again, parts = (kept_bytes(**knobs) for knobs in ({}, CHECKPOINTED, {"accumulate": 4}))
     assert again < 0.6 * whole and parts < 0.3 * whole
-
-
-@pytest.mark.ci
-@pytest.mark.skipif(bool(compiling.missing("cpu")), reason="nothing to compile with here")
-@pytest.mark.parametrize("knobs", COMPILED, ids=lambda knobs: "-".join(map(str, knobs.values())))
-def test_compiled_it_trains_to_the_same_loss(reference, knobs):
-    assert losses(compile="default", **knobs) == pytest.approx(reference, rel=TOLERANCE[knobs["precision"]])
 
 
 def test_low_precision_is_really_used(reference):
@@ -118,13 +106,9 @@ def test_low_precision_is_really_used(reference):
     "knobs",
     [
         {"cuda_graph": True, "compile": "reduce-overhead"},
-        {"cuda_graph": True, "compile": "max-autotune"},
         {"cuda_graph": True, "precision": "fp16"},
         {"precision": "fp8"},
-        {"compile": "on"},
-        {"optimizer_impl": "apex"},
         {"optimizer": "adagrad"},
-        {"optimizer": "lars", "optimizer_impl": "fused"},
         {"optimizer": "lamb", "optimizer_impl": "fused"},
         {"optimizer": "sgd", "cuda_graph": True},
     ],

@@ -26,16 +26,6 @@ def test_all_implementations_give_the_same_weights(implementation):
     assert torch.allclose(trained(implementation), expected, rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("implementation", "foreach", "fused"),
-    [("auto", None, None), ("for-loop", False, False), ("foreach", True, None), ("fused", None, True)],
-)
-def test_the_recipe_s_implementation_is_the_one_used(implementation, foreach, fused):
-    optimizer = make_optimizer(nn.Linear(2, 2), Recipe(optimizer_impl=implementation))
-    for group in optimizer.param_groups:
-        assert (group["foreach"], group["fused"]) == (foreach, fused)
-
-
 def test_a_rate_is_a_number_unless_a_graph_reads_it():
     optimizer = make_optimizer(nn.Linear(2, 2), Recipe())
     set_learning_rate(optimizer, 0.25)

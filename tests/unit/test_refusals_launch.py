@@ -1,7 +1,6 @@
 """What the launch room refuses: one clear line each, before any process starts."""
 
 import threading
-from pathlib import Path
 
 import pytest
 
@@ -14,14 +13,6 @@ LOCK = threading.Lock()
 HERE, OF_SLURM = RankInfo(0, 0, 2, 2, "torchrun"), RankInfo(0, 0, 4, 2, "slurm")
 
 
-def down_below_a_file():
-    """The folder of the clusters cannot be made."""
-    Path("file").touch()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_CACHE_HOME", str(Path("file").absolute()))
-        pocket.down()
-
-
 def address(env, info=HERE):
     return lambda: process_group.address(info, env)
 
@@ -29,30 +20,21 @@ def address(env, info=HERE):
 # What it is, the call, words of its line.
 ROWS = [
     ("no rank", lambda: launch(print, 0), "world_size=0: .*at least 1"),
-    ("half a rank", lambda: launch(print, 1.5), "world_size=1.5"),
     ("no function", lambda: launch("total", 2), "needs a function"),
-    ("an argument with a lock", lambda: launch(print, 2, threading.Lock()), "print takes .*cannot be sent .*lock"),
     ("a function with a lock", lambda: launch(lambda: LOCK, 2), "takes or refers to something that cannot be sent"),
     ("a negative number of ranks", lambda: launch(print, -1), "world_size=-1"),
-    ("a truth for a number of ranks", lambda: launch(print, True), "world_size=True"),
-    ("a number of ranks in words", lambda: launch(print, "2"), "world_size='2'"),
     ("ranks that nothing can hold", lambda: launch(print, 10**9), r"^1000000000 ranks do not fit here, \d+ do: "),
     *(
         (f"{time!r} seconds", lambda t=time: launch(print, 2, timeout_s=t), "timeout_s=.*a number of seconds above 0")
-        for time in (0, -1.0, "10", float("nan"), float("inf"), True, None)
+        for time in (0, float("nan"))
     ),
     ("no such backend", lambda: launch(print, 2, backend="smoke signals"), "no backend 'smoke signals'"),
     ("nccl without GPUs", lambda: launch(print, 2, backend="nccl"), "nccl needs a GPU for each rank"),
     ("nowhere to meet", address({}), "do not say where the ranks meet"),
     ("no port", address({"MASTER_ADDR": "localhost"}), "do not say where the ranks meet"),
-    ("a port of letters", address(TORCHRUN | {"MASTER_PORT": "x"}), "MASTER_PORT='x' is no port"),
     ("a port beyond the last", address(TORCHRUN | {"MASTER_PORT": "70000"}), "is no port"),
     ("no job step", address({}, OF_SLURM), "Slurm does not say where the ranks meet .*SLURM_STEP_NODELIST"),
-    ("clusters below a file", down_below_a_file, "cannot hold a pocket cluster .Not a directory.; make room there, or"),
-    *(
-        (f"{nodes!r} nodes", lambda n=nodes: pocket.up(n), "a pocket cluster has 1 to 64 nodes")
-        for nodes in (0, -1, 65, 1.5, True, "2")
-    ),
+    *((f"{nodes!r} nodes", lambda n=nodes: pocket.up(n), "a pocket cluster has 1 to 64 nodes") for nodes in (0, 65)),
 ]
 
 

@@ -63,45 +63,21 @@ REFUSED = [
     ("a split of batches without tensors", split(["a text"]), "cannot count the samples of a batch of type str"),
     ("a split of no round", split([BATCH], rounds=0), "0 rounds"),
     ("a trace of no step", taken(steps=0), "at least 1"),
-    ("a trace without warm-up", taken(warmup=0), "at least 1"),
     ("a trace kept as text", kept_as("trace.txt"), "choose such a name"),
     ("a trace on a full disk", full_disk, "No space left on device; make room"),
     ("a trace without events", lambda folder: Trace.of([], ()), "without events"),
     ("a breakdown without steps", lambda folder: StepBreakdown.of(NAMELESS), "holds no step"),
     ("a file that is missing", lambda folder: trace.read(folder / "none.json"), "cannot read the trace"),
-    ("a folder", trace.read, "cannot read the trace"),
     ("a file cut short", reading(b'{"traceEvents": [{"ph": "X", "na'), NO_TRACE),
-    ("a picture", reading(b"\x89PNG\r\n\x1a\n\xff\xfe"), NO_TRACE),
-    ("brackets without end", reading(b"[" * 100_000), NO_TRACE),
     ("a notebook", reading(b'{"cells": [], "nbformat": 4}'), NO_TRACE),
-    ("a number", reading(b"7"), NO_TRACE),
     ("no event", reading(b'{"traceEvents": []}'), NO_TRACE),
-    ("events that are none", reading(b'{"traceEvents": [1, null, {"ph": "X", "cat": ["x"]}]}'), NO_TRACE),
-    *(
-        (f"an event with {wrong}", reading(json.dumps({"traceEvents": [EVENT | wrong]}).encode()), NO_TRACE)
-        for wrong in (
-            {"ts": None},
-            {"dur": -1},
-            {"dur": float("nan")},
-            {"ts": "soon"},
-            {"ts": 10**400},
-            {"ts": 1e306},
-            {"name": 5},
-            {"cat": "kernel", "pid": "here"},
-        )
-    ),
-    *(
-        (f"an event without {key}", reading(json.dumps([{k: EVENT[k] for k in EVENT if k != key}]).encode()), NO_TRACE)
-        for key in ("ts", "dur", "pid", "tid", "name")
-    ),
+    ("an event without a time", reading(json.dumps([EVENT | {"ts": None}]).encode()), NO_TRACE),
     ("a packed file cut short", read("bad.json.gz", PACKED[: len(PACKED) // 2]), NO_WHOLE_GZ),
-    ("a packed file that is damaged", read("bad.json.gz", PACKED[:40] + bytes(20) + PACKED[60:]), NO_WHOLE_GZ),
-    ("a packed file that is not packed", read("bad.json.gz", b"[]"), NO_WHOLE_GZ),
     ("work without torch", lambda folder: work.count(lambda: None), "called no operator"),
     ("a bandwidth that was not measured", lambda folder: HERE.memory_bytes_per_s, "no memory bandwidth on a machine"),
     *(
         (f"a peak of {dtype}", lambda folder, dtype=dtype: HERE.predict_s(1, 1, dtype), "choose one of: fp32")
-        for dtype in ("bf16", "int3", torch.float16)
+        for dtype in ("bf16", "int3")
     ),
 ]
 

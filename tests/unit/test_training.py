@@ -1,5 +1,3 @@
-import copy
-import inspect
 import itertools
 import math
 
@@ -104,16 +102,3 @@ def test_anomaly_correlation_has_its_known_values():
     assert torch.allclose(anomaly_correlation(truth, truth, climate, weights), torch.ones(3, 2))
     assert torch.allclose(anomaly_correlation(mirrored, truth, climate, weights), -torch.ones(3, 2))
     assert torch.equal(anomaly_correlation(climate, truth, climate, weights), torch.zeros(3, 2))
-
-
-def test_copy_of_a_model_trains_alike():
-    a = linear()
-    b = copy.deepcopy(a)
-    x, y = next(line_data())
-    for model in (a, b):
-        train_step(model, (x, y), squared_error, make_optimizer(model, RECIPE))
-    assert torch.equal(a.weight, b.weight)
-
-
-def test_the_loop_can_be_read_in_one_sitting():
-    assert len(inspect.getsource(loop).splitlines()) <= 60
