@@ -1,6 +1,7 @@
 # make run    set up and run the course on this machine; ends with a table and an index.html
 # make lab    set up and open the course in JupyterLab, on this machine only
 # make update fetch a newer version of the course; what you have changed stays yours
+# make report show what was measured on this machine as one page: runs/report.html
 # make book   set up, run the chapters that have not run, and make a book of all: build/book/html/index.html (PARTIAL=1: as it is)
 # make test   set up and pass the tests: style, types, units, ranks, every exercise, chapters 00, 01, 08 and 09
 # make test-ci   what .ci/run adds: the other chapters, Slurm, JupyterLab in a browser, a hub, the book, a fresh clone
@@ -12,7 +13,7 @@ ifneq ($(lastword $(MAKEFILE_LIST)),Makefile)
 $(error this Makefile works in its own folder only: make -C $(dir $(lastword $(MAKEFILE_LIST))))
 endif
 .DEFAULT_GOAL := help
-.PHONY: help here run lab update book test test-ci test-nightly lint clean
+.PHONY: help here run lab update report book test test-ci test-nightly lint clean
 SHELL := /bin/bash
 PYTHON ?= python3
 ARGS ?=
@@ -52,11 +53,9 @@ help:
 	@touch $@
 
 run: .venv/.course
-	@$(BIN)/dltutorial exercises build
 	@$(BIN)/dltutorial run $(ARGS)
 
 lab: .venv/.course
-	@$(BIN)/dltutorial exercises build
 	@PYTHONSTARTUP="$(CURDIR)/hub/startup.py" $(BIN)/jupyter lab --ip=127.0.0.1 $(ROOT) --LabApp.default_url=/lab/tree/README.md $(ARGS)
 
 # gitpuller ends with a traceback where the branch is missing, so git is asked for the branch first.
@@ -68,6 +67,10 @@ update: .venv/.course
 		echo "make update: no branch '$$branch' can be read from the remote 'origin'; git remote -v shows its address" >&2; \
 		exit 2; \
 	fi
+
+report: .venv/.course
+	@$(BIN)/jupyter nbconvert --log-level=ERROR --to html --execute --no-input --output-dir="$(DLTUTORIAL_RUNS)" pages/report.ipynb
+	@echo "$(DLTUTORIAL_RUNS)/report.html"
 
 .venv/.book: .venv/.course
 	@echo "adding what the book needs"
