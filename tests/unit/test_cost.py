@@ -26,22 +26,12 @@ def test_the_textbook_formulas():
     assert counts("doubling", 6, n).rounds == 4
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_one_rank_has_nothing_to_say(name):
-    assert counts(name, 1, 800) == Counts()
-
-
-@pytest.mark.parametrize("p", range(2, 9))
+@pytest.mark.parametrize("p", [3, 8])
 def test_no_all_reduce_sends_fewer_bytes_than_a_ring(p):
     ring = counts("ring", p, 840)
     for name in ("tree", "doubling", "server", "hierarchical"):
         assert counts(name, p, 840, 2).sent_bytes >= ring.sent_bytes
         assert counts(name, p, 840, 2).path_bytes >= ring.path_bytes
-
-
-def test_a_hierarchy_of_one_node_is_a_tree_and_of_nodes_of_one_a_ring():
-    assert counts("hierarchical", 8, 800) == counts("tree", 8, 800)
-    assert counts("hierarchical", 8, 800, 1) == counts("ring", 8, 800)
 
 
 def test_a_tally_takes_the_busiest_ranks_path_and_all_ranks_messages():
@@ -70,12 +60,6 @@ def test_all_reduce_alone_cannot_tell_sending_from_adding():
     assert fit(samples + gathers).reduced_byte_s == pytest.approx(1e-10)
 
 
-def test_no_price_is_negative():
-    samples = [(n, counts("ring", 4, n), 1e-3 / n) for n in SIZES]
-    found = fit(samples)
-    assert min(found.message_s, found.byte_s, found.reduced_byte_s) >= 0
-
-
 def test_the_kink_is_found_and_the_residuals_are_shown():
     kink = SIZES[5]
     samples = planted(lambda n: SMALL if n <= kink else LARGE)
@@ -84,12 +68,6 @@ def test_the_kink_is_found_and_the_residuals_are_shown():
     assert rms(found.residuals(samples)) < 1e-6
     assert found.large.byte_s == pytest.approx(5e-10)
     assert rms(Regimes(fit(samples), fit(samples), kink).residuals(samples)) > 0.05
-
-
-def test_noise_changes_the_prices_little():
-    rng = np.random.default_rng(0)
-    samples = [(n, c, s * rng.uniform(0.9, 1.1)) for n, c, s in planted(lambda n: SMALL)]
-    assert fit(samples).message_s == pytest.approx(1e-4, rel=0.1)
 
 
 def test_bandwidths_are_those_of_nccl_tests():

@@ -20,15 +20,6 @@ def test_without_noise_the_constants_come_back(s_min, b_crit):
     assert found.b_crit_range == pytest.approx((b_crit, b_crit), rel=2e-3)
 
 
-def test_the_range_holds_the_truth_about_as_often_as_it_says():
-    """Nine of ten ranges should; resampling five seeds gives somewhat fewer."""
-    held = 0
-    for seed in range(40):
-        low, high = curves.fit(SIZES, planted(noise=0.2, seed=seed), resampled=100).b_crit_range
-        held += low <= 250 <= high
-    assert 26 <= held < 40
-
-
 def test_the_knee_needs_twice_the_updates_and_the_trade_off_is_a_hyperbola():
     found = curves.fit(SIZES, planted(noise=0))
     assert found.steps(found.b_crit) == pytest.approx(2 * found.s_min)
@@ -44,11 +35,3 @@ def test_a_seed_that_is_not_there_counts_as_the_last():
     found = curves.fit(SIZES, steps_PS)
     assert found.b_crit == pytest.approx(250, rel=2e-3)
     assert np.isfinite(found.b_crit_K).all()
-
-
-def test_a_batch_size_that_did_not_get_there_is_left_out():
-    steps_PS = planted(noise=0)
-    steps_PS[0, :3] = np.nan
-    steps_PS[5] = np.nan
-    found = curves.fit(SIZES, steps_PS)
-    assert found.b_crit == pytest.approx(250, rel=2e-3)

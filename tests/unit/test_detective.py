@@ -1,10 +1,9 @@
 import dataclasses
 
 import pytest
-from plants import planted, quick_loader, small_step
 
 from dltutorial.course.checks.simulated import SimulatedRun
-from dltutorial.profile import detective, peaks
+from dltutorial.profile import detective
 from dltutorial.profile.events import Event, Trace, TraceRow
 from dltutorial.profile.evidence import Evidence
 from dltutorial.profile.peaks import Peaks
@@ -64,42 +63,6 @@ def machine_peaks(bf16=None):
     return Peaks("a machine", "cuda", 1, "2026-01-01T00:00:00+00:00", 0.0, {}, matmul, figure(1e11), {})
 
 
-# Real runs
-
-
-def wrongly_judged(numbers, here):
-    """{number: what the detective says} of those runs, planted anew, in which it does not name the planted cause."""
-    runs, wrong = planted(), {}
-    for number in numbers:
-        what, loader, step, right = runs[number]
-        evidence = detective.gather(loader, step, peaks=here, rounds=3, phase_s=0.05, steps=2)
-        found = detective.investigate(evidence)
-        if found.verdict.name != right:
-            wrong[number] = f"{what}: {right}, said {found}"
-    return wrong
-
-
-@pytest.mark.ci
-@pytest.mark.timeout(900)
-def test_at_least_nine_of_ten_planted_bottlenecks_are_named():
-    n_runs, here = len(planted()), peaks.measure(progress=False, refresh=True, seconds=2)
-    assert n_runs >= 10
-    wrong = wrongly_judged(range(n_runs), here)
-    wrong = wrongly_judged(wrong, here)  # a bad moment spoils a run, hardly two of the same
-    assert len(wrong) <= n_runs // 10, "\n".join(wrong.values())
-
-
-def test_python_that_computes_in_the_step_is_no_wait():
-    def compute():
-        sum(range(600_000))
-
-    evidence = detective.gather(quick_loader, small_step(compute), rounds=3, phase_s=0.05, steps=3)
-    found = detective.investigate(evidence).verdict
-    assert found.name == detective.UNKNOWN
-    assert "computes outside torch" in found.why
-    assert "cProfile" in found.advice
-
-
 def test_gathered_evidence_tells_read_from_preparation_by_ranges_of_any_thread():
     events = [Event("read", "range", 0.0, 6 * MS, 1), Event("augment", "range", 6 * MS, 2 * MS, 1)]
     whole = Trace.of(
@@ -125,9 +88,8 @@ def test_gathered_evidence_tells_read_from_preparation_by_ranges_of_any_thread()
         (SimulatedRun(kernels=600, kernel_s=10 * US, synchronise_every=1, load_s=0.1 * MS), detective.SYNCHRONISATION),
     ],
 )
-@pytest.mark.parametrize("seed", range(3))
-def test_a_device_is_judged_by_what_would_be_quickest_without(run, right, seed):
-    found = verdict(trace=run.trace(seed))
+def test_a_device_is_judged_by_what_would_be_quickest_without(run, right):
+    found = verdict(trace=run.trace(0))
     assert found.name == right, found
     assert found.gain is None if right == detective.COMPUTE else found.gain > 1.2
 
@@ -139,28 +101,9 @@ def test_the_expected_gain_is_what_the_simulated_run_gains_by_it():
     assert verdict(trace=slow.trace()).gain == pytest.approx(seconds[0] / seconds[1], rel=0.1)
 
 
-def test_a_long_synchronisation_after_which_nothing_is_left_to_wait_for_is_not_blamed():
-    trace = SimulatedRun(load_s=0.1 * MS, products=1.0).trace()
-    assert StepBreakdown.of(trace).synchronise_s > 0.8 * StepBreakdown.of(trace).step_s
-    assert verdict(trace=trace).name == detective.COMPUTE
-
-
 def test_a_slow_loader_that_hides_behind_the_device_is_not_blamed():
     trace = SimulatedRun(load_s=5 * MS, prefetch=2, products=1.0).trace()
     assert verdict(trace=trace).name == detective.COMPUTE
-
-
-def test_a_host_that_sits_idle_beside_an_idle_device_waits_and_one_whose_helper_launches_does_not():
-    rows = (TraceRow("thread 1"), TraceRow("thread 2"), TraceRow("GPU 0 stream 7", 0))
-    events = []
-    for at in (0.0, 10 * MS, 20 * MS):
-        events += [Event("step", "range", at, 10 * MS, 0), Event("log", "range", at + 4 * MS, 6 * MS, 0)]
-        events += [Event("aten::mm", "operator", at, 4 * MS, 0), Event("gemm", "kernel", at + MS, 3 * MS, 2)]
-    found = verdict(trace=Trace.of(events, rows))
-    assert found.name == detective.SYNCHRONISATION
-    assert "in log" in found.why
-    helpers = [Event("aten::mm", "operator", at + 4 * MS, 6 * MS, 1) for at in (0.0, 10 * MS, 20 * MS)]
-    assert verdict(trace=Trace.of(events + helpers, rows)).name == detective.LAUNCHES
 
 
 # Without a device
@@ -175,19 +118,6 @@ def test_short_operators_are_the_cost_of_calling_them():
 @pytest.mark.parametrize(("name", "right"), [("aten::addmm", detective.COMPUTE), ("aten::gelu", detective.BANDWIDTH)])
 def test_long_operators_are_judged_by_their_name_where_nothing_else_is_known(name, right):
     assert verdict(trace=on_cpu((name, 5 * MS))).name == right
-
-
-def test_the_roofline_corrects_the_name():
-    trace = on_cpu(("aten::mm", 5 * MS))  # a product with one row: it reads a matrix and computes little
-    work = Work((Operator("mm", 1e8, 4e8),))
-    assert verdict(trace=trace, work=work, peaks=machine_peaks()).name == detective.BANDWIDTH
-
-
-def test_operators_far_below_their_roofline_are_nobodys_fault_that_is_known():
-    work = Work((Operator("mm", 1e8, 1e6),))
-    found = verdict(trace=on_cpu(("aten::mm", 5 * MS)), work=work, peaks=machine_peaks())
-    assert found.name == detective.UNKNOWN
-    assert "roofline" in found.why
 
 
 def test_a_precision_with_a_higher_peak_is_the_advice_and_its_gain_a_number():
@@ -233,17 +163,6 @@ def test_contention_is_full_far_below_both_though_they_overlap():
     assert detective.CONTENTION not in {finding.name for finding in near.findings}
 
 
-def test_a_run_in_turn_is_no_contention():
-    in_turn = judged(split(io=100, synthetic=60, full=37.5))
-    assert {finding.name for finding in in_turn.findings} == {detective.PREPARE, detective.COMPUTE}
-
-
-def test_a_faster_step_gains_nothing_beside_a_slower_loader():
-    beside = split(io=50, synthetic=60, full=50, wait_s=0.0033, full_cores=1.9)
-    report = detective.investigate(Evidence(on_cpu(("aten::mm", 16 * MS)), beside))
-    assert detective.COMPUTE not in {finding.name for finding in report.findings}
-
-
 # What it says
 
 
@@ -263,17 +182,3 @@ def test_the_breakdown_of_a_step_adds_up():
     parts = breakdown.wait_s + breakdown.gap_s + breakdown.launch_s + breakdown.product_s + breakdown.other_s
     assert parts == pytest.approx(breakdown.step_s)
     assert breakdown.n_calls == 101
-
-
-def test_kernels_of_two_streams_at_once_count_once():
-    rows = (TraceRow("thread 1"), TraceRow("GPU 0 stream 1", 0), TraceRow("GPU 0 stream 2", 0))
-    events = [Event("step", "range", 0.0, 10 * MS, 0)]
-    events += [Event("gemm", "kernel", 0.0, 8 * MS, 1), Event("add", "kernel", 0.0, 8 * MS, 2)]
-    breakdown = StepBreakdown.of(Trace.of(events, rows))
-    assert breakdown.device_s == pytest.approx(8 * MS)
-    assert breakdown.product_s == pytest.approx(4 * MS)
-
-
-def test_work_alone_needs_peaks_to_speak():
-    evidence = {"trace": on_cpu(("aten::mm", 5 * MS)), "work": Work((Operator("mm", 1e9, 1e6),))}
-    assert verdict(**evidence).name == detective.COMPUTE

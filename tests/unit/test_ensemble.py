@@ -1,6 +1,4 @@
-import dataclasses
 import functools
-import math
 
 import clouds
 import pytest
@@ -61,11 +59,6 @@ def test_a_replica_is_what_plain_torch_makes_of_it_alone(survey, name):
         assert run.valid_accuracy_RE[number, -1] == pytest.approx(right.item(), abs=0.011)
 
 
-def test_the_curve_does_not_depend_on_who_trains_beside(survey):
-    together, single = train(survey, REPLICAS), train(survey, REPLICAS[3:4])
-    torch.testing.assert_close(together.train_loss_RE[3], single.train_loss_RE[0])
-
-
 def test_the_order_depends_on_the_seed_alone():
     order = Order([3, 7, 3], n_images=10)
     seen = torch.cat([order.next(4) for _ in range(5)], 1)
@@ -95,13 +88,6 @@ def test_a_diverged_replica_is_marked_and_the_others_go_on(survey):
     assert run.accuracy(survey.x_test, survey.y_test).isnan().tolist() == [True, False, True]
 
 
-def test_a_nan_in_the_data_marks_all(survey):
-    broken = dataclasses.replace(survey, x_train=survey.x_train.index_fill(0, torch.arange(200), math.nan))
-    run = train(broken, REPLICAS)
-    assert run.diverged_R.all() and (run.diverged_at_R == 0).all()
-    assert run.steps_to(0.1).isnan().all()
-
-
 def test_steps_to_is_the_first_evaluation_there_and_nan_if_none(survey):
     run = train(survey, REPLICAS, steps=60, evaluate_every=1)
     reached = run.steps_to(0.895)
@@ -119,11 +105,6 @@ def test_who_has_reached_the_target_may_leave_without_changing_steps_to(survey):
     assert short.valid_accuracy_RE.isnan().any()
 
 
-def test_stop_ends_all(survey):
-    run = train(survey, REPLICAS, steps=50, evaluate_every=10, stop=lambda done, reached_R: done >= 20)
-    assert run.steps.tolist() == [10, 20]
-
-
 def test_an_optimizer_of_ones_own_sees_layers_of_all_replicas(survey):
     def sign_descent(layer, gradient, state, rate_R11):
         assert rate_R11.shape == (len(layer), 1, 1)
@@ -131,13 +112,6 @@ def test_an_optimizer_of_ones_own_sees_layers_of_all_replicas(survey):
 
     run = train(survey, REPLICAS, optimizer=sign_descent)
     assert (run.train_loss_RE[:, -1] < 0.6 * run.train_loss_RE[:, 0]).all()
-
-
-def test_the_batch_can_grow(survey):
-    run = train(survey, REPLICAS[:1], batch_size=lambda step: 8 if step < 20 else 32, evaluate_every=1)
-    plain = train(survey, REPLICAS[:1], batch_size=8, evaluate_every=1)
-    torch.testing.assert_close(run.train_loss_RE[:, :20], plain.train_loss_RE[:, :20])
-    assert not torch.allclose(run.train_loss_RE[:, 20:], plain.train_loss_RE[:, 20:])
 
 
 def test_weights_are_kept_at_the_steps_that_were_named(survey):
@@ -153,30 +127,3 @@ def test_weights_are_kept_at_the_steps_that_were_named(survey):
     ]:
         for ours, theirs in zip(kept.parameters(), other.parameters(), strict=True):
             torch.testing.assert_close(ours, theirs)
-
-
-def test_weights_are_kept_at_the_first_evaluation_with_a_training_loss(survey):
-    run = train(survey, REPLICAS, keep_at_loss=0.5, evaluate_every=2)
-    below_RE = run.train_loss_RE <= 0.5
-    for number in range(len(REPLICAS)):
-        if not below_RE[number].any():
-            assert run.at_loss(number) is None and run.at_loss_step_R[number].isnan()
-            continue
-        step = int(run.steps[below_RE[number].int().argmax()])
-        assert run.at_loss_step_R[number] == step
-        then = train(survey, [REPLICAS[number]], steps=step).replica(0)
-        for ours, theirs in zip(run.at_loss(number).parameters(), then.parameters(), strict=True):
-            torch.testing.assert_close(ours, theirs)
-    assert below_RE.any() and not run.at_loss_step_R.isnan().all()
-
-
-def test_a_batch_in_parts_has_the_gradient_of_the_whole(survey, monkeypatch):
-    whole = train(survey, REPLICAS, batch_size=50, evaluate_every=1)
-    monkeypatch.setattr(ensemble, "_ROWS_AT_ONCE", 7 * len(REPLICAS))
-    parts = train(survey, REPLICAS, batch_size=50, evaluate_every=1)
-    torch.testing.assert_close(whole.train_loss_RE, parts.train_loss_RE)
-
-
-def test_log_spaced_evaluations_end_at_the_last_step():
-    at = ensemble.log_spaced(1000, 1.1)
-    assert at[:4] == [1, 2, 3, 4] and at[-1] == 1000 and sorted(set(at)) == at and len(at) < 80

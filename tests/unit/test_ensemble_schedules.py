@@ -43,10 +43,3 @@ def test_a_batch_that_grows_trains_each_replica_as_if_alone(survey):
     for number, seed in enumerate((3, 4)):
         weights = torch.cat([p.detach().flatten() for p in run.replica(number).parameters()])
         assert torch.allclose(weights, alone(survey, seed, updates, 0.1), atol=1e-5)
-
-
-def test_a_gain_of_root_6_gives_the_weights_of_he():
-    plain, he = (networks.network((400, 300, 10), seed=1, gain=gain) for gain in (1.0, 6**0.5))
-    assert he[0].weight.std().item() == pytest.approx((2 / 400) ** 0.5, rel=0.02)
-    assert torch.allclose(he[0].weight, 6**0.5 * plain[0].weight, rtol=1e-5)
-    assert torch.equal(he[0].bias, plain[0].bias)

@@ -1,6 +1,5 @@
 """LARS, LARC and LAMB: the papers' equations in NumPy, a well-kept implementation, and what every optimizer must do."""
 
-import copy
 import math
 
 import numpy as np
@@ -14,18 +13,13 @@ from dltutorial.errors import CourseError
 from dltutorial.optim.lamb import LAMB
 from dltutorial.optim.lars import LARC, LARS
 from dltutorial.optim.layerwise import without_adaptation
-from dltutorial.optim.schedules import constant, cosine, warm_up
 
 STEPS, CLOSE = 100, 1e-6
 OURS = {"LARS": LARS, "LARC": LARC, "LAMB": LAMB}
 # By name: the optimizer, and options under which its equations in NumPy are tried.
 CASES = [
-    ("LARS", {"lr": 2.0}),
     ("LARS", {"lr": 2.0, "weight_decay": 0.1, "trust_coefficient": 0.01}),
-    ("LARS", {"lr": 2.0, "momentum": 0.0, "weight_decay": 0.1}),
-    ("LARC", {"lr": 0.02, "weight_decay": 0.1}),
     ("LARC", {"lr": 0.5, "weight_decay": 0.1}),
-    ("LAMB", {"lr": 0.01}),
     ("LAMB", {"lr": 0.01, "weight_decay": 0.1, "betas": (0.8, 0.95)}),
 ]
 
@@ -118,12 +112,10 @@ def test_every_step_is_the_paper_s(name, options):
     assert (row(other) - row(net())).abs().max() > 1e-3, "the weights hardly moved"
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
-@pytest.mark.parametrize("options", [{}, {"weight_decay": 0.1}])
-def test_lars_keeps_step_with_a_well_kept_implementation(options, dtype):
+def test_lars_keeps_step_with_a_well_kept_implementation():
     """At a constant rate, where it makes no difference whether the momentum holds the rate."""
-    ours, theirs = net(dtype), net(dtype)
-    options = {"lr": 0.1, "trust_coefficient": 0.05} | options
+    ours, theirs = net(), net()
+    options = {"lr": 0.1, "trust_coefficient": 0.05, "weight_decay": 0.1}
     mine = train(ours, LARS(without_adaptation(ours, **options), **options))
     other = train(theirs, pytorch_optimizer.LARS(theirs.parameters(), **options))
     assert (mine[-1] - mine[0]).abs().max() > 0.01
@@ -178,79 +170,6 @@ def test_larc_is_lars_where_the_ratio_is_the_smaller_one_and_sgd_where_the_rate_
     assert torch.allclose(small, trained(torch.optim.SGD, lr=1e-4, momentum=0.9), atol=1e-12)
 
 
-def rising_then_falling(step):
-    """A factor of the rate: warm-up, then half a cosine."""
-    return warm_up(10, cosine(STEPS - 10))(step)
-
-
-def way(rows, other):
-    """How far apart two runs end, as a share of the way of the first."""
-    return ((rows[-1] - other[-1]).norm() / (rows[-1] - row(net())).norm()).item()
-
-
-class OutsideLARC(torch.optim.SGD):
-    """LARC as apex.parallel.LARC (clip=True) computes it: gradients with decay, scaled by min(λ / γ, 1), for SGD."""
-
-    def __init__(self, matrices, lr, decay):
-        super().__init__(matrices, lr=lr, momentum=0.9)
-        self.decay = decay
-
-    @torch.no_grad()
-    def step(self):
-        (group,) = self.param_groups
-        for w in group["params"]:
-            g = w.grad
-            if w.norm() != 0 and g.norm() != 0:
-                local = 0.02 * w.norm() / (g.norm() + self.decay * w.norm() + 1e-8)
-                w.grad = (g + self.decay * w) * min(local / group["lr"], 1)
-        super().step()
-
-
-def larc_and_apex_s(lr, factor):
-    """Both on the matrices alone, under a schedule."""
-    runs = []
-    for make in (lambda ws: LARC(ws, lr, weight_decay=0.1), lambda ws: OutsideLARC(ws, lr, 0.1)):
-        model = net()
-        optimizer = make([p for p in model.parameters() if p.ndim > 1])
-        runs.append(train(model, optimizer, rate=lambda step: lr * factor(step)))
-    return runs
-
-
-@pytest.mark.parametrize("lr", [0.01, 0.3])  # γ the smaller one; λ too
-def test_larc_is_apex_s_at_a_constant_rate_and_another_under_a_schedule(lr):
-    assert way(*larc_and_apex_s(lr, constant())) < 1e-5
-    assert way(*larc_and_apex_s(lr, rising_then_falling)) > 0.05
-
-
-def test_where_the_gradient_is_zero_larc_decays_and_apex_s_does_not():
-    ours, theirs = nn.Parameter(torch.ones(3, 3)), nn.Parameter(torch.ones(3, 3))
-    ours.grad, theirs.grad = torch.zeros(3, 3), torch.zeros(3, 3)
-    LARC([ours], lr=0.1, weight_decay=0.1).step()
-    OutsideLARC([theirs], 0.1, 0.1).step()
-    assert (ours < 1).all()
-    assert (theirs == 1).all()
-
-
-def test_where_the_ratio_bounds_larc_no_schedule_is_felt():
-    """λ is below γ throughout, so that γ may do what it likes; apex's remembers λ's share of another γ."""
-    ours, theirs = larc_and_apex_s(100.0, lambda step: 1 + step % 2)
-    still, _ = larc_and_apex_s(100.0, constant())
-    assert torch.equal(ours, still)
-    assert way(ours, theirs) > 0.05
-
-
-def test_under_a_schedule_a_lars_with_the_rate_outside_goes_another_way():
-    ours, theirs = net(), net()
-    options = {"lr": 0.1, "trust_coefficient": 0.05}
-    rows = train(ours, LARS(without_adaptation(ours), **options), rate=lambda step: 0.1 * rising_then_falling(step))
-    other = train(
-        theirs,
-        pytorch_optimizer.LARS(theirs.parameters(), **options),
-        rate=lambda step: 0.1 * rising_then_falling(step),
-    )
-    assert way(rows, other) > 0.05
-
-
 @pytest.mark.parametrize("kind", OURS.values(), ids=OURS)
 def test_half_the_steps_saved_and_resumed_are_all_steps_to_the_bit(kind, tmp_path):
     options = {"lr": 0.05, "weight_decay": 0.01}
@@ -280,66 +199,6 @@ def test_a_layer_of_zeros_moves_and_a_zero_gradient_leaves_all_finite(kind):
     assert torch.equal(still, torch.ones(3, 3))
 
 
-@pytest.mark.parametrize("kind", OURS.values(), ids=OURS)
-def test_a_weight_without_gradient_stays_and_counts_no_step(kind):
-    used, unused = nn.Parameter(torch.ones(3, 3)), nn.Parameter(torch.ones(3, 3))
-    optimizer = kind([used, unused], lr=0.1)
-    for step in range(4):
-        used.grad = torch.ones(3, 3) * (step + 1)
-        unused.grad = torch.ones(3, 3) * (step - 1) if step >= 2 else None
-        optimizer.step()
-        if step < 2:
-            assert torch.equal(unused, torch.ones(3, 3))
-    late = nn.Parameter(torch.ones(3, 3))
-    alone = kind([late], lr=0.1)
-    for step in range(2, 4):
-        late.grad = torch.ones(3, 3) * (step - 1)
-        alone.step()
-    assert torch.allclose(late, unused)
-
-
-@pytest.mark.parametrize("kind", OURS.values(), ids=OURS)
-def test_a_closure_is_called_once_with_gradients_and_its_loss_returned(kind):
-    model, calls = net(), []
-    optimizer = kind(model.parameters(), lr=0.1)
-
-    def closure():
-        optimizer.zero_grad()
-        calls.append(loss_of(model, 0))
-        calls[-1].backward()
-        return calls[-1]
-
-    assert optimizer.step(closure) is calls[0]
-    assert len(calls) == 1
-    assert loss_of(model, 0) < calls[0]
-    assert optimizer.step() is None
-
-
-@pytest.mark.parametrize("kind", OURS.values(), ids=OURS)
-def test_groups_have_rates_of_their_own_and_gradients_stay(kind):
-    model = net()
-    first, last = model[0].weight, model[3].weight
-    before = first.detach().clone()
-    optimizer = kind([{"params": [first], "lr": 0.0}], lr=0.1)
-    optimizer.add_param_group({"params": [last]})
-    loss_of(model, 0).backward()
-    kept = copy.deepcopy(last.grad)
-    moved = last.detach().clone()
-    optimizer.step()
-    assert torch.equal(first, before)
-    assert not torch.equal(last, moved)
-    assert torch.equal(last.grad, kept)
-
-
-@pytest.mark.parametrize("kind", OURS.values(), ids=OURS)
-def test_a_rate_in_a_tensor_is_the_same_rate(kind):
-    def trained(lr):
-        model = net()
-        return train(model, kind(without_adaptation(model), lr=lr), range(10))
-
-    assert torch.allclose(trained(torch.tensor(0.125, dtype=torch.float64)), trained(0.125), rtol=0, atol=1e-12)
-
-
 def test_lamb_counts_its_steps_in_tensors_where_a_graph_needs_it():
     def trained(capturable):
         model = net()
@@ -350,32 +209,9 @@ def test_lamb_counts_its_steps_in_tensors_where_a_graph_needs_it():
 
 
 @pytest.mark.parametrize("kind", OURS.values(), ids=OURS)
-def test_it_works_with_torch_s_schedules_and_hooks(kind):
-    model, seen = net(), []
-    optimizer = kind(model.parameters(), lr=1.0)
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 0.5**step)
-    optimizer.register_step_post_hook(lambda *_: seen.append(1))
-    for step in range(3):
-        train(model, optimizer, [step])
-        schedule.step()
-    assert optimizer.param_groups[0]["lr"] == 0.125
-    assert len(seen) == 3
-
-
-@pytest.mark.parametrize("kind", OURS.values(), ids=OURS)
-@pytest.mark.parametrize(
-    "bad",
-    [{"lr": -1.0}, {"lr": float("nan")}, {"weight_decay": -0.1}, {"eps": -1e-8}, {"memory": 1.0}, {"memory": -0.1}],
-)
-def test_values_that_cannot_be_are_told_in_one_line(kind, bad):
-    bad = dict(bad)
-    if "eps" in bad and kind is not LAMB:
-        bad = {"trust_coefficient": bad["eps"]}
-    if "memory" in bad:
-        memory = bad.pop("memory")
-        bad |= {"betas": (0.9, memory)} if kind is LAMB else {"momentum": memory}
+def test_a_negative_rate_is_one_line(kind):
     with pytest.raises(CourseError, match=f"^{kind.__name__}: .*must"):
-        kind(net().parameters(), **{"lr": 0.1, **bad})
+        kind(net().parameters(), lr=-1.0)
 
 
 def test_biases_norms_and_frozen_weights_are_set_apart():
@@ -386,9 +222,3 @@ def test_biases_norms_and_frozen_weights_are_set_apart():
     assert len(left["params"]) == 6
     assert (left["adapt"], left["weight_decay"], left["lr"]) == (False, 0.0, 0.5)
     assert (adapted["weight_decay"], adapted["lr"]) == (0.1, 0.5)
-
-
-def test_tied_weights_are_taken_once():
-    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4, bias=False))
-    model[1].weight = model[0].weight
-    assert [len(group["params"]) for group in without_adaptation(model)] == [1, 1]

@@ -41,20 +41,13 @@ def gradient(model, x, y):
     return torch.cat([g.flatten() for g in torch.autograd.grad(loss, list(model.parameters()))])
 
 
-@pytest.mark.parametrize(("small", "large"), [(1, 2), (4, 8), (2, 64)])
+@pytest.mark.parametrize(("small", "large"), [(4, 8), (2, 64)])
 def test_both_parts_of_the_chapter_s_estimate_are_unbiased(chapter, small, large):
     found = estimates(chapter, drawn(small, large, 10_000), small)
     for values, truth in zip(found, (SQUARED, TRACE), strict=True):
         error = values.std() / math.sqrt(len(values))
         assert abs(values.mean() - truth) < 4 * error
         assert error < 0.2 * truth
-
-
-def test_the_chapter_s_naive_scale_is_too_small(chapter):
-    gradients_SMN = drawn(4, 8, 20_000)
-    small, large = gradients_SMN.square().sum(2).mean(1), gradients_SMN.mean(1).square().sum(1)
-    assert float(large.mean()) == pytest.approx(SQUARED + TRACE / 8, rel=0.03)
-    assert chapter["naive_scale"](float(small.mean()), float(large.mean()), 4, 8) < 0.5 * TRACE / SQUARED
 
 
 def test_means_first_gives_the_scale_and_the_mean_of_ratios_does_not(chapter):
@@ -70,7 +63,7 @@ def test_what_cannot_be_told_is_nan_and_not_clipped(chapter):
         assert math.isnan(chapter["scale"](squared, trace))
 
 
-@pytest.mark.parametrize("size", [1, 3, 16])
+@pytest.mark.parametrize("size", [1, 16])
 def test_each_batch_has_its_gradient(chapter, size):
     model, x, y = model_and_data()
     pick = torch.arange(48).flip(0)
@@ -78,13 +71,6 @@ def test_each_batch_has_its_gradient(chapter, size):
     assert rows.dtype == torch.float32
     for row, batch in zip(rows, pick.split(size), strict=True):
         torch.testing.assert_close(row.float(), gradient(model, x[batch], y[batch]), rtol=1e-4, atol=1e-6)
-
-
-def test_more_batches_than_fit_at_once_come_in_order(chapter):
-    model, x, y = model_and_data()
-    pick = torch.arange(64).repeat(10)
-    rows = chapter["batch_gradients"](model, x, y, pick, 1)
-    torch.testing.assert_close(rows[:64], rows[-64:])
 
 
 def test_exact_is_the_variance_over_samples(chapter):
@@ -102,11 +88,3 @@ def test_the_chapter_s_measure_on_a_finite_set_agrees_with_exact(chapter):
         chapter["measure"](model, (x, y), 4, 64, 400, 0), chapter["exact_pair"](model, x, y), strict=True
     ):
         assert abs(values.mean() - truth) < 4 * values.std() / math.sqrt(len(values))
-
-
-def test_the_chapter_s_halves_leave_the_gradient_of_the_whole(chapter):
-    model, x, y = model_and_data()
-    one, other, whole = (gradient(model, x[part], y[part]) for part in (slice(32), slice(32, None), slice(None)))
-    found = chapter["noisy_step"](model, torch.optim.SGD(model.parameters(), lr=0.1), x, y)
-    torch.testing.assert_close(torch.cat([p.grad.flatten() for p in model.parameters()]), whole)
-    torch.testing.assert_close(found, chapter["signal_and_noise"](torch.stack([one, other]), 32))

@@ -4,11 +4,9 @@ import numpy as np
 import pytest
 
 from dltutorial import cli
-from dltutorial.errors import CourseError
 from dltutorial.record import plots
 from dltutorial.scaling import fit
 from dltutorial.scaling.fit import TimedStep
-from dltutorial.scaling.simulator import expected_max
 
 
 def planted(ranks, samples=8, near=0.1, far=0.2, queue=0.0, per_node=4):
@@ -52,12 +50,6 @@ def test_weak_and_strong_steps_are_fitted_together():
     assert fit.fit(steps, 4).first == planted(1, 8)
 
 
-def test_the_interval_widens_with_distance():
-    found = fit.fit([planted(p) for p in (1, 2, 4)], 4)
-    widths = [high / low for low, _, high in map(found.step_s, (4, 16, 256))]
-    assert widths == sorted(widths)
-
-
 def test_steps_that_scatter_widen_the_interval_until_it_holds_them():
     scatter = (1.3, 0.8, 1.25, 0.75, 1.2, 0.85)
     steps = [TimedStep(p, 8, f * planted(p).step_s) for p, f in zip((1, 1, 2, 2, 4, 4), scatter, strict=True)]
@@ -67,12 +59,6 @@ def test_steps_that_scatter_widen_the_interval_until_it_holds_them():
         low, _, high = found.step_s(4)
         assert low < planted(4).step_s < high
     assert np.divide(*noisy.step_s(8)[::2]) < np.divide(*calm.step_s(8)[::2])
-
-
-def test_ranks_that_differ_cost_the_slowest_of_them():
-    steps = [TimedStep(p, 8, 0.1 * (1 + 0.05 * float(expected_max(p)))) for p in (1, 2, 4, 8, 16, 32)]
-    low, _, high = fit.fit(steps, 64).step_s(64)
-    assert low < 0.1 * (1 + 0.05 * float(expected_max(64))) < high
 
 
 def test_published_series_name_what_they_are():
@@ -114,39 +100,3 @@ def test_a_file_with_holes_is_refused_in_one_line(tmp_path, capsys):
         assert cli.main(["scaling", str(file)]) == 2
         (line,) = capsys.readouterr().err.splitlines()
         assert "steps.csv" in line or "0 numbers of ranks" in line
-
-
-def test_decimal_commas_are_no_numbers(tmp_path):
-    (file := tmp_path / "steps.csv").write_text("ranks,samples,step_s\n1,8,1,05\n2,8,1,11\n4,8,1,12\n")
-    with pytest.raises(CourseError, match="is no CSV file of numbers"):
-        fit.read(file)
-
-
-def test_a_table_ends_at_the_ranks_that_are_asked_for(tmp_path):
-    (file := tmp_path / "steps.csv").write_text("\ufeffranks,samples,step_s\n1,8,0.1\n2,8,0.11\n4,8,0.12\n", "utf-8")
-    steps = fit.read(file)  # as a spreadsheet writes it
-    assert [row[0] for row in fit.table(steps, most=1000).rows][-2:] == ["512", "1,000"]
-    assert [row[0] for row in fit.table(steps).rows] == ["1", "2", "4", "8", "16"]
-
-
-def test_no_more_ranks_than_were_timed_foretell_nothing():
-    with pytest.raises(CourseError, match="4 ranks were measured; --to 4 foretells nothing"):
-        fit.table([planted(p) for p in (1, 2, 4)], most=4)
-
-
-def test_a_step_far_from_the_fit_is_marked():
-    steps = [fit.TimedStep(p, 8, s) for p, s in ((1, 1.0), (2, 1.1), (4, 1.2), (8, 1e6))]
-    marked = ["time it again" in row[2] for row in fit.table(steps).rows]
-    assert marked[:4] == [False, False, False, True]
-
-
-def test_blanks_after_commas_are_no_part_of_a_name(tmp_path):
-    (file := tmp_path / "steps.csv").write_text("ranks, samples, step_s\n1, 8, 1.05\n2, 8, 1.11\n")
-    assert [step.ranks for step in fit.read(file)] == [1, 2]
-
-
-@pytest.mark.parametrize("text", ["ranks,samples,step_s,step_s\n1,8,0.1,0.2\n", "ranks,samples,step_s\n1_0,8,0.1\n"])
-def test_a_column_twice_and_a_number_of_pythons_own_are_no_steps(tmp_path, text):
-    (tmp_path / "steps.csv").write_text(text)
-    with pytest.raises(CourseError, match="header ranks,samples,step_s"):
-        fit.read(tmp_path / "steps.csv")

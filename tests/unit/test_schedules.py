@@ -2,14 +2,12 @@ import math
 from fractions import Fraction
 
 import pytest
-import torch
 from torch import nn
 from torch.optim import SGD
 from torch.optim.lr_scheduler import (
     CosineAnnealingLR,
     LambdaLR,
     LinearLR,
-    SequentialLR,
 )
 
 from dltutorial.optim.schedules import constant, cosine, warm_up
@@ -52,39 +50,10 @@ def test_a_schedule_gives_torch_s_rates(schedule, torchs, steps):
     assert ours(schedule, steps) == pytest.approx(rates(torchs, steps), rel=1e-9, abs=1e-12)
 
 
-@pytest.mark.parametrize("start", [0.0, 0.25])
-@pytest.mark.parametrize(
-    ("then", "torchs"),
-    [
-        (cosine(30, 0.01), lambda o: CosineAnnealingLR(o, 30, eta_min=0.01 * PEAK)),
-        (constant(), lambda o: LambdaLR(o, lambda step: 1)),
-    ],
-)
-def test_a_warm_up_before_a_decay_is_torch_s_sequence(start, then, torchs):
-    def sequence(optimizer):
-        return SequentialLR(optimizer, [linear(8, start)(optimizer), torchs(optimizer)], milestones=[8])
-
-    schedule = warm_up(8, then, start)
-    assert ours(schedule, 38) == pytest.approx(rates(sequence, 38), rel=1e-9, abs=1e-12)
-
-
-def test_lambda_lr_takes_a_schedule_and_its_state_is_safe_to_load(tmp_path):
-    schedule = warm_up(4, cosine(6))
-    assert rates(lambda o: LambdaLR(o, schedule), 10) == pytest.approx(ours(schedule, 10))
-    scheduler = LambdaLR(SGD(nn.Linear(1, 1).parameters(), lr=PEAK), schedule)
-    torch.save(scheduler.state_dict(), tmp_path / "state.pt")
-    scheduler.load_state_dict(torch.load(tmp_path / "state.pt", weights_only=True))
-    assert scheduler.get_last_lr() == pytest.approx([PEAK / 4])
-
-
 def test_a_schedule_stays_at_its_end():
     for schedule in (cosine(7, 0.2), warm_up(3, cosine(4, 0.2))):
         assert [schedule(step) for step in (7, 8, 10**9)] == [0.2] * 3
     assert warm_up(3, constant())(10**9) == 1
-
-
-def test_no_steps_of_warm_up_are_no_warm_up():
-    assert [warm_up(0, cosine(9))(step) for step in range(12)] == [cosine(9)(step) for step in range(12)]
 
 
 def test_warm_up_rises_in_equal_parts_and_wastes_no_update():

@@ -6,9 +6,8 @@ import pytest
 import torch
 
 from dltutorial import config
-from dltutorial.errors import DataError, RecipeError
+from dltutorial.errors import DataError
 from dltutorial.science import climate
-from dltutorial.science.resnet import ResNet
 
 
 def write(folder, n=8, size=16, label=lambda draw: draw.integers(0, 3, (16, 16)), value=lambda x: x):
@@ -57,11 +56,6 @@ def test_a_front_is_where_the_tracer_jumps():
     assert slope_HW[:, 3:5].max() == 0
 
 
-def test_resnet_50_has_the_published_number_of_weights():
-    with torch.device("meta"):
-        assert sum(p.numel() for p in ResNet().parameters()) == 25_557_032
-
-
 @pytest.mark.parametrize("name", climate.NETWORKS)
 def test_a_network_draws_a_map_and_published_ones_take_the_published_size(name):
     assert climate.make_network(name, 5, published=False)(torch.zeros(2, 5, 32, 48)).shape == (2, 3, 32, 48)
@@ -87,15 +81,6 @@ def test_iou_is_hits_over_what_either_side_has():
     assert climate.iou(counts_3K).tolist() == pytest.approx([0.5, 1 / 3, 1.0])
 
 
-def test_a_sample_is_scaled_and_a_seed_rolls_fields_and_labels_alike(folder):
-    samples = climate.Samples(folder, "train")
-    (x, label), (rolled, moved) = samples.batch([0, 1]), samples.batch([0, 1], torch.tensor([3, 0]), roll=True)
-    assert x.abs().max() < 1
-    assert torch.equal(rolled[0], x[0].roll(3, -1))
-    assert torch.equal(moved[0], label[0].roll(3, -1))
-    assert torch.equal(rolled[1], x[1])
-
-
 def test_a_task_learns_and_scores_each_class(folder):
     task = climate.make_task(recipe(), folder)
     batch = next(task.data(0))
@@ -113,45 +98,12 @@ def nan(x):
     return x
 
 
-def one(value):
-    """One point of a field has this value."""
-
-    def act(x):
-        x[3, 4, 1] = value
-        return x
-
-    return act
-
-
-@pytest.mark.parametrize("attribute", ["_FillValue", "missing_value"])
-def test_a_word_of_the_files_own_for_no_value_is_read(attribute, tmp_path):
-    folder = write(tmp_path / "own", value=one(3.75))
-    for file in folder.glob("*/*.h5"):
-        with h5py.File(file, "r+") as h5:
-            h5["climate/data"].attrs[attribute] = np.float32(3.75)
-    with pytest.raises(DataError, match=r"data-000\.h5: climate/data holds 3.75, which stands for no value"):
-        climate.make_task(recipe(), folder)
-
-
-def test_a_map_that_the_pools_of_a_network_do_not_divide_is_refused(tmp_path):
-    folder = write(tmp_path / "cam", size=18, label=lambda draw: draw.integers(0, 3, (18, 18)))
-    with pytest.raises(RecipeError, match=r"network=tiramisu: 18 × 18 points do not divide by 4; take atrous"):
-        climate.make_task(recipe(network="tiramisu"), folder)
-    climate.make_task(recipe(network="atrous"), folder)
-
-
 @pytest.mark.parametrize(
     ("bad", "why"),
     [
         ({"label": lambda draw: draw.integers(0, 5, (16, 16))}, "has a label [34], but"),
-        ({"label": lambda draw: draw.integers(0, 2, (16, 16))}, "no pixel is of class front"),
         ({"label": lambda draw: draw.integers(0, 3, (16, 8))}, r"labels_0 is uint8 \(16, 8\)"),
         ({"value": nan}, "NaN"),
-        ({"value": one(1e20)}, r"climate/data holds 1e\+20, which stands for no value"),
-        ({"value": one(-9999)}, "climate/data holds -9999, which stands for no value"),
-        ({"value": one(3000)}, "holds values that are 100 ranges beyond stats.h5, as if it was of other data"),
-        ({"value": lambda x: x + 1e6}, "as if it was of other data"),
-        ({"value": lambda x: x * 1e-6}, "channel 0 are less than a 100th .* as if it was of other data"),
     ],
 )
 def test_data_that_cannot_be_are_refused_in_one_line(bad, why, tmp_path):
@@ -163,7 +115,3 @@ def test_data_that_cannot_be_are_refused_in_one_line(bad, why, tmp_path):
 def test_what_is_not_there_is_refused(folder, tmp_path):
     with pytest.raises(DataError, match=r"holds no \.h5 file"):
         climate.Samples(tmp_path / "nothing", "train")
-    with pytest.raises(RecipeError, match="network"):
-        recipe(network="unet")
-    with pytest.raises(DataError, match="a batch of 16"):
-        climate.make_task(recipe(global_batch_size=16), folder)

@@ -3,7 +3,6 @@
 import clouds
 import pytest
 import torch
-from chapters import written
 from torch.nn import functional as F
 
 from dltutorial.convergence import ensemble, networks
@@ -81,12 +80,3 @@ def test_one_that_diverges_leaves_and_the_others_go_on_as_before(survey, name):
     run = train(wild, healthy)
     assert run.diverged_R.tolist() == [True, False]
     torch.testing.assert_close(run.train_loss_RE[1], train(healthy).train_loss_RE[0])
-
-
-def test_one_that_diverges_does_not_stop_chapter_14_s_shampoo(survey):
-    """Its eigenvalues are not finite, or so large that LAPACK gives up."""
-    shampoo = written("14", "inverse_root", "shampoo")["shampoo"]
-    replicas = [Replica(rate, 0) for rate in (1e30, 1e10, 1e3, 0.01)]
-    run = ensemble.train(survey, replicas, BATCH, STEPS, widths=WIDTHS, optimizer=shampoo, device="cpu")
-    assert run.diverged_R[0]
-    assert not run.diverged_R[-1]

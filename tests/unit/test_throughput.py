@@ -1,4 +1,3 @@
-import time
 from types import SimpleNamespace
 
 import numpy as np
@@ -113,21 +112,6 @@ def test_what_ends_is_started_again_and_the_whole_batch_reaches_the_step():
     assert all(batch["x"][0].shape == (4, 2) for batch in seen)
 
 
-def test_a_function_that_makes_a_loader_is_asked_anew_and_what_it_made_is_closed():
-    made, closed = [], []
-
-    def loader():
-        made.append(1)
-        try:
-            for _ in range(7):
-                yield BATCH
-        finally:
-            closed.append(1)
-
-    throughput.measure(loader, lambda batch: None, rounds=2, phase_s=0.001, device="cpu")
-    assert len(made) == len(closed) > 4
-
-
 def test_an_error_in_the_step_is_the_callers_own():
     with pytest.raises(ZeroDivisionError):
         throughput.measure([BATCH], lambda batch: 1 / 0, device="cpu")
@@ -141,21 +125,6 @@ def test_batches_keep_their_form_on_the_way_to_the_device():
     assert throughput.samples_in({"n": 3, "x": [np.zeros((5, 2))]}) == 5
 
 
-def test_work_of_this_process_counts_as_wanted():
-    before = cpu_time.wanted_s(), cpu_time.thread_wanted_s()
-    start = time.process_time()
-    while time.process_time() < start + 0.05:
-        pass
-    after = cpu_time.wanted_s(), cpu_time.thread_wanted_s()
-    assert all(late - early >= 0.04 for early, late in zip(before, after, strict=True))
-
-
-def test_sleep_does_not_count_as_wanted():
-    thread_s = cpu_time.thread_wanted_s()
-    time.sleep(0.5)
-    assert cpu_time.thread_wanted_s() - thread_s < 0.25
-
-
 @pytest.mark.parametrize("workers", [0, 1])
 def test_a_data_loader_and_its_workers_are_measured_and_ended(workers):
     data = torch.utils.data.TensorDataset(torch.zeros(64, 8))
@@ -164,12 +133,3 @@ def test_a_data_loader_and_its_workers_are_measured_and_ended(workers):
     assert found.full.batch_size == 8
     assert throughput.made_ahead(loader) == 2 * workers
     wait_for(lambda: not torch.multiprocessing.active_children())
-
-
-@pytest.mark.parametrize("device", ["cuda", "cuda:1", torch.device("cuda")])
-def test_every_way_to_name_a_gpu_is_waited_for(device, monkeypatch):
-    waited = []
-    monkeypatch.setattr(torch.cuda, "synchronize", waited.append)
-    throughput.synchronise(device)
-    throughput.synchronise("cpu")
-    assert waited == [device]
