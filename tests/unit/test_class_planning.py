@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 from cells import run
 
-from dltutorial import cli
 from dltutorial.course import check
 from dltutorial.errors import CourseError
 from dltutorial.record import plots, records
@@ -150,19 +149,6 @@ def test_the_guides_run_times_are_the_recorded_ones(heading):
 
 
 # The guide
-
-
-def test_the_guides_links_and_commands_lead_somewhere():
-    targets = re.findall(r"\]\((?!https?:)([^)#\s]+)", GUIDE)
-    assert targets
-    assert not [target for target in targets if target != "TROUBLESHOOTING.md" and not (ROOT / target).exists()]
-    commands = re.findall(
-        r"(?:^|/|`)dltutorial ((?:doctor|run|class|bench|data|pocket)\b[^\n`#]*)", GUIDE, re.MULTILINE
-    )
-    assert len(commands) >= 8
-    for command in commands:
-        words = ["3" if word == "N" else word for word in command.split() if not re.search(r"^[\[<…]|[\]>…]$", word)]
-        cli.make_parser().parse_args(words)
 
 
 def test_the_guides_misconceptions_are_what_the_checks_say():
