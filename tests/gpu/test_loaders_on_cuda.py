@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from dltutorial.config import PRESETS
-from dltutorial.data import augment, convert, loaders, store, weather
+from dltutorial.data import convert, loaders, store, weather
 from dltutorial.data.loaders import LOADERS, LoaderConfig
 
 pytestmark = pytest.mark.gpu
@@ -57,16 +57,3 @@ def test_memory_that_is_used_again_never_changes_a_batch_in_use(config, split):
         sums.append(x_BCHW.double().sum())
     loader.close()
     np.testing.assert_allclose(torch.stack(sums).cpu(), wanted, rtol=1e-4, atol=1.0)
-
-
-@pytest.mark.parametrize("shift", [0, 5, 127])
-def test_augmentation_on_the_gpu_equals_that_of_the_host(shift):
-    generator = torch.Generator().manual_seed(shift)
-    raw_2BCHW = torch.randn(2, 3, 5, 64, 128, generator=generator)
-    means, stds = torch.randn(1, 5, 1, 1, generator=generator), torch.full((1, 5, 1, 1), 1.5)
-    shift_B = torch.tensor([shift, 0, 64])
-    wanted = torch.empty_like(raw_2BCHW)
-    for b, by in enumerate(shift_B.tolist()):
-        augment.lean_augment(raw_2BCHW[:, b], by, means, stds, wanted[:, b])
-    got = augment.device_augment(raw_2BCHW.cuda(), shift_B.cuda(), means.cuda(), stds.cuda())
-    torch.testing.assert_close(got.cpu(), wanted, rtol=1e-6, atol=1e-6)

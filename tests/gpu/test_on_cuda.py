@@ -3,11 +3,9 @@
 import pytest
 import torch
 
-from dltutorial import machine
 from dltutorial.config import PRESETS, Recipe
 from dltutorial.data import dynamics
 from dltutorial.data.flow import atmosphere
-from dltutorial.train import forecasting
 from dltutorial.train.forecasting import make_vit, squared_error
 from dltutorial.train.loop import loop
 from dltutorial.train.task import Task
@@ -21,11 +19,6 @@ def moving_waves(recipe, n=40):
         x = torch.randn(recipe.global_batch_size, recipe.n_channels, 1, recipe.n_lon, generator=generator)
         x = x.expand(-1, -1, recipe.n_lat, -1)
         yield x, x.roll(1, -1)
-
-
-def test_the_course_computes_on_the_gpu():
-    assert machine.device() == "cuda"
-    assert next(forecasting.build_model(Recipe()).parameters()).is_cuda
 
 
 def test_losses_are_those_of_the_cpu():

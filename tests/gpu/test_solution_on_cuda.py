@@ -33,13 +33,6 @@ def test_a_recipe_arrives_on_a_gpu(knobs):
     assert found.reached
 
 
-def test_every_rank_has_a_gpu_of_its_own():
-    if torch.cuda.device_count() < 2:
-        pytest.skip("one GPU only")
-    (found,) = attempt.attempts(dataclasses.replace(QUICK, ranks=2), TASK, [0])
-    assert found.reached
-
-
 def test_energy_of_work_on_a_gpu_is_measured():
     if not shutil.which("nvidia-smi"):
         pytest.skip("no nvidia-smi")

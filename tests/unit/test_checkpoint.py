@@ -23,8 +23,6 @@ from dltutorial.data import sampling, store
 from dltutorial.errors import CheckpointError, Interrupted
 from dltutorial.train import checkpoint, forecasting, loop, run, run_folder
 from dltutorial.train.forecasting import make_task
-from dltutorial.train.loop import TrainState
-from dltutorial.train.task import Task
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 SMALL = dataclasses.replace(
@@ -154,32 +152,6 @@ def test_random_states_come_back():
     drawn = torch.rand(2).tolist(), np.random.rand(2).tolist(), random.random()  # noqa: NPY002
     checkpoint.set_random_states(states)
     assert (torch.rand(2).tolist(), np.random.rand(2).tolist(), random.random()) == drawn  # noqa: NPY002
-
-
-def test_the_learning_rate_stays_the_tensor_that_a_graph_reads(tmp_path, monkeypatch):
-    recipe = dataclasses.replace(SMALL, cuda_graph=True)
-    monkeypatch.setattr(loop, "make_step", lambda *_: None)  # there is no GPU to make it on
-
-    def start():
-        torch.manual_seed(0)
-        state = TrainState(Task(nn.Linear(3, 3), None, None), recipe)
-        return state, state.optimizer
-
-    state, optimizer = start()
-    for parameter in state.model.parameters():
-        averages = {name: torch.rand_like(parameter) for name in ("exp_avg", "exp_avg_sq")}
-        optimizer.state[parameter] = {"step": torch.tensor(4.0)} | averages
-    optimizer.param_groups[0]["lr"].fill_(0.25)
-    saved = checkpoint.save(checkpoint.take(state, recipe), tmp_path)
-    other, again = start()
-    rates = [group["lr"] for group in again.param_groups]
-    checkpoint.restore(checkpoint.load(saved), other)
-    assert [group["lr"] is rate for group, rate in zip(again.param_groups, rates, strict=True)] == [True, True]
-    assert [group["lr"].item() for group in again.param_groups] == [0.25, 0.25]
-    assert all(state["step"].item() == 4 for state in again.state.values())
-    torch.testing.assert_close(
-        [state["exp_avg"] for state in again.state.values()], [state["exp_avg"] for state in optimizer.state.values()]
-    )
 
 
 @pytest.mark.parametrize(("before", "after"), [(4, 2), (1, 3)])
@@ -330,12 +302,6 @@ def test_what_cannot_be_resumed_is_one_line(tiny_data, capsys, argv, said):
     assert call(tiny_data, *argv) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert said in line
-
-
-def test_data_have_a_fingerprint(tiny_data, own_data):
-    one, other = (forecasting.fingerprint(store.open_split(data, "train")) for data in (tiny_data, own_data))
-    assert one == other
-    assert one != forecasting.fingerprint(store.open_split(tiny_data, "valid"))
 
 
 def test_years_that_were_changed_in_place_are_other_data(own_data):

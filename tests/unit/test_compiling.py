@@ -70,8 +70,3 @@ def test_a_compiled_step_trains_as_the_plain_one():
         return [step(x, 2 * x).item() for _ in range(5)]
 
     assert losses("default") == pytest.approx(losses("off"), rel=1e-4)
-
-
-def test_an_error_of_the_step_itself_is_not_blamed_on_the_compiler():
-    with pytest.raises(RuntimeError, match="of mine"), compiling.explained("default"):
-        raise RuntimeError("an error of mine")

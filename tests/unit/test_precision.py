@@ -76,13 +76,6 @@ def test_the_flags_of_a_cpu_tell_its_units(monkeypatch, flags, bf16, fp16):
     assert (units_for("bf16"), units_for("fp16")) == (bf16, fp16)
 
 
-def test_the_tensor_cores_of_a_gpu_tell_its_units(monkeypatch):
-    volta = machine.Accelerator("V100", "CUDA", 1, (7, 0), ("fp16",))
-    monkeypatch.setattr(machine, "accelerators", lambda: (volta,))
-    assert units_for("bf16") == ()
-    assert units_for("fp16") == ("fp16 tensor cores",)
-
-
 @pytest.mark.parametrize("channels", [3, 8, 20])
 def test_patches_in_16_bits_are_those_of_float32_whatever_the_processor(channels):
     """On processors with AMX torch 2.13's own are not, for 8 and 20 channels."""
@@ -94,19 +87,3 @@ def test_patches_in_16_bits_are_those_of_float32_whatever_the_processor(channels
     with precision.autocast():
         found = layer(x)
     torch.testing.assert_close(found.float(), plain(x), rtol=0.05, atol=0.05)
-
-
-def test_a_wrong_convolution_stays_in_float32_and_is_named(monkeypatch, capsys):
-    monkeypatch.setattr("dltutorial.train.precision.is_wrong", lambda layer, dtype: layer.in_channels == 4)
-    model = nn.Sequential(nn.Conv2d(3, 4, 1), nn.Conv2d(4, 5, 1))
-    for name, spared in (("fp32", 0), ("bf16", 1), ("bf16", 0)):  # once
-        precision = Precision(name, "cpu")
-        precision.spare(model)
-        said = capsys.readouterr().err.splitlines()
-        assert said == ["1 stays in float32: this processor's torch.bfloat16 convolution is wrong"] * spared
-    with precision.autocast():
-        first = model[0](torch.ones(1, 3, 2, 2))
-        second = model[1](first)
-    assert (first.dtype, second.dtype) == (torch.bfloat16, torch.float32)
-    second.sum().backward()
-    assert all(p.grad is not None for p in model.parameters())

@@ -71,13 +71,6 @@ def test_a_run_learns(finished):
     assert seen[-1].scores["valid/rmse_ratio_to_persistence"] < 1
 
 
-def test_the_loaded_model_scores_as_the_last_record(finished, tiny_data):
-    folder, seen = finished
-    model = forecasting.build_model(SMALL)
-    model.load_state_dict(torch.load(folder / "weights.pt"))
-    assert evaluate(model, Pairs(store.open_split(tiny_data, "valid"))) == pytest.approx(seen[-1].scores)
-
-
 def test_the_same_recipe_gives_the_same_run(finished, tiny_data, tmp_path):
     folder, seen = finished
     again = train(tiny_data, tmp_path / "again")
@@ -200,12 +193,6 @@ def test_scores_are_those_worked_out_by_hand(own_data, geometry):
     assert scores["valid/rmse"] == pytest.approx(persistence, rel=1e-4)
     assert scores["valid/anomaly_correlation"] == pytest.approx(correlation, rel=1e-4)
     assert scores[forecasting.SCORE] == 1.0
-
-
-def test_scores_do_not_depend_on_the_batch_size(tiny_data):
-    pairs = Pairs(store.open_split(tiny_data, "valid"))
-    one, many = (evaluate(Add(0.3), pairs, batch_size=size) for size in (1, 9))
-    assert one == pytest.approx(many, rel=1e-5)
 
 
 @pytest.mark.parametrize("training", [True, False])

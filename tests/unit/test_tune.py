@@ -9,9 +9,7 @@ import sys
 import pytest
 from waiting import wait_for
 
-from dltutorial import cli, paths
-from dltutorial.config import preset
-from dltutorial.train import tune, tune_ray
+from dltutorial import cli
 from dltutorial.train.tune import Knob, read_space
 
 RATES = ("--knob", "learning_rate=1e-4..1e-1:log")
@@ -156,25 +154,6 @@ def test_a_worker_that_is_asked_to_end_gives_its_trial_back_at_once(line, tmp_pa
     assert [state for state, _ in trials(tmp_path)] == ["FAIL"]
 
 
-def test_its_files_are_a_runs(line, tmp_path):
-    assert cli.main([*line, "--trials", "1", *RATES]) == 0
-    assert list((tmp_path / "study" / "trial-0000" / "tensorboard").iterdir())
-    assert paths.runs_dir() == tmp_path
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-    from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
-
-    board = EventAccumulator(str(tmp_path / "study" / "trial-0000" / "tensorboard"))
-    board.Reload()
-    (score,) = board.Scalars("score")
-    ((_, value),) = trials(tmp_path)
-    assert score.value == pytest.approx(value)
-    told = [HParamsPluginData.FromString(text) for text in board.PluginTagToContent("hparams").values()]
-    (began,) = (one.session_start_info for one in told if one.WhichOneof("data") == "session_start_info")
-    (knob,) = began.hparams.items()
-    recipe = json.loads((tmp_path / "study" / "trial-0000" / "recipe.json").read_text())
-    assert (knob[0], knob[1].number_value) == ("learning_rate", recipe["learning_rate"])
-
-
 # Ray
 
 
@@ -183,35 +162,3 @@ def test_without_ray_one_line_says_how_to_get_it(line, monkeypatch, capsys):
     assert cli.main([*line, "--trials", "1", *RATES, "--engine", "ray"]) == 2
     assert "--engine ray needs Ray" in (said := capsys.readouterr().err)
     assert "pip install -e '.[tune]'" in said
-
-
-@pytest.mark.nightly
-def test_a_trial_goes_on_with_another_ones_weights_and_its_own_rate(line, tmp_path, tiny_data):
-    """What population-based training does at a rung; here without Ray."""
-    import torch
-
-    from dltutorial.data import store
-    from dltutorial.errors import Interrupted
-    from dltutorial.train import checkpoint, run
-    from dltutorial.train.forecasting import fingerprint, make_task
-
-    train = store.open_split(tiny_data, "train")
-    channels, rows, columns = train.shape
-    fixed = {"n_channels": channels, "n_lat": rows, "n_lon": columns, "patch": 4, "dim": 8, "heads": 1, "depth": 1}
-    fixed |= {"steps": 9, "global_batch_size": 2}
-    search = tune.Search(preset("smoke"), fixed, {}, tiny_data, fingerprint(train), tmp_path, 1)
-    good, _ = search.recipe({"learning_rate": 1e-2})
-    seen = []
-    with pytest.raises(Interrupted):
-        for record in run.train(
-            make_task(good, tiny_data), good, tmp_path / "good", progress=False, asked_to_end=lambda: bool(seen)
-        ):
-            seen.append(record)
-    mine, _ = search.recipe({"learning_rate": 1e-4})
-    tune_ray._go_on_from(tmp_path / "good" / "checkpoints", mine, tmp_path / "mine")
-    both = [checkpoint.newest(tmp_path / name / "checkpoints") for name in ("good", "mine")]
-    assert both[0].step == both[1].step == seen[-1].step
-    assert all(torch.equal(both[0].model[name], both[1].model[name]) for name in both[0].model)
-    records = list(run.train(make_task(mine, tiny_data), mine, tmp_path / "mine", resume=True, progress=False))
-    assert records[0].step > seen[-1].step
-    assert max(record.learning_rate for record in records) <= 1e-4
