@@ -153,7 +153,7 @@ def refuse_elsewhere(folder: Path, is_seen: bool = False) -> None:
     pids = [process.pid for process in seen if process.name() in _DAEMONS]
     inner = (re.search(r"^NSpid:\t\d+\t", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE) for pid in pids)
     if (there and not seen) or (is_seen and any(inner)):  # with a number here, and another one there
-        end = f"end it there: dltutorial pocket down --name {folder.name}; if that container is gone, move {folder} away"
+        end = f"end it there: dltutorial pocket down --name {folder.name}; if that container is gone, rename {folder}"
         raise CourseError(f"a pocket cluster of another container is up in {folder}; {end}")
 
 
