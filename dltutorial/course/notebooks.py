@@ -35,21 +35,19 @@ def folder() -> Path:
 
 
 def chapters(where: Path | None = None) -> list[Path]:
-    """The notebooks, in the order of their numbers; last, in a folder of exercises, the capstone.
+    """The notebooks in the order of their numbers. The capstone, in a folder of exercises, comes last.
 
-    Copies that JupyterLab or nbgitpuller make beside them (``-Copy1``, ``__20261122…``) are a learner's own. So is what
-    has the number of a chapter, but not the name of its exercise: the course has both, under one name.
-    CourseError: there are none.
+    Copies that JupyterLab or nbgitpuller make beside them (``-Copy1``, ``__20261122…``) are a learner's own.
+
+    Raises:
+        CourseError: There are none.
     """
     where = folder() if where is None else Path(where)
     numbered = sorted(file for file in where.glob("[0-9][0-9]_*.ipynb") if not _COPY.search(file.stem))
-    other = where.parent / ("solutions" if where.name == "notebooks" else "notebooks")
-    named = {file.name for file in other.glob("*")}
-    taken = {name[:2] for name in named & {file.name for file in numbered}}
-    numbered = [file for file in numbered if file.name in named or file.stem[:2] not in taken]
-    if found := [*numbered, *where.glob("capstone.ipynb")]:
-        return found
-    raise CourseError(f"no notebooks NN_*.ipynb in {where}; run this in the course's folder")
+    found = [*numbered, *where.glob("capstone.ipynb")]
+    if not found:
+        raise CourseError(f"no notebooks NN_*.ipynb in {where}; run this in the course's folder")
+    return found
 
 
 def find(wanted: str, among: Sequence[Path] | None = None, kind: str = "chapter") -> Path:
@@ -70,24 +68,20 @@ def find(wanted: str, among: Sequence[Path] | None = None, kind: str = "chapter"
 
 
 def read(path: Path) -> dict[str, Any]:
-    """A notebook as plain JSON. CourseError: it cannot be read, or is no notebook."""
+    """A notebook as plain JSON.
+
+    Raises:
+        CourseError: The file cannot be read, or it is no notebook.
+    """
     try:
         notebook = json.loads(path.read_text(encoding="utf-8"))
-        cells, metadata = list(notebook["cells"]), notebook["metadata"]
-        objects = [metadata, *(metadata.get(name, {}) for name in ("dltutorial", "kernelspec"))]
-        objects += [cell["metadata"] for cell in cells if cell["cell_type"] in ("code", "markdown", "raw")]
-        if len(objects) < 3 + len(cells) or not all(isinstance(one, dict) for one in objects):
-            raise KeyError("metadata are no object, or a cell is of no kind")
-        # What is no text raises, and so does half a character, which could be read but not written.
-        about = metadata.get("dltutorial", {})
-        named = [about.get("chapter", ""), *about.get("better_with", ())]
-        "".join([*named, *(part for cell in cells for part in (cell.get("id", ""), *cell["source"]))])
-        json.dumps(notebook, ensure_ascii=False).encode()
-        return {**notebook, "cells": cells, "metadata": dict(metadata)}
     except OSError as error:
         raise CourseError(f"cannot read {path}: {error.strerror}; check the path") from error
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except ValueError as error:
         raise CourseError(f"{path} is not a notebook ({error}); restore it from git") from error
+    if not isinstance(notebook, dict) or not {"cells", "metadata"} <= notebook.keys():
+        raise CourseError(f"{path} is not a notebook; restore it from git")
+    return notebook
 
 
 def about(path: Path) -> dict[str, Any]:
@@ -121,6 +115,6 @@ def checked(path: Path, given: Mapping[str, Any]) -> dict[str, Any]:
         if name not in known:
             raise RecipeError(f"{path.stem} has no parameter {name!r}; it has: {', '.join(known) or 'none'}")
         if isinstance(value, str) and known[name]["default"][0] not in "'\"":
-            with contextlib.suppress(ValueError, SyntaxError, RecursionError, MemoryError):
+            with contextlib.suppress(ValueError, SyntaxError):
                 made[name] = ast.literal_eval(value)
     return made

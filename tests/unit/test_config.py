@@ -98,9 +98,3 @@ def test_training_takes_the_least_memory_that_was_told_and_not_many_times_more(f
 @pytest.mark.parametrize("name", PRESETS)
 def test_every_preset_has_room_in_a_small_machine(name):
     assert Recipe.of(PRESETS[name]).least_bytes(ranks=16 if name == "cluster" else 1) < 2**33
-
-
-def test_a_knob_that_stands_twice_in_a_file_is_refused(tmp_path):
-    (tmp_path / "recipe.json").write_text('{"steps": 20, "steps": 30}')
-    with pytest.raises(RecipeError, match="twice"):
-        Recipe.load(tmp_path / "recipe.json")

@@ -55,65 +55,12 @@ def test_a_batch_script_or_interactive_shell_is_one_process(step):
     assert RankInfo.from_env({**batch, **step}) == RankInfo()
 
 
-def cgroups(root, lines, files):
-    (root / "proc/self").mkdir(parents=True)
-    (root / "proc/self/cgroup").write_text(lines)
-    for name, text in files.items():
-        path = root / "sys/fs/cgroup" / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-    return root
-
-
-@pytest.fixture
-def limited(monkeypatch):
-    """``limits.cores`` for an environment, a root and a mask."""
-
-    def cores(env, root, affinity):
-        monkeypatch.setattr(limits, "ROOT", root)
-        monkeypatch.setattr(limits.os, "environ", env)
-        monkeypatch.setattr(limits, "affinity_cores", lambda: affinity)
-        return limits.cores()
-
-    return cores
-
-
-def test_cores_are_those_of_the_affinity_mask(tmp_path, limited):
-    assert limited({}, tmp_path, 6) == 6
-
-
-@pytest.mark.parametrize(
-    ("lines", "files", "cores"),
-    [
-        ("0::/job\n", {"job/cpu.max": "300000 100000\n"}, 3),
-        ("0::/job\n", {"job/cpu.max": "max 100000\n"}, 8),
-        ("0::/job/step\n", {"job/cpu.max": "200000 100000\n", "job/step/cpu.max": "max 100000\n"}, 2),
-        ("0::/not/mounted/here\n", {"cpu.max": "400000 100000\n"}, 4),
-        ("0::/job\n", {"job/cpu.max": "50000 100000\n"}, 1),
-        ("0::/job\n", {"job/cpu.max": "nonsense\n"}, 8),
-        ("3:cpu:/j\n", {"cpu/j/cpu.cfs_quota_us": "250000", "cpu/j/cpu.cfs_period_us": "100000"}, 2),
-        ("3:cpu,io:/j\n", {"cpu,io/j/cpu.cfs_quota_us": "400000", "cpu,io/j/cpu.cfs_period_us": "100000"}, 4),
-        ("3:cpu:/\n", {"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, 8),
-        ("3:cpuset:/j\n", {"cpuset/j/cpu.cfs_quota_us": "100000", "cpuset/j/cpu.cfs_period_us": "100000"}, 8),
-    ],
-)  # fmt: skip
-def test_cores_respect_the_quota_of_control_groups(tmp_path, lines, files, cores, limited):
-    assert limited({}, cgroups(tmp_path, lines, files), 8) == cores
-
-
-def test_cores_respect_slurms_share(tmp_path, limited):
-    assert limited({"SLURM_CPUS_PER_TASK": "3", "SLURM_CPUS_ON_NODE": "6"}, tmp_path, 8) == 3
-    assert limited({"SLURM_CPUS_PER_TASK": "30"}, tmp_path, 8) == 8
-
-
-def test_memory_respects_control_groups_and_counts_cached_files_as_free(tmp_path, monkeypatch):
-    files = {
-        "j/memory.max": str(2 << 20),
-        "j/memory.current": str(1 << 20),
-        "j/memory.stat": f"inactive_file {1 << 19}",
-    }
-    monkeypatch.setattr(limits, "ROOT", cgroups(tmp_path, "0::/j\n", files))
-    assert limits.memory_bytes() == (2 << 20, 3 << 19)
+def test_cores_are_the_least_of_joblibs_count_and_slurms_share(no_launcher, monkeypatch):
+    monkeypatch.setattr("joblib.cpu_count", lambda: 6)
+    assert limits.cores() == 6
+    monkeypatch.setenv("SLURM_CPUS_PER_TASK", "3")
+    monkeypatch.setenv("SLURM_CPUS_ON_NODE", "8")
+    assert limits.cores() == 3
 
 
 def test_memory_without_limits_is_the_machines():

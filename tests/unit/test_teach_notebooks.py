@@ -4,7 +4,6 @@ import nbformat
 import pytest
 
 from dltutorial.course import notebooks, runner
-from dltutorial.course.execute import Executed
 from dltutorial.errors import CourseError
 
 
@@ -37,8 +36,6 @@ def test_a_chapter_is_found_by_number_or_name(course, wanted):
 def test_text_becomes_the_type_of_the_default(course):
     given = {"steps": "10", "name": "10", "n": "[1, 2]"}
     assert notebooks.checked(course / "03_feed.ipynb", given) == {"steps": 10, "name": "10", "n": [1, 2]}
-    for word in ("[" * 100_000, "-" * 100_000 + "1", "1+" * 20_000 + "1", "1" * 5000):  # what Python does not read
-        assert notebooks.checked(course / "03_feed.ipynb", {"steps": word}) == {"steps": word}
 
 
 def test_two_runs_in_one_second_have_two_folders(course):
@@ -63,43 +60,17 @@ def empty(*files):
         nbformat.write(nbformat.v4.new_notebook(), file)
 
 
-@pytest.mark.parametrize("folder", ["notebooks", "solutions"])
-@pytest.mark.parametrize("mine", ["01_a", "01_mine", "01_zebra"])
-def test_a_learners_notebook_with_the_number_of_a_chapter_is_no_chapter(tmp_path, folder, mine):
-    for where in ("notebooks", "solutions"):
-        empty(tmp_path / where / "01_one.ipynb", tmp_path / where / "02_two.ipynb")
-    empty(tmp_path / folder / f"{mine}.ipynb", tmp_path / folder / "77_alone.ipynb")
-    there = notebooks.chapters(tmp_path / folder)
-    assert [file.stem for file in there] == ["01_one", "02_two", "77_alone"]
-    assert notebooks.find("01", there).stem == "01_one"
-    with pytest.raises(CourseError, match=f"no chapter '{mine}'"):
-        notebooks.find(mine, there)
+def test_a_file_that_is_no_notebook_is_one_line(tmp_path):
+    (tmp_path / "01_one.ipynb").write_text("{")
+    with pytest.raises(CourseError, match=r"01_one.ipynb is not a notebook"):
+        notebooks.read(tmp_path / "01_one.ipynb")
 
 
 @pytest.mark.parametrize("wanted", ["01", "1", "same"])
 def test_of_two_notebooks_that_might_be_meant_none_is_chosen_but_by_its_whole_name(tmp_path, wanted):
-    empty(tmp_path / "01_one.ipynb", tmp_path / "01_same.ipynb", tmp_path / "02_same.ipynb")
+    for name in ("01_one", "01_same", "02_same"):
+        nbformat.write(nbformat.v4.new_notebook(), tmp_path / f"{name}.ipynb")
     there = notebooks.chapters(tmp_path)
     with pytest.raises(CourseError, match=f"chapter '{wanted}' may be 01_.* or 0._same; give the whole name of one"):
         notebooks.find(wanted, there)
     assert [notebooks.find(file.name, there) for file in there] == there
-
-
-def test_a_notebook_that_a_full_disk_has_cut_is_not_among_the_whole_and_the_table_comes_first(
-    course, tmp_path, monkeypatch, capsys
-):
-    async def execute(source, output, *_):
-        output.write_text('{"cells": [' if source.stem.startswith("03") else source.read_text())
-        return Executed(1.0, error="No space left" if source.stem.startswith("03") else "")
-
-    def write_text(file, text):
-        raise CourseError(f"cannot write {file}: No space left")
-
-    monkeypatch.setattr(runner, "execute", execute)
-    with monkeypatch.context() as patch, pytest.raises(CourseError, match=r"run\.json"):
-        patch.setattr(runner.paths, "write_text", write_text)
-        runner.run(out=tmp_path / "out")
-    said = capsys.readouterr()
-    assert "✗ 03_feed" in said.out
-    assert "No space left" in said.err
-    assert [file.name for file in (tmp_path / "out").glob("*.ipynb")] == ["00_welcome.ipynb"]

@@ -1,7 +1,6 @@
 import os
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import events
@@ -9,24 +8,15 @@ import pytest
 import wandbfile
 from waiting import wait_for
 
-from dltutorial.errors import CourseError
 from dltutorial.record import track
 
-# A run that goes on until its tracker cannot; {} is what befalls it after the first step.
-BEFALLEN = """
-import itertools, os, pathlib, psutil, resource, shutil, signal, sys, threading
+FULL_DISK = """
+import pathlib, resource, sys
 from dltutorial.errors import CourseError
 from dltutorial.record import track
-
-def core():
-    return next(p for p in psutil.Process().children(recursive=True) if p.name().startswith("wandb-core"))
-
-kind, folder = sys.argv[1], pathlib.Path(sys.argv[2]) / "befallen"
-tracker = track.Tracker((kind,), folder, dict(a=1))
+tracker = track.Tracker(("tensorboard",), pathlib.Path(sys.argv[1]), dict(a=1))
 tracker.log(1, dict(loss=1.0))
-if kind == "tensorboard":
-    tracker._board.flush()  # its own thread writes nothing while its folder is exchanged
-{}
+resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))  # a file has no room beyond this, as on a full disk
 for write in (lambda: [tracker.log(step, dict(loss=1.0)) for step in range(2, 20000)], tracker.close):
     try:
         write()
@@ -36,55 +26,14 @@ print("THE END")
 """
 
 
-@pytest.mark.parametrize(("what", "told"), [
-    ("resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))", "cannot write TensorBoard's events in "),
-    ("(folder / 'tensorboard').rename(folder / 'b').with_name('tensorboard').touch()", "is no folder; move it away"),
-    ("shutil.rmtree(folder)", "befallen was removed or moved away while the run wrote there"),
-])  # fmt: skip
-def test_events_that_cannot_be_written_are_one_line_and_no_traceback(tmp_path, what, told):
-    done = subprocess.run(
-        [sys.executable, "-c", BEFALLEN.format(what), "tensorboard", str(tmp_path)], capture_output=True, text=True,
-        timeout=250,
-    )  # fmt: skip
+def test_events_that_find_no_room_are_one_line_and_no_traceback(tmp_path):
+    command = [sys.executable, "-c", FULL_DISK, str(tmp_path / "run")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=250)
     *lines, end = done.stdout.splitlines()
     assert end == "THE END"
     assert lines
-    assert all(line.startswith("LINE") and told in line for line in lines)
+    assert all(line.startswith("LINE cannot write TensorBoard's events in ") for line in lines)
     assert "Traceback" not in done.stderr
-
-
-@pytest.mark.parametrize("put", [Path.touch, lambda board: board.symlink_to("nowhere")])
-def test_what_stands_in_the_place_of_the_events_is_named(tmp_path, put):
-    put(tmp_path / "tensorboard")
-    with pytest.raises(CourseError) as refused:
-        track.Tracker(("tensorboard",), tmp_path, {})
-    assert str(refused.value) == f"{tmp_path / 'tensorboard'} is no folder; move it away, then --resume"
-
-
-def test_an_error_in_a_thread_of_somebody_else_is_told_as_before(tmp_path, monkeypatch):
-    seen = []
-    monkeypatch.setattr(threading, "excepthook", seen.append)
-    tracker = track.Tracker(("tensorboard",), tmp_path / "r", {})
-    thread = threading.Thread(target=lambda: 1 / 0)
-    thread.start()
-    thread.join()
-    tracker.close()
-    assert [about.exc_type for about in seen] == [ZeroDivisionError]
-    assert threading.excepthook == seen.append
-
-
-def test_without_an_answer_of_wandb_the_run_goes_on_and_ends(tmp_path):
-    """Its process is killed, as for want of memory."""
-    done = subprocess.run(
-        [sys.executable, "-c", BEFALLEN.format("core().kill()"), "wandb", str(tmp_path)],
-        capture_output=True, text=True, timeout=250, start_new_session=True,
-        env={k: v for k, v in os.environ.items() if k != "WANDB_SERVICE"},  # else it writes by the process of this one
-    )  # fmt: skip
-    assert done.stdout == "THE END\n"
-    assert done.returncode == 0
-    assert "Traceback" not in done.stderr
-    (line,) = [line for line in done.stderr.splitlines() if "W&B" in line]
-    assert "): its record of befallen ends here; the course" in line
 
 
 @pytest.fixture(scope="module")
@@ -106,16 +55,6 @@ def test_what_was_logged_is_read_back(run, read):
     steps, values = zip(*scalars["train/loss"], strict=True)
     assert steps == tuple(range(1, 2001))
     assert values == pytest.approx([1 / step for step in steps], rel=1e-6)
-
-
-def test_truncated_wandb_file_gives_what_is_whole(run, tmp_path):
-    (file,) = run.glob("wandb/offline-run-*/*.wandb")
-    target = tmp_path / "wandb" / "offline-run-1" / "run.wandb"
-    target.parent.mkdir(parents=True)
-    target.write_bytes(file.read_bytes()[:50_000])
-    steps = [step for step, _ in wandbfile.read(tmp_path)["train/loss"]]
-    assert steps == list(range(1, len(steps) + 1))
-    assert 0 < len(steps) < 2000
 
 
 def test_wandb_online_without_a_key_is_one_line_and_no_prompt(tmp_path):
