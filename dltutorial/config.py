@@ -25,10 +25,6 @@ COMPILE_MODES = ("off", "default", "reduce-overhead", "max-autotune")
 DDP = ("torch", "overlapped", "bucketed", "naive")
 SHARDS = ("none", "optimizer", "gradients", "full")
 TASKS = ("weather", "climate", "landcover", "cosmology", "survey", "surrogate", "pinn")
-BENCHES = (
-    "loaders", "precision", "graphs", "ddp", "collectives", "ladder", "convergence", "scaling",
-    "memory", "shards", "tensor", "pipeline",
-)  # fmt: skip
 # With these knobs the transformer of the preset gpu is that of the published ladder, to the bit: see models.vit.
 PUBLISHED = MappingProxyType({"predict_change": False, "head_bias": False, "norm_eps": 1e-6})
 
@@ -399,7 +395,7 @@ def read_knobs(file: Path) -> dict:
         RecipeError: the file cannot be read or does not hold one JSON object.
     """
     try:
-        knobs = paths.from_json(paths.read_text(file, limit=2**20).removeprefix("\ufeff"))  # of a Windows editor
+        knobs = json.loads(Path(file).read_text(encoding="utf-8"))
     except OSError as error:
         raise RecipeError(f"cannot read recipe {file}: {error.strerror}; mend that, or name another file") from error
     except ValueError as error:

@@ -1,8 +1,7 @@
 """Taking a trace (what ran when, on which thread or stream) and reading a kept one.
 
-In: a function that makes one step, or a file: in Chrome's trace format, as torch's profiler exports it, or of Nsight
-Systems, as ``nsys`` does. Out: a frozen :class:`~dltutorial.profile.events.Trace`. ``trace_summary`` adds it up,
-``timeline`` draws it.
+In: a function that makes one step, or a file in Chrome's trace format, as torch's profiler exports it. Out: a frozen
+:class:`~dltutorial.profile.events.Trace`. ``trace_summary`` adds it up, ``timeline`` draws it.
 
 Source: "Trace Event Format" (Google, docs of Perfetto); docs.pytorch.org, torch.profiler.
 """
@@ -24,7 +23,7 @@ import torch.profiler
 
 from dltutorial import paths
 from dltutorial.errors import CourseError
-from dltutorial.profile import nsys, ranges
+from dltutorial.profile import ranges
 from dltutorial.profile.events import ON_DEVICE, STEP, Event, Trace, TraceRow
 
 Row = tuple[str, str]  # process (of a kernel: device) and thread (stream), as the file names them
@@ -59,8 +58,8 @@ def take(run_step: Callable[[], object], steps: int = 5, warmup: int = 3, *, fil
     activities = [torch.profiler.ProfilerActivity.CPU, *[torch.profiler.ProfilerActivity.CUDA] * on_cuda]
     plan = torch.profiler.schedule(wait=0, warmup=warmup, active=steps, repeat=1)
     # Torch 2.13's recorder writes lines to the error stream when all is well; a level that is set already stays.
-    quiet = paths.environment({"KINETO_LOG_LEVEL": os.environ.get("KINETO_LOG_LEVEL") or "99"})
-    with tempfile.TemporaryDirectory(prefix="dltutorial-trace-") as folder, quiet:
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")
+    with tempfile.TemporaryDirectory(prefix="dltutorial-trace-") as folder:
         with ranges.enabled(), torch.profiler.profile(activities=activities, schedule=plan) as recorder:
             for _ in range(warmup + steps):
                 run_step()
@@ -69,11 +68,8 @@ def take(run_step: Callable[[], object], steps: int = 5, warmup: int = 3, *, fil
         recorder.export_chrome_trace(str(made))
         trace = read(made)  # first: what cannot be read back is not kept
         if file is not None:
-            try:
-                with paths.atomic(Path(file), lambda: require_place(Path(file))) as partial:
-                    shutil.copyfile(made, partial)
-            except OSError as error:
-                raise CourseError(f"cannot write {file}: {error.strerror or error}; make room, run again") from error
+            with paths.atomic(Path(file)) as partial:
+                shutil.copyfile(made, partial)
     if on_cuda and all(row.device is None for row in trace.rows):
         warnings.warn("the steps ran nothing on the GPU, or its profiling is not permitted here", stacklevel=2)
     return trace
@@ -90,25 +86,27 @@ def require_place(file: Path) -> None:
 
 
 def read(file: Path) -> Trace:
-    """Read ``.json`` or ``.json.gz`` of torch's profiler; every ``ProfilerStep#…`` becomes the range ``step``.
+    """Read a trace of torch's profiler.
 
-    Or what ``nsys export --type sqlite`` writes: NVTX ranges are its ranges, those named ``step`` its steps.
-    CourseError: no such file, cut short, or not a trace of torch's profiler or of nsys.
+    Args:
+        file: ends in ``.json`` or ``.json.gz``.
+
+    Returns:
+        The trace. Every ``ProfilerStep#…`` becomes the range ``step``.
+
+    Raises:
+        CourseError: There is no such file, it is cut short, or it is not a trace of torch's profiler.
     """
     file = Path(file)
     try:
-        with paths.open_regular(file) as stream:
-            if stream.read(len(nsys.MAGIC)) == nsys.MAGIC:
-                return _assemble(nsys.entries(file))
-            stream.seek(0)
+        with open(file, "rb") as stream:
             found = json.load(gzip.GzipFile(fileobj=stream) if file.suffix == ".gz" else stream)
         listed = found["traceEvents"] if isinstance(found, dict) else found
         return _assemble([entry for entry in listed if entry.get("ph") == "X" and entry.get("cat") in _CATEGORIES])
     except OSError as error:
         raise CourseError(f"cannot read the trace {file}: {error.strerror or error}; check its path") from error
     except (EOFError, zlib.error, ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as e:
-        made = "; first: nsys export --type sqlite" if file.suffix == ".nsys-rep" else "; take it again"
-        raise CourseError(f"{file} is not a whole trace of torch's profiler ({type(e).__name__}){made}") from e
+        raise CourseError(f"{file} is not a whole trace of torch's profiler ({type(e).__name__}); take it again") from e
 
 
 def _assemble(entries: list[dict[str, Any]]) -> Trace:
