@@ -11,16 +11,16 @@ from dltutorial.record import records
 
 @pytest.fixture
 def chapter(tmp_path, monkeypatch):
-    monkeypatch.setenv("DLTUTORIAL_RECORDS", str(tmp_path / "records.jsonl"))
+    monkeypatch.setenv("DLTUTORIAL_RECORDS", str(tmp_path / "records"))
     return Chapter("07", "smoke")
 
 
 def written(tmp_path):
-    return list(records.read(tmp_path / "records.jsonl"))
+    return list(records.read(tmp_path / "records"))
 
 
 def test_a_chapter_prints_its_environment_once(tmp_path, monkeypatch, capsys):
-    monkeypatch.setenv("DLTUTORIAL_RECORDS", str(tmp_path / "records.jsonl"))
+    monkeypatch.setenv("DLTUTORIAL_RECORDS", str(tmp_path / "records"))
     Chapter("07", "smoke").claim("a", None, "", needs="b")
     out = capsys.readouterr().out
     assert out.count("chapter 07 · preset smoke · machine ") == 1
@@ -60,7 +60,7 @@ def test_a_claim_that_does_not_hold_is_shown_and_recorded_and_ends_nothing(
 def test_what_is_no_truth_value_is_an_error_and_not_a_claim(chapter, tmp_path, holds):
     with pytest.raises(CourseError, match="truth value"):
         chapter.claim("a < b", holds, "?")
-    assert not (tmp_path / "records.jsonl").exists()
+    assert not (tmp_path / "records").exists()
 
 
 def test_what_this_machine_cannot_show_is_never_recorded_as_passed(chapter, tmp_path, capsys):
