@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-import tied
 from notebook_page import NotebookPage, end_kernels
 
 ROOT = Path(__file__).parents[2]
@@ -36,7 +35,7 @@ class Lab:
 
 @pytest.fixture(scope="session")
 def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
-    """Starts on a port of its own, as every worker may have a server; its token is the one Jupyter makes up."""
+    """Starts on a free port. Its token is the one that Jupyter makes up."""
     place = tmp_path_factory.mktemp("lab")
     course = place / "course"
     for name in ("notebooks", "exercises"):
@@ -47,7 +46,7 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
         port = [f"--port={free.getsockname()[1]}", "--ServerApp.port_retries=0"]
     command = [*lab_command(), "--no-browser", *port, f"--ServerApp.root_dir={course}"]
     with open(place / "log", "w") as log:
-        server = tied.popen(command, cwd=course, env=lab_environment(place), stdout=log, stderr=log)
+        server = subprocess.Popen(command, cwd=course, env=lab_environment(place), stdout=log, stderr=log)
     try:
         yield wait_until_up(server, place)
     finally:

@@ -18,7 +18,7 @@ STDERR = '.jp-OutputArea-output[data-mime-type="application/vnd.jupyter.stderr"]
 PANEL = "document.querySelector('.jp-WindowedPanel-outer')"
 FILLS = f"""((wide, high, width, height) => {{ const panel = {PANEL}.getBoundingClientRect();
     return wide === width && high === height && panel.right <= wide && panel.bottom > high - 100 }})"""
-WIDE, NARROW, HIGH = 1300, 390, 900
+WIDE, HIGH = 1300, 900
 TALLEST = 16_000  # what Chromium still draws in one picture
 RUN_S = 400
 
@@ -58,15 +58,6 @@ class NotebookPage:
         assert not any("Traceback" in text for text in said), said  # the last cell has no next
         return self
 
-    def run_down_to(self, number):
-        """Run All Above Selected Cell, then that cell."""
-        self.focus(number)
-        self.menu("Run", "Run All Above Selected Cell")
-        self.wait_until_run()
-        self.run(number)
-        assert not self.page.locator(STDERR).count(), self.page.locator(STDERR).all_inner_texts()
-        return self
-
     def wait_until_run(self):
         """No cell waits or runs, and the first has run."""
         self.page.wait_for_function(f"/\\d/.test({PROMPTS}[0]) && {NONE_WAITS}", timeout=1000 * RUN_S)
@@ -100,29 +91,22 @@ class NotebookPage:
         self.page.wait_for_selector(IDLE)
         return self.output(number)
 
-    def write(self, number, source, *, typed=False):
-        """Replace what a cell says: pasted, or typed line by line, and then JupyterLab indents, as it always does."""
+    def write(self, number, source):
+        """Replace the source of a cell."""
         self.focus(number)
         self.page.keyboard.press("Control+A")
-        lines = [line.strip() for line in source.splitlines()] if typed else [source]
-        for count, line in enumerate(lines):
-            if count:
-                self.page.keyboard.press("Enter")
-            (self.page.keyboard.type if typed else self.page.keyboard.insert_text)(line)
+        self.page.keyboard.insert_text(source)
 
-    def source(self, number):
-        return self.cell(number).locator(".cm-content").inner_text()
-
-    def keep_picture(self, name, width=WIDE):
+    def keep_picture(self, name):
         """The whole notebook in one picture, for people to look at."""
         height = min(TALLEST, self.page.evaluate(f"{PANEL}.scrollHeight") + 100)
-        self.page.set_viewport_size({"width": width, "height": height})
-        self.page.wait_for_function(f"{FILLS}(innerWidth, innerHeight, {width}, {height})")
+        self.page.set_viewport_size({"width": WIDE, "height": height})
+        self.page.wait_for_function(f"{FILLS}(innerWidth, innerHeight, {WIDE}, {height})")
         self.page.evaluate(f"{PANEL}.scrollTop = 0")
         self.drawn()
         PICTURES.mkdir(parents=True, exist_ok=True)
         self.page.screenshot(path=PICTURES / f"{name}.png")
-        self.page.set_viewport_size({"width": width, "height": HIGH})
+        self.page.set_viewport_size({"width": WIDE, "height": HIGH})
 
     def drawn(self):
         """Wait until the page as it is now has been drawn."""
