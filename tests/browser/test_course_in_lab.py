@@ -1,4 +1,4 @@
-"""The course in JupyterLab and a real browser: a chapter, an explorer, a timeline, and an exercise until it is right."""
+"""The course in JupyterLab and a real browser: a chapter, an explorer, a timeline, and an exercise, wrong and right."""
 
 import json
 import re
