@@ -29,7 +29,7 @@ root_doc = "book/index"
 include_patterns = ["*.md", "book/**", "notebooks/[0-9][0-9]_*.ipynb"]
 include_patterns += ["exercises/[0-9][0-9]_*.ipynb", "exercises/capstone.ipynb"]
 exclude_patterns = [".*", "artifacts", "build", "dltutorial", "runs", "tests", "slurm", "solutions", "hub", "pages"]
-exclude_patterns += ["**/runs", "**/*.new.ipynb", "book/_*", "*.egg-info"]
+exclude_patterns += ["**/runs", "book/_*", "*.egg-info"]
 templates_path = [str(Path(__file__).parent / "_templates")]
 
 # Notebooks come with their outputs.
