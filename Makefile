@@ -9,11 +9,8 @@
 # make lint   style of code and notebooks, types
 # make clean  remove what the targets made (.venv, the book, artifacts/); your runs and the data in your cache stay
 # Another Python: make run PYTHON=python3.12. More options for the course: make run ARGS="01 --preset laptop".
-ifneq ($(lastword $(MAKEFILE_LIST)),Makefile)
-$(error this Makefile works in its own folder only: make -C $(dir $(lastword $(MAKEFILE_LIST))))
-endif
 .DEFAULT_GOAL := help
-.PHONY: help here run lab update report book test test-ci test-nightly lint clean
+.PHONY: help run lab update report book test test-ci test-nightly lint clean
 SHELL := /bin/bash
 PYTHON ?= python3
 ARGS ?=
@@ -29,16 +26,10 @@ export OMP_WAIT_POLICY ?= PASSIVE
 # JupyterLab refuses to start for root without this word.
 ROOT := $(if $(filter 0,$(shell id -u)),--allow-root)
 
-# What is installed in the .venv of a copied or moved folder is the course of the other place.
-here:
-	@[ ! -e .venv/.course ] || $(BIN)/python -P -c 'import os; from importlib.util import find_spec; \
-		assert os.path.samefile(os.path.dirname(find_spec("dltutorial").origin), "dltutorial")' 2>/dev/null || { echo \
-		"$(CURDIR)/.venv is of another place: this folder was copied or moved. Remove it (rm -rf .venv), and make again" >&2; exit 2; }
-
 help:
 	@grep -E '^# make' Makefile | cut -c3-
 
-.venv/.course: pyproject.toml constraints.txt | here
+.venv/.course: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "dltutorial needs Python 3.11 or newer, this is " \
 		+ sys.version.split()[0] + "; name another one: make run PYTHON=python3.12")'
 	@echo "setting up .venv (a minute or two, once)"
