@@ -187,15 +187,6 @@ class ModelRecipe(Knobs):
         D, pixels = self.dim, self.n_channels * self.patch**2
         return self.depth * (12 * D**2 + 13 * D) + (2 * D + self.head_bias) * pixels + (self.n_tokens + 3) * D
 
-    @property
-    def forward_flop(self) -> int:
-        """Floating-point operations of one sample's forward pass: matrix products only, 2 per multiply-add.
-
-        Per block 24 T D² for the four matrices and 4 T² D for attention; the backward pass costs about twice as much.
-        """
-        T, D = self.n_tokens, self.dim
-        return self.depth * (24 * T * D**2 + 4 * T**2 * D) + 4 * T * D * self.n_channels * self.patch**2
-
 
 @dataclass(frozen=True)
 class CaseRecipe(Knobs):

@@ -105,10 +105,3 @@ def turns(
             if turn >= 0:
                 found[name, size].append((time.perf_counter() - started_s) / calls)
     return found
-
-
-def bus_bandwidth(name: str, world_size: int, size_bytes: int, seconds: float) -> float:
-    """What each link had to carry at least, per second, as nccl-tests' ``busbw``: comparable whatever p is."""
-    p = world_size
-    factor = {"broadcast": 1.0, "reduce": 1.0, "reduce_scatter": (p - 1) / p, "all_gather": (p - 1) / p}
-    return size_bytes / seconds * factor.get(name, 2 * (p - 1) / p)

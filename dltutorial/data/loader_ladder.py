@@ -20,11 +20,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import h5py
 import numpy as np
-import torch
-from torch import Tensor
-from torch.utils.data import DataLoader
 
 from dltutorial.config import Preset
 from dltutorial.data import convert, formats, loaders, sampling, store, weather
@@ -169,33 +165,6 @@ def copies(split: Split, batch_size: int, seed: int = 0) -> Iterator[np.ndarray]
             year, first = pairs.where(index)
             np.copyto(block_2BCHW[:, place], years[year][first : first + 2])
         yield block_2BCHW
-
-
-class Slices(Pairs):
-    """The same pairs as they are often read: two slices of an open file; each normalised and rolled, in NumPy."""
-
-    def __init__(self, split: Split) -> None:
-        super().__init__(split)
-        self._fields: dict[int, h5py.Dataset] = {}
-
-    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
-        """A pair, rolled by a random number of grid points."""
-        year, first = self.where(index)
-        if year not in self._fields:
-            self._fields[year] = formats.open_hdf5(self.split.files[year])["fields"]
-        means_C11, stds_C11 = self.split.means_1C11[0], self.split.stds_1C11[0]
-        shift = int(torch.randint(self.split.shape[-1], ()))
-        now, then = (np.roll((self._fields[year][t] - means_C11) / stds_C11, shift, -1) for t in (first, first + 1))
-        return torch.from_numpy(now), torch.from_numpy(then)
-
-
-def plain_dataloader(split: Split, batch_size: int, workers: int) -> Iterator[list[Tensor]]:
-    """Batches for ever of torch's ``DataLoader`` over ``Slices``, nothing of ours: what to compare a loader with."""
-    loader: DataLoader = DataLoader(
-        Slices(split), batch_size, shuffle=True, num_workers=workers, persistent_workers=workers > 0, drop_last=True
-    )
-    while True:
-        yield from loader
 
 
 def _median_s(run: Callable[[], object], repeats: int) -> float:

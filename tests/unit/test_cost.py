@@ -68,10 +68,3 @@ def test_the_kink_is_found_and_the_residuals_are_shown():
     assert rms(found.residuals(samples)) < 1e-6
     assert found.large.byte_s == pytest.approx(5e-10)
     assert rms(Regimes(fit(samples), fit(samples), kink).residuals(samples)) > 0.05
-
-
-def test_bandwidths_are_those_of_nccl_tests():
-    assert stopwatch.bus_bandwidth("ring", 4, 1000, 0.5) == 3000
-    assert stopwatch.bus_bandwidth("backend", 2, 1000, 0.5) == 2000
-    assert stopwatch.bus_bandwidth("all_gather", 4, 1000, 0.5) == 1500
-    assert stopwatch.bus_bandwidth("broadcast", 4, 1000, 0.5) == 2000
