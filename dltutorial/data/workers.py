@@ -7,8 +7,6 @@ longer answers.
 import atexit
 import contextlib
 import signal
-import threading
-import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -26,7 +24,7 @@ def worker_batches(dataset: Dataset, keys: Iterable[list], workers: int, collate
     """Batches of ``dataset[key]``, collated by torch unless told how, read by worker processes; 0 reads here.
 
     Raises:
-        DataError: as the module says, ``WORKER_DEADLINE_S`` after the last batch; or no more processes may be started.
+        DataError: as the module says; a worker that gives no batch in ``WORKER_DEADLINE_S`` counts as dead.
     """
     limits.refuse_too_many("workers", workers)
     loader = DataLoader(
@@ -36,7 +34,7 @@ def worker_batches(dataset: Dataset, keys: Iterable[list], workers: int, collate
     )  # fmt: skip
     try:
         with workers_in_one_line():
-            yield from _in_time(_started(loader))
+            yield from _with_workers_ended(iter(loader))
     except DataError as error:  # out of a worker it comes wrapped in that process's traceback
         line = str(error).strip().splitlines()[-1]
         raise DataError(line.removeprefix(f"{DataError.__module__}.DataError: ")) from None
@@ -44,56 +42,21 @@ def worker_batches(dataset: Dataset, keys: Iterable[list], workers: int, collate
         raise DataError(_gone(error)) from None
 
 
-def _started(loader: DataLoader) -> Iterator:
-    """Start the workers where there is room for their threads: one that gets none says nothing, and is waited for."""
-    n, tried = loader.num_workers, threading.Event()  # a worker and its two threads, one here that feeds it; two more
-    trial = [threading.Thread(target=tried.wait) for _ in range(4 * n + 2 if n else 0)]
-    told = f"no more processes may be started here (ulimit -u) for workers={n}; lower workers"
-    try:
-        for thread in trial:
-            thread.start()
-    except RuntimeError:
-        raise DataError(told) from None
-    finally:
-        tried.set()
-        for thread in filter(threading.Thread.is_alive, trial):
-            thread.join()
-    try:
-        return iter(loader)
-    except BlockingIOError:  # others have taken the room
-        raise DataError(told) from None
+def _with_workers_ended(batches: Any) -> Iterator:
+    """Yield the batches. The workers end after the last one, or with the program.
 
-
-def _in_time(batches: Any) -> Iterator:
-    """The batches. The workers end with them or with the program; at last by force, as they ignore torch's SIGTERM."""
-    workers, ended, since_s = getattr(batches, "_workers", ()), threading.Event(), time.monotonic()
+    They are killed, because they ignore the SIGTERM that torch sends.
+    """
 
     def end() -> None:
-        nonlocal since_s
-        since_s = min(since_s, time.monotonic())
-        with contextlib.suppress(RuntimeError):  # one was late, and is killed just now
+        with contextlib.suppress(RuntimeError):  # a worker that died is reported by the batches
             getattr(batches, "_shutdown_workers", lambda: None)()
-        for worker in workers:
+        for worker in getattr(batches, "_workers", ()):
             worker.kill()
-        ended.set()
-
-    def watch() -> None:  # torch's own limit is for the wait until a batch begins to come, not for its rest
-        while not ended.wait(WORKER_DEADLINE_S / 10):
-            for worker in workers if time.monotonic() - since_s > WORKER_DEADLINE_S else ():
-                worker.kill()
 
     atexit.register(end)
     try:
-        if workers:
-            threading.Thread(target=watch, daemon=True).start()
-        for batch in batches:
-            since_s = float("inf")
-            yield batch
-            since_s = time.monotonic()
-    except (RuntimeError, OSError, EOFError):
-        if not workers or time.monotonic() - since_s < WORKER_DEADLINE_S:
-            raise
-        raise RuntimeError(f"DataLoader timed out: no batch came for {WORKER_DEADLINE_S:g} s") from None
+        yield from batches
     finally:
         atexit.unregister(end)
         end()

@@ -1,12 +1,15 @@
+"""A folder in the layout of NERSC's ERA5 tutorial data: opened, checked, written completely or not at all."""
+
 import json
 import re
 import shutil
+import subprocess
+import sys
 
 import h5py
 import numpy as np
 import pytest
 
-from dltutorial import machine
 from dltutorial.data import store, writing
 from dltutorial.errors import DataError
 
@@ -46,14 +49,6 @@ def test_channels_of_dataset_json_are_used(era5):
     assert split.geometry == "beta-plane" and split.snapshot_s == 60
 
 
-def test_statistics_are_those_of_the_training_years(era5):
-    split = store.open_split(era5, "valid")
-    x_TCHW = np.concatenate([h5py.File(file)["fields"][:] for file in store.year_files(era5, "train")])
-    np.testing.assert_allclose(split.means_1C11, x_TCHW.mean((0, 2, 3))[None, :, None, None], rtol=1e-5)
-    np.testing.assert_allclose(split.stds_1C11, x_TCHW.std((0, 2, 3))[None, :, None, None], rtol=1e-5)
-    np.testing.assert_allclose(split.time_means_1CHW, x_TCHW.mean(0, keepdims=True), rtol=1e-5)
-
-
 @pytest.mark.parametrize(("offset", "times"), [(1e5, 1e-3), (-1e6, 1)])
 def test_a_channel_of_which_float32_keeps_few_digits_is_refused(era5, offset, times):
     for file in [*era5.glob("train/*"), *era5.glob("valid/*")]:
@@ -66,31 +61,6 @@ def test_a_channel_of_which_float32_keeps_few_digits_is_refused(era5, offset, ti
     with pytest.raises(DataError, match="; write it less its mean, or in another unit") as refusal:
         store.open_split(era5)
     assert f"{era5 / 'stats'}: a channel of the years is within" in str(refusal.value)
-
-
-def test_years_with_their_channels_last_are_noted(tmp_path):
-    x_THWC = np.random.default_rng(0).normal(3, 2, (5, 8, 16, 3)).astype(np.float32)
-    for file in ("train/1979.h5", "valid/1980.h5"):
-        write_year(tmp_path / file, x_THWC)
-    writing.write_stats(tmp_path)
-    assert "note: channels come last, it seems" in store.validate(tmp_path)
-    for file in ("train/1979.h5", "valid/1980.h5"):
-        (tmp_path / file).unlink()
-        write_year(tmp_path / file, np.moveaxis(x_THWC, 3, 1))
-    writing.write_stats(tmp_path)
-    assert "channels come last" not in store.validate(tmp_path)
-
-
-def test_year_is_stored_one_sample_a_chunk(era5):
-    with h5py.File(era5 / "train" / "1979.h5") as h5:
-        fields = h5["fields"]
-        assert (fields.shape, fields.chunks) == ((5, *SHAPE), (1, *SHAPE))
-        assert fields.dtype == np.float32 and fields.compression is None
-
-
-def no_data(folder):
-    shutil.rmtree(folder)
-    return folder
 
 
 def no_split(folder):
@@ -114,10 +84,6 @@ def not_hdf5(folder):
     file = folder / "train" / "1980.h5"
     file.write_text("<html>404</html>")
     return file
-
-
-def other_name(folder):
-    return (folder / "train" / "1980.h5").rename(folder / "train" / "year80.h5")
 
 
 def replaced(x, key="fields"):
@@ -161,12 +127,10 @@ def text(content):
 
 ONES = np.ones((1, 3, 1, 1), np.float32)
 BAD = {
-    "no folder": no_data,
     "no split": no_split,
     "no file": no_files,
     "truncated": truncated,
     "not HDF5": not_hdf5,
-    "name without a year": other_name,
     "no fields": replaced(np.ones((2, *SHAPE), np.float32), "other"),
     "too few dimensions": replaced(np.ones(SHAPE, np.float32)),
     "integers": replaced(np.ones((2, *SHAPE), int)),
@@ -206,30 +170,32 @@ def test_nan_anywhere_is_found_by_validate(era5):
 @pytest.mark.parametrize(
     ("x", "why"), [(np.ones((1, *SHAPE)), "1 of 2 snapshots"), (np.full((2, *SHAPE), np.nan), "is NaN or infinity")]
 )
-def test_year_that_is_not_whole_is_not_kept(tmp_path, x, why):
+def test_a_year_that_is_incomplete_is_not_kept(tmp_path, x, why):
     with pytest.raises(DataError, match=why), writing.year_writer(tmp_path / "sim_0001.h5", 2, SHAPE) as append:
         append(x)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_interrupted_year_is_not_kept(tmp_path):
-    with pytest.raises(KeyboardInterrupt), writing.year_writer(tmp_path / "sim_0001.h5", 2, SHAPE) as append:
-        append(np.ones(SHAPE))
-        raise KeyboardInterrupt
+FULL_DISK = """
+import resource, sys
+from pathlib import Path
+import numpy as np
+from dltutorial.data import formats, writing
+resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000))  # no file can grow beyond this, as on a full disk
+layout = formats.Layout.of(sys.argv[2])
+try:
+    with writing.year_writer(Path(sys.argv[1]), 64, (1, 10, 1000), layout=layout) as append:
+        for row in range(64):
+            append(np.full((1, 10, 1000), row, np.float32))
+except writing.DataError as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize(("layout", "name"), [("hdf5-chunk1", "1980.h5"), ("npy", "1980.npy")])
+def test_a_full_disk_is_one_line_and_leaves_no_file(layout, name, tmp_path):
+    command = [sys.executable, "-c", FULL_DISK, tmp_path / name, layout]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    (line,) = done.stdout.splitlines()
+    assert line.startswith("cannot write") and "too large" in line and "make room" in line
     assert list(tmp_path.iterdir()) == []
-
-
-def test_folder_that_cannot_be_written_gets_one_line(tmp_path):
-    (tmp_path / "file").touch()
-    with (
-        pytest.raises(DataError, match="cannot write"),
-        writing.year_writer(tmp_path / "file" / "sim_0001.h5", 1, SHAPE),
-    ):
-        pass
-
-
-def test_space_is_checked_before_writing(tmp_path):
-    free = machine.disk_free_bytes(tmp_path)
-    writing.check_space(tmp_path / "not" / "yet", free // 2)
-    with pytest.raises(DataError, match=r"free, but .* MB are needed"):
-        writing.check_space(tmp_path / "not" / "yet", 2 * free)
