@@ -25,6 +25,7 @@ def test_updates_are_those_of_five_lines_by_hand():
     assert (late.by_hand(1) - late.by_hand(0)).abs().max() > 1e-3
 
 
+@pytest.mark.ci
 def test_a_run_that_was_stopped_goes_on_with_the_late_gradients(data, tmp_path):
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     launch(mates.train, 2, data, whole, LATE)

@@ -6,6 +6,8 @@ import torch
 
 from dltutorial.launch import launch
 
+pytestmark = pytest.mark.ci
+
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):

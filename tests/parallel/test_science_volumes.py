@@ -10,7 +10,7 @@ from dltutorial.config import preset
 from dltutorial.launch import launch
 from dltutorial.science import cosmology, survey
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*ranks share")
+pytestmark = [pytest.mark.ci, pytest.mark.filterwarnings("ignore:.*ranks share")]
 KNOBS = {"global_batch_size": 8, "steps": 4, "log_every": 1, "eval_every": 4, "warmup_steps": 1, "device": "cpu"}
 KNOBS |= {"optimizer": "sgd", "learning_rate": 0.05, "clip_norm": 0.0}
 

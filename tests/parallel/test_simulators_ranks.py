@@ -6,7 +6,7 @@ import simulators
 from dltutorial.launch import launch
 from dltutorial.science import cases, pinn, surrogate
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*ranks share")
+pytestmark = [pytest.mark.ci, pytest.mark.filterwarnings("ignore:.*ranks share")]
 
 
 @pytest.fixture(scope="module")
