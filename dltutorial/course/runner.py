@@ -207,13 +207,13 @@ def _conclude(folder: Path, preset: str, selected: list[Path], results: Mapping[
         "chapters": rows,
     }
     paths.write_text(folder / "run.json", json.dumps(about, indent=1) + "\n")
+    print(f"pages: {site.write(folder, about, claims)}")
     for row in rows:
         if row["status"] != "not run" and not row["error"]:
-            for place in (folder / "records", paths.records_dir()):
-                writer = records.Writer(row["chapter"], preset, place)
+            for records_folder in (folder / "records", paths.records_dir()):
+                writer = records.Writer(row["chapter"], preset, records_folder)
                 name = Path(row["notebook"]).stem
                 writer.write(name, row["seconds"], "s", kind="run", peak_bytes=row["peak_bytes"])
-    print(f"pages: {site.write(folder, about, claims)}")
     return int(any(row["status"] != "finished" for row in rows))
 
 

@@ -8,7 +8,6 @@ import json
 import statistics
 from pathlib import Path
 
-from dltutorial.profile.timing import duration
 from dltutorial.record.table import Table
 
 FOLDER = Path(__file__).parents[1] / "reference" / "measured"
@@ -44,6 +43,6 @@ def _in_words(value: float | None, unit: str) -> str:
     """A measurement with its unit; a dash if there is none."""
     if value is None:
         return "–"
-    if unit == "s":
-        return duration(value)
+    if unit == "s" and value < 1:
+        return f"{1e3 * value:.3g} ms"
     return f"{value:,.3g} {unit}"

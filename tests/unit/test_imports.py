@@ -48,13 +48,6 @@ def test_imports_run_one_way(file):
         assert LAYER[other] <= LAYER[part], f"{part} must not import {other}"
 
 
-@pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(PACKAGE)))
-def test_no_star_imports(file):
-    for node in ast.walk(ast.parse(file.read_text())):
-        if isinstance(node, ast.ImportFrom):
-            assert all(alias.name != "*" for alias in node.names)
-
-
 @pytest.mark.parametrize(
     "code",
     [
