@@ -13,7 +13,7 @@ import pytest
 from notebook_page import IDLE, ROOT, code_cells, write_notebook
 from playwright.sync_api import expect
 
-pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser"), pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(600)]
 CHAPTER = "notebooks/00_welcome.ipynb"
 EXERCISE = "exercises/00_welcome.ipynb"
 IN_PAGE = "document.querySelector('.jp-Notebook').innerText"

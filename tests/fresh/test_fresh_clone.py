@@ -17,7 +17,7 @@ import pytest
 import requests
 
 ROOT = Path(__file__).parents[2]
-pytestmark = [pytest.mark.xdist_group("fresh_clone"), pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.timeout(900)]
 
 
 @pytest.fixture(scope="module")

@@ -34,7 +34,7 @@ board.show(Path("runs/one"))
 print(json.dumps([os.getcwd(), os.environ["JUPYTERHUB_USER"], "DLTUTORIAL_HUB_PASSWORD" in os.environ]))
 """
 
-pytestmark = [pytest.mark.hub, pytest.mark.xdist_group("hub"), pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.hub, pytest.mark.timeout(300)]
 
 
 @dataclass(frozen=True)

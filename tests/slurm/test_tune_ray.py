@@ -9,7 +9,6 @@ pytestmark = [
     pytest.mark.nightly,
     pytest.mark.slurm,
     pytest.mark.ray,
-    pytest.mark.xdist_group("slurm"),
     pytest.mark.timeout(1500),
 ]
 LINE = (
