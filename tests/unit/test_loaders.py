@@ -1,16 +1,14 @@
 import itertools
-import multiprocessing
 import pickle
 import subprocess
 import sys
-import time
 
 import h5py
 import numpy as np
 import pytest
 import torch
 
-from dltutorial.data import store, workers
+from dltutorial.data import store
 from dltutorial.data.augment import rolled
 from dltutorial.data.loaders import Pairs, endless_batches
 from dltutorial.errors import DataError
@@ -142,20 +140,3 @@ def test_a_program_that_leaves_a_loader_open_ends_with_its_workers():
         "batches = workers.worker_batches(data, iter([[0], [1], [2], [3]] * 10), 2)\nnext(batches)\n"
     )
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
-
-
-class Stuck(torch.utils.data.Dataset):
-    """A file system that does not answer."""
-
-    def __getitem__(self, index):
-        time.sleep(600)
-
-
-def test_a_worker_that_does_not_answer_is_reported_and_ended(monkeypatch):
-    monkeypatch.setattr(workers, "WORKER_DEADLINE_S", 0.5)
-    before = set(multiprocessing.active_children())
-    with pytest.raises(DataError, match=r"a loading process is gone: DataLoader timed out.*; lower workers"):
-        next(workers.worker_batches(Stuck(), [[0]], 1))
-    for worker in set(multiprocessing.active_children()) - before:
-        worker.join(5)
-        assert not worker.is_alive()

@@ -18,7 +18,7 @@ def page() -> str:
         for one in advice.table():
             if one.group == group:
                 escaped = re.sub(r"([|*_<>])", r"\\\1", one.do)
-                lines.append(f"| `{one.seen}` | {escaped} |")
+                lines.append(f"| `{one.example}` | {escaped} |")
     return "\n".join(lines) + "\n"
 
 
