@@ -3,6 +3,7 @@
 import importlib.util
 import os
 import shutil
+import signal
 import time
 from pathlib import Path
 
@@ -10,6 +11,8 @@ import pytest
 from folders import ARTIFACTS, ROOT, skip_unless_required
 
 BEGAN = time.time()
+# A shell that starts the tests in the background ignores Ctrl-C, and so would every process that a test starts.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 # These variables are set here for this process and all that it starts, so no test uses the caches of the user.
 os.environ["XDG_CACHE_HOME"] = str(ARTIFACTS / "cache")
 os.environ["XDG_CONFIG_HOME"] = str(ARTIFACTS / "config")

@@ -89,7 +89,7 @@ def _score(checks: list[dict[str, Any]]) -> tuple[object, ...]:
     tried = [check for check in checks if check.get("status") in ("passed", "wrong")]
     if not tried:
         return 0, 0, "not attempted yet", "–"
-    last = max(tried, key=lambda check: check["time"])
+    last = sorted(tried, key=lambda check: check["time"])[-1]
     passes = sum(check["status"] == "passed" for check in tried)
     counts = [(check["cases_passed"], check["cases"]) for check in tried if check.get("cases")]
     best = max(counts, key=lambda count: count[0] / count[1], default=None)
