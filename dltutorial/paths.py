@@ -1,10 +1,12 @@
-"""Where things are on this machine, and how a file is written so that an incomplete one never has the final name.
+"""Find the folders of the course, and write a file so that an incomplete file never has the final name.
+
+Each folder has a default place, and an environment variable that sets another place:
 
 | what | default | set by |
 |---|---|---|
 | simulated data | ``~/.cache/dltutorial/data`` | ``DLTUTORIAL_DATA`` |
-| what a machine was measured to do | ``~/.cache/dltutorial/machine`` | ``XDG_CACHE_HOME`` |
-| kernels that torch compiled | ``~/.cache/dltutorial/compiled`` | ``TORCHINDUCTOR_CACHE_DIR`` |
+| the measured peaks of this machine | ``~/.cache/dltutorial/machine`` | ``XDG_CACHE_HOME`` |
+| what ``torch.compile`` made | ``~/.cache/dltutorial/compiled`` | ``TORCHINDUCTOR_CACHE_DIR`` |
 | runs: recipes, events, weights | ``./runs`` | ``DLTUTORIAL_RUNS`` |
 | records, one file per process | ``<runs>/records`` | ``DLTUTORIAL_RECORDS`` |
 """
@@ -22,7 +24,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
 def cache_dir() -> Path:
-    """The folder for what can be made again, such as measured peaks and simulated data."""
+    """The folder for files that can be made again, such as measured peaks and simulated data."""
     return (of_variable("XDG_CACHE_HOME") or Path.home() / ".cache") / "dltutorial"
 
 
@@ -42,7 +44,7 @@ def records_dir() -> Path:
 
 
 def of_variable(variable: str) -> Path | None:
-    """The path in an environment variable, or None if the variable is not set. ``~`` is the home folder."""
+    """The path in an environment variable, or None if the variable is not set. ``~`` stands for the home folder."""
     path = os.environ.get(variable)
     return Path(path).expanduser() if path else None
 
@@ -54,11 +56,11 @@ def course_folder(holding: str) -> Path:
         holding: a subfolder that is needed, such as "notebooks".
 
     Returns:
-        The nearest folder, from the working folder upwards, that has this subfolder and a ``pyproject.toml``. If there
-        is none, the folder that the package is installed from.
+        The nearest folder, from the working folder upwards, that has this subfolder and a ``pyproject.toml``. If no
+        such folder exists, the folder that the package is installed from.
 
     Raises:
-        CourseError: None of them has the subfolder.
+        CourseError: None of these folders has the subfolder.
     """
     package = Path(__file__).resolve().parents[1]
     for folder in (Path.cwd(), *Path.cwd().parents, package):
@@ -68,7 +70,7 @@ def course_folder(holding: str) -> Path:
 
 
 def inside(folder: Path, name: str) -> Path:
-    """Return ``folder / name`` for a name that cannot leave the folder.
+    """Return ``folder / name``, and refuse a name that would lead out of the folder, such as "../x".
 
     Raises:
         CourseError: The name has a separator, starts with a dot, is empty, or is longer than 100 characters.
@@ -81,9 +83,10 @@ def inside(folder: Path, name: str) -> Path:
 
 @contextlib.contextmanager
 def atomic(path: Path) -> Iterator[Path]:
-    """Yield a temporary path beside ``path``. At the end the file there is synced to disk and renamed to ``path``.
+    """Yield a temporary path beside ``path``, to which the caller writes the file.
 
-    A reader finds the old file or the complete new one. After an exception the temporary file is removed.
+    When the ``with`` block ends, the temporary file is synced to disk and renamed to ``path``. Therefore a reader finds
+    either the old file or the complete new file. After an exception the temporary file is removed.
 
     Raises:
         CourseError: The file cannot be written, for example because the disk is full.
@@ -104,6 +107,6 @@ def atomic(path: Path) -> Iterator[Path]:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write ``text`` to ``path``. What is raised is as in ``atomic``."""
+    """Write ``text`` to ``path``. It raises the same errors as ``atomic``."""
     with atomic(path) as temporary:
         temporary.write_text(text, encoding="utf-8")

@@ -4,9 +4,10 @@
     python hub/kernel.py install --user --site perlmutter
     python hub/kernel.py check
 
-The hub starts the kernel through ``hub/start_kernel.sh``, which takes the modules, the network and the container from
-``slurm/sites/<site>.sh``. A machine without such settings needs only ``python -m ipykernel install --user --name
-dltutorial``. Both kinds of kernel are removed by ``jupyter kernelspec remove dltutorial``.
+The hub starts the kernel through ``hub/start_kernel.sh``. This script reads from ``slurm/sites/<site>.sh`` which
+modules, network and container to use. A machine that has no such file needs only
+``python -m ipykernel install --user --name dltutorial``. The command ``jupyter kernelspec remove dltutorial`` removes a
+kernel of either kind.
 
 Source: https://jupyter-client.readthedocs.io/en/stable/kernels.html, "kernel specs".
 """
@@ -23,7 +24,7 @@ from jupyter_client.kernelspec import KernelSpecManager, NoSuchKernel
 
 COURSE = Path(__file__).resolve().parents[1]
 SITES = sorted(file.stem for file in (COURSE / "slurm" / "sites").glob("*.sh"))
-# The files of the sites read these variables. A hub may lack them, so kernel.json stores the values of this shell.
+# The files of the sites read these variables. A hub may not set them, so kernel.json stores the values of this shell.
 SITE_VARIABLES = [
     *("SBATCH_ACCOUNT", "SCRATCH", "MEMBERWORK", "SLURM_CONF"),
     *("DLTUTORIAL_IMAGE", "DLTUTORIAL_CONTAINER", "DLTUTORIAL_PYTHON", "DLTUTORIAL_RUNS", "DLTUTORIAL_DATA"),
@@ -37,13 +38,13 @@ print(f"dltutorial {dltutorial.__version__}, torch {torch.__version__}, {torch.c
 
 
 def install(name: str, site: str, user: bool, prefix: str | None) -> None:
-    """Write the kernel's ``kernel.json`` where Jupyter looks for it; an older kernel of this name is replaced.
+    """Write ``kernel.json`` into a folder in which Jupyter looks for kernels. An older kernel of this name is replaced.
 
     Args:
         name: the name by which Jupyter knows the kernel.
-        site: the settings to start with, a file in ``slurm/sites`` without ``.sh``.
+        site: the name of a file in ``slurm/sites`` without ``.sh``. The kernel uses the settings in this file.
         user: install into the user's own folder.
-        prefix: install into ``prefix/share/jupyter/kernels``; None if ``user`` is true.
+        prefix: install into ``prefix/share/jupyter/kernels``. It must be None if ``user`` is true.
     """
     spec = {
         "argv": [str(COURSE / "hub" / "start_kernel.sh"), site, sys.executable, "-f", "{connection_file}"],
@@ -63,7 +64,7 @@ def check(name: str) -> str:
         name: the name by which Jupyter knows the kernel.
 
     Returns:
-        One line that says what the kernel has.
+        One line with the versions of the course and of torch, the number of GPUs, and the kind of node.
 
     Raises:
         SystemExit: the kernel is not installed, does not start, or cannot import the course.
@@ -92,11 +93,11 @@ def check(name: str) -> str:
 
 
 def main() -> None:
-    """Read the command line and install or check."""
+    """Read the command line, and install or check the kernel."""
     parser = argparse.ArgumentParser(description="The course as a kernel of a site's JupyterHub.")
     parser.add_argument("action", choices=["install", "check"])
     parser.add_argument("--name", default="dltutorial", help="the kernel's name (default: dltutorial)")
-    parser.add_argument("--site", choices=SITES, help="whose settings to start with; install needs it")
+    parser.add_argument("--site", choices=SITES, help="the site whose settings the kernel uses; install needs it")
     parser.add_argument("--user", action="store_true", help="install into your own folder (default)")
     parser.add_argument("--prefix", metavar="DIR", help="install into DIR/share/jupyter/kernels")
     args = parser.parse_args()

@@ -1,9 +1,10 @@
-"""Exercise notebooks, made from solution notebooks.
+"""Make the exercise notebooks from the solution notebooks.
 
-In: ``solutions/NN_*.ipynb``, whose code cells have blocks between ``### BEGIN SOLUTION`` and ``### END SOLUTION`` (the
-markers of nbgrader, nbgrader.readthedocs.io). Out: ``exercises/NN_*.ipynb``, the same notebooks with a blank in place
-of each block. Both folders are in git, so learners have the exercises without a build. Authors run the build after they
-have changed a solution. It never overwrites a file whose content git does not have.
+The input is ``solutions/NN_*.ipynb``. The code cells of these notebooks have blocks between ``### BEGIN SOLUTION`` and
+``### END SOLUTION``, which are the markers of nbgrader (nbgrader.readthedocs.io). The output is
+``exercises/NN_*.ipynb``. These are the same notebooks with a blank in place of each block. Both folders are in git, so
+learners have the exercises without a build. Authors run the build after they have changed a solution. The build never
+overwrites a file whose content is not in git.
 """
 
 import datetime
@@ -28,18 +29,18 @@ _HINT = re.compile(r"^\s*# HINT:\s*(.+?)\s*$", re.MULTILINE)
 def build(root: Path | None = None, check: bool = False) -> int:
     """Write ``root/exercises`` from ``root/solutions``.
 
-    A file that was edited since the last ``git add`` stays as it is, and a line says so. In a folder without git every
-    file that is there stays.
+    A file that was edited since the last ``git add`` stays as it is, and a printed line says so. In a folder without
+    git, every file that exists stays as it is.
 
     Args:
         root: The folder that has ``solutions/`` and ``exercises/``. None means the course's folder.
-        check: Write nothing, and name the files that a build would change.
+        check: If true, write nothing, and print the names of the files that a build would change.
 
     Returns:
-        1 if an exercise is not the one that its solution makes, else 0.
+        1 if an exercise differs from the one that the build makes from its solution, else 0.
 
     Raises:
-        CourseError: There are no solutions, a notebook cannot be read, or the markers in one do not pair.
+        CourseError: There are no solutions, a notebook cannot be read, or a marker in a notebook has no partner.
     """
     root = paths.course_folder("solutions") if root is None else Path(root)
     edited = _edited(root)
@@ -54,7 +55,7 @@ def build(root: Path | None = None, check: bool = False) -> int:
             print(f"{out_of_step}; run: dltutorial exercises build", file=sys.stderr)
             status = 1
         elif file.exists() and file.name in edited:
-            hint = f"to have it written, run: git add exercises/{file.name}"
+            hint = f"if the build may overwrite it, first run: git add exercises/{file.name}"
             print(f"exercises/{file.name} stays, because it has edits that git does not have; {hint}", file=sys.stderr)
             status = 1
         else:
@@ -80,7 +81,7 @@ def blank_notebook(solution: Path) -> str:
     """Return the text of the exercise notebook that belongs to a solution notebook.
 
     Raises:
-        CourseError: It is not a notebook, or markers in one of its cells do not pair.
+        CourseError: The file is not a notebook, or a marker in one of its cells has no partner.
     """
     notebook = notebooks.read(solution)
     for number, cell in enumerate(notebook["cells"], 1):
@@ -97,7 +98,7 @@ def blank_notebook(solution: Path) -> str:
 
 
 def blank(source: str) -> str:
-    """Return ``source`` with a blank in place of every solution block. Markers that do not pair stay."""
+    """Return ``source`` with a blank in place of every solution block. A marker without a partner stays."""
 
     def hide(block: re.Match) -> str:
         if _MARKER.search(block["inside"]):

@@ -1,6 +1,6 @@
-"""Run a learner's function with a time limit, and put what it returned or raised into a few words.
+"""Limit the time of a learner's function, and describe in a few words what the function returned or raised.
 
-The time limit is the alarm signal of Unix (https://docs.python.org/3/library/signal.html#signal.setitimer).
+The time limit uses the alarm signal of Unix (https://docs.python.org/3/library/signal.html#signal.setitimer).
 """
 
 import contextlib
@@ -22,22 +22,22 @@ _SHORT.maxlong = 200
 
 
 class TooLate(BaseException):
-    """The time limit has passed. It is no ``Exception``, so that a learner's ``except Exception`` does not catch it."""
+    """The time limit has passed. It is not an ``Exception``, so a learner's ``except Exception`` does not catch it."""
 
 
 @contextlib.contextmanager
 def deadline(limit_s: float) -> Iterator[None]:
     """Limit the time of the block.
 
-    Python can deliver a signal to the main thread only. In another thread there is no limit. A bare ``except`` in the
-    block can catch :class:`TooLate`; then the block goes on until the learner stops it. An alarm that was already set
-    is set again afterwards.
+    Python can deliver a signal to the main thread only. In another thread there is no time limit. A bare ``except`` in
+    the block can catch :class:`TooLate`. In this case the block runs until the learner stops it. An alarm that was set
+    before the block is set again after the block.
 
     Args:
         limit_s: The limit in seconds.
 
     Raises:
-        TooLate: The block was still running after ``limit_s``.
+        TooLate: The block was still running after ``limit_s`` seconds.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -58,19 +58,19 @@ def deadline(limit_s: float) -> Iterator[None]:
 def last_words(error: BaseException) -> str:
     """Return the last line of an error message, such as ``ZeroDivisionError: division by zero``."""
     summary = traceback.TracebackException(type(error), error, None)
-    summary.__notes__ = None  # notes are what a check added, not the error's own words
+    summary.__notes__ = None  # a check added the notes, so they are not part of the error's own message
     text = "".join(summary.format_exception_only()).strip()
     return text.split("\n")[-1][:300]
 
 
 def learners_frames(error: BaseException, case: Callable) -> str:
-    """Return the last five lines of the learner's own code that led to an error, or an empty string.
+    """Return the last five lines of a traceback that are in the learner's own code, or an empty string.
 
-    Frames of the case, the checks, this package, Python and installed packages are left out.
+    Stack frames of the test case, the checks, this package, Python and installed packages are left out.
 
     Args:
-        error: What was raised.
-        case: The case of the check that called the learner's function.
+        error: The exception.
+        case: The test case that called the learner's function.
 
     Returns:
         One line per frame, with the line number, the name of the function and the source.

@@ -1,10 +1,11 @@
-"""``dltutorial run``: the course's notebooks without a browser, with a progress bar, a table and an index.
+"""Execute the course's notebooks without a browser. This is the command ``dltutorial run``.
 
-In: chapters by number or name, a preset, parameters. Out: ``runs/<time>/`` with the executed notebooks, their records
-(the folder ``records``), a summary (``run.json``) and an ``index.html``; a table; the exit status.
+The input is a list of chapters (numbers or names), a preset and parameters. The output is a folder ``runs/<time>/``
+with the executed notebooks, their records (the folder ``records``), a summary (``run.json``) and an ``index.html``. The
+command shows a progress bar, prints a table, and returns an exit status.
 
-A chapter fails by an error, or by a fact that does not hold. The other chapters run all the same. A measurement that
-comes out otherwise is counted and fails nothing.
+A chapter fails if a cell raises an error, or if a claim that is no measurement does not hold. The other chapters still
+run. If a claim about a measurement does not hold, it is counted as "otherwise", and the chapter does not fail.
 """
 
 import asyncio
@@ -36,26 +37,26 @@ def run(
     out: Path | None = None,
     timeout_s: float = 1800.0,
 ) -> int:
-    """Run chapters and write what came of it.
+    """Run chapters and write the results.
 
     A chapter whose claims compare times says so in its metadata (``measures_time``). Without ``jobs``, such a chapter
     runs alone, and the other chapters run two at a time if there are two cores.
 
     Args:
         wanted: chapters by number or name. Without any, all chapters run.
-        preset: sizes; the kernels find it in ``DLTUTORIAL_PRESET``.
-        jobs: how many notebooks run at a time, of all kinds. None makes the choice described above.
-        parameters: values for the notebooks' cells tagged ``parameters``.
+        preset: the name of the preset. The kernels read it from ``DLTUTORIAL_PRESET``.
+        jobs: how many notebooks run at a time. None makes the choice described above.
+        parameters: values that replace those in the cells with the tag ``parameters``.
         out: folder for the results. None means ``runs/<date and time>``.
-        timeout_s: seconds for each cell.
+        timeout_s: time limit of each cell in seconds.
 
     Returns:
-        0 if all chapters finished, 1 if one failed, and 130 after Ctrl-C. Ctrl-C ends the kernels, and the finished
-        chapters stay.
+        0 if all chapters finished, 1 if one failed, and 130 after Ctrl-C. Ctrl-C ends the kernels, but the results of
+        the finished chapters stay.
 
     Raises:
-        CourseError: A chapter or parameter is unknown, the folder cannot be used, or this is a login node. Then
-            nothing has run.
+        CourseError: A chapter or parameter is unknown, the folder cannot be used, or this is a login node. In
+            these cases no chapter has run.
     """
     available = notebooks.chapters()
     selected = list(dict.fromkeys(notebooks.find(name, available) for name in wanted)) or available
@@ -100,7 +101,7 @@ def new_folder(out: Path | None) -> Path:
 
 
 def environment(preset: str, folder: Path, jobs: int = 1) -> dict[str, str]:
-    """What the kernels find in their environment, so that nothing asks the network or the learner."""
+    """Return the environment variables of the kernels. With them, no cell needs the network or asks the learner."""
     env = {
         "DLTUTORIAL_PRESET": preset,
         "DLTUTORIAL_RECORDS": str(folder / "records"),
@@ -109,7 +110,7 @@ def environment(preset: str, folder: Path, jobs: int = 1) -> dict[str, str]:
         "OMP_WAIT_POLICY": os.environ.get("OMP_WAIT_POLICY", "PASSIVE"),
     }
     for name in ("DLTUTORIAL_DATA", "DLTUTORIAL_RUNS"):
-        # A relative path would mean another folder in the working folder of the kernel.
+        # The kernel has another working folder, in which a relative path would name another folder.
         if path := paths.of_variable(name):
             env[name] = str(path.absolute())
     if jobs > 1 and "OMP_NUM_THREADS" not in os.environ:
@@ -118,7 +119,7 @@ def environment(preset: str, folder: Path, jobs: int = 1) -> dict[str, str]:
 
 
 def read_claims(folder: Path) -> dict[str, list[dict[str, Any]]]:
-    """The records of a run's claims, by chapter."""
+    """Return the records of a run's claims. The keys are the numbers of the chapters."""
     claims: dict[str, list[dict[str, Any]]] = {}
     for record in records.read(folder / "records"):
         if record["kind"] == "claim":
@@ -134,14 +135,14 @@ async def _execute_all(
     timeout_s: float,
     results: dict[Path, Executed],
 ) -> None:
-    """Execute notebooks, some at once, and put what came of each into ``results``.
+    """Execute notebooks, some of them at the same time, and put the result of each notebook into ``results``.
 
-    When this is cancelled, the notebooks that run are ended.
+    If this task is cancelled, the notebooks that are running are stopped.
     """
     from tqdm import tqdm
 
     running: list[str] = []
-    # Parameters are put into a cell of their own.
+    # A notebook with parameters gets one more cell, which holds them.
     n_cells = sum(len(notebooks.read(source)["cells"]) + bool(values) for source, values in given.items())
     with tqdm(total=n_cells, unit="cell", mininterval=0.1 if sys.stderr.isatty() else 30, dynamic_ncols=True) as bar:
 
@@ -168,7 +169,7 @@ async def _execute_all(
 
 
 def _batches(sources: list[Path], jobs: int | None) -> list[tuple[list[Path], int]]:
-    """Which notebooks run one after the other, and how many of them at a time: pairs of a list and that number."""
+    """Return pairs of a list of notebooks and how many of them run at a time. The pairs run one after the other."""
     if jobs:
         return [(sources, jobs)]
     timed = [source for source in sources if notebooks.about(source).get("measures_time")]
@@ -177,7 +178,7 @@ def _batches(sources: list[Path], jobs: int | None) -> list[tuple[list[Path], in
 
 
 def _conclude(folder: Path, preset: str, selected: list[Path], results: Mapping[Path, Executed]) -> int:
-    """Print the table and the failures, write the summary, the records and the pages; 1 if a chapter failed."""
+    """Print the table and failures, and write the summary, records and pages. Return 1 if not all finished, else 0."""
     claims = read_claims(folder)
     rows = []
     failures = []
@@ -218,14 +219,14 @@ def _conclude(folder: Path, preset: str, selected: list[Path], results: Mapping[
 
 
 def _status(result: Executed | None, counts: Mapping[str, int]) -> str:
-    """What became of a chapter, as a key of ``_SIGNS``."""
+    """Return the status of a chapter, which is a key of ``_SIGNS``."""
     if result is None:
         return "not run"
     return "failed" if result.error or counts.get("failed") else "finished"
 
 
 def _table(rows: list[dict[str, Any]]) -> Table:
-    """Chapter, seconds, peak memory and claims."""
+    """Return a table with the seconds, the peak memory and the claims of each chapter."""
     lines = []
     for row in rows:
         seconds = f"{row['seconds']:.1f}" if "seconds" in row else "–"

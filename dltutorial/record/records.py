@@ -1,10 +1,10 @@
-"""Records: one JSON line per measurement, written by any number of processes, read back as plain dictionaries.
+"""Write records, and read them back as plain dictionaries. A record is one JSON line, such as one measurement.
 
 Each process appends to a file of its own, ``<UTC time>-<process id>.jsonl``, in the folder ``paths.records_dir()``.
-So no two processes write to the same file, and a process that is killed loses at most its own last line.
+Therefore no two processes write to the same file, and a process that is killed loses at most its own last line.
 
-Keys: ``time`` (ISO 8601, UTC), ``chapter``, ``what``, ``value``, ``unit``, ``kind`` (measurement, claim,
-prediction, check, run), ``preset``, ``machine``, ``versions``, and whatever a writer adds.
+A record has these keys: ``time`` (ISO 8601, UTC), ``chapter``, ``what``, ``value``, ``unit``, ``kind`` (measurement,
+claim, prediction, check, run), ``preset``, ``machine``, ``versions``, and the keys that the caller adds.
 """
 
 import datetime
@@ -24,7 +24,7 @@ _TEXT_KEYS = ("time", "chapter", "what", "kind", "preset", "machine")
 
 @dataclass(frozen=True)
 class Writer:
-    """Appends the records of one chapter, made under one preset.
+    """Appends the records that one chapter makes with one preset.
 
     Attributes:
         chapter: number of the chapter, such as "03".
@@ -44,7 +44,7 @@ class Writer:
             value: the result.
             unit: the unit of the result.
             kind: the kind of record.
-            more: further keys.
+            more: further keys and their values.
 
         Returns:
             The record.
@@ -83,7 +83,7 @@ def read(folder: Path) -> list[dict[str, Any]]:
         folder: holds files with the ending ``.jsonl``.
 
     Returns:
-        The records in the order of their times. Lines that are no records are skipped. A folder that does not exist
+        The records in the order of their times. Lines that are not records are skipped. A folder that does not exist
         has no records.
     """
     found = []
@@ -100,12 +100,12 @@ def read(folder: Path) -> list[dict[str, Any]]:
 
 @functools.cache
 def _file_name(process_id: int) -> str:
-    """The name of this process's file. It is made once; a forked process has another id and so another file."""
+    """The name of this process's file. It is made once per process, because a forked process has another id."""
     return f"{datetime.datetime.now(datetime.UTC):%Y%m%dT%H%M%S.%f}-{process_id}.jsonl"
 
 
 def _plain(value: Any) -> Any:
-    """Numbers of numpy and torch as Python's own. NaN and infinities become text, because JSON has none."""
+    """Convert NumPy and torch values to Python's types. NaN and infinity become text, because JSON lacks them."""
     if hasattr(value, "tolist"):
         value = value.tolist()
     if isinstance(value, dict):

@@ -10,8 +10,10 @@ def page() -> str:
     lines = [
         "# Troubleshooting",
         "",
-        "What you may see, and what to do. In a course notebook the sentence also appears below the traceback; the",
-        "`dltutorial` commands end with it. Made by `python tests/unit/troubleshooting.py > TROUBLESHOOTING.md`.",
+        "The tables show errors that you may see, and what to do about each of them. A notebook of the course also",
+        "shows the advice below the traceback of such an error. A `dltutorial` command shows the advice in its last",
+        "line. The command `python tests/unit/troubleshooting.py > TROUBLESHOOTING.md` makes this page from",
+        "`dltutorial/advice.toml`.",
     ]
     for group in dict.fromkeys(one.group for one in advice.table()):
         lines += ["", f"## {group}", "| you see | what to do |", "|---|---|"]
