@@ -1,7 +1,7 @@
 """Where heavy work may run: a login node is shared by everybody who logs in, so nothing trains there.
 
 In: the environment. Out: the sign of a login node, and ``refuse_on_login``, which heavy calls begin with: training,
-simulating data, starting ranks, benchmarks. Light cells (plotting, models of cost, submitting jobs) run anywhere.
+simulating data, starting ranks. Light cells (plotting, models of cost, submitting jobs) run anywhere.
 
 That Slurm's commands are installed says nothing: a laptop with a pocket cluster has them, too. So a node is a login
 node only if its site says so. The first line that holds decides:

@@ -106,7 +106,7 @@ def problems() -> Iterator[tuple[str, str]]:
     for name, (place, variable) in FOLDERS.items():
         folder = place().absolute()
         try:
-            there = next(one for one in (folder, *folder.parents) if one.exists() or one.is_symlink())
+            there = next(one for one in (folder, *folder.parents) if one.exists())
             with tempfile.TemporaryFile(dir=there) as file:
                 file.write(b"x")
         except OSError as error:

@@ -3,15 +3,14 @@
 The input is ``solutions/NN_*.ipynb``. The code cells of these notebooks have blocks between ``### BEGIN SOLUTION`` and
 ``### END SOLUTION``, which are the markers of nbgrader (nbgrader.readthedocs.io). The output is
 ``exercises/NN_*.ipynb``. These are the same notebooks with a blank in place of each block. Both folders are in git, so
-learners have the exercises without a build. Authors run the build after they have changed a solution. The build never
-overwrites a file whose content is not in git.
+learners have the exercises without a build. Authors run the build after they have changed a solution. Before the build
+writes a file that exists, it copies the old file into ``exercises/kept``.
 """
 
 import datetime
 import json
 import re
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
@@ -29,21 +28,19 @@ _HINT = re.compile(r"^\s*# HINT:\s*(.+?)\s*$", re.MULTILINE)
 def build(root: Path | None = None, check: bool = False) -> int:
     """Write ``root/exercises`` from ``root/solutions``.
 
-    A file that was edited since the last ``git add`` stays as it is, and a printed line says so. In a folder without
-    git, every file that exists stays as it is.
+    A file that exists and differs is first copied (see ``keep``), because it may hold a learner's answer.
 
     Args:
         root: The folder that has ``solutions/`` and ``exercises/``. None means the course's folder.
         check: If true, write nothing, and print the names of the files that a build would change.
 
     Returns:
-        1 if an exercise differs from the one that the build makes from its solution, else 0.
+        1 if ``check`` is true and an exercise differs from the one that a build would make, else 0.
 
     Raises:
         CourseError: There are no solutions, a notebook cannot be read, or a marker in a notebook has no partner.
     """
     root = paths.course_folder("solutions") if root is None else Path(root)
-    edited = _edited(root)
     status = 0
     for solution in notebooks.chapters(root / "solutions"):
         file = root / "exercises" / solution.name
@@ -54,27 +51,12 @@ def build(root: Path | None = None, check: bool = False) -> int:
             out_of_step = f"exercises/{file.name} is not what its solution makes"
             print(f"{out_of_step}; run: dltutorial exercises build", file=sys.stderr)
             status = 1
-        elif file.exists() and file.name in edited:
-            hint = f"if the build may overwrite it, first run: git add exercises/{file.name}"
-            print(f"exercises/{file.name} stays, because it has edits that git does not have; {hint}", file=sys.stderr)
-            status = 1
         else:
+            if file.exists():
+                print(f"the old exercises/{file.name} is now exercises/kept/{keep(file).name}")
             paths.write_text(file, text)
             print(f"wrote exercises/{file.name}")
     return status
-
-
-def _edited(root: Path) -> set[str]:
-    """Return the names of the files in ``exercises/`` whose content is not in git."""
-    folder = root / "exercises"
-    if not folder.is_dir():
-        return set()
-    command = ["git", "ls-files", "--modified", "--others", "."]
-    try:
-        listed = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True)
-    except (OSError, subprocess.CalledProcessError):  # git is not installed, or this is not a clone
-        return {file.name for file in folder.iterdir()}
-    return set(listed.stdout.splitlines())
 
 
 def blank_notebook(solution: Path) -> str:

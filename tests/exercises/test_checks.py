@@ -125,12 +125,12 @@ def module(name):
 def examine(name, source, expected, exercise=None):
     """The outcome for a solution in which ``source`` replaces a part.
 
-    A check that measures or limits times (``CLEARLY``, ``PATIENCE_S``) is called up to three times, until the outcome
-    is the expected one, because other programs on this machine can disturb it.
+    A check that measures or limits times (``CLEARLY``, ``PATIENCE_S``) is called up to three times for a right answer,
+    until it passes, because other programs on this machine can disturb it. A wrong answer has one call.
     """
     exercise = exercise or getattr(check, name)
     measures = hasattr(module(name), "PATIENCE_S") or hasattr(module(name), "CLEARLY")
-    for _ in range(3 if measures else 1):
+    for _ in range(3 if measures and expected is passes else 1):
         outcome = exercise.examine(answer("solutions", name, instead=source))
         if expected(outcome):
             break

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from multiprocessing import forkserver
+from pathlib import Path
 
 import faults
 import nbformat
@@ -111,6 +112,7 @@ def test_a_value_that_cannot_be_sent_is_one_line():
 SCRIPT = """
 import os, time
 from multiprocessing import forkserver
+from pathlib import Path
 from dltutorial.launch import launch, warm
 warm()
 
@@ -212,3 +214,23 @@ def test_a_notebook_that_has_computed_launches_functions_of_its_cells(tmp_path):
     assert "Cell In[3], line 3, in wrong\n    undefined_name\n" in text[2]
     assert "rank 1 waits in barrier, called at Cell In[4], line 3, in stuck: dist.barrier()" in text[3]
     assert "rank 0 had returned" in text[3]
+
+
+@pytest.mark.ci
+def test_ranks_start_on_a_machine_whose_own_name_does_not_resolve():
+    script = "from dltutorial.launch import launch\nimport faults\nprint(launch(faults.total, 2, 10))"
+    # A new network namespace has only a loopback that is down; a new UTS namespace can have a name of its own.
+    setup = (
+        "import fcntl, socket, struct, subprocess, sys\n"
+        "fcntl.ioctl(socket.socket(), 0x8914, struct.pack('16sh', b'lo', 0x41))\n"
+        "socket.sethostname('name-that-does-not-resolve')\n"
+        "sys.exit(subprocess.run([sys.executable, '-c', sys.argv[1]]).returncode)"
+    )
+    unshare = ["unshare", "--net", "--uts"]
+    if subprocess.run([*unshare, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("this user may not make namespaces")
+    env = {**os.environ, "PYTHONPATH": str(Path(faults.__file__).parent)}
+    command = [*unshare, sys.executable, "-c", setup, script]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "[(0, [10.0, 10.0, 10.0]), (1, [10.0, 10.0, 10.0])]\n"

@@ -145,14 +145,6 @@ def test_a_damaged_notebook_is_named(chapters, content):
     assert "02_bad.ipynb is not a notebook" in text
 
 
-def test_folders_below_a_link_that_leads_to_itself_are_told(chapters, tmp_path, monkeypatch):
-    (tmp_path / "round").symlink_to("round")
-    monkeypatch.setenv("DLTUTORIAL_RUNS", str(tmp_path / "round" / "runs"))
-    text, status = doctor.report(chapters)
-    assert status == 1
-    assert "cannot write to" in line_of(text, "runs folder")
-
-
 def test_a_folder_without_notebooks_is_missing(chapters, tmp_path):
     text, status = doctor.report(tmp_path)
     assert status == 1

@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import pytest
+from folders import skip_unless_required
 
 # ``flock`` as a file system without a lock server answers it.
 NO_LOCKS = """
@@ -44,8 +45,9 @@ with store.open_split(sys.argv[1]).open_year(0):
 
 
 @pytest.mark.ci
-@pytest.mark.skipif(not shutil.which("gcc"), reason="no C compiler")
 def test_data_are_made_checked_and_read_where_no_file_can_be_locked(tmp_path):
+    if not shutil.which("gcc"):
+        skip_unless_required("compiler", "gcc is not installed (apt-get install gcc)")
     (tmp_path / "no_locks.c").write_text(NO_LOCKS)
     library = tmp_path / "no_locks.so"
     subprocess.run(["gcc", "-shared", "-fPIC", "-o", library, tmp_path / "no_locks.c"], check=True)

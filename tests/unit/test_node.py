@@ -44,8 +44,10 @@ def test_heavy_calls_refuse_on_a_login_node_and_name_the_command_for_slurm(login
     from dltutorial.course import runner
     from dltutorial.data import weather
     from dltutorial.launch import launch
+    from dltutorial.train import command
 
     heavy_calls = [
+        lambda: command.train("smoke", {}, data=None, name=None, overwrite=False, resume=False),
         lambda: launch(print, 2),
         lambda: weather.ensure(config.preset("smoke"), tmp_path / "data"),
         lambda: runner.run(["00"]),
