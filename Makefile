@@ -81,20 +81,21 @@ OWN_FOLDERS = XDG_CACHE_HOME=$(CURDIR)/artifacts/cache DLTUTORIAL_DATA=$(CURDIR)
 # Exit status 1 means that a chapter failed. tests/chapters then says which one, and the other tests run all the same.
 EXECUTE = rm -rf artifacts/chapters/$(1) && { env -u DLTUTORIAL_RECORDS $(OWN_FOLDERS) $(BIN)/dltutorial run $(2) \
 	--preset smoke --jobs 2 --out artifacts/chapters/$(1) || [ $$? -eq 1 ]; }
-# Tests of one file stay together, because they share what is slow to start. pytest makes bytecode of its own files.
-PYTEST = env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -n 2 --dist loadfile
+# Three tests at a time, on two cores too, because a third of their time is waiting. Tests of one file stay together in
+# make test-ci, because they share a server that is slow to start. pytest makes bytecode of its own files.
+PYTEST = env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -n 3
 
 test: .venv/.test lint
 	@$(call EXECUTE,first,$(FIRST))
-	@$(PYTEST) -m "not ci and not nightly" $(ARGS)
+	@$(PYTEST) --dist worksteal -m "not ci and not nightly" $(ARGS)
 
 test-ci: .venv/.test
 	@$(call EXECUTE,rest,$(REST))
-	@$(PYTEST) -m "ci and not nightly" $(ARGS)
+	@$(PYTEST) --dist loadfile -m "ci and not nightly" $(ARGS)
 
 # Needs the extras tune, mpi and dali; what is missing is skipped, and the summary says so.
 test-nightly: .venv/.test
-	@$(PYTEST) -m nightly $(ARGS)
+	@$(PYTEST) --dist loadfile -m nightly $(ARGS)
 
 lint: .venv/.test
 	@$(BIN)/ruff check --quiet .
