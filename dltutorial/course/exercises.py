@@ -41,10 +41,10 @@ def build(root: Path | None = None, check: bool = False) -> int:
         CourseError: There are no solutions, a notebook cannot be read, or a marker in a notebook has no partner.
     """
     root = paths.course_folder("solutions") if root is None else Path(root)
+    texts = {solution.name: blank_notebook(solution) for solution in notebooks.chapters(root / "solutions")}
     status = 0
-    for solution in notebooks.chapters(root / "solutions"):
-        file = root / "exercises" / solution.name
-        text = blank_notebook(solution)
+    for name, text in texts.items():
+        file = root / "exercises" / name
         if file.exists() and file.read_bytes() == text.encode():
             continue
         if check:

@@ -66,6 +66,7 @@ def finish(process):
     return process.returncode, stdout, stderr.replace("\r", "\n")
 
 
+@pytest.mark.ci
 def test_a_run_shows_what_came_of_each_chapter_and_goes_on_after_a_failure(course):
     folder = course(_00_good=CLAIMS, _01_fact=FAILED_CLAIM, _02_error="1/0", _03_slow="import time; time.sleep(1000)")
     status, stdout, stderr = finish(start(folder, "--jobs", "2", "--timeout", "20", "-p", "steps", "5"))

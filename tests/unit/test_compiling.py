@@ -61,6 +61,7 @@ def test_the_cache_lies_in_the_course_s_folder(monkeypatch, tmp_path):
 
 
 @can_compile
+@pytest.mark.ci
 def test_a_compiled_step_trains_as_the_plain_one():
     def losses(mode):
         recipe = Recipe(compile=mode, learning_rate=1e-2)
