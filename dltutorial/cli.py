@@ -190,14 +190,14 @@ def _train(args: argparse.Namespace) -> None:
     kept = str(knobs.pop("preset", "auto"))
     named = kept if args.preset == "auto" else args.preset
     options = {name: tuple(v) if name == "track" else v for name, v in vars(args).items() if name in Recipe.knobs()}
-    from dltutorial.train import command
+    from dltutorial.engine import command
 
     command.train(named, knobs | options, data=args.data, name=args.name, overwrite=args.overwrite, resume=args.resume)
 
 
 def _tune(args: argparse.Namespace) -> None:
     fixed = {name: tuple(v) if name == "track" else v for name, v in vars(args).items() if name in Recipe.knobs()}
-    from dltutorial.train import tune
+    from dltutorial.engine import tune
 
     how = {"sampler": args.sampler, "scheduler": args.scheduler, "engine": args.engine}
     tune.tune(args.preset, fixed, args.knob, data=args.data, name=args.name, trials=args.trials, **how)

@@ -4,7 +4,7 @@ import json
 
 import torch
 
-from dltutorial.train import run_folder
+from dltutorial.engine import run_folder
 
 
 def records(folder):

@@ -16,7 +16,7 @@ from dltutorial.errors import CourseError
 from dltutorial.machine import UNKNOWN, Machine
 from dltutorial.profile import peaks, timing
 from dltutorial.record import records
-from dltutorial.train import compiling
+from dltutorial.step import compiling
 
 FOLDERS = {
     "cache folder": (paths.cache_dir, "XDG_CACHE_HOME"), "data folder": (paths.data_dir, "DLTUTORIAL_DATA"),

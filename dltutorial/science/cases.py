@@ -34,8 +34,8 @@ from dltutorial import node, paths
 from dltutorial.config import TASKS, Preset, RankRecipe, Recipe
 from dltutorial.data import formats, sampling, store, writing
 from dltutorial.data.workers import worker_batches
+from dltutorial.engine.distributed import data_rank, data_world_size, tells_of_data
 from dltutorial.errors import DataError, RecipeError
-from dltutorial.train.distributed import data_rank, data_world_size, tells_of_data
 
 _SEEDS = 2**31  # of augmentations
 _CHANNELS = (1, 3, 4, 10, 12, 13)  # of pictures, and of Sentinel-2
@@ -61,7 +61,7 @@ def case(name: object) -> Any:
     """The module of a case. RecipeError: there is none of that name."""
     if name not in TASKS:
         raise RecipeError(f"recipe: task={name!r}, but task must be one of {', '.join(TASKS)}; change it")
-    return importlib.import_module("dltutorial.train.forecasting" if name == "weather" else f"{__package__}.{name}")
+    return importlib.import_module("dltutorial.engine.forecasting" if name == "weather" else f"{__package__}.{name}")
 
 
 def recipe_of(

@@ -24,11 +24,11 @@ from torch.nn import functional as F
 
 from dltutorial.config import Preset, RankRecipe, Recipe, preset
 from dltutorial.data import store, weather
+from dltutorial.engine.distributed import sum_over_ranks
+from dltutorial.engine.task import Task, seeded
 from dltutorial.errors import DataError, RecipeError
 from dltutorial.science import cases
 from dltutorial.science.resnet import ResNet, convolution, norm
-from dltutorial.train.distributed import sum_over_ranks
-from dltutorial.train.task import Task, seeded
 
 CLASSES = "background", "cyclone", "front"
 NETWORKS = "atrous", "tiramisu"

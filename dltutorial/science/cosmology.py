@@ -26,11 +26,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dltutorial.config import Preset, Recipe
+from dltutorial.engine.distributed import sum_over_ranks
+from dltutorial.engine.task import Task, seeded
 from dltutorial.errors import DataError, RecipeError
 from dltutorial.parallel.tensor import GatherTokens
 from dltutorial.science import cases
-from dltutorial.train.distributed import sum_over_ranks
-from dltutorial.train.task import Task, seeded
 
 SCORE = "valid/mae"
 PARAMETERS = {"omegaM": (0.3, 0.1), "sigma8": (0.8, 0.2), "ns": (0.96, 0.16), "H0": (70.0, 10.0)}  # middle, ± reach

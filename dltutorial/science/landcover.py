@@ -22,11 +22,11 @@ from torch.nn import functional as F
 
 from dltutorial.config import Preset, RankRecipe, Recipe
 from dltutorial.data import formats, store, writing
+from dltutorial.engine.distributed import sum_over_ranks
+from dltutorial.engine.task import Task, seeded
 from dltutorial.errors import DataError
 from dltutorial.science import cases
 from dltutorial.science.resnet import ResNet
-from dltutorial.train.distributed import sum_over_ranks
-from dltutorial.train.task import Task, seeded
 
 CLASSES = (
     "urban fabric", "industrial or commercial", "arable land", "permanent crops", "pastures",

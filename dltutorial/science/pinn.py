@@ -25,10 +25,10 @@ from torch import Tensor, nn
 
 from dltutorial.config import Preset, Recipe
 from dltutorial.data import formats
+from dltutorial.engine.distributed import data_rank, data_world_size, sum_over_ranks
+from dltutorial.engine.task import Task, seeded
 from dltutorial.errors import DataError
 from dltutorial.science import cases
-from dltutorial.train.distributed import data_rank, data_world_size, sum_over_ranks
-from dltutorial.train.task import Task, seeded
 
 SCORE = "valid/rmse"
 TRUE = {"a": 1.0, "b": 0.2}

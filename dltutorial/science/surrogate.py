@@ -22,11 +22,11 @@ import torch
 from torch import Tensor, nn
 
 from dltutorial.config import Preset, Recipe
+from dltutorial.engine.distributed import data_rank, data_world_size, sum_over_ranks
+from dltutorial.engine.forecasting import squared_error
+from dltutorial.engine.task import Task, seeded
 from dltutorial.errors import DataError
 from dltutorial.science import cases
-from dltutorial.train.distributed import data_rank, data_world_size, sum_over_ranks
-from dltutorial.train.forecasting import squared_error
-from dltutorial.train.task import Task, seeded
 
 SCORE = "valid/rmse"
 CONSTANTS = ("spreading", "nutrient's diffusion", "growth", "death")

@@ -22,12 +22,12 @@ from torch.nn import functional as F
 
 from dltutorial.config import Preset, Recipe
 from dltutorial.data import lenses, store
+from dltutorial.engine.distributed import rank, world_size
+from dltutorial.engine.task import Task, seeded
 from dltutorial.errors import DataError
 from dltutorial.parallel.tensor import GatherTokens
 from dltutorial.science import cases
 from dltutorial.science.resnet import ResNet, convolution
-from dltutorial.train.distributed import rank, world_size
-from dltutorial.train.task import Task, seeded
 
 SCORE = "valid/probe_error"
 NETWORKS = ("small", "resnet50")

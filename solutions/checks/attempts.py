@@ -30,13 +30,13 @@ from dltutorial.config import LoopRecipe, knob
 from dltutorial.convergence import networks
 from dltutorial.convergence.ensemble import Order
 from dltutorial.data import lenses
+from dltutorial.engine import distributed
+from dltutorial.engine.loop import TrainState, loop
+from dltutorial.engine.task import Task
 from dltutorial.errors import DataError, DivergedError, RecipeError
 from dltutorial.launch import launch
 from dltutorial.profile.throughput import synchronise
 from dltutorial.ranks import RankInfo
-from dltutorial.train import distributed
-from dltutorial.train.loop import TrainState, loop
-from dltutorial.train.task import Task
 
 Load = Callable[[Tensor], tuple[Tensor, Tensor]]  # numbers of images (B,) → features (B, F), labels (B,)
 

@@ -20,8 +20,8 @@ from dltutorial.course.checks import Exercise, Wrong
 from dltutorial.course.checks.expect import expect, expect_close
 from dltutorial.course.checks.narrow import NarrowMLP
 from dltutorial.course.checks.rehearsal import Watch
-from dltutorial.train.forecasting import squared_error
-from dltutorial.train.step import make_optimizer, set_learning_rate, train_step
+from dltutorial.engine.forecasting import squared_error
+from dltutorial.engine.step import make_optimizer, set_learning_rate, train_step
 
 _N_WARMUP, _SHAPE = 3, (2, 4, 4)
 _SAME = "The losses are those of the example batch, again and again. Copy each new batch into the buffers: copy_()."

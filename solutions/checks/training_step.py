@@ -1,6 +1,6 @@
 """Checks of chapter 01's exercise: one training step.
 
-The answer is compared with ``dltutorial.train.step.train_step`` on a small model whose right updates are known.
+The answer is compared with ``dltutorial.engine.step.train_step`` on a small model whose right updates are known.
 
 Legend: B samples, C channels, H × W grid points.
 """
@@ -15,8 +15,8 @@ from torch.overrides import TorchFunctionMode
 
 from dltutorial.course.checks import Exercise, Wrong
 from dltutorial.course.checks.expect import expect_close
-from dltutorial.train.forecasting import squared_error
-from dltutorial.train.step import train_step
+from dltutorial.engine.forecasting import squared_error
+from dltutorial.engine.step import train_step
 
 
 class _Lab:

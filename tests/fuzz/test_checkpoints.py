@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from torch import nn
 
 from dltutorial.config import Recipe
-from dltutorial.train import checkpoint
-from dltutorial.train.loop import TrainState
-from dltutorial.train.task import Task
+from dltutorial.engine import checkpoint
+from dltutorial.engine.loop import TrainState
+from dltutorial.engine.task import Task
 
 RECIPE = Recipe(optimizer="adamw", steps=9, warmup_steps=1, device="cpu")
 

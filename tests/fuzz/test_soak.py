@@ -14,8 +14,8 @@ from same_run import assert_same_run
 
 from dltutorial.config import preset
 from dltutorial.data import weather
+from dltutorial.engine import checkpoint
 from dltutorial.errors import CheckpointError
-from dltutorial.train import checkpoint
 
 KILLS = int(os.environ.get("DLTUTORIAL_KILLS", 100))
 KNOBS = ["--preset", "smoke", "--dim", 32, "--depth", 1, "--heads", 2, "--global-batch-size", 4]

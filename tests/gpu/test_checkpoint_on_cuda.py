@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from dltutorial.config import PRESETS, Recipe
-from dltutorial.train import checkpoint
-from dltutorial.train.forecasting import build_model, squared_error
-from dltutorial.train.loop import TrainState, loop
-from dltutorial.train.task import Task
+from dltutorial.engine import checkpoint
+from dltutorial.engine.forecasting import build_model, squared_error
+from dltutorial.engine.loop import TrainState, loop
+from dltutorial.engine.task import Task
 
 pytestmark = pytest.mark.gpu
 SMALL = dataclasses.replace(

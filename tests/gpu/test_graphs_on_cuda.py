@@ -5,11 +5,11 @@ import torch
 
 from dltutorial.config import Recipe
 from dltutorial.course.checks.narrow import NarrowMLP
+from dltutorial.engine.forecasting import make_vit, squared_error
+from dltutorial.engine.loop import loop
+from dltutorial.engine.step import make_optimizer, make_step, set_learning_rate
+from dltutorial.engine.task import Task
 from dltutorial.errors import CourseError
-from dltutorial.train.forecasting import make_vit, squared_error
-from dltutorial.train.loop import loop
-from dltutorial.train.step import make_optimizer, make_step, set_learning_rate
-from dltutorial.train.task import Task
 
 pytestmark = pytest.mark.gpu
 

@@ -11,11 +11,11 @@ from chapters import written
 
 from dltutorial import machine
 from dltutorial.config import Recipe
+from dltutorial.engine.forecasting import make_vit, squared_error
+from dltutorial.engine.loop import loop
+from dltutorial.engine.step import make_optimizer, make_step
+from dltutorial.engine.task import Task
 from dltutorial.profile import trace
-from dltutorial.train.forecasting import make_vit, squared_error
-from dltutorial.train.loop import loop
-from dltutorial.train.step import make_optimizer, make_step
-from dltutorial.train.task import Task
 
 pytestmark = pytest.mark.gpu
 

@@ -6,9 +6,9 @@ import torch
 from dltutorial.config import PRESETS, Recipe
 from dltutorial.data import dynamics
 from dltutorial.data.flow import atmosphere
-from dltutorial.train.forecasting import make_vit, squared_error
-from dltutorial.train.loop import loop
-from dltutorial.train.task import Task
+from dltutorial.engine.forecasting import make_vit, squared_error
+from dltutorial.engine.loop import loop
+from dltutorial.engine.task import Task
 
 pytestmark = pytest.mark.gpu
 

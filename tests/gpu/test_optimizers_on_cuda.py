@@ -5,12 +5,12 @@ import torch
 from torch import nn
 
 from dltutorial.config import Recipe
+from dltutorial.engine.forecasting import make_vit, squared_error
+from dltutorial.engine.loop import loop
+from dltutorial.engine.task import Task
 from dltutorial.optim.lamb import LAMB
 from dltutorial.optim.lars import LARC, LARS
 from dltutorial.optim.layerwise import without_adaptation
-from dltutorial.train.forecasting import make_vit, squared_error
-from dltutorial.train.loop import loop
-from dltutorial.train.task import Task
 
 pytestmark = pytest.mark.gpu
 

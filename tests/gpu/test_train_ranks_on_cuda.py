@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from dltutorial.config import PRESETS, Recipe
+from dltutorial.engine import run
+from dltutorial.engine.forecasting import make_task
 from dltutorial.launch import RankFailed, launch
-from dltutorial.train import run
-from dltutorial.train.forecasting import make_task
 
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore:.*ranks share")]
 SMALL = dataclasses.replace(

@@ -4,9 +4,9 @@ import mates
 import torch
 
 from dltutorial.config import Recipe
-from dltutorial.train.distributed import rank, world_size
-from dltutorial.train.loop import loop
-from dltutorial.train.task import Task
+from dltutorial.engine.distributed import rank, world_size
+from dltutorial.engine.loop import loop
+from dltutorial.engine.task import Task
 
 N, RATE = 6, 0.05
 

@@ -9,9 +9,9 @@ from torch import nn
 
 from dltutorial import machine
 from dltutorial.config import PRESETS, Recipe
+from dltutorial.engine import distributed, run
+from dltutorial.engine.forecasting import make_task
 from dltutorial.errors import Interrupted
-from dltutorial.train import distributed, run
-from dltutorial.train.forecasting import make_task
 
 SMALL = dataclasses.replace(
     Recipe.of(PRESETS["smoke"], steps=12, eval_every=4),

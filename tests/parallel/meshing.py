@@ -8,8 +8,8 @@ from pathlib import Path
 import mates
 import torch.distributed as dist
 
-from dltutorial.train.forecasting import make_task
-from dltutorial.train.loop import TrainState, loop
+from dltutorial.engine.forecasting import make_task
+from dltutorial.engine.loop import TrainState, loop
 
 MESH = dataclasses.replace(
     mates.SMALL, dim=32, heads=4, depth=2, optimizer="sgd", learning_rate=0.3, clip_norm=0.05, weight_decay=0.1,

@@ -24,8 +24,8 @@ import torch
 import torch._dynamo  # the first optimizer would import it
 
 from dltutorial import cli
+from dltutorial.engine import checkpoint, command, forecasting, run  # noqa: F401 (what a child will need)
 from dltutorial.launch import process_group  # noqa: F401 (what a child will need)
-from dltutorial.train import checkpoint, command, forecasting, run  # noqa: F401 (what a child will need)
 
 PIECES = 8
 PIECE_S = 0.002

@@ -7,8 +7,8 @@ import numpy as np
 import torch
 
 from dltutorial import config, machine
+from dltutorial.engine import run
 from dltutorial.science import cases, climate, landcover
-from dltutorial.train import run
 
 VARIANTS = ({}, {"accumulate": 2})
 

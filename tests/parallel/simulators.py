@@ -6,8 +6,8 @@ import torch
 
 from dltutorial import machine
 from dltutorial.config import PRESETS
+from dltutorial.engine import run
 from dltutorial.science import cases
-from dltutorial.train import run
 
 SMALL = {"steps": 6, "eval_every": 3, "log_every": 1, "global_batch_size": 12, "device": "cpu", "track": (), "dim": 8}
 

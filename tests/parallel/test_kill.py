@@ -7,7 +7,7 @@ import pytest
 from nursing import EVERY, wait_for
 from same_run import assert_same_run
 
-from dltutorial.train import checkpoint, run_folder
+from dltutorial.engine import checkpoint, run_folder
 
 pytestmark = pytest.mark.ci
 STEPS_OF_WRITING = 13  # of one checkpoint; see the nursery

@@ -4,8 +4,8 @@ import meshing
 import pytest
 import torch
 
+from dltutorial.engine.forecasting import make_vit
 from dltutorial.launch import RankFailed, launch
-from dltutorial.train.forecasting import make_vit
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*ranks share")
 NOT_CLIPPED = {"clip_norm": 0.0}

@@ -16,8 +16,8 @@ from same_run import assert_same_run
 
 from dltutorial.config import DDP
 from dltutorial.data import store
+from dltutorial.engine import forecasting, run_folder
 from dltutorial.launch import RankFailed, launch
-from dltutorial.train import forecasting, run_folder
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*ranks share")
 

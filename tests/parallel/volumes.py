@@ -6,8 +6,8 @@ import mates
 import torch
 import torch.distributed as dist
 
+from dltutorial.engine.loop import TrainState, loop
 from dltutorial.science import cases, cosmology
-from dltutorial.train.loop import TrainState, loop
 
 
 def trained(folder, recipes):

@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from dltutorial.config import Recipe, preset
+from dltutorial.engine import forecasting
+from dltutorial.engine.run import check_ranks
 from dltutorial.errors import CourseError, DataError, RecipeError
 from dltutorial.science import cases
-from dltutorial.train import forecasting
-from dltutorial.train.run import check_ranks
 
 SMALL = Recipe(global_batch_size=4, n_lat=16, n_lon=16)
 

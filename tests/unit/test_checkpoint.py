@@ -20,9 +20,9 @@ from torch import nn
 from dltutorial import cli
 from dltutorial.config import LOADERS, PRESETS, Recipe
 from dltutorial.data import sampling, store
+from dltutorial.engine import checkpoint, forecasting, loop, run, run_folder
+from dltutorial.engine.forecasting import make_task
 from dltutorial.errors import CheckpointError, Interrupted
-from dltutorial.train import checkpoint, forecasting, loop, run, run_folder
-from dltutorial.train.forecasting import make_task
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 SMALL = dataclasses.replace(

@@ -16,8 +16,8 @@ from waiting import wait_for
 
 from dltutorial import __version__, cli
 from dltutorial.course import doctor
+from dltutorial.engine import run_folder
 from dltutorial.errors import CourseError, Interrupted
-from dltutorial.train import run_folder
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 SIZES = {"dim": 16, "depth": 1, "heads": 2, "global-batch-size": 6, "steps": 4, "warmup-steps": 1}

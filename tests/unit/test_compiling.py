@@ -9,9 +9,9 @@ from torch._inductor import config as settings
 
 from dltutorial import machine
 from dltutorial.config import Recipe
-from dltutorial.train import compiling
-from dltutorial.train.forecasting import squared_error
-from dltutorial.train.step import make_optimizer, make_step
+from dltutorial.engine.forecasting import squared_error
+from dltutorial.engine.step import make_optimizer, make_step
+from dltutorial.step import compiling
 
 can_compile = pytest.mark.skipif(compiling.missing("cpu") is not None, reason="no C++ compiler here")
 
@@ -31,7 +31,7 @@ def perceptron():
 
 
 def test_what_is_missing_is_told_without_torch():
-    code = "import sys; from dltutorial.train import compiling; print(compiling.missing('cpu'), 'torch' in sys.modules)"
+    code = "import sys; from dltutorial.step import compiling; print(compiling.missing('cpu'), 'torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split()[-1] == "False"
 

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from dltutorial.config import PRESETS, Recipe, add_options, preset
+from dltutorial.engine.forecasting import make_vit
 from dltutorial.errors import RecipeError
 from dltutorial.models.vit import count_parameters
-from dltutorial.train.forecasting import make_vit
 
 
 @pytest.mark.parametrize("name", PRESETS)

@@ -10,7 +10,7 @@ from dltutorial.course import doctor
 from dltutorial.errors import CourseError
 from dltutorial.profile import peaks, probes
 from dltutorial.record import records
-from dltutorial.train import compiling
+from dltutorial.step import compiling
 
 
 def notebook(folder, name, heading="# A chapter", **about):

@@ -4,10 +4,10 @@ import torch
 from dltutorial.config import Recipe
 from dltutorial.course.checks.narrow import NarrowMLP
 from dltutorial.course.checks.rehearsal import Tape
+from dltutorial.engine.forecasting import squared_error
+from dltutorial.engine.step import make_optimizer, set_learning_rate, train_step
 from dltutorial.errors import CourseError
-from dltutorial.train.forecasting import squared_error
-from dltutorial.train.graphs import GraphedStep
-from dltutorial.train.step import make_optimizer, set_learning_rate, train_step
+from dltutorial.step.graphs import GraphedStep
 
 SHAPE = (2, 4, 4)
 RECIPE = Recipe(cuda_graph=True, optimizer_impl="fused", learning_rate=1e-2)

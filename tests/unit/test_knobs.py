@@ -4,10 +4,10 @@ import pytest
 import torch
 
 from dltutorial.config import Recipe
+from dltutorial.engine.forecasting import make_vit, squared_error
+from dltutorial.engine.loop import loop
+from dltutorial.engine.task import Task
 from dltutorial.errors import RecipeError
-from dltutorial.train.forecasting import make_vit, squared_error
-from dltutorial.train.loop import loop
-from dltutorial.train.task import Task
 
 SMALL = {"n_lat": 16, "n_lon": 32, "dim": 32, "depth": 1, "heads": 2, "global_batch_size": 4}
 RECIPE = Recipe(**SMALL, steps=24, warmup_steps=2, log_every=6, learning_rate=1e-2)

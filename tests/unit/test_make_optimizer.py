@@ -3,7 +3,7 @@ import torch
 from torch import nn
 
 from dltutorial.config import Recipe
-from dltutorial.train.step import make_optimizer, set_learning_rate
+from dltutorial.engine.step import make_optimizer, set_learning_rate
 
 
 def trained(implementation, n_steps=5):

@@ -9,11 +9,11 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from dltutorial.config import PRESETS, Recipe
+from dltutorial.engine.forecasting import make_vit
+from dltutorial.engine.step import make_optimizer
 from dltutorial.models.vit import count_parameters
 from dltutorial.profile.memory import FORMATS, OPTIMIZERS, Shape, largest_batch, of_step
-from dltutorial.train.forecasting import make_vit
-from dltutorial.train.precision import Precision
-from dltutorial.train.step import make_optimizer
+from dltutorial.step.precision import Precision
 
 RECIPES = {
     "small": Recipe(n_lat=32, n_lon=64, dim=32, depth=2, heads=2, global_batch_size=4),

@@ -43,8 +43,8 @@ def test_an_unknown_kind_of_node_is_one_line():
 def test_heavy_calls_refuse_on_a_login_node_and_name_the_command_for_slurm(login, tmp_path):
     from dltutorial.course import runner
     from dltutorial.data import weather
+    from dltutorial.engine import command
     from dltutorial.launch import launch
-    from dltutorial.train import command
 
     heavy_calls = [
         lambda: command.train("smoke", {}, data=None, name=None, overwrite=False, resume=False),

@@ -13,8 +13,8 @@ from torch import nn
 from dltutorial import cli
 from dltutorial.data import convert, formats, loaders, store
 from dltutorial.data.loaders import LOADERS, Pairs
+from dltutorial.engine.forecasting import SCORE, evaluate, row_weights
 from dltutorial.errors import DataError
-from dltutorial.train.forecasting import SCORE, evaluate, row_weights
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 TINY = (

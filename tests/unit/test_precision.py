@@ -7,7 +7,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from dltutorial import machine
-from dltutorial.train.precision import Precision, units_for
+from dltutorial.step.precision import Precision, units_for
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -53,7 +53,7 @@ def test_gradients_are_clipped_after_they_are_unscaled():
 @pytest.mark.parametrize(("name", "wanted"), [("fp32", "highest"), ("tf32", "high"), ("bf16", "highest")])
 def test_float32_products_are_set_and_put_back(monkeypatch, name, wanted):
     """The flags can be set without a GPU; only the device is pretended."""
-    monkeypatch.setattr("dltutorial.train.precision.units_for", lambda name: ("tf32 tensor cores",))
+    monkeypatch.setattr("dltutorial.step.precision.units_for", lambda name: ("tf32 tensor cores",))
     before = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
     with Precision(name, "cuda").products() if name != "fp16" else None:
         assert torch.get_float32_matmul_precision() == wanted

@@ -13,8 +13,8 @@ from torch import nn
 from torch.nn import functional as F
 
 from dltutorial.config import PRESETS, PUBLISHED, Recipe
+from dltutorial.engine.forecasting import make_vit
 from dltutorial.models.vit import count_parameters
-from dltutorial.train.forecasting import make_vit
 
 EDITIONS = ("sc23", "sc25")  # and sc24 is as sc25
 SMALL = Recipe(n_lat=32, n_lon=64, n_channels=4, dim=64, depth=3, heads=4, **PUBLISHED)

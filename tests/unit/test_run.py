@@ -14,9 +14,9 @@ from dltutorial import config
 from dltutorial.config import PRESETS, Recipe
 from dltutorial.data import store
 from dltutorial.data.loaders import Pairs
+from dltutorial.engine import forecasting, run, run_folder
+from dltutorial.engine.forecasting import evaluate, make_task
 from dltutorial.errors import CourseError, DataError, RecipeError
-from dltutorial.train import forecasting, run, run_folder
-from dltutorial.train.forecasting import evaluate, make_task
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 SMALL = dataclasses.replace(

@@ -9,7 +9,7 @@ import science_data
 from same_run import assert_same_run
 
 from dltutorial import cli
-from dltutorial.train import loop
+from dltutorial.engine import loop
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 KNOBS = "--preset smoke --steps 8 --global-batch-size 8 --eval-every 4 --log-every 1 --checkpoint-every 3 --dim 8"

@@ -6,10 +6,10 @@ import torch
 from torch import nn
 
 from dltutorial.config import Recipe
-from dltutorial.train.forecasting import anomaly_correlation, rmse, row_weights, squared_error
-from dltutorial.train.loop import loop
-from dltutorial.train.step import learning_rate, make_optimizer, train_step
-from dltutorial.train.task import Task
+from dltutorial.engine.forecasting import anomaly_correlation, rmse, row_weights, squared_error
+from dltutorial.engine.loop import loop
+from dltutorial.engine.step import learning_rate, make_optimizer, train_step
+from dltutorial.engine.task import Task
 
 RECIPE = Recipe(steps=40, warmup_steps=4, log_every=10, eval_every=20, learning_rate=1e-2)
 

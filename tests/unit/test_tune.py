@@ -10,7 +10,7 @@ import pytest
 from waiting import wait_for
 
 from dltutorial import cli
-from dltutorial.train.tune import Knob, read_space
+from dltutorial.engine.tune import Knob, read_space
 
 RATES = ("--knob", "learning_rate=1e-4..1e-1:log")
 TINY = ("--preset", "smoke", "--dim", "8", "--heads", "1", "--depth", "1", "--steps", "9", "--global-batch-size", "2")

@@ -34,10 +34,10 @@ import torch
 from torch import Tensor
 
 from dltutorial import paths
+from dltutorial.engine.distributed import all_or_none, gather_objects, rank
+from dltutorial.engine.loop import TrainState
 from dltutorial.errors import CheckpointError, CourseError
 from dltutorial.parallel.tensor import joined
-from dltutorial.train.distributed import all_or_none, gather_objects, rank
-from dltutorial.train.loop import TrainState
 
 KEEP = 2  # the newest, and one to fall back on should it be damaged
 _FORMAT = 2

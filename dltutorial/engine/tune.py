@@ -32,12 +32,12 @@ from optuna.trial import TrialState
 
 from dltutorial import node, paths
 from dltutorial.config import Preset, Recipe, preset
+from dltutorial.engine import run, run_lock
+from dltutorial.engine.command import stop_signals
 from dltutorial.errors import CourseError, DivergedError, Interrupted
 from dltutorial.ranks import RankInfo
 from dltutorial.record import track
 from dltutorial.science import cases
-from dltutorial.train import run, run_lock
-from dltutorial.train.command import stop_signals
 
 ETA = 3  # a rung is so many times as long as the one before, and every so many-th trial reaches it
 ADVICE = "one score in many is lucky: judge these knobs by dltutorial train with other --seed"
@@ -172,7 +172,7 @@ def tune(
     search = Search(base, fixed, space, data, case.make_task(recipe, data).data_id, folder, trials)
     with _environment("WANDB_RUN_GROUP", os.environ.get("WANDB_RUN_GROUP", name)):  # the trials are a group
         if engine == "ray":
-            from dltutorial.train import tune_ray
+            from dltutorial.engine import tune_ray
 
             elsewhere = search._replace(data=data.absolute(), folder=folder.absolute())  # its workers stand there
             tune_ray.lead(elsewhere, how["scheduler"])

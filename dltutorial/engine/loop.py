@@ -15,15 +15,15 @@ from torch import Tensor
 
 from dltutorial import node
 from dltutorial.config import LoopRecipe
+from dltutorial.engine.distributed import StopFlag, data_world_size, mean_over_ranks
+from dltutorial.engine.lag import LateGradients
+from dltutorial.engine.mesh import Mesh
+from dltutorial.engine.stages import make_pipelined_step
+from dltutorial.engine.step import learning_rate, make_optimizer, make_step, set_learning_rate
+from dltutorial.engine.task import Task
 from dltutorial.errors import CourseError, DivergedError, Interrupted
 from dltutorial.profile.ranges import annotate
-from dltutorial.train.distributed import StopFlag, data_world_size, mean_over_ranks
-from dltutorial.train.lag import LateGradients
-from dltutorial.train.mesh import Mesh
-from dltutorial.train.precision import Precision
-from dltutorial.train.stages import make_pipelined_step
-from dltutorial.train.step import learning_rate, make_optimizer, make_step, set_learning_rate
-from dltutorial.train.task import Task
+from dltutorial.step.precision import Precision
 
 
 @dataclass(frozen=True)

@@ -26,10 +26,10 @@ import torch
 
 from dltutorial import machine
 from dltutorial.config import Recipe
+from dltutorial.engine import checkpoint, run
+from dltutorial.engine.run_folder import CHECKPOINTS
+from dltutorial.engine.tune import ADVICE, ETA, Knob, Search, in_words
 from dltutorial.errors import CourseError, DivergedError, Interrupted
-from dltutorial.train import checkpoint, run
-from dltutorial.train.run_folder import CHECKPOINTS
-from dltutorial.train.tune import ADVICE, ETA, Knob, Search, in_words
 
 ENDED = "asked to end; what has ended is kept, take another --name to begin anew"
 _TRIES = 3  # of a trial whose worker dies

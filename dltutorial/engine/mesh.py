@@ -26,12 +26,12 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.nn import functional as F
 
 from dltutorial.config import RankRecipe
+from dltutorial.engine.distributed import all_or_none, data_world_size, world_size, wrap_ddp
+from dltutorial.engine.stages import Stage
 from dltutorial.errors import CourseError
 from dltutorial.parallel.ddp import broadcast_tensors
 from dltutorial.parallel.ring_attention import RingAttention
 from dltutorial.parallel.tensor import GatherTokens, all_gather, cut_block, joined, piece
-from dltutorial.train.distributed import all_or_none, data_world_size, world_size, wrap_ddp
-from dltutorial.train.stages import Stage
 
 
 class Mesh:

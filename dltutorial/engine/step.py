@@ -16,9 +16,9 @@ from dltutorial.optim.lars import LARC, LARS
 from dltutorial.optim.layerwise import without_adaptation
 from dltutorial.optim.schedules import cosine, warm_up
 from dltutorial.profile.ranges import annotate
-from dltutorial.train.compiling import compiled, explained
-from dltutorial.train.graphs import CudaGraph, GraphedStep
-from dltutorial.train.precision import Precision
+from dltutorial.step.compiling import compiled, explained
+from dltutorial.step.graphs import CudaGraph, GraphedStep
+from dltutorial.step.precision import Precision
 
 Step = Callable[..., Tensor]
 

@@ -19,7 +19,7 @@ from dltutorial.config import LoopRecipe
 from dltutorial.errors import CourseError
 from dltutorial.parallel.ddp import BucketedDDP
 from dltutorial.profile.ranges import annotate
-from dltutorial.train.precision import Precision
+from dltutorial.step.precision import Precision
 
 PARTS_OF_ENDS = ("embed", "position_1TD"), ("norm", "head")  # of the first and of the last stage
 

@@ -45,8 +45,8 @@ def train(preset_name: str, knobs: dict, *, data: Path | None, name: str | None,
     if info.world_size == 1:
         return _train(preset_name, knobs, data, name, overwrite, resume)
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # before torch is loaded: no C++ frames for a lost connection
+    from dltutorial.engine.distributed import barrier
     from dltutorial.launch import process_group
-    from dltutorial.train.distributed import barrier
 
     store, leaving = process_group.rendezvous(info), threading.Event()
     threading.Thread(target=end_with_others, args=(info, store, leaving), daemon=True).start()
@@ -102,8 +102,8 @@ def _train(preset_name: str, knobs: dict, data: Path | None, name: str | None, o
     from dltutorial.models.vit import count_parameters
     from dltutorial.record import records
     from dltutorial.science import cases
-    from dltutorial.train import run, run_folder
-    from dltutorial.train.distributed import all_or_none, broadcast_object, is_main, world_size
+    from dltutorial.engine import run, run_folder
+    from dltutorial.engine.distributed import all_or_none, broadcast_object, is_main, world_size
 
     say = print if is_main() else lambda line: None
     default = broadcast_object(f"train-{datetime.datetime.now():%Y%m%d-%H%M%S-%f}")
@@ -155,7 +155,7 @@ def _train(preset_name: str, knobs: dict, data: Path | None, name: str | None, o
 
 def _base(preset_name: str, knobs: dict, before: Recipe | None) -> tuple[Preset, dict]:
     """The preset, and the knobs on top of it: a run's that is to be resumed; of them the free ones if one was named."""
-    from dltutorial.train.run_folder import FREE_KNOBS
+    from dltutorial.engine.run_folder import FREE_KNOBS
 
     is_named = before is None or preset_name != "auto"
     kept = {k: v for k, v in vars(before).items() if k in FREE_KNOBS or not is_named} if before else {}
@@ -204,8 +204,8 @@ def stop_signals() -> Iterator[list[int]]:
 
 def _tell(error: BaseException, info: RankInfo) -> int:
     """Say what happened, if it is this rank's to say; returns the exit status."""
+    from dltutorial.engine.distributed import AnotherRankFailed
     from dltutorial.launch import failures
-    from dltutorial.train.distributed import AnotherRankFailed
 
     here = f"rank {info.rank} of {info.world_size}"
     if failures.lost_another_rank(type(error).__name__, str(error)):

@@ -10,9 +10,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from dltutorial.engine.distributed import world_size
 from dltutorial.parallel.ddp import broadcast_tensors
 from dltutorial.profile.ranges import annotate
-from dltutorial.train.distributed import world_size
 
 
 class LateGradients:

@@ -20,10 +20,10 @@ from torch.nn import functional as F
 from dltutorial.config import ModelRecipe, Preset, RankRecipe, Recipe, preset
 from dltutorial.data import loaders, sampling, store, weather
 from dltutorial.data.loaders import LOADERS, Pairs, endless_batches
+from dltutorial.engine.distributed import data_rank, data_world_size, sum_over_ranks, tells_of_data
+from dltutorial.engine.task import Task, seeded
 from dltutorial.errors import DataError, RecipeError
 from dltutorial.models.vit import ViT
-from dltutorial.train.distributed import data_rank, data_world_size, sum_over_ranks, tells_of_data
-from dltutorial.train.task import Task, seeded
 
 SCORE = "valid/rmse_ratio_to_persistence"
 ALONE = RankRecipe()

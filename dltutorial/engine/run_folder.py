@@ -24,11 +24,11 @@ from tqdm.auto import tqdm
 
 from dltutorial import paths
 from dltutorial.config import Recipe, read_knobs
+from dltutorial.engine import checkpoint, run_lock
+from dltutorial.engine.checkpoint import Checkpoint
+from dltutorial.engine.loop import Progress
 from dltutorial.errors import CheckpointError, CourseError, Interrupted, RecipeError
 from dltutorial.record import track
-from dltutorial.train import checkpoint, run_lock
-from dltutorial.train.checkpoint import Checkpoint
-from dltutorial.train.loop import Progress
 
 CHECKPOINTS = "checkpoints"
 # What a kill leaves half written, and all that a run writes, by the path in its folder: nothing else is ever removed
