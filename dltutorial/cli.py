@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import NoReturn
 
 from dltutorial import __version__, advice
-from dltutorial.config import PRESETS, Recipe, add_options, preset, read_knobs
+from dltutorial.config import PRESETS, preset
+from dltutorial.engine.recipe import Recipe, add_options, read_knobs
 from dltutorial.errors import CourseError
 
 _PRESETS = f"{', '.join(PRESETS)}, or auto: what fits this machine"

@@ -3,10 +3,11 @@
 import numpy as np
 
 from dltutorial.comm.cost import Prices
-from dltutorial.config import PRESETS, Recipe
+from dltutorial.config import PRESETS
 from dltutorial.convergence import curves
 from dltutorial.course import explorers
 from dltutorial.course.explorers.explorer import Explorer
+from dltutorial.engine.recipe import Recipe
 from dltutorial.parallel.bucket_model import Link, Step
 from dltutorial.profile.peaks import Peaks
 from dltutorial.profile.probes import Figure

@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from dltutorial import advice, node, paths
-from dltutorial.config import Preset, Recipe, preset
+from dltutorial.config import Preset, preset
+from dltutorial.engine.recipe import Recipe
 from dltutorial.errors import CourseError, Interrupted
 from dltutorial.ranks import RankInfo
 

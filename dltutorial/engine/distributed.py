@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from dltutorial.config import RankRecipe
+from dltutorial.engine.recipe import RankRecipe
 from dltutorial.errors import CourseError
 from dltutorial.parallel.ddp import BucketedDDP, NaiveDDP, OverlappedDDP
 

@@ -17,10 +17,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dltutorial.config import ModelRecipe, Preset, RankRecipe, Recipe, preset
+from dltutorial.config import Preset, preset
 from dltutorial.data import loaders, sampling, store, weather
 from dltutorial.data.loaders import LOADERS, Pairs, endless_batches
 from dltutorial.engine.distributed import data_rank, data_world_size, sum_over_ranks, tells_of_data
+from dltutorial.engine.recipe import ModelRecipe, RankRecipe, Recipe
 from dltutorial.engine.task import Task, seeded
 from dltutorial.errors import DataError, RecipeError
 from dltutorial.models.vit import ViT

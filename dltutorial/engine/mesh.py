@@ -25,8 +25,8 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.nn import functional as F
 
-from dltutorial.config import RankRecipe
 from dltutorial.engine.distributed import all_or_none, data_world_size, world_size, wrap_ddp
+from dltutorial.engine.recipe import RankRecipe
 from dltutorial.engine.stages import Stage
 from dltutorial.errors import CourseError
 from dltutorial.parallel.ddp import broadcast_tensors

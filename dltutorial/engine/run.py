@@ -9,11 +9,11 @@ from functools import partial
 from pathlib import Path
 
 from dltutorial import machine, node
-from dltutorial.config import Recipe
 from dltutorial.data.workers import workers_in_one_line
 from dltutorial.engine import checkpoint, run_folder, run_lock
 from dltutorial.engine.distributed import all_or_none, barrier, broadcast_object, is_main, rank, world_size
 from dltutorial.engine.loop import Progress, TrainState, loop
+from dltutorial.engine.recipe import Recipe
 from dltutorial.engine.run_folder import CHECKPOINTS, run_log, save_weights
 from dltutorial.engine.task import Task
 from dltutorial.errors import CourseError, DivergedError, RecipeError

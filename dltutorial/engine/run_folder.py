@@ -23,10 +23,10 @@ import torch
 from tqdm.auto import tqdm
 
 from dltutorial import paths
-from dltutorial.config import Recipe, read_knobs
 from dltutorial.engine import checkpoint, run_lock
 from dltutorial.engine.checkpoint import Checkpoint
 from dltutorial.engine.loop import Progress
+from dltutorial.engine.recipe import Recipe, read_knobs
 from dltutorial.errors import CheckpointError, CourseError, Interrupted, RecipeError
 from dltutorial.record import track
 

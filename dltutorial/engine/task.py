@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from dltutorial import machine
-from dltutorial.config import Recipe
+from dltutorial.engine.recipe import Recipe
 from dltutorial.errors import CourseError
 
 Batch = tuple[Tensor, ...]

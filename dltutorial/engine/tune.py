@@ -31,9 +31,10 @@ from optuna.storages import JournalStorage, journal
 from optuna.trial import TrialState
 
 from dltutorial import node, paths
-from dltutorial.config import Preset, Recipe, preset
+from dltutorial.config import Preset, preset
 from dltutorial.engine import run, run_lock
 from dltutorial.engine.command import stop_signals
+from dltutorial.engine.recipe import Recipe
 from dltutorial.errors import CourseError, DivergedError, Interrupted
 from dltutorial.ranks import RankInfo
 from dltutorial.record import track

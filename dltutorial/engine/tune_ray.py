@@ -25,8 +25,8 @@ import psutil
 import torch
 
 from dltutorial import machine
-from dltutorial.config import Recipe
 from dltutorial.engine import checkpoint, run
+from dltutorial.engine.recipe import Recipe
 from dltutorial.engine.run_folder import CHECKPOINTS
 from dltutorial.engine.tune import ADVICE, ETA, Knob, Search, in_words
 from dltutorial.errors import CourseError, DivergedError, Interrupted

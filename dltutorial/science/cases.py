@@ -31,10 +31,11 @@ from torch import Tensor
 from torch.utils.data import Dataset, default_convert
 
 from dltutorial import node, paths
-from dltutorial.config import TASKS, Preset, RankRecipe, Recipe
+from dltutorial.config import Preset
 from dltutorial.data import formats, sampling, store, writing
 from dltutorial.data.workers import worker_batches
 from dltutorial.engine.distributed import data_rank, data_world_size, tells_of_data
+from dltutorial.engine.recipe import TASKS, RankRecipe, Recipe
 from dltutorial.errors import DataError, RecipeError
 
 _SEEDS = 2**31  # of augmentations

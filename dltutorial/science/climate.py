@@ -22,9 +22,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dltutorial.config import Preset, RankRecipe, Recipe, preset
+from dltutorial.config import Preset, preset
 from dltutorial.data import store, weather
 from dltutorial.engine.distributed import sum_over_ranks
+from dltutorial.engine.recipe import RankRecipe, Recipe
 from dltutorial.engine.task import Task, seeded
 from dltutorial.errors import DataError, RecipeError
 from dltutorial.science import cases

@@ -25,8 +25,9 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dltutorial.config import Preset, Recipe
+from dltutorial.config import Preset
 from dltutorial.engine.distributed import sum_over_ranks
+from dltutorial.engine.recipe import Recipe
 from dltutorial.engine.task import Task, seeded
 from dltutorial.errors import DataError, RecipeError
 from dltutorial.parallel.tensor import GatherTokens

@@ -20,9 +20,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dltutorial.config import Preset, RankRecipe, Recipe
+from dltutorial.config import Preset
 from dltutorial.data import formats, store, writing
 from dltutorial.engine.distributed import sum_over_ranks
+from dltutorial.engine.recipe import RankRecipe, Recipe
 from dltutorial.engine.task import Task, seeded
 from dltutorial.errors import DataError
 from dltutorial.science import cases

@@ -23,9 +23,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from dltutorial.config import Preset, Recipe
+from dltutorial.config import Preset
 from dltutorial.data import formats
 from dltutorial.engine.distributed import data_rank, data_world_size, sum_over_ranks
+from dltutorial.engine.recipe import Recipe
 from dltutorial.engine.task import Task, seeded
 from dltutorial.errors import DataError
 from dltutorial.science import cases

@@ -21,9 +21,10 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from dltutorial.config import Preset, Recipe
+from dltutorial.config import Preset
 from dltutorial.engine.distributed import data_rank, data_world_size, sum_over_ranks
 from dltutorial.engine.forecasting import squared_error
+from dltutorial.engine.recipe import Recipe
 from dltutorial.engine.task import Task, seeded
 from dltutorial.errors import DataError
 from dltutorial.science import cases

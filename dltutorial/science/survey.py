@@ -20,9 +20,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dltutorial.config import Preset, Recipe
+from dltutorial.config import Preset
 from dltutorial.data import lenses, store
 from dltutorial.engine.distributed import rank, world_size
+from dltutorial.engine.recipe import Recipe
 from dltutorial.engine.task import Task, seeded
 from dltutorial.errors import DataError
 from dltutorial.parallel.tensor import GatherTokens

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from dltutorial.config import Recipe
 from dltutorial.engine import checkpoint
 from dltutorial.engine.loop import TrainState
+from dltutorial.engine.recipe import Recipe
 from dltutorial.engine.task import Task
 
 RECIPE = Recipe(optimizer="adamw", steps=9, warmup_steps=1, device="cpu")

@@ -6,10 +6,11 @@ import itertools
 import pytest
 import torch
 
-from dltutorial.config import PRESETS, Recipe
+from dltutorial.config import PRESETS
 from dltutorial.engine import checkpoint
 from dltutorial.engine.forecasting import build_model, squared_error
 from dltutorial.engine.loop import TrainState, loop
+from dltutorial.engine.recipe import Recipe
 from dltutorial.engine.task import Task
 
 pytestmark = pytest.mark.gpu

@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from dltutorial.config import Recipe
 from dltutorial.course.checks.narrow import NarrowMLP
 from dltutorial.engine.forecasting import make_vit, squared_error
 from dltutorial.engine.loop import loop
+from dltutorial.engine.recipe import Recipe
 from dltutorial.engine.step import make_optimizer, make_step, set_learning_rate
 from dltutorial.engine.task import Task
 from dltutorial.errors import CourseError

@@ -10,9 +10,9 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "unit"))  # what chapter 04 w
 from chapters import written
 
 from dltutorial import machine
-from dltutorial.config import Recipe
 from dltutorial.engine.forecasting import make_vit, squared_error
 from dltutorial.engine.loop import loop
+from dltutorial.engine.recipe import Recipe
 from dltutorial.engine.step import make_optimizer, make_step
 from dltutorial.engine.task import Task
 from dltutorial.profile import trace

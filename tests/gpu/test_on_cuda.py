@@ -3,11 +3,12 @@
 import pytest
 import torch
 
-from dltutorial.config import PRESETS, Recipe
+from dltutorial.config import PRESETS
 from dltutorial.data import dynamics
 from dltutorial.data.flow import atmosphere
 from dltutorial.engine.forecasting import make_vit, squared_error
 from dltutorial.engine.loop import loop
+from dltutorial.engine.recipe import Recipe
 from dltutorial.engine.task import Task
 
 pytestmark = pytest.mark.gpu

@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from dltutorial.config import PRESETS, Recipe
+from dltutorial.config import PRESETS
 from dltutorial.engine import run
 from dltutorial.engine.forecasting import make_task
+from dltutorial.engine.recipe import Recipe
 from dltutorial.launch import RankFailed, launch
 
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore:.*ranks share")]

@@ -3,9 +3,9 @@
 import mates
 import torch
 
-from dltutorial.config import Recipe
 from dltutorial.engine.distributed import rank, world_size
 from dltutorial.engine.loop import loop
+from dltutorial.engine.recipe import Recipe
 from dltutorial.engine.task import Task
 
 N, RATE = 6, 0.05

@@ -8,9 +8,10 @@ import torch.distributed as dist
 from torch import nn
 
 from dltutorial import machine
-from dltutorial.config import PRESETS, Recipe
+from dltutorial.config import PRESETS
 from dltutorial.engine import distributed, run
 from dltutorial.engine.forecasting import make_task
+from dltutorial.engine.recipe import Recipe
 from dltutorial.errors import Interrupted
 
 SMALL = dataclasses.replace(

@@ -14,9 +14,9 @@ from mates import SMALL
 from nursing import KNOBS, wait_for
 from same_run import assert_same_run
 
-from dltutorial.config import DDP
 from dltutorial.data import store
 from dltutorial.engine import forecasting, run_folder
+from dltutorial.engine.recipe import DDP
 from dltutorial.launch import RankFailed, launch
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*ranks share")

@@ -7,8 +7,9 @@ import json
 import pytest
 import torch
 
-from dltutorial.config import Recipe, preset
+from dltutorial.config import preset
 from dltutorial.engine import forecasting
+from dltutorial.engine.recipe import Recipe
 from dltutorial.engine.run import check_ranks
 from dltutorial.errors import CourseError, DataError, RecipeError
 from dltutorial.science import cases

@@ -18,10 +18,11 @@ from same_run import assert_same_run, records
 from torch import nn
 
 from dltutorial import cli
-from dltutorial.config import LOADERS, PRESETS, Recipe
+from dltutorial.config import PRESETS
 from dltutorial.data import sampling, store
 from dltutorial.engine import checkpoint, forecasting, loop, run, run_folder
 from dltutorial.engine.forecasting import make_task
+from dltutorial.engine.recipe import LOADERS, Recipe
 from dltutorial.errors import CheckpointError, Interrupted
 
 pytestmark = pytest.mark.usefixtures("one_thread")

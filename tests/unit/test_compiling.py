@@ -8,8 +8,8 @@ from torch import nn
 from torch._inductor import config as settings
 
 from dltutorial import machine
-from dltutorial.config import Recipe
 from dltutorial.engine.forecasting import squared_error
+from dltutorial.engine.recipe import Recipe
 from dltutorial.engine.step import make_optimizer, make_step
 from dltutorial.step import compiling
 

@@ -5,8 +5,9 @@ import json
 import pytest
 import torch
 
-from dltutorial.config import PRESETS, Recipe, add_options, preset
+from dltutorial.config import PRESETS, preset
 from dltutorial.engine.forecasting import make_vit
+from dltutorial.engine.recipe import Recipe, add_options
 from dltutorial.errors import RecipeError
 from dltutorial.models.vit import count_parameters
 

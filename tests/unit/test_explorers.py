@@ -9,11 +9,12 @@ import pytest
 from explorer_examples import examples
 
 from dltutorial.comm.cost import Prices
-from dltutorial.config import PRESETS, Recipe
+from dltutorial.config import PRESETS
 from dltutorial.convergence import curves
 from dltutorial.course import explorers, show
 from dltutorial.course.explorers.device import long_run
 from dltutorial.course.explorers.explorer import Explorer, geometric, slider, whole
+from dltutorial.engine.recipe import Recipe
 from dltutorial.errors import CourseError
 from dltutorial.parallel.bucket_model import Link, Step
 

@@ -1,10 +1,10 @@
 import pytest
 import torch
 
-from dltutorial.config import Recipe
 from dltutorial.course.checks.narrow import NarrowMLP
 from dltutorial.course.checks.rehearsal import Tape
 from dltutorial.engine.forecasting import squared_error
+from dltutorial.engine.recipe import Recipe
 from dltutorial.engine.step import make_optimizer, set_learning_rate, train_step
 from dltutorial.errors import CourseError
 from dltutorial.step.graphs import GraphedStep

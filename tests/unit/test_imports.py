@@ -15,11 +15,11 @@ ORDER = [
     {"limits", "ranks", "node", "machine", "config"},
     {"record", "reference"},
     {"profile"},
-    {"data", "models", "optim"},
+    {"data", "models", "optim", "step"},
     {"launch"},
     {"comm"},
     {"parallel"},
-    {"train", "science"},  # train's command line asks for a case by name
+    {"train", "engine", "science"},  # the old trainer asks for a case by name
     {"scaling"},
     {"convergence"},
     {"course"},

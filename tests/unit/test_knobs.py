@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from dltutorial.config import Recipe
 from dltutorial.engine.forecasting import make_vit, squared_error
 from dltutorial.engine.loop import loop
+from dltutorial.engine.recipe import Recipe
 from dltutorial.engine.task import Task
 from dltutorial.errors import RecipeError
 

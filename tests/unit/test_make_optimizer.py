@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import nn
 
-from dltutorial.config import Recipe
+from dltutorial.engine.recipe import Recipe
 from dltutorial.engine.step import make_optimizer, set_learning_rate
 
 

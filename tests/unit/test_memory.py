@@ -8,8 +8,9 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from dltutorial.config import PRESETS, Recipe
+from dltutorial.config import PRESETS
 from dltutorial.engine.forecasting import make_vit
+from dltutorial.engine.recipe import Recipe
 from dltutorial.engine.step import make_optimizer
 from dltutorial.models.vit import count_parameters
 from dltutorial.profile.memory import FORMATS, OPTIMIZERS, Shape, largest_batch, of_step

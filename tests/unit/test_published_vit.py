@@ -12,8 +12,9 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from dltutorial.config import PRESETS, PUBLISHED, Recipe
+from dltutorial.config import PRESETS
 from dltutorial.engine.forecasting import make_vit
+from dltutorial.engine.recipe import PUBLISHED, Recipe
 from dltutorial.models.vit import count_parameters
 
 EDITIONS = ("sc23", "sc25")  # and sc24 is as sc25

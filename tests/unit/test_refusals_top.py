@@ -8,7 +8,8 @@ from unittest import mock
 import pytest
 
 from dltutorial import config, node, paths
-from dltutorial.config import PRESETS, Recipe
+from dltutorial.config import PRESETS
+from dltutorial.engine.recipe import Recipe
 from dltutorial.errors import CourseError
 from dltutorial.ranks import RankInfo
 

@@ -6,17 +6,17 @@ import pytest
 import torch
 from torch import nn
 
-from dltutorial.config import Recipe
 from dltutorial.course.checks.rehearsal import Tape
 from dltutorial.engine import forecasting, run
+from dltutorial.engine.compiling import compiled
 from dltutorial.engine.forecasting import row_weights, squared_error
+from dltutorial.engine.graphs import CudaGraph, GraphedStep
 from dltutorial.engine.loop import loop
 from dltutorial.engine.mesh import Mesh
+from dltutorial.engine.precision import Precision
+from dltutorial.engine.recipe import Recipe
 from dltutorial.engine.task import Task
 from dltutorial.errors import CourseError, RecipeError
-from dltutorial.step.compiling import compiled
-from dltutorial.step.graphs import CudaGraph, GraphedStep
-from dltutorial.step.precision import Precision
 
 SMALL = Recipe(n_lat=8, n_lon=8, n_channels=1, dim=8, heads=2, depth=1, global_batch_size=2, steps=20, log_every=5,
                eval_every=0, device="cpu")  # fmt: skip

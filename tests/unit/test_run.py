@@ -10,12 +10,12 @@ import pytest
 import torch
 from torch import nn
 
-from dltutorial import config
-from dltutorial.config import PRESETS, Recipe
+from dltutorial.config import PRESETS
 from dltutorial.data import store
 from dltutorial.data.loaders import Pairs
 from dltutorial.engine import forecasting, run, run_folder
 from dltutorial.engine.forecasting import evaluate, make_task
+from dltutorial.engine.recipe import LOADERS, Recipe
 from dltutorial.errors import CourseError, DataError, RecipeError
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -78,7 +78,7 @@ def test_the_same_recipe_gives_the_same_run(finished, tiny_data, tmp_path):
     assert (tmp_path / "again" / "weights.pt").read_bytes() == (folder / "weights.pt").read_bytes()
 
 
-@pytest.mark.parametrize("loader", config.LOADERS[1:])
+@pytest.mark.parametrize("loader", LOADERS[1:])
 def test_every_loader_gives_the_same_run(finished, tiny_data, tmp_path, loader):
     seen = train(tiny_data, tmp_path / "r", dataclasses.replace(SMALL, loader=loader))
     assert [record.loss for record in seen] == pytest.approx([record.loss for record in finished[1]], rel=1e-4)

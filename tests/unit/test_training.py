@@ -5,9 +5,9 @@ import pytest
 import torch
 from torch import nn
 
-from dltutorial.config import Recipe
 from dltutorial.engine.forecasting import anomaly_correlation, rmse, row_weights, squared_error
 from dltutorial.engine.loop import loop
+from dltutorial.engine.recipe import Recipe
 from dltutorial.engine.step import learning_rate, make_optimizer, train_step
 from dltutorial.engine.task import Task
 

@@ -1,8 +1,9 @@
 import torch
 from torch.nn import functional as F
 
-from dltutorial.config import PRESETS, Recipe
+from dltutorial.config import PRESETS
 from dltutorial.engine.forecasting import make_vit
+from dltutorial.engine.recipe import Recipe
 from dltutorial.models.vit import Attention, count_parameters
 
 TINY = Recipe(n_lat=16, n_lon=24, n_channels=3, patch=4, dim=32, depth=2, heads=4, steps=10, warmup_steps=1)
