@@ -17,13 +17,13 @@ from dltutorial import node
 from dltutorial.engine.distributed import StopFlag, data_world_size, mean_over_ranks
 from dltutorial.engine.lag import LateGradients
 from dltutorial.engine.mesh import Mesh
+from dltutorial.engine.precision import Precision
 from dltutorial.engine.recipe import LoopRecipe
 from dltutorial.engine.stages import make_pipelined_step
 from dltutorial.engine.step import learning_rate, make_optimizer, make_step, set_learning_rate
 from dltutorial.engine.task import Task
 from dltutorial.errors import CourseError, DivergedError, Interrupted
 from dltutorial.profile.ranges import annotate
-from dltutorial.engine.precision import Precision
 
 
 @dataclass(frozen=True)

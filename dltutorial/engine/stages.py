@@ -15,11 +15,11 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from dltutorial.engine.precision import Precision
 from dltutorial.engine.recipe import LoopRecipe
 from dltutorial.errors import CourseError
 from dltutorial.parallel.ddp import BucketedDDP
 from dltutorial.profile.ranges import annotate
-from dltutorial.engine.precision import Precision
 
 PARTS_OF_ENDS = ("embed", "position_1TD"), ("norm", "head")  # of the first and of the last stage
 

@@ -10,15 +10,15 @@ from contextlib import nullcontext
 import torch
 from torch import Tensor, nn
 
+from dltutorial.engine.compiling import compiled, explained
+from dltutorial.engine.graphs import CudaGraph, GraphedStep
+from dltutorial.engine.precision import Precision
 from dltutorial.engine.recipe import LoopRecipe, OptimizerRecipe
 from dltutorial.optim.lamb import LAMB
 from dltutorial.optim.lars import LARC, LARS
 from dltutorial.optim.layerwise import without_adaptation
 from dltutorial.optim.schedules import cosine, warm_up
 from dltutorial.profile.ranges import annotate
-from dltutorial.engine.compiling import compiled, explained
-from dltutorial.engine.graphs import CudaGraph, GraphedStep
-from dltutorial.engine.precision import Precision
 
 Step = Callable[..., Tensor]
 
