@@ -1,86 +1,65 @@
-# Sourced by the job scripts, on the first node of a job.
-#   in_force                     print what this job runs with
-#   of_this_start NAME           print NAME; if Slurm starts the job anew, with the number of the start
-#   refuse_taken PATH…           end the job if one of them is there already
-#   start_ranks N MODULE ARGS…   become srun, which runs `python -m MODULE ARGS…` on every rank of N nodes
-# What a site may set (slurm/sites/*.sh):
-#   DLTUTORIAL_RANKS_PER_NODE    default: one for each GPU of the job's node, else one
-#   DLTUTORIAL_LAUNCHER          torchrun (default): one torchrun per node starts the ranks · srun: srun starts each
-#   DLTUTORIAL_CONTAINER         words before python, such as: apptainer exec --nv IMAGE
+# Functions for the job scripts, which source this file in the course's folder.
+#   print_settings                    print the nodes of the job, and what the site's file sets
+#   newest_run NAME                   print the folder of the newest run of this name; fail if there is no such run
+#   run_on_ranks NODES MODULE ARGS…   run `python -m MODULE ARGS…` on every rank of NODES nodes; fail as the ranks do
+#
+# Variables that a site's file (slurm/sites/*.sh) may set:
+#   DLTUTORIAL_RANKS_PER_NODE    default: one rank for each GPU of the node, or one rank if there is no GPU
+#   DLTUTORIAL_CONTAINER         the words before python, for example: apptainer exec --nv IMAGE
 #   DLTUTORIAL_PYTHON            default: .venv/bin/python
-#   DLTUTORIAL_MASTER_SUFFIX     what makes a node's name, as Slurm lists it, that of its fast network
+#   DLTUTORIAL_MASTER_SUFFIX     added to the name of a node, it gives the node's name on the fast network
+#   MASTER_ADDR, MASTER_PORT     default: an address of the first node, and a port made from the job's number
 
-export SLURM_EXPORT_ENV=ALL # sbatch --export=NONE, a rule of some sites, would have srun start ranks without a PATH
+# `python` is an array: the words of the command. The scripts write "${python[@]}".
+read -r -a python <<<"${DLTUTORIAL_CONTAINER:-} ${DLTUTORIAL_PYTHON:-.venv/bin/python}"
 
-refuse() {
-    echo "$*" >&2
-    exit 2
+# Some sites submit jobs with --export=NONE. Without this line srun would do the same, and ranks would have no PATH.
+export SLURM_EXPORT_ENV=ALL
+
+ranks_per_node() {
+    echo "${DLTUTORIAL_RANKS_PER_NODE:-${SLURM_GPUS_ON_NODE:-1}}"
 }
-case ${DLTUTORIAL_LAUNCHER:-torchrun} in
-    torchrun | srun) ;;
-    *) refuse "DLTUTORIAL_LAUNCHER=$DLTUTORIAL_LAUNCHER is no launcher; choose torchrun or srun, or unset it" ;;
-esac
-[[ ${MAX_RESTARTS:-50} =~ ^[0-9]{1,6}$ ]] || refuse "MAX_RESTARTS=$MAX_RESTARTS is no number of restarts; unset it"
-[[ ${DLTUTORIAL_RANKS_PER_NODE:-1} =~ ^[1-9][0-9]{0,4}$ ]] ||
-    refuse "DLTUTORIAL_RANKS_PER_NODE=$DLTUTORIAL_RANKS_PER_NODE is no number of ranks; give 1 or more, or unset it"
 
-ranks_per_node() { echo "${DLTUTORIAL_RANKS_PER_NODE:-${SLURM_GPUS_ON_NODE:-1}}"; }
-
-in_force() {
+print_settings() {
     echo "job $SLURM_JOB_ID, start $((${SLURM_RESTART_COUNT:-0} + 1)), $SLURM_JOB_NUM_NODES nodes: $SLURM_JOB_NODELIST"
-    echo "$(ranks_per_node) ranks a node, $SLURM_CPUS_ON_NODE CPUs a node, launcher ${DLTUTORIAL_LAUNCHER:-torchrun}"
-    env | grep -E '^(DLTUTORIAL|NCCL|FI|GLOO|OMP|CUDA_VISIBLE|ROCR_VISIBLE|TORCH)_?[A-Z_]*=' | sort || true
+    echo "$(ranks_per_node) ranks per node, $SLURM_CPUS_ON_NODE CPUs per node"
+    env | grep -E '^(DLTUTORIAL|NCCL|FI|GLOO|OMP|TORCH)_|^(CUDA|ROCR)_VISIBLE_DEVICES=' | sort || true
 }
 
-# A job that is started anew has runs of its own: what an earlier start has written stays.
-of_this_start() {
-    local restarts=${SLURM_RESTART_COUNT:-0}
-    if [ "$restarts" -gt 0 ]; then echo "$1-start-$((restarts + 1))"; else echo "$1"; fi
+newest_run() {
+    # The time is part of a folder's name, so the newest run is the last name.
+    local configs=("${DLTUTORIAL_RUNS:-runs}/$1"-*/config.json)
+    [ -e "${configs[-1]}" ] && dirname "${configs[-1]}"
 }
 
-# Numbers of jobs are a cluster's own, and begin anew with it; the folder of runs may have seen other clusters.
-refuse_taken() {
-    local path
-    for path in "$@"; do
-        [ ! -e "$path" ] || refuse "$path is there already, of another job with this number, and stays;" \
-            "move it away, or sbatch the job again: it gets another number"
-    done
-}
-
-start_ranks() {
-    local nodes=$1 module=$2 per_node first
-    shift 2
-    per_node=$(ranks_per_node)
-    # Where the ranks meet: rank 0 listens on the first node, under the name of its fast network where the site has one,
-    # else under the address by which Slurm itself reaches it …
-    first=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
-    MASTER_ADDR=$first${DLTUTORIAL_MASTER_SUFFIX:-}
-    if [ -z "${DLTUTORIAL_MASTER_SUFFIX:-}" ]; then
-        MASTER_ADDR=$(scontrol show node "$first" | sed -n 's/.*NodeAddr=\([^ ]*\).*/\1/p')
-    fi
-    [ -n "$first" ] && [ -n "$MASTER_ADDR" ] ||
-        refuse "scontrol does not say the address of ${first:-the first node}; set DLTUTORIAL_MASTER_SUFFIX, or ask the site"
-    # … on a port that another job on that node is unlikely to have.
-    MASTER_PORT=$((20000 + SLURM_JOB_ID % 10000))
-    export MASTER_ADDR MASTER_PORT
-    # Each rank takes its share of the node's cores, whatever was set where the job was submitted.
-    export OMP_NUM_THREADS=$((SLURM_CPUS_ON_NODE > per_node ? SLURM_CPUS_ON_NODE / per_node : 1))
-    export TQDM_MININTERVAL="${TQDM_MININTERVAL:-30}" # a progress bar in a file: now and then is enough
-    read -r -a python <<<"${DLTUTORIAL_CONTAINER:-} ${DLTUTORIAL_PYTHON:-.venv/bin/python}"
-    # Slurm's signals reach every process of a step. torchrun would die of SIGUSR1, so it is told to ignore it; a rank
-    # that has begun to train listens to it all the same. PET_NODE_RANK is torchrun's --node-rank, of each node its own.
-    # shellcheck disable=SC2016 # expanded on each node
-    local shield='trap "" USR1; export PET_NODE_RANK=$SLURM_NODEID; exec "$@"'
-    # --cpus-per-task: since Slurm 22.05 srun does not take it from sbatch, and would bind all ranks to one core.
-    # --kill-on-bad-exit: when one rank has failed the others would wait for it in vain.
-    if [ "${DLTUTORIAL_LAUNCHER:-torchrun}" = torchrun ]; then
-        exec srun --nodes="$nodes" --ntasks="$nodes" --ntasks-per-node=1 --cpus-per-task="$SLURM_CPUS_ON_NODE" \
-            --kill-on-bad-exit=1 bash -c "$shield" node \
-            "${python[@]}" -m torch.distributed.run --nnodes="$nodes" --nproc-per-node="$per_node" \
-            --rdzv-backend=static --master-addr="$MASTER_ADDR" --master-port="$MASTER_PORT" -m "$module" "$@"
+address_of_rank_0() {
+    local node
+    read -r node < <(scontrol show hostnames "$SLURM_JOB_NODELIST") # rank 0 is on the first node
+    if [ -n "${DLTUTORIAL_MASTER_SUFFIX:-}" ]; then
+        echo "$node$DLTUTORIAL_MASTER_SUFFIX"
     else
-        exec srun --nodes="$nodes" --ntasks=$((nodes * per_node)) --ntasks-per-node="$per_node" \
-            --cpus-per-task="$OMP_NUM_THREADS" --kill-on-bad-exit=1 \
-            bash -c "$shield" rank "${python[@]}" -m "$module" "$@"
+        scontrol show node "$node" | sed -n 's/.*NodeAddr=\([^ ]*\).*/\1/p' # the address that Slurm itself uses
     fi
+}
+
+run_on_ranks() {
+    local nodes=$1 module=$2 n_ranks_per_node cpus_per_rank
+    shift 2
+    n_ranks_per_node=$(ranks_per_node)
+    cpus_per_rank=$((SLURM_CPUS_ON_NODE / n_ranks_per_node))
+    if [ "$cpus_per_rank" -eq 0 ]; then cpus_per_rank=1; fi
+
+    # The ranks find each other at rank 0. Another job on the same node has another number, and therefore another port.
+    MASTER_ADDR=${MASTER_ADDR:-$(address_of_rank_0)}
+    MASTER_PORT=${MASTER_PORT:-$((20000 + SLURM_JOB_ID % 10000))}
+    export MASTER_ADDR MASTER_PORT
+    export OMP_NUM_THREADS=$cpus_per_rank
+    export TQDM_MININTERVAL="${TQDM_MININTERVAL:-30}" # seconds between two lines of a progress bar in the job's output
+
+    # --cpus-per-task     srun does not take this number from sbatch. Without it all ranks may share one core.
+    # --kill-on-bad-exit  if one rank fails, srun ends the others, which would wait for it.
+    # trap "" USR1        Python needs seconds to import torch. A signal during this time must not end the rank.
+    srun --nodes="$nodes" --ntasks=$((nodes * n_ranks_per_node)) --ntasks-per-node="$n_ranks_per_node" \
+        --cpus-per-task="$cpus_per_rank" --kill-on-bad-exit=1 \
+        bash -c 'trap "" USR1; exec "$@"' rank "${python[@]}" -m "$module" "$@"
 }

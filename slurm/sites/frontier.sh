@@ -11,8 +11,6 @@ export SBATCH_GPUS_PER_NODE=8
 # The network's other rendezvous protocol, better for RCCL at scale. FI_CXI_RDZV_PROTO is its other half.
 export SBATCH_NETWORK=disable_rdzv_get FI_CXI_RDZV_PROTO=alt_read
 
-# srun starts every rank: OLCF has seen torchrun put all ranks of a node on one core, ten times slower.
-export DLTUTORIAL_LAUNCHER=srun
 # The cores of rank 0, 1, … are next to these GPUs, in this order (the guide's diagram of a node).
 export ROCR_VISIBLE_DEVICES=4,5,2,3,6,7,0,1
 

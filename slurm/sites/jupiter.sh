@@ -8,7 +8,7 @@
 # https://apps.fz-juelich.de/jsc/hps/jupiter/batchsystem.html
 export SBATCH_PARTITION="${SBATCH_PARTITION:-booster}"
 export SBATCH_GRES=gpu:4
-# As on JUWELS: torchrun is one task, and its ranks need all four.
+# As on JUWELS, a rank takes the GPU with its local rank, so it must see all four.
 export CUDA_VISIBLE_DEVICES=0,1,2,3
 
 # The processors are Arm: a .venv or an image from an x86 machine does not run here; make them on JUPITER.

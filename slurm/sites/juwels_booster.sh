@@ -8,7 +8,7 @@
 # https://apps.fz-juelich.de/jsc/hps/juwels/quickintro.html
 export SBATCH_PARTITION="${SBATCH_PARTITION:-booster}"
 export SBATCH_GRES=gpu:4
-# A task is shown only the GPU next to its cores; torchrun is one task, and its ranks need all four.
+# By default a task sees only the GPU next to its cores. A rank takes the GPU with its local rank, so it must see all four.
 # https://apps.fz-juelich.de/jsc/hps/juwels/affinity.html
 export CUDA_VISIBLE_DEVICES=0,1,2,3
 

@@ -7,6 +7,9 @@
 # Two ranks on each pretended node: enough for every pattern of communication.
 export DLTUTORIAL_RANKS_PER_NODE="${DLTUTORIAL_RANKS_PER_NODE:-2}"
 
+# A job may get one core of each pretended node. Without this setting srun would refuse to start two ranks on it.
+export SLURM_OVERCOMMIT=1
+
 # All its nodes are this machine, so their ranks would fight for its GPUs, which NCCL refuses. They compute on the CPU.
 export CUDA_VISIBLE_DEVICES=""
 
