@@ -13,7 +13,7 @@ from typing import NoReturn
 
 from dltutorial import __version__, advice
 from dltutorial.config import PRESETS, preset
-from dltutorial.engine.recipe import Recipe, add_options, read_knobs
+from dltutorial.engine.recipe import Recipe, add_options
 from dltutorial.errors import CourseError
 
 _PRESETS = f"{', '.join(PRESETS)}, or auto: what fits this machine"
@@ -37,7 +37,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         The exit status: 0, 2 after a mistake, 75 if a signal ended training, 130 after Ctrl-C, or the command's own.
     """
     try:
-        args = make_parser().parse_args(argv)
+        words = sys.argv[1:] if argv is None else list(argv)
+        if words[:1] == ["train"]:
+            from dltutorial import train
+
+            return train.main(words[1:])
+        args = make_parser().parse_args(words)
         return args.command(args) or 0
     except (Exception, KeyboardInterrupt) as error:
         ending = advice.exit_status(error)
@@ -75,16 +80,8 @@ def make_parser() -> argparse.ArgumentParser:
         given.add_argument("--source", type=place, metavar="DIR", required=True, help="the data set")
     statistics.add_argument("--overwrite", action="store_true", help="replace those that are there")
 
-    trains = "train the weather model, alone or on the ranks of torchrun or srun; every knob of a recipe is an option"
-    train = _add(commands, "train", _train, trains)
-    train.add_argument("--config", type=place, metavar="FILE", help="a JSON file with knobs; options go before it")
-    train.add_argument("--data", type=place, metavar="DIR", help="a data set (default: simulate the preset's)")
-    train.add_argument("--name", help="of the run, a folder under the runs folder (default: made of date and time)")
-    again = train.add_mutually_exclusive_group()
-    again.add_argument("--overwrite", action="store_true", help="replace a run of that name")
-    resume = "start run --name, or go on from its newest checkpoint; knobs not given (nor by --preset) are the run's"
-    again.add_argument("--resume", action="store_true", help=resume)
-    add_options(train.add_argument_group("knobs"))
+    trains = "train the weather model, in one process or on the ranks of torchrun or srun"
+    commands.add_parser("train", help=trains)  # dltutorial/train.py reads its options
 
     tune = _add(commands, "tune", _tune, "train many times with other knobs; workers that name one study share it")
     tune.add_argument("--name", required=True, help="of the study, a folder under the runs folder")
@@ -130,7 +127,7 @@ def make_parser() -> argparse.ArgumentParser:
     scaling.add_argument("file", type=place, metavar="FILE", help="CSV with columns ranks, samples (of a rank), step_s")
     scaling.add_argument("--per-node", type=number(int, 1, 10_000), default=1, metavar="N", help="ranks (default: 1)")
     scaling.add_argument("--to", type=number(int, 1, 10**9), metavar="N", help="ranks (default: 4 times the most)")
-    for command in (train, tune, run):
+    for command in (tune, run):
         command.add_argument("--preset", default="auto", help=_PRESETS)
     return parser
 
@@ -184,16 +181,6 @@ def _data(args: argparse.Namespace) -> None:
             raise CourseError(f"data convert: --source and --{next(iter(given))} exclude each other; leave out one")
         source = args.source or weather.ensure(preset(given.pop("preset", "auto")), **given)
         print(convert.convert(source, layout, args.out))
-
-
-def _train(args: argparse.Namespace) -> None:
-    knobs = read_knobs(args.config) if args.config else {}
-    kept = str(knobs.pop("preset", "auto"))
-    named = kept if args.preset == "auto" else args.preset
-    options = {name: tuple(v) if name == "track" else v for name, v in vars(args).items() if name in Recipe.knobs()}
-    from dltutorial.engine import command
-
-    command.train(named, knobs | options, data=args.data, name=args.name, overwrite=args.overwrite, resume=args.resume)
 
 
 def _tune(args: argparse.Namespace) -> None:

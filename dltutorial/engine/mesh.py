@@ -72,7 +72,7 @@ class Mesh:
                     (cut_space or functools.partial(cut_tokens, model))(axes["context"].get_group())
             if recipe.tensor > 1:
                 for block in model.blocks:  # type: ignore[union-attr]
-                    cut_block(block.attention, block.mlp, self._tensor)
+                    cut_block(block.attention, block.mlp, self._tensor, parts=1)
             if recipe.pipeline > 1:
                 self.stage = Stage(model, axes["pipeline"].get_group())
         names = {name: p.cut for name, p in model.named_parameters() if hasattr(p, "cut")}

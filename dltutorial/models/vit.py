@@ -9,7 +9,8 @@ linear head turns each token back into its patch. Dosovitskiy et al. 2020 (arXiv
 The model of the published ladder (NERSC's tutorials SC23–25, networks/vit.py) has ``dim=384, depth=12, heads=8,
 patch=8`` on 20 × 360 × 720. With ``config.PUBLISHED`` this is that model, to the bit. By default three things differ:
 it forecasts the change, not the state; its head has a bias; and 1e-5, not 1e-6, is added in layer norms. The outputs of
-the published head are in another order: row in the patch, column, channel; here channel, row, column.
+the published head are in another order: row in the patch, column, channel; here channel, row, column. The rows of its
+matrix for queries, keys and values are in another order, too: here they are ordered by head.
 """
 
 import torch
@@ -19,11 +20,16 @@ from torch.utils.checkpoint import checkpoint
 
 
 class Attention(nn.Module):
-    """Self-attention: one matrix product for queries, keys and values, one fused kernel for the rest."""
+    """Self-attention: one matrix product for queries, keys and values, one fused kernel for the rest.
+
+    The rows of ``qkv`` are ordered by head: first the query, key and value of head 0, then those of head 1, and so on.
+    Therefore consecutive rows are whole heads, and tensor parallelism can give each rank some of them.
+    """
 
     def __init__(self, dim: int, heads: int, fused: bool = True):
         super().__init__()
         self.heads = heads
+        self.head_dim = dim // heads
         self.attend = F.scaled_dot_product_attention if fused else naive_attention
         self.qkv = nn.Linear(dim, 3 * dim)
         self.out = nn.Linear(dim, dim)
@@ -31,7 +37,8 @@ class Attention(nn.Module):
     def forward(self, x_BTD: Tensor) -> Tensor:
         """Mix the tokens of each sample."""
         B, T, _ = x_BTD.shape
-        q_BNTE, k_BNTE, v_BNTE = self.qkv(x_BTD).view(B, T, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+        qkv_BTN3E = self.qkv(x_BTD).view(B, T, -1, 3, self.head_dim)  # -1: the heads that this rank has
+        q_BNTE, k_BNTE, v_BNTE = qkv_BTN3E.permute(3, 0, 2, 1, 4)
         mixed_BNTE = self.attend(q_BNTE, k_BNTE, v_BNTE)
         return self.out(mixed_BNTE.transpose(1, 2).reshape(B, T, -1))
 
@@ -107,7 +114,10 @@ class ViT(nn.Module):
 
     def tokens(self, x_BCHW: Tensor) -> Tensor:
         """Patches as tokens that know where they are: shape (B, T, D)."""
-        return self.embed(x_BCHW).flatten(2).transpose(1, 2) + self.position_1TD
+        # Some CPUs with AMX compute this convolution wrongly in bfloat16 (torch 2.13), so it stays in the input's type.
+        with torch.autocast("cpu", enabled=False):
+            embedded_BDHW = self.embed(x_BCHW)
+        return embedded_BDHW.flatten(2).transpose(1, 2) + self.position_1TD
 
     def through(self, x_BTD: Tensor) -> Tensor:
         """The blocks, one after the other."""

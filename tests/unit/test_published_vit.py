@@ -74,7 +74,9 @@ def weights_for_ours(theirs, sizes):
             names = {"norm1": "norm_attention", "norm2": "norm_mlp", "attn.proj": "attention.out"}
             names |= {"mlp.fc1": "mlp.0", "mlp.fc2": "mlp.2"}
             found |= {f"{here}.{ours}.{kind}": of[f"{here}.{their}.{kind}"] for their, ours in names.items()}
-            found[f"{here}.attention.qkv.{kind}"] = torch.cat(qkv) if qkv else of[f"{here}.attn.qkv.{kind}"]
+            published = torch.cat(qkv) if qkv else of[f"{here}.attn.qkv.{kind}"]
+            by_head = published.unflatten(0, (3, sizes.heads, -1)).transpose(0, 1)
+            found[f"{here}.attention.qkv.{kind}"] = by_head.flatten(0, 2)
     head = of["head.weight"].unflatten(0, (sizes.patch**2, sizes.n_channels))
     return found | {"position_1TD": of["pos_embed"], "head.weight": head.transpose(0, 1).flatten(0, 1)}
 

@@ -29,7 +29,7 @@ def test_published_model_has_its_shape_and_size():
 def test_fused_attention_equals_attention_written_out():
     torch.manual_seed(0)
     attention, x = Attention(32, 4), torch.randn(2, 6, 32)
-    q, k, v = attention.qkv(x).split(32, dim=-1)
+    q, k, v = attention.qkv(x).unflatten(-1, (4, 3, 8)).transpose(2, 3).flatten(3).unbind(2)
     heads = [
         F.softmax(q[..., i : i + 8] @ k[..., i : i + 8].transpose(1, 2) / 8**0.5, -1) @ v[..., i : i + 8]
         for i in range(0, 32, 8)

@@ -1,0 +1,579 @@
+"""Train the course's weather model, in one process or on many ranks.
+
+    python -m dltutorial.train --preset smoke
+    torchrun --nproc-per-node 2 -m dltutorial.train --preset smoke
+    srun --ntasks 8 python -m dltutorial.train --preset cluster --shard full
+
+The program grows out of three scripts of the course: ``train.py`` (chapter 01), ``ddp.py`` (chapter 09) and
+``checkpoint.py`` (chapter 10). Chapter 17 explains ``--shard``, and chapter 18 explains ``--tensor``.
+
+Input: a data set in the layout of ``data.store``. The default is the simulated weather of the preset.
+Output: a folder ``runs/<name>-<time>``, see ``record/run_log.py``.
+
+Shapes: B samples in the batch of one rank, C channels, H × W grid points (latitude × longitude).
+
+Sources: the pages on ``torch.distributed``, ``fully_shard``, ``torch.distributed.tensor.parallel`` and
+``torch.distributed.checkpoint`` in https://docs.pytorch.org/docs/stable/.
+"""
+
+import argparse
+import contextlib
+import math
+import pickle
+import shutil
+import signal
+import sys
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from torch import Tensor, nn
+from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
+    get_model_state_dict,
+    get_state_dict,
+    set_state_dict,
+)
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+from torch.nn import functional as F
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import default_collate
+
+from dltutorial import cli, config, machine, node, paths
+from dltutorial.data import store, weather
+from dltutorial.data.loaders import Pairs, endless_batches
+from dltutorial.errors import CourseError
+from dltutorial.launch import process_group
+from dltutorial.models.vit import ViT
+from dltutorial.optim.schedules import cosine, warm_up
+from dltutorial.profile.ranges import annotate
+from dltutorial.ranks import RankInfo
+from dltutorial.record.run_log import RunLog, create_run, read_config
+from dltutorial.step import compiling
+
+LOG_EVERY = 10  # steps between two looks at the losses; each look waits for the device
+STOPPED = 75  # exit status "try again later" (EX_TEMPFAIL in sysexits.h): there is a checkpoint to resume from
+TENSOR_PLAN = {  # of one block: the first matrix of each pair is split by columns, the second one by rows
+    "attention.qkv": ColwiseParallel(),
+    "attention.out": RowwiseParallel(),
+    "mlp.0": ColwiseParallel(),
+    "mlp.2": RowwiseParallel(),
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Train, and return the exit status: 0 after the last step, 75 after a signal that stopped the run.
+
+    With several ranks it does not return: all ranks leave the process group together and end.
+
+    Args:
+        arguments: The words after ``dltutorial train``. The default is the command line of this process.
+
+    Raises:
+        CourseError: An option, the data or a checkpoint does not fit, or the loss is not finite any more.
+    """
+    node.refuse_on_login("training", "send it to Slurm: sbatch --nodes=1 slurm/train.sbatch, with the same options")
+    options = read_options(arguments)
+    check_options(options, RankInfo.from_env().world_size)
+    ranks = join_ranks(options)
+    train_pairs, valid_pairs = open_data(options, ranks)
+    model = build_model(options, train_pairs, ranks)
+    parallel_model = parallelize(model, options, ranks)
+    optimizer = make_optimizer(model, options)
+    run = open_run(options, ranks)
+    step = load_checkpoint(run, model, optimizer)
+    batches = make_batches(train_pairs, options, ranks, skip=step)
+    losses: list[Tensor] = []
+    with StopSignal() as stop, RunLog(run, options, step, is_writer=ranks.is_first) as log:
+        while step < options.steps and not stop.agreed:
+            set_learning_rate(optimizer, learning_rate(step, options))
+            losses.append(training_step(parallel_model, optimizer, batches, options, ranks))
+            step += 1
+            is_last = step == options.steps
+            saves = is_due(step, options.checkpoint_every)
+            if is_last or saves or is_due(step, LOG_EVERY):
+                losses_N, stop.agreed = exchange(losses, stop.requested, ranks)
+                log.write_losses(step, losses_N)
+                losses = []
+            if is_last or is_due(step, options.steps // 3):
+                log.write_score(step, validate(parallel_model, valid_pairs, options, ranks))
+            if saves or stop.agreed:
+                save_checkpoint(run, step, model, optimizer, ranks)
+            if not losses:
+                log.restart_clock()  # validation and checkpoints do not count as training time
+    if step < options.steps:
+        return leave(ranks, STOPPED)
+    save_weights(run, model, ranks)
+    return leave(ranks, 0)
+
+
+def is_due(step: int, every: int) -> bool:
+    """Return whether something that happens every ``every`` steps happens after this step. 0 means never."""
+    return every > 0 and step % every == 0
+
+
+# Options
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """Return the parser of the command line. Where the default is None, the preset decides."""
+    parser = cli.Parser(prog="dltutorial train", description="Train the weather model, alone or on many ranks.")
+    add = parser.add_argument
+    add("--preset", default="auto", help=f"{', '.join(config.PRESETS)}, or auto: what fits this machine")
+    add("--data", metavar="DIR", help="a data set of your own; default: the simulated weather of the preset")
+    add("--name", default="train", help="the name of the run's folder begins with it")
+    add("--resume", metavar="RUN", help="continue the run in this folder, such as runs/train-20260131-120000")
+    add("--steps", type=int, metavar="N", help="updates of the weights")
+    add("--global-batch-size", type=int, metavar="N", help="samples of one update, over all ranks")
+    add("--learning-rate", type=float, metavar="X", help="the peak of the schedule")
+    add("--warmup-steps", type=int, metavar="N", help="steps until the peak; default: a tenth of all steps")
+    add("--precision", choices=["fp32", "tf32", "bf16"], default="fp32", help="of the matrix products")
+    add("--compile", action="store_true", help="compile the blocks of the model")
+    add("--workers", type=int, default=0, metavar="N", help="processes of each rank that load data")
+    add("--shard", choices=["none", "full"], default="none", help="none: DDP; full: fully_shard")
+    add("--tensor", type=int, default=1, metavar="N", help="ranks that share each layer")
+    add("--accumulate", type=int, default=1, metavar="N", help="micro-batches of one update")
+    add("--checkpoint-activations", action="store_true", help="recompute activations in the backward pass")
+    add("--checkpoint-every", type=int, default=0, metavar="N", help="steps; default: only after a signal")
+    add("--track", nargs="*", choices=["tensorboard", "wandb"], default=["tensorboard"])
+    add("--seed", type=int, default=0, help="of the initial weights and of the order of the samples")
+    return parser
+
+
+def read_options(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """Read the command line; a run to resume keeps the options in its ``config.json``.
+
+    Raises:
+        CourseError: A value is not possible, or an option differs from that of the run to resume.
+    """
+    parser = make_parser()
+    options = parser.parse_args(arguments)
+    if options.resume:
+        saved = read_config(options.resume)
+        parser.set_defaults(**saved)
+        options = parser.parse_args(arguments)  # now an option that is not given has the saved value
+        for name, value in saved.items():
+            if getattr(options, name) != value and name != "preset":
+                raise CourseError(
+                    f"--{name.replace('_', '-')} {getattr(options, name)} differs from {value} in {options.resume}; "
+                    "leave the option out to resume, or start a new run without --resume"
+                )
+    preset = config.preset(options.preset)
+    options.preset = preset.name
+    for name in ("steps", "global_batch_size", "learning_rate"):
+        if getattr(options, name) is None:
+            setattr(options, name, getattr(preset, name))
+    if options.warmup_steps is None:
+        options.warmup_steps = options.steps // 10
+    return options
+
+
+def check_options(options: argparse.Namespace, world_size: int) -> None:
+    """Raise a CourseError if these options do not fit together on so many ranks."""
+    paths.inside(paths.runs_dir(), options.name)
+    heads = config.PRESETS[options.preset].heads
+    data_ranks = max(1, world_size // options.tensor)
+    if min(options.steps, options.accumulate, options.tensor) < 1:
+        raise CourseError("--steps, --accumulate and --tensor must be at least 1")
+    if world_size % options.tensor or heads % options.tensor:
+        raise CourseError(f"--tensor {options.tensor} must divide the {world_size} ranks and the {heads} heads")
+    if options.tensor > 1 and data_ranks > 1 and options.shard == "none":
+        raise CourseError("DDP does not support --tensor; add --shard full, or start as many ranks as --tensor says")
+    if options.global_batch_size % (data_ranks * options.accumulate):
+        raise CourseError(
+            f"--global-batch-size {options.global_batch_size} cannot be shared equally by {data_ranks} ranks with "
+            f"{options.accumulate} micro-batches each; choose a multiple of {data_ranks * options.accumulate}"
+        )
+
+
+# Ranks
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """This process among the ranks that train together.
+
+    Attributes:
+        info: The rank and the number of ranks, as torchrun or srun says.
+        device: Where this rank computes.
+        store: The key-value store of all ranks, or None if there is only one rank.
+        mesh: All ranks as a grid. Ranks in one row ("tensor") share each layer and have the same samples. Ranks in one
+            column ("data") have different samples. None if there is only one rank.
+    """
+
+    info: RankInfo
+    device: torch.device
+    store: dist.Store | None
+    mesh: DeviceMesh | None
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this is rank 0, which writes the files and prints."""
+        return self.info.rank == 0
+
+    @property
+    def data_rank(self) -> int:
+        """The number of this rank among those with different samples."""
+        return 0 if self.mesh is None else self.mesh["data"].get_local_rank()
+
+    @property
+    def data_ranks(self) -> int:
+        """The number of ranks with different samples."""
+        return 1 if self.mesh is None else self.mesh["data"].size()
+
+
+def join_ranks(options: argparse.Namespace) -> Ranks:
+    """Form the process group of all ranks that torchrun or srun has started."""
+    info = RankInfo.from_env()
+    if info.world_size == 1:
+        return Ranks(info, torch.device(machine.device()), None, None)
+    backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
+    store = process_group.rendezvous(info)
+    device = process_group.make_process_group(info, store, backend)
+    shape = (info.world_size // options.tensor, options.tensor)
+    mesh = init_device_mesh(device.type, shape, mesh_dim_names=("data", "tensor"))
+    return Ranks(info, device, store, mesh)
+
+
+def open_run(options: argparse.Namespace, ranks: Ranks) -> Path:
+    """Return the folder of the run: the one to resume, or a new one that rank 0 makes."""
+    if options.resume:
+        return Path(options.resume)
+    folder = [create_run(options) if ranks.is_first else None]
+    if ranks.mesh is not None:
+        dist.broadcast_object_list(folder, src=0)
+    return folder[0]
+
+
+def exchange(losses: list[Tensor], stop_requested: bool, ranks: Ranks) -> tuple[Tensor, bool]:
+    """Average the losses over all ranks, and agree on whether to stop.
+
+    A signal can reach the ranks at different steps. If one rank stopped alone, the others would wait for it forever.
+
+    Returns:
+        The mean losses, shape (number of losses,), and whether any rank was asked to stop.
+    """
+    values = torch.stack([*losses, torch.tensor(float(stop_requested), device=ranks.device)])
+    if ranks.mesh is not None:
+        dist.all_reduce(values)
+        values /= ranks.info.world_size
+    values = values.cpu()
+    return values[:-1], bool(values[-1] > 0)
+
+
+def leave(ranks: Ranks, status: int) -> int:
+    """Return the status to the caller; with several ranks, end this process with it instead.
+
+    Only rank 0 ends with a status other than 0, and it ends last, because srun and torchrun kill all other ranks as
+    soon as one of them ends with such a status.
+    """
+    if ranks.store is not None:
+        process_group.leave(ranks.info, ranks.store, status if ranks.is_first else 0)
+    return status
+
+
+class StopSignal:
+    """Inside ``with``, note SIGUSR1 (of Slurm, before the time limit), SIGTERM and SIGINT (Ctrl-C) instead of ending.
+
+    Attributes:
+        requested: Whether this rank has received such a signal.
+        agreed: Whether all ranks have agreed to stop.
+    """
+
+    def __init__(self) -> None:
+        self.requested = False
+        self.agreed = False
+        self._previous_handlers: dict[int, object] = {}
+
+    def __enter__(self) -> "StopSignal":
+        for number in (signal.SIGUSR1, signal.SIGTERM, signal.SIGINT):
+            self._previous_handlers[number] = signal.signal(number, self._note)
+        return self
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        self.requested = True
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # a second Ctrl-C ends the program at once
+
+    def __exit__(self, *error: object) -> None:
+        for number, handler in self._previous_handlers.items():
+            signal.signal(number, handler)
+
+
+def barrier(ranks: Ranks) -> None:
+    """Wait until every rank has reached this line."""
+    if ranks.mesh is not None:
+        dist.barrier()
+
+
+# Data, model, optimizer
+
+
+def open_data(options: argparse.Namespace, ranks: Ranks) -> tuple[Pairs, Pairs]:
+    """Open the training and validation pairs; rank 0 simulates the data of the preset first, if they are missing."""
+    folder = options.data
+    if folder is None:
+        preset = config.preset(options.preset)
+        if ranks.is_first:
+            weather.ensure(preset)
+        barrier(ranks)
+        folder = weather.ensure(preset)
+    _, height, width = store.open_split(folder, "train").shape
+    patch = config.PRESETS[options.preset].patch
+    crop = height // patch * patch, width // patch * patch  # ERA5 has 721 rows, which no patch divides
+    return Pairs(store.open_split(folder, "train", crop)), Pairs(store.open_split(folder, "valid", crop))
+
+
+def make_batches(pairs: Pairs, options: argparse.Namespace, ranks: Ranks, skip: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """Return this rank's part of each global batch, (x_BCHW, y_BCHW), from batch number ``skip`` on."""
+    return endless_batches(
+        pairs, options.global_batch_size, roll=True, workers=options.workers, seed=options.seed,
+        rank=ranks.data_rank, world_size=ranks.data_ranks, skip=skip,
+    )  # fmt: skip
+
+
+def build_model(options: argparse.Namespace, pairs: Pairs, ranks: Ranks) -> ViT:
+    """Return the preset's vision transformer. The seed gives all ranks the same initial weights."""
+    preset = config.PRESETS[options.preset]
+    torch.manual_seed(options.seed)
+    model = ViT(
+        *pairs.split.shape, preset.patch, preset.dim, preset.depth, preset.heads,
+        checkpoint_blocks=options.checkpoint_activations,
+    )  # fmt: skip
+    return model.to(ranks.device)
+
+
+def parallelize(model: ViT, options: argparse.Namespace, ranks: Ranks) -> nn.Module:
+    """Split the model over the ranks, in place, or wrap it by DDP. Return the module that computes forecasts."""
+    if options.precision == "tf32":
+        torch.set_float32_matmul_precision("high")
+    if ranks.mesh is not None and options.tensor > 1:
+        for block in model.blocks:
+            parallelize_module(block, ranks.mesh["tensor"], TENSOR_PLAN)
+    if options.compile:
+        lacking = compiling.missing(ranks.device.type)
+        if lacking:
+            raise CourseError(f"--compile needs {lacking}, which is not installed; install it, or leave out --compile")
+        compiling.prepare()
+        for block in model.blocks:
+            block.compile()  # all blocks are equal, so one compilation serves them all
+    if options.shard == "full" and ranks.mesh is not None:
+        policy = MixedPrecisionPolicy()
+        if options.precision == "bf16":
+            policy = MixedPrecisionPolicy(torch.bfloat16, reduce_dtype=torch.float32, output_dtype=torch.float32)
+        for module in (*model.blocks, model):
+            fully_shard(module, mesh=ranks.mesh["data"], mp_policy=policy)
+            if ranks.device.type == "cpu":
+                module.set_force_sum_reduction_for_comms(True)  # gloo can sum, but it cannot average
+        return model
+    if ranks.data_ranks > 1:
+        return DistributedDataParallel(model)
+    return model
+
+
+def make_optimizer(model: nn.Module, options: argparse.Namespace) -> torch.optim.AdamW:
+    """Return AdamW. Its weight decay acts on the matrices of the linear layers only."""
+    matrices = [p for p in model.parameters() if p.ndim == 2]
+    others = [p for p in model.parameters() if p.ndim != 2]
+    groups = [{"params": matrices, "weight_decay": 0.05}, {"params": others, "weight_decay": 0.0}]
+    # One kernel for many tensors needs tensors on one mesh; with tensor parallelism there are two.
+    foreach = False if options.tensor > 1 else None
+    return torch.optim.AdamW(groups, options.learning_rate, betas=(0.9, 0.95), foreach=foreach)
+
+
+def learning_rate(step: int, options: argparse.Namespace) -> float:
+    """Return the learning rate of a step, counted from 0: a linear warm-up, then half a cosine to 1% of the peak."""
+    decay = cosine(options.steps - options.warmup_steps, 0.01)
+    return options.learning_rate * warm_up(options.warmup_steps, then=decay)(step)
+
+
+def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
+    """Set the learning rate of all parameter groups."""
+    for group in optimizer.param_groups:
+        group["lr"] = rate
+
+
+# One step, and the validation
+
+
+def training_step(
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    batches: Iterator[tuple[Tensor, Tensor]],
+    options: argparse.Namespace,
+    ranks: Ranks,
+) -> Tensor:
+    """Update the weights once.
+
+    Returns:
+        The loss of this rank's samples before the update. It stays on the device, because reading it would make the
+        CPU wait for the device in each step.
+    """
+    with annotate("load"):
+        x_BCHW, y_BCHW = next(batches)
+    with annotate("to device"):
+        x_BCHW = x_BCHW.to(ranks.device, non_blocking=True)
+        y_BCHW = y_BCHW.to(ranks.device, non_blocking=True)
+    optimizer.zero_grad()
+    total_loss = torch.zeros((), device=ranks.device)
+    micro_batches = list(zip(x_BCHW.chunk(options.accumulate), y_BCHW.chunk(options.accumulate), strict=True))
+    for number, (x, y) in enumerate(micro_batches, start=1):
+        with gradients_averaged(model, number == len(micro_batches)):
+            with annotate("forward"), autocast(options, ranks):
+                loss = F.mse_loss(model(x), y) / len(micro_batches)
+            with annotate("backward"):
+                loss.backward()
+        total_loss += loss.detach()
+    with annotate("optimizer"):
+        clip_gradients(model, max_norm=1.0)
+        optimizer.step()
+    return total_loss
+
+
+@contextlib.contextmanager
+def gradients_averaged(model: nn.Module, enabled: bool) -> Iterator[None]:
+    """Inside ``with``, the backward pass averages gradients over the ranks only if ``enabled``.
+
+    With gradient accumulation, one communication after the last micro-batch is enough.
+    """
+    if isinstance(model, FSDPModule):
+        model.set_requires_gradient_sync(enabled)
+    if isinstance(model, DistributedDataParallel) and not enabled:
+        with model.no_sync():
+            yield
+    else:
+        yield
+
+
+def autocast(options: argparse.Namespace, ranks: Ranks) -> torch.autocast:
+    """Return the context that computes matrix products in bfloat16. ``fully_shard`` does that by its own policy."""
+    enabled = options.precision == "bf16" and options.shard == "none"
+    return torch.autocast(ranks.device.type, torch.bfloat16, enabled=enabled)
+
+
+def clip_gradients(model: nn.Module, max_norm: float) -> None:
+    """Scale all gradients so that the norm of all of them together is at most ``max_norm``.
+
+    ``torch.nn.utils.clip_grad_norm_`` does the same, but it needs all parameters on one mesh. With tensor parallelism
+    some parameters are split over other ranks than the rest.
+    """
+    parameters_of_mesh = defaultdict(list)
+    for parameter in model.parameters():
+        parameters_of_mesh[getattr(parameter, "device_mesh", None)].append(parameter)
+    norms = [nn.utils.get_total_norm([p.grad for p in group]) for group in parameters_of_mesh.values()]
+    norms = [norm.full_tensor() if isinstance(norm, DTensor) else norm for norm in norms]
+    for group in parameters_of_mesh.values():
+        nn.utils.clip_grads_with_norm_(group, max_norm, torch.stack(norms).norm())
+
+
+@torch.no_grad()
+def validate(model: nn.Module, pairs: Pairs, options: argparse.Namespace, ranks: Ranks) -> float:
+    """Forecast all validation pairs, shared among the ranks.
+
+    Returns:
+        The root mean squared error, as a share of that of persistence, the forecast that nothing changes.
+    """
+    n = len(pairs)
+    n_rounds = math.ceil(n / (16 * ranks.data_ranks))
+    squares_2 = torch.zeros(2, device=ranks.device)  # of the model, of persistence
+    for round_number in range(n_rounds):
+        first = 16 * (round_number * ranks.data_ranks + ranks.data_rank)
+        # All ranks must make the same number of forecasts. A rank without samples repeats the first, and counts none.
+        indices = range(first, min(first + 16, n))
+        x_BCHW, y_BCHW = default_collate([pairs[i] for i in indices or [0]])
+        x_BCHW, y_BCHW = x_BCHW.to(ranks.device), y_BCHW.to(ranks.device)
+        with autocast(options, ranks):
+            forecast_BCHW = model(x_BCHW)
+        errors_2 = torch.stack([F.mse_loss(forecast_BCHW.float(), y_BCHW), F.mse_loss(x_BCHW, y_BCHW)])
+        squares_2 += len(indices) * errors_2
+    if ranks.mesh is not None:
+        dist.all_reduce(squares_2)
+    return (squares_2[0] / squares_2[1]).sqrt().item()
+
+
+# Checkpoints
+
+
+def is_sharded(model: nn.Module) -> bool:
+    """Return whether this rank has only shards of some parameters."""
+    return any(isinstance(parameter, DTensor) for parameter in model.parameters())
+
+
+def save_checkpoint(run: Path, step: int, model: nn.Module, optimizer: torch.optim.Optimizer, ranks: Ranks) -> None:
+    """Save what a run needs to continue. Only a complete checkpoint gets its name, and the newest two are kept.
+
+    The model draws no random numbers during training, and the order of the samples follows from the seed and the step.
+    Therefore the weights, the optimizer state and the step are enough.
+    """
+    folder = run / "checkpoints"
+    if is_sharded(model):  # each rank writes its shards into a folder
+        unfinished = folder / f"unfinished-{step}"
+        weights, optimizer_state = get_state_dict(model, optimizer)
+        dcp.save({"model": weights, "optimizer": optimizer_state, "step": step}, checkpoint_id=unfinished)
+        if ranks.is_first:
+            unfinished.rename(folder / f"step-{step:08d}")
+    elif ranks.is_first:
+        state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step}
+        write(state, folder / f"step-{step:08d}.pt")
+    if ranks.is_first:
+        for old in sorted(folder.glob("step-*"))[:-2]:
+            if old.is_dir():
+                shutil.rmtree(old)
+            else:
+                old.unlink()
+    barrier(ranks)  # no rank ends before the checkpoint is complete
+
+
+def load_checkpoint(run: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> int:
+    """Load the newest checkpoint that can be read. Return its step, or 0 if there is none."""
+    for path in sorted((run / "checkpoints").glob("step-*"), reverse=True):
+        if path.is_dir():
+            weights, optimizer_state = get_state_dict(model, optimizer)
+            state = {"model": weights, "optimizer": optimizer_state, "step": 0}
+            dcp.load(
+                state, checkpoint_id=path
+            )  # each rank reads its shards, also if another number of ranks saved them
+            set_state_dict(model, optimizer, model_state_dict=weights, optim_state_dict=optimizer_state)
+            return state["step"]
+        try:
+            state = torch.load(path, map_location="cpu", weights_only=True)
+        except (RuntimeError, EOFError, pickle.UnpicklingError) as error:
+            print(f"{path} cannot be read ({type(error).__name__}); the checkpoint before it is used", file=sys.stderr)
+            continue
+        model.load_state_dict(state["model"])
+        optimizer.load_state_dict(state["optimizer"])
+        return state["step"]
+    return 0
+
+
+def save_weights(run: Path, model: nn.Module, ranks: Ranks) -> None:
+    """Write ``weights.pt``, the state dict of the whole model."""
+    everything = StateDictOptions(full_state_dict=True, cpu_offload=True)
+    weights = get_model_state_dict(model, options=everything)
+    if ranks.is_first:
+        write(weights, run / "weights.pt")
+    barrier(ranks)
+
+
+def write(state: dict, file: Path) -> None:
+    """Write a file by ``torch.save``. After a kill or on a full disk there is no incomplete file of this name.
+
+    Raises:
+        CourseError: The file cannot be written.
+    """
+    with paths.atomic(file) as temporary:
+        try:
+            torch.save(state, temporary)
+        except RuntimeError as error:  # torch's writer raises it for a full disk
+            raise OSError(str(error).partition("\n")[0]) from error
+
+
+if __name__ == "__main__":
+    sys.exit(cli.main(["train", *sys.argv[1:]]))
