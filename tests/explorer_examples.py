@@ -7,7 +7,6 @@ from dltutorial.config import PRESETS
 from dltutorial.convergence import curves
 from dltutorial.course import explorers
 from dltutorial.course.explorers.explorer import Explorer
-from dltutorial.engine.recipe import Recipe
 from dltutorial.parallel.bucket_model import Link, Step
 from dltutorial.profile.peaks import Peaks
 from dltutorial.profile.probes import Figure
@@ -24,7 +23,7 @@ def examples() -> dict[str, Explorer]:
     return {
         "allreduce": explorers.allreduce(Prices(20e-6, 1 / 5e9, 1 / 20e9, lanes=32), ranks=32),
         "batches": explorers.batches(points, 200, 100, best=(60, 280)),
-        "memory": explorers.memory(Recipe.of(PRESETS["gpu"])),
+        "memory": explorers.memory(PRESETS["gpu"]),
         "numbers": explorers.numbers(gradients, log2_scale=16),
         "overlap": explorers.overlap(Step([2**20] * 40, backward_s=6e-3, rest_s=4e-3), Link(2e-4, 5e9), bucket_mib=4),
         "pipeline": explorers.pipeline(0.05, 0.03),

@@ -1,6 +1,6 @@
 """Where the bytes of a training step go, on one of N ranks: counted on paper. Chapter 16 counts them in torch, too.
 
-In: a recipe, or the shape of the vision transformer, samples on a rank, formats, optimizer, what is sharded. Out: bytes
+In: a preset, or the shape of the vision transformer, samples on a rank, formats, optimizer, what is sharded. Out: bytes
 of weights, copies, gradients, optimizer states and activations.
 
 *Activations* are what the forward pass keeps for the backward pass. A block keeps 16 arrays of B × T × D values: the
@@ -31,7 +31,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from dltutorial.config import Recipe
+from dltutorial.config import Preset
 
 
 @dataclass(frozen=True)
@@ -80,9 +80,10 @@ class Shape:
     patch_values: int
 
     @classmethod
-    def of(cls, recipe: Recipe) -> "Shape":
-        """The sizes of a recipe's model."""
-        return cls(recipe.dim, recipe.depth, recipe.heads, recipe.n_tokens, recipe.n_channels * recipe.patch**2)
+    def of(cls, preset: Preset) -> "Shape":
+        """The shape of a preset's model."""
+        patch_values = preset.n_channels * preset.patch**2
+        return cls(preset.dim, preset.depth, preset.heads, preset.n_tokens, patch_values)
 
     @property
     def matrix_parameters(self) -> int:

@@ -1,13 +1,13 @@
-"""The attempts of chapter 15's exercise: train by a recipe until the target is reached, all knobs of the loop to turn.
+"""The attempts of chapter 15's exercise: train by a recipe until the target is reached.
 
-In: a recipe, a task, a seed. Out: an ``Attempt``: seconds and updates to the target, where the time went, how the
-accuracy rose. As in MLPerf HPC's rules the clock includes staging: whatever is read before the first update. Before it
-processes start, and torch loads its parts, in one update on noise. Unlike there, the files may be in the page cache:
-emptying that needs the machine's administrator.
+In: a recipe, a task, a seed. Out: an ``Attempt``: seconds and steps to the target, where the time went, and how the
+accuracy rose. As in MLPerf HPC's rules the clock includes staging, namely everything that is read before the first
+step. Before the clock starts, processes start and torch loads its kernels in one step on noise. Unlike there, the files
+may be in the page cache, because only the machine's administrator can empty it.
 
-An attempt that diverges or runs out of updates has not reached the target: its seconds are those that were lost.
-Three loaders give the same images, up to rounding: one image after another (naive), a batch in one go (lean), all read
-and pooled before the first step (staged).
+An attempt that diverges or runs out of steps has not reached the target. Its seconds are those that were lost. Three
+loaders give the same images, up to rounding: one image after another (naive), a batch at once (lean), or all images
+read and pooled before the first step (staged).
 
 Legend: N images, B of a batch, H × W pixels, F features (pooled pixels, flattened).
 
@@ -16,24 +16,23 @@ Farrell et al. 2021, arXiv:2110.11466; https://github.com/mlcommons/training_pol
 
 import contextlib
 import dataclasses
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.parallel import DistributedDataParallel
 
 from dltutorial import machine, node, paths
-from dltutorial.config import LoopRecipe, knob
 from dltutorial.convergence import networks
 from dltutorial.convergence.ensemble import Order
 from dltutorial.data import lenses
-from dltutorial.engine import distributed
-from dltutorial.engine.loop import TrainState, loop
-from dltutorial.engine.task import Task
-from dltutorial.errors import DataError, DivergedError, RecipeError
+from dltutorial.errors import DataError, RecipeError
 from dltutorial.launch import launch
 from dltutorial.profile.throughput import synchronise
 from dltutorial.ranks import RankInfo
@@ -41,22 +40,24 @@ from dltutorial.ranks import RankInfo
 Load = Callable[[Tensor], tuple[Tensor, Tensor]]  # numbers of images (B,) → features (B, F), labels (B,)
 
 LOADERS = ("naive", "lean", "staged")
+OPTIMIZERS = ("sgd", "adamw")
+PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 SIZE = 32  # pixels of an image's edge
 
 
 @dataclass(frozen=True)
 class SolutionTask:
-    """What every attempt must do: tell simulated strong lenses from other galaxies, this well.
+    """What every attempt must do: distinguish simulated strong lenses from other galaxies, with this accuracy.
 
-    Data, network and target are the same for all, so nobody can win by training on the validation images, or by
-    lowering the target.
+    Data, network and target are the same for all, so that nobody can win by training on the validation images or
+    by lowering the target.
 
     Attributes:
         target: accuracy on the validation images that counts as solved.
         train, valid: images.
         pool: edge of the square of pixels that becomes one feature.
         widths: of the hidden layers.
-        seed: of the images; the weights and the order have the seed of a run.
+        seed: of the images. The weights and the order have the seed of an attempt.
     """
 
     target: float = 0.90
@@ -67,21 +68,21 @@ class SolutionTask:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        """Raises: RecipeError: a target that tells nothing, or that nobody can reach."""
+        """Raises: RecipeError: The target is not between guessing and perfection."""
         if not 0.5 < self.target < 1:
             raise RecipeError(f"task: target={self.target!r} is not between 0.5 (guessing) and 1; choose such as 0.9")
 
     @property
     def n_features(self) -> int:
-        """Numbers that the network sees of an image."""
+        """Features of one image."""
         return (SIZE // self.pool) ** 2
 
 
 def prepare(task: SolutionTask) -> Path:
-    """The file of a task's images, labels and training mean; simulated and written if it is not there yet.
+    """The file of a task's images, labels and training mean. It is simulated and written if it does not exist.
 
     Raises:
-        CourseError: it cannot be written.
+        CourseError: The file cannot be written.
     """
     file = paths.data_dir() / f"solution-{task.seed}-{task.train}-{task.valid}.pt"
     if not file.exists():
@@ -95,10 +96,10 @@ def prepare(task: SolutionTask) -> Path:
 
 
 def read(file: Path) -> Mapping[str, Tensor]:
-    """The arrays "train", "train_labels", "valid", "valid_labels" and "mean", mapped into memory, not read.
+    """The arrays "train", "train_labels", "valid", "valid_labels" and "mean", mapped into memory.
 
     Raises:
-        DataError: the file is missing or damaged.
+        DataError: The file is missing or damaged.
     """
     try:
         return torch.load(file, mmap=True, weights_only=True)
@@ -107,51 +108,66 @@ def read(file: Path) -> Mapping[str, Tensor]:
 
 
 @dataclass(frozen=True)
-class SolutionRecipe(LoopRecipe):
-    """How to train to the target: a constant rate after the warm-up, no decay and no clipping unless asked for.
+class SolutionRecipe:
+    """How to train to the target. After the warm-up the learning rate is constant.
 
     Attributes:
-        steps: updates after which an attempt is given up.
-        eval_every: updates between two looks at the validation images.
+        loader: a name in ``LOADERS``.
+        batch_size: images in one step, over all ranks.
+        learning_rate: of each step after the warm-up.
+        warmup_steps: steps in which the learning rate rises linearly.
+        optimizer: sgd (with momentum 0.9) or adamw (without weight decay).
+        precision: of the matrix products. The weights have 32 bits.
+        ranks: processes that share each batch. Each has a device of its own: a core, or a GPU.
+        steps: the steps after which an attempt is given up.
+        eval_every: steps between two validations.
     """
 
-    loader: str = knob("naive", "image by image, a batch at once (lean), or all read first (staged)", choices=LOADERS)
-    ranks: int = knob(1, "processes that share each batch; each has a device (a core, or a GPU) of its own", least=1)
-    batch_size: int = knob(64, "images in one update, over all ranks", least=1)
-    steps: int = 1500
-    eval_every: int = 10
+    loader: str = "naive"
+    batch_size: int = 64
+    learning_rate: float = 2**-5
     warmup_steps: int = 0
     optimizer: str = "sgd"
-    learning_rate: float = 2**-5
-    final_rate_ratio: float = 1.0
-    weight_decay: float = 0.0
-    clip_norm: float = 0.0
-    beta2: float = 0.999
-    ddp: str = "bucketed"
+    precision: str = "fp32"
+    ranks: int = 1
+    steps: int = 1500
+    eval_every: int = 10
 
     def __post_init__(self) -> None:
-        """Raises: RecipeError: naming the knob, its value and what it may be."""
-        super().__post_init__()
-        self.require(self.batch_size % self.ranks == 0, "batch_size", f"must be divisible by ranks={self.ranks}")
+        """Raises: RecipeError: A value is not possible. The line names the knob, its value and the rule."""
+        choices = {"loader": LOADERS, "optimizer": OPTIMIZERS, "precision": tuple(PRECISIONS)}
+        for name, allowed in choices.items():
+            self._require(getattr(self, name) in allowed, name, f"must be one of {', '.join(allowed)}")
+        for name in ("batch_size", "ranks", "steps", "eval_every"):
+            value = getattr(self, name)
+            self._require(isinstance(value, int) and value >= 1, name, "must be an integer of at least 1")
+        self._require(0 < self.learning_rate < math.inf, "learning_rate", "must be finite and greater than 0")
+        self._require(0 <= self.warmup_steps < self.steps, "warmup_steps", f"must be smaller than steps={self.steps}")
+        self._require(self.batch_size % self.ranks == 0, "batch_size", f"must be divisible by ranks={self.ranks}")
+
+    def _require(self, holds: bool, name: str, rule: str) -> None:
+        if not holds:
+            raise RecipeError(f"recipe: {name}={getattr(self, name)!r}, but {name} {rule}; change it")
 
     @property
     def rank_batch(self) -> int:
-        """Images of one update on each rank."""
+        """Images of one step on each rank."""
         return self.batch_size // self.ranks
 
     def describe(self) -> str:
-        """In words, the knobs that are not at their defaults."""
-        usual, knobs = dataclasses.asdict(SolutionRecipe()), dataclasses.asdict(self)
-        turned = {name: value for name, value in knobs.items() if value != usual[name]}
-        words = (f"{name} {v:g}" if isinstance(v, float) else f"{name} {v}" for name, v in turned.items())
+        """The knobs that differ from their defaults, in words."""
+        defaults = dataclasses.asdict(SolutionRecipe())
+        changed = {name: value for name, value in dataclasses.asdict(self).items() if value != defaults[name]}
+        words = [f"{name} {v:g}" if isinstance(v, float) else f"{name} {v}" for name, v in changed.items()]
         return ", ".join(words) or "none"
 
 
 def check_fits(recipe: SolutionRecipe, task: SolutionTask) -> None:
-    """Raises: RecipeError: the recipe's batch is larger than the data."""
+    """Raises: RecipeError: The recipe's batch is larger than the data."""
     if recipe.batch_size > task.train:
-        told = f"there are {task.train} training images; choose fewer"
-        raise RecipeError(f"recipe: batch_size={recipe.batch_size}, but {told}")
+        raise RecipeError(
+            f"recipe: batch_size={recipe.batch_size}, but there are {task.train} training images; choose fewer"
+        )
 
 
 def pooled(images_BHW: Tensor, pool: int) -> Tensor:
@@ -169,14 +185,14 @@ def naive_batch(images_NHW: Tensor, chosen_B: Tensor, mean_HW: Tensor, pool: int
 
 
 def lean_batch(images_NHW: Tensor, chosen_B: Tensor, mean_HW: Tensor, pool: int) -> Tensor:
-    """Features (B, F): all of them in one go."""
+    """Features (B, F): all of them at once."""
     return pooled(images_NHW[chosen_B] - mean_HW, pool)
 
 
 def make_loader(name: str, file: Path, task: SolutionTask, device: str = "cpu") -> Load:
-    """A function that loads batches; making the staged one takes as long as reading everything does."""
+    """A function that loads batches. To make the staged one takes as long as to read everything."""
     if name == "staged":
-        x_NF, y_N = whole(file, "train", task, device)
+        x_NF, y_N = all_features(file, "train", task, device)
         return lambda chosen_B: (x_NF[chosen_B.to(device)], y_N[chosen_B.to(device)])
     arrays, batch = read(file), {"naive": naive_batch, "lean": lean_batch}[name]
 
@@ -187,8 +203,8 @@ def make_loader(name: str, file: Path, task: SolutionTask, device: str = "cpu") 
     return load
 
 
-def whole(file: Path, split: str, task: SolutionTask, device: str = "cpu") -> tuple[Tensor, Tensor]:
-    """All features (N, F) and labels (N,) of a split, read, pooled and brought to the device."""
+def all_features(file: Path, split: str, task: SolutionTask, device: str = "cpu") -> tuple[Tensor, Tensor]:
+    """All features (N, F) and labels (N,) of a split, read, pooled and copied to the device."""
     arrays = read(file)
     x_NF = pooled(arrays[split] - arrays["mean"], task.pool)
     return x_NF.to(device), arrays[f"{split}_labels"].clone().to(device)
@@ -196,19 +212,19 @@ def whole(file: Path, split: str, task: SolutionTask, device: str = "cpu") -> tu
 
 @dataclass(frozen=True)
 class Attempt:
-    """What became of one recipe with one seed.
+    """The result of one recipe with one seed.
 
     Attributes:
-        seed: of the initial weights and the order of the images.
-        reached: whether the target was.
-        diverged: the loss was no finite number any more.
-        steps: updates made.
-        seconds: from the start of the clock until the target was seen, or until it was given up.
-        staging_s: of these, until the first update could begin: reading, the network, the optimizer.
-        input_s: waiting for batches; on a GPU, what the host saw.
-        evaluate_s: looking at the validation images.
+        seed: of the initial weights and of the order of the images.
+        reached: whether the accuracy reached the target.
+        diverged: whether the loss was no longer finite.
+        steps: training steps.
+        seconds: from the start of the clock to the validation that reached the target, or to the end.
+        staging_s: of these, the time before the first step: reading, the network, the optimizer.
+        input_s: of these, the time that the host waited for batches.
+        evaluate_s: of these, the time of the validations.
         ranks: that took part.
-        seen: (updates, seconds, accuracy) at each look.
+        looks: (steps, seconds, accuracy) at each validation.
     """
 
     seed: int
@@ -220,127 +236,159 @@ class Attempt:
     input_s: float
     evaluate_s: float
     ranks: int
-    seen: tuple[tuple[int, float, float], ...]
+    looks: tuple[tuple[int, float, float], ...]
 
     @property
     def step_s(self) -> float:
-        """Seconds of all updates together: forward, backward, communication, optimizer."""
+        """Seconds of all steps together: forward, backward, communication, optimizer."""
         return max(0.0, self.seconds - self.staging_s - self.input_s - self.evaluate_s)
 
     @property
     def device_s(self) -> float:
-        """Seconds that devices were held: what is paid for."""
+        """Seconds for which devices were occupied: what is paid for."""
         return self.ranks * self.seconds
 
     @property
     def accuracy(self) -> float:
-        """At the last look; 0 if there was none."""
-        return self.seen[-1][2] if self.seen else 0.0
+        """At the last validation; 0 if there was none."""
+        return self.looks[-1][2] if self.looks else 0.0
 
 
-class Job:
-    """All that has to be there before the first update: batches, network, optimizer, validation images.
+class Training:
+    """All that exists before the first step: loader, network, optimizer, validation images.
 
     Attributes:
-        task: of this rank, for the training loop.
-        state: the live parts; ``state.update(x_BF, y_B)`` is one step.
-        input_s, evaluate_s: spent in loading and looking.
+        step: steps made.
+        input_s, evaluate_s: seconds in loading and in validation.
     """
 
-    def __init__(
-        self, recipe: SolutionRecipe, task: SolutionTask, file: Path, seed: int = 0, device: str = "cpu"
-    ) -> None:
-        """Read what the recipe reads first; all ranks of one attempt do so."""
-        self._recipe, self._wanted, self._seed = recipe, task, seed
-        self._rank = distributed.rank() if recipe.ranks > 1 else 0
+    def __init__(self, recipe: SolutionRecipe, task: SolutionTask, file: Path, seed: int, device: str) -> None:
+        """Read what the recipe reads before the first step. All ranks of one attempt do this together."""
+        self.recipe, self.task = recipe, task
+        self.rank = dist.get_rank() if recipe.ranks > 1 else 0
         self.load = make_loader(recipe.loader, file, task, device)
-        x_NF, y_N = whole(file, "valid", task, device)
-        self._valid = x_NF[self._rank :: recipe.ranks], y_N[self._rank :: recipe.ranks]
-        self.task = Task(build(task, seed, device), self._batches, cross_entropy, self.look)
-        self.state = TrainState(self.task, recipe)
-        self.input_s = self.evaluate_s = 0.0
+        x_NF, y_N = all_features(file, "valid", task, device)
+        self.valid = x_NF[self.rank :: recipe.ranks], y_N[self.rank :: recipe.ranks]
+        self.order = Order([seed], task.train)
+        self.model = build(task, seed, device)
+        self.update = make_update(self.model, recipe)
+        self.losses: list[Tensor] = []
+        self.step, self.input_s, self.evaluate_s = 0, 0.0, 0.0
 
-    def _batches(self, skip: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
-        """This rank's part of each batch, for ever, in the order of chapter 12's replica of that seed."""
-        order, n = Order([self._seed], self._wanted.train), self._recipe.rank_batch
-        while True:
-            before_s = time.perf_counter()
-            batch = self.load(order.next(self._recipe.batch_size)[0, self._rank * n : (self._rank + 1) * n])
-            self.input_s += time.perf_counter() - before_s
-            yield batch
+    def run(self) -> Iterator[tuple[int, float, float]]:
+        """Train, and yield (steps, loss, accuracy) at each validation. The caller decides when it is enough."""
+        while self.step < self.recipe.steps:
+            self.losses.append(self.update(self.step, *self._next_batch()))
+            self.step += 1
+            if self.step % self.recipe.eval_every == 0 or self.step == self.recipe.steps:
+                yield self.step, *self._validate()
+                self.losses.clear()
+
+    def _next_batch(self) -> tuple[Tensor, Tensor]:
+        """This rank's share of the next batch, in the order of chapter 12's replica of this seed."""
+        before_s, n = time.perf_counter(), self.recipe.rank_batch
+        batch = self.order.next(self.recipe.batch_size)[0]
+        share = self.load(batch[self.rank * n : (self.rank + 1) * n])
+        self.input_s += time.perf_counter() - before_s
+        return share
 
     @torch.inference_mode()
-    def look(self, model: nn.Module) -> Mapping[str, float]:
-        """Accuracy on the validation images; each rank looks at its share, and all learn the sum."""
-        x_NF, y_N = self._valid
+    def _validate(self) -> tuple[float, float]:
+        """The mean loss since the last validation, and the accuracy on all validation images, on every rank."""
+        x_NF, y_N = self.valid
         synchronise(x_NF.device)
         before_s = time.perf_counter()
-        right = (model(x_NF).argmax(1) == y_N).sum().double()
-        accuracy = (distributed.sum_over_ranks(right) if self._recipe.ranks > 1 else right).item() / self._wanted.valid
+        n_correct = (self.model(x_NF).argmax(1) == y_N).sum().double()
+        sums = torch.stack([torch.stack(self.losses).mean().double(), n_correct])
+        if self.recipe.ranks > 1:
+            dist.all_reduce(sums)
+        loss_sum, n_correct_of_all = sums.tolist()
         self.evaluate_s += time.perf_counter() - before_s
-        return {"accuracy": accuracy}
+        return loss_sum / self.recipe.ranks, n_correct_of_all / self.task.valid
+
+
+def make_update(model: nn.Module, recipe: SolutionRecipe) -> Callable[[int, Tensor, Tensor], Tensor]:
+    """A function ``update(step, x_BF, y_B)`` that makes one training step and returns its loss on the device."""
+    device = next(model.parameters()).device.type
+    replica = DistributedDataParallel(model) if recipe.ranks > 1 else model
+    if recipe.optimizer == "adamw":
+        optimizer: torch.optim.Optimizer = torch.optim.AdamW(model.parameters(), weight_decay=0.0)
+    else:
+        optimizer = torch.optim.SGD(model.parameters(), momentum=0.9)
+    dtype = PRECISIONS[recipe.precision]
+    scaler = torch.amp.GradScaler(device, enabled=dtype == torch.float16)
+
+    def update(step: int, x_BF: Tensor, y_B: Tensor) -> Tensor:
+        warm_up = min(1.0, (step + 1) / max(1, recipe.warmup_steps))
+        optimizer.param_groups[0]["lr"] = recipe.learning_rate * warm_up
+        optimizer.zero_grad()
+        with torch.autocast(device, dtype, enabled=dtype != torch.float32):
+            loss = F.cross_entropy(replica(x_BF), y_B)
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        return loss.detach()
+
+    return update
 
 
 def attempts(
     recipe: SolutionRecipe, task: SolutionTask, seeds: Sequence[int], *, timeout_s: float = 120.0
 ) -> list[Attempt]:
-    """One attempt for each seed, one after the other; with several ranks, all on the same ranks.
+    """One attempt for each seed, one after the other. With several ranks, all attempts run on the same ranks.
 
     Raises:
-        RecipeError: the recipe does not suit the task.
-        CourseError: the images cannot be had, or the ranks; a login node.
+        RecipeError: The recipe does not suit the task.
+        CourseError: The images cannot be written or read, or the ranks cannot start, or this is a login node.
     """
     node.refuse_on_login("training")
     check_fits(recipe, task)
     file = prepare(task)
     if recipe.ranks == 1:
-        return [attempt(recipe, task, file, seed) for seed in seeds]
-    return launch(_on_rank, recipe.ranks, recipe, task, file, tuple(seeds), timeout_s=timeout_s)[0]
+        return _attempts_of_rank(recipe, task, file, seeds)
+    return launch(_attempts_of_rank, recipe.ranks, recipe, task, file, tuple(seeds), timeout_s=timeout_s)[0]
+
+
+def _attempts_of_rank(recipe: SolutionRecipe, task: SolutionTask, file: Path, seeds: Sequence[int]) -> list[Attempt]:
+    return [attempt(recipe, task, file, seed) for seed in seeds]
 
 
 def attempt(recipe: SolutionRecipe, task: SolutionTask, file: Path, seed: int) -> Attempt:
     """One attempt of this process, or of all ranks of its process group together, each on a core or a GPU."""
-    device, seen, diverged = own_device(), [], False
+    device, looks, diverged, reached = own_device(), [], False, False
     with one_thread():
-        warm = Task(build(task, 0, device), lambda skip: (), cross_entropy)  # it touches no data
-        TrainState(warm, recipe).update(*noise(task, recipe.rank_batch, device))
+        make_update(build(task, 0, device), recipe)(0, *noise(task, recipe.rank_batch, device))
         synchronise(device)
         if recipe.ranks > 1:
-            distributed.barrier()
+            dist.barrier()
         start_s = time.perf_counter()
-        job = Job(recipe, task, file, seed, device)
+        training = Training(recipe, task, file, seed, device)
         staging_s = time.perf_counter() - start_s
-        try:
-            for progress in loop(job.task, recipe, job.state):
-                if progress.scores:
-                    seen.append((progress.step, time.perf_counter() - start_s, progress.scores["accuracy"]))
-                    if seen[-1][2] >= task.target:
-                        break
-        except DivergedError:
-            diverged = True
-        seconds = time.perf_counter() - start_s if diverged else seen[-1][1]
-    reached = not diverged and seen[-1][2] >= task.target
-    times = (seconds, staging_s, job.input_s, job.evaluate_s)
-    return Attempt(seed, reached, diverged, job.state.step, *times, recipe.ranks, tuple(seen))
+        for step, loss, accuracy in training.run():
+            seconds = time.perf_counter() - start_s
+            diverged = not math.isfinite(loss)
+            if diverged:
+                break
+            looks.append((step, seconds, accuracy))
+            reached = accuracy >= task.target
+            if reached:
+                break
+    times = (seconds, staging_s, training.input_s, training.evaluate_s)
+    return Attempt(seed, reached, diverged, training.step, *times, recipe.ranks, tuple(looks))
 
 
 def build(task: SolutionTask, seed: int, device: str = "cpu") -> nn.Sequential:
-    """Chapter 12's network, with two outputs; the same seed gives the same weights, whatever the device."""
+    """Chapter 12's network, with two outputs. The same seed gives the same weights on every device."""
     return networks.network((task.n_features, *task.widths, 2), seed).to(device)
 
 
-def cross_entropy(model: nn.Module, x_BF: Tensor, y_B: Tensor) -> Tensor:
-    """The loss of a batch."""
-    return F.cross_entropy(model(x_BF), y_B)
-
-
 def noise(task: SolutionTask, n: int, device: str) -> tuple[Tensor, Tensor]:
-    """A batch that teaches nothing: features (n, F) and labels (n,)."""
+    """A batch of random features (n, F) with labels (n,) of 0."""
     return torch.randn(n, task.n_features, device=device), torch.zeros(n, dtype=torch.int64, device=device)
 
 
 def own_device() -> str:
-    """The device of this process: a GPU, shared only if there are fewer than processes, or the CPU."""
+    """The device of this process: a GPU, which is shared only if there are fewer GPUs than processes, or the CPU."""
     if machine.device() != "cuda":
         return machine.device()
     return f"cuda:{RankInfo.from_env().local_rank % torch.cuda.device_count()}"
@@ -348,14 +396,10 @@ def own_device() -> str:
 
 @contextlib.contextmanager
 def one_thread() -> Iterator[None]:
-    """One core a rank: what more ranks buy is then theirs, not that of more threads."""
+    """One core for each rank, so that more ranks are compared with fewer, not with more threads."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
         yield
     finally:
         torch.set_num_threads(before)
-
-
-def _on_rank(recipe: SolutionRecipe, task: SolutionTask, file: Path, seeds: Sequence[int]) -> list[Attempt]:
-    return [attempt(recipe, task, file, seed) for seed in seeds]

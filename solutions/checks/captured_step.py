@@ -13,15 +13,13 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.nn import functional as F
 
 from dltutorial import machine
-from dltutorial.config import Recipe
 from dltutorial.course.checks import Exercise, Wrong
 from dltutorial.course.checks.expect import expect, expect_close
 from dltutorial.course.checks.narrow import NarrowMLP
 from dltutorial.course.checks.rehearsal import Watch
-from dltutorial.engine.forecasting import squared_error
-from dltutorial.engine.step import make_optimizer, set_learning_rate, train_step
 
 _N_WARMUP, _SHAPE = 3, (2, 4, 4)
 _SAME = "The losses are those of the example batch, again and again. Copy each new batch into the buffers: copy_()."
@@ -36,8 +34,9 @@ class _Lab:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             self.model = NarrowMLP(_SHAPE, dim=8, depth=2).to(device)
-        recipe = Recipe(cuda_graph=True, optimizer_impl="fused", learning_rate=1e-2)
-        self.optimizer = make_optimizer(self.model, recipe)
+        # A graph does not see that a Python number changes, so the learning rate is a tensor on the device.
+        self.rate = torch.tensor(1e-2, device=device)
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=self.rate, fused=True, capturable=True)
         fields = torch.randn(7, 4, *_SHAPE, generator=generator).to(device)
         (self.x, self.y), *self.batches = [(x_BCHW.clone(), x_BCHW.roll(1, -1)) for x_BCHW in fields]
         self.watch, self.ordered = watch, True
@@ -49,7 +48,11 @@ class _Lab:
         self.steps[where] += 1
         if where == "warm-up":
             self.ordered &= self.watch.in_order
-        return train_step(self.model, (x_BCHW, y_BCHW), squared_error, self.optimizer)
+        self.optimizer.zero_grad()
+        loss = F.mse_loss(self.model(x_BCHW), y_BCHW)
+        loss.backward()
+        self.optimizer.step()
+        return loss.detach()
 
     def made(self, fn: Callable) -> Callable:
         """The learner's captured step."""
@@ -73,7 +76,7 @@ class _Lab:
         """Losses of steps in a row, each read before the next, while the learning rate falls."""
         found = []
         for n, batch in enumerate(self.batches if batches is None else batches):
-            set_learning_rate(self.optimizer, 1e-2 / (1 + n))
+            self.rate.fill_(1e-2 / (1 + n))
             loss = step(*batch)
             if not isinstance(loss, torch.Tensor):
                 got = None if loss is None else type(loss).__name__

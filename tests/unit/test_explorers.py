@@ -14,7 +14,6 @@ from dltutorial.convergence import curves
 from dltutorial.course import explorers, show
 from dltutorial.course.explorers.device import long_run
 from dltutorial.course.explorers.explorer import Explorer, geometric, slider, whole
-from dltutorial.engine.recipe import Recipe
 from dltutorial.errors import CourseError
 from dltutorial.parallel.bucket_model import Link, Step
 
@@ -123,7 +122,7 @@ def test_scaling_of_one_gpu_is_perfect_and_of_many_is_not():
 
 
 def test_memory_says_when_a_step_does_not_fit_and_that_shards_help():
-    explorer = explorers.memory(Recipe.of(PRESETS["gpu"]), device_gib=40)
+    explorer = explorers.memory(PRESETS["gpu"], device_gib=40)
     large = {"dim": 8192, "depth": 48, "batch": 1, "formats": "16-bit weights", "checkpointing": True}
     assert "too much for 40 GiB" in explorer.picture(**large).text
     assert "fits into 40 GiB" in explorer.picture(**large, ranks=256, stage=3).text

@@ -1,6 +1,7 @@
 """Memory on paper against memory as torch keeps it, and against the figures of the paper on sharding."""
 
 import dataclasses
+import functools
 
 import pytest
 import torch
@@ -9,17 +10,16 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from dltutorial.config import PRESETS
-from dltutorial.engine.forecasting import make_vit
-from dltutorial.engine.recipe import Recipe
-from dltutorial.engine.step import make_optimizer
-from dltutorial.models.vit import count_parameters
+from dltutorial.models.vit import ViT, count_parameters
+from dltutorial.optim.lamb import LAMB
+from dltutorial.optim.lars import LARS
 from dltutorial.profile.memory import FORMATS, OPTIMIZERS, Shape, largest_batch, of_step
-from dltutorial.step.precision import Precision
 
-RECIPES = {
-    "small": Recipe(n_lat=32, n_lon=64, dim=32, depth=2, heads=2, global_batch_size=4),
-    "wide": Recipe(n_lat=32, n_lon=32, dim=256, depth=3, heads=8, global_batch_size=2, n_channels=3),
-    "smoke": Recipe.of(PRESETS["smoke"], global_batch_size=4),
+SMOKE = dataclasses.replace(PRESETS["smoke"], global_batch_size=4)
+SIZES = {
+    "small": dataclasses.replace(SMOKE, n_lat=32, n_lon=64, dim=32, depth=2, heads=2),
+    "wide": dataclasses.replace(SMOKE, n_lat=32, n_lon=32, dim=256, depth=3, heads=8, global_batch_size=2),
+    "smoke": SMOKE,
 }
 CASES = [("small", formats) for formats in FORMATS]
 
@@ -35,11 +35,17 @@ class AgainInBackward(nn.Module):
         return checkpoint(self.block, x_BTD, use_reentrant=True)
 
 
-def made(recipe, formats):
+def make_vit(sizes, **options):
+    shape = (sizes.n_channels, sizes.n_lat, sizes.n_lon, sizes.patch, sizes.dim, sizes.depth, sizes.heads)
+    return ViT(*shape, **options)
+
+
+def made(sizes, formats, **options):
+    """A model, a batch, and what makes the autocast of these formats."""
     dtype = torch.bfloat16 if formats == "16-bit weights" else torch.float32
-    shape = (recipe.global_batch_size, recipe.n_channels, recipe.n_lat, recipe.n_lon)
-    autocast = Precision("bf16" if formats == "16-bit autocast" else "fp32").autocast
-    return make_vit(recipe).to(dtype), torch.randn(shape, dtype=dtype), autocast
+    x_BCHW = torch.randn(sizes.global_batch_size, sizes.n_channels, sizes.n_lat, sizes.n_lon, dtype=dtype)
+    autocast = functools.partial(torch.autocast, "cpu", torch.bfloat16, enabled=formats == "16-bit autocast")
+    return make_vit(sizes, **options).to(dtype), x_BCHW, autocast
 
 
 def kept_bytes(model, autocast, run):
@@ -58,13 +64,20 @@ def kept_bytes(model, autocast, run):
     return sum(storage.nbytes() for storage in kept.values())
 
 
+def float32_embedding_bytes(shape, batch, formats):
+    """What a CPU keeps beyond the paper, because its patch embedding stays in float32 under autocast."""
+    if formats != "16-bit autocast":
+        return 0
+    wider_input = 2 * batch * shape.tokens * shape.patch_values
+    return wider_input - 2 * shape.patch_values * shape.dim  # and there is no 16-bit copy of its weights
+
+
 @pytest.mark.parametrize("preset", PRESETS)
 def test_the_model_has_as_many_weights_as_on_paper(preset):
     for fused, change in ((True, True), (False, False)):
-        recipe = Recipe.of(PRESETS[preset], n_channels=7, fused_attention=fused, predict_change=change)
         with torch.device("meta"):
-            model = make_vit(recipe)
-        shape = Shape.of(recipe)
+            model = make_vit(PRESETS[preset], fused_attention=fused, predict_change=change)
+        shape = Shape.of(PRESETS[preset])
         assert shape.parameters == count_parameters(model)
         matrices = (p.numel() for name, p in model.named_parameters() if p.ndim in (2, 4))
         assert shape.matrix_parameters == sum(matrices)
@@ -73,37 +86,40 @@ def test_the_model_has_as_many_weights_as_on_paper(preset):
 @pytest.mark.parametrize("fused", [True, False])
 @pytest.mark.parametrize(("size", "formats"), CASES)
 def test_activations_are_those_that_autograd_keeps(size, formats, fused):
-    recipe = dataclasses.replace(RECIPES[size], fused_attention=fused)
-    model, x, autocast = made(recipe, formats)
+    sizes = SIZES[size]
+    model, x, autocast = made(sizes, formats, fused_attention=fused)
     found = kept_bytes(model, autocast, lambda: F.mse_loss(model(x), torch.randn_like(x)))
-    paper = of_step(Shape.of(recipe), recipe.global_batch_size, formats, fused=fused)
+    shape = Shape.of(sizes)
+    paper = of_step(shape, len(x), formats, fused=fused)
+    predicted = paper.activations + paper.low_copies + float32_embedding_bytes(shape, len(x), formats)
     # Small vectors, such as the norms' means, are not on paper: the paper is low, by less than a twentieth.
-    assert 0.95 * found < paper.activations + paper.low_copies <= found
+    assert 0.95 * found < predicted <= found
 
 
 @pytest.mark.parametrize(("size", "formats"), CASES)
 def test_checkpointed_blocks_keep_their_input_and_one_block_more(size, formats):
-    recipe = RECIPES[size]
-    model, x, autocast = made(recipe, formats)
-    shape, block = Shape.of(recipe), model.blocks[0]
+    model, x, autocast = made(SIZES[size], formats)
+    shape, block = Shape.of(SIZES[size]), model.blocks[0]
     input_BTD = torch.randn(len(x), shape.tokens, shape.dim, dtype=x.dtype, requires_grad=True)
     recomputed = kept_bytes(model, autocast, lambda: block(input_BTD))
     model.blocks = nn.ModuleList(map(AgainInBackward, model.blocks))
     found = recomputed + kept_bytes(model, autocast, lambda: F.mse_loss(model(x), torch.randn_like(x)))
     paper = of_step(shape, len(x), formats, checkpointing=True)
     one_block = dataclasses.replace(shape, depth=1).matrix_parameters * FORMATS[formats].low_copy
-    assert 0.95 * found < paper.activations + one_block <= found
+    predicted = paper.activations + one_block + float32_embedding_bytes(shape, len(x), formats)
+    assert 0.95 * found < predicted <= found
     assert paper.activations < of_step(shape, len(x), formats).activations
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_weights_gradients_and_states_are_those_of_a_real_step(optimizer):
-    recipe = dataclasses.replace(RECIPES["small"], optimizer=optimizer)
-    model, x, _ = made(recipe, "fp32")
-    stepper = make_optimizer(model, recipe)
+    classes = {"adamw": torch.optim.AdamW, "lamb": LAMB, "lars": LARS}
+    momentum = functools.partial(torch.optim.SGD, momentum=0.9)
+    model, x, _ = made(SIZES["small"], "fp32")
+    stepper = classes.get(optimizer, momentum)(model.parameters(), 0.1)
     F.mse_loss(model(x), torch.randn_like(x)).backward()
     stepper.step()
-    paper = of_step(Shape.of(recipe), len(x), optimizer=optimizer)
+    paper = of_step(Shape.of(SIZES["small"]), len(x), optimizer=optimizer)
     states = [t for state in stepper.state.values() for t in state.values() if torch.is_tensor(t) and t.ndim]
     assert paper.weights == sum(p.nbytes for p in model.parameters())
     assert paper.gradients == sum(p.grad.nbytes for p in model.parameters())
@@ -121,7 +137,7 @@ def test_sharding_gives_the_figures_of_its_paper(stage, gigabytes):
 
 
 def test_the_largest_batch_fits_and_one_more_does_not():
-    shape = Shape.of(Recipe.of(PRESETS["gpu"]))
+    shape = Shape.of(PRESETS["gpu"])
     for how in ({}, {"formats": "16-bit autocast", "checkpointing": True}, {"ranks": 8, "stage": 3}):
         most = largest_batch(16 * 2**30, shape, **how)
         assert of_step(shape, most, **how).total <= 16 * 2**30 < of_step(shape, most + 1, **how).total

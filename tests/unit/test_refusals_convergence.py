@@ -62,7 +62,7 @@ ROWS = {  # what it is: (call, kind of error, words of the line); a call may tak
     "curve: hardly anybody arrived": (fit(lost=4), RecipeError, "2 of 6 batch sizes reached the target with most seed"),
     "curve: a knee above the data": (fit(1e6), RecipeError, "above all sizes.*larger"),
     "recipe: an unknown loader": (Recipe(loader="quick"), RecipeError, "must be one of naive, lean, staged"),
-    "recipe: no image": (Recipe(batch_size=0), RecipeError, "must be at least 1"),
+    "recipe: no image": (Recipe(batch_size=0), RecipeError, "integer of at least 1"),
     "recipe: ranks that do not divide": (Recipe(ranks=3), RecipeError, "must be divisible by ranks=3"),
     "recipe: a rate of 0": (Recipe(learning_rate=0.0), RecipeError, "greater than 0"),
     "recipe: a warm-up that fills the run": (

@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Any
 
-from dltutorial.config import Recipe
+from dltutorial.config import Preset
 from dltutorial.course.explorers.explorer import Explorer, choice, geometric, size, slider, whole
 from dltutorial.profile.memory import FORMATS, OPTIMIZERS, Shape, largest_batch, of_step
 from dltutorial.record.plots import BLUE, GREEN, ORANGE
@@ -14,19 +14,22 @@ _KEPT = (("kept", False), ("computed again", True))
 _STAGES = (("0: nothing", 0), ("1: optimizer states", 1), ("2: and gradients", 2), ("3: and weights", 3))
 
 
-def memory(recipe: Recipe, device_gib: float = 40.0) -> Explorer:
+def memory(preset: Preset, formats: str = "fp32", device_gib: float = 40.0) -> Explorer:
     """A bar for every item and one for the sum, beside the memory of a device. Model: ``profile.memory``.
 
     Args:
-        recipe: where the controls start; its whole batch on one rank.
+        preset: the sizes at which the controls start. One rank has the whole batch.
+        formats: a key of ``profile.memory.FORMATS``, at which the control starts.
         device_gib: memory of the device.
+
+    Returns:
+        The explorer, which a notebook displays.
     """
-    start, formats = Shape.of(recipe), "16-bit autocast" if recipe.precision in ("bf16", "fp16") else "fp32"
+    start = Shape.of(preset)
 
     def draw(ax: Any, v: Any) -> str:
         shape, room = dataclasses.replace(start, dim=v.dim, depth=v.depth, tokens=v.tokens), v.device * _GIB
         how = {name: getattr(v, name) for name in ("formats", "optimizer", "checkpointing", "ranks", "stage")}
-        how["fused"] = recipe.fused_attention
         found, most = of_step(shape, v.batch, **how), largest_batch(room, shape, **how)
         items = dict(zip(_NAMES, dataclasses.astuple(found), strict=True)) | {"together": found.total}
         bars = ax.barh(list(items), [n_bytes / _GIB for n_bytes in items.values()], color=[*[BLUE] * 6, GREEN])
@@ -53,9 +56,9 @@ def memory(recipe: Recipe, device_gib: float = 40.0) -> Explorer:
         dim=slider("Width", "Numbers of a token.", start.dim, whole(32, 16_384)),
         depth=slider("Depth", "Blocks, one after the other.", start.depth, whole(1, 128)),
         tokens=slider("Tokens", "Patches of one sample.", start.tokens, whole(16, 65_536)),
-        batch=slider("Batch of a rank", "Samples of a step.", recipe.global_batch_size, whole(1, 1024), "samples"),
+        batch=slider("Batch of a rank", "Samples of a step.", preset.global_batch_size, whole(1, 1024), "samples"),
         formats=choice("Formats", "Autocast keeps the model in fp32; 16-bit weights need a copy.", FORMATS, formats),
-        optimizer=choice("Optimizer", "How many averages of every weight are kept.", OPTIMIZERS, recipe.optimizer),
+        optimizer=choice("Optimizer", "How many averages of every weight are kept.", OPTIMIZERS, "adamw"),
         checkpointing=choice("Activations", "Checkpointing keeps each block's input only.", _KEPT, False),
         stage=choice("Sharding", "Stages of ZeRO: what each rank holds only its part of.", _STAGES, 0),
         ranks=slider("Ranks", "That share what is sharded; each has a batch of its own.", 1, whole(1, 4096)),
