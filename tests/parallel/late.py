@@ -2,18 +2,16 @@
 
 import mates
 import torch
+import torch.distributed as dist
 
-from dltutorial.engine.distributed import rank, world_size
-from dltutorial.engine.loop import loop
-from dltutorial.engine.recipe import Recipe
-from dltutorial.engine.task import Task
+from dltutorial.parallel.lag import LateGradients
 
 N, RATE = 6, 0.05
 
 
-def batches(n=N):
+def batches():
     draw = torch.Generator().manual_seed(3)
-    return [torch.randn(12, 5, generator=draw) for _ in range(n)]
+    return [torch.randn(12, 5, generator=draw) for _ in range(N)]
 
 
 def loss(model, x):
@@ -24,32 +22,32 @@ def weights(model):
     return torch.cat([p.detach().flatten() for p in model.parameters()])
 
 
-def by_hand(lag, momentum=0.0, clip=0.0):
-    """SGD in one process; with lag 1 an update takes the gradient of the step before, the first one nothing."""
+def by_hand(lag, momentum=0.0):
+    """SGD in one process. With lag, a step takes the gradient of the step before, and the first step takes zeros."""
     torch.set_num_threads(1)
     model = mates.Net()
     trained = [p for p in model.parameters() if p.requires_grad]
-    late = velocity = [torch.zeros_like(p) for p in trained]
+    before = velocity = [torch.zeros_like(p) for p in trained]
     for x in batches():
         now = torch.autograd.grad(loss(model, x), trained)
-        taken, late = (late, now) if lag else (now, now)
-        norm = torch.cat([g.flatten() for g in taken]).norm()
-        taken = [g * min(1.0, clip / (norm.item() + 1e-6)) for g in taken] if clip else taken
-        velocity = [momentum * v + g for v, g in zip(velocity, taken, strict=True)]
+        velocity = [momentum * v + g for v, g in zip(velocity, before if lag else now, strict=True)]
+        before = now
         for p, v in zip(trained, velocity, strict=True):
             p.data -= RATE * v
     return weights(model)
 
 
-def trained(**knobs):
-    """The loop's weights after some updates of this rank's parts of the batches; ranks begin with other weights."""
+def trained(momentum):
+    """The weights after some steps on this rank's samples. The ranks begin with different weights."""
     torch.set_num_threads(1)
     model = mates.Net()
     for p in model.parameters():
-        p.data += rank()
-    plain = {"optimizer": "sgd", "learning_rate": RATE, "beta1": 0.0, "weight_decay": 0.0, "clip_norm": 0.0}
-    fixed = {"warmup_steps": 0, "final_rate_ratio": 1.0, "steps": N, "device": "cpu", "eval_every": 0}
-    recipe = Recipe(**plain | fixed | knobs)
-    mine = [(x[rank() :: world_size()],) for x in batches()]
-    list(loop(Task(model, lambda skip: iter(mine[skip:]), loss), recipe))
+        p.data += dist.get_rank()
+    optimizer = torch.optim.SGD(model.parameters(), RATE, momentum=momentum)
+    late = LateGradients(model)
+    for x in batches():
+        optimizer.zero_grad()
+        loss(model, x[dist.get_rank() :: dist.get_world_size()]).backward()
+        late.exchange()
+        optimizer.step()
     return weights(model)
