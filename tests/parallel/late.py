@@ -1,12 +1,25 @@
 """What ranks do in the tests of gradient lag. A file of its own, so that a rank imports nothing but this."""
 
-import mates
 import torch
 import torch.distributed as dist
+from torch import nn
 
 from dltutorial.parallel.lag import LateGradients
 
 N, RATE = 6, 0.05
+
+
+class Net(nn.Module):
+    """Some parameters of different sizes, one of them frozen, one used twice."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.a, self.b, self.c = nn.Linear(5, 7), nn.Linear(7, 7), nn.Linear(7, 1)
+        self.a.bias.requires_grad_(False)
+
+    def forward(self, x):
+        return self.c(self.b(self.b(self.a(x))))
 
 
 def batches():
@@ -25,7 +38,7 @@ def weights(model):
 def by_hand(lag, momentum=0.0):
     """SGD in one process. With lag, a step takes the gradient of the step before, and the first step takes zeros."""
     torch.set_num_threads(1)
-    model = mates.Net()
+    model = Net()
     trained = [p for p in model.parameters() if p.requires_grad]
     before = velocity = [torch.zeros_like(p) for p in trained]
     for x in batches():
@@ -40,7 +53,7 @@ def by_hand(lag, momentum=0.0):
 def trained(momentum):
     """The weights after some steps on this rank's samples. The ranks begin with different weights."""
     torch.set_num_threads(1)
-    model = mates.Net()
+    model = Net()
     for p in model.parameters():
         p.data += dist.get_rank()
     optimizer = torch.optim.SGD(model.parameters(), RATE, momentum=momentum)

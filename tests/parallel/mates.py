@@ -5,7 +5,6 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from torch import nn
 
 from dltutorial import machine
 from dltutorial.config import PRESETS
@@ -50,19 +49,6 @@ def train_all(data, folder, variants):
     """One run for each set of changed knobs."""
     runs = [dataclasses.replace(SMALL, **knobs) for knobs in variants]
     return [train(data, f"{folder}-{number}", recipe) for number, recipe in enumerate(runs)]
-
-
-class Net(nn.Module):
-    """Some parameters of different sizes, one of them frozen, one used twice."""
-
-    def __init__(self):
-        super().__init__()
-        torch.manual_seed(0)
-        self.a, self.b, self.c = nn.Linear(5, 7), nn.Linear(7, 7), nn.Linear(7, 1)
-        self.a.bias.requires_grad_(False)
-
-    def forward(self, x):
-        return self.c(self.b(self.b(self.a(x))))
 
 
 def agreements():
