@@ -1,1 +1,1 @@
-"""One training step on one device: precision, compilation, CUDA Graphs (chapters 04 to 07)."""
+"""What one training step on one device needs to know: units for precision, compilers (chapters 04 to 07)."""
