@@ -37,7 +37,7 @@ _PARTIAL = re.compile(rf"({CHECKPOINTS}/)?\.[^/]+\.[0-9a-f]{{8}}\.partial")
 _LOG = r"debug(-(internal|core|cli(\.[^/]+)?))?\.log"
 _WANDB = r"(config|conda-environment)\.yaml|output\.log|requirements\.txt|wandb-(metadata|summary)\.json"
 _OURS = re.compile(
-    rf"(recipe|status)\.json|progress\.jsonl|weights\.pt|tensorboard(/events\.out\.tfevents\.[^/]+{track.MINE})?"
+    rf"(recipe|status)\.json|progress\.jsonl|weights\.pt|tensorboard(/events\.out\.tfevents\.[^/]+)?"
     rf"|{CHECKPOINTS}(/step-\d{{8,}}-[0-9a-f]{{16}}\.(pt(\.damaged)?|shard))?|{_PARTIAL.pattern}"
     rf"|wandb(/(latest-run|{_LOG}|(offline-)?run-\d{{8}}_\d{{6}}-(?P<id>[^/]+)"
     rf"(/(run-(?P=id)\.wandb(\.sync(ed|state))?|logs(/{_LOG})?|tmp(/code)?|files(/({_WANDB}))?))?))?"
@@ -329,7 +329,7 @@ def run_log(folder: Path, recipe: Recipe, data_id: str, begun: Checkpoint | None
 
     with contextlib.ExitStack() as ending:
         ending.callback(end)
-        tracker = track.Tracker(recipe.track, folder, dataclasses.asdict(recipe), done)
+        tracker = track.Tracker(recipe.track, folder, dataclasses.asdict(recipe), done + 1)
         ending.callback(tracker.close)
         bar = tqdm(total=recipe.steps, initial=done, desc="training", unit="step", disable=not progress)
         ending.enter_context(bar)

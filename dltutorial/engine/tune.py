@@ -37,7 +37,6 @@ from dltutorial.engine.command import stop_signals
 from dltutorial.engine.recipe import Recipe
 from dltutorial.errors import CourseError, DivergedError, Interrupted
 from dltutorial.ranks import RankInfo
-from dltutorial.record import track
 from dltutorial.science import cases
 
 ETA = 3  # a rung is so many times as long as the one before, and every so many-th trial reaches it
@@ -228,12 +227,6 @@ def worker(search: Search, how: Mapping[str, str]) -> None:
                     study.tell(trial, state=TrialState.FAIL)  # two have asked at once for the last one
                     continue
                 _try(study, trial, search, lambda: bool(came))
-    if "wandb" in search.fixed.get("track", ()):
-        with contextlib.suppress(FileExistsError):  # another worker tells
-            (about_all := folder / f"study-{trials}").mkdir()
-            columns = ["trial", "state", "score", *search.space]
-            rows = [[t.number, t.state.name, t.value, *map(t.params.get, search.space)] for t in study.trials]
-            track.write_table(about_all, columns, rows, folder / "journal.log")
     _say_best(study)
 
 
@@ -271,7 +264,7 @@ def _try(study: Any, trial: Any, search: Search, asked_to_end: Callable[[], bool
         from torch.utils.tensorboard import SummaryWriter
 
         where = str(place / "tensorboard")
-        with SummaryWriter(where, filename_suffix=track.MINE) as board:  # a page of all trials, HPARAMS
+        with SummaryWriter(where) as board:  # a page of all trials, HPARAMS
             board.add_hparams(chosen, {"score": value}, run_name=".")
     told = f"{value:.4f}" if value is not None else "diverged"
     print(f"trial {trial.number}: {told}, {state.name.lower()} · {in_words(chosen)}", flush=True)
