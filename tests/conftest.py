@@ -112,7 +112,7 @@ def browser():
     flags = ["--no-sandbox", "--no-first-run", *(f"--disable-{name}" for name in disabled)]
     expect.set_options(timeout=60_000)
     with sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=flags)
+        chromium = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=flags, timeout=150_000)
         yield chromium
         chromium.close()
 

@@ -206,6 +206,7 @@ def test_the_book_has_its_chapters_exercises_reference_glossary_and_index(site):
 def window(browser, width, address):
     """A window of that width; a request to another place, or an error in a script, fails the test."""
     page = browser.new_page(viewport={"width": width, "height": 800})
+    page.set_default_timeout(150_000)
     wrong = []
     page.on("pageerror", lambda error: wrong.append(str(error)))
     page.on("console", lambda said: wrong.append(said.text) if said.type == "error" else None)

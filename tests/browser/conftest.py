@@ -4,7 +4,6 @@ import json
 import os
 import shlex
 import shutil
-import socket
 import subprocess
 import sys
 import time
@@ -14,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from notebook_page import NotebookPage, end_kernels
+from serving import free_port, wait_until_answered
 
 ROOT = Path(__file__).parents[2]
 # No question about news at the first start, and every cell in the page, not just those in sight.
@@ -41,10 +41,7 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     for name in ("notebooks", "exercises"):
         shutil.copytree(ROOT / name, course / name, ignore=shutil.ignore_patterns("runs", ".ipynb_checkpoints"))
     shutil.copy(ROOT / "README.md", course)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = [f"--port={free.getsockname()[1]}", "--ServerApp.port_retries=0"]
-    command = [*lab_command(), "--no-browser", *port, f"--ServerApp.root_dir={course}"]
+    command = [*lab_command(), "--no-browser", f"--port={free_port()}", f"--ServerApp.root_dir={course}"]
     with open(place / "log", "w") as log:
         server = subprocess.Popen(command, cwd=course, env=lab_environment(place), stdout=log, stderr=log)
     try:
@@ -87,7 +84,7 @@ def lab_environment(place: Path) -> dict[str, str]:
 
 
 def wait_until_up(server: subprocess.Popen, place: Path, seconds: float = 200) -> Lab:
-    """The server's own file about itself appears when it listens."""
+    """Wait until the server answers. Its file about itself appears shortly before the server listens."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline and server.poll() is None:
         for file in (place / "runtime").glob("jpserver-*.json"):
@@ -95,6 +92,7 @@ def wait_until_up(server: subprocess.Popen, place: Path, seconds: float = 200) -
                 about = json.loads(file.read_text())
             except ValueError:  # being written
                 continue
+            wait_until_answered(f"{about['url']}api/status", server, place / "log", about["token"])
             return Lab(place / "course", about["url"], about["token"], server.pid)
         time.sleep(0.05)
     pytest.fail(f"JupyterLab did not start: {(place / 'log').read_text()[-2000:]}")

@@ -10,6 +10,7 @@ from dltutorial.course import runner
 
 
 @pytest.mark.ci
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("name", ["00_welcome", "18_split_a_layer_split_a_sequence"])
 def test_all_cells_of_a_chapter_run_twice_in_one_kernel(name, tmp_path):
     notebook = json.loads((ROOT / "notebooks" / f"{name}.ipynb").read_text(encoding="utf-8"))

@@ -10,11 +10,11 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 import requests
+from serving import wait_until_answered
 
 ROOT = Path(__file__).parents[2]
 pytestmark = [pytest.mark.timeout(900)]
@@ -82,24 +82,13 @@ def test_make_lab_serves_on_loopback_and_only_with_its_token(clone):
     try:
         address = re.compile(r"(http://127\.0\.0\.1:\d+)/lab\S*token=(\w+)")
         url, token = next(match.groups() for line in server.stderr if (match := address.search(line)))
-        wait_until_up(url)
+        wait_until_answered(f"{url}/api/status", server, token=token)
         contents = f"{url}/api/contents/notebooks"
         assert "00_welcome" in requests.get(contents, params={"token": token}, timeout=60).text
         assert requests.get(contents, timeout=60).status_code == 403
     finally:
         os.killpg(server.pid, signal.SIGTERM)
         server.wait(90)
-
-
-def wait_until_up(url: str, timeout_s: float = 60) -> None:
-    deadline_s = time.monotonic() + timeout_s
-    while True:
-        try:
-            requests.get(url, timeout=10)
-            return
-        except requests.ConnectionError:
-            assert time.monotonic() < deadline_s, "JupyterLab does not answer"
-            time.sleep(0.1)
 
 
 def test_an_old_python_is_one_line(tmp_path):

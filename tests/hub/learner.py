@@ -44,12 +44,16 @@ class Learner:
         address = f"{self.hub_url}/{path}"
         return requests.request(method, address, headers=headers, timeout=120, allow_redirects=False, **options)
 
-    def start_server(self, timeout_s: float = 120) -> None:
-        """Start this learner's server, and wait until it answers."""
-        self.request(f"hub/api/users/{self.name}/server", "POST").raise_for_status()
+    def start_server(self, timeout_s: float = 240) -> None:
+        """Start this learner's server, and wait until it answers.
+
+        The request is repeated until then. While the server starts, the hub ignores the request. If the server has
+        ended, because another program took its port, the hub starts it again.
+        """
         deadline_s = time.monotonic() + timeout_s
         while self.request(f"user/{self.name}/api/status").status_code != 200:
             assert time.monotonic() < deadline_s, f"no server for {self.name}"
+            self.request(f"hub/api/users/{self.name}/server", "POST")
             time.sleep(0.1)
 
     def pull(self, repository: str, target: str) -> list[dict]:

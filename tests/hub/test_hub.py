@@ -2,13 +2,11 @@
 
 import json
 import os
-import random
 import re
 import secrets
 import shutil
 import subprocess
 import sys
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
@@ -17,6 +15,7 @@ import psutil
 import pytest
 import requests
 from learner import Learner
+from serving import free_port, wait_until_answered
 
 ROOT = Path(__file__).parents[2]
 NODE_PROGRAMS = ROOT / ".venv" / "node" / "node_modules" / ".bin"
@@ -34,7 +33,7 @@ board.show(Path("runs/one"))
 print(json.dumps([os.getcwd(), os.environ["JUPYTERHUB_USER"], "DLTUTORIAL_HUB_PASSWORD" in os.environ]))
 """
 
-pytestmark = [pytest.mark.hub, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.hub, pytest.mark.timeout(600)]
 
 
 @dataclass(frozen=True)
@@ -60,28 +59,17 @@ def environment(folder: Path, port: int, password: str) -> dict[str, str]:
 @pytest.fixture(scope="module")
 def hub(tmp_path_factory):
     folder = tmp_path_factory.mktemp("hub")
-    port = random.randrange(20_000, 30_000)
+    port = free_port(3)  # for the proxy, the hub and the proxy's own interface
     url = f"http://127.0.0.1:{port}"
     password = secrets.token_urlsafe(16)
     with open(folder / "log", "w") as log:
         process = subprocess.Popen(COMMAND, cwd=folder, env=environment(folder, port, password), stdout=log, stderr=log)
     try:
-        wait_until_up(url, process, folder / "log")
+        wait_until_answered(f"{url}/hub/api/", process, folder / "log")
         yield Hub(url, password, psutil.Process(process.pid))
     finally:
         process.terminate()
         process.wait(60)
-
-
-def wait_until_up(url: str, process: subprocess.Popen, log: Path, timeout_s: float = 120) -> None:
-    deadline_s = time.monotonic() + timeout_s
-    while time.monotonic() < deadline_s and process.poll() is None:
-        try:
-            if requests.get(f"{url}/hub/api/", timeout=5).status_code == 200:
-                return
-        except requests.ConnectionError:
-            time.sleep(0.1)
-    pytest.fail(f"JupyterHub did not start: {log.read_text()[-3000:]}")
 
 
 @pytest.fixture(scope="module")

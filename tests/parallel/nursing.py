@@ -3,11 +3,12 @@
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
 from pathlib import Path
+
+from serving import free_port
 
 HERE = Path(__file__).parent
 STEPS, EVERY = 24, 2
@@ -45,9 +46,7 @@ class Nursery:
 
     def start_ranks(self, world_size, name, data, *argv, trouble=(), data_of=None):
         """The same on several ranks; rank 0 alone has trouble. What rank r prints goes to ``said.r``."""
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            port = free.getsockname()[1]
-        common = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+        common = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
         common |= {"WORLD_SIZE": str(world_size), "LOCAL_WORLD_SIZE": str(world_size)}
         pids = []
         for rank in range(world_size):

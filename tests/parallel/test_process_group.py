@@ -8,6 +8,7 @@ import sys
 import pytest
 import torch
 import torch.distributed as dist
+from serving import free_port
 
 from dltutorial.errors import CourseError
 from dltutorial.launch import process_group
@@ -38,8 +39,7 @@ def rank(number=0, world_size=2, local_world_size=None, launcher="torchrun"):
 @pytest.fixture
 def port(monkeypatch):
     """A free one of this machine, which the environment names."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        free = server.getsockname()[1]
+    free = free_port()
     for name, value in {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free), "GLOO_SOCKET_IFNAME": "lo"}.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("NCCL_SOCKET_IFNAME", "lo")
