@@ -41,19 +41,19 @@ def test_an_unknown_kind_of_node_is_one_line():
 
 
 def test_heavy_calls_refuse_on_a_login_node_and_name_the_command_for_slurm(login, tmp_path):
+    from dltutorial import train
     from dltutorial.course import runner
     from dltutorial.data import weather
-    from dltutorial.engine import command
     from dltutorial.launch import launch
 
     heavy_calls = [
-        lambda: command.train("smoke", {}, data=None, name=None, overwrite=False, resume=False),
+        lambda: train.main(["--preset", "smoke"]),
         lambda: launch(print, 2),
         lambda: weather.ensure(config.preset("smoke"), tmp_path / "data"),
         lambda: runner.run(["00"]),
     ]
     for call in heavy_calls:
-        with pytest.raises(CourseError, match=r"does not run on a login node \(DLTUTORIAL_NODE=login\).*sbatch -N 1"):
+        with pytest.raises(CourseError, match=r"does not run on a login node \(DLTUTORIAL_NODE=login\).*sbatch"):
             call()
     assert not (tmp_path / "data").exists()
 

@@ -1,6 +1,5 @@
-"""What the files at the top refuse, each in one clear line: recipes, presets, ranks, nodes, names, files."""
+"""What the files at the top refuse, each in one clear line: presets, ranks, nodes, names, files."""
 
-import functools
 import os
 from pathlib import Path
 from unittest import mock
@@ -8,18 +7,10 @@ from unittest import mock
 import pytest
 
 from dltutorial import config, node, paths
-from dltutorial.config import PRESETS
-from dltutorial.engine.recipe import Recipe
 from dltutorial.errors import CourseError
 from dltutorial.ranks import RankInfo
 
 TORCHRUN = {"RANK": "5", "LOCAL_RANK": "1", "WORLD_SIZE": "8", "LOCAL_WORLD_SIZE": "4"}
-SMOKE = functools.partial(Recipe.of, PRESETS["smoke"])
-
-
-def load_half_a_file():
-    Path("r.json").write_text('{"steps": 1')
-    Recipe.load(Path("r.json"))
 
 
 def preset_of_the_environment():
@@ -39,13 +30,6 @@ def write_over_a_folder():
 
 # (what it is, a call, words of the line)
 REFUSALS = [
-    ("heads that do not divide", lambda: SMOKE(heads=3), "heads must divide dim=128"),
-    ("an unknown device", lambda: SMOKE(device="tpu"), "device must be one of auto, cpu, cuda"),
-    ("an unknown knob", lambda: SMOKE(batch=4), "no knob 'batch'"),
-    ("a file cut short", load_half_a_file, "r.json is not JSON"),
-    ("no file", lambda: Recipe.load(Path("r.json")), "cannot read recipe"),
-    ("too many workers", lambda: SMOKE(workers=100_000).require_room(), "workers 100,000: the"),
-    ("a model beyond the memory", lambda: SMOKE(depth=10**9).require_room(), "GiB or more, but a rank has"),
     ("an unknown preset", lambda: config.preset("huge"), "preset 'huge' is not one of smoke, laptop, gpu, cluster"),
     ("an unknown preset in the environment", preset_of_the_environment, "DLTUTORIAL_PRESET 'nonsense'"),
     ("a rank alone", lambda: RankInfo.from_env({"RANK": "0"}), "start through torchrun"),
