@@ -1,8 +1,8 @@
 """Train under torch's profiler: ``python -m slurm.profiled_train TRACE OPTION…``, in the course's folder.
 
-``profile.sbatch`` runs it if ``nsys`` is not installed. The options are those of ``dltutorial train``. The name of the
-trace ends in ``.json`` or ``.json.gz``. The profiler skips five updates, because the first ones are slower, and records
-the next five. The ranges in a step are load, to device, forward, backward and optimizer.
+``profile.sbatch`` runs this program if Nsight Systems is not installed. The options are those of ``dltutorial train``.
+The name of the trace ends in ``.json`` or ``.json.gz``. The profiler skips five steps, because the first steps are
+slower, and records the next five. The trace shows these parts of a step: load, to device, forward, backward, optimizer.
 """
 
 import sys
@@ -22,6 +22,7 @@ if __name__ == "__main__":
             on_trace_ready=lambda recording: recording.export_chrome_trace(trace),
         ) as recording,
     ):
+        # After each step of the optimizer, the profiler counts one training step.
         register_optimizer_step_post_hook(lambda *arguments: recording.step())
         status = main(["train", *options])
     sys.exit(status)

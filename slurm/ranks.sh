@@ -1,6 +1,7 @@
 # Functions for the job scripts, which source this file in the course's folder.
 #   print_settings                    print the nodes of the job, and what the site's file sets
 #   newest_run NAME                   print the folder of the newest run of this name; fail if there is no such run
+#   address_of_rank_0                 print the address of the job's first node
 #   run_on_ranks NODES MODULE ARGS…   run `python -m MODULE ARGS…` on every rank of NODES nodes; fail as the ranks do
 #
 # Variables that a site's file (slurm/sites/*.sh) may set:

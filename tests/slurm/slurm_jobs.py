@@ -1,4 +1,4 @@
-"""Jobs of the tests: submitted by the scripts of ``slurm/``."""
+"""Jobs of the tests, which the scripts of ``slurm/`` submit to the pocket cluster."""
 
 import json
 import os
@@ -16,7 +16,7 @@ ACTIVE = {"PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "SUSPENDED", "REQUE
 
 
 def output_of(words, env):
-    """What a command of Slurm prints. The variables of a job that runs these tests stay out of its environment."""
+    """Return what a command of Slurm prints. It does not see the variables of a job that runs these tests."""
     own = {name: value for name, value in os.environ.items() if not name.startswith("SLURM_")}
     env = {"DLTUTORIAL_PYTHON": sys.executable, "DLTUTORIAL_RUNS": str(paths.runs_dir().absolute()), **own, **env}
     done = subprocess.run(
@@ -28,14 +28,20 @@ def output_of(words, env):
 
 @dataclass(frozen=True)
 class Job:
-    """A job or a job array."""
+    """A job or a job array.
+
+    Attributes:
+        number: Its number in Slurm.
+        output: The file with its output.
+        env: The variables that lead Slurm's commands to the cluster.
+    """
 
     number: str
     output: Path
     env: dict
 
     def state(self):
-        """Slurm's word for it, and how often it was started again."""
+        """Return Slurm's name of the state, and how often the job started again."""
         form = "--Format=State:|,RestartCnt:|"
         words = ["squeue", "--noheader", "--states=all", f"--jobs={self.number}", form]
         line = output_of(words, self.env) or "UNKNOWN|"
@@ -43,7 +49,7 @@ class Job:
         return word, int(restarts or 0)
 
     def wait(self, timeout_s=250.0):
-        """How often it was started again, once it has ended well."""
+        """Wait until the job has completed, and return how often it started again."""
         wait_for(lambda: self.state()[0] not in ACTIVE, timeout_s)
         word, restarts = self.state()
         assert word == "COMPLETED", self.output.read_text()
@@ -54,9 +60,17 @@ class Job:
         words = ["squeue", "--noheader", f"--jobs={self.number}"]
         wait_for(lambda: not output_of(words, self.env).strip(), timeout_s)
 
-    def warn(self):
-        """Send the signal that Slurm sends before a job's time is over."""
-        output_of(["scancel", "--batch", "--signal=USR1", self.number], self.env)
+    def wait_for_output(self, text, timeout_s=250.0):
+        """Wait until the output of the job contains a text."""
+        wait_for(lambda: self.output.exists() and text in self.output.read_text(), timeout_s)
+
+    def signal_before_time_limit(self):
+        """Send to all ranks the signal that Slurm sends before the time limit."""
+        output_of(["scancel", "--signal=USR1", self.number], self.env)
+
+    def cancel(self):
+        """End the job."""
+        output_of(["scancel", self.number], self.env)
 
 
 def sbatch(script, *arguments, env, nodes=1, options=()):
@@ -70,8 +84,8 @@ def sbatch(script, *arguments, env, nodes=1, options=()):
     return Job(number, Path(output.replace("%j", number)), env)
 
 
-def losses(run):
-    """The loss after each update that a run has recorded; a line that is being written is no record yet."""
-    file = paths.runs_dir() / run / "progress.jsonl"
-    lines = file.read_text().splitlines(keepends=True) if file.exists() else []
-    return {r["step"]: r["loss"] for r in (json.loads(line) for line in lines if line.endswith("\n"))}
+def losses(name):
+    """Return the loss of each step that the only run of this name has recorded."""
+    (file,) = paths.runs_dir().glob(f"{name}-*/metrics.jsonl")
+    records = [json.loads(line) for line in file.read_text().splitlines()]
+    return {record["step"]: record["loss"] for record in records if "loss" in record}

@@ -1,29 +1,27 @@
-"""The scripts of ``slurm/`` on the pocket cluster: training on two nodes, the signal before the time limit, arrays."""
+"""The scripts of ``slurm/`` on the pocket cluster."""
 
-import json
+import csv
 import os
 import subprocess
 import sys
+import urllib.error
+import urllib.request
 
 import pytest
 from slurm_jobs import losses, sbatch
 from waiting import wait_for
 
-from dltutorial import paths
 from dltutorial.launch import pocket
+from dltutorial.profile import trace
 
 pytestmark = [pytest.mark.slurm, pytest.mark.timeout(600)]
-TINY = ("--preset", "smoke", "--dim", "32", "--depth", "1", "--eval-every", "0", "--log-every", "1")
+SMALL = ("--preset", "smoke", "--global-batch-size", "4", "--steps", "30")
 
 
-@pytest.fixture(scope="module")
-def whole(cluster, runs):
-    """The losses of an undisturbed run on 2 nodes with 2 ranks each, and what its job printed."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("DLTUTORIAL_RUNS", str(runs))
-        job = sbatch("train", *TINY, "--steps", "20", nodes=2, env=cluster.env | {"RUN_NAME": "whole"})
-        job.wait()
-        return losses("whole"), job.output.read_text()
+@pytest.fixture
+def one_rank_per_node(cluster):
+    """The environment of a job with one rank on each node."""
+    return cluster.env | {"DLTUTORIAL_RANKS_PER_NODE": "1"}
 
 
 def test_the_cluster_is_up_and_its_command_prints_what_a_shell_evaluates(cluster):
@@ -34,39 +32,53 @@ def test_the_cluster_is_up_and_its_command_prints_what_a_shell_evaluates(cluster
     assert "n0 " in status.stderr
 
 
-def test_two_nodes_with_two_ranks_each_train(whole):
-    found, text = whole
-    assert list(found) == list(range(1, 21))
-    assert found[20] < found[1]
-    assert "2 nodes: n[0-1]" in text
-    assert "2 ranks a node" in text
+def test_a_job_that_is_stopped_by_the_signal_starts_again_and_has_the_losses_of_one_that_is_not(one_rank_per_node):
+    undisturbed = sbatch("train", *SMALL, nodes=2, env=one_rank_per_node)
+    assert undisturbed.wait() == 0
+    assert "2 nodes: n[0-1]" in undisturbed.output.read_text()
+    stopped = sbatch("train", *SMALL, nodes=2, env=one_rank_per_node)
+    stopped.wait_for_output("run: ")
+    stopped.signal_before_time_limit()
+    assert stopped.wait() == 1
+    expected = losses(f"train-{undisturbed.number}")
+    assert list(expected) == list(range(1, 31))
+    assert losses(f"train-{stopped.number}") == expected
 
 
-def test_a_warned_job_writes_a_checkpoint_queues_again_and_has_the_same_losses(cluster, whole):
-    job = sbatch("train", *TINY, "--steps", "20", nodes=2, env=cluster.env | {"RUN_NAME": "warned"})
-    wait_for(lambda: len(losses("warned")) > 0)
-    job.warn()
-    assert job.wait() == 1
-    text = job.output.read_text()
-    assert "warned: the job queues again" in text
-    assert "warned goes on after" in text
-    assert losses("warned") == pytest.approx(whole[0], rel=1e-5)
-
-
-def test_an_array_measures_scaling(cluster):
-    env = cluster.env | {"DLTUTORIAL_RANKS_PER_NODE": "1"}
-    job = sbatch("scaling", *TINY, "--steps", "10", nodes=2, env=env, options=["--array=1,2"])
+def test_scaling_writes_a_row_for_each_number_of_nodes(cluster, runs):
+    options = ("--preset", "smoke", "--steps", "20")
+    env = cluster.env | {"BATCH": "2"}  # with the two ranks per node that the site's file sets
+    job = sbatch("scaling", *options, nodes=2, env=env, options=["--array=1,2"])
     job.wait_until_gone()
-    for ranks in (1, 2):
-        recipe = json.loads((paths.runs_dir() / f"scaling-{job.number}-{ranks}" / "recipe.json").read_text())
-        assert recipe["global_batch_size"] == 16 * ranks
-        assert len(losses(f"scaling-{job.number}-{ranks}")) == 10
+    rows = [next(csv.reader([(runs / f"scaling-{job.number}-{ranks}.csv").read_text()])) for ranks in (2, 4)]
+    assert [row[:2] for row in rows] == [["2", "2"], ["4", "2"]]
+    assert all(float(row[2]) > 0 for row in rows)
 
 
-def test_an_array_of_workers_tunes_one_study(cluster, runs):
-    line = ("--name", "study", "--preset", "smoke", "--dim", "16", "--heads", "1", "--depth", "1", "--steps", "9")
-    line += ("--global-batch-size", "2", "--knob", "learning_rate=1e-3..3e-2:log", "--trials", "4")
-    sbatch("tune", *line, env=cluster.env, options=["--array=0-1"]).wait_until_gone()
-    outputs = "".join(file.read_text() for file in (runs / "jobs").glob("tune-*.out"))
-    assert "best: " in outputs
-    assert "Traceback" not in outputs
+def test_profile_records_five_steps(cluster, runs):
+    job = sbatch("profile", "--preset", "smoke", "--global-batch-size", "4", nodes=2, env=cluster.env)
+    job.wait()
+    assert len(trace.read(runs / "profiles" / f"profile-{job.number}.json.gz").steps) == 5
+
+
+def status_of(address, **headers):
+    """Return the status of a server's answer, or None if no server listens yet."""
+    try:
+        return urllib.request.urlopen(urllib.request.Request(address, headers=headers)).status
+    except urllib.error.HTTPError as error:
+        return error.code
+    except urllib.error.URLError:
+        return None
+
+
+def test_notebook_starts_a_server_that_asks_for_the_token(cluster, runs):
+    job = sbatch("notebook", env=cluster.env)
+    address = f"http://127.0.0.1:{20000 + int(job.number) % 10000}/api/contents"
+    assert wait_for(lambda: status_of(address)) == 403
+    token_file = runs / f"notebook-{job.number}.token"
+    token = token_file.read_text().strip()
+    assert token_file.stat().st_mode & 0o077 == 0
+    assert token not in job.output.read_text()
+    assert status_of(address, Authorization=f"token {token}") == 200
+    job.cancel()
+    job.wait_until_gone()

@@ -1,4 +1,4 @@
-"""The scripts of ``slurm/`` are shell that parses, careful, and nobody's own: no account, no path."""
+"""The scripts of ``slurm/`` can be parsed, end at the first error, and name no account and no path."""
 
 import re
 import subprocess
@@ -39,7 +39,7 @@ def test_it_parses(script):
 def test_a_job_script_is_careful_and_says_how_it_is_called(script):
     lines = script.read_text().splitlines()
     assert lines[0] == "#!/bin/bash"
-    assert next(line for line in code(script) if line.strip()) == "set -euo pipefail"
+    assert next(line for line in code(script) if line.strip()).startswith("set -euo pipefail ")
     assert f"slurm/{script.name}" in "\n".join(lines[:12])
     assert "--open-mode=append" in directives(script)
 
@@ -105,35 +105,6 @@ def test_a_site_can_be_sourced(site):
     if site != "pocket":
         assert "DLTUTORIAL_RUNS=" in done.stdout
     assert "${" not in done.stdout
-
-
-@pytest.mark.parametrize(
-    ("variable", "value", "words"),
-    [
-        ("DLTUTORIAL_RANKS_PER_NODE", "0", "is no number of ranks"),
-        ("MAX_RESTARTS", "abc", "is no number of restarts"),
-        ("DLTUTORIAL_LAUNCHER", "mpirun", "is no launcher; choose torchrun or srun"),
-    ],
-)
-def test_a_setting_that_cannot_be_ends_a_job_in_one_line(variable, value, words):
-    source = f'set -euo pipefail; source "{FOLDER / "ranks.sh"}"; in_force'
-    env = {"PATH": "/usr/bin:/bin", variable: value}
-    done = subprocess.run(["bash", "-c", source], capture_output=True, text=True, env=env)
-    assert done.returncode == 2
-    assert f"{variable}={value} {words}" in done.stderr
-    assert len(done.stderr.splitlines()) == 1
-
-
-@pytest.mark.parametrize("script", JOBS, **named)
-def test_a_job_sent_from_another_folder_says_where_to_go(script, tmp_path):
-    done = subprocess.run(
-        ["bash", str(script)], env={"PATH": "/usr/bin:/bin", "SLURM_SUBMIT_DIR": str(tmp_path)}, capture_output=True,
-        text=True,
-    )  # fmt: skip
-    assert done.returncode == 2
-    assert done.stderr.splitlines() == [
-        f"submitted from {tmp_path}, which is not the course's folder: cd there, and sbatch again"
-    ]
 
 
 def test_the_notebook_server_listens_on_the_loopback_address():
