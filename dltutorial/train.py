@@ -19,8 +19,6 @@ Sources: the pages on ``torch.distributed``, ``fully_shard``, ``torch.distribute
 import argparse
 import contextlib
 import math
-import pickle
-import shutil
 import signal
 import sys
 from collections import defaultdict
@@ -28,17 +26,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import torch
 import torch.distributed as dist
-import torch.distributed.checkpoint as dcp
 from torch import Tensor, nn
-from torch.distributed.checkpoint.state_dict import (
-    StateDictOptions,
-    get_model_state_dict,
-    get_state_dict,
-    set_state_dict,
-)
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
@@ -47,7 +39,8 @@ from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import default_collate
 
-from dltutorial import cli, config, machine, node, paths
+from dltutorial import cli, config, machine, node
+from dltutorial.checkpoint import barrier, is_first_rank, load_checkpoint, save_checkpoint, save_weights
 from dltutorial.data import store, weather
 from dltutorial.data.loaders import Pairs, endless_batches
 from dltutorial.errors import CourseError
@@ -56,8 +49,9 @@ from dltutorial.models.vit import ViT
 from dltutorial.optim.schedules import cosine, warm_up
 from dltutorial.profile.ranges import annotate
 from dltutorial.ranks import RankInfo
-from dltutorial.record.run_log import RunLog, create_run, read_config
+from dltutorial.record.run_log import RunLog, create_run
 from dltutorial.step import compiling
+from dltutorial.train_options import check_options, read_options
 
 LOG_EVERY = 10  # steps between two looks at the losses; each look waits for the device
 STOPPED = 75  # exit status "try again later" (EX_TEMPFAIL in sysexits.h): there is a checkpoint to resume from
@@ -92,9 +86,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     step = load_checkpoint(run, model, optimizer)
     batches = make_batches(train_pairs, options, ranks, skip=step)
     losses: list[Tensor] = []
-    with StopSignal() as stop, RunLog(run, options, step, is_writer=ranks.is_first) as log:
+    with StopSignal() as stop, RunLog(run, options, step, is_writer=is_first_rank()) as log:
         while step < options.steps and not stop.agreed:
-            set_learning_rate(optimizer, learning_rate(step, options))
+            for group in optimizer.param_groups:
+                group["lr"] = learning_rate(step, options)
             losses.append(training_step(parallel_model, optimizer, batches, options, ranks))
             step += 1
             is_last = step == options.steps
@@ -106,92 +101,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
             if is_last or is_due(step, options.steps // 3):
                 log.write_score(step, validate(parallel_model, valid_pairs, options, ranks))
             if saves or stop.agreed:
-                save_checkpoint(run, step, model, optimizer, ranks)
+                save_checkpoint(run, step, model, optimizer)
             if not losses:
                 log.restart_clock()  # validation and checkpoints do not count as training time
     if step < options.steps:
         return leave(ranks, STOPPED)
-    save_weights(run, model, ranks)
+    save_weights(run, model)
     return leave(ranks, 0)
 
 
 def is_due(step: int, every: int) -> bool:
     """Return whether something that happens every ``every`` steps happens after this step. 0 means never."""
     return every > 0 and step % every == 0
-
-
-# Options
-
-
-def make_parser() -> argparse.ArgumentParser:
-    """Return the parser of the command line. Where the default is None, the preset decides."""
-    parser = cli.Parser(prog="dltutorial train", description="Train the weather model, alone or on many ranks.")
-    add = parser.add_argument
-    add("--preset", default="auto", help=f"{', '.join(config.PRESETS)}, or auto: what fits this machine")
-    add("--data", metavar="DIR", help="a data set of your own; default: the simulated weather of the preset")
-    add("--name", default="train", help="the name of the run's folder begins with it")
-    add("--resume", metavar="RUN", help="continue the run in this folder, such as runs/train-20260131-120000")
-    add("--steps", type=int, metavar="N", help="updates of the weights")
-    add("--global-batch-size", type=int, metavar="N", help="samples of one update, over all ranks")
-    add("--learning-rate", type=float, metavar="X", help="the peak of the schedule")
-    add("--warmup-steps", type=int, metavar="N", help="steps until the peak; default: a tenth of all steps")
-    add("--precision", choices=["fp32", "tf32", "bf16"], default="fp32", help="of the matrix products")
-    add("--compile", action="store_true", help="compile the blocks of the model")
-    add("--workers", type=int, default=0, metavar="N", help="processes of each rank that load data")
-    add("--shard", choices=["none", "full"], default="none", help="none: DDP; full: fully_shard")
-    add("--tensor", type=int, default=1, metavar="N", help="ranks that share each layer")
-    add("--accumulate", type=int, default=1, metavar="N", help="micro-batches of one update")
-    add("--checkpoint-activations", action="store_true", help="recompute activations in the backward pass")
-    add("--checkpoint-every", type=int, default=0, metavar="N", help="steps; default: only after a signal")
-    add("--track", nargs="*", choices=["tensorboard", "wandb"], default=["tensorboard"])
-    add("--seed", type=int, default=0, help="of the initial weights and of the order of the samples")
-    return parser
-
-
-def read_options(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """Read the command line; a run to resume keeps the options in its ``config.json``.
-
-    Raises:
-        CourseError: A value is not possible, or an option differs from that of the run to resume.
-    """
-    parser = make_parser()
-    options = parser.parse_args(arguments)
-    if options.resume:
-        saved = read_config(options.resume)
-        parser.set_defaults(**saved)
-        options = parser.parse_args(arguments)  # now an option that is not given has the saved value
-        for name, value in saved.items():
-            if getattr(options, name) != value and name != "preset":
-                raise CourseError(
-                    f"--{name.replace('_', '-')} {getattr(options, name)} differs from {value} in {options.resume}; "
-                    "leave the option out to resume, or start a new run without --resume"
-                )
-    preset = config.preset(options.preset)
-    options.preset = preset.name
-    for name in ("steps", "global_batch_size", "learning_rate"):
-        if getattr(options, name) is None:
-            setattr(options, name, getattr(preset, name))
-    if options.warmup_steps is None:
-        options.warmup_steps = options.steps // 10
-    return options
-
-
-def check_options(options: argparse.Namespace, world_size: int) -> None:
-    """Raise a CourseError if these options do not fit together on so many ranks."""
-    paths.inside(paths.runs_dir(), options.name)
-    heads = config.PRESETS[options.preset].heads
-    data_ranks = max(1, world_size // options.tensor)
-    if min(options.steps, options.accumulate, options.tensor) < 1:
-        raise CourseError("--steps, --accumulate and --tensor must be at least 1")
-    if world_size % options.tensor or heads % options.tensor:
-        raise CourseError(f"--tensor {options.tensor} must divide the {world_size} ranks and the {heads} heads")
-    if options.tensor > 1 and data_ranks > 1 and options.shard == "none":
-        raise CourseError("DDP does not support --tensor; add --shard full, or start as many ranks as --tensor says")
-    if options.global_batch_size % (data_ranks * options.accumulate):
-        raise CourseError(
-            f"--global-batch-size {options.global_batch_size} cannot be shared equally by {data_ranks} ranks with "
-            f"{options.accumulate} micro-batches each; choose a multiple of {data_ranks * options.accumulate}"
-        )
 
 
 # Ranks
@@ -213,11 +134,6 @@ class Ranks:
     device: torch.device
     store: dist.Store | None
     mesh: DeviceMesh | None
-
-    @property
-    def is_first(self) -> bool:
-        """Whether this is rank 0, which writes the files and prints."""
-        return self.info.rank == 0
 
     @property
     def data_rank(self) -> int:
@@ -247,10 +163,10 @@ def open_run(options: argparse.Namespace, ranks: Ranks) -> Path:
     """Return the folder of the run: the one to resume, or a new one that rank 0 makes."""
     if options.resume:
         return Path(options.resume)
-    folder = [create_run(options) if ranks.is_first else None]
+    shared: list[Any] = [create_run(options) if is_first_rank() else None]
     if ranks.mesh is not None:
-        dist.broadcast_object_list(folder, src=0)
-    return folder[0]
+        dist.broadcast_object_list(shared, src=0)
+    return shared[0]
 
 
 def exchange(losses: list[Tensor], stop_requested: bool, ranks: Ranks) -> tuple[Tensor, bool]:
@@ -276,7 +192,7 @@ def leave(ranks: Ranks, status: int) -> int:
     soon as one of them ends with such a status.
     """
     if ranks.store is not None:
-        process_group.leave(ranks.info, ranks.store, status if ranks.is_first else 0)
+        process_group.leave(ranks.info, ranks.store, status if is_first_rank() else 0)
     return status
 
 
@@ -291,7 +207,7 @@ class StopSignal:
     def __init__(self) -> None:
         self.requested = False
         self.agreed = False
-        self._previous_handlers: dict[int, object] = {}
+        self._previous_handlers: dict[int, Any] = {}
 
     def __enter__(self) -> "StopSignal":
         for number in (signal.SIGUSR1, signal.SIGTERM, signal.SIGINT):
@@ -307,12 +223,6 @@ class StopSignal:
             signal.signal(number, handler)
 
 
-def barrier(ranks: Ranks) -> None:
-    """Wait until every rank has reached this line."""
-    if ranks.mesh is not None:
-        dist.barrier()
-
-
 # Data, model, optimizer
 
 
@@ -321,9 +231,9 @@ def open_data(options: argparse.Namespace, ranks: Ranks) -> tuple[Pairs, Pairs]:
     folder = options.data
     if folder is None:
         preset = config.preset(options.preset)
-        if ranks.is_first:
+        if is_first_rank():
             weather.ensure(preset)
-        barrier(ranks)
+        barrier()
         folder = weather.ensure(preset)
     _, height, width = store.open_split(folder, "train").shape
     patch = config.PRESETS[options.preset].patch
@@ -394,12 +304,6 @@ def learning_rate(step: int, options: argparse.Namespace) -> float:
     return options.learning_rate * warm_up(options.warmup_steps, then=decay)(step)
 
 
-def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
-    """Set the learning rate of all parameter groups."""
-    for group in optimizer.param_groups:
-        group["lr"] = rate
-
-
 # One step, and the validation
 
 
@@ -426,7 +330,7 @@ def training_step(
     micro_batches = list(zip(x_BCHW.chunk(options.accumulate), y_BCHW.chunk(options.accumulate), strict=True))
     for number, (x, y) in enumerate(micro_batches, start=1):
         with gradients_averaged(model, number == len(micro_batches)):
-            with annotate("forward"), autocast(options, ranks):
+            with annotate("forward"), autocast(model, options, ranks):
                 loss = F.mse_loss(model(x), y) / len(micro_batches)
             with annotate("backward"):
                 loss.backward()
@@ -452,9 +356,9 @@ def gradients_averaged(model: nn.Module, enabled: bool) -> Iterator[None]:
         yield
 
 
-def autocast(options: argparse.Namespace, ranks: Ranks) -> torch.autocast:
+def autocast(model: nn.Module, options: argparse.Namespace, ranks: Ranks) -> torch.autocast:
     """Return the context that computes matrix products in bfloat16. ``fully_shard`` does that by its own policy."""
-    enabled = options.precision == "bf16" and options.shard == "none"
+    enabled = options.precision == "bf16" and not isinstance(model, FSDPModule)
     return torch.autocast(ranks.device.type, torch.bfloat16, enabled=enabled)
 
 
@@ -467,10 +371,13 @@ def clip_gradients(model: nn.Module, max_norm: float) -> None:
     parameters_of_mesh = defaultdict(list)
     for parameter in model.parameters():
         parameters_of_mesh[getattr(parameter, "device_mesh", None)].append(parameter)
-    norms = [nn.utils.get_total_norm([p.grad for p in group]) for group in parameters_of_mesh.values()]
-    norms = [norm.full_tensor() if isinstance(norm, DTensor) else norm for norm in norms]
+    norms = []
     for group in parameters_of_mesh.values():
-        nn.utils.clip_grads_with_norm_(group, max_norm, torch.stack(norms).norm())
+        norm = nn.utils.get_total_norm([p.grad for p in group if p.grad is not None])
+        norms.append(norm.full_tensor() if isinstance(norm, DTensor) else norm)
+    total_norm = torch.stack(norms).norm()
+    for group in parameters_of_mesh.values():
+        nn.utils.clip_grads_with_norm_(group, max_norm, total_norm)
 
 
 @torch.no_grad()
@@ -489,90 +396,13 @@ def validate(model: nn.Module, pairs: Pairs, options: argparse.Namespace, ranks:
         indices = range(first, min(first + 16, n))
         x_BCHW, y_BCHW = default_collate([pairs[i] for i in indices or [0]])
         x_BCHW, y_BCHW = x_BCHW.to(ranks.device), y_BCHW.to(ranks.device)
-        with autocast(options, ranks):
+        with autocast(model, options, ranks):
             forecast_BCHW = model(x_BCHW)
         errors_2 = torch.stack([F.mse_loss(forecast_BCHW.float(), y_BCHW), F.mse_loss(x_BCHW, y_BCHW)])
         squares_2 += len(indices) * errors_2
     if ranks.mesh is not None:
         dist.all_reduce(squares_2)
     return (squares_2[0] / squares_2[1]).sqrt().item()
-
-
-# Checkpoints
-
-
-def is_sharded(model: nn.Module) -> bool:
-    """Return whether this rank has only shards of some parameters."""
-    return any(isinstance(parameter, DTensor) for parameter in model.parameters())
-
-
-def save_checkpoint(run: Path, step: int, model: nn.Module, optimizer: torch.optim.Optimizer, ranks: Ranks) -> None:
-    """Save what a run needs to continue. Only a complete checkpoint gets its name, and the newest two are kept.
-
-    The model draws no random numbers during training, and the order of the samples follows from the seed and the step.
-    Therefore the weights, the optimizer state and the step are enough.
-    """
-    folder = run / "checkpoints"
-    if is_sharded(model):  # each rank writes its shards into a folder
-        unfinished = folder / f"unfinished-{step}"
-        weights, optimizer_state = get_state_dict(model, optimizer)
-        dcp.save({"model": weights, "optimizer": optimizer_state, "step": step}, checkpoint_id=unfinished)
-        if ranks.is_first:
-            unfinished.rename(folder / f"step-{step:08d}")
-    elif ranks.is_first:
-        state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step}
-        write(state, folder / f"step-{step:08d}.pt")
-    if ranks.is_first:
-        for old in sorted(folder.glob("step-*"))[:-2]:
-            if old.is_dir():
-                shutil.rmtree(old)
-            else:
-                old.unlink()
-    barrier(ranks)  # no rank ends before the checkpoint is complete
-
-
-def load_checkpoint(run: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> int:
-    """Load the newest checkpoint that can be read. Return its step, or 0 if there is none."""
-    for path in sorted((run / "checkpoints").glob("step-*"), reverse=True):
-        if path.is_dir():
-            weights, optimizer_state = get_state_dict(model, optimizer)
-            state = {"model": weights, "optimizer": optimizer_state, "step": 0}
-            dcp.load(
-                state, checkpoint_id=path
-            )  # each rank reads its shards, also if another number of ranks saved them
-            set_state_dict(model, optimizer, model_state_dict=weights, optim_state_dict=optimizer_state)
-            return state["step"]
-        try:
-            state = torch.load(path, map_location="cpu", weights_only=True)
-        except (RuntimeError, EOFError, pickle.UnpicklingError) as error:
-            print(f"{path} cannot be read ({type(error).__name__}); the checkpoint before it is used", file=sys.stderr)
-            continue
-        model.load_state_dict(state["model"])
-        optimizer.load_state_dict(state["optimizer"])
-        return state["step"]
-    return 0
-
-
-def save_weights(run: Path, model: nn.Module, ranks: Ranks) -> None:
-    """Write ``weights.pt``, the state dict of the whole model."""
-    everything = StateDictOptions(full_state_dict=True, cpu_offload=True)
-    weights = get_model_state_dict(model, options=everything)
-    if ranks.is_first:
-        write(weights, run / "weights.pt")
-    barrier(ranks)
-
-
-def write(state: dict, file: Path) -> None:
-    """Write a file by ``torch.save``. After a kill or on a full disk there is no incomplete file of this name.
-
-    Raises:
-        CourseError: The file cannot be written.
-    """
-    with paths.atomic(file) as temporary:
-        try:
-            torch.save(state, temporary)
-        except RuntimeError as error:  # torch's writer raises it for a full disk
-            raise OSError(str(error).partition("\n")[0]) from error
 
 
 if __name__ == "__main__":
