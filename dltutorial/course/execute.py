@@ -176,6 +176,7 @@ def _execute_here(
             cwd=work,
             kernel_name="python3",
             progress_bar=False,
+            start_timeout=180,  # seconds; a kernel starts slowly on a busy machine
             execution_timeout=math.ceil(timeout_s),
             shutdown_kernel="immediate",
             on_cell_start=on_cell_start,

@@ -148,11 +148,13 @@ def own_folder(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def impatient(name, monkeypatch):
+def impatient(name):
     """The check gives up soon on an answer that waits for ever. Right answers have the time that learners have."""
-    if hasattr(module(name), "PATIENCE_S"):
-        share = 2 if name == "capstone" else 4
-        monkeypatch.setattr(module(name), "PATIENCE_S", module(name).PATIENCE_S / share)
+    with pytest.MonkeyPatch.context() as patch:
+        if hasattr(module(name), "PATIENCE_S"):
+            share = 2 if name == "capstone" else 4
+            patch.setattr(module(name), "PATIENCE_S", module(name).PATIENCE_S / share)
+        yield patch
 
 
 def test_every_exercise_is_asked_in_a_notebook_and_every_notebook_asks_an_exercise():
@@ -208,6 +210,9 @@ def test_a_wrong_answer_is_rejected_with_its_own_hint(name, source, hint, first_
         return outcome.status == "wrong" and (hint or "") in outcome.hint
 
     outcome = examine(name, source, rejected, exercise)
+    if not rejected(outcome):  # on a busy machine the short time limit may have ended an answer that does not wait
+        impatient.undo()
+        outcome = examine(name, source, rejected, exercise)
     assert rejected(outcome), outcome
 
 
