@@ -14,7 +14,6 @@ from typing import NoReturn
 from dltutorial import __version__, advice
 from dltutorial.config import PRESETS, preset
 from dltutorial.engine.recipe import Recipe, add_options
-from dltutorial.errors import CourseError
 
 _PRESETS = f"{', '.join(PRESETS)}, or auto: what fits this machine"
 
@@ -61,24 +60,23 @@ def make_parser() -> argparse.ArgumentParser:
     doctor = _add(commands, "doctor", _doctor, "what this machine has, and what each chapter can show on it")
     doctor.add_argument("--measure", action="store_true", help="measure the machine's peaks first (seconds)")
 
-    whats = _add(commands, "data", _data, "simulate a data set, check one, convert it, or compute its statistics")
+    whats = _add(commands, "data", _data, "simulate a data set, check one, or write it in another layout")
     data = whats.add_subparsers(metavar="WHAT", dest="what", required=True)
     weather = _add(data, "weather", _data, "simulate a data set, unless it is there")
+    weather.add_argument("--seed", type=number(int, 0, 2**31), default=0, help="of the simulation (default: 0)")
+    cores = "default: one per usable core"
+    weather.add_argument("--processes", type=number(int, 1, 1000), metavar="N", help=cores)
+    check = _add(data, "check", _data, "read a data set completely, and say what is wrong with it")
+    check.add_argument("--source", type=place, metavar="DIR", required=True, help="the data set")
+    writes = "compute the statistics that are missing or do not fit, and write them to DIR/stats"
+    check.add_argument("--write-statistics", action="store_true", help=writes)
     convert = _add(data, "convert", _data, "write a data set in another layout on disk")
-    for made in (weather, convert):  # what was not given stays out of the namespace
-        made.add_argument("--preset", default=argparse.SUPPRESS, help=_PRESETS)
-        made.add_argument("--seed", type=int, default=argparse.SUPPRESS, help="another planet's weather (default: 0)")
-        cores, few = "default: one per usable core", number(int, 1, 1000)
-        made.add_argument("--processes", type=few, default=argparse.SUPPRESS, metavar="N", help=cores)
-        made.add_argument("--out", type=place, metavar="DIR", help="where to (default: the course's data folder)")
     convert.add_argument("--source", type=place, metavar="DIR", help="the data set (default: the preset's weather)")
     layouts = "hdf5-chunk1, hdf5-chunk16-gzip4, hdf5-auto-lzf, hdf5-contiguous, npy, zarr-chunk1-zstd, …"
     convert.add_argument("--layout", metavar="NAME", required=True, help=layouts)
-    check = _add(data, "check", _data, "read a data set through: what is wrong, and what is odd")
-    statistics = _add(data, "statistics", _data, "compute those of a data set's stats/ that it lacks")
-    for given in (check, statistics):
-        given.add_argument("--source", type=place, metavar="DIR", required=True, help="the data set")
-    statistics.add_argument("--overwrite", action="store_true", help="replace those that are there")
+    for made in (weather, convert):
+        made.add_argument("--preset", default="auto", help=_PRESETS)
+        made.add_argument("--out", type=place, metavar="DIR", help="the new folder (default: among the course's data)")
 
     trains = "train the weather model, in one process or on the ranks of torchrun or srun"
     commands.add_parser("train", help=trains)  # dltutorial/train.py reads its options
@@ -163,24 +161,19 @@ def _doctor(args: argparse.Namespace) -> int:
     return status
 
 
-def _data(args: argparse.Namespace) -> None:
-    from dltutorial import node
-    from dltutorial.data import convert, formats, store, weather, writing
+def _data(args: argparse.Namespace) -> int:
+    from dltutorial.data import check, convert, weather
 
-    given = {name: value for name, value in vars(args).items() if name in ("preset", "seed", "processes")}
-    if args.what == "check":
-        print(store.validate(args.source, progress=True))
-    elif args.what == "statistics":
-        node.refuse_on_login("computing statistics")
-        print(*writing.write_stats(args.source, progress=True, overwrite=args.overwrite), sep="\n")
-    elif args.what == "weather":
-        print(weather.ensure(preset(given.pop("preset", "auto")), args.out, **given))
-    else:
-        layout = formats.Layout.of(args.layout)
-        if args.source and given:
-            raise CourseError(f"data convert: --source and --{next(iter(given))} exclude each other; leave out one")
-        source = args.source or weather.ensure(preset(given.pop("preset", "auto")), **given)
-        print(convert.convert(source, layout, args.out))
+    if args.what == "weather":
+        print(weather.ensure(preset(args.preset), args.out, seed=args.seed, processes=args.processes))
+        return 0
+    if args.what == "convert":
+        source = args.source or weather.ensure(preset(args.preset))
+        print(convert.convert(source, args.layout, args.out))
+        return 0
+    report = check.check(args.source, args.write_statistics, progress=True)
+    print(*report.problems, *report.notes, sep="\n")
+    return 1 if report.problems else 0
 
 
 def _tune(args: argparse.Namespace) -> None:

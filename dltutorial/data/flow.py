@@ -1,9 +1,10 @@
 """The simulated atmosphere's grid and physics: what is simulated, in which units, with which constants.
 
-In: grid sizes. Out: a frozen ``Flow``. The equations are in ``dynamics``. Loads no torch.
+In: grid sizes. Out: a frozen ``Flow``. The equations are in ``dynamics``. This module loads no torch.
 
-Numbers of a ``Flow`` are without dimension: 1 is 1152 km, 20 m/s, and so 57 600 s (16 hours). The domain is then
-14 500 km by 7 200 km, and beta at 45° is 1.07. Fields are stored in SI units.
+The numbers of a ``Flow`` have no dimension. The unit of length is 1152 km, the unit of speed is 20 m/s, so the unit of
+time is 57 600 s (16 hours). The domain is 14 500 km by 7 200 km, and beta at 45° is 1.07. Fields are stored in SI
+units.
 """
 
 import dataclasses
@@ -16,30 +17,33 @@ LENGTH_M = 1.152e6
 SPEED_M_PER_S = 20.0
 TIME_S = LENGTH_M / SPEED_M_PER_S
 
-# One layer's channels, their SI units, and the factor from numbers without dimension.
+# The channels of one layer, with their SI units, and the factors from numbers without dimension.
 CHANNELS = {
-    "u": ("m/s", SPEED_M_PER_S), "v": ("m/s", SPEED_M_PER_S), "vorticity": ("1/s", 1 / TIME_S),
-    "streamfunction": ("m^2/s", LENGTH_M * SPEED_M_PER_S), "tracer": ("1", 1.0),
-}  # fmt: skip
+    "u": ("m/s", SPEED_M_PER_S),
+    "v": ("m/s", SPEED_M_PER_S),
+    "vorticity": ("1/s", 1 / TIME_S),
+    "streamfunction": ("m^2/s", LENGTH_M * SPEED_M_PER_S),
+    "tracer": ("1", 1.0),
+}
 
 
 @dataclass(frozen=True)
 class Flow:
-    """Grid and physics, without dimension. The defaults are a free flow: nothing forced, nothing damped.
+    """Grid and physics, without dimension. The defaults are a flow without forcing and damping.
 
     Attributes:
         n_lat, n_lon: grid points; even, and n_lon twice n_lat in the default domain.
-        n_layers: layers of equal depth, top first.
+        n_layers: layers of equal depth, from the top.
         height, width: size of the domain in y and x.
-        beta: how fast the Coriolis parameter grows northward; 1.07 is that of 45°.
-        deformation_radius: of the first baroclinic mode (no meaning with one layer).
+        beta: northward gradient of the Coriolis parameter; 1.07 is its value at 45°.
+        deformation_radius: of the first baroclinic mode; not used with one layer.
         jet_speeds: peak of the equilibrium jets in each layer; empty: none.
-        jet_sharpness: how narrow the eastward jets are; the westward flow between them is broad.
+        jet_sharpness: a larger number makes the eastward jets narrower, and the westward flow between them broader.
         vorticity_rates: r_k, per layer; empty: none.
         thermal_rate: 1/τ.
         tracer_rate: 1/τ_c.
         viscosity, viscosity_order: a field of wavenumber κ decays at the rate ``viscosity * κ**viscosity_order``.
-        dt: time step; None takes ``2 / n_lat``, the documented step.
+        dt: time step; None takes ``2 / n_lat``, see ``step``.
     """
 
     n_lat: int
@@ -59,20 +63,27 @@ class Flow:
     dt: float | None = None
 
     def __post_init__(self) -> None:
-        """Refuse, as a RecipeError, an odd or tiny grid."""
+        """Check the grid.
+
+        Raises:
+            RecipeError: A number of grid points is odd, or below 8.
+        """
         if self.n_lat < 8 or self.n_lon < 8 or self.n_lat % 2 or self.n_lon % 2:
             raise RecipeError(f"a grid of {self.n_lat} × {self.n_lon} cannot be simulated; take even numbers from 8")
 
     @property
     def step(self) -> float:
-        """The time step: a wind of 60 m/s crosses one grid length in it. (1.4 times as long is still stable.)"""
-        return 2 / self.n_lat if self.dt is None else self.dt
+        """The time step, in which a wind of 60 m/s crosses one grid length. (1.4 times as long is still stable.)"""
+        if self.dt is not None:
+            return self.dt
+        return 2 / self.n_lat
 
     @property
     def channel_names(self) -> tuple[str, ...]:
-        """u, v, … with one layer; u_1, v_1, …, u_2, … with several, top layer first."""
-        tails = [""] if self.n_layers == 1 else [f"_{k}" for k in range(1, self.n_layers + 1)]
-        return tuple(name + tail for tail in tails for name in CHANNELS)
+        """u, v, … with one layer; u_1, v_1, …, u_2, … with several layers, from the top."""
+        if self.n_layers == 1:
+            return tuple(CHANNELS)
+        return tuple(f"{name}_{layer}" for layer in range(1, self.n_layers + 1) for name in CHANNELS)
 
     @property
     def channel_units(self) -> tuple[str, ...]:
@@ -81,22 +92,26 @@ class Flow:
 
 
 def atmosphere(n_lat: int, n_lon: int, n_layers: int = 1) -> Flow:
-    """The forced and damped flow that the course's data come from."""
+    """The flow that the course's data come from, with forcing and damping."""
     flow = Flow(n_lat, n_lon, n_layers, beta=1.07, tracer_rate=0.2, viscosity=_viscosity(n_lat))
     if n_layers == 1:
         return dataclasses.replace(flow, jet_speeds=(3.5,), jet_sharpness=2.0, vorticity_rates=(0.2,), thermal_rate=0.2)
-    speeds = tuple(4.0 * (1 - k / (n_layers - 1)) for k in range(n_layers))  # none at the ground
-    drag = (0.0,) * (n_layers - 1) + (0.15,)
-    return dataclasses.replace(flow, deformation_radius=0.6, jet_speeds=speeds, vorticity_rates=drag, thermal_rate=0.3)
+    return dataclasses.replace(
+        flow,
+        deformation_radius=0.6,
+        jet_speeds=tuple(4.0 * (1 - layer / (n_layers - 1)) for layer in range(n_layers)),  # 0 in the lowest layer
+        vorticity_rates=(0.0,) * (n_layers - 1) + (0.15,),  # friction in the lowest layer
+        thermal_rate=0.3,
+    )
 
 
 def _viscosity(n_lat: int) -> float:
-    """The smallest waves that the grid carries decay in about one time step, those three times as large not at all."""
+    """The shortest waves on the grid decay in about one time step; waves three times as long practically do not."""
     return 0.4 * n_lat / (n_lat / 3) ** 8
 
 
 def coarsest(flow: Flow) -> Flow:
-    """The same physics on a grid halved while at least 32 rows stay: quick to spin up on."""
+    """The same physics on a coarse grid, halved as long as at least 32 rows remain, on which the spin-up is cheap."""
     n_lat, n_lon = flow.n_lat, flow.n_lon
     while n_lat % 4 == n_lon % 4 == 0 and n_lat >= 64:
         n_lat, n_lon = n_lat // 2, n_lon // 2

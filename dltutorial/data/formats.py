@@ -1,18 +1,16 @@
-"""How one year of snapshots lies on disk, and reading it through one small interface, whatever its layout.
+"""How one year of snapshots lies on disk, and one small interface that reads it in any layout.
 
-    *.h5    HDF5, dataset ``fields``; in chunks or in one piece, compressed or not
-    *.npy   one array, read through a memory map: the page cache is the only copy between disk and you
-    *.zarr  a folder with a Zarr array, one file a chunk
+    *.h5    HDF5, dataset ``fields``; stored in chunks or contiguously, compressed or not
+    *.npy   one NumPy array, read through a memory map, so that the page cache is the only copy
+    *.zarr  a folder with a Zarr array, one file per chunk
 
-In: a path, or the name of a ``Layout`` such as ``hdf5-chunk16-gzip4``. Out: a ``Year``, whose snapshots come as
-float32; or one ``DataError`` that names the file.
+In: a path, or the name of a ``Layout`` such as ``hdf5-chunk16-gzip4``. Out: a ``Year`` that reads snapshots as float32.
 
-Legend: T snapshots in the year, N snapshots asked for, C channels, H rows (latitude), W columns (longitude).
+Legend: T snapshots in the year, N snapshots that are read, C channels, H rows (latitude), W columns (longitude).
 """
 
 import contextlib
 import math
-import os
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -25,25 +23,30 @@ import numpy as np
 from dltutorial.errors import DataError, RecipeError
 
 SUFFIXES = (".h5", ".npy", ".zarr")
+SUFFIX_OF_KIND = {"hdf5": ".h5", "npy": ".npy", "zarr": ".zarr"}
 LAYOUTS = "npy, or hdf5 or zarr with -auto, -contiguous (hdf5) or -chunkN, then -gzipL, -lzf (hdf5) or -zstd (zarr)"
-_CHUNKED = r"-(auto|chunk[1-9]\d*)"
-_LAYOUT = re.compile(rf"npy|hdf5-contiguous|hdf5{_CHUNKED}(-gzip\d?|-lzf)?|zarr{_CHUNKED}(-gzip\d?|-zstd)?")
-_CHUNK = re.compile(r"(c\.)?\d+(\.\d+)*")  # the name of a file of Zarr's
-_ERRNO = re.compile(r"errno = ([1-9]\d*)")  # so HDF5 quotes the system
-_COPY_AGAIN = "copy it again from its source"
+_LAYOUT = re.compile(
+    r"npy|hdf5-contiguous"
+    r"|hdf5-(auto|chunk[1-9]\d*)(-gzip\d?|-lzf)?"
+    r"|zarr-(auto|chunk[1-9]\d*)(-gzip\d?|-zstd)?"
+)
+# h5py's two errors on a file system that cannot lock files, and for a file that is open in the other locking mode.
 _LOCK_ERRORS = ("unable to lock file", "file locking flag values don't match")
-_MOST_CHUNKS = 10**7  # to count more takes HDF5 minutes
-# From this size on a snapshot is read by h5py's ``read_direct``, straight to its place. It takes three times as long as
-# a slice to set up; a slice costs a new array and a copy. So slices take 0.4 × the time at 160 KiB, and 2 × at 20 MiB.
+# For large snapshots h5py's ``read_direct`` is faster than a slice, because it reads into the final place: at 20 MiB it
+# takes half the time. It takes longer to set up: at 160 KiB it takes 2.5 times as long.
 READ_DIRECT_BYTES = 2**20
 
 
 @dataclass(frozen=True)
 class Layout:
-    """How a year lies on disk, by its name: ``npy``, ``hdf5-contiguous``, ``hdf5-chunk16-gzip4``, ``zarr-auto-zstd``.
+    """How a year lies on disk.
 
-    A chunk is so many snapshots deep and as wide as the field; "auto" leaves its shape to the library, None stores
-    everything in one piece. Level None is the library's own.
+    Attributes:
+        name: ``npy``, ``hdf5-contiguous``, ``hdf5-chunk16-gzip4``, ``zarr-auto-zstd``, …
+        kind: "hdf5", "npy" or "zarr".
+        chunk: snapshots per chunk, "auto" if the library chooses the shape of a chunk, or None for no chunks.
+        compression: "gzip", "lzf", "zstd", or None.
+        level: of gzip; None takes the library's default.
     """
 
     name: str
@@ -54,50 +57,79 @@ class Layout:
 
     @classmethod
     def of(cls, name: str) -> "Layout":
-        """The layout of that name. RecipeError: there is no such layout."""
+        """Return the layout of that name.
+
+        Raises:
+            RecipeError: There is no such layout.
+        """
         if not _LAYOUT.fullmatch(name):
             raise RecipeError(f"no layout {name!r}; choose {LAYOUTS}")
-        kind, chunk, codec = [*name.split("-"), "", ""][:3]
-        depth = int(chunk[5:]) if chunk.startswith("chunk") else "auto" if chunk == "auto" else None
-        level = int(codec[4:]) if re.fullmatch(r"gzip\d", codec) else None
-        return cls(name, kind, depth, codec.rstrip("0123456789") or None, level)
+        kind, *words = name.split("-")
+        chunk: int | str | None = None
+        compression, level = None, None
+        for word in words:
+            letters = word.rstrip("0123456789")
+            number = word[len(letters) :]
+            if letters == "chunk":
+                chunk = int(number)
+            elif letters == "auto":
+                chunk = "auto"
+            elif letters != "contiguous":
+                compression = letters
+                level = int(number) if number else None
+        return cls(name, kind, chunk, compression, level)
 
     @property
     def suffix(self) -> str:
-        """Of a year's file."""
-        return {"hdf5": ".h5", "npy": ".npy", "zarr": ".zarr"}[self.kind]
+        """The suffix of a year's file."""
+        return SUFFIX_OF_KIND[self.kind]
+
+    def chunk_shape(self, shape_TCHW: tuple[int, ...]) -> tuple[int, ...] | None:
+        """The shape of a chunk: some snapshots, each complete. None if the library chooses it, or without chunks.
+
+        Raises:
+            DataError: A chunk has more snapshots than the year.
+        """
+        if not isinstance(self.chunk, int):
+            return None
+        if self.chunk > shape_TCHW[0]:
+            raise DataError(f"a year of {shape_TCHW[0]} snapshots has no chunk of {self.chunk}; choose a smaller chunk")
+        return (self.chunk, *shape_TCHW[1:])
 
 
 class Year:
-    """Snapshots (T, C, H, W) in one file, read as float32; ``open_year`` makes one.
+    """Snapshots (T, C, H, W) in one file, read as float32. ``open_year`` creates it.
 
     Attributes:
         path: the file.
         shape: (C, H, W) of a snapshot as it is read, after ``crop``.
-        chunk_TCHW: the piece that is stored, and so read and decompressed, as one; None where any byte can be read.
-        compressed: whether chunks are.
-        close: gives the file back.
-        no_value: what stands for "no value" by the file's own word, as NetCDF's ``_FillValue``; NaN without one.
+        chunk_TCHW: the shape of a chunk, which is read and decompressed as a unit; None without chunks.
+        compressed: whether the chunks are compressed.
+        close: closes the file.
     """
 
-    no_value = math.nan
-
-    def __init__(self, path: Path, fields: Any, chunk_TCHW: tuple[int, ...] | None = None, compressed: bool = False,
-                 close: Callable[[], None] = lambda: None) -> None:  # fmt: skip
-        shape_TCHW = tuple(fields.shape or ())  # HDF5 has data sets without any
-        holds = f"{path} holds {fields.dtype} {shape_TCHW}"
-        if len(shape_TCHW) != 4 or fields.dtype.kind != "f":
-            raise DataError(f"{holds}, not floats (time, channel, lat, lon); write it as such")
-        if 0 in shape_TCHW:
-            raise DataError(f"{holds}, so it has no values; {_COPY_AGAIN}")
-        self.path, self.chunk_TCHW, self.compressed, self.close = path, chunk_TCHW, compressed, close
-        self._fields, self._n = fields, shape_TCHW[0]
-        self.shape: tuple[int, int, int] = shape_TCHW[1:]
+    def __init__(
+        self,
+        path: Path,
+        fields: Any,
+        chunk_TCHW: tuple[int, ...] | None = None,
+        compressed: bool = False,
+        close: Callable[[], None] = lambda: None,
+    ) -> None:
+        if len(fields.shape) != 4 or 0 in fields.shape or fields.dtype.kind != "f":
+            what = f"{fields.dtype} {tuple(fields.shape)}"
+            raise DataError(f"{path} holds {what}, not floats (time, channel, lat, lon); write the data in this shape")
+        self.path = path
+        self.shape: tuple[int, int, int] = tuple(fields.shape[1:])
+        self.chunk_TCHW = chunk_TCHW
+        self.compressed = compressed
+        self.close = close
+        self._fields = fields
         self._window: tuple[slice, ...] = ()
 
     def __len__(self) -> int:
-        """Snapshots in the year."""
-        return self._n
+        """Number of snapshots in the year."""
+        return self._fields.shape[0]
 
     def __enter__(self) -> "Year":
         return self
@@ -106,63 +138,52 @@ class Year:
         self.close()
 
     def crop(self, rows: int, columns: int) -> None:
-        """From now on read the first so many rows and columns only; all of them where there are fewer."""
+        """From now on, read the first ``rows`` and ``columns`` only; all of them if the field has fewer."""
         C, H, W = self.shape
         self.shape = C, min(rows, H), min(columns, W)
-        self._window = (slice(None), slice(rows), slice(columns)) if self.shape != (C, H, W) else ()
+        self._window = ()
+        if self.shape != (C, H, W):
+            self._window = (slice(None), slice(rows), slice(columns))
 
     def snapshots(self, first: int, count: int) -> np.ndarray:
-        """Snapshots (N, C, H, W) to look at, not to write to: a new array, or of an npy file the map itself.
+        """Read snapshots (N, C, H, W).
 
-        Raises: IndexError: the year ends before; DataError: they cannot be read.
+        Args:
+            first: number of the first snapshot.
+            count: N.
+
+        Returns:
+            A new array, or for an npy file a part of the memory map. Do not write to it.
         """
-        self._require(first, count)
-        with blaming(self.path), np.errstate(over="ignore"):  # what becomes infinite is noticed as such
-            x_NCHW = np.asarray(self._fields[(slice(first, first + count), *self._window)], np.float32)
-        return self._with_values(first, x_NCHW)
-
-    def _with_values(self, first: int, x_NCHW: np.ndarray) -> np.ndarray:
-        """As given. DataError: what stands for no value is among them, or one snapshot has one value a field."""
-        for index, x_CHW in enumerate(x_NCHW, first):
-            one, other = x_CHW[0, 0, 0], x_CHW[0, 0, -1]  # where they differ, as they do mostly, no more is looked at
-            are_equal = not (one < other or one > other) and x_CHW[0].size > 1
-            if are_equal and not (x_CHW.max((1, 2)) > x_CHW.min((1, 2))).any():
-                kind = "NaN or infinity" if not np.isfinite(x_CHW).all() else "one value a field"
-                why = "as if a part of the file was never written"
-                raise DataError(f"{self.path}, snapshot {index}, holds {kind}, {why}; {_COPY_AGAIN}")
-        if not math.isnan(self.no_value) and (x_NCHW == self.no_value).any():
-            raise DataError(f"{self.path} holds {self.no_value:g}, its own sign for a missing value; fill these values")
-        return x_NCHW
+        return np.asarray(self._fields[(slice(first, first + count), *self._window)], np.float32)
 
     def read_into(self, first: int, out_NCHW: np.ndarray) -> None:
-        """Fill ``out_NCHW`` with the snapshots from ``first`` on; errors as of ``snapshots``."""
-        large = isinstance(self._fields, h5py.Dataset) and out_NCHW[0].nbytes >= READ_DIRECT_BYTES
-        if not large or (self.chunk_TCHW or (1,))[0] > 1:  # a deep chunk is read once for all its snapshots
+        """Read the snapshots from number ``first`` on into ``out_NCHW``."""
+        has_deep_chunks = self.chunk_TCHW is not None and self.chunk_TCHW[0] > 1  # read each once, for all snapshots
+        is_large = out_NCHW[0].nbytes >= READ_DIRECT_BYTES
+        if is_large and not has_deep_chunks and isinstance(self._fields, h5py.Dataset):
+            for number, out_CHW in enumerate(out_NCHW, first):
+                self._fields.read_direct(out_CHW, (number, *self._window))
+        else:
             np.copyto(out_NCHW, self.snapshots(first, len(out_NCHW)))
-            return
-        self._require(first, len(out_NCHW))
-        with blaming(self.path):
-            for index, out_CHW in enumerate(out_NCHW, first):
-                self._fields.read_direct(out_CHW, (index, *self._window))
-        self._with_values(first, out_NCHW)
-
-    def _require(self, first: int, count: int) -> None:
-        """Raises: IndexError: the year lacks some of these snapshots."""
-        if not 0 <= first <= first + count <= self._n:
-            raise IndexError(f"snapshots {first} to {first + count - 1} of {self._n} in {self.path}")
 
 
 def open_year(path: Path, crop: tuple[int, int] | None = None) -> Year:
-    """Open one year, or its first so many rows and columns; only its header and the list of its chunks are read.
+    """Open one year. This reads its header only.
 
-    DataError: it is missing, truncated, of another layout, holds something else than snapshots, or lacks chunks.
+    Args:
+        path: a file of one of the layouts.
+        crop: read the first so many rows and columns only.
+
+    Raises:
+        DataError: The file is missing, may not be read, is damaged, or holds something else than snapshots.
     """
     path = Path(path)
-    kinds = {".h5": _open_hdf5, ".npy": _open_npy, ".zarr": _open_zarr}
-    if path.suffix not in kinds:
-        raise DataError(f"{path} is none of {', '.join('*' + suffix for suffix in SUFFIXES)}; convert it to one")
-    with blaming(path), np.errstate(over="ignore"):  # a fill value of a file in float64 may be any
-        year = kinds[path.suffix](path)
+    openers = {".h5": _open_hdf5, ".npy": _open_npy, ".zarr": _open_zarr}
+    if path.suffix not in openers:
+        raise DataError(f"{path} is neither *.h5 nor *.npy nor *.zarr; convert it to one of these")
+    with readable(path):
+        year = openers[path.suffix](path)
     if crop is not None:
         year.crop(*crop)
     return year
@@ -170,11 +191,10 @@ def open_year(path: Path, crop: tuple[int, int] | None = None) -> Year:
 
 def _open_hdf5(path: Path) -> Year:
     file = open_hdf5(path)
-    fields = dataset(path, file, "fields")
-    year = Year(path, fields, fields.chunks, fields.compression is not None, file.close)
-    has_fill = fields.id.get_create_plist().fill_value_defined() == h5py.h5d.FILL_VALUE_USER_DEFINED
-    year.no_value = own_no_value(path, fields.attrs, fields.fillvalue if has_fill else None)
-    return year
+    fields = file.get("fields")
+    if not isinstance(fields, h5py.Dataset):
+        raise DataError(f"{path} has no dataset 'fields', it has {sorted(file)}; write the snapshots as 'fields'")
+    return Year(path, fields, fields.chunks, fields.compression is not None, file.close)
 
 
 def open_hdf5(path: Path) -> h5py.File:
@@ -195,132 +215,62 @@ def open_hdf5(path: Path) -> h5py.File:
         return h5py.File(path, "r", locking=False)
 
 
-def dataset(path: Path, file: h5py.File, name: str) -> h5py.Dataset:
-    """A dataset of an HDF5 file, all of whose values lie in that file, and as they are.
-
-    DataError: there is none of that name; or its values are elsewhere, packed, or not all written.
-    """
-    found = file.get(name)
-    if not isinstance(found, h5py.Dataset):
-        instead = "a group of that name" if found else sorted(file)
-        raise DataError(f"{path} has no dataset {name!r} but {instead}; write its values into a dataset {name!r}")
-    if found.is_virtual or found.external:
-        raise DataError(f"{path} keeps its values in other files; copy them into one file")
-    _refuse_packed(path, found.attrs)
-    packing = found.id.get_create_plist()
-    for code, _, _, name in map(packing.get_filter, range(packing.get_nfilters())):
-        if not h5py.h5z.filter_avail(code):
-            what = f"{path} is packed with filter {code} ({os.fsdecode(name)[:40]}), whose plugin is not here"
-            raise DataError(f"{what}; it may well be whole: unpack it where the plugin is, as with h5repack")
-    if found.size:
-        count = found.id.get_num_chunks if found.chunks else lambda: int(found.id.get_storage_size() >= found.nbytes)
-        _refuse_holes(path, found.shape, found.chunks or found.shape, count)
-    return found
-
-
-def _refuse_packed(path: Path, attributes: Any) -> None:
-    """DataError: by these attributes the values are not what is stored."""
-    packing = {"scale_factor": 1, "add_offset": 0}
-    if any(np.any(np.ravel(attributes.get(name, none)) != none) for name, none in packing.items()):
-        raise DataError(f"{path} has packed values, to be read with scale_factor and add_offset; write them unpacked")
-
-
 def _open_npy(path: Path) -> Year:
-    """Mapped into memory. Do not shorten a file that is mapped: the kernel ends the reader."""
-    mapped = np.load(path, mmap_mode="c", allow_pickle=False)  # as "r", but torch takes it without a warning
-    if not isinstance(mapped, np.ndarray):
-        raise DataError(f"{path} holds several arrays; write one array (time, channel, lat, lon)")
-    return Year(path, mapped.view(np.ndarray))  # slices of a np.memmap are slow to make
+    # "c" maps the file as "r" does, but torch accepts the array without a warning.
+    mapped = np.load(path, mmap_mode="c", allow_pickle=False)
+    return Year(path, mapped.view(np.ndarray))  # slices of an ndarray are faster to create than those of a np.memmap
 
 
 def _open_zarr(path: Path) -> Year:
     import zarr
 
-    n_files = _files_of_chunks(path)  # looked at before Zarr opens any
-    fields = zarr.open(path, mode="r")
-    if not isinstance(fields, zarr.Array):
-        raise DataError(f"{path} is a Zarr group, as xarray writes it, and may well be whole; write it as an array")
-    _refuse_packed(path, fields.attrs)
-    year = Year(path, fields, fields.chunks, bool(fields.compressors))
-    is_version_2 = fields.metadata.zarr_format == 2  # later ones fill with it what was never written, and no more
-    year.no_value = own_no_value(path, fields.attrs, fields.fill_value if is_version_2 else None)
-    _refuse_holes(path, fields.shape, fields.shards or fields.chunks, lambda: n_files)
-    return year
-
-
-def own_no_value(path: Path, attributes: Any, fill: Any = None) -> float:
-    """What stands for no value by an attribute, else ``fill`` unless it is 0, else NaN. DataError: it is no number."""
-    said = attributes.get("_FillValue", attributes.get("missing_value", fill or math.nan))  # 0 is the libraries' own
-    try:
-        return float(np.float32(np.ravel(said)[0]))
-    except (ValueError, TypeError, IndexError) as error:
-        raise DataError(f"{path}: _FillValue or missing_value is no number; correct this attribute") from error
-
-
-def _files_of_chunks(path: Path) -> int:
-    """Return the number of files that hold values of a Zarr array; the names tell which do."""
-    return sum(bool(_CHUNK.fullmatch(name)) for _, _, names in os.walk(path) for name in names)
-
-
-def _refuse_holes(path: Path, shape: tuple[int, ...], chunk: tuple[int, ...], count: Callable[[], int]) -> None:
-    """What was never written would read as a fill value, and nobody would notice.
-
-    (HDF5 can also set chunks aside as it creates a file. Those look written; ``store.whole`` notices what they hold.)
-    DataError: there are fewer chunks than the header says; or it says what no file holds.
-    """
-    chunks = math.prod(-(-n // part) for n, part in zip(shape, chunk, strict=True))
-    if chunks > _MOST_CHUNKS:
-        raise DataError(f"{path} claims {shape[0]:,} samples in {chunks:,} chunks, too many; {_COPY_AGAIN}")
-    if missing := chunks - count():
-        raise DataError(f"{path} lacks {missing:,} of its {chunks:,} chunks; {_COPY_AGAIN}")
+    fields = zarr.open_array(path, mode="r")
+    return Year(path, fields, fields.chunks, bool(fields.compressors))
 
 
 @contextlib.contextmanager
-def blaming(path: Path) -> Iterator[None]:
-    """Whatever a library says about a bad file, as one line that names the file. DataError: instead of any error.
+def readable(path: Path) -> Iterator[None]:
+    """Turn the error of a library that cannot open ``path`` into one line.
 
-    h5py, NumPy, Zarr and its codecs have no common word for damage, so any error is taken.
+    Raises:
+        DataError: The file is missing, may not be read, or is damaged.
     """
     try:
         yield
-    except (DataError, ImportError):
-        raise
     except FileNotFoundError as error:
         raise DataError(f"{path} is missing; make it, or copy it from its source") from error
-    except Exception as error:
-        if isinstance(error, AttributeError) and str(error).startswith("module "):
-            raise  # a library that was not loaded whole
-        number = getattr(error, "errno", None) or next(map(int, _ERRNO.findall(str(error))), None)
-        if number or isinstance(error, MemoryError):
-            why = os.strerror(number) if number else "not enough memory"
-            raise DataError(f"{path} cannot be read: {why}; correct that, for the file may be good") from error
-        why = f"is not readable as {path.suffix.lstrip('.') or 'data'} ({first_line(error)})"
-        if any(words in str(error) for words in ("truncated", "mmap length", "cannot reshape", "read all data")):
-            raise DataError(f"{path} is truncated; {_COPY_AGAIN}") from error
-        if any(words in str(error) for words in ("allow_pickle", "Python objects")):
-            why = "is no array of numbers"  # NumPy's own advice, to trust the file, is none
-        raise DataError(f"{path} {why}: it is damaged or of another format; compare it with its source") from error
+    except PermissionError as error:
+        raise DataError(f"{path} cannot be read: permission denied; change the permissions of the file") from error
+    except (OSError, ValueError, TypeError, EOFError, KeyError) as error:
+        why = first_line(error)
+        raise DataError(f"{path} is not readable ({why}); compare it with its source, it may be incomplete") from error
 
 
 def first_line(error: BaseException) -> str:
-    """What an error says, short enough for one line."""
-    return str(error).strip().splitlines()[0][:120] if str(error).strip() else type(error).__name__
+    """The first line of an error's message, at most 120 characters; the name of its type if it has no message."""
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return lines[0][:120]
 
 
 def read_amplification(year: Year, count: int = 1) -> float:
-    """Bytes stored in the chunks that are touched, per byte asked for, to read ``count`` snapshots at a random place.
+    """Bytes that are read per byte that is asked for, to read ``count`` snapshots in a row.
 
-    All of a chunk is read and decompressed, however little of it was asked for.
+    A chunk is always read and decompressed completely, even if one snapshot of it is needed.
+
+    Returns:
+        The mean over all possible first snapshots.
     """
     if year.chunk_TCHW is None:
         return 1.0
-    depth = year.chunk_TCHW[0]
-    planes = math.prod(-(-n // part) * part for n, part in zip(year.shape, year.chunk_TCHW[1:], strict=True))
-    firsts = range(len(year) - count + 1)
-    touched = sum((first + count - 1) // depth - first // depth + 1 for first in firsts) * depth / len(firsts)
-    return touched * planes / (count * math.prod(year.shape))
+    depth, *chunk_CHW = year.chunk_TCHW
+    values_of_a_snapshot = 1  # in all chunks that it touches
+    for size, chunk_size in zip(year.shape, chunk_CHW, strict=True):
+        values_of_a_snapshot *= math.ceil(size / chunk_size) * chunk_size
+    n_chunks = [(first + count - 1) // depth - first // depth + 1 for first in range(len(year) - count + 1)]
+    snapshots_read = depth * sum(n_chunks) / len(n_chunks)
+    return snapshots_read * values_of_a_snapshot / (count * math.prod(year.shape))
 
 
 def stored_bytes(path: Path) -> int:
-    """What a year takes on disk: a file, or all the files of a folder."""
-    return sum(part.stat().st_size for part in (path, *path.rglob("*")) if part.is_file())
+    """Size of a year on disk: of its file, or of all files of its folder."""
+    return sum(file.stat().st_size for file in (path, *path.rglob("*")) if file.is_file())

@@ -1,11 +1,11 @@
-"""torch's ``DataLoader`` with worker processes; whatever becomes of a worker is one line.
+"""torch's ``DataLoader`` with worker processes that survive the signals which stop a training run.
 
-In: a data set, batches of its keys. Out: its batches, or a ``DataError``: the data are damaged, or a worker died or no
-longer answers.
+In: a data set, and the keys of each batch. Out: the batches.
 """
 
 import atexit
 import contextlib
+import functools
 import signal
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -13,73 +13,74 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from dltutorial import limits
 from dltutorial.data.formats import first_line
 from dltutorial.errors import DataError
 
-WORKER_DEADLINE_S = 300.0
 
+def worker_batches(
+    dataset: Dataset, keys: Iterable[list], workers: int, collate: Callable | None = None, pin: bool = False
+) -> Iterator[Any]:
+    """Batches of ``dataset[key]``.
 
-def worker_batches(dataset: Dataset, keys: Iterable[list], workers: int, collate: Callable | None = None) -> Iterator:
-    """Batches of ``dataset[key]``, collated by torch unless told how, read by worker processes; 0 reads here.
+    Args:
+        dataset: the samples, by key.
+        keys: the keys of each batch.
+        workers: number of processes that read; with 0 this process reads.
+        collate: makes a batch of samples. The default is torch's.
+        pin: give batches in pinned memory, which a GPU copies without waiting.
 
     Raises:
-        DataError: as the module says; a worker that gives no batch in ``WORKER_DEADLINE_S`` counts as dead.
+        DataError: A worker process died, for example because it was out of memory.
     """
-    limits.refuse_too_many("workers", workers)
     loader = DataLoader(
-        dataset, batch_sampler=keys, num_workers=workers, collate_fn=collate, worker_init_fn=_ignore_stop_signals,
-        generator=torch.Generator().manual_seed(0),  # of the workers' own seeds, which nothing here uses
-        pin_memory=torch.cuda.is_available(), timeout=WORKER_DEADLINE_S if workers else 0,
-    )  # fmt: skip
+        dataset,
+        batch_sampler=keys,
+        num_workers=workers,
+        collate_fn=collate,
+        pin_memory=pin,
+        worker_init_fn=_ignore_stop_signals,
+        generator=torch.Generator().manual_seed(0),  # so that the loader draws no number of the global generator
+    )
+    batches = iter(loader)
+    end_workers = functools.partial(_end_workers, batches)
+    atexit.register(end_workers)  # for a program that ends while it still holds the batches
     try:
         with workers_in_one_line():
-            yield from _with_workers_ended(iter(loader))
-    except DataError as error:  # out of a worker it comes wrapped in that process's traceback
-        line = str(error).strip().splitlines()[-1]
-        raise DataError(line.removeprefix(f"{DataError.__module__}.DataError: ")) from None
-    except (ConnectionError, EOFError) as error:
-        raise DataError(_gone(error)) from None
-
-
-def _with_workers_ended(batches: Any) -> Iterator:
-    """Yield the batches. The workers end after the last one, or with the program.
-
-    They are killed, because they ignore the SIGTERM that torch sends.
-    """
-
-    def end() -> None:
-        with contextlib.suppress(RuntimeError):  # a worker that died is reported by the batches
-            getattr(batches, "_shutdown_workers", lambda: None)()
-        for worker in getattr(batches, "_workers", ()):
-            worker.kill()
-
-    atexit.register(end)
-    try:
-        yield from batches
+            yield from batches
     finally:
-        atexit.unregister(end)
-        end()
+        atexit.unregister(end_workers)
+        end_workers()
 
 
 def _ignore_stop_signals(_worker: int) -> None:
-    """A signal that asks a run to end reaches its workers, too; the run ends them, after its last update."""
-    for name in ("SIGTERM", "SIGUSR1", "SIGUSR2", "SIGXCPU", "SIGINT"):
-        signal.signal(getattr(signal, name), signal.SIG_IGN)
+    """Ignore the signals that Slurm, torchrun or Ctrl-C send to all processes of a run.
+
+    The training process needs its workers until the last step, after which it ends them.
+    """
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
+        signal.signal(number, signal.SIG_IGN)
+
+
+def _end_workers(batches: Any) -> None:
+    """End the worker processes. They are killed, because they ignore the SIGTERM that torch sends."""
+    processes = getattr(batches, "_workers", [])
+    if processes:
+        batches._shutdown_workers()
+    for process in processes:
+        process.kill()
 
 
 @contextlib.contextmanager
 def workers_in_one_line() -> Iterator[None]:
-    """Around what runs beside workers: torch reports a death in the midst of a step, too. DataError: one died."""
+    """Turn torch's error about a worker that died into one line. torch may raise it during a training step, too.
+
+    Raises:
+        DataError: A worker process died.
+    """
     try:
         yield
     except RuntimeError as error:
-        if not str(error).startswith("DataLoader"):
+        if not str(error).startswith("DataLoader worker"):
             raise
-        raise DataError(_gone(error)) from None
-
-
-def _gone(error: Exception) -> str:
-    """Why a worker died, as torch's data loader says: the signal, or that it does not answer."""
-    why = first_line(error.__cause__ or error).rstrip(". ")
-    return f"a loading process is gone: {why}; lower workers or the batch size, or give it more memory"
+        why = first_line(error.__cause__ or error).rstrip(".")
+        raise DataError(f"{why}; lower workers or the batch size, or give it more memory") from None

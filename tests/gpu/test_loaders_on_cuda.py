@@ -16,7 +16,7 @@ pytestmark = pytest.mark.gpu
 @pytest.fixture(scope="module")
 def split():
     source = weather.ensure(PRESETS["smoke"], progress=False)
-    return store.open_split(convert.convert(source, "npy", splits=("train",), years=1, progress=False))
+    return store.open_split(convert.convert(source, "npy", splits=("train",), progress=False))
 
 
 def batches(split, config, device, n=12):

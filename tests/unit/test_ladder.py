@@ -1,7 +1,7 @@
+"""The loaders of chapter 03 give the same batches; a thread reads ahead; what each loader should cost."""
+
 import gc
 import itertools
-import os
-import signal
 import subprocess
 import sys
 import threading
@@ -14,10 +14,9 @@ import torch
 from waiting import wait_for
 
 from dltutorial.config import PRESETS
-from dltutorial.data import augment, convert, formats, loader_ladder, loaders, store, workers
+from dltutorial.data import augment, convert, formats, loader_ladder, loaders, store
 from dltutorial.data.loader_ladder import RUNGS
 from dltutorial.data.loaders import LOADERS, LoaderConfig, prefetched
-from dltutorial.errors import DataError
 
 
 @pytest.fixture(scope="module")
@@ -78,54 +77,6 @@ def test_ranks_share_the_batches(config, splits):
 
 def test_a_resumed_loader_goes_on_where_it_was(splits):
     assert_same(batches(splits["npy"], "best", 5, skip=6), batches(splits["npy"], "best", 11)[6:])
-
-
-@pytest.mark.parametrize("config", ["naive", "lean", "best", LoaderConfig(workers=1)])
-def test_a_damaged_file_is_one_line_from_every_loader(config, own_data):
-    split = store.open_split(own_data, "train")
-    file = own_data / "train" / "1980.h5"
-    file.write_bytes(file.read_bytes()[:3000])
-    with pytest.raises(DataError, match=r"1980\.h5") as caught:
-        batches(split, config)
-    assert "\n" not in str(caught.value)
-
-
-class Dies(torch.utils.data.Dataset):
-    """A sample whose reading is the end of the process, as when memory runs out."""
-
-    def __getitem__(self, index):
-        if index == 3:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return torch.zeros(1)
-
-
-def test_a_worker_that_dies_is_one_line_and_no_hang():
-    with pytest.raises(DataError, match=r"a loading process is gone: .*; lower workers") as caught:
-        list(workers.worker_batches(Dies(), [[0, 1], [2, 3], [4, 5]], workers=2))
-    assert "\n" not in str(caught.value)
-    assert "kill" in str(caught.value).lower() or "exited" in str(caught.value)
-
-
-class Hangs(torch.utils.data.Dataset):
-    def __getitem__(self, index):
-        time.sleep(2)
-
-
-def test_a_worker_that_hangs_is_one_line(monkeypatch):
-    monkeypatch.setattr(workers, "WORKER_DEADLINE_S", 0.5)
-    with pytest.raises(DataError, match=r"a loading process is gone: .*timed out"):
-        list(workers.worker_batches(Hangs(), [[0]], workers=1))
-
-
-@pytest.mark.parametrize("where", ["", "Caught RuntimeError in DataLoader worker process 0.\n"])
-def test_an_error_that_is_not_the_loaders_stays_what_it_is(where):
-    class Failing(torch.utils.data.Dataset):
-        def __getitem__(self, index):
-            raise RuntimeError(where + "shapes do not match")
-
-    with pytest.raises(RuntimeError, match="shapes do not match") as caught:
-        list(workers.worker_batches(Failing(), [[0]], workers=0))
-    assert not isinstance(caught.value, DataError)
 
 
 # Augmentation

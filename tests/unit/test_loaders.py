@@ -1,5 +1,9 @@
+"""Pairs and the default loader: the same batches for the same seed, whatever the number of workers."""
+
 import itertools
+import os
 import pickle
+import signal
 import subprocess
 import sys
 
@@ -8,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from dltutorial.data import store
+from dltutorial.data import sampling, store, workers
 from dltutorial.data.augment import rolled
 from dltutorial.data.loaders import Pairs, endless_batches
 from dltutorial.errors import DataError
@@ -19,21 +23,8 @@ def pairs(tiny_data):
     return Pairs(store.open_split(tiny_data, "train"))
 
 
-class Numbered(torch.utils.data.Dataset):
-    """Pair ``i`` is (i, −i), so that a batch tells which pairs are in it."""
-
-    def __init__(self, n):
-        self.n = n
-
-    def __len__(self):
-        return self.n
-
-    def __getitem__(self, index):
-        return torch.full((1, 2, 4), float(index)), torch.full((1, 2, 4), -float(index))
-
-
-def batches(dataset, size, n, **options):
-    return list(itertools.islice(endless_batches(dataset, size, **options), n))
+def batches(pairs, size, n, **options):
+    return list(itertools.islice(endless_batches(pairs, size, **options), n))
 
 
 def test_pairs_are_normalised_neighbours_of_one_year(pairs, tiny_data):
@@ -60,35 +51,24 @@ def test_pairs_travel_to_another_process_without_their_files(pairs):
     assert torch.equal(copied[3][0], x_CHW)
 
 
-def test_every_epoch_takes_each_pair_at_most_once_in_a_new_order():
-    seen = [x[:, 0, 0, 0].int().tolist() for x, _ in batches(Numbered(10), 4, 6)]
-    epochs = [seen[i] + seen[i + 1] for i in (0, 2, 4)]  # 10 pairs make 2 whole batches of 4
-    assert all(len(set(epoch)) == 8 for epoch in epochs)
-    assert epochs[0] != epochs[1] != epochs[2]
-
-
-def test_over_many_epochs_every_pair_comes():
-    seen = {int(i) for x, _ in batches(Numbered(10), 4, 40) for i in x[:, 0, 0, 0]}
-    assert seen == set(range(10))
-
-
-def test_x_and_y_stay_together():
-    for x, y in batches(Numbered(10), 4, 5, roll=True):
-        assert torch.equal(x, -y)
-
-
 @pytest.mark.parametrize("roll", [False, True])
-def test_same_seed_same_batches_whatever_the_workers(pairs, roll):
-    alone, again, helped, other = (
-        batches(pairs, 8, 5, seed=seed, roll=roll, workers=workers)
-        for seed, workers in ((3, 0), (3, 0), (3, 2), (4, 0))
-    )
-    for (x0, y0), (x1, y1), (x2, y2) in zip(alone, again, helped, strict=True):
+def test_the_same_seed_gives_the_same_batches_whatever_the_workers(pairs, roll):
+    alone = batches(pairs, 8, 5, seed=3, roll=roll)
+    with_workers = batches(pairs, 8, 5, seed=3, roll=roll, workers=2)
+    other = batches(pairs, 8, 5, seed=4, roll=roll)
+    for (x0, y0), (x1, y1) in zip(alone, with_workers, strict=True):
         assert torch.equal(x0, x1)
         assert torch.equal(y0, y1)
-        assert torch.equal(x0, x2)
-        assert torch.equal(y0, y2)
     assert not torch.equal(alone[0][0], other[0][0])
+
+
+def test_a_batch_is_that_of_its_pairs_shifted_as_the_sampler_says(pairs):
+    x_BCHW, y_BCHW = batches(pairs, 18, 1, seed=3, roll=True)[0]
+    indices, shifts = next(sampling.endless(18, 18, seed=3, width=24))
+    for place, (index, shift) in enumerate(zip(indices, shifts, strict=True)):
+        x_CHW, y_CHW = pairs[index]
+        assert torch.equal(x_BCHW[place], torch.roll(x_CHW, shift, -1))
+        assert torch.equal(y_BCHW[place], torch.roll(y_CHW, shift, -1))
 
 
 @pytest.mark.parametrize("workers", [0, 1])
@@ -98,24 +78,24 @@ def test_a_batch_is_one_block(pairs, workers):
         assert x.untyped_storage().data_ptr() == y.untyped_storage().data_ptr()
 
 
-def test_a_subclass_gives_its_own_samples(pairs):
-    class Doubled(Pairs):
-        def __getitem__(self, index):
-            return tuple(2 * x for x in super().__getitem__(index))
+@pytest.mark.gpu
+@pytest.mark.parametrize("workers", [0, 2])
+def test_batches_are_in_pinned_memory_if_asked(pairs, workers):
+    plain, pinned = (batches(pairs, 8, 4, seed=3, roll=True, workers=workers, pin=pin) for pin in (False, True))
+    for (x0, y0), (x1, y1) in zip(plain, pinned, strict=True):
+        assert x1.is_pinned() and y1.is_pinned() and not x0.is_pinned()
+        assert torch.equal(x0, x1) and torch.equal(y0, y1)
 
-    for doubled, plain in zip(batches(Doubled(pairs.split), 8, 2), batches(pairs, 8, 2), strict=True):
-        assert torch.equal(doubled[0], 2 * plain[0])
 
-
-def test_batches_do_not_depend_on_the_global_seed(pairs):
+def test_batches_do_not_depend_on_the_global_generator_and_do_not_use_it(pairs):
     torch.manual_seed(0)
     first = batches(pairs, 8, 2, seed=3, roll=True)
+    assert torch.initial_seed() == 0 and torch.equal(torch.rand(1), torch.rand(1, generator=torch.manual_seed(0)))
     torch.manual_seed(1)
-    torch.rand(5)
     assert torch.equal(first[1][0], batches(pairs, 8, 2, seed=3, roll=True)[1][0])
 
 
-def test_roll_is_torch_roll_of_each_sample():
+def test_rolled_is_torch_roll_of_each_sample():
     x, y = torch.randn(2, 16, 3, 4, 24)
     shifts = torch.arange(16) * 5 % 24
     rolled_x, rolled_y = rolled(torch.stack([x, y]), shifts)
@@ -124,13 +104,50 @@ def test_roll_is_torch_roll_of_each_sample():
         assert torch.equal(torch.roll(y[sample], shift, -1), rolled_y[sample])
 
 
-def test_too_few_pairs_for_a_batch_are_named():
-    with pytest.raises(DataError, match="batch of 16 needs more than the 10 samples"):
-        next(endless_batches(Numbered(10), 16))
+def test_too_few_pairs_for_a_batch_are_one_line(pairs):
+    with pytest.raises(DataError, match="batch of 19 needs more than the 18 samples"):
+        next(endless_batches(pairs, 19))
 
 
-def test_exactly_one_batch_is_enough():
-    assert len(batches(Numbered(4), 4, 3)) == 3
+# Workers
+
+
+class Dies(torch.utils.data.Dataset):
+    """A sample whose reading ends the process, as when memory runs out."""
+
+    def __getitem__(self, index):
+        if index == 3:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return torch.zeros(1)
+
+
+def test_a_worker_that_dies_is_one_line():
+    with pytest.raises(DataError, match=r"DataLoader worker .*; lower workers or the batch size") as caught:
+        list(workers.worker_batches(Dies(), [[0, 1], [2, 3], [4, 5]], workers=2))
+    assert "\n" not in str(caught.value)
+
+
+class Interrupted(torch.utils.data.Dataset):
+    """Each reading is interrupted by the signals that Slurm, torchrun or Ctrl-C send to all processes of a run."""
+
+    def __getitem__(self, index):
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
+            os.kill(os.getpid(), number)
+        return torch.tensor(index)
+
+
+def test_workers_survive_the_signals_that_stop_a_run():
+    read = list(workers.worker_batches(Interrupted(), [[0, 1], [2, 3]], workers=1))
+    assert torch.cat(read).tolist() == [0, 1, 2, 3]
+
+
+def test_another_error_of_a_worker_stays_what_it_is():
+    class Failing(torch.utils.data.Dataset):
+        def __getitem__(self, index):
+            raise RuntimeError("shapes do not match")
+
+    with pytest.raises(RuntimeError, match="shapes do not match"):
+        list(workers.worker_batches(Failing(), [[0]], workers=1))
 
 
 def test_a_program_that_leaves_a_loader_open_ends_with_its_workers():

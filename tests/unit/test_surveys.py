@@ -1,4 +1,3 @@
-import numpy as np
 import pytest
 import torch
 
@@ -35,31 +34,6 @@ def test_the_second_time_it_is_read_not_simulated(monkeypatch):
 def test_other_sizes_or_seeds_are_other_files():
     names = {surveys.cache_file(seed, counts) for seed, counts in [(0, (4, 2, 2)), (1, (4, 2, 2)), (0, (5, 2, 2))]}
     assert len(names) == 3
-
-
-def foreign(file):
-    np.savez(file, features=np.zeros((3, 4), np.float32), labels=np.zeros(3, np.int64))
-
-
-def nan(file):
-    with np.load(file) as found:
-        x, y = found["features"].copy(), found["labels"]
-    x[0, 0] = np.nan
-    np.savez(file, features=x, labels=y)
-
-
-@pytest.mark.parametrize("damage", [foreign, nan])
-def test_a_file_of_other_data_is_named_in_one_line_and_simulated_again(damage, capsys):
-    first = surveys.lenses(**SIZES, progress=False)
-    file = surveys.cache_file(0, (40, 12, 8))
-    damage(file)
-    again = surveys.lenses(**SIZES, progress=False)
-    told = capsys.readouterr().err.strip()
-    assert str(file) in told and "simulating it again" in told and "\n" not in told
-    assert torch.equal(first.x_train, again.x_train)
-    assert not list(file.parent.glob("*.partial"))
-    surveys.lenses(**SIZES, progress=False)
-    assert capsys.readouterr().err == ""
 
 
 def test_digits_are_real_and_split_by_the_seed():

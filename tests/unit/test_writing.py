@@ -1,0 +1,119 @@
+"""A data set has its final name only if it is complete."""
+
+import contextlib
+import signal
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from dltutorial.data import check, convert, writing
+from dltutorial.errors import DataError
+
+SHAPE = (3, 4, 8)
+
+
+def test_a_data_set_takes_its_name_when_it_is_complete(tmp_path):
+    with writing.building(tmp_path / "data") as temporary:
+        (temporary / "file").write_text("content")
+        assert not (tmp_path / "data").exists()
+    assert (tmp_path / "data" / "file").read_text() == "content"
+    assert [file.name for file in tmp_path.iterdir()] == ["data"]
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, DataError, OSError(28, "No space left on device")])
+def test_after_an_error_nothing_is_left(error, tmp_path):
+    with pytest.raises((KeyboardInterrupt, DataError)), writing.building(tmp_path / "data") as temporary:
+        (temporary / "file").write_text("content")
+        raise error
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_if_two_processes_build_the_same_data_set_the_second_discards_its_copy(tmp_path):
+    with contextlib.ExitStack() as stack:
+        first = stack.enter_context(writing.building(tmp_path / "data"))
+        second = stack.enter_context(writing.building(tmp_path / "data"))
+        for number, folder in enumerate((first, second)):
+            (folder / "dataset.json").write_text(str(number))
+    assert (tmp_path / "data" / "dataset.json").read_text() == "1"  # the inner block ended first
+    assert [file.name for file in tmp_path.iterdir()] == ["data"]
+
+
+def test_a_folder_that_holds_something_else_stays_as_it_is(tiny_data, tmp_path):
+    folder = tmp_path / "out"
+    folder.mkdir()
+    (folder / "own.txt").write_text("content")
+    with pytest.raises(DataError, match="exists and does not hold this data set; choose another folder"):
+        convert.convert(tiny_data, "npy", folder, progress=False)
+    assert [file.name for file in folder.iterdir()] == ["own.txt"]
+
+
+def test_a_data_set_is_converted_once(tiny_data, tmp_path):
+    folder = convert.convert(tiny_data, "npy", tmp_path / "out", progress=False)
+    before = {file: file.stat().st_mtime_ns for file in folder.rglob("*")}
+    assert convert.convert(tiny_data, "npy", folder, progress=False) == folder
+    assert {file: file.stat().st_mtime_ns for file in folder.rglob("*")} == before
+    assert check.check(folder).problems == []
+    with pytest.raises(DataError, match="does not hold this data set"):
+        convert.convert(tiny_data, "hdf5-chunk1", folder, progress=False)
+
+
+def test_a_chunk_deeper_than_a_year_is_one_line(tiny_data, tmp_path):
+    with pytest.raises(DataError, match="a year of 10 snapshots has no chunk of 11; choose a smaller chunk"):
+        convert.convert(tiny_data, "hdf5-chunk11", tmp_path / "out", progress=False)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("x", "why"), [(np.ones((1, *SHAPE)), "1 of 2 snapshots"), (np.full((2, *SHAPE), np.nan), "NaN or infinity")]
+)
+def test_an_incomplete_year_is_an_error(tmp_path, x, why):
+    with pytest.raises(DataError, match=why), writing.year_writer(tmp_path / "sim_0001.h5", 2, SHAPE) as append:
+        append(x)
+
+
+KILLED = """
+import signal, sys
+from pathlib import Path
+from dltutorial.data import convert
+copy_year = convert.copy_year
+def copy_and_wait(*arguments):
+    copy_year(*arguments)
+    print("copied", flush=True)
+    signal.pause()
+convert.copy_year = copy_and_wait
+convert.convert(Path(sys.argv[1]), "npy", Path(sys.argv[2]), progress=False)
+"""
+
+
+def test_a_build_that_is_killed_leaves_no_final_name_and_the_next_one_succeeds(tiny_data, tmp_path):
+    command = [sys.executable, "-c", KILLED, tiny_data, tmp_path / "out"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout.readline() == "copied\n"
+        process.send_signal(signal.SIGKILL)
+    assert not (tmp_path / "out").exists()
+    folder = convert.convert(tiny_data, "npy", tmp_path / "out", progress=False)
+    assert check.check(folder).problems == []
+
+
+FULL_DISK = """
+import resource, sys
+from pathlib import Path
+from dltutorial.data import convert
+from dltutorial.errors import DataError
+resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))  # no file can grow beyond this, as on a full disk
+try:
+    convert.convert(Path(sys.argv[1]), sys.argv[3], Path(sys.argv[2]), progress=False)
+except DataError as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize("layout", ["hdf5-chunk1", "hdf5-chunk4-gzip1", "npy"])
+def test_a_full_disk_is_one_line_and_leaves_nothing(layout, tiny_data, tmp_path):
+    command = [sys.executable, "-c", FULL_DISK, tiny_data, tmp_path / "out", layout]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    (line,) = done.stdout.splitlines()
+    assert line.startswith(f"cannot write {tmp_path / 'out'}: ") and "make room" in line
+    assert list(tmp_path.iterdir()) == []
