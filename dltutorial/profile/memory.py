@@ -21,13 +21,8 @@ Legend: B samples on a rank, T tokens, D width, N ranks.
 """
 
 import dataclasses
-import itertools
-import json
-import os
-import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -157,18 +152,3 @@ def largest_batch(device_bytes: float, shape: Shape, **how: Any) -> int:
     """The most samples for which a step fits; 0 if not even one does. ``how``: as for :func:`of_step`."""
     one, two = (of_step(shape, batch, **how).total for batch in (1, 2))
     return max(0, int((device_bytes - one) // (two - one)) + 1)  # activations grow in proportion to the batch
-
-
-def peak_bytes(step: Callable[[], object], device: str = "cpu") -> int:
-    """The most that is allocated at once in a step, beyond what is there at its start: by torch's own record."""
-    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # else the profiler talks
-    from torch.profiler import profile
-
-    with profile(profile_memory=True) as seen:
-        step()
-    with tempfile.TemporaryDirectory() as folder:
-        seen.export_chrome_trace(f"{folder}/trace.json")
-        events = json.loads((Path(folder) / "trace.json").read_text(encoding="utf-8"))["traceEvents"]
-    told = sorted((e for e in events if e.get("name") == "[memory]"), key=lambda e: e["ts"])
-    changes = [e["args"]["Bytes"] for e in told if bool(e["args"]["Device Type"]) == (device == "cuda")]
-    return max(itertools.accumulate(changes), default=0)
