@@ -1,29 +1,19 @@
 """The command line: ``dltutorial --help`` lists the commands.
 
-Every mistake a user can make ends in one line on stderr and exit status 2, an interrupt in status 130. Training that
-a signal asked to end, with a checkpoint to resume from, has status 75: a job script can queue it again. Heavy
-imports wait until a command needs them, so ``--help`` is quick.
+``dltutorial train`` is the program ``train.py``, with options of its own. Heavy imports wait until a command needs
+them, so ``--help`` is quick.
 """
 
 import argparse
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NoReturn
 
-from dltutorial import __version__, advice
+from dltutorial import __version__
+from dltutorial.command_line import Parser, run_command
 from dltutorial.config import PRESETS, preset
-from dltutorial.engine.recipe import Recipe, add_options
 
 _PRESETS = f"{', '.join(PRESETS)}, or auto: what fits this machine"
-
-
-class Parser(argparse.ArgumentParser):
-    """Says what was wrong in one line, without repeating the usage."""
-
-    def error(self, message: str) -> NoReturn:
-        """Leave with status 2."""
-        self.exit(2, f"{self.prog}: {message}; see {self.prog} --help\n")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -33,23 +23,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: the words after ``dltutorial``. None means those of this process.
 
     Returns:
-        The exit status: 0, 2 after a mistake, 75 if a signal ended training, 130 after Ctrl-C, or the command's own.
+        The exit status: 0, 2 after a mistake, 75 if a signal stopped training, 130 after Ctrl-C, or the command's own.
     """
-    try:
-        words = sys.argv[1:] if argv is None else list(argv)
-        if words[:1] == ["train"]:
-            from dltutorial import train
+    words = sys.argv[1:] if argv is None else list(argv)
+    return run_command(lambda: _run_words(words))
 
-            return train.main(words[1:])
-        args = make_parser().parse_args(words)
-        return args.command(args) or 0
-    except (Exception, KeyboardInterrupt) as error:
-        ending = advice.exit_status(error)
-        if ending is None:
-            raise
-        status, line = ending
-        print(f"dltutorial: {line}", file=sys.stderr)
-        return status
+
+def _run_words(words: list[str]) -> int:
+    if words[:1] == ["train"]:
+        from dltutorial import train
+
+        return train.main(words[1:])
+    args = make_parser().parse_args(words)
+    return args.command(args) or 0
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -81,20 +67,6 @@ def make_parser() -> argparse.ArgumentParser:
     trains = "train the weather model, in one process or on the ranks of torchrun or srun"
     commands.add_parser("train", help=trains)  # dltutorial/train.py reads its options
 
-    tune = _add(commands, "tune", _tune, "train many times with other knobs; workers that name one study share it")
-    tune.add_argument("--name", required=True, help="of the study, a folder under the runs folder")
-    tune.add_argument("--trials", type=number(int, 1, 10**6), default=27, metavar="N", help="in all (default: 27)")
-    how = "learning_rate=1e-4..1e-2:log, warmup_steps=0..40, optimizer=adamw,lamb: what to try of a knob"
-    tune.add_argument("--knob", action="append", required=True, metavar="NAME=VALUES", help=how)
-    tried = "what Optuna tries next (default: tpe); Ray: random"
-    tune.add_argument("--sampler", choices=["tpe", "random"], default="tpe", help=tried)
-    kinds = "asha: end what is poor at 1/9, 1/3 (default); pbt: let it go on as a good one; none"
-    tune.add_argument("--scheduler", choices=["asha", "pbt", "none"], default="asha", help=kinds)
-    who = "optuna: workers share a file, nobody leads (default); ray: this process leads a Ray cluster"
-    tune.add_argument("--engine", choices=["optuna", "ray"], default="optuna", help=who)
-    tune.add_argument("--data", type=place, metavar="DIR", help="a data set (default: simulate the preset's)")
-    add_options(tune.add_argument_group("knobs that all trials share"))
-
     run = _add(commands, "run", _run, "run chapters as notebooks, without a browser")
     run.add_argument("chapters", nargs="*", metavar="CHAPTER", help="01, or a notebook's name (default: all)")
     jobs = "how many at a time (default: one that measures times runs alone, the others run two at a time)"
@@ -125,8 +97,7 @@ def make_parser() -> argparse.ArgumentParser:
     scaling.add_argument("file", type=place, metavar="FILE", help="CSV with columns ranks, samples (of a rank), step_s")
     scaling.add_argument("--per-node", type=number(int, 1, 10_000), default=1, metavar="N", help="ranks (default: 1)")
     scaling.add_argument("--to", type=number(int, 1, 10**9), metavar="N", help="ranks (default: 4 times the most)")
-    for command in (tune, run):
-        command.add_argument("--preset", default="auto", help=_PRESETS)
+    run.add_argument("--preset", default="auto", help=_PRESETS)
     return parser
 
 
@@ -174,14 +145,6 @@ def _data(args: argparse.Namespace) -> int:
     report = check.check(args.source, args.write_statistics, progress=True)
     print(*report.problems, *report.notes, sep="\n")
     return 1 if report.problems else 0
-
-
-def _tune(args: argparse.Namespace) -> None:
-    fixed = {name: tuple(v) if name == "track" else v for name, v in vars(args).items() if name in Recipe.knobs()}
-    from dltutorial.engine import tune
-
-    how = {"sampler": args.sampler, "scheduler": args.scheduler, "engine": args.engine}
-    tune.tune(args.preset, fixed, args.knob, data=args.data, name=args.name, trials=args.trials, **how)
 
 
 def _run(args: argparse.Namespace) -> int:

@@ -39,8 +39,9 @@ from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import default_collate
 
-from dltutorial import cli, config, machine, node
+from dltutorial import config, machine, node
 from dltutorial.checkpoint import barrier, is_first_rank, load_checkpoint, save_checkpoint, save_weights
+from dltutorial.command_line import run_command
 from dltutorial.data import store, weather
 from dltutorial.data.loaders import Pairs, endless_batches
 from dltutorial.errors import CourseError
@@ -105,6 +106,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             if not losses:
                 log.restart_clock()  # validation and checkpoints do not count as training time
     if step < options.steps:
+        log.say(f"stopped by a signal after step {step}; continue with --resume {run}")
         return leave(ranks, STOPPED)
     save_weights(run, model)
     return leave(ranks, 0)
@@ -406,4 +408,4 @@ def validate(model: nn.Module, pairs: Pairs, options: argparse.Namespace, ranks:
 
 
 if __name__ == "__main__":
-    sys.exit(cli.main(["train", *sys.argv[1:]]))
+    sys.exit(run_command(main))

@@ -7,14 +7,15 @@ The preset decides what neither of them sets.
 import argparse
 from collections.abc import Sequence
 
-from dltutorial import cli, config, paths
+from dltutorial import config, paths
+from dltutorial.command_line import Parser
 from dltutorial.errors import CourseError
 from dltutorial.record.run_log import read_config
 
 
 def make_parser() -> argparse.ArgumentParser:
     """Return the parser of the command line. Where the default is None, the preset decides."""
-    parser = cli.Parser(prog="dltutorial train", description="Train the weather model, alone or on many ranks.")
+    parser = Parser(prog="dltutorial train", description="Train the weather model, alone or on many ranks.")
     add = parser.add_argument
     add("--preset", default="auto", help=f"{', '.join(config.PRESETS)}, or auto: what fits this machine")
     add("--data", metavar="DIR", help="a data set of your own; default: the simulated weather of the preset")

@@ -101,12 +101,12 @@ class RunLog:
         first_step = step - len(losses_N) + 1
         for number, loss in enumerate(losses_N.tolist(), start=first_step):
             self._write({"step": number, "loss": loss, "samples_per_s": round(samples_per_s, 2)})
-        self._say(f"step {step}: loss {losses_N[-1]:.4f}, {samples_per_s:.1f} samples/s")
+        self.say(f"step {step}: loss {losses_N[-1]:.4f}, {samples_per_s:.1f} samples/s")
 
     def write_score(self, step: int, rmse_ratio: float) -> None:
         """Write a line with the score of a validation."""
         self._write({"step": step, "valid/rmse_ratio": rmse_ratio})
-        self._say(f"step {step}: validation RMSE {rmse_ratio:.3f} × persistence")
+        self.say(f"step {step}: validation RMSE {rmse_ratio:.3f} × persistence")
 
     def _write(self, record: dict[str, float]) -> None:
         if self._is_writer:
@@ -114,6 +114,7 @@ class RunLog:
             self._metrics.flush()
             self._tracker.log(int(record["step"]), {name: x for name, x in record.items() if name != "step"})
 
-    def _say(self, line: str) -> None:
+    def say(self, line: str) -> None:
+        """Print a line, on the rank that writes."""
         if self._is_writer:
             print(line, flush=True)

@@ -12,6 +12,7 @@ PACKAGE = Path(dltutorial.__file__).parent
 # A module may import what stands before it, and its own layer.
 ORDER = [
     {"errors", "advice", "paths"},
+    {"command_line"},
     {"limits", "ranks", "node", "machine", "config"},
     {"record", "reference"},
     {"profile"},
@@ -19,7 +20,9 @@ ORDER = [
     {"launch"},
     {"comm"},
     {"parallel"},
-    {"train", "engine", "science"},  # the old trainer asks for a case by name
+    {"engine", "science"},
+    {"checkpoint", "train_options"},
+    {"train"},
     {"scaling"},
     {"convergence"},
     {"course"},

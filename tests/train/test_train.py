@@ -1,0 +1,193 @@
+"""The trainer: what a run leaves, how it stops and continues, and what it says about wrong input."""
+
+import json
+import os
+import shutil
+import signal
+
+import pytest
+import torch
+from starting import STEPS, wait_for
+
+from dltutorial import checkpoint, cli, paths, train
+from dltutorial.errors import CourseError
+from dltutorial.train_options import check_options, read_options
+
+
+def losses(run):
+    """Return (step, loss) of every line of a run that holds a loss."""
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    return [(line["step"], line["loss"]) for line in lines if "loss" in line]
+
+
+def weights(run):
+    return torch.load(run / "weights.pt", weights_only=True)
+
+
+def assert_same_result(run, expected):
+    """Both runs have the same losses and the same weights, to the bit. Steps that were made again count once."""
+    assert set(losses(run)) == set(losses(expected))
+    for name, weight in weights(expected).items():
+        assert torch.equal(weights(run)[name], weight), name
+
+
+def test_a_run_leaves_its_options_its_metrics_and_its_weights(uninterrupted):
+    assert json.loads((uninterrupted / "config.json").read_text())["steps"] == STEPS
+    assert [step for step, _ in losses(uninterrupted)] == list(range(1, STEPS + 1))
+    assert len(list((uninterrupted / "checkpoints").iterdir())) == 2
+    assert weights(uninterrupted)["position_1TD"].ndim == 3
+
+
+def test_a_second_run_gets_a_folder_of_its_own(start):
+    assert start("--steps", 2).wait() == [0]
+    second = start("--steps", 2)
+    assert second.wait() == [0]
+    assert len(list(second.runs.iterdir())) == 2
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_stopped_by_a_signal_and_resumed_it_is_the_run_that_was_never_stopped(start, ranks):
+    expected = start("--name", "train-whole", ranks=ranks)
+    assert expected.wait() == [0] * ranks
+    training = start(ranks=ranks)
+    wait_for(lambda: [run for run in training.runs.glob("train-2*") if (run / "metrics.jsonl").exists()])
+    (run,) = training.runs.glob("train-2*")
+    os.kill(training.processes[-1].pid, signal.SIGUSR1)  # one rank is enough
+    assert training.wait()[0] in (0, 75)
+    if training.processes[0].exitcode == 75:
+        assert "stopped by a signal" in training.printed()
+        assert start("--resume", run, ranks=ranks).wait() == [0] * ranks
+    (whole,) = expected.runs.glob("train-whole-*")
+    assert_same_result(run, whole)
+
+
+def test_killed_at_any_moment_it_goes_on_from_a_complete_checkpoint(start, uninterrupted):
+    training = start()
+    run = training.folder()
+    for n_checkpoints in (1, 5, 9):
+        wait_for(lambda n=n_checkpoints: list((run / "checkpoints").glob(f"step-*{2 * n:02d}.pt")))
+        training.processes[0].kill()
+        assert training.wait() == [-signal.SIGKILL]
+        training = start("--resume", run)
+    assert training.wait() == [0], training.printed()
+    assert_same_result(run, uninterrupted)
+
+
+def test_a_truncated_checkpoint_is_skipped_and_the_one_before_it_is_used(start, uninterrupted, tmp_path):
+    run = tmp_path / "runs" / "train-copy"
+    shutil.copytree(uninterrupted, run)
+    newest = max((run / "checkpoints").iterdir())
+    os.truncate(newest, newest.stat().st_size // 2)
+    (run / "weights.pt").unlink()
+    training = start("--resume", run)
+    assert training.wait() == [0], training.printed()
+    assert f"{newest.name} cannot be read" in training.printed()
+    assert f"step {STEPS - 2} of {STEPS}" in training.printed()
+    assert_same_result(run, uninterrupted)
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize(
+    ("ranks", "words"),
+    [
+        (2, ["--shard", "full"]),
+        (2, ["--tensor", 2]),
+        (4, ["--tensor", 2, "--shard", "full"]),
+        (1, ["--accumulate", 2, "--checkpoint-activations", "--workers", 2]),
+        (2, ["--accumulate", 2]),
+    ],
+)
+def test_however_it_is_computed_the_training_is_the_same(start, uninterrupted, ranks, words):
+    """The sums are made in other orders, so they agree up to rounding."""
+    training = start(*words, ranks=ranks)
+    assert training.wait() == [0] * ranks, training.printed()
+    for (step, loss), (expected_step, expected) in zip(losses(training.folder()), losses(uninterrupted), strict=True):
+        assert step == expected_step
+        assert loss == pytest.approx(expected, rel=1e-4)
+    for name, weight in weights(uninterrupted).items():
+        torch.testing.assert_close(weights(training.folder())[name], weight, atol=1e-3, rtol=1e-2)
+
+
+@pytest.mark.ci
+def test_shards_of_two_ranks_are_resumed_by_one_rank_with_tensor_parallelism_off(start, uninterrupted):
+    """torch.distributed.checkpoint gives each rank the shards that it needs."""
+    training = start("--shard", "full", ranks=2)
+    run = training.folder()
+    wait_for(lambda: list((run / "checkpoints").glob("step-*06")))
+    for process in training.processes:
+        process.kill()
+    training.wait()
+    resumed = start("--resume", run, "--shard", "full", ranks=4)
+    assert resumed.wait() == [0] * 4, resumed.printed()
+    for (_, loss), (_, expected) in zip(sorted(set(losses(run))), losses(uninterrupted), strict=False):
+        assert loss == pytest.approx(expected, rel=1e-4)
+
+
+def test_a_rank_that_dies_ends_the_other_one_and_the_run_goes_on(start):
+    training = start(ranks=2)
+    run = training.folder()
+    wait_for(lambda: list((run / "checkpoints").glob("step-*04.pt")))
+    training.processes[1].kill()
+    assert training.wait()[0] == 2
+    assert "dltutorial: " in training.printed().splitlines()[-1]
+    assert start("--resume", run, ranks=2).wait() == [0, 0]
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["--step", "x"], "argument --steps: invalid int value: 'x'"),
+        (["--layers", "3"], "unrecognized arguments: --layers 3"),
+        (["--data", "nowhere"], "nowhere"),
+        (["--name", "../x"], "bad name '../x'"),
+        (["--resume", "nowhere"], "nowhere/config.json cannot be read"),
+        (["--global-batch-size", "5", "--accumulate", "2"], "--global-batch-size 5 cannot be shared equally"),
+        (["--tensor", "3"], "--tensor 3 must divide the 1 ranks"),
+    ],
+)
+def test_wrong_input_is_one_line_and_status_2(words, line, capsys):
+    """A learner's mistakes, and what the program says about them."""
+    try:
+        status = cli.main(["train", "--preset", "smoke", *words])
+    except SystemExit as error:
+        status = error.code
+    assert status == 2
+    (printed,) = capsys.readouterr().err.splitlines()
+    assert line in printed
+
+
+def test_a_run_of_other_options_is_not_resumed(uninterrupted):
+    with pytest.raises(CourseError, match=r"--seed 1 differs from 0 in .*leave the option out to resume"):
+        read_options(["--resume", str(uninterrupted), "--seed", "1"])
+    assert read_options(["--resume", str(uninterrupted)]).steps == STEPS
+
+
+def test_a_batch_that_the_ranks_cannot_share_is_refused():
+    options = read_options(["--preset", "smoke", "--global-batch-size", "16"])
+    with pytest.raises(CourseError, match=r"cannot be shared equally by 3 ranks .* choose a multiple of 3"):
+        check_options(options, world_size=3)
+
+
+def test_a_loss_that_is_not_finite_ends_the_run_with_one_line(start):
+    training = start("--learning-rate", 1e30)
+    assert training.wait() == [2]
+    assert "the loss is not finite after" in training.printed().splitlines()[-1]
+
+
+def test_a_full_disk_is_one_line_and_keeps_the_checkpoint_before(uninterrupted, monkeypatch, tmp_path):
+    """A file of /dev/full accepts no byte, as a full disk."""
+    file = tmp_path / "step-00000002.pt"
+    monkeypatch.setattr(paths.secrets, "token_hex", lambda n: "full")
+    (tmp_path / f".{file.name}.full.partial").symlink_to("/dev/full")
+    with pytest.raises(CourseError, match=r"cannot write .*step-00000002.pt: .*make room"):
+        checkpoint.write({"step": 2}, file)
+    assert not file.exists()
+
+
+def test_the_learning_rate_rises_and_then_falls_along_half_a_cosine():
+    options = read_options(["--preset", "smoke", "--steps", "110", "--warmup-steps", "10", "--learning-rate", "1"])
+    rates = [train.learning_rate(step, options) for step in range(110)]
+    assert rates[0] == pytest.approx(0.1)
+    assert rates[9] == pytest.approx(1.0)
+    assert rates[60] == pytest.approx((1 + 0.01) / 2, rel=0.02)
+    assert rates[-1] < 0.02
