@@ -156,7 +156,7 @@ def test_an_exercise_is_not_attempted_then_wrong_with_a_hint_then_right(open_not
     notebook.write(answer_cell, wrong)
     notebook.run(answer_cell)
     failed = notebook.run(check_cell).locator(".dlt-check")
-    assert "1 failed" in failed.inner_text()
+    expect(failed).to_contain_text("1 failed")
     first, second = failed.locator("details").all()[:2]
     assert first.get_attribute("open") is not None
     assert hint in first.inner_text()
