@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-sys.path.append(str(Path(__file__).parents[1] / "parallel"))  # the soak test uses its nursery
+sys.path.append(str(Path(__file__).parents[1] / "train"))  # the soak test starts trainings
 
 slow = [HealthCheck.too_slow, HealthCheck.data_too_large]
 settings.register_profile(

@@ -1,28 +1,16 @@
-import contextlib
 import runpy
 from pathlib import Path
 
 import pytest
 import torch
-from nursing import Nursery
-
-from dltutorial import machine
 
 
 @pytest.fixture(scope="module", autouse=True)
 def threads_as_before():
-    """What ranks do is done in this process, too, where ``mates.use_one_thread`` would stay for other tests."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(machine, "use_cores", machine.use_cores)
-        before = torch.get_num_threads()
-        yield
-        torch.set_num_threads(before)
-
-
-@pytest.fixture(scope="module")
-def nursery(tmp_path_factory):
-    with contextlib.closing(Nursery(tmp_path_factory.mktemp("nursery"))) as nursery:
-        yield nursery
+    """Some tests do in this process what ranks do, with one thread."""
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="session")
