@@ -44,23 +44,25 @@ address_of_rank_0() {
 }
 
 run_on_ranks() {
-    local nodes=$1 module=$2 n_ranks_per_node cpus_per_rank
+    local nodes=$1 module=$2 cpus_per_rank
     shift 2
-    n_ranks_per_node=$(ranks_per_node)
-    cpus_per_rank=$((SLURM_CPUS_ON_NODE / n_ranks_per_node))
+    cpus_per_rank=$((SLURM_CPUS_ON_NODE / $(ranks_per_node)))
     if [ "$cpus_per_rank" -eq 0 ]; then cpus_per_rank=1; fi
-
-    # The ranks find each other at rank 0. Another job on the same node has another number, and therefore another port.
-    MASTER_ADDR=${MASTER_ADDR:-$(address_of_rank_0)}
-    MASTER_PORT=${MASTER_PORT:-$((20000 + SLURM_JOB_ID % 10000))}
-    export MASTER_ADDR MASTER_PORT
     export OMP_NUM_THREADS=$cpus_per_rank
     export TQDM_MININTERVAL="${TQDM_MININTERVAL:-30}" # seconds between two lines of a progress bar in the job's output
+
+    # Each rank gets the variables that torchrun would set. So every program for torchrun runs here, too.
+    # Another job on the same node has another number, and therefore another port.
+    export MASTER_ADDR="${MASTER_ADDR:-$(address_of_rank_0)}"
+    export MASTER_PORT="${MASTER_PORT:-$((20000 + SLURM_JOB_ID % 10000))}"
+    LOCAL_WORLD_SIZE=$(ranks_per_node)
+    export LOCAL_WORLD_SIZE WORLD_SIZE=$((nodes * LOCAL_WORLD_SIZE))
 
     # --cpus-per-task     srun does not take this number from sbatch. Without it all ranks may share one core.
     # --kill-on-bad-exit  if one rank fails, srun ends the others, which would wait for it.
     # trap "" USR1        Python needs seconds to import torch. A signal during this time must not end the rank.
-    srun --nodes="$nodes" --ntasks=$((nodes * n_ranks_per_node)) --ntasks-per-node="$n_ranks_per_node" \
+    srun --nodes="$nodes" --ntasks="$WORLD_SIZE" --ntasks-per-node="$LOCAL_WORLD_SIZE" \
         --cpus-per-task="$cpus_per_rank" --kill-on-bad-exit=1 \
-        bash -c 'trap "" USR1; exec "$@"' rank "${python[@]}" -m "$module" "$@"
+        bash -c 'trap "" USR1; export RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID; exec "$@"' rank \
+        "${python[@]}" -m "$module" "$@"
 }
