@@ -247,7 +247,7 @@ def make_batches(pairs: Pairs, options: argparse.Namespace, ranks: Ranks, skip: 
     """Return this rank's part of each global batch, (x_BCHW, y_BCHW), from batch number ``skip`` on."""
     return endless_batches(
         pairs, options.global_batch_size, roll=True, workers=options.workers, seed=options.seed,
-        rank=ranks.data_rank, world_size=ranks.data_ranks, skip=skip,
+        rank=ranks.data_rank, world_size=ranks.data_ranks, skip=skip, pin=ranks.device.type == "cuda",
     )  # fmt: skip
 
 

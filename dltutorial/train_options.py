@@ -46,18 +46,19 @@ def read_options(arguments: Sequence[str] | None) -> argparse.Namespace:
     """
     parser = make_parser()
     options = parser.parse_args(arguments)
+    saved = {}
     if options.resume:
         saved = read_config(options.resume)
         parser.set_defaults(**saved)
         options = parser.parse_args(arguments)  # now an option that is not given has the saved value
-        for name, value in saved.items():
-            if getattr(options, name) != value and name != "preset":
-                raise CourseError(
-                    f"--{name.replace('_', '-')} {getattr(options, name)} differs from {value} in {options.resume}; "
-                    "leave the option out to resume, or start a new run without --resume"
-                )
     preset = config.preset(options.preset)
     options.preset = preset.name
+    for name, value in saved.items():
+        if getattr(options, name) != value:
+            raise CourseError(
+                f"--{name.replace('_', '-')} {getattr(options, name)} differs from {value} in {options.resume}; "
+                "leave the option out to resume, or start a new run without --resume"
+            )
     for name in ("steps", "global_batch_size", "learning_rate"):
         if getattr(options, name) is None:
             setattr(options, name, getattr(preset, name))
@@ -70,11 +71,11 @@ def check_options(options: argparse.Namespace, world_size: int) -> None:
     """Raise a CourseError if these options do not fit together on so many ranks."""
     paths.inside(paths.runs_dir(), options.name)
     heads = config.PRESETS[options.preset].heads
-    data_ranks = max(1, world_size // options.tensor)
-    if min(options.steps, options.accumulate, options.tensor) < 1:
-        raise CourseError("--steps, --accumulate and --tensor must be at least 1")
+    if min(options.steps, options.global_batch_size, options.accumulate, options.tensor) < 1:
+        raise CourseError("--steps, --global-batch-size, --accumulate and --tensor must be at least 1")
     if world_size % options.tensor or heads % options.tensor:
         raise CourseError(f"--tensor {options.tensor} must divide the {world_size} ranks and the {heads} heads")
+    data_ranks = world_size // options.tensor
     if options.tensor > 1 and data_ranks > 1 and options.shard == "none":
         raise CourseError("DDP does not support --tensor; add --shard full, or start as many ranks as --tensor says")
     if options.global_batch_size % (data_ranks * options.accumulate):
