@@ -71,7 +71,7 @@ class RunLog:
         if is_writer:
             print(f"run: {run}, step {step} of {options.steps}", flush=True)
             self._metrics = open(run / "metrics.jsonl", "a", encoding="utf-8")  # noqa: SIM115 (closed by __exit__)
-            self._tracker = Tracker(options.track, run, vars(options), step)
+            self._tracker = Tracker(options.track, run, vars(options), first_step=step + 1)
         self.restart_clock()
 
     def __enter__(self) -> "RunLog":
