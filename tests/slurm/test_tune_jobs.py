@@ -32,7 +32,7 @@ def test_an_array_of_workers_tunes_one_study(cluster, folder):
 
 @pytest.mark.nightly
 @pytest.mark.ray
-def test_ray_leads_a_study_on_two_nodes(cluster, folder):
+def test_a_job_with_ray_on_two_nodes(cluster, folder):
     data = weather.ensure(config.preset("smoke"))
     line = (str(folder / "tune_ray.py"), str(data), "--scheduler", "pbt", "--out", str(folder / "study"), *SMALL)
     job = sbatch("tune_ray", *line, nodes=2, env=cluster.env)
