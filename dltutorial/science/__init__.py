@@ -1,1 +1,1 @@
-"""Deep learning for science: one file a case, each a ``Task`` for the training loop (``cases`` lists them)."""
+"""Deep learning for science: simulated data, readers of public layouts, and one network for each case."""

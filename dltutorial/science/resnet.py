@@ -1,9 +1,8 @@
-"""Residual networks: ResNet-50 in full, and small ones of the same parts.
+"""Residual networks: ResNet-50, and small ones of the same layers.
 
-In: images (B, C, H, W). Out: logits (B, K), or what the stages give, for networks that draw maps. With 3 channels and
-1,000 classes ``ResNet`` has the 25,557,032 weights of He et al. 2015 (arXiv:1512.03385, "50-layer"; the stride lies in
-the 3 × 3 convolution, as everybody has it now). Its norms are over groups of channels of one sample (Wu and He 2018,
-arXiv:1803.08494): as many weights as batch norm has, and two ranks compute what one does.
+With 3 channels and 1,000 classes ``ResNet`` has the 25,557,032 weights of He et al. 2015 (arXiv:1512.03385, table 1).
+The stride is in the 3 × 3 convolution, as in today's implementations. The norms are group norms (Wu and He 2018,
+arXiv:1803.08494), which have as many weights as batch norms and give the same result on any number of ranks.
 
 Legend: B samples, C channels, H rows × W columns, K classes.
 """
@@ -13,72 +12,101 @@ from torch.nn import functional as F
 
 
 def norm(channels: int) -> nn.GroupNorm:
-    """At least four channels in each group, and at most 32 groups."""
-    sizes = [n for n in (32, 16, 8, 4, 2) if channels % n == 0 and channels >= 4 * n]
-    return nn.GroupNorm(max(sizes, default=1), channels)
+    """Return a group norm with at least four channels in each group, and at most 32 groups."""
+    for groups in (32, 16, 8, 4, 2):
+        if channels % groups == 0 and channels >= 4 * groups:
+            return nn.GroupNorm(groups, channels)
+    return nn.GroupNorm(1, channels)
 
 
-def convolution(n_in: int, n_out: int, kernel: int = 3, stride: int = 1, rate: int = 1, relu: bool = True) -> nn.Module:
-    """A convolution that keeps the size but for its stride, a norm, and perhaps a ReLU; ``rate`` 2 leaves gaps of 1."""
-    layers = [nn.Conv2d(n_in, n_out, kernel, stride, rate * (kernel // 2), rate, bias=False), norm(n_out)]
-    return nn.Sequential(*layers, *[nn.ReLU()] * relu)
+def convolution(n_in: int, n_out: int, kernel: int = 3, stride: int = 1, dilation: int = 1) -> nn.Sequential:
+    """Return a convolution that keeps the size except for its stride, a norm and a ReLU."""
+    padding = dilation * (kernel // 2)
+    layer = nn.Conv2d(n_in, n_out, kernel, stride, padding, dilation, bias=False)
+    return nn.Sequential(layer, norm(n_out), nn.ReLU())
 
 
 class Bottleneck(nn.Module):
-    """Three convolutions beside a shortcut: to few channels, 3 × 3 among those, to four times as many."""
+    """Three convolutions and a shortcut: to few channels, 3 × 3 among these, and to four times as many."""
 
-    def __init__(self, n_in: int, width: int, stride: int = 1, rate: int = 1) -> None:
+    def __init__(self, n_in: int, width: int, stride: int = 1, dilation: int = 1) -> None:
         super().__init__()
         n_out = 4 * width
-        first, second = convolution(n_in, width, 1), convolution(width, width, 3, stride, rate)
-        self.branch = nn.Sequential(first, second, convolution(width, n_out, 1, relu=False))
-        same = n_in == n_out and stride == 1
-        self.shortcut = nn.Identity() if same else convolution(n_in, n_out, 1, stride, relu=False)
+        self.branch = nn.Sequential(
+            convolution(n_in, width, kernel=1),
+            convolution(width, width, 3, stride, dilation),
+            nn.Conv2d(width, n_out, 1, bias=False),
+            norm(n_out),
+        )
+        self.shortcut: nn.Module = nn.Identity()
+        if n_in != n_out or stride != 1:
+            self.shortcut = nn.Sequential(nn.Conv2d(n_in, n_out, 1, stride, bias=False), norm(n_out))
 
     def forward(self, x_BCHW: Tensor) -> Tensor:
-        """(B, 4 × width, H / stride, W / stride)."""
+        """Return (B, 4 × width, H / stride, W / stride)."""
         return F.relu(self.branch(x_BCHW) + self.shortcut(x_BCHW))
 
 
 class ResNet(nn.Module):
-    """Stem, stages, mean over the image, one matrix."""
+    """A first convolution, stages of bottlenecks, the mean over the image, and a linear layer."""
 
     def __init__(
-        self, channels: int = 3, classes: int = 1000, depths: tuple[int, ...] = (3, 4, 6, 3),
-        width: int = 64, quarter: bool = True, atrous: int = 0,
-    ) -> None:  # fmt: skip
-        """Random weights.
+        self,
+        channels: int = 3,
+        classes: int = 1000,
+        depths: tuple[int, ...] = (3, 4, 6, 3),
+        width: int = 64,
+        quarter: bool = True,
+        dilated_stages: int = 0,
+    ) -> None:
+        """Create random weights.
 
         Args:
-            channels, classes: of the images, of the logits; with 0 classes there is no head, only ``stages``.
-            depths, width: blocks of each stage; of the first one's narrow convolutions, and the next has twice that.
-            quarter: the stem keeps a quarter of the rows (7 × 7, then a pool), as for photographs; else half of them.
-            atrous: so many of the last stages do not halve the image; their convolutions have gaps instead.
+            channels: The number of channels of the images.
+            classes: The number of classes. With 0 there is no linear layer, and only ``stages`` is useful.
+            depths: The number of bottlenecks in each stage.
+            width: The narrow width of the first stage. Each further stage has twice the width.
+            quarter: The first layers keep a quarter of the rows (7 × 7 and a pooling), as for photographs. Otherwise
+                they keep half of the rows.
+            dilated_stages: This number of last stages keeps the size of the image, and dilates its convolutions.
         """
         super().__init__()
-        stem = [convolution(channels, width, 7 if quarter else 3, 2)]
-        self.stem = nn.Sequential(*stem, *[nn.MaxPool2d(3, 2, 1)] * quarter)
-        self.body, n_in, rate = nn.ModuleList(), width, 1
+        if quarter:
+            self.stem = nn.Sequential(convolution(channels, width, 7, 2), nn.MaxPool2d(3, 2, 1))
+        else:
+            self.stem = nn.Sequential(convolution(channels, width, 3, 2))
+        self.body = nn.ModuleList()
+        self.n_out = width
+        dilation = 1
         for number, depth in enumerate(depths):
-            gaps = number >= len(depths) - atrous
-            rate, stride = (2 * rate if gaps else 1), (1 if gaps or number == 0 else 2)
             narrow = width * 2**number
-            more = (Bottleneck(4 * narrow, narrow, 1, rate) for _ in range(depth - 1))
-            self.body.append(nn.Sequential(Bottleneck(n_in, narrow, stride, rate), *more))
-            n_in = 4 * narrow
-        self.n_out = n_in
-        self.head: nn.Module = nn.Linear(n_in, classes) if classes else nn.Identity()
-        for block in self.modules() if classes else ():
-            if isinstance(block, Bottleneck):  # at first it gives its input (Goyal et al. 2017)
-                nn.init.zeros_(block.branch[-1][1].weight)  # type: ignore[index]
+            dilated = number >= len(depths) - dilated_stages
+            if dilated:
+                dilation *= 2
+            stride = 1 if dilated or number == 0 else 2
+            stage = [Bottleneck(self.n_out, narrow, stride, dilation)]
+            stage += [Bottleneck(4 * narrow, narrow, 1, dilation) for _ in range(depth - 1)]
+            self.body.append(nn.Sequential(*stage))
+            self.n_out = 4 * narrow
+        self.head: nn.Module = nn.Linear(self.n_out, classes) if classes else nn.Identity()
+        if classes:
+            self.start_as_identity()
+
+    def start_as_identity(self) -> None:
+        """Set the last norm of each branch to 0, so that a bottleneck returns its shortcut (Goyal et al. 2017)."""
+        for module in self.modules():
+            if isinstance(module, Bottleneck):
+                nn.init.zeros_(module.branch[-1].weight)  # type: ignore[arg-type]
 
     def stages(self, x_BCHW: Tensor) -> list[Tensor]:
-        """What each stage gives."""
-        found = [self.stem(x_BCHW)]
+        """Return the output of each stage."""
+        outputs = []
+        x_BCHW = self.stem(x_BCHW)
         for stage in self.body:
-            found.append(stage(found[-1]))
-        return found[1:]
+            x_BCHW = stage(x_BCHW)
+            outputs.append(x_BCHW)
+        return outputs
 
     def forward(self, x_BCHW: Tensor) -> Tensor:
-        """Logits (B, K)."""
+        """Return the logits (B, K)."""
         return self.head(self.stages(x_BCHW)[-1].mean((2, 3)))

@@ -1,117 +1,119 @@
-"""Labelled weather: what the rules find, the networks, the weighted loss, IoU, refusals."""
+"""Labelled weather: what the rules find, DeepCAM's layout, the network and IoU."""
 
-import h5py
 import numpy as np
 import pytest
 import torch
 
-from dltutorial import config
 from dltutorial.errors import DataError
 from dltutorial.science import climate
-
-
-def write(folder, n=8, size=16, label=lambda draw: draw.integers(0, 3, (16, 16)), value=lambda x: x):
-    """A folder in DeepCAM's layout, of random numbers."""
-    draw = np.random.default_rng(0)
-    for split in climate.SPLITS.values():
-        (folder / split).mkdir(parents=True, exist_ok=True)
-        for index in range(n):
-            with h5py.File(folder / split / f"data-{index:03d}.h5", "w") as h5:
-                h5["climate/data"] = value(draw.standard_normal((size, size, 5)).astype(np.float32))
-                h5["climate/labels_0"] = label(draw).astype(np.uint8)
-    with h5py.File(folder / "stats.h5", "w") as h5:
-        h5["climate/minval"], h5["climate/maxval"] = np.full(5, -4.0), np.full(5, 4.0)
-    return folder
+from dltutorial.science.atrous import AtrousNet
+from dltutorial.science.building import write_arrays
 
 
 @pytest.fixture
 def folder(tmp_path):
-    return write(tmp_path / "cam")
+    """Two samples in each split, in DeepCAM's layout."""
+    generator = np.random.default_rng(0)
+    for name in climate.FOLDERS.values():
+        (tmp_path / name).mkdir()
+        for number in range(2):
+            write_sample(tmp_path / name / f"data-{number}.h5", generator.integers(0, 3, (8, 16)))
+    write_arrays(tmp_path / "stats.h5", {"climate/minval": np.full(5, -4.0), "climate/maxval": np.full(5, 4.0)})
+    return tmp_path
 
 
-def recipe(**knobs):
-    return climate.make_recipe(config.preset("smoke"), {"global_batch_size": 4, **knobs}, None)
+def write_sample(file, label_HW, x_HWC=None):
+    x_HWC = np.ones((8, 16, 5), np.float32) if x_HWC is None else x_HWC
+    write_arrays(file, {"climate/data": x_HWC, "climate/labels_0": label_HW.astype(np.uint8)})
 
 
 def vortex(sign, size=32):
-    """A sheet in which one vortex turns; no tracer."""
+    """A sheet in which one vortex turns, without tracer."""
     y, x = np.mgrid[:size, :size] - size / 2
     around = np.exp(-(x**2 + y**2) / 18)
     return np.stack([-sign * y * around, sign * x * around, 0 * x, 0 * x, 0 * x])[None].astype(np.float32)
 
 
-def test_a_cyclone_spins_in_its_middle_and_an_anticyclone_is_none():
-    spin_THW, slope_THW = climate.event_fields(vortex(1.0))
-    assert spin_THW[0].argmin() == 16 * 32 + 16
-    assert spin_THW.min() < 0
+def test_a_cyclone_rotates_in_its_middle_and_an_anticyclone_is_none():
+    rotation_THW, gradient_THW = climate.event_fields(vortex(1.0))
+    assert rotation_THW[0].argmin() == 16 * 32 + 16
+    assert rotation_THW.min() < 0
     assert climate.event_fields(vortex(-1.0))[0][0, 16, 16] == 0
-    assert not slope_THW.any()
+    assert not gradient_THW.any()
 
 
-def test_a_front_is_where_the_tracer_jumps():
+def test_a_front_is_where_the_tracer_changes_fast():
     x_TCHW = np.zeros((1, 5, 16, 16), np.float32)
     x_TCHW[0, 4, :, 8:] = 1.0
-    slope_HW = climate.event_fields(x_TCHW)[1][0]
-    assert slope_HW[:, 7:9].min() > 0
-    assert slope_HW[:, 3:5].max() == 0
+    gradient_HW = climate.event_fields(x_TCHW)[1][0]
+    assert gradient_HW[:, 7:9].min() > 0
+    assert gradient_HW[:, 3:5].max() == 0
 
 
-@pytest.mark.parametrize("name", climate.NETWORKS)
-def test_a_network_draws_a_map_and_published_ones_take_the_published_size(name):
-    assert climate.make_network(name, 5, published=False)(torch.zeros(2, 5, 32, 48)).shape == (2, 3, 32, 48)
-    with torch.device("meta"):
-        logits = climate.make_network(name, 16, published=True)(torch.zeros(1, 16, 768, 1152))
-    assert logits.shape == (1, 3, 768, 1152)
+def test_labelled_weather_has_deepcams_layout(tmp_path):
+    generator = np.random.default_rng(0)
+    source = tmp_path / "weather"
+    for split in climate.FOLDERS:
+        (source / split).mkdir(parents=True)
+        x_TCHW = generator.standard_normal((3, 5, 16, 16), np.float32)
+        write_arrays(source / split / "sim_0001.h5", {"fields": x_TCHW})
+    (source / "stats").mkdir()
+    np.save(source / "stats" / "global_stds.npy", np.ones((1, 5, 1, 1), np.float32))
+    (tmp_path / "climate").mkdir()
+    climate.label_weather(source, tmp_path / "climate")
+    samples = climate.Samples(tmp_path / "climate", "train")
+    assert len(samples) == 3
+    x_CHW, label_HW = samples[0]
+    assert x_CHW.shape == (5, 16, 16)
+    assert x_CHW.abs().max() <= 0.5 + 1e-6
+    assert label_HW.shape == (16, 16)
 
 
-def test_the_loss_of_a_batch_is_the_mean_of_its_parts():
-    torch.manual_seed(0)
-    loss = climate.weighted_error(climate.class_weights((0.9, 0.04, 0.06), -1))
-    x, label = torch.randn(4, 3, 8, 8), torch.zeros(4, 8, 8, dtype=torch.long)
-    label[0, :4] = 1
-    parts = [loss(torch.nn.Identity(), x[n : n + 1], label[n : n + 1]) for n in range(4)]
-    torch.testing.assert_close(torch.stack(parts).mean(), loss(torch.nn.Identity(), x, label))
-    assert loss(torch.nn.Identity(), x.half(), label).dtype == torch.float32
-
-
-def test_iou_is_hits_over_what_either_side_has():
-    label, said = torch.tensor([0, 0, 1, 1, 0]), torch.tensor([0, 1, 1, 0, 0])
-    counts_3K = climate.count(said, label)
-    assert counts_3K.tolist() == [[2, 1, 0], [1, 1, 0], [1, 1, 0]]
-    assert climate.iou(counts_3K).tolist() == pytest.approx([0.5, 1 / 3, 1.0])
-
-
-def test_a_task_learns_and_scores_each_class(folder):
-    task = climate.make_task(recipe(), folder)
-    batch = next(task.data(0))
-    before = task.loss(task.model, *batch)
-    before.backward()
-    with torch.no_grad():
-        for p in task.model.parameters():
-            p -= 0.05 * p.grad
-    assert task.loss(task.model, *batch) < before
-    assert {"valid/loss", "valid/accuracy", "valid/iou cyclone"} <= set(task.metrics(task.model))
-
-
-def nan(x):
-    x[0, 0, 0] = np.nan
-    return x
+def test_shares_of_classes_add_up_to_one(folder):
+    shares_K = climate.Samples(folder, "train").class_shares()
+    assert shares_K.shape == (3,)
+    assert shares_K.sum().item() == pytest.approx(1)
 
 
 @pytest.mark.parametrize(
-    ("bad", "why"),
-    [
-        ({"label": lambda draw: draw.integers(0, 5, (16, 16))}, "has a label [34], but"),
-        ({"label": lambda draw: draw.integers(0, 3, (16, 8))}, r"labels_0 is uint8 \(16, 8\)"),
-        ({"value": nan}, "NaN"),
-    ],
+    ("label", "value", "message"),
+    [(7, 1.0, "has a label 7, but"), (1, np.nan, "row 2 of climate/data holds NaN")],
 )
-def test_data_that_cannot_be_are_refused_in_one_line(bad, why, tmp_path):
-    with pytest.raises(DataError, match=why) as refused:
-        climate.make_task(recipe(), write(tmp_path / "bad", **bad))
+def test_a_wrong_label_and_nan_are_one_line(folder, label, value, message):
+    x_HWC, label_HW = np.ones((8, 16, 5), np.float32), np.zeros((8, 16))
+    x_HWC[2, 0, 0], label_HW[0, 0] = value, label
+    write_sample(folder / "train" / "data-1.h5", label_HW, x_HWC)
+    with pytest.raises(DataError, match=message) as refused:
+        climate.Samples(folder, "train")[1]
     assert "\n" not in str(refused.value)
 
 
-def test_what_is_not_there_is_refused(folder, tmp_path):
+def test_a_sample_of_another_shape_is_one_line(folder):
+    write_sample(folder / "train" / "data-1.h5", np.zeros((8, 16)), np.ones((8, 8, 5), np.float32))
+    with pytest.raises(DataError, match=r"climate/data has the shape \(8, 8, 5\), not \(8, 16, 5\)"):
+        climate.Samples(folder, "train")[1]
+
+
+def test_a_class_that_never_occurs_is_one_line(folder):
+    for file in (folder / "train").iterdir():
+        write_sample(file, np.zeros((8, 16)))
+    with pytest.raises(DataError, match="no pixel is of the class cyclone"):
+        climate.Samples(folder, "train").class_shares()
+
+
+def test_a_folder_without_files_is_one_line(tmp_path):
     with pytest.raises(DataError, match=r"holds no \.h5 file"):
-        climate.Samples(tmp_path / "nothing", "train")
+        climate.Samples(tmp_path, "train")
+
+
+def test_the_network_takes_the_published_size():
+    with torch.device("meta"):
+        assert AtrousNet(16, 3)(torch.zeros(1, 16, 768, 1152)).shape == (1, 3, 768, 1152)
+        assert AtrousNet(5, 3, width=4)(torch.zeros(2, 5, 32, 48)).shape == (2, 3, 32, 48)
+
+
+def test_iou_is_hits_over_what_either_side_has():
+    label, predicted = torch.tensor([0, 0, 1, 1, 0]), torch.tensor([0, 1, 1, 0, 0])
+    counts_3K = climate.count(predicted, label)
+    assert counts_3K.tolist() == [[2, 1, 0], [1, 1, 0], [1, 1, 0]]
+    assert climate.iou(counts_3K).tolist() == pytest.approx([0.5, 1 / 3, 1.0])

@@ -1,26 +1,12 @@
-"""The case cosmology: boxes that are what they are said to be, the network, and data that cannot be."""
+"""Cosmology: the simulated boxes, CosmoFlow's layout and the network."""
 
-import h5py
+import numpy as np
 import pytest
 import torch
 
-from dltutorial.config import preset
 from dltutorial.errors import DataError
-from dltutorial.science import cosmology
-
-
-@pytest.fixture
-def folder(tmp_path):
-    x_BCDHW, unit_BP = cosmology.simulate(12, 16)
-    for name, part in (("train", slice(8)), ("valid", slice(8, 12))):
-        (tmp_path / name).mkdir()
-        for n, (x_CDHW, unit_P) in enumerate(zip(x_BCDHW[part], unit_BP[part], strict=True)):
-            cosmology.write(tmp_path / name / f"box_{n}.h5", x_CDHW, unit_P)
-    return tmp_path
-
-
-def recipe(**knobs):
-    return cosmology.make_recipe(preset("smoke"), {"global_batch_size": 4, "device": "cpu", **knobs}, None)
+from dltutorial.science import boxes, cosmology
+from dltutorial.science.cosmonet import CosmoNet
 
 
 def test_boxes_hold_the_particles_they_should_and_clump_with_time():
@@ -38,56 +24,39 @@ def test_larger_sigma8_makes_larger_clumps():
     assert torch.corrcoef(torch.stack((spread_B, unit_BP[:, 1])))[0, 1] > 0.7
 
 
-def test_the_published_network_has_the_weights_of_its_configuration():
-    with torch.device("meta"):
-        model = cosmology.CosmoNet(128, 32, 5, "published")
-        assert model(torch.empty(2, 4, 128, 128, 128)).shape == (2, 4)
-    assert sum(p.numel() for p in model.parameters()) == 8_907_556
-
-
-def test_a_box_is_read_as_it_was_written(folder):
-    x_CDHW, unit_P = cosmology.read(folder / "train" / "box_0.h5")
-    x_BCDHW, unit_BP = cosmology.simulate(12, 16)
-    torch.testing.assert_close(x_CDHW, x_BCDHW[0].log1p())
-    torch.testing.assert_close(unit_P, unit_BP[0])
-
-
-def test_all_48_ways_to_turn_a_box_occur():
-    x_CDHW = torch.arange(27.0).view(1, 3, 3, 3)
-    assert len({tuple(cosmology.turned(x_CDHW, seed).flatten().tolist()) for seed in range(1000)}) == 48
-
-
-def test_a_task_has_losses_and_scores(folder):
-    task = cosmology.make_task(recipe(), folder)
-    task.loss(task.model, *next(iter(task.data(0)))).backward()
-    scores = task.metrics(task.model)
-    assert 0 < scores[cosmology.SCORE] < 2
-    assert len(scores) == 5
-    task.check_data()
-
-
-def change(file, name, value):
-    with h5py.File(file, "a") as out:
-        del out[name]
-        out[name] = value
+def test_a_box_is_read_as_it_was_written(tmp_path):
+    boxes.write_boxes(tmp_path / "train", 3, 16, seed=0)
+    split = boxes.Boxes(tmp_path, "train")
+    x_BCDHW, unit_BP = cosmology.simulate(3, 16, seed=0)
+    x_CDHW, unit_P = split[1]
+    assert (len(split), split.side) == (3, 16)
+    torch.testing.assert_close(x_CDHW, x_BCDHW[1].log1p())
+    torch.testing.assert_close(unit_P, unit_BP[1])
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "says"),
+    ("counts", "unit", "message"),
     [
-        ("unitPar", [0, 0, 2.5, 0], "is not between -1 and 1"),
-        ("full", torch.full((16, 16, 16, 4), torch.nan).numpy(), "row 0 of full holds NaN"),
-        ("full", torch.zeros(16, 16, 8, 4).numpy(), "not numbers"),
+        (np.ones((8, 8, 8, 4)), [0, 0, 2.5, 0], "is not between -1 and 1"),
+        (np.full((8, 8, 8, 4), np.nan), [0, 0, 0, 0], "row 0 of full holds NaN"),
+        (-np.ones((8, 8, 8, 4)), [0, 0, 0, 0], "a negative number of particles"),
+        (np.ones((8, 8, 4, 4)), [0, 0, 0, 0], r"full has the shape \(8, 8, 4, 4\), not \(8, 8, 8, 4\)"),
     ],
 )
-def test_a_box_that_cannot_be_is_named_in_one_line(folder, name, value, says):
-    change(folder / "valid" / "box_1.h5", name, value)
-    with pytest.raises(DataError, match=says) as refused:
-        cosmology.make_task(recipe(), folder).check_data()
-    assert "box_1.h5" in str(refused.value)
+def test_other_boxes_are_one_line(tmp_path, counts, unit, message):
+    (tmp_path / "train").mkdir()
+    boxes.write_arrays(tmp_path / "train" / "box.h5", {"full": counts, "unitPar": unit})
+    with pytest.raises(DataError, match=message) as refused:
+        boxes.Boxes(tmp_path, "train")
     assert "\n" not in str(refused.value)
 
 
-def test_what_cannot_be_is_refused(folder, tmp_path):
-    with pytest.raises(DataError, match=r"holds no \.h5 file"):
-        cosmology.make_task(recipe(), tmp_path / "nowhere")
+def test_the_published_network_has_the_weights_of_its_configuration():
+    with torch.device("meta"):
+        network = CosmoNet(128, 32, 5, published=True)
+        assert network(torch.empty(2, 4, 128, 128, 128)).shape == (2, 4)
+    assert sum(p.numel() for p in network.parameters()) == 8_907_556
+
+
+def test_the_small_network_takes_small_boxes():
+    assert CosmoNet(16, 6, 3)(torch.zeros(2, 4, 16, 16, 16)).shape == (2, 4)

@@ -1,35 +1,24 @@
-"""Land cover: the simulated tiles, both networks, both F1, refusals."""
+"""Land cover: the simulated tiles, the layout, ResNet-50, and both F1."""
 
 import h5py
 import numpy as np
 import pytest
 import torch
 
-from dltutorial import config
 from dltutorial.errors import DataError
 from dltutorial.science import landcover
+from dltutorial.science.building import write_arrays
+from dltutorial.science.resnet import ResNet
 
 
-def write(folder, n=60, size=12, change=lambda images, labels: (images, labels)):
-    folder.mkdir(parents=True)
-    for number, split in enumerate(landcover.SPLITS.values()):
-        images, labels = change(*landcover.simulate(n, size, seed=number))
-        with h5py.File(folder / f"{split}.h5", "w") as h5:
-            h5["images"], h5["labels"] = images, labels
-    return folder
-
-
-def recipe(**knobs):
-    return landcover.make_recipe(config.preset("smoke"), {"global_batch_size": 8, **knobs}, None)
-
-
-def every_class(images, labels):
-    labels[0] = 1
-    return images, labels
+@pytest.fixture
+def folder(tmp_path):
+    landcover.write_tiles(tmp_path / "train.h5", 20, 12, number=0)
+    return tmp_path
 
 
 def test_tiles_are_the_same_for_one_seed_and_differ_for_two():
-    (x, y), (again, _), (other, _) = (landcover.simulate(20, 12, seed=seed) for seed in (0, 0, 1))
+    (x, y), (again, _), (other, _) = (landcover.simulate(20, 12, seed) for seed in (0, 0, 1))
     assert np.array_equal(x, again)
     assert not np.array_equal(x, other)
     assert x.dtype == np.uint16
@@ -38,51 +27,49 @@ def test_tiles_are_the_same_for_one_seed_and_differ_for_two():
     assert y.sum(1).min() >= 1
 
 
-def test_resnet_50_takes_twelve_bands_and_the_small_one_small_tiles():
-    with torch.device("meta"):
-        network = landcover.make_network("resnet50", 12)
-        assert network(torch.zeros(2, 12, 120, 120)).shape == (2, 19)
-    assert landcover.make_network("", 12)(torch.zeros(2, 12, 24, 24)).shape == (2, 19)
-
-
-def test_micro_adds_up_first_and_macro_last():
-    there = torch.tensor([[1, 1], [1, 0], [1, 0], [0, 0]])
-    said = torch.tensor([[1, 0], [1, 1], [1, 0], [0, 0]])
-    counts_3K = landcover.count(said, there)
-    assert counts_3K.tolist() == [[3, 0], [0, 1], [0, 1]]
-    assert landcover.f1(counts_3K) == pytest.approx((6 / 8, 0.5))
-    assert landcover.f1(torch.zeros(3, 2)) == (0.0, 0.0)
-
-
-def test_a_seed_turns_and_mirrors_its_tile(tmp_path):
-    tiles = landcover.Tiles(write(tmp_path / "tiles"), "train")
-    x, _ = tiles.batch([0, 2])
-    turned, _ = tiles.batch([0, 2], torch.tensor([1, 4]), turn=True)
-    assert torch.equal(turned[0], torch.rot90(x[0], 1, (1, 2)))
-    assert torch.equal(turned[1], x[1].flip(2))
-
-
-def test_a_task_has_batches_a_loss_and_both_f1(tmp_path):
-    task = landcover.make_task(recipe(), write(tmp_path / "tiles", change=every_class))
-    task.loss(task.model, *next(task.data(0))).backward()
-    assert {"valid/f1 micro", "valid/f1 macro"} <= set(task.metrics(task.model))
-
-
-def nan(images, labels):
-    images = images.astype(np.float32)
-    images[:, 0, 0, 0] = np.nan
-    return images, labels
+def test_tiles_are_read_one_or_many_at_a_time(folder):
+    tiles = landcover.Tiles(folder, "train")
+    x_NCHW, y_NK = tiles[:]
+    x_CHW, y_K = tiles[3]
+    assert (len(tiles), x_NCHW.shape, y_NK.shape) == (20, (20, 12, 12, 12), (20, 19))
+    assert torch.equal(x_CHW, x_NCHW[3])
+    assert torch.equal(y_K, y_NK[3])
 
 
 @pytest.mark.parametrize(
-    ("change", "why"),
+    ("change", "message"),
     [
-        (lambda x, y: (x, y + 1), "has a label 2, but"),
-        (lambda x, y: (x, y[:, :5]), r"labels is uint8 \(60, 5\)"),
-        (lambda x, y: nan(*every_class(x, y)), "tile 0 holds NaN"),
+        (lambda images, labels: (images, labels + 1), "has a label 2, but"),
+        (lambda images, labels: (images, labels[:, :5]), r"labels has the shape \(20, 5\), not \(20, 19\)"),
+        (lambda images, labels: (images.astype(np.float32), labels), "images must be uint16"),
+        (lambda images, labels: (images[:5], labels), r"images has the shape \(5, 12, 12, 12\)"),
     ],
 )
-def test_data_that_cannot_be_are_refused_in_one_line(change, why, tmp_path):
-    with pytest.raises(DataError, match=why) as refused:
-        landcover.make_task(recipe(), write(tmp_path / "bad", change=change))
+def test_other_files_are_one_line(folder, change, message):
+    with h5py.File(folder / "train.h5") as h5:
+        images, labels = change(h5["images"][...], h5["labels"][...])
+    write_arrays(folder / "train.h5", {"images": images, "labels": labels})
+    with pytest.raises(DataError, match=message) as refused:
+        landcover.Tiles(folder, "train")
     assert "\n" not in str(refused.value)
+
+
+def test_a_missing_file_is_one_line(tmp_path):
+    with pytest.raises(DataError, match=r"cannot read .*train\.h5"):
+        landcover.Tiles(tmp_path, "train")
+
+
+def test_resnet_50_has_the_published_weights_and_takes_twelve_bands():
+    with torch.device("meta"):
+        assert sum(p.numel() for p in ResNet().parameters()) == 25_557_032
+        assert ResNet(12, 19)(torch.zeros(2, 12, 120, 120)).shape == (2, 19)
+        assert ResNet(12, 19, (1, 1, 1), 12, quarter=False)(torch.zeros(2, 12, 24, 24)).shape == (2, 19)
+
+
+def test_micro_adds_up_first_and_macro_last():
+    label = torch.tensor([[1, 1], [1, 0], [1, 0], [0, 0]])
+    predicted = torch.tensor([[1, 0], [1, 1], [1, 0], [0, 0]])
+    counts_3K = landcover.count(predicted, label)
+    assert counts_3K.tolist() == [[3, 0], [0, 1], [0, 1]]
+    assert landcover.f1(counts_3K) == pytest.approx((6 / 8, 0.5))
+    assert landcover.f1(torch.zeros(3, 2)) == (0.0, 0.0)

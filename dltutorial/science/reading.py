@@ -1,0 +1,83 @@
+"""Read arrays from HDF5 files, and check their shapes and values when they are read."""
+
+from pathlib import Path
+
+import h5py
+import numpy as np
+
+from dltutorial.errors import DataError
+
+
+def read_arrays(file: Path, shapes: dict[str, str]) -> list[np.ndarray]:
+    """Read arrays of an HDF5 file as float32.
+
+    Args:
+        file: The HDF5 file.
+        shapes: The shape of each array by its name, such as ``"N 12 H W"``. A letter stands for any size, and the
+            same letter stands for the same size in all arrays.
+
+    Returns:
+        The arrays, in the order of ``shapes``.
+
+    Raises:
+        DataError: The file cannot be read, an array is missing or has another shape, or a number is NaN or infinite.
+    """
+    sizes: dict[str, int] = {}
+    arrays = []
+    try:
+        with h5py.File(file) as h5:
+            for name, shape in shapes.items():
+                if name not in h5:
+                    raise DataError(f"{file} has no array {name!r}")
+                require_shape(file, h5[name], shape, sizes)
+                arrays.append(h5[name][...].astype(np.float32))
+    except OSError as error:
+        raise DataError(f"cannot read {file}: {str(error).splitlines()[0]}") from error
+    for name, values in zip(shapes, arrays, strict=True):
+        finite = np.isfinite(values)
+        if not finite.all():
+            row = np.argwhere(~finite)[0, 0]
+            raise DataError(f"{file}: row {row} of {name} holds NaN or infinity; correct it, or leave it out")
+    return arrays
+
+
+def require_shape(file: Path, array: h5py.Dataset, shape: str, sizes: dict[str, int]) -> None:
+    """Compare the shape of an array with what the layout says; ``sizes`` collects the sizes of the letters.
+
+    Raises:
+        DataError: The shape differs.
+    """
+    letters = shape.split()
+    fits = len(letters) == array.ndim and array.size > 0
+    for letter, size in zip(letters, array.shape, strict=False):
+        expected = int(letter) if letter.isdigit() else sizes.setdefault(letter, size)
+        fits = fits and size == expected
+    if not fits:
+        wanted = ", ".join(str(sizes.get(letter, letter)) for letter in letters)
+        raise DataError(f"{file}: {array.name[1:]} has the shape {array.shape}, not ({wanted})")
+
+
+def whole_numbers(file: Path, labels: np.ndarray, n_classes: int) -> np.ndarray:
+    """Return the labels as int64.
+
+    Raises:
+        DataError: A label is not a whole number from 0 to ``n_classes`` - 1.
+    """
+    wrong = labels[~np.isin(labels, np.arange(n_classes))]
+    if wrong.size:
+        raise DataError(
+            f"{file} has a label {wrong[0]:g}, but all labels must be whole numbers from 0 to {n_classes - 1}"
+        )
+    return labels.astype(np.int64)
+
+
+def hdf5_files(folder: Path) -> list[Path]:
+    """Return the HDF5 files of a folder in the order of their names.
+
+    Raises:
+        DataError: The folder holds none.
+    """
+    files = sorted([*folder.glob("*.h5"), *folder.glob("*.hdf5")])
+    if not files:
+        raise DataError(f"{folder} holds no .h5 file")
+    return files
