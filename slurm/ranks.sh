@@ -61,6 +61,7 @@ run_on_ranks() {
     # --cpus-per-task     srun does not take this number from sbatch. Without it all ranks may share one core.
     # --kill-on-bad-exit  if one rank fails, srun ends the others, which would wait for it.
     # trap "" USR1        Python needs seconds to import torch. A signal during this time must not end the rank.
+    # shellcheck disable=SC2016 # each rank expands the variables in single quotes
     srun --nodes="$nodes" --ntasks="$WORLD_SIZE" --ntasks-per-node="$LOCAL_WORLD_SIZE" \
         --cpus-per-task="$cpus_per_rank" --kill-on-bad-exit=1 \
         bash -c 'trap "" USR1; export RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID; exec "$@"' rank \
