@@ -149,10 +149,6 @@ def published(file):
 
 def before_napoleon(app, what, name, item, options, lines):
     """Tables and indented blocks keep their lines; ``|x|`` is a norm; a colon parts no type from its meaning."""
-    if what == "class" and hasattr(item, "knobs"):  # a recipe says of each field what it does
-        fields = [field for field in item.__dataclass_fields__.values() if field.metadata]
-        own = [f"    {field.name}: {field.metadata['text']}." for field in fields if field.name in item.__annotations__]
-        lines[:] = [*lines, *([] if "Attributes:" in lines or not own else ["", "Attributes:"]), *own]
     made, block = [], False
     for number, line in enumerate(lines):
         indented = what == "module" and line.startswith("    ") and (block or not lines[number - 1].strip())

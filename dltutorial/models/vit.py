@@ -6,11 +6,12 @@ D width, N heads, E = D/N.
 Patches become tokens, learned positions are added, ``depth`` pre-norm blocks of attention and MLP follow, and a
 linear head turns each token back into its patch. Dosovitskiy et al. 2020 (arXiv:2010.11929).
 
-The model of the published ladder (NERSC's tutorials SC23–25, networks/vit.py) has ``dim=384, depth=12, heads=8,
-patch=8`` on 20 × 360 × 720. With ``config.PUBLISHED`` this is that model, to the bit. By default three things differ:
-it forecasts the change, not the state; its head has a bias; and 1e-5, not 1e-6, is added in layer norms. The outputs of
-the published head are in another order: row in the patch, column, channel; here channel, row, column. The rows of its
-matrix for queries, keys and values are in another order, too: here they are ordered by head.
+The published model (NERSC's tutorials SC23 to SC25, networks/vit.py) has ``dim=384, depth=12, heads=8, patch=8`` on
+20 × 360 × 720. With ``predict_change=False, head_bias=False, norm_eps=1e-6`` this is the published model, up to the
+order of rows in two kinds of matrices. The rows of ``head`` are ordered by channel, row and column of the patch; those
+of the published model by row, column and channel. The rows of ``qkv`` are ordered by head; those of the published model
+are all queries, all keys, all values. By default the model forecasts the change instead of the state, its head has a
+bias, and its layer norms add 1e-5.
 """
 
 import torch
