@@ -1,11 +1,7 @@
-"""Build a simulated data set in a temporary folder, and rename the folder when the data set is complete.
-
-The final name exists only if all files are there. If two processes build the same data set at the same time, the
-second one discards its copy, because both copies hold the same numbers.
-"""
+"""Build a simulated data set under a temporary name, and write arrays to its files."""
 
 import contextlib
-import tempfile
+import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -13,7 +9,7 @@ from typing import Any
 import h5py
 
 from dltutorial import node
-from dltutorial.errors import DataError
+from dltutorial.data import writing
 
 
 @contextlib.contextmanager
@@ -25,21 +21,14 @@ def new_folder(final: Path) -> Iterator[Path]:
         DataError: The files cannot be written, for example because the disk is full.
     """
     node.refuse_on_login(f"simulating {final.name}")
-    try:
-        final.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=f".{final.name}-", dir=final.parent) as parent:
-            temporary = Path(parent) / final.name
-            temporary.mkdir()
-            yield temporary
-            if not final.exists():
-                temporary.rename(final)
-    except OSError as error:
-        reason = str(error).splitlines()[0]
-        raise DataError(f"cannot write {final}: {reason}; make room, or set DLTUTORIAL_DATA") from error
+    with writing.building(final) as temporary:
+        yield temporary
+        about = {"name": final.name, "simulated": True}
+        (temporary / "dataset.json").write_text(json.dumps(about), encoding="utf-8")
 
 
 def write_arrays(file: Path, arrays: Mapping[str, Any]) -> None:
     """Write an HDF5 file with these arrays."""
-    with h5py.File(file, "w") as out:
+    with h5py.File(file, "w", locking=False) as out:  # some shared file systems have no locks
         for name, values in arrays.items():
             out[name] = values

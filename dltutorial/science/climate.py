@@ -14,7 +14,6 @@ Legend: N samples, T snapshots, C channels, H rows × W columns, K classes.
 
 from pathlib import Path
 
-import h5py
 import numpy as np
 import torch
 from torch import Tensor
@@ -22,7 +21,7 @@ from torch.utils.data import Dataset
 
 from dltutorial import paths
 from dltutorial.config import Preset
-from dltutorial.data import weather
+from dltutorial.data import formats, weather
 from dltutorial.errors import DataError
 from dltutorial.science.building import new_folder, write_arrays
 from dltutorial.science.reading import hdf5_files, read_arrays, whole_numbers
@@ -55,7 +54,7 @@ def label_weather(source: Path, folder: Path) -> None:
     for split_number, (split, subfolder) in enumerate(FOLDERS.items()):
         (folder / subfolder).mkdir()
         for year_number, year in enumerate(hdf5_files(source / split)):
-            with h5py.File(year) as h5:
+            with formats.open_hdf5(year) as h5:
                 x_TCHW = h5["fields"][...]
             rotation_THW, gradient_THW = event_fields(x_TCHW)
             if limits is None:  # the first training year sets the limits for all years

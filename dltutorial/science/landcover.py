@@ -21,6 +21,7 @@ from torch.utils.data import Dataset
 
 from dltutorial import paths
 from dltutorial.config import Preset
+from dltutorial.data import formats
 from dltutorial.errors import DataError
 from dltutorial.science.building import new_folder
 from dltutorial.science.reading import read_arrays, require_shape, whole_numbers
@@ -73,7 +74,7 @@ def ensure(preset: Preset) -> Path:
 def write_tiles(file: Path, n_tiles: int, size: int, number: int) -> None:
     """Simulate the tiles of a split, 250 at a time, and write them."""
     shape = (n_tiles, N_BANDS, size, size)
-    with h5py.File(file, "w") as h5:
+    with h5py.File(file, "w", locking=False) as h5:
         images = h5.create_dataset("images", shape, np.uint16, chunks=(1, *shape[1:]))
         labels = h5.create_dataset("labels", (n_tiles, len(CLASSES)), np.uint8)
         for first in range(0, n_tiles, 250):
@@ -129,7 +130,7 @@ class Tiles(Dataset):
         self.file = Path(folder) / FILES[split]
         (labels_NK,) = read_arrays(self.file, {"labels": f"N {len(CLASSES)}"})
         self.labels_NK = torch.from_numpy(whole_numbers(self.file, labels_NK, 2)).float()
-        with h5py.File(self.file) as h5:
+        with formats.open_hdf5(self.file) as h5:
             require_shape(self.file, h5["images"], f"{len(labels_NK)} C H W", {})
             self.shape = h5["images"].shape
             if h5["images"].dtype != np.uint16:
@@ -141,7 +142,7 @@ class Tiles(Dataset):
 
     def __getitem__(self, index: int | slice) -> tuple[Tensor, Tensor]:
         """Return one tile (C, H, W) and its labels (K,), or several of each. The values are scaled to about 0 ± 1."""
-        with h5py.File(self.file) as h5:
+        with formats.open_hdf5(self.file) as h5:
             reflectance = h5["images"][index].astype(np.float32)
         return (torch.from_numpy(reflectance) - 2000) / 500, self.labels_NK[index]
 

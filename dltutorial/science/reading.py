@@ -5,6 +5,7 @@ from pathlib import Path
 import h5py
 import numpy as np
 
+from dltutorial.data import formats
 from dltutorial.errors import DataError
 
 
@@ -24,15 +25,12 @@ def read_arrays(file: Path, shapes: dict[str, str]) -> list[np.ndarray]:
     """
     sizes: dict[str, int] = {}
     arrays = []
-    try:
-        with h5py.File(file) as h5:
-            for name, shape in shapes.items():
-                if name not in h5:
-                    raise DataError(f"{file} has no array {name!r}")
-                require_shape(file, h5[name], shape, sizes)
-                arrays.append(h5[name][...].astype(np.float32))
-    except OSError as error:
-        raise DataError(f"cannot read {file}: {str(error).splitlines()[0]}") from error
+    with formats.readable(file), formats.open_hdf5(file) as h5:
+        for name, shape in shapes.items():
+            if name not in h5:
+                raise DataError(f"{file} has no array {name!r}")
+            require_shape(file, h5[name], shape, sizes)
+            arrays.append(h5[name][...].astype(np.float32))
     for name, values in zip(shapes, arrays, strict=True):
         finite = np.isfinite(values)
         if not finite.all():

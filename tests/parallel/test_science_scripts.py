@@ -52,6 +52,7 @@ def test_rare_classes_train_on_two_ranks_as_on_one(tmp_path, torchrun):
 
 
 def test_slabs_of_boxes_train_on_two_ranks_as_whole_boxes_on_one(tmp_path, torchrun):
+    (tmp_path / "data").mkdir()
     boxes.write_boxes(tmp_path / "data" / "train", 8, 8, seed=0)
     options = ["--data=data", "--out=boxes.pt", "--steps=3", "--batch=4", "--layers=2"]
     one, two = (torchrun(22, n, "train_boxes.py", *options).split()[1:] for n in (1, 2))

@@ -55,7 +55,7 @@ def test_other_files_are_one_line(folder, change, message):
 
 
 def test_a_missing_file_is_one_line(tmp_path):
-    with pytest.raises(DataError, match=r"cannot read .*train\.h5"):
+    with pytest.raises(DataError, match=r"train\.h5 is missing"):
         landcover.Tiles(tmp_path, "train")
 
 
