@@ -12,6 +12,7 @@ Legend: B samples, 2 states (now, next), C channels, H × W grid points. Everyth
 import bisect
 import dataclasses
 import itertools
+import math
 import os
 from collections import deque
 from collections.abc import Iterator, Mapping
@@ -120,14 +121,19 @@ class _Batches(Dataset):
 
     def __getitems__(self, keys: list[tuple[int, int]]) -> Tensor:
         """The batch of these keys (index, shift). torch's ``DataLoader`` calls this in the process that loads."""
-        is_worker = get_worker_info() is not None
-        both_2BCHW = torch.empty(2, len(keys), *self.pairs.split.shape, pin_memory=self.pin and not is_worker)
-        if is_worker:
-            both_2BCHW.share_memory_()  # each pair is written once, where the training process reads it
+        both_2BCHW = self._empty((2, len(keys), *self.pairs.split.shape))
         for place, (index, shift) in enumerate(keys):
             raw_2CHW = self.pairs.raw(index)
             lean_augment(raw_2CHW, shift, self.pairs.means_1C11, self.pairs.stds_1C11, both_2BCHW[:, place])
         return both_2BCHW
+
+    def _empty(self, shape: tuple[int, ...]) -> Tensor:
+        """Memory for a batch. That of a worker is shared, so that the training process reads it without a copy."""
+        if get_worker_info() is None:
+            return torch.empty(shape, pin_memory=self.pin)
+        # As in torch's own collate. The public ``share_memory_`` would copy the memory once more.
+        storage = torch.UntypedStorage._new_shared(4 * math.prod(shape))  # 4 bytes of a float32
+        return torch.empty(0).set_(storage, 0, shape)  # type: ignore[call-overload]
 
 
 WAYS = ("naive", "open", "lean", "batched", "device")

@@ -11,8 +11,10 @@ Legend: B years side by side, C channels, H rows (latitude), W columns (longitud
 """
 
 import contextlib
+import os
 import pickle
 import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
@@ -81,8 +83,15 @@ def advance(state_BSHK: Tensor, ops: dynamics.Operators, duration: float) -> Ten
 def main() -> None:
     """Simulate the years that ``weather.simulate_in_processes`` writes to standard input."""
     plan, files = pickle.load(sys.stdin.buffer)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     torch.set_num_threads(1)  # more threads would round differently, and bring no speed on arrays this small
     make_years(plan, files, "cpu", lambda: print("snapshot", flush=True))
+
+
+def _end_with_parent() -> None:
+    """End this process when its standard input closes, because then the process that needs the years has ended."""
+    os.read(0, 1)
+    os._exit(1)
 
 
 if __name__ == "__main__":

@@ -182,12 +182,16 @@ def simulate_in_processes(plan: Plan, files: Mapping[int, Path], processes: int,
 
 
 def _start(plan: Plan, files: Mapping[int, Path], output: int) -> subprocess.Popen:
-    """Start a process that simulates these years. It writes to the file descriptor ``output``."""
+    """Start a process that simulates these years. It writes to the file descriptor ``output``.
+
+    Its standard input stays open. When this process ends, however that happens, the input closes, and the other
+    process ends, too.
+    """
     command = [sys.executable, "-P", "-m", "dltutorial.data.simulate"]
     child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=output, stderr=output)
     assert child.stdin is not None
-    with child.stdin:
-        pickle.dump((plan, files), child.stdin)
+    pickle.dump((plan, files), child.stdin)
+    child.stdin.flush()
     return child
 
 
@@ -195,4 +199,4 @@ def _end(children: list[subprocess.Popen]) -> None:
     """End processes at once, and wait until they have ended."""
     for child in children:
         child.kill()
-        child.wait()
+        child.communicate()
