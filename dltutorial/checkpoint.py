@@ -5,8 +5,8 @@ Input: the model and the optimizer. Output: files in the run's folder ``checkpoi
     step-00000100.pt    if every rank has the whole model: written by rank 0
     step-00000100/      if the ranks have shards: a folder, to which every rank writes its own shards
 
-Only a complete checkpoint has such a name. All functions are called on all ranks. Chapter 10 explains the single file,
-and chapter 17 the folder.
+Until a checkpoint is complete, it has a temporary name. Every rank must call each of these functions. Chapter 10
+explains the single file, and chapter 17 explains the folder.
 
 Source: https://docs.pytorch.org/docs/stable/distributed.checkpoint.html
 """
@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch import nn
 from torch.distributed.checkpoint.state_dict import (
@@ -30,17 +29,9 @@ from torch.distributed.checkpoint.state_dict import (
 from torch.distributed.tensor import DTensor
 
 from dltutorial import paths
+from dltutorial.distributed import barrier, is_rank_0
 
-
-def is_first_rank() -> bool:
-    """Return whether this rank writes what all ranks share."""
-    return not dist.is_initialized() or dist.get_rank() == 0
-
-
-def barrier() -> None:
-    """Wait until every rank has reached this line."""
-    if dist.is_initialized():
-        dist.barrier()
+KEEP = 2  # if the newest checkpoint cannot be read, there is one before it
 
 
 def is_sharded(model: nn.Module) -> bool:
@@ -49,39 +40,46 @@ def is_sharded(model: nn.Module) -> bool:
 
 
 def save_checkpoint(run: Path, step: int, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    """Save what a run needs to continue. Only a complete checkpoint gets its name, and the newest two are kept.
+    """Save the weights, the optimizer state and the number of steps, and remove old checkpoints.
 
-    The model draws no random numbers during training, and the order of the samples follows from the seed and the step.
-    Therefore the weights, the optimizer state and the step are enough.
+    That is enough, because the model draws no random numbers during training, and because the order of the samples
+    follows from the seed and the step.
     """
     folder = run / "checkpoints"
-    if is_sharded(model):  # each rank writes its shards into a folder
+    name = f"step-{step:08d}"
+    if is_sharded(model):
         unfinished = folder / f"unfinished-{step}"
         weights, optimizer_state = get_state_dict(model, optimizer)
-        dcp.save({"model": weights, "optimizer": optimizer_state, "step": step}, checkpoint_id=unfinished)
-        if is_first_rank():
-            unfinished.rename(folder / f"step-{step:08d}")
-    elif is_first_rank():
+        state = {"model": weights, "optimizer": optimizer_state, "step": step}
+        dcp.save(state, checkpoint_id=unfinished)  # returns on rank 0 after all ranks have written
+        if is_rank_0():
+            unfinished.rename(folder / name)
+    elif is_rank_0():
         state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step}
-        write(state, folder / f"step-{step:08d}.pt")
-    if is_first_rank():
-        for old in sorted(folder.glob("step-*"))[:-2]:
-            if old.is_dir():
-                shutil.rmtree(old)
-            else:
-                old.unlink()
-    barrier()  # no rank ends before the checkpoint is complete
+        save_atomically(state, folder / f"{name}.pt")
+    if is_rank_0():
+        remove_old_checkpoints(folder)
+    barrier()  # wait for rank 0
+
+
+def remove_old_checkpoints(folder: Path) -> None:
+    """Remove all checkpoints but the newest ones, and what a killed process has left unfinished."""
+    for old in [*sorted(folder.glob("step-*"))[:-KEEP], *folder.glob("unfinished-*")]:
+        if old.is_dir():
+            shutil.rmtree(old)
+        else:
+            old.unlink()
 
 
 def load_checkpoint(run: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> int:
-    """Load the newest checkpoint that can be read. Return its step, or 0 if there is none."""
+    """Load the newest checkpoint. If a file cannot be read, load the one before it.
+
+    Returns:
+        The number of steps of the checkpoint, or 0 if there is none.
+    """
     for path in sorted((run / "checkpoints").glob("step-*"), reverse=True):
         if path.is_dir():
-            weights, optimizer_state = get_state_dict(model, optimizer)
-            state: dict[str, Any] = {"model": weights, "optimizer": optimizer_state, "step": 0}
-            dcp.load(state, checkpoint_id=path)  # the number of ranks that saved it may be another one
-            set_state_dict(model, optimizer, model_state_dict=weights, optim_state_dict=optimizer_state)
-            return state["step"]
+            return load_folder(path, model, optimizer)
         try:
             state = torch.load(path, map_location="cpu", weights_only=True)
         except (RuntimeError, EOFError, pickle.UnpicklingError) as error:
@@ -93,23 +91,37 @@ def load_checkpoint(run: Path, model: nn.Module, optimizer: torch.optim.Optimize
     return 0
 
 
+def load_folder(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> int:
+    """Load a checkpoint of shards. It can have been saved by a different number of ranks.
+
+    Returns:
+        The number of steps of the checkpoint.
+    """
+    weights, optimizer_state = get_state_dict(model, optimizer)  # the tensors that dcp.load fills
+    state: dict[str, Any] = {"model": weights, "optimizer": optimizer_state, "step": 0}
+    dcp.load(state, checkpoint_id=path)
+    set_state_dict(model, optimizer, model_state_dict=weights, optim_state_dict=optimizer_state)
+    return state["step"]
+
+
 def save_weights(run: Path, model: nn.Module) -> None:
     """Write ``weights.pt``, the state dict of the whole model."""
-    everything = StateDictOptions(full_state_dict=True, cpu_offload=True)
-    weights = get_model_state_dict(model, options=everything)
-    if is_first_rank():
-        write(weights, run / "weights.pt")
+    whole_model_on_cpu = StateDictOptions(full_state_dict=True, cpu_offload=True)
+    weights = get_model_state_dict(model, options=whole_model_on_cpu)
+    if is_rank_0():
+        save_atomically(weights, run / "weights.pt")
     barrier()
 
 
-def write(state: dict, file: Path) -> None:
-    """Write a file by ``torch.save``. After a kill or on a full disk there is no incomplete file of this name.
+def save_atomically(state: dict, file: Path) -> None:
+    """Write a file by ``torch.save``. It appears under its name only if it is complete.
 
     Raises:
-        CourseError: The file cannot be written.
+        CourseError: The file cannot be written, for example because the disk is full. ``paths.atomic`` raises it.
     """
     with paths.atomic(file) as temporary:
         try:
             torch.save(state, temporary)
-        except RuntimeError as error:  # torch's writer raises it for a full disk
-            raise OSError(str(error).partition("\n")[0]) from error
+        except RuntimeError as error:  # instead of an OSError, torch raises a RuntimeError for a full disk
+            first_line = str(error).splitlines()[0]
+            raise OSError(first_line) from error

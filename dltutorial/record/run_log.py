@@ -1,15 +1,16 @@
 """The folder of one training run, and what is written there during training.
 
-Input: the options of the run, the losses, the scores. Output: a new folder ``runs/<name>-<time>`` with these files:
+Input: the options of the run, the losses, the scores.
+Output: a new folder ``runs/<name>-<time>`` with these files:
 
     config.json        the options
     metrics.jsonl      one line per step: step, loss, samples_per_s; one line per validation: step, valid/rmse_ratio
-    checkpoints/       the two newest checkpoints, written by ``train.py``
-    weights.pt         the weights at the end of the run, written by ``train.py``
+    checkpoints/       the two newest checkpoints, written by ``checkpoint.py``
+    weights.pt         the weights at the end of the run, written by ``checkpoint.py``
     tensorboard/, wandb/    the same metrics for these programs
 
-No run writes into the folder of another run. After a kill, a resumed run makes the steps since its last checkpoint
-again. Therefore their lines are in ``metrics.jsonl`` twice, with equal losses.
+No run writes into the folder of another run. After a kill, a resumed run repeats the steps after its last checkpoint.
+Therefore these steps appear in ``metrics.jsonl`` twice. On CPUs their losses are equal.
 """
 
 import argparse
@@ -63,7 +64,7 @@ class RunLog:
         Args:
             run: The folder of the run.
             options: The options of the run.
-            step: The steps that are already done.
+            step: The number of steps that are already done.
             is_writer: Whether this rank writes. The other ranks only check the losses.
         """
         self._batch_size = options.global_batch_size
@@ -95,7 +96,7 @@ class RunLog:
         samples_per_s = len(losses_N) * self._batch_size / (time.perf_counter() - self._start_s)
         if not losses_N.isfinite().all():
             raise DivergedError(
-                f"the loss is not finite after {step} steps; lower --learning-rate, or look for NaN in the data by "
+                f"the loss is not finite after {step} steps; lower --learning-rate, or check the data for NaN with "
                 "dltutorial data check"
             )
         first_step = step - len(losses_N) + 1

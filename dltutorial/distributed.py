@@ -1,0 +1,205 @@
+"""How the ranks of ``dltutorial train`` share the work: the process group, the mesh of ranks, and the model on it.
+
+Input: the model that every rank has built, and the options ``--shard`` and ``--tensor``.
+Output: a model that computes the same on all ranks together. Its parameters are
+
+    none     complete on each rank; DDP averages the gradients (chapter 09)
+    full     sharded by ``fully_shard`` over the ranks in a column of the mesh (chapter 17)
+    tensor   split by ``parallelize_module`` over the ranks in a row of the mesh (chapter 18)
+
+Sources: the pages on ``torch.distributed``, ``fully_shard`` and ``torch.distributed.tensor.parallel`` in
+https://docs.pytorch.org/docs/stable/.
+"""
+
+import argparse
+import contextlib
+from collections import defaultdict
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+from torch.nn.parallel import DistributedDataParallel
+
+from dltutorial import machine
+from dltutorial.errors import CourseError
+from dltutorial.launch import process_group
+from dltutorial.models.vit import ViT
+from dltutorial.ranks import RankInfo
+from dltutorial.step import compiling
+
+
+@dataclass(frozen=True)
+class ThisRank:
+    """The place of this process among all ranks. With four ranks and ``--tensor 2`` the mesh is
+
+            tensor →
+      data   0   1
+       ↓     2   3
+
+    Ranks 0 and 1 have one half of each layer each, and they read the same samples. Rank 2 has the same half as rank 0,
+    and it reads other samples.
+
+    Attributes:
+        info: The number of this rank and of all ranks, as torchrun or srun has set them.
+        device: The device on which this rank computes.
+        mesh: The mesh of all ranks, or None if there is only one rank.
+        key_value_store: What the ranks share before and after the life of the process group, or None.
+        data_index, n_data_ranks: The row of this rank in the mesh, and the number of rows.
+    """
+
+    info: RankInfo
+    device: torch.device
+    mesh: DeviceMesh | None = None
+    key_value_store: dist.Store | None = None
+    data_index: int = 0
+    n_data_ranks: int = 1
+
+    @property
+    def rank(self) -> int:
+        """The number of this rank; rank 0 prints, and writes the files."""
+        return self.info.rank
+
+
+def join_process_group(options: argparse.Namespace) -> ThisRank:
+    """Join the other ranks that torchrun or srun has started, if there are any."""
+    info = RankInfo.from_env()
+    if info.world_size == 1:
+        return ThisRank(info, torch.device(machine.device()))
+    # NCCL communicates tensors in GPU memory, and gloo communicates tensors in CPU memory.
+    backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
+    key_value_store = process_group.rendezvous(info)  # waits for all ranks
+    device = process_group.make_process_group(info, key_value_store, backend)
+    shape = (info.world_size // options.tensor, options.tensor)
+    mesh = init_device_mesh(device.type, shape, mesh_dim_names=("data", "tensor"))
+    return ThisRank(info, device, mesh, key_value_store, mesh["data"].get_local_rank(), shape[0])
+
+
+def end_process(this_rank: ThisRank, status: int) -> int:
+    """Return the status if there is one rank. If there are several, end this process.
+
+    srun and torchrun kill all ranks when one of them ends with a status other than 0. Therefore the other ranks end
+    with 0 first, and then rank 0 ends with the status.
+    """
+    if this_rank.key_value_store is not None:
+        process_group.leave(this_rank.info, this_rank.key_value_store, status if this_rank.rank == 0 else 0)
+    return status
+
+
+def is_rank_0() -> bool:
+    """Return whether this process is rank 0, or the only process."""
+    return not dist.is_initialized() or dist.get_rank() == 0
+
+
+def barrier() -> None:
+    """Wait until every rank has reached this line."""
+    if dist.is_initialized():
+        dist.barrier()
+
+
+def distribute(model: ViT, options: argparse.Namespace, this_rank: ThisRank) -> nn.Module:
+    """Prepare the model for its precision, for compilation, and for the mesh of ranks.
+
+    Tensor parallelism and ``fully_shard`` change the model itself. DDP is a wrapper around the model.
+
+    Returns:
+        The module that computes forecasts.
+    """
+    if options.precision == "tf32":
+        torch.set_float32_matmul_precision("high")
+    if options.tensor > 1:
+        split_layers(model, this_rank)
+    if options.compile:
+        compile_blocks(model, this_rank)
+    if options.shard == "full" and this_rank.mesh is not None:
+        shard_parameters(model, options, this_rank)
+    elif this_rank.n_data_ranks > 1:
+        return DistributedDataParallel(model)
+    return model
+
+
+def split_layers(model: ViT, this_rank: ThisRank) -> None:
+    """Give each rank in a row of the mesh a part of the layers in each block (tensor parallelism).
+
+    The layers come in pairs. The first layer of a pair computes some of its outputs on each rank, for example some of
+    the attention heads. The second layer uses these as inputs, and an all-reduce adds the results of the ranks.
+    """
+    plan = {
+        "attention.qkv": ColwiseParallel(),
+        "attention.out": RowwiseParallel(),
+        "mlp.0": ColwiseParallel(),
+        "mlp.2": RowwiseParallel(),
+    }
+    assert this_rank.mesh is not None  # check_options allows --tensor only if there are several ranks
+    for block in model.blocks:
+        parallelize_module(block, this_rank.mesh["tensor"], plan)
+
+
+def compile_blocks(model: ViT, this_rank: ThisRank) -> None:
+    """Compile the blocks by ``torch.compile``. They have the same code, so one compilation serves them all."""
+    missing = compiling.missing(this_rank.device.type)
+    if missing:
+        raise CourseError(f"--compile needs {missing}, which is not installed; install it, or leave out --compile")
+    compiling.prepare()
+    for block in model.blocks:
+        block.compile()
+
+
+def shard_parameters(model: ViT, options: argparse.Namespace, this_rank: ThisRank) -> None:
+    """Give each rank in a column of the mesh a shard of parameters, gradients and optimizer state."""
+    policy = MixedPrecisionPolicy()
+    if options.precision == "bf16":
+        policy = MixedPrecisionPolicy(
+            param_dtype=torch.bfloat16, reduce_dtype=torch.float32, output_dtype=torch.float32
+        )
+    assert this_rank.mesh is not None
+    for module in (*model.blocks, model):  # the last call takes the parameters that are in no block
+        fully_shard(module, mesh=this_rank.mesh["data"], mp_policy=policy)
+        if this_rank.device.type == "cpu":
+            # gloo cannot average. With this setting it sums, and fully_shard divides.
+            module.set_force_sum_reduction_for_comms(True)
+
+
+def gradient_sync(model: nn.Module, enabled: bool) -> contextlib.AbstractContextManager:
+    """Return a context in which the backward pass averages the gradients over the ranks, or does not.
+
+    With gradient accumulation, it is enough to average once, after the last micro-batch.
+    """
+    if isinstance(model, FSDPModule):
+        model.set_requires_gradient_sync(enabled)
+    elif isinstance(model, DistributedDataParallel) and not enabled:
+        return model.no_sync()
+    return contextlib.nullcontext()
+
+
+def bf16_context(model: nn.Module, options: argparse.Namespace, this_rank: ThisRank) -> torch.autocast:
+    """Return a context in which matrix products are computed in bfloat16, if ``--precision bf16`` is set.
+
+    It is disabled for ``fully_shard``, because the policy in ``shard_parameters`` already sets the precision.
+    """
+    enabled = options.precision == "bf16" and not isinstance(model, FSDPModule)
+    return torch.autocast(this_rank.device.type, torch.bfloat16, enabled=enabled)
+
+
+def clip_gradients(model: nn.Module, max_norm: float) -> None:
+    """Scale all gradients by one factor so that the norm of all of them together is at most ``max_norm``.
+
+    ``torch.nn.utils.clip_grad_norm_`` does the same for parameters on one mesh. With ``--tensor`` there are several.
+    """
+    parameters_of_mesh = defaultdict(list)
+    for parameter in model.parameters():
+        mesh = getattr(parameter, "device_mesh", None)  # a parameter that is neither split nor sharded has no mesh
+        parameters_of_mesh[mesh].append(parameter)
+    norms = []
+    for parameters in parameters_of_mesh.values():
+        norm = nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
+        if isinstance(norm, DTensor):
+            norm = norm.full_tensor()  # adds what the ranks of the mesh have
+        norms.append(norm)
+    total_norm = torch.stack(norms).norm()
+    for parameters in parameters_of_mesh.values():
+        nn.utils.clip_grads_with_norm_(parameters, max_norm, total_norm)
