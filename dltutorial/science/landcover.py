@@ -24,7 +24,7 @@ from dltutorial.config import Preset
 from dltutorial.data import formats
 from dltutorial.errors import DataError
 from dltutorial.science.building import new_folder
-from dltutorial.science.reading import read_arrays, require_shape, whole_numbers
+from dltutorial.science.reading import find_array, read_arrays, whole_numbers
 
 CLASSES = (
     "urban fabric",
@@ -131,9 +131,9 @@ class Tiles(Dataset):
         (labels_NK,) = read_arrays(self.file, {"labels": f"N {len(CLASSES)}"})
         self.labels_NK = torch.from_numpy(whole_numbers(self.file, labels_NK, 2)).float()
         with formats.open_hdf5(self.file) as h5:
-            require_shape(self.file, h5["images"], f"{len(labels_NK)} C H W", {})
-            self.shape = h5["images"].shape
-            if h5["images"].dtype != np.uint16:
+            images = find_array(self.file, h5, "images", f"{len(labels_NK)} C H W", {})
+            self.shape = images.shape
+            if images.dtype != np.uint16:
                 raise DataError(f"{self.file}: images must be uint16, the reflectance × 10,000")
 
     def __len__(self) -> int:

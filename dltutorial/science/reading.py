@@ -27,10 +27,8 @@ def read_arrays(file: Path, shapes: dict[str, str]) -> list[np.ndarray]:
     arrays = []
     with formats.readable(file), formats.open_hdf5(file) as h5:
         for name, shape in shapes.items():
-            if name not in h5:
-                raise DataError(f"{file} has no array {name!r}")
-            require_shape(file, h5[name], shape, sizes)
-            arrays.append(h5[name][...].astype(np.float32))
+            array = find_array(file, h5, name, shape, sizes)
+            arrays.append(array[...].astype(np.float32))
     for name, values in zip(shapes, arrays, strict=True):
         finite = np.isfinite(values)
         if not finite.all():
@@ -39,12 +37,22 @@ def read_arrays(file: Path, shapes: dict[str, str]) -> list[np.ndarray]:
     return arrays
 
 
-def require_shape(file: Path, array: h5py.Dataset, shape: str, sizes: dict[str, int]) -> None:
-    """Compare the shape of an array with what the layout says; ``sizes`` collects the sizes of the letters.
+def find_array(file: Path, h5: h5py.File, name: str, shape: str, sizes: dict[str, int]) -> h5py.Dataset:
+    """Return an array of an open file, whose values are not read yet.
+
+    Args:
+        file: The name of the file, for the messages.
+        h5: The open file.
+        name: The name of the array.
+        shape: The shape, as in ``read_arrays``.
+        sizes: The sizes that letters have so far. This function adds to them.
 
     Raises:
-        DataError: The shape differs.
+        DataError: The array is missing or has another shape.
     """
+    if name not in h5:
+        raise DataError(f"{file} has no array {name!r}")
+    array = h5[name]
     letters = shape.split()
     fits = len(letters) == array.ndim and array.size > 0
     for letter, size in zip(letters, array.shape, strict=False):
@@ -52,7 +60,8 @@ def require_shape(file: Path, array: h5py.Dataset, shape: str, sizes: dict[str, 
         fits = fits and size == expected
     if not fits:
         wanted = ", ".join(str(sizes.get(letter, letter)) for letter in letters)
-        raise DataError(f"{file}: {array.name[1:]} has the shape {array.shape}, not ({wanted})")
+        raise DataError(f"{file}: {name} has the shape {array.shape}, not ({wanted})")
+    return array
 
 
 def whole_numbers(file: Path, labels: np.ndarray, n_classes: int) -> np.ndarray:
