@@ -84,6 +84,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     node.refuse_on_login("training", "send it to Slurm: sbatch -N 1 slurm/train.sbatch, with the same options")
     options = read_options(arguments)
     check_options(options, RankInfo.from_env().world_size)
+    if options.resume and (Path(options.resume) / "weights.pt").exists():
+        print(f"{options.resume} is complete")
+        return 0
     this_rank = join_process_group(options)
     train_pairs, valid_pairs = open_data(options, this_rank)
     model = build_model(options, train_pairs, this_rank)

@@ -17,6 +17,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 import dltutorial
+from dltutorial import train_options
 from dltutorial.cli import make_parser
 
 ROOT = Path(__file__).parents[2]
@@ -165,7 +166,10 @@ def test_commands_exist(document):
             assert target in targets, command
         if match := re.search(r"(?:^|/|\()dltutorial ((?!/)[a-z].*)", command):
             words = [word for word in match[1].rstrip(" &\\)'\"").split() if not re.search(r"[<>…\[\]]", word)]
-            make_parser().parse_args(words)
+            if words[0] == "train":
+                train_options.make_parser().parse_args(words[1:])
+            else:
+                make_parser().parse_args(words)
 
 
 @pytest.mark.parametrize("document", ["README.md", "CONTRIBUTING.md"])
