@@ -62,14 +62,13 @@ def exit_status(error: BaseException) -> tuple[int, str] | None:
 
     Returns:
         The exit status and the line to print, or None if the traceback is to be shown. Status 2 means that the line
-        says what to do, 75 that a signal ended training with a checkpoint, and 130 that it was Ctrl-C.
+        says what to do, and 130 that it was Ctrl-C.
     """
     if isinstance(error, KeyboardInterrupt):
-        return 130, str(error) or "interrupted; what was finished is kept"
+        return 130, str(error) or "interrupted"
     found = of(error)
     if isinstance(error, errors.CourseError):
-        status = error.exit_status if isinstance(error, errors.Interrupted) else 2
-        return status, f"{error}\n\n{found.do}" if found else str(error)
+        return 2, f"{error}\n\n{found.do}" if found else str(error)
     if found is None:
         return None
     if found.outside or isinstance(error, OSError):

@@ -30,16 +30,3 @@ class RecipeError(CourseError, ValueError):
 
 class DivergedError(CourseError):
     """The loss or the scores of a training run are no finite numbers any more."""
-
-
-class CheckpointError(CourseError):
-    """A checkpoint cannot be written or read, or is of another run."""
-
-
-class Interrupted(CourseError):
-    """A signal asked a training run to end, and it did, with a checkpoint: start it again to go on.
-
-    ``exit_status`` is the program's: EX_TEMPFAIL of sysexits.h, "try again later", which no other ending has.
-    """
-
-    exit_status = 75

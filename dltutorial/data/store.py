@@ -203,33 +203,3 @@ def about(folder: Path) -> dict[str, Any]:
         return {}
     with formats.readable(file):
         return dict(json.loads(file.read_text(encoding="utf-8")))
-
-
-# The old trainer in ``engine/`` needs the functions below. They go with it.
-
-
-def read_sample(file: Path, index: int) -> np.ndarray:
-    """One sample (C, H, W). It raises the same errors as ``formats.open_year``."""
-    with formats.open_year(file) as year:
-        return year.snapshots(index, 1)[0]
-
-
-def looked_at(snapshots: Mapping[Path, int], most: int = 0) -> list[tuple[Path, int]]:
-    """All samples (file, number) if they are at most ``most``; else the first and the last sample of each year."""
-    if sum(snapshots.values()) <= most:
-        return [(file, number) for file, n in snapshots.items() for number in range(n)]
-    return [(file, number) for file, n in snapshots.items() for number in (0, n - 1)]
-
-
-def validate(folder: Path, progress: bool = False) -> str:
-    """Check a data set.
-
-    Raises:
-        DataError: The first problem that ``check`` finds.
-    """
-    from dltutorial.data import check
-
-    report = check.check(folder, progress=progress)
-    if report.problems:
-        raise DataError(report.problems[0])
-    return "\n".join(report.notes)

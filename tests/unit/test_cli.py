@@ -64,7 +64,7 @@ def test_python_m_is_the_same_program():
     ("error", "status", "line"),
     [
         (CourseError("no such thing; choose another"), 2, "dltutorial: no such thing; choose another\n"),
-        (KeyboardInterrupt(), 130, "dltutorial: interrupted; what was finished is kept\n"),
+        (KeyboardInterrupt(), 130, "dltutorial: interrupted\n"),
         (OSError(28, "No space left on device"), 2, "dltutorial: [Errno 28] No space left on device. The disk or"),
     ],
 )

@@ -20,7 +20,7 @@ ORDER = [
     {"launch"},
     {"comm"},
     {"parallel"},
-    {"engine", "science"},
+    {"science"},
     {"distributed"},
     {"checkpoint", "train_options", "stop_signal"},
     {"train"},

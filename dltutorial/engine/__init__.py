@@ -1,1 +1,0 @@
-"""Training: one step, the loop, schedules, scores, a whole run."""
