@@ -6,7 +6,8 @@ Input: the model and the optimizer. Output: files in the run's folder ``checkpoi
     step-00000100/      if the ranks have shards: a folder, to which every rank writes its own shards
 
 Until a checkpoint is complete, it has a temporary name. Every rank must call each of these functions. Chapter 10
-explains the single file, and chapter 17 explains the folder.
+explains the single file, and chapter 17 explains the folder. torch reads a part of such a folder by ``pickle``, which
+can run code of whoever made the folder. Therefore resume only runs of your own.
 
 Source: https://docs.pytorch.org/docs/stable/distributed.checkpoint.html
 """
@@ -20,6 +21,7 @@ from typing import Any
 import torch
 import torch.distributed.checkpoint as dcp
 from torch import nn
+from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.state_dict import (
     StateDictOptions,
     get_model_state_dict,
@@ -29,7 +31,8 @@ from torch.distributed.checkpoint.state_dict import (
 from torch.distributed.tensor import DTensor
 
 from dltutorial import paths
-from dltutorial.distributed import barrier, is_rank_0
+from dltutorial.distributed import barrier, from_rank_0, is_rank_0
+from dltutorial.errors import CourseError
 
 KEEP = 2  # if the newest checkpoint cannot be read, there is one before it
 
@@ -51,8 +54,12 @@ def save_checkpoint(run: Path, step: int, model: nn.Module, optimizer: torch.opt
         unfinished = folder / f"unfinished-{step}"
         weights, optimizer_state = get_state_dict(model, optimizer)
         state = {"model": weights, "optimizer": optimizer_state, "step": step}
-        dcp.save(state, checkpoint_id=unfinished)  # returns on rank 0 after all ranks have written
+        try:
+            dcp.save(state, checkpoint_id=unfinished)  # returns on rank 0 after all ranks have written
+        except CheckpointException as error:
+            raise CourseError(f"cannot write {unfinished}: {first_cause(error)}; make room, then resume") from error
         if is_rank_0():
+            remove(folder / name)  # there is one only if it could not be read
             unfinished.rename(folder / name)
     elif is_rank_0():
         state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step}
@@ -64,39 +71,55 @@ def save_checkpoint(run: Path, step: int, model: nn.Module, optimizer: torch.opt
 
 def remove_old_checkpoints(folder: Path) -> None:
     """Remove all checkpoints but the newest ones, and what a killed process has left unfinished."""
-    for old in [*sorted(folder.glob("step-*"))[:-KEEP], *folder.glob("unfinished-*")]:
-        if old.is_dir():
-            shutil.rmtree(old)
-        else:
-            old.unlink()
+    for old in sorted(folder.glob("step-*"))[:-KEEP]:
+        remove(old)
+    for unfinished in [*folder.glob("unfinished-*"), *folder.glob(".*.partial")]:
+        remove(unfinished)
+
+
+def remove(path: Path) -> None:
+    """Remove a file or a folder, if it exists. A folder loses its name first, so no part of it has that name."""
+    if path.is_dir():
+        shutil.rmtree(path.rename(path.with_name(f"unfinished-{path.name}")))
+    else:
+        path.unlink(missing_ok=True)
 
 
 def load_checkpoint(run: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> int:
-    """Load the newest checkpoint. If a file cannot be read, load the one before it.
+    """Load the newest checkpoint. If it cannot be read, load the one before it.
 
     Returns:
         The number of steps of the checkpoint, or 0 if there is none.
+
+    Raises:
+        CourseError: No checkpoint can be read, or this number of ranks cannot use it.
     """
-    for path in sorted((run / "checkpoints").glob("step-*"), reverse=True):
-        if path.is_dir():
-            return load_folder(path, model, optimizer)
+    newest_first = from_rank_0(sorted((run / "checkpoints").glob("step-*"), reverse=True))
+    for path in newest_first:
+        if path.is_dir() != is_sharded(model):
+            raise CourseError(f"{path} is of another number of ranks; resume with as many ranks as before")
         try:
-            state = torch.load(path, map_location="cpu", weights_only=True)
-        except (RuntimeError, EOFError, pickle.UnpicklingError) as error:
-            print(f"{path} cannot be read ({type(error).__name__}); the checkpoint before it is used", file=sys.stderr)
-            continue
-        model.load_state_dict(state["model"])
-        optimizer.load_state_dict(state["optimizer"])
-        return state["step"]
+            if path.is_dir():
+                return load_folder(path, model, optimizer)
+            return load_file(path, model, optimizer)
+        except (RuntimeError, EOFError, pickle.UnpicklingError, CheckpointException) as error:
+            if is_rank_0():
+                print(f"{path} cannot be read ({type(error).__name__}); trying the one before it", file=sys.stderr)
+    if newest_first:
+        raise CourseError(f"no checkpoint in {run} can be read; start a new run without --resume")
     return 0
 
 
-def load_folder(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> int:
-    """Load a checkpoint of shards. It can have been saved by a different number of ranks.
+def load_file(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> int:
+    """Load a checkpoint of the whole model. Return its number of steps."""
+    state = torch.load(path, map_location="cpu", weights_only=True)
+    model.load_state_dict(state["model"])
+    optimizer.load_state_dict(state["optimizer"])
+    return state["step"]
 
-    Returns:
-        The number of steps of the checkpoint.
-    """
+
+def load_folder(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> int:
+    """Load a checkpoint of shards, which any number of ranks has saved. Return its number of steps."""
     weights, optimizer_state = get_state_dict(model, optimizer)  # the tensors that dcp.load fills
     state: dict[str, Any] = {"model": weights, "optimizer": optimizer_state, "step": 0}
     dcp.load(state, checkpoint_id=path)
@@ -123,5 +146,15 @@ def save_atomically(state: dict, file: Path) -> None:
         try:
             torch.save(state, temporary)
         except RuntimeError as error:  # instead of an OSError, torch raises a RuntimeError for a full disk
-            first_line = str(error).splitlines()[0]
-            raise OSError(first_line) from error
+            raise OSError(first_line(error)) from error
+
+
+def first_line(error: BaseException) -> str:
+    """Return the first line of an error's message."""
+    return (str(error).splitlines() or [type(error).__name__])[0]
+
+
+def first_cause(error: CheckpointException) -> str:
+    """Return the message of the first rank that could not write."""
+    rank, (cause, _) = next(iter(error.failures.items()))
+    return f"rank {rank}: {first_line(cause)}"

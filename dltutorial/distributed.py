@@ -15,6 +15,7 @@ import argparse
 import contextlib
 from collections import defaultdict
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -90,6 +91,14 @@ def end_process(this_rank: ThisRank, status: int) -> int:
     return status
 
 
+def from_rank_0(value: Any) -> Any:
+    """Return the value that rank 0 has."""
+    shared = [value]
+    if dist.is_initialized():
+        dist.broadcast_object_list(shared, src=0)  # replaces the value in the list of the other ranks
+    return shared[0]
+
+
 def is_rank_0() -> bool:
     """Return whether this process is rank 0, or the only process."""
     return not dist.is_initialized() or dist.get_rank() == 0
@@ -109,8 +118,9 @@ def distribute(model: ViT, options: argparse.Namespace, this_rank: ThisRank) -> 
     Returns:
         The module that computes forecasts.
     """
-    if options.precision == "tf32":
-        torch.set_float32_matmul_precision("high")
+    uses_tf32 = options.precision == "tf32"
+    torch.backends.cuda.matmul.allow_tf32 = uses_tf32  # of matrix products
+    torch.backends.cudnn.allow_tf32 = uses_tf32  # of convolutions
     if options.tensor > 1:
         split_layers(model, this_rank)
     if options.compile:
@@ -151,17 +161,30 @@ def compile_blocks(model: ViT, this_rank: ThisRank) -> None:
 
 def shard_parameters(model: ViT, options: argparse.Namespace, this_rank: ThisRank) -> None:
     """Give each rank in a column of the mesh a shard of parameters, gradients and optimizer state."""
-    policy = MixedPrecisionPolicy()
+    assert this_rank.mesh is not None
+    mesh = this_rank.mesh["data"]
+    policy_of_blocks = MixedPrecisionPolicy()
     if options.precision == "bf16":
-        policy = MixedPrecisionPolicy(
+        policy_of_blocks = MixedPrecisionPolicy(
             param_dtype=torch.bfloat16, reduce_dtype=torch.float32, output_dtype=torch.float32
         )
-    assert this_rank.mesh is not None
-    for module in (*model.blocks, model):  # the last call takes the parameters that are in no block
-        fully_shard(module, mesh=this_rank.mesh["data"], mp_policy=policy)
-        if this_rank.device.type == "cpu":
-            # gloo cannot average. With this setting it sums, and fully_shard divides.
-            module.set_force_sum_reduction_for_comms(True)
+    for block in model.blocks:
+        fully_shard(block, mesh=mesh, mp_policy=policy_of_blocks)
+    fully_shard(model, mesh=mesh)  # the parameters that are in no block, in float32
+    if this_rank.device.type == "cpu":
+        sum_instead_of_average(model)
+
+
+def sum_instead_of_average(model: ViT) -> None:
+    """Let ``fully_shard`` sum the gradients and divide them itself, because gloo cannot average.
+
+    Raises:
+        CourseError: This version of torch cannot do that.
+    """
+    if not hasattr(model, "set_force_sum_reduction_for_comms"):
+        raise CourseError("--shard full on CPUs needs a newer torch; install one, or leave out --shard")
+    for module in (*model.blocks, model):
+        module.set_force_sum_reduction_for_comms(True)
 
 
 def gradient_sync(model: nn.Module, enabled: bool) -> contextlib.AbstractContextManager:

@@ -4,9 +4,13 @@ Slurm sends SIGUSR1 before the time limit of a job. A batch system or a person s
 Chapter 10 explains why a training should write a checkpoint then.
 """
 
+import os
 import signal
+import time
 from types import FrameType
 from typing import Any
+
+SECOND_CTRL_C_S = 2.0  # a terminal and torchrun both send SIGINT for one Ctrl-C, so an earlier signal does not count
 
 
 class StopSignal:
@@ -18,6 +22,7 @@ class StopSignal:
 
     def __init__(self) -> None:
         self.received = False
+        self._received_at_s = 0.0
         self._previous_handlers: dict[int, Any] = {}
 
     def __enter__(self) -> "StopSignal":
@@ -26,9 +31,15 @@ class StopSignal:
         return self
 
     def _remember(self, number: int, frame: FrameType | None) -> None:
-        self.received = True
-        if number == signal.SIGINT:
-            signal.signal(signal.SIGINT, signal.default_int_handler)  # a second Ctrl-C ends the program at once
+        now_s = time.monotonic()
+        is_second = self.received and now_s - self._received_at_s > SECOND_CTRL_C_S
+        if number == signal.SIGINT and is_second:
+            raise KeyboardInterrupt
+        if number == signal.SIGINT and not self.received:
+            os.write(2, b"stopping soon, with a checkpoint; press Ctrl-C again to end at once\n")
+        if not self.received:
+            self.received = True
+            self._received_at_s = now_s
 
     def __exit__(self, *error: object) -> None:
         for number, handler in self._previous_handlers.items():

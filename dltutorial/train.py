@@ -26,7 +26,6 @@ import math
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -47,6 +46,7 @@ from dltutorial.distributed import (
     clip_gradients,
     distribute,
     end_process,
+    from_rank_0,
     gradient_sync,
     join_process_group,
 )
@@ -84,9 +84,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     node.refuse_on_login("training", "send it to Slurm: sbatch -N 1 slurm/train.sbatch, with the same options")
     options = read_options(arguments)
     check_options(options, RankInfo.from_env().world_size)
-    if options.resume and (Path(options.resume) / "weights.pt").exists():
-        print(f"{options.resume} is complete")
-        return 0
     this_rank = join_process_group(options)
     train_pairs, valid_pairs = open_data(options, this_rank)
     model = build_model(options, train_pairs, this_rank)
@@ -94,6 +91,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     optimizer = make_optimizer(model, options)
     schedule = make_schedule(options)
     run = open_run(options, this_rank)
+    if from_rank_0((run / "weights.pt").exists()):
+        if this_rank.rank == 0:
+            print(f"{run} is complete")
+        return end_process(this_rank, 0)
     step = load_checkpoint(run, model, optimizer)  # the number of steps that are done
     batches = make_batches(train_pairs, options, this_rank, skip=step)
     losses: list[Tensor] = []
@@ -110,11 +111,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 losses_N, stopping = average_losses_and_agree(losses, signal.received, this_rank)
                 losses = []
                 log.write_losses(step, losses_N)
-                if validation_due:
-                    log.write_score(step, validate(parallel_model, valid_pairs, options, this_rank))
                 if checkpoint_due or stopping:
                     save_checkpoint(run, step, model, optimizer)
+                if validation_due:
+                    log.write_score(step, validate(parallel_model, valid_pairs, options, this_rank))
                 log.restart_clock()  # validation and checkpoints do not count as training time
+    del batches  # ends the processes that load data
     if step < options.steps:
         log.say(f"stopped by a signal after step {step}; continue with --resume {run}")
         return end_process(this_rank, EXIT_RESUMABLE)
@@ -134,12 +136,10 @@ def open_run(options: argparse.Namespace, this_rank: ThisRank) -> Path:
     """Return the folder of the run: the one to resume, or a new one that rank 0 makes."""
     if options.resume:
         return Path(options.resume)
-    folder: list[Any] = [None]
+    folder = None
     if this_rank.rank == 0:
-        folder[0] = create_run(options)
-    if this_rank.mesh is not None:
-        dist.broadcast_object_list(folder, src=0)  # fills the list of the other ranks
-    return folder[0]
+        folder = create_run(options)
+    return from_rank_0(folder)
 
 
 def average_losses_and_agree(losses: list[Tensor], received: bool, this_rank: ThisRank) -> tuple[Tensor, bool]:

@@ -21,7 +21,7 @@ def make_parser() -> argparse.ArgumentParser:
     add("--preset", default="auto", help=f"{', '.join(config.PRESETS)}, or auto: what fits this machine")
     add("--data", metavar="DIR", help="a data set of your own; default: the simulated weather of the preset")
     add("--name", default="train", help="the name of the run's folder begins with it")
-    add("--resume", metavar="RUN", help="continue the run in this folder, such as runs/train-20260131-120000")
+    add("--resume", metavar="RUN", help="continue this run of your own, such as runs/train-20260131-120000")
     add("--steps", type=int, metavar="N", help="updates of the weights; default: from the preset")
     add("--global-batch-size", type=int, metavar="N", help="samples of one update, of all ranks together")
     add("--learning-rate", type=float, metavar="X", help="the peak of the schedule; default: from the preset")
@@ -101,6 +101,9 @@ def check_options(options: argparse.Namespace, world_size: int) -> None:
     for name in ("steps", "global_batch_size", "accumulate", "tensor"):
         if getattr(options, name) < 1:
             raise CourseError(f"--{name.replace('_', '-')} must be at least 1; change it")
+    for name in ("workers", "warmup_steps", "checkpoint_every"):
+        if getattr(options, name) < 0:
+            raise CourseError(f"--{name.replace('_', '-')} must not be negative; change it")
     if world_size % options.tensor != 0 or heads % options.tensor != 0:
         raise CourseError(
             f"--tensor {options.tensor} must divide the {world_size} ranks and the {heads} heads; change it"

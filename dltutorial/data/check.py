@@ -16,7 +16,7 @@ from dltutorial.errors import DataError
 
 
 @dataclass
-class Report:
+class DataReport:
     """What a check has found.
 
     Attributes:
@@ -30,7 +30,7 @@ class Report:
     notes: list[str] = field(default_factory=list)
 
 
-def check(folder: Path, write_statistics: bool = False, progress: bool = False) -> Report:
+def check(folder: Path, write_statistics: bool = False, progress: bool = False) -> DataReport:
     """Read a data set completely.
 
     Args:
@@ -39,7 +39,7 @@ def check(folder: Path, write_statistics: bool = False, progress: bool = False) 
         progress: show a progress bar.
     """
     folder = Path(folder)
-    report = Report()
+    report = DataReport()
     for split in store.SPLITS:
         if split != "test" or (folder / split).is_dir():
             _check_headers(folder, split, report)
@@ -55,7 +55,7 @@ def check(folder: Path, write_statistics: bool = False, progress: bool = False) 
     return report
 
 
-def _check_headers(folder: Path, split: str, report: Report) -> None:
+def _check_headers(folder: Path, split: str, report: DataReport) -> None:
     """Open the files of a split, and compare their shapes and lengths."""
     lengths = {}
     try:
@@ -77,7 +77,7 @@ def _check_headers(folder: Path, split: str, report: Report) -> None:
         report.notes.append(f"note: {what}; make sure that {shortest} is complete")
 
 
-def _check_values(file: Path, report: Report, sums: Sums, bar: tqdm) -> None:
+def _check_values(file: Path, report: DataReport, sums: Sums, bar: tqdm) -> None:
     """Look for NaN and infinity in a file. Add the samples of a training year to ``sums``."""
     for number, x_CHW in enumerate(store.samples(file)):
         bar.update()
@@ -90,7 +90,7 @@ def _check_values(file: Path, report: Report, sums: Sums, bar: tqdm) -> None:
             sums.add(x_CHW)
 
 
-def _check_statistics(folder: Path, sums: Sums, write: bool, report: Report) -> None:
+def _check_statistics(folder: Path, sums: Sums, write: bool, report: DataReport) -> None:
     """Compare ``stats/`` with the statistics of the training years. Write those that do not fit, if asked to."""
     try:
         computed = sums.statistics()
@@ -125,7 +125,7 @@ def _require_close(folder: Path, name: str, stored: np.ndarray, computed: dict[s
         raise DataError(f"{what}, so its samples would not be normalised; {todo}")
 
 
-def _summary(report: Report) -> str:
+def _summary(report: DataReport) -> str:
     """Number and shape of the samples, for example "train 24, valid 4 samples of 5 × 16 × 32"."""
     counts: dict[str, int] = {}
     for file, shape in report.shapes.items():

@@ -27,6 +27,7 @@ from dltutorial.ranks import RankInfo
 
 JOIN_S = 300.0  # until all ranks are there: on many nodes importing torch alone takes minutes
 PATIENCE_S = 15.0  # then rank 0 says that it waits
+_USE_CPUS = "set CUDA_VISIBLE_DEVICES='' to compute on CPUs"
 GROUP_S = 1800.0  # after which a collective gives up; others may have data to simulate or to look through
 
 
@@ -146,14 +147,14 @@ def _first_node(env: Mapping[str, str]) -> str:
 def _own_gpu(info: RankInfo, store: dist.Store) -> torch.device:
     """A GPU that no other rank has. Slurm may show each rank just its own one."""
     if not dist.is_nccl_available():
-        raise CourseError("ranks with GPUs need NCCL, which this torch lacks; install torch for CUDA, or --device cpu")
+        raise CourseError(f"ranks with GPUs need NCCL, which this torch lacks; install torch for CUDA, or {_USE_CPUS}")
     device = torch.device("cuda", info.local_rank % torch.cuda.device_count())
     torch.cuda.set_device(device)
     name = getattr(torch.cuda.get_device_properties(device), "uuid", f"of rank {info.rank}")  # else NCCL will tell
     other = store.compare_set(f"gpu {name}", "", str(info.rank)).decode()
     if other != str(info.rank):
         told = f"ranks {other} and {info.rank} would share one GPU, and NCCL needs one for each rank"
-        raise CourseError(f"{told}; start as many ranks as there are GPUs, or --device cpu")
+        raise CourseError(f"{told}; start as many ranks as there are GPUs, or {_USE_CPUS}")
     return device
 
 
