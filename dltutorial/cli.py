@@ -1,7 +1,8 @@
-"""The command line: ``dltutorial --help`` lists the commands.
+"""The command line of the course: ``dltutorial --help`` lists the commands.
 
-``dltutorial train`` is the program ``train.py``, with options of its own. Heavy imports wait until a command needs
-them, so ``--help`` is quick.
+The input is the list of words after ``dltutorial``. The output is what the command prints, and an exit status. Each
+command imports what it needs when it runs, so ``--help`` does not load torch. ``train_options.py`` has the options of
+``dltutorial train``. Source: https://docs.python.org/3/library/argparse.html, "Sub-commands".
 """
 
 import argparse
@@ -13,14 +14,14 @@ from dltutorial import __version__
 from dltutorial.command_line import Parser, run_command
 from dltutorial.config import PRESETS, preset
 
-_PRESETS = f"{', '.join(PRESETS)}, or auto: what fits this machine"
+_PRESET = f"{', '.join(PRESETS)}, or auto, which takes what fits this machine"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command.
 
     Args:
-        argv: the words after ``dltutorial``. None means those of this process.
+        argv: The words after ``dltutorial``. None means those of this process.
 
     Returns:
         The exit status: 0, 2 after a mistake, 75 if a signal stopped training, 130 after Ctrl-C, or the command's own.
@@ -35,93 +36,90 @@ def _run_words(words: list[str]) -> int:
 
         return train.main(words[1:])
     args = make_parser().parse_args(words)
-    return args.command(args) or 0
+    return args.command(args)
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """The whole command line."""
+    """Return the parser of the whole command line."""
     parser = Parser(prog="dltutorial", description="Hands-on deep learning at scale.")
     parser.add_argument("--version", action="version", version=f"dltutorial {__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
-    doctor = _add(commands, "doctor", _doctor, "what this machine has, and what each chapter can show on it")
-    doctor.add_argument("--measure", action="store_true", help="measure the machine's peaks first (seconds)")
 
-    whats = _add(commands, "data", _data, "simulate a data set, check one, or write it in another layout")
-    data = whats.add_subparsers(metavar="WHAT", dest="what", required=True)
-    weather = _add(data, "weather", _data, "simulate a data set, unless it is there")
-    weather.add_argument("--seed", type=number(int, 0, 2**31), default=0, help="of the simulation (default: 0)")
-    cores = "default: one per usable core"
-    weather.add_argument("--processes", type=number(int, 1, 1000), metavar="N", help=cores)
-    check = _add(data, "check", _data, "read a data set completely, and say what is wrong with it")
-    check.add_argument("--source", type=place, metavar="DIR", required=True, help="the data set")
-    writes = "compute the statistics that are missing or do not fit, and write them to DIR/stats"
-    check.add_argument("--write-statistics", action="store_true", help=writes)
-    convert = _add(data, "convert", _data, "write a data set in another layout on disk")
-    convert.add_argument("--source", type=place, metavar="DIR", help="the data set (default: the preset's weather)")
-    layouts = "hdf5-chunk1, hdf5-chunk16-gzip4, hdf5-auto-lzf, hdf5-contiguous, npy, zarr-chunk1-zstd, …"
-    convert.add_argument("--layout", metavar="NAME", required=True, help=layouts)
-    for made in (weather, convert):
-        made.add_argument("--preset", default="auto", help=_PRESETS)
-        made.add_argument("--out", type=place, metavar="DIR", help="the new folder (default: among the course's data)")
+    add = _add(commands, "doctor", _doctor, "what this machine has, and what each chapter can show on it")
+    add("--measure", action="store_true", help="measure the peaks of the machine first, which takes seconds")
 
-    trains = "train the weather model, in one process or on the ranks of torchrun or srun"
-    commands.add_parser("train", help=trains)  # dltutorial/train.py reads its options
+    add = _add(commands, "run", _run, "run chapters as notebooks, without a browser")
+    add("chapters", nargs="*", metavar="CHAPTER", help="01, or the name of a notebook (default: all)")
+    add("--preset", default="auto", help=_PRESET)
+    add("--jobs", type=number(int, 1, 1000), metavar="N", help="notebooks at a time (default: 2, or 1 if it measures)")
+    add("-p", "--parameter", nargs=2, action="append", default=[], metavar=("NAME", "VALUE"))
+    add("--timeout", type=number(float, 1, 604_800), default=1800, metavar="S", help="seconds for each cell")
+    add("--out", type=Path, metavar="DIR", help="default: runs/<date and time>")
 
-    run = _add(commands, "run", _run, "run chapters as notebooks, without a browser")
-    run.add_argument("chapters", nargs="*", metavar="CHAPTER", help="01, or a notebook's name (default: all)")
-    jobs = "how many at a time (default: one that measures times runs alone, the others run two at a time)"
-    run.add_argument("--jobs", type=number(int, 1, 1000), metavar="N", help=jobs)
-    run.add_argument("-p", "--parameter", nargs=2, action="append", default=[], metavar=("NAME", "VALUE"))
-    run.add_argument("--timeout", type=number(float, 1, 604_800), default=1800, metavar="S", help="seconds for a cell")
-    run.add_argument("--out", type=place, metavar="DIR", help="default: runs/<date and time>")
+    actions = _add_group(commands, "exercises", "show how far you are, start an exercise again, or build all of them")
+    _add(actions, "status", _exercises, "a table of your exercises")
+    add = _add(actions, "reset", _exercises, "start an exercise again; first, your file is copied")
+    add("name", metavar="NAME", help="01, or the name of a notebook")
+    add("--yes", action="store_true", help="do not ask")
+    add = _add(actions, "build", _exercises, "for authors: make the exercises from the solutions")
+    add("--check", action="store_true", help="change nothing; exit with 1 if an exercise differs from its solution")
 
-    exercises = _add(commands, "exercises", _exercises, "how far you are with them; start one again; make them")
-    of_them = exercises.add_subparsers(dest="action", metavar="status|reset|build", required=True)
-    _add(of_them, "status", _exercises, "a table of yours")
-    reset = _add(of_them, "reset", _exercises, "start one again; a copy of your file is kept")
-    reset.add_argument("name", metavar="NAME", help="01, or a notebook's name")
-    reset.add_argument("--yes", action="store_true", help="do not ask")
-    build = _add(of_them, "build", _exercises, "for authors: make them from the solutions")
-    build.add_argument("--check", action="store_true", help="change nothing; exit 1 if out of step")
+    actions = _add_group(commands, "data", "simulate a data set, check one, or write it in another layout")
+    add = _add(actions, "weather", _data, "simulate a data set, unless it exists")
+    add("--preset", default="auto", help=_PRESET)
+    add("--out", type=Path, metavar="DIR", help="the new folder (default: among the data of the course)")
+    add("--seed", type=number(int, 0, 2**31), default=0, help="seed of the simulation (default: 0)")
+    add("--processes", type=number(int, 1, 1000), metavar="N", help="default: one per usable core")
+    add = _add(actions, "check", _data, "read a data set completely, and say what is wrong with it")
+    add("--source", type=Path, metavar="DIR", required=True, help="the data set")
+    add("--write-statistics", action="store_true", help="write statistics that are missing or wrong to DIR/stats")
+    add = _add(actions, "convert", _data, "write a data set in another layout on disk")
+    add("--preset", default="auto", help=_PRESET)
+    add("--out", type=Path, metavar="DIR", help="the new folder (default: among the data of the course)")
+    add("--source", type=Path, metavar="DIR", help="the data set (default: the weather of the preset)")
+    add("--layout", metavar="NAME", required=True, help="hdf5-chunk1, hdf5-chunk16-gzip4, npy, zarr-chunk1-zstd, …")
 
-    pocket = _add(commands, "pocket", _pocket, "a real Slurm cluster on this machine, for you alone")
-    of_pocket = pocket.add_subparsers(dest="action", metavar="up|down|status|network", required=True)
-    for action, told in (("up", "start it"), ("down", "end it"), ("status", "is it whole?")):
-        one = _add(of_pocket, action, _pocket, told)
-        one.add_argument("--nodes", type=int, default=2, metavar="N", help="of up (default: 2)")
-        one.add_argument("--name", default="pocket", help="to have several (default: pocket)")
-    text = "run a script under torchrun on two nodes of this machine, two ranks on each, joined by a slow link"
-    network = _add(of_pocket, "network", _pocket, text)
-    network.add_argument("script", nargs=argparse.REMAINDER, help="a Python file, and its arguments")
-    scaling = _add(commands, "scaling", _scaling, "from your steps on 1, 2, 4, … ranks to more, with an interval")
-    scaling.add_argument("file", type=place, metavar="FILE", help="CSV with columns ranks, samples (of a rank), step_s")
-    scaling.add_argument("--per-node", type=number(int, 1, 10_000), default=1, metavar="N", help="ranks (default: 1)")
-    scaling.add_argument("--to", type=number(int, 1, 10**9), metavar="N", help="ranks (default: 4 times the most)")
-    run.add_argument("--preset", default="auto", help=_PRESETS)
+    actions = _add_group(commands, "pocket", "a real Slurm cluster on this machine, for you alone")
+    for name, text in (("up", "start it"), ("down", "end it"), ("status", "say which nodes run")):
+        add = _add(actions, name, _pocket, text)
+        add("--nodes", type=int, default=2, metavar="N", help="nodes that up starts (default: 2)")
+        add("--name", default="pocket", help="names one of several clusters (default: pocket)")
+    add = _add(actions, "network", _pocket, "run a script under torchrun on two nodes with a slow link")
+    add("script", nargs=argparse.REMAINDER, help="a Python file, and its arguments")
+
+    add = _add(commands, "scaling", _scaling, "predict the step time on more ranks from measured steps")
+    add("file", type=Path, metavar="FILE", help="CSV with columns ranks, samples (of a rank), step_s")
+    add("--per-node", type=number(int, 1, 10_000), default=1, metavar="N", help="ranks (default: 1)")
+    add("--to", type=number(int, 1, 10**9), metavar="N", help="ranks (default: 4 times the largest number in FILE)")
+
+    commands.add_parser("train", help="train the weather model, in one process or on the ranks of torchrun or srun")
     return parser
 
 
-def _add(commands: argparse._SubParsersAction, name: str, function: Callable, text: str) -> argparse.ArgumentParser:
-    parser = commands.add_parser(name, help=text, description=text)
-    parser.set_defaults(command=function)
-    return parser
+def _add(actions: argparse._SubParsersAction, name: str, command: Callable, text: str) -> Callable:
+    """Add a command with this help ``text``, and return the function that adds an argument to it."""
+    parser = actions.add_parser(name, help=text, description=text)
+    parser.set_defaults(command=command)
+    return parser.add_argument
+
+
+def _add_group(actions: argparse._SubParsersAction, name: str, text: str) -> argparse._SubParsersAction:
+    """Add a command that has commands of its own, and return the object to which these are added."""
+    parser = actions.add_parser(name, help=text, description=text)
+    return parser.add_subparsers(metavar="WHAT", dest="action", required=True)
 
 
 def number(kind: type, least: float, most: float) -> Callable[[str], float]:
-    """The type of an option that takes a number between these two, so neither nan nor inf."""
+    """Return the type of an option that takes a number from ``least`` to ``most``. This excludes nan."""
 
     def read(word: str) -> float:
-        if not least <= (value := kind(word)) <= most:
+        value = kind(word)
+        if not least <= value <= most:
             raise argparse.ArgumentTypeError(f"{word[:40]} is not from {least:,} to {most:,}")
         return value
 
-    read.__name__ = kind.__name__  # argparse names it where a word is no number at all
+    read.__name__ = kind.__name__  # argparse puts this name into the message for a word that is not a number
     return read
-
-
-def place(word: str) -> Path:
-    """The type of an option that takes a file or folder. A shell does not expand the ``~`` of ``--out=~/x``."""
-    return Path(word).expanduser()
 
 
 def _doctor(args: argparse.Namespace) -> int:
@@ -130,21 +128,6 @@ def _doctor(args: argparse.Namespace) -> int:
     text, status = doctor.report(measure=args.measure)
     print(text)
     return status
-
-
-def _data(args: argparse.Namespace) -> int:
-    from dltutorial.data import check, convert, weather
-
-    if args.what == "weather":
-        print(weather.ensure(preset(args.preset), args.out, seed=args.seed, processes=args.processes))
-        return 0
-    if args.what == "convert":
-        source = args.source or weather.ensure(preset(args.preset))
-        print(convert.convert(source, args.layout, args.out))
-        return 0
-    report = check.check(args.source, args.write_statistics, progress=True)
-    print(*report.problems, *report.notes, sep="\n")
-    return 1 if report.problems else 0
 
 
 def _run(args: argparse.Namespace) -> int:
@@ -156,12 +139,27 @@ def _run(args: argparse.Namespace) -> int:
 def _exercises(args: argparse.Namespace) -> int:
     from dltutorial.course import exercise_status, exercises
 
-    if args.action == "status":
-        print(exercise_status.status())
-        return 0
     if args.action == "reset":
         return exercise_status.reset(args.name, yes=args.yes)
-    return exercises.build(check=args.check)
+    if args.action == "build":
+        return exercises.build(check=args.check)
+    print(exercise_status.status())
+    return 0
+
+
+def _data(args: argparse.Namespace) -> int:
+    from dltutorial.data import check, convert, weather
+
+    if args.action == "check":
+        report = check.check(args.source, args.write_statistics, progress=True)
+        print(*report.problems, *report.notes, sep="\n")
+        return int(bool(report.problems))
+    if args.action == "weather":
+        folder = weather.ensure(preset(args.preset), args.out, seed=args.seed, processes=args.processes)
+    else:
+        folder = convert.convert(args.source or weather.ensure(preset(args.preset)), args.layout, args.out)
+    print(folder)
+    return 0
 
 
 def _pocket(args: argparse.Namespace) -> int:
@@ -172,7 +170,8 @@ def _pocket(args: argparse.Namespace) -> int:
     return pocket.command(args.action, args.nodes, args.name)
 
 
-def _scaling(args: argparse.Namespace) -> None:
+def _scaling(args: argparse.Namespace) -> int:
     from dltutorial.scaling import fit
 
     print(fit.table(fit.read(args.file), args.per_node, args.to))
+    return 0
