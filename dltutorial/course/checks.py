@@ -1,9 +1,11 @@
-"""Checks of exercises: real cases, the first that fails with expected and got, and hints that unfold.
+"""Check a learner's function: run real cases, show the first case that fails, and unfold hints.
 
-In: the learner's function. Out: whether it passed, shown and recorded. A blank says "not attempted yet" and never
-raises, so that a notebook of exercises runs from top to bottom. Exercises live in the course's folder, one a file:
-``check.ring(ring)`` calls ``EXERCISE`` of ``solutions/checks/ring.py``, which is imported, here and on every rank, as
-the module ``dltutorial.course.checks.ring``.
+The input is the learner's function. The output is whether it passed, which is also shown and recorded. A blank answer
+shows "not attempted yet" and raises nothing, so a notebook of exercises runs from top to bottom.
+
+Each exercise is one file in the course's folder. ``check.ring(ring)`` calls ``EXERCISE`` in
+``solutions/checks/ring.py``. This file is imported as ``dltutorial.course.checks.ring``, in the notebook and on every
+rank (https://docs.python.org/3/reference/import.html#path-attributes-on-modules).
 """
 
 import importlib
@@ -20,32 +22,46 @@ from dltutorial.errors import CourseError
 from dltutorial.record import records
 
 _FOLDER = "solutions/checks"
-try:  # makes a package of this module: files of that folder are its submodules
+_PASSED_OF_STATUS = {"passed": True, "wrong": False, "not attempted": None}
+try:  # With a path, this module is a package, and the files of the folder are its submodules.
     __path__ = [str(paths.course_folder(_FOLDER) / _FOLDER)]
-except CourseError:  # told when a check is asked for
+except CourseError:  # Registry raises it again when a check is used.
     __path__ = []
 
 
 class Wrong(Exception):
-    """An answer is not the expected one; ``hint`` is about this very mistake, ``trace`` are lines that led there."""
+    """An answer is not the expected one.
+
+    Attributes:
+        expected, got: the two values, which are described in words when they are shown.
+        hint: about the mistake that leads to this value, or an empty string.
+        trace: lines of the learner's code that led to the value.
+    """
 
     def __init__(self, expected: Any, got: Any, hint: str = "", trace: str = "") -> None:
-        """Keep all as they are; they are put into words when shown."""
         super().__init__(expected, got, hint)
-        self.expected, self.got, self.hint, self.trace = expected, got, hint, trace
+        self.expected = expected
+        self.got = got
+        self.hint = hint
+        self.trace = trace
 
 
 class NotTried(Exception):
-    """A case cannot run on this machine; the words say what is missing. Only the last cases raise it."""
+    """A case cannot run on this machine. The message says what is missing. Only the last cases raise it."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a learner's function did: ``status`` is "passed", "wrong" or "not attempted".
+    """The result of an exercise's cases.
 
-    ``passed`` and ``failed`` name the cases that passed and the first that did not; ``expected`` and ``got`` are in
-    words; ``hint`` is about this very mistake; ``trace`` holds the lines of the learner's code that led to an error;
-    ``not_tried`` names cases that cannot run here, and says why.
+    Attributes:
+        status: "passed", "wrong" or "not attempted".
+        passed: the names of the cases that passed.
+        failed: the name of the first case that failed.
+        expected, got: what this case expected and got, in words.
+        hint: about this mistake.
+        trace: the lines of the learner's code that led to an exception.
+        not_tried: the cases that cannot run on this machine, each with the reason.
     """
 
     status: str
@@ -60,20 +76,20 @@ class Outcome:
 
 @dataclass
 class Exercise:
-    """One exercise. Calling it with the learner's function runs the cases in order, shows the result, records it.
+    """An exercise. A call with the learner's function runs the cases in order, shows the result, and records it.
 
-    A note that a case adds to the answer's own exception (``add_note``) is its hint.
+    If the answer raises an exception, the notes that a case adds to it (``add_note``) are the hint.
 
     Attributes:
         name: as in ``check.NAME``.
         chapter: such as "01".
-        cases: callables that take the learner's function and raise ``Wrong`` (or fail an assertion). The name of a
-            case is its docstring's first line, else its own name. A case makes its own inputs, afresh, and works
-            out what it expects before it calls: then an answer that changes its inputs misleads nobody.
-        hints: general ones, questions rather than answers; each failed attempt unfolds one more.
-        code: lines of a solution, for who asks: from the second failed attempt on they are there, and folded.
-        deadline_s: for all the cases together.
-        attempts: failed ones so far, in this kernel.
+        cases: functions that take the learner's function, and raise ``Wrong`` or fail an assertion. The name of a case
+            is the first line of its docstring, or else the name of the function. A case makes its own inputs and
+            computes the expected value before the call, because an answer may change its inputs.
+        hints: general hints, which are questions rather than answers. Each failed attempt unfolds one more.
+        code: lines of a solution. They are shown, folded, from the second failed attempt on.
+        deadline_s: time limit of all cases together in seconds.
+        attempts: failed attempts in this kernel.
     """
 
     name: str
@@ -85,23 +101,33 @@ class Exercise:
     attempts: int = field(default=0, compare=False)
 
     def __call__(self, fn: Any) -> bool:
-        """Check ``fn``, show and record the outcome; returns whether it passed.
+        """Check ``fn``, and show and record the outcome. The record does not hold what the function returned.
 
-        The record names the first case that failed and what that case knows about this very mistake; where it knows
-        nothing, ``hint`` is empty. What the function returned is not recorded.
+        Returns:
+            Whether all cases passed.
+
+        Raises:
+            CourseError: The record cannot be written.
         """
         outcome = self.examine(fn)
         self.attempts += outcome.status == "wrong"
-        show.display(self._shown(outcome))
-        records.Writer(self.chapter, os.environ.get("DLTUTORIAL_PRESET", "auto")).write(
-            self.name, {"passed": True, "wrong": False}.get(outcome.status), kind="check", status=outcome.status,
-            cases_passed=len(outcome.passed), cases=len(self.cases), attempts=self.attempts, failed=outcome.failed,
+        show.display(self._box(outcome))
+        writer = records.Writer(self.chapter, os.environ.get("DLTUTORIAL_PRESET", "auto"))
+        writer.write(
+            self.name,
+            _PASSED_OF_STATUS[outcome.status],
+            kind="check",
+            status=outcome.status,
+            cases_passed=len(outcome.passed),
+            cases=len(self.cases),
+            attempts=self.attempts,
+            failed=outcome.failed,
             hint=outcome.hint[:240],
-        )  # fmt: skip
+        )
         return outcome.status == "passed"
 
     def examine(self, fn: Any) -> Outcome:
-        """Run the cases on ``fn`` until one fails; nothing is shown, counted or recorded."""
+        """Run the cases on ``fn`` until one fails. Nothing is shown, counted or recorded."""
         if fn is ... or fn is None:
             return Outcome("not attempted")
         if not callable(fn):
@@ -115,8 +141,8 @@ class Exercise:
                     try:
                         case(fn)
                         passed.append(_case_name(case))
-                    except NotTried as missing:
-                        not_tried.append(f"{_case_name(case)}: {missing}")
+                    except NotTried as reason:
+                        not_tried.append(f"{_case_name(case)}: {reason}")
         except (Exception, SystemExit, guard.TooLate) as error:
             return self._failure(error, case, tuple(passed))
         return Outcome("passed", tuple(passed), not_tried=tuple(not_tried))
@@ -125,53 +151,72 @@ class Exercise:
         """Return the outcome for the exception that ``case`` ended with."""
         if isinstance(error, NotImplementedError) and not error.args:
             return Outcome("not attempted", passed)
-        expected = hint = trace = ""
+        name = _case_name(case)
+        trace = guard.learners_frames(error, case)
         if isinstance(error, Wrong):
-            expected, got, hint = guard.brief(error.expected), guard.brief(error.got), error.hint
-            trace = error.trace
+            hint = error.hint
             if error.got is None and not hint:
                 hint = "Your function returned None. Is a return missing?"
-        elif isinstance(error, guard.TooLate):
-            expected, got = "an answer", f"none within {self.deadline_s:g} s"
-            trace = guard.learners_frames(error, case)
-            hint = "Your function does not come to an end. Look for a loop, or a wait, that nothing stops."
-            if not trace:
-                hint = "Your function had come to its end. What it asks for takes too long: try it by itself."
-        elif isinstance(error, SystemExit):
-            got, hint = "sys.exit", "Return the answer; do not leave Python."
-        else:
-            trace, hint = guard.learners_frames(error, case), "; ".join(map(str, getattr(error, "__notes__", ())))
-            got = guard.last_words(error) if trace else f"an answer this case cannot use ({guard.last_words(error)})"
-            if isinstance(error, AssertionError) and not trace:
-                got = str(error) or "something else"
-        return Outcome("wrong", passed, _case_name(case), expected, got, hint, trace)
+            return Outcome(
+                "wrong", passed, name, guard.brief(error.expected), guard.brief(error.got), hint, error.trace
+            )
+        if isinstance(error, guard.TooLate):
+            hint = "Your function had come to its end. What it asks for takes too long: try it by itself."
+            if trace:
+                hint = "Your function does not come to an end. Look for a loop, or a wait, that nothing stops."
+            return Outcome("wrong", passed, name, "an answer", f"none within {self.deadline_s:g} s", hint, trace)
+        if isinstance(error, SystemExit):
+            return Outcome("wrong", passed, name, got="sys.exit", hint="Return the answer; do not leave Python.")
+        return Outcome("wrong", passed, name, got=_got(error, trace), hint=_notes(error), trace=trace)
 
-    def _shown(self, outcome: Outcome) -> show.Shown:
-        """The outcome as a list of cases, what was expected and got, and the hints unfolded so far."""
+    def _box(self, outcome: Outcome) -> show.Shown:
+        """Return the box that shows an outcome."""
+        n_passed = len(outcome.passed)
         if outcome.status == "not attempted":
-            begun = f"{len(outcome.passed)} of {len(self.cases)} cases pass, a part is still to be written"
-            how_far = begun if outcome.passed else "not attempted yet"
-            return show.box("not shown here", f"{self.name}: {how_far}", mark="not attempted")
+            title = f"{self.name}: not attempted yet"
+            if n_passed:
+                title = f"{self.name}: {n_passed} of {len(self.cases)} cases pass, a part is still to be written"
+            return show.box("not shown here", title, mark="not attempted")
         if outcome.status == "passed":
-            told = [("", "; ".join(outcome.passed)), *(("not tried", case) for case in outcome.not_tried)]
-            n_passed, n_not = len(outcome.passed), len(outcome.not_tried)
-            title = f"{n_passed} cases pass, {n_not} not tried here" if n_not else f"all {n_passed} cases pass"
-            return show.box("shown", f"{self.name}: {title}", told)
-        lines = [*(("✓", name) for name in outcome.passed), ("✗", outcome.failed)]
-        lines += [fact for fact in (("expected", outcome.expected), ("got", outcome.got)) if fact[1]]
+            title = f"{self.name}: all {n_passed} cases pass"
+            if outcome.not_tried:
+                title = f"{self.name}: {n_passed} cases pass, {len(outcome.not_tried)} not tried here"
+            not_tried = [("not tried", case) for case in outcome.not_tried]
+            return show.box("shown", title, [("", "; ".join(outcome.passed)), *not_tried])
+        return self._failure_box(outcome)
+
+    def _failure_box(self, outcome: Outcome) -> show.Shown:
+        """Return the box of a wrong answer: the cases, what was expected and got, and the hints unfolded so far."""
+        counts = {
+            "passed": len(outcome.passed),
+            "failed": 1,
+            "not run": len(self.cases) - len(outcome.passed) - 1,
+        }
+        cases = ", ".join(f"{n} {status}" for status, n in counts.items() if n)
+        lines = [("✓", name) for name in outcome.passed]
+        lines.append(("✗", outcome.failed))
+        for label, text in (("expected", outcome.expected), ("got", outcome.got)):
+            if text:
+                lines.append((label, text))
         hints = [hint for hint in (outcome.hint, *self.hints[: self.attempts]) if hint]
-        not_run = len(self.cases) - len(outcome.passed) - 1
-        counts = [(len(outcome.passed), "passed"), (1, "failed"), (not_run, "not run")]
-        title = f"{self.name}: cases {', '.join(f'{n} {word}' for n, word in counts if n)}"
-        trace, code = outcome.trace, self.code if self.attempts > 1 else ()
-        return show.box("failed", title, lines, kind="check", mark="check failed", trace=trace, hints=hints, code=code)
+        code = self.code if self.attempts > 1 else ()
+        return show.box(
+            "failed",
+            f"{self.name}: cases {cases}",
+            lines,
+            kind="check",
+            mark="check failed",
+            trace=outcome.trace,
+            hints=hints,
+            code=code,
+        )
 
 
 class Registry:
     """Finds exercises by name: ``check.NAME`` is the :class:`Exercise` of that name."""
 
     def __getattr__(self, name: str) -> Exercise:
-        """Return the exercise in ``solutions/checks/NAME.py``. Tracebacks in this notebook end with advice from now on.
+        """Return the exercise in ``solutions/checks/NAME.py``. From now on, tracebacks in the notebook end with advice.
 
         Raises:
             AttributeError: There is no such exercise. The message lists the exercises.
@@ -188,7 +233,7 @@ class Registry:
         return importlib.import_module(f"{__name__}.{name}").EXERCISE
 
     def __dir__(self) -> list[str]:
-        """The names of the exercises, for completion."""
+        """Return the names of the exercises, which a notebook's completion offers."""
         files = (file for folder in __path__ for file in Path(folder).glob("*.py"))
         return sorted(file.stem for file in files if "\nEXERCISE = " in file.read_text(encoding="utf-8"))
 
@@ -197,5 +242,20 @@ check = Registry()
 
 
 def _case_name(case: Callable) -> str:
+    """Return the first line of a case's docstring, or else its name in words."""
     text = (case.__doc__ or "").strip().split("\n")[0].rstrip(".")
     return text or getattr(case, "__name__", "a case").strip("_").replace("_", " ")
+
+
+def _got(error: BaseException, trace: str) -> str:
+    """Describe an exception. Without a ``trace``, the case raised it because it cannot use the answer."""
+    if trace:
+        return guard.last_words(error)
+    if isinstance(error, AssertionError):
+        return str(error) or "something else"
+    return f"an answer this case cannot use ({guard.last_words(error)})"
+
+
+def _notes(error: BaseException) -> str:
+    """Return the notes that the case added to the learner's exception."""
+    return "; ".join(str(note) for note in getattr(error, "__notes__", ()))
