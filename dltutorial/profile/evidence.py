@@ -1,8 +1,10 @@
-"""What is known about a run, in seconds per batch: the one form in which the detective's rules read it.
+"""What is known about a run, in seconds per batch. The rules of ``bottlenecks`` read it in this form.
 
-In: a trace, and any of a throughput split, a step's work, a machine's peaks. Out: a frozen :class:`Evidence`. The trace
-says how a step's time divides, the split how long it takes when nobody watches: recording costs time, most of all for
-short operators.
+Input: a trace and, if available, a throughput split, the work of a step, and the peaks of a machine.
+Output: a frozen :class:`Evidence`.
+
+The trace says how the time of a step divides into parts. The split says how long a step takes without a profiler. Both
+are needed, because recording takes time, most of all for short operators.
 """
 
 from dataclasses import dataclass, replace
@@ -14,19 +16,22 @@ from dltutorial.profile.throughput import Throughput
 from dltutorial.profile.trace_breakdown import StepBreakdown
 from dltutorial.profile.work import Work
 
-SLOWED, QUEUEING, FAR_BELOW = 1.25, 1.3, 0.8  # when loader and step count as standing in each other's way
+# Loader and step compete if full throughput is below MAX_SHARE_OF_LIMIT, and one of the other two ratios is exceeded.
+MAX_SHARE_OF_LIMIT = 0.8
+MIN_SLOWDOWN = 1.25
+MIN_QUEUEING = 1.3
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """What was measured; all but the trace may be missing.
+    """What was measured. Everything but the trace may be missing.
 
     Attributes:
-        trace: of some steps of the run.
-        split: of its loader and step.
-        work: of one step.
-        peaks: of the machine.
-        dtype: in which the step computes.
+        trace: Some steps of the run.
+        split: The throughput of its loader and its step.
+        work: The FLOP and bytes of one step.
+        peaks: The peaks of the machine.
+        dtype: The data type in which the step computes.
     """
 
     trace: Trace
@@ -37,64 +42,94 @@ class Evidence:
 
     @cached_property
     def traced(self) -> StepBreakdown:
-        """The step as it was while the recorder watched."""
+        """The parts of a step while the profiler recorded it."""
         return StepBreakdown.of(self.trace)
 
     @cached_property
     def parts(self) -> StepBreakdown:
-        """The step as the trace divides it, in the seconds that it takes when nobody records it."""
-        parts = self.traced
+        """The parts of a step, scaled to the time that it takes without a profiler."""
         if self.split is None:
-            return parts
-        if parts.device_s is not None:
-            scale = self.batch_s / parts.step_s
-            return replace(parts, **{name: scale * value for name, value in vars(parts).items() if name.endswith("_s")})
-        # Long operators and gaps last as long as they last without a recorder; what is left is the cost of calling.
+            return self.traced
+        if self.traced.device_s is not None:
+            return _scale_all(self.traced, self.batch_s / self.traced.step_s)
+        return self._scale_without_device()
+
+    def _scale_without_device(self) -> StepBreakdown:
+        """Scale the parts of a step on a CPU.
+
+        The profiler does not make long operators and gaps longer. The rest of the step is the cost of calling.
+        """
+        parts = self.traced
         step_s = min(self.step_s, self.batch_s)
-        long = {name: getattr(parts, name) for name in ("gap_s", "synchronise_s", "product_s", "other_s")}
-        long_s = sum(long.values())
-        scale = min(1.0, step_s / long_s) if long_s else 1.0
-        slower = max(1.0, step_s / max(1e-12, parts.step_s - parts.wait_s))
-        launch_s = max(0.0, min(step_s - scale * long_s, parts.launch_s * slower))
-        return replace(parts, launch_s=launch_s, **{name: scale * seconds for name, seconds in long.items()})
+        long_s = parts.gap_s + parts.synchronise_s + parts.product_s + parts.other_s
+        scale = 1.0
+        if long_s:
+            scale = min(1.0, step_s / long_s)
+        slowdown = max(1.0, step_s / max(1e-12, parts.step_s - parts.wait_s))
+        rest_s = step_s - scale * long_s
+        return replace(
+            parts,
+            gap_s=scale * parts.gap_s,
+            synchronise_s=scale * parts.synchronise_s,
+            product_s=scale * parts.product_s,
+            other_s=scale * parts.other_s,
+            launch_s=max(0.0, min(rest_s, slowdown * parts.launch_s)),
+        )
 
     @cached_property
     def batch_s(self) -> float:
-        """Seconds of a batch of the whole run."""
-        return self.split.full.batch_s if self.split else self.traced.step_s
+        """Seconds of a batch of the complete run."""
+        if self.split is None:
+            return self.traced.step_s
+        return self.split.full.batch_s
 
     @cached_property
     def step_s(self) -> float:
-        """Seconds of the step alone; without a split, of the step in the trace."""
-        return self.split.synthetic.batch_s if self.split else self.traced.step_s - self.traced.wait_s
+        """Seconds of the step without loading. Without a split it is the step in the trace."""
+        if self.split is None:
+            return self.traced.step_s - self.traced.wait_s
+        return self.split.synthetic.batch_s
 
     @cached_property
     def wait_s(self) -> float:
-        """Seconds that the step waits for its batch."""
+        """Seconds that the step waits for its batch, without the time that contention adds."""
         if self.split is None:
             return self.traced.wait_s
-        alone_s = max(0.0, self.split.io.batch_s - self.split.synthetic.batch_s)
-        return alone_s if self.lost_s else self.split.full.wait_s
+        if self.contention_s:
+            return max(0.0, self.split.io.batch_s - self.split.synthetic.batch_s)
+        return self.split.full.wait_s
 
     @cached_property
-    def lost_s(self) -> float:
-        """What a batch takes beyond both loading and stepping, though they go on side by side.
+    def contention_s(self) -> float:
+        """Seconds by which a batch takes longer than both loading and the step, although these run side by side.
 
-        It counts if they stand in each other's way: the step takes longer beside the loader than alone, or both
-        together want many more core seconds than each alone. A run that loads and steps in turn shows neither.
+        It is 0 unless the two compete: the step takes longer beside the loader than alone, or both together want many
+        more core seconds than each alone. A run that loads and steps in turn shows neither.
         """
         split = self.split
-        if split is None or not split.overlapped or split.of_limit >= FAR_BELOW:
+        if split is None or not split.overlapped or split.of_limit >= MAX_SHARE_OF_LIMIT:
             return 0.0
-        fighting = split.slowed > SLOWED or split.queueing > QUEUEING
-        return split.full.batch_s - max(split.io.batch_s, split.synthetic.batch_s) if fighting else 0.0
+        if split.slowed <= MIN_SLOWDOWN and split.queueing <= MIN_QUEUEING:
+            return 0.0
+        return split.full.batch_s - max(split.io.batch_s, split.synthetic.batch_s)
 
     @property
     def work_s(self) -> float:
-        """Seconds in which operators or kernels do what they are for."""
+        """Seconds in which operators or kernels compute or move data."""
         return self.parts.product_s + self.parts.other_s
 
     @cached_property
     def roof_s(self) -> tuple[float, float] | None:
-        """Least seconds of the operators that arithmetic, and that memory, limits; None without work and peaks."""
-        return self.work.roof_s(self.peaks, self.dtype) if self.work and self.peaks else None
+        """Shortest time of the operators that arithmetic limits, and of those that memory limits, in seconds.
+
+        None means that work or peaks are missing.
+        """
+        if self.work is None or self.peaks is None:
+            return None
+        return self.work.roof_s(self.peaks, self.dtype)
+
+
+def _scale_all(parts: StepBreakdown, scale: float) -> StepBreakdown:
+    """Multiply all seconds of a breakdown by the same factor."""
+    scaled = {name: scale * value for name, value in vars(parts).items() if name.endswith("_s")}
+    return replace(parts, **scaled)

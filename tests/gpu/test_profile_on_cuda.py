@@ -1,11 +1,11 @@
-"""Profiling on a CUDA device: device time, idle share, waits for the device, and what the detective makes of them."""
+"""Profiling on a CUDA device: device time, idle share, waits for the device, and the bottlenecks found in them."""
 
 import pytest
 import torch
 from torch import nn
 
 from dltutorial.profile import (
-    detective,
+    bottlenecks,
     trace,
     trace_summary,
     work,
@@ -52,9 +52,9 @@ def test_a_trace_holds_kernels_their_idle_share_and_ranges_of_the_host():
 
 def test_many_small_layers_are_launch_bound_and_large_products_compute_bound():
     small = traced(stepping(layers(16, 300)), torch.randn(8, 16, device="cuda"))
-    assert detective.investigate(Evidence(trace=small)).verdict.name == detective.LAUNCHES
+    assert bottlenecks.investigate(Evidence(trace=small)).bottleneck.name == bottlenecks.LAUNCHES
     large = traced(stepping(layers(8192, 4)), torch.randn(8192, 8192, device="cuda"))
-    assert detective.investigate(Evidence(trace=large)).verdict.name == detective.COMPUTE
+    assert bottlenecks.investigate(Evidence(trace=large)).bottleneck.name == bottlenecks.COMPUTE
 
 
 def test_reading_a_value_in_every_layer_shows_as_waits_for_the_device():

@@ -64,6 +64,6 @@ WRONG = [
     ("loading on another thread", _with("step.wait_s", "step.read_s"), "look at wait_s"),
     ("the shortest part", _with("max(parts", "min(parts"), "look at wait_s"),
     ("the share, not the name", _with("max(parts, key=parts.get)", "max(parts.values())"), "four names"),
-    ("the detective's word", _with('return "computing"', 'return "compute-bound"'), "four names"),
+    ("the library's name", _with('return "computing"', 'return "compute-bound"'), "four names"),
     ("nothing returned", _with("    return max(parts, key=parts.get)", "    max(parts, key=parts.get)"), None),
 ]

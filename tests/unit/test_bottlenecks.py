@@ -3,7 +3,7 @@ import dataclasses
 import pytest
 
 from dltutorial.course.checks.simulated import SimulatedRun
-from dltutorial.profile import detective
+from dltutorial.profile import bottlenecks
 from dltutorial.profile.events import Event, Trace, TraceRow
 from dltutorial.profile.evidence import Evidence
 from dltutorial.profile.peaks import Peaks
@@ -26,14 +26,14 @@ def split(io, synthetic, full, **more):
     )
 
 
-def verdict(**evidence):
-    return detective.investigate(Evidence(**evidence)).verdict
+def bottleneck(**evidence):
+    return bottlenecks.investigate(Evidence(**evidence)).bottleneck
 
 
 def judged(rates):
-    """What the detective says of a split, with a trace of the same run on a CPU."""
+    """What the rules say of a split, with a trace of the same run on a CPU."""
     trace = on_cpu(("aten::mm", rates.synthetic.batch_s), load_s=rates.full.wait_s)
-    return detective.investigate(Evidence(trace, rates))
+    return bottlenecks.investigate(Evidence(trace, rates))
 
 
 def on_cpu(*operators, load_s=0.0, step_s=None, steps=3, gap=("", 0.0)):
@@ -63,12 +63,12 @@ def machine_peaks(bf16=None):
     return Peaks("a machine", "cuda", 1, "2026-01-01T00:00:00+00:00", 0.0, {}, matmul, figure(1e11), {})
 
 
-def test_gathered_evidence_tells_read_from_preparation_by_ranges_of_any_thread():
+def test_ranges_of_any_thread_separate_reading_from_preparation():
     events = [Event("read", "range", 0.0, 6 * MS, 1), Event("augment", "range", 6 * MS, 2 * MS, 1)]
     whole = Trace.of(
         [*on_cpu(("aten::mm", MS), load_s=8 * MS, steps=1).events, *events], (TraceRow("a"), TraceRow("b"))
     )
-    assert verdict(trace=whole).name == detective.READ
+    assert bottleneck(trace=whole).name == bottlenecks.READ
 
 
 # A device beside the host: what waits for what follows from the simulated times
@@ -77,62 +77,67 @@ def test_gathered_evidence_tells_read_from_preparation_by_ranges_of_any_thread()
 @pytest.mark.parametrize(
     ("run", "right"),
     [
-        (SimulatedRun(load_s=20 * MS), detective.LOADING),
-        (SimulatedRun(load_s=20 * MS, prefetch=2), detective.PREPARE),
-        (SimulatedRun(load_s=3 * MS, prefetch=2, products=0.9), detective.COMPUTE),
-        (SimulatedRun(products=0.9, kernel_s=500 * US), detective.COMPUTE),
-        (SimulatedRun(products=0.05, kernel_s=500 * US), detective.BANDWIDTH),
-        (SimulatedRun(load_s=5 * MS, products=0.9, synchronise_steps=False), detective.COMPUTE),
-        (SimulatedRun(kernels=600, kernel_s=2 * US), detective.LAUNCHES),
-        (SimulatedRun(kernels=600, kernel_s=2 * US, prefetch=2), detective.LAUNCHES),
-        (SimulatedRun(kernels=600, kernel_s=10 * US, synchronise_every=1, load_s=0.1 * MS), detective.SYNCHRONISATION),
+        (SimulatedRun(load_s=20 * MS), bottlenecks.LOADING),
+        (SimulatedRun(load_s=20 * MS, prefetch=2), bottlenecks.PREPARE),
+        (SimulatedRun(load_s=3 * MS, prefetch=2, products=0.9), bottlenecks.COMPUTE),
+        (SimulatedRun(products=0.9, kernel_s=500 * US), bottlenecks.COMPUTE),
+        (SimulatedRun(products=0.05, kernel_s=500 * US), bottlenecks.BANDWIDTH),
+        (SimulatedRun(load_s=5 * MS, products=0.9, synchronise_steps=False), bottlenecks.COMPUTE),
+        (SimulatedRun(kernels=600, kernel_s=2 * US), bottlenecks.LAUNCHES),
+        (SimulatedRun(kernels=600, kernel_s=2 * US, prefetch=2), bottlenecks.LAUNCHES),
+        (
+            SimulatedRun(kernels=600, kernel_s=10 * US, synchronise_every=1, load_s=0.1 * MS),
+            bottlenecks.SYNCHRONISATION,
+        ),
     ],
 )
 def test_a_device_is_judged_by_what_would_be_quickest_without(run, right):
-    found = verdict(trace=run.trace(0))
+    found = bottleneck(trace=run.trace(0))
     assert found.name == right, found
-    assert found.gain is None if right == detective.COMPUTE else found.gain > 1.2
+    assert found.gain is None if right == bottlenecks.COMPUTE else found.gain > 1.2
 
 
 def test_the_expected_gain_is_what_the_simulated_run_gains_by_it():
     slow = SimulatedRun(kernels=600, kernel_s=10 * US, synchronise_every=1, load_s=0.1 * MS)
     quick = dataclasses.replace(slow, synchronise_every=0)
     seconds = [StepBreakdown.of(run.trace()).step_s for run in (slow, quick)]
-    assert verdict(trace=slow.trace()).gain == pytest.approx(seconds[0] / seconds[1], rel=0.1)
+    assert bottleneck(trace=slow.trace()).gain == pytest.approx(seconds[0] / seconds[1], rel=0.1)
 
 
 def test_a_slow_loader_that_hides_behind_the_device_is_not_blamed():
     trace = SimulatedRun(load_s=5 * MS, prefetch=2, products=1.0).trace()
-    assert verdict(trace=trace).name == detective.COMPUTE
+    assert bottleneck(trace=trace).name == bottlenecks.COMPUTE
 
 
 # Without a device
 
 
 def test_short_operators_are_the_cost_of_calling_them():
-    found = verdict(trace=on_cpu(*[("aten::add", 5 * US)] * 500))
-    assert found.name == detective.LAUNCHES
+    found = bottleneck(trace=on_cpu(*[("aten::add", 5 * US)] * 500))
+    assert found.name == bottlenecks.LAUNCHES
     assert "500 operators" in found.why
 
 
-@pytest.mark.parametrize(("name", "right"), [("aten::addmm", detective.COMPUTE), ("aten::gelu", detective.BANDWIDTH)])
+@pytest.mark.parametrize(
+    ("name", "right"), [("aten::addmm", bottlenecks.COMPUTE), ("aten::gelu", bottlenecks.BANDWIDTH)]
+)
 def test_long_operators_are_judged_by_their_name_where_nothing_else_is_known(name, right):
-    assert verdict(trace=on_cpu((name, 5 * MS))).name == right
+    assert bottleneck(trace=on_cpu((name, 5 * MS))).name == right
 
 
 def test_a_precision_with_a_higher_peak_is_the_advice_and_its_gain_a_number():
     trace, work = on_cpu(("aten::mm", 10 * MS)), Work((Operator("mm", 9e9, 1e6),))
-    faster = verdict(trace=trace, work=work, peaks=machine_peaks(bf16=4e12))
+    faster = bottleneck(trace=trace, work=work, peaks=machine_peaks(bf16=4e12))
     assert "bf16" in faster.advice
     assert faster.gain == pytest.approx(4, rel=0.01)
-    slower = verdict(trace=trace, work=work, peaks=machine_peaks(bf16=0.5e12))
+    slower = bottleneck(trace=trace, work=work, peaks=machine_peaks(bf16=0.5e12))
     assert "bf16" not in slower.advice
     assert slower.gain == pytest.approx(10 / 9, rel=0.01)
 
 
 def test_a_long_gap_is_a_wait_and_says_where():
-    found = verdict(trace=on_cpu(("aten::mm", 2 * MS), ("aten::item", 2 * US), gap=("log", 6 * MS)))
-    assert found.name == detective.SYNCHRONISATION
+    found = bottleneck(trace=on_cpu(("aten::mm", 2 * MS), ("aten::item", 2 * US), gap=("log", 6 * MS)))
+    assert found.name == bottlenecks.SYNCHRONISATION
     assert "in log" in found.why
     assert "item() is called 1 × a step" in found.why
     assert found.gain == pytest.approx(4, rel=0.05)
@@ -143,35 +148,35 @@ def test_a_long_gap_is_a_wait_and_says_where():
 
 def test_a_loader_that_waits_reads_and_one_that_computes_prepares():
     slow = split(io=50, synthetic=1000, full=48, io_cores=0.1)
-    assert judged(slow).verdict.name == detective.READ
-    assert judged(split(io=50, synthetic=1000, full=48)).verdict.name == detective.PREPARE
+    assert judged(slow).bottleneck.name == bottlenecks.READ
+    assert judged(split(io=50, synthetic=1000, full=48)).bottleneck.name == bottlenecks.PREPARE
 
 
 def test_reading_ahead_should_gain_what_hides_behind_the_step():
-    found = judged(split(io=100, synthetic=100, full=50, io_cores=0.1)).verdict
+    found = judged(split(io=100, synthetic=100, full=50, io_cores=0.1)).bottleneck
     assert "1 worker" in found.advice
     assert found.gain == pytest.approx(2)
-    assert "4 workers" in judged(split(io=25, synthetic=100, full=20, io_cores=0.1)).verdict.advice
+    assert "4 workers" in judged(split(io=25, synthetic=100, full=20, io_cores=0.1)).bottleneck.advice
 
 
 def test_contention_is_full_far_below_both_though_they_overlap():
     side_by_side = {"wait_s": 0.002, "full_cores": 2.0}
-    found = judged(split(io=100, synthetic=60, full=35, **side_by_side)).verdict
-    assert found.name == detective.CONTENTION
+    found = judged(split(io=100, synthetic=60, full=35, **side_by_side)).bottleneck
+    assert found.name == bottlenecks.CONTENTION
     assert found.gain == pytest.approx(60 / 35)
     near = judged(split(io=100, synthetic=60, full=58, **side_by_side))
-    assert detective.CONTENTION not in {finding.name for finding in near.findings}
+    assert bottlenecks.CONTENTION not in {finding.name for finding in near.findings}
 
 
 # What it says
 
 
-def test_a_report_shows_verdict_advice_gain_and_all_causes():
-    report = detective.investigate(Evidence(trace=SimulatedRun(load_s=20 * MS).trace()))
+def test_a_report_shows_the_bottleneck_advice_gain_and_all_causes():
+    report = bottlenecks.investigate(Evidence(trace=SimulatedRun(load_s=20 * MS).trace()))
     for text in (str(report), report._repr_html_()):
-        assert detective.LOADING in text
+        assert bottlenecks.LOADING in text
         assert "×" in text
-    assert report.findings[0] == report.verdict
+    assert report.findings[0] == report.bottleneck
     assert all(finding.name and finding.why for finding in report.findings)
     assert all(0 <= finding.share <= 1 <= (finding.gain or 1) for finding in report.findings)
 
