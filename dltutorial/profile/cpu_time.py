@@ -1,8 +1,10 @@
-"""How much processor work goes on: this process and the worker processes it started.
+"""How much CPU time this process and its worker processes want.
 
-In: nothing. Out: CPU seconds so far: computed, and *queued*, that is ready to compute but waiting for a core that
-others hold; both together are *wanted*. Divided by the seconds on the clock, the difference of two readings is the
-number of cores that were wanted. Sleeping, and waiting for a disk, a lock or a device, does not count.
+Input: nothing.
+Output: CPU seconds since the start of the process. They are the time that the process computed plus the time that it
+was *queued*, that is, ready to compute while other processes held the cores. The difference of two readings, divided
+by the elapsed time, is the number of cores that were wanted. Sleeping does not count, nor does waiting for a disk, a
+lock or a device.
 
 Source: https://docs.kernel.org/scheduler/sched-stats.html, /proc/<pid>/task/<tid>/schedstat.
 """
@@ -16,32 +18,49 @@ import psutil
 
 
 def wanted_s() -> float:
-    """CPU seconds wanted so far by this process and its children; of children that have ended, those computed."""
-    ended, own = os.times(), of_threads(os.getpid())
-    total_s = time.process_time() + (own[1] if own else 0.0) + ended.children_user + ended.children_system
+    """CPU seconds that this process and its children have wanted. Children that ended count without queued time."""
+    ended_children = os.times()
+    total_s = time.process_time() + ended_children.children_user + ended_children.children_system
+    own_threads = of_threads(os.getpid())
+    if own_threads:
+        _, queued_s = own_threads
+        total_s += queued_s
     for child in psutil.Process().children(recursive=True):
-        with contextlib.suppress(psutil.Error):  # it has just ended
+        with contextlib.suppress(psutil.Error):  # the child has just ended
             total_s += sum(of_threads(child.pid) or child.cpu_times()[:2])
     return total_s
 
 
 def thread_wanted_s() -> float:
-    """CPU seconds wanted so far by the thread that asks."""
-    found = _read(Path("/proc/thread-self/schedstat"))
-    return sum(found) if found else time.thread_time()
+    """CPU seconds that the calling thread has wanted."""
+    seconds = _read(Path("/proc/thread-self/schedstat"))
+    if seconds is None:
+        return time.thread_time()
+    return sum(seconds)
 
 
 def of_threads(pid: int) -> tuple[float, float] | None:
-    """Seconds that a process's living threads computed, and queued; None where that cannot be told."""
+    """Seconds that the living threads of a process computed, and seconds that they were queued.
+
+    Args:
+        pid: The process id.
+
+    Returns:
+        Both, or None where the system does not report them.
+    """
     try:
         tasks = list(Path(f"/proc/{pid}/task").iterdir())
     except OSError:
         return None
-    found = [seconds for task in tasks if (seconds := _read(task / "schedstat"))]
-    return (sum(computed for computed, _ in found), sum(queued for _, queued in found)) if found else None
+    readings = [_read(task / "schedstat") for task in tasks]
+    threads = [reading for reading in readings if reading is not None]
+    if not threads:
+        return None
+    return sum(computed_s for computed_s, _ in threads), sum(queued_s for _, queued_s in threads)
 
 
 def _read(file: Path) -> tuple[float, float] | None:
+    """Seconds computed and queued from a file of the Linux scheduler; None if there is no such file."""
     try:
         computed_ns, queued_ns, *_ = map(int, file.read_text().split())
     except (OSError, ValueError):

@@ -1,16 +1,18 @@
 """The throughput split: how fast the loader is alone, the step alone, and both together.
 
-In: any iterable of batches and any function of one batch. Out: a frozen :class:`Throughput` in samples per second. The
-three take turns in one run, round after round, so that a slow moment of the machine hits them alike.
+Input: any iterable of batches, and any function of one batch.
+Output: a frozen :class:`Throughput`, in samples per second.
 
     I/O        batches are loaded and moved to the device, and nothing is done with them
     synthetic  the step runs on one batch that stays on the device
     full       both, as in training
 
-Two bounds follow. If loading hides behind the step, full is at most min(I/O, synthetic). If nothing hides, the times
-add up: 1/full = 1/(I/O) + 1/synthetic.
+The three phases alternate, round after round, so that a slow moment of the machine affects all of them equally.
 
-Source: the tutorials of NERSC at SC21 and SC22, which measure the same three with benchy.
+Two bounds follow. If loading is hidden behind the step, full is at most min(I/O, synthetic). If nothing overlaps, the
+times add up: 1/full = 1/(I/O) + 1/synthetic.
+
+Source: the tutorials of NERSC at SC21 and SC22, which measure the same three phases with benchy.
 """
 
 import contextlib
@@ -19,7 +21,7 @@ import statistics
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.utils._pytree import tree_leaves, tree_map
@@ -28,21 +30,22 @@ from dltutorial import machine
 from dltutorial.errors import CourseError
 from dltutorial.profile import cpu_time
 
-_LEAD = 3  # batches before each turn that do not count: workers start, queues fill
-_LEAST_BATCHES = 3  # of one turn
-_MORE_CORES = 0.15  # than the busier one wants, as a share of that or of one core: even what sleeps wants a little
+_LEAD_BATCHES = 3  # before each phase, not measured: workers start, and queues fill
+_MIN_BATCHES = 3  # measured in each phase
+_MAX_OVERLAPPED_WAIT = 0.7  # as a share of the time that loading takes alone
+_MIN_MORE_CORES = 0.15  # as a share of the cores of the busier phase; a process that sleeps uses a little, too
 
 
 @dataclass(frozen=True)
 class Phase:
-    """One of the three: I/O, synthetic or full. All but the rates are of the middle round.
+    """One of the three phases: I/O, synthetic or full. All values but the rates are medians over the rounds.
 
     Attributes:
-        batch_size: samples in a batch.
-        samples_per_s: once for each round.
-        wait_s: seconds per batch until it was there; the rest is the step.
-        cores: that this process and its workers wanted at a time.
-        thread: the share of the time in which this thread computed or wanted to; the rest it waited.
+        batch_size: Samples in a batch.
+        samples_per_s: The rate of each round.
+        wait_s: Seconds per batch in which the loop waits for the batch. The rest of the time is the step.
+        cores: Mean number of cores that this process and its workers want.
+        thread: Share of the time in which the thread of the loop computes or wants to compute, from 0 to 1.
     """
 
     batch_size: int
@@ -53,7 +56,7 @@ class Phase:
 
     @property
     def median(self) -> float:
-        """Samples/s of the middle round: what to expect."""
+        """The median rate, in samples per second."""
         return statistics.median(self.samples_per_s)
 
     @property
@@ -64,7 +67,7 @@ class Phase:
 
 @dataclass(frozen=True)
 class Throughput:
-    """Loader, step, and both, measured; ``cores`` is how many this process may use."""
+    """The three phases of a run, and the number of cores that this process may use."""
 
     io: Phase
     synthetic: Phase
@@ -73,38 +76,50 @@ class Throughput:
 
     @property
     def of_limit(self) -> float:
-        """Full as a share of min(I/O, synthetic), the median over rounds of the share in each."""
-        rounds = zip(*(phase.samples_per_s for phase in (self.io, self.synthetic, self.full)), strict=True)
-        return statistics.median(full / min(io, synthetic) for io, synthetic, full in rounds)
+        """Full as a share of min(I/O, synthetic). It is the median of the shares of all rounds."""
+        rates = zip(self.io.samples_per_s, self.synthetic.samples_per_s, self.full.samples_per_s, strict=True)
+        return statistics.median(full / min(io, synthetic) for io, synthetic, full in rates)
 
     @property
     def core_s(self) -> float:
-        """Core seconds wanted for a batch: for its loading and its step, each alone."""
+        """Core seconds that a batch wants for its loading and its step, each measured alone."""
         return self.io.cores * self.io.batch_s + self.synthetic.cores * self.synthetic.batch_s
 
     @property
     def queueing(self) -> float:
-        """Core seconds wanted for a batch of the full run, over those wanted alone.
+        """Core seconds that a batch of the full run wants, divided by those that it wants alone.
 
-        1 if the two never wanted the same core; above, they stood in each other's way.
+        It is 1 if loader and step never want the same core at the same time. It is larger if they compete.
         """
-        return self.full.cores * self.full.batch_s / self.core_s if self.core_s else 1.0
+        if self.core_s == 0:
+            return 1.0
+        return self.full.cores * self.full.batch_s / self.core_s
 
     @property
     def slowed(self) -> float:
-        """How many times longer the step takes in the full run than alone."""
+        """How many times as long as alone the step takes in the full run."""
         return max(0.0, self.full.batch_s - self.full.wait_s) / self.synthetic.batch_s
 
     @property
     def overlapped(self) -> bool:
-        """Whether loading goes on beside the step.
+        """Whether loading runs beside the step.
 
-        Then the full run waits for less than the loading time, or both together want more cores than either alone, by
-        a sizeable part of a core.
+        If it does, the full run waits for less than the loading time, or it uses clearly more cores than either phase
+        alone.
         """
-        most_cores = max(self.io.cores, self.synthetic.cores)
-        more_cores = self.full.cores - most_cores > _MORE_CORES * max(1.0, most_cores)
-        return self.full.wait_s < 0.7 * self.io.batch_s or more_cores
+        max_cores = max(self.io.cores, self.synthetic.cores)
+        more_cores = self.full.cores - max_cores
+        is_wait_short = self.full.wait_s < _MAX_OVERLAPPED_WAIT * self.io.batch_s
+        return is_wait_short or more_cores > _MIN_MORE_CORES * max(1.0, max_cores)
+
+
+class _Turn(NamedTuple):
+    """What is measured in one phase of one round; the attributes are those of :class:`Phase`."""
+
+    batch_s: float
+    wait_s: float
+    cores: float
+    thread: float
 
 
 def measure(
@@ -115,86 +130,112 @@ def measure(
     phase_s: float = 0.3,
     device: str | None = None,
 ) -> Throughput:
-    """Measure the split of a loader and a step.
+    """Measure the throughput split of a loader and a step.
 
     Args:
-        loader: batches, or a function that makes an iterable of them. What has ended is started again, and its
-            start counts; worker processes are ended after each phase, so that none works in another's time. An
-            iterator, which can start only once, must have batches enough.
-        step: trains on one batch that is on the device.
-        rounds: how often each of the three has its turn.
-        phase_s: least seconds of one turn.
-        device: where the step runs; default: the course's.
+        loader: The batches, or a function that makes an iterable of them. A loader that ends is started again, and the
+            time of its start counts. Worker processes are ended after each phase, so that none of them works during
+            another phase. An iterator can start only once, so it must have enough batches.
+        step: Trains on one batch that is on the device.
+        rounds: How often each phase is measured.
+        phase_s: The shortest time of one phase, in seconds.
+        device: Where the step runs. None means the device of the course.
+
+    Returns:
+        The split.
 
     Raises:
-        CourseError: no batch, an iterator that ended, or a batch whose samples cannot be counted.
+        CourseError: There is no round or no batch, an iterator ended, or the samples of a batch cannot be counted.
     """
     if rounds < 1:
         raise CourseError(f"cannot measure {rounds} rounds; give at least 1")
     device = device or machine.device()
     with batches_of(loader, device) as batches:
-        kept = next(batches)
-    n_samples, lead = samples_in(kept), _LEAD + made_ahead(loader)
-    turns = []
+        first_batch = next(batches)
+    batch_size = samples_in(first_batch)
+    lead = _LEAD_BATCHES + made_ahead(loader)
+    io, synthetic, full = [], [], []
     for _ in range(rounds):
         with batches_of(loader, device) as batches:
-            io = _turn(batches, None, lead, phase_s, device)
-        synthetic = _turn(itertools.repeat(kept), step, lead, phase_s, device)
+            io.append(_run_turn(batches, None, lead, phase_s, device))
+        synthetic.append(_run_turn(itertools.repeat(first_batch), step, lead, phase_s, device))
         with batches_of(loader, device) as batches:
-            turns.append((io, synthetic, _turn(batches, step, lead, phase_s, device)))
-    io_phase, step_phase, full_phase = (_phase(n_samples, phase) for phase in zip(*turns, strict=True))
-    return Throughput(io_phase, step_phase, full_phase, machine.cores())
+            full.append(_run_turn(batches, step, lead, phase_s, device))
+    return Throughput(
+        io=_phase(batch_size, io),
+        synthetic=_phase(batch_size, synthetic),
+        full=_phase(batch_size, full),
+        cores=machine.cores(),
+    )
 
 
-def _phase(batch_size: int, turns: Iterable[tuple[float, ...]]) -> Phase:
-    batch_s, *others = zip(*turns, strict=True)
-    return Phase(batch_size, tuple(batch_size / seconds for seconds in batch_s), *map(statistics.median, others))
+def _phase(batch_size: int, turns: list[_Turn]) -> Phase:
+    """Combine the rounds of one phase."""
+    return Phase(
+        batch_size=batch_size,
+        samples_per_s=tuple(batch_size / turn.batch_s for turn in turns),
+        wait_s=statistics.median(turn.wait_s for turn in turns),
+        cores=statistics.median(turn.cores for turn in turns),
+        thread=statistics.median(turn.thread for turn in turns),
+    )
 
 
-def _turn(
-    batches: Iterator, step: Callable | None, lead: int, phase_s: float, device: str
-) -> tuple[float, float, float, float]:
-    """Run batches for at least ``phase_s`` seconds: seconds of a batch and of waiting for it, cores, thread's share."""
+def _run_turn(batches: Iterator, step: Callable | None, lead: int, phase_s: float, device: str) -> _Turn:
+    """Run ``lead`` batches without measuring, then batches for at least ``phase_s`` seconds."""
     for batch in itertools.islice(batches, lead):
         if step is not None:
             step(batch)
     synchronise(device)
-    count, wait_s = 0, 0.0
-    cpu_s, thread_s, start_s = cpu_time.wanted_s(), cpu_time.thread_wanted_s(), time.perf_counter()
-    while count < _LEAST_BATCHES or time.perf_counter() - start_s < phase_s:
-        before_s = time.perf_counter()
+    count = 0
+    wait_s = 0.0
+    cpu_start_s = cpu_time.wanted_s()
+    thread_start_s = cpu_time.thread_wanted_s()
+    start_s = time.perf_counter()
+    while count < _MIN_BATCHES or time.perf_counter() - start_s < phase_s:
+        wait_start_s = time.perf_counter()
         batch = next(batches)
-        wait_s += time.perf_counter() - before_s
+        wait_s += time.perf_counter() - wait_start_s
         if step is not None:
             step(batch)
         count += 1
     synchronise(device)
-    whole_s = time.perf_counter() - start_s
-    thread_s, cpu_s = cpu_time.thread_wanted_s() - thread_s, cpu_time.wanted_s() - cpu_s
-    return whole_s / count, wait_s / count, cpu_s / whole_s, min(1.0, thread_s / whole_s)
+    turn_s = time.perf_counter() - start_s
+    thread_s = cpu_time.thread_wanted_s() - thread_start_s
+    cpu_s = cpu_time.wanted_s() - cpu_start_s
+    return _Turn(turn_s / count, wait_s / count, cpu_s / turn_s, min(1.0, thread_s / turn_s))
 
 
 def synchronise(device: str | torch.device) -> None:
-    """Wait until a GPU has done its work."""
+    """Wait until a GPU has finished its work."""
     if torch.device(device).type == "cuda":
         torch.cuda.synchronize(device)
 
 
 @contextlib.contextmanager
 def batches_of(loader: Iterable | Callable[[], Iterable], device: str) -> Iterator[Iterator]:
-    """Batches of any loader for ever, on the device; worker processes end with the block.
-    CourseError: no batch, or an iterator that has ended.
+    """Yield an iterator over the batches of a loader, which starts the loader again whenever it ends.
+
+    Args:
+        loader: The batches, or a function that makes an iterable of them.
+        device: The batches are moved to this device.
+
+    Yields:
+        The iterator. The worker processes of the loader end with the ``with`` block.
+
+    Raises:
+        CourseError: The loader gives no batch, or it is an iterator and has ended.
     """
-    with contextlib.closing(_endless(loader)) as endless:
-        yield (to_device(batch, device) for batch in endless)
+    with contextlib.closing(_endless(loader)) as batches:
+        yield (to_device(batch, device) for batch in batches)
 
 
 def _endless(loader: Any) -> Generator:
-    """The loader's batches, over and over."""
-    starts_once, count = False, 1
-    while count and not starts_once:
-        iterator, count = iter(loader if hasattr(loader, "__iter__") else loader()), 0
+    """Yield the batches of a loader, and start it again whenever it ends."""
+    while True:
+        iterable = loader if hasattr(loader, "__iter__") else loader()
+        iterator = iter(iterable)
         starts_once = iterator is loader
+        count = 0
         try:
             for batch in iterator:
                 count += 1
@@ -202,17 +243,31 @@ def _endless(loader: Any) -> Generator:
         finally:
             if not starts_once and hasattr(iterator, "close"):
                 iterator.close()
-    what = "is an iterator, and it has ended" if count else "gave no batch"
-    raise CourseError(f"the loader {what}; give a list, a DataLoader, or a function that makes an iterator of batches")
+        if count == 0 or starts_once:
+            break
+    reason = "is an iterator, and it has ended" if count else "gave no batch"
+    raise CourseError(
+        f"the loader {reason}; give a list, a DataLoader, or a function that makes an iterator of batches"
+    )
 
 
 def to_device(batch: Any, device: Any) -> Any:
-    """The batch with its tensors on the device; lists, tuples and dictionaries keep their form."""
-    return tree_map(lambda x: x.to(device, non_blocking=True) if isinstance(x, torch.Tensor) else x, batch)
+    """Move the tensors of a batch to a device. Lists, tuples and dictionaries keep their form."""
+
+    def move(leaf: Any) -> Any:
+        if isinstance(leaf, torch.Tensor):
+            return leaf.to(device, non_blocking=True)
+        return leaf
+
+    return tree_map(move, batch)
 
 
 def samples_in(batch: Any) -> int:
-    """Samples in a batch: the length of the first tensor or array in it. CourseError: there is none."""
+    """Count the samples in a batch: the length of its first tensor or array.
+
+    Raises:
+        CourseError: The batch holds no tensor.
+    """
     for leaf in tree_leaves(batch):
         if getattr(leaf, "ndim", 0):
             return int(leaf.shape[0])
@@ -220,5 +275,7 @@ def samples_in(batch: Any) -> int:
 
 
 def made_ahead(loader: Any) -> int:
-    """How many batches the workers of a ``DataLoader`` make ahead; 0 for anything else, which does not tell."""
-    return getattr(loader, "num_workers", 0) * (getattr(loader, "prefetch_factor", None) or 0)
+    """How many batches the workers of a ``DataLoader`` prepare ahead. It is 0 for any other loader."""
+    n_workers = getattr(loader, "num_workers", 0)
+    prefetch_factor = getattr(loader, "prefetch_factor", None) or 0
+    return n_workers * prefetch_factor
