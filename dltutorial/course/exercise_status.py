@@ -1,6 +1,7 @@
-"""The learner's own exercises: how far they are, and a new copy of one of them.
+"""Show how far a learner is with the exercises, and start one exercise again.
 
-In: the course's folder, and the records of checks (kind "check"). Out: a table; a new exercise and a copy of the old.
+The input is the course's folder and the records of the checks (kind "check"). The output is a table, or a new exercise
+and a copy of the old file.
 """
 
 import os
@@ -21,7 +22,7 @@ def status(root: Path | None = None) -> Table:
     """Return a table with one row per exercise: how often its checks ran, and how they ended.
 
     Args:
-        root: The course's folder. None means that it is looked for.
+        root: The course's folder. None means that it is searched for.
 
     Raises:
         CourseError: This is not the course's folder.
@@ -42,13 +43,13 @@ def reset(name: str, yes: bool = False, root: Path | None = None) -> int:
     Args:
         name: The number ("01", "1"), name or file name of the exercise.
         yes: Do not ask.
-        root: The course's folder. None means that it is looked for.
+        root: The course's folder. None means that it is searched for.
 
     Returns:
-        0 if the exercise is new now, 1 if the learner did not agree.
+        0 if the exercise is new, 1 if the learner did not agree.
 
     Raises:
-        CourseError: There is no such exercise, nobody can be asked, or the old file cannot be copied.
+        CourseError: There is no such exercise, there is no terminal at which to ask, or the old file cannot be copied.
     """
     root = paths.course_folder("solutions") if root is None else Path(root)
     solution = notebooks.find(name, notebooks.chapters(root / "solutions"), "exercise")
@@ -64,6 +65,7 @@ def reset(name: str, yes: bool = False, root: Path | None = None) -> int:
 
 
 def _agreed(name: str) -> bool:
+    """Ask the learner at the terminal whether to replace the exercise ``name``."""
     if not sys.stdin.isatty():
         raise CourseError(f"reset asks before it replaces {name}, and nobody is here to answer; add --yes")
     try:
@@ -74,27 +76,34 @@ def _agreed(name: str) -> bool:
 
 
 def _checks(root: Path) -> list[dict[str, Any]]:
-    """The records of checks, from the folder of the records and from those beside exercises and notebooks.
+    """Return the records of checks, from the folder of the records and from those beside exercises and notebooks.
 
-    A kernel that JupyterLab starts works in the folder of its notebook, so without ``DLTUTORIAL_RUNS`` its records are
+    A kernel that JupyterLab starts works in the folder of its notebook. Without ``DLTUTORIAL_RUNS`` its records are
     there.
     """
-    places = [paths.records_dir(), *(root / folder / "runs" / "records" for folder in ("exercises", "notebooks"))]
-    folders = dict.fromkeys(place.resolve() for place in places)
+    folders = {paths.records_dir().resolve()}
+    for name in ("exercises", "notebooks"):
+        folders.add((root / name / "runs" / "records").resolve())
     return [record for folder in folders for record in records.read(folder) if record["kind"] == "check"]
 
 
 def _score(checks: list[dict[str, Any]]) -> tuple[object, ...]:
-    """Attempts, passes, the last check in words, and the most cases that ever passed."""
-    tried = [check for check in checks if check.get("status") in ("passed", "wrong")]
-    if not tried:
+    """Return four columns of the table: attempts, passes, the last check in words, and the most cases that passed."""
+    attempts = [check for check in checks if check.get("status") in ("passed", "wrong")]
+    if not attempts:
         return 0, 0, "not attempted yet", "–"
-    last = sorted(tried, key=lambda check: check["time"])[-1]
-    passes = sum(check["status"] == "passed" for check in tried)
-    counts = [(check["cases_passed"], check["cases"]) for check in tried if check.get("cases")]
-    best = max(counts, key=lambda count: count[0] / count[1], default=None)
+    n_passed = sum(check["status"] == "passed" for check in attempts)
+    last = max(attempts, key=lambda check: check["time"])
     result = last["status"]
     if result == "wrong" and last.get("failed"):
         result = f"wrong: {last['failed']}"
-    last_check = " ".join(f"{result} ({last['time'][:10]})".split())
-    return len(tried), passes, last_check, f"{best[0]} of {best[1]} cases" if best else "–"
+    return len(attempts), n_passed, f"{result} ({last['time'][:10]})", _most_cases(attempts)
+
+
+def _most_cases(attempts: list[dict[str, Any]]) -> str:
+    """Return the most cases that passed in one attempt, such as "3 of 4 cases"."""
+    counts = [(attempt["cases_passed"], attempt["cases"]) for attempt in attempts if attempt.get("cases")]
+    if not counts:
+        return "–"
+    passed, cases = max(counts, key=lambda count: count[0] / count[1])
+    return f"{passed} of {cases} cases"
