@@ -1,4 +1,4 @@
-"""TensorBoard by one call: on the loopback, below a secret path, once for a folder, gone with its process."""
+"""One call starts TensorBoard on the loopback, below a secret path. It ends with the process that started it."""
 
 import json
 import subprocess
@@ -28,7 +28,7 @@ def read(place):
         return answer.read()
 
 
-def test_it_shows_what_was_logged(run):
+def test_tensorboard_shows_what_was_logged(run):
     place = board.start(run)
     assert b"<title>TensorBoard</title>" in read(place)
     tags = {}
@@ -44,19 +44,21 @@ def test_it_shows_what_was_logged(run):
     assert [(step, value) for _, step, value in points] == [(n, pytest.approx(1 / n)) for n in (1, 2, 3)]
 
 
-@pytest.mark.parametrize("place", ["", "deep/er"])
-def test_anybodys_folder_of_event_files_is_shown(tmp_path, capsys, place):
+def test_without_a_notebook_the_address_is_printed_and_any_folder_with_event_files_is_shown(tmp_path, capsys):
     from torch.utils.tensorboard import SummaryWriter
 
-    with SummaryWriter(tmp_path / "theirs" / place) as writer:
-        writer.add_scalar("their/loss", 0.5, 1)
-    board.show(tmp_path / "theirs")
-    found = capsys.readouterr().out.partition("http://127.0.0.1:")[2].partition(" ")[0]
-    assert wait_for(lambda: b"their/loss" in read(f"{found}data/plugin/scalars/tags"))
+    with SummaryWriter(tmp_path / "other" / "deep" / "er") as writer:
+        writer.add_scalar("other/loss", 0.5, 1)
+    board.show(tmp_path / "other")
+    stdout = capsys.readouterr().out
+    assert "TensorBoard of other: http://127.0.0.1:" in stdout
+    address = stdout.partition("http://127.0.0.1:")[2].partition(" ")[0]
+    assert wait_for(lambda: b"other/loss" in read(f"{address}data/plugin/scalars/tags"))
 
 
-def test_it_listens_on_the_loopback_only_and_answers_only_who_knows_its_path(run):
+def test_one_server_for_each_folder_listens_on_the_loopback_and_answers_only_below_its_secret_path(run):
     port, _, path = board.start(run).partition("/")
+    assert board.start(run) == f"{port}/{path}"
     connections = psutil.Process().net_connections("inet")
     places = [c.laddr for c in connections if c.status == psutil.CONN_LISTEN and c.laddr.port == int(port)]
     assert [place.ip for place in places] == ["127.0.0.1"]
@@ -66,11 +68,7 @@ def test_it_listens_on_the_loopback_only_and_answers_only_who_knows_its_path(run
             read(f"{port}{wrong}")
 
 
-def test_the_same_folder_is_shown_by_the_same_board(run):
-    assert board.start(run) == board.start(run)
-
-
-def test_it_ends_with_its_process_and_says_nothing_there(run):
+def test_tensorboard_ends_with_its_process_and_prints_nothing_there(run):
     code = "import sys; from pathlib import Path; from dltutorial.record import board; import urllib.request as u\n"
     code += f"place = board.start(Path({str(run)!r})); u.urlopen('http://127.0.0.1:' + place).read()\n"
     code += "print(place.partition('/')[0], flush=True); sys.stdin.read()"
@@ -82,12 +80,7 @@ def test_it_ends_with_its_process_and_says_nothing_there(run):
     assert port not in [c.laddr.port for c in psutil.net_connections("inet") if c.status == psutil.CONN_LISTEN]
 
 
-def test_without_a_notebook_the_address_is_printed(run, capsys):
-    board.show(run)
-    assert "TensorBoard of a<b>: http://127.0.0.1:" in capsys.readouterr().out
-
-
-def test_the_frame_goes_through_the_users_server_where_there_is_one(monkeypatch):
+def test_the_frame_uses_the_proxy_of_the_users_server_and_escapes_the_name_of_the_folder(monkeypatch):
     for name in ("JUPYTERHUB_SERVICE_PREFIX", "TENSORBOARD_PROXY_URL"):
         monkeypatch.delenv(name, raising=False)
     assert board.address("4321/secret/") == "/proxy/4321/secret/"  # jupyter-server-proxy is installed here
@@ -97,9 +90,6 @@ def test_the_frame_goes_through_the_users_server_where_there_is_one(monkeypatch)
     assert board.address("4321/secret/") == "/user/ada/proxy/4321/secret/"
     monkeypatch.setenv("TENSORBOARD_PROXY_URL", "/at/%PORT%/")
     assert board.address("4321/secret/") == "/at/4321/secret/"
-
-
-def test_the_frame_has_a_title_and_no_markup_of_a_folders_name():
     page = board.frame('/proxy/1/"x/', "a<b>", 600)
     assert '<iframe title="TensorBoard: a&lt;b&gt;" src="/proxy/1/&#34;x/"' in page
     assert "a<b>" not in page
@@ -109,11 +99,11 @@ def test_in_a_notebook_that_nobody_watches_one_line_says_how_to_see_it(run, tmp_
     from jupyter_client.manager import start_new_kernel
 
     manager, client = start_new_kernel(kernel_name="python3", cwd=str(run.parent), startup_timeout=120)
-    said = []
+    messages = []
     code = "from dltutorial.record import board; board.show('a<b>'); print(board.start.cache_info().currsize)"
-    reply = client.execute_interactive(code, timeout=120, output_hook=said.append)
+    reply = client.execute_interactive(code, timeout=120, output_hook=messages.append)
     client.stop_channels()
     manager.shutdown_kernel(now=True)
     assert reply["content"]["status"] == "ok"
-    text = "".join(message["content"]["text"] for message in said if message["msg_type"] == "stream")
+    text = "".join(message["content"]["text"] for message in messages if message["msg_type"] == "stream")
     assert text == "in JupyterLab TensorBoard appears here; else: tensorboard --logdir a<b>\n0\n"

@@ -114,22 +114,6 @@ def test_a_kernel_that_cannot_start_is_missing(chapters, tmp_path, monkeypatch, 
     assert program in (line := line_of(text, "jupyter kernel")) and why in line
 
 
-def test_the_kernel_is_the_one_of_this_environment_whichever_python_the_path_names(chapters, tmp_path, monkeypatch):
-    (tmp_path / "python").write_text("#!/bin/sh\nexit 1\n")  # another Python, without ipykernel
-    (tmp_path / "python").chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    text, status = doctor.report(chapters)
-    assert status == 0 and "jupyter kernel" not in text
-
-
-def test_files_of_a_learners_folder_are_not_taken_for_pythons_own(chapters, tmp_path, monkeypatch):
-    for name in ("random", "types", "code"):
-        (tmp_path / f"{name}.py").write_text("raise SystemExit(1)\n")
-    monkeypatch.chdir(tmp_path)
-    text, status = doctor.report(chapters)
-    assert status == 0 and "jupyter kernel" not in text
-
-
 def test_torch_that_does_not_load_is_missing(chapters, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "torch", None)
     text, status = doctor.report(chapters, measure=True)

@@ -35,11 +35,6 @@ def test_a_node_is_a_login_node_only_if_its_site_says_so(is_login, env):
     assert bool(node.login_sign(env, NOWHERE)) == is_login
 
 
-def test_an_unknown_kind_of_node_is_one_line():
-    with pytest.raises(CourseError, match="choose login or compute, or unset it"):
-        node.login_sign({"DLTUTORIAL_NODE": "cloud"}, NOWHERE)
-
-
 def test_heavy_calls_refuse_on_a_login_node_and_name_the_command_for_slurm(login, tmp_path):
     from dltutorial import train
     from dltutorial.course import runner

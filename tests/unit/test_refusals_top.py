@@ -34,7 +34,11 @@ REFUSALS = [
     ("an unknown preset in the environment", preset_of_the_environment, "DLTUTORIAL_PRESET 'nonsense'"),
     ("a rank alone", lambda: RankInfo.from_env({"RANK": "0"}), "start through torchrun"),
     ("a rank beyond the world", lambda: RankInfo.from_env(TORCHRUN | {"RANK": "8"}), "impossible ranks from torchrun"),
-    ("an unknown node", lambda: node.login_sign({"DLTUTORIAL_NODE": "laptop"}), "; choose login or compute"),
+    (
+        "an unknown node",
+        lambda: node.login_sign({"DLTUTORIAL_NODE": "laptop"}),
+        "; choose login or compute, or unset it",
+    ),
     ("a name that leaves its folder", lambda: paths.inside(Path(), "../x"), "stays inside its folder"),
     ("no room below a file", write_below_a_file, "cannot write file/x"),
     ("a folder in the way", write_over_a_folder, "cannot write place: Is a directory"),

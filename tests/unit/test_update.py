@@ -73,15 +73,3 @@ def test_an_edited_notebook_survives_an_update_and_the_new_chapter_arrives(cours
     assert sources(learner / "notebooks" / "00.ipynb") == ["a = 'learner'", "b = 1", "c = 1", "d = 'author'"]
     assert sources(learner / "notebooks" / "01.ipynb") == ["new = 1"]
     assert (learner / "notebooks" / "my_own.ipynb").read_text() == "{}"
-
-
-def test_a_branch_that_the_remote_does_not_have_is_one_line(course):
-    learner = course[1]
-    git(learner, "switch", "--create", "my-branch")
-
-    done = update(learner)
-
-    message, words_of_make = done.stderr.splitlines()
-    assert done.returncode == 2
-    assert message.startswith("make update: no branch 'my-branch' can be read from the remote 'origin'")
-    assert words_of_make.startswith("make: ***")

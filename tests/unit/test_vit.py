@@ -1,23 +1,12 @@
 import torch
 from torch.nn import functional as F
 
-from dltutorial.models.vit import Attention, ViT, count_parameters
+from dltutorial.models.vit import Attention, ViT
 
 
 def test_untrained_model_is_the_persistence_forecast():
     x = torch.randn(2, 3, 16, 24)
     assert torch.equal(ViT(3, 16, 24, patch=4, dim=32, depth=2, heads=4)(x), x)
-
-
-def test_published_model_has_its_shape_and_size():
-    with torch.device("meta"):
-        model = ViT(20, 360, 720)  # the other sizes are the defaults
-        y = model(torch.zeros(2, 20, 360, 720))
-    assert y.shape == (2, 20, 360, 720)
-    D, T, C, p = 384, 45 * 90, 20, 8
-    block = 12 * D * D + 13 * D  # four matrices, their biases, two layer norms
-    ends = (C * p * p * D + D) + T * D + 2 * D + (D * C * p * p + C * p * p)
-    assert count_parameters(model) == 12 * block + ends
 
 
 def test_fused_attention_equals_attention_written_out():
