@@ -1,27 +1,31 @@
-"""From your own steps on 1, 2, 4, … ranks to steps on more: what no data sheet knows, fitted, with an interval.
+"""Predict the step time on more ranks from steps that were timed on few ranks.
 
-In: timed steps, each with its number of ranks P and the samples n of a rank; how many ranks share a node. Out: a
-``ScalingFit``, which tells seconds of a step for other P and n: low, middle, high. In units of the first step's seconds
+In: timed steps, each with its number of ranks P and the samples n of one rank, and the number of ranks on a node.
+Out: a ``ScalingFit``, which predicts the seconds of a step for other P and n, with an interval. The model is a sum of
+six terms, in units of the first step's seconds:
 
-    T(P, n) = work n/n₁ + fixed + near (p − 1)/p + far (N − 1)/N + spread E(P) n/n₁ + queue (P − 1)
+    T(P, n) = work n/n₁ + fixed + near (p - 1)/p + far (N - 1)/N + spread E(P) n/n₁ + queue (P - 1)
 
-with p ranks on a node and N nodes. *work* and *fixed*: a rank alone. *near*, *far*: what a ring of messages inside a
-node, and between nodes, adds where nothing hides it, kernels slowed down beside it included. *spread*: how much ranks
-differ; all wait for the slowest, E(P) standard deviations late (``simulator.expected_max``). *queue*: what each
-further rank adds to something that serves one after the other: a file system, a parameter server, hops.
+Here p is the number of ranks on a node, N the number of nodes, and n₁ the samples of the first step.
 
-No term is negative. Three sizes do not tell six terms apart, so each is expected near a plausible value (``LIKELY``,
-give or take ``WITHIN``), and the interval is that of many fits to data and expectations moved at random, each within
-its error (randomise, then optimise: Bardsley et al. 2014, doi:10.1137/140964023; the ring's terms: Patarasuk and Yuan
-2009, doi:10.1016/j.jpdc.2008.09.002; terms that grow with P: Gunther 2007, Guerrilla Capacity Planning, chapter 4).
-The further a step is below the largest, the less it counts; steps that scatter more than ``NOISE`` widen the interval.
-A bottleneck that no measured size has met is in no term.
+- *work* and *fixed* are the step of a rank that is alone.
+- *near* and *far* are the exposed communication of a ring inside a node and between nodes. They include the slower
+  kernels that run beside it. Source of the ring's terms: Patarasuk and Yuan 2009 (doi:10.1016/j.jpdc.2008.09.002).
+- *spread* is the difference between the ranks. All ranks wait for the slowest, which is E(P) standard deviations late
+  (``simulator.expected_max``).
+- *queue* is what each further rank adds to something that serves one rank after the other, such as a file system, a
+  parameter server, or the hops of a ring. Source: Gunther 2007, Guerrilla Capacity Planning, chapter 4.
 
-Legend: R timed steps, K terms, D draws.
+No term is negative. Three numbers of ranks cannot determine six terms. Therefore each term also has a prior, that is a
+plausible value (``PRIOR_MEAN``) with an error (``PRIOR_STD``). The interval comes from many fits, in which the data and
+the priors are changed at random within their errors (Bardsley et al. 2014, doi:10.1137/140964023). A step on few ranks
+has a larger error than one on many, so it counts less. Steps that scatter more than ``NOISE`` widen the interval. A
+bottleneck that does not show at any measured size is in no term.
+
+Legend: R timed steps, K terms, D draws, E = R + K equations.
 """
 
 import csv
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,12 +39,15 @@ from dltutorial.record.table import Table
 from dltutorial.scaling.simulator import expected_max
 
 TERMS = ("work", "fixed", "near", "far", "spread", "queue")
-LIKELY, WITHIN = np.array([1.0, 0, 0, 0, 0, 0]), np.array([0.2, 0.2, 0.2, 0.2, 0.05, 0.005])
-NOISE, DRAWS = 0.02, 200  # of a timed step, as a share, and that much more for each doubling up to the largest
+PRIOR_MEAN = np.array([1.0, 0, 0, 0, 0, 0])
+PRIOR_STD = np.array([0.2, 0.2, 0.2, 0.2, 0.05, 0.005])
+NOISE = 0.02  # relative error of a timed step on the most ranks; it grows by as much for each halving of the ranks
+DRAWS = 200
+_MAX_ITERATIONS = 999
 
 
 class TimedStep(NamedTuple):
-    """A step: on how many ranks, samples of each, seconds."""
+    """A timed step: its number of ranks, the samples of one rank, and its seconds."""
 
     ranks: float
     samples: float
@@ -49,7 +56,14 @@ class TimedStep(NamedTuple):
 
 @dataclass(frozen=True)
 class ScalingFit:
-    """What was fitted: shares of the first step, one row for each draw; what they refer to; how noisy a step is."""
+    """A fitted model of the step time.
+
+    Attributes:
+        terms_DK: the terms of each draw, as shares of the first step.
+        first: the step on the fewest ranks, which is the unit of the terms.
+        ranks_per_node: number of ranks that share a node.
+        noise: relative error of a timed step.
+    """
 
     terms_DK: np.ndarray
     first: TimedStep
@@ -58,81 +72,151 @@ class ScalingFit:
 
     @property
     def shares(self) -> dict[str, float]:
-        """The mean of each term, as a share of the first step."""
-        return dict(zip(TERMS, self.terms_DK.mean(axis=0).tolist(), strict=True))
+        """The mean of each term over the draws, as a share of the first step."""
+        mean_K = self.terms_DK.mean(axis=0)
+        return dict(zip(TERMS, mean_K.tolist(), strict=True))
 
     def step_s(self, ranks: float, samples: float | None = None) -> tuple[float, float, float]:
-        """Seconds of a step: the 5th, 50th and 95th percentile; samples of a rank, by default as in the first."""
-        (row_K,) = _terms(np.array([[ranks, samples or self.first.samples]]), self.first, self.ranks_per_node)
+        """Predict the seconds of a step.
+
+        Args:
+            ranks: number of ranks.
+            samples: of one rank. By default there are as many as in the first step.
+
+        Returns:
+            The 5th, 50th and 95th percentile.
+        """
+        sizes_12 = np.array([[ranks, samples or self.first.samples]])
+        factors_K = _factors(sizes_12, self.first, self.ranks_per_node)[0]
         noise_D = np.random.default_rng(0).normal(0, self.noise, len(self.terms_DK))
-        low, middle, high = self.first.step_s * np.percentile(self.terms_DK @ row_K * np.exp(noise_D), (5, 50, 95))
+        shares_D = self.terms_DK @ factors_K * np.exp(noise_D)
+        low, middle, high = self.first.step_s * np.percentile(shares_D, (5, 50, 95))
         return float(low), float(middle), float(high)
 
 
 def fit(steps: Sequence[TimedStep], ranks_per_node: int = 1) -> ScalingFit:
-    """Fit the terms to timed steps; the first, on fewest ranks, is the unit.
-    CourseError: fewer than three numbers of ranks, or what is no positive number.
+    """Fit the terms to timed steps.
+
+    Args:
+        steps: timed steps in any order, on at least three different numbers of ranks.
+        ranks_per_node: number of ranks that share a node.
+
+    Returns:
+        The fit. Its unit is the step on the fewest ranks.
+
+    Raises:
+        CourseError: There are fewer than three numbers of ranks, or a value is not a positive number.
     """
-    table_R3, rng = np.array(sorted(steps)), np.random.default_rng(0)
-    if len(steps) and not ((table_R3 >= (1, 1e-9, 1e-9)) & (table_R3 < 1e12) & (table_R3[:, :1] % 1 == 0)).all():
-        raise CourseError("scaling: ranks are 1, 2, …; samples and step_s positive numbers; look at what was timed")
-    if (n_sizes := len({ranks for ranks, *_ in steps})) < 3:
-        raise CourseError(f"scaling: {n_sizes} numbers of ranks make no fit; time a step on three, such as 1, 2 and 4")
+    _check(steps)
+    rng = np.random.default_rng(0)
+    table_R3 = np.array(sorted(steps))
+    sizes_R2, step_s_R1 = table_R3[:, :2], table_R3[:, 2:]
     first = TimedStep(*table_R3[0].tolist())
-    terms_RK = _terms(table_R3[:, :2], first, ranks_per_node) * first.step_s / table_R3[:, 2:]
+    # Each row is divided by the measured seconds, so a perfect fit gives 1 and the errors are relative.
+    terms_RK = _factors(sizes_R2, first, ranks_per_node) * first.step_s / step_s_R1
+    doublings_R = np.log2(table_R3[-1, 0] / table_R3[:, 0])
     noise = NOISE
-    for n_draws in (0, DRAWS):  # once to see how noisy these steps are
-        error_R = noise * (1 + np.log2(table_R3[-1, 0] / table_R3[:, 0]))
-        design = np.concatenate([terms_RK / error_R[:, None], np.diag(1 / WITHIN)])  # relative errors; the expected
-        wanted = np.concatenate([1 / error_R, LIKELY / WITHIN])
-        best_K, _ = nnls(design, wanted, maxiter=999)
-        noise *= max(1.0, float(np.sqrt(np.mean(((terms_RK @ best_K - 1) / error_R) ** 2))))
-        draws = [nnls(design, wanted + rng.standard_normal(len(wanted)), maxiter=999)[0] for _ in range(n_draws)]
+    for _ in range(2):  # the first fit shows how much the steps scatter, the second takes it into account
+        error_R = noise * (1 + doublings_R)
+        matrix_EK = np.concatenate([terms_RK / error_R[:, None], np.diag(1 / PRIOR_STD)])
+        target_E = np.concatenate([1 / error_R, PRIOR_MEAN / PRIOR_STD])
+        best_K = _solve(matrix_EK, target_E)
+        residual_R = (terms_RK @ best_K - 1) / error_R
+        noise *= max(1.0, float(np.sqrt(np.mean(residual_R**2))))
+    draws = [_solve(matrix_EK, target_E + rng.standard_normal(len(target_E))) for _ in range(DRAWS)]
     return ScalingFit(np.array(draws), first, ranks_per_node, noise)
 
 
-def _terms(sizes_R2: np.ndarray, first: TimedStep, ranks_per_node: int) -> np.ndarray:
-    ranks, work = sizes_R2[:, 0], sizes_R2[:, 1] / first.samples
-    inside, nodes = np.minimum(ranks, ranks_per_node), np.ceil(ranks / ranks_per_node)
-    rings = [(inside - 1) / inside, (nodes - 1) / nodes]
-    return np.stack([work, np.ones_like(work), *rings, expected_max(ranks) * work, ranks - 1], axis=1)
+def _check(steps: Sequence[TimedStep]) -> None:
+    """Raise a CourseError if the steps cannot be fitted."""
+    for step in steps:
+        if not (step.ranks >= 1 and step.ranks % 1 == 0 and 0 < step.samples < np.inf and 0 < step.step_s < np.inf):
+            raise CourseError("scaling: ranks are 1, 2, …; samples and step_s positive numbers; look at what was timed")
+    n_sizes = len({step.ranks for step in steps})
+    if n_sizes < 3:
+        raise CourseError(f"scaling: {n_sizes} numbers of ranks make no fit; time a step on three, such as 1, 2 and 4")
+
+
+def _solve(matrix_EK: np.ndarray, target_E: np.ndarray) -> np.ndarray:
+    """The terms (K,) of the least-squares fit in which no term is negative."""
+    terms_K, _ = nnls(matrix_EK, target_E, maxiter=_MAX_ITERATIONS)
+    return terms_K
+
+
+def _factors(sizes_R2: np.ndarray, first: TimedStep, ranks_per_node: int) -> np.ndarray:
+    """The factor (R, K) of each term in T(P, n), for rows of ranks and samples."""
+    ranks = sizes_R2[:, 0]
+    work = sizes_R2[:, 1] / first.samples
+    ranks_on_node = np.minimum(ranks, ranks_per_node)
+    nodes = np.ceil(ranks / ranks_per_node)
+    factors = {
+        "work": work,
+        "fixed": np.ones_like(work),
+        "near": (ranks_on_node - 1) / ranks_on_node,
+        "far": (nodes - 1) / nodes,
+        "spread": expected_max(ranks) * work,
+        "queue": ranks - 1,
+    }
+    return np.stack([factors[term] for term in TERMS], axis=1)
 
 
 def read(file: Path) -> list[TimedStep]:
-    """The timed steps of a CSV file with the columns ranks, samples (of a rank) and step_s.
-    CourseError: it cannot be read, lacks a column, or a cell is no number.
+    """Read timed steps from a CSV file with the columns ranks, samples (of one rank) and step_s.
+
+    Lines that start with # are comments.
+
+    Raises:
+        CourseError: The file cannot be read, a column is missing, or a cell is not a number.
     """
     try:
-        lines = [line for line in file.read_text(encoding="utf-8-sig").splitlines()
-                 if line.strip() and line[0] != "#"]  # fmt: skip
-        rows = csv.DictReader(lines, restkey="ranks", skipinitialspace=True)  # so what is surplus is no number
-        if len(set(rows.fieldnames or ())) < len(rows.fieldnames or ()):
-            raise ValueError
-        return [TimedStep(*(float(row[name].replace("_", "?")) for name in TimedStep._fields)) for row in rows]
-    except (KeyError, TypeError, AttributeError, ValueError, csv.Error):
+        text = file.read_text(encoding="utf-8-sig")  # spreadsheets write a byte order mark
+        lines = [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
+        rows = csv.DictReader(lines, skipinitialspace=True)
+        return [TimedStep(float(row["ranks"]), float(row["samples"]), float(row["step_s"])) for row in rows]
+    except (KeyError, TypeError, ValueError):
         raise CourseError(f"{file} is no CSV file of numbers with the header ranks,samples,step_s; write one") from None
     except OSError as error:
         raise CourseError(f"cannot read {file}: {error.strerror}; give a CSV file") from None
 
 
 def table(steps: Sequence[TimedStep], ranks_per_node: int = 1, most: int | None = None) -> Table:
-    """Measured steps, then twice as many ranks and again, the last time ``most`` (default: 4 times); a naive guess.
+    """The measured steps, and predictions for twice as many ranks, four times as many, and so on.
 
-    The guess: as efficient as the largest one measured. What is predicted has as many samples a rank as that.
-    CourseError: as ``fit``; or ``most`` is no more than what was measured.
+    Beside each prediction stands a naive guess, which is the step time on the most measured ranks. Predicted steps have
+    as many samples on each rank as that step.
+
+    Args:
+        steps: as for ``fit``.
+        ranks_per_node: as for ``fit``.
+        most: the largest number of ranks to predict. By default this is 4 times the largest measured number.
+
+    Raises:
+        CourseError: As for ``fit``; or ``most`` is not more than the largest measured number of ranks.
     """
-    found, largest = fit(steps, ranks_per_node), max(steps)
+    fitted = fit(steps, ranks_per_node)
+    largest = max(steps)
     if most and most <= largest.ranks:
-        raise CourseError(f"scaling: {largest.ranks:g} ranks were measured; --to {most} foretells nothing, give more")
-    most = most or int(4 * largest.ranks)
-    n_doublings = math.ceil(math.log2(max(1.0, most / largest.ranks)))
-    asked = [(min(2.0**n * largest.ranks, most), largest.samples) for n in range(1, 1 + n_doublings)]
-    rows = []
-    for ranks, samples, *seen in [*sorted(steps), *asked]:
-        low_s, middle_s, high_s = found.step_s(ranks, samples)
-        measured = f"{1e3 * seen[0]:.4g}" if seen else f"as the largest: {1e3 * largest.step_s:.4g}"
-        if seen and not low_s / 2 < seen[0] < 2 * high_s:
-            measured += "; far from the fit: time it again"
-        interval = f"{1e3 * low_s:.4g} … {1e3 * high_s:.4g}"
-        rows.append((f"{ranks:,.0f}", f"{samples:g}", measured, f"{1e3 * middle_s:.4g}", interval))
+        raise CourseError(f"scaling: {largest.ranks:g} ranks were measured; --to {most} predicts nothing, give more")
+    rows = [_measured_row(fitted, step) for step in sorted(steps)]
+    most_ranks = most or int(4 * largest.ranks)
+    ranks = largest.ranks
+    while ranks < most_ranks:
+        ranks = min(2 * ranks, most_ranks)
+        rows.append(_row(fitted, ranks, largest.samples, f"as the largest: {1e3 * largest.step_s:.4g}"))
     return Table.of(("ranks", "samples a rank", "measured, ms", "fitted, ms", "5% … 95%"), rows)
+
+
+def _measured_row(fitted: ScalingFit, step: TimedStep) -> tuple[str, ...]:
+    """A row of the table for a measured step, with a remark if it is far outside of the interval."""
+    low_s, _, high_s = fitted.step_s(step.ranks, step.samples)
+    measured = f"{1e3 * step.step_s:.4g}"
+    if not low_s / 2 < step.step_s < 2 * high_s:
+        measured += "; far from the fit: time it again"
+    return _row(fitted, step.ranks, step.samples, measured)
+
+
+def _row(fitted: ScalingFit, ranks: float, samples: float, measured: str) -> tuple[str, ...]:
+    """A row of the table: the size, the text of the column "measured", the fit and its interval."""
+    low_s, middle_s, high_s = fitted.step_s(ranks, samples)
+    interval = f"{1e3 * low_s:.4g} … {1e3 * high_s:.4g}"
+    return f"{ranks:,.0f}", f"{samples:g}", measured, f"{1e3 * middle_s:.4g}", interval
