@@ -1,1 +1,1 @@
-"""Collectives written from send and receive, counted and priced."""
+"""Collectives built from send and receive, with counts of their bytes and a model of their time."""

@@ -1,18 +1,27 @@
-"""Collectives written from send and receive: who talks to whom, in which round.
+"""Collectives built from send and receive. The code shows which rank sends what to which rank, and in which round.
 
-In: a contiguous tensor, of any shape and dtype that adds up, and a ``Communicator``. Out: the tensor itself, changed in
-place, as torch.distributed does it. Every rank calls the same collective with the same shape. p is the number of
-ranks, n the tensor's bytes; the rounds, messages and bytes of each are counted in ``comm.traffic`` and predicted in
-``cost``. A tensor that is not contiguous is a ValueError.
+All ranks call the same collective with a contiguous tensor ``x`` of the same shape and dtype, and with a
+``Communicator``. The collective changes ``x`` in place, as those of torch.distributed do. ``comm.traffic`` counts the
+rounds, messages and bytes, and the module ``cost`` predicts them. If ``x`` is not contiguous, a ValueError is raised.
 
-``x`` is seen as p *chunks*, as even as can be: with 7 numbers on 3 ranks they hold 3, 2 and 2.
+Legend: p ranks, N values in ``x``. For the ring, ``x`` is divided into p *chunks* whose lengths differ by at most one:
+7 values on 3 ranks form chunks of 3, 2 and 2.
+
+The ring all-reduce of three ranks has four rounds. In each round every rank sends one chunk to the next rank. The
+chunks are a, b and c, and ``b02`` is the sum of the chunks b of ranks 0 and 2:
+
+                      rank 0              rank 1              rank 2
+    start             a0    b0    c0      a1    b1    c1      a2    b2    c2
+    reduce-scatter    a0    b02   c0      a1    b1    c01     a12   b2    c2
+                      a012  b02   c0      a1    b012  c01     a12   b2    c012
+    all-gather        a012  b02   c012    a012  b012  c01     a12   b012  c012
+                      a012  b012  c012    a012  b012  c012    a012  b012  c012
 
 Source: R. Thakur, R. Rabenseifner, W. Gropp, "Optimization of Collective Communication Operations in MPICH", 2005,
 doi:10.1177/1094342005051521.
 """
 
-from collections.abc import Callable, Mapping
-from itertools import groupby
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from dltutorial.comm.communicator import Communicator
@@ -22,130 +31,177 @@ if TYPE_CHECKING:
 
 
 def broadcast(x: "Tensor", comm: Communicator) -> None:
-    """Every rank gets rank 0's ``x``, down a binary tree: in each round, all who have it pass it on."""
-    me, x = comm.rank, _flat(x)
-    for distance in reversed(_distances(comm.size)):
-        if me % (2 * distance) == 0 and me + distance < comm.size:
-            comm.send(x, me + distance)
-        elif me % (2 * distance) == distance:
-            comm.receive(x, me - distance)
+    """Copy rank 0's ``x`` to all ranks, down a binary tree of log₂ p rounds.
+
+    In each round, every rank that already has the values sends them to one rank that does not.
+    """
+    x_N = _flat(x)
+    for distance in reversed(_powers_of_two_below(comm.size)):
+        position = comm.rank % (2 * distance)
+        if position == 0 and comm.rank + distance < comm.size:
+            comm.send(x_N, comm.rank + distance)
+        elif position == distance:
+            comm.receive(x_N, comm.rank - distance)
 
 
 def reduce(x: "Tensor", comm: Communicator) -> None:
-    """Rank 0 gets the sum of all, up a binary tree. On other ranks ``x`` holds a part of the sum afterwards."""
-    me, x = comm.rank, _flat(x)
-    for distance in _distances(comm.size):
-        if me % (2 * distance) == distance:
-            comm.send(x, me - distance)
-        elif me % (2 * distance) == 0 and me + distance < comm.size:
-            spare = comm.spare(x)
-            comm.receive(spare, me + distance)
-            comm.add(x, spare)
+    """Compute the sum over all ranks on rank 0, up a binary tree of log₂ p rounds.
+
+    On the other ranks, ``x`` holds the sum over some of the ranks afterwards.
+    """
+    x_N = _flat(x)
+    for distance in _powers_of_two_below(comm.size):
+        position = comm.rank % (2 * distance)
+        if position == distance:
+            comm.send(x_N, comm.rank - distance)
+        elif position == 0 and comm.rank + distance < comm.size:
+            received_N = comm.scratch(x_N)
+            comm.receive(received_N, comm.rank + distance)
+            comm.add(x_N, received_N)
 
 
 def reduce_scatter(x: "Tensor", comm: Communicator) -> "Tensor":
-    """Afterwards chunk r of ``x`` is the sum on rank r, and returned; the other chunks hold parts of sums.
+    """Give each rank the sum of one chunk, around a ring of p − 1 rounds.
 
-    Around a ring: the sum of a chunk travels from rank to rank, and each adds its own. It arrives after p − 1 rounds.
+    The sum of a chunk travels from rank to rank, and each rank adds its own chunk to it.
+
+    Returns:
+        Chunk number ``comm.rank`` of ``x``, which holds the sum over all ranks. The other chunks of ``x`` hold sums
+        over some of the ranks.
     """
-    p, me, chunks = comm.size, comm.rank, chunks_of(x, comm.size)
+    p, rank = comm.size, comm.rank
+    chunks = chunks_of(x, p)
     for step in range(p - 1):
-        out, into = chunks[(me - step - 1) % p], chunks[(me - step - 2) % p]
-        spare = comm.spare(into)
-        comm.exchange(out, (me + 1) % p, spare, (me - 1) % p)
-        comm.add(into, spare)
-    return chunks[me]
+        outgoing = chunks[(rank - step - 1) % p]
+        own = chunks[(rank - step - 2) % p]
+        received = comm.scratch(own)
+        comm.exchange(outgoing, (rank + 1) % p, received, (rank - 1) % p)
+        comm.add(own, received)
+    return chunks[rank]
 
 
 def all_gather(x: "Tensor", comm: Communicator) -> None:
-    """Chunk r of ``x`` is rank r's to give: afterwards every rank has all chunks. Around a ring, in p − 1 rounds."""
-    p, me, chunks = comm.size, comm.rank, chunks_of(x, comm.size)
+    """Give all ranks chunk 0 of rank 0, chunk 1 of rank 1, and so on, around a ring of p − 1 rounds.
+
+    In each round, a rank sends on the chunk that it received in the round before.
+    """
+    p, rank = comm.size, comm.rank
+    chunks = chunks_of(x, p)
     for step in range(p - 1):
-        comm.exchange(chunks[(me - step) % p], (me + 1) % p, chunks[(me - step - 1) % p], (me - 1) % p)
+        outgoing = chunks[(rank - step) % p]
+        incoming = chunks[(rank - step - 1) % p]
+        comm.exchange(outgoing, (rank + 1) % p, incoming, (rank - 1) % p)
 
 
 def ring_all_reduce(x: "Tensor", comm: Communicator) -> None:
-    """Sum on every rank, with the fewest bytes: 2 (p − 1) rounds of n / p bytes, each to the next rank only."""
+    """Compute the sum on every rank in 2 (p − 1) rounds of N / p values.
+
+    No other all-reduce sends fewer bytes, and each rank sends to its next rank only.
+    """
     reduce_scatter(x, comm)
     all_gather(x, comm)
 
 
 def tree_all_reduce(x: "Tensor", comm: Communicator) -> None:
-    """Sum on every rank: up a tree and down again, 2 log₂ p rounds, the whole of ``x`` in each."""
+    """Compute the sum on every rank, up a tree and down again, in 2 log₂ p rounds of N values."""
     reduce(x, comm)
     broadcast(x, comm)
 
 
 def server_all_reduce(x: "Tensor", comm: Communicator) -> None:
-    """Sum on every rank through rank 0, a parameter server: all send to it, it adds, and sends to all.
+    """Compute the sum on every rank through rank 0, which is a parameter server.
 
-    Two rounds, whatever p is; but all bytes pass through one rank.
+    All ranks send ``x`` to rank 0, which adds the tensors and sends the sum back. There are two rounds for any p, but
+    rank 0 receives and sends all of the bytes.
     """
-    x = _flat(x)
+    x_N = _flat(x)
     if comm.rank > 0:
-        comm.send(x, 0)
-        comm.receive(x, 0)
+        comm.send(x_N, 0)
+        comm.receive(x_N, 0)
         return
     workers = range(1, comm.size)
-    inbox = comm.spare(x, len(workers), x.numel())
-    comm.exchange_all([], [(inbox[n], worker) for n, worker in enumerate(workers)])
-    for received in inbox:
-        comm.add(x, received)
-    comm.exchange_all([(x, worker) for worker in workers], [])
+    received_WN = comm.scratch(x_N, len(workers), x_N.numel())
+    comm.exchange_all([], list(zip(received_WN, workers, strict=True)))
+    for received_N in received_WN:
+        comm.add(x_N, received_N)
+    comm.exchange_all([(x_N, worker) for worker in workers], [])
 
 
 def doubling_all_reduce(x: "Tensor", comm: Communicator) -> None:
-    """Sum on every rank by recursive doubling: log₂ p rounds, in which pairs at distance 1, 2, 4, … swap all they have.
+    """Compute the sum on every rank by recursive doubling, in log₂ p rounds of N values.
 
-    If p is no power of two, as many ranks as are too many first hand their ``x`` to a neighbour, and get the sum back
-    at the end: two more rounds.
+    In round k, pairs of ranks at distance 2ᵏ exchange their sums. This needs a power of two. If p is none, the largest
+    power of two below p is the size of a *core*. Each extra rank first sends its ``x`` to a neighbour in the core, and
+    receives the sum at the end. These are two more rounds.
     """
-    x = _flat(x)
-    too_many = comm.size - 2 ** (comm.size.bit_length() - 1)
-    paired, odd = comm.rank < 2 * too_many, comm.rank % 2 == 1
-    spare = comm.spare(x)
-    if paired and odd:
-        comm.send(x, comm.rank - 1)
-        return comm.receive(x, comm.rank - 1)
-    if paired:
-        comm.receive(spare, comm.rank + 1)
-        comm.add(x, spare)
-    core = comm.subset([*range(0, 2 * too_many, 2), *range(2 * too_many, comm.size)])
-    for distance in _distances(core.size):
+    x_N = _flat(x)
+    core_size = 2 ** (comm.size.bit_length() - 1)
+    n_extra = comm.size - core_size
+    # Ranks 0 and 1, 2 and 3, … form n_extra pairs. The even rank of a pair is in the core, and the odd rank is extra.
+    is_in_pair = comm.rank < 2 * n_extra
+    if is_in_pair and comm.rank % 2 == 1:
+        comm.send(x_N, comm.rank - 1)
+        comm.receive(x_N, comm.rank - 1)
+        return
+    received_N = comm.scratch(x_N)
+    if is_in_pair:
+        comm.receive(received_N, comm.rank + 1)
+        comm.add(x_N, received_N)
+    core = comm.subset([*range(0, 2 * n_extra, 2), *range(2 * n_extra, comm.size)])
+    for distance in _powers_of_two_below(core.size):
         peer = core.rank ^ distance
-        core.exchange(x, peer, spare, peer)
-        core.add(x, spare)
-    if paired:
-        comm.send(x, comm.rank + 1)
+        core.exchange(x_N, peer, received_N, peer)
+        core.add(x_N, received_N)
+    if is_in_pair:
+        comm.send(x_N, comm.rank + 1)
 
 
 def hierarchical_all_reduce(x: "Tensor", comm: Communicator) -> None:
-    """Sum on every rank: up a tree in each node of ``comm.node_size``, a ring of one rank a node, down the trees."""
-    nodes = [[place for place, _ in node] for _, node in groupby(enumerate(comm.nodes), key=lambda pair: pair[1])]
-    mine = comm.subset(next(node for node in nodes if comm.rank in node))
-    reduce(x, mine)
-    if mine.rank == 0:
-        ring_all_reduce(x, comm.subset([node[0] for node in nodes]))
-    broadcast(x, mine)
+    """Compute the sum on every rank with little communication between nodes of ``comm.node_size`` ranks.
+
+    A tree reduces ``x`` inside each node. The first ranks of all nodes then form a ring. Finally, a tree in each node
+    broadcasts the sum.
+    """
+    ranks_by_node = _ranks_by_node(comm.nodes)
+    own_node = next(ranks for ranks in ranks_by_node if comm.rank in ranks)
+    node = comm.subset(own_node)
+    reduce(x, node)
+    if node.rank == 0:
+        first_ranks = comm.subset([ranks[0] for ranks in ranks_by_node])
+        ring_all_reduce(x, first_ranks)
+    broadcast(x, node)
 
 
 ALL_REDUCES: Mapping[str, Callable[["Tensor", Communicator], None]] = {
-    "ring": ring_all_reduce, "tree": tree_all_reduce, "doubling": doubling_all_reduce, "server": server_all_reduce,
+    "ring": ring_all_reduce,
+    "tree": tree_all_reduce,
+    "doubling": doubling_all_reduce,
+    "server": server_all_reduce,
     "hierarchical": hierarchical_all_reduce,
-}  # fmt: skip
+}
 
 
 def chunks_of(x: "Tensor", p: int) -> tuple["Tensor", ...]:
-    """``x`` as p flat views, as even as can be, the longer ones first."""
+    """Divide ``x`` into p flat views, of which the first ones may be longer by one value."""
     return _flat(x).tensor_split(p)
 
 
 def _flat(x: "Tensor") -> "Tensor":
+    """Return ``x`` as a view of shape N, so that every change of the view changes ``x``."""
     if not x.is_contiguous():
         raise ValueError(f"a tensor of strides {x.stride()} is not contiguous; pass x.contiguous()")
     return x.view(-1)
 
 
-def _distances(p: int) -> list[int]:
-    """1, 2, 4, … below p."""
-    return [2**k for k in range((p - 1).bit_length())]
+def _powers_of_two_below(p: int) -> list[int]:
+    """Return 1, 2, 4, … as far as they are below p."""
+    n_powers = (p - 1).bit_length()
+    return [2**k for k in range(n_powers)]
+
+
+def _ranks_by_node(nodes: Sequence[int]) -> list[list[int]]:
+    """Return the ranks of each node, from the list that has the node of each rank."""
+    ranks_of: dict[int, list[int]] = {}
+    for rank, node in enumerate(nodes):
+        ranks_of.setdefault(node, []).append(rank)
+    return list(ranks_of.values())

@@ -1,11 +1,18 @@
-"""Ranks that send and receive tensors, and a count of all they say: what the collectives of this course stand on.
+"""Ranks send tensors to each other, and each rank counts what it sends: the basis of all collectives of this course.
 
-In: tensors to send, with the number of the rank that gets them. Out: the same tensors elsewhere, and in ``traffic``
-the messages, bytes and rounds that this rank has had a part in. A *round* is one exchange: everything in it is under
-way at once, and the next one waits for it. Only contiguous tensors travel; empty ones need no message.
+A *peer* is the rank to which a tensor goes, or from which it comes. A caller passes tensors and the numbers of their
+peers. Afterwards the tensors are on the other ranks, and ``Communicator.traffic`` counts this rank's rounds, messages
+and bytes.
 
-Sources: https://docs.pytorch.org/docs/stable/distributed.html, "Point-to-point communication"; the model that the
-counts feed is in ``cost``.
+A *round* is one call of ``exchange_all``. All of its sends and receives run at the same time, and the next round starts
+when they are complete. Here three ranks need one round for three messages:
+
+    rank 0 ──x──► rank 1 ──y──► rank 2 ──z──► rank 0
+
+All tensors must be contiguous. Empty tensors are not sent.
+
+Source: https://docs.pytorch.org/docs/stable/distributed.html, section "Point-to-point communication". The module
+``cost`` predicts the counts and computes seconds from them.
 """
 
 import dataclasses
@@ -19,139 +26,186 @@ from dltutorial.errors import CourseError
 if TYPE_CHECKING:
     from torch import Tensor
 
-Parcel = tuple["Tensor", int]  # a tensor and the rank it goes to or comes from
+PeerTensor = tuple["Tensor", int]  # a tensor, and the rank to which it goes or from which it comes
 
 
 @dataclass
 class Traffic:
-    """What one rank has said and added up; a counter.
+    """Counters of what one rank has sent, received and added.
 
     Attributes:
-        rounds: exchanges, one after the other, in which this rank had something to send or to receive.
-        messages, sent_bytes: that it has sent.
-        path_bytes: of each round the larger of sent and received bytes, summed: both directions run at once.
-        far_bytes: of those sent, to another node.
-        reduced_bytes: received and added to its own.
+        rounds: The number of rounds in which this rank sent or received a tensor.
+        messages: The number of tensors that this rank has sent.
+        sent_bytes: The bytes of these tensors.
+        path_bytes: The sum over all rounds of the sent or the received bytes, whichever are more. Both directions of a
+            link run at the same time, so only the larger number costs time.
+        inter_node_bytes: The part of ``sent_bytes`` that went to other nodes.
+        reduced_bytes: The bytes that this rank has received and added to its own.
     """
 
     rounds: int = 0
     messages: int = 0
     sent_bytes: int = 0
     path_bytes: int = 0
-    far_bytes: int = 0
+    inter_node_bytes: int = 0
     reduced_bytes: int = 0
 
 
 class Transport(Protocol):
-    """How tensors travel: through torch.distributed, or through MPI (``mpi``)."""
+    """The library that moves tensors between ranks: torch.distributed here, MPI in the module ``mpi``."""
 
     rank: int
     world_size: int
 
-    def exchange(self, outgoing: Sequence[Parcel], incoming: Sequence[Parcel]) -> None:
-        """Send and receive all of them at once; return when all are there."""
+    def exchange(self, outgoing: Sequence[PeerTensor], incoming: Sequence[PeerTensor]) -> None:
+        """Send and receive all tensors at the same time, and return when all of them have arrived."""
 
 
 class TorchTransport:
-    """Through the process group that the launcher made: gloo for tensors in host memory, NCCL for those on GPUs."""
+    """Moves tensors through torch's process group: gloo for tensors in host memory, NCCL for tensors on GPUs."""
 
     def __init__(self) -> None:
         import torch.distributed as dist
 
-        self.rank, self.world_size, self._backend = dist.get_rank(), dist.get_world_size(), dist.get_backend()
+        self.rank = dist.get_rank()
+        self.world_size = dist.get_world_size()
+        self._backend = dist.get_backend()
 
-    def exchange(self, outgoing: Sequence[Parcel], incoming: Sequence[Parcel]) -> None:
-        """All in one batch: NCCL would start a send alone, wait for its receiver, and never come to the receive."""
+    def exchange(self, outgoing: Sequence[PeerTensor], incoming: Sequence[PeerTensor]) -> None:
+        """Send and receive all tensors in one batch.
+
+        A batch is necessary with NCCL. NCCL would start a single send, wait for its receiver, and never reach the
+        receive that its peer waits for.
+
+        Raises:
+            ValueError: A tensor is not on the device that the backend serves.
+        """
         import torch.distributed as dist
 
         device = "cuda" if self._backend == "nccl" else "cpu"
         for x, _ in (*outgoing, *incoming):
             if x.device.type != device:
                 raise ValueError(f"{self._backend} carries tensors on {device}, not on {x.device}; move them there")
-        receives = [dist.P2POp(dist.irecv, x, peer) for x, peer in incoming]
-        sends = [dist.P2POp(dist.isend, x, peer) for x, peer in outgoing]
-        for work in dist.batch_isend_irecv(receives + sends):
+        operations = [dist.P2POp(dist.irecv, x, peer) for x, peer in incoming]
+        operations += [dist.P2POp(dist.isend, x, peer) for x, peer in outgoing]
+        for work in dist.batch_isend_irecv(operations):
             work.wait()
 
 
 @dataclass
 class Communicator:
-    """Ranks in an order of their own: ``rank`` is this one's place among ``size``, ``nodes`` says where each is.
+    """A group of ranks with their own numbering: this rank is number ``rank`` of ``size``.
+
+    The list ``nodes`` has the node of each rank of the group.
 
     Attributes:
-        transport: carries the tensors; default: torch.distributed.
-        members: global numbers of the ranks that take part; default: all.
-        node_size: ranks on a node, so that messages between nodes are counted apart; 0: all on one.
-        traffic: what this rank has said so far, in any communicator made from this one.
+        transport: It moves the tensors. The default is torch.distributed.
+        members: The global numbers of the ranks in the group. The default is all ranks.
+        node_size: The number of ranks on a node. It separates the bytes between nodes from those inside a node. With 0,
+            all ranks are on one node.
+        traffic: The counters of this rank. All subsets of this group count into the same counters.
     """
 
     transport: Transport = field(default_factory=TorchTransport)
     members: tuple[int, ...] = ()
     node_size: int = 0
     traffic: Traffic = field(default_factory=Traffic)
-    _spare: dict[Any, Any] = field(default_factory=dict, repr=False)
+    _scratch: dict[Any, Any] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
-        self.members = tuple(self.members) or tuple(range(self.transport.world_size))
-        self.rank, self.size = self.members.index(self.transport.rank), len(self.members)
-        self.nodes = [member // self.node_size if self.node_size else 0 for member in self.members]
+        if not self.members:
+            self.members = tuple(range(self.transport.world_size))
+        self.rank = self.members.index(self.transport.rank)
+        self.size = len(self.members)
+        self.nodes = [0] * self.size
+        if self.node_size > 0:
+            self.nodes = [member // self.node_size for member in self.members]
 
-    def subset(self, places: Sequence[int]) -> "Communicator":
-        """A smaller one of those at ``places``; it counts into the same traffic."""
-        return dataclasses.replace(self, members=tuple(self.members[place] for place in places))
+    def subset(self, ranks: Sequence[int]) -> "Communicator":
+        """Make a communicator of fewer ranks, which counts into the same traffic.
 
-    def send(self, x: "Tensor", to: int) -> None:
-        """Send a tensor and wait until it is taken."""
-        self.exchange_all([(x, to)], [])
+        Args:
+            ranks: The numbers that these ranks have in this group. This rank must be one of them.
 
-    def receive(self, x: "Tensor", source: int) -> None:
-        """Wait for a tensor and write it over ``x``."""
-        self.exchange_all([], [(x, source)])
+        Returns:
+            The smaller group, whose ranks are numbered from 0.
+        """
+        members = tuple(self.members[rank] for rank in ranks)
+        return dataclasses.replace(self, members=members)
 
-    def exchange(self, out: "Tensor", to: int, into: "Tensor", source: int) -> None:
-        """Send one tensor and receive another at the same time: one round."""
-        self.exchange_all([(out, to)], [(into, source)])
+    def send(self, x: "Tensor", peer: int) -> None:
+        """Send ``x`` to a peer, and wait until the peer has received it."""
+        self.exchange_all([(x, peer)], [])
 
-    def exchange_all(self, outgoing: Sequence[Parcel], incoming: Sequence[Parcel]) -> None:
-        """Send and receive any number at the same time: one round.
+    def receive(self, x: "Tensor", peer: int) -> None:
+        """Wait for a tensor from a peer, and write it over ``x``."""
+        self.exchange_all([], [(x, peer)])
+
+    def exchange(self, outgoing: "Tensor", to_peer: int, incoming: "Tensor", from_peer: int) -> None:
+        """Send one tensor and receive another one in the same round. The received values overwrite ``incoming``."""
+        self.exchange_all([(outgoing, to_peer)], [(incoming, from_peer)])
+
+    def exchange_all(self, outgoing: Sequence[PeerTensor], incoming: Sequence[PeerTensor]) -> None:
+        """Send and receive any number of tensors in one round.
+
+        Args:
+            outgoing: The tensors to send, each with the rank that receives it.
+            incoming: The tensors to overwrite, each with the rank that sends it.
 
         Raises:
-            ValueError: a tensor that is not contiguous, or lies where the backend cannot reach it.
-            CourseError: no such rank.
+            ValueError: A tensor is not contiguous, or the backend does not serve its device.
+            CourseError: The group has no such rank, or the peer is this rank itself.
         """
-        sends, receives = self._checked(outgoing), self._checked(incoming)
+        for x, peer in (*outgoing, *incoming):
+            self._check(x, peer)
+        # The peer leaves out its empty tensors, too, so no rank waits for one of them.
+        sends = [(x, peer) for x, peer in outgoing if x.numel() > 0]
+        receives = [(x, peer) for x, peer in incoming if x.numel() > 0]
         if sends or receives:
             self._count(sends, receives)
-            to, source = ([(x, self.members[peer]) for x, peer in some] for some in (sends, receives))
-            self.transport.exchange(to, source)
+            self.transport.exchange(self._with_global_ranks(sends), self._with_global_ranks(receives))
 
     def add(self, x: "Tensor", received: "Tensor") -> None:
-        """Add what was received to ``x``, and count it."""
+        """Add received values to ``x`` in place, and count their bytes."""
         x.add_(received)
         self.traffic.reduced_bytes += received.nbytes
 
-    def spare(self, like: "Tensor", *shape: int) -> "Tensor":
-        """Memory for one of ``like``, or for ``shape``, the same at every call: fresh memory costs time to touch."""
-        key, wanted = (like.dtype, like.device), shape or like.shape
-        numel = math.prod(wanted)
-        if key not in self._spare or len(self._spare[key]) < numel:
-            self._spare[key] = like.new_empty(numel)
-        return self._spare[key][:numel].view(wanted)
+    def scratch(self, like: "Tensor", *shape: int) -> "Tensor":
+        """Return memory to receive into. Every call returns the same memory, because new memory is slow at first use.
 
-    def _checked(self, parcels: Sequence[Parcel]) -> list[Parcel]:
-        """All but empty tensors, as the peer leaves them out too."""
-        for x, peer in parcels:
-            if not x.is_contiguous():
-                raise ValueError(f"a tensor of strides {x.stride()} is not contiguous; send x.contiguous()")
-            if not 0 <= peer < self.size or peer == self.rank:
-                raise CourseError(f"rank {self.rank} of {self.size} has no peer {peer}; take it modulo comm.size")
-        return [(x, peer) for x, peer in parcels if x.numel()]
+        Args:
+            like: A tensor of the dtype and on the device that the memory should have.
+            shape: The shape. The default is the shape of ``like``.
 
-    def _count(self, sends: Sequence[Parcel], receives: Sequence[Parcel]) -> None:
-        sent_bytes, received_bytes = (sum(x.nbytes for x, _ in some) for some in (sends, receives))
+        Returns:
+            A tensor with arbitrary values. It is valid until the next call.
+        """
+        wanted_shape = shape or like.shape
+        numel = math.prod(wanted_shape)
+        key = (like.dtype, like.device)
+        if key not in self._scratch or len(self._scratch[key]) < numel:
+            self._scratch[key] = like.new_empty(numel)
+        return self._scratch[key][:numel].view(wanted_shape)
+
+    def _check(self, x: "Tensor", peer: int) -> None:
+        """Raise an error for a tensor or a peer that ``exchange_all`` does not accept."""
+        if not x.is_contiguous():
+            raise ValueError(f"a tensor of strides {x.stride()} is not contiguous; send x.contiguous()")
+        if not 0 <= peer < self.size or peer == self.rank:
+            raise CourseError(f"rank {self.rank} of {self.size} has no peer {peer}; take it modulo comm.size")
+
+    def _with_global_ranks(self, peer_tensors: Sequence[PeerTensor]) -> list[PeerTensor]:
+        """Replace the peers' numbers in this group by their global numbers."""
+        return [(x, self.members[peer]) for x, peer in peer_tensors]
+
+    def _count(self, sends: Sequence[PeerTensor], receives: Sequence[PeerTensor]) -> None:
+        """Add one round to the counters."""
+        sent_bytes = sum(x.nbytes for x, _ in sends)
+        received_bytes = sum(x.nbytes for x, _ in receives)
+        own_node = self.nodes[self.rank]
         traffic = self.traffic
         traffic.rounds += 1
         traffic.messages += len(sends)
         traffic.sent_bytes += sent_bytes
         traffic.path_bytes += max(sent_bytes, received_bytes)
-        traffic.far_bytes += sum(x.nbytes for x, peer in sends if self.nodes[peer] != self.nodes[self.rank])
+        traffic.inter_node_bytes += sum(x.nbytes for x, peer in sends if self.nodes[peer] != own_node)
