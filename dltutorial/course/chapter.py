@@ -1,14 +1,15 @@
-"""One chapter at work: it states claims and checks them, takes predictions and scores them, and keeps records.
+"""The state of one chapter in a notebook: check claims, take and score predictions, and write records.
 
-In: a chapter number and a preset. Out: HTML in the notebook, and one record per claim, prediction and measurement
-(``dltutorial.record.records``).
+The input is the number of a chapter and a preset. The output is HTML in the notebook, and one record per claim,
+prediction and measurement (``dltutorial.record.records``).
 
     chapter = Chapter("01", preset=preset)
     claim, predict, record = chapter.claim, chapter.predict, chapter.record
 
-A claim is a *fact* (an equality, a count, bytes, an order), which holds on every machine, or a *measurement*
-(``measured=True``: seconds, a ratio of seconds, a fit, a score), which another machine may turn around. Neither ends
-the notebook when it does not hold: it is shown and recorded, and ``dltutorial run`` judges the facts at the end.
+A claim is a *fact* or a *measurement*. A fact (an equality, a count, bytes, an order) holds on every machine. A
+measurement (``measured=True``: seconds, a ratio of seconds, a fit, a score) may come out differently on another
+machine. A claim that does not hold is shown and recorded, and the notebook goes on. ``dltutorial run`` judges the facts
+at the end.
 """
 
 import sys
@@ -20,17 +21,26 @@ from dltutorial.course.guess import Guess
 from dltutorial.errors import CourseError
 from dltutorial.record import records
 
-_OTHERWISE = "A measurement, not an error: another machine, or programs beside this one, can turn it around."
+_OTHERWISE = "A measurement, not an error: on another machine, or beside other programs, it can come out differently."
 
 
 class Chapter:
-    """The state of one chapter in one kernel: its number, its preset, where its records go."""
+    """The state of one chapter in one kernel: its number, its preset, its predictions and its records.
+
+    Attributes:
+        number: such as "01".
+        preset: the sizes that this kernel uses.
+    """
 
     def __init__(self, number: str, preset: str | config.Preset = "auto") -> None:
-        """Resolve the preset and print the environment, once; from now on tracebacks end with a sentence of advice.
+        """Choose the preset and show the environment. From now on, tracebacks end with a sentence of advice.
+
+        Args:
+            number: The number of the chapter, such as "01".
+            preset: The preset or its name.
 
         Raises:
-            RecipeError: there is no such preset.
+            RecipeError: There is no such preset.
             CourseError: DLTUTORIAL_NODE is neither login nor compute.
         """
         self.number = str(number)
@@ -39,84 +49,125 @@ class Chapter:
         self._writer = records.Writer(self.number, self.preset.name)
         self._guesses: dict[str, Guess] = {}
         versions = ", ".join(f"{name} {version}" for name, version in machine.versions().items() if version)
-        where = ("machine", machine.label()), ("runs on", node.told()), ("device", machine.device())
-        show.display(show.line(("chapter", self.number), ("preset", self.preset.name), *where, ("versions", versions)))
+        environment = show.line(
+            ("chapter", self.number),
+            ("preset", self.preset.name),
+            ("machine", machine.label()),
+            ("runs on", node.description()),
+            ("device", machine.device()),
+            ("versions", versions),
+        )
+        show.display(environment)
         advise_below_tracebacks()
 
     def claim(
-        self, text: str, holds: Any, evidence: str, needs: str | None = None, *,
-        measured: bool = False, folded: bool = False,
-    ) -> None:  # fmt: skip
-        """Show a sentence of the course with its evidence, and record it: "shown", "failed", "otherwise".
+        self,
+        text: str,
+        holds: Any,
+        evidence: str,
+        needs: str | None = None,
+        *,
+        measured: bool = False,
+        folded: bool = False,
+    ) -> None:
+        """Show a sentence of the course with its evidence, and record it with its status.
 
-        What needs hardware that is not there has ``holds`` None: it is "not shown here", and never counts as passed.
+        The status is "shown" if the claim holds, "failed" if a fact does not hold, "otherwise" if a measurement does
+        not hold, and "not shown here" if the claim needs hardware that this machine lacks.
 
         Args:
-            text: the sentence.
-            holds: True or False, of Python, NumPy or torch; None only with ``needs``.
-            evidence: the numbers, with units; of what is not shown here, what stands in their place.
-            needs: the hardware that this claim needs, if any, such as "a CUDA device".
-            measured: it rests on times, a fit or a score: where it does not hold, it came out otherwise on this
-                machine. Without, it is a fact, and has failed.
-            folded: one of those that matter less: while it holds, its evidence unfolds at a click.
+            text: The sentence.
+            holds: True or False, of Python, NumPy or torch. None is allowed with ``needs`` only, and means that this
+                machine lacks the hardware.
+            evidence: The numbers with their units, or what stands in their place.
+            needs: The hardware that this claim needs, if any, such as "a CUDA device".
+            measured: Whether the claim rests on times, a fit or a score. Otherwise it is a fact.
+            folded: Whether the evidence is folded while the claim holds.
 
         Raises:
             CourseError: ``holds`` is not a truth value.
         """
+        lines = [("", evidence)] if evidence else []
         if holds is None and needs:
-            status, details = "not shown here", [f"This needs {needs}.", evidence]
+            status = "not shown here"
+            lines.insert(0, ("", f"This needs {needs}."))
         else:
             holds = _truth(holds, text)
-            status = "shown" if holds else "otherwise" if measured else "failed"
-            details = [evidence, _OTHERWISE if status == "otherwise" else ""]
-        lines = [("", detail) for detail in details if detail]
+            status = _status(holds, measured)
+        if status == "otherwise":
+            lines.append(("", _OTHERWISE))
         show.display(show.box(status, text, lines, folded=folded and status == "shown"))
         self._writer.write(text, holds, kind="claim", status=status, evidence=evidence, needs=needs, measured=measured)
 
     def predict(self, name: str, question: str, unit: str, default: float, model: float | None = None) -> Guess:
-        """Ask the learner for a number before it is measured; the field starts at ``default``.
+        """Ask the learner for a number before it is measured.
+
+        If the cell runs again, the number that the learner typed stays.
 
         Args:
-            name: short, for the records, such as "matmul_gflops".
-            question: what is asked, a sentence.
-            unit: of the guess, the model's value and the measurement.
-            default: a plausible, not the right, positive value, so that the notebook also runs by itself.
-            model: what a model (roofline, count of bytes, α–β) predicts, in the same unit; shown when the guess is
-                scored, not before, so that the learner guesses first. Where it is no positive number, it is left out.
+            name: A short name for the records, such as "matmul_gflops".
+            question: The question, as a sentence.
+            unit: The unit of the guess, of the model's value and of the measurement.
+            default: A plausible positive value, which is not the right one. With it, the notebook runs without a
+                learner.
+            model: What a model predicts (roofline, count of bytes, α–β). It is shown when the guess is scored, not
+                earlier. A value that is not a positive number is left out.
 
         Returns:
-            The guess: ``guess.value`` now, ``guess.score(measured)`` later. Running the cell again keeps what the
-            learner typed.
+            The guess. Its number is ``guess.value``, and ``guess.score(measured)`` compares it with a measurement.
         """
-        guess = Guess(self._writer, name, question, unit, default, None if model is None else float(model))
+        model_value = None if model is None else float(model)
+        guess = Guess(self._writer, name, question, unit, default, model_value)
         guess.ask(self._guesses.get(name))
         self._guesses[name] = guess
         return guess
 
     def record(self, what: str, value: Any, unit: str, **more: Any) -> None:
-        """Append one measurement to the records. CourseError: the file cannot be written."""
+        """Append one measurement to the records.
+
+        Raises:
+            CourseError: The file cannot be written.
+        """
         self._writer.write(what, value, unit, **more)
 
 
 def advise_below_tracebacks() -> None:
-    """From now on, a cell of this notebook that fails gets a sentence of what to do, where ``advice`` knows one.
+    """From now on, show a sentence of advice below each traceback in this notebook, if ``advice`` has one.
 
-    An error of the course has its advice in its own words and gets none. Calling this again changes nothing.
+    An error of the course gets none, because its message says what to do. A second call changes nothing.
     """
-    shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
+    if "IPython" not in sys.modules:
+        return
+    shell = sys.modules["IPython"].get_ipython()
     if shell is not None:
         shell.events.register("post_run_cell", _after_cell)
 
 
 def _after_cell(result: Any) -> None:
+    """Show the advice for the error of a cell, which IPython calls after each cell."""
     error = result.error_in_exec or result.error_before_exec
-    if error is not None and (found := advice.of(error)):
+    if error is None:
+        return
+    found = advice.of(error)
+    if found is not None:
         show.display(show.advice(found.do))
 
 
+def _status(holds: bool, measured: bool) -> str:
+    """Return the status of a claim that this machine can show."""
+    if holds:
+        return "shown"
+    return "otherwise" if measured else "failed"
+
+
 def _truth(holds: Any, text: str) -> bool:
-    """A bool of Python, NumPy or torch as Python's own; anything else (NaN, an array, a number) is an error."""
-    value = holds.item() if hasattr(holds, "item") and getattr(holds, "ndim", 0) == 0 else holds
+    """Return a bool of Python, NumPy or torch as Python's own.
+
+    Raises:
+        CourseError: It is anything else, such as NaN, an array or a number.
+    """
+    is_scalar = hasattr(holds, "item") and getattr(holds, "ndim", 0) == 0
+    value = holds.item() if is_scalar else holds
     if isinstance(value, bool):
         return value
     what = f"holds={holds!r} is {type(holds).__name__}, not a truth value"

@@ -1,6 +1,7 @@
-"""``dltutorial doctor``: what this machine has, what is missing, what each chapter can show here, how long it takes.
+"""Report what this machine has and what is missing, and what each chapter shows here. This is ``dltutorial doctor``.
 
-In: this machine, the folder of notebooks, records of earlier runs. Out: a plain-text table and an exit status.
+The input is this machine, the folder of notebooks, and the records of earlier runs. The output is plain text, with
+times in seconds and memory in GiB, and an exit status.
 """
 
 import shutil
@@ -13,148 +14,214 @@ from pathlib import Path
 from dltutorial import config, machine, node, paths
 from dltutorial.course import notebooks
 from dltutorial.errors import CourseError
-from dltutorial.machine import UNKNOWN, Machine
+from dltutorial.machine import UNKNOWN, Accelerator, Machine
 from dltutorial.profile import peaks, timing
 from dltutorial.record import records
 from dltutorial.step import compiling
 
-FOLDERS = {
-    "cache folder": (paths.cache_dir, "XDG_CACHE_HOME"), "data folder": (paths.data_dir, "DLTUTORIAL_DATA"),
-    "runs folder": (paths.runs_dir, "DLTUTORIAL_RUNS"),
-}  # fmt: skip
+_PACKAGES = ("torch", "jupyterlab", "papermill", "h5py", "tensorboard", "wandb")
 
 
 def report(folder: Path | None = None, measure: bool = False) -> tuple[str, int]:
-    """The whole table, and 0 when the course can run, 1 when something essential is missing.
+    """Return the whole report and the exit status.
 
     Args:
-        folder: holds the notebooks; None: where ``dltutorial run`` finds them.
-        measure: take the machine's peaks first (seconds).
+        folder: The folder of the notebooks. None means the one that ``dltutorial run`` uses.
+        measure: Measure the peaks of the machine first, which takes seconds.
+
+    Returns:
+        The text, and 0 if the course can run, or 1 if something is missing that the course needs.
 
     Raises:
-        CourseError: an unknown preset or kind of node in the environment, or a launcher's variables that contradict
+        CourseError: The environment names an unknown preset or kind of node, or the variables of a launcher contradict
             each other.
     """
-    here, preset = machine.describe(), config.preset()
+    here = machine.describe()
+    preset = config.preset()
     missing = list(problems())
     try:
         chapters = _chapter_rows(notebooks.chapters(folder), here, preset.name)
     except CourseError as error:
         chapters = [("none found",)]
         missing.append(("chapters", str(error)))
-    known = peaks.measure(refresh=True) if measure and "torch" not in dict(missing) else peaks.load()
+    can_measure = "torch" not in dict(missing)
+    measured = peaks.measure(refresh=True) if measure and can_measure else peaks.load()
+    date = f", {measured.time[:10]}" if measured else ""
     parts = [
         _section(f"This machine: {machine.label()}", inventory(here)),
-        _section(f"Measured peaks{f', {known.time[:10]}' if known else ''}", list(_peak_rows(known))),
+        _section(f"Measured peaks{date}", _peak_rows(measured)),
         _section(f"Chapters, in preset {preset.name} ({preset.machine})", chapters),
-        *([_section("Missing, and the course cannot run without it", missing)] if missing else []),
-        "The course cannot run yet: see above." if missing else "The course can run.",
     ]
-    return "\n\n".join(parts), int(bool(missing))
+    if missing:
+        parts.append(_section("Missing, and the course cannot run without it", missing))
+        parts.append("The course cannot run yet: see above.")
+        return "\n\n".join(parts), 1
+    parts.append("The course can run.")
+    return "\n\n".join(parts), 0
 
 
 def inventory(here: Machine) -> list[tuple[str, str]]:
-    """(what, here) for all that this machine has or lacks."""
-    gpus = [
-        f"{gpu.name}, {_gib(gpu.memory_bytes)}, {gpu.kind}"
-        + (f" {'.'.join(map(str, gpu.compute_capability))}" if gpu.compute_capability else "")
-        + (f", tensor cores for {' '.join(gpu.tensor_core_dtypes)}" if gpu.tensor_core_dtypes else "")
-        for gpu in here.accelerators
-    ]
-    compilers, lacking = _found("gcc", "g++", "clang++", "nvcc") or "none", compiling.missing(here.device)
-    packages = ("torch", "jupyterlab", "papermill", "h5py", "tensorboard", "wandb")
+    """Return pairs (what, here) for everything that this machine has or lacks."""
+    device = here.device
+    if here.system.startswith("Darwin"):
+        device += " (the course does not use Apple's GPU)"
+    packages = [(name, machine.package_version(name) or "not installed") for name in _PACKAGES]
     return [
         ("system", here.system),
-        ("device", here.device + " (the course does not use Apple's GPU)" * here.system.startswith("Darwin")),
-        ("accelerators", "; ".join(gpus) or UNKNOWN),
-        ("processor", f"{here.cpu_model or UNKNOWN}, {here.cores} usable cores"),
-        ("precision units", "none known" if here.cpu_units == () else " ".join(here.cpu_units or ()) or UNKNOWN),
+        ("device", device),
+        ("accelerators", "; ".join(_gpu(gpu) for gpu in here.accelerators) or UNKNOWN),
+        ("CPU", f"{here.cpu_model or UNKNOWN}, {here.cores} usable cores"),
+        ("precision units", _precision_units(here)),
         ("memory", f"{_gib(here.memory_available_bytes)} available of {_gib(here.memory_bytes)}"),
         ("disk", f"{_gib(here.disk_free_bytes)} free for data"),
-        ("ranks", f"{here.rank.world_size} ({here.rank.launcher})"), ("runs on", node.told()),
+        ("ranks", f"{here.rank.world_size} ({here.rank.launcher})"),
+        ("runs on", node.description()),
         ("Slurm", here.slurm or UNKNOWN),
-        ("browser", _found("chromium", "chromium-browser", "google-chrome", "chrome") or UNKNOWN),
-        ("compiler", f"{compilers}; torch.compile needs {lacking}" if lacking else compilers),
-        *((name, machine.package_version(name) or "not installed") for name in packages),
-    ]  # fmt: skip
+        ("browser", _installed("chromium", "chromium-browser", "google-chrome", "chrome") or UNKNOWN),
+        ("compiler", _compilers(here)),
+        *packages,
+    ]
 
 
 def has(need: str, here: Machine) -> bool:
-    """Whether this machine has what a notebook's metadata names: cuda, slurm or compiler."""
-    compiles = compiling.missing(here.device) is None
-    return {"cuda": here.device == "cuda", "slurm": bool(here.slurm), "compiler": compiles}.get(need, False)
+    """Return whether this machine has what the metadata of a notebook names: cuda, slurm or compiler."""
+    if need == "cuda":
+        return here.device == "cuda"
+    if need == "slurm":
+        return here.slurm is not None
+    return need == "compiler" and compiling.missing(here.device) is None
 
 
 def problems() -> Iterator[tuple[str, str]]:
-    """(what, why and what to do) for each essential thing that is missing; none when the course can run."""
+    """Yield pairs (what, why and what to do) for each thing that is missing and that the course needs."""
     try:
-        import torch  # noqa: F401  a package can be installed and yet not load
+        import torch  # noqa: F401  # an installed package may fail to load
     except (ImportError, OSError) as error:
-        yield "torch", f"does not load ({_line(error)}); install it: pip install torch"
+        yield "torch", f"does not load ({_first_line(error)}); install it: pip install torch"
+    kernel_problem = _kernel_problem()
+    if kernel_problem:
+        yield "jupyter kernel", kernel_problem
+    for name, folder, variable in (
+        ("cache folder", paths.cache_dir(), "XDG_CACHE_HOME"),
+        ("data folder", paths.data_dir(), "DLTUTORIAL_DATA"),
+        ("runs folder", paths.runs_dir(), "DLTUTORIAL_RUNS"),
+    ):
+        try:
+            _write_below(folder.absolute())
+        except OSError as error:
+            todo = f"set {variable} to a folder that you may write to"
+            yield name, f"cannot write to {folder.absolute()} ({error.strerror}); {todo}"
+
+
+def _kernel_problem() -> str:
+    """Say why the kernel of the notebooks cannot start, and what to do. Return an empty string if it can start."""
     try:
         from jupyter_client.manager import KernelManager
 
-        # what Jupyter starts: a specification that says "python" means the Python that Jupyter runs with
+        # This is the program that Jupyter starts. For a specification that says "python", it is Jupyter's own Python.
         program = KernelManager(kernel_name="python3").format_kernel_cmd()[0]
-        mend = "run: python -m ipykernel install --sys-prefix"
+        todo = "run: python -m ipykernel install --sys-prefix"
         if not shutil.which(program):
-            yield "jupyter kernel", f"kernel python3 would start {program}, which is not there; {mend}"
-        elif subprocess.run([program, "-P", "-c", "import ipykernel"], capture_output=True, timeout=120).returncode:
-            yield "jupyter kernel", f"kernel python3 would start {program}, which has no ipykernel; {mend}"
-    except Exception as error:  # a damaged kernel specification raises whatever its parser raises
-        yield "jupyter kernel", f"kernel python3 cannot be found ({_line(error)}); install it: pip install ipykernel"
-    for name, (place, variable) in FOLDERS.items():
-        folder = place().absolute()
-        try:
-            there = next(one for one in (folder, *folder.parents) if one.exists())
-            with tempfile.TemporaryFile(dir=there) as file:
-                file.write(b"x")
-        except OSError as error:
-            yield name, f"cannot write to {folder} ({error.strerror}); set {variable} to a folder that you may write to"
+            return f"kernel python3 would start {program}, which is not there; {todo}"
+        done = subprocess.run([program, "-P", "-c", "import ipykernel"], capture_output=True, timeout=120)
+        if done.returncode:
+            return f"kernel python3 would start {program}, which has no ipykernel; {todo}"
+    except Exception as error:  # the parser of a damaged kernel specification may raise anything
+        return f"kernel python3 cannot be found ({_first_line(error)}); install it: pip install ipykernel"
+    return ""
+
+
+def _write_below(folder: Path) -> None:
+    """Write a temporary file into ``folder``, or into its nearest parent that exists."""
+    nearest = next(place for place in (folder, *folder.parents) if place.exists())
+    with tempfile.TemporaryFile(dir=nearest) as file:
+        file.write(b"x")
 
 
 def _chapter_rows(chapters: Sequence[Path], here: Machine, preset: str) -> list[tuple[str, ...]]:
-    """A row a chapter: minutes to read, seconds to run, and what it will and will not show on this machine."""
-    before_s = _measured_s(preset)
+    """Return a row per chapter: minutes to read, seconds to run, and what it does not show on this machine."""
+    measured_s = _measured_s(preset)
     rows: list[tuple[str, ...]] = [("", "title", "to read and do", "to run", "here")]
     for path in chapters:
-        about, title = notebooks.about(path), notebooks.title(notebooks.read(path))
-        number, lacking = about["chapter"], [need for need in about.get("better_with", ()) if not has(need, here)]
-        measured = f"{before_s[number]:.0f} s (measured here)" if number in before_s else ""
-        takes = measured or f"about {about.get('smoke_s', '–')} s in smoke"
-        shows = f"runs; not shown here: what needs {', '.join(lacking)}" if lacking else "shows everything"
-        rows.append((number, title or path.stem, f"{about.get('minutes', '–')} min", takes, shows))
+        about = notebooks.about(path)
+        number = about["chapter"]
+        title = notebooks.title(notebooks.read(path)) or path.stem
+        run_time = f"about {about.get('smoke_s', '–')} s in smoke"
+        if number in measured_s:
+            run_time = f"{measured_s[number]:.0f} s (measured here)"
+        shows = "shows everything"
+        missing = [need for need in about.get("better_with", ()) if not has(need, here)]
+        if missing:
+            shows = f"runs; not shown here: what needs {', '.join(missing)}"
+        rows.append((number, title, f"{about.get('minutes', '–')} min", run_time, shows))
     return rows
 
 
 def _measured_s(preset: str) -> dict[str, float]:
-    """Median seconds of earlier runs of each chapter on this machine in this preset, from the records."""
-    found: dict[str, list[float]] = {}
+    """Return the median seconds of earlier runs of each chapter on this machine in this preset, from the records."""
+    seconds: dict[str, list[float]] = {}
     for record in records.read(paths.records_dir()):
         if (record["machine"], record["preset"], record["kind"]) == (machine.label(), preset, "run"):
-            found.setdefault(record["chapter"], []).append(record["value"])
-    return {chapter: statistics.median(seconds) for chapter, seconds in found.items()}
+            seconds.setdefault(record["chapter"], []).append(record["value"])
+    return {chapter: statistics.median(values) for chapter, values in seconds.items()}
 
 
-def _peak_rows(known: peaks.Peaks | None) -> Iterator[tuple[str, ...]]:
-    if known is None:
-        yield ("not measured yet: run chapter 00, or dltutorial doctor --measure",)
-        return
-    for name, at in known.figures().items():
-        yield (name, timing.rate(at.best, at.unit), f"median {at.spread:.0%} lower", at.how) if at else (name, UNKNOWN)
-    if not known.steady:
-        yield ("this machine was busy meanwhile: when it is quiet, run dltutorial doctor --measure",)
+def _peak_rows(measured: peaks.Peaks | None) -> list[tuple[str, ...]]:
+    """Return a row per peak: name, rate, spread, and how it was measured."""
+    if measured is None:
+        return [("not measured yet: run chapter 00, or dltutorial doctor --measure",)]
+    rows: list[tuple[str, ...]] = []
+    for name, figure in measured.figures().items():
+        if figure is None:
+            rows.append((name, UNKNOWN))
+        else:
+            rate = timing.rate(figure.best, figure.unit)
+            rows.append((name, rate, f"median {figure.spread:.0%} lower", figure.how))
+    if not measured.steady:
+        rows.append(("this machine was busy meanwhile: when it is idle, run dltutorial doctor --measure",))
+    return rows
 
 
 def _section(title: str, rows: Sequence[tuple[str, ...]]) -> str:
-    """A title and rows in aligned columns; the last column may be as long as it likes."""
-    # Only a column with another to its right needs a width, so that a row of one cell can be a whole sentence.
-    widths = [max((len(row[c]) for row in rows if len(row) > c + 1), default=0) for c in range(max(map(len, rows)))]
-    lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
-    return "\n".join([title, *(f"  {line}" for line in lines)])
+    """Return a title and rows in aligned columns. The last column of a row may have any length."""
+    widths = [0] * max(len(row) for row in rows)
+    for row in rows:
+        for column, text in enumerate(row[:-1]):
+            widths[column] = max(widths[column], len(text))
+    lines = [title]
+    for row in rows:
+        columns = [text.ljust(width) for text, width in zip(row, widths, strict=False)]
+        lines.append(f"  {'  '.join(columns)}".rstrip())
+    return "\n".join(lines)
 
 
-def _found(*programs: str) -> str:
+def _gpu(gpu: Accelerator) -> str:
+    """Describe a GPU in a few words."""
+    text = f"{gpu.name}, {_gib(gpu.memory_bytes)}, {gpu.kind}"
+    if gpu.compute_capability:
+        major, minor = gpu.compute_capability
+        text += f" {major}.{minor}"
+    if gpu.tensor_core_dtypes:
+        text += f", tensor cores for {' '.join(gpu.tensor_core_dtypes)}"
+    return text
+
+
+def _precision_units(here: Machine) -> str:
+    """Return the instruction sets of the CPU that matter for precision."""
+    if here.cpu_units is None:
+        return UNKNOWN
+    return " ".join(here.cpu_units) or "none known"
+
+
+def _compilers(here: Machine) -> str:
+    """Return the compilers of this machine, and what ``torch.compile`` lacks."""
+    compilers = _installed("gcc", "g++", "clang++", "nvcc") or "none"
+    missing = compiling.missing(here.device)
+    return f"{compilers}; torch.compile needs {missing}" if missing else compilers
+
+
+def _installed(*programs: str) -> str:
+    """Return those of these programs that can be found, separated by commas."""
     return ", ".join(name for name in programs if shutil.which(name))
 
 
@@ -162,6 +229,5 @@ def _gib(n_bytes: int | None) -> str:
     return UNKNOWN if n_bytes is None else f"{n_bytes / 2**30:.1f} GiB"
 
 
-def _line(error: BaseException) -> str:
-    """The first line of an error's message."""
+def _first_line(error: BaseException) -> str:
     return (str(error) or type(error).__name__).splitlines()[0]

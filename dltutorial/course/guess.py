@@ -1,11 +1,10 @@
-"""A learner's prediction: a number field before the measurement, a scored picture after it.
+"""Take a learner's prediction in a number field, and compare it with the measurement in a picture.
 
-In: a question, a unit, a default, perhaps a model's value in the same unit. Out: the guess, and one record of kind
-"prediction" with guess, model, measurement and their ratios.
+The input is a question, a unit, a default, and perhaps the value of a model in the same unit. The output is the guess,
+and one record of kind "prediction" with guess, model, measurement and their ratios.
 """
 
 import math
-from typing import Any
 
 from dltutorial.course import show
 from dltutorial.profile.timing import three
@@ -13,16 +12,26 @@ from dltutorial.record import records
 
 
 class Guess:
-    """A learner's prediction, live in the notebook: the number in the field is the guess."""
+    """A learner's prediction. The number in the field of the notebook is the guess."""
 
     def __init__(
-        self, writer: records.Writer, name: str, question: str, unit: str, default: float, model: float | None
+        self,
+        writer: records.Writer,
+        name: str,
+        question: str,
+        unit: str,
+        default: float,
+        model: float | None,
     ) -> None:
-        """Make the field; :meth:`ask` shows it."""
+        """Make the field, which :meth:`ask` shows. ``Chapter.predict`` explains the arguments."""
         import ipywidgets
 
-        self.name, self.question, self.unit, self.model = name, question, unit, model
-        self._writer, self._default = writer, float(default)
+        self.name = name
+        self.question = question
+        self.unit = unit
+        self.model = model
+        self._writer = writer
+        self._default = float(default)
         label = f"Your guess [{unit}]" if unit else "Your guess"
         self._field = ipywidgets.FloatText(self._default, description=label, style={"description_width": "initial"})
 
@@ -36,57 +45,84 @@ class Guess:
         """Whether the learner changed the default."""
         return self.value != self._default
 
-    def ask(self, before: "Guess | None" = None) -> None:
+    def ask(self, previous: "Guess | None" = None) -> None:
         """Show the question, the guess as text (for pages without a kernel), and the field.
 
-        What a learner typed into the field of ``before``, when this cell ran last, stays.
+        Args:
+            previous: The guess that this cell made when it ran last. What the learner typed into its field stays.
         """
-        if before is not None and before.touched:
-            self._field.value = before.value
+        if previous is not None and previous.touched:
+            self._field.value = previous.value
         handle = show.display(self._line(), display_id=True)
         if show.in_notebook():
             show.display(self._field)
             self._field.observe(lambda _: handle.update(self._line()), names="value")
 
-    def score(self, measured: Any) -> None:
-        """Show guess, model and measurement as bars over decades, with their ratios, and record them.
+    def score(self, measured: float) -> None:
+        """Show guess, model and measurement as bars over decades with their ratios, and record them.
 
-        What is not positive and finite has no ratio: a line says so.
+        If a value is not positive and finite, it has no ratio, and a line says so.
+
+        Args:
+            measured: The measurement in ``unit``, also as a scalar of NumPy or torch.
         """
         measured = float(measured)
-        ratio, model_ratio = _ratio(self.value, measured), _ratio(self.model, measured)
-        whose = "Your guess" if self.touched else "The default guess"
-        bars, words = [("measured", measured)], []
-        if self.model is not None and model_ratio is not None:
-            bars.insert(0, ("model", self.model))
-            words.append(f"the model is {_off(model_ratio)}")
-        if ratio is not None:
-            bars.insert(0, ("guess", self.value))
-            words.insert(0, f"{whose} is {_off(ratio)}")
+        ratio = _ratio(self.value, measured)
+        model_ratio = _ratio(self.model, measured)
+        if _is_positive(measured):
+            show.display(self._picture(measured, ratio, model_ratio))
         else:
-            words.insert(0, f"{whose}, {self.value:g} {self.unit}, is not a positive number: it cannot be scored")
-        if _ratio(measured, 1.0) is None:
-            why = f"{measured:g} {self.unit}: not a positive number, so there is nothing to compare"
-            show.display(show.line(("measured", why)))
-        else:
-            show.display(show.log_bars("; ".join(words) + ".", bars, self.unit))
+            reason = f"{measured:g} {self.unit}: not a positive number, so there is nothing to compare"
+            show.display(show.line(("measured", reason)))
         self._writer.write(
-            self.name, measured, self.unit, kind="prediction", question=self.question, measured=measured,
-            guess=self.value, touched=self.touched, ratio=ratio, model=self.model, model_ratio=model_ratio,
-        )  # fmt: skip
+            self.name,
+            measured,
+            self.unit,
+            kind="prediction",
+            question=self.question,
+            measured=measured,
+            guess=self.value,
+            touched=self.touched,
+            ratio=ratio,
+            model=self.model,
+            model_ratio=model_ratio,
+        )
+
+    def _picture(self, measured: float, ratio: float | None, model_ratio: float | None) -> show.Shown:
+        """Return the bars, with the ratios in words as their title."""
+        whose = "Your guess" if self.touched else "The default guess"
+        bars = []
+        if ratio is None:
+            words = [f"{whose}, {self.value:g} {self.unit}, is not a positive number: it cannot be scored"]
+        else:
+            bars.append(("guess", self.value))
+            words = [f"{whose} is {_in_words(ratio)}"]
+        if self.model is not None and model_ratio is not None:
+            bars.append(("model", self.model))
+            words.append(f"the model is {_in_words(model_ratio)}")
+        bars.append(("measured", measured))
+        return show.log_bars("; ".join(words) + ".", bars, self.unit)
 
     def _line(self) -> show.Shown:
+        """Return the question and the guess in one line."""
         return show.line((self.question, ""), ("guess", f"{self.value:g} {self.unit}"))
 
 
-def _off(ratio: float) -> str:
-    """How far from the measurement, in words: ``ratio`` is prediction over measurement."""
+def _in_words(ratio: float) -> str:
+    """Describe the ratio of a prediction and the measurement."""
     if 0.95 <= ratio <= 1.05:
         return f"right within 5% ({ratio:.2f} of the measurement)"
-    return f"{three(ratio)} × too high" if ratio > 1 else f"{three(1 / ratio)} × too low"
+    if ratio > 1:
+        return f"{three(ratio)} × too high"
+    return f"{three(1 / ratio)} × too low"
 
 
 def _ratio(prediction: float | None, measured: float) -> float | None:
-    if prediction is None or not all(math.isfinite(v) and v > 0 for v in (prediction, measured)):
+    """Return prediction / measured, or None if one of them is not positive and finite."""
+    if prediction is None or not _is_positive(prediction) or not _is_positive(measured):
         return None
     return prediction / measured
+
+
+def _is_positive(value: float) -> bool:
+    return math.isfinite(value) and value > 0
