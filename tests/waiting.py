@@ -1,4 +1,4 @@
-"""Waiting for what another process does."""
+"""Wait for what another process does."""
 
 import contextlib
 import time
@@ -7,18 +7,18 @@ import psutil
 
 
 def wait_for(condition, within_s=240.0):
-    """What the condition gives, once that is true."""
-    until = time.monotonic() + within_s
-    while not (found := condition()):
-        assert time.monotonic() < until
-        time.sleep(0.02)
-    return found
+    """Return what the condition returns, as soon as that is true. After ``within_s`` seconds the test fails."""
+    deadline_s = time.monotonic() + within_s
+    while not (result := condition()):
+        assert time.monotonic() < deadline_s
+        time.sleep(0.005)
+    return result
 
 
 def gone(pid, within_s=60.0):
-    """Whether a process ends in time; a zombie has ended."""
-    until = time.monotonic() + within_s
-    while time.monotonic() < until:
+    """Return whether a process ends in time. A zombie has ended."""
+    deadline_s = time.monotonic() + within_s
+    while time.monotonic() < deadline_s:
         with contextlib.suppress(psutil.NoSuchProcess):
             if psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
                 time.sleep(0.02)

@@ -1,7 +1,6 @@
-"""A built site, read through: every link and anchor inside it resolves, every picture has a description, nothing is
-asked of another host.
+"""Read a built site: its links and anchors lead somewhere, its pictures have descriptions, no page asks another host.
 
-In: a folder of HTML pages. Out: what is wrong, one line each, and the addresses outside, which are not asked for.
+The input is a folder of HTML pages. The output is one line for each problem. Addresses outside are not asked for.
 """
 
 import re
@@ -57,16 +56,6 @@ def problems(site: Path) -> list[str]:
             f"{style.relative_to(site)}: asks {address}" for address in _FROM_STYLE.findall(style.read_text("utf-8"))
         ]
     return found
-
-
-def outside(site: Path) -> dict[str, list[str]]:
-    """Address → the pages that link to it, of all addresses outside the site."""
-    found: dict[str, list[str]] = {}
-    for file in sorted(site.rglob("*.html")):
-        for link in _read(file).links:
-            if urlsplit(link).scheme in ("http", "https"):
-                found.setdefault(link, []).append(str(file.relative_to(site)))
-    return dict(sorted(found.items()))
 
 
 def _read(file: Path) -> _Page:

@@ -3,12 +3,9 @@
 import json
 import re
 import runpy
-import urllib.error
-import urllib.request
 from pathlib import Path
 
 import explorer_examples
-import psutil
 import pytest
 from notebook_page import ROOT, code_cells, write_notebook
 from playwright.sync_api import expect
@@ -17,24 +14,6 @@ pytestmark = [pytest.mark.browser, pytest.mark.timeout(600)]
 CHAPTER = "notebooks/00_welcome.ipynb"
 EXERCISE = "exercises/00_welcome.ipynb"
 IN_PAGE = "document.querySelector('.jp-Notebook').innerText"
-
-
-def status(url, **headers):
-    try:
-        return urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=100).status
-    except urllib.error.HTTPError as error:
-        return error.code
-
-
-def test_the_server_needs_its_token_and_listens_on_the_loopback_address(lab):
-    assert len(lab.token) >= 32
-    contents = f"{lab.url}api/contents"
-    assert status(contents, Authorization=f"token {lab.token}") == 200
-    assert status(contents) == status(contents, Authorization="token wrong") == 403
-    connections = psutil.Process(lab.pid).net_connections("inet")
-    addresses = {place.laddr.ip for place in connections if place.status == psutil.CONN_LISTEN}
-    assert addresses
-    assert addresses <= {"127.0.0.1", "::1"}
 
 
 def test_make_lab_opens_the_readme(page, lab):

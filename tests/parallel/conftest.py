@@ -1,6 +1,3 @@
-import runpy
-from pathlib import Path
-
 import pytest
 import torch
 
@@ -11,10 +8,3 @@ def threads_as_before():
     before = torch.get_num_threads()
     yield
     torch.set_num_threads(before)
-
-
-@pytest.fixture(scope="session")
-def data(tmp_path_factory):
-    """The unit tests' tiny data set."""
-    write = runpy.run_path(str(Path(__file__).parents[1] / "unit" / "conftest.py"))["write_tiny_data"]
-    return write(tmp_path_factory.mktemp("data") / "tiny")

@@ -3,10 +3,10 @@
 import multiprocessing
 import os
 import sys
-import time
 from pathlib import Path
 
 from serving import free_port
+from waiting import wait_for
 
 from dltutorial import cli
 
@@ -65,15 +65,6 @@ class Training:
 
     def _output(self, rank):
         return self._folder / f"output-{rank}.txt"
-
-
-def wait_for(condition):
-    """Return what the condition returns, as soon as that is true."""
-    deadline_s = time.monotonic() + 240
-    while not (result := condition()):
-        assert time.monotonic() < deadline_s
-        time.sleep(0.005)
-    return result
 
 
 def _train(arguments, environment, output: Path):

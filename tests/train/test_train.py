@@ -7,7 +7,8 @@ import signal
 
 import pytest
 import torch
-from starting import STEPS, wait_for
+from starting import STEPS
+from waiting import wait_for
 
 from dltutorial import checkpoint, cli, paths, train
 from dltutorial.errors import CourseError

@@ -10,6 +10,7 @@ import psutil
 import pytest
 from waiting import wait_for
 
+from dltutorial.errors import CourseError
 from dltutorial.record import board, track
 
 
@@ -107,3 +108,8 @@ def test_in_a_notebook_that_nobody_watches_one_line_says_how_to_see_it(run, tmp_
     assert reply["content"]["status"] == "ok"
     text = "".join(message["content"]["text"] for message in messages if message["msg_type"] == "stream")
     assert text == "in JupyterLab TensorBoard appears here; else: tensorboard --logdir a<b>\n0\n"
+
+
+def test_a_folder_without_events_is_one_line(tmp_path):
+    with pytest.raises(CourseError, match="or below; give the folder that holds some, or train with"):
+        board.show(tmp_path)

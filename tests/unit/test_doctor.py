@@ -121,14 +121,6 @@ def test_torch_that_does_not_load_is_missing(chapters, monkeypatch):
     assert "pip install torch" in line_of(text, "does not load")
 
 
-@pytest.mark.parametrize("content", ["", "[]", '{"cells": []}'])
-def test_a_damaged_notebook_is_named(chapters, content):
-    (chapters / "02_bad.ipynb").write_text(content)
-    text, status = doctor.report(chapters)
-    assert status == 1
-    assert "02_bad.ipynb is not a notebook" in text
-
-
 def test_a_folder_without_notebooks_is_missing(chapters, tmp_path):
     text, status = doctor.report(tmp_path)
     assert status == 1

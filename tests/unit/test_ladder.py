@@ -106,19 +106,16 @@ def threads():
     return [thread for thread in threading.enumerate() if thread.name.startswith("prefetch")]
 
 
-def gone(deadline_s=90.0):
-    end = time.monotonic() + deadline_s
-    while threads() and time.monotonic() < end:
-        time.sleep(0.01)
-    return not threads()
+def wait_until_ended():
+    wait_for(lambda: not threads(), within_s=90)
 
 
-def test_prefetching_keeps_order_and_ends():
+def test_prefetching_preserves_the_order_and_ends():
     assert list(prefetched(iter([0, None, "", 3]), 2)) == [0, None, "", 3]
-    assert gone()
+    wait_until_ended()
 
 
-def test_prefetching_is_ahead_but_not_far():
+def test_prefetching_reads_no_more_batches_ahead_than_its_queue_holds():
     made = []
     items = prefetched((made.append(i) or i for i in range(100)), 3)
     assert next(items) == 0
@@ -126,10 +123,10 @@ def test_prefetching_is_ahead_but_not_far():
     time.sleep(0.1)
     assert len(made) == 5  # one in use, three in the queue, one in the making
     items.close()
-    assert gone()
+    wait_until_ended()
 
 
-def test_an_error_comes_in_its_place():
+def test_an_error_of_the_source_is_raised_after_the_items_before_it():
     def failing():
         yield from range(3)
         raise OSError("gone")
@@ -138,7 +135,7 @@ def test_an_error_comes_in_its_place():
     assert [next(items) for _ in range(3)] == [0, 1, 2]
     with pytest.raises(OSError, match="gone"):
         next(items)
-    assert gone()
+    wait_until_ended()
 
 
 @pytest.mark.parametrize("how", ["closed", "dropped"])
@@ -158,7 +155,7 @@ def test_an_early_end_closes_the_source_and_ends_the_thread(how):
     del items
     gc.collect()
     assert closed.wait(90)
-    assert gone()
+    wait_until_ended()
 
 
 @pytest.mark.parametrize("config", ["best", LoaderConfig(workers=1)])
@@ -171,7 +168,7 @@ def test_a_closed_loader_leaves_no_thread_and_no_process(config, splits):
     resource_tracker.ensure_running()  # one for the whole program, and it stays
     before = children()
     batches(splits["npy"], config, 2)
-    assert gone()
+    wait_until_ended()
 
     def left():
         gc.collect()

@@ -26,33 +26,25 @@ def no_launcher(monkeypatch):
             monkeypatch.delenv(name)
 
 
-def test_without_a_launcher_there_is_one_rank():
-    assert RankInfo.from_env({}) == RankInfo(0, 0, 1, 1, "single")
+BATCH = {"SLURM_JOB_ID": "7", "SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_NTASKS": "8"}
+RANKS = {
+    "no launcher": ({}, RankInfo(0, 0, 1, 1, "single")),
+    "torchrun": (TORCHRUN, RankInfo(5, 1, 8, 4, "torchrun")),
+    "torchrun inside srun": (SRUN | TORCHRUN, RankInfo(5, 1, 8, 4, "torchrun")),
+    "a job step that is smaller than its job": (SRUN, RankInfo(4, 0, 5, 1, "slurm")),
+    "two ranks on a node": (
+        SRUN | {"SLURM_PROCID": "1", "SLURM_LOCALID": "1", "SLURM_GTIDS": "0,1"},
+        RankInfo(1, 1, 5, 2, "slurm"),
+    ),
+    "an old batch script": (BATCH, RankInfo()),
+    "a batch script": (BATCH | {"SLURM_STEP_ID": "4294967291"}, RankInfo()),
+    "an interactive shell": (BATCH | {"SLURM_STEP_ID": "4294967290"}, RankInfo()),
+}
 
 
-def test_torchrun_variables_are_read():
-    assert RankInfo.from_env(TORCHRUN) == RankInfo(5, 1, 8, 4, "torchrun")
-
-
-def test_torchrun_inside_srun_wins():
-    assert RankInfo.from_env({**SRUN, **TORCHRUN}).launcher == "torchrun"
-
-
-def test_a_job_steps_own_size_counts_not_its_jobs():
-    assert RankInfo.from_env(SRUN) == RankInfo(4, 0, 5, 1, "slurm")
-    first = {**SRUN, "SLURM_PROCID": "1", "SLURM_LOCALID": "1", "SLURM_GTIDS": "0,1"}
-    assert RankInfo.from_env(first) == RankInfo(1, 1, 5, 2, "slurm")
-
-
-@pytest.mark.parametrize("step", [{}, {"SLURM_STEP_ID": "4294967291"}, {"SLURM_STEP_ID": "4294967290"}])
-def test_a_batch_script_or_interactive_shell_is_one_process(step):
-    batch = {
-        "SLURM_JOB_ID": "7",
-        "SLURM_PROCID": "0",
-        "SLURM_LOCALID": "0",
-        "SLURM_NTASKS": "8",
-    }
-    assert RankInfo.from_env({**batch, **step}) == RankInfo()
+@pytest.mark.parametrize(("environment", "ranks"), RANKS.values(), ids=RANKS)
+def test_ranks_are_read_from_the_variables_of_the_launcher(environment, ranks):
+    assert RankInfo.from_env(environment) == ranks
 
 
 def test_cores_are_the_least_of_joblibs_count_and_slurms_share(no_launcher, monkeypatch):
@@ -61,11 +53,6 @@ def test_cores_are_the_least_of_joblibs_count_and_slurms_share(no_launcher, monk
     monkeypatch.setenv("SLURM_CPUS_PER_TASK", "3")
     monkeypatch.setenv("SLURM_CPUS_ON_NODE", "8")
     assert limits.cores() == 3
-
-
-def test_memory_without_limits_is_the_machines():
-    total, available = limits.memory_bytes()
-    assert 2**28 < available <= total < 2**50
 
 
 def test_rank_cores_are_shared_under_torchrun_and_owned_under_srun(no_launcher, monkeypatch):
@@ -81,6 +68,12 @@ def test_rank_cores_are_shared_under_torchrun_and_owned_under_srun(no_launcher, 
     assert machine.rank_cores() == 4
     monkeypatch.setenv("SLURM_CPUS_PER_TASK", "8")
     assert machine.rank_cores() == 8
+
+
+def test_one_process_uses_no_more_threads_than_omp_num_threads_allows(no_launcher, monkeypatch):
+    for n_threads, cores in (("1", 1), ("100000", machine.cores())):
+        monkeypatch.setenv("OMP_NUM_THREADS", n_threads)
+        assert machine.rank_cores() == cores
 
 
 def test_use_cores_sets_torchs_threads(no_launcher):
@@ -142,6 +135,7 @@ def test_tensor_cores_follow_the_compute_capability(capability, there, not_there
 def test_describe_sees_this_machine():
     here = machine.describe()
     assert here.cores == machine.cores() >= 1
+    assert 2**28 < here.memory_available_bytes <= here.memory_bytes < 2**50
     assert here.device in ("cpu", "cuda")
     assert here.disk_free_bytes > 0
     with pytest.raises(dataclasses.FrozenInstanceError):
@@ -179,12 +173,3 @@ def test_versions_are_those_that_are_imported():
 def test_label_versions_and_preset_load_no_torch():
     code = "import sys; from dltutorial import machine as m; m.label(), m.versions(), m.suggest_preset(), m.cores()"
     subprocess.run([sys.executable, "-c", code + "; sys.exit('torch' in sys.modules)"], check=True)
-
-
-def test_a_lone_process_keeps_to_omp_num_threads(monkeypatch):
-    for name in [name for name in os.environ if name.startswith("SLURM_") or name in ("RANK", "WORLD_SIZE")]:
-        monkeypatch.delenv(name)
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    assert machine.rank_cores() == 1
-    monkeypatch.setenv("OMP_NUM_THREADS", "100000")
-    assert machine.rank_cores() == machine.cores()

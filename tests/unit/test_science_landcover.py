@@ -54,11 +54,6 @@ def test_other_files_are_one_line(folder, change, message):
     assert "\n" not in str(refused.value)
 
 
-def test_a_missing_file_is_one_line(tmp_path):
-    with pytest.raises(DataError, match=r"train\.h5 is missing"):
-        landcover.Tiles(tmp_path, "train")
-
-
 def test_resnet_50_has_the_published_weights_and_takes_twelve_bands():
     with torch.device("meta"):
         assert sum(p.numel() for p in ResNet().parameters()) == 25_557_032

@@ -1,3 +1,5 @@
+import pytest
+
 from dltutorial.record.table import Table
 
 
@@ -10,3 +12,8 @@ def test_unknown_is_not_available_and_html_is_escaped():
     page = Table.of(["<b>"], [[None]])._repr_html_()
     assert "not available" in page
     assert "&lt;b&gt;" in page
+
+
+def test_a_ragged_row_is_refused():
+    with pytest.raises(ValueError, match="every row needs 2 cells"):
+        Table.of(["a", "b"], [["1"]])

@@ -54,18 +54,6 @@ def test_copies_that_jupyterlab_and_nbgitpuller_make_are_no_chapters(tmp_path):
     assert [file.stem for file in notebooks.chapters(tmp_path)] == ["01_one", "02_two", "capstone"]
 
 
-def empty(*files):
-    for file in files:
-        file.parent.mkdir(exist_ok=True)
-        nbformat.write(nbformat.v4.new_notebook(), file)
-
-
-def test_a_file_that_is_no_notebook_is_one_line(tmp_path):
-    (tmp_path / "01_one.ipynb").write_text("{")
-    with pytest.raises(CourseError, match=r"01_one.ipynb is not a notebook"):
-        notebooks.read(tmp_path / "01_one.ipynb")
-
-
 @pytest.mark.parametrize("wanted", ["01", "1", "same"])
 def test_of_two_notebooks_that_might_be_meant_none_is_chosen_but_by_its_whole_name(tmp_path, wanted):
     for name in ("01_one", "01_same", "02_same"):

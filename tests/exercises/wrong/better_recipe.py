@@ -28,11 +28,7 @@ WRONG = [
         _knobs('loader="lean", batch_size=256, learning_rate=2**-3, steps=20'),
         "gives up too early",
     ),
-    (
-        "a small rate is safe",
-        _knobs('loader="lean", batch_size=256, learning_rate=1e-4, steps=150'),
-        "so small",
-    ),
+    ("a small rate is safe", _knobs('loader="lean", batch_size=256, learning_rate=1e-4, steps=150'), "so small"),
     ("more ranks are sooner", _knobs("ranks=2"), "count device-seconds"),
     ("fewer steps are sooner", _knobs("batch_size=1024, learning_rate=2**-2"), "count seconds, not steps"),
     ("half the bits, half the time", _knobs('precision="bf16"'), "waiting for images"),

@@ -102,11 +102,7 @@ WRONG = [
         _with("example_x.clone(), example_y.clone()", "example_x, example_y"),
         "Let the buffers be clones",
     ),
-    (
-        "shapes not compared",
-        _with(CHECK, ""),
-        "spreads a single sample",
-    ),
+    ("shapes not compared", _with(CHECK, ""), "spreads a single sample"),
     ("only lengths compared", _with(CHECK, CHECK.replace("shape", "size(0)")), "not their first number"),
     (
         "only len of x",

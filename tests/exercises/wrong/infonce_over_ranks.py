@@ -162,11 +162,7 @@ WRONG = [
         ),
         "ids of all ranks",
     ),
-    (
-        "ids as float32",
-        _with(("Gather.apply(id_B)", "Gather.apply(id_B.float())")),
-        "float32 has 24 bits",
-    ),
+    ("ids as float32", _with(("Gather.apply(id_B)", "Gather.apply(id_B.float())")), "float32 has 24 bits"),
     (
         "ids between the embeddings",
         _with(

@@ -92,11 +92,7 @@ WRONG = [
     ("forgets the random state", _with(('        torch.set_rng_state(state["random"])\n', "")), "Dropout draws other"),
     ("seeds the random state anew", _with(('torch.set_rng_state(state["random"])', "torch.manual_seed(0)")), "Dropout"),
     ("forgets the count of updates", _with(('        run.step = state["step"]\n', "")), "The number of updates made"),
-    (
-        "counts the update that comes",
-        _with(_NEXT),
-        "The number of updates made",
-    ),
+    ("counts the update that comes", _with(_NEXT), "The number of updates made"),
     ("never loads", _with(("    load(run, folder)\n", "")), "It began anew"),
     ("never saves", _with(("            save(run, folder)\n", "            pass\n")), "save into the folder"),
     (
@@ -114,17 +110,9 @@ WRONG = [
         _with((_ORDERLY, '    torch.save(state, folder / "step-1.pt")\n')),
         "write to another name, then rename",
     ),
-    (
-        "keeps no previous one",
-        _with(("[:-2]", "[:-1]")),
-        "nothing to fall back on",
-    ),
+    ("keeps no previous one", _with(("[:-2]", "[:-1]")), "nothing to fall back on"),
     ("keeps all", _with(("[:-2]", "[:0]")), "disks fill up"),
-    (
-        "does not sync",
-        _with(("        file.flush()\n        os.fsync(file.fileno())\n", "")),
-        "Call os.fsync",
-    ),
+    ("does not sync", _with(("        file.flush()\n        os.fsync(file.fileno())\n", "")), "Call os.fsync"),
     (
         "syncs after the rename",
         _with(

@@ -21,11 +21,7 @@ _IF = "    scale = 1.0\n    if largest > limit:\n        scale = limit / largest
 
 WRONG = [
     ("the if kept, the print gone", _with(_SCALE, _IF), "An if on a tensor"),
-    (
-        "the print kept",
-        _with(_SCALE, _SCALE + '    print("largest step", largest)\n'),
-        "cannot print from inside",
-    ),
+    ("the print kept", _with(_SCALE, _SCALE + '    print("largest step", largest)\n'), "cannot print from inside"),
     ("the scale as a Python number", _with("largest.clamp(min=limit)", "max(largest.item(), limit)"), "item, float"),
     (
         "a Python bool of a tensor",

@@ -21,11 +21,7 @@ _with = functools.partial(altered, RIGHT)
 
 
 WRONG = [
-    (
-        "|G|² of the averaged gradient",
-        _with(("squared_S.mean()", "large_S.mean()")),
-        "still holds noise",
-    ),
+    ("|G|² of the averaged gradient", _with(("squared_S.mean()", "large_S.mean()")), "still holds noise"),
     ("|G|² of the ranks' gradients", _with(("squared_S.mean()", "small_S.mean()")), "of its small batch"),
     ("mean of ratios", _with(("scale = trace / squared if", "scale = (trace_S / squared_S).mean() if")), "ratio last"),
     ("batch sizes swapped", _with(("b, B = batch_size, batch_size *", "B, b = batch_size, batch_size *")), "swapped"),

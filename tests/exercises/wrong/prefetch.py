@@ -110,11 +110,7 @@ WRONG = [
         ),
         "waits for ever",
     ),
-    (
-        "never says that it is over",
-        _with('            put("end")\n', ""),
-        "waits for ever",
-    ),
+    ("never says that it is over", _with('            put("end")\n', ""), "waits for ever"),
     (
         "one queue for all",
         RIGHT.replace("    ready = queue.Queue(maxsize=depth)\n", "").replace(

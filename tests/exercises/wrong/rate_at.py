@@ -39,11 +39,7 @@ WRONG = [
     ("an update late", _with("(step + 1)", "step"), "One update late"),
     ("from 0", _with(_RISE, "peak * (step + 1) / warmup"), "not from 0"),
     ("from 0, the first wasted", _with(_RISE, "peak * step / warmup"), "wastes the first update"),
-    (
-        "stairs of epochs",
-        _with("(step + 1) / warmup", "(step // per_epoch) / run.warmup_epochs"),
-        "not once an epoch",
-    ),
+    ("stairs of epochs", _with("(step + 1) / warmup", "(step // per_epoch) / run.warmup_epochs"), "not once an epoch"),
     ("no warm-up", _with("if step < warmup", "if False", _PART, "step / steps"), "There is no warm-up"),
     ("cosine over the whole run", _with(_PART, "min(1.0, step / steps)"), "starts after the warm-up"),
     ("length of the whole run", _with("(steps - warmup)", "steps"), "divide by steps - warm-up"),

@@ -36,17 +36,10 @@ _with = functools.partial(altered, RIGHT)
 WRONG = [
     ("only the first half", _with((HALF + SECOND, "")), "half of the work"),
     ("p rounds of adding", RIGHT.replace(HALF, "    for step in range(p):\n", 1), "no more"),
-    (
-        "one round too few at the end",
-        _with((HALF + SECOND, "    for step in range(p - 2):\n" + SECOND)),
-        None,
-    ),
+    ("one round too few at the end", _with((HALF + SECOND, "    for step in range(p - 2):\n" + SECOND)), None),
     (
         "the halves use different numbering",
-        _with(
-            ("(me - step - 1) % p], spare", "(me - step) % p], spare"),
-            ("(me - step - 2)", "(me - step - 1)"),
-        ),
+        _with(("(me - step - 1) % p], spare", "(me - step) % p], spare"), ("(me - step - 2)", "(me - step - 1)")),
         None,
     ),
     (
