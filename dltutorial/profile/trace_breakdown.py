@@ -1,15 +1,20 @@
-"""Where the time of a step goes, in seconds, from a trace alone.
+"""Where the time of a step goes, from a trace alone.
 
-In: a :class:`~dltutorial.profile.events.Trace` with steps. Out: a frozen :class:`StepBreakdown`, all per step.
+Input: a :class:`~dltutorial.profile.events.Trace` with steps.
+Output: a frozen :class:`StepBreakdown`, in seconds per step.
 
-The thread that steps either waits for a batch, or waits in a call that synchronises, or sits in a long gap in which
-torch does nothing, or works. Where there is a device, the thread's work is launching, and the device's own time is
-split by what its kernels are. Where there is none, the thread's work is split in the same way, and operators too
-short to be about their data count as the cost of calling them.
+The stepping thread does one of four things: it waits for a batch, it waits in a call that synchronises with the GPU, it
+is in a long gap in which torch does nothing, or it works. With a GPU, its work is launching kernels, and the time of
+the GPU is divided by the kind of kernel. Without a GPU, its work is divided by the kind of operator, and operators that
+are too short to compute much count as the cost of calling them.
+
+Source: docs.pytorch.org, torch.profiler, for the names of events; docs.nvidia.com, CUDA Runtime API, for calls that
+synchronise.
 """
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from dltutorial.errors import CourseError
 from dltutorial.profile.events import (
@@ -27,13 +32,15 @@ from dltutorial.profile.events import (
     without,
 )
 
-SHORT_OPERATOR_S = 20e-6  # of self time; below it, calling costs more than computing on any machine of the course
-LONG_GAP_S = 1e-3  # Python between two operators takes microseconds; longer, and the thread does something else
-READ, PREPARE = ("read",), ("augment", "decode", "prepare")  # ranges inside the loading that tell its parts apart
+SHORT_OPERATOR_S = 20e-6  # of self time; on all machines of the course, calling such an operator is most of its cost
+LONG_GAP_S = 1e-3  # Python between two operators takes microseconds, so in a longer gap the thread does something else
+READ = ("read",)  # names of ranges inside the loading
+PREPARE = ("augment", "decode", "prepare")
 
-_SYNCHRONISING = ("DeviceSynchronize", "StreamSynchronize", "EventSynchronize")
-_READS_A_VALUE = "aten::item"
-_PRODUCTS = (
+_SYNCHRONISING_CALLS = ("DeviceSynchronize", "StreamSynchronize", "EventSynchronize")
+_BLOCKING_COPIES = ("Memcpy", "MemcpyDtoH", "MemcpyHtoD")
+_READ_VALUE = "aten::item"
+_PRODUCT_KERNELS = (
     *("gemm", "gemv", "matmul", "convolve", "conv2d", "conv3d", "fprop", "dgrad", "wgrad"),
     *("attention", "attn", "fmha", "cutlass", "xmma", "nvjet"),
 )
@@ -42,20 +49,23 @@ _PRODUCT_OPERATORS = ("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "
 
 @dataclass(frozen=True)
 class StepBreakdown:
-    """Seconds per step.
+    """The parts of a step, in seconds per step, and two counts per step.
 
     Attributes:
-        step_s: from one step to the next, everything included.
-        wait_s: the stepping thread waits for a batch.
-        read_s, prepare_s: ranges of reading and of preparing, on any thread; 0 where the trace names none.
-        synchronise_s: it waits in calls that wait for the device.
-        n_synchronise: such calls; without a device, the reads of a value (``item()``) that would wait on one.
-        gap_s: nothing of torch runs on it for more than a millisecond at a time.
-        gap_where: the innermost range around the longest gap, or the operator before it.
-        launch_s: the rest of its time on a machine with a device; without one, short operators and short gaps.
-        n_calls: kernels launched, or operators called.
-        device_s: a device computes or copies; None without one.
-        product_s, other_s: kernels (operators, without a device) that are matrix products, and all others.
+        step_s: From one step to the next, everything included.
+        wait_s: The stepping thread waits for a batch.
+        read_s: Ranges of reading, on any thread. It is 0 where the trace names none.
+        prepare_s: Ranges of preparing, on any thread. It is 0 where the trace names none.
+        synchronise_s: The stepping thread waits in calls that wait for the GPU.
+        n_synchronise: The number of such calls. Without a GPU it is the number of times that a value is read
+            (``item()``), because each of these calls would wait for a GPU.
+        gap_s: Nothing of torch runs on the stepping thread for more than a millisecond at a time.
+        gap_where: The innermost range around the longest gap, or the operator before it.
+        launch_s: With a GPU, the rest of the thread's time. Without a GPU, short operators and short gaps.
+        n_calls: The number of kernels launched. Without a GPU it is the number of operators called.
+        device_s: A GPU computes or copies. It is None without a GPU.
+        product_s: Kernels that are matrix products. Without a GPU it counts operators.
+        other_s: All other kernels or operators.
     """
 
     step_s: float
@@ -74,86 +84,173 @@ class StepBreakdown:
 
     @classmethod
     def of(cls, trace: Trace) -> "StepBreakdown":
-        """Read it out of a trace. CourseError: the trace has no step."""
+        """Compute the breakdown of a trace.
+
+        Args:
+            trace: Its steps are ranges named ``step``.
+
+        Returns:
+            The means over the steps.
+
+        Raises:
+            CourseError: The trace has no step.
+        """
         if not trace.steps:
             raise CourseError("the trace holds no step; take it with trace.take, or name each step's range 'step'")
-        n, first, end_s = len(trace.steps), trace.steps[0], trace.steps[-1].end_s
-        own = [event for event in trace.events if event.row == first.row]
-        # Some load inside of their steps, others before each of them.
-        start_s = min(event.start_s for event in own if event is first or event.is_loading)
-
-        def cut(events: Iterable[Event]) -> list[Interval]:
-            return clip(merged(intervals(events)), start_s, end_s)
-
-        kernels = [e for e in trace.events if e.category in ("kernel", "copy") and e.end_s > start_s]
+        n_steps = len(trace.steps)
+        host = _host_time(trace)
+        kernels = _kernels(trace, host.start_s)
         ranges = [event for event in trace.events if event.category == "range"]
-        loads = cut(event for event in own if event.is_loading)
-        waits = without(cut(event for event in own if _waits_for_device(event)), loads)
-        # With a device, the backward pass has a thread of its own: while it works, the stepping thread is not idle.
-        calls = [e for e in trace.events if e.category in ("operator", "runtime") and (kernels or e.row == first.row)]
-        gaps = [(a, b) for a, b in without([(start_s, end_s)], [*cut(calls), *loads]) if b - a >= LONG_GAP_S]
-        stepping = [e for e in own if start_s <= e.start_s < end_s and not covers(loads, e.start_s)]
-        operators = [event for event in stepping if event.category == "operator"]
-        work_s = end_s - start_s - length([*loads, *waits, *gaps])
-        device_s = length(intervals(kernels))
-        product_s, other_s = _by_kind(kernels, device_s) if kernels else _by_kind_of_operator(operators)
+        if kernels:
+            device_s = length(intervals(kernels))
+            product_s, other_s = _seconds_by_kernel(kernels, device_s)
+            launch_s = host.work_s
+            n_synchronise = sum(_waits_for_device(event) for event in host.events)
+            n_calls = len(kernels)
+        else:
+            device_s = None
+            product_s, other_s = _seconds_by_operator(host.operators)
+            launch_s = max(0.0, host.work_s - product_s - other_s)
+            n_synchronise = _count_values_read(host.operators, ranges)
+            n_calls = len(outermost(host.operators))
+        end_s = max([host.end_s, *(event.end_s for event in kernels)])
         return cls(
-            step_s=(max([end_s, *(event.end_s for event in kernels)]) - start_s) / n,
-            wait_s=length(loads) / n,
-            read_s=sum(event.duration_s for event in ranges if event.name in READ) / n,
-            prepare_s=sum(event.duration_s for event in ranges if event.name in PREPARE) / n,
-            synchronise_s=length(waits) / n,
-            n_synchronise=(sum(map(_waits_for_device, stepping)) if kernels else _values_read(operators, ranges)) / n,
-            gap_s=length(gaps) / n,
-            gap_where=_longest(gaps, [e for e in ranges if e.row == first.row and e.name != STEP], operators),
-            launch_s=(work_s if kernels else max(0.0, work_s - product_s - other_s)) / n,
-            n_calls=len(kernels or outermost(operators)) / n,
-            device_s=device_s / n if kernels else None,
-            product_s=product_s / n,
-            other_s=other_s / n,
+            step_s=(end_s - host.start_s) / n_steps,
+            wait_s=length(host.loads) / n_steps,
+            read_s=sum(event.duration_s for event in ranges if event.name in READ) / n_steps,
+            prepare_s=sum(event.duration_s for event in ranges if event.name in PREPARE) / n_steps,
+            synchronise_s=length(host.waits) / n_steps,
+            n_synchronise=n_synchronise / n_steps,
+            gap_s=length(host.gaps) / n_steps,
+            gap_where=_locate_longest_gap(host, ranges),
+            launch_s=launch_s / n_steps,
+            n_calls=n_calls / n_steps,
+            device_s=None if device_s is None else device_s / n_steps,
+            product_s=product_s / n_steps,
+            other_s=other_s / n_steps,
         )
 
 
-def _values_read(operators: Iterable[Event], ranges: Iterable[Event]) -> int:
-    """Calls of ``item()``; those of the optimizer are left out: they read counters that no device holds."""
-    own = merged(intervals(event for event in ranges if event.name.startswith("Optimizer.step")))
-    return sum(event.name == _READS_A_VALUE and not covers(own, event.start_s) for event in operators)
+class _HostTime(NamedTuple):
+    """The time of the stepping thread.
+
+    Attributes:
+        row: The row of the thread.
+        start_s: The start of the first step, or of its loading if that comes before it.
+        end_s: The end of the last step.
+        loads: Intervals in which the thread waits for a batch.
+        waits: Intervals in which it waits for the GPU.
+        gaps: Long intervals in which nothing of torch runs.
+        events: The events of the thread that are not part of the loading.
+    """
+
+    row: int
+    start_s: float
+    end_s: float
+    loads: list[Interval]
+    waits: list[Interval]
+    gaps: list[Interval]
+    events: list[Event]
+
+    @property
+    def operators(self) -> list[Event]:
+        """The operators that the thread called."""
+        return [event for event in self.events if event.category == "operator"]
+
+    @property
+    def work_s(self) -> float:
+        """Seconds that are neither wait nor gap."""
+        return self.end_s - self.start_s - length([*self.loads, *self.waits, *self.gaps])
 
 
-def _by_kind(kernels: Sequence[Event], device_s: float) -> tuple[float, float]:
-    """Seconds of products and of all other kernels; kernels may overlap, together they are the device's seconds."""
-    whole_s = sum(event.duration_s for event in kernels)
-    product_s = device_s * sum(event.duration_s for event in kernels if is_product(event)) / max(1e-12, whole_s)
+def _host_time(trace: Trace) -> _HostTime:
+    """Divide the time of the stepping thread."""
+    first_step = trace.steps[0]
+    row = first_step.row
+    in_row = [event for event in trace.events if event.row == row]
+    loading = [event for event in in_row if event.is_loading]
+    # Some programs load inside of their steps, others before each of them.
+    start_s = min([first_step.start_s, *(event.start_s for event in loading)])
+    end_s = trace.steps[-1].end_s
+
+    def within_steps(events: Iterable[Event]) -> list[Interval]:
+        return clip(merged(intervals(events)), start_s, end_s)
+
+    loads = within_steps(loading)
+    waits = without(within_steps(event for event in in_row if _waits_for_device(event)), loads)
+    calls = [event for event in trace.events if event.category in ("operator", "runtime")]
+    if not _kernels(trace, start_s):
+        # With a GPU, the backward pass has its own thread. While that works, the stepping thread is not idle.
+        calls = [event for event in calls if event.row == row]
+    idle = without([(start_s, end_s)], [*within_steps(calls), *loads])
+    gaps = [(gap_start_s, gap_end_s) for gap_start_s, gap_end_s in idle if gap_end_s - gap_start_s >= LONG_GAP_S]
+    events = [event for event in in_row if start_s <= event.start_s < end_s and not covers(loads, event.start_s)]
+    return _HostTime(row, start_s, end_s, loads, waits, gaps, events)
+
+
+def _kernels(trace: Trace, start_s: float) -> list[Event]:
+    """Kernels and copies that end after a time."""
+    return [event for event in trace.events if event.category in ("kernel", "copy") and event.end_s > start_s]
+
+
+def _count_values_read(operators: Iterable[Event], ranges: Iterable[Event]) -> int:
+    """Count the calls of ``item()`` outside of the optimizer, which reads counters that are not on the GPU."""
+    in_optimizer = merged(intervals(event for event in ranges if event.name.startswith("Optimizer.step")))
+    reads = [event for event in operators if event.name == _READ_VALUE]
+    return sum(not covers(in_optimizer, event.start_s) for event in reads)
+
+
+def _seconds_by_kernel(kernels: Sequence[Event], device_s: float) -> tuple[float, float]:
+    """Seconds of products and of all other kernels. Kernels may overlap, and all together take ``device_s``."""
+    total_s = sum(event.duration_s for event in kernels)
+    products_s = sum(event.duration_s for event in kernels if is_product(event))
+    product_s = device_s * products_s / max(1e-12, total_s)
     return product_s, device_s - product_s
 
 
-def _by_kind_of_operator(operators: Sequence[Event]) -> tuple[float, float]:
-    """Seconds of products and of everything else, of operators that are not short."""
-    timed = [pair for pair in zip(operators, self_seconds(operators), strict=True) if pair[1] >= SHORT_OPERATOR_S]
-    product_s = sum(seconds for event, seconds in timed if is_product(event))
-    return product_s, sum(seconds for _, seconds in timed) - product_s
+def _seconds_by_operator(operators: Sequence[Event]) -> tuple[float, float]:
+    """Seconds of products and of all other operators, without short operators."""
+    product_s = 0.0
+    other_s = 0.0
+    for event, self_s in zip(operators, self_seconds(operators), strict=True):
+        if self_s < SHORT_OPERATOR_S:
+            continue
+        if is_product(event):
+            product_s += self_s
+        else:
+            other_s += self_s
+    return product_s, other_s
 
 
-def _longest(gaps: Sequence[Interval], ranges: Iterable[Event], operators: Iterable[Event]) -> str:
-    """Where the longest gap is: the innermost range around it, else the last operator before it."""
-    if not gaps:
+def _locate_longest_gap(host: _HostTime, ranges: Iterable[Event]) -> str:
+    """Say where the longest gap is: in the innermost range around it, or after the last operator before it."""
+    if not host.gaps:
         return ""
-    start_s, end_s = max(gaps, key=lambda gap: gap[1] - gap[0])
-    around = [event.name for event in ranges if event.start_s <= (start_s + end_s) / 2 < event.end_s]
-    before = [event.name for event in operators if event.start_s < start_s]
-    return f"in {around[-1]}" if around else f"after {before[-1]}" if before else "before any operator"
+    start_s, end_s = max(host.gaps, key=lambda gap: gap[1] - gap[0])
+    middle_s = (start_s + end_s) / 2
+    around = [
+        event.name
+        for event in ranges
+        if event.row == host.row and event.name != STEP and event.start_s <= middle_s < event.end_s
+    ]
+    if around:
+        return f"in {around[-1]}"
+    before = [event.name for event in host.operators if event.start_s < start_s]
+    if before:
+        return f"after {before[-1]}"
+    return "before any operator"
 
 
 def is_product(event: Event) -> bool:
-    """Whether a kernel or an operator is a matrix product, a convolution or attention, by its name."""
+    """Whether a kernel or an operator is a matrix product, a convolution or attention, judged by its name."""
     name = event.name.lower()
     if event.category == "operator":
         return name in _PRODUCT_OPERATORS or any(word in name for word in ("conv", "attention"))
-    return event.category == "kernel" and any(word in name for word in _PRODUCTS)
+    return event.category == "kernel" and any(word in name for word in _PRODUCT_KERNELS)
 
 
 def _waits_for_device(event: Event) -> bool:
+    """Whether the event is a call of CUDA that waits for the GPU."""
     if event.category != "runtime":
         return False
-    blocking_copy = event.name.endswith(("Memcpy", "MemcpyDtoH", "MemcpyHtoD"))
-    return blocking_copy or any(name in event.name for name in _SYNCHRONISING)
+    return event.name.endswith(_BLOCKING_COPIES) or any(name in event.name for name in _SYNCHRONISING_CALLS)
