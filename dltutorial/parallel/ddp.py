@@ -1,21 +1,31 @@
-"""Data-parallel training three times over, each beside torch's ``DistributedDataParallel`` and with its interface.
+"""Data-parallel training by hand: three modules with the interface of torch's ``DistributedDataParallel``.
 
-In: a module, on each rank with whatever random weights. Out: the same module with rank 0's weights and buffers, whose
-gradients are the mean over all ranks when ``backward()`` returns. With equal batches on all ranks that is the gradient
-of the whole global batch, so that training equals that of a single process up to rounding.
+The input is a module on each rank, whose random weights may differ. The output is a module with rank 0's weights and
+buffers on all ranks. When ``backward()`` returns, its gradients are the mean over all ranks. If all ranks have batches
+of the same size, this mean is the gradient of the global batch. Training then equals that of a single process, except
+for rounding.
 
-- :class:`NaiveDDP` averages one gradient after another when the backward pass is over;
-- :class:`BucketedDDP` sends many gradients in one message;
-- :class:`OverlappedDDP` sends a bucket as soon as it is full, while the backward pass goes on.
+The three modules differ in the number of all-reduces, and in the time at which these start. In the drawing, g4 is the
+gradient of layer 4, and [..] is one all-reduce:
 
-What they share is in :class:`ReplicatedModule`. The rules are torch's:
+    backward pass     g4    g3    g2    g1
+    NaiveDDP                               [g4] [g3] [g2] [g1]
+    BucketedDDP                            [g4 g3] [g2 g1]
+    OverlappedDDP                [g4 g3]   [g2 g1]
 
-- buffers (batch norm's means) are rank 0's when a training forward pass starts, except after one in ``no_sync()``;
-- inside ``no_sync()`` gradients add up on each rank and nobody talks;
-- a parameter that took no part in the loss is an error on the rank that did not use it.
+- :class:`NaiveDDP` averages one gradient after another when the backward pass is over.
+- :class:`BucketedDDP` averages many gradients with one all-reduce.
+- :class:`OverlappedDDP` starts the all-reduce of a bucket when the bucket is full, while the backward pass continues.
 
-What torch's has beyond that: ``find_unused_parameters``, gradients that live in the buckets, and ``Join`` for ranks
-with fewer batches than others.
+:class:`ReplicatedModule` has what they share. It follows torch's rules:
+
+- A training forward pass first copies rank 0's buffers, such as the means of batch norm, to all ranks. It does not copy
+  them after a forward pass inside ``no_sync()``.
+- Inside ``no_sync()``, each rank accumulates its gradients without communication.
+- If the loss of a rank does not depend on a parameter, that rank raises an error.
+
+Torch's class can do more: ``find_unused_parameters``, gradients whose memory is the bucket, and ``Join`` for ranks that
+have fewer batches than others.
 
 Source: Li et al. 2020 (arXiv:2006.15704), https://docs.pytorch.org/docs/stable/notes/ddp.html
 """
@@ -23,6 +33,7 @@ Source: Li et al. 2020 (arXiv:2006.15704), https://docs.pytorch.org/docs/stable/
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from itertools import zip_longest
 from typing import Any
 
 import torch
@@ -36,192 +47,249 @@ from dltutorial.parallel.bucket_model import DEFAULT_BYTES, FIRST_BYTES
 from dltutorial.parallel.buckets import Bucket, make_buckets
 from dltutorial.profile.ranges import annotate
 
-Hook = Callable[[Any, Any], torch.futures.Future[Tensor]]  # (state, bucket) → the bucket's mean over the ranks
+Hook = Callable[[Any, Any], torch.futures.Future[Tensor]]  # (state, bucket) → the mean of the bucket over the ranks
 
 
 class ReplicatedModule(nn.Module):
-    """One of several equal copies of a module. Its subclasses differ in when and how gradients are averaged."""
+    """One of several equal copies of a module. Subclasses decide when and how the gradients are averaged."""
 
     def __init__(self, module: nn.Module, *, process_group: dist.ProcessGroup | None = None) -> None:
-        """Take over rank 0's weights and buffers, and listen to every gradient.
+        """Copy rank 0's weights and buffers to all ranks, and register a hook for each gradient.
 
         Args:
-            module: the model, already on its device.
-            process_group: of the ranks that train together; default: all.
+            module: The model, already on its device.
+            process_group: The ranks that train together. The default is all ranks.
 
         Raises:
-            CourseError: no process group, nothing to train, or ranks that hold different models.
+            CourseError: There is no process group, no parameter is trainable, or the ranks hold different models.
         """
         super().__init__()
         if not dist.is_initialized():
             raise CourseError("no process group: a replica is one of several; run inside launch(f, n) or torchrun")
-        self.module, self.process_group = module, process_group
+        self.module = module
+        self.process_group = process_group
         self.world_size = dist.get_world_size(process_group)
-        self.trained = {name: p for name, p in module.named_parameters() if p.requires_grad}
-        if not self.trained:
+        self.trainable = {name: p for name, p in module.named_parameters() if p.requires_grad}
+        if not self.trainable:
             raise CourseError("no parameter of this module is to be trained; set requires_grad, or do without DDP")
         check_same_model(module, process_group)
         broadcast_tensors([*module.parameters(), *module.buffers()], process_group)
-        self.syncs, self._buffers_too, self._in_backward = True, True, False
-        for parameter in self.trained.values():
-            parameter.register_post_accumulate_grad_hook(self._on_any_gradient)
+        self.sync_enabled = True
+        self._broadcast_buffers = True
+        self._in_backward = False
+        for parameter in self.trainable.values():
+            parameter.register_post_accumulate_grad_hook(self._request_callback)
 
-    def _on_any_gradient(self, parameter: nn.Parameter) -> None:
-        """The first gradient of a backward pass asks autograd to call back when all of them are there."""
-        if self.syncs and not self._in_backward:
+    def _request_callback(self, parameter: nn.Parameter) -> None:
+        """When the first gradient is ready, ask autograd to call ``_on_backward_end`` after the last one."""
+        if self.sync_enabled and not self._in_backward:
             self._in_backward = True
             Variable._execution_engine.queue_callback(self._on_backward_end)
 
     def _on_backward_end(self) -> None:
-        missing = [name for name, parameter in self.trained.items() if parameter.grad is None]
-        if missing:
-            told = f"no gradient for {', '.join(missing[:3])}{' and more' * (len(missing) > 3)}: no part of the loss on"
-            todo = "freeze what is not used, or take torch's DDP with find_unused_parameters=True"
-            raise CourseError(f"{told} rank {dist.get_rank()}; {todo}")
+        """Average the gradients. Autograd calls this inside ``backward()``, after the last gradient."""
+        self._check_all_have_gradients()
         with annotate("average gradients"):
             self.sync_gradients()
         self.reset()
 
+    def _check_all_have_gradients(self) -> None:
+        """Raise an error if a parameter has no gradient, because other ranks would wait for it forever."""
+        unused = [name for name, parameter in self.trainable.items() if parameter.grad is None]
+        if unused:
+            names = ", ".join(unused[:3])
+            if len(unused) > 3:
+                names += " and more"
+            raise CourseError(
+                f"no gradient for {names}: no part of the loss on rank {dist.get_rank()}; "
+                "freeze what is not used, or take torch's DDP with find_unused_parameters=True"
+            )
+
     @abstractmethod
     def sync_gradients(self) -> None:
-        """Average all gradients over the ranks; called at the end of each backward pass outside ``no_sync``."""
+        """Average all gradients over the ranks. This runs at the end of each backward pass outside ``no_sync``."""
 
     def reset(self) -> None:
-        """Be ready for the next backward pass, also after one that failed half-way."""
+        """Prepare for the next backward pass. The last one may have failed with an exception."""
         self._in_backward = False
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """The module's own forward pass, after its buffers were brought into line."""
-        if self.training and self._buffers_too:
+        """Copy rank 0's buffers to all ranks if necessary, and run the module's forward pass."""
+        if self.training and self._broadcast_buffers:
             broadcast_tensors(self.module.buffers(), self.process_group)
-        self._buffers_too = self.syncs and torch.is_grad_enabled()
+        self._broadcast_buffers = self.sync_enabled and torch.is_grad_enabled()
         self.reset()
         return self.module(*args, **kwargs)
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
-        """Gradients of backward passes inside add up on this rank; the next one outside averages their sum."""
-        before, self.syncs = self.syncs, False
+        """Accumulate gradients on this rank only. The next backward pass outside averages the accumulated gradients."""
+        enabled_before = self.sync_enabled
+        self.sync_enabled = False
         try:
             yield
         finally:
-            self.syncs = before
+            self.sync_enabled = enabled_before
 
 
 class NaiveDDP(ReplicatedModule):
-    """All-reduce every gradient, one by one, after the backward pass."""
+    """All-reduce every gradient, one after the other, after the backward pass."""
 
     def sync_gradients(self) -> None:
-        """One message for each gradient. Divided first: a sum of many ranks could leave the range of 16 bits."""
-        for parameter in self.trained.values():
+        """Run one all-reduce for each gradient."""
+        for parameter in self.trainable.values():
             if parameter.grad is not None:
-                message = parameter.grad.detach().contiguous().div_(self.world_size)
-                dist.all_reduce(message, group=self.process_group)
-                parameter.grad = message
+                # Divide first, because the sum over many ranks may exceed the range of a 16-bit dtype.
+                gradient = parameter.grad.detach().contiguous().div_(self.world_size)
+                dist.all_reduce(gradient, group=self.process_group)
+                parameter.grad = gradient
 
 
 class BucketedDDP(ReplicatedModule):
-    """Copy gradients into a few large buckets after the backward pass, and all-reduce those, one by one."""
+    """Copy the gradients into a few large buckets after the backward pass, and all-reduce the buckets."""
 
     def __init__(self, module: nn.Module, *, bucket_cap_mb: float | None = None, **options: Any) -> None:
         """Make the buckets.
 
         Args:
-            module: the model, already on its device.
-            bucket_cap_mb: MiB with which a bucket is full; default, as torch's: 25, and 1 for the first bucket.
-            **options: of ``ReplicatedModule``.
+            module: The model, already on its device.
+            bucket_cap_mb: A bucket with this many MiB is full. The default is torch's: 1 MiB for the first bucket, and
+                25 MiB for the others.
+            **options: The options of ``ReplicatedModule``.
 
         Raises:
-            CourseError: as ``ReplicatedModule``.
+            CourseError: As in ``ReplicatedModule``.
         """
         super().__init__(module, **options)
-        sizes = (DEFAULT_BYTES, FIRST_BYTES) if bucket_cap_mb is None else (int(bucket_cap_mb * 2**20),)
-        self.buckets = make_buckets(self.trained.values(), *sizes)
+        if bucket_cap_mb is None:
+            self.buckets = make_buckets(self.trainable.values(), DEFAULT_BYTES, FIRST_BYTES)
+        else:
+            self.buckets = make_buckets(self.trainable.values(), int(bucket_cap_mb * 2**20))
         self._hook: Hook = allreduce_hook
         self._hook_state: Any = self.process_group
 
     def register_comm_hook(self, state: Any, hook: Hook) -> None:
-        """Let ``hook(state, bucket)`` average the buckets: torch's hooks work, such as ``fp16_compress_hook``."""
-        self._hook_state, self._hook = state, hook
+        """Average the buckets by ``hook(state, bucket)``, for example by torch's ``fp16_compress_hook``."""
+        self._hook_state = state
+        self._hook = hook
 
     def sync_gradients(self) -> None:
-        """Fill a bucket, send it, wait for it; then the next one."""
+        """Fill a bucket, all-reduce it and wait for the result, one bucket after the other."""
         for bucket in self.buckets:
             for parameter in bucket.parameters():
                 bucket.copy_in(parameter)
-            self.receive(bucket, self.send(bucket))
+            mean = self.start_all_reduce(bucket)
+            self.finish_all_reduce(bucket, mean)
 
-    def send(self, bucket: Bucket) -> torch.futures.Future[Tensor]:
+    def start_all_reduce(self, bucket: Bucket) -> torch.futures.Future[Tensor]:
         """Start to average a bucket over the ranks, and return at once."""
         return self._hook(self._hook_state, bucket)
 
-    def receive(self, bucket: Bucket, averaged: torch.futures.Future[Tensor]) -> None:
-        """Wait for a bucket's average, and give the parameters their gradients back."""
-        averaged_N = averaged.wait()
-        if averaged_N.data_ptr() != bucket.buffer().data_ptr():
-            bucket.set_buffer(averaged_N)
+    def finish_all_reduce(self, bucket: Bucket, mean: torch.futures.Future[Tensor]) -> None:
+        """Wait for the mean of a bucket, and copy it into the gradients of its parameters."""
+        mean_N = mean.wait()
+        if mean_N.data_ptr() != bucket.buffer().data_ptr():
+            bucket.set_buffer(mean_N)
         bucket.copy_out()
 
 
 class OverlappedDDP(BucketedDDP):
-    """Send a bucket when its last gradient arrives, while autograd works on the layers before.
+    """All-reduce a bucket as soon as it is full, while autograd computes the gradients of earlier layers.
 
-    1. Autograd calls ``on_gradient`` for each gradient, last layer first: it goes into its bucket; a full one leaves.
-    2. ``sync_gradients``, at the end of the backward pass, sends what is left, waits, and gives the averages back.
+    1. Autograd calls ``on_gradient`` for each gradient, beginning with the last layer. The gradient is copied into its
+       bucket. If the bucket is full, its all-reduce starts.
+    2. At the end of the backward pass, ``sync_gradients`` starts the remaining all-reduces, waits for all of them, and
+       copies the means into the gradients.
     """
 
     def __init__(self, module: nn.Module, **options: Any) -> None:
-        """As ``BucketedDDP``."""
+        """Register a second hook for each gradient. The arguments are those of ``BucketedDDP``."""
         super().__init__(module, **options)
         self._bucket_of = {parameter: bucket for bucket in self.buckets for parameter in bucket.parameters()}
         self.reset()
-        for parameter in self.trained.values():
+        for parameter in self.trainable.values():
             parameter.register_post_accumulate_grad_hook(self.on_gradient)
 
     def reset(self) -> None:
-        """Before each backward pass: the gradients that each bucket misses, and the messages under way."""
+        """Before each backward pass, mark all gradients as missing and all all-reduces as not started."""
         super().reset()
-        self._missing = [dict.fromkeys(bucket.parameters()) for bucket in self.buckets]
-        self._under_way: list[torch.futures.Future[Tensor]] = []
+        self._missing = [set(bucket.parameters()) for bucket in self.buckets]
+        self._started: list[torch.futures.Future[Tensor]] = []
 
     def on_gradient(self, parameter: nn.Parameter) -> None:
-        """This parameter's gradient is complete."""
-        if not self.syncs:
+        """Copy a gradient that is ready into its bucket, and start the all-reduces of full buckets."""
+        if not self.sync_enabled:
             return
         bucket = self._bucket_of[parameter]
         bucket.copy_in(parameter)
-        self._missing[bucket.index()].pop(parameter, None)
-        # In order, even if a later bucket is full first: every rank must send the same messages in the same order.
-        while len(self._under_way) < len(self.buckets) and not self._missing[len(self._under_way)]:
-            self._under_way.append(self.send(self.buckets[len(self._under_way)]))
+        self._missing[bucket.index()].discard(parameter)
+        self._start_full_buckets()
+
+    def _start_full_buckets(self) -> None:
+        """Start all-reduces in the order of the buckets.
+
+        A later bucket may be full first, but it waits, because all ranks must start all-reduces in the same order.
+        """
+        for bucket in self.buckets[len(self._started) :]:
+            if self._missing[bucket.index()]:
+                return
+            self._started.append(self.start_all_reduce(bucket))
 
     def sync_gradients(self) -> None:
-        """The backward pass is over."""
-        for bucket in self.buckets[len(self._under_way) :]:  # they wait for a gradient of an earlier, silent pass
+        """Start the remaining all-reduces, wait for all of them, and copy the means into the gradients."""
+        # A gradient is still missing in these buckets if only an earlier pass, inside no_sync(), computed it.
+        for bucket in self.buckets[len(self._started) :]:
             for parameter in self._missing[bucket.index()]:
                 bucket.copy_in(parameter)
-            self._under_way.append(self.send(bucket))
-        for bucket, averaged in zip(self.buckets, self._under_way, strict=True):
-            self.receive(bucket, averaged)
+            self._started.append(self.start_all_reduce(bucket))
+        for bucket, mean in zip(self.buckets, self._started, strict=True):
+            self.finish_all_reduce(bucket, mean)
 
 
 def broadcast_tensors(tensors: Iterable[Tensor], group: dist.ProcessGroup | None = None, source: int = 0) -> None:
-    """Overwrite tensors with those of one rank, numbered within the group."""
-    source = source if group is None else dist.get_global_rank(group, source)
+    """Overwrite the tensors of all ranks with those of one rank.
+
+    Args:
+        tensors: Tensors of the same shapes on all ranks. They may have any memory layout.
+        group: The ranks. The default is all ranks.
+        source: The number of the rank, within the group, whose values are copied.
+    """
+    global_source = source
+    if group is not None:
+        global_source = dist.get_global_rank(group, source)
     with torch.no_grad():
         for tensor in tensors:
-            sent = tensor.detach().contiguous()
-            dist.broadcast(sent, source, group=group)
-            if sent.data_ptr() != tensor.data_ptr():
-                tensor.copy_(sent)
+            contiguous = tensor.detach().contiguous()
+            dist.broadcast(contiguous, global_source, group=group)
+            if contiguous.data_ptr() != tensor.data_ptr():
+                tensor.copy_(contiguous)
 
 
 def check_same_model(module: nn.Module, group: dist.ProcessGroup | None = None) -> None:
-    """Compare names, shapes and dtypes of the parameters over the ranks. CourseError: a rank holds another model."""
-    mine = [(name, tuple(p.shape), str(p.dtype), p.requires_grad) for name, p in module.named_parameters()]
-    everyones: list[Any] = [None] * dist.get_world_size(group)
-    dist.all_gather_object(everyones, mine, group=group)
-    for rank, theirs in enumerate(everyones):
-        if theirs != everyones[0]:
-            odd = sorted(set(theirs) ^ set(everyones[0]))[0]
-            raise CourseError(f"rank {rank} holds another model than rank 0 ({odd[0]}); build the same on all")
+    """Compare the parameters of all ranks: their order, names, shapes, dtypes, and whether they are trainable.
+
+    Args:
+        module: The model of this rank.
+        group: The ranks. The default is all ranks.
+
+    Raises:
+        CourseError: A rank holds another model than rank 0. The message names the first parameter that differs.
+    """
+    descriptions = [_description(name, parameter) for name, parameter in module.named_parameters()]
+    descriptions_by_rank: list[Any] = [None] * dist.get_world_size(group)
+    dist.all_gather_object(descriptions_by_rank, descriptions, group=group)
+    for rank, theirs in enumerate(descriptions_by_rank):
+        for number, (actual, expected) in enumerate(zip_longest(theirs, descriptions_by_rank[0], fillvalue="missing")):
+            if actual != expected:
+                raise CourseError(
+                    f"rank {rank} holds another model than rank 0 "
+                    f"(parameter {number} is {actual}, on rank 0 {expected}); build the same on all"
+                )
+
+
+def _description(name: str, parameter: nn.Parameter) -> str:
+    """Describe a parameter, for example as ``weight (2, 3) float32``."""
+    description = f"{name} {tuple(parameter.shape)} {str(parameter.dtype).removeprefix('torch.')}"
+    if not parameter.requires_grad:
+        description += " frozen"
+    return description

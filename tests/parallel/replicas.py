@@ -112,6 +112,13 @@ def buffers():
     return found
 
 
+def other_order():
+    """Rank 1 holds the parameters of rank 0 in another order."""
+    layers = {"first": nn.Linear(2, 2), "last": nn.Linear(2, 2)}
+    names = sorted(layers, reverse=dist.get_rank() == 1)
+    NaiveDDP(nn.ModuleDict({name: layers[name] for name in names}))
+
+
 def uneven_without_join():
     rank = dist.get_rank()
     train(OverlappedDDP(Odd(rank)), batches(3 + 2 * rank, rank))

@@ -42,6 +42,12 @@ def test_an_unused_parameter_is_one_clear_error_and_no_deadlock():
         launch(replicas.unused_without_leave, 2, "overlapped", timeout_s=100)
 
 
+def test_ranks_with_parameters_in_another_order_get_one_clear_error():
+    words = r"rank 1 holds another model than rank 0 \(parameter 0 is last\.weight .* on rank 0 first\.weight"
+    with pytest.raises(RankFailed, match=words):
+        launch(replicas.other_order, 2, timeout_s=60)
+
+
 def test_buffers_are_rank_0s_as_torchs(found):
     for rank in found:
         assert max(rank["buffers"].values()) < ROUNDING

@@ -26,7 +26,7 @@ def test_a_bucket_is_full_with_its_limit_or_more():
     assert assign_buckets([3, 3, 3, 3], 6) == [[0, 1], [2, 3]]
     assert assign_buckets([3, 3, 3, 3], 5) == [[0, 1], [2, 3]]
     assert assign_buckets([3, 3, 3, 3], 7) == [[0, 1, 2], [3]]
-    assert assign_buckets([3, 3, 3, 3], 7, first=1) == [[0], [1, 2, 3]]
+    assert assign_buckets([3, 3, 3, 3], 7, first_limit_bytes=1) == [[0], [1, 2, 3]]
     assert assign_buckets([3, 3], 0) == [[0], [1]]
     assert assign_buckets([], 5) == []
 
