@@ -1,8 +1,9 @@
-"""What a learner sees: small pieces of HTML, each with the same words as plain text for terminals.
+"""Make what a learner sees: short HTML, and the same words as plain text for terminals.
 
-In: strings and numbers. Out: a :class:`Shown`, which JupyterLab renders as HTML (``show.html``) and a terminal prints
-as text. Colours come from the Okabe-Ito palette, which colour-blind readers can tell apart (jfly.uni-koeln.de/color);
-every coloured thing also carries a word or a sign. Text takes the colour of the page, light or dark.
+The input is strings and numbers. The output is a :class:`Shown`. JupyterLab shows its HTML, which the template
+``show.html`` makes, and a terminal prints its text. The colours are those of Okabe and Ito, which colour-blind readers
+can distinguish (https://jfly.uni-koeln.de/color). Everything with a colour also has a word or a sign. Text has the
+colour of the page, light or dark.
 """
 
 import functools
@@ -16,11 +17,15 @@ import jinja2
 
 from dltutorial.profile.timing import three
 
-BLUE, ORANGE, GREEN, RED = "#0072B2", "#E69F00", "#009E73", "#D55E00"
+BLUE = "#0072B2"
+ORANGE = "#E69F00"
+GREEN = "#009E73"
+RED = "#D55E00"
+GREY = "#888888"
 SIGNS = {"shown": "✓", "not shown here": "–", "otherwise": "≠", "failed": "✗"}
-_COLOURS = {"shown": GREEN, "failed": RED, "otherwise": BLUE, "not shown here": "#888888", "advice": BLUE}
+_COLOURS = {"shown": GREEN, "failed": RED, "otherwise": BLUE, "not shown here": GREY, "advice": BLUE}
+_LABEL_COLOURS = {"✓": GREEN, "✗": RED, "guess": ORANGE, "model": BLUE, "measured": GREEN}
 _HTML = Path(__file__).with_suffix(".html")
-_OF_LABEL = {"✓": GREEN, "✗": RED, "guess": ORANGE, "model": BLUE, "measured": GREEN}
 
 
 @dataclass(frozen=True, repr=False)
@@ -31,6 +36,7 @@ class Shown:
     text: str
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
+        """Give JupyterLab both forms. IPython calls this method."""
         return {"text/html": self.html, "text/plain": self.text}
 
     def __repr__(self) -> str:
@@ -38,75 +44,111 @@ class Shown:
 
 
 def display(item: Any, **options: Any) -> Any:
-    """Show ``item`` in the notebook, or print it where there is none; returns IPython's handle if asked."""
+    """Show ``item`` in the notebook, or print it in a terminal.
+
+    Args:
+        item: What is shown.
+        **options: Those of IPython's ``display``.
+
+    Returns:
+        IPython's handle if the options ask for it, else None.
+    """
     from IPython.display import display as ipython_display
 
     return ipython_display(item, **options)
 
 
 def in_notebook() -> bool:
-    """Whether a Jupyter kernel is running this code, so that widgets have somewhere to appear."""
+    """Return whether a Jupyter kernel runs this code, so that widgets can be shown."""
     from IPython import get_ipython
 
     return getattr(get_ipython(), "kernel", None) is not None
 
 
 def box(
-    status: str, title: str, lines: Sequence[tuple[str, str]] = (), *, kind: str = "claim", mark: str = "",
-    trace: str = "", hints: Sequence[str] = (), code: Sequence[str] = (), folded: bool = False,
-) -> Shown:  # fmt: skip
-    """A title with its sign, and under it what shows it; the first hint is open.
+    status: str,
+    title: str,
+    lines: Sequence[tuple[str, str]] = (),
+    *,
+    kind: str = "claim",
+    mark: str = "",
+    trace: str = "",
+    hints: Sequence[str] = (),
+    code: Sequence[str] = (),
+    folded: bool = False,
+) -> Shown:
+    """Return a box with a sign, a title, and lines below it. The first hint is unfolded.
 
     Args:
-        status: a key of ``SIGNS``, or "advice", which has no sign.
-        title: the first line.
-        lines: ``(label, text)``; the label may be empty.
-        kind: of the box, for style sheets: claim, check, advice.
-        mark: what a screen reader says of the box; empty: the status, which then stands in the first line, too.
-        trace: lines of code.
-        hints: folded, but for the first.
-        code: hints that are lines of a solution: folded, and left out where nothing unfolds.
-        folded: below the first line, all unfolds at a click.
+        status: A key of ``SIGNS``, or "advice", which has no sign.
+        title: The first line.
+        lines: Pairs of a label, which may be empty, and a text.
+        kind: The kind of box for style sheets: claim, check or advice.
+        mark: The name of the box for screen readers. Without it, the name is the status, which then also stands in the
+            first line.
+        trace: Lines of code.
+        hints: Hints, which are folded except for the first one.
+        code: Hints that are lines of a solution. They are folded, and left out of the plain text.
+        folded: Whether everything below the first line is folded.
     """
-    sign, told = SIGNS.get(status, ""), "otherwise on this machine" if status == "otherwise" else status
-    words = "" if mark or status == "shown" else told
-    page = template(_HTML).module.box(
-        kind, mark or told, _COLOURS[status], sign, title, words, lines, _OF_LABEL, trace, hints, code, folded
+    sign = SIGNS.get(status, "")
+    status_text = "otherwise on this machine" if status == "otherwise" else status
+    status_in_title = "" if mark or status == "shown" else status_text
+    html = template(_HTML).module.box(
+        kind,
+        mark or status_text,
+        _COLOURS[status],
+        sign,
+        title,
+        status_in_title,
+        lines,
+        _LABEL_COLOURS,
+        trace,
+        hints,
+        code,
+        folded,
     )
-    first = " ".join(part for part in (sign, words and f"({words})", title) if part)
-    below = [f"{label} {text}".strip() for label, text in lines] + trace.splitlines()
-    below += [f"hint {n}: {hint}" for n, hint in enumerate(hints, 1)]
-    return Shown(str(page), "\n    ".join([first, *below]))
+    first_line = [sign, f"({status_in_title})" if status_in_title else "", title]
+    text = [" ".join(word for word in first_line if word)]
+    text += [f"{label} {content}".strip() for label, content in lines]
+    text += trace.splitlines()
+    text += [f"hint {number}: {hint}" for number, hint in enumerate(hints, 1)]
+    return Shown(str(html), "\n    ".join(text))
 
 
 def advice(text: str, title: str = "What to do") -> Shown:
-    """A box with one sentence of advice."""
-    page = box("advice", title, [("", text)], kind="advice", mark=title.lower()).html
-    return Shown(page, f"{title}: {text}")
+    """Return a box with one sentence of advice."""
+    html = box("advice", title, [("", text)], kind="advice", mark=title.lower()).html
+    return Shown(html, f"{title}: {text}")
 
 
 def line(*parts: tuple[str, str]) -> Shown:
-    """One short line of ``(label, value)`` pairs; a label without a value is a sentence of its own."""
-    text = " · ".join(f"{label} {value}".strip() for label, value in parts)
-    return Shown(str(template(_HTML).module.line(parts)), text)
+    """Return one line of pairs (label, value). A label with an empty value is a sentence of its own."""
+    html = template(_HTML).module.line(parts)
+    return Shown(str(html), " · ".join(f"{label} {value}".strip() for label, value in parts))
 
 
 def log_bars(title: str, bars: Sequence[tuple[str, float]], unit: str) -> Shown:
-    """Horizontal bars over decades, the last one (the measurement) solid, those before it hollow.
+    """Return horizontal bars over decades. The last bar (the measurement) is solid, and the others are hollow.
 
     Args:
-        title: what the picture says, in words; read aloud by screen readers.
-        bars: ``(label, value)``: guess, model, measured; every value positive and finite.
-        unit: of all the values.
+        title: The message of the picture in words, which screen readers read.
+        bars: Pairs of a label (guess, model or measured) and a value, which is positive and finite.
+        unit: The unit of all values.
     """
-    rows = [(label, three(value), math.log10(value), _OF_LABEL[label]) for label, value in bars]
-    decades = [decade for *_, decade, _ in rows]
-    low = math.floor(min(decades) - 0.3)  # room for the shortest bar to be seen
-    page = template(_HTML).module.log_bars(title, rows, low, max(low + 1, math.ceil(max(decades))), unit)
-    return Shown(str(page), f"{title}\n    " + ", ".join(f"{label} {value} {unit}" for label, value, *_ in rows))
+    decades = [math.log10(value) for _, value in bars]
+    low = math.floor(min(decades) - 0.3)  # 0.3 decades make the shortest bar visible
+    high = max(low + 1, math.ceil(max(decades)))
+    rows = []
+    for (label, value), decade in zip(bars, decades, strict=True):
+        rows.append((label, three(value), decade, _LABEL_COLOURS[label]))
+    html = template(_HTML).module.log_bars(title, rows, low, high, unit)
+    values = ", ".join(f"{label} {three(value)} {unit}" for label, value in bars)
+    return Shown(str(html), f"{title}\n    {values}")
 
 
 @functools.cache
 def template(file: Path) -> Any:
-    """A template of jinja2's; it escapes whatever comes in as plain text (markupsafe)."""
-    return jinja2.Environment(loader=jinja2.FileSystemLoader(file.parent), autoescape=True).get_template(file.name)
+    """Return a template of jinja2, which escapes plain text (https://markupsafe.palletsprojects.com)."""
+    environment = jinja2.Environment(loader=jinja2.FileSystemLoader(file.parent), autoescape=True)
+    return environment.get_template(file.name)

@@ -1,9 +1,9 @@
-"""The pages of a run: ``index.html`` and one page for each executed notebook. No request to any network, and no script
-but the one that draws timelines, inside their frames.
+"""Write the pages of a run: ``index.html`` and one page for each executed notebook.
 
-In: a run's folder with executed notebooks, and what came of them. Out: HTML files beside them, by the
-template ``site.html`` and nbconvert's "basic" one, which has no head, so nothing is asked of a content network.
-Mathematics becomes MathML. Widgets need a kernel, so they are left out: a static picture stands beside each.
+The input is the folder of a run with its executed notebooks, and the results of the chapters. The output is HTML files
+in the same folder, made by the template ``site.html`` and by nbconvert's template "basic"
+(https://nbconvert.readthedocs.io). The pages ask nothing of a network, and the only script in them draws timelines.
+Mathematics becomes MathML. Widgets need a kernel, so they are left out; a picture stands beside each of them.
 """
 
 import html
@@ -19,7 +19,7 @@ from dltutorial.course import notebooks, show
 from dltutorial.course.execute import quick_imports
 from dltutorial.profile import timeline
 
-# What an output brings along (a script, an address) is forbidden by the page itself; frames inherit that.
+# The page forbids scripts and addresses that an output may bring along. The frames in a page inherit this policy.
 _POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
 _HTML = Path(__file__).with_suffix(".html")
 _WIDGET = "application/vnd.jupyter.widget-view+json"
@@ -27,51 +27,78 @@ _FIGURE = re.compile(r'<img[^>]*\bsrc="data:image/[^>]*>')
 
 
 def write(folder: Path, about: dict[str, Any], claims: Mapping[str, list[dict[str, Any]]]) -> Path:
-    """Write the pages of the run in ``folder``, which holds the executed notebooks; returns the path of its index.
+    """Write the pages of a run.
 
-    ``about``: as in its ``run.json``; ``claims``: their records, by chapter. CourseError: a page cannot be written.
+    Args:
+        folder: The folder of the run, which holds the executed notebooks.
+        about: The content of its ``run.json``.
+        claims: The records of the claims. The keys are the numbers of the chapters.
+
+    Returns:
+        The path of the index.
+
+    Raises:
+        CourseError: A page cannot be written.
     """
-    from pygments.formatters import HtmlFormatter
-
     css = Path(__file__).with_name("site.css").read_text(encoding="utf-8")
-    light, dark = (HtmlFormatter(style=style).get_style_defs(".highlight") for style in ("default", "github-dark"))
-    colours = f"{light}\n@media (prefers-color-scheme: dark) {{{dark}}}"
-    pages = {row["notebook"] for row in about["chapters"] if (folder / row["notebook"]).is_file()}
+    executed = {row["notebook"] for row in about["chapters"] if (folder / row["notebook"]).is_file()}
     rows = []
     for row in about["chapters"]:
-        more: dict[str, Any] = {"title": Path(row["notebook"]).stem, "told": claims.get(row["chapter"], [])}
-        if row["notebook"] in pages:
+        entry = row | {"title": Path(row["notebook"]).stem, "claim_records": claims.get(row["chapter"], [])}
+        if row["notebook"] in executed:
             notebook = _read(folder / row["notebook"])
-            more |= {"title": notebooks.title(notebook), "figure": _first_figure(notebook)}
-            more["page"] = Path(row["notebook"]).with_suffix(".html").name
-            inside = f'<nav><a href="index.html">← all chapters</a></nav><article>{body(notebook, pages)}</article>'
-            script = f"script-src {timeline.script_hash()}"  # a notebook's page lets timelines draw
-            paths.write_text(folder / more["page"], page(more["title"], css + colours, inside, script))
-        rows.append(row | more)
-    text = page("Deep learning at scale: a run of the course", css, run=about, chapters=rows, signs=show.SIGNS)
-    paths.write_text(folder / "index.html", text)
+            entry["title"] = notebooks.title(notebook)
+            entry["figure"] = _first_figure(notebook)
+            entry["page"] = Path(row["notebook"]).with_suffix(".html").name
+            text = _chapter_page(entry["title"], css + _code_colours(), body(notebook, executed))
+            paths.write_text(folder / entry["page"], text)
+        rows.append(entry)
+    index = show.template(_HTML).render(
+        title="Deep learning at scale: a run of the course",
+        style=Markup(css),
+        policy=Markup(_POLICY),
+        run=about,
+        chapters=rows,
+        signs=show.SIGNS,
+    )
+    paths.write_text(folder / "index.html", index)
     return folder / "index.html"
 
 
-def page(title: str, css: str, inside: str = "", script: str = "", **words: Any) -> str:
-    """A page that loads nothing: HTML ``inside`` it, or ``words`` of an index; it allows this ``script`` only."""
-    policy, template = Markup("; ".join(filter(None, (_POLICY, script)))), show.template(_HTML)
-    return template.render(words, title=title, style=Markup(css), body=Markup(inside), policy=policy)
+def _chapter_page(title: str, css: str, article: str) -> str:
+    """Return the page of a chapter, which allows the script of the timelines."""
+    return show.template(_HTML).render(
+        title=title,
+        style=Markup(css),
+        policy=Markup(f"{_POLICY}; script-src {timeline.script_hash()}"),
+        body=Markup(f'<nav><a href="index.html">← all chapters</a></nav><article>{article}</article>'),
+    )
 
 
-def body(notebook: Any, pages: Collection[str] = (), **options: Any) -> str:
-    """The cells of ``notebook`` as HTML, mathematics as MathML.
+def _code_colours() -> str:
+    """Return the style sheet that colours code, for light and for dark pages."""
+    from pygments.formatters import HtmlFormatter
+
+    light = HtmlFormatter(style="default").get_style_defs(".highlight")
+    dark = HtmlFormatter(style="github-dark").get_style_defs(".highlight")
+    return f"{light}\n@media (prefers-color-scheme: dark) {{{dark}}}"
+
+
+def body(notebook: Any, pages: Collection[str] = ()) -> str:
+    """Return the cells of a notebook as HTML.
 
     Args:
-        notebook: with its outputs.
-        pages: file names of the notebooks that have a page. Links to these lead there; links to others become text.
-        options: of nbconvert's HTMLExporter.
+        notebook: A notebook with its outputs, as nbformat reads it.
+        pages: The file names of the notebooks that have a page. Links to these lead to the pages. Links to other
+            notebooks become text.
     """
     quick_imports()
     from nbconvert.exporters import HTMLExporter
     from nbconvert.filters.markdown_mistune import IPythonRenderer, MarkdownWithMath
 
     class Renderer(IPythonRenderer):
+        """Renders Markdown, with formulas as MathML and links between pages."""
+
         def block_math(self, body: str) -> str:
             return mathml(body, display=True)
 
@@ -79,30 +106,37 @@ def body(notebook: Any, pages: Collection[str] = (), **options: Any) -> str:
             return mathml(body, display=False)
 
         def link(self, text: str, url: str, title: str | None = None) -> str:
-            file, _, part = url.partition("#")
+            file, hash_sign, anchor = url.partition("#")
             if ":" in url or not file.endswith(".ipynb"):
                 return super().link(text, url, title)
-            there = file.removesuffix("ipynb") + "html" + (part and f"#{part}")
-            return super().link(text, there, title) if file in pages else text
+            if file not in pages:
+                return text
+            page = file.removesuffix("ipynb") + "html"
+            return super().link(text, page + hash_sign + anchor, title)
 
     markdown = MarkdownWithMath(Renderer(escape=False, exclude_anchor_links=True))
-    exporter = HTMLExporter(template_name="basic", exclude_input_prompt=True, exclude_output_prompt=True, **options)
+    exporter = HTMLExporter(template_name="basic", exclude_input_prompt=True, exclude_output_prompt=True)
     exporter.register_filter("markdown2html", markdown.render)
     return exporter.from_notebook_node(notebook)[0]
 
 
 def mathml(latex: str, display: bool) -> str:
-    """MathML for a formula; the formula itself, as code, where it cannot be read."""
+    """Return a formula as MathML. A formula that cannot be read is returned as code.
+
+    Args:
+        latex: The formula.
+        display: Whether the formula has a line of its own.
+    """
     from latex2mathml.converter import convert
 
     try:
         return convert(latex.strip(), display="block" if display else "inline")
-    except Exception:
+    except Exception:  # the converter raises many kinds of errors
         return f"<code>{html.escape(latex)}</code>"
 
 
 def _read(path: Path) -> Any:
-    """An executed notebook without its widgets."""
+    """Return an executed notebook without its widgets."""
     quick_imports()
     import nbformat
 
@@ -115,7 +149,10 @@ def _read(path: Path) -> Any:
 
 
 def _first_figure(notebook: Any) -> Markup:
-    """The first of the course's figures among the outputs, an ``img``; empty where there is none."""
-    outputs = (output for cell in notebook.cells for output in cell.get("outputs", ()))
-    found = (_FIGURE.search(output.get("data", {}).get("text/html", "")) for output in outputs)
-    return Markup(next((figure[0] for figure in found if figure), ""))
+    """Return the first figure of the course in the outputs (an ``img``), or an empty string."""
+    for cell in notebook.cells:
+        for output in cell.get("outputs", ()):
+            figure = _FIGURE.search(output.get("data", {}).get("text/html", ""))
+            if figure:
+                return Markup(figure[0])
+    return Markup("")
