@@ -49,20 +49,14 @@ WRONG = [
     ("names rebound instead of memory filled", _with(COPIES, "        static_x, static_y = x, y\n"), "again and again"),
     ("only the input copied", _with("        static_y.copy_(y)\n", ""), "x is new, y is not"),
     ("only the target copied", _with("        static_x.copy_(x)\n", ""), "y is new, x is not"),
-    (
-        "copied after the replay",
-        _with(COPIES + "        graph.replay()\n", "        graph.replay()\n" + COPIES),
-        "lag one batch behind",
-    ),
+    ("copied after the replay", _with(COPIES + "        graph.replay()\n", "        graph.replay()\n" + COPIES),
+     "lag one batch behind"),
     ("the static loss itself returned", _with("static_loss.clone()", "static_loss"), "Return a copy"),
     ("a Python number returned", _with("static_loss.clone()", "static_loss.item()"), "wait for the device"),
     ("no warm-up", _with(WARM_UP, ""), "every replay makes them anew"),
     ("one warm-up step", _with("range(n_warmup)", "range(1)"), "n_warmup is 3"),
-    (
-        "warm-up on the ordinary stream",
-        _with(WARM_UP, "    for _ in range(n_warmup):\n        step(example_x, example_y)\n"),
-        "belongs on a side stream",
-    ),
+    ("warm-up on the ordinary stream",
+     _with(WARM_UP, "    for _ in range(n_warmup):\n        step(example_x, example_y)\n"), "belongs on a side stream"),
     (
         "captured in every warm-up step",
         _with(
@@ -83,51 +77,31 @@ WRONG = [
     ),
     ("replayed at once", _with(CAPTURE, CAPTURE + "    graph.replay()\n"), "One update too many"),
     ("nothing captured", _with(CAPTURE, "    static_loss = None\n"), "Nothing was captured"),
-    (
-        "captured anew in every step",
-        _with(
-            "        graph.replay()\n",
-            "        with torch.cuda.graph(graph):\n            static_loss = step(static_x, static_y)\n"
-            "        graph.replay()\n",
-        ),
-        "capture once",
-    ),
-    (
-        "never replayed",
-        _with("        graph.replay()\n        return static_loss.clone()\n", "        return step(x, y)\n"),
-        "Only graph.replay()",
-    ),
-    (
-        "the caller's tensors as buffers",
-        _with("example_x.clone(), example_y.clone()", "example_x, example_y"),
-        "Let the buffers be clones",
-    ),
+    ("captured anew in every step",
+     _with("        graph.replay()\n",
+           "        with torch.cuda.graph(graph):\n            static_loss = step(static_x, static_y)\n"
+           "        graph.replay()\n"), "capture once"),
+    ("never replayed",
+     _with("        graph.replay()\n        return static_loss.clone()\n", "        return step(x, y)\n"),
+     "Only graph.replay()"),
+    ("the caller's tensors as buffers", _with("example_x.clone(), example_y.clone()", "example_x, example_y"),
+     "Let the buffers be clones"),
     ("shapes not compared", _with(CHECK, ""), "spreads a single sample"),
     ("only lengths compared", _with(CHECK, CHECK.replace("shape", "size(0)")), "not their first number"),
-    (
-        "only len of x",
-        _with(
-            CHECK, CHECK.replace("x.shape != static_x.shape or y.shape != static_y.shape", "len(x) != len(static_x)")
-        ),
-        "A wrong y alone",
-    ),
+    ("only len of x",
+     _with(CHECK, CHECK.replace("x.shape != static_x.shape or y.shape != static_y.shape", "len(x) != len(static_x)")),
+     "A wrong y alone"),
     ("only x compared", _with(CHECK, CHECK.replace(" or y.shape != static_y.shape", "")), "A wrong y alone"),
     ("only y compared", _with(CHECK, CHECK.replace("x.shape != static_x.shape or ", "")), "A wrong x alone"),
     ("numbers counted", _with(CHECK, CHECK.replace("shape", "numel()")), "not how many numbers"),
-    (
-        "numbers of x counted",
-        _with(
-            CHECK,
-            CHECK.replace("x.shape != static_x.shape or y.shape != static_y.shape", "x.numel() != static_x.numel()"),
-        ),
-        "A wrong y alone",
-    ),
-    (
-        "a failed assertion instead",
-        _with(CHECK, "        assert x.shape == static_x.shape and y.shape == static_y.shape\n"),
-        "Compare the shapes before",
-    ),
+    ("numbers of x counted",
+     _with(CHECK,
+           CHECK.replace("x.shape != static_x.shape or y.shape != static_y.shape", "x.numel() != static_x.numel()")),
+     "A wrong y alone"),
+    ("a failed assertion instead",
+     _with(CHECK, "        assert x.shape == static_x.shape and y.shape == static_y.shape\n"),
+     "Compare the shapes before"),
     ("the step is not kept", _with("    captured_step.keeps = step\n", ""), "captured_step.keeps = step"),
     ("the side stream does not wait", _with(WAIT, ""), "wait_stream() first"),
     ("the loss of the capture returned", _with("return captured_step\n", "return static_loss\n"), "not its result"),
-]
+]  # fmt: skip

@@ -32,27 +32,15 @@ _AGAIN = """        whole = rows.new_empty(len(rows) * dist.get_world_size(), ro
         mine"""
 
 RIGHT_TOO = [
-    (
-        "gathered into views of the whole",
-        _with(
-            (
-                "all_gather(whole, rows)\n        return",
-                "dist.all_gather(list(whole.chunk(dist.get_world_size())), rows)\n        return",
-            )
-        ),
-    ),
-    (
-        "a list of parts",
-        _with(
-            (
-                "        all_gather(whole, rows)\n        return",
-                "        parts = "
-                "[torch.empty_like(rows) for _ in range(dist.get_world_size())]\n        dist.all_gather(parts, rows)\n"
-                "        whole = torch.cat(parts)\n        return",
-            )
-        ),
-    ),
-]
+    ("gathered into views of the whole",
+     _with(("all_gather(whole, rows)\n        return",
+            "dist.all_gather(list(whole.chunk(dist.get_world_size())), rows)\n        return"))),
+    ("a list of parts",
+     _with(("        all_gather(whole, rows)\n        return",
+            "        parts = "
+            "[torch.empty_like(rows) for _ in range(dist.get_world_size())]\n        dist.all_gather(parts, rows)\n"
+            "        whole = torch.cat(parts)\n        return"))),
+]  # fmt: skip
 
 WRONG = [
     ("kept whole", _with(("x, rows = ctx.saved_tensors", "x, rows, whole = ctx.saved_tensors"),

@@ -54,37 +54,19 @@ _NEXT = ('"step": run.step,', '"step": run.step + 1,')
 
 WRONG = [
     ("syncs what is not flushed", _with(("        file.flush()\n", "")), "file.flush() first"),
-    (
-        "a temporary file in another file system",
-        _with(
-            ("import os\n", "import os\nimport shutil\nimport tempfile\nfrom pathlib import Path\n"),
-            ('folder / "checkpoint.partial"', 'Path(tempfile.gettempdir(), f"checkpoint-{os.getpid()}.partial")'),
-            ("os.replace(temporary,", "shutil.move(temporary,"),
-        ),
-        "one beside it",
-    ),
-    (
-        "removes the old ones first",
-        _with(
-            ('    for old in sorted(folder.glob("step-*.pt"))[:-2]:\n        old.unlink()\n', ""),
-            (
-                "    temporary =",
-                '    for old in sorted(folder.glob("step-*.pt"))[:-1]:\n        old.unlink()\n    temporary =',
-            ),
-        ),
-        "Remove last",
-    ),
-    (
-        "a key that is not there, hidden by except",
-        _with(
-            (
-                "            continue\n        for name in",
-                "            continue\n        try:\n            state['optimiser']\n"
-                "        except Exception:\n            continue\n        for name in",
-            )
-        ),
-        "your except hides it",
-    ),
+    ("a temporary file in another file system",
+     _with(("import os\n", "import os\nimport shutil\nimport tempfile\nfrom pathlib import Path\n"),
+           ('folder / "checkpoint.partial"', 'Path(tempfile.gettempdir(), f"checkpoint-{os.getpid()}.partial")'),
+           ("os.replace(temporary,", "shutil.move(temporary,")), "one beside it"),
+    ("removes the old ones first",
+     _with(('    for old in sorted(folder.glob("step-*.pt"))[:-2]:\n        old.unlink()\n', ""),
+           ("    temporary =",
+            '    for old in sorted(folder.glob("step-*.pt"))[:-1]:\n        old.unlink()\n    temporary =')),
+     "Remove last"),
+    ("a key that is not there, hidden by except",
+     _with(("            continue\n        for name in",
+            "            continue\n        try:\n            state['optimiser']\n"
+            "        except Exception:\n            continue\n        for name in")), "your except hides it"),
     ("forgets the weights", _with((_PARTS, '"optimizer", "scheduler", "order"')), "model.load_state_dict"),
     ("forgets the optimizer", _with((_PARTS, '"model", "scheduler", "order"')), "averages start from zero"),
     ("forgets the schedule", _with((_PARTS, '"model", "optimizer", "order"')), "place of its schedule"),
@@ -95,58 +77,30 @@ WRONG = [
     ("counts the update that comes", _with(_NEXT), "The number of updates made"),
     ("never loads", _with(("    load(run, folder)\n", "")), "It began anew"),
     ("never saves", _with(("            save(run, folder)\n", "            pass\n")), "save into the folder"),
-    (
-        "saves before the update that it counts",
-        _with((_LOOP, "        if run.step % every == 2:\n            save(run, folder)\n        run.update()\n")),
-        None,
-    ),
-    (
-        "writes under the final name",
-        _with((_ORDERLY, '    torch.save(state, folder / f"step-{run.step:08d}.pt")\n')),
-        "write to another name, then rename",
-    ),
-    (
-        "one file, written over",
-        _with((_ORDERLY, '    torch.save(state, folder / "step-1.pt")\n')),
-        "write to another name, then rename",
-    ),
+    ("saves before the update that it counts",
+     _with((_LOOP, "        if run.step % every == 2:\n            save(run, folder)\n        run.update()\n")), None),
+    ("writes under the final name", _with((_ORDERLY, '    torch.save(state, folder / f"step-{run.step:08d}.pt")\n')),
+     "write to another name, then rename"),
+    ("one file, written over", _with((_ORDERLY, '    torch.save(state, folder / "step-1.pt")\n')),
+     "write to another name, then rename"),
     ("keeps no previous one", _with(("[:-2]", "[:-1]")), "nothing to fall back on"),
     ("keeps all", _with(("[:-2]", "[:0]")), "disks fill up"),
     ("does not sync", _with(("        file.flush()\n        os.fsync(file.fileno())\n", "")), "Call os.fsync"),
-    (
-        "syncs after the rename",
-        _with(
-            ("        file.flush()\n        os.fsync(file.fileno())\n", ""),
-            ("    for old in", "    os.fsync(os.open(folder, os.O_RDONLY))\n    for old in"),
-        ),
-        "Call os.fsync",
-    ),
-    (
-        "takes the newest, whole or not",
-        _with((_TRY, "        state = torch.load(file, weights_only=True)\n")),
-        "If torch.load fails, take the one before",
-    ),
-    (
-        "gives up when the newest is cut",
-        _with(("            continue\n", "            return\n")),
-        "If torch.load fails, take the one before",
-    ),
+    ("syncs after the rename",
+     _with(("        file.flush()\n        os.fsync(file.fileno())\n", ""),
+           ("    for old in", "    os.fsync(os.open(folder, os.O_RDONLY))\n    for old in")), "Call os.fsync"),
+    ("takes the newest, whole or not", _with((_TRY, "        state = torch.load(file, weights_only=True)\n")),
+     "If torch.load fails, take the one before"),
+    ("gives up when the newest is cut", _with(("            continue\n", "            return\n")),
+     "If torch.load fails, take the one before"),
     ("takes the oldest", _with(('glob("step-*.pt"), reverse=True', 'glob("step-*.pt")')), None),
     ("sorts names as text", _with(("{run.step:08d}", "{run.step}"), ("[:-2]", "[:0]")), "Sort by the number"),
-    (
-        "a temporary file that looks like a checkpoint",
-        _with(('"checkpoint.partial"', 'f"step-{run.step:08d}.tmp.pt"')),
-        "What has not got its name",
-    ),
-    (
-        "draws random numbers while saving",
-        _with(("    state = {name: getattr", "    torch.rand(1)\n    state = {name: getattr")),
-        "Saving must not change the run",
-    ),
-    (
-        "counts by itself",
-        _with(("        run.update()\n", "        run.update()\n        run.step -= 1\n")),
-        "run.update() counts",
-    ),
+    ("a temporary file that looks like a checkpoint", _with(('"checkpoint.partial"', 'f"step-{run.step:08d}.tmp.pt"')),
+     "What has not got its name"),
+    ("draws random numbers while saving",
+     _with(("    state = {name: getattr", "    torch.rand(1)\n    state = {name: getattr")),
+     "Saving must not change the run"),
+    ("counts by itself", _with(("        run.update()\n", "        run.update()\n        run.step -= 1\n")),
+     "run.update() counts"),
     ("stops after what it loaded", _with(("while run.step < run.steps", "while run.step < 4")), "until run.step"),
-]
+]  # fmt: skip

@@ -23,33 +23,18 @@ WRONG = [
     ("values instead of bytes", _with(" * bytes_per_value", ""), "Memory moves bytes"),
     ("always four bytes", _with("* bytes_per_value", "* 4"), "not always 4"),
     ("bits instead of bytes", _with("* bytes_per_value", "* 8 * bytes_per_value"), "not in bits"),
-    (
-        "arithmetic alone",
-        _with("max(flop / flop_per_s, values * bytes_per_value / bytes_per_s)", "flop / flop_per_s"),
-        "quicker of two",
-    ),
-    (
-        "memory alone",
-        _with(
-            "max(flop / flop_per_s, values * bytes_per_value / bytes_per_s)", "values * bytes_per_value / bytes_per_s"
-        ),
-        "quicker of two",
-    ),
+    ("arithmetic alone", _with("max(flop / flop_per_s, values * bytes_per_value / bytes_per_s)", "flop / flop_per_s"),
+     "quicker of two"),
+    ("memory alone",
+     _with("max(flop / flop_per_s, values * bytes_per_value / bytes_per_s)", "values * bytes_per_value / bytes_per_s"),
+     "quicker of two"),
     ("milliseconds", _with("return max(", "return 1e3 * max("), "seconds"),
     ("nothing returned", _with("return max(", "max("), "return missing"),
     ("one peak for both", _with("flop / flop_per_s", "flop / bytes_per_s"), None),
-    (
-        "the peaks swapped",
-        _with("flop_per_s, values * bytes_per_value / bytes", "bytes_per_s, values * bytes_per_value / flop"),
-        "swapped",
-    ),
+    ("the peaks swapped",
+     _with("flop_per_s, values * bytes_per_value / bytes", "bytes_per_s, values * bytes_per_value / flop"), "swapped"),
     ("the batch left out of the FLOP", _with("2 * batch", "2"), "Every sample"),
-    (
-        "rates divided by amounts",
-        _with(
-            "flop / flop_per_s, values * bytes_per_value / bytes_per_s",
-            "flop_per_s / flop, bytes_per_s / (values * bytes_per_value)",
-        ),
-        "one over a time",
-    ),
-]
+    ("rates divided by amounts",
+     _with("flop / flop_per_s, values * bytes_per_value / bytes_per_s",
+           "flop_per_s / flop, bytes_per_s / (values * bytes_per_value)"), "one over a time"),
+]  # fmt: skip

@@ -48,11 +48,8 @@ WRONG = [
     ("a whole cosine", _with("math.pi * part", "2 * math.pi * part"), "half of one"),
     ("a quarter", _with("math.pi * part", "math.pi / 2 * part"), "from 0 to π"),
     ("degrees", _with("math.pi * part", "180 * part"), None),
-    (
-        "ends at the base rate",
-        _with("0.5 * peak *", "run.base_rate + 0.5 * (peak - run.base_rate) *"),
-        "not at the base rate",
-    ),
+    ("ends at the base rate", _with("0.5 * peak *", "run.base_rate + 0.5 * (peak - run.base_rate) *"),
+     "not at the base rate"),
     ("a factor, not a rate", _with("peak = run.base_rate * batch", "peak = batch"), None),
     ("divides by an empty warm-up", _with("if step < warmup:\n", "rise = 1 / warmup\n    if step < warmup:\n"), None),
-]
+]  # fmt: skip

@@ -37,39 +37,20 @@ def _with(old: str, new: str) -> str:
 
 
 WRONG = [
-    (
-        "computing not divided",
-        _with('compute_s = batch / gpus * job["sample_s"]', 'compute_s = batch * job["sample_s"]'),
-        "computes 1/P",
-    ),
-    (
-        "what sticks out instead of all",
-        _with(
-            'sent_s = sum(ring_s(n, gpus, cluster) for n, _ in job["buckets"])',
-            "sent_s = whole_s(batch / gpus, gpus, job, cluster) - compute_s",
-        ),
-        "hidden or not",
-    ),
-    (
-        "speed-up instead of efficiency",
-        _with("(gpus * whole_s(batch / gpus, gpus, job, cluster))", "whole_s(batch / gpus, gpus, job, cluster)"),
-        "divided by the number of GPUs",
-    ),
-    (
-        "weak instead of strong",
-        _with(_EFFICIENCY, 'batch * job["sample_s"] / whole_s(batch, gpus, job, cluster)'),
-        "is fixed",
-    ),
-    (
-        "the fewest",
-        _with("            largest = gpus\n", "            largest = min(largest, gpus)\n"),
-        "not the fewest",
-    ),
-    (
-        "the first that misses",
-        _with("            largest = gpus\n", "            largest = 2 * gpus\n"),
-        "no longer reach",
-    ),
+    ("computing not divided",
+     _with('compute_s = batch / gpus * job["sample_s"]', 'compute_s = batch * job["sample_s"]'), "computes 1/P"),
+    ("what sticks out instead of all",
+     _with('sent_s = sum(ring_s(n, gpus, cluster) for n, _ in job["buckets"])',
+           "sent_s = whole_s(batch / gpus, gpus, job, cluster) - compute_s"), "hidden or not"),
+    ("speed-up instead of efficiency",
+     _with("(gpus * whole_s(batch / gpus, gpus, job, cluster))", "whole_s(batch / gpus, gpus, job, cluster)"),
+     "divided by the number of GPUs"),
+    ("weak instead of strong", _with(_EFFICIENCY, 'batch * job["sample_s"] / whole_s(batch, gpus, job, cluster)'),
+     "is fixed"),
+    ("the fewest", _with("            largest = gpus\n", "            largest = min(largest, gpus)\n"),
+     "not the fewest"),
+    ("the first that misses", _with("            largest = gpus\n", "            largest = 2 * gpus\n"),
+     "no longer reach"),
     ("the last before the crossover", _with("crossover = gpus\n", "crossover = gpus // 2\n"), "is the first number"),
     ("the last crossover", _with("crossover is None and sent_s", "sent_s"), "Look at the crossover"),
     ("without overlap", _with("compute_s * (1 / 3 + 2 / 3 * ready)", "compute_s"), "step with overlap"),
@@ -77,4 +58,4 @@ WRONG = [
     ("one number", _with("return crossover, largest", "return largest"), "two things"),
     ("zero where there is none", _with("return crossover, largest", "return crossover or 0, largest"), None),
     ("one GPU more each time", _with("gpus *= 2", "gpus += 1"), None),
-]
+]  # fmt: skip
