@@ -1,7 +1,9 @@
-"""Timing that can be trusted: warm-up apart, variants in turn, medians with their spread.
+"""Measure how long functions take: after a warm-up, alternating between variants, as a median with its spread.
 
-In: functions without arguments. Out: seconds of one call. On CUDA a call returns before its work is done; there the
-device's own events tell the time.
+Input: functions without arguments.
+Output: seconds of one call. On CUDA a call returns before its work is done, so there CUDA events measure the time.
+
+Source: docs.pytorch.org, torch.cuda.Event.
 """
 
 import math
@@ -12,6 +14,8 @@ from dataclasses import dataclass
 
 from dltutorial import machine
 
+_MIN_SAMPLES, _MAX_SAMPLES = 3, 300
+
 
 @dataclass(frozen=True)
 class Timing:
@@ -21,69 +25,85 @@ class Timing:
 
     @property
     def median_s(self) -> float:
-        """The middle one: what to expect."""
+        """The median, which is what to expect."""
         return statistics.median(self.samples_s)
 
     @property
     def best_s(self) -> float:
-        """The quickest: what the machine can do when nothing disturbs it."""
+        """The shortest time, which the machine reaches when nothing disturbs it."""
         return min(self.samples_s)
 
     def __str__(self) -> str:
-        low, high = min(self.samples_s), max(self.samples_s)
-        return f"{duration(self.median_s)} (from {duration(low)} to {duration(high)}, {len(self.samples_s)} times)"
+        shortest, longest = duration(min(self.samples_s)), duration(max(self.samples_s))
+        return f"{duration(self.median_s)} (from {shortest} to {longest}, {len(self.samples_s)} times)"
 
 
 def alternate(
     variants: Mapping[str, Callable[[], object]], repeats: int = 7, sample_s: float = 0.02, device: str | None = None
 ) -> dict[str, Timing]:
-    """Time several functions in turn, so that a slow moment of the machine hits them all alike.
+    """Time several functions alternately, so that a slow moment of the machine affects all of them equally.
 
-    Each is called once unmeasured, to warm up. A quick one is called several times in a row for one sample, so that
-    the sample lasts about ``sample_s``.
+    Each function is first called once without measuring. A fast function is called several times for one sample, so
+    that the sample lasts about ``sample_s``.
 
     Args:
-        variants: name → function.
-        repeats: samples of each.
-        sample_s: least seconds of a sample.
-        device: where the work runs; default: the course's device.
+        variants: Functions by name.
+        repeats: The number of samples of each function.
+        sample_s: The shortest time of a sample, in seconds.
+        device: Where the work runs. None means the device of the course.
+
+    Returns:
+        The timings by name.
     """
     device = device or machine.device()
     for run in variants.values():
         run()
-    calls = {name: _calls(run, device, sample_s) for name, run in variants.items()}
-    samples: dict[str, list[float]] = {name: [] for name in variants}
+    n_calls = {name: _calls_per_sample(run, device, sample_s) for name, run in variants.items()}
+    samples_s: dict[str, list[float]] = {name: [] for name in variants}
     for _ in range(repeats):
         for name, run in variants.items():
-            samples[name].append(call_s(run, calls[name], device))
-    return {name: Timing(tuple(values)) for name, values in samples.items()}
+            samples_s[name].append(call_s(run, n_calls[name], device))
+    return {name: Timing(tuple(samples)) for name, samples in samples_s.items()}
 
 
 def times_s(run: Callable[[], object], device: str, seconds: float, sample_s: float = 0.003) -> list[float]:
-    """Seconds of one call of ``run``, several times, within about ``seconds`` but 3 times at least.
+    """Measure one function repeatedly for about ``seconds``, and at least 3 times.
 
-    A sample of ``sample_s`` is long for a clock, yet short enough to fit between two turns of another process on the
-    same core.
+    Args:
+        run: The function.
+        device: Where the work runs.
+        seconds: How long to measure.
+        sample_s: The shortest time of a sample. The default is long compared with the resolution of the clock, and
+            short enough that another process on the same core does not interrupt every sample.
+
+    Returns:
+        Seconds of one call, for each sample.
     """
     end = time.perf_counter() + seconds
     run()
-    calls = _calls(run, device, sample_s)
+    n_calls = _calls_per_sample(run, device, sample_s)
     samples: list[float] = []
-    while len(samples) < 3 or (time.perf_counter() < end and len(samples) < 300):
-        samples.append(call_s(run, calls, device))
+    while len(samples) < _MIN_SAMPLES or (time.perf_counter() < end and len(samples) < _MAX_SAMPLES):
+        samples.append(call_s(run, n_calls, device))
     return samples
 
 
 def call_s(run: Callable[[], object], calls: int, device: str) -> float:
-    """Mean seconds of one of ``calls`` calls in a row."""
-    if device != "cuda":
-        start_s = time.perf_counter()
-        for _ in range(calls):
-            run()
-        return (time.perf_counter() - start_s) / calls
+    """Mean seconds of one call, over a number of calls in a row."""
+    if device == "cuda":
+        return _call_on_cuda_s(run, calls)
+    start_s = time.perf_counter()
+    for _ in range(calls):
+        run()
+    return (time.perf_counter() - start_s) / calls
+
+
+def _call_on_cuda_s(run: Callable[[], object], calls: int) -> float:
+    """Mean seconds of one call on a GPU, measured by its own clock."""
     import torch
 
-    start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    start = torch.cuda.Event(enable_timing=True)
+    stop = torch.cuda.Event(enable_timing=True)
     torch.cuda.synchronize()
     start.record()
     for _ in range(calls):
@@ -93,13 +113,13 @@ def call_s(run: Callable[[], object], calls: int, device: str) -> float:
     return start.elapsed_time(stop) / 1e3 / calls
 
 
-def _calls(run: Callable[[], object], device: str, sample_s: float) -> int:
-    """How many calls last ``sample_s``."""
+def _calls_per_sample(run: Callable[[], object], device: str, sample_s: float) -> int:
+    """The number of calls that last about ``sample_s``."""
     return max(1, math.ceil(sample_s / max(call_s(run, 1, device), 1e-7)))
 
 
 def duration(seconds: float) -> str:
-    """Seconds in the unit that suits them: ``1.23 ms``."""
+    """Write seconds in a suitable unit, such as ``1.23 ms``."""
     for unit, factor in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
         if abs(seconds) >= factor:
             return f"{three(seconds / factor)} {unit}"
@@ -107,12 +127,16 @@ def duration(seconds: float) -> str:
 
 
 def three(value: float) -> str:
-    """A number of three digits, or of all those before the point: ``1``, ``25.7``, ``25,657``; ``2.5e+07``."""
-    return f"{value:,.0f}" if 999.5 <= abs(value) < 1e7 else f"{value:.3g}"
+    """Write a number with three digits, or with all digits before the point: ``1``, ``25.7``, ``25,657``."""
+    if 999.5 <= abs(value) < 1e7:
+        return f"{value:,.0f}"
+    return f"{value:.3g}"
 
 
 def rate(per_s: float, unit: str) -> str:
-    """Something per second with a letter for its power of ten: ``174 GFLOP/s``, ``840 MB/s``."""
+    """Write a rate with the prefix of its unit, such as ``174 GFLOP/s`` or ``840 MB/s``."""
     unit = unit.replace("bytes", "B")
-    power, letter = next((p for p in ((12, "T"), (9, "G"), (6, "M")) if per_s >= 10 ** p[0]), (6, "M"))
-    return f"{per_s / 10**power:.3g} {letter}{unit}"
+    for prefix, factor in (("T", 1e12), ("G", 1e9)):
+        if per_s >= factor:
+            return f"{per_s / factor:.3g} {prefix}{unit}"
+    return f"{per_s / 1e6:.3g} M{unit}"

@@ -1,6 +1,9 @@
-"""What a trace says in numbers: time by range and operator, how idle the device was, how long steps waited for input.
+"""What a trace says in numbers: time by range and by operator, idle time of the GPU, time that steps wait for input.
 
-In: a :class:`~dltutorial.profile.events.Trace`. Out: seconds and shares (0 to 1); None where the trace cannot tell.
+Input: a :class:`~dltutorial.profile.events.Trace`.
+Output: seconds, and shares from 0 to 1. A share is None if the trace does not contain it.
+
+Source: docs.pytorch.org, torch.profiler, for the names of events and for the meaning of self time.
 """
 
 import statistics
@@ -14,11 +17,11 @@ from dltutorial.profile.trace_breakdown import StepBreakdown
 from dltutorial.record.table import Table
 
 _OPERATORS = ("operator", "runtime", "kernel", "copy")
-_LETTERS = 90
+_MAX_NAME_LENGTH = 90
 
 
 class Total(NamedTuple):
-    """All events of one name and category together; ``seconds`` is inclusive for ranges, self time for operators."""
+    """All events of one name and category. ``seconds`` is inclusive for ranges, and self time for operators."""
 
     name: str
     category: str
@@ -27,116 +30,173 @@ class Total(NamedTuple):
 
 
 class Overlap(NamedTuple):
-    """How many collectives a trace holds, seconds in which one ran, and of those, in which something was computed."""
+    """The number of collectives, the seconds in which any of them ran, and how many of these computation hides."""
 
-    n_messages: int
+    n_collectives: int
     communication_s: float
     hidden_s: float
 
     @property
     def hidden_share(self) -> float:
-        """From 0, all of it waited for, to 1; 0 without communication."""
-        return self.hidden_s / self.communication_s if self.communication_s else 0.0
+        """Share of the communication that is hidden behind computation, from 0 to 1. It is 0 without communication."""
+        if self.communication_s == 0:
+            return 0.0
+        return self.hidden_s / self.communication_s
 
 
 def table(trace: Trace, top: int = 8) -> Table:
-    """All the numbers: the shares, twice ``top`` ranges, and the ``top`` operators; a long name is cut."""
-    step_s = statistics.median(step.duration_s for step in trace.steps) if trace.steps else None
-    lines: list[tuple] = [
-        ("steps", "", len(trace.steps), None if step_s is None else duration(step_s)),
+    """Make a table of all numbers.
+
+    Args:
+        trace: The trace.
+        top: The number of operators in the table. The number of ranges is twice as large.
+
+    Returns:
+        The table: the shares, then ranges, then operators. Long names are cut.
+    """
+    step_text = None
+    if trace.steps:
+        step_text = duration(statistics.median(step.duration_s for step in trace.steps))
+    rows: list[tuple] = [
+        ("steps", "", len(trace.steps), step_text),
         ("device idle", "share", "", _percent(device_idle_share(trace))),
         ("waiting for input", "share", "", _percent(input_wait_share(trace))),
     ]
     for total in (*range_times(trace)[: 2 * top], *operator_times(trace)[:top]):
-        lines.append((short(total.name), total.category, total.calls, duration(total.seconds)))
-    return Table.of(("what", "kind", "times", "time"), lines)
+        rows.append((short(total.name), total.category, total.calls, duration(total.seconds)))
+    return Table.of(("what", "kind", "times", "time"), rows)
 
 
 def short(name: str) -> str:
-    """A name that fits a table: kernels made from templates have thousands of letters."""
-    return name if len(name) <= _LETTERS else name[: _LETTERS - 1] + "…"
+    """Cut a name so that it fits a table, because names of kernels from templates have thousands of letters."""
+    if len(name) <= _MAX_NAME_LENGTH:
+        return name
+    return name[: _MAX_NAME_LENGTH - 1] + "…"
 
 
 def range_times(trace: Trace) -> tuple[Total, ...]:
-    """Inclusive time of every named range of the host; one inside another of its name counts once."""
-    found = defaultdict(list)
+    """Inclusive time of every range of the host. A range inside another range of the same name does not count."""
+    ranges = defaultdict(list)
     for event in trace.events:
         if event.category == "range":
-            found[event.name].append(event)
-    outer = {name: outermost(events) for name, events in found.items()}
-    return _longest_first(
-        Total(name, "range", len(events), sum(event.duration_s for event in events)) for name, events in outer.items()
-    )
+            ranges[event.name].append(event)
+    totals = []
+    for name, events in ranges.items():
+        outer = outermost(events)
+        totals.append(Total(name, "range", len(outer), sum(event.duration_s for event in outer)))
+    return _longest_first(totals)
 
 
 def operator_times(trace: Trace) -> tuple[Total, ...]:
-    """Self time by name: at each moment of a row, time belongs to the operator that started last."""
+    """Self time by name. At each moment, the time of a row belongs to the running operator that started last."""
     rows: dict[int, list[Event]] = defaultdict(list)
     for event in trace.events:
         if event.category in _OPERATORS:
             rows[event.row].append(event)
-    found: dict[tuple[str, str], list[float]] = defaultdict(list)
+    seconds: dict[tuple[str, str], list[float]] = defaultdict(list)
     for events in rows.values():
         for event, self_s in zip(events, self_seconds(events), strict=True):
-            found[event.name, event.category].append(self_s)
-    return _longest_first(Total(*key, len(self_s), sum(self_s)) for key, self_s in found.items())
+            seconds[event.name, event.category].append(self_s)
+    return _longest_first(Total(name, category, len(s), sum(s)) for (name, category), s in seconds.items())
 
 
 def device_idle_share(trace: Trace) -> float | None:
-    """Of the time between the first step's start and the end of all work, when no device did anything.
+    """Share of the time in which no GPU did anything, between the start of the first step and the end of all work.
 
-    None ("not available") without steps or device events.
+    Returns:
+        The share. It is None without steps or without events of a GPU.
     """
-    step = StepBreakdown.of(trace) if trace.steps else None
-    return 1 - step.device_s / step.step_s if step and step.device_s is not None else None
+    if not trace.steps:
+        return None
+    step = StepBreakdown.of(trace)
+    if step.device_s is None:
+        return None
+    return 1 - step.device_s / step.step_s
 
 
 def input_wait_share(trace: Trace) -> float | None:
-    """Of the time of the steps, when the thread that steps waited for its batch; None where no range shows it.
+    """Share of the time in which the stepping thread waited for its batch. Loading in other threads does not count.
 
-    What another thread loads meanwhile is no wait.
+    Returns:
+        The share. It is None without steps, or if no range shows the wait.
     """
-    step = StepBreakdown.of(trace) if trace.steps else None
-    return step.wait_s / step.step_s if step and step.wait_s else None
+    if not trace.steps:
+        return None
+    step = StepBreakdown.of(trace)
+    if step.wait_s == 0:
+        return None
+    return step.wait_s / step.step_s
 
 
 def changes(before: Trace, after: Trace, names: tuple[str, str] = ("before", "after"), most: int = 10) -> Table:
-    """Ranges and operators whose time changed most from one run to the other, per step where both have steps."""
-    per_step = bool(before.steps and after.steps)
-    old, new = (_seconds_by_name(trace, len(trace.steps) if per_step else 1) for trace in (before, after))
-    found = [(*key, old.get(key, 0.0), new.get(key, 0.0)) for key in {**old, **new} if old.get(key) != new.get(key)]
-    lines = []
-    for name, category, before_s, after_s in sorted(found, key=lambda one: (-abs(one[3] - one[2]), one[0]))[:most]:
-        ratio = "gone" if not after_s else f"{after_s / before_s:.2f} ×" if before_s else "new"
-        lines.append((short(name), category, duration(before_s), duration(after_s), ratio))
-    return Table.of(("what changed", "kind", *names, "ratio"), lines)
+    """List the ranges and operators whose time changed most from one run to the other.
+
+    Args:
+        before: The first run.
+        after: The second run.
+        names: The names of the runs in the header.
+        most: The largest number of rows.
+
+    Returns:
+        The table. Times are per step if both runs have steps.
+    """
+    has_steps = bool(before.steps and after.steps)
+    before_s = _seconds_by_name(before, per_step=has_steps)
+    after_s = _seconds_by_name(after, per_step=has_steps)
+    pairs = {key: (before_s.get(key, 0.0), after_s.get(key, 0.0)) for key in {**before_s, **after_s}}
+    changed = [key for key, (old_s, new_s) in pairs.items() if old_s != new_s]
+    changed.sort(key=lambda key: (-abs(pairs[key][1] - pairs[key][0]), key[0]))
+    rows = []
+    for name, category in changed[:most]:
+        old_s, new_s = pairs[name, category]
+        rows.append((short(name), category, duration(old_s), duration(new_s), _ratio_text(old_s, new_s)))
+    return Table.of(("what changed", "kind", *names, "ratio"), rows)
 
 
 def overlap(trace: Trace) -> Overlap:
-    """How much of one rank's communication runs while something is computed.
+    """Measure how much of the communication of one rank is hidden behind computation.
 
-    Gloo's all-reduces appear as ranges on threads of their own, NCCL's as kernels on a stream of their own. Computing
-    is what autograd does on the host, but for the nodes in which our hooks copy and send, or any other kernel on a GPU.
+    Gloo's all-reduces appear as ranges on their own threads, and those of NCCL as kernels on their own stream.
+    Computation on a GPU is any other kernel. On a CPU it is the work of autograd, without the nodes in which hooks copy
+    and send gradients.
     """
     kernels = [event for event in trace.events if event.category == "kernel"]
     if kernels:
         computing = [event for event in kernels if not event.name.startswith("nccl")]
     else:
-        nodes = (event for event in trace.events if event.name.startswith("autograd::engine::evaluate_function"))
-        computing = [event for event in nodes if not event.name.endswith("AccumulateGrad")]
+        nodes = [event for event in trace.events if event.name.startswith("autograd::engine::evaluate_function")]
+        computing = [node for node in nodes if not node.name.endswith("AccumulateGrad")]
+    gloo = [event for event in trace.events if event.name.startswith("gloo:")]
     nccl = [event for event in kernels if event.name.startswith("nccl")]
-    sent = intervals([event for event in trace.events if event.name.startswith("gloo:")] + nccl)
-    return Overlap(len(sent), length(sent), length(sent) - length(without(sent, intervals(computing))))
+    communication = intervals(gloo + nccl)
+    communication_s = length(communication)
+    visible_s = length(without(communication, intervals(computing)))
+    return Overlap(len(communication), communication_s, communication_s - visible_s)
 
 
-def _seconds_by_name(trace: Trace, parts: int) -> dict[tuple[str, str], float]:
+def _seconds_by_name(trace: Trace, per_step: bool) -> dict[tuple[str, str], float]:
+    """Seconds of each name and category, in total or per step."""
+    parts = len(trace.steps) if per_step else 1
     totals = (*range_times(trace), *operator_times(trace))
     return {(total.name, total.category): total.seconds / parts for total in totals}
 
 
+def _ratio_text(before_s: float, after_s: float) -> str:
+    """The ratio of two times as text."""
+    if after_s == 0:
+        return "gone"
+    if before_s == 0:
+        return "new"
+    return f"{after_s / before_s:.2f} ×"
+
+
 def _longest_first(totals: Iterable[Total]) -> tuple[Total, ...]:
+    """Sort by time."""
     return tuple(sorted(totals, key=lambda total: (-total.seconds, total.name)))
 
 
 def _percent(share: float | None) -> str | None:
-    return None if share is None else f"{100 * share:.0f}%"
+    """A share as a percentage."""
+    if share is None:
+        return None
+    return f"{100 * share:.0f}%"
