@@ -1,18 +1,22 @@
-"""Short experiments on this machine: matrix products and memory copies.
+"""Measure the peaks of this machine by short experiments: matrix products and copies in memory.
 
-In: a device, seconds to spend. Out: ``Figure``, the best of several repeats with their median, a unit, and how it was
-measured. The best is kept because other work can only make a repeat slower; the median beside it tells by how much.
-A warm-up is never counted. torch is loaded inside the functions.
+Input: a device, and seconds to spend.
+Output: a :class:`Figure`: the best rate of several repeats, their median, a unit, and how it was measured.
+
+The best rate counts because other programs can only make a repeat slower. The median beside it shows by how much. The
+warm-up is not measured. torch is imported inside the functions, so that importing this file is fast.
+
+Source: a product of two n × n matrices has 2 n³ FLOP; a copy reads and writes each byte once.
 """
 
 import contextlib
-import itertools
 import os
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from dltutorial import machine
 from dltutorial.profile.timing import call_s, times_s
@@ -22,11 +26,24 @@ CUDA_DTYPES = ("fp32", "tf32", "bf16", "fp16", "fp64")
 
 _TORCH_NAMES = {"fp32": "float32", "tf32": "float32", "bf16": "bfloat16", "fp16": "float16", "fp64": "float64"}
 _MIB = 1 << 20
+_MIN_SIZE = 128  # rows of the smallest matrix
+_MAX_SIZE = {"cpu": 4096, "cuda": 8192}
+_LONG_PRODUCT_S = 0.03  # no larger matrix is tried after a product that takes longer
+_SINGLE_THREAD_SHARE = 0.25  # of the time that a CPU is measured
+_GPU_CACHE_BYTES = 128 * _MIB  # the L2 cache of GPUs until 2026 is smaller
 
 
 @dataclass(frozen=True)
 class Figure:
-    """One measured figure: the best of ``repeats``, their median, the unit, and how it was measured."""
+    """One measured rate.
+
+    Attributes:
+        best: The best rate of all repeats.
+        median: The median rate.
+        repeats: The number of repeats.
+        unit: FLOP/s or bytes/s.
+        how: How it was measured.
+    """
 
     best: float
     median: float
@@ -36,92 +53,100 @@ class Figure:
 
     @classmethod
     def of(cls, rates: Sequence[float], unit: str, how: str) -> "Figure":
-        """From the rates of several repeats."""
+        """Combine the rates of several repeats."""
         return cls(max(rates), statistics.median(rates), len(rates), unit, how)
 
     @property
     def spread(self) -> float:
-        """By which part of the best the median falls short of it: 0 on a quiet machine."""
+        """The difference of best and median as a share of the best. It is near 0 if nothing disturbed the machine."""
         return 1 - self.median / self.best
 
 
 def matmul_flops_per_s(dtype: str, device: str, seconds: float) -> Figure | None:
-    """FLOP/s of a square matrix product, 2 n³ FLOP; None where this device has no such product.
+    """Measure the peak of square matrix products.
 
-    On a CPU one thread has a turn too: if other processes hold cores, several threads that wait for each other can be
-    hundreds of times slower than one.
+    On a CPU one thread is measured as well as all threads. If other processes hold cores, several threads that wait for
+    each other can be hundreds of times slower than one.
+
+    Args:
+        dtype: One of ``CUDA_DTYPES``.
+        device: Where the product runs.
+        seconds: How long to measure.
+
+    Returns:
+        FLOP/s, or None where the device has no product of this data type.
     """
     import torch
 
     all_threads = torch.get_num_threads()
-    found: list[Figure] = []
-    with contextlib.suppress(RuntimeError), _float32_precision("high" if dtype == "tf32" else "highest"):
-        for threads in sorted({1, all_threads}) if device == "cpu" else [all_threads]:
-            torch.set_num_threads(threads)
-            end = time.perf_counter() + seconds * (0.75 if threads == all_threads else 0.25)
-            n, run = _best_size(dtype, device, end)
-            rates = [2 * n**3 / product_s for product_s in times_s(run, device, end - time.perf_counter())]
-            how = f"{n} × {n} matrices, {device}" + (f", threads: {threads}" if device == "cpu" else "")
-            found.append(Figure.of(rates, "FLOP/s", how))
+    precision = "high" if dtype == "tf32" else "highest"
+    seconds_by_threads = {all_threads: seconds}
+    if device == "cpu" and all_threads > 1:
+        single_s = _SINGLE_THREAD_SHARE * seconds
+        seconds_by_threads = {1: single_s, all_threads: seconds - single_s}
+    figures: list[Figure] = []
+    with contextlib.suppress(RuntimeError), _float32_precision(precision):
+        for n_threads, share_s in seconds_by_threads.items():
+            torch.set_num_threads(n_threads)
+            figures.append(_matmul_figure(dtype, device, share_s, n_threads))
     torch.set_num_threads(all_threads)
-    return max(found, key=lambda figure: figure.best, default=None)
+    return max(figures, key=lambda figure: figure.best, default=None)
 
 
-def copy_bytes_per_s(device: str, seconds: float) -> Figure | None:
-    """Memory bandwidth of a copy between arrays far larger than the last cache, bytes read plus bytes written."""
-    import torch
-
-    n_bytes = _copy_bytes(device)
-    with contextlib.suppress(RuntimeError, MemoryError):
-        source, target = (torch.ones(n_bytes // 4, dtype=torch.float32, device=device) for _ in range(2))
-        rates = [2 * n_bytes / copy_s for copy_s in times_s(lambda: target.copy_(source), device, seconds)]
-        return Figure.of(rates, "bytes/s", f"copy of {n_bytes // _MIB} MiB, {device}, bytes read + written")
-    return None
-
-
-def last_cache_bytes(root: Path = Path("/sys/devices/system/cpu")) -> int | None:
-    """Bytes of the largest caches of the cores this process may use, all together; None where it cannot be told."""
-    cpus = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else {0}
-    sizes: dict[str, int] = {}
-    with contextlib.suppress(OSError, ValueError):
-        for cpu in cpus:
-            levels = list((root / f"cpu{cpu}" / "cache").glob("index*"))
-            last = max(levels, key=lambda level: int((level / "level").read_text()))
-            sizes[(last / "shared_cpu_list").read_text()] = int((last / "size").read_text().strip("K\n")) << 10
-    return sum(sizes.values()) or None
+def _matmul_figure(dtype: str, device: str, seconds: float, n_threads: int) -> Figure:
+    """Measure the product of matrices of the size with the highest rate."""
+    end = time.perf_counter() + seconds
+    best = _best_size(dtype, device, end)
+    samples_s = times_s(best.run, device, end - time.perf_counter())
+    how = f"{best.n} × {best.n} matrices, {device}"
+    if device == "cpu":
+        how += f", threads: {n_threads}"
+    return Figure.of([2 * best.n**3 / product_s for product_s in samples_s], "FLOP/s", how)
 
 
-def _best_size(dtype: str, device: str, end: float) -> tuple[int, Callable[[], object]]:
-    """The matrix size with the highest rate, and its product, tried from small to large.
+class _Product(NamedTuple):
+    """A matrix product of n × n matrices, and its rate in a short measurement."""
 
-    From small, since without units for a precision a product can take 100 times longer; and on past a size that was
-    slow, since a small one is slow too when another process holds a core.
+    flops_per_s: float
+    n: int
+    run: Callable[[], object]
+
+
+def _best_size(dtype: str, device: str, end: float) -> _Product:
+    """Find the size with the highest rate, from small to large matrices.
+
+    We begin with a small size because a product without units for its precision can take 100 times as long. We do not
+    stop at a slow size because a small product is slow, too, while another process holds a core.
     """
-    best: tuple = (0.0, 0, None)
-    for n in itertools.takewhile(lambda n: n <= (8192 if device == "cuda" else 4096), (128 << k for k in range(9))):
+    tried: list[_Product] = []
+    n = _MIN_SIZE
+    while n <= _MAX_SIZE[device]:
         run = _matmul(n, dtype, device)
         run()
         product_s = min(call_s(run, 1, device) for _ in range(4))
-        best = max(best, (2 * n**3 / product_s, n, run), key=lambda tried: tried[0])
-        # Twice the size takes eight times as long: stop if that is too long, or long enough already.
-        if product_s > 0.03 or time.perf_counter() + 5 * 8 * product_s > end:
+        tried.append(_Product(2 * n**3 / product_s, n, run))
+        next_product_s = 8 * product_s  # twice the size
+        if product_s > _LONG_PRODUCT_S or time.perf_counter() + 5 * next_product_s > end:
             break
-    return best[1:]
+        n *= 2
+    return max(tried, key=lambda product: product.flops_per_s)
 
 
 def _matmul(n: int, dtype: str, device: str) -> Callable[[], object]:
+    """Make a function that multiplies two random n × n matrices."""
     import torch
 
-    kind = getattr(torch, _TORCH_NAMES[dtype])
-    generator = torch.Generator(device).manual_seed(0)  # the caller's random numbers stay as they were
-    a, b = (torch.randn(n, n, device=device, generator=generator).to(kind) for _ in range(2))
+    torch_dtype = getattr(torch, _TORCH_NAMES[dtype])
+    generator = torch.Generator(device).manual_seed(0)  # does not change the random numbers of the caller
+    a = torch.randn(n, n, device=device, generator=generator).to(torch_dtype)
+    b = torch.randn(n, n, device=device, generator=generator).to(torch_dtype)
     product = torch.empty_like(a)
     return lambda: torch.mm(a, b, out=product)
 
 
 @contextlib.contextmanager
 def _float32_precision(precision: str) -> Iterator[None]:
-    """Let float32 products use TF32 ("high") or forbid it ("highest"), for a while."""
+    """Allow TF32 in float32 products ("high"), or forbid it ("highest"), inside the block."""
     import torch
 
     before = torch.get_float32_matmul_precision()
@@ -132,12 +157,58 @@ def _float32_precision(precision: str) -> Iterator[None]:
         torch.set_float32_matmul_precision(before)
 
 
+def copy_bytes_per_s(device: str, seconds: float) -> Figure | None:
+    """Measure the memory bandwidth by a copy between arrays that are far larger than the last cache.
+
+    Args:
+        device: Where the arrays are.
+        seconds: How long to measure.
+
+    Returns:
+        Bytes read plus bytes written per second, or None if there is too little memory.
+    """
+    import torch
+
+    n_bytes = _copy_bytes(device)
+    with contextlib.suppress(RuntimeError, MemoryError):
+        source = torch.ones(n_bytes // 4, dtype=torch.float32, device=device)
+        target = torch.ones(n_bytes // 4, dtype=torch.float32, device=device)
+        samples_s = times_s(lambda: target.copy_(source), device, seconds)
+        how = f"copy of {n_bytes // _MIB} MiB, {device}, bytes read + written"
+        return Figure.of([2 * n_bytes / copy_s for copy_s in samples_s], "bytes/s", how)
+    return None
+
+
 def _copy_bytes(device: str) -> int:
-    """Eight times the last cache, at least 256 MiB, at most 1 GiB and an eighth of the free memory."""
+    """Choose the bytes to copy: 8 times the last cache, 256 MiB to 1 GiB, at most an eighth of the free memory."""
     if device == "cuda":
         import torch
 
-        cache, free = 128 * _MIB, torch.cuda.mem_get_info()[0]  # no GPU's L2 was larger when this was written
+        cache_bytes = _GPU_CACHE_BYTES
+        free_bytes, _ = torch.cuda.mem_get_info()
     else:
-        cache, free = last_cache_bytes() or 32 * _MIB, machine.memory_bytes()[1] or 2048 * _MIB
-    return min(max(256 * _MIB, 8 * cache), 1024 * _MIB, free // 8) // _MIB * _MIB
+        cache_bytes = last_cache_bytes() or 32 * _MIB
+        free_bytes = machine.memory_bytes()[1] or 2048 * _MIB
+    n_bytes = min(max(256 * _MIB, 8 * cache_bytes), 1024 * _MIB, free_bytes // 8)
+    return n_bytes // _MIB * _MIB
+
+
+def last_cache_bytes(root: Path = Path("/sys/devices/system/cpu")) -> int | None:
+    """Sum of the last caches of the cores that this process may use.
+
+    Args:
+        root: Where Linux describes the CPUs.
+
+    Returns:
+        Bytes, or None where the system does not report them.
+    """
+    if not hasattr(os, "sched_getaffinity"):
+        return None
+    sizes: dict[str, int] = {}  # by the list of cores that share the cache
+    with contextlib.suppress(OSError, ValueError):
+        for cpu in os.sched_getaffinity(0):
+            caches = (root / f"cpu{cpu}" / "cache").glob("index*")
+            last = max(caches, key=lambda cache: int((cache / "level").read_text()))
+            n_kib = int((last / "size").read_text().strip("K\n"))
+            sizes[(last / "shared_cpu_list").read_text()] = n_kib << 10
+    return sum(sizes.values()) or None
