@@ -2,14 +2,11 @@
 
 import ast
 import contextlib
-import functools
-import http.server
 import json
 import os
 import shutil
 import subprocess
 import sys
-import threading
 
 import links
 import pytest
@@ -203,51 +200,22 @@ def test_the_book_has_its_chapters_exercises_reference_glossary_and_index(site):
 
 
 @contextlib.contextmanager
-def window(browser, width, address):
-    """A window of that width; a request to another place, or an error in a script, fails the test."""
+def window(browser, width):
+    """Open a window of this width. A request to another host, or an error in a script, fails the test."""
     page = browser.new_page(viewport={"width": width, "height": 800})
     page.set_default_timeout(150_000)
     wrong = []
     page.on("pageerror", lambda error: wrong.append(str(error)))
     page.on("console", lambda said: wrong.append(said.text) if said.type == "error" else None)
-    page.on("request", lambda asked: None if asked.url.startswith((address, "data:")) else wrong.append(asked.url))
+    page.on("request", lambda asked: None if asked.url.startswith(("file:", "data:")) else wrong.append(asked.url))
     yield page
     page.close()
     assert not wrong
 
 
-@contextlib.contextmanager
-def served(folder):
-    quiet = type("Quiet", (http.server.SimpleHTTPRequestHandler,), {"log_message": lambda *args: None})
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(quiet, directory=str(folder)))
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        server.server_close()
-
-
-def search(page, address, word):
-    page.goto(f"{address}/book/index.html")
-    page.keyboard.press("Control+k")
-    page.keyboard.type(word)
-    page.keyboard.press("Enter")
-    page.wait_for_selector("#search-results li a")
-    return page.locator("#search-results li a").all_inner_texts()
-
-
-@pytest.mark.browser
-def test_search_finds_a_word_from_the_disk_and_from_a_server_and_asks_nobody_else(site, browser):
-    with window(browser, 1200, "file:") as page:
-        assert "00 · Welcome: this machine" in search(page, site.as_uri(), "roofline")
-    with served(site) as address, window(browser, 1200, address) as page:
-        assert "00 · Welcome: this machine" in search(page, address, "roofline")
-
-
 @pytest.mark.browser
 def test_on_a_phone_no_page_is_wider_than_the_screen(site, browser):
-    with window(browser, 390, "file:") as page:
+    with window(browser, 390) as page:
         some = ("notebooks/00*", "exercises/08*", "book/*", "book/reference/*.profile.t*", "genindex*", "README*")
         for file in (file for pattern in some for file in sorted(site.glob(f"{pattern}.html"))):
             page.goto(file.as_uri())
@@ -256,7 +224,7 @@ def test_on_a_phone_no_page_is_wider_than_the_screen(site, browser):
 
 @pytest.mark.browser
 def test_on_paper_folds_are_open_and_navigation_is_away(site, browser):
-    with window(browser, 1200, "file:") as page:
+    with window(browser, 1200) as page:
         page.goto((site / "exercises" / "00_welcome.html").as_uri())
         assert not page.get_by_text("return max(").first.is_visible()
         page.emulate_media(media="print")

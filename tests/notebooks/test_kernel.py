@@ -1,10 +1,8 @@
-import subprocess
 import sys
 
-import psutil
 import pytest
 from executing import executed
-from waiting import gone, wait_for
+from waiting import gone
 
 from dltutorial.course import execute
 
@@ -72,18 +70,3 @@ def test_a_launcher_that_takes_too_long_leaves_no_ranks(run, tmp_path):
     result, _ = run(f"lines = !{sys.executable} {launcher} {script}", timeout_s=30)
     assert result.error.startswith("the cell took longer than 30 s")
     assert [gone(int((tmp_path / f"pid{rank}").read_text())) for rank in range(2)] == [True, True]
-
-
-OWNER = """import asyncio, pathlib
-from dltutorial.course import execute
-asyncio.run(execute.execute(*map(pathlib.Path, ("in.ipynb", "out.ipynb", "."))))"""
-
-
-def test_no_kernel_outlives_a_killed_owner(tmp_path):
-    write(tmp_path / "in.ipynb", f"open({str(tmp_path / 'started')!r}, 'w').close(); import time; time.sleep(1000)")
-    with subprocess.Popen([sys.executable, "-c", OWNER], cwd=tmp_path) as owner:
-        wait_for(lambda: owner.poll() is not None or (tmp_path / "started").exists())
-        family = psutil.Process(owner.pid).children(recursive=True)
-        owner.kill()
-    assert len(family) >= 2
-    assert all(gone(process.pid) for process in family)

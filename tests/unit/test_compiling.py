@@ -19,7 +19,7 @@ def own_settings(monkeypatch):
         yield
 
 
-def test_what_is_missing_is_told_without_torch():
+def test_missing_compilers_are_reported_without_importing_torch():
     code = "import sys; from dltutorial.step import compiling; print(compiling.missing('cpu'), 'torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split()[-1] == "False"

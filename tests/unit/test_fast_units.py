@@ -1,4 +1,4 @@
-"""Chapter 04 tells from the names of a GPU's kernels whether tensor cores multiplied."""
+"""Chapter 04 recognises from the names of GPU kernels which matmuls ran on tensor cores."""
 
 import pytest
 from chapters import written
@@ -48,17 +48,17 @@ def trace_of(names, category="kernel"):
 
 
 @pytest.mark.parametrize("name", ON_TENSOR_CORES)
-def test_a_kernel_on_tensor_cores_is_told(name):
+def test_a_kernel_on_tensor_cores_is_recognised(name):
     assert uses_tensor_cores(name)
 
 
 @pytest.mark.parametrize("name", ON_ORDINARY_CORES)
-def test_a_product_on_ordinary_cores_is_not(name):
+def test_a_matmul_on_ordinary_cores_does_not_count_as_tensor_cores(name):
     assert not uses_tensor_cores(name)
     assert tensor_core_share(products(trace_of([name]))) == 0
 
 
-def test_what_is_no_product_is_left_out():
+def test_kernels_that_are_no_matmul_are_left_out():
     found = products(trace_of(NO_PRODUCT))
     assert found == []
     assert tensor_core_share(found) is None

@@ -53,7 +53,7 @@ def test_data_are_made_checked_and_read_where_no_file_can_be_locked(tmp_path):
     assert "No locks available" in run(PLAIN).stderr
 
 
-def test_a_file_that_a_cell_has_open_is_read_all_the_same(own_data):
+def test_a_file_that_is_open_in_a_cell_can_be_read(own_data):
     """HDF5 refuses to open a file twice in one process if only one of the two calls locks it."""
     file = own_data / "train" / "1980.h5"
     with h5py.File(file), formats.open_year(file) as year:

@@ -57,7 +57,7 @@ def test_binder_has_the_debian_packages_of_the_pocket_cluster():
     assert "slurm-wlm munge" in (ROOT / ".ci" / "run").read_text()
 
 
-def test_binder_starts_whatever_it_is_given_in_the_smoke_preset():
+def test_binder_starts_each_program_in_the_smoke_preset():
     done = subprocess.run(
         [str(BINDER / "start"), "env"], capture_output=True, text=True, env={"PATH": os.environ["PATH"]}, check=True
     )

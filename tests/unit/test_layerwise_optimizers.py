@@ -1,4 +1,4 @@
-"""LARS, LARC and LAMB: the papers' equations in NumPy, a well-kept implementation, and what every optimizer must do."""
+"""LARS, LARC and LAMB equal the papers' equations in NumPy and the package pytorch_optimizer."""
 
 import math
 
@@ -40,7 +40,7 @@ def loss_of(model, step):
 
 
 def train(model, optimizer, steps=range(STEPS), rate=None):
-    """Weights after each step, one row a step."""
+    """Return the weights after each step, (steps S, weights N)."""
     rows = []
     for step in steps:
         optimizer.zero_grad()
@@ -94,8 +94,8 @@ class Equations:
 
 
 @pytest.mark.parametrize(("name", "options"), CASES)
-def test_every_step_is_the_paper_s(name, options):
-    """Also with a schedule, which must enter where the paper has it."""
+def test_every_step_is_that_of_the_papers_equations(name, options):
+    """The learning rate follows a schedule, so it must stand at the same place as in the paper."""
     model, other = net(), net()
     lr, rest = options["lr"], {key: value for key, value in options.items() if key != "lr"}
     optimizer = OURS[name](without_adaptation(model, lr=lr, **rest), **options)
@@ -112,18 +112,18 @@ def test_every_step_is_the_paper_s(name, options):
     assert (row(other) - row(net())).abs().max() > 1e-3, "the weights hardly moved"
 
 
-def test_lars_keeps_step_with_a_well_kept_implementation():
-    """At a constant rate, where it makes no difference whether the momentum holds the rate."""
+def test_lars_equals_pytorch_optimizers_lars():
+    """At a constant learning rate it makes no difference whether the momentum holds the rate."""
     ours, theirs = net(), net()
     options = {"lr": 0.1, "trust_coefficient": 0.05, "weight_decay": 0.1}
-    mine = train(ours, LARS(without_adaptation(ours, **options), **options))
-    other = train(theirs, pytorch_optimizer.LARS(theirs.parameters(), **options))
-    assert (mine[-1] - mine[0]).abs().max() > 0.01
-    assert (mine - other).abs().max() < CLOSE
+    ours_SN = train(ours, LARS(without_adaptation(ours, **options), **options))
+    theirs_SN = train(theirs, pytorch_optimizer.LARS(theirs.parameters(), **options))
+    assert (ours_SN[-1] - ours_SN[0]).abs().max() > 0.01
+    assert (ours_SN - theirs_SN).abs().max() < CLOSE
 
 
-def test_lamb_without_decay_keeps_step_with_a_well_kept_implementation():
-    """So that it keeps step with a well-kept implementation, which corrects nothing; but for layers of zeros."""
+def test_lamb_without_decay_equals_pytorch_optimizers_lamb():
+    """The package has no special case for layers of zeros, so the bias of the norm begins with ones."""
 
     class TheirLAMB(pytorch_optimizer.Lamb):
         clamp = math.inf  # the paper's algorithm has no bound on the norm of the weights
@@ -131,22 +131,22 @@ def test_lamb_without_decay_keeps_step_with_a_well_kept_implementation():
     ours, theirs = net(), net()
     for model in (ours, theirs):
         nn.init.ones_(model[1].bias)
-    mine = train(ours, LAMB(ours.parameters(), lr=3e-3, eps=1e-12))
-    other = train(theirs, TheirLAMB(theirs.parameters(), lr=3e-3, eps=1e-12, adam_debias=True))
-    assert (mine - other).abs().max() < CLOSE
+    ours_SN = train(ours, LAMB(ours.parameters(), lr=3e-3, eps=1e-12))
+    theirs_SN = train(theirs, TheirLAMB(theirs.parameters(), lr=3e-3, eps=1e-12, adam_debias=True))
+    assert (ours_SN - theirs_SN).abs().max() < CLOSE
 
 
 @pytest.mark.parametrize("name", ["NovoGrad", "Shampoo"])
-def test_chapter_14_s_optimizers_keep_step_with_a_well_kept_implementation(name):
-    """Shampoo in its first step; from then on the other's momentum is of another kind."""
+def test_the_optimizers_of_chapter_14_equal_those_of_pytorch_optimizer(name):
+    """Shampoo is compared in its first step, because the package has another kind of momentum."""
     own = written("14", "novograd", "inverse_root", "shampoo", "OfOne", name)[name]
     ours, theirs = net(), net()
     more = {"weight_decay": 0.1} if name == "NovoGrad" else {"matrix_eps": 1e-4}
     steps = range(STEPS if name == "NovoGrad" else 1)
-    mine = train(ours, own(ours.parameters(), 0.003, **({"decay": 0.1} if name == "NovoGrad" else {})), steps)
-    other = train(theirs, getattr(pytorch_optimizer, name)(theirs.parameters(), 0.003, **more), steps)
-    assert (mine[-1] - row(net())).abs().max() > 1e-3
-    assert (mine - other).abs().max() < CLOSE
+    ours_SN = train(ours, own(ours.parameters(), 0.003, **({"decay": 0.1} if name == "NovoGrad" else {})), steps)
+    theirs_SN = train(theirs, getattr(pytorch_optimizer, name)(theirs.parameters(), 0.003, **more), steps)
+    assert (ours_SN[-1] - row(net())).abs().max() > 1e-3
+    assert (ours_SN - theirs_SN).abs().max() < CLOSE
 
 
 def test_without_adaptation_lamb_is_adamw_and_lars_and_larc_are_sgd():
@@ -188,7 +188,7 @@ def test_half_the_steps_saved_and_resumed_are_all_steps_to_the_bit(kind, tmp_pat
 
 
 @pytest.mark.parametrize("kind", OURS.values(), ids=OURS)
-def test_a_layer_of_zeros_moves_and_a_zero_gradient_leaves_all_finite(kind):
+def test_a_layer_of_zeros_changes_and_a_zero_gradient_leaves_all_weights_finite(kind):
     zeros, still = nn.Parameter(torch.zeros(3, 3)), nn.Parameter(torch.ones(3, 3))
     optimizer = kind([zeros, still], lr=0.1)
     for _ in range(3):
@@ -214,7 +214,7 @@ def test_a_negative_rate_is_one_line(kind):
         kind(net().parameters(), lr=-1.0)
 
 
-def test_biases_norms_and_frozen_weights_are_set_apart():
+def test_biases_and_norms_are_a_group_without_adaptation_and_frozen_weights_are_in_no_group():
     model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.LayerNorm([4, 2, 2]), nn.Linear(4, 2))
     model[3].weight.requires_grad_(False)
     adapted, left = without_adaptation(model, lr=0.5, weight_decay=0.1)

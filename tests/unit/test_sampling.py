@@ -15,9 +15,9 @@ def epoch(n, batch_size, world_size, number=0):
 @pytest.mark.parametrize("world_size", [1, 2, 3, 4, 7])
 @pytest.mark.parametrize(("n", "batch_size"), [(64, 8), (65, 8), (63, 8), (10, 7), (7, 7), (100, 9)])
 def test_over_all_ranks_no_sample_of_a_batch_is_lost_and_none_comes_twice(n, batch_size, world_size):
-    seen = list(itertools.chain(*itertools.chain(*epoch(n, batch_size, world_size))))
-    assert len(seen) == len(set(seen)) == n - n % batch_size
-    assert set(seen) <= set(range(n))
+    indices = list(itertools.chain(*itertools.chain(*epoch(n, batch_size, world_size))))
+    assert len(indices) == len(set(indices)) == n - n % batch_size
+    assert set(indices) <= set(range(n))
 
 
 @pytest.mark.parametrize("world_size", [2, 3, 4])

@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+from pathlib import Path
 
 import h5py
 import numpy as np
@@ -45,68 +46,41 @@ def test_time_means_may_be_missing(own_data):
     assert store.open_split(own_data).time_means_1CHW is None
 
 
-def no_folder(folder):
-    shutil.rmtree(folder)
-    return folder
-
-
-def no_split(folder):
-    shutil.rmtree(folder / "train")
-    return folder
-
-
-def no_files(folder):
-    for file in (folder / "train").iterdir():
-        file.unlink()
-    return folder / "train"
-
-
-def another_grid(folder):
-    file = folder / "train" / "1980.h5"
+def write_another_grid(file):
     with h5py.File(file, "w") as h5:
         h5["fields"] = np.ones((2, 3, 16, 20), np.float32)
-    return file
 
 
-def no_statistics(folder):
-    file = folder / "stats" / "global_stds.npy"
-    file.unlink()
-    return file
+def remove_files_below(folder):
+    for file in folder.iterdir():
+        file.unlink()
 
 
-def statistics(name, x):
-    def act(folder):
-        file = folder / "stats" / f"{name}.npy"
-        np.save(file, x)
-        return file
-
-    return act
-
-
-def no_json(folder):
-    file = folder / "dataset.json"
-    file.write_text("{")
-    return file
+def save(x):
+    """Return a function that writes an array into a file."""
+    return lambda file: np.save(file, x)
 
 
 ONES = np.ones((1, 3, 1, 1), np.float32)
-BAD = {
-    "no folder": no_folder,
-    "no split": no_split,
-    "no files": no_files,
-    "another grid": another_grid,
-    "no statistics": no_statistics,
-    "statistics of another shape": statistics("global_means", ONES[:, :2]),
-    "time means of another shape": statistics("time_means", ONES),
-    "a deviation of 0": statistics("global_stds", 0 * ONES),
-    "statistics with NaN": statistics("global_means", np.nan * ONES),
-    "no JSON": no_json,
+BAD = {  # the case: (the file or folder that the message names, a function that damages it)
+    "no folder": (".", shutil.rmtree),
+    "no split": ("train", shutil.rmtree),
+    "no files": ("train", remove_files_below),
+    "another grid": ("train/1980.h5", write_another_grid),
+    "no statistics": ("stats/global_stds.npy", Path.unlink),
+    "statistics of another shape": ("stats/global_means.npy", save(ONES[:, :2])),
+    "time means of another shape": ("stats/time_means.npy", save(ONES)),
+    "a deviation of 0": ("stats/global_stds.npy", save(0 * ONES)),
+    "statistics with NaN": ("stats/global_means.npy", save(np.nan * ONES)),
+    "no JSON": ("dataset.json", lambda file: file.write_text("{")),
 }
 
 
 @pytest.mark.parametrize("case", BAD)
 def test_what_does_not_fit_is_one_line_that_names_the_file(case, own_data):
-    culprit = BAD[case](own_data)
-    with pytest.raises(DataError, match=re.escape(str(culprit))) as caught:
+    name, damage = BAD[case]
+    damage(own_data / name)
+    named = own_data if case == "no split" else own_data / name
+    with pytest.raises(DataError, match=re.escape(str(named))) as caught:
         store.open_split(own_data, "train")
     assert "\n" not in str(caught.value)
