@@ -1,13 +1,22 @@
-"""A pipeline by hand: each rank runs its order of acts, and sends what it finds to the ranks before and behind it.
+"""A pipeline by hand: each rank follows its list of acts, and sends the results to the ranks before and behind it.
 
-In: this rank's order (:mod:`dltutorial.parallel.schedules`), its stages, the parts of a batch. Out: gradients in the
-stages' weights, the losses, when each act was done, and how many parts were held at once.
+Inputs are the acts of this rank (from the module ``schedules``), its stages, and the micro-batches. The outputs are the
+gradients of the stages' weights, the losses, the time of each act, and the largest number of micro-batches that the
+rank held at once.
 
-Every message has its act as a tag, so two that pass between the same ranks are never mistaken for each other. Gloo
-knows tags; NCCL does not, and torch's own schedules put its messages into one order instead.
+    rank 0, stage 0               rank 1, stage 1               rank 2, stage 2
+    x ──forward──► activation ──► ──forward──► activation ──►   ──forward──► loss
+                   ◄── gradient of the activation ◄── ◄──backward──
 
-A linear layer that is :func:`postponed` splits its backward pass: the slope of its input at once (B), that of its
-weights when the order says W. Until then what it needs stays.
+A rank never waits for a send, because two ranks that both wait for their sends would be in a deadlock. Each message has
+a tag that names its act, so two messages between the same ranks cannot be confused. Gloo supports tags, and NCCL does
+not. Torch's own schedules put all messages into one order instead.
+
+The zero-bubble schedule divides the backward pass of a stage in two. ``postpone_weight_gradients`` changes the linear
+layers of a stage. In B they compute the gradient of their input, and in W the gradients of their weights. Until then
+they save what W needs.
+
+Sources: as in ``schedules``.
 """
 
 import functools
@@ -23,142 +32,230 @@ from torch.nn import functional as F
 from dltutorial.errors import CourseError
 from dltutorial.parallel.schedules import Act, Span
 
-Group = dist.ProcessGroup | None
+Group = dist.ProcessGroup | None  # None stands for all ranks
+Loss = Callable[[Tensor, int], Tensor]  # (output of the last stage, number of the micro-batch) → loss
+MAX_MICRO_BATCHES = 2**12  # limits the range of the tags
 
 
-class _Late(torch.autograd.Function):
-    """A linear layer; backward notes what the weights' gradient needs, and computes the input's."""
+class LinearWithPostponedWeights(torch.autograd.Function):
+    """A linear layer whose backward pass computes the gradient of the input, and saves what the weights need."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, todo: list) -> Tensor:
-        """As ever."""
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, postponed: list) -> Tensor:
+        """Compute the outputs, as any linear layer does."""
         ctx.save_for_backward(x, weight, bias)
-        ctx.todo = todo
+        ctx.postponed = postponed
         return F.linear(x, weight, bias)
 
     @staticmethod
-    def backward(ctx: Any, slope: Tensor) -> tuple:  # type: ignore[override]
-        """The input's slope; the weights' is noted."""
+    def backward(ctx: Any, upstream: Tensor) -> tuple:  # type: ignore[override]
+        """Return the gradient of the input. ``upstream`` is the gradient of the output."""
         x, weight, bias = ctx.saved_tensors
-        ctx.todo.append((x, slope, weight, bias))
-        return slope @ weight if ctx.needs_input_grad[0] else None, None, None, None
+        ctx.postponed.append((x, upstream, weight, bias))
+        x_gradient = None
+        if ctx.needs_input_grad[0]:
+            x_gradient = upstream @ weight
+        return x_gradient, None, None, None
 
 
-def postponed(stage: Any) -> Any:
-    """The same stage; its linear layers compute their weights' gradients when the order says W."""
-    stage.todo = []
+def postpone_weight_gradients(stage: Any) -> Any:
+    """Change the linear layers of a stage, so that they compute the gradients of their weights in W.
+
+    Args:
+        stage: A module.
+
+    Returns:
+        The same module. Its attribute ``postponed`` lists what B has saved for W.
+    """
+    stage.postponed = []
     for layer in stage.modules():
-        if type(layer) is nn.Linear:  # no bound method: a copy of the stage is to have its own weights and todo
-            layer.forward = functools.partial(_late, layer, stage.todo)  # type: ignore[method-assign]
+        if type(layer) is nn.Linear:
+            # A partial function, because deepcopy gives a copied stage its own layers and its own list. A closure
+            # would still refer to those of the original.
+            layer.forward = functools.partial(_forward, layer, stage.postponed)  # type: ignore[method-assign]
     return stage
 
 
-def _late(layer: nn.Linear, todo: list, x: Tensor) -> Tensor:
-    return _Late.apply(x, layer.weight, layer.bias, todo)
+def _forward(layer: nn.Linear, postponed: list, x: Tensor) -> Tensor:
+    """Replace the forward method of a linear layer."""
+    return LinearWithPostponedWeights.apply(x, layer.weight, layer.bias, postponed)
 
 
-def _weights(todo: list) -> None:
-    for x, slope, weight, bias in todo:
-        x, slope = x.flatten(0, -2), slope.flatten(0, -2)
-        for parameter, gradient in (weight, slope.T @ x), (bias, slope.sum(0)):
-            parameter.grad = gradient if parameter.grad is None else parameter.grad + gradient
+def _add_weight_gradients(postponed: list) -> None:
+    """Add the gradients of the weights to ``.grad``, from what the backward pass has saved."""
+    for x, upstream, weight, bias in postponed:
+        x_SI = x.flatten(0, -2)  # S samples and tokens, I inputs, O outputs
+        upstream_SO = upstream.flatten(0, -2)
+        _accumulate(weight, upstream_SO.T @ x_SI)
+        _accumulate(bias, upstream_SO.sum(0))
+
+
+def _accumulate(parameter: Tensor, gradient: Tensor) -> None:
+    """Add a gradient to ``parameter.grad``."""
+    if parameter.grad is None:
+        parameter.grad = gradient
+    else:
+        parameter.grad = parameter.grad + gradient
 
 
 class Run(NamedTuple):
-    """What one rank did in a step: losses (of the last stage), spans, the most parts held at once."""
+    """What one rank did in one step.
+
+    Attributes:
+        losses: The loss of each micro-batch, on the rank with the last stage. Empty on the others.
+        spans: The times of the acts, in seconds of the monotonic clock. Waiting for messages is not included.
+        max_in_flight: The largest number of activations that the rank held at once.
+    """
 
     losses: list[float]
     spans: list[Span]
-    held: int
+    max_in_flight: int
 
 
 class Worker:
-    """One rank in one step. Its arguments are those of :func:`run`."""
+    """One rank in one step. :func:`run` describes the arguments."""
 
-    def __init__(self, stages: Mapping[int, nn.Module], n_stages: int, shape: Sequence[int], apart: bool, group: Group):
-        self.stages, self.n_stages, self.shape, self.apart = stages, n_stages, shape, apart
-        self.group, self.me = group, dist.get_rank(group)
-        self.ranks = dist.get_process_group_ranks(group or dist.group.WORLD)
-        self.here: dict[Act, Tensor] = {}  # from a stage of this rank to the next one, on this rank, too
-        self.sent: list[tuple] = []  # with their tensors, which must live until they are gone
-        self.alive: dict[tuple[int, int], Any] = {}  # what the backward pass of a part needs
+    def __init__(
+        self,
+        stages: Mapping[int, nn.Module],
+        n_stages: int,
+        shape: Sequence[int],
+        micro_batches: Sequence[Tensor],
+        loss: Loss,
+        has_w: bool,
+        group: Group,
+    ) -> None:
+        self.stages = stages
+        self.n_stages = n_stages
+        self.shape = shape
+        self.micro_batches = micro_batches
+        self.loss = loss
+        self.has_w = has_w  # whether the acts of this rank include W
+        self.group = group
+        self.rank = dist.get_rank(group)
+        self.global_ranks = dist.get_process_group_ranks(group or dist.group.WORLD)
+        self.losses: list[float] = []
+        self.local: dict[Act, Tensor] = {}  # inputs of acts that come from another stage on this rank
+        self.sends: list[tuple[Any, Tensor]] = []  # with their tensors, which must exist until the send has ended
+        self.saved: dict[tuple[int, int], Any] = {}  # (stage, micro-batch) → what its next act needs
 
-    def give(self, tensor: Tensor, act: Act) -> None:
-        """To the rank that will do this act; nobody waits here."""
-        other, tag = act.stage % len(self.ranks), 2 * (act.stage * 2**12 + act.part) + (act.kind == "B")
-        if other == self.me:
-            self.here[act] = tensor
+    def rank_of(self, stage: int) -> int:
+        """Return the rank that holds a stage."""
+        return stage % len(self.global_ranks)
+
+    def tag(self, act: Act) -> int:
+        """Return a number that no other message has: the message is the input of this act."""
+        number = act.stage * MAX_MICRO_BATCHES + act.micro_batch
+        return 2 * number + (1 if act.kind == "B" else 0)
+
+    def send(self, tensor: Tensor, act: Act) -> None:
+        """Start to send the input of ``act`` to the rank that will do this act. Do not wait for the end."""
+        receiver = self.rank_of(act.stage)
+        if receiver == self.rank:
+            self.local[act] = tensor
         else:
-            self.sent.append((dist.isend(tensor, self.ranks[other], self.group, tag), tensor))
+            work = dist.isend(tensor, self.global_ranks[receiver], self.group, self.tag(act))
+            self.sends.append((work, tensor))
 
-    def take(self, act: Act) -> Tensor | None:
-        """What this act needs of the stage before or behind; it waits for it. The batch's ends need nothing."""
-        source = act.stage + {"F": -1, "B": 1, "W": self.n_stages}[act.kind]
-        if not 0 <= source < self.n_stages:
+    def receive(self, act: Act) -> Tensor | None:
+        """Wait for the input of ``act``. The result is None if the act needs nothing from another stage."""
+        if act.kind == "W":
             return None
-        if source % len(self.ranks) == self.me:
-            return self.here.pop(act)
-        tag = 2 * (act.stage * 2**12 + act.part) + (act.kind == "B")
-        dist.recv(tensor := torch.empty(self.shape), self.ranks[source % len(self.ranks)], self.group, tag)
+        source_stage = act.stage - 1 if act.kind == "F" else act.stage + 1
+        if not 0 <= source_stage < self.n_stages:
+            return None
+        sender = self.rank_of(source_stage)
+        if sender == self.rank:
+            return self.local.pop(act)
+        tensor = torch.empty(self.shape)
+        dist.recv(tensor, self.global_ranks[sender], self.group, self.tag(act))
         return tensor
 
-    def do(self, act: Act, got: Tensor | None, x: Tensor, loss: Callable[[Tensor, int], Tensor]) -> Tensor | None:
-        """The work itself; returns what the next stage, or the one before, waits for."""
-        kind, part, stage = act
-        if kind == "F":
-            x = x if got is None else got.requires_grad_()
-            y = self.stages[stage](x)
-            if stage == self.n_stages - 1:
-                y = loss(y, part)
-            self.alive[stage, part] = x, y
-            return y.detach()
-        if kind == "W":
-            _weights(self.alive.pop((stage, part)))
-            return None
-        x, y = self.alive.pop((stage, part))
-        y.backward(got)
-        todo = getattr(self.stages[stage], "todo", [])
-        if self.apart:
-            self.alive[stage, part] = list(todo)
+    def compute(self, act: Act, received: Tensor | None) -> Tensor | None:
+        """Do an act. The result goes to the next stage after F, and to the stage before after B."""
+        if act.kind == "F":
+            return self.forward(act, received)
+        if act.kind == "B":
+            return self.backward(act, received)
+        _add_weight_gradients(self.saved.pop((act.stage, act.micro_batch)))
+        return None
+
+    def forward(self, act: Act, received: Tensor | None) -> Tensor | None:
+        """Compute the outputs of a stage, or the loss in the last stage. Save the graph for the backward pass."""
+        x = self.micro_batches[act.micro_batch]
+        if received is not None:
+            x = received.requires_grad_()
+        y = self.stages[act.stage](x)
+        is_last = act.stage == self.n_stages - 1
+        if is_last:
+            y = self.loss(y, act.micro_batch)
+            self.losses.append(y.item())
+        self.saved[act.stage, act.micro_batch] = x, y
+        return None if is_last else y.detach()
+
+    def backward(self, act: Act, upstream: Tensor | None) -> Tensor | None:
+        """Compute the gradient of the stage's input, and those of its weights if they do not wait for W."""
+        stage = self.stages[act.stage]
+        x, y = self.saved.pop((act.stage, act.micro_batch))
+        y.backward(upstream)
+        postponed = getattr(stage, "postponed", [])
+        if self.has_w:
+            self.saved[act.stage, act.micro_batch] = list(postponed)
         else:
-            _weights(todo)
-        todo.clear()
+            _add_weight_gradients(postponed)
+        postponed.clear()
         return x.grad
 
 
 def run(
-    order: Sequence[Act], stages: Mapping[int, nn.Module], n_stages: int, shape: Sequence[int],
-    parts: Sequence[Tensor], loss: Callable[[Tensor, int], Tensor], at_least_s: Mapping[str, float] | None = None,
+    acts: Sequence[Act],
+    stages: Mapping[int, nn.Module],
+    n_stages: int,
+    shape: Sequence[int],
+    micro_batches: Sequence[Tensor],
+    loss: Loss,
+    at_least_s: Mapping[str, float] | None = None,
     group: Group = None,
-) -> Run:  # fmt: skip
-    """One step on this rank; all ranks call it, each with its order.
+) -> Run:
+    """Run one step on this rank. All ranks call this function, each with its own acts.
 
     Args:
-        order: this rank's acts.
-        stages: this rank's, by number; stage s lies on rank s mod p.
-        n_stages: of all ranks.
-        shape: of what goes from a stage to the next, float32.
-        parts: of the batch, for stage 0.
-        loss: of the last stage's output and the number of the part.
-        at_least_s: how long an act of a kind lasts at least: a device that is busy while its host only waits.
-        group: the ranks of this pipeline; None: all.
+        acts: The acts of this rank, in order.
+        stages: The stages of this rank, by number. Stage s is on rank s mod p.
+        n_stages: The number of stages on all ranks together.
+        shape: The shape of the float32 tensor that goes from one stage to the next.
+        micro_batches: The inputs of stage 0.
+        loss: A function of the last stage's output and the number of the micro-batch.
+        at_least_s: The least duration of an act, for each kind. The rank sleeps for the rest of it. This imitates a
+            device that is busy while its host waits.
+        group: The ranks of this pipeline. The default is all ranks.
+
+    Returns:
+        The losses, the times of the acts, and the largest number of activations.
+
+    Raises:
+        CourseError: The acts include W, but the stages do not postpone the gradients of their weights.
     """
-    apart = any(act.kind == "W" for act in order)
-    if apart and not all(hasattr(stage, "todo") for stage in stages.values()):
-        raise CourseError("an order with W needs stages whose weights can wait; make them with postponed(stage)")
-    worker, done, held = Worker(stages, n_stages, shape, apart, group), Run([], [], 0), 0
-    for act in order:
-        got = worker.take(act)
-        start_s = time.monotonic()  # from here on it works
-        found = worker.do(act, got, parts[act.part], loss)
-        time.sleep(max(0.0, start_s + (at_least_s or {}).get(act.kind, 0.0) - time.monotonic()))
-        done.spans.append(Span(act, start_s, time.monotonic()))
-        held = max(held, len(worker.alive))
-        to = act.stage + (1 if act.kind == "F" else -1)
-        if act.kind == "F" and to == n_stages:
-            done.losses.append(found.item())  # type: ignore[union-attr]
-        elif found is not None and to >= 0:
-            worker.give(found.contiguous(), act._replace(stage=to))
-    for message, _ in worker.sent:
-        message.wait()
-    return done._replace(held=held)
+    has_w = any(act.kind == "W" for act in acts)
+    if has_w and not all(hasattr(stage, "postponed") for stage in stages.values()):
+        raise CourseError(
+            "an order with W needs stages whose weights can wait; make them with postpone_weight_gradients(stage)"
+        )
+    least_s = at_least_s or {}
+    worker = Worker(stages, n_stages, shape, micro_batches, loss, has_w, group)
+    spans = []
+    max_in_flight = 0
+    for act in acts:
+        received = worker.receive(act)
+        start_s = time.monotonic()  # the time of waiting for the message is idle time
+        result = worker.compute(act, received)
+        remaining_s = start_s + least_s.get(act.kind, 0.0) - time.monotonic()
+        time.sleep(max(0.0, remaining_s))
+        spans.append(Span(act, start_s, time.monotonic()))
+        max_in_flight = max(max_in_flight, len(worker.saved))
+        target_stage = act.stage + 1 if act.kind == "F" else act.stage - 1
+        if result is not None and target_stage >= 0:
+            worker.send(result.contiguous(), act._replace(stage=target_stage))
+    for work, _ in worker.sends:
+        work.wait()
+    return Run(worker.losses, spans, max_in_flight)

@@ -1,15 +1,21 @@
-"""Orders of a pipeline's work, as data: which rank does what, one after the other.
+"""Pipeline schedules as data: for each rank, the list of what it does, in order.
 
-In: p ranks, m parts of a batch. Out: for each rank a list of acts; an act is a forward or a backward pass of one part
-through one stage. Rank r of p holds the stages r, p + r, 2 p + r, …; all but ``interleaved`` have one stage a rank.
+Inputs are the number p of ranks and the number m of micro-batches. The output is a schedule. It has one list of *acts*
+for each rank. An act is a forward or backward pass of one micro-batch through one stage. Rank r holds the stages r,
+p + r, 2 p + r, …. In all schedules except ``interleaved``, each rank has one stage.
 
-    F   forward: keeps activations
-    B   backward; where there are W, of the inputs alone, so that the stage before can go on
-    W   backward, of the weights: nobody waits for it
+    F   the forward pass, which saves activations
+    B   the backward pass. In ``zero_bubble`` it computes only the gradient of the stage's input.
+    W   the second part of the backward pass in ``zero_bubble``: the gradients of the weights. No rank waits for them.
 
-- :func:`timed` plays orders with given times, and finds those that stand still for ever;
-- :func:`bubble` is the part of the ranks' time in which they have nothing to do;
-- :func:`in_flight` counts the parts whose activations a rank holds.
+1F1B on two ranks with three micro-batches, if B takes twice as long as F (dots are idle time):
+
+    rank 0   F0 F1 ·· ·· B0--- F2 B1--- ·· B2---
+    rank 1   ·· F0 B0--- F1 B1--- F2 B2--- ·· ··
+
+- :func:`timed` simulates a schedule, and finds a deadlock before ranks run it.
+- :func:`bubble` returns the share of the ranks' time in which they are idle.
+- :func:`in_flight` counts the micro-batches whose activations a rank holds.
 
 Sources: Huang et al. 2019 (GPipe, arXiv:1811.06965), Narayanan et al. 2021 (1F1B and interleaved, arXiv:2104.04473),
 Qi et al. 2023 (zero bubble, arXiv:2401.10241).
@@ -22,121 +28,201 @@ from dltutorial.errors import CourseError
 
 
 class Act(NamedTuple):
-    """One box of a pipeline's timeline."""
+    """One box in the drawing of a schedule: the kind is F, B or W. Micro-batches and stages are numbered from 0."""
 
     kind: str
-    part: int
+    micro_batch: int
     stage: int
 
 
 class Span(NamedTuple):
-    """An act, and when it was done."""
+    """An act, with the times in seconds at which it started and ended."""
 
     act: Act
     start_s: float
     end_s: float
 
 
-Orders = list[list[Act]]
+Schedule = list[list[Act]]  # the acts of rank 0, of rank 1, …
 
 
-def gpipe(p: int, m: int) -> Orders:
-    """All forward, then all backward."""
-    return [[Act(kind, part, rank) for kind in "FB" for part in range(m)] for rank in range(p)]
+def gpipe(p: int, m: int) -> Schedule:
+    """Return the schedule in which each rank does all forward passes first, and then all backward passes."""
+    schedule = []
+    for rank in range(p):
+        forward = [Act("F", micro_batch, rank) for micro_batch in range(m)]
+        backward = [Act("B", micro_batch, rank) for micro_batch in range(m)]
+        schedule.append(forward + backward)
+    return schedule
 
 
-def one_f_one_b(p: int, m: int) -> Orders:
-    """As many forward as it takes until the first can come back, then one backward for each forward."""
+def one_f_one_b(p: int, m: int) -> Schedule:
+    """Return the schedule that alternates one forward and one backward pass after a short warm-up.
+
+    In the warm-up, rank r does p − r − 1 forward passes. This is the time until the first gradient can come back.
+    """
     return interleaved(p, m, 1)
 
 
-def interleaved(p: int, m: int, v: int = 2) -> Orders:
-    """1F1B where each rank has v thin stages, p apart; each part goes around v times.
-    CourseError: parts go around in groups of p, and m is no multiple of it.
+def interleaved(p: int, m: int, v: int = 2) -> Schedule:
+    """Return 1F1B for v virtual stages on each rank. Each micro-batch passes through all ranks v times.
+
+    Args:
+        p: The number of ranks.
+        m: The number of micro-batches.
+        v: The number of stages on each rank. Stages of one rank are p apart.
+
+    Returns:
+        The acts of each rank.
+
+    Raises:
+        CourseError: v is above 1 and m is no multiple of p, but micro-batches pass through the stages in groups of p.
     """
-    if v > 1 and m % p:
+    if v > 1 and m % p != 0:
         raise CourseError(f"{m} parts are not groups of {p}, as interleaving needs; take a multiple of {p}")
-    orders = []
+    schedule = []
     for rank in range(p):
-        forward, backward = (
-            [Act(kind, part, p * chunk + rank) for part, chunk in _around(p, m, v, kind)] for kind in "FB"
-        )
-        ahead = min(m * v, p - rank - 1 if v == 1 else 2 * (p - rank - 1) + (v - 1) * p)
-        pairs = [act for pair in zip(forward[ahead:], backward, strict=False) for act in pair]
-        orders.append(forward[:ahead] + pairs + backward[m * v - ahead :])
-    return orders
+        forward = _passes("F", rank, p, m, v)
+        backward = _passes("B", rank, p, m, v)
+        n_warm_up = min(m * v, _least_warm_up(rank, p, v))
+        acts = forward[:n_warm_up]
+        for one_forward, one_backward in zip(forward[n_warm_up:], backward, strict=False):
+            acts += [one_forward, one_backward]
+        acts += backward[m * v - n_warm_up :]
+        schedule.append(acts)
+    return schedule
 
 
-def _around(p: int, m: int, v: int, kind: str) -> list[tuple[int, int]]:
-    """(part, chunk) in the order in which a rank meets them."""
+def _least_warm_up(rank: int, p: int, v: int) -> int:
+    """Return the number of forward passes that a rank can do until the first gradient comes back."""
     if v == 1:
-        return [(part, 0) for part in range(m)]
-    chunks = range(v) if kind == "F" else range(v)[::-1]
-    return [(part, chunk) for first in range(0, m, p) for chunk in chunks for part in range(first, first + p)]
+        return p - rank - 1
+    return 2 * (p - rank - 1) + (v - 1) * p
 
 
-def zero_bubble(p: int, m: int) -> Orders:
-    """1F1B with the weights' gradients apart (ZB-H1). They fill the gaps: rank r is r parts late with them.
+def _passes(kind: str, rank: int, p: int, m: int, v: int) -> list[Act]:
+    """Return all forward or all backward passes of a rank, in order.
 
-    So every rank holds min(m, p) parts, as the first one of 1F1B does.
+    A group of p micro-batches passes through one virtual stage after the other. With one stage, there are no groups.
     """
-    orders = []
+    if v == 1:
+        return [Act(kind, micro_batch, rank) for micro_batch in range(m)]
+    stages = [p * virtual_stage + rank for virtual_stage in range(v)]
+    if kind == "B":
+        stages.reverse()
+    acts = []
+    for first in range(0, m, p):
+        for stage in stages:
+            acts += [Act(kind, micro_batch, stage) for micro_batch in range(first, first + p)]
+    return acts
+
+
+def zero_bubble(p: int, m: int) -> Schedule:
+    """Return ZB-H1, which is 1F1B with the gradients of the weights in acts of their own.
+
+    These acts fill the time in which a rank would be idle. Rank r computes them r micro-batches later than the gradient
+    of the input. Therefore every rank holds min(m, p) micro-batches, as rank 0 does in 1F1B.
+    """
+    schedule = []
     for rank in range(p):
-        ahead = min(m, p - rank - 1)
-        order = [Act("F", part, rank) for part in range(ahead)]
-        for part in range(m + rank):
-            order += [Act("F", ahead + part, rank)] * (ahead + part < m)
-            order += [Act("B", part, rank)] * (part < m)
-            order += [Act("W", part - rank, rank)] * (part >= rank)
-        orders.append(order)
-    return orders
+        n_warm_up = min(m, p - rank - 1)
+        acts = [Act("F", micro_batch, rank) for micro_batch in range(n_warm_up)]
+        for step in range(m + rank):
+            if n_warm_up + step < m:
+                acts.append(Act("F", n_warm_up + step, rank))
+            if step < m:
+                acts.append(Act("B", step, rank))
+            if step >= rank:
+                acts.append(Act("W", step - rank, rank))
+        schedule.append(acts)
+    return schedule
 
 
 def needs(act: Act, n_stages: int) -> list[Act]:
-    """What must be done before."""
-    kind, part, stage = act
-    if kind == "F":
-        return [Act("F", part, stage - 1)] * (stage > 0)
+    """Return the acts that must end before this act can start."""
+    kind, micro_batch, stage = act
     if kind == "W":
-        return [Act("B", part, stage)]
-    return [Act("F", part, stage)] + [Act("B", part, stage + 1)] * (stage < n_stages - 1)
+        return [Act("B", micro_batch, stage)]
+    required = []
+    if kind == "F" and stage > 0:
+        required.append(Act("F", micro_batch, stage - 1))
+    if kind == "B":
+        required.append(Act("F", micro_batch, stage))
+        if stage < n_stages - 1:
+            required.append(Act("B", micro_batch, stage + 1))
+    return required
 
 
-def timed(orders: Orders, seconds: Mapping[str, float]) -> list[list[Span]]:
-    """When each act begins and ends, where ``seconds`` says how long a kind takes and messages take no time.
-    CourseError: the ranks wait for each other for ever.
+def timed(schedule: Schedule, seconds: Mapping[str, float]) -> list[list[Span]]:
+    """Simulate a schedule, with communication that takes no time.
+
+    Args:
+        schedule: The acts of each rank.
+        seconds: The duration of an act, for each kind.
+
+    Returns:
+        The acts of each rank with their times.
+
+    Raises:
+        CourseError: The ranks are in a deadlock. The message names the act that each rank waits to start.
     """
-    n_stages = 1 + max(act.stage for order in orders for act in order)
-    spans: list[list[Span]] = [[] for _ in orders]
-    ends: dict[Act, float] = {}
-    while any(len(mine) < len(order) for mine, order in zip(spans, orders, strict=True)):
-        moved = False
-        for mine, order in zip(spans, orders, strict=True):
-            while len(mine) < len(order) and all(act in ends for act in needs(order[len(mine)], n_stages)):
-                act = order[len(mine)]
-                ready = [ends[other] for other in needs(act, n_stages)] + [span.end_s for span in mine[-1:]]
-                ends[act] = max(ready, default=0.0) + seconds[act.kind]
-                mine.append(Span(act, ends[act] - seconds[act.kind], ends[act]))
-                moved = True
-        if not moved:
-            stuck = [(r, o[len(s)]) for r, (s, o) in enumerate(zip(spans, orders, strict=True)) if len(s) < len(o)]
-            told = "; ".join(f"rank {rank} at {''.join(map(str, act[:2]))}" for rank, act in stuck)
-            raise CourseError(f"the ranks wait for each other for ever: {told}; change the order")
+    n_stages = 1 + max(act.stage for acts in schedule for act in acts)
+    spans: list[list[Span]] = [[] for _ in schedule]
+    end_s_of: dict[Act, float] = {}
+    while any(len(done) < len(acts) for done, acts in zip(spans, schedule, strict=True)):
+        n_before = len(end_s_of)
+        for done, acts in zip(spans, schedule, strict=True):
+            run_ready_acts(acts, done, end_s_of, seconds, n_stages)
+        if len(end_s_of) == n_before:
+            raise CourseError(_deadlock_message(schedule, spans))
     return spans
 
 
+def run_ready_acts(
+    acts: Sequence[Act], done: list[Span], end_s_of: dict[Act, float], seconds: Mapping[str, float], n_stages: int
+) -> None:
+    """Simulate the next acts of one rank, until one of them needs an act that has not ended."""
+    for act in acts[len(done) :]:
+        required = needs(act, n_stages)
+        if not all(other in end_s_of for other in required):
+            return
+        start_s = max((end_s_of[other] for other in required), default=0.0)
+        if done:
+            start_s = max(start_s, done[-1].end_s)
+        end_s_of[act] = start_s + seconds[act.kind]
+        done.append(Span(act, start_s, end_s_of[act]))
+
+
+def _deadlock_message(schedule: Schedule, spans: Sequence[Sequence[Span]]) -> str:
+    """Name the act that each waiting rank cannot start."""
+    waiting = []
+    for rank, (acts, done) in enumerate(zip(schedule, spans, strict=True)):
+        if len(done) < len(acts):
+            act = acts[len(done)]
+            waiting.append(f"rank {rank} at {act.kind}{act.micro_batch}")
+    return f"the ranks wait for each other for ever: {'; '.join(waiting)}; change the order"
+
+
 def bubble(spans: Sequence[Sequence[Span]]) -> float:
-    """The part of all ranks' time, from the first start to the last end, in which they do nothing."""
-    every = [span for mine in spans for span in mine]
-    whole = max(span.end_s for span in every) - min(span.start_s for span in every)
-    return 1 - sum(span.end_s - span.start_s for span in every) / (len(spans) * whole)
+    """Return the idle share of the time of all ranks, from the first start to the last end."""
+    all_spans = [span for rank_spans in spans for span in rank_spans]
+    first_start_s = min(span.start_s for span in all_spans)
+    last_end_s = max(span.end_s for span in all_spans)
+    busy_s = sum(span.end_s - span.start_s for span in all_spans)
+    return 1 - busy_s / (len(spans) * (last_end_s - first_start_s))
 
 
-def in_flight(order: Sequence[Act]) -> int:
-    """The most parts of which a rank holds a stage's activations at once."""
-    last = "W" if any(act.kind == "W" for act in order) else "B"
-    held = most = 0
-    for act in order:
-        held += (act.kind == "F") - (act.kind == last)
-        most = max(most, held)
-    return most
+def in_flight(acts: Sequence[Act]) -> int:
+    """Return the largest number of activations that a rank holds at once, one for each micro-batch and stage."""
+    last_kind = "B"
+    if any(act.kind == "W" for act in acts):
+        last_kind = "W"
+    held = 0
+    most_held = 0
+    for act in acts:
+        if act.kind == "F":
+            held += 1
+        elif act.kind == last_kind:
+            held -= 1
+        most_held = max(most_held, held)
+    return most_held

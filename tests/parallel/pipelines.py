@@ -46,7 +46,7 @@ def updates(name):
     n = p * v
     stages = {s: nn.Sequential(*layers()[s * 8 // n : (s + 1) * 8 // n]) for s in range(rank, n, p)}
     if name == "zero bubble":
-        stages = {s: pipeline.postponed(stage) for s, stage in stages.items()}
+        stages = {s: pipeline.postpone_weight_gradients(stage) for s, stage in stages.items()}
     x, y = (t.chunk(M) for t in batch())
     optimizer = torch.optim.SGD([w for stage in stages.values() for w in stage.parameters()], 0.5, 0.9)
 
@@ -57,4 +57,4 @@ def updates(name):
         optimizer.zero_grad()
         done = pipeline.run(schedule(p, M)[rank], stages, n, x[0].shape, x, loss)
         optimizer.step()
-    return {s: flat([stage]) for s, stage in stages.items()}, done.losses, done.held
+    return {s: flat([stage]) for s, stage in stages.items()}, done.losses, done.max_in_flight
