@@ -1,7 +1,11 @@
 """How fast a file in a folder is read: in order or at random, from the disk or from the page cache.
 
-In: a folder, seconds to spend. Out: a ``Figure`` in bytes/s for each of ``DISK_READS``, None for what cannot be
-measured here. The file has no name, so that nothing is left of it even after a kill.
+Input: a folder, and seconds to spend.
+Output: for each kind in ``DISK_READS`` a ``Figure`` in bytes/s, or None where it cannot be measured.
+
+The file has no name in the folder. Therefore nothing remains of it, even if the process is killed.
+
+Source: the manual pages posix_fadvise(2) and mincore(2).
 """
 
 import contextlib
@@ -17,8 +21,10 @@ from dltutorial import machine
 from dltutorial.profile.probes import Figure
 
 _MIB = 1 << 20
-SAMPLE_BYTES = 5 * 64 * 128 * 4  # one sample of the smoke preset: channels × latitudes × longitudes × float32
-DISK_READS = {  # bytes of a block
+_MIN_READS, _MAX_READS = 3, 20
+_MAX_CACHED_SHARE = 0.05  # of the pages of a file that counts as dropped from the page cache
+SAMPLE_BYTES = 5 * 64 * 128 * 4  # one sample of the preset smoke: channels × latitudes × longitudes × float32
+DISK_READS = {  # kind of read: bytes of a block
     "cold_sequential": 8 * _MIB,
     "cold_random_sample": SAMPLE_BYTES,
     "cold_random_4k": 4096,
@@ -27,79 +33,96 @@ DISK_READS = {  # bytes of a block
 
 
 def read_bytes_per_s(folder: Path, seconds: float, most_bytes: int = 256 * _MIB) -> dict[str, Figure | None]:
-    """Rates of reading a file in ``folder``, for each of ``DISK_READS``; None for what cannot be measured.
+    """Measure how fast a file in ``folder`` is read.
 
-    The file is at most ``most_bytes`` and a quarter of the free space. Cold reads drop it from the page cache of this
-    system first; a cache below (of the disk, of a virtual machine's host) cannot be dropped and may still help.
+    A cold read first drops the file from the page cache of this system. Caches below it, such as that of the disk or of
+    the host of a virtual machine, cannot be dropped and may still help.
+
+    Args:
+        folder: The folder. It is made if it does not exist.
+        seconds: How long to measure.
+        most_bytes: The largest size of the file. The file takes at most a quarter of the free space.
+
+    Returns:
+        The rate for each of ``DISK_READS``, or None where it cannot be measured.
     """
-    found: dict[str, Figure | None] = dict.fromkeys(DISK_READS)
+    rates: dict[str, Figure | None] = dict.fromkeys(DISK_READS)
     with contextlib.suppress(OSError):
-        Path(folder).mkdir(parents=True, exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder, buffering=0) as file:
-            n_bytes = min(most_bytes, (machine.disk_free_bytes(folder) or 0) // 4)
-            n_bytes = _fill(file.fileno(), n_bytes, seconds / 3)
+            free_bytes = machine.disk_free_bytes(folder) or 0
+            n_bytes = _fill(file.fileno(), min(most_bytes, free_bytes // 4), seconds / 3)
             if n_bytes >= 8 * _MIB:
-                for name in DISK_READS:
-                    found[name] = _read_rate(file.fileno(), name, n_bytes, seconds / 6)
-    return found
+                for kind in DISK_READS:
+                    rates[kind] = _read_rate(file.fileno(), kind, n_bytes, seconds / 6)
+    return rates
 
 
 def _fill(fd: int, n_bytes: int, seconds: float) -> int:
-    """Write ``n_bytes`` random bytes through to the disk, fewer (16 MiB at least) if time is up; returns how many."""
-    block = random.Random(0).randbytes(16 * _MIB)  # zeros would be compressed away by some file systems
-    done, end = 0, time.perf_counter() + seconds
-    while done + len(block) <= n_bytes and (done == 0 or time.perf_counter() < end):
-        done += os.write(fd, block)
+    """Write up to ``n_bytes`` random bytes to the disk, 16 MiB at a time, until the time is up. Return their number."""
+    block = random.Random(0).randbytes(16 * _MIB)  # some file systems compress zeros
+    written = 0
+    end = time.perf_counter() + seconds
+    while written + len(block) <= n_bytes and (written == 0 or time.perf_counter() < end):
+        written += os.write(fd, block)
         os.fsync(fd)
-    return done
+    return written
 
 
-def _read_rate(fd: int, name: str, n_bytes: int, seconds: float) -> Figure | None:
-    """Rate of one kind of read; None if it should be cold and the page cache cannot be dropped."""
-    cold, scattered, block = name.startswith("cold"), "random" in name, DISK_READS[name]
-    offsets = list(range(0, n_bytes - block + 1, block))
-    if scattered:
+def _read_rate(fd: int, kind: str, n_bytes: int, seconds: float) -> Figure | None:
+    """Measure one kind of read. The result is None if a cold read is asked for and the page cache cannot be dropped."""
+    is_cold = kind.startswith("cold")
+    is_random = "random" in kind
+    block_bytes = DISK_READS[kind]
+    offsets = list(range(0, n_bytes - block_bytes + 1, block_bytes))
+    if is_random:
         random.Random(0).shuffle(offsets)
-    if not cold:
-        _read(fd, block, offsets, seconds)  # now all of it is in the page cache
+    if not is_cold:
+        _read(fd, block_bytes, offsets, seconds)  # afterwards the whole file is in the page cache
     rates: list[float] = []
     end = time.perf_counter() + seconds
-    while len(rates) < 3 or (time.perf_counter() < end and len(rates) < 20):
-        if cold and not _drop_cache(fd, n_bytes, scattered):
+    while len(rates) < _MIN_READS or (time.perf_counter() < end and len(rates) < _MAX_READS):
+        if is_cold and not _drop_cache(fd, n_bytes, is_random):
             return None
-        rates.append(_read(fd, block, offsets, seconds / 3))
-    order, where = "at random" if scattered else "in order", "dropped from" if cold else "in"
-    how = f"{block >> 10} KiB blocks {order}, {n_bytes // _MIB} MiB file {where} the page cache"
+        rates.append(_read(fd, block_bytes, offsets, seconds / 3))
+    order = "at random" if is_random else "in order"
+    place = "dropped from" if is_cold else "in"
+    how = f"{block_bytes >> 10} KiB blocks {order}, {n_bytes // _MIB} MiB file {place} the page cache"
     return Figure.of(rates, "bytes/s", how)
 
 
-def _read(fd: int, block: int, offsets: list[int], seconds: float) -> float:
-    """Read one block at each offset until the time is up; bytes per second."""
-    buffer = bytearray(block)
-    done, start_s = 0, time.perf_counter()
+def _read(fd: int, block_bytes: int, offsets: list[int], seconds: float) -> float:
+    """Read a block at each offset until the time is up. Return bytes per second."""
+    buffer = bytearray(block_bytes)
+    n_bytes = 0
+    elapsed_s = 0.0
+    start_s = time.perf_counter()
     for offset in offsets:
-        done += os.preadv(fd, [buffer], offset)
-        passed_s = time.perf_counter() - start_s
-        if passed_s > seconds:
+        n_bytes += os.preadv(fd, [buffer], offset)
+        elapsed_s = time.perf_counter() - start_s
+        if elapsed_s > seconds:
             break
-    return done / passed_s
+    return n_bytes / elapsed_s
 
 
-def _drop_cache(fd: int, n_bytes: int, scattered: bool) -> bool:
-    """Drop the file from the page cache; False where that cannot be done (files in memory) or cannot be checked."""
+def _drop_cache(fd: int, n_bytes: int, is_random: bool) -> bool:
+    """Drop the file from the page cache. Return whether that worked; it does not for files in memory."""
     if not hasattr(os, "posix_fadvise"):
         return False
-    os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM if scattered else os.POSIX_FADV_NORMAL)  # no reading ahead
+    read_ahead = os.POSIX_FADV_RANDOM if is_random else os.POSIX_FADV_NORMAL
+    os.posix_fadvise(fd, 0, 0, read_ahead)
     os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
-    return _cached_part(fd, n_bytes) < 0.05
+    return _cached_share(fd, n_bytes) < _MAX_CACHED_SHARE
 
 
-def _cached_part(fd: int, n_bytes: int) -> float:
-    """Which part of the file's pages is in the page cache, by the system call mincore."""
+def _cached_share(fd: int, n_bytes: int) -> float:
+    """Which share of the file's pages is in the page cache, by the system call mincore."""
     n_pages = -(-n_bytes // mmap.PAGESIZE)
-    resident = (ctypes.c_ubyte * n_pages)()
-    with mmap.mmap(fd, n_bytes) as view:
-        first = ctypes.c_char.from_buffer(view)
-        failed = ctypes.CDLL(None).mincore(ctypes.byref(first), ctypes.c_size_t(n_bytes), resident)
-        del first  # a mapping in use cannot be closed
-    return 1.0 if failed else bytes(resident).count(1) / n_pages
+    is_resident = (ctypes.c_ubyte * n_pages)()
+    with mmap.mmap(fd, n_bytes) as mapping:
+        first_byte = ctypes.c_char.from_buffer(mapping)
+        failed = ctypes.CDLL(None).mincore(ctypes.byref(first_byte), ctypes.c_size_t(n_bytes), is_resident)
+        del first_byte  # a mapping that is in use cannot be closed
+    if failed:
+        return 1.0
+    return bytes(is_resident).count(1) / n_pages
