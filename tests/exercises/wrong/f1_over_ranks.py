@@ -36,26 +36,25 @@ WRONG = [
      _with(("return 2 * hits / (2 * hits + false + missed)", "return hits / (hits + false + missed)")),
      "With one rank already"),
     ("intersection over union of classes",
-     _with((_LAST, "    hits, false, missed = counts_3K\n    each = hits / (hits + false + missed).clamp(min=1)\n"
-                   "    return f1(*counts_3K.sum(1)).item(), each.mean().item()")),
-     "class by class"),
+     _with((_LAST,
+            "    hits, false, missed = counts_3K\n    each = hits / (hits + false + missed).clamp(min=1)\n"
+            "    return f1(*counts_3K.sum(1)).item(), each.mean().item()")), "class by class"),
     ("F1 of means",
-     _with((_LAST, "    hits, false, missed = counts_3K\n    p = (hits / (hits + false).clamp(min=1)).mean()\n"
-                   "    r = (hits / (hits + missed).clamp(min=1)).mean()\n"
-                   "    return f1(*counts_3K.sum(1)).item(), (2 * p * r / (p + r)).item()")),
-     "class by class"),
+     _with((_LAST,
+            "    hits, false, missed = counts_3K\n    p = (hits / (hits + false).clamp(min=1)).mean()\n"
+            "    r = (hits / (hits + missed).clamp(min=1)).mean()\n"
+            "    return f1(*counts_3K.sum(1)).item(), (2 * p * r / (p + r)).item()")), "class by class"),
     ("swapped", _with((_LAST, "    return f1(*counts_3K).mean().item(), f1(*counts_3K.sum(1)).item()")), "swapped"),
     ("macro twice", _with((_LAST, "    return (f1(*counts_3K).mean().item(),) * 2")), "swapped"),
     ("NaN for an absent class", _with((".clamp(min=1)", "")), "no NaN"),
-    ("absent classes left out",
-     _with(("f1(*counts_3K).mean()", "f1(*counts_3K[:, counts_3K.sum(0) > 0]).mean()")), "counts in the macro mean"),
+    ("absent classes left out", _with(("f1(*counts_3K).mean()", "f1(*counts_3K[:, counts_3K.sum(0) > 0]).mean()")),
+     "counts in the macro mean"),
     ("an absent class is perfect",
      _with(("        return 2 * hits / (2 * hits + false + missed).clamp(min=1)",
             "        n = 2 * hits + false + missed\n"
-            "        return torch.where(n > 0, 2 * hits / n.clamp(min=1), 1.0)")),
-     "counts in the macro mean"),
-    ("a rank without samples stays away",
-     _with((_SUM, "    if len(said_NK):\n        all_reduce(counts_3K)\n")), "equally often"),
+            "        return torch.where(n > 0, 2 * hits / n.clamp(min=1), 1.0)")), "counts in the macro mean"),
+    ("a rank without samples stays away", _with((_SUM, "    if len(said_NK):\n        all_reduce(counts_3K)\n")),
+     "equally often"),
     ("misses forgotten", _with(("(2 * hits + false + missed)", "(2 * hits + 2 * false)")), "+ false alarms + misses"),
     ("added twice", _with((_SUM, "    all_reduce(counts_3K)\n    all_reduce(counts_3K)\n")), "3 × K"),
     ("F1 of weights by samples",
