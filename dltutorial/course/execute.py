@@ -1,10 +1,11 @@
-"""One notebook, executed by papermill in a process of its own.
+"""Execute one notebook by papermill (https://papermill.readthedocs.io) in a process of its own.
 
-In: a notebook. Out: the executed one, signed so that JupyterLab trusts its widgets and frames, and :class:`Executed`
-with seconds, bytes, and the one line that says what went wrong. Loads no torch.
+The input is a notebook. The output is the executed notebook, and :class:`Executed` with seconds, bytes, and one line
+that says what went wrong. The executed notebook is signed, so JupyterLab trusts its widgets and frames. This module
+does not load torch.
 
-The process of its own makes sure that a notebook ends together with all that it has started: the kernel, its ranks and
-its Slurm cluster. They end at Ctrl-C, at the time limit of a cell, and when the process that asked for it is killed.
+Because of the separate process, a notebook ends together with everything that it has started: the kernel, its ranks and
+its Slurm cluster. They end at Ctrl-C, at the time limit of a cell, and when the process that ordered the notebook ends.
 """
 
 import asyncio
@@ -29,7 +30,7 @@ from dltutorial.errors import CourseError
 
 @dataclass(frozen=True)
 class Executed:
-    """What came of a notebook.
+    """The result of a notebook.
 
     Attributes:
         seconds: from the start of the kernel to its end.
@@ -45,11 +46,11 @@ class Executed:
 
 
 def quick_imports() -> None:
-    """Make ``import nbformat`` a second faster: it then loads no grammar of addresses, which the course does not use.
+    """Make ``import nbformat`` a second faster. Call this before nbformat is imported.
 
-    Call this before nbformat is imported.
+    Without this module, jsonschema does not load a grammar of addresses, which the course does not use.
     """
-    sys.modules.setdefault("rfc3987_syntax", None)  # type: ignore[arg-type]  # jsonschema does without
+    sys.modules.setdefault("rfc3987_syntax", None)  # type: ignore[arg-type]
 
 
 async def execute(
@@ -61,20 +62,20 @@ async def execute(
     timeout_s: float = 1800.0,
     on_cell: Callable[[], object] = lambda: None,
 ) -> Executed:
-    """Execute a notebook. Its kernel ends when this is cancelled, and when this process ends.
+    """Execute a notebook. Its kernel ends when this coroutine is cancelled, and when this process ends.
 
     Args:
         source: the notebook.
-        output: the executed notebook, also of one that failed. It is written at the end. What the kernel's programs
+        output: the executed notebook. It is written at the end, even if a cell failed. What the kernel's programs
             print outside of cells goes to a file beside it that ends in ``.log``.
-        work: working folder of the kernel; it must exist.
-        parameters: put into the cell after the one tagged ``parameters``.
-        env: variables of the kernel, beside those of this process.
-        timeout_s: for each cell.
-        on_cell: called as each cell is about to run.
+        work: working folder of the kernel, which must exist.
+        parameters: values for a new cell after the one with the tag ``parameters``.
+        env: environment variables of the kernel, in addition to those of this process.
+        timeout_s: time limit of each cell in seconds.
+        on_cell: this function is called before each cell.
 
     Returns:
-        What came of it.
+        The result. Its ``error`` also says if the process ended without a result.
     """
     # The kernel chooses its own backend of matplotlib, and belongs to no session of JupyterLab.
     inherited = {key: value for key, value in os.environ.items() if key not in ("MPLBACKEND", "JPY_SESSION_NAME")}
@@ -117,7 +118,7 @@ async def execute(
 
 
 def _partial(output: Path) -> Path:
-    """Where papermill writes a notebook while it runs."""
+    """Return the path to which papermill writes a notebook while it runs."""
     return output.with_name(f".{output.name}")
 
 
@@ -205,7 +206,7 @@ def _execute_here(
 
 
 def _end_all(processes: set[psutil.Process]) -> None:
-    """End what a kernel that was killed has left, such as ranks of torchrun, which have sessions of their own."""
+    """End the processes that a killed kernel has left, such as ranks of torchrun, which have sessions of their own."""
     for process in list(processes):
         with contextlib.suppress(psutil.Error):
             process.kill()
@@ -220,11 +221,11 @@ def _end_clusters() -> None:
 
 
 def _watch_memory(peak_bytes: list[int], descendants: set[psutil.Process]) -> None:
-    """Keep in ``peak_bytes[0]`` the most memory that this process's descendants ever had together.
+    """Put into ``peak_bytes[0]`` the most memory that the descendants of this process had together at one time.
 
     Args:
         peak_bytes: a list of one number, which grows.
-        descendants: a set to which all processes that were seen are added.
+        descendants: a set to which every process is added.
     """
     while True:
         own = 0
@@ -242,24 +243,26 @@ def _watch_memory(peak_bytes: list[int], descendants: set[psutil.Process]) -> No
 
 
 def _one_line(problem: Any, timeout_s: float) -> str:
-    """What a learner needs to know of an exception of papermill or nbclient."""
+    """Return what a learner needs to know of an exception of papermill or nbclient, in one line."""
     name = type(problem).__name__
-    found = None
+    advice_for_cell = None
     if name == "PapermillExecutionError":
         text = f"{problem.ename}: {problem.evalue}".rstrip(": ")
-        found = advice.of_words(problem.ename, str(problem.evalue))
+        advice_for_cell = advice.of_words(problem.ename, str(problem.evalue))
     elif name == "CellTimeoutError":
         text = f"the cell took longer than {timeout_s:g} s; give it more with --timeout"
     elif name == "DeadKernelError":
         text = "the kernel died; it may have run out of memory (try a smaller preset), or its own code ended it"
     else:
         text = f"{name}: {problem}"
-    line = next((line.strip() for line in text.splitlines() if line.strip()), name)
-    return line[:500] + (f" → {found.do}" if found else "")
+    first_line = next((line.strip() for line in text.splitlines() if line.strip()), name)[:500]
+    if advice_for_cell is None:
+        return first_line
+    return f"{first_line} → {advice_for_cell.do}"
 
 
 def _finish(output: Path, index: int | None, error: str) -> int | None:
-    """Write the executed notebook without papermill's own cells and the paths of this machine, and sign it.
+    """Write the executed notebook without papermill's own cells and without paths of this machine, and sign it.
 
     Args:
         output: the executed notebook.

@@ -59,7 +59,8 @@ def run(
             these cases no chapter has run.
     """
     available = notebooks.chapters()
-    selected = list(dict.fromkeys(notebooks.find(name, available) for name in wanted)) or available
+    found = [notebooks.find(name, available) for name in wanted]
+    selected = list(dict.fromkeys(found)) or available  # a chapter that is named twice runs once
     preset = config.preset(preset).name
     given = {path: notebooks.checked(path, parameters or {}) for path in selected}
     if jobs:
@@ -110,8 +111,9 @@ def environment(preset: str, folder: Path, jobs: int = 1) -> dict[str, str]:
         "OMP_WAIT_POLICY": os.environ.get("OMP_WAIT_POLICY", "PASSIVE"),
     }
     for name in ("DLTUTORIAL_DATA", "DLTUTORIAL_RUNS"):
-        # The kernel has another working folder, in which a relative path would name another folder.
-        if path := paths.of_variable(name):
+        path = paths.of_variable(name)
+        if path:
+            # The kernel has another working folder, in which a relative path would name another folder.
             env[name] = str(path.absolute())
     if jobs > 1 and "OMP_NUM_THREADS" not in os.environ:
         env["OMP_NUM_THREADS"] = str(max(1, machine.cores() // jobs))
@@ -178,28 +180,13 @@ def _batches(sources: list[Path], jobs: int | None) -> list[tuple[list[Path], in
 
 
 def _conclude(folder: Path, preset: str, selected: list[Path], results: Mapping[Path, Executed]) -> int:
-    """Print the table and failures, and write the summary, records and pages. Return 1 if not all finished, else 0."""
+    """Print the table and the failures, and write summary, pages and records. Return 1 if not all finished, else 0."""
     claims = read_claims(folder)
-    rows = []
-    failures = []
-    for source in selected:
-        result = results.get(source)
-        number = notebooks.about(source)["chapter"]
-        of_chapter = claims.get(number, [])
-        counts = Counter(claim["status"] for claim in of_chapter)
-        row = {"notebook": source.name, "chapter": number, "status": _status(result, counts), "claims": dict(counts)}
-        if result:
-            row |= asdict(result)
-            if result.error:
-                place = f"cell {result.cell}" if result.cell else "not to its end"
-                failures.append(f"{source.name}, {place}: {result.error}")
-        for claim in of_chapter:
-            if claim["status"] == "failed":
-                failures.append(f"{source.name}: this claim does not hold: {claim['what']} ({claim['evidence']})")
-        rows.append(row)
+    rows = [_row(source, results.get(source), claims) for source in selected]
     print(_table(rows))
-    for line in failures:
-        print(line, file=sys.stderr)
+    for row in rows:
+        for line in _failures(row, claims.get(row["chapter"], [])):
+            print(f"{row['notebook']}{line}", file=sys.stderr)
     about = {
         "machine": machine.label(),
         "versions": machine.versions(),
@@ -211,11 +198,38 @@ def _conclude(folder: Path, preset: str, selected: list[Path], results: Mapping[
     print(f"pages: {site.write(folder, about, claims)}")
     for row in rows:
         if row["status"] != "not run" and not row["error"]:
-            for records_folder in (folder / "records", paths.records_dir()):
-                writer = records.Writer(row["chapter"], preset, records_folder)
-                name = Path(row["notebook"]).stem
-                writer.write(name, row["seconds"], "s", kind="run", peak_bytes=row["peak_bytes"])
+            _record(row, preset, folder / "records")
+            _record(row, preset, paths.records_dir())
     return int(any(row["status"] != "finished" for row in rows))
+
+
+def _row(source: Path, result: Executed | None, claims: Mapping[str, list[dict[str, Any]]]) -> dict[str, Any]:
+    """Return the entry of a chapter in the summary. A chapter that has not run has no times and no error."""
+    number = notebooks.about(source)["chapter"]
+    counts = Counter(claim["status"] for claim in claims.get(number, []))
+    row = {"notebook": source.name, "chapter": number, "status": _status(result, counts), "claims": dict(counts)}
+    if result is not None:
+        row |= asdict(result)
+    return row
+
+
+def _failures(row: Mapping[str, Any], claims: list[dict[str, Any]]) -> list[str]:
+    """Return a line for the error of a chapter, and one for each of its claims that failed."""
+    lines = []
+    if row.get("error"):
+        place = f"cell {row['cell']}" if row["cell"] else "not to its end"
+        lines.append(f", {place}: {row['error']}")
+    for claim in claims:
+        if claim["status"] == "failed":
+            lines.append(f": this claim does not hold: {claim['what']} ({claim['evidence']})")
+    return lines
+
+
+def _record(row: Mapping[str, Any], preset: str, folder: Path) -> None:
+    """Record the time and the memory of a chapter in a folder of records."""
+    writer = records.Writer(row["chapter"], preset, folder)
+    name = Path(row["notebook"]).stem
+    writer.write(name, row["seconds"], "s", kind="run", peak_bytes=row["peak_bytes"])
 
 
 def _status(result: Executed | None, counts: Mapping[str, int]) -> str:
@@ -233,4 +247,5 @@ def _table(rows: list[dict[str, Any]]) -> Table:
         memory = f"{row['peak_bytes'] / 1e9:.2f} GB" if row.get("peak_bytes") else "–"
         claims = [row["claims"].get(status, 0) for status in show.SIGNS]
         lines.append((f"{_SIGNS[row['status']]} {Path(row['notebook']).stem}", seconds, memory, *claims, row["status"]))
-    return Table.of(("  chapter", "seconds", "peak memory", *(f"claims {s}" for s in show.SIGNS), "status"), lines)
+    claim_columns = [f"claims {status}" for status in show.SIGNS]
+    return Table.of(("  chapter", "seconds", "peak memory", *claim_columns, "status"), lines)
