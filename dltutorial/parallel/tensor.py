@@ -1,21 +1,32 @@
-"""Tensor and sequence parallelism by hand: a transformer's block, its matrices cut over the ranks.
+"""Tensor and sequence parallelism by hand: the matrices of a transformer block are sharded over the ranks.
 
-In: a block that all ranks hold alike, and the same tokens on all ranks. Out: a block that computes the same from the
-pieces of its matrices that this rank keeps. A matrix product by columns needs no message for its result; one by rows,
-behind it, sums what the ranks found.
+The input is a block with the same weights on all ranks. ``shard_block`` changes it in place. Afterwards each rank holds
+a shard of its matrices, and the block computes the same outputs from the same tokens.
 
-    plain      4 all-reduces of B · T · D values in a step: two forward, two backward
-    sequence   between the products a rank holds T / p tokens: 4 all-gathers, 4 reduce-scatters, the same bytes
+The first matrix of a pair is sharded by columns, so each rank computes some of the hidden values, and no communication
+is needed for them. The second matrix is sharded by rows. Each rank then has a part of every output, and the sum over
+the ranks is the output:
 
-- :class:`Enter`, :class:`Leave`, :class:`GatherTokens`, :class:`ScatterTokens` are the messages, with their gradients;
-- :class:`Columns` and :class:`Rows` the two products; :func:`cut_block` puts them into a block.
+                          ┌─ rank 0: columns of U ─► GELU ─► rows of V ─┐
+    x ─► copy to all ─────┤                                             ├───── sum over the ranks ─► y
+         (Enter)          └─ rank 1: columns of U ─► GELU ─► rows of V ─┘      (Leave)
 
-Legend: B samples, T tokens, D width.
+The communication of one block in one training step is:
+
+    tensor      four all-reduces of B · T · D values, two in the forward pass and two in the backward pass
+    sequence    four all-gathers and four reduce-scatters, with the same bytes. Between the pairs of matrices, each of
+                the p ranks holds T / p tokens.
+
+- :class:`Enter`, :class:`Leave`, :class:`GatherTokens` and :class:`ScatterTokens` are the collectives, with the
+  backward pass of each.
+- :class:`Columns` and :class:`Rows` are the two kinds of sharded linear layers.
+
+Legend: B samples, T tokens, D values of a token, p ranks. The *upstream* gradient is the gradient of an operation's
+output.
 
 Source: Shoeybi et al. 2019 (arXiv:1909.08053), Korthikanti et al. 2022 (arXiv:2205.05198).
 """
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -25,165 +36,196 @@ from torch.nn import functional as F
 
 from dltutorial.errors import CourseError
 
-# Torch 2.13's names; the older ones warn there.
+# Torch 2.13 has new names for these, and warns about the old ones.
 all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 
-Group = dist.ProcessGroup | None  # None: all ranks
+Group = dist.ProcessGroup | None  # None stands for all ranks
 
 
-def summed(x: Tensor, group: Group = None) -> Tensor:
-    """The sum over all ranks; x stays as it is."""
-    x = x.contiguous().clone()
-    dist.all_reduce(x, group=group)
-    return x
+def sum_over_ranks(x: Tensor, group: Group = None) -> Tensor:
+    """Return the sum of the tensors of all ranks. ``x`` itself does not change."""
+    total = x.contiguous().clone()
+    dist.all_reduce(total, group=group)
+    return total
 
 
-def gathered(x_BTD: Tensor, group: Group = None) -> Tensor:
-    """All ranks' tokens, in the order of the ranks."""
-    mine_TBD = x_BTD.transpose(0, 1).contiguous()
-    all_TBD = mine_TBD.new_empty(dist.get_world_size(group) * len(mine_TBD), *mine_TBD.shape[1:])
-    all_gather(all_TBD, mine_TBD, group=group)
+def gather_tokens(x_BTD: Tensor, group: Group = None) -> Tensor:
+    """Return the tokens of all ranks, in the order of the ranks."""
+    own_TBD = x_BTD.transpose(0, 1).contiguous()  # the collective joins tensors along their first dimension
+    n_tokens = dist.get_world_size(group) * len(own_TBD)
+    all_TBD = own_TBD.new_empty(n_tokens, *own_TBD.shape[1:])
+    all_gather(all_TBD, own_TBD, group=group)
     return all_TBD.transpose(0, 1)
 
 
-def scattered(x_BTD: Tensor, group: Group = None) -> Tensor:
-    """Of the sum over all ranks, this rank's tokens."""
+def scatter_sum_of_tokens(x_BTD: Tensor, group: Group = None) -> Tensor:
+    """Return this rank's T / p tokens of the sum over all ranks.
+
+    Raises:
+        CourseError: T is no multiple of p.
+    """
     p = dist.get_world_size(group)
-    if x_BTD.shape[1] % p:
+    if x_BTD.shape[1] % p != 0:
         raise CourseError(f"{x_BTD.shape[1]} tokens are not {p} equal pieces; pad them")
-    x_TBD = x_BTD.transpose(0, 1).contiguous()
-    mine_TBD = x_TBD.new_empty(len(x_TBD) // p, *x_TBD.shape[1:])
-    reduce_scatter(mine_TBD, x_TBD, group=group)
-    return mine_TBD.transpose(0, 1)
+    x_TBD = x_BTD.transpose(0, 1).contiguous()  # the collective splits tensors along their first dimension
+    own_TBD = x_TBD.new_empty(len(x_TBD) // p, *x_TBD.shape[1:])
+    reduce_scatter(own_TBD, x_TBD, group=group)
+    return own_TBD.transpose(0, 1)
 
 
 class Enter(torch.autograd.Function):
-    """Forward: nothing. Backward: each rank knows a part of the gradient; sum."""
+    """The forward pass copies. The backward pass sums, because each rank has only its part of the gradient."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, group: Group = None) -> Tensor:
-        """The same tensor."""
+        """Return the same values."""
         ctx.group = group
         return x.view_as(x)
 
     @staticmethod
-    def backward(ctx: Any, slope: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
-        """The sum of all ranks' slopes."""
-        return summed(slope, ctx.group), None
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+        """Return the sum of the upstream gradients of all ranks."""
+        return sum_over_ranks(upstream, ctx.group), None
 
 
 class Leave(torch.autograd.Function):
-    """Forward: each rank has a part of every number; sum. Backward: nothing."""
+    """The forward pass sums, because each rank has only a part of every output. The backward pass copies."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, group: Group = None) -> Tensor:
-        """The sum of all ranks' parts."""
-        return summed(x, group)
+        """Return the sum over all ranks."""
+        return sum_over_ranks(x, group)
 
     @staticmethod
-    def backward(ctx: Any, slope: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
-        """The same slope."""
-        return slope, None
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+        """Return the same upstream gradient."""
+        return upstream, None
 
 
 class GatherTokens(torch.autograd.Function):
-    """Forward: all ranks' tokens. Backward: the sum of the slopes of this rank's."""
+    """``Enter`` for sequence parallelism: the forward pass gathers tokens, and the backward pass scatters their sum."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, group: Group = None) -> Tensor:
-        """All ranks' tokens."""
+        """Return the tokens of all ranks."""
         ctx.group = group
-        return gathered(x, group)
+        return gather_tokens(x, group)
 
     @staticmethod
-    def backward(ctx: Any, slope: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
-        """Of the sum of slopes, this rank's tokens."""
-        return scattered(slope, ctx.group), None
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+        """Return this rank's tokens of the sum of all upstream gradients."""
+        return scatter_sum_of_tokens(upstream, ctx.group), None
 
 
 class ScatterTokens(torch.autograd.Function):
-    """Forward: of the sum, this rank's tokens. Backward: all ranks' slopes."""
+    """``Leave`` for sequence parallelism: the forward pass scatters the sum, and the backward pass gathers tokens."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, group: Group = None) -> Tensor:
-        """Of the sum, this rank's tokens."""
+        """Return this rank's tokens of the sum over all ranks."""
         ctx.group = group
-        return scattered(x, group)
+        return scatter_sum_of_tokens(x, group)
 
     @staticmethod
-    def backward(ctx: Any, slope: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
-        """All ranks' slopes."""
-        return gathered(slope, ctx.group), None
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+        """Return the upstream gradients of all ranks' tokens."""
+        return gather_tokens(upstream, ctx.group), None
 
 
-def piece(x: Tensor, dim: int, parts: int = 1, group: Group = None) -> nn.Parameter:
-    """This rank's share, as a parameter of its own: of each of the parts that lie one after the other in ``dim``.
+def shard_of(tensor: Tensor, dim: int, parts: int = 1, group: Group = None) -> nn.Parameter:
+    """Return this rank's shard of a tensor, as a new parameter.
 
-    It remembers in ``cut`` how it was cut. CourseError: the ranks do not divide it.
+    Args:
+        tensor: The whole tensor, the same on all ranks.
+        dim: The dimension along which it is divided.
+        parts: The number of matrices that are concatenated in this dimension. For example, ``qkv`` concatenates three,
+            and each rank needs a shard of each of them.
+        group: The ranks. The default is all ranks.
+
+    Raises:
+        CourseError: The length of the dimension is no multiple of ``parts`` · p.
     """
     p = dist.get_world_size(group)
-    if x.shape[dim] % (parts * p):
-        raise CourseError(f"{x.shape[dim]} rows or columns are not {parts} × {p} equal pieces; take another width")
-    mine = [part.chunk(p, dim)[dist.get_rank(group)] for part in x.detach().chunk(parts, dim)]
-    share = nn.Parameter(torch.cat(mine, dim).clone())
-    share.cut = dim, parts  # type: ignore[attr-defined]
-    return share
-
-
-def joined(pieces: Sequence[Tensor], dim: int, parts: int = 1) -> Tensor:
-    """The whole, from all ranks' pieces."""
-    by_part = zip(*(x.chunk(parts, dim) for x in pieces), strict=True)
-    return torch.cat([x for part in by_part for x in part], dim)
+    rank = dist.get_rank(group)
+    if tensor.shape[dim] % (parts * p) != 0:
+        raise CourseError(f"{tensor.shape[dim]} rows or columns are not {parts} × {p} equal pieces; take another width")
+    matrices = tensor.detach().chunk(parts, dim)
+    shards = [matrix.chunk(p, dim)[rank] for matrix in matrices]
+    return nn.Parameter(torch.cat(shards, dim).clone())
 
 
 class Columns(nn.Module):
-    """A linear layer of which each rank computes some outputs; with ``parts=3`` of q, of k and of v."""
+    """A linear layer that computes some of the outputs on each rank.
 
-    def __init__(self, whole: nn.Linear, parts: int = 1, group: Group = None) -> None:
+    ``nn.Linear`` stores the matrix transposed. Therefore its columns are the rows of ``weight``.
+    """
+
+    def __init__(self, linear: nn.Linear, parts: int = 1, group: Group = None) -> None:
         super().__init__()
-        self.weight, self.bias = piece(whole.weight, 0, parts, group), piece(whole.bias, 0, parts, group)
+        self.weight = shard_of(linear.weight, 0, parts, group)
+        self.bias = shard_of(linear.bias, 0, parts, group)
 
     def forward(self, x: Tensor) -> Tensor:
-        """All inputs, some outputs."""
+        """Compute this rank's outputs from all inputs."""
         return F.linear(x, self.weight, self.bias)
 
 
 class Rows(nn.Module):
-    """A linear layer of which each rank has some inputs: a part of each output, to be summed. The bias comes after."""
+    """A linear layer that has some of the inputs on each rank.
 
-    def __init__(self, whole: nn.Linear, group: Group = None) -> None:
+    Each rank computes a part of every output, and ``Leave`` sums the parts. The bias must be added after the sum. Its
+    sum over the ranks would be p times too large.
+    """
+
+    def __init__(self, linear: nn.Linear, group: Group = None) -> None:
         super().__init__()
-        self.weight, self.bias = piece(whole.weight, 1, 1, group), nn.Parameter(whole.bias.detach().clone())
+        self.weight = shard_of(linear.weight, 1, 1, group)
+        self.bias = nn.Parameter(linear.bias.detach().clone())
 
     def forward(self, x: Tensor) -> Tensor:
-        """Some inputs, a part of all outputs."""
+        """Compute a part of all outputs from this rank's inputs."""
         return F.linear(x, self.weight)
 
 
-def cut_block(attention: Any, mlp: Any, group: Group = None, *, sequence: bool = False, parts: int = 3) -> None:
-    """Leave in a transformer's block, in place, this rank's heads, and its hidden numbers of the MLP.
+def shard_block(attention: Any, mlp: Any, group: Group = None, *, sequence: bool = False, parts: int = 3) -> None:
+    """Shard a transformer block in place: each rank keeps some heads, and some hidden values of the MLP.
 
-    Of each of the two pairs of products the first is cut by columns, the second by rows. A message goes before and
-    behind each pair, forward or backward.
+    The block has two pairs of matrices, ``qkv`` and ``out``, and the two layers of the MLP. The first matrix of a pair
+    is sharded by columns, and the second one by rows. The collectives run before and after each pair.
 
     Args:
-        attention: with ``qkv``, ``out`` and ``heads``; equal on all ranks.
-        mlp: whose first and third layers are linear.
-        group: the ranks.
-        sequence: between the pairs each rank has its T / p tokens; else all have all.
-        parts: that lie one after the other in ``qkv``; with 1 the wrong rows are cut, as chapter 18 shows.
+        attention: A module with the linear layers ``qkv`` and ``out`` and the number ``heads``.
+        mlp: A sequence whose layers 0 and 2 are linear.
+        group: The ranks. The default is all ranks.
+        sequence: With True, each rank holds T / p tokens between the pairs. With False, all ranks hold all tokens.
+        parts: The number of matrices that ``qkv`` concatenates. Chapter 18 shows that the value 1 gives each rank the
+            wrong rows.
 
     Raises:
-        CourseError: the ranks do not divide the heads.
+        CourseError: The number of heads is no multiple of p.
     """
     p = dist.get_world_size(group)
-    if attention.heads % p:
+    if attention.heads % p != 0:
         raise CourseError(f"{attention.heads} heads are not for {p} ranks; take a number of ranks that divides them")
     attention.heads //= p
-    attention.qkv, attention.out = Columns(attention.qkv, parts, group), Rows(attention.out, group)
-    mlp[0], mlp[2] = Columns(mlp[0], 1, group), Rows(mlp[2], group)
+    attention.qkv = Columns(attention.qkv, parts, group)
+    attention.out = Rows(attention.out, group)
+    mlp[0] = Columns(mlp[0], 1, group)
+    mlp[2] = Rows(mlp[2], group)
+    _add_collectives(attention.qkv, attention.out, group, sequence)
+    _add_collectives(mlp[0], mlp[2], group, sequence)
+
+
+def _add_collectives(columns: Columns, rows: Rows, group: Group, sequence: bool) -> None:
+    """Let the collectives run before the first and after the second matrix of a pair, by hooks."""
     enter, leave = (GatherTokens, ScatterTokens) if sequence else (Enter, Leave)
-    for columns, rows in ((attention.qkv, attention.out), (mlp[0], mlp[2])):
-        columns.register_forward_pre_hook(lambda _, args: (enter.apply(args[0], group),))
-        rows.register_forward_hook(lambda layer, _, part: leave.apply(part, group) + layer.bias)
+
+    def before_columns(layer: nn.Module, args: tuple) -> tuple:
+        return (enter.apply(args[0], group),)
+
+    def after_rows(layer: Any, args: tuple, output: Tensor) -> Tensor:
+        return leave.apply(output, group) + layer.bias
+
+    columns.register_forward_pre_hook(before_columns)
+    rows.register_forward_hook(after_rows)

@@ -7,7 +7,7 @@ from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from dltutorial.parallel.ring_attention import RingAttention
-from dltutorial.parallel.tensor import cut_block
+from dltutorial.parallel.tensor import shard_block
 
 
 class Block(nn.Module):
@@ -81,7 +81,7 @@ def updates(sequence):
     wanted, slope = train(blocks(), x, y)
     split = blocks()
     for block in split:
-        cut_block(block, block.mlp, sequence=sequence)
+        shard_block(block, block.mlp, sequence=sequence)
     if sequence:
         x, y, wanted, slope = (t.chunk(p, 1)[me] for t in (x, y, wanted, slope))
     also = (lambda: [w for block in split for w in partial(block)]) if sequence else None
@@ -115,4 +115,4 @@ def ring(n_tokens):
 
 def odd_heads():
     block = Block(dim=12, heads=3)
-    cut_block(block, block.mlp)
+    shard_block(block, block.mlp)
