@@ -1,1 +1,1 @@
-"""Profiling: traces, timelines, peaks, bottlenecks, memory."""
+"""Profile training: throughput, traces and timelines, the roofline, bottlenecks, memory."""

@@ -1,23 +1,25 @@
-"""Where the bytes of a training step go, on one of N ranks: counted on paper. Chapter 16 counts them in torch, too.
+"""How much memory a training step needs on one of N ranks, by a formula. Chapter 16 compares it with torch.
 
-In: a preset, or the shape of the vision transformer, samples on a rank, formats, optimizer, what is sharded. Out: bytes
-of weights, copies, gradients, optimizer states and activations.
+Input: a preset or the shape of the vision transformer, samples on a rank, formats, optimizer, sharding.
+Output: bytes of weights, copies, gradients, optimizer state and activations.
 
-*Activations* are what the forward pass keeps for the backward pass. A block keeps 16 arrays of B × T × D values: the
-two inputs of its norms, in the format of the stream, and 14 in that of the products: the inputs of qkv (1), attention
-(3), its projection (1), and of the MLP's first layer (1), GELU (4) and second layer (4). Attention without fusion keeps
-its T × T weights as well. Small vectors are left out. Korthikanti et al. 2022 (arXiv:2205.05198), section 4, count the
-same for language models. With *checkpointing* a block keeps only its input, and the rest of one block at a time while
-that is computed again (their section 5; Chen et al. 2016, arXiv:1604.06174).
+*Activations* are what the forward pass saves for the backward pass. A block saves 16 arrays of B × T × D values. Two of
+them are the inputs of its norms, in the format of the residual stream. The other 14 are in the format of the matmuls:
+the inputs of qkv (1), attention (3), the projection of attention (1), the first layer of the MLP (1), GELU (4) and the
+second layer of the MLP (4). Attention that is not fused also saves its T × T weights. Small vectors do not count.
+Korthikanti et al. 2022 (arXiv:2205.05198), section 4, count the same arrays for language models.
 
-*Sharding* is that of ZeRO, Rajbhandari et al. 2020 (arXiv:1910.02054), section 5: stage 1 gives each of N ranks 1/N of
-the optimizer states, master weights among them; stage 2 of the gradients, too; stage 3 of the weights, too.
+With *checkpointing* a block saves only its input, and recomputes the rest during the backward pass. Therefore the
+activations of one block are there at a time (their section 5; Chen et al. 2016, arXiv:1604.06174).
 
-Never is all of it there at once: gradients come while activations go. Not counted is what an operation needs for
-itself, the weights that stage 3 gathers for the block at work, the buckets of data parallelism, and what the allocator
+*Sharding* follows ZeRO, Rajbhandari et al. 2020 (arXiv:1910.02054), section 5. In stage 1 each of N ranks has 1/N of
+the optimizer state, which includes the master weights. Stage 2 also shards the gradients, and stage 3 the weights.
+
+The sum is an upper bound for these items, because gradients are made while activations are freed. It does not contain
+the workspace of operations, the weights that stage 3 gathers for a block, the buckets of DDP, and what the allocator
 wastes.
 
-Legend: B samples on a rank, T tokens, D width, N ranks.
+Legend of shapes: B samples on a rank, T tokens of a sample, D width.
 """
 
 import dataclasses
@@ -34,11 +36,12 @@ class Formats:
     """Bytes of a value.
 
     Attributes:
-        weight, gradient: as the model holds them.
-        master: of the float32 weights that the optimizer updates, where the model's own have fewer bits.
-        low_copy: of the copies that autocast makes of the matrices, for as long as a step lasts.
-        product: of what matrix products and attention keep for the backward pass.
-        stream: of what is passed from block to block, and of the loss.
+        weight: In the model.
+        gradient: In the model.
+        master: In the float32 weights that the optimizer updates if the model's own weights have fewer bits.
+        low_copy: In the copies of the matrices that autocast makes for each step.
+        product: In the arrays that matmuls and attention save for the backward pass.
+        stream: In the residual stream from block to block, and in the loss.
     """
 
     weight: int
@@ -49,23 +52,26 @@ class Formats:
     stream: int
 
 
-FORMATS: Mapping[str, Formats] = MappingProxyType({
-    "fp32": Formats(weight=4, gradient=4, master=0, low_copy=0, product=4, stream=4),
-    "16-bit autocast": Formats(weight=4, gradient=4, master=0, low_copy=2, product=2, stream=4),
-    "16-bit weights": Formats(weight=2, gradient=2, master=4, low_copy=0, product=2, stream=2),
-})  # fmt: skip
-OPTIMIZERS: Mapping[str, int] = MappingProxyType({"adamw": 8, "lamb": 8, "sgd": 4, "lars": 4})  # bytes a weight
-STAGES = (0, 1, 2, 3)
+FORMATS: Mapping[str, Formats] = MappingProxyType(
+    {
+        "fp32": Formats(weight=4, gradient=4, master=0, low_copy=0, product=4, stream=4),
+        "16-bit autocast": Formats(weight=4, gradient=4, master=0, low_copy=2, product=2, stream=4),
+        "16-bit weights": Formats(weight=2, gradient=2, master=4, low_copy=0, product=2, stream=2),
+    }
+)
+OPTIMIZERS: Mapping[str, int] = MappingProxyType({"adamw": 8, "lamb": 8, "sgd": 4, "lars": 4})  # bytes per weight
 
 
 @dataclass(frozen=True)
 class Shape:
-    """A vision transformer's sizes.
+    """The sizes of a vision transformer.
 
     Attributes:
-        dim, depth, heads: width D, blocks, attention heads.
-        tokens: patches of a sample, T.
-        patch_values: numbers in a patch, all channels.
+        dim: Width D.
+        depth: The number of blocks.
+        heads: The number of attention heads.
+        tokens: The number of tokens T, which are the patches of a sample.
+        patch_values: Numbers in a patch, over all channels.
     """
 
     dim: int
@@ -82,25 +88,38 @@ class Shape:
 
     @property
     def matrix_parameters(self) -> int:
-        """Weights of all matrices, the patch embedding included: what autocast copies."""
+        """The number of weights in all matrices, including the patch embedding. Autocast copies these weights."""
         return 12 * self.depth * self.dim**2 + 2 * self.patch_values * self.dim
 
     @property
     def parameters(self) -> int:
-        """All weights: matrices, 13 D of biases and norms in a block, positions, last norm, biases at both ends."""
-        vectors = 13 * self.depth * self.dim + self.tokens * self.dim + 3 * self.dim + self.patch_values
-        return self.matrix_parameters + vectors
+        """The number of all weights."""
+        block_vectors = 13 * self.dim  # biases and norms
+        positions = self.tokens * self.dim
+        other_vectors = 3 * self.dim + self.patch_values  # the last norm, and the biases of embedding and head
+        return self.matrix_parameters + self.depth * block_vectors + positions + other_vectors
 
     def activation_bytes(self, batch: int, formats: Formats, fused: bool = True, checkpointing: bool = False) -> int:
-        """What the forward pass of ``batch`` samples keeps; autocast's copies of weights not included."""
-        stream, product = formats.stream, formats.product
-        row = batch * self.tokens * self.dim
-        block = row * (2 * stream + 14 * product)
+        """Bytes that the forward pass saves for the backward pass, without autocast's copies of weights.
+
+        Args:
+            batch: Samples B on this rank.
+            formats: Bytes of a value.
+            fused: Whether one kernel computes the attention.
+            checkpointing: Whether blocks save only their input.
+        """
+        values_BTD = batch * self.tokens * self.dim
+        block_bytes = values_BTD * (2 * formats.stream + 14 * formats.product)
         if not fused:
-            block += batch * self.heads * self.tokens**2 * product
-        kept = self.depth * row * stream + block if checkpointing else self.depth * block
-        fields = batch * self.tokens * self.patch_values
-        return kept + row * (stream + product) + fields * (2 * stream + product)  # last norm, head; loss, embedding
+            block_bytes += batch * self.heads * self.tokens**2 * formats.product
+        if checkpointing:
+            blocks_bytes = self.depth * values_BTD * formats.stream + block_bytes
+        else:
+            blocks_bytes = self.depth * block_bytes
+        norm_and_head_bytes = values_BTD * (formats.stream + formats.product)
+        values_of_fields = batch * self.tokens * self.patch_values
+        loss_and_embedding_bytes = values_of_fields * (2 * formats.stream + formats.product)
+        return blocks_bytes + norm_and_head_bytes + loss_and_embedding_bytes
 
 
 @dataclass(frozen=True)
@@ -116,39 +135,60 @@ class Memory:
 
     @property
     def total(self) -> float:
-        """All of it."""
+        """The sum."""
         return sum(dataclasses.astuple(self))
 
 
 def of_step(
-    shape: Shape, batch: int, formats: str = "fp32", optimizer: str = "adamw", *, fused: bool = True,
-    checkpointing: bool = False, ranks: int = 1, stage: int = 0,
-) -> Memory:  # fmt: skip
-    """What one rank needs for a step.
+    shape: Shape,
+    batch: int,
+    formats: str = "fp32",
+    optimizer: str = "adamw",
+    *,
+    fused: bool = True,
+    checkpointing: bool = False,
+    ranks: int = 1,
+    stage: int = 0,
+) -> Memory:
+    """Bytes that one rank needs for a training step.
 
     Args:
-        shape: of the model.
-        batch: samples on this rank.
-        formats: a key of ``FORMATS``.
-        optimizer: a key of ``OPTIMIZERS``; sgd has momentum.
-        fused: whether one kernel does the attention.
-        checkpointing: whether blocks keep their input only, and are computed again.
-        ranks: that share what is sharded.
-        stage: of ZeRO; 0 shards nothing.
+        shape: The sizes of the model.
+        batch: Samples on this rank.
+        formats: A key of ``FORMATS``.
+        optimizer: A key of ``OPTIMIZERS``. sgd has momentum.
+        fused: Whether one kernel computes the attention.
+        checkpointing: Whether blocks save only their input, and recompute the rest.
+        ranks: The number of ranks that share what is sharded.
+        stage: The stage of ZeRO, from 0 (nothing is sharded) to 3.
+
+    Returns:
+        The bytes by item.
     """
-    chosen, n = FORMATS[formats], shape.parameters
-    shards = [ranks if stage >= needed else 1 for needed in STAGES]  # of what each stage is about
+    n_bytes = FORMATS[formats]
+    n_weights = shape.parameters
+    state_shards = ranks if stage >= 1 else 1
+    gradient_shards = ranks if stage >= 2 else 1
+    weight_shards = ranks if stage >= 3 else 1
     return Memory(
-        weights=n * chosen.weight / shards[3],
-        low_copies=shape.matrix_parameters * chosen.low_copy / shards[3],
-        master_weights=n * chosen.master / shards[1],
-        gradients=n * chosen.gradient / shards[2],
-        optimizer=n * OPTIMIZERS[optimizer] / shards[1],
-        activations=shape.activation_bytes(batch, chosen, fused, checkpointing),
+        weights=n_weights * n_bytes.weight / weight_shards,
+        low_copies=shape.matrix_parameters * n_bytes.low_copy / weight_shards,
+        master_weights=n_weights * n_bytes.master / state_shards,
+        gradients=n_weights * n_bytes.gradient / gradient_shards,
+        optimizer=n_weights * OPTIMIZERS[optimizer] / state_shards,
+        activations=shape.activation_bytes(batch, n_bytes, fused, checkpointing),
     )
 
 
-def largest_batch(device_bytes: float, shape: Shape, **how: Any) -> int:
-    """The most samples for which a step fits; 0 if not even one does. ``how``: as for :func:`of_step`."""
-    one, two = (of_step(shape, batch, **how).total for batch in (1, 2))
-    return max(0, int((device_bytes - one) // (two - one)) + 1)  # activations grow in proportion to the batch
+def largest_batch(device_bytes: float, shape: Shape, **options: Any) -> int:
+    """The largest number of samples for which a step fits. It is 0 if not even one sample fits.
+
+    Args:
+        device_bytes: The memory of the device.
+        shape: The sizes of the model.
+        options: Further arguments of :func:`of_step`.
+    """
+    one_sample = of_step(shape, 1, **options).total
+    two_samples = of_step(shape, 2, **options).total
+    bytes_per_sample = two_samples - one_sample  # activations are proportional to the batch
+    return max(0, int((device_bytes - one_sample) // bytes_per_sample) + 1)

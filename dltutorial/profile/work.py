@@ -1,11 +1,12 @@
-"""What a step needs: FLOP and bytes, counted operator by operator while it runs once.
+"""Count the FLOP and the bytes of a step, operator by operator, while it runs once.
 
-In: a function that makes one step. Out: a frozen :class:`Work`. With a machine's peaks it gives the roofline of the
-step: each operator takes at least max(FLOP / peak, bytes / bandwidth) seconds.
+Input: a function that makes one step.
+Output: a frozen :class:`Work`. With the peaks of a machine it gives the roofline of the step, because each operator
+takes at least max(FLOP / peak, bytes / bandwidth) seconds.
 
 FLOP are those of matrix products, convolutions and attention, as torch counts them. Bytes are what an operator reads
-and writes if nothing is left in a cache; an operator that only renames data (a view) moves none. A fused kernel of
-``torch.compile`` is not seen by the counter: count the step before compiling it.
+and writes if no data stay in a cache. An operator that makes a view moves no bytes. The counter does not see inside the
+fused kernels of ``torch.compile``, so count the step before compiling it.
 
 Source: docs.pytorch.org, torch.utils.flop_counter; Williams et al. 2009, doi:10.1145/1498765.1498785.
 """
@@ -26,7 +27,7 @@ _MOVES_NOTHING = ("_unsafe_view", "_reshape_alias", "detach", "empty", "empty_li
 
 
 class Operator(NamedTuple):
-    """One call: its name, FLOP, bytes read and written."""
+    """One call of an operator: its name, its FLOP, and the bytes that it reads and writes."""
 
     name: str
     flop: float
@@ -35,30 +36,56 @@ class Operator(NamedTuple):
 
 @dataclass(frozen=True)
 class Work:
-    """The operators of one step that compute or move something, in order."""
+    """The operators of one step that compute or move data, in order."""
 
     operators: tuple[Operator, ...]
 
     @property
     def flop(self) -> float:
-        """Of the whole step."""
+        """FLOP of the whole step."""
         return sum(operator.flop for operator in self.operators)
 
     @property
     def n_bytes(self) -> float:
-        """Of the whole step."""
+        """Bytes of the whole step."""
         return sum(operator.n_bytes for operator in self.operators)
 
     def roof_s(self, peaks: Peaks, dtype: Any = "fp32") -> tuple[float, float]:
-        """Least seconds of the operators that arithmetic limits, and of those that memory limits."""
-        flop_per_s, bytes_per_s = peaks.peak_flops_per_s(dtype), peaks.memory_bytes_per_s
-        each_s = [(operator.flop / flop_per_s, operator.n_bytes / bytes_per_s) for operator in self.operators]
-        compute_s = sum(flop_s for flop_s, bytes_s in each_s if flop_s >= bytes_s)
-        return compute_s, sum(bytes_s for flop_s, bytes_s in each_s if flop_s < bytes_s)
+        """Shortest time of the step by the roofline.
+
+        Args:
+            peaks: The peaks of the machine.
+            dtype: The data type of the matrix products.
+
+        Returns:
+            Seconds of the operators that arithmetic limits, and seconds of those that memory limits.
+        """
+        flop_per_s = peaks.peak_flops_per_s(dtype)
+        bytes_per_s = peaks.memory_bytes_per_s
+        compute_s = 0.0
+        memory_s = 0.0
+        for operator in self.operators:
+            flop_s = operator.flop / flop_per_s
+            bytes_s = operator.n_bytes / bytes_per_s
+            if flop_s >= bytes_s:
+                compute_s += flop_s
+            else:
+                memory_s += bytes_s
+        return compute_s, memory_s
 
 
 def count(run_step: Callable[[], object]) -> Work:
-    """Run a step once and count what its operators need. CourseError: the step called no operator of torch."""
+    """Run a step once and count the work of its operators.
+
+    Args:
+        run_step: Makes one step.
+
+    Returns:
+        The work.
+
+    Raises:
+        CourseError: The step called no operator of torch.
+    """
     with _Counter() as counter:
         run_step()
     if not counter.operators:
@@ -67,7 +94,7 @@ def count(run_step: Callable[[], object]) -> Work:
 
 
 class _Counter(TorchDispatchMode):
-    """Sees every operator below autograd, those of the backward pass and of the optimizer included."""
+    """Counts every operator below autograd, including those of the backward pass and of the optimizer."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -85,28 +112,35 @@ class _Counter(TorchDispatchMode):
 
 
 def _flop(func: Any, args: tuple, kwargs: dict, out: Any) -> float:
-    """By torch's own formulas; attention on a CPU goes by that of a GPU, as its arguments begin alike."""
+    """FLOP by torch's own formulas; 0 for an operator without a formula."""
     packet = func.overloadpacket
     if packet not in flop_registry:
+        # Attention on a CPU has no formula. That of the GPU fits, because its first arguments are the same.
         packet = getattr(torch.ops.aten, packet.__name__.replace("_for_cpu", ""), None)
     formula = flop_registry.get(packet)
-    return float(formula(*args, **kwargs, out_val=out)) if formula else 0.0
+    if formula is None:
+        return 0.0
+    return float(formula(*args, **kwargs, out_val=out))
 
 
 def _moved_bytes(func: Any, args: tuple, kwargs: dict, out: Any) -> float:
-    """Bytes of the operands read and of the results written; 0 for a view, for what makes none, and for scalars."""
-    returns = func._schema.returns
-    if returns and all(value.alias_info is not None and not value.alias_info.is_write for value in returns):
+    """Bytes of the operands and of the results; 0 for views, for arrays that are not filled, and for scalars."""
+    results = func._schema.returns
+    is_view = all(result.alias_info is not None and not result.alias_info.is_write for result in results)
+    if results and is_view:
         return 0.0
     if func.overloadpacket.__name__ in _MOVES_NOTHING:
         return 0.0
-    read = args, {name: value for name, value in kwargs.items() if name != "out"}
-    once = {id(leaf): leaf for leaf in tree_leaves(read)}.values()  # a tensor given twice is read once
-    tensors = [leaf for leaf in (*once, *tree_leaves(out)) if isinstance(leaf, torch.Tensor)]
-    return float(sum(_bytes(tensor) for tensor in tensors if tensor.ndim))
+    inputs = [args, {name: value for name, value in kwargs.items() if name != "out"}]
+    unique_inputs = {id(leaf): leaf for leaf in tree_leaves(inputs)}.values()  # a tensor given twice is read once
+    leaves = [*unique_inputs, *tree_leaves(out)]
+    tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.ndim > 0]
+    return float(sum(_bytes(tensor) for tensor in tensors))
 
 
 def _bytes(x: torch.Tensor) -> int:
-    """What lies in memory: an expanded tensor has fewer bytes than elements."""
+    """Bytes in memory, because an expanded tensor has fewer of them than its elements need."""
     n_bytes = x.numel() * x.element_size()
-    return min(n_bytes, x.untyped_storage().nbytes()) if x.layout == torch.strided else n_bytes
+    if x.layout != torch.strided:
+        return n_bytes
+    return min(n_bytes, x.untyped_storage().nbytes())
