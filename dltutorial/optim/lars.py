@@ -1,22 +1,25 @@
-"""LARS and LARC: momentum SGD whose every layer has a rate of its own, in proportion to its weights.
+"""LARS and LARC: momentum SGD, in which each layer has its own rate, in proportion to the norm of its weights.
 
 In: parameters with gradients. Out: changed weights. You, Gitman and Ginsburg 2017 (arXiv:1708.03888), Algorithm 1:
 
     λ = η ‖w‖ / (‖g‖ + β ‖w‖)        v ← m v + γ λ (g + β w)        w ← w - v
 
-with the rate γ, momentum m, decay β, trust coefficient η. γ stands *inside* v: when a schedule lowers the rate, what v
-remembers keeps the rate of its own time. So do optax, MMPretrain and TensorFlow's Model Garden. ``torch.optim.SGD``
-multiplies v by the rate of now, and with it the LARS of timm, torch_optimizer and pytorch_optimizer. At a constant
-rate the two are the same; chapter 14 shows what a schedule makes of them.
+Here γ is the rate, m the momentum, β the weight decay, and η the trust coefficient. γ is a factor *inside* v.
+Therefore, when a schedule lowers the rate, earlier gradients in v keep the rate of their own time. optax, MMPretrain
+and TensorFlow's Model Garden do the same. ``torch.optim.SGD`` multiplies v by the present rate, and so does the LARS of
+timm, torch_optimizer and pytorch_optimizer. At a constant rate both give the same weights. Chapter 14 shows the
+difference under a schedule.
 
-LARC never lets a layer's rate be above the rate that was asked for: v ← m v + min(λ, γ) (g + β w). NVIDIA's apex
-describes it (apex.parallel.LARC with clip=True; its source gives no paper). Early, when gradients are large against
-weights, λ is the smaller one and warms up by itself; later γ takes over. Three differences:
+LARC limits the rate of a layer to the rate that was set: v ← m v + min(λ, γ) (g + β w). NVIDIA's apex describes it
+(apex.parallel.LARC with clip=True; its source names no paper). Early in training, gradients are large compared with
+weights. Then λ is the smaller rate, which acts as a warm-up. Later γ is the smaller rate. There are three differences
+from apex:
 
-- apex leaves the rate to SGD, outside of v: v ← m v + min(λ / γ, 1) (g + β w), w ← w - γ v. What v remembers is scaled
-  with every change of γ, what λ had bounded too; here a schedule is felt later, and is not felt where λ is the smaller;
-- where the gradient is zero and the weights are not, apex leaves the decay out, and this one decays;
-- apex adds 1e-8 below.
+- apex leaves the rate to SGD, outside of v: v ← m v + min(λ / γ, 1) (g + β w), w ← w - γ v. There, every change of γ
+  scales all of v, also the steps that λ limited. Here, a change of γ scales only new steps, and only where γ is the
+  smaller rate.
+- If the gradient is zero and the weights are not, apex does not decay the weights. This module does.
+- apex adds 1e-8 to the denominator of λ.
 """
 
 import math
@@ -29,55 +32,59 @@ from dltutorial.optim.layerwise import Group, Layerwise, State, memory, trust_ra
 
 
 class LARS(Layerwise):
-    """Layer-wise adaptive rate scaling; see the module for the formula."""
+    """Layer-wise adaptive rate scaling. The module has the formula."""
 
     def __init__(
-        self, params: Any, lr: float | Tensor, momentum: float = 0.9, weight_decay: float = 0.0,
+        self,
+        params: Any,
+        lr: float | Tensor,
+        momentum: float = 0.9,
+        weight_decay: float = 0.0,
         trust_coefficient: float = 1e-3,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Take the parameters; ``without_adaptation(model)`` makes the usual two groups.
 
         Args:
-            params: parameters, or groups of them; a group with ``"adapt": False`` gets λ = 1: plain momentum SGD.
-            lr: γ. Goes with η: of a layer that is adapted, only their product counts.
+            params: parameters, or groups of them. A group with ``"adapt": False`` has λ = 1, which is momentum SGD.
+            lr: γ. For a layer that is adapted, only the product of γ and η matters.
             momentum: m.
-            weight_decay: β, of the gradient's kind: it is scaled by λ, too.
-            trust_coefficient: η, about the share of its norm by which a layer moves at γ = 1.
+            weight_decay: β. It is added to the gradient, so λ scales it, too.
+            trust_coefficient: η, about the share of its norm by which a layer changes at γ = 1.
 
         Raises:
-            CourseError: a value that cannot be.
+            CourseError: A value is out of its range.
         """
         options = {"momentum": momentum, "weight_decay": weight_decay, "trust_coefficient": trust_coefficient}
         super().__init__(params, lr=lr, **options)
 
     def _rates(self, group: Group, w_norms: Tensor, g_norms: Tensor) -> Tensor:
-        """γ λ of each layer; λ is 1 where a norm is 0."""
+        """γ λ of each layer. λ is 1 where a norm is 0."""
         below = g_norms + group["weight_decay"] * w_norms
         return group["lr"] * trust_ratio(group["trust_coefficient"] * w_norms, below)
 
     def change(self, group: Group, ws: list[Tensor], gradients: list[Tensor], states: list[State]) -> None:
-        """v ← m v + γ λ (g + β w); w ← w - v."""
+        """v ← m v + γ λ (g + β w), w ← w - v. All arguments are as in the base class."""
         rates: Any = [group["lr"]] * len(ws)
         if group["adapt"]:
             rates = self._rates(group, self.norms(ws), self.norms(gradients)).unbind()
-        moves = list(torch._foreach_add(gradients, ws, alpha=group["weight_decay"]))
-        torch._foreach_mul_(moves, rates)
+        steps = list(torch._foreach_add(gradients, ws, alpha=group["weight_decay"]))
+        torch._foreach_mul_(steps, rates)
         if group["momentum"]:
             vs = memory(states, "momentum_buffer", ws)
             torch._foreach_mul_(vs, group["momentum"])
-            torch._foreach_add_(vs, moves)
-            moves = vs
-        torch._foreach_sub_(ws, moves)
+            torch._foreach_add_(vs, steps)
+            steps = vs
+        torch._foreach_sub_(ws, steps)
 
 
 class LARC(LARS):
-    """Layer-wise adaptive rate clipping; see the module for the formula. Its coefficient is that of apex."""
+    """Layer-wise adaptive rate clipping. The module has the formula. The default coefficient is that of apex."""
 
     def __init__(self, params: Any, lr: float | Tensor, momentum: float = 0.9, **options: float) -> None:
-        """Take the parameters; arguments as :class:`LARS` has them."""
+        """Take the parameters. All arguments are as in :class:`LARS`."""
         super().__init__(params, lr, momentum, **{"trust_coefficient": 0.02, **options})
 
     def _rates(self, group: Group, w_norms: Tensor, g_norms: Tensor) -> Tensor:
-        """min(λ, γ) of each layer; γ where a norm is 0."""
+        """min(λ, γ) of each layer, and γ where a norm is 0."""
         below = g_norms + group["weight_decay"] * w_norms
         return trust_ratio(group["trust_coefficient"] * w_norms, below, math.inf).clamp(max=group["lr"])

@@ -1,9 +1,9 @@
-"""What LARS, LARC and LAMB share: an update of all layers at once, and the ratio of norms that scales each of them.
+"""The parts that LARS, LARC and LAMB share: one update of all layers, and the ratio of norms that scales each layer.
 
-In: parameters with gradients. Out: changed weights. A *layer* is one tensor: a matrix, a kernel, a bias. Nothing asks
-the device for a number: norms and ratios stay tensors on it, so the host never waits, and a CUDA graph can record it.
-Each operation is one kernel for all layers where torch has it (``torch._foreach_…``); chapter 14 writes LARS and LAMB
-out layer by layer.
+In: parameters with gradients. Out: changed weights. A *layer* is one tensor, such as a matrix, a kernel or a bias.
+Norms and ratios stay tensors on the device. So the host never waits for the device, and a CUDA graph can record the
+update. Each operation is one kernel for all layers if torch has such a kernel (``torch._foreach_…``). Chapter 14 writes
+LARS and LAMB layer by layer. Sources are in ``lars`` and ``lamb``.
 
 Legend: N layers.
 """
@@ -18,19 +18,20 @@ from dltutorial.errors import CourseError
 
 Group = Mapping[str, Any]
 State = MutableMapping[str, Any]
-_NORMS = (nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
+_NORM_LAYERS = (nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
 
 
 def norms(xs: list[Tensor]) -> Tensor:
-    """Euclidean norms (N,) of layers of one dtype; of 16-bit numbers in float32, where squares do not overflow."""
-    return torch.stack(list(torch._foreach_norm(xs, dtype=torch.promote_types(xs[0].dtype, torch.float32))))
+    """Euclidean norms (N,) of layers of one dtype. For 16-bit numbers they are float32, in which squares fit."""
+    dtype = torch.promote_types(xs[0].dtype, torch.float32)
+    return torch.stack(list(torch._foreach_norm(xs, dtype=dtype)))
 
 
 class Layerwise(torch.optim.Optimizer):
-    """A ``torch.optim.Optimizer``; a subclass says how layers change.
+    """A ``torch.optim.Optimizer`` whose subclass says how layers change.
 
     Attributes:
-        norms: gives the layers' norms; another may give one for each of the networks that are stacked in a layer.
+        norms: computes the norms of layers. It can be replaced, for example if one layer holds several networks.
     """
 
     norms: Callable[[list[Tensor]], Tensor] = staticmethod(norms)
@@ -40,76 +41,111 @@ class Layerwise(torch.optim.Optimizer):
 
         Args:
             params: parameters, or groups of them. A group with ``"adapt": False`` is not scaled by ratios of norms.
-            **options: of each group unless it sets its own. ``lr`` may be a tensor on the parameters' device, so that
-                a CUDA graph sees it change.
+            **options: of each group that does not set its own. ``lr`` may be a tensor on the device of the parameters,
+                so that a CUDA graph uses its present value.
 
         Raises:
-            CourseError: a negative rate, decay, coefficient or eps, or a memory that is not in [0, 1).
+            CourseError: A rate, decay, coefficient or eps is negative, or a momentum or beta is not in [0, 1).
         """
         for name in ("lr", "weight_decay", "trust_coefficient", "eps"):
             if not options.get(name, 0.0) >= 0:
                 raise CourseError(f"{type(self).__name__}: {name}={options[name]}, but it must not be negative")
-        for kept in (options.get("momentum", 0.0), *options.get("betas", ())):
-            if not 0 <= kept < 1:
-                raise CourseError(f"{type(self).__name__}: a momentum or beta of {kept}, but it must be in [0, 1)")
+        for decay in (options.get("momentum", 0.0), *options.get("betas", ())):
+            if not 0 <= decay < 1:
+                raise CourseError(f"{type(self).__name__}: a momentum or beta of {decay}, but it must be in [0, 1)")
         super().__init__(params, {"adapt": True, **options})
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Change every weight that has a gradient; the gradients stay as they are.
+        """Change every weight that has a gradient. The gradients stay the same.
 
         Args:
-            closure: computes the loss and its gradients; called once, before anything changes.
+            closure: computes the loss and its gradients. It is called once, before any weight changes.
 
         Returns:
-            What the closure returned; None without one.
+            The result of the closure, or None without a closure.
         """
         loss = None
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
         for group in self.param_groups:
-            kinds: dict[tuple[torch.device, torch.dtype], list[Tensor]] = {}
-            for w in group["params"]:
-                if w.grad is not None:
-                    kinds.setdefault((w.device, w.dtype), []).append(w)
-            for ws in kinds.values():  # kernels for many layers take one kind of number
+            for ws in _by_kind(group["params"]):
                 gradients = [w.grad for w in ws if w.grad is not None]
                 self.change(group, ws, gradients, [self.state[w] for w in ws])
         return loss
 
     def change(self, group: Group, ws: list[Tensor], gradients: list[Tensor], states: list[State]) -> None:
-        """Change layers of one device and dtype; a state is what is remembered of a layer, empty before its first."""
+        """Change layers of one device and dtype, in place.
+
+        Args:
+            group: the options of these layers.
+            ws: the weights of each layer.
+            gradients: of each layer.
+            states: the optimizer state of each layer, which is empty before the first update.
+        """
         raise NotImplementedError
 
 
-def trust_ratio(above: Tensor, below: Tensor, otherwise: float = 1.0) -> Tensor:
-    """``above / below``, and ``otherwise`` where either is 0: a ratio of 0 would keep a layer of zeros there for ever.
+def _by_kind(params: Sequence[Tensor]) -> list[list[Tensor]]:
+    """The parameters that have gradients, by device and dtype, because a kernel for many layers takes one kind."""
+    kinds: dict[tuple[torch.device, torch.dtype], list[Tensor]] = {}
+    for w in params:
+        if w.grad is not None:
+            kinds.setdefault((w.device, w.dtype), []).append(w)
+    return list(kinds.values())
 
-    ``above`` grows with the weights' norm, ``below`` with that of the step; one number for each layer.
+
+def trust_ratio(above: Tensor, below: Tensor, otherwise: float = 1.0) -> Tensor:
+    """The ratio ``above / below`` of each layer.
+
+    It is ``otherwise`` where either is 0, because a layer of zeros would never change with a ratio of 0.
+
+    Args:
+        above: (N,) in proportion to the norms of the weights.
+        below: (N,) in proportion to the norms of the steps.
+        otherwise: the ratio where either is 0.
     """
     return torch.where((above > 0) & (below > 0), above / below, otherwise)
 
 
 def memory(states: Sequence[State], name: str, ws: Sequence[Tensor]) -> list[Tensor]:
-    """What an optimizer remembers of each layer under this name, zeros at first."""
-    return [s[name] if name in s else s.setdefault(name, torch.zeros_like(w)) for s, w in zip(states, ws, strict=True)]
+    """The part of the optimizer state that has this name, for each layer. It is zero at first."""
+    for state, w in zip(states, ws, strict=True):
+        if name not in state:
+            state[name] = torch.zeros_like(w)
+    return [state[name] for state in states]
 
 
 def without_adaptation(module: nn.Module, **options: Any) -> list[dict[str, Any]]:
-    """Two parameter groups: matrices and kernels, and what is neither scaled by a ratio nor decayed.
+    """Divide the trainable parameters of a module into two groups.
 
-    To the second group belong vectors and scalars (biases, most norms) and all weights of norm layers. Their norms
-    say little: a bias starts at zero, a norm's scale at one.
+    The first group has the matrices and kernels. The second group has vectors and scalars (biases, most norms) and all
+    weights of norm layers. It is neither scaled by a ratio nor decayed, because its norms say little: a bias starts at
+    zero, and the scale of a norm layer starts at one.
 
     Args:
-        module: its trainable parameters, each once, in its order.
+        module: each of its trainable parameters is in one group, in the order of the module.
         **options: of both groups.
+
+    Returns:
+        Parameter groups for an optimizer. A group without parameters is left out.
     """
-    of_norms = {p for m in module.modules() if isinstance(m, _NORMS) for p in m.parameters(recurse=False)}
-    adapted, left = list[Tensor](), list[Tensor]()
+    in_norm_layers: set[Tensor] = set()
+    for layer in module.modules():
+        if isinstance(layer, _NORM_LAYERS):
+            in_norm_layers.update(layer.parameters(recurse=False))
+    adapted: list[Tensor] = []
+    others: list[Tensor] = []
     for p in module.parameters():
-        if p.requires_grad:
-            (left if p.ndim <= 1 or p in of_norms else adapted).append(p)
-    groups = [{**options, "params": adapted}, {**options, "params": left, "adapt": False, "weight_decay": 0.0}]
+        if not p.requires_grad:
+            continue
+        if p.ndim <= 1 or p in in_norm_layers:
+            others.append(p)
+        else:
+            adapted.append(p)
+    groups = [
+        {**options, "params": adapted},
+        {**options, "params": others, "adapt": False, "weight_decay": 0.0},
+    ]
     return [group for group in groups if group["params"]]

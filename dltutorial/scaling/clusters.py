@@ -1,13 +1,17 @@
-"""A cluster as gradients see it, and what an all-reduce costs on it: two levels of links, rings and trees.
+"""A model of what an all-reduce costs on a cluster with two kinds of links, inside a node and between nodes.
 
-In: GPUs in a node, bytes/s inside a node and out of it, latencies. Out: seconds of one all-reduce for any number of
-ranks and bytes, both of which may be arrays. Plain NumPy, no torch.
+In: the number of GPUs in a node, the bandwidth of both kinds of links in bytes/s, and latencies in seconds. Out: the
+seconds of one all-reduce, for any number of ranks P and of bytes. Both may be arrays. The module uses NumPy and no
+torch.
 
-Three algorithms. A *ring* through all GPUs sends 2 (P − 1)/P of the bytes over every link in 2 (P − 1) hops. A *tree*
-over nodes, with a chain inside each, sends everything up and down again in few hops. *hierarchical*: reduce-scatter
-inside the node, ring between nodes, all-gather inside, one after the other. "best" takes what is quickest.
+There are three algorithms:
 
-What can be said about latency stands in NCCL, which reckons with the same formulas to choose its algorithm:
+- *ring*: a ring through all GPUs sends 2 (P - 1)/P of the bytes over every link, in 2 (P - 1) hops.
+- *tree*: a tree over the nodes, with a chain inside each node, sends everything up and down again, in few hops.
+- *hierarchical*: a reduce-scatter inside the node, a ring between the nodes, and an all-gather inside the node follow
+  each other.
+
+``best`` takes the fastest of the three. The latencies and formulas are those with which NCCL chooses its algorithm:
 https://github.com/NVIDIA/nccl, src/graph/tuning.cc, commit 01afd20, protocol "Simple".
 """
 
@@ -23,7 +27,13 @@ _TREE_SHARE = 0.9  # of the bandwidth that a tree reaches, in NCCL's own model
 
 @dataclass(frozen=True)
 class Latency:
-    """Seconds of one hop; NCCL's figures for V100 and A100."""
+    """Seconds of one hop; NCCL's figures for V100 and A100.
+
+    Attributes:
+        intra_ring_s, inter_ring_s: of a ring, inside a node and between nodes.
+        intra_tree_s, inter_tree_s: of a tree, inside a node and between nodes.
+        start_s: to start an all-reduce.
+    """
 
     intra_ring_s: float = 3.4e-6
     inter_ring_s: float = 9.6e-6
@@ -34,15 +44,15 @@ class Latency:
 
 @dataclass(frozen=True)
 class Cluster:
-    """Two levels of links.
+    """A cluster with two kinds of links.
 
     Attributes:
         name: for tables.
-        gpus_per_node: that share one way out of the node.
-        intra_bytes_per_s: into and out of one GPU, inside the node, each way.
-        inter_bytes_per_s: into and out of one node, each way, for all its GPUs together.
+        gpus_per_node: number of GPUs that share the links of one node.
+        intra_bytes_per_s: into and out of one GPU, inside the node, in each direction.
+        inter_bytes_per_s: into and out of one node, in each direction, for all its GPUs together.
         latency: of the hops.
-        source: where the figures come from.
+        source: of the figures.
     """
 
     name: str
@@ -55,37 +65,49 @@ class Cluster:
     def all_reduce_s(
         self, ranks_P: float | np.ndarray, n_bytes: float | np.ndarray, algorithm: str = "best"
     ) -> np.ndarray:
-        """Seconds of one all-reduce of ``n_bytes`` on each rank; 0 for one rank.
+        """Seconds of one all-reduce; 0 for one rank.
 
         Args:
-            ranks_P: how many GPUs take part, filled node by node.
-            n_bytes: of the array on every rank; broadcast against ``ranks_P``.
-            algorithm: ring, tree, hierarchical, or best, the quickest of the three.
+            ranks_P: number of GPUs that take part. They fill one node after the other.
+            n_bytes: size of the array on every rank; it broadcasts against ``ranks_P``.
+            algorithm: ring, tree, hierarchical, or best, which is the fastest of the three.
         """
-        ranks, hop = np.asarray(ranks_P, dtype=float), self.latency
-        nodes, inside = np.ceil(ranks / self.gpus_per_node), np.minimum(ranks, self.gpus_per_node)
-        intra, inter = self.intra_bytes_per_s, self.inter_bytes_per_s
-        # The slowest link that a ring or tree through all of them passes.
-        narrowest = np.minimum(np.where(inside > 1, intra, np.inf), np.where(nodes > 1, inter, np.inf))
-        out = np.where(nodes > 1, nodes, 0.0)  # hops between nodes, of one turn around the ring
-        turn_s = out * hop.inter_ring_s + (ranks - out) * hop.intra_ring_s
-        depth_s = (inside - 1) * hop.intra_tree_s + np.ceil(np.log2(nodes)) * hop.inter_tree_s
-        inner_s = 2 * (inside - 1) * (hop.intra_ring_s + n_bytes / inside / intra)
-        seconds = {
-            "ring": 2 * (ranks - 1) / ranks * (turn_s + n_bytes / narrowest),
-            "tree": 2 * (depth_s + n_bytes / (_TREE_SHARE * narrowest)),
-            "hierarchical": inner_s + 2 * (nodes - 1) * (hop.inter_ring_s + n_bytes / nodes / inter),
-        }
+        ranks = np.asarray(ranks_P, dtype=float)
+        hop = self.latency
+        nodes = np.ceil(ranks / self.gpus_per_node)
+        ranks_on_node = np.minimum(ranks, self.gpus_per_node)
+        # A ring or a tree through all ranks is as fast as the slowest link that it uses.
+        intra_bytes_per_s = np.where(ranks_on_node > 1, self.intra_bytes_per_s, np.inf)
+        inter_bytes_per_s = np.where(nodes > 1, self.inter_bytes_per_s, np.inf)
+        slowest_bytes_per_s = np.minimum(intra_bytes_per_s, inter_bytes_per_s)
+
+        hops_between_nodes = np.where(nodes > 1, nodes, 0.0)
+        hops_inside_nodes = ranks - hops_between_nodes
+        around_s = hops_between_nodes * hop.inter_ring_s + hops_inside_nodes * hop.intra_ring_s
+        ring_s = 2 * (ranks - 1) / ranks * (around_s + n_bytes / slowest_bytes_per_s)
+
+        up_s = (ranks_on_node - 1) * hop.intra_tree_s + np.ceil(np.log2(nodes)) * hop.inter_tree_s
+        tree_s = 2 * (up_s + n_bytes / (_TREE_SHARE * slowest_bytes_per_s))
+
+        inside_hop_s = hop.intra_ring_s + n_bytes / ranks_on_node / self.intra_bytes_per_s
+        between_hop_s = hop.inter_ring_s + n_bytes / nodes / self.inter_bytes_per_s
+        hierarchical_s = 2 * (ranks_on_node - 1) * inside_hop_s + 2 * (nodes - 1) * between_hop_s
+
+        seconds = {"ring": ring_s, "tree": tree_s, "hierarchical": hierarchical_s}
         seconds["best"] = np.minimum.reduce(list(seconds.values()))
         return np.where(ranks > 1, seconds[algorithm] + hop.start_s, 0.0)
 
 
 def load(name: str) -> Cluster:
-    """A cluster of ``reference/clusters.csv``. CourseError: it is not there."""
-    found = {row["cluster"]: row for row in plots.reference("clusters")}
-    if name not in found:
-        raise CourseError(f"no cluster {name!r}; choose one of: {', '.join(found)}")
-    row = found[name]
+    """Load a cluster of ``reference/clusters.csv``.
+
+    Raises:
+        CourseError: The file has no cluster of this name.
+    """
+    rows = {row["cluster"]: row for row in plots.reference("clusters")}
+    if name not in rows:
+        raise CourseError(f"no cluster {name!r}; choose one of: {', '.join(rows)}")
+    row = rows[name]
     return Cluster(
         name=name,
         gpus_per_node=int(row["gpus_per_node"]),

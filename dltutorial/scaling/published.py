@@ -1,12 +1,14 @@
-"""The simulator laid over published runs, with nothing fitted to them.
+"""The simulator beside published runs. Nothing is fitted to these runs.
 
-In: ``reference/scaling_published.csv`` (what was reported), ``scaling_inputs.csv`` (what each run was: one GPU's speed,
-the network's layers, samples, bytes on the wire) and ``clusters.csv`` (the links). Out: for each run the efficiency
-that the simulator predicts, the error, and what the model leaves out.
+In: three files of ``reference/``. ``scaling_published.csv`` has what was reported. ``scaling_inputs.csv`` has what each
+run was, namely the speed of one GPU, the layers of the network, the samples, and the bytes of a gradient value.
+``clusters.csv`` has the links. Out: for each run the weak-scaling efficiency that the simulator predicts, its error,
+and what the model leaves out.
 
-One more figure enters: how much GPUs of one kind differ. Sinha et al. 2022 (arXiv:2208.11035) measured it in five
-clusters: 8% on average. It is read here as the width between the whiskers of a box plot, which for a normal spread is
-5.4 standard deviations. They also report outliers, up to 1.5 times slower, which it leaves out.
+One more figure enters, which is how much GPUs of one kind differ. Sinha et al. 2022 (arXiv:2208.11035) measured 8% on
+average in five clusters. This module takes it as the width between the whiskers of a box plot, which is 5.4 standard
+deviations of a normal distribution. Sinha et al. also report outliers that are up to 1.5 times slower. The model leaves
+them out.
 """
 
 from dataclasses import dataclass
@@ -27,14 +29,16 @@ class PublishedRun:
     """One published run.
 
     Attributes:
-        key, what: its name in the files, and for tables.
-        cluster: its name in ``clusters.csv``.
+        key: its name in the files.
+        what: its name for tables.
+        cluster: name of its cluster in ``clusters.csv``.
         workload: its network on one of its GPUs.
-        base: GPUs whose throughput is 100%.
-        gpus, samples_per_gpu: how large it was.
-        efficiency: as published.
-        communication_share: as published, if it was: what switching the all-reduces off gained.
-        left_out: what the model does not know.
+        base: number of GPUs whose throughput counts as 100%.
+        gpus: number of GPUs of the run.
+        samples_per_gpu: in one step.
+        efficiency: as published, as a share.
+        communication_share: published gain in throughput without all-reduces, as a share; None if not published.
+        left_out: what the model leaves out.
     """
 
     key: str
@@ -49,43 +53,58 @@ class PublishedRun:
     left_out: str
 
     def simulate(self, gpus_P: np.ndarray, spread: Spread = GPU_SPREAD) -> Steps:
-        """Its step on other numbers of GPUs."""
+        """Simulate its step on other numbers of GPUs."""
         links = clusters.load(self.cluster)
         return simulator.simulate(self.workload, links, gpus_P, self.samples_per_gpu, spread=spread)
 
     def predicted(self, spread: Spread = GPU_SPREAD) -> float:
-        """Weak-scaling efficiency at its number of GPUs, as a share of what its base promises."""
-        base_s, all_s = self.simulate(np.array([self.base, self.gpus]), spread).step_s
-        return float(base_s / all_s)
+        """The predicted weak-scaling efficiency of the run, relative to its base."""
+        base_s, run_s = self.simulate(np.array([self.base, self.gpus]), spread).step_s
+        return float(base_s / run_s)
 
     @property
     def error(self) -> float:
-        """Predicted minus published efficiency; positive: the model promises too much."""
+        """Predicted minus published efficiency. It is positive if the model is too optimistic."""
         return self.predicted() - self.efficiency
 
 
 def runs() -> tuple[PublishedRun, ...]:
-    """Every published run whose inputs are known, in the order of the file."""
+    """All published runs whose inputs are known, in the order of the file."""
     inputs = {row["run"]: row for row in plots.reference("scaling_inputs")}
-    return tuple(_run(row, inputs[row["run"]]) for row in plots.reference("scaling_published") if row["run"] in inputs)
+    reported = [row for row in plots.reference("scaling_published") if row["run"] in inputs]
+    return tuple(_run(row, inputs[row["run"]]) for row in reported)
 
 
 def run(key: str) -> PublishedRun:
-    """One of them. CourseError: there is none of that name."""
-    found = {item.key: item for item in runs()}
-    if key not in found:
-        raise CourseError(f"no published run {key!r}; choose one of: {', '.join(found)}")
-    return found[key]
+    """One published run.
+
+    Raises:
+        CourseError: There is no run of this name.
+    """
+    by_key = {item.key: item for item in runs()}
+    if key not in by_key:
+        raise CourseError(f"no published run {key!r}; choose one of: {', '.join(by_key)}")
+    return by_key[key]
 
 
-def _run(row: dict[str, str], given: dict[str, str]) -> PublishedRun:
-    known = workloads.NETWORKS.get(given["workload"])
-    layers = known() if known else workloads.even(row["workload"], 1e6 * float(given["million_parameters"]))
+def _run(reported: dict[str, str], inputs: dict[str, str]) -> PublishedRun:
+    """A run from its rows in the two files."""
+    if inputs["workload"] in workloads.NETWORKS:
+        network = workloads.NETWORKS[inputs["workload"]]()
+    else:
+        network = workloads.even(reported["workload"], 1e6 * float(inputs["million_parameters"]))
+    communication_share = None
+    if reported["communication_share"]:
+        communication_share = float(reported["communication_share"])
     return PublishedRun(
-        key=row["run"], what=f"{row['workload']}, {row['accelerators']} {row['accelerator']}", cluster=given["cluster"],
-        workload=layers.at(float(given["rank_samples_per_s"]), int(given["bytes_per_value"])), base=int(row["base"]),
-        gpus=int(row["accelerators"]), samples_per_gpu=int(given["samples_per_rank"]),
-        efficiency=float(row["efficiency"]),
-        communication_share=float(row["communication_share"]) if row["communication_share"] else None,
-        left_out=given["left_out"],
-    )  # fmt: skip
+        key=reported["run"],
+        what=f"{reported['workload']}, {reported['accelerators']} {reported['accelerator']}",
+        cluster=inputs["cluster"],
+        workload=network.at(float(inputs["rank_samples_per_s"]), int(inputs["bytes_per_value"])),
+        base=int(reported["base"]),
+        gpus=int(reported["accelerators"]),
+        samples_per_gpu=int(inputs["samples_per_rank"]),
+        efficiency=float(reported["efficiency"]),
+        communication_share=communication_share,
+        left_out=inputs["left_out"],
+    )

@@ -1,19 +1,20 @@
-"""A training step on P ranks, simulated: compute, buckets that overlap with the backward pass, stragglers.
+"""Simulate a training step on P ranks: compute, buckets that overlap with the backward pass, and stragglers.
 
-In: a ``Workload`` (what a rank does), a ``Cluster`` (what an all-reduce costs), how ranks differ. Out:
-``Steps``: for every number of ranks, where the time of a step goes. All of it is arrays over P: the numbers 1 to 27,360
-together take a fraction of a second. NumPy and SciPy, no torch.
+In: a ``Workload`` (what a rank computes and sends), a ``Cluster`` (what an all-reduce costs), and the spread of the
+ranks. Out: ``Steps``, the seconds of each part of the step for every number of ranks. All of it is arrays over P, so
+the numbers 1 to 27,360 together take a fraction of a second. The module uses NumPy and SciPy and no torch.
 
-The timeline of one rank. The forward pass takes a third of the work, the backward pass two thirds. Layers finish from
-the last to the first. When a bucket of gradients is full, its all-reduce starts, as soon as the one before has ended:
+The timeline of one rank is as follows. The forward pass takes a third of the work and the backward pass two thirds.
+Gradients become ready from the last layer to the first. When a bucket of gradients is full, its all-reduce starts, as
+soon as the all-reduce before it has ended:
 
     forward │ backward: layer L … layer 1 │ waits │ optimizer
                         └ bucket 1 ┴ bucket 2 ┴ b. 3 ┘
 
-What is left over after the backward pass is *exposed*. The rule of the buckets is that of torch's
-DistributedDataParallel: Li et al. 2020, arXiv:2006.15704.
+The communication that continues after the backward pass is *exposed*. The buckets follow the rule of torch's
+DistributedDataParallel (Li et al. 2020, arXiv:2006.15704).
 
-Legend: P numbers of ranks, B buckets.
+Legend: P numbers of ranks, L layers, B buckets, X points of an integral, G grid points of an interpolation.
 """
 
 from dataclasses import dataclass
@@ -34,8 +35,8 @@ class Spread:
     """How much the ranks differ.
 
     Attributes:
-        speed: standard deviation of their compute times, as a share; the same ranks are slow in every step.
-        jitter_s: standard deviation of a disturbance of each rank in each step, seconds.
+        speed: standard deviation of their compute times, as a share. The same ranks are slow in every step.
+        jitter_s: standard deviation of a random delay of each rank in each step, in seconds.
     """
 
     speed: float = 0.0
@@ -44,14 +45,15 @@ class Spread:
 
 @dataclass(frozen=True)
 class Steps:
-    """Where the time of a step goes, for every number of ranks.
+    """Seconds of the parts of a step, for every number of ranks. All fields have the shape (P,).
 
     Attributes:
-        ranks_P, samples_P: numbers of ranks, and samples of each rank.
+        ranks_P: numbers of ranks.
+        samples_P: samples of each rank.
         compute_s: of the mean rank.
-        straggler_s: waiting for the slowest.
-        communication_s: all-reduces, hidden or not.
-        exposed_s: the part of them that no computing hides.
+        straggler_s: what the slowest rank adds to it.
+        communication_s: of all all-reduces, exposed or not.
+        exposed_s: of the communication that no compute overlaps.
     """
 
     ranks_P: np.ndarray
@@ -63,60 +65,78 @@ class Steps:
 
     @property
     def step_s(self) -> np.ndarray:
-        """The whole step."""
+        """Seconds of the complete step."""
         return self.compute_s + self.straggler_s + self.exposed_s
 
 
 def buckets(workload: Workload, bucket_bytes: float = DEFAULT_BYTES) -> tuple[np.ndarray, np.ndarray]:
-    """Layers gathered into buckets: bytes of each, and the share of the backward pass after which each is full.
+    """Gather layers into buckets.
 
-    Whole layers join, from the last to the first, until there are ``bucket_bytes`` (1 MiB in the first bucket).
+    Complete layers join, from the last to the first, until a bucket has at least ``bucket_bytes``. The first bucket
+    needs only 1 MiB.
+
+    Returns:
+        The bytes (B,) of each bucket, and the share (B,) of the backward pass after which it is full.
     """
     bytes_L = np.array(workload.weights_L) * workload.bytes_per_value
     groups = assign_buckets(bytes_L.tolist(), bucket_bytes, min(FIRST_BYTES, bucket_bytes))
     groups = [group for group in groups if bytes_L[group].any()]
     done_L = np.cumsum(workload.work_L)
     last_B = [group[-1] for group in groups]
-    return np.array([bytes_L[group].sum() for group in groups]), done_L[last_B] / done_L[-1]
+    bytes_B = np.array([bytes_L[group].sum() for group in groups])
+    return bytes_B, done_L[last_B] / done_L[-1]
 
 
 def simulate(
-    workload: Workload, network: Cluster, ranks_P: float | np.ndarray, samples_per_rank: float | np.ndarray = 1.0, *,
-    spread: Spread = Spread(), overlap: bool = True, bucket_bytes: float = DEFAULT_BYTES,
-) -> Steps:  # fmt: skip
-    """The step of each number of ranks.
+    workload: Workload,
+    network: Cluster,
+    ranks_P: float | np.ndarray,
+    samples_per_rank: float | np.ndarray = 1.0,
+    *,
+    spread: Spread = Spread(),
+    overlap: bool = True,
+    bucket_bytes: float = DEFAULT_BYTES,
+) -> Steps:
+    """Simulate the step on each number of ranks.
 
     Args:
-        workload: what a rank does for a sample, and sends.
+        workload: what a rank computes for a sample, and what it sends.
         network: what an all-reduce costs.
         ranks_P: numbers of ranks.
         samples_per_rank: one number for weak scaling; ``global_batch / ranks_P`` for strong scaling.
         spread: of the ranks' speeds.
-        overlap: start a bucket's all-reduce during the backward pass; False waits for the end of it.
-        bucket_bytes: of a bucket; ``np.inf`` sends everything at once.
+        overlap: whether a bucket's all-reduce starts during the backward pass, or only at its end.
+        bucket_bytes: of a bucket; with ``np.inf`` everything is sent at once.
     """
     ranks = np.atleast_1d(np.asarray(ranks_P, dtype=float))
     samples = np.broadcast_to(np.asarray(samples_per_rank, dtype=float), ranks.shape)
-    work_s = workload.sample_s * samples
-    straggler_s = expected_max(ranks) * np.hypot(spread.speed * work_s, spread.jitter_s)
-    slowest_s = work_s + straggler_s  # an all-reduce starts when the last rank's gradients are there
-    communication_s, end_s = np.zeros_like(ranks), np.zeros_like(ranks)
-    for n_bytes, ready in zip(*buckets(workload, bucket_bytes), strict=True):
-        one_s = network.all_reduce_s(ranks, n_bytes)
-        communication_s = communication_s + one_s
-        share = FORWARD_SHARE + (1 - FORWARD_SHARE) * ready if overlap else 1.0
-        end_s = np.maximum(end_s, share * slowest_s) + one_s
+    compute_s = workload.sample_s * samples
+    straggler_s = expected_max(ranks) * np.hypot(spread.speed * compute_s, spread.jitter_s)
+    slowest_s = compute_s + straggler_s  # an all-reduce needs the gradients of the slowest rank
+    communication_s = np.zeros_like(ranks)
+    end_s = np.zeros_like(ranks)  # of the last all-reduce so far
+    for n_bytes, ready_share in zip(*buckets(workload, bucket_bytes), strict=True):
+        all_reduce_s = network.all_reduce_s(ranks, n_bytes)
+        communication_s = communication_s + all_reduce_s
+        start_share = 1.0
+        if overlap:
+            start_share = FORWARD_SHARE + (1 - FORWARD_SHARE) * ready_share
+        end_s = np.maximum(end_s, start_share * slowest_s) + all_reduce_s
     exposed_s = np.where(ranks > 1, np.maximum(0.0, end_s - slowest_s), 0.0)
-    return Steps(ranks, samples, work_s, straggler_s, communication_s, exposed_s)
+    return Steps(ranks, samples, compute_s, straggler_s, communication_s, exposed_s)
 
 
 def expected_max(ranks_P: float | np.ndarray) -> np.ndarray:
-    """Mean of the largest of P normal values, in standard deviations above their mean: what the slowest rank costs.
+    """The mean of the largest of P standard normal values. It says by how much the slowest rank is late.
 
-    An *order statistic*: it grows without bound, though slowly. David and Nagaraja, Order Statistics (2003), chapter 3.
+    This is an *order statistic*. It grows without bound, although slowly. Source: David and Nagaraja, Order Statistics
+    (2003), chapter 3.
     """
     ranks = np.asarray(ranks_P, dtype=float)
-    # ∫ x d(Φ(x)^P) by parts: the upper end minus the area below Φ^P. It is smooth in log P, so interpolate.
-    x_X, nodes = np.linspace(-9, 9, 721), np.unique(np.r_[np.arange(1, 33), np.geomspace(1, ranks.max(), 128)])
-    found = x_X[-1] - trapezoid(np.exp(np.multiply.outer(nodes, log_ndtr(x_X))), x_X)
-    return np.maximum(np.interp(np.log(ranks), np.log(nodes), found), 0.0)
+    # The mean is ∫ x d(Φ(x)^P). By parts, this is the upper limit minus the area below Φ^P. It is smooth in log P, so
+    # it is computed on a grid and interpolated.
+    x_X = np.linspace(-9, 9, 721)
+    grid_G = np.unique(np.concatenate([np.arange(1, 33), np.geomspace(1, ranks.max(), 128)]))
+    all_below_GX = np.exp(np.multiply.outer(grid_G, log_ndtr(x_X)))
+    mean_G = x_X[-1] - trapezoid(all_below_GX, x_X)
+    return np.maximum(np.interp(np.log(ranks), np.log(grid_G), mean_G), 0.0)
