@@ -1,4 +1,7 @@
-"""A function on N local ranks (``local``); jobs under Slurm; the pocket cluster. Importing it loads no torch."""
+"""Start a function on N local ranks (``local``), join a process group, and run a Slurm cluster on this machine.
+
+Importing this package loads no torch.
+"""
 
 from dltutorial.launch.failures import RankFailed, RanksHang
 from dltutorial.launch.local import launch, warm

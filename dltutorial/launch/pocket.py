@@ -1,203 +1,340 @@
-"""A pocket cluster: a real Slurm on this machine, for its user alone, up in a second and gone without a trace.
+"""A pocket cluster: a real Slurm on this machine, for its user alone. It starts in a second.
 
-In: a number of nodes. Out: munged, slurmctld and as many slurmd, on loopback, as the current user, in a folder of
-their own under the course's cache. Whoever has ``SLURM_CONF`` set to the folder's ``slurm.conf`` works with it:
+Input: the number of nodes, and a name.
+Output: the daemons munged, slurmctld, and one slurmd for each node. They run as the current user and listen on the
+loopback only. All their files are in a new folder, ``/tmp/pocket-<user>-<name>-<random>``. A program uses the cluster
+if the variable ``SLURM_CONF`` names the file ``slurm.conf`` in this folder:
 
     cluster = up(nodes=2)
     subprocess.run(["srun", "-N", "2", "hostname"], env=os.environ | cluster.env)
     down()
 
-Needs Debian's packages slurm-wlm and munge or their like; tried with Slurm 22.05. Sources:
-https://slurm.schedmd.com/programmer_guide.html, "multiple slurmd", and https://slurm.schedmd.com/slurm.conf.html
+If a cluster does not work, end it and start a new one. ``slurm/pocket/slurm.conf`` is the template of the
+configuration, and explains each setting.
+
+The cluster needs the Debian packages slurm-wlm and munge, or similar ones. It was tested with Slurm 22.05.
+Sources: https://slurm.schedmd.com/programmer_guide.html, "multiple slurmd", and
+https://slurm.schedmd.com/slurm.conf.html
 """
 
 import atexit
 import contextlib
 import os
+import pwd
 import re
-import shlex
+import secrets
 import shutil
+import socket
+import string
+import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass
 from pathlib import Path
 
-import filelock
 import psutil
 
-from dltutorial import paths
+from dltutorial import machine, paths
 from dltutorial.errors import CourseError
-from dltutorial.launch import pocket_daemons as daemons
-from dltutorial.launch.pocket_daemons import PocketCluster, states
 
-__all__ = ["INSTALL", "PocketCluster", "command", "down", "missing", "names", "own", "states", "status", "up"]
-
-MAX_NODES = 64
 INSTALL = "on Debian or Ubuntu: apt-get install --no-install-recommends slurm-wlm munge"
-_HALF_MADE = re.compile(r"state/|n\d+/")  # what it has before its key
-_FILES = re.compile(  # all that a cluster ever writes, folders with a slash: in Slurm's own, the names that Slurm gives
-    r"slurm\.conf/?|\.slurm\.conf\.\w+\.partial|(.+/)?(core(\.\d+)?|\.nfs\w+)"
-    r"|(munge|controller|slurmctld|n\d+)\.(key|log|out|pid|seed|socket(\.lock)?)|n\d+/(job\d+/(slurm_script)?)?"
-    r"|state/(hash\.\d+/(job\.\d+/(script|environment)?)?)?|(state|n\d+)/(clustername|heartbeat|dbd"
-    r"|\w+_(state|usage|tres|lite|ran|base|whole|\d+))(\.(\d+|old|new|xml|messages))*"
-)
-_OWN = re.compile(r".*-of-(\d+)")  # of a process, and ends with it
+MAX_NODES = 64
+SYSTEM = "/usr/sbin:/usr/local/sbin:/sbin"  # folders of daemons, which are often not in the PATH of a user
+START_S = 60.0  # on busy cores; otherwise the cluster starts in a second
+ANSWER_S = 15.0
+CANCEL_S = 10.0  # jobs get SIGKILL 5 s after SIGTERM
+END_S = 60.0
 _PROGRAMS = ("munged", "slurmctld", "slurmd", "scontrol", "sinfo", "squeue", "scancel", "sbatch", "srun")
+_WORKING_STATES = {"idle", "mixed", "allocated", "completing", "planned", "reserved"}
+_DAEMON_VARIABLE = "DLTUTORIAL_POCKET_DAEMON"  # the daemons have it in their environment
+_OWNED_NAME = re.compile(r".*-of-(\d+)")  # the name of a cluster that ends with a process
+_ROOT = Path("/tmp")  # the path of a Unix socket has at most 107 bytes
+
+
+@dataclass(frozen=True)
+class PocketCluster:
+    """A pocket cluster.
+
+    Attributes:
+        name: The name of the cluster.
+        folder: The folder with all its files.
+        nodes: The names of its nodes.
+    """
+
+    name: str
+    folder: Path
+    nodes: tuple[str, ...]
+
+    @property
+    def env(self) -> dict[str, str]:
+        """The variable that leads Slurm's commands to this cluster."""
+        return {"SLURM_CONF": str(self.folder / "slurm.conf")}
 
 
 def missing() -> str | None:
-    """The first of Slurm's and munge's programs that is not here, if any."""
-    return next((name for name in _PROGRAMS if not daemons.which(name)), None)
+    """Return the first program of Slurm or munge that is not installed, or None."""
+    return next((name for name in _PROGRAMS if not _which(name)), None)
 
 
 def up(nodes: int = 2, name: str = "pocket") -> PocketCluster:
-    """Start a cluster, or return the one of this name, mended. CourseError: no Slurm, other nodes, does not start."""
-    if isinstance(nodes, bool) or not isinstance(nodes, int) or not 1 <= nodes <= MAX_NODES:
+    """Start a cluster. If a cluster of this name runs already, return it.
+
+    Raises:
+        CourseError: Slurm is not installed, the cluster does not start, or the cluster of this name has another number
+            of nodes or does not work.
+    """
+    if not 1 <= nodes <= MAX_NODES:
         raise CourseError(f"nodes={nodes!r}: a pocket cluster has 1 to {MAX_NODES} nodes")
-    if lacking := missing():
-        raise CourseError(f"Slurm is not installed here (no {lacking}); {INSTALL}")
-    with _locked():
-        found = status(name)
-        if found is None or (found.faults and (len(found.nodes) != nodes or not daemons.processes(found.folder))):
-            _clear(_folder(name))  # what a killed cluster left
-            return _start(name, nodes)
-        if found.faults:
-            return daemons.mend(replace(found, faults=()))
-    if len(found.nodes) != nodes:
-        is_up = f"the pocket cluster {name} is up with {len(found.nodes)} nodes, not {nodes}"
-        raise CourseError(f"{is_up}; end it first: dltutorial pocket down --name {name}")
-    return found
-
-
-def own(name: str, nodes: int = 2) -> PocketCluster | None:
-    """A cluster of this process's own, which ends with it; None where Slurm is not installed or does not start."""
-    if missing():
-        return None
-    end_left()
-    mine = f"{name}-of-{os.getpid()}"  # no name that somebody gives to a cluster by chance
-    try:
-        atexit.register(down, (cluster := up(nodes, mine)).name)
-        return cluster
-    except CourseError as error:
-        print(f"no cluster: {error}", file=sys.stderr)
-        return None
-
-
-def end_left() -> None:
-    """End the clusters of ``own`` whose process was killed."""
-    for name in names():
-        if (owner := _OWN.fullmatch(name)) and not psutil.pid_exists(int(owner[1])):
-            with contextlib.suppress(CourseError, OSError, psutil.Error):  # somebody keeps a file there
-                daemons.refuse_elsewhere(_folder(name), is_seen=True)  # where that number is another's
-                down(name)
+    program = missing()
+    if program is not None:
+        raise CourseError(f"Slurm is not installed here (no {program}); {INSTALL}")
+    existing = status(name)
+    if existing is None:
+        return _start(name, nodes)
+    if len(existing.nodes) != nodes or not is_working(existing):
+        what = f"has {len(existing.nodes)} nodes, not {nodes}" if is_working(existing) else "does not work"
+        raise CourseError(f"the pocket cluster {name} {what}; end it first: dltutorial pocket down --name {name}")
+    return existing
 
 
 def down(name: str = "pocket") -> bool:
-    """Cancel a cluster's jobs, end it within seconds, remove its folder; whether there was anything to end."""
-    with _locked():
-        return _clear(_folder(name))
+    """Cancel the jobs of a cluster, end its daemons, and remove its folder.
 
+    Returns:
+        Whether there was such a cluster.
 
-def status(name: str = "pocket") -> PocketCluster | None:
-    """The cluster of this name, whole or not; None if there is none. CourseError: it is another container's."""
-    daemons.refuse_elsewhere(_folder(name))
-    conf = Path(os.path.realpath(_folder(name))) / "slurm.conf"  # resolve() raises an error if a link goes round
-    with contextlib.suppress(OSError):
-        text = conf.read_text(errors="replace") if conf.is_file() else ""
-        if found := re.search(r"^NodeName=(n\d+(?:,n\d+)*) ", text, re.MULTILINE):
-            cluster = PocketCluster(name, conf.parent, tuple(found[1].split(",")))
-            return replace(cluster, faults=tuple(" ".join(fault) for fault in daemons.faults(cluster).items()))
-    damaged = PocketCluster(name, conf.parent, (), ("its slurm.conf cannot be read, or names no nodes",))
-    return damaged if os.path.lexists(conf) else None
-
-
-def names() -> list[str]:
-    """The clusters of this user on this machine, running or killed."""
-    return sorted(file.parent.name for file in _home().glob("*/slurm.conf"))
-
-
-def command(action: str, nodes: int, name: str) -> int:
-    """``dltutorial pocket up|down|status``; returns the exit status: of ``status``, 0 if the cluster is whole.
-
-    What a shell is to evaluate goes to standard output, what a person is to read to standard error: so it is with
-    ``eval "$(dltutorial pocket up)"``. CourseError: as ``up``, or such a name is not for people.
+    Raises:
+        CourseError: A process does not end.
     """
-    if action == "down":
-        _say(f"the cluster {name} has ended" if down(name) else f"there was no cluster {name}")
-        return 0
-    if action == "up" and _OWN.fullmatch(name):
-        raise CourseError(f"{name} is a name of clusters that end with a process; choose another --name")
-    begun_s = time.monotonic()
-    cluster = up(nodes, name) if action == "up" else status(name)
+    cluster = status(name)
     if cluster is None:
-        start = f"start it: dltutorial pocket up --name {name}"
-        _say(f"there is no cluster {name}; " + (f"there is: {', '.join(others)}" if (others := names()) else start))
-        return 1
-    if cluster.faults:
-        again = f"dltutorial pocket up --nodes {len(cluster.nodes) or nodes} --name {name}"
-        _say(f"the cluster {name} is not whole: {', '.join(cluster.faults)}; mend it: {again}")
-        return 1
-    _say(" · ".join(f"{node} {state}" for node, state in states(cluster).items()))
-    print(f"export SLURM_CONF={shlex.quote(cluster.env['SLURM_CONF'])}")
-    if action == "up":
-        _say(f"{nodes} node{'s' * (nodes > 1)} up, after {time.monotonic() - begun_s:.2f} s")
-        first = f"source slurm/sites/pocket.sh; sbatch -N {nodes} slurm/train.sbatch"
-        by_hand = 'paste the line above, or start with: eval "$(dltutorial pocket up)"; then try: srun -N 1 hostname'
-        _say(by_hand if sys.stdout.isatty() else f"next: {first}; at last: dltutorial pocket down")
-    return 0
-
-
-def _say(text: str) -> None:
-    print(text, file=sys.stderr)
-
-
-def _start(name: str, nodes: int, tries: int = 5) -> PocketCluster:
-    try:
-        return daemons.start(_folder(name), name, nodes)
-    except BaseException as error:  # an interrupt, too: nothing half started stays
-        _clear(_folder(name))
-        if "in use" in str(error) and tries > 1:
-            return _start(name, nodes, tries - 1)
-        raise
-
-
-def _clear(folder: Path) -> bool:
-    """End every process of a cluster, remove its files; whether there was anything. CourseError: it is no cluster."""
-    place = Path(os.path.realpath(folder))
-    if not os.path.lexists(folder) and not daemons.processes(place):
         return False
-    daemons.refuse_elsewhere(folder)
-    daemons.kill(place)
-    daemons.end_own_step(place)
-    every = place.rglob("*") if place.is_dir() else [place] * place.exists()
-    files = [f"{f.relative_to(place)}{'/' * (f.is_dir() and not f.is_symlink())}" for f in every]
-    if "munge.key" not in files and not all(_HALF_MADE.fullmatch(file) for file in files):
-        raise CourseError(f"{folder} is no pocket cluster's and stays as it is; choose another --name")
-    if other := next((file.strip("/") for file in sorted(files) if not _FILES.fullmatch(file)), None):
-        raise CourseError(f"{folder} stays: {other!r} in it is no pocket cluster's; move that away, then try again")
-    if folder.is_dir() and (place == folder.parent.resolve() / folder.name or place.name.startswith(daemons.SHORT)):
-        shutil.rmtree(place, ignore_errors=True)
-    folder.unlink(missing_ok=True)  # a link, or what else has taken its place
+    _cancel_jobs(cluster)
+    deadline_s = time.monotonic() + END_S
+    remaining = processes(cluster.folder)
+    while remaining:
+        if time.monotonic() > deadline_s:
+            raise CourseError(f"process {remaining[0].pid} of the pocket cluster does not end; end it, then try again")
+        for process in remaining:
+            with contextlib.suppress(psutil.Error):
+                process.kill()
+        time.sleep(0.02)
+        remaining = processes(cluster.folder)
+    shutil.rmtree(cluster.folder, ignore_errors=True)
     return True
 
 
-def _home() -> Path:
-    """The folder of this user's clusters on this machine; the same home may be on others."""
-    return paths.cache_dir().absolute() / "pocket" / daemons.host()
+def own(name: str, nodes: int = 2) -> PocketCluster | None:
+    """Start a cluster that ends with this process.
 
-
-def _folder(name: str) -> Path:
-    return paths.inside(_home(), name)
-
-
-@contextlib.contextmanager
-def _locked() -> Iterator[None]:
-    """One call at a time starts or ends clusters; where their folder cannot be written, it is told."""
+    Returns:
+        The cluster, or None if Slurm is not installed or does not start.
+    """
+    if missing():
+        return None
+    end_left()
     try:
-        _home().mkdir(parents=True, exist_ok=True, mode=0o700)
-        with filelock.FileLock(_home() / ".lock"):
-            yield
-    except OSError as error:
-        told = f"{_home()} cannot hold a pocket cluster ({error.strerror}); make room there, or set XDG_CACHE_HOME"
-        raise CourseError(told) from error
+        cluster = up(nodes, f"{name}-of-{os.getpid()}")
+    except CourseError as error:
+        print(f"no cluster: {error}", file=sys.stderr)
+        return None
+    atexit.register(down, cluster.name)
+    return cluster
+
+
+def end_left() -> None:
+    """End the clusters of ``own`` whose process was killed, for example because its kernel was restarted."""
+    for folder in _ROOT.glob(f"{_prefix()}*-of-*"):
+        name = folder.name.removeprefix(_prefix()).rpartition("-")[0]
+        owner = _OWNED_NAME.fullmatch(name)
+        if owner and not psutil.pid_exists(int(owner[1])):
+            down(name)
+
+
+def status(name: str = "pocket") -> PocketCluster | None:
+    """Return the cluster of this name, whether it works or not, or None if there is no such cluster."""
+    paths.inside(_ROOT, name)  # refuses a name with other characters
+    for folder in _ROOT.glob(f"{_prefix()}{name}-????????"):
+        nodes = sorted(path.name for path in folder.glob("n*") if path.is_dir())
+        return PocketCluster(name, folder, tuple(nodes))
+    return None
+
+
+def states(cluster: PocketCluster) -> dict[str, str]:
+    """Return Slurm's word for the state of each node, such as idle. It is empty if the controller does not answer."""
+    answer = _ask(cluster, "sinfo", "--noheader", "--Node", "--format=%N %T")
+    return dict(line.split() for line in (answer or "").splitlines())
+
+
+def is_working(cluster: PocketCluster) -> bool:
+    """Return whether all nodes of the cluster can run jobs."""
+    state_of_node = states(cluster)
+    return all(state_of_node.get(node, "unknown").rstrip("+") in _WORKING_STATES for node in cluster.nodes)
+
+
+def processes(folder: Path) -> list[psutil.Process]:
+    """Return the daemons and the jobs of the cluster in a folder. A shell that only uses the cluster is neither."""
+    configuration = f"SLURM_CONF={folder}/slurm.conf\0".encode()
+    found = []
+    for process in psutil.process_iter(["name"]):
+        try:
+            # psutil would stop at the title that a daemon of a job step has written over the first variables.
+            environment = Path(f"/proc/{process.pid}/environ").read_bytes()
+        except OSError:  # the process has ended, or belongs to another user
+            continue
+        is_daemon = f"{_DAEMON_VARIABLE}=".encode() in environment
+        is_of_job = b"SLURMD_NODENAME=" in environment or process.info["name"] == "srun"
+        if configuration in environment and (is_daemon or is_of_job):
+            found.append(process)
+    return found
+
+
+def command(action: str, nodes: int, name: str) -> int:
+    """Run ``dltutorial pocket up|down|status``.
+
+    A line for the shell goes to standard output, as in ``eval "$(dltutorial pocket up)"``. Text for a person goes to
+    standard error.
+
+    Returns:
+        The exit status. It is 1 if ``status`` finds no cluster, or one that does not work.
+    """
+    if action == "down":
+        _tell(f"the cluster {name} has ended" if down(name) else f"there was no cluster {name}")
+        return 0
+    started_s = time.monotonic()
+    cluster = up(nodes, name) if action == "up" else status(name)
+    if cluster is None:
+        _tell(f"there is no cluster {name}; start it: dltutorial pocket up --name {name}")
+        return 1
+    if not is_working(cluster):
+        _tell(f"the cluster {name} does not work; end it: dltutorial pocket down --name {name}; then start it again")
+        return 1
+    _tell(" · ".join(f"{node} {state}" for node, state in states(cluster).items()))
+    print(f"export SLURM_CONF={cluster.env['SLURM_CONF']}")
+    if action == "up":
+        _tell(f"{nodes} node{'s' * (nodes > 1)} up, after {time.monotonic() - started_s:.2f} s")
+        if sys.stdout.isatty():
+            _tell('paste the line above, or start with: eval "$(dltutorial pocket up)"; then try: srun -N 1 hostname')
+        else:
+            submit = f"source slurm/sites/pocket.sh; sbatch -N {nodes} slurm/train.sbatch"
+            _tell(f"next: {submit}; at last: dltutorial pocket down")
+    return 0
+
+
+def _tell(text: str) -> None:
+    print(text, file=sys.stderr)
+
+
+def _prefix() -> str:
+    """Return how the folders of this user's clusters begin."""
+    return f"pocket-{os.getuid()}-"
+
+
+def _which(program: str) -> str | None:
+    """Return the path of a program, which may be in a folder of daemons."""
+    return shutil.which(program, path=f"{os.environ.get('PATH', os.defpath)}:{SYSTEM}")
+
+
+def _start(name: str, n_nodes: int) -> PocketCluster:
+    """Make the folder, start the daemons, and wait until all nodes can run jobs."""
+    folder = Path(tempfile.mkdtemp(prefix=f"{_prefix()}{name}-", dir=_ROOT))
+    cluster = PocketCluster(name, folder, tuple(f"n{number}" for number in range(n_nodes)))
+    try:
+        for subfolder in ("state", *cluster.nodes):
+            (folder / subfolder).mkdir(mode=0o700)
+        (folder / "munge.key").touch(mode=0o600)
+        (folder / "munge.key").write_bytes(secrets.token_bytes(128))
+        paths.write_text(folder / "slurm.conf", _configuration(cluster))
+        munge_files = {"key-file": "key", "socket": "socket", "pid-file": "pid", "log-file": "log", "seed-file": "seed"}
+        munge_options = [f"--{option}={folder}/munge.{ending}" for option, ending in munge_files.items()]
+        # Without --force, munged refuses a folder that other users may not enter.
+        _start_daemon(cluster, "munged", "--force", "--num-threads=1", *munge_options)
+        _start_daemon(cluster, "slurmctld", "-i")
+        for node in cluster.nodes:
+            _start_daemon(cluster, "slurmd", "-N", node)
+        _wait_until_working(cluster)
+    except BaseException:  # an interrupt, too, must leave no daemons
+        down(name)
+        raise
+    return cluster
+
+
+def _configuration(cluster: PocketCluster) -> str:
+    """Fill in the template of ``slurm.conf``."""
+    template = (paths.course_folder("slurm") / "slurm" / "pocket" / "slurm.conf").read_text(encoding="utf-8")
+    with contextlib.ExitStack() as stack:  # all ports are open at the same time, so no two are the same
+        servers = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(1 + len(cluster.nodes))]
+        controller_port, *node_ports = [server.getsockname()[1] for server in servers]
+    return string.Template(template).substitute(
+        name=f"pocket-{cluster.name}".lower(),
+        host=socket.gethostname().partition(".")[0],
+        user=pwd.getpwuid(os.getuid()).pw_name,
+        folder=cluster.folder,
+        controller_port=controller_port,
+        node_ports=",".join(map(str, node_ports)),
+        nodes=",".join(cluster.nodes),
+        cores=max(4, machine.cores()),
+        memory_mb=machine.memory_bytes()[0] // 2**20,
+        first_job=secrets.choice(range(1000, 19000)),
+    )
+
+
+def _start_daemon(cluster: PocketCluster, program: str, *options: str) -> None:
+    """Start a daemon, which goes to the background at once."""
+    env = {name: os.environ[name] for name in ("HOME", "LANG", "TMPDIR") if name in os.environ}
+    env |= {"PATH": f"{os.environ.get('PATH', os.defpath)}:{SYSTEM}", **cluster.env, _DAEMON_VARIABLE: "1"}
+    output = cluster.folder / f"{program}.out"
+    try:
+        with open(output, "a") as file:
+            subprocess.run(
+                [_which(program) or program, *options],
+                env=env,
+                cwd=cluster.folder,
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=file,
+                timeout=START_S,
+                start_new_session=True,
+                check=True,
+            )
+    except (OSError, subprocess.SubprocessError) as error:
+        raise CourseError(f"{program} does not start: {_reason(output) or error}") from error
+
+
+def _wait_until_working(cluster: PocketCluster) -> None:
+    """Wait until all nodes can run jobs."""
+    deadline_s = time.monotonic() + START_S
+    while not is_working(cluster):
+        if time.monotonic() > deadline_s:
+            logs = sorted(cluster.folder.glob("*.log"))
+            reason = next(filter(None, map(_reason, logs)), "no error in its logs")
+            raise CourseError(f"the pocket cluster {cluster.name} does not start: {reason}")
+        time.sleep(0.05)
+
+
+def _reason(log: Path) -> str:
+    """Return the last line of a log that a daemon calls fatal or an error."""
+    lines = log.read_text(errors="replace").strip().splitlines()
+    errors = [line for line in lines if "fatal" in line or "error" in line]
+    return errors[-1] if errors else ""
+
+
+def _cancel_jobs(cluster: PocketCluster) -> None:
+    """Cancel all jobs, and wait until they have ended."""
+    deadline_s = time.monotonic() + CANCEL_S
+    if _ask(cluster, "scancel", f"--user={os.getuid()}") is None:
+        return  # the controller does not answer
+    while _ask(cluster, "squeue", "--noheader") and time.monotonic() < deadline_s:
+        time.sleep(0.05)
+
+
+def _ask(cluster: PocketCluster, program: str, *arguments: str) -> str | None:
+    """Return what a command of Slurm prints, or None if it fails or gets no answer."""
+    words = [_which(program) or program, *arguments]
+    env = os.environ | cluster.env
+    try:
+        done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=ANSWER_S, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout

@@ -1,7 +1,10 @@
-"""Two "nodes" on this machine, with a slow link between them: ``slurm/pocket/two_nodes.sh``, which says how.
+"""Run a script on two "nodes" of this machine, with a slow link between them.
 
-In: a script and its arguments. Out: it runs under torchrun, two ranks on each node, in network namespaces of their
-own. Linux lets ordinary users make those (user_namespaces(7), network_namespaces(7)), unless a site forbids it.
+Input: a Python file and its arguments.
+Output: the script runs under torchrun, with two ranks on each node. Each node is a network namespace. Linux lets
+ordinary users make namespaces, unless a site forbids it. ``slurm/pocket/two_nodes.sh`` does the work and explains it.
+
+Source: the manual pages user_namespaces(7) and network_namespaces(7), https://man7.org/linux/man-pages/.
 """
 
 import os
@@ -13,34 +16,45 @@ from typing import NoReturn
 
 from dltutorial import paths
 from dltutorial.errors import CourseError
-from dltutorial.launch import pocket_daemons
+from dltutorial.launch import pocket
 
-_FILE = "slurm/pocket/two_nodes.sh"
+_LINK = "ip link add near type veth peer name far && tc qdisc add dev near root tbf rate 1gbit burst 128k latency 9s"
 
 
 def missing() -> str:
-    """What keeps this machine from having two nodes, in words; empty where nothing does."""
-    link = "ip link add near type veth peer name far && tc qdisc add dev near root tbf rate 1gbit burst 128k latency 9s"
-    tried = ["unshare", "--user", "--map-root-user", "--net", "--pid", "--fork", "setpriv", "bash", "-c", link]
+    """Return what this machine lacks for two nodes, in words, or an empty text. It tries to make the link."""
+    command = ["unshare", "--user", "--map-root-user", "--net", "--pid", "--fork", "setpriv", "bash", "-c", _LINK]
     try:
-        ended = subprocess.run(tried, env=_environment(), capture_output=True, text=True, check=False)
+        done = subprocess.run(command, env=_environment(), capture_output=True, text=True, check=False)
     except OSError as error:
         return f"no {error.filename} here (it takes Linux; on Debian or Ubuntu: apt-get install iproute2 util-linux)"
-    return f"this machine lets you make no network of your own ({ended.stderr.strip()})" if ended.returncode else ""
+    if done.returncode:
+        return f"this machine lets you make no network of your own ({done.stderr.strip()})"
+    return ""
 
 
 def run(script: Sequence[str]) -> NoReturn:
-    """Become what runs a Python file, with its arguments, on two nodes. CourseError: no such file, or none here."""
-    if not script or not Path(script[0]).is_file():
-        told = f"{script[0]!r} is no file" if script else "which script?"
-        raise CourseError(f"pocket network: {told}; give a Python file that torchrun can run, and its arguments")
-    if why := missing():
-        raise CourseError(f"pocket network: {why}")
-    program = str(paths.course_folder("slurm") / _FILE)
+    """Replace this process by the one that runs the script on two nodes.
+
+    Args:
+        script: A Python file, and its arguments.
+
+    Raises:
+        CourseError: There is no such file, or this machine cannot have two nodes.
+    """
+    if not script:
+        raise CourseError("pocket network: which script? give a Python file that torchrun can run, and its arguments")
+    if not Path(script[0]).is_file():
+        raise CourseError(f"pocket network: {script[0]!r} is no file; give a Python file that torchrun can run")
+    reason = missing()
+    if reason:
+        raise CourseError(f"pocket network: {reason}")
+    program = str(paths.course_folder("slurm") / "slurm" / "pocket" / "two_nodes.sh")
     os.execve(program, [program, *script], _environment())
 
 
 def _environment() -> dict[str, str]:
-    """This one, with this Python's torchrun first, and the folders of administrators' programs last."""
-    here = str(Path(sys.executable).parent)
-    return {**os.environ, "PATH": os.pathsep.join([here, os.environ.get("PATH", os.defpath), pocket_daemons.SYSTEM])}
+    """Return the environment of this process. Its PATH begins with the folder of this Python's torchrun."""
+    own_programs = str(Path(sys.executable).parent)
+    path = os.pathsep.join([own_programs, os.environ.get("PATH", os.defpath), pocket.SYSTEM])
+    return {**os.environ, "PATH": path}

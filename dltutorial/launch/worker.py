@@ -1,14 +1,15 @@
-"""What a rank's process does: join the process group, run the function, send its value, stay until it is ended.
+"""The process of one rank: join the process group, run the function, send its value, and wait for the end.
 
-In: an ``Assignment`` and pipes to the caller. Out: one message, VALUE or ERROR. The rank stays until the caller kills
-it, so that no other rank loses a peer or the store; destroying a gloo group while a DDP model lives can hang
-(https://github.com/pytorch/pytorch/issues/56297). When the caller is gone, the rank and its children end.
+Input: an ``Assignment``, and the ends of three pipes.
+Output: one message, ``(VALUE, pickled value)`` or ``(FAILURE, Failure)``.
+
+The process stays until the caller kills it, so that no other rank loses the connection to it. It does not destroy the
+process group, because that can hang while a DDP model exists (https://github.com/pytorch/pytorch/issues/56297).
 
 Source: https://docs.pytorch.org/docs/stable/elastic/run.html, "Environment Variables".
 """
 
 import contextlib
-import ctypes
 import datetime
 import faulthandler
 import linecache
@@ -16,13 +17,12 @@ import os
 import pickle
 import random
 import signal
+import socket
 import sys
-import tempfile
 import threading
 from dataclasses import dataclass
 from multiprocessing import forkserver
 from multiprocessing.connection import Connection
-from socket import socket
 from typing import Any
 
 from dltutorial import machine
@@ -30,94 +30,96 @@ from dltutorial.errors import CourseError
 from dltutorial.launch import failures
 from dltutorial.ranks import RankInfo
 
-VALUE, ERROR = "value", "error"  # kinds of message to the caller
-WHERE_SIGNAL = signal.SIGUSR2  # a rank answers it with its stack
-SOCKETS = "DLTUTORIAL_FORK_SERVER_SOCKETS"  # the folder of the fork server's socket
-PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # https://man7.org/linux/man-pages/man2/prctl.2.html
+VALUE = "value"
+FAILURE = "failure"
+STACK_SIGNAL = signal.SIGUSR2  # after this signal, a rank writes its stack
 
 
 @dataclass(frozen=True)
 class Assignment:
-    """All a rank has to know."""
+    """What a rank needs to know.
 
-    call: bytes  # function and arguments, pickled
-    limit_bytes: int  # of the value
+    Attributes:
+        call: The function and its arguments, pickled.
+        backend: ``gloo`` or ``nccl``.
+        group_timeout_s: The seconds after which a collective raises an error.
+        env: The environment variables of the caller, and those of torchrun.
+        cells: The source code of the caller's notebook cells, as in ``linecache.cache``.
+        listener: The socket of the store. Only rank 0 has it.
+    """
+
+    call: bytes
     backend: str
-    group_timeout_s: float  # after which a collective gives up by itself
+    group_timeout_s: float
     env: dict[str, str]
-    cells: dict[str, Any]  # sources of notebook cells, as ``linecache.cache`` has them
+    cells: dict[str, Any]
+    listener: socket.socket | None
 
 
-def main(task: Assignment, control: Connection, output: Connection, stack: Connection, listener: socket | None) -> None:
-    """Be one rank from the first line to the end of the process."""
-    os.setsid()  # a process group of its own, which the caller ends as a whole
-    pid = os.getpid()
-    threading.Thread(target=_end_with_caller, args=(control,), daemon=True).start()
-    _end_with_fork_server()
-    for number in (1, 2):  # standard output and error go to one pipe, in the order in which they were written
-        os.dup2(output.fileno(), number)
-    sys.stdout, sys.stderr = (
-        open(number, "w", encoding="utf-8", errors="backslashreplace", buffering=1, closefd=False)  # noqa: SIM115
-        for number in (1, 2)
-    )
-    faulthandler.enable()  # a crash prints its stack into the rank's output
-    faulthandler.register(WHERE_SIGNAL, file=stack.fileno(), all_threads=False)
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-    message: tuple[str, Any]
+def main(task: Assignment, control: Connection, output: Connection, stack: Connection) -> None:
+    """Be one rank, from the first line to the end of the process.
+
+    Args:
+        task: What this rank has to do.
+        control: The pipe for the message. It closes when the caller ends.
+        output: The pipe for what the rank prints.
+        stack: The pipe for the stack of the rank.
+    """
+    os.setsid()  # the caller ends this rank together with the processes that it has started
+    _end_with_caller(control)
+    _redirect(output)
+    faulthandler.enable()  # if the process crashes, it prints where
+    faulthandler.register(STACK_SIGNAL, file=stack.fileno(), all_threads=False)
     try:
-        _take_over(task)
-        store = _join(task, listener)
+        _take_settings_of_caller(task)
+        store = _join_process_group(task)
         function, args, kwargs = pickle.loads(task.call)
-        message = VALUE, packed(function(*args, **kwargs), "the function returned something", task.limit_bytes)
+        value = function(*args, **kwargs)
+        message: tuple[str, Any] = (VALUE, pickled(value, "the function returned something"))
     except BaseException as error:
-        message = ERROR, failures.from_error(error)
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(Exception):
-            stream.flush()
-    if os.getpid() != pid:  # a copy that the function has forked, and that came here too: it is no rank
-        os._exit(message[0] == ERROR)
+        message = (FAILURE, failures.from_error(error))
+    sys.stdout.flush()
+    sys.stderr.flush()
     control.send(message)
     threading.Event().wait()
-    del store  # lives as long as the rank
+    del store  # the other ranks use it as long as this process lives
 
 
 def _end_with_caller(control: Connection) -> None:
-    """The caller sends nothing: its end of the pipe closes when it dies."""
-    with contextlib.suppress(EOFError, OSError):
-        control.recv()
-    os.killpg(0, signal.SIGKILL)
+    """Start a thread that ends this rank when the caller ends, for example because its kernel was restarted."""
+    # This pipe would keep the fork server alive.
+    os.close(forkserver._forkserver._forkserver_alive_fd)  # type: ignore[attr-defined]
+
+    def wait_for_end_of_caller() -> None:
+        with contextlib.suppress(EOFError, OSError):
+            control.recv()  # the caller sends nothing
+        os.killpg(0, signal.SIGKILL)
+
+    threading.Thread(target=wait_for_end_of_caller, daemon=True).start()
 
 
-def _end_with_fork_server() -> None:
-    """The same for a rank that keeps Python's lock: the fork server ends with the caller, on Linux the rank with it."""
-    with contextlib.suppress(AttributeError, TypeError, OSError):  # a pipe that would keep the server alive
-        os.close(forkserver._forkserver._forkserver_alive_fd)  # type: ignore[attr-defined]
-    control_process(PR_SET_PDEATHSIG, signal.SIGKILL)
-    control_process(PR_SET_CHILD_SUBREAPER, 1)  # its own children's children stay below it
+def _redirect(output: Connection) -> None:
+    """Send standard output and standard error to one pipe, so that their lines stay in order."""
+    for number in (1, 2):
+        os.dup2(output.fileno(), number)
+    sys.stdout = open(1, "w", encoding="utf-8", buffering=1, closefd=False)  # noqa: SIM115
+    sys.stderr = open(2, "w", encoding="utf-8", buffering=1, closefd=False)  # noqa: SIM115
 
 
-def control_process(option: int, value: int) -> None:
-    """Set what Linux does with this process or what it leaves behind; elsewhere nothing."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(option, value)
-
-
-def _take_over(task: Assignment) -> None:
-    """Have the caller's surroundings, and this rank's share of the cores."""
+def _take_settings_of_caller(task: Assignment) -> None:
+    """Take over the environment of the caller, and this rank's share of the cores."""
     os.environ.clear()
     os.environ.update(task.env)
     linecache.cache.update(task.cells)
-    tempfile.tempdir = None  # found again from this environment
     import numpy as np
 
-    random.seed()  # else all ranks go on with the fork server's state
+    random.seed()  # otherwise all ranks would continue with the state of the fork server
     np.random.seed()  # noqa: NPY002
     os.environ["OMP_NUM_THREADS"] = str(machine.use_cores())
 
 
-def _join(task: Assignment, listener: socket | None) -> Any:
-    """Make the process group; returns the store, which rank 0 holds, on the socket that the caller has opened."""
+def _join_process_group(task: Assignment) -> Any:
+    """Make the process group, and return its store. Rank 0 holds the store, on the socket that the caller opened."""
     import torch.distributed as dist
 
     from dltutorial.launch import process_group
@@ -125,25 +127,34 @@ def _join(task: Assignment, listener: socket | None) -> Any:
     info = RankInfo.from_env()
     process_group.use_loopback()
     store = dist.TCPStore(
-        "127.0.0.1", int(os.environ["MASTER_PORT"]), info.world_size, is_master=listener is not None,
-        timeout=datetime.timedelta(seconds=task.group_timeout_s), wait_for_workers=False,
-        master_listen_fd=None if listener is None else listener.detach(),
-        use_libuv=False,  # the libuv store of torch 2.6 takes no open socket
-    )  # fmt: skip
+        "127.0.0.1",
+        int(os.environ["MASTER_PORT"]),
+        info.world_size,
+        is_master=info.rank == 0,
+        timeout=datetime.timedelta(seconds=task.group_timeout_s),
+        wait_for_workers=False,
+        master_listen_fd=task.listener.detach() if task.listener else None,
+        use_libuv=False,  # the libuv store of torch 2.6 accepts no open socket
+    )
     process_group.make_process_group(info, store, task.backend, task.group_timeout_s)
     return store
 
 
-def packed(value: Any, what: str, limit_bytes: int) -> bytes:
-    """Pickle a value that goes to or comes from a rank. CourseError: it cannot be pickled, or is too large."""
+def pickled(value: Any, what: str) -> bytes:
+    """Pickle a value that is sent to a rank or comes from a rank.
+
+    Args:
+        value: The value. It may contain functions and classes of notebook cells.
+        what: The beginning of the error message.
+
+    Raises:
+        CourseError: The value cannot be pickled.
+    """
     import cloudpickle
 
     try:
-        data = cloudpickle.dumps(value)
+        return cloudpickle.dumps(value)
     except Exception as error:
-        told = (str(error).splitlines() or [type(error).__name__])[0]
-        raise CourseError(f"{what} that cannot be sent ({told}); use numbers, arrays, tensors, plain objects") from None
-    if len(data) > limit_bytes:
-        told = f"more than the {limit_bytes / 2**20:.0f} MiB that a launch sends; save it to a file and send the path"
-        raise CourseError(f"{what} of {len(data) / 2**20:.0f} MiB, {told}")
-    return data
+        reason = str(error).partition("\n")[0] or type(error).__name__
+        text = f"{what} that cannot be sent ({reason}); use numbers, arrays, tensors, plain objects"
+        raise CourseError(text) from None

@@ -1,4 +1,4 @@
-"""Where ranks meet follows from what a launcher says; what cannot be is one clear line, and nobody waits for ever."""
+"""Where ranks meet follows from what a launcher says. A wrong setting is one clear line, and no rank waits for ever."""
 
 import os
 import socket
@@ -24,7 +24,7 @@ from dltutorial.launch import process_group
 from dltutorial.ranks import RankInfo
 info = RankInfo.from_env()
 store = process_group.rendezvous(info)
-device = process_group.make_process_group(info, store, process_group.backend_for("cpu"))
+device = process_group.make_process_group(info, store, "gloo")
 x = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 2))
 x(torch.ones(1, 2)).sum().backward()
 process_group.leave(info, store, 3 if info.rank else 0)
@@ -95,4 +95,4 @@ def test_without_nccl_ranks_on_gpus_are_refused(monkeypatch):
     monkeypatch.setattr(dist, "is_nccl_available", lambda: False)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     with pytest.raises(CourseError, match="need NCCL, which this torch lacks"):
-        process_group.make_process_group(rank(), dist.HashStore(), process_group.backend_for("cuda"))
+        process_group.make_process_group(rank(), dist.HashStore(), "cpu:gloo,cuda:nccl")

@@ -5,7 +5,6 @@ import os
 import pytest
 
 from dltutorial.launch import pocket
-from dltutorial.launch import pocket_daemons as daemons
 
 
 @pytest.fixture(scope="session")
@@ -15,7 +14,7 @@ def cluster():
     cluster = pocket.up(2, name)
     yield cluster
     assert pocket.down(name)
-    assert not daemons.processes(cluster.folder)
+    assert not pocket.processes(cluster.folder)
     assert not cluster.folder.exists()
 
 
