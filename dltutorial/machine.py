@@ -1,8 +1,9 @@
-"""What this process runs on: device, cores, memory, disk, units for low precision, Slurm, place among ranks.
+"""Describe what this process runs on: device, cores, memory, disk, units for low precision, Slurm, and its rank.
 
-In: ``/proc``, ``/dev``, the environment, and torch where an accelerator may be. Out: a frozen ``Machine``, and a
-few short answers that are cheap enough to ask for at any time. Importing this loads no torch. What cannot be found
-out is None, shown as "not available". What the machine *achieves* is measured in ``peaks``.
+The input is ``/proc``, ``/dev``, the environment, and torch if there may be a GPU. The output is a frozen ``Machine``,
+or one of its figures alone. Memory and disk are in bytes. What cannot be found out is None, which is shown as "not
+available". ``profile.peaks`` measures how fast the machine is. Importing this module does not load torch.
+Source of ``/proc/cpuinfo``: https://man7.org/linux/man-pages/man5/proc_cpuinfo.5.html.
 """
 
 import functools
@@ -10,33 +11,36 @@ import os
 import platform
 import re
 import shutil
+import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 import dltutorial
 from dltutorial import paths
-from dltutorial.limits import affinity_cores, cores, memory_bytes
 from dltutorial.ranks import RankInfo
 
-__all__ = ["Accelerator", "Machine", "RankInfo", "cores", "describe", "device", "label", "memory_bytes"]
-__all__ += ["rank_cores", "suggest_preset", "use_cores", "versions"]
+UNKNOWN = "not available"  # how None is shown
 
-UNKNOWN = "not available"  # how a None is shown
-
-# Device files of NVIDIA drivers (also under WSL and on Jetson) and of AMD's; without one, asking torch is a waste.
+# The device files of NVIDIA's drivers (also in WSL and on Jetson) and of AMD's. Without one, torch finds no GPU.
 _DEVICE_FILES = ("nvidia[0-9]*", "nvidiactl", "dxg", "nvhost-gpu", "kfd")
 
-# /proc/cpuinfo flags that decide how fast a precision is: x86 first, then Arm.
-_CPU_UNITS = (
-    *("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "avx512_fp16", "amx_int8", "amx_bf16", "amx_fp16"),
-    *("asimd", "asimdhp", "sve", "sve2", "bf16", "i8mm"),
-)
+# The flags in /proc/cpuinfo that decide how fast a precision is.
+_X86_UNITS = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "avx512_fp16", "amx_int8", "amx_bf16", "amx_fp16")
+_ARM_UNITS = ("asimd", "asimdhp", "sve", "sve2", "bf16", "i8mm")
 
 
 @dataclass(frozen=True)
 class Accelerator:
-    """One GPU. ``kind`` is CUDA or ROCm; ``tensor_core_dtypes`` is None where it cannot be told."""
+    """One GPU.
+
+    Attributes:
+        name: as torch reports it.
+        kind: CUDA or ROCm.
+        memory_bytes: all memory of the GPU.
+        compute_capability: of CUDA; None for ROCm.
+        tensor_core_dtypes: the formats that its matrix units compute in; None for ROCm.
+    """
 
     name: str
     kind: str
@@ -47,19 +51,20 @@ class Accelerator:
 
 @dataclass(frozen=True)
 class Machine:
-    """What is here for this process. None means "not available".
+    """What this process can use. None means "not available".
 
     Attributes:
         system: operating system, release and architecture.
-        device: where the course computes: cuda (also for ROCm) or cpu.
-        accelerators: the GPUs torch can use.
-        cpu_model: the processor's name.
-        cores: cores this process may use.
+        device: "cuda" (also for ROCm) or "cpu".
+        accelerators: the GPUs that torch can use.
+        cpu_model: the name of the CPU.
+        cores: cores that this process may use.
         cpu_units: instruction sets that matter for precision.
-        memory_bytes, memory_available_bytes: of what this process may use.
-        disk_free_bytes: free in the folder for data.
-        slurm: "a job", "commands" (of Slurm are here), or None.
-        rank: this process among its ranks.
+        memory_bytes: memory of the machine.
+        memory_available_bytes: memory that is free now.
+        disk_free_bytes: free space in the folder for data.
+        slurm: "a job" inside a job, "commands" if Slurm is installed, or None.
+        rank: the rank of this process.
     """
 
     system: str
@@ -76,38 +81,83 @@ class Machine:
 
 
 def describe(folder: Path | None = None) -> Machine:
-    """Look at everything. Loads torch where it is installed; ``folder`` (default: the data) tells which disk.
-    CourseError: the variables of a launcher contradict each other.
+    """Describe this machine. This loads torch if it is installed and there may be a GPU.
+
+    Args:
+        folder: A folder on the disk that is described. None means the folder of the data.
+
+    Raises:
+        CourseError: The variables of a launcher contradict each other.
     """
-    total, available = memory_bytes()
-    commands = "commands" if shutil.which("sinfo") and shutil.which("sbatch") else None
+    total_bytes, available_bytes = memory_bytes()
+    slurm = None
+    if "SLURM_JOB_ID" in os.environ:
+        slurm = "a job"
+    elif shutil.which("sinfo") and shutil.which("sbatch"):
+        slurm = "commands"
     return Machine(
-        system=f"{platform.system()} {platform.release()} {platform.machine()}", device=device(),
-        accelerators=accelerators(), cpu_model=cpu_model(), cores=cores(), cpu_units=cpu_units(), memory_bytes=total,
-        memory_available_bytes=available, disk_free_bytes=disk_free_bytes(folder or paths.data_dir()),
-        slurm="a job" if "SLURM_JOB_ID" in os.environ else commands, rank=RankInfo.from_env(),
-    )  # fmt: skip
+        system=f"{platform.system()} {platform.release()} {platform.machine()}",
+        device=device(),
+        accelerators=accelerators(),
+        cpu_model=cpu_model(),
+        cores=cores(),
+        cpu_units=cpu_units(),
+        memory_bytes=total_bytes,
+        memory_available_bytes=available_bytes,
+        disk_free_bytes=disk_free_bytes(folder or paths.data_dir()),
+        slurm=slurm,
+        rank=RankInfo.from_env(),
+    )
+
+
+def cores() -> int:
+    """Return how many cores this process may use, at least 1.
+
+    This is the count of joblib, which respects affinity masks and quotas, or Slurm's share if that is smaller.
+    """
+    import joblib
+
+    counts = [joblib.cpu_count()]
+    for name in ("SLURM_CPUS_PER_TASK", "SLURM_CPUS_ON_NODE"):
+        if os.environ.get(name):
+            counts.append(int(os.environ[name]))
+    return max(1, min(counts))
+
+
+def memory_bytes() -> tuple[int, int]:
+    """Return the memory of this machine in bytes: all of it, and what is free now."""
+    import psutil
+
+    memory = psutil.virtual_memory()
+    return memory.total, memory.available
 
 
 @functools.cache
 def label() -> str:
-    """A short name for tables and records, without the host's name, such as "AMD EPYC, 2 cores"."""
+    """Return a short name for tables and records without the host's name, such as "AMD EPYC, 2 cores"."""
     gpus = accelerators()
+    if len(gpus) == 1:
+        return gpus[0].name
     if gpus:
-        return gpus[0].name if len(gpus) == 1 else f"{len(gpus)} × {gpus[0].name}"
-    n = cores()
-    return f"{cpu_model() or platform.machine() + ' CPU'}, {n} {'core' if n == 1 else 'cores'}"
+        return f"{len(gpus)} × {gpus[0].name}"
+    name = cpu_model() or f"{platform.machine()} CPU"
+    n_cores = cores()
+    return f"{name}, 1 core" if n_cores == 1 else f"{name}, {n_cores} cores"
 
 
 def versions() -> dict[str, str | None]:
-    """Versions of python, torch, numpy and dltutorial; None for what is not installed. Loads none of them."""
-    found = {name: package_version(name) for name in ("torch", "numpy")}
-    return {"python": platform.python_version(), **found, "dltutorial": dltutorial.__version__}
+    """Return the versions of python, torch, numpy and dltutorial, or None for a package that is not installed."""
+    return {
+        "python": platform.python_version(),
+        "torch": package_version("torch"),
+        "numpy": package_version("numpy"),
+        "dltutorial": dltutorial.__version__,
+    }
 
 
 @functools.cache
 def package_version(package: str) -> str | None:
-    """The version of an installed package, without importing it; None if it is not installed."""
+    """Return the version of a package without importing it, or None if it is not installed."""
     from importlib import metadata
 
     try:
@@ -117,37 +167,48 @@ def package_version(package: str) -> str | None:
 
 
 def suggest_preset() -> str:
-    """The preset that fits: cluster and gpu need accelerators; smoke suits CI and fewer than 4 cores, else laptop.
-    CourseError: the variables of a launcher contradict each other.
+    """Return the name of the preset that fits this machine.
+
+    "cluster" and "gpu" need GPUs. "smoke" is for CI and for fewer than 4 cores.
+
+    Raises:
+        CourseError: The variables of a launcher contradict each other.
     """
-    if n := n_devices():
-        return "cluster" if n > 1 or RankInfo.from_env().world_size > 1 else "gpu"
-    return "smoke" if os.environ.get("CI") or cores() < 4 else "laptop"
+    n_gpus = n_devices()
+    if n_gpus:
+        many = n_gpus > 1 or RankInfo.from_env().world_size > 1
+        return "cluster" if many else "gpu"
+    small = os.environ.get("CI") or cores() < 4
+    return "smoke" if small else "laptop"
 
 
 def device() -> str:
-    """Where the course computes: "cuda" where torch can use a GPU (ROCm goes by that name too), else "cpu"."""
+    """Return the device on which the course computes: "cuda" if torch can use a GPU (also ROCm's), else "cpu"."""
     return "cuda" if n_devices() else "cpu"
 
 
 def accelerators() -> tuple[Accelerator, ...]:
-    """The GPUs that torch can use here; loads torch only if a driver's device file is there."""
+    """Return the GPUs that torch can use. This loads torch only if the device file of a driver exists."""
     if not n_devices():
         return ()
     import torch
 
     kind = "ROCm" if torch.version.hip else "CUDA"
-    found = []
+    gpus = []
     for index in range(torch.cuda.device_count()):
         gpu = torch.cuda.get_device_properties(index)
         capability = (gpu.major, gpu.minor) if kind == "CUDA" else None
         units = tensor_core_dtypes(capability, gpu.name) if capability else None
-        found.append(Accelerator(gpu.name, kind, gpu.total_memory, capability, units))
-    return tuple(found)
+        gpus.append(Accelerator(gpu.name, kind, gpu.total_memory, capability, units))
+    return tuple(gpus)
 
 
 def tensor_core_dtypes(capability: tuple[int, int], name: str = "") -> tuple[str, ...]:
-    """Floating-point types with matrix units in an NVIDIA GPU of this compute capability.
+    """Return the floating-point formats of the matrix units (tensor cores) in an NVIDIA GPU.
+
+    Args:
+        capability: The compute capability, major and minor.
+        name: The name of the GPU.
 
     Source: CUDA C++ Programming Guide, "Compute Capabilities", table of arithmetic and tensor core types (2025).
     """
@@ -166,11 +227,9 @@ def tensor_core_dtypes(capability: tuple[int, int], name: str = "") -> tuple[str
 
 
 def cpu_model(cpuinfo: Path = Path("/proc/cpuinfo")) -> str | None:
-    """The processor's name without trademarks, clock and core count."""
+    """Return the name of the CPU without trademarks, clock and number of cores, or None if it is unknown."""
     name = _cpuinfo(cpuinfo, "model name")
     if name is None and sys.platform == "darwin":
-        import subprocess
-
         command = ["/usr/sbin/sysctl", "-n", "machdep.cpu.brand_string"]
         name = subprocess.run(command, capture_output=True, text=True, check=False).stdout
     name = re.sub(r"\((R|TM|tm)\)|@.*|\b\d+-Core\b|\b(CPU|Processor)\b", " ", name or "")
@@ -178,62 +237,84 @@ def cpu_model(cpuinfo: Path = Path("/proc/cpuinfo")) -> str | None:
 
 
 def cpu_units(cpuinfo: Path = Path("/proc/cpuinfo")) -> tuple[str, ...] | None:
-    """Instruction sets of this CPU that decide how fast a precision is, such as avx512_bf16."""
-    flags = _cpuinfo(cpuinfo, "flags") or _cpuinfo(cpuinfo, "Features")
-    return None if flags is None else tuple(unit for unit in _CPU_UNITS if unit in flags.split())
+    """Return the instruction sets of this CPU that decide how fast a precision is, such as avx512_bf16."""
+    flags = _cpuinfo(cpuinfo, "flags") or _cpuinfo(cpuinfo, "Features")  # x86 and Arm
+    if flags is None:
+        return None
+    return tuple(unit for unit in _X86_UNITS + _ARM_UNITS if unit in flags.split())
 
 
 def disk_free_bytes(folder: Path) -> int | None:
-    """Bytes free for ``folder``, or for the nearest parent that exists."""
+    """Return the bytes that are free in ``folder``, or in its nearest parent that exists."""
     folder = Path(folder).absolute()
     try:
-        return shutil.disk_usage(next(place for place in (folder, *folder.parents) if place.exists())).free
+        nearest = next(place for place in (folder, *folder.parents) if place.exists())
+        return shutil.disk_usage(nearest).free
     except OSError:
         return None
 
 
 def rank_cores() -> int:
-    """Cores for this process when all ranks of its node compute at once, at least 1.
+    """Return how many cores this process has when all ranks of its node compute at the same time, at least 1.
 
-    A process without a launcher takes no more than ``OMP_NUM_THREADS``, as torch does; torchrun sets that to 1 for
-    want of better knowledge, so there it does not count.
-    CourseError: the variables of a launcher contradict each other.
+    srun gives each task its own cores if it knows their number or binds the tasks. The processes of torchrun share the
+    cores of the node. A process without a launcher takes no more than ``OMP_NUM_THREADS``, as torch does. torchrun sets
+    this variable to 1 in any case, so there it does not count.
+
+    Raises:
+        CourseError: The variables of a launcher contradict each other.
     """
-    here, env = RankInfo.from_env(), os.environ
-    on_node = int(env.get("SLURM_CPUS_ON_NODE") or 0)
-    # srun hands each task its own cores, if told how many or if it binds tasks; torchrun's processes share theirs.
-    if here.launcher == "single" and env.get("OMP_NUM_THREADS", "").isdecimal():
-        return max(1, min(cores(), int(env["OMP_NUM_THREADS"][:9])))
-    own = here.launcher == "slurm" and (env.get("SLURM_CPUS_PER_TASK") or affinity_cores() < on_node)
-    return cores() if own else max(1, cores() // here.local_world_size)
+    here = RankInfo.from_env()
+    n_threads = os.environ.get("OMP_NUM_THREADS", "")
+    if here.launcher == "single" and n_threads.isdecimal():
+        return max(1, min(cores(), int(n_threads)))
+    if here.launcher == "slurm" and _has_own_cores():
+        return cores()
+    return max(1, cores() // here.local_world_size)
+
+
+def _has_own_cores() -> bool:
+    """Return whether srun gave this task cores of its own: a number of cores, or a mask smaller than the node."""
+    if os.environ.get("SLURM_CPUS_PER_TASK"):
+        return True
+    n_on_node = int(os.environ.get("SLURM_CPUS_ON_NODE") or 0)
+    return len(os.sched_getaffinity(0)) < n_on_node
 
 
 def use_cores(n: int | None = None) -> int:
-    """Let torch compute with ``n`` threads (default: this rank's share of the cores); returns ``n``."""
+    """Let torch compute with ``n`` threads. None means this rank's share of the cores.
+
+    Returns:
+        The number of threads.
+    """
     import torch
 
-    n = rank_cores() if n is None else n
-    torch.set_num_threads(n)
-    return n
+    n_threads = rank_cores() if n is None else n
+    torch.set_num_threads(n_threads)
+    return n_threads
 
 
 def n_devices() -> int:
-    """How many GPUs torch can use here."""
-    driver = sys.platform == "win32" or any(any(Path("/dev").glob(name)) for name in _DEVICE_FILES)
-    if not driver or os.environ.get("CUDA_VISIBLE_DEVICES", "all").strip() in ("", "-1"):
+    """Return how many GPUs torch can use."""
+    has_driver = sys.platform == "win32" or any(any(Path("/dev").glob(name)) for name in _DEVICE_FILES)
+    is_hidden = os.environ.get("CUDA_VISIBLE_DEVICES", "all").strip() in ("", "-1")
+    if is_hidden or not has_driver:
         return 0
     try:
         import torch
-    except (ImportError, OSError):  # not installed, or its libraries do not load
+    except (ImportError, OSError):  # torch is not installed, or its libraries do not load
         return 0
     return torch.cuda.device_count()
 
 
 def _cpuinfo(path: Path, field: str) -> str | None:
-    """The value of the first line of ``field`` in /proc/cpuinfo."""
+    """Return the value of the first line of ``field`` in /proc/cpuinfo, or None."""
     try:
-        with open(path, encoding="utf-8") as lines:
-            found = (line.partition(":") for line in lines)
-            return next((value.strip() for name, _, value in found if name.strip() == field), None)
+        lines = path.read_text(encoding="utf-8").splitlines()
     except OSError:
         return None
+    for line in lines:
+        name, _, value = line.partition(":")
+        if name.strip() == field:
+            return value.strip()
+    return None

@@ -19,7 +19,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from dltutorial import config, limits, machine, node, paths
+from dltutorial import config, machine, node, paths
 from dltutorial.course import notebooks, show, site
 from dltutorial.course.execute import Executed, execute
 from dltutorial.errors import CourseError
@@ -63,8 +63,6 @@ def run(
     selected = list(dict.fromkeys(found)) or available  # a chapter that is named twice runs once
     preset = config.preset(preset).name
     given = {path: notebooks.checked(path, parameters or {}) for path in selected}
-    if jobs:
-        limits.refuse_too_many("--jobs", min(jobs, len(selected)))
     node.refuse_on_login("a whole chapter", "run it in a job: sbatch -N 1 --wrap '.venv/bin/dltutorial run 01'")
     folder = new_folder(out)
     results: dict[Path, Executed] = {}
