@@ -1,8 +1,8 @@
-"""A wrong answer is the right one with something changed."""
+"""A wrong answer is the right answer with a few changes."""
 
 
 def altered(source: str, *changes: tuple[str, str]) -> str:
-    """The source with every old text replaced by a new one; an old text that is not there is an error."""
+    """Return the source after every change ``(old, new)``. A text ``old`` that does not occur is an error."""
     for old, new in changes:
         assert old in source, old
         source = source.replace(old, new)

@@ -6,8 +6,8 @@ from jupyter_client.manager import start_new_kernel
 class Notebook:
     """A kernel that runs cells one by one through ``client``, until it is closed."""
 
-    def __init__(self, kernel_name):
-        self.manager, self.client = start_new_kernel(kernel_name=kernel_name)
+    def __init__(self, kernel_name, **options):
+        self.manager, self.client = start_new_kernel(startup_timeout=120, kernel_name=kernel_name, **options)
 
     def close(self):
         self.client.stop_channels()

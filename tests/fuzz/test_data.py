@@ -51,10 +51,6 @@ def shape_or_line(folder):
     return split.shape
 
 
-def test_good_data_are_opened(place):
-    assert shape_or_line(write(place / "data", GOOD_SHAPES)) == (C, H, W)
-
-
 @given(st.fixed_dictionaries(dict.fromkeys(store.SPLITS, SHAPES)), DTYPES)
 def test_any_shape_and_type(place, shapes, dtype):
     shape = shape_or_line(write(place / "data", shapes, dtype))

@@ -103,19 +103,6 @@ def check_executed(out):
     assert runs[0]["peak_bytes"] > 30e6
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [(["07"], "no chapter '07'"), (["-p", "stepz", "5"], "no parameter 'stepz'"), (["--jobs", "0"], "not from 1 to")],
-)
-def test_a_mistake_is_one_line_and_nothing_runs(course, options, words):
-    folder = course(_00_good="1")
-    status, stdout, stderr = finish(start(folder, *options))
-    assert (status, stdout) == (2, "")
-    assert words in stderr
-    assert stderr.count("\n") == 1
-    assert not (folder / "out").exists()
-
-
 def test_ctrl_c_ends_the_kernels_and_keeps_what_was_finished(course):
     """Also a program that a cell waits for ends."""
     waits = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {LONG!r}])"

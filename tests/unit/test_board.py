@@ -1,5 +1,6 @@
 """One call starts TensorBoard on the loopback, below a secret path. It ends with the process that started it."""
 
+import contextlib
 import json
 import subprocess
 import sys
@@ -8,6 +9,7 @@ import urllib.request
 
 import psutil
 import pytest
+from live import Notebook
 from waiting import wait_for
 
 from dltutorial.errors import CourseError
@@ -96,15 +98,11 @@ def test_the_frame_uses_the_proxy_of_the_users_server_and_escapes_the_name_of_th
     assert "a<b>" not in page
 
 
-def test_in_a_notebook_that_nobody_watches_one_line_says_how_to_see_it(run, tmp_path):
-    from jupyter_client.manager import start_new_kernel
-
-    manager, client = start_new_kernel(kernel_name="python3", cwd=str(run.parent), startup_timeout=120)
-    messages = []
+def test_in_a_notebook_without_a_browser_one_line_names_the_command(run):
     code = "from dltutorial.record import board; board.show('a<b>'); print(board.start.cache_info().currsize)"
-    reply = client.execute_interactive(code, timeout=120, output_hook=messages.append)
-    client.stop_channels()
-    manager.shutdown_kernel(now=True)
+    messages = []
+    with contextlib.closing(Notebook("python3", cwd=str(run.parent))) as notebook:
+        reply = notebook.client.execute_interactive(code, timeout=120, output_hook=messages.append)
     assert reply["content"]["status"] == "ok"
     text = "".join(message["content"]["text"] for message in messages if message["msg_type"] == "stream")
     assert text == "in JupyterLab TensorBoard appears here; else: tensorboard --logdir a<b>\n0\n"

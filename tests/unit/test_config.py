@@ -1,5 +1,3 @@
-import dataclasses
-
 import pytest
 
 from dltutorial.config import PRESETS, preset
@@ -18,11 +16,6 @@ def test_the_sizes_of_a_preset_fit_together(name):
     assert sizes.name == name
     assert sizes.n_lat % sizes.patch == sizes.n_lon % sizes.patch == 0
     assert sizes.dim % sizes.heads == 0
-
-
-def test_a_preset_is_frozen():
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        PRESETS["smoke"].steps = 3
 
 
 def test_environment_overrides_auto_but_not_a_named_preset(monkeypatch):
