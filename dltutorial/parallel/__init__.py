@@ -1,1 +1,1 @@
-"""Many processes at once: a function on N ranks, and what they say to each other."""
+"""Parallel training by hand: data, shards, tensors, tokens and pipelines, each in one file."""

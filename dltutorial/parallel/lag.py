@@ -1,10 +1,16 @@
-"""Gradient lag: each step uses the mean gradients of the step before, while its own gradients travel.
+"""Gradient lag: each step uses the mean gradients of the step before, so an all-reduce may last a whole step.
 
-In: a model on each rank, whose ``backward()`` has just finished. Out: in ``.grad``, the mean over all ranks of the
-gradients of the step before. In the first step these are zeros. Therefore an all-reduce has a whole step to arrive.
-Kurth et al. 2018 (arXiv:1810.01993).
+The input is a model on each rank, whose ``backward()`` has just finished. The output is, in ``.grad``, the mean over
+all ranks of the gradients of the step before. In the first step these are zeros.
 
-Legend: P parameters that are trained.
+    step          1                    2                    3
+    computation   [ gradients 1 ]      [ gradients 2 ]      [ gradients 3 ]
+    all-reduce                   [ gradients 1      ][ gradients 2       ]
+    update                       zeros               mean of 1            mean of 2
+
+Legend: P values of all trainable parameters.
+
+Source: Kurth et al. 2018 (arXiv:1810.01993).
 """
 
 import torch
@@ -22,21 +28,27 @@ class LateGradients:
         """Give all ranks rank 0's weights. All ranks call this together.
 
         Args:
-            model: on its device. In each step, every parameter that is trained must get a gradient.
+            model: The model, on its device. In each step, every trainable parameter must get a gradient.
         """
         broadcast_tensors([*model.parameters(), *model.buffers()])
         self.parameters = [p for p in model.parameters() if p.requires_grad]
-        self.travelling_P = torch.cat([torch.zeros_like(p).flatten() for p in self.parameters])
-        self.work: dist.Work | None = None
+        self.sizes = [p.numel() for p in self.parameters]
+        zeros = [torch.zeros_like(p).flatten() for p in self.parameters]
+        self.pending_P = torch.cat(zeros)
+        self.all_reduce: dist.Work | None = None
 
     def exchange(self) -> None:
-        """Call this between ``loss.backward()`` and ``optimizer.step()``."""
-        own_P = torch.cat([p.grad.flatten() for p in self.parameters if p.grad is not None])
-        if self.work is not None:
+        """Start the all-reduce of the new gradients, and put those of the step before into ``.grad``.
+
+        Call this between ``loss.backward()`` and ``optimizer.step()``.
+        """
+        gradients = [p.grad.flatten() for p in self.parameters if p.grad is not None]
+        own_P = torch.cat(gradients)
+        if self.all_reduce is not None:
             with annotate("wait for the gradients of the step before"):
-                self.work.wait()
-        late_gradients = self.travelling_P.split([p.numel() for p in self.parameters])
+                self.all_reduce.wait()
+        late_gradients = self.pending_P.split(self.sizes)
         for p, gradient in zip(self.parameters, late_gradients, strict=True):
             p.grad = gradient.view_as(p)
-        self.travelling_P = own_P / dist.get_world_size()
-        self.work = dist.all_reduce(self.travelling_P, async_op=True)
+        self.pending_P = own_P / dist.get_world_size()
+        self.all_reduce = dist.all_reduce(self.pending_P, async_op=True)

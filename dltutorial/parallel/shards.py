@@ -1,19 +1,29 @@
-"""ZeRO by hand: weights, gradients and an optimizer's averages, cut into pieces that the ranks share.
+"""ZeRO by hand: optimizer state, gradients and weights are divided into shards, one for each rank.
 
-In: a model, on each rank with whatever random weights; the blocks that are gathered one at a time; a stage. Out: the
-same model with rank 0's weights, trained as one process would train it on all ranks' samples, if all ranks have
-equally many. After a backward pass a rank holds, in bytes, for P float32 weights on N ranks and with Adam:
+Inputs are a model on each rank, whose random weights may differ, the blocks that are gathered one at a time, and a
+stage. The output is the same model with rank 0's weights. If all ranks have batches of the same size, training equals
+that of one process on the samples of all ranks.
 
-    stage 1   the averages are cut                     8 P + 8 P / N
-    stage 2   gradients, too, as they arrive           4 P + 12 P / N
-    stage 3   weights, too, but while a block works    16 P / N
+After a backward pass, a rank holds the following bytes for P float32 weights on N ranks with Adam:
 
-- :class:`Unit` holds some parameters in one row (P, padded to N pieces) and knows the three messages;
-- :class:`Sharded` calls them: from hooks, and in ``step()``.
+    stage 1   the optimizer state is sharded                           8 P + 8 P / N
+    stage 2   the gradients are sharded, too, as they become ready     4 P + 12 P / N
+    stage 3   the weights are sharded, too, except in a block at work  16 P / N
 
-Frozen parameters stay whole on every rank. Torch's are ``ZeroRedundancyOptimizer`` (stage 1) and ``fully_shard``.
+The parameters of a :class:`Unit` are views of one flat tensor. The tensor is padded with zeros to N shards of one size:
 
-Source: Rajbhandari et al. 2020 (arXiv:1910.02054); the hooks are those of Zhao et al. 2023 (arXiv:2304.11277).
+    parameters    weight (2, 3)     bias (2)     weight (1, 3)
+    flat_P        w  w  w  w        w  w  b  b       w  w  w  0
+    shards        rank 0            rank 1           rank 2
+
+    gather()      all-gather       all ranks' shards  →  flat_P on all ranks
+    reduce()      reduce-scatter   all gradients      →  the mean of this rank's shard
+    release()     no communication; the memory of flat_P is freed
+
+:class:`Sharded` calls these methods from hooks of the modules, and in ``step()``. Frozen parameters are not sharded.
+Torch's counterparts are ``ZeroRedundancyOptimizer`` (stage 1) and ``fully_shard`` (stage 3).
+
+Source: Rajbhandari et al. 2020 (arXiv:1910.02054). The hooks are those of Zhao et al. 2023 (arXiv:2304.11277).
 """
 
 from collections import Counter
@@ -31,194 +41,281 @@ MakeOptimizer = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
 
 
 class Unit:
-    """Parameters that are gathered, reduced and released together: one row, of which each rank owns a piece."""
+    """Parameters that are gathered, reduced and released together. Each rank owns one shard of them."""
 
     def __init__(self, parameters: Sequence[nn.Parameter], *, stage: int) -> None:
-        """Lay the parameters end to end, as rank 0 has them, and cut the row.
+        """Copy the parameters of rank 0 into one flat tensor, and make them views of it.
 
         Args:
-            parameters: each once, all of one dtype and on one device.
+            parameters: The parameters, each of them once. They have the same dtype and device.
             stage: 1, 2 or 3.
 
         Raises:
-            CourseError: parameters of several dtypes or devices.
+            CourseError: The parameters have several dtypes or devices.
         """
         if len({(p.dtype, p.device) for p in parameters}) > 1:
             raise CourseError("parameters of several dtypes or devices in one unit; make them alike")
-        self.parameters, self.stage, self.world_size = list(parameters), stage, dist.get_world_size()
+        self.parameters = list(parameters)
+        self.stage = stage
+        self.world_size = dist.get_world_size()
         self.sizes = [p.numel() for p in parameters]
-        self.whole_P = self._row([p.detach() for p in parameters])
-        dist.broadcast(self.whole_P, 0)
-        for p, piece in zip(parameters, self.whole_P.split([*self.sizes, self.n_padding])[:-1], strict=True):
-            p.data = piece.view_as(p)  # from now on a view: who fills the row fills the weights
-        mine = self.whole_P.chunk(self.world_size)[dist.get_rank()]
-        self.shard = nn.Parameter(mine.clone() if stage == 3 else mine)
-        self.missing, self.in_backward = len(parameters), False
-        self._n_bytes = self.whole_P.nbytes
+        self.n_padding = -sum(self.sizes) % self.world_size
+        self.flat_P = self._flatten([p.detach() for p in parameters])
+        dist.broadcast(self.flat_P, 0)
+        *places, _ = self.flat_P.split([*self.sizes, self.n_padding])
+        for p, place in zip(parameters, places, strict=True):
+            p.data = place.view_as(p)  # from now on, every change of flat_P changes the parameter
+        own = self.flat_P.chunk(self.world_size)[dist.get_rank()]
+        if stage == 3:
+            own = own.clone()  # the shard needs memory of its own, because flat_P is released
+        self.shard = nn.Parameter(own)
+        self.n_missing = len(parameters)  # gradients that are not ready yet
+        self.in_backward = False
+        self._n_bytes = self.flat_P.nbytes
         self.release()
 
-    @property
-    def n_padding(self) -> int:
-        """Zeros at the end of the row, so that all pieces are equally long."""
-        return -sum(self.sizes) % self.world_size
-
-    def _row(self, tensors: Sequence[Tensor]) -> Tensor:
-        return torch.cat([*(t.flatten() for t in tensors), tensors[0].new_zeros(self.n_padding)])
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether the row is there."""
-        return self.whole_P.untyped_storage().nbytes() > 0
+    def _flatten(self, tensors: Sequence[Tensor]) -> Tensor:
+        """Concatenate tensors and the padding into one flat tensor."""
+        padding = tensors[0].new_zeros(self.n_padding)
+        return torch.cat([*(t.flatten() for t in tensors), padding])
 
     def gather(self) -> None:
-        """When this returns, the weights are whole."""
-        if not self.is_whole:
-            self.whole_P.untyped_storage().resize_(self._n_bytes)
-            all_gather(self.whole_P, self.shard.detach())
+        """Get the weights of all ranks' shards, if they are not here. The parameters can be used afterwards."""
+        storage = self.flat_P.untyped_storage()
+        if storage.nbytes() == 0:
+            storage.resize_(self._n_bytes)
+            all_gather(self.flat_P, self.shard.detach())
 
     def release(self) -> None:
-        """Stage 3: give the row's memory back. The weights are still views of it, of nothing."""
+        """In stage 3, free the memory of the weights. The parameters are still views of it, but without values."""
         if self.stage == 3:
-            self.whole_P.untyped_storage().resize_(0)
+            self.flat_P.untyped_storage().resize_(0)
 
     def reduce(self) -> None:
-        """Send all gradients; keep the mean of this rank's piece, added to what is there."""
-        row_P = self._row([torch.zeros_like(p) if p.grad is None else p.grad for p in self.parameters])
-        mine = torch.empty_like(self.shard)
-        reduce_scatter(mine, row_P)
-        mine /= self.world_size
-        self.shard.grad = mine if self.shard.grad is None else self.shard.grad + mine
+        """Average all gradients over the ranks, and add the mean of this rank's shard to ``shard.grad``.
+
+        The gradients of the parameters are freed.
+        """
+        gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in self.parameters]
+        mean = torch.empty_like(self.shard)
+        reduce_scatter(mean, self._flatten(gradients))
+        mean /= self.world_size
+        if self.shard.grad is None:
+            self.shard.grad = mean
+        else:
+            self.shard.grad += mean
         for p in self.parameters:
             p.grad = None
 
     def send_updated(self) -> None:
-        """Stages 1 and 2: after an update, all ranks get all pieces."""
-        all_gather(self.whole_P, self.shard.detach().clone())
+        """In stages 1 and 2, give all ranks the updated shards."""
+        all_gather(self.flat_P, self.shard.detach().clone())
 
 
 class Sharded(nn.Module):
-    """A model and its optimizer in pieces. Call it as the model; ``loss.backward()``; then ``step()``."""
+    """A model and its optimizer in shards. Call it like the model, then ``loss.backward()``, then ``step()``."""
 
     def __init__(
-        self, model: nn.Module, make_optimizer: MakeOptimizer, *, stage: int, blocks: Iterable[nn.Module] = (),
-    ) -> None:  # fmt: skip
-        """Cut the model into units: each block, and all the rest.
+        self,
+        model: nn.Module,
+        make_optimizer: MakeOptimizer,
+        *,
+        stage: int,
+        blocks: Iterable[nn.Module] = (),
+    ) -> None:
+        """Make one unit for each block, and one for all other parameters.
 
         Args:
-            model: on its device.
-            make_optimizer: such as ``torch.optim.AdamW``; it is given this rank's pieces.
+            model: The model, on its device.
+            make_optimizer: A function such as ``torch.optim.AdamW``. Its argument is the list of this rank's shards.
             stage: 1, 2 or 3.
-            blocks: submodules in the order in which they work; without any, the whole model is one unit.
+            blocks: Submodules in the order of the forward pass. Without blocks, the whole model is one unit.
 
         Raises:
-            CourseError: no process group, no such stage, nothing to train, or a block's parameter used elsewhere, too.
+            CourseError: There is no process group, the stage is unknown, no parameter is trainable, or a parameter of
+                a block is also used outside of it.
         """
         super().__init__()
         if not dist.is_initialized():
             raise CourseError("no process group: pieces need several ranks; run inside launch(f, n) or torchrun")
         if stage not in (1, 2, 3):
-            raise CourseError(f"stage {stage!r}: 1 cuts averages, 2 gradients, 3 weights; for none of it take DDP")
-        self.model, self.stage = model, stage
-        blocks = list(blocks)
-        owned = [_trained(block) for block in blocks]
-        inside = [p for parameters in owned for p in parameters]
-        if len(set(inside)) < len(inside) or any(n != _uses(model)[p] for b in blocks for p, n in _uses(b).items()):
-            raise CourseError("a parameter of a block is used outside of it; leave that block out")
-        rest = [p for p in _trained(model) if p not in set(inside)]
-        with torch.no_grad():
-            pairs = zip([model, *blocks], [rest, *owned], strict=True)
-            made = [(module, Unit(parameters, stage=stage)) for module, parameters in pairs if parameters]
-            for tensor in [*(p for p in model.parameters() if not p.requires_grad), *model.buffers()]:
-                dist.broadcast(tensor, 0)
-        if not made:
-            raise CourseError("no parameter of this model is to be trained; set requires_grad, or do without shards")
-        self.units = [unit for _, unit in made]
+            raise CourseError(
+                f"stage {stage!r}: 1 shards the optimizer state, 2 gradients, 3 weights; for none of it take DDP"
+            )
+        self.model = model
+        self.stage = stage
+        self.unit_of = make_units(model, list(blocks), stage)
+        self.units = list(self.unit_of.values())
+        broadcast_untrained(model)
         self.optimizer = make_optimizer([unit.shard for unit in self.units])
-        for module, unit in made:
-            self._listen(module, unit)
+        for module, unit in self.unit_of.items():
+            self.register_gradient_hooks(unit)
+            if stage == 3:
+                self.register_weight_hooks(module, unit)
 
-    def _listen(self, module: nn.Module, unit: Unit) -> None:
-        """Hooks: whole before it is used, gone after, in both directions; reduced when its last gradient arrives."""
+    def register_gradient_hooks(self, unit: Unit) -> None:
+        """In stages 2 and 3, reduce the gradients of a unit when its last gradient is ready."""
 
         def on_gradient(parameter: nn.Parameter) -> None:
-            unit.missing -= 1
-            if not unit.missing:
-                unit.missing, unit.in_backward = len(unit.parameters), False
+            unit.n_missing -= 1
+            if unit.n_missing == 0:
+                unit.n_missing = len(unit.parameters)
+                unit.in_backward = False
                 if self.stage > 1:
                     unit.reduce()
                 unit.release()
 
         for parameter in unit.parameters:
             parameter.register_post_accumulate_grad_hook(on_gradient)
-        if self.stage < 3:
-            return
+
+    def register_weight_hooks(self, module: nn.Module, unit: Unit) -> None:
+        """In stage 3, gather the weights of a unit before each use, and release them afterwards."""
+        is_block = module is not self.model
 
         def before_forward(*_: Any) -> None:
             unit.gather()
 
         def after_forward(*_: Any) -> None:
-            if not unit.in_backward and (module is not self.model or not torch.is_grad_enabled()):
-                unit.release()  # but not the rest: its first and last layers are needed again soon
+            # Activation checkpointing repeats the forward pass of a block during its backward pass. The block needs
+            # its weights until the backward pass ends.
+            if unit.in_backward:
+                return
+            # Weights outside of the blocks are used at the beginning of the backward pass, so they stay.
+            if is_block or not torch.is_grad_enabled():
+                unit.release()
 
         def before_backward(*_: Any) -> None:
-            unit.in_backward = True  # a block that is computed again there stays whole
+            unit.in_backward = True
             unit.gather()
 
         module.register_forward_pre_hook(before_forward)
         module.register_forward_hook(after_forward)
-        if module is not self.model:
+        if is_block:
             module.register_full_backward_pre_hook(before_backward)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """The model's own forward pass."""
+        """Run the model's own forward pass."""
         return self.model(*args, **kwargs)
 
     def reduce(self) -> None:
-        """Stage 1: send the gradients, which are whole until now. In the others they have gone already."""
-        for unit in self.units if self.stage == 1 else ():
-            unit.reduce()
+        """In stage 1, average the gradients. In stages 2 and 3 the hooks have already averaged them."""
+        if self.stage == 1:
+            for unit in self.units:
+                unit.reduce()
 
-    def clip(self, largest: float) -> Tensor:
-        """Scale all gradients so that their norm, over all ranks' pieces, is at most this; the norm before."""
+    def clip(self, max_norm: float) -> Tensor:
+        """Scale all gradients so that their norm over the shards of all ranks is at most ``max_norm``.
+
+        Returns:
+            The norm before the scaling.
+        """
         self.reduce()
         gradients = [unit.shard.grad for unit in self.units if unit.shard.grad is not None]
-        squares = torch.stack([g.square().sum() for g in gradients]).sum()
-        dist.all_reduce(squares)
-        norm = squares.sqrt()
+        sum_of_squares = torch.stack([gradient.square().sum() for gradient in gradients]).sum()
+        dist.all_reduce(sum_of_squares)
+        norm = sum_of_squares.sqrt()
+        factor = (max_norm / (norm + 1e-6)).clamp(max=1.0)
         for gradient in gradients:
-            gradient *= (largest / (norm + 1e-6)).clamp(max=1.0)
+            gradient *= factor
         return norm
 
     def step(self) -> None:
-        """Update this rank's pieces; then let the others have them, if they hold whole weights.
-        CourseError: a parameter took no part in the loss.
+        """Update this rank's shards, and reset the gradients. In stages 1 and 2, send the updated shards to all ranks.
+
+        Raises:
+            CourseError: The loss does not depend on all parameters of a unit, in stages 2 and 3.
         """
-        odd = [unit for unit in self.units if unit.missing < len(unit.parameters)] if self.stage > 1 else []
-        if odd:
-            raise CourseError(f"{odd[0].missing} parameters of a unit have no gradient; freeze what is not used")
+        self._check_no_gradient_is_missing()
         with torch.no_grad():
             if any(p.grad is not None for unit in self.units for p in unit.parameters):
                 self.reduce()
             self.optimizer.step()
             self.optimizer.zero_grad()
-            for unit in self.units if self.stage < 3 else ():
-                unit.send_updated()
+            if self.stage < 3:
+                for unit in self.units:
+                    unit.send_updated()
+
+    def _check_no_gradient_is_missing(self) -> None:
+        """Raise an error if some gradients of a unit are ready and others are not, so that none were reduced."""
+        if self.stage == 1:
+            return
+        for unit in self.units:
+            if unit.n_missing < len(unit.parameters):
+                raise CourseError(f"{unit.n_missing} parameters of a unit have no gradient; freeze what is not used")
 
     def full_state(self) -> dict[str, Tensor]:
-        """The whole model's ``state_dict``, on every rank, in host memory: all ranks must ask for it."""
-        whole: dict[Tensor, Tensor] = {}
+        """Return the ``state_dict`` of the whole model in host memory. All ranks must call this together."""
+        value_of: dict[Tensor, Tensor] = {}
         for unit in self.units:
             unit.gather()
-            whole |= {p: p.detach().cpu().clone() for p in unit.parameters}
+            for p in unit.parameters:
+                value_of[p] = _copy_to_host(p)
             unit.release()
-        state = self.model.state_dict(keep_vars=True)
-        return {name: whole[t] if t in whole else t.detach().cpu().clone() for name, t in state.items()}
+        state = {}
+        for name, tensor in self.model.state_dict(keep_vars=True).items():
+            state[name] = value_of[tensor] if tensor in value_of else _copy_to_host(tensor)
+        return state
 
 
-def _trained(module: nn.Module) -> list[nn.Parameter]:
+def make_units(model: nn.Module, blocks: Sequence[nn.Module], stage: int) -> dict[nn.Module, Unit]:
+    """Make the units of a model.
+
+    Returns:
+        The unit of each block, and that of all other parameters with the model as its key. A module without other
+        trainable parameters has no unit.
+
+    Raises:
+        CourseError: No parameter is trainable, or a parameter of a block is also used outside of it.
+    """
+    check_blocks_share_nothing(model, blocks)
+    parameters_of = {block: trainable_parameters(block) for block in blocks}
+    in_blocks = {p for parameters in parameters_of.values() for p in parameters}
+    remaining = [p for p in trainable_parameters(model) if p not in in_blocks]
+    unit_of = {}
+    with torch.no_grad():
+        for module, parameters in [(model, remaining), *parameters_of.items()]:
+            if parameters:
+                unit_of[module] = Unit(parameters, stage=stage)
+    if not unit_of:
+        raise CourseError("no parameter of this model is to be trained; set requires_grad, or do without shards")
+    return unit_of
+
+
+def broadcast_untrained(model: nn.Module) -> None:
+    """Copy rank 0's buffers and frozen parameters to all ranks."""
+    frozen = [p for p in model.parameters() if not p.requires_grad]
+    with torch.no_grad():
+        for tensor in [*frozen, *model.buffers()]:
+            dist.broadcast(tensor, 0)
+
+
+def trainable_parameters(module: nn.Module) -> list[nn.Parameter]:
+    """Return the parameters of a module that are trained."""
     return [p for p in module.parameters() if p.requires_grad]
 
 
-def _uses(module: nn.Module) -> Counter[nn.Parameter]:
-    """How many names each trained parameter has."""
-    return Counter(p for _, p in module.named_parameters(remove_duplicate=False) if p.requires_grad)
+def check_blocks_share_nothing(model: nn.Module, blocks: Sequence[nn.Module]) -> None:
+    """Raise an error if a trainable parameter of a block is also used by another block or by the rest of the model.
+
+    A block's weights have no values while other parts of the model are at work.
+    """
+    in_blocks = [p for block in blocks for p in trainable_parameters(block)]
+    uses_in_model = count_uses(model)
+    is_shared = len(set(in_blocks)) < len(in_blocks)
+    for block in blocks:
+        for parameter, n_uses in count_uses(block).items():
+            if uses_in_model[parameter] != n_uses:
+                is_shared = True
+    if is_shared:
+        raise CourseError("a parameter of a block is used outside of it; leave that block out")
+
+
+def count_uses(module: nn.Module) -> Counter[nn.Parameter]:
+    """Return the number of names of each trainable parameter. Tied weights have more than one name."""
+    named = module.named_parameters(remove_duplicate=False)
+    return Counter(p for _, p in named if p.requires_grad)
+
+
+def _copy_to_host(tensor: Tensor) -> Tensor:
+    """Return a copy of the values in host memory."""
+    return tensor.detach().cpu().clone()

@@ -106,7 +106,7 @@ def held(stage):
     both = Sharded(model, torch.optim.Adam, stage=stage, blocks=model.blocks)
     for x in batches(2):
         both(x).square().mean().backward()
-        kept = [*(unit.whole_P for unit in both.units), *(unit.shard for unit in both.units)]
+        kept = [*(unit.flat_P for unit in both.units), *(unit.shard for unit in both.units)]
         kept += [p.grad for p in [*model.parameters(), *kept] if p.grad is not None]
         kept += [t for of in both.optimizer.state.values() for t in of.values() if t.ndim]
         storages = {t.untyped_storage()._cdata: t.untyped_storage().nbytes() for t in kept}
