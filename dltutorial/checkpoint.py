@@ -1,13 +1,13 @@
 """Checkpoints of ``dltutorial train``: everything that a run needs to continue as if it had never stopped.
 
-Input: the model and the optimizer. Output: files in the run's folder ``checkpoints/``:
+Input: the model and the optimizer. Output: in the folder ``checkpoints/`` of the run
 
     step-00000100.pt    if every rank has the whole model: written by rank 0
     step-00000100/      if the ranks have shards: a folder, to which every rank writes its own shards
 
-Until a checkpoint is complete, it has a temporary name. Every rank must call each of these functions. Chapter 10
-explains the single file, and chapter 17 explains the folder. torch reads a part of such a folder by ``pickle``, which
-can run code of whoever made the folder. Therefore resume only runs of your own.
+Until a checkpoint is complete, it has a temporary name. Every rank must call ``save_checkpoint``, ``load_checkpoint``
+and ``save_weights``. Chapter 10 explains the single file, and chapter 17 explains the folder. Loading a folder uses
+``pickle``, and a pickle file can execute any code. Therefore resume only your own runs.
 
 Source: https://docs.pytorch.org/docs/stable/distributed.checkpoint.html
 """
@@ -34,7 +34,7 @@ from dltutorial import paths
 from dltutorial.distributed import barrier, from_rank_0, is_rank_0
 from dltutorial.errors import CourseError
 
-KEEP = 2  # if the newest checkpoint cannot be read, there is one before it
+CHECKPOINTS_TO_KEEP = 2  # the older one is a spare, in case the newest one cannot be read
 
 
 def is_sharded(model: nn.Module) -> bool:
@@ -45,8 +45,8 @@ def is_sharded(model: nn.Module) -> bool:
 def save_checkpoint(run: Path, step: int, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
     """Save the weights, the optimizer state and the number of steps, and remove old checkpoints.
 
-    That is enough, because the model draws no random numbers during training, and because the order of the samples
-    follows from the seed and the step.
+    That is enough, because the model draws no random numbers during training, and because the samples of each step and
+    their random shifts follow from the seed.
     """
     folder = run / "checkpoints"
     name = f"step-{step:08d}"
@@ -55,11 +55,12 @@ def save_checkpoint(run: Path, step: int, model: nn.Module, optimizer: torch.opt
         weights, optimizer_state = get_state_dict(model, optimizer)
         state = {"model": weights, "optimizer": optimizer_state, "step": step}
         try:
-            dcp.save(state, checkpoint_id=unfinished)  # returns on rank 0 after all ranks have written
+            dcp.save(state, checkpoint_id=unfinished)  # when this returns on rank 0, all ranks have written
         except CheckpointException as error:
-            raise CourseError(f"cannot write {unfinished}: {first_cause(error)}; make room, then resume") from error
+            raise CourseError(
+                f"cannot write {unfinished}: {message_of_failed_rank(error)}; make room, then resume"
+            ) from error
         if is_rank_0():
-            remove(folder / name)  # there is one only if it could not be read
             unfinished.rename(folder / name)
     elif is_rank_0():
         state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step}
@@ -70,19 +71,21 @@ def save_checkpoint(run: Path, step: int, model: nn.Module, optimizer: torch.opt
 
 
 def remove_old_checkpoints(folder: Path) -> None:
-    """Remove all checkpoints but the newest ones, and what a killed process has left unfinished."""
-    for old in sorted(folder.glob("step-*"))[:-KEEP]:
+    """Remove all checkpoints but the newest ones, and files that a killed process did not finish."""
+    for old in sorted(folder.glob("step-*"))[:-CHECKPOINTS_TO_KEEP]:
         remove(old)
     for unfinished in [*folder.glob("unfinished-*"), *folder.glob(".*.partial")]:
         remove(unfinished)
 
 
 def remove(path: Path) -> None:
-    """Remove a file or a folder, if it exists. A folder loses its name first, so no part of it has that name."""
+    """Remove a file or a folder. A folder is renamed first, so a kill never leaves a part of it under its name."""
     if path.is_dir():
-        shutil.rmtree(path.rename(path.with_name(f"unfinished-{path.name}")))
+        renamed = path.with_name(f"unfinished-{path.name}")
+        path.rename(renamed)
+        shutil.rmtree(renamed)
     else:
-        path.unlink(missing_ok=True)
+        path.unlink()
 
 
 def load_checkpoint(run: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> int:
@@ -92,19 +95,24 @@ def load_checkpoint(run: Path, model: nn.Module, optimizer: torch.optim.Optimize
         The number of steps of the checkpoint, or 0 if there is none.
 
     Raises:
-        CourseError: No checkpoint can be read, or this number of ranks cannot use it.
+        CourseError: No checkpoint can be read, or the run was sharded and now is not, or the other way round.
     """
     newest_first = from_rank_0(sorted((run / "checkpoints").glob("step-*"), reverse=True))
     for path in newest_first:
         if path.is_dir() != is_sharded(model):
-            raise CourseError(f"{path} is of another number of ranks; resume with as many ranks as before")
+            raise CourseError(
+                f"one rank and several ranks save shards in different ways, and {path} does not fit; "
+                "resume with as many ranks as before"
+            )
         try:
             if path.is_dir():
                 return load_folder(path, model, optimizer)
             return load_file(path, model, optimizer)
         except (RuntimeError, EOFError, pickle.UnpicklingError, CheckpointException) as error:
+            barrier()  # wait until all ranks have tried
             if is_rank_0():
-                print(f"{path} cannot be read ({type(error).__name__}); trying the one before it", file=sys.stderr)
+                print(f"{path} cannot be read ({type(error).__name__}); looking for an older one", file=sys.stderr)
+                path.rename(path.with_name(f"unreadable-{path.name}"))
     if newest_first:
         raise CourseError(f"no checkpoint in {run} can be read; start a new run without --resume")
     return 0
@@ -119,8 +127,8 @@ def load_file(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer) ->
 
 
 def load_folder(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> int:
-    """Load a checkpoint of shards, which any number of ranks has saved. Return its number of steps."""
-    weights, optimizer_state = get_state_dict(model, optimizer)  # the tensors that dcp.load fills
+    """Load a sharded checkpoint. More or fewer ranks may have saved it. Return its number of steps."""
+    weights, optimizer_state = get_state_dict(model, optimizer)  # dcp.load writes into existing tensors
     state: dict[str, Any] = {"model": weights, "optimizer": optimizer_state, "step": 0}
     dcp.load(state, checkpoint_id=path)
     set_state_dict(model, optimizer, model_state_dict=weights, optim_state_dict=optimizer_state)
@@ -140,21 +148,24 @@ def save_atomically(state: dict, file: Path) -> None:
     """Write a file by ``torch.save``. It appears under its name only if it is complete.
 
     Raises:
-        CourseError: The file cannot be written, for example because the disk is full. ``paths.atomic`` raises it.
+        CourseError: The file cannot be written, for example because the disk is full.
     """
-    with paths.atomic(file) as temporary:
+    with paths.atomic(file) as temporary:  # it makes a CourseError from an OSError
         try:
             torch.save(state, temporary)
-        except RuntimeError as error:  # instead of an OSError, torch raises a RuntimeError for a full disk
+        except RuntimeError as error:  # torch raises it if the disk is full
             raise OSError(first_line(error)) from error
 
 
 def first_line(error: BaseException) -> str:
-    """Return the first line of an error's message."""
-    return (str(error).splitlines() or [type(error).__name__])[0]
+    """Return the first line of an error's message, or the name of its class if there is no message."""
+    lines = str(error).splitlines()
+    if not lines:
+        return type(error).__name__
+    return lines[0]
 
 
-def first_cause(error: CheckpointException) -> str:
-    """Return the message of the first rank that could not write."""
-    rank, (cause, _) = next(iter(error.failures.items()))
+def message_of_failed_rank(error: CheckpointException) -> str:
+    """Return the message of a rank that could not write."""
+    rank, (cause, _) = next(iter(error.failures.items()))  # failures: rank → (exception, traceback)
     return f"rank {rank}: {first_line(cause)}"

@@ -1,11 +1,11 @@
 """How the ranks of ``dltutorial train`` share the work: the process group, the mesh of ranks, and the model on it.
 
 Input: the model that every rank has built, and the options ``--shard`` and ``--tensor``.
-Output: a model that computes the same on all ranks together. Its parameters are
+Output: a model with the same result as on one rank. Its parameters are
 
-    none     complete on each rank; DDP averages the gradients (chapter 09)
-    full     sharded by ``fully_shard`` over the ranks in a column of the mesh (chapter 17)
-    tensor   split by ``parallelize_module`` over the ranks in a row of the mesh (chapter 18)
+    --shard none   complete on each rank; DDP averages the gradients (chapter 09)
+    --shard full   sharded by ``fully_shard`` over the ranks in a column of the mesh (chapter 17)
+    --tensor N     split by ``parallelize_module`` over the N ranks in a row of the mesh (chapter 18)
 
 Sources: the pages on ``torch.distributed``, ``fully_shard`` and ``torch.distributed.tensor.parallel`` in
 https://docs.pytorch.org/docs/stable/.
@@ -42,22 +42,23 @@ class ThisRank:
       data   0   1
        ↓     2   3
 
-    Ranks 0 and 1 have one half of each layer each, and they read the same samples. Rank 2 has the same half as rank 0,
-    and it reads other samples.
+    Rank 0 has the first half of each layer that is split, and rank 1 has the second half. Both read the same samples.
+    Rank 2 has the same halves as rank 0, and it reads other samples.
 
     Attributes:
-        info: The number of this rank and of all ranks, as torchrun or srun has set them.
+        info: The number of this rank, and how many ranks there are, as torchrun or srun has set them.
         device: The device on which this rank computes.
         mesh: The mesh of all ranks, or None if there is only one rank.
-        key_value_store: What the ranks share before and after the life of the process group, or None.
-        data_index, n_data_ranks: The row of this rank in the mesh, and the number of rows.
+        key_value_store: By this the ranks find each other at the start and wait for each other at the end. It is None
+            if there is only one rank.
+        data_rank, n_data_ranks: The row of this rank in the mesh, and the number of rows.
     """
 
     info: RankInfo
     device: torch.device
     mesh: DeviceMesh | None = None
     key_value_store: dist.Store | None = None
-    data_index: int = 0
+    data_rank: int = 0
     n_data_ranks: int = 1
 
     @property
@@ -71,13 +72,14 @@ def join_process_group(options: argparse.Namespace) -> ThisRank:
     info = RankInfo.from_env()
     if info.world_size == 1:
         return ThisRank(info, torch.device(machine.device()))
-    # NCCL communicates tensors in GPU memory, and gloo communicates tensors in CPU memory.
+    # NCCL communicates tensors in GPU memory. gloo communicates tensors in CPU memory, such as the path of the run.
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
     key_value_store = process_group.rendezvous(info)  # waits for all ranks
     device = process_group.make_process_group(info, key_value_store, backend)
     shape = (info.world_size // options.tensor, options.tensor)
     mesh = init_device_mesh(device.type, shape, mesh_dim_names=("data", "tensor"))
-    return ThisRank(info, device, mesh, key_value_store, mesh["data"].get_local_rank(), shape[0])
+    row = mesh["data"].get_local_rank()
+    return ThisRank(info, device, mesh, key_value_store, data_rank=row, n_data_ranks=shape[0])
 
 
 def end_process(this_rank: ThisRank, status: int) -> int:
@@ -86,9 +88,11 @@ def end_process(this_rank: ThisRank, status: int) -> int:
     srun and torchrun kill all ranks when one of them ends with a status other than 0. Therefore the other ranks end
     with 0 first, and then rank 0 ends with the status.
     """
-    if this_rank.key_value_store is not None:
-        process_group.leave(this_rank.info, this_rank.key_value_store, status if this_rank.rank == 0 else 0)
-    return status
+    if this_rank.key_value_store is None:
+        return status
+    if this_rank.rank != 0:
+        status = 0
+    process_group.leave(this_rank.info, this_rank.key_value_store, status)  # on rank 0, it waits for the others first
 
 
 def from_rank_0(value: Any) -> Any:
@@ -110,13 +114,14 @@ def barrier() -> None:
         dist.barrier()
 
 
-def distribute(model: ViT, options: argparse.Namespace, this_rank: ThisRank) -> nn.Module:
-    """Prepare the model for its precision, for compilation, and for the mesh of ranks.
+def parallelize(model: ViT, options: argparse.Namespace, this_rank: ThisRank) -> nn.Module:
+    """Set the precision of float32, then split the layers, compile the blocks, and shard or wrap the model.
 
-    Tensor parallelism and ``fully_shard`` change the model itself. DDP is a wrapper around the model.
+    Torch needs this order: ``fully_shard`` shards what is already split, and it adds steps around the compiled blocks.
+    Tensor parallelism and ``fully_shard`` change the model itself, and DDP is a wrapper around it.
 
     Returns:
-        The module that computes forecasts.
+        The module to call in the forward pass, which is DDP or the model itself.
     """
     uses_tf32 = options.precision == "tf32"
     torch.backends.cuda.matmul.allow_tf32 = uses_tf32  # of matrix products
@@ -133,10 +138,10 @@ def distribute(model: ViT, options: argparse.Namespace, this_rank: ThisRank) -> 
 
 
 def split_layers(model: ViT, this_rank: ThisRank) -> None:
-    """Give each rank in a row of the mesh a part of the layers in each block (tensor parallelism).
+    """Split the linear layers of each block over the ranks in a row of the mesh (tensor parallelism).
 
-    The layers come in pairs. The first layer of a pair computes some of its outputs on each rank, for example some of
-    the attention heads. The second layer uses these as inputs, and an all-reduce adds the results of the ranks.
+    The layers are split in pairs. Each rank computes a part of the outputs of the first layer, for example some of the
+    attention heads, and uses them as inputs of the second layer. Then an all-reduce adds the partial results.
     """
     plan = {
         "attention.qkv": ColwiseParallel(),
@@ -160,23 +165,28 @@ def compile_blocks(model: ViT, this_rank: ThisRank) -> None:
 
 
 def shard_parameters(model: ViT, options: argparse.Namespace, this_rank: ThisRank) -> None:
-    """Give each rank in a column of the mesh a shard of parameters, gradients and optimizer state."""
+    """Give each rank in a column of the mesh a shard of the parameters.
+
+    Its gradients and its optimizer state are shards, too, because they have the shapes of the parameters.
+    """
     assert this_rank.mesh is not None
     mesh = this_rank.mesh["data"]
-    policy_of_blocks = MixedPrecisionPolicy()
+    precision_of_blocks = MixedPrecisionPolicy()
     if options.precision == "bf16":
-        policy_of_blocks = MixedPrecisionPolicy(
+        precision_of_blocks = MixedPrecisionPolicy(
             param_dtype=torch.bfloat16, reduce_dtype=torch.float32, output_dtype=torch.float32
         )
     for block in model.blocks:
-        fully_shard(block, mesh=mesh, mp_policy=policy_of_blocks)
+        fully_shard(block, mesh=mesh, mp_policy=precision_of_blocks)
     fully_shard(model, mesh=mesh)  # the parameters that are in no block, in float32
     if this_rank.device.type == "cpu":
         sum_instead_of_average(model)
 
 
 def sum_instead_of_average(model: ViT) -> None:
-    """Let ``fully_shard`` sum the gradients and divide them itself, because gloo cannot average.
+    """Make ``fully_shard`` sum the gradients and then divide them by the number of ranks.
+
+    By default it asks the backend for an average, and gloo, the backend on CPUs, has no average.
 
     Raises:
         CourseError: This version of torch cannot do that.
@@ -188,7 +198,7 @@ def sum_instead_of_average(model: ViT) -> None:
 
 
 def gradient_sync(model: nn.Module, enabled: bool) -> contextlib.AbstractContextManager:
-    """Return a context in which the backward pass averages the gradients over the ranks, or does not.
+    """Let the backward pass inside ``with`` average the gradients over the ranks only if ``enabled``.
 
     With gradient accumulation, it is enough to average once, after the last micro-batch.
     """
@@ -202,7 +212,7 @@ def gradient_sync(model: nn.Module, enabled: bool) -> contextlib.AbstractContext
 def bf16_context(model: nn.Module, options: argparse.Namespace, this_rank: ThisRank) -> torch.autocast:
     """Return a context in which matrix products are computed in bfloat16, if ``--precision bf16`` is set.
 
-    It is disabled for ``fully_shard``, because the policy in ``shard_parameters`` already sets the precision.
+    It is disabled for ``fully_shard``, because ``shard_parameters`` has already set the precision of the blocks.
     """
     enabled = options.precision == "bf16" and not isinstance(model, FSDPModule)
     return torch.autocast(this_rank.device.type, torch.bfloat16, enabled=enabled)
@@ -211,18 +221,19 @@ def bf16_context(model: nn.Module, options: argparse.Namespace, this_rank: ThisR
 def clip_gradients(model: nn.Module, max_norm: float) -> None:
     """Scale all gradients by one factor so that the norm of all of them together is at most ``max_norm``.
 
-    ``torch.nn.utils.clip_grad_norm_`` does the same for parameters on one mesh. With ``--tensor`` there are several.
+    ``torch.nn.utils.clip_grad_norm_`` does the same, but only if all parameters are on one mesh, or all are on none.
+    With ``--tensor`` they are not, so the norm is computed for each group and then combined.
     """
-    parameters_of_mesh = defaultdict(list)
+    parameters_by_mesh = defaultdict(list)
     for parameter in model.parameters():
         mesh = getattr(parameter, "device_mesh", None)  # a parameter that is neither split nor sharded has no mesh
-        parameters_of_mesh[mesh].append(parameter)
+        parameters_by_mesh[mesh].append(parameter)
     norms = []
-    for parameters in parameters_of_mesh.values():
+    for parameters in parameters_by_mesh.values():
         norm = nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
         if isinstance(norm, DTensor):
-            norm = norm.full_tensor()  # adds what the ranks of the mesh have
+            norm = norm.full_tensor()  # the norm of all shards together
         norms.append(norm)
     total_norm = torch.stack(norms).norm()
-    for parameters in parameters_of_mesh.values():
+    for parameters in parameters_by_mesh.values():
         nn.utils.clip_grads_with_norm_(parameters, max_norm, total_norm)

@@ -1,7 +1,10 @@
-"""A signal that asks a training to stop.
+"""A signal that asks a training run to stop.
 
-Slurm sends SIGUSR1 before the time limit of a job. A batch system or a person sends SIGTERM, and Ctrl-C is SIGINT.
-Chapter 10 explains why a training should write a checkpoint then.
+    SIGUSR1    Slurm sends it before the time limit of a job, if the job script asks for it by --signal
+    SIGTERM    a batch system or a person sends it to end a program
+    SIGINT     a terminal sends it for Ctrl-C
+
+Chapter 10 explains why a run should save a checkpoint then.
 """
 
 import os
@@ -10,11 +13,13 @@ import time
 from types import FrameType
 from typing import Any
 
-SECOND_CTRL_C_S = 2.0  # a terminal and torchrun both send SIGINT for one Ctrl-C, so an earlier signal does not count
+# For one Ctrl-C, the terminal and torchrun both send SIGINT. Therefore a SIGINT within this time after the first signal
+# does not count as a second Ctrl-C.
+SAME_KEY_PRESS_S = 2.0
 
 
 class StopSignal:
-    """Inside a ``with`` block, remember that a signal came, instead of ending the program.
+    """Inside a ``with`` block, remember that a signal came, instead of ending the program. A later Ctrl-C ends it.
 
     Attributes:
         received: Whether this process has received one of the signals.
@@ -31,15 +36,20 @@ class StopSignal:
         return self
 
     def _remember(self, number: int, frame: FrameType | None) -> None:
+        """Handle a signal.
+
+        Raises:
+            KeyboardInterrupt: Ctrl-C was pressed although the run is already stopping.
+        """
         now_s = time.monotonic()
-        is_second = self.received and now_s - self._received_at_s > SECOND_CTRL_C_S
-        if number == signal.SIGINT and is_second:
-            raise KeyboardInterrupt
-        if number == signal.SIGINT and not self.received:
-            os.write(2, b"stopping soon, with a checkpoint; press Ctrl-C again to end at once\n")
         if not self.received:
             self.received = True
             self._received_at_s = now_s
+            if number == signal.SIGINT:
+                # A signal handler must not use print, because the signal may have interrupted another print.
+                os.write(2, b"stopping soon, with a checkpoint; wait, or press Ctrl-C again to end without one\n")
+        elif number == signal.SIGINT and now_s - self._received_at_s > SAME_KEY_PRESS_S:
+            raise KeyboardInterrupt
 
     def __exit__(self, *error: object) -> None:
         for number, handler in self._previous_handlers.items():

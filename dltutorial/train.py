@@ -4,8 +4,9 @@
     torchrun --nproc-per-node 2 -m dltutorial.train --preset smoke
     sbatch -N 4 slurm/train.sbatch --preset cluster --shard full
 
-The program combines three scripts of the course: ``train.py`` (chapter 01), ``ddp.py`` (chapter 09) and
-``checkpoint.py`` (chapter 10). This file has the loop, the data, the optimizer and the step. The other files are
+The program joins three scripts that chapters write: the loop of chapter 01, the ranks of chapter 09, and the
+checkpoints of chapter 10. This file has the loop, the data, the model, the optimizer, the step and the validation. The
+other files are
 
     train_options.py     the options
     distributed.py       how the ranks share the work
@@ -44,11 +45,11 @@ from dltutorial.distributed import (
     barrier,
     bf16_context,
     clip_gradients,
-    distribute,
     end_process,
     from_rank_0,
     gradient_sync,
     join_process_group,
+    parallelize,
 )
 from dltutorial.models.vit import ViT
 from dltutorial.optim.schedules import Schedule, cosine, warm_up
@@ -60,72 +61,77 @@ from dltutorial.train_options import check_options, read_options
 
 Batches = Iterator[tuple[Tensor, Tensor]]
 
-# Reading a loss makes the CPU wait for the GPU, so the losses of this many steps are read at once. A signal to stop is
-# noticed at the same time. Therefore this many steps must take less time than Slurm leaves after its signal.
+# Reading a loss makes the CPU wait for the GPU. Therefore the losses are read, and a stop signal is noticed, once in so
+# many steps. These steps, a checkpoint and a validation must fit into the time between Slurm's signal and the time
+# limit, which is 120 s in slurm/train.sbatch.
 LOG_EVERY = 10
-VALIDATION_BATCH = 16
-# The exit status of a run that a signal has stopped, after it saved a checkpoint. A job script can resume such a run.
-# It is EX_TEMPFAIL, "try again later", of the Unix header sysexits.h.
+N_VALIDATIONS = 3  # of a run
+VALIDATION_BATCH_PER_RANK = 16
+# The exit status of a run that a signal has stopped, after it saved a checkpoint. With srun a job script can see it,
+# and resume the run. It is EX_TEMPFAIL, "try again later", of the Unix header sysexits.h.
 EXIT_RESUMABLE = 75
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Train until the last step, or until a signal.
+    """Train until the last step, or until a stop signal.
 
     Args:
-        arguments: The words after ``dltutorial train``. The default is the command line of this process.
+        arguments: The options. The default is the command line of this process.
 
     Returns:
-        The exit status, 0 or ``EXIT_RESUMABLE``. If there are several ranks, their processes end here instead.
+        The exit status, 0 or ``EXIT_RESUMABLE``. With several ranks ``end_process`` ends the process instead.
 
     Raises:
-        CourseError: An option, the data or a checkpoint does not fit, or the loss is not finite any more.
+        CourseError: An option is wrong, the data or a checkpoint cannot be used, or the loss became NaN or infinite.
     """
     node.refuse_on_login("training", "send it to Slurm: sbatch -N 1 slurm/train.sbatch, with the same options")
     options = read_options(arguments)
     check_options(options, RankInfo.from_env().world_size)
     this_rank = join_process_group(options)
     train_pairs, valid_pairs = open_data(options, this_rank)
-    model = build_model(options, train_pairs, this_rank)
-    parallel_model = distribute(model, options, this_rank)
-    optimizer = make_optimizer(model, options)
-    schedule = make_schedule(options)
     run = open_run(options, this_rank)
-    if from_rank_0((run / "weights.pt").exists()):
+    if from_rank_0((run / "weights.pt").exists()):  # a run to resume can be complete
         if this_rank.rank == 0:
             print(f"{run} is complete")
         return end_process(this_rank, 0)
+    model = build_model(options, train_pairs, this_rank)
+    # `parallel_model` computes forecasts: it is the model itself, or DDP around it. The model has the parameters. They
+    # can be replaced by shards here, so the optimizer comes after this line.
+    parallel_model = parallelize(model, options, this_rank)
+    optimizer = make_optimizer(model, options)
+    schedule = make_schedule(options)
     step = load_checkpoint(run, model, optimizer)  # the number of steps that are done
     batches = make_batches(train_pairs, options, this_rank, skip=step)
     losses: list[Tensor] = []
-    stopping = False
-    with StopSignal() as signal, RunLog(run, options, step, is_writer=this_rank.rank == 0) as log:
-        while step < options.steps and not stopping:
+    stop_now = False
+    with StopSignal() as stop_signal, RunLog(run, options, step, is_writer=this_rank.rank == 0) as log:
+        while step < options.steps and not stop_now:
             for group in optimizer.param_groups:
                 group["lr"] = options.learning_rate * schedule(step)
             losses.append(training_step(parallel_model, optimizer, batches, options, this_rank))
             step += 1
             checkpoint_due = is_due(step, options.checkpoint_every)
-            validation_due = step == options.steps or is_due(step, math.ceil(options.steps / 3))
+            validation_due = step == options.steps or is_due(step, math.ceil(options.steps / N_VALIDATIONS))
             if checkpoint_due or validation_due or is_due(step, LOG_EVERY):
-                losses_N, stopping = average_losses_and_agree(losses, signal.received, this_rank)
+                losses_N, stop_now = average_losses_and_stop_flag(losses, stop_signal.received, this_rank)
                 losses = []
                 log.write_losses(step, losses_N)
-                if checkpoint_due or stopping:
+                if checkpoint_due or stop_now:
                     save_checkpoint(run, step, model, optimizer)
                 if validation_due:
                     log.write_score(step, validate(parallel_model, valid_pairs, options, this_rank))
                 log.restart_clock()  # validation and checkpoints do not count as training time
-    del batches  # ends the processes that load data
-    if step < options.steps:
-        log.say(f"stopped by a signal after step {step}; continue with --resume {run}")
-        return end_process(this_rank, EXIT_RESUMABLE)
-    save_weights(run, model)
-    return end_process(this_rank, 0)
+        if step == options.steps:
+            save_weights(run, model)
+    del batches  # without its generator, the DataLoader ends its worker processes
+    if step == options.steps:
+        return end_process(this_rank, 0)
+    log.say(f"stopped by a signal after step {step}; continue with --resume {run}")
+    return end_process(this_rank, EXIT_RESUMABLE)
 
 
 def is_due(step: int, every: int) -> bool:
-    """Return whether something that happens every ``every`` steps happens after this step. 0 means never."""
+    """Return True if ``step`` is a multiple of ``every``. If ``every`` is 0, return False."""
     return every > 0 and step % every == 0
 
 
@@ -142,8 +148,10 @@ def open_run(options: argparse.Namespace, this_rank: ThisRank) -> Path:
     return from_rank_0(folder)
 
 
-def average_losses_and_agree(losses: list[Tensor], received: bool, this_rank: ThisRank) -> tuple[Tensor, bool]:
-    """Average the losses over all ranks, and agree on whether to stop, in one all-reduce.
+def average_losses_and_stop_flag(
+    losses: list[Tensor], stop_requested: bool, this_rank: ThisRank
+) -> tuple[Tensor, bool]:
+    """Average the losses over all ranks, and find out whether any rank has received a signal, by one all-reduce.
 
     A signal can reach the ranks at different steps. If one rank stopped alone, the others would wait for it forever.
     Therefore all ranks stop as soon as one of them has received a signal.
@@ -151,13 +159,14 @@ def average_losses_and_agree(losses: list[Tensor], received: bool, this_rank: Th
     Returns:
         The average losses, shape (N,), in CPU memory, and whether all ranks stop now.
     """
-    stop_flag = torch.tensor(float(received), device=this_rank.device)
+    stop_flag = torch.tensor(float(stop_requested), device=this_rank.device)
     values = torch.stack([*losses, stop_flag])
-    if this_rank.mesh is not None:
-        dist.all_reduce(values)
+    if this_rank.info.world_size > 1:
+        dist.all_reduce(values)  # the sum over the ranks
         values /= this_rank.info.world_size
     values = values.cpu()
-    return values[:-1], bool(values[-1] > 0)
+    losses_N, share_of_ranks = values[:-1], values[-1]
+    return losses_N, bool(share_of_ranks > 0)
 
 
 # Data, model, optimizer
@@ -166,22 +175,24 @@ def average_losses_and_agree(losses: list[Tensor], received: bool, this_rank: Th
 def open_data(options: argparse.Namespace, this_rank: ThisRank) -> tuple[Pairs, Pairs]:
     """Open the pairs (state, next state) for training and for validation.
 
-    Rank 0 simulates the data of the preset first, if they do not exist yet.
+    Without ``--data``, rank 0 simulates the data of the preset if they do not exist yet, and the other ranks wait.
     """
     preset = config.PRESETS[options.preset]
-    if options.data is None:
+    folder = options.data
+    if folder is None:
         if this_rank.rank == 0:
             weather.ensure(preset)
         barrier()
-    folder = options.data or weather.ensure(preset)
+        folder = weather.ensure(preset)  # now the data exist, so this returns their folder
     _, height, width = open_split(folder, "train").shape
-    # The patches must cover the field. For example, patches of 8 rows cover 720 of the 721 rows of ERA5.
+    # Height and width must be multiples of the patch size, so the rest is cut off. With patches of 8, the 721 rows of
+    # ERA5 become 720.
     crop = (height - height % preset.patch, width - width % preset.patch)
     return Pairs(open_split(folder, "train", crop)), Pairs(open_split(folder, "valid", crop))
 
 
 def make_batches(pairs: Pairs, options: argparse.Namespace, this_rank: ThisRank, skip: int) -> Batches:
-    """Return this rank's part of each global batch, x_BCHW and y_BCHW, without an end.
+    """Return an endless iterator over (x_BCHW, y_BCHW), this rank's part of one global batch after another.
 
     Args:
         pairs: The samples for training.
@@ -192,11 +203,11 @@ def make_batches(pairs: Pairs, options: argparse.Namespace, this_rank: ThisRank,
     return endless_batches(
         pairs,
         options.global_batch_size,
-        roll=True,  # shift each sample along longitude by a random number of grid points (data augmentation)
+        roll=True,  # shift each sample along longitude by a random number of points, which follows from seed and step
         workers=options.workers,
         pin=this_rank.device.type == "cuda",
         seed=options.seed,
-        rank=this_rank.data_index,
+        rank=this_rank.data_rank,
         world_size=this_rank.n_data_ranks,
         skip=skip,
     )
@@ -221,20 +232,20 @@ def build_model(options: argparse.Namespace, pairs: Pairs, this_rank: ThisRank) 
 
 
 def make_optimizer(model: nn.Module, options: argparse.Namespace) -> torch.optim.AdamW:
-    """Return AdamW. Its weight decay acts on the matrices of the linear layers only."""
+    """Return AdamW. Its weight decay acts on matrices only, which are the weights of the linear layers."""
     matrices = [p for p in model.parameters() if p.ndim == 2]
     others = [p for p in model.parameters() if p.ndim != 2]
     groups = [{"params": matrices, "weight_decay": 0.05}, {"params": others, "weight_decay": 0.0}]
-    # AdamW can update many tensors by one kernel, but only if all of them are on one mesh. With --tensor some
-    # parameters are split and others are not, so they are on different meshes.
-    foreach = None
+    # By default AdamW updates many tensors by one kernel (foreach). That fails if some tensors are on a mesh and others
+    # are not, or if they are on different meshes, as with --tensor.
+    foreach = None  # torch chooses
     if options.tensor > 1:
         foreach = False
     return torch.optim.AdamW(groups, options.learning_rate, betas=(0.9, 0.95), foreach=foreach)
 
 
 def make_schedule(options: argparse.Namespace) -> Schedule:
-    """Return the factor of the learning rate for each step: a linear warm-up, then half a cosine to 1%."""
+    """Return a function of the step, the factor of the peak learning rate: a warm-up, then half a cosine to 1%."""
     return warm_up(options.warmup_steps, then=cosine(options.steps - options.warmup_steps, final=0.01))
 
 
@@ -248,11 +259,12 @@ def training_step(
     options: argparse.Namespace,
     this_rank: ThisRank,
 ) -> Tensor:
-    """Update the weights once. ``annotate`` names a part of the step for a profiler, as in chapter 02.
+    """Update the weights once.
 
     Returns:
         The loss of this rank's samples before the update. It stays on the device, see ``LOG_EVERY``.
     """
+    # `annotate` names a part of the step for a profiler, as in chapter 02.
     with annotate("load"):
         x_BCHW, y_BCHW = next(batches)
     with annotate("to device"):
@@ -261,20 +273,20 @@ def training_step(
     optimizer.zero_grad()
     x_micro_batches = x_BCHW.chunk(options.accumulate)
     y_micro_batches = y_BCHW.chunk(options.accumulate)
-    total_loss = torch.zeros((), device=this_rank.device)
-    for number in range(options.accumulate):
-        is_last = number == options.accumulate - 1
+    loss_of_batch = torch.zeros((), device=this_rank.device)
+    for micro_batch in range(options.accumulate):
+        is_last = micro_batch == options.accumulate - 1
         with gradient_sync(model, enabled=is_last):
             with annotate("forward"), bf16_context(model, options, this_rank):
-                forecast_BCHW = model(x_micro_batches[number])
-                loss = F.mse_loss(forecast_BCHW, y_micro_batches[number]) / options.accumulate
+                forecast = model(x_micro_batches[micro_batch])
+                loss = F.mse_loss(forecast, y_micro_batches[micro_batch]) / options.accumulate
             with annotate("backward"):
                 loss.backward()
-        total_loss += loss.detach()
+        loss_of_batch += loss.detach()
     with annotate("optimizer"):
         clip_gradients(model, max_norm=1.0)
         optimizer.step()
-    return total_loss
+    return loss_of_batch
 
 
 @torch.no_grad()
@@ -284,25 +296,31 @@ def validate(model: nn.Module, pairs: Pairs, options: argparse.Namespace, this_r
     The model has no dropout, so it does not matter whether it is in training mode. All grid points count equally.
 
     Returns:
-        RMSE(model) / RMSE(persistence). Persistence forecasts no change, so a value below 1 is better than that.
+        RMSE(model) / RMSE(persistence). Persistence forecasts no change. Below 1 the model is better than persistence.
     """
-    n = len(pairs)
-    samples_per_round = VALIDATION_BATCH * this_rank.n_data_ranks
-    sum_of_squares_2 = torch.zeros(2, device=this_rank.device)  # of the model, and of persistence
-    for round_start in range(0, n, samples_per_round):
-        first = round_start + VALIDATION_BATCH * this_rank.data_index
-        indices = list(range(first, min(first + VALIDATION_BATCH, n)))
-        # A forecast may communicate, so each rank must make one. A rank without samples takes pair 0 with weight 0.
-        x_BCHW, y_BCHW = default_collate([pairs[i] for i in indices or [0]])
+    pairs_per_round = VALIDATION_BATCH_PER_RANK * this_rank.n_data_ranks
+    model_mse_sum = torch.zeros((), device=this_rank.device)
+    persistence_mse_sum = torch.zeros((), device=this_rank.device)
+    for round_start in range(0, len(pairs), pairs_per_round):
+        first_pair = round_start + VALIDATION_BATCH_PER_RANK * this_rank.data_rank
+        indices = range(first_pair, min(first_pair + VALIDATION_BATCH_PER_RANK, len(pairs)))
+        n_pairs = len(indices)
+        if n_pairs == 0:
+            # The forward pass of a sharded model communicates, so every rank must call it. A rank without a pair takes
+            # pair 0, and multiplies its errors by 0.
+            indices = range(1)
+        x_BCHW, y_BCHW = default_collate([pairs[i] for i in indices])
         x_BCHW = x_BCHW.to(this_rank.device)
         y_BCHW = y_BCHW.to(this_rank.device)
         with bf16_context(model, options, this_rank):
             forecast_BCHW = model(x_BCHW).float()
-        mse_2 = torch.stack([F.mse_loss(forecast_BCHW, y_BCHW), F.mse_loss(x_BCHW, y_BCHW)])
-        sum_of_squares_2 += len(indices) * mse_2
-    if this_rank.mesh is not None:
-        dist.all_reduce(sum_of_squares_2)  # with --tensor each sample counts several times, in both sums
-    return (sum_of_squares_2[0] / sum_of_squares_2[1]).sqrt().item()
+        model_mse_sum += n_pairs * F.mse_loss(forecast_BCHW, y_BCHW)
+        persistence_mse_sum += n_pairs * F.mse_loss(x_BCHW, y_BCHW)
+    if this_rank.info.world_size > 1:
+        # With --tensor N each pair is counted N times in both sums, so the ratio is right.
+        dist.all_reduce(model_mse_sum)
+        dist.all_reduce(persistence_mse_sum)
+    return (model_mse_sum / persistence_mse_sum).sqrt().item()
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """The options of ``dltutorial train``.
 
 Input: the command line, and with ``--resume`` also the ``config.json`` of that run.
-Output: a namespace with one attribute per option. Values that neither sets come from the preset.
+Output: a namespace with one attribute per option. Options that neither sets have a default of the parser or the preset.
 """
 
 import argparse
@@ -16,14 +16,19 @@ from dltutorial.record.run_log import read_config
 
 def make_parser() -> argparse.ArgumentParser:
     """Return the parser of the command line. Some defaults depend on the preset, and ``read_options`` sets them."""
-    parser = Parser(prog="dltutorial train", description="Train the weather model, alone or on many ranks.")
+    parser = Parser(prog="dltutorial train", description="Train the weather model in one process or on many ranks.")
     add = parser.add_argument
     add("--preset", default="auto", help=f"{', '.join(config.PRESETS)}, or auto: what fits this machine")
     add("--data", metavar="DIR", help="a data set of your own; default: the simulated weather of the preset")
-    add("--name", default="train", help="the name of the run's folder begins with it")
+    add("--name", default="train", help="the first part of the name of the run's folder")
     add("--resume", metavar="RUN", help="continue this run of your own, such as runs/train-20260131-120000")
     add("--steps", type=int, metavar="N", help="updates of the weights; default: from the preset")
-    add("--global-batch-size", type=int, metavar="N", help="samples of one update, of all ranks together")
+    add(
+        "--global-batch-size",
+        type=int,
+        metavar="N",
+        help="samples of one update, of all ranks; default: from the preset",
+    )
     add("--learning-rate", type=float, metavar="X", help="the peak of the schedule; default: from the preset")
     add("--warmup-steps", type=int, metavar="N", help="steps until the peak; default: a tenth of all steps")
     add("--precision", choices=["fp32", "tf32", "bf16"], default="fp32", help="precision of matrix products")
@@ -36,21 +41,27 @@ def make_parser() -> argparse.ArgumentParser:
         help="none: each rank has the whole model (DDP); full: a shard (FSDP)",
     )
     add("--tensor", type=int, default=1, metavar="N", help="split each layer over N ranks (tensor parallelism)")
-    add("--accumulate", type=int, default=1, metavar="N", help="split each update into N micro-batches, to save memory")
+    add("--accumulate", type=int, default=1, metavar="N", help="split the batch of each rank into N micro-batches")
     add(
         "--checkpoint-activations",
         action="store_true",
-        help="recompute activations, to save memory",
+        help="recompute the activations of the blocks, do not store them",
     )
     add(
         "--checkpoint-every",
         type=int,
         default=0,
         metavar="N",
-        help="steps; default: only after a signal",
+        help="save a checkpoint every N steps; default: only after a signal",
     )
-    add("--track", nargs="*", choices=["tensorboard", "wandb"], default=["tensorboard"], help="where to send metrics")
-    add("--seed", type=int, default=0, help="seed of the initial weights and of the order of the samples")
+    add(
+        "--track",
+        nargs="*",
+        choices=["tensorboard", "wandb"],
+        default=["tensorboard"],
+        help="where to send metrics; --track alone: nowhere",
+    )
+    add("--seed", type=int, default=0, help="seed of the weights, and of the order and the shifts of the samples")
     return parser
 
 
@@ -65,7 +76,7 @@ def read_options(arguments: Sequence[str] | None) -> argparse.Namespace:
     if options.resume:
         saved = read_config(options.resume)
         parser.set_defaults(**saved)
-        options = parser.parse_args(arguments)
+        options = parser.parse_args(arguments)  # now the saved options are the defaults
         set_defaults_of_preset(options)
         refuse_changes(options, saved)
     else:
@@ -85,7 +96,7 @@ def set_defaults_of_preset(options: argparse.Namespace) -> None:
 
 
 def refuse_changes(options: argparse.Namespace, saved: dict[str, Any]) -> None:
-    """Raise a CourseError if an option differs from the run to resume. Its name does not matter any more."""
+    """Raise a CourseError if an option differs from the run to resume. Its folder exists, so ``--name`` may differ."""
     for name, value in saved.items():
         if getattr(options, name) != value and name != "name":
             raise CourseError(
@@ -95,15 +106,15 @@ def refuse_changes(options: argparse.Namespace, saved: dict[str, Any]) -> None:
 
 
 def check_options(options: argparse.Namespace, world_size: int) -> None:
-    """Raise a CourseError if these options cannot be used together with ``world_size`` ranks."""
+    """Raise a CourseError if an option is impossible, or if the options do not fit ``world_size`` ranks."""
     paths.inside(paths.runs_dir(), options.name)  # refuses a name that leads out of the folder, such as ../x
     heads = config.PRESETS[options.preset].heads
     for name in ("steps", "global_batch_size", "accumulate", "tensor"):
         if getattr(options, name) < 1:
-            raise CourseError(f"--{name.replace('_', '-')} must be at least 1; change it")
+            raise CourseError(f"--{name.replace('_', '-')} is {getattr(options, name)}, but it must be at least 1")
     for name in ("workers", "warmup_steps", "checkpoint_every"):
         if getattr(options, name) < 0:
-            raise CourseError(f"--{name.replace('_', '-')} must not be negative; change it")
+            raise CourseError(f"--{name.replace('_', '-')} is {getattr(options, name)}, but it must not be negative")
     if world_size % options.tensor != 0 or heads % options.tensor != 0:
         raise CourseError(
             f"--tensor {options.tensor} must divide the {world_size} ranks and the {heads} heads; change it"

@@ -7,10 +7,10 @@ Output: a new folder ``runs/<name>-<time>`` with these files:
     metrics.jsonl      one line per step: step, loss, samples_per_s; one line per validation: step, valid/rmse_ratio
     checkpoints/       the two newest checkpoints, written by ``checkpoint.py``
     weights.pt         the weights at the end of the run, written by ``checkpoint.py``
-    tensorboard/, wandb/    the same metrics for these programs
+    tensorboard/, wandb/    the same metrics, for TensorBoard and Weights & Biases
 
-No run writes into the folder of another run. After a kill, a resumed run repeats the steps after its last checkpoint.
-Therefore these steps appear in ``metrics.jsonl`` twice. On CPUs their losses are equal.
+No run writes into the folder of another run. If a run was killed, the resumed run repeats the steps after the last
+checkpoint and writes their lines again. On CPUs the losses of both lines are equal.
 """
 
 import argparse
@@ -88,7 +88,7 @@ class RunLog:
         self._start_s = time.perf_counter()
 
     def write_losses(self, step: int, losses_N: Tensor) -> None:
-        """Write one line for each of the last N steps, of which ``step`` is the last.
+        """Write one line for each of the last N steps, the last of them is ``step``.
 
         Raises:
             DivergedError: A loss is not finite. All ranks have the same losses, so all of them raise.
