@@ -95,7 +95,7 @@ def test_every_link_to_a_file_leads_to_one(path):
 @pytest.mark.parametrize(
     ("path", "following"), list(itertools.pairwise(CHAPTERS)), ids=lambda path: path.stem.partition("_")[0]
 )
-def test_a_chapter_ends_with_the_way_to_the_next(path, following):
+def test_a_chapter_ends_with_a_link_to_the_next(path, following):
     last = "".join(read(path)["cells"][-1]["source"]).splitlines()[-1]
     assert last.startswith(("- Next: [", "Next: ["))
     assert links(path)[-1] == following.name

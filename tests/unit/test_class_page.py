@@ -1,4 +1,4 @@
-"""The instructor's notebook reads what learners share: ``pages/class.ipynb``."""
+"""``pages/class.ipynb``, a notebook for instructors, reads the records that learners share."""
 
 from cells import run
 

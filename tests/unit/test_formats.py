@@ -1,4 +1,4 @@
-"""Every layout on disk gives the same numbers, and a file that cannot be opened is one line that names it."""
+"""Every layout on disk gives the same numbers. A file that cannot be opened is named in one line."""
 
 import shutil
 

@@ -29,7 +29,7 @@ def words(name):
 
 
 @pytest.mark.parametrize("file", SHELL, ids=lambda file: file.name)
-def test_shell_parses_is_careful_and_can_be_executed(file):
+def test_a_shell_script_parses_ends_at_the_first_error_and_can_be_executed(file):
     assert subprocess.run(["bash", "-n", str(file)], capture_output=True).returncode == 0
     assert "set -euo pipefail" in file.read_text()
     assert os.access(file, os.X_OK)

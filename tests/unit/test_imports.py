@@ -44,7 +44,7 @@ def imported_parts(tree: ast.AST):
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(PACKAGE)))
-def test_imports_run_one_way(file):
+def test_imports_go_in_one_direction(file):
     part = file.relative_to(PACKAGE).parts[0].removesuffix(".py")
     for other in imported_parts(ast.parse(file.read_text())):
         if other == "__version__":
@@ -60,7 +60,7 @@ def test_imports_run_one_way(file):
         "import dltutorial.cli; dltutorial.cli.make_parser()",
     ],
 )
-def test_quick_imports_load_nothing_heavy(code):
+def test_importing_the_course_loads_no_large_package(code):
     code += "; import sys; print(sorted({'torch', 'numpy', 'h5py', 'matplotlib', 'papermill'} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=dict(os.environ))
     assert done.stdout.strip() == "[]", done.stderr

@@ -1,4 +1,4 @@
-"""Pairs and the default loader: the same batches for the same seed, whatever the number of workers."""
+"""Pairs of snapshots, and the default loader. The same seed gives the same batches for any number of workers."""
 
 import itertools
 import os
@@ -39,7 +39,7 @@ def test_pairs_are_normalised_neighbours_of_one_year(pairs, tiny_data):
 
 
 @pytest.mark.parametrize("index", [-1, 18])
-def test_no_pair_beyond_the_ends(pairs, index):
+def test_a_pair_beyond_the_data_is_an_index_error(pairs, index):
     with pytest.raises(IndexError):
         pairs[index]
 
@@ -52,7 +52,7 @@ def test_pairs_travel_to_another_process_without_their_files(pairs):
 
 
 @pytest.mark.parametrize("roll", [False, True])
-def test_the_same_seed_gives_the_same_batches_whatever_the_workers(pairs, roll):
+def test_the_same_seed_gives_the_same_batches_for_any_number_of_workers(pairs, roll):
     alone = batches(pairs, 8, 5, seed=3, roll=roll)
     with_workers = batches(pairs, 8, 5, seed=3, roll=roll, workers=2)
     other = batches(pairs, 8, 5, seed=4, roll=roll)
@@ -62,7 +62,7 @@ def test_the_same_seed_gives_the_same_batches_whatever_the_workers(pairs, roll):
     assert not torch.equal(alone[0][0], other[0][0])
 
 
-def test_a_batch_is_that_of_its_pairs_shifted_as_the_sampler_says(pairs):
+def test_a_batch_holds_its_pairs_shifted_as_the_sampler_chose(pairs):
     x_BCHW, y_BCHW = batches(pairs, 18, 1, seed=3, roll=True)[0]
     indices, shifts = next(sampling.endless(18, 18, seed=3, width=24))
     for place, (index, shift) in enumerate(zip(indices, shifts, strict=True)):
@@ -72,7 +72,7 @@ def test_a_batch_is_that_of_its_pairs_shifted_as_the_sampler_says(pairs):
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_a_batch_is_one_block(pairs, workers):
+def test_a_batch_is_one_contiguous_block_of_memory(pairs, workers):
     for x, y in batches(pairs, 8, 2, roll=True, workers=workers):
         assert x.is_contiguous() and y.is_contiguous()
         assert x.untyped_storage().data_ptr() == y.untyped_storage().data_ptr()
@@ -141,7 +141,7 @@ def test_workers_survive_the_signals_that_stop_a_run():
     assert torch.cat(read).tolist() == [0, 1, 2, 3]
 
 
-def test_another_error_of_a_worker_stays_what_it_is():
+def test_another_error_of_a_worker_has_its_own_class_and_message():
     class Failing(torch.utils.data.Dataset):
         def __getitem__(self, index):
             raise RuntimeError("shapes do not match")

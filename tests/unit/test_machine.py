@@ -1,4 +1,4 @@
-"""What this process runs on: ranks, cores, memory, names."""
+"""The description of this machine: ranks, cores, memory, names."""
 
 import os
 import platform
@@ -105,7 +105,7 @@ def test_the_processors_name_is_cleaned(tmp_path, line, name):
     assert machine.cpu_model(file) == name
 
 
-def test_precision_units_are_read_on_x86_and_arm(tmp_path):
+def test_the_units_of_each_precision_are_read_on_x86_and_arm(tmp_path):
     file = tmp_path / "cpuinfo"
     file.write_text("processor : 0\nflags : fpu avx2 avx512_bf16x amx_bf16\n")
     assert machine.cpu_units(file) == ("avx2", "amx_bf16")
@@ -131,7 +131,7 @@ def test_tensor_cores_follow_the_compute_capability(capability, there, not_there
     assert not set(not_there.split()) & set(units)
 
 
-def test_describe_sees_this_machine():
+def test_the_description_fits_this_machine():
     here = machine.describe()
     assert here.cores == machine.cores() >= 1
     assert 2**28 < here.memory_available_bytes <= here.memory_bytes < 2**50

@@ -1,4 +1,4 @@
-"""Records: what each process writes, and what is read back."""
+"""Each process writes its records into a file of its own, and the records of all files are read."""
 
 import json
 import os

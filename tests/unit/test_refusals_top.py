@@ -46,7 +46,7 @@ REFUSALS = [
 
 
 @pytest.mark.parametrize(("call", "words"), [row[1:] for row in REFUSALS], ids=[row[0] for row in REFUSALS])
-def test_what_cannot_be_gets_one_line(call, words, tmp_path, monkeypatch):
+def test_a_wrong_value_is_one_line(call, words, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(CourseError) as refused:
         call()
@@ -71,7 +71,7 @@ def test_a_tilde_in_a_variable_is_the_home_folder(monkeypatch, tmp_path):
         assert folder() == tmp_path / "mine"
 
 
-def test_the_folder_of_the_course_is_the_nearest_one_or_the_packages_own(monkeypatch, tmp_path):
+def test_the_folder_of_the_course_is_the_nearest_or_that_of_the_package(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     assert paths.course_folder("notebooks") == Path(paths.__file__).parents[1]
     (tmp_path / "notebooks").mkdir()

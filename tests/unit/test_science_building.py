@@ -1,4 +1,4 @@
-"""A simulated data set has its final name only if it is complete."""
+"""A simulated data set has its final name only if it is complete, and a login node simulates none."""
 
 import pytest
 

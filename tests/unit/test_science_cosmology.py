@@ -43,7 +43,7 @@ def test_a_box_is_read_as_it_was_written(tmp_path):
         (np.ones((8, 8, 4, 4)), [0, 0, 0, 0], r"full has the shape \(8, 8, 4, 4\), not \(8, 8, 8, 4\)"),
     ],
 )
-def test_other_boxes_are_one_line(tmp_path, counts, unit, message):
+def test_a_wrong_box_is_one_line(tmp_path, counts, unit, message):
     (tmp_path / "train").mkdir()
     boxes.write_arrays(tmp_path / "train" / "box.h5", {"full": counts, "unitPar": unit})
     with pytest.raises(DataError, match=message) as refused:

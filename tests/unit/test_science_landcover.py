@@ -1,4 +1,4 @@
-"""Land cover: the simulated tiles, the layout, ResNet-50, and both F1."""
+"""Land cover: simulated tiles, their layout, ResNet-50, and the micro and macro F1."""
 
 import h5py
 import numpy as np
@@ -45,7 +45,7 @@ def test_tiles_are_read_one_or_many_at_a_time(folder):
         (lambda images, labels: (images[:5], labels), r"images has the shape \(5, 12, 12, 12\)"),
     ],
 )
-def test_other_files_are_one_line(folder, change, message):
+def test_a_wrong_file_is_one_line(folder, change, message):
     with h5py.File(folder / "train.h5") as h5:
         images, labels = change(h5["images"][...], h5["labels"][...])
     write_arrays(folder / "train.h5", {"images": images, "labels": labels})
@@ -61,7 +61,7 @@ def test_resnet_50_has_the_published_weights_and_takes_twelve_bands():
         assert ResNet(12, 19, (1, 1, 1), 12, quarter=False)(torch.zeros(2, 12, 24, 24)).shape == (2, 19)
 
 
-def test_micro_adds_up_first_and_macro_last():
+def test_micro_f1_sums_the_counts_first_and_macro_f1_averages_the_scores():
     label = torch.tensor([[1, 1], [1, 0], [1, 0], [0, 0]])
     predicted = torch.tensor([[1, 0], [1, 1], [1, 0], [0, 0]])
     counts_3K = landcover.count(predicted, label)

@@ -49,7 +49,7 @@ def test_runs_are_simulated_as_their_settings_say(file):
         ("settings", (0, 0), 1.5, "settings must be scaled to 0 … 1"),
     ],
 )
-def test_other_runs_are_one_line(file, name, place, value, message):
+def test_wrong_runs_are_one_line(file, name, place, value, message):
     with h5py.File(file, "r+") as h5:
         h5[name][place] = value
     with pytest.raises(DataError, match=message) as refused:

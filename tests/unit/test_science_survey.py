@@ -1,4 +1,4 @@
-"""The survey's layout: what is read, and what is refused in one line."""
+"""The layout of a survey is read as it was written. A file with another layout is one line."""
 
 import numpy as np
 import pytest
@@ -27,7 +27,7 @@ def test_images_and_labels_are_read_as_they_were_written(tmp_path):
         ({"images": IMAGES[:, 0], "labels": LABELS}, r"images has the shape \(6, 16, 16\), not"),
     ],
 )
-def test_other_files_are_one_line(tmp_path, content, message):
+def test_a_wrong_file_is_one_line(tmp_path, content, message):
     write_arrays(tmp_path / "train.h5", content)
     with pytest.raises(DataError, match=message) as refused:
         survey.read(tmp_path / "train.h5")

@@ -1,4 +1,4 @@
-"""A folder in the layout of NERSC's ERA5 tutorial data is opened; what does not fit is one line that names the file."""
+"""A folder in the layout of NERSC's ERA5 tutorial data is opened. A file that does not fit is named in one line."""
 
 import json
 import re
@@ -77,7 +77,7 @@ BAD = {  # the case: (the file or folder that the message names, a function that
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_what_does_not_fit_is_one_line_that_names_the_file(case, own_data):
+def test_a_file_that_does_not_fit_is_named_in_one_line(case, own_data):
     name, damage = BAD[case]
     damage(own_data / name)
     named = own_data if case == "no split" else own_data / name

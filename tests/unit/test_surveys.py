@@ -24,7 +24,7 @@ def test_features_are_means_over_squares():
     assert surveys.pooled(image)[0, :2].tolist() == [(0 + 1 + 8 + 9) / 4, (2 + 3 + 10 + 11) / 4]
 
 
-def test_the_second_time_it_is_read_not_simulated(monkeypatch):
+def test_a_survey_is_simulated_once_and_then_read(monkeypatch):
     first = surveys.lenses(**SIZES, progress=False)
     monkeypatch.setattr(surveys.simulated, "simulate", lambda *a, **k: pytest.fail("simulated again"))
     again = surveys.lenses(**SIZES, progress=False)

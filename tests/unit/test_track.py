@@ -1,4 +1,4 @@
-"""What a training run logs is in the files of TensorBoard and of W&B, and nothing private is there."""
+"""The files of TensorBoard and of W&B hold what a training run logs, and nothing private."""
 
 import getpass
 import os

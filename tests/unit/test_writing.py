@@ -23,7 +23,7 @@ def test_a_data_set_takes_its_name_when_it_is_complete(tmp_path):
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, DataError, OSError(28, "No space left on device")])
-def test_after_an_error_nothing_is_left(error, tmp_path):
+def test_an_error_leaves_no_file(error, tmp_path):
     with pytest.raises((KeyboardInterrupt, DataError)), writing.building(tmp_path / "data") as temporary:
         (temporary / "file").write_text("content")
         raise error
