@@ -56,7 +56,7 @@ def expect_close(
             return False
         return bool(np.isclose(numbers, value, rtol=rtol, atol=atol, equal_nan=True).all())
 
-    numbers, wanted = _numbers(got), _numbers(expected)
+    numbers, wanted = as_numbers(got), as_numbers(expected)
     assert wanted is not None, "the expected answer holds no numbers"
     if numbers is None:
         raise Wrong(expected, got, "" if got is None else f"Return a number or an array, not {type(got).__name__}.")
@@ -67,7 +67,7 @@ def expect_close(
         if right.ravel()[:_SHOWN].all():
             expected, got = (_from(int(right.argmin()), value) for value in (wanted, numbers))
     for value, advice in mistakes:
-        if close(_numbers(value)):
+        if close(as_numbers(value)):
             raise Wrong(expected, got, advice)
     if numbers.shape != wanted.shape:
         raise Wrong(expected, got, hint or f"The shape is {numbers.shape}, it should be {wanted.shape}.")
@@ -80,8 +80,8 @@ def _from(first: int, numbers: np.ndarray) -> str:
     return f"shape {numbers.shape}, from [{place}] on: {numbers.ravel()[first : first + _SHOWN // 2].tolist()}"
 
 
-def _numbers(value: Any) -> np.ndarray | None:
-    """Float64 of the same shape; None for what holds no real numbers."""
+def as_numbers(value: Any) -> np.ndarray | None:
+    """Return a float64 array of the same shape, or None for a value that does not consist of real numbers."""
     try:
         if hasattr(value, "detach"):
             value = value.detach().cpu().double().numpy()

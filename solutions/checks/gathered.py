@@ -1,148 +1,180 @@
-"""Checks of chapter 17's exercise, second part: a layer whose weight is whole only while it works.
+"""Checks of the second part of chapter 17's exercise: a layer whose weight is sharded over the ranks.
 
-Two real ranks with other samples each, and half of the rows. What is right is one process with the whole weight.
+The answer is an autograd function. Each rank has its own samples x and its shard, some rows, of the weight W. The
+forward pass gathers W for a moment and returns ``x @ W.T``. The backward pass gathers W again. The checks compare the
+output and the gradients with those of one process that has the complete W. They also compare the messages, and look
+for tensors of W's shape that are alive between the passes.
+
+Source: Rajbhandari et al. 2020, arXiv:1910.02054
 """
 
 import gc
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 
 from dltutorial.course.checks import Exercise, Wrong
-from dltutorial.course.checks.dealt import Wire, ranks
-from dltutorial.course.checks.expect import expect_close
+from dltutorial.course.checks.cases import case
+from dltutorial.course.checks.rank_harness import (
+    CommunicationRecorder,
+    Mistakes,
+    expect_close_on_ranks,
+    run_on_ranks,
+)
 
-PATIENCE_S = 20.0  # for ranks that share busy cores
-_ROWS, _WIDTH = 3, 5
-
-
-def _given(rank: int, n: int, leading: tuple[int, ...]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Samples, whole weight, slope of y."""
-    generator = torch.Generator().manual_seed(3)
-    whole = torch.randn(n * _ROWS, _WIDTH, generator=generator)
-    own = torch.Generator().manual_seed(10 + rank)
-    x = torch.randn(*leading, _WIDTH, generator=own)
-    return x, whole, torch.randn(*leading, n * _ROWS, generator=own)
-
-
-def _there(shapes: set[torch.Size]) -> set[torch.Size]:
-    """Which of these shapes some tensor has. A thread of gloo's may hold what it has sent for a moment longer."""
-    until_s = time.monotonic() + 1
-    while found := shapes & {one.shape for one in gc.get_objects() if isinstance(one, torch.Tensor)}:
-        if time.monotonic() > until_s:
-            break
-        time.sleep(0.02)
-    return found
+_ROWS_PER_RANK = 3
+_WIDTH = 5
+_CLOSE = {"rtol": 1e-3, "atol": 1e-5}
+_RELEASE_S = 1.0  # a thread of gloo may hold a tensor that it has sent for so long
+_SUMMED = "This is the sum over the ranks: divide by their number."
+_OWN = "These are this rank's samples alone: all ranks' gradients count."
+_OWN_DIVIDED = "These are this rank's samples alone: add all ranks'."
+_ROWS_HINT = "Of the slope by y, transposed, times x: the part of this rank's rows, over all ranks."
+_SAVED = "The whole W was kept. Keep the rows, and gather again."
+_ALIVE = "A tensor of W's shape is there between the passes: keep nothing of W but the rows."
+_ALL_REDUCE = "An all-reduce tells each rank the mean of all rows, of which it needs its own: reduce_scatter."
 
 
-def _on_rank(fn: Callable, leading: tuple[int, ...], times: int, back: bool) -> dict[str, Any]:
-    rank, n, saved = dist.get_rank(), dist.get_world_size(), []
-    x, whole, slope = _given(rank, n, leading)
-    rows, shape = whole.chunk(n)[rank].clone().requires_grad_(), whole.shape
-    del whole
+class _Inputs(NamedTuple):
+    """The samples of a rank, the complete weight, and the gradient of the loss with respect to the output y."""
+
+    x: Tensor
+    weight: Tensor
+    y_gradient: Tensor
+
+
+def _inputs(rank: int, world_size: int, leading: tuple[int, ...]) -> _Inputs:
+    """Return inputs with the same weight but different samples on each rank; x has the shape (*leading, width)."""
+    n_rows = world_size * _ROWS_PER_RANK
+    weight = torch.randn(n_rows, _WIDTH, generator=torch.Generator().manual_seed(3))
+    generator = torch.Generator().manual_seed(10 + rank)
+    x = torch.randn(*leading, _WIDTH, generator=generator)
+    return _Inputs(x, weight, torch.randn(*leading, n_rows, generator=generator))
+
+
+def _forward_on_rank(fn: Any) -> Any:
+    """Return the output of the answer."""
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+    x, weight, _ = _inputs(rank, world_size, (4,))
+    y = fn.apply(x.requires_grad_(), weight.chunk(world_size)[rank].clone().requires_grad_())
+    return y.detach() if isinstance(y, Tensor) else y
+
+
+def _train_on_rank(fn: Any, leading: tuple[int, ...], n_passes: int) -> dict[str, Any]:
+    """Return gradients after some forward and backward passes, and what the last of them stored and communicated."""
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+    x, weight, y_gradient = _inputs(rank, world_size, leading)
     x.requires_grad_()
-    for _ in range(times):
-        keeps = torch.autograd.graph.saved_tensors_hooks(lambda t: saved.append(t.shape) or t, lambda t: t)
-        with Wire() as watch, keeps:
+    rows = weight.chunk(world_size)[rank].clone().requires_grad_()
+    weight_shapes = {weight.shape, weight.shape[::-1]}
+    del weight
+    saved_shapes: set[torch.Size] = set()
+
+    def pack(tensor: Tensor) -> Tensor:
+        saved_shapes.add(tensor.shape)
+        return tensor
+
+    for _ in range(n_passes):
+        with CommunicationRecorder() as forward, torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
             y = fn.apply(x, rows)
-        if not back:
-            return {"y": y.detach() if isinstance(y, torch.Tensor) else y}
-        kept = {shape, shape[::-1]} & set(saved) or _there({shape, shape[::-1]})
-        with Wire() as after:
-            (y * slope).sum().backward()
+        stores_weight = bool(weight_shapes & saved_shapes) or _is_any_alive(weight_shapes)
+        with CommunicationRecorder() as backward:
+            (y * y_gradient).sum().backward()
     return {
-        "y": y.detach(),
         "x": x.grad,
         "rows": rows.grad,
-        "kept": kept,
-        "forward": [kind for kind, _ in watch.sent],
-        "backward": [kind for kind, _ in after.sent],
+        "stores_weight": stores_weight,
+        "forward": [message.kind for message in forward.messages],
+        "backward": [message.kind for message in backward.messages],
     }
 
 
-def _slopes(n: int, leading: tuple[int, ...]) -> list[torch.Tensor]:
-    """Each rank's own gradient of the whole weight."""
-    found = []
-    for rank in range(n):
-        x, _, slope = _given(rank, n, leading)
-        found.append(slope.flatten(0, -2).T @ x.flatten(0, -2))
-    return found
+def _is_any_alive(shapes: set[torch.Size]) -> bool:
+    """Return whether a tensor of one of these shapes stays in memory for longer than gloo may hold it."""
+    deadline_s = time.monotonic() + _RELEASE_S
+    while time.monotonic() < deadline_s:
+        if not any(isinstance(item, Tensor) and item.shape in shapes for item in gc.get_objects()):
+            return False
+        time.sleep(0.02)
+    return True
 
 
-def _runs(
-    fn: Callable, n: int = 2, leading: tuple[int, ...] = (4,), times: int = 1, back: bool = True
-) -> list[dict[str, Any]]:
-    return ranks(_on_rank, n, PATIENCE_S, fn, leading, times, back)
+def _weight_gradient(rank: int, world_size: int, leading: tuple[int, ...]) -> Tensor:
+    """Return the gradient of the complete weight from the samples of one rank."""
+    x, _, y_gradient = _inputs(rank, world_size, leading)
+    return y_gradient.flatten(0, -2).T @ x.flatten(0, -2)
 
 
-def _values(fn: Callable) -> None:
+def _check_output(fn: Callable) -> None:
     """The forward pass gives x Wᵀ, of the whole W"""
-    for rank, found in enumerate(_runs(fn, back=False)):
-        x, whole, _ = _given(rank, 2, (4,))
-        expect_close(found["y"], x @ whole.T, "y is x @ W.T, of all ranks' rows.", rtol=1e-3, atol=1e-5)
+    world_size = 2
+    inputs = [_inputs(rank, world_size, (4,)) for rank in range(world_size)]
+    expected = [x @ weight.T for x, weight, _ in inputs]
+    outputs = run_on_ranks(_forward_on_rank, world_size, fn)
+    expect_close_on_ranks(outputs, expected, "y is x @ W.T, of all ranks' rows.", **_CLOSE)
 
 
-def _gradients(fn: Callable, n: int = 2, leading: tuple[int, ...] = (4,), times: int = 1) -> None:
-    """Gradients of x are this rank's own; those of the rows are the mean over the ranks"""
-    own = _slopes(n, leading)
-    for rank, found in enumerate(_runs(fn, n, leading, times)):
-        _, whole, slope = _given(rank, n, leading)
+def _check_gradients(
+    fn: Callable, world_size: int = 2, shapes: tuple[tuple[int, ...], ...] = ((4,),), n_passes: int = 1
+) -> None:
+    """The gradient of x is this rank's own, and the gradient of the rows is the mean over the ranks."""
+    for leading in shapes:
+        results = run_on_ranks(_train_on_rank, world_size, fn, leading, n_passes)
         for name in ("x", "rows"):
-            if found[name] is None:
+            if any(result[name] is None for result in results):
                 raise Wrong(f"a gradient of {name}", None, "backward returns one gradient for x and one for the rows.")
-        hint = "The slope by x is the slope by y, times the whole W."
-        expect_close(found["x"], times * (slope @ whole), hint, rtol=1e-3, atol=1e-5)
-        total = times * sum(own).chunk(n)[rank]
-        mistakes = [
-            (total, "This is the sum over the ranks: divide by their number."),
-            (times * own[rank].chunk(n)[rank], "These are this rank's samples alone: all ranks' gradients count."),
-            (times * own[rank].chunk(n)[rank] / n, "These are this rank's samples alone: add all ranks'."),
-        ]
-        hint = "Of the slope by y, transposed, times x: the part of this rank's rows, over all ranks."
-        expect_close(found["rows"], total / n, hint, mistakes, rtol=1e-3, atol=1e-5)
+        _compare_gradients(results, leading, n_passes)
 
 
-def _leading(fn: Callable) -> None:
-    """x with three dimensions, and with four"""
-    _gradients(fn, leading=(2, 3))
-    _gradients(fn, leading=(2, 1, 3))
+def _compare_gradients(results: list[dict[str, Any]], leading: tuple[int, ...], n_passes: int) -> None:
+    """Compare the gradients of all ranks after ``n_passes`` passes, over which gradients add up."""
+    world_size = len(results)
+    inputs = [_inputs(rank, world_size, leading) for rank in range(world_size)]
+    expected_x = [n_passes * (y_gradient @ weight) for _, weight, y_gradient in inputs]
+    hint = "The slope by x is the slope by y, times the whole W."
+    expect_close_on_ranks([result["x"] for result in results], expected_x, hint, **_CLOSE)
+
+    own = [n_passes * _weight_gradient(rank, world_size, leading) for rank in range(world_size)]
+    summed = torch.stack(own).sum(0).chunk(world_size)
+    mistakes: list[Mistakes] = []
+    for rank in range(world_size):
+        own_rows = own[rank].chunk(world_size)[rank]
+        mistakes.append([(summed[rank], _SUMMED), (own_rows, _OWN), (own_rows / world_size, _OWN_DIVIDED)])
+    expected_rows = [rows / world_size for rows in summed]
+    expect_close_on_ranks([result["rows"] for result in results], expected_rows, _ROWS_HINT, mistakes, **_CLOSE)
 
 
-def _three_ranks(fn: Callable) -> None:
-    """Three ranks"""
-    _gradients(fn, 3)
-
-
-def _adds(fn: Callable) -> None:
-    """Called twice, gradients add up"""
-    _gradients(fn, times=2)
-
-
-def _messages(fn: Callable) -> None:
+def _check_messages(fn: Callable) -> None:
     """One gather forward; one gather and one reduce-scatter backward"""
-    for found in _runs(fn):
-        if sum("gather" in kind for kind in found["forward"]) != 1 or len(found["forward"]) != 1:
-            raise Wrong("one gather in the forward pass", found["forward"], "Gather once, and send nothing else.")
-        back = found["backward"]
-        if not any("gather" in kind for kind in back):
-            raise Wrong("a gather in the backward pass", back, "The whole W was kept. Keep the rows, and gather again.")
-        if found["kept"]:
-            hint = "A tensor of W's shape is there between the passes: keep nothing of W but the rows."
-            raise Wrong("the rows alone", "the whole W is kept", hint)
-        if any("allreduce" in kind for kind in back):
-            hint = "An all-reduce tells each rank the mean of all rows, of which it needs its own: reduce_scatter."
-            raise Wrong("a reduce-scatter in the backward pass", back, hint)
-        if len(back) != 2:
-            raise Wrong("two messages in the backward pass", back, "One gather, one reduce-scatter.")
+    for result in run_on_ranks(_train_on_rank, 2, fn, (4,), 1):
+        forward, backward = result["forward"], result["backward"]
+        if len(forward) != 1 or "gather" not in forward[0]:
+            raise Wrong("one gather in the forward pass", forward, "Gather once, and send nothing else.")
+        if not any("gather" in kind for kind in backward):
+            raise Wrong("a gather in the backward pass", backward, _SAVED)
+        if result["stores_weight"]:
+            raise Wrong("the rows alone", "the whole W is kept", _ALIVE)
+        if any("allreduce" in kind for kind in backward):
+            raise Wrong("a reduce-scatter in the backward pass", backward, _ALL_REDUCE)
+        if len(backward) != 2:
+            raise Wrong("two messages in the backward pass", backward, "One gather, one reduce-scatter.")
 
 
 EXERCISE = Exercise(
     name="gathered",
     chapter="17",
-    cases=(_values, _gradients, _leading, _three_ranks, _adds, _messages),
+    cases=(
+        _check_output,
+        case("Gradients of x are this rank's own; those of the rows are the mean over the ranks", _check_gradients),
+        case("x with three dimensions, and with four", _check_gradients, shapes=((2, 3), (2, 1, 3))),
+        case("Three ranks", _check_gradients, 3),
+        case("Called twice, gradients add up", _check_gradients, n_passes=2),
+        _check_messages,
+    ),
     hints=(
         "What does the backward pass need, and which of it is too large to keep?",
         "Every rank makes a gradient of all rows, from its own samples. Who needs which part of whose?",

@@ -1,26 +1,39 @@
-"""Checks of chapter 18's exercise, first part: an MLP cut over real ranks, with its backward pass.
+"""Checks of the first part of chapter 18's exercise: an MLP whose hidden features are sharded over the ranks.
 
-Every rank calls the learner's function on the same whole weights. What is right is the MLP of one process; a rank's
-gradients of the weights are right in its own piece, and zero, or missing, elsewhere. Messages are counted on their way
-through torch's dispatcher; a deadlock ends at the deadline of the launch.
+Every rank calls the answer with the same complete weights. The output must be that of one process on every rank. The
+gradients of the weights must be correct in the shard of the rank, and zero elsewhere. The checks also compare the
+messages of the forward and of the backward pass.
+
+Legend: N samples, D features of input and output, H hidden features.
+
+Source: Shoeybi et al. 2019, arXiv:1909.08053
 """
 
 import warnings
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 from torch.nn import functional as F
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from dltutorial.course.checks import Exercise, Wrong
 from dltutorial.course.checks.cases import case
-from dltutorial.course.checks.dealt import ranks
-from dltutorial.course.checks.expect import expect_close
+from dltutorial.course.checks.rank_harness import (
+    CommunicationRecorder,
+    Message,
+    Mistakes,
+    RankError,
+    expect_close_on_ranks,
+    run_on_ranks,
+)
 
-PATIENCE_S = 20.0  # for ranks that share busy cores
-_N, _D, _H = 5, 6, 12  # samples, width, hidden numbers
+_N = 5
+_D = 6
+_H = 12
 _NAMES = ("x", "up", "up's bias", "down", "down's bias")
+_SHARDED = (1, 2, 3)  # the positions of the sharded weights among the names
+_DOWN = 3
 _NOTHING = "Nothing was sent. Take this rank's part of the hidden numbers, and sum the ranks' parts of the result."
 _PART = "That is this rank's part. The ranks' parts must be summed: an all-reduce."
 _BIAS = "The last bias came in once for each rank. Add it after the sum."
@@ -31,116 +44,166 @@ _OTHERS = "A gradient of what other ranks hold: use nothing but this rank's piec
 _ORDER = "Right numbers of another rank: pieces in the order of the ranks, as tensor.chunk cuts them."
 _SHARE = "The mean over the ranks. Each of them has another part of the slope: they are summed."
 _STOPS = "The gradient stops. Messages are no part of the graph: write an autograd.Function around each."
-_NO_PART = "x has a gradient, this has none on this rank: hand its piece to your layers as it came, not detached."
-_LAST = "This rank has not used the last bias. All ranks have it, whole: each adds it, once, after the sum."
-_TWO = "One sum forward, for the result, and one backward, for x's slope: each of N × D values, and no more."
+_DETACHED = "x has a gradient, this has none on this rank: hand its piece to your layers as it came, not detached."
+_LAST_UNUSED = "This rank has not used the last bias. All ranks have it, whole: each adds it, once, after the sum."
+_TWO_MESSAGES = "One sum forward, for the result, and one backward, for x's slope: each of N × D values, and no more."
 
 
-class _Counter(TorchDispatchMode):
-    """The names and bytes of what is given to torch.distributed."""
+class _Result(NamedTuple):
+    """What the answer gives on one rank: output, gradients in the order of ``_NAMES``, and messages."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.sent: list[tuple[str, int]] = []
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func.namespace in ("c10d", "_c10d_functional") and not func._opname.startswith(("recv", "wait", "barrier")):
-            leaves = torch.utils._pytree.tree_leaves(args)
-            sizes = [leaf.nbytes for leaf in leaves if isinstance(leaf, torch.Tensor)]
-            self.sent.append((func._opname.strip("_"), max(sizes, default=0)))
-        return func(*args, **(kwargs or {}))
+    y: Any
+    gradients: list[Tensor | None]
+    forward: list[Message]
+    backward: list[Message]
 
 
-def _given() -> tuple[list[torch.Tensor], torch.Tensor]:
-    """The five arguments, alike on all ranks, and the result's slope."""
+def _inputs() -> tuple[list[Tensor], Tensor]:
+    """Return the five arguments, the same on all ranks, and the gradient of the loss with respect to the output."""
     generator = torch.Generator().manual_seed(4)
     shapes = (_N, _D), (_H, _D), (_H,), (_D, _H), (_D,)
     tensors = [torch.randn(shape, generator=generator, dtype=torch.float64).requires_grad_() for shape in shapes]
     return tensors, torch.randn(_N, _D, generator=generator, dtype=torch.float64)
 
 
-def _whole(x: torch.Tensor, up: torch.Tensor, b: torch.Tensor, down: torch.Tensor, c: torch.Tensor) -> torch.Tensor:
-    return F.linear(F.gelu(F.linear(x, up, b)), down, c)
+def _mlp(x_ND: Tensor, up_HD: Tensor, bias_H: Tensor, down_DH: Tensor, last_D: Tensor) -> Tensor:
+    """Return the output of the MLP in one process."""
+    return F.linear(F.gelu(F.linear(x_ND, up_HD, bias_H)), down_DH, last_D)
 
 
-def _on_rank(fn: Callable, back: bool) -> tuple[Any, list, list, list]:
-    """Result, gradients, and the messages forward and backward."""
-    warnings.filterwarnings("ignore")
-    given, slope = _given()
-    forward, backward = _Counter(), _Counter()
-    with forward:
-        y = fn(*given)
-    if not isinstance(y, torch.Tensor):
-        return y, [], [], []
-    told = y.detach().clone()
-    with backward:
-        if back and y.requires_grad and y.shape == slope.shape:
-            y.backward(slope)
-    return told, [tensor.grad for tensor in given], forward.sent, backward.sent
+def _shard_of(rank: int, world_size: int) -> slice:
+    """Return the hidden features of a rank."""
+    return slice(rank * _H // world_size, (rank + 1) * _H // world_size)
 
 
-def _run(fn: Callable, p: int, back: bool = True) -> list[tuple[Any, list, list, list]]:
+def _partial_mlp(inputs: list[Tensor], shard: slice) -> Tensor:
+    """Return the part of the output that comes from these hidden features, without the last bias."""
+    x_ND, up_HD, bias_H, down_DH, last_D = inputs
+    return _mlp(x_ND, up_HD[shard], bias_H[shard], down_DH[:, shard], torch.zeros_like(last_D))
+
+
+def _train_on_rank(fn: Callable, with_backward: bool) -> _Result:
+    """Run the answer forward and, where it has a graph, backward."""
+    warnings.filterwarnings("ignore")  # torch warns of a collective inside the graph; the hint says more
+    inputs, y_gradient = _inputs()
+    with CommunicationRecorder() as forward:
+        y = fn(*inputs)
+    if not isinstance(y, Tensor):
+        return _Result(y, [], [], [])
+    output = y.detach().clone()
+    with CommunicationRecorder() as backward:
+        if with_backward and y.requires_grad and y.shape == y_gradient.shape:
+            y.backward(y_gradient)
+    return _Result(output, [tensor.grad for tensor in inputs], forward.messages, backward.messages)
+
+
+def _run(fn: Callable, world_size: int, with_backward: bool = True) -> list[_Result]:
+    """Return the results of all ranks. Shapes that do not match come from shards that do not match."""
     try:
-        return ranks(_on_rank, p, PATIENCE_S, fn, back)
-    except Wrong as failed:
-        if "gradient" not in failed.got and ("shape" in failed.got or "size" in failed.got):
-            failed.hint = _HIDDEN
+        return run_on_ranks(_train_on_rank, world_size, fn, with_backward)
+    except RankError as error:
+        if "gradient" not in error.got and ("shape" in error.got or "size" in error.got):
+            error.hint = _HIDDEN
         raise
 
 
-def _result(fn: Callable, p: int) -> None:
-    given, _ = _given()
-    with torch.no_grad():
-        x, up, b, down, c = given
-        wanted = _whole(*given)
-        for rank, (got, *_) in enumerate(_run(fn, p, back=False)):
-            mine = slice(rank * _H // p, (rank + 1) * _H // p)
-            part = _whole(x, up[mine], b[mine], down[:, mine], torch.zeros_like(c))
-            mistakes = [
+def _check_output(fn: Callable, world_size: int) -> None:
+    """The output must be that of one process on every rank."""
+    outputs = [result.y for result in _run(fn, world_size, with_backward=False)]
+    inputs = [tensor.detach() for tensor in _inputs()[0]]
+    last_D = inputs[-1]
+    expected = _mlp(*inputs)
+    mistakes: list[Mistakes] = []
+    for rank in range(world_size):
+        part = _partial_mlp(inputs, _shard_of(rank, world_size))
+        mistakes.append(
+            [
                 (part, _PART),
-                (part + c, _PART),
-                (wanted + (p - 1) * c, _BIAS),
-                (wanted - c, "The last bias is missing."),
-                (wanted / p, "That is the mean. The parts are summed."),
-                (p * wanted, _OTHERS),
+                (part + last_D, _PART),
+                (expected + (world_size - 1) * last_D, _BIAS),
+                (expected - last_D, "The last bias is missing."),
+                (expected / world_size, "That is the mean. The parts are summed."),
+                (world_size * expected, _OTHERS),
             ]
-            expect_close(got, wanted, _HIDDEN, mistakes)
+        )
+    expect_close_on_ranks(outputs, [expected] * world_size, _HIDDEN, mistakes)
 
 
-def _gradients(fn: Callable, p: int, of: range) -> None:
-    given, slope = _given()
-    _whole(*given).backward(slope)
-    for rank, (_, grads, *_) in enumerate(_run(fn, p)):
-        mine = slice(rank * _H // p, (rank + 1) * _H // p)
-        x, up, b, down, _ = (tensor.detach().requires_grad_() for tensor in given)
-        _whole(x, up[mine], b[mine], down[:, mine], torch.zeros(_D, dtype=x.dtype)).backward(slope)
-        for n in of:
-            wanted, got = given[n].grad.clone(), grads[n] if grads else None
-            if got is None:
-                hint = _STOPS if n == 0 else _NO_PART if n < 4 else _LAST
-                raise Wrong(f"a gradient of {_NAMES[n]} on rank {rank} of {p}", None, hint)
-            if n in (1, 2, 3):
-                kept = torch.zeros_like(wanted)
-                at = (slice(None), mine) if n == 3 else mine
-                kept[at] = wanted[at]
-                every = torch.zeros_like(wanted)
-                at = (slice(None), slice(rank, None, p)) if n == 3 else slice(rank, None, p)
-                every[at] = wanted[at]
-                mistakes = [(wanted, _OTHERS), (p * kept, _TIMES), (every, _ORDER), (kept / p, _SHARE)]
-                expect_close(got, kept, f"The gradient of {_NAMES[n]} is another.", mistakes, atol=1e-12)
-            else:
-                mistakes = [(p * wanted, _TIMES), (wanted / p, _SHARE)]
-                mistakes += [(x.grad, _ENTERS), (p * x.grad, _ENTERS)] * (n == 0)
-                expect_close(got, wanted, f"The gradient of {_NAMES[n]} is another.", mistakes)
+def _check_gradients(fn: Callable, world_size: int, positions: range) -> None:
+    """The gradients of the arguments at these positions must be correct on every rank."""
+    results = _run(fn, world_size)
+    inputs, y_gradient = _inputs()
+    _mlp(*inputs).backward(y_gradient)
+    for position in positions:
+        gradients = [result.gradients[position] if result.gradients else None for result in results]
+        for rank, gradient in enumerate(gradients):
+            if gradient is None:
+                expected_text = f"a gradient of {_NAMES[position]} on rank {rank} of {world_size}"
+                raise Wrong(expected_text, None, _hint_for_missing(position))
+        complete = inputs[position].grad
+        assert complete is not None
+        compare = _compare_sharded if position in _SHARDED else _compare_complete
+        compare(gradients, complete, position)
 
 
-def _messages(fn: Callable) -> None:
+def _hint_for_missing(position: int) -> str:
+    """Return the hint for an argument without a gradient."""
+    if position == 0:
+        return _STOPS
+    return _DETACHED if position in _SHARDED else _LAST_UNUSED
+
+
+def _compare_sharded(gradients: list[Any], complete: Tensor, position: int) -> None:
+    """A sharded weight has the gradient of one process in the rank's shard, and zeros elsewhere."""
+    world_size = len(gradients)
+    expected = []
+    mistakes: list[Mistakes] = []
+    for rank in range(world_size):
+        shard = _only(complete, _shard_of(rank, world_size), position)
+        strided = _only(complete, slice(rank, None, world_size), position)
+        expected.append(shard)
+        mistakes.append(
+            [(complete, _OTHERS), (world_size * shard, _TIMES), (strided, _ORDER), (shard / world_size, _SHARE)]
+        )
+    hint = f"The gradient of {_NAMES[position]} is another."
+    expect_close_on_ranks(gradients, expected, hint, mistakes, atol=1e-12)
+
+
+def _only(complete: Tensor, hidden: slice, position: int) -> Tensor:
+    """Return the gradient of some hidden features, and zeros for the others."""
+    index = (slice(None), hidden) if position == _DOWN else (hidden,)
+    gradient = torch.zeros_like(complete)
+    gradient[index] = complete[index]
+    return gradient
+
+
+def _compare_complete(gradients: list[Any], complete: Tensor, position: int) -> None:
+    """Every rank has the complete gradient of x, and of the last bias."""
+    world_size = len(gradients)
+    mistakes: list[Mistakes] = []
+    for rank in range(world_size):
+        of_rank: list[tuple[Any, str]] = [(world_size * complete, _TIMES), (complete / world_size, _SHARE)]
+        if position == 0:
+            inputs, y_gradient = _inputs()
+            _partial_mlp(inputs, _shard_of(rank, world_size)).backward(y_gradient)
+            partial = inputs[0].grad
+            assert partial is not None
+            of_rank += [(partial, _ENTERS), (world_size * partial, _ENTERS)]
+        mistakes.append(of_rank)
+    hint = f"The gradient of {_NAMES[position]} is another."
+    expect_close_on_ranks(gradients, [complete] * world_size, hint, mistakes, atol=1e-12)
+
+
+def _check_messages(fn: Callable) -> None:
     """One all-reduce forward, one backward"""
-    for rank, (_, _, *sent) in enumerate(_run(fn, 2)):
-        if not any(sent):
+    n_bytes = _N * _D * torch.float64.itemsize
+    all_reduce = [Message("allreduce", n_bytes)]
+    for rank, result in enumerate(_run(fn, 2)):
+        if not result.forward and not result.backward:
             raise Wrong(f"messages of rank {rank}", "none", _NOTHING)
-        if sent != [[("allreduce", _N * _D * 8)]] * 2:
-            raise Wrong(f"an all-reduce of {_N * _D * 8} bytes forward, one backward", f"{sent}", _TWO)
+        if result.forward != all_reduce or result.backward != all_reduce:
+            messages = [[tuple(message) for message in part] for part in (result.forward, result.backward)]
+            raise Wrong(f"an all-reduce of {n_bytes} bytes forward, one backward", f"{messages}", _TWO_MESSAGES)
 
 
 _HINTS = (
@@ -157,12 +220,12 @@ EXERCISE = Exercise(
     name="split_mlp",
     chapter="18",
     cases=(
-        case("Two ranks: the result is the whole MLP's", _result, 2),
-        case("x gets the whole slope", _gradients, 2, range(1)),
-        case("Weights get theirs, each rank in its own piece", _gradients, 2, range(1, 5)),
-        _messages,
-        case("Four ranks: the result", _result, 4),
-        case("Four ranks: all gradients", _gradients, 4, range(5)),
+        case("Two ranks: the result is the whole MLP's", _check_output, 2),
+        case("x gets the whole slope", _check_gradients, 2, range(1)),
+        case("Weights get theirs, each rank in its own piece", _check_gradients, 2, range(1, 5)),
+        _check_messages,
+        case("Four ranks: the result", _check_output, 4),
+        case("Four ranks: all gradients", _check_gradients, 4, range(5)),
     ),
     hints=_HINTS,
     code=_CODE,

@@ -122,6 +122,15 @@ def module(name):
     return importlib.import_module(f"dltutorial.course.checks.{name}")
 
 
+def runs_on_ranks(name):
+    return hasattr(module(name), "run_on_ranks")
+
+
+def limited_modules(name):
+    """The modules that limit the time of an answer: the check itself, or the harness that starts its ranks."""
+    return [limited for limited in (module(name), module("rank_harness")) if hasattr(limited, "PATIENCE_S")]
+
+
 def examine(name, source, expected, exercise=None):
     """The outcome for a solution in which ``source`` replaces a part.
 
@@ -129,7 +138,7 @@ def examine(name, source, expected, exercise=None):
     until it passes, because other programs on this machine can disturb it. A wrong answer has one call.
     """
     exercise = exercise or getattr(check, name)
-    measures = hasattr(module(name), "PATIENCE_S") or hasattr(module(name), "CLEARLY")
+    measures = runs_on_ranks(name) or hasattr(module(name), "PATIENCE_S") or hasattr(module(name), "CLEARLY")
     for _ in range(3 if measures and expected is passes else 1):
         outcome = exercise.examine(answer("solutions", name, instead=source))
         if expected(outcome):
@@ -151,9 +160,9 @@ def own_folder(tmp_path, monkeypatch):
 def impatient(name):
     """The check gives up soon on an answer that waits for ever. Right answers have the time that learners have."""
     with pytest.MonkeyPatch.context() as patch:
-        if hasattr(module(name), "PATIENCE_S"):
-            share = 2 if name == "capstone" else 4
-            patch.setattr(module(name), "PATIENCE_S", module(name).PATIENCE_S / share)
+        share = 2 if name == "capstone" else 4
+        for limited in limited_modules(name):
+            patch.setattr(limited, "PATIENCE_S", limited.PATIENCE_S / share)
         yield patch
 
 
