@@ -1,12 +1,14 @@
-"""Steps to a target against batch size: the curve S = S_min (1 + B_crit / B), and what it says of cost.
+"""The number of updates to a target, as a function of the batch size: S = S_min (1 + B_crit / B).
 
-In: batch sizes and the updates that several seeds needed. Out: a ``Fit`` with its uncertainty. Small batches follow
-S ∝ 1/B (twice the batch, half the updates); from B_crit on a larger batch buys little, and S_min is never passed.
-With E = S B images the two costs are bound together: (S / S_min - 1) (E / E_min - 1) = 1, E_min = S_min B_crit.
-McCandlish et al. 2018 (arXiv:1812.06162), equation 2.11; the measured curves of Shallue et al. 2018
-(arXiv:1811.03600) look like it.
+In: batch sizes, and the updates that several seeds needed at each. Out: a ``Fit`` with its uncertainty. Small batches
+follow S ∝ 1/B, so twice the batch size needs half the updates. Above B_crit a larger batch size saves little, and no
+batch size needs fewer updates than S_min. The number of images is E = S B, and its minimum is E_min = S_min B_crit. The
+two costs are related by (S / S_min - 1) (E / E_min - 1) = 1.
 
-Legend: P batch sizes, S seeds, K resampled fits, G trial values of B_crit.
+Source: McCandlish et al. 2018 (arXiv:1812.06162), equation 2.11. The measured curves of Shallue et al. 2018
+(arXiv:1811.03600) have this shape.
+
+Legend: P batch sizes, S seeds, K resampled fits, G grid points of B_crit.
 """
 
 from collections.abc import Sequence
@@ -16,7 +18,7 @@ import numpy as np
 
 from dltutorial.errors import RecipeError
 
-_TRIALS = 600
+_GRID_POINTS = 600
 
 
 @dataclass(frozen=True)
@@ -24,10 +26,10 @@ class Fit:
     """The curve through measured points.
 
     Attributes:
-        s_min: updates that no batch size can do without.
-        b_crit: the batch size that needs twice as many.
-        s_min_K, b_crit_K: the same, with the seeds of each batch size drawn again with replacement: their spread is
-            the uncertainty.
+        s_min: updates that every batch size needs.
+        b_crit: the critical batch size, which needs twice as many.
+        s_min_K, b_crit_K: the same for resampled seeds, which are drawn with replacement at each batch size. Their
+            spread is the uncertainty.
         spread: root mean square of ln(measured / fitted) over the points.
     """
 
@@ -38,17 +40,17 @@ class Fit:
     spread: float
 
     def steps(self, batch_size: float | np.ndarray) -> float | np.ndarray:
-        """S: updates at a batch size."""
+        """S, the updates at a batch size."""
         return steps(batch_size, self.s_min, self.b_crit)
 
     @property
     def e_min(self) -> float:
-        """Images that no batch size can do without."""
+        """The number of images that every batch size needs."""
         return self.s_min * self.b_crit
 
     @property
     def b_crit_range(self) -> tuple[float, float]:
-        """Where 9 of 10 resampled fits have it."""
+        """The interval that holds B_crit of 90% of the resampled fits."""
         low, high = np.quantile(self.b_crit_K, (0.05, 0.95))
         return float(low), float(high)
 
@@ -59,46 +61,67 @@ def steps(batch_size: float | np.ndarray, s_min: float, b_crit: float) -> float 
 
 
 def fit(batch_sizes: Sequence[int], steps_PS: np.ndarray, resampled: int = 500, seed: int = 0) -> Fit:
-    """The curve nearest to the median seeds: least squares of ln S, every batch size having the same weight.
+    """Fit the curve to the median seed of each batch size, by least squares of ln S with equal weights.
 
-    A seed that never reached the target counts as later than all that did; it is not dropped. Batch sizes at which
-    half of the seeds or more never did are not in the fit.
+    A seed that did not reach the target counts as later than all seeds that did. It is not dropped. A batch size is
+    left out of the fit if half of its seeds or more did not reach the target.
 
     Args:
         batch_sizes: P of them.
-        steps_PS: (P, S) updates until each seed reached the target; nan where it did not.
-        resampled, seed: K, and where it begins.
+        steps_PS: updates until each seed reached the target, (P, S); nan if it did not.
+        resampled: number K of resampled fits.
+        seed: of the resampling.
 
     Raises:
-        RecipeError: fewer than three batch sizes at which most seeds reached the target, or no knee among them.
+        RecipeError: Most seeds reached the target at fewer than three batch sizes; or B_crit is far outside of the
+            batch sizes.
     """
-    logs_PS = np.log(np.nan_to_num(np.asarray(steps_PS, np.float64), nan=np.inf, posinf=np.inf))
-    whole = np.isfinite(np.median(logs_PS, 1))
-    sizes_P, logs_PS = np.asarray(batch_sizes, dtype=np.float64)[whole], logs_PS[whole]
+    measured_PS = np.asarray(steps_PS, np.float64)
+    logs_PS = np.log(np.nan_to_num(measured_PS, nan=np.inf, posinf=np.inf))
+    reached_P = np.isfinite(np.median(logs_PS, 1))
+    sizes_P = np.asarray(batch_sizes, dtype=np.float64)[reached_P]
+    logs_PS = logs_PS[reached_P]
     if len(sizes_P) < 3:
-        told = f"{len(sizes_P)} of {len(whole)} batch sizes reached the target with most seeds, a curve needs 3"
-        raise RecipeError(f"{told}; lower the target, or train for longer")
-    trials_G = np.geomspace(sizes_P.min() / 100, sizes_P.max() * 100, _TRIALS)
-    s_min, b_crit, spread = (value[0] for value in _least_squares(sizes_P, np.median(logs_PS, 1)[None], trials_G))
-    if not sizes_P.min() / 4 < b_crit < sizes_P.max() * 4:
-        place, other = ("above", "larger") if b_crit > sizes_P.max() else ("below", "smaller")
-        raise RecipeError(f"the knee is {place} all sizes, {sizes_P.min():g} to {sizes_P.max():g}; take {other} ones")
+        raise RecipeError(
+            f"{len(sizes_P)} of {len(reached_P)} batch sizes reached the target with most seeds, a curve needs 3; "
+            "lower the target, or train for longer"
+        )
+    smallest, largest = sizes_P.min(), sizes_P.max()
+    grid_G = np.geomspace(smallest / 100, largest * 100, _GRID_POINTS)
+    (s_min,), (b_crit,), (spread,) = _least_squares(sizes_P, np.median(logs_PS, 1)[None], grid_G)
+    if b_crit >= largest * 4:
+        raise RecipeError(f"the knee is above all sizes, {smallest:g} to {largest:g}; take larger ones")
+    if b_crit <= smallest / 4:
+        raise RecipeError(f"the knee is below all sizes, {smallest:g} to {largest:g}; take smaller ones")
     drawn_KPS = np.random.default_rng(seed).integers(logs_PS.shape[1], size=(resampled, *logs_PS.shape))
-    again_KP = np.median(np.take_along_axis(logs_PS[None], drawn_KPS, axis=2), 2)
-    s_min_K, b_crit_K, _ = _least_squares(sizes_P, again_KP[np.isfinite(again_KP).all(1)], trials_G)
+    resampled_KPS = np.take_along_axis(logs_PS[None], drawn_KPS, axis=2)
+    median_KP = np.median(resampled_KPS, 2)
+    median_KP = median_KP[np.isfinite(median_KP).all(1)]
+    s_min_K, b_crit_K, _ = _least_squares(sizes_P, median_KP, grid_G)
     return Fit(float(s_min), float(b_crit), s_min_K, b_crit_K, float(spread))
 
 
-def _least_squares(sizes_P: np.ndarray, logs_KP: np.ndarray, trials_G: np.ndarray) -> tuple[np.ndarray, ...]:
-    """S_min, B_crit and spread (K,) of K curves: for any B_crit the best S_min is a mean, so B_crit is tried out."""
-    rest_KGP = logs_KP[:, None] - np.log1p(trials_G[:, None] / sizes_P)
+def _least_squares(sizes_P: np.ndarray, logs_KP: np.ndarray, grid_G: np.ndarray) -> tuple[np.ndarray, ...]:
+    """Fit K curves of ln S.
+
+    For a given B_crit, the best ln S_min is a mean. Therefore only B_crit is searched, on a grid.
+
+    Returns:
+        S_min, B_crit and the spread of the residuals, (K,) each.
+    """
+    rest_KGP = logs_KP[:, None] - np.log1p(grid_G[:, None] / sizes_P)
     error_KG = ((rest_KGP - rest_KGP.mean(2)[..., None]) ** 2).mean(2)
-    inner_K = error_KG.argmin(1).clip(1, len(trials_G) - 2)
-    every = np.arange(len(logs_KP))
-    low, mid, high = (error_KG[every, inner_K + step] for step in (-1, 0, 1))  # a parabola through three trials
-    bend = low - 2 * mid + high
-    shift_K = np.where(bend > 0, 0.5 * (low - high) / np.where(bend > 0, bend, 1), 0.0).clip(-1, 1)
-    ratio = np.log(trials_G[1] / trials_G[0])
-    b_crit_K = trials_G[inner_K] * np.exp(ratio * shift_K)
+    best_K = error_KG.argmin(1).clip(1, len(grid_G) - 2)
+    # A parabola through the best grid point and its neighbours gives the minimum between them.
+    rows_K = np.arange(len(logs_KP))
+    left_K = error_KG[rows_K, best_K - 1]
+    middle_K = error_KG[rows_K, best_K]
+    right_K = error_KG[rows_K, best_K + 1]
+    curvature_K = left_K - 2 * middle_K + right_K
+    is_convex_K = curvature_K > 0
+    safe_curvature_K = np.where(is_convex_K, curvature_K, 1)
+    shift_K = np.where(is_convex_K, 0.5 * (left_K - right_K) / safe_curvature_K, 0.0).clip(-1, 1)
+    log_ratio = np.log(grid_G[1] / grid_G[0])
+    b_crit_K = grid_G[best_K] * np.exp(log_ratio * shift_K)
     rest_KP = logs_KP - np.log1p(b_crit_K[:, None] / sizes_P)
     return np.exp(rest_KP.mean(1)), b_crit_K, rest_KP.std(1)

@@ -1,14 +1,17 @@
-"""What a piece of work cost in energy.
+"""Measure or estimate the energy of a block of work.
 
-In: a block of work. Out: ``Energy``: joules, how they were found, whether that was a measurement. Sources, in order:
+In: a block of work. Out: an ``Energy``, which has the joules, their source, and whether they were measured. The sources
+are tried in this order:
 
-- a GPU: the sum that ``nvidia-smi`` gives of the boards' power, several times a second, times the seconds;
-- a CPU: RAPL, the counters in ``/sys/class/powercap`` (on most machines only the administrator may read them); they
-  count whole processor packages, whoever keeps them busy;
-- a power that the caller states, such as a data sheet's TDP: that power times the measured load, an estimate;
-- nothing: None, which is shown as "not available".
+- For a GPU, ``nvidia-smi`` reports the power of the boards several times a second. Their mean times the seconds is the
+  energy.
+- For a CPU, RAPL has counters in ``/sys/class/powercap``. On most machines only the administrator may read them. They
+  count complete CPU packages, with all programs that run there.
+- The caller may state a power, such as the thermal design power of a data sheet. This power times the measured load is
+  an estimate.
+- Without any of these, the joules are None, which is shown as "not available".
 
-A job that has ended: what Slurm's accounting kept of it.
+For a job that has ended, ``of_job`` asks Slurm's accounting.
 
 Sources: https://docs.kernel.org/power/powercap/powercap.html, https://slurm.schedmd.com/sacct.html
 """
@@ -26,17 +29,17 @@ from pathlib import Path
 from dltutorial import machine
 
 POWERCAP = Path("/sys/class/powercap")
-_EVERY_MS = 100
+_INTERVAL_MS = 100  # between two readings of nvidia-smi
 
 
 @dataclass(frozen=True)
 class Energy:
-    """Joules of a piece of work.
+    """The energy of a block of work.
 
     Attributes:
-        joules: None if nothing here can tell.
-        how: where the figure comes from.
-        measured: read from a counter; else estimated.
+        joules: None if they are not available.
+        how: source of the figure.
+        measured: whether a counter was read; otherwise the figure is an estimate.
     """
 
     joules: float | None
@@ -44,100 +47,142 @@ class Energy:
     measured: bool = False
 
     def __str__(self) -> str:
+        """The energy in joules, with its source."""
         if self.joules is None:
             return f"{machine.UNKNOWN} ({self.how})"
-        return f"{self.joules:.3g} J, {'measured' if self.measured else 'estimated'} ({self.how})"
+        kind = "measured" if self.measured else "estimated"
+        return f"{self.joules:.3g} J, {kind} ({self.how})"
 
 
 class Meter:
-    """Has its ``energy`` when the block of ``meter()`` ends."""
+    """It has its ``energy`` when the block of ``meter()`` has ended."""
 
     energy = Energy(None, "the work has not ended")
 
 
 @contextlib.contextmanager
 def meter(watt: float = 0.0, whose: str = "stated by you") -> Iterator[Meter]:
-    """``with meter() as found:`` work; then ``found.energy``.
+    """Measure a block of work: ``with meter() as energy_meter: ...``, then ``energy_meter.energy``.
 
     Args:
-        watt: what one core or GPU takes at full load, for an estimate where no counter can be read; 0 if unknown.
-        whose: where that figure comes from.
+        watt: power of one CPU core or of one GPU at full load, for an estimate without counters; 0 if unknown.
+        whose: source of this power.
     """
-    found, reader = Meter(), None
+    result = Meter()
+    reader = None
     if machine.device() == "cuda" and shutil.which("nvidia-smi"):
-        query = ["nvidia-smi", "--query-gpu=index,power.draw", "--format=csv,noheader,nounits", f"-lms={_EVERY_MS}"]
-        if visible := os.environ.get("CUDA_VISIBLE_DEVICES"):
-            query.append(f"--id={visible}")
-        reader = subprocess.Popen(query, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-    before, start_s, start_busy_s = _counters(), time.perf_counter(), _busy_s()
+        reader = _start_reader()
+    counters = _counters()
+    busy_s = _busy_s()
+    start_s = time.perf_counter()
     try:
-        yield found
+        yield result
     finally:
-        seconds, busy_s = time.perf_counter() - start_s, _busy_s() - start_busy_s
+        seconds = time.perf_counter() - start_s
+        busy_s = _busy_s() - busy_s
         if reader is None:
-            found.energy = _of_packages(before, _counters())
+            result.energy = _of_packages(counters, _counters())
         else:
             reader.terminate()
-            found.energy = from_readings(reader.communicate()[0], seconds)
-        if found.energy.joules is None and watt > 0:
-            found.energy = estimated(watt, whose, seconds, busy_s)
+            result.energy = from_readings(reader.communicate()[0], seconds)
+        if result.energy.joules is None and watt > 0:
+            result.energy = estimated(watt, whose, seconds, busy_s)
+
+
+def _start_reader() -> "subprocess.Popen[str]":
+    """Start nvidia-smi, which prints lines "board, watts" until it is terminated."""
+    query = ["nvidia-smi", "--query-gpu=index,power.draw", "--format=csv,noheader,nounits", f"-lms={_INTERVAL_MS}"]
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible:
+        query.append(f"--id={visible}")
+    return subprocess.Popen(query, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
 
 
 def estimated(watt: float, whose: str, seconds: float, busy_s: float) -> Energy:
-    """Stated watts times load: of a CPU the measured one, busy core-seconds; a GPU, whose load is not known, all on."""
+    """Estimate the energy from a power.
+
+    For a CPU, the load is measured. For a GPU, the load is not known, so full load is assumed.
+
+    Args:
+        watt: power of one CPU core or of one GPU at full load.
+        whose: source of this power.
+        seconds: duration of the work.
+        busy_s: seconds of the work of all CPU cores together.
+    """
     if machine.device() == "cuda":
         return Energy(watt * seconds, f"{watt:g} W, {whose}; load unknown, taken as full")
     return Energy(watt * busy_s, f"{watt:g} W a core, {whose}; {busy_s / seconds:.2f} cores busy")
 
 
 def of_job(job: str) -> Energy:
-    """What Slurm kept of a job that has ended. Its steps run at the same time: the largest counts, not their sum."""
+    """The energy of a Slurm job that has ended.
+
+    The steps of a job run at the same time, and Slurm counts complete nodes for each of them. Therefore the largest
+    value counts, and not the sum.
+    """
     command = ["sacct", "--noheader", "--parsable2", f"--jobs={job}", "--format=ConsumedEnergyRaw"]
     try:
-        rows = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False).stdout.split()
+        output = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False).stdout
     except (OSError, subprocess.TimeoutExpired):
         return Energy(None, "no answer from sacct here")
-    joules = max((int(row) for row in rows if row.isdecimal() and int(row) < 2**63), default=0)  # 2⁶⁴ - 2: no value
-    if not joules:
+    values = [int(row) for row in output.split() if row.isdecimal()]
+    joules = max((value for value in values if value < 2**63), default=0)  # Slurm writes 2⁶⁴ - 2 for "no value"
+    if joules == 0:
         return Energy(None, f"Slurm has kept no energy of job {job}")
     return Energy(float(joules), f"sacct, whole nodes of job {job}", True)
 
 
 def _busy_s() -> float:
-    """Seconds that cores have worked for this process and for those of its children that have ended."""
+    """Seconds of CPU cores for this process and for those of its child processes that have ended."""
     children = os.times()
     return time.process_time() + children.children_user + children.children_system
 
 
 def from_readings(lines: str, seconds: float) -> Energy:
-    """Energy from lines "board, watts" that were read while the work ran; None where no board tells."""
+    """The energy from lines "board, watts" that were read during the work.
+
+    Args:
+        lines: of nvidia-smi. A line without a number, such as "[N/A]" or an incomplete last line, is skipped.
+        seconds: duration of the work.
+    """
     watts: dict[str, list[float]] = {}
     for line in lines.splitlines():
-        with contextlib.suppress(ValueError):  # "[N/A]", or a line cut short by the end
+        with contextlib.suppress(ValueError):
             board, watt = line.split(",")
-            watts[board] = [*watts.get(board, ()), float(watt)]
+            watts.setdefault(board, []).append(float(watt))
     if not watts:
-        return Energy(None, "the boards do not tell their power")
-    power = sum(statistics.mean(found) for found in watts.values())
-    return Energy(power * seconds, f"nvidia-smi, boards: {len(watts)}, readings: {sum(map(len, watts.values()))}", True)
+        return Energy(None, "the boards do not report their power")
+    power = sum(statistics.mean(readings) for readings in watts.values())
+    n_readings = sum(len(readings) for readings in watts.values())
+    return Energy(power * seconds, f"nvidia-smi, boards: {len(watts)}, readings: {n_readings}", True)
 
 
 def _counters() -> dict[str, tuple[int, int]]:
-    """Package → (microjoules so far, where the counter starts again at 0); empty if none may be read."""
-    found = {}
+    """The RAPL counters of the CPU packages.
+
+    Returns:
+        For each package the microjoules so far, and the largest value, after which the counter starts again at 0. It is
+        empty if the counters may not be read.
+    """
+    counters = {}
     for zone in sorted(POWERCAP.glob("intel-rapl:*")):
         try:
-            if (zone / "name").read_text().startswith("package"):  # others are parts of a package
-                so_far, most = (int((zone / name).read_text()) for name in ("energy_uj", "max_energy_range_uj"))
-                found[zone.name] = so_far, most
+            if not (zone / "name").read_text().startswith("package"):
+                continue  # such a zone is a part of a package
+            microjoules = int((zone / "energy_uj").read_text())
+            largest = int((zone / "max_energy_range_uj").read_text())
         except (OSError, ValueError):
             return {}
-    return found
+        counters[zone.name] = (microjoules, largest)
+    return counters
 
 
 def _of_packages(before: dict[str, tuple[int, int]], after: dict[str, tuple[int, int]]) -> Energy:
-    """RAPL: what all processor packages took between two readings; a counter may have started again once."""
+    """The energy of all CPU packages between two readings. A counter may have started again once."""
     if not before or before.keys() != after.keys():
         return Energy(None, "no counter of this machine may be read")
-    joules = sum((after[name][0] - start) % (most + 1) / 1e6 for name, (start, most) in before.items())
-    return Energy(joules, f"RAPL, {len(before)} whole packages, all programs", True)
+    microjoules = 0
+    for name, (start, largest) in before.items():
+        end, _ = after[name]
+        microjoules += (end - start) % (largest + 1)
+    return Energy(microjoules / 1e6, f"RAPL, {len(before)} whole packages, all programs", True)

@@ -1,9 +1,10 @@
-"""Optimizers for many networks at once: every tensor holds one layer of R replicas.
+"""Optimizers for many networks at once. Each tensor holds one layer of R replicas.
 
-A layer, its gradient, what is remembered of it and one learning rate for each replica in; the layer changed in place
-out. For each replica they compute what the optimizer of that name does for one network (a test compares them).
+In: a layer, its gradient, its optimizer state, and one learning rate for each replica. Out: the layer, changed in
+place. For each replica, the result is that of the optimizer of the same name for one network, which a test compares.
+The functions name their sources.
 
-Legend: R replicas; a layer is (R, inputs, outputs), its bias (R, 1, outputs).
+Legend: R replicas; a layer has the shape (R, inputs, outputs), and its bias (R, 1, outputs).
 """
 
 from collections.abc import Callable
@@ -14,8 +15,8 @@ from torch import Tensor
 
 from dltutorial.optim.layerwise import Layerwise
 
-#: Takes a layer, its gradient, its state (a dictionary, empty at first, of tensors (R, …) and numbers that all share)
-#: and rates (R, 1, 1).
+#: It takes a layer, its gradient, its optimizer state and rates (R, 1, 1). The optimizer state is a dictionary, empty
+#: before the first update, of tensors (R, …) and of numbers that all replicas share.
 Update = Callable[[Tensor, Tensor, dict[str, Any], Tensor], None]
 
 
@@ -23,32 +24,56 @@ def sgd(layer: Tensor, gradient: Tensor, state: dict[str, Any], rate_R11: Tensor
     """``torch.optim.SGD`` with momentum 0.9 (Polyak 1964): v ← μ v + g; w ← w - η v."""
     if not state:
         state["velocity"] = torch.zeros_like(layer)
-    layer.addcmul_(state["velocity"].mul_(0.9).add_(gradient), rate_R11, value=-1)
+    velocity = state["velocity"]
+    velocity.mul_(0.9).add_(gradient)
+    layer.addcmul_(velocity, rate_R11, value=-1)
 
 
 def adam(layer: Tensor, gradient: Tensor, state: dict[str, Any], rate_R11: Tensor) -> None:
-    """``torch.optim.Adam`` with its own β₁, β₂ and ε (Kingma and Ba 2014, arXiv:1412.6980): w ← w - η m̂ / (√v̂ + ε)."""
+    """``torch.optim.Adam`` with its default β₁, β₂ and ε: w ← w - η m̂ / (√v̂ + ε).
+
+    Source: Kingma and Ba 2014 (arXiv:1412.6980).
+    """
     beta1, beta2 = 0.9, 0.999
     if not state:
-        state |= {"mean": torch.zeros_like(layer), "square": torch.zeros_like(layer), "step": 0}
+        state["mean"] = torch.zeros_like(layer)
+        state["square"] = torch.zeros_like(layer)
+        state["step"] = 0
     state["step"] += 1
-    mean, square = state["mean"], state["square"]
+    mean = state["mean"]
     mean.lerp_(gradient, 1 - beta1)
+    square = state["square"]
     square.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
-    spread = (square.sqrt() / (1 - beta2 ** state["step"]) ** 0.5).add_(1e-8)
-    layer.addcmul_(mean.div(spread).div_(1 - beta1 ** state["step"]), rate_R11, value=-1)
+    m_correction = 1 - beta1 ** state["step"]
+    v_correction = 1 - beta2 ** state["step"]
+    denominator = (square.sqrt() / v_correction**0.5).add_(1e-8)
+    layer.addcmul_(mean.div(denominator).div_(m_correction), rate_R11, value=-1)
 
 
 def for_replicas(optimizer: Callable[..., Layerwise], **options: Any) -> Update:
-    """LARS, LARC or LAMB for ``ensemble.train(optimizer=for_replicas(LAMB, weight_decay=0.01))``.
+    """Use LARS, LARC or LAMB in an ensemble: ``ensemble.train(optimizer=for_replicas(LAMB, weight_decay=0.01))``.
 
-    The optimizer's own code, with one norm a layer and replica. Biases are neither scaled by a ratio nor decayed.
+    The update runs the code of the optimizer itself, with one norm for each layer and replica. Biases are neither
+    scaled by a ratio nor decayed.
+
+    Args:
+        optimizer: a class of ``optim``.
+        **options: its options. The learning rates come from the ensemble.
     """
-    of_one = optimizer([torch.zeros(1)], lr=0.0, **options)
-    of_one.norms = lambda layers: torch.stack([torch.linalg.vector_norm(x, dim=(1, 2), keepdim=True) for x in layers])
+    layerwise = optimizer([torch.zeros(1)], lr=0.0, **options)
+    layerwise.norms = _norms_of_replicas
+    (defaults,) = layerwise.param_groups
 
     def update(layer: Tensor, gradient: Tensor, state: dict[str, Any], rate_R11: Tensor) -> None:
-        spared = {"adapt": False, "weight_decay": 0.0} if layer.shape[1] == 1 else {}
-        of_one.change({**of_one.param_groups[0], "lr": rate_R11, **spared}, [layer], [gradient], [state])
+        group = {**defaults, "lr": rate_R11}
+        is_bias = layer.shape[1] == 1
+        if is_bias:
+            group.update(adapt=False, weight_decay=0.0)
+        layerwise.change(group, [layer], [gradient], [state])
 
     return update
+
+
+def _norms_of_replicas(layers: list[Tensor]) -> Tensor:
+    """Euclidean norms (N, R, 1, 1) of N layers, one for each replica."""
+    return torch.stack([torch.linalg.vector_norm(x, dim=(1, 2), keepdim=True) for x in layers])
