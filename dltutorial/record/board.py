@@ -1,10 +1,15 @@
-"""TensorBoard in the notebook, by one call: ``board.show(folder)``.
+"""Show TensorBoard in the notebook with one call: ``board.show(folder)``.
 
-In: a run's folder, or a folder of runs. Out: a frame below the cell. TensorBoard runs in a thread of this process, so
-it ends with the kernel; it listens on the loopback only, on a free port. It asks nobody for a password, and others on
-the same machine may reach its port; so it answers only below a path that nobody can guess. On a hub, and in JupyterLab
-with jupyter-server-proxy, the frame goes through the user's own server; without it the browser has to be on the same
-machine. The slash at the end of an address matters: without it the frame stays blank.
+Input: the folder of a run, or a folder of runs.
+Output: a frame below the cell.
+
+TensorBoard runs in a thread of this process, so it ends with the kernel. It listens on a free port of the loopback.
+It has no password, but other users of the machine may reach its port. Therefore it answers only below a secret path.
+
+On a hub, and in JupyterLab with jupyter-server-proxy, the frame goes through the user's own server. Otherwise the
+browser must run on the same machine. Each address ends with a slash, because without it the frame stays empty.
+
+Source: the documentation of TensorBoard and of jupyter-server-proxy.
 """
 
 import functools
@@ -20,51 +25,88 @@ from dltutorial.errors import CourseError
 
 
 def show(folder: Path, height: int = 600) -> None:
-    """Show TensorBoard with the runs below ``folder``; a second call takes the same board.
+    """Show TensorBoard with the runs below ``folder``. A second call shows the same board.
 
     Args:
-        folder: a run's folder, or one that holds several; anybody's event files will do.
-        height: of the frame, in pixels.
+        folder: The folder of a run, or one that holds several runs. The event files may come from any program.
+        height: Height of the frame in pixels.
 
     Raises:
-        CourseError: no events are there.
+        CourseError: There are no event files.
     """
     from IPython import get_ipython
     from IPython.display import HTML, display
 
     folder = Path(folder).absolute()
     if next(folder.glob("**/*tfevents*"), None) is None:
-        do = "give the folder that holds some, or train with track=('tensorboard',) first"
-        raise CourseError(f"no TensorBoard event files (*tfevents*) in {folder.name}/ or below; {do}")
-    if getattr(get_ipython(), "kernel", None) is None:
+        todo = "give the folder that holds some, or train with --track tensorboard first"
+        raise CourseError(f"no TensorBoard event files (*tfevents*) in {folder.name}/ or below; {todo}")
+    is_notebook = getattr(get_ipython(), "kernel", None) is not None
+    if not is_notebook:
         print(f"TensorBoard of {folder.name}: http://127.0.0.1:{start(folder)} (as long as this program runs)")
-    elif "JPY_SESSION_NAME" not in os.environ:
-        print(f"in JupyterLab TensorBoard appears here; else: tensorboard --logdir {os.path.relpath(folder)}")
-    else:
+    elif "JPY_SESSION_NAME" in os.environ:
         display(HTML(frame(address(start(folder)), folder.name, height)))
+    else:  # nobody looks at the notebook while it runs
+        print(f"in JupyterLab TensorBoard appears here; else: tensorboard --logdir {os.path.relpath(folder)}")
 
 
 @functools.cache
 def start(folder: Path) -> str:
-    """Start TensorBoard for a folder; returns ``<port>/<secret>/``, where it answers on the loopback."""
+    """Start TensorBoard for a folder.
+
+    Returns:
+        ``<port>/<secret>/``, where TensorBoard answers on the loopback.
+    """
     from tensorboard import program
 
-    secret, board = secrets.token_urlsafe(24), program.TensorBoard()
-    flags = ["--host=127.0.0.1", "--port=0", "--load_fast=false", "--reload_interval=5", f"--path_prefix=/{secret}"]
-    board.configure(["", f"--logdir={folder}", *flags])
+    secret = secrets.token_urlsafe(24)
+    board = program.TensorBoard()
+    board.configure(
+        [
+            "tensorboard",
+            f"--logdir={folder}",
+            "--host=127.0.0.1",
+            "--port=0",
+            "--load_fast=false",
+            "--reload_interval=5",
+            f"--path_prefix=/{secret}",
+        ]
+    )
     return f"{urlsplit(board.launch()).port}/{secret}/"
 
 
 def address(place: str) -> str:
-    """Where a browser that shows this notebook finds the board at ``<port>/<secret>/``."""
-    base = os.environ.get("JUPYTERHUB_SERVICE_PREFIX", "/" if importlib.util.find_spec("jupyter_server_proxy") else "")
-    through = os.environ.get("TENSORBOARD_PROXY_URL", f"{base}proxy/%PORT%/" if base else "http://127.0.0.1:%PORT%/")
+    """The address at which the browser of this notebook reaches a board.
+
+    Args:
+        place: ``<port>/<secret>/``, from :func:`start`.
+
+    Returns:
+        An address through the user's server if it can forward requests. Otherwise it is one on this machine.
+    """
     port, _, path = place.partition("/")
-    return through.replace("%PORT%", port) + path
+    return _port_pattern().replace("%PORT%", port) + path
+
+
+def _port_pattern() -> str:
+    """The address of a port of this machine, in which ``%PORT%`` stands for the port."""
+    if "TENSORBOARD_PROXY_URL" in os.environ:
+        return os.environ["TENSORBOARD_PROXY_URL"]
+    if "JUPYTERHUB_SERVICE_PREFIX" in os.environ:
+        return f"{os.environ['JUPYTERHUB_SERVICE_PREFIX']}proxy/%PORT%/"
+    if importlib.util.find_spec("jupyter_server_proxy"):
+        return "/proxy/%PORT%/"
+    return "http://127.0.0.1:%PORT%/"
 
 
 def frame(address: str, name: str, height: int) -> str:
-    """The board in a frame, and its address in words, as HTML."""
+    """The board in a frame, with its address below it, as HTML.
+
+    Args:
+        address: The address for the browser.
+        name: The name of the folder.
+        height: Height of the frame in pixels.
+    """
     return Markup(
         '<iframe title="TensorBoard: {name}" src="{address}" width="100%" height="{height}" '
         'style="border:1px solid #8888"></iframe><div style="opacity:.85">TensorBoard of {name}: '

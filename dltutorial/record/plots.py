@@ -1,7 +1,10 @@
-"""Figures good enough for a talk: one style, and the pictures that more than one chapter draws.
+"""Figures in one style, and the drawings that more than one chapter uses.
 
-Colours are Okabe and Ito's, which colour-blind readers can tell apart; every series also has a label at its end or a
-marker of its own. A title states the finding.
+Input: what is drawn, a title that states the result, and a text that says it without the figure.
+Output: a picture in the notebook, with this text as its alt text. The tables of published figures are read here, too.
+
+The colours can be distinguished by colour-blind readers. Each series also has a label or its own marker.
+Source of the colours: Okabe and Ito 2008, jfly.uni-koeln.de/color.
 """
 
 import base64
@@ -21,26 +24,43 @@ if TYPE_CHECKING:
 
 BLUE, ORANGE, GREEN, PURPLE = "#0072B2", "#D55E00", "#009E73", "#CC79A7"
 SKY, YELLOW, GREY = "#56B4E9", "#E69F00", "#6E6E6E"
+_CYCLE = (BLUE, ORANGE, GREEN, PURPLE, SKY, YELLOW, GREY)
 STYLE: Any = {
-    "figure.figsize": (8, 4.2), "figure.dpi": 110, "figure.constrained_layout.use": True, "font.size": 10.5,
-    "axes.titlesize": 12, "axes.titleweight": "bold", "axes.titlelocation": "left",
-    "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True, "axes.axisbelow": True,
-    "axes.prop_cycle": f"cycler('color', {[c[1:] for c in (BLUE, ORANGE, GREEN, PURPLE, SKY, YELLOW, GREY)]})",
-    "axes.formatter.min_exponent": 3,  # on a log axis 0.3, not 3 × 10⁻¹
-    "grid.color": "#DDDDDD", "grid.linewidth": 0.7, "legend.frameon": False, "lines.linewidth": 2,
-    "image.origin": "lower", "image.interpolation": "nearest",
-}  # fmt: skip
+    "axes.axisbelow": True,
+    "axes.formatter.min_exponent": 3,  # a log axis shows 0.3 instead of 3 × 10⁻¹
+    "axes.grid": True,
+    "axes.prop_cycle": f"cycler('color', {[colour.removeprefix('#') for colour in _CYCLE]})",
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "axes.titlelocation": "left",
+    "axes.titlesize": 12,
+    "axes.titleweight": "bold",
+    "figure.constrained_layout.use": True,
+    "figure.dpi": 110,
+    "figure.figsize": (8, 4.2),
+    "font.size": 10.5,
+    "grid.color": "#DDDDDD",
+    "grid.linewidth": 0.7,
+    "image.interpolation": "nearest",
+    "image.origin": "lower",
+    "legend.frameon": False,
+    "lines.linewidth": 2,
+}
 
 
 @contextmanager
 def figure(title: str, alt: str, n_rows: int = 1, n_cols: int = 1, size: tuple[float, float] | None = None) -> Iterator:
-    """Draw inside ``with figure(title, alt) as ax:``; the figure is shown, with its alt text, when the block ends.
+    """Draw inside ``with figure(title, alt) as ax:``. The figure is shown when the block ends.
 
     Args:
-        title: the finding, as a sentence.
-        alt: what a reader who cannot see the figure should know.
-        n_rows, n_cols: of axes; an array of them is yielded when there is more than one.
-        size: width and height in inches.
+        title: The result, as a sentence.
+        alt: What a reader who cannot see the figure should know.
+        n_rows: The number of rows of axes.
+        n_cols: The number of columns of axes.
+        size: Width and height in inches.
+
+    Yields:
+        The axes, or an array of them if there are several.
     """
     import matplotlib as mpl
     import matplotlib.pyplot as plt
@@ -66,49 +86,69 @@ def show(fig: "Figure", alt: str) -> None:
 
 
 def image(fig: "Figure", alt: str) -> str:
-    """A figure as an HTML picture that needs no other file; the figure is closed."""
+    """Convert a figure to an HTML picture that needs no other file, and close the figure."""
     import matplotlib.pyplot as plt
 
     buffer = io.BytesIO()
     fig.savefig(buffer, format="png")
     plt.close(fig)
-    source = f'src="data:image/png;base64,{base64.b64encode(buffer.getvalue()).decode()}" alt="{html.escape(alt)}"'
-    return f'<img class="dlt-figure" {source} style="max-width:100%;background:white">'
+    data = base64.b64encode(buffer.getvalue()).decode()
+    return (
+        f'<img class="dlt-figure" src="data:image/png;base64,{data}" alt="{html.escape(alt)}" '
+        'style="max-width:100%;background:white">'
+    )
 
 
 def roofline(
-    ax: "Axes", bytes_per_s: float, flop_per_s: Mapping[str, float],
+    ax: "Axes",
+    bytes_per_s: float,
+    flop_per_s: Mapping[str, float],
     points: Mapping[str, tuple[float, float, float]] | None = None,
-) -> None:  # fmt: skip
-    """Attainable speed against arithmetic intensity. Williams et al. 2009, doi:10.1145/1498765.1498785.
+) -> None:
+    """Draw the attainable speed against the arithmetic intensity. Williams et al. 2009, doi:10.1145/1498765.1498785.
 
     Args:
-        ax: gets logarithmic axes.
-        bytes_per_s: the slope: memory bandwidth.
-        flop_per_s: a ceiling for each dtype.
-        points: name → (FLOP per byte, FLOP/s predicted, FLOP/s measured).
+        ax: The axes, which become logarithmic.
+        bytes_per_s: The memory bandwidth, which is the slope.
+        flop_per_s: The peak of each dtype, which is a ceiling.
+        points: For each name: FLOP per byte, predicted FLOP/s and measured FLOP/s.
     """
-    x = np.logspace(-2, 4, 200)
-    for (name, peak), colour in zip(flop_per_s.items(), (BLUE, ORANGE, GREEN, PURPLE), strict=False):
-        ax.plot(x, np.minimum(x * bytes_per_s, peak) / 1e9, color=colour)
-        label: dict[str, Any] = {"textcoords": "offset points", "ha": "right", "color": colour, "fontweight": "bold"}
-        ax.annotate(f"{name} {peak / 1e9:,.0f} GFLOP/s", (x[-1], peak / 1e9), xytext=(0, 5), **label)
-    for (name, (intensity, predicted, measured)), marker in zip((points or {}).items(), "osD^v", strict=False):
-        ax.plot(intensity, predicted / 1e9, marker, mfc="white", mec="black", ms=9)
-        ax.plot(intensity, measured / 1e9, marker, color="black", ms=9)
-        ax.annotate(name, (intensity, measured / 1e9), xytext=(9, -12), textcoords="offset points")
+    intensity = np.logspace(-2, 4, 200)
+    for (dtype, peak), colour in zip(flop_per_s.items(), (BLUE, ORANGE, GREEN, PURPLE), strict=False):
+        ax.plot(intensity, np.minimum(intensity * bytes_per_s, peak) / 1e9, color=colour)
+        ax.annotate(
+            f"{dtype} {peak / 1e9:,.0f} GFLOP/s",
+            (intensity[-1], peak / 1e9),
+            xytext=(0, 5),
+            textcoords="offset points",
+            ha="right",
+            color=colour,
+            fontweight="bold",
+        )
+    for (name, point), marker in zip((points or {}).items(), "osD^v", strict=False):
+        flop_per_byte, predicted, measured = point
+        ax.plot(flop_per_byte, predicted / 1e9, marker, mfc="white", mec="black", ms=9)
+        ax.plot(flop_per_byte, measured / 1e9, marker, color="black", ms=9)
+        ax.annotate(name, (flop_per_byte, measured / 1e9), xytext=(9, -12), textcoords="offset points")
     ax.set(xscale="log", yscale="log", xlabel="arithmetic intensity, FLOP per byte", ylabel="GFLOP/s")
 
 
 def reference(name: str) -> list[dict[str, str]]:
-    """The rows of a file of published figures in ``dltutorial/reference/``."""
-    return list(csv.DictReader(line for line in _reference_lines(name) if not line.startswith("#")))
+    """Read the rows of a file of published figures.
+
+    Args:
+        name: The name of a file in ``dltutorial/reference/``, without its ending.
+    """
+    rows = [line for line in _reference_lines(name) if not line.startswith("#")]
+    return list(csv.DictReader(rows))
 
 
 def reference_source(name: str) -> list[str]:
-    """What such a file says about its figures, the source included: its comment lines."""
+    """Read the comments of a file of published figures, which name its source."""
     return [line.lstrip("# ") for line in _reference_lines(name) if line.startswith("#")]
 
 
 def _reference_lines(name: str) -> list[str]:
-    return (Path(__file__).parents[1] / "reference" / f"{name}.csv").read_text(encoding="utf-8-sig").splitlines()
+    """The lines of a file of published figures."""
+    file = Path(__file__).parents[1] / "reference" / f"{name}.csv"
+    return file.read_text(encoding="utf-8-sig").splitlines()

@@ -1,57 +1,81 @@
-"""A small table that reads well in a notebook and in a terminal.
+"""A small table for notebooks and terminals.
 
-In: a header and rows of anything. Out: an object that shows itself as HTML or as aligned text. Columns whose cells
-all begin with a digit or a sign are aligned to the right.
+Input: a header, and rows of any objects.
+Output: a table that shows itself as HTML or as aligned text. A column is aligned to the right if all its cells begin
+with a digit or a sign.
 """
 
 import html
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-_SHOWN = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if chr(code) != "\n"}
+_CONTROL_CODES = (*range(32), *range(127, 160))
+_ESCAPES = {code: f"\\x{code:02x}" for code in _CONTROL_CODES if chr(code) != "\n"}
 
 
 @dataclass(frozen=True, repr=False)
 class Table:
-    """Rows under a header; every cell is text, in which control characters are shown, not obeyed."""
+    """Rows under a header. Every cell is text, in which control characters are shown as escapes."""
 
     header: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
 
     @classmethod
     def of(cls, header: Sequence[str], rows: Iterable[Sequence[object]]) -> "Table":
-        """Make a table of anything; None reads "not available".
+        """Make a table of any objects. None is shown as "not available".
+
+        Args:
+            header: The name of each column.
+            rows: The rows, with a cell for each column.
+
+        Returns:
+            The table.
 
         Raises:
-            ValueError: a row has another length than the header.
+            ValueError: A row and the header have different lengths.
         """
-        cells = tuple(tuple("not available" if x is None else str(x).translate(_SHOWN) for x in row) for row in rows)
+        cells = tuple(tuple(_cell(value) for value in row) for row in rows)
         if any(len(row) != len(header) for row in cells):
             raise ValueError(f"every row needs {len(header)} cells, one for each of {', '.join(header)}")
         return cls(tuple(header), cells)
 
-    def _numeric(self) -> list[bool]:
-        columns = zip(*self.rows, strict=True) if self.rows else [()] * len(self.header)
-        return [bool(column) and all(cell[:1] in "0123456789-−+" for cell in column) for column in columns]
-
     def __str__(self) -> str:
-        lines = [self.header, *self.rows]
-        widths = [max(len(line[i]) for line in lines) for i in range(len(self.header))]
-        sides = [f">{width}" if right else f"<{width}" for width, right in zip(widths, self._numeric(), strict=True)]
-        head, *rows = ("  ".join(f"{x:{side}}" for x, side in zip(line, sides, strict=True)).rstrip() for line in lines)
-        return "\n".join([head, "─" * (sum(widths) + 2 * len(widths) - 2), *rows])
+        n_columns = len(self.header)
+        widths = [max(len(row[i]) for row in (self.header, *self.rows)) for i in range(n_columns)]
+        signs = [">" if is_numeric else "<" for is_numeric in self._numeric_columns()]
+        lines = []
+        for row in (self.header, *self.rows):
+            cells = [f"{row[i]:{signs[i]}{widths[i]}}" for i in range(n_columns)]
+            lines.append("  ".join(cells).rstrip())
+        rule = "─" * (sum(widths) + 2 * (n_columns - 1))
+        return "\n".join([lines[0], rule, *lines[1:]])
 
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        sides = ["right" if right else "left" for right in self._numeric()]
+        sides = ["right" if is_numeric else "left" for is_numeric in self._numeric_columns()]
+        head = _html_row("th", self.header, sides)
+        body = "".join(_html_row("td", row, sides) for row in self.rows)
+        return f'<table class="dlt-table"><thead>{head}</thead><tbody>{body}</tbody></table>'
 
-        def line(tag: str, cells: Sequence[str]) -> str:
-            inside = "".join(
-                f'<{tag} style="text-align:{side};padding:.2em .9em">{html.escape(cell)}</{tag}>'
-                for cell, side in zip(cells, sides, strict=True)
-            )
-            return f"<tr>{inside}</tr>"
+    def _numeric_columns(self) -> list[bool]:
+        """Whether each column looks numeric. An empty column does not."""
+        if not self.rows:
+            return [False] * len(self.header)
+        columns = zip(*self.rows, strict=True)
+        return [all(cell[:1] in "0123456789-−+" for cell in column) for column in columns]
 
-        body = "".join(line("td", row) for row in self.rows)
-        return f'<table class="dlt-table"><thead>{line("th", self.header)}</thead><tbody>{body}</tbody></table>'
+
+def _cell(value: object) -> str:
+    """The text of a cell."""
+    if value is None:
+        return "not available"
+    return str(value).translate(_ESCAPES)
+
+
+def _html_row(tag: str, cells: Sequence[str], sides: Sequence[str]) -> str:
+    """A row of HTML, with each cell aligned to its side."""
+    parts = []
+    for cell, side in zip(cells, sides, strict=True):
+        parts.append(f'<{tag} style="text-align:{side};padding:.2em .9em">{html.escape(cell)}</{tag}>')
+    return f"<tr>{''.join(parts)}</tr>"
