@@ -1,8 +1,9 @@
-"""An explorer: a picture of a model that follows sliders, and says in words what it shows.
+"""Show a model in a picture that follows sliders, with words that say what the picture shows.
 
-In: sliders, and a function that draws for their values. Out: a picture that follows every move, with the words above
-it; both stay, as they were last, in a page without a kernel. The sliders are ipywidgets': the Tab key reaches them, the
-arrow keys move them. A picture takes about 50 ms, without what makes matplotlib slow: minor ticks, a layout of its own.
+The input is sliders, and a function that draws for their values. The output is a picture with words above it, which
+changes with every move of a slider. A page without a kernel shows the last picture and its words. The sliders are
+those of ipywidgets (https://ipywidgets.readthedocs.io), which the Tab key reaches and the arrow keys move. A picture
+takes about 50 ms, because it omits what is slow in matplotlib: minor ticks and an automatic layout.
 """
 
 import html
@@ -21,8 +22,8 @@ from dltutorial.record import plots
 _PLAIN = {"figure.constrained_layout.use": False, "figure.figsize": (6.4, 4.1), "lines.linewidth": 2.3}
 _LABEL = {"description_width": "max(16em, min(100% - 4em, (40em - 100%) * 999))"}  # above the slider on a phone
 _LAYOUT = {"width": "40em", "max_width": "100%", "height": "auto", "flex_flow": "row wrap"}
-# ipywidgets gives a slider's handle no name. A screen reader is told what the others see: the label and the readout.
-# And JupyterLab takes the arrow keys from a list to choose from, to go to another cell, unless the list forbids it.
+# ipywidgets gives the handle of a slider no name. This script gives screen readers the label and the readout.
+# It also keeps the arrow keys for the lists, because JupyterLab would use them to go to another cell.
 _NAMES = """<script>(() => {
   const area = document.currentScript?.closest(".jp-OutputArea");
   if (!area || area.dltNames) return;
@@ -40,19 +41,26 @@ _NAMES = """<script>(() => {
 
 
 class Explorer:
-    """A title, sliders, and a picture that follows them; shown when a cell ends with it.
+    """A title, controls, and a picture that follows them. A cell that ends with an explorer shows it.
 
     Attributes:
-        title: what is explored, read before the words.
-        draw: called with axes and the controls' values, by name, as attributes; returns a sentence or two.
-        controls: name → ipywidget.
+        title: The subject, which is read before the words.
+        draw: A function of matplotlib's axes and of the values of the controls, which are attributes with the names of
+            the controls. It draws, and returns one or two sentences.
+        controls: The ipywidgets by name.
     """
 
     def __init__(self, title: str, draw: Callable[[Any, Any], str], **controls: Any) -> None:
-        self.title, self.draw, self.controls = title, draw, controls
+        self.title = title
+        self.draw = draw
+        self.controls = controls
 
     def picture(self, **changed: Any) -> show.Shown:
-        """Picture and words as the controls stand, some of them changed; the words also are the picture's alt text."""
+        """Return picture and words for the values of the controls. The words are also the picture's alt text.
+
+        Args:
+            **changed: Values that replace those of controls.
+        """
         import matplotlib as mpl
         from matplotlib.figure import Figure
         from matplotlib.ticker import NullLocator
@@ -71,6 +79,7 @@ class Explorer:
         return show.Shown(page, f"{self.title}. {words}")
 
     def _ipython_display_(self) -> None:
+        """Show the picture, and the controls if there is a kernel. IPython calls this method."""
         handle = show.display(self.picture(), display_id=True)
         if show.in_notebook():
             import ipywidgets
@@ -81,55 +90,100 @@ class Explorer:
 
 
 def slider(
-    label: str, help: str, value: float, stops: Sequence[float], unit: str = "", text: Callable | None = None
+    label: str,
+    help: str,
+    value: float,
+    stops: Sequence[float],
+    unit: str = "",
+    text: Callable | None = None,
 ) -> Any:
-    """A slider that rests at ``stops``, in rising order, and at ``value``, where it starts, or at the nearer end.
+    """Return a slider.
 
-    ``help`` is shown when the pointer rests on it. ``text`` of a value: three digits, or all of a whole number.
+    Args:
+        label: The name of the quantity.
+        help: An explanation, which is shown when the pointer rests on the slider.
+        value: Where the slider starts. A value outside of the stops is moved to the nearer end.
+        stops: The values at which the slider can rest, in rising order. ``value`` is added to them.
+        unit: The unit of the values.
+        text: A function that returns a value as text. By default, whole numbers have all digits, others three.
+
+    Raises:
+        CourseError: ``value`` is negative or not finite.
     """
     import ipywidgets
 
     if not (math.isfinite(value) and value >= 0):
         raise CourseError(f"{label} is {value:g}; give a positive, finite number")
     value = min(max(value, stops[0]), stops[-1])
-    text = text or ("{:,}".format if isinstance(stops[0], int) else three)
+    if text is None:
+        text = "{:,}".format if isinstance(stops[0], int) else three
     options = {text(stop): stop for stop in (*stops, value)}
     return ipywidgets.SelectionSlider(
-        options=sorted(options.items(), key=lambda pair: pair[1]), value=value, tooltip=help, style=_LABEL,
-        description=f"{label} [{unit}]" if unit else label, layout=_LAYOUT,
-    )  # fmt: skip
+        options=sorted(options.items(), key=lambda pair: pair[1]),
+        value=value,
+        tooltip=help,
+        style=_LABEL,
+        description=f"{label} [{unit}]" if unit else label,
+        layout=_LAYOUT,
+    )
 
 
 def geometric(low: float, high: float) -> list[float]:
-    """Stops of which each is as many times the one before. CourseError: an end is 0."""
+    """Return 61 stops with equal ratios.
+
+    Raises:
+        CourseError: One end is 0.
+    """
     if 0 in (low, high):
         raise CourseError(f"from {low:g} to {high:g} there are no equal ratios; give positive, finite numbers")
     return np.geomspace(low, high, 61).tolist()
 
 
 def around(value: float, factor: float) -> list[float]:
-    """The same, with a measured number in the middle, the ends so many times less and more."""
+    """Return 61 stops with equal ratios, from ``value / factor`` to ``value * factor``."""
     return geometric(value / factor, value * factor)
 
 
 def whole(low: int, high: int) -> list[int]:
-    """All whole numbers, or, if there are more than 61, those in steps of the root of two."""
-    stops = range(low, high + 1) if high - low < 61 else [round(2 ** (n / 2)) for n in range(70)]
-    return [low, *(n for n in stops if low < n < high), high]
+    """Return all whole numbers from ``low`` to ``high``. If there are more than 61, their ratio is about √2."""
+    if high - low < 61:
+        return list(range(low, high + 1))
+    powers = [round(2 ** (n / 2)) for n in range(70)]
+    return [low, *(n for n in powers if low < n < high), high]
 
 
 def choice(label: str, help: str, options: Iterable[Any], value: Any) -> Any:
-    """A list to choose from: names, or pairs of name and value."""
+    """Return a list to choose from.
+
+    Args:
+        label: The name of the quantity.
+        help: An explanation, which is shown when the pointer rests on the list.
+        options: Names, or pairs of a name and a value.
+        value: The value at which the list starts.
+    """
     import ipywidgets
 
-    shown = {"description": label, "tooltip": help, "style": _LABEL, "layout": _LAYOUT}
-    return ipywidgets.Dropdown(options=list(options), value=value, **shown)
+    return ipywidgets.Dropdown(
+        options=list(options),
+        value=value,
+        description=label,
+        tooltip=help,
+        style=_LABEL,
+        layout=_LAYOUT,
+    )
 
 
 def size(n_bytes: float) -> str:
-    """Bytes as words have them: ``1.5 MiB``, ``1,010 KiB``."""
-    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
-        if n_bytes < 1023.5:
-            return f"{n_bytes:.0f} B" if unit == "B" else f"{three(n_bytes)} {unit}"
+    """Return bytes with a unit, such as ``1.5 MiB`` or ``1,010 KiB``."""
+    if n_bytes < 1023.5:
+        return f"{n_bytes:.0f} B"
+    for unit in ("KiB", "MiB", "GiB", "TiB"):
         n_bytes /= 1024
-    return f"{three(n_bytes)} PiB"
+        if n_bytes < 1023.5:
+            return f"{three(n_bytes)} {unit}"
+    return f"{three(n_bytes / 1024)} PiB"
+
+
+def count(n: int, noun: str) -> str:
+    """Return a number with its noun, such as ``1 rank`` or ``2 ranks``."""
+    return f"{n:,} {noun}" if n == 1 else f"{n:,} {noun}s"
