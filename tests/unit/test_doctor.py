@@ -121,12 +121,6 @@ def test_torch_that_does_not_load_is_missing(chapters, monkeypatch):
     assert "pip install torch" in line_of(text, "does not load")
 
 
-def test_a_folder_without_notebooks_is_missing(chapters, tmp_path):
-    text, status = doctor.report(tmp_path)
-    assert status == 1
-    assert "no notebooks" in text
-
-
 def test_an_unknown_preset_is_one_line(chapters, monkeypatch):
     monkeypatch.setenv("DLTUTORIAL_PRESET", "nonsense")
     with pytest.raises(CourseError, match="DLTUTORIAL_PRESET"):
