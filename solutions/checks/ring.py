@@ -1,12 +1,14 @@
-"""Checks of chapter 08's exercise: a ring all-reduce written from send and receive, on real ranks.
+"""Checks of chapter 08's exercise: a ring all-reduce that is written with send and receive.
 
-The vector of rank r holds 10 to the power r, so every digit of a sum tells how often that rank has been added; in one
-case its numbers grow from place to place, too. What ranks send is counted on its way into torch.distributed; a deadlock
-ends at the deadline of the launch.
+The answer runs on two, three and four ranks. The vector of rank r holds the number 10 to the power r, so each digit of
+a sum shows how often the numbers of that rank were added. The checks compare the sums of all ranks, and the receivers
+and the bytes of all messages. In one case the numbers also grow from place to place, so that a mistake between chunks
+becomes visible.
+
+Source: Patarasuk and Yuan 2009, doi:10.1016/j.jpdc.2008.09.002
 """
 
 import functools
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,9 +21,10 @@ from torch.distributed import distributed_c10d
 from dltutorial.comm.communicator import Communicator
 from dltutorial.course.checks import Exercise, Wrong
 from dltutorial.course.checks.cases import case
-from dltutorial.launch import RankFailed, RanksHang, launch
+from dltutorial.course.checks.rank_harness import RankError, run_on_ranks
 
-PATIENCE_S = 20.0  # for ranks that share busy cores
+Job = tuple[int, str]  # the length and the dtype of a vector
+
 _HANGS = (
     "A deadlock: every rank waits for another, and none goes on. If all are in send, nobody receives: start both with "
     "batch_isend_irecv, then wait. Else some rank has fewer rounds than its neighbour."
@@ -37,158 +40,211 @@ _MISSING = (
 )
 
 
-@dataclass
-class Sent:
-    """What a rank has sent: to whom, and how many bytes each."""
+_NO_REMAINDER = f"The last numbers were never sent. {_UNEVEN}"
+_MIXED_CHUNKS = (
+    "Numbers of different places were added. Chunk c of a rank goes with chunk c of all others: which "
+    "chunk does the rank before you send in this round?"
+)
+_IMMUTABLE = "The chunks come as a tuple: chunks[i] += … wants to put a new one there. Use chunks[i].add_(…)."
+_NOT_IN_PLACE = "x is as it was. Work in place: add into x, receive into x; what you return does not count."
+_MEAN = "That is the mean. An all-reduce sums; who wants a mean divides later."
+_HALF = "Each rank has the sum of one chunk: half of the work. Now hand the sums around: the all-gather."
+_ADDED_TWICE = (
+    "A digit above 1: a rank was added twice. The first half takes p − 1 rounds, no more; in the second half "
+    "sums are only copied, not added."
+)
+_NOTHING_SENT = (
+    "Nothing was sent. Use isend and irecv (batch_isend_irecv starts both), no collective: the point is to see inside."
+)
+_NEIGHBOURS = "In a ring each rank sends only to the next, (rank + 1) % size, and receives only from the one before."
+_ROUNDS = "p − 1 rounds to sum, p − 1 to hand around, no more: one message of a whole chunk in each."
+_TOO_MANY_BYTES = "Too many bytes. Send one chunk in each round, not the whole vector, and nothing twice."
 
-    peers: list[int] = field(default_factory=list)
+
+@dataclass
+class SentMessages:
+    """The messages that a rank sends.
+
+    Attributes:
+        receivers: The receiving rank of each message.
+        sizes_bytes: The bytes of each message.
+    """
+
+    receivers: list[int] = field(default_factory=list)
     sizes_bytes: list[int] = field(default_factory=list)
 
-    def note(self, send: Callable) -> Callable:
-        """``send`` of torch.distributed, which tells this one of each call."""
+    def record(self, tensor: torch.Tensor, *args: Any, **options: Any) -> None:
+        """Record a call of ``send`` or ``isend`` with these arguments."""
+        receiver: Any = options.get("dst", options.get("group_dst"))
+        if args and args[0] is not None:
+            receiver = args[0]
+        self.receivers.append(int(receiver))
+        self.sizes_bytes.append(tensor.nbytes)
 
-        @functools.wraps(send)
-        def noted(tensor: torch.Tensor, *args: Any, **options: Any) -> Any:
-            peer = args[0] if args and args[0] is not None else options.get("dst", options.get("group_dst"))
-            self.peers.append(int(peer))
-            self.sizes_bytes.append(tensor.nbytes)
-            return send(tensor, *args, **options)
 
-        return noted
+@dataclass
+class JobResult:
+    """The result of the answer on one rank: the vector after the call, and what the rank sent."""
+
+    vector: list[float]
+    sent: SentMessages
 
 
 def _refuse(*args: Any, **options: Any) -> None:
-    """In place of what the course's own ring stands on."""
+    """Replace the function that the course's own ring all-reduce uses."""
     raise RuntimeError("the course's own collectives are no answer: write yours")
 
 
-def _on_ranks(packed: bytes, jobs: Sequence[tuple[int, str]], step: int) -> list[tuple[list, Sent]]:
-    """On one rank, for each (length, dtype): the vector afterwards, and what was sent.
+def _record_sends() -> list[SentMessages]:
+    """Record all later messages of this process in the last entry of the returned list."""
+    records = [SentMessages()]
 
-    All numbers of a rank's vector are alike, or grow by ``step`` from place to place.
-    """
-    now = [Sent()]
+    def recorded(send: Callable) -> Callable:
+        @functools.wraps(send)
+        def record_and_send(*args: Any, **options: Any) -> Any:
+            records[-1].record(*args, **options)
+            return send(*args, **options)
+
+        return record_and_send
+
     for name in ("send", "isend"):
-        send = getattr(distributed_c10d, name)
-        noted = functools.wraps(send)(lambda *args, _send=send, **options: now[0].note(_send)(*args, **options))
-        for module in (dist, distributed_c10d):  # a P2POp takes only what the second one calls isend
-            setattr(module, name, noted)
+        function = recorded(getattr(distributed_c10d, name))
+        setattr(dist, name, function)
+        setattr(distributed_c10d, name, function)  # P2POp compares its operation with this one
+    return records
+
+
+def _sum_on_rank(packed: bytes, jobs: Sequence[Job], step: int) -> list[JobResult]:
+    """Run the answer once for each job.
+
+    Args:
+        packed: The answer. It is unpacked after ``send`` was replaced, because it may refer to ``send`` itself.
+        jobs: The vectors to sum.
+        step: The difference of two neighbouring numbers of a vector.
+
+    Returns:
+        The result of each job.
+    """
+    records = _record_sends()
     Communicator.exchange_all = _refuse  # type: ignore[method-assign]
-    fn = cloudpickle.loads(packed)  # only now: it may hold a send of its own
-    found = []
+    fn = cloudpickle.loads(packed)
+    results = []
     for n, dtype in jobs:
-        now[0] = Sent()
+        records.append(SentMessages())
         x = (10 ** dist.get_rank() + step * torch.arange(n)).to(getattr(torch, dtype))
         fn(x)
-        found.append((x.tolist(), now[0]))
-    return found
+        results.append(JobResult(x.tolist(), records[-1]))
+    return results
 
 
 def _run(
-    fn: Callable, p: int, *jobs: tuple[int, str], uneven: bool = False, step: int = 0
-) -> list[list[tuple[list, Sent]]]:
-    """The answer on p ranks: for each rank, for each job, what ``_on_ranks`` found."""
+    fn: Callable, world_size: int, jobs: Sequence[Job], uneven: bool = False, step: int = 0
+) -> list[list[JobResult]]:
+    """Return the results of all jobs for each rank."""
     try:
-        packed = cloudpickle.dumps(fn)
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", ".*ranks share")
-            return launch(_on_ranks, p, packed, jobs, step, timeout_s=PATIENCE_S, backend="gloo")
-    except RanksHang as hang:
-        raise Wrong(f"an end within {PATIENCE_S:g} s on {p} ranks", _place(str(hang)), _HANGS) from None
-    except RankFailed as failed:
-        if failed.kind == "NotImplementedError" and not failed.message:
-            raise NotImplementedError from None
-        said = str(failed).splitlines()[0]
-        raise Wrong(
-            f"an end without an error on {p} ranks", said, _hint_of(failed.kind, failed.message, uneven)
-        ) from None
+        return run_on_ranks(_sum_on_rank, world_size, cloudpickle.dumps(fn), jobs, step, hang_hint=_HANGS)
+    except RankError as error:
+        error.hint = _hint_for_error(error, uneven)
+        raise
 
 
-def _hint_of(kind: str, message: str, uneven: bool) -> str:
-    """What an error in a rank comes from."""
-    if kind == "SIGABRT" or "preamble" in message or "nbytes" in message:  # gloo, of a message longer than its place
+def _hint_for_error(error: RankError, uneven: bool) -> str:
+    """Return the hint for an exception. gloo aborts if a message is longer than its receive buffer."""
+    if error.kind == "SIGABRT" or "preamble" in error.message or "nbytes" in error.message:
         return _OTHER_SIZE
-    if "item assignment" in message:
-        return "The chunks come as a tuple: chunks[i] += … wants to put a new one there. Use chunks[i].add_(…)."
-    return _UNEVEN if uneven and kind in ("RuntimeError", "ValueError", "IndexError") else ""
+    if "item assignment" in error.message:
+        return _IMMUTABLE
+    if uneven and error.kind in ("RuntimeError", "ValueError", "IndexError"):
+        return _UNEVEN
+    return ""
 
 
-def _place(text: str) -> str:
-    """The last line of a hang: where a rank waits."""
-    return text.splitlines()[-1]
-
-
-def _sums(fn: Callable, p: int, *jobs: tuple[int, str], uneven: bool = False) -> None:
+def _check_sums(fn: Callable, world_size: int, *jobs: Job, uneven: bool = False) -> None:
     """All ranks must hold the sum after every job."""
-    found = _run(fn, p, *jobs, uneven=uneven)
-    for job, (n, _) in enumerate(jobs):
-        vectors = [rank[job][0] for rank in found]
-        wanted = [sum(10**rank for rank in range(p))] * n
-        for rank, got in enumerate(vectors):
-            if got != wanted:
-                hint = _diagnosis(vectors, n, p, len(found[rank][job][1].peers))
-                raise Wrong(f"{wanted} on rank {rank} of {p}", f"{got}", hint)
+    results = _run(fn, world_size, jobs, uneven)
+    for index, (n, _) in enumerate(jobs):
+        of_job = [of_rank[index] for of_rank in results]
+        expected = [_total(world_size)] * n
+        for rank, result in enumerate(of_job):
+            if result.vector != expected:
+                hint = _hint_for_vectors([other.vector for other in of_job], n, len(result.sent.receivers))
+                raise Wrong(f"{expected} on rank {rank} of {world_size}", f"{result.vector}", hint, _by_rank(of_job))
 
 
-def _diagnosis(vectors: list[list[float]], n: int, p: int, messages: int) -> str:
-    """Which well-known mistake leaves these vectors."""
-    total = sum(10**rank for rank in range(p))
-    own = [[10**rank] * n for rank in range(p)]
-    right = [[value == total for value in vector] for vector in vectors]
-    if vectors == own:
-        return "x is as it was. Work in place: add into x, receive into x; what you return does not count."
-    if all(value == total / p or value == total // p for vector in vectors for value in vector):
-        return "That is the mean. An all-reduce sums; who wants a mean divides later."
-    if all(vector[-1] == 10**rank for rank, vector in enumerate(vectors)) and n % p:
-        return f"The last numbers were never sent. {_UNEVEN}"
-    if all(sum(row) <= -(-n // p) for row in right) and any(map(any, right)) and messages < 2 * (p - 1):
-        return "Each rank has the sum of one chunk: half of the work. Now hand the sums around: the all-gather."
+def _by_rank(results: Sequence[JobResult]) -> str:
+    """Return a line with the vector of each rank."""
+    return "\n".join(f"rank {rank}: {result.vector}" for rank, result in enumerate(results))
+
+
+def _total(world_size: int) -> int:
+    return sum(10**rank for rank in range(world_size))
+
+
+def _hint_for_vectors(vectors: list[list[float]], n: int, n_messages: int) -> str:
+    """Return the hint for the mistake that leaves these vectors of n numbers on the ranks."""
+    world_size = len(vectors)
+    total = _total(world_size)
     values = [value for vector in vectors for value in vector]
-    if any(digit not in "01" for value in values for digit in str(int(value))):
-        return (
-            "A digit above 1: a rank was added twice. The first half takes p − 1 rounds, no more; in the second half "
-            "sums are only copied, not added."
-        )
-    return _MISSING
+    longest_chunk = -(-n // world_size)
+    most_correct = max(vector.count(total) for vector in vectors)
+    if _have_own_values(vectors):
+        return _NOT_IN_PLACE
+    if set(values) <= {total / world_size, total // world_size}:
+        return _MEAN
+    if n % world_size and _have_own_values([vector[-1:] for vector in vectors]):
+        return _NO_REMAINDER
+    if 0 < most_correct <= longest_chunk and n_messages < 2 * (world_size - 1):
+        return _HALF
+    return _hint_for_digits(values)
 
 
-def _in_place(fn: Callable) -> None:
+def _hint_for_digits(values: list[float]) -> str:
+    """Return the hint for wrong sums, whose digits show how often each rank was added."""
+    digits = "".join(str(int(value)) for value in values)
+    if set(digits) <= {"0", "1"}:
+        return _MISSING
+    return _ADDED_TWICE
+
+
+def _have_own_values(vectors: list[list[float]]) -> bool:
+    """Return whether each rank has only its initial number."""
+    return all(set(vector) <= {10**rank} for rank, vector in enumerate(vectors))
+
+
+def _check_places(fn: Callable) -> None:
     """Every number is summed with those of its own place"""
-    wanted = [111 + 3 * 1000 * place for place in range(6)]
-    for rank, ((got, _),) in enumerate(_run(fn, 3, (6, "float32"), step=1000)):
-        if got != wanted:
-            hint = (
-                "Numbers of different places were added. Chunk c of a rank goes with chunk c of all others: which "
-                "chunk does the rank before you send in this round?"
-            )
-            raise Wrong(f"{wanted} on rank {rank} of 3", f"{got}", hint)
+    step = 1000
+    expected = [111 + 3 * step * place for place in range(6)]
+    results = [of_rank[0] for of_rank in _run(fn, 3, [(6, "float32")], step=step)]
+    for rank, result in enumerate(results):
+        if result.vector != expected:
+            raise Wrong(f"{expected} on rank {rank} of 3", f"{result.vector}", _MIXED_CHUNKS, _by_rank(results))
 
 
-def _traffic(fn: Callable) -> None:
+def _check_traffic(fn: Callable) -> None:
     """Each rank sends 2 (p − 1) chunks, only to the next"""
-    for p, n in ((4, 8), (3, 7)):
-        for rank, ((_, sent),) in enumerate(_run(fn, p, (n, "float32"))):
-            _expect_traffic(rank, p, n, sent.peers, sum(sent.sizes_bytes))
+    for world_size, n in ((4, 8), (3, 7)):
+        for rank, (result,) in enumerate(_run(fn, world_size, [(n, "float32")])):
+            _check_messages_of_rank(result.sent, rank, world_size, n)
 
 
-def _expect_traffic(rank: int, p: int, n: int, peers: list[int], sent_bytes: int) -> None:
-    longest, messages = -(-n // p), 2 * (p - 1)
-    if not peers:
-        hint = (
-            "Nothing was sent. Use isend and irecv (batch_isend_irecv starts both), no collective: the point is to see "
-            "inside."
-        )
-        raise Wrong(f"{messages} messages of rank {rank}", 0, hint)
-    if set(peers) != {(rank + 1) % p}:
-        hint = "In a ring each rank sends only to the next, (rank + 1) % size, and receives only from the one before."
-        raise Wrong(f"messages of rank {rank} to rank {(rank + 1) % p}", f"to {sorted(set(peers))}", hint)
-    too_many = sent_bytes > messages * longest * 4
-    if len(peers) > messages or (len(peers) < messages and not too_many):
-        hint = "p − 1 rounds to sum, p − 1 to hand around, no more: one message of a whole chunk in each."
-        raise Wrong(f"{messages} messages sent by rank {rank} of {p}", len(peers), hint)
-    if too_many:
-        hint = "Too many bytes. Send one chunk in each round, not the whole vector, and nothing twice."
-        raise Wrong(f"at most {messages * longest * 4} bytes sent by rank {rank}", sent_bytes, hint)
+def _check_messages_of_rank(sent: SentMessages, rank: int, world_size: int, n: int) -> None:
+    """The messages of one rank must be one chunk of n float32 numbers per round, all for the next rank."""
+    n_messages = 2 * (world_size - 1)
+    longest_chunk = -(-n // world_size)
+    most_bytes = n_messages * longest_chunk * torch.float32.itemsize
+    next_rank = (rank + 1) % world_size
+    if not sent.receivers:
+        raise Wrong(f"{n_messages} messages of rank {rank}", 0, _NOTHING_SENT)
+    if set(sent.receivers) != {next_rank}:
+        receivers = sorted(set(sent.receivers))
+        raise Wrong(f"messages of rank {rank} to rank {next_rank}", f"to {receivers}", _NEIGHBOURS)
+    sent_bytes = sum(sent.sizes_bytes)
+    too_many_bytes = sent_bytes > most_bytes
+    if len(sent.receivers) > n_messages or (len(sent.receivers) < n_messages and not too_many_bytes):
+        raise Wrong(f"{n_messages} messages sent by rank {rank} of {world_size}", len(sent.receivers), _ROUNDS)
+    if too_many_bytes:
+        raise Wrong(f"at most {most_bytes} bytes sent by rank {rank}", sent_bytes, _TOO_MANY_BYTES)
 
 
 _HINTS = (
@@ -205,12 +261,12 @@ EXERCISE = Exercise(
     name="ring",
     chapter="08",
     cases=(
-        case("Two ranks sum six numbers", _sums, 2, (6, "float32")),
-        case("Four ranks sum eight numbers", _sums, 4, (8, "float32")),
-        _in_place,
+        case("Two ranks sum six numbers", _check_sums, 2, (6, "float32")),
+        case("Four ranks sum eight numbers", _check_sums, 4, (8, "float32")),
+        _check_places,
         case(
             "Three ranks sum 7, 4, 2, 1 and no numbers, whole ones too",
-            _sums,
+            _check_sums,
             3,
             (7, "float32"),
             (4, "int64"),
@@ -219,7 +275,7 @@ EXERCISE = Exercise(
             (0, "float32"),
             uneven=True,
         ),
-        _traffic,
+        _check_traffic,
     ),
     hints=_HINTS,
     code=_CODE,
