@@ -32,14 +32,6 @@ _LOST_CONNECTION = re.compile(
     r"|remote process (has )?(exited|terminated)|ncclRemoteError|failed to recv",
     re.IGNORECASE,
 )
-_CONNECTION_ERRORS = {
-    "RuntimeError",
-    "DistError",
-    "DistBackendError",
-    "DistNetworkError",
-    "DistStoreError",
-    "ConnectionError",
-}
 
 
 class RankFailed(CourseError):
@@ -91,7 +83,7 @@ class Failure:
     @property
     def is_effect(self) -> bool:
         """Whether the end of another rank is the likely cause."""
-        return self.kind in _CONNECTION_ERRORS and bool(_LOST_CONNECTION.search(self.message))
+        return bool(_LOST_CONNECTION.search(self.message))
 
 
 def from_error(error: BaseException) -> Failure:

@@ -31,7 +31,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from multiprocessing import connection, forkserver
 from multiprocessing.context import ForkServerProcess
 from types import ModuleType
@@ -105,19 +105,27 @@ def launch(
 
 def warm() -> None:
     """Start the fork server in the background, so that the first launch does not wait for its imports."""
-    needed_before_torch_is_imported = {
+    variables = {
         "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
         "OMP_WAIT_POLICY": os.environ.get("OMP_WAIT_POLICY", "PASSIVE"),  # a thread that waits releases its core
         "PYTORCH_NVML_BASED_CUDA_CHECK": "1",  # looking for GPUs must not start CUDA, which a fork cannot use
         "TORCH_CPP_LOG_LEVEL": os.environ.get("TORCH_CPP_LOG_LEVEL", "ERROR"),  # no C++ stack if a rank is lost
     }
-    before = dict(os.environ)
-    os.environ.update(needed_before_torch_is_imported)
-    try:
+    with _environment(variables):
         multiprocessing.set_forkserver_preload(["dltutorial.launch.fork_server"])
         forkserver.ensure_running()
+
+
+@contextlib.contextmanager
+def _environment(variables: Mapping[str, str]) -> Iterator[None]:
+    """Set variables for the fork server, which must have them before it imports torch."""
+    before = {name: os.environ[name] for name in variables if name in os.environ}
+    os.environ.update(variables)
+    try:
+        yield
     finally:
-        os.environ.clear()
+        for name in variables.keys() - before.keys():
+            del os.environ[name]
         os.environ.update(before)
 
 

@@ -47,11 +47,11 @@ def test_ranks_know_their_place_and_share_the_cores(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MINE", "7")
     monkeypatch.setattr(launching.machine, "cores", lambda: 2)
-    for number, (info, env, n_threads, cwd, mine) in enumerate(launch(faults.surroundings, 2)):
+    for number, (info, env, n_threads, cwd, variable) in enumerate(launch(faults.surroundings, 2)):
         assert info == RankInfo(number, number, 2, 2, "torchrun")
         assert env == {"MASTER_ADDR": "127.0.0.1", "OMP_NUM_THREADS": str(n_threads)}
         assert n_threads == max(1, len(os.sched_getaffinity(0)) // 2)
-        assert (cwd, mine) == (str(tmp_path), "7")
+        assert (cwd, variable) == (str(tmp_path), "7")
 
 
 def test_more_ranks_than_cores_is_a_warning(monkeypatch):

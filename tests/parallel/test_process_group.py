@@ -47,7 +47,7 @@ def port(monkeypatch):
     return free
 
 
-def test_torchrun_says_where():
+def test_torchrun_sets_the_address():
     assert process_group.address(rank(), TORCHRUN) == TORCHRUN
 
 
@@ -66,20 +66,20 @@ def test_under_srun_it_is_the_first_node_and_a_port_of_the_step(tmp_path, monkey
     assert process_group.address(here, SRUN | TORCHRUN) == TORCHRUN
 
 
-def test_a_name_that_nobody_knows_is_told_at_once(port, monkeypatch):
+def test_a_name_that_does_not_resolve_is_an_error_at_once(port, monkeypatch):
     monkeypatch.setenv("MASTER_ADDR", "no-such-node.invalid")
     with pytest.raises(CourseError, match=r"no-such-node.invalid.*set MASTER_ADDR"):
         process_group.rendezvous(rank())
 
 
 @pytest.mark.parametrize("number", [0, 1])
-def test_ranks_that_stay_alone_are_told_in_one_line(port, number):
+def test_missing_ranks_are_one_line(port, number):
     with pytest.raises(CourseError, match=rf"^rank {number} of 3 did not meet the others at 127\.0\.0\.1") as error:
         process_group.rendezvous(rank(number, 3), timeout_s=1)
     assert "\n" not in str(error.value)
 
 
-def test_a_port_in_use_is_told(port):
+def test_a_port_in_use_is_an_error(port):
     with socket.create_server(("127.0.0.1", port)), pytest.raises(CourseError, match="in use"):
         process_group.rendezvous(rank(), timeout_s=5)
 
