@@ -1,14 +1,9 @@
 """Noise scale and sharpness on a GPU: as on the CPU."""
 
-import sys
-from pathlib import Path
-
 import pytest
 import torch
+from chapter_code import written
 from torch import nn
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "unit"))  # what chapter 13 writes, is tried here too
-from chapters import written
 
 pytestmark = pytest.mark.gpu
 FUNCTIONS = (

@@ -1,14 +1,9 @@
 """Chapter 04's functions that read from a trace whether tensor cores ran."""
 
-import sys
-from pathlib import Path
-
 import pytest
 import torch
+from chapter_code import written
 from torch.nn import functional as F
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "unit"))
-from chapters import written
 
 from dltutorial import machine
 from dltutorial.models.vit import ViT

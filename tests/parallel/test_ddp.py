@@ -1,12 +1,11 @@
 """Data parallelism on real ranks: equal to one process, whatever the model; and what it sends, and when."""
 
 import math
-import sys
-from pathlib import Path
 
 import pytest
 import replicas
 import torch
+from chapter_code import written
 from torch import nn
 
 from dltutorial.launch import RankFailed, RanksHang, launch
@@ -14,9 +13,6 @@ from dltutorial.parallel.bucket_model import Link, Step
 from dltutorial.parallel.buckets import make_buckets
 from dltutorial.profile.events import Event, Trace, TraceRow
 from dltutorial.profile.trace_summary import Overlap, overlap
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "unit"))
-from chapters import written
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*ranks share")
 ROUNDING, ROUNDING_FP32 = 1e-12, 1e-6

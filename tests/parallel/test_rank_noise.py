@@ -1,18 +1,13 @@
 """What chapter 13's hook hears of the ranks' own gradients in torch's wrapper, whatever the buckets."""
 
-import sys
-from pathlib import Path
-
 import pytest
 import torch
 import torch.distributed as dist
+from chapter_code import written
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from dltutorial.launch import launch
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "unit"))
-from chapters import written
 
 LISTEN = written("13", "listen", world_size=2)["listen"]
 

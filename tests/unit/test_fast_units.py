@@ -1,7 +1,7 @@
 """Chapter 04 recognises from the names of GPU kernels which matmuls ran on tensor cores."""
 
 import pytest
-from chapters import written
+from chapter_code import written
 
 from dltutorial.profile.events import Event, Trace, TraceRow
 

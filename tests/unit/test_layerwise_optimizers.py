@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import pytorch_optimizer
 import torch
-from chapters import written
+from chapter_code import written
 from torch import nn
 
 from dltutorial.errors import CourseError

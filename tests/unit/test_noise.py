@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from chapters import written
+from chapter_code import written
 from torch import nn
 
 SIZE, SQUARED, SIGMA = 10, 4.0, 3.0  # weights, |G|², standard deviation of each part of a sample's gradient

@@ -4,7 +4,7 @@ import types
 
 import pytest
 import torch
-from chapters import written
+from chapter_code import written
 from torch import nn
 
 FUNCTIONS = "flat", "gradient", "hessian_times", "lanczos", "loss_of", "loss_at"

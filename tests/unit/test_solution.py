@@ -4,7 +4,7 @@ import types
 
 import pytest
 import torch
-from chapters import written
+from chapter_code import written
 
 from dltutorial.convergence import energy
 from dltutorial.course.checks import attempts as attempt

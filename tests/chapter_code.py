@@ -6,7 +6,7 @@ import json
 import re
 from pathlib import Path
 
-NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
+NOTEBOOKS = Path(__file__).parents[1] / "notebooks"
 
 
 def written(chapter, /, *names, **known):
