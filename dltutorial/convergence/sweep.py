@@ -1,15 +1,16 @@
-"""How many updates does each batch size need? The learning rate tuned for each, then measured with fresh seeds.
+"""Measure how many updates each batch size needs. The learning rate is tuned for each, and then other seeds train.
 
-In: a survey, batch sizes, a target accuracy. Out: a ``Sweep``, whose points ``curves.fit`` takes.
+In: a survey, batch sizes, and a target accuracy. Out: a ``Sweep``, whose points ``curves.fit`` takes.
 
-Tuning is a race. All learning rates of a grid (factors of 2) train side by side, each with the tuning seeds; the rate
-that first has all its seeds at the target wins: the best by its slowest seed, so that a rate that often fails cannot
-win by a lucky one. Who is slower then cannot win any more, so nothing is missed by ending there. Where the winner is
-at the edge of the grid, the next rate beyond it runs too, until the edge loses.
+The tuning trains all learning rates of a grid (factors of 2) side by side, each with the tuning seeds. The best rate is
+the first one of which all seeds reach the target. So the slowest seed decides, and a rate that often fails cannot win
+by one lucky seed. The training ends there, because a slower rate cannot win any more. If the best rate is at the edge
+of the grid, the next rate beyond the edge trains, too, until a rate inside the grid is the best.
 
-The best of many flatters: some of its lead is luck. So the steps that count are those of other seeds, on
-validation images that the tuning has not seen, at the one rate that won. No seed is dropped: each trains until it is
-at the target or has had its updates, and then it is marked as not there (nan).
+The result of the best of many rates is too good, because a part of it is luck. Therefore only the updates of other
+seeds count, at the best rate, on validation images that the tuning has not used. No seed is dropped. Each trains until
+it reaches the target or its limit of updates; in the second case its result is nan. Shallue et al. 2018
+(arXiv:1811.03600) tune each batch size in a similar way.
 
 Legend: P batch sizes, L learning rates, S seeds, N images.
 """
@@ -30,24 +31,25 @@ from dltutorial.convergence.stacked_optimizers import Update
 from dltutorial.data.surveys import Survey
 from dltutorial.errors import RecipeError
 
-FIRST_RATES = {"sgd": 2.0**-11, "adam": 2.0**-12}  # for one image in a batch, about
-_EXTENSIONS = 6
-_LIMIT_IMAGES = 2**21  # that one seed may see, so that a target out of reach ends within minutes
-_PATIENCE = 4  # times the updates of the winner's slowest seed, for the fresh seeds
+FIRST_RATES = {"sgd": 2.0**-11, "adam": 2.0**-12}  # rough values for a batch of one image
+_MAX_EXTENSIONS = 6  # of the grid, by one rate each
+_MAX_IMAGES = 2**21  # that one seed may use, so that a target out of reach ends within minutes
+_PATIENCE = 4  # limit of the other seeds, in units of the updates of the slowest tuning seed
 
 
 @dataclass(frozen=True)
 class SweepPoint:
-    """One batch size.
+    """The result of one batch size.
 
     Attributes:
         batch_size: images in an update.
-        rates: learning rates that ran, ascending, factors of 2 apart.
-        tuning_steps_LS: (L, S) updates of each rate and tuning seed to the target; nan: not there when the race ended.
-        best_rate: the winner; nan if no rate got there.
-        at_edge: the winner is the smallest or largest rate that ran, so that a better one may lie beyond.
-        steps_S: (S,) updates of the fresh seeds at that rate; nan: never there.
-        limit: updates that each fresh seed had, at most.
+        rates: learning rates that were tried, ascending by factors of 2.
+        tuning_steps_LS: updates of each rate and tuning seed to the target, (L, S); nan if the target was not reached
+            before the tuning ended.
+        best_rate: the tuned rate; nan if no rate reached the target.
+        at_edge: whether the best rate is the smallest or largest that was tried, so that a better one may lie beyond.
+        steps_S: updates of the other seeds to the target at this rate, (S,); nan if they did not reach it.
+        limit: the largest number of updates that each of these seeds had.
     """
 
     batch_size: int
@@ -60,19 +62,27 @@ class SweepPoint:
 
     @property
     def reached(self) -> int:
-        """How many fresh seeds got to the target."""
+        """How many seeds reached the target."""
         return int(np.isfinite(self.steps_S).sum())
 
     @property
     def median(self) -> float:
-        """Of the fresh seeds' updates, one that is not there counting as more than any; nan if it is the middle one."""
+        """The median of the updates. A seed that did not reach the target counts as infinity, and infinity as nan."""
         middle = float(np.median(np.nan_to_num(self.steps_S, nan=np.inf, posinf=np.inf)))
-        return middle if math.isfinite(middle) else math.nan
+        if math.isinf(middle):
+            return math.nan
+        return middle
 
 
 @dataclass(frozen=True)
 class Sweep:
-    """All batch sizes of one optimizer, ascending."""
+    """All batch sizes of one optimizer, ascending.
+
+    Attributes:
+        optimizer: its name.
+        target: validation accuracy, as a share.
+        points: one for each batch size.
+    """
 
     optimizer: str
     target: float
@@ -80,91 +90,127 @@ class Sweep:
 
     @property
     def batch_sizes(self) -> tuple[int, ...]:
-        """P of them."""
+        """The P batch sizes."""
         return tuple(point.batch_size for point in self.points)
 
     @property
     def steps_PS(self) -> np.ndarray:
-        """(P, S) updates of the fresh seeds to the target; nan: never there."""
+        """Updates of the seeds to the target, (P, S); nan if they did not reach it."""
         return np.stack([point.steps_S for point in self.points])
 
     @property
     def best_rates(self) -> np.ndarray:
-        """(P,) the rate tuned for each batch size; nan where none got there."""
+        """The rate that was tuned for each batch size, (P,); nan if no rate reached the target."""
         return np.array([point.best_rate for point in self.points])
 
     def remarks(self) -> list[str]:
-        """What a reader of the figure must know, one line each; none if all went as it should."""
+        """What a reader of the figure must know, one line each. It is empty if there is nothing to remark."""
         lines = []
         for point in self.points:
-            here, missing = f"at batch size {point.batch_size}", len(point.steps_S) - point.reached
-            if missing:
-                rates = f"{point.rates[0]:g} to {point.rates[-1]:g}" if math.isnan(point.best_rate) else point.best_rate
-                who = f"{missing} of {len(point.steps_S)} seeds never reached {100 * self.target:.4g}%"
-                lines.append(f"{who} {here} within {point.limit:,} updates, learning rate {rates}")
+            where = f"at batch size {point.batch_size}"
+            n_seeds = len(point.steps_S)
+            if point.reached < n_seeds:
+                rates = f"{point.best_rate}"
+                if math.isnan(point.best_rate):
+                    rates = f"{point.rates[0]:g} to {point.rates[-1]:g}"
+                who = f"{n_seeds - point.reached} of {n_seeds} seeds never reached {100 * self.target:.4g}%"
+                lines.append(f"{who} {where} within {point.limit:,} updates, learning rate {rates}")
             if point.at_edge:
-                lines.append(f"{here} the best rate {point.best_rate:g} is the grid's edge")
+                lines.append(f"{where} the best rate {point.best_rate:g} is the grid's edge")
         return lines
 
 
 def sweep(
-    survey: Survey, batch_sizes: Sequence[int], target: float = 0.9, *, optimizer: str | Update = "sgd",
-    seeds: Sequence[int] = tuple(range(100, 105)), tuning_seeds: Sequence[int] = (0, 1, 2), limit: int = 16_000,
-    progress: bool = True, **options: Any,
-) -> Sweep:  # fmt: skip
-    """Updates to the target for every batch size, the learning rate tuned for each.
+    survey: Survey,
+    batch_sizes: Sequence[int],
+    target: float = 0.9,
+    *,
+    optimizer: str | Update = "sgd",
+    seeds: Sequence[int] = tuple(range(100, 105)),
+    tuning_seeds: Sequence[int] = (0, 1, 2),
+    limit: int = 16_000,
+    progress: bool = True,
+    **options: Any,
+) -> Sweep:
+    """Measure the updates to the target for every batch size, with a learning rate that is tuned for each.
 
     Args:
-        survey: its validation images are halved, one half for tuning and one for measuring.
-        batch_sizes: any order.
-        target: validation accuracy.
-        optimizer: as ``ensemble.train`` takes it; so are the options, such as widths or momentum.
-        seeds: fresh ones, that count; at least 5.
-        tuning_seeds: others.
-        limit: updates at most.
-        progress: show a bar.
+        survey: one half of its validation images is for tuning, and the other half for measuring.
+        batch_sizes: in any order.
+        target: validation accuracy, as a share.
+        optimizer: as for ``ensemble.train``.
+        seeds: whose updates count; at least 5.
+        tuning_seeds: seeds that tune the rate; none of ``seeds``.
+        limit: the largest number of updates.
+        progress: show a progress bar.
+        **options: of ``ensemble.train``, such as the widths.
 
     Raises:
-        RecipeError: seeds used twice, fewer than 5, no batch size, a target that is no accuracy, a batch that is
-            larger than the data.
+        RecipeError: A seed is in both groups; there are fewer than 5 seeds or no batch size; the target is not an
+            accuracy; or a batch is larger than the data.
     """
     sizes = sorted(set(batch_sizes))
-    if not sizes or not 1 <= sizes[0] <= sizes[-1] <= len(survey):
+    _check(survey, sizes, target, seeds, tuning_seeds)
+    half = len(survey.x_valid) // 2
+    tuning_survey = dataclasses.replace(survey, x_valid=survey.x_valid[:half], y_valid=survey.y_valid[:half])
+    measuring_survey = dataclasses.replace(survey, x_valid=survey.x_valid[half:], y_valid=survey.y_valid[half:])
+    name = optimizer if isinstance(optimizer, str) else getattr(optimizer, "__name__", "own optimizer")
+    first_rate = FIRST_RATES.get(name, FIRST_RATES["sgd"]) * sizes[0]
+    points: list[SweepPoint] = []
+    for size in tqdm(sizes, desc=f"{name}: batch sizes", unit="size", disable=not progress):
+        grid, first_evaluation = _plan(size, points, first_rate)
+        max_steps = max(1, min(limit, _MAX_IMAGES // size))
+        trial = _Trial(size, target, first_evaluation, {**options, "optimizer": optimizer})
+        rates, tuning_steps_LS = trial.tune(tuning_survey, grid, tuning_seeds, max_steps)
+        points.append(trial.measure(measuring_survey, rates, tuning_steps_LS, seeds, max_steps))
+    return Sweep(name, target, tuple(points))
+
+
+def _check(
+    survey: Survey, sizes: Sequence[int], target: float, seeds: Sequence[int], tuning_seeds: Sequence[int]
+) -> None:
+    """Raise a RecipeError if such a sweep cannot run."""
+    if not sizes or sizes[0] < 1 or sizes[-1] > len(survey):
         raise RecipeError(f"batch sizes {sizes} from {len(survey)} training images; take some of 1 to {len(survey)}")
     if not 0 < target <= 1:
         raise RecipeError(f"a target of {target} is no accuracy; take more than 0 and at most 1")
     if len(set(seeds)) < 5 or set(seeds) & set(tuning_seeds):
         raise RecipeError(f"seeds {tuple(seeds)}: take 5 different ones or more, others than {tuple(tuning_seeds)}")
-    half = len(survey.x_valid) // 2
-    tuning = dataclasses.replace(survey, x_valid=survey.x_valid[:half], y_valid=survey.y_valid[:half])
-    fresh = dataclasses.replace(survey, x_valid=survey.x_valid[half:], y_valid=survey.y_valid[half:])
-    name = optimizer if isinstance(optimizer, str) else getattr(optimizer, "__name__", "own optimizer")
-    options |= {"optimizer": optimizer}
-    first_rate = FIRST_RATES.get(name, FIRST_RATES["sgd"]) * sizes[0]
-    grid, points = _grid(first_rate / 4, first_rate * 4), list[SweepPoint]()
-    for size in tqdm(sizes, desc=f"{name}: batch sizes", unit="size", disable=not progress):
-        tuned, start = [point for point in points if point.reached], 16
-        if tuned:
-            ratio, rate = size / tuned[-1].batch_size, tuned[-1].best_rate
-            growing = len(tuned) < 2 or rate > tuned[-2].best_rate
-            grid = _grid(rate / 2, rate * ratio * (2 if growing else 1))
-            start = max(
-                1, int(np.nanmin(tuned[-1].steps_S) / (3 * ratio))
-            )  # perfect scaling would need 3 times as many
-        most = max(1, min(limit, _LIMIT_IMAGES // size))
-        trial = _Trial(size, target, start, options)
-        rates, tuned_LS = trial.race(tuning, grid, tuning_seeds, most)
-        points.append(trial.measure(fresh, rates, tuned_LS, seeds, most))
-    return Sweep(name, target, tuple(points))
+
+
+def _plan(size: int, points: Sequence[SweepPoint], first_rate: float) -> tuple[list[float], int]:
+    """Choose the grid of the next batch size from the results of the smaller ones.
+
+    Returns:
+        The learning rates, and the number of updates before the first evaluation.
+    """
+    tuned = [point for point in points if point.reached > 0]
+    if not tuned:
+        return _powers_of_2(first_rate / 4, first_rate * 4), 16
+    last = tuned[-1]
+    ratio = size / last.batch_size
+    highest = last.best_rate * ratio
+    if len(tuned) < 2 or last.best_rate > tuned[-2].best_rate:
+        highest *= 2  # the best rate still increases with the batch size
+    # With perfect scaling the fastest seed would need 1/ratio of the updates. A third of this is early enough.
+    first_evaluation = max(1, int(np.nanmin(last.steps_S) / (3 * ratio)))
+    return _powers_of_2(last.best_rate / 2, highest), first_evaluation
 
 
 @dataclass(frozen=True)
 class _Trial:
-    """What all runs of one batch size have in common; ``start``: updates before the first evaluation."""
+    """What all runs of one batch size have in common.
+
+    Attributes:
+        size: the batch size.
+        target: validation accuracy.
+        first_evaluation: updates before the first evaluation.
+        options: of ``ensemble.train``.
+    """
 
     size: int
     target: float
-    start: int
+    first_evaluation: int
     options: dict[str, Any]
 
     def steps(
@@ -172,57 +218,90 @@ class _Trial:
         survey: Survey,
         rates: Sequence[float],
         seeds: Sequence[int],
-        most: int,
+        max_steps: int,
         stop: Callable[[int, Tensor], bool] | None = None,
     ) -> np.ndarray:
-        """Updates to the target (L, S). Evaluations are about 6% apart: every batch size has the same resolution."""
-        at = [step for step in ensemble.log_spaced(most) if step >= min(self.start, most)]
+        """Train every seed at every rate.
+
+        Returns:
+            Updates to the target, (L, S). The distance of the evaluations is about 6%, so that every batch size has the
+            same resolution.
+        """
+        first = min(self.first_evaluation, max_steps)
+        evaluations = [step for step in ensemble.log_spaced(max_steps) if step >= first]
         replicas = [Replica(rate, seed) for rate in rates for seed in seeds]
-        how: dict[str, Any] = {"evaluate_every": at, "until": self.target, "stop": stop, **self.options}
-        run = ensemble.train(survey, replicas, self.size, most, **how)
+        options: dict[str, Any] = {
+            "evaluate_every": evaluations,
+            "until": self.target,
+            "stop": stop,
+            **self.options,
+        }
+        run = ensemble.train(survey, replicas, self.size, max_steps, **options)
         return run.steps_to(self.target).view(len(rates), len(seeds)).numpy()
 
-    def race(
-        self, survey: Survey, grid: Sequence[float], seeds: Sequence[int], most: int
+    def tune(
+        self, survey: Survey, grid: Sequence[float], seeds: Sequence[int], max_steps: int
     ) -> tuple[list[float], np.ndarray]:
-        """Rates that ran, ascending, and their updates to the target (L, S), nan where the race ended before."""
+        """Train the rates of a grid until one has all its seeds at the target, and extend the grid where it is best.
 
-        def run(rates: Sequence[float], most: int) -> np.ndarray:
-            won = lambda done, reached_R: bool(reached_R.view(len(rates), -1).isfinite().all(1).any())  # noqa: E731
-            return self.steps(survey, rates, seeds, most, stop=won)
+        Returns:
+            The rates that were tried, ascending, and their updates to the target, (L, S); nan if a seed had not
+            reached it when the training ended.
+        """
 
-        rates, steps_LS = list(grid), run(grid, most)
-        for _ in range(_EXTENSIONS):
-            best = _winner(steps_LS)
+        def train(rates: Sequence[float], max_steps: int) -> np.ndarray:
+            """Train until all seeds of one rate have reached the target."""
+
+            def is_decided(_: int, reached_step_R: Tensor) -> bool:
+                reached_LS = reached_step_R.view(len(rates), -1).isfinite()
+                return bool(reached_LS.all(1).any())
+
+            return self.steps(survey, rates, seeds, max_steps, is_decided)
+
+        rates = list(grid)
+        steps_LS = train(grid, max_steps)
+        for _ in range(_MAX_EXTENSIONS):
+            best = _best(steps_LS)
             if best is None or 0 < best < len(rates) - 1:
                 break
-            lead = int(steps_LS[best].max())
+            steps_to_beat = int(steps_LS[best].max())
             if best == 0:
-                rates, steps_LS = [rates[0] / 2, *rates], np.concatenate([run([rates[0] / 2], lead), steps_LS])
+                lower = rates[0] / 2
+                rates = [lower, *rates]
+                steps_LS = np.concatenate([train([lower], steps_to_beat), steps_LS])
             else:
-                rates, steps_LS = [*rates, rates[-1] * 2], np.concatenate([steps_LS, run([rates[-1] * 2], lead)])
+                higher = rates[-1] * 2
+                rates = [*rates, higher]
+                steps_LS = np.concatenate([steps_LS, train([higher], steps_to_beat)])
         return rates, steps_LS
 
     def measure(
-        self, survey: Survey, rates: Sequence[float], tuned_LS: np.ndarray, seeds: Sequence[int], most: int
+        self, survey: Survey, rates: Sequence[float], tuning_steps_LS: np.ndarray, seeds: Sequence[int], max_steps: int
     ) -> SweepPoint:
-        """The fresh seeds at the rate that won."""
-        best = _winner(tuned_LS)
-        if best is None:
-            return SweepPoint(self.size, tuple(rates), tuned_LS, math.nan, False, np.full(len(seeds), np.nan), most)
-        limit = min(most, _PATIENCE * int(tuned_LS[best].max()))
-        steps_S = self.steps(survey, [rates[best]], seeds, limit)[0]
-        at_edge = best in (0, len(rates) - 1)
-        return SweepPoint(self.size, tuple(rates), tuned_LS, rates[best], at_edge, steps_S, limit)
+        """Train other seeds at the best rate."""
+        best_rate = math.nan
+        at_edge = False
+        limit = max_steps
+        steps_S = np.full(len(seeds), np.nan)
+        best = _best(tuning_steps_LS)
+        if best is not None:
+            best_rate = rates[best]
+            at_edge = best in (0, len(rates) - 1)
+            limit = min(max_steps, _PATIENCE * int(tuning_steps_LS[best].max()))
+            steps_S = self.steps(survey, [best_rate], seeds, limit)[0]
+        return SweepPoint(self.size, tuple(rates), tuning_steps_LS, best_rate, at_edge, steps_S, limit)
 
 
-def _winner(steps_LS: np.ndarray) -> int | None:
-    """The rate whose slowest seed is the quickest; of equals that with the least sum, then the smallest rate."""
-    slowest_L = steps_LS.max(1)  # nan if one is not there
-    there = np.isfinite(slowest_L).nonzero()[0].tolist()
-    return min(there, key=lambda number: (slowest_L[number], steps_LS[number].sum(), number), default=None)
+def _best(steps_LS: np.ndarray) -> int | None:
+    """The index of the rate whose slowest seed needs the fewest updates; None if no rate has all seeds at the target.
+
+    Of equal rates, the one with the smallest sum of updates is the best, and then the smallest rate.
+    """
+    slowest_L = steps_LS.max(1)  # nan if a seed did not reach the target
+    candidates = np.isfinite(slowest_L).nonzero()[0].tolist()
+    return min(candidates, key=lambda index: (slowest_L[index], steps_LS[index].sum(), index), default=None)
 
 
-def _grid(low: float, high: float) -> list[float]:
-    """Powers of 2 from ``low`` to ``high``, both rounded to one."""
+def _powers_of_2(low: float, high: float) -> list[float]:
+    """Powers of 2 from ``low`` to ``high``, both of which are rounded to powers of 2."""
     return [2.0**power for power in range(round(math.log2(low)), round(math.log2(high)) + 1)]
