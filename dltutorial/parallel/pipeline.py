@@ -4,9 +4,9 @@ Inputs are the acts of this rank (from the module ``schedules``), its stages, an
 gradients of the stages' weights, the losses, the time of each act, and the largest number of micro-batches that the
 rank held at once.
 
-    rank 0, stage 0               rank 1, stage 1               rank 2, stage 2
-    x ──forward──► activation ──► ──forward──► activation ──►   ──forward──► loss
-                   ◄── gradient of the activation ◄── ◄──backward──
+    rank 0               rank 1               rank 2
+    stage 0 ─────y─────► stage 1 ─────y─────► stage 2 ───► loss     F: y is the output of a stage
+    stage 0 ◄───d_y───── stage 1 ◄───d_y───── stage 2               B: d_y is the gradient of y
 
 A rank never waits for a send, because two ranks that both wait for their sends would be in a deadlock. Each message has
 a tag that names its act, so two messages between the same ranks cannot be confused. Gloo supports tags, and NCCL does
@@ -238,9 +238,7 @@ def run(
     """
     has_w = any(act.kind == "W" for act in acts)
     if has_w and not all(hasattr(stage, "postponed") for stage in stages.values()):
-        raise CourseError(
-            "an order with W needs stages whose weights can wait; make them with postpone_weight_gradients(stage)"
-        )
+        raise CourseError("a schedule with W needs other stages; make them with postpone_weight_gradients(stage)")
     least_s = at_least_s or {}
     worker = Worker(stages, n_stages, shape, micro_batches, loss, has_w, group)
     spans = []

@@ -79,7 +79,7 @@ def interleaved(p: int, m: int, v: int = 2) -> Schedule:
         CourseError: v is above 1 and m is no multiple of p, but micro-batches pass through the stages in groups of p.
     """
     if v > 1 and m % p != 0:
-        raise CourseError(f"{m} parts are not groups of {p}, as interleaving needs; take a multiple of {p}")
+        raise CourseError(f"{m} micro-batches are not groups of {p}, as interleaving needs; take a multiple of {p}")
     schedule = []
     for rank in range(p):
         forward = _passes("F", rank, p, m, v)
@@ -200,7 +200,7 @@ def _deadlock_message(schedule: Schedule, spans: Sequence[Sequence[Span]]) -> st
         if len(done) < len(acts):
             act = acts[len(done)]
             waiting.append(f"rank {rank} at {act.kind}{act.micro_batch}")
-    return f"the ranks wait for each other for ever: {'; '.join(waiting)}; change the order"
+    return f"the ranks wait for each other for ever: {'; '.join(waiting)}; change the schedule"
 
 
 def bubble(spans: Sequence[Sequence[Span]]) -> float:

@@ -54,7 +54,7 @@ class Unit:
             CourseError: The parameters have several dtypes or devices.
         """
         if len({(p.dtype, p.device) for p in parameters}) > 1:
-            raise CourseError("parameters of several dtypes or devices in one unit; make them alike")
+            raise CourseError("parameters of several dtypes or devices in one unit; use the same dtype and device")
         self.parameters = list(parameters)
         self.stage = stage
         self.world_size = dist.get_world_size()
@@ -137,10 +137,10 @@ class Sharded(nn.Module):
         """
         super().__init__()
         if not dist.is_initialized():
-            raise CourseError("no process group: pieces need several ranks; run inside launch(f, n) or torchrun")
+            raise CourseError("no process group: shards need several ranks; run inside launch(f, n) or torchrun")
         if stage not in (1, 2, 3):
             raise CourseError(
-                f"stage {stage!r}: 1 shards the optimizer state, 2 gradients, 3 weights; for none of it take DDP"
+                f"stage {stage!r}: 1 shards optimizer state, 2 also gradients, 3 also weights; without shards use DDP"
             )
         self.model = model
         self.stage = stage
@@ -307,7 +307,7 @@ def check_blocks_share_nothing(model: nn.Module, blocks: Sequence[nn.Module]) ->
             if uses_in_model[parameter] != n_uses:
                 is_shared = True
     if is_shared:
-        raise CourseError("a parameter of a block is used outside of it; leave that block out")
+        raise CourseError("a parameter of a block is used outside of it; leave that block out of blocks=")
 
 
 def count_uses(module: nn.Module) -> Counter[nn.Parameter]:

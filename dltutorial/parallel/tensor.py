@@ -67,7 +67,7 @@ def scatter_sum_of_tokens(x_BTD: Tensor, group: Group = None) -> Tensor:
     """
     p = dist.get_world_size(group)
     if x_BTD.shape[1] % p != 0:
-        raise CourseError(f"{x_BTD.shape[1]} tokens are not {p} equal pieces; pad them")
+        raise CourseError(f"{x_BTD.shape[1]} tokens are not {p} equal shards; pad them")
     x_TBD = x_BTD.transpose(0, 1).contiguous()  # the collective splits tensors along their first dimension
     own_TBD = x_TBD.new_empty(len(x_TBD) // p, *x_TBD.shape[1:])
     reduce_scatter(own_TBD, x_TBD, group=group)
@@ -149,7 +149,7 @@ def shard_of(tensor: Tensor, dim: int, parts: int = 1, group: Group = None) -> n
     p = dist.get_world_size(group)
     rank = dist.get_rank(group)
     if tensor.shape[dim] % (parts * p) != 0:
-        raise CourseError(f"{tensor.shape[dim]} rows or columns are not {parts} × {p} equal pieces; take another width")
+        raise CourseError(f"{tensor.shape[dim]} rows or columns are not {parts} × {p} equal shards; take another width")
     matrices = tensor.detach().chunk(parts, dim)
     shards = [matrix.chunk(p, dim)[rank] for matrix in matrices]
     return nn.Parameter(torch.cat(shards, dim).clone())

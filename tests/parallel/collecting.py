@@ -1,4 +1,4 @@
-"""What ranks do to test the collectives: they compare with the backend themselves, and return what differs."""
+"""The functions that the ranks of ``test_collectives.py`` run. They return what differs from the backend."""
 
 import torch
 import torch.distributed as dist
@@ -14,73 +14,72 @@ def sizes(p):
     return [(n,) for n in sorted({0, 1, p + 1, 101})] + [(3, 5)]
 
 
-def drawn(shape, dtype, rank):
-    """Whole numbers, other ones on each rank; sums of small ones are exact in any dtype, of large ones they wrap."""
+def random_tensor(shape, dtype, rank):
+    """Return values that differ between ranks. Integers are small, so that their sums are exact."""
     generator = torch.Generator().manual_seed(rank)
     high = 100 if dtype.is_floating_point is False else 1000
     x = torch.randint(0, high, shape, generator=generator)
     return (x / 7).to(dtype) if dtype.is_floating_point else x.to(dtype)
 
 
-def same(got, wanted, parts):
-    """To the bit for whole numbers; floats to as many roundings as there are sums."""
-    if not got.dtype.is_floating_point:
-        return torch.equal(got, wanted)
-    size = sum(part.double().abs() for part in parts)
-    limit = 2 * len(parts) * torch.finfo(got.dtype).eps * size
-    return bool(((got.double() - wanted.double()).abs() <= limit).all())
+def is_same(actual, expected, summands):
+    """Integers are equal to the bit. Floats may differ by one rounding for each sum."""
+    if not actual.dtype.is_floating_point:
+        return torch.equal(actual, expected)
+    size = sum(summand.double().abs() for summand in summands)
+    limit = 2 * len(summands) * torch.finfo(actual.dtype).eps * size
+    return bool(((actual.double() - expected.double()).abs() <= limit).all())
 
 
 def all_against_backend():
-    """Names, dtypes, shapes and node sizes for which a collective differs from the backend's."""
+    """Return the names, node sizes, dtypes and shapes for which a collective differs from the backend's."""
     p, me = dist.get_world_size(), dist.get_rank()
     wrong = []
     for dtype in (getattr(torch, name) for name in DTYPES):
         for shape in sizes(p):
-            parts = [drawn(shape, dtype, rank) for rank in range(p)]
-            total = parts[me].clone()
+            inputs = [random_tensor(shape, dtype, rank) for rank in range(p)]
+            total = inputs[me].clone()
             dist.all_reduce(total)
             for name, node_size in [*((name, 0) for name in OURS), ("hierarchical", 2)]:
-                x = parts[me].clone()
+                x = inputs[me].clone()
                 OURS[name](x, Communicator(node_size=node_size))
-                if not right(name, x, parts, total):
+                if not is_right(name, x, inputs, total):
                     wrong.append((name, node_size, str(dtype), shape))
     return wrong
 
 
-def right(name, x, parts, total):
+def is_right(name, x, inputs, total):
     me, p = dist.get_rank(), dist.get_world_size()
     if name == "broadcast":
-        wanted = parts[me].clone()
-        dist.broadcast(wanted, 0)
-        return torch.equal(x, wanted)
+        expected = inputs[me].clone()
+        dist.broadcast(expected, 0)
+        return torch.equal(x, expected)
     if name == "reduce":
-        return me != 0 or same(x, total, parts)
-    mine = [collectives.chunks_of(part, p) for part in parts]
+        return me != 0 or is_same(x, total, inputs)
+    chunks_by_rank = [collectives.chunks_of(x, p) for x in inputs]
     if name == "reduce_scatter":
-        return same(
-            collectives.chunks_of(x, p)[me], collectives.chunks_of(total, p)[me], [chunks[me] for chunks in mine]
-        )
+        own, expected = (collectives.chunks_of(tensor, p)[me] for tensor in (x, total))
+        return is_same(own, expected, [chunks[me] for chunks in chunks_by_rank])
     if name == "all_gather":
-        return torch.equal(x.view(-1), torch.cat([chunks[rank] for rank, chunks in enumerate(mine)]))
-    return same(x, total, parts)
+        return torch.equal(x.view(-1), torch.cat([chunks[rank] for rank, chunks in enumerate(chunks_by_rank)]))
+    return is_same(x, total, inputs)
 
 
 def gathers_like_torch(n_each):
-    """all_gather and reduce_scatter beside torch's own of the same name, for chunks of one size."""
+    """Compare all_gather and reduce_scatter with those of torch, for chunks of one size."""
     p, me = dist.get_world_size(), dist.get_rank()
-    x = drawn((p * n_each,), torch.float64, me)
-    theirs, chunk = torch.empty_like(x), torch.empty(n_each, dtype=x.dtype)
-    dist.all_gather_into_tensor(theirs, collectives.chunks_of(x, p)[me].clone())
-    dist.reduce_scatter_tensor(chunk, x.clone())
+    x = random_tensor((p * n_each,), torch.float64, me)
+    torchs, torchs_chunk = torch.empty_like(x), torch.empty(n_each, dtype=x.dtype)
+    dist.all_gather_into_tensor(torchs, collectives.chunks_of(x, p)[me].clone())
+    dist.reduce_scatter_tensor(torchs_chunk, x.clone())
     gathered, scattered = x.clone(), x.clone()
     collectives.all_gather(gathered, Communicator())
-    mine = collectives.reduce_scatter(scattered, Communicator())
-    return torch.equal(gathered, theirs) and torch.allclose(mine, chunk)
+    chunk = collectives.reduce_scatter(scattered, Communicator())
+    return torch.equal(gathered, torchs) and torch.allclose(chunk, torchs_chunk)
 
 
 def bits():
-    """The sums of numbers that are hard to round, as this rank holds them, by all-reduce."""
+    """Return this rank's sums of random values, for each all-reduce."""
     sums = {}
     for name, all_reduce in collectives.ALL_REDUCES.items():
         sums[name] = torch.randn(101, generator=torch.Generator().manual_seed(dist.get_rank()))
@@ -89,17 +88,17 @@ def bits():
 
 
 def counted(n, node_size):
-    """For each collective, the traffic of this rank."""
-    found = {}
+    """Return the traffic of this rank for each collective."""
+    traffic_of = {}
     for name, run in OURS.items():
         traffic = Traffic()
         run(torch.zeros(n), Communicator(TorchTransport(), node_size=node_size, traffic=traffic))
-        found[name] = traffic
-    return found
+        traffic_of[name] = traffic
+    return traffic_of
 
 
 def two_subsets_at_once():
-    """Even and odd ranks sum among themselves, and count into the whole comm's traffic."""
+    """Even and odd ranks compute separate sums. Their counts are in the traffic of the whole group."""
     whole = Communicator()
     x = torch.full((4,), float(whole.rank))
     collectives.ring_all_reduce(x, whole.subset(range(whole.rank % 2, whole.size, 2)))

@@ -1,4 +1,4 @@
-"""What the ranks of ``test_pipeline.py`` do."""
+"""The functions that the ranks of ``test_pipeline.py`` run."""
 
 import torch
 import torch.distributed as dist
@@ -6,7 +6,7 @@ from torch import nn
 
 from dltutorial.parallel import pipeline, schedules
 
-ORDERS = {
+SCHEDULES = {
     "gpipe": (schedules.gpipe, 1),
     "1f1b": (schedules.one_f_one_b, 1),
     "interleaved": (schedules.interleaved, 2),
@@ -28,8 +28,8 @@ def flat(modules):
     return torch.cat([w.detach().flatten() for module in modules for w in module.parameters()])
 
 
-def alone(n_steps=3):
-    """Weights before and after some updates of one process."""
+def one_process(n_steps=3):
+    """Return the weights before and after some updates of one process."""
     model, (x, y) = nn.Sequential(*layers()), batch()
     start, optimizer = flat([model]), torch.optim.SGD(model.parameters(), 0.5, 0.9)
     for _ in range(n_steps):
@@ -40,9 +40,9 @@ def alone(n_steps=3):
 
 
 def updates(name):
-    """This rank's weights after the same updates, by stage, its losses, and the most micro-batches it held."""
+    """Return this rank's weights after the same updates by stage, its losses, and its activations in flight."""
     p, rank = dist.get_world_size(), dist.get_rank()
-    schedule, v = ORDERS[name]
+    schedule, v = SCHEDULES[name]
     n = p * v
     stages = {s: nn.Sequential(*layers()[s * 8 // n : (s + 1) * 8 // n]) for s in range(rank, n, p)}
     if name == "zero bubble":
@@ -50,8 +50,8 @@ def updates(name):
     x, y = (t.chunk(M) for t in batch())
     optimizer = torch.optim.SGD([w for stage in stages.values() for w in stage.parameters()], 0.5, 0.9)
 
-    def loss(out, part):
-        return (out - y[part]).square().mean() / M
+    def loss(output, micro_batch):
+        return (output - y[micro_batch]).square().mean() / M
 
     for _ in range(3):
         optimizer.zero_grad()

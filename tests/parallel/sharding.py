@@ -1,4 +1,4 @@
-"""What ranks do in the tests of shards. A file of its own, so that a rank imports nothing but this."""
+"""The functions that the ranks of ``test_shards.py`` run. Ranks import only this file."""
 
 import functools
 
@@ -13,28 +13,28 @@ sgd = functools.partial(torch.optim.SGD, lr=0.05, momentum=0.9, weight_decay=0.1
 
 
 class Block(nn.Module):
-    """A residual layer; its own weight twice; computed again in the backward pass, if told."""
+    """A residual layer with tied weights. With ``recompute``, the backward pass recomputes it."""
 
-    def __init__(self, again):
+    def __init__(self, recompute):
         super().__init__()
-        self.one, self.other, self.again = nn.Linear(5, 5), nn.Linear(5, 5, bias=False), again
+        self.one, self.other, self.recompute = nn.Linear(5, 5), nn.Linear(5, 5, bias=False), recompute
         self.other.weight = self.one.weight
 
     def inner(self, x):
         return x + self.other(torch.tanh(self.one(x)))
 
     def forward(self, x):
-        return checkpoint.checkpoint(self.inner, x, use_reentrant=False) if self.again else self.inner(x)
+        return checkpoint.checkpoint(self.inner, x, use_reentrant=False) if self.recompute else self.inner(x)
 
 
 class Net(nn.Module):
-    """Blocks of 30 numbers; the rest has tied weights, a frozen layer and a buffer; no size that ranks divide."""
+    """Blocks of 30 values. The rest has tied weights, a frozen layer and a buffer. The ranks divide no size."""
 
-    def __init__(self, seed, again=False):
+    def __init__(self, seed, recompute=False):
         super().__init__()
         torch.manual_seed(seed)
         self.first, self.frozen = nn.Linear(5, 5), nn.Linear(5, 5)
-        self.blocks = nn.ModuleList(Block(again) for _ in range(3))
+        self.blocks = nn.ModuleList(Block(recompute) for _ in range(3))
         self.last = nn.Linear(5, 5)
         self.last.weight = self.first.weight
         self.double()
@@ -49,76 +49,76 @@ class Net(nn.Module):
 
 
 def batches(n):
-    """Of 24 samples; this rank's part."""
+    """Return this rank's samples of batches of 24."""
     generator = torch.Generator().manual_seed(5)
     drawn = [torch.randn(24, 5, generator=generator, dtype=torch.float64) for _ in range(n)]
     return [x.chunk(dist.get_world_size())[dist.get_rank()] for x in drawn]
 
 
-def one_process(pieces=1, clip=None):
-    """Weights after four updates, of a plain optimizer."""
+def one_process(n_micro_batches=1, clip=None):
+    """Return the weights after four updates of a plain optimizer."""
     model = Net(0)
     optimizer = sgd([p for p in model.parameters() if p.requires_grad])
     for x in batches(4):
         optimizer.zero_grad()
-        for piece in x.chunk(pieces):
-            ((model(piece) - 3).square().mean() / pieces).backward()
+        for micro_batch in x.chunk(n_micro_batches):
+            ((model(micro_batch) - 3).square().mean() / n_micro_batches).backward()
         if clip:
             nn.utils.clip_grad_norm_(model.parameters(), clip)
         optimizer.step()
     return model.state_dict()
 
 
-def in_shards(stage, pieces=1, clip=None, evaluates=False, again=False, whole=False, **options):
-    """The same, cut."""
-    model = Net(dist.get_rank(), again)
-    both = Sharded(model, sgd, stage=stage, blocks=[] if whole else model.blocks, **options)
+def in_shards(stage, n_micro_batches=1, clip=None, evaluates=False, recompute=False, one_unit=False, **options):
+    """Return the weights after the same updates with shards."""
+    model = Net(dist.get_rank(), recompute)
+    sharded = Sharded(model, sgd, stage=stage, blocks=[] if one_unit else model.blocks, **options)
     for x in batches(4):
-        for piece in x.chunk(pieces):
-            ((both(piece) - 3).square().mean() / pieces).backward()
+        for micro_batch in x.chunk(n_micro_batches):
+            ((sharded(micro_batch) - 3).square().mean() / n_micro_batches).backward()
         if clip:
-            both.clip(clip)
-        both.step()
+            sharded.clip(clip)
+        sharded.step()
         if evaluates:
             with torch.no_grad():
-                both(x)
-    return both.full_state()
+                sharded(x)
+    return sharded.full_state()
 
 
-WAYS = {
+CASES = {
     **{f"stage {stage}": {"stage": stage} for stage in (1, 2, 3)},
-    "one unit": {"stage": 3, "whole": True},
-    "computed again": {"stage": 3, "again": True},
+    "one unit": {"stage": 3, "one_unit": True},
+    "recomputed": {"stage": 3, "recompute": True},
     "evaluated between": {"stage": 3, "evaluates": True},
-    **{f"two pieces, stage {stage}": {"stage": stage, "pieces": 2} for stage in (1, 2, 3)},
+    **{f"two micro-batches, stage {stage}": {"stage": stage, "n_micro_batches": 2} for stage in (1, 2, 3)},
     **{f"clipped, stage {stage}": {"stage": stage, "clip": 0.5} for stage in (1, 3)},
 }
 
 
-def all_ways():
-    """The state of each way."""
-    return {name: in_shards(**options) for name, options in WAYS.items()}
+def all_cases():
+    """Return the weights of each case."""
+    return {name: in_shards(**options) for name, options in CASES.items()}
 
 
 def held(stage):
-    """Numbers held by row storages and shards after a backward pass, of which are trained; and whether it is whole."""
+    """Return the number of values of weights, gradients and optimizer state in this rank's memory."""
     model = Net(0)
-    both = Sharded(model, torch.optim.Adam, stage=stage, blocks=model.blocks)
+    sharded = Sharded(model, torch.optim.Adam, stage=stage, blocks=model.blocks)
     for x in batches(2):
-        both(x).square().mean().backward()
-        kept = [*(unit.flat_P for unit in both.units), *(unit.shard for unit in both.units)]
-        kept += [p.grad for p in [*model.parameters(), *kept] if p.grad is not None]
-        kept += [t for of in both.optimizer.state.values() for t in of.values() if t.ndim]
-        storages = {t.untyped_storage()._cdata: t.untyped_storage().nbytes() for t in kept}
-        both.step()
+        sharded(x).square().mean().backward()
+        held_tensors = [*(unit.flat_P for unit in sharded.units), *(unit.shard for unit in sharded.units)]
+        held_tensors += [p.grad for p in [*model.parameters(), *held_tensors] if p.grad is not None]
+        held_tensors += [t for of in sharded.optimizer.state.values() for t in of.values() if t.ndim]
+        storages = {t.untyped_storage()._cdata: t.untyped_storage().nbytes() for t in held_tensors}
+        sharded.step()
     return sum(storages.values()) / 8
 
 
-def leaves_one_out():
-    """A weight that takes no part in the loss."""
+def without_one_parameter():
+    """The loss does not depend on one of the parameters."""
     model = Net(0)
-    both = Sharded(model, sgd, stage=3, blocks=model.blocks)
+    sharded = Sharded(model, sgd, stage=3, blocks=model.blocks)
     x = batches(1)[0]
     model.blocks[1].forward = lambda x: x @ model.blocks[1].one.weight
-    both(x).square().mean().backward()
-    both.step()
+    sharded(x).square().mean().backward()
+    sharded.step()

@@ -1,4 +1,4 @@
-"""What the ranks of ``test_split.py`` do."""
+"""The functions that the ranks of ``test_split.py`` run."""
 
 import torch
 import torch.distributed as dist
@@ -11,7 +11,7 @@ from dltutorial.parallel.tensor import shard_block
 
 
 class Block(nn.Module):
-    """Chapter 01's."""
+    """The transformer block of chapter 01."""
 
     def __init__(self, dim=16, heads=4):
         super().__init__()
@@ -29,19 +29,22 @@ class Block(nn.Module):
 
 
 class Counter(TorchDispatchMode):
-    """Which messages, and the bytes given to them."""
+    """Lists the collectives that run inside its context, with the bytes of their largest tensor."""
 
     def __init__(self):
         super().__init__()
-        self.found = []
+        self.calls = []
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         if func.namespace == "c10d":
             tensors = []
             for arg in args:
                 tensors += [t for t in (arg if isinstance(arg, (list, tuple)) else [arg]) if torch.is_tensor(t)]
-            self.found.append((func._opname, max(t.nbytes for t in tensors)))
+            self.calls.append((func._opname, max(t.nbytes for t in tensors)))
         return func(*args, **(kwargs or {}))
+
+    def sent_bytes(self):
+        return [n_bytes for name, n_bytes in self.calls if name == "send"]
 
 
 def blocks(n=2, **options):
@@ -54,8 +57,8 @@ def tokens(n_tokens=8, dim=16):
     return [torch.randn(3, n_tokens, dim, generator=generator, dtype=torch.float64) for _ in range(2)]
 
 
-def train(layers, x, y, also=None, n_steps=3):
-    """After some updates: the outputs, and the slope at the input."""
+def train(layers, x, y, to_sum=None, n_steps=3):
+    """Return the outputs after some updates, and the gradient of the input."""
     model = nn.Sequential(*layers)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
     x = x.clone().requires_grad_()
@@ -63,54 +66,56 @@ def train(layers, x, y, also=None, n_steps=3):
         optimizer.zero_grad()
         x.grad = None
         ((model(x) - y).square().sum() / 128).backward()
-        for parameter in also() if also else ():
+        for parameter in to_sum or ():
             dist.all_reduce(parameter.grad)
         optimizer.step()
     return model(x).detach(), x.grad
 
 
-def partial(block):
-    """What all hold whole, while each sees only its own tokens pass."""
+def replicated(block):
+    """Return the parameters that are not sharded. With sequence parallelism, a rank has only its tokens' gradients."""
     return [*block.norm1.parameters(), *block.norm2.parameters(), block.out.bias, block.mlp[2].bias]
 
 
 def updates(sequence):
-    """How far whole and split training are apart, and the messages of one step."""
+    """Return the errors of the sharded outputs and input gradients, and the collectives of one step."""
     p, me = dist.get_world_size(), dist.get_rank()
     x, y = tokens()
-    wanted, slope = train(blocks(), x, y)
-    split = blocks()
-    for block in split:
+    expected, expected_gradient = train(blocks(), x, y)
+    sharded = blocks()
+    for block in sharded:
         shard_block(block, block.mlp, sequence=sequence)
+    to_sum = []
     if sequence:
-        x, y, wanted, slope = (t.chunk(p, 1)[me] for t in (x, y, wanted, slope))
-    also = (lambda: [w for block in split for w in partial(block)]) if sequence else None
-    got, got_slope = train(split, x, y, also)
+        x, y, expected, expected_gradient = (t.chunk(p, 1)[me] for t in (x, y, expected, expected_gradient))
+        to_sum = [parameter for block in sharded for parameter in replicated(block)]
+    outputs, gradient = train(sharded, x, y, to_sum)
     with Counter() as counter:
-        split[0](x.clone().requires_grad_()).sum().backward()
-    return (got - wanted).abs().max().item(), (got_slope - slope).abs().max().item(), counter.found
+        sharded[0](x.clone().requires_grad_()).sum().backward()
+    return largest(outputs - expected), largest(gradient - expected_gradient), counter.calls
+
+
+def largest(errors):
+    return errors.abs().max().item()
 
 
 def ring(n_tokens):
-    """Errors of the result and of three gradients, and what was sent forward and backward."""
+    """Return the errors of the output and of three gradients, and the bytes of each send, forward and backward."""
     p, me = dist.get_world_size(), dist.get_rank()
     generator = torch.Generator().manual_seed(3)
-    whole = [torch.randn(2, 3, n_tokens, 4, generator=generator, dtype=torch.float64) for _ in range(4)]
-    q, k, v = (t.clone().requires_grad_() for t in whole[:3])
-    wanted = F.scaled_dot_product_attention(q, k, v)
-    wanted.backward(whole[3])
-    mine = [t.tensor_split(p, 2)[me].clone() for t in whole]
-    for t in mine[:3]:
-        t.requires_grad_()
-    sizes = [t.shape[2] for t in whole[0].tensor_split(p, 2)]
-    counters = Counter(), Counter()
-    with counters[0]:
-        got = RingAttention.apply(*mine[:3], sizes)
-    with counters[1]:
-        got.backward(mine[3])
-    pairs = [(got, wanted), *((a.grad, b.grad) for a, b in zip(mine, (q, k, v), strict=False))]
-    errors = [(a - b.tensor_split(p, 2)[me]).abs().max().item() for a, b in pairs]
-    return errors, *[[n for name, n in c.found if name == "send"] for c in counters]
+    *qkv, upstream = (torch.randn(2, 3, n_tokens, 4, generator=generator, dtype=torch.float64) for _ in range(4))
+    all_qkv = [t.clone().requires_grad_() for t in qkv]
+    expected = F.scaled_dot_product_attention(*all_qkv)
+    expected.backward(upstream)
+    own_qkv = [t.tensor_split(p, 2)[me].clone().requires_grad_() for t in qkv]
+    n_tokens_by_rank = [t.shape[2] for t in upstream.tensor_split(p, 2)]
+    with Counter() as forward:
+        output = RingAttention.apply(*own_qkv, n_tokens_by_rank)
+    with Counter() as backward:
+        output.backward(upstream.tensor_split(p, 2)[me])
+    pairs = [(output, expected), *((own.grad, all_.grad) for own, all_ in zip(own_qkv, all_qkv, strict=True))]
+    errors = [largest(own - all_.tensor_split(p, 2)[me]) for own, all_ in pairs]
+    return errors, forward.sent_bytes(), backward.sent_bytes()
 
 
 def odd_heads():

@@ -1,4 +1,4 @@
-"""The course's collectives give what the backend's give, and take what the formulas say: on 1 to 3 real ranks."""
+"""On 2 to 4 real ranks, the collectives give the backend's results and take the predicted rounds and bytes."""
 
 import functools
 import subprocess
@@ -16,7 +16,7 @@ from dltutorial.comm.cost import counts
 from dltutorial.launch import launch as launch_auto
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*ranks share")
-DIVISIBLE = 840  # by the numbers of ranks
+DIVISIBLE = 840  # a multiple of all numbers of ranks
 launch = functools.partial(launch_auto, backend="gloo")  # also where there are GPUs
 
 
@@ -37,19 +37,19 @@ def test_every_rank_holds_the_same_bits():
 
 @pytest.mark.parametrize("p", [2, 3])
 def test_counted_rounds_messages_and_bytes_are_the_formulas(p):
-    found = launch(collecting.counted, p, DIVISIBLE, 2)
+    traffic_by_rank = launch(collecting.counted, p, DIVISIBLE, 2)
     for name in stopwatch.OURS:
-        assert tally(rank[name] for rank in found) == counts(name, p, 4 * DIVISIBLE, 2), name
+        assert tally(traffic[name] for traffic in traffic_by_rank) == counts(name, p, 4 * DIVISIBLE, 2), name
 
 
-def test_subsets_side_by_side_do_not_disturb_each_other():
+def test_two_subsets_can_communicate_at_the_same_time():
     assert launch(collecting.two_subsets_at_once, 4) == [(2.0, 2), (4.0, 2), (2.0, 2), (4.0, 2)]
 
 
 def test_the_stopwatch_times_every_name_and_size_on_the_slowest_rank():
-    found = stopwatch.clock(["backend", "ring", "broadcast"], 2, [4, 4096], repeats=3)
-    assert set(found) == {(name, n) for name in ("backend", "ring", "broadcast") for n in (4, 4096)}
-    assert all(len(timing.samples_s) == 3 and min(timing.samples_s) > 0 for timing in found.values())
+    timings = stopwatch.clock(["backend", "ring", "broadcast"], 2, [4, 4096], repeats=3)
+    assert set(timings) == {(name, n) for name in ("backend", "ring", "broadcast") for n in (4, 4096)}
+    assert all(len(timing.samples_s) == 3 and min(timing.samples_s) > 0 for timing in timings.values())
 
 
 @pytest.mark.nightly
@@ -60,5 +60,5 @@ def test_the_same_code_runs_through_mpi():
     assert len(found) == 6
     script = Path(__file__).with_name("sums_through_mpi.py")
     command = [mpi.mpiexec(), "-n", "3", sys.executable, script]
-    said = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    assert said.stdout.split("\n")[0] == "wrong: []", said.stderr
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.stdout.split("\n")[0] == "wrong: []", done.stderr
