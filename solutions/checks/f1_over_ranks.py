@@ -1,194 +1,233 @@
-"""Checks of chapter 21's exercise, second part: micro and macro F1 of what several ranks have.
+"""Checks of the second part of chapter 21's exercise: micro and macro F1 of the samples of several ranks.
 
-The ranks are threads; ``all_reduce`` waits for all of them, counts numbers, and fails for all if one does not come.
+The answer gets an ``all_reduce`` as its argument, so the ranks are threads of this process. This ``all_reduce`` waits
+for all ranks and counts the numbers that each rank sends. If a rank does not call it, it fails for all ranks after a
+few seconds. The checks compare both F1 of each rank with those of all samples, and the counts of numbers.
+
+Legend: N samples, K classes.
+
+Source: https://scikit-learn.org/stable/modules/model_evaluation.html#precision-recall-f-measure-metrics
 """
 
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from dltutorial.course.checks import Exercise, Wrong
+from dltutorial.course.checks.cases import case
 from dltutorial.course.checks.expect import expect_close
 
+_K = 5
 _WAIT_S = 3.0
 _MEAN = "A mean of the ranks' F1 is not the F1 of all: add up counts first."
 _SWAPPED = "Micro adds up over classes first, macro means the classes' F1: you may have swapped them."
 _COUNTS = "Add hits, false alarms and misses over ranks, once; then make both F1 of the sums."
 _ABSENT = "A class that nobody has and nobody says counts in the macro mean, as 0: no NaN, and not left out."
-_ALL = "Each rank calls all_reduce equally often, also one without samples."
-_HERE = (
+_EQUALLY_OFTEN = "Each rank calls all_reduce equally often, also one without samples."
+_OWN_SAMPLES = (
     "These are this rank's samples alone: add up over ranks. "
     "all_reduce changes its own argument in place; the sum of a copy is lost."
 )
-_NOTHING = "all_reduce returns nothing: it changes its argument."
+_RETURNS_NOTHING = "all_reduce returns nothing: it changes its argument."
 _F1 = "With one rank already: F1 = 2 hits / (2 hits + false alarms + misses), "
-_KINDS = {"micro": f"{_F1}of the sums over classes.", "macro": f"{_F1}class by class; then the plain mean."}
-_FEW = "Send 3 × K counts, not samples."
+_DEFINITIONS = {"micro": f"{_F1}of the sums over classes.", "macro": f"{_F1}class by class; then the plain mean."}
+_TOO_MANY_NUMBERS = "Send 3 × K counts, not samples."
 
 
-class _Ranks:
-    """So many ranks that can add up tensors."""
+class _Samples(NamedTuple):
+    """Predicted and true classes of some samples, each (N, K) and bool."""
 
-    def __init__(self, n: int) -> None:
-        self.n, self.numbers, self.lost = n, [0] * n, False
-        self._meet, self._given = threading.Barrier(n), [torch.empty(0)] * n
+    said_NK: Tensor
+    there_NK: Tensor
+
+
+class _Scores(NamedTuple):
+    """Both F1 of some samples."""
+
+    micro: float
+    macro: float
+
+
+class _MissingRankError(RuntimeError):
+    """A rank waits in ``all_reduce`` for another rank that does not call it."""
+
+
+class _ThreadRanks:
+    """Ranks that are threads, with a sum over ranks.
+
+    Attributes:
+        numbers_sent: How many numbers each rank has given to ``all_reduce``.
+    """
+
+    def __init__(self, world_size: int) -> None:
+        self.numbers_sent = [0] * world_size
+        self._barrier = threading.Barrier(world_size)
+        self._tensors = [torch.empty(0)] * world_size
 
     def all_reduce(self, rank: int, tensor: Tensor) -> None:
-        """The sum over ranks, in place."""
-        self._given[rank] = tensor.clone()
-        self.numbers[rank] += tensor.numel()
+        """Replace the tensor by its sum over the ranks."""
+        self._tensors[rank] = tensor.clone()
+        self.numbers_sent[rank] += tensor.numel()
         self._wait()
-        if len({(given.shape, given.dtype) for given in self._given}) > 1:
+        if len({(other.shape, other.dtype) for other in self._tensors}) > 1:
             raise ValueError("the ranks' tensors differ in shape or dtype")
-        total = torch.stack(self._given).sum(0).to(tensor.dtype)
+        total = torch.stack(self._tensors).sum(0).to(tensor.dtype)
         self._wait()
         tensor.copy_(total)
 
     def _wait(self) -> None:
         try:
-            self._meet.wait(_WAIT_S)
+            self._barrier.wait(_WAIT_S)
         except threading.BrokenBarrierError:
-            self.lost = True
-            raise RuntimeError("a rank waited for another one that did not come") from None
+            raise _MissingRankError("a rank waited for another one that did not come") from None
 
-    def run(self, fn: Callable, parts: Sequence[tuple[Tensor, Tensor]]) -> list[Any]:
-        """What each rank returns; the first error of any."""
-        found: list[Any] = [None] * self.n
+    def run(self, fn: Callable, samples_of_rank: Sequence[_Samples]) -> list[Any]:
+        """Return the results of all ranks, or raise the first exception of a rank with a hint as its note."""
+        results: list[Any] = [None] * len(samples_of_rank)
         errors: list[BaseException] = []
 
-        def work(rank: int) -> None:
+        def run_rank(rank: int) -> None:
             try:
-                found[rank] = fn(*parts[rank], lambda tensor: self.all_reduce(rank, tensor))
+                results[rank] = fn(*samples_of_rank[rank], lambda tensor: self.all_reduce(rank, tensor))
             except BaseException as error:
                 errors.append(error)
-                self._meet.abort()
+                self._barrier.abort()
 
-        threads = [threading.Thread(target=work, args=(rank,), daemon=True) for rank in range(self.n)]
+        threads = [threading.Thread(target=run_rank, args=(rank,), daemon=True) for rank in range(len(results))]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join(2 * _WAIT_S)
-        own = [error for error in errors if "did not come" not in str(error)]
-        if own or errors:
-            error = (own or errors)[0]
-            error.add_note(_NOTHING if "NoneType" in str(error) else _ALL)
+        if errors:
+            # A missing rank is an effect if another rank has raised an exception of its own.
+            error = min(errors, key=lambda candidate: isinstance(candidate, _MissingRankError))
+            error.add_note(_RETURNS_NOTHING if "NoneType" in str(error) else _EQUALLY_OFTEN)
             raise error
-        return found
+        return results
 
 
-def _samples(n: int, n_classes: int = 5, seed: int = 0) -> tuple[Tensor, Tensor]:
-    draw = torch.Generator().manual_seed(seed)
-    there = torch.rand(n, n_classes, generator=draw) < torch.logspace(-1.2, -0.3, n_classes)
-    return there ^ (torch.rand(n, n_classes, generator=draw) < 0.15), there
+def _draw(n: int, seed: int) -> _Samples:
+    """Return samples of common and rare classes, where 15% of the predictions are wrong."""
+    generator = torch.Generator().manual_seed(seed)
+    there_NK = torch.rand(n, _K, generator=generator) < torch.logspace(-1.2, -0.3, _K)
+    wrong_NK = torch.rand(n, _K, generator=generator) < 0.15
+    return _Samples(there_NK ^ wrong_NK, there_NK)
 
 
-def _right(said: Tensor, there: Tensor) -> tuple[float, float]:
-    hits, false, missed = ((a & b).sum(0).double() for a, b in ((said, there), (said, ~there), (~said, there)))
-    each = 2 * hits / (2 * hits + false + missed).clamp(min=1)
-    return (2 * hits.sum() / (2 * hits + false + missed).sum().clamp(min=1)).item(), each.mean().item()
+def _scores(samples: _Samples) -> _Scores:
+    """Return the correct scores."""
+    said_NK, there_NK = samples
+    hits_K = (said_NK & there_NK).sum(0).double()
+    mistakes_K = (said_NK ^ there_NK).sum(0).double()
+    f1_K = 2 * hits_K / (2 * hits_K + mistakes_K).clamp(min=1)
+    micro = 2 * hits_K.sum() / (2 * hits_K + mistakes_K).sum().clamp(min=1)
+    return _Scores(micro.item(), f1_K.mean().item())
 
 
-def _other_scores(said: Tensor, there: Tensor) -> dict[str, list[float]]:
-    """Intersection over union; and the F1 of mean precision and mean recall."""
-    hits, either = (said & there).sum(0).double(), (said | there).sum(0)
-    precision, recall = ((hits / kind.sum(0).clamp(min=1)).mean() for kind in (said, there))
-    both = 2 * precision * recall / (precision + recall)
+def _other_scores(samples: _Samples) -> dict[str, list[float]]:
+    """Return the intersection over union, and the F1 of the mean precision and the mean recall."""
+    said_NK, there_NK = samples
+    hits_K = (said_NK & there_NK).sum(0).double()
+    union_K = (said_NK | there_NK).sum(0)
+    precision = (hits_K / said_NK.sum(0).clamp(min=1)).mean()
+    recall = (hits_K / there_NK.sum(0).clamp(min=1)).mean()
+    f1_of_means = 2 * precision * recall / (precision + recall)
     return {
-        "micro": [(hits.sum() / either.sum()).item()],
-        "macro": [(hits / either.clamp(min=1)).mean().item(), both.item()],
+        "micro": [(hits_K.sum() / union_K.sum()).item()],
+        "macro": [(hits_K / union_K.clamp(min=1)).mean().item(), f1_of_means.item()],
     }
 
 
-def _play(fn: Callable, sizes: Sequence[int], seed: int = 0, alter: Callable = lambda said, there: None) -> _Ranks:
-    said, there = _samples(sum(sizes), seed=seed)
-    alter(said, there)
-    parts = list(zip(said.split(list(sizes)), there.split(list(sizes)), strict=True))
-    wanted, alone = _right(said, there), [_right(*part) for part in parts]
-    mean = tuple(sum(each) / len(parts) for each in zip(*alone, strict=True))
-    ranks, others = _Ranks(len(sizes)), _other_scores(said, there)
-    given = [(a.clone(), b.clone()) for a, b in parts]
-    for rank, got in enumerate(ranks.run(fn, given)):
-        if not isinstance(got, (tuple, list)) or len(got) != 2:
-            raise Wrong("(micro, macro), two numbers", got, "Return both, micro first.")
-        for name, one, right, of_mean, other in zip(("micro", "macro"), got, wanted, mean, wanted[::-1], strict=True):
-            mistakes = [(other, _SWAPPED), *((score, _KINDS[name]) for score in others[name])]
-            if len(sizes) > 1:
-                mistakes += [(of_mean, _MEAN), (sum(a[name == "macro"] for a in alone), _MEAN)]
-                mistakes += [(alone[rank][name == "macro"], _HERE)]
-            try:
-                expect_close(one, right, _COUNTS if len(sizes) > 1 else _KINDS[name], mistakes)
-            except Wrong as wrong:
-                wrong.expected = f"{name} F1 {right:.6f} on rank {rank} of {len(sizes)}"
-                raise
-    for (a, b), (c, d) in zip(given, parts, strict=True):
-        if not (torch.equal(a, c) and torch.equal(b, d)):
+def _run(fn: Callable, samples: _Samples, sizes: Sequence[int]) -> _ThreadRanks:
+    """Compare the scores of all ranks with the correct ones; rank r has the next ``sizes[r]`` samples."""
+    said_of_rank = samples.said_NK.split(list(sizes))
+    there_of_rank = samples.there_NK.split(list(sizes))
+    samples_of_rank = [_Samples(*both) for both in zip(said_of_rank, there_of_rank, strict=True)]
+    copies = [_Samples(said_NK.clone(), there_NK.clone()) for said_NK, there_NK in samples_of_rank]
+    ranks = _ThreadRanks(len(sizes))
+    for rank, result in enumerate(ranks.run(fn, copies)):
+        if not isinstance(result, (tuple, list)) or len(result) != 2:
+            raise Wrong("(micro, macro), two numbers", result, "Return both, micro first.")
+        for name, score in zip(_Scores._fields, result, strict=True):
+            _check_score(score, name, rank, samples, samples_of_rank)
+    for before, after in zip(samples_of_rank, copies, strict=True):
+        if not (torch.equal(before.said_NK, after.said_NK) and torch.equal(before.there_NK, after.there_NK)):
             raise Wrong("the samples as they were", "changed ones", "Others may still need said_NK and there_NK.")
     return ranks
 
 
-def _one(fn: Callable) -> None:
-    """One rank alone: micro and macro"""
-    _play(fn, [40])
-
-
-def _two(fn: Callable) -> None:
-    """Two ranks: the F1 of all"""
-    _play(fn, [40, 40], seed=1)
-
-
-def _unequal(fn: Callable) -> None:
-    """Ranks with unequal numbers of samples"""
-    _play(fn, [50, 3, 17], seed=2)
-
-
-def _none(fn: Callable) -> None:
-    """A rank without samples takes part"""
-    _play(fn, [30, 0], seed=3)
-
-
-def _absent(fn: Callable) -> None:
-    """A class that is nowhere"""
-
-    def alter(said: Tensor, there: Tensor) -> None:
-        said[:, 1] = there[:, 1] = False
-
+def _check_score(got: Any, name: str, rank: int, samples: _Samples, samples_of_rank: list[_Samples]) -> None:
+    """One score of one rank must be that of the samples of all ranks."""
+    world_size = len(samples_of_rank)
+    expected = getattr(_scores(samples), name)
+    other_name = "macro" if name == "micro" else "micro"
+    hint = _DEFINITIONS[name]
+    mistakes = [(getattr(_scores(samples), other_name), _SWAPPED)]
+    mistakes += [(score, _DEFINITIONS[name]) for score in _other_scores(samples)[name]]
+    if world_size > 1:
+        hint = _COUNTS
+        own = [getattr(_scores(of_rank), name) for of_rank in samples_of_rank]
+        mistakes += [(sum(own) / world_size, _MEAN), (sum(own), _MEAN), (own[rank], _OWN_SAMPLES)]
     try:
-        _play(fn, [20, 20], seed=4, alter=alter)
+        expect_close(got, expected, hint, mistakes)
+    except Wrong as wrong:
+        wrong.expected = f"{name} F1 {expected:.6f} on rank {rank} of {world_size}"
+        raise
+
+
+def _check(fn: Callable, sizes: Sequence[int], seed: int) -> None:
+    """The scores must be those of all samples, with so many random samples on each rank."""
+    _run(fn, _draw(sum(sizes), seed), sizes)
+
+
+def _check_absent_class(fn: Callable) -> None:
+    """A class that is nowhere"""
+    samples = _draw(40, seed=4)
+    samples.said_NK[:, 1] = False
+    samples.there_NK[:, 1] = False
+    try:
+        _run(fn, samples, [20, 20])
     except Wrong as wrong:
         wrong.hint = _ABSENT
         raise
 
 
-def _one_sided(fn: Callable) -> None:
+def _check_class_of_one_rank(fn: Callable) -> None:
     """A class that only one rank has"""
+    samples = _draw(40, seed=5)
+    samples.said_NK[:20, 0] = False
+    samples.there_NK[:20, 0] = False
+    samples.there_NK[20:, 0] = True
+    _run(fn, samples, [20, 20])
 
-    def alter(said: Tensor, there: Tensor) -> None:
-        there[:20, 0] = said[:20, 0] = False
-        there[20:, 0] = True
 
-    _play(fn, [20, 20], seed=5, alter=alter)
-
-
-def _few(fn: Callable) -> None:
+def _check_numbers_sent(fn: Callable) -> None:
     """At most 3 × K numbers are sent"""
-    ranks = _play(fn, [100, 100], seed=6)
-    if max(ranks.numbers) > 15:
-        raise Wrong("15 numbers: 3 counts of 5 classes", f"{max(ranks.numbers)} numbers", _FEW)
+    ranks = _run(fn, _draw(200, seed=6), [100, 100])
+    most_sent = max(ranks.numbers_sent)
+    if most_sent > 3 * _K:
+        raise Wrong("15 numbers: 3 counts of 5 classes", f"{most_sent} numbers", _TOO_MANY_NUMBERS)
 
 
-_HINTS = (
-    "Which of these may be added up over ranks: F1, precision, hits?",
-    "Micro and macro are made of the same sums; what differs is when you add over classes.",
-    "What does a rank without samples send?",
-)
-_CODE = ("counts_3K = torch.stack([kind.sum(0) for kind in kinds])", "all_reduce(counts_3K)")
 EXERCISE = Exercise(
     name="f1_over_ranks",
     chapter="21",
-    cases=(_one, _two, _unequal, _none, _absent, _one_sided, _few),
-    hints=_HINTS,
-    code=_CODE,
+    cases=(
+        case("One rank alone: micro and macro", _check, [40], seed=0),
+        case("Two ranks: the F1 of all", _check, [40, 40], seed=1),
+        case("Ranks with unequal numbers of samples", _check, [50, 3, 17], seed=2),
+        case("A rank without samples takes part", _check, [30, 0], seed=3),
+        _check_absent_class,
+        _check_class_of_one_rank,
+        _check_numbers_sent,
+    ),
+    hints=(
+        "Which of these may be added up over ranks: F1, precision, hits?",
+        "Micro and macro are made of the same sums; what differs is when you add over classes.",
+        "What does a rank without samples send?",
+    ),
+    code=("counts_3K = torch.stack([kind.sum(0) for kind in kinds])", "all_reduce(counts_3K)"),
 )
