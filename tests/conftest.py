@@ -121,3 +121,11 @@ def browser():
 def _own_runs_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs and records of a test go to its own folder."""
     monkeypatch.setenv("DLTUTORIAL_RUNS", str(tmp_path / "runs"))
+
+
+@pytest.fixture(scope="session")
+def tiny_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A complete, valid data set. Tests read it and do not change it."""
+    from tiny_data import write_tiny_data
+
+    return write_tiny_data(tmp_path_factory.mktemp("data") / "tiny")

@@ -5,13 +5,8 @@ The profile ``course`` (the default) draws the same examples each time, so a res
 a failure, and ``--hypothesis-seed=N`` repeats it.
 """
 
-import sys
-from pathlib import Path
-
 import pytest
 from hypothesis import HealthCheck, settings
-
-sys.path.append(str(Path(__file__).parents[1] / "train"))  # the soak test starts trainings
 
 slow = [HealthCheck.too_slow, HealthCheck.data_too_large]
 settings.register_profile(

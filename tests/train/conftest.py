@@ -1,24 +1,14 @@
-import runpy
-from pathlib import Path
-
 import pytest
 from starting import Training
 
 
-@pytest.fixture(scope="session")
-def data(tmp_path_factory):
-    """The tiny data set of the unit tests."""
-    write = runpy.run_path(str(Path(__file__).parents[1] / "unit" / "conftest.py"))["write_tiny_data"]
-    return write(tmp_path_factory.mktemp("data") / "tiny")
-
-
 @pytest.fixture
-def start(tmp_path, data):
-    """Start a training in this test's folder; what still runs at the end of the test is killed."""
+def start(tmp_path, tiny_data):
+    """Start a training in this test's folder. A process that still runs at the end of the test is killed."""
     trainings = []
 
-    def start_one(*words, ranks=1, data=data):
-        trainings.append(Training(tmp_path, data, *words, ranks=ranks))
+    def start_one(*words, ranks=1):
+        trainings.append(Training(tmp_path, tiny_data, *words, ranks=ranks))
         return trainings[-1]
 
     yield start_one
@@ -29,8 +19,8 @@ def start(tmp_path, data):
 
 
 @pytest.fixture(scope="module")
-def uninterrupted(tmp_path_factory, data):
+def uninterrupted(tmp_path_factory, tiny_data):
     """The folder of a run on one rank that nobody stopped."""
-    training = Training(tmp_path_factory.mktemp("uninterrupted"), data)
+    training = Training(tmp_path_factory.mktemp("uninterrupted"), tiny_data)
     assert training.wait() == [0], training.printed()
     return training.folder()
