@@ -176,7 +176,7 @@ def is_working(cluster: PocketCluster) -> bool:
 def processes(folder: Path) -> list[psutil.Process]:
     """Return the daemons and the jobs of the cluster in a folder. A shell that only uses the cluster is neither."""
     configuration = f"SLURM_CONF={folder}/slurm.conf\0".encode()
-    found = []
+    members = []
     for process in psutil.process_iter(["name"]):
         try:
             # psutil would stop at the title that a daemon of a job step has written over the first variables.
@@ -186,8 +186,8 @@ def processes(folder: Path) -> list[psutil.Process]:
         is_daemon = f"{_DAEMON_VARIABLE}=".encode() in environment
         is_of_job = b"SLURMD_NODENAME=" in environment or process.info["name"] == "srun"
         if configuration in environment and (is_daemon or is_of_job):
-            found.append(process)
-    return found
+            members.append(process)
+    return members
 
 
 def command(action: str, nodes: int, name: str) -> int:
@@ -200,29 +200,29 @@ def command(action: str, nodes: int, name: str) -> int:
         The exit status. It is 1 if ``status`` finds no cluster, or one that does not work.
     """
     if action == "down":
-        _tell(f"the cluster {name} has ended" if down(name) else f"there was no cluster {name}")
+        _report(f"the cluster {name} has ended" if down(name) else f"there was no cluster {name}")
         return 0
     started_s = time.monotonic()
     cluster = up(nodes, name) if action == "up" else status(name)
     if cluster is None:
-        _tell(f"there is no cluster {name}; start it: dltutorial pocket up --name {name}")
+        _report(f"there is no cluster {name}; start it: dltutorial pocket up --name {name}")
         return 1
     if not is_working(cluster):
-        _tell(f"the cluster {name} does not work; end it: dltutorial pocket down --name {name}; then start it again")
+        _report(f"the cluster {name} does not work; end it: dltutorial pocket down --name {name}; then start it again")
         return 1
-    _tell(" · ".join(f"{node} {state}" for node, state in states(cluster).items()))
+    _report(" · ".join(f"{node} {state}" for node, state in states(cluster).items()))
     print(f"export SLURM_CONF={cluster.env['SLURM_CONF']}")
     if action == "up":
-        _tell(f"{nodes} node{'s' * (nodes > 1)} up, after {time.monotonic() - started_s:.2f} s")
-        if sys.stdout.isatty():
-            _tell('paste the line above, or start with: eval "$(dltutorial pocket up)"; then try: srun -N 1 hostname')
-        else:
-            submit = f"source slurm/sites/pocket.sh; sbatch -N {nodes} slurm/train.sbatch"
-            _tell(f"next: {submit}; at last: dltutorial pocket down")
+        _report(f"{nodes} node{'s' * (nodes > 1)} up, after {time.monotonic() - started_s:.2f} s")
+    if action == "up" and sys.stdout.isatty():
+        _report('paste the line above, or start with: eval "$(dltutorial pocket up)"; then try: srun -N 1 hostname')
+    elif action == "up":
+        submit = f"source slurm/sites/pocket.sh; sbatch -N {nodes} slurm/train.sbatch"
+        _report(f"next: {submit}; at last: dltutorial pocket down")
     return 0
 
 
-def _tell(text: str) -> None:
+def _report(text: str) -> None:
     print(text, file=sys.stderr)
 
 
