@@ -1,4 +1,4 @@
-"""What ranks do in the tests of data parallelism. A file of its own, so that a rank imports nothing but this."""
+"""The functions that the ranks of ``test_ddp.py`` run. Ranks import only this file."""
 
 import torch
 import torch.distributed as dist
@@ -19,7 +19,7 @@ OURS = {
 
 
 class Odd(nn.Module):
-    """Tied weights, a frozen layer, two dtypes, a buffer, a channels-last weight, and a layer used on demand."""
+    """Tied weights, a frozen layer, two dtypes, a buffer, a channels-last weight, and a layer for some calls only."""
 
     def __init__(self, seed, with_spare=False):
         super().__init__()
@@ -42,7 +42,7 @@ class Odd(nn.Module):
 
 
 def batches(n, rank=None, world_size=2):
-    """Batches of 8 samples; with a rank only its part."""
+    """Return batches of 8 samples, or the samples of one rank."""
     generator = torch.Generator().manual_seed(5)
     drawn = [torch.randn(8, 4, generator=generator, dtype=torch.float64) for _ in range(n)]
     return [x if rank is None else x.chunk(world_size)[rank] for x in drawn]
@@ -52,37 +52,37 @@ def weights(model):
     return [p.detach().clone() for p in getattr(model, "module", model).parameters()]
 
 
-def apart(one, other):
-    """The largest difference between two lists of tensors."""
+def largest_difference(one, other):
+    """Return the largest difference between two lists of tensors."""
     return max((a - b).abs().max().item() for a, b in zip(one, other, strict=True))
 
 
-def train(model, data, micro=1, spare=lambda step: False):
-    """SGD with momentum and weight decay; ``micro`` backward passes for each update."""
+def train(model, data, n_micro_batches=1, spare=lambda step: False):
+    """Train by SGD with momentum and weight decay, with ``n_micro_batches`` backward passes for each update."""
     model.train()
     parameters = [p for p in model.parameters() if p.requires_grad]
     optimizer = torch.optim.SGD(parameters, lr=0.05, momentum=0.9, weight_decay=0.1)
     for step, x in enumerate(data):
         optimizer.zero_grad(set_to_none=step % 2 == 0)
-        pieces = x.chunk(micro)
-        for n, piece in enumerate(pieces):
-            silent = hasattr(model, "no_sync") and n < micro - 1
-            with model.no_sync() if silent else torch.enable_grad():
-                ((model(piece, spare=spare(step)) - 3).square().mean() / micro).backward()
+        micro_batches = x.chunk(n_micro_batches)
+        for n, micro_batch in enumerate(micro_batches):
+            without_sync = hasattr(model, "no_sync") and n < n_micro_batches - 1
+            with model.no_sync() if without_sync else torch.enable_grad():
+                ((model(micro_batch, spare=spare(step)) - 3).square().mean() / n_micro_batches).backward()
         optimizer.step()
     return weights(model)
 
 
 def equal_to_one_process():
     rank = dist.get_rank()
-    found = {}
-    for micro in (1, 2):
-        expected = train(Odd(0), batches(5), micro=1)
+    results = {}
+    for n_micro_batches in (1, 2):
+        expected = train(Odd(0), batches(5), n_micro_batches=1)
         for name, wrap in {**OURS, "torch": DistributedDataParallel}.items():
-            got = train(wrap(Odd(rank)), batches(5, rank), micro)
-            found[f"{name}, {micro} pieces"] = apart(got, expected)
-    found["moved"] = apart(expected, weights(Odd(0)))
-    return found
+            got = train(wrap(Odd(rank)), batches(5, rank), n_micro_batches)
+            results[f"{name}, {n_micro_batches} micro-batches"] = largest_difference(got, expected)
+    results["moved"] = largest_difference(expected, weights(Odd(0)))
+    return results
 
 
 def unused_without_leave(name):
@@ -92,8 +92,8 @@ def unused_without_leave(name):
 
 
 def buffers():
-    """Batch norm: the running means are rank 0's, as with torch's DDP."""
-    rank, found = dist.get_rank(), {}
+    """Return the difference to torch's DDP of batch norm's running means."""
+    rank, results = dist.get_rank(), {}
 
     def trained(wrap):
         torch.manual_seed(rank)
@@ -102,14 +102,16 @@ def buffers():
             with model.no_sync():
                 model(x).square().mean().backward()
             model(x).square().mean().backward()
-        means = [b.double() for b in model.module.buffers()]  # rank 1's drifted: nothing is sent after a silent pass
+        means = [
+            b.double() for b in model.module.buffers()
+        ]  # rank 1's differ, because they are not copied after a pass inside no_sync()
         model(x)
         return [*means, *(b.double() for b in model.module.buffers()), *(p.grad for p in model.parameters())]
 
     expected = trained(DistributedDataParallel)
     for name, wrap in OURS.items():
-        found[name] = apart(trained(wrap), expected)
-    return found
+        results[name] = largest_difference(trained(wrap), expected)
+    return results
 
 
 def other_order():
@@ -125,31 +127,31 @@ def uneven_without_join():
 
 
 def messages():
-    """(what happened, size), in order, of one backward pass with each wrapper."""
-    found = {}
+    """Return the all-reduces of one backward pass, with their sizes, and its end, for each wrapper."""
+    results = {}
     original = dist.all_reduce
     for name, wrap in OURS.items():
         model = wrap(nn.Sequential(*(nn.Linear(3, 3, bias=False) for _ in range(4))).double())
-        seen = []
+        events = []
 
-        def counted(tensor, *args, seen=seen, **kwargs):
-            seen.append(("send", tensor.numel()))
+        def counted(tensor, *args, events=events, **kwargs):
+            events.append(("send", tensor.numel()))
             return original(tensor, *args, **kwargs)
 
         x = torch.ones(2, 3, dtype=torch.float64, requires_grad=True)
         dist.all_reduce = counted
         try:
             y = model(x)
-            x.register_hook(lambda gradient, seen=seen: seen.append(("backward is over", 0)))
+            x.register_hook(lambda gradient, events=events: events.append(("backward is over", 0)))
             y.sum().backward()
         finally:
             dist.all_reduce = original
-        found[name] = seen
-    return found
+        results[name] = events
+    return results
 
 
 def compressed(scaled_fp16):
-    """Relative errors of gradients, some of them tiny, against the exact mean; and ours against torch's."""
+    """Return the relative errors of compressed gradients, and the difference between our DDP and torch's."""
     rank = dist.get_rank()
 
     def gradients(wrap, hook=None, state=None, scale=1.0):
@@ -178,12 +180,14 @@ def compressed(scaled_fp16):
         "scaled, tiny": error(gradients(OverlappedDDP, scaled_fp16, 2.0**24, tiny), exact[tiny]),
         "scaled too far": error(gradients(OverlappedDDP, scaled_fp16, 2.0**24), exact[1.0]),
         "power": error(gradients(OverlappedDDP, powerSGD_hook.powerSGD_hook, power), exact[1.0]),
-        "fp16, ours against torch's": apart(*(gradients(w, fp16) for w in (OverlappedDDP, DistributedDataParallel))),
+        "fp16, ours against torch's": largest_difference(
+            *(gradients(w, fp16) for w in (OverlappedDDP, DistributedDataParallel))
+        ),
     }
 
 
 def averaged(average):
-    """Two tensors that were this rank's, and how many messages made them the mean."""
+    """Return the means of two tensors over the ranks, and the number of all-reduces."""
     tensors, original, sent = [torch.arange(2.0).view(2, 1).expand(2, 2).clone(), torch.ones(1, 1)], dist.all_reduce, []
     tensors = [tensor + dist.get_rank() * (1 + 2 * n) for n, tensor in enumerate(tensors)]
 
@@ -200,20 +204,22 @@ def averaged(average):
 
 
 def many_cases(*names):
-    """Several of the functions above in one launch."""
+    """Run several of the functions above in one launch."""
     return {name: globals()[name]() for name in names}
 
 
 def on_cuda():
-    """As ``equal_to_one_process``, on this rank's GPU, without the odd memory layout."""
-    rank, found = dist.get_rank(), {}
+    """Compare with one process, as ``equal_to_one_process``, on this rank's GPU, without the channels-last weight."""
+    rank, results = dist.get_rank(), {}
     data = [x.cuda() for x in batches(5)]
     expected = train(plain(0), data)
     for name, wrap in {**OURS, "torch": DistributedDataParallel}.items():
         model = wrap(plain(rank))
-        found[name] = apart(train(model, [x[4 * rank : 4 * rank + 4] for x in data], micro=2), expected)
-    found["moved"] = apart(expected, weights(plain(0)))
-    return found
+        results[name] = largest_difference(
+            train(model, [x[4 * rank : 4 * rank + 4] for x in data], n_micro_batches=2), expected
+        )
+    results["moved"] = largest_difference(expected, weights(plain(0)))
+    return results
 
 
 def plain(seed):

@@ -1,4 +1,4 @@
-"""Data parallelism on real ranks: equal to one process, whatever the model; and what it sends, and when."""
+"""Data parallelism on real ranks equals one process, and its all-reduces have the predicted sizes and order."""
 
 import math
 
@@ -20,17 +20,17 @@ CASES = ("equal_to_one_process", "buffers", "messages")
 
 
 @pytest.fixture(scope="module")
-def found():
-    """All cases in one launch; by rank."""
+def results():
+    """Run all cases in one launch. The results are listed by rank."""
     return launch(replicas.many_cases, 2, *CASES, timeout_s=100)
 
 
-def test_five_updates_are_those_of_one_process_on_the_whole_batch(found):
-    for rank in found:
-        apart = rank["equal_to_one_process"]
-        assert apart.pop("moved") > 0.1
-        assert len(apart) == 2 * (len(replicas.OURS) + 1)
-        assert max(apart.values()) < ROUNDING_FP32  # one weight is float32
+def test_five_updates_equal_those_of_one_process_on_the_global_batch(results):
+    for rank in results:
+        differences = rank["equal_to_one_process"]
+        assert differences.pop("moved") > 0.1
+        assert len(differences) == 2 * (len(replicas.OURS) + 1)
+        assert max(differences.values()) < ROUNDING_FP32  # one weight is float32
 
 
 def test_an_unused_parameter_is_one_clear_error_and_no_deadlock():
@@ -44,20 +44,20 @@ def test_ranks_with_parameters_in_another_order_get_one_clear_error():
         launch(replicas.other_order, 2, timeout_s=60)
 
 
-def test_buffers_are_rank_0s_as_torchs(found):
-    for rank in found:
+def test_buffers_are_those_of_rank_0_as_in_torchs_ddp(results):
+    for rank in results:
         assert max(rank["buffers"].values()) < ROUNDING
 
 
-def test_uneven_inputs_end_at_the_deadline():
+def test_a_rank_with_more_batches_ends_at_the_timeout():
     with pytest.raises(RanksHang, match=r"rank 0 had returned|rank 1 waits") as caught:
         launch(replicas.uneven_without_join, 2, timeout_s=10)
     assert caught.value.waiting == (1,)
 
 
-def test_messages_are_counted_and_only_overlapped_ones_leave_early(found):
+def test_only_overlapped_all_reduces_start_before_the_end_of_the_backward_pass(results):
     over = ("backward is over", 0)
-    for rank in found:
+    for rank in results:
         sent = rank["messages"]
         assert sent["naive"] == [over] + [("send", 9)] * 4
         assert sent["one bucket"] == [over, ("send", 36)]
@@ -68,7 +68,7 @@ def test_messages_are_counted_and_only_overlapped_ones_leave_early(found):
         assert early.index(over) >= 3
 
 
-def test_compression_errs_as_far_as_its_numbers_reach():
+def test_the_error_of_compression_is_that_of_its_dtype():
     for found in launch(replicas.compressed, 2, written("09", "scaled_fp16")["scaled_fp16"], timeout_s=100):
         assert found["mean"] < 1e-6
         assert 1e-6 < found["fp16"] < 1e-2
@@ -115,12 +115,12 @@ def test_chapter_09_s_descent_with_lag_diverges_just_beyond_the_largest_stable_r
     assert not converges(1.03 * limit, lag)
 
 
-def test_chapter_14_averages_tensors_of_any_shape_by_one_message():
+def test_chapter_14_averages_tensors_of_any_shape_by_one_all_reduce():
     for found in launch(replicas.averaged, 2, written("14", "average")["average"], timeout_s=60):
         assert found == ([[0.5, 0.5], [1.5, 1.5]], [[2.5]], 1)
 
 
-def test_hidden_communication_is_what_lies_under_computing():
+def test_hidden_communication_is_what_overlaps_with_computation():
     rows = [TraceRow("host"), TraceRow("gloo")]
     node = "autograd::engine::evaluate_function: "
     events = [
