@@ -13,7 +13,16 @@ from torch import Tensor
 
 
 def naive_augment(raw_2CHW: np.ndarray, shift: int, means_1C11: np.ndarray, stds_1C11: np.ndarray) -> np.ndarray:
-    """In float64, with a new array for each operation: twice the bytes, moved five times."""
+    """Compute in float64 with a new array for each operation, which moves twice the bytes, five times.
+
+    Args:
+        raw_2CHW: a pair of states.
+        shift: columns by which the pair is shifted to the right.
+        means_1C11, stds_1C11: of each channel.
+
+    Returns:
+        The new pair, float32.
+    """
     x_2CHW = raw_2CHW.astype(np.float64)
     x_2CHW = x_2CHW - means_1C11.astype(np.float64)
     x_2CHW = x_2CHW / stds_1C11.astype(np.float64)
@@ -21,17 +30,31 @@ def naive_augment(raw_2CHW: np.ndarray, shift: int, means_1C11: np.ndarray, stds
 
 
 def lean_augment(raw_2CHW: Tensor, shift: int, means_1C11: Tensor, stds_1C11: Tensor, out_2CHW: Tensor) -> None:
-    """In float32, written once, straight to its final place: the shift only changes where a value is written."""
-    if shift:
+    """Compute in float32 and write each value to its final place. The shift only changes where a value is written.
+
+    Args:
+        raw_2CHW, shift, means_1C11, stds_1C11: as in ``naive_augment``.
+        out_2CHW: receives the new pair.
+    """
+    if shift == 0:
+        torch.sub(raw_2CHW, means_1C11, out=out_2CHW)
+    else:
         torch.sub(raw_2CHW[..., :-shift], means_1C11, out=out_2CHW[..., shift:])
         torch.sub(raw_2CHW[..., -shift:], means_1C11, out=out_2CHW[..., :shift])
-    else:
-        torch.sub(raw_2CHW, means_1C11, out=out_2CHW)
     out_2CHW.div_(stds_1C11)
 
 
 def device_augment(raw_2BCHW: Tensor, shift_B: Tensor | None, means_1C11: Tensor, stds_1C11: Tensor) -> Tensor:
-    """A complete batch at once, on its device. It overwrites ``raw_2BCHW``."""
+    """Compute a complete batch at once, on its device. The result overwrites ``raw_2BCHW``.
+
+    Args:
+        raw_2BCHW: B pairs of states.
+        shift_B: shift of each pair; None shifts nothing.
+        means_1C11, stds_1C11: of each channel.
+
+    Returns:
+        The new batch.
+    """
     raw_2BCHW.sub_(means_1C11)
     raw_2BCHW.div_(stds_1C11)
     if shift_B is None:

@@ -42,22 +42,36 @@ def convert(
     source = Path(source)
     if isinstance(layout, str):
         layout = Layout.of(layout)
-    name = "-".join([source.absolute().name, *(splits if splits != store.SPLITS else ()), layout.name])
-    folder = Path(out) if out is not None else paths.data_dir() / name
+    folder = Path(out) if out is not None else _default_folder(source, layout, splits)
     about = store.about(source)
-    origin = {"source": about.pop("digest", str(source.resolve())), "layout": layout.name, "splits": list(splits)}
+    origin = {
+        "source": about.pop("digest", str(source.resolve())),
+        "layout": layout.name,
+        "splits": list(splits),
+    }
     if writing.is_built(folder, "converted", origin):
         return folder
     node.refuse_on_login("converting data")
-    there = [split for split in splits if split != "test" or (source / split).is_dir()]
-    files = [file for split in there for file in store.year_shapes(source, split)]
+    files: list[Path] = []
+    for split in splits:
+        if split != "test" or (source / split).is_dir():
+            files.extend(store.year_shapes(source, split))
     with writing.building(folder) as temporary:
         for file in tqdm(files, desc=layout.name, unit="year", delay=2, disable=not progress):
-            copy_year(file, temporary / file.parent.name / f"{file.stem}{layout.suffix}", layout)
+            target = temporary / file.parent.name / f"{file.stem}{layout.suffix}"
+            copy_year(file, target, layout)
         shutil.copytree(source / "stats", temporary / "stats")
         about.pop("plan", None)
         paths.write_text(temporary / "dataset.json", json.dumps(about | {"converted": origin}, indent=1) + "\n")
     return folder
+
+
+def _default_folder(source: Path, layout: Layout, splits: tuple[str, ...]) -> Path:
+    """A folder among the data, whose name says the source, the layout, and the parts unless they are all there are."""
+    names = [source.absolute().name]
+    if splits != store.SPLITS:
+        names.extend(splits)
+    return paths.data_dir() / "-".join([*names, layout.name])
 
 
 def copy_year(source: Path, target: Path, layout: Layout) -> None:

@@ -67,7 +67,7 @@ def operators(flow: Flow, device: torch.device | str = "cpu", dtype: torch.dtype
     keep_HK = _kept(flow)
     coupling_LL = _coupling(L, flow.deformation_radius)
     jets_LHK, tracer_HK = _equilibrium(flow, l_H1)
-    rates_L11 = torch.tensor(flow.vorticity_rates or (0.0,) * L, dtype=torch.float64)[:, None, None]
+    rates_L11 = _of_layers(flow.vorticity_rates, L)
     # q as a whole relaxes at the thermal rate, in the exact exponential decay below. ζ, which is a part of q, should
     # relax at its own rate instead. The linear term corrects the difference.
     linear_LHK = -flow.beta * 1j * k_1K - (flow.thermal_rate - rates_L11) * k2_HK
@@ -76,8 +76,7 @@ def operators(flow: Flow, device: torch.device | str = "cpu", dtype: torch.dtype
     jet_forcing_LHK = jet_forcing_LHK + flow.thermal_rate * stretching_LHK
     tracer_forcing_LHK = (flow.tracer_rate * tracer_HK).expand(L, -1, -1)
     forcing_SHK = torch.cat([jet_forcing_LHK, tracer_forcing_LHK])
-    rates = [flow.thermal_rate] * L + [flow.tracer_rate] * L
-    rate_S11 = torch.tensor(rates, dtype=torch.float64)[:, None, None]
+    rate_S11 = _of_layers([flow.thermal_rate] * L + [flow.tracer_rate] * L, 2 * L)
     hyperviscosity_HK = flow.viscosity * k2_HK ** (flow.viscosity_order / 2)
     decay_half_SHK = torch.exp(-flow.step / 2 * (rate_S11 + hyperviscosity_HK))
 
@@ -98,6 +97,22 @@ def operators(flow: Flow, device: torch.device | str = "cpu", dtype: torch.dtype
         forcing_SHK=put(forcing_SHK * keep_HK),
         decay_half_SHK=put(decay_half_SHK * keep_HK),
     )
+
+
+def _spectrum(x: Tensor) -> Tensor:
+    """The spectrum (…, H, K) of fields (…, H, W)."""
+    return rfft2(x, norm="forward")
+
+
+def _on_grid(spectrum: Tensor, flow: Flow) -> Tensor:
+    """The fields (…, H, W) of spectra (…, H, K)."""
+    return irfft2(spectrum, s=(flow.n_lat, flow.n_lon), norm="forward")
+
+
+def _of_layers(values: Sequence[float], n_layers: int) -> Tensor:
+    """One number for each layer, (L, 1, 1); zeros if the flow has no such numbers."""
+    values = values or (0.0,) * n_layers
+    return torch.tensor(values, dtype=torch.float64)[:, None, None]
 
 
 def _wavenumbers(flow: Flow) -> tuple[Tensor, Tensor]:
@@ -148,14 +163,14 @@ def _equilibrium(flow: Flow, l_H1: Tensor) -> tuple[Tensor, Tensor]:
     profile_H = (profile_H - profile_H.mean()) / (1 - profile_H.mean())  # mean 0, peak 1
     # In torch 2.6, MKL does not accept expanded views, whose columns are the same memory. Hence ``contiguous``.
     profile_HW = profile_H[:, None].expand(-1, flow.n_lon).contiguous()
-    spectrum_H1 = rfft2(profile_HW, norm="forward")[:, :1]
-    speeds_L11 = torch.tensor(flow.jet_speeds or (0.0,) * flow.n_layers, dtype=torch.float64)[:, None, None]
+    spectrum_H1 = _spectrum(profile_HW)[:, :1]
+    speeds_L11 = _of_layers(flow.jet_speeds, flow.n_layers)
     is_mean_H1 = l_H1 == 0
     safe_l_H1 = torch.where(is_mean_H1, 1.0, l_H1)
     jets_LHK = torch.zeros(flow.n_layers, flow.n_lat, flow.n_lon // 2 + 1, dtype=torch.complex128)
     jets_LHK[:, :, :1] = speeds_L11 * torch.where(is_mean_H1, 0, 1j * spectrum_H1 / safe_l_H1)
     tracer_HW = torch.cos(y_H)[:, None].expand(-1, flow.n_lon).contiguous()
-    return jets_LHK, rfft2(tracer_HW, norm="forward")
+    return jets_LHK, _spectrum(tracer_HW)
 
 
 def streamfunction(state_BSHK: Tensor, ops: Operators) -> Tensor:
@@ -169,15 +184,14 @@ def streamfunction(state_BSHK: Tensor, ops: Operators) -> Tensor:
 def tendency(state_BSHK: Tensor, ops: Operators) -> Tensor:
     """The rate of change of the state, without its exponential decay, which ``rk4_step`` adds exactly."""
     L = ops.flow.n_layers
-    size = (ops.flow.n_lat, ops.flow.n_lon)
     psi_BLHK = streamfunction(state_BSHK, ops)
     u_BLHK = -ops.ddy_H1 * psi_BLHK
     v_BLHK = ops.ddx_1K * psi_BLHK
-    on_grid = irfft2(torch.cat([u_BLHK, v_BLHK, state_BSHK], 1), s=size, norm="forward")
-    u_BLHW, v_BLHW, advected_BSHW = on_grid.split([L, L, 2 * L], 1)
+    together = _on_grid(torch.cat([u_BLHK, v_BLHK, state_BSHK], 1), ops.flow)
+    u_BLHW, v_BLHW, advected_BSHW = together.split([L, L, 2 * L], 1)
     # Each wind advects q and c of its layer.
-    flux_x_BSHK = rfft2(advected_BSHW * u_BLHW.repeat(1, 2, 1, 1), norm="forward")
-    flux_y_BSHK = rfft2(advected_BSHW * v_BLHW.repeat(1, 2, 1, 1), norm="forward")
+    flux_x_BSHK = _spectrum(advected_BSHW * u_BLHW.repeat(1, 2, 1, 1))
+    flux_y_BSHK = _spectrum(advected_BSHW * v_BLHW.repeat(1, 2, 1, 1))
     divergence_BSHK = ops.ddx_1K * flux_x_BSHK + ops.ddy_H1 * flux_y_BSHK
     change_BSHK = ops.forcing_SHK - ops.keep_HK * divergence_BSHK
     change_BSHK[:, :L] += ops.linear_LHK * psi_BLHK
@@ -207,14 +221,14 @@ def fields(state_BSHK: Tensor, ops: Operators) -> Tensor:
         "tracer": state_BSHK[:, ops.flow.n_layers :],
     }
     in_si_units = [factor * spectra[name] for name, (_, factor) in CHANNELS.items()]
-    x_BLFHW = irfft2(torch.stack(in_si_units, 2), s=(ops.flow.n_lat, ops.flow.n_lon), norm="forward")
+    x_BLFHW = _on_grid(torch.stack(in_si_units, 2), ops.flow)
     return x_BLFHW.flatten(1, 2)
 
 
 def state_from(psi_BLHW: Tensor, tracer_BLHW: Tensor, ops: Operators) -> Tensor:
     """The state (B, S, H, K) that has this streamfunction and tracer, which are on the grid and without dimension."""
-    psi_BLHK = rfft2(psi_BLHW, norm="forward")
-    tracer_BLHK = rfft2(tracer_BLHW, norm="forward")
+    psi_BLHK = _spectrum(psi_BLHW)
+    tracer_BLHK = _spectrum(tracer_BLHW)
     coupling_LL = _coupling(ops.flow.n_layers, ops.flow.deformation_radius).to(psi_BLHK)
     stretching_BLHK = torch.einsum("lm,bmhk->blhk", coupling_LL, psi_BLHK)
     q_BLHK = stretching_BLHK - ops.wavenumber2_HK * psi_BLHK
@@ -233,26 +247,26 @@ def initial_state(ops: Operators, seeds: Sequence[int | Sequence[int]], eddy_spe
         The state (B, S, H, K).
     """
     flow = ops.flow
-    size = (flow.n_lat, flow.n_lon)
-    noise = [np.random.default_rng(seed).standard_normal((flow.n_layers, *size)) for seed in seeds]
-    noise_BLHK = rfft2(torch.from_numpy(np.stack(noise)), norm="forward")
+    shape = (flow.n_layers, flow.n_lat, flow.n_lon)
+    noise = [np.random.default_rng(seed).standard_normal(shape) for seed in seeds]
+    noise_BLHK = _spectrum(torch.from_numpy(np.stack(noise)))
     l_H1 = ops.ddy_H1.imag.cpu().double()
     k2_HK = ops.wavenumber2_HK.cpu().double()
     large_eddies_BLHK = noise_BLHK * torch.exp(-k2_HK / 4) * (k2_HK > 0)
-    eddies_BLHW = irfft2(large_eddies_BLHK, s=size, norm="forward")
-    wind_BLHW = irfft2(1j * l_H1 * rfft2(eddies_BLHW, norm="forward"), s=size, norm="forward")
+    eddies_BLHW = _on_grid(large_eddies_BLHK, flow)
+    wind_BLHW = _on_grid(1j * l_H1 * _spectrum(eddies_BLHW), flow)
     speed_B111 = wind_BLHW.std((1, 2, 3), keepdim=True)
     jets_LHK, tracer_HK = _equilibrium(flow, l_H1)
-    psi_BLHW = 0.5 * irfft2(jets_LHK, s=size, norm="forward") + eddy_speed * eddies_BLHW / speed_B111
-    tracer_BLHW = irfft2(tracer_HK, s=size, norm="forward").expand_as(psi_BLHW).contiguous()
-    device, dtype = ops.keep_HK.device, ops.keep_HK.dtype
-    return state_from(psi_BLHW.to(device, dtype), tracer_BLHW.to(device, dtype), ops)
+    psi_BLHW = 0.5 * _on_grid(jets_LHK, flow) + eddy_speed * eddies_BLHW / speed_B111
+    tracer_BLHW = _on_grid(tracer_HK, flow).expand_as(psi_BLHW).contiguous()
+    return state_from(psi_BLHW.to(ops.keep_HK), tracer_BLHW.to(ops.keep_HK), ops)
 
 
 def refine(state_BSHK: Tensor, fine: Operators) -> Tensor:
     """The same state on a finer grid: its coefficients, and zeros for the shorter waves."""
     B, S, H, K = state_BSHK.shape
-    out = state_BSHK.new_zeros(B, S, fine.flow.n_lat, fine.flow.n_lon // 2 + 1)
-    out[:, :, : H // 2, :K] = state_BSHK[:, :, : H // 2]
-    out[:, :, -(H // 2) :, :K] = state_BSHK[:, :, -(H // 2) :]
-    return out
+    half = H // 2  # rows of positive wavenumbers; those of negative wavenumbers follow
+    refined = state_BSHK.new_zeros(B, S, fine.flow.n_lat, fine.flow.n_lon // 2 + 1)
+    refined[:, :, :half, :K] = state_BSHK[:, :, :half]
+    refined[:, :, -half:, :K] = state_BSHK[:, :, -half:]
+    return refined

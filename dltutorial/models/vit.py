@@ -1,10 +1,8 @@
-"""A vision transformer that forecasts a field: (B, C, H, W) in, (B, C, H, W) out.
+"""A vision transformer that forecasts a field.
 
-Legend: B samples, C channels, H × W grid points (latitude × longitude), p patch edge, T = (H/p)(W/p) tokens,
-D width, N heads, E = D/N.
-
-Patches become tokens, learned positions are added, ``depth`` pre-norm blocks of attention and MLP follow, and a
-linear head turns each token back into its patch. Dosovitskiy et al. 2020 (arXiv:2010.11929).
+In: a normalised field (B, C, H, W). Out: the next state of the field, of the same shape and in the same units. Patches
+become tokens, and learned positions are added to them. Then follow ``depth`` pre-norm blocks of attention and MLP. A
+linear head turns each token back into its patch. Source: Dosovitskiy et al. 2020 (arXiv:2010.11929).
 
 The published model (NERSC's tutorials SC23 to SC25, networks/vit.py) has ``dim=384, depth=12, heads=8, patch=8`` on
 20 × 360 × 720. With ``predict_change=False, head_bias=False, norm_eps=1e-6`` this is the published model, up to the
@@ -12,6 +10,9 @@ order of rows in two kinds of matrices. The rows of ``head`` are ordered by chan
 of the published model by row, column and channel. The rows of ``qkv`` are ordered by head; those of the published model
 are all queries, all keys, all values. By default the model forecasts the change instead of the state, its head has a
 bias, and its layer norms add 1e-5.
+
+Legend: B samples, C channels, H × W grid points (latitude × longitude), p patch edge, T = (H/p)(W/p) tokens, D width of
+a token, N heads, E = D/N width of a head.
 """
 
 import torch
@@ -21,13 +22,20 @@ from torch.utils.checkpoint import checkpoint
 
 
 class Attention(nn.Module):
-    """Self-attention: one matrix product for queries, keys and values, one fused kernel for the rest.
+    """Self-attention. One matmul gives queries, keys and values, and one fused kernel does the rest.
 
     The rows of ``qkv`` are ordered by head: first the query, key and value of head 0, then those of head 1, and so on.
-    Therefore consecutive rows are whole heads, and tensor parallelism can give each rank some of them.
+    Therefore consecutive rows are complete heads, and tensor parallelism can give each rank some of them.
     """
 
     def __init__(self, dim: int, heads: int, fused: bool = True):
+        """Make the layers.
+
+        Args:
+            dim: D.
+            heads: N, which divides D.
+            fused: use torch's fused kernel, and not ``naive_attention``.
+        """
         super().__init__()
         self.heads = heads
         self.head_dim = dim // heads
@@ -38,22 +46,24 @@ class Attention(nn.Module):
     def forward(self, x_BTD: Tensor) -> Tensor:
         """Mix the tokens of each sample."""
         B, T, _ = x_BTD.shape
-        qkv_BTN3E = self.qkv(x_BTD).view(B, T, -1, 3, self.head_dim)  # -1: the heads that this rank has
+        qkv_BTN3E = self.qkv(x_BTD).view(B, T, -1, 3, self.head_dim)  # -1 stands for the heads of this rank
         q_BNTE, k_BNTE, v_BNTE = qkv_BTN3E.permute(3, 0, 2, 1, 4)
         mixed_BNTE = self.attend(q_BNTE, k_BNTE, v_BNTE)
         return self.out(mixed_BNTE.transpose(1, 2).reshape(B, T, -1))
 
 
 def naive_attention(q_BNTE: Tensor, k_BNTE: Tensor, v_BNTE: Tensor) -> Tensor:
-    """Attention as its formula says: it writes T × T weights for each head to memory, and reads them back."""
-    weights_BNTT = (q_BNTE @ k_BNTE.transpose(-2, -1) / q_BNTE.shape[-1] ** 0.5).softmax(-1)
+    """Attention as its formula says. It writes T × T weights for each head to memory, and reads them again."""
+    scores_BNTT = q_BNTE @ k_BNTE.transpose(-2, -1) / q_BNTE.shape[-1] ** 0.5
+    weights_BNTT = scores_BNTT.softmax(-1)
     return weights_BNTT @ v_BNTE
 
 
 class Block(nn.Module):
-    """Attention, then an MLP four times as wide, each behind a layer norm and added to its input."""
+    """Attention, then an MLP of width 4 D. Each comes after a layer norm, and its output is added to its input."""
 
     def __init__(self, dim: int, heads: int, fused_attention: bool = True, norm_eps: float = 1e-5):
+        """Make the layers; the arguments are as in ``ViT``."""
         super().__init__()
         self.norm_attention = nn.LayerNorm(dim, norm_eps)
         self.attention = Attention(dim, heads, fused_attention)
@@ -61,25 +71,13 @@ class Block(nn.Module):
         self.mlp = nn.Sequential(nn.Linear(dim, 4 * dim), nn.GELU(), nn.Linear(4 * dim, dim))
 
     def forward(self, x_BTD: Tensor) -> Tensor:
-        """One layer of the transformer."""
+        """Apply one layer of the transformer."""
         x_BTD = x_BTD + self.attention(self.norm_attention(x_BTD))
         return x_BTD + self.mlp(self.norm_mlp(x_BTD))
 
 
 class ViT(nn.Module):
-    """Forecasts the next state of a normalised field.
-
-    Args:
-        channels, height, width: of a field.
-        patch: edge of the square of grid points that becomes one token; it divides height and width.
-        dim, depth, heads: width of a token, blocks, attention heads, which share dim equally.
-        predict_change: the network's output is added to its input, and its head starts at zero: an untrained model is
-            then exactly the persistence forecast.
-        fused_attention: attention as one kernel, or as its formula says.
-        head_bias: whether the head adds numbers of its own to each patch.
-        norm_eps: added to the variance in layer norms.
-        checkpoint_blocks: a block keeps its input only, and is computed again when its gradient is asked for.
-    """
+    """A network that forecasts the next state of a normalised field."""
 
     def __init__(
         self,
@@ -97,10 +95,28 @@ class ViT(nn.Module):
         norm_eps: float = 1e-5,
         checkpoint_blocks: bool = False,
     ):
+        """Make the layers and draw their weights.
+
+        Args:
+            channels, height, width: C, H and W of a field.
+            patch: edge of the square of grid points that becomes one token. It divides the height and the width.
+            dim: width of a token.
+            depth: number of blocks.
+            heads: number of attention heads. It divides ``dim``.
+            predict_change: add the network's output to its input, and start with a head of zeros, so that the untrained
+                model is exactly the persistence forecast.
+            fused_attention: compute attention by one kernel, and not as its formula says.
+            head_bias: whether the head has a bias.
+            norm_eps: number that layer norms add to the variance.
+            checkpoint_blocks: save only the input of each block for the backward pass, and recompute the rest.
+        """
         super().__init__()
-        self.patch, self.predict_change, self.checkpoint_blocks = patch, predict_change, checkpoint_blocks
+        self.patch = patch
+        self.predict_change = predict_change
+        self.checkpoint_blocks = checkpoint_blocks
         self.embed = nn.Conv2d(channels, dim, patch, stride=patch)
-        self.position_1TD = nn.Parameter(torch.zeros(1, (height // patch) * (width // patch), dim))
+        n_tokens = (height // patch) * (width // patch)
+        self.position_1TD = nn.Parameter(torch.zeros(1, n_tokens, dim))
         self.blocks = nn.ModuleList(Block(dim, heads, fused_attention, norm_eps) for _ in range(depth))
         self.norm = nn.LayerNorm(dim, norm_eps)
         self.head = nn.Linear(dim, channels * patch**2, bias=head_bias)
@@ -110,37 +126,42 @@ class ViT(nn.Module):
             nn.init.zeros_(self.head.weight)
 
     def forward(self, x_BCHW: Tensor) -> Tensor:
-        """The next state, in the units of the input."""
-        return self.field(self.through(self.tokens(x_BCHW)), x_BCHW)
+        """Forecast the next state, in the units of the input."""
+        x_BTD = self.to_tokens(x_BCHW)
+        x_BTD = self.apply_blocks(x_BTD)
+        y_BCHW = self.to_field(x_BTD, x_BCHW.shape)
+        if self.predict_change:
+            return x_BCHW + y_BCHW
+        return y_BCHW
 
-    def tokens(self, x_BCHW: Tensor) -> Tensor:
-        """Patches as tokens that know where they are: shape (B, T, D)."""
+    def to_tokens(self, x_BCHW: Tensor) -> Tensor:
+        """Turn patches into tokens (B, T, D), and add their positions."""
         # Some CPUs with AMX compute this convolution wrongly in bfloat16 (torch 2.13), so it stays in the input's type.
         with torch.autocast("cpu", enabled=False):
             embedded_BDHW = self.embed(x_BCHW)
         return embedded_BDHW.flatten(2).transpose(1, 2) + self.position_1TD
 
-    def through(self, x_BTD: Tensor) -> Tensor:
-        """The blocks, one after the other."""
+    def apply_blocks(self, x_BTD: Tensor) -> Tensor:
+        """Apply the blocks, one after the other."""
         for block in self.blocks:
             x_BTD = checkpoint(block, x_BTD, use_reentrant=False) if self.checkpoint_blocks else block(x_BTD)
         return x_BTD
 
-    def field(self, x_BTD: Tensor, x_BCHW: Tensor) -> Tensor:
-        """The next state, of its tokens and the state now."""
-        B, C, H, W = x_BCHW.shape
+    def to_field(self, x_BTD: Tensor, shape: torch.Size) -> Tensor:
+        """Turn tokens into a field of the shape (B, C, H, W)."""
+        B, C, H, W = shape
         p = self.patch
         patches = self.head(self.norm(x_BTD)).view(B, H // p, W // p, C, p, p)
-        y_BCHW = patches.permute(0, 3, 1, 4, 2, 5).reshape(B, C, H, W)
-        return x_BCHW + y_BCHW if self.predict_change else y_BCHW
+        return patches.permute(0, 3, 1, 4, 2, 5).reshape(B, C, H, W)
 
 
 def count_parameters(model: nn.Module) -> int:
-    """How many numbers the optimizer may change."""
+    """The number of trainable parameters."""
     return sum(p.numel() for p in model.parameters() if p.requires_grad)
 
 
 def _initialise(module: nn.Module) -> None:
+    """Draw the weights of a linear layer; other layers keep the initial weights of torch."""
     if isinstance(module, nn.Linear):
         nn.init.trunc_normal_(module.weight, std=0.02)
         if module.bias is not None:
