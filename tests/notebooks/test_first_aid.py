@@ -1,4 +1,4 @@
-"""In a real kernel: the traceback stays as it is, and below it stands one sentence of what to do."""
+"""In a real kernel an error keeps its traceback, and one sentence below it says what to do."""
 
 import contextlib
 
@@ -13,7 +13,7 @@ ASK = "from dltutorial.course import Chapter\nChapter('00', 'smoke')"
 SHAPES = next(one.do for one in advice.table() if one.name == "shapes")
 
 
-def test_below_a_traceback_stands_what_to_do_and_the_line_of_the_run_has_it(run):  # noqa: F811
+def test_a_box_below_the_traceback_and_the_line_of_the_run_say_what_to_do(run):  # noqa: F811
     result, notebook = run(ASK, "import torch\nx = torch.ones(2, 3)\nx @ x")
     error, box = notebook.cells[1].outputs
     assert "x @ x" in "".join(error.traceback)
@@ -23,7 +23,7 @@ def test_below_a_traceback_stands_what_to_do_and_the_line_of_the_run_has_it(run)
 
 @pytest.fixture(scope="module")
 def cell():
-    """Run a cell in one kernel; gives its messages' kinds, its traceback and its boxes of advice."""
+    """Run a cell in one kernel. It returns the kinds of its messages, its traceback and its boxes of advice."""
     with contextlib.closing(Notebook("python3")) as notebook:
 
         def execute(source):

@@ -44,7 +44,7 @@ def test_a_notebook_runs_in_its_own_folder_and_environment_and_shows_figures(run
 
 @pytest.mark.ci
 @pytest.mark.parametrize("death", ["os.kill(os.getpid(), 9)", "os._exit(0)"])
-def test_a_kernel_that_dies_is_one_line_and_what_ran_is_kept(run, death):
+def test_a_kernel_that_dies_is_one_line_and_the_outputs_before_it_stay(run, death):
     result, notebook = run("import os; print(1)", death)
     assert (result.error.split(";")[0], result.cell) == ("the kernel died", 2)
     assert text(notebook, 0) == "1\n"

@@ -1,4 +1,4 @@
-"""Every notebook is made as the course makes notebooks. Nothing is executed here."""
+"""Every notebook follows the rules of the course. Nothing is executed here."""
 
 import ast
 import itertools
