@@ -1,4 +1,4 @@
-"""What ranks do in the tests of gradient lag. A file of its own, so that a rank imports nothing but this."""
+"""The functions that the ranks of ``test_gradient_lag.py`` run. Ranks import only this file."""
 
 import torch
 import torch.distributed as dist

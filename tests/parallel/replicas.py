@@ -102,9 +102,8 @@ def buffers():
             with model.no_sync():
                 model(x).square().mean().backward()
             model(x).square().mean().backward()
-        means = [
-            b.double() for b in model.module.buffers()
-        ]  # rank 1's differ, because they are not copied after a pass inside no_sync()
+        # Those of rank 1 differ from rank 0's here, because they are not copied after a pass inside no_sync().
+        means = [b.double() for b in model.module.buffers()]
         model(x)
         return [*means, *(b.double() for b in model.module.buffers()), *(p.grad for p in model.parameters())]
 
