@@ -62,7 +62,9 @@ def table(trace: Trace, top: int = 8) -> Table:
         ("device idle", "share", "", _percent(device_idle_share(trace))),
         ("waiting for input", "share", "", _percent(input_wait_share(trace))),
     ]
-    for total in (*range_times(trace)[: 2 * top], *operator_times(trace)[:top]):
+    ranges = range_times(trace)[: 2 * top]
+    operators = operator_times(trace)[:top]
+    for total in (*ranges, *operators):
         rows.append((short(total.name), total.category, total.calls, duration(total.seconds)))
     return Table.of(("what", "kind", "times", "time"), rows)
 
@@ -97,7 +99,10 @@ def operator_times(trace: Trace) -> tuple[Total, ...]:
     for events in rows.values():
         for event, self_s in zip(events, self_seconds(events), strict=True):
             seconds[event.name, event.category].append(self_s)
-    return _longest_first(Total(name, category, len(s), sum(s)) for (name, category), s in seconds.items())
+    totals = []
+    for (name, category), self_times_s in seconds.items():
+        totals.append(Total(name, category, len(self_times_s), sum(self_times_s)))
+    return _longest_first(totals)
 
 
 def device_idle_share(trace: Trace) -> float | None:
@@ -143,12 +148,15 @@ def changes(before: Trace, after: Trace, names: tuple[str, str] = ("before", "af
     has_steps = bool(before.steps and after.steps)
     before_s = _seconds_by_name(before, per_step=has_steps)
     after_s = _seconds_by_name(after, per_step=has_steps)
-    pairs = {key: (before_s.get(key, 0.0), after_s.get(key, 0.0)) for key in {**before_s, **after_s}}
-    changed = [key for key, (old_s, new_s) in pairs.items() if old_s != new_s]
-    changed.sort(key=lambda key: (-abs(pairs[key][1] - pairs[key][0]), key[0]))
+    changed = []
+    for name, category in {**before_s, **after_s}:
+        old_s = before_s.get((name, category), 0.0)
+        new_s = after_s.get((name, category), 0.0)
+        if old_s != new_s:
+            changed.append((name, category, old_s, new_s))
+    changed.sort(key=lambda row: (-abs(row[3] - row[2]), row[0]))
     rows = []
-    for name, category in changed[:most]:
-        old_s, new_s = pairs[name, category]
+    for name, category, old_s, new_s in changed[:most]:
         rows.append((short(name), category, duration(old_s), duration(new_s), _ratio_text(old_s, new_s)))
     return Table.of(("what changed", "kind", *names, "ratio"), rows)
 

@@ -86,7 +86,7 @@ def read(folder: Path) -> list[dict[str, Any]]:
         The records in the order of their times. Lines that are not records are skipped. A folder that does not exist
         has no records.
     """
-    found = []
+    result = []
     for file in sorted(folder.glob("*.jsonl")):
         for line in file.read_text(encoding="utf-8", errors="replace").splitlines():
             try:
@@ -94,8 +94,8 @@ def read(folder: Path) -> list[dict[str, Any]]:
             except ValueError:
                 continue
             if isinstance(record, dict) and all(isinstance(record.get(key), str) for key in _TEXT_KEYS):
-                found.append(record)
-    return sorted(found, key=lambda record: record["time"])
+                result.append(record)
+    return sorted(result, key=lambda record: record["time"])
 
 
 @functools.cache

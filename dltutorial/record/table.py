@@ -40,20 +40,24 @@ class Table:
         return cls(tuple(header), cells)
 
     def __str__(self) -> str:
-        n_columns = len(self.header)
-        widths = [max(len(row[i]) for row in (self.header, *self.rows)) for i in range(n_columns)]
-        signs = [">" if is_numeric else "<" for is_numeric in self._numeric_columns()]
-        lines = []
-        for row in (self.header, *self.rows):
-            cells = [f"{row[i]:{signs[i]}{widths[i]}}" for i in range(n_columns)]
-            lines.append("  ".join(cells).rstrip())
-        rule = "─" * (sum(widths) + 2 * (n_columns - 1))
-        return "\n".join([lines[0], rule, *lines[1:]])
+        is_numeric = self._numeric_columns()
+        columns = zip(self.header, *self.rows, strict=True)
+        padded_columns = []
+        for column, align_right in zip(columns, is_numeric, strict=True):
+            width = max(len(cell) for cell in column)
+            padded = [cell.rjust(width) if align_right else cell.ljust(width) for cell in column]
+            padded_columns.append(padded)
+        lines = ["  ".join(row) for row in zip(*padded_columns, strict=True)]
+        rule = "─" * len(lines[0])
+        head, *rows = [line.rstrip() for line in lines]
+        return "\n".join([head, rule, *rows])
 
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        sides = ["right" if is_numeric else "left" for is_numeric in self._numeric_columns()]
+        sides = []
+        for is_numeric in self._numeric_columns():
+            sides.append("right" if is_numeric else "left")
         head = _html_row("th", self.header, sides)
         body = "".join(_html_row("td", row, sides) for row in self.rows)
         return f'<table class="dlt-table"><thead>{head}</thead><tbody>{body}</tbody></table>'

@@ -92,9 +92,9 @@ def test_ranges_of_any_thread_separate_reading_from_preparation():
     ],
 )
 def test_a_device_is_judged_by_what_would_be_quickest_without(run, right):
-    found = bottleneck(trace=run.trace(0))
-    assert found.name == right, found
-    assert found.gain is None if right == bottlenecks.COMPUTE else found.gain > 1.2
+    result = bottleneck(trace=run.trace(0))
+    assert result.name == right, result
+    assert result.gain is None if right == bottlenecks.COMPUTE else result.gain > 1.2
 
 
 def test_the_expected_gain_is_what_the_simulated_run_gains_by_it():
@@ -113,9 +113,9 @@ def test_a_slow_loader_that_hides_behind_the_device_is_not_blamed():
 
 
 def test_short_operators_are_the_cost_of_calling_them():
-    found = bottleneck(trace=on_cpu(*[("aten::add", 5 * US)] * 500))
-    assert found.name == bottlenecks.LAUNCHES
-    assert "500 operators" in found.why
+    result = bottleneck(trace=on_cpu(*[("aten::add", 5 * US)] * 500))
+    assert result.name == bottlenecks.LAUNCHES
+    assert "500 operators" in result.why
 
 
 @pytest.mark.parametrize(
@@ -136,11 +136,11 @@ def test_a_precision_with_a_higher_peak_is_the_advice_and_its_gain_a_number():
 
 
 def test_a_long_gap_is_a_wait_and_says_where():
-    found = bottleneck(trace=on_cpu(("aten::mm", 2 * MS), ("aten::item", 2 * US), gap=("log", 6 * MS)))
-    assert found.name == bottlenecks.SYNCHRONISATION
-    assert "in log" in found.why
-    assert "item() is called 1 × a step" in found.why
-    assert found.gain == pytest.approx(4, rel=0.05)
+    result = bottleneck(trace=on_cpu(("aten::mm", 2 * MS), ("aten::item", 2 * US), gap=("log", 6 * MS)))
+    assert result.name == bottlenecks.SYNCHRONISATION
+    assert "in log" in result.why
+    assert "item() is called 1 × a step" in result.why
+    assert result.gain == pytest.approx(4, rel=0.05)
 
 
 # Splits
@@ -153,17 +153,17 @@ def test_a_loader_that_waits_reads_and_one_that_computes_prepares():
 
 
 def test_reading_ahead_should_gain_what_hides_behind_the_step():
-    found = judged(split(io=100, synthetic=100, full=50, io_cores=0.1)).bottleneck
-    assert "1 worker" in found.advice
-    assert found.gain == pytest.approx(2)
+    result = judged(split(io=100, synthetic=100, full=50, io_cores=0.1)).bottleneck
+    assert "1 worker" in result.advice
+    assert result.gain == pytest.approx(2)
     assert "4 workers" in judged(split(io=25, synthetic=100, full=20, io_cores=0.1)).bottleneck.advice
 
 
 def test_contention_is_full_far_below_both_though_they_overlap():
     side_by_side = {"wait_s": 0.002, "full_cores": 2.0}
-    found = judged(split(io=100, synthetic=60, full=35, **side_by_side)).bottleneck
-    assert found.name == bottlenecks.CONTENTION
-    assert found.gain == pytest.approx(60 / 35)
+    result = judged(split(io=100, synthetic=60, full=35, **side_by_side)).bottleneck
+    assert result.name == bottlenecks.CONTENTION
+    assert result.gain == pytest.approx(60 / 35)
     near = judged(split(io=100, synthetic=60, full=58, **side_by_side))
     assert bottlenecks.CONTENTION not in {finding.name for finding in near.findings}
 

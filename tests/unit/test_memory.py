@@ -25,7 +25,7 @@ CASES = [("small", formats) for formats in FORMATS]
 
 
 class AgainInBackward(nn.Module):
-    """A block that keeps its input only."""
+    """A block that saves only its input."""
 
     def __init__(self, block):
         super().__init__()
@@ -48,20 +48,20 @@ def made(sizes, formats, **options):
     return make_vit(sizes, **options).to(dtype), x_BCHW, autocast
 
 
-def kept_bytes(model, autocast, run):
-    """Of the arrays that autograd keeps for the backward pass, each once, weights left out."""
+def saved_bytes(model, autocast, run):
+    """Of the arrays that autograd saves for the backward pass, each once, weights left out."""
     weights = {p.untyped_storage().data_ptr() for p in model.parameters()}
-    kept = {}  # alive until the end, so that no address is given away twice
+    saved = {}  # alive until the end, so that no address is used twice
 
     def pack(tensor):
         storage = tensor.untyped_storage()
         if storage.data_ptr() not in weights:
-            kept[storage.data_ptr()] = storage
+            saved[storage.data_ptr()] = storage
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor), autocast():
         run()
-    return sum(storage.nbytes() for storage in kept.values())
+    return sum(storage.nbytes() for storage in saved.values())
 
 
 def float32_embedding_bytes(shape, batch, formats):
@@ -88,12 +88,12 @@ def test_the_model_has_as_many_weights_as_on_paper(preset):
 def test_activations_are_those_that_autograd_keeps(size, formats, fused):
     sizes = SIZES[size]
     model, x, autocast = made(sizes, formats, fused_attention=fused)
-    found = kept_bytes(model, autocast, lambda: F.mse_loss(model(x), torch.randn_like(x)))
+    saved = saved_bytes(model, autocast, lambda: F.mse_loss(model(x), torch.randn_like(x)))
     shape = Shape.of(sizes)
     paper = of_step(shape, len(x), formats, fused=fused)
     predicted = paper.activations + paper.low_copies + float32_embedding_bytes(shape, len(x), formats)
     # Small vectors, such as the norms' means, are not on paper: the paper is low, by less than a twentieth.
-    assert 0.95 * found < predicted <= found
+    assert 0.95 * saved < predicted <= saved
 
 
 @pytest.mark.parametrize(("size", "formats"), CASES)
@@ -101,13 +101,13 @@ def test_checkpointed_blocks_keep_their_input_and_one_block_more(size, formats):
     model, x, autocast = made(SIZES[size], formats)
     shape, block = Shape.of(SIZES[size]), model.blocks[0]
     input_BTD = torch.randn(len(x), shape.tokens, shape.dim, dtype=x.dtype, requires_grad=True)
-    recomputed = kept_bytes(model, autocast, lambda: block(input_BTD))
+    recomputed = saved_bytes(model, autocast, lambda: block(input_BTD))
     model.blocks = nn.ModuleList(map(AgainInBackward, model.blocks))
-    found = recomputed + kept_bytes(model, autocast, lambda: F.mse_loss(model(x), torch.randn_like(x)))
+    saved = recomputed + saved_bytes(model, autocast, lambda: F.mse_loss(model(x), torch.randn_like(x)))
     paper = of_step(shape, len(x), formats, checkpointing=True)
     one_block = dataclasses.replace(shape, depth=1).matrix_parameters * FORMATS[formats].low_copy
     predicted = paper.activations + one_block + float32_embedding_bytes(shape, len(x), formats)
-    assert 0.95 * found < predicted <= found
+    assert 0.95 * saved < predicted <= saved
     assert paper.activations < of_step(shape, len(x), formats).activations
 
 

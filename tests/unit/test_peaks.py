@@ -1,4 +1,4 @@
-"""Measured peaks: sane, kept, measured again when the file is damaged; and the roofline made of them."""
+"""Measured peaks: plausible, cached, measured again if the file is damaged; and the roofline made of them."""
 
 import math
 from types import SimpleNamespace

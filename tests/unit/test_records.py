@@ -18,16 +18,16 @@ RECORD = {"time": "2026-01-01", "chapter": "01", "what": "a", "kind": "claim", "
 
 def test_what_was_written_is_read_back(tmp_path):
     written = records.Writer("01", "smoke", tmp_path / "new" / "records").write("loss", 0.5, "", seeds=(1, 2))
-    (found,) = records.read(tmp_path / "new" / "records")
-    assert found == json.loads(json.dumps(written))
-    assert (found["chapter"], found["preset"], found["value"], found["seeds"]) == ("01", "smoke", 0.5, [1, 2])
+    (result,) = records.read(tmp_path / "new" / "records")
+    assert result == json.loads(json.dumps(written))
+    assert (result["chapter"], result["preset"], result["value"], result["seeds"]) == ("01", "smoke", 0.5, [1, 2])
 
 
 def test_numbers_of_numpy_and_torch_become_plain_and_nan_becomes_text(tmp_path):
     writer = records.Writer("01", "smoke", tmp_path)
     writer.write("a", np.float32(0.5), "", tensor=torch.arange(2), nan=float("nan"))
-    (found,) = records.read(tmp_path)
-    assert (found["value"], found["tensor"], found["nan"]) == (0.5, [0, 1], "nan")
+    (result,) = records.read(tmp_path)
+    assert (result["value"], result["tensor"], result["nan"]) == (0.5, [0, 1], "nan")
 
 
 def test_records_go_to_the_runs_folder_or_where_the_environment_says(tmp_path, monkeypatch):

@@ -54,9 +54,9 @@ def measured(load, step):
 
 
 def test_the_share_of_the_bound_comes_from_the_rates_of_each_round():
-    found = split(io=(100.0, 90.0, 110.0), synthetic=(50.0, 50.0, 40.0), full=(30.0, 30.0, 30.0))
-    assert found.of_limit == pytest.approx(0.6)
-    assert found.io.batch_s == pytest.approx(0.1)
+    result = split(io=(100.0, 90.0, 110.0), synthetic=(50.0, 50.0, 40.0), full=(30.0, 30.0, 30.0))
+    assert result.of_limit == pytest.approx(0.6)
+    assert result.io.batch_s == pytest.approx(0.1)
 
 
 def test_wanting_the_same_core_shows_as_core_seconds_that_neither_wanted_alone():
@@ -65,19 +65,19 @@ def test_wanting_the_same_core_shows_as_core_seconds_that_neither_wanted_alone()
 
 
 def test_times_add_up_when_nothing_overlaps(clock):
-    found = measured(lambda: clock.sleep(0.01), lambda: clock.sleep(0.03))
-    assert found.full.batch_size == 4
-    assert found.full.batch_s == pytest.approx(0.04)
-    assert not found.overlapped
-    assert (found.io.batch_s, found.synthetic.batch_s, found.full.wait_s) == pytest.approx((0.01, 0.03, 0.01))
-    assert (found.io.cores, found.synthetic.cores, found.full.cores, found.synthetic.thread) == (0, 0, 0, 0)
+    result = measured(lambda: clock.sleep(0.01), lambda: clock.sleep(0.03))
+    assert result.full.batch_size == 4
+    assert result.full.batch_s == pytest.approx(0.04)
+    assert not result.overlapped
+    assert (result.io.batch_s, result.synthetic.batch_s, result.full.wait_s) == pytest.approx((0.01, 0.03, 0.01))
+    assert (result.io.cores, result.synthetic.cores, result.full.cores, result.synthetic.thread) == (0, 0, 0, 0)
 
 
 def test_a_step_that_computes_wants_a_core_for_itself(clock):
-    found = measured(lambda: clock.sleep(0.01), lambda: clock.compute(0.03))
-    assert (found.io.cores, found.synthetic.cores, found.synthetic.thread) == pytest.approx((0, 1, 1))
-    assert found.full.cores == pytest.approx(3 / 4)
-    assert not found.overlapped
+    result = measured(lambda: clock.sleep(0.01), lambda: clock.compute(0.03))
+    assert (result.io.cores, result.synthetic.cores, result.synthetic.thread) == pytest.approx((0, 1, 1))
+    assert result.full.cores == pytest.approx(3 / 4)
+    assert not result.overlapped
 
 
 def test_what_loads_beside_the_step_lets_it_wait_for_the_rest_only(clock):
@@ -88,10 +88,10 @@ def test_what_loads_beside_the_step_lets_it_wait_for_the_rest_only(clock):
         clock.now_s = max(clock.now_s, ready_s)
         ready_s = clock.now_s + 0.03  # the next one is begun when this one is taken
 
-    found = measured(load, lambda: clock.sleep(0.02))
-    assert found.overlapped
-    assert found.of_limit == pytest.approx(1)
-    assert found.full.wait_s == pytest.approx(0.01)
+    result = measured(load, lambda: clock.sleep(0.02))
+    assert result.overlapped
+    assert result.of_limit == pytest.approx(1)
+    assert result.full.wait_s == pytest.approx(0.01)
 
 
 @pytest.mark.parametrize(
@@ -101,15 +101,15 @@ def test_what_loads_beside_the_step_lets_it_wait_for_the_rest_only(clock):
 )  # fmt: skip
 def test_overlap_shows_in_cores_only_by_a_sizeable_part_of_one(cores, overlapped):
     io_cores, step_cores, full_cores = cores
-    found = split(wait_s=0.1, io_cores=io_cores, step_cores=step_cores, full_cores=full_cores)
-    assert found.overlapped == overlapped
+    result = split(wait_s=0.1, io_cores=io_cores, step_cores=step_cores, full_cores=full_cores)
+    assert result.overlapped == overlapped
 
 
 def test_what_ends_is_started_again_and_the_whole_batch_reaches_the_step():
-    seen = []
-    throughput.measure([{"x": BATCH}], seen.append, rounds=1, phase_s=0.001, device="cpu")
-    assert len(seen) >= 8
-    assert all(batch["x"][0].shape == (4, 2) for batch in seen)
+    batches = []
+    throughput.measure([{"x": BATCH}], batches.append, rounds=1, phase_s=0.001, device="cpu")
+    assert len(batches) >= 8
+    assert all(batch["x"][0].shape == (4, 2) for batch in batches)
 
 
 def test_an_error_in_the_step_is_the_callers_own():
@@ -129,7 +129,7 @@ def test_batches_keep_their_form_on_the_way_to_the_device():
 def test_a_data_loader_and_its_workers_are_measured_and_ended(workers):
     data = torch.utils.data.TensorDataset(torch.zeros(64, 8))
     loader = torch.utils.data.DataLoader(data, batch_size=8, num_workers=workers)
-    found = throughput.measure(loader, lambda batch: None, rounds=1, phase_s=0.01, device="cpu")
-    assert found.full.batch_size == 8
+    result = throughput.measure(loader, lambda batch: None, rounds=1, phase_s=0.01, device="cpu")
+    assert result.full.batch_size == 8
     assert throughput.made_ahead(loader) == 2 * workers
     wait_for(lambda: not torch.multiprocessing.active_children())

@@ -32,25 +32,26 @@ def data_in(page):
 def unpacked(data):
     """[(lane's label, name, kind, start in s, length in s)], as timeline.js reads them."""
     start, length, name = np.frombuffer(zlib.decompress(base64.b64decode(data["columns"])), "<u4").reshape(3, -1)
-    found, at = [], 0
+    result, at = [], 0
     for label, count in data["lanes"]:
         own = slice(at, at := at + count)
         for begin, took, index in zip(np.cumsum(start[own]), length[own], name[own], strict=True):
             text, kind = data["names"][index]
-            found.append((label, text, data["kinds"][kind][0], begin * data["tick_s"], took * data["tick_s"]))
-    return found
+            result.append((label, text, data["kinds"][kind][0], begin * data["tick_s"], took * data["tick_s"]))
+    return result
 
 
 def test_a_page_holds_every_event_in_lanes_from_outer_to_inner():
-    found = unpacked(data_in(Timeline(BEFORE).page()))
-    assert [event[:3] for event in found] == [
+    result = unpacked(data_in(Timeline(BEFORE).page()))
+    assert [event[:3] for event in result] == [
         ("thread 1", "step", "range"),
         ("", "load", "waiting for input"),
         ("", "aten::mm", "operator"),
         ("", "aten::t", "operator"),
         ("GPU 0 stream 7", "gemm", "kernel"),
     ]
-    assert [event[3:] for event in found] == [pytest.approx(e[2:4], abs=1e-9) for e in sorted(BEFORE.events, key=order)]
+    expected = [pytest.approx(event[2:4], abs=1e-9) for event in sorted(BEFORE.events, key=order)]
+    assert [event[3:] for event in result] == expected
 
 
 def order(event):

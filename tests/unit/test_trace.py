@@ -50,19 +50,19 @@ def test_reading_gives_seconds_since_the_first_event_and_named_rows(tmp_path):
             chrome("aten::add", "cpu_op", 999_000, 10, tid=12),
         ],
     )
-    found = trace.read(file)
-    assert found.rows == (TraceRow("thread 1"), TraceRow("thread 2"), TraceRow("GPU 0 stream 7", 0))
-    assert [(event.name, event.category, event.row) for event in found.events] == [
+    result = trace.read(file)
+    assert result.rows == (TraceRow("thread 1"), TraceRow("thread 2"), TraceRow("GPU 0 stream 7", 0))
+    assert [(event.name, event.category, event.row) for event in result.events] == [
         ("aten::add", "operator", 1),
         ("step", "range", 0),
         ("aten::mm", "operator", 0),
         ("gemm", "kernel", 2),
     ]
-    assert [event.start_s for event in found.events] == pytest.approx([0, 1e-3, 1.1e-3, 1.5e-3], abs=1e-9)
-    assert found.span_s == pytest.approx(2e-3)
+    assert [event.start_s for event in result.events] == pytest.approx([0, 1e-3, 1.1e-3, 1.5e-3], abs=1e-9)
+    assert result.span_s == pytest.approx(2e-3)
 
 
-def test_packed_and_plain_files_read_alike(tmp_path):
+def test_packed_and_plain_files_give_the_same_trace(tmp_path):
     plain = written(tmp_path / "a.json", [chrome("x", "cpu_op", 5, 3)])
     packed = tmp_path / "a.json.gz"
     packed.write_bytes(gzip.compress(plain.read_bytes()))
@@ -73,18 +73,18 @@ def test_packed_and_plain_files_read_alike(tmp_path):
 
 
 def test_range_times_are_inclusive_and_count_recursion_once():
-    found = of(
+    result = of(
         ("step", "range", 0.0, 10.0),
         ("forward", "range", 1.0, 4.0),
         ("forward", "range", 2.0, 3.0),
         ("step", "range", 10.0, 6.0),
         ("aten::mm", "operator", 2.0, 1.0),
     )
-    assert trace_summary.range_times(found) == (("step", "range", 2, 16.0), ("forward", "range", 1, 4.0))
+    assert trace_summary.range_times(result) == (("step", "range", 2, 16.0), ("forward", "range", 1, 4.0))
 
 
 def test_self_time_leaves_out_what_an_operator_calls_and_adds_up_to_the_busy_time():
-    found = of(
+    result = of(
         ("linear", "operator", 0.0, 10.0),
         ("t", "operator", 1.0, 2.0),
         ("addmm", "operator", 3.0, 6.0),
@@ -93,14 +93,14 @@ def test_self_time_leaves_out_what_an_operator_calls_and_adds_up_to_the_busy_tim
         ("linear", "operator", 0.0, 30.0, 1),  # another thread: nests in nothing above
         rows=(TraceRow("thread 1"), TraceRow("thread 2")),
     )
-    totals = {(total.name, total.calls): total.seconds for total in trace_summary.operator_times(found)}
+    totals = {(total.name, total.calls): total.seconds for total in trace_summary.operator_times(result)}
     assert totals == {("linear", 2): 32.0, ("addmm", 2): 7.0, ("t", 1): 2.0, ("copy", 1): 1.0}
     assert next(iter(totals)) == ("linear", 2)
 
 
 def test_device_idle_share_is_of_the_steps_and_counts_streams_that_overlap_once():
     rows = (*HOST, TraceRow("GPU 0 stream 7", 0), TraceRow("GPU 0 stream 8", 0))
-    found = of(
+    result = of(
         ("aten::randn", "operator", 0.0, 10.0),  # before the steps: not counted
         ("step", "range", 10.0, 10.0),
         ("k", "kernel", 11.0, 3.0, 1),
@@ -109,20 +109,20 @@ def test_device_idle_share_is_of_the_steps_and_counts_streams_that_overlap_once(
         ("step", "device range", 11.0, 14.0, 1),  # a label, no work
         rows=rows,
     )
-    assert trace_summary.device_idle_share(found) == pytest.approx(1 - 10 / 15)
+    assert trace_summary.device_idle_share(result) == pytest.approx(1 - 10 / 15)
 
 
 def test_device_idle_share_is_not_available_without_device_events():
-    found = of(("step", "range", 0.0, 1.0))
-    assert trace_summary.device_idle_share(found) is None
-    assert "not available" in str(trace_summary.table(found))
+    result = of(("step", "range", 0.0, 1.0))
+    assert trace_summary.device_idle_share(result) is None
+    assert "not available" in str(trace_summary.table(result))
 
 
 @pytest.mark.parametrize("name", ["load", NEXT])
 @pytest.mark.parametrize("step", [(0.0, 10.0), (4.0, 6.0)], ids=["inside", "between"])
 def test_input_wait_share_is_the_same_whether_steps_load_inside_or_between(name, step):
     start, length = step
-    found = of(
+    result = of(
         ("step", "range", start, length),
         (name, "range", 0.0, 4.0),
         ("step", "range", 10 + start, length),
@@ -130,7 +130,7 @@ def test_input_wait_share_is_the_same_whether_steps_load_inside_or_between(name,
         ("load", "range", 0.0, 20.0, 1),  # a thread that loads ahead
         rows=(TraceRow("thread 1"), TraceRow("thread 2")),
     )
-    assert trace_summary.input_wait_share(found) == pytest.approx(0.4)
+    assert trace_summary.input_wait_share(result) == pytest.approx(0.4)
 
 
 def test_changes_are_per_step_and_name_what_came_and_went():
@@ -140,7 +140,7 @@ def test_changes_are_per_step_and_name_what_came_and_went():
         *(("load", "range", 4.0 * n, 1.0) for n in range(2)),
         *(("aten::new", "operator", 4.0 * n + 1, 3.0) for n in range(2)),
     )
-    assert trace_summary.changes(before, after, ("naive", "lean")).rows == (
+    assert trace_summary.changes(before, after, ("naive", "tuned")).rows == (
         ("load", "range", "8 s", "1 s", "0.12 ×"),
         ("step", "range", "10 s", "4 s", "0.40 ×"),
         ("aten::new", "operator", "0 ns", "3 s", "new"),
@@ -174,27 +174,27 @@ def taken(tmp_path_factory):
 
 
 def test_a_real_trace_holds_the_steps_after_warm_up(taken):
-    found, calls, _ = taken
+    result, calls, _ = taken
     assert calls == [0, 1, 2, 3]
-    times = {total.name: total for total in trace_summary.range_times(found)}
-    assert len(found.steps) == times["step"].calls == times["forward"].calls == times["backward"].calls == 2
+    times = {total.name: total for total in trace_summary.range_times(result)}
+    assert len(result.steps) == times["step"].calls == times["forward"].calls == times["backward"].calls == 2
     assert {name for name in times if name.startswith("call")} == {"call 2", "call 3"}
     assert times["step"].seconds > times["forward"].seconds + times["backward"].seconds
     assert times[NEXT].calls == 2
-    assert 0 < trace_summary.input_wait_share(found) < 1
+    assert 0 < trace_summary.input_wait_share(result) < 1
 
 
 def test_a_real_trace_names_the_operators_of_the_model(taken):
-    found, _, _ = taken
-    totals = {total.name: total for total in trace_summary.operator_times(found)}
+    result, _, _ = taken
+    totals = {total.name: total for total in trace_summary.operator_times(result)}
     assert totals["aten::addmm"].calls == 4
     assert totals["aten::gelu"].calls == 2
     assert all(total.seconds >= 0 for total in totals.values())
 
 
-def test_a_kept_trace_reads_back_the_same(taken):
-    found, _, file = taken
-    assert trace.read(file) == found
+def test_a_trace_in_a_file_reads_back_the_same(taken):
+    result, _, file = taken
+    assert trace.read(file) == result
 
 
 def test_an_error_in_a_step_is_the_callers_own_and_leaves_no_file(tmp_path):

@@ -44,7 +44,7 @@ def test_attention_counts_its_two_products_on_a_cpu_too():
 
 
 def test_the_roofline_gives_each_operator_to_its_limit():
-    found = work.Work((work.Operator("mm", 4e9, 1e9), work.Operator("add", 0, 3e9)))
-    assert found.roof_s(peaks()) == pytest.approx((4, 3))
-    assert found.roof_s(peaks(flop_per_s=1e12))[0] == 0
-    assert (found.flop, found.n_bytes) == (4e9, 4e9)
+    result = work.Work((work.Operator("mm", 4e9, 1e9), work.Operator("add", 0, 3e9)))
+    assert result.roof_s(peaks()) == pytest.approx((4, 3))
+    assert result.roof_s(peaks(flop_per_s=1e12))[0] == 0
+    assert (result.flop, result.n_bytes) == (4e9, 4e9)
