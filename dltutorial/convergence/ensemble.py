@@ -86,7 +86,7 @@ class EnsembleRun:
         valid_accuracy_RE: accuracy on the validation images, (R, E); nan after a replica has left.
         diverged_at_R: the update, counted from 0, whose loss was infinite or nan, (R,) int64; -1 if there is none.
         layers: weights at the end, (R, …) each, see ``networks``.
-        kept_layers: for each of ``keep_steps``, the weights after so many updates.
+        layers_after: for each of ``keep_steps``, the weights after so many updates.
         at_loss_layers: weights at the first evaluation with the loss ``keep_at_loss``.
         at_loss_step_R: updates before this evaluation, (R,) float32; nan if there was none.
     """
@@ -96,7 +96,7 @@ class EnsembleRun:
     valid_accuracy_RE: Tensor
     diverged_at_R: Tensor
     layers: Sequence[Tensor]
-    kept_layers: Mapping[int, Sequence[Tensor]]
+    layers_after: Mapping[int, Sequence[Tensor]]
     at_loss_layers: Sequence[Tensor]
     at_loss_step_R: Tensor
 
@@ -109,15 +109,15 @@ class EnsembleRun:
         """The network of one replica, with its weights at the end, or at the time when it left."""
         return networks.unstacked(self.layers, number)
 
-    def kept(self, step: int, number: int) -> nn.Sequential:
+    def after(self, step: int, number: int) -> nn.Sequential:
         """The network of one replica after a number of updates.
 
         Raises:
             RecipeError: ``keep_steps`` did not contain this number.
         """
-        if step not in self.kept_layers:
-            raise RecipeError(f"nothing was kept after {step} updates; train with keep_steps=({step},)")
-        return networks.unstacked(self.kept_layers[step], number)
+        if step not in self.layers_after:
+            raise RecipeError(f"no weights after {step} updates; train with keep_steps=({step},)")
+        return networks.unstacked(self.layers_after[step], number)
 
     def at_loss(self, number: int) -> nn.Sequential | None:
         """The network of one replica when its training loss first was ``keep_at_loss``; None if it never was."""
@@ -170,7 +170,7 @@ def train(
         until: a replica leaves when an evaluation has this accuracy. The other replicas continue.
         stop: is called after each evaluation, with the number of updates and the present ``steps_to(until)`` (R,). If
             it returns True, the training ends.
-        keep_steps: numbers of updates, which may contain 0, after which to copy all weights for ``EnsembleRun.kept``.
+        keep_steps: numbers of updates, which may contain 0, after which to copy all weights for ``EnsembleRun.after``.
         keep_at_loss: copy the weights of each replica at its first evaluation with this training loss.
         device: where to compute. The default is the device of this machine.
 
@@ -190,9 +190,9 @@ def train(
     layers = networks.stacked(initial, device)
     active = _ActiveReplicas(layers, _update_rule(optimizer), survey, replicas, schedule or constant())
     valid = (survey.x_valid.to(device), survey.y_valid.to(device))
-    kept_layers = {}
+    layers_after = {}
     if 0 in keep_steps:
-        kept_layers[0] = active.weights()
+        layers_after[0] = active.weights()
     at_loss_layers = active.weights()
     at_loss_step_R = torch.full((len(replicas),), torch.nan)
     reached_step_R = torch.full((len(replicas),), torch.nan)
@@ -209,7 +209,7 @@ def train(
             losses.append(loss_R)
             accuracies.append(accuracy_R)
             if end in keep_steps:
-                kept_layers[end] = active.weights()
+                layers_after[end] = active.weights()
             if keep_at_loss is not None:
                 is_first_R = (loss_R <= keep_at_loss) & at_loss_step_R.isnan()
                 active.copy_weights(at_loss_layers, is_first_R)
@@ -227,7 +227,7 @@ def train(
         valid_accuracy_RE=torch.stack(accuracies, 1),
         diverged_at_R=active.diverged_at_R,
         layers=active.weights(),
-        kept_layers=kept_layers,
+        layers_after=layers_after,
         at_loss_layers=at_loss_layers,
         at_loss_step_R=at_loss_step_R,
     )

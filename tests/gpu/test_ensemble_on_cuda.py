@@ -24,7 +24,7 @@ def test_replicas_train_on_a_gpu_as_on_a_cpu_and_the_diverged_leave(tmp_path, mo
     torch.testing.assert_close(cpu.train_loss_RE, cuda.train_loss_RE, rtol=1e-3, atol=1e-3, equal_nan=True)
     assert all(value.device.type == "cpu" for value in (cuda.steps, cuda.valid_accuracy_RE, cuda.at_loss_step_R))
     assert next(cuda.replica(0).parameters()).device.type == "cuda"
-    assert next(cuda.kept(10, 0).parameters()).device.type == "cuda"
+    assert next(cuda.after(10, 0).parameters()).device.type == "cuda"
     torch.testing.assert_close(
         cpu.accuracy(survey.x_test, survey.y_test), cuda.accuracy(survey.x_test, survey.y_test), atol=0.03, rtol=0,
         equal_nan=True,

@@ -43,7 +43,7 @@ OPTIMIZERS = {
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
-def test_a_replica_is_what_plain_torch_makes_of_it_alone(survey, name):
+def test_a_replica_trains_as_it_does_alone_in_plain_torch(survey, name):
     options, make = OPTIMIZERS[name]
 
     def schedule(step):
@@ -55,16 +55,16 @@ def test_a_replica_is_what_plain_torch_makes_of_it_alone(survey, name):
         torch.testing.assert_close(run.train_loss_RE[number], torch.tensor(losses), rtol=1e-4, atol=1e-5)
         for ours, theirs in zip(run.replica(number).parameters(), model.parameters(), strict=True):
             torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
-        right = (model(survey.x_valid).argmax(1) == survey.y_valid).float().mean()
-        assert run.valid_accuracy_RE[number, -1] == pytest.approx(right.item(), abs=0.011)
+        accuracy = (model(survey.x_valid).argmax(1) == survey.y_valid).float().mean()
+        assert run.valid_accuracy_RE[number, -1] == pytest.approx(accuracy.item(), abs=0.011)
 
 
 def test_the_order_depends_on_the_seed_alone():
     order = Order([3, 7, 3], n_images=10)
-    seen = torch.cat([order.next(4) for _ in range(5)], 1)
-    assert torch.equal(seen[0], seen[2]) and not torch.equal(seen[0], seen[1])
-    assert sorted(seen[0, :10].tolist()) == sorted(seen[0, 10:].tolist()) == list(range(10))
-    assert torch.equal(seen[0], clouds.batches(3, 10, batch_size=10, steps=2).flatten())
+    indices = torch.cat([order.next(4) for _ in range(5)], 1)
+    assert torch.equal(indices[0], indices[2]) and not torch.equal(indices[0], indices[1])
+    assert sorted(indices[0, :10].tolist()) == sorted(indices[0, 10:].tolist()) == list(range(10))
+    assert torch.equal(indices[0], clouds.batches(3, 10, batch_size=10, steps=2).flatten())
 
 
 def test_each_replica_can_have_a_schedule(survey):
@@ -74,7 +74,7 @@ def test_each_replica_can_have_a_schedule(survey):
     assert not torch.allclose(run.train_loss_RE[0], run.train_loss_RE[2])
 
 
-def test_a_diverged_replica_is_marked_and_the_others_go_on(survey):
+def test_a_diverged_replica_is_marked_and_the_others_continue(survey):
     healthy, wild = Replica(0.01, 0), Replica(1e30, 0)
     run = train(survey, [wild, healthy, wild], evaluate_every=5)
     assert run.diverged_R.tolist() == [True, False, True]
@@ -88,7 +88,7 @@ def test_a_diverged_replica_is_marked_and_the_others_go_on(survey):
     assert run.accuracy(survey.x_test, survey.y_test).isnan().tolist() == [True, False, True]
 
 
-def test_steps_to_is_the_first_evaluation_there_and_nan_if_none(survey):
+def test_steps_to_is_the_first_evaluation_with_the_target_and_nan_if_none(survey):
     run = train(survey, REPLICAS, steps=60, evaluate_every=1)
     reached = run.steps_to(0.895)
     for number in range(len(REPLICAS)):
@@ -98,14 +98,14 @@ def test_steps_to_is_the_first_evaluation_there_and_nan_if_none(survey):
     assert run.steps_to(1.01).isnan().all()
 
 
-def test_who_has_reached_the_target_may_leave_without_changing_steps_to(survey):
+def test_a_replica_at_the_target_leaves_without_changing_steps_to(survey):
     whole = train(survey, REPLICAS, steps=100, evaluate_every=2)
     short = train(survey, REPLICAS, steps=100, evaluate_every=2, until=0.9)
     torch.testing.assert_close(whole.steps_to(0.9), short.steps_to(0.9), equal_nan=True)
     assert short.valid_accuracy_RE.isnan().any()
 
 
-def test_an_optimizer_of_ones_own_sees_layers_of_all_replicas(survey):
+def test_a_function_as_optimizer_gets_the_layers_of_all_replicas(survey):
     def sign_descent(layer, gradient, state, rate_R11):
         assert rate_R11.shape == (len(layer), 1, 1)
         layer.sub_(rate_R11 * gradient.sign())
@@ -114,16 +114,16 @@ def test_an_optimizer_of_ones_own_sees_layers_of_all_replicas(survey):
     assert (run.train_loss_RE[:, -1] < 0.6 * run.train_loss_RE[:, 0]).all()
 
 
-def test_weights_are_kept_at_the_steps_that_were_named(survey):
+def test_weights_are_copied_after_the_steps_of_keep_steps(survey):
     replicas = [Replica(1e30, 0), *REPLICAS]
     run = train(survey, replicas, keep_steps=(0, 10, 40), evaluate_every=15)
     assert run.steps.tolist() == [10, 15, 30, 40]
     early = train(survey, REPLICAS, steps=10)
     fresh = networks.network((survey.n_features, *WIDTHS, survey.n_classes), REPLICAS[0].seed)
-    for kept, other in [
-        (run.kept(0, 1), fresh),
-        (run.kept(10, 2), early.replica(1)),
-        (run.kept(40, 3), run.replica(3)),
+    for copied, other in [
+        (run.after(0, 1), fresh),
+        (run.after(10, 2), early.replica(1)),
+        (run.after(40, 3), run.replica(3)),
     ]:
-        for ours, theirs in zip(kept.parameters(), other.parameters(), strict=True):
+        for ours, theirs in zip(copied.parameters(), other.parameters(), strict=True):
             torch.testing.assert_close(ours, theirs)

@@ -1,4 +1,4 @@
-"""Steps on more ranks from steps on few: what was planted is found, and published series are held out."""
+"""The fit recovers the terms of made-up steps, and predicts the largest step of published series."""
 
 import numpy as np
 import pytest
@@ -18,24 +18,24 @@ def planted(ranks, samples=8, near=0.1, far=0.2, queue=0.0, per_node=4):
 
 def series():
     """Published: name, ranks on a node → timed steps, by size."""
-    found = {}
+    steps_of = {}
     for row in plots.reference("scaling_series"):
         gpus, samples = int(row["gpus"]), int(row["samples_per_gpu"])
         step = TimedStep(gpus, samples, gpus * samples / float(row["samples_per_s"]))
-        found.setdefault((row["series"], int(row["gpus_per_node"])), []).append(step)
-    return found
+        steps_of.setdefault((row["series"], int(row["gpus_per_node"])), []).append(step)
+    return steps_of
 
 
 @pytest.mark.parametrize("queue", [0.0, 0.01])
-def test_a_planted_step_is_foretold_within_its_interval(queue):
-    found = fit.fit([planted(p, queue=queue) for p in (1, 2, 4, 8, 16, 32)], 4)
+def test_a_made_up_step_is_predicted_within_its_interval(queue):
+    fitted = fit.fit([planted(p, queue=queue) for p in (1, 2, 4, 8, 16, 32)], 4)
     for ranks in (64, 128):
-        low, middle, high = found.step_s(ranks)
+        low, middle, high = fitted.step_s(ranks)
         assert low < planted(ranks, queue=queue).step_s < high
         assert middle == pytest.approx(planted(ranks, queue=queue).step_s, rel=0.1)
 
 
-def test_near_and_far_are_told_apart():
+def test_the_terms_near_and_far_are_distinguished():
     near, far = (
         fit.fit([planted(p, near=a, far=b) for p in (1, 2, 4, 8, 16)], 4).shares for a, b in ((0.3, 0), (0, 0.3))
     )
@@ -53,32 +53,32 @@ def test_weak_and_strong_steps_are_fitted_together():
 def test_steps_that_scatter_widen_the_interval_until_it_holds_them():
     scatter = (1.3, 0.8, 1.25, 0.75, 1.2, 0.85)
     steps = [TimedStep(p, 8, f * planted(p).step_s) for p, f in zip((1, 1, 2, 2, 4, 4), scatter, strict=True)]
-    noisy, calm = fit.fit(steps, 4), fit.fit([planted(p) for p in (1, 1, 2, 2, 4, 4)], 4)
-    assert noisy.noise > 3 * calm.noise
-    for found in (noisy, calm):
-        low, _, high = found.step_s(4)
+    noisy, exact = fit.fit(steps, 4), fit.fit([planted(p) for p in (1, 1, 2, 2, 4, 4)], 4)
+    assert noisy.noise > 3 * exact.noise
+    for fitted in (noisy, exact):
+        low, _, high = fitted.step_s(4)
         assert low < planted(4).step_s < high
-    assert np.divide(*noisy.step_s(8)[::2]) < np.divide(*calm.step_s(8)[::2])
+    assert np.divide(*noisy.step_s(8)[::2]) < np.divide(*exact.step_s(8)[::2])
 
 
 def test_published_series_name_what_they_are():
-    found = series()
-    assert len(found) == 22
-    for (name, _), steps in found.items():
+    published = series()
+    assert len(published) == 22
+    for (name, _), steps in published.items():
         assert len(steps) >= 4, name
         assert steps[0].ranks == 1, name
         assert steps == sorted(steps), name
     assert {row["source"] for row in plots.reference("scaling_series")} == {"tensorflow docs", "Bugliarello", "CSC"}
 
 
-def test_held_out_sizes_are_met_better_than_by_the_last_efficiency_on_average():
+def test_held_out_sizes_are_predicted_better_than_by_the_last_efficiency_on_average():
     """And no better in the typical series: chapter 11 says both."""
-    miss = []
+    errors = []
     for (_, per_node), (*rest, last) in series().items():
         _, middle, _ = fit.fit(rest, per_node).step_s(last.ranks)
-        told = rest[0].step_s / np.array([middle, rest[-1].step_s, last.step_s])
-        miss.append(abs(told[:2] - told[2]))
-    (fitted, naive), (fitted_median, naive_median) = np.mean(miss, 0), np.median(miss, 0)
+        efficiencies = rest[0].step_s / np.array([middle, rest[-1].step_s, last.step_s])
+        errors.append(abs(efficiencies[:2] - efficiencies[2]))
+    (fitted, naive), (fitted_median, naive_median) = np.mean(errors, 0), np.median(errors, 0)
     assert fitted < 0.75 * naive
     assert fitted_median > 0.8 * naive_median
 
@@ -93,7 +93,7 @@ def test_a_file_of_steps_becomes_a_table(tmp_path, capsys):
     assert "as the largest: 107.5" in lines[-1]
 
 
-def test_a_file_with_holes_is_refused_in_one_line(tmp_path, capsys):
+def test_a_file_with_missing_values_is_reported_in_one_line(tmp_path, capsys):
     file = tmp_path / "steps.csv"
     for text in ("ranks,samples,step_s\n1,8\n", "ranks,samples,step_s\n1,8,fast\n", "ranks,step_s\n1,0.1\n", "\0", ""):
         file.write_text(text)

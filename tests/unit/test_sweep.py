@@ -27,13 +27,13 @@ def swept(survey, sizes, target=0.9, **more):
     )
 
 
-def test_larger_batches_need_fewer_updates_and_every_seed_is_kept(found):
+def test_larger_batches_need_fewer_updates_and_no_seed_is_dropped(found):
     assert found.batch_sizes == (4, 16, 64) and found.steps_PS.shape == (3, 5)
     medians = [point.median for point in found.points]
     assert medians == sorted(medians, reverse=True) and all(point.reached == 5 for point in found.points)
 
 
-def test_the_best_rate_is_that_of_the_quickest_slowest_seed_and_does_not_stand_at_the_edge(found):
+def test_the_best_rate_has_the_fastest_slowest_seed_and_is_not_at_the_edge(found):
     for point in found.points:
         slowest_L = np.nan_to_num(point.tuning_steps_LS, nan=np.inf).max(1)
         assert point.best_rate == point.rates[int(slowest_L.argmin())]
@@ -43,7 +43,7 @@ def test_the_best_rate_is_that_of_the_quickest_slowest_seed_and_does_not_stand_a
     assert not any(point.at_edge for point in found.points)
 
 
-def test_the_fresh_seeds_are_trained_at_the_rate_that_won_and_judged_by_the_other_half(survey, found):
+def test_the_other_seeds_train_at_the_best_rate_and_are_evaluated_on_the_other_half(survey, found):
     point = found.points[1]
     half = dataclasses.replace(survey, x_valid=survey.x_valid[100:], y_valid=survey.y_valid[100:])
     replicas = [ensemble.Replica(point.best_rate, seed) for seed in SEEDS]
@@ -53,15 +53,15 @@ def test_the_fresh_seeds_are_trained_at_the_rate_that_won_and_judged_by_the_othe
     assert np.median(point.steps_S[there]) <= 2 * np.median(exact_S)
 
 
-def test_a_target_never_reached_is_nan_and_said(survey):
+def test_a_target_that_is_never_reached_is_nan_and_remarked(survey):
     found = swept(survey, [16, 64], target=1.0, limit=8)
     assert np.isnan(found.steps_PS).all() and np.isnan(found.best_rates).all()
     assert all(point.reached == 0 and math.isnan(point.median) for point in found.points)
-    told = "5 of 5 seeds never reached 100% at batch size 16 within 8 updates, learning rate 0.00195312 to 0.03125"
-    assert found.remarks()[0] == told
+    remark = "5 of 5 seeds never reached 100% at batch size 16 within 8 updates, learning rate 0.00195312 to 0.03125"
+    assert found.remarks()[0] == remark
 
 
-def test_some_seeds_not_there_and_a_rate_at_the_edge_are_said():
+def test_seeds_without_the_target_and_a_rate_at_the_edge_are_remarked():
     steps_S = np.array([10.0, 12.0, np.nan, 11.0, np.nan])
     point = SweepPoint(8, (0.1, 0.2), np.ones((2, 3)), 0.2, True, steps_S, 50)
     assert point.reached == 3 and point.median == 12
