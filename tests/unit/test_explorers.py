@@ -12,8 +12,8 @@ from dltutorial.comm.cost import Prices
 from dltutorial.config import PRESETS
 from dltutorial.convergence import curves
 from dltutorial.course import explorers, show
-from dltutorial.course.explorers.device import long_run
 from dltutorial.course.explorers.explorer import Explorer, geometric, slider, whole
+from dltutorial.course.explorers.pipeline import long_run
 from dltutorial.errors import CourseError
 from dltutorial.parallel.bucket_model import Link, Step
 
