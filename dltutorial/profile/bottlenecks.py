@@ -42,6 +42,7 @@ MIN_SHARE = 0.2  # a cause that takes a smaller share of the time is not called 
 MIN_REPORTED_SHARE = 0.01  # a cause that takes a smaller share of the time is not reported
 BUSY_DEVICE_SHARE = 0.75  # a GPU that is busy for a smaller share of the time is not limited by its own work
 WAITING_LOADER_CORES = 0.5  # a loader that uses fewer cores waits for its data
+COMPUTING_THREAD_SHARE = 0.7  # a thread that computes for a larger share of a step runs Python in its gaps
 ROOFLINE_SHARE = 0.25  # operators that reach a smaller share of their roofline are limited by something else
 MIN_PRECISION_SPEEDUP = 1.2  # a precision is recommended if its peak is at least so many times as high
 MAX_WORKERS = 16
@@ -206,8 +207,8 @@ def contention(run: Evidence) -> Finding | None:
     if split is None or run.contention_s == 0:
         return None
     why = (
-        f"the full run reaches {split.of_limit:.0%} of min(I/O, synthetic); beside the loader the step takes "
-        f"{split.slowed:.1f} × as long; both need {split.io.cores:.1f} + {split.synthetic.cores:.1f} cores, "
+        f"the full run reaches {split.share_of_limit:.0%} of min(I/O, synthetic); beside the loader the step takes "
+        f"{split.slowdown:.1f} × as long; both need {split.io.cores:.1f} + {split.synthetic.cores:.1f} cores, "
         f"and there are {split.cores}"
     )
     advice = "leave cores for the loader: fewer threads for the step, a cheaper loader, or its work on the device"
@@ -223,7 +224,7 @@ def synchronisation(run: Evidence) -> Finding | None:
     parts = run.parts
     gap_s = parts.gap_s
     if run.split is not None:
-        idle_share = 1 - run.split.synthetic.thread
+        idle_share = 1 - run.split.synthetic.thread_share
         gap_s = min(gap_s, idle_share * run.step_s)
     if parts.device_s is None or gap_s > parts.synchronise_s:
         why = f"for {duration(gap_s)} of each step nothing computes, the longest time {parts.gap_where}"
@@ -303,7 +304,8 @@ def bandwidth(run: Evidence) -> Finding | None:
 def cannot_tell(run: Evidence, findings: list[Finding]) -> Finding:
     """Say why no cause is the bottleneck, and which evidence would help."""
     parts = run.parts
-    if parts.gap_s > MIN_SHARE * run.step_s and run.split and run.split.synthetic.thread > 0.7:
+    computes = run.split is not None and run.split.synthetic.thread_share > COMPUTING_THREAD_SHARE
+    if computes and parts.gap_s > MIN_SHARE * run.step_s:
         why = f"for {duration(parts.gap_s)} of each step its thread computes outside torch, {parts.gap_where}"
         advice = "profile that Python code with cProfile or py-spy"
     elif not _is_near_roofline(run):

@@ -107,9 +107,9 @@ class Evidence:
         more core seconds than each alone. A run that loads and steps in turn shows neither.
         """
         split = self.split
-        if split is None or not split.overlapped or split.of_limit >= MAX_SHARE_OF_LIMIT:
+        if split is None or not split.overlapped or split.share_of_limit >= MAX_SHARE_OF_LIMIT:
             return 0.0
-        if split.slowed <= MIN_SLOWDOWN and split.queueing <= MIN_QUEUEING:
+        if split.slowdown <= MIN_SLOWDOWN and split.queueing <= MIN_QUEUEING:
             return 0.0
         return split.full.batch_s - max(split.io.batch_s, split.synthetic.batch_s)
 

@@ -45,14 +45,14 @@ class Phase:
         samples_per_s: The rate of each round.
         wait_s: Seconds per batch in which the loop waits for the batch. The rest of the time is the step.
         cores: Mean number of cores that this process and its workers want.
-        thread: Share of the time in which the thread of the loop computes or wants to compute, from 0 to 1.
+        thread_share: Share of the time in which the thread of the loop computes or wants to compute, from 0 to 1.
     """
 
     batch_size: int
     samples_per_s: tuple[float, ...]
     wait_s: float
     cores: float
-    thread: float
+    thread_share: float
 
     @property
     def median(self) -> float:
@@ -75,7 +75,7 @@ class Throughput:
     cores: int
 
     @property
-    def of_limit(self) -> float:
+    def share_of_limit(self) -> float:
         """Full as a share of min(I/O, synthetic). It is the median of the shares of all rounds."""
         rates = zip(self.io.samples_per_s, self.synthetic.samples_per_s, self.full.samples_per_s, strict=True)
         return statistics.median(full / min(io, synthetic) for io, synthetic, full in rates)
@@ -96,7 +96,7 @@ class Throughput:
         return self.full.cores * self.full.batch_s / self.core_s
 
     @property
-    def slowed(self) -> float:
+    def slowdown(self) -> float:
         """How many times as long as alone the step takes in the full run."""
         return max(0.0, self.full.batch_s - self.full.wait_s) / self.synthetic.batch_s
 
@@ -119,7 +119,7 @@ class _Turn(NamedTuple):
     batch_s: float
     wait_s: float
     cores: float
-    thread: float
+    thread_share: float
 
 
 def measure(
@@ -176,7 +176,7 @@ def _phase(batch_size: int, turns: list[_Turn]) -> Phase:
         samples_per_s=tuple(batch_size / turn.batch_s for turn in turns),
         wait_s=statistics.median(turn.wait_s for turn in turns),
         cores=statistics.median(turn.cores for turn in turns),
-        thread=statistics.median(turn.thread for turn in turns),
+        thread_share=statistics.median(turn.thread_share for turn in turns),
     )
 
 

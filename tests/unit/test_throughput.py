@@ -55,7 +55,7 @@ def measured(load, step):
 
 def test_the_share_of_the_bound_comes_from_the_rates_of_each_round():
     result = split(io=(100.0, 90.0, 110.0), synthetic=(50.0, 50.0, 40.0), full=(30.0, 30.0, 30.0))
-    assert result.of_limit == pytest.approx(0.6)
+    assert result.share_of_limit == pytest.approx(0.6)
     assert result.io.batch_s == pytest.approx(0.1)
 
 
@@ -70,12 +70,12 @@ def test_times_add_up_when_nothing_overlaps(clock):
     assert result.full.batch_s == pytest.approx(0.04)
     assert not result.overlapped
     assert (result.io.batch_s, result.synthetic.batch_s, result.full.wait_s) == pytest.approx((0.01, 0.03, 0.01))
-    assert (result.io.cores, result.synthetic.cores, result.full.cores, result.synthetic.thread) == (0, 0, 0, 0)
+    assert (result.io.cores, result.synthetic.cores, result.full.cores, result.synthetic.thread_share) == (0, 0, 0, 0)
 
 
 def test_a_step_that_computes_wants_a_core_for_itself(clock):
     result = measured(lambda: clock.sleep(0.01), lambda: clock.compute(0.03))
-    assert (result.io.cores, result.synthetic.cores, result.synthetic.thread) == pytest.approx((0, 1, 1))
+    assert (result.io.cores, result.synthetic.cores, result.synthetic.thread_share) == pytest.approx((0, 1, 1))
     assert result.full.cores == pytest.approx(3 / 4)
     assert not result.overlapped
 
@@ -90,7 +90,7 @@ def test_what_loads_beside_the_step_lets_it_wait_for_the_rest_only(clock):
 
     result = measured(load, lambda: clock.sleep(0.02))
     assert result.overlapped
-    assert result.of_limit == pytest.approx(1)
+    assert result.share_of_limit == pytest.approx(1)
     assert result.full.wait_s == pytest.approx(0.01)
 
 
