@@ -144,20 +144,19 @@ def _check_centres(
     expected_KD = every.means(now_KD)
     mistakes = [(every.means(torch.zeros_like(now_KD)), _STAYS), (_ties_to_last(x_ND, now_KD), _TIES)]
     of_rank = _mistakes_of_rank(rows_of_rank, centres_KD, rank) if len(rows_of_rank) > 1 else []
-    if new_KD.shape == expected_KD.shape:
-        known = any(_is_close(new_KD, value) for value, _ in of_rank)
-        if rank > 0 and not known and not torch.allclose(new_KD.double(), expected_KD, rtol=1e-5):
+    if new_KD.shape == expected_KD.shape and not _is_known(new_KD, of_rank):
+        if rank > 0 and not torch.allclose(new_KD.double(), expected_KD, rtol=1e-5):
             raise Wrong("the same centres on all ranks", f"others on rank {rank}", _EVERY_RANK)
-        known = known or any(_is_close(new_KD, value) for value, _ in mistakes)
-        if not known and not new_KD.isfinite().all():
+        if not new_KD.isfinite().all() and not _is_known(new_KD, mistakes):
             raise Wrong(expected_KD, new_KD, hint if hint == _FLOAT64 else _STAYS)
     expect_close(new_KD, expected_KD, hint, [*mistakes, *of_rank], rtol=rtol, atol=1e-9)
     if new_KD.dtype != centres_KD.dtype:
         raise Wrong(f"centres of {centres_KD.dtype}", f"{new_KD.dtype}", _DTYPE)
 
 
-def _is_close(got: Tensor, expected: Tensor) -> bool:
-    return torch.allclose(got.double(), expected, equal_nan=True)
+def _is_known(got: Tensor, mistakes: Mistakes) -> bool:
+    """Return whether a known mistake gives this value."""
+    return any(torch.allclose(got.double(), value, equal_nan=True) for value, _ in mistakes)
 
 
 def _check_inertia(got: Any, rows_of_rank: list[Tensor], centres_KD: Tensor, rank: int, hint: str) -> None:
