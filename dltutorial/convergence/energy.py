@@ -128,8 +128,8 @@ def of_job(job: str) -> Energy:
     values = [int(row) for row in output.split() if row.isdecimal()]
     joules = max((value for value in values if value < 2**63), default=0)  # Slurm writes 2⁶⁴ - 2 for "no value"
     if joules == 0:
-        return Energy(None, f"Slurm has kept no energy of job {job}")
-    return Energy(float(joules), f"sacct, whole nodes of job {job}", True)
+        return Energy(None, f"Slurm has no energy of job {job}")
+    return Energy(float(joules), f"sacct, complete nodes of job {job}", True)
 
 
 def _busy_s() -> float:
@@ -185,4 +185,4 @@ def _of_packages(before: dict[str, tuple[int, int]], after: dict[str, tuple[int,
     for name, (start, largest) in before.items():
         end, _ = after[name]
         microjoules += (end - start) % (largest + 1)
-    return Energy(microjoules / 1e6, f"RAPL, {len(before)} whole packages, all programs", True)
+    return Energy(microjoules / 1e6, f"RAPL, {len(before)} complete packages, all programs", True)

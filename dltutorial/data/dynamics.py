@@ -64,11 +64,11 @@ def operators(flow: Flow, device: torch.device | str = "cpu", dtype: torch.dtype
     L = flow.n_layers
     k_1K, l_H1 = _wavenumbers(flow)
     k2_HK = k_1K**2 + l_H1**2
-    keep_HK = _kept(flow)
+    keep_HK = _resolved(flow)
     coupling_LL = _coupling(L, flow.deformation_radius)
     jets_LHK, tracer_HK = _equilibrium(flow, l_H1)
     rates_L11 = _of_layers(flow.vorticity_rates, L)
-    # q as a whole relaxes at the thermal rate, in the exact exponential decay below. ζ, which is a part of q, should
+    # All of q relaxes at the thermal rate, in the exact exponential decay below. ζ, which is a part of q, should
     # relax at its own rate instead. The linear term corrects the difference.
     linear_LHK = -flow.beta * 1j * k_1K - (flow.thermal_rate - rates_L11) * k2_HK
     jet_forcing_LHK = -rates_L11 * k2_HK * jets_LHK
@@ -124,8 +124,8 @@ def _wavenumbers(flow: Flow) -> tuple[Tensor, Tensor]:
     return k_1K[None, :], l_H1[:, None]
 
 
-def _kept(flow: Flow) -> Tensor:
-    """The wavenumbers (H, K) below a third of the grid's. For these, products of two fields are exact (2/3 rule)."""
+def _resolved(flow: Flow) -> Tensor:
+    """True for the wavenumbers (H, K) below a third of the grid's. For these, products of two fields are exact."""
     rows_H = fftfreq(flow.n_lat, 1 / flow.n_lat).abs()
     columns_K = torch.arange(flow.n_lon // 2 + 1)
     return (rows_H < flow.n_lat / 3)[:, None] & (columns_K < flow.n_lon / 3)[None, :]
