@@ -1,4 +1,4 @@
-"""The teaching kit: claims, predictions, checks of exercises, and the machinery that runs the notebooks.
+"""The tools of a course: claims, predictions, checks of exercises, explorers, and the runner of the notebooks.
 
 A notebook needs two names: ``from dltutorial.course import Chapter, check``.
 """
@@ -9,9 +9,17 @@ __all__ = ["Chapter", "check"]
 
 
 def __getattr__(name: str) -> Any:
-    """Import ``Chapter`` and ``check`` when they are asked for: the command line needs neither."""
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from dltutorial.course import chapter, checks
+    """Import ``Chapter`` and ``check`` when they are used, because the command line needs neither.
 
-    return {"Chapter": chapter.Chapter, "check": checks.check}[name]
+    Raises:
+        AttributeError: There is no such name.
+    """
+    if name == "Chapter":
+        from dltutorial.course.chapter import Chapter
+
+        return Chapter
+    if name == "check":
+        from dltutorial.course.checks import check
+
+        return check
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
