@@ -1,81 +1,129 @@
-"""Checks of chapter 20's exercise: who runs next, when workers come and go, and some never come back.
+"""Checks of chapter 20's exercise: which configuration runs next if workers come and go, and some die.
 
-Each case plays events against the learner's class, and says after which of them it asked for something else. The last
-one plays long random days beside the rule itself.
+The answer is a class with the methods ``ask``, ``tell`` and ``lost`` of asynchronous successive halving. Each case
+sends a fixed list of events to the answer, and compares what ``ask`` returns. The last case sends random events to the
+answer and to a reference, ``Promotion``. A message shows all events before the first difference.
+
+Source: Li et al. 2020, arXiv:1810.05934
 """
 
 import math
 import random
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 from dltutorial.course.checks import Exercise, Wrong
 from dltutorial.course.checks.cases import case
 
-ETA, N_RUNGS = 3, 3
-Job = tuple[int, int]  # config, rung
+ETA = 3  # one of so many configurations is promoted
+N_RUNGS = 3
+_N_CONFIGS = 30  # of a random history
+_N_HISTORIES = 200
+_N_EVENTS = 80
+_N_WORKERS = 4
+_SHOWN_IN_LINE = 6
+Job = tuple[int, int]  # the numbers of the configuration and of the rung
+# ("ask", a possible job, another one, …), ("tell", configuration, rung, error) or ("lost", configuration, rung)
+Event = tuple[Any, ...]
 
 
-class Rule:
-    """What is right."""
+class Promotion:
+    """The correct answer: asynchronous successive halving.
+
+    Attributes:
+        errors: For each rung, the error of each configuration that has arrived, in the order of arrival.
+        promoted: For each rung, the configurations that were promoted from it.
+    """
 
     def __init__(self, configs: Iterable[int], n_rungs: int = N_RUNGS, eta: int = ETA) -> None:
-        self.configs, self.eta, self.again = iter(configs), eta, []
+        """Nothing has run yet."""
+        self._new_configs = iter(configs)
+        self._lost_configs: list[int] = []
+        self._eta = eta
         self.errors: list[dict[int, float]] = [{} for _ in range(n_rungs)]
         self.promoted: list[set[int]] = [set() for _ in range(n_rungs)]
 
     def ask(self) -> Job | None:
-        """The next job."""
+        """Return the next job, or None if there is nothing to do now."""
         for rung in reversed(range(len(self.errors) - 1)):
-            arrived = sorted(self.errors[rung], key=self.errors[rung].__getitem__)
-            for config in arrived[: len(arrived) // self.eta]:
-                if config not in self.promoted[rung] and math.isfinite(self.errors[rung][config]):
+            for config in self._best(rung):
+                if config not in self.promoted[rung]:
                     self.promoted[rung].add(config)
                     return config, rung + 1
-        config = self.again.pop(0) if self.again else next(self.configs, None)
-        return None if config is None else (config, 0)
+        if self._lost_configs:
+            return self._lost_configs.pop(0), 0
+        new_config = next(self._new_configs, None)
+        return None if new_config is None else (new_config, 0)
+
+    def _best(self, rung: int) -> list[int]:
+        """Return the best configurations of a rung, without those that have diverged."""
+        errors = self.errors[rung]
+        best = sorted(errors, key=lambda config: errors[config])[: len(errors) // self._eta]
+        return [config for config in best if math.isfinite(errors[config])]
 
     def tell(self, config: int, rung: int, error: float) -> None:
-        """It has arrived; a diverged one last."""
+        """Take the error of a configuration. One that has diverged is the last of all."""
         self.errors[rung][config] = error if math.isfinite(error) else math.inf
 
     def lost(self, config: int, rung: int) -> None:
-        """Its worker died."""
+        """Take back a job whose worker has died."""
         if rung:
             self.promoted[rung - 1].discard(config)
         else:
-            self.again.append(config)
+            self._lost_configs.append(config)
 
 
-def _play(fn: Callable, n_configs: int, events: list[tuple], hint: str, n_rungs: int = N_RUNGS, eta: int = ETA) -> None:
-    """``("ask", job, …)`` must give one of those; ``("tell", config, rung, error)`` and ``("lost", …)`` are told."""
-    rule, story = fn(range(n_configs), n_rungs, eta), []
-    for what, *given in events:
+class _Difference(NamedTuple):
+    """The first difference between the answer and the reference in a random history."""
+
+    expected: Any
+    got: Any
+    history: list[str]
+
+
+def _check(
+    fn: Callable, n_configs: int, events: list[Event], hint: str, n_rungs: int = N_RUNGS, eta: int = ETA
+) -> None:
+    """Send the events to the answer. After "ask", the answer must return one of the jobs that the event names."""
+    answer = fn(range(n_configs), n_rungs, eta)
+    history: list[str] = []
+    for kind, *arguments in events:
         try:
-            got: Any = getattr(rule, what)(*(given if what != "ask" else ()))
+            if kind == "ask":
+                got = _as_job(answer.ask())
+            else:
+                getattr(answer, kind)(*arguments)
         except Exception as error:
             error.add_note(hint)
             raise
-        if what != "ask":
-            story.append(f"{what}{tuple(given)}")
+        if kind != "ask":
+            history.append(f"{kind}{tuple(arguments)}")
             continue
-        got = tuple(got) if isinstance(got, list) else got
-        if got not in given:
-            raise _other(" or ".join(map(str, given)), got, story, hint)
-        story.append(f"ask → {got}")
+        if got not in arguments:
+            raise _wrong(_Difference(" or ".join(map(str, arguments)), got, history), hint)
+        history.append(f"ask → {got}")
 
 
-def _other(wanted: Any, got: Any, story: list[str], hint: str) -> Wrong:
-    """It answered something else, after all that is in the story."""
-    told = "\n".join(", ".join(story[n : n + 6]) for n in range(0, len(story), 6))
-    return Wrong(f"ask() → {wanted}, {'after what is told below' if story else 'at the beginning'}", got, hint, told)
+def _as_job(got: Any) -> Any:
+    """Return a list as a tuple, and any other value as it is."""
+    return tuple(got) if isinstance(got, list) else got
 
 
-def _arrive(errors: Iterable[float], rung: int = 0, first: int = 0) -> list[tuple]:
+def _wrong(difference: _Difference, hint: str) -> Wrong:
+    """Return the error with all events before the difference."""
+    history = difference.history
+    when = "after what is told below" if history else "at the beginning"
+    lines = [", ".join(history[n : n + _SHOWN_IN_LINE]) for n in range(0, len(history), _SHOWN_IN_LINE)]
+    return Wrong(f"ask() → {difference.expected}, {when}", difference.got, hint, "\n".join(lines))
+
+
+def _arrivals(errors: Iterable[float], rung: int = 0, first: int = 0) -> list[Event]:
+    """Return events in which consecutive configurations arrive with these errors."""
     return [("tell", config, rung, error) for config, error in enumerate(errors, first)]
 
 
-def _asks(n: int, first: int = 0) -> list[tuple]:
+def _new(n: int, first: int = 0) -> list[Event]:
+    """Return events in which n new configurations begin."""
     return [("ask", (config, 0)) for config in range(first, first + n)]
 
 
@@ -90,7 +138,6 @@ _LOST_0 = "Its worker died, so it never arrived: it begins once more, before new
 _LOST_1 = "Its worker died at the higher rung: the promotion counts for nothing, and is to be given again."
 _STILL = "What it has reached at the rung below still stands there: only the promotion is taken back."
 _END = "Nothing to do now is not the end: later arrivals may promote somebody."
-
 _OVER = "Only the best third of those that have arrived *now*: one that was promoted before may have left it."
 _LAST = "Nobody goes on from the last rung; how many rungs there are, and eta, are given to __init__."
 _FIRST = "Of two with one error the first that arrived goes on: keep them in that order."
@@ -98,95 +145,109 @@ _BEFORE = "Promotions come before all that begins at rung 0, also before what wa
 _QUEUE = "Several were lost at rung 0: the one that was lost first begins first."
 _TIES = "With equal errors, too, no more than one in eta goes on."
 
-_LATER = [("ask", (1, 1)), *_asks(3, 3), *_arrive((0.3, 0.45, 0.1), first=3)]  # of 6 two: 5, and 1 again
+_LATER = [("ask", (1, 1)), *_new(3, 3), *_arrivals((0.3, 0.45, 0.1), first=3)]  # of 6 two: 5, and 1 again
 
 
-def _long_days(fn: Callable) -> None:
+def _check_random_histories(fn: Callable) -> None:
     """Two hundred random days with deaths"""
-    found = [day for day in (_day(fn, random.Random(n), n % 2 > 0) for n in range(200)) if day]
-    if found:
-        wanted, got, story = min(found, key=lambda day: len(day[2]))
-        deaths = "with" if any("lost" in told for told in story) else "without"
-        hint = f"All cases above pass; this is a day {deaths} a death: play it on paper."
-        raise _other(wanted, got, story, hint)
+    differences = []
+    for seed in range(_N_HISTORIES):
+        difference = _compare_random_history(fn, random.Random(seed), with_deaths=seed % 2 == 1)
+        if difference:
+            differences.append(difference)
+    if differences:
+        shortest = min(differences, key=lambda difference: len(difference.history))
+        deaths = "with" if any("lost" in event for event in shortest.history) else "without"
+        raise _wrong(shortest, f"All cases above pass; this is a day {deaths} a death: play it on paper.")
 
 
-def _day(fn: Callable, draw: random.Random, deaths: bool) -> tuple | None:
-    """What was wanted, what came, and all before it, if they differ."""
-    rule, right, story = fn(range(30), N_RUNGS, ETA), Rule(range(30)), []
+def _compare_random_history(fn: Callable, generator: random.Random, with_deaths: bool) -> _Difference | None:
+    """Send random events to the answer and to the reference until their jobs differ."""
+    answer = fn(range(_N_CONFIGS), N_RUNGS, ETA)
+    reference = Promotion(range(_N_CONFIGS))
+    history: list[str] = []
     running: list[Job] = []
-    for _ in range(80):
-        if len(running) < 4 and draw.random() < 0.6:
-            wanted, got = right.ask(), rule.ask()
-            got = tuple(got) if isinstance(got, list) else got
-            if got != wanted:
-                return wanted, got, story
-            story.append(f"ask → {wanted}")
-            running += [wanted] if wanted else []
+    for _ in range(_N_EVENTS):
+        if len(running) < _N_WORKERS and generator.random() < 0.6:
+            expected = reference.ask()
+            got = _as_job(answer.ask())
+            if got != expected:
+                return _Difference(expected, got, history)
+            history.append(f"ask → {expected}")
+            if expected:
+                running.append(expected)
         elif running:
-            job = running.pop(draw.randrange(len(running)))
-            error = round(draw.random() / 3 ** job[1], 3)
-            dies = error < 0.1 and deaths
-            story.append(f"lost{job}" if dies else f"tell{(*job, error)}")
-            for one in (rule, right):
-                one.lost(*job) if dies else one.tell(*job, error)
+            job = running.pop(generator.randrange(len(running)))
+            error = round(generator.random() / 3 ** job[1], 3)
+            history.append(_end_job([answer, reference], job, error, dies=with_deaths and error < 0.1))
     return None
 
 
+def _end_job(schedulers: list[Any], job: Job, error: float, dies: bool) -> str:
+    """Let a job arrive, or its worker die, and return the event as text."""
+    for scheduler in schedulers:
+        if dies:
+            scheduler.lost(*job)
+        else:
+            scheduler.tell(*job, error)
+    return f"lost{job}" if dies else f"tell{(*job, error)}"
+
+
+_CASES = (
+    case("At first new ones begin, and in the end there is nothing", _check, 2, [*_new(2), ("ask", None)], _BEGIN),
+    case("Of three arrived the best goes on", _check, 9,
+         [*_new(3), *_arrivals((0.5, 0.2, 0.4)), ("ask", (1, 1)), ("ask", (3, 0))], _THIRD),
+    case("Of two arrived none does, of five one", _check, 9,
+         [*_new(5), *_arrivals((0.5, 0.2)), ("ask", (5, 0)), *_arrivals((0.4, 0.6, 0.3), first=2), ("ask", (1, 1)),
+          ("ask", (6, 0))], _THIRD),
+    case("Nobody waits for those that run", _check, 9,
+         [*_new(6), *_arrivals((0.5, 0.2, 0.4)), ("ask", (1, 1))], _WAIT),
+    case("Nobody goes on twice", _check, 9,
+         [*_new(3), *_arrivals((0.5, 0.2, 0.4)), *_LATER, ("ask", (5, 1)), ("ask", (6, 0))], _TWICE),
+    case("One that was overtaken takes no place", _check, 9,
+         [*_new(4), *_arrivals((0.8, 0.5, 0.1)), ("ask", (2, 1)), ("tell", 3, 0, 0.05), ("ask", (3, 1))], _OVER),
+    case("Who was overtaken before anybody asked does not go on", _check, 9,
+         [*_new(4), *_arrivals((0.5, 0.2, 0.4, 0.1)), ("ask", (3, 1)), ("ask", (4, 0))], _OVER),
+    case("The higher rung first, and each rung for itself", _check, 12,
+         [*_new(9), *_arrivals(n / 10 for n in range(9)), ("ask", (0, 1)), ("ask", (1, 1)), ("ask", (2, 1)),
+          *_new(3, 9), *_arrivals((0.9, 0.8, 0.95), rung=1), *_arrivals((-0.1, -0.2, -0.3), first=9),
+          ("ask", (1, 2)), ("ask", (11, 1))], f"{_HIGH} {_APART}"),
+    case("Of equal ones one", _check, 9,
+         [*_new(3), *_arrivals((0.3, 0.3, 0.3)), ("ask", (0, 1), (1, 1), (2, 1)), ("ask", (3, 0))], _TIES),
+    case("Of equal ones the first that arrived", _check, 9,
+         [*_new(5), *_arrivals((0.4, 0.3), first=3), *_arrivals((0.3, 0.5, 0.3)), ("ask", (4, 1)), ("ask", (5, 0)),
+          ("tell", 5, 0, 0.3), ("ask", (0, 1))], _FIRST),
+    case("Two rungs, of which each second one passes", _check, 9,
+         [*_new(4), *_arrivals((0.5, 0.2, 0.4, 0.1)), ("ask", (3, 1)), ("ask", (1, 1)), ("tell", 3, 1, 0.05),
+          ("tell", 1, 1, 0.06), ("ask", (4, 0))], _LAST, n_rungs=2, eta=2),
+    case("A diverged one never goes on", _check, 9,
+         [*_new(3), *_arrivals((math.nan, 0.2, math.inf)), ("ask", (1, 1)), *_new(3, 3),
+          *_arrivals((math.nan, -math.inf, math.nan), first=3), ("ask", (6, 0))], _NAN),
+    case("Lost at the first rung: once more", _check, 9,
+         [*_new(3), ("lost", 1, 0), ("ask", (1, 0)), ("ask", (3, 0)), *_arrivals((0.5, 0.2, 0.4)), ("ask", (1, 1))],
+         _LOST_0),
+    case("Two are lost at the first rung", _check, 9,
+         [*_new(3), ("lost", 2, 0), ("lost", 0, 0), ("ask", (2, 0)), ("ask", (0, 0)), ("ask", (3, 0))], _QUEUE),
+    case("One to promote, and one that was lost", _check, 9,
+         [*_new(4), ("lost", 3, 0), *_arrivals((0.5, 0.2, 0.4)), ("ask", (1, 1)), ("ask", (3, 0))], _BEFORE),
+    case("Lost at a higher rung: promoted once more", _check, 9,
+         [*_new(3), *_arrivals((0.5, 0.2, 0.4)), ("ask", (1, 1)), ("lost", 1, 1), ("ask", (1, 1)), ("ask", (3, 0))],
+         _LOST_1),
+    case("What a dead worker's config had reached before still counts", _check, 9,
+         [*_new(3), *_arrivals((0.5, 0.2, 0.4)), ("ask", (1, 1)), ("lost", 1, 1), *_new(0),
+          ("ask", (1, 1)), *_new(3, 3), *_arrivals((0.9, 0.8, 0.7), first=3), ("ask", (2, 1))], _STILL),
+    case("Nothing to do now is not the end", _check, 3,
+         [*_new(3), ("ask", None), *_arrivals((0.5, 0.2, 0.4)), ("ask", (1, 1)), ("ask", None)], _END),
+    _check_random_histories,
+)  # fmt: skip
 EXERCISE = Exercise(
     name="promotion",
     chapter="20",
-    cases=(
-        case("At first new ones begin, and in the end there is nothing", _play, 2, [*_asks(2), ("ask", None)], _BEGIN),
-        case("Of three arrived the best goes on", _play, 9,
-             [*_asks(3), *_arrive((0.5, 0.2, 0.4)), ("ask", (1, 1)), ("ask", (3, 0))], _THIRD),
-        case("Of two arrived none does, of five one", _play, 9,
-             [*_asks(5), *_arrive((0.5, 0.2)), ("ask", (5, 0)), *_arrive((0.4, 0.6, 0.3), first=2), ("ask", (1, 1)),
-              ("ask", (6, 0))], _THIRD),
-        case("Nobody waits for those that run", _play, 9,
-             [*_asks(6), *_arrive((0.5, 0.2, 0.4)), ("ask", (1, 1))], _WAIT),
-        case("Nobody goes on twice", _play, 9,
-             [*_asks(3), *_arrive((0.5, 0.2, 0.4)), *_LATER, ("ask", (5, 1)), ("ask", (6, 0))], _TWICE),
-        case("One that was overtaken takes no place", _play, 9,
-             [*_asks(4), *_arrive((0.8, 0.5, 0.1)), ("ask", (2, 1)), ("tell", 3, 0, 0.05), ("ask", (3, 1))], _OVER),
-        case("Who was overtaken before anybody asked does not go on", _play, 9,
-             [*_asks(4), *_arrive((0.5, 0.2, 0.4, 0.1)), ("ask", (3, 1)), ("ask", (4, 0))], _OVER),
-        case("The higher rung first, and each rung for itself", _play, 12,
-             [*_asks(9), *_arrive(n / 10 for n in range(9)), ("ask", (0, 1)), ("ask", (1, 1)), ("ask", (2, 1)),
-              *_asks(3, 9), *_arrive((0.9, 0.8, 0.95), rung=1), *_arrive((-0.1, -0.2, -0.3), first=9),
-              ("ask", (1, 2)), ("ask", (11, 1))], f"{_HIGH} {_APART}"),
-        case("Of equal ones one", _play, 9,
-             [*_asks(3), *_arrive((0.3, 0.3, 0.3)), ("ask", (0, 1), (1, 1), (2, 1)), ("ask", (3, 0))], _TIES),
-        case("Of equal ones the first that arrived", _play, 9,
-             [*_asks(5), *_arrive((0.4, 0.3), first=3), *_arrive((0.3, 0.5, 0.3)), ("ask", (4, 1)), ("ask", (5, 0)),
-              ("tell", 5, 0, 0.3), ("ask", (0, 1))], _FIRST),
-        case("Two rungs, of which each second one passes", _play, 9,
-             [*_asks(4), *_arrive((0.5, 0.2, 0.4, 0.1)), ("ask", (3, 1)), ("ask", (1, 1)), ("tell", 3, 1, 0.05),
-              ("tell", 1, 1, 0.06), ("ask", (4, 0))], _LAST, n_rungs=2, eta=2),
-        case("A diverged one never goes on", _play, 9,
-             [*_asks(3), *_arrive((math.nan, 0.2, math.inf)), ("ask", (1, 1)), *_asks(3, 3),
-              *_arrive((math.nan, -math.inf, math.nan), first=3), ("ask", (6, 0))], _NAN),
-        case("Lost at the first rung: once more", _play, 9,
-             [*_asks(3), ("lost", 1, 0), ("ask", (1, 0)), ("ask", (3, 0)), *_arrive((0.5, 0.2, 0.4)), ("ask", (1, 1))],
-             _LOST_0),
-        case("Two are lost at the first rung", _play, 9,
-             [*_asks(3), ("lost", 2, 0), ("lost", 0, 0), ("ask", (2, 0)), ("ask", (0, 0)), ("ask", (3, 0))], _QUEUE),
-        case("One to promote, and one that was lost", _play, 9,
-             [*_asks(4), ("lost", 3, 0), *_arrive((0.5, 0.2, 0.4)), ("ask", (1, 1)), ("ask", (3, 0))], _BEFORE),
-        case("Lost at a higher rung: promoted once more", _play, 9,
-             [*_asks(3), *_arrive((0.5, 0.2, 0.4)), ("ask", (1, 1)), ("lost", 1, 1), ("ask", (1, 1)), ("ask", (3, 0))],
-             _LOST_1),
-        case("What a dead worker's config had reached before still counts", _play, 9,
-             [*_asks(3), *_arrive((0.5, 0.2, 0.4)), ("ask", (1, 1)), ("lost", 1, 1), *_asks(0),
-              ("ask", (1, 1)), *_asks(3, 3), *_arrive((0.9, 0.8, 0.7), first=3), ("ask", (2, 1))], _STILL),
-        case("Nothing to do now is not the end", _play, 3,
-             [*_asks(3), ("ask", None), *_arrive((0.5, 0.2, 0.4)), ("ask", (1, 1)), ("ask", None)], _END),
-        _long_days,
-    ),
+    cases=_CASES,
     hints=(
         "Who may be compared with whom? Who has arrived, who runs, who was promoted, and who is gone?",
         "What does a worker's death undo: the result below, or the promotion? And at rung 0, where there was none?",
         "Which rung is looked at first, if a worker asks? What if nobody anywhere may go on?",
     ),
     code=("best = sorted(errors, key=errors.get)[: len(errors) // self.eta]",),
-)  # fmt: skip
+)
