@@ -1,4 +1,14 @@
-"""Checks of chapter 19's exercise, second part: the fastest mesh (data, tensor, pipeline) below a cap on memory."""
+"""Checks of the second part of chapter 19's exercise: the fastest mesh that fits into the memory of a rank.
+
+A mesh has d data-parallel groups, t tensor-parallel ranks and p pipeline stages. The answer gets a ``Job`` and returns
+the mesh (d, t, p) with the shortest time among those whose memory on rank 0 is below the cap. The checks compare it
+with a search over all meshes. Known mistakes are other formulas for the memory or the time. A learner gets the hint of
+a mistake if this mistake explains the answers to all jobs.
+
+Legend: m micro-batches of a group. Memory is in GB, and time in units of the computation alone.
+
+Source: Narayanan et al. 2021, arXiv:2104.04473
+"""
 
 import itertools
 import math
@@ -8,11 +18,19 @@ from typing import Any, NamedTuple
 from dltutorial.course.checks import Exercise, Wrong
 from dltutorial.course.checks.cases import case
 
-Layout = tuple[int, int, int]
+_TOLERANCE = 1e-9
+
+
+class Mesh(NamedTuple):
+    """Data-parallel groups, tensor-parallel ranks and pipeline stages."""
+
+    d: int
+    t: int
+    p: int
 
 
 class Job(NamedTuple):
-    """What the learner's function is given, in this order."""
+    """The arguments of the learner's function, in their order."""
 
     ranks: int
     node: int
@@ -25,154 +43,267 @@ class Job(NamedTuple):
     talk: float
 
 
-def held_gb(job: Job, layout: Layout, parts: Callable = min, cut: str = "tptp") -> float:
-    """On rank 0. Well-known mistakes: another number of parts in flight, something that is not cut by t or p."""
-    d, t, p = layout
-    by = [size if letter in "tp" else 1 for size, letter in zip((t, p, t, p), cut, strict=True)]
-    n = parts(job.batch // d, p)
-    return job.states_gb / (by[0] * by[1]) + n * job.sample_gb / (by[2] * by[3])
+Formula = Callable[[Job, Mesh], float]
 
 
-def slowness(job: Job, layout: Layout, talk: bool = True, bubble: Callable | None = None) -> float:
-    """Times the computing alone."""
-    d, t, p = layout
-    wait = (bubble or (lambda m, p: (m + p - 1) / m))(job.batch // d, p)
-    return wait * (1 + (job.talk * (t - 1) / t if talk else 0))
+def micro_batches(job: Job, mesh: Mesh) -> float:
+    """Return the number of micro-batches of one data-parallel group, which have one sample each."""
+    return job.batch // mesh.d
 
 
-def _divides(job: Job, layout: Layout, but: str = "") -> str:
-    """What is not divided; "" if all is."""
-    d, t, p = layout
-    told = {
-        "ranks": ("d · t · p must be the number of ranks.", d * t * p == job.ranks),
-        "heads": ("Tensor parallelism gives each rank whole heads: t must divide them.", job.heads % t == 0),
-        "node": ("t ranks talk in every block: they must lie in one node, so t divides its ranks.", job.node % t == 0),
-        "blocks": ("Each stage has as many blocks as the others: p must divide them.", job.blocks % p == 0),
-        "batch": ("Each group has as many samples as the others: d must divide the batch.", job.batch % d == 0),
-    }
-    return next((hint for what, (hint, right) in told.items() if not right and what != but), "")
+def memory_gb(
+    job: Job,
+    mesh: Mesh,
+    in_flight: float | None = None,
+    states_shards: int | None = None,
+    sample_shards: int | None = None,
+) -> float:
+    """Return the memory of rank 0. The last three arguments describe mistakes.
+
+    Args:
+        job: The job.
+        mesh: The mesh.
+        in_flight: The micro-batches whose activations rank 0 holds; the correct number is min(m, p).
+        states_shards: The ranks over which the model states are sharded; the correct number is t p.
+        sample_shards: The ranks over which the activations of a sample are sharded; the correct number is t p.
+    """
+    shards = mesh.t * mesh.p
+    if in_flight is None:
+        in_flight = min(micro_batches(job, mesh), mesh.p)
+    if states_shards is None:
+        states_shards = shards
+    if sample_shards is None:
+        sample_shards = shards
+    return job.states_gb / states_shards + in_flight * job.sample_gb / sample_shards
 
 
-def best(job: Job, held: Callable = held_gb, slow: Callable = slowness, but: str = "") -> Layout | None:
-    """The fastest of what fits; ``but`` is what a wrong answer forgets to divide."""
+def messages(job: Job, mesh: Mesh) -> float:
+    """Return the time of the messages of tensor parallelism."""
+    return job.talk * (mesh.t - 1) / mesh.t
+
+
+def bubble(m: float, p: float) -> float:
+    """Return the time of a pipeline of p stages with m micro-batches."""
+    return (m + p - 1) / m
+
+
+def time(job: Job, mesh: Mesh) -> float:
+    """Return the time of a step."""
+    return bubble(micro_batches(job, mesh), mesh.p) * (1 + messages(job, mesh))
+
+
+def _violated_rule(job: Job, mesh: Mesh) -> str:
+    """Return the hint for a size that does not divide what it must divide, or an empty string."""
+    d, t, p = mesh
+    rules = [
+        (d * t * p == job.ranks, "d · t · p must be the number of ranks."),
+        (job.heads % t == 0, "Tensor parallelism gives each rank whole heads: t must divide them."),
+        (job.node % t == 0, "t ranks talk in every block: they must lie in one node, so t divides its ranks."),
+        (job.blocks % p == 0, "Each stage has as many blocks as the others: p must divide them."),
+        (job.batch % d == 0, "Each group has as many samples as the others: d must divide the batch."),
+    ]
+    violated = [hint for holds, hint in rules if not holds]
+    return violated[0] if violated else ""
+
+
+def best(job: Job, memory: Formula = memory_gb, duration: Formula = time) -> Mesh | None:
+    """Return the fastest mesh that fits by these formulas, or None if none fits."""
     sizes = [n for n in range(1, job.ranks + 1) if job.ranks % n == 0]
-    every = [(d, t, job.ranks // (d * t)) for d in sizes for t in sizes if job.ranks % (d * t) == 0]
-    able = [layout for layout in every if not _divides(job, layout, but)]
-    fit = [layout for layout in able if job.batch >= layout[0] and held(job, layout) <= job.cap_gb]
-    return min(fit, key=lambda layout: slow(job, layout), default=None)
+    meshes = [Mesh(d, t, job.ranks // (d * t)) for d, t in itertools.product(sizes, repeat=2) if d * t <= job.ranks]
+    possible = [mesh for mesh in meshes if not _violated_rule(job, mesh)]
+    fitting = [mesh for mesh in possible if memory(job, mesh) <= job.cap_gb]
+    return min(fitting, key=lambda mesh: duration(job, mesh), default=None)
 
 
-def _in_flight(parts: Callable) -> dict[str, Callable]:
-    return {"held": lambda job, at: held_gb(job, at, parts)}
+class Mistake(NamedTuple):
+    """The formulas of a wrong answer, and the hint for it."""
+
+    hint: str
+    memory: Formula = memory_gb
+    duration: Formula = time
+
+    def explains(self, job: Job, got: Any) -> bool:
+        """Return whether an answer is the best mesh by these formulas, or as good as the best."""
+        expected = best(job, self.memory, self.duration)
+        if expected is None or not isinstance(got, tuple) or len(got) != 3:
+            return bool(got == expected)
+        mesh = Mesh(*got)
+        if _violated_rule(job, mesh):
+            return False
+        fits = self.memory(job, mesh) <= job.cap_gb
+        return fits and self.duration(job, mesh) < self.duration(job, expected) + _TOLERANCE
 
 
-def _cut(by: str) -> dict[str, Callable]:
-    return {"held": lambda job, at: held_gb(job, at, cut=by)}
+def _wrong_memory(hint: str, memory: Formula) -> Mistake:
+    return Mistake(hint, memory=memory)
 
 
-def _parts(m: Callable) -> dict[str, Callable]:
-    """Who takes m(job, layout) for the number of parts, held and waited for."""
-    return {
-        "held": lambda job, at: held_gb(job, at, lambda _, p: min(m(job, at), p)),
-        "slow": lambda job, at: slowness(job, at, bubble=lambda _, p: (m(job, at) + p - 1) / m(job, at)),
-    }
+def _wrong_time(hint: str, duration: Formula) -> Mistake:
+    return Mistake(hint, duration=duration)
 
 
-def _bubble(bubble: Callable) -> dict[str, Callable]:
-    return {"slow": lambda job, at: slowness(job, at, bubble=bubble)}
+def _wrong_bubble(hint: str, wrong: Callable[[float, float], float]) -> Mistake:
+    def duration(job: Job, mesh: Mesh) -> float:
+        return wrong(micro_batches(job, mesh), mesh.p) * (1 + messages(job, mesh))
+
+    return Mistake(hint, duration=duration)
 
 
-# What a wrong answer takes for held or slow, and what to say to it.
-MISTAKES: tuple[tuple[dict[str, Any], str], ...] = (
-    (_in_flight(lambda m, p: m), "With 1F1B a rank holds at most p parts, not all m."),
-    (_in_flight(lambda m, p: 1), "Rank 0 holds more than one part: min(m, p)."),
-    (_in_flight(lambda m, p: p), "There may be fewer parts than stages: min(m, p) are held."),
-    (_cut("--tp"), "t and p cut the states, too: a rank has 1/(t p) of them."),
-    (_cut("-ptp"), "Cutting layers cuts their states as well: a rank has 1/(t p) of all."),
-    (_cut("t-tp"), "A stage has only its own blocks' states: 1/(t p) of all."),
-    (_cut("tpt-"), "A stage keeps the activations of its own blocks only: 1/p of a sample's."),
-    (_cut("tp-p"), "Here t cuts the activations, too: 1/t of a sample's."),
-    ({"held": lambda job, at: job.states_gb / (at[1] * at[2])}, "The activations in flight need room, too."),
-    (
-        {"held": lambda job, at: held_gb(job._replace(states_gb=0), at)},
+def _wrong_micro_batches(hint: str, count: Formula) -> Mistake:
+    """Return the mistake of another number of micro-batches in both formulas."""
+
+    def memory(job: Job, mesh: Mesh) -> float:
+        return memory_gb(job, mesh, in_flight=min(count(job, mesh), mesh.p))
+
+    def duration(job: Job, mesh: Mesh) -> float:
+        return bubble(count(job, mesh), mesh.p) * (1 + messages(job, mesh))
+
+    return Mistake(hint, memory, duration)
+
+
+def _memory_within_node(job: Job, mesh: Mesh) -> float:
+    """Return no possible memory for meshes whose pipelines do not lie in one node."""
+    return memory_gb(job, mesh) if mesh.t * mesh.p <= job.node else math.inf
+
+
+MISTAKES = (
+    _wrong_memory(
+        "With 1F1B a rank holds at most p parts, not all m.",
+        lambda job, mesh: memory_gb(job, mesh, in_flight=micro_batches(job, mesh)),
+    ),
+    _wrong_memory(
+        "Rank 0 holds more than one part: min(m, p).",
+        lambda job, mesh: memory_gb(job, mesh, in_flight=1),
+    ),
+    _wrong_memory(
+        "There may be fewer parts than stages: min(m, p) are held.",
+        lambda job, mesh: memory_gb(job, mesh, in_flight=mesh.p),
+    ),
+    _wrong_memory(
+        "t and p cut the states, too: a rank has 1/(t p) of them.",
+        lambda job, mesh: memory_gb(job, mesh, states_shards=1),
+    ),
+    _wrong_memory(
+        "Cutting layers cuts their states as well: a rank has 1/(t p) of all.",
+        lambda job, mesh: memory_gb(job, mesh, states_shards=mesh.p),
+    ),
+    _wrong_memory(
+        "A stage has only its own blocks' states: 1/(t p) of all.",
+        lambda job, mesh: memory_gb(job, mesh, states_shards=mesh.t),
+    ),
+    _wrong_memory(
+        "A stage keeps the activations of its own blocks only: 1/p of a sample's.",
+        lambda job, mesh: memory_gb(job, mesh, sample_shards=mesh.t),
+    ),
+    _wrong_memory(
+        "Here t cuts the activations, too: 1/t of a sample's.",
+        lambda job, mesh: memory_gb(job, mesh, sample_shards=mesh.p),
+    ),
+    _wrong_memory(
+        "The activations in flight need room, too.",
+        lambda job, mesh: memory_gb(job, mesh, in_flight=0),
+    ),
+    _wrong_memory(
         "The states need room, too.",
+        lambda job, mesh: memory_gb(job._replace(states_gb=0), mesh),
     ),
-    ({"held": lambda job, at: held_gb(job, at) + 1e-9}, "What fills the cap exactly fits, too."),
-    ({"held": lambda job, at: 0}, "Some of these do not fit below the cap."),
-    ({"slow": lambda job, at: slowness(job, at, talk=False)}, "A larger t costs messages: 1 + talk (t − 1)/t."),
-    (_bubble(lambda m, p: 1), "A longer pipeline idles more: (m + p − 1)/m."),
-    (
-        _bubble(lambda m, p: 1 + (p - 1) / (m + p - 1)),
+    _wrong_memory(
+        "What fills the cap exactly fits, too.",
+        lambda job, mesh: memory_gb(job, mesh) + _TOLERANCE,
+    ),
+    _wrong_memory("Some of these do not fit below the cap.", lambda job, mesh: 0),
+    _wrong_time(
+        "A larger t costs messages: 1 + talk (t − 1)/t.",
+        lambda job, mesh: bubble(micro_batches(job, mesh), mesh.p),
+    ),
+    _wrong_bubble("A longer pipeline idles more: (m + p − 1)/m.", lambda m, p: 1),
+    _wrong_bubble(
         "(p − 1)/(m + p − 1) is a share of all time; asked is all time over useful time.",
+        lambda m, p: 1 + (p - 1) / (m + p - 1),
     ),
-    (_bubble(lambda m, p: 1 + p / m), "One stage alone has no bubble: (m + p − 1)/m."),
-    (
-        {"slow": lambda job, at: slowness(job, at, talk=False) + job.talk * (at[1] - 1) / at[1]},
+    _wrong_bubble("One stage alone has no bubble: (m + p − 1)/m.", lambda m, p: 1 + p / m),
+    _wrong_time(
         "Messages are as much longer in a pipeline that waits: the two are multiplied.",
+        lambda job, mesh: bubble(micro_batches(job, mesh), mesh.p) + messages(job, mesh),
     ),
-    (
-        {"slow": lambda job, at: slowness(job._replace(batch=job.batch * at[0]), at)},
+    _wrong_time(
         "Each of the d groups has its share of the batch only: m is batch / d.",
+        lambda job, mesh: bubble(job.batch, mesh.p) * (1 + messages(job, mesh)),
     ),
-    (
-        _parts(lambda job, at: job.batch),
+    _wrong_micro_batches(
         "Each of the d groups has its share of the batch only: m is batch / d, for what is held and for the bubble.",
+        lambda job, mesh: job.batch,
     ),
-    (
-        _parts(lambda job, at: job.batch / (at[0] * at[2])),
+    _wrong_micro_batches(
         "All parts of a group pass through each of its stages: m is batch / d, whatever p is.",
+        lambda job, mesh: job.batch / (mesh.d * mesh.p),
     ),
-    (
-        {"slow": lambda job, at: slowness(job, at, talk=False) * (1 + job.talk * (at[1] - 1))},
+    _wrong_time(
         "Messages take talk · (t − 1)/t times the work: divided by t.",
+        lambda job, mesh: bubble(micro_batches(job, mesh), mesh.p) * (1 + job.talk * (mesh.t - 1)),
     ),
-    (
-        {"held": lambda job, at: held_gb(job, at) if at[1] * at[2] <= job.node else math.inf},
+    _wrong_memory(
         "Only the t ranks of a layer must lie in one node; a pipeline may go through several: t · p is not bound.",
+        _memory_within_node,
     ),
-    ({"slow": lambda job, at: -at[0]}, "Most data parallelism is not always fastest: fewer parts, more bubble."),
-    ({"slow": lambda job, at: at[0]}, "Fewest groups are not always fastest: a group costs no bubble of its own."),
+    _wrong_time(
+        "Most data parallelism is not always fastest: fewer parts, more bubble.",
+        lambda job, mesh: -mesh.d,
+    ),
+    _wrong_time(
+        "Fewest groups are not always fastest: a group costs no bubble of its own.",
+        lambda job, mesh: mesh.d,
+    ),
 )
 
 
-def _as_good(job: Job, got: Any, held: Callable = held_gb, slow: Callable = slowness) -> bool:
-    """It is the best, or as good, to who takes these for held and slow."""
-    wanted = best(job, held, slow)
-    if wanted is None or not (isinstance(got, tuple) and len(got) == 3) or _divides(job, got):
-        return got == wanted
-    return held(job, got) <= job.cap_gb and slow(job, got) < slow(job, wanted) + 1e-9
+def _hint(fn: Callable) -> str:
+    """Return the hint of the first mistake that explains the answers to all jobs, or an empty string."""
+    answers = {job: fn(*job) for job in JOBS.values()}
+    for mistake in MISTAKES:
+        if all(mistake.explains(job, got) for job, got in answers.items()):
+            return mistake.hint
+    for order in itertools.permutations(range(3)):
+        if all(got == _reordered(best(job), order) for job, got in answers.items()):
+            return "The right numbers in another order: data, tensor, pipeline."
+    return ""
 
 
-def _known(fn: Callable) -> str:
-    """What to say to an answer that makes a well-known mistake, and makes it in every case."""
-    answers = [fn(*job) for job in JOBS.values()]
-    for mistake, hint in MISTAKES:
-        if all(_as_good(job, got, **mistake) for job, got in zip(JOBS.values(), answers, strict=True)):
-            return hint
-    wanted = [best(job) for job in JOBS.values()]
-    orders = [[at and tuple(at[n] for n in order) for at in wanted] for order in itertools.permutations(range(3))]
-    return "The right numbers in another order: data, tensor, pipeline." if answers in orders[1:] else ""
+def _reordered(mesh: Mesh | None, order: tuple[int, ...]) -> tuple[int, ...] | None:
+    return None if mesh is None else tuple(mesh[position] for position in order)
 
 
-def _check(fn: Callable, *given: Any) -> None:
-    job = Job(*given)
-    wanted, got = best(job), fn(*job)
-    if wanted is None:
-        if got is not None:
-            raise Wrong(None, got, _known(fn) or "Nothing fits below the cap: return None.")
-        return
-    told = f"{wanted}: {held_gb(job, wanted):.3g} GB, {slowness(job, wanted):.3g} × the work"
+def _describe(job: Job, mesh: Mesh) -> str:
+    return f"{tuple(mesh)}: {memory_gb(job, mesh):.3g} GB, {time(job, mesh):.3g} × the work"
+
+
+def _as_mesh(fn: Callable, got: Any, expected_text: str) -> Mesh:
+    """Return the answer as a mesh, or raise the error for an answer that is none."""
     if got is None:
-        raise Wrong(told, got, _known(fn) or "Something fits.")
-    if not isinstance(got, tuple) or len(got) != 3 or not all(type(n) is int and n > 0 for n in got):
-        raise Wrong(told, got, "Return three whole numbers, (data, tensor, pipeline), as a tuple.")
-    if hint := _divides(job, got):
-        raise Wrong(told, got, _known(fn) or hint)
-    found = f"{got}: {held_gb(job, got):.3g} GB, {slowness(job, got):.3g} × the work"
-    if held_gb(job, got) > job.cap_gb:
-        raise Wrong(told, found, _known(fn) or f"More than {job.cap_gb:g} GB: states, and activations in flight.")
-    if slowness(job, got) > slowness(job, wanted) + 1e-9:
-        raise Wrong(told, found, _known(fn) or "It fits; another one is faster.")
+        raise Wrong(expected_text, got, _hint(fn) or "Something fits.")
+    if isinstance(got, tuple) and len(got) == 3 and all(type(n) is int and n > 0 for n in got):
+        return Mesh(*got)
+    raise Wrong(expected_text, got, "Return three whole numbers, (data, tensor, pipeline), as a tuple.")
+
+
+def _check(fn: Callable, job: Job) -> None:
+    """The answer must be a mesh that fits, and as fast as the best."""
+    expected = best(job)
+    got = fn(*job)
+    if expected is None:
+        if got is not None:
+            raise Wrong(None, got, _hint(fn) or "Nothing fits below the cap: return None.")
+        return
+    expected_text = _describe(job, expected)
+    mesh = _as_mesh(fn, got, expected_text)
+    violated = _violated_rule(job, mesh)
+    if violated:
+        raise Wrong(expected_text, got, _hint(fn) or violated)
+    if memory_gb(job, mesh) > job.cap_gb:
+        hint = f"More than {job.cap_gb:g} GB: states, and activations in flight."
+        raise Wrong(expected_text, _describe(job, mesh), _hint(fn) or hint)
+    if time(job, mesh) > time(job, expected) + _TOLERANCE:
+        raise Wrong(expected_text, _describe(job, mesh), _hint(fn) or "It fits; another one is faster.")
 
 
 JOBS = {
@@ -195,12 +326,10 @@ JOBS = {
     "Four heads in nodes of six": Job(24, 6, 4, 24, 24, 112, 6, 20, 0.1),
     "Nothing fits": Job(8, 8, 4, 24, 16, 40, 400, 20, 0.4),
 }
-
-
 EXERCISE = Exercise(
     name="choose_mesh",
     chapter="19",
-    cases=tuple(case(name, _check, *job) for name, job in JOBS.items()),
+    cases=tuple(case(name, _check, job) for name, job in JOBS.items()),
     hints=(
         "How many meshes are there for 32 ranks? Is it worth being clever?",
         "What does rank 0 hold, when it holds most? Which of t and p cut which term?",
