@@ -1,10 +1,15 @@
-"""Checks of chapter 19's exercise, first part: the order of 1F1B, for each rank.
+"""Checks of the first part of chapter 19's exercise: the order of a rank's passes in the schedule 1F1B.
 
-The learner's orders are played against the clock, forward one unit, backward two. Right is what takes GPipe's time and
-holds, on rank r of p, at most min(m, p − r) parts at once.
+The answer returns the order of one rank. The checks run the orders of all ranks with a forward pass of one unit and a
+backward pass of two. The schedule must take the time of GPipe, 3 (m + p - 1) units. Rank r must hold the activations of
+at most min(m, p - r) micro-batches. Hints call a micro-batch a part, as the exercise does.
+
+Legend: p ranks, m micro-batches.
+
+Source: Narayanan et al. 2021, arXiv:2104.04473
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from dltutorial.course.checks import Exercise, Wrong
@@ -29,54 +34,85 @@ _NO_WARMUP = "One part at a time: while it travels, the other ranks have nothing
 _FEWER = "A part too few in flight: the rank waits for the first to come back while it could send another forward."
 
 
-def _orders(fn: Callable, p: int, m: int) -> list[list[Act]]:
-    """The learner's orders; each rank's are whole."""
-    orders = []
+def _schedule(fn: Callable, p: int, m: int) -> list[list[Act]]:
+    """Return the learner's order for each rank. Each order has all acts, in a possible order."""
+    schedule = []
     for rank in range(p):
-        got = fn(rank, p, m)
-        if not isinstance(got, (list, tuple)) or not all(_is_act(act) for act in got):
-            raise Wrong(_WORDS, got, "Each act is a pair: a letter, F or B, and the number of a part.")
-        parts = {part for _, part in got}
-        if parts and min(parts) == 1 and max(parts) == m:
-            raise Wrong(f"parts 0 to {m - 1}", sorted(parts), _FROM_0)
-        if parts and max(parts) >= m:
-            raise Wrong(f"parts 0 to {m - 1} on rank {rank} of {p}", f"part {max(parts)}", _ONLY)
-        for kind, hint in ("F", _NEVER), ("B", _LEFT):
-            mine = [part for what, part in got if what == kind]
-            if sorted(mine) != list(range(m)):
-                hint = hint if len(set(mine)) < m else _TWICE
-                raise Wrong(f"{kind} of parts 0 to {m - 1} on rank {rank} of {p}", f"{kind} of {mine}", hint)
-            if mine != sorted(mine):
-                raise Wrong(f"{kind} of parts in their order", f"{kind} of {mine}", _LAST_FIRST)
+        order = fn(rank, p, m)
+        if not isinstance(order, (list, tuple)) or not all(_is_act(act) for act in order):
+            raise Wrong(_WORDS, order, "Each act is a pair: a letter, F or B, and the number of a part.")
+        _check_parts(order, rank, p, m)
+        for kind, hint in (("F", _NEVER), ("B", _LEFT)):
+            _check_kind(order, kind, hint, rank, p, m)
         for part in range(m):
-            if list(got).index(("F", part)) > list(got).index(("B", part)):
-                raise Wrong(f"F{part} before B{part} on rank {rank} of {p}", f"{got}", _FIRST)
-        orders.append([Act(kind, part, rank) for kind, part in got])
-    return orders
+            if order.index(("F", part)) > order.index(("B", part)):
+                raise Wrong(f"F{part} before B{part} on rank {rank} of {p}", f"{order}", _FIRST)
+        schedule.append([Act(kind, part, rank) for kind, part in order])
+    return schedule
 
 
 def _is_act(act: Any) -> bool:
     return isinstance(act, tuple) and len(act) == 2 and act[0] in ("F", "B") and type(act[1]) is int and act[1] >= 0
 
 
+def _check_parts(order: Sequence[tuple[str, int]], rank: int, p: int, m: int) -> None:
+    """The micro-batches must have the numbers from 0 to m - 1."""
+    parts = {part for _, part in order}
+    if not parts:
+        return
+    if min(parts) == 1 and max(parts) == m:
+        raise Wrong(f"parts 0 to {m - 1}", sorted(parts), _FROM_0)
+    if max(parts) >= m:
+        raise Wrong(f"parts 0 to {m - 1} on rank {rank} of {p}", f"part {max(parts)}", _ONLY)
+
+
+def _check_kind(order: Sequence[tuple[str, int]], kind: str, hint: str, rank: int, p: int, m: int) -> None:
+    """Each micro-batch must occur once in the forward or backward passes, in the order of the numbers."""
+    parts = [part for kind_of_act, part in order if kind_of_act == kind]
+    if sorted(parts) != list(range(m)):
+        if len(set(parts)) == m:
+            hint = _TWICE
+        raise Wrong(f"{kind} of parts 0 to {m - 1} on rank {rank} of {p}", f"{kind} of {parts}", hint)
+    if parts != sorted(parts):
+        raise Wrong(f"{kind} of parts in their order", f"{kind} of {parts}", _LAST_FIRST)
+
+
 def _check(fn: Callable, p: int, m: int) -> None:
-    orders = _orders(fn, p, m)
-    ahead = [next(n for n, act in enumerate(order) if act.kind == "B") for order in orders]
-    far = _FAR if len(ahead) > 1 and ahead[0] < ahead[-1] else ""
-    held = [schedules.in_flight(order) for order in orders]
-    wanted = [min(m, p - rank) for rank in range(p)]
+    """The schedule must take the time of GPipe, and hold no more micro-batches than necessary."""
+    schedule = _schedule(fn, p, m)
+    # The length of the warm-up on each rank, which is the number of forward passes before the first backward pass.
+    warm_ups = [[act.kind for act in order].index("B") for order in schedule]
+    in_flight = [schedules.in_flight(order) for order in schedule]
+    warm_up_hint = _FAR if warm_ups[0] < warm_ups[-1] else ""
     try:
-        spans = schedules.timed(orders, {"F": 1, "B": 2})
+        spans = schedules.timed(schedule, {"F": 1, "B": 2})
     except CourseError as error:
-        raise Wrong("ranks that can go on", str(error).split(";")[0], far or _FEWER) from None
-    if any(n > most for n, most in zip(held, wanted, strict=True)):
-        hint = _ALIKE if p > 1 and len(set(ahead)) == 1 else _MORE
-        hint = _ALL if ahead == [m] * p else hint
-        raise Wrong(f"parts held at once by ranks 0 to {p - 1}: {wanted}", held, hint)
-    took = max(mine[-1].end_s for mine in spans)
-    if took > 3 * (m + p - 1):
-        hint = far or (_NO_WARMUP if max(held) == 1 else _FEWER)
-        raise Wrong(f"a step of {3 * (m + p - 1)} units on {p} ranks with {m} parts", f"{took:g}", hint)
+        raise Wrong("ranks that can go on", str(error).split(";")[0], warm_up_hint or _FEWER) from None
+    _check_memory(in_flight, warm_ups, m)
+    step = max(spans_of_rank[-1].end_s for spans_of_rank in spans)
+    expected_step = 3 * (m + p - 1)
+    if step > expected_step:
+        hint = _NO_WARMUP if max(in_flight) == 1 else _FEWER
+        expected = f"a step of {expected_step} units on {p} ranks with {m} parts"
+        raise Wrong(expected, f"{step:g}", warm_up_hint or hint)
+
+
+def _check_memory(in_flight: list[int], warm_ups: list[int], m: int) -> None:
+    """Each rank must hold no more micro-batches than necessary."""
+    p = len(in_flight)
+    limits = [min(m, p - rank) for rank in range(p)]
+    if any(n > limit for n, limit in zip(in_flight, limits, strict=True)):
+        expected = f"parts held at once by ranks 0 to {p - 1}: {limits}"
+        raise Wrong(expected, in_flight, _hint_for_memory(warm_ups, m))
+
+
+def _hint_for_memory(warm_ups: list[int], m: int) -> str:
+    """Return the hint for ranks that hold too many micro-batches after warm-ups of these lengths."""
+    if all(warm_up == m for warm_up in warm_ups):
+        return _ALL
+    if len(warm_ups) > 1 and len(set(warm_ups)) == 1:
+        return _ALIKE
+    return _MORE
 
 
 EXERCISE = Exercise(
