@@ -148,9 +148,9 @@ def _after_cell(result: Any) -> None:
     error = result.error_in_exec or result.error_before_exec
     if error is None:
         return
-    found = advice.of(error)
-    if found is not None:
-        show.display(show.advice(found.do))
+    entry = advice.of(error)
+    if entry is not None:
+        show.display(show.advice(entry.do))
 
 
 def _status(holds: bool, measured: bool) -> str:

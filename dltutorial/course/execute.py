@@ -109,7 +109,7 @@ async def execute(
             else:
                 result = Executed(**message)
     finally:
-        process.stdin.close()  # the process sees this, and ends
+        process.stdin.close()  # the process notices that its input is closed, and ends
         await process.wait()
         _partial(output).unlink(missing_ok=True)
     if result is None:
@@ -123,7 +123,7 @@ def _partial(output: Path) -> Path:
 
 
 def _main() -> None:
-    """In the notebook's process: read the order; write a line of JSON for each cell, and one for the result."""
+    """Read the order, and write a line of JSON for each cell and one for the result. This is the separate process."""
     order = json.loads(sys.stdin.readline())
     threading.Thread(target=_end_with_owner, daemon=True).start()
     messages = os.fdopen(os.dup(1), "w", buffering=1)

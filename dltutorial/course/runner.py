@@ -59,8 +59,8 @@ def run(
             these cases no chapter has run.
     """
     available = notebooks.chapters()
-    found = [notebooks.find(name, available) for name in wanted]
-    selected = list(dict.fromkeys(found)) or available  # a chapter that is named twice runs once
+    requested = [notebooks.find(name, available) for name in wanted]
+    selected = list(dict.fromkeys(requested)) or available  # a chapter that is named twice runs once
     preset = config.preset(preset).name
     given = {path: notebooks.checked(path, parameters or {}) for path in selected}
     node.refuse_on_login("a whole chapter", "run it in a job: sbatch -N 1 --wrap '.venv/bin/dltutorial run 01'")

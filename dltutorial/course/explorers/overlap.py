@@ -37,10 +37,10 @@ def overlap(step: Step, link: Link, bucket_mib: float = 25.0) -> Explorer:
     def draw(ax: Any, values: Any) -> str:
         moved = Step(step.gradient_bytes, 1e-3 * values.backward, 1e-3 * values.rest)
         moved_link = Link(1e-3 * values.latency, 1e9 * values.bandwidth)
-        beside = moved.messages(moved_link, values.bucket * _MIB, overlap=True)
-        after = moved.messages(moved_link, values.bucket * _MIB, overlap=False)
-        _draw_step(ax, 0, moved, beside)
-        _draw_step(ax, -3, moved, after)
+        overlapped = moved.messages(moved_link, values.bucket * _MIB, overlap=True)
+        sequential = moved.messages(moved_link, values.bucket * _MIB, overlap=False)
+        _draw_step(ax, 0, moved, overlapped)
+        _draw_step(ax, -3, moved, sequential)
         ax.axvline(values.backward, color="black", ls="--", lw=1)
         ax.set_yticks([0.4, -0.6, -2.6, -3.6], ["sent when full", "network", "sent after it", "network"])
         ax.set(xlabel="ms: backward pass (filled), messages (striped), all else (empty)", xlim=(0, None))
@@ -49,7 +49,7 @@ def overlap(step: Step, link: Link, bucket_mib: float = 25.0) -> Explorer:
         sizes_mib = np.geomspace(least_mib, total_mib, 24)
         best_s, best_mib = min((moved.seconds(moved_link, mib * _MIB, overlap=True), mib) for mib in sizes_mib)
         best = f"The best of 24 bucket sizes is {size(best_mib * _MIB)}: {duration(best_s)}."
-        return f"Buckets of {size(values.bucket * _MIB)}: {_in_words(moved, beside, after)} {best}"
+        return f"Buckets of {size(values.bucket * _MIB)}: {_in_words(moved, overlapped, sequential)} {best}"
 
     gigabytes_per_s = 1e-9 * link.bytes_per_s
     buckets = geometric(least_mib, max(256, 2 * total_mib))
@@ -78,15 +78,15 @@ def _draw_step(ax: Any, row: int, step: Step, messages: Sequence[Message]) -> No
     ax.broken_barh(spans_ms, (row - 1, 0.8), fc="white", ec=ORANGE, hatch="///")
 
 
-def _in_words(step: Step, beside: Sequence[Message], after: Sequence[Message]) -> str:
+def _in_words(step: Step, overlapped: Sequence[Message], sequential: Sequence[Message]) -> str:
     """Say how long the step takes, and how much of the communication the backward pass hides."""
-    communication_s = sum(message.end_s - message.start_s for message in beside)
-    hidden_s = sum(max(0.0, min(message.end_s, step.backward_s) - message.start_s) for message in beside)
-    exposed_s = max(0.0, beside[-1].end_s - step.backward_s)
-    step_s = step.rest_s + max(step.backward_s, beside[-1].end_s)
-    step_after_s = step.rest_s + max(step.backward_s, after[-1].end_s)
+    communication_s = sum(message.end_s - message.start_s for message in overlapped)
+    hidden_s = sum(max(0.0, min(message.end_s, step.backward_s) - message.start_s) for message in overlapped)
+    exposed_s = max(0.0, overlapped[-1].end_s - step.backward_s)
+    step_s = step.rest_s + max(step.backward_s, overlapped[-1].end_s)
+    step_after_s = step.rest_s + max(step.backward_s, sequential[-1].end_s)
     return (
-        f"{count(len(beside), 'message')}, a step of {duration(step_s)}. "
+        f"{count(len(overlapped), 'message')}, a step of {duration(step_s)}. "
         f"Of {duration(communication_s)} of communication {hidden_s / communication_s:.0%} hides behind the backward "
         f"pass, {duration(exposed_s)} sticks out. "
         f"Sent after it, the step takes {duration(step_after_s)}, {step_after_s / step_s:.2f} × as long."

@@ -1,7 +1,8 @@
 """The explorer of chapter 00: a linear layer below the roofline of this machine.
 
 The input is the measured peaks of a machine and some measured operations. The output is an explorer with two
-logarithmic axes: FLOP per byte, and GFLOP/s. Source: Williams, Waterman, Patterson 2009, doi.org/10.1145/1498765.1498785.
+logarithmic axes: FLOP per byte, and GFLOP/s.
+Source: Williams, Waterman, Patterson 2009, doi.org/10.1145/1498765.1498785.
 """
 
 from collections.abc import Mapping
