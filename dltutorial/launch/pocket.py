@@ -2,8 +2,8 @@
 
 Input: the number of nodes, and a name.
 Output: the daemons munged, slurmctld, and one slurmd for each node. They run as the current user and listen on the
-loopback only. All their files are in a new folder, ``/tmp/pocket-<user>-<name>-<random>``. A program uses the cluster
-if the variable ``SLURM_CONF`` names the file ``slurm.conf`` in this folder:
+loopback only. All their files are in a new temporary folder, ``pocket-<user>-<name>-<random>``. A program uses the
+cluster if the variable ``SLURM_CONF`` names the file ``slurm.conf`` in this folder:
 
     cluster = up(nodes=2)
     subprocess.run(["srun", "-N", "2", "hostname"], env=os.environ | cluster.env)
