@@ -31,14 +31,14 @@ from torch.distributed.checkpoint.state_dict import (
 from torch.distributed.tensor import DTensor
 
 from dltutorial import paths
-from dltutorial.distributed import barrier, from_rank_0, is_rank_0
+from dltutorial.distributed import barrier, from_rank_0, is_rank_0, is_true_on_all_ranks
 from dltutorial.errors import CourseError
 
 CHECKPOINTS_TO_KEEP = 2  # the older one is a spare, in case the newest one cannot be read
 
 
 def is_sharded(model: nn.Module) -> bool:
-    """Return whether this rank has only shards of some parameters."""
+    """Return whether a parameter is a DTensor, of which this rank has only a part."""
     return any(isinstance(parameter, DTensor) for parameter in model.parameters())
 
 
@@ -47,6 +47,9 @@ def save_checkpoint(run: Path, step: int, model: nn.Module, optimizer: torch.opt
 
     That is enough, because the model draws no random numbers during training, and because the samples of each step and
     their random shifts follow from the seed.
+
+    Raises:
+        CourseError: A file cannot be written, for example because the disk is full.
     """
     folder = run / "checkpoints"
     name = f"step-{step:08d}"
@@ -101,21 +104,29 @@ def load_checkpoint(run: Path, model: nn.Module, optimizer: torch.optim.Optimize
     for path in newest_first:
         if path.is_dir() != is_sharded(model):
             raise CourseError(
-                f"one rank and several ranks save shards in different ways, and {path} does not fit; "
+                f"{path} was saved by a run with shards and this run has none, or the other way round; "
                 "resume with as many ranks as before"
             )
-        try:
-            if path.is_dir():
-                return load_folder(path, model, optimizer)
-            return load_file(path, model, optimizer)
-        except (RuntimeError, EOFError, pickle.UnpicklingError, CheckpointException) as error:
-            barrier()  # wait until all ranks have tried
-            if is_rank_0():
-                print(f"{path} cannot be read ({type(error).__name__}); looking for an older one", file=sys.stderr)
-                path.rename(path.with_name(f"unreadable-{path.name}"))
+        step = try_to_load(path, model, optimizer)
+        if is_true_on_all_ranks(step is not None):
+            assert step is not None
+            return step
+        if is_rank_0():
+            path.rename(path.with_name(f"unreadable-{path.name}"))
     if newest_first:
         raise CourseError(f"no checkpoint in {run} can be read; start a new run without --resume")
     return 0
+
+
+def try_to_load(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> int | None:
+    """Load a checkpoint, and return its number of steps. If this rank cannot read it, print a line and return None."""
+    try:
+        if path.is_dir():
+            return load_folder(path, model, optimizer)
+        return load_file(path, model, optimizer)
+    except (RuntimeError, EOFError, pickle.UnpicklingError, CheckpointException) as error:
+        print(f"{path} cannot be read ({type(error).__name__}); looking for an older one", file=sys.stderr)
+        return None
 
 
 def load_file(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> int:

@@ -3,9 +3,11 @@
 Input: the model that every rank has built, and the options ``--shard`` and ``--tensor``.
 Output: a model with the same result as on one rank. Its parameters are
 
-    --shard none   complete on each rank; DDP averages the gradients (chapter 09)
-    --shard full   sharded by ``fully_shard`` over the ranks in a column of the mesh (chapter 17)
-    --tensor N     split by ``parallelize_module`` over the N ranks in a row of the mesh (chapter 18)
+    without these options   complete on each rank; DDP averages the gradients (chapter 09)
+    with --shard full       sharded by ``fully_shard`` over the ranks in a column of the mesh (chapter 17)
+    with --tensor N         split by ``parallelize_module`` over the N ranks in a row of the mesh (chapter 18)
+
+``train_options.py`` refuses DDP together with ``--tensor``.
 
 Sources: the pages on ``torch.distributed``, ``fully_shard`` and ``torch.distributed.tensor.parallel`` in
 https://docs.pytorch.org/docs/stable/.
@@ -49,8 +51,8 @@ class ThisRank:
         info: The number of this rank, and how many ranks there are, as torchrun or srun has set them.
         device: The device on which this rank computes.
         mesh: The mesh of all ranks, or None if there is only one rank.
-        key_value_store: By this the ranks find each other at the start and wait for each other at the end. It is None
-            if there is only one rank.
+        key_value_store: The ranks use this store to find each other at the start, and to wait for each other at the
+            end. It is None if there is only one rank.
         data_rank, n_data_ranks: The row of this rank in the mesh, and the number of rows.
     """
 
@@ -72,7 +74,7 @@ def join_process_group(options: argparse.Namespace) -> ThisRank:
     info = RankInfo.from_env()
     if info.world_size == 1:
         return ThisRank(info, torch.device(machine.device()))
-    # NCCL communicates tensors in GPU memory. gloo communicates tensors in CPU memory, such as the path of the run.
+    # NCCL communicates tensors in GPU memory. gloo communicates tensors in CPU memory, and Python objects.
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
     key_value_store = process_group.rendezvous(info)  # waits for all ranks
     device = process_group.make_process_group(info, key_value_store, backend)
@@ -103,6 +105,15 @@ def from_rank_0(value: Any) -> Any:
     return shared[0]
 
 
+def is_true_on_all_ranks(value: bool) -> bool:
+    """Return whether every rank has the value True."""
+    if not dist.is_initialized():
+        return value
+    values = [False] * dist.get_world_size()
+    dist.all_gather_object(values, value)
+    return all(values)
+
+
 def is_rank_0() -> bool:
     """Return whether this process is rank 0, or the only process."""
     return not dist.is_initialized() or dist.get_rank() == 0
@@ -115,7 +126,7 @@ def barrier() -> None:
 
 
 def parallelize(model: ViT, options: argparse.Namespace, this_rank: ThisRank) -> nn.Module:
-    """Set the precision of float32, then split the layers, compile the blocks, and shard or wrap the model.
+    """Switch TF32 on or off, then split the layers, compile the blocks, and shard or wrap the model.
 
     Torch needs this order: ``fully_shard`` shards what is already split, and it adds steps around the compiled blocks.
     Tensor parallelism and ``fully_shard`` change the model itself, and DDP is a wrapper around it.

@@ -4,9 +4,8 @@
     torchrun --nproc-per-node 2 -m dltutorial.train --preset smoke
     sbatch -N 4 slurm/train.sbatch --preset cluster --shard full
 
-The program joins three scripts that chapters write: the loop of chapter 01, the ranks of chapter 09, and the
-checkpoints of chapter 10. This file has the loop, the data, the model, the optimizer, the step and the validation. The
-other files are
+The program combines scripts that chapters write: the loop of chapter 01, the ranks of chapter 09, the checkpoints of
+chapter 10, the shards of chapter 17, and the split layers of chapter 18. The other files of the program are
 
     train_options.py     the options
     distributed.py       how the ranks share the work
@@ -61,9 +60,9 @@ from dltutorial.train_options import check_options, read_options
 
 Batches = Iterator[tuple[Tensor, Tensor]]
 
-# Reading a loss makes the CPU wait for the GPU. Therefore the losses are read, and a stop signal is noticed, once in so
-# many steps. These steps, a checkpoint and a validation must fit into the time between Slurm's signal and the time
-# limit, which is 120 s in slurm/train.sbatch.
+# Reading a loss makes the CPU wait for the GPU. Therefore the program reads the losses, and looks for a stop signal,
+# only after so many steps, and at each checkpoint and validation. These steps, a checkpoint and a validation must fit
+# into the time between Slurm's signal and the time limit, which is 120 s in slurm/train.sbatch.
 LOG_EVERY = 10
 N_VALIDATIONS = 3  # of a run
 VALIDATION_BATCH_PER_RANK = 16
@@ -95,8 +94,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(f"{run} is complete")
         return end_process(this_rank, 0)
     model = build_model(options, train_pairs, this_rank)
-    # `parallel_model` computes forecasts: it is the model itself, or DDP around it. The model has the parameters. They
-    # can be replaced by shards here, so the optimizer comes after this line.
+    # `parallel_model` computes forecasts, and `model` is what the optimizer updates and a checkpoint saves. The next
+    # line can replace the parameters of the model by shards, so the optimizer comes after it.
     parallel_model = parallelize(model, options, this_rank)
     optimizer = make_optimizer(model, options)
     schedule = make_schedule(options)
@@ -123,7 +122,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 log.restart_clock()  # validation and checkpoints do not count as training time
         if step == options.steps:
             save_weights(run, model)
-    del batches  # without its generator, the DataLoader ends its worker processes
+    del batches  # deleting the iterator ends the processes that load data
     if step == options.steps:
         return end_process(this_rank, 0)
     log.say(f"stopped by a signal after step {step}; continue with --resume {run}")
@@ -197,7 +196,7 @@ def make_batches(pairs: Pairs, options: argparse.Namespace, this_rank: ThisRank,
     Args:
         pairs: The samples for training.
         options: The options of the run.
-        this_rank: Ranks in different rows of the mesh get different samples.
+        this_rank: It gives the row in the mesh. Each row gets different samples.
         skip: The number of global batches that a resumed run has already used.
     """
     return endless_batches(
@@ -232,7 +231,7 @@ def build_model(options: argparse.Namespace, pairs: Pairs, this_rank: ThisRank) 
 
 
 def make_optimizer(model: nn.Module, options: argparse.Namespace) -> torch.optim.AdamW:
-    """Return AdamW. Its weight decay acts on matrices only, which are the weights of the linear layers."""
+    """Return AdamW. Its weight decay acts only on parameters with two dimensions, the weights of the linear layers."""
     matrices = [p for p in model.parameters() if p.ndim == 2]
     others = [p for p in model.parameters() if p.ndim != 2]
     groups = [{"params": matrices, "weight_decay": 0.05}, {"params": others, "weight_decay": 0.0}]
