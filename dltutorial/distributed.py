@@ -1,7 +1,7 @@
 """How the ranks of ``dltutorial train`` share the work: the process group, the mesh of ranks, and the model on it.
 
 Input: the model that every rank has built, and the options ``--shard`` and ``--tensor``.
-Output: a model with the same result as on one rank. Its parameters are
+Output: a model with the same result as on one rank. Its parameters are::
 
     without these options   complete on each rank; DDP averages the gradients (chapter 09)
     with --shard full       sharded by ``fully_shard`` over the ranks in a column of the mesh (chapter 17)
@@ -38,11 +38,11 @@ from dltutorial.step import compiling
 
 @dataclass(frozen=True)
 class ThisRank:
-    """The place of this process among all ranks. With four ranks and ``--tensor 2`` the mesh is
+    """The place of this process among all ranks. With four ranks and ``--tensor 2`` the mesh is::
 
-            tensor →
-      data   0   1
-       ↓     2   3
+               tensor →
+        data    0   1
+          ↓     2   3
 
     Rank 0 has the first half of each layer that is split, and rank 1 has the second half. Both read the same samples.
     Rank 2 has the same halves as rank 0, and it reads other samples.
