@@ -1,6 +1,6 @@
 """Checkpoints of ``dltutorial train``: everything that a run needs to continue as if it had never stopped.
 
-Input: the model and the optimizer. Output: in the folder ``checkpoints/`` of the run::
+Input: the model and the optimizer. Output: in the folder ``checkpoints/`` of the run
 
     step-00000100.pt    if every rank has the whole model: written by rank 0
     step-00000100/      if the ranks have shards: a folder, to which every rank writes its own shards

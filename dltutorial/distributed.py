@@ -1,7 +1,7 @@
 """How the ranks of ``dltutorial train`` share the work: the process group, the mesh of ranks, and the model on it.
 
 Input: the model that every rank has built, and the options ``--shard`` and ``--tensor``.
-Output: a model with the same result as on one rank. Its parameters are::
+Output: a model with the same result as on one rank. Its parameters are
 
     without these options   complete on each rank; DDP averages the gradients (chapter 09)
     with --shard full       sharded by ``fully_shard`` over the ranks in a column of the mesh (chapter 17)

@@ -1,4 +1,4 @@
-"""A signal that asks a training run to stop::
+"""A signal that asks a training run to stop.
 
     SIGUSR1    Slurm sends it before the time limit of a job, if the job script asks for it by --signal
     SIGTERM    a batch system or a person sends it to end a program

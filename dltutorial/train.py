@@ -1,11 +1,11 @@
-"""Train the course's weather model, in one process or on many ranks::
+"""Train the course's weather model, in one process or on many ranks.
 
     python -m dltutorial.train --preset smoke
     torchrun --nproc-per-node 2 -m dltutorial.train --preset smoke
     sbatch -N 4 slurm/train.sbatch --preset cluster --shard full
 
 The program combines scripts that chapters write: the loop of chapter 01, the ranks of chapter 09, the checkpoints of
-chapter 10, the shards of chapter 17, and the split layers of chapter 18. The other files of the program are::
+chapter 10, the shards of chapter 17, and the split layers of chapter 18. The other files of the program are
 
     train_options.py     the options
     distributed.py       how the ranks share the work

@@ -5,13 +5,13 @@ a shard of its matrices, and the block computes the same outputs from the same t
 
 The first matrix of a pair is sharded by columns, so each rank computes some of the hidden values, and no communication
 is needed for them. The second matrix is sharded by rows. Each rank then has a part of every output, and the sum over
-the ranks is the output::
+the ranks is the output.
 
                           ┌─ rank 0: columns of U ─► GELU ─► rows of V ─┐
     x ─► copy to all ─────┤                                             ├───── sum over the ranks ─► y
          (Enter)          └─ rank 1: columns of U ─► GELU ─► rows of V ─┘      (Leave)
 
-The communication of one block in one training step is::
+The communication of one block in one training step is
 
     tensor      four all-reduces of B · T · D values, two in the forward pass and two in the backward pass
     sequence    four all-gathers and four reduce-scatters, with the same bytes. Between the pairs of matrices, each of

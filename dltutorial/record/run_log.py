@@ -1,7 +1,7 @@
 """The folder of one training run, and what is written there during training.
 
 Input: the options of the run, the losses, the scores.
-Output: a new folder ``runs/<name>-<time>`` with these files::
+Output: a new folder ``runs/<name>-<time>`` with these files
 
     config.json        the options
     metrics.jsonl      one line per step: step, loss, samples_per_s; one line per validation: step, valid/rmse_ratio
