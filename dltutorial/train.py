@@ -66,6 +66,7 @@ Batches = Iterator[tuple[Tensor, Tensor]]
 LOG_EVERY = 10
 N_VALIDATIONS = 3  # of a run
 VALIDATION_BATCH_PER_RANK = 16
+NOT_DECAYED = ("embed.", "position_")  # the beginnings of the names of parameters without weight decay
 # The exit status of a run that a signal has stopped, after it saved a checkpoint. With srun a job script can see it,
 # and resume the run. It is EX_TEMPFAIL, "try again later", of the Unix header sysexits.h.
 EXIT_RESUMABLE = 75
@@ -231,16 +232,30 @@ def build_model(options: argparse.Namespace, pairs: Pairs, this_rank: ThisRank) 
 
 
 def make_optimizer(model: nn.Module, options: argparse.Namespace) -> torch.optim.AdamW:
-    """Return AdamW. Its weight decay acts only on parameters with two dimensions, the weights of the linear layers."""
-    matrices = [p for p in model.parameters() if p.ndim == 2]
-    others = [p for p in model.parameters() if p.ndim != 2]
-    groups = [{"params": matrices, "weight_decay": 0.05}, {"params": others, "weight_decay": 0.0}]
+    """Return AdamW, with weight decay for the parameters that ``is_decayed`` selects."""
+    decayed = []
+    not_decayed = []
+    for name, parameter in model.named_parameters():
+        if is_decayed(name, parameter):
+            decayed.append(parameter)
+        else:
+            not_decayed.append(parameter)
+    groups = [{"params": decayed, "weight_decay": 0.05}, {"params": not_decayed, "weight_decay": 0.0}]
     # By default AdamW updates many tensors by one kernel (foreach). That fails if some tensors are on a mesh and others
     # are not, or if they are on different meshes, as with --tensor.
     foreach = None  # torch chooses
     if options.tensor > 1:
         foreach = False
     return torch.optim.AdamW(groups, options.learning_rate, betas=(0.9, 0.95), foreach=foreach)
+
+
+def is_decayed(name: str, parameter: Tensor) -> bool:
+    """Return True for the weights of linear layers and convolutions, which have at least two dimensions.
+
+    Biases and the scales of norm layers have one dimension. ``NOT_DECAYED`` names the exceptions, which are the patch
+    embedding and the positions of the vision transformer.
+    """
+    return parameter.ndim >= 2 and not name.startswith(NOT_DECAYED)
 
 
 def make_schedule(options: argparse.Namespace) -> Schedule:

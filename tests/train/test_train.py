@@ -8,10 +8,12 @@ import signal
 import pytest
 import torch
 from starting import STEPS
+from torch import nn
 from waiting import wait_for
 
 from dltutorial import checkpoint, cli, paths, train
 from dltutorial.errors import CourseError
+from dltutorial.models.vit import ViT
 from dltutorial.train_options import check_options, read_options
 
 
@@ -207,3 +209,16 @@ def test_the_learning_rate_rises_and_then_falls_along_half_a_cosine():
     assert rates[9] == pytest.approx(1.0)
     assert rates[60] == pytest.approx((1 + 0.01) / 2, rel=0.02)
     assert rates[-1] < 0.02
+
+
+def test_weight_decay_acts_on_matrices_and_convolution_kernels():
+    """The groups of the vision transformer are those of its linear layers and of all other parameters."""
+    options = read_options(["--preset", "smoke"])
+    resnet = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.Conv3d(1, 2, 3), nn.Linear(2, 2))
+    decayed, not_decayed = (group["params"] for group in train.make_optimizer(resnet, options).param_groups)
+    assert [p.ndim for p in decayed] == [4, 5, 2]
+    assert {p.ndim for p in not_decayed} == {1}
+    vit = ViT(3, 16, 24, patch=4, dim=32, depth=1, heads=4)
+    decayed, not_decayed = (group["params"] for group in train.make_optimizer(vit, options).param_groups)
+    assert {p.ndim for p in decayed} == {2}
+    assert not any(p.ndim == 2 for p in not_decayed)
