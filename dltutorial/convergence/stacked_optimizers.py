@@ -69,7 +69,7 @@ def for_replicas(optimizer: Callable[..., Layerwise], **options: Any) -> Update:
         is_bias = layer.shape[1] == 1
         if is_bias:
             group.update(adapt=False, weight_decay=0.0)
-        layerwise.change(group, [layer], [gradient], [state])
+        layerwise.update_layers(group, [layer], [gradient], [state])
 
     return update
 

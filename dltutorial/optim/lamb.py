@@ -10,14 +10,12 @@ Here γ is the rate and λ the weight decay, which the ratio scales, too. φ is 
 factor that is common to all of r cancels. Therefore the bias corrections of m and v matter only with weight decay.
 """
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from dltutorial.errors import CourseError
-from dltutorial.optim.layerwise import Group, Layerwise, State, memory, trust_ratio
+from dltutorial.optim.layerwise import Group, Layerwise, State, state_tensors, trust_ratio
 
 
 class LAMB(Layerwise):
@@ -30,7 +28,6 @@ class LAMB(Layerwise):
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-6,
         weight_decay: float = 0.0,
-        capturable: bool = False,
     ) -> None:
         """Take the parameters; ``without_adaptation(model)`` makes the usual two groups.
 
@@ -40,23 +37,28 @@ class LAMB(Layerwise):
             betas: β₁ and β₂.
             eps: added to √v̂.
             weight_decay: λ.
-            capturable: hold the counts of updates on the device, for a CUDA graph.
-
-        Raises:
-            CourseError: A value is out of its range.
         """
-        super().__init__(params, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay, capturable=capturable)
+        super().__init__(params, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay)
 
-    def change(self, group: Group, ws: list[Tensor], gradients: list[Tensor], states: list[State]) -> None:
+    def update_layers(
+        self,
+        group: Group,
+        ws: list[Tensor],
+        gradients: list[Tensor],
+        states: list[State],
+    ) -> None:
         """Count the update, then change m, v and w in this order. All arguments are as in the base class."""
         beta1, beta2 = group["betas"]
-        m_corrections, v_corrections = _bias_corrections(group, ws, states)
-        ms = memory(states, "exp_avg", ws)
+        for state in states:
+            state["step"] = state.get("step", 0) + 1
+        ms = state_tensors(states, "exp_avg", ws)
         torch._foreach_mul_(ms, beta1)
         torch._foreach_add_(ms, gradients, alpha=1 - beta1)
-        vs = memory(states, "exp_avg_sq", ws)
+        vs = state_tensors(states, "exp_avg_sq", ws)
         torch._foreach_mul_(vs, beta2)
         torch._foreach_addcmul_(vs, gradients, gradients, value=1 - beta2)
+        m_corrections = [1 - beta1 ** state["step"] for state in states]
+        v_corrections = [1 - beta2 ** state["step"] for state in states]
         steps = list(torch._foreach_div(ms, m_corrections))  # becomes r, then r + λ w, then times the rate
         roots = torch._foreach_div(vs, v_corrections)
         torch._foreach_sqrt_(roots)
@@ -65,34 +67,7 @@ class LAMB(Layerwise):
         torch._foreach_add_(steps, ws, alpha=group["weight_decay"])
         rates: Any = [group["lr"]] * len(ws)
         if group["adapt"]:
-            rates = (group["lr"] * trust_ratio(self.norms(ws), self.norms(steps))).unbind()
+            ratios_N = trust_ratio(self.norms(ws), self.norms(steps))
+            rates = (group["lr"] * ratios_N).unbind()
         torch._foreach_mul_(steps, rates)
         torch._foreach_sub_(ws, steps)
-
-
-def _bias_corrections(group: Group, ws: Sequence[Tensor], states: Sequence[State]) -> tuple[list[Any], list[Any]]:
-    """Count an update of each layer.
-
-    The counts change in place, so that each replay of a CUDA graph counts on in the same memory.
-
-    Returns:
-        1 - β₁ᵗ and 1 - β₂ᵗ of each layer, on the device if the counts are there.
-
-    Raises:
-        CourseError: A CUDA graph records this, and the counts are not on the device.
-    """
-    capturable = group["capturable"]
-    if ws[0].is_cuda and not capturable and torch.cuda.is_current_stream_capturing():
-        raise CourseError("a CUDA graph would record LAMB's count of steps as a constant; set capturable=True")
-    beta1, beta2 = group["betas"]
-    m_corrections: list[Any] = []
-    v_corrections: list[Any] = []
-    for w, state in zip(ws, states, strict=True):
-        if "step" not in state:
-            state["step"] = torch.zeros((), dtype=torch.float32, device=w.device if capturable else "cpu")
-        state["step"] += 1
-        # In float64, because 1 - 0.999 has only four correct digits in float32.
-        t = state["step"].double() if capturable else state["step"].item()
-        m_corrections.append(1 - beta1**t)
-        v_corrections.append(1 - beta2**t)
-    return m_corrections, v_corrections

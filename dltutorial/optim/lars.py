@@ -28,7 +28,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dltutorial.optim.layerwise import Group, Layerwise, State, memory, trust_ratio
+from dltutorial.optim.layerwise import Group, Layerwise, State, state_tensors, trust_ratio
 
 
 class LARS(Layerwise):
@@ -50,27 +50,37 @@ class LARS(Layerwise):
             momentum: m.
             weight_decay: β. It is added to the gradient, so λ scales it, too.
             trust_coefficient: η, about the share of its norm by which a layer changes at γ = 1.
-
-        Raises:
-            CourseError: A value is out of its range.
         """
-        options = {"momentum": momentum, "weight_decay": weight_decay, "trust_coefficient": trust_coefficient}
-        super().__init__(params, lr=lr, **options)
+        super().__init__(
+            params,
+            lr=lr,
+            momentum=momentum,
+            weight_decay=weight_decay,
+            trust_coefficient=trust_coefficient,
+        )
 
-    def _rates(self, group: Group, w_norms: Tensor, g_norms: Tensor) -> Tensor:
-        """γ λ of each layer. λ is 1 where a norm is 0."""
-        below = g_norms + group["weight_decay"] * w_norms
-        return group["lr"] * trust_ratio(group["trust_coefficient"] * w_norms, below)
+    def _rates(self, group: Group, w_norms_N: Tensor, g_norms_N: Tensor) -> Tensor:
+        """γ λ of each layer, (N,). λ is 1 where a norm is 0."""
+        numerator_N = group["trust_coefficient"] * w_norms_N
+        denominator_N = g_norms_N + group["weight_decay"] * w_norms_N
+        return group["lr"] * trust_ratio(numerator_N, denominator_N)
 
-    def change(self, group: Group, ws: list[Tensor], gradients: list[Tensor], states: list[State]) -> None:
+    def update_layers(
+        self,
+        group: Group,
+        ws: list[Tensor],
+        gradients: list[Tensor],
+        states: list[State],
+    ) -> None:
         """v ← m v + γ λ (g + β w), w ← w - v. All arguments are as in the base class."""
         rates: Any = [group["lr"]] * len(ws)
         if group["adapt"]:
-            rates = self._rates(group, self.norms(ws), self.norms(gradients)).unbind()
+            rates_N = self._rates(group, self.norms(ws), self.norms(gradients))
+            rates = rates_N.unbind()
         steps = list(torch._foreach_add(gradients, ws, alpha=group["weight_decay"]))
         torch._foreach_mul_(steps, rates)
         if group["momentum"]:
-            vs = memory(states, "momentum_buffer", ws)
+            vs = state_tensors(states, "momentum_buffer", ws)
             torch._foreach_mul_(vs, group["momentum"])
             torch._foreach_add_(vs, steps)
             steps = vs
@@ -84,7 +94,8 @@ class LARC(LARS):
         """Take the parameters. All arguments are as in :class:`LARS`."""
         super().__init__(params, lr, momentum, **{"trust_coefficient": 0.02, **options})
 
-    def _rates(self, group: Group, w_norms: Tensor, g_norms: Tensor) -> Tensor:
-        """min(λ, γ) of each layer, and γ where a norm is 0."""
-        below = g_norms + group["weight_decay"] * w_norms
-        return trust_ratio(group["trust_coefficient"] * w_norms, below, math.inf).clamp(max=group["lr"])
+    def _rates(self, group: Group, w_norms_N: Tensor, g_norms_N: Tensor) -> Tensor:
+        """min(λ, γ) of each layer, (N,), and γ where a norm is 0."""
+        numerator_N = group["trust_coefficient"] * w_norms_N
+        denominator_N = g_norms_N + group["weight_decay"] * w_norms_N
+        return trust_ratio(numerator_N, denominator_N, default=math.inf).clamp(max=group["lr"])

@@ -1,9 +1,9 @@
 """The parts that LARS, LARC and LAMB share: one update of all layers, and the ratio of norms that scales each layer.
 
 In: parameters with gradients. Out: changed weights. A *layer* is one tensor, such as a matrix, a kernel or a bias.
-Norms and ratios stay tensors on the device. So the host never waits for the device, and a CUDA graph can record the
-update. Each operation is one kernel for all layers if torch has such a kernel (``torch._foreach_…``). Chapter 14 writes
-LARS and LAMB layer by layer. Sources are in ``lars`` and ``lamb``.
+Norms and ratios stay tensors on the device, so the host never waits for the device. Each operation is one kernel for
+all layers if torch has such a kernel (``torch._foreach_…``). Chapter 14 writes LARS and LAMB layer by layer. Sources
+are in ``lars`` and ``lamb``.
 
 Legend: N layers.
 """
@@ -13,8 +13,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-
-from dltutorial.errors import CourseError
 
 Group = Mapping[str, Any]
 State = MutableMapping[str, Any]
@@ -41,18 +39,8 @@ class Layerwise(torch.optim.Optimizer):
 
         Args:
             params: parameters, or groups of them. A group with ``"adapt": False`` is not scaled by ratios of norms.
-            **options: of each group that does not set its own. ``lr`` may be a tensor on the device of the parameters,
-                so that a CUDA graph uses its present value.
-
-        Raises:
-            CourseError: A rate, decay, coefficient or eps is negative, or a momentum or beta is not in [0, 1).
+            **options: of each group that does not set its own. ``lr`` may be a tensor on the device of the parameters.
         """
-        for name in ("lr", "weight_decay", "trust_coefficient", "eps"):
-            if not options.get(name, 0.0) >= 0:
-                raise CourseError(f"{type(self).__name__}: {name}={options[name]}, but it must not be negative")
-        for decay in (options.get("momentum", 0.0), *options.get("betas", ())):
-            if not 0 <= decay < 1:
-                raise CourseError(f"{type(self).__name__}: a momentum or beta of {decay}, but it must be in [0, 1)")
         super().__init__(params, {"adapt": True, **options})
 
     @torch.no_grad()
@@ -70,13 +58,21 @@ class Layerwise(torch.optim.Optimizer):
             with torch.enable_grad():
                 loss = closure()
         for group in self.param_groups:
-            for ws in _by_kind(group["params"]):
-                gradients = [w.grad for w in ws if w.grad is not None]
-                self.change(group, ws, gradients, [self.state[w] for w in ws])
+            ws = [w for w in group["params"] if w.grad is not None]
+            if ws:
+                gradients = [w.grad for w in ws]
+                states = [self.state[w] for w in ws]
+                self.update_layers(group, ws, gradients, states)
         return loss
 
-    def change(self, group: Group, ws: list[Tensor], gradients: list[Tensor], states: list[State]) -> None:
-        """Change layers of one device and dtype, in place.
+    def update_layers(
+        self,
+        group: Group,
+        ws: list[Tensor],
+        gradients: list[Tensor],
+        states: list[State],
+    ) -> None:
+        """Change layers in place. All of them have the same device and dtype.
 
         Args:
             group: the options of these layers.
@@ -87,30 +83,22 @@ class Layerwise(torch.optim.Optimizer):
         raise NotImplementedError
 
 
-def _by_kind(params: Sequence[Tensor]) -> list[list[Tensor]]:
-    """The parameters that have gradients, by device and dtype, because a kernel for many layers takes one kind."""
-    kinds: dict[tuple[torch.device, torch.dtype], list[Tensor]] = {}
-    for w in params:
-        if w.grad is not None:
-            kinds.setdefault((w.device, w.dtype), []).append(w)
-    return list(kinds.values())
+def trust_ratio(numerator_N: Tensor, denominator_N: Tensor, default: float = 1.0) -> Tensor:
+    """The ratio (N,) of each layer.
 
-
-def trust_ratio(above: Tensor, below: Tensor, otherwise: float = 1.0) -> Tensor:
-    """The ratio ``above / below`` of each layer.
-
-    It is ``otherwise`` where either is 0, because a layer of zeros would never change with a ratio of 0.
+    It is ``default`` where one of the two is 0, because a layer of zeros would never change with a ratio of 0.
 
     Args:
-        above: (N,) in proportion to the norms of the weights.
-        below: (N,) in proportion to the norms of the steps.
-        otherwise: the ratio where either is 0.
+        numerator_N: in proportion to the norms of the weights.
+        denominator_N: in proportion to the norms of the steps.
+        default: the ratio where one of the two is 0.
     """
-    return torch.where((above > 0) & (below > 0), above / below, otherwise)
+    are_positive_N = (numerator_N > 0) & (denominator_N > 0)
+    return torch.where(are_positive_N, numerator_N / denominator_N, default)
 
 
-def memory(states: Sequence[State], name: str, ws: Sequence[Tensor]) -> list[Tensor]:
-    """The part of the optimizer state that has this name, for each layer. It is zero at first."""
+def state_tensors(states: Sequence[State], name: str, ws: Sequence[Tensor]) -> list[Tensor]:
+    """The tensor of this name in the optimizer state of each layer. It is zero before the first update."""
     for state, w in zip(states, ws, strict=True):
         if name not in state:
             state[name] = torch.zeros_like(w)
@@ -145,7 +133,15 @@ def without_adaptation(module: nn.Module, **options: Any) -> list[dict[str, Any]
         else:
             adapted.append(p)
     groups = [
-        {**options, "params": adapted},
-        {**options, "params": others, "adapt": False, "weight_decay": 0.0},
+        {
+            **options,
+            "params": adapted,
+        },
+        {
+            **options,
+            "params": others,
+            "adapt": False,
+            "weight_decay": 0.0,
+        },
     ]
     return [group for group in groups if group["params"]]

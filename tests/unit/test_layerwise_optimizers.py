@@ -9,7 +9,6 @@ import torch
 from chapter_code import written
 from torch import nn
 
-from dltutorial.errors import CourseError
 from dltutorial.optim.lamb import LAMB
 from dltutorial.optim.lars import LARC, LARS
 from dltutorial.optim.layerwise import without_adaptation
@@ -197,21 +196,6 @@ def test_a_layer_of_zeros_changes_and_a_zero_gradient_leaves_all_weights_finite(
     assert zeros.isfinite().all()
     assert (zeros < -0.05).all(), "a ratio of 0 would have kept it at zero"
     assert torch.equal(still, torch.ones(3, 3))
-
-
-def test_lamb_counts_its_steps_in_tensors_where_a_graph_needs_it():
-    def trained(capturable):
-        model = net()
-        return train(model, LAMB(model.parameters(), lr=0.01, weight_decay=0.1,
-                                     capturable=capturable), range(10))  # fmt: skip
-
-    assert torch.allclose(trained(True), trained(False), rtol=0, atol=1e-12)
-
-
-@pytest.mark.parametrize("kind", OURS.values(), ids=OURS)
-def test_a_negative_rate_is_one_line(kind):
-    with pytest.raises(CourseError, match=f"^{kind.__name__}: .*must"):
-        kind(net().parameters(), lr=-1.0)
 
 
 def test_biases_and_norms_are_a_group_without_adaptation_and_frozen_weights_are_in_no_group():
