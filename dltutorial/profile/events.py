@@ -8,14 +8,10 @@ first event of the trace.
 Source: "Trace Event Format" (Google, documentation of Perfetto), whose complete events are what we call events.
 """
 
-import bisect
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
-
-from dltutorial.errors import CourseError
 
 STEP = "step"  # name of the range of one training step
 ON_DEVICE = ("kernel", "copy", "device range")
@@ -80,13 +76,8 @@ class Trace:
 
         Returns:
             The trace.
-
-        Raises:
-            CourseError: There is no event.
         """
         ordered = sorted(events, key=lambda event: (event.start_s, -event.duration_s))
-        if not ordered:
-            raise CourseError("a trace without events; let run_step call torch, or name a range in it")
         first_s = ordered[0].start_s
         return cls(tuple(event._replace(start_s=event.start_s - first_s) for event in ordered), tuple(rows))
 
@@ -131,28 +122,27 @@ def clip(intervals: Iterable[Interval], start_s: float, end_s: float) -> list[In
 
 def without(intervals: Iterable[Interval], removed: Iterable[Interval]) -> list[Interval]:
     """The parts of the intervals that none of the removed intervals covers."""
-    result: list[Interval] = []
-    blocks = merged(removed)
-    index = 0
+    edges = []  # time, and whether it starts (1) or ends (-1) an interval or a removed interval
     for start_s, end_s in merged(intervals):
-        rest_s = start_s  # what lies before is done
-        while index < len(blocks) and blocks[index][0] < end_s:
-            block_start_s, block_end_s = blocks[index]
-            if block_start_s > rest_s:
-                result.append((rest_s, block_start_s))
-            rest_s = max(rest_s, block_end_s)
-            if block_end_s > end_s:
-                break  # the block may also cover a part of the next interval
-            index += 1
-        if end_s > rest_s:
-            result.append((rest_s, end_s))
+        edges += [(start_s, 1, 0), (end_s, -1, 0)]
+    for start_s, end_s in merged(removed):
+        edges += [(start_s, 0, 1), (end_s, 0, -1)]
+    result: list[Interval] = []
+    n_open = 0
+    n_removed_open = 0
+    last_s = 0.0
+    for time_s, change, removed_change in sorted(edges):
+        if n_open and not n_removed_open and time_s > last_s:
+            result.append((last_s, time_s))
+        n_open += change
+        n_removed_open += removed_change
+        last_s = time_s
     return result
 
 
-def covers(blocks: Sequence[Interval], moment_s: float) -> bool:
-    """Whether a time lies in one of these merged intervals."""
-    index = bisect.bisect(blocks, (moment_s, math.inf)) - 1
-    return index >= 0 and moment_s < blocks[index][1]
+def covers(intervals: Iterable[Interval], moment_s: float) -> bool:
+    """Whether a time lies in one of the intervals."""
+    return any(start_s <= moment_s < end_s for start_s, end_s in intervals)
 
 
 def outermost(events: Iterable[Event]) -> list[Event]:
@@ -171,7 +161,7 @@ def outermost(events: Iterable[Event]) -> list[Event]:
 
 
 def self_seconds(events: Sequence[Event]) -> list[float]:
-    """The self time of each event of one row: the time in which no event that started later was running.
+    """The self time of each event of one row: its length without the events that it called.
 
     Args:
         events: The events of one row, in the order of their starts.
@@ -179,23 +169,14 @@ def self_seconds(events: Sequence[Event]) -> list[float]:
     Returns:
         Seconds for each event. Their sum is the time in which the row is busy.
     """
-    self_s = [0.0] * len(events)
+    self_s = [event.duration_s for event in events]
     running: list[int] = []  # indices of events; the last one is the innermost
-    now_s = 0.0
     for index, event in enumerate(events):
-        _advance(events, running, self_s, now_s, event.start_s)
-        now_s = event.start_s
-        running.append(index)
-    _advance(events, running, self_s, now_s, math.inf)
-    return self_s
-
-
-def _advance(events: Sequence[Event], running: list[int], self_s: list[float], now_s: float, until_s: float) -> None:
-    """Give the time from now until ``until_s`` to the innermost running events, and remove events that have ended."""
-    while running and now_s < until_s:
-        innermost = running[-1]
-        stop_s = min(until_s, events[innermost].end_s)
-        self_s[innermost] += max(0.0, stop_s - now_s)
-        now_s = max(now_s, stop_s)
-        if events[innermost].end_s <= now_s:
+        while running and events[running[-1]].end_s <= event.start_s + _ROUNDING_S:
             running.pop()
+        if running:
+            parent = running[-1]
+            shared_s = min(event.end_s, events[parent].end_s) - event.start_s
+            self_s[parent] = max(0.0, self_s[parent] - shared_s)
+        running.append(index)
+    return self_s

@@ -3,12 +3,9 @@
 Input: traces.
 Output: a frame in a notebook, which zooms and pans. :meth:`Timeline.page` is the page in it.
 
-The page holds the events as compressed columns of 32-bit integers: the start as the difference from the previous start
-in the same lane, the length, and the index of the name. It draws only the events in view. Tables beside the drawing
-hold the same content and, for two traces, a list of what changed.
-
-A trace is not trusted. Its names are data and never markup, and the page lets no script run but ``timeline.js``, which
-its policy names by a hash.
+The page holds the events as JSON: for each lane a list of (start in ns, length in ns, index of the name). The script
+``timeline.js`` draws the events in view. Tables beside the drawing hold the same content and, for two traces, a list of
+what changed. The page lets no other script run, because its policy names this script by a hash.
 
 Source: w3.org/TR/CSP3 for the policy; Okabe and Ito 2008, jfly.uni-koeln.de/color, for the colours.
 """
@@ -18,7 +15,6 @@ import hashlib
 import heapq
 import html
 import json
-import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
@@ -26,12 +22,12 @@ from importlib import resources
 from string import Template
 from typing import NamedTuple
 
-import numpy as np
-
 from dltutorial.profile import trace_summary
 from dltutorial.profile.events import Event, Trace
 from dltutorial.profile.timing import duration
 from dltutorial.record.table import Table
+
+MAX_EVENTS = 100_000  # of all traces of a page; the browser stays fast, and the page has a few megabytes
 
 _AXIS_PX, _LANE_PX = 20, 17  # as in timeline.js
 _MAX_CANVAS_PX = 420
@@ -80,8 +76,7 @@ def lanes(events: Iterable[Event], label: str) -> list[Lane]:
     result: list[Lane] = []
     busy_until_ns: list[int] = []  # of each lane
     for event in events:
-        start_ns = round(event.start_s * 1e9)
-        end_ns = round(event.end_s * 1e9)
+        start_ns, end_ns = _nanoseconds(event)
         free = [index for index, until_ns in enumerate(busy_until_ns) if until_ns <= start_ns]
         if free:
             index = free[0]
@@ -94,23 +89,26 @@ def lanes(events: Iterable[Event], label: str) -> list[Lane]:
     return result
 
 
+def _nanoseconds(event: Event) -> tuple[int, int]:
+    """Start and end of an event. The profiler counts nanoseconds, so rounding removes the errors of floating point."""
+    return round(event.start_s * 1e9), round(event.end_s * 1e9)
+
+
 @dataclass(frozen=True)
 class Timeline:
-    """One trace, or two on the same time axis.
+    """One trace, or two on the same time axis. If there are too many events, the shortest ones are left out.
 
     Attributes:
         trace: The trace on top, "before" in the list of changes.
         other: The trace below it, "after" in the list of changes.
         title: What the drawing shows.
         names: The names of the two traces.
-        max_events: If there are more events, the shortest ones are left out, and the page says so.
     """
 
     trace: Trace
     other: Trace | None = None
     title: str = "Timeline"
     names: tuple[str, str] = ("before", "after")
-    max_events: int = 300_000
 
     def page(self) -> str:
         """The HTML page."""
@@ -130,7 +128,6 @@ class Timeline:
             label=html.escape(label, quote=True),
             legend=self._legend(),
             changed=changed,
-            summary="The same as tables" if self.other else "The same as a table",
             tables=self._tables(),
             data=self._data(),
             script=_resource("timeline.js"),
@@ -165,7 +162,7 @@ class Timeline:
 
     @property
     def _max_events_per_run(self) -> int:
-        return self.max_events // len(self._runs)
+        return MAX_EVENTS // len(self._runs)
 
     @property
     def _canvas_px(self) -> int:
@@ -188,35 +185,27 @@ class Timeline:
         """A summary of each trace, as HTML."""
         parts = []
         for name, trace in self._runs:
-            if name:
-                parts.append(f"<h2>{html.escape(name)}</h2>")
+            parts.append(f"<h2>{html.escape(name)}</h2>")
             parts.append(trace_summary.table(trace, top=_SUMMARY_ROWS)._repr_html_())
         return "".join(parts)
 
     def _data(self) -> str:
         """The data for timeline.js as JSON. Every ``<`` is escaped, so that no name ends the script around it."""
-        end_s = max(trace.span_s for _, trace in self._runs)
-        # The profiler counts nanoseconds. The unit is larger where 32 bits would not reach the end.
-        tick_s = max(1e-9, end_s / (2**32 - 2))
         kind_indices = {name: index for index, name in enumerate(_COLOURS)}
         name_indices: dict[tuple[str, int], int] = {}  # (name, kind) → index
-        start_differences, lengths, indices = [], [], []
+        lanes_of_boxes = []
         for lane in self._lanes:
-            times_s = np.array([(event.start_s, event.end_s) for event in lane.events])
-            ticks = np.rint(times_s / tick_s).astype(np.int64)
-            start_differences.append(np.diff(ticks[:, 0], prepend=0))
-            lengths.append(ticks[:, 1] - ticks[:, 0])
+            boxes = []
             for event in lane.events:
-                key = (event.name[:_MAX_NAME_LENGTH], kind_indices[kind(event)])
-                indices.append(name_indices.setdefault(key, len(name_indices)))
-        columns = np.concatenate([*start_differences, *lengths, np.array(indices)]).astype("<u4")
+                start_ns, end_ns = _nanoseconds(event)
+                name = (event.name[:_MAX_NAME_LENGTH], kind_indices[kind(event)])
+                boxes.append((start_ns, end_ns - start_ns, name_indices.setdefault(name, len(name_indices))))
+            lanes_of_boxes.append({"label": lane.label, "boxes": boxes})
         data = {
-            "tick_s": tick_s,
-            "ticks": max(1.0, end_s / tick_s),
+            "end_ns": max(round(trace.span_s * 1e9) for _, trace in self._runs),
             "kinds": [(name, *colours) for name, colours in _COLOURS.items()],
             "names": list(name_indices),
-            "lanes": [(lane.label, len(lane.events)) for lane in self._lanes],
-            "columns": base64.b64encode(zlib.compress(columns.tobytes(), 6)).decode(),
+            "lanes": lanes_of_boxes,
         }
         return json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")
 
@@ -231,14 +220,12 @@ class Timeline:
             f'style="border:0;width:100%;height:{height_px}px"></iframe>'
         )
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         parts = [self.title]
         parts += [f"{name}\n{trace_summary.table(trace)}".strip() for name, trace in self._runs]
         if self.changes:
             parts.append(str(self.changes))
         return "\n\n".join(parts)
-
-    __repr__ = __str__
 
 
 def script_hash() -> str:

@@ -10,24 +10,19 @@ import gzip
 import json
 import math
 import os
-import shutil
 import tempfile
 import warnings
-import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch.profiler
 
-from dltutorial import paths
-from dltutorial.errors import CourseError
 from dltutorial.profile import ranges
 from dltutorial.profile.events import ON_DEVICE, STEP, Event, Trace, TraceRow
 
-Row = tuple[str, str]  # process (of a kernel: device) and thread (of a kernel: stream), as the file names them
+Place = tuple[str, str]  # where the file says that an event ran: process and thread, or device and stream
 
-_MAX_TIME_S = 1e12  # 30,000 years, so that a time in nanoseconds has a meaning
 # The profiler's category → the category of the course. Other events, such as flow arrows, are left out.
 _CATEGORIES = {
     "user_annotation": "range",
@@ -40,19 +35,9 @@ _CATEGORIES = {
     "gpu_memset": "copy",
     "python_function": "python",
 }
-_FORMAT_ERRORS = (
-    EOFError,
-    zlib.error,
-    ValueError,
-    TypeError,
-    KeyError,
-    AttributeError,
-    OverflowError,
-    RecursionError,
-)
 
 
-def take(run_step: Callable[[], object], steps: int = 5, warmup: int = 3, *, file: Path | None = None) -> Trace:
+def take(run_step: Callable[[], object], steps: int = 5, warmup: int = 3) -> Trace:
     """Run ``warmup + steps`` steps with ranges switched on, and record the last ones, on the CPU and on CUDA.
 
     Recording takes time. Therefore compare traces with each other, not with a measurement without a profiler.
@@ -61,19 +46,10 @@ def take(run_step: Callable[[], object], steps: int = 5, warmup: int = 3, *, fil
         run_step: Runs one step, such as loading a batch and training on it.
         steps: The number of recorded steps.
         warmup: The number of steps before them. The profiler already runs, but their events are left out.
-        file: Write the trace to this file, ``….json`` or ``….json.gz``. Perfetto and VizTracer's viewer open it, too.
 
     Returns:
         The trace.
-
-    Raises:
-        CourseError: ``steps`` or ``warmup`` is below 1, or the file has another ending or cannot be written.
     """
-    if steps < 1 or warmup < 1:
-        raise CourseError(f"cannot trace {steps} steps after {warmup} of warm-up; give at least 1 of each")
-    name = file.name if file else "trace.json"
-    if not name.endswith((".json", ".json.gz")):
-        raise CourseError(f"a trace is kept as ….json or ….json.gz, not {name}; choose such a name")
     activities = [torch.profiler.ProfilerActivity.CPU]
     if torch.cuda.is_available():
         activities.append(torch.profiler.ProfilerActivity.CUDA)
@@ -85,12 +61,9 @@ def take(run_step: Callable[[], object], steps: int = 5, warmup: int = 3, *, fil
             run_step()
             profiler.step()
     with tempfile.TemporaryDirectory(prefix="dltutorial-trace-") as folder:
-        exported = Path(folder) / name
-        profiler.export_chrome_trace(str(exported))
-        trace = read(exported)
-        if file is not None:
-            with paths.atomic(file) as temporary:
-                shutil.copyfile(exported, temporary)
+        file = Path(folder) / "trace.json"
+        profiler.export_chrome_trace(str(file))
+        trace = read(file)
     if torch.cuda.is_available() and all(row.device is None for row in trace.rows):
         warnings.warn("the steps ran nothing on the GPU, or its profiling is not permitted here", stacklevel=2)
     return trace
@@ -104,62 +77,44 @@ def read(file: Path) -> Trace:
 
     Returns:
         The trace. Every ``ProfilerStep#…`` becomes the range ``step``.
-
-    Raises:
-        CourseError: There is no such file, it is cut short, or it is not a trace of the PyTorch profiler.
     """
-    file = Path(file)
     open_file = gzip.open if file.suffix == ".gz" else open
-    try:
-        with open_file(file, "rb") as stream:
-            content = json.load(stream)
-        entries = content["traceEvents"] if isinstance(content, dict) else content
-        return _assemble([entry for entry in entries if entry.get("ph") == "X" and entry.get("cat") in _CATEGORIES])
-    except OSError as error:
-        raise CourseError(f"cannot read the trace {file}: {error.strerror or error}; check its path") from error
-    except _FORMAT_ERRORS as error:
-        kind = type(error).__name__
-        raise CourseError(f"{file} is not a whole trace of torch's profiler ({kind}); take it again") from error
+    with open_file(file, "rb") as stream:
+        entries = json.load(stream)["traceEvents"]
+    entries = [entry for entry in entries if entry["ph"] == "X" and entry.get("cat") in _CATEGORIES]
+    events = [_convert(entry) for entry in entries]
+    places = [(str(entry["pid"]), str(entry["tid"])) for entry in entries]
+    rows = _rows_by_place(events, places)
+    index_of = {place: index for index, place in enumerate(rows)}
+    placed = [event._replace(row=index_of[place]) for event, place in zip(events, places, strict=True)]
+    return Trace.of(placed, rows.values())
 
 
-def _assemble(entries: list[dict[str, Any]]) -> Trace:
-    """Convert events of Chrome's format, which counts in microseconds. An entry of another form raises any error."""
-    if not entries:
-        raise ValueError("no event of the PyTorch profiler")
-    events: list[tuple[Event, Row]] = []
-    first_s: dict[Row, float] = {}
-    for entry in entries:
-        event = _convert(entry)
-        row = (str(entry["pid"]), str(entry["tid"]))
-        events.append((event, row))
-        first_s[row] = min(event.start_s, first_s.get(row, math.inf))
-    device_rows = {row for event, row in events if event.category in ON_DEVICE}
-    step_rows = {row for event, row in events if event.category == "range" and event.name == STEP}
-    # The order of reading: the thread that runs the steps, the other threads, the streams of the devices.
-    order = sorted(first_s, key=lambda row: (row in device_rows, row not in step_rows, first_s[row]))
-    indices = {row: index for index, row in enumerate(order)}
-    trace_rows = [_name_row(row, index, is_device=row in device_rows) for row, index in indices.items()]
-    return Trace.of([event._replace(row=indices[row]) for event, row in events], trace_rows)
+def _rows_by_place(events: list[Event], places: list[Place]) -> dict[Place, TraceRow]:
+    """Name the rows and put them in order: the thread that runs the steps, the other threads, the streams."""
+    first_s: dict[Place, float] = {}
+    device_places = set()
+    step_places = set()
+    for event, place in zip(events, places, strict=True):
+        first_s[place] = min(event.start_s, first_s.get(place, math.inf))
+        if event.category in ON_DEVICE:
+            device_places.add(place)
+        if event.category == "range" and event.name == STEP:
+            step_places.add(place)
+    order = sorted(first_s, key=lambda place: (place in device_places, place not in step_places, first_s[place]))
+    rows = {}
+    for number, place in enumerate(order, 1):
+        rows[place] = TraceRow(f"thread {number}")
+        if place in device_places:
+            device, stream = place
+            rows[place] = TraceRow(f"GPU {device} stream {stream}", int(device))
+    return rows
 
 
 def _convert(entry: dict[str, Any]) -> Event:
-    """Make an event, whose row is not known yet, from an entry of the file."""
+    """Make an event, whose row is not known yet, from an entry of the file, which counts in microseconds."""
     category = _CATEGORIES[entry["cat"]]
     name = entry["name"]
-    start_s = float(entry["ts"]) * 1e-6
-    duration_s = float(entry["dur"]) * 1e-6
-    if not (abs(start_s) + duration_s < _MAX_TIME_S and duration_s >= 0):
-        raise ValueError(f"{name} has no proper time")
     if category == "range" and name.startswith("ProfilerStep#"):
         name = STEP
-    # JSON may hold half of a character, which cannot be written to a page.
-    name = name.encode("utf-8", "replace").decode()
-    return Event(name, category, start_s, duration_s, row=0)
-
-
-def _name_row(row: Row, index: int, is_device: bool) -> TraceRow:
-    """Name a row for readers."""
-    if is_device:
-        device, stream = row
-        return TraceRow(f"GPU {device} stream {stream}", int(device))
-    return TraceRow(f"thread {index + 1}")
+    return Event(name, category, 1e-6 * float(entry["ts"]), 1e-6 * float(entry["dur"]), row=0)

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from dltutorial.errors import CourseError
-from dltutorial.profile import throughput, trace, work
+from dltutorial.profile import throughput, work
 from dltutorial.profile.events import Event, Trace, TraceRow
 from dltutorial.profile.peaks import Peaks
 from dltutorial.profile.probes import Figure
@@ -15,28 +15,8 @@ HERE = Peaks("a machine", "cpu", 1, "", 0.0, {}, {"fp32": Figure(1.0, 1.0, 3, "F
 NAMELESS = Trace.of([Event("aten::mm", "operator", 0.0, 1e-3, 0)], (TraceRow("thread 1"),))
 
 
-def ran():
-    pytest.fail("it ran")
-
-
 def split(loader, **knobs):
     return lambda folder: throughput.measure(loader, lambda batch: None, device="cpu", **knobs)
-
-
-def taken(**knobs):
-    return lambda folder: trace.take(ran, **knobs)
-
-
-def kept_as(name):
-    return lambda folder: trace.take(ran, file=folder / name)
-
-
-def full_disk(folder):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            trace.shutil, "copyfile", lambda *of: (_ for _ in ()).throw(OSError(28, "No space left on device"))
-        )
-        trace.take(lambda: torch.ones(3) + 1, steps=1, warmup=1, file=folder / "trace.json.gz")
 
 
 REFUSED = [
@@ -44,12 +24,7 @@ REFUSED = [
     ("a split of an empty loader", split([]), "gave no batch"),
     ("a split of batches without tensors", split(["a text"]), "cannot count the samples of a batch of type str"),
     ("a split of no round", split([BATCH], rounds=0), "0 rounds"),
-    ("a trace of no step", taken(steps=0), "at least 1"),
-    ("a trace kept as text", kept_as("trace.txt"), "choose such a name"),
-    ("a trace on a full disk", full_disk, "No space left on device; make room"),
-    ("a trace without events", lambda folder: Trace.of([], ()), "without events"),
     ("a breakdown without steps", lambda folder: StepBreakdown.of(NAMELESS), "holds no step"),
-    ("a file that is missing", lambda folder: trace.read(folder / "none.json"), "cannot read the trace"),
     ("work without torch", lambda folder: work.count(lambda: None), "called no operator"),
     ("a bandwidth that was not measured", lambda folder: HERE.memory_bytes_per_s, "no memory bandwidth on a machine"),
     *(
