@@ -8,7 +8,7 @@ all ranks of the gradients of the step before. In the first step these are zeros
     all-reduce                   [ gradients 1      ][ gradients 2       ]
     update                       zeros               mean of 1            mean of 2
 
-Legend: P values of all trainable parameters.
+Legend: P values of all trainable parameters, which one flat tensor holds.
 
 Source: Kurth et al. 2018 (arXiv:1810.01993).
 """
@@ -16,6 +16,7 @@ Source: Kurth et al. 2018 (arXiv:1810.01993).
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.nn.utils import parameters_to_vector
 
 from dltutorial.parallel.ddp import broadcast_tensors
 from dltutorial.profile.ranges import annotate
@@ -32,23 +33,24 @@ class LateGradients:
         """
         broadcast_tensors([*model.parameters(), *model.buffers()])
         self.parameters = [p for p in model.parameters() if p.requires_grad]
-        self.sizes = [p.numel() for p in self.parameters]
-        zeros = [torch.zeros_like(p).flatten() for p in self.parameters]
-        self.pending_P = torch.cat(zeros)
+        self.mean_P = torch.zeros_like(parameters_to_vector(self.parameters))
         self.all_reduce: dist.Work | None = None
 
     def exchange(self) -> None:
-        """Start the all-reduce of the new gradients, and put those of the step before into ``.grad``.
+        """Put the mean gradients of the step before into ``.grad``, and start the all-reduce of the new gradients.
 
         Call this between ``loss.backward()`` and ``optimizer.step()``.
         """
-        gradients = [p.grad.flatten() for p in self.parameters if p.grad is not None]
-        own_P = torch.cat(gradients)
+        new_P = torch.cat([p.grad.flatten() for p in self.parameters if p.grad is not None])
         if self.all_reduce is not None:
             with annotate("wait for the gradients of the step before"):
                 self.all_reduce.wait()
-        late_gradients = self.pending_P.split(self.sizes)
-        for p, gradient in zip(self.parameters, late_gradients, strict=True):
+        self.set_gradients(self.mean_P)
+        self.mean_P = new_P / dist.get_world_size()  # it is the mean when the all-reduce has ended
+        self.all_reduce = dist.all_reduce(self.mean_P, async_op=True)
+
+    def set_gradients(self, gradient_P: torch.Tensor) -> None:
+        """Let the ``.grad`` of each parameter be its place in the flat tensor."""
+        sizes = [p.numel() for p in self.parameters]
+        for p, gradient in zip(self.parameters, gradient_P.split(sizes), strict=True):
             p.grad = gradient.view_as(p)
-        self.pending_P = own_P / dist.get_world_size()
-        self.all_reduce = dist.all_reduce(self.pending_P, async_op=True)
