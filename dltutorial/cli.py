@@ -87,11 +87,6 @@ def make_parser() -> argparse.ArgumentParser:
     add = _add(actions, "network", _pocket, "run a script under torchrun on two nodes with a slow link")
     add("script", nargs=argparse.REMAINDER, help="a Python file, and its arguments")
 
-    add = _add(commands, "scaling", _scaling, "predict the step time on more ranks from measured steps")
-    add("file", type=Path, metavar="FILE", help="CSV with columns ranks, samples (of a rank), step_s")
-    add("--per-node", type=number(int, 1, 10_000), default=1, metavar="N", help="ranks (default: 1)")
-    add("--to", type=number(int, 1, 10**9), metavar="N", help="ranks (default: 4 times the largest number in FILE)")
-
     commands.add_parser("train", help="train the weather model, in one process or on the ranks of torchrun or srun")
     return parser
 
@@ -168,10 +163,3 @@ def _pocket(args: argparse.Namespace) -> int:
     if args.action == "network":
         two_nodes.run(args.script)
     return pocket.command(args.action, args.nodes, args.name)
-
-
-def _scaling(args: argparse.Namespace) -> int:
-    from dltutorial.scaling import fit
-
-    print(fit.table(fit.read(args.file), args.per_node, args.to))
-    return 0

@@ -1,4 +1,4 @@
-"""Print one row for ``dltutorial scaling``: ``python -m slurm.scaling_row RUN_FOLDER RANKS``.
+"""Print one row for ``dltutorial.scaling.fit``: ``python -m slurm.scaling_row RUN_FOLDER RANKS``.
 
 Input: the folder of a training run, and the number of its ranks. Output: the row ``ranks,samples,step_s`` with the
 samples of one rank in a step, and the median seconds of a step. The first ten steps are slower and do not count.

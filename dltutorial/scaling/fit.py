@@ -86,8 +86,10 @@ class ScalingFit:
         Returns:
             The 5th, 50th and 95th percentile.
         """
-        sizes_12 = np.array([[ranks, samples or self.first.samples]])
-        factors_K = _factors(sizes_12, self.first, self.ranks_per_node)[0]
+        work = 1.0
+        if samples is not None:
+            work = samples / self.first.samples
+        (factors_K,) = _factors(np.array([float(ranks)]), np.array([work]), self.ranks_per_node)
         noise_D = np.random.default_rng(0).normal(0, self.noise, len(self.terms_DK))
         shares_D = self.terms_DK @ factors_K * np.exp(noise_D)
         low, middle, high = self.first.step_s * np.percentile(shares_D, (5, 50, 95))
@@ -105,16 +107,18 @@ def fit(steps: Sequence[TimedStep], ranks_per_node: int = 1) -> ScalingFit:
         The fit. Its unit is the step on the fewest ranks.
 
     Raises:
-        CourseError: There are fewer than three numbers of ranks, or a value is not a positive number.
+        CourseError: There are fewer than three numbers of ranks.
     """
-    _check(steps)
-    rng = np.random.default_rng(0)
-    table_R3 = np.array(sorted(steps))
-    sizes_R2, step_s_R1 = table_R3[:, :2], table_R3[:, 2:]
-    first = TimedStep(*table_R3[0].tolist())
+    n_sizes = len({step.ranks for step in steps})
+    if n_sizes < 3:
+        raise CourseError(f"scaling: {n_sizes} numbers of ranks make no fit; time a step on three, such as 1, 2 and 4")
+    ordered = sorted(steps)
+    first = ordered[0]
+    ranks_R, samples_R, step_s_R = np.array(ordered).T
     # Each row is divided by the measured seconds, so a perfect fit gives 1 and the errors are relative.
-    terms_RK = _factors(sizes_R2, first, ranks_per_node) * first.step_s / step_s_R1
-    doublings_R = np.log2(table_R3[-1, 0] / table_R3[:, 0])
+    factors_RK = _factors(ranks_R, samples_R / first.samples, ranks_per_node)
+    terms_RK = factors_RK * first.step_s / step_s_R[:, None]
+    doublings_R = np.log2(ranks_R[-1] / ranks_R)
     noise = NOISE
     for _ in range(2):  # the first fit shows how much the steps scatter, the second takes it into account
         error_R = noise * (1 + doublings_R)
@@ -123,18 +127,12 @@ def fit(steps: Sequence[TimedStep], ranks_per_node: int = 1) -> ScalingFit:
         best_K = _solve(matrix_EK, target_E)
         residual_R = (terms_RK @ best_K - 1) / error_R
         noise *= max(1.0, float(np.sqrt(np.mean(residual_R**2))))
-    draws = [_solve(matrix_EK, target_E + rng.standard_normal(len(target_E))) for _ in range(DRAWS)]
+    rng = np.random.default_rng(0)
+    draws = []
+    for _ in range(DRAWS):
+        changed_E = target_E + rng.standard_normal(len(target_E))
+        draws.append(_solve(matrix_EK, changed_E))
     return ScalingFit(np.array(draws), first, ranks_per_node, noise)
-
-
-def _check(steps: Sequence[TimedStep]) -> None:
-    """Raise a CourseError if the steps cannot be fitted."""
-    for step in steps:
-        if not (step.ranks >= 1 and step.ranks % 1 == 0 and 0 < step.samples < np.inf and 0 < step.step_s < np.inf):
-            raise CourseError("scaling: ranks are 1, 2, …; samples and step_s positive numbers; look at what was timed")
-    n_sizes = len({step.ranks for step in steps})
-    if n_sizes < 3:
-        raise CourseError(f"scaling: {n_sizes} numbers of ranks make no fit; time a step on three, such as 1, 2 and 4")
 
 
 def _solve(matrix_EK: np.ndarray, target_E: np.ndarray) -> np.ndarray:
@@ -143,76 +141,63 @@ def _solve(matrix_EK: np.ndarray, target_E: np.ndarray) -> np.ndarray:
     return terms_K
 
 
-def _factors(sizes_R2: np.ndarray, first: TimedStep, ranks_per_node: int) -> np.ndarray:
-    """The factor (R, K) of each term in T(P, n), for rows of ranks and samples."""
-    ranks = sizes_R2[:, 0]
-    work = sizes_R2[:, 1] / first.samples
-    ranks_on_node = np.minimum(ranks, ranks_per_node)
-    nodes = np.ceil(ranks / ranks_per_node)
+def _factors(ranks_R: np.ndarray, work_R: np.ndarray, ranks_per_node: int) -> np.ndarray:
+    """The factor of each term in T(P, n).
+
+    Args:
+        ranks_R: numbers of ranks P.
+        work_R: n/n₁, the samples of a rank in units of those of the first step.
+        ranks_per_node: number of ranks that share a node.
+
+    Returns:
+        The factors (R, K), in the order of ``TERMS``.
+    """
+    ranks_on_node_R = np.minimum(ranks_R, ranks_per_node)
+    nodes_R = np.ceil(ranks_R / ranks_per_node)
     factors = {
-        "work": work,
-        "fixed": np.ones_like(work),
-        "near": (ranks_on_node - 1) / ranks_on_node,
-        "far": (nodes - 1) / nodes,
-        "spread": expected_max(ranks) * work,
-        "queue": ranks - 1,
+        "work": work_R,
+        "fixed": np.ones_like(work_R),
+        "near": (ranks_on_node_R - 1) / ranks_on_node_R,
+        "far": (nodes_R - 1) / nodes_R,
+        "spread": expected_max(ranks_R) * work_R,
+        "queue": ranks_R - 1,
     }
     return np.stack([factors[term] for term in TERMS], axis=1)
 
 
-def read(file: Path) -> list[TimedStep]:
-    """Read timed steps from a CSV file with the columns ranks, samples (of one rank) and step_s.
-
-    Lines that start with # are comments.
-
-    Raises:
-        CourseError: The file cannot be read, a column is missing, or a cell is not a number.
-    """
-    try:
-        text = file.read_text(encoding="utf-8-sig")  # spreadsheets write a byte order mark
-        lines = [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
-        rows = csv.DictReader(lines, skipinitialspace=True)
-        return [TimedStep(float(row["ranks"]), float(row["samples"]), float(row["step_s"])) for row in rows]
-    except (KeyError, TypeError, ValueError):
-        raise CourseError(f"{file} is no CSV file of numbers with the header ranks,samples,step_s; write one") from None
-    except OSError as error:
-        raise CourseError(f"cannot read {file}: {error.strerror}; give a CSV file") from None
+def read(file: Path | str) -> list[TimedStep]:
+    """Read timed steps from a CSV file with the columns ranks, samples (of one rank) and step_s."""
+    steps = []
+    with open(file, encoding="utf-8") as lines:
+        for row in csv.DictReader(lines):
+            step = TimedStep(float(row["ranks"]), float(row["samples"]), float(row["step_s"]))
+            steps.append(step)
+    return steps
 
 
-def table(steps: Sequence[TimedStep], ranks_per_node: int = 1, most: int | None = None) -> Table:
+def table(steps: Sequence[TimedStep], ranks_per_node: int = 1, most_ranks: int | None = None) -> Table:
     """The measured steps, and predictions for twice as many ranks, four times as many, and so on.
 
-    Beside each prediction stands a naive guess, which is the step time on the most measured ranks. Predicted steps have
-    as many samples on each rank as that step.
+    Predicted steps have as many samples on each rank as the step on the most measured ranks.
 
     Args:
         steps: as for ``fit``.
         ranks_per_node: as for ``fit``.
-        most: the largest number of ranks to predict. By default this is 4 times the largest measured number.
+        most_ranks: the largest number of ranks to predict. By default this is 4 times the largest measured number.
 
     Raises:
-        CourseError: As for ``fit``; or ``most`` is not more than the largest measured number of ranks.
+        CourseError: As for ``fit``.
     """
     fitted = fit(steps, ranks_per_node)
     largest = max(steps)
-    if most and most <= largest.ranks:
-        raise CourseError(f"scaling: {largest.ranks:g} ranks were measured; --to {most} predicts nothing, give more")
-    rows = [_measured_row(fitted, step) for step in sorted(steps)]
-    most_ranks = most or int(4 * largest.ranks)
+    rows = [_row(fitted, step.ranks, step.samples, f"{1e3 * step.step_s:.4g}") for step in sorted(steps)]
+    if most_ranks is None:
+        most_ranks = int(4 * largest.ranks)
     ranks = largest.ranks
     while ranks < most_ranks:
         ranks = min(2 * ranks, most_ranks)
-        rows.append(_row(fitted, ranks, largest.samples, f"as the largest: {1e3 * largest.step_s:.4g}"))
+        rows.append(_row(fitted, ranks, largest.samples, "–"))
     return Table.of(("ranks", "samples a rank", "measured, ms", "fitted, ms", "5% … 95%"), rows)
-
-
-def _measured_row(fitted: ScalingFit, step: TimedStep) -> tuple[str, ...]:
-    """A row of the table for a measured step, with a remark if it is far outside of the interval."""
-    low_s, _, high_s = fitted.step_s(step.ranks, step.samples)
-    measured = f"{1e3 * step.step_s:.4g}"
-    if not low_s / 2 < step.step_s < 2 * high_s:
-        measured += "; far from the fit: time it again"
-    return _row(fitted, step.ranks, step.samples, measured)
 
 
 def _row(fitted: ScalingFit, ranks: float, samples: float, measured: str) -> tuple[str, ...]:

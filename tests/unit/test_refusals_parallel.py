@@ -1,7 +1,5 @@
 """What comm, parallel and scaling refuse, each in one clear line. What only ranks can refuse: tests/parallel."""
 
-from pathlib import Path
-
 import pytest
 import torch
 from torch import nn
@@ -11,7 +9,7 @@ from dltutorial.comm.cost import Counts, counts, fit_regimes
 from dltutorial.errors import CourseError
 from dltutorial.parallel.buckets import make_buckets
 from dltutorial.parallel.ddp import NaiveDDP
-from dltutorial.scaling import clusters, fit, published
+from dltutorial.scaling import clusters, fit
 
 
 def fill_with_a_sparse_gradient():
@@ -34,15 +32,6 @@ REFUSALS = [
         CourseError,
         "2 numbers of ranks",
     ),
-    (
-        "a step of no time",
-        lambda: fit.fit([fit.TimedStep(*step) for step in [(1, 8, 0.1), (2, 8, 0.0), (4, 8, 0.1)]]),
-        CourseError,
-        "positive numbers",
-    ),
-    ("no file of steps", lambda: fit.read(Path("nowhere.csv")), CourseError, "cannot read nowhere.csv: No such file"),
-    ("a file that is no CSV", lambda: fit.read(Path(__file__)), CourseError, "header ranks,samples,step_s; write one"),
-    ("an unknown run", lambda: published.run("x"), CourseError, "no published run 'x'; choose one of: "),
 ]
 
 

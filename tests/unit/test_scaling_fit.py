@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from dltutorial import cli
 from dltutorial.record import plots
 from dltutorial.scaling import fit
 from dltutorial.scaling.fit import TimedStep
@@ -83,20 +82,10 @@ def test_held_out_sizes_are_predicted_better_than_by_the_last_efficiency_on_aver
     assert fitted_median > 0.8 * naive_median
 
 
-def test_a_file_of_steps_becomes_a_table(tmp_path, capsys):
+def test_a_file_of_steps_becomes_a_table(tmp_path):
     file = tmp_path / "steps.csv"
     rows = "".join(f"{p},{n},{s}\n" for p, n, s in (planted(p) for p in (1, 2, 4)))
-    file.write_text("# by scale.py\nranks,samples,step_s\n" + rows)
-    assert cli.main(["scaling", str(file), "--per-node", "4", "--to", "32"]) == 0
-    lines = capsys.readouterr().out.splitlines()
+    file.write_text("ranks,samples,step_s\n" + rows)
+    lines = str(fit.table(fit.read(file), ranks_per_node=4, most_ranks=32)).splitlines()
     assert [line.split()[0] for line in lines[2:]] == ["1", "2", "4", "8", "16", "32"]
-    assert "as the largest: 107.5" in lines[-1]
-
-
-def test_a_file_with_missing_values_is_reported_in_one_line(tmp_path, capsys):
-    file = tmp_path / "steps.csv"
-    for text in ("ranks,samples,step_s\n1,8\n", "ranks,samples,step_s\n1,8,fast\n", "ranks,step_s\n1,0.1\n", "\0", ""):
-        file.write_text(text)
-        assert cli.main(["scaling", str(file)]) == 2
-        (line,) = capsys.readouterr().err.splitlines()
-        assert "steps.csv" in line or "0 numbers of ranks" in line
+    assert [line.split()[2] for line in lines[2:]] == ["100", "105", "107.5", "–", "–", "–"]
