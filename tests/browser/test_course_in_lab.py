@@ -67,7 +67,7 @@ def test_an_explorer_follows_the_keyboard_and_says_so_in_words(open_notebook, la
     source = f"import sys\nsys.path.insert(0, {here!r})\nfrom explorer_examples import examples"
     write_notebook(lab.folder / "explorer.ipynb", [source, 'examples()["pipeline"]'])
     notebook = open_notebook("explorer.ipynb").run_all()
-    words = notebook.cell(1).locator(".dlt-explorer > div").first
+    words = notebook.cell(1).locator(".dlt-explorer > p").first
     before = words.inner_text()
     slider = notebook.cell(1).get_by_role("slider").first
     slider.focus()
@@ -75,7 +75,7 @@ def test_an_explorer_follows_the_keyboard_and_says_so_in_words(open_notebook, la
         notebook.page.keyboard.press("ArrowRight")
     expect(words).not_to_have_text(before)
     # A later key may replace the output at any moment, so the description and the words are read from one element.
-    both = "output => [output.querySelector('img').alt, output.querySelector('div').innerText]"
+    both = "output => [output.querySelector('img').alt, output.querySelector('p').innerText]"
     description, text = notebook.cell(1).locator(".dlt-explorer").first.evaluate(both)
     assert description.endswith(text)
 

@@ -12,76 +12,59 @@ import numpy as np
 
 from dltutorial.comm.collectives import ALL_REDUCES
 from dltutorial.comm.cost import Prices, Regimes, counts
-from dltutorial.course.explorers.explorer import Explorer, choice, geometric, size, slider, whole
+from dltutorial.course.explorers.explorer import Explorer, choice, log_slider, power_slider, size
 from dltutorial.profile.timing import duration
 
-LINKS = ("a link for each rank", "one lane for all")
-_BYTES_N = np.geomspace(16, 2**32, 1401)
-_DRAWN = slice(None, None, 25)  # every 25th size is drawn; all of them locate the points where the fastest one changes
+_BYTES_N = 2.0 ** np.arange(4, 32.1, 0.25)
 _STYLES = ("-", "--", (0, (8, 1, 1, 1)), ":", "-.")
+_LINKS = (("one for each rank", True), ("one lane for all", False))
+
+
+def costs(prices: Prices, ranks: int, node_size: int, n_bytes_N: np.ndarray) -> np.ndarray:
+    """Return the seconds of each all-reduce for each size, as an array (A, N). They are linear in the bytes."""
+    start_A = [prices.seconds(counts(name, ranks, 0, node_size)) for name in ALL_REDUCES]
+    one_byte_A = [prices.seconds(counts(name, ranks, 1, node_size)) for name in ALL_REDUCES]
+    return np.add.outer(start_A, 0 * n_bytes_N) + np.outer(np.subtract(one_byte_A, start_A), n_bytes_N)
 
 
 def allreduce(prices: Prices | Regimes, ranks: int = 4, node_size: int = 8) -> Explorer:
     """Return an explorer of the vector, the ranks and the prices.
 
     Args:
-        prices: Where the sliders start. Of two regimes, the start is the prices of large messages, for which the price
-            of a byte matters. With one lane, all messages share it.
+        prices: Where the sliders start. Of two regimes, the start is the prices of large messages.
         ranks: The number of ranks at the start, at least 2.
         node_size: Ranks on a node for the hierarchical all-reduce.
     """
     start = prices.large if isinstance(prices, Regimes) else prices
 
-    def draw(ax: Any, values: Any) -> str:
-        n_lanes = values.ranks if values.links == LINKS[0] else 1
-        moved = Prices(1e-6 * values.latency, 1e-9 / values.bandwidth, 1e-9 / values.adding, n_lanes)
-        intercept_A1, slope_A1 = _linear_costs(moved, values.ranks, values.node)
-        seconds_AN = intercept_A1 + slope_A1 * _BYTES_N
+    def draw(ax: Any, n_bytes: float, ranks: int, latency: float, bandwidth: float, links: bool, node: int) -> str:
+        lanes = ranks if links else 1
+        moved = Prices(1e-6 * latency, 1e-9 / bandwidth, start.reduced_byte_s, lanes)
+        seconds_AN = costs(moved, ranks, node, _BYTES_N)
         for name, seconds_N, style in zip(ALL_REDUCES, seconds_AN, _STYLES, strict=True):
-            ax.plot(_BYTES_N[_DRAWN], seconds_N[_DRAWN], ls=style, label=name)
-        seconds_A = (intercept_A1 + slope_A1 * values.n_bytes)[:, 0]
-        fastest_first = sorted(zip(seconds_A, ALL_REDUCES, strict=True))
-        ax.axvline(values.n_bytes, color="black", ls="--", lw=1)
-        ax.plot(values.n_bytes, fastest_first[0][0], "D", color="black")
-        ax.set(xscale="log", yscale="log", ylabel="seconds", xlabel="bytes of the message")
+            ax.loglog(_BYTES_N, seconds_N, ls=style, label=name)
+        ax.axvline(n_bytes, color="black", ls="--", lw=1)
+        ax.set(ylabel="seconds", xlabel="bytes of the message")
         ax.legend(loc="upper left")
-        times = ", ".join(f"{name} {duration(seconds)}" for seconds, name in fastest_first)
-        (_, smallest), *changes = _fastest(seconds_AN)
-        rest = "".join(f"; from {size(n_bytes)} on {names}" for n_bytes, names in changes)
-        return (
-            f"{size(values.n_bytes)} on {values.ranks:,} ranks, quickest first: {times}. Quickest for the smallest "
-            f"messages is {smallest}{rest}."
-        )
+        seconds_A = costs(moved, ranks, node, np.array([n_bytes]))[:, 0]
+        times = [f"{name} {duration(seconds)}" for seconds, name in sorted(zip(seconds_A, ALL_REDUCES, strict=True))]
+        ranges = ", ".join(f"{name} from {size(n)} on" for n, name in fastest(seconds_AN))
+        return f"{size(n_bytes)} on {ranks:,} ranks: {', '.join(times)}. The fastest for each size: {ranges}."
 
-    alpha_us = 1e6 * start.message_s
-    gigabytes_per_s = 1e-9 / max(start.byte_s, 1e-15)
-    added_gigabytes_per_s = 1e-9 / max(start.reduced_byte_s, 1e-15)
-    speeds = geometric(0.01, 1000)
     return Explorer(
-        "Time of an all-reduce against its bytes",
         draw,
-        n_bytes=slider("Message", "The vector that every rank holds.", 2**20, geometric(16, 2**32), text=size),
-        ranks=slider("Ranks", "How many take part.", ranks, whole(2, 4096)),
-        latency=slider("Latency α", "Of one message, however small.", alpha_us, geometric(0.1, 1e5), "µs"),
-        bandwidth=slider("Bandwidth β", "What a link, or the lane, carries.", gigabytes_per_s, speeds, "GB/s"),
-        adding=slider("Adding 1/γ", "What a rank adds to others in a second.", added_gigabytes_per_s, speeds, "GB/s"),
-        links=choice("Links", "Whether all ranks send at once, or through one.", LINKS, LINKS[start.lanes == 1]),
-        node=slider("Ranks on a node", "For the hierarchical one: trees inside, a ring out.", node_size, whole(1, 64)),
+        n_bytes=log_slider("Message [bytes]", 2**20, 16, 2**32),
+        ranks=power_slider("Ranks", ranks, 2, 4096),
+        latency=log_slider("Latency α [µs]", 1e6 * start.message_s, 0.1, 1e5),
+        bandwidth=log_slider("Bandwidth β [GB/s]", 1e-9 / max(start.byte_s, 1e-15), 0.01, 1000),
+        links=choice("Links", _LINKS, start.lanes > 1),
+        node=power_slider("Ranks on a node", node_size, 1, 64),
     )
 
 
-def _linear_costs(prices: Prices, ranks: int, node_size: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return a and b in the cost a + b n of each all-reduce for n bytes, as columns with one row per all-reduce."""
-    seconds = []
-    for n_bytes in (0, 1):
-        seconds.append([prices.seconds(counts(name, ranks, n_bytes, node_size)) for name in ALL_REDUCES])
-    zero_A, one_A = np.array(seconds)
-    return zero_A[:, None], (one_A - zero_A)[:, None]
-
-
-def _fastest(seconds_AN: np.ndarray) -> list[tuple[float, str]]:
+def fastest(seconds_AN: np.ndarray) -> list[tuple[float, str]]:
     """Return pairs of a number of bytes, and the all-reduces that are the fastest from there on."""
     is_fastest_AN = seconds_AN <= seconds_AN.min(0) * (1 + 1e-9)
-    changes = np.flatnonzero((is_fastest_AN[:, 1:] != is_fastest_AN[:, :-1]).any(0)) + 1
-    names_A = np.array(list(ALL_REDUCES))
-    return [(float(_BYTES_N[n]), " = ".join(names_A[is_fastest_AN[:, n]])) for n in (0, *changes)]
+    names_N = [" = ".join(np.array(list(ALL_REDUCES))[fast_A]) for fast_A in is_fastest_AN.T]
+    changes = [n for n, name in enumerate(names_N) if n == 0 or name != names_N[n - 1]]
+    return [(_BYTES_N[n], names_N[n]) for n in changes]
