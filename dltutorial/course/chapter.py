@@ -9,26 +9,29 @@ prediction and measurement (``dltutorial.record.records``).
 A claim is a *fact* or a *measurement*. A fact (an equality, a count, bytes, an order) holds on every machine. A
 measurement (``measured=True``: seconds, a ratio of seconds, a fit, a score) may come out differently on another
 machine. A claim that does not hold is shown and recorded, and the notebook goes on. ``dltutorial run`` judges the facts
-at the end.
+at the end. A claim about several values gets them all, so that a claim without values fails:
+
+    claim("Each rank has the sum", [rank_sum == 10 for rank_sum in sums], f"sums {sums}")
 """
 
 import sys
 from typing import Any
 
 from dltutorial import advice, config, machine, node
-from dltutorial.course import scripts, show
+from dltutorial.course import programs, scripts, show
 from dltutorial.course.guess import Guess
 from dltutorial.errors import CourseError
 from dltutorial.record import records
 
 _OTHERWISE = "A measurement, not an error: on another machine, or beside other programs, it can come out differently."
+_NO_VALUE = "There is no value behind this claim. Look for a program or a cell above that printed no results."
 
 
 class Chapter:
     """The state of one chapter in one kernel: its number, its preset, its predictions and its records.
 
     Attributes:
-        number: such as "01".
+        number: such as "01", or "01-further" for the notebook in ``notebooks/further``.
         preset: the sizes that this kernel uses.
     """
 
@@ -36,7 +39,7 @@ class Chapter:
         """Choose the preset and show the environment. From now on, tracebacks end with a sentence of advice.
 
         Args:
-            number: The number of the chapter, such as "01".
+            number: The number of the chapter, such as "01" or "01-further".
             preset: The preset or its name.
 
         Raises:
@@ -73,12 +76,14 @@ class Chapter:
         """Show a sentence of the course with its evidence, and record it with its status.
 
         The status is "shown" if the claim holds, "failed" if a fact does not hold, "otherwise" if a measurement does
-        not hold, and "not shown here" if the claim needs hardware that this machine lacks.
+        not hold, and "not shown here" if the claim needs hardware that this machine lacks. A claim without values is
+        "failed", because a program has probably printed no results.
 
         Args:
             text: The sentence.
-            holds: True or False, of Python, NumPy or torch. None is allowed with ``needs`` only, and means that this
-                machine lacks the hardware.
+            holds: True or False, of Python, NumPy or torch. Or a list or tuple of these: the claim holds if all are
+                true, and it fails if the list is empty. None means that this machine lacks the hardware that ``needs``
+                names. Without ``needs``, None means that there is no value, and the claim fails.
             evidence: The numbers with their units, or what stands in their place.
             needs: The hardware that this claim needs, if any, such as "a CUDA device".
             measured: Whether the claim rests on times, a fit or a score. Otherwise it is a fact.
@@ -91,6 +96,10 @@ class Chapter:
         if holds is None and needs:
             status = "not shown here"
             lines.insert(0, ("", f"This needs {needs}."))
+        elif _has_no_value(holds):
+            status = "failed"
+            holds = False
+            lines.append(("", _NO_VALUE))
         else:
             holds = _truth(holds, text)
             status = _status(holds, measured)
@@ -148,9 +157,17 @@ def _after_cell(result: Any) -> None:
     error = result.error_in_exec or result.error_before_exec
     if error is None:
         return
+    todo = programs.how_to_get(str(error)) if isinstance(error, ModuleNotFoundError) else ""
     entry = advice.of(error)
-    if entry is not None:
-        show.display(show.advice(entry.do))
+    if not todo and entry is not None:
+        todo = entry.do
+    if todo:
+        show.display(show.advice(todo))
+
+
+def _has_no_value(holds: Any) -> bool:
+    """Return whether ``holds`` is None, an empty list or an empty tuple."""
+    return holds is None or (isinstance(holds, list | tuple) and not holds)
 
 
 def _status(holds: bool, measured: bool) -> str:
@@ -161,11 +178,13 @@ def _status(holds: bool, measured: bool) -> str:
 
 
 def _truth(holds: Any, text: str) -> bool:
-    """Return a bool of Python, NumPy or torch as Python's own.
+    """Return a bool of Python, NumPy or torch as Python's own. For a list, return whether all its bools are true.
 
     Raises:
         CourseError: It is anything else, such as NaN, an array or a number.
     """
+    if isinstance(holds, list | tuple):
+        return all(_truth(item, text) for item in holds)
     is_scalar = hasattr(holds, "item") and getattr(holds, "ndim", 0) == 0
     value = holds.item() if is_scalar else holds
     if isinstance(value, bool):

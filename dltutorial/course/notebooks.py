@@ -22,6 +22,7 @@ from dltutorial.course.execute import quick_imports
 from dltutorial.errors import CourseError, RecipeError
 
 _COPY = re.compile(r"-Copy\d+$|__\d{8,}")  # the names of copies that JupyterLab and nbgitpuller make
+WRITES = "%%writefile "
 _HEADING = re.compile(r"^#+\s*(?:\d+\W+)?(.*)")
 
 
@@ -106,6 +107,17 @@ def read(path: Path) -> dict[str, Any]:
 def about(path: Path) -> dict[str, Any]:
     """Return the metadata of a notebook. They have at least the key "chapter", such as "03"."""
     return {"chapter": path.stem[:2], **read(path)["metadata"].get("dltutorial", {})}
+
+
+def written(notebook: Path) -> dict[str, str]:
+    """Return the texts of the files that the cells of a notebook write. The keys are the names of the files."""
+    files = {}
+    for cell in read(notebook)["cells"]:
+        source = "".join(cell["source"])
+        if cell["cell_type"] == "code" and source.startswith(WRITES):
+            name, _, text = source.removeprefix(WRITES).partition("\n")
+            files[name.strip()] = text.rstrip("\n") + "\n"
+    return files
 
 
 def title(notebook: Mapping[str, Any]) -> str:

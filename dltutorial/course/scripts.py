@@ -5,10 +5,12 @@ The input is file names. The output is files in the folder of the notebook. Thes
     scripts.take("train.py")                                          # the file of chapter 01
     scripts.change("train.py", "train_bf16.py", {"old line": "new line"})  # also shows the difference
 
-Source of ``%%writefile``: https://ipython.readthedocs.io, "Built-in magic commands".
+If a cell writes another text into a file, the next ``import`` in the notebook loads this text. Source of
+``%%writefile``: https://ipython.readthedocs.io, "Built-in magic commands".
 """
 
 import difflib
+import importlib.util
 import inspect
 import itertools
 import os
@@ -18,34 +20,35 @@ from pathlib import Path
 from typing import Any
 
 from dltutorial import paths
-from dltutorial.course import notebooks, show
+from dltutorial.course import notebooks, programs, show
+from dltutorial.course.notebooks import WRITES, written
 from dltutorial.errors import CourseError
-
-WRITES = "%%writefile "
 
 
 def prepare() -> None:
-    """Prepare the environment for the programs that this notebook starts, and protect a learner's files.
+    """Prepare this notebook for the files that it writes and for the programs that it starts.
 
-    ``!python`` becomes the Python of this kernel. Threads that wait give their cores to other threads.
+    ``!python`` becomes the Python of this kernel. Threads that wait give their cores to other threads. A cell stops if
+    its program fails. ``%%writefile`` keeps a learner's file, as ``take`` does.
     """
     folder = str(Path(sys.executable).parent)
     search_path = os.environ.get("PATH", os.defpath)
     if folder not in search_path.split(os.pathsep):
         os.environ["PATH"] = os.pathsep.join([folder, search_path])
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    _guard_writefile()
-
-
-def _guard_writefile() -> None:
-    """From now on ``%%writefile`` keeps a learner's file, as ``take`` does, unless a cell of this kernel wrote it."""
     from IPython import get_ipython
+
+    shell = get_ipython()
+    if shell is not None:
+        programs.stop_cells_of_failed_programs(shell)
+        _guard_writefile(shell)
+
+
+def _guard_writefile(shell: Any) -> None:
+    """From now on ``%%writefile`` keeps a learner's file, unless a cell of this kernel wrote it."""
     from IPython.core.magic_arguments import parse_argstring
     from IPython.core.magics.osm import OSMagics
 
-    shell = get_ipython()
-    if shell is None:
-        return
     original = shell.find_cell_magic("writefile")
     if original is None or hasattr(original, "written_by_cells"):
         return
@@ -65,17 +68,6 @@ def _guard_writefile() -> None:
     writefile.written_by_cells = written_by_cells  # type: ignore[attr-defined]
     for name in ("writefile", "file"):
         shell.register_magic_function(writefile, "cell", name)
-
-
-def written(notebook: Path) -> dict[str, str]:
-    """Return the texts of the files that the cells of a notebook write. The keys are the names of the files."""
-    files = {}
-    for cell in notebooks.read(notebook)["cells"]:
-        source = "".join(cell["source"])
-        if cell["cell_type"] == "code" and source.startswith(WRITES):
-            name, _, text = source.removeprefix(WRITES).partition("\n")
-            files[name.strip()] = text.rstrip("\n") + "\n"
-    return files
 
 
 def take(*names: str) -> None:
@@ -147,6 +139,21 @@ def _write(file: Path, text: str, written_before: str | None = None) -> None:
         if current != written_before:
             print(f"your own {file.name} is now {_rename(file).name}")
     paths.write_text(file, text)
+    _forget_modules(file.absolute().parent)
+
+
+def _forget_modules(folder: Path) -> None:
+    """Forget the imported modules whose files are in this folder, so that the next import reads the files.
+
+    All of them are forgotten, because one file may import another that has changed.
+    """
+    for name, module in list(sys.modules.items()):
+        file = getattr(module, "__file__", None)
+        if file and file.endswith(".py") and Path(file).parent == folder and name != "__main__":
+            # Bytecode has the time of its source in whole seconds, so a second change within one second goes unnoticed.
+            Path(importlib.util.cache_from_source(file)).unlink(missing_ok=True)
+            del sys.modules[name]
+    importlib.invalidate_caches()
 
 
 def _rename(file: Path) -> Path:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from folders import ARTIFACTS, ROOT, skip_unless_required
 
-from dltutorial.course import notebooks, runner, scripts
+from dltutorial.course import notebooks, runner
 
 CHAPTERS = notebooks.chapters(ROOT / "notebooks")
 FIRST = ("00", "01", "08", "09")
@@ -54,7 +54,7 @@ def test_a_chapter_finishes_with_its_claims_within_3_gb(path):
 def test_a_chapter_leaves_no_file_beside_the_learners(path):
     work = folder_of(path) / "work" / path.stem[:2]
     names = {file.name for file in work.iterdir() if file.suffix != ".py"}
-    assert names - LEFT_BY_ALL - set(scripts.written(path)) == set()
+    assert names - LEFT_BY_ALL - set(notebooks.written(path)) == set()
 
 
 @pytest.mark.parametrize("part", ["first", pytest.param("rest", marks=pytest.mark.ci)])

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from IPython.core.inputtransformer2 import TransformerManager
 
-from dltutorial.course import notebooks, scripts
+from dltutorial.course import notebooks
 from dltutorial.course.execute import quick_imports
 
 ROOT = Path(__file__).parents[2]
@@ -48,7 +48,7 @@ def written_files():
     """(name, text, notebook) of each Python file that a chapter or a solution writes."""
     for path in ALL:
         if path.parent.name != "exercises":
-            for name, text in scripts.written(path).items():
+            for name, text in notebooks.written(path).items():
                 if name.endswith(".py"):
                     yield name, text, path
 
@@ -108,7 +108,7 @@ def test_a_notebook_keeps_to_its_limits(path):
     assert words <= WORDS
     assert len(cells) <= CELLS
     for source in code(path):
-        if source.startswith(scripts.WRITES):
+        if source.startswith(notebooks.WRITES):
             lines = [line for line in source.splitlines()[1:] if line.strip() and not line.endswith(" SOLUTION")]
             assert len(lines) <= SCRIPT_LINES
         else:

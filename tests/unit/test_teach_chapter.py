@@ -56,11 +56,25 @@ def test_a_claim_that_does_not_hold_is_shown_and_recorded_and_ends_nothing(
     assert (record["value"], record["status"], record["measured"]) == (False, status, measured)
 
 
-@pytest.mark.parametrize("holds", [math.nan, np.float64("nan"), 1, "yes", None, np.array([True, True])])
+@pytest.mark.parametrize("holds", [math.nan, np.float64("nan"), 1, "yes", [1], np.array([True, True])])
 def test_what_is_no_truth_value_is_an_error_and_not_a_claim(chapter, tmp_path, holds):
     with pytest.raises(CourseError, match="truth value"):
         chapter.claim("a < b", holds, "?")
     assert not (tmp_path / "records").exists()
+
+
+@pytest.mark.parametrize("holds", [None, [], ()])
+def test_a_claim_without_values_fails(chapter, tmp_path, capsys, holds):
+    chapter.claim("every rank has the sum", holds, "", measured=True)
+    assert "There is no value behind this claim" in capsys.readouterr().out
+    (record,) = written(tmp_path)
+    assert (record["value"], record["status"]) == (False, "failed")
+
+
+@pytest.mark.parametrize(("holds", "status"), [([True, np.bool_(True)], "shown"), ([True, False], "failed")])
+def test_a_claim_about_several_values_holds_if_all_are_true(chapter, tmp_path, holds, status):
+    chapter.claim("every rank has the sum", holds, "sums 10 and 10")
+    assert written(tmp_path)[0]["status"] == status
 
 
 def test_what_this_machine_cannot_show_is_never_recorded_as_passed(chapter, tmp_path, capsys):

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from dltutorial.course import scripts
+from dltutorial.course import programs, scripts
 from dltutorial.errors import CourseError
 
 
@@ -81,6 +81,16 @@ def test_the_source_of_functions_is_shown(capsys):
     assert "def source(" in out
 
 
+def test_a_changed_file_is_imported_anew(course, monkeypatch):
+    monkeypatch.syspath_prepend(str(course))
+    for number, text in enumerate(("a = 1\n", "a = 2\n")):
+        scripts._write(Path("chapter_file.py"), text)
+        scripts._write(Path("imports_it.py"), "import chapter_file\n")
+        import imports_it  # forgotten, because a file in this folder changed
+
+        assert imports_it.chapter_file.a == number + 1
+
+
 def test_programs_of_a_notebook_find_this_python(monkeypatch):
     monkeypatch.setenv("PATH", os.defpath)
     monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
@@ -102,6 +112,62 @@ def shell():
 
     yield InteractiveShell.instance()
     InteractiveShell.clear_instance()
+
+
+def outcome(shell, cell):
+    """Run a cell, and return its error or None."""
+    return shell.run_cell(cell).error_in_exec
+
+
+@pytest.fixture
+def prepared(shell, course):
+    scripts.prepare()
+    Path("fails.py").write_text("import other\nprint(1)\nprint([1][2])\n")
+    Path("other.py").write_text("print('{\"rank\": 0}')\n")
+    return shell
+
+
+@pytest.mark.parametrize("cell", ["!python fails.py", "lines = !python fails.py"])
+def test_a_cell_stops_with_the_error_of_its_program(prepared, capfd, cell):
+    error = outcome(prepared, cell)
+    assert isinstance(error, programs.ProgramFailed)
+    assert str(error) == "python fails.py ended with exit status 1. IndexError: list index out of range"
+    assert "line 3, in <module>" in capfd.readouterr().out
+
+
+def test_a_program_may_fail_if_the_cell_says_so(prepared):
+    assert outcome(prepared, "lines = !python fails.py || true") is None
+    assert "IndexError: list index out of range" in prepared.user_ns["lines"]
+
+
+def test_variables_are_put_into_a_command_once(prepared):
+    prepared.user_ns["sizes"] = "{1}"
+    assert outcome(prepared, "lines = !echo {sizes}") is None
+    assert list(prepared.user_ns["lines"]) == ["{1}"]
+
+
+def test_the_results_of_a_program_are_its_lines_of_json(prepared):
+    assert outcome(prepared, "lines = !python other.py") is None
+    assert programs.json_lines(["a warning", *prepared.user_ns["lines"]]) == [{"rank": 0}]
+    with pytest.raises(CourseError, match="printed no line of JSON"):
+        programs.json_lines(["a warning"])
+
+
+@pytest.mark.parametrize(
+    "output",
+    [
+        "[rank1]: Traceback\n[rank1]: ValueError: no\n[rank0]: RuntimeError: closed\n",
+        "Traceback\nValueError: no\nE1 torch.distributed.elastic.multiprocessing.errors.ChildFailedError: \n",
+    ],
+)
+def test_of_several_ranks_the_first_error_is_named(output):
+    assert programs._first_error(output) == ("ValueError", "no")
+
+
+@pytest.mark.parametrize("error", ["No module named 'ddp'", "python: can't open file '/x/ddp.py': [Errno 2]"])
+def test_a_missing_file_of_a_chapter_names_the_cell_to_run(course, error):
+    assert 'the cell that begins with %%writefile ddp.py or calls scripts.take("ddp.py")' in programs.how_to_get(error)
+    assert programs.how_to_get(error.replace("ddp", "numpy")) == ""
 
 
 def test_run_all_keeps_a_file_that_was_edited_outside_of_its_cell(shell, tmp_path, monkeypatch, capsys):
