@@ -60,7 +60,7 @@ def machine_peaks(bf16=None):
         return None if value is None else Figure(value, value, 3, "", "")
 
     matmul = {"fp32": figure(1e12), "bf16": figure(bf16)}
-    return Peaks("a machine", "cuda", 1, "2026-01-01T00:00:00+00:00", 0.0, {}, matmul, figure(1e11), {})
+    return Peaks("a machine", "cuda", "2026-01-01T00:00:00+00:00", matmul, figure(1e11), {})
 
 
 def test_ranges_of_any_thread_separate_reading_from_preparation():

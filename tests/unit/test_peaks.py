@@ -1,4 +1,4 @@
-"""Measured peaks: plausible, cached, measured again if the file is damaged; and the roofline made of them."""
+"""Measured peaks: plausible and cached; and the roofline that is made of them."""
 
 import math
 from types import SimpleNamespace
@@ -24,7 +24,7 @@ def measured(cache):
 
 def made_up(flops_per_s=100.0, bytes_per_s=10.0):
     compute, copy = Figure(flops_per_s, 90.0, 3, "FLOP/s", ""), Figure(bytes_per_s, 9.0, 3, "bytes/s", "")
-    return peaks.Peaks("a machine", "cpu", 1, "", 0.0, {}, {"fp32": compute, "bf16": None}, copy, {})
+    return peaks.Peaks("a machine", "cpu", "", {"fp32": compute, "bf16": None}, copy, {})
 
 
 def test_every_figure_is_finite_and_says_how_it_was_measured(measured):

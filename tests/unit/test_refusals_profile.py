@@ -11,7 +11,7 @@ from dltutorial.profile.probes import Figure
 from dltutorial.profile.trace_breakdown import StepBreakdown
 
 BATCH = (torch.zeros(4, 2), torch.zeros(4))
-HERE = Peaks("a machine", "cpu", 1, "", 0.0, {}, {"fp32": Figure(1.0, 1.0, 3, "FLOP/s", ""), "bf16": None}, None, {})
+HERE = Peaks("a machine", "cpu", "", {"fp32": Figure(1.0, 1.0, 3, "FLOP/s", ""), "bf16": None}, None, {})
 NAMELESS = Trace.of([Event("aten::mm", "operator", 0.0, 1e-3, 0)], (TraceRow("thread 1"),))
 
 

@@ -10,9 +10,7 @@ from dltutorial.profile.probes import Figure
 
 def peaks(flop_per_s=1e9, bytes_per_s=1e9):
     figures = (Figure(value, value, 3, "", "") for value in (flop_per_s, bytes_per_s))
-    return Peaks(
-        "a machine", "cpu", 1, "2026-01-01T00:00:00+00:00", 0.0, {}, {"fp32": next(figures)}, next(figures), {}
-    )
+    return Peaks("a machine", "cpu", "2026-01-01T00:00:00+00:00", {"fp32": next(figures)}, next(figures), {})
 
 
 def test_a_matrix_product_has_two_flop_for_each_triple_and_moves_three_matrices():
