@@ -1,130 +1,205 @@
-"""Checks of chapter 16's exercise, second part: which blocks to compute again, so that a step fits into a budget."""
+"""Checks of the second part of chapter 16's exercise: which blocks to recompute, so that a step fits into a budget.
+
+The answer gets the blocks of a network and a budget in bytes. It returns the set of blocks to recompute that fits with
+the least work, or None if no set fits. The checks compare it with a search over all sets. A known mistake is another
+formula for the peak memory. A learner gets its hint if it explains the answers to all cases.
+
+Source: Chen et al. 2016, arXiv:1604.06174
+"""
 
 import itertools
 import numbers
 from collections.abc import Callable, Sequence, Set
+from typing import Any, NamedTuple
 
 from dltutorial.course.checks import Exercise, Wrong
 from dltutorial.course.checks.cases import case
 
-Block = tuple[int, int, int]  # bytes kept; bytes of its input; FLOP to compute it again
+
+class Block(NamedTuple):
+    """A block of a network. The learner's function gets such tuples.
+
+    Attributes:
+        saved_bytes: The activations that the block saves for its backward pass.
+        input_bytes: The input of the block, which is all that it saves if it is recomputed.
+        flop: The work of recomputing the block.
+    """
+
+    saved_bytes: int
+    input_bytes: int
+    flop: int
 
 
-def peak(blocks: Sequence[Block], again: set[int], moment: bool = True) -> int:
-    """Bytes at the highest point; without the moment in which a block is computed again, that well-known mistake."""
-    held = sum(of if n in again else kept for n, (kept, of, _) in enumerate(blocks))
-    return held + (max((blocks[n][0] for n in again), default=0) if moment else 0)
+class Job(NamedTuple):
+    """The arguments of the learner's function."""
+
+    blocks: tuple[Block, ...]
+    budget: int
 
 
-def flop(blocks: Sequence[Block], again: set[int]) -> int:
-    """Work of computing these blocks once more."""
-    return sum(blocks[n][2] for n in again)
+Plan = set[int]  # the numbers of the blocks to recompute
+Formula = Callable[[Sequence[Block], Plan], float]
 
 
-def _plans(blocks: Sequence[Block]) -> list[set[int]]:
-    every = range(len(blocks))
-    return [set(some) for n in range(len(blocks) + 1) for some in itertools.combinations(every, n)]
+def held_bytes(blocks: Sequence[Block], plan: Plan) -> int:
+    """Return the bytes that the blocks save after the forward pass."""
+    return sum(block.input_bytes if n in plan else block.saved_bytes for n, block in enumerate(blocks))
 
 
-def _least(blocks: Sequence[Block], budget: int, cost: Callable = flop, fits: Callable = peak) -> set[int] | None:
-    able = [plan for plan in _plans(blocks) if fits(blocks, plan) <= budget]
-    return min(able, key=lambda plan: cost(blocks, plan), default=None)
+def peak_bytes(blocks: Sequence[Block], plan: Plan) -> int:
+    """Return the bytes at the highest point, when the largest of the recomputed blocks has been recomputed."""
+    return held_bytes(blocks, plan) + max((blocks[n].saved_bytes for n in plan), default=0)
 
 
-def _in_order(blocks: Sequence[Block], budget: int, worth: Callable) -> set[int] | None:
-    """Greedily: the block that is worth most, then the next, until it fits."""
-    again: set[int] = set()
-    for n in sorted(range(len(blocks)), key=lambda n: -worth(*blocks[n])):
-        if peak(blocks, again) <= budget:
-            return again
-        again.add(n)
-    return again if peak(blocks, again) <= budget else None
+def flop(blocks: Sequence[Block], plan: Plan) -> int:
+    """Return the work of recomputing these blocks."""
+    return sum(blocks[n].flop for n in plan)
 
 
-_GREEDY = {
-    "most bytes first": (lambda kept, of, work: kept - of, "Most bytes first is not least work: cheap blocks may do."),
-    "least work first": (lambda kept, of, work: -work, "Cheapest first adds up: one dearer block may free more."),
-    "bytes per FLOP": (
-        lambda kept, of, work: (kept - of) / work,
-        "Bytes per FLOP in their order: the last one taken may free far more than is needed. Compare whole plans.",
-    ),
-}
+def best(job: Job, cost: Formula = flop, peak: Formula = peak_bytes) -> Plan | None:
+    """Return the plan with the least cost among those that fit, or None if none fits."""
+    every = range(len(job.blocks))
+    plans = [set(chosen) for n in range(len(every) + 1) for chosen in itertools.combinations(every, n)]
+    fitting = [plan for plan in plans if peak(job.blocks, plan) <= job.budget]
+    return min(fitting, key=lambda plan: cost(job.blocks, plan), default=None)
+
+
+def _greedy(job: Job, value: Callable[[Block], float]) -> Plan | None:
+    """Return the plan that recomputes the block of the highest value, then the next one, until the plan fits."""
+    plan: Plan = set()
+    for n in sorted(range(len(job.blocks)), key=lambda n: -value(job.blocks[n])):
+        if peak_bytes(job.blocks, plan) <= job.budget:
+            return plan
+        plan.add(n)
+    return plan if peak_bytes(job.blocks, plan) <= job.budget else None
+
+
+def _largest_of_all(blocks: Sequence[Block]) -> int:
+    return max(block.saved_bytes for block in blocks)
 
 
 _ALL = "The largest of those computed again, not of all blocks: the others keep what they keep."
-# What a wrong answer takes for the peak, and what to say to it.
-MISTAKES: tuple[tuple[Callable, str], ...] = (
-    (lambda blocks, again: peak(blocks, again) + 1, "A plan that fills the budget to the last byte fits as well."),
-    (lambda blocks, again: peak(blocks, again, False) + max(kept for kept, _, _ in blocks), _ALL),
-    (lambda blocks, again: peak(blocks, again, False) + max(kept for kept, _, _ in blocks) * bool(again), _ALL),
+MISTAKES: tuple[tuple[Formula, str], ...] = (
     (
-        lambda blocks, again: peak(blocks, again, False) + max((blocks[n][0] - blocks[n][1] for n in again), default=0),
+        lambda blocks, plan: peak_bytes(blocks, plan) + 1,
+        "A plan that fills the budget to the last byte fits as well.",
+    ),
+    (
+        lambda blocks, plan: held_bytes(blocks, plan) + _largest_of_all(blocks),
+        _ALL,
+    ),
+    (
+        lambda blocks, plan: held_bytes(blocks, plan) + (_largest_of_all(blocks) if plan else 0),
+        _ALL,
+    ),
+    (
+        lambda blocks, plan: (
+            held_bytes(blocks, plan) + max((blocks[n].saved_bytes - blocks[n].input_bytes for n in plan), default=0)
+        ),
         "The input of the largest is counted, and is counted again: for a moment there is all that the block keeps.",
     ),
     (
-        lambda blocks, again: peak(blocks, again) - sum(blocks[n][1] for n in again),
+        lambda blocks, plan: peak_bytes(blocks, plan) - sum(blocks[n].input_bytes for n in plan),
         "The input of a block that is computed again is kept: count it.",
+    ),
+)
+_GREEDY: tuple[tuple[Callable[[Block], float], str], ...] = (
+    (
+        lambda block: (block.saved_bytes - block.input_bytes) / block.flop,
+        "Bytes per FLOP in their order: the last one taken may free far more than is needed. Compare whole plans.",
+    ),
+    (
+        lambda block: -block.flop,
+        "Cheapest first adds up: one dearer block may free more.",
+    ),
+    (
+        lambda block: block.saved_bytes - block.input_bytes,
+        "Most bytes first is not least work: cheap blocks may do.",
     ),
 )
 
 
-def _known(fn: Callable) -> str:
-    """What to say to an answer that makes a well-known mistake, and makes it in every case."""
-    answers = [fn(list(blocks), budget) for blocks, budget in CASES.values()]
-    for fits, hint in MISTAKES:
-        if answers == [_least(*given, fits=fits) for given in CASES.values()]:
+def _hint_for_all_jobs(fn: Callable) -> str:
+    """Return the hint of the mistake that explains the answers to all cases, or an empty string."""
+    answers = [fn(list(job.blocks), job.budget) for job in JOBS.values()]
+    for peak, hint in MISTAKES:
+        if answers == [best(job, peak=peak) for job in JOBS.values()]:
             return hint
     return ""
 
 
-def _check(fn: Callable, blocks: Sequence[Block], budget: int) -> None:
-    got, best = fn(list(blocks), budget), _least(blocks, budget)
-    if best is None:
-        if got is not None:
-            raise Wrong(None, got, _known(fn) or "No plan fits, not even all again: return None.")
-        return
-    if got is None:
-        raise Wrong(best, got, _known(fn) or f"A plan fits: {best} needs {peak(blocks, best)} bytes of {budget}.")
+def _as_plan(got: Any, job: Job) -> Plan:
+    """Return the answer as a set of numbers of blocks, or raise the error for an answer that is none."""
     if not isinstance(got, Set):
         raise Wrong("a set of numbers of blocks", got, "Return a set such as {0, 2}; the empty one is set().")
-    got = {int(n) if isinstance(n, numbers.Integral) else n for n in got}
-    if not all(type(n) is int and 0 <= n < len(blocks) for n in got):
-        raise Wrong(f"numbers from 0 to {len(blocks) - 1}", got, "Blocks are counted from 0.")
-    if peak(blocks, got) > budget:
-        hint = f"This plan needs {peak(blocks, got)} bytes of {budget}."
-        if peak(blocks, got, moment=False) <= budget:
-            hint += " While a block is computed again, all that it keeps is there for a moment; the largest counts."
-        raise Wrong(best, got, _known(fn) or hint)
-    if flop(blocks, got) > flop(blocks, best):
-        least = f"{flop(blocks, best)} do, in {peak(blocks, best)} of {budget} bytes"
-        hint = f"It fits, for {flop(blocks, got)} FLOP; {least}."
-        for worth, advice in _GREEDY.values():
-            if got == _in_order(blocks, budget, worth):
-                hint = advice
-        if got == _least(blocks, budget, cost=lambda blocks, plan: len(plan)):
-            hint = "The fewest blocks are not the least work."
-        raise Wrong(best, got, _known(fn) or hint)
+    plan = {int(n) if isinstance(n, numbers.Integral) else n for n in got}
+    if not all(type(n) is int and 0 <= n < len(job.blocks) for n in plan):
+        raise Wrong(f"numbers from 0 to {len(job.blocks) - 1}", plan, "Blocks are counted from 0.")
+    return plan
 
 
-_EQUAL = ((16, 1, 10),) * 4
-_MIXED = ((40, 2, 50), (16, 1, 9), (16, 1, 9), (12, 1, 8), (24, 2, 30))
-_WIDE = ((32, 3, 30), (38, 1, 39), (34, 3, 26), (42, 1, 31), (27, 7, 17), (55, 7, 31))
-CASES: dict[str, tuple[tuple[Block, ...], int]] = {
-    "Where all fits nothing is computed again": (_EQUAL, 64),
-    "Equal blocks: as many as it takes, and the moment counts": (_EQUAL, 50),
-    "All of them again": (_EQUAL, 20),
-    "A budget that no plan meets": (_EQUAL, 19),
-    "Unequal blocks: the least work": (_MIXED, 100),
-    "Exactly as many bytes as there are": (_MIXED, peak(_MIXED, {1, 2})),
-    "A tight budget": (_MIXED, 70),
-    "The largest of those computed again, wherever it stands": (_WIDE, 134),
-    "More blocks for less work": (((55, 1, 26), (37, 4, 10), (53, 2, 4), (15, 2, 8)), 120),
-    "One dear block, or some cheap ones": (((30, 1, 20), (14, 1, 9), (14, 1, 9), (10, 1, 3)), 60),
+def _hint_for_memory(job: Job, plan: Plan) -> str:
+    """Return the hint for a plan that does not fit."""
+    hint = f"This plan needs {peak_bytes(job.blocks, plan)} bytes of {job.budget}."
+    if held_bytes(job.blocks, plan) <= job.budget:
+        hint += " While a block is computed again, all that it keeps is there for a moment; the largest counts."
+    return hint
+
+
+def _hint_for_work(job: Job, plan: Plan, expected: Plan) -> str:
+    """Return the hint for a plan that fits with too much work."""
+    if plan == best(job, cost=lambda blocks, candidate: len(candidate)):
+        return "The fewest blocks are not the least work."
+    for value, hint in _GREEDY:
+        if plan == _greedy(job, value):
+            return hint
+    least = f"{flop(job.blocks, expected)} do, in {peak_bytes(job.blocks, expected)} of {job.budget} bytes"
+    return f"It fits, for {flop(job.blocks, plan)} FLOP; {least}."
+
+
+def _check(fn: Callable, job: Job) -> None:
+    """The answer must be a plan that fits, with the least work."""
+    expected = best(job)
+    got = fn(list(job.blocks), job.budget)
+    if expected is None:
+        if got is not None:
+            raise Wrong(None, got, _hint_for_all_jobs(fn) or "No plan fits, not even all again: return None.")
+        return
+    if got is None:
+        hint = f"A plan fits: {expected} needs {peak_bytes(job.blocks, expected)} bytes of {job.budget}."
+        raise Wrong(expected, got, _hint_for_all_jobs(fn) or hint)
+    plan = _as_plan(got, job)
+    if peak_bytes(job.blocks, plan) > job.budget:
+        raise Wrong(expected, plan, _hint_for_all_jobs(fn) or _hint_for_memory(job, plan))
+    if flop(job.blocks, plan) > flop(job.blocks, expected):
+        raise Wrong(expected, plan, _hint_for_all_jobs(fn) or _hint_for_work(job, plan, expected))
+
+
+def _blocks(*rows: tuple[int, int, int]) -> tuple[Block, ...]:
+    return tuple(Block(*row) for row in rows)
+
+
+_EQUAL = _blocks(*[(16, 1, 10)] * 4)
+_MIXED = _blocks((40, 2, 50), (16, 1, 9), (16, 1, 9), (12, 1, 8), (24, 2, 30))
+_WIDE = _blocks((32, 3, 30), (38, 1, 39), (34, 3, 26), (42, 1, 31), (27, 7, 17), (55, 7, 31))
+_FOUR = _blocks((55, 1, 26), (37, 4, 10), (53, 2, 4), (15, 2, 8))
+_ONE_LARGE = _blocks((30, 1, 20), (14, 1, 9), (14, 1, 9), (10, 1, 3))
+JOBS = {
+    "Where all fits nothing is computed again": Job(_EQUAL, 64),
+    "Equal blocks: as many as it takes, and the moment counts": Job(_EQUAL, 50),
+    "All of them again": Job(_EQUAL, 20),
+    "A budget that no plan meets": Job(_EQUAL, 19),
+    "Unequal blocks: the least work": Job(_MIXED, 100),
+    "Exactly as many bytes as there are": Job(_MIXED, peak_bytes(_MIXED, {1, 2})),
+    "A tight budget": Job(_MIXED, 70),
+    "The largest of those computed again, wherever it stands": Job(_WIDE, 134),
+    "More blocks for less work": Job(_FOUR, 120),
+    "One dear block, or some cheap ones": Job(_ONE_LARGE, 60),
 }
 EXERCISE = Exercise(
     name="least_recomputing",
     chapter="16",
-    cases=tuple(case(name, _check, *given) for name, given in CASES.items()),
+    cases=tuple(case(name, _check, job) for name, job in JOBS.items()),
     hints=(
         "What is held at the highest point? Which three terms does that sum have?",
         "How many plans are there for a dozen blocks? Is it worth being clever?",
