@@ -27,7 +27,6 @@ from dltutorial.profile import disk, probes
 from dltutorial.profile.probes import Figure
 
 _LAYOUT = 2  # of the JSON file; a new number makes every machine measure again
-_SHORT_NAMES = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16", "float64": "fp64"}
 _MAX_DISTURBED_AGE_S = 600  # peaks that were measured on a busy machine are used for this time
 
 
@@ -51,11 +50,11 @@ class Peaks:
     memory: Figure | None
     disk: Mapping[str, Figure | None]
 
-    def peak_flops_per_s(self, dtype: Any = "fp32") -> float:
+    def peak_flops_per_s(self, dtype: str = "fp32") -> float:
         """The peak of matrix products.
 
         Args:
-            dtype: A data type, named "bf16" or "bfloat16", or given as ``torch.bfloat16``.
+            dtype: A key of ``matmul``.
 
         Returns:
             FLOP/s.
@@ -63,11 +62,10 @@ class Peaks:
         Raises:
             CourseError: It was not measured here.
         """
-        name = str(dtype).removeprefix("torch.")
-        figure = self.matmul.get(_SHORT_NAMES.get(name, name))
+        figure = self.matmul.get(dtype)
         if figure is None:
             available = ", ".join(name for name, figure in self.matmul.items() if figure) or "none"
-            raise CourseError(f"no {name} peak on {self.machine}: not available; choose one of: {available}")
+            raise CourseError(f"no {dtype} peak on {self.machine}: not available; choose one of: {available}")
         return figure.best
 
     @property
@@ -81,11 +79,11 @@ class Peaks:
             raise CourseError(f"no memory bandwidth on {self.machine}: free some memory, then measure(refresh=True)")
         return self.memory.best
 
-    def ridge(self, dtype: Any = "fp32") -> float:
+    def ridge(self, dtype: str = "fp32") -> float:
         """The arithmetic intensity, in FLOP/byte, above which compute limits an operation instead of memory."""
         return self.peak_flops_per_s(dtype) / self.memory_bytes_per_s
 
-    def predict_s(self, flop: float, n_bytes: float, dtype: Any = "fp32") -> float:
+    def predict_s(self, flop: float, n_bytes: float, dtype: str = "fp32") -> float:
         """The shortest time of an operation in seconds, by the roofline."""
         return max(flop / self.peak_flops_per_s(dtype), n_bytes / self.memory_bytes_per_s)
 

@@ -135,7 +135,7 @@ def measure(
     Args:
         loader: The batches, or a function that makes an iterable of them. A loader that ends is started again, and the
             time of its start counts. Worker processes are ended after each phase, so that none of them works during
-            another phase. An iterator can start only once, so it must have enough batches.
+            another phase.
         step: Trains on one batch that is on the device.
         rounds: How often each phase is measured.
         phase_s: The shortest time of one phase, in seconds.
@@ -145,10 +145,8 @@ def measure(
         The split.
 
     Raises:
-        CourseError: There is no round or no batch, an iterator ended, or the samples of a batch cannot be counted.
+        CourseError: The loader gave no batch, or the samples of a batch cannot be counted.
     """
-    if rounds < 1:
-        raise CourseError(f"cannot measure {rounds} rounds; give at least 1")
     device = device or machine.device()
     with batches_of(loader, device) as batches:
         first_batch = next(batches)
@@ -223,7 +221,7 @@ def batches_of(loader: Iterable | Callable[[], Iterable], device: str) -> Iterat
         The iterator. The worker processes of the loader end with the ``with`` block.
 
     Raises:
-        CourseError: The loader gives no batch, or it is an iterator and has ended.
+        CourseError: The loader gives no batch.
     """
     with contextlib.closing(_endless(loader)) as batches:
         yield (to_device(batch, device) for batch in batches)
@@ -231,24 +229,14 @@ def batches_of(loader: Iterable | Callable[[], Iterable], device: str) -> Iterat
 
 def _endless(loader: Any) -> Generator:
     """Yield the batches of a loader, and start it again whenever it ends."""
-    while True:
-        iterable = loader if hasattr(loader, "__iter__") else loader()
-        iterator = iter(iterable)
-        starts_once = iterator is loader
-        count = 0
-        try:
-            for batch in iterator:
-                count += 1
-                yield batch
-        finally:
-            if not starts_once and hasattr(iterator, "close"):
-                iterator.close()
-        if count == 0 or starts_once:
-            break
-    reason = "is an iterator, and it has ended" if count else "gave no batch"
-    raise CourseError(
-        f"the loader {reason}; give a list, a DataLoader, or a function that makes an iterator of batches"
-    )
+    has_batches = True
+    while has_batches:
+        has_batches = False
+        batches = loader if hasattr(loader, "__iter__") else loader()
+        for batch in batches:
+            has_batches = True
+            yield batch
+    raise CourseError("the loader gave no batch; give a list, a DataLoader, or a function that makes an iterator")
 
 
 def to_device(batch: Any, device: Any) -> Any:

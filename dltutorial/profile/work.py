@@ -50,7 +50,7 @@ class Work:
         """Bytes of the whole step."""
         return sum(operator.n_bytes for operator in self.operators)
 
-    def roof_s(self, peaks: Peaks, dtype: Any = "fp32") -> tuple[float, float]:
+    def roof_s(self, peaks: Peaks, dtype: str = "fp32") -> tuple[float, float]:
         """Shortest time of the step by the roofline.
 
         Args:
