@@ -8,10 +8,14 @@ p + r, 2 p + r, …. In all schedules except ``interleaved``, each rank has one 
     B   the backward pass. In ``zero_bubble`` it computes only the gradient of the stage's input.
     W   the second part of the backward pass in ``zero_bubble``: the gradients of the weights. No rank waits for them.
 
-1F1B on two ranks with three micro-batches, if B takes twice as long as F (dots are idle time):
+Here are two schedules of two ranks with three micro-batches, if B takes twice as long as F. Time runs to the right, and
+dots are idle time.
 
-    rank 0   F0 F1 ·· ·· B0--- F2 B1--- ·· B2---
-    rank 1   ·· F0 B0--- F1 B1--- F2 B2--- ·· ··
+    GPipe    rank 0   F0 F1 F2 ·· ·· ·· B0--- B1--- B2---      rank 0 holds activations of 3 micro-batches
+             rank 1   ·· F0 F1 F2 B0--- B1--- B2--- ·· ··
+
+    1F1B     rank 0   F0 F1 ·· ·· B0--- F2 B1--- ·· B2---      rank 0 holds activations of 2 micro-batches
+             rank 1   ·· F0 B0--- F1 B1--- F2 B2--- ·· ··
 
 - :func:`timed` simulates a schedule, and finds a deadlock before ranks run it.
 - :func:`bubble` returns the share of the ranks' time in which they are idle.
@@ -61,7 +65,12 @@ def one_f_one_b(p: int, m: int) -> Schedule:
 
     In the warm-up, rank r does p − r − 1 forward passes. This is the time until the first gradient can come back.
     """
-    return interleaved(p, m, 1)
+    schedule = []
+    for rank in range(p):
+        forward = [Act("F", micro_batch, rank) for micro_batch in range(m)]
+        backward = [Act("B", micro_batch, rank) for micro_batch in range(m)]
+        schedule.append(alternate(forward, backward, n_warm_up=p - rank - 1))
+    return schedule
 
 
 def interleaved(p: int, m: int, v: int = 2) -> Schedule:
@@ -69,52 +78,43 @@ def interleaved(p: int, m: int, v: int = 2) -> Schedule:
 
     Args:
         p: The number of ranks.
-        m: The number of micro-batches.
-        v: The number of stages on each rank. Stages of one rank are p apart.
+        m: The number of micro-batches. They pass through the stages in groups of p, so m is a multiple of p.
+        v: The number of stages on each rank, at least 2. Stages of one rank are p apart.
 
     Returns:
         The acts of each rank.
 
     Raises:
-        CourseError: v is above 1 and m is no multiple of p, but micro-batches pass through the stages in groups of p.
+        CourseError: m is no multiple of p.
     """
-    if v > 1 and m % p != 0:
+    if m % p != 0:
         raise CourseError(f"{m} micro-batches are not groups of {p}, as interleaving needs; take a multiple of {p}")
     schedule = []
     for rank in range(p):
-        forward = _passes("F", rank, p, m, v)
-        backward = _passes("B", rank, p, m, v)
-        n_warm_up = min(m * v, _least_warm_up(rank, p, v))
-        acts = forward[:n_warm_up]
-        for one_forward, one_backward in zip(forward[n_warm_up:], backward, strict=False):
-            acts += [one_forward, one_backward]
-        acts += backward[m * v - n_warm_up :]
-        schedule.append(acts)
+        stages = [p * virtual_stage + rank for virtual_stage in range(v)]
+        forward = passes_in_groups("F", p, m, stages)
+        backward = passes_in_groups("B", p, m, stages[::-1])
+        n_warm_up = 2 * (p - rank - 1) + (v - 1) * p
+        schedule.append(alternate(forward, backward, n_warm_up))
     return schedule
 
 
-def _least_warm_up(rank: int, p: int, v: int) -> int:
-    """Return the number of forward passes that a rank can do until the first gradient comes back."""
-    if v == 1:
-        return p - rank - 1
-    return 2 * (p - rank - 1) + (v - 1) * p
-
-
-def _passes(kind: str, rank: int, p: int, m: int, v: int) -> list[Act]:
-    """Return all forward or all backward passes of a rank, in order.
-
-    A group of p micro-batches passes through one virtual stage after the other. With one stage, there are no groups.
-    """
-    if v == 1:
-        return [Act(kind, micro_batch, rank) for micro_batch in range(m)]
-    stages = [p * virtual_stage + rank for virtual_stage in range(v)]
-    if kind == "B":
-        stages.reverse()
+def passes_in_groups(kind: str, p: int, m: int, stages: Sequence[int]) -> list[Act]:
+    """Return all passes of a rank: each group of p micro-batches passes through one stage after the other."""
     acts = []
     for first in range(0, m, p):
         for stage in stages:
             acts += [Act(kind, micro_batch, stage) for micro_batch in range(first, first + p)]
     return acts
+
+
+def alternate(forward: list[Act], backward: list[Act], n_warm_up: int) -> list[Act]:
+    """Return some forward passes, then a forward and a backward pass in turn, then the remaining backward passes."""
+    acts = forward[:n_warm_up]
+    after_warm_up = forward[n_warm_up:]
+    for one_forward, one_backward in zip(after_warm_up, backward, strict=False):
+        acts += [one_forward, one_backward]
+    return acts + backward[len(after_warm_up) :]
 
 
 def zero_bubble(p: int, m: int) -> Schedule:
@@ -214,15 +214,14 @@ def bubble(spans: Sequence[Sequence[Span]]) -> float:
 
 def in_flight(acts: Sequence[Act]) -> int:
     """Return the largest number of activations that a rank holds at once, one for each micro-batch and stage."""
-    last_kind = "B"
-    if any(act.kind == "W" for act in acts):
-        last_kind = "W"
-    held = 0
-    most_held = 0
-    for act in acts:
-        if act.kind == "F":
-            held += 1
-        elif act.kind == last_kind:
-            held -= 1
-        most_held = max(most_held, held)
-    return most_held
+    kinds = [act.kind for act in acts]
+    last_kind = "W" if "W" in kinds else "B"  # it frees the activations
+    n_held = 0
+    n_held_after_act = [0]
+    for kind in kinds:
+        if kind == "F":
+            n_held += 1
+        if kind == last_kind:
+            n_held -= 1
+        n_held_after_act.append(n_held)
+    return max(n_held_after_act)
