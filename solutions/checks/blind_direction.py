@@ -1,116 +1,169 @@
-"""Checks of chapter 23's exercise, second part: which change of the constants no residual sees."""
+"""Checks of chapter 23's exercise, second part: which change of the constants changes no residual.
+
+The answer gets the slopes c_x and the curvatures c_xx of a profile at some points. The residual a c_x - b c_xx then
+changes by c_x da - c_xx db. The answer returns the direction (da, db) of length 1 that changes no residual, or None if
+there is none. The checks compare it with directions that are known for the profiles below.
+
+Legend: N points.
+
+Source: https://en.wikipedia.org/wiki/Singular_value_decomposition
+"""
 
 import contextlib
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 
 from dltutorial.course.checks import Exercise, Wrong
 from dltutorial.course.checks.cases import case
 from dltutorial.course.checks.expect import expect_close
+from dltutorial.course.checks.rank_harness import Mistakes
+
+_RTOL = 1e-3
+_ATOL = 1e-8
+X = torch.linspace(0, 1, 41, dtype=torch.float64)
 
 _BOTH = "The two columns differ in shape: no change of a is undone by one of b, so None."
 _UNITS = "Lengths in millimetres make c_xx a million times smaller, and tell as much: give both columns length 1 first."
 _SIGN = "Its first number that is not zero is positive."
 _MINUS = "The residual changes by c_x da - c_xx db: mind the minus. And take the smallest singular value's vector."
 _ORDER = "a first, then b; and lengths that you divided by divide the direction again."
-_STILL = {
+_LARGEST = "That is the direction which is told best: take the smallest singular value's."
+_SCALED = "You scaled the columns: the direction is one of a and b again after dividing by the same lengths."
+_LENGTH_1 = "A direction has length 1."
+_NOT_NONE = "c_x da - c_xx db is 0 everywhere in this direction: it is not None."
+_HINTS_FOR_ZERO_COLUMN = {
     (0.0, 1.0): "c_xx is 0: b may be anything, so the direction is (0, 1). No mean is taken off the columns.",
     (1.0, 0.0): "c_x is 0: a may be anything, so the direction is (1, 0). No mean is taken off the columns.",
 }
-_BACK = "You scaled the columns: the direction is one of a and b again after dividing by the same lengths."
-X = torch.linspace(0, 1, 41, dtype=torch.float64)
-
-
-def _settled(ratio: float) -> tuple[torch.Tensor, torch.Tensor]:
-    slope = torch.exp(ratio * (X - 1))
-    return slope, ratio * slope
-
-
-def _numbers(got: Any) -> Any:
-    """A tuple, a list or a tensor of floats as float64; anything else as it is."""
-    if isinstance(got, (tuple, list)):
-        with contextlib.suppress(Exception):
-            return torch.tensor([float(part) for part in got], dtype=torch.float64)
-    return got.double() if torch.is_tensor(got) and got.is_floating_point() else got
-
-
-def _one(fn: Callable, c_x: torch.Tensor, c_xx: torch.Tensor, right: tuple, hint: str = "", **given: float) -> None:
-    try:
-        got = _numbers(fn(c_x, c_xx, **given))
-    except (RuntimeError, ValueError) as error:  # of linear algebra, too
-        if hint and not isinstance(error, NotImplementedError):
-            error.add_note(hint)
-        raise
-    wanted = torch.tensor(right, dtype=torch.float64)
-    wanted = wanted / wanted.norm()
-    if got is None:
-        raise Wrong(wanted, None, hint or "c_x da - c_xx db is 0 everywhere in this direction: it is not None.")
-    c, s = wanted.tolist()
-    scaled = wanted * torch.stack([c_x.norm(), c_xx.norm()])
-    mistakes = [
-        (-wanted, _SIGN),
-        ([0.0, 0.0], "A direction has length 1. The sign of 0 is 0."),
-        ([c, -s], _MINUS),  # of two columns of one length both mistakes give the same numbers
-        ([-c, s], _MINUS),
-        ([s, c], _STILL.get((c, s), _ORDER)),
-        ([1.0, 1.0], _STILL.get((c, s), _ORDER)),
-        ([s, -c], "That is the direction which is told best: take the smallest singular value's."),
-        ([-s, c], "That is the direction which is told best: take the smallest singular value's."),
-        (scaled / scaled.norm().clamp(min=1e-300), _BACK),
-    ]
-    if torch.is_tensor(got) and got.shape == (2,) and not torch.isclose(got.norm(), wanted.norm(), rtol=1e-4):
-        along = got / got.norm()
-        if torch.allclose(along, wanted, rtol=1e-4, atol=1e-8):
-            raise Wrong(wanted, got, "A direction has length 1.")
-    mistakes = [(torch.tensor(value) if isinstance(value, list) else value, advice) for value, advice in mistakes]
-    expect_close(got, wanted, hint, mistakes, rtol=1e-3, atol=1e-8)
-
-
-def _none(fn: Callable, c_x: torch.Tensor, c_xx: torch.Tensor, hint: str, **given: float) -> None:
-    if (got := fn(c_x, c_xx, **given)) is not None:
-        raise Wrong(None, got, hint)
-
-
-def _wave(scale: float = 1.0, share: float = 1.0) -> tuple[torch.Tensor, torch.Tensor]:
-    """c_x of a settled profile and of a wave beside it, of which share says how large it is."""
-    c_x, c_xx = _settled(5.0)
-    return c_x + share * torch.cos(6 * X), scale * (c_xx - 6 * share * torch.sin(6 * X))
-
-
-def _least(c_x: torch.Tensor, c_xx: torch.Tensor) -> tuple[float, float]:
-    """The direction of the smallest singular value, for columns c_x and c_xx of one sign."""
-    return c_xx.norm().item(), c_x.norm().item()
-
-
 _ZERO = "A column of zeros tells nothing of its constant: that constant alone may move. Mind the division by 0."
 _NOISE = "Noise makes no two columns exactly alike: blind below a thousandth of the largest singular value."
 _WEAK = "Small, but more than a thousandth of the largest singular value: it can be told."
 _GIVEN = "What counts as 0 is at most tolerance, as it was given, times the largest singular value."
-_LENGTH = "Columns of one length, and tolerance times the *largest* singular value: no sum, no square, no other scale."
-_SMALL, _TINY = _wave(share=5e-3), _wave(share=5e-4)  # singular values of 0.0081 and 0.00082 times the largest
+_SCALE = "Columns of one length, and tolerance times the *largest* singular value: no sum, no square, no other scale."
+
+
+class Profile(NamedTuple):
+    """The slopes and the curvatures of a profile, each (N,)."""
+
+    c_x_N: Tensor
+    c_xx_N: Tensor
+
+    def direction(self) -> tuple[float, float]:
+        """Return the direction of the smallest singular value, for slopes and curvatures of one sign."""
+        return self.c_xx_N.norm().item(), self.c_x_N.norm().item()
+
+
+def _stationary(ratio: float, length_unit: float = 1.0, noise: float = 0.0) -> Profile:
+    """Return a stationary profile of a / b = ratio, in another unit of length, with some noise in its curvatures."""
+    slope_N = torch.exp(ratio * (X - 1))
+    return Profile(slope_N, length_unit * ratio * slope_N + noise * torch.sin(9 * X))
+
+
+def _with_wave(share: float = 1.0, length_unit: float = 1.0) -> Profile:
+    """Return a stationary profile plus a wave of this amplitude, in another unit of length."""
+    c_x_N, c_xx_N = _stationary(5.0)
+    return Profile(
+        c_x_N + share * torch.cos(6 * X),
+        length_unit * (c_xx_N - 6 * share * torch.sin(6 * X)),
+    )
+
+
+def _as_tensor(got: Any) -> Any:
+    """Return a tuple, a list or a tensor of floats as float64, and anything else as it is."""
+    if isinstance(got, (tuple, list)):
+        with contextlib.suppress(Exception):  # a learner's list may hold anything
+            return torch.tensor([float(number) for number in got], dtype=torch.float64)
+    if torch.is_tensor(got) and got.is_floating_point():
+        return got.double()
+    return got
+
+
+def _mistakes(profile: Profile, expected_2: Tensor) -> Mistakes:
+    """Return the directions of known mistakes. If both columns have the same length, some of them are equal."""
+    da, db = expected_2.tolist()
+    order = _HINTS_FOR_ZERO_COLUMN.get((da, db), _ORDER)
+    scaled_2 = expected_2 * torch.stack([profile.c_x_N.norm(), profile.c_xx_N.norm()])
+    return [
+        (-expected_2, _SIGN),
+        (torch.zeros(2), f"{_LENGTH_1} The sign of 0 is 0."),
+        (torch.tensor([da, -db]), _MINUS),
+        (torch.tensor([-da, db]), _MINUS),
+        (torch.tensor([db, da]), order),
+        (torch.ones(2), order),
+        (torch.tensor([db, -da]), _LARGEST),
+        (torch.tensor([-db, da]), _LARGEST),
+        (scaled_2 / scaled_2.norm().clamp(min=1e-300), _SCALED),
+    ]
+
+
+def _has_other_length(got: Any, expected_2: Tensor) -> bool:
+    """Return whether an answer is the direction, but with another length than 1."""
+    if not torch.is_tensor(got) or got.shape != (2,) or torch.isclose(got.norm(), expected_2.norm(), rtol=1e-4):
+        return False
+    return torch.allclose(got / got.norm(), expected_2, rtol=1e-4, atol=_ATOL)
+
+
+def _check_direction(
+    fn: Callable, profile: Profile, direction: tuple[float, float], hint: str = "", **options: float
+) -> None:
+    """The answer must be this direction, with length 1."""
+    try:
+        got = _as_tensor(fn(*profile, **options))
+    except (RuntimeError, ValueError) as error:  # also errors of linear algebra
+        if hint and not isinstance(error, NotImplementedError):
+            error.add_note(hint)
+        raise
+    expected_2 = torch.tensor(direction, dtype=torch.float64)
+    expected_2 = expected_2 / expected_2.norm()
+    if got is None:
+        raise Wrong(expected_2, None, hint or _NOT_NONE)
+    if _has_other_length(got, expected_2):
+        raise Wrong(expected_2, got, _LENGTH_1)
+    expect_close(got, expected_2, hint, _mistakes(profile, expected_2), rtol=_RTOL, atol=_ATOL)
+
+
+def _check_none(fn: Callable, profile: Profile, hint: str, **options: float) -> None:
+    """The answer must be None, because every change of the constants changes some residuals."""
+    got = fn(*profile, **options)
+    if got is not None:
+        raise Wrong(None, got, hint)
+
+
+_LINE = Profile(torch.ones_like(X), torch.zeros_like(X))
+_NO_SLOPE = Profile(torch.zeros_like(X), torch.ones_like(X))
+_MILLIMETRES = _stationary(5.0, length_unit=1e-6)
+_NOISY = _stationary(5.0, noise=1e-5)
+_SMALL = _with_wave(share=5e-3)  # its smaller singular value is 0.0081 times the largest
+_TINY = _with_wave(share=5e-4)  # 0.00082 times the largest
+_WAVE = _with_wave()
 EXERCISE = Exercise(
     name="blind_direction",
     chapter="23",
     cases=(
-        case("A settled profile, a/b = 5", _one, *_settled(5.0), (5.0, 1.0)),
-        case("A settled profile, a/b = 0.5", _one, *_settled(0.5), (0.5, 1.0)),
-        case("A flow to the left, a/b = -5", _one, *_settled(-5.0), (5.0, -1.0), _SIGN),
-        case("A wave beside it: both are told", _none, *_wave(), _BOTH),
-        case("The same wave in other units: both are told", _none, *_wave(1e-6), _UNITS),
-        case("A settled profile in other units", _one, _settled(5.0)[0], 1e-6 * _settled(5.0)[1], (5e-6, 1.0), _UNITS),
-        case("A straight line: nothing of b", _one, torch.ones_like(X), torch.zeros_like(X), (0.0, 1.0), _ZERO),
-        case("Where c_x is 0: nothing of a", _one, torch.zeros_like(X), torch.ones_like(X), (1.0, 0.0), _ZERO),
-        case("A settled profile, nearly", _one, _settled(5.0)[0], _settled(5.0)[1] + 1e-5 * torch.sin(9 * X),
-             (5.0, 1.0), _NOISE),
-        case("A weak wave: both are told", _none, *_wave(share=0.02), _WEAK),
-        case("A weaker wave, 0.008 of the largest: both are told", _none, *_SMALL, _WEAK),
-        case("The same with tolerance 0.05", _one, *_SMALL, _least(*_SMALL), _GIVEN, tolerance=0.05),
-        case("A wave of 0.0008 of the largest", _one, *_TINY, _least(*_TINY), _NOISE),
-        case("The same with tolerance 0.0001: both are told", _none, *_TINY, _GIVEN, tolerance=1e-4),
-        case("A strong wave, 0.7 of the largest, with tolerance 0.6: both are told", _none, *_wave(), _LENGTH,
-             tolerance=0.6),
+        case("A settled profile, a/b = 5", _check_direction, _stationary(5.0), (5.0, 1.0)),
+        case("A settled profile, a/b = 0.5", _check_direction, _stationary(0.5), (0.5, 1.0)),
+        case("A flow to the left, a/b = -5", _check_direction, _stationary(-5.0), (5.0, -1.0), _SIGN),
+        case("A wave beside it: both are told", _check_none, _WAVE, _BOTH),
+        case("The same wave in other units: both are told", _check_none, _with_wave(length_unit=1e-6), _UNITS),
+        case("A settled profile in other units", _check_direction, _MILLIMETRES, (5e-6, 1.0), _UNITS),
+        case("A straight line: nothing of b", _check_direction, _LINE, (0.0, 1.0), _ZERO),
+        case("Where c_x is 0: nothing of a", _check_direction, _NO_SLOPE, (1.0, 0.0), _ZERO),
+        case("A settled profile, nearly", _check_direction, _NOISY, (5.0, 1.0), _NOISE),
+        case("A weak wave: both are told", _check_none, _with_wave(share=0.02), _WEAK),
+        case("A weaker wave, 0.008 of the largest: both are told", _check_none, _SMALL, _WEAK),
+        case("The same with tolerance 0.05", _check_direction, _SMALL, _SMALL.direction(), _GIVEN, tolerance=0.05),
+        case("A wave of 0.0008 of the largest", _check_direction, _TINY, _TINY.direction(), _NOISE),
+        case("The same with tolerance 0.0001: both are told", _check_none, _TINY, _GIVEN, tolerance=1e-4),
+        case(
+            "A strong wave, 0.7 of the largest, with tolerance 0.6: both are told",
+            _check_none,
+            _WAVE,
+            _SCALE,
+            tolerance=0.6,
+        ),
     ),
     hints=(
         "By how much does the residual of each point change, if a grows by da and b by db? When by nothing at all?",
@@ -118,4 +171,4 @@ EXERCISE = Exercise(
         "What may scales of the columns change in your answer, and what not?",
     ),
     code=("_, sizes, directions = torch.linalg.svd(columns_N2 / lengths_2, full_matrices=False)",),
-)  # fmt: skip
+)
