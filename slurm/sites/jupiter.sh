@@ -11,7 +11,7 @@ export SBATCH_GRES=gpu:4
 # As on JUWELS, a rank takes the GPU with its local rank, so it must see all four.
 export CUDA_VISIBLE_DEVICES=0,1,2,3
 
-# The processors are Arm: a .venv or an image from an x86 machine does not run here; make them on JUPITER.
+# The CPUs are Arm. A .venv or an image from an x86 machine does not run here, so make them on JUPITER.
 # https://apps.fz-juelich.de/jsc/hps/jupiter/configuration.html
 if [ -n "${DLTUTORIAL_IMAGE:-}" ]; then
     export DLTUTORIAL_CONTAINER="apptainer exec --nv $DLTUTORIAL_IMAGE" DLTUTORIAL_PYTHON=python

@@ -1,4 +1,4 @@
-"""NVIDIA's loader as chapter 03 shows it, its half for processors: what its graph gives is what torch gives."""
+"""The part for CPUs of NVIDIA's loader in chapter 03 gives the same batches as torch."""
 
 import ast
 import json

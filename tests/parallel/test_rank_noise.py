@@ -29,13 +29,16 @@ def gradient(net, ranks, step):
 
 def heard(listen, network, sample, **options):
     """This rank's g · (the other's g) and |g|² in each of three steps, summed over ranks; the last mean gradient."""
-    told, model, found = torch.zeros(2, dtype=torch.float64), DistributedDataParallel(network(), **options), []
-    model.register_comm_hook(told, listen)
+    products_2 = torch.zeros(2, dtype=torch.float64)
+    model = DistributedDataParallel(network(), **options)
+    found = []
+    model.register_comm_hook(products_2, listen)
     for step in range(3):
-        model.zero_grad(), told.zero_()
+        model.zero_grad()
+        products_2.zero_()
         model(sample(dist.get_rank(), step)).square().mean().backward()
-        dist.all_reduce(told)
-        found.append(told.tolist())
+        dist.all_reduce(products_2)
+        found.append(products_2.tolist())
     return found, torch.cat([p.grad.flatten() for p in model.parameters()])
 
 

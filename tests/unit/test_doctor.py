@@ -84,8 +84,8 @@ def test_measured_peaks_are_shown(chapters, monkeypatch, tmp_path):
 
 
 def test_peaks_taken_on_a_busy_machine_say_so(chapters, monkeypatch):
-    quiet, busy = probes.Figure(10e9, 9e9, 3, "FLOP/s", "as ever"), probes.Figure(10e9, 5e9, 3, "FLOP/s", "in a hurry")
-    for figure, says_so in ((quiet, False), (busy, True)):
+    idle, busy = probes.Figure(10e9, 9e9, 3, "FLOP/s", "as ever"), probes.Figure(10e9, 5e9, 3, "FLOP/s", "in a hurry")
+    for figure, says_so in ((idle, False), (busy, True)):
         known = peaks.Peaks("a machine", "cpu", "2026-01-01", {"fp32": figure, "bf16": None}, None, {})
         monkeypatch.setattr(peaks, "load", lambda known=known: known)
         text, _ = doctor.report(chapters)
@@ -128,7 +128,7 @@ def test_an_unknown_preset_is_one_line(chapters, monkeypatch):
 
 
 def test_a_compiler_is_what_compiling_asks_for(monkeypatch, tmp_path):
-    """clang++ alone is none on Linux: torch calls g++ unless told otherwise."""
+    """On Linux clang++ alone is not enough, because torch calls g++ by default."""
     monkeypatch.setattr("sys.platform", "linux")
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("CXX", raising=False)

@@ -1,7 +1,7 @@
 """The library stays small and readable: figures that may only fall, and rules for names.
 
-``tests/limits.json`` holds the highest value that is allowed for each figure. Whoever makes a figure smaller lowers its
-limit there. ``python tests/unit/test_limits.py`` prints today's figures.
+``tests/limits.json`` holds the highest value that is allowed for each figure. If you make a figure smaller, lower its
+limit there. ``python tests/unit/test_limits.py`` prints today's figures. The key "words" is that of ``test_words.py``.
 
     tokens                    of all Python files of ``dltutorial/``, without comments, docstrings and line ends
     tokens_per_code_line      lines that hold a token are code lines
@@ -24,6 +24,7 @@ ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "dltutorial"
 FILES = sorted(PACKAGE.rglob("*.py"))
 LIMITS = json.loads((ROOT / "tests" / "limits.json").read_text(encoding="utf-8"))
+LIMITS.pop("words", None)  # those of test_words.py
 MOST_COMPLEX = 12
 NO_CODE = {
     tokenize.COMMENT,

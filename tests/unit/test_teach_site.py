@@ -40,7 +40,7 @@ def run(tmp_path):
     ]
     about = {"preset": "smoke", "machine": "a CPU, 2 cores", "versions": {"torch": "2.6"}, "chapters": rows}
     claims = [
-        {"what": "lean < fat", "status": "shown", "evidence": "1 s < 2 s", "needs": None},
+        {"what": "fast < slow", "status": "shown", "evidence": "1 s < 2 s", "needs": None},
         {"what": "gpu", "status": "not shown here", "evidence": "", "needs": "a CUDA device"},
     ]
     assert site.write(tmp_path, about | {"date": "2026-01-02"}, {"03": claims}) == tmp_path / "index.html"
@@ -62,7 +62,7 @@ def test_the_index_tells_machine_chapters_claims_and_failures(run):
         "not run",
     ):
         assert part in text
-    assert re.search(r"✓</b>\s+lean &lt; fat</summary><p>1 s &lt; 2 s", text)
+    assert re.search(r"✓</b>\s+fast &lt; slow</summary><p>1 s &lt; 2 s", text)
     assert re.search(r"–</b>\s+gpu</summary><p>This needs a CUDA device", text)
     assert '<a href="03_feed.html">Feed the *device*</a>' in text
 
