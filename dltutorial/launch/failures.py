@@ -12,16 +12,19 @@ import re
 import signal
 import sys
 import sysconfig
-import time
 import traceback
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+import cloudpickle
 
 from dltutorial.errors import CourseError
 
+STACK_SIGNAL = signal.SIGUSR2  # after this signal, a rank writes its stack
+_LAUNCHER = str(Path(__file__).parent) + os.sep
 _PACKAGE = str(Path(__file__).parents[1]) + os.sep
-_WORKER = str(Path(__file__).with_name("worker.py"))
 _LIBRARIES = tuple(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib"))
 _STACK_LINE = re.compile(r'^  File "(.*)", line (\d+) in (.*)$', re.MULTILINE)
 _TRACEBACK_LINE = re.compile(r'(?<=^  )File "(.*)", line (\d+)', re.MULTILINE)
@@ -71,19 +74,35 @@ class Failure:
         message: The message of the exception.
         headline: One line for the learner.
         traceback: The traceback without the frames of the launcher. It is empty if the rank died.
-        at_s: The time of the failure by the monotonic clock of the machine.
     """
 
     kind: str
     message: str
     headline: str
     traceback: str = ""
-    at_s: float = field(default_factory=time.monotonic)
 
     @property
     def is_effect(self) -> bool:
         """Whether the end of another rank is the likely cause."""
         return bool(_LOST_CONNECTION.search(self.message))
+
+
+def pickled(value: Any, what: str) -> bytes:
+    """Pickle a value that is sent to a rank or comes from a rank.
+
+    Args:
+        value: The value. It may contain functions and classes of notebook cells.
+        what: The beginning of the error message.
+
+    Raises:
+        CourseError: The value cannot be pickled.
+    """
+    try:
+        return cloudpickle.dumps(value)
+    except Exception as error:  # each class may raise its own exception
+        reason = str(error).partition("\n")[0] or type(error).__name__
+        text = f"{what} that cannot be sent ({reason}); use numbers, arrays, tensors, plain objects"
+        raise CourseError(text) from None
 
 
 def from_error(error: BaseException) -> Failure:
@@ -92,7 +111,9 @@ def from_error(error: BaseException) -> Failure:
     message = str(error)
     first_line = message.partition("\n")[0]
     report = traceback.TracebackException.from_exception(error)
-    report.stack[:] = [frame for frame in report.stack if frame.filename != _WORKER]
+    report.stack[:] = [frame for frame in report.stack if not frame.filename.startswith(_LAUNCHER)]
+    for frame in report.stack:
+        frame.colno = None  # no line of "^^^^" below the source
     text = "".join(report.format()).rstrip() if report.stack else ""
     return Failure(kind, message, f"{kind}: {first_line}", text)
 
@@ -113,16 +134,19 @@ def from_exit(code: int) -> Failure:
     return Failure(name, text, text)
 
 
-def rank_failed(failures: Mapping[int, Failure], world_size: int) -> RankFailed:
-    """Return the exception about the first failure that is a cause, with one line for each other cause."""
-    rank, first = min(failures.items(), key=lambda item: (item[1].is_effect, item[1].at_s))
-    report = first.traceback.replace("Traceback (most", f"Traceback of rank {rank} (most")
-    report = _TRACEBACK_LINE.sub(lambda match: _location(match[1], int(match[2])), report)
-    paragraphs = [_headline(rank, first, world_size), report]
-    for other, failure in sorted(failures.items()):
-        if other != rank and not failure.is_effect:
-            paragraphs.append(_headline(other, failure, world_size))
-    return RankFailed("\n\n".join(filter(None, paragraphs)), rank, first.kind, first.message)
+def rank_failed(failed: Mapping[int, Failure], world_size: int) -> RankFailed:
+    """Return the exception about the first failure that is a cause.
+
+    Args:
+        failed: The failures by rank, in the order in which they arrived.
+        world_size: The number of ranks.
+    """
+    rank, first = min(failed.items(), key=lambda item: item[1].is_effect)
+    text = f"rank {rank} of {world_size} failed: {first.headline}"
+    if first.traceback:
+        report = first.traceback.replace("Traceback (most", f"Traceback of rank {rank} (most")
+        text += "\n\n" + _TRACEBACK_LINE.sub(lambda match: _location(match[1], int(match[2])), report)
+    return RankFailed(text, rank, first.kind, first.message)
 
 
 def ranks_hang(timeout_s: float, stacks: Mapping[int, str], world_size: int) -> RanksHang:
@@ -133,53 +157,38 @@ def ranks_hang(timeout_s: float, stacks: Mapping[int, str], world_size: int) -> 
         stacks: The stack of each rank that has not returned.
         world_size: The number of ranks.
     """
-    returned = sorted(set(range(world_size)) - set(stacks))
-    lines = [f"{_ranks(returned)} had returned"] if returned else []
-    ranks_at: dict[str, list[int]] = {}
-    for rank, stack in sorted(stacks.items()):
-        ranks_at.setdefault(_place(stack), []).append(rank)
-    for place, (rank, *others) in ranks_at.items():
-        lines.append(f"rank {rank} {place}" + (f"; {_ranks(others)} too" if others else ""))
+    waiting = sorted(stacks)
+    lines = []
+    for rank in range(world_size):
+        what = _place(stacks[rank]) if rank in stacks else "had returned"
+        lines.append(f"rank {rank} {what}")
     text = (
-        f"{_ranks(sorted(stacks))} of {world_size} did not end within {timeout_s:g} s; every rank must call the same "
-        "collectives in the same order; if the work is only long, raise timeout_s\n\n" + "\n".join(lines)
+        f"{'rank' if len(waiting) == 1 else 'ranks'} {', '.join(map(str, waiting))} of {world_size} did not end within "
+        f"{timeout_s:g} s; every rank must call the same collectives in the same order; if the work is only long, "
+        "raise timeout_s\n\n" + "\n".join(lines)
     )
-    return RanksHang(text, sorted(stacks))
-
-
-def _ranks(ranks: Sequence[int]) -> str:
-    return f"{'rank' if len(ranks) == 1 else 'ranks'} {', '.join(map(str, ranks))}"
-
-
-def _headline(rank: int, failure: Failure, world_size: int) -> str:
-    return f"rank {rank} of {world_size} failed: {failure.headline}"
+    return RanksHang(text, waiting)
 
 
 def _place(stack: str) -> str:
     """Describe the innermost line of the learner's code in a stack, and the function that is called there.
 
-    If no line is the learner's, a line of the course is shown. The stack starts with the newest call.
+    The stack starts with the newest call.
     """
-    frames = [(file, int(line), name) for file, line, name in _STACK_LINE.findall(stack)]
-    outside_libraries = [n for n, (file, _, _) in enumerate(frames) if not _is_library(file)]
-    learners = [n for n in outside_libraries if not frames[n][0].startswith(_PACKAGE)]
-    candidates = learners or outside_libraries
-    if not frames:
-        return "does not say where it is"
-    if not candidates:
-        return f"is in {frames[-1][2]}, which none of your code called"
-    file, line, function = frames[candidates[0]]
-    called = [name for _, _, name in frames[: candidates[0]] if name not in _WRAPPERS]
-    what = f"waits in {called[-1]}, called at" if called else "is at"
-    source = linecache.getline(file, line).strip()
-    return f"{what} {_location(file, line)}, in {function}" + (f": {source}" if source else "")
+    called: list[str] = []
+    for file, line, function in _STACK_LINE.findall(stack):
+        if _is_learners(file):
+            what = f"waits in {called[-1]}, called at" if called else "is at"
+            source = linecache.getline(file, int(line)).strip()
+            return f"{what} {_location(file, int(line))}, in {function}" + (f": {source}" if source else "")
+        if function not in _WRAPPERS:
+            called.append(function)
+    return f"is in {called[0]}, which none of your code called" if called else "does not say where it is"
 
 
-def _is_library(file: str) -> bool:
-    """Return whether a file belongs to Python, to an installed package, or to the start of a rank."""
-    if file in (_WORKER, "<string>") or file.startswith("<frozen"):
-        return True
-    return file.startswith(_LIBRARIES) and not file.startswith(_PACKAGE)
+def _is_learners(file: str) -> bool:
+    """Return whether a file belongs neither to Python, nor to an installed package, nor to the course."""
+    return not file.startswith((*_LIBRARIES, _PACKAGE, "<frozen")) and file != "<string>"
 
 
 def _location(file: str, line: int) -> str:
