@@ -81,26 +81,42 @@ class _Difference(NamedTuple):
     history: list[str]
 
 
-def _check(
-    fn: Callable, n_configs: int, events: list[Event], hint: str, n_rungs: int = N_RUNGS, eta: int = ETA
-) -> None:
+class _Day(NamedTuple):
+    """A fixed list of events, which is one case.
+
+    Attributes:
+        name: The name of the case.
+        hint: The hint for a wrong answer.
+        events: The events.
+        n_configs, n_rungs, eta: The arguments of the learner's class.
+    """
+
+    name: str
+    hint: str
+    events: list[Event]
+    n_configs: int = 9
+    n_rungs: int = N_RUNGS
+    eta: int = ETA
+
+
+def _check(fn: Callable, day: _Day) -> None:
     """Send the events to the answer. After "ask", the answer must return one of the jobs that the event names."""
-    answer = fn(range(n_configs), n_rungs, eta)
+    answer = fn(range(day.n_configs), day.n_rungs, day.eta)
     history: list[str] = []
-    for kind, *arguments in events:
+    for kind, *arguments in day.events:
         try:
             if kind == "ask":
                 got = _as_job(answer.ask())
             else:
                 getattr(answer, kind)(*arguments)
         except Exception as error:
-            error.add_note(hint)
+            error.add_note(day.hint)
             raise
         if kind != "ask":
             history.append(f"{kind}{tuple(arguments)}")
             continue
         if got not in arguments:
-            raise _wrong(_Difference(" or ".join(map(str, arguments)), got, history), hint)
+            raise _wrong(_Difference(" or ".join(map(str, arguments)), got, history), day.hint)
         history.append(f"ask → {got}")
 
 
@@ -122,16 +138,21 @@ def _arrivals(errors: Iterable[float], rung: int = 0, first: int = 0) -> list[Ev
     return [("tell", config, rung, error) for config, error in enumerate(errors, first)]
 
 
+def _asks(*jobs: Job | None) -> list[Event]:
+    """Return events in which workers ask one after the other, and these jobs are the correct answers."""
+    return [("ask", job) for job in jobs]
+
+
 def _new(n: int, first: int = 0) -> list[Event]:
     """Return events in which n new configurations begin."""
-    return [("ask", (config, 0)) for config in range(first, first + n)]
+    return _asks(*((config, 0) for config in range(first, first + n)))
 
 
 _BEGIN = "Nobody has arrived: the next config begins, at rung 0; when there are none left, None."
 _THIRD = "The best third of those that have arrived, rounded down: of 3 one, of 5 one, of 6 two."
 _TWICE = "It was promoted before: a config passes a rung once."
 _HIGH = "Two rungs have somebody to promote: the higher one first, where most has been spent."
-_APART = "Compare within a rung: an error after a ninth is no error after a third."
+_WITHIN_RUNG = "Compare within a rung: an error after a ninth is no error after a third."
 _WAIT = "Others still run, and nobody waits for them: decide by those that have arrived."
 _NAN = "A diverged config has no error to be compared: it never goes on, but it has arrived."
 _LOST_0 = "Its worker died, so it never arrived: it begins once more, before new ones."
@@ -144,8 +165,6 @@ _FIRST = "Of two with one error the first that arrived goes on: keep them in tha
 _BEFORE = "Promotions come before all that begins at rung 0, also before what was lost there."
 _QUEUE = "Several were lost at rung 0: the one that was lost first begins first."
 _TIES = "With equal errors, too, no more than one in eta goes on."
-
-_LATER = [("ask", (1, 1)), *_new(3, 3), *_arrivals((0.3, 0.45, 0.1), first=3)]  # of 6 two: 5, and 1 again
 
 
 def _check_random_histories(fn: Callable) -> None:
@@ -193,57 +212,132 @@ def _end_job(schedulers: list[Any], job: Job, error: float, dies: bool) -> str:
     return f"lost{job}" if dies else f"tell{(*job, error)}"
 
 
-_CASES = (
-    case("At first new ones begin, and in the end there is nothing", _check, 2, [*_new(2), ("ask", None)], _BEGIN),
-    case("Of three arrived the best goes on", _check, 9,
-         [*_new(3), *_arrivals((0.5, 0.2, 0.4)), ("ask", (1, 1)), ("ask", (3, 0))], _THIRD),
-    case("Of two arrived none does, of five one", _check, 9,
-         [*_new(5), *_arrivals((0.5, 0.2)), ("ask", (5, 0)), *_arrivals((0.4, 0.6, 0.3), first=2), ("ask", (1, 1)),
-          ("ask", (6, 0))], _THIRD),
-    case("Nobody waits for those that run", _check, 9,
-         [*_new(6), *_arrivals((0.5, 0.2, 0.4)), ("ask", (1, 1))], _WAIT),
-    case("Nobody goes on twice", _check, 9,
-         [*_new(3), *_arrivals((0.5, 0.2, 0.4)), *_LATER, ("ask", (5, 1)), ("ask", (6, 0))], _TWICE),
-    case("One that was overtaken takes no place", _check, 9,
-         [*_new(4), *_arrivals((0.8, 0.5, 0.1)), ("ask", (2, 1)), ("tell", 3, 0, 0.05), ("ask", (3, 1))], _OVER),
-    case("Who was overtaken before anybody asked does not go on", _check, 9,
-         [*_new(4), *_arrivals((0.5, 0.2, 0.4, 0.1)), ("ask", (3, 1)), ("ask", (4, 0))], _OVER),
-    case("The higher rung first, and each rung for itself", _check, 12,
-         [*_new(9), *_arrivals(n / 10 for n in range(9)), ("ask", (0, 1)), ("ask", (1, 1)), ("ask", (2, 1)),
-          *_new(3, 9), *_arrivals((0.9, 0.8, 0.95), rung=1), *_arrivals((-0.1, -0.2, -0.3), first=9),
-          ("ask", (1, 2)), ("ask", (11, 1))], f"{_HIGH} {_APART}"),
-    case("Of equal ones one", _check, 9,
-         [*_new(3), *_arrivals((0.3, 0.3, 0.3)), ("ask", (0, 1), (1, 1), (2, 1)), ("ask", (3, 0))], _TIES),
-    case("Of equal ones the first that arrived", _check, 9,
-         [*_new(5), *_arrivals((0.4, 0.3), first=3), *_arrivals((0.3, 0.5, 0.3)), ("ask", (4, 1)), ("ask", (5, 0)),
-          ("tell", 5, 0, 0.3), ("ask", (0, 1))], _FIRST),
-    case("Two rungs, of which each second one passes", _check, 9,
-         [*_new(4), *_arrivals((0.5, 0.2, 0.4, 0.1)), ("ask", (3, 1)), ("ask", (1, 1)), ("tell", 3, 1, 0.05),
-          ("tell", 1, 1, 0.06), ("ask", (4, 0))], _LAST, n_rungs=2, eta=2),
-    case("A diverged one never goes on", _check, 9,
-         [*_new(3), *_arrivals((math.nan, 0.2, math.inf)), ("ask", (1, 1)), *_new(3, 3),
-          *_arrivals((math.nan, -math.inf, math.nan), first=3), ("ask", (6, 0))], _NAN),
-    case("Lost at the first rung: once more", _check, 9,
-         [*_new(3), ("lost", 1, 0), ("ask", (1, 0)), ("ask", (3, 0)), *_arrivals((0.5, 0.2, 0.4)), ("ask", (1, 1))],
-         _LOST_0),
-    case("Two are lost at the first rung", _check, 9,
-         [*_new(3), ("lost", 2, 0), ("lost", 0, 0), ("ask", (2, 0)), ("ask", (0, 0)), ("ask", (3, 0))], _QUEUE),
-    case("One to promote, and one that was lost", _check, 9,
-         [*_new(4), ("lost", 3, 0), *_arrivals((0.5, 0.2, 0.4)), ("ask", (1, 1)), ("ask", (3, 0))], _BEFORE),
-    case("Lost at a higher rung: promoted once more", _check, 9,
-         [*_new(3), *_arrivals((0.5, 0.2, 0.4)), ("ask", (1, 1)), ("lost", 1, 1), ("ask", (1, 1)), ("ask", (3, 0))],
-         _LOST_1),
-    case("What a dead worker's config had reached before still counts", _check, 9,
-         [*_new(3), *_arrivals((0.5, 0.2, 0.4)), ("ask", (1, 1)), ("lost", 1, 1), *_new(0),
-          ("ask", (1, 1)), *_new(3, 3), *_arrivals((0.9, 0.8, 0.7), first=3), ("ask", (2, 1))], _STILL),
-    case("Nothing to do now is not the end", _check, 3,
-         [*_new(3), ("ask", None), *_arrivals((0.5, 0.2, 0.4)), ("ask", (1, 1)), ("ask", None)], _END),
-    _check_random_histories,
-)  # fmt: skip
+_THREE_ARRIVED = [*_new(3), *_arrivals((0.5, 0.2, 0.4))]  # configuration 1 is the best
+_PROMOTED = [*_THREE_ARRIVED, *_asks((1, 1))]
+_FOUR_ARRIVED = [*_new(4), *_arrivals((0.5, 0.2, 0.4, 0.1))]
+_DAYS = (
+    _Day("At first new ones begin, and in the end there is nothing", _BEGIN, [*_new(2), *_asks(None)], n_configs=2),
+    _Day("Of three arrived the best goes on", _THIRD, [*_PROMOTED, *_asks((3, 0))]),
+    _Day(
+        "Of two arrived none does, of five one",
+        _THIRD,
+        [
+            *_new(5),
+            *_arrivals((0.5, 0.2)),
+            *_asks((5, 0)),
+            *_arrivals((0.4, 0.6, 0.3), first=2),
+            *_asks((1, 1), (6, 0)),
+        ],
+    ),
+    _Day("Nobody waits for those that run", _WAIT, [*_new(6), *_arrivals((0.5, 0.2, 0.4)), *_asks((1, 1))]),
+    _Day(  # of six two go on: 5, and 1, which was promoted before
+        "Nobody goes on twice",
+        _TWICE,
+        [*_PROMOTED, *_new(3, first=3), *_arrivals((0.3, 0.45, 0.1), first=3), *_asks((5, 1), (6, 0))],
+    ),
+    _Day(
+        "One that was overtaken takes no place",
+        _OVER,
+        [*_new(4), *_arrivals((0.8, 0.5, 0.1)), *_asks((2, 1)), ("tell", 3, 0, 0.05), *_asks((3, 1))],
+    ),
+    _Day(
+        "Who was overtaken before anybody asked does not go on",
+        _OVER,
+        [*_FOUR_ARRIVED, *_asks((3, 1), (4, 0))],
+    ),
+    _Day(
+        "The higher rung first, and each rung for itself",
+        f"{_HIGH} {_WITHIN_RUNG}",
+        [
+            *_new(9),
+            *_arrivals(n / 10 for n in range(9)),
+            *_asks((0, 1), (1, 1), (2, 1)),
+            *_new(3, first=9),
+            *_arrivals((0.9, 0.8, 0.95), rung=1),
+            *_arrivals((-0.1, -0.2, -0.3), first=9),
+            *_asks((1, 2), (11, 1)),
+        ],
+        n_configs=12,
+    ),
+    _Day(
+        "Of equal ones one",
+        _TIES,
+        [*_new(3), *_arrivals((0.3, 0.3, 0.3)), ("ask", (0, 1), (1, 1), (2, 1)), *_asks((3, 0))],
+    ),
+    _Day(
+        "Of equal ones the first that arrived",
+        _FIRST,
+        [
+            *_new(5),
+            *_arrivals((0.4, 0.3), first=3),
+            *_arrivals((0.3, 0.5, 0.3)),
+            *_asks((4, 1), (5, 0)),
+            ("tell", 5, 0, 0.3),
+            *_asks((0, 1)),
+        ],
+    ),
+    _Day(
+        "Two rungs, of which each second one passes",
+        _LAST,
+        [*_FOUR_ARRIVED, *_asks((3, 1), (1, 1)), ("tell", 3, 1, 0.05), ("tell", 1, 1, 0.06), *_asks((4, 0))],
+        n_rungs=2,
+        eta=2,
+    ),
+    _Day(
+        "A diverged one never goes on",
+        _NAN,
+        [
+            *_new(3),
+            *_arrivals((math.nan, 0.2, math.inf)),
+            *_asks((1, 1)),
+            *_new(3, first=3),
+            *_arrivals((math.nan, -math.inf, math.nan), first=3),
+            *_asks((6, 0)),
+        ],
+    ),
+    _Day(
+        "Lost at the first rung: once more",
+        _LOST_0,
+        [*_new(3), ("lost", 1, 0), *_asks((1, 0), (3, 0)), *_arrivals((0.5, 0.2, 0.4)), *_asks((1, 1))],
+    ),
+    _Day(
+        "Two are lost at the first rung",
+        _QUEUE,
+        [*_new(3), ("lost", 2, 0), ("lost", 0, 0), *_asks((2, 0), (0, 0), (3, 0))],
+    ),
+    _Day(
+        "One to promote, and one that was lost",
+        _BEFORE,
+        [*_new(4), ("lost", 3, 0), *_arrivals((0.5, 0.2, 0.4)), *_asks((1, 1), (3, 0))],
+    ),
+    _Day(
+        "Lost at a higher rung: promoted once more",
+        _LOST_1,
+        [*_PROMOTED, ("lost", 1, 1), *_asks((1, 1), (3, 0))],
+    ),
+    _Day(
+        "What a dead worker's config had reached before still counts",
+        _STILL,
+        [
+            *_PROMOTED,
+            ("lost", 1, 1),
+            *_asks((1, 1)),
+            *_new(3, first=3),
+            *_arrivals((0.9, 0.8, 0.7), first=3),
+            *_asks((2, 1)),
+        ],
+    ),
+    _Day(
+        "Nothing to do now is not the end",
+        _END,
+        [*_new(3), *_asks(None), *_arrivals((0.5, 0.2, 0.4)), *_asks((1, 1), None)],
+        n_configs=3,
+    ),
+)
 EXERCISE = Exercise(
     name="promotion",
     chapter="20",
-    cases=_CASES,
+    cases=(*(case(day.name, _check, day) for day in _DAYS), _check_random_histories),
     hints=(
         "Who may be compared with whom? Who has arrived, who runs, who was promoted, and who is gone?",
         "What does a worker's death undo: the result below, or the promotion? And at rung 0, where there was none?",
