@@ -1,7 +1,8 @@
 """Find the bottleneck of a training run: what limits it, how one sees that, what to try, and what that should gain.
 
 Input: a loader and a step, or :class:`~dltutorial.profile.evidence.Evidence` that was measured before.
-Output: a :class:`Report`, which names the bottleneck and lists all candidate causes. Times are in seconds per batch.
+Output: a :class:`~dltutorial.profile.report.Report`, which names the bottleneck and lists all candidate causes. Times
+are in seconds per batch.
 
 There is one rule per candidate cause. Each rule answers the same question: *how long would a batch take if this cause
 cost nothing?* The cause with the shortest answer is the bottleneck. Therefore a slow loader that works beside a slower
@@ -13,10 +14,8 @@ slower of the two. Without a GPU everything happens one after the other, unless 
 Source: Williams, Waterman, Patterson 2009, doi:10.1145/1498765.1498785, for the limits by arithmetic and by memory.
 """
 
-import html
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
 from typing import Any
 
 from dltutorial import machine
@@ -25,8 +24,8 @@ from dltutorial.profile import trace as traces
 from dltutorial.profile.evidence import Evidence
 from dltutorial.profile.peaks import Peaks
 from dltutorial.profile.ranges import annotate
+from dltutorial.profile.report import UNKNOWN, Finding, Report
 from dltutorial.profile.timing import duration
-from dltutorial.record.table import Table
 
 READ = "slow read"
 PREPARE = "slow augmentation"
@@ -36,63 +35,13 @@ SYNCHRONISATION = "hidden synchronisation"
 LAUNCHES = "launch-bound"
 BANDWIDTH = "bandwidth-bound"
 COMPUTE = "compute-bound"
-UNKNOWN = "cannot tell"
 
 MIN_SHARE = 0.2  # a cause that takes a smaller share of the time is not called the bottleneck
 MIN_REPORTED_SHARE = 0.01  # a cause that takes a smaller share of the time is not reported
-BUSY_DEVICE_SHARE = 0.75  # a GPU that is busy for a smaller share of the time is not limited by its own work
 WAITING_LOADER_CORES = 0.5  # a loader that uses fewer cores waits for its data
 COMPUTING_THREAD_SHARE = 0.7  # a thread that computes for a larger share of a step runs Python in its gaps
-ROOFLINE_SHARE = 0.25  # operators that reach a smaller share of their roofline are limited by something else
 MIN_PRECISION_SPEEDUP = 1.2  # a precision is recommended if its peak is at least so many times as high
 MAX_WORKERS = 16
-
-
-@dataclass(frozen=True)
-class Finding:
-    """One candidate cause.
-
-    Attributes:
-        name: Name of the cause.
-        share: Share of the time of a batch that would disappear if the cause cost nothing, from 0 to 1.
-        why: The evidence, with numbers.
-        advice: What to try next.
-        gain: How many times as fast a batch should become by the advice. None means that no number is known.
-    """
-
-    name: str
-    share: float
-    why: str
-    advice: str
-    gain: float | None
-
-    @property
-    def gain_text(self) -> str:
-        """The gain as text."""
-        if self.gain is None:
-            return "not known"
-        return f"{self.gain:.2f} ×"
-
-
-@dataclass(frozen=True)
-class Report:
-    """The bottleneck, and all candidate causes with the largest share first."""
-
-    bottleneck: Finding
-    findings: tuple[Finding, ...]
-
-    def __str__(self) -> str:
-        cause = self.bottleneck
-        text = f"{cause.name}: {cause.why}\n  try next: {cause.advice}"
-        if cause.name != UNKNOWN:
-            text += f"\n  expected gain: {cause.gain_text}"
-        return text
-
-    def _repr_html_(self) -> str:
-        header = ("cause", "share", "evidence", "try next", "expected gain")
-        rows = [(cause.name, f"{cause.share:.0%}", cause.why, cause.advice, cause.gain_text) for cause in self.findings]
-        text = html.escape(str(self)).replace("\n", "<br>")
-        return f"<p>Bottleneck: {text}</p>{Table.of(header, rows)._repr_html_()}"
 
 
 def investigate(evidence: Evidence) -> Report:
@@ -124,7 +73,6 @@ def gather(
     dtype: str = "fp32",
     rounds: int = 5,
     phase_s: float = 0.3,
-    steps: int = 5,
 ) -> Evidence:
     """Measure a loader and a step: the throughput split, a trace and, if ``peaks`` is given, the work of a step.
 
@@ -137,7 +85,6 @@ def gather(
         dtype: The data type in which the step computes.
         rounds: The number of rounds of the split.
         phase_s: The seconds of each phase of the split.
-        steps: The number of steps in the trace.
 
     Returns:
         The evidence for :func:`investigate`.
@@ -155,7 +102,7 @@ def gather(
                 batch = next(batches)
             step(batch)
 
-        trace = traces.take(run_step, steps=steps)
+        trace = traces.take(run_step)
     counted = None
     if peaks is not None:
         counted = work.count(lambda: step(first_batch))
@@ -170,12 +117,12 @@ def loading(run: Evidence) -> Finding | None:
     saved_s = min(run.wait_s, run.batch_s - busy_device_s)
     if name == PREPARE:
         advice = "make the preparation cheaper, or move it to the device (the gain if it cost nothing)"
-        return _finding(name, run, saved_s, why, advice, gained_s=prepare_share * run.wait_s)
+        return _finding(name, run, saved_s, prepare_share * run.wait_s, why, advice)
     load_s = run.split.io.batch_s if run.split else run.wait_s
     n_workers = math.ceil(load_s / max(run.step_s, 1e-9))
     n_workers = max(1, min(MAX_WORKERS, n_workers))
     advice = f"read ahead in {n_workers} {'worker' if n_workers == 1 else 'workers'} beside the step"
-    return _finding(name, run, saved_s, why, advice, gained_s=run.batch_s - max(run.step_s, load_s / n_workers))
+    return _finding(name, run, saved_s, run.batch_s - max(run.step_s, load_s / n_workers), why, advice)
 
 
 def _slow_part_of_loading(run: Evidence) -> tuple[str, float, str]:
@@ -212,7 +159,7 @@ def contention(run: Evidence) -> Finding | None:
         f"and there are {split.cores}"
     )
     advice = "leave cores for the loader: fewer threads for the step, a cheaper loader, or its work on the device"
-    return _finding(CONTENTION, run, run.contention_s, why, advice)
+    return _finding(CONTENTION, run, run.contention_s, run.contention_s, why, advice)
 
 
 def synchronisation(run: Evidence) -> Finding | None:
@@ -227,17 +174,19 @@ def synchronisation(run: Evidence) -> Finding | None:
         idle_share = 1 - run.split.synthetic.thread_share
         gap_s = min(gap_s, idle_share * run.step_s)
     if parts.device_s is None or gap_s > parts.synchronise_s:
+        saved_s = run.saved_on_host_s(gap_s)
         why = f"for {duration(gap_s)} of each step nothing computes, the longest time {parts.gap_where}"
         if parts.n_synchronise:
             why += f"; item() is called {parts.n_synchronise:.3g} × a step"
         advice = "take that wait out of the step: do it every hundredth step, or in another thread"
-        return _finding(SYNCHRONISATION, run, _saved_on_host_s(run, gap_s), why, advice)
-    why = (
-        f"the host waits for the device in {parts.n_synchronise:.0f} calls a step, {duration(parts.synchronise_s)} in "
-        f"all, and {_idle_device_text(run)}"
-    )
-    advice = "keep values on the device: no item(), print or copy of them to the host in every step"
-    return _finding(SYNCHRONISATION, run, _saved_on_host_s(run, parts.synchronise_s), why, advice)
+    else:
+        saved_s = run.saved_on_host_s(parts.synchronise_s)
+        why = (
+            f"the host waits for the device in {parts.n_synchronise:.0f} calls a step, "
+            f"{duration(parts.synchronise_s)} in all, and {_idle_device_text(run)}"
+        )
+        advice = "keep values on the device: no item(), print or copy of them to the host in every step"
+    return _finding(SYNCHRONISATION, run, saved_s, saved_s, why, advice)
 
 
 def launches(run: Evidence) -> Finding | None:
@@ -255,28 +204,29 @@ def launches(run: Evidence) -> Finding | None:
             f"and {_idle_device_text(run)}"
         )
         advice = "launch fewer kernels: CUDA Graphs, torch.compile, a fused optimizer, a larger batch"
-    return _finding(LAUNCHES, run, _saved_on_host_s(run, parts.launch_s), why, advice)
+    saved_s = run.saved_on_host_s(parts.launch_s)
+    return _finding(LAUNCHES, run, saved_s, saved_s, why, advice)
 
 
 def compute(run: Evidence) -> Finding | None:
     """Matrix products take most of the time, and they run near the peak of their precision."""
-    if not _is_limited_by_operators(run):
+    if not run.is_limited_by_operators:
         return None
-    product_s, _ = _seconds_by_limit(run)
-    saved_s = _saved_in_step_s(run, product_s)
+    product_s, _ = run.seconds_by_limit
     why = f"operators that arithmetic limits take {duration(product_s)} of {duration(run.batch_s)}{_roofline_text(run)}"
+    gained_s = None
     if run.roof_s is None or run.peaks is None:
         advice = "a lower precision, if this device has units for it; a number needs work and peaks"
-        finding = _finding(COMPUTE, run, saved_s, why, advice)
-        return finding and replace(finding, gain=None)
-    dtype, speedup = _fastest_precision(run.peaks, run.dtype)
-    if speedup > MIN_PRECISION_SPEEDUP:
-        advice = f"compute in {dtype}: its peak here is {speedup:.1f} × as high"
-        after_s = product_s / speedup
     else:
-        advice = "less arithmetic (a smaller model, fewer tokens) or a faster device; tuning ends at the roofline"
-        after_s = min(product_s, run.roof_s[0])
-    return _finding(COMPUTE, run, saved_s, why, advice, gained_s=_saved_in_step_s(run, product_s - after_s))
+        dtype, speedup = _fastest_precision(run.peaks, run.dtype)
+        if speedup > MIN_PRECISION_SPEEDUP:
+            advice = f"compute in {dtype}: its peak here is {speedup:.1f} × as high"
+            after_s = product_s / speedup
+        else:
+            advice = "less arithmetic (a smaller model, fewer tokens) or a faster device; tuning ends at the roofline"
+            after_s = min(product_s, run.roof_s[0])
+        gained_s = run.saved_in_step_s(product_s - after_s)
+    return _finding(COMPUTE, run, run.saved_in_step_s(product_s), gained_s, why, advice)
 
 
 def _fastest_precision(peaks: Peaks, dtype: str) -> tuple[str, float]:
@@ -292,13 +242,12 @@ def _fastest_precision(peaks: Peaks, dtype: str) -> tuple[str, float]:
 
 def bandwidth(run: Evidence) -> Finding | None:
     """Operators that move much data and compute little take most of the time. Half the bytes take half the time."""
-    if not _is_limited_by_operators(run):
+    if not run.is_limited_by_operators:
         return None
-    _, other_s = _seconds_by_limit(run)
+    _, other_s = run.seconds_by_limit
     why = f"operators that memory limits take {duration(other_s)} of {duration(run.batch_s)}{_roofline_text(run)}"
     advice = "move half the bytes: fuse neighbouring operators (torch.compile), or store in 16 bits"
-    saved_s = _saved_in_step_s(run, other_s)
-    return _finding(BANDWIDTH, run, saved_s, why, advice, gained_s=_saved_in_step_s(run, other_s / 2))
+    return _finding(BANDWIDTH, run, run.saved_in_step_s(other_s), run.saved_in_step_s(other_s / 2), why, advice)
 
 
 def cannot_tell(run: Evidence, findings: list[Finding]) -> Finding:
@@ -308,7 +257,7 @@ def cannot_tell(run: Evidence, findings: list[Finding]) -> Finding:
     if computes and parts.gap_s > MIN_SHARE * run.step_s:
         why = f"for {duration(parts.gap_s)} of each step its thread computes outside torch, {parts.gap_where}"
         advice = "profile that Python code with cProfile or py-spy"
-    elif not _is_near_roofline(run):
+    elif not run.is_near_roofline:
         why = "the operators take more than four times what the roofline allows, and the evidence does not say why"
         advice = "look at single operators: shapes, data types, layouts, and other programs on the machine"
     elif findings:
@@ -320,70 +269,29 @@ def cannot_tell(run: Evidence, findings: list[Finding]) -> Finding:
     return Finding(UNKNOWN, 0.0, why, advice, gain=None)
 
 
-def _finding(
-    name: str, run: Evidence, saved_s: float, why: str, advice: str, gained_s: float | None = None
-) -> Finding | None:
+def _finding(name: str, run: Evidence, saved_s: float, gained_s: float | None, why: str, advice: str) -> Finding | None:
     """Make a finding, or None if its share is too small to report.
 
     Args:
         name: Name of the cause.
         run: The evidence.
         saved_s: Seconds of a batch that disappear if the cause costs nothing.
+        gained_s: Seconds of a batch that the advice saves, which never count more than ``saved_s``. None means that
+            the number is not known.
         why: The evidence in words.
         advice: What to try next.
-        gained_s: Seconds that the advice saves. None means ``saved_s``.
 
     Returns:
-        The finding. The advice never gains more than the cause costs.
+        The finding.
     """
     share = min(1.0, max(0.0, saved_s) / run.batch_s)
     if share < MIN_REPORTED_SHARE:
         return None
-    gained_share = share
+    gain = None
     if gained_s is not None:
         gained_share = min(share, max(0.0, gained_s) / run.batch_s)
-    return Finding(name, share, why, advice, gain=1 / max(1e-3, 1 - gained_share))
-
-
-def _saved_in_step_s(run: Evidence, seconds: float) -> float:
-    """How much shorter a batch becomes if its step is ``seconds`` shorter: other work beside it still takes time."""
-    if run.parts.device_s is not None:
-        return min(seconds, run.batch_s - run.wait_s - run.parts.launch_s)
-    if run.split is not None and run.split.overlapped:
-        return min(seconds, run.batch_s - run.contention_s - run.split.io.batch_s)
-    return seconds
-
-
-def _saved_on_host_s(run: Evidence, seconds: float) -> float:
-    """How much shorter a batch becomes if the host needs ``seconds`` less: the GPU still takes its time."""
-    if run.parts.device_s is None:
-        return _saved_in_step_s(run, seconds)
-    return min(seconds, run.batch_s - run.parts.device_s)
-
-
-def _seconds_by_limit(run: Evidence) -> tuple[float, float]:
-    """Seconds of the operators that arithmetic limits, and of those that memory limits.
-
-    The roofline divides the time. Without work and peaks, the names of the operators do.
-    """
-    if run.roof_s is None:
-        return run.parts.product_s, run.parts.other_s
-    compute_s, memory_s = run.roof_s
-    scale = run.work_s / max(1e-12, compute_s + memory_s)
-    return scale * compute_s, scale * memory_s
-
-
-def _is_near_roofline(run: Evidence) -> bool:
-    """Whether the operators are about as fast as the roofline allows. Without a roofline we assume that they are."""
-    return run.roof_s is None or sum(run.roof_s) >= ROOFLINE_SHARE * run.work_s
-
-
-def _is_limited_by_operators(run: Evidence) -> bool:
-    """Whether the operators are near their roofline and, if there is a GPU, keep it busy."""
-    device_s = run.parts.device_s
-    if device_s is not None and device_s < BUSY_DEVICE_SHARE * run.batch_s:
-        return False
-    return _is_near_roofline(run)
+        gain = 1 / max(1e-3, 1 - gained_share)
+    return Finding(name, share, why, advice, gain)
 
 
 def _idle_device_text(run: Evidence) -> str:

@@ -44,7 +44,7 @@ class Event(NamedTuple):
 
     @property
     def is_loading(self) -> bool:
-        """Whether it is the wait for the next batch: a range named ``load``, or the range of a DataLoader."""
+        """Whether this is the wait for the next batch, in a range named ``load`` or in the range of a DataLoader."""
         if self.category != "range":
             return False
         return self.name == "load" or (

@@ -1,4 +1,4 @@
-"""What is known about a run, in seconds per batch. The rules of ``bottlenecks`` read it in this form.
+"""What was measured of a run, and what follows from it, in seconds per batch. The rules of ``bottlenecks`` use it.
 
 Input: a trace and, if available, a throughput split, the work of a step, and the peaks of a machine.
 Output: a frozen :class:`Evidence`.
@@ -20,6 +20,8 @@ from dltutorial.profile.work import Work
 MAX_SHARE_OF_LIMIT = 0.8
 MIN_SLOWDOWN = 1.25
 MIN_QUEUEING = 1.3
+BUSY_DEVICE_SHARE = 0.75  # a GPU that is busy for a smaller share of the time is not limited by its own work
+ROOFLINE_SHARE = 0.25  # operators that reach a smaller share of their roofline are limited by something else
 
 
 @dataclass(frozen=True)
@@ -51,7 +53,9 @@ class Evidence:
         if self.split is None:
             return self.traced
         if self.traced.device_s is not None:
-            return _scale_all(self.traced, self.batch_s / self.traced.step_s)
+            scale = self.batch_s / self.traced.step_s
+            scaled = {name: scale * value for name, value in vars(self.traced).items() if name.endswith("_s")}
+            return replace(self.traced, **scaled)
         return self._scale_without_device()
 
     def _scale_without_device(self) -> StepBreakdown:
@@ -128,8 +132,41 @@ class Evidence:
             return None
         return self.work.roof_s(self.peaks, self.dtype)
 
+    @property
+    def seconds_by_limit(self) -> tuple[float, float]:
+        """Seconds of the operators that arithmetic limits, and of those that memory limits.
 
-def _scale_all(parts: StepBreakdown, scale: float) -> StepBreakdown:
-    """Multiply all seconds of a breakdown by the same factor."""
-    scaled = {name: scale * value for name, value in vars(parts).items() if name.endswith("_s")}
-    return replace(parts, **scaled)
+        The roofline divides the time. Without work and peaks, the names of the operators do.
+        """
+        if self.roof_s is None:
+            return self.parts.product_s, self.parts.other_s
+        compute_s, memory_s = self.roof_s
+        scale = self.work_s / max(1e-12, compute_s + memory_s)
+        return scale * compute_s, scale * memory_s
+
+    @property
+    def is_near_roofline(self) -> bool:
+        """Whether the operators are about as fast as the roofline allows. Without a roofline we assume that."""
+        return self.roof_s is None or sum(self.roof_s) >= ROOFLINE_SHARE * self.work_s
+
+    @property
+    def is_limited_by_operators(self) -> bool:
+        """Whether the operators are near their roofline and, if there is a GPU, keep it busy."""
+        device_s = self.parts.device_s
+        if device_s is not None and device_s < BUSY_DEVICE_SHARE * self.batch_s:
+            return False
+        return self.is_near_roofline
+
+    def saved_in_step_s(self, seconds: float) -> float:
+        """How much shorter a batch becomes if its step is ``seconds`` shorter. Loading beside it still takes time."""
+        if self.parts.device_s is not None:
+            return min(seconds, self.batch_s - self.wait_s - self.parts.launch_s)
+        if self.split is not None and self.split.overlapped:
+            return min(seconds, self.batch_s - self.contention_s - self.split.io.batch_s)
+        return seconds
+
+    def saved_on_host_s(self, seconds: float) -> float:
+        """How much shorter a batch becomes if the host needs ``seconds`` less. The GPU still takes its time."""
+        if self.parts.device_s is None:
+            return self.saved_in_step_s(seconds)
+        return min(seconds, self.batch_s - self.parts.device_s)

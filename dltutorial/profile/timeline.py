@@ -166,7 +166,7 @@ class Timeline:
 
     @property
     def _canvas_px(self) -> int:
-        """Height of the canvas: that of all lanes, or one that leaves room for the rest of a screen."""
+        """Height of the canvas in pixels. It has room for all lanes, or leaves room for the rest of a screen."""
         return min(_MAX_CANVAS_PX, _AXIS_PX + _LANE_PX * len(self._lanes))
 
     def _legend(self) -> str:
