@@ -45,7 +45,7 @@ class Preset:
 
     @property
     def n_channels(self) -> int:
-        """Five channels in each layer: u, v, vorticity, stream function, tracer."""
+        """The number of channels. Each layer has five (u, v, vorticity, stream function, tracer)."""
         return 5 * self.n_layers
 
     @property

@@ -5,15 +5,13 @@ functions (training, simulating data, starting ranks) call ``refuse_on_login`` f
 cost, submitting jobs) run anywhere.
 
 The commands of Slurm are no sign, because a laptop with a pocket cluster has them, too. Therefore a node is a login
-node only if its site says so. The first row that applies decides:
+node only if its site says so. The first row that applies decides.
 
-| sign | then this is |
-|---|---|
-| ``DLTUTORIAL_NODE=compute`` | a compute node, whatever else is set |
-| ``SLURM_JOB_ID`` and ``SLURMD_NODENAME`` | a compute node, because slurmd started this process or a parent of it |
-| ``DLTUTORIAL_NODE=login`` | a login node; ``slurm/sites/*.sh`` and kernels installed for a site set it |
-| what a site sets on all its nodes, see ``_SITES`` | a login node of that site |
-| none of them | a machine of your own |
+    DLTUTORIAL_NODE=compute                   a compute node, whatever else is set
+    SLURM_JOB_ID and SLURMD_NODENAME          a compute node, because slurmd started this process or a parent of it
+    DLTUTORIAL_NODE=login                     a login node; slurm/sites/*.sh and kernels installed for a site set it
+    what a site sets on its nodes (_SITES)    a login node of that site
+    none of them                              a machine of your own
 
 ``SLURM_JOB_ID`` alone is not enough, because ``salloc`` opens a shell with it, at many sites on the login node.
 ``SLURMD_NODENAME`` is set for job scripts and for tasks: https://slurm.schedmd.com/sbatch.html, "output environment

@@ -1,14 +1,13 @@
 """Find the folders of the course, and write a file so that an incomplete file never has the final name.
 
-Each folder has a default place, and an environment variable that sets another place:
+Each folder has a default place, and an environment variable that sets another place.
 
-| what | default | set by |
-|---|---|---|
-| simulated data | ``~/.cache/dltutorial/data`` | ``DLTUTORIAL_DATA`` |
-| the measured peaks of this machine | ``~/.cache/dltutorial/machine`` | ``XDG_CACHE_HOME`` |
-| what ``torch.compile`` made | ``~/.cache/dltutorial/compiled`` | ``TORCHINDUCTOR_CACHE_DIR`` |
-| runs: recipes, events, weights | ``./runs`` | ``DLTUTORIAL_RUNS`` |
-| records, one file per process | ``<runs>/records`` | ``DLTUTORIAL_RECORDS`` |
+    what                                  default                          set by
+    simulated data                        ~/.cache/dltutorial/data         DLTUTORIAL_DATA
+    the measured peaks of this machine    ~/.cache/dltutorial/machine      XDG_CACHE_HOME
+    what torch.compile made               ~/.cache/dltutorial/compiled     TORCHINDUCTOR_CACHE_DIR
+    runs: options, metrics, weights       ./runs                           DLTUTORIAL_RUNS
+    records, one file per process         <runs>/records                   DLTUTORIAL_RECORDS
 """
 
 import contextlib

@@ -51,7 +51,7 @@ def deflection(
     Args:
         x, y: where the light is seen, from the centre of the lens.
         einstein_radius: θ_E.
-        axis_ratio: q in (0, 1]. At 1 the lens is the singular isothermal sphere, and |α| = θ_E everywhere.
+        axis_ratio: q in (0, 1]. At 1 the lens is the singular isothermal sphere, and ``|α|`` = θ_E everywhere.
         angle: of the minor axis of the lens.
 
     Returns:

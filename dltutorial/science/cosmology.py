@@ -68,7 +68,10 @@ def variance_in_spheres(index: Tensor, shape: Tensor, radius: float = 8.0) -> Te
 
 
 def wave_numbers(side: int) -> Tensor:
-    """Return |k| in h/Mpc on the grid of a real Fourier transform, (side, side, side // 2 + 1). The mean has k = 1."""
+    """Return the size of k in h/Mpc on the grid of a real Fourier transform, (side, side, side // 2 + 1).
+
+    The mean has k = 1.
+    """
     along_edge = torch.fft.fftfreq(side, CELL_MPC_H)
     depth = along_edge[:, None, None]
     height = along_edge[:, None]
