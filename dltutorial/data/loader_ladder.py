@@ -23,15 +23,16 @@ from typing import NamedTuple
 import numpy as np
 
 from dltutorial.config import Preset
-from dltutorial.data import convert, formats, loaders, sampling, store, weather
-from dltutorial.data.loaders import LoaderConfig, Pairs
+from dltutorial.data import convert, formats, loader_variants, sampling, store, weather
+from dltutorial.data.loader_variants import LoaderConfig
+from dltutorial.data.loaders import Pairs
 from dltutorial.data.store import Split
 
 # Bytes that are read and written for each value.
 # Naive: to float64, minus mean, by deviation, shifted, back to float32.
 NAIVE_BYTES = (4 + 8) + (8 + 8) + (8 + 8) + (8 + 8) + (8 + 4)
-# Lean: minus mean, to the final place; by deviation, in place.
-LEAN_BYTES = (4 + 4) + (4 + 4)
+# In float32: minus mean, to the final place; by deviation, in place.
+FLOAT32_BYTES = (4 + 4) + (4 + 4)
 COPY_BYTES = 4 + 4
 # On the device: minus mean; by deviation; the shift, which also reads an index of 8 bytes.
 DEVICE_BYTES = (4 + 4) + (4 + 4) + (8 + 4 + 4)
@@ -51,7 +52,7 @@ RUNGS = (
     LoaderRung("no compression", "hdf5-chunk1", "naive"),
     LoaderRung("files kept open", "hdf5-chunk1", "open"),
     LoaderRung("memory map", "npy", "open"),
-    LoaderRung("float32, in place", "npy", "lean"),
+    LoaderRung("float32, in place", "npy", "float32"),
     LoaderRung("one buffer a batch", "npy", "batched"),
     LoaderRung("augment on the device", "npy", "device"),
     LoaderRung("a thread reads ahead", "npy", "best"),
@@ -91,9 +92,9 @@ def prepare(preset: Preset, layouts: Sequence[str] = LAYOUTS, progress: bool = T
     return splits
 
 
-def whole_loader(split: Split, batch_size: int, config: LoaderConfig | str, device: str) -> Callable[[], Iterator]:
-    """A function that starts a loader of normalised and shifted batches, as ``rates`` needs it."""
-    return lambda: loaders.make_loader(split, batch_size, config, roll=True, device=device)
+def whole_loader(split: Split, batch_size: int, name: str, device: str) -> Callable[[], Iterator]:
+    """Return a function that starts a loader of normalised and shifted batches, as ``rates`` needs it."""
+    return lambda: loader_variants.make_loader(split, batch_size, name, roll=True, device=device)
 
 
 def rates(
@@ -154,7 +155,7 @@ class Costs:
         seconds = values * self.moved_bytes(config, is_mapped, amplification, device) / self.moved_bytes_per_s
         if year.compressed:
             seconds += values * 4 * amplification / self.inflate_bytes_per_s
-        if not config.reaches("open") and not is_mapped:
+        if not config.files_stay_open and not is_mapped:
             seconds += self.open_s
         return seconds
 
@@ -165,14 +166,14 @@ class Costs:
         if not is_mapped:
             moved += COPY_BYTES * amplification  # complete chunks to the library
             moved += COPY_BYTES  # the values that were asked for to the array
-        if config.way == "device":
+        if config.augment_on_device:
             moved += COPY_BYTES
             moved += DEVICE_BYTES if device == "cpu" else 0
-        elif config.reaches("lean"):
-            moved += LEAN_BYTES
+        elif config.float32_in_place:
+            moved += FLOAT32_BYTES
         else:
             moved += NAIVE_BYTES
-        if not config.reaches("batched"):
+        if not config.one_buffer:
             moved += COPY_BYTES  # stacked to a batch
         return moved
 

@@ -1,8 +1,14 @@
-"""Which samples, in which order: shuffling that is correct over epochs, ranks and workers.
+"""Choose the samples of each batch: shuffled in each epoch, and divided among the ranks.
 
-In: the number of samples, a seed, this rank and the number of ranks. Out: batches of indices. The order follows from
-(seed, epoch) alone. Therefore every rank knows it without communication, a resumed run continues in the middle of an
-epoch, and the order does not depend on how many ranks or workers share the work.
+In: the number of samples, the batch size, a seed, this rank and the number of ranks. Out: for each batch, the indices
+of this rank's samples, and the number of grid points by which each sample is shifted.
+
+The order follows from the seed and the number of the epoch alone. Therefore all ranks know it without communication, a
+resumed run continues in the middle of an epoch, and the order does not depend on the number of ranks or workers.
+
+    epoch 0   order of the samples    7 2 9 4 | 0 5 8 1 | 6 3      batches of 4; the last 2 samples are left out
+              rank 0 of 2             7   9   | 0   8   |
+              rank 1 of 2               2   4 |   5   1 |
 
 Legend: N samples in the data set.
 """
@@ -16,75 +22,84 @@ from torch import Tensor
 
 from dltutorial.errors import DataError, RecipeError
 
-#: For each batch, the indices of its samples, and by how many grid points each sample is shifted.
-Draws = Iterator[tuple[list[int], list[int]]]
-
-
-def epoch_order(n: int, seed: int, epoch: int) -> Tensor:
-    """All indices below ``n`` in the order of this epoch; shape (N,)."""
-    return torch.randperm(n, generator=_generator(seed, epoch, "order"))
-
-
-def epoch_shifts(n: int, width: int, seed: int, epoch: int) -> Tensor:
-    """By how many of ``width`` grid points each sample is shifted in this epoch; shape (N,).
-
-    The shifts are drawn for all samples, so the augmentation is the same on one rank and on many.
-    """
-    return torch.randint(width, (n,), generator=_generator(seed, epoch, "shift"))
-
-
-def _generator(seed: int, epoch: int, purpose: str) -> torch.Generator:
-    """A random generator for each seed, epoch and purpose.
-
-    They are hashed, because ``seed + epoch`` would give epoch 0 of seed 1 the order of epoch 1 of seed 0.
-    """
-    digest = hashlib.blake2b(f"{seed} {epoch} {purpose}".encode(), digest_size=8).digest()
-    return torch.Generator().manual_seed(int.from_bytes(digest, "big"))
-
 
 def endless(
-    n: int, batch_size: int, *, seed: int = 0, width: int = 0, rank: int = 0, world_size: int = 1, skip: int = 0
-) -> Draws:
-    """One batch after another, through one epoch after another; complete batches only.
+    n_samples: int,
+    batch_size: int,
+    *,
+    seed: int = 0,
+    width: int = 0,
+    rank: int = 0,
+    world_size: int = 1,
+    skip: int = 0,
+) -> Iterator[tuple[list[int], list[int]]]:
+    """Choose the samples of one batch after another, through one epoch after another, without end.
 
-    Rank r takes every ``world_size``-th sample of each batch, from the r-th on. So all ranks together read the batches
-    that one process would read. The samples at the end of an epoch that fill no batch are left out, so that every rank
-    takes the same number of steps.
+    Rank r takes every ``world_size``-th sample of each batch, from position r on. So all ranks together use the batches
+    that a single process would use. Samples at the end of an epoch that do not fill a batch are left out. Therefore
+    every rank takes the same number of steps.
 
     Args:
-        n: samples in the data set.
-        batch_size: samples of one batch over all ranks.
-        seed: of the order.
-        width: shifts are drawn below this number of grid points; 0 shifts nothing.
+        n_samples: N.
+        batch_size: number of samples in a batch of all ranks together.
+        seed: of the order and of the shifts.
+        width: each sample is shifted by less than this number of grid points. With 0 nothing is shifted.
         rank, world_size: this process among those that share each batch.
         skip: number of batches to leave out at the start, because a resumed run has used them.
 
     Returns:
-        An endless iterator over (indices, shifts) of this rank's part of each batch.
+        An iterator over (indices, shifts) of this rank's samples.
 
     Raises:
         DataError: There are fewer samples than one batch needs.
-        RecipeError: There is no such rank, or the ranks cannot share a batch.
+        RecipeError: There is no such rank, or the batch has fewer samples than there are ranks.
     """
     if not 0 <= rank < world_size:
         raise RecipeError(f"rank {rank} of {world_size} does not exist; ranks count from 0")
     if batch_size < world_size:
         raise RecipeError(f"a batch of {batch_size} cannot be shared by {world_size} ranks; raise the batch size")
-    if n < batch_size:
-        raise DataError(f"a batch of {batch_size} needs more than the {n} samples there are; lower global_batch_size")
-    return _endless(n, batch_size, seed, width, rank, world_size, skip)
+    if n_samples < batch_size:
+        needed = f"a batch of {batch_size} needs more than the {n_samples} samples there are"
+        raise DataError(f"{needed}; lower global_batch_size")
+    batches = _batches(n_samples, batch_size, seed, width, skip)
+    return ((indices[rank::world_size], shifts[rank::world_size]) for indices, shifts in batches)
 
 
-def _endless(n: int, batch_size: int, seed: int, width: int, rank: int, world_size: int, skip: int) -> Draws:
-    """The generator of ``endless``, which checks the arguments first."""
-    batches_per_epoch = n // batch_size
+def _batches(
+    n_samples: int, batch_size: int, seed: int, width: int, skip: int
+) -> Iterator[tuple[list[int], list[int]]]:
+    """Yield the indices and the shifts of complete batches, which are the same on every rank."""
+    batches_per_epoch = n_samples // batch_size
     first_epoch, first_batch = divmod(skip, batches_per_epoch)
     for epoch in itertools.count(first_epoch):
-        order_N = epoch_order(n, seed, epoch)
-        shift_N = torch.zeros_like(order_N)
-        if width:
-            shift_N = epoch_shifts(n, width, seed, epoch)
+        order_N = epoch_order(n_samples, seed, epoch)
+        shift_N = epoch_shifts(n_samples, width, seed, epoch)
         for batch in range(first_batch, batches_per_epoch):
-            indices = order_N[batch * batch_size : (batch + 1) * batch_size][rank::world_size]
+            indices = order_N[batch * batch_size : (batch + 1) * batch_size]
             yield indices.tolist(), shift_N[indices].tolist()
         first_batch = 0
+
+
+def epoch_order(n_samples: int, seed: int, epoch: int) -> Tensor:
+    """Return the order of all samples in this epoch, which is a random permutation, shape (N,)."""
+    return torch.randperm(n_samples, generator=_generator(seed, epoch, "order"))
+
+
+def epoch_shifts(n_samples: int, width: int, seed: int, epoch: int) -> Tensor:
+    """Return the shift of each sample in this epoch, from 0 to ``width`` - 1 grid points, shape (N,).
+
+    Every rank draws the shifts of all samples. Therefore a sample's shift does not depend on the number of ranks.
+    """
+    if width == 0:
+        return torch.zeros(n_samples, dtype=torch.int64)
+    return torch.randint(width, (n_samples,), generator=_generator(seed, epoch, "shift"))
+
+
+def _generator(seed: int, epoch: int, purpose: str) -> torch.Generator:
+    """Return a random generator of its own for each seed, epoch and purpose.
+
+    The three are hashed to one number. With ``seed + epoch`` instead, epoch 1 of seed 0 would have the order of epoch 0
+    of seed 1.
+    """
+    digest = hashlib.blake2b(f"{seed} {epoch} {purpose}".encode(), digest_size=8).digest()
+    return torch.Generator().manual_seed(int.from_bytes(digest, "big"))

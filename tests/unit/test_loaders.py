@@ -11,9 +11,10 @@ import h5py
 import numpy as np
 import pytest
 import torch
+from torch.utils.data import DataLoader, Dataset
 
-from dltutorial.data import sampling, store, workers
-from dltutorial.data.augment import rolled
+from dltutorial.data import loaders, sampling, store
+from dltutorial.data.augment import roll_each
 from dltutorial.data.loaders import Pairs, endless_batches
 from dltutorial.errors import DataError
 
@@ -47,7 +48,7 @@ def test_a_pair_beyond_the_data_is_an_index_error(pairs, index):
 def test_pairs_travel_to_another_process_without_their_files(pairs):
     x_CHW, _ = pairs[3]
     copied = pickle.loads(pickle.dumps(pairs))
-    assert copied._open == {}
+    assert copied._open_years == {}
     assert torch.equal(copied[3][0], x_CHW)
 
 
@@ -95,10 +96,10 @@ def test_batches_do_not_depend_on_the_global_generator_and_do_not_use_it(pairs):
     assert torch.equal(first[1][0], batches(pairs, 8, 2, seed=3, roll=True)[1][0])
 
 
-def test_rolled_is_torch_roll_of_each_sample():
+def test_roll_each_is_torch_roll_of_each_sample():
     x, y = torch.randn(2, 16, 3, 4, 24)
     shifts = torch.arange(16) * 5 % 24
-    rolled_x, rolled_y = rolled(torch.stack([x, y]), shifts)
+    rolled_x, rolled_y = roll_each(torch.stack([x, y]), shifts)
     for sample, shift in enumerate(shifts.tolist()):
         assert torch.equal(torch.roll(x[sample], shift, -1), rolled_x[sample])
         assert torch.equal(torch.roll(y[sample], shift, -1), rolled_y[sample])
@@ -112,7 +113,13 @@ def test_too_few_pairs_for_a_batch_are_one_line(pairs):
 # Workers
 
 
-class Dies(torch.utils.data.Dataset):
+def read_with_workers(data, batches):
+    """All batches of a data set that two processes read as ``endless_batches`` lets them."""
+    loader = DataLoader(data, batch_sampler=batches, num_workers=2, worker_init_fn=loaders.ignore_stop_signals)
+    return list(loaders.until_closed(loader))
+
+
+class Dies(Dataset):
     """A sample whose reading ends the process, as when memory runs out."""
 
     def __getitem__(self, index):
@@ -123,11 +130,11 @@ class Dies(torch.utils.data.Dataset):
 
 def test_a_worker_that_dies_is_one_line():
     with pytest.raises(DataError, match=r"DataLoader worker .*; lower workers or the batch size") as caught:
-        list(workers.worker_batches(Dies(), [[0, 1], [2, 3], [4, 5]], workers=2))
+        read_with_workers(Dies(), [[0, 1], [2, 3], [4, 5]])
     assert "\n" not in str(caught.value)
 
 
-class Interrupted(torch.utils.data.Dataset):
+class Interrupted(Dataset):
     """Each reading is interrupted by the signals that Slurm, torchrun or Ctrl-C send to all processes of a run."""
 
     def __getitem__(self, index):
@@ -137,23 +144,23 @@ class Interrupted(torch.utils.data.Dataset):
 
 
 def test_workers_survive_the_signals_that_stop_a_run():
-    read = list(workers.worker_batches(Interrupted(), [[0, 1], [2, 3]], workers=1))
-    assert torch.cat(read).tolist() == [0, 1, 2, 3]
+    assert torch.cat(read_with_workers(Interrupted(), [[0, 1], [2, 3]])).tolist() == [0, 1, 2, 3]
+
+
+class Failing(Dataset):
+    def __getitem__(self, index):
+        raise RuntimeError("shapes do not match")
 
 
 def test_another_error_of_a_worker_has_its_own_class_and_message():
-    class Failing(torch.utils.data.Dataset):
-        def __getitem__(self, index):
-            raise RuntimeError("shapes do not match")
-
     with pytest.raises(RuntimeError, match="shapes do not match"):
-        list(workers.worker_batches(Failing(), [[0]], workers=1))
+        read_with_workers(Failing(), [[0]])
 
 
-def test_a_program_that_leaves_a_loader_open_ends_with_its_workers():
+def test_a_program_that_leaves_a_loader_open_ends_with_its_workers(tiny_data):
     program = (
-        "from torch.utils.data import StackDataset\nimport torch\nfrom dltutorial.data import workers\n"
-        "data = StackDataset(torch.zeros(4, 1))\n"
-        "batches = workers.worker_batches(data, iter([[0], [1], [2], [3]] * 10), 2)\nnext(batches)\n"
+        "import sys; from pathlib import Path; from dltutorial.data import loaders, store\n"
+        "pairs = loaders.Pairs(store.open_split(Path(sys.argv[1])))\n"
+        "batches = loaders.endless_batches(pairs, 2, workers=2)\nnext(batches)\n"
     )
-    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", program, tiny_data], check=True, timeout=60)
