@@ -20,7 +20,6 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import Tensor, nn
 
-from dltutorial.errors import CourseError
 from dltutorial.parallel.bucket_model import assign_buckets
 
 
@@ -69,15 +68,9 @@ class Bucket:
         return self._index == self._n_buckets - 1
 
     def copy_in(self, parameter: nn.Parameter) -> None:
-        """Copy a parameter's gradient into its place in the flat tensor.
-
-        Raises:
-            CourseError: The gradient is sparse.
-        """
-        gradient = parameter.grad
-        if gradient is None or gradient.layout != torch.strided:
-            raise CourseError("a bucket holds no sparse gradient; make the embedding with sparse=False")
-        self._view_of[parameter].copy_(gradient.detach())
+        """Copy a parameter's gradient into its place in the flat tensor."""
+        assert parameter.grad is not None
+        self._view_of[parameter].copy_(parameter.grad)
 
     def copy_out(self) -> None:
         """Copy the flat tensor back into the gradients of the parameters."""

@@ -53,34 +53,28 @@ Hook = Callable[[Any, Any], torch.futures.Future[Tensor]]  # (state, bucket) →
 class ReplicatedModule(nn.Module):
     """One of several equal copies of a module. Subclasses decide when and how the gradients are averaged."""
 
-    def __init__(self, module: nn.Module, *, process_group: dist.ProcessGroup | None = None) -> None:
+    def __init__(self, module: nn.Module) -> None:
         """Copy rank 0's weights and buffers to all ranks, and register a hook for each gradient.
 
         Args:
             module: The model, already on its device.
-            process_group: The ranks that train together. The default is all ranks.
 
         Raises:
-            CourseError: There is no process group, no parameter is trainable, or the ranks hold different models.
+            CourseError: The ranks hold different models.
         """
         super().__init__()
-        if not dist.is_initialized():
-            raise CourseError("no process group: a replica is one of several; run inside launch(f, n) or torchrun")
         self.module = module
-        self.process_group = process_group
-        self.world_size = dist.get_world_size(process_group)
+        self.world_size = dist.get_world_size()
         self.trainable = {name: p for name, p in module.named_parameters() if p.requires_grad}
-        if not self.trainable:
-            raise CourseError("no parameter of this module is to be trained; set requires_grad, or do without DDP")
-        check_same_model(module, process_group)
-        broadcast_tensors([*module.parameters(), *module.buffers()], process_group)
+        check_same_model(module)
+        broadcast_tensors([*module.parameters(), *module.buffers()])
         self.sync_enabled = True
         self._broadcast_buffers = True
         self._in_backward = False
         for parameter in self.trainable.values():
-            parameter.register_post_accumulate_grad_hook(self._request_callback)
+            parameter.register_post_accumulate_grad_hook(self.on_gradient)
 
-    def _request_callback(self, parameter: nn.Parameter) -> None:
+    def on_gradient(self, parameter: nn.Parameter) -> None:
         """When the first gradient is ready, ask autograd to call ``_on_backward_end`` after the last one."""
         if self.sync_enabled and not self._in_backward:
             self._in_backward = True
@@ -97,11 +91,8 @@ class ReplicatedModule(nn.Module):
         """Raise an error if a parameter has no gradient, because other ranks would wait for it forever."""
         unused = [name for name, parameter in self.trainable.items() if parameter.grad is None]
         if unused:
-            names = ", ".join(unused[:3])
-            if len(unused) > 3:
-                names += " and more"
             raise CourseError(
-                f"no gradient for {names}: no part of the loss on rank {dist.get_rank()}; "
+                f"no gradient for {', '.join(unused)}: no part of the loss on rank {dist.get_rank()}; "
                 "freeze what is not used, or take torch's DDP with find_unused_parameters=True"
             )
 
@@ -116,7 +107,7 @@ class ReplicatedModule(nn.Module):
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Copy rank 0's buffers to all ranks if necessary, and run the module's forward pass."""
         if self.training and self._broadcast_buffers:
-            broadcast_tensors(self.module.buffers(), self.process_group)
+            broadcast_tensors(self.module.buffers())
         self._broadcast_buffers = self.sync_enabled and torch.is_grad_enabled()
         self.reset()
         return self.module(*args, **kwargs)
@@ -141,32 +132,29 @@ class NaiveDDP(ReplicatedModule):
             if parameter.grad is not None:
                 # Divide first, because the sum over many ranks may exceed the range of a 16-bit dtype.
                 gradient = parameter.grad.detach().contiguous().div_(self.world_size)
-                dist.all_reduce(gradient, group=self.process_group)
+                dist.all_reduce(gradient)
                 parameter.grad = gradient
 
 
 class BucketedDDP(ReplicatedModule):
     """Copy the gradients into a few large buckets after the backward pass, and all-reduce the buckets."""
 
-    def __init__(self, module: nn.Module, *, bucket_cap_mb: float | None = None, **options: Any) -> None:
+    def __init__(self, module: nn.Module, *, bucket_cap_mb: float | None = None) -> None:
         """Make the buckets.
 
         Args:
             module: The model, already on its device.
             bucket_cap_mb: A bucket with this many MiB is full. The default is torch's: 1 MiB for the first bucket, and
                 25 MiB for the others.
-            **options: The options of ``ReplicatedModule``.
-
-        Raises:
-            CourseError: As in ``ReplicatedModule``.
         """
-        super().__init__(module, **options)
-        if bucket_cap_mb is None:
-            self.buckets = make_buckets(self.trainable.values(), DEFAULT_BYTES, FIRST_BYTES)
-        else:
-            self.buckets = make_buckets(self.trainable.values(), int(bucket_cap_mb * 2**20))
+        super().__init__(module)
+        cap_bytes = DEFAULT_BYTES
+        first_bytes = FIRST_BYTES
+        if bucket_cap_mb is not None:
+            cap_bytes = first_bytes = int(bucket_cap_mb * 2**20)
+        self.buckets = make_buckets(self.trainable.values(), cap_bytes, first_bytes)
         self._hook: Hook = allreduce_hook
-        self._hook_state: Any = self.process_group
+        self._hook_state: Any = None
 
     def register_comm_hook(self, state: Any, hook: Hook) -> None:
         """Average the buckets by ``hook(state, bucket)``, for example by torch's ``fp16_compress_hook``."""
@@ -203,12 +191,10 @@ class OverlappedDDP(BucketedDDP):
     """
 
     def __init__(self, module: nn.Module, **options: Any) -> None:
-        """Register a second hook for each gradient. The arguments are those of ``BucketedDDP``."""
+        """Prepare for the first backward pass. The arguments are those of ``BucketedDDP``."""
         super().__init__(module, **options)
         self._bucket_of = {parameter: bucket for bucket in self.buckets for parameter in bucket.parameters()}
         self.reset()
-        for parameter in self.trainable.values():
-            parameter.register_post_accumulate_grad_hook(self.on_gradient)
 
     def reset(self) -> None:
         """Before each backward pass, mark all gradients as missing and all all-reduces as not started."""
@@ -218,6 +204,7 @@ class OverlappedDDP(BucketedDDP):
 
     def on_gradient(self, parameter: nn.Parameter) -> None:
         """Copy a gradient that is ready into its bucket, and start the all-reduces of full buckets."""
+        super().on_gradient(parameter)
         if not self.sync_enabled:
             return
         bucket = self._bucket_of[parameter]
@@ -246,40 +233,27 @@ class OverlappedDDP(BucketedDDP):
             self.finish_all_reduce(bucket, mean)
 
 
-def broadcast_tensors(tensors: Iterable[Tensor], group: dist.ProcessGroup | None = None, source: int = 0) -> None:
-    """Overwrite the tensors of all ranks with those of one rank.
-
-    Args:
-        tensors: Tensors of the same shapes on all ranks. They may have any memory layout.
-        group: The ranks. The default is all ranks.
-        source: The number of the rank, within the group, whose values are copied.
-    """
-    global_source = source
-    if group is not None:
-        global_source = dist.get_global_rank(group, source)
+def broadcast_tensors(tensors: Iterable[Tensor]) -> None:
+    """Overwrite the tensors of all ranks with those of rank 0. The tensors may have any memory layout."""
     with torch.no_grad():
         for tensor in tensors:
-            contiguous = tensor.detach().contiguous()
-            dist.broadcast(contiguous, global_source, group=group)
+            contiguous = tensor.contiguous()
+            dist.broadcast(contiguous, 0)
             if contiguous.data_ptr() != tensor.data_ptr():
                 tensor.copy_(contiguous)
 
 
-def check_same_model(module: nn.Module, group: dist.ProcessGroup | None = None) -> None:
+def check_same_model(module: nn.Module) -> None:
     """Compare the parameters of all ranks: their order, names, shapes, dtypes, and whether they are trainable.
-
-    Args:
-        module: The model of this rank.
-        group: The ranks. The default is all ranks.
 
     Raises:
         CourseError: A rank holds another model than rank 0. The message names the first parameter that differs.
     """
-    descriptions = [_description(name, parameter) for name, parameter in module.named_parameters()]
-    descriptions_by_rank: list[Any] = [None] * dist.get_world_size(group)
-    dist.all_gather_object(descriptions_by_rank, descriptions, group=group)
-    for rank, theirs in enumerate(descriptions_by_rank):
-        for number, (actual, expected) in enumerate(zip_longest(theirs, descriptions_by_rank[0], fillvalue="missing")):
+    descriptions = [describe(name, parameter) for name, parameter in module.named_parameters()]
+    by_rank: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(by_rank, descriptions)
+    for rank, theirs in enumerate(by_rank):
+        for number, (actual, expected) in enumerate(zip_longest(theirs, by_rank[0], fillvalue="missing")):
             if actual != expected:
                 raise CourseError(
                     f"rank {rank} holds another model than rank 0 "
@@ -287,7 +261,7 @@ def check_same_model(module: nn.Module, group: dist.ProcessGroup | None = None) 
                 )
 
 
-def _description(name: str, parameter: nn.Parameter) -> str:
+def describe(name: str, parameter: nn.Parameter) -> str:
     """Describe a parameter, for example as ``weight (2, 3) float32``."""
     description = f"{name} {tuple(parameter.shape)} {str(parameter.dtype).removeprefix('torch.')}"
     if not parameter.requires_grad:

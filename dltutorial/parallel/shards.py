@@ -26,7 +26,6 @@ Torch's counterparts are ``ZeroRedundancyOptimizer`` (stage 1) and ``fully_shard
 Source: Rajbhandari et al. 2020 (arXiv:1910.02054). The hooks are those of Zhao et al. 2023 (arXiv:2304.11277).
 """
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -35,6 +34,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from dltutorial.errors import CourseError
+from dltutorial.parallel.ddp import broadcast_tensors
 from dltutorial.parallel.tensor import all_gather, reduce_scatter
 
 MakeOptimizer = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
@@ -49,12 +49,7 @@ class Unit:
         Args:
             parameters: The parameters, each of them once. They have the same dtype and device.
             stage: 1, 2 or 3.
-
-        Raises:
-            CourseError: The parameters have several dtypes or devices.
         """
-        if len({(p.dtype, p.device) for p in parameters}) > 1:
-            raise CourseError("parameters of several dtypes or devices in one unit; use the same dtype and device")
         self.parameters = list(parameters)
         self.stage = stage
         self.world_size = dist.get_world_size()
@@ -129,19 +124,10 @@ class Sharded(nn.Module):
             model: The model, on its device.
             make_optimizer: A function such as ``torch.optim.AdamW``. Its argument is the list of this rank's shards.
             stage: 1, 2 or 3.
-            blocks: Submodules in the order of the forward pass. Without blocks, the whole model is one unit.
-
-        Raises:
-            CourseError: There is no process group, the stage is unknown, no parameter is trainable, or a parameter of
-                a block is also used outside of it.
+            blocks: Submodules whose parameters are not used outside of them, because stage 3 releases these parameters
+                after the block. Without blocks, the whole model is one unit.
         """
         super().__init__()
-        if not dist.is_initialized():
-            raise CourseError("no process group: shards need several ranks; run inside launch(f, n) or torchrun")
-        if stage not in (1, 2, 3):
-            raise CourseError(
-                f"stage {stage!r}: 1 shards optimizer state, 2 also gradients, 3 also weights; without shards use DDP"
-            )
         self.model = model
         self.stage = stage
         self.unit_of = make_units(model, list(blocks), stage)
@@ -249,11 +235,11 @@ class Sharded(nn.Module):
         for unit in self.units:
             unit.gather()
             for p in unit.parameters:
-                value_of[p] = _copy_to_host(p)
+                value_of[p] = copy_to_host(p)
             unit.release()
         state = {}
         for name, tensor in self.model.state_dict(keep_vars=True).items():
-            state[name] = value_of[tensor] if tensor in value_of else _copy_to_host(tensor)
+            state[name] = value_of[tensor] if tensor in value_of else copy_to_host(tensor)
         return state
 
 
@@ -263,11 +249,7 @@ def make_units(model: nn.Module, blocks: Sequence[nn.Module], stage: int) -> dic
     Returns:
         The unit of each block, and that of all other parameters with the model as its key. A module without other
         trainable parameters has no unit.
-
-    Raises:
-        CourseError: No parameter is trainable, or a parameter of a block is also used outside of it.
     """
-    check_blocks_share_nothing(model, blocks)
     parameters_of = {block: trainable_parameters(block) for block in blocks}
     in_blocks = {p for parameters in parameters_of.values() for p in parameters}
     remaining = [p for p in trainable_parameters(model) if p not in in_blocks]
@@ -276,17 +258,13 @@ def make_units(model: nn.Module, blocks: Sequence[nn.Module], stage: int) -> dic
         for module, parameters in [(model, remaining), *parameters_of.items()]:
             if parameters:
                 unit_of[module] = Unit(parameters, stage=stage)
-    if not unit_of:
-        raise CourseError("no parameter of this model is to be trained; set requires_grad, or do without shards")
     return unit_of
 
 
 def broadcast_untrained(model: nn.Module) -> None:
     """Copy rank 0's buffers and frozen parameters to all ranks."""
     frozen = [p for p in model.parameters() if not p.requires_grad]
-    with torch.no_grad():
-        for tensor in [*frozen, *model.buffers()]:
-            dist.broadcast(tensor, 0)
+    broadcast_tensors([*frozen, *model.buffers()])
 
 
 def trainable_parameters(module: nn.Module) -> list[nn.Parameter]:
@@ -294,28 +272,6 @@ def trainable_parameters(module: nn.Module) -> list[nn.Parameter]:
     return [p for p in module.parameters() if p.requires_grad]
 
 
-def check_blocks_share_nothing(model: nn.Module, blocks: Sequence[nn.Module]) -> None:
-    """Raise an error if a trainable parameter of a block is also used by another block or by the rest of the model.
-
-    A block's weights have no values while other parts of the model are at work.
-    """
-    in_blocks = [p for block in blocks for p in trainable_parameters(block)]
-    uses_in_model = count_uses(model)
-    is_shared = len(set(in_blocks)) < len(in_blocks)
-    for block in blocks:
-        for parameter, n_uses in count_uses(block).items():
-            if uses_in_model[parameter] != n_uses:
-                is_shared = True
-    if is_shared:
-        raise CourseError("a parameter of a block is used outside of it; leave that block out of blocks=")
-
-
-def count_uses(module: nn.Module) -> Counter[nn.Parameter]:
-    """Return the number of names of each trainable parameter. Tied weights have more than one name."""
-    named = module.named_parameters(remove_duplicate=False)
-    return Counter(p for _, p in named if p.requires_grad)
-
-
-def _copy_to_host(tensor: Tensor) -> Tensor:
+def copy_to_host(tensor: Tensor) -> Tensor:
     """Return a copy of the values in host memory."""
     return tensor.detach().cpu().clone()
