@@ -21,7 +21,6 @@ import atexit
 import contextlib
 import os
 import pwd
-import re
 import secrets
 import shutil
 import socket
@@ -39,17 +38,15 @@ from dltutorial import machine, paths
 from dltutorial.errors import CourseError
 
 INSTALL = "on Debian or Ubuntu: apt-get install --no-install-recommends slurm-wlm munge"
-MAX_NODES = 64
 SYSTEM = "/usr/sbin:/usr/local/sbin:/sbin"  # folders of daemons, which are often not in the PATH of a user
 START_S = 60.0  # on busy cores; otherwise the cluster starts in a second
 ANSWER_S = 15.0
-CANCEL_S = 10.0  # jobs get SIGKILL 5 s after SIGTERM
 END_S = 60.0
 _PROGRAMS = ("munged", "slurmctld", "slurmd", "scontrol", "sinfo", "squeue", "scancel", "sbatch", "srun")
 _WORKING_STATES = {"idle", "mixed", "allocated", "completing", "planned", "reserved"}
-_DAEMON_VARIABLE = "DLTUTORIAL_POCKET_DAEMON"  # the daemons have it in their environment
-_OWNED_NAME = re.compile(r".*-of-(\d+)")  # the name of a cluster that ends with a process
 _ROOT = Path("/tmp")  # the path of a Unix socket has at most 107 bytes
+_PREFIX = f"pocket-{os.getuid()}-"
+_DAEMON_VARIABLE = "DLTUTORIAL_POCKET_DAEMON"  # the daemons have it in their environment
 
 
 @dataclass(frozen=True)
@@ -74,7 +71,10 @@ class PocketCluster:
 
 def missing() -> str | None:
     """Return the first program of Slurm or munge that is not installed, or None."""
-    return next((name for name in _PROGRAMS if not _which(name)), None)
+    for program in _PROGRAMS:
+        if shutil.which(program, path=_search_path()) is None:
+            return program
+    return None
 
 
 def up(nodes: int = 2, name: str = "pocket") -> PocketCluster:
@@ -84,22 +84,22 @@ def up(nodes: int = 2, name: str = "pocket") -> PocketCluster:
         CourseError: Slurm is not installed, the cluster does not start, or the cluster of this name has another number
             of nodes or does not work.
     """
-    if not 1 <= nodes <= MAX_NODES:
-        raise CourseError(f"nodes={nodes!r}: a pocket cluster has 1 to {MAX_NODES} nodes")
     program = missing()
     if program is not None:
         raise CourseError(f"Slurm is not installed here (no {program}); {INSTALL}")
     existing = status(name)
     if existing is None:
-        return _start(name, nodes)
+        return _start(name, tuple(f"n{number}" for number in range(nodes)))
     if len(existing.nodes) != nodes or not is_working(existing):
-        what = f"has {len(existing.nodes)} nodes, not {nodes}" if is_working(existing) else "does not work"
-        raise CourseError(f"the pocket cluster {name} {what}; end it first: dltutorial pocket down --name {name}")
+        raise CourseError(
+            f"there is a pocket cluster {name} already, which has {len(existing.nodes)} nodes or does not work; end it "
+            f"first: dltutorial pocket down --name {name}"
+        )
     return existing
 
 
 def down(name: str = "pocket") -> bool:
-    """Cancel the jobs of a cluster, end its daemons, and remove its folder.
+    """Kill the daemons and the jobs of a cluster, and remove its folder.
 
     Returns:
         Whether there was such a cluster.
@@ -110,16 +110,15 @@ def down(name: str = "pocket") -> bool:
     cluster = status(name)
     if cluster is None:
         return False
-    _cancel_jobs(cluster)
     deadline_s = time.monotonic() + END_S
     remaining = processes(cluster.folder)
-    while remaining:
+    while remaining:  # a job may start processes until its last process has ended
         if time.monotonic() > deadline_s:
             raise CourseError(f"process {remaining[0].pid} of the pocket cluster does not end; end it, then try again")
         for process in remaining:
             with contextlib.suppress(psutil.Error):
                 process.kill()
-        time.sleep(0.02)
+        psutil.wait_procs(remaining, timeout=1.0)
         remaining = processes(cluster.folder)
     shutil.rmtree(cluster.folder, ignore_errors=True)
     return True
@@ -145,17 +144,16 @@ def own(name: str, nodes: int = 2) -> PocketCluster | None:
 
 def end_left() -> None:
     """End the clusters of ``own`` whose process was killed, for example because its kernel was restarted."""
-    for folder in _ROOT.glob(f"{_prefix()}*-of-*"):
-        name = folder.name.removeprefix(_prefix()).rpartition("-")[0]
-        owner = _OWNED_NAME.fullmatch(name)
-        if owner and not psutil.pid_exists(int(owner[1])):
+    for folder in _ROOT.glob(f"{_PREFIX}*-of-*"):
+        name = folder.name.removeprefix(_PREFIX).rpartition("-")[0]
+        if not psutil.pid_exists(int(name.rpartition("-")[2])):
             down(name)
 
 
 def status(name: str = "pocket") -> PocketCluster | None:
     """Return the cluster of this name, whether it works or not, or None if there is no such cluster."""
     paths.inside(_ROOT, name)  # refuses a name with other characters
-    for folder in _ROOT.glob(f"{_prefix()}{name}-????????"):
+    for folder in _ROOT.glob(f"{_PREFIX}{name}-????????"):
         nodes = sorted(path.name for path in folder.glob("n*") if path.is_dir())
         return PocketCluster(name, folder, tuple(nodes))
     return None
@@ -163,8 +161,13 @@ def status(name: str = "pocket") -> PocketCluster | None:
 
 def states(cluster: PocketCluster) -> dict[str, str]:
     """Return Slurm's word for the state of each node, such as idle. It is empty if the controller does not answer."""
-    answer = _ask(cluster, "sinfo", "--noheader", "--Node", "--format=%N %T")
-    return dict(line.split() for line in (answer or "").splitlines())
+    command = ["sinfo", "--noheader", "--Node", "--format=%N %T"]
+    env = os.environ | cluster.env | {"PATH": _search_path()}
+    try:
+        done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=ANSWER_S, check=True)
+    except subprocess.SubprocessError:
+        return {}
+    return dict(line.split() for line in done.stdout.splitlines())
 
 
 def is_working(cluster: PocketCluster) -> bool:
@@ -177,14 +180,14 @@ def processes(folder: Path) -> list[psutil.Process]:
     """Return the daemons and the jobs of the cluster in a folder. A shell that only uses the cluster is neither."""
     configuration = f"SLURM_CONF={folder}/slurm.conf\0".encode()
     members = []
-    for process in psutil.process_iter(["name"]):
+    for process in psutil.process_iter():
         try:
             # psutil would stop at the title that a daemon of a job step has written over the first variables.
             environment = Path(f"/proc/{process.pid}/environ").read_bytes()
         except OSError:  # the process has ended, or belongs to another user
             continue
         is_daemon = f"{_DAEMON_VARIABLE}=".encode() in environment
-        is_of_job = b"SLURMD_NODENAME=" in environment or process.info["name"] == "srun"
+        is_of_job = b"SLURMD_NODENAME=" in environment
         if configuration in environment and (is_daemon or is_of_job):
             members.append(process)
     return members
@@ -204,21 +207,18 @@ def command(action: str, nodes: int, name: str) -> int:
         return 0
     started_s = time.monotonic()
     cluster = up(nodes, name) if action == "up" else status(name)
-    if cluster is None:
-        _report(f"there is no cluster {name}; start it: dltutorial pocket up --name {name}")
-        return 1
-    if not is_working(cluster):
-        _report(f"the cluster {name} does not work; end it: dltutorial pocket down --name {name}; then start it again")
+    if cluster is None or not is_working(cluster):
+        _report(
+            f"no cluster {name} works; end what there is: dltutorial pocket down --name {name}; then start it again"
+        )
         return 1
     _report(" · ".join(f"{node} {state}" for node, state in states(cluster).items()))
     print(f"export SLURM_CONF={cluster.env['SLURM_CONF']}")
     if action == "up":
-        _report(f"{nodes} node{'s' * (nodes > 1)} up, after {time.monotonic() - started_s:.2f} s")
-    if action == "up" and sys.stdout.isatty():
-        _report('paste the line above, or start with: eval "$(dltutorial pocket up)"; then try: srun -N 1 hostname')
-    elif action == "up":
-        submit = f"source slurm/sites/pocket.sh; sbatch -N {nodes} slurm/train.sbatch"
-        _report(f"next: {submit}; at last: dltutorial pocket down")
+        _report(
+            f"up after {time.monotonic() - started_s:.2f} s; start it by this line, and your shell uses the cluster:"
+        )
+        _report('eval "$(dltutorial pocket up)"; then: srun -N 1 hostname; at the end: dltutorial pocket down')
     return 0
 
 
@@ -226,32 +226,27 @@ def _report(text: str) -> None:
     print(text, file=sys.stderr)
 
 
-def _prefix() -> str:
-    """Return how the folders of this user's clusters begin."""
-    return f"pocket-{os.getuid()}-"
+def _search_path() -> str:
+    """Return the folders of programs, and those of daemons."""
+    return f"{os.environ.get('PATH', os.defpath)}:{SYSTEM}"
 
 
-def _which(program: str) -> str | None:
-    """Return the path of a program, which may be in a folder of daemons."""
-    return shutil.which(program, path=f"{os.environ.get('PATH', os.defpath)}:{SYSTEM}")
-
-
-def _start(name: str, n_nodes: int) -> PocketCluster:
+def _start(name: str, nodes: tuple[str, ...]) -> PocketCluster:
     """Make the folder, start the daemons, and wait until all nodes can run jobs."""
-    folder = Path(tempfile.mkdtemp(prefix=f"{_prefix()}{name}-", dir=_ROOT))
-    cluster = PocketCluster(name, folder, tuple(f"n{number}" for number in range(n_nodes)))
+    folder = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{name}-", dir=_ROOT))
+    cluster = PocketCluster(name, folder, nodes)
     try:
-        for subfolder in ("state", *cluster.nodes):
+        for subfolder in ("state", *nodes):
             (folder / subfolder).mkdir(mode=0o700)
         (folder / "munge.key").touch(mode=0o600)
         (folder / "munge.key").write_bytes(secrets.token_bytes(128))
-        paths.write_text(folder / "slurm.conf", _configuration(cluster))
+        (folder / "slurm.conf").write_text(_configuration(cluster), encoding="utf-8")
         munge_files = {"key-file": "key", "socket": "socket", "pid-file": "pid", "log-file": "log", "seed-file": "seed"}
         munge_options = [f"--{option}={folder}/munge.{ending}" for option, ending in munge_files.items()]
         # Without --force, munged refuses a folder that other users may not enter.
         _start_daemon(cluster, "munged", "--force", "--num-threads=1", *munge_options)
         _start_daemon(cluster, "slurmctld", "-i")
-        for node in cluster.nodes:
+        for node in nodes:
             _start_daemon(cluster, "slurmd", "-N", node)
         _wait_until_working(cluster)
     except BaseException:  # an interrupt, too, must leave no daemons
@@ -281,25 +276,22 @@ def _configuration(cluster: PocketCluster) -> str:
 
 
 def _start_daemon(cluster: PocketCluster, program: str, *options: str) -> None:
-    """Start a daemon, which goes to the background at once."""
-    env = {name: os.environ[name] for name in ("HOME", "LANG", "TMPDIR") if name in os.environ}
-    env |= {"PATH": f"{os.environ.get('PATH', os.defpath)}:{SYSTEM}", **cluster.env, _DAEMON_VARIABLE: "1"}
-    output = cluster.folder / f"{program}.out"
-    try:
-        with open(output, "a") as file:
-            subprocess.run(
-                [_which(program) or program, *options],
-                env=env,
-                cwd=cluster.folder,
-                stdin=subprocess.DEVNULL,
-                stdout=file,
-                stderr=file,
-                timeout=START_S,
-                start_new_session=True,
-                check=True,
-            )
-    except (OSError, subprocess.SubprocessError) as error:
-        raise CourseError(f"{program} does not start: {_reason(output) or error}") from error
+    """Start a daemon, which goes to the background at once. It does not get the variables of this process."""
+    env = {"PATH": _search_path(), "HOME": str(Path.home()), **cluster.env, _DAEMON_VARIABLE: "1"}
+    with open(cluster.folder / f"{program}.out", "a") as output:
+        done = subprocess.run(
+            [program, *options],
+            env=env,
+            cwd=cluster.folder,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            timeout=START_S,
+            start_new_session=True,
+            check=False,
+        )
+    if done.returncode:
+        raise CourseError(f"{program} does not start: {_reason(cluster)}")
 
 
 def _wait_until_working(cluster: PocketCluster) -> None:
@@ -307,34 +299,15 @@ def _wait_until_working(cluster: PocketCluster) -> None:
     deadline_s = time.monotonic() + START_S
     while not is_working(cluster):
         if time.monotonic() > deadline_s:
-            logs = sorted(cluster.folder.glob("*.log"))
-            reason = next(filter(None, map(_reason, logs)), "no error in its logs")
-            raise CourseError(f"the pocket cluster {cluster.name} does not start: {reason}")
+            raise CourseError(f"the pocket cluster {cluster.name} does not start: {_reason(cluster)}")
         time.sleep(0.05)
 
 
-def _reason(log: Path) -> str:
-    """Return the last line of a log that a daemon calls fatal or an error."""
-    lines = log.read_text(errors="replace").strip().splitlines()
-    errors = [line for line in lines if "fatal" in line or "error" in line]
-    return errors[-1] if errors else ""
-
-
-def _cancel_jobs(cluster: PocketCluster) -> None:
-    """Cancel all jobs, and wait until they have ended."""
-    deadline_s = time.monotonic() + CANCEL_S
-    if _ask(cluster, "scancel", f"--user={os.getuid()}") is None:
-        return  # the controller does not answer
-    while _ask(cluster, "squeue", "--noheader") and time.monotonic() < deadline_s:
-        time.sleep(0.05)
-
-
-def _ask(cluster: PocketCluster, program: str, *arguments: str) -> str | None:
-    """Return what a command of Slurm prints, or None if it fails or gets no answer."""
-    words = [_which(program) or program, *arguments]
-    env = os.environ | cluster.env
-    try:
-        done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=ANSWER_S, check=True)
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return done.stdout
+def _reason(cluster: PocketCluster) -> str:
+    """Return the last line of a log or an output that a daemon calls fatal or an error."""
+    reason = "no error in its logs"
+    for file in [*cluster.folder.glob("*.log"), *cluster.folder.glob("*.out")]:
+        for line in file.read_text(errors="replace").splitlines():
+            if "fatal" in line or "error" in line:
+                reason = line
+    return reason

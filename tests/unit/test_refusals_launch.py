@@ -1,11 +1,11 @@
-"""Wrong arguments of ``launch``, ``process_group`` and ``pocket`` are one clear line, before any process starts."""
+"""Wrong arguments of ``launch`` and ``process_group`` are one clear line, before any process starts."""
 
 import threading
 
 import pytest
 
 from dltutorial.errors import CourseError
-from dltutorial.launch import launch, local, pocket, process_group
+from dltutorial.launch import launch, local, process_group
 from dltutorial.ranks import RankInfo
 
 TORCHRUN = {"MASTER_ADDR": "localhost", "MASTER_PORT": "29500"}
@@ -26,7 +26,6 @@ ROWS = [
     ("nowhere to meet", address({}), "do not say where the ranks meet"),
     ("no port", address({"MASTER_ADDR": "localhost"}), "do not say where the ranks meet"),
     ("no job step", address({}, OF_SLURM), "Slurm does not say where the ranks meet .*SLURM_STEP_NODELIST"),
-    *((f"{nodes!r} nodes", lambda n=nodes: pocket.up(n), "a pocket cluster has 1 to 64 nodes") for nodes in (0, 65)),
 ]
 
 
