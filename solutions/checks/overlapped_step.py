@@ -1,14 +1,18 @@
-"""Checks of chapter 11's exercise: a step with overlapped all-reduces.
+"""Checks of chapter 11's exercise: the time of a step whose all-reduces overlap with the backward pass.
 
-The answer is compared with a small reference model. Each well-known mistake is that model with one thing changed, so
-every case can name the mistake that gives exactly the learner's number.
+The answer gets the samples of one GPU, the number of GPUs, a job and a cluster, and returns the seconds of a step. The
+checks compare it with a reference model. A known mistake is this model with one assumption changed.
 
-A job: ``{"sample_s": …, "buckets": [(bytes, share of the backward pass after which it is full), …]}``. A cluster:
-``{"gpus_per_node": …, "intra_gbyte_per_s": …, "node_gbit_per_s": …, "hop_s": …}``.
+A job is ``{"sample_s": …, "buckets": [(bytes, share), …]}``, where a bucket is full after this share of the backward
+pass. A cluster is ``{"gpus_per_node": …, "intra_gbyte_per_s": …, "node_gbit_per_s": …, "hop_s": …}``.
+
+Source: Li et al. 2020, arXiv:2006.15704
 """
 
 from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import dataclass, replace
+from typing import Any
 
 from dltutorial.course.checks import Exercise
 from dltutorial.course.checks.cases import case
@@ -19,40 +23,63 @@ _A_RING = "A ring sends 2 (P - 1) / P of the bytes over every link: once round t
 
 @dataclass(frozen=True)
 class Model:
-    """The reference, with a switch for every mistake."""
+    """The reference model. A known mistake is a model with another value of one attribute.
+
+    Attributes:
+        overlap: Whether a bucket is sent as soon as it is full, and not after the backward pass.
+        queue: Whether a bucket waits until the bucket before it has been sent.
+        from_start: Whether communication begins with the step.
+        forward: The share of the forward pass in the computation.
+        n_rounds: How often a ring sends the bytes over each link.
+        fraction: Whether a ring sends the fraction (P - 1) / P of the bytes, and not all bytes.
+        bits_per_byte: The bits of a byte in the bandwidth between nodes.
+        hops: The latencies of a ring, from the number of GPUs.
+        node_share: The factor of the bandwidth between nodes, from the GPUs of a node.
+        inside: The link that is used within one node, "intra" or "node".
+        across: The link that is used across nodes.
+        floor: Whether a step takes at least as long as its computation.
+    """
 
     overlap: bool = True
     queue: bool = True
-    from_start: bool = False  # communication may begin with the step
+    from_start: bool = False
     forward: float = 1 / 3
-    turns: float = 2.0
-    fraction: bool = True  # (P - 1) / P
+    n_rounds: float = 2.0
+    fraction: bool = True
     bits_per_byte: float = 8.0
     hops: Callable[[int], int] = lambda gpus: 2 * (gpus - 1)
     node_share: Callable[[int], float] = lambda gpus_per_node: 1.0
-    inside: str = "intra"  # the link used within one node, and
-    across: str = "node"  # across nodes
-    floor: bool = True  # a step lasts at least as long as its computing
+    inside: str = "intra"
+    across: str = "node"
+    floor: bool = True
 
     def ring_s(self, n_bytes: float, gpus: int, cluster: dict) -> float:
-        """One all-reduce."""
+        """Return the seconds of one all-reduce."""
         if gpus == 1:
             return 0.0
         rates = {
             "intra": 1e9 * cluster["intra_gbyte_per_s"],
             "node": 1e9 * cluster["node_gbit_per_s"] / self.bits_per_byte * self.node_share(cluster["gpus_per_node"]),
         }
-        rate = rates[self.inside if gpus <= cluster["gpus_per_node"] else self.across]
+        is_one_node = gpus <= cluster["gpus_per_node"]
+        bytes_per_s = rates[self.inside if is_one_node else self.across]
         fraction = (gpus - 1) / gpus if self.fraction else 1.0
-        return self.turns * fraction * n_bytes / rate + self.hops(gpus) * cluster["hop_s"]
+        return self.n_rounds * fraction * n_bytes / bytes_per_s + self.hops(gpus) * cluster["hop_s"]
 
     def step_s(self, samples: float, gpus: int, job: dict, cluster: dict) -> float:
-        """The whole step."""
-        compute_s, end_s, latest_s = samples * job["sample_s"], 0.0, 0.0
-        for n_bytes, ready in job["buckets"]:
-            full_s = compute_s * (self.forward + (1 - self.forward) * ready)
-            full_s = full_s if self.overlap else compute_s
-            begin_s = end_s if self.from_start else max(full_s, end_s if self.queue else 0.0)
+        """Return the seconds of a step with so many samples on each GPU."""
+        compute_s = samples * job["sample_s"]
+        end_s = 0.0  # of the all-reduce before
+        latest_s = 0.0
+        for n_bytes, share in job["buckets"]:
+            full_s = compute_s
+            if self.overlap:
+                full_s = compute_s * (self.forward + (1 - self.forward) * share)
+            begin_s = full_s
+            if self.queue:
+                begin_s = max(full_s, end_s)
+            if self.from_start:
+                begin_s = end_s
             end_s = begin_s + self.ring_s(n_bytes, gpus, cluster)
             latest_s = max(latest_s, end_s)
         return max(compute_s, latest_s) if self.floor else latest_s
@@ -65,9 +92,9 @@ _STEP_MISTAKES = (
     ({"from_start": True}, "Nothing can be sent before it is there: a bucket starts when it is full, not at 0."),
     ({"forward": 0.0}, "The share counts from the start of the backward pass, which begins after the forward third."),
     ({"forward": 2 / 3}, "The forward pass takes one third of the computing, the backward pass two."),
-    ({"turns": 1.0}, f"Only half of the bytes. {_A_RING}"),
+    ({"n_rounds": 1.0}, f"Only half of the bytes. {_A_RING}"),
     ({"fraction": False}, f"That is 2 n. {_A_RING}"),
-    ({"turns": 1.0, "fraction": False}, f"That is n. {_A_RING}"),
+    ({"n_rounds": 1.0, "fraction": False}, f"That is n. {_A_RING}"),
     ({"bits_per_byte": 1.0}, "The way out of a node is given in bits: 200 Gbit/s are 25 GB/s."),
     ({"hops": lambda gpus: 0}, "Every hop takes hop_s, however few the bytes; a ring has 2 (P - 1) of them."),
     ({"hops": lambda gpus: 1}, "A ring takes 2 (P - 1) hops one after the other, not one."),
@@ -84,33 +111,34 @@ _STEP_MISTAKES = (
 
 FAT = {"gpus_per_node": 4, "intra_gbyte_per_s": 240.0, "node_gbit_per_s": 200.0, "hop_s": 1e-5}
 THIN = {"gpus_per_node": 8, "intra_gbyte_per_s": 72.0, "node_gbit_per_s": 50.0, "hop_s": 2e-5}
-UNET = {"sample_s": 1.4e-3, "buckets": [(4e6, 0.41), (84e6, 0.65), (134e6, 0.67), (240e6, 0.72), (11e6, 1.0)]}
-RESNET = {"sample_s": 4e-3, "buckets": [(9e6, 0.01), (27e6, 0.2), (30e6, 0.5), (36e6, 1.0)]}
-_WHOLE = {"sample_s": 2e-3, "buckets": [(400e6, 1.0)]}
-_FROZEN = {"sample_s": 4e-3, "buckets": [(20e6, 0.3), (20e6, 0.6)]}
-_TINY = {"sample_s": 1e-3, "buckets": [(8e3, 0.5), (8e3, 1.0)]}
-_EARLY = {"sample_s": 1e-3, "buckets": [(200e6, 0.1), (200e6, 0.3), (100e6, 0.9)]}
-
-
-def copy(job: dict) -> dict:
-    """A job that the answer may change."""
-    return job | {"buckets": list(job["buckets"])} if "buckets" in job else dict(job)
+UNET: dict[str, Any] = {
+    "sample_s": 1.4e-3,
+    "buckets": [(4e6, 0.41), (84e6, 0.65), (134e6, 0.67), (240e6, 0.72), (11e6, 1.0)],
+}
+RESNET: dict[str, Any] = {"sample_s": 4e-3, "buckets": [(9e6, 0.01), (27e6, 0.2), (30e6, 0.5), (36e6, 1.0)]}
+_WHOLE: dict[str, Any] = {"sample_s": 2e-3, "buckets": [(400e6, 1.0)]}
+_FROZEN: dict[str, Any] = {"sample_s": 4e-3, "buckets": [(20e6, 0.3), (20e6, 0.6)]}
+_TINY: dict[str, Any] = {"sample_s": 1e-3, "buckets": [(8e3, 0.5), (8e3, 1.0)]}
+_EARLY: dict[str, Any] = {"sample_s": 1e-3, "buckets": [(200e6, 0.1), (200e6, 0.3), (100e6, 0.9)]}
 
 
 def _compare_step(fn: Callable, samples: float, gpus: int, job: dict, cluster: dict) -> None:
+    """The answer must be the seconds of the reference model."""
     expected = RIGHT.step_s(samples, gpus, job, cluster)
-    told = [(replace(RIGHT, **change).step_s(samples, gpus, job, cluster), hint) for change, hint in _STEP_MISTAKES]
-    told.append((expected - samples * job["sample_s"], "Return the whole step, not what sticks out of it."))
-    told.append((1e3 * expected, "Return seconds, not milliseconds."))
-    expect_close(fn(samples, gpus, copy(job), dict(cluster)), expected, mistakes=told, rtol=1e-6)
+    mistakes = []
+    for change, hint in _STEP_MISTAKES:
+        mistakes.append((replace(RIGHT, **change).step_s(samples, gpus, job, cluster), hint))
+    mistakes.append((expected - samples * job["sample_s"], "Return the whole step, not what sticks out of it."))
+    mistakes.append((1e3 * expected, "Return seconds, not milliseconds."))
+    expect_close(fn(samples, gpus, deepcopy(job), dict(cluster)), expected, mistakes=mistakes, rtol=1e-6)
 
 
 def _one_gpu(fn: Callable) -> None:
     """One GPU sends nothing"""
     expected = 32 * UNET["sample_s"]
-    told = [(UNET["sample_s"], "Every sample takes sample_s: multiply by the samples of one GPU.")]
+    mistakes = [(UNET["sample_s"], "Every sample takes sample_s: multiply by the samples of one GPU.")]
     hint = "With one GPU there is only computing: samples * sample_s."
-    expect_close(fn(32, 1, copy(UNET), dict(FAT)), expected, hint=hint, mistakes=told, rtol=1e-6)
+    expect_close(fn(32, 1, deepcopy(UNET), dict(FAT)), expected, hint=hint, mistakes=mistakes, rtol=1e-6)
 
 
 _STEP_HINTS = (

@@ -1,37 +1,54 @@
-"""Checks of chapter 11's second exercise: how far a fixed batch scales, by the model of ``overlapped_step``."""
+"""Checks of chapter 11's second exercise: how far a fixed batch scales, by the model of ``overlapped_step``.
+
+The answer gets the batch of all GPUs together, a job, a cluster, an efficiency to reach and the most GPUs. It returns
+the first number of GPUs at which communication takes longer than computation, or None, and the most GPUs that reach the
+efficiency. Numbers of GPUs are powers of two. A known mistake is the reference with one assumption changed.
+
+Source: Goyal et al. 2017, arXiv:1706.02677
+"""
 
 from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from typing import Any
 
 from dltutorial.course.checks import Exercise, Wrong
 from dltutorial.course.checks.cases import case
 from dltutorial.course.checks.expect import expect
-from dltutorial.course.checks.overlapped_step import FAT, RESNET, RIGHT, THIN, UNET, Model, copy
+from dltutorial.course.checks.overlapped_step import FAT, RESNET, RIGHT, THIN, UNET, Model
 
 
 @dataclass(frozen=True)
 class _Limits:
-    """How the limits are found, with a switch for every mistake."""
+    """The reference. A known mistake has another value of one attribute.
+
+    Attributes:
+        model: The model of a step.
+        divided: Whether the computation of a GPU shrinks with the number of GPUs.
+        exposed: Whether only the communication that does not overlap counts for the crossover.
+        per_gpu: Whether efficiency is the speed-up divided by the number of GPUs.
+        pick: The function that chooses among the numbers of GPUs that reach the efficiency.
+        weak: Whether the efficiency is that of weak scaling, where the batch grows with the number of GPUs.
+    """
 
     model: Model = RIGHT
-    divided: bool = True  # computing shrinks with the number of GPUs
-    exposed: bool = False  # compare what sticks out, not all that is sent
-    per_gpu: bool = True  # efficiency is the speed-up per GPU
+    divided: bool = True
+    exposed: bool = False
+    per_gpu: bool = True
     pick: Callable = max
-    weak: bool = False  # efficiency of a batch that grows
+    weak: bool = False
 
     def find(self, batch: int, job: dict, cluster: dict, goal: float, most: int) -> tuple[int | None, int]:
-        """Where sending overtakes computing, and the most GPUs that reach the goal."""
-        counts = [2**n for n in range(most.bit_length()) if 2**n <= most]
-        over = [p for p in counts if self._sent_s(batch, p, job, cluster) > self._computed_s(batch, p, job)]
-        good = [p for p in counts if self._efficiency(batch, p, job, cluster) >= goal]
-        return min(over, default=None), self.pick(good, default=1)
+        """Return the crossover of communication and computation, and the most GPUs that reach the goal."""
+        counts = [2**n for n in range(most.bit_length())]
+        above = [p for p in counts if self._communicate_s(batch, p, job, cluster) > self._compute_s(batch, p, job)]
+        efficient = [p for p in counts if self._efficiency(batch, p, job, cluster) >= goal]
+        return min(above, default=None), self.pick(efficient, default=1)
 
-    def _computed_s(self, batch: int, gpus: int, job: dict) -> float:
+    def _compute_s(self, batch: int, gpus: int, job: dict) -> float:
         return batch * job["sample_s"] / (gpus if self.divided else 1)
 
-    def _sent_s(self, batch: int, gpus: int, job: dict, cluster: dict) -> float:
+    def _communicate_s(self, batch: int, gpus: int, job: dict, cluster: dict) -> float:
         if self.exposed:
             return self.model.step_s(batch / gpus, gpus, job, cluster) - batch / gpus * job["sample_s"]
         return sum(self.model.ring_s(n_bytes, gpus, cluster) for n_bytes, _ in job["buckets"])
@@ -51,36 +68,35 @@ _LIMIT_MISTAKES = (
     ({"weak": True}, "The batch of all GPUs together is fixed: each gets batch / gpus samples."),
     ({"model": replace(RIGHT, overlap=False)}, "Use your step with overlap for the efficiency."),
 )
+_FIRST = "The crossover is the first number at which sending takes longer."
+_CROSSOVER = "The efficient number is right. Look at the crossover: sum of all-reduces against computing."
 
 
 def _compare_limits(fn: Callable, batch: int, job: dict, cluster: dict, goal: float, most: int) -> None:
+    """The answer must be both limits of the reference."""
     expected = _Limits().find(batch, job, cluster, goal, most)
-    got = fn(batch, copy(job), dict(cluster), goal, most)
+    got = fn(batch, deepcopy(job), dict(cluster), goal, most)
     shape = "Return two things: the GPUs of the crossover (or None), and the most GPUs that reach the goal."
     if not isinstance(got, (tuple, list)) or len(got) != 2:
         raise Wrong(expected, got, shape)
-    found = tuple(_whole(number) for number in got)
-    if found == expected:
-        return
+    limits = tuple(_as_int(number) for number in got)
+    crossover, n_efficient = expected
+    mistakes: list[tuple[Any, str]] = []
     for change, hint in _LIMIT_MISTAKES:
-        wrong = _Limits(**change).find(batch, job, cluster, goal, most)
-        if wrong != expected and wrong == found:
-            raise Wrong(expected, got, hint)
-    told = [(expected[::-1], "The crossover first, then the most GPUs.")]
-    if expected[0] is not None:
-        told.append(
-            ((expected[0] // 2, expected[1]), "The crossover is the first number at which sending takes longer.")
-        )
-    told.append(((expected[0], 2 * expected[1]), "That many no longer reach the goal: it is the first that misses it."))
-    if found[1] == expected[1]:
-        told.append(
-            (found, "The efficient number is right. Look at the crossover: sum of all-reduces against computing.")
-        )
-    expect(found, expected, hint=shape if None in found[1:] else "", mistakes=told)
+        mistakes.append((_Limits(**change).find(batch, job, cluster, goal, most), hint))
+    mistakes.append((expected[::-1], "The crossover first, then the most GPUs."))
+    if crossover is not None:
+        mistakes.append(((crossover // 2, n_efficient), _FIRST))
+    mistakes.append(
+        ((crossover, 2 * n_efficient), "That many no longer reach the goal: it is the first that misses it.")
+    )
+    if limits[1] == n_efficient:
+        mistakes.append((limits, _CROSSOVER))
+    expect(limits, expected, hint=shape if limits[1] is None else "", mistakes=mistakes)
 
 
-def _whole(number: Any) -> Any:
-    """A whole number of NumPy or a float as Python's own."""
+def _as_int(number: Any) -> Any:
+    """Return a whole number of NumPy, or a float that is one, as an int, and anything else as it is."""
     try:
         return int(number) if int(number) == number else number
     except (TypeError, ValueError):
