@@ -66,7 +66,7 @@ def investigate(evidence: Evidence) -> Report:
 
 
 def gather(
-    loader: Iterable | Callable[[], Iterable],
+    loader: Iterable,
     step: Callable[[Any], object],
     *,
     peaks: Peaks | None = None,

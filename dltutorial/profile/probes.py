@@ -13,7 +13,7 @@ import contextlib
 import os
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -79,17 +79,19 @@ def matmul_flops_per_s(dtype: str, device: str, seconds: float) -> Figure | None
     import torch
 
     all_threads = torch.get_num_threads()
-    precision = "high" if dtype == "tf32" else "highest"
     seconds_by_threads = {all_threads: seconds}
     if device == "cpu" and all_threads > 1:
         single_s = _SINGLE_THREAD_SHARE * seconds
         seconds_by_threads = {1: single_s, all_threads: seconds - single_s}
     figures: list[Figure] = []
-    with contextlib.suppress(RuntimeError), _float32_precision(precision):
+    precision_before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high" if dtype == "tf32" else "highest")
+    with contextlib.suppress(RuntimeError):  # the device has no product of this data type
         for n_threads, share_s in seconds_by_threads.items():
             torch.set_num_threads(n_threads)
             figures.append(_matmul_figure(dtype, device, share_s, n_threads))
     torch.set_num_threads(all_threads)
+    torch.set_float32_matmul_precision(precision_before)
     return max(figures, key=lambda figure: figure.best, default=None)
 
 
@@ -144,20 +146,7 @@ def _matmul(n: int, dtype: str, device: str) -> Callable[[], object]:
     return lambda: torch.mm(a, b, out=product)
 
 
-@contextlib.contextmanager
-def _float32_precision(precision: str) -> Iterator[None]:
-    """Allow TF32 in float32 products ("high"), or forbid it ("highest"), inside the block."""
-    import torch
-
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision(precision)
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision(before)
-
-
-def copy_bytes_per_s(device: str, seconds: float) -> Figure | None:
+def copy_bytes_per_s(device: str, seconds: float) -> Figure:
     """Measure the memory bandwidth by a copy between arrays that are far larger than the last cache.
 
     Args:
@@ -165,22 +154,20 @@ def copy_bytes_per_s(device: str, seconds: float) -> Figure | None:
         seconds: How long to measure.
 
     Returns:
-        Bytes read plus bytes written per second, or None if there is too little memory.
+        Bytes read plus bytes written per second.
     """
     import torch
 
-    n_bytes = _copy_bytes(device)
-    with contextlib.suppress(RuntimeError, MemoryError):
-        source = torch.ones(n_bytes // 4, dtype=torch.float32, device=device)
-        target = torch.ones(n_bytes // 4, dtype=torch.float32, device=device)
-        samples_s = times_s(lambda: target.copy_(source), device, seconds)
-        how = f"copy of {n_bytes // _MIB} MiB, {device}, bytes read + written"
-        return Figure.of([2 * n_bytes / copy_s for copy_s in samples_s], "bytes/s", how)
-    return None
+    n_mib = _copy_mib(device)
+    source = torch.ones(n_mib, _MIB // 4, dtype=torch.float32, device=device)
+    target = torch.ones_like(source)
+    samples_s = times_s(lambda: target.copy_(source), device, seconds)
+    how = f"copy of {n_mib} MiB, {device}, bytes read + written"
+    return Figure.of([2 * n_mib * _MIB / copy_s for copy_s in samples_s], "bytes/s", how)
 
 
-def _copy_bytes(device: str) -> int:
-    """Choose the bytes to copy: 8 times the last cache, 256 MiB to 1 GiB, at most an eighth of the free memory."""
+def _copy_mib(device: str) -> int:
+    """Choose the MiB to copy: 8 times the last cache, 256 to 1024 MiB, at most an eighth of the free memory."""
     if device == "cuda":
         import torch
 
@@ -189,25 +176,18 @@ def _copy_bytes(device: str) -> int:
     else:
         cache_bytes = last_cache_bytes() or 32 * _MIB
         free_bytes = machine.memory_bytes()[1] or 2048 * _MIB
-    n_bytes = min(max(256 * _MIB, 8 * cache_bytes), 1024 * _MIB, free_bytes // 8)
-    return n_bytes // _MIB * _MIB
+    n_mib = min(max(256, 8 * cache_bytes // _MIB), 1024)
+    return max(1, min(n_mib, free_bytes // 8 // _MIB))
 
 
-def last_cache_bytes(root: Path = Path("/sys/devices/system/cpu")) -> int | None:
-    """Sum of the last caches of the cores that this process may use.
-
-    Args:
-        root: Where Linux describes the CPUs.
-
-    Returns:
-        Bytes, or None where the system does not report them.
-    """
+def last_cache_bytes() -> int | None:
+    """Sum of the last caches of the cores that this process may use. None where the system does not report them."""
     if not hasattr(os, "sched_getaffinity"):
         return None
     sizes: dict[str, int] = {}  # by the list of cores that share the cache
     with contextlib.suppress(OSError, ValueError):
         for cpu in os.sched_getaffinity(0):
-            caches = (root / f"cpu{cpu}" / "cache").glob("index*")
+            caches = Path(f"/sys/devices/system/cpu/cpu{cpu}/cache").glob("index*")
             last = max(caches, key=lambda cache: int((cache / "level").read_text()))
             n_kib = int((last / "size").read_text().strip("K\n"))
             sizes[(last / "shared_cpu_list").read_text()] = n_kib << 10

@@ -81,19 +81,15 @@ class Throughput:
         return statistics.median(full / min(io, synthetic) for io, synthetic, full in rates)
 
     @property
-    def core_s(self) -> float:
-        """Core seconds that a batch wants for its loading and its step, each measured alone."""
-        return self.io.cores * self.io.batch_s + self.synthetic.cores * self.synthetic.batch_s
-
-    @property
     def queueing(self) -> float:
-        """Core seconds that a batch of the full run wants, divided by those that it wants alone.
+        """Core seconds that a batch of the full run wants, divided by those that loading and step want alone.
 
         It is 1 if loader and step never want the same core at the same time. It is larger if they compete.
         """
-        if self.core_s == 0:
+        alone_core_s = self.io.cores * self.io.batch_s + self.synthetic.cores * self.synthetic.batch_s
+        if alone_core_s == 0:
             return 1.0
-        return self.full.cores * self.full.batch_s / self.core_s
+        return self.full.cores * self.full.batch_s / alone_core_s
 
     @property
     def slowdown(self) -> float:
@@ -123,7 +119,7 @@ class _Turn(NamedTuple):
 
 
 def measure(
-    loader: Iterable | Callable[[], Iterable],
+    loader: Iterable,
     step: Callable[[Any], object],
     *,
     rounds: int = 5,
@@ -133,9 +129,8 @@ def measure(
     """Measure the throughput split of a loader and a step.
 
     Args:
-        loader: The batches, or a function that makes an iterable of them. A loader that ends is started again, and the
-            time of its start counts. Worker processes are ended after each phase, so that none of them works during
-            another phase.
+        loader: The batches. A loader that ends is started again, and the time of its start counts. Worker processes
+            are ended after each phase, so that none of them works during another phase.
         step: Trains on one batch that is on the device.
         rounds: How often each phase is measured.
         phase_s: The shortest time of one phase, in seconds.
@@ -155,7 +150,7 @@ def measure(
     io, synthetic, full = [], [], []
     for _ in range(rounds):
         with batches_of(loader, device) as batches:
-            io.append(_run_turn(batches, None, lead, phase_s, device))
+            io.append(_run_turn(batches, _no_step, lead, phase_s, device))
         synthetic.append(_run_turn(itertools.repeat(first_batch), step, lead, phase_s, device))
         with batches_of(loader, device) as batches:
             full.append(_run_turn(batches, step, lead, phase_s, device))
@@ -178,11 +173,14 @@ def _phase(batch_size: int, turns: list[_Turn]) -> Phase:
     )
 
 
-def _run_turn(batches: Iterator, step: Callable | None, lead: int, phase_s: float, device: str) -> _Turn:
+def _no_step(batch: Any) -> None:
+    """Do nothing with a batch."""
+
+
+def _run_turn(batches: Iterator, step: Callable, lead: int, phase_s: float, device: str) -> _Turn:
     """Run ``lead`` batches without measuring, then batches for at least ``phase_s`` seconds."""
     for batch in itertools.islice(batches, lead):
-        if step is not None:
-            step(batch)
+        step(batch)
     synchronise(device)
     count = 0
     wait_s = 0.0
@@ -193,8 +191,7 @@ def _run_turn(batches: Iterator, step: Callable | None, lead: int, phase_s: floa
         wait_start_s = time.perf_counter()
         batch = next(batches)
         wait_s += time.perf_counter() - wait_start_s
-        if step is not None:
-            step(batch)
+        step(batch)
         count += 1
     synchronise(device)
     turn_s = time.perf_counter() - start_s
@@ -210,11 +207,11 @@ def synchronise(device: str | torch.device) -> None:
 
 
 @contextlib.contextmanager
-def batches_of(loader: Iterable | Callable[[], Iterable], device: str) -> Iterator[Iterator]:
+def batches_of(loader: Iterable, device: str) -> Iterator[Iterator]:
     """Yield an iterator over the batches of a loader, which starts the loader again whenever it ends.
 
     Args:
-        loader: The batches, or a function that makes an iterable of them.
+        loader: The batches.
         device: The batches are moved to this device.
 
     Yields:
@@ -227,16 +224,15 @@ def batches_of(loader: Iterable | Callable[[], Iterable], device: str) -> Iterat
         yield (to_device(batch, device) for batch in batches)
 
 
-def _endless(loader: Any) -> Generator:
+def _endless(loader: Iterable) -> Generator:
     """Yield the batches of a loader, and start it again whenever it ends."""
     has_batches = True
     while has_batches:
         has_batches = False
-        batches = loader if hasattr(loader, "__iter__") else loader()
-        for batch in batches:
+        for batch in loader:
             has_batches = True
             yield batch
-    raise CourseError("the loader gave no batch; give a list, a DataLoader, or a function that makes an iterator")
+    raise CourseError("the loader gave no batch; give a list or a DataLoader, which can start more than once")
 
 
 def to_device(batch: Any, device: Any) -> Any:

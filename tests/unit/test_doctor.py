@@ -86,7 +86,7 @@ def test_measured_peaks_are_shown(chapters, monkeypatch, tmp_path):
 def test_peaks_taken_on_a_busy_machine_say_so(chapters, monkeypatch):
     idle, busy = probes.Figure(10e9, 9e9, 3, "FLOP/s", "as ever"), probes.Figure(10e9, 5e9, 3, "FLOP/s", "in a hurry")
     for figure, says_so in ((idle, False), (busy, True)):
-        known = peaks.Peaks("a machine", "cpu", "2026-01-01", {"fp32": figure, "bf16": None}, None, {})
+        known = peaks.Peaks("a machine", "cpu", "2026-01-01", {"fp32": figure, "bf16": None}, figure, {})
         monkeypatch.setattr(peaks, "load", lambda known=known: known)
         text, _ = doctor.report(chapters)
         assert ("this machine was busy" in text) == says_so

@@ -11,7 +11,8 @@ from dltutorial.profile.probes import Figure
 from dltutorial.profile.trace_breakdown import StepBreakdown
 
 BATCH = (torch.zeros(4, 2), torch.zeros(4))
-HERE = Peaks("a machine", "cpu", "", {"fp32": Figure(1.0, 1.0, 3, "FLOP/s", ""), "bf16": None}, None, {})
+RATE = Figure(1.0, 1.0, 3, "", "")
+HERE = Peaks("a machine", "cpu", "", {"fp32": RATE, "bf16": None}, RATE, {})
 NAMELESS = Trace.of([Event("aten::mm", "operator", 0.0, 1e-3, 0)], (TraceRow("thread 1"),))
 
 
@@ -20,12 +21,11 @@ def split(loader):
 
 
 REFUSED = [
-    ("a split of an iterator that ends", split(iter([BATCH] * 5)), "give a list, a DataLoader"),
+    ("a split of an iterator that ends", split(iter([BATCH] * 5)), "give a list or a DataLoader"),
     ("a split of an empty loader", split([]), "gave no batch"),
     ("a split of batches without tensors", split(["a text"]), "cannot count the samples of a batch of type str"),
     ("a breakdown without steps", lambda folder: StepBreakdown.of(NAMELESS), "holds no step"),
     ("work without torch", lambda folder: work.count(lambda: None), "called no operator"),
-    ("a bandwidth that was not measured", lambda folder: HERE.memory_bytes_per_s, "no memory bandwidth on a machine"),
     *(
         (f"a peak of {dtype}", lambda folder, dtype=dtype: HERE.predict_s(1, 1, dtype), "choose one of: fp32")
         for dtype in ("bf16", "int3")

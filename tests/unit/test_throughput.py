@@ -45,12 +45,13 @@ def clock(monkeypatch):
 
 
 def measured(load, step):
-    def batches():
-        while True:
-            load()
-            yield BATCH
+    class Loader:
+        def __iter__(self):
+            while True:
+                load()
+                yield BATCH
 
-    return throughput.measure(batches, lambda batch: step(), rounds=3, phase_s=0.1, device="cpu")
+    return throughput.measure(Loader(), lambda batch: step(), rounds=3, phase_s=0.1, device="cpu")
 
 
 def test_the_share_of_the_bound_comes_from_the_rates_of_each_round():
