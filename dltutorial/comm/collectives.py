@@ -2,10 +2,10 @@
 
 All ranks call the same collective with a contiguous tensor ``x`` of the same shape and dtype, and with a
 ``Communicator``. The collective changes ``x`` in place, as those of torch.distributed do. ``comm.traffic`` counts the
-rounds, messages and bytes, and the module ``cost`` predicts them. If ``x`` is not contiguous, a ValueError is raised.
+rounds, messages and bytes, and the module ``cost`` predicts them.
 
-Legend: p ranks, N values in ``x``. For the ring, ``x`` is divided into p *chunks* whose lengths differ by at most one:
-7 values on 3 ranks form chunks of 3, 2 and 2.
+Legend: p ranks, N values in ``x``. ``x_N`` is the same memory with one dimension. For the ring, ``x`` is divided into p
+*chunks* whose lengths differ by at most one. For example, 7 values on 3 ranks form chunks of 3, 2 and 2.
 
 The ring all-reduce of three ranks has four rounds. In each round every rank sends one chunk to the next rank. The
 chunks are a, b and c, and ``b02`` is the sum of the chunks b of ranks 0 and 2:
@@ -35,7 +35,7 @@ def broadcast(x: "Tensor", comm: Communicator) -> None:
 
     In each round, every rank that already has the values sends them to one rank that does not.
     """
-    x_N = _flat(x)
+    x_N = x.view(-1)
     for distance in reversed(_powers_of_two_below(comm.size)):
         position = comm.rank % (2 * distance)
         if position == 0 and comm.rank + distance < comm.size:
@@ -49,7 +49,7 @@ def reduce(x: "Tensor", comm: Communicator) -> None:
 
     On the other ranks, ``x`` holds the sum over some of the ranks afterwards.
     """
-    x_N = _flat(x)
+    x_N = x.view(-1)
     for distance in _powers_of_two_below(comm.size):
         position = comm.rank % (2 * distance)
         if position == distance:
@@ -114,7 +114,7 @@ def server_all_reduce(x: "Tensor", comm: Communicator) -> None:
     All ranks send ``x`` to rank 0, which adds the tensors and sends the sum back. There are two rounds for any p, but
     rank 0 receives and sends all of the bytes.
     """
-    x_N = _flat(x)
+    x_N = x.view(-1)
     if comm.rank > 0:
         comm.send(x_N, 0)
         comm.receive(x_N, 0)
@@ -134,7 +134,7 @@ def doubling_all_reduce(x: "Tensor", comm: Communicator) -> None:
     power of two below p is the size of a *core*. Each extra rank first sends its ``x`` to a neighbour in the core, and
     receives the sum at the end. These are two more rounds.
     """
-    x_N = _flat(x)
+    x_N = x.view(-1)
     core_size = 2 ** (comm.size.bit_length() - 1)
     n_extra = comm.size - core_size
     # Ranks 0 and 1, 2 and 3, … form n_extra pairs. The even rank of a pair is in the core, and the odd rank is extra.
@@ -183,14 +183,7 @@ ALL_REDUCES: Mapping[str, Callable[["Tensor", Communicator], None]] = {
 
 def chunks_of(x: "Tensor", p: int) -> tuple["Tensor", ...]:
     """Divide ``x`` into p flat views, of which the first ones may be longer by one value."""
-    return _flat(x).tensor_split(p)
-
-
-def _flat(x: "Tensor") -> "Tensor":
-    """Return ``x`` as a view of shape N, so that every change of the view changes ``x``."""
-    if not x.is_contiguous():
-        raise ValueError(f"a tensor of strides {x.stride()} is not contiguous; pass x.contiguous()")
-    return x.view(-1)
+    return x.view(-1).tensor_split(p)
 
 
 def _powers_of_two_below(p: int) -> list[int]:

@@ -13,6 +13,14 @@ a time. On a cluster each rank has its own link, so there are as many lanes as r
 the time, as in textbooks. Ranks on one CPU share its cores and its memory. There is one lane, and the messages of all
 ranks add up.
 
+For an all-reduce of n bytes on p ranks, if p is a power of two, the counts of sending are
+
+                rounds       path bytes          messages         sent bytes
+    ring        2 (p − 1)    2 n (p − 1) / p     2 p (p − 1)      2 n (p − 1)
+    tree        2 log₂ p     2 n log₂ p          2 (p − 1)        2 n (p − 1)
+    doubling    log₂ p       n log₂ p            p log₂ p         n p log₂ p
+    server      2            2 n (p − 1)         2 (p − 1)        2 n (p − 1)
+
 Copies of small tensors are faster, because they fit into the cache. Therefore a machine is fitted in two regimes, one
 for small and one for large tensors.
 
@@ -28,12 +36,12 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Counts:
-    """The rounds, messages and bytes of one collective.
+    """The rounds, messages and bytes of one collective. The *path* is what the busiest rank does, round after round.
 
     Attributes:
-        rounds: The rounds of the rank that has most of them.
-        path_bytes: The bytes that this rank sends or receives in all rounds, one round after the other.
-        path_reduced_bytes: The bytes that this rank adds.
+        rounds: The rounds on the path.
+        path_bytes: The bytes that are sent or received on the path.
+        path_reduced_bytes: The bytes that are added on the path.
         messages: The messages of all ranks together.
         sent_bytes: The bytes that all ranks send together.
         reduced_bytes: The bytes that all ranks add together.
@@ -63,50 +71,52 @@ def counts(name: str, p: int, n: float, node_size: int = 0) -> Counts:
 
     Returns:
         The counts of all ranks.
-
-    Raises:
-        ValueError: There is no formula for this name.
     """
     if name == "hierarchical":
-        return _hierarchical(p, n, node_size or p)
-    if name not in _FORMULAS:
-        raise ValueError(f"no formula for {name!r}")
-    return _FORMULAS[name](p, n)
+        return hierarchical(p, n, node_size or p)
+    return FORMULAS[name](p, n)
 
 
-def _tree_depth(p: int) -> int:
+def tree_depth(p: int) -> int:
     """Return log₂ p, rounded up."""
     return (p - 1).bit_length()
 
 
-def _broadcast(p: int, n: float) -> Counts:
-    depth = _tree_depth(p)
+def broadcast(p: int, n: float) -> Counts:
+    """Return the counts of a tree: each rank but rank 0 receives n bytes once."""
+    depth = tree_depth(p)
     return Counts(rounds=depth, path_bytes=depth * n, messages=p - 1, sent_bytes=(p - 1) * n)
 
 
-def _reduce(p: int, n: float) -> Counts:
-    sums = Counts(path_reduced_bytes=_tree_depth(p) * n, reduced_bytes=(p - 1) * n)
-    return _broadcast(p, n) + sums
+def reduce(p: int, n: float) -> Counts:
+    """Return the counts of a broadcast in the other direction, in which each received tensor is added."""
+    sums = Counts(path_reduced_bytes=tree_depth(p) * n, reduced_bytes=(p - 1) * n)
+    return broadcast(p, n) + sums
 
 
-def _all_gather(p: int, n: float) -> Counts:
+def all_gather(p: int, n: float) -> Counts:
+    """Return the counts of a ring: in p − 1 rounds every rank sends a chunk of n / p bytes."""
     return Counts(rounds=p - 1, path_bytes=(p - 1) * n / p, messages=p * (p - 1), sent_bytes=(p - 1) * n)
 
 
-def _reduce_scatter(p: int, n: float) -> Counts:
+def reduce_scatter(p: int, n: float) -> Counts:
+    """Return the counts of the same ring, in which each received chunk is added."""
     sums = Counts(path_reduced_bytes=(p - 1) * n / p, reduced_bytes=(p - 1) * n)
-    return _all_gather(p, n) + sums
+    return all_gather(p, n) + sums
 
 
-def _ring(p: int, n: float) -> Counts:
-    return _reduce_scatter(p, n) + _all_gather(p, n)
+def ring(p: int, n: float) -> Counts:
+    """Return the counts of the ring all-reduce."""
+    return reduce_scatter(p, n) + all_gather(p, n)
 
 
-def _tree(p: int, n: float) -> Counts:
-    return _reduce(p, n) + _broadcast(p, n)
+def tree(p: int, n: float) -> Counts:
+    """Return the counts of the tree all-reduce."""
+    return reduce(p, n) + broadcast(p, n)
 
 
-def _server(p: int, n: float) -> Counts:
+def server(p: int, n: float) -> Counts:
+    """Return the counts of the all-reduce through rank 0, which receives and sends all messages."""
     workers = p - 1
     return Counts(
         rounds=2 if workers > 0 else 0,
@@ -118,7 +128,8 @@ def _server(p: int, n: float) -> Counts:
     )
 
 
-def _doubling(p: int, n: float) -> Counts:
+def doubling(p: int, n: float) -> Counts:
+    """Return the counts of recursive doubling, in which every rank of the core sends n bytes in each round."""
     depth = p.bit_length() - 1  # log₂ p, rounded down
     core_size = 2**depth
     n_extra = p - core_size
@@ -135,33 +146,34 @@ def _doubling(p: int, n: float) -> Counts:
     )
 
 
-def _hierarchical(p: int, n: float, node_size: int) -> Counts:
+def hierarchical(p: int, n: float, node_size: int) -> Counts:
+    """Return the counts of a tree all-reduce in each node, and of a ring all-reduce of the nodes."""
     n_full_nodes, n_remaining_ranks = divmod(p, node_size)
     node_sizes = [node_size] * n_full_nodes
     if n_remaining_ranks > 0:
         node_sizes.append(n_remaining_ranks)
-    trees = [_tree(size, n) for size in node_sizes]
+    trees = [tree(size, n) for size in node_sizes]
     # The trees of all nodes run at the same time, so the longest path counts once, and the totals add up.
     all_trees = Counts(
-        rounds=max(tree.rounds for tree in trees),
-        path_bytes=max(tree.path_bytes for tree in trees),
-        path_reduced_bytes=max(tree.path_reduced_bytes for tree in trees),
-        messages=sum(tree.messages for tree in trees),
-        sent_bytes=sum(tree.sent_bytes for tree in trees),
-        reduced_bytes=sum(tree.reduced_bytes for tree in trees),
+        rounds=max(node.rounds for node in trees),
+        path_bytes=max(node.path_bytes for node in trees),
+        path_reduced_bytes=max(node.path_reduced_bytes for node in trees),
+        messages=sum(node.messages for node in trees),
+        sent_bytes=sum(node.sent_bytes for node in trees),
+        reduced_bytes=sum(node.reduced_bytes for node in trees),
     )
-    return all_trees + _ring(len(node_sizes), n)
+    return all_trees + ring(len(node_sizes), n)
 
 
-_FORMULAS: Mapping[str, Callable[[int, float], Counts]] = {
-    "broadcast": _broadcast,
-    "reduce": _reduce,
-    "all_gather": _all_gather,
-    "reduce_scatter": _reduce_scatter,
-    "ring": _ring,
-    "tree": _tree,
-    "server": _server,
-    "doubling": _doubling,
+FORMULAS: Mapping[str, Callable[[int, float], Counts]] = {
+    "broadcast": broadcast,
+    "reduce": reduce,
+    "all_gather": all_gather,
+    "reduce_scatter": reduce_scatter,
+    "ring": ring,
+    "tree": tree,
+    "server": server,
+    "doubling": doubling,
 }
 
 Sample = tuple[int, Counts, float]  # bytes of the tensor, counts of its collective, measured seconds
@@ -183,10 +195,10 @@ class Prices:
     reduced_byte_s: float
     lanes: float = 1
 
-    def seconds(self, taken: Counts) -> float:
+    def seconds(self, collective: Counts) -> float:
         """Return the predicted time of a collective with these counts."""
         prices_3 = (self.message_s, self.byte_s, self.reduced_byte_s)
-        return float(_terms(taken, self.lanes) @ prices_3)
+        return float(_terms(collective, self.lanes) @ prices_3)
 
 
 @dataclass(frozen=True)
@@ -197,16 +209,16 @@ class Regimes:
     large: Prices
     kink_bytes: int
 
-    def seconds(self, n_bytes: float, taken: Counts) -> float:
+    def seconds(self, n_bytes: float, collective: Counts) -> float:
         """Return the predicted time for a tensor of ``n_bytes``."""
         prices = self.small if n_bytes <= self.kink_bytes else self.large
-        return prices.seconds(taken)
+        return prices.seconds(collective)
 
     def residuals(self, samples: Sequence[Sample]) -> np.ndarray:
         """Return the relative error of the prediction, predicted / measured − 1, for each sample."""
         errors = []
-        for n_bytes, taken, measured_s in samples:
-            predicted_s = self.seconds(n_bytes, taken)
+        for n_bytes, collective, measured_s in samples:
+            predicted_s = self.seconds(n_bytes, collective)
             errors.append(predicted_s / measured_s - 1)
         return np.array(errors)
 
@@ -224,7 +236,7 @@ def fit(samples: Sequence[Sample], lanes: float = 1, message_s: float | None = N
     Returns:
         The prices with the least error.
     """
-    rows = [_terms(taken, lanes) / measured_s for _, taken, measured_s in samples]
+    rows = [_terms(collective, lanes) / measured_s for _, collective, measured_s in samples]
     terms_M3 = np.stack(rows)
     targets_M = np.ones(len(samples))
     if message_s is None:
@@ -238,8 +250,8 @@ def fit(samples: Sequence[Sample], lanes: float = 1, message_s: float | None = N
 def fit_regimes(samples: Sequence[Sample], lanes: float = 1) -> Regimes:
     """Fit small and large tensors separately, and choose the limit between them that gives the least error.
 
-    Both regimes get at least two sizes. The latency α is fitted to the small tensors only, because the time of large
-    tensors hardly depends on it.
+    Each regime gets at least two sizes, so four sizes are necessary. The latency α is fitted to the small tensors only,
+    because the time of large tensors hardly depends on it.
 
     Args:
         samples: The measurements.
@@ -247,13 +259,8 @@ def fit_regimes(samples: Sequence[Sample], lanes: float = 1) -> Regimes:
 
     Returns:
         The prices of both regimes.
-
-    Raises:
-        ValueError: There are fewer than four sizes.
     """
     sizes_bytes = sorted({n_bytes for n_bytes, *_ in samples})
-    if len(sizes_bytes) < 4:
-        raise ValueError(f"two regimes need at least four sizes, two in each; there are {len(sizes_bytes)}")
     candidates = []
     for kink_bytes in sizes_bytes[1:-2]:
         small_samples = [sample for sample in samples if sample[0] <= kink_bytes]
@@ -269,9 +276,11 @@ def rms(residuals: np.ndarray) -> float:
     return float(np.sqrt(np.mean(np.square(residuals))))
 
 
-def _terms(taken: Counts, lanes: float) -> np.ndarray:
+def _terms(collective: Counts, lanes: float) -> np.ndarray:
     """Return the factors of α, 1/β and γ: the longest path, or the total over the lanes if that is more."""
-    path_3, total_3 = np.split(np.array(astuple(taken)), 2)
+    c = collective
+    path_3 = np.array([c.rounds, c.path_bytes, c.path_reduced_bytes])
+    total_3 = np.array([c.messages, c.sent_bytes, c.reduced_bytes])
     return np.maximum(path_3, total_3 / lanes)
 
 

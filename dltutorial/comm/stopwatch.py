@@ -13,7 +13,7 @@ Bandwidths are defined as in nccl-tests: https://github.com/NVIDIA/nccl-tests/bl
 import functools
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from dltutorial.comm import collectives
 from dltutorial.comm.communicator import Communicator
@@ -33,7 +33,7 @@ OURS: Mapping[str, Callable[..., object]] = {
 MIB = 2**20
 _SAMPLE_BYTES, _SAMPLE_CALLS = MIB, 5  # a small collective is called several times for one sample
 _LARGE_BYTES = 4 * MIB  # larger collectives get fewer repeats
-Key = TypeVar("Key")
+_TIMEOUT_S = 300.0
 Samples = dict[tuple[str, int], list[float]]  # (name, bytes) → seconds of one call, for each repeat
 
 
@@ -44,7 +44,6 @@ def clock(
     repeats: int = 20,
     node_size: int = 0,
     backend: str = "gloo",
-    timeout_s: float = 300.0,
 ) -> dict[tuple[str, int], Timing]:
     """Launch ranks on this machine, and measure the time of collectives of float32 values.
 
@@ -55,7 +54,6 @@ def clock(
         repeats: The number of samples. Sizes above 4 MiB get a quarter of them, and at least 3.
         node_size: The number of ranks on a node, for the hierarchical all-reduce.
         backend: gloo or nccl.
-        timeout_s: The limit of the launch in seconds.
 
     Returns:
         The times of the slowest rank, for each pair of a name and a size.
@@ -69,12 +67,12 @@ def clock(
         variants = functions_by_name(names, comm, dist.all_reduce)
         return turns(variants, sizes_bytes, repeats, device=device)
 
-    samples_by_rank = launch(on_rank, world_size, timeout_s=timeout_s, backend=backend)
+    samples_by_rank = launch(on_rank, world_size, timeout_s=_TIMEOUT_S, backend=backend)
     return slowest(samples_by_rank)
 
 
-def slowest(samples_by_rank: Sequence[Mapping[Key, Sequence[float]]]) -> dict[Key, Timing]:
-    """Return, for each key and each repeat, the time of the rank that took longest."""
+def slowest(samples_by_rank: Sequence[Samples]) -> dict[tuple[str, int], Timing]:
+    """Return, for each name, size and repeat, the time of the rank that took longest."""
     timings = {}
     for key in samples_by_rank[0]:
         repeats = zip(*(samples[key] for samples in samples_by_rank), strict=True)

@@ -4,15 +4,12 @@ import pytest
 from torch import nn
 
 from dltutorial.comm.communicator import Communicator
-from dltutorial.comm.cost import Counts, counts, fit_regimes
 from dltutorial.errors import CourseError
 from dltutorial.parallel.ddp import NaiveDDP
 from dltutorial.scaling import clusters, fit
 
 REFUSALS = [
     ("a communicator outside of a launch", Communicator, ValueError, "process group has not been initialized"),
-    ("a collective without formula", lambda: counts("gossip", 2, 8), ValueError, "no formula for 'gossip'"),
-    ("too few sizes for two regimes", lambda: fit_regimes([(4, Counts(1), 1.0)]), ValueError, "at least four sizes"),
     ("a replica alone", lambda: NaiveDDP(nn.Linear(2, 2)), ValueError, "process group has not been initialized"),
     ("an unknown cluster", lambda: clusters.load("Titan"), CourseError, "no cluster 'Titan'; choose one of: Piz Daint"),
     (
