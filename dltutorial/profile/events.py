@@ -89,7 +89,11 @@ class Trace:
     @cached_property
     def steps(self) -> list[Event]:
         """The ranges of the training steps, in order."""
-        return outermost(event for event in self.events if event.category == "range" and event.name == STEP)
+        return outermost(event for event in self.of_category("range") if event.name == STEP)
+
+    def of_category(self, *categories: str) -> list[Event]:
+        """The events of these categories, in order."""
+        return [event for event in self.events if event.category in categories]
 
 
 def intervals(events: Iterable[Event]) -> list[Interval]:

@@ -97,10 +97,9 @@ class StepBreakdown:
         """
         if not trace.steps:
             raise CourseError("the trace holds no step; take it with trace.take, or name each step's range 'step'")
-        n_steps = len(trace.steps)
         host = _host_time(trace)
-        kernels = _kernels(trace, host.start_s)
-        ranges = [event for event in trace.events if event.category == "range"]
+        ranges = trace.of_category("range")
+        kernels = [event for event in trace.of_category("kernel", "copy") if event.end_s > host.start_s]
         if kernels:
             device_s = length(intervals(kernels))
             product_s, other_s = _seconds_by_kernel(kernels, device_s)
@@ -114,11 +113,12 @@ class StepBreakdown:
             n_synchronise = _count_values_read(host.operators, ranges)
             n_calls = len(outermost(host.operators))
         end_s = max([host.end_s, *(event.end_s for event in kernels)])
+        n_steps = len(trace.steps)
         return cls(
             step_s=(end_s - host.start_s) / n_steps,
             wait_s=length(host.loads) / n_steps,
-            read_s=sum(event.duration_s for event in ranges if event.name in READ) / n_steps,
-            prepare_s=sum(event.duration_s for event in ranges if event.name in PREPARE) / n_steps,
+            read_s=_seconds_of(ranges, READ) / n_steps,
+            prepare_s=_seconds_of(ranges, PREPARE) / n_steps,
             synchronise_s=length(host.waits) / n_steps,
             n_synchronise=n_synchronise / n_steps,
             gap_s=length(host.gaps) / n_steps,
@@ -165,32 +165,34 @@ class _HostTime(NamedTuple):
 
 def _host_time(trace: Trace) -> _HostTime:
     """Divide the time of the stepping thread."""
-    first_step = trace.steps[0]
-    row = first_step.row
+    row = trace.steps[0].row
     in_row = [event for event in trace.events if event.row == row]
     loading = [event for event in in_row if event.is_loading]
     # Some programs load inside of their steps, others before each of them.
-    start_s = min([first_step.start_s, *(event.start_s for event in loading)])
+    start_s = min(event.start_s for event in (trace.steps[0], *loading))
     end_s = trace.steps[-1].end_s
-
-    def within_steps(events: Iterable[Event]) -> list[Interval]:
-        return clip(merged(intervals(events)), start_s, end_s)
-
-    loads = within_steps(loading)
-    waits = without(within_steps(event for event in in_row if _waits_for_device(event)), loads)
-    calls = [event for event in trace.events if event.category in ("operator", "runtime")]
-    if not _kernels(trace, start_s):
+    calls = trace.of_category("operator", "runtime")
+    if not trace.of_category("kernel", "copy"):
         # With a GPU, the backward pass has its own thread. While that works, the stepping thread is not idle.
         calls = [event for event in calls if event.row == row]
-    idle = without([(start_s, end_s)], [*within_steps(calls), *loads])
-    gaps = [(gap_start_s, gap_end_s) for gap_start_s, gap_end_s in idle if gap_end_s - gap_start_s >= LONG_GAP_S]
-    events = [event for event in in_row if start_s <= event.start_s < end_s and not covers(loads, event.start_s)]
-    return _HostTime(row, start_s, end_s, loads, waits, gaps, events)
+
+    loads = clip(merged(intervals(loading)), start_s, end_s)
+    in_waits = clip(intervals(event for event in in_row if _waits_for_device(event)), start_s, end_s)
+    idle = without([(start_s, end_s)], [*intervals(calls), *loads])
+    return _HostTime(
+        row=row,
+        start_s=start_s,
+        end_s=end_s,
+        loads=loads,
+        waits=without(in_waits, loads),
+        gaps=[gap for gap in idle if length([gap]) >= LONG_GAP_S],
+        events=[event for event in in_row if start_s <= event.start_s < end_s and not covers(loads, event.start_s)],
+    )
 
 
-def _kernels(trace: Trace, start_s: float) -> list[Event]:
-    """Kernels and copies that end after a time."""
-    return [event for event in trace.events if event.category in ("kernel", "copy") and event.end_s > start_s]
+def _seconds_of(ranges: Iterable[Event], names: Sequence[str]) -> float:
+    """Seconds of the ranges with these names."""
+    return sum(event.duration_s for event in ranges if event.name in names)
 
 
 def _count_values_read(operators: Iterable[Event], ranges: Iterable[Event]) -> int:

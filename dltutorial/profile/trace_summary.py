@@ -8,7 +8,7 @@ Source: docs.pytorch.org, torch.profiler, for the names of events and for the me
 
 import statistics
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from dltutorial.profile.events import Event, Trace, intervals, length, outermost, self_seconds, without
@@ -16,8 +16,8 @@ from dltutorial.profile.timing import duration
 from dltutorial.profile.trace_breakdown import StepBreakdown
 from dltutorial.record.table import Table
 
-_OPERATORS = ("operator", "runtime", "kernel", "copy")
 _MAX_NAME_LENGTH = 90
+_MAX_CHANGES = 10
 
 
 class Total(NamedTuple):
@@ -79,30 +79,28 @@ def short(name: str) -> str:
 def range_times(trace: Trace) -> tuple[Total, ...]:
     """Inclusive time of every range of the host. A range inside another range of the same name does not count."""
     ranges = defaultdict(list)
-    for event in trace.events:
-        if event.category == "range":
-            ranges[event.name].append(event)
-    totals = []
-    for name, events in ranges.items():
-        outer = outermost(events)
-        totals.append(Total(name, "range", len(outer), sum(event.duration_s for event in outer)))
-    return _longest_first(totals)
+    for event in trace.of_category("range"):
+        ranges[event.name].append(event)
+    lengths_s = {(name, "range"): [event.duration_s for event in outermost(events)] for name, events in ranges.items()}
+    return _totals(lengths_s)
 
 
 def operator_times(trace: Trace) -> tuple[Total, ...]:
     """Self time by name. At each moment, the time of a row belongs to the running operator that started last."""
     rows: dict[int, list[Event]] = defaultdict(list)
-    for event in trace.events:
-        if event.category in _OPERATORS:
-            rows[event.row].append(event)
-    seconds: dict[tuple[str, str], list[float]] = defaultdict(list)
+    for event in trace.of_category("operator", "runtime", "kernel", "copy"):
+        rows[event.row].append(event)
+    self_times_s: dict[tuple[str, str], list[float]] = defaultdict(list)
     for events in rows.values():
         for event, self_s in zip(events, self_seconds(events), strict=True):
-            seconds[event.name, event.category].append(self_s)
-    totals = []
-    for (name, category), self_times_s in seconds.items():
-        totals.append(Total(name, category, len(self_times_s), sum(self_times_s)))
-    return _longest_first(totals)
+            self_times_s[event.name, event.category].append(self_s)
+    return _totals(self_times_s)
+
+
+def _totals(times_s: Mapping[tuple[str, str], list[float]]) -> tuple[Total, ...]:
+    """Add up the times of each name and category. The longest total comes first."""
+    totals = [Total(name, category, len(times), sum(times)) for (name, category), times in times_s.items()]
+    return tuple(sorted(totals, key=lambda total: (-total.seconds, total.name)))
 
 
 def device_idle_share(trace: Trace) -> float | None:
@@ -133,21 +131,19 @@ def input_wait_share(trace: Trace) -> float | None:
     return step.wait_s / step.step_s
 
 
-def changes(before: Trace, after: Trace, names: tuple[str, str] = ("before", "after"), most: int = 10) -> Table:
-    """List the ranges and operators whose time changed most from one run to the other.
+def changes(before: Trace, after: Trace, names: tuple[str, str] = ("before", "after")) -> Table:
+    """List the ten ranges and operators whose time per step changed most from one run to the other.
 
     Args:
         before: The first run.
         after: The second run.
         names: The names of the runs in the header.
-        most: The largest number of rows.
 
     Returns:
-        The table. Times are per step if both runs have steps.
+        The table.
     """
-    has_steps = bool(before.steps and after.steps)
-    before_s = _seconds_by_name(before, per_step=has_steps)
-    after_s = _seconds_by_name(after, per_step=has_steps)
+    before_s = _seconds_per_step(before)
+    after_s = _seconds_per_step(after)
     changed = []
     for name, category in {**before_s, **after_s}:
         old_s = before_s.get((name, category), 0.0)
@@ -156,37 +152,16 @@ def changes(before: Trace, after: Trace, names: tuple[str, str] = ("before", "af
             changed.append((name, category, old_s, new_s))
     changed.sort(key=lambda row: (-abs(row[3] - row[2]), row[0]))
     rows = []
-    for name, category, old_s, new_s in changed[:most]:
+    for name, category, old_s, new_s in changed[:_MAX_CHANGES]:
         rows.append((short(name), category, duration(old_s), duration(new_s), _ratio_text(old_s, new_s)))
     return Table.of(("what changed", "kind", *names, "ratio"), rows)
 
 
-def overlap(trace: Trace) -> Overlap:
-    """Measure how much of the communication of one rank is hidden behind computation.
-
-    Gloo's all-reduces appear as ranges on their own threads, and those of NCCL as kernels on their own stream.
-    Computation on a GPU is any other kernel. On a CPU it is the work of autograd, without the nodes in which hooks copy
-    and send gradients.
-    """
-    kernels = [event for event in trace.events if event.category == "kernel"]
-    if kernels:
-        computing = [event for event in kernels if not event.name.startswith("nccl")]
-    else:
-        nodes = [event for event in trace.events if event.name.startswith("autograd::engine::evaluate_function")]
-        computing = [node for node in nodes if not node.name.endswith("AccumulateGrad")]
-    gloo = [event for event in trace.events if event.name.startswith("gloo:")]
-    nccl = [event for event in kernels if event.name.startswith("nccl")]
-    communication = intervals(gloo + nccl)
-    communication_s = length(communication)
-    visible_s = length(without(communication, intervals(computing)))
-    return Overlap(len(communication), communication_s, communication_s - visible_s)
-
-
-def _seconds_by_name(trace: Trace, per_step: bool) -> dict[tuple[str, str], float]:
-    """Seconds of each name and category, in total or per step."""
-    parts = len(trace.steps) if per_step else 1
+def _seconds_per_step(trace: Trace) -> dict[tuple[str, str], float]:
+    """Seconds of each name and category, per step."""
+    n_steps = max(1, len(trace.steps))
     totals = (*range_times(trace), *operator_times(trace))
-    return {(total.name, total.category): total.seconds / parts for total in totals}
+    return {(total.name, total.category): total.seconds / n_steps for total in totals}
 
 
 def _ratio_text(before_s: float, after_s: float) -> str:
@@ -198,9 +173,25 @@ def _ratio_text(before_s: float, after_s: float) -> str:
     return f"{after_s / before_s:.2f} ×"
 
 
-def _longest_first(totals: Iterable[Total]) -> tuple[Total, ...]:
-    """Sort by time."""
-    return tuple(sorted(totals, key=lambda total: (-total.seconds, total.name)))
+def overlap(trace: Trace) -> Overlap:
+    """Measure how much of the communication of one rank is hidden behind computation.
+
+    Gloo's all-reduces appear as ranges on their own threads, and those of NCCL as kernels on their own stream.
+    Computation on a GPU is any other kernel. On a CPU it is the work of autograd, without the nodes in which hooks copy
+    and send gradients.
+    """
+    kernels = trace.of_category("kernel")
+    nccl = [kernel for kernel in kernels if kernel.name.startswith("nccl")]
+    gloo = [event for event in trace.events if event.name.startswith("gloo:")]
+    if kernels:
+        computing = [kernel for kernel in kernels if not kernel.name.startswith("nccl")]
+    else:
+        nodes = [event for event in trace.events if event.name.startswith("autograd::engine::evaluate_function")]
+        computing = [node for node in nodes if not node.name.endswith("AccumulateGrad")]
+    communication = intervals(gloo + nccl)
+    communication_s = length(communication)
+    visible_s = length(without(communication, intervals(computing)))
+    return Overlap(len(communication), communication_s, communication_s - visible_s)
 
 
 def _percent(share: float | None) -> str | None:

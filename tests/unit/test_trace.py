@@ -147,7 +147,6 @@ def test_changes_are_per_step_and_name_what_came_and_went():
         ("aten::old", "operator", "1 s", "0 ns", "gone"),
     )
     assert trace_summary.changes(before, before).rows == ()
-    assert len(trace_summary.changes(before, after, most=2).rows) == 2
 
 
 # Taking
