@@ -74,7 +74,8 @@ book: .venv/.book
 	@rm -rf build/book/html && mv build/book/new build/book/html && echo build/book/html/index.html
 
 # Each chapter is executed once: four of them by make test, the others by make test-ci. tests/chapters reads the results.
-CHAPTERS := $(foreach file,$(wildcard notebooks/[0-9][0-9]_*.ipynb),$(firstword $(subst _, ,$(notdir $(file)))))
+NUMBERS = $(foreach file,$(wildcard $(1)/[0-9][0-9]_*.ipynb),$(firstword $(subst _, ,$(notdir $(file)))))
+CHAPTERS := $(call NUMBERS,notebooks) $(addsuffix -further,$(call NUMBERS,notebooks/further))
 FIRST := 00 01 08 09
 REST := $(filter-out $(FIRST),$(CHAPTERS))
 OWN_FOLDERS = XDG_CACHE_HOME=$(CURDIR)/artifacts/cache DLTUTORIAL_DATA=$(CURDIR)/artifacts/data DLTUTORIAL_RUNS=$(CURDIR)/artifacts/runs

@@ -49,7 +49,12 @@ def make_parser() -> argparse.ArgumentParser:
     add("--measure", action="store_true", help="measure the peaks of the machine first, which takes seconds")
 
     add = _add(commands, "run", _run, "run chapters as notebooks, without a browser")
-    add("chapters", nargs="*", metavar="CHAPTER", help="01, or the name of a notebook (default: all)")
+    add(
+        "chapters",
+        nargs="*",
+        metavar="CHAPTER",
+        help="03, its name, or 03-further for what is beyond the core (default: all)",
+    )
     add("--preset", default="auto", help=_PRESET)
     add("--jobs", type=number(int, 1, 1000), metavar="N", help="notebooks at a time (default: 2, or 1 if it measures)")
     add("-p", "--parameter", nargs=2, action="append", default=[], metavar=("NAME", "VALUE"))

@@ -82,7 +82,7 @@ def _checks(root: Path) -> list[dict[str, Any]]:
     there.
     """
     folders = {paths.records_dir().resolve()}
-    for name in ("exercises", "notebooks"):
+    for name in ("exercises", "notebooks", "notebooks/further"):
         folders.add((root / name / "runs" / "records").resolve())
     return [record for folder in folders for record in records.read(folder) if record["kind"] == "check"]
 

@@ -1,27 +1,30 @@
 """Execute the course's notebooks without a browser. This is the command ``dltutorial run``.
 
-The input is a list of chapters (numbers or names), a preset and parameters. The output is a folder ``runs/<time>/``
-with the executed notebooks, their records (the folder ``records``), a summary (``run.json``) and an ``index.html``. The
-command shows a progress bar, prints a table, and returns an exit status.
+The input is a list of notebooks (numbers or names), a preset and parameters. The output is a folder ``runs/<time>/``
+with the executed notebooks, their records (the folder ``records``), a summary (``run.json``) and an ``index.html``.
+Further notebooks are in the subfolder ``further``. The command shows a progress bar, prints a table, and returns an
+exit status.
 
 A chapter fails if a cell raises an error, or if a claim that is no measurement does not hold. The other chapters still
 run. If a claim about a measurement does not hold, it is counted as "otherwise", and the chapter does not fail.
 """
 
-import asyncio
 import datetime
 import json
 import os
+import shutil
 import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from concurrent.futures import Future, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from dltutorial import config, machine, node, paths
-from dltutorial.course import notebooks, show, site
-from dltutorial.course.execute import Executed, execute
+from dltutorial.course import execute, notebooks, show, site
+from dltutorial.course.execute import Executed
 from dltutorial.errors import CourseError
 from dltutorial.record import records
 from dltutorial.record.table import Table
@@ -43,7 +46,7 @@ def run(
     runs alone, and the other chapters run two at a time if there are two cores.
 
     Args:
-        wanted: chapters by number or name. Without any, all chapters run.
+        wanted: notebooks by number or name, such as "03" or "03-further". Without any, all notebooks run.
         preset: the name of the preset. The kernels read it from ``DLTUTORIAL_PRESET``.
         jobs: how many notebooks run at a time. None makes the choice described above.
         parameters: values that replace those in the cells with the tag ``parameters``.
@@ -67,7 +70,7 @@ def run(
     folder = new_folder(out)
     results: dict[Path, Executed] = {}
     try:
-        asyncio.run(_execute_all(given, preset, folder, jobs, timeout_s, results))
+        _execute_all(given, preset, folder, jobs, timeout_s, results)
     except KeyboardInterrupt:
         _conclude(folder, preset, selected, results)
         finished = f"{len(results)} of {len(selected)} chapters are finished"
@@ -93,7 +96,6 @@ def new_folder(out: Path | None) -> Path:
         target.mkdir(parents=True, exist_ok=True)
         if any(target.iterdir()):
             raise CourseError(f"{target} is not empty; choose another folder for --out")
-        (target / "work").mkdir()
     except OSError as error:
         raise CourseError(f"cannot write to {target}: {error.strerror}; choose another folder with --out") from error
     return target
@@ -127,7 +129,7 @@ def read_claims(folder: Path) -> dict[str, list[dict[str, Any]]]:
     return claims
 
 
-async def _execute_all(
+def _execute_all(
     given: Mapping[Path, Mapping[str, Any]],
     preset: str,
     folder: Path,
@@ -137,35 +139,38 @@ async def _execute_all(
 ) -> None:
     """Execute notebooks, some of them at the same time, and put the result of each notebook into ``results``.
 
-    If this task is cancelled, the notebooks that are running are stopped.
+    Raises:
+        KeyboardInterrupt: The user pressed Ctrl-C. The notebooks that were running have ended.
     """
     from tqdm import tqdm
 
-    running: list[str] = []
-    # A notebook with parameters gets one more cell, which holds them.
-    n_cells = sum(len(notebooks.read(source)["cells"]) + bool(values) for source, values in given.items())
-    with tqdm(total=n_cells, unit="cell", mininterval=0.1 if sys.stderr.isatty() else 30, dynamic_ncols=True) as bar:
-
-        async def execute_one(source: Path, slots: asyncio.Semaphore, env: Mapping[str, str]) -> None:
-            work = folder / "work" / source.stem[:2]
-            async with slots:
-                running.append(source.stem)
-                bar.set_description(" ".join(running))
-                try:
-                    work.mkdir(exist_ok=True)
-                    output = folder / source.name
-                    result = await execute(source, output, work, given[source], env, timeout_s, bar.update)
-                except OSError as error:
-                    result = Executed(0.0, error=f"{error.filename}: {error.strerror}")
-                results[source] = result
-                running.remove(source.stem)
-
+    with tqdm(total=len(given), unit="notebook", dynamic_ncols=True) as bar:
         for sources, at_a_time in _batches(list(given), jobs):
-            slots = asyncio.Semaphore(at_a_time)
             env = environment(preset, folder, at_a_time)
-            async with asyncio.TaskGroup() as group:
+            with execute.pool(at_a_time) as pool:
+                futures = {}
                 for source in sources:
-                    group.create_task(execute_one(source, slots, env))
+                    output = folder / notebooks.place(source)
+                    work = folder / "work" / notebooks.number(source)
+                    order = (source, output, work, given[source], env, timeout_s)
+                    futures[pool.submit(execute.execute, *order)] = source
+                try:
+                    for future in as_completed(futures):
+                        results[futures[future]] = _result(future)
+                        bar.set_postfix_str(f"{futures[future].stem} ended")
+                        bar.update()
+                except KeyboardInterrupt:
+                    pool.shutdown(wait=False, cancel_futures=True)
+                    execute.end_all()
+                    raise
+
+
+def _result(future: Future[Executed]) -> Executed:
+    """Return the result of a notebook, also if its process was killed."""
+    try:
+        return future.result()
+    except BrokenProcessPool:
+        return Executed(0.0, error="its process was killed; the machine may have run out of memory")
 
 
 def _batches(sources: list[Path], jobs: int | None) -> list[tuple[list[Path], int]]:
@@ -193,6 +198,9 @@ def _conclude(folder: Path, preset: str, selected: list[Path], results: Mapping[
         "chapters": rows,
     }
     paths.write_text(folder / "run.json", json.dumps(about, indent=1) + "\n")
+    images = notebooks.folder() / "images"
+    if images.is_dir():
+        shutil.copytree(images, folder / "images")  # for JupyterLab; the pages have the images inside
     print(f"pages: {site.write(folder, about, claims)}")
     for row in rows:
         if row["status"] != "not run" and not row["error"]:
@@ -205,7 +213,12 @@ def _row(source: Path, result: Executed | None, claims: Mapping[str, list[dict[s
     """Return the entry of a chapter in the summary. A chapter that has not run has no times and no error."""
     number = notebooks.about(source)["chapter"]
     counts = Counter(claim["status"] for claim in claims.get(number, []))
-    row = {"notebook": source.name, "chapter": number, "status": _status(result, counts), "claims": dict(counts)}
+    row = {
+        "notebook": notebooks.place(source),
+        "chapter": number,
+        "status": _status(result, counts),
+        "claims": dict(counts),
+    }
     if result is not None:
         row |= asdict(result)
     return row
@@ -244,6 +257,7 @@ def _table(rows: list[dict[str, Any]]) -> Table:
         seconds = f"{row['seconds']:.1f}" if "seconds" in row else "–"
         memory = f"{row['peak_bytes'] / 1e9:.2f} GB" if row.get("peak_bytes") else "–"
         claims = [row["claims"].get(status, 0) for status in show.SIGNS]
-        lines.append((f"{_SIGNS[row['status']]} {Path(row['notebook']).stem}", seconds, memory, *claims, row["status"]))
+        name = row["notebook"].removesuffix(".ipynb")
+        lines.append((f"{_SIGNS[row['status']]} {name}", seconds, memory, *claims, row["status"]))
     claim_columns = [f"claims {status}" for status in show.SIGNS]
     return Table.of(("  chapter", "seconds", "peak memory", *claim_columns, "status"), lines)

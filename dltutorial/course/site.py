@@ -3,15 +3,20 @@
 The input is the folder of a run with its executed notebooks, and the results of the chapters. The output is HTML files
 in the same folder, made by the template ``site.html`` and by nbconvert's template "basic"
 (https://nbconvert.readthedocs.io). The pages ask nothing of a network, and the only script in them draws timelines.
-Mathematics becomes MathML. Widgets need a kernel, so they are left out; a picture stands beside each of them.
+Images of the text (``![words](images/NAME.svg)``) are in the pages. Mathematics becomes MathML. The code of a cell that
+JupyterLab hides is folded. Widgets need a kernel, so they are left out; a picture stands beside each of them.
 """
 
+import base64
 import html
+import mimetypes
+import os
 import re
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
+import jinja2
 from markupsafe import Markup
 
 from dltutorial import paths
@@ -24,6 +29,13 @@ _POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
 _HTML = Path(__file__).with_suffix(".html")
 _WIDGET = "application/vnd.jupyter.widget-view+json"
 _FIGURE = re.compile(r'<img[^>]*\bsrc="data:image/[^>]*>')
+# A cell of nbconvert's template, in which hidden code is folded.
+_CELLS = """{%- extends 'basic/index.html.j2' -%}
+{%- block input -%}
+{%- if cell.metadata.get("jupyter", {}).get("source_hidden") or "hide-input" in cell.metadata.get("tags", []) -%}
+<details class="code"><summary>Show the code</summary>{{ super() }}</details>
+{%- else -%}{{ super() }}{%- endif -%}
+{%- endblock input -%}"""
 
 
 def write(folder: Path, about: dict[str, Any], claims: Mapping[str, list[dict[str, Any]]]) -> Path:
@@ -40,18 +52,20 @@ def write(folder: Path, about: dict[str, Any], claims: Mapping[str, list[dict[st
     Raises:
         CourseError: A page cannot be written.
     """
-    css = Path(__file__).with_name("site.css").read_text(encoding="utf-8")
+    css = Path(__file__).with_suffix(".css").read_text(encoding="utf-8")
     executed = {row["notebook"] for row in about["chapters"] if (folder / row["notebook"]).is_file()}
     rows = []
     for row in about["chapters"]:
-        entry = row | {"title": Path(row["notebook"]).stem, "claim_records": claims.get(row["chapter"], [])}
+        source = Path(row["notebook"])
+        entry = row | {"title": source.stem, "claim_records": claims.get(row["chapter"], [])}
         if row["notebook"] in executed:
-            notebook = _read(folder / row["notebook"])
+            notebook = _read(folder / source)
             entry["title"] = notebooks.title(notebook)
             entry["figure"] = _first_figure(notebook)
-            entry["page"] = Path(row["notebook"]).with_suffix(".html").name
-            text = _chapter_page(entry["title"], css + _code_colours(), body(notebook, executed))
-            paths.write_text(folder / entry["page"], text)
+            entry["page"] = source.with_suffix(".html").as_posix()
+            article = body(notebook, executed, source.parent.as_posix(), folder)
+            top = "../" * len(source.parent.parts)
+            paths.write_text(folder / entry["page"], _chapter_page(entry["title"], css + _code_colours(), article, top))
         rows.append(entry)
     index = show.template(_HTML).render(
         title="Deep learning at scale: a run of the course",
@@ -65,13 +79,13 @@ def write(folder: Path, about: dict[str, Any], claims: Mapping[str, list[dict[st
     return folder / "index.html"
 
 
-def _chapter_page(title: str, css: str, article: str) -> str:
-    """Return the page of a chapter, which allows the script of the timelines."""
+def _chapter_page(title: str, css: str, article: str, top: str) -> str:
+    """Return the page of a chapter, which allows the script of the timelines. ``top`` leads to the run's folder."""
     return show.template(_HTML).render(
         title=title,
         style=Markup(css),
         policy=Markup(f"{_POLICY}; script-src {timeline.script_hash()}"),
-        body=Markup(f'<nav><a href="index.html">← all chapters</a></nav><article>{article}</article>'),
+        body=Markup(f'<nav><a href="{top}index.html">← all chapters</a></nav><article>{article}</article>'),
     )
 
 
@@ -84,13 +98,15 @@ def _code_colours() -> str:
     return f"{light}\n@media (prefers-color-scheme: dark) {{{dark}}}"
 
 
-def body(notebook: Any, pages: Collection[str] = ()) -> str:
+def body(notebook: Any, pages: Collection[str] = (), below: str = ".", folder: Path = Path()) -> str:
     """Return the cells of a notebook as HTML.
 
     Args:
         notebook: A notebook with its outputs, as nbformat reads it.
-        pages: The file names of the notebooks that have a page. Links to these lead to the pages. Links to other
-            notebooks become text.
+        pages: The notebooks that have a page, such as "03_feed.ipynb" or "further/03_feed.ipynb". Links to these lead
+            to the pages. Links to other notebooks become text.
+        below: The folder of the notebook below the folder of the run.
+        folder: The folder of the run, which also holds the images of the course.
     """
     quick_imports()
     from nbconvert.exporters import HTMLExporter
@@ -109,15 +125,30 @@ def body(notebook: Any, pages: Collection[str] = ()) -> str:
             file, hash_sign, anchor = url.partition("#")
             if ":" in url or not file.endswith(".ipynb"):
                 return super().link(text, url, title)
-            if file not in pages:
+            if os.path.normpath(f"{below}/{file}") not in pages:
                 return text
             page = file.removesuffix("ipynb") + "html"
             return super().link(text, page + hash_sign + anchor, title)
 
-    markdown = MarkdownWithMath(Renderer(escape=False, exclude_anchor_links=True))
-    exporter = HTMLExporter(template_name="basic", exclude_input_prompt=True, exclude_output_prompt=True)
-    exporter.register_filter("markdown2html", markdown.render)
+        def image(self, text: str, url: str, title: str | None = None) -> str:
+            file = folder / below / url
+            return super().image(text, _data_url(file) if file.is_file() else url, title)
+
+    renderer = Renderer(escape=False, exclude_anchor_links=True)
+    exporter = HTMLExporter(
+        template_file="cells",
+        extra_loaders=[jinja2.DictLoader({"cells": _CELLS})],
+        exclude_input_prompt=True,
+        exclude_output_prompt=True,
+    )
+    exporter.register_filter("markdown2html", MarkdownWithMath(renderer).render)
     return exporter.from_notebook_node(notebook)[0]
+
+
+def _data_url(file: Path) -> str:
+    """Return an image as the address of a picture that is in the page."""
+    data = base64.b64encode(file.read_bytes()).decode("ascii")
+    return f"data:{mimetypes.guess_type(file)[0]};base64,{data}"
 
 
 def mathml(latex: str, display: bool) -> str:

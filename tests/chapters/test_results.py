@@ -22,13 +22,16 @@ LEFT_BY_ALL = {"runs", "__pycache__"}
 
 every_chapter = pytest.mark.parametrize(
     "path",
-    [pytest.param(path, marks=() if path.stem[:2] in FIRST else pytest.mark.ci, id=path.stem) for path in CHAPTERS],
+    [
+        pytest.param(path, marks=() if notebooks.number(path) in FIRST else pytest.mark.ci, id=notebooks.place(path))
+        for path in CHAPTERS
+    ],
 )
 
 
 def folder_of(path: Path) -> Path:
     """The folder of the run that executed this chapter."""
-    folder = ARTIFACTS / "chapters" / ("first" if path.stem[:2] in FIRST else "rest")
+    folder = ARTIFACTS / "chapters" / ("first" if notebooks.number(path) in FIRST else "rest")
     if not (folder / "run.json").is_file():
         skip_unless_required("chapters", "this chapter was not executed: make test executes it")
     return folder
@@ -37,7 +40,7 @@ def folder_of(path: Path) -> Path:
 def read_row(path: Path) -> dict:
     """What the run says of this chapter."""
     rows = json.loads((folder_of(path) / "run.json").read_text(encoding="utf-8"))["chapters"]
-    (row,) = [row for row in rows if row["notebook"] == path.name]
+    (row,) = [row for row in rows if row["notebook"] == notebooks.place(path)]
     return row
 
 
@@ -52,14 +55,14 @@ def test_a_chapter_finishes_with_its_claims_within_3_gb(path):
 
 @every_chapter
 def test_a_chapter_leaves_no_file_beside_the_learners(path):
-    work = folder_of(path) / "work" / path.stem[:2]
+    work = folder_of(path) / "work" / notebooks.number(path)
     names = {file.name for file in work.iterdir() if file.suffix != ".py"}
     assert names - LEFT_BY_ALL - set(notebooks.written(path)) == set()
 
 
 @pytest.mark.parametrize("part", ["first", pytest.param("rest", marks=pytest.mark.ci)])
 def test_few_measurements_come_out_otherwise(part):
-    chapters = [path for path in CHAPTERS if (path.stem[:2] in FIRST) == (part == "first")]
+    chapters = [path for path in CHAPTERS if (notebooks.number(path) in FIRST) == (part == "first")]
     claims = runner.read_claims(folder_of(chapters[0]))
     measured = [claim for of_chapter in claims.values() for claim in of_chapter if claim["measured"]]
     otherwise = [claim for claim in measured if claim["status"] == "otherwise"]

@@ -123,7 +123,7 @@ def test_ctrl_c_ends_the_kernels_and_keeps_what_was_finished(course):
 
 
 FULL_DISK = """import sys
-if "dltutorial.course.execute" in sys.orig_argv:
+if "--multiprocessing-fork" in sys.orig_argv:
     from papermill.iorw import LocalHandler
     def write(self, text, path):
         with open(path, "w") as file:

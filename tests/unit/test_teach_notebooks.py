@@ -33,6 +33,19 @@ def test_a_chapter_is_found_by_number_or_name(course, wanted):
     assert notebooks.find(wanted) == course / "03_feed.ipynb"
 
 
+@pytest.mark.parametrize(
+    "wanted", ["03-further", "3-further", "further/03_feed.ipynb", "notebooks/further/03_feed.ipynb"]
+)
+def test_a_further_notebook_is_found_by_its_number_or_path(course, wanted):
+    (course / "further").mkdir()
+    write(course / "further" / "03_feed.ipynb", ('preset = "auto"', ["parameters"]))
+    further = course / "further" / "03_feed.ipynb"
+    assert notebooks.find(wanted) == further
+    assert notebooks.find("03") == course / "03_feed.ipynb"
+    assert notebooks.chapters() == [course / "00_welcome.ipynb", course / "03_feed.ipynb", further]
+    assert (notebooks.about(further)["chapter"], notebooks.place(further)) == ("03-further", "further/03_feed.ipynb")
+
+
 def test_text_becomes_the_type_of_the_default(course):
     given = {"steps": "10", "name": "10", "n": "[1, 2]"}
     assert notebooks.checked(course / "03_feed.ipynb", given) == {"steps": 10, "name": "10", "n": [1, 2]}

@@ -97,6 +97,27 @@ def test_links_between_chapters_lead_to_pages_and_dead_ones_become_text():
     assert 'href="https://example.org/a.ipynb"' in text
 
 
+DRAWING = '<svg xmlns="http://www.w3.org/2000/svg" width="9" height="9"><rect width="9" height="9"/></svg>'
+
+
+def test_a_further_notebook_links_to_its_chapter_and_shows_drawings_and_folds_code(tmp_path):
+    import nbformat.v4 as v4
+
+    (tmp_path / "images").mkdir()
+    (tmp_path / "further").mkdir()
+    (tmp_path / "images" / "ring.svg").write_text(DRAWING)
+    text = "[core](../03_feed.ipynb) [next](04_more.ipynb) ![A ring of ranks](../images/ring.svg)"
+    hidden = {"jupyter": {"source_hidden": True}, "tags": ["hide-input"]}
+    cells = [v4.new_markdown_cell(text), v4.new_code_cell("plot()", metadata=hidden), v4.new_code_cell("teach()")]
+    page = site.body(v4.new_notebook(cells=cells), {"03_feed.ipynb", "further/04_more.ipynb"}, "further", tmp_path)
+    assert '<a href="../03_feed.html">core</a>' in page
+    assert '<a href="04_more.html">next</a>' in page
+    assert 'src="data:image/svg+xml;base64,' in page
+    assert 'alt="A ring of ranks"' in page
+    assert page.count("<summary>Show the code</summary>") == 1
+    assert page.index("Show the code") < page.index("plot") < page.index("teach")
+
+
 def test_mathematics_becomes_mathml_and_money_and_code_do_not():
     import nbformat.v4 as v4
 
