@@ -224,9 +224,9 @@ def digests(run: Any) -> dict[str, str]:
 
 
 def _digest(state: Any) -> str:
-    """Return the digest of nested containers, tensors and numbers. Functions have no state, so they are left out."""
+    """Return the digest of nested containers, tensors and numbers."""
     if isinstance(state, dict):
-        text = repr([(str(key), _digest(value)) for key, value in state.items() if key != "lr_lambdas"]).encode()
+        text = repr([(str(key), _digest(value)) for key, value in state.items()]).encode()
     elif isinstance(state, (list, tuple)):
         text = repr([_digest(value) for value in state]).encode()
     elif isinstance(state, torch.Tensor):

@@ -1,9 +1,11 @@
-"""A model of many small operations: a narrow, deep network for a window of the field, (B, C, H, W) in and out.
+"""A narrow and deep network for a window of the field, for the check of CUDA graphs.
 
-Its work is next to nothing, so its time is what starting the operations costs: it is *launch-bound*, as many small
-networks inside simulations are. He et al. 2015 (arXiv:1512.03385) for the residual blocks.
+The input and the output are fields of shape (B, C, H, W). The operations are so small that their launches take longer
+than their work. Such a network is launch-bound, like many small networks inside simulations.
 
 Legend: B samples, C channels, H × W grid points of the window, D width.
+
+Source: He et al. 2015, arXiv:1512.03385, for the residual blocks.
 """
 
 from torch import Tensor, nn
@@ -11,15 +13,15 @@ from torch.nn import functional as F
 
 
 class NarrowMLP(nn.Module):
-    """Forecasts the window's next state as the state now plus a change."""
+    """Forecasts the next state of the window as the present state plus a change."""
 
     def __init__(self, shape: tuple[int, int, int], dim: int = 16, depth: int = 32) -> None:
-        """The weights are random.
+        """Make a network with random weights.
 
         Args:
-            shape: channels, latitudes and longitudes of the window.
-            dim: width D.
-            depth: blocks of two linear layers.
+            shape: The channels, latitudes and longitudes of the window.
+            dim: The width D.
+            depth: The number of blocks of two linear layers.
         """
         super().__init__()
         values = shape[0] * shape[1] * shape[2]
@@ -28,7 +30,7 @@ class NarrowMLP(nn.Module):
         self.head = nn.Linear(dim, values)
 
     def forward(self, x_BCHW: Tensor) -> Tensor:
-        """The next state, in the units of the input."""
+        """Return the next state, in the units of the input."""
         x_BD = self.embed(x_BCHW.flatten(1))
         for block in self.blocks:
             x_BD = block(x_BD)
@@ -38,7 +40,8 @@ class NarrowMLP(nn.Module):
 class _Block(nn.Module):
     def __init__(self, dim: int) -> None:
         super().__init__()
-        self.inner, self.outer = nn.Linear(dim, dim), nn.Linear(dim, dim)
+        self.inner = nn.Linear(dim, dim)
+        self.outer = nn.Linear(dim, dim)
 
     def forward(self, x_BD: Tensor) -> Tensor:
         return x_BD + self.outer(F.relu(self.inner(x_BD)))
