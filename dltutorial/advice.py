@@ -14,10 +14,9 @@ from pathlib import Path
 
 from dltutorial import errors
 
-_RANK_FAILED = re.compile(r"rank \d+ of \d+ failed: ([^\n]*)")
-# The messages of these errors say what to do. The three names are those of errors of ranks and jobs.
-_COURSE_ERRORS = frozenset(name for name in vars(errors) if name.endswith("Error"))
-_COURSE_ERRORS |= {"RankFailed", "RanksHang", "JobFailed"}
+_RANK_FAILED = re.compile(r"rank \d+ of \d+ failed: (\w*)(?:: )?(.*)")
+# The messages of these errors say what to do.
+_COURSE_ERRORS = ("CourseError", "DataError", "RecipeError", "DivergedError", "RankFailed", "RanksHang")
 
 
 @dataclass(frozen=True)
@@ -47,12 +46,9 @@ def of(error: BaseException) -> Advice | None:
     """
     if not isinstance(error, errors.CourseError):
         return _search(type(error).__name__, str(error))
-    # The error of a rank that failed has the class and the message of the rank's own error.
-    kind = getattr(error, "kind", None)
-    message = getattr(error, "message", None)
-    if kind is None or message is None:
-        return None
-    return _search(str(kind), str(message))
+    if type(error).__name__ == "RankFailed":
+        return _search(error.kind, error.message)  # type: ignore[attr-defined]  # the error of the rank itself
+    return None
 
 
 def of_words(kind: str, message: str) -> Advice | None:
@@ -62,10 +58,9 @@ def of_words(kind: str, message: str) -> Advice | None:
         kind: The name of its class.
         message: Its message.
     """
-    if kind == "RankFailed":
-        rank_error = _RANK_FAILED.match(message)
-        if rank_error:
-            kind, _, message = rank_error[1].partition(": ")
+    rank_error = _RANK_FAILED.match(message)
+    if rank_error:
+        kind, message = rank_error.groups()
     return _search(kind, message)
 
 
@@ -87,8 +82,7 @@ def exit_status(error: BaseException) -> tuple[int, str] | None:
     if advice is None:
         return None
     if advice.outside or isinstance(error, OSError):
-        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-        first_line = lines[0] if lines else type(error).__name__
+        first_line = str(error).strip().partition("\n")[0] or type(error).__name__
         return 2, f"{first_line.rstrip('.')}. {advice.do}"
     error.add_note(advice.do)
     return None

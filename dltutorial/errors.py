@@ -1,31 +1,24 @@
-"""Errors a learner may meet: one line that says what, why, and what to do.
+"""Errors that a learner may meet. Each message is one line that says what is wrong, why, and what to do.
 
-The command line prints the line and exits with status 2; a notebook shows it as the exception's message.
+The command line prints the line and exits with status 2. A notebook shows it as the message of the exception.
 """
-
-import warnings
-
-
-def warn(words: str) -> None:
-    """Warn at the line two calls above the caller's."""
-    warnings.warn(words, stacklevel=4)
 
 
 class CourseError(Exception):
-    """Something outside the code is not as it must be. The message is one clear line."""
+    """Something outside the code of the course is wrong. The message is one clear line."""
 
     def _render_traceback_(self) -> list[str]:
-        """What a notebook shows: the message without the traceback, because the message says what to do."""
+        """Return what a notebook shows. It has no traceback, because the message says what to do."""
         lines = [f"{type(self).__name__}: {self}", *getattr(self, "__notes__", ())]
         return "\n\n".join(lines).split("\n")
 
 
 class DataError(CourseError):
-    """A data folder or file is missing, empty, truncated, foreign, or holds NaN; or it cannot be written."""
+    """A data folder or file is missing, empty or truncated, has another layout or NaN, or cannot be written."""
 
 
 class RecipeError(CourseError, ValueError):
-    """A preset, recipe or parameter that cannot be."""
+    """There is no such preset or recipe, or a parameter has a value that is not possible."""
 
 
 class DivergedError(CourseError):

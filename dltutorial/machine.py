@@ -35,11 +35,11 @@ class Accelerator:
     """One GPU.
 
     Attributes:
-        name: as torch reports it.
+        name: The name that torch reports.
         kind: CUDA or ROCm.
-        memory_bytes: all memory of the GPU.
-        compute_capability: of CUDA; None for ROCm.
-        tensor_core_dtypes: the formats that its matrix units compute in; None for ROCm.
+        memory_bytes: The memory of the GPU.
+        compute_capability: CUDA's version of the hardware, or None for ROCm.
+        tensor_core_dtypes: The formats in which its matrix units compute, or None for ROCm.
     """
 
     name: str
@@ -54,17 +54,17 @@ class Machine:
     """What this process can use. None means "not available".
 
     Attributes:
-        system: operating system, release and architecture.
+        system: The operating system, its release and the architecture.
         device: "cuda" (also for ROCm) or "cpu".
-        accelerators: the GPUs that torch can use.
-        cpu_model: the name of the CPU.
-        cores: cores that this process may use.
-        cpu_units: instruction sets that matter for precision.
-        memory_bytes: memory of the machine.
-        memory_available_bytes: memory that is free now.
-        disk_free_bytes: free space in the folder for data.
+        accelerators: The GPUs that torch can use.
+        cpu_model: The name of the CPU.
+        cores: The number of cores that this process may use.
+        cpu_units: The instruction sets that matter for precision.
+        memory_bytes: The memory of the machine.
+        memory_available_bytes: The memory that is free now.
+        disk_free_bytes: The free space in the folder for data.
         slurm: "a job" inside a job, "commands" if Slurm is installed, or None.
-        rank: the rank of this process.
+        rank: The rank of this process.
     """
 
     system: str
@@ -75,16 +75,13 @@ class Machine:
     cpu_units: tuple[str, ...] | None
     memory_bytes: int
     memory_available_bytes: int
-    disk_free_bytes: int | None
+    disk_free_bytes: int
     slurm: str | None
     rank: RankInfo
 
 
-def describe(folder: Path | None = None) -> Machine:
+def describe() -> Machine:
     """Describe this machine. This loads torch if it is installed and there may be a GPU.
-
-    Args:
-        folder: A folder on the disk that is described. None means the folder of the data.
 
     Raises:
         CourseError: The variables of a launcher contradict each other.
@@ -104,7 +101,7 @@ def describe(folder: Path | None = None) -> Machine:
         cpu_units=cpu_units(),
         memory_bytes=total_bytes,
         memory_available_bytes=available_bytes,
-        disk_free_bytes=disk_free_bytes(folder or paths.data_dir()),
+        disk_free_bytes=disk_free_bytes(paths.data_dir()),
         slurm=slurm,
         rank=RankInfo.from_env(),
     )
@@ -119,9 +116,9 @@ def cores() -> int:
 
     counts = [joblib.cpu_count()]
     for name in ("SLURM_CPUS_PER_TASK", "SLURM_CPUS_ON_NODE"):
-        if os.environ.get(name):
+        if name in os.environ:
             counts.append(int(os.environ[name]))
-    return max(1, min(counts))
+    return min(counts)
 
 
 def memory_bytes() -> tuple[int, int]:
@@ -136,10 +133,8 @@ def memory_bytes() -> tuple[int, int]:
 def label() -> str:
     """Return a short name for tables and records without the host's name, such as "AMD EPYC, 2 cores"."""
     gpus = accelerators()
-    if len(gpus) == 1:
-        return gpus[0].name
     if gpus:
-        return f"{len(gpus)} × {gpus[0].name}"
+        return gpus[0].name if len(gpus) == 1 else f"{len(gpus)} × {gpus[0].name}"
     name = cpu_model() or f"{platform.machine()} CPU"
     n_cores = cores()
     return f"{name}, 1 core" if n_cores == 1 else f"{name}, {n_cores} cores"
@@ -244,22 +239,20 @@ def cpu_units(cpuinfo: Path = Path("/proc/cpuinfo")) -> tuple[str, ...] | None:
     return tuple(unit for unit in _X86_UNITS + _ARM_UNITS if unit in flags.split())
 
 
-def disk_free_bytes(folder: Path) -> int | None:
+def disk_free_bytes(folder: Path) -> int:
     """Return the bytes that are free in ``folder``, or in its nearest parent that exists."""
-    folder = Path(folder).absolute()
-    try:
-        nearest = next(place for place in (folder, *folder.parents) if place.exists())
-        return shutil.disk_usage(nearest).free
-    except OSError:
-        return None
+    folder = folder.absolute()
+    while not folder.exists():
+        folder = folder.parent
+    return shutil.disk_usage(folder).free
 
 
 def rank_cores() -> int:
     """Return how many cores this process has when all ranks of its node compute at the same time, at least 1.
 
-    srun gives each task its own cores if it knows their number or binds the tasks. The processes of torchrun share the
-    cores of the node. A process without a launcher takes no more than ``OMP_NUM_THREADS``, as torch does. torchrun sets
-    this variable to 1 in any case, so there it does not count.
+    srun gives each task cores of its own if it knows their number. The processes of torchrun share the cores of the
+    node. A process without a launcher takes no more than ``OMP_NUM_THREADS``, as torch does. torchrun sets this
+    variable to 1 in any case, so there it does not count.
 
     Raises:
         CourseError: The variables of a launcher contradict each other.
@@ -268,17 +261,9 @@ def rank_cores() -> int:
     n_threads = os.environ.get("OMP_NUM_THREADS", "")
     if here.launcher == "single" and n_threads.isdecimal():
         return max(1, min(cores(), int(n_threads)))
-    if here.launcher == "slurm" and _has_own_cores():
+    if here.launcher == "slurm" and "SLURM_CPUS_PER_TASK" in os.environ:
         return cores()
     return max(1, cores() // here.local_world_size)
-
-
-def _has_own_cores() -> bool:
-    """Return whether srun gave this task cores of its own: a number of cores, or a mask smaller than the node."""
-    if os.environ.get("SLURM_CPUS_PER_TASK"):
-        return True
-    n_on_node = int(os.environ.get("SLURM_CPUS_ON_NODE") or 0)
-    return len(os.sched_getaffinity(0)) < n_on_node
 
 
 def use_cores(n: int | None = None) -> int:
@@ -296,9 +281,9 @@ def use_cores(n: int | None = None) -> int:
 
 def n_devices() -> int:
     """Return how many GPUs torch can use."""
-    has_driver = sys.platform == "win32" or any(any(Path("/dev").glob(name)) for name in _DEVICE_FILES)
-    is_hidden = os.environ.get("CUDA_VISIBLE_DEVICES", "all").strip() in ("", "-1")
-    if is_hidden or not has_driver:
+    device_files = [file for pattern in _DEVICE_FILES for file in Path("/dev").glob(pattern)]
+    is_hidden = os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1")
+    if is_hidden or not device_files:
         return 0
     try:
         import torch

@@ -32,14 +32,15 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, MutableMapping
+import warnings
+from collections.abc import Callable, Iterator
 from multiprocessing import connection, forkserver
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from dltutorial import errors, machine, node
+from dltutorial import machine, node
 from dltutorial.errors import CourseError
 from dltutorial.launch import failures
 
@@ -110,15 +111,8 @@ def launch(
 
 def warm() -> None:
     """Start the fork server in the background, so that the first launch does not wait for its imports."""
-    variables = {
-        "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
-        "OMP_WAIT_POLICY": os.environ.get("OMP_WAIT_POLICY", "PASSIVE"),  # a thread that waits releases its core
-        "PYTORCH_NVML_BASED_CUDA_CHECK": "1",  # looking for GPUs must not start CUDA, which a fork cannot use
-        "TORCH_CPP_LOG_LEVEL": os.environ.get("TORCH_CPP_LOG_LEVEL", "ERROR"),  # no C++ stack if a rank is lost
-    }
-    with _replaced(os.environ, variables):  # the server must have them before it imports torch
-        multiprocessing.set_forkserver_preload(["dltutorial.launch.worker"])
-        forkserver.ensure_running()
+    multiprocessing.set_forkserver_preload(["dltutorial.launch.worker"])
+    forkserver.ensure_running()
 
 
 class _Rank:
@@ -142,8 +136,7 @@ class _Rank:
         output_of_rank, output = multiprocessing.Pipe(duplex=False)
         task = {**task, "control": control, "output": output, "stack_file": self.stack_file}
         self.process = ForkServerProcess(target=_run_rank, kwargs=task)
-        # Otherwise multiprocessing would run the caller's script again in each rank.
-        with control, output, _replaced(sys.modules, {"__main__": ModuleType("__main__")}):
+        with control, output, _hidden_main():
             self.process.start()
         self._printer = threading.Thread(target=_print_lines, args=(number, output_of_rank), daemon=True)
         self._printer.start()
@@ -242,7 +235,8 @@ def _checked_backend(world_size: int, backend: str) -> str:
     if backend == "nccl" and n_gpus < world_size:
         raise CourseError(f"nccl needs a GPU for each rank: {world_size} ranks, {n_gpus} GPUs; use backend='gloo'")
     if world_size > n_cores:
-        errors.warn(f"{world_size} ranks share {n_cores} cores: the results are right, but there is no speed-up")
+        text = f"{world_size} ranks share {n_cores} cores: the results are right, but there is no speed-up"
+        warnings.warn(text, stacklevel=3)
     if backend == "auto":
         return "nccl" if n_gpus >= world_size else "gloo"
     return backend
@@ -268,13 +262,11 @@ def _notebook_cells() -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def _replaced(mapping: MutableMapping[str, Any], changes: dict[str, Any]) -> Iterator[None]:
-    """Change entries of a mapping inside a ``with`` block, and restore them at its end."""
-    before = {name: mapping[name] for name in changes if name in mapping}
-    mapping.update(changes)
+def _hidden_main() -> Iterator[None]:
+    """Hide the module ``__main__``. Otherwise multiprocessing would run the caller's script again in each rank."""
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
     try:
         yield
     finally:
-        for name in changes:
-            del mapping[name]
-        mapping.update(before)
+        sys.modules["__main__"] = main

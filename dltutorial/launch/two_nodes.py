@@ -42,10 +42,8 @@ def run(script: Sequence[str]) -> NoReturn:
     Raises:
         CourseError: There is no such file, or this machine cannot have two nodes.
     """
-    if not script:
-        raise CourseError("pocket network: which script? give a Python file that torchrun can run, and its arguments")
-    if not Path(script[0]).is_file():
-        raise CourseError(f"pocket network: {script[0]!r} is no file; give a Python file that torchrun can run")
+    if not script or not Path(script[0]).is_file():
+        raise CourseError("pocket network: give a Python file that torchrun can run, and its arguments")
     reason = missing()
     if reason:
         raise CourseError(f"pocket network: {reason}")

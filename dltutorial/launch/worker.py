@@ -1,7 +1,7 @@
 """The process of one rank: join the process group, run the function, send its value, and wait for the end.
 
-The fork server imports this module once, and each rank is a fork of the fork server. Therefore all imports stand here
-at the top, including those that only a learner's function uses.
+The fork server imports this module once, and each rank is a fork of the fork server. Therefore torch is imported here,
+and no rank needs to import it again.
 
 The process stays until the caller kills it, so that no other rank loses the connection to it. It does not destroy the
 process group, because that can hang while a DDP model exists (https://github.com/pytorch/pytorch/issues/56297).
@@ -24,6 +24,11 @@ import threading
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
+
+# torch reads these variables when it is imported.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # a thread that waits releases its core
+os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")  # looking for GPUs must not start CUDA before the fork
+os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # no C++ stack if a rank is lost
 
 import numpy as np
 import torch._dynamo  # noqa: F401  # the first optimizer imports it, which takes seconds
