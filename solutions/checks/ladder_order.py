@@ -1,127 +1,154 @@
-"""Checks of chapter 07's exercise: the order of a ladder from the parts of a step.
+"""Checks of chapter 07's exercise: the order in which optimisations are switched on, from the parts of a step.
 
-A thread loads beside the step, so a step takes max(load, sum of all other parts). The right order takes, again and
-again, the knob that leaves the shortest step, until none shortens it. Every case has parts for which some mistake
-gives another answer.
+A thread loads beside the step, so a step takes max(load, sum of all other parts). The correct order takes, again and
+again, the knob that leaves the shortest step, until no knob shortens it. A known mistake is another way to choose. For
+each case some mistake gives another answer.
+
+Source: https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html
 """
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from dltutorial.course.checks import Exercise, Wrong
 from dltutorial.course.checks.cases import case
 from dltutorial.course.checks.expect import expect, expect_close
 
-Parts = Mapping[str, float]
-Knobs = Mapping[str, Mapping[str, float]]
-Order = list[tuple[str, float]]
-Rule = Callable[[dict, dict], float]  # parts, factors of one knob → rank; the smallest is taken first
+Parts = Mapping[str, float]  # the seconds of each part of a step
+Factors = Mapping[str, float]  # the factors by which a knob multiplies parts
+Knobs = Mapping[str, Factors]
+Order = list[tuple[str, float]]  # the names of the knobs, each with the seconds of the step after it
+Rank = Callable[[Parts, Factors], float]  # the knob with the smallest rank is taken first
 
 
-def _overlapped_s(parts: Parts) -> float:
-    return max(parts.get("load", 0.0), sum(s for part, s in parts.items() if part != "load"))
+def _step_s(parts: Parts) -> float:
+    """Return the seconds of a step, in which a thread loads beside all other parts."""
+    return max(parts.get("load", 0.0), sum(part_s for part, part_s in parts.items() if part != "load"))
 
 
 def _summed_s(parts: Parts) -> float:
+    """Return the sum of all parts, which is a known mistake."""
     return sum(parts.values())
 
 
-def _turned(parts: Parts, factors: Mapping[str, float]) -> dict[str, float]:
-    return {part: s * factors.get(part, 1.0) for part, s in parts.items()}
+def _turn(parts: Parts, factors: Factors) -> dict[str, float]:
+    """Return the parts after a knob is turned."""
+    return {part: part_s * factors.get(part, 1.0) for part, part_s in parts.items()}
 
 
-def _greedy(parts: Parts, knobs: Knobs, step_s: Callable = _overlapped_s, rank: Rule | None = None) -> Order:
-    """Take knobs while they shorten the step; ``rank`` says which first. Default, and right: the shortest step."""
-    left, order = dict(knobs), []
-    rank = rank or (lambda parts, factors: step_s(_turned(parts, factors)))
-    while left:
-        useful = {name: f for name, f in left.items() if step_s(_turned(parts, f)) < step_s(parts)}
+def _greedy(parts: Parts, knobs: Knobs, step_s: Callable[[Parts], float] = _step_s, rank: Rank | None = None) -> Order:
+    """Take the knob with the smallest rank among those that shorten the step, until there is none.
+
+    Args:
+        parts: The parts of a step.
+        knobs: The knobs.
+        step_s: The seconds of a step from its parts.
+        rank: The rank of a knob. Without it, the rank is the seconds of the step after the knob, which is correct.
+
+    Returns:
+        The order of the knobs.
+    """
+    remaining = dict(knobs)
+    order: Order = []
+    while True:
+        step_before_s = step_s(parts)
+        useful = [name for name, factors in remaining.items() if step_s(_turn(parts, factors)) < step_before_s]
         if not useful:
-            break
-        best = min(useful, key=lambda name: rank(parts, useful[name]))
-        parts = _turned(parts, left.pop(best))
+            return order
+        ranks = {}
+        for name in useful:
+            factors = remaining[name]
+            ranks[name] = rank(parts, factors) if rank else step_s(_turn(parts, factors))
+        best = min(useful, key=lambda name: ranks[name])
+        parts = _turn(parts, remaining.pop(best))
         order.append((best, step_s(parts)))
-    return order
 
 
-def _by_size(parts: Parts, knobs: Knobs) -> Order:
-    return _greedy(parts, knobs, rank=lambda parts, factors: -max(parts[part] for part in factors))
-
-
-def _by_factor(parts: Parts, knobs: Knobs) -> Order:
-    return _greedy(parts, knobs, rank=lambda parts, factors: min(factors.values()))
-
-
-def _ascending(parts: Parts, knobs: Knobs) -> Order:
-    return _greedy(parts, knobs, rank=lambda parts, factors: -_overlapped_s(_turned(parts, factors)))
-
-
-def _once(parts: Parts, knobs: Knobs) -> Order:
-    """Ranked by the gains on the baseline, never worked out again."""
-    first = {name: _overlapped_s(_turned(parts, factors)) for name, factors in knobs.items()}
+def _by_first_gain(parts: Parts, knobs: Knobs) -> Order:
+    """Rank the knobs by the gains on the baseline, which are never computed again."""
+    first_s = {name: _step_s(_turn(parts, factors)) for name, factors in knobs.items()}
+    useful = [name for name in first_s if first_s[name] < _step_s(parts)]
     order = []
-    for name in sorted((n for n in first if first[n] < _overlapped_s(parts)), key=first.get):
-        parts = _turned(parts, knobs[name])
-        order.append((name, _overlapped_s(parts)))
+    for name in sorted(useful, key=lambda name: first_s[name]):
+        parts = _turn(parts, knobs[name])
+        order.append((name, _step_s(parts)))
     return order
 
 
-def _everything(parts: Parts, knobs: Knobs) -> Order:
-    """Goes on when nothing helps any more."""
+def _all_knobs(parts: Parts, knobs: Knobs) -> Order:
+    """Continue when no knob shortens the step any more."""
     order = _greedy(parts, knobs)
     for name, _ in order:
-        parts = _turned(parts, knobs[name])
-    left = {name: factors for name, factors in knobs.items() if name not in dict(order)}
-    while left:
-        best = min(left, key=lambda name: _overlapped_s(_turned(parts, left[name])))
-        parts = _turned(parts, left.pop(best))
-        order.append((best, _overlapped_s(parts)))
+        parts = _turn(parts, knobs[name])
+    remaining = {name: factors for name, factors in knobs.items() if name not in dict(order)}
+    while remaining:
+        after_s = {name: _step_s(_turn(parts, factors)) for name, factors in remaining.items()}
+        best = min(after_s, key=lambda name: after_s[name])
+        parts = _turn(parts, remaining.pop(best))
+        order.append((best, _step_s(parts)))
     return order
 
 
-_ORDERS = (
-    (_once, "Gains change with every rung. After each one, work out all others again, from what is left."),
-    (_by_size, "A large part that its knob hardly changes gains little: compare steps, not parts."),
-    (_by_factor, "A small factor on a small part gains little: compare steps, not factors."),
-    (_ascending, "Largest gain first: of all knobs take the one that leaves the shortest step."),
+_MISTAKES: tuple[tuple[Callable[[Parts, Knobs], Order], str], ...] = (
+    (
+        _by_first_gain,
+        "Gains change with every rung. After each one, work out all others again, from what is left.",
+    ),
+    (
+        lambda parts, knobs: _greedy(parts, knobs, rank=lambda now, factors: -max(now[part] for part in factors)),
+        "A large part that its knob hardly changes gains little: compare steps, not parts.",
+    ),
+    (
+        lambda parts, knobs: _greedy(parts, knobs, rank=lambda now, factors: min(factors.values())),
+        "A small factor on a small part gains little: compare steps, not factors.",
+    ),
+    (
+        lambda parts, knobs: _greedy(parts, knobs, rank=lambda now, factors: -_step_s(_turn(now, factors))),
+        "Largest gain first: of all knobs take the one that leaves the shortest step.",
+    ),
     (
         lambda parts, knobs: _greedy(parts, knobs, _summed_s),
         "A thread loads beside the step: it takes max(load, sum of all other parts), not the sum of all.",
     ),
-    (_everything, "Stop when no knob makes the step shorter: one that gains nothing, or harms, stays off."),
+    (
+        _all_knobs,
+        "Stop when no knob makes the step shorter: one that gains nothing, or harms, stays off.",
+    ),
 )
+_PAIRS = "Return a list of pairs: the knob's name, and the seconds of the step with it turned."
+_NO_GAIN = "Return the seconds of the step, not its gain."
+_WHOLE_STEP = "Return the seconds of the whole step, not those that were saved."
 
 
-def _pairs(got: object) -> Order:
-    """What was returned as names and seconds."""
-    shape = "a list of (name, seconds)"
-    if not isinstance(got, (list, tuple)) or not all(isinstance(pair, (list, tuple)) for pair in got):
-        raise Wrong(shape, got, "Return a list of pairs: the knob's name, and the seconds of the step with it turned.")
-    if not all(len(pair) == 2 and isinstance(pair[0], str) for pair in got):
-        raise Wrong(shape, got, "Return a list of pairs: the knob's name, and the seconds of the step with it turned.")
-    return [(name, seconds) for name, seconds in got]
+def _is_pair(value: Any) -> bool:
+    return isinstance(value, (list, tuple)) and len(value) == 2 and isinstance(value[0], str)
 
 
-def _compare(fn: Callable, parts: Parts, knobs: Knobs) -> None:
+def _names(order: Order) -> list[str]:
+    return [name for name, _ in order]
+
+
+def _check(fn: Callable, parts: Parts, knobs: Knobs) -> None:
+    """The answer must have the correct knobs in the correct order, with the correct seconds."""
     expected = _greedy(parts, knobs)
-    names = [name for name, _ in expected]
-    wrong = [([name for name, _ in order(parts, knobs)], hint) for order, hint in _ORDERS]
-    got = _pairs(fn(dict(parts), {name: dict(factors) for name, factors in knobs.items()}))
-    mistakes = [(order, hint) for order, hint in wrong if order != names]
-    expect([name for name, _ in got], names, mistakes=mistakes)
-    before_s, start_s = _overlapped_s(parts), _overlapped_s(parts)
-    multiplied_s = before_s
-    for (_, seconds), (name, right_s) in zip(got, expected, strict=True):
-        multiplied_s *= _overlapped_s(_turned(parts, knobs[name])) / start_s
-        told = [
+    got = fn(dict(parts), {name: dict(factors) for name, factors in knobs.items()})
+    if not isinstance(got, (list, tuple)) or not all(_is_pair(pair) for pair in got):
+        raise Wrong("a list of (name, seconds)", got, _PAIRS)
+    mistakes = [(_names(mistake(parts, knobs)), hint) for mistake, hint in _MISTAKES]
+    expect(_names(list(got)), _names(expected), mistakes=mistakes)
+    baseline_s = before_s = multiplied_s = _step_s(parts)
+    for (_, got_s), (name, expected_s) in zip(got, expected, strict=True):
+        multiplied_s *= _step_s(_turn(parts, knobs[name])) / baseline_s
+        mistakes_s = [
             (multiplied_s, "Gains do not multiply. Shrink the parts themselves, and add them up again."),
-            (start_s / right_s, "Return the seconds of the step, not its gain."),
-            (before_s / right_s, "Return the seconds of the step, not its gain."),
-            (before_s - right_s, "Return the seconds of the whole step, not those that were saved."),
-            (start_s - right_s, "Return the seconds of the whole step, not those that were saved."),
+            (baseline_s / expected_s, _NO_GAIN),
+            (before_s / expected_s, _NO_GAIN),
+            (before_s - expected_s, _WHOLE_STEP),
+            (baseline_s - expected_s, _WHOLE_STEP),
             (before_s, "Return the seconds of the step after the knob is turned, not before."),
         ]
-        expect_close(seconds, right_s, mistakes=told)
-        before_s = right_s
+        expect_close(got_s, expected_s, mistakes=mistakes_s)
+        before_s = expected_s
 
 
 # Parts of a step in seconds, and knobs: each the factors of the parts that it changes.
@@ -159,11 +186,11 @@ EXERCISE = Exercise(
     name="ladder_order",
     chapter="07",
     cases=(
-        case("The knob that saves more seconds comes first", _compare, *_TWO_KNOBS),
-        case("What one knob has shrunk, another can no longer save", _compare, *_SHARED_PART),
-        case("A loader that hides behind the step gains nothing, until the step is quicker", _compare, *_HIDDEN_LOADER),
-        case("A knob that makes the step longer stays off", _compare, *_HARMFUL),
-        case("A knob may act on several parts, for better and for worse", _compare, *_SEVERAL_PARTS),
+        case("The knob that saves more seconds comes first", _check, *_TWO_KNOBS),
+        case("What one knob has shrunk, another can no longer save", _check, *_SHARED_PART),
+        case("A loader that hides behind the step gains nothing, until the step is quicker", _check, *_HIDDEN_LOADER),
+        case("A knob that makes the step longer stays off", _check, *_HARMFUL),
+        case("A knob may act on several parts, for better and for worse", _check, *_SEVERAL_PARTS),
     ),
     hints=_HINTS,
     code=_CODE,
