@@ -1,19 +1,34 @@
 """A vision transformer that forecasts a field.
 
-In: a normalised field (B, C, H, W). Out: the next state of the field, of the same shape and in the same units. Patches
-become tokens, and learned positions are added to them. Then follow ``depth`` pre-norm blocks of attention and MLP. A
-linear head turns each token back into its patch. Source: Dosovitskiy et al. 2020 (arXiv:2010.11929).
+The input is a normalised field (B, C, H, W). The output is the next state of the field, of the same shape and in the
+same units. The field is divided into square patches, and each patch becomes a token:
 
-The published model (NERSC's tutorials SC23 to SC25, networks/vit.py) has ``dim=384, depth=12, heads=8, patch=8`` on
-20 × 360 × 720. With ``predict_change=False, head_bias=False, norm_eps=1e-6`` this is the published model, up to the
-order of rows in two kinds of matrices. The rows of ``head`` are ordered by channel, row and column of the patch; those
-of the published model by row, column and channel. The rows of ``qkv`` are ordered by head; those of the published model
-are all queries, all keys, all values. By default the model forecasts the change instead of the state, its head has a
-bias, and its layer norms add 1e-5.
+    field (C, H, W)                       tokens (T, D)                      field (C, H, W)
+    ┌────┬────┬────┐                      ┌────┬────┬────┬────┬────┬────┐    ┌────┬────┬────┐
+    │ 0  │ 1  │ 2  │  embed, + position   │ 0  │ 1  │ 2  │ 3  │ 4  │ 5  │    │ 0  │ 1  │ 2  │
+    ├────┼────┼────┤ ───────────────────► └────┴────┴────┴────┴────┴────┘ ─► ├────┼────┼────┤
+    │ 3  │ 4  │ 5  │                       depth blocks, then norm and head   │ 3  │ 4  │ 5  │
+    └────┴────┴────┘                                                         └────┴────┴────┘
+
+Attention mixes the tokens, and the MLP acts on each token alone. One block is
+
+    x ─┬─► norm ─► attention ─► + ─┬─► norm ─► MLP ─► + ─►
+       └────────────────────────┘  └────────────────┘
+
+By default the network computes the change of the state, so the output is added to the input. The published model
+(NERSC's tutorials SC23 to SC25, networks/vit.py) has ``dim=384, depth=12, heads=8, patch=8`` on 20 × 360 × 720. With
+``predict_change=False, head_bias=False, norm_eps=1e-6`` this is the published model, except for the order of rows in
+two kinds of matrices. The rows of ``head`` are ordered by channel, row and column of the patch. Those of the published
+model are ordered by row, column and channel. The rows of ``qkv`` are ordered by head. Those of the published model are
+all queries, all keys, all values.
 
 Legend: B samples, C channels, H × W grid points (latitude × longitude), p patch edge, T = (H/p)(W/p) tokens, D width of
 a token, N heads, E = D/N width of a head.
+
+Source: Dosovitskiy et al. 2020 (arXiv:2010.11929).
 """
+
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
@@ -28,18 +43,20 @@ class Attention(nn.Module):
     Therefore consecutive rows are complete heads, and tensor parallelism can give each rank some of them.
     """
 
-    def __init__(self, dim: int, heads: int, fused: bool = True):
+    def __init__(self, dim: int, heads: int, fused: bool = True) -> None:
         """Make the layers.
 
         Args:
             dim: D.
             heads: N, which divides D.
-            fused: use torch's fused kernel, and not ``naive_attention``.
+            fused: With False, ``naive_attention`` replaces torch's fused kernel.
         """
         super().__init__()
         self.heads = heads
         self.head_dim = dim // heads
-        self.attend = F.scaled_dot_product_attention if fused else naive_attention
+        self.attend: Callable[..., Tensor] = F.scaled_dot_product_attention
+        if not fused:
+            self.attend = naive_attention
         self.qkv = nn.Linear(dim, 3 * dim)
         self.out = nn.Linear(dim, dim)
 
@@ -53,17 +70,17 @@ class Attention(nn.Module):
 
 
 def naive_attention(q_BNTE: Tensor, k_BNTE: Tensor, v_BNTE: Tensor) -> Tensor:
-    """Attention as its formula says. It writes T × T weights for each head to memory, and reads them again."""
+    """Compute attention as in its formula. It writes T × T weights for each head to memory, and reads them again."""
     scores_BNTT = q_BNTE @ k_BNTE.transpose(-2, -1) / q_BNTE.shape[-1] ** 0.5
     weights_BNTT = scores_BNTT.softmax(-1)
     return weights_BNTT @ v_BNTE
 
 
 class Block(nn.Module):
-    """Attention, then an MLP of width 4 D. Each comes after a layer norm, and its output is added to its input."""
+    """Attention, then an MLP of width 4 D. A layer norm precedes each of them, and their outputs are added to x."""
 
-    def __init__(self, dim: int, heads: int, fused_attention: bool = True, norm_eps: float = 1e-5):
-        """Make the layers; the arguments are as in ``ViT``."""
+    def __init__(self, dim: int, heads: int, fused_attention: bool = True, norm_eps: float = 1e-5) -> None:
+        """Make the layers. The arguments are those of ``ViT``."""
         super().__init__()
         self.norm_attention = nn.LayerNorm(dim, norm_eps)
         self.attention = Attention(dim, heads, fused_attention)
@@ -94,21 +111,23 @@ class ViT(nn.Module):
         head_bias: bool = True,
         norm_eps: float = 1e-5,
         checkpoint_blocks: bool = False,
-    ):
+    ) -> None:
         """Make the layers and draw their weights.
 
         Args:
-            channels, height, width: C, H and W of a field.
-            patch: edge of the square of grid points that becomes one token. It divides the height and the width.
-            dim: width of a token.
-            depth: number of blocks.
-            heads: number of attention heads. It divides ``dim``.
-            predict_change: add the network's output to its input, and start with a head of zeros, so that the untrained
+            channels: C.
+            height: H.
+            width: W.
+            patch: p, the edge of the square of grid points that becomes one token. It divides the height and the width.
+            dim: D, the width of a token.
+            depth: The number of blocks.
+            heads: N, the number of attention heads. It divides ``dim``.
+            predict_change: Add the network's output to its input, and start with a head of zeros. Then the untrained
                 model is exactly the persistence forecast.
-            fused_attention: compute attention by one kernel, and not as its formula says.
-            head_bias: whether the head has a bias.
-            norm_eps: number that layer norms add to the variance.
-            checkpoint_blocks: save only the input of each block for the backward pass, and recompute the rest.
+            fused_attention: With False, ``naive_attention`` replaces torch's fused kernel.
+            head_bias: Whether the head has a bias.
+            norm_eps: The number that layer norms add to the variance.
+            checkpoint_blocks: Save only the input of each block for the backward pass, and recompute the rest.
         """
         super().__init__()
         self.patch = patch
@@ -120,7 +139,7 @@ class ViT(nn.Module):
         self.blocks = nn.ModuleList(Block(dim, heads, fused_attention, norm_eps) for _ in range(depth))
         self.norm = nn.LayerNorm(dim, norm_eps)
         self.head = nn.Linear(dim, channels * patch**2, bias=head_bias)
-        self.apply(_initialise)
+        self.apply(initialise)
         nn.init.trunc_normal_(self.position_1TD, std=0.02)
         if predict_change:
             nn.init.zeros_(self.head.weight)
@@ -144,8 +163,14 @@ class ViT(nn.Module):
     def apply_blocks(self, x_BTD: Tensor) -> Tensor:
         """Apply the blocks, one after the other."""
         for block in self.blocks:
-            x_BTD = checkpoint(block, x_BTD, use_reentrant=False) if self.checkpoint_blocks else block(x_BTD)
+            x_BTD = self.apply_block(block, x_BTD)
         return x_BTD
+
+    def apply_block(self, block: nn.Module, x_BTD: Tensor) -> Tensor:
+        """Apply one block, and let the backward pass recompute it if ``checkpoint_blocks`` is True."""
+        if self.checkpoint_blocks:
+            return checkpoint(block, x_BTD, use_reentrant=False)
+        return block(x_BTD)
 
     def to_field(self, x_BTD: Tensor, shape: torch.Size) -> Tensor:
         """Turn tokens into a field of the shape (B, C, H, W)."""
@@ -156,12 +181,12 @@ class ViT(nn.Module):
 
 
 def count_parameters(model: nn.Module) -> int:
-    """The number of trainable parameters."""
+    """Return the number of trainable parameters."""
     return sum(p.numel() for p in model.parameters() if p.requires_grad)
 
 
-def _initialise(module: nn.Module) -> None:
-    """Draw the weights of a linear layer; other layers keep the initial weights of torch."""
+def initialise(module: nn.Module) -> None:
+    """Draw the weights of a linear layer. Other layers keep torch's initial weights."""
     if isinstance(module, nn.Linear):
         nn.init.trunc_normal_(module.weight, std=0.02)
         if module.bias is not None:
