@@ -1,62 +1,101 @@
-"""Simulate years and write them: from a ``Plan`` to files.
+"""Simulate years and write them to files.
 
-In: a plan and the numbers of years. Out: one file per year. Each year starts from its own random eddies. It is
-simulated on a coarse grid until the initial state has no influence any more, then on the final grid. From then on a
-snapshot is written every 12 hours.
+In: a ``Plan``, and the file of each year. Out: the files. Each year starts from its own random eddies. It is simulated
+on a coarse grid until the initial state has no influence any more, and then on the final grid. From then on, a snapshot
+is written every 12 hours.
 
-The numbers of a year follow from the plan and the number of the year, whichever process makes it. (GPUs and CPUs round
-differently, so their years differ. Their climate is the same.)
+The numbers of a year follow from the plan and the number of the year. They do not depend on the other years or on the
+number of processes. (GPUs and CPUs round differently, so their years differ. Their climate is the same.)
 
 Legend: B years side by side, C channels, H rows (latitude), W columns (longitude).
 """
 
 import contextlib
-import os
-import pickle
-import sys
-import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+import joblib
 import torch
+from joblib.externals.loky.process_executor import BrokenProcessPool
 from torch import Tensor
+from tqdm.auto import tqdm
 
 from dltutorial.data import dynamics, writing
 from dltutorial.data.flow import coarsest
 from dltutorial.data.weather import INTERVAL, Plan
+from dltutorial.errors import DataError
 
 
-def make_years(plan: Plan, files: Mapping[int, Path], device: str, tick: Callable[[], object]) -> None:
+def make_years(plan: Plan, files: Mapping[int, Path], device: str, processes: int, progress: bool) -> None:
     """Simulate years and write each to its file.
 
     Args:
         plan: of the data set.
         files: the file of each year, by its number.
         device: cpu or cuda.
-        tick: called for every snapshot that is written.
+        processes: number of processes on a CPU. Each of them simulates one year at a time. A GPU has one process.
+        progress: show a progress bar.
 
     Raises:
-        DataError: The simulation gave NaN or infinity.
+        DataError: The simulation gave NaN or infinity, or a process was killed.
         OSError: A file cannot be written.
     """
     numbers = list(files)
     group_size = years_side_by_side(plan, device)
-    for first in range(0, len(numbers), group_size):
-        group = numbers[first : first + group_size]
-        with contextlib.ExitStack() as stack:
-            writers = [writing.year_writer(files[number], plan.snapshots, plan.shape) for number in group]
-            appends = [stack.enter_context(writer) for writer in writers]
-            for x_BCHW in simulate(plan, group, device):
-                for append, x_CHW in zip(appends, x_BCHW.cpu().numpy(), strict=True):
-                    append(x_CHW)
-                    tick()
+    groups = [numbers[first : first + group_size] for first in range(0, len(numbers), group_size)]
+    if device != "cpu":
+        processes = 1
+    # joblib starts processes that do not import the caller's program again, as ``multiprocessing`` would do. Therefore
+    # this function can be called in a notebook, and in a script without a main guard.
+    parallel = joblib.Parallel(n_jobs=min(processes, len(groups)), return_as="generator_unordered")
+    calls = (joblib.delayed(make_group)(plan, group, files, device) for group in groups)
+    with tqdm(desc="simulating", unit="year", total=len(numbers), disable=not progress) as bar:
+        try:
+            for n_years in parallel(calls):
+                bar.update(n_years)
+        except BrokenProcessPool as error:
+            raise DataError("a simulating process was killed; give it more memory, and run again") from error
+
+
+def make_group(plan: Plan, numbers: list[int], files: Mapping[int, Path], device: str) -> int:
+    """Simulate some years side by side and write each to its file.
+
+    Args:
+        plan, files, device: as in ``make_years``.
+        numbers: of the years.
+
+    Returns:
+        The number of years.
+    """
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(one_thread(device))
+        writers = [writing.year_writer(files[number], plan.snapshots, plan.shape) for number in numbers]
+        appends = [stack.enter_context(writer) for writer in writers]
+        for x_BCHW in simulate(plan, numbers, device):
+            for append, x_CHW in zip(appends, x_BCHW.cpu().numpy(), strict=True):
+                append(x_CHW)
+    return len(numbers)
+
+
+@contextlib.contextmanager
+def one_thread(device: str) -> Iterator[None]:
+    """Let a CPU compute with one thread. More threads would round differently, and are not faster on small arrays."""
+    threads = torch.get_num_threads()
+    if device == "cpu":
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def years_side_by_side(plan: Plan, device: str) -> int:
-    """How many years are simulated at once: on a CPU one, which fits its cache; on a GPU enough to fill it."""
+    """Return how many years are simulated at once: on a CPU one, which fits its cache; on a GPU enough to fill it."""
     if device == "cpu":
         return 1
-    return 16 if plan.flow.n_lat <= 128 else 4
+    if plan.flow.n_lat <= 128:
+        return 16
+    return 4
 
 
 @torch.inference_mode()
@@ -78,21 +117,3 @@ def advance(state_BSHK: Tensor, ops: dynamics.Operators, duration: float) -> Ten
     for _ in range(round(duration / ops.flow.step)):
         state_BSHK = dynamics.rk4_step(state_BSHK, ops)
     return state_BSHK
-
-
-def main() -> None:
-    """Simulate the years that ``weather.simulate_in_processes`` writes to standard input."""
-    plan, files = pickle.load(sys.stdin.buffer)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-    torch.set_num_threads(1)  # more threads would round differently, and bring no speed on arrays this small
-    make_years(plan, files, "cpu", lambda: print("snapshot", flush=True))
-
-
-def _end_with_parent() -> None:
-    """End this process when its standard input closes, because then the process that needs the years has ended."""
-    os.read(0, 1)
-    os._exit(1)
-
-
-if __name__ == "__main__":
-    main()

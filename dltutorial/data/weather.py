@@ -1,28 +1,21 @@
 """Data sets of simulated weather: built if they are missing, reused if they are there.
 
 In: a ``Preset`` and a seed. Out: a folder in the layout of ``store``. Everything that decides the numbers is in one
-frozen ``Plan``. On a CPU each core simulates some of the years, in a process of its own. This module loads no torch.
+frozen ``Plan``. ``simulate`` computes the years. This module loads no torch, unless a data set must be built.
 """
 
 import dataclasses
 import hashlib
 import json
 import math
-import os
-import pickle
-import subprocess
-import sys
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-
-from tqdm.auto import tqdm
 
 from dltutorial import machine, node, paths
 from dltutorial.config import Preset
 from dltutorial.data import statistics, store, writing
 from dltutorial.data.flow import TIME_S, Flow, atmosphere
-from dltutorial.errors import DataError, RecipeError
+from dltutorial.errors import RecipeError
 
 INTERVAL = 0.75  # time between snapshots, without dimension; 12 hours
 _IN_A_JOB = "make it in a job: sbatch -N 1 --wrap '.venv/bin/dltutorial data weather --preset NAME'"
@@ -80,8 +73,12 @@ class Plan:
 
     def files(self, folder: Path) -> dict[int, Path]:
         """The file of each year, by its number."""
-        splits = [name for name, count in zip(store.SPLITS, self.years, strict=True) for _ in range(count)]
-        return {year: folder / split / f"sim_{year:04d}.h5" for year, split in enumerate(splits, 1)}
+        files: dict[int, Path] = {}
+        for split, n_years in zip(store.SPLITS, self.years, strict=True):
+            for _ in range(n_years):
+                year = len(files) + 1
+                files[year] = folder / split / f"sim_{year:04d}.h5"
+        return files
 
 
 def ensure(
@@ -109,22 +106,17 @@ def ensure(
         CourseError: This is a login node.
     """
     plan = Plan.of(preset, seed)
-    folder = Path(out) if out is not None else paths.data_dir() / f"weather-{preset.name}-{plan.digest}"
+    folder = Path(out or paths.data_dir() / f"weather-{preset.name}-{plan.digest}")
     if writing.is_built(folder, "digest", plan.digest):
         return folder
     node.refuse_on_login("simulating the weather", _IN_A_JOB)
     if device == "auto":
         device = machine.device()
-    with writing.building(folder) as temporary:
-        files = plan.files(temporary)
-        total = plan.snapshots * len(files)
-        with tqdm(desc="simulating", unit="snapshot", total=total, disable=not progress) as bar:
-            if device == "cpu":
-                simulate_in_processes(plan, files, processes or machine.rank_cores(), bar.update)
-            else:
-                from dltutorial.data import simulate
+    from dltutorial.data import simulate
 
-                simulate.make_years(plan, files, device, bar.update)
+    with writing.building(folder) as temporary:
+        n_processes = processes or machine.rank_cores()
+        simulate.make_years(plan, plan.files(temporary), device, n_processes, progress)
         statistics.write(temporary, statistics.compute(temporary, progress))
         paths.write_text(temporary / "dataset.json", json.dumps(_about(plan), indent=1) + "\n")
     return folder
@@ -140,63 +132,3 @@ def _about(plan: Plan) -> dict[str, object]:
         "digest": plan.digest,
         "plan": dataclasses.asdict(plan),
     }
-
-
-def simulate_in_processes(plan: Plan, files: Mapping[int, Path], processes: int, tick: Callable[[], object]) -> None:
-    """Simulate years on several cores.
-
-    Each process runs ``python -m dltutorial.data.simulate``, which imports nothing of the caller. Therefore this works
-    from a notebook and from a script without a main guard. (``multiprocessing`` would import the script again.)
-
-    Args:
-        plan: of the data set.
-        files: the file of each year, by its number.
-        processes: the years are divided among so many processes.
-        tick: called for every snapshot that is written.
-
-    Raises:
-        DataError: A process failed. The others are ended, too.
-    """
-    numbers = list(files)
-    read_end, write_end = os.pipe()  # all processes report to this one pipe
-    children = []
-    why = ""
-    with open(read_end, encoding="utf-8", errors="replace") as lines:
-        try:
-            for first in range(min(processes, len(numbers))):
-                share = {number: files[number] for number in numbers[first::processes]}
-                children.append(_start(plan, share, write_end))
-            os.close(write_end)  # so that the lines end when all processes have ended
-            for line in lines:
-                if line == "snapshot\n":
-                    tick()
-                else:
-                    why = line.strip()  # of a traceback, the last line
-                if any(child.poll() for child in children):
-                    _end(children)
-            failed = any(child.wait() for child in children)
-        finally:
-            _end(children)
-    if failed:
-        raise DataError(f"a simulating process failed ({why or 'it was killed'}); correct the cause, and run again")
-
-
-def _start(plan: Plan, files: Mapping[int, Path], output: int) -> subprocess.Popen:
-    """Start a process that simulates these years. It writes to the file descriptor ``output``.
-
-    Its standard input stays open. When this process ends, however that happens, the input closes, and the other
-    process ends, too.
-    """
-    command = [sys.executable, "-P", "-m", "dltutorial.data.simulate"]
-    child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=output, stderr=output)
-    assert child.stdin is not None
-    pickle.dump((plan, files), child.stdin)
-    child.stdin.flush()
-    return child
-
-
-def _end(children: list[subprocess.Popen]) -> None:
-    """End processes at once, and wait until they have ended."""
-    for child in children:
-        child.kill()
-        child.communicate()

@@ -1,6 +1,8 @@
 """The simulated weather: the same numbers from any number of processes, built once, and only when complete."""
 
 import dataclasses
+import os
+import signal
 import subprocess
 import sys
 
@@ -76,9 +78,20 @@ def test_other_data_are_not_overwritten(built):
 def test_a_process_that_fails_is_one_line_and_leaves_nothing(tmp_path, monkeypatch):
     monkeypatch.setattr(Plan, "files", lambda plan, folder: {1: tmp_path / "file" / "sim_0001.h5"})
     (tmp_path / "file").write_text("no folder")
-    with pytest.raises(DataError, match=r"a simulating process failed .*exists.*correct the cause, and run again"):
+    with pytest.raises(DataError, match=r"cannot write .*weather: File exists; make room"):
         weather.ensure(TINY, tmp_path / "weather", device="cpu", progress=False)
     assert [file.name for file in tmp_path.iterdir()] == ["file"]
+
+
+def end_process(*arguments):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_a_process_that_is_killed_is_one_line(tmp_path, monkeypatch):
+    monkeypatch.setattr(simulate, "make_group", end_process)
+    with pytest.raises(DataError, match="a simulating process was killed; give it more memory, and run again"):
+        weather.ensure(TINY, tmp_path / "weather", processes=2, device="cpu", progress=False)
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("name", PRESETS)
@@ -94,12 +107,10 @@ def test_years_side_by_side_are_those_of_one_after_another(tmp_path, monkeypatch
     """A GPU simulates years side by side; here the CPU does."""
     plan = Plan.of(TINY)
     alone = {number: tmp_path / "alone" / f"{number}.h5" for number in (1, 2, 3)}
-    simulate.make_years(plan, alone, "cpu", lambda: None)
+    simulate.make_years(plan, alone, "cpu", processes=1, progress=False)
     monkeypatch.setattr(simulate, "years_side_by_side", lambda plan, device: 2)
     together = {number: tmp_path / "together" / f"{number}.h5" for number in (1, 2, 3)}
-    ticks = []
-    simulate.make_years(plan, together, "cpu", lambda: ticks.append(1))
-    assert len(ticks) == 3 * plan.snapshots
+    simulate.make_years(plan, together, "cpu", processes=1, progress=False)
     for number in (1, 2, 3):
         x_TCHW = h5py.File(alone[number])["fields"][:]
         y_TCHW = h5py.File(together[number])["fields"][:]
