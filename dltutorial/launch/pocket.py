@@ -38,6 +38,7 @@ from dltutorial import machine, paths
 from dltutorial.errors import CourseError
 
 INSTALL = "on Debian or Ubuntu: apt-get install --no-install-recommends slurm-wlm munge"
+MAX_NODES = 64  # each node is a daemon of this machine
 SYSTEM = "/usr/sbin:/usr/local/sbin:/sbin"  # folders of daemons, which are often not in the PATH of a user
 START_S = 60.0  # on busy cores; otherwise the cluster starts in a second
 ANSWER_S = 15.0
@@ -80,9 +81,11 @@ def up(nodes: int = 2, name: str = "pocket") -> PocketCluster:
     """Start a cluster. If a cluster of this name runs already, return it.
 
     Raises:
-        CourseError: Slurm is not installed, the cluster does not start, or the cluster of this name has another number
-            of nodes or does not work.
+        CourseError: The number of nodes is too large, Slurm is not installed, the cluster does not start, or the
+            cluster of this name has another number of nodes or does not work.
     """
+    if not 1 <= nodes <= MAX_NODES:
+        raise CourseError(f"nodes={nodes!r}: a pocket cluster has 1 to {MAX_NODES} nodes")
     program = missing()
     if program is not None:
         raise CourseError(f"Slurm is not installed here (no {program}); {INSTALL}")

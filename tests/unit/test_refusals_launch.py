@@ -1,11 +1,11 @@
-"""Wrong arguments of ``launch`` and ``process_group`` are one clear line, before any process starts."""
+"""Wrong arguments of ``launch``, ``pocket`` and ``process_group`` are one clear line, before any process starts."""
 
 import threading
 
 import pytest
 
 from dltutorial.errors import CourseError
-from dltutorial.launch import launch, local, process_group
+from dltutorial.launch import launch, local, pocket, process_group
 from dltutorial.ranks import RankInfo
 
 TORCHRUN = {"MASTER_ADDR": "localhost", "MASTER_PORT": "29500"}
@@ -25,6 +25,7 @@ ROWS = [
     ("nccl without GPUs", lambda: launch(print, 2, backend="nccl"), "nccl needs a GPU for each rank"),
     ("nowhere to meet", address({}), "do not say where the ranks meet"),
     ("no port", address({"MASTER_ADDR": "localhost"}), "do not say where the ranks meet"),
+    ("65 nodes", lambda: pocket.up(65), "a pocket cluster has 1 to 64 nodes"),
     ("no job step", address({}, OF_SLURM), "Slurm does not say where the ranks meet .*SLURM_STEP_NODELIST"),
 ]
 
