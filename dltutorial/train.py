@@ -31,6 +31,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.profiler import record_function
 from torch.utils.data import default_collate
 
 from dltutorial import config, node
@@ -52,7 +53,6 @@ from dltutorial.distributed import (
 )
 from dltutorial.models.vit import ViT
 from dltutorial.optim.schedules import Schedule, cosine, warm_up
-from dltutorial.profile.ranges import annotate
 from dltutorial.ranks import RankInfo
 from dltutorial.record.run_log import RunLog, create_run
 from dltutorial.stop_signal import StopSignal
@@ -278,10 +278,10 @@ def training_step(
     Returns:
         The loss of this rank's samples before the update. It stays on the device, see ``LOG_EVERY``.
     """
-    # `annotate` names a part of the step for a profiler, as in chapter 02.
-    with annotate("load"):
+    # `record_function` names a part of the step for a profiler, as in chapter 02.
+    with record_function("load"):
         x_BCHW, y_BCHW = next(batches)
-    with annotate("to device"):
+    with record_function("to device"):
         x_BCHW = x_BCHW.to(this_rank.device, non_blocking=True)
         y_BCHW = y_BCHW.to(this_rank.device, non_blocking=True)
     optimizer.zero_grad()
@@ -291,13 +291,13 @@ def training_step(
     for micro_batch in range(options.accumulate):
         is_last = micro_batch == options.accumulate - 1
         with gradient_sync(model, enabled=is_last):
-            with annotate("forward"), bf16_context(model, options, this_rank):
+            with record_function("forward"), bf16_context(model, options, this_rank):
                 forecast = model(x_micro_batches[micro_batch])
                 loss = F.mse_loss(forecast, y_micro_batches[micro_batch]) / options.accumulate
-            with annotate("backward"):
+            with record_function("backward"):
                 loss.backward()
         loss_of_batch += loss.detach()
-    with annotate("optimizer"):
+    with record_function("optimizer"):
         clip_gradients(model, max_norm=1.0)
         optimizer.step()
     return loss_of_batch

@@ -11,17 +11,13 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.profiler import profile, schedule
 
 from dltutorial.cli import main
-from dltutorial.profile import ranges
 
 if __name__ == "__main__":
     trace, *options = sys.argv[1:]
-    with (
-        ranges.enabled(),
-        profile(
-            schedule=schedule(wait=0, warmup=5, active=5, repeat=1),
-            on_trace_ready=lambda recording: recording.export_chrome_trace(trace),
-        ) as recording,
-    ):
+    with profile(
+        schedule=schedule(wait=0, warmup=5, active=5, repeat=1),
+        on_trace_ready=lambda recording: recording.export_chrome_trace(trace),
+    ) as recording:
         # After each step of the optimizer, the profiler counts one training step.
         register_optimizer_step_post_hook(lambda *arguments: recording.step())
         status = main(["train", *options])

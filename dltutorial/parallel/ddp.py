@@ -41,11 +41,11 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.autograd import Variable
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+from torch.profiler import record_function
 
 from dltutorial.errors import CourseError
 from dltutorial.parallel.bucket_model import DEFAULT_BYTES, FIRST_BYTES
 from dltutorial.parallel.buckets import Bucket, make_buckets
-from dltutorial.profile.ranges import annotate
 
 Hook = Callable[[Any, Any], torch.futures.Future[Tensor]]  # (state, bucket) → the mean of the bucket over the ranks
 
@@ -83,7 +83,7 @@ class ReplicatedModule(nn.Module):
     def _on_backward_end(self) -> None:
         """Average the gradients. Autograd calls this inside ``backward()``, after the last gradient."""
         self._check_all_have_gradients()
-        with annotate("average gradients"):
+        with record_function("average gradients"):
             self.sync_gradients()
         self.reset()
 

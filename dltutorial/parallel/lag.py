@@ -17,9 +17,9 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn.utils import parameters_to_vector
+from torch.profiler import record_function
 
 from dltutorial.parallel.ddp import broadcast_tensors
-from dltutorial.profile.ranges import annotate
 
 
 class LateGradients:
@@ -43,7 +43,7 @@ class LateGradients:
         """
         new_P = torch.cat([p.grad.flatten() for p in self.parameters if p.grad is not None])
         if self.all_reduce is not None:
-            with annotate("wait for the gradients of the step before"):
+            with record_function("wait for the gradients of the step before"):
                 self.all_reduce.wait()
         self.set_gradients(self.mean_P)
         self.mean_P = new_P / dist.get_world_size()  # it is the mean when the all-reduce has ended

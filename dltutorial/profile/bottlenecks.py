@@ -18,12 +18,13 @@ import math
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from torch.profiler import record_function
+
 from dltutorial import machine
 from dltutorial.profile import throughput, work
 from dltutorial.profile import trace as traces
 from dltutorial.profile.evidence import Evidence
 from dltutorial.profile.peaks import Peaks
-from dltutorial.profile.ranges import annotate
 from dltutorial.profile.report import UNKNOWN, Finding, Report
 from dltutorial.profile.timing import duration
 
@@ -77,8 +78,8 @@ def gather(
     """Measure a loader and a step: the throughput split, a trace and, if ``peaks`` is given, the work of a step.
 
     Args:
-        loader: The batches, as for ``throughput.measure``. Name its parts with ``annotate("read")`` and
-            ``annotate("augment")`` if you can.
+        loader: The batches, as for ``throughput.measure``. Name its parts with ``record_function("read")`` and
+            ``record_function("augment")`` if you can.
         step: Trains on one batch that is on the device. If ``peaks`` is given, the step must not be compiled, because
             the work of compiled operators cannot be counted.
         peaks: The peaks of this machine.
@@ -98,7 +99,7 @@ def gather(
         first_batch = next(batches)  # worker processes start here, before the profiler records
 
         def run_step() -> None:
-            with annotate("load"):
+            with record_function("load"):
                 batch = next(batches)
             step(batch)
 

@@ -18,7 +18,6 @@ from typing import Any
 
 import torch.profiler
 
-from dltutorial.profile import ranges
 from dltutorial.profile.events import ON_DEVICE, STEP, Event, Trace, TraceRow
 
 Place = tuple[str, str]  # where the file says that an event ran: process and thread, or device and stream
@@ -38,7 +37,7 @@ _CATEGORIES = {
 
 
 def take(run_step: Callable[[], object], steps: int = 5, warmup: int = 3) -> Trace:
-    """Run ``warmup + steps`` steps with ranges switched on, and record the last ones, on the CPU and on CUDA.
+    """Run ``warmup + steps`` steps, and record the last ones, on the CPU and on CUDA.
 
     Recording takes time. Therefore compare traces with each other, not with a measurement without a profiler.
 
@@ -56,7 +55,7 @@ def take(run_step: Callable[[], object], steps: int = 5, warmup: int = 3) -> Tra
     schedule = torch.profiler.schedule(wait=0, warmup=warmup, active=steps, repeat=1)
     # The profiler of torch 2.13 writes to stderr even without an error. A level that the user has set stays.
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")
-    with ranges.enabled(), torch.profiler.profile(activities=activities, schedule=schedule) as profiler:
+    with torch.profiler.profile(activities=activities, schedule=schedule) as profiler:
         for _ in range(warmup + steps):
             run_step()
             profiler.step()

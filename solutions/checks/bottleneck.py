@@ -13,6 +13,7 @@ from collections.abc import Callable
 import numpy as np
 import torch
 from torch import nn
+from torch.profiler import record_function
 
 from dltutorial import machine
 from dltutorial.course.checks import Exercise, Wrong
@@ -20,7 +21,6 @@ from dltutorial.course.checks.cases import case
 from dltutorial.course.checks.expect import expect
 from dltutorial.profile import trace
 from dltutorial.profile.events import Trace
-from dltutorial.profile.ranges import annotate
 from dltutorial.profile.trace_breakdown import StepBreakdown
 
 NAMES = ("loading", "waiting", "calling", "computing")
@@ -36,7 +36,7 @@ def mystery(number: int) -> Trace:
     count = itertools.count()
 
     def step() -> None:
-        with annotate("load"):
+        with record_function("load"):
             values = np.random.default_rng(next(count)).standard_normal((width, width))  # in the third it shows
             x_BD = torch.from_numpy(values).float().to(device)
         loss = model(x_BD if number != 1 else x_BD[:1]).square().mean()
@@ -44,7 +44,7 @@ def mystery(number: int) -> Trace:
         optimizer.step()
         optimizer.zero_grad()
         if number == 2:
-            with annotate("log"):  # asks another program, in every step
+            with record_function("log"):  # asks another program, in every step
                 subprocess.check_output([sys.executable, "-c", "import os; print(os.getloadavg())"])
 
     return trace.take(step, steps=4)

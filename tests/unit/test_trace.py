@@ -3,10 +3,10 @@ import json
 
 import pytest
 import torch
+from torch.profiler import record_function
 
 from dltutorial.profile import trace, trace_summary
 from dltutorial.profile.events import Event, Trace, TraceRow
-from dltutorial.profile.ranges import annotate
 
 HOST = (TraceRow("thread 1"),)
 NEXT = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
@@ -163,9 +163,9 @@ def taken():
     def run_step():
         calls.append(len(calls))
         x_BC = next(batches)
-        with annotate(f"call {calls[-1]}"), annotate("forward"):
+        with record_function(f"call {calls[-1]}"), record_function("forward"):
             loss = model(x_BC).square().mean()
-        with annotate("backward"):
+        with record_function("backward"):
             loss.backward()
 
     return trace.take(run_step, steps=2, warmup=2), calls
