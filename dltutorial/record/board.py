@@ -46,7 +46,7 @@ def show(folder: Path, height: int = 600) -> None:
         print(f"TensorBoard of {folder.name}: http://127.0.0.1:{start(folder)} (as long as this program runs)")
     elif "JPY_SESSION_NAME" in os.environ:
         display(HTML(frame(address(start(folder)), folder.name, height)))
-    else:  # nobody looks at the notebook while it runs
+    else:  # a program such as papermill runs the notebook, and no browser shows it
         print(f"in JupyterLab TensorBoard appears here; else: tensorboard --logdir {os.path.relpath(folder)}")
 
 
@@ -76,31 +76,24 @@ def start(folder: Path) -> str:
 
 
 def address(place: str) -> str:
-    """The address at which the browser of this notebook reaches a board.
+    """Return the address at which the browser of this notebook reaches a board.
 
     Args:
         place: ``<port>/<secret>/``, from :func:`start`.
 
     Returns:
-        An address through the user's server if it can forward requests. Otherwise it is one on this machine.
+        An address on the user's own server if it can forward requests. Otherwise it is one on this machine.
     """
-    port, _, path = place.partition("/")
-    return _port_pattern().replace("%PORT%", port) + path
-
-
-def _port_pattern() -> str:
-    """The address of a port of this machine, in which ``%PORT%`` stands for the port."""
-    if "TENSORBOARD_PROXY_URL" in os.environ:
-        return os.environ["TENSORBOARD_PROXY_URL"]
-    if "JUPYTERHUB_SERVICE_PREFIX" in os.environ:
-        return f"{os.environ['JUPYTERHUB_SERVICE_PREFIX']}proxy/%PORT%/"
+    on_hub = os.environ.get("JUPYTERHUB_SERVICE_PREFIX")
+    if on_hub:
+        return f"{on_hub}proxy/{place}"
     if importlib.util.find_spec("jupyter_server_proxy"):
-        return "/proxy/%PORT%/"
-    return "http://127.0.0.1:%PORT%/"
+        return f"/proxy/{place}"
+    return f"http://127.0.0.1:{place}"
 
 
 def frame(address: str, name: str, height: int) -> str:
-    """The board in a frame, with its address below it, as HTML.
+    """Return the HTML of a frame with the board, and of its address below the frame.
 
     Args:
         address: The address for the browser.

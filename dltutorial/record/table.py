@@ -9,13 +9,10 @@ import html
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-_CONTROL_CODES = (*range(32), *range(127, 160))
-_ESCAPES = {code: f"\\x{code:02x}" for code in _CONTROL_CODES if chr(code) != "\n"}
-
 
 @dataclass(frozen=True, repr=False)
 class Table:
-    """Rows under a header. Every cell is text, in which control characters are shown as escapes."""
+    """Rows under a header. Every cell is text."""
 
     header: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
@@ -27,17 +24,8 @@ class Table:
         Args:
             header: The name of each column.
             rows: The rows, with a cell for each column.
-
-        Returns:
-            The table.
-
-        Raises:
-            ValueError: A row and the header have different lengths.
         """
-        cells = tuple(tuple(_cell(value) for value in row) for row in rows)
-        if any(len(row) != len(header) for row in cells):
-            raise ValueError(f"every row needs {len(header)} cells, one for each of {', '.join(header)}")
-        return cls(tuple(header), cells)
+        return cls(tuple(header), tuple(tuple(_cell(value) for value in row) for row in rows))
 
     def __str__(self) -> str:
         is_numeric = self._numeric_columns()
@@ -55,11 +43,9 @@ class Table:
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        sides = []
-        for is_numeric in self._numeric_columns():
-            sides.append("right" if is_numeric else "left")
-        head = _html_row("th", self.header, sides)
-        body = "".join(_html_row("td", row, sides) for row in self.rows)
+        is_numeric = self._numeric_columns()
+        head = _html_row("th", self.header, is_numeric)
+        body = "".join(_html_row("td", row, is_numeric) for row in self.rows)
         return f'<table class="dlt-table"><thead>{head}</thead><tbody>{body}</tbody></table>'
 
     def _numeric_columns(self) -> list[bool]:
@@ -71,15 +57,14 @@ class Table:
 
 
 def _cell(value: object) -> str:
-    """The text of a cell."""
-    if value is None:
-        return "not available"
-    return str(value).translate(_ESCAPES)
+    """Return the text of a cell."""
+    return "not available" if value is None else str(value)
 
 
-def _html_row(tag: str, cells: Sequence[str], sides: Sequence[str]) -> str:
-    """A row of HTML, with each cell aligned to its side."""
-    parts = []
-    for cell, side in zip(cells, sides, strict=True):
-        parts.append(f'<{tag} style="text-align:{side};padding:.2em .9em">{html.escape(cell)}</{tag}>')
-    return f"<tr>{''.join(parts)}</tr>"
+def _html_row(tag: str, cells: Sequence[str], align_right: Sequence[bool]) -> str:
+    """Return a row of HTML."""
+    row = ""
+    for cell, is_right in zip(cells, align_right, strict=True):
+        side = "right" if is_right else "left"
+        row += f'<{tag} style="text-align:{side};padding:.2em .9em">{html.escape(cell)}</{tag}>'
+    return f"<tr>{row}</tr>"

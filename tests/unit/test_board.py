@@ -84,15 +84,12 @@ def test_tensorboard_ends_with_its_process_and_prints_nothing_there(run):
 
 
 def test_the_frame_uses_the_proxy_of_the_users_server_and_escapes_the_name_of_the_folder(monkeypatch):
-    for name in ("JUPYTERHUB_SERVICE_PREFIX", "TENSORBOARD_PROXY_URL"):
-        monkeypatch.delenv(name, raising=False)
+    monkeypatch.delenv("JUPYTERHUB_SERVICE_PREFIX", raising=False)
     assert board.address("4321/secret/") == "/proxy/4321/secret/"  # jupyter-server-proxy is installed here
     monkeypatch.setattr(board.importlib.util, "find_spec", lambda name: None)
     assert board.address("4321/secret/") == "http://127.0.0.1:4321/secret/"
     monkeypatch.setenv("JUPYTERHUB_SERVICE_PREFIX", "/user/ada/")
     assert board.address("4321/secret/") == "/user/ada/proxy/4321/secret/"
-    monkeypatch.setenv("TENSORBOARD_PROXY_URL", "/at/%PORT%/")
-    assert board.address("4321/secret/") == "/at/4321/secret/"
     page = board.frame('/proxy/1/"x/', "a<b>", 600)
     assert '<iframe title="TensorBoard: a&lt;b&gt;" src="/proxy/1/&#34;x/"' in page
     assert "a<b>" not in page
