@@ -1,8 +1,8 @@
 """The command line of the course: ``dltutorial --help`` lists the commands.
 
-The input is the list of words after ``dltutorial``. The output is what the command prints, and an exit status. Each
-command imports what it needs when it runs, so ``--help`` does not load torch. ``train_options.py`` has the options of
-``dltutorial train``. Source: https://docs.python.org/3/library/argparse.html, "Sub-commands".
+The input is the list of words after ``dltutorial``. The output is what the command prints, and an exit status.
+``commands.py`` has what the commands do, and ``train_options.py`` has the options of ``dltutorial train``.
+Source: https://docs.python.org/3/library/argparse.html, "Sub-commands".
 """
 
 import argparse
@@ -10,9 +10,9 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from dltutorial import __version__
-from dltutorial.command_line import Parser, run_command
-from dltutorial.config import PRESETS, preset
+from dltutorial import __version__, commands
+from dltutorial.command_line import Parser, number, run_command
+from dltutorial.config import PRESETS
 
 _PRESET = f"{', '.join(PRESETS)}, or auto, which takes what fits this machine"
 
@@ -43,17 +43,17 @@ def make_parser() -> argparse.ArgumentParser:
     """Return the parser of the whole command line."""
     parser = Parser(prog="dltutorial", description="Hands-on deep learning at scale.")
     parser.add_argument("--version", action="version", version=f"dltutorial {__version__}")
-    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    top = parser.add_subparsers(metavar="COMMAND", required=True)
 
-    add = _add(commands, "doctor", _doctor, "what this machine has, and what each chapter can show on it")
+    add = _add(top, "doctor", commands.doctor, "what this machine has, and what each chapter can show on it")
     add("--measure", action="store_true", help="measure the peaks of the machine first, which takes seconds")
 
-    add = _add(commands, "run", _run, "run chapters as notebooks, without a browser")
+    add = _add(top, "run", commands.run, "run chapters as notebooks, without a browser")
     add(
         "chapters",
         nargs="*",
         metavar="CHAPTER",
-        help="03, its name, or 03-further for what is beyond the core (default: all)",
+        help="03, a name, or 03-further for material beyond the core; default: all",
     )
     add("--preset", default="auto", help=_PRESET)
     add("--jobs", type=number(int, 1, 1000), metavar="N", help="notebooks at a time (default: 2, or 1 if it measures)")
@@ -61,38 +61,37 @@ def make_parser() -> argparse.ArgumentParser:
     add("--timeout", type=number(float, 1, 604_800), default=1800, metavar="S", help="seconds for each cell")
     add("--out", type=Path, metavar="DIR", help="default: runs/<date and time>")
 
-    actions = _add_group(commands, "exercises", "show how far you are, start an exercise again, or build all of them")
-    _add(actions, "status", _exercises, "a table of your exercises")
-    add = _add(actions, "reset", _exercises, "start an exercise again; first, your file is copied")
+    actions = _add_group(top, "exercises", "show how far you are, start an exercise again, or build all of them")
+    _add(actions, "status", commands.exercises, "a table of your exercises")
+    add = _add(actions, "reset", commands.exercises, "start an exercise again; first, your file is copied")
     add("name", metavar="NAME", help="01, or the name of a notebook")
     add("--yes", action="store_true", help="do not ask")
-    add = _add(actions, "build", _exercises, "for authors: make the exercises from the solutions")
+    add = _add(actions, "build", commands.exercises, "for authors: make the exercises from the solutions")
     add("--check", action="store_true", help="change nothing; exit with 1 if an exercise differs from its solution")
 
-    actions = _add_group(commands, "data", "simulate a data set, check one, or write it in another layout")
-    add = _add(actions, "weather", _data, "simulate a data set, unless it exists")
+    actions = _add_group(top, "data", "simulate a data set, check one, or write it in another layout")
+    add = _add(actions, "weather", commands.data, "simulate a data set, unless it exists")
     add("--preset", default="auto", help=_PRESET)
     add("--out", type=Path, metavar="DIR", help="the new folder (default: among the data of the course)")
     add("--seed", type=number(int, 0, 2**31), default=0, help="seed of the simulation (default: 0)")
-    add("--processes", type=number(int, 1, 1000), metavar="N", help="default: one per usable core")
-    add = _add(actions, "check", _data, "read a data set completely, and say what is wrong with it")
+    add = _add(actions, "check", commands.data, "read a data set completely, and say what is wrong with it")
     add("--source", type=Path, metavar="DIR", required=True, help="the data set")
     add("--write-statistics", action="store_true", help="write statistics that are missing or wrong to DIR/stats")
-    add = _add(actions, "convert", _data, "write a data set in another layout on disk")
+    add = _add(actions, "convert", commands.data, "write a data set in another layout on disk")
     add("--preset", default="auto", help=_PRESET)
     add("--out", type=Path, metavar="DIR", help="the new folder (default: among the data of the course)")
     add("--source", type=Path, metavar="DIR", help="the data set (default: the weather of the preset)")
     add("--layout", metavar="NAME", required=True, help="hdf5-chunk1, hdf5-chunk16-gzip4, npy, zarr-chunk1-zstd, …")
 
-    actions = _add_group(commands, "pocket", "a real Slurm cluster on this machine, for you alone")
+    actions = _add_group(top, "pocket", "a real Slurm cluster on this machine, for you alone")
     for name, text in (("up", "start it"), ("down", "end it"), ("status", "say which nodes run")):
-        add = _add(actions, name, _pocket, text)
+        add = _add(actions, name, commands.pocket, text)
         add("--nodes", type=int, default=2, metavar="N", help="nodes that up starts (default: 2)")
         add("--name", default="pocket", help="names one of several clusters (default: pocket)")
-    add = _add(actions, "network", _pocket, "run a script under torchrun on two nodes with a slow link")
+    add = _add(actions, "network", commands.pocket, "run a script under torchrun on two nodes with a slow link")
     add("script", nargs=argparse.REMAINDER, help="a Python file, and its arguments")
 
-    commands.add_parser("train", help="train the weather model, in one process or on the ranks of torchrun or srun")
+    top.add_parser("train", help="train the weather model, in one process or on the ranks of torchrun or srun")
     return parser
 
 
@@ -107,64 +106,3 @@ def _add_group(actions: argparse._SubParsersAction, name: str, text: str) -> arg
     """Add a command that has commands of its own, and return the object to which these are added."""
     parser = actions.add_parser(name, help=text, description=text)
     return parser.add_subparsers(metavar="WHAT", dest="action", required=True)
-
-
-def number(kind: type, least: float, most: float) -> Callable[[str], float]:
-    """Return the type of an option that takes a number from ``least`` to ``most``. This excludes nan."""
-
-    def read(word: str) -> float:
-        value = kind(word)
-        if not least <= value <= most:
-            raise argparse.ArgumentTypeError(f"{word[:40]} is not from {least:,} to {most:,}")
-        return value
-
-    read.__name__ = kind.__name__  # argparse puts this name into the message for a word that is not a number
-    return read
-
-
-def _doctor(args: argparse.Namespace) -> int:
-    from dltutorial.course import doctor
-
-    text, status = doctor.report(measure=args.measure)
-    print(text)
-    return status
-
-
-def _run(args: argparse.Namespace) -> int:
-    from dltutorial.course import runner
-
-    return runner.run(args.chapters, args.preset, args.jobs, dict(args.parameter), args.out, args.timeout)
-
-
-def _exercises(args: argparse.Namespace) -> int:
-    from dltutorial.course import exercise_status, exercises
-
-    if args.action == "reset":
-        return exercise_status.reset(args.name, yes=args.yes)
-    if args.action == "build":
-        return exercises.build(check=args.check)
-    print(exercise_status.status())
-    return 0
-
-
-def _data(args: argparse.Namespace) -> int:
-    from dltutorial.data import check, convert, weather
-
-    if args.action == "check":
-        report = check.check(args.source, args.write_statistics, progress=True)
-        print(*report.problems, *report.notes, sep="\n")
-        return int(bool(report.problems))
-    if args.action == "weather":
-        folder = weather.ensure(preset(args.preset), args.out, seed=args.seed, processes=args.processes)
-    else:
-        folder = convert.convert(args.source or weather.ensure(preset(args.preset)), args.layout, args.out)
-    print(folder)
-    return 0
-
-
-def _pocket(args: argparse.Namespace) -> int:
-    from dltutorial.launch import pocket, two_nodes
-
-    if args.action == "network":
-        two_nodes.run(args.script)
-    return pocket.command(args.action, args.nodes, args.name)

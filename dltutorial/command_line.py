@@ -37,3 +37,16 @@ def run_command(command: Callable[[], int]) -> int:
         status, line = ending
         print(f"dltutorial: {line}", file=sys.stderr)
         return status
+
+
+def number(kind: type, least: float, most: float) -> Callable[[str], float]:
+    """Return the type of an option that takes a number from ``least`` to ``most``. This excludes nan."""
+
+    def read(word: str) -> float:
+        value = kind(word)
+        if not least <= value <= most:
+            raise argparse.ArgumentTypeError(f"{word[:40]} is not from {least:,} to {most:,}")
+        return value
+
+    read.__name__ = kind.__name__  # argparse puts this name into the message for a word that is not a number
+    return read

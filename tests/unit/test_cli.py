@@ -94,7 +94,6 @@ REFUSED = [
     (["run", "--timeout", "nan"], "--timeout: nan is not from 1 to 604,800"),
     (["run", "--preset", "huge"], "huge"),
     (["data", "weather", "--preset", "huge"], "huge"),
-    (["data", "weather", "--processes", "0"], "--processes: 0 is not from 1"),
     (["data", "check"], "--source"),
     (["data"], "WHAT"),
     (["pocket", "up", "--nodes", "1000"], "1 to 64 nodes"),

@@ -27,6 +27,7 @@ ORDER = [
     {"scaling"},
     {"convergence"},
     {"course"},
+    {"commands"},
     {"cli", "__main__"},
 ]
 LAYER = {name: number for number, names in enumerate(ORDER) for name in names}

@@ -36,7 +36,6 @@ REFUSALS = [
     ("a block without end", solution(notebook("x", "### BEGIN SOLUTION\nx")), PAIR),
     ("an end without block", solution(notebook("x", "x\n### END SOLUTION")), PAIR),
     ("a solution in a text", solution(notebook("x", CODE, kind="markdown")), PAIR),
-    ("a solution that is none", solution("{"), "01_b.ipynb is not a notebook"),
     ("no solutions", lambda: exercises.build(Path("mine")), "no notebooks NN_*.ipynb in mine/solutions"),
     ("nobody to ask", reset("00", yes=False), "nobody is here to answer; add --yes"),
     ("an unknown exercise", reset("99"), "no exercise '99'; choose a number or name of: 00_a"),
