@@ -136,27 +136,24 @@ def year_shapes(folder: Path, split: str) -> dict[Path, tuple[int, int, int, int
     Raises:
         DataError: A file cannot be opened, or its samples have another shape than those of the first file.
     """
-    shapes = {file: file_shape(file) for file in year_files(folder, split)}
-    require_alike(shapes)
+    shapes: dict[Path, tuple[int, int, int, int]] = {}
+    for file in year_files(folder, split):
+        with formats.open_year(file) as year:
+            shapes[file] = (len(year), *year.shape)
+    require_same_shape(shapes)
     return shapes
 
 
-def file_shape(file: Path) -> tuple[int, int, int, int]:
-    """The shape (T, C, H, W) of a year, from its header. It raises the same errors as ``formats.open_year``."""
-    with formats.open_year(file) as year:
-        return (len(year), *year.shape)
-
-
-def require_alike(shapes: Mapping[Path, tuple[int, ...]]) -> None:
-    """Compare the shapes of samples in several files.
+def require_same_shape(shapes: Mapping[Path, tuple[int, ...]]) -> None:
+    """Compare the shapes (C, H, W) of the samples in several files.
 
     Raises:
         DataError: Two files have samples of different shapes. The message names both files.
     """
     first = next(iter(shapes))
-    for file, shape in shapes.items():
-        if shape[1:] != shapes[first][1:]:
-            sizes = f"{file} has samples {shape[1:]}, but {first} has {shapes[first][1:]}"
+    for file, shape_TCHW in shapes.items():
+        if shape_TCHW[1:] != shapes[first][1:]:
+            sizes = f"{file} has samples {shape_TCHW[1:]}, but {first} has {shapes[first][1:]}"
             raise DataError(f"{sizes}; all years of a data set must have the same shape, so move one elsewhere")
 
 

@@ -61,7 +61,7 @@ def test_any_shape_and_type(place, shapes, dtype):
 @given(BAD_VALUES)
 def test_any_value(place, value):
     shape = shape_or_line(write(place / "data", GOOD_SHAPES, bad_value=value))
-    assert (shape is None) == (not np.isfinite(value))
+    assert (shape is None) == (value != 0)  # a finite outlier does not fit the statistics, which have deviation 1
 
 
 @given(st.sampled_from([*STATISTICS]), SHAPES, DTYPES, BAD_VALUES)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from dltutorial import cli
-from dltutorial.data import check, store
+from dltutorial.data import store
 
 
 def change_year(folder, change, name="train/1980.h5"):
@@ -58,10 +58,6 @@ PROBLEMS = {
     ),
     "integers": (lambda folder: change_year(folder, lambda fields: fields.astype(int)), "1980.h5 holds int64"),
     "no valid": (lambda folder: shutil.rmtree(folder / "valid"), "has no folder valid"),
-    "one snapshot": (
-        lambda folder: change_year(folder, lambda fields: fields[:1], "valid/2016.h5"),
-        "2016.h5 has one snapshot, but a forecast needs two",
-    ),
     "one value": (one_value, "channel 1 has one value in all training years; leave it out"),
     "means of other data": (scaled_statistics("global_means", deviations=-20), "global_means.npy does not fit"),
     "deviations of other data": (scaled_statistics("global_stds", 2.5), "global_stds.npy does not fit"),
@@ -87,14 +83,6 @@ def test_good_data_are_summed_up_in_one_line(own_data, capsys):
     summary = f"{own_data}: train 20, valid 10 samples of 3 × 16 × 24; every value is finite\n"
     assert capsys.readouterr().out == summary
     assert {file: file.stat().st_mtime_ns for file in own_data.rglob("*")} == before
-
-
-def test_years_of_unequal_length_are_noted(own_data):
-    change_year(own_data, lambda fields: fields[:7])
-    report = check.check(own_data)
-    assert report.problems == []
-    assert "train 17, valid 10" in report.notes[0]
-    assert "the years of train have 7 to 10 snapshots; make sure that" in report.notes[1] and "1980" in report.notes[1]
 
 
 def test_statistics_that_are_missing_or_do_not_fit_are_written_if_the_user_asks(own_data, capsys):
