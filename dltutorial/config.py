@@ -1,6 +1,9 @@
-"""Presets: the sizes of data, model and training for one kind of machine.
+"""A preset has the sizes of data, model and training for one kind of machine.
 
-In: the name of a preset, or ``auto``. Out: a frozen ``Preset``. Importing this module loads no torch.
+Input: the name of a preset, or ``auto``.
+Output: a frozen ``Preset``.
+
+Importing this module does not load torch.
 """
 
 import dataclasses
@@ -15,17 +18,17 @@ class Preset:
     """Sizes for one kind of machine.
 
     Attributes:
-        name: the name on a command line.
-        machine: the machines that it is for, in a few words.
-        n_lat, n_lon: rows and columns of a field.
-        n_layers: layers of the simulated atmosphere. Each layer has five channels.
-        years: numbers of (train, valid, test) files. Each file is one independently simulated year.
-        snapshots: stored time steps in a year.
-        patch: edge of the square of grid points that becomes one token of the vision transformer.
-        dim, depth, heads: width of a token, number of blocks, attention heads.
-        global_batch_size: samples in one step, over all ranks.
-        steps: training steps of a run. Chapter 01 makes seven tenths of them.
-        learning_rate: AdamW's peak learning rate.
+        name: The name on a command line.
+        machine: The machines that it is for, in a few words.
+        n_lat, n_lon: The rows and columns of a field.
+        n_layers: The layers of the simulated atmosphere. Each layer has five channels.
+        years: The numbers of (train, valid, test) files. Each file is one independently simulated year.
+        snapshots: The stored time steps in a year.
+        patch: The edge of the square of grid points that becomes one token of the vision transformer.
+        dim, depth, heads: The width of a token, the number of blocks, and the number of attention heads.
+        global_batch_size: The samples in one step, over all ranks.
+        steps: The training steps of a run. Chapter 01 makes seven tenths of them.
+        learning_rate: The peak learning rate of AdamW.
     """
 
     name: str
@@ -50,7 +53,7 @@ class Preset:
 
     @property
     def n_tokens(self) -> int:
-        """Patches of one sample."""
+        """The number of patches of one sample."""
         return (self.n_lat // self.patch) * (self.n_lon // self.patch)
 
 
@@ -80,8 +83,8 @@ def preset(name: str = "auto") -> Preset:
     """Look up a preset.
 
     Args:
-        name: a key of ``PRESETS``, or ``auto``: the name in ``DLTUTORIAL_PRESET`` if it is set, otherwise the
-            preset that fits this machine.
+        name: A key of ``PRESETS``, or ``auto``. This means the name in ``DLTUTORIAL_PRESET`` if this variable is set,
+            and otherwise the preset that fits this machine.
 
     Returns:
         The preset.

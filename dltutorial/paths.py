@@ -23,27 +23,27 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
 def cache_dir() -> Path:
-    """The folder for files that can be made again, such as measured peaks and simulated data."""
+    """Return the folder for files that can be made again, such as measured peaks and simulated data."""
     return (of_variable("XDG_CACHE_HOME") or Path.home() / ".cache") / "dltutorial"
 
 
 def data_dir() -> Path:
-    """The folder that holds the simulated data sets, one subfolder each."""
+    """Return the folder that holds the simulated data sets, one subfolder each."""
     return of_variable("DLTUTORIAL_DATA") or cache_dir() / "data"
 
 
 def runs_dir() -> Path:
-    """The folder that holds the training runs, one subfolder each."""
+    """Return the folder that holds the training runs, one subfolder each."""
     return of_variable("DLTUTORIAL_RUNS") or Path("runs")
 
 
 def records_dir() -> Path:
-    """The folder of the records, to which each process adds a file of its own."""
+    """Return the folder of the records, to which each process adds a file of its own."""
     return of_variable("DLTUTORIAL_RECORDS") or runs_dir() / "records"
 
 
 def of_variable(variable: str) -> Path | None:
-    """The path in an environment variable, or None if the variable is not set. ``~`` stands for the home folder."""
+    """Return the path in an environment variable, or None if it is not set. ``~`` stands for the home folder."""
     path = os.environ.get(variable)
     return Path(path).expanduser() if path else None
 
@@ -52,7 +52,7 @@ def course_folder(holding: str) -> Path:
     """Find the folder of the course.
 
     Args:
-        holding: a subfolder that is needed, such as "notebooks".
+        holding: A subfolder that is needed, such as "notebooks".
 
     Returns:
         The nearest folder, from the working folder upwards, that has this subfolder and a ``pyproject.toml``. If no

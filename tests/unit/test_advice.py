@@ -6,7 +6,6 @@ The errors of ranks are in tests/parallel/test_advice_of_ranks.py, those of a GP
 import ctypes
 import multiprocessing
 import os
-import pickle
 import re
 import signal
 import socket
@@ -20,7 +19,6 @@ import pytest
 import torch
 import torch.distributed as dist
 import troubleshooting
-from torch.nn import functional
 from torch.utils.data import DataLoader, Dataset
 
 from dltutorial import advice, cli
@@ -47,16 +45,8 @@ class KilledWorker(Dataset):
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-class WorkerWithoutMemory(KilledWorker):
-    """A data set whose samples do not fit into memory."""
-
-    def __getitem__(self, index):
-        return torch.empty(10**15)
-
-
-def load(dataset):
-    """Return a call that reads a batch in one worker."""
-    return lambda folder: next(iter(DataLoader(dataset, num_workers=1)))
+def read_in_a_killed_worker(folder):
+    next(iter(DataLoader(KilledWorker(), num_workers=1)))
 
 
 def spawn_a_lambda(folder):
@@ -64,33 +54,9 @@ def spawn_a_lambda(folder):
     multiprocessing.get_context("spawn").Process(target=lambda: 1).start()
 
 
-def pickle_a_class_of_a_notebook(folder):
-    class InACell:
-        pass
-
-    pickle.dumps(InACell())
-
-
-def with_bound_port(use):
-    """Return a call of ``use(address)``, where a server already listens at this address."""
-
-    def call(folder):
-        with socket.create_server(("127.0.0.1", 0)) as server:
-            use(server.getsockname())
-
-    return call
-
-
-def start_tensorboard(address):
-    from tensorboard import program
-
-    board = program.TensorBoard()
-    board.configure(argv=["", "--logdir", ".", "--host", address[0], "--port", str(address[1])])
-    board.launch()
-
-
-def start_process_group(address):
-    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{address[1]}", rank=0, world_size=1)
+def use_a_bound_port(folder):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        dist.TCPStore("127.0.0.1", server.getsockname()[1], 1, True)
 
 
 def use_a_missing_gpu(folder):
@@ -104,19 +70,6 @@ def compile_without_a_compiler(folder):
 
     with torch._inductor.config.patch({"cpp.cxx": (str(folder / "no-compiler"),)}):
         torch._inductor.cpp_builder.get_cpp_compiler()
-
-
-def import_where_it_is_not_installed(name):
-    """Return a call that imports a package in a Python that does not have it."""
-
-    def call(folder):
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(sys, "path", [])
-            for module in [module for module in sys.modules if module.split(".")[0] == name]:
-                patch.delitem(sys.modules, module)
-            __import__(name)
-
-    return call
 
 
 def read_truncated(name, write, read):
@@ -174,81 +127,52 @@ def empty_blank(folder):
     raise NotImplementedError
 
 
-def load_weights(source):
-    """Return a call that loads the weights of ``source()`` into a linear layer."""
-    return lambda folder: torch.nn.Linear(3, 4).load_state_dict(source().state_dict())
+def load_weights_of_another_model(folder):
+    torch.nn.Linear(3, 4).load_state_dict(torch.nn.Linear(3, 5).state_dict())
 
 
-def attention_of_two_dtypes(folder):
-    q, k = torch.ones(1, 1, 2, 4), torch.ones(1, 1, 2, 4, dtype=torch.bfloat16)
-    functional.scaled_dot_product_attention(q, k, q)
+def load_weights_of_a_wrapped_model(folder):
+    torch.nn.Linear(3, 4).load_state_dict(torch.nn.DataParallel(torch.nn.Linear(3, 4)).state_dict())
 
 
 x_23 = torch.ones(2, 3)
-x_23_bf16 = x_23.bfloat16()
-# (advice, what happens, a call that raises the error, as it happens in a learner's cell). The call gets a folder.
+# (advice, a call that raises the error, as it happens in a learner's cell). The call gets a folder.
 REAL = [
-    ("memory", "a tensor of petabytes", lambda folder: torch.empty(10**15)),
-    ("memory", "an array of petabytes", lambda folder: np.empty(10**15)),
-    ("memory", "bytes of petabytes", lambda folder: bytearray(10**15)),
-    ("memory", "a worker without memory", load(WorkerWithoutMemory())),
-    ("disk-full", "a full disk", full_disk),
-    ("worker-killed", "a killed worker", load(KilledWorker())),
-    ("pickle", "a lambda for a spawned worker", spawn_a_lambda),
-    ("pickle", "a class of a notebook", pickle_a_class_of_a_notebook),
-    ("pickle", "an open file", lambda folder: pickle.dumps(sys.__stdin__)),
-    ("port-in-use", "a store", with_bound_port(lambda address: dist.TCPStore("127.0.0.1", address[1], 1, True))),
-    ("port-in-use", "a process group", with_bound_port(start_process_group)),
-    ("port-in-use", "a server", with_bound_port(socket.create_server)),
-    ("port-in-use", "TensorBoard", with_bound_port(start_tensorboard)),
-    ("no-group", "a collective without ranks", lambda folder: dist.all_reduce(torch.ones(1))),
-    ("no-rank-variables", "a group without a launcher", lambda folder: dist.init_process_group("gloo")),
-    ("no-gpu", "a tensor on a GPU that is not there", use_a_missing_gpu),
-    ("compiler", "compiling without a compiler", compile_without_a_compiler),
-    ("wrong-kernel", "a Python without the course", import_where_it_is_not_installed("h5py")),
-    ("extra-missing", "an extra that is not installed", import_where_it_is_not_installed("jupyterlab")),
-    ("module-missing", "a module that does not exist", lambda folder: __import__("no_such_module_at_all")),
-    ("file-truncated", "an HDF5 file", read_truncated("x.h5", write_hdf5, h5py.File)),
-    ("file-truncated", "an array", read_truncated("x.npy", lambda file: np.save(file, np.zeros(1000)), np.load)),
-    (
-        "file-truncated",
-        "a mapped array",
-        read_truncated("x.npy", lambda file: np.save(file, np.zeros(1000)), lambda file: np.load(file, mmap_mode="r")),
-    ),
-    (
-        "checkpoint-truncated",
-        "a checkpoint",
-        read_truncated("x.pt", lambda file: torch.save(torch.ones(1000), file), torch.load),
-    ),
-    ("no-hdf5", "a text that is read as HDF5", read_text_as_hdf5),
-    ("weights-only", "a checkpoint with more than tensors", load_more_than_tensors),
-    ("dataset-missing", "a dataset that the file does not have", read_a_missing_dataset),
-    ("file-lock-flags", "a file that is open with and without a lock", open_with_and_without_a_lock),
-    ("command-missing", "a program", lambda folder: subprocess.run(["srun"], env={"PATH": str(folder)})),
-    ("library-missing", "a library", lambda folder: ctypes.CDLL("libmpi.so.99")),
-    ("file-missing", "a file", lambda folder: h5py.File(folder / "nothing.h5")),
-    ("other-device", "a layer on another device", lambda folder: torch.nn.Linear(3, 4, device="meta")(x_23)),
-    ("other-dtype", "a matmul of two dtypes", lambda folder: x_23_bf16 @ torch.ones(3, 5)),
-    ("other-dtype", "a layer of another dtype", lambda folder: torch.nn.Linear(3, 4)(x_23_bf16)),
-    ("other-dtype", "a convolution", lambda folder: torch.nn.Conv1d(2, 4, 3)(x_23_bf16)),
-    ("other-dtype", "attention of two dtypes", attention_of_two_dtypes),
-    ("state-dict", "weights of another model", load_weights(lambda: torch.nn.Linear(3, 5))),
-    ("state-dict-wrapped", "a compiled model", load_weights(lambda: torch.compile(torch.nn.Linear(3, 4)))),
-    ("state-dict-wrapped", "a wrapped model", load_weights(lambda: torch.nn.DataParallel(torch.nn.Linear(3, 4)))),
-    ("shapes", "a matmul", lambda folder: x_23 @ torch.ones(4, 5)),
-    ("shapes", "a sum", lambda folder: x_23 + torch.ones(2, 4)),
-    ("shapes", "a view", lambda folder: x_23.view(7)),
-    ("shapes", "channels", lambda folder: torch.nn.Conv2d(3, 4, 3)(torch.ones(1, 5, 8, 8))),
-    ("shapes", "a concatenation", lambda folder: torch.cat([x_23, torch.ones(2, 4)])),
-    ("shapes", "targets", lambda folder: functional.cross_entropy(x_23, torch.ones(4).long())),
-    ("shapes", "a sum of arrays", lambda folder: np.ones((2, 3)) + np.ones((2, 4))),
-    ("shapes", "a matmul of arrays", lambda folder: np.ones((2, 3)) @ np.ones((2, 4))),
-    ("backward-twice", "a second backward pass", backward_twice),
-    ("no-gradient", "a loss without weights", lambda folder: torch.ones(3).sum().backward()),
-    ("in-place", "a value that the gradient needs", change_what_backward_needs),
-    ("in-place", "a weight", lambda folder: torch.ones(3, requires_grad=True).add_(1)),
-    ("blank", "an empty blank", empty_blank),
-    ("cell-not-run", "a name of a cell that was not run", lambda folder: model),  # noqa: F821
+    ("memory", lambda folder: torch.empty(10**15)),
+    ("memory", lambda folder: np.empty(10**15)),
+    ("disk-full", full_disk),
+    ("worker-killed", read_in_a_killed_worker),
+    ("pickle", spawn_a_lambda),
+    ("port-in-use", use_a_bound_port),
+    ("no-group", lambda folder: dist.all_reduce(torch.ones(1))),
+    ("no-rank-variables", lambda folder: dist.init_process_group("gloo")),
+    ("no-gpu", use_a_missing_gpu),
+    ("compiler", compile_without_a_compiler),
+    ("module-missing", lambda folder: __import__("no_such_module_at_all")),
+    ("file-truncated", read_truncated("x.h5", write_hdf5, h5py.File)),
+    ("file-truncated", read_truncated("x.npy", lambda file: np.save(file, np.zeros(1000)), np.load)),
+    ("checkpoint-truncated", read_truncated("x.pt", lambda file: torch.save(torch.ones(1000), file), torch.load)),
+    ("no-hdf5", read_text_as_hdf5),
+    ("weights-only", load_more_than_tensors),
+    ("dataset-missing", read_a_missing_dataset),
+    ("file-lock-flags", open_with_and_without_a_lock),
+    ("command-missing", lambda folder: subprocess.run(["srun"], env={"PATH": str(folder)})),
+    ("library-missing", lambda folder: ctypes.CDLL("libmpi.so.99")),
+    ("file-missing", lambda folder: h5py.File(folder / "nothing.h5")),
+    ("other-device", lambda folder: torch.nn.Linear(3, 4, device="meta")(x_23)),
+    ("other-dtype", lambda folder: torch.nn.Linear(3, 4)(x_23.bfloat16())),
+    ("other-dtype", lambda folder: torch.nn.Conv1d(2, 4, 3)(x_23.bfloat16())),
+    ("state-dict", load_weights_of_another_model),
+    ("state-dict-wrapped", load_weights_of_a_wrapped_model),
+    ("shapes", lambda folder: x_23 @ torch.ones(4, 5)),
+    ("shapes", lambda folder: x_23 + torch.ones(2, 4)),
+    ("shapes", lambda folder: torch.nn.Conv2d(3, 4, 3)(torch.ones(1, 5, 8, 8))),
+    ("shapes", lambda folder: np.ones((2, 3)) @ np.ones((2, 4))),
+    ("backward-twice", backward_twice),
+    ("no-gradient", lambda folder: torch.ones(3).sum().backward()),
+    ("in-place", change_what_backward_needs),
+    ("blank", empty_blank),
+    ("cell-not-run", lambda folder: model),  # noqa: F821
 ]
 
 
@@ -291,6 +215,8 @@ WORDS = {
         "The client socket has failed to connect to any network address of (node-a01, 29500). The IPv6 network "
         "addresses of (node-a01, 29500) cannot be retrieved (gai error: -2 - Name or service not known)."
     ),
+    "wrong-kernel": ModuleNotFoundError("No module named 'torch'"),
+    "extra-missing": ModuleNotFoundError("No module named 'jupyterlab'"),
     "cuda-broken": RuntimeError("CUDA error: device-side assert triggered\nCUDA kernel errors might be asynchronously"),
     "cuda-fork": RuntimeError(
         "Cannot re-initialize CUDA in forked subprocess. To use CUDA with multiprocessing, you must use the 'spawn' "
@@ -312,14 +238,14 @@ def _no_launcher(monkeypatch):
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize(("name", "call"), [(row[0], row[2]) for row in REAL], ids=[": ".join(row[:2]) for row in REAL])
+@pytest.mark.parametrize(("name", "call"), REAL, ids=[name for name, _ in REAL])
 def test_a_real_error_leads_to_its_advice(name, call, tmp_path):
     with pytest.raises(BaseException) as caught:
         call(tmp_path)
-    found = advice.of(caught.value)
-    assert found, repr(caught.value)
-    assert found.name == name
-    assert advice.of_words(type(caught.value).__name__, str(caught.value)) == found
+    entry = advice.of(caught.value)
+    assert entry, repr(caught.value)
+    assert entry.name == name
+    assert advice.of_words(type(caught.value).__name__, str(caught.value)) == entry
 
 
 @pytest.mark.parametrize(("name", "error"), WORDS.items(), ids=WORDS)
@@ -350,21 +276,16 @@ def test_advice_is_one_short_sentence_fits_its_example_and_deletes_no_file(entry
 
 # Messages that differ only in one word, and whose causes differ.
 SIMILAR = [
-    (
-        "OSError",
-        "Unable to open file (unable to lock file, errno = 37, error message = 'No locks available')",
-        "file-lock",
-    ),
-    ("OSError", "Unable to synchronously open file (unable to lock file, errno = 5, …)", "file-lock"),
-    ("RuntimeError", "unable to open shared memory object </torch_1> … Too many open files (24)", "too-many-files"),
-    ("FileNotFoundError", "[Errno 2] No such file or directory: 'g++'", "compiler"),
-    ("FileNotFoundError", "[Errno 2] No such file or directory: '/data/era5.zarr/fields'", "file-missing"),
+    ("unable to lock file, errno = 37, error message = 'No locks available'", "file-lock"),
+    ("unable to lock file, errno = 5, …", "file-lock"),
+    ("[Errno 2] No such file or directory: 'g++'", "compiler"),
+    ("[Errno 2] No such file or directory: '/data/era5.zarr/fields'", "file-missing"),
 ]
 
 
-@pytest.mark.parametrize(("kind", "message", "name"), SIMILAR, ids=[f"{row[2]}: {row[0]}" for row in SIMILAR])
-def test_similar_messages_lead_to_the_advice_for_their_own_cause(kind, message, name):
-    assert advice.of_words(kind, message).name == name
+@pytest.mark.parametrize(("message", "name"), SIMILAR)
+def test_similar_messages_lead_to_the_advice_for_their_own_cause(message, name):
+    assert advice.of_words("OSError", message).name == name
 
 
 def test_troubleshooting_is_the_table():
@@ -398,7 +319,7 @@ def raised(error):
     return report
 
 
-@pytest.mark.parametrize("name", ["gpu-memory", "shared-memory", "disk-error", "too-many-files", "no-permission"])
+@pytest.mark.parametrize("name", ["gpu-memory", "no-permission"])
 def test_a_command_ends_with_the_advice_in_one_line(name, monkeypatch, capsys):
     monkeypatch.setattr(doctor, "report", raised(WORDS[name]))
     assert cli.main(["doctor"]) == 2
