@@ -19,8 +19,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from importlib import resources
-from string import Template
 from typing import NamedTuple
+
+import jinja2
 
 from dltutorial.profile import trace_summary
 from dltutorial.profile.events import Event, Trace
@@ -112,23 +113,19 @@ class Timeline:
 
     def page(self) -> str:
         """The HTML page."""
+        events = [event for lane in self._lanes for event in lane.events]
+        kinds = {kind(event) for event in events}
         runs = " and ".join(f"{name} {duration(trace.span_s)}".strip() for name, trace in self._runs)
-        n_events = sum(len(lane.events) for lane in self._lanes)
-        label = (
-            f"{self.title}: timeline of {n_events:,} events, {runs} long. "
-            "Plus and minus zoom, arrow keys move, 0 shows all. The tables below say the same."
-        )
-        changed = ""
-        if self.changes:
-            changed = f"<h2>What changed</h2>{self.changes._repr_html_()}"
-        return Template(_resource("timeline.html")).substitute(
+        return jinja2.Template(_resource("timeline.html"), autoescape=True).render(
             hash=script_hash(),
-            title=html.escape(self.title),
-            height=self._canvas_px,
-            label=html.escape(label, quote=True),
-            legend=self._legend(),
-            changed=changed,
-            tables=self._tables(),
+            title=self.title,
+            height_px=self._canvas_px,
+            label=f"{self.title}: timeline of {len(events):,} events, {runs} long. "
+            "Plus and minus zoom, arrow keys move, 0 shows all. The tables below say the same.",
+            legend={name: colour for name, (colour, _) in _COLOURS.items() if name in kinds},
+            n_left_out=sum(len(trace.events) for _, trace in self._runs) - len(events),
+            changes=self.changes,
+            tables=self._tables,
             data=self._data(),
             script=_resource("timeline.js"),
         )
@@ -152,8 +149,9 @@ class Timeline:
     def _lanes(self) -> list[Lane]:
         """All lanes from top to bottom, with the longest events of each trace."""
         result: list[Lane] = []
+        max_events = MAX_EVENTS // len(self._runs)
         for name, trace in self._runs:
-            longest = set(heapq.nlargest(self._max_events_per_run, trace.events, key=lambda event: event.duration_s))
+            longest = set(heapq.nlargest(max_events, trace.events, key=lambda event: event.duration_s))
             for index, row in enumerate(trace.rows):
                 label = f"{name}: {row.name}" if name else row.name
                 events = [event for event in trace.events if event.row == index and event in longest]
@@ -161,33 +159,14 @@ class Timeline:
         return result
 
     @property
-    def _max_events_per_run(self) -> int:
-        return MAX_EVENTS // len(self._runs)
-
-    @property
     def _canvas_px(self) -> int:
         """Height of the canvas in pixels. It has room for all lanes, or leaves room for the rest of a screen."""
         return min(_MAX_CANVAS_PX, _AXIS_PX + _LANE_PX * len(self._lanes))
 
-    def _legend(self) -> str:
-        """The kinds that occur, with their colours, as HTML."""
-        kinds = {kind(event) for lane in self._lanes for event in lane.events}
-        entries = []
-        for name, (colour, _) in _COLOURS.items():
-            if name in kinds:
-                entries.append(f'<span><i style="background:{colour}"></i>{name}</span>')
-        n_left_out = sum(max(0, len(trace.events) - self._max_events_per_run) for _, trace in self._runs)
-        if n_left_out:
-            entries.append(f"<span>the {n_left_out:,} shortest events are left out</span>")
-        return "".join(entries)
-
-    def _tables(self) -> str:
-        """A summary of each trace, as HTML."""
-        parts = []
-        for name, trace in self._runs:
-            parts.append(f"<h2>{html.escape(name)}</h2>")
-            parts.append(trace_summary.table(trace, top=_SUMMARY_ROWS)._repr_html_())
-        return "".join(parts)
+    @property
+    def _tables(self) -> list[tuple[str, Table]]:
+        """The name and a summary of each trace."""
+        return [(name, trace_summary.table(trace, top=_SUMMARY_ROWS)) for name, trace in self._runs]
 
     def _data(self) -> str:
         """The data for timeline.js as JSON. Every ``<`` is escaped, so that no name ends the script around it."""
@@ -222,7 +201,7 @@ class Timeline:
 
     def __repr__(self) -> str:
         parts = [self.title]
-        parts += [f"{name}\n{trace_summary.table(trace)}".strip() for name, trace in self._runs]
+        parts += [f"{name}\n{table}".strip() for name, table in self._tables]
         if self.changes:
             parts.append(str(self.changes))
         return "\n\n".join(parts)
