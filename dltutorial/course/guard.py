@@ -7,7 +7,6 @@ import contextlib
 import reprlib
 import signal
 import sysconfig
-import threading
 import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -29,9 +28,7 @@ class TooLate(BaseException):
 def deadline(limit_s: float) -> Iterator[None]:
     """Limit the time of the block.
 
-    Python can deliver a signal to the main thread only. In another thread there is no time limit. A bare ``except`` in
-    the block can catch :class:`TooLate`. In this case the block runs until the learner stops it. An alarm that was set
-    before the block is set again after the block.
+    A bare ``except`` in the block can catch :class:`TooLate`. In this case the block runs until the learner stops it.
 
     Args:
         limit_s: The limit in seconds.
@@ -39,19 +36,16 @@ def deadline(limit_s: float) -> Iterator[None]:
     Raises:
         TooLate: The block was still running after ``limit_s`` seconds.
     """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
 
     def raise_too_late(number: int, frame: FrameType | None) -> None:
         raise TooLate
 
     previous_handler = signal.signal(signal.SIGALRM, raise_too_late)
-    previous_timer = signal.setitimer(signal.ITIMER_REAL, limit_s)
+    signal.setitimer(signal.ITIMER_REAL, limit_s)
     try:
         yield
     finally:
-        signal.setitimer(signal.ITIMER_REAL, *previous_timer)
+        signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, previous_handler)
 
 
