@@ -119,11 +119,11 @@ def loading(run: Evidence) -> Finding | None:
     if name == PREPARE:
         advice = "make the preparation cheaper, or move it to the device (the gain if it cost nothing)"
         return _finding(name, run, saved_s, prepare_share * run.wait_s, why, advice)
-    load_s = run.split.io.batch_s if run.split else run.wait_s
-    n_workers = math.ceil(load_s / max(run.step_s, 1e-9))
+    n_workers = math.ceil(run.load_s / max(run.step_s, 1e-9))
     n_workers = max(1, min(MAX_WORKERS, n_workers))
-    advice = f"read ahead in {n_workers} {'worker' if n_workers == 1 else 'workers'} beside the step"
-    return _finding(name, run, saved_s, run.batch_s - max(run.step_s, load_s / n_workers), why, advice)
+    workers = "1 worker" if n_workers == 1 else f"{n_workers} workers"
+    gained_s = run.batch_s - max(run.step_s, run.load_s / n_workers)
+    return _finding(name, run, saved_s, gained_s, why, f"read ahead in {workers} beside the step")
 
 
 def _slow_part_of_loading(run: Evidence) -> tuple[str, float, str]:

@@ -21,13 +21,11 @@ def wanted_s() -> float:
     """CPU seconds that this process and its children have wanted. Children that ended count without queued time."""
     ended_children = os.times()
     total_s = time.process_time() + ended_children.children_user + ended_children.children_system
-    own_threads = of_threads(os.getpid())
-    if own_threads:
-        _, queued_s = own_threads
-        total_s += queued_s
+    total_s += sum(queued_s for _, queued_s in _threads(os.getpid()))
     for child in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.Error):  # the child has just ended
-            total_s += sum(of_threads(child.pid) or child.cpu_times()[:2])
+            computed_s = sum(child.cpu_times()[:2])
+            total_s += computed_s + sum(queued_s for _, queued_s in _threads(child.pid))
     return total_s
 
 
@@ -39,24 +37,10 @@ def thread_wanted_s() -> float:
     return sum(seconds)
 
 
-def of_threads(pid: int) -> tuple[float, float] | None:
-    """Seconds that the living threads of a process computed, and seconds that they were queued.
-
-    Args:
-        pid: The process id.
-
-    Returns:
-        Both, or None where the system does not report them.
-    """
-    try:
-        tasks = list(Path(f"/proc/{pid}/task").iterdir())
-    except OSError:
-        return None
-    readings = [_read(task / "schedstat") for task in tasks]
-    threads = [reading for reading in readings if reading is not None]
-    if not threads:
-        return None
-    return sum(computed_s for computed_s, _ in threads), sum(queued_s for _, queued_s in threads)
+def _threads(pid: int) -> list[tuple[float, float]]:
+    """Seconds computed and queued of each living thread of a process. The list is empty where Linux is missing."""
+    readings = [_read(file) for file in Path(f"/proc/{pid}/task").glob("*/schedstat")]
+    return [reading for reading in readings if reading is not None]
 
 
 def _read(file: Path) -> tuple[float, float] | None:

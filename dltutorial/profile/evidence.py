@@ -94,13 +94,20 @@ class Evidence:
             return self.traced.step_s - self.traced.wait_s
         return self.split.synthetic.batch_s
 
+    @property
+    def load_s(self) -> float:
+        """Seconds to load a batch. Without a split it is the wait in the trace."""
+        if self.split is None:
+            return self.traced.wait_s
+        return self.split.io.batch_s
+
     @cached_property
     def wait_s(self) -> float:
         """Seconds that the step waits for its batch, without the time that contention adds."""
         if self.split is None:
             return self.traced.wait_s
         if self.contention_s:
-            return max(0.0, self.split.io.batch_s - self.split.synthetic.batch_s)
+            return max(0.0, self.load_s - self.step_s)
         return self.split.full.wait_s
 
     @cached_property

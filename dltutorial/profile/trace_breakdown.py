@@ -172,10 +172,9 @@ def _host_time(trace: Trace) -> _HostTime:
     start_s = min(event.start_s for event in (trace.steps[0], *loading))
     end_s = trace.steps[-1].end_s
     calls = trace.of_category("operator", "runtime")
-    if not trace.of_category("kernel", "copy"):
-        # With a GPU, the backward pass has its own thread. While that works, the stepping thread is not idle.
+    has_device = bool(trace.of_category("kernel", "copy"))
+    if not has_device:  # with a GPU, the backward pass runs on a thread of its own, so calls of all threads count
         calls = [event for event in calls if event.row == row]
-
     loads = clip(merged(intervals(loading)), start_s, end_s)
     in_waits = clip(intervals(event for event in in_row if _waits_for_device(event)), start_s, end_s)
     idle = without([(start_s, end_s)], [*intervals(calls), *loads])
