@@ -1,7 +1,7 @@
 """An explorer is a figure of a model that follows sliders.
 
 The input is a function that draws, and the widgets that give its arguments. The output is the figure with a text above
-it, and the widgets below it. Each move of a widget draws the figure again, in less than 0.15 s. A page without a kernel,
+it, and the widgets below it. Each move of a widget draws the figure again, in less than 0.15 s. A page without kernel,
 such as the book, shows the last figure and its text.
 Source: the documentation of ipywidgets, https://ipywidgets.readthedocs.io.
 """
@@ -10,7 +10,10 @@ import html
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import ipywidgets
+import matplotlib as mpl
 import numpy as np
+from matplotlib.figure import Figure
 
 from dltutorial.course import show
 from dltutorial.record import plots
@@ -36,9 +39,6 @@ class Explorer:
         Args:
             **changed: Values that replace those of the widgets.
         """
-        import matplotlib as mpl
-        from matplotlib.figure import Figure
-
         values = {name: widget.value for name, widget in self.widgets.items()} | changed
         with mpl.rc_context(plots.STYLE):
             figure = Figure(figsize=(6.4, 4))
@@ -52,8 +52,6 @@ class Explorer:
         """Show the figure, and the widgets if there is a kernel. IPython calls this method."""
         shown = show.display(self.picture(), display_id=True)
         if show.in_notebook():
-            import ipywidgets
-
             for widget in self.widgets.values():
                 widget.observe(lambda _: shown.update(self.picture()), names="value")
             show.display(ipywidgets.VBox(list(self.widgets.values())))
@@ -61,19 +59,14 @@ class Explorer:
 
 def log_slider(label: str, value: float, low: float, high: float) -> Any:
     """Return a slider from ``low`` to ``high`` with equal ratios. A ``value`` outside moves to the nearer end."""
-    import ipywidgets
-
-    decades = np.log10([low, high])
-    format = ".3s" if high > 1e6 else ".3g"
+    least, most = np.log10([low, high])
     return ipywidgets.FloatLogSlider(
-        value=value, min=decades[0], max=decades[1], step=0.05, description=label, readout_format=format, **_LOOK
+        value=value, min=least, max=most, step=0.05, description=label, readout_format=".3g", **_LOOK
     )
 
 
 def power_slider(label: str, value: int, low: int, high: int) -> Any:
     """Return a slider over the powers of two from ``low`` to ``high``, with ``value`` among them."""
-    import ipywidgets
-
     powers = {2**n for n in range(high.bit_length())}
     options = sorted(n for n in powers | {low, high, value} if low <= n <= high)
     return ipywidgets.SelectionSlider(options=options, value=value, description=label, **_LOOK)
@@ -81,15 +74,11 @@ def power_slider(label: str, value: int, low: int, high: int) -> Any:
 
 def int_slider(label: str, value: int, low: int, high: int) -> Any:
     """Return a slider over all whole numbers from ``low`` to ``high``."""
-    import ipywidgets
-
     return ipywidgets.IntSlider(value=value, min=low, max=high, description=label, **_LOOK)
 
 
 def choice(label: str, options: Iterable[Any], value: Any) -> Any:
     """Return a list of names, or of pairs of a name and a value, to choose from."""
-    import ipywidgets
-
     return ipywidgets.Dropdown(options=list(options), value=value, description=label, **_LOOK)
 
 
