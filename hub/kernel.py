@@ -19,8 +19,8 @@ import tempfile
 from pathlib import Path
 
 from ipykernel.kernelspec import write_kernel_spec
-from jupyter_client import KernelManager
 from jupyter_client.kernelspec import KernelSpecManager, NoSuchKernel
+from jupyter_client.manager import start_new_kernel
 
 COURSE = Path(__file__).resolve().parents[1]
 SITES = sorted(file.stem for file in (COURSE / "slurm" / "sites").glob("*.sh"))
@@ -69,24 +69,18 @@ def check(name: str) -> str:
     Raises:
         SystemExit: the kernel is not installed, does not start, or cannot import the course.
     """
-    manager = KernelManager(kernel_name=name)
     with tempfile.TemporaryFile("w+") as log:
         try:
-            manager.start_kernel(stdout=log, stderr=log)
+            manager, client = start_new_kernel(START_TIMEOUT_S, name, stdout=log, stderr=log)
         except NoSuchKernel:
             sys.exit(f"there is no kernel {name}; install it: python hub/kernel.py install --name {name} --site SITE")
-        client = manager.blocking_client()
-        client.start_channels()
-        printed = []
-        try:
-            client.wait_for_ready(timeout=START_TIMEOUT_S)
-            reply = client.execute_interactive(REPORT, timeout=START_TIMEOUT_S, output_hook=printed.append)["content"]
         except RuntimeError as error:  # the kernel has ended, or it does not answer
             log.seek(0)
             sys.exit(f"kernel {name} does not start: {(log.read().strip() or str(error)).splitlines()[-1]}")
-        finally:
-            client.stop_channels()
-            manager.shutdown_kernel(now=True)
+    printed = []
+    reply = client.execute_interactive(REPORT, timeout=START_TIMEOUT_S, output_hook=printed.append)["content"]
+    client.stop_channels()
+    manager.shutdown_kernel(now=True)
     if reply["status"] == "error":
         sys.exit(f"kernel {name} starts, but it cannot run the course: {reply['ename']}: {reply['evalue']}")
     return f"kernel {name} works: " + "".join(message["content"].get("text", "") for message in printed).strip()

@@ -129,17 +129,13 @@ def test_the_first_use_of_a_term_leads_to_the_glossary_but_not_in_code_or_links(
     assert [c["source"] for c in cells] == [text, "rank"]
 
 
-def test_tables_blocks_and_bars_of_docstrings_are_marked_up(reading):
-    lines = ["Norms ``|x|`` and |g|.", "", "    a   b", "", "| a | b |", "|---|---|", "| 1 | 2 |", "", "End."]
-    reading.before_napoleon(None, "module", "", None, None, lines)
-    assert lines[0] == r"Norms ``|x|`` and \|g\|."
-    assert [line.strip() for line in lines if line.strip()][1:4] == [".. code-block:: text", "a   b", "| a | b |"]
-    assert lines[-1] == "End."
-    kept = ["Seconds: of a step."]
-    reading.before_napoleon(None, "property", "", None, None, kept)
-    assert ":" not in kept[0]
-    reading.after_napoleon(None, "property", "", None, None, kept)
-    assert kept == ["Seconds: of a step."]
+def test_blocks_and_pairs_of_attributes_in_docstrings_are_marked_up(reading):
+    lines = ["Norms.", "", "    a   b", "", "    c   d", "", "End."]
+    reading.mark_up_docstring(None, "module", "", None, None, lines)
+    assert lines == ["Norms.", "", ".. code-block:: text", "", "    a   b", "", "    c   d", "", "End."]
+    lines = ["Attributes:", "    x, y: position", "    z: height, width"]
+    reading.mark_up_docstring(None, "class", "", None, None, lines)
+    assert lines == ["Attributes:", "    x,y: position", "    z: height, width"]
 
 
 # The links
