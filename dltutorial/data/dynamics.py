@@ -41,7 +41,7 @@ class Operators:
         flow: grid and physics.
         ddx_1K, ddy_H1: a product with them is a derivative.
         wavenumber2_HK: squared wavenumber.
-        keep_HK: 1 for the wavenumbers that are kept, 0 for the others.
+        resolved_HK: 1 for the wavenumbers of the state, 0 for the shorter waves, which are always 0.
         inverse_LLHK: from the potential vorticity to the streamfunction.
         linear_LHK: the linear terms, as a factor of the streamfunction.
         forcing_SHK: the constant terms.
@@ -52,7 +52,7 @@ class Operators:
     ddx_1K: Tensor
     ddy_H1: Tensor
     wavenumber2_HK: Tensor
-    keep_HK: Tensor
+    resolved_HK: Tensor
     inverse_LLHK: Tensor
     linear_LHK: Tensor
     forcing_SHK: Tensor
@@ -61,42 +61,58 @@ class Operators:
 
 def operators(flow: Flow, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32) -> Operators:
     """Compute the arrays that every time step needs, in float64, and round them to ``dtype``."""
-    L = flow.n_layers
     k_1K, l_H1 = _wavenumbers(flow)
     k2_HK = k_1K**2 + l_H1**2
-    keep_HK = _resolved(flow)
-    coupling_LL = _coupling(L, flow.deformation_radius)
-    jets_LHK, tracer_HK = _equilibrium(flow, l_H1)
-    rates_L11 = _of_layers(flow.vorticity_rates, L)
-    # All of q relaxes at the thermal rate, in the exact exponential decay below. ζ, which is a part of q, should
-    # relax at its own rate instead. The linear term corrects the difference.
-    linear_LHK = -flow.beta * 1j * k_1K - (flow.thermal_rate - rates_L11) * k2_HK
-    jet_forcing_LHK = -rates_L11 * k2_HK * jets_LHK
-    stretching_LHK = torch.einsum("lm,mhk->lhk", coupling_LL + 0j, jets_LHK)
-    jet_forcing_LHK = jet_forcing_LHK + flow.thermal_rate * stretching_LHK
-    tracer_forcing_LHK = (flow.tracer_rate * tracer_HK).expand(L, -1, -1)
-    forcing_SHK = torch.cat([jet_forcing_LHK, tracer_forcing_LHK])
-    rate_S11 = _of_layers([flow.thermal_rate] * L + [flow.tracer_rate] * L, 2 * L)
-    hyperviscosity_HK = flow.viscosity * k2_HK ** (flow.viscosity_order / 2)
-    decay_half_SHK = torch.exp(-flow.step / 2 * (rate_S11 + hyperviscosity_HK))
+    resolved_HK = _resolved(flow)
+    coupling_LL = _coupling(flow.n_layers, flow.deformation_radius)
 
-    def put(x: Tensor) -> Tensor:
-        """Move to the device, in the precision that was asked for."""
+    def prepared(x: Tensor) -> Tensor:
+        """Move an array to the device, in the chosen precision."""
         if x.is_complex():
             return x.to(device, dtype.to_complex())
         return x.to(device, dtype)
 
     return Operators(
         flow=flow,
-        ddx_1K=put(1j * k_1K),
-        ddy_H1=put(1j * l_H1),
-        wavenumber2_HK=put(k2_HK),
-        keep_HK=keep_HK.to(device, dtype),
-        inverse_LLHK=put(_inverse(coupling_LL, k2_HK) * keep_HK),
-        linear_LHK=put(linear_LHK * keep_HK),
-        forcing_SHK=put(forcing_SHK * keep_HK),
-        decay_half_SHK=put(decay_half_SHK * keep_HK),
+        ddx_1K=prepared(1j * k_1K),
+        ddy_H1=prepared(1j * l_H1),
+        wavenumber2_HK=prepared(k2_HK),
+        resolved_HK=resolved_HK.to(device, dtype),
+        inverse_LLHK=prepared(_inverse(coupling_LL, k2_HK) * resolved_HK),
+        linear_LHK=prepared(_linear(flow, k_1K, k2_HK) * resolved_HK),
+        forcing_SHK=prepared(_forcing(flow, l_H1, k2_HK, coupling_LL) * resolved_HK),
+        decay_half_SHK=prepared(_decay_of_half_a_step(flow, k2_HK) * resolved_HK),
     )
+
+
+def _linear(flow: Flow, k_1K: Tensor, k2_HK: Tensor) -> Tensor:
+    """The linear terms in ψ, (L, H, K): the beta effect, and a correction of the decay.
+
+    The exact exponential decay lets all of q decay at the thermal rate. But ζ, which is a part of q, should decay at
+    its own rate. The correction is the difference.
+    """
+    rates_L11 = _of_layers(flow.vorticity_rates, flow.n_layers)
+    beta_effect_1K = -flow.beta * 1j * k_1K
+    return beta_effect_1K - (flow.thermal_rate - rates_L11) * k2_HK
+
+
+def _forcing(flow: Flow, l_H1: Tensor, k2_HK: Tensor, coupling_LL: Tensor) -> Tensor:
+    """The constant terms, (S, H, K), which drive the state towards the equilibrium."""
+    jets_LHK, tracer_HK = _equilibrium(flow, l_H1)
+    rates_L11 = _of_layers(flow.vorticity_rates, flow.n_layers)
+    vorticity_forcing_LHK = -rates_L11 * k2_HK * jets_LHK
+    stretching_LHK = torch.einsum("lm,mhk->lhk", coupling_LL + 0j, jets_LHK)
+    jet_forcing_LHK = vorticity_forcing_LHK + flow.thermal_rate * stretching_LHK
+    tracer_forcing_LHK = (flow.tracer_rate * tracer_HK).expand(flow.n_layers, -1, -1)
+    return torch.cat([jet_forcing_LHK, tracer_forcing_LHK])
+
+
+def _decay_of_half_a_step(flow: Flow, k2_HK: Tensor) -> Tensor:
+    """The factor, (S, H, K), by which relaxation and hyperviscosity reduce the state over half a time step."""
+    L = flow.n_layers
+    rate_S11 = _of_layers([flow.thermal_rate] * L + [flow.tracer_rate] * L, 2 * L)
+    hyperviscosity_HK = flow.viscosity * k2_HK ** (flow.viscosity_order / 2)
+    return torch.exp(-flow.step / 2 * (rate_S11 + hyperviscosity_HK))
 
 
 def _spectrum(x: Tensor) -> Tensor:
@@ -187,13 +203,15 @@ def tendency(state_BSHK: Tensor, ops: Operators) -> Tensor:
     psi_BLHK = streamfunction(state_BSHK, ops)
     u_BLHK = -ops.ddy_H1 * psi_BLHK
     v_BLHK = ops.ddx_1K * psi_BLHK
-    together = _on_grid(torch.cat([u_BLHK, v_BLHK, state_BSHK], 1), ops.flow)
-    u_BLHW, v_BLHW, advected_BSHW = together.split([L, L, 2 * L], 1)
-    # Each wind advects q and c of its layer.
-    flux_x_BSHK = _spectrum(advected_BSHW * u_BLHW.repeat(1, 2, 1, 1))
-    flux_y_BSHK = _spectrum(advected_BSHW * v_BLHW.repeat(1, 2, 1, 1))
+    # Products are computed on the grid. One transform of all fields is faster than three.
+    on_grid = _on_grid(torch.cat([u_BLHK, v_BLHK, state_BSHK], 1), ops.flow)
+    u_BLHW, v_BLHW, state_BSHW = on_grid.split([L, L, 2 * L], 1)
+    u_BSHW = u_BLHW.repeat(1, 2, 1, 1)  # each wind advects q and c of its layer
+    v_BSHW = v_BLHW.repeat(1, 2, 1, 1)
+    flux_x_BSHK = _spectrum(state_BSHW * u_BSHW)
+    flux_y_BSHK = _spectrum(state_BSHW * v_BSHW)
     divergence_BSHK = ops.ddx_1K * flux_x_BSHK + ops.ddy_H1 * flux_y_BSHK
-    change_BSHK = ops.forcing_SHK - ops.keep_HK * divergence_BSHK
+    change_BSHK = ops.forcing_SHK - ops.resolved_HK * divergence_BSHK
     change_BSHK[:, :L] += ops.linear_LHK * psi_BLHK
     return change_BSHK
 
@@ -202,12 +220,14 @@ def rk4_step(state_BSHK: Tensor, ops: Operators) -> Tensor:
     """One time step by the classical Runge-Kutta method of order 4, with the exponential decay as an exact factor."""
     dt = ops.flow.step
     half = ops.decay_half_SHK
-    k1 = tendency(state_BSHK, ops)
-    k2 = tendency(half * (state_BSHK + dt / 2 * k1), ops)
-    decayed = half * state_BSHK
-    k3 = tendency(decayed + dt / 2 * k2, ops)
-    k4 = tendency(half * (decayed + dt * k3), ops)
-    return half * (decayed + dt / 6 * (half * k1 + 2 * (k2 + k3))) + dt / 6 * k4
+    decayed_BSHK = half * state_BSHK  # the state after half a step, if nothing but the decay acted
+    # The tendency at the start, twice in the middle, and at the end of the time step.
+    k1_BSHK = tendency(state_BSHK, ops)
+    k2_BSHK = tendency(half * (state_BSHK + dt / 2 * k1_BSHK), ops)
+    k3_BSHK = tendency(decayed_BSHK + dt / 2 * k2_BSHK, ops)
+    k4_BSHK = tendency(half * (decayed_BSHK + dt * k3_BSHK), ops)
+    first_three_BSHK = half * k1_BSHK + 2 * (k2_BSHK + k3_BSHK)
+    return half * (decayed_BSHK + dt / 6 * first_three_BSHK) + dt / 6 * k4_BSHK
 
 
 def fields(state_BSHK: Tensor, ops: Operators) -> Tensor:
@@ -232,7 +252,7 @@ def state_from(psi_BLHW: Tensor, tracer_BLHW: Tensor, ops: Operators) -> Tensor:
     coupling_LL = _coupling(ops.flow.n_layers, ops.flow.deformation_radius).to(psi_BLHK)
     stretching_BLHK = torch.einsum("lm,bmhk->blhk", coupling_LL, psi_BLHK)
     q_BLHK = stretching_BLHK - ops.wavenumber2_HK * psi_BLHK
-    return ops.keep_HK * torch.cat([q_BLHK, tracer_BLHK], 1)
+    return ops.resolved_HK * torch.cat([q_BLHK, tracer_BLHK], 1)
 
 
 def initial_state(ops: Operators, seeds: Sequence[int | Sequence[int]], eddy_speed: float = 0.5) -> Tensor:
@@ -259,7 +279,7 @@ def initial_state(ops: Operators, seeds: Sequence[int | Sequence[int]], eddy_spe
     jets_LHK, tracer_HK = _equilibrium(flow, l_H1)
     psi_BLHW = 0.5 * _on_grid(jets_LHK, flow) + eddy_speed * eddies_BLHW / speed_B111
     tracer_BLHW = _on_grid(tracer_HK, flow).expand_as(psi_BLHW).contiguous()
-    return state_from(psi_BLHW.to(ops.keep_HK), tracer_BLHW.to(ops.keep_HK), ops)
+    return state_from(psi_BLHW.to(ops.resolved_HK), tracer_BLHW.to(ops.resolved_HK), ops)
 
 
 def refine(state_BSHK: Tensor, fine: Operators) -> Tensor:

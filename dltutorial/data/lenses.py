@@ -114,10 +114,12 @@ class Galaxies:
             self.angle,
         )
 
-    def of(self, chosen: Tensor, device: str | torch.device) -> "Galaxies":
-        """Some of the galaxies, shaped to broadcast against positions (H, W)."""
-        parameters = [parameter[chosen].to(device) for parameter in vars(self).values()]
-        return Galaxies(*(parameter[..., None, None] for parameter in parameters))
+    def select(self, indices: Tensor, device: str | torch.device) -> "Galaxies":
+        """Return some of the galaxies, on a device, with two more axes to broadcast against positions (H, W)."""
+        parameters = {}
+        for name, values in vars(self).items():
+            parameters[name] = values[indices].to(device)[..., None, None]
+        return Galaxies(**parameters)
 
 
 @dataclass(frozen=True)
@@ -179,14 +181,14 @@ def draw(n: int, generator: torch.Generator) -> Systems:
         """Uniform random numbers, of shape (N,) unless another shape is given."""
         return low + (high - low) * torch.rand(shape or (n,), generator=generator)
 
-    def around(radius: Tensor) -> tuple[Tensor, Tensor]:
-        """Positions at this radius, in random directions."""
+    def position_at(radius: Tensor) -> tuple[Tensor, Tensor]:
+        """Positions x and y at this radius, in random directions."""
         angle = uniform(0, 2 * math.pi, *radius.shape)
         return radius * torch.cos(angle), radius * torch.sin(angle)
 
     einstein_radius = uniform(0.7, 1.6)
     lens = Galaxies(
-        *around(uniform(0.0, 0.15)),
+        *position_at(uniform(0.0, 0.15)),
         flux=10 ** uniform(2.9, 3.5),
         half_light_radius=uniform(0.4, 1.0),
         index=uniform(2.5, 4.5),
@@ -194,17 +196,17 @@ def draw(n: int, generator: torch.Generator) -> Systems:
         angle=uniform(0, math.pi),
     )
     source = Galaxies(
-        *around(einstein_radius * uniform(0.0, 0.6)),
+        *position_at(einstein_radius * uniform(0.0, 0.6)),
         flux=10 ** uniform(1.9, 2.5),
         half_light_radius=uniform(0.15, 0.35),
         index=uniform(0.8, 2.0),
         axis_ratio=uniform(0.4, 1.0),
         angle=uniform(0, math.pi),
     )
-    is_there_N3 = torch.arange(3) < torch.randint(1, 4, (n, 1), generator=generator)
+    is_used_N3 = torch.arange(3) < torch.randint(1, 4, (n, 1), generator=generator)
     companions = Galaxies(
-        *around(einstein_radius[:, None] * uniform(0.7, 1.5, n, 3)),
-        flux=is_there_N3 * uniform(0.3, 1.0, n, 3),
+        *position_at(einstein_radius[:, None] * uniform(0.7, 1.5, n, 3)),
+        flux=is_used_N3 * uniform(0.3, 1.0, n, 3),
         half_light_radius=uniform(0.15, 0.5, n, 3),
         index=uniform(0.8, 2.0, n, 3),
         axis_ratio=uniform(0.3, 1.0, n, 3),
@@ -222,32 +224,42 @@ def grid(size: int, device: str | torch.device = "cpu") -> tuple[Tensor, Tensor]
 
 
 def render(systems: Systems, chosen: Tensor, size: int, device: str | torch.device = "cpu") -> Tensor:
-    """The light in each pixel of some systems, (B, H, W), before the blur and the noise."""
-    lens = systems.lens.of(chosen, device)
+    """Compute the light in each pixel of some systems, (B, H, W), before the blur and the noise.
+
+    Args:
+        systems: all systems.
+        chosen: the indices of B systems.
+        size: pixels along an edge.
+        device: where to compute.
+    """
+    lens = systems.lens.select(chosen, device)
     einstein_radius = systems.einstein_radius[chosen].to(device)[:, None, None]
     x, y = grid(size, device)
     x_BHW = x - lens.x
     y_BHW = y - lens.y
     alpha_x, alpha_y = deflection(x_BHW, y_BHW, einstein_radius, lens.axis_ratio, lens.angle)
-    source_BHW = systems.source.of(chosen, device).light(x_BHW - alpha_x, y_BHW - alpha_y)
+    source = systems.source.select(chosen, device)
+    light_BHW = source.light(x_BHW - alpha_x, y_BHW - alpha_y)
     # Images with label 0 show companions instead, which get the light of the arcs.
-    unlensed = (systems.labels_N[chosen] == 0).nonzero()[:, 0].to(device)
-    arcs_B11 = source_BHW[unlensed].sum((-2, -1), keepdim=True)
-    companions = systems.companions.of(chosen[unlensed.cpu()], device)
+    unlensed = (systems.labels_N[chosen] == 0).nonzero()[:, 0]
+    companions = systems.companions.select(chosen[unlensed], device)
+    unlensed = unlensed.to(device)
     companions_BHW = companions.light(x_BHW[unlensed, None], y_BHW[unlensed, None]).sum(1)
-    source_BHW[unlensed] = companions_BHW * (arcs_B11 / companions_BHW.sum((-2, -1), keepdim=True))
+    light_of_arcs_B11 = light_BHW[unlensed].sum((-2, -1), keepdim=True)
+    light_of_companions_B11 = companions_BHW.sum((-2, -1), keepdim=True)
+    light_BHW[unlensed] = companions_BHW * (light_of_arcs_B11 / light_of_companions_B11)
     pixel_area = (FIELD_ARCSEC / size) ** 2
-    return (lens.light(x, y) + source_BHW) * pixel_area
+    return (lens.light(x, y) + light_BHW) * pixel_area
 
 
 def blur(light_BHW: Tensor) -> Tensor:
     """The blur by the atmosphere: a point becomes a Gaussian, ``SEEING_ARCSEC`` wide at half of its maximum."""
     size = light_BHW.shape[-1]
     sigma = SEEING_ARCSEC / FIELD_ARCSEC * size / math.sqrt(8 * math.log(2))  # in pixels
-    reach = min(size - 1, math.ceil(4 * sigma))
-    distance_K = torch.arange(-reach, reach + 1, device=light_BHW.device)
+    half_width = min(size - 1, math.ceil(4 * sigma))
+    distance_K = torch.arange(-half_width, half_width + 1, device=light_BHW.device)
     weight_K = torch.exp(-0.5 * (distance_K / sigma) ** 2)
     weight_K = weight_K / weight_K.sum()
-    padded_B1HW = F.pad(light_BHW[:, None], (reach,) * 4, mode="reflect")
+    padded_B1HW = F.pad(light_BHW[:, None], (half_width,) * 4, mode="reflect")
     blurred_in_x = F.conv2d(padded_B1HW, weight_K[None, None, None, :])
     return F.conv2d(blurred_in_x, weight_K[None, None, :, None])[:, 0]
