@@ -5,13 +5,11 @@ and a copy of the old file.
 """
 
 import os
-import sys
 from pathlib import Path
 from typing import Any
 
 from dltutorial import paths
 from dltutorial.course import exercises, notebooks
-from dltutorial.errors import CourseError
 from dltutorial.record import records
 from dltutorial.record.table import Table
 
@@ -49,7 +47,7 @@ def reset(name: str, yes: bool = False, root: Path | None = None) -> int:
         0 if the exercise is new, 1 if the learner did not agree.
 
     Raises:
-        CourseError: There is no such exercise, there is no terminal at which to ask, or the old file cannot be copied.
+        CourseError: There is no such exercise, or the old file cannot be copied.
     """
     root = paths.course_folder("solutions") if root is None else Path(root)
     solution = notebooks.find(name, notebooks.chapters(root / "solutions"), "exercise")
@@ -66,12 +64,7 @@ def reset(name: str, yes: bool = False, root: Path | None = None) -> int:
 
 def _agreed(name: str) -> bool:
     """Ask the learner at the terminal whether to replace the exercise ``name``."""
-    if not sys.stdin.isatty():
-        raise CourseError(f"reset asks before it replaces {name}, and nobody is here to answer; add --yes")
-    try:
-        answer = input(f"Start {name} again? A copy of your file is kept. [y/N] ")
-    except EOFError:  # Ctrl-D
-        return False
+    answer = input(f"Start {name} again? A copy of your file is kept. [y/N] ")
     return answer.strip().lower() in ("y", "yes")
 
 

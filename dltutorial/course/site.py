@@ -11,7 +11,6 @@ import base64
 import html
 import mimetypes
 import os
-import re
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
@@ -28,7 +27,6 @@ from dltutorial.profile import timeline
 _POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
 _HTML = Path(__file__).with_suffix(".html")
 _WIDGET = "application/vnd.jupyter.widget-view+json"
-_FIGURE = re.compile(r'<img[^>]*\bsrc="data:image/[^>]*>')
 # A cell of nbconvert's template, in which hidden code is folded.
 _CELLS = """{%- extends 'basic/index.html.j2' -%}
 {%- block input -%}
@@ -61,7 +59,6 @@ def write(folder: Path, about: dict[str, Any], claims: Mapping[str, list[dict[st
         if row["notebook"] in executed:
             notebook = _read(folder / source)
             entry["title"] = notebooks.title(notebook)
-            entry["figure"] = _first_figure(notebook)
             entry["page"] = source.with_suffix(".html").as_posix()
             article = body(notebook, executed, source.parent.as_posix(), folder)
             top = "../" * len(source.parent.parts)
@@ -177,13 +174,3 @@ def _read(path: Path) -> Any:
         if cell.cell_type == "code":
             cell.outputs = [output for output in cell.outputs if _WIDGET not in output.get("data", {})]
     return notebook
-
-
-def _first_figure(notebook: Any) -> Markup:
-    """Return the first figure of the course in the outputs (an ``img``), or an empty string."""
-    for cell in notebook.cells:
-        for output in cell.get("outputs", ()):
-            figure = _FIGURE.search(output.get("data", {}).get("text/html", ""))
-            if figure:
-                return Markup(figure[0])
-    return Markup("")

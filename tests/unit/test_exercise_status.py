@@ -1,5 +1,4 @@
 import json
-import sys
 
 import pytest
 from test_exercises import CODE, edit, notebook
@@ -76,7 +75,6 @@ def test_where_no_copy_can_be_made_the_file_stays(course):
 @pytest.mark.parametrize(("answer", "status"), [("y", 0), ("n", 1), ("", 1)])
 def test_at_a_terminal_reset_asks(course, monkeypatch, answer, status):
     edit(course / "exercises" / "01_b.ipynb")
-    monkeypatch.setattr(sys.stdin, "isatty", lambda: True, raising=False)
     monkeypatch.setattr("builtins.input", lambda _: answer)
     assert exercise_status.reset("01", root=course) == status
     assert ("mine" in (course / "exercises" / "01_b.ipynb").read_text()) == bool(status)

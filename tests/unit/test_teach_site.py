@@ -67,12 +67,6 @@ def test_the_index_tells_machine_chapters_claims_and_failures(run):
     assert '<a href="03_feed.html">Feed the *device*</a>' in text
 
 
-def test_the_index_shows_the_first_figure_with_its_description(run):
-    text = (run / "index.html").read_text()
-    assert f'<a class="picture" href="03_feed.html"><img class="f" src="data:image/png;base64,{PIXEL}"' in text
-    assert 'alt="It &lt;rises&gt;"' in text
-
-
 def test_no_page_asks_anything_of_a_network_or_runs_a_script(run):
     for path in run.glob("*.html"):
         text = path.read_text()
