@@ -1,17 +1,19 @@
 """The attempts of chapter 15's exercise: train by a recipe until the target is reached.
 
-In: a recipe, a task, a seed. Out: an ``Attempt``: seconds and steps to the target, where the time went, and how the
-accuracy rose. As in MLPerf HPC's rules the clock includes staging, namely everything that is read before the first
-step. Before the clock starts, processes start and torch loads its kernels in one step on noise. Unlike there, the files
-may be in the page cache, because only the machine's administrator can empty it.
+The input is a recipe, a task and a seed. The output is an ``Attempt``: the seconds and the steps to the target, where
+the time went, and how the accuracy rose. As in the rules of MLPerf HPC, the clock includes staging, which is everything
+that is read before the first step. Before the clock starts, the processes start, and torch loads its kernels in one
+step on noise. The rules of MLPerf HPC require an empty page cache. Here the files may be in it, because only the
+administrator of a machine can empty it.
 
-An attempt that diverges or runs out of steps has not reached the target. Its seconds are those that were lost. Three
-loaders give the same images, up to rounding: one image after another (naive), a batch at once (lean), or all images
-read and pooled before the first step (staged).
+An attempt that diverges or runs out of steps has not reached the target. Three loaders give the same images, up to
+rounding. The naive one loads one image after another, the lean one a batch at once, and the staged one reads and pools
+all images before the first step.
 
 Legend: N images, B of a batch, H × W pixels, F features (pooled pixels, flattened).
 
-Farrell et al. 2021, arXiv:2110.11466; https://github.com/mlcommons/training_policies, hpc_training_rules.adoc
+Source: Farrell et al. 2021, arXiv:2110.11466, and the file hpc_training_rules.adoc in
+https://github.com/mlcommons/training_policies
 """
 
 import contextlib
@@ -47,17 +49,16 @@ SIZE = 32  # pixels of an image's edge
 
 @dataclass(frozen=True)
 class SolutionTask:
-    """What every attempt must do: distinguish simulated strong lenses from other galaxies, with this accuracy.
+    """The task of every attempt: distinguish simulated strong lenses from other galaxies, with this accuracy.
 
-    Data, network and target are the same for all, so that nobody can win by training on the validation images or
-    by lowering the target.
+    Data, network and target are the same for all recipes.
 
     Attributes:
-        target: accuracy on the validation images that counts as solved.
-        train, valid: images.
-        pool: edge of the square of pixels that becomes one feature.
-        widths: of the hidden layers.
-        seed: of the images. The weights and the order have the seed of an attempt.
+        target: The accuracy on the validation images that an attempt must reach.
+        train, valid: The numbers of training and validation images.
+        pool: The edge of the square of pixels whose mean is one feature.
+        widths: The widths of the hidden layers.
+        seed: The seed of the images. The weights and the order have the seed of an attempt.
     """
 
     target: float = 0.90
@@ -74,12 +75,12 @@ class SolutionTask:
 
     @property
     def n_features(self) -> int:
-        """Features of one image."""
+        """The number of features of one image."""
         return (SIZE // self.pool) ** 2
 
 
 def prepare(task: SolutionTask) -> Path:
-    """The file of a task's images, labels and training mean. It is simulated and written if it does not exist.
+    """Return the file of a task's images, labels and training mean. The first call simulates and writes it.
 
     Raises:
         CourseError: The file cannot be written.
@@ -88,15 +89,16 @@ def prepare(task: SolutionTask) -> Path:
     if not file.exists():
         images_NHW, labels_N = lenses.simulate(task.train + task.valid, SIZE, task.seed, progress=False)
         arrays = {"mean": images_NHW[: task.train].mean(0)}
-        for split, part in (("train", slice(task.train)), ("valid", slice(task.train, None))):
-            arrays |= {split: images_NHW[part].clone(), f"{split}_labels": labels_N[part].clone()}
+        for split, images in (("train", slice(task.train)), ("valid", slice(task.train, None))):
+            arrays[split] = images_NHW[images].clone()
+            arrays[f"{split}_labels"] = labels_N[images].clone()
         with paths.atomic(file) as temporary:
             torch.save(arrays, temporary)
     return file
 
 
 def read(file: Path) -> Mapping[str, Tensor]:
-    """The arrays "train", "train_labels", "valid", "valid_labels" and "mean", mapped into memory.
+    """Return the arrays "train", "train_labels", "valid", "valid_labels" and "mean", mapped into memory.
 
     Raises:
         DataError: The file is missing or damaged.
@@ -112,15 +114,15 @@ class SolutionRecipe:
     """How to train to the target. After the warm-up the learning rate is constant.
 
     Attributes:
-        loader: a name in ``LOADERS``.
-        batch_size: images in one step, over all ranks.
-        learning_rate: of each step after the warm-up.
-        warmup_steps: steps in which the learning rate rises linearly.
-        optimizer: sgd (with momentum 0.9) or adamw (without weight decay).
-        precision: of the matrix products. The weights have 32 bits.
-        ranks: processes that share each batch. Each has a device of its own: a core, or a GPU.
-        steps: the steps after which an attempt is given up.
-        eval_every: steps between two validations.
+        loader: A name in ``LOADERS``.
+        batch_size: The images in one step, over all ranks.
+        learning_rate: The learning rate after the warm-up.
+        warmup_steps: The steps in which the learning rate rises linearly.
+        optimizer: "sgd" (with momentum 0.9) or "adamw" (without weight decay).
+        precision: The precision of the matmuls. The weights have 32 bits.
+        ranks: The processes that share each batch. Each has a core or a GPU.
+        steps: The steps after which an attempt is given up.
+        eval_every: The steps between two validations.
     """
 
     loader: str = "naive"
@@ -151,14 +153,16 @@ class SolutionRecipe:
 
     @property
     def rank_batch(self) -> int:
-        """Images of one step on each rank."""
+        """The images of one step on each rank."""
         return self.batch_size // self.ranks
 
     def describe(self) -> str:
-        """The knobs that differ from their defaults, in words."""
-        defaults = dataclasses.asdict(SolutionRecipe())
-        changed = {name: value for name, value in dataclasses.asdict(self).items() if value != defaults[name]}
-        words = [f"{name} {v:g}" if isinstance(v, float) else f"{name} {v}" for name, v in changed.items()]
+        """Return the knobs that differ from their defaults, in words."""
+        words = []
+        for knob in dataclasses.fields(self):
+            value = getattr(self, knob.name)
+            if value != knob.default:
+                words.append(f"{knob.name} {value:g}" if isinstance(value, float) else f"{knob.name} {value}")
         return ", ".join(words) or "none"
 
 
@@ -171,40 +175,42 @@ def check_fits(recipe: SolutionRecipe, task: SolutionTask) -> None:
 
 
 def pooled(images_BHW: Tensor, pool: int) -> Tensor:
-    """Means over squares of pixels, flattened: (B, F)."""
+    """Return the means over squares of pixels, flattened to (B, F)."""
     return F.avg_pool2d(images_BHW[:, None], pool).flatten(1)
 
 
 def naive_batch(images_NHW: Tensor, chosen_B: Tensor, mean_HW: Tensor, pool: int) -> Tensor:
-    """Features (B, F): one image after another, in double precision."""
+    """Return the features (B, F), computed one image after another and in double precision."""
     features = []
+    n = SIZE // pool
     for number in chosen_B.tolist():
         image_HW = images_NHW[number].double() - mean_HW.double()
-        features.append(image_HW.reshape(SIZE // pool, pool, SIZE // pool, pool).mean((1, 3)).flatten().float())
+        features.append(image_HW.reshape(n, pool, n, pool).mean((1, 3)).flatten().float())
     return torch.stack(features)
 
 
 def lean_batch(images_NHW: Tensor, chosen_B: Tensor, mean_HW: Tensor, pool: int) -> Tensor:
-    """Features (B, F): all of them at once."""
+    """Return the features (B, F), computed all at once."""
     return pooled(images_NHW[chosen_B] - mean_HW, pool)
 
 
 def make_loader(name: str, file: Path, task: SolutionTask, device: str = "cpu") -> Load:
-    """A function that loads batches. To make the staged one takes as long as to read everything."""
+    """Return a function that loads batches. For the staged loader, this call reads everything."""
     if name == "staged":
         x_NF, y_N = all_features(file, "train", task, device)
         return lambda chosen_B: (x_NF[chosen_B.to(device)], y_N[chosen_B.to(device)])
-    arrays, batch = read(file), {"naive": naive_batch, "lean": lean_batch}[name]
+    arrays = read(file)
+    make_batch = naive_batch if name == "naive" else lean_batch
 
     def load(chosen_B: Tensor) -> tuple[Tensor, Tensor]:
-        x_BF = batch(arrays["train"], chosen_B, arrays["mean"], task.pool)
+        x_BF = make_batch(arrays["train"], chosen_B, arrays["mean"], task.pool)
         return x_BF.to(device), arrays["train_labels"][chosen_B].to(device)
 
     return load
 
 
 def all_features(file: Path, split: str, task: SolutionTask, device: str = "cpu") -> tuple[Tensor, Tensor]:
-    """All features (N, F) and labels (N,) of a split, read, pooled and copied to the device."""
+    """Return all features (N, F) and labels (N,) of a split, read, pooled and copied to the device."""
     arrays = read(file)
     x_NF = pooled(arrays[split] - arrays["mean"], task.pool)
     return x_NF.to(device), arrays[f"{split}_labels"].clone().to(device)
@@ -215,16 +221,16 @@ class Attempt:
     """The result of one recipe with one seed.
 
     Attributes:
-        seed: of the initial weights and of the order of the images.
-        reached: whether the accuracy reached the target.
-        diverged: whether the loss was no longer finite.
-        steps: training steps.
-        seconds: from the start of the clock to the validation that reached the target, or to the end.
-        staging_s: of these, the time before the first step: reading, the network, the optimizer.
-        input_s: of these, the time that the host waited for batches.
-        evaluate_s: of these, the time of the validations.
-        ranks: that took part.
-        looks: (steps, seconds, accuracy) at each validation.
+        seed: The seed of the initial weights and of the order of the images.
+        reached: Whether the accuracy reached the target.
+        diverged: Whether the loss was no longer finite.
+        steps: The number of training steps.
+        seconds: The time from the start of the clock to the validation that reached the target, or to the end.
+        staging_s: The part of this time before the first step, for reading, the network and the optimizer.
+        input_s: The part of this time in which the host waited for batches.
+        evaluate_s: The part of this time for validations.
+        ranks: The number of ranks.
+        validations: The steps, the seconds and the accuracy at each validation.
     """
 
     seed: int
@@ -236,35 +242,36 @@ class Attempt:
     input_s: float
     evaluate_s: float
     ranks: int
-    looks: tuple[tuple[int, float, float], ...]
+    validations: tuple[tuple[int, float, float], ...]
 
     @property
     def step_s(self) -> float:
-        """Seconds of all steps together: forward, backward, communication, optimizer."""
+        """The seconds of all steps: forward pass, backward pass, communication and optimizer."""
         return max(0.0, self.seconds - self.staging_s - self.input_s - self.evaluate_s)
 
     @property
     def device_s(self) -> float:
-        """Seconds for which devices were occupied: what is paid for."""
+        """The seconds of all devices together, which are what a user pays for."""
         return self.ranks * self.seconds
 
     @property
     def accuracy(self) -> float:
-        """At the last validation; 0 if there was none."""
-        return self.looks[-1][2] if self.looks else 0.0
+        """The accuracy at the last validation, or 0 without any validation."""
+        return self.validations[-1][2] if self.validations else 0.0
 
 
 class Training:
-    """All that exists before the first step: loader, network, optimizer, validation images.
+    """Everything that exists before the first step: loader, network, optimizer and validation images.
 
     Attributes:
-        step: steps made.
-        input_s, evaluate_s: seconds in loading and in validation.
+        step: The number of steps so far.
+        input_s, evaluate_s: The seconds in loading and in validation so far.
     """
 
     def __init__(self, recipe: SolutionRecipe, task: SolutionTask, file: Path, seed: int, device: str) -> None:
         """Read what the recipe reads before the first step. All ranks of one attempt do this together."""
-        self.recipe, self.task = recipe, task
+        self.recipe = recipe
+        self.task = task
         self.rank = dist.get_rank() if recipe.ranks > 1 else 0
         self.load = make_loader(recipe.loader, file, task, device)
         x_NF, y_N = all_features(file, "valid", task, device)
@@ -273,10 +280,12 @@ class Training:
         self.model = build(task, seed, device)
         self.update = make_update(self.model, recipe)
         self.losses: list[Tensor] = []
-        self.step, self.input_s, self.evaluate_s = 0, 0.0, 0.0
+        self.step = 0
+        self.input_s = 0.0
+        self.evaluate_s = 0.0
 
     def run(self) -> Iterator[tuple[int, float, float]]:
-        """Train, and yield (steps, loss, accuracy) at each validation. The caller decides when it is enough."""
+        """Train, and yield (steps, loss, accuracy) at each validation. The caller decides when to stop."""
         while self.step < self.recipe.steps:
             self.losses.append(self.update(self.step, *self._next_batch()))
             self.step += 1
@@ -285,30 +294,31 @@ class Training:
                 self.losses.clear()
 
     def _next_batch(self) -> tuple[Tensor, Tensor]:
-        """This rank's share of the next batch, in the order of chapter 12's replica of this seed."""
-        before_s, n = time.perf_counter(), self.recipe.rank_batch
-        batch = self.order.next(self.recipe.batch_size)[0]
-        share = self.load(batch[self.rank * n : (self.rank + 1) * n])
-        self.input_s += time.perf_counter() - before_s
-        return share
+        """Return this rank's images of the next batch, in the order of chapter 12's replica of this seed."""
+        begin_s = time.perf_counter()
+        batch_B = self.order.next(self.recipe.batch_size)[0]
+        first = self.rank * self.recipe.rank_batch
+        images = self.load(batch_B[first : first + self.recipe.rank_batch])
+        self.input_s += time.perf_counter() - begin_s
+        return images
 
     @torch.inference_mode()
     def _validate(self) -> tuple[float, float]:
-        """The mean loss since the last validation, and the accuracy on all validation images, on every rank."""
+        """Return the mean loss since the last validation, and the accuracy on all validation images, on every rank."""
         x_NF, y_N = self.valid
         synchronise(x_NF.device)
-        before_s = time.perf_counter()
+        begin_s = time.perf_counter()
         n_correct = (self.model(x_NF).argmax(1) == y_N).sum().double()
         sums = torch.stack([torch.stack(self.losses).mean().double(), n_correct])
         if self.recipe.ranks > 1:
             dist.all_reduce(sums)
         loss_sum, n_correct_of_all = sums.tolist()
-        self.evaluate_s += time.perf_counter() - before_s
+        self.evaluate_s += time.perf_counter() - begin_s
         return loss_sum / self.recipe.ranks, n_correct_of_all / self.task.valid
 
 
 def make_update(model: nn.Module, recipe: SolutionRecipe) -> Callable[[int, Tensor, Tensor], Tensor]:
-    """A function ``update(step, x_BF, y_B)`` that makes one training step and returns its loss on the device."""
+    """Return a function ``update(step, x_BF, y_B)``, which makes one step and returns its loss on the device."""
     device = next(model.parameters()).device.type
     replica = DistributedDataParallel(model) if recipe.ranks > 1 else model
     if recipe.optimizer == "adamw":
@@ -335,7 +345,7 @@ def make_update(model: nn.Module, recipe: SolutionRecipe) -> Callable[[int, Tens
 def attempts(
     recipe: SolutionRecipe, task: SolutionTask, seeds: Sequence[int], *, timeout_s: float = 120.0
 ) -> list[Attempt]:
-    """One attempt for each seed, one after the other. With several ranks, all attempts run on the same ranks.
+    """Make one attempt for each seed. With several ranks, all attempts run on the same ranks.
 
     Raises:
         RecipeError: The recipe does not suit the task.
@@ -354,8 +364,11 @@ def _attempts_of_rank(recipe: SolutionRecipe, task: SolutionTask, file: Path, se
 
 
 def attempt(recipe: SolutionRecipe, task: SolutionTask, file: Path, seed: int) -> Attempt:
-    """One attempt of this process, or of all ranks of its process group together, each on a core or a GPU."""
-    device, looks, diverged, reached = own_device(), [], False, False
+    """Make one attempt in this process, or in all ranks of its process group, each on a core or a GPU."""
+    device = own_device()
+    validations = []
+    diverged = False
+    reached = False
     with one_thread():
         make_update(build(task, 0, device), recipe)(0, *noise(task, recipe.rank_batch, device))
         synchronise(device)
@@ -369,26 +382,36 @@ def attempt(recipe: SolutionRecipe, task: SolutionTask, file: Path, seed: int) -
             diverged = not math.isfinite(loss)
             if diverged:
                 break
-            looks.append((step, seconds, accuracy))
+            validations.append((step, seconds, accuracy))
             reached = accuracy >= task.target
             if reached:
                 break
-    times = (seconds, staging_s, training.input_s, training.evaluate_s)
-    return Attempt(seed, reached, diverged, training.step, *times, recipe.ranks, tuple(looks))
+    return Attempt(
+        seed=seed,
+        reached=reached,
+        diverged=diverged,
+        steps=training.step,
+        seconds=seconds,
+        staging_s=staging_s,
+        input_s=training.input_s,
+        evaluate_s=training.evaluate_s,
+        ranks=recipe.ranks,
+        validations=tuple(validations),
+    )
 
 
 def build(task: SolutionTask, seed: int, device: str = "cpu") -> nn.Sequential:
-    """Chapter 12's network, with two outputs. The same seed gives the same weights on every device."""
+    """Return chapter 12's network with two outputs. The same seed gives the same weights on every device."""
     return networks.network((task.n_features, *task.widths, 2), seed).to(device)
 
 
 def noise(task: SolutionTask, n: int, device: str) -> tuple[Tensor, Tensor]:
-    """A batch of random features (n, F) with labels (n,) of 0."""
+    """Return a batch of random features (n, F) with labels (n,) of 0."""
     return torch.randn(n, task.n_features, device=device), torch.zeros(n, dtype=torch.int64, device=device)
 
 
 def own_device() -> str:
-    """The device of this process: a GPU, which is shared only if there are fewer GPUs than processes, or the CPU."""
+    """Return the device of this process. A GPU is shared only if there are fewer GPUs than processes."""
     if machine.device() != "cuda":
         return machine.device()
     return f"cuda:{RankInfo.from_env().local_rank % torch.cuda.device_count()}"
@@ -396,7 +419,7 @@ def own_device() -> str:
 
 @contextlib.contextmanager
 def one_thread() -> Iterator[None]:
-    """One core for each rank, so that more ranks are compared with fewer, not with more threads."""
+    """Use one core on each rank, so that a comparison of numbers of ranks is not one of numbers of threads."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

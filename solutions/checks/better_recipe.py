@@ -1,10 +1,12 @@
-"""Check of chapter 15's exercise: a recipe that beats the reference, on seeds that its author has not seen.
+"""Check of chapter 15's exercise: a recipe that beats the reference, on seeds that its author does not know.
 
-The learner's function gets the reference recipe and the task and returns a recipe. What can be told without training
-is told first. Then it trains with five unseen seeds, with everything staged: loaders give the same images, and what
-never arrives is told soon. Five more run in turn with the reference under each better loader, which one knob gives:
-all runs must reach the target, and take clearly fewer device-seconds than the best of those. Which mistake it was is
-read off recipe and runs.
+The learner's function gets the reference recipe and the task, and returns a recipe. The first case checks the recipe
+without training. The second case trains with five unknown seeds and staged images, because all loaders give the same
+images. The third case trains with five more seeds, in turn with the reference under each better loader. All runs must
+reach the target, and take clearly fewer device-seconds than the best of those references. The hint follows from the
+recipe and the runs.
+
+Source: Farrell et al. 2021, arXiv:2110.11466
 """
 
 import os
@@ -18,9 +20,9 @@ from dltutorial.errors import RecipeError
 
 TASK = SolutionTask(target=0.94, train=8_000, valid=2_000, seed=15)
 REFERENCE = SolutionRecipe(loader="naive", batch_size=64, learning_rate=2**-5, eval_every=10)
-SEEDS = 5  # twice
-PATIENCE = 4  # times the updates that a run takes, about: by then a recipe is there, or too slow for the race
-CLEARLY = 0.8  # of the device-seconds of one knob, the loader: less than that is no luck, and more than one knob
+SEEDS = 5  # of each of the two cases that train
+PATIENCE = 4  # times the updates that a run usually takes, before the second case gives up
+CLEARLY = 0.8  # times the device-seconds of one better knob, the loader; a smaller difference may be chance
 ONE_KNOB = [replace(REFERENCE, loader=loader) for loader in ("lean", "staged")]
 
 _REASONS = {
@@ -31,19 +33,19 @@ _REASONS = {
 
 
 def _recipe(fn: Callable) -> SolutionRecipe:
-    """The learner's recipe."""
+    """Return the learner's recipe, or raise the error for an answer that is none."""
     try:
         recipe = fn(REFERENCE, TASK)
         if isinstance(recipe, SolutionRecipe):
             attempts.check_fits(recipe, TASK)
             return recipe
     except RecipeError as error:
-        told = next((hint for key, hint in _REASONS.items() if key in str(error)), "Read what the recipe says.")
-        raise Wrong("a recipe that can be", error, told) from None
-    told = "Return a SolutionRecipe: dataclasses.replace(reference, knob=value)."
+        hints = [hint for key, hint in _REASONS.items() if key in str(error)]
+        raise Wrong("a recipe that can be", error, hints[0] if hints else "Read what the recipe says.") from None
+    hint = "Return a SolutionRecipe: dataclasses.replace(reference, knob=value)."
     if isinstance(recipe, dict):
-        told = "Only the knobs of SolutionRecipe can be turned; data, network and target are the same for everybody."
-    raise Wrong("a SolutionRecipe", recipe, "" if recipe is None else told)
+        hint = "Only the knobs of SolutionRecipe can be turned; data, network and target are the same for everybody."
+    raise Wrong("a SolutionRecipe", recipe, "" if recipe is None else hint)
 
 
 def _can_be(fn: Callable) -> None:
@@ -52,17 +54,18 @@ def _can_be(fn: Callable) -> None:
     if recipe == REFERENCE:
         raise Wrong("another recipe", recipe.describe(), "That is the reference itself: turn at least one knob.")
     if recipe in ONE_KNOB:
-        told = "The loader is the first knob, not the only one: what is the largest part once it is turned?"
-        raise Wrong("more than the reference with a better loader", recipe.describe(), told)
+        hint = "The loader is the first knob, not the only one: what is the largest part once it is turned?"
+        raise Wrong("more than the reference with a better loader", recipe.describe(), hint)
 
 
 def _reaches(fn: Callable) -> None:
     """It reaches the target with every one of five unseen seeds"""
     recipe = _recipe(fn)
-    most = min(recipe.steps, int(PATIENCE * _least_steps(recipe)))
-    soon = replace(recipe, loader="staged", ranks=1, steps=most, warmup_steps=min(recipe.warmup_steps, most - 1))
-    for seed in _unseen():
-        _all_there(recipe, attempts.attempts(soon, TASK, [seed]))
+    steps = min(recipe.steps, int(PATIENCE * _usual_steps(recipe)))
+    warmup_steps = min(recipe.warmup_steps, steps - 1)
+    fast = replace(recipe, loader="staged", ranks=1, steps=steps, warmup_steps=warmup_steps)
+    for seed in _unknown_seeds():
+        _check_reached(recipe, attempts.attempts(fast, TASK, [seed]))
 
 
 def _beats(fn: Callable) -> None:
@@ -70,11 +73,11 @@ def _beats(fn: Callable) -> None:
     recipe = _recipe(fn)
     ours: list[Attempt] = []
     theirs: list[list[Attempt]] = [[] for _ in ONE_KNOB]
-    for seed in _unseen():
+    for seed in _unknown_seeds():
         for runs, rival in zip([ours, *theirs], [recipe, *ONE_KNOB], strict=True):
             runs += attempts.attempts(rival, TASK, [seed])
-    _all_there(recipe, ours)
-    # The same seed at almost the same moment: a busy machine hits both. The better rival counts.
+    _check_reached(recipe, ours)
+    # Runs of one seed follow each other at once, so that other programs slow both down. The better rival counts.
     ratios = [statistics.median(a.device_s / b.device_s for a, b in zip(ours, runs, strict=True)) for runs in theirs]
     if max(ratios) > CLEARLY:
         rival = theirs[ratios.index(max(ratios))]
@@ -83,14 +86,14 @@ def _beats(fn: Callable) -> None:
         raise Wrong(expected, got, _why_slow(recipe, ours, rival))
 
 
-def _unseen() -> list[int]:
-    """Seeds that nobody could have tuned for: new ones in every check."""
+def _unknown_seeds() -> list[int]:
+    """Return new seeds in every check, so that no recipe is tuned for them."""
     first = int.from_bytes(os.urandom(4), "big")
     return list(range(first, first + SEEDS))
 
 
-def _all_there(recipe: SolutionRecipe, runs: list[Attempt]) -> None:
-    """Raises: Wrong: a run missed the target; with what most likely kept it from there."""
+def _check_reached(recipe: SolutionRecipe, runs: list[Attempt]) -> None:
+    """All runs must reach the target. Otherwise the hint names the most likely reason."""
     reached = sum(run.reached for run in runs)
     if reached == len(runs):
         return
@@ -98,11 +101,11 @@ def _all_there(recipe: SolutionRecipe, runs: list[Attempt]) -> None:
     expected = f"{TASK.target:.0%} with every seed"
     if any(run.diverged for run in runs):
         raise Wrong(expected, got, "It diverges: the outputs are no numbers any more. The learning rate is too large.")
-    if recipe.learning_rate > 2 * _sensible_rate(recipe):
+    if recipe.learning_rate > 2 * _usual_rate(recipe):
         hint = "The learning rate is too large: the loss jumps about. In proportion to the batch is right below B_crit."
-    elif recipe.steps < _least_steps(recipe):
+    elif recipe.steps < _usual_steps(recipe):
         hint = "It gives up too early: steps is too small for most seeds. One lucky seed is no recipe."
-    elif recipe.learning_rate < _sensible_rate(recipe) / 8:
+    elif recipe.learning_rate < _usual_rate(recipe) / 8:
         hint = "The learning rate is so small that the updates run out before the target is reached."
     else:
         hint = "A recipe counts if every seed arrives. Look at the rate, and at steps."
@@ -110,8 +113,9 @@ def _all_there(recipe: SolutionRecipe, runs: list[Attempt]) -> None:
 
 
 def _why_slow(recipe: SolutionRecipe, ours: list[Attempt], theirs: list[Attempt]) -> str:
-    """The knob that most likely costs the time."""
-    steps, reference_steps = (statistics.median(run.steps for run in runs) for runs in (ours, theirs))
+    """Return the hint for the knob that most likely costs the time."""
+    steps = statistics.median(run.steps for run in ours)
+    reference_steps = statistics.median(run.steps for run in theirs)
     if recipe.ranks > REFERENCE.ranks:
         return "More ranks may finish sooner, but each of them is paid for: count device-seconds, ranks × seconds."
     input_share = statistics.median(run.input_s / run.seconds for run in ours)
@@ -126,14 +130,14 @@ def _why_slow(recipe: SolutionRecipe, ours: list[Attempt], theirs: list[Attempt]
     return "Measure where the time goes, with attempts.attempts(recipe, task, [seed]), and shorten the largest part."
 
 
-def _sensible_rate(recipe: SolutionRecipe) -> float:
-    """A rate that works, about: chapter 12's, by the root of the batch size."""
+def _usual_rate(recipe: SolutionRecipe) -> float:
+    """Return a learning rate that works: chapter 12's rate, which grows with the root of the batch size."""
     base = 2**-4 if recipe.optimizer == "sgd" else 2**-9
     return base * (recipe.batch_size / 32) ** 0.5
 
 
-def _least_steps(recipe: SolutionRecipe) -> float:
-    """Updates that a run takes, about."""
+def _usual_steps(recipe: SolutionRecipe) -> float:
+    """Return about how many updates a run takes."""
     return 60 * (1 + 300 / recipe.batch_size)
 
 

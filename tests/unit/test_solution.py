@@ -42,7 +42,7 @@ def test_an_attempt_reaches_the_target_and_says_where_the_time_went():
     (result,) = attempt.attempts(QUICK, TASK, [0])
     assert result.reached
     assert result.accuracy >= TASK.target
-    assert result.steps == result.looks[-1][0]
+    assert result.steps == result.validations[-1][0]
     assert result.steps % QUICK.eval_every == 0
     parts = result.staging_s + result.input_s + result.evaluate_s + result.step_s
     assert parts == pytest.approx(result.seconds)
@@ -59,8 +59,10 @@ def test_a_learning_rate_that_is_too_large_diverges_and_ends_early():
 def test_two_ranks_share_a_batch_and_train_the_same():
     alone, together = (attempt.attempts(dataclasses.replace(QUICK, ranks=n), TASK, [1])[0] for n in (1, 2))
     assert together.device_s == 2 * together.seconds
-    n = min(len(alone.looks), len(together.looks))
-    accuracy_alone, accuracy_together = ([accuracy for *_, accuracy in one.looks[:n]] for one in (alone, together))
+    n = min(len(alone.validations), len(together.validations))
+    accuracy_alone, accuracy_together = (
+        [accuracy for *_, accuracy in one.validations[:n]] for one in (alone, together)
+    )
     assert accuracy_alone == pytest.approx(accuracy_together, abs=0.02)
 
 
