@@ -11,7 +11,6 @@ Legend: T snapshots in the year, N snapshots that are read, C channels, H rows (
 
 import contextlib
 import math
-import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,12 +23,6 @@ from dltutorial.errors import DataError, RecipeError
 
 SUFFIXES = (".h5", ".npy", ".zarr")
 SUFFIX_OF_KIND = {"hdf5": ".h5", "npy": ".npy", "zarr": ".zarr"}
-LAYOUTS = "npy, or hdf5 or zarr with -auto, -contiguous (hdf5) or -chunkN, then -gzipL, -lzf (hdf5) or -zstd (zarr)"
-_LAYOUT = re.compile(
-    r"npy|hdf5-contiguous"
-    r"|hdf5-(auto|chunk[1-9]\d*)(-gzip\d?|-lzf)?"
-    r"|zarr-(auto|chunk[1-9]\d*)(-gzip\d?|-zstd)?"
-)
 # h5py's two errors on a file system that cannot lock files, and for a file that is open in the other locking mode.
 _LOCK_ERRORS = ("unable to lock file", "file locking flag values don't match")
 # For large snapshots h5py's ``read_direct`` is faster than a slice, because it reads into the final place: at 20 MiB it
@@ -42,18 +35,18 @@ class Layout:
     """How a year lies on disk.
 
     Attributes:
-        name: ``npy``, ``hdf5-contiguous``, ``hdf5-chunk16-gzip4``, ``zarr-auto-zstd``, …
+        name: a name for tables and folders, such as ``hdf5-chunk16-gzip4``.
         kind: "hdf5", "npy" or "zarr".
         chunk: snapshots per chunk, "auto" if the library chooses the shape of a chunk, or None for no chunks.
-        compression: "gzip", "lzf", "zstd", or None.
-        level: of gzip; None takes the library's default.
+        compression: "gzip" or "lzf" (hdf5), "zstd" (zarr), or None.
+        level: of gzip.
     """
 
     name: str
     kind: str
-    chunk: int | str | None
-    compression: str | None
-    level: int | None
+    chunk: int | str | None = None
+    compression: str | None = None
+    level: int | None = None
 
     @classmethod
     def of(cls, name: str) -> "Layout":
@@ -62,22 +55,9 @@ class Layout:
         Raises:
             RecipeError: There is no such layout.
         """
-        if not _LAYOUT.fullmatch(name):
-            raise RecipeError(f"no layout {name!r}; choose {LAYOUTS}")
-        kind, *words = name.split("-")
-        chunk: int | str | None = None
-        compression, level = None, None
-        for word in words:
-            letters = word.rstrip("0123456789")
-            number = word[len(letters) :]
-            if letters == "chunk":
-                chunk = int(number)
-            elif letters == "auto":
-                chunk = "auto"
-            elif letters != "contiguous":
-                compression = letters
-                level = int(number) if number else None
-        return cls(name, kind, chunk, compression, level)
+        if name not in LAYOUTS:
+            raise RecipeError(f"no layout {name!r}; choose one of {', '.join(LAYOUTS)}")
+        return LAYOUTS[name]
 
     @property
     def suffix(self) -> str:
@@ -95,6 +75,20 @@ class Layout:
         if self.chunk > shape_TCHW[0]:
             raise DataError(f"a year of {shape_TCHW[0]} snapshots has no chunk of {self.chunk}; choose a smaller chunk")
         return (self.chunk, *shape_TCHW[1:])
+
+
+_LAYOUTS = (
+    Layout("npy", "npy"),
+    Layout("hdf5-contiguous", "hdf5"),
+    Layout("hdf5-auto-gzip4", "hdf5", chunk="auto", compression="gzip", level=4),
+    Layout("hdf5-chunk1", "hdf5", chunk=1),
+    Layout("hdf5-chunk1-gzip4", "hdf5", chunk=1, compression="gzip", level=4),
+    Layout("hdf5-chunk1-lzf", "hdf5", chunk=1, compression="lzf"),
+    Layout("hdf5-chunk16-gzip4", "hdf5", chunk=16, compression="gzip", level=4),
+    Layout("zarr-chunk1", "zarr", chunk=1),
+    Layout("zarr-chunk1-zstd", "zarr", chunk=1, compression="zstd"),
+)
+LAYOUTS = {layout.name: layout for layout in _LAYOUTS}
 
 
 class Year:

@@ -188,14 +188,12 @@ def _create_npy(file: Path, shape_TCHW: tuple[int, ...], layout: Layout) -> Iter
 @contextlib.contextmanager
 def _create_zarr(file: Path, shape_TCHW: tuple[int, ...], layout: Layout) -> Iterator[Put]:
     import zarr
-    from zarr.codecs import GzipCodec, ZstdCodec
+    from zarr.codecs import ZstdCodec
 
-    compressor: Any = None
-    if layout.compression == "gzip":
-        compressor = GzipCodec(level=5 if layout.level is None else layout.level)
+    compressor = None
     if layout.compression == "zstd":
         compressor = ZstdCodec()
-    chunks: Any = layout.chunk_shape(shape_TCHW) or "auto"
+    chunks: Any = layout.chunk_shape(shape_TCHW)
     fields = zarr.create_array(file, shape=shape_TCHW, dtype="float32", chunks=chunks, compressors=compressor)
 
     def put(first: int, x_BCHW: np.ndarray) -> None:

@@ -1,5 +1,6 @@
 """The loaders of chapter 03 give the same batches; a thread reads ahead; what each loader should cost."""
 
+import dataclasses
 import gc
 import itertools
 import subprocess
@@ -24,7 +25,9 @@ def splits(tiny_data, tmp_path_factory):
     """The training split in the layouts of the rungs, with chunks that fit so short a year."""
     place, found = tmp_path_factory.mktemp("ladder"), {}
     for name in {rung.layout for rung in RUNGS}:
-        layout = name.replace("chunk16", "chunk5")
+        layout = formats.Layout.of(name)
+        if layout.chunk == 16:
+            layout = dataclasses.replace(layout, chunk=5)
         folder = convert.convert(tiny_data, layout, place / name, splits=("train",), progress=False)
         found[name] = store.open_split(folder, "train")
     return found

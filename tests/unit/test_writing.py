@@ -60,8 +60,8 @@ def test_a_data_set_is_converted_once(tiny_data, tmp_path):
 
 
 def test_a_chunk_deeper_than_a_year_is_one_line(tiny_data, tmp_path):
-    with pytest.raises(DataError, match="a year of 10 snapshots has no chunk of 11; choose a smaller chunk"):
-        convert.convert(tiny_data, "hdf5-chunk11", tmp_path / "out", progress=False)
+    with pytest.raises(DataError, match="a year of 10 snapshots has no chunk of 16; choose a smaller chunk"):
+        convert.convert(tiny_data, "hdf5-chunk16-gzip4", tmp_path / "out", progress=False)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -110,7 +110,7 @@ except DataError as error:
 """
 
 
-@pytest.mark.parametrize("layout", ["hdf5-chunk1", "hdf5-chunk4-gzip1", "npy"])
+@pytest.mark.parametrize("layout", ["hdf5-chunk1", "hdf5-chunk1-gzip4", "npy"])
 def test_a_full_disk_is_one_line_and_leaves_nothing(layout, tiny_data, tmp_path):
     command = [sys.executable, "-c", FULL_DISK, tiny_data, tmp_path / "out", layout]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
