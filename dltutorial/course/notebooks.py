@@ -23,7 +23,7 @@ from dltutorial.course.execute import quick_imports
 from dltutorial.errors import CourseError, RecipeError
 
 WRITES = "%%writefile "
-FURTHER = "further"
+FURTHER = "further"  # the folder of the notebooks beyond the core, below the folder of the core chapters
 _PATTERN = "[0-9][0-9]_*.ipynb"
 _COPY = re.compile(r"-Copy\d+$|__\d{8,}")  # the names of copies that JupyterLab and nbgitpuller make
 _HEADING = re.compile(r"^#+\s*(?:\d+\W+)?(.*)")
@@ -93,16 +93,22 @@ def find(wanted: str, among: Sequence[Path] | None = None, kind: str = "chapter"
     is_further = FURTHER in wanted
     candidates = [path for path in among if (path.parent.name == FURTHER) == is_further]
     name = Path(wanted).name.removesuffix(".ipynb").removesuffix(f"-{FURTHER}")
-    matches = [path for path in candidates if path.stem == name]
-    if not matches and name:
-        matches = [path for path in candidates if name.zfill(2) == path.stem[:2] or name == path.stem[3:]]
+    matches = _matches(name, candidates)
     if len(matches) == 1:
         return matches[0]
     if matches:
         several = " or ".join(path.stem for path in matches)
         raise CourseError(f"{kind} {wanted!r} may be {several}; give the whole name of one")
-    names = ", ".join(number(path) if path.parent.name == FURTHER else path.stem for path in among)
+    names = ", ".join(place(path).removesuffix(".ipynb") for path in among)
     raise CourseError(f"no {kind} {wanted!r}; choose a number or name of: {names}")
+
+
+def _matches(name: str, candidates: Sequence[Path]) -> list[Path]:
+    """Return the notebooks of this name. If there is none, return those whose number or rest of the name it is."""
+    whole_name = [path for path in candidates if path.stem == name]
+    if whole_name:
+        return whole_name
+    return [path for path in candidates if path.stem[:2] == name.zfill(2) or path.stem[3:] == name]
 
 
 def read(path: Path) -> dict[str, Any]:
