@@ -19,6 +19,7 @@ import numpy as np
 from dltutorial.errors import RecipeError
 
 _GRID_POINTS = 600
+_RESAMPLED_FITS = 500
 
 
 @dataclass(frozen=True)
@@ -30,14 +31,12 @@ class Fit:
         b_crit: the critical batch size, which needs twice as many.
         s_min_K, b_crit_K: the same for resampled seeds, which are drawn with replacement at each batch size. Their
             spread is the uncertainty.
-        spread: root mean square of ln(measured / fitted) over the points.
     """
 
     s_min: float
     b_crit: float
     s_min_K: np.ndarray
     b_crit_K: np.ndarray
-    spread: float
 
     def steps(self, batch_size: float | np.ndarray) -> float | np.ndarray:
         """S, the updates at a batch size."""
@@ -60,7 +59,7 @@ def steps(batch_size: float | np.ndarray, s_min: float, b_crit: float) -> float 
     return s_min * (1 + b_crit / batch_size)
 
 
-def fit(batch_sizes: Sequence[int], steps_PS: np.ndarray, resampled: int = 500, seed: int = 0) -> Fit:
+def fit(batch_sizes: Sequence[int], steps_PS: np.ndarray) -> Fit:
     """Fit the curve to the median seed of each batch size, by least squares of ln S with equal weights.
 
     A seed that did not reach the target counts as later than all seeds that did. It is not dropped. A batch size is
@@ -69,48 +68,50 @@ def fit(batch_sizes: Sequence[int], steps_PS: np.ndarray, resampled: int = 500, 
     Args:
         batch_sizes: P of them.
         steps_PS: updates until each seed reached the target, (P, S); nan if it did not.
-        resampled: number K of resampled fits.
-        seed: of the resampling.
 
     Raises:
         RecipeError: Most seeds reached the target at fewer than three batch sizes; or B_crit is far outside of the
             batch sizes.
     """
     measured_PS = np.asarray(steps_PS, np.float64)
-    logs_PS = np.log(np.nan_to_num(measured_PS, nan=np.inf, posinf=np.inf))
+    logs_PS = np.log(measured_PS)
+    logs_PS[np.isnan(logs_PS)] = np.inf
     reached_P = np.isfinite(np.median(logs_PS, 1))
-    sizes_P = np.asarray(batch_sizes, dtype=np.float64)[reached_P]
     logs_PS = logs_PS[reached_P]
+    sizes_P = np.asarray(batch_sizes, np.float64)[reached_P]
     if len(sizes_P) < 3:
         raise RecipeError(
             f"{len(sizes_P)} of {len(reached_P)} batch sizes reached the target with most seeds, a curve needs 3; "
             "lower the target, or train for longer"
         )
-    smallest, largest = sizes_P.min(), sizes_P.max()
+    smallest = sizes_P.min()
+    largest = sizes_P.max()
     grid_G = np.geomspace(smallest / 100, largest * 100, _GRID_POINTS)
-    (s_min,), (b_crit,), (spread,) = _least_squares(sizes_P, np.median(logs_PS, 1)[None], grid_G)
+    median_1P = np.median(logs_PS, 1)[None]
+    (s_min,), (b_crit,) = _least_squares(sizes_P, median_1P, grid_G)
     if b_crit >= largest * 4:
         raise RecipeError(f"the knee is above all sizes, {smallest:g} to {largest:g}; take larger ones")
     if b_crit <= smallest / 4:
         raise RecipeError(f"the knee is below all sizes, {smallest:g} to {largest:g}; take smaller ones")
-    drawn_KPS = np.random.default_rng(seed).integers(logs_PS.shape[1], size=(resampled, *logs_PS.shape))
+    rng = np.random.default_rng(0)
+    drawn_KPS = rng.integers(logs_PS.shape[1], size=(_RESAMPLED_FITS, *logs_PS.shape))
     resampled_KPS = np.take_along_axis(logs_PS[None], drawn_KPS, axis=2)
     median_KP = np.median(resampled_KPS, 2)
     median_KP = median_KP[np.isfinite(median_KP).all(1)]
-    s_min_K, b_crit_K, _ = _least_squares(sizes_P, median_KP, grid_G)
-    return Fit(float(s_min), float(b_crit), s_min_K, b_crit_K, float(spread))
+    s_min_K, b_crit_K = _least_squares(sizes_P, median_KP, grid_G)
+    return Fit(float(s_min), float(b_crit), s_min_K, b_crit_K)
 
 
-def _least_squares(sizes_P: np.ndarray, logs_KP: np.ndarray, grid_G: np.ndarray) -> tuple[np.ndarray, ...]:
+def _least_squares(sizes_P: np.ndarray, logs_KP: np.ndarray, grid_G: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Fit K curves of ln S.
 
     For a given B_crit, the best ln S_min is a mean. Therefore only B_crit is searched, on a grid.
 
     Returns:
-        S_min, B_crit and the spread of the residuals, (K,) each.
+        S_min (K,) and B_crit (K,).
     """
     rest_KGP = logs_KP[:, None] - np.log1p(grid_G[:, None] / sizes_P)
-    error_KG = ((rest_KGP - rest_KGP.mean(2)[..., None]) ** 2).mean(2)
+    error_KG = rest_KGP.var(2)
     best_K = error_KG.argmin(1).clip(1, len(grid_G) - 2)
     # A parabola through the best grid point and its neighbours gives the minimum between them.
     rows_K = np.arange(len(logs_KP))
@@ -119,9 +120,9 @@ def _least_squares(sizes_P: np.ndarray, logs_KP: np.ndarray, grid_G: np.ndarray)
     right_K = error_KG[rows_K, best_K + 1]
     curvature_K = left_K - 2 * middle_K + right_K
     is_convex_K = curvature_K > 0
-    safe_curvature_K = np.where(is_convex_K, curvature_K, 1)
-    shift_K = np.where(is_convex_K, 0.5 * (left_K - right_K) / safe_curvature_K, 0.0).clip(-1, 1)
-    log_ratio = np.log(grid_G[1] / grid_G[0])
-    b_crit_K = grid_G[best_K] * np.exp(log_ratio * shift_K)
+    shift_K = np.zeros(len(logs_KP))
+    shift_K[is_convex_K] = 0.5 * (left_K - right_K)[is_convex_K] / curvature_K[is_convex_K]
+    grid_step = np.log(grid_G[1] / grid_G[0])
+    b_crit_K = grid_G[best_K] * np.exp(grid_step * shift_K.clip(-1, 1))
     rest_KP = logs_KP - np.log1p(b_crit_K[:, None] / sizes_P)
-    return np.exp(rest_KP.mean(1)), b_crit_K, rest_KP.std(1)
+    return np.exp(rest_KP.mean(1)), b_crit_K

@@ -19,7 +19,6 @@ import dataclasses
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from torch import Tensor
@@ -27,12 +26,12 @@ from tqdm.auto import tqdm
 
 from dltutorial.convergence import ensemble
 from dltutorial.convergence.ensemble import Replica
-from dltutorial.convergence.stacked_optimizers import Update
 from dltutorial.data.surveys import Survey
 from dltutorial.errors import RecipeError
 
-FIRST_RATES = {"sgd": 2.0**-11, "adam": 2.0**-12}  # rough values for a batch of one image
+_FIRST_RATE = 2.0**-11  # a rough value of SGD's learning rate for a batch of one image
 _MAX_EXTENSIONS = 6  # of the grid, by one rate each
+_MAX_STEPS = 16_000  # that one seed may make
 _MAX_IMAGES = 2**21  # that one seed may use, so that a target out of reach ends within minutes
 _PATIENCE = 4  # limit of the other seeds, in units of the updates of the slowest tuning seed
 
@@ -76,15 +75,13 @@ class SweepPoint:
 
 @dataclass(frozen=True)
 class Sweep:
-    """All batch sizes of one optimizer, ascending.
+    """The results of all batch sizes, ascending.
 
     Attributes:
-        optimizer: its name.
         target: validation accuracy, as a share.
         points: one for each batch size.
     """
 
-    optimizer: str
     target: float
     points: tuple[SweepPoint, ...]
 
@@ -125,57 +122,37 @@ def sweep(
     batch_sizes: Sequence[int],
     target: float = 0.9,
     *,
-    optimizer: str | Update = "sgd",
     seeds: Sequence[int] = tuple(range(100, 105)),
     tuning_seeds: Sequence[int] = (0, 1, 2),
-    limit: int = 16_000,
     progress: bool = True,
-    **options: Any,
 ) -> Sweep:
-    """Measure the updates to the target for every batch size, with a learning rate that is tuned for each.
+    """Measure the updates of SGD to the target for every batch size, with a learning rate that is tuned for each.
 
     Args:
         survey: one half of its validation images is for tuning, and the other half for measuring.
         batch_sizes: in any order.
         target: validation accuracy, as a share.
-        optimizer: as for ``ensemble.train``.
-        seeds: whose updates count; at least 5.
+        seeds: whose updates count.
         tuning_seeds: seeds that tune the rate; none of ``seeds``.
-        limit: the largest number of updates.
         progress: show a progress bar.
-        **options: of ``ensemble.train``, such as the widths.
 
     Raises:
-        RecipeError: A seed is in both groups; there are fewer than 5 seeds or no batch size; the target is not an
-            accuracy; or a batch is larger than the data.
+        RecipeError: A seed is in both groups.
     """
-    sizes = sorted(set(batch_sizes))
-    _check(survey, sizes, target, seeds, tuning_seeds)
+    if set(seeds) & set(tuning_seeds):
+        raise RecipeError(f"seeds {tuple(seeds)}: take others than those of the tuning, {tuple(tuning_seeds)}")
     half = len(survey.x_valid) // 2
     tuning_survey = dataclasses.replace(survey, x_valid=survey.x_valid[:half], y_valid=survey.y_valid[:half])
     measuring_survey = dataclasses.replace(survey, x_valid=survey.x_valid[half:], y_valid=survey.y_valid[half:])
-    name = optimizer if isinstance(optimizer, str) else getattr(optimizer, "__name__", "own optimizer")
-    first_rate = FIRST_RATES.get(name, FIRST_RATES["sgd"]) * sizes[0]
+    sizes = sorted(set(batch_sizes))
     points: list[SweepPoint] = []
-    for size in tqdm(sizes, desc=f"{name}: batch sizes", unit="size", disable=not progress):
-        grid, first_evaluation = _plan(size, points, first_rate)
-        max_steps = max(1, min(limit, _MAX_IMAGES // size))
-        trial = _Trial(size, target, first_evaluation, {**options, "optimizer": optimizer})
+    for size in tqdm(sizes, desc="batch sizes", unit="size", disable=not progress):
+        grid, first_evaluation = _plan(size, points, _FIRST_RATE * sizes[0])
+        max_steps = min(_MAX_STEPS, _MAX_IMAGES // size)
+        trial = _Trial(size, target, first_evaluation)
         rates, tuning_steps_LS = trial.tune(tuning_survey, grid, tuning_seeds, max_steps)
         points.append(trial.measure(measuring_survey, rates, tuning_steps_LS, seeds, max_steps))
-    return Sweep(name, target, tuple(points))
-
-
-def _check(
-    survey: Survey, sizes: Sequence[int], target: float, seeds: Sequence[int], tuning_seeds: Sequence[int]
-) -> None:
-    """Raise a RecipeError if such a sweep cannot run."""
-    if not sizes or sizes[0] < 1 or sizes[-1] > len(survey):
-        raise RecipeError(f"batch sizes {sizes} from {len(survey)} training images; take some of 1 to {len(survey)}")
-    if not 0 < target <= 1:
-        raise RecipeError(f"a target of {target} is no accuracy; take more than 0 and at most 1")
-    if len(set(seeds)) < 5 or set(seeds) & set(tuning_seeds):
-        raise RecipeError(f"seeds {tuple(seeds)}: take 5 different ones or more, others than {tuple(tuning_seeds)}")
+    return Sweep(target, tuple(points))
 
 
 def _plan(size: int, points: Sequence[SweepPoint], first_rate: float) -> tuple[list[float], int]:
@@ -199,19 +176,17 @@ def _plan(size: int, points: Sequence[SweepPoint], first_rate: float) -> tuple[l
 
 @dataclass(frozen=True)
 class _Trial:
-    """What all runs of one batch size have in common.
+    """The trainings of one batch size.
 
     Attributes:
         size: the batch size.
         target: validation accuracy.
         first_evaluation: updates before the first evaluation.
-        options: of ``ensemble.train``.
     """
 
     size: int
     target: float
     first_evaluation: int
-    options: dict[str, Any]
 
     def steps(
         self,
@@ -219,7 +194,7 @@ class _Trial:
         rates: Sequence[float],
         seeds: Sequence[int],
         max_steps: int,
-        stop: Callable[[int, Tensor], bool] | None = None,
+        stop: Callable[[Tensor], bool] | None = None,
     ) -> np.ndarray:
         """Train every seed at every rate.
 
@@ -228,68 +203,70 @@ class _Trial:
             same resolution.
         """
         first = min(self.first_evaluation, max_steps)
-        evaluations = [step for step in ensemble.log_spaced(max_steps) if step >= first]
-        replicas = [Replica(rate, seed) for rate in rates for seed in seeds]
-        options: dict[str, Any] = {
-            "evaluate_every": evaluations,
-            "until": self.target,
-            "stop": stop,
-            **self.options,
-        }
-        run = ensemble.train(survey, replicas, self.size, max_steps, **options)
+        run = ensemble.train(
+            survey,
+            [Replica(rate, seed) for rate in rates for seed in seeds],
+            self.size,
+            max_steps,
+            evaluate_every=[step for step in ensemble.log_spaced(max_steps) if step >= first],
+            until=self.target,
+            stop=stop,
+        )
         return run.steps_to(self.target).view(len(rates), len(seeds)).numpy()
+
+    def steps_of_fastest(
+        self, survey: Survey, rates: Sequence[float], seeds: Sequence[int], max_steps: int
+    ) -> np.ndarray:
+        """Train every seed at every rate, until all seeds of one rate have reached the target.
+
+        Returns:
+            Updates to the target, (L, S); nan if a seed had not reached it when the training ended.
+        """
+
+        def is_decided(reached_step_R: Tensor) -> bool:
+            reached_LS = reached_step_R.view(len(rates), -1).isfinite()
+            return bool(reached_LS.all(1).any())
+
+        return self.steps(survey, rates, seeds, max_steps, is_decided)
 
     def tune(
         self, survey: Survey, grid: Sequence[float], seeds: Sequence[int], max_steps: int
     ) -> tuple[list[float], np.ndarray]:
-        """Train the rates of a grid until one has all its seeds at the target, and extend the grid where it is best.
+        """Train the rates of a grid, and extend the grid while its best rate is at an edge.
 
         Returns:
             The rates that were tried, ascending, and their updates to the target, (L, S); nan if a seed had not
             reached it when the training ended.
         """
-
-        def train(rates: Sequence[float], max_steps: int) -> np.ndarray:
-            """Train until all seeds of one rate have reached the target."""
-
-            def is_decided(_: int, reached_step_R: Tensor) -> bool:
-                reached_LS = reached_step_R.view(len(rates), -1).isfinite()
-                return bool(reached_LS.all(1).any())
-
-            return self.steps(survey, rates, seeds, max_steps, is_decided)
-
         rates = list(grid)
-        steps_LS = train(grid, max_steps)
+        steps_LS = self.steps_of_fastest(survey, rates, seeds, max_steps)
         for _ in range(_MAX_EXTENSIONS):
             best = _best(steps_LS)
             if best is None or 0 < best < len(rates) - 1:
                 break
-            steps_to_beat = int(steps_LS[best].max())
+            place = len(rates)
+            next_rate = rates[best] * 2
             if best == 0:
-                lower = rates[0] / 2
-                rates = [lower, *rates]
-                steps_LS = np.concatenate([train([lower], steps_to_beat), steps_LS])
-            else:
-                higher = rates[-1] * 2
-                rates = [*rates, higher]
-                steps_LS = np.concatenate([steps_LS, train([higher], steps_to_beat)])
+                place = 0
+                next_rate = rates[best] / 2
+            steps_to_beat = int(steps_LS[best].max())
+            next_steps_1S = self.steps_of_fastest(survey, [next_rate], seeds, steps_to_beat)
+            rates.insert(place, next_rate)
+            steps_LS = np.insert(steps_LS, place, next_steps_1S, axis=0)
         return rates, steps_LS
 
     def measure(
         self, survey: Survey, rates: Sequence[float], tuning_steps_LS: np.ndarray, seeds: Sequence[int], max_steps: int
     ) -> SweepPoint:
         """Train other seeds at the best rate."""
-        best_rate = math.nan
-        at_edge = False
-        limit = max_steps
-        steps_S = np.full(len(seeds), np.nan)
         best = _best(tuning_steps_LS)
-        if best is not None:
-            best_rate = rates[best]
-            at_edge = best in (0, len(rates) - 1)
-            limit = min(max_steps, _PATIENCE * int(tuning_steps_LS[best].max()))
-            steps_S = self.steps(survey, [best_rate], seeds, limit)[0]
-        return SweepPoint(self.size, tuple(rates), tuning_steps_LS, best_rate, at_edge, steps_S, limit)
+        if best is None:
+            never_S = np.full(len(seeds), np.nan)
+            return SweepPoint(self.size, tuple(rates), tuning_steps_LS, math.nan, False, never_S, max_steps)
+        at_edge = best in (0, len(rates) - 1)
+        limit = min(max_steps, _PATIENCE * int(tuning_steps_LS[best].max()))
+        (steps_S,) = self.steps(survey, [rates[best]], seeds, limit)
+        return SweepPoint(self.size, tuple(rates), tuning_steps_LS, rates[best], at_edge, steps_S, limit)
 
 
 def _best(steps_LS: np.ndarray) -> int | None:

@@ -6,14 +6,14 @@ import torch
 from torch.nn import functional as F
 
 from dltutorial.convergence import ensemble, networks
-from dltutorial.convergence.ensemble import Replica
+from dltutorial.convergence.ensemble import WIDTHS, Replica
 from dltutorial.convergence.stacked_optimizers import for_replicas
 from dltutorial.data.surveys import Survey
 from dltutorial.optim.lamb import LAMB
 from dltutorial.optim.lars import LARC, LARS
 from dltutorial.optim.layerwise import without_adaptation
 
-WIDTHS, BATCH, STEPS = (12, 8), 16, 30
+BATCH, STEPS = 16, 30
 CASES = {
     "LARS": (LARS, {"trust_coefficient": 0.1, "weight_decay": 0.1}, 1.0),
     "LARC": (LARC, {"weight_decay": 0.1}, 0.05),
@@ -49,15 +49,13 @@ def alone(survey, replica, kind, options):
 @pytest.mark.parametrize("name", CASES)
 def test_a_replica_is_what_the_optimizer_makes_of_it_alone(survey, name):
     kind, options, rate = CASES[name]
-    replicas = [Replica(rate * share, seed) for share in (0.3, 1.0) for seed in (0, 5)]
+    replicas = [Replica(rate * share, seed, factor) for share in (0.3, 1.0) for seed in (0, 5)]
     run = ensemble.train(
         survey,
         replicas,
         BATCH,
         STEPS,
-        widths=WIDTHS,
         optimizer=for_replicas(kind, **options),
-        schedule=factor,
         device="cpu",
     )
     for number, replica in enumerate(replicas):
@@ -74,7 +72,7 @@ def test_one_that_diverges_leaves_and_the_others_go_on_as_before(survey, name):
     healthy, wild = Replica(rate, 3), Replica(1e30, 0)
 
     def train(*replicas):
-        how = {"widths": WIDTHS, "optimizer": for_replicas(kind, **options), "evaluate_every": 5, "device": "cpu"}
+        how = {"optimizer": for_replicas(kind, **options), "evaluate_every": 5, "device": "cpu"}
         return ensemble.train(survey, replicas, BATCH, STEPS, **how)
 
     run = train(wild, healthy)
