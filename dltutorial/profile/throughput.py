@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from dltutorial import machine
 from dltutorial.errors import CourseError
@@ -237,13 +237,7 @@ def _endless(loader: Iterable) -> Generator:
 
 def to_device(batch: Any, device: Any) -> Any:
     """Move the tensors of a batch to a device. Lists, tuples and dictionaries keep their form."""
-
-    def move(leaf: Any) -> Any:
-        if isinstance(leaf, torch.Tensor):
-            return leaf.to(device, non_blocking=True)
-        return leaf
-
-    return tree_map(move, batch)
+    return tree_map_only(torch.Tensor, lambda tensor: tensor.to(device, non_blocking=True), batch)
 
 
 def samples_in(batch: Any) -> int:
