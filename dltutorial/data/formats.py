@@ -247,7 +247,7 @@ def first_line(error: BaseException) -> str:
 
 
 def read_amplification(year: Year, count: int = 1) -> float:
-    """Bytes that are read per byte that is asked for, to read ``count`` snapshots in a row.
+    """Return how many bytes are read for each byte that is needed, to read ``count`` snapshots in a row.
 
     A chunk is always read and decompressed completely, even if one snapshot of it is needed.
 

@@ -49,7 +49,7 @@ def deflection(
     """The deflection of light by a lens.
 
     Args:
-        x, y: where the light is seen, from the centre of the lens.
+        x, y: the position at which the light appears, from the centre of the lens.
         einstein_radius: θ_E.
         axis_ratio: q in (0, 1]. At 1 the lens is the singular isothermal sphere, and ``|α|`` = θ_E everywhere.
         angle: of the minor axis of the lens.

@@ -165,7 +165,7 @@ class Costs:
         moved = 0.0
         if not is_mapped:
             moved += COPY_BYTES * amplification  # complete chunks to the library
-            moved += COPY_BYTES  # the values that were asked for to the array
+            moved += COPY_BYTES  # the values that are needed, to the array
         if config.augment_on_device:
             moved += COPY_BYTES
             moved += DEVICE_BYTES if device == "cpu" else 0

@@ -1,7 +1,7 @@
 """Load training data: from files on disk to endless batches.
 
 A sample is a pair of neighbouring snapshots. The first one is the state now, which is the input x. The second one is
-the state 12 hours later, which is the target y. The file has the steps in the order in which a sample takes them.
+the state 12 hours later, which is the target y. This file contains the steps from the disk to the training loop.
 
     Pairs               reads one sample from its file
     sampling.endless    chooses the samples of each batch: shuffled in each epoch, and divided among the ranks
@@ -235,8 +235,9 @@ def prefetched(items: Iterator, depth: int = 2) -> Iterator:
     Raises:
         Exception: What ``items`` raises, after the items before the error.
     """
-    end = object()
+    end = object()  # ``next`` returns it when ``items`` has no more items
     with ThreadPoolExecutor(max_workers=1, thread_name_prefix="prefetch") as thread:
+        # The thread works on one call after another. Each result waits here until the caller needs it.
         ahead = deque(thread.submit(next, items, end) for _ in range(depth + 1))
         try:
             while True:
