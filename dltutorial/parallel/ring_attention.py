@@ -53,8 +53,8 @@ def merge(first: Attention, second: Attention) -> Attention:
 
 def no_attention(q_BNTE: Tensor) -> Attention:
     """Return the attention to no keys, which does not change the result of a merge."""
-    log_sum_BNT1 = torch.full_like(q_BNTE[..., :1], -torch.inf)
-    return torch.zeros_like(q_BNTE), log_sum_BNT1
+    B, N, T, E = q_BNTE.shape
+    return q_BNTE.new_zeros(B, N, T, E), q_BNTE.new_full((B, N, T, 1), -torch.inf)
 
 
 def attend_backward(
