@@ -124,6 +124,7 @@ def _join_process_group(backend: str, timeout_s: float, listener: socket.socket 
 
 
 # The garbage collector writes into each object that it examines, so a rank would copy the memory that it shares with
-# the fork server. A frozen object is not examined. Without this, a launch took 0.15 s instead of 0.10 s.
+# the fork server. A frozen object is not examined. Without this, a rank copied 1,600 more pages, and a launch of two
+# ranks took about 0.15 s instead of 0.11 s.
 gc.collect()
 gc.freeze()
