@@ -15,7 +15,6 @@ from torch.utils.data import Dataset
 
 from dltutorial import paths
 from dltutorial.config import Preset
-from dltutorial.errors import DataError
 from dltutorial.science.building import new_folder, write_arrays
 from dltutorial.science.cosmology import PARAMETERS, SCALE_FACTORS, simulate
 from dltutorial.science.reading import hdf5_files, read_arrays
@@ -53,15 +52,8 @@ def write_boxes(folder: Path, n: int, side: int, seed: int) -> None:
 
 def write(file: Path, x_CDHW: Tensor, unit_P: Tensor) -> None:
     """Write one box in CosmoFlow's layout."""
-    middle_P, reach_P = np.array(list(PARAMETERS.values())).T
-    content = {
-        "full": x_CDHW.movedim(0, 3).numpy().astype(np.int16),
-        "unitPar": unit_P,
-        "physPar": middle_P + reach_P * unit_P.numpy(),
-        "namePar": [name.encode() for name in PARAMETERS],
-        "redshifts": [1 / a - 1 for a in SCALE_FACTORS],
-    }
-    write_arrays(file, content)
+    counts_DHWC = x_CDHW.movedim(0, 3).numpy().astype(np.int16)
+    write_arrays(file, {"full": counts_DHWC, "unitPar": unit_P})
 
 
 class Boxes(Dataset):
@@ -88,18 +80,15 @@ class Boxes(Dataset):
         return len(self.files)
 
     def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
-        """Return a box (C, D, H, W), log(1 + count), and its parameters (P,).
+        """Return a box (C, D, H, W), log(1 + count), and its parameters (P,), from -1 to 1.
 
         Raises:
-            DataError: The file has another shape, NaN, a negative count, or parameters that are not scaled.
+            DataError: The file has another shape or NaN.
         """
-        file = self.files[index]
-        counts, unit_P = read_arrays(file, {"full": self.shape, "unitPar": str(len(PARAMETERS))})
-        if counts.min() < 0:
-            raise DataError(f"{file} has a negative number of particles in a cell")
-        if np.abs(unit_P).max() > 1.001:
-            raise DataError(f"{file}: unitPar {unit_P.tolist()} is not between -1 and 1; scale it")
-        return torch.from_numpy(np.log1p(counts)).movedim(3, 0), torch.from_numpy(unit_P)
+        shapes = {"full": self.shape, "unitPar": str(len(PARAMETERS))}
+        counts_DHWC, unit_P = read_arrays(self.files[index], shapes)
+        x_DHWC = torch.from_numpy(np.log1p(counts_DHWC))
+        return x_DHWC.movedim(3, 0), torch.from_numpy(unit_P)
 
 
 def normalise(x: Tensor) -> Tensor:

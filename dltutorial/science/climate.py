@@ -24,7 +24,7 @@ from dltutorial.config import Preset
 from dltutorial.data import formats, weather
 from dltutorial.errors import DataError
 from dltutorial.science.building import new_folder, write_arrays
-from dltutorial.science.reading import hdf5_files, read_arrays, whole_numbers
+from dltutorial.science.reading import hdf5_files, read_arrays
 
 CLASSES = ("background", "cyclone", "front")
 FOLDERS = {"train": "train", "valid": "validation", "test": "test"}
@@ -56,14 +56,9 @@ def label_weather(source: Path, folder: Path) -> None:
         for year_number, year in enumerate(hdf5_files(source / split)):
             with formats.open_hdf5(year) as h5:
                 x_TCHW = h5["fields"][...]
-            rotation_THW, gradient_THW = event_fields(x_TCHW)
             if limits is None:  # the first training year sets the limits for all years
-                limits = (
-                    -ROTATION_LIMIT * rotation_THW.std(),
-                    gradient_THW.mean() + GRADIENT_LIMIT * gradient_THW.std(),
-                )
-            label_THW = np.where(gradient_THW > limits[1], 2, 0)
-            label_THW[rotation_THW < limits[0]] = 1
+                limits = label_limits(x_TCHW)
+            label_THW = label(x_TCHW, *limits)
             generator = np.random.default_rng((split_number, year_number, 21))
             noise_TCHW = generator.standard_normal(x_TCHW.shape, np.float32)
             x_TCHW = x_TCHW + NOISE * std_C11 * noise_TCHW
@@ -73,11 +68,30 @@ def label_weather(source: Path, folder: Path) -> None:
             for n, (x_CHW, label_HW) in enumerate(zip(x_TCHW, label_THW, strict=True)):
                 sample = {
                     "climate/data": x_CHW.transpose(1, 2, 0).astype(np.float32),
-                    "climate/labels_0": label_HW.astype(np.uint8),
+                    "climate/labels_0": label_HW,
                 }
                 write_arrays(folder / subfolder / f"data-{year_number + 1:04d}-{n:03d}.h5", sample)
-    stats = {"climate/minval": np.min(lowest, 0), "climate/maxval": np.max(highest, 0)}
+    stats = {
+        "climate/minval": np.min(lowest, 0),
+        "climate/maxval": np.max(highest, 0),
+    }
     write_arrays(folder / "stats.h5", stats)
+
+
+def label_limits(x_TCHW: np.ndarray) -> tuple[float, float]:
+    """Return the limits of rotation and gradient that the labels of these and other fields use."""
+    rotation_THW, gradient_THW = event_fields(x_TCHW)
+    rotation_limit = -ROTATION_LIMIT * rotation_THW.std()
+    gradient_limit = gradient_THW.mean() + GRADIENT_LIMIT * gradient_THW.std()
+    return rotation_limit, gradient_limit
+
+
+def label(x_TCHW: np.ndarray, rotation_limit: float, gradient_limit: float) -> np.ndarray:
+    """Return the class of each point, (T, H, W) uint8. A point that is both is of the class cyclone."""
+    rotation_THW, gradient_THW = event_fields(x_TCHW)
+    label_THW = np.where(gradient_THW > gradient_limit, 2, 0)
+    label_THW[rotation_THW < rotation_limit] = 1
+    return label_THW.astype(np.uint8)
 
 
 def event_fields(x_TCHW: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -120,12 +134,10 @@ class Samples(Dataset):
             DataError: The folder holds no files, or files of another layout.
         """
         self.files = hdf5_files(Path(folder) / FOLDERS[split])
-        stats_file = Path(folder) / "stats.h5"
-        stats = read_arrays(stats_file, {"climate/minval": "C", "climate/maxval": "C"})
-        self.low_C = torch.from_numpy(stats[0])
-        self.range_C = torch.from_numpy(stats[1]) - self.low_C
-        if not (self.range_C > 0).all():
-            raise DataError(f"{stats_file}: the maxval of a channel is not above its minval")
+        shapes = {"climate/minval": "C", "climate/maxval": "C"}
+        low_C, high_C = read_arrays(Path(folder) / "stats.h5", shapes)
+        self.low_C = torch.from_numpy(low_C)
+        self.range_C = torch.from_numpy(high_C) - self.low_C
         self.size = "H W"
         self.shape = self[0][0].shape
         self.size = f"{self.shape[1]} {self.shape[2]}"
@@ -138,23 +150,24 @@ class Samples(Dataset):
         """Return fields (C, H, W), scaled to about -1/2 to 1/2, and labels (H, W).
 
         Raises:
-            DataError: The file has another shape, NaN or an unknown label.
+            DataError: The file has another shape or NaN.
         """
-        file = self.files[index]
-        shapes = {"climate/data": f"{self.size} {len(self.low_C)}", "climate/labels_0": self.size}
-        x_HWC, label_HW = read_arrays(file, shapes)
-        labels = torch.from_numpy(whole_numbers(file, label_HW, len(CLASSES)))
+        shapes = {
+            "climate/data": f"{self.size} {len(self.low_C)}",
+            "climate/labels_0": self.size,
+        }
+        x_HWC, label_HW = read_arrays(self.files[index], shapes)
         scaled_HWC = (torch.from_numpy(x_HWC) - self.low_C) / self.range_C - 0.5
-        return scaled_HWC.permute(2, 0, 1).contiguous(), labels
+        return scaled_HWC.permute(2, 0, 1).contiguous(), torch.from_numpy(label_HW).long()
 
-    def class_shares(self, limit: int = 1000) -> Tensor:
-        """Return the share of each class among the pixels of at most ``limit`` samples, (K,) float64.
+    def class_shares(self) -> Tensor:
+        """Return the share of each class among the pixels of about 1,000 samples, (K,) float64.
 
         Raises:
             DataError: A class does not occur, so that its share would give an infinite weight.
         """
         counts_K = torch.zeros(len(CLASSES), dtype=torch.float64)
-        step = max(1, len(self) // limit)
+        step = max(1, len(self) // 1000)
         for index in range(0, len(self), step):
             counts_K += torch.bincount(self[index][1].flatten(), minlength=len(CLASSES))
         if not counts_K.all():

@@ -6,8 +6,6 @@ Legend: B boxes, C channels, D × H × W cells of a box, P parameters.
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dltutorial.errors import CourseError
-
 N_PARAMETERS = 4
 N_REDSHIFTS = 4
 
@@ -19,15 +17,13 @@ class CosmoNet(nn.Module):
         """Create random weights.
 
         Args:
-            side: The number of cells along an edge of a box.
+            side: The number of cells along an edge of a box. Each convolution is followed by a halving of the box.
             width: The number of channels of the first layer. Each further layer has twice as many.
             n_layers: The number of convolutions.
             published: Pool by maxima, and give all cells to the dense layers, as MLPerf HPC does since its version
                 1.0 (here without dropout). Otherwise pool by means, and give the mean over space to the dense layers.
         """
         super().__init__()
-        if side % 2**n_layers:
-            raise CourseError(f"boxes of {side} cells cannot be halved {n_layers} times; use other boxes")
         self.published = published
         self.convolutions = nn.ModuleList()
         n_in = N_REDSHIFTS

@@ -64,20 +64,6 @@ def find_array(file: Path, h5: h5py.File, name: str, shape: str, sizes: dict[str
     return array
 
 
-def whole_numbers(file: Path, labels: np.ndarray, n_classes: int) -> np.ndarray:
-    """Return the labels as int64.
-
-    Raises:
-        DataError: A label is not a whole number from 0 to ``n_classes`` - 1.
-    """
-    wrong = labels[~np.isin(labels, np.arange(n_classes))]
-    if wrong.size:
-        raise DataError(
-            f"{file} has a label {wrong[0]:g}, but all labels must be whole numbers from 0 to {n_classes - 1}"
-        )
-    return labels.astype(np.int64)
-
-
 def hdf5_files(folder: Path) -> list[Path]:
     """Return the HDF5 files of a folder in the order of their names.
 

@@ -22,9 +22,7 @@ import torch
 from torch import Tensor
 
 from dltutorial import paths
-from dltutorial.errors import DataError
 from dltutorial.science.building import new_folder, write_arrays
-from dltutorial.science.reading import read_arrays
 
 # Of the diffusion of bacteria D and nutrient N, the growth r and the death rate m.
 SMALLEST = (2e-3, 1e-3, 20.0, 1.0)
@@ -106,15 +104,3 @@ def ensure(n_train: int, n_valid: int = 500) -> Path:
                 }
                 write_arrays(temporary / f"{split}.h5", content)
     return folder
-
-
-def read(file: Path) -> tuple[Tensor, Tensor]:
-    """Read settings (N, P) and profiles (N, X).
-
-    Raises:
-        DataError: The file has another layout, NaN, or settings that are not scaled.
-    """
-    settings_NP, profiles_NX = read_arrays(file, {"settings": "N P", "tensor": "N X"})
-    if settings_NP.min() < 0 or settings_NP.max() > 1:
-        raise DataError(f"{file}: settings must be scaled to 0 … 1")
-    return torch.from_numpy(settings_NP), torch.from_numpy(profiles_NX)

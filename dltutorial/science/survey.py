@@ -17,7 +17,7 @@ from dltutorial import paths
 from dltutorial.config import Preset
 from dltutorial.data import lenses
 from dltutorial.science.building import new_folder, write_arrays
-from dltutorial.science.reading import read_arrays, whole_numbers
+from dltutorial.science.reading import read_arrays
 
 N_VALID = 2000
 # The number of images to train with, and the number of pixels along an edge.
@@ -54,7 +54,7 @@ def read(file: Path) -> tuple[Tensor, Tensor]:
     """Read images (N, C, H, W) and labels (N,).
 
     Raises:
-        DataError: The file has another layout, NaN, or a label that is not 0 or 1.
+        DataError: The file has another layout or NaN.
     """
     images_NCHW, labels_N = read_arrays(file, {"images": "N C H W", "labels": "N"})
-    return torch.from_numpy(images_NCHW), torch.from_numpy(whole_numbers(file, labels_N, 2))
+    return torch.from_numpy(images_NCHW), torch.from_numpy(labels_N).long()

@@ -77,7 +77,6 @@ def test_shares_of_classes_add_up_to_one(folder):
 
 ONES_HWC = np.ones((8, 16, 5), np.float32)
 WRONG_SAMPLES = {
-    "a wrong label": (np.full((8, 16), 7), ONES_HWC, "has a label 7, but"),
     "NaN": (np.zeros((8, 16)), np.where(np.arange(8)[:, None, None] == 2, np.nan, ONES_HWC), "row 2 of climate/data"),
     "another shape": (np.zeros((8, 16)), ONES_HWC[:, :8], r"has the shape \(8, 8, 5\), not \(8, 16, 5\)"),
 }
