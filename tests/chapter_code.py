@@ -53,8 +53,9 @@ def name_of(statement):
 
 def is_import_of_a_package(statement):
     """Return whether a statement imports something else than a script that a chapter writes."""
-    is_import = isinstance(statement, ast.Import | ast.ImportFrom)
-    return is_import and getattr(statement, "module", "") not in scripts_of_chapters()
+    if isinstance(statement, ast.Import):
+        return all(alias.name not in scripts_of_chapters() for alias in statement.names)
+    return isinstance(statement, ast.ImportFrom) and statement.module not in scripts_of_chapters()
 
 
 @functools.cache
