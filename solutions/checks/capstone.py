@@ -1,311 +1,206 @@
-"""Checks of the capstone: a training script for several ranks, looked at from outside.
+"""Checks of the capstone: a training script for several ranks, examined from outside.
 
-In: the name of the learner's script. It runs in a folder of its own, on two ranks on the CPU, beside a samples.py that
-takes notes (``capstone_watch``): left alone, signalled, killed, stopped, and as a Slurm job where Slurm is. Looked at:
-the samples of each update, what is printed and written, and the weights, beside one process that trains on the same.
+The input is the name of the learner's script. It runs on two ranks of the CPU (see ``capstone_script``): undisturbed,
+with a warning signal, killed, with a rank that no longer answers, and as a Slurm job if Slurm is installed. The checks
+compare the samples of each update, the printed lines, the written files and the weights with those of one process that
+trains on the same samples.
+
+Legend: N samples of one update, or all weights in one row.
+
+Source: https://docs.pytorch.org/docs/stable/notes/ddp.html
 """
 
-import contextlib
-import functools
-import json
 import math
-import os
 import re
-import shutil
 import signal
-import socket
-import subprocess
-import sys
 import tempfile
-import time
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-import psutil
 import torch
+from torch import Tensor
 from torch.nn import functional as F
 
 from dltutorial.course import guard, scripts
 from dltutorial.course.checks import Exercise, NotTried, Outcome, Wrong
+from dltutorial.course.checks.capstone_script import (
+    BATCH,
+    N_EPOCHS,
+    N_JOB_EPOCHS,
+    N_SAMPLES,
+    N_UPDATES,
+    RATE,
+    Fault,
+    Run,
+    Script,
+    Update,
+)
 from dltutorial.course.checks.capstone_watch import probe
 from dltutorial.launch import pocket
 
-_MOST = 2**27  # bytes that a script may print
 PATIENCE_S = 90.0  # for ranks that share busy cores
-_EPOCHS, _BATCH, _RATE, _SAMPLES = 4, 16, 0.08, 76
-_JOB_EPOCHS, _WAIT_S = 2, 5.0
-_BASE = 64  # the batch of which --rate is the rate
-_UPDATES = math.ceil(_SAMPLES / _BATCH)  # of an epoch
-# bf16 keeps 8 bits: a gradient of 16 samples and the mean of two of 8 are rounded apart by up to 2⁻⁸ of their size.
-_CLOSE = 0.015  # of the way that the weights went; the mistakes below lead away by more than 0.03 of it
+_N_ALL_UPDATES = N_EPOCHS * N_UPDATES
+_TIMEOUT_S = 5.0  # the option --timeout of the case with a rank that no longer answers
+_BASE = 64  # the batch to which --rate belongs
+# bf16 has 8 significant bits: a gradient of 16 samples and the mean of two of 8 differ by up to 2⁻⁸ of their size.
+_TOLERANCE = 0.015  # relative to the change of the weights; the mistakes below change them by more than 0.03 of it
 _LINE = re.compile(r"^epoch (\d+): loss (\S+), (\d+) samples in (\S+) s, (\S+) samples/s\s*$", re.MULTILINE)
-_SHOWN = "epoch 0: loss 0.123456, 76 samples in 0.1234 s, 616.0 samples/s"
+_LIKE_THIS = "Like this: epoch 0: loss 0.123456, 76 samples in 0.1234 s, 616.0 samples/s"
 _AGREE = "One rank left, the other waits: all stop after the same update. A flag, summed over the ranks, tells all."
+_BOTH_WRITE = "Both ranks write into one file: if rank == 0."
+_HIDDEN_ERROR = "An except hides that the other rank is gone."
 _BLANK = "raise NotImplementedError"
-_HERE = Path(__file__).parent
+_NOTEBOOK = Path(__file__).parents[1] / "capstone.ipynb"
+
+
+class Mistake(NamedTuple):
+    """A known mistake of a training script, and its hint.
+
+    Attributes:
+        hint: The hint.
+        rate_factor: The factor by which the learning rate is wrong.
+        only_rank_0: Whether a rank trains on its own gradients alone.
+        keeps_gradients: Whether the gradients of earlier updates stay.
+        divides_by_batch: Whether the sum of the losses is divided by --batch, also in a smaller batch.
+    """
+
+    hint: str = ""
+    rate_factor: float = 1.0
+    only_rank_0: bool = False
+    keeps_gradients: bool = False
+    divides_by_batch: bool = False
+
+
+_NO_MISTAKE = Mistake()
+_MISTAKES = (
+    Mistake(
+        "The gradients are not averaged: wrap the network in DistributedDataParallel, and call the wrapper.",
+        only_rank_0=True,
+    ),
+    Mistake(f"--rate is that of a batch of {_BASE}: scale it linearly with --batch.", rate_factor=_BASE / BATCH),
+    Mistake(
+        "Each update is twice as long as it should be: a sum of gradients, or a rate times the ranks.", rate_factor=2.0
+    ),
+    Mistake(
+        "Each update is half as long as it should be: DDP has divided by the number of ranks already.", rate_factor=0.5
+    ),
+    Mistake("Gradients of earlier updates stay: zero_grad() in each update.", keeps_gradients=True),
+    Mistake(
+        "The last batch of an epoch is smaller: divide its losses by its own size, not by --batch.",
+        divides_by_batch=True,
+    ),
+)
 
 
 @dataclass(frozen=True)
-class _Update:
-    """What one rank did in one training pass: the numbers of its samples, dtypes of output and weights, a probe."""
-
-    samples: list[int]
-    dtypes: list[str]
-    probe: list[float]
-    time_s: float
-
-
-@dataclass
-class _Run:
-    """What became of the ranks of one start.
+class Reference:
+    """The result of one process that trains on the samples of both ranks.
 
     Attributes:
-        statuses: exit status of each process, torchrun's or the ranks'; None where it did not end in time.
-        out: all that was printed.
-        took_s: until the last process ended.
-        updates: of each rank.
-        saves: (rank, file, number of updates made) for each call of torch.save.
-        handles: the warnings that each rank does not die of.
-        ended: for each rank that came to the end of the script, whether its process group was there still.
+        weights_N: The weights at the end.
+        losses: For each epoch the mean loss of all samples, of rank 0's samples, and of rank 1's.
     """
 
-    statuses: list[int | None]
-    out: str
-    took_s: float = 0.0
-    updates: dict[int, list[_Update]] = field(default_factory=lambda: {0: [], 1: []})
-    saves: list[tuple[int, str, int]] = field(default_factory=list)
-    handles: dict[int, list[str]] = field(default_factory=dict)
-    ended: dict[int, bool] = field(default_factory=dict)
-
-    @property
-    def hangs(self) -> bool:
-        return None in self.statuses
-
-    @property
-    def last_words(self) -> str:
-        """The last line of an error, or else of all that was printed."""
-        lines = [line.strip() for line in self.out.splitlines() if line.strip()]
-        errors = [line for line in lines if re.match(r"(\[rank\d+\]: ?)?[\w.]*(Error|Exception|Interrupt)\b", line)]
-        return (errors or lines or ["nothing was printed"])[0 if errors else -1][:200]
-
-    def batch(self, number: int) -> list[int]:
-        """The samples of both ranks in the update of this number of this start; empty if there was none."""
-        return sorted(i for of in self.updates.values() for update in of[number : number + 1] for i in update.samples)
+    weights_N: Tensor
+    losses: list[tuple[float, float, float]]
 
 
-class _Script:
-    """The learner's script, its folder, and its runs; calling it starts it once more."""
-
-    def __init__(self, script: Path, folder: Path) -> None:
-        self.folder, self._count = folder, 0
-        self.job = script.with_name("capstone.sbatch")
-        written = scripts.written(_HERE.parent / "capstone.ipynb")["samples.py"]
-        watched = f"{written}\n\nimport capstone_watch  # of the check\n\ncapstone_watch.watch(Network)\n"
-        (folder / "samples.py").write_text(watched, encoding="utf-8")
-        shutil.copy(_HERE / "capstone_watch.py", folder)
-        for file in (script, self.job):
-            if file.is_file():
-                shutil.copy(file, folder / file.name)
-        if script.name != "capstone.py":
-            (folder / script.name).rename(folder / "capstone.py")
-
-    def __call__(self, name: str, launcher: str = "torchrun", blow: str = "", wait_s: float = 50.0) -> _Run:
-        """Start it on two ranks, to write into the folder of this name; ``launcher``: torchrun, or none of its own."""
-        options = f"--epochs {_EPOCHS} --batch {_BATCH} --rate {_RATE} --timeout {wait_s:g}".split()
-        arguments, env, notes = ["capstone.py", name, *options], self.environment(), self._notes()
-        env |= {"CAPSTONE_NOTES": str(notes)} | ({"CAPSTONE_BLOW": blow} if blow else {})
-        torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", *arguments]
-        begun_s, out = time.monotonic(), self.folder / f"{notes.name}.out"
-        with open(out, "w") as file, contextlib.ExitStack() as stack:
-            stack.callback(_end_helpers, str(notes))
-            how = {"cwd": self.folder, "stdout": file, "stderr": file, "stdin": subprocess.DEVNULL}
-            ranks = [{}] if launcher == "torchrun" else _as_torchrun_tells(2)
-            command = torchrun if launcher == "torchrun" else [sys.executable, *arguments]
-            processes = [
-                stack.enter_context(_ended(subprocess.Popen(command, env=env | rank, start_new_session=True, **how)))
-                for rank in ranks
-            ]
-            blown = blow.endswith("SIGSTOP") or blow.endswith("SIGKILL")
-            awaited = [p for rank, p in enumerate(processes) if not (blown and rank == int(blow.split()[0]))]
-            until_s = begun_s + PATIENCE_S
-            while any(p.poll() is None for p in awaited) and time.monotonic() < until_s and out.stat().st_size < _MOST:
-                time.sleep(0.02)
-            run = _Run([p.poll() for p in awaited], "", time.monotonic() - begun_s)
-        run.out = _read(out)
-        return _with_notes(run, notes)
-
-    def environment(self) -> dict[str, str]:
-        """Without this process's own Slurm job, ranks and course; on the CPU, a thread for each rank."""
-        own = ("SLURM_", "TORCHELASTIC", "PYTHONPATH", "RANK", "LOCAL_", "WORLD_SIZE", "MASTER_")
-        env = {name: value for name, value in os.environ.items() if not name.startswith(own)}
-        env["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), env.get("PATH", os.defpath)])
-        network = {"GLOO_SOCKET_IFNAME": "lo"} if sys.platform == "linux" else {}
-        quiet = {"PYTHONUNBUFFERED": "1", "PYTHONDONTWRITEBYTECODE": "1", "OMP_WAIT_POLICY": "PASSIVE"}
-        return env | network | quiet | {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
-
-    def submitted(self, name: str, cluster: pocket.PocketCluster) -> tuple[str, _Run]:
-        """Queue the job script; the state in which the job ended, in Slurm's words, and what its ranks did."""
-        notes = self._notes()
-        env = self.environment() | cluster.env | {"CAPSTONE_NOTES": str(notes)}
-        how = {"cwd": self.folder, "env": env, "capture_output": True, "text": True, "stdin": subprocess.DEVNULL}
-        options = f"{name} --epochs {_JOB_EPOCHS} --batch {_BATCH} --rate {_RATE} --timeout 50".split()
-        sbatch = ["sbatch", "--parsable", "-o", f"{notes.name}.out", "-e", f"{notes.name}.out", "capstone.sbatch"]
-        queued = subprocess.run([*sbatch, *options], timeout=30, **how)
-        if queued.returncode:
-            raise Wrong("a job that Slurm takes", queued.stderr.strip()[:200], "Submit it yourself: sbatch says why.")
-        job, until_s, state = queued.stdout.strip(), time.monotonic() + PATIENCE_S, ""
-        going = ("", "PENDING", "CONFIGURING", "RUNNING", "COMPLETING")
-        while state in going and time.monotonic() < until_s:
-            asked = subprocess.run(["squeue", "-h", "--states=all", "-j", job, "-o", "%T"], timeout=30, **how)
-            state = asked.stdout.strip()
-            if state in going:
-                time.sleep(0.1)
-        subprocess.run(["scancel", job], timeout=30, **how)
-        file = self.folder / f"{notes.name}.out"
-        out = _read(file) if file.exists() else ""
-        return state, _with_notes(_Run([], out), notes)
-
-    @functools.cached_property
-    def whole(self) -> _Run:
-        """The run that is left alone."""
-        return self("whole")
-
-    @functools.cached_property
-    def warned(self) -> _Run:
-        """Another one, in whose second epoch rank 1 is warned."""
-        return self("killed", "none", f"1 {_UPDATES + 2} SIGUSR1")
-
-    @property
-    def at_term(self) -> int:
-        """The training pass of the next start in which torchrun is told to end: the second of the third epoch."""
-        return 2 * _UPDATES + 2 - len(self.warned.updates[0])
-
-    @functools.cached_property
-    def terminated(self) -> _Run:
-        """The next start of that."""
-        return self("killed", "torchrun", f"0 {self.at_term} torchrun")
-
-    def _notes(self) -> Path:
-        self._count += 1
-        (notes := self.folder / f"notes-{self._count}").mkdir()
-        return notes
+def _train_in_one_process(run: Run, begin: Path, mistake: Mistake = _NO_MISTAKE, n_epochs: int = N_EPOCHS) -> Reference:
+    """Train in this process on the samples of both ranks, update by update, correctly or with a known mistake."""
+    space: dict[str, Any] = {"__name__": "samples"}
+    exec(scripts.written(_NOTEBOOK)["samples.py"], space)
+    data = space["Samples"]()
+    network = space["Network"]()
+    network.load_state_dict(torch.load(begin, weights_only=True))
+    rate = RATE * BATCH / _BASE * mistake.rate_factor
+    optimizer = torch.optim.SGD(network.parameters(), lr=rate, momentum=0.9)
+    losses = []
+    for epoch in range(n_epochs):
+        of_rank: tuple[list[float], list[float]] = ([], [])
+        for number in range(epoch * N_UPDATES, (epoch + 1) * N_UPDATES):
+            n_rank_0 = len(run.updates[0][number].samples)
+            samples = run.updates[0][number].samples + run.updates[1][number].samples
+            if mistake.only_rank_0:
+                samples = samples[:n_rank_0]
+            with torch.autocast("cpu", torch.bfloat16):
+                loss_N = F.mse_loss(network(data.x_N9[samples]), data.y_N1[samples], reduction="none")
+            if not mistake.keeps_gradients:
+                optimizer.zero_grad()
+            loss = loss_N.sum() / BATCH if mistake.divides_by_batch else loss_N.mean()
+            loss.backward()
+            optimizer.step()
+            of_rank[0].extend(loss_N[:n_rank_0].flatten().tolist())
+            of_rank[1].extend(loss_N[n_rank_0:].flatten().tolist())
+        losses.append((_mean(of_rank[0] + of_rank[1]), _mean(of_rank[0]), _mean(of_rank[1])))
+    return Reference(_in_one_row(network.state_dict()), losses)
 
 
-def _end_helpers(notes: str) -> None:
-    """End what a script has started and left, in sessions of its own too: it has the variable."""
-    for process in psutil.process_iter():
-        with contextlib.suppress(psutil.Error):
-            if process.environ().get("CAPSTONE_NOTES") == notes:
-                process.kill()
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / max(1, len(values))
 
 
-def _read(file: Path) -> str:
-    """What was printed, as far as anybody would read it."""
-    with open(file, encoding="utf-8", errors="replace") as stream:
-        return stream.read(_MOST // 16)
+def _in_one_row(weights: dict[str, Tensor]) -> Tensor:
+    return torch.cat([value.detach().double().flatten() for value in weights.values()])
 
 
-@contextlib.contextmanager
-def _ended(process: subprocess.Popen) -> Iterator[subprocess.Popen]:
-    """The process; in the end it and all that it has started are gone."""
+def _read_model(file: Path, begin: Path) -> Tensor:
+    """Return the weights that the script has saved, in one row. Their names must be those of the file ``begin``."""
+    if not file.exists():
+        hint = "After the last epoch rank 0 writes the network's state_dict() as model.pt into FOLDER."
+        raise Wrong("model.pt in FOLDER", "no such file", hint)
     try:
-        yield process
-    finally:
-        with contextlib.suppress(psutil.Error):
-            for one in [*psutil.Process(process.pid).children(recursive=True), process]:
-                with contextlib.suppress(psutil.Error):
-                    one.kill()
-        process.wait()
+        state = torch.load(file, weights_only=True)
+    except Exception as error:  # torch.load names no common base of its errors
+        hint = "torch.save(network.state_dict(), …)"
+        raise Wrong("a state_dict in model.pt", guard.last_words(error), hint) from None
+    names = list(torch.load(begin, weights_only=True))
+    if not isinstance(state, dict):
+        raise Wrong(f"weights named {names[0]}, …", type(state).__name__)
+    if list(state) != names:
+        hint = "Names that begin with module. are those of DDP's wrapper: save what is inside it."
+        got = list(state)[:1]
+        raise Wrong(f"weights named {names[0]}, …", got, hint if "module." in str(got) else "")
+    return _in_one_row(state)
 
 
-def _as_torchrun_tells(n: int) -> list[dict[str, str]]:
-    """What each rank finds in its environment."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": n, "LOCAL_WORLD_SIZE": n}
-    ranks = ({**where, "RANK": rank, "LOCAL_RANK": rank, "GROUP_RANK": 0} for rank in range(n))
-    return [{name: str(value) for name, value in rank.items()} for rank in ranks]
+def _check_success(run: Run, hint: str = "") -> None:
+    """The exit status of torchrun must be 0."""
+    if run.statuses != [0]:
+        raise Wrong("exit status 0", f"{run.statuses[0]}: {run.last_error}", hint)
 
 
-def _with_notes(run: _Run, notes: Path) -> _Run:
-    for rank in run.updates:
-        file = notes / f"rank-{rank}.jsonl"
-        for line in file.read_text().splitlines() if file.exists() else []:
-            with contextlib.suppress(ValueError):  # cut by a kill
-                known = json.loads(line)
-                what = known.pop("what")
-                if what == "pass":
-                    run.updates[rank].append(_Update(**known))
-                elif what == "begin":
-                    run.handles[rank] = known["handles"]
-                elif what == "save":
-                    run.saves.append((rank, known["file"], len(run.updates[rank])))
-                else:
-                    run.ended[rank] = known["group"]
-    if _aborted_after_its_end(run):
-        run.statuses = [0] * len(run.statuses)
-    return run
-
-
-def _aborted_after_its_end(run: _Run) -> bool:
-    """Whether torch aborted a rank after the learner's script had come to its end.
-
-    If one of gloo's threads still releases a tensor while Python ends, the process aborts with SIGABRT
-    (https://github.com/pytorch/pytorch/issues/190489). The script is not to blame for that.
-    """
-    ended_well = run.ended == {0: False, 1: False}
-    statuses = {status for status in run.statuses if status}
-    if statuses == {1}:  # torchrun's own; it prints the status of each rank that failed
-        statuses = {int(status) for status in re.findall(r"exitcode\s*: (-?\d+)", run.out)}
-    return ended_well and statuses == {-signal.SIGABRT} and "terminate called without an active exception" in run.out
-
-
-def _comes_to_its_end(script: _Script) -> None:
+def _comes_to_its_end(script: Script) -> None:
     """torchrun starts it on two ranks, and it comes to its end"""
-    run = script.whole
+    run = script.undisturbed
     if run.hangs:
         raise Wrong("both ranks end", f"not within {PATIENCE_S:g} s", "Do both ranks call the same collectives?")
-    if run.statuses != [0]:
-        both = "Both ranks write into one file, and rename it: if rank == 0." if _written_by_both(run) else ""
-        raise Wrong("exit status 0", f"{run.statuses[0]}: {run.last_words}", both)
+    both_write = "Both ranks write into one file, and rename it: if rank == 0." if run.files_of_both_ranks else ""
+    _check_success(run, both_write)
     if not all(run.updates.values()):
-        counts = [len(of) for of in run.updates.values()]
         hint = "Each rank makes a Network and trains it on Samples, both imported from samples.py."
-        raise Wrong("training passes on both ranks", f"{counts[0]} and {counts[1]}", hint)
-    groups = [rank for rank, there in run.ended.items() if there]
-    if groups:
-        hint = "Leave in order: dist.destroy_process_group() is each rank's last call."
-        raise Wrong("no process group at the end", f"still there on rank {groups[0]}", hint)
+        raise Wrong("training passes on both ranks", f"{run.n_updates[0]} and {run.n_updates[1]}", hint)
+    for rank, group_exists in run.group_at_end.items():
+        if group_exists:
+            hint = "Leave in order: dist.destroy_process_group() is each rank's last call."
+            raise Wrong("no process group at the end", f"still there on rank {rank}", hint)
 
 
-def _reads_each_sample_once(script: _Script) -> None:
+def _reads_each_sample_once(script: Script) -> None:
     """In an epoch the ranks read each sample once, in another order in the next"""
-    updates = script.whole.updates
-    read = {rank: [i for update in of for i in update.samples] for rank, of in updates.items()}
-    if len(read[0]) == _EPOCHS * _SAMPLES:
-        hint = "Every rank reads everything. A DistributedSampler gives each rank its own part."
-        raise Wrong(f"{_SAMPLES // 2} samples of each rank an epoch", f"{_SAMPLES}", hint)
-    largest = max(len(update.samples) for update in updates[0])
-    if largest != _BATCH // 2:
-        hint = "--batch counts the samples of all ranks in one update: each takes its part of them."
-        raise Wrong(f"{_BATCH // 2} samples of each rank in an update", largest, hint)
-    if len(read[0] + read[1]) < _EPOCHS * _SAMPLES:
-        hint = f"{_SAMPLES} samples are no multiple of {_BATCH}: the last batch of an epoch is smaller. Do not drop it."
-        raise Wrong(f"{_EPOCHS * _SAMPLES} samples in {_EPOCHS} epochs", len(read[0] + read[1]), hint)
-    if any(len(of) != _EPOCHS * _UPDATES for of in updates.values()):
-        counts = " and ".join(str(len(of)) for of in updates.values())
-        hint = f"{_UPDATES} an epoch, --epochs times: one training pass of each rank an update."
-        raise Wrong(f"{_EPOCHS * _UPDATES} updates on each rank", counts, hint)
+    run = script.undisturbed
+    _check_counts(run)
     orders = []
-    for epoch in range(_EPOCHS):
-        part = range(epoch * _UPDATES, (epoch + 1) * _UPDATES)
-        orders.append([i for number in part for i in script.whole.batch(number)])
-        if sorted(orders[-1]) != list(range(_SAMPLES)):
-            twice = len(orders[-1]) - len(set(orders[-1]))
+    for epoch in range(N_EPOCHS):
+        order: list[int] = []
+        for number in range(epoch * N_UPDATES, (epoch + 1) * N_UPDATES):
+            order += run.batch(number)
+        if sorted(order) != list(range(N_SAMPLES)):
+            n_twice = len(order) - len(set(order))
             hint = "Some samples are read twice, others never: all ranks must cut one common order."
-            raise Wrong(f"each of {_SAMPLES} samples once in epoch {epoch}", f"{twice} twice", hint)
+            raise Wrong(f"each of {N_SAMPLES} samples once in epoch {epoch}", f"{n_twice} twice", hint)
+        orders.append(order)
     if orders[0] == orders[1]:
         hint = "Each epoch has the order of the first one: tell the sampler, sampler.set_epoch(epoch)."
         raise Wrong("another order in the second epoch", "the same order", hint)
@@ -313,292 +208,316 @@ def _reads_each_sample_once(script: _Script) -> None:
         raise Wrong("a random order", "0, 1, 2, …", "Shuffle, from a seed that all ranks share.")
 
 
-def _is_mixed(script: _Script) -> None:
+def _check_counts(run: Run) -> None:
+    """The ranks must share the samples of an epoch and of an update, and make all updates."""
+    n_samples = [sum(len(update.samples) for update in run.updates[rank]) for rank in (0, 1)]
+    if n_samples[0] == N_EPOCHS * N_SAMPLES:
+        hint = "Every rank reads everything. A DistributedSampler gives each rank its own part."
+        raise Wrong(f"{N_SAMPLES // 2} samples of each rank an epoch", f"{N_SAMPLES}", hint)
+    largest = max(len(update.samples) for update in run.updates[0])
+    if largest != BATCH // 2:
+        hint = "--batch counts the samples of all ranks in one update: each takes its part of them."
+        raise Wrong(f"{BATCH // 2} samples of each rank in an update", largest, hint)
+    if sum(n_samples) < N_EPOCHS * N_SAMPLES:
+        hint = f"{N_SAMPLES} samples are no multiple of {BATCH}: the last batch of an epoch is smaller. Do not drop it."
+        raise Wrong(f"{N_EPOCHS * N_SAMPLES} samples in {N_EPOCHS} epochs", sum(n_samples), hint)
+    if run.n_updates != [_N_ALL_UPDATES, _N_ALL_UPDATES]:
+        hint = f"{N_UPDATES} an epoch, --epochs times: one training pass of each rank an update."
+        raise Wrong(f"{_N_ALL_UPDATES} updates on each rank", f"{run.n_updates[0]} and {run.n_updates[1]}", hint)
+
+
+def _is_mixed(script: Script) -> None:
     """Outputs are bfloat16, weights float32"""
-    outputs, weights = script.whole.updates[0][0].dtypes
-    if weights != "torch.float32":
+    output_dtype, weights_dtype = script.undisturbed.updates[0][0].dtypes
+    if weights_dtype != "torch.float32":
         hint = "Small updates vanish in 16 bits. Keep the weights in float32; autocast rounds copies of them."
-        raise Wrong("weights in torch.float32", weights, hint)
-    if outputs != "torch.bfloat16":
+        raise Wrong("weights in torch.float32", weights_dtype, hint)
+    if output_dtype != "torch.bfloat16":
         hint = "Forward pass and loss stand inside torch.autocast(device.type, torch.bfloat16); CPUs can do it, too."
-        raise Wrong("outputs in torch.bfloat16", outputs, hint)
+        raise Wrong("outputs in torch.bfloat16", output_dtype, hint)
 
 
-def _one_process(
-    run: _Run, begin: Path, mistake: str = "", epochs: int = _EPOCHS
-) -> tuple[torch.Tensor, list[list[float]]]:
-    """One process that trains on both ranks' samples, or with a well-known mistake.
-
-    Returns:
-        Its weights in one row; for each epoch the mean loss of all samples, of rank 0's and of rank 1's.
-    """
-    space: dict[str, Any] = {"__name__": "samples"}
-    exec(scripts.written(_HERE.parent / "capstone.ipynb")["samples.py"], space)
-    data, network, means = space["Samples"](), space["Network"](), []
-    network.load_state_dict(torch.load(begin, weights_only=True))
-    rate = _RATE * _BATCH / _BASE * {"rate": _BASE / _BATCH, "double": 2.0, "half": 0.5}.get(mistake, 1.0)
-    optimizer = torch.optim.SGD(network.parameters(), lr=rate, momentum=0.9)
-    for epoch in range(epochs):
-        losses: list[list[float]] = [[], []]
-        for number in range(epoch * _UPDATES, (epoch + 1) * _UPDATES):
-            parts = [run.updates[rank][number].samples for rank in (0, 1)]
-            indices = parts[0] + ([] if mistake == "alone" else parts[1])
-            with torch.autocast("cpu", torch.bfloat16):
-                loss_N = F.mse_loss(network(data.x_N9[indices]), data.y_N1[indices], reduction="none")
-            if mistake != "zero":
-                optimizer.zero_grad()
-            (loss_N.sum() / _BATCH if mistake == "short" else loss_N.mean()).backward()
-            optimizer.step()
-            losses[0] += loss_N[: len(parts[0])].flatten().tolist()
-            losses[1] += loss_N[len(parts[0]) :].flatten().tolist()
-        means.append([sum(part) / max(1, len(part)) for part in (losses[0] + losses[1], *losses)])
-    return _row(network.state_dict()), means
-
-
-def _row(weights: dict[str, torch.Tensor]) -> torch.Tensor:
-    return torch.cat([value.detach().double().flatten() for value in weights.values()])
-
-
-def _weights(file: Path, like: Path) -> torch.Tensor:
-    """What the script left as model.pt, in one row."""
-    if not file.exists():
-        hint = "After the last epoch rank 0 writes the network's state_dict() as model.pt into FOLDER."
-        raise Wrong("model.pt in FOLDER", "no such file", hint)
-    try:
-        found = torch.load(file, weights_only=True)
-    except Exception as error:
-        hint = "torch.save(network.state_dict(), …)"
-        raise Wrong("a state_dict in model.pt", guard.last_words(error), hint) from None
-    names = list(torch.load(like, weights_only=True))
-    if not isinstance(found, dict) or list(found) != names:
-        got = list(found)[:1] if isinstance(found, dict) else type(found).__name__
-        hint = "Names that begin with module. are those of DDP's wrapper: save what is inside it."
-        raise Wrong(f"weights named {names[0]}, …", got, hint if "module." in str(got) else "")
-    return _row(found)
-
-
-def _trains_as_one(script: _Script) -> None:
+def _trains_as_one(script: Script) -> None:
     """Weights are those of one process with the same global batch"""
-    begins = [script.folder / "notes-1" / f"begin-{rank}.pt" for rank in (0, 1)]
-    got = _weights(script.folder / "whole" / "model.pt", begins[0])
-    begin, other = (_row(torch.load(file, weights_only=True)) for file in begins)
-    if not torch.equal(begin, other):
+    run = script.undisturbed
+    got_N = _read_model(script.folder / "undisturbed" / "model.pt", script.begin)
+    begin_N = _in_one_row(torch.load(script.begin, weights_only=True))
+    begin_of_rank_1_N = _in_one_row(torch.load(script.begin.with_name("begin-1.pt"), weights_only=True))
+    if not torch.equal(begin_N, begin_of_rank_1_N):
         hint = "Each rank begins with weights of its own. DistributedDataParallel sends rank 0's to all."
         raise Wrong("the same weights on both ranks before the first update", "different ones", hint)
-    wanted, _ = _one_process(script.whole, begins[0])
-    way = (wanted - begin).norm()
-    if (got - wanted).norm() <= _CLOSE * way:
+    expected_N = _train_in_one_process(run, script.begin).weights_N
+    relative_error = float((got_N - expected_N).norm() / (expected_N - begin_N).norm())
+    if relative_error <= _TOLERANCE:
         return
-    after_one = script.whole.updates[0][_UPDATES].probe  # one epoch: later, some mistakes lead anywhere
-    mistakes = {
-        "alone": "The gradients are not averaged: wrap the network in DistributedDataParallel, and call the wrapper.",
-        "rate": f"--rate is that of a batch of {_BASE}: scale it linearly with --batch.",
-        "double": "Each update is twice as long as it should be: a sum of gradients, or a rate times the ranks.",
-        "half": "Each update is half as long as it should be: DDP has divided by the number of ranks already.",
-        "zero": "Gradients of earlier updates stay: zero_grad() in each update.",
-        "short": "The last batch of an epoch is smaller: divide its losses by its own size, not by --batch.",
-    }
-    for mistake, hint in mistakes.items():
-        row = probe(_one_process(script.whole, begins[0], mistake, epochs=1)[0])
-        if math.dist(row, after_one) <= _CLOSE * math.dist(row, probe(begin)):
-            raise Wrong("the weights of one process", f"those of {mistake!r}", hint)
-    off = float((got - wanted).norm() / way)
-    told = f"within {_CLOSE:.0%} of the way they went"
+    probe_after_epoch = run.updates[0][N_UPDATES].probe  # the weights of some mistakes diverge in later epochs
+    for mistake in _MISTAKES:
+        wrong_probe = probe(_train_in_one_process(run, script.begin, mistake, n_epochs=1).weights_N)
+        if math.dist(wrong_probe, probe_after_epoch) <= _TOLERANCE * math.dist(wrong_probe, probe(begin_N)):
+            raise Wrong("the weights of one process", "those of a known mistake", mistake.hint)
+    expected = f"the weights of one process, within {_TOLERANCE:.0%} of their change"
     hint = f"Loss: F.mse_loss. Optimizer: torch.optim.SGD, momentum 0.9, rate --rate × --batch / {_BASE}, constant."
-    raise Wrong(f"the weights of one process, {told}", f"{off:.0%} off", hint)
+    raise Wrong(expected, f"an error of {relative_error:.0%}", hint)
 
 
-def _prints(script: _Script) -> None:
+def _prints(script: Script) -> None:
     """Rank 0 prints the mean loss and the throughput of all ranks, epoch by epoch"""
-    run, lines = script.whole, _LINE.findall(script.whole.out)
-    numbers = [line[0] for line in lines]
-    if numbers != [str(epoch) for epoch in range(_EPOCHS)]:
-        n = len(re.findall(r"epoch \d+: loss", run.out))
-        hint = "One rank prints for all." if n == 2 * _EPOCHS else f"Like this: {_SHOWN}"
-        raise Wrong(f"{_EPOCHS} lines, one an epoch", f"{len(numbers)} such lines", hint)
-    begin = script.folder / "notes-1" / "begin-0.pt"
-    means = _one_process(run, begin)[1]
-    for epoch, (_, *texts) in enumerate(lines):
+    run = script.undisturbed
+    lines = _LINE.findall(run.out)
+    epochs = [epoch for epoch, *_ in lines]
+    if epochs != [str(epoch) for epoch in range(N_EPOCHS)]:
+        n_lines = len(re.findall(r"epoch \d+: loss", run.out))
+        hint = "One rank prints for all." if n_lines == 2 * N_EPOCHS else _LIKE_THIS
+        raise Wrong(f"{N_EPOCHS} lines, one an epoch", f"{len(lines)} such lines", hint)
+    losses = _train_in_one_process(run, script.begin).losses
+    for epoch, (_, loss, n_samples, took_s, rate) in enumerate(lines):
         try:
-            loss, samples, took_s, rate = map(float, texts)
+            _check_throughput(run, epoch, int(n_samples), took_s, float(rate))
+            _check_loss(epoch, float(loss), losses[epoch])
         except ValueError:
-            raise Wrong("numbers", " ".join(texts), f"Like this: {_SHOWN}") from None
-        if samples != _SAMPLES:
-            hint = "The throughput is that of all ranks: sum their samples."
-            raise Wrong(f"{_SAMPLES} samples", f"{samples:g} samples", hint)
-        # Rank 0's alone, which prints: the other may begin its epoch while this one still writes a checkpoint.
-        times = [update.time_s for update in run.updates[0][epoch * _UPDATES :][:_UPDATES]]
-        span_s, rounded_s = max(times) - min(times), 0.5 * 0.1 ** len(texts[2].partition(".")[2])
-        if not span_s <= took_s + rounded_s <= run.took_s:
-            hint = "Read the clock before an epoch's first batch and after its last; print four decimals."
-            raise Wrong(f"{span_s:.4f} s or more in epoch {epoch}", f"{texts[2]} s", hint)
-        fastest = samples / max(took_s - rounded_s, 1e-9)
-        if not samples / (took_s + rounded_s) * 0.99 <= rate <= fastest * 1.01:
-            hint = "All ranks' samples over seconds."
-            raise Wrong(f"{samples / took_s:.1f} samples/s in epoch {epoch}", f"{rate:g}", hint)
-        wanted, *of_ranks = means[epoch]
-        if not math.isclose(loss, wanted, rel_tol=0.01):
-            hint = "It is the mean over all samples of the epoch, of both ranks."
-            if any(math.isclose(loss * share, one, rel_tol=0.01) for one in of_ranks for share in (1, 2)):
-                hint = "That is the loss of one rank's samples alone: sum over the ranks, dist.all_reduce."
-            raise Wrong(f"loss {wanted:.4f} in epoch {epoch}", f"{loss:.4f}", hint)
+            raise Wrong("numbers", f"{loss} {n_samples} {took_s} {rate}", _LIKE_THIS) from None
 
 
-def _written_by_both(run: _Run) -> set[str]:
-    files = [{file for rank, file, _ in run.saves if rank == one} for one in (0, 1)]
-    return files[0] & files[1]
+def _check_throughput(run: Run, epoch: int, n_samples: int, took_s_text: str, rate: float) -> None:
+    """The printed seconds must contain all updates of the epoch, and the rate must be that of all ranks.
+
+    Args:
+        run: The run.
+        epoch: The number of the epoch.
+        n_samples: The printed number of samples.
+        took_s_text: The printed seconds, whose decimals give their rounding.
+        rate: The printed samples per second.
+    """
+    if n_samples != N_SAMPLES:
+        hint = "The throughput is that of all ranks: sum their samples."
+        raise Wrong(f"{N_SAMPLES} samples", f"{n_samples} samples", hint)
+    took_s = float(took_s_text)
+    n_decimals = len(took_s_text.partition(".")[2])
+    rounding_s = 0.5 * 0.1**n_decimals
+    # Only rank 0, which prints: rank 1 may begin its epoch while rank 0 still writes a checkpoint.
+    times_s = [update.time_s for update in run.updates[0][epoch * N_UPDATES : (epoch + 1) * N_UPDATES]]
+    span_s = max(times_s) - min(times_s)
+    if not span_s <= took_s + rounding_s <= run.took_s:
+        hint = "Read the clock before an epoch's first batch and after its last; print four decimals."
+        raise Wrong(f"{span_s:.4f} s or more in epoch {epoch}", f"{took_s_text} s", hint)
+    slowest = n_samples / (took_s + rounding_s)
+    fastest = n_samples / max(took_s - rounding_s, 1e-9)
+    if not 0.99 * slowest <= rate <= 1.01 * fastest:
+        expected = f"{n_samples / took_s:.1f} samples/s in epoch {epoch}"
+        raise Wrong(expected, f"{rate:g}", "All ranks' samples over seconds.")
 
 
-def _one_rank_writes(script: _Script) -> None:
+def _check_loss(epoch: int, loss: float, expected_losses: tuple[float, float, float]) -> None:
+    """The printed loss must be the mean over the samples of both ranks."""
+    expected, *of_ranks = expected_losses
+    if math.isclose(loss, expected, rel_tol=0.01):
+        return
+    hint = "It is the mean over all samples of the epoch, of both ranks."
+    of_one_rank = [*of_ranks, *(of_rank / 2 for of_rank in of_ranks)]
+    if any(math.isclose(loss, value, rel_tol=0.01) for value in of_one_rank):
+        hint = "That is the loss of one rank's samples alone: sum over the ranks, dist.all_reduce."
+    raise Wrong(f"loss {expected:.4f} in epoch {epoch}", f"{loss:.4f}", hint)
+
+
+def _one_rank_writes(script: Script) -> None:
     """No file is written by two ranks"""
-    if both := _written_by_both(script.whole):
-        hint = "Both ranks write into one file: if rank == 0."
-        raise Wrong("a file of rank 0's alone", f"{Path(min(both)).name} is written by both", hint)
+    files = script.undisturbed.files_of_both_ranks
+    if files:
+        raise Wrong("a file of rank 0's alone", f"{Path(min(files)).name} is written by both", _BOTH_WRITE)
 
 
-def _asks_slurm(script: _Script) -> None:
+def _asks_slurm(script: Script) -> None:
     """capstone.sbatch asks for a time limit, and for a warning before it"""
-    if not script.job.exists() or _BLANK in script.job.read_text(encoding="utf-8"):
+    text = script.job.read_text(encoding="utf-8") if script.job.exists() else _BLANK
+    if _BLANK in text:
         hint = "What you type in a terminal, with srun before it and what Slurm needs above."
         raise Wrong("a job script, capstone.sbatch", "the blank", hint)
-    asked = re.findall(r"^#SBATCH\s+(.*)", script.job.read_text(encoding="utf-8"), re.MULTILINE)
-    if not re.search(r"(^|\s)(-t\s*\d|--time[\s=])", "\n".join(asked)):
+    options = "\n".join(re.findall(r"^#SBATCH\s+(.*)", text, re.MULTILINE))
+    if not re.search(r"(^|\s)(-t\s*\d|--time[\s=])", options):
         hint = "#SBATCH --time=…: without it a site refuses the job, or lets it wait for long."
         raise Wrong("a time limit in the job script", "none", hint)
-    if not re.search(r"(^|\s)--signal\b", "\n".join(asked)):
+    if not re.search(r"(^|\s)--signal\b", options):
         hint = "#SBATCH --signal=TERM@120: else the job's first news of its end is the end."
         raise Wrong("a warning in the job script", "none", hint)
 
 
-def _place(updates: list[_Update], update: _Update) -> int | None:
-    return next((n for n, one in enumerate(updates) if one.samples == update.samples), None)
+def _check_continues(script: Script, run: Run, after: int, hint: str = "") -> None:
+    """This start must continue after so many updates with the samples, weights and momentum of the undisturbed run.
 
-
-def _goes_on(script: _Script, run: _Run, after: int, advice: str = "") -> None:
-    """This start went on after so many updates with samples, weights and momentum of the run that was left alone."""
-    whole, first = script.whole, run.batch(0)
+    Args:
+        script: The learner's script.
+        run: The start.
+        after: The number of updates.
+        hint: The hint if it continues elsewhere.
+    """
     if not all(run.updates.values()):
         if run.hangs:
-            raise Wrong("it goes on", "it hangs before the first update", advice or "Do all ranks read the checkpoint?")
-        raise Wrong(f"it goes on after {after} updates", f"{run.statuses}: {run.last_words}", advice)
-    found = next((n for n in range(_EPOCHS * _UPDATES) if whole.batch(n) == first), None)
-    if found != after:
-        hint = advice or "Which checkpoint is the newest, and how many updates had been made then?"
-        if found is None:
-            hint = "After a restart the epoch has other samples: its order must follow from the epoch's number alone."
-            by_rank = [_place(whole.updates[rank], run.updates[rank][0]) for rank in (0, 1)]
-            if None not in by_rank and by_rank[0] != by_rank[1]:
-                hint = "The ranks go on at different places: each of them reads the checkpoint."
-        elif found == 0:
-            hint = advice or "It began anew: no checkpoint was written, or none was looked for at the start."
-        elif found == after // _UPDATES * _UPDATES:
-            hint = advice or "It begins the epoch anew, so samples come twice: skip the batches that were done."
-        got = "another batch" if found is None else f"update {found + 1}"
-        raise Wrong(f"it goes on with update {after + 1}", got, hint)
-    begin = torch.tensor(whole.updates[0][0].probe)
-    for number in range(min(map(len, run.updates.values()))):
-        wanted = torch.tensor(whole.updates[0][after + number].probe)
+            raise Wrong("it goes on", "it hangs before the first update", hint or "Do all ranks read the checkpoint?")
+        raise Wrong(f"it goes on after {after} updates", f"{run.statuses}: {run.last_error}", hint)
+    undisturbed = script.undisturbed
+    first_batch = run.batch(0)
+    positions = [n for n in range(_N_ALL_UPDATES) if undisturbed.batch(n) == first_batch]
+    if not positions:
+        raise Wrong(f"it goes on with update {after + 1}", "another batch", _hint_for_other_batch(undisturbed, run))
+    if positions[0] != after:
+        hint = hint or _hint_for_position(positions[0], after)
+        raise Wrong(f"it goes on with update {after + 1}", f"update {positions[0] + 1}", hint)
+    _check_weights(undisturbed, run, after)
+
+
+def _hint_for_position(position: int, after: int) -> str:
+    """Return the hint for a start that continues after ``position`` instead of ``after`` updates."""
+    if position == 0:
+        return "It began anew: no checkpoint was written, or none was looked for at the start."
+    if position == after // N_UPDATES * N_UPDATES:
+        return "It begins the epoch anew, so samples come twice: skip the batches that were done."
+    return "Which checkpoint is the newest, and how many updates had been made then?"
+
+
+def _hint_for_other_batch(undisturbed: Run, run: Run) -> str:
+    """Return the hint for a first batch that the undisturbed run does not have."""
+    positions = [_position(undisturbed.updates[rank], run.updates[rank][0]) for rank in (0, 1)]
+    if None not in positions and positions[0] != positions[1]:
+        return "The ranks go on at different places: each of them reads the checkpoint."
+    return "After a restart the epoch has other samples: its order must follow from the epoch's number alone."
+
+
+def _position(updates: list[Update], update: Update) -> int | None:
+    """Return the number of the update with the same samples on a rank, or None."""
+    samples = [candidate.samples for candidate in updates]
+    return samples.index(update.samples) if update.samples in samples else None
+
+
+def _check_weights(undisturbed: Run, run: Run, after: int) -> None:
+    """The weights before each update must be those of the undisturbed run, on both ranks."""
+    begin_probe = undisturbed.updates[0][0].probe
+    for number in range(min(run.n_updates)):
+        expected_probe = undisturbed.updates[0][after + number].probe
+        tolerance = 1e-3 * math.dist(expected_probe, begin_probe)
         for rank, updates in run.updates.items():
-            if (torch.tensor(updates[number].probe) - wanted).norm() > 1e-3 * (wanted - begin).norm():
-                hint = "The weights are not those of the checkpoint, or not on every rank: load_state_dict."
-                if number:
-                    hint = "The weights are, but the optimizer's momentum is not: save and load its state_dict, too."
-                raise Wrong(f"the weights before update {after + number + 1}", f"others on rank {rank}", hint)
+            if math.dist(updates[number].probe, expected_probe) <= tolerance:
+                continue
+            hint = "The weights are not those of the checkpoint, or not on every rank: load_state_dict."
+            if number > 0:
+                hint = "The weights are, but the optimizer's momentum is not: save and load its state_dict, too."
+            raise Wrong(f"the weights before update {after + number + 1}", f"others on rank {rank}", hint)
 
 
-def _stopped(run: _Run, at: int, name: str) -> None:
-    """This start ended in order soon after the signal that came in its training pass ``at``."""
-    counts = [len(updates) for updates in run.updates.values()]
+def _check_stops(run: Run, training_pass: int, signal_name: str) -> None:
+    """This start must end in order soon after the signal that came in this training pass."""
+    n_updates = run.n_updates[0]
     if run.hangs:
-        raise Wrong("all ranks end", f"after {counts[0]} and {counts[1]} updates they wait", _AGREE)
-    if sorted(run.ended) != [0, 1] or any(run.ended.values()):
-        hint = _AGREE if re.search(r"gloo|[Cc]onnection|[Tt]imed out", run.last_words) else ""
-        if "DataLoader worker" in run.last_words:
-            hint = f"The signal goes to a rank's DataLoader workers, too: worker_init_fn lets them ignore {name}."
-        elif any(name not in known for known in run.handles.values()):
-            hint = f"{name} ended a rank at once. Let signal.signal({name}, …) take a note, before training begins."
-        raise Wrong("both ranks come to an end in order", run.last_words, hint)
-    if run.saves and max(made for _, _, made in run.saves) < counts[0]:
+        raise Wrong("all ranks end", f"after {n_updates} and {run.n_updates[1]} updates they wait", _AGREE)
+    if run.group_at_end != {0: False, 1: False}:
+        raise Wrong("both ranks come to an end in order", run.last_error, _hint_for_disorder(run, signal_name))
+    if run.saves and max(n_before for _, _, n_before in run.saves) < n_updates:
         hint = "A warned script saves before it leaves: what was done since the epoch began is lost."
-        raise Wrong(f"a checkpoint after {counts[0]} updates", "none", hint)
-    if counts[0] >= _EPOCHS * _UPDATES or counts[0] > at + 1:
+        raise Wrong(f"a checkpoint after {n_updates} updates", "none", hint)
+    if n_updates >= _N_ALL_UPDATES or n_updates > training_pass + 1:
         hint = "Until an epoch's end it may take longer than the warning leaves: look at the note after each update."
-        raise Wrong(f"it stops after {name}", f"{counts[0] - at} more updates", hint)
+        raise Wrong(f"it stops after {signal_name}", f"{n_updates - training_pass} more updates", hint)
 
 
-def _a_warning_stops_all(script: _Script) -> None:
+def _hint_for_disorder(run: Run, signal_name: str) -> str:
+    """Return the hint for a rank that did not come to the end of the script after a signal."""
+    if "DataLoader worker" in run.last_error:
+        return f"The signal goes to a rank's DataLoader workers, too: worker_init_fn lets them ignore {signal_name}."
+    if any(signal_name not in handled for handled in run.handled_signals.values()):
+        return (
+            f"{signal_name} ended a rank at once. Let signal.signal({signal_name}, …) take a note, "
+            "before training begins."
+        )
+    if re.search(r"gloo|[Cc]onnection|[Tt]imed out", run.last_error):
+        return _AGREE
+    return ""
+
+
+def _a_warning_stops_all(script: Script) -> None:
     """SIGUSR1 reaches one rank: all stop after the same update"""
     run = script.warned
-    _stopped(run, _UPDATES + 2, "SIGUSR1")
+    _check_stops(run, N_UPDATES + 2, "SIGUSR1")
     if any(run.statuses):
         raise Wrong("exit status 0 of both ranks", str(run.statuses), "A warned script ends as at a good end.")
 
 
-def _goes_on_after_a_warning(script: _Script) -> None:
+def _goes_on_after_a_warning(script: Script) -> None:
     """Started again it goes on with the next update, until torchrun hands on SIGTERM"""
-    done = len(script.warned.updates[0])
-    run = script.terminated
-    _goes_on(script, run, done)
-    _stopped(run, script.at_term, "SIGTERM")
+    _check_continues(script, script.terminated, script.warned.n_updates[0])
+    _check_stops(script.terminated, script.pass_of_sigterm, "SIGTERM")
 
 
-def _survives_a_kill(script: _Script) -> None:
+def _survives_a_kill(script: Script) -> None:
     """SIGKILL ends one rank: the other ends, and the next start goes on from the last checkpoint"""
-    done = len(script.warned.updates[0]) + len(script.terminated.updates[0])
-    run = script("killed", "none", "1 2 SIGKILL")
-    _goes_on(script, run, done)
+    n_done = script.warned.n_updates[0] + script.terminated.n_updates[0]
+    _check_killed_rank(script, n_done)
+    _check_kill_in_writing(script, n_done)
+    run = script("killed")
+    hint = "A kill in the midst of writing must leave the one before it whole: write to another name, then rename."
+    _check_continues(script, run, n_done, hint)
+    _check_success(run)
+    got_N = _read_model(script.folder / "killed" / "model.pt", script.begin)
+    expected_N = _read_model(script.folder / "undisturbed" / "model.pt", script.begin)
+    relative_error = float((got_N - expected_N).norm() / expected_N.norm())
+    if relative_error > 1e-5:
+        got = f"others, with a relative error of {relative_error:.1e}"
+        raise Wrong("the weights of the run that was left alone", got, "What was forgotten?")
+
+
+def _check_killed_rank(script: Script, n_done: int) -> None:
+    """If SIGKILL ends rank 1, rank 0 must end with an error."""
+    run = script("killed", Fault(1, 2, "SIGKILL"), torchrun=False)
+    _check_continues(script, run, n_done)
     if run.hangs:
         hint = "Rank 0 waits for a dead rank. Let errors of collectives end the script: catch none of them."
         raise Wrong("rank 0 ends, too", "it waits", hint)
     if run.statuses == [0]:
-        raise Wrong("rank 0 ends with an error", "exit status 0", "An except hides that the other rank is gone.")
-    run = script("killed", "none", "-1 2 writing")
-    _goes_on(script, run, done)
-    wrote_at, due = done + len(run.updates[0]), math.ceil((done + 1) / _UPDATES) * _UPDATES
-    if -signal.SIGXFSZ not in run.statuses or wrote_at != due:
+        raise Wrong("rank 0 ends with an error", "exit status 0", _HIDDEN_ERROR)
+
+
+def _check_kill_in_writing(script: Script, n_done: int) -> None:
+    """The rank that writes the next checkpoint dies while it writes, and this must be at the end of the epoch."""
+    run = script("killed", Fault(-1, 2, "writing"), torchrun=False)
+    _check_continues(script, run, n_done)
+    written_after = n_done + run.n_updates[0]
+    expected_after = math.ceil((n_done + 1) / N_UPDATES) * N_UPDATES
+    if -signal.SIGXFSZ not in run.statuses or written_after != expected_after:
         hint = "At the end of each epoch rank 0 writes a checkpoint: not every stop comes with a warning."
-        raise Wrong(f"a checkpoint after update {due}", f"none until update {wrote_at}", hint)
+        raise Wrong(f"a checkpoint after update {expected_after}", f"none until update {written_after}", hint)
     if run.hangs:
         raise Wrong("rank 1 ends, too", "it waits for a dead rank", "Let errors of collectives end the script.")
-    run = script("killed")
-    hint = "A kill in the midst of writing must leave the one before it whole: write to another name, then rename."
-    _goes_on(script, run, done, hint)
-    if run.statuses != [0]:
-        raise Wrong("exit status 0", f"{run.statuses[0]}: {run.last_words}")
-    begin = script.folder / "notes-1" / "begin-0.pt"
-    got, wanted = (_weights(script.folder / name / "model.pt", begin) for name in ("killed", "whole"))
-    off = float((got - wanted).norm() / wanted.norm())
-    if off > 1e-5:
-        raise Wrong("the weights of the run that was left alone", f"others, {off:.1e} apart", "What was forgotten?")
 
 
-def _gives_up_waiting(script: _Script) -> None:
+def _gives_up_waiting(script: Script) -> None:
     """A rank no longer answers: the other ends after --timeout seconds"""
-    run = script("stopped", "none", "1 2 SIGSTOP", wait_s=_WAIT_S)
+    run = script("stopped", Fault(1, 2, "SIGSTOP"), torchrun=False, timeout_s=_TIMEOUT_S)
     if run.hangs:
         hint = "By default a rank waits half an hour. init_process_group(…, timeout=timedelta(seconds=…))"
-        raise Wrong(f"an error after {_WAIT_S:g} s", f"it still waits after {run.took_s:.0f} s", hint)
+        raise Wrong(f"an error after {_TIMEOUT_S:g} s", f"it still waits after {run.took_s:.0f} s", hint)
     if run.statuses == [0]:
-        raise Wrong("rank 0 ends with an error", "exit status 0", "An except hides that the other rank is gone.")
+        raise Wrong("rank 0 ends with an error", "exit status 0", _HIDDEN_ERROR)
 
 
-def _runs_as_a_job(script: _Script) -> None:
+def _runs_as_a_job(script: Script) -> None:
     """capstone.sbatch runs it as a Slurm job"""
     cluster = pocket.own("capstone", nodes=1)
     if cluster is None:
         raise NotTried(f"no Slurm here; {pocket.INSTALL}")
     try:
-        state, run = script.submitted("job", cluster)
+        state, run = script.submit("job", cluster)
     finally:
         pocket.down(cluster.name)
     if state != "COMPLETED":
-        hint = 'srun torchrun … capstone.py "$@": the job\'s arguments are those of the script.' * (state == "FAILED")
-        raise Wrong("the job ends as COMPLETED", f"{state or 'unknown'}: {run.last_words}", hint)
-    read = sorted(i for updates in run.updates.values() for update in updates for i in update.samples)
-    if read != sorted([*range(_SAMPLES)] * _JOB_EPOCHS):
-        counts = [len(updates) for updates in run.updates.values()]
+        hint = ""
+        if state == "FAILED":
+            hint = 'srun torchrun … capstone.py "$@": the job\'s arguments are those of the script.'
+        raise Wrong("the job ends as COMPLETED", f"{state or 'unknown'}: {run.last_error}", hint)
+    samples: list[int] = []
+    for update in run.updates[0] + run.updates[1]:
+        samples += update.samples
+    if sorted(samples) != sorted([*range(N_SAMPLES)] * N_JOB_EPOCHS):
         hint = '--nproc-per-node 2, and the job\'s arguments handed on: "$@".'
-        raise Wrong(f"{_JOB_EPOCHS} epochs on two ranks", f"{counts[0]} and {counts[1]} updates", hint)
+        got = f"{run.n_updates[0]} and {run.n_updates[1]} updates"
+        raise Wrong(f"{N_JOB_EPOCHS} epochs on two ranks", got, hint)
 
 
 class _Capstone(Exercise):
@@ -618,7 +537,7 @@ class _Capstone(Exercise):
             hint = "It is to run wherever torch is. Write what you need."
             return Outcome("wrong", (), "a script of its own", "nothing of the course", "import dltutorial", hint)
         with tempfile.TemporaryDirectory() as folder:
-            return super().examine(_Script(file, Path(folder)))
+            return super().examine(Script(file, Path(folder), PATIENCE_S))
 
 
 EXERCISE = _Capstone(

@@ -1,9 +1,11 @@
-"""What the check adds to samples.py: it takes notes of a script's training, and strikes at a given moment.
+"""Watch one process of the capstone from inside, and inject the fault that the check asks for.
 
-In: the folder for the notes and the blow, by the environment. Out: a file of notes for each rank, line by line: each
-training pass of the network with its samples, dtypes and a probe of the weights; which signals are handled; each call
-of ``torch.save``; whether the process group was there still at the end. The learner's script imports it, in a folder
-where nothing of the course is: so this file imports nothing of it, either.
+The input is two environment variables. ``CAPSTONE_NOTES`` names the folder for the notes. ``CAPSTONE_FAULT`` is "RANK
+PASS KIND" (see ``Fault`` in ``capstone_script.py``). The output is a file with one line for each training pass, each
+call of ``torch.save``, and the end of the script. The learner's script imports this file in a folder where the course
+may not be installed, so this file does not import the course.
+
+Source: https://docs.python.org/3/library/signal.html
 """
 
 import atexit
@@ -24,74 +26,89 @@ import torch.distributed.nn  # imported after init_process_group, it keeps gloo'
 
 RANK = int(os.environ.get("RANK", 0))
 WARNINGS = (signal.SIGTERM, signal.SIGUSR1)
-PATIENCE_S = 20.0  # for a signal that torchrun hands on
+PATIENCE_S = 20.0  # for a signal that torchrun passes on
 
 
-def probe(weights: torch.Tensor) -> list[float]:
-    """Four numbers that tell one state of the weights, a row, from another."""
+def probe(weights_N: torch.Tensor) -> list[float]:
+    """Return four random projections of the weights, which differ between different weights."""
     generator = torch.Generator().manual_seed(1)
-    return [float(torch.randn(len(weights), generator=generator, dtype=torch.double) @ weights) for _ in range(4)]
+    return [float(torch.randn(len(weights_N), generator=generator, dtype=torch.double) @ weights_N) for _ in range(4)]
 
 
 def watch(network: type) -> None:
-    """Take notes of this process from now on.
+    """Write notes about this process from now on, and inject the fault.
 
-    ``CAPSTONE_NOTES`` names their folder. ``CAPSTONE_BLOW`` is "RANK PASS WHAT": in its PASS-th training pass that rank
-    (all, if it is -1) sends itself the signal WHAT; or "torchrun", sends its parent SIGTERM and waits until that has
-    been handed on; or "writing", is killed in the midst of the next file that is half as large as a checkpoint.
+    Args:
+        network: The class of the network whose training passes count.
     """
     notes = Path(os.environ["CAPSTONE_NOTES"])
-    rank, at, what = os.environ.get("CAPSTONE_BLOW", "0 0 none").split()
-    forward, save, passes = network.forward, torch.save, []
+    fault_rank, fault_pass, fault_kind = os.environ.get("CAPSTONE_FAULT", "0 0 none").split()
+    forward = network.forward  # type: ignore[attr-defined]
+    save = torch.save
+    n_passes = 0
 
-    def note(**known: Any) -> None:
+    def note(**values: Any) -> None:
         with open(notes / f"rank-{RANK}.jsonl", "a") as file:
-            file.write(json.dumps(known) + "\n")
+            file.write(json.dumps(values) + "\n")
 
-    def watched(self: Any, x: torch.Tensor) -> torch.Tensor:
+    def watched_forward(self: Any, x: torch.Tensor) -> torch.Tensor:
+        nonlocal n_passes
         y = forward(self, x)
-        if torch.is_grad_enabled() and self.training:
-            if not passes:
-                save(self.state_dict(), notes / f"begin-{RANK}.pt")
-                note(what="begin", handles=[s.name for s in WARNINGS if callable(signal.getsignal(s))])
-            passes.append(True)
-            note(
-                what="pass",
-                samples=[round(number) for number in x[:, 0].tolist()],
-                dtypes=[str(y.dtype), str(next(self.parameters()).dtype)],
-                probe=probe(torch.cat([p.detach().double().flatten().cpu() for p in self.parameters()])),
-                time_s=time.monotonic(),
-            )
-            if int(rank) in (RANK, -1) and len(passes) == int(at):
-                strike(what, notes)
+        if not (torch.is_grad_enabled() and self.training):
+            return y
+        if n_passes == 0:
+            save(self.state_dict(), notes / f"begin-{RANK}.pt")
+            note(what="begin", handles=[s.name for s in WARNINGS if callable(signal.getsignal(s))])
+        n_passes += 1
+        note(
+            what="pass",
+            samples=[round(number) for number in x[:, 0].tolist()],
+            dtypes=[str(y.dtype), str(next(self.parameters()).dtype)],
+            probe=probe(torch.cat([p.detach().double().flatten().cpu() for p in self.parameters()])),
+            time_s=time.monotonic(),
+        )
+        if int(fault_rank) in (RANK, -1) and n_passes == int(fault_pass):
+            inject(fault_kind, notes)
         return y
 
-    def noted_save(state: Any, file: Any, *more: Any, **options: Any) -> None:
+    def watched_save(state: Any, file: Any, *more: Any, **options: Any) -> None:
         name = getattr(file, "name", file)
-        if isinstance(name, (str, os.PathLike)):  # no buffer in memory
+        if isinstance(name, (str, os.PathLike)):  # a buffer in memory has no name
             note(what="save", file=str(Path(name).resolve()))
         save(state, file, *more, **options)
 
-    network.forward, torch.save = watched, noted_save  # type: ignore[attr-defined]
-    atexit.register(lambda: note(what="end", group=dist.is_initialized(), time_s=time.monotonic()))
+    network.forward = watched_forward  # type: ignore[attr-defined]
+    torch.save = watched_save  # type: ignore[assignment]
+    atexit.register(lambda: note(what="end", group=dist.is_initialized()))
 
 
-def strike(what: str, notes: Path) -> None:
-    """The blow."""
-    if what == "torchrun":
-        workers = [one.sentinel for one in multiprocessing.active_children()]  # it reaches a rank's processes, too
-        came, goes = os.pipe()
-        os.set_blocking(goes, False)
-        signal.set_wakeup_fd(goes)
-        os.kill(os.getppid(), signal.SIGTERM)
-        select.select([came], [], [], PATIENCE_S)
-        signal.set_wakeup_fd(-1)
-        if workers:  # one that dies of it is not to be overtaken by the training's end
-            multiprocessing.connection.wait(workers, 2.0)
-    elif what == "writing":
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
-        size = (notes / f"begin-{RANK}.pt").stat().st_size  # the weights alone; a checkpoint holds as much again
-        resource.setrlimit(resource.RLIMIT_FSIZE, (size // 2, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
+def inject(kind: str, notes: Path) -> None:
+    """Inject a fault into this process."""
+    if kind == "torchrun":
+        _terminate_torchrun()
+    elif kind == "writing":
+        _limit_next_file(notes)
     else:
-        os.kill(os.getpid(), getattr(signal, what))
+        os.kill(os.getpid(), getattr(signal, kind))
+
+
+def _terminate_torchrun() -> None:
+    """Send SIGTERM to torchrun, and wait until torchrun has passed the signal on to this rank."""
+    workers = [process.sentinel for process in multiprocessing.active_children()]  # they get the signal, too
+    read_end, write_end = os.pipe()
+    os.set_blocking(write_end, False)
+    signal.set_wakeup_fd(write_end)
+    os.kill(os.getppid(), signal.SIGTERM)
+    select.select([read_end], [], [], PATIENCE_S)
+    signal.set_wakeup_fd(-1)
+    if workers:  # the training must not end before a worker that dies of the signal
+        multiprocessing.connection.wait(workers, 2.0)
+
+
+def _limit_next_file(notes: Path) -> None:
+    """Let the operating system kill this process as soon as a file is larger than half of the weights."""
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+    weights_bytes = (notes / f"begin-{RANK}.pt").stat().st_size  # a checkpoint is larger
+    hard_limit = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+    resource.setrlimit(resource.RLIMIT_FSIZE, (weights_bytes // 2, hard_limit))
