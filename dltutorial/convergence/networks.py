@@ -64,11 +64,11 @@ def unstacked(layers: Sequence[Tensor], replica: int) -> nn.Sequential:
 
 def logits(layers: Sequence[Tensor], x_RBF: Tensor) -> Tensor:
     """Logits (R, B, C) of R replicas, each of which has its own images."""
-    for number, (weight_RFH, bias_R1H) in enumerate(zip(layers[::2], layers[1::2], strict=True)):
-        if number > 0:
-            x_RBF = functional.relu(x_RBF)
-        x_RBF = torch.baddbmm(bias_R1H, x_RBF, weight_RFH)
-    return x_RBF
+    weight_RFH, bias_R1H, *later_layers = layers
+    x_RBH = torch.baddbmm(bias_R1H, x_RBF, weight_RFH)
+    if not later_layers:
+        return x_RBH
+    return logits(later_layers, functional.relu(x_RBH))
 
 
 def shared_logits(layers: Sequence[Tensor], x_NF: Tensor) -> Tensor:
@@ -85,9 +85,8 @@ def shared_logits(layers: Sequence[Tensor], x_NF: Tensor) -> Tensor:
 
 def losses(logits_RBC: Tensor, y_RB: Tensor) -> Tensor:
     """Mean cross-entropy (R,) of each replica."""
-    R, B, C = logits_RBC.shape
-    loss = functional.cross_entropy(logits_RBC.reshape(R * B, C), y_RB.reshape(R * B), reduction="none")
-    return loss.view(R, B).mean(1)
+    loss = functional.cross_entropy(logits_RBC.flatten(0, 1), y_RB.flatten(), reduction="none")
+    return loss.view_as(y_RB).mean(1)
 
 
 def accuracies(layers: Sequence[Tensor], x_NF: Tensor, y_N: Tensor) -> Tensor:
