@@ -41,7 +41,8 @@ class AtrousNet(nn.Module):
     def forward(self, x_BCHW: Tensor) -> Tensor:
         """Return the logits (B, K, H, W)."""
         stages = self.encoder.stages(x_BCHW)
-        fine, deep = stages[0], stages[-1]
+        fine = stages[0]
+        deep = stages[-1]
         mean = deep.mean((2, 3), keepdim=True)
         mean = F.relu(self.of_mean(mean))
         branches = [layer(deep) for layer in self.side_by_side]
