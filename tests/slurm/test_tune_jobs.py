@@ -15,7 +15,7 @@ SMALL = ("--trials", "4", "--epochs", "3", "--vit", "16", "16", "1", "2")
 def folder(tmp_path, monkeypatch):
     """A folder with the scripts of the chapter."""
     monkeypatch.chdir(tmp_path)
-    scripts.take("vit.py", "train.py", "tune.py", "tune_ray.py")
+    scripts.take("vit.py", "pairs.py", "train.py", "tune.py", "tune_ray.py")
     return tmp_path
 
 

@@ -17,7 +17,7 @@ ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1"}
 def folder(tmp_path, monkeypatch):
     """A folder with the scripts, in which the test runs them."""
     monkeypatch.chdir(tmp_path)
-    scripts.take("vit.py", "train.py", "tune.py", "tune_ray.py")
+    scripts.take("vit.py", "pairs.py", "train.py", "tune.py", "tune_ray.py")
     return tmp_path
 
 
