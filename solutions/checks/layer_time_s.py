@@ -47,22 +47,22 @@ def _mistakes(layer: Layer) -> list[tuple[float, str]]:
     swapped_compute_s = layer.flop / layer.bytes_per_s
     swapped_memory_s = memory_s * layer.bytes_per_s / layer.flop_per_s
     return [
-        (max(compute_s / 2, memory_s), "Every weight is multiplied and then added: that is 2 FLOP, not 1."),
-        (compute_s + memory_s, "Arithmetic and memory work at the same time: take the longer, not the sum."),
-        (min(compute_s, memory_s), "That is only the quicker of two limits. The slower one decides: take the max."),
-        (max(compute_s, x + y), "The weights have to come from memory, too."),
-        (max(compute_s, w), "Inputs and outputs travel as well as the weights."),
-        (max(compute_s, x + w), "The outputs have to be written."),
-        (max(compute_s, w + y), "The inputs have to be read."),
+        (max(compute_s / 2, memory_s), "Each weight needs a multiplication and an addition. That is 2 FLOP, not 1."),
+        (compute_s + memory_s, "Computing and moving happen together. Take the longer time, not the sum."),
+        (min(compute_s, memory_s), "You took the quicker of two times, or only one of them. The longer time counts."),
+        (max(compute_s, x + y), "The weights have to come from the memory, too."),
+        (max(compute_s, w), "Inputs and outputs also move, not only the weights."),
+        (max(compute_s, x + w), "The outputs have to be written to the memory."),
+        (max(compute_s, w + y), "The inputs have to be read from the memory."),
         (max(compute_s, x + batch * w + y), "The whole batch shares one reading of the weights."),
-        (max(compute_s, memory_s / value_bytes), "Memory moves bytes: each value has bytes_per_value of them."),
+        (max(compute_s, memory_s / value_bytes), "Memory moves bytes, and each value has bytes_per_value bytes."),
         (max(compute_s, 4 * memory_s / value_bytes), "A value has bytes_per_value bytes, not always 4."),
         (max(compute_s, 8 * memory_s), "The bandwidth is in bytes per second, not in bits."),
         (1e3 * max(compute_s, memory_s), "Return seconds, not milliseconds."),
-        (max(compute_s / batch, memory_s), "Every sample of the batch goes through all the weights: count them all."),
-        (max(swapped_compute_s, swapped_memory_s), "The two peaks are swapped: FLOP go with FLOP per second."),
-        (max(1 / compute_s, 1 / memory_s), "That is one over a time. Divide the amount by the rate."),
-        (min(1 / compute_s, 1 / memory_s), "That is one over a time. Divide the amount by the rate."),
+        (max(compute_s / batch, memory_s), "Every sample of the batch needs all the weights for its FLOP."),
+        (max(swapped_compute_s, swapped_memory_s), "The two peaks are swapped. Divide FLOP by FLOP per second."),
+        (max(1 / compute_s, 1 / memory_s), "This is one over a time. Divide the amount by the rate."),
+        (min(1 / compute_s, 1 / memory_s), "This is one over a time. Divide the amount by the rate."),
     ]
 
 
@@ -74,17 +74,17 @@ def _check(fn: Callable, layer: Layer) -> None:
 
 
 _CASES = (
-    case("a large batch in float32: arithmetic decides", _check, Layer(1024, 2048, 4096, 4, 2e11, 1e14)),
-    case("one sample in float32: the weights decide", _check, Layer(1, 4096, 2048, 4, 1e15, 4e10)),
+    case("a large batch in float32: the arithmetic is the limit", _check, Layer(1024, 2048, 4096, 4, 2e11, 1e14)),
+    case("one sample in float32: the weights are the limit", _check, Layer(1, 4096, 2048, 4, 1e15, 4e10)),
     case("one sample in bfloat16", _check, Layer(1, 4096, 2048, 2, 4e11, 4e10)),
     case("few inputs, many outputs, a large batch: the outputs count", _check, Layer(8192, 2, 4096, 4, 2e11, 4e10)),
     case("many inputs, few outputs, a large batch: the inputs count", _check, Layer(8192, 4096, 2, 4, 2e11, 4e10)),
     case("a batch of 64 on an A100's published peaks", _check, Layer(64, 8192, 8192, 2, 312e12, 1555e9)),
 )
 _HINTS = (
-    "Write down two times: one that computing takes, one that moving takes. Which of them counts?",
-    "Of how many products is one of the batch × n_out results the sum? A multiplication and an addition are 2 FLOP.",
-    "Which three matrices are moved, and how many values has each?",
+    "Write down two times, one for the arithmetic and one for the bytes. Which of them counts?",
+    "Each of the batch × n_out results is a sum. How many products does it add? A product and its addition are 2 FLOP.",
+    "Three matrices move. How many values does each matrix have?",
 )
 _CODE = (
     "flop = 2 * batch * n_in * n_out",
