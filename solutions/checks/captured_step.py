@@ -1,7 +1,7 @@
-"""Checks of chapter 06's exercise: capture a whole training step with ``torch.cuda.graph``.
+"""Check the exercise of chapter 06: capture a complete training step with ``torch.cuda.graph``.
 
-Where there is no GPU, stand-ins for the names of ``torch.cuda`` obey the same rules (``rehearsal.py``). The answer is
-compared with eager steps of an equal model on the same batches.
+Without a GPU, stand-ins for the names of ``torch.cuda`` obey the same rules (``rehearsal.py``). The answer is compared
+with eager steps of an equal model on the same batches.
 
 Legend: B samples, C channels, H × W grid points.
 """
@@ -22,11 +22,11 @@ from dltutorial.course.checks.narrow import NarrowMLP
 from dltutorial.course.checks.rehearsal import Watch
 
 _N_WARMUP, _SHAPE = 3, (2, 4, 4)
-_SAME = "The losses are those of the example batch, again and again. Copy each new batch into the buffers: copy_()."
+_SAME = "Every loss is that of the example batch, again and again. Copy each new batch into the buffers with copy_()."
 
 
 class _Lab:
-    """A narrow network, its optimizer and batches; two of them start alike. Steps are counted by where they run."""
+    """A narrow network with its optimizer and batches. Two labs of one seed are equal. Steps are counted by phase."""
 
     def __init__(self, seed: int, watch: Watch | None = None) -> None:
         device = machine.device()
@@ -69,25 +69,25 @@ class _Lab:
         return self
 
     def weights(self) -> torch.Tensor:
-        """All parameters in one row."""
+        """All parameters as one vector."""
         return torch.cat([p.detach().flatten() for p in self.model.parameters()])
 
     def losses(self, step: Callable, batches: list | None = None) -> torch.Tensor:
-        """Losses of steps in a row, each read before the next, while the learning rate falls."""
-        found = []
+        """The losses of consecutive steps. The learning rate decreases, and each loss is read before the next step."""
+        losses = []
         for n, batch in enumerate(self.batches if batches is None else batches):
             self.rate.fill_(1e-2 / (1 + n))
             loss = step(*batch)
             if not isinstance(loss, torch.Tensor):
                 got = None if loss is None else type(loss).__name__
-                hint = "" if loss is None else "A Python number makes the processor wait for the device in every step."
+                hint = "" if loss is None else "A Python number makes the CPU wait for the device in every step."
                 raise Wrong("a tensor", got, hint)
-            found.append(loss.detach().clone())
-        return torch.stack(found)
+            losses.append(loss.detach().clone())
+        return torch.stack(losses)
 
 
 def _watched(case: Callable[[Callable, Watch], None]) -> Callable[[Callable], None]:
-    """Run a case while torch.cuda is watched, or stood in for."""
+    """Run a case while torch.cuda is watched or replaced by stand-ins."""
 
     @functools.wraps(case)
     def run(fn: Callable) -> None:
@@ -99,34 +99,35 @@ def _watched(case: Callable[[Callable, Watch], None]) -> Callable[[Callable], No
 
 @_watched
 def _warms_up_then_captures(fn: Callable, watch: Watch) -> None:
-    """It makes the warm-up steps on a side stream, then captures one more, once"""
+    """It makes the warm-up steps on a side stream and then captures one step"""
     lab = _Lab(1, watch)
     lab.made(fn)
     n = lab.steps
     if n["warm-up"] == 0 and n["capture"] and not n["outside"]:
-        hint = "Without warm-up the optimizer makes its averages inside the graph, and every replay makes them anew."
+        hint = "Without a warm-up, the graph creates the optimizer state, so every replay resets the state."
         raise Wrong(f"{_N_WARMUP} steps before the capture", "none", hint)
     if watch.nested:
-        hint = "End the warm-up first: the capture has a stream of its own."
+        hint = "End the warm-up first, because the capture has its own stream."
         raise Wrong("a capture after the warm-up", "one inside it", hint)
-    hint = "Every step before the capture belongs on a side stream: `with torch.cuda.stream(torch.cuda.Stream())`."
+    hint = "Every step before the capture belongs on a side stream. Use `with torch.cuda.stream(side_stream):`."
     expect(n["outside"], 0, hint=hint)
-    expect(n["warm-up"], _N_WARMUP, hint=f"n_warmup is {_N_WARMUP} here: make so many steps before the capture.")
-    hint = "The side stream began at once. What the caller launched may not be done: let it wait_stream() first."
+    expect(n["warm-up"], _N_WARMUP, hint=f"n_warmup is {_N_WARMUP} here. Make this number of steps before the capture.")
+    hint = "The side stream started before earlier work had finished. Call wait_stream() first."
     expect(lab.ordered, True, hint=hint)
     hint = "Capture once, with one step inside `with torch.cuda.graph(graph):`."
-    mistakes = [(0, "Nothing was captured: run one step inside `with torch.cuda.graph(graph):`.")]
+    mistakes = [(0, "Nothing was captured. Run one step inside `with torch.cuda.graph(graph):`.")]
     expect(watch.n_captures, 1, hint=hint, mistakes=mistakes)
     expect(n["capture"], 1, hint=hint)
 
 
 @_watched
 def _leaves_the_weights_of_the_warm_up(fn: Callable, watch: Watch) -> None:
-    """Making it moves the weights by the warm-up steps and no further"""
+    """Before the first call, only the warm-up steps have changed the weights"""
     expected, further, lab = _Lab(2, watch).warmed(), _Lab(2).warmed(), _Lab(2)
     further.step(further.x, further.y)
     lab.made(fn)
-    mistakes = [(further.weights(), "One update too many: capture records and computes nothing, so do not replay yet.")]
+    hint = "One update too many. Do not replay before the first call."
+    mistakes = [(further.weights(), hint)]
     _expect_equal(lab.weights(), expected.weights(), mistakes=mistakes)
 
 
@@ -137,8 +138,8 @@ def _gives_the_losses_of_eager_steps(fn: Callable, watch: Watch) -> None:
     expected = eager.losses(eager.step)
     fed = {
         _SAME: [(lab.x, lab.y)] * len(lab.batches),
-        "x is new, y is not: copy both into their buffers.": [(x, lab.y) for x, _ in lab.batches],
-        "y is new, x is not: copy both into their buffers.": [(lab.x, y) for _, y in lab.batches],
+        "x is new, y is not. Copy both into their buffers.": [(x, lab.y) for x, _ in lab.batches],
+        "y is new, x is not. Copy both into their buffers.": [(lab.x, y) for _, y in lab.batches],
         "The losses lag one batch behind. Copy first, then replay.": [(lab.x, lab.y), *lab.batches[:-1]],
     }
     mistakes = []
@@ -146,29 +147,29 @@ def _gives_the_losses_of_eager_steps(fn: Callable, watch: Watch) -> None:
         other = _Lab(3).warmed()
         mistakes.append((other.losses(other.step, [tuple(t.clone() for t in batch) for batch in batches]), hint))
     got = lab.losses(lab.made(fn))
-    _expect_equal(got, expected, "Step by step: copy x and y into the buffers, replay, return the loss.", mistakes)
+    _expect_equal(got, expected, "In each step, copy x and y into the buffers, replay, and return the loss.", mistakes)
 
 
 @_watched
 def _replays_one_capture(fn: Callable, watch: Watch) -> None:
-    """All steps replay one capture; Python's step runs no more"""
+    """All calls replay one capture, and the eager step does not run again"""
     lab = _Lab(4, watch)
     step = lab.made(fn)
     lab.losses(step)
     eager = sum(lab.steps.values()) - _N_WARMUP - 1
-    hint = "Capturing costs more than it saves: capture once, when the step is made, and replay from then on."
+    hint = "A capture takes longer than a step, so capture once in make_captured_step. Then only replay."
     expect(watch.n_captures, 1, hint=hint)
-    expect(eager, 0, hint="The eager step ran again. Only graph.replay() belongs into the captured step.")
-    expect(watch.n_replays, len(lab.batches), hint="One replay for each step.")
+    expect(eager, 0, hint="The eager step ran again. Only graph.replay() belongs in the captured step.")
+    expect(watch.n_replays, len(lab.batches), hint="Replay the graph once in each step.")
 
 
 @_watched
 def _ends_with_the_same_weights(fn: Callable, watch: Watch) -> None:
-    """After six steps with a falling rate the weights are those of eager steps"""
+    """After six steps with a decreasing learning rate, the weights are those of eager steps"""
     lab, eager = _Lab(5, watch), _Lab(5).warmed()
     eager.losses(eager.step)
     lab.losses(lab.made(fn))
-    _expect_equal(lab.weights(), eager.weights(), "The losses agree, the weights do not: is one replay missing?")
+    _expect_equal(lab.weights(), eager.weights(), "The losses agree, but the weights do not. Is one replay missing?")
 
 
 @_watched
@@ -179,24 +180,24 @@ def _keeps_an_old_loss(fn: Callable, watch: Watch) -> None:
     first = step(*lab.batches[0])
     before = first.detach().clone()
     step(*lab.batches[1])
-    hint = "The next replay writes into the loss that you returned. Return a copy: clone()."
+    hint = "The next replay overwrites the loss that you returned. Return a copy of it, made by clone()."
     expect_close(first, before, hint=hint)
 
 
 @_watched
 def _leaves_the_callers_tensors(fn: Callable, watch: Watch) -> None:
-    """The example batch keeps its values: the buffers are tensors of their own"""
+    """The example batch of the caller keeps its values"""
     lab = _Lab(7, watch)
     before = lab.x.clone(), lab.y.clone()
     lab.losses(lab.made(fn))
-    hint = "Each step overwrites the caller's example batch. Let the buffers be clones of it."
+    hint = "Each step overwrites the example batch of the caller. Let the buffers be clones of it."
     expect_close(lab.x, before[0], hint=hint)
     expect_close(lab.y, before[1], hint=hint)
 
 
 @_watched
 def _keeps_alive_what_the_graph_reads(fn: Callable, watch: Watch) -> None:
-    """It holds on to the step when its caller does not"""
+    """It keeps a reference to the step if nobody else does"""
     lab = _Lab(9, watch)
 
     def step(x_BCHW: torch.Tensor, y_BCHW: torch.Tensor) -> torch.Tensor:
@@ -205,26 +206,26 @@ def _keeps_alive_what_the_graph_reads(fn: Callable, watch: Watch) -> None:
     captured, held = fn(step, lab.x, lab.y, _N_WARMUP), weakref.ref(step)
     del step
     gc.collect()
-    hint = "The step is forgotten, its optimizer's memory free for others. Keep it: captured_step.keeps = step."
+    hint = "Nothing refers to the step, so the memory of its optimizer is used again. Set captured_step.keeps = step."
     expect(callable(captured) and held() is not None, True, hint=hint)
 
 
 @_watched
 def _refuses_another_shape(fn: Callable, watch: Watch) -> None:
-    """A batch of another shape, x or y, is a ValueError, not a wrong result"""
+    """A batch of another shape raises a ValueError"""
     lab = _Lab(8, watch)
     step = lab.made(fn)
     x, y = lab.batches[0]
-    spread = "copy_() spreads a single sample over the whole buffer. Compare the shapes first, and raise ValueError."
-    alone = "A wrong y alone passes, and copy_() spreads it. Compare the shapes of both."
-    number = "Another shape with as many numbers passes. Compare the shapes, not how many numbers there are."
-    length = "Another shape with as many samples passes. Compare the whole shapes, not their first number."
+    spread = "copy_() spreads a single sample over the whole buffer. Compare the shapes first and raise ValueError."
+    alone = "A wrong y alone is accepted, and copy_() spreads it. Compare the shapes of both."
+    number = "Another shape with the same size is accepted. Compare the shapes, not how many numbers there are."
+    length = "Another shape with the same length is accepted. Compare the complete shapes, not their first number."
     for batch, hint in (
         ((x[:1], y[:1]), spread),
         ((x, y[:1]), alone),
         ((x[:, :1], y[:, :1]), length),
         ((x.flatten(2)[..., None], y.flatten(2)[..., None]), number),
-        ((x[:1], y), "A wrong x alone passes, and copy_() spreads it. Compare the shapes of both."),
+        ((x[:1], y), "A wrong x alone is accepted, and copy_() spreads it. Compare the shapes of both."),
     ):
         shapes = " and ".join(str(tuple(tensor.shape)) for tensor in batch)
         wanted = f"ValueError for {shapes}, captured for {tuple(x.shape)}"
@@ -238,23 +239,23 @@ def _refuses_another_shape(fn: Callable, watch: Watch) -> None:
 
 
 def _expect_equal(got: Any, expected: Any, hint: str = "", mistakes: list | None = None) -> None:
-    """Equal up to the rounding that other kernels may bring on a GPU."""
+    """Compare with a tolerance, because other kernels on a GPU may round differently."""
     expect_close(got, expected, hint=hint, mistakes=mistakes or [], rtol=1e-4, atol=1e-6)
 
 
 _HINTS = (
-    "Four parts: buffers (clones of the example), warm-up, one capture, and a function that copies and replays.",
-    "Which stream do the warm-up steps run on, and what must it wait for?",
-    "Which tensors does the graph remember? Where does a new batch have to go, and where does its loss appear?",
+    "Write four parts: the buffers, the warm-up, one capture, and a function that copies and replays.",
+    "On which stream do the warm-up steps run? For which stream must it wait first?",
+    "Which addresses does the graph know? So where must a new batch go, and where does its loss appear?",
 )
 _CODE = (
     "with torch.cuda.graph(graph):",
     "    static_loss = step(static_x, static_y)",
-    "# in the returned function:",
+    "# in the function that you return:",
     "static_x.copy_(x)",
     "graph.replay()",
     "return static_loss.clone()",
-    "# and behind it: captured_step.keeps = step",
+    "# after the function: captured_step.keeps = step",
 )
 EXERCISE = Exercise(
     name="captured_step",

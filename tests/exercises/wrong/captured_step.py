@@ -53,7 +53,7 @@ WRONG = [
      "lag one batch behind"),
     ("the static loss itself returned", _with("static_loss.clone()", "static_loss"), "Return a copy"),
     ("a Python number returned", _with("static_loss.clone()", "static_loss.item()"), "wait for the device"),
-    ("no warm-up", _with(WARM_UP, ""), "every replay makes them anew"),
+    ("no warm-up", _with(WARM_UP, ""), "every replay resets the state"),
     ("one warm-up step", _with("range(n_warmup)", "range(1)"), "n_warmup is 3"),
     ("warm-up on the ordinary stream",
      _with(WARM_UP, "    for _ in range(n_warmup):\n        step(example_x, example_y)\n"), "belongs on a side stream"),
