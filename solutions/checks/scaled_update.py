@@ -1,7 +1,7 @@
 """Checks of chapter 04's exercise: one update with dynamic loss scaling.
 
-Each case hands the learner's function a loss whose gradients are planted: ordinary numbers, inf or NaN. What is right
-is what torch's own ``GradScaler`` does.
+Each case calls the learner's function with a loss whose gradients are chosen by the case: ordinary numbers, inf or NaN.
+The expected result is that of torch's own ``GradScaler``.
 """
 
 import math
@@ -15,12 +15,12 @@ from dltutorial.course.checks import Exercise, Wrong
 from dltutorial.course.checks.cases import case
 from dltutorial.course.checks.expect import expect, expect_close
 
-INTERVAL = 3  # of the cases; the notebook's default is another
-_SKIP = "An update with inf or NaN in a gradient must not happen at all: do not call optimizer.step()."
+INTERVAL = 3  # good updates until the scale doubles, in all cases but one
+_SKIP = "If a gradient is inf or NaN, skip the update: do not call optimizer.step()."
 
 
 class _Lab:
-    """Two weights and one that takes no part, an optimizer with a memory, and a state; made afresh alike."""
+    """Two weights, a third that does not influence the loss, an optimizer with momentum, and the state."""
 
     def __init__(self, scale: float = 8.0, good_steps: int = 0):
         self.weights = [torch.nn.Parameter(torch.tensor([1.0, -2.0])), torch.nn.Parameter(torch.tensor([[0.5]]))]
@@ -29,19 +29,21 @@ class _Lab:
         self.scale, self.good_steps = scale, good_steps
 
     def loss(self, slopes: Sequence[float]) -> torch.Tensor:
-        """A loss whose gradient is ``slopes``: two for the first weight, one for the second."""
+        """Return a loss with the gradient ``slopes``: two numbers for the first weight, one for the second."""
         return slopes[0] * self.weights[0][0] + slopes[1] * self.weights[0][1] + slopes[2] * self.weights[1].sum()
 
     def update(self, fn: Callable, slopes: Sequence[float]) -> Any:
-        """One update; the learner's function returns scale and counter, which the next one gets."""
+        """Make one update with the learner's function, and store the state that it returns."""
         got = fn(self.loss(slopes), self.optimizer, self.scale, self.good_steps, INTERVAL)
         if not isinstance(got, tuple) or len(got) != 2:
-            raise Wrong("a tuple (scale, good_steps)", got, "" if got is None else "Return both: scale, good_steps.")
+            raise Wrong(
+                "a tuple (scale, good_steps)", got, "" if got is None else "Return both numbers: scale, good_steps."
+            )
         self.scale, self.good_steps = got
         return got
 
     def values(self) -> torch.Tensor:
-        """All weights in one row."""
+        """Return all weights as one vector."""
         return torch.cat([w.detach().flatten() for w in self.weights])
 
 
@@ -56,7 +58,7 @@ def _reference(loss: torch.Tensor, optimizer: Any, scale: float, good_steps: int
 
 
 def _with_gradients_times(factor: float) -> Callable:
-    """The update of somebody whose gradients are too large, or too small, by a factor (of the scale's powers)."""
+    """Return a wrong update whose gradients are multiplied by the scale to this power."""
 
     def step(loss, optimizer, scale, good_steps, interval):
         optimizer.zero_grad()
@@ -83,12 +85,12 @@ def _nothing(loss, optimizer, scale, good_steps, interval):
 
 _UPDATES = ((1.0, -0.5, 2.0), (0.5, 0.25, -1.0))
 _ONE_UPDATE = (
-    (_nothing, "The weights did not move. After a backward() without overflow, call optimizer.step()."),
-    (_with_gradients_times(1), "The gradients are still scaled. Divide each by the scale, before step()."),
-    (_with_gradients_times(-1), "The gradients were divided once too often. Unscale once."),
+    (_nothing, "The weights did not move. If all gradients are finite, call optimizer.step()."),
+    (_with_gradients_times(1), "The gradients are still scaled. Divide each gradient by the scale, before step()."),
+    (_with_gradients_times(-1), "The gradients were divided by the scale twice. Unscale once."),
 )
 _TWO_UPDATES = (
-    (_accumulating, "Gradients add up from update to update. Clear them first, with optimizer.zero_grad()."),
+    (_accumulating, "Gradients add up, because backward() adds to the old ones. Call optimizer.zero_grad() first."),
 )
 
 
@@ -105,18 +107,18 @@ def _compare(fn: Callable, n_updates: int, mistakes: Sequence[tuple[Callable, st
 
 
 def _scales_the_loss(fn: Callable) -> None:
-    """The loss is scaled before it is differentiated, not the gradients afterwards"""
+    """The loss is multiplied by the scale before the backward pass, not the gradients after it"""
     lab, factors = _Lab(scale=64.0), []
     lab.weights[0].register_hook(lambda gradient: factors.append(gradient[0].item()))
     lab.update(fn, (1.0, 1.0, 1.0))
     if not factors:
-        raise Wrong("a backward()", "none", "Differentiate the scaled loss: (loss * scale).backward().")
-    hint = "Small gradients vanish inside backward(); scaling them afterwards is too late."
+        raise Wrong("a backward()", "none", "Call (loss * scale).backward().")
+    hint = "Small gradients become zero inside backward(). To scale them afterwards is too late."
     expect_close(factors[-1], 64.0, mistakes=[(1.0, hint)])
 
 
 def _skips(fn: Callable, bad: float, name: str) -> None:
-    """One gradient is ``bad``, in the second tensor, after a good update has given the optimizer momentum."""
+    """One gradient of the second weight is ``bad``. A good update before has given the optimizer momentum."""
     lab, expected = _Lab(), _Lab()
     for each, step in ((lab, fn), (expected, _reference)):
         each.update(step, (1.0, -0.5, 2.0))
@@ -125,72 +127,74 @@ def _skips(fn: Callable, bad: float, name: str) -> None:
     got = lab.values()
     if not got.isfinite().all():
         only = "isfinite() is False for inf as well as for NaN." if math.isinf(bad) else _SKIP
-        raise Wrong(before, got, f"{name} went into the weights. Look at every gradient of every tensor; {only}")
-    expect_close(got, before, hint=f"The weights moved in spite of {name}. {_SKIP}", rtol=1e-6)
+        raise Wrong(before, got, f"{name} went into the weights. Test all gradients of every tensor. {only}")
+    expect_close(got, before, hint=f"The weights changed although a gradient is {name}. {_SKIP}", rtol=1e-6)
 
 
 def _looks_at_gradients(fn: Callable) -> None:
-    """A finite loss may have an infinite gradient"""
+    """A finite loss can have an infinite gradient"""
     lab = _Lab()
     w = lab.weights[1]
     before = lab.values()
     loss = lab.loss((1.0, 1.0, 1.0)) + (w - w.detach()).sqrt().sum()  # adds 0, with slope 1 / 0
     fn(loss, lab.optimizer, lab.scale, lab.good_steps, INTERVAL)
-    hint = "The loss was finite, its gradient was not, and went into the weights. Look at the gradients."
+    hint = "The loss was finite, but one gradient was infinite, and the weights were updated. Look at the gradients."
     expect_close(lab.values(), before, hint=hint, rtol=1e-6)
 
 
 def _backs_off(fn: Callable) -> None:
-    """After an overflow the scale is half as large, and the count starts again"""
+    """After an overflow the scale is halved, and good_steps is 0"""
     mistakes = [
-        (16.0, "The scale grew after an overflow. It must shrink: half as large."),
-        (8.0, "The scale stayed. After an overflow it is half as large."),
-        (2.0, "Halved twice. One overflow halves the scale once."),
-        (0, "Return the scale first, then the count of good updates."),
+        (16.0, "The scale grew after an overflow. Halve it."),
+        (8.0, "The scale stayed the same. After an overflow, halve it."),
+        (2.0, "The scale was halved twice. One overflow halves the scale once."),
+        (0, "Return the scale first, then good_steps."),
     ]
     for bad in (math.inf, math.nan):
         scale, good_steps = _Lab(scale=8.0, good_steps=INTERVAL - 1).update(fn, (1.0, bad, 1.0))
         expect_close(scale, 4.0, mistakes=mistakes)
-        expect_close(good_steps, 0, hint="An overflow ends the row of good updates: the count starts again from 0.")
+        expect_close(good_steps, 0, hint="After an overflow, good_steps starts again from 0.")
     lowest, _ = _Lab(scale=1.0).update(fn, (1.0, math.inf, 1.0))
-    hint = "A scale has no floor at 1: a loss with very large gradients needs one below it. Halve it, whatever it is."
+    hint = "The scale has no floor at 1. Very large gradients need a scale below 1, so always halve it."
     expect_close(lowest, 0.5, mistakes=[(1.0, hint)])
 
 
 def _grows(fn: Callable, expected: list[float], hint: str = "", mistakes: Sequence[tuple[list, str]] = ()) -> None:
-    """The scales after good updates in a row."""
+    """Compare the scales after several good updates."""
     lab = _Lab()
     seen = [float(lab.update(fn, (0.1, 0.1, 0.1))[0]) for _ in expected]
     expect(seen, expected, hint, mistakes)
 
 
-_DOUBLES = "The scale doubles with the last of `interval` good updates in a row, not sooner, not later"
+_DOUBLES = "The scale doubles in good update number `interval`, not earlier and not later"
 _GROWTH = (
     (
         [8.0, 8.0, 8.0],
-        "Count this update too before you compare: with good update number `interval` the scale doubles.",
+        "Count this update too, before you compare with the interval. The scale doubles in update number `interval`.",
     ),
     ([8.0, 16.0, 16.0], "The scale grew one good update too early."),
-    ([16.0, 32.0, 64.0], "The scale grows after `interval` good updates in a row, not after each one."),
-    ([8.0, 8.0, 4.0], "After good updates the scale doubles; it halves after an overflow."),
+    ([16.0, 32.0, 64.0], "The scale doubles after `interval` good updates, not after each one."),
+    ([8.0, 8.0, 4.0], "After `interval` good updates the scale doubles. It is halved only after an overflow."),
 )
-_AGAIN = "Once the scale has doubled, the count starts again from 0: the next doubling takes `interval` updates more."
+_AGAIN = (
+    "When the scale has doubled, good_steps starts again from 0. The next doubling is `interval` good updates later."
+)
 
 
 def _long_story(fn: Callable) -> None:
-    """Twelve updates with overflows among them go as with torch's own scaler"""
+    """Twelve updates, some of them with an overflow, give the same results as GradScaler"""
     slopes = [1.0, math.inf, 1.0, 1.0, math.nan, 1.0, 1.0, 1.0, 1.0, -math.inf, 1.0, 1.0]
     lab, expected = _Lab(), _Lab()
     for number, slope in enumerate(slopes, 1):
         wanted = expected.update(_reference, (slope, 0.5, -0.25))
         got = lab.update(fn, (slope, 0.5, -0.25))
-        hint = f"They part at update {number}; the gradients so far were {slopes[:number]}."
+        hint = f"The first difference is in update {number}. The gradients until then were {slopes[:number]}."
         expect((float(got[0]), int(got[1])), (float(wanted[0]), int(wanted[1])), hint)
     expect_close(lab.values(), expected.values(), rtol=1e-5)
 
 
 def _real_fp16(fn: Callable) -> None:
-    """A small network in fp16, whose gradients vanish unscaled, learns"""
+    """A small network learns in fp16, although its unscaled gradients would become zero"""
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(32, 8, generator=generator)
     with torch.random.fork_rng(devices=[]):
@@ -202,17 +206,18 @@ def _real_fp16(fn: Callable) -> None:
         with torch.autocast("cpu", torch.float16):
             loss = F.mse_loss(model(x), x.roll(1, 1))
         losses.append(loss.item())
-        # As if averaged over a field a hundred thousand times as large.
+        # The factor makes the gradients as small as those of a mean over 100,000 times as many values.
         scale, good_steps = fn(loss * 1e-5, optimizer, scale, good_steps, 20)
-    hint = "The scale began far too large; it should have shrunk until updates succeeded, and the loss then fallen."
+    hint = "The first scale is far too large. It must fall until updates are good, and then the loss must fall."
     if not losses[-1] < 0.5 * losses[0]:
         raise Wrong(f"a loss under {0.5 * losses[0]:.3f}", f"{losses[-1]:.3f}", hint)
 
 
 _HINTS = (
-    "Six steps: clear; differentiate loss × scale; divide each gradient; are all finite? step or skip; scale, count.",
-    "Which object knows all weights? What is p.grad of a weight that took no part in the loss?",
-    "How many updates in a row have been good once this one is? What happens to the count when the scale grows?",
+    "There are six steps. Remove old gradients. Call backward() on loss × scale. Divide each gradient by the scale. "
+    "Test whether all are finite. Step or skip. Change the scale and good_steps.",
+    "The optimizer knows all weights, in optimizer.param_groups. Leave out weights whose p.grad is None.",
+    "After a good update, good_steps + 1 updates were good. If this equals interval, double the scale and return 0.",
 )
 _CODE = (
     "weights = [p for group in optimizer.param_groups for p in group['params'] if p.grad is not None]",
