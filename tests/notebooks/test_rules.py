@@ -18,10 +18,15 @@ ROOT = Path(__file__).parents[2]
 ALL = [path for folder in ("notebooks", "solutions", "exercises") for path in notebooks.chapters(ROOT / folder)]
 CHAPTERS = [path for path in ALL if path.parent.name == "notebooks"]
 FURTHER = [path for path in ALL if path.parent.name == "further"]
-WORDS = 2600
+WORDS = 2600  # of the text without headings, tables and code
 CELLS = 52
 CODE_LINES = 32  # of a cell
 SCRIPT_LINES = 82  # of a file that a cell writes, without blank lines
+# The limits of chapters that are rewritten, whose card is a table with a row for each kind of minutes.
+CORE_CELLS = 42
+CORE_VISIBLE_LINES = 205  # of all cells together, without blank lines and without files that the cells write
+CORE_CLAIMS = range(3, 7)
+FURTHER_VISIBLE_LINES = 300
 # A path of a machine. Links and words with a slash in them are none.
 MACHINE_PATH = re.compile(
     r"""(?<![\w.:/<])(/(home|root|work|tmp|Users|mnt|var|opt|scratch|pscratch|global)/|[A-Z]:\\)"""
@@ -29,6 +34,7 @@ MACHINE_PATH = re.compile(
 
 every_notebook = pytest.mark.parametrize("path", ALL, ids=lambda path: f"{path.parent.name}/{path.stem}")
 every_chapter = pytest.mark.parametrize("path", CHAPTERS, ids=lambda path: path.stem)
+every_further = pytest.mark.parametrize("path", FURTHER, ids=notebooks.place)
 every_chapter_and_more = pytest.mark.parametrize("path", CHAPTERS + FURTHER, ids=notebooks.place)
 
 
@@ -43,6 +49,24 @@ def code(path, folded=True):
 
 def is_folded(cell):
     return cell["metadata"].get("jupyter", {}).get("source_hidden", False)
+
+
+def prose(path):
+    """The text of a notebook without code, tables and headings."""
+    cells = read(path)["cells"]
+    text = "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown")
+    return re.sub(r"^(\||#).*$", "", re.sub(r"```.*?```", "", text, flags=re.DOTALL), flags=re.MULTILINE)
+
+
+def visible_lines(path):
+    """The number of lines of code that a reader sees, without blank lines and files that the cells write."""
+    sources = [source for source in code(path, folded=False) if not source.startswith(notebooks.WRITES)]
+    return sum(bool(line.strip()) for source in sources for line in source.splitlines())
+
+
+def is_rewritten(path):
+    """Whether the card of a chapter is a table with a row for each kind of minutes."""
+    return "| Reading |" in "".join(read(path)["cells"][0]["source"])
 
 
 def links(path):
@@ -110,17 +134,37 @@ def test_a_chapter_ends_with_a_link_to_the_next(path, following):
 
 @every_notebook
 def test_a_notebook_keeps_to_its_limits(path):
-    cells = read(path)["cells"]
-    words = sum(len("".join(cell["source"]).split()) for cell in cells if cell["cell_type"] == "markdown")
     if path not in FURTHER:
-        assert words <= WORDS
-        assert len(cells) <= CELLS
+        assert len(prose(path).split()) <= WORDS
+        assert len(read(path)["cells"]) <= CELLS
     for source in code(path, folded=False):
         if source.startswith(notebooks.WRITES):
             lines = [line for line in source.splitlines()[1:] if line.strip() and not line.endswith(" SOLUTION")]
             assert len(lines) <= SCRIPT_LINES
         else:
             assert source.count("\n") + 1 <= CODE_LINES
+
+
+@every_chapter
+def test_a_rewritten_chapter_is_short(path):
+    if is_rewritten(path):
+        assert len(read(path)["cells"]) <= CORE_CELLS
+        assert visible_lines(path) <= CORE_VISIBLE_LINES
+        assert len(re.findall(r"\bclaim\(", "\n".join(code(path)))) in CORE_CLAIMS
+
+
+@every_further
+def test_a_further_notebook_shows_little_code(path):
+    assert visible_lines(path) <= FURTHER_VISIBLE_LINES
+
+
+@every_chapter_and_more
+def test_each_drawing_has_a_text_that_replaces_it(path):
+    texts = ["".join(cell["source"]) for cell in read(path)["cells"] if cell["cell_type"] == "markdown"]
+    drawings = [alt for text in texts for alt in re.findall(r"!\[([^]]*)\]\([^)]*\.svg\)", text)]
+    assert all(len(alt.split()) > 10 for alt in drawings)
+    if is_rewritten(path) and path not in FURTHER:
+        assert drawings
 
 
 @every_notebook
