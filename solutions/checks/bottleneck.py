@@ -1,7 +1,7 @@
-"""Checks of chapter 02's exercise: name the bottleneck of a run from the breakdown of its step.
+"""Checks of the exercise of chapter 02: name the bottleneck of a step from its parts.
 
-The mystery traces are recorded when they are asked for, on the machine that asks: three loops, each slow for another
-reason. The cases are breakdowns alone, in numbers that are made up and vary, with a device beside the host and without.
+``mystery`` runs one of three loops on this machine and returns its trace. Each loop is slow for another reason. The
+cases of the check need no trace. They are breakdowns of a step with invented numbers, on a CPU and beside a GPU.
 """
 
 import itertools
@@ -37,21 +37,21 @@ def mystery(number: int) -> Trace:
 
     def step() -> None:
         with record_function("load"):
-            values = np.random.default_rng(next(count)).standard_normal((width, width))  # in the third it shows
+            values = np.random.default_rng(next(count)).standard_normal((width, width))  # slow in loop 3
             x_BD = torch.from_numpy(values).float().to(device)
         loss = model(x_BD if number != 1 else x_BD[:1]).square().mean()
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
         if number == 2:
-            with record_function("log"):  # asks another program, in every step
+            with record_function("log"):  # start another program in every step
                 subprocess.check_output([sys.executable, "-c", "import os; print(os.getloadavg())"])
 
     return trace.take(step, steps=4)
 
 
 def _right(breakdown: StepBreakdown) -> str:
-    """Computing, if it takes three quarters; else the longest of what keeps it from computing."""
+    """Return "computing" if it takes three quarters of the step, and otherwise the longest of the other parts."""
     if breakdown.product_s + breakdown.other_s >= 0.75 * breakdown.step_s:
         return "computing"
     parts = {
@@ -74,12 +74,12 @@ def _compare(
     product: float = 0.0,
     other: float = 0.0,
 ) -> None:
-    """The right name of a step whose parts, in any unit, are these; a wrong one gets this case's reason.
+    """Compare the answer for a step with these parts, in any unit. A wrong answer gets the hint ``why``.
 
-    Beside a device the host's parts fill the step or the device's do; without one, all follow each other.
+    Beside a GPU, the step takes as long as the slower of host and GPU. On a CPU, it takes the sum of all parts.
     """
     for seed in range(3):
-        unit_s = 2.0 ** random.Random(seed).randint(-12, -6)  # a power of two: shares stay what they are
+        unit_s = 2.0 ** random.Random(seed).randint(-12, -6)  # a power of two changes no share
         host, work = wait + synchronise + gap + launch, product + other
         breakdown = StepBreakdown(
             step_s=unit_s * (max(host, work) if device else host + work),
@@ -102,31 +102,38 @@ def _compare(
         expect(got, expected, hint=why)
 
 
-_WAITS = "Most of the step goes into waiting for the batch: look at wait_s."
-_BOTH_WAITS = "It waits for the device and for something else: synchronise_s and gap_s together are the longest."
-_IDLE = "It computes for less than three quarters of the step. Compare what keeps it from computing."
-_BUSY = "It computes for three quarters of the step or more: whatever the host does meanwhile, look at that first."
-_ALL_WORK = "Computing is product_s and other_s together: this step does both, and little else."
+_WAITS = "Most of the step is a wait for the batch, so look at wait_s."
+_BOTH_WAITS = (
+    "The loop waits for the device and for something else: synchronise_s and gap_s together are the longest part."
+)
+_IDLE = "Computing takes less than three quarters of this step. Compare the other three parts."
+_BUSY = "Computing takes three quarters of the step or more. Whatever the host does, look at that first."
+_ALL_WORK = (
+    "Computing is the sum of product_s and other_s. Here the sum takes three quarters of the step or more, "
+    "so look at that first."
+)
+_CALLS = "Calling operators takes most of the time, so look at launch_s."
+_LAUNCHES = "The host launches kernels all the time, so look at launch_s."
 
 _CASES = (
-    case("a slow loader, without a device", _compare, False, _WAITS, wait=15, launch=2, product=3, other=1),
-    case("a slow loader beside a device", _compare, True, _WAITS, wait=15, launch=2, product=3, other=1),
-    case("many short operators", _compare, False, "Calling them takes the time: look at launch_s.", launch=9, other=2),
-    case("many short kernels", _compare, True, "The host launches all the time.", launch=9, product=1, other=2),
-    case("a program asked in every step", _compare, False, _BOTH_WAITS, gap=8, launch=2, product=4),
+    case("a slow loader on a CPU", _compare, False, _WAITS, wait=15, launch=2, product=3, other=1),
+    case("a slow loader beside a GPU", _compare, True, _WAITS, wait=15, launch=2, product=3, other=1),
+    case("many short operators", _compare, False, _CALLS, launch=9, other=2),
+    case("many short kernels", _compare, True, _LAUNCHES, launch=9, product=1, other=2),
+    case("a program that is started in every step", _compare, False, _BOTH_WAITS, gap=8, launch=2, product=4),
     case("two kinds of waiting", _compare, True, _BOTH_WAITS, wait=4, synchronise=3, gap=3, launch=4, product=5),
-    case("a device that is busy for 55%", _compare, True, _IDLE, wait=4, synchronise=3, launch=3, product=5.5),
-    case("a device that is busy for 73%", _compare, True, _IDLE, wait=45, synchronise=25, launch=30, product=73),
+    case("matrix products and much else", _compare, False, _ALL_WORK, wait=6, launch=6, product=48, other=40),
+    case("a GPU that is busy for 55% of the step", _compare, True, _IDLE, wait=4, synchronise=3, launch=3, product=5.5),
+    case("a GPU that is busy for 73%", _compare, True, _IDLE, wait=45, synchronise=25, launch=30, product=73),
     case("operators that take 74%", _compare, False, _IDLE, wait=8, launch=18, product=50, other=24),
     case("exactly three quarters", _compare, True, _BUSY, wait=2, synchronise=1, launch=1, product=2, other=1),
-    case("a device that is busy for 77%", _compare, True, _BUSY, wait=45, synchronise=25, launch=30, product=77),
-    case("a busy device, and a long wait for it", _compare, True, _BUSY, synchronise=10, product=9, other=3),
-    case("a slow loader that hides", _compare, True, _BUSY, wait=9, launch=2, product=11, other=1),
-    case("products and much else", _compare, False, _ALL_WORK, wait=6, launch=6, product=48, other=40),
+    case("a GPU that is busy for 77%", _compare, True, _BUSY, wait=45, synchronise=25, launch=30, product=77),
+    case("a busy GPU, and a long wait for it", _compare, True, _BUSY, synchronise=10, product=9, other=3),
+    case("a slow loader beside a busy GPU", _compare, True, _BUSY, wait=9, launch=2, product=11, other=1),
 )
 _HINTS = (
-    "Which attributes say how long something computes? Which say why it does not?",
-    "What changes in your answer if a step computes for 74%, or for 76%, of its time?",
-    "Four names, four numbers: one is a sum of two attributes, another one too.",
+    "Which attributes say how long the step computes? Which attributes say how long it does something else?",
+    "What is the answer if computing takes 74% of the step, and what if it takes 76%?",
+    "Each of the four names has one number. Two of these numbers are a sum of two attributes.",
 )
 EXERCISE = Exercise(name="bottleneck", chapter="02", cases=_CASES, hints=_HINTS)
