@@ -7,8 +7,8 @@ def whole_s(parts):
 def turned(parts, factors):
     return {part: s * factors.get(part, 1) for part, s in parts.items()}
 
-def ladder_order(parts_s, knobs):
-    parts, left, order = dict(parts_s), dict(knobs), []
+def ladder_order(parts_s, changes):
+    parts, left, order = dict(parts_s), dict(changes), []
     while left:
         best = min(left, key=lambda name: whole_s(turned(parts, left[name])))
         if whole_s(turned(parts, left[best])) >= whole_s(parts):
@@ -28,38 +28,39 @@ def _with(old: str, new: str) -> str:
 
 WRONG = [
     ("by the size of the part", _with(_BEST, "max(left, key=lambda name: max(parts[part] for part in left[name]))"),
-     "compare steps, not parts"),
+     "Compare steps, not parts"),
     ("by the smallest factor", _with(_BEST, "min(left, key=lambda name: min(left[name].values()))"),
      "compare steps, not factors"),
     ("gains of the baseline, never again",
-     _with(_BEST, "min(left, key=lambda name: whole_s(turned(parts_s, left[name])))"), "work out all others again"),
+     _with(_BEST, "min(left, key=lambda name: whole_s(turned(parts_s, left[name])))"), "compare all others again"),
     ("smallest gain first",
      _with(_BEST,
            "max((n for n in left if whole_s(turned(parts, left[n])) < whole_s(parts)), "
-           "key=lambda name: whole_s(turned(parts, left[name])), default=next(iter(left)))"), "Largest gain first"),
+           "key=lambda name: whole_s(turned(parts, left[name])), default=next(iter(left)))"),
+     "largest gain comes first"),
     ("everything added",
      _with('max(parts["load"], sum(s for part, s in parts.items() if part != "load"))', "sum(parts.values())"), None),
     ("gains multiplied",
      _with("order.append((best, whole_s(parts)))",
-           "gain = whole_s(parts_s) / whole_s(turned(parts_s, knobs[best]))\n"
+           "gain = whole_s(parts_s) / whole_s(turned(parts_s, changes[best]))\n"
            "        order.append((best, (order[-1][1] if order else whole_s(parts_s)) / gain))"),
      "Gains do not multiply"),
-    ("never stops", _with(_STOP, ""), "Stop when no knob"),
+    ("never stops", _with(_STOP, ""), "Stop when no change"),
     ("gains instead of seconds",
      _with("order.append((best, whole_s(parts)))", "order.append((best, whole_s(parts_s) / whole_s(parts)))"),
      "not its gain"),
     ("seconds saved",
      _with("order.append((best, whole_s(parts)))", "order.append((best, whole_s(parts_s) - whole_s(parts)))"),
-     "not those that were saved"),
+     "not the seconds that were saved"),
     ("names only", _with("order.append((best, whole_s(parts)))", "order.append(best)"), "list of pairs"),
-    ("seconds before the knob",
+    ("seconds before the change",
      _with("        parts = turned(parts, left.pop(best))\n        order.append((best, whole_s(parts)))",
            "        order.append((best, whole_s(parts)))\n        parts = turned(parts, left.pop(best))"),
      "not before"),
     ("loading ignored",
      _with('max(parts["load"], sum(s for part, s in parts.items() if part != "load"))',
            "sum(s for part, s in parts.items() if part != 'load')"), None),
-    ("one knob only",
+    ("one change only",
      _with("        order.append((best, whole_s(parts)))\n",
            "        order.append((best, whole_s(parts)))\n        break\n"), None),
 ]  # fmt: skip
