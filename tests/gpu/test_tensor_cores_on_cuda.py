@@ -1,4 +1,4 @@
-"""Chapter 04's functions that read from a trace whether tensor cores ran."""
+"""Functions of chapter 04's further notebook that read from a trace whether tensor cores ran."""
 
 import pytest
 import torch
@@ -32,7 +32,7 @@ def test_tensor_cores_run_where_the_precision_says(precision, monkeypatch):
         scaler.step(optimizer)
         scaler.update()
 
-    chapter = written("04", "on_tensor_cores", "products", "tensor_core_share")
+    chapter = written("further/04", "on_tensor_cores", "products", "tensor_core_share")
     share = chapter["tensor_core_share"](chapter["products"](trace.take(step, steps=2)))
     if precision == "fp32":  # fused attention may use TF32 units in three passes; the large products do not
         assert share < 0.5

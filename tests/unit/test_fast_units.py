@@ -1,11 +1,11 @@
-"""Chapter 04 recognises from the names of GPU kernels which matmuls ran on tensor cores."""
+"""The further notebook of chapter 04 recognises from the names of GPU kernels which matmuls ran on tensor cores."""
 
 import pytest
 from chapter_code import written
 
 from dltutorial.profile.events import Event, Trace, TraceRow
 
-CHAPTER = written("04", "on_tensor_cores", "products", "tensor_core_share")
+CHAPTER = written("further/04", "on_tensor_cores", "products", "tensor_core_share")
 uses_tensor_cores, products, tensor_core_share = (
     CHAPTER[name] for name in ("on_tensor_cores", "products", "tensor_core_share")
 )
