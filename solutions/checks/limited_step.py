@@ -1,7 +1,7 @@
-"""Checks of chapter 05's exercise: a step with a safety limit, as one graph.
+"""Check the exercise of chapter 05: a time step with a limit, as one graph.
 
-The answer is compared with the function as it was written first, with its ``if``: values, gradients, graphs. Graphs
-are counted by a backend of our own, which needs no compiler.
+The input is the learner's function. The check compares its values, gradients and graphs with those of the first
+version, which has an ``if``. A backend counts the graphs and runs them as they are, so the check needs no compiler.
 
 Legend: B members, H × W grid points.
 """
@@ -27,7 +27,7 @@ class _Inputs(NamedTuple):
 
 
 def _inputs(largest: float, seed: int = 0) -> _Inputs:
-    """A state, and a change whose largest step, a positive one, is ``largest``; both are ready for gradients."""
+    """A state, and a change whose largest step is ``largest``. Both require gradients."""
     generator = torch.Generator().manual_seed(seed)
     state_BHW, change_BHW = (torch.randn(2, 4, 6, generator=generator) for _ in range(2))
     change_BHW = change_BHW.clamp(-1, 1)
@@ -37,7 +37,7 @@ def _inputs(largest: float, seed: int = 0) -> _Inputs:
 
 
 def _right(state_BHW: Tensor, change_BHW: Tensor, dt: float, limit: float) -> Tensor:
-    """The original, without its print."""
+    """The first version, without its print."""
     step_BHW = dt * change_BHW
     largest = step_BHW.abs().max()
     if largest > limit:
@@ -46,7 +46,7 @@ def _right(state_BHW: Tensor, change_BHW: Tensor, dt: float, limit: float) -> Te
 
 
 def _always(state_BHW: Tensor, change_BHW: Tensor, dt: float, limit: float) -> Tensor:
-    """Of somebody who drops the condition."""
+    """The mistake of scaling every step."""
     step_BHW = dt * change_BHW
     return state_BHW + step_BHW * (limit / step_BHW.abs().max())
 
@@ -69,48 +69,48 @@ def _call(fn: Callable, inputs: _Inputs) -> Any:
 
 
 def _gradient(fn: Callable, inputs: _Inputs) -> Tensor:
-    """Of the sum of squares with respect to the change."""
+    """The gradient of the sum of squares with respect to the change."""
     out = _call(fn, inputs)
     if not isinstance(out, torch.Tensor):
         raise Wrong("a tensor", type(out).__name__)
     if not out.requires_grad:
-        raise Wrong("a result with a gradient", "one without", "Something is detached, or left the tensors. Keep both.")
+        hint = "The result is detached, or it was computed with Python numbers. Compute all of it with tensors."
+        raise Wrong("a result that requires a gradient", "a result that does not", hint)
     try:
         (gradient,) = torch.autograd.grad(out.square().sum(), inputs.change_BHW, allow_unused=True)
     except RuntimeError as error:
         if "inplace" not in str(error):
             raise
-        hint = "An operation in place (such as *=) has overwritten what the backward pass needs. Make a new tensor."
-        raise Wrong("a gradient", "none: a value that it needs was overwritten", hint) from None
+        hint = "An operation in place (*=) has overwritten a value that the backward pass needs. Make a new tensor."
+        raise Wrong("a gradient", "an error, because a value was overwritten", hint) from None
     if gradient is None:
-        raise Wrong("a gradient with respect to the change", None, "The change is detached on the way to the result.")
+        raise Wrong("a gradient with respect to the change", None, "The change is detached before the result.")
     return gradient
 
 
 def _compare(fn: Callable, largest: float, hint: str = "", mistakes: Mistakes = (), of: Callable = _call) -> None:
-    """Values, or gradients, are those of the original; ``mistakes``: functions, each with its hint."""
+    """Require the values or gradients of the first version. ``mistakes`` are functions, each with its hint."""
     inputs = _inputs(largest)
-    known = [(of(mistake, inputs), told) for mistake, told in mistakes]
+    known = [(of(mistake, inputs), mistake_hint) for mistake, mistake_hint in mistakes]
     expect_close(of(fn, inputs), of(_right, inputs), hint, known, rtol=1e-3 if of is _gradient else 1e-4, atol=1e-5)
 
 
 def _keeps_inputs(fn: Callable) -> None:
-    """Its inputs stay as they are"""
+    """The inputs do not change"""
     before, given = _inputs(1.0), _inputs(1.0)
     with torch.no_grad():
         _call(fn, given)
-    hint = "An operation in place (such as *=, or a name that ends in _) has changed an input."
+    hint = "An operation in place (*=, or a method whose name ends in _) has changed an input."
     for got, wanted in zip(given, before, strict=True):
         expect_close(got, wanted, hint=hint)
 
 
 def _whole(fn: Callable) -> None:
-    """One graph takes it all"""
+    """One graph contains the whole function"""
     torch.compiler.reset()
-    found = _breaks(fn)
-    if found:
-        where = f"broken at {found[0]}"
-        raise Wrong("one graph", f"{len(found) + 1} graphs, {where}", _cause(fn))
+    breaks = _breaks(fn)
+    if breaks:
+        raise Wrong("one graph", f"{len(breaks) + 1} graphs; graph break at {breaks[0]}", _cause(fn))
     try:
         torch.compile(fn, fullgraph=True, backend="eager")(*_inputs(1.0), _DT, _LIMIT)
     except Exception as error:
@@ -121,60 +121,61 @@ def _breaks(fn: Callable) -> list[str]:
     """The line and the reason of each place where the function leaves its graph."""
     log = logging.getLogger("torch._dynamo")
     level = log.level
-    log.setLevel(logging.ERROR)  # it would warn of the very breaks that we report
+    log.setLevel(logging.ERROR)  # no warnings, because the check reports the graph breaks
     try:
         reasons = torch._dynamo.explain(fn)(*_inputs(1.0), _DT, _LIMIT).break_reasons
     finally:
         log.setLevel(level)
-    told = []
+    breaks = []
     for reason in reasons:
         why = reason.reason.strip().partition("\n")[0]
-        if why.startswith("generic_jump"):  # torch's name for it says little to who has not read its source
-            why = "a branch that depends on a tensor's value"
-        told.append(f"line {reason.user_stack[-1].lineno}: {why}")
-    return told
+        if why.startswith("generic_jump"):  # torch's name for a branch on the value of a tensor
+            why = "a branch that depends on the value of a tensor"
+        breaks.append(f"line {reason.user_stack[-1].lineno}: {why}")
+    return breaks
 
 
 def _cause(fn: Callable) -> str:
-    """What most likely breaks the graph, told from the names that the function uses."""
+    """The hint for the most likely cause of the graph break, from the names that the function uses."""
     names = set(getattr(getattr(fn, "__code__", None), "co_names", ()))
     if names & {"item", "tolist", "float", "bool", "numpy"}:
-        return "A number leaves the tensors (item, float, …), and Python must wait for it. Keep it a tensor."
+        return "Python needs the value of a tensor here (item, float, …). Compute with the tensor itself."
     if "print" in names:
-        return "The compiler cannot print from inside a kernel. Leave the message out, or return what it says."
-    return "An if on a tensor's value needs that value now. Compute the scale for both cases, without an if."
+        return "The program cannot print from inside a kernel. Remove the message."
+    return "An if on a tensor needs its value in Python. Compute one scale that is right in both cases, without an if."
 
 
 def _both_ways(fn: Callable) -> None:
-    """The same graph serves slow steps and fast ones"""
+    """The same graph is used within the limit and beyond it"""
     torch.compiler.reset()
     graphs: list[Callable] = []
     fast = torch.compile(fn, fullgraph=True, backend=lambda graph, inputs: graphs.append(graph) or graph)
-    hint = "Compiled, it gives another result than uncompiled: a decision was made once, while the graph was built."
+    hint = "The compiled function gives another result: a decision was made only once, when the graph was built."
     for seed, largest in enumerate((1.0, 0.1, 0.9, 0.2)):
         inputs = _inputs(largest, seed)
         expect_close(_call(fast, inputs), _call(_right, inputs), hint=hint, rtol=1e-4, atol=1e-6)
     if len(graphs) != 1:
-        raise Wrong("1 graph for 4 calls", f"{len(graphs)} graphs", "Some Python value decides; let a tensor do it.")
+        hint = "A Python value decides which graph is used. Compute the decision with tensors."
+        raise Wrong("1 graph for 4 calls", f"{len(graphs)} graphs", hint)
 
 
-_UP = "Steps within the limit must stay as they are; this one was scaled *up*."
+_UP = "A step within the limit must not change, but this step was scaled *up*."
 _BEYOND = (
     (_never, "This step is beyond the limit, but it was not scaled down."),
-    (_each_point, "Scale the whole step by one factor; cutting off single points bends the flow."),
+    (_each_point, "Scale the whole step by one factor. A limit for each single point bends the flow."),
 )
 _DOWN = "The largest step here is negative. Take the absolute value before the maximum."
 _DETACHED = [
     (_constant_scale, "The scale depends on the change, so the gradient flows through it too. Do not detach it.")
 ]
 _DIVIDED = (
-    "torch.where computes both sides, also the one it does not take: a division by 0 there is NaN times 0 in the "
-    "backward pass. Keep the divisor away from 0."
+    "torch.where computes both sides, also the side that it does not take. A division by 0 on that side gives NaN in "
+    "the backward pass. Make sure that the divisor is never 0."
 )
 _HINTS = (
-    "Write the scale as a tensor that is 1 within the limit and limit / largest beyond.",
-    "Which expression of limit and largest is 1 within the limit? Which tensor method is a maximum with a number?",
-    "Who reads a tensor's value in an `if`, and what does the compiler then have to do?",
+    "Compute the scale as a tensor. It is 1 within the limit and limit / largest beyond the limit.",
+    "Divide limit by a number that is never smaller than limit. Which tensor method computes such a maximum?",
+    "An `if` on a tensor makes Python read its value. Therefore the compiler must end the graph there.",
 )
 _CODE = (
     "step = dt * change",
@@ -186,13 +187,13 @@ EXERCISE = Exercise(
     chapter="05",
     cases=(
         _keeps_inputs,
-        case("A step within the limit is made as it is", _compare, 0.1, mistakes=[(_always, _UP)]),
+        case("A step within the limit does not change", _compare, 0.1, mistakes=[(_always, _UP)]),
         case("A step beyond the limit is scaled down as a whole", _compare, 1.0, mistakes=_BEYOND),
-        case("A fast change downwards counts as well", _compare, -1.0, _DOWN),
+        case("A large negative step is scaled down, too", _compare, -1.0, _DOWN),
         _whole,
         _both_ways,
-        case("Gradients are those of the original beyond the limit", _compare, 1.0, "", _DETACHED, _gradient),
-        case("Gradients are those of the original within the limit", _compare, 0.1, "", _DETACHED, _gradient),
+        case("Beyond the limit, the gradients are those of the first version", _compare, 1.0, "", _DETACHED, _gradient),
+        case("Within the limit, the gradients are those of the first version", _compare, 0.1, "", _DETACHED, _gradient),
         case("Where nothing moves, the gradient is finite", _compare, 0.0, _DIVIDED, of=_gradient),
     ),
     hints=_HINTS,
