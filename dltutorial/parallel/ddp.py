@@ -17,15 +17,20 @@ gradient of layer 4, and [..] is one all-reduce:
 - :class:`BucketedDDP` averages many gradients with one all-reduce.
 - :class:`OverlappedDDP` starts the all-reduce of a bucket when the bucket is full, while the backward pass continues.
 
-:class:`ReplicatedModule` has what they share. It follows torch's rules:
+:class:`ReplicatedModule` has what they share. It has three rules:
 
-- A training forward pass first copies rank 0's buffers, such as the means of batch norm, to all ranks. It does not copy
-  them after a forward pass inside ``no_sync()``.
+- A forward pass in training mode, outside ``no_sync()``, first copies rank 0's buffers to all ranks. Buffers are, for
+  example, the running means of batch norm. In evaluation mode nothing is sent, so one rank can evaluate alone.
 - Inside ``no_sync()``, each rank accumulates its gradients without communication.
-- If the loss of a rank does not depend on a parameter, that rank raises an error.
+- If the ``.grad`` of a parameter is None at the end of a backward pass, that rank raises an error. After
+  ``zero_grad(set_to_none=False)``, an unused parameter has the gradient zero instead, and the zero enters the mean.
 
-Torch's class can do more: ``find_unused_parameters``, gradients whose memory is the bucket, and ``Join`` for ranks that
-have fewer batches than others.
+Torch's class differs in two rules. It also copies buffers in the first forward pass in evaluation mode after a training
+step, so all ranks must evaluate together. It raises an error in the next forward pass if a parameter was unused, even
+if its gradient is zero.
+
+Torch's class can do more: ``find_unused_parameters``, ``gradient_as_bucket_view=True`` (each ``.grad`` is a view into
+the bucket), and ``Join`` for ranks that have fewer batches than others.
 
 Source: Li et al. 2020 (arXiv:2006.15704), https://docs.pytorch.org/docs/stable/notes/ddp.html
 """
@@ -69,7 +74,6 @@ class ReplicatedModule(nn.Module):
         check_same_model(module)
         broadcast_tensors([*module.parameters(), *module.buffers()])
         self.sync_enabled = True
-        self._broadcast_buffers = True
         self._in_backward = False
         for parameter in self.trainable.values():
             parameter.register_post_accumulate_grad_hook(self.on_gradient)
@@ -78,6 +82,7 @@ class ReplicatedModule(nn.Module):
         """When the first gradient is ready, ask autograd to call ``_on_backward_end`` after the last one."""
         if self.sync_enabled and not self._in_backward:
             self._in_backward = True
+            # Private API, as in torch's DDP: it runs once, at the end of this backward().
             Variable._execution_engine.queue_callback(self._on_backward_end)
 
     def _on_backward_end(self) -> None:
@@ -88,7 +93,7 @@ class ReplicatedModule(nn.Module):
         self.reset()
 
     def _check_all_have_gradients(self) -> None:
-        """Raise an error if a parameter has no gradient, because other ranks would wait for it forever."""
+        """Raise an error if the ``.grad`` of a parameter is None, because other ranks would wait for it forever."""
         unused = [name for name, parameter in self.trainable.items() if parameter.grad is None]
         if unused:
             raise CourseError(
@@ -105,10 +110,9 @@ class ReplicatedModule(nn.Module):
         self._in_backward = False
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Copy rank 0's buffers to all ranks if necessary, and run the module's forward pass."""
-        if self.training and self._broadcast_buffers:
+        """Copy rank 0's buffers to all ranks in training, outside ``no_sync()``, and run the module's forward pass."""
+        if self.training and self.sync_enabled:
             broadcast_tensors(self.module.buffers())
-        self._broadcast_buffers = self.sync_enabled and torch.is_grad_enabled()
         self.reset()
         return self.module(*args, **kwargs)
 
@@ -176,6 +180,7 @@ class BucketedDDP(ReplicatedModule):
     def finish_all_reduce(self, bucket: Bucket, mean: torch.futures.Future[Tensor]) -> None:
         """Wait for the mean of a bucket, and copy it into the gradients of its parameters."""
         mean_N = mean.wait()
+        # A hook may return a new tensor instead of the bucket.
         if mean_N.data_ptr() != bucket.buffer().data_ptr():
             bucket.set_buffer(mean_N)
         bucket.copy_out()
@@ -224,7 +229,7 @@ class OverlappedDDP(BucketedDDP):
 
     def sync_gradients(self) -> None:
         """Start the remaining all-reduces, wait for all of them, and copy the means into the gradients."""
-        # A gradient is still missing in these buckets if only an earlier pass, inside no_sync(), computed it.
+        # Parameters unused in this pass still have a gradient, for example from no_sync(). Copy it in.
         for bucket in self.buckets[len(self._started) :]:
             for parameter in self._missing[bucket.index()]:
                 bucket.copy_in(parameter)

@@ -91,25 +91,61 @@ def unused_without_leave(name):
     model(batches(1, rank)[0], spare=rank == 1).sum().backward()
 
 
+def with_batch_norm(seed):
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3), nn.Linear(3, 1)).double()
+
+
 def buffers():
     """Return the difference to torch's DDP of batch norm's running means."""
     rank, results = dist.get_rank(), {}
 
     def trained(wrap):
-        torch.manual_seed(rank)
-        model = wrap(nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3), nn.Linear(3, 1)).double())
+        model = wrap(with_batch_norm(rank))
         for x in batches(4, rank):
             with model.no_sync():
                 model(x).square().mean().backward()
             model(x).square().mean().backward()
-        # Those of rank 1 differ from rank 0's here, because they are not copied after a pass inside no_sync().
-        means = [b.double() for b in model.module.buffers()]
         model(x)
-        return [*means, *(b.double() for b in model.module.buffers()), *(p.grad for p in model.parameters())]
+        return [*(b.double() for b in model.module.buffers()), *(p.grad for p in model.parameters())]
 
     expected = trained(DistributedDataParallel)
     for name, wrap in OURS.items():
         results[name] = largest_difference(trained(wrap), expected)
+    return results
+
+
+def evaluation_on_rank_0_alone():
+    """Return the difference of batch norm's buffers to those without the evaluation."""
+    rank = dist.get_rank()
+
+    def trained(with_evaluation):
+        model = NaiveDDP(with_batch_norm(rank))
+        for x in batches(3, rank):
+            model.train()
+            model(x).square().mean().backward()
+            if with_evaluation and rank == 0:
+                with torch.no_grad():
+                    model.eval()(x)
+        return [b.double() for b in model.module.buffers()]
+
+    return largest_difference(trained(with_evaluation=True), trained(with_evaluation=False))
+
+
+def gradients_of_zero():
+    """Return differences to one process, if ranks use different layers, and unused gradients are zero, not None."""
+    rank, results = dist.get_rank(), {}
+    (x,) = batches(1)
+    expected = Odd(0, with_spare=True)
+    for half, spare in zip(x.chunk(2), (False, True), strict=True):
+        (expected(half, spare=spare).mean() / 2).backward()
+    for name, wrap in OURS.items():
+        model = wrap(Odd(rank, with_spare=True))
+        for parameter in model.trainable.values():
+            parameter.grad = torch.zeros_like(parameter)
+        model(x.chunk(2)[rank], spare=rank == 1).mean().backward()
+        means = [p.grad for p in model.parameters() if p.requires_grad]
+        results[name] = largest_difference(means, [p.grad for p in expected.parameters() if p.requires_grad])
     return results
 
 

@@ -16,7 +16,7 @@ from dltutorial.profile.trace_summary import Overlap, overlap
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*ranks share")
 ROUNDING, ROUNDING_FP32 = 1e-12, 1e-6
-CASES = ("equal_to_one_process", "buffers", "messages")
+CASES = ("equal_to_one_process", "buffers", "evaluation_on_rank_0_alone", "gradients_of_zero", "messages")
 
 
 @pytest.fixture(scope="module")
@@ -47,6 +47,16 @@ def test_ranks_with_parameters_in_another_order_get_one_clear_error():
 def test_buffers_are_those_of_rank_0_as_in_torchs_ddp(results):
     for rank in results:
         assert max(rank["buffers"].values()) < ROUNDING
+
+
+def test_rank_0_can_evaluate_alone_between_training_steps(results):
+    for rank in results:
+        assert rank["evaluation_on_rank_0_alone"] == 0
+
+
+def test_an_unused_parameter_with_a_gradient_of_zero_enters_the_mean(results):
+    for rank in results:
+        assert max(rank["gradients_of_zero"].values()) < ROUNDING_FP32
 
 
 def test_a_rank_with_more_batches_ends_at_the_timeout():
