@@ -16,16 +16,22 @@ ranks:
 - :class:`Columns` is the layer U. Each rank has all inputs, and computes some of the hidden values. GELU acts on each
   value alone, so the hidden values need no communication.
 - :class:`Rows` is the layer V. Each rank has some of the hidden values, and computes a summand of every output.
-- :class:`Leave` sums these outputs over the ranks, after V. :class:`Enter` does the same with gradients, before U.
+- :class:`Enter` is before U. It is the identity in the forward pass, and an all-reduce in the backward pass.
+- :class:`Leave` is after V. It is an all-reduce in the forward pass, and the identity in the backward pass.
+
+``Enter`` and ``Leave`` are called f and g in the first source, which is the paper of Megatron-LM.
 
 Attention is such a pair, too. The columns of ``qkv`` are divided by heads, and ``out`` is divided by rows.
 
 Sequence parallelism also divides what lies between the pairs. Each rank has T / p tokens there.
-:class:`GatherTokens` and :class:`ScatterTokens` replace ``Enter`` and ``Leave``.
+:class:`GatherTokens` and :class:`ScatterTokens` replace ``Enter`` and ``Leave``. Every rank has a replica of the norms'
+parameters and of the biases of ``Rows``. Their gradients come from the rank's own tokens only. Therefore call
+:func:`sum_replicated_gradients` before each update. Otherwise the replicas become different.
 
     communication of one block in one step, forward and backward
     tensor      4 all-reduces of B · T · D values
-    sequence    4 all-gathers and 4 reduce-scatters, which send as many bytes as the 4 all-reduces
+    sequence    4 all-gathers and 4 reduce-scatters, which send as many bytes as the 4 all-reduces,
+                and, before the update, 1 small all-reduce for each replicated parameter
 
 Legend: B samples, T tokens, D values of a token, p ranks. The *upstream* gradient is the gradient of an operation's
 output.
@@ -73,7 +79,7 @@ def scatter_sum_of_tokens(x_BTD: Tensor) -> Tensor:
 
 
 class Enter(torch.autograd.Function):
-    """The forward pass copies. The backward pass sums, because each rank has only a summand of the gradient."""
+    """Identity in the forward pass, all-reduce in the backward pass: each rank has only a summand of the gradient."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
@@ -87,7 +93,7 @@ class Enter(torch.autograd.Function):
 
 
 class Leave(torch.autograd.Function):
-    """The forward pass sums, because each rank has only a summand of every output. The backward pass copies."""
+    """All-reduce in the forward pass, identity in the backward pass: each rank has only a summand of every output."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
@@ -110,7 +116,7 @@ class GatherTokens(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, upstream_BTD: Tensor) -> Tensor:  # type: ignore[override]
-        """Return this rank's tokens of the sum of all upstream gradients."""
+        """Sum the upstream gradients over the ranks, and keep this rank's T / p tokens (reduce-scatter)."""
         return scatter_sum_of_tokens(upstream_BTD)
 
 
@@ -119,7 +125,7 @@ class ScatterTokens(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x_BTD: Tensor) -> Tensor:
-        """Return this rank's tokens of the sum over all ranks."""
+        """Sum the outputs over the ranks, and keep this rank's T / p tokens (reduce-scatter)."""
         return scatter_sum_of_tokens(x_BTD)
 
     @staticmethod
@@ -146,34 +152,38 @@ def shard_of(tensor: Tensor, dim: int, parts: int = 1) -> nn.Parameter:
 class Columns(nn.Module):
     """A linear layer that computes some of the outputs on each rank.
 
-    ``nn.Linear`` stores the matrix transposed. Therefore its columns are the rows of ``weight``.
+    ``weight`` has the shape (outputs, inputs). Therefore the outputs are divided along dimension 0.
     """
 
-    def __init__(self, linear: nn.Linear, parts: int = 1) -> None:
+    def __init__(self, linear: nn.Linear, *, sequence: bool = False, parts: int = 1) -> None:
         super().__init__()
         self.weight = shard_of(linear.weight, 0, parts)
         self.bias = shard_of(linear.bias, 0, parts)
+        self.enter: Any = Enter
+        if sequence:
+            self.enter = GatherTokens
 
     def forward(self, x: Tensor) -> Tensor:
         """Compute this rank's outputs from all inputs."""
-        return F.linear(x, self.weight, self.bias)
+        return F.linear(self.enter.apply(x), self.weight, self.bias)
 
 
 class Rows(nn.Module):
-    """A linear layer that has some of the inputs on each rank.
+    """A linear layer that has some of the inputs on each rank."""
 
-    Each rank computes a summand of every output, and ``Leave`` adds them. The bias must be added after this sum.
-    Otherwise it would be added p times.
-    """
-
-    def __init__(self, linear: nn.Linear) -> None:
+    def __init__(self, linear: nn.Linear, *, sequence: bool = False) -> None:
         super().__init__()
         self.weight = shard_of(linear.weight, 1)
         self.bias = nn.Parameter(linear.bias.detach().clone())
+        self.leave: Any = Leave
+        if sequence:
+            self.leave = ScatterTokens
 
     def forward(self, x: Tensor) -> Tensor:
-        """Compute a summand of all outputs from this rank's inputs."""
-        return F.linear(x, self.weight)
+        """Compute a summand of all outputs from this rank's inputs, and sum it over the ranks."""
+        summand = F.linear(x, self.weight)
+        # The bias is added after the sum. Otherwise it would be added p times.
+        return self.leave.apply(summand) + self.bias
 
 
 def shard_block(attention: Any, mlp: Any, *, sequence: bool = False, parts: int = 3) -> None:
@@ -182,9 +192,10 @@ def shard_block(attention: Any, mlp: Any, *, sequence: bool = False, parts: int 
     Args:
         attention: A module with the linear layers ``qkv`` and ``out`` and the number ``heads``.
         mlp: A sequence whose layers 0 and 2 are linear.
-        sequence: With True, each rank holds T / p tokens between the pairs. With False, all ranks hold all tokens.
-        parts: The number of matrices that ``qkv`` concatenates. Chapter 18 shows that the value 1 gives each rank the
-            wrong rows.
+        sequence: With True, each rank holds T / p tokens between the pairs, and :func:`sum_replicated_gradients` must
+            run before each update. With False, all ranks hold all tokens.
+        parts: The number of matrices that ``qkv`` concatenates: 3 if it is Wq, Wk and Wv stacked. Each of them is
+            sharded separately. With 1, each rank would get the wrong rows.
 
     Raises:
         CourseError: The number of heads is no multiple of p.
@@ -193,27 +204,31 @@ def shard_block(attention: Any, mlp: Any, *, sequence: bool = False, parts: int 
     if attention.heads % p != 0:
         raise CourseError(f"{attention.heads} heads are not for {p} ranks; take a number of ranks that divides them")
     attention.heads //= p
-    attention.qkv = Columns(attention.qkv, parts)
-    attention.out = Rows(attention.out)
-    mlp[0] = Columns(mlp[0])
-    mlp[2] = Rows(mlp[2])
-    add_collectives(attention.qkv, attention.out, sequence)
-    add_collectives(mlp[0], mlp[2], sequence)
+    attention.qkv = Columns(attention.qkv, sequence=sequence, parts=parts)
+    attention.out = Rows(attention.out, sequence=sequence)
+    mlp[0] = Columns(mlp[0], sequence=sequence)
+    mlp[2] = Rows(mlp[2], sequence=sequence)
 
 
-def add_collectives(columns: Columns, rows: Rows, sequence: bool) -> None:
-    """Let the collectives run before the first and after the second matrix of a pair, by hooks."""
-    enter: Any = Enter
-    leave: Any = Leave
-    if sequence:
-        enter = GatherTokens
-        leave = ScatterTokens
+def sum_replicated_gradients(blocks: nn.Module) -> None:
+    """Sum the gradients of replicated parameters over the ranks. Use this only with ``sequence=True``.
 
-    def before_columns(layer: nn.Module, args: tuple) -> tuple:
-        return (enter.apply(args[0]),)
+    Call it between ``loss.backward()`` and ``optimizer.step()``.
 
-    def after_rows(layer: Any, args: tuple, output: Tensor) -> Tensor:
-        return leave.apply(output) + layer.bias
+    Args:
+        blocks: Sharded blocks, for example in an ``nn.Sequential``.
+    """
+    for parameter in replicated_parameters(blocks):
+        if parameter.grad is not None:
+            dist.all_reduce(parameter.grad)
 
-    columns.register_forward_pre_hook(before_columns)
-    rows.register_forward_hook(after_rows)
+
+def replicated_parameters(blocks: nn.Module) -> list[nn.Parameter]:
+    """Return the parameters that are not sharded: those of the norms, and the biases of ``Rows``."""
+    sharded: set[nn.Parameter] = set()
+    for layer in blocks.modules():
+        if isinstance(layer, Columns):
+            sharded.update(layer.parameters())
+        if isinstance(layer, Rows):
+            sharded.add(layer.weight)
+    return [parameter for parameter in blocks.parameters() if parameter not in sharded]

@@ -7,7 +7,7 @@ from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from dltutorial.parallel.ring_attention import RingAttention
-from dltutorial.parallel.tensor import shard_block
+from dltutorial.parallel.tensor import replicated_parameters, shard_block, sum_replicated_gradients
 
 
 class Block(nn.Module):
@@ -57,42 +57,42 @@ def tokens(n_tokens=8, dim=16):
     return [torch.randn(3, n_tokens, dim, generator=generator, dtype=torch.float64) for _ in range(2)]
 
 
-def train(layers, x, y, to_sum=None, n_steps=3):
+def train(model, x, y, sum_gradients=False, n_steps=3):
     """Return the outputs after some updates, and the gradient of the input."""
-    model = nn.Sequential(*layers)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
     x = x.clone().requires_grad_()
     for _ in range(n_steps):
         optimizer.zero_grad()
         x.grad = None
         ((model(x) - y).square().sum() / 128).backward()
-        for parameter in to_sum or ():
-            dist.all_reduce(parameter.grad)
+        if sum_gradients:
+            sum_replicated_gradients(model)
         optimizer.step()
     return model(x).detach(), x.grad
 
 
-def replicated(block):
-    """Return the parameters that are not sharded. With sequence parallelism, a rank has only its tokens' gradients."""
-    return [*block.norm1.parameters(), *block.norm2.parameters(), block.out.bias, block.mlp[2].bias]
+def replicated(blocks):
+    """Return the parameters that every rank has."""
+    named = [named for block in blocks for named in block.named_parameters()]
+    return [p for name, p in named if "norm" in name or name in ("out.bias", "mlp.2.bias")]
 
 
 def updates(sequence):
-    """Return the errors of the sharded outputs and input gradients, and the collectives of one step."""
+    """Return the errors of outputs, input gradients and replicated parameters, and the collectives of one step."""
     p, me = dist.get_world_size(), dist.get_rank()
     x, y = tokens()
-    expected, expected_gradient = train(blocks(), x, y)
-    sharded = blocks()
+    whole, sharded = nn.Sequential(*blocks()), nn.Sequential(*blocks())
+    expected, expected_gradient = train(whole, x, y)
     for block in sharded:
         shard_block(block, block.mlp, sequence=sequence)
-    to_sum = []
     if sequence:
         x, y, expected, expected_gradient = (t.chunk(p, 1)[me] for t in (x, y, expected, expected_gradient))
-        to_sum = [parameter for block in sharded for parameter in replicated(block)]
-    outputs, gradient = train(sharded, x, y, to_sum)
+    outputs, gradient = train(sharded, x, y, sum_gradients=sequence)
     with Counter() as counter:
         sharded[0](x.clone().requires_grad_()).sum().backward()
-    return largest(outputs - expected), largest(gradient - expected_gradient), counter.calls
+    pairs = zip(replicated_parameters(sharded), replicated(whole), strict=True)
+    errors = [outputs - expected, gradient - expected_gradient, *(own - one for own, one in pairs)]
+    return max(largest(error) for error in errors), counter.calls
 
 
 def largest(errors):

@@ -11,14 +11,14 @@ BYTES = 3 * 8 * 16 * 8  # B · T · D float64
 
 
 def test_three_updates_of_sharded_blocks_equal_those_of_one_process_with_four_all_reduces():
-    for output_error, gradient_error, calls in launch(splits.updates, 2, False, timeout_s=60):
-        assert max(output_error, gradient_error) < ROUNDING
+    for error, calls in launch(splits.updates, 2, False, timeout_s=60):
+        assert error < ROUNDING
         assert calls == [("allreduce_", BYTES)] * 4
 
 
-def test_sequence_parallelism_has_the_same_bytes_in_all_gathers_and_reduce_scatters():
-    for output_error, gradient_error, calls in launch(splits.updates, 2, True, timeout_s=60):
-        assert max(output_error, gradient_error) < ROUNDING
+def test_sequence_parallelism_equals_one_process_with_the_same_bytes_in_all_gathers_and_reduce_scatters():
+    for error, calls in launch(splits.updates, 2, True, timeout_s=60):
+        assert error < ROUNDING
         names = [name for name, _ in calls]
         assert sum("gather" in name for name in names) == sum("scatter" in name for name in names) == 4
         assert {n for _, n in calls} == {BYTES}
