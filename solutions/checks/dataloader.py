@@ -1,6 +1,6 @@
-"""Checks of chapter 03's second exercise: torch's own ``DataLoader`` with its knobs right.
+"""Checks of chapter 03's second exercise: the options of torch's ``DataLoader``.
 
-The loader is made from small data sets that note in which process each sample was read.
+The loader reads small data sets whose samples contain the number of the process that read them.
 """
 
 import os
@@ -13,11 +13,11 @@ from torch.utils.data import DataLoader, Dataset
 from dltutorial.course.checks import Exercise, Wrong
 from dltutorial.course.checks.expect import expect
 
-PATIENCE_S = 60.0  # for a batch out of a worker, on a busy machine
+TIMEOUT_S = 60.0  # for a batch from a worker, on a busy machine
 
 
 class _Noted(Dataset):
-    """Sample i is (i, the process that read it)."""
+    """Sample i is (i, number of the process that read it)."""
 
     def __init__(self, n: int) -> None:
         self.n = n
@@ -34,24 +34,28 @@ class _Noted(Dataset):
 def _made(fn: Callable, n: int, batch_size: int, workers: int) -> DataLoader:
     loader: Any = fn(_Noted(n), batch_size, workers)
     if not isinstance(loader, DataLoader):
-        hint = "Return torch's DataLoader itself; who calls you goes through it."
+        hint = "Return torch's DataLoader itself. The training loop iterates over it."
         raise Wrong("a torch.utils.data.DataLoader", type(loader).__name__, hint)
-    loader.timeout = PATIENCE_S if loader.num_workers else 0  # type: ignore[assignment]
+    loader.timeout = TIMEOUT_S if loader.num_workers else 0  # type: ignore[assignment]
     return loader
 
 
 def _epoch(loader: DataLoader) -> tuple[list[list[int]], set[int]]:
-    """The samples of each batch, and the processes that read them."""
+    """Return the samples of each batch, and the processes that read them."""
     batches = [batch.tolist() for batch in loader]
     return [[i for i, _ in batch] for batch in batches], {pid for batch in batches for _, pid in batch}
 
 
 def _every_sample(fn: Callable) -> None:
-    """Batches of the size asked for, every sample once in an epoch"""
+    """Batches of the requested size, each sample once in an epoch"""
     batches, _ = _epoch(_made(fn, 24, 6, 0))
-    expect([len(batch) for batch in batches], [6] * 4, "24 samples in batches of 6: give DataLoader the batch size.")
+    expect(
+        [len(batch) for batch in batches],
+        [6] * 4,
+        "24 samples are four batches of 6: pass the batch size.",
+    )
     seen = sorted(i for batch in batches for i in batch)
-    expect(seen, list(range(24)), "In an epoch every sample comes once: shuffle, do not draw with replacement.")
+    expect(seen, list(range(24)), "An epoch uses each sample once: shuffle, do not draw with replacement.")
 
 
 def _new_order(fn: Callable) -> None:
@@ -61,44 +65,47 @@ def _new_order(fn: Callable) -> None:
     if first == list(range(64)):
         raise Wrong("the samples in random order", "in the order of the file", "Training wants them shuffled.")
     if first == second:
-        raise Wrong("another order in the second epoch", "the same again", "Do not fix the order, or seed it anew.")
+        raise Wrong("another order in the second epoch", "the same order", "Do not fix the order or seed it again.")
 
 
 def _whole_batches(fn: Callable) -> None:
-    """The rest that fills no batch is left out"""
+    """The samples that do not fill the last batch are left out"""
     batches, _ = _epoch(_made(fn, 27, 8, 0))
     hint = (
-        "27 samples are three batches of 8, and 3 samples that fill none: leave them out (a step of 3 weighs as much)."
+        "27 samples are three batches of 8, and 3 samples remain. Do not use them: leave them out, "
+        "because a step with 3 samples would count as much as a step with 8."
     )
     expect([len(batch) for batch in batches], [8, 8, 8], hint)
 
 
 def _in_workers(fn: Callable) -> None:
-    """So many workers read, not this process"""
+    """The requested number of workers read, and not the main process"""
     loader = _made(fn, 32, 4, 2)
-    expect(loader.num_workers, 2, "The number of workers is given: hand it on.")
+    expect(loader.num_workers, 2, "The number of workers is an argument: hand it on to DataLoader.")
     _, processes = _epoch(loader)
     if os.getpid() in processes:
-        raise Wrong("samples read by workers", "samples read here", "num_workers says how many processes read.")
+        raise Wrong(
+            "samples read by workers", "samples read by the main process", "num_workers is the number of processes."
+        )
     _, again = _epoch(loader)
     if processes != again:
-        hint = "New workers were started for the second epoch. On a real data set that takes seconds, in every epoch."
-        raise Wrong("the same workers in the second epoch", "others", hint)
+        hint = "New workers were started for the second epoch. With real data this can take seconds in each epoch."
+        raise Wrong("the same workers in the second epoch", "other workers", hint)
 
 
 def _knobs(fn: Callable) -> None:
-    """Batches ahead, and memory that a GPU can copy from"""
+    """Three batches ahead, and pinned memory for a GPU"""
     loader = _made(fn, 8, 4, 1)
-    hint = "Three batches of every worker may wait: prefetch_factor."
+    hint = "Each worker loads three batches ahead. The option is prefetch_factor."
     expect(loader.prefetch_factor, 3, hint)
-    hint = "Pinned memory is for a GPU: pin it where there is one, and only there (torch.cuda.is_available())."
+    hint = "Pinned memory is for a GPU. Use it if there is a GPU, and only there (torch.cuda.is_available())."
     expect(bool(loader.pin_memory), torch.cuda.is_available(), hint)
 
 
 _HINTS = (
-    "Seven arguments of DataLoader, none of them needs more than a short expression.",
-    "What does DataLoader say to prefetch_factor and persistent_workers when there are no workers?",
-    "The reference page of torch.utils.data names each knob: shuffle, drop_last, pin_memory, …",
+    "DataLoader needs seven arguments besides the data set. Each of them is a short expression.",
+    "What does DataLoader do with prefetch_factor and persistent_workers if there are no workers?",
+    "The reference page of torch.utils.data explains each option: shuffle, drop_last, pin_memory, …",
 )
 EXERCISE = Exercise(
     name="dataloader",

@@ -1,6 +1,6 @@
-"""Checks of chapter 03's exercise: a loader that reads ahead in a thread.
+"""Checks of chapter 03's first exercise: a loader that prefetches in a thread.
 
-What the answer gives is taken in a thread of ours, so that an answer that waits for ever is told so within seconds.
+The check calls the answer in a thread of its own. Therefore an answer that waits forever is reported within seconds.
 """
 
 import threading
@@ -11,12 +11,12 @@ from typing import Any
 from dltutorial.course.checks import Exercise, Wrong
 from dltutorial.course.checks.expect import expect
 
-PATIENCE_S = 10.0  # a busy machine may keep a thread waiting for seconds
-_HANGS = "It waits for ever. Does the thread always say how it ended, and does the consumer ask only for what comes?"
+TIMEOUT_S = 10.0  # on a busy machine a thread may wait for seconds
+_HANGS = "It waits for ever. Does the thread always put a last pair, and does the consumer stop after this pair?"
 
 
 class _Source:
-    """Items one by one; counts them, and fails after ``fails_after`` if asked to."""
+    """Yields items and counts them. It raises an error after ``fails_after`` items, unless this is None."""
 
     def __init__(self, items: list, fails_after: int | None = None):
         self.items, self.fails_after, self.made = items, fails_after, 0
@@ -33,7 +33,7 @@ class _Source:
 
 
 def _within(run: Callable[[], Any], hint: str = _HANGS) -> Any:
-    """What ``run`` returns, or raises; ``Wrong`` if it takes too long."""
+    """Return what ``run`` returns, or raise its error. Raise ``Wrong`` if it takes too long."""
     box: list = []
 
     def work() -> None:
@@ -44,9 +44,9 @@ def _within(run: Callable[[], Any], hint: str = _HANGS) -> Any:
 
     thread = threading.Thread(target=work, daemon=True)
     thread.start()
-    thread.join(PATIENCE_S)
+    thread.join(TIMEOUT_S)
     if not box:
-        raise Wrong("an answer", f"none within {PATIENCE_S:g} s", hint)
+        raise Wrong("an answer", f"none within {TIMEOUT_S:g} s", hint)
     value, error = box[0]
     if error is not None:
         raise error
@@ -54,7 +54,7 @@ def _within(run: Callable[[], Any], hint: str = _HANGS) -> Any:
 
 
 def _taken(items: Any, most: int = 2000) -> tuple[list, BaseException | None]:
-    """All that an iterator gives, and the error it ends with, if it does."""
+    """Return all items of an iterator, and the error with which it ends, or None."""
     taken: list = []
     try:
         for item in items:
@@ -67,8 +67,8 @@ def _taken(items: Any, most: int = 2000) -> tuple[list, BaseException | None]:
 
 
 def _soon(holds: Callable[[], bool]) -> bool:
-    """Whether something comes true in time."""
-    end = time.monotonic() + PATIENCE_S
+    """Return whether a condition becomes true before the timeout."""
+    end = time.monotonic() + TIMEOUT_S
     while not holds():
         if time.monotonic() > end:
             return False
@@ -77,65 +77,73 @@ def _soon(holds: Callable[[], bool]) -> bool:
 
 
 def _same_items(fn: Callable) -> None:
-    """All items come, in order, whatever they are"""
+    """All items arrive, in their order, whatever they are"""
     wanted = list(range(20))
     got, error = _within(lambda: _taken(fn(iter(wanted), 3)))
     if error is not None:
         raise error
-    hint = "The items come in another order. One thread and a first-in-first-out queue keep it."
-    expect(got, wanted, hint if sorted(got, key=repr) == sorted(wanted, key=repr) else "Some items are lost or added.")
+    hint = "The items arrive in another order. One thread and a first-in-first-out queue keep the order."
+    expect(
+        got,
+        wanted,
+        hint if sorted(got, key=repr) == sorted(wanted, key=repr) else "Items are missing or too many.",
+    )
     odd = [0, None, "", False, 7]
     got, _ = _within(lambda: _taken(fn(iter(odd), 2)))
-    expect(got, odd, "An item may be None or 0. Mark the end with something that no item can be.")
+    expect(got, odd, "An item may be None or 0. Mark the end with a value that cannot be an item.")
 
 
 def _reads_ahead(fn: Callable) -> None:
-    """While you work on one item, the next ones are loaded"""
+    """While the consumer works on one item, the next items are loaded"""
     source = _Source(list(range(50)))
     items = iter(fn(source, 3))
     _within(lambda: next(items))
     if not _soon(lambda: source.made >= 4):
-        hint = "While you held the first item, nothing was loaded. A thread has to go through the source."
+        hint = "While the consumer had the first item, nothing was loaded. A thread must go through the source."
         raise Wrong("at least 4 items loaded", source.made, hint)
 
 
 def _is_bounded(fn: Callable) -> None:
-    """It does not read the whole source ahead"""
+    """It does not load the whole source ahead"""
     source = _Source(list(range(1000)))
     items = iter(fn(source, 3))
     _within(lambda: next(items))
     time.sleep(0.3)
     if 5 < source.made < 10:
         hint = "A little too many. Is the queue larger than depth, or does the thread hold more than one item?"
-        raise Wrong("at most 5: one in use, 3 in the queue, one in the making", source.made, hint)
+        raise Wrong("at most 5 items: one in use, 3 in the queue, one in the thread", source.made, hint)
     if source.made > 5:
-        hint = "With large data this fills the memory. Give the queue a size; then put() waits for room."
-        raise Wrong("at most 5: one in use, 3 in the queue, one in the making", source.made, hint)
+        hint = "With large data this fills the memory. Give the queue a maxsize, then put() waits for room."
+        raise Wrong("at most 5 items: one in use, 3 in the queue, one in the thread", source.made, hint)
 
 
 def _needs_a_depth(fn: Callable) -> None:
-    """A depth below 1 is refused"""
+    """A depth below 1 raises a ValueError"""
     for depth in (0, -1):
-        hint = "To queue.Queue a size of 0, or below, means no bound at all: the whole source is read ahead."
+        hint = "For queue.Queue, a maxsize of 0 or less means no bound at all. Then the whole source is loaded ahead."
         got, error = _within(lambda depth=depth: _taken(iter(fn(iter(range(5)), depth))), hint)
         if not isinstance(error, ValueError):
             raise Wrong(f"ValueError for depth={depth}", error or f"{len(got)} items", hint)
 
 
 def _passes_errors_on(fn: Callable) -> None:
-    """An error of the source reaches the consumer, in its place"""
+    """An error of the source reaches the consumer, after the items before it"""
     for fails_after in (3, 0):
         source = _Source(list(range(10)), fails_after)
-        hint = "The source failed, the thread died, and the consumer waits for ever. Catch the error and send it along."
+        hint = "The source failed, the thread ended, and the consumer waits for ever. Catch the error and put it."
         got, error = _within(lambda source=source: _taken(fn(source, 2)), hint)
         if source.error in got:
-            raise Wrong("the error raised", "the error handed out as an item", "Raise it where the item would be.")
+            raise Wrong("the error is raised", "the error is yielded as an item", "Raise it instead of yielding it.")
         if error is None:
-            hint = "The source failed, but your loader ended as if all was well: half an epoch, and nobody knows."
+            hint = "The source failed, but your loader ended as if all was well. The rest of the epoch is lost."
             raise Wrong(source.error, f"no error after {len(got)} items", hint)
         if error is not source.error:
-            raise Wrong(source.error, error, "Raise the very error of the source: its type tells what went wrong.")
-        expect(got, list(range(fails_after)), "The items made before the error must come first: they are good.")
+            raise Wrong(
+                source.error,
+                error,
+                "Raise the same error object: its type says what went wrong.",
+            )
+        expect(got, list(range(fails_after)), "The items that were loaded before the error must be yielded first.")
 
 
 def _ends_early(fn: Callable) -> None:
@@ -145,16 +153,16 @@ def _ends_early(fn: Callable) -> None:
 
     def leave() -> None:
         next(items), next(items)
-        time.sleep(0.2)  # time enough for the queue to be full, and the thread to wait for room
+        time.sleep(0.2)  # enough time to fill the queue, so that the thread waits for room
         getattr(items, "close", lambda: None)()
 
     _within(leave, "Closing the generator never returns. Do not wait for a thread that waits for room in the queue.")
     if not _soon(lambda: not [thread for thread in threading.enumerate() if thread not in before]):
         hint = (
-            "The thread still waits for room in the queue, and will for ever. In a finally, set a flag; "
-            "let put() give up after a moment (timeout) to look at it."
+            "The thread still waits for room in the queue. Set the event stop in a finally clause, "
+            "and call put() with a timeout, so that the thread can check the event."
         )
-        raise Wrong("no thread left after close()", "one that is still alive", hint)
+        raise Wrong("no thread is left after close()", "a thread is still alive", hint)
 
 
 def _two_at_once(fn: Callable) -> None:
@@ -163,13 +171,13 @@ def _two_at_once(fn: Callable) -> None:
     first, second = iter(fn(one, 2)), iter(fn(two, 2))
     got = _within(lambda: [(next(first), next(second)) for _ in range(6)])
     wanted = list(zip(one.items, two.items, strict=True))
-    expect(got, wanted, "Items of one came out of the other. Make the queue inside the function.")
+    expect(got, wanted, "Items of one loader came out of the other. Create the queue inside the function.")
 
 
 _HINTS = (
-    "Three parts: a queue with a size, a thread that puts, and a loop that gets and yields.",
-    "Put pairs (kind, value) into the queue: an item, the end, or an error.",
-    "Code in a finally clause runs when the consumer closes the generator, too.",
+    "You need three parts: a queue with a maxsize, a thread that puts pairs, and a loop that gets them.",
+    "Put pairs (kind, value) into the queue, for an item, for the end, and for an error.",
+    "The code in a finally clause also runs when the consumer closes the generator.",
 )
 EXERCISE = Exercise(
     name="prefetch",

@@ -36,7 +36,7 @@ WRONG = [
     ("drawn with replacement",
      _with("shuffle=True", "sampler=torch.utils.data.RandomSampler(dataset, replacement=True)"), "with replacement"),
     ("one order for all epochs", _with("shuffle=True", "sampler=torch.randperm(len(dataset)).tolist()"),
-     "seed it anew"),
+     "seed it again"),
     ("single samples", _with("batch_size=batch_size", "batch_size=1"), "batch size"),
     ("batches, no loader", _with("return DataLoader(", "return iter(DataLoader(").replace("    )\n", "    ))\n"),
      "DataLoader itself"),
