@@ -11,19 +11,23 @@ rank held at once.
     stage 0 ─────y─────► stage 1 ─────y─────► stage 2 ───► loss     F: y is the output of a stage
     stage 0 ◄───d_y───── stage 1 ◄───d_y───── stage 2               B: d_y is the gradient of y
 
-For each act a rank receives the input, computes, and starts to send the result. It never waits for a send, because two
-ranks that both wait for their sends would be in a deadlock. Each message has a tag that names its act, so two messages
-between the same ranks cannot be confused. Gloo supports tags, and NCCL does not. Torch's own schedules put all messages
-into one order instead.
+For each act a rank receives the input, computes, and starts to send the result. A thread then waits until the send is
+complete. The rank itself does not wait, because two ranks that both wait for their sends would be in a deadlock. Each
+message has a tag that names its act, so two messages between the same ranks cannot be confused. Gloo supports tags, and
+NCCL does not. Torch's own schedules put all messages into one order instead.
 
 The zero-bubble schedule divides the backward pass of a stage in two. ``postpone_weight_gradients`` changes the linear
 layers of a stage. In B they compute the gradient of their input, and in W the gradients of their weights. Until then
 they save what W needs.
 
+Legend: x is the input of a stage or layer, and y is its output. S samples and tokens of a micro-batch, I inputs and O
+outputs of a linear layer.
+
 Sources: as in ``schedules``.
 """
 
 import functools
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -61,7 +65,7 @@ def run(
     shape: Sequence[int],
     micro_batches: Sequence[Tensor],
     loss: Loss,
-    at_least_s: Mapping[str, float] | None = None,
+    min_duration_s: Mapping[str, float] | None = None,
     group: Group = None,
 ) -> Run:
     """Run one step on this rank. All ranks call this function, each with its own acts.
@@ -71,17 +75,18 @@ def run(
         stages: The stages of this rank, by number. Stage s is on rank s mod p. If the acts include W,
             ``postpone_weight_gradients`` has changed the stages.
         n_stages: The number of stages on all ranks together.
-        shape: The shape of the float32 tensor that goes from one stage to the next.
-        micro_batches: The inputs of stage 0.
+        shape: The shape of the float32 tensor that goes from one stage to the next, the same for x, y and their
+            gradients.
+        micro_batches: The inputs of stage 0, of any shape.
         loss: A function of the last stage's output and the number of the micro-batch.
-        at_least_s: The least duration of an act, for each kind. The rank sleeps for the rest of it. This imitates a
-            device that is busy while its host waits.
+        min_duration_s: Sleep up to this time, to emulate a slower device. One time for each kind of act.
         group: The ranks of this pipeline. The default is all ranks.
 
     Returns:
         The losses, the times of the acts, and the largest number of activations.
     """
-    least_s = at_least_s or {}
+    if min_duration_s is None:
+        min_duration_s = {}
     worker = Worker(stages, n_stages, shape, micro_batches, loss, group)
     spans = []
     max_in_flight = 0
@@ -89,15 +94,17 @@ def run(
         received = worker.receive(act)
         start_s = time.monotonic()  # the time of waiting for the message is idle time
         result = worker.compute(act, received)
-        remaining_s = start_s + least_s.get(act.kind, 0.0) - time.monotonic()
+        remaining_s = start_s + min_duration_s.get(act.kind, 0.0) - time.monotonic()
         time.sleep(max(0.0, remaining_s))
         spans.append(Span(act, start_s, time.monotonic()))
         max_in_flight = max(max_in_flight, len(worker.saved))
-        target_stage = act.stage + 1 if act.kind == "F" else act.stage - 1
+        target_stage = act.stage - 1
+        if act.kind == "F":
+            target_stage = act.stage + 1
         if result is not None and target_stage >= 0:
             worker.send(result.contiguous(), act._replace(stage=target_stage))
-    for work, _ in worker.sends:
-        work.wait()
+    for thread in worker.sending:
+        thread.join()
     return Run(worker.losses, spans, max_in_flight)
 
 
@@ -109,7 +116,7 @@ class Worker:
         losses: The loss of each micro-batch, if this rank has the last stage.
         saved: What the next act of a stage and a micro-batch needs. These are the activations in flight.
         local: Inputs of acts that come from another stage on this rank.
-        sends: Sends that have been started, with their tensors, which must exist until the send has ended.
+        sending: A thread for each send. It holds the tensor until the send is complete, and then releases it.
     """
 
     stages: Mapping[int, nn.Module]
@@ -121,7 +128,7 @@ class Worker:
     losses: list[float] = field(default_factory=list)
     saved: dict[tuple[int, int], Any] = field(default_factory=dict)
     local: dict[Act, Tensor] = field(default_factory=dict)
-    sends: list[tuple[Any, Tensor]] = field(default_factory=list)
+    sending: list[threading.Thread] = field(default_factory=list)
 
     def rank_of(self, stage: int) -> int:
         """Return the global number of the rank that holds a stage."""
@@ -138,13 +145,19 @@ class Worker:
         receiver = self.rank_of(act.stage)
         if receiver == dist.get_rank():
             self.local[act] = tensor
-        else:
-            work = dist.isend(tensor, receiver, self.group, self.tag(act))
-            self.sends.append((work, tensor))
+            return
+        work = dist.isend(tensor, receiver, self.group, self.tag(act))
+        thread = threading.Thread(target=hold_until_sent, args=(tensor, work), daemon=True)
+        thread.start()
+        self.sending.append(thread)
 
     def receive(self, act: Act) -> Tensor | None:
         """Wait for the input of ``act``. The result is None if the act needs nothing from another stage."""
-        source_stage = {"F": act.stage - 1, "B": act.stage + 1, "W": -1}[act.kind]
+        if act.kind == "W":
+            return None
+        source_stage = act.stage + 1
+        if act.kind == "F":
+            source_stage = act.stage - 1
         if not 0 <= source_stage < self.n_stages:
             return None
         sender = self.rank_of(source_stage)
@@ -169,12 +182,13 @@ class Worker:
         if received is not None:
             x = received.requires_grad_()
         y = self.stages[act.stage](x)
-        is_last = act.stage == self.n_stages - 1
-        if is_last:
-            y = self.loss(y, act.micro_batch)
-            self.losses.append(y.item())
-        self.saved[act.stage, act.micro_batch] = x, y
-        return None if is_last else y.detach()
+        if act.stage < self.n_stages - 1:
+            self.saved[act.stage, act.micro_batch] = x, y
+            return y.detach()
+        loss = self.loss(y, act.micro_batch)
+        self.losses.append(loss.item())
+        self.saved[act.stage, act.micro_batch] = x, loss
+        return None
 
     def backward(self, act: Act, upstream: Tensor | None) -> Tensor | None:
         """Compute the gradient of the stage's input, and those of its weights if they are not postponed to W."""
@@ -187,24 +201,35 @@ class Worker:
         return x.grad
 
 
+def hold_until_sent(tensor: Tensor, work: dist.Work) -> None:
+    """Wait until a send is complete. The tensor must exist until then, and this function has a reference to it.
+
+    Gloo's ``work.is_completed()`` is False until ``wait()`` returns, so nobody could ask instead.
+    """
+    work.wait()
+
+
 class LinearWithPostponedWeights(torch.autograd.Function):
-    """A linear layer whose backward pass computes the gradient of the input, and saves what the weights need."""
+    """A linear layer whose backward pass computes the gradient of the input, and saves what the weights need.
+
+    x has the shape (…, I), and the output has the shape (…, O).
+    """
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, postponed: list) -> Tensor:
+    def forward(ctx: Any, x: Tensor, weight_OI: Tensor, bias_O: Tensor | None, postponed: list) -> Tensor:
         """Compute the outputs, as any linear layer does."""
-        ctx.save_for_backward(x, weight, bias)
+        ctx.save_for_backward(x, weight_OI, bias_O)
         ctx.postponed = postponed
-        return F.linear(x, weight, bias)
+        return F.linear(x, weight_OI, bias_O)
 
     @staticmethod
     def backward(ctx: Any, upstream: Tensor) -> tuple:  # type: ignore[override]
         """Return the gradient of the input. ``upstream`` is the gradient of the output."""
-        x, weight, bias = ctx.saved_tensors
-        ctx.postponed.append((x, upstream, weight, bias))
+        x, weight_OI, bias_O = ctx.saved_tensors
+        ctx.postponed.append((x, upstream, weight_OI, bias_O))
         x_gradient = None
         if ctx.needs_input_grad[0]:
-            x_gradient = upstream @ weight
+            x_gradient = upstream @ weight_OI
         return x_gradient, None, None, None
 
 
@@ -230,12 +255,14 @@ def forward_with_postponed_weights(layer: nn.Linear, postponed: list, x: Tensor)
 
 
 def add_weight_gradients(postponed: list) -> None:
-    """Add the gradients of the weights to ``.grad``, from what the backward pass has saved."""
-    for x, upstream, weight, bias in postponed:
-        x_SI = x.flatten(0, -2)  # S samples and tokens, I inputs, O outputs
+    """Add the gradients of the trainable weights to ``.grad``, from what the backward pass has saved."""
+    for x, upstream, weight_OI, bias_O in postponed:
+        x_SI = x.flatten(0, -2)
         upstream_SO = upstream.flatten(0, -2)
-        accumulate(weight, upstream_SO.T @ x_SI)
-        accumulate(bias, upstream_SO.sum(0))
+        if weight_OI.requires_grad:
+            accumulate(weight_OI, upstream_SO.T @ x_SI)
+        if bias_O is not None and bias_O.requires_grad:
+            accumulate(bias_O, upstream_SO.sum(0))
 
 
 def accumulate(parameter: Tensor, gradient: Tensor) -> None:

@@ -63,7 +63,8 @@ def gpipe(p: int, m: int) -> Schedule:
 def one_f_one_b(p: int, m: int) -> Schedule:
     """Return the schedule that alternates one forward and one backward pass after a short warm-up.
 
-    In the warm-up, rank r does p − r − 1 forward passes. This is the time until the first gradient can come back.
+    In the warm-up, rank r does p − r − 1 forward passes. These passes fill the later stages before the first gradient
+    comes back.
     """
     schedule = []
     for rank in range(p):
@@ -94,7 +95,9 @@ def interleaved(p: int, m: int, v: int = 2) -> Schedule:
         stages = [p * virtual_stage + rank for virtual_stage in range(v)]
         forward = passes_in_groups("F", p, m, stages)
         backward = passes_in_groups("B", p, m, stages[::-1])
-        n_warm_up = 2 * (p - rank - 1) + (v - 1) * p
+        # First, p micro-batches pass through each stage of this rank but its last one. Then the rank continues while
+        # micro-batch 0 moves on to the last rank (p - rank - 1 passes), and while its gradient comes back (as many).
+        n_warm_up = (v - 1) * p + 2 * (p - rank - 1)
         schedule.append(alternate(forward, backward, n_warm_up))
     return schedule
 
@@ -120,8 +123,10 @@ def alternate(forward: list[Act], backward: list[Act], n_warm_up: int) -> list[A
 def zero_bubble(p: int, m: int) -> Schedule:
     """Return ZB-H1, which is 1F1B with the gradients of the weights in acts of their own.
 
-    These acts fill the time in which a rank would be idle. Rank r computes them r micro-batches later than the gradient
-    of the input. Therefore every rank holds min(m, p) micro-batches, as rank 0 does in 1F1B.
+    These acts fill the time in which a rank would be idle.
+
+    On rank r, W of micro-batch i follows B of micro-batch i + r. Therefore every rank holds min(m, p) micro-batches, as
+    rank 0 does in 1F1B.
     """
     schedule = []
     for rank in range(p):

@@ -64,3 +64,16 @@ def test_three_updates_equal_those_of_one_process(name):
     schedule = pipelines.SCHEDULES[name][0](p, pipelines.M)
     assert [max_in_flight for *_, max_in_flight in results] == [schedules.in_flight(acts) for acts in schedule]
     assert [len(losses) for _, losses, _ in results] == [0] * (p - 1) + [pipelines.M]
+
+
+def test_sends_release_their_tensors_during_the_step():
+    m = 40
+    for n_held, n_sends in launch(pipelines.tensors_held_by_sends, 2, "1f1b", m, timeout_s=60):
+        assert n_sends == m
+        assert n_held < m / 4
+
+
+def test_postponed_gradients_are_those_of_trainable_weights_with_and_without_bias():
+    ((names, expected_names, error),) = launch(pipelines.frozen_and_without_bias, 1, timeout_s=60)
+    assert names == expected_names == ["0.weight", "1.bias", "2.weight"]
+    assert error < 1e-5
