@@ -4,7 +4,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from dltutorial.parallel.lag import LateGradients
+from dltutorial.parallel.gradient_lag import LateGradients
 
 N, RATE = 6, 0.05
 
