@@ -9,6 +9,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "book" / "glossary.md").read_text(encoding="utf-8")
+LINK = re.compile(r" → \[Chapter (\d\d)(?:, further)?\]\(\.\./(notebooks/(?:further/)?(\d\d)_\w+\.ipynb)\)$")
 GREEK = {"α": "alpha", "β": "beta", "γ": "gamma"}
 
 
@@ -44,7 +45,7 @@ def test_terms_are_sorted_and_none_stands_twice():
 
 @pytest.mark.parametrize(("names", "definition"), ENTRIES, ids=[names[0] for names, _ in ENTRIES])
 def test_a_term_is_defined_briefly_and_used_in_the_chapter_that_it_names(names, definition):
-    notebook = re.search(r" → \[Chapter (\d\d)(?:, further)?\]\(\.\./(notebooks/(?:further/)?(\d\d)_\w+\.ipynb)\)$", definition)
+    notebook = LINK.search(definition)
     assert notebook, "its definition ends with a link to its chapter"
     assert notebook[1] == notebook[3]
     text = words_of(notebook[2])  # fails where there is no such notebook
