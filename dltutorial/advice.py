@@ -14,7 +14,7 @@ from pathlib import Path
 
 from dltutorial import errors
 
-_RANK_FAILED = re.compile(r"rank \d+ of \d+ failed: (\w*)(?:: )?(.*)")
+_RANK_FAILED = re.compile(r"rank \d+ of \d+ failed: ([^\n]*)")
 # The messages of these errors say what to do.
 _COURSE_ERRORS = ("CourseError", "DataError", "RecipeError", "DivergedError", "RankFailed", "RanksHang")
 
@@ -60,7 +60,7 @@ def of_words(kind: str, message: str) -> Advice | None:
     """
     rank_error = _RANK_FAILED.match(message)
     if rank_error:
-        kind, message = rank_error.groups()
+        kind, _, message = rank_error[1].partition(": ")
     return _search(kind, message)
 
 
