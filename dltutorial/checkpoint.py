@@ -99,6 +99,7 @@ def load_checkpoint(run: Path, model: nn.Module, optimizer: torch.optim.Optimize
 
     Raises:
         CourseError: No checkpoint can be read, or the run was sharded and now is not, or the other way round.
+        RuntimeError: A checkpoint was read, but it does not fit the model, or the memory is too small.
     """
     newest_first = from_rank_0(sorted((run / "checkpoints").glob("step-*"), reverse=True))
     for path in newest_first:
@@ -107,10 +108,11 @@ def load_checkpoint(run: Path, model: nn.Module, optimizer: torch.optim.Optimize
                 f"{path} was saved by a run with shards and this run has none, or the other way round; "
                 "resume with as many ranks as before"
             )
-        step = try_to_load(path, model, optimizer)
-        if is_true_on_all_ranks(step is not None):
-            assert step is not None
-            return step
+        state = try_to_read(path, model, optimizer)
+        if is_true_on_all_ranks(state is not None):
+            assert state is not None
+            apply_state(state, model, optimizer)
+            return state["step"]
         if is_rank_0():
             path.rename(path.with_name(f"unreadable-{path.name}"))
     if newest_first:
@@ -118,32 +120,45 @@ def load_checkpoint(run: Path, model: nn.Module, optimizer: torch.optim.Optimize
     return 0
 
 
-def try_to_load(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> int | None:
-    """Load a checkpoint, and return its number of steps. If this rank cannot read it, print a line and return None."""
+def try_to_read(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any] | None:
+    """Read a checkpoint. If the files are damaged, print a line and return None."""
     try:
         if path.is_dir():
-            return load_folder(path, model, optimizer)
-        return load_file(path, model, optimizer)
+            return read_folder(path, model, optimizer)
+        return torch.load(path, map_location="cpu", weights_only=True)
     except (RuntimeError, EOFError, pickle.UnpicklingError, CheckpointException) as error:
+        if not is_damage(error):
+            raise
         print(f"{path} cannot be read ({type(error).__name__}); looking for an older one", file=sys.stderr)
         return None
 
 
-def load_file(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> int:
-    """Load a checkpoint of the whole model. Return its number of steps."""
-    state = torch.load(path, map_location="cpu", weights_only=True)
-    model.load_state_dict(state["model"])
-    optimizer.load_state_dict(state["optimizer"])
-    return state["step"]
+def is_damage(error: BaseException) -> bool:
+    """Return whether an error comes from damaged files, and not from too little memory or from another model."""
+    if isinstance(error, CheckpointException):
+        return all(is_damage(cause) for cause, _ in error.failures.values())  # failures: rank → (exception, traceback)
+    if isinstance(error, torch.OutOfMemoryError):  # it is a RuntimeError, too
+        return False
+    has_other_shape = isinstance(error, ValueError) and "Size mismatch" in str(error)
+    lacks_parameter = isinstance(error, RuntimeError) and "Missing key" in str(error)
+    return not (has_other_shape or lacks_parameter)
 
 
-def load_folder(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> int:
-    """Load a sharded checkpoint. More or fewer ranks may have saved it. Return its number of steps."""
+def read_folder(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """Read this rank's shards of a sharded checkpoint. More or fewer ranks may have saved it."""
     weights, optimizer_state = get_state_dict(model, optimizer)  # dcp.load writes into existing tensors
     state: dict[str, Any] = {"model": weights, "optimizer": optimizer_state, "step": 0}
     dcp.load(state, checkpoint_id=path)
-    set_state_dict(model, optimizer, model_state_dict=weights, optim_state_dict=optimizer_state)
-    return state["step"]
+    return state
+
+
+def apply_state(state: dict[str, Any], model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    """Copy the state of a checkpoint to the model and to the optimizer."""
+    if is_sharded(model):
+        set_state_dict(model, optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
+    else:
+        model.load_state_dict(state["model"])
+        optimizer.load_state_dict(state["optimizer"])
 
 
 def save_weights(run: Path, model: nn.Module) -> None:

@@ -84,14 +84,14 @@ def join_process_group(options: argparse.Namespace) -> ThisRank:
     return ThisRank(info, device, mesh, key_value_store, data_rank=row, n_data_ranks=shape[0])
 
 
-def end_process(this_rank: ThisRank, status: int) -> int:
-    """Return the status if there is one rank. If there are several, end this process.
+def leave_process_group(this_rank: ThisRank, status: int) -> None:
+    """End this process with the exit status if there are several ranks. If there is only one rank, do nothing.
 
     srun and torchrun kill all ranks when one of them ends with a status other than 0. Therefore the other ranks end
     with 0 first, and then rank 0 ends with the status.
     """
     if this_rank.key_value_store is None:
-        return status
+        return
     if this_rank.rank != 0:
         status = 0
     process_group.leave(this_rank.info, this_rank.key_value_store, status)  # on rank 0, it waits for the others first
@@ -155,7 +155,7 @@ def split_layers(model: ViT, this_rank: ThisRank) -> None:
     attention heads, and uses them as inputs of the second layer. Then an all-reduce adds the partial results.
     """
     plan = {
-        "attention.qkv": ColwiseParallel(),
+        "attention.qkv": ColwiseParallel(),  # this ViT stores qkv head by head, so a plain split keeps whole heads
         "attention.out": RowwiseParallel(),
         "mlp.0": ColwiseParallel(),
         "mlp.2": RowwiseParallel(),

@@ -5,7 +5,7 @@
     sbatch -N 4 slurm/train.sbatch --preset cluster --shard full
 
 The program combines scripts that chapters write: the loop of chapter 01, the ranks of chapter 09, the checkpoints of
-chapter 10, the shards of chapter 17, and the split layers of chapter 18. The other files of the program are
+chapter 10, FSDP (chapter 17) and tensor parallelism (chapter 18). The other files of the program are
 
     train_options.py     the options
     distributed.py       how the ranks share the work
@@ -45,10 +45,10 @@ from dltutorial.distributed import (
     barrier,
     bf16_context,
     clip_gradients,
-    end_process,
     from_rank_0,
     gradient_sync,
     join_process_group,
+    leave_process_group,
     parallelize,
 )
 from dltutorial.models.vit import ViT
@@ -79,7 +79,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: The options. The default is the command line of this process.
 
     Returns:
-        The exit status, 0 or ``EXIT_RESUMABLE``. With several ranks ``end_process`` ends the process instead.
+        The exit status, 0 or ``EXIT_RESUMABLE``. If there are several ranks, ``leave_process_group`` ends the process.
 
     Raises:
         CourseError: An option is wrong, the data or a checkpoint cannot be used, or the loss became NaN or infinite.
@@ -93,10 +93,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if from_rank_0((run / "weights.pt").exists()):  # a run to resume can be complete
         if this_rank.rank == 0:
             print(f"{run} is complete")
-        return end_process(this_rank, 0)
+        leave_process_group(this_rank, 0)
+        return 0
     model = build_model(options, train_pairs, this_rank)
-    # `parallel_model` computes forecasts, and `model` is what the optimizer updates and a checkpoint saves. The next
-    # line can replace the parameters of the model by shards, so the optimizer comes after it.
+    # `model` owns the parameters; `parallel_model` is `model`, or DDP around it. Make the optimizer after sharding.
     parallel_model = parallelize(model, options, this_rank)
     optimizer = make_optimizer(model, options)
     schedule = make_schedule(options)
@@ -124,10 +124,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if step == options.steps:
             save_weights(run, model)
     del batches  # deleting the iterator ends the processes that load data
-    if step == options.steps:
-        return end_process(this_rank, 0)
-    log.say(f"stopped by a signal after step {step}; continue with --resume {run}")
-    return end_process(this_rank, EXIT_RESUMABLE)
+    status = 0
+    if step < options.steps:
+        log.say(f"stopped by a signal after step {step}; continue with --resume {run}")
+        status = EXIT_RESUMABLE
+    leave_process_group(this_rank, status)
+    return status
 
 
 def is_due(step: int, every: int) -> bool:
@@ -194,16 +196,21 @@ def open_data(options: argparse.Namespace, this_rank: ThisRank) -> tuple[Pairs, 
 def make_batches(pairs: Pairs, options: argparse.Namespace, this_rank: ThisRank, skip: int) -> Batches:
     """Return an endless iterator over (x_BCHW, y_BCHW), this rank's part of one global batch after another.
 
+    Samples of the simulated planet are shifted along longitude by random numbers of points, because this planet is the
+    same at every longitude. A data set of ``--data`` is not shifted. The real Earth has continents, and a shift would
+    move them against the position embeddings of the model.
+
     Args:
         pairs: The samples for training.
         options: The options of the run.
         this_rank: It gives the row in the mesh. Each row gets different samples.
         skip: The number of global batches that a resumed run has already used.
     """
+    is_simulated = options.data is None
     return endless_batches(
         pairs,
         options.global_batch_size,
-        roll=True,  # shift each sample along longitude by a random number of points, which follows from seed and step
+        roll=is_simulated,
         workers=options.workers,
         pin=this_rank.device.type == "cuda",
         seed=options.seed,

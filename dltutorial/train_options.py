@@ -1,7 +1,8 @@
 """The options of ``dltutorial train``.
 
 Input: the command line, and with ``--resume`` also the ``config.json`` of that run.
-Output: a namespace with one attribute per option. Options that neither sets have a default of the parser or the preset.
+Output: a namespace with one attribute per option. An option that is set in neither place takes the default of the
+parser or the preset.
 """
 
 import argparse

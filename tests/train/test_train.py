@@ -1,5 +1,6 @@
 """The trainer: what a run leaves, how it stops and continues, and what it says about wrong input."""
 
+import itertools
 import json
 import os
 import shutil
@@ -12,8 +13,12 @@ from torch import nn
 from waiting import wait_for
 
 from dltutorial import checkpoint, cli, paths, train
+from dltutorial.data.loaders import Pairs
+from dltutorial.data.store import open_split
+from dltutorial.distributed import ThisRank
 from dltutorial.errors import CourseError
 from dltutorial.models.vit import ViT
+from dltutorial.ranks import RankInfo
 from dltutorial.train_options import check_options, read_options
 
 
@@ -87,6 +92,57 @@ def test_a_truncated_checkpoint_is_skipped_and_the_one_before_it_is_used(start, 
     assert f"{newest.name} cannot be read" in training.printed()
     assert f"step {STEPS - 2} of {STEPS}" in training.printed()
     assert_same_result(run, uninterrupted)
+
+
+def test_a_good_checkpoint_of_another_model_is_an_error_and_keeps_its_name(tmp_path):
+    (tmp_path / "checkpoints").mkdir()
+    small, large = nn.Linear(2, 2), nn.Linear(3, 2)
+    checkpoint.save_checkpoint(tmp_path, 1, small, torch.optim.AdamW(small.parameters()))
+    with pytest.raises(RuntimeError, match="size mismatch"):
+        checkpoint.load_checkpoint(tmp_path, large, torch.optim.AdamW(large.parameters()))
+    assert [file.name for file in (tmp_path / "checkpoints").iterdir()] == ["step-00000001.pt"]
+
+
+@pytest.mark.parametrize("place", ["reading", "applying"])
+def test_too_little_memory_is_an_error_and_the_checkpoint_keeps_its_name(place, tmp_path, monkeypatch):
+    def fail(*args, **kwargs):
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    (tmp_path / "checkpoints").mkdir()
+    model = nn.Linear(2, 2)
+    optimizer = torch.optim.AdamW(model.parameters())
+    checkpoint.save_checkpoint(tmp_path, 1, model, optimizer)
+    target, name = {"reading": (torch, "load"), "applying": (model, "load_state_dict")}[place]
+    monkeypatch.setattr(target, name, fail)
+    with pytest.raises(torch.OutOfMemoryError):
+        checkpoint.load_checkpoint(tmp_path, model, optimizer)
+    assert [file.name for file in (tmp_path / "checkpoints").iterdir()] == ["step-00000001.pt"]
+
+
+def test_a_folder_of_shards_is_damaged_only_if_its_files_are():
+    causes = {
+        True: [EOFError("Ran out of input"), RuntimeError("PytorchStreamReader failed"), FileNotFoundError("x.distcp")],
+        False: [torch.OutOfMemoryError("CUDA"), ValueError("Size mismatch between saved"), RuntimeError("Missing key")],
+    }
+    for is_damage, errors in causes.items():
+        for error in errors:
+            assert checkpoint.is_damage(checkpoint.CheckpointException("load", {1: (error, None)})) is is_damage
+
+
+@pytest.mark.parametrize("is_simulated", [True, False])
+def test_only_the_simulated_planet_is_shifted_and_a_resumed_run_gets_the_same_batches(is_simulated, tiny_data):
+    """Data of ``--data`` may have continents, which must stay at their longitude."""
+    data = [] if is_simulated else ["--data", str(tiny_data)]
+    options = read_options(["--preset", "smoke", "--global-batch-size", "4", *data])
+    this_rank = ThisRank(RankInfo.from_env({}), torch.device("cpu"))
+    pairs = Pairs(open_split(tiny_data, "train"))
+    batches = list(itertools.islice(train.make_batches(pairs, options, this_rank, skip=0), 3))
+    samples = [x_CHW for x_CHW, _ in (pairs[i] for i in range(len(pairs)))]
+    is_shifted = [not any(torch.equal(x_CHW, sample) for sample in samples) for x_CHW in batches[0][0]]
+    assert any(is_shifted) is is_simulated
+    resumed_x, resumed_y = next(train.make_batches(pairs, options, this_rank, skip=2))
+    assert torch.equal(resumed_x, batches[2][0])
+    assert torch.equal(resumed_y, batches[2][1])
 
 
 @pytest.mark.ci
