@@ -1,7 +1,7 @@
 """Load training data: from files on disk to endless batches.
 
 A sample is a pair of neighbouring snapshots. The first one is the state now, which is the input x. The second one is
-the state 12 hours later, which is the target y. This file contains the steps from the disk to the training loop.
+the state one snapshot later, which is the target y. This file contains the steps from the disk to the training loop.
 
     Pairs               reads one sample from its file
     sampling.endless    chooses the samples of each batch: shuffled in each epoch, and divided among the ranks
@@ -13,7 +13,8 @@ In: a ``Split``, which knows the files and the statistics. Out: ``(x_BCHW, y_BCH
 of the CPU. ``loader_variants`` has the loaders of chapter 03, from the slowest to the fastest one.
 Source: https://docs.pytorch.org/docs/stable/data.html.
 
-Legend: B samples, 2 states (now, next), C channels, H rows (latitude), W columns (longitude).
+Legend: B samples, 2 states (now, next), C channels, H rows (latitude), W columns (longitude), 1 a dimension of length
+one, for broadcasting.
 """
 
 import atexit
@@ -78,6 +79,7 @@ class Pairs(Dataset):
         """
         if not 0 <= index < len(self):
             raise IndexError(f"pair {index} of {len(self)}")
+        # The last year whose first sample is not after this index.
         year_number = bisect.bisect_right(self._first_of_year, index) - 1
         return year_number, index - self._first_of_year[year_number]
 
@@ -113,7 +115,7 @@ class BatchReader(Dataset):
             samples: the index of each sample, and the number of grid points by which it is shifted.
 
         Returns:
-            The states now and the states 12 hours later, (2, B, C, H, W). The results ``[0]`` and ``[1]`` are the
+            The states now and the states one snapshot later, (2, B, C, H, W). The results ``[0]`` and ``[1]`` are the
             contiguous arrays x_BCHW and y_BCHW.
         """
         both_2BCHW = self.allocate(2, len(samples), *self.pairs.split.shape)
@@ -125,11 +127,12 @@ class BatchReader(Dataset):
     def allocate(self, *shape: int) -> Tensor:
         """Allocate the array of a batch, float32. A worker takes memory that it shares with the training process.
 
-        torch would otherwise copy each batch to shared memory, which halves the number of samples per second. torch's
-        own collate function uses the same internal method.
+        torch would otherwise copy each batch to shared memory, which halves the number of samples per second.
         """
         if get_worker_info() is None:  # this process is no worker
             return torch.empty(shape, pin_memory=self.pin)
+        # Private API, which torch's own collate function uses, too. The batch is in shared memory, so sending it to the
+        # training process copies nothing.
         storage = torch.UntypedStorage._new_shared(4 * math.prod(shape))  # a float32 has 4 bytes
         return torch.empty(0).set_(storage, 0, shape)  # type: ignore[call-overload]
 
@@ -148,13 +151,14 @@ def endless_batches(
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield batches (x_BCHW, y_BCHW) without end. An epoch uses each sample at most once, in a new order.
 
-    The batches follow from the seed. They do not depend on the number of workers.
+    The batches follow from the seed. They do not depend on the number of workers. This function is a generator, so it
+    checks its arguments only when the first batch is taken by ``next``.
 
     Args:
         pairs: the samples.
         global_batch_size: number of samples in a batch of all ranks together. B is this rank's share.
         roll: shift each sample along longitude by a random number of grid points. The simulated planet looks the same
-            from every longitude, so a shifted sample is a valid new sample.
+            from every longitude, so a shifted sample is a valid new sample. Do not shift data with continents.
         workers: number of processes that read. Each of them reads two batches ahead. With 0 this process reads.
         pin: put the batches into pinned memory, from which ``x.to(device, non_blocking=True)`` copies to a GPU while
             the CPU goes on.
@@ -163,8 +167,8 @@ def endless_batches(
         skip: number of batches to leave out at the start, because a resumed run has used them.
 
     Raises:
-        DataError: There are fewer samples than one batch needs, or a worker died.
-        RecipeError: There is no such rank, or the batch has fewer samples than there are ranks.
+        DataError: At the first ``next``, there are fewer samples than one batch needs. At any ``next``, a worker died.
+        RecipeError: At the first ``next``, there is no such rank, or the batch has fewer samples than there are ranks.
     """
     order = sampling.endless(
         len(pairs),
@@ -175,9 +179,11 @@ def endless_batches(
         world_size=world_size,
         skip=skip,
     )
+    # One list of (index, shift) for each batch.
+    samples_of_batches = (list(zip(indices, shifts, strict=True)) for indices, shifts in order)
     loader = DataLoader(
         BatchReader(pairs, pin=pin and workers == 0),  # a worker cannot pin memory, there ``DataLoader`` does it
-        batch_sampler=(list(zip(indices, shifts, strict=True)) for indices, shifts in order),
+        batch_sampler=samples_of_batches,
         collate_fn=default_convert,  # ``BatchReader`` makes complete batches, so nothing is left to collate
         num_workers=workers,
         pin_memory=pin,
@@ -198,7 +204,7 @@ def until_closed(loader: DataLoader) -> Iterator[Tensor]:
     if loader.num_workers == 0:
         yield from batches
         return
-    # Workers ignore the signal by which Python ends the processes that are left at the end of a program.
+    # Workers ignore SIGTERM, so Python's exit could not end them; therefore we shut them down first.
     atexit.register(batches._shutdown_workers)
     try:
         yield from batches
