@@ -36,7 +36,6 @@ from torch.utils.data import default_collate
 
 from dltutorial import config, node
 from dltutorial.checkpoint import load_checkpoint, save_checkpoint, save_weights
-from dltutorial.command_line import run_command
 from dltutorial.data import weather
 from dltutorial.data.loaders import Pairs, endless_batches
 from dltutorial.data.store import open_split
@@ -52,6 +51,7 @@ from dltutorial.distributed import (
     parallelize,
 )
 from dltutorial.models.vit import ViT
+from dltutorial.one_line_errors import run_command
 from dltutorial.optim.schedules import Schedule, cosine, warm_up
 from dltutorial.ranks import RankInfo
 from dltutorial.record.run_log import RunLog, create_run

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from dltutorial import config, paths
-from dltutorial.command_line import Parser
 from dltutorial.errors import CourseError
+from dltutorial.one_line_errors import Parser
 from dltutorial.record.run_log import read_config
 
 

@@ -12,7 +12,7 @@ PACKAGE = Path(dltutorial.__file__).parent
 # A module may import what stands before it, and its own layer.
 ORDER = [
     {"errors", "advice", "paths"},
-    {"command_line"},
+    {"one_line_errors"},
     {"limits", "ranks", "node", "machine", "config"},
     {"record", "reference"},
     {"profile"},
@@ -27,7 +27,6 @@ ORDER = [
     {"scaling"},
     {"convergence"},
     {"course"},
-    {"commands"},
     {"cli", "__main__"},
 ]
 LAYER = {name: number for number, names in enumerate(ORDER) for name in names}
@@ -58,7 +57,7 @@ def test_imports_go_in_one_direction(file):
     [
         "import dltutorial",
         "import dltutorial.machine, dltutorial.config, dltutorial.paths",
-        "import dltutorial.cli; dltutorial.cli.make_parser()",
+        "from dltutorial.cli.parser import make_parser; make_parser()",
     ],
 )
 def test_importing_the_course_loads_no_large_package(code):

@@ -1,4 +1,4 @@
-"""What the commands of ``dltutorial`` do. ``cli.py`` has their options.
+"""What the commands of ``dltutorial`` do. ``parser.py`` has their options.
 
 The input of each function is the options of a command. The output is what the command prints, and its exit status. Each
 function imports what it needs, so that ``dltutorial --help`` does not load torch.

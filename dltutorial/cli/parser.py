@@ -1,42 +1,21 @@
-"""The command line of the course: ``dltutorial --help`` lists the commands.
+"""The options of each command of ``dltutorial``. Those of ``dltutorial train`` are in ``train_options.py``.
 
-The input is the list of words after ``dltutorial``. The output is what the command prints, and an exit status.
-``commands.py`` has what the commands do, and ``train_options.py`` has the options of ``dltutorial train``.
+Input: nothing. Output: a parser. It makes a namespace from the words of a command line. The attribute ``command`` of
+this namespace is a function of ``commands.py``.
+
 Source: https://docs.python.org/3/library/argparse.html, "Sub-commands".
 """
 
 import argparse
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
-from dltutorial import __version__, commands
-from dltutorial.command_line import Parser, number, run_command
+from dltutorial import __version__
+from dltutorial.cli import commands
 from dltutorial.config import PRESETS
+from dltutorial.one_line_errors import Parser, number
 
 _PRESET = f"{', '.join(PRESETS)}, or auto, which takes what fits this machine"
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command.
-
-    Args:
-        argv: The words after ``dltutorial``. None means those of this process.
-
-    Returns:
-        The exit status: 0, 2 after a mistake, 75 if a signal stopped training, 130 after Ctrl-C, or the command's own.
-    """
-    words = sys.argv[1:] if argv is None else list(argv)
-    return run_command(lambda: _run_words(words))
-
-
-def _run_words(words: list[str]) -> int:
-    if words[:1] == ["train"]:
-        from dltutorial import train
-
-        return train.main(words[1:])
-    args = make_parser().parse_args(words)
-    return args.command(args)
 
 
 def make_parser() -> argparse.ArgumentParser:

@@ -1,4 +1,4 @@
-"""What all commands of the course share: one line for each mistake, and an exit status.
+"""Report each mistake of a user in one line: a wrong option, and an error of a command.
 
 Exit status: 0 for success, 2 for a mistake of the user, 130 after Ctrl-C. A command may return others.
 """
