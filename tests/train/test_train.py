@@ -192,8 +192,8 @@ def test_a_sharded_run_is_resumed_by_more_ranks_from_the_newest_complete_checkpo
     resumed = start("--resume", run, "--shard", "full", ranks=4)
     assert resumed.wait() == [0] * 4, resumed.printed()
     assert f"{newest.name} cannot be read" in resumed.printed()
-    for (_, loss), (_, expected) in zip(sorted(set(losses(run))), losses(uninterrupted), strict=False):
-        assert loss == pytest.approx(expected, rel=1e-4)
+    loss_by_step = dict(losses(run))  # of a step that was made twice, the second loss; they differ by rounding
+    assert loss_by_step == pytest.approx(dict(losses(uninterrupted)), rel=1e-4)
 
 
 def test_a_rank_that_dies_ends_the_other_one_and_the_run_goes_on(start):
