@@ -114,7 +114,9 @@ def from_error(error: BaseException) -> Failure:
     report.stack[:] = [frame for frame in report.stack if not frame.filename.startswith(_LAUNCHER)]
     for frame in report.stack:
         frame.colno = None  # no line of "^^^^" below the source
-    text = "".join(report.format()).rstrip() if report.stack else ""
+    text = ""
+    if report.stack:
+        text = "".join(report.format()).rstrip()
     return Failure(kind, message, f"{kind}: {first_line}", text)
 
 
@@ -141,6 +143,7 @@ def rank_failed(failed: Mapping[int, Failure], world_size: int) -> RankFailed:
         failed: The failures by rank, in the order in which they arrived.
         world_size: The number of ranks.
     """
+    # ``min`` takes the first failure that is no effect. If all are effects, it takes the first one.
     rank, first = min(failed.items(), key=lambda item: item[1].is_effect)
     text = f"rank {rank} of {world_size} failed: {first.headline}"
     if first.traceback:
@@ -160,12 +163,17 @@ def ranks_hang(timeout_s: float, stacks: Mapping[int, str], world_size: int) -> 
     waiting = sorted(stacks)
     lines = []
     for rank in range(world_size):
-        what = _place(stacks[rank]) if rank in stacks else "had returned"
+        what = "had returned"
+        if rank in stacks:
+            what = _place(stacks[rank])
         lines.append(f"rank {rank} {what}")
+    numbers = ", ".join(str(rank) for rank in waiting)
+    noun = "ranks"
+    if len(waiting) == 1:
+        noun = "rank"
     text = (
-        f"{'rank' if len(waiting) == 1 else 'ranks'} {', '.join(map(str, waiting))} of {world_size} did not end within "
-        f"{timeout_s:g} s; every rank must call the same collectives in the same order; if the work is only long, "
-        "raise timeout_s\n\n" + "\n".join(lines)
+        f"{noun} {numbers} of {world_size} did not end within {timeout_s:g} s; every rank must call "
+        "the same collectives in the same order; if the work is only long, raise timeout_s\n\n" + "\n".join(lines)
     )
     return RanksHang(text, waiting)
 
@@ -173,17 +181,23 @@ def ranks_hang(timeout_s: float, stacks: Mapping[int, str], world_size: int) -> 
 def _place(stack: str) -> str:
     """Describe the innermost line of the learner's code in a stack, and the function that is called there.
 
-    The stack starts with the newest call.
+    The stack starts with the newest call. It is empty if the rank died before it could write it.
     """
-    called: list[str] = []
+    called: list[str] = []  # the functions of torch and others that stand above the learner's code
     for file, line, function in _STACK_LINE.findall(stack):
         if _is_learners(file):
-            what = f"waits in {called[-1]}, called at" if called else "is at"
+            place = f"{_location(file, int(line))}, in {function}"
             source = linecache.getline(file, int(line)).strip()
-            return f"{what} {_location(file, int(line))}, in {function}" + (f": {source}" if source else "")
+            if source:
+                place += f": {source}"
+            if called:
+                return f"waits in {called[-1]}, called at {place}"
+            return f"is at {place}"
         if function not in _WRAPPERS:
             called.append(function)
-    return f"is in {called[0]}, which none of your code called" if called else "does not say where it is"
+    if called:
+        return f"is in {called[0]}, which none of your code called"
+    return "does not say where it is"
 
 
 def _is_learners(file: str) -> bool:
@@ -193,10 +207,11 @@ def _is_learners(file: str) -> bool:
 
 def _location(file: str, line: int) -> str:
     """Return a file and a line. A notebook cell is shown with its number."""
-    cell = None
     if "IPython" in sys.modules:
         shell = sys.modules["IPython"].get_ipython()
-        cell = shell.compile.format_code_name(file) if shell is not None else None
-    if cell is None:
-        return f'File "{file}", line {line}'
-    return f"{cell[0]} {cell[1]}, line {line}"
+        cell = None
+        if shell is not None:
+            cell = shell.compile.format_code_name(file)  # such as ("Cell", "In[3]"), or None for a file
+        if cell is not None:
+            return f"{cell[0]} {cell[1]}, line {line}"
+    return f'File "{file}", line {line}'

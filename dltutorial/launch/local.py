@@ -10,40 +10,43 @@ Output: the list of the function's values, in the order of the ranks.
 
     launch(total, 2)    # [tensor([1., 1., 1.]), tensor([1., 1., 1.])]
 
-On each rank, the process group exists (gloo, or NCCL if every rank has its own GPU), and torchrun's variables are set.
-What the ranks print appears at once, as ``[rank 1] …``.
+The life of one launch has five parts.
 
-A rank must not be a fork of a kernel that has already computed, because the fork would lack the threads of torch and
-wait for them without end. So the ranks are forks of multiprocessing's fork server. This process has imported torch and
-has never computed. A fork of it starts in about 0.1 s, while a new Python process needs seconds to import torch.
+    server    A process that has imported torch and has never computed. ``warm`` starts it, if it does not run yet.
+    ranks     The server forks itself once for each rank. ``worker.py`` is what a rank does.
+    store     The ranks find each other through the TCPStore of rank 0, and make the process group.
+    watch     ``_wait`` waits until all ranks have returned, one has failed, or the deadline has passed.
+    end       All ranks are killed. ``launch`` returns their values, or raises an error of ``failures.py``.
+
+A rank is a fork of the server, because a new Python process needs seconds to import torch, and a fork needs about
+0.1 s. Do not fork a notebook process that has already used torch, because its threads are lost in the fork.
+
+The process group uses gloo, or NCCL if every rank has its own GPU. torchrun's variables are set. What the ranks print
+appears line by line, as ``[rank 1] …``.
 
 Sources: https://docs.pytorch.org/docs/stable/distributed.html and
 https://docs.python.org/3/library/multiprocessing.html, "Contexts and start methods".
 """
 
-import contextlib
 import linecache
 import multiprocessing
 import os
 import pickle
-import signal
 import socket
-import sys
 import tempfile
-import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from multiprocessing import connection, forkserver
-from multiprocessing.context import ForkServerProcess
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from dltutorial import machine, node
 from dltutorial.errors import CourseError
 from dltutorial.launch import failures
+from dltutorial.launch.rank_process import RankProcess
 
+BACKENDS = ("auto", "gloo", "nccl")
 MOST_RANKS_PER_CORE = 64
 GRACE_AFTER_CAUSE_S = 0.3  # after a failure, the error that caused it may still arrive
 GRACE_AFTER_EFFECT_S = 2.0  # after a lost connection, the rank that caused it may still report why
@@ -84,24 +87,16 @@ def launch(
         "cells": _notebook_cells(),
     }
     warm()
-    ranks: list[_Rank] = []
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        socket.create_server(("127.0.0.1", 0), backlog=world_size + 8) as listener,
-    ):
+    ranks: list[RankProcess] = []
+    with tempfile.TemporaryDirectory() as folder:
         try:
-            for rank in range(world_size):
-                env = _environment_of(rank, world_size, listener.getsockname()[1])
-                # Rank 0 gets the open socket of the store. Therefore no other program can take the port.
-                socket_of_store = listener if rank == 0 else None
-                ranks.append(_Rank(rank, Path(folder), {**task, "env": env, "listener": socket_of_store}))
+            _start(ranks, world_size, task, Path(folder))
             failed = _wait(ranks, timeout_s)
-            stacks = {} if failed else _stacks([rank for rank in ranks if rank.is_running])
+            stacks = {}
+            if not failed:
+                stacks = _stacks([rank for rank in ranks if rank.is_running])
         finally:
-            for started in ranks:
-                started.kill()
-            for started in ranks:
-                started.close()
+            _end(ranks)
     if failed:
         raise failures.rank_failed(failed, world_size)
     if stacks:
@@ -115,82 +110,23 @@ def warm() -> None:
     forkserver.ensure_running()
 
 
-class _Rank:
-    """One rank as the caller sees it.
+def _start(ranks: list[RankProcess], world_size: int, task: dict[str, Any], folder: Path) -> None:
+    """Start the ranks, and append each of them to ``ranks``. After an error, the list has those that were started.
 
-    Attributes:
-        number: The number of the rank.
-        process: Its process. It stays until the caller kills it.
-        control: The pipe from which the value or the failure arrives.
-        stack_file: The file to which the rank writes its stack after ``failures.STACK_SIGNAL``.
-        pickled_value: What the function returned. It is empty until then.
-        failure: How the rank failed, or None.
+    Rank 0 gets the listening socket on which it serves the TCPStore (the place where ranks find each other). This
+    process opens the socket, so no other program can take the port before rank 0 runs.
     """
-
-    def __init__(self, number: int, folder: Path, task: dict[str, Any]) -> None:
-        self.number = number
-        self.stack_file = folder / f"stack-{number}"
-        self.pickled_value = b""
-        self.failure: failures.Failure | None = None
-        self.control, control = multiprocessing.Pipe()
-        output_of_rank, output = multiprocessing.Pipe(duplex=False)
-        task = {**task, "control": control, "output": output, "stack_file": self.stack_file}
-        self.process = ForkServerProcess(target=_run_rank, kwargs=task)
-        with control, output, _hidden_main():
-            self.process.start()
-        self._printer = threading.Thread(target=_print_lines, args=(number, output_of_rank), daemon=True)
-        self._printer.start()
-
-    @property
-    def is_running(self) -> bool:
-        """Whether the rank has neither returned nor failed."""
-        return not self.pickled_value and self.failure is None
-
-    def receive(self) -> None:
-        """Receive the value or the failure. If the process has died without a message, this is the failure."""
-        try:
-            if self.control.poll():
-                self.pickled_value, self.failure = self.control.recv()
-                return
-        except (EOFError, OSError):  # the rank has closed the pipe because it ends
-            pass
-        self.process.join()
-        self.failure = failures.from_exit(self.process.exitcode or 0)
-
-    def kill(self) -> None:
-        """Kill the rank and the processes that it has started."""
-        assert self.process.pid  # a started process has one
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.kill()  # it may not have its own process group yet
-
-    def close(self) -> None:
-        """Wait for the end of the killed process, and for the rest of its output."""
-        self.process.join()
-        self._printer.join(timeout=1.0)
-        self.control.close()
+    with socket.create_server(("127.0.0.1", 0), backlog=world_size + 8) as listener:
+        port = listener.getsockname()[1]
+        for rank in range(world_size):
+            listener_of_rank = None
+            if rank == 0:
+                listener_of_rank = listener
+            env = _environment_of(rank, world_size, port)
+            ranks.append(RankProcess(rank, folder, {**task, "env": env, "listener": listener_of_rank}))
 
 
-def _run_rank(**task: Any) -> None:
-    """Be one rank. The fork server has imported the worker and torch already."""
-    from dltutorial.launch import worker
-
-    worker.main(**task)
-
-
-def _print_lines(rank: int, output: connection.Connection) -> None:
-    """Print what a rank prints, line by line. Of a progress bar, which rewrites its line, print the last state."""
-    with (
-        output,
-        open(output.fileno(), encoding="utf-8", errors="backslashreplace", newline="\n", closefd=False) as file,
-    ):
-        for line in file:
-            text = line.rstrip("\r\n").rpartition("\r")[2]
-            sys.stdout.write(f"[rank {rank}] {text}\n")  # one write, because several ranks print at the same time
-            sys.stdout.flush()
-
-
-def _wait(ranks: list[_Rank], timeout_s: float) -> dict[int, failures.Failure]:
+def _wait(ranks: list[RankProcess], timeout_s: float) -> dict[int, failures.Failure]:
     """Wait until each rank has returned, or one has failed, or the deadline has passed.
 
     Returns:
@@ -200,29 +136,38 @@ def _wait(ranks: list[_Rank], timeout_s: float) -> dict[int, failures.Failure]:
     failed: dict[int, failures.Failure] = {}
     running = list(ranks)
     while running:
-        sources = [source for rank in running for source in (rank.control, rank.process.sentinel)]
+        sources = [source for rank in running for source in (rank.messages, rank.process.sentinel)]
         ready = connection.wait(sources, max(0.0, end_s - time.monotonic()))
         if not ready:
             break
         for rank in running:
-            if rank.control in ready or rank.process.sentinel in ready:
+            if rank.messages in ready or rank.process.sentinel in ready:
                 rank.receive()
             if rank.failure is not None:
                 failed[rank.number] = rank.failure
-                grace_s = GRACE_AFTER_EFFECT_S if rank.failure.is_effect else GRACE_AFTER_CAUSE_S
+                grace_s = GRACE_AFTER_CAUSE_S
+                if rank.failure.is_effect:
+                    grace_s = GRACE_AFTER_EFFECT_S
                 end_s = min(end_s, time.monotonic() + grace_s)
         running = [rank for rank in running if rank.is_running]
     return failed
 
 
-def _stacks(ranks: list[_Rank]) -> dict[int, str]:
-    """Return the stack of each rank. A signal handler of the rank writes it, even inside C++ code."""
+def _stacks(ranks: list[RankProcess]) -> dict[int, str]:
+    """Return the stack of each rank. The stack of a rank that has just died is empty."""
     for rank in ranks:
-        assert rank.process.pid
-        os.kill(rank.process.pid, failures.STACK_SIGNAL)
+        rank.request_stack()
     if ranks:
         time.sleep(STACK_S)
     return {rank.number: rank.stack_file.read_text(errors="replace") for rank in ranks}
+
+
+def _end(ranks: list[RankProcess]) -> None:
+    """Kill all ranks, and only then wait for each of them."""
+    for rank in ranks:
+        rank.kill()
+    for rank in ranks:
+        rank.close()
 
 
 def _checked_backend(world_size: int, backend: str) -> str:
@@ -231,42 +176,39 @@ def _checked_backend(world_size: int, backend: str) -> str:
     most = MOST_RANKS_PER_CORE * n_cores
     if not 1 <= world_size <= most:
         raise CourseError(f"world_size={world_size}: this machine runs at least 1 and at most {most} ranks")
+    if backend not in BACKENDS:
+        raise CourseError(f"there is no backend {backend!r}; choose one of {', '.join(BACKENDS)}")
     n_gpus = machine.n_devices()
     if backend == "nccl" and n_gpus < world_size:
         raise CourseError(f"nccl needs a GPU for each rank: {world_size} ranks, {n_gpus} GPUs; use backend='gloo'")
     if world_size > n_cores:
         text = f"{world_size} ranks share {n_cores} cores: the results are right, but there is no speed-up"
         warnings.warn(text, stacklevel=3)
-    if backend == "auto":
-        return "nccl" if n_gpus >= world_size else "gloo"
-    return backend
+    if backend != "auto":
+        return backend
+    if n_gpus >= world_size:
+        return "nccl"
+    return "gloo"
 
 
 def _environment_of(rank: int, world_size: int, port: int) -> dict[str, str]:
     """Return the environment variables of a rank: those of the caller, and those that torchrun sets."""
-    variables = {
-        "RANK": rank,
-        "LOCAL_RANK": rank,
-        "GROUP_RANK": 0,
-        "WORLD_SIZE": world_size,
-        "LOCAL_WORLD_SIZE": world_size,
+    return {
+        **os.environ,
+        "RANK": str(rank),
+        "LOCAL_RANK": str(rank),
+        "GROUP_RANK": "0",
+        "WORLD_SIZE": str(world_size),
+        "LOCAL_WORLD_SIZE": str(world_size),
         "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": port,
+        "MASTER_PORT": str(port),
     }
-    return {**os.environ, **{name: str(value) for name, value in variables.items()}}
 
 
 def _notebook_cells() -> dict[str, Any]:
     """Return the source code of the notebook's cells, so that a traceback can show their lines."""
-    return {name: entry for name, entry in linecache.cache.items() if len(entry) > 1 and entry[1] is None}
-
-
-@contextlib.contextmanager
-def _hidden_main() -> Iterator[None]:
-    """Hide the module ``__main__``. Otherwise multiprocessing would run the caller's script again in each rank."""
-    main = sys.modules["__main__"]
-    sys.modules["__main__"] = ModuleType("__main__")
-    try:
-        yield
-    finally:
-        sys.modules["__main__"] = main
+    cells = {}
+    for name, entry in linecache.cache.items():
+        if len(entry) > 1 and entry[1] is None:  # no modification time: the source is a notebook cell, in no file
+            cells[name] = entry
+    return cells

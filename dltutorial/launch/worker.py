@@ -59,7 +59,8 @@ def main(
         cells: The source code of the caller's notebook cells, as in ``linecache.cache``.
         env: The environment variables of the caller, and those of torchrun.
         listener: The socket of the store. Only rank 0 has it.
-        control: The pipe for the message ``(pickled value, failure)``. It closes when the caller ends.
+        control: This rank's end of the pipe for its one message, ``(pickled value, failure)``. The caller's end closes
+            when the caller ends.
         output: The pipe for what the rank prints.
         stack_file: The file for the stack, which the rank writes after ``failures.STACK_SIGNAL``.
     """
@@ -68,16 +69,12 @@ def main(
     _redirect(output)
     faulthandler.enable()  # if the process crashes, it prints where
     faulthandler.register(failures.STACK_SIGNAL, file=stack_file.open("w"), all_threads=False)
-    os.environ.clear()
-    os.environ.update(env)
-    linecache.cache.update(cells)
-    random.seed()  # otherwise all ranks would continue with the state of the fork server
-    np.random.seed()  # noqa: NPY002
+    _replace_state_of_server(env, cells)
     pickled_value = b""
     failure = None
     try:
         os.environ["OMP_NUM_THREADS"] = str(machine.use_cores())
-        store = _join_process_group(backend, group_timeout_s, listener)
+        store = _join_process_group(backend, group_timeout_s, listener)  # noqa: F841  # it lives as long as this name
         function, args, kwargs = pickle.loads(call)
         value = function(*args, **kwargs)
         pickled_value = failures.pickled(value, "the function returned something")
@@ -86,8 +83,7 @@ def main(
     sys.stdout.flush()
     sys.stderr.flush()
     control.send((pickled_value, failure))
-    threading.Event().wait()
-    del store  # the other ranks use it as long as this process lives
+    threading.Event().wait()  # until the caller kills this process; the other ranks may still use the store
 
 
 def _end_with_caller(control: Connection) -> None:
@@ -95,6 +91,15 @@ def _end_with_caller(control: Connection) -> None:
     with contextlib.suppress(EOFError, OSError):
         control.recv()  # the caller sends nothing
     os.killpg(0, signal.SIGKILL)
+
+
+def _replace_state_of_server(env: dict[str, str], cells: dict[str, Any]) -> None:
+    """Replace what this process has inherited from the fork server by the state of the caller."""
+    os.environ.clear()
+    os.environ.update(env)
+    linecache.cache.update(cells)
+    random.seed()  # otherwise all ranks would draw the same random numbers
+    np.random.seed()  # noqa: NPY002
 
 
 def _redirect(output: Connection) -> None:

@@ -22,6 +22,11 @@ ROWS = [
     ("no rank", lambda: launch(print, 0), "world_size=0: .*at least 1"),
     ("a function with a lock", lambda: launch(lambda: LOCK, 2), "takes or refers to something that cannot be sent"),
     ("ranks that nothing can hold", lambda: launch(print, 10**9), r"at least 1 and at most \d+ ranks"),
+    (
+        "an unknown backend",
+        lambda: launch(print, 2, backend="gloo2"),
+        "no backend 'gloo2'; choose one of auto",
+    ),
     ("nccl without GPUs", lambda: launch(print, 2, backend="nccl"), "nccl needs a GPU for each rank"),
     ("nowhere to meet", address({}), "do not say where the ranks meet"),
     ("no port", address({"MASTER_ADDR": "localhost"}), "do not say where the ranks meet"),

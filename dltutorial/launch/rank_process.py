@@ -1,0 +1,124 @@
+"""One rank as the caller of ``launch`` sees it: its process, its value or failure, and what it prints.
+
+Input: the number of the rank, and the task, which are the keyword arguments of ``worker.main``.
+Output: the value that the function returned on this rank, pickled, or how the rank failed. What the rank prints appears
+line by line, as ``[rank 1] …``.
+
+Source: https://docs.python.org/3/library/multiprocessing.html, "Pipes and Queues".
+"""
+
+import contextlib
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from multiprocessing import connection
+from multiprocessing.context import ForkServerProcess
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from dltutorial.launch import failures
+
+
+class RankProcess:
+    """One rank as the caller sees it.
+
+    Attributes:
+        number: The number of the rank.
+        process: Its process. It stays until the caller kills it.
+        messages: The caller's end of the pipe from which the value or the failure arrives.
+        stack_file: The file to which the rank writes its stack after ``failures.STACK_SIGNAL``.
+        pickled_value: What the function returned. It is empty until then.
+        failure: How the rank failed, or None.
+    """
+
+    def __init__(self, number: int, folder: Path, task: dict[str, Any]) -> None:
+        """Start the rank.
+
+        Args:
+            number: The number of the rank.
+            folder: The folder for its stack file.
+            task: The arguments of ``worker.main``, without the pipes and the stack file.
+        """
+        self.number = number
+        self.stack_file = folder / f"stack-{number}"
+        self.stack_file.touch()  # it stays empty if the rank dies before it can write its stack
+        self.pickled_value = b""
+        self.failure: failures.Failure | None = None
+        self.messages, messages_of_rank = multiprocessing.Pipe()
+        printed, printed_by_rank = multiprocessing.Pipe(duplex=False)
+        task = {**task, "control": messages_of_rank, "output": printed_by_rank, "stack_file": self.stack_file}
+        self.process = ForkServerProcess(target=_run_rank, kwargs=task)
+        # This closes our copies of the rank's ends, so that EOF arrives when the rank ends.
+        with messages_of_rank, printed_by_rank, _hidden_main():
+            self.process.start()
+        self._printer = threading.Thread(target=_print_lines, args=(number, printed), daemon=True)
+        self._printer.start()
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the rank has neither returned nor failed."""
+        return not self.pickled_value and self.failure is None
+
+    def receive(self) -> None:
+        """Receive the value or the failure. If the process has died without a message, this is the failure."""
+        try:
+            if self.messages.poll():
+                self.pickled_value, self.failure = self.messages.recv()
+                return
+        except (EOFError, OSError):  # the rank has closed the pipe because it ends
+            pass
+        self.process.join()
+        self.failure = failures.from_exit(self.process.exitcode or 0)
+
+    def request_stack(self) -> None:
+        """Let the rank write its stack to its file. A signal handler writes it, even while the rank runs C++ code."""
+        assert self.process.pid  # a started process has one
+        with contextlib.suppress(ProcessLookupError):  # the rank has just died
+            os.kill(self.process.pid, failures.STACK_SIGNAL)
+
+    def kill(self) -> None:
+        """Kill the rank and the processes that it has started."""
+        assert self.process.pid
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.kill()  # it may not have its own process group yet
+
+    def close(self) -> None:
+        """Wait for the end of the killed process, and for the rest of its output."""
+        self.process.join()
+        self._printer.join(timeout=1.0)
+        self.messages.close()
+
+
+def _run_rank(**task: Any) -> None:
+    """Be one rank. The fork server has imported the worker and torch already."""
+    from dltutorial.launch import worker
+
+    worker.main(**task)
+
+
+def _print_lines(rank: int, output: connection.Connection) -> None:
+    """Print what a rank prints, line by line. Of a progress bar, which rewrites its line, print the last state."""
+    with (
+        output,
+        open(output.fileno(), encoding="utf-8", errors="backslashreplace", newline="\n", closefd=False) as file,
+    ):
+        for line in file:
+            text = line.rstrip("\r\n").rpartition("\r")[2]
+            sys.stdout.write(f"[rank {rank}] {text}\n")  # one write, because several ranks print at the same time
+            sys.stdout.flush()
+
+
+@contextlib.contextmanager
+def _hidden_main() -> Iterator[None]:
+    """Hide the module ``__main__``. Otherwise multiprocessing would run the caller's script again in each rank."""
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
