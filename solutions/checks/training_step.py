@@ -99,7 +99,7 @@ def _returns_loss(fn: Callable) -> None:
 
 
 class _Waits(TorchFunctionMode):
-    """Notes what makes the processor wait for a device: numbers that are read, tensors that are brought home."""
+    """Notes what makes the CPU wait for a device, which are numbers that are read and tensors that are copied to the CPU."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -122,14 +122,14 @@ def _keeps_nothing(fn: Callable) -> None:
         _right(usual.model, usual.x, usual.y, usual.optimizer)
     if not isinstance(loss, torch.Tensor):
         hint = (
-            "Reading the loss as a Python number makes the processor wait for a GPU in every step. Return the tensor."
+            "Reading the loss as a Python number makes the CPU wait for a GPU in every step. Return the tensor."
         )
         raise Wrong("a tensor", type(loss).__name__, hint)
     if loss.requires_grad:
         hint = "The loss still holds its whole graph, so a list of losses fills the memory. Detach it."
         raise Wrong("requires_grad=False", "requires_grad=True", hint)
     if len(waits.calls) > len(known.calls):
-        hint = "That brings the loss to the processor, which waits for a GPU in every step. loss.detach() does not."
+        hint = "That copies the loss to the CPU, which then waits for a GPU in every step. loss.detach() does not."
         raise Wrong("the loss where it is", f"a call of {waits.calls[-1]}", hint)
 
 
