@@ -99,7 +99,7 @@ def _returns_loss(fn: Callable) -> None:
 
 
 class _Waits(TorchFunctionMode):
-    """Notes what makes the CPU wait for a device, which are numbers that are read and tensors that are copied to the CPU."""
+    """Notes what makes the CPU wait for a device: it reads a number or copies a tensor to the CPU."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -121,9 +121,7 @@ def _keeps_nothing(fn: Callable) -> None:
     with _Waits() as known:
         _right(usual.model, usual.x, usual.y, usual.optimizer)
     if not isinstance(loss, torch.Tensor):
-        hint = (
-            "Reading the loss as a Python number makes the CPU wait for a GPU in every step. Return the tensor."
-        )
+        hint = "Reading the loss as a Python number makes the CPU wait for a GPU in every step. Return the tensor."
         raise Wrong("a tensor", type(loss).__name__, hint)
     if loss.requires_grad:
         hint = "The loss still holds its whole graph, so a list of losses fills the memory. Detach it."
