@@ -80,9 +80,10 @@ def launch(
         RanksHang: The deadline has passed. The text has the line at which each rank waits.
     """
     node.refuse_on_login("starting ranks")
+    _check_world_size(world_size)
     task = {
         "call": failures.pickled((function, args, kwargs), "the function takes or refers to something"),
-        "backend": _checked_backend(world_size, backend),
+        "backend": _choose_backend(world_size, backend),
         "group_timeout_s": timeout_s + 60,
         "cells": _notebook_cells(),
     }
@@ -170,20 +171,24 @@ def _end(ranks: list[RankProcess]) -> None:
         rank.close()
 
 
-def _checked_backend(world_size: int, backend: str) -> str:
-    """Check the arguments of ``launch``, and return the backend that the ranks use."""
+def _check_world_size(world_size: int) -> None:
+    """Refuse a number of ranks that this machine cannot run, and warn if the ranks share cores."""
     n_cores = machine.cores()
     most = MOST_RANKS_PER_CORE * n_cores
     if not 1 <= world_size <= most:
         raise CourseError(f"world_size={world_size}: this machine runs at least 1 and at most {most} ranks")
+    if world_size > n_cores:
+        text = f"{world_size} ranks share {n_cores} cores: the results are right, but there is no speed-up"
+        warnings.warn(text, stacklevel=3)  # the warning shows the line that called ``launch``
+
+
+def _choose_backend(world_size: int, backend: str) -> str:
+    """Return ``gloo`` or ``nccl``, or raise a CourseError if the ranks cannot use this backend."""
     if backend not in BACKENDS:
         raise CourseError(f"there is no backend {backend!r}; choose one of {', '.join(BACKENDS)}")
     n_gpus = machine.n_devices()
     if backend == "nccl" and n_gpus < world_size:
         raise CourseError(f"nccl needs a GPU for each rank: {world_size} ranks, {n_gpus} GPUs; use backend='gloo'")
-    if world_size > n_cores:
-        text = f"{world_size} ranks share {n_cores} cores: the results are right, but there is no speed-up"
-        warnings.warn(text, stacklevel=3)
     if backend != "auto":
         return backend
     if n_gpus >= world_size:
