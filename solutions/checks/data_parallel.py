@@ -208,7 +208,7 @@ EXERCISE = Exercise(
     hints=(
         "Which rank reads which samples? What changes from epoch to epoch?",
         "How many samples does one backward pass of one rank see, of `batch` in an update of all?",
-        "ddp.py of the chapter does all of it. Compare line by line.",
+        "ddp.py and section 8 of the chapter do all of it. Compare line by line.",
     ),
     deadline_s=180.0,
 )

@@ -79,7 +79,7 @@ def test_only_overlapped_all_reduces_start_before_the_end_of_the_backward_pass(r
 
 
 def test_the_error_of_compression_is_that_of_its_dtype():
-    for found in launch(replicas.compressed, 2, written("09", "scaled_fp16")["scaled_fp16"], timeout_s=100):
+    for found in launch(replicas.compressed, 2, written("further/09", "scaled_fp16")["scaled_fp16"], timeout_s=100):
         assert found["mean"] < 1e-6
         assert 1e-6 < found["fp16"] < 1e-2
         assert found["fp16, tiny"] > 0.05
@@ -119,7 +119,7 @@ def test_the_model_knows_when_overlap_helps_and_when_small_buckets_hurt():
 @pytest.mark.parametrize("lag", [0, 2])
 def test_chapter_09_s_descent_with_lag_diverges_just_beyond_the_largest_stable_rate(lag):
     known = {"A": torch.zeros(1, 1), "hessian": torch.full((1, 1), 4.0).double(), "slope": torch.ones(1).double()}
-    converges = written("09", "converges", **known)["converges"]
+    converges = written("further/09", "converges", **known)["converges"]
     limit = 2 * math.sin(math.pi / (4 * lag + 2)) / 4
     assert converges(0.97 * limit, lag)
     assert not converges(1.03 * limit, lag)
