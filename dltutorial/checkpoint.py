@@ -106,7 +106,7 @@ def load_checkpoint(run: Path, model: nn.Module, optimizer: torch.optim.Optimize
         if path.is_dir() != is_sharded(model):
             raise CourseError(
                 f"{path} was saved by a run with shards and this run has none, or the other way round; "
-                "resume with as many ranks as before"
+                "resume on several ranks if it has shards, and on one rank if it has none"
             )
         state = try_to_read(path, model, optimizer)
         if is_true_on_all_ranks(state is not None):
