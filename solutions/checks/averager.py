@@ -47,6 +47,7 @@ _STARTS_AND_WAITS = "One start() for each bucket, and one wait() for each start(
 _AFTER_BACKWARD = "All messages left after the backward pass. Call start() in on_gradient, when a bucket is full."
 _WAITS_EARLY = "Something waited inside the backward pass, so the next layer could not go on. Wait in finish()."
 _PLACES = "Gradients came in another order on rank 1. The place of each in its row must not depend on that."
+_BOTH_FULL = "Bucket 1 was full already. When bucket 0 becomes full, both start in the same call: use while, not if."
 _AS_ZERO = "The missing gradient counts as zero; the others are averaged as before."
 
 
@@ -81,6 +82,24 @@ def _check_one_bucket(fn: Callable) -> None:
     assert gradient is not None
     if tuple(gradient.shape) != (1, 3):
         raise Wrong("a gradient of shape (1, 3)", f"shape {tuple(gradient.shape)}", _SHAPES)
+
+
+def _check_waiting_bucket(fn: Callable) -> None:
+    """A bucket that was full too early starts directly after the bucket before it"""
+    buckets = [[nn.Parameter(torch.zeros(n))] for n in (2, 3)]
+    sizes: list[int] = []
+
+    def start(flat_N: Tensor) -> _FinishedMessage:
+        sizes.append(flat_N.numel())
+        return _FinishedMessage()
+
+    averager = fn(buckets, start, 1)
+    for bucket in reversed(buckets):
+        bucket[0].grad = torch.ones_like(bucket[0])
+        averager.on_gradient(bucket[0])
+    if sizes == [2]:
+        raise Wrong("buckets 0 and 1 start when bucket 0 is full", "only bucket 0 starts", _BOTH_FULL)
+    averager.finish()
 
 
 def _check_zeros(fn: Callable) -> None:
@@ -248,6 +267,7 @@ EXERCISE = Exercise(
         _check_average,
         _check_messages,
         _check_another_order,
+        _check_waiting_bucket,
         _check_missing_gradient,
         _check_zeros,
         _check_training,

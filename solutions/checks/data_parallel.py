@@ -19,7 +19,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils.data import Dataset
+from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
 from dltutorial.course.checks import Exercise, Wrong
 from dltutorial.course.checks.rank_harness import Mistakes, expect_close_on_ranks, run_on_ranks
@@ -36,6 +36,7 @@ _WRAPPER = "Names that begin with module. are those of the wrapper: take the sta
 _NO_SAMPLER = "Every rank reads everything. A DistributedSampler gives each rank its own part."
 _TWO_ORDERS = "Some samples are read by both ranks, others by none: both must cut one common order."
 _SAME_ORDER = "Each epoch has the order of the first one: tell the sampler, sampler.set_epoch(epoch)."
+_TOO_LATE = "Call set_epoch() before the loop over the loader begins. With workers, a later call has no effect."
 _NO_DDP = "Nothing is averaged: wrap the model in DistributedDataParallel, and call the wrapper."
 _BATCH_SIZE = "batch counts the samples of all ranks in one update: divide it by the ranks, and by the pieces."
 _ALL_SEND = "All pieces send. Inside model.no_sync() none does; the forward pass has to be inside, too."
@@ -76,11 +77,13 @@ class Report:
     Attributes:
         indices: The samples that it read.
         synchronises: For each forward pass of DDP, whether the backward pass after it would communicate.
+        epochs: For each loop over a DataLoader, the seed and the epoch of its DistributedSampler when it began.
         weights: What it returned.
     """
 
     indices: list[int]
     synchronises: list[bool]
+    epochs: list[tuple[int, int]]
     weights: Any
 
 
@@ -105,15 +108,30 @@ def _record_forward_passes() -> Iterator[list[bool]]:
         yield synchronises
 
 
+@contextmanager
+def _record_epochs() -> Iterator[list[tuple[int, int]]]:
+    """Record the seed and the epoch of the sampler whenever a loop over a DataLoader begins inside the block."""
+    epochs: list[tuple[int, int]] = []
+    begin = DataLoader.__iter__
+
+    def record_and_begin(self: Any) -> Any:
+        if isinstance(self.sampler, DistributedSampler):
+            epochs.append((self.sampler.seed, self.sampler.epoch))
+        return begin(self)
+
+    with mock.patch.object(DataLoader, "__iter__", record_and_begin):
+        yield epochs
+
+
 def train_on_rank(fn: Callable, pieces: int) -> Report:
     """Run the answer on this rank, where the model has other initial weights than on other ranks."""
     data = RecordingDataset()
     make_own_model = functools.partial(make_model, 1 + dist.get_rank())
-    with _record_forward_passes() as synchronises:
+    with _record_forward_passes() as synchronises, _record_epochs() as epochs:
         weights = fn(data, make_own_model, _EPOCHS, _BATCH, pieces)
     if isinstance(weights, dict):
         weights = {name: value.detach().clone() for name, value in weights.items()}
-    return Report(data.indices, synchronises, weights)
+    return Report(data.indices, synchronises, epochs, weights)
 
 
 def _run(fn: Callable, pieces: int) -> list[Report]:
@@ -131,7 +149,8 @@ def _run(fn: Callable, pieces: int) -> list[Report]:
 
 def _check_samples(fn: Callable) -> None:
     """In an epoch the ranks read each sample once, and in another order in the next"""
-    on_ranks = [report.indices for report in _run(fn, 1)]
+    reports = _run(fn, 1)
+    on_ranks = [report.indices for report in reports]
     for rank, indices in enumerate(on_ranks):
         if len(indices) == _EPOCHS * _SAMPLES:
             raise Wrong(f"{_SAMPLES_OF_RANK} samples of each rank an epoch", f"{_SAMPLES} on rank {rank}", _NO_SAMPLER)
@@ -144,6 +163,9 @@ def _check_samples(fn: Callable) -> None:
         raise Wrong("each sample once in an epoch", f"{len(set(of_all))} of {_SAMPLES} samples", _TWO_ORDERS)
     if first == second:
         raise Wrong("another order in the second epoch", "the same order", _SAME_ORDER)
+    epochs = reports[0].epochs
+    if len(epochs) > len(set(epochs)):
+        raise Wrong("set_epoch() before each loop over the loader", "a loop that began with the old epoch", _TOO_LATE)
 
 
 def _check_communication(fn: Callable) -> None:

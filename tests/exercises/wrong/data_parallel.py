@@ -31,6 +31,10 @@ _INSIDE = RIGHT[RIGHT.index("            with nullcontext") : RIGHT.index("     
 WRONG = [
     ("no sampler", _with(("sampler=sampler)", "shuffle=True)")), "Every rank reads everything"),
     ("forgets set_epoch", _with(("        sampler.set_epoch(epoch)\n", "")), "sampler.set_epoch(epoch)"),
+    ("set_epoch after the loop has begun",
+     _with(("        sampler.set_epoch(epoch)\n        for number, (x, y) in enumerate(loader, 1):",
+            "        batches = iter(loader)\n        sampler.set_epoch(epoch)\n"
+            "        for number, (x, y) in enumerate(batches, 1):")), "before the loop over the loader"),
     ("saves through the wrapper", _with(("model.module.state_dict()", "model.state_dict()")), "begin with module."),
     ("no DDP", _with(("DistributedDataParallel(make_model())", "make_model()"),
                      ("model.module", "model"), ("nullcontext() if last else model.no_sync()", "nullcontext()")),
