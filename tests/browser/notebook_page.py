@@ -12,7 +12,9 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PICTURES = ROOT / "artifacts" / "browser"
 IDLE = '.jp-Notebook-ExecutionIndicator[data-status="idle"]'
-PROMPTS = "[...document.querySelectorAll('.jp-CodeCell .jp-InputPrompt')].map(prompt => prompt.textContent)"
+# A folded cell has a placeholder instead of its prompt.
+_PROMPT = ".jp-CodeCell .jp-InputPrompt:not(.jp-Placeholder-prompt)"
+PROMPTS = f"[...document.querySelectorAll('{_PROMPT}')].map(prompt => prompt.textContent)"
 NONE_WAITS = f"{PROMPTS}.every(prompt => !prompt.includes('*'))"
 STDERR = '.jp-OutputArea-output[data-mime-type="application/vnd.jupyter.stderr"]'  # errors are shown there, too
 PANEL = "document.querySelector('.jp-WindowedPanel-outer')"
@@ -74,6 +76,9 @@ class NotebookPage:
     def focus(self, number):
         """By the keyboard's focus: a click can miss, when pictures above still move the page."""
         cell = self.cell(number)
+        placeholder = cell.locator(".jp-InputPlaceholder")
+        if placeholder.count():  # the code is folded: a click on its placeholder unfolds it
+            placeholder.locator(".jp-Placeholder-content").click()
         cell.locator(".cm-content").focus()
         self.page.wait_for_function("cell => cell.classList.contains('jp-mod-active')", arg=cell.element_handle())
         return cell
