@@ -9,9 +9,14 @@ from folders import ROOT
 from dltutorial.course import runner
 
 
-@pytest.mark.ci
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("name", ["00_welcome", "18_split_a_layer_split_a_sequence"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param("00_welcome", marks=pytest.mark.ci),
+        pytest.param("18_split_a_layer_split_a_sequence", marks=pytest.mark.nightly),
+    ],
+)
 def test_all_cells_of_a_chapter_run_twice_in_one_kernel(name, tmp_path):
     notebook = json.loads((ROOT / "notebooks" / f"{name}.ipynb").read_text(encoding="utf-8"))
     once_more = [cell | {"id": f"{cell['id']}-2"} for cell in notebook["cells"]]

@@ -69,7 +69,7 @@ def finish(process):
 @pytest.mark.ci
 def test_a_run_shows_what_came_of_each_chapter_and_goes_on_after_a_failure(course):
     folder = course(_00_good=CLAIMS, _01_fact=FAILED_CLAIM, _02_error="1/0", _03_slow="import time; time.sleep(1000)")
-    status, stdout, stderr = finish(start(folder, "--jobs", "2", "--timeout", "60", "-p", "steps", "5"))
+    status, stdout, stderr = finish(start(folder, "--jobs", "2", "--timeout", "25", "-p", "steps", "5"))
     assert status == 1
     rows = {line.split()[1]: line.split() for line in stdout.splitlines() if line[:1] in "✓✗"}
     assert [rows[name][0] for name in sorted(rows)] == ["✓", "✗", "✗", "✗"]
@@ -78,7 +78,7 @@ def test_a_run_shows_what_came_of_each_chapter_and_goes_on_after_a_failure(cours
     assert "01_fact.ipynb: this claim does not hold: one is two (1 < 2)\n" in stderr
     assert (folder / "out" / "work" / "01" / "went_on").exists()
     assert "02_error.ipynb, cell 3: ZeroDivisionError: division by zero" in stderr
-    assert "03_slow.ipynb, cell 3: the cell took longer than 60 s" in stderr
+    assert "03_slow.ipynb, cell 3: the cell took longer than 25 s" in stderr
     assert "Traceback" not in stderr
     assert "it is fast" not in stderr
     names = {path.name for path in (folder / "out").iterdir()}
