@@ -7,8 +7,8 @@ step on noise. The rules of MLPerf HPC require an empty page cache. Here the fil
 administrator of a machine can empty it.
 
 An attempt that diverges or runs out of steps has not reached the target. Three loaders give the same images, up to
-rounding. The naive one loads one image after another, the lean one a batch at once, and the staged one reads and pools
-all images before the first step.
+rounding. The loader "one by one" loads one image after another, "batched" loads a batch at once, and "staged" reads and
+pools all images before the first step.
 
 Legend: N images, B of a batch, H × W pixels, F features (pooled pixels, flattened).
 
@@ -41,7 +41,7 @@ from dltutorial.ranks import RankInfo
 
 Load = Callable[[Tensor], tuple[Tensor, Tensor]]  # numbers of images (B,) → features (B, F), labels (B,)
 
-LOADERS = ("naive", "lean", "staged")
+LOADERS = ("one by one", "batched", "staged")
 OPTIMIZERS = ("sgd", "adamw")
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 SIZE = 32  # pixels of an image's edge
@@ -125,7 +125,7 @@ class SolutionRecipe:
         eval_every: The steps between two validations.
     """
 
-    loader: str = "naive"
+    loader: str = "one by one"
     batch_size: int = 64
     learning_rate: float = 2**-5
     warmup_steps: int = 0
@@ -179,7 +179,7 @@ def pooled(images_BHW: Tensor, pool: int) -> Tensor:
     return F.avg_pool2d(images_BHW[:, None], pool).flatten(1)
 
 
-def naive_batch(images_NHW: Tensor, chosen_B: Tensor, mean_HW: Tensor, pool: int) -> Tensor:
+def one_by_one(images_NHW: Tensor, chosen_B: Tensor, mean_HW: Tensor, pool: int) -> Tensor:
     """Return the features (B, F), computed one image after another and in double precision."""
     features = []
     n = SIZE // pool
@@ -189,7 +189,7 @@ def naive_batch(images_NHW: Tensor, chosen_B: Tensor, mean_HW: Tensor, pool: int
     return torch.stack(features)
 
 
-def lean_batch(images_NHW: Tensor, chosen_B: Tensor, mean_HW: Tensor, pool: int) -> Tensor:
+def batched(images_NHW: Tensor, chosen_B: Tensor, mean_HW: Tensor, pool: int) -> Tensor:
     """Return the features (B, F), computed all at once."""
     return pooled(images_NHW[chosen_B] - mean_HW, pool)
 
@@ -200,7 +200,7 @@ def make_loader(name: str, file: Path, task: SolutionTask, device: str = "cpu") 
         x_NF, y_N = all_features(file, "train", task, device)
         return lambda chosen_B: (x_NF[chosen_B.to(device)], y_N[chosen_B.to(device)])
     arrays = read(file)
-    make_batch = naive_batch if name == "naive" else lean_batch
+    make_batch = one_by_one if name == "one by one" else batched
 
     def load(chosen_B: Tensor) -> tuple[Tensor, Tensor]:
         x_BF = make_batch(arrays["train"], chosen_B, arrays["mean"], task.pool)

@@ -19,16 +19,16 @@ from dltutorial.course.checks.attempts import Attempt, SolutionRecipe, SolutionT
 from dltutorial.errors import RecipeError
 
 TASK = SolutionTask(target=0.94, train=8_000, valid=2_000, seed=15)
-REFERENCE = SolutionRecipe(loader="naive", batch_size=64, learning_rate=2**-5, eval_every=10)
+REFERENCE = SolutionRecipe(loader="one by one", batch_size=64, learning_rate=2**-5, eval_every=10)
 SEEDS = 5  # of each of the two cases that train
 PATIENCE = 4  # times the updates that a run usually takes, before the second case gives up
 CLEARLY = 0.8  # times the device-seconds of one better knob, the loader; a smaller difference may be chance
-ONE_KNOB = [replace(REFERENCE, loader=loader) for loader in ("lean", "staged")]
+ONE_KNOB = [replace(REFERENCE, loader=loader) for loader in ("batched", "staged")]
 
 _REASONS = {
-    "recipe: warmup_steps=": "The warm-up must end before the run does: warmup_steps < steps.",
-    "training images": f"A batch cannot be larger than the data: {TASK.train} training images.",
-    "recipe: batch_size=": "A batch is shared by the ranks: batch_size must be divisible by ranks.",
+    "recipe: warmup_steps=": "The warm-up must end before the run ends, so warmup_steps must be smaller than steps.",
+    "training images": f"A batch cannot be larger than the data. There are {TASK.train} training images.",
+    "recipe: batch_size=": "A batch is shared by the ranks, so batch_size must be divisible by ranks.",
 }
 
 
@@ -41,25 +41,27 @@ def _recipe(fn: Callable) -> SolutionRecipe:
             return recipe
     except RecipeError as error:
         hints = [hint for key, hint in _REASONS.items() if key in str(error)]
-        raise Wrong("a recipe that can be", error, hints[0] if hints else "Read what the recipe says.") from None
-    hint = "Return a SolutionRecipe: dataclasses.replace(reference, knob=value)."
+        raise Wrong(
+            "a recipe that is possible", error, hints[0] if hints else "Read the message of the recipe."
+        ) from None
+    hint = "Return a SolutionRecipe, for example dataclasses.replace(reference, batch_size=128)."
     if isinstance(recipe, dict):
-        hint = "Only the knobs of SolutionRecipe can be turned; data, network and target are the same for everybody."
+        hint = "Only the knobs of SolutionRecipe can be changed. Data, network and target are the same for everybody."
     raise Wrong("a SolutionRecipe", recipe, "" if recipe is None else hint)
 
 
 def _can_be(fn: Callable) -> None:
-    """The recipe can be, and differs from the reference by more than its loader"""
+    """The recipe is possible, and it differs from the reference by more than its loader"""
     recipe = _recipe(fn)
     if recipe == REFERENCE:
-        raise Wrong("another recipe", recipe.describe(), "That is the reference itself: turn at least one knob.")
+        raise Wrong("another recipe", recipe.describe(), "This is the reference itself. Change at least one knob.")
     if recipe in ONE_KNOB:
-        hint = "The loader is the first knob, not the only one: what is the largest part once it is turned?"
+        hint = "The loader is the first knob, not the only one. Which part is the largest with the new loader?"
         raise Wrong("more than the reference with a better loader", recipe.describe(), hint)
 
 
 def _reaches(fn: Callable) -> None:
-    """It reaches the target with every one of five unseen seeds"""
+    """It reaches the target with each of five unseen seeds"""
     recipe = _recipe(fn)
     steps = min(recipe.steps, int(PATIENCE * _usual_steps(recipe)))
     warmup_steps = min(recipe.warmup_steps, steps - 1)
@@ -69,7 +71,7 @@ def _reaches(fn: Callable) -> None:
 
 
 def _beats(fn: Callable) -> None:
-    """With five more it does so again, in clearly fewer device-seconds than the reference with a better loader"""
+    """With five more seeds it needs clearly fewer device-seconds than the reference with a better loader"""
     recipe = _recipe(fn)
     ours: list[Attempt] = []
     theirs: list[list[Attempt]] = [[] for _ in ONE_KNOB]
@@ -100,15 +102,17 @@ def _check_reached(recipe: SolutionRecipe, runs: list[Attempt]) -> None:
     got = f"{reached} of {len(runs)} seeds, accuracies {', '.join(f'{run.accuracy:.1%}' for run in runs)}"
     expected = f"{TASK.target:.0%} with every seed"
     if any(run.diverged for run in runs):
-        raise Wrong(expected, got, "It diverges: the outputs are no numbers any more. The learning rate is too large.")
+        raise Wrong(
+            expected, got, "It diverges, because the learning rate is too large. The loss is no longer a number."
+        )
     if recipe.learning_rate > 2 * _usual_rate(recipe):
-        hint = "The learning rate is too large: the loss jumps about. In proportion to the batch is right below B_crit."
+        hint = "The learning rate is too large. A rate in proportion to the batch is right only for small batches."
     elif recipe.steps < _usual_steps(recipe):
-        hint = "It gives up too early: steps is too small for most seeds. One lucky seed is no recipe."
+        hint = "It gives up too early, because steps is too small for most seeds."
     elif recipe.learning_rate < _usual_rate(recipe) / 8:
-        hint = "The learning rate is so small that the updates run out before the target is reached."
+        hint = "The learning rate is so small that the run ends before it reaches the target."
     else:
-        hint = "A recipe counts if every seed arrives. Look at the rate, and at steps."
+        hint = "Every seed must reach the target. Look at the learning rate and at steps."
     raise Wrong(expected, got, hint)
 
 
@@ -117,17 +121,19 @@ def _why_slow(recipe: SolutionRecipe, ours: list[Attempt], theirs: list[Attempt]
     steps = statistics.median(run.steps for run in ours)
     reference_steps = statistics.median(run.steps for run in theirs)
     if recipe.ranks > REFERENCE.ranks:
-        return "More ranks may finish sooner, but each of them is paid for: count device-seconds, ranks × seconds."
+        return (
+            "More ranks may be faster, but you pay for each of them. Therefore count device-seconds, ranks × seconds."
+        )
     input_share = statistics.median(run.input_s / run.seconds for run in ours)
     if steps < 0.7 * reference_steps and input_share > 0.4:
-        return "Fewer steps, but each takes longer: count seconds, not steps. Where does a step spend its time?"
+        return "It needs fewer steps, but each step takes longer. Therefore count seconds, not steps."
     if input_share > 0.4:
-        return f"{input_share:.0%} of the time goes into waiting for images. That part is the one to shorten."
+        return f"{input_share:.0%} of the time is spent waiting for images. Shorten this part first."
     if statistics.median(run.evaluate_s / run.seconds for run in ours) > 0.3:
-        return "Much of the time goes into looking at the validation images: look less often."
+        return "Much of the time is spent on validation. Validate less often, with a larger eval_every."
     if steps > 1.5 * reference_steps:
-        return "It needs more steps than the reference: look at the learning rate and the batch size."
-    return "Measure where the time goes, with attempts.attempts(recipe, task, [seed]), and shorten the largest part."
+        return "It needs more steps than the reference. Look at the learning rate and the batch size."
+    return "Measure the parts with show_parts(recipe, task), and shorten the largest one."
 
 
 def _usual_rate(recipe: SolutionRecipe) -> float:
@@ -142,9 +148,9 @@ def _usual_steps(recipe: SolutionRecipe) -> float:
 
 
 _HINTS = (
-    "Print where an attempt of the reference spends its seconds: staging, input, updates, looking.",
-    "Which loader reads an image at the least cost? And what is the largest part once you have turned that knob?",
-    "A larger batch needs fewer steps, up to B_crit; its rate grows too: by the root of the batch size, about.",
+    "Print the parts of the reference: staging, loading, updates and evaluation. Which part is the largest?",
+    "Which loader prepares an image in the shortest time? Which part is the largest with this loader?",
+    "A larger batch needs fewer steps, up to a limit. Its learning rate also grows, about with the square root.",
 )
 EXERCISE = Exercise(
     name="better_recipe", chapter="15", cases=(_can_be, _reaches, _beats), hints=_HINTS, deadline_s=90.0

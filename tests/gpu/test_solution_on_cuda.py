@@ -23,7 +23,7 @@ def _own_data(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     "knobs",
     [
-        *({"loader": name} for name in ("naive", "lean")),
+        *({"loader": name} for name in ("one by one", "batched")),
         *({"precision": name} for name in ("bf16", "fp16")),
         {"optimizer": "adamw", "learning_rate": 2**-7},
     ],

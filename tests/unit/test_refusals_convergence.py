@@ -36,7 +36,7 @@ ROWS = {  # what it is: (call, kind of error, words of the line)
     ),
     "curve: few batch sizes reach the target": (fit(lost=4), RecipeError, "2 of 6 batch sizes reached"),
     "curve: a knee above the data": (fit(1e6), RecipeError, "above all sizes.*larger"),
-    "recipe: an unknown loader": (Recipe(loader="quick"), RecipeError, "must be one of naive, lean, staged"),
+    "recipe: an unknown loader": (Recipe(loader="quick"), RecipeError, "must be one of one by one, batched, staged"),
     "recipe: no image": (Recipe(batch_size=0), RecipeError, "integer of at least 1"),
     "recipe: ranks that do not divide": (Recipe(ranks=3), RecipeError, "must be divisible by ranks=3"),
     "recipe: a rate of 0": (Recipe(learning_rate=0.0), RecipeError, "greater than 0"),
