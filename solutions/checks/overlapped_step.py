@@ -18,7 +18,9 @@ from dltutorial.course.checks import Exercise
 from dltutorial.course.checks.cases import case
 from dltutorial.course.checks.expect import expect_close
 
-_A_RING = "A ring sends 2 (P - 1) / P of the bytes over every link: once round to add up, once to hand out."
+_A_RING = (
+    "A ring sends 2 (P - 1) / P of the bytes over every link: one half to add, and one half to distribute the sum."
+)
 
 
 @dataclass(frozen=True)
@@ -87,26 +89,41 @@ class Model:
 
 RIGHT = Model()
 _STEP_MISTAKES = (
-    ({"overlap": False}, "That waits for the end of the backward pass. Start a bucket as soon as it is full."),
-    ({"queue": False}, "There is one network: a bucket also waits until the one before it has been sent."),
-    ({"from_start": True}, "Nothing can be sent before it is there: a bucket starts when it is full, not at 0."),
-    ({"forward": 0.0}, "The share counts from the start of the backward pass, which begins after the forward third."),
-    ({"forward": 2 / 3}, "The forward pass takes one third of the computing, the backward pass two."),
-    ({"n_rounds": 1.0}, f"Only half of the bytes. {_A_RING}"),
-    ({"fraction": False}, f"That is 2 n. {_A_RING}"),
-    ({"n_rounds": 1.0, "fraction": False}, f"That is n. {_A_RING}"),
-    ({"bits_per_byte": 1.0}, "The way out of a node is given in bits: 200 Gbit/s are 25 GB/s."),
-    ({"hops": lambda gpus: 0}, "Every hop takes hop_s, however few the bytes; a ring has 2 (P - 1) of them."),
-    ({"hops": lambda gpus: 1}, "A ring takes 2 (P - 1) hops one after the other, not one."),
-    ({"hops": lambda gpus: gpus - 1}, "A ring goes round twice: 2 (P - 1) hops."),
-    ({"node_share": lambda n: n}, "All GPUs of a node share its one way out; it does not multiply."),
+    (
+        {"overlap": False},
+        "Your all-reduces wait for the end of the backward pass. Start an all-reduce as soon as its bucket is full.",
+    ),
+    (
+        {"queue": False},
+        "Your all-reduces run at the same time. An all-reduce also waits until the one before it has ended.",
+    ),
+    ({"from_start": True}, "Your first all-reduce starts at time 0. It can start only when its bucket is full."),
+    (
+        {"forward": 0.0},
+        "The share counts from the start of the backward pass, which begins after one third of the computation.",
+    ),
+    (
+        {"forward": 2 / 3},
+        "The forward pass takes one third of the computation, and the backward pass takes two thirds.",
+    ),
+    ({"n_rounds": 1.0}, f"You count only half of the bytes. {_A_RING}"),
+    ({"fraction": False}, f"You count twice the bytes. {_A_RING}"),
+    ({"n_rounds": 1.0, "fraction": False}, f"You count the bytes once. {_A_RING}"),
+    ({"bits_per_byte": 1.0}, "The bandwidth between nodes is given in bits: 200 Gbit/s are 25 GB/s."),
+    ({"hops": lambda gpus: 0}, "Each hop takes hop_s, even for few bytes. A ring has 2 (P - 1) hops."),
+    ({"hops": lambda gpus: 1}, "A ring takes 2 (P - 1) hops, one after the other, and not one hop."),
+    ({"hops": lambda gpus: gpus - 1}, "The data go around the ring twice, so there are 2 (P - 1) hops."),
+    (
+        {"node_share": lambda n: n},
+        "The bandwidth between nodes belongs to a whole node. Do not multiply it by the GPUs of a node.",
+    ),
     (
         {"node_share": lambda n: 1 / n},
-        "The ring leaves a node once, so the whole way out is its own: do not divide it.",
+        "The ring leaves a node only once, so it has the whole bandwidth. Do not divide it by the GPUs of a node.",
     ),
-    ({"inside": "node"}, "Within one node nothing goes out: use the links inside it."),
-    ({"floor": False}, "A step never ends before its computing does."),
-    ({"across": "intra"}, "Across nodes the slowest link counts: the way out of a node."),
+    ({"inside": "node"}, "Inside one node, use the bandwidth between its GPUs."),
+    ({"floor": False}, "A step never ends before its computation ends."),
+    ({"across": "intra"}, "With more than one node, use the bandwidth between the nodes."),
 )
 
 FAT = {"gpus_per_node": 4, "intra_gbyte_per_s": 240.0, "node_gbit_per_s": 200.0, "hop_s": 1e-5}
@@ -128,23 +145,28 @@ def _compare_step(fn: Callable, samples: float, gpus: int, job: dict, cluster: d
     mistakes = []
     for change, hint in _STEP_MISTAKES:
         mistakes.append((replace(RIGHT, **change).step_s(samples, gpus, job, cluster), hint))
-    mistakes.append((expected - samples * job["sample_s"], "Return the whole step, not what sticks out of it."))
+    mistakes.append(
+        (
+            expected - samples * job["sample_s"],
+            "Return the time of the complete step, and not only the exposed communication.",
+        )
+    )
     mistakes.append((1e3 * expected, "Return seconds, not milliseconds."))
     expect_close(fn(samples, gpus, deepcopy(job), dict(cluster)), expected, mistakes=mistakes, rtol=1e-6)
 
 
 def _one_gpu(fn: Callable) -> None:
-    """One GPU sends nothing"""
+    """One GPU does not communicate"""
     expected = 32 * UNET["sample_s"]
-    mistakes = [(UNET["sample_s"], "Every sample takes sample_s: multiply by the samples of one GPU.")]
-    hint = "With one GPU there is only computing: samples * sample_s."
+    mistakes = [(UNET["sample_s"], "Each sample takes sample_s. Multiply it by the samples of one GPU.")]
+    hint = "With one GPU there is only computation: samples * sample_s."
     expect_close(fn(32, 1, deepcopy(UNET), dict(FAT)), expected, hint=hint, mistakes=mistakes, rtol=1e-6)
 
 
 _STEP_HINTS = (
-    "Two pieces: the seconds of one ring, and a loop over the buckets that keeps track of when the network is free.",
-    "A ring: 2 (P - 1) / P * bytes / rate + 2 (P - 1) * hop_s. The rate: inside one node its links, else its way out.",
-    "A bucket starts at the later of two moments: when it is full, and when the one before has been sent.",
+    "First compute the seconds of one ring. Then write a loop over the buckets that stores when an all-reduce ends.",
+    "A ring takes 2 (P - 1) / P * bytes / bandwidth + 2 (P - 1) * hop_s. The bandwidth depends on the number of nodes.",
+    "An all-reduce starts at the later of two times: its bucket is full, and the all-reduce before it has ended.",
 )
 EXERCISE = Exercise(
     name="overlapped_step",
@@ -153,11 +175,20 @@ EXERCISE = Exercise(
         _one_gpu,
         case("One bucket, full at the end, inside one node", _compare_step, 8, 4, _WHOLE, FAT),
         case("The same bucket across nodes", _compare_step, 8, 32, _WHOLE, FAT),
-        case("Few bytes, many GPUs: the hops", _compare_step, 4, 512, _TINY, THIN),
-        case("Buckets that hide behind the backward pass, but for the last", _compare_step, 32, 256, RESNET, THIN),
-        case("The first layers are frozen: all is sent before computing ends", _compare_step, 32, 8, _FROZEN, FAT),
+        case("Few bytes on many GPUs, so the hops take most of the time", _compare_step, 4, 512, _TINY, THIN),
+        case(
+            "All all-reduces except the last one overlap with the backward pass", _compare_step, 32, 256, RESNET, THIN
+        ),
+        case(
+            "The first layers are frozen, so all communication ends before the computation",
+            _compare_step,
+            32,
+            8,
+            _FROZEN,
+            FAT,
+        ),
         case("Buckets that are full at nearly the same time", _compare_step, 64, 128, UNET, FAT),
-        case("Early buckets that keep the network busy for long", _compare_step, 60, 16, _EARLY, THIN),
+        case("Early buckets whose all-reduces take long", _compare_step, 60, 16, _EARLY, THIN),
     ),
     hints=_STEP_HINTS,
 )

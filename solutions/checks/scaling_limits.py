@@ -61,22 +61,22 @@ class _Limits:
 
 
 _LIMIT_MISTAKES = (
-    ({"divided": False}, "With a fixed batch each GPU computes 1/P of it: compare with the computing of one GPU."),
-    ({"exposed": True}, "For the crossover count all that is sent, hidden or not, not what sticks out."),
+    ({"divided": False}, "With a fixed batch, each GPU computes 1/P of it. Compare with the computation of one GPU."),
+    ({"exposed": True}, "For the crossover, count all communication, and not only the exposed part."),
     ({"per_gpu": False}, "Efficiency is the speed-up divided by the number of GPUs."),
-    ({"pick": min}, "The most GPUs that still reach the goal, not the fewest."),
-    ({"weak": True}, "The batch of all GPUs together is fixed: each gets batch / gpus samples."),
-    ({"model": replace(RIGHT, overlap=False)}, "Use your step with overlap for the efficiency."),
+    ({"pick": min}, "Return the largest number of GPUs that reaches the goal, not the smallest."),
+    ({"weak": True}, "The global batch is fixed. Each GPU gets batch / gpus samples."),
+    ({"model": replace(RIGHT, overlap=False)}, "For the efficiency, use your step with overlap."),
 )
-_FIRST = "The crossover is the first number at which sending takes longer."
-_CROSSOVER = "The efficient number is right. Look at the crossover: sum of all-reduces against computing."
+_FIRST = "The crossover is the smallest number of GPUs for which communication takes longer."
+_CROSSOVER = "The second number is right. For the crossover, compare the sum of all all-reduces with the computation."
 
 
 def _compare_limits(fn: Callable, batch: int, job: dict, cluster: dict, goal: float, most: int) -> None:
     """The answer must be both limits of the reference."""
     expected = _Limits().find(batch, job, cluster, goal, most)
     got = fn(batch, deepcopy(job), dict(cluster), goal, most)
-    shape = "Return two things: the GPUs of the crossover (or None), and the most GPUs that reach the goal."
+    shape = "Return two values: the crossover (or None), and the largest number of GPUs that reaches the goal."
     if not isinstance(got, (tuple, list)) or len(got) != 2:
         raise Wrong(expected, got, shape)
     limits = tuple(_as_int(number) for number in got)
@@ -84,11 +84,14 @@ def _compare_limits(fn: Callable, batch: int, job: dict, cluster: dict, goal: fl
     mistakes: list[tuple[Any, str]] = []
     for change, hint in _LIMIT_MISTAKES:
         mistakes.append((_Limits(**change).find(batch, job, cluster, goal, most), hint))
-    mistakes.append((expected[::-1], "The crossover first, then the most GPUs."))
+    mistakes.append((expected[::-1], "Return the crossover first, and then the largest number of GPUs."))
     if crossover is not None:
         mistakes.append(((crossover // 2, n_efficient), _FIRST))
     mistakes.append(
-        ((crossover, 2 * n_efficient), "That many no longer reach the goal: it is the first that misses it.")
+        (
+            (crossover, 2 * n_efficient),
+            "This number of GPUs does not reach the goal any more. Return the number before it.",
+        )
     )
     if limits[1] == n_efficient:
         mistakes.append((limits, _CROSSOVER))
@@ -104,18 +107,18 @@ def _as_int(number: Any) -> Any:
 
 
 _LIMIT_HINTS = (
-    "Try 1, 2, 4, … up to most; each GPU has batch / gpus samples.",
-    "Crossover: the first number for which the sum of all rings exceeds batch / gpus * sample_s.",
+    "Try 1, 2, 4, … GPUs up to most. Each GPU has batch / gpus samples.",
+    "Crossover: the first number of GPUs for which the sum of all all-reduces is larger than batch / gpus * sample_s.",
     "Efficiency: batch * sample_s / (gpus * step_s(batch / gpus, gpus, job, cluster)).",
 )
 EXERCISE = Exercise(
     name="scaling_limits",
     chapter="11",
     cases=(
-        case("A U-Net with 64 samples on thick links", _compare_limits, 64, UNET, FAT, 0.8, 512),
+        case("A U-Net with 64 samples on a fast network", _compare_limits, 64, UNET, FAT, 0.8, 512),
         case("A ResNet with 8,192 images over Ethernet", _compare_limits, 8192, RESNET, THIN, 0.9, 2048),
-        case("A small batch, of which half the efficiency is enough", _compare_limits, 256, RESNET, THIN, 0.5, 512),
-        case("So few GPUs that computing always takes longer", _compare_limits, 4096, UNET, FAT, 0.95, 8),
+        case("A small batch with a goal of 50%", _compare_limits, 256, RESNET, THIN, 0.5, 512),
+        case("So few GPUs that the computation always takes longer", _compare_limits, 4096, UNET, FAT, 0.95, 8),
     ),
     hints=_LIMIT_HINTS,
 )
