@@ -26,39 +26,47 @@ from dltutorial.course.checks.rank_harness import RankError, run_on_ranks
 Job = tuple[int, str]  # the length and the dtype of a vector
 
 _HANGS = (
-    "A deadlock: every rank waits for another, and none goes on. If all are in send, nobody receives: start both with "
-    "batch_isend_irecv, then wait. Else some rank has fewer rounds than its neighbour."
+    "A deadlock: every rank waits for another rank. If all ranks are in send, nobody receives. Start the send and the "
+    "receive together with batch_isend_irecv, and then wait for both. Otherwise, check that all ranks make equally "
+    "many steps."
 )
 _OTHER_SIZE = (
-    "A message was longer than the place for it. The chunk you receive must be as long as the one your neighbour "
-    "sends, and of its dtype: torch.empty_like(chunk)."
+    "A message was longer than the tensor that received it. The received chunk must have the length and the dtype of "
+    "the chunk that the other rank sends. Use torch.empty_like(chunk)."
 )
-_UNEVEN = "The numbers do not divide by the ranks. x.tensor_split(p) cuts 7 into 3, 2 and 2."
+_UNEVEN = "The elements do not divide evenly among the ranks. x.tensor_split(p) splits 7 elements into 3, 2 and 2."
 _MISSING = (
-    "A 0 among the digits: a rank's numbers are missing in a chunk. In every round of the first half a rank must pass "
-    "on the chunk it has just added to; in the second half start with the chunk whose sum you have."
+    "A digit is 0, so the values of a rank are missing in a chunk. In each step of the first half, a rank must send "
+    "the chunk to which it has just added. The second half must begin with the chunk whose sum is complete."
 )
 
 
-_NO_REMAINDER = f"The last numbers were never sent. {_UNEVEN}"
+_NO_REMAINDER = f"The last elements were never sent. {_UNEVEN}"
 _MIXED_CHUNKS = (
-    "Numbers of different places were added. Chunk c of a rank goes with chunk c of all others: which "
-    "chunk does the rank before you send in this round?"
+    "Elements of different places were added. Chunk c of one rank must be added to chunk c of another rank. Which "
+    "chunk does the previous rank send in this step?"
 )
-_IMMUTABLE = "The chunks come as a tuple: chunks[i] += … wants to put a new one there. Use chunks[i].add_(…)."
-_NOT_IN_PLACE = "x is as it was. Work in place: add into x, receive into x; what you return does not count."
-_MEAN = "That is the mean. An all-reduce sums; who wants a mean divides later."
-_HALF = "Each rank has the sum of one chunk: half of the work. Now hand the sums around: the all-gather."
+_IMMUTABLE = (
+    "tensor_split returns a tuple, and chunks[i] += … tries to replace an element of the tuple. Use chunks[i].add_(…)."
+)
+_NOT_IN_PLACE = "x has not changed. Work in place: add into x and receive into x. The returned value is not used."
+_MEAN = "That is the mean. An all-reduce computes the sum. The caller divides if the mean is needed."
+_HALF = (
+    "Each rank has the complete sum of one chunk, which is half of the work. Now send the complete sums around the "
+    "ring (all-gather)."
+)
 _ADDED_TWICE = (
-    "A digit above 1: a rank was added twice. The first half takes p − 1 rounds, no more; in the second half "
-    "sums are only copied, not added."
+    "A digit is larger than 1, so a rank was added twice. The first half needs p − 1 steps and no more. In the second "
+    "half, the sums are only copied, not added."
 )
 _NOTHING_SENT = (
-    "Nothing was sent. Use isend and irecv (batch_isend_irecv starts both), no collective: the point is to see inside."
+    "Nothing was sent with send or isend. Do not use a collective. Start isend and irecv with batch_isend_irecv."
 )
-_NEIGHBOURS = "In a ring each rank sends only to the next, (rank + 1) % size, and receives only from the one before."
-_ROUNDS = "p − 1 rounds to sum, p − 1 to hand around, no more: one message of a whole chunk in each."
-_TOO_MANY_BYTES = "Too many bytes. Send one chunk in each round, not the whole vector, and nothing twice."
+_NEIGHBOURS = (
+    "In a ring, each rank sends only to the next rank, (rank + 1) % p, and receives only from the previous rank."
+)
+_ROUNDS = "Each half needs p − 1 steps and no more. In each step, a rank sends one message with one chunk."
+_TOO_MANY_BYTES = "Too many bytes. In each step, send one chunk and not the complete tensor."
 
 
 @dataclass
@@ -92,7 +100,7 @@ class JobResult:
 
 def _refuse(*args: Any, **options: Any) -> None:
     """Replace the function that the course's own ring all-reduce uses."""
-    raise RuntimeError("the course's own collectives are no answer: write yours")
+    raise RuntimeError("the check does not accept the course's own collectives; write your own ring")
 
 
 def _record_sends() -> list[SentMessages]:
@@ -212,7 +220,7 @@ def _have_own_values(vectors: list[list[float]]) -> bool:
 
 
 def _check_places(fn: Callable) -> None:
-    """Every number is summed with those of its own place"""
+    """Each number is added to the numbers at the same place"""
     step = 1000
     expected = [111 + 3 * step * place for place in range(6)]
     results = [of_rank[0] for of_rank in _run(fn, 3, [(6, "float32")], step=step)]
@@ -222,7 +230,7 @@ def _check_places(fn: Callable) -> None:
 
 
 def _check_traffic(fn: Callable) -> None:
-    """Each rank sends 2 (p − 1) chunks, only to the next"""
+    """Each rank sends 2 (p − 1) chunks, only to the next rank"""
     for world_size, n in ((4, 8), (3, 7)):
         for rank, (result,) in enumerate(_run(fn, world_size, [(n, "float32")])):
             _check_messages_of_rank(result.sent, rank, world_size, n)
@@ -248,9 +256,12 @@ def _check_messages_of_rank(sent: SentMessages, rank: int, world_size: int, n: i
 
 
 _HINTS = (
-    "What must a chunk have gathered when it arrives? Which chunk have you just added to: is it the one to pass on?",
-    "x.tensor_split(p) gives views of x: changing one changes x. What does it do when p does not divide the length?",
-    "Which rank holds which whole chunk after p − 1 rounds? The second half starts from there, and only copies.",
+    "Which sum must a chunk contain when it arrives? To which chunk has this rank just added? Does it "
+    "send this chunk next?",
+    "x.tensor_split(p) returns parts of x, so a change of a part changes x. How long are the parts if p does not "
+    "divide the length?",
+    "Which rank holds which complete sum after p − 1 steps? The second half begins with these chunks, and it only "
+    "copies.",
 )
 _CODE = (
     "ops = [dist.P2POp(dist.isend, out, after), dist.P2POp(dist.irecv, into, before)]",
@@ -265,7 +276,7 @@ EXERCISE = Exercise(
         case("Four ranks sum eight numbers", _check_sums, 4, (8, "float32")),
         _check_places,
         case(
-            "Three ranks sum 7, 4, 2, 1 and no numbers, whole ones too",
+            "Three ranks sum 7, 4, 2, 1 and 0 numbers, also integers",
             _check_sums,
             3,
             (7, "float32"),
