@@ -104,19 +104,19 @@ _CORRECT = Rule()
 _RATIO = (
     (
         Rule(entering=lambda limit, rate, momentum: rate * limit),
-        "The rate came in twice. λ is the layer's own rate, not a factor of γ; and γ v multiplies by γ.",
+        "The layer moves with γ times λ. λ is a rate, not a factor of γ, and γ v multiplies by γ again. Divide λ by γ.",
     ),
     (
         Rule(limit=lambda own_rate, rate: torch.ones(())),
-        "The layer moved as by SGD, though its λ is below γ: of the two rates the smaller one counts.",
+        "The layer moved with the rate γ, although its λ is smaller. Use the smaller one of the two rates.",
     ),
     (
         Rule(own_rate=lambda w, g, decay, trust: trust * (g.norm() + decay * w.norm()) / w.norm()),
-        "λ is upside down: weights above, gradient below.",
+        "λ is upside down. The norm of the weights is the numerator, and the gradient is in the denominator.",
     ),
     (
         Rule(own_rate=lambda w, g, decay, trust: trust * w.norm() ** 2 / (g.norm() ** 2 + decay * w.norm() ** 2)),
-        "A norm is the root of the sum of squares; you left out the root.",
+        "A norm is the square root of the sum of squares. The square root is missing.",
     ),
     (
         Rule(own_rate=lambda w, g, decay, trust: _own_rate(w, g, decay, 1.0)),
@@ -124,92 +124,93 @@ _RATIO = (
     ),
     (
         Rule(own_rate=lambda w, g, decay, trust: trust * w.abs() / (g.abs() + decay * w.abs())),
-        "Take one norm of the whole layer, not one of each number.",
+        "Use one norm for the complete layer, and not one value for each weight.",
     ),
     (
         Rule(step=lambda limit, rate: 1.0),
-        "The velocity holds no rate: multiply by γ where the weights move.",
+        "The rate γ is missing. The update of the weights is w ← w − γ v.",
     ),
     (
         Rule(step=lambda limit, rate: -rate),
-        "The weights went uphill: subtract.",
+        "The weights moved in the direction of the gradient. Subtract γ v.",
     ),
 )
 _CAPPED = (
     (
         Rule(limit=lambda own_rate, rate: own_rate / rate),
-        "This λ is above γ, and the layer moved by λ. That is LARS; in LARC no layer is faster than γ.",
+        "This λ is larger than γ, and the layer moved with λ. LARS does this. In LARC, no layer is faster than γ.",
     ),
 )
 _DECAYED = (
     (
         Rule(own_rate=lambda w, g, decay, trust: trust * w.norm() / g.norm()),
-        "The decay is missing from the denominator: ‖g‖ + β ‖w‖.",
+        "The weight decay is missing in the denominator. It is ‖g‖ + β ‖w‖.",
     ),
     (
         Rule(own_rate=lambda w, g, decay, trust: trust * w.norm() / (g + decay * w).norm()),
-        "The denominator is ‖g‖ + β ‖w‖, two norms, not the norm of g + β w.",
+        "The denominator is the sum of two norms, ‖g‖ + β ‖w‖. It is not the norm of g + β w.",
     ),
     (
         Rule(gradient=lambda w, g, decay: g),
-        "The decay is missing from the step: what is scaled is g + β w.",
+        "The weight decay is missing in the velocity. The new part is factor · (g + β w).",
     ),
     (
         Rule(gradient=lambda w, g, decay: g, decays_outside=True),
-        "The decay went around the ratio. What is scaled is g + β w as a whole.",
+        "The factor does not multiply the weight decay. The new part is factor · (g + β w).",
     ),
     (
         Rule(own_rate=lambda w, g, decay, trust: trust * w.norm() / g.norm(), gradient=lambda w, g, decay: g),
-        "The decay is nowhere: it belongs into the denominator, and into the step.",
+        "There is no weight decay. It is needed in the denominator of λ and in the velocity.",
     ),
 )
 _REMEMBERED = (
     (
         Rule(entering=lambda limit, rate, momentum: rate * limit, step=lambda limit, rate: 1.0),
-        "The velocity holds the rates of their own times. Here γ stands outside: w ← w - γ v.",
+        "The velocity contains the rates of earlier updates. In LARC, γ is outside of the velocity, w ← w − γ v.",
     ),
     (
         Rule(entering=lambda limit, rate, momentum: 1.0, step=lambda limit, rate: rate * limit),
-        "The velocity holds raw gradients, and the λ of now limits them all. Limit first, then remember.",
+        "The velocity contains gradients without the factor, and the present λ limits all of them. Multiply each "
+        "gradient by its factor before you add it to the velocity.",
     ),
     (
         Rule(keeps_velocity=False),
-        "The velocity was not kept for the next call. Change it in place, as the weights.",
+        "The velocity was lost after the call. Change it in place, like the weights.",
     ),
     (
         Rule(entering=lambda limit, rate, momentum: (1 - momentum) * limit),
-        "The new part enters the velocity whole: m v + …, not m v + (1 - m) ….",
+        "The new part has the factor 1 − m. The velocity is m v + new part, without this factor.",
     ),
 )
 _GLOBAL = (
     (
         Rule(same_for_all=True),
-        "That is one λ for all layers. Each layer has its own norms: compute them inside the loop.",
+        "All layers have the same λ. Each layer has its own norms, so compute λ inside the loop.",
     ),
 )
 _VECTORS = (
     (
         Rule(limits_vectors=True),
-        "A bias was limited by a λ. Vectors (ndim 1) move by γ, as in SGD.",
+        "A bias was limited by λ. Vectors (ndim 1) move with the rate γ, as in SGD.",
     ),
     (
         Rule(decays_vectors=True),
-        "A bias was decayed. Vectors (ndim 1) take no decay.",
+        "A bias had weight decay. Vectors (ndim 1) have no weight decay.",
     ),
     (
         Rule(limits_vectors=True, decays_vectors=True),
-        "A bias was limited by a λ, and decayed. Vectors (ndim 1) move by γ, without decay.",
+        "A bias was limited by λ, and it had weight decay. Vectors (ndim 1) move with γ, without weight decay.",
     ),
 )
 _TINY = (
     (
         Rule(own_rate=lambda w, g, decay, trust: trust * w.norm() / (g.norm() + decay * w.norm() + 1e-6)),
-        "A small number in the denominator swallows a small gradient. Ask whether it is zero instead.",
+        "A small number in the denominator changes λ if the gradient is small. Test for zero instead.",
     ),
 )
-_ZERO = "A layer of zeros has λ = 0, so it never leaves zero. Where a norm is zero, limit nothing."
-_UNMOVED = "The weights did not change. Change them in place: parameter -= …"
-_UNCHANGED = "Leave parameter.grad as it is: others may still read it. Make a new tensor of g + β w."
+_ZERO = "A layer of zeros has λ = 0, so its weights stay zero forever. If a norm is zero, use the factor 1."
+_UNMOVED = "The weights did not change. Change them in place, for example with parameter -= …"
+_UNCHANGED = "Do not change parameter.grad, because other code may still read it. Make a new tensor for g + β w."
 
 _W = [[3.0, -1.0], [2.0, 0.5]]
 _G = [[0.2, 0.1], [-0.4, 0.3]]
@@ -264,47 +265,55 @@ def _check(
 
 
 def _check_momentum(fn: Callable) -> None:
-    """Three updates at falling rates, with momentum"""
+    """Three updates with momentum and with decreasing rates"""
     steps = [([_STEEP], RATE), ([[[-2.0, 1.0], [0.5, 1.5]]], RATE / 2), ([[[0.1, 0.0], [0.0, 0.1]]], RATE / 10)]
-    _check(fn, [_W], steps, _REMEMBERED, "The first update was right; a later one is not. What does v hold by then?")
+    _check(
+        fn,
+        [_W],
+        steps,
+        _REMEMBERED,
+        "The first update is correct, but a later one is not. What does v contain by then?",
+    )
 
 
 def _check_rate_of_zero(fn: Callable) -> None:
-    """An update at a rate of 0, as at the ends of a schedule, moves nothing, and is remembered"""
+    """An update with the rate 0, as at the end of a schedule, changes the velocity but not the weights"""
     net = _Net(_W)
     net.update(fn, [_STEEP], rate=0.0)
-    hint = "Which of λ and γ is smaller when γ is 0? Then nothing is limited: the gradient enters whole."
-    expect_close(net.weights(), net.initial, "At a rate of 0 nothing moves. " + hint)
+    hint = "If γ is 0, λ is not smaller than γ. So the factor is 1, and the complete gradient enters the velocity."
+    expect_close(net.weights(), net.initial, "With the rate 0, no weight moves. " + hint)
     expect_close(net.velocities[0], _float64(_STEEP) + DECAY * net.layers[0].detach(), hint)
 
 
 def _check_zeros(fn: Callable) -> None:
-    """A layer of zeros moves, and one without slope stays finite"""
+    """A layer of zeros moves, and a layer with the gradient zero stays finite"""
     net = _Net([[0.0, 0.0]], _W)
     net.update(fn, [[[1.0, -2.0]], [[0.0, 0.0], [0.0, 0.0]]], decay=0.0)
     if not net.weights().isfinite().all():
-        hint = "Something was divided by zero. Where a norm is zero, limit nothing."
+        hint = "There is a division by zero. If the numerator or denominator is zero, use the factor 1."
         raise Wrong("finite weights", net.weights(), hint)
     without_weights, without_gradient = (layer.detach() for layer in net.layers)
     mistakes = [(torch.zeros(1, 2), _ZERO)]
-    hint = "Where a norm is zero, limit nothing: an ordinary step."
+    hint = "If the numerator or denominator of λ is zero, the factor is 1, as in SGD."
     expect_close(without_weights, _float64([[-RATE, 2 * RATE]]), hint, mistakes)
-    expect_close(without_gradient, _float64(_W), "Without a slope nothing moves.")
+    expect_close(
+        without_gradient, _float64(_W), "If the gradient and the weight decay are zero, the weights do not move."
+    )
 
 
 def _check_tiny(fn: Callable) -> None:
-    """Weights and gradient a billion times as small make a step a billion times as small"""
+    """If weights and gradient are a billion times as small, so is the step"""
     weights = (1e-9 * _float64(_W)).tolist()
     gradient = (1e-9 * _float64(_G)).tolist()
-    hint = "λ is a ratio: how long both are does not count."
+    hint = "λ is a ratio of two norms. If both are a billion times as small, λ stays the same."
     _check(fn, [weights], [([gradient], RATE)], _TINY, hint, decay=0.0)
 
 
 def _check_rest(fn: Callable) -> None:
-    """A parameter without gradient stays, and gradients are not touched"""
+    """A parameter without a gradient stays, and gradients do not change"""
     net = _Net(_W, _W)
     net.update(fn, [None, _G])
-    expect_close(net.layers[0].detach(), _float64(_W), "One without a gradient moved.")
+    expect_close(net.layers[0].detach(), _float64(_W), "A parameter without a gradient moved. Skip it.")
     if net.layers[1].grad is None:
         raise Wrong("a gradient", None, _UNCHANGED)
     expect_close(net.layers[1].grad, _float64(_G), _UNCHANGED)
@@ -317,24 +326,27 @@ EXERCISE = Exercise(
     name="larc_step",
     chapter="14",
     cases=(
-        case("A matrix whose λ is below γ moves by λ times its gradient", _check, [_W], _ONE_STEP, _RATIO, decay=0.0),
-        case("One whose λ is above γ moves as by SGD", _check, [_W], [([_FLAT], RATE)], _CAPPED, decay=0.0),
-        case("With decay, in both places where LARS has it", _check, [_W], _ONE_STEP, _DECAYED),
+        case(
+            "A matrix with λ smaller than γ moves by λ times its gradient", _check, [_W], _ONE_STEP, _RATIO, decay=0.0
+        ),
+        case("A matrix with λ larger than γ moves as with SGD", _check, [_W], [([_FLAT], RATE)], _CAPPED, decay=0.0),
+        case("With weight decay, in λ and in the velocity", _check, [_W], _ONE_STEP, _DECAYED),
         _check_momentum,
-        case("Two matrices, each by its own norms", _check, [_W, [[0.01, 0.02]]], _TWO_MATRICES, _GLOBAL),
-        case("A bias takes the whole rate, and no decay", _check, [_W, [0.3, -0.6]], _WITH_BIAS, _VECTORS),
+        case("Two matrices, each with its own norms", _check, [_W, [[0.01, 0.02]]], _TWO_MATRICES, _GLOBAL),
+        case("A bias moves with the rate γ and has no weight decay", _check, [_W, [0.3, -0.6]], _WITH_BIAS, _VECTORS),
         _check_zeros,
         _check_rate_of_zero,
         _check_tiny,
         _check_rest,
     ),
     hints=(
-        "By which rate is a layer to move in the end? By which one does w ← w - γ v multiply? What is left for v?",
-        "Three things limit nothing: a vector, a norm of zero, a λ above γ. What do all three have in common?",
-        "What is λ / γ when γ is 0, and when the gradient is 0? Which of these cases does torch.where catch?",
+        "The update w ← w − γ v already multiplies by γ. Which factor must v contain, so that the layer moves with λ?",
+        "The factor is 1 for a vector, for a norm of zero, and for λ larger than γ. Change it only for matrices.",
+        "What is λ / γ if γ is 0, and if the gradient is 0? torch.where handles one case, the limit of 1 the other.",
     ),
     code=(
-        "above, below = trust * w.norm(), w.grad.norm() + decay * w.norm()",
-        "factor = torch.where((above > 0) & (below > 0), above / (rate * below), 1.0).clamp(max=1.0)",
+        "numerator, denominator = trust * w.norm(), w.grad.norm() + decay * w.norm()",
+        "positive = (numerator > 0) & (denominator > 0)",
+        "factor = torch.where(positive, numerator / (rate * denominator), 1.0).clamp(max=1.0)",
     ),
 )
