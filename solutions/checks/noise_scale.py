@@ -21,19 +21,19 @@ from dltutorial.course.checks.cases import case
 from dltutorial.course.checks.expect import expect_close
 
 NAMES = ("squared", "trace", "scale")
-_BIASED = "The averaged gradient still holds noise: its |g|² is too large by tr(Σ)/B. Both batch sizes are needed."
-_SMALL = "A rank's |g|² holds the noise of its small batch: too large by tr(Σ)/batch_size."
-_CLIPPED = "A step's estimate of |G|² may be negative. Clipping it at zero makes the mean too large: keep the sign."
-_SWAPPED = "The batch sizes are swapped: a rank's gradient is of batch_size samples, the mean of all of R times that."
-_SUM = "The large batch's gradient is the mean over the ranks, not their sum: each rank's is itself a mean."
-_ONE_RANK = "Use the mean |g|² of all ranks for the small batch: one rank's alone is a noisier estimate."
-_PER_BATCH = "That is the variance of a rank's gradient, a mean of batch_size samples. tr(Σ) is that of one sample."
-_OF_ALL = "That is the variance of the mean over all ranks' samples. tr(Σ) is that of one sample."
-_POPULATION = "Divided by R, the ranks' variance about their own mean is too small; divide by R − 1."
-_RATIOS = "That is the mean of the steps' ratios. Average |G|² and tr(Σ) by themselves; take the ratio last."
-_UPSIDE_DOWN = "Upside down: B_simple = tr(Σ) / |G|²."
-_ROOT = "|G|² is squared already, and so is tr(Σ): no root."
-_NAN = "These steps cannot tell the noise scale: |G|² came out negative. Say so with NaN; do not clip it to zero."
+_BIASED = "The averaged gradient still holds noise, so its |g|² is too large by tr(Σ)/B. Use both batch sizes."
+_SMALL = "The |g|² of a rank contains the noise of a small batch. It is too large by tr(Σ)/batch_size."
+_CLIPPED = "|G|² of a single step may be negative. If you replace it by zero, the mean is too large. Keep the sign."
+_SWAPPED = "The batch sizes are swapped. The small batch has batch_size samples, the large batch has R times as many."
+_SUM = "The gradient of the large batch is the mean over the ranks, not their sum, because each rank's loss is a mean."
+_ONE_RANK = "Use the mean |g|² of all ranks for the small batch. One rank alone gives an estimate with more noise."
+_PER_BATCH = "This is the variance of a rank's gradient, a mean over batch_size samples. tr(Σ) is that of one sample."
+_OF_ALL = "This is the variance of the mean over all ranks' samples. tr(Σ) is that of one sample."
+_POPULATION = "The variance of the ranks around their own mean is too small if you divide by R. Divide by R − 1."
+_RATIOS = "That is the mean of the steps' ratios. Average |G|² and tr(Σ) first. Take the ratio last."
+_UPSIDE_DOWN = "Upside down: the noise scale is tr(Σ) / |G|²."
+_ROOT = "|G|² and tr(Σ) are squared values already, so take no root."
+_NAN = "The mean of |G|² is negative, so these steps are not sufficient. Say so with NaN. Do not replace it by zero."
 
 
 class _Estimates(NamedTuple):
@@ -135,14 +135,14 @@ def _check(fn: Callable, gradients_SRN: Tensor, batch_size: int) -> None:
 
 
 def _check_truth(fn: Callable) -> None:
-    """Twenty thousand steps come near the truth: |G|² = 1, tr(Σ) = 54, 54 samples"""
+    """Twenty thousand steps come close to the true values: |G|² = 1, tr(Σ) = 54, noise scale 54"""
     got = _call(fn, _draw(20_000, 2, 4, seed=0), 4)
     for name, value, truth in zip(NAMES, got, (1.0, 54.0, 54.0), strict=True):
-        expect_close(float(value), truth, hint=f"{name} does not come near the truth: it is biased.", rtol=0.25)
+        expect_close(float(value), truth, hint=f"{name} does not come close to the truth, so it is biased.", rtol=0.25)
 
 
 def _check_negative(fn: Callable) -> None:
-    """Where the mean of |G|² is not positive, the scale is NaN, and |G|² stays what it is"""
+    """If the mean of |G|² is not positive, the noise scale is NaN, and |G|² stays negative"""
     gradients_SRN = _draw(2, 2, 4, seed=9, length=0.0)
     gradients_SRN[:, 1] = -0.9 * gradients_SRN[:, 0]
     squared, trace = _correct(gradients_SRN, 4).means()
@@ -153,22 +153,22 @@ def _check_negative(fn: Callable) -> None:
 
 
 _HINTS = (
-    "E|g|² = |G|² + tr(Σ)/B holds for B = batch_size and for B = R · batch_size. Solve for the two unknowns.",
-    "Per step: small is the ranks' mean of |g|², large is |g|² of the ranks' mean gradient.",
-    "trace = (small − large) / (1/b − 1/B); squared = (B · large − b · small) / (B − b); then means; then the ratio.",
+    "E|g|² = |G|² + tr(Σ)/B holds for B = batch_size and for B = R · batch_size. Solve these two equations.",
+    "For each step, small is the mean over the ranks of |g|², and large is the |g|² of the mean gradient.",
+    "trace = (small − large) / (1/b − 1/B) and squared = (B · large − b · small) / (B − b). Then average, then divide.",
 )
 EXERCISE = Exercise(
     name="noise_scale",
     chapter="13",
     cases=(
         case(
-            "One step of two ranks, four samples each: two equations, solved",
+            "One step of two ranks with four samples each: solve two equations",
             _check,
             _draw(1, 2, 4, seed=3, length=4.0),
             4,
         ),
         case(
-            "Forty steps: |G|² and tr(Σ) are averaged by themselves, the ratio comes last",
+            "Forty steps: average |G|² and tr(Σ), and divide last",
             _check,
             _draw(40, 2, 4, seed=1),
             4,

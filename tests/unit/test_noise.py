@@ -1,6 +1,7 @@
 """The noise scale against problems whose |G|² and tr(Σ) are known, and against every sample's own gradient."""
 
 import math
+import types
 
 import numpy as np
 import pytest
@@ -8,32 +9,43 @@ import torch
 from chapter_code import written
 from torch import nn
 
-SIZE, SQUARED, SIGMA = 10, 4.0, 3.0  # weights, |G|², standard deviation of each part of a sample's gradient
+SIZE, SQUARED, SIGMA = 10, 4.0, 3.0  # weights, |G|², standard deviation of each component of a sample's gradient
 TRACE = SIZE * SIGMA**2
 
 
 @pytest.fixture(scope="module")
-def chapter():
-    names = "scale", "signal_and_noise", "measure", "flat", "noisy_step", "naive_scale", "batch_gradients", "exact_pair"
-    return written("13", *names, images=lambda survey: survey)
+def data():
+    torch.manual_seed(0)
+    return types.SimpleNamespace(x_train=torch.randn(256, 5), y_train=torch.randint(3, (256,)))
 
 
-def drawn(small, large, steps, seed=0):
-    """Gradients of small batches, of known mean and variance: (steps, small batches of a large one, weights)."""
+@pytest.fixture(scope="module")
+def chapter(data):
+    names = "solve", "noise_scale", "naive_scale", "squares", "batch_gradients", "exact", "random_batches", "NoiseMeter"
+    generator = torch.Generator().manual_seed(0)
+    known = {"device": "cpu", "rng": generator, "digits": _with_length(data)}
+    return types.SimpleNamespace(**written("13", *names, **known))
+
+
+def _with_length(data):
+    class Survey(types.SimpleNamespace):
+        def __len__(self):
+            return len(self.x_train)
+
+    return Survey(**vars(data))
+
+
+def drawn(b, B, steps, seed=0):
+    """S and L of gradients with known mean and variance, one of each for every step."""
     rng = np.random.default_rng(seed)
-    noise_SMN = rng.standard_normal((steps, large // small, SIZE))
-    return torch.from_numpy(math.sqrt(SQUARED / SIZE) + SIGMA / math.sqrt(small) * noise_SMN)
+    noise_SMN = rng.standard_normal((steps, B // b, SIZE))
+    gradients_SMN = math.sqrt(SQUARED / SIZE) + SIGMA / math.sqrt(b) * noise_SMN
+    return np.square(gradients_SMN).sum(2).mean(1), np.square(gradients_SMN.mean(1)).sum(1)
 
 
-def estimates(chapter, gradients_SMN, small):
-    """|G|² and tr(Σ) of every step."""
-    return torch.stack([chapter["signal_and_noise"](g_MN, small) for g_MN in gradients_SMN]).T.numpy()
-
-
-def model_and_data(n_samples=64, seed=0):
-    torch.manual_seed(seed)
-    model = nn.Sequential(nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 3))
-    return model, torch.randn(n_samples, 5), torch.randint(3, (n_samples,))
+def network():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 3))
 
 
 def gradient(model, x, y):
@@ -41,50 +53,63 @@ def gradient(model, x, y):
     return torch.cat([g.flatten() for g in torch.autograd.grad(loss, list(model.parameters()))])
 
 
-@pytest.mark.parametrize(("small", "large"), [(4, 8), (2, 64)])
-def test_both_parts_of_the_chapter_s_estimate_are_unbiased(chapter, small, large):
-    found = estimates(chapter, drawn(small, large, 10_000), small)
-    for values, truth in zip(found, (SQUARED, TRACE), strict=True):
+@pytest.mark.parametrize(("b", "B"), [(4, 8), (2, 64)])
+def test_signal_and_trace_are_unbiased(chapter, b, B):
+    estimates = chapter.solve(*drawn(b, B, 10_000), b, B)
+    for values, truth in zip(estimates, (SQUARED, TRACE), strict=True):
         error = values.std() / math.sqrt(len(values))
         assert abs(values.mean() - truth) < 4 * error
         assert error < 0.2 * truth
 
 
-def test_means_first_gives_the_scale_and_the_mean_of_ratios_does_not(chapter):
-    steps = estimates(chapter, drawn(4, 8, 2_000), 4)
-    assert chapter["scale"](*steps) == pytest.approx(TRACE / SQUARED, rel=0.15)
-    raw = [chapter["scale"](*step) for step in zip(*steps, strict=True)]
-    assert abs(np.nanmean(raw) / (TRACE / SQUARED) - 1) > 0.3
-    assert np.isnan(raw).any()
+def test_the_naive_estimate_is_smaller_than_the_large_batch(chapter):
+    S, L = (values.mean() for values in drawn(4, 8, 10_000))
+    assert chapter.naive_scale(S, L, 4, 8) < 8 < TRACE / SQUARED
 
 
-def test_what_cannot_be_told_is_nan_and_not_clipped(chapter):
-    for squared, trace in ((-1.0, 5.0), (1.0, -5.0), (0.0, 5.0), (np.array([-3.0, 1.0]), np.array([2.0, 2.0]))):
-        assert math.isnan(chapter["scale"](squared, trace))
+def test_the_meter_averages_first_and_divides_last(chapter):
+    meter = chapter.NoiseMeter(4, 8)
+    for S, L in zip(*drawn(4, 8, 4_000), strict=True):
+        meter.update(S, L)
+    assert meter.noise_scale() == pytest.approx(TRACE / SQUARED, rel=0.15)
+
+
+def test_the_meter_starts_again_after_each_result(chapter):
+    meter = chapter.NoiseMeter(4, 8)
+    meter.update(100.0, 1.0)
+    meter.noise_scale()
+    meter.update(3.0, 2.0)
+    assert meter.noise_scale() == pytest.approx(chapter.noise_scale(*chapter.solve(3.0, 2.0, 4, 8)))
+
+
+def test_equal_gradients_give_zero_and_a_negative_signal_gives_nan(chapter):
+    meter = chapter.NoiseMeter(4, 8)
+    meter.update(5.0, 5.0)
+    assert meter.noise_scale() == 0
+    meter.update(5.0, 1.0)
+    assert math.isnan(meter.noise_scale())
+    for signal in (-1.0, 0.0):
+        assert math.isnan(chapter.noise_scale(signal, 5.0))
 
 
 @pytest.mark.parametrize("size", [1, 16])
-def test_each_batch_has_its_gradient(chapter, size):
-    model, x, y = model_and_data()
-    pick = torch.arange(48).flip(0)
-    rows = chapter["batch_gradients"](model, x, y, pick, size)
-    assert rows.dtype == torch.float32
-    for row, batch in zip(rows, pick.split(size), strict=True):
-        torch.testing.assert_close(row.float(), gradient(model, x[batch], y[batch]), rtol=1e-4, atol=1e-6)
+def test_each_batch_has_its_gradient(chapter, data, size):
+    net, batches_MB = network(), torch.arange(48).flip(0).view(-1, size)
+    rows = chapter.batch_gradients(net, data, batches_MB)
+    for row, batch in zip(rows, batches_MB, strict=True):
+        torch.testing.assert_close(row, gradient(net, data.x_train[batch], data.y_train[batch]), rtol=1e-4, atol=1e-6)
 
 
-def test_exact_is_the_variance_over_samples(chapter):
-    model, x, y = model_and_data(600)
-    gradients_BN = torch.stack([gradient(model, x[n : n + 1], y[n : n + 1]) for n in range(600)]).double()
-    trace = gradients_BN.var(0).sum()
-    squared, found = chapter["exact_pair"](model, x, y)
-    assert found == pytest.approx(float(trace), rel=1e-5)
-    assert squared == pytest.approx(float(gradients_BN.mean(0).square().sum() - trace / len(x)), rel=1e-4)
+def test_exact_is_the_variance_over_samples(chapter, data):
+    net = network()
+    gradients_BN = torch.stack([gradient(net, x[None], y[None]) for x, y in zip(data.x_train, data.y_train, strict=True)])
+    signal, trace = chapter.exact(net)
+    assert trace == pytest.approx(gradients_BN.var(0, correction=0).sum().item(), rel=1e-4)
+    assert signal == pytest.approx(gradients_BN.mean(0).square().sum().item(), rel=1e-3)
 
 
-def test_the_chapter_s_measure_on_a_finite_set_agrees_with_exact(chapter):
-    model, x, y = model_and_data(256)
-    for values, truth in zip(
-        chapter["measure"](model, (x, y), 4, 64, 400, 0), chapter["exact_pair"](model, x, y), strict=True
-    ):
+def test_random_batches_agree_with_exact(chapter):
+    net = network()
+    S_D, L_D = chapter.squares(net, chapter.digits, 4, 64, 400)
+    for values, truth in zip(chapter.solve(S_D, L_D, 4, 64), chapter.exact(net), strict=True):
         assert abs(values.mean() - truth) < 4 * values.std() / math.sqrt(len(values))
