@@ -25,6 +25,10 @@ def _with(*changes: str) -> str:
 
 
 WRONG = [
+    ("never below the base rate", _with(_PEAK, f"max(run.base_rate, {_PEAK})"), "without max"),
+    ("a warm-up never below the base rate", _with(_RISE, f"max(run.base_rate, {_RISE})"), "without max"),
+    ("epochs of a padding sampler",
+     _with("run.samples // batch", "math.ceil(run.samples / run.ranks) // run.batch_per_rank"), "repeats samples"),
     ("scaled per rank twice", _with(_PEAK, f"run.ranks * {_PEAK}"), "Scaled twice"),
     ("the batch of one rank", _with(_PEAK, "run.base_rate * run.batch_per_rank / run.base_batch"), "the global one"),
     ("not scaled", _with(_PEAK, "run.base_rate"), "k times the base rate"),
@@ -47,6 +51,8 @@ WRONG = [
     ("no clamp", _with(_PART, "(step - warmup) / (steps - warmup)"), "Past the last update"),
     ("a whole cosine", _with("math.pi * part", "2 * math.pi * part"), "half of one"),
     ("a quarter", _with("math.pi * part", "math.pi / 2 * part"), "from 0 to π"),
+    ("0 at the last update", _with("(steps - warmup)", "(steps - warmup - 1)"), "not at the last one"),
+    ("a straight line", _with("0.5 * peak * (1 + math.cos(math.pi * part))", "peak * (1 - part)"), "half a cosine"),
     ("degrees", _with("math.pi * part", "180 * part"), None),
     ("ends at the base rate", _with("0.5 * peak *", "run.base_rate + 0.5 * (peak - run.base_rate) *"),
      "not at the base rate"),
