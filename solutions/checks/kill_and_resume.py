@@ -31,36 +31,38 @@ _EVERY = 3  # updates between two checkpoints
 _STEPS = TinyRun.steps
 _NO_UPDATE: tuple[int, dict[str, str]] = (0, {})
 _FORGOTTEN = {
-    "model": "The weights are not those of the checkpoint: model.load_state_dict.",
-    "optimizer": "AdamW's averages start from zero again. Save and load the optimizer's state_dict, too.",
-    "scheduler": "The learning rate is at another place of its schedule. Save and load the scheduler's state_dict.",
-    "order": "The data begin from another place: samples come twice, others never. Save and load the order's state.",
-    "random": "Dropout draws other numbers than it would have. Save torch.get_rng_state(), and set it after loading.",
+    "model": "The weights are not those of the checkpoint. Call model.load_state_dict.",
+    "optimizer": "The optimizer state of AdamW starts from zero again. Save and load the optimizer's state_dict, too.",
+    "scheduler": "The learning rate continues at another update. Save and load the scheduler's state_dict.",
+    "order": "The data continue at another batch, so samples come twice or never. Save and load the order's state.",
+    "random": "Dropout draws other random numbers. Save torch.get_rng_state(), and set this state when you load.",
 }
-_BEFORE = "A kill in the midst of writing must leave the one before it whole: write to another name, then rename."
-_UNDER_ITS_NAME = ("a file that takes its name when it is whole", "one written under its own name", _BEFORE)
-_ALONE = "Should the newest be damaged, there is nothing to fall back on. Keep one before it."
+_BEFORE = (
+    "A kill during the writing must leave the previous checkpoint complete. Write to a temporary name, then rename."
+)
+_UNDER_ITS_NAME = ("a file that gets its name when it is complete", "a file written under its final name", _BEFORE)
+_ALONE = "If the newest checkpoint is damaged, there is no other one. Keep the one before it."
 _KILLS = ("SIGKILL", "SIGXFSZ")
-_ENDLESS = "Does the loop end once run.step is run.steps? run.update() counts; nobody else has to."
-_FROM_START = "It began anew. Look for the newest whole checkpoint first, and load it into the run."
-_HIDDEN_KEY = "A key that you load is not among those that you save, and your except hides it."
-_STEP_OF_STATE = "The number of updates made belongs to the state, as it is at that moment: run.step."
-_CHANGED_RUN = "The losses are not those of a run that is left alone. Saving must not change the run."
+_ENDLESS = "Does the loop end when run.step equals run.steps? run.update() counts the updates, so your code must not."
+_FROM_START = "The run started from the beginning. First load the newest complete checkpoint into the run."
+_HIDDEN_KEY = "You load a key that you did not save, and your except hides the error."
+_STEP_OF_STATE = "The number of updates belongs to the state. Save run.step as it is at that moment."
+_CHANGED_RUN = "The losses differ from those of a run that was never stopped. Saving must not change the run."
 _WRITING_FAULTS = (  # what ``Process.renames`` calls the fault, what is expected, and the hint
     (
         "elsewhere",
         "a temporary file in the folder of the checkpoints",
-        "Another folder may be another file system: a rename then fails, or copies. Write the temporary one beside it.",
+        "A rename fails between two file systems. Write the temporary file into the same folder.",
     ),
     (
         "unsynced",
         "a sync before each rename",
-        "The name may reach the disk before the bytes do. Call os.fsync on the open file, then rename it.",
+        "The new name may reach the disk before the bytes. Call os.fsync on the open file, then rename it.",
     ),
     (
         "unflushed",
         "all bytes synced",
-        "At os.fsync some bytes may still be in Python's buffer: file.flush() first. (torch.save flushes by luck.)",
+        "At os.fsync some bytes may still be in Python's buffer. Call file.flush() first.",
     ),
 )
 
@@ -128,8 +130,8 @@ class _Answer:
 
     def _wrong_step(self, process: Process, after: int, hint: str) -> Wrong:
         """Return the error for a process that continues after another number of updates."""
-        expected = f"it goes on after {after} updates"
-        caught = f"; your code met {process.caught}, and went on" if process.caught else ""
+        expected = f"it continues after {after} updates"
+        caught = f"; your code caught {process.caught} and continued" if process.caught else ""
         step, digests = process.initial or _NO_UPDATE
         if digests == self.parts[0]:
             hint = hint or _FROM_START
@@ -140,12 +142,12 @@ class _Answer:
         if steps_of_weights and steps_of_weights[0] != step:
             n = steps_of_weights[0]
             return Wrong(f"run.step = {n} beside the weights after {n} updates", f"run.step = {step}", _STEP_OF_STATE)
-        return Wrong(expected, f"after {step}{caught}", hint or "Take the newest whole one.")
+        return Wrong(expected, f"after {step}{caught}", hint or "Load the newest complete checkpoint.")
 
     def check_finished(self, process: Process, hint: str = "") -> None:
         """A process must reach the end of the run, with the losses of a run without a kill."""
         if process.ended_by:
-            raise Wrong("the run goes on to its end", f"{process.ended_by}: {process.message}", hint)
+            raise Wrong("the run continues to its end", f"{process.ended_by}: {process.message}", hint)
         n_updates = max(process.losses, default=0)
         if n_updates != _STEPS:
             raise Wrong(f"{_STEPS} updates", f"{n_updates}", "Call run.update() until run.step is run.steps.")
@@ -181,7 +183,7 @@ def _case(check: Callable[[_Answer], None]) -> Callable[[Callable], None]:
 
 @_case
 def _check_without_kill(answer: _Answer) -> None:
-    """Left alone, it makes all updates, and leaves a checkpoint"""
+    """Without a kill, it makes all updates and leaves a checkpoint"""
     answer.check_finished(answer.start())
     if not answer.checkpoints():
         raise Wrong("checkpoints in the folder", "no file", f"After every {_EVERY} updates, save into the folder.")
@@ -189,7 +191,7 @@ def _check_without_kill(answer: _Answer) -> None:
 
 @_case
 def _check_writing(answer: _Answer) -> None:
-    """Each file is flushed, synced, then takes its name, in one folder; two checkpoints stay"""
+    """Each file is flushed, synced and then renamed, in one folder, and two checkpoints stay"""
     process = answer.start()
     if not process.renames:
         raise Wrong(*_UNDER_ITS_NAME)
@@ -198,45 +200,49 @@ def _check_writing(answer: _Answer) -> None:
             raise Wrong(expected, f"{fault} in {process.renames.count(fault)} of {len(process.renames)} files", hint)
     n_files = len(answer.checkpoints())
     if n_files > 3:
-        raise Wrong("two checkpoints", f"{n_files} files", "Remove old ones once a new one is whole: disks fill up.")
+        raise Wrong(
+            "two checkpoints",
+            f"{n_files} files",
+            "Remove old checkpoints when a new one is complete, because disks fill up.",
+        )
     if n_files < 2:
         raise Wrong("two checkpoints", f"{n_files} file", _ALONE)
     if min(process.n_remaining, default=2) < 2:
-        hint = "An old one went before the new one had its name: killed in between, you have one alone. Remove last."
+        hint = "You removed an old checkpoint before the rename. A kill in between leaves only one. Remove last."
         raise Wrong("two checkpoints at any time", f"{min(process.n_remaining)} for a while", hint)
 
 
 @_case
 def _check_kill_in_update(answer: _Answer) -> None:
-    """Killed in an update, it goes on with every part as it was"""
+    """Killed in an update, it continues with the complete state"""
     answer.start_and_kill(Kill(at_step=8))
     answer.check_continues(6, kill=Kill(at_step=14))
-    answer.check_continues(12, "Names sorted as text put step-9 after step-12. Sort by the number.")
+    answer.check_continues(12, "Names that are sorted as text put step-9 after step-12. Sort by the number.")
 
 
 @_case
 def _check_kill_in_writing(answer: _Answer) -> None:
-    """Killed in the midst of writing, it goes on from the checkpoint before"""
+    """Killed during the writing, it continues from the checkpoint before"""
     answer.start_and_kill(Kill(at_step=5, at_share=0.5))
     answer.check_continues(3, _BEFORE)
 
 
 @_case
 def _check_kill_before_rename(answer: _Answer) -> None:
-    """A file that is whole but has not its name yet does not count, and does no harm"""
+    """A complete file without its final name is ignored"""
     answer.start_and_kill(Kill(at_step=8, at_rename=True))
-    answer.check_continues(6, "What has not got its name is not a checkpoint. Let your search find real names only.")
+    answer.check_continues(6, "A file without its final name is not a checkpoint. Look for final names only.")
 
 
 @_case
 def _check_damaged_newest(answer: _Answer) -> None:
-    """A newest file that is not whole is passed over"""
+    """If the newest file is damaged, the one before it is loaded"""
     answer.start_and_kill(Kill(at_step=8))
     *before, newest = answer.checkpoints()
     if not before:
         raise Wrong("two checkpoints", "1 file", _ALONE)
     os.truncate(newest, newest.stat().st_size // 2)
-    hint = "After a power failure a file may be cut. If torch.load fails, take the one before it."
+    hint = "After a power failure, a file may be incomplete. If torch.load fails, load the one before it."
     answer.check_continues(3, hint)
 
 
@@ -253,9 +259,9 @@ def _check_random_kills(answer: _Answer) -> None:
 
 
 _HINTS = (
-    "What does the next update depend on? Six things: run.step, four state_dicts, torch's random state.",
-    "What does a reader find under a checkpoint's name while it is being written? And after the power went?",
-    "Which files may go, and when? Which is the newest, if the newest is cut in the middle?",
+    "On what does the next update depend? On six things: run.step, four state_dicts, and torch's random state.",
+    "What is in a file with the final name during the writing? And after a power failure?",
+    "Which files may you remove, and when? Which checkpoint do you load if the newest one is damaged?",
 )
 _CODE = (
     "with open(temporary, 'wb') as file: torch.save(state, file); file.flush(); os.fsync(file.fileno())",
