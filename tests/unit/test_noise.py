@@ -102,7 +102,9 @@ def test_each_batch_has_its_gradient(chapter, data, size):
 
 def test_exact_is_the_variance_over_samples(chapter, data):
     net = network()
-    gradients_BN = torch.stack([gradient(net, x[None], y[None]) for x, y in zip(data.x_train, data.y_train, strict=True)])
+    gradients_BN = torch.stack(
+        [gradient(net, x[None], y[None]) for x, y in zip(data.x_train, data.y_train, strict=True)]
+    )
     signal, trace = chapter.exact(net)
     assert trace == pytest.approx(gradients_BN.var(0, correction=0).sum().item(), rel=1e-4)
     assert signal == pytest.approx(gradients_BN.mean(0).square().sum().item(), rel=1e-3)
