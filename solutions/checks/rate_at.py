@@ -100,6 +100,7 @@ class _Schedule:
 _RIGHT = _Schedule()
 _NOT_BELOW = "With a global batch below base_batch, the peak is below base_rate. Use the same formulas, without max."
 _MISTAKES = (
+    ({"peak_not_below_base": True}, _NOT_BELOW),  # before "not scaled", which gives the same rates there
     ({"times": lambda run: run.ranks}, "Scaled twice: the global batch contains the batches of all ranks already."),
     ({"times": lambda run: 1 / run.ranks}, "That is the batch of one rank. The rule uses the global one."),
     ({"scale": lambda ratio: 1.0}, "The peak must be scaled: with k times the batch, it is k times the base rate."),
@@ -109,7 +110,6 @@ _MISTAKES = (
         {"scale": lambda ratio: 1.0, "times": lambda run: run.ranks},
         "The number of ranks is not the ratio of the batches. Divide the global batch by base_batch.",
     ),
-    ({"peak_not_below_base": True}, _NOT_BELOW),
     ({"warmup_not_below_base": True}, _NOT_BELOW),
     ({"in_epochs": True}, "warmup_epochs counts epochs, but step counts updates. Multiply by the updates of an epoch."),
     ({"per_rank": True}, "An epoch has samples // global batch updates, because all ranks share its samples."),
