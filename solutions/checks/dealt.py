@@ -41,15 +41,20 @@ _LARGEST_LOADS = (  # sizes of the tensors, number of ranks, numbers on the rank
     ((10, 1, 1, 1, 1), 2, 10),
     ((3, 3, 3, 3), 2, 6),
 )
-_UNSORTED = "A large tensor came late, to a rank that had much: the largest first, to the rank that has least."
-_SORTED_ORDER = "These are the owners of the sorted sizes: give them in the order of the sizes that came in."
-_DIFFER = "The ranks' weights differ: what an owner has updated must reach all others, from that owner."
-_UNCHANGED = "Some tensors stand still on all ranks: what an owner has updated must reach all others, from that owner."
-_SUMMED = "The gradients were added up, not averaged: divide by the number of ranks."
-_TOO_EARLY = "These are the weights before the update: send them after it."
-_USED_ONLY = "None counts as zero: divide by the number of all ranks, not of those that have one."
-_MEAN_FIRST = "Does each owner have the mean of all ranks' gradients, before its optimizer steps?"
-_ALL_REDUCE = "An all-reduce tells all ranks the mean; the owner alone needs it: dist.reduce."
+_UNSORTED = (
+    "A large tensor came late, when all ranks had many numbers already. Give out the largest tensor first, and always "
+    "to the rank that has least."
+)
+_SORTED_ORDER = "These are the owners in the order of the sorted sizes. Return them in the order of `sizes`."
+_DIFFER = "The weights differ between the ranks. Each owner must send its updated tensors to all other ranks."
+_UNCHANGED = "Some tensors did not change on any rank. Each owner must send its updated tensors to all other ranks."
+_SUMMED = "The gradients were added, but not averaged. Divide by the number of ranks."
+_TOO_EARLY = "These are the weights before the update. Send them after the update."
+_USED_ONLY = (
+    "A gradient that is None counts as zero. Divide by the number of all ranks, also of those without a gradient."
+)
+_MEAN_FIRST = "Each owner needs the mean of all ranks' gradients before its optimizer makes a step."
+_ALL_REDUCE = "An all-reduce gives the sum to all ranks, but only the owner needs it. Use dist.reduce."
 
 
 def _make_parameters(sizes: Sizes) -> list[nn.Parameter]:
@@ -113,14 +118,16 @@ def _train_in_one_process(world_size: int, sizes: Sizes, unused: bool, reduction
 
 
 def _check_owners(fn: Any) -> None:
-    """Each tensor has one owner, and no rank has more than it must"""
+    """Each tensor has one owner, and no rank owns more numbers than necessary"""
     for sizes, world_size, largest_load in _LARGEST_LOADS:
         owners = fn.deal(list(sizes), world_size)
         if not isinstance(owners, (list, tuple)) or len(owners) != len(sizes):
-            hint = "" if owners is None else "One rank for each size, in the order of the sizes."
+            hint = "" if owners is None else "Return one rank for each size, in the order of the sizes."
             raise Wrong(f"{len(sizes)} owners", owners, hint)
         if not all(isinstance(owner, int) and 0 <= owner < world_size for owner in owners):
-            raise Wrong(f"ranks from 0 to {world_size - 1}", owners, "Owners are ranks: 0 to n - 1.")
+            raise Wrong(
+                f"ranks from 0 to {world_size - 1}", owners, "An owner is a rank, so it is a number from 0 to n - 1."
+            )
         loads = _loads(sizes, owners, world_size)
         if max(loads) > largest_load:
             largest_first = sorted(sizes, reverse=True)
@@ -158,7 +165,11 @@ def _check_all_updated(on_ranks: list[Tensor], initial: Tensor, sizes: Sizes, st
     """The weights must be the same on all ranks, and every tensor must have changed."""
     first = on_ranks[0]
     if any(not torch.equal(first, weights) for weights in on_ranks) and torch.allclose(first, initial):
-        raise Wrong("an update on all ranks", "rank 0 stands still", "Each rank updates what it owns.")
+        raise Wrong(
+            "an update on all ranks",
+            "the weights of rank 0 did not change",
+            "Each rank updates the tensors that it owns.",
+        )
     if any(not torch.allclose(first, weights) for weights in on_ranks):
         raise Wrong("the same weights on all ranks", f"not so after step {step + 1}", _DIFFER)
     tensors = zip(first.split(sizes), initial.split(sizes), strict=True)
@@ -168,13 +179,13 @@ def _check_all_updated(on_ranks: list[Tensor], initial: Tensor, sizes: Sizes, st
 
 
 def _check_bytes(fn: Callable) -> None:
-    """A step sends each gradient to one, and each tensor from one"""
+    """A step sends each gradient to one rank, and each updated tensor from one rank"""
     most_bytes = 2 * sum(_SIZES) * torch.float32.itemsize
     for _, messages in run_on_ranks(_train_on_rank, 2, fn, _SIZES, False):
         sent_bytes = sum(_SENDS_OF_KIND.get(message.kind, 1) * message.n_bytes for message in messages)
         if sent_bytes > most_bytes:
             kinds = sorted({message.kind for message in messages})
-            hint = "Some message tells everyone what one rank needs."
+            hint = "Some collective gives all ranks what only one rank needs."
             if any(kind.startswith("allreduce") for kind in kinds):
                 hint = _ALL_REDUCE
             raise Wrong(f"at most {most_bytes} bytes", f"{sent_bytes}: {kinds}", hint)
@@ -187,18 +198,18 @@ EXERCISE = Exercise(
         _check_owners,
         case("Two ranks hold the weights of one process after each step", _check_weights),
         _check_bytes,
-        case("Three ranks as well", _check_weights, 3),
-        case("Two tensors on three ranks: one owns nothing", _check_weights, 3, sizes=_FEW_SIZES),
+        case("Three ranks do, too", _check_weights, 3),
+        case("Two tensors on three ranks, where one rank owns nothing", _check_weights, 3, sizes=_FEW_SIZES),
         case(
-            "A gradient that is None on one rank counts as zero there, and so it does if it is None on all",
+            "A gradient that is None counts as zero, also if it is None on all ranks",
             _check_weights,
             unused=True,
         ),
     ),
     hints=(
-        "Who needs the mean gradient of a tensor? Who needs the tensor, once it is updated?",
-        "Do all ranks call the same collectives in the same order, also where one has no gradient?",
-        "One receiver: dist.reduce. One sender: dist.broadcast. Both name the owner.",
+        "Which rank needs the mean gradient of a tensor? Which ranks need the tensor after its update?",
+        "All ranks must call the same collectives in the same order, even if a rank has no gradient.",
+        "dist.reduce has one receiver, and dist.broadcast has one sender. In both cases, this rank is the owner.",
     ),
     deadline_s=180.0,
 )

@@ -30,13 +30,13 @@ _ROWS_PER_RANK = 3
 _WIDTH = 5
 _CLOSE = {"rtol": 1e-3, "atol": 1e-5}
 _RELEASE_S = 1.0  # a thread of gloo may hold a tensor that it has sent for so long
-_SUMMED = "This is the sum over the ranks: divide by their number."
-_OWN = "These are this rank's samples alone: all ranks' gradients count."
-_OWN_DIVIDED = "These are this rank's samples alone: add all ranks'."
-_ROWS_HINT = "Of the slope by y, transposed, times x: the part of this rank's rows, over all ranks."
-_SAVED = "The whole W was kept. Keep the rows, and gather again."
-_ALIVE = "A tensor of W's shape is there between the passes: keep nothing of W but the rows."
-_ALL_REDUCE = "An all-reduce tells each rank the mean of all rows, of which it needs its own: reduce_scatter."
+_SUMMED = "This is the sum over the ranks. Divide it by the number of ranks."
+_OWN = "These gradients come from this rank's samples alone. Take the mean over all ranks."
+_OWN_DIVIDED = "These gradients come from this rank's samples alone. Add the gradients of all ranks."
+_ROWS_HINT = "The gradient of W is the transposed upstream gradient times x. Add it over the ranks, and take your rows."
+_SAVED = "The complete W was saved for the backward pass. Keep the rows, and gather again."
+_ALIVE = "A tensor with the shape of W is there between the passes. Save nothing of W except your rows."
+_ALL_REDUCE = "An all-reduce gives all rows to each rank, but a rank needs only its own rows. Use reduce_scatter."
 
 
 class _Inputs(NamedTuple):
@@ -110,12 +110,12 @@ def _weight_gradient(rank: int, world_size: int, leading: tuple[int, ...]) -> Te
 
 
 def _check_output(fn: Callable) -> None:
-    """The forward pass gives x Wᵀ, of the whole W"""
+    """The forward pass returns x Wᵀ with the complete W"""
     world_size = 2
     inputs = [_inputs(rank, world_size, (4,)) for rank in range(world_size)]
     expected = [x @ weight.T for x, weight, _ in inputs]
     outputs = run_on_ranks(_forward_on_rank, world_size, fn)
-    expect_close_on_ranks(outputs, expected, "y is x @ W.T, of all ranks' rows.", **_CLOSE)
+    expect_close_on_ranks(outputs, expected, "y is x @ W.T, where W has the rows of all ranks.", **_CLOSE)
 
 
 def _check_gradients(
@@ -135,7 +135,7 @@ def _compare_gradients(results: list[dict[str, Any]], leading: tuple[int, ...], 
     world_size = len(results)
     inputs = [_inputs(rank, world_size, leading) for rank in range(world_size)]
     expected_x = [n_passes * (y_gradient @ weight) for _, weight, y_gradient in inputs]
-    hint = "The slope by x is the slope by y, times the whole W."
+    hint = "The gradient of x is the upstream gradient times the complete W."
     expect_close_on_ranks([result["x"] for result in results], expected_x, hint, **_CLOSE)
 
     own = [n_passes * _weight_gradient(rank, world_size, leading) for rank in range(world_size)]
@@ -149,19 +149,19 @@ def _compare_gradients(results: list[dict[str, Any]], leading: tuple[int, ...], 
 
 
 def _check_messages(fn: Callable) -> None:
-    """One gather forward; one gather and one reduce-scatter backward"""
+    """The forward pass calls one gather, and the backward pass one gather and one reduce-scatter"""
     for result in run_on_ranks(_train_on_rank, 2, fn, (4,), 1):
         forward, backward = result["forward"], result["backward"]
         if len(forward) != 1 or "gather" not in forward[0]:
-            raise Wrong("one gather in the forward pass", forward, "Gather once, and send nothing else.")
+            raise Wrong("one gather in the forward pass", forward, "Gather once, and call no other collective.")
         if not any("gather" in kind for kind in backward):
             raise Wrong("a gather in the backward pass", backward, _SAVED)
         if result["stores_weight"]:
-            raise Wrong("the rows alone", "the whole W is kept", _ALIVE)
+            raise Wrong("only the rows are kept", "the complete W is kept", _ALIVE)
         if any("allreduce" in kind for kind in backward):
             raise Wrong("a reduce-scatter in the backward pass", backward, _ALL_REDUCE)
         if len(backward) != 2:
-            raise Wrong("two messages in the backward pass", backward, "One gather, one reduce-scatter.")
+            raise Wrong("two collectives in the backward pass", backward, "Call one all-gather and one reduce-scatter.")
 
 
 EXERCISE = Exercise(
@@ -169,16 +169,19 @@ EXERCISE = Exercise(
     chapter="17",
     cases=(
         _check_output,
-        case("Gradients of x are this rank's own; those of the rows are the mean over the ranks", _check_gradients),
+        case(
+            "The gradient of x belongs to this rank, and the gradient of the rows is the mean over the ranks",
+            _check_gradients,
+        ),
         case("x with three dimensions, and with four", _check_gradients, shapes=((2, 3), (2, 1, 3))),
         case("Three ranks", _check_gradients, 3),
-        case("Called twice, gradients add up", _check_gradients, n_passes=2),
+        case("If the layer is used twice, the gradients add up", _check_gradients, n_passes=2),
         _check_messages,
     ),
     hints=(
-        "What does the backward pass need, and which of it is too large to keep?",
-        "Every rank makes a gradient of all rows, from its own samples. Who needs which part of whose?",
-        "all_gather in both passes, reduce_scatter in the backward pass, then the mean.",
+        "What does the backward pass need? Which of these tensors is too large to keep?",
+        "Every rank computes a gradient of all rows from its own samples. Each rank needs the mean of its own rows.",
+        "Call all_gather in both passes. In the backward pass, call reduce_scatter and divide.",
     ),
     deadline_s=180.0,
 )

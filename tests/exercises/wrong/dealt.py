@@ -40,19 +40,19 @@ _SENDS = """    for p, owner in zip(self.parameters, self.owners, strict=True):
 """
 
 WRONG = [
-    ("a sum", _with(("        p.grad /= dist.get_world_size()\n", "")), "divide by the number of ranks"),
-    ("an all-reduce", _with(("dist.reduce(p.grad, owner)", "dist.all_reduce(p.grad)")), "An all-reduce tells all"),
-    ("dealt in turn", _with(("owners[index] = has.index(min(has))", "owners[index] = index % n")), "the largest first"),
-    ("all from rank 0", _with(("dist.broadcast(p.data, owner)", "dist.broadcast(p.data, 0)")), "from that owner"),
+    ("a sum", _with(("        p.grad /= dist.get_world_size()\n", "")), "Divide by the number of ranks"),
+    ("an all-reduce", _with(("dist.reduce(p.grad, owner)", "dist.all_reduce(p.grad)")), "gives the sum to all"),
+    ("dealt in turn", _with(("owners[index] = has.index(min(has))", "owners[index] = index % n")), "largest tensor"),
+    ("all from rank 0", _with(("dist.broadcast(p.data, owner)", "dist.broadcast(p.data, 0)")), "Each owner must send"),
     ("a gradient skipped", _with(("        p.grad = torch.zeros_like(p) if p.grad is None else p.grad\n",
      "        if p.grad is None:\n            continue\n")), "One rank sends or waits"),
-    ("nothing sent back", _with((_SENDS, "")), "must reach all others"),
+    ("nothing sent back", _with((_SENDS, "")), "Each owner must send"),
     ("sent before the update", _with((_UPDATE + _SENDS, _SENDS + _UPDATE)), ""),
-    ("dealt in their order", _with((", key=lambda index: -sizes[index]", "")), "the largest first"),
-    ("the smallest first", _with(("-sizes[index])", "sizes[index])")), "the largest first"),
-    ("all to rank 0", _with(("owners[index] = has.index(min(has))", "owners[index] = 0")), "the largest first"),
-    ("ranks from 1", _with(("return owners", "return [owner + 1 for owner in owners]")), "0 to n - 1"),
-    ("one owner too few", _with(("return owners", "return owners[1:]")), "One rank for each size"),
+    ("dealt in their order", _with((", key=lambda index: -sizes[index]", "")), "the largest tensor first"),
+    ("the smallest first", _with(("-sizes[index])", "sizes[index])")), "the largest tensor first"),
+    ("all to rank 0", _with(("owners[index] = has.index(min(has))", "owners[index] = 0")), "the largest tensor first"),
+    ("ranks from 1", _with(("return owners", "return [owner + 1 for owner in owners]")), "from 0 to n - 1"),
+    ("one owner too few", _with(("return owners", "return owners[1:]")), "one rank for each size"),
     ("an owner without a gradient does nothing",
      _with(("        p.grad = torch.zeros_like(p) if p.grad is None else p.grad\n"
             "        dist.reduce(p.grad, owner)\n        p.grad /= dist.get_world_size()\n",
@@ -65,7 +65,7 @@ WRONG = [
     ("as many ranks as owners", _with(("dist.get_world_size()\n    if", "len(set(self.owners))\n    if")), None),
     ("a snake", _with((RIGHT[RIGHT.index("    has, owners"):RIGHT.index("    return owners")],
      "    owners = [0] * len(sizes)\n    for k, i in enumerate(sorted(range(len(sizes)), key=lambda i: -sizes[i])):\n"
-     "        owners[i] = k % n if k // n % 2 == 0 else n - 1 - k % n\n")), "the largest first"),
+     "        owners[i] = k % n if k // n % 2 == 0 else n - 1 - k % n\n")), "the largest tensor first"),
     ("by size", _with(("    return owners\n", "    by_size = dict(zip(sizes, owners))\n"
      "    return [by_size[size] for size in sizes]\n")), ""),
     ("in sorted order", _with(("    return owners\n",
