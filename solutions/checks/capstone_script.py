@@ -1,4 +1,4 @@
-"""Start the learner's script of the capstone on two ranks, inject faults, and collect what its ranks did.
+"""Start the learner's script of the capstone on two or three ranks, inject faults, and collect what its ranks did.
 
 The input is the learner's file. It is copied into a folder of its own, beside a ``samples.py`` that also watches the
 process (``capstone_watch``). The output of each start is a ``Run``: exit statuses, printed text, and the updates of
@@ -35,11 +35,18 @@ BATCH = 16  # samples of all ranks in one update
 RATE = 0.08
 N_UPDATES = math.ceil(N_SAMPLES / BATCH)  # of an epoch
 N_JOB_EPOCHS = 2  # of the run as a Slurm job
+N_THREE = 3  # ranks of the starts that have unequal shares
+BATCH_OF_THREE = 8  # the shares are 3, 3 and 2 samples, and 2, 1 and 1 in the last batch of an epoch
+N_UPDATES_OF_THREE = math.ceil(N_SAMPLES / BATCH_OF_THREE)
+N_EPOCHS_OF_THREE = 3
 _TIMEOUT_S = 50.0  # the option --timeout, if a case does not test it
 _MAX_PRINTED_BYTES = 2**27
 _HERE = Path(__file__).parent
 _UNFINISHED_STATES = ("", "PENDING", "CONFIGURING", "RUNNING", "COMPLETING")
-_ENDS_WITHOUT_A_WORD = ("SIGSTOP", "SIGKILL")
+_SHORT_TIMEOUTS_S = (5.0, 20.0)  # with a stopped rank; the second if the ranks do not meet in the first
+_ERROR = re.compile(r"(?:\[rank\d+\]: ?)?((?!Exception raised from)[\w.]*(?:Error|Exception|Interrupt)\b.*)")
+_FRAME = re.compile(r'(?:\[rank\d+\]: ?)?\s*File "[^"]*\bcapstone\.py", line (\d+)(?:, in (\S+))?')
+_ABORTS = (-signal.SIGABRT, -signal.SIGSEGV)
 
 
 class Fault(NamedTuple):
@@ -48,7 +55,8 @@ class Fault(NamedTuple):
     Attributes:
         rank: The rank.
         training_pass: The number of the training pass, from 1 on.
-        kind: The name of a signal; "torchrun" for SIGTERM to torchrun; or "writing", a kill while a file is written.
+        kind: The name of a signal; "torchrun" for SIGTERM to torchrun; "writing" for a kill while a file is written; or
+            "rename" for a kill before a new file is renamed.
     """
 
     rank: int
@@ -78,19 +86,19 @@ class Run:
     """What the ranks of one start did.
 
     Attributes:
+        updates: The updates of each rank.
         statuses: The exit status of each process, torchrun's or the ranks'; None if it did not end in time.
         out: All that was printed.
         took_s: The seconds until the last process ended.
-        updates: The updates of each rank.
         saves: The rank, the file and the number of updates before it, for each call of torch.save.
         handled_signals: The names of the warning signals that each rank handles.
         group_at_end: For each rank that came to the end of the script, whether its process group still existed.
     """
 
+    updates: dict[int, list[Update]]
     statuses: list[int | None] = field(default_factory=list)
     out: str = ""
     took_s: float = 0.0
-    updates: dict[int, list[Update]] = field(default_factory=lambda: {0: [], 1: []})
     saves: list[tuple[int, str, int]] = field(default_factory=list)
     handled_signals: dict[int, list[str]] = field(default_factory=dict)
     group_at_end: dict[int, bool] = field(default_factory=dict)
@@ -107,21 +115,37 @@ class Run:
 
     @property
     def last_error(self) -> str:
-        """The first line of an error, or else the last line of all that was printed."""
+        """The first error that a rank printed, or else the last line of all that was printed."""
         lines = [line.strip() for line in self.out.splitlines() if line.strip()]
-        errors = [line for line in lines if re.match(r"(\[rank\d+\]: ?)?[\w.]*(Error|Exception|Interrupt)\b", line)]
+        errors = [match[1] for match in map(_ERROR.match, lines) if match and "ChildFailedError" not in match[1]]
         if errors:
             return errors[0][:200]
         return lines[-1][:200] if lines else "nothing was printed"
 
     @property
-    def files_of_both_ranks(self) -> set[str]:
-        """The files that were written by both ranks."""
-        files = [{file for saving_rank, file, _ in self.saves if saving_rank == rank} for rank in (0, 1)]
-        return files[0] & files[1]
+    def trace(self) -> str:
+        """The lines of the learner's script in the first traceback, with number and source; empty without an error."""
+        frames: list[str] = []
+        lines = self.out.splitlines()
+        for number, line in enumerate(lines):
+            if frame := _FRAME.match(line):
+                source = "".join(lines[number + 1 : number + 2])
+                source = re.sub(r"^\[rank\d+\]:", "", source).strip()
+                frames.append(f"line {frame[1]}, in {frame[2] or 'the file'}:  {source}")
+            elif frames and _ERROR.match(line):
+                break
+        return "\n".join(frames[-5:])
+
+    @property
+    def files_of_several_ranks(self) -> set[str]:
+        """The files that were written by more than one rank."""
+        ranks_of_file: dict[str, set[int]] = {}
+        for rank, file, _ in self.saves:
+            ranks_of_file.setdefault(file, set()).add(rank)
+        return {file for file, ranks in ranks_of_file.items() if len(ranks) > 1}
 
     def batch(self, number: int) -> list[int]:
-        """Return the samples of both ranks in the update of this number of this start; empty if there was none."""
+        """Return the samples of all ranks in the update of this number of this start; empty if there was none."""
         batch: list[int] = []
         for updates in self.updates.values():
             for update in updates[number : number + 1]:
@@ -152,15 +176,15 @@ class Run:
     def _aborted_after_its_end(self) -> bool:
         """Return whether torch aborted a rank after the learner's script had come to its end.
 
-        If one of gloo's threads still releases a tensor while Python ends, the process aborts with SIGABRT
+        If one of gloo's threads still releases a tensor while Python ends, the process aborts
         (https://github.com/pytorch/pytorch/issues/190489). The script is not the cause.
         """
-        if self.group_at_end != {0: False, 1: False}:
+        if self.group_at_end != dict.fromkeys(self.updates, False):
             return False
         statuses = {status for status in self.statuses if status}
         if statuses == {1}:  # torchrun's own status; it prints the status of each rank that failed
             statuses = {int(status) for status in re.findall(r"exitcode\s*: (-?\d+)", self.out)}
-        return statuses == {-signal.SIGABRT} and "terminate called without an active exception" in self.out
+        return bool(statuses) and statuses <= set(_ABORTS)
 
 
 class Script:
@@ -187,15 +211,22 @@ class Script:
             shutil.copy(self.job, folder / self.job.name)
 
     def __call__(
-        self, name: str, fault: Fault | None = None, *, torchrun: bool = True, timeout_s: float = _TIMEOUT_S
+        self,
+        name: str,
+        fault: Fault | None = None,
+        *,
+        torchrun: bool = False,
+        timeout_s: float = _TIMEOUT_S,
+        n_ranks: int = 2,
     ) -> Run:
-        """Start the script on two ranks, and wait until they end.
+        """Start the script on two or three ranks, and wait until they end.
 
         Args:
             name: The folder that the script writes into.
             fault: What happens to a rank.
             torchrun: Whether torchrun starts the ranks. Otherwise each rank is a process of its own.
             timeout_s: The script's option --timeout.
+            n_ranks: The number of ranks. Three ranks have another batch and other epochs than two.
 
         Returns:
             What the ranks did.
@@ -205,20 +236,25 @@ class Script:
         if fault:
             environment["CAPSTONE_FAULT"] = " ".join(map(str, fault))
         out = self.folder / f"{notes.name}.out"
-        arguments = ["capstone.py", name, *_options(N_EPOCHS, timeout_s)]
+        options = _options(N_EPOCHS, timeout_s)
+        if n_ranks == N_THREE:
+            options = _options(N_EPOCHS_OF_THREE, timeout_s, BATCH_OF_THREE)
+        arguments = ["capstone.py", name, *options]
         begin_s = time.monotonic()
         processes: list[subprocess.Popen] = []
         try:
             with open(out, "w") as file:
-                options: dict[str, Any] = {"stdout": file, "stderr": file, "stdin": subprocess.DEVNULL}
-                for command, variables in _commands(arguments, torchrun):
-                    options |= {"cwd": self.folder, "env": environment | variables, "start_new_session": True}
-                    processes.append(subprocess.Popen(command, **options))
+                how: dict[str, Any] = {"stdout": file, "stderr": file, "stdin": subprocess.DEVNULL}
+                for command, variables in _commands(arguments, torchrun, n_ranks):
+                    how |= {"cwd": self.folder, "env": environment | variables, "start_new_session": True}
+                    processes.append(subprocess.Popen(command, **how))
             awaited = list(processes)
-            if fault and fault.kind in _ENDS_WITHOUT_A_WORD:
+            if fault and fault.kind == "SIGSTOP":
                 awaited.pop(fault.rank)
             self._wait(awaited, out)
-            run = Run([process.poll() for process in awaited], took_s=time.monotonic() - begin_s)
+            run = _new_run(n_ranks)
+            run.statuses = [process.poll() for process in awaited]
+            run.took_s = time.monotonic() - begin_s
         finally:
             _kill_processes_with(notes)
             for process in processes:
@@ -267,7 +303,7 @@ class Script:
             time.sleep(0.1)
             state = slurm("squeue", "-h", "--states=all", "-j", job, "-o", "%T").stdout.strip()
         slurm("scancel", job)
-        run = Run()
+        run = _new_run()
         if out.exists():
             run.out = out.read_text(encoding="utf-8", errors="replace")
         run.read_notes(notes)
@@ -276,27 +312,47 @@ class Script:
     @functools.cached_property
     def undisturbed(self) -> Run:
         """The first run, without a fault."""
-        return self("undisturbed")
+        return self("undisturbed", torchrun=True)
 
     @property
     def begin(self) -> Path:
-        """The file with rank 0's weights before the first update of the undisturbed run."""
+        """The file with rank 0's weights before the first update of the first run."""
         return self.folder / "notes-1" / "begin-0.pt"
 
     @functools.cached_property
+    def three(self) -> Run:
+        """A run of three ranks that ends when the checkpoint of its second epoch is to be renamed."""
+        return self("three", Fault(-1, 2 * N_UPDATES_OF_THREE, "rename"), n_ranks=N_THREE)
+
+    @functools.cached_property
     def warned(self) -> Run:
-        """Another run, in whose second epoch rank 1 gets SIGUSR1."""
-        return self("killed", Fault(1, N_UPDATES + 2, "SIGUSR1"), torchrun=False)
+        """Another run of two ranks. In the middle of its second epoch, rank 1 gets SIGUSR1."""
+        return self("killed", Fault(1, N_UPDATES + 2, "SIGUSR1"))
 
     @property
     def pass_of_sigterm(self) -> int:
-        """The training pass after the warned run in which torchrun gets SIGTERM: the second of the third epoch."""
-        return 2 * N_UPDATES + 2 - self.warned.n_updates[0]
+        """The training pass after the warned run in which torchrun gets SIGTERM: the last one of the second epoch."""
+        return 2 * N_UPDATES - self.warned.n_updates[0]
 
     @functools.cached_property
     def terminated(self) -> Run:
         """The start after the warned run."""
-        return self("killed", Fault(0, self.pass_of_sigterm, "torchrun"))
+        return self("killed", Fault(0, self.pass_of_sigterm, "torchrun"), torchrun=True)
+
+    @property
+    def n_done(self) -> int:
+        """The number of updates after the start that got SIGTERM."""
+        return self.warned.n_updates[0] + self.terminated.n_updates[0]
+
+    @functools.cached_property
+    def stopped(self) -> Run:
+        """The next start. In its second training pass, rank 1 is stopped and gives no answer."""
+        assert self.n_done  # the starts before this one
+        for timeout_s in _SHORT_TIMEOUTS_S:
+            run = self("killed", Fault(1, 2, "SIGSTOP"), timeout_s=timeout_s)
+            if all(run.updates.values()) or not re.search(r"[Tt]imed out|[Tt]imeout", run.last_error):
+                break
+        return run
 
     def _make_notes_folder(self) -> Path:
         self._n_starts += 1
@@ -305,8 +361,12 @@ class Script:
         return notes
 
 
-def _options(n_epochs: int, timeout_s: float) -> list[str]:
-    return f"--epochs {n_epochs} --batch {BATCH} --rate {RATE} --timeout {timeout_s:g}".split()
+def _new_run(n_ranks: int = 2) -> Run:
+    return Run({rank: [] for rank in range(n_ranks)})
+
+
+def _options(n_epochs: int, timeout_s: float, batch: int = BATCH) -> list[str]:
+    return f"--epochs {n_epochs} --batch {batch} --rate {RATE} --timeout {timeout_s:g}".split()
 
 
 def _environment() -> dict[str, str]:
@@ -320,16 +380,17 @@ def _environment() -> dict[str, str]:
     return environment | {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
 
 
-def _commands(arguments: list[str], torchrun: bool) -> list[tuple[list[str], dict[str, str]]]:
+def _commands(arguments: list[str], torchrun: bool, n_ranks: int) -> list[tuple[list[str], dict[str, str]]]:
     """Return the command of each process and its variables: torchrun's command, or one for each rank."""
     if torchrun:
-        options = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+        options = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={n_ranks}"]
         return [([sys.executable, *options, *arguments], {})]
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-    shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
+    shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "GROUP_RANK": "0"}
+    shared |= {"WORLD_SIZE": str(n_ranks), "LOCAL_WORLD_SIZE": str(n_ranks)}
     command = [sys.executable, *arguments]
-    return [(command, shared | {"RANK": rank, "LOCAL_RANK": rank, "GROUP_RANK": "0"}) for rank in ("0", "1")]
+    return [(command, shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)}) for rank in range(n_ranks)]
 
 
 def _kill_processes_with(notes: Path) -> None:

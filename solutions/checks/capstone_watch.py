@@ -16,6 +16,7 @@ import os
 import resource
 import select
 import signal
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -45,6 +46,7 @@ def watch(network: type) -> None:
     fault_rank, fault_pass, fault_kind = os.environ.get("CAPSTONE_FAULT", "0 0 none").split()
     forward = network.forward  # type: ignore[attr-defined]
     save = torch.save
+    saved: list[str] = []  # names of the files that torch.save wrote after the injection
     n_passes = 0
 
     def note(**values: Any) -> None:
@@ -68,13 +70,15 @@ def watch(network: type) -> None:
             time_s=time.monotonic(),
         )
         if int(fault_rank) in (RANK, -1) and n_passes == int(fault_pass):
-            inject(fault_kind, notes)
+            saved.clear()
+            inject(fault_kind, notes, saved)
         return y
 
     def watched_save(state: Any, file: Any, *more: Any, **options: Any) -> None:
         name = getattr(file, "name", file)
         if isinstance(name, (str, os.PathLike)):  # a buffer in memory has no name
             note(what="save", file=str(Path(name).resolve()))
+            saved.append(str(Path(name).resolve()))
         save(state, file, *more, **options)
 
     network.forward = watched_forward  # type: ignore[attr-defined]
@@ -82,10 +86,12 @@ def watch(network: type) -> None:
     atexit.register(lambda: note(what="end", group=dist.is_initialized()))
 
 
-def inject(kind: str, notes: Path) -> None:
-    """Inject a fault into this process."""
+def inject(kind: str, notes: Path, saved: list[str]) -> None:
+    """Inject a fault into this process. ``saved`` gets the names of the files that torch.save writes from now on."""
     if kind == "torchrun":
         _terminate_torchrun()
+    elif kind == "rename":
+        _die_before_rename(saved)
     elif kind == "writing":
         _limit_next_file(notes)
     else:
@@ -112,3 +118,13 @@ def _limit_next_file(notes: Path) -> None:
     weights_bytes = (notes / f"begin-{RANK}.pt").stat().st_size  # a checkpoint is larger
     hard_limit = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
     resource.setrlimit(resource.RLIMIT_FSIZE, (weights_bytes // 2, hard_limit))
+
+
+def _die_before_rename(saved: list[str]) -> None:
+    """Let this process kill itself before it renames a new file. A file of an earlier checkpoint may be renamed."""
+
+    def on_event(event: str, arguments: tuple) -> None:
+        if event == "os.rename" and (not saved or str(Path(os.fsdecode(arguments[0])).resolve()) in saved):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    sys.addaudithook(on_event)
