@@ -22,23 +22,25 @@ from dltutorial.course.checks.rank_harness import CommunicationRecorder, Message
 
 _K = 4
 _D = 3
-_MEAN_OF_MEANS = "A mean of the ranks' means is not the mean of all rows: add up sums and counts, then divide."
-_OWN_ROWS = "These are this rank's rows alone: sums and counts of all ranks are to be added up."
-_OWN_COUNTS = "The sums are of all ranks, the counts of this one: add up both."
-_STAYS = "A centre that no row of any rank is nearest to stays where it is: no NaN, and not at 0."
-_ALL_COUNTS = "Whether a cluster is empty, the count of *all* ranks says; each rank went by its own."
-_TIES = "Equally near: the row belongs to the centre with the lowest index."
-_FLOAT64 = "Compute in float64 from the start: 16 and 32 bits lose small parts of large sums, and of large squares."
-_DTYPE = "The new centres are of the type of those given."
-_BYTES = "That is more than K · (D + 1) + 1 numbers of 8 bytes: rows, or labels, are not to be sent."
-_TWO_MESSAGES = "At most two messages: sums, counts and inertia fit into one."
-_EVERY_RANK = "Rank 0 has the answer; all ranks need it: all-reduce, not reduce."
-_NEW_CENTRES = "That is the inertia at the new centres: distances to those that were given are asked."
-_SQUARED = "Distances are squared before they are added up."
+_MEAN_OF_MEANS = (
+    "A mean of the ranks' means is not the mean of all rows. Add sums and counts over the ranks, then divide."
+)
+_OWN_ROWS = "These are the means of this rank's rows only. Add the sums and the counts of all ranks."
+_OWN_COUNTS = "The sums are of all ranks, but the counts are of this rank only. Add both."
+_STAYS = "A centre without rows on any rank stays where it is. It is not NaN and does not move to 0."
+_ALL_COUNTS = "A cluster is empty if the count of *all* ranks is 0. Each rank looked at its own count."
+_TIES = "If two centres are equally near, the row belongs to the centre with the lower index."
+_FLOAT64 = "Compute in float64 from the start. With 16 or 32 bits, large sums and squares lose small differences."
+_DTYPE = "Return the new centres in the type of the given centres."
+_BYTES = "That is more than K · (D + 1) + 1 numbers of 8 bytes. Do not send rows or labels."
+_TWO_MESSAGES = "Use at most two messages. Sums, counts and inertia fit into one."
+_EVERY_RANK = "Only rank 0 has the answer, but all ranks need it. Use all-reduce instead of reduce."
+_NEW_CENTRES = "This is the inertia at the new centres. Use the distances to the given centres."
+_SQUARED = "Square the distances before you add them."
 _MEAN_INERTIA = "The inertia is a sum over all rows, not a mean."
-_OWN_INERTIA = "That is the inertia of this rank's rows alone."
-_INERTIA = "Each row's squared distance to its centre, summed."
-_PAIR = "Return two things: the centres, and the inertia as a float."
+_OWN_INERTIA = "This is the inertia of this rank's rows only."
+_INERTIA = "The inertia is the sum of the squared distances of all rows to their nearest centres."
+_PAIR = "Return two values: the centres, and the inertia as a float."
 
 
 class _Clusters(NamedTuple):
@@ -123,7 +125,11 @@ def _check_step(
         _check_centres(new_KD, rows_of_rank, centres_KD, rank, hint, rtol)
         _check_inertia(inertia, rows_of_rank, centres_KD, rank, hint)
     if not all(unchanged for _, _, unchanged in results):
-        raise Wrong("rows and centres as they were", "changed ones", "Others still need what was given: copy first.")
+        raise Wrong(
+            "rows and centres as they were",
+            "changed ones",
+            "The caller still needs its arguments. Copy them before you change them.",
+        )
     return [messages for _, messages, _ in results]
 
 
@@ -162,7 +168,7 @@ def _is_known(got: Tensor, mistakes: Mistakes) -> bool:
 def _check_inertia(got: Any, rows_of_rank: list[Tensor], centres_KD: Tensor, rank: int, hint: str) -> None:
     """The inertia must be a float, and that of the rows of all ranks."""
     if not isinstance(got, float):
-        raise Wrong("a float", got, "The inertia is a Python float: item() makes one of a tensor.")
+        raise Wrong("a float", got, "The inertia must be a Python float. tensor.item() returns one.")
     x_ND, now_KD = torch.cat(rows_of_rank).double(), centres_KD.double()
     distance_N, label_N = _nearest(x_ND, now_KD)
     new_KD = _clusters(x_ND, now_KD).means(now_KD)
@@ -242,9 +248,9 @@ EXERCISE = Exercise(
         _check_messages,
     ),
     hints=(
-        "Which numbers can be added up over ranks: means, or what means are made of?",
-        "Who knows whether a cluster is empty, and when?",
-        "Which of what you compute needs the centres that were given, which the new ones?",
+        "Which numbers can be added over ranks: means, or the sums and counts from which means are computed?",
+        "Which count says that a cluster is empty: the one of this rank, or the one of all ranks?",
+        "Which of your results needs the given centres, and which one needs the new centres?",
     ),
     code=("sums_KD[:, D] = label_N.bincount(minlength=K)", "dist.all_reduce(packed)"),
     deadline_s=180.0,
