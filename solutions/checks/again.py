@@ -1,7 +1,7 @@
-"""Checks of chapter 16's exercise, first part: a block computed again, dropout included.
+"""Checks of the first part of chapter 16's exercise: a block is recomputed, with the same dropout.
 
-Each case calls the learner's ``autograd.Function`` on a block that notes how often it is called, and whether what it
-made is still there. What is right is the same block, called plainly, from the same state of the generator.
+Each case calls the learner's ``autograd.Function`` on a block. The block counts its calls and knows whether its results
+still exist. The expected result is that of the same block without checkpointing, from the same state of the generator.
 """
 
 import weakref
@@ -14,14 +14,14 @@ from torch.nn import functional as F
 from dltutorial.course.checks import Exercise, Wrong
 from dltutorial.course.checks.expect import expect_close
 
-_STATE = "Dropout drew anew. Keep torch.get_rng_state() in the forward pass, and set it before the block runs again."
-_TWICE = "Twice as much: backward went on into x itself. Run the block on x.detach(), which then requires_grad_."
-_OFF = "Inside backward torch records nothing by itself: the block runs again under torch.enable_grad()."
-_AFTER = "The generator stands elsewhere than without checkpointing. Put its state back when the block has run again."
+_STATE = "The second run draws other dropout. Store torch.get_rng_state() in forward, and set it before the second run."
+_TWICE = "The gradient is twice as large, because y.backward also reached x itself. Run the block on x.detach()."
+_OFF = "Inside backward, autograd records nothing. Run the block again under torch.enable_grad()."
+_AFTER = "The generator ends in another state than without checkpointing. Restore its state after the second run."
 
 
 class _Block(nn.Module):
-    """Two layers with dropout between; it counts its calls, and knows what it made."""
+    """Two layers with dropout between them. The block counts its calls and holds weak references to its results."""
 
     def __init__(self, dropout: float = 0.0) -> None:
         super().__init__()
@@ -50,7 +50,7 @@ def _plain(block: nn.Module, x: torch.Tensor) -> torch.Tensor:
 
 
 def _gradients(call: Callable, dropout: float = 0.0, times: int = 1, before: float | None = None) -> list[torch.Tensor]:
-    """Gradients of input and weights, and what the generator draws next; the block is called so many times in a row."""
+    """Gradients of input and weights, and the next random numbers. The block is called ``times`` times in a row."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(3)
         block, x = _Block(dropout), _x()
@@ -67,12 +67,12 @@ def _gradients(call: Callable, dropout: float = 0.0, times: int = 1, before: flo
 
 
 def _values(fn: Callable) -> None:
-    """The forward pass gives what the block gives"""
+    """The forward pass returns the result of the block"""
     expect_close(fn.apply(_Block(), _x()).detach(), _Block()(_x()).detach(), "Return block(x).")
 
 
 def _forgets(fn: Callable) -> None:
-    """After the forward pass nothing that the block made is there"""
+    """After the forward pass, no result of the block is stored"""
     block, x, saved = _Block(), _x(), []
     with torch.autograd.graph.saved_tensors_hooks(lambda t: saved.append(t) or t, lambda t: t):
         y = fn.apply(block, x)
@@ -80,8 +80,8 @@ def _forgets(fn: Callable) -> None:
     del y
     others = [t.shape for t in saved if t.is_floating_point() and t.data_ptr() != x.data_ptr()]
     if others or any(made() is not None for made in block.made):
-        hint = "Inside forward torch records nothing by itself: no enable_grad there, and keep x alone."
-        raise Wrong("only x kept", "what the block made is still there", hint)
+        hint = "Inside forward, autograd records nothing. Do not call enable_grad there, and save only x."
+        raise Wrong("only x is saved", "results of the block still exist", hint)
     del after
 
 
@@ -97,59 +97,59 @@ def _compare(fn: Callable, hint: str, names: tuple[str, ...] = ("x", "weights", 
         if one is None:
             what = "backward returns one gradient for each argument of forward: None for the block, x.grad for x."
             if name == "weights":
-                what = "The block's weights have none: run it under torch.enable_grad(), and call y.backward(slope)."
+                what = "The block's weights get no gradient. Call y.backward(upstream_gradient) under enable_grad."
             raise Wrong(f"a gradient of {name}", None, what)
-        stopped = (torch.zeros_like(other), "The gradient stops: detach x, then requires_grad_.")
+        stopped = (torch.zeros_like(other), "The gradient does not reach x. Call x.detach(), then requires_grad_().")
         expect_close(one, other, hint, [stopped, (2 * other, _TWICE if name == "x" else hint)])
 
 
 def _same_gradients(fn: Callable) -> None:
-    """Input and weights get the gradients of the plain block"""
-    _compare(fn, "Hand on the slope that backward is given: y.backward(slope).")
+    """Input and weights get the same gradients as without checkpointing"""
+    _compare(fn, "Pass the upstream gradient on: y.backward(upstream_gradient).")
 
 
 def _runs_again(fn: Callable) -> None:
-    """The block runs twice: once forward, once again in the backward pass"""
+    """The block runs twice: once in forward, once in backward"""
     block = _Block()
     fn.apply(block, _x()).sum().backward()
     if block.calls != 2:
-        raise Wrong("2 calls of the block", block.calls, "Once in forward, once in backward; no more, no less.")
+        raise Wrong("2 calls of the block", block.calls, "Run the block once in forward and once in backward.")
 
 
 def _mode(fn: Callable) -> None:
-    """The block runs in the mode it was in, and is left in it"""
+    """The mode of the block (train or eval) does not change"""
     for training in (True, False):
         block = _Block().train(training)
         fn.apply(block, _x()).sum().backward()
         if {*block.modes, block.training} != {training}:
             got = f"{[*block.modes, block.training]}: forward, backward, afterwards"
-            raise Wrong(f"training is {training} throughout", got, "Whether it trains is not yours to change.")
+            raise Wrong(f"training is {training} throughout", got, "Do not call train() or eval().")
 
 
 def _adds(fn: Callable) -> None:
-    """Gradients add to those that are there, and a block may be used twice"""
-    _compare(fn, "Gradients of weights add up: let y.backward(slope) do it, and clear nothing.", times=2, before=7.0)
+    """Gradients add to existing gradients, and a block may be used twice"""
+    _compare(fn, "Gradients of weights add up. Set none of them to zero.", times=2, before=7.0)
 
 
 def _same_dropout(fn: Callable) -> None:
-    """With dropout the gradients are those of the numbers that were drawn"""
+    """With dropout, both runs draw the same random numbers"""
     _compare(fn, _STATE, dropout=0.5)
 
 
 def _same_dropout_twice(fn: Callable) -> None:
-    """Two blocks in a row: each draws its own numbers again"""
-    _compare(fn, "One state for all calls? Each call keeps its own, in ctx.", dropout=0.5, times=2)
+    """Two blocks in a row: each repeats its own random numbers"""
+    _compare(fn, "Each call needs its own state. Store it in ctx.", dropout=0.5, times=2)
 
 
 def _generator_after(fn: Callable) -> None:
-    """Afterwards the generator draws what it would have drawn"""
+    """Afterwards, the generator draws the same numbers as without checkpointing"""
     expect_close(_gradients(fn.apply, dropout=0.5)[-1], _gradients(_plain, dropout=0.5)[-1], _AFTER)
 
 
 _HINTS = (
-    "What does the backward pass need of the forward pass, if it may call the block? Which of it is no tensor?",
-    "Is torch recording when your backward runs? Who says that it should?",
-    "Two draws must be the same, and those after them as if nothing had happened. What is to be kept, what put back?",
+    "The backward pass may call the block. What else does it need from the forward pass? Not all of it is a tensor.",
+    "Does autograd record operations while your backward runs? How can you switch this on?",
+    "Both runs draw the same numbers, and later numbers do not change. Which states do you store and restore?",
 )
 _CODE = (
     "ctx.state = torch.get_rng_state()",

@@ -78,11 +78,11 @@ def _largest_of_all(blocks: Sequence[Block]) -> int:
     return max(block.saved_bytes for block in blocks)
 
 
-_ALL = "The largest of those computed again, not of all blocks: the others keep what they keep."
+_ALL = "Only recomputed blocks count for the moment, not all blocks. Take the largest one of them."
 MISTAKES: tuple[tuple[Formula, str], ...] = (
     (
         lambda blocks, plan: peak_bytes(blocks, plan) + 1,
-        "A plan that fills the budget to the last byte fits as well.",
+        "A set whose peak is exactly the budget fits, too.",
     ),
     (
         lambda blocks, plan: held_bytes(blocks, plan) + _largest_of_all(blocks),
@@ -96,25 +96,25 @@ MISTAKES: tuple[tuple[Formula, str], ...] = (
         lambda blocks, plan: (
             held_bytes(blocks, plan) + max((blocks[n].saved_bytes - blocks[n].input_bytes for n in plan), default=0)
         ),
-        "The input of the largest is counted, and is counted again: for a moment there is all that the block keeps.",
+        "The input of the largest recomputed block counts twice: once alone, and once in its saved_bytes.",
     ),
     (
         lambda blocks, plan: peak_bytes(blocks, plan) - sum(blocks[n].input_bytes for n in plan),
-        "The input of a block that is computed again is kept: count it.",
+        "The input of a recomputed block is also saved. Count it.",
     ),
 )
 _GREEDY: tuple[tuple[Callable[[Block], float], str], ...] = (
     (
         lambda block: (block.saved_bytes - block.input_bytes) / block.flop,
-        "Bytes per FLOP in their order: the last one taken may free far more than is needed. Compare whole plans.",
+        "Bytes per FLOP are not enough. The last block may free far more than you need. Compare complete sets.",
     ),
     (
         lambda block: -block.flop,
-        "Cheapest first adds up: one dearer block may free more.",
+        "Many cheap blocks can cost more than one expensive block that frees more. Compare complete sets.",
     ),
     (
         lambda block: block.saved_bytes - block.input_bytes,
-        "Most bytes first is not least work: cheap blocks may do.",
+        "The block with the most bytes is not always the best one. Cheaper blocks may be enough.",
     ),
 )
 
@@ -131,30 +131,30 @@ def _hint_for_all_jobs(fn: Callable) -> str:
 def _as_plan(got: Any, job: Job) -> Plan:
     """Return the answer as a set of numbers of blocks, or raise the error for an answer that is none."""
     if not isinstance(got, Set):
-        raise Wrong("a set of numbers of blocks", got, "Return a set such as {0, 2}; the empty one is set().")
+        raise Wrong("a set of block numbers", got, "Return a set such as {0, 2}. The empty set is set().")
     plan = {int(n) if isinstance(n, numbers.Integral) else n for n in got}
     if not all(type(n) is int and 0 <= n < len(job.blocks) for n in plan):
-        raise Wrong(f"numbers from 0 to {len(job.blocks) - 1}", plan, "Blocks are counted from 0.")
+        raise Wrong(f"numbers from 0 to {len(job.blocks) - 1}", plan, "The first block has the number 0.")
     return plan
 
 
 def _hint_for_memory(job: Job, plan: Plan) -> str:
     """Return the hint for a plan that does not fit."""
-    hint = f"This plan needs {peak_bytes(job.blocks, plan)} bytes of {job.budget}."
+    hint = f"The peak of this set is {peak_bytes(job.blocks, plan)} bytes, but the budget is {job.budget}."
     if held_bytes(job.blocks, plan) <= job.budget:
-        hint += " While a block is computed again, all that it keeps is there for a moment; the largest counts."
+        hint += " While a block is recomputed, its saved_bytes exist for a moment. The largest one counts."
     return hint
 
 
 def _hint_for_work(job: Job, plan: Plan, expected: Plan) -> str:
     """Return the hint for a plan that fits with too much work."""
     if plan == best(job, cost=lambda blocks, candidate: len(candidate)):
-        return "The fewest blocks are not the least work."
+        return "The set with the fewest blocks does not have the fewest FLOP."
     for value, hint in _GREEDY:
         if plan == _greedy(job, value):
             return hint
-    least = f"{flop(job.blocks, expected)} do, in {peak_bytes(job.blocks, expected)} of {job.budget} bytes"
-    return f"It fits, for {flop(job.blocks, plan)} FLOP; {least}."
+    least = f"{flop(job.blocks, expected)} FLOP are enough for {peak_bytes(job.blocks, expected)} of {job.budget} bytes"
+    return f"Your set fits with {flop(job.blocks, plan)} FLOP. But {least}."
 
 
 def _check(fn: Callable, job: Job) -> None:
@@ -163,10 +163,10 @@ def _check(fn: Callable, job: Job) -> None:
     got = fn(list(job.blocks), job.budget)
     if expected is None:
         if got is not None:
-            raise Wrong(None, got, _hint_for_all_jobs(fn) or "No plan fits, not even all again: return None.")
+            raise Wrong(None, got, _hint_for_all_jobs(fn) or "No set fits, not even all blocks. Return None.")
         return
     if got is None:
-        hint = f"A plan fits: {expected} needs {peak_bytes(job.blocks, expected)} bytes of {job.budget}."
+        hint = f"A set fits: the peak of {expected} is {peak_bytes(job.blocks, expected)} of {job.budget} bytes."
         raise Wrong(expected, got, _hint_for_all_jobs(fn) or hint)
     plan = _as_plan(got, job)
     if peak_bytes(job.blocks, plan) > job.budget:
@@ -185,25 +185,25 @@ _WIDE = _blocks((32, 3, 30), (38, 1, 39), (34, 3, 26), (42, 1, 31), (27, 7, 17),
 _FOUR = _blocks((55, 1, 26), (37, 4, 10), (53, 2, 4), (15, 2, 8))
 _ONE_LARGE = _blocks((30, 1, 20), (14, 1, 9), (14, 1, 9), (10, 1, 3))
 JOBS = {
-    "Where all fits nothing is computed again": Job(_EQUAL, 64),
-    "Equal blocks: as many as it takes, and the moment counts": Job(_EQUAL, 50),
-    "All of them again": Job(_EQUAL, 20),
-    "A budget that no plan meets": Job(_EQUAL, 19),
-    "Unequal blocks: the least work": Job(_MIXED, 100),
-    "Exactly as many bytes as there are": Job(_MIXED, peak_bytes(_MIXED, {1, 2})),
+    "If everything fits, nothing is recomputed": Job(_EQUAL, 64),
+    "Equal blocks: the moment of recomputation counts": Job(_EQUAL, 50),
+    "All blocks are recomputed": Job(_EQUAL, 20),
+    "A budget that is too small for every set": Job(_EQUAL, 19),
+    "Unequal blocks: the fewest FLOP": Job(_MIXED, 100),
+    "A peak of exactly the budget": Job(_MIXED, peak_bytes(_MIXED, {1, 2})),
     "A tight budget": Job(_MIXED, 70),
-    "The largest of those computed again, wherever it stands": Job(_WIDE, 134),
-    "More blocks for less work": Job(_FOUR, 120),
-    "One dear block, or some cheap ones": Job(_ONE_LARGE, 60),
+    "The largest recomputed block counts, at any position": Job(_WIDE, 134),
+    "More blocks with fewer FLOP": Job(_FOUR, 120),
+    "One expensive block, or several cheap ones": Job(_ONE_LARGE, 60),
 }
 EXERCISE = Exercise(
     name="least_recomputing",
     chapter="16",
     cases=tuple(case(name, _check, job) for name, job in JOBS.items()),
     hints=(
-        "What is held at the highest point? Which three terms does that sum have?",
-        "How many plans are there for a dozen blocks? Is it worth being clever?",
-        "When is there no plan at all, and what do you return then?",
+        "Which bytes exist at the peak? The sum has three terms.",
+        "How many sets are there for twelve blocks? Can you try all of them?",
+        "When does no set fit, and what do you return then?",
     ),
     code=("for again in itertools.chain.from_iterable(itertools.combinations(range(n), k) for k in range(n + 1)): …",),
 )
