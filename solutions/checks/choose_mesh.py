@@ -97,10 +97,10 @@ def _violated_rule(job: Job, mesh: Mesh) -> str:
     d, t, p = mesh
     rules = [
         (d * t * p == job.ranks, "d · t · p must be the number of ranks."),
-        (job.heads % t == 0, "Tensor parallelism gives each rank whole heads: t must divide them."),
-        (job.node % t == 0, "t ranks talk in every block: they must lie in one node, so t divides its ranks."),
-        (job.blocks % p == 0, "Each stage has as many blocks as the others: p must divide them."),
-        (job.batch % d == 0, "Each group has as many samples as the others: d must divide the batch."),
+        (job.heads % t == 0, "Tensor parallelism gives each rank complete heads, so t must divide their number."),
+        (job.node % t == 0, "The t ranks communicate in every block. They must be in one node, so t divides node."),
+        (job.blocks % p == 0, "Each stage has equally many blocks, so p must divide their number."),
+        (job.batch % d == 0, "Each group has equally many samples, so d must divide the batch."),
     ]
     violated = [hint for holds, hint in rules if not holds]
     return violated[0] if violated else ""
@@ -168,90 +168,90 @@ def _memory_within_node(job: Job, mesh: Mesh) -> float:
 
 MISTAKES = (
     _wrong_memory(
-        "With 1F1B a rank holds at most p parts, not all m.",
+        "With 1F1B a rank holds at most p micro-batches, not all m.",
         lambda job, mesh: memory_gb(job, mesh, in_flight=micro_batches(job, mesh)),
     ),
     _wrong_memory(
-        "Rank 0 holds more than one part: min(m, p).",
+        "Rank 0 holds more than one micro-batch. The number is min(m, p).",
         lambda job, mesh: memory_gb(job, mesh, in_flight=1),
     ),
     _wrong_memory(
-        "There may be fewer parts than stages: min(m, p) are held.",
+        "There may be fewer micro-batches than stages. Then a rank holds min(m, p).",
         lambda job, mesh: memory_gb(job, mesh, in_flight=mesh.p),
     ),
     _wrong_memory(
-        "t and p cut the states, too: a rank has 1/(t p) of them.",
+        "The states are divided by t and p, too. A rank stores 1/(t p) of them.",
         lambda job, mesh: memory_gb(job, mesh, states_shards=1),
     ),
     _wrong_memory(
-        "Cutting layers cuts their states as well: a rank has 1/(t p) of all.",
+        "Tensor parallelism divides the states, too. A rank stores 1/(t p) of all.",
         lambda job, mesh: memory_gb(job, mesh, states_shards=mesh.p),
     ),
     _wrong_memory(
-        "A stage has only its own blocks' states: 1/(t p) of all.",
+        "A stage has only the states of its own blocks, so a rank stores 1/(t p) of all.",
         lambda job, mesh: memory_gb(job, mesh, states_shards=mesh.t),
     ),
     _wrong_memory(
-        "A stage keeps the activations of its own blocks only: 1/p of a sample's.",
+        "A stage stores only the activations of its own blocks, which are 1/p of those of a sample.",
         lambda job, mesh: memory_gb(job, mesh, sample_shards=mesh.t),
     ),
     _wrong_memory(
-        "Here t cuts the activations, too: 1/t of a sample's.",
+        "Here the activations are divided by t, too.",
         lambda job, mesh: memory_gb(job, mesh, sample_shards=mesh.p),
     ),
     _wrong_memory(
-        "The activations in flight need room, too.",
+        "The activations in flight need memory, too.",
         lambda job, mesh: memory_gb(job, mesh, in_flight=0),
     ),
     _wrong_memory(
-        "The states need room, too.",
+        "The states need memory, too.",
         lambda job, mesh: memory_gb(job._replace(states_gb=0), mesh),
     ),
     _wrong_memory(
-        "What fills the cap exactly fits, too.",
+        "A mesh that needs exactly the memory of a rank fits.",
         lambda job, mesh: memory_gb(job, mesh) + _TOLERANCE,
     ),
-    _wrong_memory("Some of these do not fit below the cap.", lambda job, mesh: 0),
+    _wrong_memory("Some of these meshes do not fit into the memory.", lambda job, mesh: 0),
     _wrong_time(
-        "A larger t costs messages: 1 + talk (t − 1)/t.",
+        "Tensor parallelism costs communication. The factor is 1 + talk (t − 1)/t.",
         lambda job, mesh: bubble(micro_batches(job, mesh), mesh.p),
     ),
-    _wrong_bubble("A longer pipeline idles more: (m + p − 1)/m.", lambda m, p: 1),
+    _wrong_bubble("A longer pipeline has a larger bubble. The factor is (m + p − 1)/m.", lambda m, p: 1),
     _wrong_bubble(
-        "(p − 1)/(m + p − 1) is a share of all time; asked is all time over useful time.",
+        "(p − 1)/(m + p − 1) is a share of the total time. Here you need total time / useful time.",
         lambda m, p: 1 + (p - 1) / (m + p - 1),
     ),
-    _wrong_bubble("One stage alone has no bubble: (m + p − 1)/m.", lambda m, p: 1 + p / m),
+    _wrong_bubble("A single stage has no bubble. The factor is (m + p − 1)/m.", lambda m, p: 1 + p / m),
     _wrong_time(
-        "Messages are as much longer in a pipeline that waits: the two are multiplied.",
+        "The time with communication is the work of the pipeline, so multiply the two factors.",
         lambda job, mesh: bubble(micro_batches(job, mesh), mesh.p) + messages(job, mesh),
     ),
     _wrong_time(
-        "Each of the d groups has its share of the batch only: m is batch / d.",
+        "Each of the d groups has only its own samples. So m is batch / d.",
         lambda job, mesh: bubble(job.batch, mesh.p) * (1 + messages(job, mesh)),
     ),
     _wrong_micro_batches(
-        "Each of the d groups has its share of the batch only: m is batch / d, for what is held and for the bubble.",
+        "Each of the d groups has only its own samples. So m is batch / d, for the memory and for the bubble.",
         lambda job, mesh: job.batch,
     ),
     _wrong_micro_batches(
-        "All parts of a group pass through each of its stages: m is batch / d, whatever p is.",
+        "All micro-batches of a group pass through each stage. So m is batch / d for every p.",
         lambda job, mesh: job.batch / (mesh.d * mesh.p),
     ),
     _wrong_time(
-        "Messages take talk · (t − 1)/t times the work: divided by t.",
+        "Communication takes talk · (t − 1)/t times the work. Divide by t.",
         lambda job, mesh: bubble(micro_batches(job, mesh), mesh.p) * (1 + job.talk * (mesh.t - 1)),
     ),
     _wrong_memory(
-        "Only the t ranks of a layer must lie in one node; a pipeline may go through several: t · p is not bound.",
+        "Only the t ranks of a layer must be in one node. A pipeline may use several nodes, so t · p has no limit.",
         _memory_within_node,
     ),
     _wrong_time(
-        "Most data parallelism is not always fastest: fewer parts, more bubble.",
+        "The mesh with the most groups is not always fastest. It has fewer micro-batches and a larger bubble.",
         lambda job, mesh: -mesh.d,
     ),
     _wrong_time(
-        "Fewest groups are not always fastest: a group costs no bubble of its own.",
+        "The mesh with the fewest groups is not always fastest. More groups do not cause a bubble.",
         lambda job, mesh: mesh.d,
     ),
 )
@@ -265,7 +265,7 @@ def _hint(fn: Callable) -> str:
             return mistake.hint
     for order in itertools.permutations(range(3)):
         if all(got == _reordered(best(job), order) for job, got in answers.items()):
-            return "The right numbers in another order: data, tensor, pipeline."
+            return "These are the right numbers in another order. Return data, tensor, pipeline."
     return ""
 
 
@@ -280,10 +280,10 @@ def _describe(job: Job, mesh: Mesh) -> str:
 def _as_mesh(fn: Callable, got: Any, expected_text: str) -> Mesh:
     """Return the answer as a mesh, or raise the error for an answer that is none."""
     if got is None:
-        raise Wrong(expected_text, got, _hint(fn) or "Something fits.")
+        raise Wrong(expected_text, got, _hint(fn) or "At least one mesh fits.")
     if isinstance(got, tuple) and len(got) == 3 and all(type(n) is int and n > 0 for n in got):
         return Mesh(*got)
-    raise Wrong(expected_text, got, "Return three whole numbers, (data, tensor, pipeline), as a tuple.")
+    raise Wrong(expected_text, got, "Return three integers, (data, tensor, pipeline), as a tuple.")
 
 
 def _check(fn: Callable, job: Job) -> None:
@@ -292,7 +292,7 @@ def _check(fn: Callable, job: Job) -> None:
     got = fn(*job)
     if expected is None:
         if got is not None:
-            raise Wrong(None, got, _hint(fn) or "Nothing fits below the cap: return None.")
+            raise Wrong(None, got, _hint(fn) or "No mesh fits into the memory, so return None.")
         return
     expected_text = _describe(job, expected)
     mesh = _as_mesh(fn, got, expected_text)
@@ -300,29 +300,29 @@ def _check(fn: Callable, job: Job) -> None:
     if violated:
         raise Wrong(expected_text, got, _hint(fn) or violated)
     if memory_gb(job, mesh) > job.cap_gb:
-        hint = f"More than {job.cap_gb:g} GB: states, and activations in flight."
+        hint = f"The states and the activations in flight need more than {job.cap_gb:g} GB."
         raise Wrong(expected_text, _describe(job, mesh), _hint(fn) or hint)
     if time(job, mesh) > time(job, expected) + _TOLERANCE:
-        raise Wrong(expected_text, _describe(job, mesh), _hint(fn) or "It fits; another one is faster.")
+        raise Wrong(expected_text, _describe(job, mesh), _hint(fn) or "This mesh fits, but another one is faster.")
 
 
 JOBS = {
-    "Where all fits on each rank": Job(8, 8, 4, 24, 64, 8, 0.25, 40, 0.4),
+    "Everything fits on each rank": Job(8, 8, 4, 24, 64, 8, 0.25, 40, 0.4),
     "States that do not fit": Job(16, 8, 4, 24, 12, 80, 20, 80, 0.4),
-    "32 ranks: many stages or many pieces?": Job(32, 8, 12, 12, 64, 40, 16, 24, 0.8),
-    "Two pieces, or four stages": Job(16, 8, 4, 24, 64, 40, 8, 24, 0.4),
+    "32 ranks: many stages or a large t?": Job(32, 8, 12, 12, 64, 40, 16, 24, 0.8),
+    "t = 2, or four stages": Job(16, 8, 4, 24, 64, 40, 8, 24, 0.4),
     "Small nodes": Job(16, 4, 16, 8, 4, 80, 20, 24, 0.4),
     "Six heads": Job(16, 8, 6, 8, 12, 40, 8, 20, 0.4),
-    "Exactly as much as there is": Job(8, 8, 4, 24, 16, 40, 16, 36, 0.8),
+    "Exactly the memory of a rank": Job(8, 8, 4, 24, 16, 40, 16, 36, 0.8),
     "Large activations": Job(8, 8, 4, 24, 16, 40, 16, 40, 0.8),
     "A small batch": Job(16, 4, 12, 8, 4, 80, 16, 80, 0.8),
-    "Fewer parts than stages": Job(16, 8, 4, 16, 2, 160, 20, 24, 0.8),
+    "Fewer micro-batches than stages": Job(16, 8, 4, 16, 2, 160, 20, 24, 0.8),
     "Few blocks, many samples": Job(8, 8, 4, 12, 64, 40, 4, 20, 0.4),
     "Three stages": Job(24, 4, 8, 12, 16, 40, 4, 12, 0.1),
-    "Twelve stages below a tight cap": Job(24, 6, 8, 12, 16, 40, 20, 12, 0.1),
+    "Twelve stages in little memory": Job(24, 6, 8, 12, 16, 40, 20, 12, 0.1),
     "Nodes of six": Job(24, 6, 12, 12, 16, 40, 4, 12, 0.1),
-    "Eight pieces": Job(24, 8, 8, 12, 16, 40, 4, 12, 0.1),
-    "Bubble and messages, one times the other": Job(16, 4, 8, 16, 32, 112, 8, 20, 0.5),
+    "t = 8": Job(24, 8, 8, 12, 16, 40, 4, 12, 0.1),
+    "Bubble and communication, multiplied": Job(16, 4, 8, 16, 32, 112, 8, 20, 0.5),
     "Four heads in nodes of six": Job(24, 6, 4, 24, 24, 112, 6, 20, 0.1),
     "Nothing fits": Job(8, 8, 4, 24, 16, 40, 400, 20, 0.4),
 }
@@ -331,9 +331,9 @@ EXERCISE = Exercise(
     chapter="19",
     cases=tuple(case(name, _check, job) for name, job in JOBS.items()),
     hints=(
-        "How many meshes are there for 32 ranks? Is it worth being clever?",
-        "What does rank 0 hold, when it holds most? Which of t and p cut which term?",
-        "How many parts has a group of the batch? What does a bubble cost with so many?",
+        "How many meshes are there for 32 ranks? Can you simply try all of them?",
+        "What does rank 0 store when it stores most? Which terms are divided by t, and which by p?",
+        "How many micro-batches does a group have? By which factor does the bubble make the step longer?",
     ),
-    code=("for d, t, p in …: m = batch // d; held = (states_gb + min(m, p) * sample_gb) / (t * p); …",),
+    code=("for d, t, p in …: m = batch // d; stored = (states_gb + min(m, p) * sample_gb) / (t * p); …",),
 )

@@ -2,7 +2,7 @@
 
 The answer returns the order of one rank. The checks run the orders of all ranks with a forward pass of one unit and a
 backward pass of two. The schedule must take the time of GPipe, 3 (m + p - 1) units. Rank r must hold the activations of
-at most min(m, p - r) micro-batches. Hints call a micro-batch a part, as the exercise does.
+at most min(m, p - r) micro-batches.
 
 Legend: p ranks, m micro-batches.
 
@@ -19,19 +19,19 @@ from dltutorial.parallel import schedules
 from dltutorial.parallel.schedules import Act
 
 _WORDS = 'a list of pairs such as ("F", 0), ("B", 0)'
-_FROM_0 = "Parts are numbered from 0."
-_ONLY = "There are no more parts than m: with fewer parts than ranks the warm-up is shorter."
-_LEFT = "Some parts went forward and never came back: what is in flight after the last forward must return, too."
-_NEVER = "Some parts never go forward: those of the warm-up are of the m parts, too."
-_TWICE = "A part goes forward once and backward once: 2 m acts."
-_LAST_FIRST = "The last part comes back first here. The next stage sends part 0 back first: take them as they come."
-_FIRST = "A part cannot go backward before it went forward."
-_FAR = "The first rank is farthest from the loss: its first part is back last, so it warms up longest."
-_ALL = "All forward, then all backward: that is GPipe, and holds m parts. Send a part back as soon as it can go."
-_ALIKE = "Every rank warms up alike. On the last rank part 0 can go back at once; nothing else need be held there."
-_MORE = "A part more than needed is in flight: after the warm-up comes a pair, one forward, one backward."
-_NO_WARMUP = "One part at a time: while it travels, the other ranks have nothing to do. Warm up with some forwards."
-_FEWER = "A part too few in flight: the rank waits for the first to come back while it could send another forward."
+_FROM_0 = "Micro-batches are numbered from 0."
+_ONLY = "There are only m micro-batches. If there are fewer micro-batches than ranks, the warm-up is shorter."
+_LEFT = "Some micro-batches have no backward pass. After the last forward pass, those in flight still need one."
+_NEVER = "Some micro-batches have no forward pass. Those of the warm-up count, too."
+_TWICE = "Each micro-batch has one forward and one backward pass, so there are 2 m passes."
+_LAST_FIRST = "The last micro-batch has the first backward pass here. But the gradient of micro-batch 0 arrives first."
+_FIRST = "A backward pass needs the forward pass of the same micro-batch before it."
+_FAR = "The first rank is farthest from the loss. Its first gradient arrives last, so its warm-up is longest."
+_ALL = "First all forward, then all backward passes are GPipe. It holds m micro-batches. Start B as soon as possible."
+_ALIKE = "Every rank has the same warm-up here. But the last rank can do B of micro-batch 0 directly after its F."
+_MORE = "One micro-batch more than necessary is in flight. After the warm-up, alternate one F and one B."
+_NO_WARMUP = "Only one micro-batch is in flight, so the other ranks are idle. Begin with some forward passes."
+_FEWER = "One micro-batch too few is in flight. The rank waits for a gradient, although it could do a forward pass."
 
 
 def _schedule(fn: Callable, p: int, m: int) -> list[list[Act]]:
@@ -40,7 +40,7 @@ def _schedule(fn: Callable, p: int, m: int) -> list[list[Act]]:
     for rank in range(p):
         order = fn(rank, p, m)
         if not isinstance(order, (list, tuple)) or not all(_is_act(act) for act in order):
-            raise Wrong(_WORDS, order, "Each act is a pair: a letter, F or B, and the number of a part.")
+            raise Wrong(_WORDS, order, "Each pass is a pair of a letter, F or B, and the number of a micro-batch.")
         _check_parts(order, rank, p, m)
         for kind, hint in (("F", _NEVER), ("B", _LEFT)):
             _check_kind(order, kind, hint, rank, p, m)
@@ -61,9 +61,9 @@ def _check_parts(order: Sequence[tuple[str, int]], rank: int, p: int, m: int) ->
     if not parts:
         return
     if min(parts) == 1 and max(parts) == m:
-        raise Wrong(f"parts 0 to {m - 1}", sorted(parts), _FROM_0)
+        raise Wrong(f"micro-batches 0 to {m - 1}", sorted(parts), _FROM_0)
     if max(parts) >= m:
-        raise Wrong(f"parts 0 to {m - 1} on rank {rank} of {p}", f"part {max(parts)}", _ONLY)
+        raise Wrong(f"micro-batches 0 to {m - 1} on rank {rank} of {p}", f"micro-batch {max(parts)}", _ONLY)
 
 
 def _check_kind(order: Sequence[tuple[str, int]], kind: str, hint: str, rank: int, p: int, m: int) -> None:
@@ -72,9 +72,9 @@ def _check_kind(order: Sequence[tuple[str, int]], kind: str, hint: str, rank: in
     if sorted(parts) != list(range(m)):
         if len(set(parts)) == m:
             hint = _TWICE
-        raise Wrong(f"{kind} of parts 0 to {m - 1} on rank {rank} of {p}", f"{kind} of {parts}", hint)
+        raise Wrong(f"{kind} of micro-batches 0 to {m - 1} on rank {rank} of {p}", f"{kind} of {parts}", hint)
     if parts != sorted(parts):
-        raise Wrong(f"{kind} of parts in their order", f"{kind} of {parts}", _LAST_FIRST)
+        raise Wrong(f"{kind} of the micro-batches in their order", f"{kind} of {parts}", _LAST_FIRST)
 
 
 def _check(fn: Callable, p: int, m: int) -> None:
@@ -87,13 +87,13 @@ def _check(fn: Callable, p: int, m: int) -> None:
     try:
         spans = schedules.timed(schedule, {"F": 1, "B": 2})
     except CourseError as error:
-        raise Wrong("ranks that can go on", str(error).split(";")[0], warm_up_hint or _FEWER) from None
+        raise Wrong("ranks that can continue", str(error).split(";")[0], warm_up_hint or _FEWER) from None
     _check_memory(in_flight, warm_ups, m)
     step = max(spans_of_rank[-1].end_s for spans_of_rank in spans)
     expected_step = 3 * (m + p - 1)
     if step > expected_step:
         hint = _NO_WARMUP if max(in_flight) == 1 else _FEWER
-        expected = f"a step of {expected_step} units on {p} ranks with {m} parts"
+        expected = f"a step of {expected_step} units on {p} ranks with {m} micro-batches"
         raise Wrong(expected, f"{step:g}", warm_up_hint or hint)
 
 
@@ -102,7 +102,7 @@ def _check_memory(in_flight: list[int], warm_ups: list[int], m: int) -> None:
     p = len(in_flight)
     limits = [min(m, p - rank) for rank in range(p)]
     if any(n > limit for n, limit in zip(in_flight, limits, strict=True)):
-        expected = f"parts held at once by ranks 0 to {p - 1}: {limits}"
+        expected = f"micro-batches held at once by ranks 0 to {p - 1}: {limits}"
         raise Wrong(expected, in_flight, _hint_for_memory(warm_ups, m))
 
 
@@ -119,20 +119,20 @@ EXERCISE = Exercise(
     name="one_f_one_b",
     chapter="19",
     cases=(
-        case("One rank: each part goes forward, and back", _check, 1, 3),
-        case("Four ranks, eight parts", _check, 4, 8),
-        case("Two ranks, four parts", _check, 2, 4),
-        case("As many parts as ranks", _check, 3, 3),
-        case("Fewer parts than ranks", _check, 4, 2),
+        case("One rank: each micro-batch has both passes", _check, 1, 3),
+        case("Four ranks, eight micro-batches", _check, 4, 8),
+        case("Two ranks, four micro-batches", _check, 2, 4),
+        case("As many micro-batches as ranks", _check, 3, 3),
+        case("Fewer micro-batches than ranks", _check, 4, 2),
         case("Many of both", _check, 8, 32),
     ),
     hints=(
-        "When is part 0 back on rank r? How many forwards fit in until then?",
-        "Three pieces: only forward; pairs; only backward. How long is each?",
-        "Which of the three pieces is empty on the last rank?",
+        "When does the gradient of micro-batch 0 arrive on rank r? How many forward passes are possible until then?",
+        "The list has three sections: forward passes, then pairs, then backward passes. How long is each section?",
+        "Which of the three sections are empty on the last rank?",
     ),
     code=(
         "ahead = min(m, p - rank - 1)",
-        "for part in range(m): a forward of part + ahead, if there is one; a backward of part",
+        "for i in range(m): a forward pass of i + ahead, if it exists, then a backward pass of i",
     ),
 )

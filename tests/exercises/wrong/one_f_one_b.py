@@ -18,12 +18,12 @@ _AHEAD = "ahead = min(m, p - rank - 1)"
 _with = functools.partial(altered, RIGHT)
 
 WRONG = [
-    ("GPipe", _with((_AHEAD, "ahead = m")), "that is GPipe"),
-    ("no warm-up", _with((_AHEAD, "ahead = 0")), "One part at a time"),
-    ("all ranks alike", _with((_AHEAD, "ahead = min(m, p - 1)")), "Every rank warms up alike"),
+    ("GPipe", _with((_AHEAD, "ahead = m")), "are GPipe"),
+    ("no warm-up", _with((_AHEAD, "ahead = 0")), "Only one micro-batch"),
+    ("all ranks alike", _with((_AHEAD, "ahead = min(m, p - 1)")), "Every rank has the same warm-up"),
     ("the last rank warms up longest", _with((_AHEAD, "ahead = min(m, rank)")), "farthest from the loss"),
-    ("one more than needed", _with((_AHEAD, "ahead = min(m, p - rank)")), "A part more than needed"),
-    ("one too few", _with((_AHEAD, "ahead = min(m, max(0, p - rank - 2))")), "A part too few"),
+    ("one more than needed", _with((_AHEAD, "ahead = min(m, p - rank)")), "One micro-batch more than necessary"),
+    ("one too few", _with((_AHEAD, "ahead = min(m, max(0, p - rank - 2))")), "One micro-batch too few"),
     ("backward first in a pair", _with(
         ("""        if ahead + part < m:
             order.append(("F", ahead + part))
@@ -33,17 +33,17 @@ WRONG = [
         order.append(("B", part))
         if 0 < ahead and ahead + part < m:
             order.append(("F", ahead + part))
-""")), "A part too few"),
+""")), "One micro-batch too few"),
     ("more forwards than parts", _with((_AHEAD, "ahead = p - rank - 1"), ("        if ahead + part < m:\n    ", "")),
-     "no more parts than m"),
+     "only m micro-batches"),
     ("no way back at the end", _with(("    for part in range(m):\n", "    for part in range(m - ahead):\n")),
-     "never came back"),
+     "have no backward pass"),
     ("the warm-up's parts forgotten", _with(('order = [("F", part) for part in range(ahead)]', "order = []")),
-     "never go forward"),
+     "have no forward pass"),
     ("from 1", _with(("    return order", "    return [(kind, part + 1) for kind, part in order]")), "numbered from 0"),
-    ("last first", _with((_AHEAD, "ahead = m"), ('("B", part)', '("B", m - 1 - part)')), "last part comes back first"),
-    ("backward before forward", _with(("    return order", "    return sorted(order)")), "before it went forward"),
-    ("words", _with(("    return order", "    return [f'{act}' for act in order]")), "Each act is a pair"),
-    ("all ranks' orders", _with(("    return order", "    return [order] * p")), "Each act is a pair"),
-    ("a part twice", _with(("    return order", "    return order + [('B', m - 1)]")), "2 m acts"),
+    ("last first", _with((_AHEAD, "ahead = m"), ('("B", part)', '("B", m - 1 - part)')), "has the first backward"),
+    ("backward before forward", _with(("    return order", "    return sorted(order)")), "needs the forward pass"),
+    ("words", _with(("    return order", "    return [f'{act}' for act in order]")), "Each pass is a pair"),
+    ("all ranks' orders", _with(("    return order", "    return [order] * p")), "Each pass is a pair"),
+    ("a micro-batch twice", _with(("    return order", "    return order + [('B', m - 1)]")), "2 m passes"),
 ]  # fmt: skip
