@@ -44,6 +44,7 @@ _SAMPLERS_BATCHES = "math.ceil(math.ceil(len(data) / world_size) / (args.batch /
 _IMPORT = "from torch.utils.data import DataLoader\n"
 _IMPORTS = f"{_IMPORT}from torch.utils.data.distributed import DistributedSampler\n"
 _OPTIMIZER = "SGD(network.parameters(), args.rate * args.batch / 64, momentum=0.9)"
+_TRAIN = 'train(args, "cuda" if on_gpu else "cpu", warnings)'
 _N_BATCHES = "math.ceil(len(data) / args.batch)"
 
 
@@ -64,7 +65,7 @@ WRONG = [
         ("step = n_warnings = 0", "step = n_warnings = resumed = 0"),
         (_EPOCH, "        epoch = (max(1, step) - (step == resumed)) // n_batches\n"
                  "        n_done = step - epoch * n_batches\n")), "no batch of this epoch is left"),
-    ("a warning in the very last update", _with(("network if step", "network if not n_warnings and step")),
+    ("a warning in the very last update", _with(("rank == 0 and step ==", "rank == 0 and not n_warnings and step ==")),
      "very last update"),
     ("removes the old checkpoint before the rename", _with((_RENAME, f"    file.unlink(missing_ok=True)\n{_RENAME}")),
      "only after the rename"),
@@ -76,14 +77,14 @@ WRONG = [
         ("torch.stack([loss.detach()", "torch.stack([loss.detach() * len(x) / len(batch)")), "section 4 of chapter 09"),
     ("model.pt only if something was trained", _with(
         ("    n_batches = math", "    first = step\n    n_batches = math"),
-        ("if step == args.epochs", "if first < step == args.epochs")),
+        ("and step == args.epochs", "and first < step == args.epochs")),
      "between the last checkpoint and model.pt"),
     ("makes the folder once only", _with(("parents=True, exist_ok=True", "parents=True")), "exist_ok=True"),
     ("the same order in each epoch", _with(("manual_seed(epoch)", "manual_seed(0)")), "must depend on the epoch"),
     ("does not shuffle", _with(("torch.randperm(len(data), generator=torch.Generator().manual_seed(epoch))",
                                 "torch.arange(len(data))")), "Shuffle with a seed"),
     ("own weights on each rank", _with((_WRAP, "    ddp = network\n")), "Each rank begins with different weights"),
-    ("throughput of one rank", _with(("epoch_samples += len(batch)", "epoch_samples += len(x)")), "add their numbers"),
+    ("throughput of one rank", _with(("n + len(batch)", "n + len(x)")), "add their numbers"),
     ("every rank reads all", _with((_SHARE, "batch.tolist()")), "Each rank reads all samples"),
     ("the batch is each rank's", _with(("order.split(args.batch)", "order.split(args.batch * world_size)"),
                                        ("len(data) / args.batch)", "len(data) / args.batch / world_size)")),
@@ -106,12 +107,12 @@ WRONG = [
     ("never zeroes", _with(("            optimizer.zero_grad()\n", "")), "zero_grad()"),
     ("another optimizer", _with((_OPTIMIZER, "AdamW(network.parameters(), args.rate * args.batch / 64)")),
      "momentum 0.9"),
-    ("the loss of rank 0", _with(("epoch_loss += batch_loss", "epoch_loss += loss.item() * len(batch) / len(x)")),
+    ("the loss of rank 0", _with(("total + batch_loss", "total + loss.item() * len(batch) / len(x)")),
      "loss of one rank's samples alone"),
     ("all ranks print", _with(("            if step % n_batches == 0:\n",
                                "        if True:\n            if step % n_batches == 0:\n")),
      "Only rank 0 prints"),
-    ("saves through the wrapper", _with(("    return network if", "    return ddp if")), "begin with module."),
+    ("saves through the wrapper", _with(("save(network.state_dict()", "save(ddp.state_dict()")), "begin with module."),
     ("no destroy_process_group", _with(("    dist.destroy_process_group()\n", "")), "dist.destroy_process_group()"),
     ("all ranks write", _with(("        if rank == 0:\n", "        if True:\n"),
                               ("            if step % n_batches", "            if rank == 0 and step % n_batches")),
@@ -142,10 +143,9 @@ WRONG = [
      "continue at different updates"),
     ("saves when warned only", _with((_SAVE, "            if n_warnings:\n    " + _SAVE)), "comes without a warning"),
     ("writes under its name", _with((_WRITE, "    torch.save(state, file)\n")), "Write to a temporary name"),
-    ("waits for ever", _with((", timeout=timedelta(seconds=timeout_s)", "")), "By default, gloo waits"),
-    ("hides errors", _with(("    network = train(args, device, warnings)\n",
-                            "    try:\n        network = train(args, device, warnings)\n"
-                            "    except RuntimeError:\n        return\n")), "An except hides"),
+    ("waits for ever", _with((", timeout=timedelta(seconds=args.timeout)", "")), "By default, gloo waits"),
+    ("hides errors", _with((f"    {_TRAIN}",
+                            f"    try:\n        {_TRAIN}\n    except RuntimeError:\n        return")), "An except hides"),
     ("imports the course", _with(("import torch\n", "import dltutorial\nimport torch\n")), "where only torch"),
     ("a job script without a time limit", _job('#!/bin/bash\nsrun torchrun --standalone --nproc-per-node 2 '
                                                'capstone.py "$@"\n'), "#SBATCH --time"),
