@@ -145,7 +145,8 @@ WRONG = [
     ("writes under its name", _with((_WRITE, "    torch.save(state, file)\n")), "Write to a temporary name"),
     ("waits for ever", _with((", timeout=timedelta(seconds=args.timeout)", "")), "By default, gloo waits"),
     ("hides errors", _with((f"    {_TRAIN}",
-                            f"    try:\n        {_TRAIN}\n    except RuntimeError:\n        return")), "An except hides"),
+                            f"    try:\n        {_TRAIN}\n    except RuntimeError:\n        return")),
+     "An except hides"),
     ("imports the course", _with(("import torch\n", "import dltutorial\nimport torch\n")), "where only torch"),
     ("a job script without a time limit", _job('#!/bin/bash\nsrun torchrun --standalone --nproc-per-node 2 '
                                                'capstone.py "$@"\n'), "#SBATCH --time"),
