@@ -21,17 +21,19 @@ from dltutorial.course.checks.expect import expect_close
 
 _Q = 4
 _D = 3
-_MEAN = "A plain mean. A part whose keys fit better weighs more: by e to its log-sum."
-_RAW = "A sum, but of what weights? They must add up to 1: divide by the sum of all."
-_BY_LOG = "The weights are e to the log-sums, not the log-sums."
-_ONE_PART = "Values are right; the log-sum that belongs to them is that of all parts together."
-_SUM_OF_LOGS = "Logarithms of sums do not add: sums do."
-_RANGE = "e to a large log-sum is infinite. Only differences of log-sums matter: subtract before you take e to it."
+_MEAN = "This is a plain mean or sum. The weight of a result is proportional to e to the power of its log-sum."
+_RAW = "The weights do not add up to 1: divide by their sum."
+_BY_LOG = "The weights are e to the power of the log-sums, not the log-sums."
+_ONE_PART = "The values are right, but their log-sum is that of all results together."
+_SUM_OF_LOGS = "Logarithms of sums do not add. The sums do."
+_RANGE = "e to the power of a large log-sum is infinite. Only differences of log-sums matter, so subtract before exp."
 _ROWS = torch.tensor([[800.0], [-800.0], [0.0], [30.0]], dtype=torch.float64)
-_EACH = "Each row has a largest log-sum of its own: subtract that, not one for all rows."
-_PAIRS = "Merging pairs? The log-sum must grow with each: carry the merged one on to the next."
-_NO_NUMBER = "e to −∞ is 0, but −∞ less −∞ is no number: subtract the log-sum of all parts, not a part's."
-_PAIR_OF_NONE = "Here the log-sum to subtract is −∞ itself, and −∞ less −∞ is no number: such parts weigh 0."
+_EACH = "Each row has its own largest log-sum. Subtract that, and not one number for all rows."
+_PAIRS = "Merging pairs? The log-sum grows with each result, so use the merged log-sum in the next merge."
+_NO_NUMBER = "e to the power of −∞ is 0, but −∞ minus −∞ is no number. Subtract the log-sum of all results."
+_PAIR_OF_NONE = (
+    "Here, the log-sum that you subtract is −∞ itself, and −∞ minus −∞ is no number. Such results have weight 0."
+)
 
 
 class _Part(NamedTuple):
@@ -60,7 +62,7 @@ def _call(fn: Callable, parts: list[_Part]) -> Sequence[Any]:
     """Return the answer's pair."""
     merged = fn([tuple(part) for part in parts])
     if not isinstance(merged, (tuple, list)) or len(merged) != 2:
-        raise Wrong("a pair: values, log-sum", merged, "Return both: what is merged can be merged again.")
+        raise Wrong("a pair: values, log-sum", merged, "Return both, so that the result can be merged again.")
     return merged
 
 
@@ -72,11 +74,11 @@ def _check(fn: Callable, sizes: Sequence[int], shift: float | Tensor = 0.0, hint
     expect_close(values, expected.values_QD, hint, _mistakes_of_values(parts))
     mistakes = [(part.log_sum_Q1, _ONE_PART) for part in parts]
     mistakes.append((torch.stack([part.log_sum_Q1 for part in parts]).sum(0), _SUM_OF_LOGS))
-    mistakes.append((expected.log_sum_Q1.exp(), "Its logarithm, please."))
+    mistakes.append((expected.log_sum_Q1.exp(), "This is the sum. Return its logarithm."))
     expect_close(log_sum, expected.log_sum_Q1, hint or _ONE_PART, mistakes)
     for part, argument in zip(parts, arguments, strict=True):
         if not all(torch.equal(*pair) for pair in zip(part, argument, strict=True)):
-            raise Wrong("parts as they were", "changed ones", "The parts may be used again: write into none of them.")
+            raise Wrong("unchanged parts", "changed parts", "The parts may be used again, so do not write into them.")
 
 
 def _mistakes_of_values(parts: list[_Part]) -> list[tuple[Tensor, str]]:
@@ -103,7 +105,7 @@ def _check_merged(fn: Callable, parts: list[_Part], expected: _Part, hint: str) 
 
 
 def _check_one_without_keys(fn: Callable) -> None:
-    """A part without any key, of log-sum −∞, adds nothing"""
+    """A part without any key, with the log-sum −∞, changes nothing"""
     for position in range(3):
         parts, expected = _draw([3, 2])
         parts.insert(position, _part_without_keys())
@@ -117,7 +119,7 @@ def _check_two_without_keys(fn: Callable) -> None:
 
 
 def _check_all_without_keys(fn: Callable) -> None:
-    """No part has any key: zeros, and −∞"""
+    """No part has any key: the values are 0, and the log-sum is −∞"""
     for n in (1, 3):
         _check_merged(fn, [_part_without_keys() for _ in range(n)], _part_without_keys(), _PAIR_OF_NONE)
 
@@ -127,10 +129,10 @@ EXERCISE = Exercise(
     chapter="18",
     cases=(
         case("Two parts of equally many keys", _check, (4, 4)),
-        case("Three parts, uneven", _check, (5, 1, 3), hint=_PAIRS),
-        case("One part is itself", _check, (3,)),
-        case("Large scores, as they come", _check, (3, 4), 800.0, _RANGE),
-        case("Very small ones", _check, (3, 4), -800.0, _RANGE),
+        case("Three parts with different numbers of keys", _check, (5, 1, 3), hint=_PAIRS),
+        case("One part alone does not change", _check, (3,)),
+        case("Large scores", _check, (3, 4), 800.0, _RANGE),
+        case("Very small scores", _check, (3, 4), -800.0, _RANGE),
         case("Large in one row, small in another", _check, (3, 4), _ROWS, _EACH),
         case("Seven parts", _check, (2, 1, 3, 1, 2, 4, 1), hint=_PAIRS),
         _check_one_without_keys,
@@ -138,13 +140,12 @@ EXERCISE = Exercise(
         _check_all_without_keys,
     ),
     hints=(
-        "Each part's values were divided by its own sum. By what should they have been divided?",
-        "Softmax over three numbers, the log-sums, gives three weights. How is softmax computed so that nothing "
-        "overflows?",
-        "torch.logsumexp and torch.logaddexp subtract the largest before they take e to it.",
+        "The values of each part were divided by the sum over its own keys. By which sum should they be divided?",
+        "The softmax of the log-sums gives the weights. How does softmax avoid an overflow?",
+        "torch.logsumexp and torch.logaddexp subtract the largest number before they use exp.",
     ),
     code=(
         "log_sums = torch.stack([log_sum for _, log_sum in parts])",
-        "whole = torch.logsumexp(log_sums, 0)",
+        "total = torch.logsumexp(log_sums, 0)",
     ),
 )

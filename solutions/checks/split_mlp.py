@@ -34,19 +34,25 @@ _H = 12
 _NAMES = ("x", "up", "up's bias", "down", "down's bias")
 _SHARDED = (1, 2, 3)  # the positions of the sharded weights among the names
 _DOWN = 3
-_NOTHING = "Nothing was sent. Take this rank's part of the hidden numbers, and sum the ranks' parts of the result."
-_PART = "That is this rank's part. The ranks' parts must be summed: an all-reduce."
-_BIAS = "The last bias came in once for each rank. Add it after the sum."
-_HIDDEN = "A piece of the hidden numbers is a piece of up's rows, of its bias, and of down's columns: the same piece."
-_ENTERS = "This is the slope through this rank's hidden numbers alone. Where x enters, the backward pass must sum."
-_TIMES = "Once too much for each rank: behind the sum every rank has the whole slope, and backward nothing is sent."
-_OTHERS = "A gradient of what other ranks hold: use nothing but this rank's piece of the hidden numbers."
-_ORDER = "Right numbers of another rank: pieces in the order of the ranks, as tensor.chunk cuts them."
-_SHARE = "The mean over the ranks. Each of them has another part of the slope: they are summed."
-_STOPS = "The gradient stops. Messages are no part of the graph: write an autograd.Function around each."
-_DETACHED = "x has a gradient, this has none on this rank: hand its piece to your layers as it came, not detached."
-_LAST_UNUSED = "This rank has not used the last bias. All ranks have it, whole: each adds it, once, after the sum."
-_TWO_MESSAGES = "One sum forward, for the result, and one backward, for x's slope: each of N × D values, and no more."
+_NOTHING = "Nothing was sent. Use this rank's shard of the hidden values, and sum the results of all ranks."
+_PART = "This is only the summand of this rank. An all-reduce must sum the results of all ranks."
+_BIAS = "The last bias was added once for each rank. Add it after the sum."
+_HIDDEN = "A shard of the hidden values is a shard of up's rows, of its bias and of down's columns: the same shard."
+_ENTERS = (
+    "This is the gradient through the hidden values of this rank only. The backward pass must sum it over all ranks."
+)
+_TIMES = "This is too large by the number of ranks. After the sum, each rank has the complete gradient: send nothing."
+_OTHERS = "This contains what other ranks should compute. Use only this rank's shard of the hidden values."
+_ORDER = "These are correct numbers of another rank. The shards are in the order of the ranks, as in tensor.chunk."
+_SHARE = "This is the mean over the ranks. Each rank has a summand of the gradient, so the ranks must sum them."
+_STOPS = "The gradient stops, because autograd knows no collectives. Write an autograd.Function around each of them."
+_DETACHED = "x has a gradient, but this weight has none on this rank. Use its shard without detaching it."
+_LAST_UNUSED = (
+    "This rank has not used the last bias. All ranks have all of it, and each rank adds it once, after the sum."
+)
+_TWO_MESSAGES = (
+    "Use one all-reduce of N x D values forward, for the result, and one backward, for x. Send no more than that."
+)
 
 
 class _Result(NamedTuple):
@@ -122,7 +128,7 @@ def _check_output(fn: Callable, world_size: int) -> None:
                 (part + last_D, _PART),
                 (expected + (world_size - 1) * last_D, _BIAS),
                 (expected - last_D, "The last bias is missing."),
-                (expected / world_size, "That is the mean. The parts are summed."),
+                (expected / world_size, "This is the mean over the ranks. The result is their sum."),
                 (world_size * expected, _OTHERS),
             ]
         )
@@ -165,7 +171,7 @@ def _compare_sharded(gradients: list[Any], complete: Tensor, position: int) -> N
         mistakes.append(
             [(complete, _OTHERS), (world_size * shard, _TIMES), (strided, _ORDER), (shard / world_size, _SHARE)]
         )
-    hint = f"The gradient of {_NAMES[position]} is another."
+    hint = f"The gradient of {_NAMES[position]} is wrong."
     expect_close_on_ranks(gradients, expected, hint, mistakes, atol=1e-12)
 
 
@@ -190,7 +196,7 @@ def _compare_complete(gradients: list[Any], complete: Tensor, position: int) -> 
             assert partial is not None
             of_rank += [(partial, _ENTERS), (world_size * partial, _ENTERS)]
         mistakes.append(of_rank)
-    hint = f"The gradient of {_NAMES[position]} is another."
+    hint = f"The gradient of {_NAMES[position]} is wrong."
     expect_close_on_ranks(gradients, [complete] * world_size, hint, mistakes, atol=1e-12)
 
 
@@ -207,22 +213,22 @@ def _check_messages(fn: Callable) -> None:
 
 
 _HINTS = (
-    "Which rows of up, and which columns of down, belong to one hidden number? x.tensor_split(p) cuts evenly.",
-    "y is a sum of parts, one a rank. If y changes by as much as one part does, what is the part's slope?",
-    "x goes into every rank's part. Whose slopes make up x's? Who knows them?",
+    "Which row of up and which column of down belong to one hidden value? torch.arange(n).chunk(p) divides evenly.",
+    "y is a sum with one summand per rank. If one summand changes a little, how much does y change?",
+    "Every rank uses x. Which rank knows which summand of the gradient of x?",
 )
 _CODE = (
-    "mine = torch.arange(len(up)).chunk(dist.get_world_size())[dist.get_rank()]",
-    "class Enter(torch.autograd.Function): forward returns x.view_as(x), backward the sum of all ranks' slopes",
-    "return Leave.apply(F.linear(hidden, down[:, mine])) + last",
+    "own = torch.arange(len(up)).chunk(dist.get_world_size())[dist.get_rank()]",
+    "class Enter(torch.autograd.Function): forward returns x.view_as(x), backward the sum of all upstream gradients",
+    "return Leave.apply(F.linear(hidden, down[:, own])) + last",
 )
 EXERCISE = Exercise(
     name="split_mlp",
     chapter="18",
     cases=(
-        case("Two ranks: the result is the whole MLP's", _check_output, 2),
-        case("x gets the whole slope", _check_gradients, 2, range(1)),
-        case("Weights get theirs, each rank in its own piece", _check_gradients, 2, range(1, 5)),
+        case("Two ranks: the result is that of one process", _check_output, 2),
+        case("Two ranks: x has its complete gradient", _check_gradients, 2, range(1)),
+        case("Two ranks: each weight has its gradient in the shard of the rank", _check_gradients, 2, range(1, 5)),
         _check_messages,
         case("Four ranks: the result", _check_output, 4),
         case("Four ranks: all gradients", _check_gradients, 4, range(5)),

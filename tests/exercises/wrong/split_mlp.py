@@ -44,27 +44,27 @@ _with = functools.partial(altered, RIGHT)
 WRONG = [
     ("eight hidden numbers", _with((_MINE, "slice(dist.get_rank() * (8 // dist.get_world_size()), "
      "(dist.get_rank() + 1) * (8 // dist.get_world_size()))")), None),
-    ("no sum", _with((_LEAVE, "F.linear(hidden, down[:, mine]) + last")), "That is this rank's part"),
+    ("no sum", _with((_LEAVE, "F.linear(hidden, down[:, mine]) + last")), "only the summand of this rank"),
     ("a bias from each rank", _with((_LEAVE, "Leave.apply(F.linear(hidden, down[:, mine], last))")), "once for each"),
-    ("x enters without a sum", _with(("Enter.apply(x)", "x")), "Where x enters"),
-    ("the sum's slope summed again", _with(("        return slope\n", "        return summed(slope)\n")), "too much"),
+    ("x enters without a sum", _with(("Enter.apply(x)", "x")), "must sum it over all ranks"),
+    ("the sum's slope summed again", _with(("        return slope\n", "        return summed(slope)\n")), "too large"),
     ("all alone", "from torch.nn import functional as F\n\ndef split_mlp(x, up, first, down, last):\n"
-     "    return F.linear(F.gelu(F.linear(x, up, first)), down, last)\n", "use nothing but this rank's piece"),
+     "    return F.linear(F.gelu(F.linear(x, up, first)), down, last)\n", "Use only this rank's shard"),
     ("no last bias", _with((" + last", "")), "The last bias is missing"),
     ("a mean", _with(("        return summed(part)", "        return summed(part) / dist.get_world_size()")), ""),
     ("a sum outside the graph", _with(("    return Leave", "    with torch.no_grad():\n        return Leave")),
      "The gradient stops"),
     ("a bias on rank 0 only", _with((_LEAVE, "Leave.apply(F.linear(hidden, down[:, mine], "
      "None if dist.get_rank() else last))")), "has not used the last bias"),
-    ("up detached", _with(("up[mine]", "up.detach()[mine]")), "not detached"),
+    ("up detached", _with(("up[mine]", "up.detach()[mine]")), "without detaching"),
     ("slopes averaged", _with(("        return summed(slope)\n",
-     "        return summed(slope) / dist.get_world_size()\n")), "they are summed"),
-    ("another piece of down", _with(("down[:, mine]", "down[:, mine.flip(0)]")), "the same piece"),
-    ("rows of up only", _with(("first[mine]", "first")), "the same piece"),
+     "        return summed(slope) / dist.get_world_size()\n")), "must sum them"),
+    ("another piece of down", _with(("down[:, mine]", "down[:, mine.flip(0)]")), "the same shard"),
+    ("rows of up only", _with(("first[mine]", "first")), "the same shard"),
     ("every other number", _with(("torch.arange(len(up)).chunk(dist.get_world_size())[dist.get_rank()]",
-     "torch.arange(dist.get_rank(), len(up), dist.get_world_size())")), "pieces in the order of the ranks"),
+     "torch.arange(dist.get_rank(), len(up), dist.get_world_size())")), "in the order of the ranks"),
     ("sums hidden numbers too", _with(("    return Leave", "    spare = summed(hidden.detach())\n    return Leave")),
-     "and no more"),
+     "no more than that"),
     ("one rank sends twice", _with(("    return Leave", "    if dist.get_rank():\n        summed(x.detach())\n"
      "    return Leave")), None),
 ]  # fmt: skip
