@@ -128,7 +128,7 @@ def _as_job(got: Any) -> Any:
 def _wrong(difference: _Difference, hint: str) -> Wrong:
     """Return the error with all events before the difference."""
     history = difference.history
-    when = "after what is told below" if history else "at the beginning"
+    when = "after the events below" if history else "at the beginning"
     lines = [", ".join(history[n : n + _SHOWN_IN_LINE]) for n in range(0, len(history), _SHOWN_IN_LINE)]
     return Wrong(f"ask() → {difference.expected}, {when}", difference.got, hint, "\n".join(lines))
 
@@ -148,27 +148,27 @@ def _new(n: int, first: int = 0) -> list[Event]:
     return _asks(*((config, 0) for config in range(first, first + n)))
 
 
-_BEGIN = "Nobody has arrived: the next config begins, at rung 0; when there are none left, None."
-_THIRD = "The best third of those that have arrived, rounded down: of 3 one, of 5 one, of 6 two."
-_TWICE = "It was promoted before: a config passes a rung once."
-_HIGH = "Two rungs have somebody to promote: the higher one first, where most has been spent."
-_WITHIN_RUNG = "Compare within a rung: an error after a ninth is no error after a third."
-_WAIT = "Others still run, and nobody waits for them: decide by those that have arrived."
-_NAN = "A diverged config has no error to be compared: it never goes on, but it has arrived."
-_LOST_0 = "Its worker died, so it never arrived: it begins once more, before new ones."
-_LOST_1 = "Its worker died at the higher rung: the promotion counts for nothing, and is to be given again."
-_STILL = "What it has reached at the rung below still stands there: only the promotion is taken back."
-_END = "Nothing to do now is not the end: later arrivals may promote somebody."
-_OVER = "Only the best third of those that have arrived *now*: one that was promoted before may have left it."
-_LAST = "Nobody goes on from the last rung; how many rungs there are, and eta, are given to __init__."
-_FIRST = "Of two with one error the first that arrived goes on: keep them in that order."
-_BEFORE = "Promotions come before all that begins at rung 0, also before what was lost there."
-_QUEUE = "Several were lost at rung 0: the one that was lost first begins first."
-_TIES = "With equal errors, too, no more than one in eta goes on."
+_BEGIN = "Nothing has arrived yet, so the next config begins at rung 0. If no config is left, ask() returns None."
+_THIRD = "Only the best third of the configs that have arrived may continue, rounded down: 1 of 3, 1 of 5, 2 of 6."
+_TWICE = "This config was promoted before. A config is promoted only once from each rung."
+_HIGH = "Configs of two rungs may be promoted. Take the higher one first, because most training was spent there."
+_WITHIN_RUNG = "Compare errors of the same rung only, because an error after a short training is larger."
+_WAIT = "Other jobs still run, but nobody waits for them. Decide by the configs that have arrived."
+_NAN = "A config that has diverged never continues. But it has arrived, so it counts."
+_LOST_0 = "Its worker died, so it has not arrived. It begins once more, before new configs."
+_LOST_1 = "Its worker died on the higher rung, so this promotion does not count. It may be promoted again."
+_STILL = "Its error on the rung below is still valid. Take back only the promotion."
+_END = "If there is nothing to do now, the study has not ended. A later error may allow a promotion."
+_OVER = "Only the best third of the configs that have arrived *now* may continue. A config may have left it."
+_LAST = "No config continues from the last rung. The number of rungs and eta are given to __init__."
+_FIRST = "If two errors are equal, the first that arrived continues. Keep the order of arrival."
+_BEFORE = "Promotions come before everything that begins at rung 0, also before what was lost there."
+_QUEUE = "Several configs were lost at rung 0. The one that was lost first begins first."
+_TIES = "Also with equal errors, only 1 of eta configs continues."
 
 
 def _check_random_histories(fn: Callable) -> None:
-    """Two hundred random days with deaths"""
+    """Two hundred random studies with deaths"""
     differences = []
     for seed in range(_N_HISTORIES):
         difference = _compare_random_history(fn, random.Random(seed), with_deaths=seed % 2 == 1)
@@ -177,7 +177,7 @@ def _check_random_histories(fn: Callable) -> None:
     if differences:
         shortest = min(differences, key=lambda difference: len(difference.history))
         deaths = "with" if any("lost" in event for event in shortest.history) else "without"
-        raise _wrong(shortest, f"All cases above pass; this is a day {deaths} a death: play it on paper.")
+        raise _wrong(shortest, f"All cases above pass. This random study is {deaths} a death, so play it on paper.")
 
 
 def _compare_random_history(fn: Callable, generator: random.Random, with_deaths: bool) -> _Difference | None:
@@ -216,10 +216,10 @@ _THREE_ARRIVED = [*_new(3), *_arrivals((0.5, 0.2, 0.4))]  # configuration 1 is t
 _PROMOTED = [*_THREE_ARRIVED, *_asks((1, 1))]
 _FOUR_ARRIVED = [*_new(4), *_arrivals((0.5, 0.2, 0.4, 0.1))]
 _DAYS = (
-    _Day("At first new ones begin, and in the end there is nothing", _BEGIN, [*_new(2), *_asks(None)], n_configs=2),
-    _Day("Of three arrived the best goes on", _THIRD, [*_PROMOTED, *_asks((3, 0))]),
+    _Day("First new configs begin, and then there is nothing to do", _BEGIN, [*_new(2), *_asks(None)], n_configs=2),
+    _Day("Three have arrived, and the best one continues", _THIRD, [*_PROMOTED, *_asks((3, 0))]),
     _Day(
-        "Of two arrived none does, of five one",
+        "Of two none continues, and of five one continues",
         _THIRD,
         [
             *_new(5),
@@ -229,24 +229,24 @@ _DAYS = (
             *_asks((1, 1), (6, 0)),
         ],
     ),
-    _Day("Nobody waits for those that run", _WAIT, [*_new(6), *_arrivals((0.5, 0.2, 0.4)), *_asks((1, 1))]),
+    _Day("No worker waits for jobs that still run", _WAIT, [*_new(6), *_arrivals((0.5, 0.2, 0.4)), *_asks((1, 1))]),
     _Day(  # of six two go on: 5, and 1, which was promoted before
-        "Nobody goes on twice",
+        "No config continues twice",
         _TWICE,
         [*_PROMOTED, *_new(3, first=3), *_arrivals((0.3, 0.45, 0.1), first=3), *_asks((5, 1), (6, 0))],
     ),
     _Day(
-        "One that was overtaken takes no place",
+        "A promoted config that is no longer among the best takes no place",
         _OVER,
         [*_new(4), *_arrivals((0.8, 0.5, 0.1)), *_asks((2, 1)), ("tell", 3, 0, 0.05), *_asks((3, 1))],
     ),
     _Day(
-        "Who was overtaken before anybody asked does not go on",
+        "A config that left the best third before the next ask does not continue",
         _OVER,
         [*_FOUR_ARRIVED, *_asks((3, 1), (4, 0))],
     ),
     _Day(
-        "The higher rung first, and each rung for itself",
+        "The higher rung first, and each rung is compared separately",
         f"{_HIGH} {_WITHIN_RUNG}",
         [
             *_new(9),
@@ -260,12 +260,12 @@ _DAYS = (
         n_configs=12,
     ),
     _Day(
-        "Of equal ones one",
+        "Three equal errors, and one config continues",
         _TIES,
         [*_new(3), *_arrivals((0.3, 0.3, 0.3)), ("ask", (0, 1), (1, 1), (2, 1)), *_asks((3, 0))],
     ),
     _Day(
-        "Of equal ones the first that arrived",
+        "Equal errors, and the first that arrived continues",
         _FIRST,
         [
             *_new(5),
@@ -277,14 +277,14 @@ _DAYS = (
         ],
     ),
     _Day(
-        "Two rungs, of which each second one passes",
+        "Two rungs, and every second config continues",
         _LAST,
         [*_FOUR_ARRIVED, *_asks((3, 1), (1, 1)), ("tell", 3, 1, 0.05), ("tell", 1, 1, 0.06), *_asks((4, 0))],
         n_rungs=2,
         eta=2,
     ),
     _Day(
-        "A diverged one never goes on",
+        "A config that has diverged never continues",
         _NAN,
         [
             *_new(3),
@@ -296,27 +296,27 @@ _DAYS = (
         ],
     ),
     _Day(
-        "Lost at the first rung: once more",
+        "A config that is lost at rung 0 begins once more",
         _LOST_0,
         [*_new(3), ("lost", 1, 0), *_asks((1, 0), (3, 0)), *_arrivals((0.5, 0.2, 0.4)), *_asks((1, 1))],
     ),
     _Day(
-        "Two are lost at the first rung",
+        "Two configs are lost at rung 0",
         _QUEUE,
         [*_new(3), ("lost", 2, 0), ("lost", 0, 0), *_asks((2, 0), (0, 0), (3, 0))],
     ),
     _Day(
-        "One to promote, and one that was lost",
+        "One config may be promoted, and another one was lost",
         _BEFORE,
         [*_new(4), ("lost", 3, 0), *_arrivals((0.5, 0.2, 0.4)), *_asks((1, 1), (3, 0))],
     ),
     _Day(
-        "Lost at a higher rung: promoted once more",
+        "A config that is lost at rung 1 is promoted again",
         _LOST_1,
         [*_PROMOTED, ("lost", 1, 1), *_asks((1, 1), (3, 0))],
     ),
     _Day(
-        "What a dead worker's config had reached before still counts",
+        "The error on the rung below remains after a death",
         _STILL,
         [
             *_PROMOTED,
@@ -339,9 +339,9 @@ EXERCISE = Exercise(
     chapter="20",
     cases=(*(case(day.name, _check, day) for day in _DAYS), _check_random_histories),
     hints=(
-        "Who may be compared with whom? Who has arrived, who runs, who was promoted, and who is gone?",
-        "What does a worker's death undo: the result below, or the promotion? And at rung 0, where there was none?",
-        "Which rung is looked at first, if a worker asks? What if nobody anywhere may go on?",
+        "Which configs may be compared? Which have arrived, which still run, which were promoted, and which are lost?",
+        "What does a death take back, the error below or the promotion? And at rung 0, where no promotion was made?",
+        "Which rung comes first when a worker asks? What happens if no config may continue?",
     ),
     code=("best = sorted(errors, key=errors.get)[: len(errors) // self.eta]",),
 )
