@@ -5,7 +5,7 @@
 # make book   set up, run the chapters that have not run, and make a book of all: build/book/html/index.html (PARTIAL=1: as it is)
 # make test   set up and pass the tests: style, types, units, ranks, every exercise, chapters 00, 01, 08 and 09
 # make test-ci   what .ci/run adds: the other chapters, Slurm, JupyterLab in a browser, a hub, the book, a fresh clone
-# make test-nightly   what takes very long, before a release: all wrong answers, the fuzzer, 100 kills, Ray, MPI, DALI, torch 2.6
+# make test-nightly   what takes very long, before a release: all wrong answers, the fuzzer, 100 kills, Ray, DALI, torch 2.6
 # make lint   style of code and notebooks, types
 # make clean  remove what the targets made (.venv, the book, artifacts/); your runs and the data in your cache stay
 # Another Python: make run PYTHON=python3.12. More options for the course: make run ARGS="01 --preset laptop".
@@ -94,7 +94,7 @@ test-ci: .venv/.test
 	@$(call EXECUTE,rest,$(REST))
 	@$(PYTEST) --dist loadfile -m "ci and not nightly" $(ARGS)
 
-# Needs the extras tune, mpi and dali; what is missing is skipped, and the summary says so.
+# Needs the extras tune and dali; what is missing is skipped, and the summary says so.
 test-nightly: .venv/.test test-oldest
 	@$(PYTEST) --dist loadfile -m nightly $(ARGS)
 

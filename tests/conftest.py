@@ -52,12 +52,6 @@ def _has_slurm() -> bool:
     return pocket.missing() is None
 
 
-def _has_mpi() -> bool:
-    from dltutorial.comm import mpi
-
-    return mpi.missing() is None
-
-
 def _has_dali() -> bool:
     return importlib.util.find_spec("nvidia") is not None and importlib.util.find_spec("nvidia.dali") is not None
 
@@ -74,7 +68,6 @@ NEEDS = {
         lambda: importlib.util.find_spec("ray") is not None,
         "Ray is not installed (.venv/bin/pip install -c constraints.txt -e '.[tune]')",
     ),
-    "mpi": (_has_mpi, "MPI is not installed (.venv/bin/pip install -c constraints.txt -e '.[mpi]')"),
     "dali": (_has_dali, "DALI is not installed (.venv/bin/pip install -c constraints.txt -e '.[dali]')"),
     "gpu": (_has_gpu, "no CUDA device here"),
     "hub": (_has_hub_proxy, "no configurable-http-proxy (npm install --prefix .venv/node configurable-http-proxy@5)"),

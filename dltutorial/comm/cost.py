@@ -1,8 +1,7 @@
 """The number of rounds, messages and bytes of each collective in closed form, and a model of its time.
 
 Inputs are the name of a collective, the number p of ranks and the number n of bytes. ``counts`` returns the numbers
-that the ``Traffic`` of all ranks counts while the collective runs. ``Prices.seconds`` computes the time in seconds from
-them, by the α–β–γ model:
+of rounds, messages and bytes. ``Prices.seconds`` computes the time in seconds from them, by the α–β–γ model:
 
     T = α · max(rounds, messages / lanes)
       + 1/β · max(path bytes, sent bytes / lanes)
@@ -21,14 +20,11 @@ For an all-reduce of n bytes on p ranks, if p is a power of two, the counts of s
     doubling    log₂ p       n log₂ p            p log₂ p         n p log₂ p
     server      2            2 n (p − 1)         2 (p − 1)        2 n (p − 1)
 
-Copies of small tensors are faster, because they fit into the cache. Therefore a machine is fitted in two regimes, one
-for small and one for large tensors.
-
 Source: R. Thakur, R. Rabenseifner, W. Gropp 2005, doi:10.1177/1094342005051521. The lanes are an addition of this
 course.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import astuple, dataclass
 
 import numpy as np
@@ -64,7 +60,7 @@ def counts(name: str, p: int, n: float, node_size: int = 0) -> Counts:
     """Return the counts of a collective in closed form.
 
     Args:
-        name: A name from ``stopwatch.OURS``.
+        name: A name from ``FORMULAS``, or hierarchical.
         p: The number of ranks.
         n: The bytes of the whole tensor. The formulas are exact if p divides the number of values.
         node_size: The number of ranks on a node, for the hierarchical all-reduce. With 0, all ranks are on one node.
@@ -176,8 +172,6 @@ FORMULAS: Mapping[str, Callable[[int, float], Counts]] = {
     "doubling": doubling,
 }
 
-Sample = tuple[int, Counts, float]  # bytes of the tensor, counts of its collective, measured seconds
-
 
 @dataclass(frozen=True)
 class Prices:
@@ -201,93 +195,9 @@ class Prices:
         return float(_terms(collective, self.lanes) @ prices_3)
 
 
-@dataclass(frozen=True)
-class Regimes:
-    """The prices of small tensors, of at most ``kink_bytes``, and of large tensors, which do not fit into the cache."""
-
-    small: Prices
-    large: Prices
-    kink_bytes: int
-
-    def seconds(self, n_bytes: float, collective: Counts) -> float:
-        """Return the predicted time for a tensor of ``n_bytes``."""
-        prices = self.small if n_bytes <= self.kink_bytes else self.large
-        return prices.seconds(collective)
-
-    def residuals(self, samples: Sequence[Sample]) -> np.ndarray:
-        """Return the relative error of the prediction, predicted / measured − 1, for each sample."""
-        errors = []
-        for n_bytes, collective, measured_s in samples:
-            predicted_s = self.seconds(n_bytes, collective)
-            errors.append(predicted_s / measured_s - 1)
-        return np.array(errors)
-
-
-def fit(samples: Sequence[Sample], lanes: float = 1, message_s: float | None = None) -> Prices:
-    """Fit the prices to measured times, by least squares with no negative price.
-
-    The squares are those of *relative* errors, so short times count as much as long ones.
-
-    Args:
-        samples: The measurements.
-        lanes: The lanes of the machine.
-        message_s: The latency α, if it is known. The default fits it, too.
-
-    Returns:
-        The prices with the least error.
-    """
-    rows = [_terms(collective, lanes) / measured_s for _, collective, measured_s in samples]
-    terms_M3 = np.stack(rows)
-    targets_M = np.ones(len(samples))
-    if message_s is None:
-        message_s, byte_s, reduced_byte_s = _nnls(terms_M3, targets_M)
-    else:
-        targets_M = targets_M - message_s * terms_M3[:, 0]
-        byte_s, reduced_byte_s = _nnls(terms_M3[:, 1:], targets_M)
-    return Prices(message_s, byte_s, reduced_byte_s, lanes)
-
-
-def fit_regimes(samples: Sequence[Sample], lanes: float = 1) -> Regimes:
-    """Fit small and large tensors separately, and choose the limit between them that gives the least error.
-
-    Each regime gets at least two sizes, so four sizes are necessary. The latency α is fitted to the small tensors only,
-    because the time of large tensors hardly depends on it.
-
-    Args:
-        samples: The measurements.
-        lanes: The lanes of the machine.
-
-    Returns:
-        The prices of both regimes.
-    """
-    sizes_bytes = sorted({n_bytes for n_bytes, *_ in samples})
-    candidates = []
-    for kink_bytes in sizes_bytes[1:-2]:
-        small_samples = [sample for sample in samples if sample[0] <= kink_bytes]
-        large_samples = [sample for sample in samples if sample[0] > kink_bytes]
-        small = fit(small_samples, lanes)
-        large = fit(large_samples, lanes, small.message_s)
-        candidates.append(Regimes(small, large, kink_bytes))
-    return min(candidates, key=lambda regimes: rms(regimes.residuals(samples)))
-
-
-def rms(residuals: np.ndarray) -> float:
-    """Return the root mean square, which is the typical relative error."""
-    return float(np.sqrt(np.mean(np.square(residuals))))
-
-
 def _terms(collective: Counts, lanes: float) -> np.ndarray:
     """Return the factors of α, 1/β and γ: the longest path, or the total over the lanes if that is more."""
     c = collective
     path_3 = np.array([c.rounds, c.path_bytes, c.path_reduced_bytes])
     total_3 = np.array([c.messages, c.sent_bytes, c.reduced_bytes])
     return np.maximum(path_3, total_3 / lanes)
-
-
-def _nnls(terms_MK: np.ndarray, targets_M: np.ndarray) -> list[float]:
-    """Return the K prices, none negative, whose products with the terms are nearest to the targets."""
-    from scipy.optimize import nnls
-
-    scale_K = np.maximum(terms_MK.max(0), 1e-300)  # the columns differ by many orders of magnitude
-    scaled_prices_K, _ = nnls(terms_MK / scale_K, targets_M)
-    return (scaled_prices_K / scale_K).tolist()

@@ -23,7 +23,7 @@ from dltutorial.cli.parser import make_parser
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 DOCUMENTS = ["README.md", "INSTRUCTORS.md", "CONTRIBUTING.md", "TROUBLESHOOTING.md"]
-NOT_IN_CONDA = {"tune", "mpi", "dali", "mlflow"}  # extras that most people do without
+NOT_IN_CONDA = {"tune", "dali", "mlflow"}  # extras that most people do without
 # Paths below these folders belong to one machine. System folders such as /proc and /dev are on every machine.
 MACHINE_PATH = re.compile(
     r"(?<![\w.~}\)-])/(?:home|root|work|tmp|mnt|Users|scratch|pscratch|global|opt|srv)/\w|\b[A-Z]:\\\w"
@@ -82,7 +82,7 @@ def test_conda_and_pip_install_the_same_packages():
 
 
 def test_the_library_imports_only_what_pyproject_asks_for():
-    known = requirements().keys() | {"dltutorial", "ray", "mpi4py", "nvidia"}
+    known = requirements().keys() | {"dltutorial", "ray", "nvidia"}
     for file in (ROOT / "dltutorial").rglob("*.py"):
         for node in ast.walk(ast.parse(file.read_text())):
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []

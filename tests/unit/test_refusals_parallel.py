@@ -3,13 +3,11 @@
 import pytest
 from torch import nn
 
-from dltutorial.comm.communicator import Communicator
 from dltutorial.errors import CourseError
 from dltutorial.parallel.ddp import NaiveDDP
 from dltutorial.scaling import clusters, fit
 
 REFUSALS = [
-    ("a communicator outside of a launch", Communicator, ValueError, "process group has not been initialized"),
     ("a replica alone", lambda: NaiveDDP(nn.Linear(2, 2)), ValueError, "process group has not been initialized"),
     ("an unknown cluster", lambda: clusters.load("Titan"), CourseError, "no cluster 'Titan'; choose one of: Piz Daint"),
     (

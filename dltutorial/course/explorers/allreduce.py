@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from dltutorial.comm.collectives import ALL_REDUCES
-from dltutorial.comm.cost import Prices, Regimes, counts
+from dltutorial.comm.cost import Prices, counts
 from dltutorial.course.explorers.explorer import Explorer, choice, log_slider, power_slider, size
 from dltutorial.profile.timing import duration
 
+ALL_REDUCES = ("ring", "tree", "doubling", "server", "hierarchical")
 _BYTES_N = 2.0 ** np.arange(4, 32.1, 0.25)
 _STYLES = ("-", "--", (0, (8, 1, 1, 1)), ":", "-.")
 _LINKS = (("one for each rank", True), ("one lane for all", False))
@@ -27,19 +27,18 @@ def costs(prices: Prices, ranks: int, node_size: int, n_bytes_N: np.ndarray) -> 
     return np.add.outer(start_A, 0 * n_bytes_N) + np.outer(np.subtract(one_byte_A, start_A), n_bytes_N)
 
 
-def allreduce(prices: Prices | Regimes, ranks: int = 4, node_size: int = 8) -> Explorer:
+def allreduce(prices: Prices, ranks: int = 4, node_size: int = 8) -> Explorer:
     """Return an explorer of the vector, the ranks and the prices.
 
     Args:
-        prices: Where the sliders start. Of two regimes, the start is the prices of large messages.
+        prices: Where the sliders start.
         ranks: The number of ranks at the start, at least 2.
         node_size: Ranks on a node for the hierarchical all-reduce.
     """
-    start = prices.large if isinstance(prices, Regimes) else prices
 
     def draw(ax: Any, n_bytes: float, ranks: int, latency: float, bandwidth: float, links: bool, node: int) -> str:
         lanes = ranks if links else 1
-        moved = Prices(1e-6 * latency, 1e-9 / bandwidth, start.reduced_byte_s, lanes)
+        moved = Prices(1e-6 * latency, 1e-9 / bandwidth, prices.reduced_byte_s, lanes)
         seconds_AN = costs(moved, ranks, node, _BYTES_N)
         for name, seconds_N, style in zip(ALL_REDUCES, seconds_AN, _STYLES, strict=True):
             ax.loglog(_BYTES_N, seconds_N, ls=style, label=name)
@@ -55,9 +54,9 @@ def allreduce(prices: Prices | Regimes, ranks: int = 4, node_size: int = 8) -> E
         draw,
         n_bytes=log_slider("Message [bytes]", 2**20, 16, 2**32),
         ranks=power_slider("Ranks", ranks, 2, 4096),
-        latency=log_slider("Latency α [µs]", 1e6 * start.message_s, 0.1, 1e5),
-        bandwidth=log_slider("Bandwidth β [GB/s]", 1e-9 / max(start.byte_s, 1e-15), 0.01, 1000),
-        links=choice("Links", _LINKS, start.lanes > 1),
+        latency=log_slider("Latency α [µs]", 1e6 * prices.message_s, 0.1, 1e5),
+        bandwidth=log_slider("Bandwidth β [GB/s]", 1e-9 / max(prices.byte_s, 1e-15), 0.01, 1000),
+        links=choice("Links", _LINKS, prices.lanes > 1),
         node=power_slider("Ranks on a node", node_size, 1, 64),
     )
 
@@ -65,6 +64,6 @@ def allreduce(prices: Prices | Regimes, ranks: int = 4, node_size: int = 8) -> E
 def fastest(seconds_AN: np.ndarray) -> list[tuple[float, str]]:
     """Return pairs of a number of bytes, and the all-reduces that are the fastest from there on."""
     is_fastest_AN = seconds_AN <= seconds_AN.min(0) * (1 + 1e-9)
-    names_N = [" = ".join(np.array(list(ALL_REDUCES))[fast_A]) for fast_A in is_fastest_AN.T]
+    names_N = [" = ".join(np.array(ALL_REDUCES)[fast_A]) for fast_A in is_fastest_AN.T]
     changes = [n for n, name in enumerate(names_N) if n == 0 or name != names_N[n - 1]]
     return [(_BYTES_N[n], names_N[n]) for n in changes]

@@ -110,16 +110,6 @@ def ring(x):
      "Work in place"),
     ("spare memory of one dtype", _with(("torch.empty_like(into)", "torch.empty(len(into))")), None),
     (
-        "the library's ring",
-        """
-from dltutorial.comm import collectives, communicator
-
-def ring(x):
-    collectives.ring_all_reduce(x, communicator.Communicator())
-""",
-        None,
-    ),
-    (
         "an isend of its own",
         RIGHT.replace(
             "import torch.distributed as dist",
