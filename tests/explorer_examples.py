@@ -7,7 +7,6 @@ from dltutorial.config import PRESETS
 from dltutorial.convergence import curves
 from dltutorial.course import explorers
 from dltutorial.course.explorers.explorer import Explorer
-from dltutorial.parallel.bucket_model import Link, Step
 from dltutorial.profile.peaks import Peaks
 from dltutorial.profile.probes import Figure
 from dltutorial.scaling import clusters, workloads
@@ -25,7 +24,6 @@ def examples() -> dict[str, Explorer]:
         "batches": explorers.batches(points, 200, 100, best=(60, 280)),
         "memory": explorers.memory(PRESETS["gpu"]),
         "numbers": explorers.numbers(gradients, log2_scale=16),
-        "overlap": explorers.overlap(Step([2**20] * 40, backward_s=6e-3, rest_s=4e-3), Link(2e-4, 5e9), bucket_mib=4),
         "pipeline": explorers.pipeline(0.05, 0.03),
         "roofline": explorers.roofline(machine, {"add": (1 / 12, 1.5e9), "layer, batch of 256": (110, 1.7e11)}),
         "scaling": explorers.scaling(workloads.even("assumed", 25e6).at(2.0), clusters.load("Summit")),

@@ -13,13 +13,13 @@ Legend: P values of all trainable parameters, which one flat tensor holds.
 Source: Kurth et al. 2018 (arXiv:1810.01993).
 """
 
+from collections.abc import Iterable
+
 import torch
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector
 from torch.profiler import record_function
-
-from dltutorial.parallel.ddp import broadcast_tensors
 
 
 class LateGradients:
@@ -54,3 +54,13 @@ class LateGradients:
         sizes = [p.numel() for p in self.parameters]
         for p, gradient in zip(self.parameters, gradient_P.split(sizes), strict=True):
             p.grad = gradient.view_as(p)
+
+
+def broadcast_tensors(tensors: Iterable[Tensor]) -> None:
+    """Overwrite the tensors of all ranks with those of rank 0. The tensors may have any memory layout."""
+    with torch.no_grad():
+        for tensor in tensors:
+            contiguous = tensor.contiguous()
+            dist.broadcast(contiguous, 0)
+            if contiguous.data_ptr() != tensor.data_ptr():
+                tensor.copy_(contiguous)

@@ -14,7 +14,6 @@ from dltutorial.convergence import curves
 from dltutorial.course import explorers, show
 from dltutorial.course.explorers.explorer import Explorer, int_slider, log_slider, power_slider, size
 from dltutorial.course.explorers.pipeline import mean_time, simulate
-from dltutorial.parallel.bucket_model import Link, Step
 
 EXAMPLES = examples()
 
@@ -108,15 +107,6 @@ def test_allreduce_names_the_fastest_algorithm_for_each_size():
     # Doubling sends 4 rounds of n bytes, the ring 30 rounds of n / 16, the server 2 rounds of 15 n.
     assert "1 MiB on 16 ranks: ring " in text
     assert re.search(r"server from 16 B on, doubling from [\d.,]+ B on, ring from [\d.]+ KiB on", text)
-
-
-def test_overlap_hides_all_but_the_last_bucket():
-    explorer = explorers.overlap(Step([2**20] * 10, 0.010, 0.005), Link(1e-3, 2**20 / 1e-3), bucket_mib=2)
-    # A bucket takes 3 ms and one is ready every 2 ms. Buckets are sent from 2 ms on without a pause, until 17 ms.
-    assert (
-        "Buckets of 2 MiB make 5 messages. If each is sent when it is full, a step takes 22 ms."
-        in explorer.picture().text
-    )
 
 
 def test_scaling_of_one_gpu_is_perfect_and_of_many_is_not():

@@ -1,14 +1,11 @@
-"""What comm, parallel and scaling refuse, each in one clear line. What only ranks can refuse: tests/parallel."""
+"""What scaling refuses, each in one clear line. What only ranks can refuse: tests/parallel."""
 
 import pytest
-from torch import nn
 
 from dltutorial.errors import CourseError
-from dltutorial.parallel.ddp import NaiveDDP
 from dltutorial.scaling import clusters, fit
 
 REFUSALS = [
-    ("a replica alone", lambda: NaiveDDP(nn.Linear(2, 2)), ValueError, "process group has not been initialized"),
     ("an unknown cluster", lambda: clusters.load("Titan"), CourseError, "no cluster 'Titan'; choose one of: Piz Daint"),
     (
         "two sizes",

@@ -4,9 +4,8 @@ from dltutorial.course.explorers.allreduce import allreduce
 from dltutorial.course.explorers.batches import batches
 from dltutorial.course.explorers.memory import memory
 from dltutorial.course.explorers.numbers import numbers
-from dltutorial.course.explorers.overlap import overlap
 from dltutorial.course.explorers.pipeline import pipeline
 from dltutorial.course.explorers.roofline import roofline
 from dltutorial.course.explorers.scaling import scaling
 
-__all__ = ["allreduce", "batches", "memory", "numbers", "overlap", "pipeline", "roofline", "scaling"]
+__all__ = ["allreduce", "batches", "memory", "numbers", "pipeline", "roofline", "scaling"]
