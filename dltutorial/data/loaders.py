@@ -7,10 +7,9 @@ the state one snapshot later, which is the target y. This file contains the step
     sampling.endless    chooses the samples of each batch: shuffled in each epoch, and divided among the ranks
     BatchReader         reads the samples of one batch, normalises and shifts them, and writes them to one array
     endless_batches     yields one batch after another, read by this process or ahead of time by worker processes
-    prefetched          lets a thread compute the next items of any iterator, while the caller uses the current one
 
 In: a ``Split``, which knows the files and the statistics. Out: ``(x_BCHW, y_BCHW)``, float32, normalised, in the memory
-of the CPU. ``loader_variants`` has the loaders of chapter 03, from the slowest to the fastest one.
+of the CPU.
 Source: https://docs.pytorch.org/docs/stable/data.html.
 
 Legend: B samples, 2 states (now, next), C channels, H rows (latitude), W columns (longitude), 1 a dimension of length
@@ -23,9 +22,7 @@ import itertools
 import math
 import os
 import signal
-from collections import deque
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import torch
@@ -225,35 +222,3 @@ def ignore_stop_signals(worker: int) -> None:
     """
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
         signal.signal(number, signal.SIG_IGN)
-
-
-def prefetched(items: Iterator, depth: int = 2) -> Iterator:
-    """Yield the items of an iterator, which a thread computes ahead of time.
-
-    Loading overlaps with the training step as far as both release the GIL. Reading files and operations on large arrays
-    release it. At most ``depth + 2`` items exist at any time: one in use, ``depth`` that wait, and one that is being
-    computed. If the caller stops early, the thread ends after the current item, and ``items`` is closed.
-
-    Args:
-        items: any iterator, such as one of batches.
-        depth: number of items that may wait.
-
-    Raises:
-        Exception: What ``items`` raises, after the items before the error.
-    """
-    end = object()  # ``next`` returns it when ``items`` has no more items
-    with ThreadPoolExecutor(max_workers=1, thread_name_prefix="prefetch") as thread:
-        # The thread works on one call after another. Each result waits here until the caller needs it.
-        ahead = deque(thread.submit(next, items, end) for _ in range(depth + 1))
-        try:
-            while True:
-                item = ahead.popleft().result()
-                if item is end:
-                    return
-                ahead.append(thread.submit(next, items, end))
-                yield item
-                del item  # otherwise this item would stay in memory while the next one is awaited
-        finally:
-            thread.shutdown(cancel_futures=True)
-            if hasattr(items, "close"):
-                items.close()

@@ -14,7 +14,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from dltutorial.data import loaders, sampling, store
-from dltutorial.data.augment import roll_each
+from dltutorial.data.augment import augment_into
 from dltutorial.data.loaders import Pairs, endless_batches
 from dltutorial.errors import DataError
 
@@ -96,13 +96,14 @@ def test_batches_do_not_depend_on_the_global_generator_and_do_not_use_it(pairs):
     assert torch.equal(first[1][0], batches(pairs, 8, 2, seed=3, roll=True)[1][0])
 
 
-def test_roll_each_is_torch_roll_of_each_sample():
-    x, y = torch.randn(2, 16, 3, 4, 24)
-    shifts = torch.arange(16) * 5 % 24
-    rolled_x, rolled_y = roll_each(torch.stack([x, y]), shifts)
-    for sample, shift in enumerate(shifts.tolist()):
-        assert torch.equal(torch.roll(x[sample], shift, -1), rolled_x[sample])
-        assert torch.equal(torch.roll(y[sample], shift, -1), rolled_y[sample])
+@pytest.mark.parametrize("shift", [0, 1, 7, 23])
+def test_a_pair_is_normalised_and_shifted(shift):
+    rng = np.random.default_rng(shift)
+    raw, means, stds = rng.normal(3, 2, (2, 3, 4, 24)), rng.normal(size=(1, 3, 1, 1)), np.full((1, 3, 1, 1), 2.5)
+    raw, means, stds = (torch.from_numpy(x.astype(np.float32)) for x in (raw, means, stds))
+    out = torch.empty(2, 3, 4, 24)
+    augment_into(out, raw, shift, means, stds)
+    torch.testing.assert_close(out, torch.roll((raw - means) / stds, shift, -1))
 
 
 def test_too_few_pairs_for_a_batch_are_one_line(pairs):
