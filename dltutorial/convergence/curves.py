@@ -29,23 +29,17 @@ class Fit:
     Attributes:
         s_min: updates that every batch size needs.
         b_crit: the critical batch size, which needs twice as many.
-        s_min_K, b_crit_K: the same for resampled seeds, which are drawn with replacement at each batch size. Their
-            spread is the uncertainty.
+        b_crit_K: the same for resampled seeds, which are drawn with replacement at each batch size. Their spread is the
+            uncertainty.
     """
 
     s_min: float
     b_crit: float
-    s_min_K: np.ndarray
     b_crit_K: np.ndarray
 
     def steps(self, batch_size: float | np.ndarray) -> float | np.ndarray:
         """S, the updates at a batch size."""
         return steps(batch_size, self.s_min, self.b_crit)
-
-    @property
-    def e_min(self) -> float:
-        """The number of images that every batch size needs."""
-        return self.s_min * self.b_crit
 
     @property
     def b_crit_range(self) -> tuple[float, float]:
@@ -98,8 +92,8 @@ def fit(batch_sizes: Sequence[int], steps_PS: np.ndarray) -> Fit:
     resampled_KPS = np.take_along_axis(logs_PS[None], drawn_KPS, axis=2)
     median_KP = np.median(resampled_KPS, 2)
     median_KP = median_KP[np.isfinite(median_KP).all(1)]
-    s_min_K, b_crit_K = _least_squares(sizes_P, median_KP, grid_G)
-    return Fit(float(s_min), float(b_crit), s_min_K, b_crit_K)
+    _, b_crit_K = _least_squares(sizes_P, median_KP, grid_G)
+    return Fit(float(s_min), float(b_crit), b_crit_K)
 
 
 def _least_squares(sizes_P: np.ndarray, logs_KP: np.ndarray, grid_G: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -11,9 +11,7 @@ are tried in this order:
   an estimate.
 - Without any of these, the joules are None, which is shown as "not available".
 
-For a job that has ended, ``of_job`` asks Slurm's accounting.
-
-Sources: https://docs.kernel.org/power/powercap/powercap.html, https://slurm.schedmd.com/sacct.html
+Source: https://docs.kernel.org/power/powercap/powercap.html
 """
 
 import contextlib
@@ -112,24 +110,6 @@ def estimated(watt: float, whose: str, seconds: float, busy_s: float) -> Energy:
     if machine.device() == "cuda":
         return Energy(watt * seconds, f"{watt:g} W, {whose}; load unknown, taken as full")
     return Energy(watt * busy_s, f"{watt:g} W a core, {whose}; {busy_s / seconds:.2f} cores busy")
-
-
-def of_job(job: str) -> Energy:
-    """The energy of a Slurm job that has ended.
-
-    The steps of a job run at the same time, and Slurm counts complete nodes for each of them. Therefore the largest
-    value counts, and not the sum.
-    """
-    command = ["sacct", "--noheader", "--parsable2", f"--jobs={job}", "--format=ConsumedEnergyRaw"]
-    try:
-        output = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False).stdout
-    except (OSError, subprocess.TimeoutExpired):
-        return Energy(None, "no answer from sacct here")
-    values = [int(row) for row in output.split() if row.isdecimal()]
-    joules = max((value for value in values if value < 2**63), default=0)  # Slurm writes 2⁶⁴ - 2 for "no value"
-    if joules == 0:
-        return Energy(None, f"Slurm has no energy of job {job}")
-    return Energy(float(joules), f"sacct, complete nodes of job {job}", True)
 
 
 def _busy_s() -> float:

@@ -85,8 +85,6 @@ class EnsembleRun:
         diverged_R: whether the loss became infinite or nan, (R,) bool.
         layers: weights at the end, (R, …) each, see ``networks``.
         layers_after: for each of ``keep_steps``, the weights after so many updates.
-        at_loss_layers: weights at the first evaluation with the loss ``keep_at_loss``.
-        at_loss_step_R: updates before this evaluation, (R,) float32; nan if there was none.
     """
 
     steps: Tensor
@@ -95,8 +93,6 @@ class EnsembleRun:
     diverged_R: Tensor
     layers: Sequence[Tensor]
     layers_after: Mapping[int, Sequence[Tensor]]
-    at_loss_layers: Sequence[Tensor]
-    at_loss_step_R: Tensor
 
     def replica(self, number: int) -> nn.Sequential:
         """The network of one replica, with its weights at the end, or at the time when it left."""
@@ -105,12 +101,6 @@ class EnsembleRun:
     def after(self, step: int, number: int) -> nn.Sequential:
         """The network of one replica after a number of updates, which is one of ``keep_steps``."""
         return networks.unstacked(self.layers_after[step], number)
-
-    def at_loss(self, number: int) -> nn.Sequential | None:
-        """The network of one replica when its training loss first was ``keep_at_loss``; None if it never was."""
-        if self.at_loss_step_R[number].isnan():
-            return None
-        return networks.unstacked(self.at_loss_layers, number)
 
     def accuracy(self, x_NF: Tensor, y_N: Tensor) -> Tensor:
         """Accuracy (R,) of the weights at the end on any images; nan for replicas that diverged."""
@@ -137,7 +127,6 @@ def train(
     until: float | None = None,
     stop: Callable[[Tensor], bool] | None = None,
     keep_steps: Sequence[int] = (),
-    keep_at_loss: float | None = None,
     device: str | None = None,
 ) -> EnsembleRun:
     """Train all replicas. An evaluation always follows the last update.
@@ -154,7 +143,6 @@ def train(
         stop: is called after each evaluation, with the present ``steps_to(until)`` (R,). If it returns True, the
             training ends.
         keep_steps: numbers of updates, which may contain 0, after which to copy all weights for ``EnsembleRun.after``.
-        keep_at_loss: copy the weights of each replica at its first evaluation with this training loss.
         device: where to compute. The default is the device of this machine.
 
     Raises:
@@ -170,8 +158,6 @@ def train(
     layers_after = {}
     if 0 in keep_steps:
         layers_after[0] = active.weights()
-    at_loss_layers = active.weights()
-    at_loss_step_R = torch.full((len(replicas),), torch.nan)
     reached_step_R = torch.full((len(replicas),), torch.nan)
     evaluations: list[int] = []
     losses: list[Tensor] = []
@@ -187,10 +173,6 @@ def train(
             accuracies.append(accuracy_R)
             if end in keep_steps:
                 layers_after[end] = active.weights()
-            if keep_at_loss is not None:
-                is_first_R = (loss_R <= keep_at_loss) & at_loss_step_R.isnan()
-                active.copy_weights(at_loss_layers, is_first_R)
-                at_loss_step_R[is_first_R] = end
             if until is not None:
                 reached_R = accuracy_R >= until
                 reached_step_R[reached_R] = end
@@ -206,8 +188,6 @@ def train(
         diverged_R=active.diverged_R,
         layers=active.weights(),
         layers_after=layers_after,
-        at_loss_layers=at_loss_layers,
-        at_loss_step_R=at_loss_step_R,
     )
 
 
@@ -342,20 +322,9 @@ class _ActiveReplicas:
     def weights(self) -> list[Tensor]:
         """A copy of the weights of all replicas. Those of a replica that has left are from the time when it left."""
         layers = [layer.clone() for layer in self._all_layers]
-        self.copy_weights(layers, torch.ones(len(self.replicas), dtype=torch.bool))
+        for all_layer, layer in zip(layers, self.layers, strict=True):
+            all_layer[self.numbers_A] = layer.detach()
         return layers
-
-    def copy_weights(self, target: Sequence[Tensor], is_chosen_R: Tensor) -> None:
-        """Copy the weights of the chosen replicas that still train.
-
-        Args:
-            target: layers of all replicas, which change in place.
-            is_chosen_R: for all replicas, bool.
-        """
-        is_chosen_A = is_chosen_R[self.numbers_A]
-        chosen_numbers = self.numbers_A[is_chosen_A]
-        for target_layer, layer in zip(target, self.layers, strict=True):
-            target_layer[chosen_numbers] = layer.detach()[is_chosen_A]
 
     def scatter(self, value_A: Tensor) -> Tensor:
         """A value of each replica that still trains as a value (R,) of all replicas, on the CPU; nan for the others."""

@@ -13,8 +13,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dltutorial.optim.layerwise import Layerwise
-
 #: It takes a layer, its gradient, its optimizer state and rates (R, 1, 1). The optimizer state is a dictionary, empty
 #: before the first update, of tensors (R, …) and of numbers that all replicas share.
 Update = Callable[[Tensor, Tensor, dict[str, Any], Tensor], None]
@@ -48,32 +46,3 @@ def adam(layer: Tensor, gradient: Tensor, state: dict[str, Any], rate_R11: Tenso
     v_correction = 1 - beta2 ** state["step"]
     denominator = (square.sqrt() / v_correction**0.5).add_(1e-8)
     layer.addcmul_(mean.div(denominator).div_(m_correction), rate_R11, value=-1)
-
-
-def for_replicas(optimizer: Callable[..., Layerwise], **options: Any) -> Update:
-    """Use LARS, LARC or LAMB in an ensemble: ``ensemble.train(optimizer=for_replicas(LAMB, weight_decay=0.01))``.
-
-    The update runs the code of the optimizer itself, with one norm for each layer and replica. Biases are neither
-    scaled by a ratio nor decayed.
-
-    Args:
-        optimizer: a class of ``optim``.
-        **options: its options. The learning rates come from the ensemble.
-    """
-    layerwise = optimizer([torch.zeros(1)], lr=0.0, **options)
-    layerwise.norms = _norms_of_replicas
-    (defaults,) = layerwise.param_groups
-
-    def update(layer: Tensor, gradient: Tensor, state: dict[str, Any], rate_R11: Tensor) -> None:
-        group = {**defaults, "lr": rate_R11}
-        is_bias = layer.shape[1] == 1
-        if is_bias:
-            group.update(adapt=False, weight_decay=0.0)
-        layerwise.update_layers(group, [layer], [gradient], [state])
-
-    return update
-
-
-def _norms_of_replicas(layers: list[Tensor]) -> Tensor:
-    """Euclidean norms (N, R, 1, 1) of N layers, one for each replica."""
-    return torch.stack([torch.linalg.vector_norm(x, dim=(1, 2), keepdim=True) for x in layers])

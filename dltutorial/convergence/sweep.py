@@ -86,19 +86,9 @@ class Sweep:
     points: tuple[SweepPoint, ...]
 
     @property
-    def batch_sizes(self) -> tuple[int, ...]:
-        """The P batch sizes."""
-        return tuple(point.batch_size for point in self.points)
-
-    @property
     def steps_PS(self) -> np.ndarray:
         """Updates of the seeds to the target, (P, S); nan if they did not reach it."""
         return np.stack([point.steps_S for point in self.points])
-
-    @property
-    def best_rates(self) -> np.ndarray:
-        """The rate that was tuned for each batch size, (P,); nan if no rate reached the target."""
-        return np.array([point.best_rate for point in self.points])
 
     def remarks(self) -> list[str]:
         """What a reader of the figure must know, one line each. It is empty if there is nothing to remark."""

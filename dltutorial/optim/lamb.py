@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dltutorial.optim.layerwise import Group, Layerwise, State, state_tensors, trust_ratio
+from dltutorial.optim.layerwise import Group, Layerwise, State, norms, state_tensors, trust_ratio
 
 
 class LAMB(Layerwise):
@@ -67,7 +67,7 @@ class LAMB(Layerwise):
         torch._foreach_add_(steps, ws, alpha=group["weight_decay"])
         rates: Any = [group["lr"]] * len(ws)
         if group["adapt"]:
-            ratios_N = trust_ratio(self.norms(ws), self.norms(steps))
+            ratios_N = trust_ratio(norms(ws), norms(steps))
             rates = (group["lr"] * ratios_N).unbind()
         torch._foreach_mul_(steps, rates)
         torch._foreach_sub_(ws, steps)

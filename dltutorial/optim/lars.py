@@ -28,7 +28,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dltutorial.optim.layerwise import Group, Layerwise, State, state_tensors, trust_ratio
+from dltutorial.optim.layerwise import Group, Layerwise, State, norms, state_tensors, trust_ratio
 
 
 class LARS(Layerwise):
@@ -75,7 +75,7 @@ class LARS(Layerwise):
         """v ← m v + γ λ (g + β w), w ← w - v. All arguments are as in the base class."""
         rates: Any = [group["lr"]] * len(ws)
         if group["adapt"]:
-            rates_N = self._rates(group, self.norms(ws), self.norms(gradients))
+            rates_N = self._rates(group, norms(ws), norms(gradients))
             rates = rates_N.unbind()
         steps = list(torch._foreach_add(gradients, ws, alpha=group["weight_decay"]))
         torch._foreach_mul_(steps, rates)

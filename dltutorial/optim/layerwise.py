@@ -26,13 +26,7 @@ def norms(xs: list[Tensor]) -> Tensor:
 
 
 class Layerwise(torch.optim.Optimizer):
-    """A ``torch.optim.Optimizer`` whose subclass says how layers change.
-
-    Attributes:
-        norms: computes the norms of layers. It can be replaced, for example if one layer holds several networks.
-    """
-
-    norms: Callable[[list[Tensor]], Tensor] = staticmethod(norms)
+    """A ``torch.optim.Optimizer`` whose subclass says how layers change."""
 
     def __init__(self, params: Any, **options: Any) -> None:
         """Take the parameters as every optimizer of torch does.

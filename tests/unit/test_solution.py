@@ -93,13 +93,5 @@ def test_without_a_counter_energy_is_an_estimate_from_a_stated_power_or_not_avai
     assert str(estimate) == "20 J, estimated (10 W a core, assumed; 0.50 cores busy)"
 
 
-@pytest.mark.parametrize(("output", "joules"), [("900 1200 300", 1200), ("0 0", None), (str(2**64 - 2), None)])
-def test_the_energy_of_a_job_is_that_of_its_largest_step(output, joules, tmp_path, monkeypatch):
-    (tmp_path / "sacct").write_text(f"#!/bin/sh\necho {output}\n")
-    (tmp_path / "sacct").chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path))
-    assert energy.of_job("77").joules == joules
-
-
 def test_readings_of_gpus_are_averaged_and_added():
     assert energy.from_readings("0, 100.0\n1, 50.0\n0, 300.0\n1, 50.0\n0, [N/A]\n1", 2.0).joules == 2 * (200 + 50)

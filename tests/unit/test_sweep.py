@@ -26,7 +26,7 @@ def swept(survey, sizes, target=0.9):
 
 
 def test_larger_batches_need_fewer_updates_and_no_seed_is_dropped(found):
-    assert found.batch_sizes == (4, 16, 64) and found.steps_PS.shape == (3, 5)
+    assert [point.batch_size for point in found.points] == [4, 16, 64] and found.steps_PS.shape == (3, 5)
     medians = [point.median for point in found.points]
     assert medians == sorted(medians, reverse=True) and all(point.reached == 5 for point in found.points)
 
@@ -54,7 +54,7 @@ def test_the_other_seeds_train_at_the_best_rate_and_are_evaluated_on_the_other_h
 def test_a_target_that_is_never_reached_is_nan_and_remarked(survey, monkeypatch):
     monkeypatch.setattr(sweep, "_MAX_STEPS", 8)
     found = swept(survey, [16, 64], target=1.0)
-    assert np.isnan(found.steps_PS).all() and np.isnan(found.best_rates).all()
+    assert np.isnan(found.steps_PS).all() and all(math.isnan(point.best_rate) for point in found.points)
     assert all(point.reached == 0 and math.isnan(point.median) for point in found.points)
     remark = "5 of 5 seeds never reached 100% at batch size 16 within 8 updates, learning rate 0.00195312 to 0.03125"
     assert found.remarks()[0] == remark
