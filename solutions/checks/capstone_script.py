@@ -128,7 +128,8 @@ class Run:
         frames: list[str] = []
         lines = self.out.splitlines()
         for number, line in enumerate(lines):
-            if frame := _FRAME.match(line):
+            frame = _FRAME.match(line)
+            if frame:
                 source = "".join(lines[number + 1 : number + 2])
                 source = re.sub(r"^\[rank\d+\]:", "", source).strip()
                 frames.append(f"line {frame[1]}, in {frame[2] or 'the file'}:  {source}")
